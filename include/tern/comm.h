@@ -1,0 +1,85 @@
+/* comm.h - groups of ranks and their collectives.
+ *
+ * A group knows who the ranks are; a back end moves the bytes. Every collective is called by all ranks of the group,
+ * in the same order, with the same kind, dtype, count, operation and root: a difference is an error on all of them
+ * that shows both descriptions. A rank that dies, leaves or fails ends the group: every pending and later call
+ * returns an error that names it. After that the group can only be closed; a new one may be opened.
+ *
+ * Threads: a group belongs to one thread at a time. */
+#ifndef TERN_COMM_H
+#define TERN_COMM_H
+
+#include <tern/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tern_group tern_group;
+typedef struct tern_work tern_work;
+
+typedef struct tern_group_opts {
+    size_t size;              /* sizeof(tern_group_opts), set by tern_group_defaults             */
+    double connect_timeout_s; /* until all ranks have met; default 300                            */
+    double timeout_s;         /* of one blocking call, while all peers are alive; default 1800    */
+} tern_group_opts;
+
+TERN_API tern_group_opts tern_group_defaults(void);
+
+/* The world: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who this process is and where rank 0 listens (set by
+ * tern run, torchrun or by hand); without them a group of one. Collective: returns when all ranks have met.
+ * Yours: tern_group_close, which tells the peers goodbye. NULL opts are the defaults.
+ * Errors: E_ENV (a malformed variable), E_TIMEOUT (names the ranks that did not come), E_PEER, E_SYSTEM. */
+TERN_API tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err);
+TERN_API void tern_group_close(tern_group *group);
+
+TERN_API int tern_group_rank(const tern_group *group);
+TERN_API int tern_group_size(const tern_group *group);
+TERN_API int tern_group_local_rank(const tern_group *group);
+/* "native" (shared windows of one host) or "self" (one rank). */
+TERN_API const char *tern_group_backend(const tern_group *group);
+
+/* Ends the group for all ranks: peers get an error that names this rank and carries `text`. */
+TERN_API void tern_group_abort(tern_group *group, int code, const char *text);
+
+typedef enum tern_reduce_op { TERN_SUM, TERN_AVG, TERN_MIN, TERN_MAX } tern_reduce_op;
+
+/* ---- collectives that block. Return TERN_OK or a negative status, also in *err. ---- */
+
+/* buf[0..count) of every rank becomes the reduction in rank order: the same bits on every rank. */
+TERN_API int tern_all_reduce(tern_group *group, void *buf, size_t count, tern_dtype dtype, tern_reduce_op op,
+                             tern_error *err);
+/* buf[0..count) of every rank becomes root's. */
+TERN_API int tern_broadcast(tern_group *group, void *buf, size_t count, tern_dtype dtype, int root,
+                            tern_error *err);
+/* out[r * count .. (r + 1) * count) becomes rank r's in[0..count); out holds count * size elements. */
+TERN_API int tern_all_gather(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                             tern_error *err);
+/* Returns when every rank has called it. */
+TERN_API int tern_barrier(tern_group *group, tern_error *err);
+
+/* ---- the same, started now and finished later ---- */
+
+/* The buffers belong to the work until wait returns. NULL on error. */
+TERN_API tern_work *tern_all_reduce_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,
+                                         tern_reduce_op op, tern_error *err);
+TERN_API tern_work *tern_broadcast_post(tern_group *group, void *buf, size_t count, tern_dtype dtype, int root,
+                                        tern_error *err);
+TERN_API tern_work *tern_all_gather_post(tern_group *group, const void *in, void *out, size_t count,
+                                         tern_dtype dtype, tern_error *err);
+/* TERN_OK when done, TERN_PENDING, or a negative status; never blocks; makes progress. */
+TERN_API int tern_work_test(tern_work *work, tern_error *err);
+/* Blocks until done or failed, and frees the work. */
+TERN_API int tern_work_wait(tern_work *work, tern_error *err);
+
+/* ---- memory that the peers can reach: collectives on it copy nothing ---- */
+
+/* Collective, the same bytes on every rank; zeroed, page-aligned. Yours: tern_group_mem_free (collective), or
+ * tern_group_close. */
+TERN_API void *tern_group_mem_alloc(tern_group *group, size_t bytes, tern_error *err);
+TERN_API void tern_group_mem_free(tern_group *group, void *ptr);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

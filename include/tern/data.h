@@ -1,0 +1,83 @@
+/* data.h - dataset -> sampler (this rank's share, this epoch's order) -> loader -> batch.
+ *
+ * Threads: a sampler and a loader belong to one thread at a time; dataset->get is called by the loader's workers, from
+ * several threads at once. */
+#ifndef TERN_DATA_H
+#define TERN_DATA_H
+
+#include <tern/base.h>
+#include <tern/rng.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- dataset ------------------------------------------------------------------------------------------ */
+
+/* A map-style dataset: put it first in a struct of your own. One sample is `shape` f32 values and one i64 label. */
+typedef struct tern_dataset tern_dataset;
+struct tern_dataset {
+    int64_t length;
+    int ndim;         /* of one sample                                   */
+    int64_t shape[4]; /* (C, H, W) for images                            */
+    int classes;      /* labels are in [0, classes); 0: not checked      */
+    /* Writes sample `index` to x[0..prod(shape)) and its label to *y. 0, or a negative status with *err filled.
+     * Called by several threads at once; must give the same sample for the same index every time. */
+    int (*get)(const tern_dataset *dataset, int64_t index, float *x, int64_t *y, tern_error *err);
+    void (*free)(tern_dataset *dataset); /* NULL: nothing to free */
+};
+
+TERN_API void tern_dataset_free(tern_dataset *dataset);
+
+typedef struct tern_idx_opts {
+    size_t size;
+    int classes;      /* a label outside [0, classes) is E_RANGE naming file and index; default 10 */
+    float mean, std;  /* x = (byte / 255 - mean) / std; default 0 and 1                            */
+} tern_idx_opts;
+
+TERN_API tern_idx_opts tern_idx_defaults(void);
+
+/* (Fashion-)MNIST's files: `images` has magic 0x803 and `labels` 0x801, gzipped or not, read whole. Samples are
+ * (1, rows, columns). Errors: E_IO (missing, truncated: expected and got bytes), E_FORMAT (magic, counts differ),
+ * E_RANGE (a label). */
+TERN_API tern_dataset *tern_idx_open(const char *images, const char *labels, const tern_idx_opts *opts,
+                                     tern_error *err);
+
+/* ---- sampler ------------------------------------------------------------------------------------------ */
+
+typedef struct tern_sampler tern_sampler;
+
+/* 0, 1, .. n-1: torch.utils.data.SequentialSampler. */
+TERN_API tern_sampler *tern_sequential_sampler_new(int64_t n, tern_error *err);
+/* torch.randperm(n) from a generator seeded with seed + epoch. */
+TERN_API tern_sampler *tern_random_sampler_new(int64_t n, uint64_t seed, tern_error *err);
+
+typedef struct tern_distributed_opts {
+    size_t size;
+    bool shuffle;   /* default true                                                                     */
+    uint64_t seed;  /* the order of epoch e is torch.randperm from seed + e; default 0                  */
+    bool drop_last; /* drop the tail so that all ranks get the same number; default false               */
+    bool pad;       /* repeat samples so that all ranks get the same number; default true, as PyTorch.
+                       false: every sample exactly once over all ranks, for exact evaluation           */
+} tern_distributed_opts;
+
+TERN_API tern_distributed_opts tern_distributed_defaults(void);
+
+/* torch.utils.data.DistributedSampler(n, ranks, rank, shuffle, seed, drop_last), index for index. E_RANGE: rank is not in
+ * [0, ranks - 1]. */
+TERN_API tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank,
+                                                    const tern_distributed_opts *opts, tern_error *err);
+TERN_API void tern_sampler_free(tern_sampler *sampler);
+
+/* How many indices this rank gets in an epoch. */
+TERN_API int64_t tern_sampler_length(const tern_sampler *sampler);
+/* The loader advances the epoch by itself; this is for starting elsewhere (resume). */
+TERN_API void tern_sampler_epoch_set(tern_sampler *sampler, int64_t epoch);
+TERN_API int64_t tern_sampler_epoch_get(const tern_sampler *sampler);
+/* out[0..length) = the indices of the current epoch, in order. */
+TERN_API int tern_sampler_indices(tern_sampler *sampler, int64_t *out, tern_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

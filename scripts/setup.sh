@@ -1,0 +1,29 @@
+#!/bin/sh
+# Installs what is missing from Debian's or Ubuntu's packages: `setup.sh` for building and the demo, `setup.sh test` for the
+# test suite too. On other systems it prints what is needed and stops.
+set -eu
+
+build="gcc libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libcjson-dev libcairo2-dev"
+demo="dataset-fashion-mnist fonts-dejavu-core"
+tests="libcmocka-dev python3 python3-numpy python3-torch libopenblas0-pthread procps valgrind clang-format"
+
+wanted="$build $demo"
+[ "${1:-}" = test ] && wanted="$wanted $tests"
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "setup.sh: this is not Debian or Ubuntu; install what these packages hold: $wanted" >&2
+    exit 1
+fi
+
+missing=""
+for package in $wanted; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q "install ok installed" || missing="$missing $package"
+done
+[ -z "$missing" ] && exit 0
+
+sudo=""
+[ "$(id -u)" = 0 ] || sudo=sudo
+echo "setup.sh: installing$missing"
+$sudo apt-get update -qq
+# shellcheck disable=SC2086
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null

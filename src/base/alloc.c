@@ -1,0 +1,58 @@
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void *default_alloc(size_t bytes, size_t align, void *ctx)
+{
+    (void)ctx;
+    return aligned_alloc(align, tern__align_up(bytes, align));
+}
+
+static void default_free(void *ptr, void *ctx)
+{
+    (void)ctx;
+    free(ptr);
+}
+
+static tern_allocator allocator = {default_alloc, default_free, NULL};
+
+void tern_allocator_set(const tern_allocator *user)
+{
+    allocator = user ? *user : (tern_allocator){default_alloc, default_free, NULL};
+}
+
+void *tern__alloc_raw(size_t bytes, size_t align)
+{
+    return allocator.alloc(bytes ? bytes : 1, align, allocator.ctx);
+}
+
+void *tern__alloc(size_t bytes, const char *func, tern_error *err)
+{
+    void *ptr = tern__alloc_raw(bytes, TERN__LINE);
+    if (!ptr) {
+        tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
+        return NULL;
+    }
+    return memset(ptr, 0, bytes);
+}
+
+void *tern__realloc_array(void *ptr, size_t old_bytes, size_t new_bytes, const char *func, tern_error *err)
+{
+    void *grown = tern__alloc(new_bytes, func, err);
+    if (!grown) return NULL;
+    if (ptr) memcpy(grown, ptr, TERN__MIN(old_bytes, new_bytes));
+    tern__free(ptr);
+    return grown;
+}
+
+void tern__free(void *ptr)
+{
+    if (ptr) allocator.free(ptr, allocator.ctx);
+}
+
+char *tern__strdup(const char *text, const char *func, tern_error *err)
+{
+    char *copy = tern__alloc(strlen(text) + 1, func, err);
+    return copy ? strcpy(copy, text) : NULL;
+}

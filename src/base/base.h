@@ -1,0 +1,56 @@
+/* base.h - errors, memory, log and environment for the rest of the library. */
+#ifndef TERN_SRC_BASE_H
+#define TERN_SRC_BASE_H
+
+#include <tern/base.h>
+
+#include <stdarg.h>
+
+#define TERN__PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define TERN__COUNT(a)          (sizeof(a) / sizeof((a)[0]))
+#define TERN__MIN(a, b)         ((a) < (b) ? (a) : (b))
+#define TERN__MAX(a, b)         ((a) > (b) ? (a) : (b))
+#define TERN__LINE              64 /* bytes in a cache line */
+
+/* ---- errors: the first one wins ---- */
+
+/* Fills `err` unless it is NULL or set; returns `code`, so that `return tern__error_set(...)` reads well. */
+int tern__error_set(tern_error *err, const char *func, int code, const char *fmt, ...) TERN__PRINTF(4, 5);
+/* The same with errno: appends ": strerror(errno)" and keeps it in err->native. */
+int tern__error_errno(tern_error *err, const char *func, int code, const char *fmt, ...) TERN__PRINTF(4, 5);
+int tern__error_vset(tern_error *err, const char *func, int code, int native, const char *fmt, va_list args);
+static inline bool tern__is_set(const tern_error *err)
+{
+    return err && err->code != TERN_OK;
+}
+
+/* ---- memory: zeroed, aligned to 64 bytes, through the user's allocator; NULL sets E_MEMORY with the size ---- */
+
+void *tern__alloc(size_t bytes, const char *func, tern_error *err);
+void *tern__realloc_array(void *ptr, size_t old_bytes, size_t new_bytes, const char *func, tern_error *err);
+void tern__free(void *ptr);
+char *tern__strdup(const char *text, const char *func, tern_error *err);
+/* Not zeroed and with an alignment of its own: for the device's blocks. NULL without an error. */
+void *tern__alloc_raw(size_t bytes, size_t align);
+static inline size_t tern__align_up(size_t n, size_t align)
+{
+    return (n + align - 1) & ~(align - 1);
+}
+
+/* ---- log ---- */
+
+void tern__log(tern_log_level level, const char *fmt, ...) TERN__PRINTF(2, 3);
+
+/* ---- environment: every variable that the library reads goes through here ---- */
+
+/* NULL if unset or empty. */
+const char *tern__env(const char *name);
+/* *out = the integer in `name`, or `fallback` if unset; E_ENV naming variable and value if it is no integer in
+ * [low, high]. */
+int tern__env_int(const char *name, long low, long high, long fallback, long *out, tern_error *err);
+
+/* ---- time: CLOCK_MONOTONIC ---- */
+
+int64_t tern__now_ns(void);
+
+#endif

@@ -1,0 +1,76 @@
+#include "base/base.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifndef TERN_VERSION
+#define TERN_VERSION "unknown"
+#endif
+
+const char *tern_version(void)
+{
+    return TERN_VERSION;
+}
+
+const char *tern_status_name(int status)
+{
+    switch (status) {
+#define X(name, value, text)                                                                                 \
+    case value: return #name;
+        TERN_STATUS_LIST(X)
+#undef X
+    }
+    return "?";
+}
+
+const char *tern_status_text(int status)
+{
+    switch (status) {
+#define X(name, value, text)                                                                                 \
+    case value: return text;
+        TERN_STATUS_LIST(X)
+#undef X
+    }
+    return "?";
+}
+
+int tern__error_vset(tern_error *err, const char *func, int code, int native, const char *fmt, va_list args)
+{
+    if (!err || err->code != TERN_OK) return code;
+    err->code = code;
+    err->native = native;
+    err->func = func;
+    vsnprintf(err->text, sizeof(err->text), fmt, args);
+    return code;
+}
+
+int tern__error_set(tern_error *err, const char *func, int code, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    tern__error_vset(err, func, code, 0, fmt, args);
+    va_end(args);
+    return code;
+}
+
+int tern__error_errno(tern_error *err, const char *func, int code, const char *fmt, ...)
+{
+    int native = errno;
+    if (!err || err->code != TERN_OK) return code;
+    va_list args;
+    va_start(args, fmt);
+    tern__error_vset(err, func, code, native, fmt, args);
+    va_end(args);
+    size_t used = strlen(err->text);
+    snprintf(err->text + used, sizeof(err->text) - used, ": %s", strerror(native));
+    return code;
+}
+
+int tern_error_print(const tern_error *err)
+{
+    if (!err || err->code == TERN_OK) return 0;
+    fflush(stdout);
+    fprintf(stderr, "tern: %s: %s\n", err->func ? err->func : "?", err->text);
+    return 1;
+}

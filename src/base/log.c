@@ -1,0 +1,36 @@
+#include "base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+static tern_log_fn user_fn;
+static void *user_ctx;
+
+void tern_log_set(tern_log_fn fn, void *ctx)
+{
+    user_fn = fn;
+    user_ctx = ctx;
+}
+
+static tern_log_level default_bar(void)
+{
+    const char *name = tern__env("TERN_LOG");
+    for (int level = 0; name && level < (int)TERN__COUNT(level_names); level++)
+        if (!strcmp(name, level_names[level])) return (tern_log_level)level;
+    return TERN_LOG_WARN;
+}
+
+void tern__log(tern_log_level level, const char *fmt, ...)
+{
+    if (!user_fn && level > default_bar()) return;
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    if (user_fn)
+        user_fn(level, text, user_ctx);
+    else
+        fprintf(stderr, "tern: %s: %s\n", level_names[level], text);
+}

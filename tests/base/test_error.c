@@ -1,0 +1,63 @@
+#include "check.h"
+
+#include "base/base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void first_error_wins(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    assert_int_equal(tern__error_set(&err, "one", TERN_E_SHAPE, "expected %d, got %d", 3, 4), TERN_E_SHAPE);
+    tern__error_set(&err, "two", TERN_E_IO, "later");
+    assert_int_equal(err.code, TERN_E_SHAPE);
+    assert_string_equal(err.text, "expected 3, got 4");
+    assert_string_equal(err.func, "one");
+}
+
+static void null_error_is_accepted(void **state)
+{
+    (void)state;
+    assert_int_equal(tern__error_set(NULL, "f", TERN_E_IO, "x"), TERN_E_IO);
+    assert_int_equal(tern_error_print(NULL), 0);
+}
+
+static void every_status_has_name_and_text(void **state)
+{
+    (void)state;
+#define X(name, value, text)                                                                                 \
+    assert_string_equal(tern_status_name(TERN_##name), #name);                                               \
+    assert_string_equal(tern_status_text(value), text);
+    TERN_STATUS_LIST(X)
+#undef X
+    assert_string_equal(tern_status_name(-1000), "?");
+}
+
+static void env_int_names_variable_and_value(void **state)
+{
+    (void)state;
+    long value;
+    tern_error err = {0};
+    setenv("TERN_TEST_INT", "12x", 1);
+    assert_int_equal(tern__env_int("TERN_TEST_INT", 0, 100, 7, &value, &err), TERN_E_ENV);
+    assert_non_null(strstr(err.text, "TERN_TEST_INT=\"12x\""));
+    err = (tern_error){0};
+    setenv("TERN_TEST_INT", "101", 1);
+    assert_int_equal(tern__env_int("TERN_TEST_INT", 0, 100, 7, &value, &err), TERN_E_ENV);
+    unsetenv("TERN_TEST_INT");
+    err = (tern_error){0};
+    assert_int_equal(tern__env_int("TERN_TEST_INT", 0, 100, 7, &value, &err), TERN_OK);
+    assert_int_equal(value, 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(first_error_wins),
+        cmocka_unit_test(null_error_is_accepted),
+        cmocka_unit_test(every_status_has_name_and_text),
+        cmocka_unit_test(env_int_names_variable_and_value),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
