@@ -1,0 +1,280 @@
+/* rng.c - PyTorch's CPU generator and what it draws from it, bit for bit.
+ *
+ * The engine is the standard mt19937. A float uniform is the low 24 bits of one draw; a double uniform the
+ * low 53 bits of two. normal_ has two paths: fewer than 16 elements take one Box-Muller pair in double after
+ * the other, whose second half is kept for the next call; 16 or more are filled with float uniforms and
+ * transformed in blocks of 16, where element j < 8 gives the radius and element j + 8 the angle. The blocked
+ * path has its own logarithm and sine: the float versions of the Cephes library. PyTorch's AVX2 build
+ * contracts multiplications and additions to fused ones, so what is fused here is written fmaf and this file
+ * is compiled with -ffp-contract=off. */
+#include <tern/rng.h>
+
+#include "base/base.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { STATE = 624, MIDDLE = 397, BLOCK = 16, HALF = BLOCK / 2 };
+
+struct tern_rng {
+    uint32_t state[STATE];
+    int next; /* index of the next word of `state`; STATE: all are used */
+    bool has_normal;
+    double normal; /* the second half of the last Box-Muller pair */
+};
+
+/* ---- engine ---- */
+
+tern_rng *tern_rng_new(uint64_t seed, tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    tern_rng *rng = tern__alloc(sizeof(*rng), "tern_rng_new", err);
+    if (rng) tern_rng_seed(rng, seed);
+    return rng;
+}
+
+void tern_rng_free(tern_rng *rng)
+{
+    tern__free(rng);
+}
+
+void tern_rng_seed(tern_rng *rng, uint64_t seed)
+{
+    uint32_t *s = rng->state;
+    s[0] = (uint32_t)seed;
+    for (uint32_t i = 1; i < STATE; i++) s[i] = 1812433253u * (s[i - 1] ^ (s[i - 1] >> 30)) + i;
+    rng->next = STATE;
+    rng->has_normal = false;
+}
+
+static uint32_t twist(uint32_t high, uint32_t low)
+{
+    uint32_t mixed = (high & 0x80000000u) | (low & 0x7fffffffu);
+    return (mixed >> 1) ^ ((low & 1u) ? 0x9908b0dfu : 0u);
+}
+
+static void refill(tern_rng *rng)
+{
+    uint32_t *s = rng->state;
+    int i = 0;
+    for (; i < STATE - MIDDLE; i++) s[i] = s[i + MIDDLE] ^ twist(s[i], s[i + 1]);
+    for (; i < STATE - 1; i++) s[i] = s[i + MIDDLE - STATE] ^ twist(s[i], s[i + 1]);
+    s[i] = s[MIDDLE - 1] ^ twist(s[i], s[0]);
+    rng->next = 0;
+}
+
+static inline uint32_t draw(tern_rng *rng)
+{
+    if (rng->next == STATE) refill(rng);
+    uint32_t y = rng->state[rng->next++];
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
+    return y ^ (y >> 18);
+}
+
+uint32_t tern_rng_u32(tern_rng *rng)
+{
+    return draw(rng);
+}
+
+uint64_t tern_rng_u64(tern_rng *rng)
+{
+    uint64_t high = draw(rng);
+    return high << 32 | draw(rng);
+}
+
+static void fill_unit(tern_rng *rng, float *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) out[i] = (float)(draw(rng) & 0xffffffu) * 0x1p-24f;
+}
+
+static double unit_double(tern_rng *rng)
+{
+    return (double)(tern_rng_u64(rng) & ((UINT64_C(1) << 53) - 1)) * 0x1p-53;
+}
+
+/* ---- float loops: the same results with and without a fused multiply-add in hardware ---- */
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+INLINE uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* Natural logarithm of a normal x: x = m 2^e with m in [sqrt(1/2), sqrt(2)), log x = e log 2 + log(1 + (m -
+ * 1)), the latter by a polynomial; log 2 is split in two so that its product with e is exact in the high
+ * part. */
+INLINE float cephes_log(float x)
+{
+    uint32_t bits = bits_of(x);
+    float e = (float)((int32_t)(bits >> 23) - 0x7f) + 1.0f;
+    float m = float_of((bits & 0x007fffffu) | 0x3f000000u); /* in [1/2, 1) */
+    bool low = m < 0.707106781186547524f;
+    e = low ? e - 1.0f : e;
+    x = (m - 1.0f) + (low ? m : 0.0f);
+    float z = x * x;
+    float y = 7.0376836292e-2f;
+    y = fmaf(y, x, -1.1514610310e-1f);
+    y = fmaf(y, x, 1.1676998740e-1f);
+    y = fmaf(y, x, -1.2420140846e-1f);
+    y = fmaf(y, x, 1.4249322787e-1f);
+    y = fmaf(y, x, -1.6668057665e-1f);
+    y = fmaf(y, x, 2.0000714765e-1f);
+    y = fmaf(y, x, -2.4999993993e-1f);
+    y = fmaf(y, x, 3.3333331174e-1f);
+    y = y * x;
+    y = fmaf(y, z, e * -2.12194440e-4f);
+    y = y - z * 0.5f;
+    return fmaf(e, 0.693359375f, x + y);
+}
+
+/* Sine and cosine of x >= 0: x is reduced by the nearest even multiple j of pi/4, in three steps because pi/4
+ * is split in three; the octant j then says which polynomial is which and which sign it takes. */
+INLINE void cephes_sincos(float x, float *sine, float *cosine)
+{
+    int32_t j = ((int32_t)(x * 1.27323954473516f) + 1) & ~1;
+    float octants = (float)j;
+    x = fmaf(octants, -0.78515625f, x);
+    x = fmaf(octants, -2.4187564849853515625e-4f, x);
+    x = fmaf(octants, -3.77489497744594108e-8f, x);
+    float z = x * x;
+    float c = fmaf(2.443315711809948e-5f, z, -1.388731625493765e-3f);
+    c = fmaf(c, z, 4.166664568298827e-2f) * z;
+    c = fmaf(c, z, -(z * 0.5f)) + 1.0f;
+    float s = fmaf(-1.9515295891e-4f, z, 8.3321608736e-3f);
+    s = fmaf(s, z, -1.6666654611e-1f) * z;
+    s = fmaf(s, x, x);
+    bool swapped = j & 2;
+    uint32_t sine_sign = (uint32_t)(j & 4) << 29;
+    uint32_t cosine_sign = (uint32_t)(~(j - 2) & 4) << 29;
+    *sine = float_of(bits_of(swapped ? c : s) ^ sine_sign);
+    *cosine = float_of(bits_of(swapped ? s : c) ^ cosine_sign);
+}
+
+INLINE void normal_blocks(float *d, size_t blocks, float mean, float std)
+{
+    for (; blocks > 0; blocks--, d += BLOCK) {
+        for (int j = 0; j < HALF; j++) {
+            float sine, cosine;
+            float radius = sqrtf(-2.0f * cephes_log(1.0f - d[j]));
+            cephes_sincos(6.28318530717958647692f * d[j + HALF], &sine, &cosine);
+            d[j] = fmaf(radius * cosine, std, mean);
+            d[j + HALF] = fmaf(radius * sine, std, mean);
+        }
+    }
+}
+
+INLINE void scale_all(float *d, size_t n, float range, float from)
+{
+    for (size_t i = 0; i < n; i++) d[i] = fmaf(d[i], range, from);
+}
+
+static void normal_baseline(float *d, size_t blocks, float mean, float std)
+{
+    normal_blocks(d, blocks, mean, std);
+}
+
+static void scale_baseline(float *d, size_t n, float range, float from)
+{
+    scale_all(d, n, range, from);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) static void normal_avx2(float *d, size_t blocks, float mean, float std)
+{
+    normal_blocks(d, blocks, mean, std);
+}
+
+__attribute__((target("avx2,fma"))) static void scale_avx2(float *d, size_t n, float range, float from)
+{
+    scale_all(d, n, range, from);
+}
+
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+#else
+#define normal_avx2 normal_baseline
+#define scale_avx2  scale_baseline
+
+static bool has_avx2(void)
+{
+    return false;
+}
+#endif
+
+/* ---- what is drawn ---- */
+
+void tern_rng_uniform(tern_rng *rng, float *out, size_t n, double from, double to)
+{
+    float low = (float)from, range = (float)to - (float)from;
+    fill_unit(rng, out, n);
+    (has_avx2() ? scale_avx2 : scale_baseline)(out, n, range, low);
+}
+
+static double normal_one(tern_rng *rng)
+{
+    rng->has_normal = !rng->has_normal;
+    if (!rng->has_normal) return rng->normal;
+    double u1 = unit_double(rng), u2 = unit_double(rng);
+    double radius = sqrt(-2.0 * log1p(-u2)), theta = 2.0 * M_PI * u1;
+    rng->normal = radius * sin(theta);
+    return radius * cos(theta);
+}
+
+/* A tail that fills no block is not transformed alone: the last 16 elements are drawn anew and transformed
+ * once more. */
+static void normal_many(tern_rng *rng, float *out, size_t n, float mean, float std)
+{
+    void (*transform)(float *, size_t, float, float) = has_avx2() ? normal_avx2 : normal_baseline;
+    fill_unit(rng, out, n);
+    transform(out, n / BLOCK, mean, std);
+    if (n % BLOCK == 0) return;
+    fill_unit(rng, out + n - BLOCK, BLOCK);
+    transform(out + n - BLOCK, 1, mean, std);
+}
+
+void tern_rng_normal(tern_rng *rng, float *out, size_t n, double mean, double std)
+{
+    if (n >= BLOCK) {
+        normal_many(rng, out, n, (float)mean, (float)std);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) out[i] = (float)(normal_one(rng) * std + mean);
+}
+
+static void swap(int64_t *a, int64_t *b)
+{
+    int64_t kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+/* PyTorch's bound: from here on 32 bits modulo n would favour small numbers, and 64 are drawn. */
+#define LARGE_PERMUTATION (UINT32_MAX / 20)
+
+void tern_rng_permutation(tern_rng *rng, int64_t *out, int64_t n)
+{
+    if (n < LARGE_PERMUTATION) {
+        for (int64_t i = 0; i < n; i++) out[i] = i;
+        for (int64_t i = 0; i < n - 1; i++) swap(&out[i], &out[i + draw(rng) % (uint32_t)(n - i)]);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t z = (int64_t)(tern_rng_u64(rng) % (uint64_t)(i + 1));
+        out[i] = i;
+        swap(&out[i], &out[z]);
+    }
+}

@@ -1,0 +1,6 @@
+#include <tern/data.h>
+
+void tern_dataset_free(tern_dataset *dataset)
+{
+    if (dataset && dataset->free) dataset->free(dataset);
+}
