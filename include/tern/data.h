@@ -77,6 +77,34 @@ TERN_API int64_t tern_sampler_epoch_get(const tern_sampler *sampler);
 /* out[0..length) = the indices of the current epoch, in order. */
 TERN_API int tern_sampler_indices(tern_sampler *sampler, int64_t *out, tern_error *err);
 
+/* ---- loader ------------------------------------------------------------------------------------------- */
+
+typedef struct tern_loader tern_loader;
+
+typedef struct tern_loader_opts {
+    size_t size;
+    int64_t batch_size;    /* samples in a batch of this rank; default 1                                   */
+    bool shuffle;          /* a random sampler of the loader's own, from `seed`; default false             */
+    uint64_t seed;         /* default 0                                                                    */
+    tern_sampler *sampler; /* borrowed; default NULL: the loader makes its own. Not together with shuffle  */
+    bool drop_last;        /* leave out a last batch that is not full; default false                       */
+    int workers;           /* threads that fetch ahead; 0: the caller's own thread fetches; default 1      */
+    int prefetch;          /* batches fetched ahead by each worker; default 2                              */
+} tern_loader_opts;
+
+TERN_API tern_loader_opts tern_loader_defaults(void);
+
+/* Batches come in the sampler's order whatever the number of workers, and at the end of a pass the loader moves its
+ * sampler to the next epoch. Up to max(workers, 1) * prefetch + 1 batches may be held at a time; that memory is
+ * allocated here, none later. The loader borrows dataset and sampler. E_INVALID: shuffle with a sampler, a batch size or
+ * a sample shape below 1; E_RANGE: workers, prefetch, or a sampler of more samples than the dataset has. Yours:
+ * tern_loader_free, which waits for the samples being fetched and needs no pass to be finished. */
+TERN_API tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_opts *opts, tern_error *err);
+TERN_API void tern_loader_free(tern_loader *loader);
+
+/* Batches in a pass of this rank; 0 if the loader is NULL. */
+TERN_API int64_t tern_loader_length(const tern_loader *loader);
+
 #ifdef __cplusplus
 }
 #endif

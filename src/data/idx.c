@@ -2,6 +2,7 @@
 #include <tern/data.h>
 
 #include "base/base.h"
+#include "base/opts.h"
 
 #include <errno.h>
 #include <string.h>
@@ -196,23 +197,22 @@ static idx_dataset *idx_new(const idx_file *images, const idx_file *labels, cons
     return dataset;
 }
 
-tern_dataset *tern_idx_open(const char *images, const char *labels, const tern_idx_opts *opts,
+tern_dataset *tern_idx_open(const char *images, const char *labels, const tern_idx_opts *user,
                             tern_error *err)
 {
-    if (tern__is_set(err)) return NULL;
-    tern_idx_opts defaults = tern_idx_defaults();
-    if (!opts) opts = &defaults;
-    if (opts->classes < 0 || !(opts->std > 0.0f)) {
+    tern_idx_opts opts = tern_idx_defaults();
+    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err)) return NULL;
+    if (opts.classes < 0 || !(opts.std > 0.0f)) {
         tern__error_set(err, FUNC, TERN_E_INVALID,
-                        "classes is %d and std %g, expected at least 0 and more than 0", opts->classes,
-                        (double)opts->std);
+                        "classes is %d and std %g, expected at least 0 and more than 0", opts.classes,
+                        (double)opts.std);
         return NULL;
     }
     idx_file image_file = {.path = images}, label_file = {.path = labels};
     idx_dataset *dataset = NULL;
     if (!read_file(&image_file, IMAGES_MAGIC, 3, err) && !read_file(&label_file, LABELS_MAGIC, 1, err) &&
-        !check_pair(&image_file, &label_file, opts->classes, err))
-        dataset = idx_new(&image_file, &label_file, opts, err);
+        !check_pair(&image_file, &label_file, opts.classes, err))
+        dataset = idx_new(&image_file, &label_file, &opts, err);
     if (dataset) return &dataset->base;
     tern__free(image_file.data);
     tern__free(label_file.data);

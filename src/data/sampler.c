@@ -3,9 +3,12 @@
  * All three samplers are one: the epoch's order is 0 .. n-1 or a permutation of it, and rank r of R takes the
  * positions r, r + R, r + 2R, ... of it. Padding repeats the order from its start, so position p is order[p %
  * n]. The sequential and the random sampler are those of one rank. */
-#include <tern/data.h>
+#include "data/sampler.h"
 
 #include "base/base.h"
+#include "base/opts.h"
+
+#define MAX_SAMPLES (INT64_C(1) << 56) /* no product of it overflows */
 
 struct tern_sampler {
     int64_t n;
@@ -32,8 +35,9 @@ static int64_t positions(int64_t n, int ranks, int rank, const tern_distributed_
 static tern_sampler *sampler_new(int64_t n, int ranks, int rank, const tern_distributed_opts *opts,
                                  const char *func, tern_error *err)
 {
-    if (n < 0) {
-        tern__error_set(err, func, TERN_E_INVALID, "n is %lld, expected at least 0", (long long)n);
+    if (n < 0 || n > MAX_SAMPLES) {
+        tern__error_set(err, func, TERN_E_INVALID, "n is %lld, expected [0, %lld]", (long long)n,
+                        (long long)MAX_SAMPLES);
         return NULL;
     }
     tern_sampler *sampler = tern__alloc(sizeof(*sampler), func, err);
@@ -61,18 +65,18 @@ tern_sampler *tern_random_sampler_new(int64_t n, uint64_t seed, tern_error *err)
     return sampler_new(n, 1, 0, &opts, "tern_random_sampler_new", err);
 }
 
-tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank, const tern_distributed_opts *opts,
+tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank, const tern_distributed_opts *user,
                                            tern_error *err)
 {
     static const char func[] = "tern_distributed_sampler_new";
-    if (tern__is_set(err)) return NULL;
-    tern_distributed_opts defaults = tern_distributed_defaults();
+    tern_distributed_opts opts = tern_distributed_defaults();
+    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, func, err)) return NULL;
     if (rank < 0 || rank >= ranks) {
         tern__error_set(err, func, TERN_E_RANGE, "rank is %d, expected [0, %d] for %d ranks", rank, ranks - 1,
                         ranks);
         return NULL;
     }
-    return sampler_new(n, ranks, rank, opts ? opts : &defaults, func, err);
+    return sampler_new(n, ranks, rank, &opts, func, err);
 }
 
 void tern_sampler_free(tern_sampler *sampler)
@@ -86,6 +90,11 @@ void tern_sampler_free(tern_sampler *sampler)
 int64_t tern_sampler_length(const tern_sampler *sampler)
 {
     return sampler->count;
+}
+
+int64_t tern__sampler_span(const tern_sampler *sampler)
+{
+    return sampler->n;
 }
 
 void tern_sampler_epoch_set(tern_sampler *sampler, int64_t epoch)

@@ -1,0 +1,27 @@
+/* loader.h - the loader on plain buffers: batches in the order of their numbers, each in a slot. */
+#ifndef TERN_SRC_LOADER_H
+#define TERN_SRC_LOADER_H
+
+#include <tern/data.h>
+
+/* Borrowed from `slot` until that is released. Both buffers start at a multiple of 64 bytes. */
+typedef struct tern__batch {
+    float *x;      /* (count, sample shape)                                       */
+    int64_t *y;    /* (count)                                                     */
+    int64_t count; /* samples; the last batch of a pass may have fewer than others */
+    int64_t index; /* 0, 1, .. in this pass                                       */
+    int slot;
+} tern__batch;
+
+/* 1: *out is the next batch. 0: the pass is over, the next call starts the next epoch. Negative, with *err
+ * filled: the batch could not be fetched (the error names batch and sample; the pass goes on after it) or all
+ * slots are held. */
+int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err);
+
+/* Gives a batch back, from any thread, before the loader is freed. */
+void tern__loader_slot_release(tern_loader *loader, int slot);
+
+/* For the shape of a sample. Borrowed. */
+const tern_dataset *tern__loader_dataset(const tern_loader *loader);
+
+#endif
