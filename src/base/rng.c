@@ -7,6 +7,8 @@
  * path has its own logarithm and sine: the float versions of the Cephes library. PyTorch's AVX2 build
  * contracts multiplications and additions to fused ones, so what is fused here is written fmaf and this file
  * is compiled with -ffp-contract=off. */
+#include "base/rng.h"
+
 #include <tern/rng.h>
 
 #include "base/base.h"
@@ -180,20 +182,10 @@ INLINE void scale_all(float *d, size_t n, float range, float from)
     for (size_t i = 0; i < n; i++) d[i] = fmaf(d[i], range, from);
 }
 
-static void normal_baseline(float *d, size_t blocks, float mean, float std)
-{
-    normal_blocks(d, blocks, mean, std);
-}
-
-static void scale_baseline(float *d, size_t n, float range, float from)
-{
-    scale_all(d, n, range, from);
-}
-
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) static void normal_avx2(float *d, size_t blocks, float mean, float std)
+static bool avx2_is_supported(void)
 {
-    normal_blocks(d, blocks, mean, std);
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
 __attribute__((target("avx2,fma"))) static void scale_avx2(float *d, size_t n, float range, float from)
@@ -201,19 +193,49 @@ __attribute__((target("avx2,fma"))) static void scale_avx2(float *d, size_t n, f
     scale_all(d, n, range, from);
 }
 
-static bool has_avx2(void)
+__attribute__((target("avx2,fma"))) static void normal_avx2(float *d, size_t blocks, float mean, float std)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    normal_blocks(d, blocks, mean, std);
 }
-#else
-#define normal_avx2 normal_baseline
-#define scale_avx2  scale_baseline
 
-static bool has_avx2(void)
-{
-    return false;
-}
+static const tern__rng_loops avx2 = {
+    .name = "avx2", .is_supported = avx2_is_supported, .scale = scale_avx2, .normal = normal_avx2};
 #endif
+
+static bool baseline_is_supported(void)
+{
+    return true;
+}
+
+static void scale_baseline(float *d, size_t n, float range, float from)
+{
+    scale_all(d, n, range, from);
+}
+
+static void normal_baseline(float *d, size_t blocks, float mean, float std)
+{
+    normal_blocks(d, blocks, mean, std);
+}
+
+static const tern__rng_loops baseline = {.name = "baseline",
+                                         .is_supported = baseline_is_supported,
+                                         .scale = scale_baseline,
+                                         .normal = normal_baseline};
+
+const tern__rng_loops *const tern__rng_loops_list[] = {
+#if defined(__x86_64__)
+    &avx2,
+#endif
+    &baseline,
+};
+const int tern__rng_loops_count = TERN__COUNT(tern__rng_loops_list);
+
+static const tern__rng_loops *best_loops(void)
+{
+    int i = 0;
+    while (!tern__rng_loops_list[i]->is_supported()) i++;
+    return tern__rng_loops_list[i];
+}
 
 /* ---- what is drawn ---- */
 
@@ -221,7 +243,7 @@ void tern_rng_uniform(tern_rng *rng, float *out, size_t n, double from, double t
 {
     float low = (float)from, range = (float)to - (float)from;
     fill_unit(rng, out, n);
-    (has_avx2() ? scale_avx2 : scale_baseline)(out, n, range, low);
+    best_loops()->scale(out, n, range, low);
 }
 
 static double normal_one(tern_rng *rng)
@@ -238,12 +260,12 @@ static double normal_one(tern_rng *rng)
  * once more. */
 static void normal_many(tern_rng *rng, float *out, size_t n, float mean, float std)
 {
-    void (*transform)(float *, size_t, float, float) = has_avx2() ? normal_avx2 : normal_baseline;
+    const tern__rng_loops *loops = best_loops();
     fill_unit(rng, out, n);
-    transform(out, n / BLOCK, mean, std);
+    loops->normal(out, n / BLOCK, mean, std);
     if (n % BLOCK == 0) return;
     fill_unit(rng, out + n - BLOCK, BLOCK);
-    transform(out + n - BLOCK, 1, mean, std);
+    loops->normal(out + n - BLOCK, 1, mean, std);
 }
 
 void tern_rng_normal(tern_rng *rng, float *out, size_t n, double mean, double std)
