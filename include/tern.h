@@ -4,7 +4,13 @@
 
 #include <tern/base.h>
 #include <tern/rng.h>
+#include <tern/device.h>
+#include <tern/tensor.h>
 #include <tern/comm.h>
+#include <tern/autograd.h>
+#include <tern/ops.h>
+#include <tern/nn.h>
+#include <tern/optim.h>
 #include <tern/data.h>
 
 #endif

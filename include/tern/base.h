@@ -55,17 +55,18 @@ TERN_API const char *tern_status_text(int status);
 
 #define TERN_ERROR_TEXT 512
 
-/* Lives on the caller's stack, zeroed: `tern_error err = {0};`. The first failure fills it and later ones leave it
- * alone, so calls can be chained and checked once. A constructor given an error that is already set does nothing
- * and returns NULL. Every function that takes a `tern_error *` accepts NULL. */
+/* Lives on the caller's stack, zeroed: `tern_error err = {0};`. The first failure fills it and later ones
+ * leave it alone, so calls can be chained and checked once. A constructor given an error that is already set
+ * does nothing and returns NULL. Every function that takes a `tern_error *` accepts NULL. */
 typedef struct tern_error {
-    int code;                  /* TERN_OK or a negative tern_status                        */
-    int native;                /* errno or the library's own code behind it; 0 if none     */
-    const char *func;          /* the public function that failed; static storage          */
+    int code;                   /* TERN_OK or a negative tern_status                        */
+    int native;                 /* errno or the library's own code behind it; 0 if none     */
+    const char *func;           /* the public function that failed; static storage          */
     char text[TERN_ERROR_TEXT]; /* what, where, expected, got                               */
 } tern_error;
 
-/* Prints "tern: func: text" on stderr; returns 1, or 0 if no error is set: `return tern_error_print(&err);`. */
+/* Prints "tern: func: text" on stderr; returns 1, or 0 if no error is set: `return tern_error_print(&err);`.
+ */
 TERN_API int tern_error_print(const tern_error *err);
 
 /* ---- dtypes ------------------------------------------------------------------------------------------- */
@@ -82,7 +83,7 @@ typedef enum tern_dtype {
 #define X(name, text, bytes) TERN_##name,
     TERN_DTYPE_LIST(X)
 #undef X
-    TERN_DTYPE_COUNT
+        TERN_DTYPE_COUNT
 } tern_dtype;
 
 TERN_API const char *tern_dtype_name(tern_dtype dtype);
@@ -91,8 +92,8 @@ TERN_API size_t tern_dtype_bytes(tern_dtype dtype);
 /* ---- hooks -------------------------------------------------------------------------------------------- */
 
 /* Every host allocation of the library goes through one pair of functions. `alloc` returns memory aligned to
- * `align` (a power of two, at most 4096) or NULL; `free` takes what `alloc` returned. Both may be called from any
- * thread. */
+ * `align` (a power of two, at most 4096) or NULL; `free` takes what `alloc` returned. Both may be called from
+ * any thread. */
 typedef struct tern_allocator {
     void *(*alloc)(size_t bytes, size_t align, void *ctx);
     void (*free)(void *ptr, void *ctx);
@@ -105,7 +106,8 @@ TERN_API void tern_allocator_set(const tern_allocator *allocator);
 typedef enum tern_log_level { TERN_LOG_ERROR, TERN_LOG_WARN, TERN_LOG_INFO, TERN_LOG_DEBUG } tern_log_level;
 typedef void (*tern_log_fn)(tern_log_level level, const char *text, void *ctx);
 
-/* NULL restores the default: WARN and above on stderr. TERN_LOG=error|warn|info|debug moves the default's bar. */
+/* NULL restores the default: WARN and above on stderr. TERN_LOG=error|warn|info|debug moves the default's
+ * bar. */
 TERN_API void tern_log_set(tern_log_fn fn, void *ctx);
 
 #ifdef __cplusplus

@@ -1,9 +1,10 @@
 /* comm.h - groups of ranks and their collectives.
  *
- * A group knows who the ranks are; a back end moves the bytes. Every collective is called by all ranks of the group,
- * in the same order, with the same kind, dtype, count, operation and root: a difference is an error on all of them
- * that shows both descriptions. A rank that dies, leaves or fails ends the group: every pending and later call
- * returns an error that names it. After that the group can only be closed; a new one may be opened.
+ * A group knows who the ranks are; a back end moves the bytes. Every collective is called by all ranks of the
+ * group, in the same order, with the same kind, dtype, count, operation and root: a difference is an error on
+ * all of them that shows both descriptions. A rank that dies, leaves or fails ends the group: every pending
+ * and later call returns an error that names it. After that the group can only be closed; a new one may be
+ * opened.
  *
  * Threads: a group belongs to one thread at a time. */
 #ifndef TERN_COMM_H
@@ -26,10 +27,10 @@ typedef struct tern_group_opts {
 
 TERN_API tern_group_opts tern_group_defaults(void);
 
-/* The world: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who this process is and where rank 0 listens (set by
- * tern run, torchrun or by hand); without them a group of one. Collective: returns when all ranks have met.
- * Yours: tern_group_close, which tells the peers goodbye. NULL opts are the defaults.
- * Errors: E_ENV (a malformed variable), E_TIMEOUT (names the ranks that did not come), E_PEER, E_SYSTEM. */
+/* The world: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who this process is and where rank 0 listens
+ * (set by tern run, torchrun or by hand); without them a group of one. Collective: returns when all ranks
+ * have met. Yours: tern_group_close, which tells the peers goodbye. NULL opts are the defaults. Errors: E_ENV
+ * (a malformed variable), E_TIMEOUT (names the ranks that did not come), E_PEER, E_SYSTEM. */
 TERN_API tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err);
 TERN_API void tern_group_close(tern_group *group);
 
@@ -63,8 +64,8 @@ TERN_API int tern_barrier(tern_group *group, tern_error *err);
 /* The buffers belong to the work until wait returns. NULL on error. */
 TERN_API tern_work *tern_all_reduce_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,
                                          tern_reduce_op op, tern_error *err);
-TERN_API tern_work *tern_broadcast_post(tern_group *group, void *buf, size_t count, tern_dtype dtype, int root,
-                                        tern_error *err);
+TERN_API tern_work *tern_broadcast_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,
+                                        int root, tern_error *err);
 TERN_API tern_work *tern_all_gather_post(tern_group *group, const void *in, void *out, size_t count,
                                          tern_dtype dtype, tern_error *err);
 /* TERN_OK when done, TERN_PENDING, or a negative status; never blocks; makes progress. */

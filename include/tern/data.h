@@ -1,7 +1,7 @@
 /* data.h - dataset -> sampler (this rank's share, this epoch's order) -> loader -> batch.
  *
- * Threads: a sampler and a loader belong to one thread at a time; dataset->get is called by the loader's workers, from
- * several threads at once. */
+ * Threads: a sampler and a loader belong to one thread at a time; dataset->get is called by the loader's
+ * workers, from several threads at once. */
 #ifndef TERN_DATA_H
 #define TERN_DATA_H
 
@@ -14,15 +14,16 @@ extern "C" {
 
 /* ---- dataset ------------------------------------------------------------------------------------------ */
 
-/* A map-style dataset: put it first in a struct of your own. One sample is `shape` f32 values and one i64 label. */
+/* A map-style dataset: put it first in a struct of your own. One sample is `shape` f32 values and one i64
+ * label. */
 typedef struct tern_dataset tern_dataset;
 struct tern_dataset {
     int64_t length;
     int ndim;         /* of one sample                                   */
     int64_t shape[4]; /* (C, H, W) for images                            */
     int classes;      /* labels are in [0, classes); 0: not checked      */
-    /* Writes sample `index` to x[0..prod(shape)) and its label to *y. 0, or a negative status with *err filled.
-     * Called by several threads at once; must give the same sample for the same index every time. */
+    /* Writes sample `index` to x[0..prod(shape)) and its label to *y. 0, or a negative status with *err
+     * filled. Called by several threads at once; must give the same sample for the same index every time. */
     int (*get)(const tern_dataset *dataset, int64_t index, float *x, int64_t *y, tern_error *err);
     void (*free)(tern_dataset *dataset); /* NULL: nothing to free */
 };
@@ -31,15 +32,15 @@ TERN_API void tern_dataset_free(tern_dataset *dataset);
 
 typedef struct tern_idx_opts {
     size_t size;
-    int classes;      /* a label outside [0, classes) is E_RANGE naming file and index; default 10 */
-    float mean, std;  /* x = (byte / 255 - mean) / std; default 0 and 1                            */
+    int classes;     /* a label outside [0, classes) is E_RANGE naming file and index; default 10 */
+    float mean, std; /* x = (byte / 255 - mean) / std; default 0 and 1                            */
 } tern_idx_opts;
 
 TERN_API tern_idx_opts tern_idx_defaults(void);
 
-/* (Fashion-)MNIST's files: `images` has magic 0x803 and `labels` 0x801, gzipped or not, read whole. Samples are
- * (1, rows, columns). Errors: E_IO (missing, truncated: expected and got bytes), E_FORMAT (magic, counts differ),
- * E_RANGE (a label). */
+/* (Fashion-)MNIST's files: `images` has magic 0x803 and `labels` 0x801, gzipped or not, read whole. Samples
+ * are (1, rows, columns). Errors: E_IO (missing, truncated: expected and got bytes), E_FORMAT (magic, counts
+ * differ), E_RANGE (a label). */
 TERN_API tern_dataset *tern_idx_open(const char *images, const char *labels, const tern_idx_opts *opts,
                                      tern_error *err);
 
@@ -63,8 +64,8 @@ typedef struct tern_distributed_opts {
 
 TERN_API tern_distributed_opts tern_distributed_defaults(void);
 
-/* torch.utils.data.DistributedSampler(n, ranks, rank, shuffle, seed, drop_last), index for index. E_RANGE: rank is not in
- * [0, ranks - 1]. */
+/* torch.utils.data.DistributedSampler(n, ranks, rank, shuffle, seed, drop_last), index for index. E_RANGE:
+ * rank is not in [0, ranks - 1]. */
 TERN_API tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank,
                                                     const tern_distributed_opts *opts, tern_error *err);
 TERN_API void tern_sampler_free(tern_sampler *sampler);
@@ -94,11 +95,12 @@ typedef struct tern_loader_opts {
 
 TERN_API tern_loader_opts tern_loader_defaults(void);
 
-/* Batches come in the sampler's order whatever the number of workers, and at the end of a pass the loader moves its
- * sampler to the next epoch. Up to max(workers, 1) * prefetch + 1 batches may be held at a time; that memory is
- * allocated here, none later. The loader borrows dataset and sampler. E_INVALID: shuffle with a sampler, a batch size or
- * a sample shape below 1; E_RANGE: workers, prefetch, or a sampler of more samples than the dataset has. Yours:
- * tern_loader_free, which waits for the samples being fetched and needs no pass to be finished. */
+/* Batches come in the sampler's order whatever the number of workers, and at the end of a pass the loader
+ * moves its sampler to the next epoch. Up to max(workers, 1) * prefetch + 1 batches may be held at a time;
+ * that memory is allocated here, none later. The loader borrows dataset and sampler. E_INVALID: shuffle with
+ * a sampler, a batch size or a sample shape below 1; E_RANGE: workers, prefetch, or a sampler of more samples
+ * than the dataset has. Yours: tern_loader_free, which waits for the samples being fetched and needs no pass
+ * to be finished. */
 TERN_API tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_opts *opts, tern_error *err);
 TERN_API void tern_loader_free(tern_loader *loader);
 

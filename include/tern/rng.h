@@ -26,7 +26,8 @@ TERN_API uint64_t tern_rng_u64(tern_rng *rng);
 /* out[0..n) = torch.empty(n).uniform_(from, to), float32. */
 TERN_API void tern_rng_uniform(tern_rng *rng, float *out, size_t n, double from, double to);
 
-/* out[0..n) = torch.empty(n).normal_(mean, std), float32, contiguous: n >= 16 takes PyTorch's blocked path. */
+/* out[0..n) = torch.empty(n).normal_(mean, std), float32, contiguous: n >= 16 takes PyTorch's blocked path.
+ */
 TERN_API void tern_rng_normal(tern_rng *rng, float *out, size_t n, double mean, double std);
 
 /* out[0..n) = torch.randperm(n, generator=rng). */

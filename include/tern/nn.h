@@ -1,0 +1,103 @@
+/* nn.h - modules: parameters and a forward written with ops.
+ *
+ * A module of one's own is a struct whose first field is tern_module:
+ *
+ *     typedef struct { tern_module base; tern_module *nn1, *nn2; } two_layers;
+ *     tern_module_init(&net.base, "two_layers", two_layers_forward, &err);
+ *     net.nn1 = tern_module_add(&net.base, "nn1", tern_linear_new(10, 20, NULL, rng, &err), &err);
+ *
+ * A module owns its children, parameters and buffers. The tree is sealed, as a whole, by the first of
+ * tern_ddp_new, an optimizer's _new or a backward: its parameters move into one address range, their
+ * gradients into a parallel one, and nothing may be added after that (E_STATE).
+ *
+ * Threads: a module belongs to one thread at a time. */
+#ifndef TERN_NN_H
+#define TERN_NN_H
+
+#include <tern/ops.h>
+#include <tern/rng.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tern_module tern_module;
+typedef tern_tensor *(*tern_forward_fn)(tern_module *module, tern_scope *scope, tern_tensor *x);
+
+struct tern_module {
+    const char *kind; /* "linear", "two_layers": for errors and tern_summary */
+    tern_forward_fn forward;
+    bool training;                        /* set by tern_train and tern_eval                     */
+    void (*release)(tern_module *module); /* NULL, or what a module of one's own must free besides */
+    struct tern__module_tree *tree;       /* parent, children, parameters, buffers */
+};
+
+/* For a struct of your own, wherever it lives; tern_module_release before it goes away, unless a parent owns
+ * it. `kind` is static storage. */
+TERN_API int tern_module_init(tern_module *module, const char *kind, tern_forward_fn forward,
+                              tern_error *err);
+TERN_API void tern_module_release(tern_module *module);
+/* What a _new function returned: releases and frees. NULL is fine. */
+TERN_API void tern_module_free(tern_module *module);
+
+/* Makes `child` a part of `module` under `name` and hands it over; returns it. After a failure the child is
+ * freed. */
+TERN_API tern_module *tern_module_add(tern_module *module, const char *name, tern_module *child,
+                                      tern_error *err);
+/* A new parameter (with gradient) or buffer (without), zeroed; the module's. */
+TERN_API tern_tensor *tern_parameter_add(tern_module *module, const char *name, tern_dtype dtype, int ndim,
+                                         const int64_t *shape, tern_error *err);
+TERN_API tern_tensor *tern_buffer_add(tern_module *module, const char *name, tern_dtype dtype, int ndim,
+                                      const int64_t *shape, tern_error *err);
+
+/* Calls the module. What it makes on the way is recycled as soon as nobody needs it; only its result is the
+ * caller's. */
+TERN_API tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x);
+
+/* The whole tree: batch norm uses the batch's statistics in training and its running ones in evaluation. */
+TERN_API void tern_train(tern_module *module);
+TERN_API void tern_eval(tern_module *module);
+
+/* How many parameter tensors the tree has, and how many elements they have together. */
+TERN_API int tern_module_parameter_count(const tern_module *module);
+TERN_API int64_t tern_module_element_count(const tern_module *module);
+
+/* The state dict: parameters and buffers in PyTorch's order and with its names ("layer1.0.conv1.weight"). The
+ * tensors are borrowed; names last as long as the module. */
+typedef struct tern_state_entry {
+    const char *name;
+    tern_tensor *tensor;
+    bool is_buffer;
+} tern_state_entry;
+TERN_API int tern_state_count(const tern_module *module);
+TERN_API tern_state_entry tern_state_get(const tern_module *module, int index);
+/* By name; NULL if there is none. */
+TERN_API tern_tensor *tern_state_find(const tern_module *module, const char *name);
+
+/* Forgets all gradients. An optimizer's step does it too. */
+TERN_API void tern_zero_grad(tern_module *module);
+
+/* ---- layers ---- */
+
+typedef struct tern_linear_opts {
+    size_t size;
+    bool bias; /* default true */
+} tern_linear_opts;
+TERN_API tern_linear_opts tern_linear_defaults(void);
+
+/* torch.nn.Linear(in, out): weight (out, in), bias (out), initialised from `rng` as PyTorch does, bit for
+ * bit. (N, in) -> (N, out) */
+TERN_API tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear_opts *opts, tern_rng *rng,
+                                      tern_error *err);
+
+/* torch.nn.ReLU. */
+TERN_API tern_module *tern_relu_new(tern_error *err);
+
+/* torch.nn.Sequential: children named "0", "1", ... by tern_sequential_add. */
+TERN_API tern_module *tern_sequential_new(tern_error *err);
+TERN_API tern_module *tern_sequential_add(tern_module *sequential, tern_module *child, tern_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,47 @@
+/* tensor.h - tensors: shape, dtype and data.
+ *
+ * What an op returns belongs to the scope (autograd.h) and lives until the scope ends; what tern_keep returns
+ * is yours; parameters and buffers belong to their module.
+ *
+ * Threads: a tensor belongs to the thread of its scope. */
+#ifndef TERN_TENSOR_H
+#define TERN_TENSOR_H
+
+#include <tern/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TERN_NDIM_MAX 6
+
+typedef struct tern_tensor tern_tensor;
+
+TERN_API int tern_tensor_ndim(const tern_tensor *tensor);
+TERN_API const int64_t *tern_tensor_shape(const tern_tensor *tensor); /* [ndim], borrowed */
+TERN_API int64_t tern_tensor_count(const tern_tensor *tensor);        /* number of elements */
+TERN_API tern_dtype tern_tensor_dtype(const tern_tensor *tensor);
+
+/* Copies all elements out, in row-major order whatever the layout, in the tensor's dtype. `bytes` must be
+ * count times the dtype's size (E_SHAPE). E_LIFETIME after the tensor's scope has ended. */
+TERN_API int tern_tensor_read(const tern_tensor *tensor, void *out, size_t bytes, tern_error *err);
+/* The same inwards; also for parameters and buffers. */
+TERN_API int tern_tensor_write(tern_tensor *tensor, const void *in, size_t bytes, tern_error *err);
+
+/* The value of a tensor of one element (torch.Tensor.item); NaN if it is none. */
+TERN_API double tern_item(const tern_tensor *tensor);
+
+/* Prints shape, dtype and values on stdout, at most six to a dimension. */
+TERN_API void tern_print(const tern_tensor *tensor);
+
+/* A copy, detached from any scope and tape, in plain layout. Yours: tern_tensor_free. */
+TERN_API tern_tensor *tern_keep(const tern_tensor *tensor, tern_error *err);
+TERN_API void tern_tensor_free(tern_tensor *tensor);
+
+/* The gradient of a parameter, borrowed; NULL if it has none. */
+TERN_API tern_tensor *tern_grad_get(const tern_tensor *parameter);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,149 @@
+/* autograd.h - scope and tape from inside: how an op makes its result, records its gradient, and sends
+ * gradients on.
+ *
+ * Whose memory is it? A handle (tern_tensor) lives in the scope's arena until the scope ends. Its storage is
+ * counted: one reference by the handle, one by every tape entry that saved it. When a module call returns,
+ * the handles made inside it, but for its result, give their reference up; what the tape saved lives on until
+ * backward has used it, the rest goes back to the device at once. */
+#ifndef TERN_SRC_AUTOGRAD_H
+#define TERN_SRC_AUTOGRAD_H
+
+#include "kernels/kernel.h"
+#include "tensor/tensor.h"
+
+#include <tern/autograd.h>
+
+#define TERN__NODE_INS   5
+#define TERN__NODE_SAVES 5
+
+struct tern_module;
+
+/* A parameter's gradient record. The gradient's memory exists once its module tree is sealed. */
+typedef struct tern__leaf {
+    const char *name; /* full name once sealed: "layer1.0.conv1.weight"        */
+    tern_tensor *parameter;
+    tern_tensor *grad;          /* over the sealed gradient range; NULL before the seal  */
+    bool fresh;                 /* the gradient holds something: the next write adds     */
+    int pending;                /* uses on the running backward's tape still to come     */
+    tern__packs packs;          /* the kernels' copies of the parameter                  */
+    struct tern_module *module; /* that owns the parameter, for the seal                 */
+    int (*seal)(struct tern_module *module, tern_error *err);
+    struct tern__listener *listener; /* a ddp that waits for this gradient, or NULL          */
+    int index;                       /* its place in the seal                                 */
+} tern__leaf;
+
+/* Who wants to know about a backward (a live ddp). Each call returns TERN_OK or a negative status with *err
+ * set. */
+typedef struct tern__listener {
+    /* Before the first gradient: every leaf's `pending` is final. */
+    int (*begin)(struct tern__listener *self, tern_scope *scope, const tern_tensor *loss, tern_error *err);
+    /* The last write to a leaf's gradient has happened (leaf->listener == self). */
+    int (*ready)(struct tern__listener *self, tern__leaf *leaf, tern_error *err);
+    /* After the last gradient. */
+    int (*end)(struct tern__listener *self, tern_error *err);
+    struct tern__listener *next;
+} tern__listener;
+
+typedef struct tern__saved {
+    tern__view view;
+    tern__storage *storage;
+} tern__saved;
+
+typedef struct tern__node tern__node;
+
+/* Sends the gradient of the node's output on to its inputs; dy may be overwritten if tern__owns_dy says so.
+ */
+typedef int (*tern__gradient_fn)(tern_scope *scope, tern__node *node);
+
+struct tern__node {
+    const char *op;
+    tern__gradient_fn gradient;
+    tern_tensor *out;
+    tern_tensor *in[TERN__NODE_INS]; /* NULL: absent or without gradient */
+    tern__saved saved[TERN__NODE_SAVES];
+    const void *attr; /* in the scope's arena             */
+    size_t attr_bytes;
+    bool marked, done;
+    tern__node *previous; /* on the tape                      */
+};
+
+/* ---- scope ---- */
+
+struct tern_scope {
+    tern_device *device;
+    tern_group *group;
+    tern_error error;
+    bool grad;           /* gradients on                                        */
+    uint64_t generation; /* counted up by tern_scope_end                        */
+    struct tern__arena
+        *arenas[2];       /* this step's and the last one's: a stale handle stays readable for a step */
+    tern_tensor *tensors; /* made and not yet given up, newest first             */
+    tern__node *tape;     /* newest first                                        */
+    struct tern__borrowed *borrowed; /* handed back when the scope ends              */
+    bool in_backward;
+};
+
+/* Records the scope's first error and aborts its group; returns the code. */
+int tern__scope_fail(tern_scope *scope, const char *func, int code, const char *fmt, ...) TERN__PRINTF(4, 5);
+/* The same with an error that is already filled. */
+int tern__scope_fail_with(tern_scope *scope, const tern_error *err);
+
+/* Zeroed memory until the scope ends; NULL sets the scope's error. */
+void *tern__scope_alloc(tern_scope *scope, size_t bytes);
+/* Calls give_back(ctx) when the scope ends. */
+int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ctx);
+
+/* ---- what an op's forward is made of ---- */
+
+/* True if the op may go on: no error so far and no tensor NULL, stale or released. `count` tensors follow. */
+bool tern__op_enter(tern_scope *scope, const char *op, int count, ...);
+
+/* A result with memory of its own. */
+tern_tensor *tern__result(tern_scope *scope, tern_dtype dtype, tern__layout layout, int ndim,
+                          const int64_t *shape);
+/* A result that shares `source`'s memory under another shape. */
+tern_tensor *tern__result_view(tern_scope *scope, const tern_tensor *source, const tern__view *view);
+/* Fills in the scope's device and error and runs; false after a failure. */
+bool tern__run(tern_scope *scope, tern__call *call);
+
+/* Puts the op on the tape if gradients are on and an input wants one; NULL if not (or on failure). */
+tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gradient, tern_tensor *out,
+                         int count, tern_tensor *const *inputs);
+/* Keeps a tensor's data for the gradient; `node` NULL is fine. */
+void tern__save(tern__node *node, int slot, const tern_tensor *tensor);
+void tern__save_attr(tern_scope *scope, tern__node *node, const void *attr, size_t bytes);
+
+/* Module calls: what is made between enter and leave is given up at leave, but for `result`. */
+tern_tensor *tern__frame_enter(tern_scope *scope);
+void tern__frame_leave(tern_scope *scope, tern_tensor *mark, tern_tensor *result);
+
+/* ---- what an op's gradient is made of ---- */
+
+static inline bool tern__wants(const tern__node *node, int i)
+{
+    return node->in[i] && node->in[i]->requires_grad;
+}
+/* The gradient of the node's output. */
+static inline const tern__view *tern__dy(const tern__node *node)
+{
+    return &node->out->grad;
+}
+/* True if nobody else holds dy's memory, so that a result may overwrite it. */
+bool tern__owns_dy(const tern__node *node);
+
+/* Where the gradient of input i goes, in that input's layout; *add tells whether to add or to store. After
+ * writing call tern__grad_done. NULL after a failure. */
+const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bool *add);
+int tern__grad_done(tern_scope *scope, tern__node *node, int i);
+/* Gives dy's own memory (perhaps overwritten, seen as `view`) to input i as its gradient. */
+int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view *view);
+
+/* Temporary memory of a gradient function. */
+tern__saved tern__temporary(tern_scope *scope, const tern__view *like);
+static inline void tern__saved_drop(tern__saved *saved)
+{
+    tern__storage_drop(saved->storage);
+    *saved = (tern__saved){0};
+}
+
+#endif

@@ -1,0 +1,213 @@
+/* backward.c - from the loss back over the tape.
+ *
+ * The tape is first walked once without computing: starting at the loss, every entry that it depends on is
+ * marked and each parameter's uses are counted (`pending`). Then the marked entries run, newest first, which
+ * is a topological order. A gradient that is written for the first time is stored, later ones are added; when
+ * a parameter's last use has been written its listener hears of it, so that its bucket can be reduced while
+ * the rest still computes. An entry's saved data and its output's gradient go back to the device right after
+ * its use. */
+#include "autograd/autograd.h"
+#include "comm/group.h"
+
+#include <string.h>
+
+/* ---- sending gradients ---- */
+
+bool tern__owns_dy(const tern__node *node)
+{
+    return node->out->grad_storage->refs == 1;
+}
+
+static const tern__view *leaf_open(tern__leaf *leaf, bool *add)
+{
+    *add = leaf->fresh;
+    return &leaf->grad->view;
+}
+
+/* The gradient is shared with another tensor: a copy of one's own before adding to it. */
+static bool own_copy(tern_scope *scope, tern_tensor *tensor)
+{
+    tern__saved own = tern__temporary(scope, &tensor->grad);
+    if (!own.storage) return false;
+    tern__view_copy(&own.view, &tensor->grad);
+    tern__storage_drop(tensor->grad_storage);
+    tensor->grad = own.view;
+    tensor->grad_storage = own.storage;
+    return true;
+}
+
+const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bool *add)
+{
+    tern_tensor *tensor = node->in[i];
+    if (tensor->leaf) return leaf_open(tensor->leaf, add);
+    *add = tensor->grad_storage != NULL;
+    if (*add) return tensor->grad_storage->refs == 1 || own_copy(scope, tensor) ? &tensor->grad : NULL;
+    tern__view like =
+        tern__view_make(tensor->view.dtype, tensor->view.layout, tensor->view.ndim, tensor->view.shape);
+    tern__saved own = tern__temporary(scope, &like);
+    if (!own.storage) return NULL;
+    tensor->grad = own.view;
+    tensor->grad_storage = own.storage;
+    return &tensor->grad;
+}
+
+int tern__grad_done(tern_scope *scope, tern__node *node, int i)
+{
+    tern__leaf *leaf = node->in[i]->leaf;
+    if (!leaf) return TERN_OK;
+    leaf->fresh = true;
+    if (--leaf->pending > 0 || !leaf->listener) return TERN_OK;
+    tern_error err = {0};
+    int status = leaf->listener->ready(leaf->listener, leaf, &err);
+    return status ? tern__scope_fail_with(scope, &err) : TERN_OK;
+}
+
+static int add_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add)
+{
+    if (!add) {
+        tern__view_copy(to, from);
+        return TERN_OK;
+    }
+    tern__call call = {.kernel = TERN__ADD, .in = {to, from}, .out = {to}};
+    return tern__run(scope, &call) ? TERN_OK : scope->error.code;
+}
+
+int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view *view)
+{
+    tern_tensor *tensor = node->in[i];
+    if (!tensor->leaf && !tensor->grad_storage && view->layout == tensor->view.layout) {
+        tensor->grad = *view;
+        tensor->grad_storage = tern__storage_hold(node->out->grad_storage);
+        return TERN_OK;
+    }
+    bool add;
+    const tern__view *to = tern__grad_open(scope, node, i, &add);
+    if (!to) return scope->error.code;
+    int status = add_into(scope, to, view, add);
+    return status ? status : tern__grad_done(scope, node, i);
+}
+
+/* ---- the walk ---- */
+
+static int count_leaf(tern_scope *scope, tern__leaf *leaf)
+{
+    if (!leaf->grad) {
+        tern_error err = {0};
+        if (leaf->seal(leaf->module, &err)) return tern__scope_fail_with(scope, &err);
+    }
+    leaf->pending++;
+    return TERN_OK;
+}
+
+static int mark(tern_scope *scope, tern__node *node)
+{
+    if (node->done)
+        return tern__scope_fail(
+            scope, "tern_backward", TERN_E_STATE,
+            "backward has already gone through this %s: its data is recycled; compute it again or add "
+            "the losses and go back once",
+            node->op);
+    for (int i = 0; i < TERN__NODE_INS; i++) {
+        if (!tern__wants(node, i)) continue;
+        if (node->in[i]->node) node->in[i]->node->marked = true;
+        int status = node->in[i]->leaf ? count_leaf(scope, node->in[i]->leaf) : TERN_OK;
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+static int mark_all(tern_scope *scope, tern_tensor *loss)
+{
+    loss->node->marked = true;
+    for (tern__node *node = loss->node; node; node = node->previous) {
+        int status = node->marked ? mark(scope, node) : TERN_OK;
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+static int run_node(tern_scope *scope, tern__node *node)
+{
+    int status = node->gradient(scope, node);
+    for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
+    tern__storage_drop(node->out->grad_storage);
+    node->out->grad_storage = NULL;
+    node->marked = false;
+    node->done = true;
+    return status;
+}
+
+static int run_all(tern_scope *scope, tern_tensor *loss)
+{
+    tern__saved seed = tern__temporary(scope, &loss->view);
+    if (!seed.storage) return scope->error.code;
+    tern__view_set(&seed.view, 0, 1.0);
+    loss->grad = seed.view;
+    loss->grad_storage = seed.storage;
+    for (tern__node *node = loss->node; node; node = node->previous) {
+        int status = node->marked ? run_node(scope, node) : TERN_OK;
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+/* ---- listeners ---- */
+
+static tern__listener *listeners(const tern_scope *scope)
+{
+    return scope->group ? scope->group->listeners : NULL;
+}
+
+static int begin_all(tern_scope *scope, const tern_tensor *loss)
+{
+    tern_error err = {0};
+    for (tern__listener *l = listeners(scope); l; l = l->next)
+        if (l->begin(l, scope, loss, &err)) return tern__scope_fail_with(scope, &err);
+    return TERN_OK;
+}
+
+static int end_all(tern_scope *scope)
+{
+    tern_error err = {0};
+    for (tern__listener *l = listeners(scope); l; l = l->next)
+        if (l->end(l, &err)) return tern__scope_fail_with(scope, &err);
+    return TERN_OK;
+}
+
+static int check_loss(tern_scope *scope, const tern_tensor *loss)
+{
+    char shape[TERN__SHAPE_TEXT];
+    if (tern__view_count(&loss->view) != 1)
+        return tern__scope_fail(scope, "tern_backward", TERN_E_SHAPE,
+                                "the loss has shape %s, but backward starts from one element",
+                                tern__shape_text(&loss->view, shape));
+    if (!loss->node)
+        return tern__scope_fail(scope, "tern_backward", TERN_E_STATE,
+                                "the loss depends on no parameter, or gradients were off");
+    return TERN_OK;
+}
+
+/* After a failure: the next backward counts from zero. */
+static void forget_pending(tern_scope *scope)
+{
+    for (tern__node *node = scope->tape; node; node = node->previous)
+        for (int i = 0; i < TERN__NODE_INS; i++)
+            if (tern__wants(node, i) && node->in[i]->leaf) node->in[i]->leaf->pending = 0;
+}
+
+int tern_backward(tern_scope *scope, tern_tensor *loss)
+{
+    if (!tern__op_enter(scope, "tern_backward", 1, loss)) return scope->error.code;
+    int status = check_loss(scope, loss);
+    if (!status) status = mark_all(scope, loss);
+    if (!status) status = begin_all(scope, loss);
+    if (!status) status = run_all(scope, loss);
+    if (!status) status = end_all(scope);
+    if (status) forget_pending(scope);
+    return status;
+}
+
+tern_tensor *tern_grad_get(const tern_tensor *parameter)
+{
+    return parameter && parameter->leaf && parameter->leaf->fresh ? parameter->leaf->grad : NULL;
+}

@@ -1,0 +1,279 @@
+#include "autograd/autograd.h"
+#include "comm/group.h"
+
+#include <string.h>
+
+/* ---- arena: chunks that are kept from step to step ---- */
+
+#define CHUNK ((size_t)64 << 10)
+
+typedef struct chunk {
+    struct chunk *next;
+    size_t bytes, used;
+} __attribute__((aligned(TERN__LINE))) chunk;
+
+struct tern__arena {
+    chunk *first, *current;
+};
+
+static void *arena_alloc(struct tern__arena *arena, size_t bytes, tern_error *err)
+{
+    bytes = tern__align_up(bytes, TERN__LINE);
+    chunk **link = arena->current ? &arena->current : &arena->first;
+    while (*link && (*link)->bytes - (*link)->used < bytes) link = &(*link)->next;
+    if (!*link) {
+        size_t size = TERN__MAX(bytes, CHUNK);
+        chunk *grown = tern__alloc(sizeof(*grown) + size, __func__, err);
+        if (!grown) return NULL;
+        grown->bytes = size;
+        *link = grown;
+    }
+    arena->current = *link;
+    void *data = (char *)(arena->current + 1) + arena->current->used;
+    arena->current->used += bytes;
+    return memset(data, 0, bytes);
+}
+
+static void arena_reset(struct tern__arena *arena)
+{
+    for (chunk *c = arena->first; c; c = c->next) c->used = 0;
+    arena->current = arena->first;
+}
+
+static void arena_free(struct tern__arena *arena)
+{
+    if (!arena) return;
+    for (chunk *c = arena->first, *next; c; c = next) {
+        next = c->next;
+        tern__free(c);
+    }
+    tern__free(arena);
+}
+
+/* ---- life ---- */
+
+struct tern__borrowed {
+    void (*give_back)(void *ctx);
+    void *ctx;
+    struct tern__borrowed *next;
+};
+
+tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *err)
+{
+    if (tern__is_set(err)) {
+        if (group) tern__group_fail(group, err);
+        return NULL;
+    }
+    tern_scope *scope = tern__alloc(sizeof(*scope), __func__, err);
+    if (!scope) return NULL;
+    *scope = (tern_scope){.device = device, .group = group, .grad = true, .generation = 1};
+    for (int i = 0; i < 2; i++) scope->arenas[i] = tern__alloc(sizeof(*scope->arenas[i]), __func__, err);
+    if (scope->arenas[0] && scope->arenas[1]) return scope;
+    tern_scope_free(scope);
+    return NULL;
+}
+
+static void drop_node(tern__node *node)
+{
+    for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
+}
+
+static void give_up(tern_tensor *tensor)
+{
+    tern__storage_drop(tensor->storage);
+    tern__storage_drop(tensor->grad_storage);
+    tensor->storage = tensor->grad_storage = NULL;
+}
+
+static void recycle(tern_scope *scope)
+{
+    for (tern__node *node = scope->tape; node; node = node->previous) drop_node(node);
+    for (tern_tensor *tensor = scope->tensors; tensor; tensor = tensor->next) give_up(tensor);
+    for (struct tern__borrowed *b = scope->borrowed; b; b = b->next) b->give_back(b->ctx);
+    scope->tape = NULL;
+    scope->tensors = NULL;
+    scope->borrowed = NULL;
+}
+
+int tern_scope_end(tern_scope *scope, tern_error *err)
+{
+    recycle(scope);
+    scope->generation++;
+    struct tern__arena *older = scope->arenas[1];
+    scope->arenas[1] = scope->arenas[0];
+    scope->arenas[0] = older;
+    arena_reset(older);
+    int code = scope->error.code;
+    if (code && err && !err->code) *err = scope->error;
+    scope->error = (tern_error){0};
+    return code;
+}
+
+void tern_scope_free(tern_scope *scope)
+{
+    if (!scope) return;
+    recycle(scope);
+    for (int i = 0; i < 2; i++) arena_free(scope->arenas[i]);
+    tern__free(scope);
+}
+
+/* ---- errors ---- */
+
+const tern_error *tern_scope_error(const tern_scope *scope)
+{
+    return &scope->error;
+}
+
+int tern__scope_fail_with(tern_scope *scope, const tern_error *err)
+{
+    if (scope->error.code) return scope->error.code;
+    scope->error = *err;
+    if (scope->group) tern__group_fail(scope->group, err);
+    return err->code;
+}
+
+int tern__scope_fail(tern_scope *scope, const char *func, int code, const char *fmt, ...)
+{
+    tern_error err = {0};
+    va_list args;
+    va_start(args, fmt);
+    tern__error_vset(&err, func, code, 0, fmt, args);
+    va_end(args);
+    return tern__scope_fail_with(scope, &err);
+}
+
+/* ---- memory ---- */
+
+void *tern__scope_alloc(tern_scope *scope, size_t bytes)
+{
+    tern_error err = {0};
+    void *data = arena_alloc(scope->arenas[0], bytes, &err);
+    if (!data) tern__scope_fail_with(scope, &err);
+    return data;
+}
+
+int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ctx)
+{
+    struct tern__borrowed *entry = tern__scope_alloc(scope, sizeof(*entry));
+    if (!entry) return scope->error.code;
+    *entry = (struct tern__borrowed){.give_back = give_back, .ctx = ctx, .next = scope->borrowed};
+    scope->borrowed = entry;
+    return TERN_OK;
+}
+
+bool tern_grad_set(tern_scope *scope, bool enabled)
+{
+    bool before = scope->grad;
+    scope->grad = enabled;
+    return before;
+}
+
+/* ---- results ---- */
+
+static tern_tensor *new_handle(tern_scope *scope, const tern__view *view)
+{
+    tern_tensor *tensor = tern__scope_alloc(scope, sizeof(*tensor));
+    if (!tensor) return NULL;
+    tensor->view = *view;
+    tensor->view.packs = NULL;
+    tensor->scope = scope;
+    tensor->clock = &scope->generation;
+    tensor->generation = scope->generation;
+    tensor->next = scope->tensors;
+    scope->tensors = tensor;
+    return tensor;
+}
+
+/* A block of the device for `view`, counted once. */
+static tern__storage *new_storage(tern_scope *scope, const tern__view *view)
+{
+    tern__storage *storage = tern__scope_alloc(scope, sizeof(*storage));
+    if (!storage) return NULL;
+    size_t bytes = tern__view_bytes(view);
+    *storage =
+        (tern__storage){.refs = 1, .device = scope->device, .data = tern__device_alloc(scope->device, bytes)};
+    if (storage->data) return storage;
+    char shape[TERN__SHAPE_TEXT];
+    tern__scope_fail(scope, "tern_scope", TERN_E_MEMORY, "out of memory: %zu bytes for a tensor %s of %s",
+                     bytes, tern__shape_text(view, shape), tern_dtype_name(view->dtype));
+    return NULL;
+}
+
+tern_tensor *tern__result(tern_scope *scope, tern_dtype dtype, tern__layout layout, int ndim,
+                          const int64_t *shape)
+{
+    tern__view view = tern__view_make(dtype, layout, ndim, shape);
+    tern__storage *storage = new_storage(scope, &view);
+    tern_tensor *tensor = storage ? new_handle(scope, &view) : NULL;
+    if (!tensor) {
+        tern__storage_drop(storage);
+        return NULL;
+    }
+    tensor->storage = storage;
+    tensor->view.data = storage->data;
+    return tensor;
+}
+
+tern_tensor *tern__result_view(tern_scope *scope, const tern_tensor *source, const tern__view *view)
+{
+    tern_tensor *tensor = new_handle(scope, view);
+    if (tensor) tensor->storage = tern__storage_hold(source->storage);
+    return tensor;
+}
+
+tern__saved tern__temporary(tern_scope *scope, const tern__view *like)
+{
+    tern__saved saved = {.view = *like, .storage = new_storage(scope, like)};
+    saved.view.packs = NULL;
+    saved.view.data = saved.storage ? saved.storage->data : NULL;
+    return saved;
+}
+
+tern_tensor *tern_tensor_from(tern_scope *scope, const void *data, tern_dtype dtype, int ndim,
+                              const int64_t *shape)
+{
+    if (scope->error.code) return NULL;
+    if (ndim < 0 || ndim > TERN_NDIM_MAX) {
+        tern__scope_fail(scope, __func__, TERN_E_RANGE, "ndim %d is not in [0, %d]", ndim, TERN_NDIM_MAX);
+        return NULL;
+    }
+    for (int d = 0; d < ndim; d++) {
+        if (shape[d] >= 0) continue;
+        tern__scope_fail(scope, __func__, TERN_E_SHAPE, "dimension %d is %lld", d, (long long)shape[d]);
+        return NULL;
+    }
+    tern_tensor *tensor = tern__result(scope, dtype, TERN__PLAIN, ndim, shape);
+    if (!tensor) return NULL;
+    size_t bytes = tern__view_bytes(&tensor->view);
+    if (data)
+        memcpy(tensor->view.data, data, bytes);
+    else
+        memset(tensor->view.data, 0, bytes);
+    return tensor;
+}
+
+/* ---- frames ---- */
+
+tern_tensor *tern__frame_enter(tern_scope *scope)
+{
+    return scope->tensors;
+}
+
+void tern__frame_leave(tern_scope *scope, tern_tensor *mark, tern_tensor *result)
+{
+    bool ours = false;
+    for (tern_tensor *tensor = scope->tensors; tensor != mark; tensor = tensor->next) {
+        if (tensor == result) {
+            ours = true;
+            continue;
+        }
+        give_up(tensor);
+        tensor->released = true;
+    }
+    if (ours) {
+        result->next = mark;
+        scope->tensors = result;
+    } else {
+        scope->tensors = mark;
+    }
+}

@@ -1,0 +1,197 @@
+#include "device/device.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Whole cores that the cgroup's CPU quota allows, or `fallback` without one. */
+static int quota_cores(int fallback)
+{
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (!file) return fallback;
+    long quota, period;
+    int fields = fscanf(file, "%ld %ld", &quota, &period);
+    fclose(file);
+    if (fields != 2 || quota <= 0 || period <= 0) return fallback;
+    return (int)TERN__MAX(1, TERN__MIN((long)fallback, quota / period));
+}
+
+static int usable_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set)) return 1;
+    return quota_cores(CPU_COUNT(&set));
+}
+
+static int default_threads(int *threads, tern_error *err)
+{
+    long local, wanted;
+    int status = tern__env_int("LOCAL_WORLD_SIZE", 1, 1 << 20, 1, &local, err);
+    if (status) return status;
+    long share = TERN__MAX(1, usable_cores() / local);
+    status = tern__env_int("OMP_NUM_THREADS", 1, 1 << 16, share, &wanted, err);
+    if (status) return status;
+    *threads = (int)wanted;
+    return TERN_OK;
+}
+
+tern_device *tern_device_open(const char *name, tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    if (!name) name = tern__env("TERN_DEVICE");
+    if (!name) name = "cpu";
+    bool reference = !strcmp(name, "cpu:reference");
+    if (!reference && strcmp(name, "cpu") != 0) {
+        tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
+                        "device \"%s\": expected \"cpu\" or \"cpu:reference\"", name);
+        return NULL;
+    }
+    tern_error local = {0};
+    int threads = 1;
+    if (default_threads(&threads, &local)) {
+        tern__error_set(err, __func__, local.code, "%s", local.text);
+        return NULL;
+    }
+    tern_device *device = tern__alloc(sizeof(*device), __func__, err);
+    if (!device) return NULL;
+    device->name = reference ? "cpu:reference" : "cpu";
+    device->reference = reference;
+    device->threads = threads;
+    pthread_mutex_init(&device->lock, NULL);
+    return device;
+}
+
+const char *tern_device_name(const tern_device *device)
+{
+    return device->name;
+}
+
+int tern_device_threads_get(const tern_device *device)
+{
+    return device->threads;
+}
+
+int tern_device_threads_set(tern_device *device, int n, tern_error *err)
+{
+    if (n < 1) return tern__error_set(err, __func__, TERN_E_RANGE, "expected at least 1 thread, got %d", n);
+    device->threads = n;
+    return TERN_OK;
+}
+
+/* ---- block cache ----
+ *
+ * A block is a header of one cache line and the caller's bytes. Sizes are rounded up to a class, four to each
+ * power of two, so that at most a fifth is wasted and shapes that differ a little share blocks. Each class
+ * keeps its free blocks in a stack: the block freed last is the one still in the CPU's cache. */
+
+struct tern__block {
+    int bin;
+    size_t bytes;
+    struct tern__block *next;
+} __attribute__((aligned(TERN__LINE)));
+
+#define SMALLEST 64
+
+static int bin_of(size_t bytes, size_t *rounded)
+{
+    size_t base = SMALLEST;
+    int bin = 0;
+    while (base * 2 <= bytes) {
+        base *= 2;
+        bin += 4;
+    }
+    int quarter = 0;
+    while (base + base / 4 * (size_t)quarter < bytes) quarter++;
+    *rounded = base + base / 4 * (size_t)quarter;
+    return bin + quarter;
+}
+
+static void empty_cache(tern_device *device)
+{
+    for (int bin = 0; bin < TERN__DEVICE_BINS; bin++) {
+        struct tern__block *block = device->bins[bin];
+        device->bins[bin] = NULL;
+        while (block) {
+            struct tern__block *next = block->next;
+            tern__free(block);
+            block = next;
+        }
+    }
+}
+
+static struct tern__block *new_block(tern_device *device, int bin, size_t bytes)
+{
+    struct tern__block *block = tern__alloc_raw(sizeof(*block) + bytes, TERN__LINE);
+    if (!block) {
+        empty_cache(device);
+        block = tern__alloc_raw(sizeof(*block) + bytes, TERN__LINE);
+    }
+    if (block) *block = (struct tern__block){.bin = bin, .bytes = bytes};
+    return block;
+}
+
+void *tern__device_alloc(tern_device *device, size_t bytes)
+{
+    if (bytes > SIZE_MAX / 4) return NULL;
+    size_t rounded;
+    int bin = bin_of(TERN__MAX(bytes, (size_t)SMALLEST), &rounded);
+    pthread_mutex_lock(&device->lock);
+    struct tern__block *block = device->bins[bin];
+    if (block)
+        device->bins[bin] = block->next;
+    else
+        block = new_block(device, bin, rounded);
+    pthread_mutex_unlock(&device->lock);
+    return block ? block + 1 : NULL;
+}
+
+void tern__device_free(tern_device *device, void *data)
+{
+    if (!data) return;
+    struct tern__block *block = (struct tern__block *)data - 1;
+    pthread_mutex_lock(&device->lock);
+    block->next = device->bins[block->bin];
+    device->bins[block->bin] = block;
+    pthread_mutex_unlock(&device->lock);
+}
+
+struct scratch {
+    tern_device *device;
+    size_t bytes;
+    void *data;
+};
+
+static void scratch_free(void *data)
+{
+    struct scratch *scratch = data;
+    tern__device_free(scratch->device, scratch->data);
+    tern__free(scratch);
+}
+
+void *tern__device_scratch(tern_device *device, size_t bytes)
+{
+    struct scratch *scratch = device->slots[TERN__SLOT_SCRATCH].data;
+    if (!scratch) {
+        scratch = tern__alloc(sizeof(*scratch), __func__, NULL);
+        if (!scratch) return NULL;
+        scratch->device = device;
+        device->slots[TERN__SLOT_SCRATCH].data = scratch;
+        device->slots[TERN__SLOT_SCRATCH].free = scratch_free;
+    }
+    if (scratch->bytes < bytes) {
+        tern__device_free(device, scratch->data);
+        scratch->data = tern__device_alloc(device, bytes);
+        scratch->bytes = scratch->data ? bytes : 0;
+    }
+    return scratch->data;
+}
+
+void tern_device_close(tern_device *device)
+{
+    if (!device) return;
+    for (int slot = TERN__SLOT_COUNT - 1; slot >= 0; slot--)
+        if (device->slots[slot].data) device->slots[slot].free(device->slots[slot].data);
+    empty_cache(device);
+    pthread_mutex_destroy(&device->lock);
+    tern__free(device);
+}

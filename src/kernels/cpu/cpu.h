@@ -1,0 +1,16 @@
+/* cpu.h - the fast CPU kernels: oneDNN where it has the operation, vector loops elsewhere. f32; whatever they
+ * do not take (other dtypes, odd strides) returns E_UNSUPPORTED and goes to the reference. */
+#ifndef TERN_SRC_KERNELS_CPU_CPU_H
+#define TERN_SRC_KERNELS_CPU_CPU_H
+
+#include "kernels/kernel.h"
+
+int tern__cpu_linear(const tern__call *call);
+int tern__cpu_linear_data_grad(const tern__call *call);
+int tern__cpu_linear_weight_grad(const tern__call *call);
+int tern__cpu_relu(const tern__call *call);
+int tern__cpu_relu_grad(const tern__call *call);
+int tern__cpu_add(const tern__call *call);
+int tern__cpu_sgd(const tern__call *call);
+
+#endif

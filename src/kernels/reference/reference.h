@@ -1,0 +1,26 @@
+/* reference.h - the plain kernels: one loop per index of the formula, sums in double, any dtype, strides and
+ * layout. They are the oracle of every fast kernel and the fallback for what those do not take. */
+#ifndef TERN_SRC_KERNELS_REFERENCE_H
+#define TERN_SRC_KERNELS_REFERENCE_H
+
+#include "kernels/kernel.h"
+
+/* out[i] = value, or += where the caller adds. */
+static inline void tern__reference_put(const tern__call *call, int out, int64_t i, double value)
+{
+    const tern__view *view = call->out[out];
+    tern__view_set(view, i, call->add[out] ? tern__view_get(view, i) + value : value);
+}
+
+int tern__reference_linear(const tern__call *call);
+int tern__reference_linear_data_grad(const tern__call *call);
+int tern__reference_linear_weight_grad(const tern__call *call);
+int tern__reference_relu(const tern__call *call);
+int tern__reference_relu_grad(const tern__call *call);
+int tern__reference_add(const tern__call *call);
+int tern__reference_cross_entropy(const tern__call *call);
+int tern__reference_cross_entropy_grad(const tern__call *call);
+int tern__reference_argmax(const tern__call *call);
+int tern__reference_sgd(const tern__call *call);
+
+#endif

@@ -1,0 +1,14 @@
+#include "kernels/reference/reference.h"
+
+const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
+    [TERN__LINEAR] = tern__reference_linear,
+    [TERN__LINEAR_DATA_GRAD] = tern__reference_linear_data_grad,
+    [TERN__LINEAR_WEIGHT_GRAD] = tern__reference_linear_weight_grad,
+    [TERN__RELU] = tern__reference_relu,
+    [TERN__RELU_GRAD] = tern__reference_relu_grad,
+    [TERN__CROSS_ENTROPY] = tern__reference_cross_entropy,
+    [TERN__CROSS_ENTROPY_GRAD] = tern__reference_cross_entropy_grad,
+    [TERN__ARGMAX] = tern__reference_argmax,
+    [TERN__ADD] = tern__reference_add,
+    [TERN__SGD] = tern__reference_sgd,
+};

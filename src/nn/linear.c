@@ -1,0 +1,40 @@
+#include "base/opts.h"
+#include "nn/init.h"
+#include "nn/nn.h"
+
+typedef struct linear {
+    tern_module base;
+    tern_tensor *weight, *bias;
+} linear;
+
+static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    linear *self = (linear *)module;
+    return tern_linear(scope, x, self->weight, self->bias);
+}
+
+tern_linear_opts tern_linear_defaults(void)
+{
+    return (tern_linear_opts){.size = sizeof(tern_linear_opts), .bias = true};
+}
+
+tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear_opts *opts, tern_rng *rng,
+                             tern_error *err)
+{
+    tern_linear_opts o = tern_linear_defaults();
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
+    if (in < 1 || out < 1)
+        tern__error_set(err, __func__, TERN_E_RANGE,
+                        "linear: expected at least 1 feature in and out, got %lld and %lld", (long long)in,
+                        (long long)out);
+    linear *self = tern__module_new(sizeof(*self), "linear", forward, err);
+    if (!self) return NULL;
+    self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 2, (int64_t[]){out, in}, err);
+    if (o.bias) self->bias = tern_parameter_add(&self->base, "bias", TERN_F32, 1, &out, err);
+    if (!self->weight || (o.bias && !self->bias)) {
+        tern_module_free(&self->base);
+        return NULL;
+    }
+    tern__init_default(self->weight, self->bias, rng);
+    return &self->base;
+}

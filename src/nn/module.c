@@ -1,0 +1,251 @@
+#include "nn/nn.h"
+
+#include <string.h>
+
+/* ---- life ---- */
+
+static int attach_tree(tern_module *module, const char *kind, tern_forward_fn forward, bool heap,
+                       tern_error *err)
+{
+    tern__module_tree *tree = tern__alloc(sizeof(*tree), __func__, err);
+    if (!tree) return TERN_E_MEMORY;
+    *tree = (tern__module_tree){.module = module, .heap = heap};
+    module->kind = kind;
+    module->forward = forward;
+    module->training = true;
+    module->tree = tree;
+    return TERN_OK;
+}
+
+int tern_module_init(tern_module *module, const char *kind, tern_forward_fn forward, tern_error *err)
+{
+    *module = (tern_module){.kind = kind};
+    if (tern__is_set(err)) return err->code;
+    return attach_tree(module, kind, forward, false, err);
+}
+
+void *tern__module_new(size_t bytes, const char *kind, tern_forward_fn forward, tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    tern_module *module = tern__alloc(bytes, __func__, err);
+    if (!module || attach_tree(module, kind, forward, true, err) == TERN_OK) return module;
+    tern__free(module);
+    return NULL;
+}
+
+static void state_free(tern__module_tree *tree)
+{
+    for (int i = 0; i < tree->state_count; i++) tern__free((char *)tree->state[i].name);
+    tern__free(tree->state);
+    tree->state = NULL;
+    tree->state_count = 0;
+}
+
+static void member_free(tern__member *member)
+{
+    tern__packs_free(&member->leaf.packs);
+    tern__free(member->leaf.grad);
+    tern__free(member->memory);
+    tern__free(member->name);
+    tern__free(member);
+}
+
+static void release_children(tern__module_tree *tree)
+{
+    for (tern__module_tree *child = tree->children, *next; child; child = next) {
+        next = child->next;
+        child->parent = NULL;
+        if (child->heap)
+            tern_module_free(child->module);
+        else
+            tern_module_release(child->module);
+    }
+}
+
+void tern_module_release(tern_module *module)
+{
+    if (!module || !module->tree) return;
+    tern__module_tree *tree = module->tree;
+    module->tree = NULL;
+    if (module->release) module->release(module);
+    release_children(tree);
+    for (tern__member *member = tree->members, *next; member; member = next) {
+        next = member->next;
+        member_free(member);
+    }
+    tern__seal_free(tree->seal);
+    state_free(tree);
+    tern__free(tree->name);
+    tern__free(tree);
+}
+
+void tern_module_free(tern_module *module)
+{
+    if (!module) return;
+    tern_module_release(module);
+    tern__free(module);
+}
+
+/* ---- tree ---- */
+
+tern_module *tern__module_root(tern_module *module)
+{
+    while (module->tree->parent) module = module->tree->parent;
+    return module;
+}
+
+/* The tree is about to change: not after the seal, and the flat lists above are out of date. */
+static int open_tree(tern_module *module, const char *func, const char *name, tern_error *err)
+{
+    tern_module *root = tern__module_root(module);
+    if (root->tree->seal)
+        return tern__error_set(
+            err, func, TERN_E_STATE,
+            "\"%s\" cannot be added to %s: its parameters already belong to a ddp or an optimizer; "
+            "build the whole model first",
+            name, module->kind);
+    if (!*name || strchr(name, '.'))
+        return tern__error_set(err, func, TERN_E_INVALID,
+                               "\"%s\" is no name: expected at least one character, no dot", name);
+    for (tern_module *m = module; m; m = m->tree->parent) state_free(m->tree);
+    return TERN_OK;
+}
+
+static int name_is_free(const tern__module_tree *tree, const char *func, const char *name, tern_error *err)
+{
+    bool taken = false;
+    for (const tern__module_tree *child = tree->children; child; child = child->next)
+        taken |= !strcmp(child->name, name);
+    for (const tern__member *member = tree->members; member; member = member->next)
+        taken |= !strcmp(member->name, name);
+    return taken ? tern__error_set(err, func, TERN_E_INVALID, "%s already has a \"%s\"", tree->module->kind,
+                                   name)
+                 : TERN_OK;
+}
+
+static int adopt(tern_module *module, const char *name, tern_module *child, tern_error *err)
+{
+    tern__module_tree *tree = module->tree;
+    if (child->tree->parent || child->tree->seal)
+        return tern__error_set(err, "tern_module_add", TERN_E_STATE,
+                               "%s \"%s\" already belongs to another module", child->kind, name);
+    int status = open_tree(module, "tern_module_add", name, err);
+    if (!status) status = name_is_free(tree, "tern_module_add", name, err);
+    if (status) return status;
+    child->tree->name = tern__strdup(name, "tern_module_add", err);
+    if (!child->tree->name) return TERN_E_MEMORY;
+    child->tree->parent = module;
+    if (tree->last_child)
+        tree->last_child->next = child->tree;
+    else
+        tree->children = child->tree;
+    tree->last_child = child->tree;
+    return TERN_OK;
+}
+
+tern_module *tern_module_add(tern_module *module, const char *name, tern_module *child, tern_error *err)
+{
+    if (!child) {
+        if (!tern__is_set(err)) tern__error_set(err, __func__, TERN_E_INVALID, "child \"%s\" is NULL", name);
+        return NULL;
+    }
+    if (!tern__is_set(err) && module && module->tree && adopt(module, name, child, err) == TERN_OK)
+        return child;
+    if (child->tree && child->tree->heap)
+        tern_module_free(child);
+    else
+        tern_module_release(child);
+    return NULL;
+}
+
+/* ---- members ---- */
+
+static tern__member *new_member(tern_module *module, const char *name, const tern__view *view,
+                                tern_error *err)
+{
+    tern__member *member = tern__alloc(sizeof(*member), __func__, err);
+    if (!member) return NULL;
+    member->name = tern__strdup(name, __func__, err);
+    member->memory = tern__alloc(tern__view_bytes(view), __func__, err);
+    if (!member->name || !member->memory) {
+        member_free(member);
+        return NULL;
+    }
+    member->tensor.view = *view;
+    member->tensor.view.data = member->memory;
+    member->leaf.module = module;
+    return member;
+}
+
+static tern_tensor *add_member(tern_module *module, const char *func, const char *name,
+                               const tern__view *view, bool is_buffer, tern_error *err)
+{
+    if (tern__is_set(err) || !module || !module->tree) return NULL;
+    if (open_tree(module, func, name, err) || name_is_free(module->tree, func, name, err)) return NULL;
+    tern__member *member = new_member(module, name, view, err);
+    if (!member) return NULL;
+    member->is_buffer = is_buffer;
+    tern__module_tree *tree = module->tree;
+    if (tree->last_member)
+        tree->last_member->next = member;
+    else
+        tree->members = member;
+    tree->last_member = member;
+    return &member->tensor;
+}
+
+static int seal_for_backward(tern_module *module, tern_error *err)
+{
+    return tern__module_seal(module, err) ? TERN_OK : err->code;
+}
+
+tern_tensor *tern_parameter_add(tern_module *module, const char *name, tern_dtype dtype, int ndim,
+                                const int64_t *shape, tern_error *err)
+{
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    tern_tensor *tensor = add_member(module, __func__, name, &view, false, err);
+    if (!tensor) return NULL;
+    tern__leaf *leaf = &module->tree->last_member->leaf;
+    leaf->parameter = tensor;
+    leaf->seal = seal_for_backward;
+    tensor->leaf = leaf;
+    tensor->requires_grad = true;
+    tensor->view.packs = &leaf->packs;
+    return tensor;
+}
+
+tern_tensor *tern_buffer_add(tern_module *module, const char *name, tern_dtype dtype, int ndim,
+                             const int64_t *shape, tern_error *err)
+{
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    return add_member(module, __func__, name, &view, true, err);
+}
+
+/* ---- use ---- */
+
+tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    if (!module || !tern__op_enter(scope, "tern_forward", 1, x)) return NULL;
+    tern_tensor *mark = tern__frame_enter(scope);
+    tern_tensor *y = module->forward(module, scope, x);
+    if (scope->error.code) return NULL;
+    tern__frame_leave(scope, mark, y);
+    return y;
+}
+
+static void set_training(tern_module *module, bool training)
+{
+    module->training = training;
+    for (tern__module_tree *child = module->tree->children; child; child = child->next)
+        set_training(child->module, training);
+}
+
+void tern_train(tern_module *module)
+{
+    set_training(module, true);
+}
+
+void tern_eval(tern_module *module)
+{
+    set_training(module, false);
+}

@@ -1,0 +1,166 @@
+/* seal.c - the parameters of a whole tree move into one reserved address range per dtype, in reverse
+ * registration order (the order in which backward finishes them, by and large), each on a cache line of its
+ * own; their gradients get a parallel range. From then on no address changes: a back end may replace the
+ * pages under a range, never the range. Buckets are pieces of the gradient range, so nothing is ever copied
+ * in or out, and an optimizer is one pass over both. */
+#include "nn/nn.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static size_t page_round(size_t bytes)
+{
+    return tern__align_up(TERN__MAX(bytes, (size_t)1), (size_t)sysconf(_SC_PAGESIZE));
+}
+
+static char *reserve(size_t bytes, tern_error *err)
+{
+    void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data != MAP_FAILED) return data;
+    tern__error_errno(err, "tern_module_seal", TERN_E_MEMORY,
+                      "out of memory: %zu bytes for parameters or gradients", bytes);
+    return NULL;
+}
+
+void tern__seal_free(tern__seal *seal)
+{
+    if (!seal) return;
+    for (int r = 0; r < seal->range_count; r++) {
+        if (seal->ranges[r].params) munmap(seal->ranges[r].params, seal->ranges[r].bytes);
+        if (seal->ranges[r].grads) munmap(seal->ranges[r].grads, seal->ranges[r].bytes);
+    }
+    if (seal->buffers) munmap(seal->buffers, seal->buffer_bytes);
+    tern__free(seal->leaves);
+    tern__free(seal->range_of);
+    tern__free(seal->offset);
+    tern__free(seal);
+}
+
+static int range_index(tern__seal *seal, tern_dtype dtype)
+{
+    for (int r = 0; r < seal->range_count; r++)
+        if (seal->ranges[r].dtype == dtype) return r;
+    seal->ranges[seal->range_count].dtype = dtype;
+    return seal->range_count++;
+}
+
+/* Gives every leaf, last registered first, its place; buffers theirs in order. */
+static void plan(tern__seal *seal, const tern__module_tree *tree)
+{
+    size_t buffer_bytes = 0;
+    for (int i = tree->state_count - 1; i >= 0; i--) {
+        tern_tensor *tensor = tree->state[i].tensor;
+        size_t bytes = tern__align_up(tern__view_bytes(&tensor->view), TERN__LINE);
+        if (!tensor->leaf) {
+            buffer_bytes += bytes;
+            continue;
+        }
+        int k = seal->leaf_count++, r = range_index(seal, tensor->view.dtype);
+        seal->leaves[k] = tensor->leaf;
+        seal->range_of[k] = r;
+        seal->offset[k] = seal->ranges[r].bytes;
+        seal->ranges[r].bytes += bytes;
+        tensor->leaf->name = tree->state[i].name;
+        tensor->leaf->index = k;
+    }
+    seal->buffer_bytes = buffer_bytes;
+}
+
+static int reserve_all(tern__seal *seal, tern_error *err)
+{
+    for (int r = 0; r < seal->range_count; r++) {
+        tern__range *range = &seal->ranges[r];
+        range->bytes = page_round(range->bytes);
+        range->params = reserve(range->bytes, err);
+        range->grads = range->params ? reserve(range->bytes, err) : NULL;
+        if (!range->grads) return TERN_E_MEMORY;
+    }
+    if (!seal->buffer_bytes) return TERN_OK;
+    seal->buffer_bytes = page_round(seal->buffer_bytes);
+    seal->buffers = reserve(seal->buffer_bytes, err);
+    return seal->buffers ? TERN_OK : TERN_E_MEMORY;
+}
+
+/* The handles of the gradients; made before anything moves, so that a failure leaves the tree as it was. */
+static int make_grads(tern__seal *seal, tern_error *err)
+{
+    for (int k = 0; k < seal->leaf_count; k++) {
+        tern__leaf *leaf = seal->leaves[k];
+        leaf->grad = tern__alloc(sizeof(*leaf->grad), "tern_module_seal", err);
+        if (!leaf->grad) return TERN_E_MEMORY;
+        leaf->grad->view = leaf->parameter->view;
+        leaf->grad->view.packs = NULL;
+        leaf->grad->view.data = seal->ranges[seal->range_of[k]].grads + seal->offset[k];
+    }
+    return TERN_OK;
+}
+
+static void drop_grads(tern__seal *seal)
+{
+    for (int k = 0; k < seal->leaf_count; k++) {
+        tern__free(seal->leaves[k]->grad);
+        seal->leaves[k]->grad = NULL;
+    }
+}
+
+static void move_tensor(tern_tensor *tensor, char *to)
+{
+    memcpy(to, tensor->view.data, tern__view_bytes(&tensor->view));
+    tensor->view.data = to;
+}
+
+static void move_members(tern__seal *seal, tern__module_tree *tree, size_t *buffer_at)
+{
+    for (tern__member *member = tree->members; member; member = member->next) {
+        int k = member->leaf.index;
+        if (member->is_buffer) {
+            move_tensor(&member->tensor, seal->buffers + *buffer_at);
+            *buffer_at += tern__align_up(tern__view_bytes(&member->tensor.view), TERN__LINE);
+        } else {
+            move_tensor(&member->tensor, seal->ranges[seal->range_of[k]].params + seal->offset[k]);
+        }
+        tern__free(member->memory);
+        member->memory = NULL;
+    }
+    for (tern__module_tree *child = tree->children; child; child = child->next)
+        move_members(seal, child, buffer_at);
+}
+
+static tern__seal *new_seal(tern_module *root, tern_error *err)
+{
+    tern__seal *seal = tern__alloc(sizeof(*seal), "tern_module_seal", err);
+    if (!seal) return NULL;
+    size_t count = (size_t)root->tree->state_count;
+    seal->root = root;
+    seal->leaves = tern__alloc(count * sizeof(*seal->leaves), "tern_module_seal", err);
+    seal->range_of = tern__alloc(count * sizeof(*seal->range_of), "tern_module_seal", err);
+    seal->offset = tern__alloc(count * sizeof(*seal->offset), "tern_module_seal", err);
+    if (seal->leaves && seal->range_of && seal->offset) return seal;
+    tern__seal_free(seal);
+    return NULL;
+}
+
+tern__seal *tern__module_seal(tern_module *module, tern_error *err)
+{
+    tern_module *root = tern__module_root(module);
+    if (root->tree->seal) return root->tree->seal;
+    if (tern__module_state(root, err)) return NULL;
+    tern__seal *seal = new_seal(root, err);
+    if (!seal) return NULL;
+    plan(seal, root->tree);
+    if (reserve_all(seal, err) || make_grads(seal, err)) {
+        drop_grads(seal);
+        tern__seal_free(seal);
+        return NULL;
+    }
+    size_t buffer_at = 0;
+    move_members(seal, root->tree, &buffer_at);
+    root->tree->seal = seal;
+    return seal;
+}
+
+void tern__seal_touch(tern__seal *seal)
+{
+    for (int k = 0; k < seal->leaf_count; k++) seal->leaves[k]->packs.version++;
+}

@@ -1,0 +1,108 @@
+#include "nn/nn.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct listing {
+    tern_state_entry *entries;
+    int count, capacity;
+    tern_error *err;
+} listing;
+
+static char *join(const char *prefix, const char *name, tern_error *err)
+{
+    size_t size = strlen(prefix) + strlen(name) + 2;
+    char *full = tern__alloc(size, "tern_state_get", err);
+    if (full) snprintf(full, size, "%s%s%s", prefix, *prefix ? "." : "", name);
+    return full;
+}
+
+static int append(listing *list, const char *prefix, tern__member *member)
+{
+    if (list->count == list->capacity) {
+        int capacity = list->capacity ? 2 * list->capacity : 32;
+        size_t size = sizeof(*list->entries);
+        void *grown = tern__realloc_array(list->entries, (size_t)list->count * size, (size_t)capacity * size,
+                                          "tern_state_get", list->err);
+        if (!grown) return TERN_E_MEMORY;
+        list->entries = grown;
+        list->capacity = capacity;
+    }
+    char *name = join(prefix, member->name, list->err);
+    if (!name) return TERN_E_MEMORY;
+    list->entries[list->count++] =
+        (tern_state_entry){.name = name, .tensor = &member->tensor, .is_buffer = member->is_buffer};
+    return TERN_OK;
+}
+
+/* PyTorch's order: a module's parameters, its buffers, then its children. */
+static int walk(listing *list, const char *prefix, const tern__module_tree *tree)
+{
+    for (int buffers = 0; buffers < 2; buffers++)
+        for (tern__member *member = tree->members; member; member = member->next)
+            if (member->is_buffer == buffers && append(list, prefix, member)) return TERN_E_MEMORY;
+    for (const tern__module_tree *child = tree->children; child; child = child->next) {
+        char *inner = join(prefix, child->name, list->err);
+        int status = inner ? walk(list, inner, child) : TERN_E_MEMORY;
+        tern__free(inner);
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+int tern__module_state(const tern_module *module, tern_error *err)
+{
+    if (module->tree->state) return TERN_OK;
+    listing list = {.err = err};
+    int status = walk(&list, "", module->tree);
+    if (status) {
+        for (int i = 0; i < list.count; i++) tern__free((char *)list.entries[i].name);
+        tern__free(list.entries);
+        return status;
+    }
+    module->tree->state = list.entries;
+    module->tree->state_count = list.count;
+    return TERN_OK;
+}
+
+int tern_state_count(const tern_module *module)
+{
+    return tern__module_state(module, NULL) ? 0 : module->tree->state_count;
+}
+
+tern_state_entry tern_state_get(const tern_module *module, int index)
+{
+    if (index < 0 || index >= tern_state_count(module)) return (tern_state_entry){0};
+    return module->tree->state[index];
+}
+
+tern_tensor *tern_state_find(const tern_module *module, const char *name)
+{
+    int count = tern_state_count(module);
+    for (int i = 0; i < count; i++)
+        if (!strcmp(module->tree->state[i].name, name)) return module->tree->state[i].tensor;
+    return NULL;
+}
+
+int tern_module_parameter_count(const tern_module *module)
+{
+    int parameters = 0, count = tern_state_count(module);
+    for (int i = 0; i < count; i++) parameters += !module->tree->state[i].is_buffer;
+    return parameters;
+}
+
+int64_t tern_module_element_count(const tern_module *module)
+{
+    int64_t elements = 0;
+    int count = tern_state_count(module);
+    for (int i = 0; i < count; i++)
+        if (!module->tree->state[i].is_buffer) elements += tern_tensor_count(module->tree->state[i].tensor);
+    return elements;
+}
+
+void tern_zero_grad(tern_module *module)
+{
+    int count = tern_state_count(module);
+    for (int i = 0; i < count; i++)
+        if (module->tree->state[i].tensor->leaf) module->tree->state[i].tensor->leaf->fresh = false;
+}

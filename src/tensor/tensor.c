@@ -1,0 +1,155 @@
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <string.h>
+
+void tern__storage_drop(tern__storage *storage)
+{
+    if (!storage || --storage->refs > 0) return;
+    if (storage->release)
+        storage->release(storage->ctx);
+    else
+        tern__device_free(storage->device, storage->data);
+}
+
+int tern__tensor_check(const tern_tensor *tensor, const char *func, tern_error *err)
+{
+    char shape[TERN__SHAPE_TEXT];
+    if (!tensor) return tern__error_set(err, func, TERN_E_INVALID, "the tensor is NULL");
+    if (tensor->clock && *tensor->clock != tensor->generation)
+        return tern__error_set(
+            err, func, TERN_E_LIFETIME,
+            "tensor %s is used after its scope has ended; tern_keep gives a copy that lasts",
+            tern__shape_text(&tensor->view, shape));
+    if (tensor->released)
+        return tern__error_set(
+            err, func, TERN_E_LIFETIME,
+            "tensor %s is an inner result of a module that has returned; return it or tern_keep it",
+            tern__shape_text(&tensor->view, shape));
+    return TERN_OK;
+}
+
+int tern_tensor_ndim(const tern_tensor *tensor)
+{
+    return tensor ? tensor->view.ndim : 0;
+}
+
+const int64_t *tern_tensor_shape(const tern_tensor *tensor)
+{
+    return tensor ? tensor->view.shape : NULL;
+}
+
+int64_t tern_tensor_count(const tern_tensor *tensor)
+{
+    return tensor ? tern__view_count(&tensor->view) : 0;
+}
+
+tern_dtype tern_tensor_dtype(const tern_tensor *tensor)
+{
+    return tensor ? tensor->view.dtype : TERN_F32;
+}
+
+static void copy_elements(const tern__view *dst, const tern__view *src)
+{
+    size_t bytes = tern_dtype_bytes(src->dtype);
+    int64_t count = tern__view_count(src);
+    for (int64_t i = 0; i < count; i++)
+        memcpy((char *)dst->data + (size_t)tern__view_offset(dst, i) * bytes,
+               (const char *)src->data + (size_t)tern__view_offset(src, i) * bytes, bytes);
+}
+
+void tern__view_copy(const tern__view *dst, const tern__view *src)
+{
+    bool flat = (tern__view_is_contiguous(dst) && tern__view_is_contiguous(src)) ||
+                (dst->layout == TERN__BLOCKED16 && src->layout == TERN__BLOCKED16);
+    if (flat)
+        memcpy(dst->data, src->data, tern__view_bytes(src));
+    else
+        copy_elements(dst, src);
+}
+
+static int check_bytes(const tern_tensor *tensor, size_t bytes, const char *func, tern_error *err)
+{
+    int status = tern__tensor_check(tensor, func, err);
+    if (status) return status;
+    size_t expected = tern__view_bytes(&tensor->view);
+    char shape[TERN__SHAPE_TEXT];
+    if (bytes != expected)
+        return tern__error_set(
+            err, func, TERN_E_SHAPE, "tensor %s of %s holds %zu bytes, but the buffer has %zu",
+            tern__shape_text(&tensor->view, shape), tern_dtype_name(tensor->view.dtype), expected, bytes);
+    return TERN_OK;
+}
+
+/* A row-major view of the same shape over the caller's memory. */
+static tern__view plain_over(const tern__view *like, const void *data)
+{
+    tern__view view = tern__view_make(like->dtype, TERN__PLAIN, like->ndim, like->shape);
+    view.data = (void *)data;
+    return view;
+}
+
+int tern_tensor_read(const tern_tensor *tensor, void *out, size_t bytes, tern_error *err)
+{
+    int status = check_bytes(tensor, bytes, __func__, err);
+    if (status) return status;
+    tern__view dst = plain_over(&tensor->view, out);
+    tern__view_copy(&dst, &tensor->view);
+    return TERN_OK;
+}
+
+int tern_tensor_write(tern_tensor *tensor, const void *in, size_t bytes, tern_error *err)
+{
+    int status = check_bytes(tensor, bytes, __func__, err);
+    if (status) return status;
+    tern__view src = plain_over(&tensor->view, in);
+    tern__view_copy(&tensor->view, &src);
+    if (tensor->view.packs) tensor->view.packs->version++;
+    return TERN_OK;
+}
+
+double tern_item(const tern_tensor *tensor)
+{
+    if (tern__tensor_check(tensor, __func__, NULL) || tern__view_count(&tensor->view) != 1) return NAN;
+    return tern__view_get(&tensor->view, 0);
+}
+
+static void release_own(void *ctx)
+{
+    tern__storage *storage = ctx;
+    tern__free(storage->data);
+    tern__free(storage);
+}
+
+tern_tensor *tern__tensor_new(tern_dtype dtype, int ndim, const int64_t *shape, tern_error *err)
+{
+    tern_tensor *tensor = tern__alloc(sizeof(*tensor), __func__, err);
+    tern__storage *storage = tensor ? tern__alloc(sizeof(*storage), __func__, err) : NULL;
+    if (!storage) {
+        tern__free(tensor);
+        return NULL;
+    }
+    tensor->view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    *storage = (tern__storage){.refs = 1, .release = release_own, .ctx = storage};
+    storage->data = tern__alloc(tern__view_bytes(&tensor->view), __func__, err);
+    tensor->storage = storage;
+    tensor->view.data = storage->data;
+    if (storage->data) return tensor;
+    tern_tensor_free(tensor);
+    return NULL;
+}
+
+tern_tensor *tern_keep(const tern_tensor *tensor, tern_error *err)
+{
+    if (tern__is_set(err) || tern__tensor_check(tensor, __func__, err)) return NULL;
+    tern_tensor *copy = tern__tensor_new(tensor->view.dtype, tensor->view.ndim, tensor->view.shape, err);
+    if (copy) tern__view_copy(&copy->view, &tensor->view);
+    return copy;
+}
+
+void tern_tensor_free(tern_tensor *tensor)
+{
+    if (!tensor) return;
+    tern__storage_drop(tensor->storage);
+    tern__free(tensor);
+}

@@ -1,0 +1,50 @@
+/* tensor.h - a tensor from inside: a view, the storage it keeps alive, and autograd's part (autograd/). */
+#ifndef TERN_SRC_TENSOR_TENSOR_H
+#define TERN_SRC_TENSOR_TENSOR_H
+
+#include "device/device.h"
+#include "tensor/view.h"
+
+/* A block of the device, counted: handles, views and the tape each hold one reference. One thread. */
+typedef struct tern__storage {
+    int refs;
+    void *data;
+    tern_device *device;
+    void (*release)(void *ctx); /* NULL: a block that goes back to the device's cache */
+    void *ctx;
+} tern__storage;
+
+static inline tern__storage *tern__storage_hold(tern__storage *storage)
+{
+    if (storage) storage->refs++;
+    return storage;
+}
+void tern__storage_drop(tern__storage *storage);
+
+struct tern_tensor {
+    tern__view view;
+    tern__storage *storage; /* NULL: memory that somebody else owns (a parameter's range) */
+
+    struct tern_scope *scope; /* NULL: a parameter, a buffer or a kept tensor            */
+    const uint64_t *clock;    /* the scope's generation; it moves on when the scope ends */
+    uint64_t generation;      /* its value when this tensor was made                     */
+    bool released;            /* an inner result of a module call that has returned      */
+    tern_tensor *next;        /* in the scope's list of this frame                       */
+
+    bool requires_grad;
+    struct tern__leaf *leaf; /* a parameter's gradient record                           */
+    struct tern__node *node; /* the tape's entry that made it                           */
+    tern__view grad;         /* during backward, of a tensor that is no leaf            */
+    tern__storage *grad_storage;
+};
+
+/* TERN_OK, or E_LIFETIME for a tensor whose scope has ended, E_INVALID for NULL. */
+int tern__tensor_check(const tern_tensor *tensor, const char *func, tern_error *err);
+
+/* A tensor of its own, plain layout, uninitialised memory; tern_tensor_free. */
+tern_tensor *tern__tensor_new(tern_dtype dtype, int ndim, const int64_t *shape, tern_error *err);
+
+/* dst = src, element by element, any layouts, same shape; dtypes equal. */
+void tern__view_copy(const tern__view *dst, const tern__view *src);
+
+#endif

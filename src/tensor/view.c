@@ -1,0 +1,109 @@
+#include "tensor/view.h"
+
+#include <stdio.h>
+
+#define BLOCK 16
+
+int64_t tern__view_count(const tern__view *view)
+{
+    int64_t count = 1;
+    for (int d = 0; d < view->ndim; d++) count *= view->shape[d];
+    return count;
+}
+
+size_t tern__view_bytes(const tern__view *view)
+{
+    return (size_t)tern__view_count(view) * tern_dtype_bytes(view->dtype);
+}
+
+tern__view tern__view_make(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape)
+{
+    tern__view view = {.dtype = dtype, .layout = layout, .ndim = ndim};
+    int64_t stride = 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+        view.shape[d] = shape[d];
+        view.stride[d] = stride;
+        stride *= shape[d];
+    }
+    return view;
+}
+
+bool tern__view_is_contiguous(const tern__view *view)
+{
+    if (view->layout != TERN__PLAIN) return false;
+    int64_t stride = 1;
+    for (int d = view->ndim - 1; d >= 0; d--) {
+        if (view->shape[d] != 1 && view->stride[d] != stride) return false;
+        stride *= view->shape[d];
+    }
+    return true;
+}
+
+bool tern__view_same_shape(const tern__view *a, const tern__view *b)
+{
+    if (a->ndim != b->ndim) return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] != b->shape[d]) return false;
+    return true;
+}
+
+static int64_t plain_offset(const tern__view *view, int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = view->ndim - 1; d >= 0; d--) {
+        offset += i % view->shape[d] * view->stride[d];
+        i /= view->shape[d];
+    }
+    return offset;
+}
+
+static int64_t blocked_offset(const tern__view *view, int64_t i)
+{
+    int64_t spatial = 1;
+    for (int d = 2; d < view->ndim; d++) spatial *= view->shape[d];
+    int64_t channels = view->shape[1];
+    int64_t at = i % spatial, c = i / spatial % channels, n = i / spatial / channels;
+    return ((n * (channels / BLOCK) + c / BLOCK) * spatial + at) * BLOCK + c % BLOCK;
+}
+
+int64_t tern__view_offset(const tern__view *view, int64_t i)
+{
+    return view->layout == TERN__BLOCKED16 ? blocked_offset(view, i) : plain_offset(view, i);
+}
+
+double tern__view_get(const tern__view *view, int64_t i)
+{
+    int64_t at = tern__view_offset(view, i);
+    switch (view->dtype) {
+    case TERN_F32: return ((const float *)view->data)[at];
+    case TERN_F64: return ((const double *)view->data)[at];
+    case TERN_I64: return (double)((const int64_t *)view->data)[at];
+    case TERN_I32: return ((const int32_t *)view->data)[at];
+    case TERN_U8: return ((const uint8_t *)view->data)[at];
+    case TERN_DTYPE_COUNT: break;
+    }
+    return 0;
+}
+
+void tern__view_set(const tern__view *view, int64_t i, double value)
+{
+    int64_t at = tern__view_offset(view, i);
+    switch (view->dtype) {
+    case TERN_F32: ((float *)view->data)[at] = (float)value; break;
+    case TERN_F64: ((double *)view->data)[at] = value; break;
+    case TERN_I64: ((int64_t *)view->data)[at] = (int64_t)value; break;
+    case TERN_I32: ((int32_t *)view->data)[at] = (int32_t)value; break;
+    case TERN_U8: ((uint8_t *)view->data)[at] = (uint8_t)value; break;
+    case TERN_DTYPE_COUNT: break;
+    }
+}
+
+const char *tern__shape_text(const tern__view *view, char text[TERN__SHAPE_TEXT])
+{
+    int used = snprintf(text, TERN__SHAPE_TEXT, "(");
+    for (int d = 0; d < view->ndim; d++)
+        used += snprintf(text + used, (size_t)(TERN__SHAPE_TEXT - used), "%s%lld", d ? ", " : "",
+                         (long long)view->shape[d]);
+    snprintf(text + used, (size_t)(TERN__SHAPE_TEXT - used), ")");
+    return text;
+}
