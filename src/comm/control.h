@@ -1,9 +1,10 @@
-/* control.h - the control plane: one sleeping thread per process in poll() on every peer's pidfd and Unix socket.
+/* control.h - the control plane: one sleeping thread per process in poll() on every peer's pidfd and Unix
+ * socket.
  *
- * It carries no tensor data: goodbye, abort(code, text) and file descriptors. Its use is that a waiting rank learns
- * within milliseconds that a peer has died (pidfd or EOF without a goodbye), aborted or left, and can say which.
- * Same host means: a file descriptor was really passed. Sockets are abstract, authenticated by the job's secret, and
- * refuse another uid (SO_PEERCRED).
+ * It carries no tensor data: goodbye, abort(code, text) and file descriptors. Its use is that a waiting rank
+ * learns within milliseconds that a peer has died (pidfd or EOF without a goodbye), aborted or left, and can
+ * say which. Same host means: a file descriptor was really passed. Sockets are abstract, authenticated by the
+ * job's secret, and refuse another uid (SO_PEERCRED).
  *
  * Threads: open, close, send_fd and recv_fd by the group's thread; check, left and abort by any. */
 #ifndef TERN_SRC_COMM_CONTROL_H
@@ -14,19 +15,21 @@
 
 typedef struct tern__control tern__control;
 
-/* Collective: meets all peers through the store and connects to each. E_TIMEOUT names the ranks that did not come,
- * E_ENV two processes with the same RANK, E_UNSUPPORTED a rank on another host. */
+/* Collective: meets all peers through the store and connects to each. E_TIMEOUT names the ranks that did not
+ * come, E_ENV two processes with the same RANK, E_UNSUPPORTED a rank on another host. */
 tern__control *tern__control_open(const tern__bootstrap *boot, tern__store *store, double timeout_s,
                                   tern_error *err);
 /* Tells the peers goodbye (unless aborted) and ends the thread. NULL is fine. */
 void tern__control_close(tern__control *control);
 
-/* Called by the control thread after every event (death, abort, goodbye), so that a sleeping waiter can be woken. */
+/* Called by the control thread after every event (death, abort, goodbye), so that a sleeping waiter can be
+ * woken. */
 void tern__control_wake_set(tern__control *control, void (*wake)(void *ctx), void *ctx);
 
 /* True as long as nobody has died or aborted: one relaxed load, for spin loops. */
 bool tern__control_is_healthy(const tern__control *control);
-/* TERN_OK, or E_PEER with "rank 1 (host, pid 77) was lost" / "rank 1 (host, pid 77): <its text>": the first event. */
+/* TERN_OK, or E_PEER with "rank 1 (host, pid 77) was lost" / "rank 1 (host, pid 77): <its text>": the first
+ * event. */
 int tern__control_check(const tern__control *control, const char *func, tern_error *err);
 /* True once `peer` has said goodbye: it will post nothing more. */
 bool tern__control_has_left(const tern__control *control, int peer);
@@ -38,7 +41,8 @@ void tern__control_abort(tern__control *control, int code, const char *text);
 
 /* Sends a duplicate of `fd` under `tag`. */
 int tern__control_send_fd(tern__control *control, int peer, uint64_t tag, int fd, tern_error *err);
-/* *fd = the descriptor that `peer` sent under `tag`; yours to close. Fails early if the peer dies or aborts. */
+/* *fd = the descriptor that `peer` sent under `tag`; yours to close. Fails early if the peer dies or aborts.
+ */
 int tern__control_recv_fd(tern__control *control, int peer, uint64_t tag, double timeout_s, int *fd,
                           tern_error *err);
 

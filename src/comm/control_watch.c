@@ -1,0 +1,181 @@
+/* The thread sleeps in poll() on the bell and on every peer's socket and pidfd. A peer's socket is always
+ * read to its end before its death is believed, so what a rank said last (abort, goodbye) wins over the fact
+ * that it is gone. */
+#include "comm/control_inner.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { fds_per_message = 1 };
+
+bool tern__control_fail(tern__control *control, const tern_error *why)
+{
+    pthread_mutex_lock(&control->lock);
+    bool first = !control->event.code;
+    if (first) {
+        control->event = *why;
+        atomic_store_explicit(&control->failed, 1, memory_order_release);
+    }
+    pthread_cond_broadcast(&control->changed);
+    pthread_mutex_unlock(&control->lock);
+    return first;
+}
+
+static void fail_own(tern__control *control, int code, const char *text)
+{
+    tern_error why = {0};
+    tern__error_errno(&why, NULL, code, "the control thread: %s", text);
+    tern__control_fail(control, &why);
+}
+
+static void fail_peer(tern__control *control, const tern__peer *peer, int native, const char *verb,
+                      const char *text)
+{
+    char who[128];
+    tern_error why = {0};
+    tern__card_describe(&peer->card, peer->rank, who, sizeof(who));
+    tern__error_set(&why, NULL, TERN_E_PEER, "%s %s: %s", who, verb, text);
+    why.native = native;
+    tern__control_fail(control, &why);
+}
+
+/* The sender's words already name the rank that failed first. */
+static void fail_relayed(tern__control *control, int native, const char *text)
+{
+    tern_error why = {0};
+    tern__error_set(&why, NULL, TERN_E_PEER, "%s", text);
+    why.native = native;
+    tern__control_fail(control, &why);
+}
+
+static void lose(tern__control *control, tern__peer *peer)
+{
+    peer->gone = true;
+    if (!atomic_load(&peer->left))
+        fail_peer(control, peer, 0, "was lost", "killed or exited without tern_group_close");
+}
+
+static void store_parcel(tern__control *control, const tern__peer *peer, uint64_t tag, int fd)
+{
+    tern__parcel *parcel = tern__alloc(sizeof(*parcel), __func__, NULL);
+    if (!parcel) {
+        tern__close(&fd);
+        fail_own(control, TERN_E_MEMORY, "no room for a descriptor that a peer sent");
+        return;
+    }
+    *parcel = (tern__parcel){.peer = peer->rank, .tag = tag, .fd = fd};
+    pthread_mutex_lock(&control->lock);
+    tern__parcel **end = &control->parcels;
+    while (*end) end = &(*end)->next;
+    *end = parcel;
+    pthread_cond_broadcast(&control->changed);
+    pthread_mutex_unlock(&control->lock);
+}
+
+static void say_goodbye_of(tern__control *control, tern__peer *peer)
+{
+    pthread_mutex_lock(&control->lock);
+    atomic_store(&peer->left, true);
+    pthread_cond_broadcast(&control->changed);
+    pthread_mutex_unlock(&control->lock);
+}
+
+/* `bytes` came, of which the head is whole and the text ends with a zero. */
+static void take_message(tern__control *control, tern__peer *peer, const tern__message *message, int fd)
+{
+    switch (message->kind) {
+    case TERN__MESSAGE_GOODBYE: say_goodbye_of(control, peer); break;
+    case TERN__MESSAGE_ABORT: fail_peer(control, peer, message->code, "failed", message->text); break;
+    case TERN__MESSAGE_RELAY: fail_relayed(control, message->code, message->text); break;
+    case TERN__MESSAGE_FD: store_parcel(control, peer, message->tag, fd); return;
+    default: fail_peer(control, peer, 0, "is of no use", "it sent a control message of an unknown kind");
+    }
+    tern__close(&fd);
+}
+
+static int fd_of(struct msghdr *header)
+{
+    int fd = -1;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(header);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(fd)))
+        memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+    return fd;
+}
+
+/* One packet. True if there may be more; a reset only says that the peer left some of ours unread. */
+static bool read_message(tern__control *control, tern__peer *peer)
+{
+    tern__message message = {0};
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int) * fds_per_message)];
+    } room;
+    struct iovec body = {.iov_base = &message, .iov_len = sizeof(message)};
+    struct msghdr header = {
+        .msg_iov = &body, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof(room.bytes)};
+    ssize_t got = recvmsg(peer->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0) return errno == EINTR || errno == ECONNRESET;
+    int fd = fd_of(&header);
+    if (got == 0) {
+        lose(control, peer);
+        return false;
+    }
+    bool whole = got >= (ssize_t)TERN__MESSAGE_HEAD && !(header.msg_flags & MSG_TRUNC) &&
+                 message.text[sizeof(message.text) - 1] == '\0';
+    if (!whole) {
+        tern__close(&fd);
+        fail_peer(control, peer, 0, "is of no use", "it sent a malformed control message");
+        return true;
+    }
+    take_message(control, peer, &message, fd);
+    return true;
+}
+
+bool tern__control_serve_peer(tern__control *control, tern__peer *peer, short socket_events, short pid_events)
+{
+    if (peer->gone || !(socket_events | pid_events)) return false;
+    while (!peer->gone && read_message(control, peer)) continue;
+    if (pid_events && !peer->gone) lose(control, peer);
+    return true;
+}
+
+static void call_wake(tern__control *control)
+{
+    pthread_mutex_lock(&control->wake_lock);
+    if (control->wake) control->wake(control->wake_ctx);
+    pthread_mutex_unlock(&control->wake_lock);
+}
+
+void tern__control_prepare(const tern__control *control, struct pollfd *polls)
+{
+    for (int rank = 0; rank < control->world; rank++) {
+        const tern__peer *peer = &control->peers[rank];
+        *polls++ = (struct pollfd){.fd = peer->gone ? -1 : peer->fd, .events = POLLIN};
+        *polls++ = (struct pollfd){.fd = peer->gone ? -1 : peer->pidfd, .events = POLLIN};
+    }
+}
+
+void *tern__control_watch(void *arg)
+{
+    tern__control *control = arg;
+    while (!atomic_load(&control->stop)) {
+        struct pollfd *polls = control->polls;
+        polls[0] = (struct pollfd){.fd = control->bell, .events = POLLIN};
+        tern__control_prepare(control, polls + 1);
+        if (tern__poll(polls, (nfds_t)(1 + 2 * control->world), INT64_MAX) < 0) {
+            fail_own(control, TERN_E_SYSTEM, "poll failed");
+            break;
+        }
+        bool learnt = polls[0].revents != 0;
+        if (learnt) tern__bell_clear(control->bell);
+        for (int rank = 0; rank < control->world; rank++) {
+            const struct pollfd *of = polls + 1 + 2 * rank;
+            learnt |= tern__control_serve_peer(control, &control->peers[rank], of[0].revents, of[1].revents);
+        }
+        if (learnt) call_wake(control);
+    }
+    return NULL;
+}

@@ -1,0 +1,57 @@
+/* hello.h - the handshake before every connection of a job, TCP or Unix: both sides prove that they know the
+ * secret.
+ *
+ *   caller -> hello      {magic, version, purpose, from, to, world, nonce}
+ *   callee -> challenge  {magic, nonce, HMAC(secret, "callee" hello nonce)}
+ *   caller -> proof      {HMAC(secret, "caller" hello nonce)}
+ *
+ * Both nonces are fresh, so nothing can be replayed; the direction is in the MAC, so nothing can be
+ * reflected; ranks and purpose are in the hello, so a proof fits no other connection. All three have a fixed
+ * size: before the proof nobody believes a length. Without a secret the key is all zeros: then the handshake
+ * tells jobs from strangers by accident, not by intent. It authenticates set-up, not the bytes that follow.
+ */
+#ifndef TERN_SRC_COMM_STORE_HELLO_H
+#define TERN_SRC_COMM_STORE_HELLO_H
+
+#include "comm/bootstrap.h"
+
+#define TERN__NONCE_BYTES      32
+#define TERN__MAC_BYTES        32
+#define TERN__HELLO_DEADLINE_S 5.0 /* from accept to proof */
+
+typedef enum tern__purpose { TERN__PURPOSE_STORE = 1, TERN__PURPOSE_CONTROL = 2 } tern__purpose;
+
+typedef struct tern__hello {
+    uint8_t magic[8]; /* its first byte, 'T', is no TCPStore query */
+    uint32_t version, purpose, from, to, world, zero;
+    uint8_t nonce[TERN__NONCE_BYTES];
+} tern__hello;
+
+typedef struct tern__challenge {
+    uint8_t magic[8];
+    uint8_t nonce[TERN__NONCE_BYTES];
+    uint8_t mac[TERN__MAC_BYTES];
+} tern__challenge;
+
+typedef struct tern__proof {
+    uint8_t mac[TERN__MAC_BYTES];
+} tern__proof;
+
+/* Once before anything else here; any thread. */
+int tern__hello_init(tern_error *err);
+
+/* ---- caller ---- */
+void tern__hello_make(tern__hello *hello, tern__purpose purpose, int from, int to, int world);
+/* False: the callee does not know the secret. Fills `proof` otherwise. */
+bool tern__hello_answer(const tern__hello *hello, const tern__challenge *challenge, const uint8_t *secret,
+                        tern__proof *proof);
+
+/* ---- callee ---- */
+/* Is it a hello of this version for this purpose and callee, from a rank of a world of this size (0: of any)?
+ */
+bool tern__hello_is_for(const tern__hello *hello, tern__purpose purpose, int to, int world);
+void tern__hello_challenge(const tern__hello *hello, const uint8_t *secret, tern__challenge *challenge);
+bool tern__hello_is_proved(const tern__hello *hello, const tern__challenge *challenge, const uint8_t *secret,
+                           const tern__proof *proof);
+
+#endif

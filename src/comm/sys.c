@@ -1,0 +1,119 @@
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+int64_t tern__deadline(double seconds)
+{
+    const double century = 100.0 * 365 * 86400;
+    double clamped = seconds > 0 ? TERN__MIN(seconds, century) : 0; /* a NaN is no time at all */
+    return tern__now_ns() + (int64_t)(clamped * 1e9);
+}
+
+int tern__deadline_ms(int64_t deadline)
+{
+    int64_t left = deadline - tern__now_ns();
+    if (left <= 0) return 0;
+    return (int)TERN__MIN(left / 1000000 + (left % 1000000 != 0), (int64_t)INT_MAX);
+}
+
+int tern__poll(struct pollfd *fds, nfds_t count, int64_t deadline)
+{
+    for (;;) {
+        int timeout = tern__deadline_ms(deadline);
+        int ready = poll(fds, count, timeout);
+        if (ready > 0 || (ready < 0 && errno != EINTR)) return ready;
+        if (ready == 0 && timeout < INT_MAX) return 0;
+    }
+}
+
+/* After EAGAIN: 0 to try again, or -errno. */
+static int wait_for(int fd, short events, int64_t deadline)
+{
+    struct pollfd poll_fd = {.fd = fd, .events = events};
+    int ready = tern__poll(&poll_fd, 1, deadline);
+    if (ready < 0) return -errno;
+    return ready ? 0 : -ETIMEDOUT;
+}
+
+int tern__send_all(int fd, const void *data, size_t bytes, int64_t deadline)
+{
+    const char *at = data;
+    while (bytes) {
+        ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent >= 0) {
+            at += sent;
+            bytes -= (size_t)sent;
+        } else if (errno == EAGAIN) {
+            int status = wait_for(fd, POLLOUT, deadline);
+            if (status) return status;
+        } else if (errno != EINTR) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+int tern__recv_all(int fd, void *data, size_t bytes, int64_t deadline)
+{
+    char *at = data;
+    while (bytes) {
+        ssize_t got = recv(fd, at, bytes, MSG_DONTWAIT);
+        if (got == 0) return -ECONNRESET;
+        if (got > 0) {
+            at += got;
+            bytes -= (size_t)got;
+        } else if (errno == EAGAIN) {
+            int status = wait_for(fd, POLLIN, deadline);
+            if (status) return status;
+        } else if (errno != EINTR) {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name, tern_error *err)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int status = pthread_create(thread, NULL, body, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (status) {
+        errno = status;
+        return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot start the %s thread", name);
+    }
+    pthread_setname_np(*thread, name);
+    return TERN_OK;
+}
+
+int tern__bell_open(tern_error *err)
+{
+    int bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (bell < 0) return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot make an eventfd");
+    return bell;
+}
+
+void tern__bell_ring(int bell)
+{
+    uint64_t one = 1;
+    while (write(bell, &one, sizeof(one)) < 0 && errno == EINTR) continue;
+}
+
+void tern__bell_clear(int bell)
+{
+    uint64_t rings;
+    while (read(bell, &rings, sizeof(rings)) < 0 && errno == EINTR) continue;
+}
+
+void tern__close(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
