@@ -11,6 +11,7 @@
 #include <tern/ops.h>
 #include <tern/nn.h>
 #include <tern/optim.h>
+#include <tern/parallel.h>
 #include <tern/data.h>
 
 #endif

@@ -5,7 +5,7 @@
 #ifndef TERN_DATA_H
 #define TERN_DATA_H
 
-#include <tern/base.h>
+#include <tern/autograd.h>
 #include <tern/rng.h>
 
 #ifdef __cplusplus
@@ -103,6 +103,17 @@ TERN_API tern_loader_opts tern_loader_defaults(void);
  * to be finished. */
 TERN_API tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_opts *opts, tern_error *err);
 TERN_API void tern_loader_free(tern_loader *loader);
+
+typedef struct tern_batch {
+    tern_tensor *x; /* (count, sample shape), f32 */
+    tern_tensor *y; /* (count), i64               */
+    int64_t count;
+} tern_batch;
+
+/* The next batch, as tensors of the scope over the loader's own memory; the slot goes back when the scope
+ * ends. False only at the end of the epoch, and then the next call begins the next one. After a failure (of a
+ * sample, or an earlier one in the scope) it returns true with NULL tensors, and tern_scope_end tells. */
+TERN_API bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch);
 
 /* Batches in a pass of this rank; 0 if the loader is NULL. */
 TERN_API int64_t tern_loader_length(const tern_loader *loader);

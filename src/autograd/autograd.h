@@ -101,6 +101,8 @@ bool tern__op_enter(tern_scope *scope, const char *op, int count, ...);
 /* A result with memory of its own. */
 tern_tensor *tern__result(tern_scope *scope, tern_dtype dtype, tern__layout layout, int ndim,
                           const int64_t *shape);
+/* A tensor over memory that somebody else keeps until the scope ends. */
+tern_tensor *tern__result_over(tern_scope *scope, const tern__view *view);
 /* A result that shares `source`'s memory under another shape. */
 tern_tensor *tern__result_view(tern_scope *scope, const tern_tensor *source, const tern__view *view);
 /* Fills in the scope's device and error and runs; false after a failure. */

@@ -214,6 +214,11 @@ tern_tensor *tern__result(tern_scope *scope, tern_dtype dtype, tern__layout layo
     return tensor;
 }
 
+tern_tensor *tern__result_over(tern_scope *scope, const tern__view *view)
+{
+    return new_handle(scope, view);
+}
+
 tern_tensor *tern__result_view(tern_scope *scope, const tern_tensor *source, const tern__view *view)
 {
     tern_tensor *tensor = new_handle(scope, view);

@@ -1,0 +1,55 @@
+#include "autograd/autograd.h"
+#include "data/loader.h"
+
+#include <tern/data.h>
+
+/* A slot that goes back to its loader when the scope ends. */
+typedef struct held_slot {
+    tern_loader *loader;
+    int slot;
+} held_slot;
+
+static void give_back(void *ctx)
+{
+    held_slot *held = ctx;
+    tern__loader_slot_release(held->loader, held->slot);
+}
+
+static int hold_slot(tern_loader *loader, tern_scope *scope, int slot)
+{
+    held_slot *held = tern__scope_alloc(scope, sizeof(*held));
+    if (held) *held = (held_slot){loader, slot};
+    if (held && tern__scope_borrow(scope, give_back, held) == TERN_OK) return TERN_OK;
+    tern__loader_slot_release(loader, slot);
+    return scope->error.code;
+}
+
+static tern_tensor *wrap(tern_scope *scope, void *data, tern_dtype dtype, int ndim, const int64_t *shape)
+{
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    view.data = data;
+    return tern__result_over(scope, &view);
+}
+
+static void wrap_batch(tern_loader *loader, tern_scope *scope, const tern__batch *plain, tern_batch *batch)
+{
+    const tern_dataset *dataset = tern__loader_dataset(loader);
+    int64_t shape[TERN_NDIM_MAX] = {plain->count};
+    for (int d = 0; d < dataset->ndim; d++) shape[d + 1] = dataset->shape[d];
+    batch->x = wrap(scope, plain->x, TERN_F32, dataset->ndim + 1, shape);
+    batch->y = wrap(scope, plain->y, TERN_I64, 1, shape);
+    batch->count = plain->count;
+}
+
+bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch)
+{
+    *batch = (tern_batch){0};
+    if (scope->error.code) return true;
+    tern_error err = {0};
+    tern__batch plain;
+    int status = tern__loader_next(loader, &plain, &err);
+    if (status < 0) tern__scope_fail_with(scope, &err);
+    if (status > 0 && hold_slot(loader, scope, plain.slot) == TERN_OK)
+        wrap_batch(loader, scope, &plain, batch);
+    return status != 0;
+}

@@ -1,0 +1,66 @@
+#include "parallel/ddp.h"
+
+static tern__leaf *leaf_at(const tern_ddp *ddp, int place)
+{
+    return ddp->seal->leaves[ddp->order[place]];
+}
+
+static size_t leaf_bytes(const tern_ddp *ddp, int place)
+{
+    return tern__view_bytes(&leaf_at(ddp, place)->parameter->view);
+}
+
+/* The bucket that begins at `first`. */
+static tern__bucket cut(const tern_ddp *ddp, int first, size_t cap)
+{
+    tern__bucket bucket = {.first = first, .dtype = leaf_at(ddp, first)->parameter->view.dtype};
+    int total = ddp->seal->leaf_count;
+    while (first + bucket.count < total && bucket.bytes < cap &&
+           leaf_at(ddp, first + bucket.count)->parameter->view.dtype == bucket.dtype)
+        bucket.bytes += leaf_bytes(ddp, first + bucket.count++);
+    return bucket;
+}
+
+/* One extent a leaf, merged with the one before it where only alignment lies between: those gaps are zeros on
+ * every rank, and their mean is zero. */
+static int fill_extents(const tern_ddp *ddp, tern__bucket *bucket, tern__extent *extents)
+{
+    int count = 0;
+    size_t size = tern_dtype_bytes(bucket->dtype);
+    for (int place = bucket->first; place < bucket->first + bucket->count; place++) {
+        int k = ddp->order[place];
+        uint64_t offset = ddp->seal->offset[k], bytes = leaf_bytes(ddp, place);
+        tern__extent *last = count ? &extents[count - 1] : NULL;
+        if (last && tern__align_up(last->offset + last->count * size, TERN__LINE) == offset)
+            last->count = (offset + bytes - last->offset) / size;
+        else
+            extents[count++] = (tern__extent){ddp->windows[ddp->seal->range_of[k]], offset, bytes / size};
+    }
+    return count;
+}
+
+int tern__bucket_plan(tern_ddp *ddp, tern_error *err)
+{
+    int leaves = ddp->seal->leaf_count;
+    if (!ddp->buckets) {
+        ddp->buckets = tern__alloc((size_t)leaves * sizeof(*ddp->buckets), "tern_ddp_new", err);
+        ddp->extents = tern__alloc(((size_t)leaves + 1) * sizeof(*ddp->extents), "tern_ddp_new", err);
+    }
+    if (!ddp->buckets || !ddp->extents) return TERN_E_MEMORY;
+    tern__extent *next = ddp->extents;
+    ddp->bucket_count = 0;
+    for (int first = 0; first < leaves;) {
+        size_t cap = ddp->bucket_count ? ddp->opts.bucket_bytes : ddp->opts.first_bucket_bytes;
+        tern__bucket *bucket = &ddp->buckets[ddp->bucket_count];
+        *bucket = cut(ddp, first, cap);
+        bucket->extents = next;
+        bucket->extent_count = fill_extents(ddp, bucket, next);
+        next += bucket->extent_count;
+        for (int i = 0; i < bucket->count; i++) ddp->bucket_of[ddp->order[first + i]] = ddp->bucket_count;
+        first += bucket->count;
+        ddp->bucket_count++;
+    }
+    ddp->buckets[ddp->bucket_count - 1].extents[ddp->buckets[ddp->bucket_count - 1].extent_count++] =
+        (tern__extent){ddp->side_window, 0, (uint64_t)tern__side_count(ddp)};
+    return TERN_OK;
+}

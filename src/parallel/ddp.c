@@ -1,0 +1,199 @@
+#include "parallel/ddp.h"
+
+#include "base/opts.h"
+
+#include <math.h>
+#include <unistd.h>
+
+tern_ddp_opts tern_ddp_defaults(void)
+{
+    return (tern_ddp_opts){.size = sizeof(tern_ddp_opts),
+                           .first_bucket_bytes = (size_t)1 << 20,
+                           .bucket_bytes = (size_t)2 << 20,
+                           .broadcast_buffers = true};
+}
+
+/* ---- making ---- */
+
+static int check(tern_module *module, const tern_ddp_opts *opts, tern_error *err)
+{
+    tern__seal *seal = tern__module_root(module)->tree->seal;
+    if (tern__module_root(module) != module)
+        return tern__error_set(err, "tern_ddp_new", TERN_E_STATE,
+                               "%s is part of another module: attach to the whole", module->kind);
+    if (seal && seal->attached)
+        return tern__error_set(err, "tern_ddp_new", TERN_E_STATE, "%s already has a ddp", module->kind);
+    if (!opts->bucket_bytes || !opts->first_bucket_bytes)
+        return tern__error_set(err, "tern_ddp_new", TERN_E_RANGE, "ddp: expected buckets of at least 1 byte");
+    if (tern_module_parameter_count(module) == 0)
+        return tern__error_set(err, "tern_ddp_new", TERN_E_INVALID, "%s has no parameters to synchronise",
+                               module->kind);
+    return TERN_OK;
+}
+
+static int make_arrays(tern_ddp *ddp, tern_error *err)
+{
+    size_t bytes = (size_t)ddp->seal->leaf_count * sizeof(int);
+    ddp->order = tern__alloc(bytes, "tern_ddp_new", err);
+    ddp->bucket_of = tern__alloc(bytes, "tern_ddp_new", err);
+    ddp->ready_order = tern__alloc(bytes, "tern_ddp_new", err);
+    if (!ddp->order || !ddp->bucket_of || !ddp->ready_order) return TERN_E_MEMORY;
+    for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->order[k] = k;
+    return TERN_OK;
+}
+
+/* The pages of the gradients and of the buffers become reachable by the peers; their addresses stay. */
+static int open_windows(tern_ddp *ddp, tern_error *err)
+{
+    const tern__comm_backend *backend = ddp->group->backend;
+    void *state = ddp->group->state;
+    tern__seal *seal = ddp->seal;
+    for (; ddp->window_count < seal->range_count; ddp->window_count++) {
+        tern__range *range = &seal->ranges[ddp->window_count];
+        int status =
+            backend->window_open(state, range->grads, range->bytes, &ddp->windows[ddp->window_count], err);
+        if (status) return status;
+    }
+    size_t values = tern__align_up((size_t)tern__side_count(ddp) * sizeof(double), TERN__LINE);
+    size_t order = (size_t)seal->leaf_count * sizeof(*ddp->order);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    int status =
+        backend->window_open(state, NULL, tern__align_up(values + order, page), &ddp->side_window, err);
+    if (status) return status;
+    ddp->has_side_window = true;
+    ddp->order_extent = (tern__extent){ddp->side_window, values, order};
+    if (!seal->buffer_bytes || !ddp->opts.broadcast_buffers) return TERN_OK;
+    status = backend->window_open(state, seal->buffers, seal->buffer_bytes, &ddp->buffer_window, err);
+    if (status) return status;
+    ddp->has_buffer_window = true;
+    ddp->buffer_extent = (tern__extent){ddp->buffer_window, 0, seal->buffer_bytes};
+    return TERN_OK;
+}
+
+static int copy_from_root(tern_ddp *ddp, tern_error *err)
+{
+    tern__seal *seal = ddp->seal;
+    int status = TERN_OK;
+    for (int r = 0; r < seal->range_count && !status; r++)
+        status = tern_broadcast(ddp->group, seal->ranges[r].params, seal->ranges[r].bytes, TERN_U8, 0, err);
+    if (!status && seal->buffer_bytes)
+        status = tern_broadcast(ddp->group, seal->buffers, seal->buffer_bytes, TERN_U8, 0, err);
+    tern__seal_touch(seal);
+    return status;
+}
+
+/* More slots than one backward posts works: buckets, buffers and the ready order. */
+static int open_channel(tern_ddp *ddp, tern_error *err)
+{
+    ddp->channel = ddp->group->backend->channel_open(ddp->group->state, 2 * ddp->seal->leaf_count + 4, err);
+    return ddp->channel ? TERN_OK : err->code;
+}
+
+static void listen_to_backward(tern_ddp *ddp)
+{
+    for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->seal->leaves[k]->listener = &ddp->listener;
+    tern__listener **link = (tern__listener **)&ddp->group->listeners;
+    while (*link) link = &(*link)->next;
+    *link = &ddp->listener;
+    ddp->seal->attached = ddp;
+}
+
+static int build(tern_ddp *ddp, tern_error *err)
+{
+    int status = make_arrays(ddp, err);
+    if (!status) status = tern__signature_check(ddp, err);
+    if (!status) status = open_windows(ddp, err);
+    if (!status) status = copy_from_root(ddp, err);
+    if (!status) status = open_channel(ddp, err);
+    if (!status) status = tern__bucket_plan(ddp, err);
+    if (!status) listen_to_backward(ddp);
+    return status;
+}
+
+static tern_ddp *new_ddp(tern_module *module, tern_group *group, const tern_ddp_opts *user, tern_error *err)
+{
+    tern_ddp_opts opts = tern_ddp_defaults();
+    if (tern__opts_read(&opts, sizeof(opts), user, "tern_ddp_new", err) || check(module, &opts, err))
+        return NULL;
+    tern__seal *seal = tern__module_seal(module, err);
+    tern_ddp *ddp = seal ? tern__alloc(sizeof(*ddp), "tern_ddp_new", err) : NULL;
+    if (!ddp) return NULL;
+    *ddp = (tern_ddp){.listener = tern__reducer,
+                      .module = module,
+                      .group = group,
+                      .seal = seal,
+                      .opts = opts,
+                      .number = ++group->next_owner,
+                      .sync = true,
+                      .loss_mean = NAN};
+    if (build(ddp, err) == TERN_OK) return ddp;
+    tern_ddp_free(ddp);
+    return NULL;
+}
+
+tern_ddp *tern_ddp_new(tern_module *module, tern_group *group, const tern_ddp_opts *opts, tern_error *err)
+{
+    if (!group) return NULL;
+    tern_error own = {0};
+    tern_error *e = err ? err : &own;
+    tern_ddp *ddp = NULL;
+    if (!tern__is_set(e) && module && tern__group_check(group, __func__, e) == TERN_OK)
+        ddp = new_ddp(module, group, opts, e);
+    if (!ddp && tern__is_set(e)) tern__group_fail(group, e);
+    return ddp;
+}
+
+/* ---- life ---- */
+
+static void stop_listening(tern_ddp *ddp)
+{
+    for (int k = 0; k < ddp->seal->leaf_count; k++)
+        if (ddp->seal->leaves[k]->listener == &ddp->listener) ddp->seal->leaves[k]->listener = NULL;
+    for (tern__listener **link = (tern__listener **)&ddp->group->listeners; *link; link = &(*link)->next) {
+        if (*link != &ddp->listener) continue;
+        *link = ddp->listener.next;
+        break;
+    }
+    if (ddp->seal->attached == ddp) ddp->seal->attached = NULL;
+}
+
+void tern_ddp_free(tern_ddp *ddp)
+{
+    if (!ddp) return;
+    const tern__comm_backend *backend = ddp->group->backend;
+    stop_listening(ddp);
+    if (ddp->channel) backend->channel_close(ddp->channel);
+    if (ddp->has_buffer_window) backend->window_close(ddp->group->state, ddp->buffer_window);
+    if (ddp->has_side_window) backend->window_close(ddp->group->state, ddp->side_window);
+    while (ddp->window_count > 0) backend->window_close(ddp->group->state, ddp->windows[--ddp->window_count]);
+    tern__free(ddp->order);
+    tern__free(ddp->bucket_of);
+    tern__free(ddp->ready_order);
+    tern__free(ddp->buckets);
+    tern__free(ddp->extents);
+    tern__free(ddp);
+}
+
+/* ---- use ---- */
+
+bool tern_ddp_sync_set(tern_ddp *ddp, bool sync)
+{
+    bool before = ddp->sync;
+    ddp->sync = sync;
+    return before;
+}
+
+double tern_ddp_loss_mean(const tern_ddp *ddp)
+{
+    return ddp->loss_mean;
+}
+
+int tern_ddp_bucket_count(const tern_ddp *ddp)
+{
+    return ddp->bucket_count;
+}
+
+size_t tern_ddp_bucket_bytes(const tern_ddp *ddp, int bucket)
+{
+    return bucket >= 0 && bucket < ddp->bucket_count ? ddp->buckets[bucket].bytes : 0;
+}

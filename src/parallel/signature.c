@@ -1,0 +1,111 @@
+/* signature.c - do all ranks have the same model? Every rank writes its model down, one line a parameter or
+ * buffer. A digest of the lines is compared first; only if it differs does rank 0 send its lines, every rank
+ * looks for its first difference, and all of them report the difference of the lowest rank that has one. */
+#include "parallel/ddp.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LINE 192
+
+typedef struct signature {
+    int count;
+    char (*lines)[LINE];
+} signature;
+
+static void write_line(char line[LINE], const tern_state_entry *entry)
+{
+    char shape[TERN__SHAPE_TEXT];
+    snprintf(line, LINE, "%s \"%s\" %s %s%s", entry->is_buffer ? "buffer" : "parameter", entry->name,
+             tern__shape_text(&entry->tensor->view, shape), tern_dtype_name(entry->tensor->view.dtype),
+             entry->is_buffer || entry->tensor->requires_grad ? "" : " without gradient");
+}
+
+static int write_signature(const tern_ddp *ddp, signature *sig, tern_error *err)
+{
+    int count = tern_state_count(ddp->module);
+    sig->lines = tern__alloc((size_t)(count + 1) * LINE, "tern_ddp_new", err);
+    if (!sig->lines) return TERN_E_MEMORY;
+    snprintf(sig->lines[0], LINE, "buckets of %zu and %zu bytes, buffers %s", ddp->opts.first_bucket_bytes,
+             ddp->opts.bucket_bytes, ddp->opts.broadcast_buffers ? "broadcast" : "local");
+    for (int i = 0; i < count; i++) {
+        tern_state_entry entry = tern_state_get(ddp->module, i);
+        write_line(sig->lines[i + 1], &entry);
+    }
+    sig->count = count + 1;
+    return TERN_OK;
+}
+
+#define DIGEST crypto_generichash_BYTES
+
+static int all_equal(tern_ddp *ddp, const signature *sig, bool *equal, tern_error *err)
+{
+    int world = tern_group_size(ddp->group);
+    uint8_t mine[DIGEST];
+    crypto_generichash(mine, DIGEST, (const uint8_t *)sig->lines, (size_t)sig->count * LINE, NULL, 0);
+    uint8_t *all = tern__alloc((size_t)world * DIGEST, "tern_ddp_new", err);
+    if (!all) return TERN_E_MEMORY;
+    int status = tern_all_gather(ddp->group, mine, all, DIGEST, TERN_U8, err);
+    *equal = true;
+    for (int r = 0; r < world && !status; r++) *equal &= !memcmp(all + r * DIGEST, mine, DIGEST);
+    tern__free(all);
+    return status;
+}
+
+/* This rank's first difference from rank 0's lines, or "". */
+static void find_difference(const tern_ddp *ddp, const signature *sig, const signature *root, char *text,
+                            size_t size)
+{
+    *text = 0;
+    for (int i = 0; i < sig->count || i < root->count; i++) {
+        const char *mine = i < sig->count ? sig->lines[i] : "nothing";
+        const char *theirs = i < root->count ? root->lines[i] : "nothing";
+        if (!strcmp(mine, theirs)) continue;
+        snprintf(text, size, "the models differ: rank 0 has %s, rank %d has %s", theirs,
+                 tern_group_rank(ddp->group), mine);
+        return;
+    }
+}
+
+/* Every rank's text, and the first that is not empty becomes the error of all. */
+static int report(tern_ddp *ddp, const char *mine, tern_error *err)
+{
+    int world = tern_group_size(ddp->group);
+    size_t each = 2 * LINE + 64;
+    char *all = tern__alloc((size_t)world * each, "tern_ddp_new", err);
+    if (!all) return TERN_E_MEMORY;
+    int status = tern_all_gather(ddp->group, mine, all, each, TERN_U8, err);
+    for (int r = 0; r < world && !status; r++)
+        if (all[(size_t)r * each])
+            status = tern__error_set(err, "tern_ddp_new", TERN_E_MISMATCH, "%s", all + (size_t)r * each);
+    tern__free(all);
+    return status;
+}
+
+static int explain(tern_ddp *ddp, const signature *sig, tern_error *err)
+{
+    int64_t count = sig->count;
+    int status = tern_broadcast(ddp->group, &count, 1, TERN_I64, 0, err);
+    if (status) return status;
+    signature root = {.count = (int)count, .lines = tern__alloc((size_t)count * LINE, "tern_ddp_new", err)};
+    if (!root.lines) return TERN_E_MEMORY;
+    if (tern_group_rank(ddp->group) == 0) memcpy(root.lines, sig->lines, (size_t)count * LINE);
+    status = tern_broadcast(ddp->group, root.lines, (size_t)count * LINE, TERN_U8, 0, err);
+    char text[2 * LINE + 64] = "";
+    if (!status) find_difference(ddp, sig, &root, text, sizeof(text));
+    if (!status) status = report(ddp, text, err);
+    tern__free(root.lines);
+    return status;
+}
+
+int tern__signature_check(tern_ddp *ddp, tern_error *err)
+{
+    signature sig = {0};
+    bool equal = true;
+    int status = write_signature(ddp, &sig, err);
+    if (!status) status = all_equal(ddp, &sig, &equal, err);
+    if (!status && !equal) status = explain(ddp, &sig, err);
+    tern__free(sig.lines);
+    return status;
+}
