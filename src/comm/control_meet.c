@@ -187,26 +187,35 @@ static int fail_late(const tern__peer *peer, const char *what, tern_error *err)
     return tern__error_set(err, func, TERN_E_TIMEOUT, "%s did not %s in time", who, what);
 }
 
-/* The caller's half of the handshake: waits for the challenge as long as the peer lives. */
+/* The next packet of a handshake, awaited as long as the peer lives. */
+static int await_packet(tern__peer *peer, int fd, void *data, size_t bytes, int64_t deadline, tern_error *err)
+{
+    struct pollfd polls[2] = {{.fd = fd, .events = POLLIN}, {.fd = peer->pidfd, .events = POLLIN}};
+    int ready = tern__poll(polls, 2, deadline);
+    if (ready < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "poll failed");
+    if (!ready) return fail_late(peer, "answer our hello", err);
+    if (!polls[0].revents) return fail_lost(peer, err);
+    return recv_packet(fd, data, bytes) ? TERN_OK : fail_connection(peer, "it refused our hello", err);
+}
+
+/* The caller's half of the handshake. */
 static int shake_hands(const tern__control *control, tern__peer *peer, int fd, int64_t deadline,
                        tern_error *err)
 {
     tern__hello hello;
     tern__challenge challenge;
     tern__proof proof;
+    tern__welcome welcome;
     tern__hello_make(&hello, TERN__PURPOSE_CONTROL, control->rank, peer->rank, control->world);
     if (!send_packet(fd, &hello, sizeof(hello))) return fail_connection(peer, strerror(errno), err);
-    struct pollfd polls[2] = {{.fd = fd, .events = POLLIN}, {.fd = peer->pidfd, .events = POLLIN}};
-    int ready = tern__poll(polls, 2, deadline);
-    if (ready < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "poll failed");
-    if (!ready) return fail_late(peer, "answer our hello", err);
-    if (!polls[0].revents) return fail_lost(peer, err);
-    if (!recv_packet(fd, &challenge, sizeof(challenge)))
-        return fail_connection(peer, "it refused our hello", err);
+    int status = await_packet(peer, fd, &challenge, sizeof(challenge), deadline, err);
+    if (status) return status;
     if (!tern__hello_answer(&hello, &challenge, control->secret, &proof))
         return fail_connection(peer, "it does not know this job's secret", err);
     if (!send_packet(fd, &proof, sizeof(proof))) return fail_connection(peer, strerror(errno), err);
-    return TERN_OK;
+    status = await_packet(peer, fd, &welcome, sizeof(welcome), deadline, err);
+    if (status || tern__hello_is_welcome(&welcome)) return status;
+    return fail_connection(peer, "its welcome is malformed", err);
 }
 
 static int introduce(const tern__control *control, tern__peer *peer, int fd, int64_t deadline,
@@ -286,18 +295,29 @@ static bool is_proved(const tern__control *control, const stranger *s)
            control->peers[s->hello.from].fd < 0;
 }
 
-/* Takes the stranger's next packet; whoever errs is shown the door, and the meeting goes on. */
-static void serve_stranger(reception *r, stranger *s, bool readable)
+/* The welcome comes last: whoever has it may leave at once, and is then known as one who left. */
+static bool admit(tern__control *control, const stranger *s)
 {
-    tern__control *control = r->control;
-    if (readable && s->challenged && is_proved(control, s)) {
-        tern__peer *peer = &control->peers[s->hello.from];
-        peer->fd = s->fd;
-        s->fd = -1;
-        watch_pid(peer, s->pid);
-        return;
+    tern__peer *peer = &control->peers[s->hello.from];
+    tern__welcome welcome;
+    tern__hello_welcome(&welcome);
+    watch_pid(peer, s->pid);
+    peer->fd = s->fd;
+    if (send_packet(peer->fd, &welcome, sizeof(welcome))) return true;
+    peer->fd = -1;
+    return false;
+}
+
+/* Takes the stranger's next packet; whoever errs is shown the door, and the meeting goes on. */
+static void serve_stranger(tern__control *control, stranger *s, bool readable)
+{
+    bool fine = tern__now_ns() < s->deadline;
+    if (readable && s->challenged) {
+        fine = is_proved(control, s) && admit(control, s);
+        if (fine) s->fd = -1; /* the peer's now */
+    } else if (readable) {
+        fine = challenge(control, s);
     }
-    bool fine = readable ? !s->challenged && challenge(control, s) : tern__now_ns() < s->deadline;
     if (!fine) tern__close(&s->fd);
 }
 
@@ -318,7 +338,8 @@ static int64_t prepare(reception *r, int64_t deadline)
 static void serve_strangers(reception *r)
 {
     int count = r->count, kept = 0;
-    for (int i = 0; i < count; i++) serve_stranger(r, &r->strangers[i], r->polls[1 + i].revents != 0);
+    for (int i = 0; i < count; i++)
+        serve_stranger(r->control, &r->strangers[i], r->polls[1 + i].revents != 0);
     for (int i = 0; i < count; i++)
         if (r->strangers[i].fd >= 0) r->strangers[kept++] = r->strangers[i];
     r->count = kept;

@@ -96,7 +96,10 @@ static int shake_hands(dialer *d, int fd)
         d->refused = true;
         return -EACCES;
     }
-    return tern__send_all(fd, &proof, sizeof(proof), d->deadline);
+    tern__welcome welcome;
+    status = tern__send_all(fd, &proof, sizeof(proof), d->deadline);
+    if (!status) status = tern__recv_all(fd, &welcome, sizeof(welcome), d->deadline);
+    return status || tern__hello_is_welcome(&welcome) ? status : -EPROTO;
 }
 
 static int dial_once(dialer *d)

@@ -7,6 +7,7 @@ enum { version = 1, tag_bytes = 8 };
 
 static const uint8_t hello_magic[8] = "TernHi\r\n";
 static const uint8_t challenge_magic[8] = "TernYo\r\n";
+static const uint8_t welcome_magic[8] = "TernIn\r\n";
 static const uint8_t callee_tag[tag_bytes] = "callee";
 static const uint8_t caller_tag[tag_bytes] = "caller";
 
@@ -81,4 +82,14 @@ bool tern__hello_is_proved(const tern__hello *hello, const tern__challenge *chal
                            const tern__proof *proof)
 {
     return is_signed(proof->mac, caller_tag, hello, challenge->nonce, secret);
+}
+
+void tern__hello_welcome(tern__welcome *welcome)
+{
+    memcpy(welcome->magic, welcome_magic, sizeof(welcome_magic));
+}
+
+bool tern__hello_is_welcome(const tern__welcome *welcome)
+{
+    return !memcmp(welcome->magic, welcome_magic, sizeof(welcome_magic));
 }

@@ -4,12 +4,13 @@
  *   caller -> hello      {magic, version, purpose, from, to, world, nonce}
  *   callee -> challenge  {magic, nonce, HMAC(secret, "callee" hello nonce)}
  *   caller -> proof      {HMAC(secret, "caller" hello nonce)}
+ *   callee -> welcome    {magic}
  *
  * Both nonces are fresh, so nothing can be replayed; the direction is in the MAC, so nothing can be
- * reflected; ranks and purpose are in the hello, so a proof fits no other connection. All three have a fixed
- * size: before the proof nobody believes a length. Without a secret the key is all zeros: then the handshake
- * tells jobs from strangers by accident, not by intent. It authenticates set-up, not the bytes that follow.
- */
+ * reflected; ranks and purpose are in the hello, so a proof fits no other connection. All have a fixed size:
+ * before the proof nobody believes a length. After the welcome each side knows that the other has accepted
+ * it. Without a secret the key is all zeros: that tells tern from strangers, but not one job from another.
+ * The handshake authenticates the set-up, not the bytes that follow. */
 #ifndef TERN_SRC_COMM_STORE_HELLO_H
 #define TERN_SRC_COMM_STORE_HELLO_H
 
@@ -37,6 +38,10 @@ typedef struct tern__proof {
     uint8_t mac[TERN__MAC_BYTES];
 } tern__proof;
 
+typedef struct tern__welcome {
+    uint8_t magic[8];
+} tern__welcome;
+
 /* Once before anything else here; any thread. */
 int tern__hello_init(tern_error *err);
 
@@ -46,6 +51,8 @@ void tern__hello_make(tern__hello *hello, tern__purpose purpose, int from, int t
 bool tern__hello_answer(const tern__hello *hello, const tern__challenge *challenge, const uint8_t *secret,
                         tern__proof *proof);
 
+bool tern__hello_is_welcome(const tern__welcome *welcome);
+
 /* ---- callee ---- */
 /* Is it a hello of this version for this purpose and callee, from a rank of a world of this size (0: of any)?
  */
@@ -53,5 +60,6 @@ bool tern__hello_is_for(const tern__hello *hello, tern__purpose purpose, int to,
 void tern__hello_challenge(const tern__hello *hello, const uint8_t *secret, tern__challenge *challenge);
 bool tern__hello_is_proved(const tern__hello *hello, const tern__challenge *challenge, const uint8_t *secret,
                            const tern__proof *proof);
+void tern__hello_welcome(tern__welcome *welcome);
 
 #endif

@@ -117,8 +117,12 @@ static void take_proof(tern__server *server, client *c)
         refuse(server, c, "it does not know this job's secret");
         return;
     }
+    tern__welcome welcome;
+    tern__hello_welcome(&welcome);
+    c->closed = !tern__buffer_append(&c->out, &welcome, sizeof(welcome));
     c->stage = STAGE_QUERIES;
     server->strangers--;
+    flush(c);
 }
 
 /* Runs the queries that are complete, until an answer does not fit the socket. */
