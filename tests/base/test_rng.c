@@ -4,6 +4,7 @@
 #include "base/rng.h"
 
 #include <string.h>
+#include <zlib.h>
 
 /* Made by PyTorch 1.13.1 on an AVX2 machine: torch.rand(5), torch.randn(5 | 16 | 20), and
  * torch.empty(20).normal_(0.5, 0.02), each right after manual_seed. Float bits. */
@@ -107,6 +108,35 @@ static void u64_is_two_draws_high_first(void **state)
     tern_rng_free(whole);
 }
 
+/* Seeding forgets the half of a pair that an odd number of normals leaves behind. */
+static void seed_restarts_the_stream(void **state)
+{
+    (void)state;
+    float first[3], again[3];
+    tern_rng *rng = tern_rng_new(8, NULL);
+    tern_rng_normal(rng, first, 3, 0, 1);
+    tern_rng_seed(rng, 8);
+    tern_rng_normal(rng, again, 3, 0, 1);
+    assert_memory_equal(again, first, sizeof(first));
+    tern_rng_free(rng);
+}
+
+/* CRC-32 of torch.empty(65536).normal_(0.3, 1.7) and of .uniform_(-1 / 3, 0.9), seed 0: enough values for a
+ * wrong last bit anywhere in the polynomials to show. */
+static void many_draws_are_pytorchs(void **state)
+{
+    (void)state;
+    enum { N = 1 << 16 };
+    static float got[N];
+    tern_rng *rng = tern_rng_new(0, NULL);
+    tern_rng_normal(rng, got, N, 0.3, 1.7);
+    assert_int_equal(crc32(0, (const Bytef *)got, sizeof(got)), 0x04cda50a);
+    tern_rng_seed(rng, 0);
+    tern_rng_uniform(rng, got, N, -1.0 / 3, 0.9);
+    assert_int_equal(crc32(0, (const Bytef *)got, sizeof(got)), 0xc108cf75);
+    tern_rng_free(rng);
+}
+
 /* Every set of loops that this machine can run against the last one, the baseline. */
 static void loops_give_the_same_bits(void **state)
 {
@@ -158,6 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_are_pytorchs),       cmocka_unit_test(permutations_are_pytorchs),
         cmocka_unit_test(engine_is_mt19937),        cmocka_unit_test(u64_is_two_draws_high_first),
+        cmocka_unit_test(seed_restarts_the_stream), cmocka_unit_test(many_draws_are_pytorchs),
         cmocka_unit_test(loops_give_the_same_bits), cmocka_unit_test(no_memory_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
