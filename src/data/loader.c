@@ -200,6 +200,7 @@ static int take(tern_loader *loader, loader_slot *slot, tern__batch *out, tern_e
 int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
+    if (!loader) return tern__error_set(err, "tern_loader_next", TERN_E_INVALID, "the loader is NULL");
     int status = loader->running ? TERN_OK : pass_start(loader, err);
     if (status) return status;
     if (loader->next_taken == loader->batches) {

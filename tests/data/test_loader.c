@@ -345,6 +345,7 @@ static void freeing_early_is_clean(void **state)
         }
     tern_loader_free(NULL);
     assert_int_equal(tern_loader_length(NULL), 0);
+    assert_int_equal(tern__loader_next(NULL, &(tern__batch){0}, NULL), TERN_E_INVALID);
 }
 
 static void expect_refused(tern_dataset *dataset, const tern_loader_opts *opts, int code, const char *text)
