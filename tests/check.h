@@ -13,7 +13,7 @@
 /* Fails with the error's own text. */
 #define assert_ok(err)                                                                                       \
     do {                                                                                                     \
-        if ((err).code) fail_msg("%s: %s: %s", tern_status_name((err).code), (err).func, (err).text);       \
+        if ((err).code) fail_msg("%s: %s: %s", tern_status_name((err).code), (err).func, (err).text);        \
     } while (0)
 
 #endif

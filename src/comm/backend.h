@@ -1,10 +1,12 @@
 /* backend.h - what a communication back end is: one const struct of functions, named in registry.c.
  *
- * A back end moves plain buffers. A *window* is memory of the same size on every rank that the back end can reach; a
- * *channel* is an ordered sequence of works: order matters inside one channel, never between two. A work names its data
- * by *extents*, pieces of windows, and is a number: the place in its channel's sequence, counted from 1.
+ * A back end moves plain buffers. A *window* is memory of the same size on every rank that the back end can
+ * reach; a *channel* is an ordered sequence of works: order matters inside one channel, never between two. A
+ * work names its data by *extents*, pieces of windows, and is a number: the place in its channel's sequence,
+ * counted from 1.
  *
- * All calls come from the group's thread. Every call that can fail fills *err and returns a negative status. */
+ * All calls come from the group's thread. Every call that can fail fills *err and returns a negative status.
+ */
 #ifndef TERN_SRC_COMM_BACKEND_H
 #define TERN_SRC_COMM_BACKEND_H
 
@@ -20,15 +22,15 @@ typedef struct tern__extent {
     uint64_t offset, count;
 } tern__extent;
 
-/* What a rank says of a work. Everything but the extents' addresses is compared between ranks. In an all_gather the
- * extents describe all `world` pieces, equal in size; rank r's own stands at place r. */
+/* What a rank says of a work. Everything but the extents' addresses is compared between ranks. In an
+ * all_gather the extents describe all `world` pieces, equal in size; rank r's own stands at place r. */
 typedef struct tern__post {
     tern__kind kind;
     tern_dtype dtype;
     tern_reduce_op op;
     int root;
-    uint32_t owner;    /* which user of the channel: a ddp's number, 0 for the user's own collectives */
-    uint32_t bucket;   /* and for a ddp: bucket, backward number and microbatches folded into it      */
+    uint32_t owner;  /* which user of the channel: a ddp's number, 0 for the user's own collectives */
+    uint32_t bucket; /* and for a ddp: bucket, backward number and microbatches folded into it      */
     uint64_t backward;
     uint32_t folded;
     const tern__extent *extents; /* borrowed until the work is done */
@@ -42,19 +44,22 @@ typedef struct tern__comm_backend {
     void *(*open)(tern_group *group, tern_error *err);
     void (*close)(void *state);
 
-    /* Collective. `base` NULL: fresh zeroed memory. Otherwise `base` is a page-aligned range of `bytes` (a multiple of
-     * the page size) of this process whose address and contents stay, while its pages become reachable by the peers. */
+    /* Collective. `base` NULL: fresh zeroed memory. Otherwise `base` is a page-aligned range of `bytes` (a
+     * multiple of the page size) of this process whose address and contents stay, while its pages become
+     * reachable by the peers. */
     int (*window_open)(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
     void *(*window_base)(void *state, uint32_t window);
-    /* Gives the peers' views back; a `base` of the caller's keeps its contents. Not collective: the caller makes sure
-     * that no work still uses it. */
+    /* Gives the peers' views back; a `base` of the caller's keeps its contents. Not collective: the caller
+     * makes sure that no work still uses it. */
     void (*window_close)(void *state, uint32_t window);
 
-    /* Collective. `slots` works may be in flight: choose more than one backward posts, so that post never waits. */
+    /* Collective. `slots` works may be in flight: choose more than one backward posts, so that post never
+     * waits. */
     void *(*channel_open)(void *state, int slots, tern_error *err);
     void (*channel_close)(void *channel);
 
-    /* *seq = the work's place. Does not wait for peers' compute while fewer than `slots` works are in flight. */
+    /* *seq = the work's place. Does not wait for peers' compute while fewer than `slots` works are in flight.
+     */
     int (*post)(void *channel, const tern__post *post, uint64_t *seq, tern_error *err);
     /* Does what can be done now, for any rank's works; never blocks. TERN_OK or an error. */
     int (*progress)(void *channel, tern_error *err);

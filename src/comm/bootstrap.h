@@ -1,4 +1,5 @@
-/* bootstrap.h - who am I and where is everybody: the environment, parsed once, kept apart from how bytes move. */
+/* bootstrap.h - who am I and where is everybody: the environment, parsed once, kept apart from how bytes
+ * move. */
 #ifndef TERN_SRC_COMM_BOOTSTRAP_H
 #define TERN_SRC_COMM_BOOTSTRAP_H
 
@@ -20,9 +21,9 @@ typedef struct tern__bootstrap {
     const char *source; /* "RANK/WORLD_SIZE" or "alone"                  */
 } tern__bootstrap;
 
-/* RANK and WORLD_SIZE unset: alone, rank 0 of 1. One of them without the other, out of range or no number, or a
- * malformed MASTER_*: E_ENV naming the variable and its value. Takes TERN_SECRET and TERN_LISTEN_FD out of the
- * environment, so that a rank's own children inherit neither. */
+/* RANK and WORLD_SIZE unset: alone, rank 0 of 1. One of them without the other, out of range or no number, or
+ * a malformed MASTER_*: E_ENV naming the variable and its value. Takes TERN_SECRET and TERN_LISTEN_FD out of
+ * the environment, so that a rank's own children inherit neither. */
 int tern__bootstrap_from_env(tern__bootstrap *out, tern_error *err);
 
 #endif

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Checks what a compiler does not: include layers, sizes of files and functions, format. Exit status 1 with one line a finding.
+set -eu
+cd "$(dirname "$0")/.."
+status=0
+complain() {
+    echo "check: $*" >&2
+    status=1
+}
+
+# A folder may include from its own line and from those below it.
+layer() {
+    case "$1" in
+    cli) echo 10 ;;
+    models) echo 9 ;;
+    parallel) echo 8 ;;
+    nn | loss | optim | data | checkpoint | report | amp) echo 7 ;;
+    ops) echo 6 ;;
+    autograd | comm) echo 5 ;;
+    kernels) echo 4 ;;
+    tensor) echo 3 ;;
+    device) echo 2 ;;
+    base) echo 1 ;;
+    *) echo 0 ;;
+    esac
+}
+for file in $(find src cli -name '*.[ch]' | grep -v '^src/plugins/'); do
+    case "$file" in
+    cli/*) from=cli ;;
+    *) from=${file#src/} from=${from%%/*} ;;
+    esac
+    own=$(layer "$from")
+    [ "$own" != 0 ] || complain "$file: folder $from is in no layer"
+    for include in $(sed -n 's/^#include "\([a-z0-9_]*\)\/.*/\1/p' "$file" | sort -u); do
+        [ "$(layer "$include")" -le "$own" ] || complain "$file includes from $include/, a layer above $from/"
+    done
+done
+
+# A file has at most 800 lines, a public header 300, a function 100.
+for file in $(find src cli examples tests bench include -name '*.[ch]'); do
+    lines=$(wc -l <"$file")
+    limit=800
+    case "$file" in include/*) limit=300 ;; esac
+    [ "$lines" -le "$limit" ] || complain "$file: $lines lines, at most $limit"
+    awk -v file="$file" '
+        /^[a-zA-Z_].*\)$/ || /^[a-zA-Z_ ].*[^;]$/ { head = $0 }
+        /^\{/ { start = NR }
+        /^\}/ && start { if (NR - start > 100) { printf "check: %s:%d: a function of %d lines, at most 100\n", file, start, NR - start; bad = 1 } start = 0 }
+        END { exit bad }' "$file" >&2 || status=1
+done
+
+# Formatted as .clang-format says, where the tool is there.
+if command -v clang-format >/dev/null 2>&1; then
+    find src cli examples tests bench include -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror 2>&1 |
+        sed -n 's/^\([^:]*\):\([0-9]*\):.*/check: \1:\2: not formatted/p' | sort -u -t: -k2,2 >&2
+    find src cli examples tests bench include -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror >/dev/null 2>&1 ||
+        status=1
+fi
+exit $status

@@ -1,0 +1,32 @@
+#include "base/plugin.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The folder that holds the code of this very function: the shared library's, or the program's. */
+static void own_folder(char *folder, size_t size)
+{
+    Dl_info info;
+    snprintf(folder, size, ".");
+    if (!dladdr((const void *)own_folder, &info) || !info.dli_fname) return;
+    const char *slash = strrchr(info.dli_fname, '/');
+    if (slash) snprintf(folder, size, "%.*s", (int)(slash - info.dli_fname), info.dli_fname);
+}
+
+const void *tern__plugin_open(const char *file, const char *symbol, tern_error *err)
+{
+    static const char *const places[] = {"%s/%s", "%s/tern/%s", "%s/../lib/tern/%s"};
+    char folder[1024], path[1280], why[256] = "";
+    const char *chosen = tern__env("TERN_PLUGIN_PATH");
+    own_folder(folder, sizeof(folder));
+    for (size_t i = 0; i < TERN__COUNT(places); i++) {
+        snprintf(path, sizeof(path), places[i], chosen ? chosen : folder, file);
+        void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        const void *found = handle ? dlsym(handle, symbol) : NULL;
+        if (found) return found;
+        if (!i || handle) snprintf(why, sizeof(why), "%s", dlerror());
+    }
+    tern__error_set(err, __func__, TERN_E_UNSUPPORTED, "the plug-in %s cannot be loaded: %s", file, why);
+    return NULL;
+}

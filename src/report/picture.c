@@ -1,0 +1,22 @@
+#include "base/plugin.h"
+
+#include <tern/backend/figure.h>
+
+int tern_picture_grid_save(const char *path, const char *title, const tern_picture *pictures, int count,
+                           int across, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (count < 1 || across < 1)
+        return tern__error_set(err, __func__, TERN_E_RANGE,
+                               "expected at least one picture, got %d, %d across", count, across);
+    const tern_figure_backend *plugin = tern__plugin_open("tern_figure.so", TERN_FIGURE_SYMBOL, err);
+    if (!plugin) return TERN_E_UNSUPPORTED;
+    if (plugin->abi != TERN_FIGURE_ABI)
+        return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
+                               "figure plug-in \"%s\" has ABI %d, expected %d", plugin->name, plugin->abi,
+                               TERN_FIGURE_ABI);
+    char why[256] = "";
+    if (plugin->grid_save(path, title, pictures, count, across, why, sizeof(why)))
+        return tern__error_set(err, __func__, TERN_E_IO, "%s: %s", path, why);
+    return TERN_OK;
+}
