@@ -284,7 +284,8 @@ static void swap(int64_t *a, int64_t *b)
     *b = kept;
 }
 
-/* PyTorch's bound: from here on 32 bits modulo n would favour small numbers, and 64 are drawn. */
+/* PyTorch 2's bound: from here on 32 bits modulo n would favour small numbers, and 64 are drawn. PyTorch 1.13
+ * draws 32 for every n. */
 #define LARGE_PERMUTATION (UINT32_MAX / 20)
 
 void tern_rng_permutation(tern_rng *rng, int64_t *out, int64_t n)
