@@ -16,7 +16,7 @@ static int quota_cores(int fallback)
     return (int)TERN__MAX(1, TERN__MIN((long)fallback, quota / period));
 }
 
-static int usable_cores(void)
+int tern__device_cores(void)
 {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof(set), &set)) return 1;
@@ -28,7 +28,7 @@ static int default_threads(int *threads, tern_error *err)
     long local, wanted;
     int status = tern__env_int("LOCAL_WORLD_SIZE", 1, 1 << 20, 1, &local, err);
     if (status) return status;
-    long share = TERN__MAX(1, usable_cores() / local);
+    long share = TERN__MAX(1, tern__device_cores() / local);
     status = tern__env_int("OMP_NUM_THREADS", 1, 1 << 16, share, &wanted, err);
     if (status) return status;
     *threads = (int)wanted;

@@ -25,6 +25,9 @@ struct tern_device {
     } slots[TERN__SLOT_COUNT]; /* filled and emptied by the kernels that own them */
 };
 
+/* Cores that this process may use: the affinity mask, cut down to the cgroup's quota. */
+int tern__device_cores(void);
+
 /* At least `bytes` bytes, 64-byte aligned, not zeroed; from the cache if a block of its class is there, so a
  * step whose sizes were seen before calls no allocator. NULL: out of memory, after the cache was emptied. */
 void *tern__device_alloc(tern_device *device, size_t bytes);

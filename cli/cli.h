@@ -1,0 +1,16 @@
+/* cli.h - the subcommands of `tern`, one file each, and what they share. */
+#ifndef TERN_CLI_H
+#define TERN_CLI_H
+
+#include "base/base.h"
+
+/* Exit codes of the command itself; a job's failures pass through as 1..255. */
+enum { TERN__EXIT_OK = 0, TERN__EXIT_FAILED = 1, TERN__EXIT_USAGE = 2 };
+
+/* A subcommand gets its own name as argv[0] and returns the exit code. */
+typedef int tern__cli_fn(int argc, char **argv);
+
+tern__cli_fn tern__cli_run;
+tern__cli_fn tern__cli_info;
+
+#endif

@@ -1,0 +1,18 @@
+/* job.h - what `tern run` was asked to start. */
+#ifndef TERN_CLI_JOB_H
+#define TERN_CLI_JOB_H
+
+#include "comm/bootstrap.h"
+
+typedef struct tern__job {
+    int ranks;
+    int cores;   /* that this process may use                                     */
+    char **argv; /* the program and its arguments, NULL at the end                */
+    const char *addr;
+    int port;      /* asked for; once listening, the real one                       */
+    int listen_fd; /* where rank 0 will accept its peers                            */
+    double grace;  /* seconds from a signal to SIGKILL; 0: the default of the cause */
+    char secret[2 * TERN__SECRET_BYTES + 1];
+} tern__job;
+
+#endif

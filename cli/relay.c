@@ -1,0 +1,241 @@
+/* A *source* is a pipe of a rank and the unfinished line read from it; a *sink* is one of the launcher's own
+ * two descriptors and the finished lines that wait for it. A source is read only while its sink has room for
+ * the worst that one read can become, so a flood stops in the rank's own pipe and memory is bounded. A sink
+ * is written only when poll says so, at most PIPE_BUF bytes at a time and up to the end of a line where one
+ * is in reach: such a write neither blocks nor, on a pipe, mixes with what rank 0 writes to the same pipe by
+ * itself. */
+#include "relay.h"
+
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LINE_BYTES   8192 /* a longer line is passed on in pieces of this size, each a line of its own */
+#define PREFIX_BYTES 16   /* "[2147483647] "                                                           */
+#define SAY_BYTES    1024
+#define READ_ROOM    (LINE_BYTES * (PREFIX_BYTES + 2)) /* one read of nothing but newlines             */
+#define SINK_BYTES   (2 * READ_ROOM + 16 * SAY_BYTES)  /* the launcher's own lines always find room    */
+
+typedef struct sink {
+    int fd; /* -1 once its reader is gone */
+    size_t head, tail;
+    char data[SINK_BYTES];
+} sink;
+
+typedef struct source {
+    int fd;
+    int rank;
+    bool ended; /* the rank is dead and `left` bytes of its own are still in the pipe */
+    size_t left;
+    sink *to;
+    size_t used;
+    char line[LINE_BYTES];
+} source;
+
+struct tern__relay {
+    int count; /* of sources: two for each rank */
+    source *sources;
+    sink sinks[2];
+    sink *out, *err; /* the same one where stdout and stderr are the same file */
+};
+
+/* ---- sinks ---- */
+
+static bool is_waiting(const sink *s)
+{
+    return s->fd >= 0 && s->tail > s->head;
+}
+
+static bool has_room(const sink *s)
+{
+    return s->tail - s->head + READ_ROOM + 16 * SAY_BYTES <= SINK_BYTES;
+}
+
+static void append(sink *s, const char *data, size_t bytes)
+{
+    if (s->tail + bytes > SINK_BYTES) {
+        memmove(s->data, s->data + s->head, s->tail - s->head);
+        s->tail -= s->head;
+        s->head = 0;
+    }
+    bytes = TERN__MIN(bytes, SINK_BYTES - s->tail);
+    memcpy(s->data + s->tail, data, bytes);
+    s->tail += bytes;
+}
+
+static void write_some(sink *s)
+{
+    size_t bytes = TERN__MIN(s->tail - s->head, (size_t)PIPE_BUF);
+    const char *start = s->data + s->head, *newline = memrchr(start, '\n', bytes);
+    if (newline) bytes = (size_t)(newline - start) + 1;
+    ssize_t wrote = write(s->fd, start, bytes);
+    if (wrote >= 0)
+        s->head += (size_t)wrote;
+    else if (errno != EINTR && errno != EAGAIN)
+        s->fd = -1;
+}
+
+/* ---- sources ---- */
+
+static void pass_line(source *s, const char *text, size_t bytes)
+{
+    char prefix[PREFIX_BYTES];
+    int length = snprintf(prefix, sizeof(prefix), "[%d] ", s->rank);
+    append(s->to, prefix, (size_t)length);
+    append(s->to, text, bytes);
+    append(s->to, "\n", 1);
+}
+
+static void pass_lines(source *s)
+{
+    char *at = s->line, *end = s->line + s->used, *newline;
+    while ((newline = memchr(at, '\n', (size_t)(end - at)))) {
+        pass_line(s, at, (size_t)(newline - at));
+        at = newline + 1;
+    }
+    s->used = (size_t)(end - at);
+    memmove(s->line, at, s->used);
+    if (s->used < LINE_BYTES) return;
+    pass_line(s, s->line, s->used);
+    s->used = 0;
+}
+
+static void finish(source *s)
+{
+    if (s->used) pass_line(s, s->line, s->used);
+    s->used = 0;
+    tern__close(&s->fd);
+}
+
+static void read_some(source *s)
+{
+    size_t want = LINE_BYTES - s->used;
+    if (s->ended) want = TERN__MIN(want, s->left);
+    ssize_t got = want ? read(s->fd, s->line + s->used, want) : 0;
+    if (got < 0 && (errno == EINTR || (errno == EAGAIN && !s->ended))) return;
+    if (got <= 0) {
+        finish(s);
+        return;
+    }
+    s->used += (size_t)got;
+    if (s->ended) s->left -= (size_t)got;
+    pass_lines(s);
+    if (s->ended && !s->left) finish(s);
+}
+
+/* ---- the relay ---- */
+
+static bool is_same_file(int a, int b)
+{
+    struct stat first, second;
+    return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
+tern__relay *tern__relay_new(int ranks, tern_error *err)
+{
+    tern__relay *relay = tern__alloc(sizeof(*relay), __func__, err);
+    if (!relay) return NULL;
+    relay->count = 2 * ranks;
+    relay->sources = tern__alloc((size_t)relay->count * sizeof(source), __func__, err);
+    if (!relay->sources) {
+        tern__free(relay);
+        return NULL;
+    }
+    for (int i = 0; i < relay->count; i++) relay->sources[i].fd = -1;
+    relay->sinks[0].fd = STDOUT_FILENO;
+    relay->sinks[1].fd = STDERR_FILENO;
+    relay->out = &relay->sinks[0];
+    relay->err = is_same_file(STDOUT_FILENO, STDERR_FILENO) ? relay->out : &relay->sinks[1];
+    return relay;
+}
+
+void tern__relay_free(tern__relay *relay)
+{
+    if (!relay) return;
+    for (int i = 0; i < relay->count; i++) tern__close(&relay->sources[i].fd);
+    tern__free(relay->sources);
+    tern__free(relay);
+}
+
+void tern__relay_add(tern__relay *relay, int rank, int out_fd, int err_fd)
+{
+    source *pair = &relay->sources[2 * rank];
+    pair[0].fd = out_fd;
+    pair[0].to = relay->out;
+    pair[1].fd = err_fd;
+    pair[1].to = relay->err;
+    pair[0].rank = pair[1].rank = rank;
+}
+
+nfds_t tern__relay_poll_count(const tern__relay *relay)
+{
+    return (nfds_t)relay->count + TERN__COUNT(relay->sinks);
+}
+
+/* Where the reader of a sink is gone, a rank's pipe closes too: its next write meets the same SIGPIPE that it
+ * would have met without a launcher between. */
+void tern__relay_prepare(tern__relay *relay, struct pollfd *polls)
+{
+    for (int i = 0; i < relay->count; i++) {
+        source *s = &relay->sources[i];
+        if (s->fd >= 0 && s->to->fd < 0) tern__close(&s->fd);
+        polls[i] = (struct pollfd){.fd = s->fd >= 0 && has_room(s->to) ? s->fd : -1, .events = POLLIN};
+    }
+    for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++) {
+        const sink *s = &relay->sinks[i];
+        polls[(size_t)relay->count + i] =
+            (struct pollfd){.fd = is_waiting(s) ? s->fd : -1, .events = POLLOUT};
+    }
+}
+
+void tern__relay_handle(tern__relay *relay, const struct pollfd *polls)
+{
+    for (int i = 0; i < relay->count; i++) {
+        source *s = &relay->sources[i];
+        if ((polls[i].revents || s->ended) && s->fd >= 0 && has_room(s->to)) read_some(s);
+    }
+    for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++)
+        if (polls[(size_t)relay->count + i].revents && is_waiting(&relay->sinks[i]))
+            write_some(&relay->sinks[i]);
+}
+
+static void end_source(source *s)
+{
+    int bytes = 0;
+    if (s->fd < 0) return;
+    s->ended = true;
+    s->left = ioctl(s->fd, FIONREAD, &bytes) == 0 ? (size_t)bytes : 0;
+    while (s->fd >= 0 && has_room(s->to)) read_some(s);
+}
+
+void tern__relay_end(tern__relay *relay, int rank)
+{
+    end_source(&relay->sources[2 * rank]);
+    end_source(&relay->sources[2 * rank + 1]);
+}
+
+void tern__relay_say(tern__relay *relay, const char *fmt, ...)
+{
+    char text[SAY_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    int length = vsnprintf(text, sizeof(text), fmt, args);
+    va_end(args);
+    if (length < 0) return;
+    append(relay->err, text, TERN__MIN((size_t)length, sizeof(text) - 1));
+    append(relay->err, "\n", 1);
+}
+
+bool tern__relay_is_idle(const tern__relay *relay)
+{
+    for (int i = 0; i < relay->count; i++)
+        if (relay->sources[i].fd >= 0 && relay->sources[i].to->fd >= 0) return false;
+    return !is_waiting(&relay->sinks[0]) && !is_waiting(&relay->sinks[1]);
+}

@@ -1,0 +1,188 @@
+/* tern run - starts a program as N ranks of one job on this host, with torchrun's options and environment. */
+#include "cli.h"
+#include "supervise.h"
+
+#include "comm/store/listen.h"
+#include "comm/sys.h"
+#include "device/device.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define MAX_RANKS 4096
+
+enum { OPT_ADDR = 256, OPT_PORT, OPT_GRACE, OPT_NO_PYTHON };
+
+/* torchrun takes both spellings. '+' below: everything from the program on is the program's. */
+static const struct option options[] = {
+    {"nproc-per-node", required_argument, NULL, 'n'},
+    {"nproc_per_node", required_argument, NULL, 'n'},
+    {"master-addr", required_argument, NULL, OPT_ADDR},
+    {"master_addr", required_argument, NULL, OPT_ADDR},
+    {"master-port", required_argument, NULL, OPT_PORT},
+    {"master_port", required_argument, NULL, OPT_PORT},
+    {"grace", required_argument, NULL, OPT_GRACE},
+    {"no-python", no_argument, NULL, OPT_NO_PYTHON},
+    {"no_python", no_argument, NULL, OPT_NO_PYTHON},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static const char help[] =
+    "usage: tern run [OPTIONS] PROGRAM [ARGUMENTS]\n"
+    "\n"
+    "Starts PROGRAM as N ranks on this host. Rank 0 has this terminal; lines of the other ranks have\n"
+    "\"[RANK] \" before them. When a rank fails, it is named, the others are ended and its exit code\n"
+    "(128 + signal) is the job's.\n"
+    "\n"
+    "  -n, --nproc-per-node N   ranks, or \"auto\": one for each core that may be used (default 1)\n"
+    "      --master-addr ADDR   address of this host at which rank 0 meets the others (default 127.0.0.1)\n"
+    "      --master-port PORT   port there (default 0: a free one)\n"
+    "      --grace SECONDS      time from SIGTERM, or a signal that is passed on, to SIGKILL\n"
+    "                           (default 5 after a rank failed, 30 after a signal to tern run)\n"
+    "      --no-python          accepted for torchrun's sake: a program is never taken for a Python script\n"
+    "  -h, --help               this text\n"
+    "\n"
+    "Environment of a rank: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the rest of "
+    "torchrun's,\n"
+    "and OMP_NUM_THREADS (cores / N) unless it is set.\n";
+
+/* ---- options ---- */
+
+static int parse_int(const char *option, const char *text, long low, long high, int *out, tern_error *err)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < low || value > high)
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "%s: expected a whole number from %ld to %ld, got \"%s\"", option, low, high,
+                               text);
+    *out = (int)value;
+    return TERN_OK;
+}
+
+static int parse_ranks(const char *text, tern__job *job, tern_error *err)
+{
+    if (strcmp(text, "auto") && strcmp(text, "cpu"))
+        return parse_int("--nproc-per-node", text, 1, MAX_RANKS, &job->ranks, err);
+    job->ranks = job->cores;
+    return TERN_OK;
+}
+
+static int parse_grace(const char *text, tern__job *job, tern_error *err)
+{
+    char *end;
+    job->grace = strtod(text, &end);
+    if (end != text && !*end && job->grace > 0 && job->grace <= 1e6) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID, "--grace: expected seconds above 0, got \"%s\"",
+                           text);
+}
+
+static int parse_option(int option, char **argv, tern__job *job, tern_error *err)
+{
+    switch (option) {
+    case 'n': return parse_ranks(optarg, job, err);
+    case OPT_ADDR: job->addr = optarg; return TERN_OK;
+    case OPT_PORT: return parse_int("--master-port", optarg, 0, 65535, &job->port, err);
+    case OPT_GRACE: return parse_grace(optarg, job, err);
+    case OPT_NO_PYTHON: return TERN_OK;
+    case ':':
+        return tern__error_set(err, __func__, TERN_E_INVALID, "%s: expected a value after it",
+                               argv[optind - 1]);
+    default: return tern__error_set(err, __func__, TERN_E_INVALID, "unknown option \"%s\"", argv[optind - 1]);
+    }
+}
+
+static int parse_options(int argc, char **argv, tern__job *job, bool *wants_help, tern_error *err)
+{
+    int option, status = TERN_OK;
+    opterr = 0;
+    while (!status && (option = getopt_long(argc, argv, "+:n:h", options, NULL)) != -1) {
+        *wants_help = option == 'h';
+        if (*wants_help) return TERN_OK;
+        status = parse_option(option, argv, job, err);
+    }
+    if (status) return status;
+    job->argv = argv + optind;
+    if (*job->argv) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID, "expected a program to run after the options");
+}
+
+/* ---- the meeting point and the secret ---- */
+
+static int read_port(tern__job *job, tern_error *err)
+{
+    struct sockaddr_storage at = {0};
+    socklen_t size = sizeof(at);
+    if (getsockname(job->listen_fd, (struct sockaddr *)&at, &size))
+        return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot read the port listened on");
+    in_port_t port = at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                              : ((struct sockaddr_in *)&at)->sin_port;
+    job->port = ntohs(port);
+    return TERN_OK;
+}
+
+/* The launcher listens, rank 0 inherits the socket: no port is ever free between being chosen and being used.
+ */
+static int open_meeting_point(tern__job *job, tern_error *err)
+{
+    tern_error inner = {0};
+    tern__bootstrap boot = {.port = job->port, .listen_fd = -1};
+    if (strlen(job->addr) >= sizeof(boot.addr))
+        return tern__error_set(err, __func__, TERN_E_INVALID, "--master-addr: \"%.32s...\" is too long",
+                               job->addr);
+    memcpy(boot.addr, job->addr, strlen(job->addr) + 1);
+    job->listen_fd = tern__listen(&boot, &inner);
+    if (job->listen_fd >= 0) return read_port(job, err);
+    if (inner.native == EADDRINUSE)
+        return tern__error_set(err, __func__, TERN_E_SYSTEM,
+                               "port %d of %s is taken: leave --master-port away and a free one is found",
+                               job->port, job->addr);
+    return tern__error_set(err, __func__, inner.code, "--master-addr: %s", inner.text);
+}
+
+static int make_secret(tern__job *job, tern_error *err)
+{
+    uint8_t bytes[TERN__SECRET_BYTES];
+    if (sodium_init() < 0)
+        return tern__error_set(err, __func__, TERN_E_SYSTEM, "libsodium cannot start: no random numbers");
+    randombytes_buf(bytes, sizeof(bytes));
+    sodium_bin2hex(job->secret, sizeof(job->secret), bytes, sizeof(bytes));
+    sodium_memzero(bytes, sizeof(bytes));
+    return TERN_OK;
+}
+
+static int run_job(tern__job *job, tern_error *err)
+{
+    int code = TERN__EXIT_FAILED;
+    int status = make_secret(job, err);
+    if (!status) status = open_meeting_point(job, err);
+    if (!status) status = tern__job_supervise(job, &code, err);
+    tern__close(&job->listen_fd);
+    sodium_memzero(job->secret, sizeof(job->secret));
+    return status ? TERN__EXIT_FAILED : code;
+}
+
+int tern__cli_run(int argc, char **argv)
+{
+    tern_error err = {0};
+    tern__job job = {.ranks = 1, .cores = tern__device_cores(), .addr = "127.0.0.1", .listen_fd = -1};
+    bool wants_help = false;
+    int code = TERN__EXIT_USAGE;
+    if (!parse_options(argc, argv, &job, &wants_help, &err)) {
+        if (wants_help) return fputs(help, stdout) < 0;
+        code = run_job(&job, &err);
+    }
+    if (err.code) fprintf(stderr, "tern run: %s\n", err.text);
+    if (code == TERN__EXIT_USAGE && err.code) fprintf(stderr, "Try `tern run --help`.\n");
+    return code;
+}
