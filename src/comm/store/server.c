@@ -13,6 +13,8 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -202,6 +204,7 @@ static bool grow(tern__server *server)
 /* False: nobody is there, or the resources for one more have run out, and accepting pauses. */
 static bool accept_one(tern__server *server)
 {
+    int one = 1;
     client *fresh = NULL;
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) return false;
@@ -211,6 +214,7 @@ static bool accept_one(tern__server *server)
         server->accept_after = tern__now_ns() + accept_pause_ms * INT64_C(1000000);
         return false;
     }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* else answers are only later */
     fresh->fd = fd;
     fresh->deadline = tern__deadline(TERN__HELLO_DEADLINE_S);
     server->clients[server->count++] = fresh;
