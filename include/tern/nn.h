@@ -90,6 +90,11 @@ TERN_API tern_linear_opts tern_linear_defaults(void);
 TERN_API tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear_opts *opts, tern_rng *rng,
                                       tern_error *err);
 
+/* torch.nn.Conv2d(in, out, (kernel_h, kernel_w)): weight (out, in / groups, kernel_h, kernel_w), bias (out),
+ * initialised from `rng` as PyTorch does, bit for bit. (N, in, H, W) -> (N, out, H', W') */
+TERN_API tern_module *tern_conv2d_new(int64_t in, int64_t out, int64_t kernel_h, int64_t kernel_w,
+                                      const tern_conv2d_opts *opts, tern_rng *rng, tern_error *err);
+
 /* torch.nn.ReLU. */
 TERN_API tern_module *tern_relu_new(tern_error *err);
 

@@ -12,6 +12,21 @@ extern "C" {
 /* y (N, O) = x (N, I) weight^T + bias; weight (O, I), bias (O) or NULL. torch.nn.functional.linear. */
 TERN_API tern_tensor *tern_linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias);
 
+typedef struct tern_conv2d_opts {
+    size_t size;
+    int64_t stride[2];   /* height, width; default 1, 1 */
+    int64_t padding[2];  /* zeros on both sides; default 0, 0 */
+    int64_t dilation[2]; /* default 1, 1 */
+    int64_t groups;      /* default 1 */
+    bool bias;           /* only for tern_conv2d_new: with a bias; default true */
+} tern_conv2d_opts;
+TERN_API tern_conv2d_opts tern_conv2d_defaults(void);
+
+/* 2-d convolution: x (N, C, H, W), weight (O, C / groups, kh, kw), bias (O) or NULL -> y (N, O, H', W') with
+ * H' = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1. torch.nn.functional.conv2d. */
+TERN_API tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                  const tern_conv2d_opts *opts);
+
 /* max(x, 0), any shape. torch.relu. */
 TERN_API tern_tensor *tern_relu(tern_scope *scope, tern_tensor *x);
 

@@ -28,6 +28,8 @@ typedef struct tern__leaf {
     tern__packs packs;          /* the kernels' copies of the parameter                  */
     struct tern_module *module; /* that owns the parameter, for the seal                 */
     int (*seal)(struct tern_module *module, tern_error *err);
+    /* Writes the full name, sealed or not. */
+    void (*describe)(const struct tern__leaf *leaf, char *text, size_t size);
     struct tern__listener *listener; /* a ddp that waits for this gradient, or NULL          */
     int index;                       /* its place in the seal                                 */
 } tern__leaf;
@@ -47,6 +49,7 @@ typedef struct tern__listener {
 typedef struct tern__saved {
     tern__view view;
     tern__storage *storage;
+    const tern_tensor *member; /* a parameter or buffer, which the seal may move meanwhile */
 } tern__saved;
 
 typedef struct tern__node tern__node;

@@ -128,6 +128,8 @@ static int mark_all(tern_scope *scope, tern_tensor *loss)
 
 static int run_node(tern_scope *scope, tern__node *node)
 {
+    for (int i = 0; i < TERN__NODE_SAVES; i++)
+        if (node->saved[i].member) node->saved[i].view.data = node->saved[i].member->view.data;
     int status = node->gradient(scope, node);
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
     tern__storage_drop(node->out->grad_storage);

@@ -53,7 +53,9 @@ tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gr
 void tern__save(tern__node *node, int slot, const tern_tensor *tensor)
 {
     if (!node || !tensor) return;
-    node->saved[slot] = (tern__saved){.view = tensor->view, .storage = tern__storage_hold(tensor->storage)};
+    node->saved[slot] = (tern__saved){.view = tensor->view,
+                                      .storage = tern__storage_hold(tensor->storage),
+                                      .member = tensor->storage ? NULL : tensor};
 }
 
 void tern__save_attr(tern_scope *scope, tern__node *node, const void *attr, size_t bytes)

@@ -155,35 +155,14 @@ void tern__device_free(tern_device *device, void *data)
     pthread_mutex_unlock(&device->lock);
 }
 
-struct scratch {
-    tern_device *device;
-    size_t bytes;
-    void *data;
-};
-
-static void scratch_free(void *data)
+void *tern__device_scratch(tern_device *device, int which, size_t bytes)
 {
-    struct scratch *scratch = data;
-    tern__device_free(scratch->device, scratch->data);
-    tern__free(scratch);
-}
-
-void *tern__device_scratch(tern_device *device, size_t bytes)
-{
-    struct scratch *scratch = device->slots[TERN__SLOT_SCRATCH].data;
-    if (!scratch) {
-        scratch = tern__alloc(sizeof(*scratch), __func__, NULL);
-        if (!scratch) return NULL;
-        scratch->device = device;
-        device->slots[TERN__SLOT_SCRATCH].data = scratch;
-        device->slots[TERN__SLOT_SCRATCH].free = scratch_free;
+    if (device->scratch[which].bytes < bytes) {
+        tern__device_free(device, device->scratch[which].data);
+        device->scratch[which].data = tern__device_alloc(device, bytes);
+        device->scratch[which].bytes = device->scratch[which].data ? bytes : 0;
     }
-    if (scratch->bytes < bytes) {
-        tern__device_free(device, scratch->data);
-        scratch->data = tern__device_alloc(device, bytes);
-        scratch->bytes = scratch->data ? bytes : 0;
-    }
-    return scratch->data;
+    return device->scratch[which].data;
 }
 
 void tern_device_close(tern_device *device)
@@ -191,6 +170,7 @@ void tern_device_close(tern_device *device)
     if (!device) return;
     for (int slot = TERN__SLOT_COUNT - 1; slot >= 0; slot--)
         if (device->slots[slot].data) device->slots[slot].free(device->slots[slot].data);
+    for (int i = 0; i < TERN__SCRATCH_COUNT; i++) tern__device_free(device, device->scratch[i].data);
     empty_cache(device);
     pthread_mutex_destroy(&device->lock);
     tern__free(device);

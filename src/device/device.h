@@ -11,7 +11,15 @@
 
 #define TERN__DEVICE_BINS 192
 
-typedef enum tern__device_slot { TERN__SLOT_DNNL, TERN__SLOT_SCRATCH, TERN__SLOT_COUNT } tern__device_slot;
+typedef enum tern__device_slot { TERN__SLOT_DNNL, TERN__SLOT_COUNT } tern__device_slot;
+
+/* A kernel may hold one buffer of each kind at once: the vendor library's own, and one for each operand that
+ * it copies into another format. */
+typedef enum tern__scratch {
+    TERN__SCRATCH_LIBRARY,
+    TERN__SCRATCH_OPERAND,
+    TERN__SCRATCH_COUNT = TERN__SCRATCH_OPERAND + 4
+} tern__scratch;
 
 struct tern_device {
     const char *name;
@@ -23,6 +31,10 @@ struct tern_device {
         void *data;
         void (*free)(void *data);
     } slots[TERN__SLOT_COUNT]; /* filled and emptied by the kernels that own them */
+    struct {
+        void *data;
+        size_t bytes;
+    } scratch[TERN__SCRATCH_COUNT];
 };
 
 /* Cores that this process may use: the affinity mask, cut down to the cgroup's quota. */
@@ -33,7 +45,8 @@ int tern__device_cores(void);
 void *tern__device_alloc(tern_device *device, size_t bytes);
 void tern__device_free(tern_device *device, void *data);
 
-/* A scratch buffer of at least `bytes` that keeps its size: contents last until the next call. */
-void *tern__device_scratch(tern_device *device, size_t bytes);
+/* Scratch buffer `which`, at least `bytes` large; it keeps its size, and its contents until the next call for
+ * the same one. NULL: out of memory. */
+void *tern__device_scratch(tern_device *device, int which, size_t bytes);
 
 #endif

@@ -6,14 +6,16 @@
 #include "tensor/view.h"
 
 struct tern__pack {
-    const void *format; /* who made it: any address that tells layouts apart */
-    uint64_t version;   /* of the parameter when it was made                 */
+    uint64_t version; /* of the parameter when it was made */
     void *data;
     struct tern__pack *next;
+    size_t format_bytes;
+    unsigned char format[]; /* the kernel's own description of it */
 };
 
-/* The copy under `format`, allocated with `bytes` if it is not there; *stale tells whether it must be filled
- * again (and is then taken to be filled). NULL: out of memory. */
-void *tern__pack_get(tern__packs *packs, const void *format, size_t bytes, bool *stale);
+/* The copy in the format that `format_bytes` bytes at `format` describe, whoever asks for it; allocated with
+ * `bytes` if it is not there. *stale tells whether it must be filled again (and is then taken to be filled).
+ * NULL: out of memory. */
+void *tern__pack_get(tern__packs *packs, const void *format, size_t format_bytes, size_t bytes, bool *stale);
 
 #endif

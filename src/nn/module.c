@@ -208,6 +208,7 @@ tern_tensor *tern_parameter_add(tern_module *module, const char *name, tern_dtyp
     tern__leaf *leaf = &module->tree->last_member->leaf;
     leaf->parameter = tensor;
     leaf->seal = seal_for_backward;
+    leaf->describe = tern__leaf_describe;
     tensor->leaf = leaf;
     tensor->requires_grad = true;
     tensor->view.packs = &leaf->packs;

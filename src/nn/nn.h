@@ -56,6 +56,8 @@ tern__seal *tern__module_seal(tern_module *module, tern_error *err);
 void tern__seal_free(tern__seal *seal);
 /* Makes tree->state if it is not there: per module its parameters, its buffers, then its children. */
 int tern__module_state(const tern_module *module, tern_error *err);
+/* Writes the parameter's full name, "layer1.0.conv1.weight", as it is now in the tree. */
+void tern__leaf_describe(const tern__leaf *leaf, char *text, size_t size);
 /* After the parameters were written: kernels' copies are stale. */
 void tern__seal_touch(tern__seal *seal);
 

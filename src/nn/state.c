@@ -65,6 +65,28 @@ int tern__module_state(const tern_module *module, tern_error *err)
     return TERN_OK;
 }
 
+static void add_name(char *text, size_t size, const char *name)
+{
+    size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s%s", used ? "." : "", name);
+}
+
+static void describe_module(const tern__module_tree *tree, char *text, size_t size)
+{
+    if (!tree->parent) return;
+    describe_module(tree->parent->tree, text, size);
+    add_name(text, size, tree->name);
+}
+
+void tern__leaf_describe(const tern__leaf *leaf, char *text, size_t size)
+{
+    const tern__module_tree *tree = leaf->module->tree;
+    *text = '\0';
+    describe_module(tree, text, size);
+    for (const tern__member *member = tree->members; member; member = member->next)
+        if (&member->leaf == leaf) add_name(text, size, member->name);
+}
+
 int tern_state_count(const tern_module *module)
 {
     return tern__module_state(module, NULL) ? 0 : module->tree->state_count;

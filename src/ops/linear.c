@@ -1,6 +1,4 @@
-#include "autograd/autograd.h"
-
-#include <tern/ops.h>
+#include "ops/ops.h"
 
 static int gradient(tern_scope *scope, tern__node *node)
 {
@@ -22,21 +20,24 @@ static int gradient(tern_scope *scope, tern__node *node)
 
 static bool shapes_fit(tern_scope *scope, const tern_tensor *x, const tern_tensor *w, const tern_tensor *b)
 {
-    char xs[TERN__SHAPE_TEXT], ws[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT];
+    char xs[TERN__SHAPE_TEXT], ws[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT];
     bool fit = x->view.ndim == 2 && w->view.ndim == 2 && x->view.shape[1] == w->view.shape[1];
     if (!fit) {
-        tern__scope_fail(scope, "tern_linear", TERN_E_SHAPE, "linear: weight is %s but input is %s",
-                         tern__shape_text(&w->view, ws), tern__shape_text(&x->view, xs));
+        tern__scope_fail(scope, "tern_linear", TERN_E_SHAPE, "linear%s: weight is %s but input is %s",
+                         tern__layer_text(w, layer), tern__shape_text(&w->view, ws),
+                         tern__shape_text(&x->view, xs));
         return false;
     }
     if (b && (b->view.ndim != 1 || b->view.shape[0] != w->view.shape[0])) {
-        tern__scope_fail(scope, "tern_linear", TERN_E_SHAPE, "linear: weight is %s but bias is %s",
-                         tern__shape_text(&w->view, ws), tern__shape_text(&b->view, bs));
+        tern__scope_fail(scope, "tern_linear", TERN_E_SHAPE, "linear%s: weight is %s but bias is %s",
+                         tern__layer_text(w, layer), tern__shape_text(&w->view, ws),
+                         tern__shape_text(&b->view, bs));
         return false;
     }
     if (x->view.dtype != w->view.dtype || (b && b->view.dtype != w->view.dtype)) {
-        tern__scope_fail(scope, "tern_linear", TERN_E_DTYPE, "linear: weight is %s but input is %s",
-                         tern_dtype_name(w->view.dtype), tern_dtype_name(x->view.dtype));
+        tern__scope_fail(scope, "tern_linear", TERN_E_DTYPE, "linear%s: weight is %s but input is %s",
+                         tern__layer_text(w, layer), tern_dtype_name(w->view.dtype),
+                         tern_dtype_name(x->view.dtype));
         return false;
     }
     return true;
@@ -46,6 +47,8 @@ tern_tensor *tern_linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
 {
     if (!tern__op_enter(scope, "tern_linear", bias ? 3 : 2, x, weight, bias)) return NULL;
     if (!shapes_fit(scope, x, weight, bias)) return NULL;
+    x = tern__plain(scope, x);
+    if (!x) return NULL;
     tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, 2,
                                   (int64_t[]){x->view.shape[0], weight->view.shape[0]});
     if (!y) return NULL;

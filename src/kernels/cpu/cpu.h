@@ -11,6 +11,10 @@ int tern__cpu_linear_weight_grad(const tern__call *call);
 int tern__cpu_relu(const tern__call *call);
 int tern__cpu_relu_grad(const tern__call *call);
 int tern__cpu_add(const tern__call *call);
+int tern__cpu_conv2d(const tern__call *call);
+int tern__cpu_conv2d_data_grad(const tern__call *call);
+int tern__cpu_conv2d_weight_grad(const tern__call *call);
+int tern__cpu_reorder(const tern__call *call);
 int tern__cpu_sgd(const tern__call *call);
 
 #endif

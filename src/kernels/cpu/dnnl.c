@@ -105,6 +105,17 @@ int tern__dnnl_attr_new(const tern__call *call, dnnl_primitive_attr_t *attr)
     return status == dnnl_success ? TERN_OK : tern__dnnl_fail(call, status, "attributes");
 }
 
+dnnl_status_t tern__dnnl_describe(const tern__view *view, dnnl_memory_desc_t *desc)
+{
+    static const dnnl_format_tag_t blocked[] = {[3] = dnnl_nCw16c, [4] = dnnl_nChw16c, [5] = dnnl_nCdhw16c};
+    dnnl_dims_t dims = {0};
+    memcpy(dims, view->shape, sizeof(view->shape));
+    if (view->layout == TERN__PLAIN || view->ndim == 2)
+        return dnnl_memory_desc_init_by_strides(desc, view->ndim, dims, dnnl_f32, NULL);
+    if (view->ndim < 3 || view->ndim > 5) return dnnl_unimplemented;
+    return dnnl_memory_desc_init_by_tag(desc, view->ndim, dims, dnnl_f32, blocked[view->ndim]);
+}
+
 /* oneDNN takes the thread count from OpenMP, which belongs to the caller's program: borrowed for one call. */
 static int threads_enter(int threads)
 {
@@ -177,7 +188,7 @@ int tern__prim_run(const tern__call *call, tern__prim *prim, void *const *data)
     for (int i = 0; i < prim->arg_count; i++) dnnl_memory_set_data_handle(prim->args[i].memory, data[i]);
     int arg_count = prim->arg_count;
     if (prim->scratch_bytes) {
-        void *scratch = tern__device_scratch(call->device, prim->scratch_bytes);
+        void *scratch = tern__device_scratch(call->device, TERN__SCRATCH_LIBRARY, prim->scratch_bytes);
         if (!scratch) return tern__dnnl_fail(call, dnnl_out_of_memory, "scratchpad");
         dnnl_memory_set_data_handle(prim->args[arg_count++].memory, scratch);
     }

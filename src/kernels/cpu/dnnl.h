@@ -38,6 +38,18 @@ typedef struct tern__prim_arg {
     const dnnl_memory_desc_t *desc;
 } tern__prim_arg;
 
+/* Memory of a format that a description tells. */
+typedef struct tern__dnnl_memory {
+    const dnnl_memory_desc_t *desc;
+    void *data;
+} tern__dnnl_memory;
+
+/* How a contiguous or blocked f32 view stands in memory. */
+dnnl_status_t tern__dnnl_describe(const tern__view *view, dnnl_memory_desc_t *desc);
+/* to = or += from, element by element, whatever their formats; the primitive is kept under `key`. */
+int tern__dnnl_reorder(const tern__call *call, const tern__prim_key *key, const tern__dnnl_memory *from,
+                       const tern__dnnl_memory *to, bool add);
+
 /* A key for this call: kernel, threads and `part` filled. */
 tern__prim_key tern__prim_key_make(const tern__call *call, int part);
 /* NULL if no such primitive has been made yet. */

@@ -21,6 +21,10 @@ int tern__reference_add(const tern__call *call);
 int tern__reference_cross_entropy(const tern__call *call);
 int tern__reference_cross_entropy_grad(const tern__call *call);
 int tern__reference_argmax(const tern__call *call);
+int tern__reference_conv2d(const tern__call *call);
+int tern__reference_conv2d_data_grad(const tern__call *call);
+int tern__reference_conv2d_weight_grad(const tern__call *call);
+int tern__reference_reorder(const tern__call *call);
 int tern__reference_sgd(const tern__call *call);
 
 #endif

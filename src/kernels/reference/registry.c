@@ -10,5 +10,9 @@ const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__CROSS_ENTROPY_GRAD] = tern__reference_cross_entropy_grad,
     [TERN__ARGMAX] = tern__reference_argmax,
     [TERN__ADD] = tern__reference_add,
+    [TERN__CONV2D] = tern__reference_conv2d,
+    [TERN__CONV2D_DATA_GRAD] = tern__reference_conv2d_data_grad,
+    [TERN__CONV2D_WEIGHT_GRAD] = tern__reference_conv2d_weight_grad,
+    [TERN__REORDER] = tern__reference_reorder,
     [TERN__SGD] = tern__reference_sgd,
 };

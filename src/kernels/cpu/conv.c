@@ -1,0 +1,257 @@
+/* conv.c - 2-d convolution and its gradients by oneDNN's direct algorithm.
+ *
+ * oneDNN is first asked for the activations as they stand. Where it has only its plain loops for that (mixed
+ * layouts, channel counts that fill no block), it may choose their format too. The weight's format is always
+ * its choice. Then every operand is brought to the format that the primitive wants: those that stand so
+ * already are passed as they are, the others go through a copy. A weight's copy is a parameter's pack, made
+ * anew when the parameter has changed; a result's copy is reordered into its place afterwards, which is its
+ * store or, where the caller adds, its add. */
+#include "kernels/conv.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dnnl.h"
+#include "kernels/pack.h"
+
+#include <string.h>
+
+/* The operands, whichever of them is computed: input, weight, output, bias, or their gradients. */
+enum { X, W, Y, B, OPERANDS };
+
+typedef struct operand {
+    const tern__view *view; /* NULL: absent            */
+    bool result, add;
+    int arg;                      /* its DNNL_ARG_ number    */
+    dnnl_memory_desc_t have;      /* as the caller has it    */
+    const dnnl_memory_desc_t *to; /* as the primitive has it */
+    void *data;                   /* what the primitive gets */
+} operand;
+
+typedef struct conv {
+    dnnl_prop_kind_t kind;
+    dnnl_alg_kind_t algorithm;
+    const tern__conv_attr *attr;
+    operand op[OPERANDS];
+} conv;
+
+/* ---- descriptions ---- */
+
+/* A grouped weight is (groups, O / groups, C / groups, kh, kw) to oneDNN. */
+static dnnl_status_t describe_weight(const tern__view *w, int64_t groups, dnnl_memory_desc_t *desc)
+{
+    if (groups == 1) return tern__dnnl_describe(w, desc);
+    const int64_t *shape = w->shape;
+    dnnl_dims_t dims = {groups, shape[0] / groups, shape[1], shape[2], shape[3]};
+    return dnnl_memory_desc_init_by_tag(desc, 5, dims, dnnl_f32, dnnl_goihw);
+}
+
+static dnnl_status_t describe(conv *c)
+{
+    dnnl_status_t vendor = dnnl_success;
+    for (int i = 0; i < OPERANDS && vendor == dnnl_success; i++) {
+        operand *op = &c->op[i];
+        if (!op->view) continue;
+        vendor = i == W ? describe_weight(op->view, c->attr->groups, &op->have)
+                        : tern__dnnl_describe(op->view, &op->have);
+    }
+    return vendor;
+}
+
+/* The same tensor in whatever format oneDNN likes. */
+static dnnl_status_t any_format(const dnnl_memory_desc_t *have, dnnl_memory_desc_t *any)
+{
+    return dnnl_memory_desc_init_by_tag(any, have->ndims, have->dims, dnnl_f32, dnnl_format_tag_any);
+}
+
+static dnnl_status_t init_desc(const conv *c, bool free_choice, dnnl_convolution_desc_t *desc)
+{
+    dnnl_memory_desc_t x = c->op[X].have, w, y = c->op[Y].have;
+    const dnnl_memory_desc_t *b = c->op[B].view ? &c->op[B].have : NULL;
+    dnnl_dims_t stride = {c->attr->stride[0], c->attr->stride[1]};
+    dnnl_dims_t padding = {c->attr->padding[0], c->attr->padding[1]};
+    dnnl_dims_t dilation = {c->attr->dilation[0] - 1, c->attr->dilation[1] - 1};
+    dnnl_status_t vendor = any_format(&c->op[W].have, &w);
+    if (vendor == dnnl_success && free_choice) vendor = any_format(&c->op[X].have, &x);
+    if (vendor == dnnl_success && free_choice) vendor = any_format(&c->op[Y].have, &y);
+    if (vendor != dnnl_success) return vendor;
+    if (c->kind == dnnl_backward_data)
+        return dnnl_dilated_convolution_backward_data_desc_init(desc, c->algorithm, &x, &w, &y, stride,
+                                                                dilation, padding, padding);
+    if (c->kind == dnnl_backward_weights)
+        return dnnl_dilated_convolution_backward_weights_desc_init(desc, c->algorithm, &x, &w, b, &y, stride,
+                                                                   dilation, padding, padding);
+    return dnnl_dilated_convolution_forward_desc_init(desc, c->kind, c->algorithm, &x, &w, b, &y, stride,
+                                                      dilation, padding, padding);
+}
+
+/* ---- the primitive ---- */
+
+static bool is_plain_loops(const_dnnl_primitive_desc_t desc)
+{
+    const char *name = "";
+    dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name);
+    return !strncmp(name, "ref", 3);
+}
+
+static int choose(const tern__call *call, const conv *c, dnnl_primitive_desc_t *chosen)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    int status = tern__dnnl_attr_new(call, &attr);
+    if (status) return status;
+    dnnl_status_t vendor = dnnl_unimplemented;
+    *chosen = NULL;
+    for (int free_choice = 0; free_choice < 2; free_choice++) {
+        dnnl_convolution_desc_t desc;
+        dnnl_primitive_desc_t found = NULL;
+        vendor = init_desc(c, free_choice, &desc);
+        if (vendor == dnnl_success)
+            vendor = dnnl_primitive_desc_create(&found, &desc, attr, tern__dnnl_engine(call), NULL);
+        if (vendor != dnnl_success) continue;
+        if (*chosen) dnnl_primitive_desc_destroy(*chosen);
+        *chosen = found;
+        if (!is_plain_loops(found)) break;
+    }
+    dnnl_primitive_attr_destroy(attr);
+    return *chosen ? TERN_OK : tern__dnnl_fail(call, vendor, "convolution");
+}
+
+static int conv_new(const tern__call *call, const tern__prim_key *key, const conv *c, tern__prim **prim)
+{
+    dnnl_primitive_desc_t desc;
+    int status = choose(call, c, &desc);
+    if (status) return status;
+    tern__prim_arg args[OPERANDS];
+    int count = 0;
+    for (int i = 0; i < OPERANDS; i++) {
+        if (!c->op[i].view) continue;
+        int arg = c->op[i].arg;
+        args[count++] =
+            (tern__prim_arg){arg, dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, arg)};
+    }
+    return tern__prim_new(call, key, desc, args, count, prim);
+}
+
+static tern__prim_key key_of(const tern__call *call, const conv *c)
+{
+    tern__prim_key key = tern__prim_key_make(call, 0);
+    int64_t *number = key.number;
+    memcpy(number, c->op[X].view->shape, 4 * sizeof(*number));
+    memcpy(number + 4, c->op[W].view->shape, 4 * sizeof(*number));
+    memcpy(number + 8, c->attr, sizeof(*c->attr));
+    number[15] = c->op[X].view->layout;
+    number[16] = c->op[Y].view->layout;
+    number[17] = c->op[B].view != NULL;
+    number[18] = c->algorithm;
+    return key;
+}
+
+/* ---- operands ---- */
+
+/* The reorder of operand i has the convolution's key, and a part of its own. */
+static int reorder(const tern__call *call, tern__prim_key key, int i, const tern__dnnl_memory *from,
+                   const tern__dnnl_memory *to, bool add)
+{
+    key.part = 1 + 2 * i + add;
+    return tern__dnnl_reorder(call, &key, from, to, add);
+}
+
+static void *copy_of(const tern__call *call, const operand *op, int i, bool *stale)
+{
+    size_t bytes = dnnl_memory_desc_get_size(op->to);
+    tern__packs *packs = op->view->packs;
+    *stale = true;
+    return packs && !op->result ? tern__pack_get(packs, op->to, sizeof(*op->to), bytes, stale)
+                                : tern__device_scratch(call->device, TERN__SCRATCH_OPERAND + i, bytes);
+}
+
+/* Finds the memory that the primitive reads or writes and, for what it reads, fills it. */
+static int bring(const tern__call *call, const tern__prim_key *key, operand *op, int i)
+{
+    op->data = op->view->data;
+    if (!op->add && dnnl_memory_desc_equal(&op->have, op->to)) return TERN_OK;
+    bool stale;
+    op->data = copy_of(call, op, i, &stale);
+    if (!op->data) return tern__dnnl_fail(call, dnnl_out_of_memory, "copy of an operand");
+    if (op->result || !stale) return TERN_OK;
+    return reorder(call, *key, i, &(tern__dnnl_memory){&op->have, op->view->data},
+                   &(tern__dnnl_memory){op->to, op->data}, false);
+}
+
+static int take_back(const tern__call *call, const tern__prim_key *key, const operand *op, int i)
+{
+    if (!op->result || op->data == op->view->data) return TERN_OK;
+    return reorder(call, *key, i, &(tern__dnnl_memory){op->to, op->data},
+                   &(tern__dnnl_memory){&op->have, op->view->data}, op->add);
+}
+
+static int run(const tern__call *call, conv *c)
+{
+    tern__prim_key key = key_of(call, c);
+    tern__prim *prim = tern__prim_find(call, &key);
+    dnnl_status_t vendor = describe(c);
+    if (vendor != dnnl_success) return tern__dnnl_fail(call, vendor, "memory description");
+    int status = prim ? TERN_OK : conv_new(call, &key, c, &prim);
+    void *data[OPERANDS];
+    int count = 0;
+    for (int i = 0; i < OPERANDS && !status; i++) {
+        operand *op = &c->op[i];
+        if (!op->view) continue;
+        dnnl_memory_get_memory_desc(prim->args[count].memory, &op->to);
+        status = bring(call, &key, op, i);
+        data[count++] = op->data;
+    }
+    if (!status) status = tern__prim_run(call, prim, data);
+    for (int i = 0; i < OPERANDS && !status; i++)
+        if (c->op[i].view) status = take_back(call, &key, &c->op[i], i);
+    return status;
+}
+
+/* ---- the three kernels ---- */
+
+static bool takes(const conv *c)
+{
+    for (int i = 0; i < OPERANDS; i++) {
+        const tern__view *view = c->op[i].view;
+        if (view && (view->dtype != TERN_F32 || tern__view_count(view) == 0 ||
+                     (view->layout == TERN__PLAIN && !tern__view_is_contiguous(view))))
+            return false;
+    }
+    return true;
+}
+
+int tern__cpu_conv2d(const tern__call *call)
+{
+    conv c = {.kind = dnnl_forward_training,
+              .algorithm = dnnl_convolution_direct,
+              .attr = call->attr,
+              .op = {[X] = {.view = call->in[0], .arg = DNNL_ARG_SRC},
+                     [W] = {.view = call->in[1], .arg = DNNL_ARG_WEIGHTS},
+                     [B] = {.view = call->in[2], .arg = DNNL_ARG_BIAS},
+                     [Y] = {.view = call->out[0], .arg = DNNL_ARG_DST, .result = true, .add = call->add[0]}}};
+    return takes(&c) ? run(call, &c) : TERN_E_UNSUPPORTED;
+}
+
+int tern__cpu_conv2d_data_grad(const tern__call *call)
+{
+    conv c = {
+        .kind = dnnl_backward_data,
+        .algorithm = dnnl_convolution_direct,
+        .attr = call->attr,
+        .op = {[Y] = {.view = call->in[0], .arg = DNNL_ARG_DIFF_DST},
+               [W] = {.view = call->in[1], .arg = DNNL_ARG_WEIGHTS},
+               [X] = {.view = call->out[0], .arg = DNNL_ARG_DIFF_SRC, .result = true, .add = call->add[0]}}};
+    return takes(&c) ? run(call, &c) : TERN_E_UNSUPPORTED;
+}
+
+int tern__cpu_conv2d_weight_grad(const tern__call *call)
+{
+    if (!call->out[0]) return TERN_E_UNSUPPORTED;
+    conv c = {
+        .kind = dnnl_backward_weights,
+        .algorithm = dnnl_convolution_direct,
+        .attr = call->attr,
+        .op = {
+            [Y] = {.view = call->in[0], .arg = DNNL_ARG_DIFF_DST},
+            [X] = {.view = call->in[1], .arg = DNNL_ARG_SRC},
+            [W] = {.view = call->out[0], .arg = DNNL_ARG_DIFF_WEIGHTS, .result = true, .add = call->add[0]},
+            [B] = {.view = call->out[1], .arg = DNNL_ARG_DIFF_BIAS, .result = true, .add = call->add[1]}}};
+    return takes(&c) ? run(call, &c) : TERN_E_UNSUPPORTED;
+}

@@ -1,0 +1,59 @@
+/* reorder.c - from one layout to another by oneDNN's reorders: activations between plain and blocked, and
+ * what other kernels must copy into a format of oneDNN's choice. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dnnl.h"
+
+static int reorder_new(const tern__call *call, const tern__prim_key *key, const dnnl_memory_desc_t *from,
+                       const dnnl_memory_desc_t *to, bool add, tern__prim **prim)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t sum = NULL;
+    dnnl_primitive_desc_t desc = NULL;
+    int status = tern__dnnl_attr_new(call, &attr);
+    if (status) return status;
+    dnnl_status_t vendor = dnnl_success;
+    if (add) {
+        vendor = dnnl_post_ops_create(&sum);
+        if (vendor == dnnl_success) vendor = dnnl_post_ops_append_sum(sum, 1.0f);
+        if (vendor == dnnl_success) vendor = dnnl_primitive_attr_set_post_ops(attr, sum);
+        if (sum) dnnl_post_ops_destroy(sum);
+    }
+    dnnl_engine_t engine = tern__dnnl_engine(call);
+    if (vendor == dnnl_success)
+        vendor = dnnl_reorder_primitive_desc_create(&desc, from, engine, to, engine, attr);
+    dnnl_primitive_attr_destroy(attr);
+    if (vendor != dnnl_success) return tern__dnnl_fail(call, vendor, "reorder");
+    tern__prim_arg args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
+    return tern__prim_new(call, key, desc, args, 2, prim);
+}
+
+int tern__dnnl_reorder(const tern__call *call, const tern__prim_key *key, const tern__dnnl_memory *from,
+                       const tern__dnnl_memory *to, bool add)
+{
+    tern__prim *prim = tern__prim_find(call, key);
+    int status = prim ? TERN_OK : reorder_new(call, key, from->desc, to->desc, add, &prim);
+    return status ? status : tern__prim_run(call, prim, (void *[]){from->data, to->data});
+}
+
+static bool takes(const tern__view *view)
+{
+    return view->dtype == TERN_F32 && tern__view_count(view) > 0 &&
+           (view->layout == TERN__BLOCKED16 || tern__view_is_contiguous(view));
+}
+
+int tern__cpu_reorder(const tern__call *call)
+{
+    const tern__view *x = call->in[0], *y = call->out[0];
+    dnnl_memory_desc_t from, to;
+    if (!takes(x) || !takes(y)) return TERN_E_UNSUPPORTED;
+    if (tern__dnnl_describe(x, &from) != dnnl_success || tern__dnnl_describe(y, &to) != dnnl_success)
+        return TERN_E_UNSUPPORTED;
+    tern__prim_key key = tern__prim_key_make(call, 0);
+    key.number[0] = x->layout;
+    key.number[1] = y->layout;
+    key.number[2] = call->add[0];
+    key.number[3] = x->ndim;
+    for (int d = 0; d < x->ndim; d++) key.number[4 + d] = x->shape[d];
+    return tern__dnnl_reorder(call, &key, &(tern__dnnl_memory){&from, x->data},
+                              &(tern__dnnl_memory){&to, y->data}, call->add[0]);
+}
