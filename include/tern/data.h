@@ -58,8 +58,9 @@ typedef struct tern_distributed_opts {
     bool shuffle;   /* default true                                                                     */
     uint64_t seed;  /* the order of epoch e is torch.randperm from seed + e; default 0                  */
     bool drop_last; /* drop the tail so that all ranks get the same number; default false               */
-    bool pad;       /* repeat samples so that all ranks get the same number; default true, as PyTorch.
-                       false: every sample exactly once over all ranks, for exact evaluation           */
+    bool pad;       /* if nothing is dropped, repeat samples so that all ranks get the same number;
+                       default true, as PyTorch. false: every sample exactly once over all ranks, for
+                       exact evaluation                                                                 */
 } tern_distributed_opts;
 
 TERN_API tern_distributed_opts tern_distributed_defaults(void);
