@@ -36,18 +36,25 @@ static char *read_cpuinfo(const char *key)
     return value;
 }
 
+/* Whether `word` is one of the words in `text`, which spaces part. */
+static bool has_word(const char *text, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = text; (at = strstr(at, word)); at += length)
+        if ((at == text || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return true;
+    return false;
+}
+
 /* Those of the processor's flags for which oneDNN or tern's own loops have a path. */
 static void print_features(void)
 {
-    static const char wanted[][16] = {"avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16"};
-    char *flags = read_cpuinfo("flags"), *rest = NULL, found[256] = "";
-    for (char *flag = flags ? strtok_r(flags, " ", &rest) : NULL; flag; flag = strtok_r(NULL, " ", &rest))
-        for (size_t i = 0; i < TERN__COUNT(wanted); i++)
-            if (strcmp(flag, wanted[i]) == 0) {
-                strcat(found, flag);
-                strcat(found, " ");
-            }
-    print_row("features", *found ? found : "none of those that tern uses");
+    static const char *const wanted[] = {"avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16"};
+    char *flags = read_cpuinfo("flags"), found[256] = "none of those that tern uses";
+    size_t used = 0;
+    for (size_t i = 0; i < TERN__COUNT(wanted); i++)
+        if (flags && has_word(flags, wanted[i]))
+            used += (size_t)snprintf(found + used, sizeof(found) - used, "%s%s", used ? " " : "", wanted[i]);
+    print_row("features", found);
     free(flags);
 }
 

@@ -8,6 +8,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
 #include <netinet/in.h>
@@ -161,10 +162,22 @@ static int make_secret(tern__job *job, tern_error *err)
     return TERN_OK;
 }
 
+/* Closed when tern run was started, 0, 1 or 2 would become one of our own descriptors and then a rank's. */
+static int hold_standard_descriptors(tern_error *err)
+{
+    int fd;
+    do fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    while (fd >= 0 && fd <= 2);
+    if (fd < 0) return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot open /dev/null");
+    tern__close(&fd);
+    return TERN_OK;
+}
+
 static int run_job(tern__job *job, tern_error *err)
 {
     int code = TERN__EXIT_FAILED;
-    int status = make_secret(job, err);
+    int status = hold_standard_descriptors(err);
+    if (!status) status = make_secret(job, err);
     if (!status) status = open_meeting_point(job, err);
     if (!status) status = tern__job_supervise(job, &code, err);
     tern__close(&job->listen_fd);

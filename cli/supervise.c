@@ -48,6 +48,12 @@ typedef struct supervisor {
 
 static const int ending_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+static const char *signal_name(int number)
+{
+    const char *name = sigabbrev_np(number);
+    return name ? name : "RT";
+}
+
 /* ---- phases ---- */
 
 static void enter(supervisor *s, phase next, double seconds)
@@ -117,7 +123,7 @@ static void name_failure(supervisor *s, int rank, int status)
         tern__relay_say(s->relay, "tern run: cannot run \"%s\": %s", s->job->argv[0], strerror(reason));
     else if (WIFSIGNALED(status))
         tern__relay_say(s->relay, "tern run: rank %d (pid %d) was killed by signal %d (SIG%s)", rank, pid,
-                        WTERMSIG(status), sigabbrev_np(WTERMSIG(status)));
+                        WTERMSIG(status), signal_name(WTERMSIG(status)));
     else
         tern__relay_say(s->relay, "tern run: rank %d (pid %d) exited with code %d", rank, pid,
                         WEXITSTATUS(status));
@@ -163,7 +169,7 @@ static void take_ending_signal(supervisor *s, const struct signalfd_siginfo *inf
         kill_ranks(s);
     } else {
         tern__relay_say(s->relay, "tern run: SIG%s: passed on to the ranks; a second one kills them",
-                        sigabbrev_np(number));
+                        signal_name(number));
         stop_ranks(s, number, info->ssi_code != SI_KERNEL, GRACE_AFTER_SIGNAL);
     }
 }
