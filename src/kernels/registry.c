@@ -1,5 +1,9 @@
 #include "kernels/kernel.h"
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 static const char *const names[] = {
 #define X(id, name, inputs, outputs) name,
 #include "kernels/kernels.def"
@@ -11,11 +15,26 @@ const char *tern__kernel_name(tern__kernel kernel)
     return (unsigned)kernel < TERN__KERNEL_COUNT ? names[kernel] : "?";
 }
 
+/* oneDNN takes the thread count from OpenMP, where it belongs to the caller's program: borrowed for one
+ * call, since oneDNN asks for it when it plans as well as when it runs. */
+static int run_with_threads(const tern__call *call, tern__kernel_fn fast)
+{
+#ifdef _OPENMP
+    int before = omp_get_max_threads(), threads = call->device->threads;
+    if (before != threads) omp_set_num_threads(threads);
+    int status = fast(call);
+    if (before != threads) omp_set_num_threads(before);
+    return status;
+#else
+    return fast(call);
+#endif
+}
+
 int tern__kernel_run(const tern__call *call)
 {
     tern__kernel_fn fast = call->device->reference ? NULL : tern__cpu_kernels[call->kernel];
     if (fast) {
-        int status = fast(call);
+        int status = run_with_threads(call, fast);
         if (status != TERN_E_UNSUPPORTED) return status;
     }
     return tern__reference_kernels[call->kernel](call);

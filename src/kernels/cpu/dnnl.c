@@ -2,10 +2,6 @@
 
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #define BUCKETS 256
 
 typedef struct library {
@@ -116,28 +112,6 @@ dnnl_status_t tern__dnnl_describe(const tern__view *view, dnnl_memory_desc_t *de
     return dnnl_memory_desc_init_by_tag(desc, view->ndim, dims, dnnl_f32, blocked[view->ndim]);
 }
 
-/* oneDNN takes the thread count from OpenMP, which belongs to the caller's program: borrowed for one call. */
-static int threads_enter(int threads)
-{
-#ifdef _OPENMP
-    int before = omp_get_max_threads();
-    if (before != threads) omp_set_num_threads(threads);
-    return before;
-#else
-    return threads;
-#endif
-}
-
-static void threads_leave(int before, int threads)
-{
-#ifdef _OPENMP
-    if (before != threads) omp_set_num_threads(before);
-#else
-    (void)before;
-    (void)threads;
-#endif
-}
-
 static dnnl_status_t fill_args(tern__prim *prim, dnnl_engine_t engine, const tern__prim_arg *args,
                                int arg_count, const dnnl_memory_desc_t *scratch)
 {
@@ -166,9 +140,7 @@ int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primi
     }
     prim->key = *key;
     const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-    int before = threads_enter(call->device->threads);
     dnnl_status_t status = dnnl_primitive_create(&prim->primitive, desc);
-    threads_leave(before, call->device->threads);
     if (status == dnnl_success) status = fill_args(prim, lib->engine, args, arg_count, scratch);
     dnnl_primitive_desc_destroy(desc);
     if (status != dnnl_success) {
@@ -192,8 +164,6 @@ int tern__prim_run(const tern__call *call, tern__prim *prim, void *const *data)
         if (!scratch) return tern__dnnl_fail(call, dnnl_out_of_memory, "scratchpad");
         dnnl_memory_set_data_handle(prim->args[arg_count++].memory, scratch);
     }
-    int before = threads_enter(call->device->threads);
     dnnl_status_t status = dnnl_primitive_execute(prim->primitive, lib->stream, arg_count, prim->args);
-    threads_leave(before, call->device->threads);
     return status == dnnl_success ? TERN_OK : tern__dnnl_fail(call, status, "execute");
 }
