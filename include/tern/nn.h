@@ -98,6 +98,31 @@ TERN_API tern_module *tern_conv2d_new(int64_t in, int64_t out, int64_t kernel_h,
 /* torch.nn.ReLU. */
 TERN_API tern_module *tern_relu_new(tern_error *err);
 
+typedef struct tern_batch_norm_opts {
+    size_t size;
+    double eps;               /* default 1e-5 */
+    double momentum;          /* default 0.1 */
+    bool affine;              /* with weight and bias; default true */
+    bool track_running_stats; /* false: the batch's statistics also in evaluation; default true */
+} tern_batch_norm_opts;
+TERN_API tern_batch_norm_opts tern_batch_norm_defaults(void);
+
+/* torch.nn.BatchNorm1d, 2d, 3d(channels): weight 1, bias 0 and the buffers running_mean 0, running_var 1,
+ * num_batches_tracked 0. (N, C) or (N, C, L); (N, C, H, W); (N, C, D, H, W) */
+TERN_API tern_module *tern_batch_norm1d_new(int64_t channels, const tern_batch_norm_opts *opts,
+                                            tern_error *err);
+TERN_API tern_module *tern_batch_norm2d_new(int64_t channels, const tern_batch_norm_opts *opts,
+                                            tern_error *err);
+TERN_API tern_module *tern_batch_norm3d_new(int64_t channels, const tern_batch_norm_opts *opts,
+                                            tern_error *err);
+/* Calls a batch norm with what follows it in a residual block, as one operation: y = batch_norm(x) +
+ * residual, then max(y, 0) if `relu`. `residual` may be NULL. */
+TERN_API tern_tensor *tern_batch_norm_act_forward(tern_module *batch_norm, tern_scope *scope, tern_tensor *x,
+                                                  tern_tensor *residual, bool relu);
+
+/* torch.nn.AdaptiveAvgPool2d(1) and torch.nn.Flatten: (N, C, H, W) -> (N, C) */
+TERN_API tern_module *tern_global_avg_pool_new(tern_error *err);
+
 /* torch.nn.Sequential: children named "0", "1", ... by tern_sequential_add. */
 TERN_API tern_module *tern_sequential_new(tern_error *err);
 TERN_API tern_module *tern_sequential_add(tern_module *sequential, tern_module *child, tern_error *err);

@@ -30,6 +30,26 @@ TERN_API tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor
 /* max(x, 0), any shape. torch.relu. */
 TERN_API tern_tensor *tern_relu(tern_scope *scope, tern_tensor *x);
 
+typedef struct tern_batch_norm_act_opts {
+    size_t size;
+    bool training;   /* the batch's statistics, which also move the running ones; default true */
+    double momentum; /* share of the new statistics in the running ones; default 0.1           */
+    double eps;      /* added to the variance; default 1e-5                                     */
+    bool relu;       /* max(., 0) at the end; default false                                     */
+} tern_batch_norm_act_opts;
+TERN_API tern_batch_norm_act_opts tern_batch_norm_act_defaults(void);
+
+/* act(batch_norm(x) + residual) in one: x (N, C, ...), the rest (C) but for residual, which is like x. Each
+ * may be NULL, the running ones only in training. torch.nn.functional.batch_norm: the variance is biased to
+ * normalise and unbiased in running_var; both running ones change in training. */
+TERN_API tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
+                                          tern_tensor *bias, tern_tensor *running_mean,
+                                          tern_tensor *running_var, tern_tensor *residual,
+                                          const tern_batch_norm_act_opts *opts);
+
+/* The mean over all positions: x (N, C, H, W) -> (N, C). torch.nn.AdaptiveAvgPool2d(1) and a flatten. */
+TERN_API tern_tensor *tern_global_avg_pool(tern_scope *scope, tern_tensor *x);
+
 /* The mean over the batch of -log softmax(x)[label]: x (N, C), label i64 (N) -> ().
  * torch.nn.functional.cross_entropy. A label outside [0, C) is E_RANGE naming sample and label. */
 TERN_API tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *label);

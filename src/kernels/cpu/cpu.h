@@ -15,6 +15,12 @@ int tern__cpu_conv2d(const tern__call *call);
 int tern__cpu_conv2d_data_grad(const tern__call *call);
 int tern__cpu_conv2d_weight_grad(const tern__call *call);
 int tern__cpu_reorder(const tern__call *call);
+int tern__cpu_batch_norm_stats(const tern__call *call);
+int tern__cpu_batch_norm_apply(const tern__call *call);
+int tern__cpu_batch_norm_sums(const tern__call *call);
+int tern__cpu_batch_norm_data_grad(const tern__call *call);
+int tern__cpu_global_avg_pool(const tern__call *call);
+int tern__cpu_global_avg_pool_grad(const tern__call *call);
 int tern__cpu_sgd(const tern__call *call);
 
 #endif

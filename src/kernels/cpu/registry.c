@@ -11,5 +11,11 @@ const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
     [TERN__CONV2D_DATA_GRAD] = tern__cpu_conv2d_data_grad,
     [TERN__CONV2D_WEIGHT_GRAD] = tern__cpu_conv2d_weight_grad,
     [TERN__REORDER] = tern__cpu_reorder,
+    [TERN__BATCH_NORM_STATS] = tern__cpu_batch_norm_stats,
+    [TERN__BATCH_NORM_APPLY] = tern__cpu_batch_norm_apply,
+    [TERN__BATCH_NORM_SUMS] = tern__cpu_batch_norm_sums,
+    [TERN__BATCH_NORM_DATA_GRAD] = tern__cpu_batch_norm_data_grad,
+    [TERN__GLOBAL_AVG_POOL] = tern__cpu_global_avg_pool,
+    [TERN__GLOBAL_AVG_POOL_GRAD] = tern__cpu_global_avg_pool_grad,
     [TERN__SGD] = tern__cpu_sgd,
 };

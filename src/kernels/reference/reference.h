@@ -25,6 +25,12 @@ int tern__reference_conv2d(const tern__call *call);
 int tern__reference_conv2d_data_grad(const tern__call *call);
 int tern__reference_conv2d_weight_grad(const tern__call *call);
 int tern__reference_reorder(const tern__call *call);
+int tern__reference_batch_norm_stats(const tern__call *call);
+int tern__reference_batch_norm_apply(const tern__call *call);
+int tern__reference_batch_norm_sums(const tern__call *call);
+int tern__reference_batch_norm_data_grad(const tern__call *call);
+int tern__reference_global_avg_pool(const tern__call *call);
+int tern__reference_global_avg_pool_grad(const tern__call *call);
 int tern__reference_sgd(const tern__call *call);
 
 #endif

@@ -1,0 +1,42 @@
+/* lanes.h - sixteen floats at a time: one AVX-512 register, two of AVX2. A block of channels in the blocked
+ * layout is exactly that. Every function that takes or returns them is forced inline: it is compiled for the
+ * target of its caller (TERN__SIMD), and no register is passed between targets. */
+#ifndef TERN_SRC_KERNELS_CPU_LANES_H
+#define TERN_SRC_KERNELS_CPU_LANES_H
+
+#include "kernels/kernel.h"
+
+#include <string.h>
+
+#define TERN__LANES 16
+
+typedef float tern__lanes __attribute__((vector_size(4 * TERN__LANES)));
+typedef int32_t tern__masks __attribute__((vector_size(4 * TERN__LANES))); /* -1 or 0: what comparing gives */
+
+#define TERN__INLINE static inline __attribute__((always_inline))
+
+/* The first n floats at `from`, n <= 16, the rest 0. Fast where n is a constant 16. */
+TERN__INLINE tern__lanes tern__lanes_load(const float *from, int n)
+{
+    tern__lanes v = {0};
+    memcpy(&v, from, (size_t)n * sizeof(float));
+    return v;
+}
+
+TERN__INLINE void tern__lanes_store(float *to, tern__lanes v, int n)
+{
+    memcpy(to, &v, (size_t)n * sizeof(float));
+}
+
+TERN__INLINE void tern__lanes_put(float *to, tern__lanes v, int n, bool add)
+{
+    tern__lanes_store(to, add ? tern__lanes_load(to, n) + v : v, n);
+}
+
+/* v where `keep` is -1, else 0. */
+TERN__INLINE tern__lanes tern__lanes_where(tern__masks keep, tern__lanes v)
+{
+    return (tern__lanes)((tern__masks)v & keep);
+}
+
+#endif

@@ -1,0 +1,117 @@
+/* batch_norm.c - torch.nn.functional.batch_norm in three sums and a formula, channel by channel. */
+#include "kernels/batch_norm.h"
+#include "kernels/reference/reference.h"
+
+#include <math.h>
+
+/* A channel's values have the numbers ((n * channels) + c) * positions + p. */
+typedef struct shape {
+    int64_t batch, channels, positions;
+} shape;
+
+static shape shape_of(const tern__view *x)
+{
+    shape s = {x->shape[0], x->shape[1], 1};
+    for (int d = 2; d < x->ndim; d++) s.positions *= x->shape[d];
+    return s;
+}
+
+/* The i-th value of channel c. */
+static int64_t number(const shape *s, int64_t c, int64_t i)
+{
+    return (i / s->positions * s->channels + c) * s->positions + i % s->positions;
+}
+
+static double value_of(const tern__view *vector, int64_t c, double fallback)
+{
+    return vector ? tern__view_get(vector, c) : fallback;
+}
+
+static double inverse_deviation(const tern__call *call, const tern__view *var, int64_t c)
+{
+    return 1 / sqrt(tern__view_get(var, c) + ((const tern__batch_norm_attr *)call->attr)->eps);
+}
+
+static void move_towards(const tern__view *running, int64_t c, double value, double share)
+{
+    if (running) tern__view_set(running, c, (1 - share) * tern__view_get(running, c) + share * value);
+}
+
+int tern__reference_batch_norm_stats(const tern__call *call)
+{
+    const tern__view *x = call->in[0];
+    const tern__batch_norm_attr *attr = call->attr;
+    shape s = shape_of(x);
+    int64_t n = s.batch * s.positions;
+    for (int64_t c = 0; c < s.channels; c++) {
+        double mean = 0, m2 = 0;
+        for (int64_t i = 0; i < n; i++) mean += tern__view_get(x, number(&s, c, i));
+        mean /= (double)n;
+        for (int64_t i = 0; i < n; i++) m2 += pow(tern__view_get(x, number(&s, c, i)) - mean, 2);
+        tern__view_set(call->out[0], c, mean);
+        tern__view_set(call->out[1], c, m2 / (double)n);
+        move_towards(call->out[2], c, mean, attr->momentum);
+        move_towards(call->out[3], c, m2 / (double)(n - 1), attr->momentum);
+    }
+    return TERN_OK;
+}
+
+int tern__reference_batch_norm_apply(const tern__call *call)
+{
+    const tern__view *x = call->in[0], *residual = call->in[5];
+    bool relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
+    shape s = shape_of(x);
+    for (int64_t c = 0; c < s.channels; c++) {
+        double mean = tern__view_get(call->in[1], c), inverse = inverse_deviation(call, call->in[2], c);
+        double scale = inverse * value_of(call->in[3], c, 1), bias = value_of(call->in[4], c, 0);
+        for (int64_t k = 0; k < s.batch * s.positions; k++) {
+            int64_t i = number(&s, c, k);
+            double y = (tern__view_get(x, i) - mean) * scale + bias + value_of(residual, i, 0);
+            tern__reference_put(call, 0, i, relu && y < 0 ? 0 : y); /* NaN passes */
+        }
+    }
+    return TERN_OK;
+}
+
+/* dy where the ReLU let something through. */
+static double masked(const tern__call *call, int64_t i)
+{
+    return value_of(call->in[2], i, 1) > 0 ? tern__view_get(call->in[0], i) : 0;
+}
+
+int tern__reference_batch_norm_sums(const tern__call *call)
+{
+    const tern__view *x = call->in[1];
+    shape s = shape_of(x);
+    for (int64_t c = 0; c < s.channels; c++) {
+        double mean = tern__view_get(call->in[3], c), sum = 0, product = 0;
+        for (int64_t k = 0; k < s.batch * s.positions; k++) {
+            int64_t i = number(&s, c, k);
+            sum += masked(call, i);
+            product += masked(call, i) * (tern__view_get(x, i) - mean);
+        }
+        product *= inverse_deviation(call, call->in[4], c);
+        for (int i = 0; i < 4; i++)
+            if (call->out[i]) tern__reference_put(call, i, c, i % 2 ? product : sum);
+    }
+    return TERN_OK;
+}
+
+int tern__reference_batch_norm_data_grad(const tern__call *call)
+{
+    const tern__view *x = call->in[1];
+    double n = (double)((const tern__batch_norm_attr *)call->attr)->count;
+    shape s = shape_of(x);
+    for (int64_t c = 0; c < s.channels; c++) {
+        double mean = tern__view_get(call->in[3], c), inverse = inverse_deviation(call, call->in[4], c);
+        double scale = inverse * value_of(call->in[5], c, 1);
+        double mean_dy = value_of(call->in[6], c, 0) / n, slope = value_of(call->in[7], c, 0) * inverse / n;
+        for (int64_t k = 0; k < s.batch * s.positions; k++) {
+            int64_t i = number(&s, c, k);
+            double dy = masked(call, i), dx = dy - mean_dy - (tern__view_get(x, i) - mean) * slope;
+            if (call->out[0]) tern__reference_put(call, 0, i, scale * dx);
+            if (call->out[1]) tern__reference_put(call, 1, i, dy);
+        }
+    }
+    return TERN_OK;
+}

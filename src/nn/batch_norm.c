@@ -1,0 +1,125 @@
+#include "base/opts.h"
+#include "nn/nn.h"
+
+typedef struct batch_norm {
+    tern_module base;
+    tern_tensor *weight, *bias;              /* NULL if not affine              */
+    tern_tensor *running_mean, *running_var; /* NULL if they are not tracked    */
+    tern_tensor *num_batches_tracked;
+    double eps, momentum;
+    int ndim_min, ndim_max;
+} batch_norm;
+
+static void count_batch(const batch_norm *self)
+{
+    if (self->num_batches_tracked) ++*(int64_t *)self->num_batches_tracked->view.data;
+}
+
+static tern_tensor *run(batch_norm *self, tern_scope *scope, tern_tensor *x, tern_tensor *residual, bool relu)
+{
+    char shape[TERN__SHAPE_TEXT];
+    if (x->view.ndim < self->ndim_min || x->view.ndim > self->ndim_max) {
+        tern__scope_fail(scope, "tern_batch_norm_act_forward", TERN_E_SHAPE,
+                         "%s: expected %d to %d dimensions, got input %s", self->base.kind, self->ndim_min,
+                         self->ndim_max, tern__shape_text(&x->view, shape));
+        return NULL;
+    }
+    tern_batch_norm_act_opts opts = tern_batch_norm_act_defaults();
+    opts.training = self->base.training || !self->running_mean;
+    opts.eps = self->eps;
+    opts.momentum = self->momentum;
+    opts.relu = relu;
+    tern_tensor *y = tern_batch_norm_act(scope, x, self->weight, self->bias, self->running_mean,
+                                         self->running_var, residual, &opts);
+    if (y && self->base.training) count_batch(self);
+    return y;
+}
+
+static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    return run((batch_norm *)module, scope, x, NULL, false);
+}
+
+tern_tensor *tern_batch_norm_act_forward(tern_module *module, tern_scope *scope, tern_tensor *x,
+                                         tern_tensor *residual, bool relu)
+{
+    if (!module || !tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (module->forward != forward) {
+        tern__scope_fail(scope, __func__, TERN_E_INVALID, "expected a batch norm, got %s", module->kind);
+        return NULL;
+    }
+    tern_tensor *mark = tern__frame_enter(scope);
+    tern_tensor *y = run((batch_norm *)module, scope, x, residual, relu);
+    if (scope->error.code) return NULL;
+    tern__frame_leave(scope, mark, y);
+    return y;
+}
+
+tern_batch_norm_opts tern_batch_norm_defaults(void)
+{
+    return (tern_batch_norm_opts){.size = sizeof(tern_batch_norm_opts),
+                                  .eps = 1e-5,
+                                  .momentum = 0.1,
+                                  .affine = true,
+                                  .track_running_stats = true};
+}
+
+static void fill_ones(tern_tensor *tensor)
+{
+    for (int64_t c = 0; c < tensor->view.shape[0]; c++) tern__view_set(&tensor->view, c, 1);
+}
+
+/* Parameters and buffers in PyTorch's order. */
+static int add_members(batch_norm *self, int64_t channels, const tern_batch_norm_opts *o, tern_error *err)
+{
+    tern_module *module = &self->base;
+    if (o->affine) {
+        self->weight = tern_parameter_add(module, "weight", TERN_F32, 1, &channels, err);
+        self->bias = tern_parameter_add(module, "bias", TERN_F32, 1, &channels, err);
+        if (!self->bias) return TERN_E_MEMORY;
+        fill_ones(self->weight);
+    }
+    if (!o->track_running_stats) return TERN_OK;
+    self->running_mean = tern_buffer_add(module, "running_mean", TERN_F32, 1, &channels, err);
+    self->running_var = tern_buffer_add(module, "running_var", TERN_F32, 1, &channels, err);
+    self->num_batches_tracked = tern_buffer_add(module, "num_batches_tracked", TERN_I64, 0, NULL, err);
+    if (!self->num_batches_tracked) return TERN_E_MEMORY;
+    fill_ones(self->running_var);
+    return TERN_OK;
+}
+
+static tern_module *new_batch_norm(const char *kind, int ndim_min, int ndim_max, int64_t channels,
+                                   const tern_batch_norm_opts *opts, tern_error *err)
+{
+    tern_batch_norm_opts o = tern_batch_norm_defaults();
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, kind, err)) return NULL;
+    if (channels < 1) {
+        tern__error_set(err, kind, TERN_E_RANGE, "%s: expected at least 1 channel, got %lld", kind,
+                        (long long)channels);
+        return NULL;
+    }
+    batch_norm *self = tern__module_new(sizeof(*self), kind, forward, err);
+    if (!self) return NULL;
+    self->eps = o.eps;
+    self->momentum = o.momentum;
+    self->ndim_min = ndim_min;
+    self->ndim_max = ndim_max;
+    if (add_members(self, channels, &o, err) == TERN_OK) return &self->base;
+    tern_module_free(&self->base);
+    return NULL;
+}
+
+tern_module *tern_batch_norm1d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
+{
+    return new_batch_norm("batch_norm1d", 2, 3, channels, opts, err);
+}
+
+tern_module *tern_batch_norm2d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
+{
+    return new_batch_norm("batch_norm2d", 4, 4, channels, opts, err);
+}
+
+tern_module *tern_batch_norm3d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
+{
+    return new_batch_norm("batch_norm3d", 5, 5, channels, opts, err);
+}

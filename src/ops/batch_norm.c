@@ -1,0 +1,248 @@
+#include "base/opts.h"
+#include "kernels/batch_norm.h"
+
+#include "autograd/autograd.h"
+
+#include <tern/ops.h>
+
+/* Inputs and what is kept of them: y, and the statistics that it was made with. */
+enum { X, WEIGHT, BIAS, RESIDUAL };
+enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR };
+
+typedef struct record {
+    tern__batch_norm_attr attr;
+    bool training, relu;
+} record;
+
+static const tern__view *saved(const tern__node *node, int slot)
+{
+    return node->saved[slot].view.data ? &node->saved[slot].view : NULL;
+}
+
+/* ---- gradient ---- */
+
+/* sum(dy') and sum(dy' xhat) of each channel: the bias's gradient and the weight's, and a part of dx. */
+static int make_sums(tern_scope *scope, tern__node *node, const tern__view *sum, const tern__view *product)
+{
+    const record *r = node->attr;
+    tern__call call = {.kernel = TERN__BATCH_NORM_SUMS,
+                       .in = {tern__dy(node), saved(node, SAVED_X), saved(node, SAVED_Y),
+                              saved(node, SAVED_MEAN), saved(node, SAVED_VAR)},
+                       .out = {sum, product},
+                       .attr = &r->attr,
+                       .attr_bytes = sizeof(r->attr)};
+    for (int i = WEIGHT; i <= BIAS; i++) {
+        int out = i == WEIGHT ? 3 : 2;
+        if (!tern__wants(node, i)) continue;
+        call.out[out] = tern__grad_open(scope, node, i, &call.add[out]);
+        if (!call.out[out]) return scope->error.code;
+    }
+    if (!tern__run(scope, &call)) return scope->error.code;
+    for (int i = BIAS; i >= WEIGHT; i--)
+        if (tern__wants(node, i) && tern__grad_done(scope, node, i)) return scope->error.code;
+    return TERN_OK;
+}
+
+/* dx and the residual's gradient dy' in one pass. One of them overwrites dy where nobody else needs it: dy'
+ * if there is a residual, else dx. Without a ReLU dy' is dy. */
+static int make_data_grad(tern_scope *scope, tern__node *node, const tern__view *sum,
+                          const tern__view *product)
+{
+    const record *r = node->attr;
+    const tern__view *dy = tern__dy(node);
+    bool residual = tern__wants(node, RESIDUAL), given = residual && !r->relu, owned = tern__owns_dy(node);
+    int in_place = !owned || given ? -1 : residual ? RESIDUAL : X;
+    const tern__view *weight = node->in[WEIGHT] ? &node->in[WEIGHT]->view : NULL;
+    tern__call call = {.kernel = TERN__BATCH_NORM_DATA_GRAD,
+                       .in = {dy, saved(node, SAVED_X), saved(node, SAVED_Y), saved(node, SAVED_MEAN),
+                              saved(node, SAVED_VAR), weight, sum, product},
+                       .attr = &r->attr,
+                       .attr_bytes = sizeof(r->attr)};
+    const int inputs[2] = {X, given ? -1 : RESIDUAL};
+    for (int i = 0; i < 2; i++) {
+        if (inputs[i] < 0 || !tern__wants(node, inputs[i])) continue;
+        call.out[i] = inputs[i] == in_place ? dy : tern__grad_open(scope, node, inputs[i], &call.add[i]);
+        if (!call.out[i]) return scope->error.code;
+    }
+    if ((call.out[0] || call.out[1]) && !tern__run(scope, &call)) return scope->error.code;
+    if (given && tern__grad_give(scope, node, RESIDUAL, dy)) return scope->error.code;
+    for (int i = 0; i < 2; i++) {
+        if (!call.out[i]) continue;
+        int status = inputs[i] == in_place ? tern__grad_give(scope, node, inputs[i], dy)
+                                           : tern__grad_done(scope, node, inputs[i]);
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+static int gradient(tern_scope *scope, tern__node *node)
+{
+    const record *r = node->attr;
+    bool to_x = r->training && tern__wants(node, X);
+    const tern__view *like = saved(node, SAVED_MEAN);
+    tern__saved sum = {0}, product = {0};
+    int status = TERN_OK;
+    if (to_x) {
+        sum = tern__temporary(scope, like);
+        product = tern__temporary(scope, like);
+        if (!sum.storage || !product.storage) status = scope->error.code;
+    }
+    if (!status && (to_x || tern__wants(node, WEIGHT) || tern__wants(node, BIAS)))
+        status = make_sums(scope, node, to_x ? &sum.view : NULL, to_x ? &product.view : NULL);
+    if (!status) status = make_data_grad(scope, node, to_x ? &sum.view : NULL, to_x ? &product.view : NULL);
+    tern__saved_drop(&sum);
+    tern__saved_drop(&product);
+    return status;
+}
+
+/* ---- shape rule ---- */
+
+static bool vector_fits(tern_scope *scope, const tern__view *x, const char *name, const tern_tensor *vector)
+{
+    char xs[TERN__SHAPE_TEXT], vs[TERN__SHAPE_TEXT];
+    if (!vector) return true;
+    if (vector->view.ndim != 1 || vector->view.shape[0] != x->shape[1]) {
+        tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE, "batch_norm: %s is %s but input is %s",
+                         name, tern__shape_text(&vector->view, vs), tern__shape_text(x, xs));
+        return false;
+    }
+    if (vector->view.dtype == x->dtype) return true;
+    tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_DTYPE, "batch_norm: %s is %s but input is %s", name,
+                     tern_dtype_name(vector->view.dtype), tern_dtype_name(x->dtype));
+    return false;
+}
+
+static bool residual_fits(tern_scope *scope, const tern__view *x, const tern_tensor *residual)
+{
+    char xs[TERN__SHAPE_TEXT], rs[TERN__SHAPE_TEXT];
+    if (!residual) return true;
+    if (!tern__view_same_shape(x, &residual->view)) {
+        tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE,
+                         "batch_norm: residual is %s but input is %s", tern__shape_text(&residual->view, rs),
+                         tern__shape_text(x, xs));
+        return false;
+    }
+    if (residual->view.dtype == x->dtype) return true;
+    tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_DTYPE, "batch_norm: residual is %s but input is %s",
+                     tern_dtype_name(residual->view.dtype), tern_dtype_name(x->dtype));
+    return false;
+}
+
+static bool input_fits(tern_scope *scope, const tern__view *x, bool training)
+{
+    char shape[TERN__SHAPE_TEXT];
+    if (x->ndim < 2 || x->shape[1] == 0) {
+        tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE,
+                         "batch_norm: expected (N, C, ...) with at least one channel, got %s",
+                         tern__shape_text(x, shape));
+        return false;
+    }
+    if (!training || tern__view_count(x) / x->shape[1] > 1) return true;
+    tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE,
+                     "batch_norm: expected more than 1 value per channel when training, got input size %s",
+                     tern__shape_text(x, shape));
+    return false;
+}
+
+/* ---- forward ---- */
+
+typedef struct args {
+    tern_tensor *x, *weight, *bias, *mean, *var, *residual;
+} args;
+
+static bool fits(tern_scope *scope, const args *a, bool training)
+{
+    if (!training && (!a->mean || !a->var)) {
+        tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_INVALID,
+                         "batch_norm: running_mean and running_var are needed when not training");
+        return false;
+    }
+    const tern__view *x = &a->x->view;
+    return input_fits(scope, x, training) && vector_fits(scope, x, "weight", a->weight) &&
+           vector_fits(scope, x, "bias", a->bias) && vector_fits(scope, x, "running_mean", a->mean) &&
+           vector_fits(scope, x, "running_var", a->var) && residual_fits(scope, x, a->residual);
+}
+
+static tern_tensor *like(tern_scope *scope, const tern__view *view)
+{
+    return tern__result(scope, view->dtype, view->layout, view->ndim, view->shape);
+}
+
+/* Replaces mean and var by the statistics to normalise with: the batch's, which also move the running ones,
+ * or a copy of the running ones, which may change before backward. */
+static bool take_stats(tern_scope *scope, args *a, const record *r)
+{
+    int64_t channels = a->x->view.shape[1];
+    tern_tensor *mean = tern__result(scope, a->x->view.dtype, TERN__PLAIN, 1, &channels);
+    tern_tensor *var = mean ? like(scope, &mean->view) : NULL;
+    if (!var) return false;
+    if (r->training) {
+        tern__call call = {
+            .kernel = TERN__BATCH_NORM_STATS,
+            .in = {&a->x->view},
+            .out = {&mean->view, &var->view, a->mean ? &a->mean->view : NULL, a->var ? &a->var->view : NULL},
+            .attr = &r->attr,
+            .attr_bytes = sizeof(r->attr)};
+        if (!tern__run(scope, &call)) return false;
+    } else {
+        tern__view_copy(&mean->view, &a->mean->view);
+        tern__view_copy(&var->view, &a->var->view);
+    }
+    a->mean = mean;
+    a->var = var;
+    return true;
+}
+
+static void keep(tern_scope *scope, const args *a, tern_tensor *y, const record *r)
+{
+    tern_tensor *inputs[] = {a->x, a->weight, a->bias, a->residual};
+    tern__node *node = tern__record(scope, "batch_norm", gradient, y, 4, inputs);
+    tern__save_attr(scope, node, r, sizeof(*r));
+    tern__save(node, SAVED_X, a->x);
+    tern__save(node, SAVED_Y, r->relu ? y : NULL);
+    tern__save(node, SAVED_MEAN, a->mean);
+    tern__save(node, SAVED_VAR, a->var);
+}
+
+tern_batch_norm_act_opts tern_batch_norm_act_defaults(void)
+{
+    return (tern_batch_norm_act_opts){
+        .size = sizeof(tern_batch_norm_act_opts), .training = true, .momentum = 0.1, .eps = 1e-5};
+}
+
+static tern_tensor *run(tern_scope *scope, args *a, const record *r)
+{
+    if (!take_stats(scope, a, r)) return NULL;
+    tern_tensor *y = like(scope, &a->x->view);
+    if (!y) return NULL;
+    tern__call call = {.kernel = TERN__BATCH_NORM_APPLY,
+                       .in = {&a->x->view, &a->mean->view, &a->var->view, a->weight ? &a->weight->view : NULL,
+                              a->bias ? &a->bias->view : NULL, a->residual ? &a->residual->view : NULL},
+                       .out = {&y->view},
+                       .attr = &r->attr,
+                       .attr_bytes = sizeof(r->attr)};
+    if (!tern__run(scope, &call)) return NULL;
+    keep(scope, a, y, r);
+    return y;
+}
+
+tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                 tern_tensor *running_mean, tern_tensor *running_var, tern_tensor *residual,
+                                 const tern_batch_norm_act_opts *opts)
+{
+    args a = {x, weight, bias, running_mean, running_var, residual};
+    tern_batch_norm_act_opts o = tern_batch_norm_act_defaults();
+    tern_error err = {0};
+    if (!tern__op_enter(scope, "tern_batch_norm_act", 1, x)) return NULL;
+    if (tern__opts_read(&o, sizeof(o), opts, "tern_batch_norm_act", &err)) {
+        tern__scope_fail_with(scope, &err);
+        return NULL;
+    }
+    if (!fits(scope, &a, o.training)) return NULL;
+    record r = {.training = o.training, .relu = o.relu};
+    r.attr = (tern__batch_norm_attr){.eps = o.eps,
+                                     .momentum = o.momentum,
+                                     .relu = o.relu,
+                                     .count = tern__view_count(&x->view) / x->view.shape[1]};
+    return run(scope, &a, &r);
+}
