@@ -18,9 +18,9 @@
 
 #define LINE_BYTES   8192 /* a longer line is passed on in pieces of this size, each a line of its own */
 #define PREFIX_BYTES 16   /* "[2147483647] "                                                           */
-#define SAY_BYTES    1024
 #define READ_ROOM    (LINE_BYTES * (PREFIX_BYTES + 2)) /* one read of nothing but newlines             */
-#define SINK_BYTES   (2 * READ_ROOM + 16 * SAY_BYTES)  /* the launcher's own lines always find room    */
+#define SINK_BYTES   (2 * READ_ROOM)
+#define NOTE_BYTES   (1 << 16) /* fits into READ_ROOM */
 
 typedef struct sink {
     int fd; /* -1 once its reader is gone */
@@ -43,6 +43,8 @@ struct tern__relay {
     source *sources;
     sink sinks[2];
     sink *out, *err; /* the same one where stdout and stderr are the same file */
+    size_t noted;
+    char notes[NOTE_BYTES]; /* the launcher's own lines: they follow the last lines of the dead */
 };
 
 /* ---- sinks ---- */
@@ -54,7 +56,7 @@ static bool is_waiting(const sink *s)
 
 static bool has_room(const sink *s)
 {
-    return s->tail - s->head + READ_ROOM + 16 * SAY_BYTES <= SINK_BYTES;
+    return s->tail - s->head + READ_ROOM <= SINK_BYTES;
 }
 
 static void append(sink *s, const char *data, size_t bytes)
@@ -64,7 +66,6 @@ static void append(sink *s, const char *data, size_t bytes)
         s->tail -= s->head;
         s->head = 0;
     }
-    bytes = TERN__MIN(bytes, SINK_BYTES - s->tail);
     memcpy(s->data + s->tail, data, bytes);
     s->tail += bytes;
 }
@@ -179,6 +180,15 @@ nfds_t tern__relay_poll_count(const tern__relay *relay)
     return (nfds_t)relay->count + TERN__COUNT(relay->sinks);
 }
 
+static void pass_notes(tern__relay *relay)
+{
+    for (int i = 0; i < relay->count; i++)
+        if (relay->sources[i].ended && relay->sources[i].fd >= 0) return;
+    if (!has_room(relay->err)) return;
+    append(relay->err, relay->notes, relay->noted);
+    relay->noted = 0;
+}
+
 /* Where the reader of a sink is gone, a rank's pipe closes too: its next write meets the same SIGPIPE that it
  * would have met without a launcher between. */
 void tern__relay_prepare(tern__relay *relay, struct pollfd *polls)
@@ -188,6 +198,7 @@ void tern__relay_prepare(tern__relay *relay, struct pollfd *polls)
         if (s->fd >= 0 && s->to->fd < 0) tern__close(&s->fd);
         polls[i] = (struct pollfd){.fd = s->fd >= 0 && has_room(s->to) ? s->fd : -1, .events = POLLIN};
     }
+    pass_notes(relay);
     for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++) {
         const sink *s = &relay->sinks[i];
         polls[(size_t)relay->count + i] =
@@ -223,19 +234,21 @@ void tern__relay_end(tern__relay *relay, int rank)
 
 void tern__relay_say(tern__relay *relay, const char *fmt, ...)
 {
-    char text[SAY_BYTES];
+    size_t room = NOTE_BYTES - relay->noted;
     va_list args;
     va_start(args, fmt);
-    int length = vsnprintf(text, sizeof(text), fmt, args);
+    int length = vsnprintf(relay->notes + relay->noted, room, fmt, args);
     va_end(args);
-    if (length < 0) return;
-    append(relay->err, text, TERN__MIN((size_t)length, sizeof(text) - 1));
-    append(relay->err, "\n", 1);
+    if (length < 0 || (size_t)length >= room)
+        return; /* thousands of ranks in one breath: the first will do */
+    relay->noted += (size_t)length;
+    relay->notes[relay->noted++] = '\n';
 }
 
 bool tern__relay_is_idle(const tern__relay *relay)
 {
     for (int i = 0; i < relay->count; i++)
         if (relay->sources[i].fd >= 0 && relay->sources[i].to->fd >= 0) return false;
-    return !is_waiting(&relay->sinks[0]) && !is_waiting(&relay->sinks[1]);
+    return !is_waiting(&relay->sinks[0]) && !is_waiting(&relay->sinks[1]) &&
+           (!relay->noted || relay->err->fd < 0);
 }

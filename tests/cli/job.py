@@ -1,0 +1,88 @@
+"""Jobs for the tests of the command: real processes, waited for with deadlines."""
+import os
+import re
+import subprocess
+import sys
+import time
+
+TERN = os.path.join(os.environ["TERN_BUILD"], "tern")
+
+
+def python(code, *args):
+    """A rank's command line that runs `code`."""
+    return [sys.executable, "-S", "-E", "-c", "import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + code, *args]
+
+
+def tern(*args, **options):
+    """Runs the command to its end: (exit code, stdout, stderr)."""
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 30, **options}
+    done = subprocess.run([TERN, *args], text=True, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def until(condition, what, seconds=5.0):
+    """Polls until `condition()` is true and returns the seconds that it took."""
+    start = time.monotonic()
+    while not condition():
+        if time.monotonic() - start > seconds:
+            raise AssertionError(f"after {seconds} s: not {what}")
+        time.sleep(0.005)
+    return time.monotonic() - start
+
+
+def is_alive(pid):
+    """A zombie is dead: who reaps an orphan is not ours to say."""
+    try:
+        return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+class Job:
+    """A launcher in the background. Ranks say that they are ready by a file named after them, holding their pid."""
+
+    def __init__(self, folder, ranks, command, options=(), **popen):
+        self.folder, self.ranks = folder, ranks
+        popen = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+        self.launcher = subprocess.Popen([TERN, "run", "-n", str(ranks), *options, *command], text=True, cwd=folder, **popen)
+
+    READY = "with open('ready.tmp%d' % rank, 'w') as file: file.write(str(os.getpid()))\nos.rename('ready.tmp%d' % rank, 'ready%d' % rank)\n"
+
+    def pids(self):
+        """Of the ranks, once all are ready."""
+        names = [os.path.join(self.folder, f"ready{rank}") for rank in range(self.ranks)]
+        until(lambda: all(map(os.path.exists, names)), "all ranks ready")
+        return [int(read(name)) for name in names]
+
+    def end(self, seconds=10):
+        """(exit code, stdout, stderr)"""
+        out, err = self.launcher.communicate(timeout=seconds)
+        return self.launcher.returncode, out, err
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.launcher.poll() is None:
+            self.launcher.kill()
+        for stream in (self.launcher.stdout, self.launcher.stderr):
+            if stream:
+                stream.close()
+        self.launcher.wait()
+
+
+def lines_of(rank, text):
+    """What rank 1.. printed, without its prefix."""
+    return [line[len(f"[{rank}] "):] for line in text.splitlines() if line.startswith(f"[{rank}] ")]
+
+
+def named_failure(text):
+    """The launcher's line about a failing rank: (rank, what happened)."""
+    found = re.findall(r"^tern run: rank (\d+) \(pid \d+\) (.*)$", text, re.M)
+    assert len(found) == 1, text
+    return int(found[0][0]), found[0][1]

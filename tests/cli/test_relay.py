@@ -1,0 +1,168 @@
+"""tern run: what becomes of what the ranks print, under real load and on a real terminal."""
+import os
+import pty
+import re
+import select
+import subprocess
+import tempfile
+import time
+import unittest
+
+import job
+
+
+class Lines(unittest.TestCase):
+    def test_rank0_passes_as_it_is(self):
+        code, out, err = job.tern("run", "-n", "1", "printf", r"a\t50%%\n\001no end")
+        self.assertEqual((code, out, err), (0, "a\t50%\n\001no end", ""))
+
+    def test_prefix_stream_and_unfinished_last_line(self):
+        code, out, err = job.tern("run", "-n", "2", "sh", "-c", 'test $RANK = 0 || { printf "a\\n\\nb"; printf "e\\nf" >&2; }')
+        self.assertEqual((code, out, err), (0, "[1] a\n[1] \n[1] b\n", "[1] e\n[1] f\n"))
+
+    def test_lines_written_in_pieces_stay_whole(self):
+        code = """
+for i in range(1000 if rank else 0):
+    for piece in (b'<%d ' % rank, b'x' * 40, b' %d>' % i, b'\\n'): os.write(1, piece)
+"""
+        with tempfile.TemporaryFile("w+") as both:
+            self.assertEqual(job.tern("run", "-n", "4", *job.python(code), stdout=both, stderr=both)[0], 0)
+            both.seek(0)
+            text = both.read()
+        for rank in (1, 2, 3):
+            self.assertEqual(job.lines_of(rank, text), [f"<{rank} {'x' * 40} {i}>" for i in range(1000)])
+
+    def test_lines_do_not_mix_with_rank0_on_a_pipe(self):
+        code = "for i in range(3000): os.write(1, b'%d' % rank * 90 + b'\\n')"
+        out = job.tern("run", "-n", "3", *job.python(code))[1]
+        self.assertEqual({line for line in out.splitlines()}, {"0" * 90, "[1] " + "1" * 90, "[2] " + "2" * 90})
+        self.assertEqual(len(out.splitlines()), 9000)
+
+    def test_a_very_long_line_comes_in_prefixed_pieces(self):
+        code = "if rank: os.write(1, b''.join(b'%d,' % i for i in range(40000)))"
+        out = job.tern("run", "-n", "2", *job.python(code))[1]
+        pieces = job.lines_of(1, out)
+        self.assertEqual("".join(pieces), "".join(f"{i}," for i in range(40000)))
+        self.assertEqual(len(pieces), len(out.splitlines()))
+        self.assertGreater(min(map(len, pieces[:-1])), 4000)
+
+    def test_stdin_is_rank0s(self):
+        with tempfile.TemporaryFile() as file:
+            file.write(b"typed\n")
+            file.seek(0)
+            self.assertEqual(job.tern("run", "-n", "2", "cat", stdin=file), (0, "typed\n", ""))
+
+
+class Floods(unittest.TestCase):
+    def test_100_mb_on_stderr_loses_nothing(self):
+        code = """
+if rank == 0: sys.exit(0)
+block = (b'y' * 99 + b'\\n') * 10000
+for i in range(100): sys.stderr.buffer.write(block)
+sys.stderr.buffer.write(b'the last line'); sys.stderr.flush(); os._exit(4)
+"""
+        with tempfile.TemporaryFile("w+") as err:
+            self.assertEqual(job.tern("run", "-n", "2", *job.python(code), stderr=err)[0], 4)
+            err.seek(0)
+            full, tail = 0, []
+            for line in err:
+                full += line == "[1] " + "y" * 99 + "\n"
+                tail = (tail + [line])[-2:]
+        self.assertEqual(full, 1000000)
+        self.assertEqual(tail[0], "[1] the last line\n")
+        self.assertRegex(tail[1], r"^tern run: rank 1 \(pid \d+\) exited with code 4\n$")
+
+    def test_reader_that_does_not_read_holds_nobody_alive(self):
+        code = job.Job.READY + """
+if rank == 2: time.sleep(0.2); os._exit(3)
+while rank == 1: os.write(2, b'z' * 63 + b'\\n')
+time.sleep(60)
+"""
+        with tempfile.TemporaryDirectory() as folder, job.Job(folder, 3, job.python(code)) as run:
+            pids = run.pids()
+            job.until(lambda: not any(map(job.is_alive, pids)), "all ranks dead while nobody reads", 3)
+            code, _, err = run.end()
+        self.assertEqual(code, 3)
+        self.assertEqual(job.named_failure(err), (2, "exited with code 3"))
+        self.assertEqual({line for line in err.splitlines() if line.startswith("[1]")}, {"[1] " + "z" * 63})
+
+    def test_reader_that_went_away_is_sigpipe_for_the_writer(self):
+        code = "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\nwhile rank: os.write(1, b'gone\\n' * 1000)\n"
+        with tempfile.TemporaryDirectory() as folder, job.Job(folder, 2, job.python(code)) as run:
+            run.launcher.stdout.readline()
+            run.launcher.stdout.close()
+            err = run.launcher.stderr.read()
+            self.assertEqual(run.launcher.wait(5), 128 + 13)
+        self.assertEqual(job.named_failure(err), (1, "was killed by signal 13 (SIGPIPE)"))
+
+    def test_process_left_behind_does_not_hold_the_job(self):
+        start = time.monotonic()
+        out = job.tern("run", "-n", "2", "sh", "-c", "test $RANK = 0 || { sleep 3 & echo $!; }")[1]
+        self.assertLess(time.monotonic() - start, 1.5)
+        os.kill(int(job.lines_of(1, out)[0]), 9)
+
+    def test_silent_job_costs_no_processor_time(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with job.Job(folder, 2, job.python(job.Job.READY + "time.sleep(60)")) as run:
+                run.pids()
+
+                def ticks():
+                    return sum(map(int, job.read(f"/proc/{run.launcher.pid}/stat").rpartition(")")[2].split()[11:13]))
+                before = ticks()
+                time.sleep(0.5)
+                self.assertLessEqual(ticks() - before, 1)
+
+
+class Terminal(unittest.TestCase):
+    def read_all(self, fd, seconds=10):
+        text, end = b"", time.monotonic() + seconds
+        while time.monotonic() < end and select.select([fd], [], [], end - time.monotonic())[0]:
+            try:
+                piece = os.read(fd, 65536)
+            except OSError:  # EIO: the last one who had the terminal is gone
+                return text.decode().replace("\r\n", "\n")
+            text += piece
+        self.fail(f"no end after {seconds} s: {text}")
+
+    def start(self, ranks, code):
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.execv(job.TERN, [job.TERN, "run", "-n", str(ranks), *job.python(code)])
+        return pid, fd
+
+    def finish(self, pid, fd):
+        text = self.read_all(fd)
+        os.close(fd)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text
+
+    def test_rank0_has_the_terminal(self):
+        code = "print(rank, *(os.isatty(fd) for fd in (0, 1, 2)), os.tcgetpgrp(0) == os.getpgrp() if rank == 0 else '')"
+        code, text = self.finish(*self.start(2, code))
+        self.assertEqual(code, 0)
+        self.assertEqual(sorted(text.splitlines()), ["0 True True True True", "[1] 1 False False False "])
+
+    def test_ctrl_c_reaches_every_rank_once(self):
+        code = """
+count = 0
+def count_one(*_):
+    global count
+    count += 1
+signal.signal(signal.SIGINT, count_one)
+print('ready', flush=True)
+while not count: time.sleep(0.01)
+time.sleep(0.3)
+print('counted', count, flush=True)
+"""
+        pid, fd = self.start(2, code)
+        text = ""
+        while text.count("ready") < 2:
+            self.assertTrue(select.select([fd], [], [], 5)[0], text)
+            text += os.read(fd, 4096).decode()
+        os.write(fd, b"\x03")
+        code, text = self.finish(pid, fd)
+        self.assertEqual(code, 0, text)
+        self.assertEqual(sorted(re.findall(r"(?:\[1\] )?counted \d+", text)), ["[1] counted 1", "counted 1"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,186 @@
+"""tern run: what a rank is started with, and what the command refuses."""
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import unittest
+
+import job
+
+DUMP = "import json\nprint(json.dumps(dict(os.environ, PPID=os.getppid())), flush=True)\n"
+
+
+def environments(ranks, *options, **popen):
+    """Of every rank, and the launcher's pid."""
+    with subprocess.Popen([job.TERN, "run", "-n", str(ranks), *options, *job.python(DUMP)], text=True,
+                          stdout=subprocess.PIPE, **popen) as launcher:
+        out = launcher.communicate(timeout=10)[0]
+        assert launcher.returncode == 0
+    lines = [line for line in out.splitlines() if not line.startswith("[")]
+    lines += [line for rank in range(1, ranks) for line in job.lines_of(rank, out)]
+    return [json.loads(line) for line in lines], launcher.pid
+
+
+def usable_cores():
+    out = job.tern("info")[1]
+    return int(next(line for line in out.splitlines() if line.startswith("cores")).split()[1])
+
+
+class Environment(unittest.TestCase):
+    def test_every_variable_of_torchrun(self):
+        found, launcher = environments(3, env={**os.environ, "MINE": "a b", "RANK": "77", "TERN_LISTEN_FD": "5"})
+        self.assertEqual(len(found), 3)
+        for rank, env in enumerate(found):
+            want = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": 3,
+                    "LOCAL_WORLD_SIZE": 3, "ROLE_WORLD_SIZE": 3, "GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default",
+                    "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
+                    "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "False", "MINE": "a b"}
+            self.assertEqual({name: env.get(name) for name in want}, {name: str(value) for name, value in want.items()})
+            self.assertEqual(env["MASTER_PORT"], found[0]["MASTER_PORT"])
+            self.assertEqual(env["PPID"], launcher, "ranks are the launcher's direct children")
+            self.assertEqual("TERN_LISTEN_FD" in env, rank == 0)
+        self.assertTrue(0 < int(found[0]["MASTER_PORT"]) < 65536)
+
+    def test_secret_is_fresh_and_shared(self):
+        first, again = environments(2)[0], environments(2)[0]
+        self.assertRegex(first[0]["TERN_SECRET"], "^[0-9a-f]{64}$")
+        self.assertEqual(first[0]["TERN_SECRET"], first[1]["TERN_SECRET"])
+        self.assertNotEqual(first[0]["TERN_SECRET"], again[0]["TERN_SECRET"])
+
+    def test_threads_share_the_cores(self):
+        bare = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        cores = usable_cores()
+        for ranks in (1, 2):
+            for env in environments(ranks, env=bare)[0]:
+                self.assertEqual(env["OMP_NUM_THREADS"], str(max(1, cores // ranks)))
+        self.assertEqual(environments(1, env={**bare, "OMP_NUM_THREADS": "7"})[0][0]["OMP_NUM_THREADS"], "7")
+
+    def test_signals_are_as_the_launcher_found_them(self):
+        def mask_of(command):
+            out = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=10).stdout
+            return [line.split()[-2:] for line in out.splitlines() if "SigBlk" in line or "SigIgn" in line]
+        status = ["cat", "/proc/self/status"]
+        alone, ranks = mask_of(status), mask_of([job.TERN, "run", "-n", "2", *status])
+        self.assertEqual(ranks[:2], alone)
+        self.assertEqual(ranks[2:], alone)
+
+
+class Options(unittest.TestCase):
+    def test_both_spellings_and_auto(self):
+        for option in ("-n2", "--nproc-per-node=2", "--nproc_per_node=2"):
+            code, out, err = job.tern("run", option, "--no-python", "--no_python", "sh", "-c", "echo $WORLD_SIZE")
+            self.assertEqual((code, sorted(out.splitlines()), err), (0, ["2", "[1] 2"], ""))
+        self.assertEqual(job.tern("run", "sh", "-c", "echo $WORLD_SIZE")[1], "1\n")
+        for count in ("auto", "cpu"):
+            out = job.tern("run", "-n", count, "sh", "-c", "echo $WORLD_SIZE")[1]
+            self.assertIn(str(usable_cores()), out.splitlines())
+
+    def test_arguments_after_the_program_are_its_own(self):
+        out = job.tern("run", "-n", "1", "echo", "-n", "2", "--help", "--", "x")[1]
+        self.assertEqual(out, "2 --help -- x")
+
+    def test_mistakes_say_what_was_expected(self):
+        cases = [(["-n", "0", "true"], 'expected a whole number from 1 to 4096, got "0"'),
+                 (["-n", "-1", "true"], 'got "-1"'), (["-n", "2x", "true"], 'got "2x"'), (["-n", "", "true"], 'got ""'),
+                 (["-n", "99999999999999999999", "true"], 'got "99999999999999999999"'),
+                 (["--master-port", "65536", "true"], 'from 0 to 65535, got "65536"'),
+                 (["--grace", "soon", "true"], 'expected seconds above 0, got "soon"'),
+                 (["--grace", "nan", "true"], 'got "nan"'),
+                 (["-n"], "-n: expected a value"), (["--master-addr"], "--master-addr: expected a value"),
+                 (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
+        for args, text in cases:
+            with self.subTest(args=args):
+                code, out, err = job.tern("run", *args)
+                self.assertEqual((code, out), (2, ""))
+                self.assertIn(text, err)
+                self.assertTrue(err.startswith("tern run: "))
+
+    def test_help(self):
+        code, out, err = job.tern("run", "--help")
+        self.assertEqual((code, err), (0, ""))
+        for option in ("--nproc-per-node", "--master-addr", "--master-port", "--grace", "--no-python"):
+            self.assertIn(option, out)
+
+
+class Program(unittest.TestCase):
+    def test_missing_program_is_named_once(self):
+        self.assertEqual(job.tern("run", "-n", "3", "no-such-program", "x"),
+                         (127, "", 'tern run: cannot run "no-such-program": No such file or directory\n'))
+
+    def test_not_executable(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            for path in (file.name, "/tmp"):
+                self.assertEqual(job.tern("run", "-n", "2", path),
+                                 (126, "", f'tern run: cannot run "{path}": Permission denied\n'))
+
+    def test_closed_standard_descriptors(self):
+        show = "import stat\nsys.exit(sum(stat.S_ISSOCK(os.fstat(fd).st_mode) for fd in (0, 1, 2) if rank))"
+        for closed in ("<&-", ">&-", "<&- >&- 2>&-"):
+            command = ["sh", "-c", f'exec "$@" {closed}', "sh", job.TERN, "run", "-n", "2", *job.python(show)]
+            self.assertEqual(subprocess.run(command, timeout=10).returncode, 0, closed)
+
+
+class MeetingPoint(unittest.TestCase):
+    CODE = """
+import socket
+sockets = sum(os.readlink(f'/proc/self/fd/{fd}').startswith('socket') for fd in range(3, 20)
+              if os.path.lexists(f'/proc/self/fd/{fd}'))
+if rank == 0:
+    listener = socket.socket(fileno=int(os.environ['TERN_LISTEN_FD']))
+    assert sockets == 1 and listener.getsockname() == (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))
+    listener.setblocking(True)
+    print('got', listener.accept()[0].recv(9).decode())
+else:
+    assert sockets == 0
+    socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])), 5).sendall(b'hello')
+"""
+
+    def test_rank0_inherits_a_socket_that_listens(self):
+        self.assertEqual(job.tern("run", "-n", "2", *job.python(self.CODE)), (0, "got hello\n", ""))
+
+    def test_fixed_port_free_then_taken(self):
+        with socket.create_server(("127.0.0.1", 0)) as holder:
+            port = holder.getsockname()[1]
+            code, out, err = job.tern("run", "-n", "2", "--master-port", str(port), "echo", "started", timeout=1)
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn(f"port {port} of 127.0.0.1 is taken", err)
+        self.assertEqual(job.tern("run", "--master_port", str(port), "sh", "-c", "echo $MASTER_PORT"), (0, f"{port}\n", ""))
+
+    def test_address_of_no_interface_and_no_address(self):
+        for address in ("192.0.2.1", "no.such.host.invalid"):
+            code, out, err = job.tern("run", "--master-addr", address, "echo", "started")
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn(address, err)
+
+    def test_peers_are_refused_once_rank0_is_dead(self):
+        code = """
+import socket
+if rank == 0: sys.exit(0)
+for _ in range(500):
+    try: socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])), 5).close()
+    except ConnectionRefusedError: sys.exit(0)
+    time.sleep(0.01)
+sys.exit(1)
+"""
+        self.assertEqual(job.tern("run", "-n", "2", *job.python(code))[0], 0)
+
+    def test_secret_is_on_no_command_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code = "with open('secret', 'w') as file: file.write(os.environ['TERN_SECRET'])\nsys.stdin.read()\n"
+            with job.Job(folder, 1, job.python(code), stdin=subprocess.PIPE) as run:
+                path = os.path.join(folder, "secret")
+                job.until(lambda: os.path.exists(path) and os.path.getsize(path) == 64, "the secret written")
+                secret, seen = job.read(path), 0
+                for pid in filter(str.isdigit, os.listdir("/proc")):
+                    try:
+                        line = job.read(f"/proc/{pid}/cmdline")
+                    except (FileNotFoundError, ProcessLookupError):
+                        continue
+                    seen += int(pid) == run.launcher.pid
+                    self.assertNotIn(secret, line)
+                self.assertEqual(seen, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,200 @@
+"""tern run: deaths and signals. Real kills and stops, each rule timed from its event."""
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import job
+
+READY = job.Job.READY
+IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+SLEEP = "time.sleep(60)\n"
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def start(self, ranks, code, options=(), **popen):
+        run = job.Job(self.folder, ranks, job.python(code), options, **popen)
+        self.addCleanup(run.__exit__)
+        return run
+
+    def until_dead(self, pids, seconds):
+        return job.until(lambda: not any(map(job.is_alive, pids)), f"all of {pids} dead", seconds)
+
+
+class Failures(Case):
+    def test_exit_code_of_a_rank(self):
+        for ranks, rank in ((1, 0), (2, 0), (3, 2)):
+            code, _, err = job.tern("run", "-n", str(ranks), "sh", "-c", f"test $RANK != {rank} || exit 3")
+            self.assertEqual((code, job.named_failure(err)), (3, (rank, "exited with code 3")))
+
+    def test_signal_of_a_rank(self):
+        for name in ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGTERM"):
+            number = getattr(signal, name)
+            code, _, err = job.tern("run", "-n", "2", "sh", "-c", f"test $RANK = 0 || kill -{name[3:]} $$")
+            self.assertEqual((code, job.named_failure(err)), (128 + number, (1, f"was killed by signal {number:d} ({name})")))
+
+    def test_real_time_signal(self):
+        code, _, err = job.tern("run", "sh", "-c", "kill -40 $$")
+        self.assertEqual((code, job.named_failure(err)), (168, (0, "was killed by signal 40 (SIGRT)")))
+
+    def test_early_success_of_one_is_fine(self):
+        code, out, err = job.tern("run", "-n", "2", "sh", "-c", "test $RANK = 1 || { sleep 1.3; echo done; }")
+        self.assertEqual((code, out, err), (0, "done\n", ""))
+
+    def test_only_the_first_failure_is_named(self):
+        code = READY + """
+if rank == 2: time.sleep(0.1); sys.exit(5)
+while not os.path.exists('ready2'): time.sleep(0.01)
+first = int(open('ready2').read())
+while os.path.exists('/proc/%d' % first): time.sleep(0.01)
+print('rank %d saw it' % rank, file=sys.stderr)
+sys.exit(9)
+"""
+        code, _, err = self.start(3, code).end()
+        self.assertEqual((code, job.named_failure(err)), (5, (2, "exited with code 5")))
+        self.assertIn("[1] rank 1 saw it\n", err)
+        self.assertIn("\nrank 0 saw it\n", "\n" + err)
+
+    def test_killed_rank_before_those_who_report_it(self):
+        """The launcher finds both dead at once, and the survivor has the smaller rank."""
+        run = self.start(2, READY + "sys.stdin.read() if rank == 0 else time.sleep(60)\nsys.exit(1)\n", stdin=subprocess.PIPE)
+        pids = run.pids()
+        os.kill(run.launcher.pid, signal.SIGSTOP)
+        os.kill(pids[1], signal.SIGKILL)
+        run.launcher.stdin.close()
+        self.until_dead(pids, 2)
+        os.kill(run.launcher.pid, signal.SIGCONT)
+        run.launcher.stdin = None
+        code, _, err = run.end()
+        self.assertEqual((code, job.named_failure(err)), (137, (1, "was killed by signal 9 (SIGKILL)")))
+
+    def test_survivors_have_a_second_to_report(self):
+        code = READY + """
+if rank == 1: time.sleep(60)
+while not os.path.exists('ready1'): time.sleep(0.01)
+peer = int(open('ready1').read())
+while os.path.exists('/proc/%d' % peer): time.sleep(0.01)
+time.sleep(0.5)
+print('lost rank 1', flush=True)
+time.sleep(60)
+"""
+        run = self.start(2, code)
+        pids = run.pids()
+        os.kill(pids[1], signal.SIGKILL)
+        took = self.until_dead(pids, 3)
+        self.assertTrue(0.9 < took < 2.0, took)
+        code, out, err = run.end()
+        self.assertEqual((code, out), (137, "lost rank 1\n"))
+        self.assertEqual(job.named_failure(err), (1, "was killed by signal 9 (SIGKILL)"))
+
+    def test_stopped_survivor_ends_too(self):
+        run = self.start(2, READY + SLEEP)
+        pids = run.pids()
+        os.kill(pids[0], signal.SIGSTOP)
+        os.kill(pids[1], signal.SIGKILL)
+        self.assertLess(self.until_dead(pids, 3), 2.0)
+        self.assertEqual(run.end()[0], 137)
+
+    def test_survivor_that_ignores_sigterm_is_killed_after_the_grace(self):
+        run = self.start(3, IGNORE + READY + "if rank == 2: os.kill(os.getpid(), signal.SIGSTOP)\n" + SLEEP,
+                         ["--grace", "0.4"])
+        pids = run.pids()
+        os.kill(pids[1], signal.SIGSEGV)
+        took = self.until_dead(pids, 4)
+        self.assertTrue(1.3 < took < 2.5, took)
+        code, _, err = run.end()
+        self.assertEqual(code, 139)
+        self.assertIn("rank 1 (pid %d) was killed by signal 11 (SIGSEGV)" % pids[1], err)
+        for rank in (0, 2):
+            self.assertIn("rank %d (pid %d) did not end in time: SIGKILL" % (rank, pids[rank]), err)
+
+    def test_all_die_at_once(self):
+        run = self.start(4, READY + SLEEP)
+        for pid in run.pids():
+            os.kill(pid, signal.SIGKILL)
+        start = time.monotonic()
+        code, _, err = run.end()
+        self.assertLess(time.monotonic() - start, 1.0)
+        self.assertEqual((code, job.named_failure(err)[1]), (137, "was killed by signal 9 (SIGKILL)"))
+
+
+class Signals(Case):
+    RECORD = """
+def record(number, _):
+    print('got', signal.Signals(number).name, flush=True)
+    sys.exit(0)
+for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(signal, name), record)
+"""
+
+    def test_forwarded_and_the_ranks_answer_counts(self):
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+            with self.subTest(name=name), tempfile.TemporaryDirectory() as self.folder:
+                run = self.start(2, self.RECORD + READY + SLEEP)
+                run.pids()
+                run.launcher.send_signal(getattr(signal, name))
+                code, out, err = run.end()
+                self.assertEqual((code, sorted(out.splitlines())), (0, [f"[1] got {name}", f"got {name}"]))
+                self.assertEqual(err, f"tern run: {name}: passed on to the ranks; a second one kills them\n")
+
+    def test_ranks_that_die_of_it(self):
+        run = self.start(2, READY + SLEEP)
+        pids = run.pids()
+        run.launcher.terminate()
+        self.assertLess(self.until_dead(pids, 2), 1.0)
+        code, _, err = run.end()
+        self.assertEqual((code, err.count("\n")), (128 + 15, 1))
+
+    def test_second_signal_kills_at_once(self):
+        run = self.start(2, IGNORE + READY + SLEEP)
+        pids = run.pids()
+        run.launcher.terminate()
+        self.assertIn("passed on", run.launcher.stderr.readline())
+        self.assertTrue(all(map(job.is_alive, pids)))
+        run.launcher.terminate()
+        self.assertLess(self.until_dead(pids, 2), 0.5)
+        self.assertEqual(run.end()[0], 137)
+
+    def test_grace_after_a_signal(self):
+        run = self.start(2, IGNORE + READY + SLEEP, ["--grace", "0.5"])
+        pids = run.pids()
+        run.launcher.terminate()
+        took = self.until_dead(pids, 3)
+        self.assertTrue(0.45 < took < 1.5, took)
+        self.assertEqual(run.end()[0], 137)
+
+    def test_ignored_hangup_stays_ignored(self):
+        run = self.start(2, READY + "while not os.path.exists('go'): time.sleep(0.01)\nprint('done')\n",
+                         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        pids = run.pids()
+        run.launcher.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        self.assertTrue(all(map(job.is_alive, pids)))
+        open(os.path.join(self.folder, "go"), "w").close()
+        code, out, err = run.end()
+        self.assertEqual((code, sorted(out.splitlines()), err), (0, ["[1] done", "done"], ""))
+
+    def test_parent_that_ignores_children(self):
+        done = subprocess.run([job.TERN, "run", "-n", "2", "sh", "-c", "exit 3"], stderr=subprocess.PIPE, text=True, timeout=10,
+                              preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(done.returncode, 3)
+
+
+class Launcher(Case):
+    def test_no_orphan_when_it_is_killed(self):
+        stubborn = "for number in set(signal.valid_signals()) - {9, 17, 19}: signal.signal(number, signal.SIG_IGN)\n"
+        run = self.start(4, stubborn + READY + "if rank == 3: os.kill(os.getpid(), signal.SIGSTOP)\n" + SLEEP)
+        pids = run.pids()
+        self.assertTrue(all(map(job.is_alive, pids)))
+        run.launcher.kill()
+        self.assertLess(self.until_dead(pids, 2), 1.0)
+
+
+if __name__ == "__main__":
+    unittest.main()
