@@ -147,6 +147,15 @@ bool tern__control_has_left(const tern__control *control, int peer)
     return atomic_load(&control->peers[peer].left);
 }
 
+bool tern__control_is_same_process(const tern__control *control, int peer)
+{
+    struct ucred cred;
+    socklen_t size = sizeof(cred);
+    if (peer == control->rank) return true;
+    if (getsockopt(control->peers[peer].fd, SOL_SOCKET, SO_PEERCRED, &cred, &size)) return false;
+    return cred.pid == getpid();
+}
+
 void tern__control_describe(const tern__control *control, int peer, char *text, size_t size)
 {
     tern__card_describe(&control->peers[peer].card, peer, text, size);
@@ -166,7 +175,7 @@ void tern__control_abort(tern__control *control, int code, const char *text)
     pthread_mutex_unlock(&control->lock);
     if (told) return;
     tern__message message = {.kind = own ? TERN__MESSAGE_ABORT : TERN__MESSAGE_RELAY,
-                             .code = control->event.code};
+                             .code = own ? control->event.code : control->event.native};
     memcpy(message.text, control->event.text, sizeof(message.text));
     send_to_all(control, &message);
     if (control->bell >= 0) tern__bell_ring(control->bell);

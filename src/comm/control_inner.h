@@ -1,5 +1,5 @@
 /* control_inner.h - what the control plane's files share: control.c (public calls), control_card.c (who a
- * rank is), control_meet.c (connecting all), control_watch.c (the thread).
+ * rank is), control_meet.c and control_connect.c (all meet), control_watch.c (the thread).
  *
  * Who writes what: the peers' fields but `left` are written before the thread starts, later only `gone`, by
  * the thread. `event` is written once, under `lock`, before `failed` is released; whoever has seen `failed`
@@ -100,7 +100,23 @@ void tern__card_describe(const tern__card *card, int rank, char *text, size_t si
 
 /* ---- control_meet.c ---- */
 
+/* How often a waiting rank looks for a note. */
+#define TERN__NOTE_INTERVAL_S 1.0
+
+/* E_PEER with its words if a rank has left a note that the meeting fails. */
+int tern__note_check(tern__store *store, tern_error *err);
 int tern__control_meet(tern__control *control, tern__store *store, int64_t deadline, tern_error *err);
+
+/* ---- control_connect.c ---- */
+
+/* Opens the own socket and writes its name on the card. */
+int tern__control_listen(tern__control *control, tern__card *card, tern_error *err);
+int tern__control_connect(const tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err);
+/* Returns when all higher ranks have connected. */
+int tern__control_accept(tern__control *control, tern__store *store, int64_t deadline, tern_error *err);
+/* 0, or an errno: ESRCH says that the process is gone. */
+int tern__peer_watch_pid(tern__peer *peer, int pid);
+int tern__peer_fail_lost(const tern__peer *peer, tern_error *err);
 
 /* ---- control_watch.c ---- */
 

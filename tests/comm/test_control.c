@@ -1,17 +1,106 @@
+/* Ranks meet, pass descriptors, abort, leave and die. Ranks that are killed are processes that are really
+ * killed, and the time until the others know is taken from the kill. */
 #include "comm/ranks.h"
 
-#include "comm/control.h"
+#include "comm/control_inner.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+/* What ranks and parent share. */
+typedef struct report {
+    int code, native, pid;
+    atomic_llong seen_at; /* when the control thread told of the first event */
+    char text[TERN_ERROR_TEXT];
+} report;
+
+typedef struct board {
+    int victim, mode;
+    atomic_int ready, go, events;
+    report reports[RANKS_MAX];
+} board;
+
+static board *board_new(void)
+{
+    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(b, MAP_FAILED);
+    return b;
+}
+
+static void board_free(board *b)
+{
+    assert_return_code(munmap(b, sizeof(*b)), errno);
+}
+
+static bool await_count(atomic_int *count, int wanted)
+{
+    int64_t deadline = tern__deadline(10);
+    while (atomic_load(count) < wanted && tern__now_ns() < deadline)
+        tern__poll(NULL, 0, tern__deadline(0.001));
+    return atomic_load(count) >= wanted;
+}
+
+/* In a body: all ranks have come this far. */
+static bool all_are_here(board *b, int world)
+{
+    atomic_fetch_add(&b->ready, 1);
+    return await_count(&b->ready, world);
+}
+
+/* A rank's store and control plane. */
+typedef struct seat {
+    tern__store *store;
+    tern__control *control;
+} seat;
+
+static seat sit_down(const tern__bootstrap *boot, double timeout_s, tern_error *err)
+{
+    seat s = {.store = tern__store_open(boot, timeout_s, err)};
+    s.control = tern__control_open(boot, s.store, timeout_s, err);
+    return s;
+}
+
+static void get_up(seat *s)
+{
+    tern__control_close(s->control);
+    tern__store_close(s->store);
+}
+
+static void on_event(void *ctx)
+{
+    long long never = 0;
+    atomic_compare_exchange_strong((atomic_llong *)ctx, &never, tern__now_ns());
+}
+
+/* Waits until something is wrong, and puts what on the board. */
+static int await_failure(tern__control *control, int rank, board *b)
+{
+    tern_error err = {0};
+    report *r = &b->reports[rank];
+    int64_t deadline = tern__deadline(10);
+    while (tern__control_is_healthy(control) && tern__now_ns() < deadline)
+        tern__poll(NULL, 0, tern__deadline(0.001));
+    r->code = tern__control_check(control, "tern_barrier", &err);
+    RANK_CHECK(rank, r->code == err.code && r->code != TERN_OK);
+    RANK_CHECK(rank, !strcmp(err.func, "tern_barrier"));
+    r->native = err.native;
+    snprintf(r->text, sizeof(r->text), "%s", err.text);
+    return 0;
+}
+
+/* ---- meeting and leaving ---- */
 
 static int meet_and_leave(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
     tern_error err = {0};
-    tern__store *store = tern__store_open(boot, 10, &err);
-    tern__control *control = tern__control_open(boot, store, 10, &err);
+    seat s = sit_down(boot, 10, &err);
     RANK_CHECK_OK(rank, err);
-    RANK_CHECK(rank, tern__control_is_healthy(control));
-    tern__control_close(control);
-    tern__store_close(store);
+    RANK_CHECK(rank, tern__control_is_healthy(s.control));
+    RANK_CHECK(rank, tern__control_check(s.control, "x", &err) == TERN_OK);
+    get_up(&s);
     return 0;
 }
 
@@ -25,10 +114,522 @@ static void ranks_meet(void **state)
     }
 }
 
+/* The victim leaves and its process ends; the others see the goodbye, and nothing bad. */
+static int leave_first(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == b->victim) {
+        get_up(&s);
+        return 0;
+    }
+    int64_t deadline = tern__deadline(10);
+    while (!tern__control_has_left(s.control, b->victim) && tern__now_ns() < deadline)
+        tern__poll(NULL, 0, tern__deadline(0.001));
+    RANK_CHECK(rank, tern__control_has_left(s.control, b->victim));
+    int pid = s.control->peers[b->victim].card.pid;
+    while (pid != getpid() && !kill(pid, 0) && tern__now_ns() < deadline)
+        tern__poll(NULL, 0, tern__deadline(0.001));
+    tern__poll(NULL, 0, tern__deadline(0.05));
+    RANK_CHECK(rank, tern__control_is_healthy(s.control));
+    int fd = -1;
+    RANK_CHECK(rank, tern__control_recv_fd(s.control, b->victim, 1, 10, &fd, &err) == TERN_E_PEER);
+    RANK_CHECK(rank, strstr(err.text, "has left"));
+    err = (tern_error){0};
+    RANK_CHECK(rank, tern__control_send_fd(s.control, b->victim, 1, 0, &err) == TERN_E_PEER);
+    RANK_CHECK(rank, strstr(err.text, "has left"));
+    get_up(&s);
+    return 0;
+}
+
+static void a_goodbye_is_no_failure(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    for (b->victim = 0; b->victim < 3; b->victim++) {
+        assert_ranks_ok(ranks_run(3, leave_first, b));
+        assert_ranks_ok(ranks_run_threads(3, leave_first, b));
+    }
+    board_free(b);
+}
+
+/* ---- descriptors ---- */
+
+static int make_memfd(int from, int to, int tag)
+{
+    char text[64];
+    int fd = memfd_create("test", MFD_CLOEXEC),
+        used = snprintf(text, sizeof(text), "%d>%d #%d", from, to, tag);
+    return fd >= 0 && write(fd, text, (size_t)used) == used ? fd : -1;
+}
+
+static bool is_memfd(int fd, int from, int to, int tag)
+{
+    char expected[64], text[64] = {0};
+    snprintf(expected, sizeof(expected), "%d>%d #%d", from, to, tag);
+    return pread(fd, text, sizeof(text) - 1, 0) > 0 && !strcmp(text, expected);
+}
+
+static int send_two(seat *s, int rank, int to, tern_error *err)
+{
+    for (int tag = 1; tag <= 2; tag++) {
+        int fd = make_memfd(rank, to, tag);
+        RANK_CHECK(rank, fd >= 0);
+        tern__control_send_fd(s->control, to, (uint64_t)tag, fd, err);
+        close(fd);
+    }
+    return 0;
+}
+
+/* In the other order than they were sent. */
+static int receive_two(seat *s, int rank, int from, tern_error *err)
+{
+    for (int tag = 2; tag >= 1; tag--) {
+        int fd = -1;
+        tern__control_recv_fd(s->control, from, (uint64_t)tag, 10, &fd, err);
+        RANK_CHECK_OK(rank, *err);
+        RANK_CHECK(rank, is_memfd(fd, from, rank, tag));
+        RANK_CHECK(rank, fcntl(fd, F_GETFD) & FD_CLOEXEC);
+        close(fd);
+    }
+    return 0;
+}
+
+static int pass_to_all(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int to = 0; to < boot->world; to++)
+        if (to != rank && send_two(&s, rank, to, &err)) return 1;
+    RANK_CHECK_OK(rank, err);
+    for (int from = 0; from < boot->world; from++)
+        if (from != rank && receive_two(&s, rank, from, &err)) return 1;
+    get_up(&s);
+    return 0;
+}
+
+static void descriptors_arrive_under_their_tags(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 8; world *= 2) {
+        assert_ranks_ok(ranks_run(world, pass_to_all, NULL));
+        assert_ranks_ok(ranks_run_threads(world, pass_to_all, NULL));
+    }
+}
+
+static int misuse_descriptors(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    int fd = -1;
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    const int bad[] = {-1, rank, boot->world};
+    for (size_t i = 0; i < TERN__COUNT(bad); i++) {
+        RANK_CHECK(rank, tern__control_send_fd(s.control, bad[i], 1, 0, NULL) == TERN_E_INVALID);
+        RANK_CHECK(rank, tern__control_recv_fd(s.control, bad[i], 1, 0, &fd, NULL) == TERN_E_INVALID);
+    }
+    RANK_CHECK(rank, tern__control_send_fd(s.control, 1 - rank, 1, -1, NULL) == TERN_E_SYSTEM);
+    int64_t start = tern__now_ns();
+    RANK_CHECK(rank, tern__control_recv_fd(s.control, 1 - rank, 7, 0.1, &fd, &err) == TERN_E_TIMEOUT);
+    RANK_CHECK(rank, tern__now_ns() - start >= 100000000);
+    RANK_CHECK(rank, strstr(err.text, rank ? "rank 0 (" : "rank 1 ("));
+    RANK_CHECK(rank, all_are_here(arg, boot->world));
+    get_up(&s);
+    return 0;
+}
+
+static void descriptors_from_nobody_time_out(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, misuse_descriptors, b));
+    board_free(b);
+}
+
+static int receive_without_room(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 0) {
+        RANK_CHECK(rank, await_count(&b->ready, 1));
+        RANK_CHECK(rank, !send_two(&s, rank, 1, &err));
+    } else {
+        int fd = -1, top = dup(0);
+        close(top);
+        const struct rlimit limit = {(rlim_t)top, (rlim_t)top};
+        RANK_CHECK(rank, !setrlimit(RLIMIT_NOFILE, &limit));
+        atomic_fetch_add(&b->ready, 1);
+        RANK_CHECK(rank, tern__control_recv_fd(s.control, 0, 1, 10, &fd, &err) == TERN_E_SYSTEM);
+        RANK_CHECK(rank, strstr(err.text, "ulimit -n"));
+        RANK_CHECK(rank, tern__control_is_healthy(s.control));
+    }
+    get_up(&s);
+    return 0;
+}
+
+static void a_descriptor_too_many_is_an_error_of_its_receiver(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, receive_without_room, b));
+    board_free(b);
+}
+
+/* ---- death ---- */
+
+enum { DIE_KILLED, DIE_KILLED_WITH_A_CHILD, DIE_BY_EXIT };
+
+/* A rank that waits for its end, or for somebody else's. */
+static int wait_for_death(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    tern__control_wake_set(s.control, on_event, &b->reports[rank].seen_at);
+    if (rank == b->victim && b->mode == DIE_KILLED_WITH_A_CHILD) {
+        pid_t child = fork(); /* its copies of the sockets stay open */
+        if (child == 0) {
+            prctl(PR_SET_PDEATHSIG, 0);
+            tern__poll(NULL, 0, tern__deadline(3));
+            _exit(0);
+        }
+    }
+    atomic_fetch_add(&b->ready, 1);
+    if (rank == b->victim && b->mode == DIE_BY_EXIT) {
+        await_count(&b->go, 1);
+        _exit(0);
+    }
+    int status = await_failure(s.control, rank, b);
+    get_up(&s);
+    return status;
+}
+
+static double lose_one(int world, int victim, int mode)
+{
+    board *b = board_new();
+    char expected[128];
+    double slowest = 0;
+    b->victim = victim;
+    b->mode = mode;
+    ranks r = ranks_start(world, wait_for_death, b);
+    assert_true(await_count(&b->ready, world));
+    snprintf(expected, sizeof(expected), "pid %d) was lost: killed or exited without tern_group_close",
+             (int)r.pids[victim]);
+    int64_t start = tern__now_ns();
+    if (mode == DIE_BY_EXIT)
+        atomic_store(&b->go, 1);
+    else
+        assert_return_code(kill(r.pids[victim], SIGKILL), errno);
+    ranks_wait(&r);
+    for (int rank = 0; rank < world; rank++) {
+        const report *seen = &b->reports[rank];
+        if (rank == victim) continue;
+        assert_int_equal(r.status[rank], 0);
+        assert_int_equal(seen->code, TERN_E_PEER);
+        char who[32];
+        snprintf(who, sizeof(who), "rank %d (", victim);
+        assert_ptr_equal(strstr(seen->text, who), seen->text);
+        assert_non_null(strstr(seen->text, expected));
+        assert_true(seen->seen_at > start);
+        slowest = TERN__MAX(slowest, (double)(seen->seen_at - start) * 1e-9);
+    }
+    assert_int_equal(r.status[victim], mode == DIE_BY_EXIT ? 0 : 128 + SIGKILL);
+    assert_true(slowest < 1.0);
+    board_free(b);
+    return slowest;
+}
+
+static void a_killed_rank_is_known_and_named_within_a_second(void **state)
+{
+    (void)state;
+    static const int worlds[] = {2, 3, 4, 8};
+    double slowest = 0;
+    for (size_t i = 0; i < TERN__COUNT(worlds); i++)
+        for (int victim = 0; victim < worlds[i]; victim += TERN__MAX(1, worlds[i] - 1)) {
+            double seconds = lose_one(worlds[i], victim, DIE_KILLED);
+            slowest = TERN__MAX(slowest, seconds);
+        }
+    print_message("slowest of all: %.1f ms after the kill\n", slowest * 1e3);
+}
+
+static void a_child_that_holds_the_sockets_does_not_hide_the_death(void **state)
+{
+    (void)state;
+    print_message("%.1f ms after the kill\n", lose_one(3, 1, DIE_KILLED_WITH_A_CHILD) * 1e3);
+}
+
+static void an_exit_without_goodbye_is_a_loss(void **state)
+{
+    (void)state;
+    lose_one(3, 2, DIE_BY_EXIT);
+}
+
+/* A receiver that waits for a long time is told at once. */
+static int wait_for_descriptor(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    int fd = -1;
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->ready, 1);
+    int status = tern__control_recv_fd(s.control, 1 - rank, 1, 20, &fd, &err);
+    b->reports[rank].seen_at = tern__now_ns();
+    RANK_CHECK(rank, status == TERN_E_PEER && strstr(err.text, "rank 1 ("));
+    get_up(&s);
+    return 0;
+}
+
+static void a_death_ends_the_wait_for_a_descriptor(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r = ranks_start(2, wait_for_descriptor, b);
+    assert_true(await_count(&b->ready, 2));
+    int64_t start = tern__now_ns();
+    kill(r.pids[1], SIGKILL);
+    ranks_wait(&r);
+    assert_int_equal(r.status[0], 0);
+    assert_true(b->reports[0].seen_at - start < 1000000000);
+    board_free(b);
+}
+
+/* ---- aborts ---- */
+
+/* Everybody aborts as soon as it hears of it, as a group does; all must name the first. */
+static int abort_in_chain(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    b->reports[rank].pid = getpid();
+    RANK_CHECK(rank, all_are_here(b, boot->world));
+    if (rank == b->victim) tern__control_abort(s.control, TERN_E_SHAPE, "linear \"fc1\": 3 is not 4");
+    if (await_failure(s.control, rank, b)) return 1;
+    tern__control_abort(s.control, TERN_E_PEER, b->reports[rank].text);
+    RANK_CHECK(rank, !tern__control_is_healthy(s.control));
+    get_up(&s);
+    return 0;
+}
+
+static void check_chain(const board *b, const ranks *r)
+{
+    char expected[256];
+    assert_ranks_ok(*r);
+    for (int rank = 0; rank < r->world; rank++) {
+        const report *seen = &b->reports[rank];
+        if (rank == b->victim) {
+            assert_int_equal(seen->code, TERN_E_SHAPE);
+            assert_string_equal(seen->text, "linear \"fc1\": 3 is not 4");
+            continue;
+        }
+        assert_int_equal(seen->code, TERN_E_PEER);
+        assert_int_equal(seen->native, TERN_E_SHAPE);
+        snprintf(expected, sizeof(expected), "pid %d) failed: linear \"fc1\": 3 is not 4",
+                 b->reports[b->victim].pid);
+        const char *tail = strstr(seen->text, expected);
+        assert_non_null(tail);
+        assert_string_equal(tail, expected);
+        assert_null(strstr(seen->text + 1, "rank ")); /* named once */
+    }
+}
+
+static void an_abort_reaches_all_and_names_its_rank_once(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 8; world *= 2) {
+        board *b = board_new();
+        b->victim = world - 1;
+        ranks r = ranks_run(world, abort_in_chain, b);
+        check_chain(b, &r);
+        atomic_store(&b->ready, 0);
+        r = ranks_run_threads(world, abort_in_chain, b);
+        check_chain(b, &r);
+        board_free(b);
+    }
+}
+
+/* Rank 0 has lost rank 1 and says so before rank 2 could notice: rank 2's text is about rank 1. */
+static int relay(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0}, lost = {.code = TERN_E_PEER, .text = "rank 1 (h, pid 7) was lost: x"};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, all_are_here(arg, boot->world));
+    if (rank == 0) {
+        tern__control_fail(s.control, &lost);
+        tern__control_abort(s.control, TERN_E_PEER, "barrier: rank 1 (h, pid 7) was lost: x");
+    }
+    if (await_failure(s.control, rank, arg)) return 1;
+    get_up(&s);
+    return 0;
+}
+
+static void a_relayed_failure_keeps_its_words(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(3, relay, b));
+    for (int rank = 0; rank < 3; rank++)
+        assert_string_equal(b->reports[rank].text, "rank 1 (h, pid 7) was lost: x");
+    board_free(b);
+}
+
+static int abort_and_exit(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, all_are_here(b, boot->world));
+    if (rank == 1) {
+        tern__control_abort(s.control, TERN_E_IO, "disk full");
+        _exit(0);
+    }
+    int status = await_failure(s.control, rank, b);
+    get_up(&s);
+    return status;
+}
+
+static void an_abort_wins_over_the_death_that_follows(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 25; i++) {
+        board *b = board_new();
+        assert_ranks_ok(ranks_run(3, abort_and_exit, b));
+        assert_non_null(strstr(b->reports[0].text, "failed: disk full"));
+        assert_non_null(strstr(b->reports[2].text, "failed: disk full"));
+        board_free(b);
+    }
+}
+
+/* A text as long as an error can be arrives shortened, never broken. */
+static int abort_at_length(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    char text[2 * TERN_ERROR_TEXT];
+    memset(text, 'x', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, all_are_here(arg, boot->world));
+    if (rank == 0) tern__control_abort(s.control, TERN_E_IO, text);
+    if (await_failure(s.control, rank, arg)) return 1;
+    get_up(&s);
+    return 0;
+}
+
+static void a_long_abort_is_shortened(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, abort_at_length, b));
+    assert_int_equal(strlen(b->reports[1].text), TERN_ERROR_TEXT - 1);
+    assert_non_null(strstr(b->reports[1].text, "failed: xxxx"));
+    board_free(b);
+}
+
+static int abort_beside_a_stopped_rank(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->ready, 1);
+    if (rank == 0) {
+        RANK_CHECK(rank, await_count(&b->go, 1));
+        int64_t start = tern__now_ns();
+        tern__control_abort(s.control, TERN_E_TIMEOUT, "waited too long");
+        RANK_CHECK(rank, tern__now_ns() - start < 500000000);
+        atomic_fetch_add(&b->go, 1);
+    } else if (await_failure(s.control, rank, b)) {
+        return 1;
+    }
+    get_up(&s);
+    return 0;
+}
+
+static void an_abort_does_not_wait_for_a_stopped_rank(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r = ranks_start(2, abort_beside_a_stopped_rank, b);
+    assert_true(await_count(&b->ready, 2));
+    assert_return_code(kill(r.pids[1], SIGSTOP), errno);
+    int status;
+    assert_int_equal(waitpid(r.pids[1], &status, WUNTRACED), r.pids[1]);
+    atomic_store(&b->go, 1);
+    assert_true(await_count(&b->go, 2));
+    assert_return_code(kill(r.pids[1], SIGCONT), errno);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    assert_non_null(strstr(b->reports[1].text, "failed: waited too long"));
+    board_free(b);
+}
+
+/* ---- forked children ---- */
+
+static int close_in_child(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1) {
+        pid_t child = fork();
+        if (child == 0) {
+            tern__control_abort(s.control, TERN_E_IO, "a child's opinion");
+            get_up(&s);
+            _exit(0);
+        }
+        int status;
+        RANK_CHECK(rank, waitpid(child, &status, 0) == child && status == 0);
+        atomic_fetch_add(&b->go, 1);
+    }
+    RANK_CHECK(rank, await_count(&b->go, 1));
+    tern__poll(NULL, 0, tern__deadline(0.05));
+    RANK_CHECK(rank, tern__control_is_healthy(s.control));
+    RANK_CHECK(rank, !tern__control_has_left(s.control, 1 - rank));
+    atomic_fetch_add(&b->ready, 1);
+    RANK_CHECK(rank, await_count(&b->ready, 2));
+    get_up(&s);
+    return 0;
+}
+
+static void a_forked_child_does_not_speak_for_its_rank(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, close_in_child, b));
+    board_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_meet),
+        cmocka_unit_test(a_goodbye_is_no_failure),
+        cmocka_unit_test(descriptors_arrive_under_their_tags),
+        cmocka_unit_test(descriptors_from_nobody_time_out),
+        cmocka_unit_test(a_descriptor_too_many_is_an_error_of_its_receiver),
+        cmocka_unit_test(a_killed_rank_is_known_and_named_within_a_second),
+        cmocka_unit_test(a_child_that_holds_the_sockets_does_not_hide_the_death),
+        cmocka_unit_test(an_exit_without_goodbye_is_a_loss),
+        cmocka_unit_test(a_death_ends_the_wait_for_a_descriptor),
+        cmocka_unit_test(an_abort_reaches_all_and_names_its_rank_once),
+        cmocka_unit_test(a_relayed_failure_keeps_its_words),
+        cmocka_unit_test(an_abort_wins_over_the_death_that_follows),
+        cmocka_unit_test(a_long_abort_is_shortened),
+        cmocka_unit_test(an_abort_does_not_wait_for_a_stopped_rank),
+        cmocka_unit_test(a_forked_child_does_not_speak_for_its_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
