@@ -120,6 +120,12 @@ TERN_API tern_module *tern_batch_norm3d_new(int64_t channels, const tern_batch_n
 TERN_API tern_tensor *tern_batch_norm_act_forward(tern_module *batch_norm, tern_scope *scope, tern_tensor *x,
                                                   tern_tensor *residual, bool relu);
 
+/* torch.nn.MaxPool2d, AvgPool2d((kernel_h, kernel_w)): (N, C, H, W) -> (N, C, H', W') */
+TERN_API tern_module *tern_max_pool2d_new(int64_t kernel_h, int64_t kernel_w, const tern_pool2d_opts *opts,
+                                          tern_error *err);
+TERN_API tern_module *tern_avg_pool2d_new(int64_t kernel_h, int64_t kernel_w, const tern_pool2d_opts *opts,
+                                          tern_error *err);
+
 /* torch.nn.AdaptiveAvgPool2d(1) and torch.nn.Flatten: (N, C, H, W) -> (N, C) */
 TERN_API tern_module *tern_global_avg_pool_new(tern_error *err);
 

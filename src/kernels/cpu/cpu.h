@@ -21,6 +21,10 @@ int tern__cpu_batch_norm_sums(const tern__call *call);
 int tern__cpu_batch_norm_data_grad(const tern__call *call);
 int tern__cpu_global_avg_pool(const tern__call *call);
 int tern__cpu_global_avg_pool_grad(const tern__call *call);
+int tern__cpu_max_pool2d(const tern__call *call);
+int tern__cpu_max_pool2d_grad(const tern__call *call);
+int tern__cpu_avg_pool2d(const tern__call *call);
+int tern__cpu_avg_pool2d_grad(const tern__call *call);
 int tern__cpu_sgd(const tern__call *call);
 
 #endif

@@ -17,5 +17,9 @@ const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
     [TERN__BATCH_NORM_DATA_GRAD] = tern__cpu_batch_norm_data_grad,
     [TERN__GLOBAL_AVG_POOL] = tern__cpu_global_avg_pool,
     [TERN__GLOBAL_AVG_POOL_GRAD] = tern__cpu_global_avg_pool_grad,
+    [TERN__MAX_POOL2D] = tern__cpu_max_pool2d,
+    [TERN__MAX_POOL2D_GRAD] = tern__cpu_max_pool2d_grad,
+    [TERN__AVG_POOL2D] = tern__cpu_avg_pool2d,
+    [TERN__AVG_POOL2D_GRAD] = tern__cpu_avg_pool2d_grad,
     [TERN__SGD] = tern__cpu_sgd,
 };

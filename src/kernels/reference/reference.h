@@ -31,6 +31,10 @@ int tern__reference_batch_norm_sums(const tern__call *call);
 int tern__reference_batch_norm_data_grad(const tern__call *call);
 int tern__reference_global_avg_pool(const tern__call *call);
 int tern__reference_global_avg_pool_grad(const tern__call *call);
+int tern__reference_max_pool2d(const tern__call *call);
+int tern__reference_max_pool2d_grad(const tern__call *call);
+int tern__reference_avg_pool2d(const tern__call *call);
+int tern__reference_avg_pool2d_grad(const tern__call *call);
 int tern__reference_sgd(const tern__call *call);
 
 #endif

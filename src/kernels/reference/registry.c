@@ -20,5 +20,9 @@ const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__BATCH_NORM_DATA_GRAD] = tern__reference_batch_norm_data_grad,
     [TERN__GLOBAL_AVG_POOL] = tern__reference_global_avg_pool,
     [TERN__GLOBAL_AVG_POOL_GRAD] = tern__reference_global_avg_pool_grad,
+    [TERN__MAX_POOL2D] = tern__reference_max_pool2d,
+    [TERN__MAX_POOL2D_GRAD] = tern__reference_max_pool2d_grad,
+    [TERN__AVG_POOL2D] = tern__reference_avg_pool2d,
+    [TERN__AVG_POOL2D_GRAD] = tern__reference_avg_pool2d_grad,
     [TERN__SGD] = tern__reference_sgd,
 };

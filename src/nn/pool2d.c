@@ -1,0 +1,45 @@
+#include "base/opts.h"
+#include "nn/nn.h"
+
+typedef struct pool2d {
+    tern_module base;
+    int64_t kernel_h, kernel_w;
+    tern_pool2d_opts opts;
+} pool2d;
+
+static tern_tensor *max_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    pool2d *self = (pool2d *)module;
+    return tern_max_pool2d(scope, x, self->kernel_h, self->kernel_w, &self->opts);
+}
+
+static tern_tensor *avg_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    pool2d *self = (pool2d *)module;
+    return tern_avg_pool2d(scope, x, self->kernel_h, self->kernel_w, &self->opts);
+}
+
+static tern_module *new_pool2d(const char *kind, tern_forward_fn forward, int64_t kernel_h, int64_t kernel_w,
+                               const tern_pool2d_opts *opts, tern_error *err)
+{
+    tern_pool2d_opts o = tern_pool2d_defaults();
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, kind, err)) return NULL;
+    pool2d *self = tern__module_new(sizeof(*self), kind, forward, err);
+    if (!self) return NULL;
+    self->kernel_h = kernel_h;
+    self->kernel_w = kernel_w;
+    self->opts = o;
+    return &self->base;
+}
+
+tern_module *tern_max_pool2d_new(int64_t kernel_h, int64_t kernel_w, const tern_pool2d_opts *opts,
+                                 tern_error *err)
+{
+    return new_pool2d("max_pool2d", max_forward, kernel_h, kernel_w, opts, err);
+}
+
+tern_module *tern_avg_pool2d_new(int64_t kernel_h, int64_t kernel_w, const tern_pool2d_opts *opts,
+                                 tern_error *err)
+{
+    return new_pool2d("avg_pool2d", avg_forward, kernel_h, kernel_w, opts, err);
+}
