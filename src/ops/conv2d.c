@@ -72,18 +72,26 @@ static bool dtypes_fit(const tern_tensor *x, const tern_tensor *w, const tern_te
            (!b || b->view.dtype == dtype);
 }
 
+#define GROUPS_TEXT 40
+
+static const char *groups_text(int64_t groups, char text[GROUPS_TEXT])
+{
+    snprintf(text, GROUPS_TEXT, groups == 1 ? "" : ", in %lld groups", (long long)groups);
+    return text;
+}
+
 static int check(tern_scope *scope, const tern_tensor *x, const tern_tensor *w, const tern_tensor *b,
                  const tern__conv_attr *attr)
 {
     const tern__view *xv = &x->view, *wv = &w->view;
-    char xs[TERN__SHAPE_TEXT], ws[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT],
-        groups[48] = "";
-    if (attr->groups > 1) snprintf(groups, sizeof(groups), ", in %lld groups", (long long)attr->groups);
+    char xs[TERN__SHAPE_TEXT], ws[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT];
+    char groups[GROUPS_TEXT];
     if (xv->ndim != 4 || wv->ndim != 4 || xv->shape[1] != wv->shape[1] * attr->groups ||
         wv->shape[0] % attr->groups)
         return tern__scope_fail(scope, "tern_conv2d", TERN_E_SHAPE,
                                 "conv2d%s: weight is %s but input is %s%s", tern__layer_text(w, layer),
-                                tern__shape_text(wv, ws), tern__shape_text(xv, xs), groups);
+                                tern__shape_text(wv, ws), tern__shape_text(xv, xs),
+                                groups_text(attr->groups, groups));
     if (b && (b->view.ndim != 1 || b->view.shape[0] != wv->shape[0]))
         return tern__scope_fail(scope, "tern_conv2d", TERN_E_SHAPE, "conv2d%s: weight is %s but bias is %s",
                                 tern__layer_text(w, layer), tern__shape_text(wv, ws),

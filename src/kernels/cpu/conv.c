@@ -211,8 +211,10 @@ static bool takes(const conv *c)
 {
     for (int i = 0; i < OPERANDS; i++) {
         const tern__view *view = c->op[i].view;
-        if (view && (view->dtype != TERN_F32 || tern__view_count(view) == 0 ||
-                     (view->layout == TERN__PLAIN && !tern__view_is_contiguous(view))))
+        if (!view) continue;
+        bool blocked = view->layout == TERN__BLOCKED16 && (i == X || i == Y);
+        if (view->dtype != TERN_F32 || tern__view_count(view) == 0 ||
+            !(blocked || tern__view_is_contiguous(view)))
             return false;
     }
     return true;
