@@ -10,8 +10,10 @@
 #include <tern/autograd.h>
 #include <tern/ops.h>
 #include <tern/nn.h>
+#include <tern/models.h>
 #include <tern/optim.h>
 #include <tern/parallel.h>
 #include <tern/data.h>
+#include <tern/report.h>
 
 #endif

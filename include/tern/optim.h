@@ -34,6 +34,21 @@ TERN_API void tern_optim_step(tern_optim *optim, tern_scope *scope);
 TERN_API double tern_optim_lr_get(const tern_optim *optim);
 TERN_API void tern_optim_lr_set(tern_optim *optim, double lr);
 
+/* ---- schedules: the learning rate by the step ---- */
+
+typedef struct tern_schedule tern_schedule;
+
+/* For step t of `steps`, both counted in optimizer steps: peak (t + 1) / warm_up while t < warm_up, then peak
+ * (1 + cos(pi (t - warm_up) / (steps - warm_up))) / 2, and 0 from step `steps` on (Loshchilov and Hutter
+ * 2017, without restarts). Sets the rate of step 0 at once; borrows the optimizer. E_RANGE unless 0 <=
+ * warm_up <= steps and steps > 0. Yours: tern_schedule_free. */
+TERN_API tern_schedule *tern_warm_up_cosine_new(tern_optim *optim, double peak, int64_t warm_up,
+                                                int64_t steps, tern_error *err);
+TERN_API void tern_schedule_free(tern_schedule *schedule);
+
+/* After every tern_optim_step: sets the next step's rate. */
+TERN_API void tern_schedule_step(tern_schedule *schedule);
+
 #ifdef __cplusplus
 }
 #endif

@@ -15,3 +15,11 @@ void tern__init_default(tern_tensor *weight, tern_tensor *bias, tern_rng *rng)
     bound = 1 / sqrt((double)fan_in);
     tern_rng_uniform(rng, bias->view.data, (size_t)tern_tensor_count(bias), -bound, bound);
 }
+
+void tern__init_kaiming_normal_fan_out(tern_tensor *weight, tern_rng *rng)
+{
+    int64_t count = tern_tensor_count(weight);
+    int64_t fan_out = count / tern_tensor_shape(weight)[1];
+    double std = sqrt(2.0) / sqrt((double)fan_out);
+    tern_rng_normal(rng, weight->view.data, (size_t)count, 0, std);
+}

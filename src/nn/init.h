@@ -10,4 +10,7 @@
  * sqrt fan_in). f32. */
 void tern__init_default(tern_tensor *weight, tern_tensor *bias, tern_rng *rng);
 
+/* kaiming_normal_(mode = fan_out, nonlinearity = relu). f32. */
+void tern__init_kaiming_normal_fan_out(tern_tensor *weight, tern_rng *rng);
+
 #endif

@@ -1,0 +1,274 @@
+/* 02_fashion.c - the demo: a small ResNet on Fashion-MNIST, 4 epochs on the ranks of `tern run -n 2`.
+ *
+ *     tern run -n 2 build/examples/02_fashion [epochs]
+ *
+ * Shows a banner, a progress bar, and one line an epoch; ends with the speed of 1 rank x 1 thread, 1 rank x 2
+ * threads and all ranks x 1 thread, predictions.png, the weights' hash on all ranks, and the test accuracy.
+ */
+#include "fashion.h"
+
+#include <time.h>
+
+#define BATCH   64
+#define PEAK_LR 0.2
+#define WARM_UP 0.05 /* of all steps */
+
+/* ---- the net ---- */
+
+static tern_module *new_net(uint64_t seed, tern_error *err)
+{
+    tern_resnet_opts opts = tern_resnet_defaults();
+    opts.in_channels = 1;
+    opts.classes = FASHION_CLASSES;
+    opts.stages = 3;
+    for (int i = 0; i < 3; i++) {
+        opts.blocks[i] = 1;
+        opts.channels[i] = 16 << i;
+    }
+    opts.small_stem = true;
+    opts.kaiming = false;
+    tern_rng *rng = tern_rng_new(seed, err);
+    tern_module *net = tern_resnet_new(&opts, rng, err);
+    tern_rng_free(rng);
+    return net;
+}
+
+static tern_optim *new_optim(tern_module *net, tern_error *err)
+{
+    tern_sgd_opts opts = tern_sgd_defaults();
+    opts.lr = PEAK_LR;
+    opts.momentum = 0.9;
+    opts.nesterov = true;
+    opts.weight_decay = 5e-4;
+    return tern_sgd_new(net, &opts, err);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- what a run is made of ---- */
+
+typedef struct run {
+    tern_group *world;
+    tern_device *dev;
+    tern_dataset *train_set, *test_set;
+    tern_sampler *train_order, *test_order;
+    tern_loader *train, *test;
+    tern_module *net;
+    tern_ddp *ddp;
+    tern_optim *opt;
+    tern_schedule *schedule;
+    tern_scope *s;
+} run;
+
+static void open_run(run *r, int epochs, tern_error *err)
+{
+    r->world = tern_group_open(NULL, err);
+    r->dev = tern_device_open(NULL, err);
+    r->train_set = fashion_open("train", err);
+    r->test_set = fashion_open("t10k", err);
+    r->train_order = fashion_train_order(r->world, err);
+    r->test_order = fashion_test_order(r->world, err);
+    r->train = fashion_loader(r->train_set, r->train_order, BATCH, true, err);
+    r->test = fashion_loader(r->test_set, r->test_order, 250, false, err);
+    r->net = new_net(0, err);
+    r->ddp = tern_ddp_new(r->net, r->world, NULL, err);
+    r->opt = new_optim(r->net, err);
+    int64_t steps = epochs * tern_loader_length(r->train);
+    r->schedule =
+        tern_warm_up_cosine_new(r->opt, PEAK_LR, (int64_t)(WARM_UP * (double)steps + 0.5), steps, err);
+    r->s = tern_scope_new(r->dev, r->world, err);
+}
+
+static void close_run(run *r)
+{
+    tern_scope_free(r->s);
+    tern_schedule_free(r->schedule);
+    tern_optim_free(r->opt);
+    tern_ddp_free(r->ddp);
+    tern_module_free(r->net);
+    tern_loader_free(r->test);
+    tern_loader_free(r->train);
+    tern_sampler_free(r->test_order);
+    tern_sampler_free(r->train_order);
+    tern_dataset_free(r->test_set);
+    tern_dataset_free(r->train_set);
+    tern_device_close(r->dev);
+    tern_group_close(r->world);
+}
+
+static void print_banner(const run *r, int epochs)
+{
+    int ranks = tern_group_size(r->world);
+    printf("tern %s\n", tern_version());
+    printf("  model     ResNet, stages of 16, 32 and 64 channels, %lld parameters\n",
+           (long long)tern_module_element_count(r->net));
+    printf("  data      Fashion-MNIST, %d + %d images, %d epochs\n", FASHION_TRAIN, FASHION_TEST, epochs);
+    printf("  batch     %d x %d = %d\n", BATCH, ranks, BATCH * ranks);
+    printf("  device    %s, %d thread%s a rank\n", tern_device_name(r->dev), tern_device_threads_get(r->dev),
+           tern_device_threads_get(r->dev) == 1 ? "" : "s");
+    printf("  back end  %s, %d rank%s\n", tern_group_backend(r->world), ranks, ranks == 1 ? "" : "s");
+    if (ranks == 1) printf("1 rank (start with tern run -n 2 %s)\n", "build/examples/02_fashion");
+    fflush(stdout);
+}
+
+/* ---- training ---- */
+
+static void train_epoch(run *r, int epoch, tern_error *err)
+{
+    char title[32];
+    int64_t right = 0, seen = 0;
+    double loss = 0;
+    tern_batch b;
+    snprintf(title, sizeof(title), "epoch %d", epoch);
+    tern_progress *bar = tern_progress_new(title, tern_loader_length(r->train), r->world, err);
+    while (!err->code && tern_loader_next(r->train, r->s, &b)) {
+        tern_tensor *scores = tern_forward(r->net, r->s, b.x);
+        tern_backward(r->s, tern_cross_entropy(r->s, scores, b.y));
+        tern_optim_step(r->opt, r->s);
+        tern_schedule_step(r->schedule);
+        right += fashion_right(r->s, scores, b.y);
+        seen += b.count;
+        loss += tern_ddp_loss_mean(r->ddp);
+        tern_progress_update(bar, b.count, "loss", tern_ddp_loss_mean(r->ddp));
+        if (tern_scope_end(r->s, err)) break;
+    }
+    double rate = bar ? tern_progress_rate(bar) : 0, seconds = bar ? tern_progress_seconds(bar) : 0;
+    tern_progress_free(bar);
+    int64_t counts[2] = {right, seen};
+    tern_all_reduce(r->world, counts, 2, TERN_I64, TERN_SUM, err);
+    double test = fashion_accuracy(r->net, r->test, r->s, r->world, err);
+    if (err->code || tern_group_rank(r->world)) return;
+    printf("epoch %d  loss %.4f  train %.2f %%  test %.2f %%  %.0f images/s  %.1f s\n", epoch,
+           loss / (double)tern_loader_length(r->train), 100.0 * (double)counts[0] / (double)counts[1],
+           100 * test, rate, seconds);
+    fflush(stdout);
+}
+
+/* ---- speed: short measured runs on fresh weights ---- */
+
+#define SPEED_STEPS 60
+#define SPEED_WARM  10
+
+/* Images a second of this rank alone or, with `world`, of all; 0 after a failure. */
+static double measure(run *r, tern_group *world, int threads, tern_error *err)
+{
+    int before = tern_device_threads_get(r->dev);
+    tern_device_threads_set(r->dev, threads, err);
+    tern_loader *loader = fashion_loader(r->train_set, NULL, BATCH, true, err);
+    tern_module *net = new_net(1, err);
+    tern_ddp *ddp = world ? tern_ddp_new(net, world, NULL, err) : NULL;
+    tern_optim *opt = new_optim(net, err);
+    tern_scope *s = tern_scope_new(r->dev, world, err);
+    double started = 0;
+    tern_batch b;
+    for (int i = 0; i < SPEED_WARM + SPEED_STEPS && !err->code && tern_loader_next(loader, s, &b); i++) {
+        if (i == SPEED_WARM) started = now();
+        tern_backward(s, tern_cross_entropy(s, tern_forward(net, s, b.x), b.y));
+        tern_optim_step(opt, s);
+        tern_scope_end(s, err);
+    }
+    double seconds = now() - started;
+    tern_scope_free(s);
+    tern_optim_free(opt);
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_loader_free(loader);
+    tern_device_threads_set(r->dev, before, err);
+    int ranks = world ? tern_group_size(world) : 1;
+    return err->code ? 0 : (double)SPEED_STEPS * BATCH * ranks / seconds;
+}
+
+/* Rank 0 runs alone first while the others sleep in the barrier. */
+static void compare_speed(run *r, tern_error *err)
+{
+    double alone[2] = {0};
+    int ranks = tern_group_size(r->world);
+    if (tern_group_rank(r->world) == 0)
+        for (int threads = 1; threads <= 2; threads++) alone[threads - 1] = measure(r, NULL, threads, err);
+    tern_barrier(r->world, err);
+    double together = measure(r, r->world, 1, err);
+    if (err->code || tern_group_rank(r->world)) return;
+    printf("images/s  1 rank x 1 thread: %.0f   1 rank x 2 threads: %.0f   %d rank%s x 1 thread: %.0f\n",
+           alone[0], alone[1], ranks, ranks == 1 ? "" : "s", together);
+}
+
+/* ---- predictions.png ---- */
+
+#define SHOWN  40
+#define ACROSS 8
+#define SIDE   28
+
+typedef struct shown {
+    uint8_t pixels[SHOWN][SIDE * SIDE];
+    char captions[SHOWN][48];
+    tern_picture pictures[SHOWN];
+} shown;
+
+static void fill_pictures(shown *p, const float *x, const int64_t *guess, const int64_t *truth)
+{
+    for (int i = 0; i < SHOWN; i++) {
+        for (int k = 0; k < SIDE * SIDE; k++)
+            p->pixels[i][k] = (uint8_t)((x[i * SIDE * SIDE + k] * FASHION_STD + FASHION_MEAN) * 255 + 0.5f);
+        bool right = guess[i] == truth[i];
+        snprintf(p->captions[i], sizeof(p->captions[i]), right ? "%s" : "%s (is %s)", fashion_names[guess[i]],
+                 fashion_names[truth[i]]);
+        p->pictures[i] = (tern_picture){p->pixels[i], SIDE, SIDE, p->captions[i], !right};
+    }
+}
+
+/* Rank 0 alone, on a scope without group: the other ranks take no part. */
+static void save_predictions(run *r, const char *path, tern_error *err)
+{
+    tern_scope *s = tern_scope_new(r->dev, NULL, err);
+    tern_loader *loader = fashion_loader(r->test_set, NULL, SHOWN, true, err);
+    float x[SHOWN * SIDE * SIDE];
+    int64_t guess[SHOWN], truth[SHOWN];
+    shown *pictures = calloc(1, sizeof(*pictures));
+    tern_batch b;
+    if (!err->code && pictures && tern_loader_next(loader, s, &b)) {
+        tern_eval(r->net);
+        tern_grad_set(s, false);
+        tern_tensor *best = tern_argmax(s, tern_forward(r->net, s, b.x));
+        if (best && !tern_tensor_read(b.x, x, sizeof(x), err) &&
+            !tern_tensor_read(best, guess, sizeof(guess), err) &&
+            !tern_tensor_read(b.y, truth, sizeof(truth), err)) {
+            fill_pictures(pictures, x, guess, truth);
+            tern_picture_grid_save(path, "Test images: predicted class (true class where it differs)",
+                                   pictures->pictures, SHOWN, ACROSS, err);
+        }
+        tern_train(r->net);
+        tern_scope_end(s, err);
+    }
+    free(pictures);
+    tern_loader_free(loader);
+    tern_scope_free(s);
+    if (!err->code) printf("wrote %s\n", path);
+}
+
+int main(int argc, char **argv)
+{
+    int epochs = argc > 1 ? atoi(argv[1]) : 4;
+    tern_error err = {0};
+    run r = {0};
+    bool same = false;
+    open_run(&r, epochs, &err);
+    bool first = !err.code && tern_group_rank(r.world) == 0;
+    if (first) print_banner(&r, epochs);
+    for (int epoch = 1; epoch <= epochs && !err.code; epoch++) train_epoch(&r, epoch, &err);
+    if (!err.code) compare_speed(&r, &err);
+    if (!err.code && first) {
+        tern_error figure = {0}; /* a missing plug-in does not end the run */
+        save_predictions(&r, "predictions.png", &figure);
+        tern_error_print(&figure);
+    }
+    if (!err.code) same = fashion_compare_weights(r.net, r.world, &err);
+    double test = err.code ? 0 : fashion_accuracy(r.net, r.test, r.s, r.world, &err);
+    if (!err.code && first) printf("test accuracy %.2f %%\n", 100 * test);
+    close_run(&r);
+    return tern_error_print(&err) || !same;
+}

@@ -1,0 +1,124 @@
+/* fashion.h - what the Fashion-MNIST examples share: the two sets, loaders, exact accuracy, a hash of the
+ * weights. */
+#ifndef TERN_EXAMPLES_FASHION_H
+#define TERN_EXAMPLES_FASHION_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tern.h>
+
+#define FASHION_DIR     "/usr/share/datasets/fashion-mnist/"
+#define FASHION_TRAIN   60000
+#define FASHION_TEST    10000
+#define FASHION_CLASSES 10
+#define FASHION_MEAN    0.2860f
+#define FASHION_STD     0.3530f
+
+static const char *const fashion_names[FASHION_CLASSES] = {"T-shirt", "trouser", "pullover", "dress", "coat",
+                                                           "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
+
+/* `name`: "train" or "t10k"; pixels normalised. */
+static inline tern_dataset *fashion_open(const char *name, tern_error *err)
+{
+    char images[256], labels[256];
+    tern_idx_opts opts = tern_idx_defaults();
+    opts.mean = FASHION_MEAN;
+    opts.std = FASHION_STD;
+    snprintf(images, sizeof(images), FASHION_DIR "%s-images-idx3-ubyte.gz", name);
+    snprintf(labels, sizeof(labels), FASHION_DIR "%s-labels-idx1-ubyte.gz", name);
+    return tern_idx_open(images, labels, &opts, err);
+}
+
+/* This rank's share of the training set, reshuffled every epoch. */
+static inline tern_sampler *fashion_train_order(const tern_group *world, tern_error *err)
+{
+    return world ? tern_distributed_sampler_new(FASHION_TRAIN, tern_group_size(world), tern_group_rank(world),
+                                                NULL, err)
+                 : NULL;
+}
+
+/* Its share of the test set: every image exactly once over all ranks. */
+static inline tern_sampler *fashion_test_order(const tern_group *world, tern_error *err)
+{
+    tern_distributed_opts opts = tern_distributed_defaults();
+    opts.shuffle = opts.pad = false;
+    return world ? tern_distributed_sampler_new(FASHION_TEST, tern_group_size(world), tern_group_rank(world),
+                                                &opts, err)
+                 : NULL;
+}
+
+static inline tern_loader *fashion_loader(tern_dataset *set, tern_sampler *order, int64_t batch,
+                                          bool drop_last, tern_error *err)
+{
+    tern_loader_opts opts = tern_loader_defaults();
+    opts.batch_size = batch;
+    opts.sampler = order;
+    opts.drop_last = drop_last;
+    return tern_loader_new(set, &opts, err);
+}
+
+/* How many rows of `scores` (N, C) have their largest value at `label` (N); 0 after a failure in the scope.
+ */
+static inline int64_t fashion_right(tern_scope *s, tern_tensor *scores, tern_tensor *label)
+{
+    int64_t guess[1024], truth[1024], right = 0;
+    tern_tensor *best = tern_argmax(s, scores);
+    size_t bytes = best ? (size_t)tern_tensor_count(best) * sizeof(int64_t) : 0;
+    if (!best || bytes > sizeof(guess)) return 0;
+    if (tern_tensor_read(best, guess, bytes, NULL) || tern_tensor_read(label, truth, bytes, NULL)) return 0;
+    for (size_t i = 0; i < bytes / sizeof(int64_t); i++) right += guess[i] == truth[i];
+    return right;
+}
+
+/* The share of test images whose class is right, over all ranks. */
+static inline double fashion_accuracy(tern_module *net, tern_loader *test, tern_scope *s, tern_group *world,
+                                      tern_error *err)
+{
+    int64_t counts[2] = {0}; /* right, seen */
+    tern_batch b;
+    tern_eval(net);
+    bool before = tern_grad_set(s, false);
+    while (!err->code && tern_loader_next(test, s, &b)) {
+        counts[0] += fashion_right(s, tern_forward(net, s, b.x), b.y);
+        counts[1] += b.count;
+        tern_scope_end(s, err);
+    }
+    tern_grad_set(s, before);
+    tern_train(net);
+    tern_all_reduce(world, counts, 2, TERN_I64, TERN_SUM, err);
+    return (double)counts[0] / (double)counts[1];
+}
+
+/* FNV-1a over all parameters and buffers. */
+static inline uint64_t fashion_hash(const tern_module *net, tern_error *err)
+{
+    uint64_t hash = 1469598103934665603u;
+    for (int i = 0; i < tern_state_count(net); i++) {
+        tern_tensor *tensor = tern_state_get(net, i).tensor;
+        size_t bytes = (size_t)tern_tensor_count(tensor) * tern_dtype_bytes(tern_tensor_dtype(tensor));
+        unsigned char *data = malloc(bytes);
+        if (data && tern_tensor_read(tensor, data, bytes, err) == TERN_OK)
+            for (size_t k = 0; k < bytes; k++) hash = (hash ^ data[k]) * 1099511628211u;
+        free(data);
+    }
+    return hash;
+}
+
+/* Prints "weights identical on 2 ranks: <hash>" on rank 0; false, and printed by every rank, if they are not.
+ */
+static inline bool fashion_compare_weights(const tern_module *net, tern_group *world, tern_error *err)
+{
+    int ranks = tern_group_size(world), same = 1;
+    uint64_t mine = fashion_hash(net, err), *all = calloc((size_t)ranks, sizeof(*all));
+    if (!all || tern_all_gather(world, &mine, all, 1, TERN_I64, err)) same = 0;
+    for (int r = 0; r < ranks && same; r++) same = all[r] == mine;
+    if (!same || tern_group_rank(world) == 0)
+        printf("weights %s on %d rank%s: %016llx\n", same ? "identical" : "DIFFER", ranks,
+               ranks == 1 ? "" : "s", (unsigned long long)mine);
+    free(all);
+    return same;
+}
+
+#endif

@@ -1,0 +1,42 @@
+/* models.h - complete networks, with PyTorch's parameter names and initial weights.
+ *
+ * Threads: as modules (nn.h). */
+#ifndef TERN_MODELS_H
+#define TERN_MODELS_H
+
+#include <tern/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Linear layers of sizes[0] -> sizes[1] -> .. -> sizes[count - 1] with ReLU between them, as
+ * torch.nn.Sequential(Linear, ReLU, Linear, ..): parameters "0.weight", "0.bias", "2.weight" ... (N,
+ * sizes[0]) -> (N, sizes[count - 1]). count >= 2. */
+TERN_API tern_module *tern_mlp_new(const int64_t *sizes, int count, tern_rng *rng, tern_error *err);
+
+#define TERN_RESNET_STAGES 4
+
+typedef struct tern_resnet_opts {
+    size_t size;
+    int64_t in_channels; /* default 3                                                             */
+    int64_t classes;     /* default 1000                                                          */
+    int stages;          /* default 4; 1 to TERN_RESNET_STAGES                                    */
+    int blocks[TERN_RESNET_STAGES]; /* basic blocks in each stage; default 2, 2, 2, 2 */
+    int64_t
+        channels[TERN_RESNET_STAGES]; /* of each stage; the stem has the first's; default 64, 128, 256, 512 */
+    bool small_stem; /* 3x3 stride 1 and no max pool, for images of about 32x32; default false */
+    bool kaiming;    /* convolutions as torchvision: normal, fan out; false: PyTorch's default of
+                        Conv2d; default true                                                 */
+} tern_resnet_opts;
+/* ResNet-18 (He et al. 2015, torchvision.models.resnet18). */
+TERN_API tern_resnet_opts tern_resnet_defaults(void);
+
+/* Residual net of basic blocks; every stage but the first begins with stride 2. torchvision's names: conv1,
+ * bn1, layer1.0.conv1, layer2.0.downsample.0, fc ... (N, in_channels, H, W) -> (N, classes) */
+TERN_API tern_module *tern_resnet_new(const tern_resnet_opts *opts, tern_rng *rng, tern_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

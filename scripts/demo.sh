@@ -1,0 +1,8 @@
+#!/bin/sh
+# Installs what is missing, builds, and trains a small ResNet on Fashion-MNIST on 2 ranks.
+set -eu
+cd "$(dirname "$0")/.."
+./scripts/setup.sh
+cmake -S . -B build -DBUILD_TESTING=OFF >/dev/null
+cmake --build build -j "$(nproc)" >/dev/null
+exec ./build/tern run -n 2 build/examples/02_fashion "$@"
