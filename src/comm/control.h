@@ -33,6 +33,8 @@ bool tern__control_is_healthy(const tern__control *control);
 int tern__control_check(const tern__control *control, const char *func, tern_error *err);
 /* True once `peer` has said goodbye: it will post nothing more. */
 bool tern__control_has_left(const tern__control *control, int peer);
+/* True if `peer` is another rank of this very process: the kernel says so of its socket. */
+bool tern__control_is_same_process(const tern__control *control, int peer);
 /* "rank 1 (host, pid 77)". */
 void tern__control_describe(const tern__control *control, int peer, char *text, size_t size);
 

@@ -1,0 +1,367 @@
+/* Meetings that fail, and strangers that try to join one: every rank ends soon, and says who did not come,
+ * came twice, or does not fit. */
+#include "comm/ranks.h"
+
+#include "comm/control_inner.h"
+#include "comm/store/hello.h"
+
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/un.h>
+
+typedef struct outcome {
+    int code, pid;
+    double seconds;
+    char text[TERN_ERROR_TEXT];
+} outcome;
+
+/* What ranks and parent share. Places, not ranks: two may say the same rank. */
+typedef struct board {
+    double timeout_s;
+    int mode;
+    atomic_int places, published, done;
+    outcome outcomes[RANKS_MAX];
+} board;
+
+static board *board_new(double timeout_s)
+{
+    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(b, MAP_FAILED);
+    b->timeout_s = timeout_s;
+    return b;
+}
+
+static void board_free(board *b)
+{
+    assert_return_code(munmap(b, sizeof(*b)), errno);
+}
+
+static bool await_count(atomic_int *count, int wanted)
+{
+    int64_t deadline = tern__deadline(10);
+    while (atomic_load(count) < wanted && tern__now_ns() < deadline)
+        tern__poll(NULL, 0, tern__deadline(0.001));
+    return atomic_load(count) >= wanted;
+}
+
+/* Meets, and writes down how it went. Rank 0 serves the store until all are done. */
+static int meet(const tern__bootstrap *boot, board *b, outcome *o, int all)
+{
+    tern_error err = {0};
+    int64_t start = tern__now_ns();
+    o->pid = getpid();
+    tern__store *store = tern__store_open(boot, b->timeout_s, &err);
+    tern__control *control = tern__control_open(boot, store, b->timeout_s, &err);
+    o->seconds = (double)(tern__now_ns() - start) * 1e-9;
+    o->code = err.code;
+    snprintf(o->text, sizeof(o->text), "%s", err.text);
+    RANK_CHECK(boot->rank, (control == NULL) == (err.code != TERN_OK));
+    atomic_fetch_add(&b->done, 1);
+    RANK_CHECK(boot->rank, await_count(&b->done, all));
+    tern__control_close(control);
+    tern__store_close(store);
+    return 0;
+}
+
+static bool says(const outcome *o, const char *part)
+{
+    if (strstr(o->text, part)) return true;
+    print_message("\"%s\" does not say \"%s\"\n", o->text, part);
+    return false;
+}
+
+/* ---- who is missing ---- */
+
+/* Bit r of mode: rank r does not come. */
+static int meet_with_gaps(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    if (b->mode >> rank & 1) return 0;
+    return meet(boot, b, &b->outcomes[rank], boot->world - __builtin_popcount((unsigned)b->mode));
+}
+
+static void missing_ranks_are_named_at_the_deadline(void **state)
+{
+    (void)state;
+    const struct {
+        int world, missing;
+        const char *text;
+    } rows[] = {{4, 1 << 2, "3 of 4 ranks came; missing: rank 2"},
+                {4, 1 << 1 | 1 << 3, "2 of 4 ranks came; missing: ranks 1, 3"},
+                {2, 1 << 1, "1 of 2 ranks came; missing: rank 1"}};
+    for (size_t i = 0; i < TERN__COUNT(rows); i++) {
+        board *b = board_new(0.4);
+        b->mode = rows[i].missing;
+        assert_ranks_ok(ranks_run(rows[i].world, meet_with_gaps, b));
+        for (int rank = 0; rank < rows[i].world; rank++) {
+            if (b->mode >> rank & 1) continue;
+            assert_int_equal(b->outcomes[rank].code, TERN_E_TIMEOUT);
+            assert_true(says(&b->outcomes[rank], rows[i].text));
+            assert_true(b->outcomes[rank].seconds >= 0.39 && b->outcomes[rank].seconds < 1.4);
+        }
+        board_free(b);
+    }
+}
+
+/* ---- two of one kind ---- */
+
+static int meet_somewhere(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)rank;
+    board *b = arg;
+    return meet(boot, b, &b->outcomes[atomic_fetch_add(&b->places, 1)], boot->world);
+}
+
+static void two_processes_with_one_rank_are_both_named(void **state)
+{
+    (void)state;
+    board *b = board_new(10);
+    ranks r = {.world = 3};
+    tern__bootstrap zero = ranks_boot(3);
+    static const int claimed[] = {0, 1, 1}; /* and nobody is rank 2 */
+    for (int i = 0; i < 3; i++) r.pids[i] = ranks_fork(&zero, claimed[i], meet_somewhere, b);
+    char first[32], second[32];
+    snprintf(first, sizeof(first), "pid %d)", (int)r.pids[1]);
+    snprintf(second, sizeof(second), "pid %d)", (int)r.pids[2]);
+    close(zero.listen_fd);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    int env = 0;
+    for (int i = 0; i < 3; i++) {
+        const outcome *o = &b->outcomes[i];
+        env += o->code == TERN_E_ENV;
+        assert_true(o->code == TERN_E_ENV || o->code == TERN_E_PEER);
+        assert_true(says(o, "RANK=1 is taken twice") && says(o, first) && says(o, second));
+        assert_true(o->seconds < 3); /* nobody waits 10 s for rank 2 */
+    }
+    assert_int_equal(env, 1);
+    board_free(b);
+}
+
+/* ---- ranks that do not fit ---- */
+
+enum { OTHER_HOST, OTHER_WORLD, TOO_LONG_ID };
+
+static int meet_as_a_misfit(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern__bootstrap own = *boot;
+    char id[200];
+    memset(id, 'i', sizeof(id) - 1);
+    id[sizeof(id) - 1] = '\0';
+    if (rank == 1 && b->mode == OTHER_HOST) setenv("TERN_HOST_ID", "attic", 1);
+    if (rank == 1 && b->mode == TOO_LONG_ID) setenv("TERN_HOST_ID", id, 1);
+    if (rank == 1 && b->mode == OTHER_WORLD) own.world = 4;
+    return meet(&own, b, &b->outcomes[rank], boot->world);
+}
+
+static void a_rank_on_another_host_is_unsupported(void **state)
+{
+    (void)state;
+    board *b = board_new(10);
+    b->mode = OTHER_HOST;
+    assert_ranks_ok(ranks_run(2, meet_as_a_misfit, b));
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(b->outcomes[rank].code, TERN_E_UNSUPPORTED);
+        assert_true(says(&b->outcomes[rank], "rank 0 (") && says(&b->outcomes[rank], "rank 1 ("));
+        assert_true(says(&b->outcomes[rank], "different hosts"));
+    }
+    board_free(b);
+}
+
+static void different_world_sizes_are_named(void **state)
+{
+    (void)state;
+    board *b = board_new(10);
+    b->mode = OTHER_WORLD;
+    assert_ranks_ok(ranks_run(3, meet_as_a_misfit, b));
+    for (int rank = 0; rank < 3; rank++) {
+        const outcome *o = &b->outcomes[rank];
+        assert_true(o->code == TERN_E_ENV || o->code == TERN_E_PEER); /* saw it, or was told */
+        assert_true(says(o, "WORLD_SIZE=") && says(o, "rank 1 ("));
+        assert_true(o->seconds < 3);
+    }
+    board_free(b);
+}
+
+/* It fails alone, on its own, and stays alive: the others are told why. */
+static void a_rank_that_fails_alone_is_named_by_all(void **state)
+{
+    (void)state;
+    board *b = board_new(10);
+    b->mode = TOO_LONG_ID;
+    assert_ranks_ok(ranks_run(3, meet_as_a_misfit, b));
+    assert_int_equal(b->outcomes[1].code, TERN_E_ENV);
+    for (int rank = 0; rank < 3; rank += 2) {
+        assert_int_equal(b->outcomes[rank].code, TERN_E_PEER);
+        assert_true(says(&b->outcomes[rank], "rank 1 (") && says(&b->outcomes[rank], "failed: TERN_HOST_ID"));
+        assert_true(b->outcomes[rank].seconds < 3);
+    }
+    board_free(b);
+}
+
+/* ---- death on the way ---- */
+
+/* Rank 1 publishes its card and is killed; rank 2 comes only after that. */
+static int meet_around_a_death(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    if (rank == 2) RANK_CHECK(rank, await_count(&b->published, 2));
+    if (rank != 1) return meet(boot, b, &b->outcomes[rank], 2);
+    tern_error err = {0};
+    tern__store *store = tern__store_open(boot, 10, &err);
+    tern__card card;
+    tern__card_make(&card, boot->world, &err);
+    tern__card_publish(&card, rank, store, &err);
+    tern__store_check(store, "x", &err);
+    RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->published, 1);
+    for (;;) pause();
+}
+
+static void a_death_during_the_meeting_ends_it(void **state)
+{
+    (void)state;
+    board *b = board_new(10);
+    ranks r = ranks_start(3, meet_around_a_death, b);
+    assert_true(await_count(&b->published, 1));
+    assert_return_code(kill(r.pids[1], SIGKILL), errno);
+    siginfo_t info;
+    assert_return_code(waitid(P_PID, (id_t)r.pids[1], &info, WEXITED | WNOWAIT), errno);
+    int64_t killed = tern__now_ns();
+    atomic_fetch_add(&b->published, 1);
+    ranks_wait(&r);
+    assert_true(tern__now_ns() - killed < 2000000000);
+    for (int rank = 0; rank < 3; rank += 2) {
+        assert_int_equal(r.status[rank], 0);
+        assert_int_equal(b->outcomes[rank].code, TERN_E_PEER);
+        assert_true(says(&b->outcomes[rank], "rank 1 (") && says(&b->outcomes[rank], "was lost"));
+    }
+    board_free(b);
+}
+
+/* ---- strangers at the control socket ---- */
+
+static int call(const tern__card *card)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    memcpy(addr.sun_path + 1, card->name, card->name_bytes);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + card->name_bytes);
+    return connect(fd, (struct sockaddr *)&addr, size) ? -1 : fd;
+}
+
+static bool is_shown_the_door(int fd, const void *packet, size_t bytes)
+{
+    char byte;
+    if (send(fd, packet, bytes, MSG_NOSIGNAL) < 0) return errno == EPIPE;
+    bool closed = tern__recv_all(fd, &byte, 1, tern__deadline(2)) == -ECONNRESET;
+    close(fd);
+    return closed;
+}
+
+/* Rank 1 tries doors before it comes in by the right one. */
+static int knock_and_meet(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    if (rank == 0) return meet(boot, b, &b->outcomes[0], 2);
+    tern_error err = {0};
+    tern__card card;
+    tern__store *store = tern__store_open(boot, 10, &err);
+    tern__card_make(&card, 2, &err);
+    tern__card_publish(&card, 1, store, &err); /* rank 0 opens its door when all cards are there */
+    tern__card_get(&card, 0, store, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    int silent = call(&card);
+    tern__hello good, bad[5];
+    tern__hello_make(&good, TERN__PURPOSE_CONTROL, 1, 0, 2);
+    for (int i = 0; i < 5; i++) bad[i] = good;
+    bad[0].purpose = TERN__PURPOSE_STORE;
+    bad[1].from = 0;
+    bad[2].to = 1;
+    bad[3].world = 3;
+    bad[4].magic[0] = 'X';
+    for (int i = 0; i < 5; i++) RANK_CHECK(rank, is_shown_the_door(call(&card), &bad[i], sizeof(bad[i])));
+    RANK_CHECK(rank, is_shown_the_door(call(&card), "GET /", 5));
+    char huge[4096] = "TernHi\r\n";
+    RANK_CHECK(rank, is_shown_the_door(call(&card), huge, sizeof(huge)));
+    tern__challenge challenge;
+    int fd = call(&card);
+    RANK_CHECK(rank, send(fd, &good, sizeof(good), 0) == sizeof(good));
+    RANK_CHECK(rank, tern__recv_all(fd, &challenge, sizeof(challenge), tern__deadline(2)) == 0);
+    RANK_CHECK(rank, is_shown_the_door(fd, challenge.mac, sizeof(challenge.mac)));
+    tern__store_close(store);
+    int status = meet(boot, b, &b->outcomes[1], 2);
+    close(silent);
+    return status;
+}
+
+static void strangers_at_the_control_socket_are_turned_away(void **state)
+{
+    (void)state;
+    board *b = board_new(10);
+    assert_ranks_ok(ranks_run(2, knock_and_meet, b));
+    for (int rank = 0; rank < 2; rank++) assert_string_equal(b->outcomes[rank].text, "");
+    board_free(b);
+}
+
+/* The same machine, the same secret, another user. */
+static int meet_as_another_user(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    if (rank == 1 && seteuid(65534)) return 1;
+    int status = meet(boot, b, &b->outcomes[rank], 2);
+    return seteuid(0) ? 1 : status;
+}
+
+static void another_user_is_refused(void **state)
+{
+    (void)state;
+    if (geteuid() != 0) skip(); /* only root can become somebody else */
+    board *b = board_new(2);
+    assert_ranks_ok(ranks_run(2, meet_as_another_user, b));
+    for (int rank = 0; rank < 2; rank++) assert_int_not_equal(b->outcomes[rank].code, TERN_OK);
+    assert_true(says(&b->outcomes[1], "another user"));
+    board_free(b);
+}
+
+/* Rank 1 has rank 0's store, but not rank 0's secret for the control plane. */
+static int meet_with_another_secret(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    tern__bootstrap other = *boot;
+    if (rank == 0) return meet(boot, b, &b->outcomes[0], 2);
+    tern__store *store = tern__store_open(boot, 5, &err);
+    other.secret[0] ^= 1;
+    RANK_CHECK(rank, !tern__control_open(&other, store, 5, &err));
+    RANK_CHECK(rank, strstr(err.text, "does not know this job's secret"));
+    tern__store_close(store);
+    atomic_fetch_add(&b->done, 1);
+    return 0;
+}
+
+static void another_secret_is_refused(void **state)
+{
+    (void)state;
+    board *b = board_new(5);
+    assert_ranks_ok(ranks_run(2, meet_with_another_secret, b));
+    assert_int_equal(b->outcomes[0].code, TERN_E_PEER);
+    board_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(missing_ranks_are_named_at_the_deadline),
+        cmocka_unit_test(two_processes_with_one_rank_are_both_named),
+        cmocka_unit_test(a_rank_on_another_host_is_unsupported),
+        cmocka_unit_test(different_world_sizes_are_named),
+        cmocka_unit_test(a_rank_that_fails_alone_is_named_by_all),
+        cmocka_unit_test(a_death_during_the_meeting_ends_it),
+        cmocka_unit_test(strangers_at_the_control_socket_are_turned_away),
+        cmocka_unit_test(another_user_is_refused),
+        cmocka_unit_test(another_secret_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
