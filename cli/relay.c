@@ -9,6 +9,7 @@
 #include "comm/sys.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +24,7 @@
 #define NOTE_BYTES   (1 << 16) /* fits into READ_ROOM */
 
 typedef struct sink {
-    int fd; /* -1 once its reader is gone */
+    int fd; /* our own, to where the launcher's points; -1 once its reader is gone */
     size_t head, tail;
     char data[SINK_BYTES];
 } sink;
@@ -79,7 +80,22 @@ static void write_some(sink *s)
     if (wrote >= 0)
         s->head += (size_t)wrote;
     else if (errno != EINTR && errno != EAGAIN)
-        s->fd = -1;
+        tern__close(&s->fd);
+}
+
+/* Poll's word is old by the time of the write: a terminal held with Ctrl-S takes a part of it and rank 0 may
+ * fill the pipe in between. A blocked launcher would watch over nobody, and rank 0's own descriptor must stay
+ * blocking, so a pipe or terminal is opened once more. A file never blocks (opened once more it would be
+ * written from its start). */
+static int open_sink(int fd)
+{
+    char path[32];
+    struct stat at;
+    int own = -1;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    if (fstat(fd, &at) == 0 && (S_ISFIFO(at.st_mode) || S_ISCHR(at.st_mode)))
+        own = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    return own >= 0 ? own : fcntl(fd, F_DUPFD_CLOEXEC, 0); /* a terminal of another user's: as it is */
 }
 
 /* ---- sources ---- */
@@ -150,8 +166,14 @@ tern__relay *tern__relay_new(int ranks, tern_error *err)
         return NULL;
     }
     for (int i = 0; i < relay->count; i++) relay->sources[i].fd = -1;
-    relay->sinks[0].fd = STDOUT_FILENO;
-    relay->sinks[1].fd = STDERR_FILENO;
+    relay->sinks[0].fd = open_sink(STDOUT_FILENO);
+    relay->sinks[1].fd = open_sink(STDERR_FILENO);
+    if (relay->sinks[0].fd < 0 || relay->sinks[1].fd < 0) {
+        tern__error_errno(err, __func__, TERN_E_SYSTEM,
+                          "cannot open standard output and standard error once more");
+        tern__relay_free(relay);
+        return NULL;
+    }
     relay->out = &relay->sinks[0];
     relay->err = is_same_file(STDOUT_FILENO, STDERR_FILENO) ? relay->out : &relay->sinks[1];
     return relay;
@@ -161,6 +183,7 @@ void tern__relay_free(tern__relay *relay)
 {
     if (!relay) return;
     for (int i = 0; i < relay->count; i++) tern__close(&relay->sources[i].fd);
+    for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++) tern__close(&relay->sinks[i].fd);
     tern__free(relay->sources);
     tern__free(relay);
 }

@@ -88,7 +88,7 @@ static int parse_grace(const char *text, tern__job *job, tern_error *err)
                            text);
 }
 
-static int parse_option(int option, char **argv, tern__job *job, tern_error *err)
+static int parse_option(int option, const char *word, tern__job *job, tern_error *err)
 {
     switch (option) {
     case 'n': return parse_ranks(optarg, job, err);
@@ -96,21 +96,22 @@ static int parse_option(int option, char **argv, tern__job *job, tern_error *err
     case OPT_PORT: return parse_int("--master-port", optarg, 0, 65535, &job->port, err);
     case OPT_GRACE: return parse_grace(optarg, job, err);
     case OPT_NO_PYTHON: return TERN_OK;
-    case ':':
-        return tern__error_set(err, __func__, TERN_E_INVALID, "%s: expected a value after it",
-                               argv[optind - 1]);
-    default: return tern__error_set(err, __func__, TERN_E_INVALID, "unknown option \"%s\"", argv[optind - 1]);
+    case ':': return tern__error_set(err, __func__, TERN_E_INVALID, "%s: expected a value after it", word);
+    default: return tern__error_set(err, __func__, TERN_E_INVALID, "unknown option \"%s\"", word);
     }
 }
 
 static int parse_options(int argc, char **argv, tern__job *job, bool *wants_help, tern_error *err)
 {
     int option, status = TERN_OK;
+    const char *word =
+        argv[optind]; /* getopt_long leaves the word behind, or not if letters are left in it */
     opterr = 0;
     while (!status && (option = getopt_long(argc, argv, "+:n:h", options, NULL)) != -1) {
         *wants_help = option == 'h';
         if (*wants_help) return TERN_OK;
-        status = parse_option(option, argv, job, err);
+        status = parse_option(option, word, job, err);
+        word = argv[optind];
     }
     if (status) return status;
     job->argv = argv + optind;

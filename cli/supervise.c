@@ -92,6 +92,19 @@ static void name_survivors(supervisor *s, const char *what)
             tern__relay_say(s->relay, "tern run: rank %d (pid %d) %s", i, (int)s->ranks[i].pid, what);
 }
 
+/* They count as dead of it: the job has not succeeded, and what is said of them is still written. */
+static void leave_survivors(supervisor *s)
+{
+    name_survivors(s, "does not die of SIGKILL and is left behind");
+    for (int i = 0; i < s->job->ranks; i++) {
+        if (s->ranks[i].gone) continue;
+        s->ranks[i].gone = true;
+        tern__relay_end(s->relay, i);
+    }
+    s->alive = 0;
+    if (!s->code) s->code = 128 + SIGKILL;
+}
+
 static void end_phase(supervisor *s)
 {
     switch (s->phase) {
@@ -100,10 +113,7 @@ static void end_phase(supervisor *s)
         name_survivors(s, "did not end in time: SIGKILL");
         kill_ranks(s);
         break;
-    case KILLING:
-        name_survivors(s, "does not die of SIGKILL and is left behind");
-        enter(s, GIVEN_UP, 0);
-        break;
+    case KILLING: leave_survivors(s); break;
     case RUNNING:
     case GIVEN_UP: break;
     }
@@ -159,7 +169,13 @@ static void reap(supervisor *s)
 
 /* ---- signals ---- */
 
-/* What the terminal sends (SI_KERNEL) has reached the ranks already: they are in the same process group. */
+/* What is typed at the terminal (SI_KERNEL) has reached the ranks already: they are in the same process
+ * group. A hangup, which the kernel sends too, reaches only the session's leader. */
+static bool has_reached_ranks(const struct signalfd_siginfo *info)
+{
+    return info->ssi_code == SI_KERNEL && info->ssi_signo != SIGHUP;
+}
+
 static void take_ending_signal(supervisor *s, const struct signalfd_siginfo *info)
 {
     int number = (int)info->ssi_signo;
@@ -170,7 +186,7 @@ static void take_ending_signal(supervisor *s, const struct signalfd_siginfo *inf
     } else {
         tern__relay_say(s->relay, "tern run: SIG%s: passed on to the ranks; a second one kills them",
                         signal_name(number));
-        stop_ranks(s, number, info->ssi_code != SI_KERNEL, GRACE_AFTER_SIGNAL);
+        stop_ranks(s, number, !has_reached_ranks(info), GRACE_AFTER_SIGNAL);
     }
 }
 
