@@ -104,8 +104,7 @@ static int parse_option(int option, const char *word, tern__job *job, tern_error
 static int parse_options(int argc, char **argv, tern__job *job, bool *wants_help, tern_error *err)
 {
     int option, status = TERN_OK;
-    const char *word =
-        argv[optind]; /* getopt_long leaves the word behind, or not if letters are left in it */
+    const char *word = argv[optind]; /* kept: getopt_long stays on a word that has letters left */
     opterr = 0;
     while (!status && (option = getopt_long(argc, argv, "+:n:h", options, NULL)) != -1) {
         *wants_help = option == 'h';
