@@ -81,10 +81,9 @@ static _Noreturn void run_child(const tern__job *job, int index, const sigset_t 
 
 /* ---- the launcher's side ---- */
 
-/* The rank's end blocks as any pipe does; only the launcher's end must not. */
 static int open_pipe(int ends[2], tern_error *err)
 {
-    if (pipe2(ends, O_CLOEXEC) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0) return TERN_OK;
+    if (pipe2(ends, O_CLOEXEC) == 0) return TERN_OK;
     return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot make a pipe for a rank's output");
 }
 

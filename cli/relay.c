@@ -130,12 +130,13 @@ static void finish(source *s)
     tern__close(&s->fd);
 }
 
+/* Called where something is to be read: poll said so, or `left` does. */
 static void read_some(source *s)
 {
     size_t want = LINE_BYTES - s->used;
     if (s->ended) want = TERN__MIN(want, s->left);
     ssize_t got = want ? read(s->fd, s->line + s->used, want) : 0;
-    if (got < 0 && (errno == EINTR || (errno == EAGAIN && !s->ended))) return;
+    if (got < 0 && errno == EINTR) return;
     if (got <= 0) {
         finish(s);
         return;
@@ -143,7 +144,6 @@ static void read_some(source *s)
     s->used += (size_t)got;
     if (s->ended) s->left -= (size_t)got;
     pass_lines(s);
-    if (s->ended && !s->left) finish(s);
 }
 
 /* ---- the relay ---- */

@@ -13,7 +13,7 @@ typedef struct tern__relay tern__relay;
 tern__relay *tern__relay_new(int ranks, tern_error *err);
 void tern__relay_free(tern__relay *relay);
 
-/* Takes over the reading ends of a rank's two pipes, which must not block. */
+/* Takes over the reading ends of a rank's two pipes. */
 void tern__relay_add(tern__relay *relay, int rank, int out_fd, int err_fd);
 
 /* Its part of a poll: how many entries it needs, what they wait for now, and what to do with the answers. */

@@ -70,7 +70,7 @@ class Job:
     def __exit__(self, *_):
         if self.launcher.poll() is None:
             self.launcher.kill()
-        for stream in (self.launcher.stdout, self.launcher.stderr):
+        for stream in (self.launcher.stdin, self.launcher.stdout, self.launcher.stderr):
             if stream:
                 stream.close()
         self.launcher.wait()

@@ -95,11 +95,37 @@ time.sleep(60)
             self.assertEqual(run.launcher.wait(5), 128 + 13)
         self.assertEqual(job.named_failure(err), (1, "was killed by signal 13 (SIGPIPE)"))
 
+    def test_last_lines_come_before_the_name_of_the_dead(self):
+        """Also where nobody reads yet, so that they are still in the rank's pipe when it dies."""
+        code = job.Job.READY + """
+if rank == 0: sys.exit(0)
+os.set_blocking(2, False)
+count, stuck = 0, time.monotonic() + 0.3
+while time.monotonic() < stuck:
+    try: os.write(2, b'%060d\\n' % count)
+    except BlockingIOError: time.sleep(0.01)
+    else: count, stuck = count + 1, time.monotonic() + 0.3
+os._exit(4)
+"""
+        with tempfile.TemporaryDirectory() as folder, job.Job(folder, 2, job.python(code)) as run:
+            pids = run.pids()
+            job.until(lambda: not any(map(job.is_alive, pids)), "both dead")
+            code, _, err = run.end()
+        lines = err.splitlines()
+        self.assertEqual((code, job.named_failure(lines[-1])), (4, (1, "exited with code 4")))
+        self.assertEqual(lines[:-1], [f"[1] {i:060d}" for i in range(len(lines) - 1)])
+        self.assertGreater(len(err), 200000)
+
     def test_process_left_behind_does_not_hold_the_job(self):
-        start = time.monotonic()
-        out = job.tern("run", "-n", "2", "sh", "-c", "test $RANK = 0 || { sleep 3 & echo $!; }")[1]
-        self.assertLess(time.monotonic() - start, 1.5)
-        os.kill(int(job.lines_of(1, out)[0]), 9)
+        for left_behind in ("sleep 3 & echo $!", "yes & echo $!; sleep 0.1"):
+            start = time.monotonic()
+            out = job.tern("run", "-n", "2", "sh", "-c", "test $RANK = 0 || { %s; }" % left_behind)[1]
+            self.assertLess(time.monotonic() - start, 1.5)
+            pid = next(line for line in job.lines_of(1, out) if line != "y")
+            if left_behind.startswith("yes"):
+                job.until(lambda: not job.is_alive(int(pid)), "yes met the closed pipe")
+            else:
+                os.kill(int(pid), 9)
 
     def test_silent_job_costs_no_processor_time(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -115,10 +115,18 @@ class Program(unittest.TestCase):
                                  (126, "", f'tern run: cannot run "{path}": Permission denied\n'))
 
     def test_closed_standard_descriptors(self):
-        show = "import stat\nsys.exit(sum(stat.S_ISSOCK(os.fstat(fd).st_mode) for fd in (0, 1, 2) if rank))"
-        for closed in ("<&-", ">&-", "<&- >&- 2>&-"):
-            command = ["sh", "-c", f'exec "$@" {closed}', "sh", job.TERN, "run", "-n", "2", *job.python(show)]
-            self.assertEqual(subprocess.run(command, timeout=10).returncode, 0, closed)
+        """They stay closed for rank 0, and no socket or pipe of the launcher's takes their place."""
+        show = """
+import stat
+wrong = 0
+for fd in (0, 1, 2):
+    try: wrong += stat.S_ISSOCK(os.fstat(fd).st_mode) or rank == 0 and str(fd) in sys.argv[1]
+    except OSError: wrong += rank > 0
+os._exit(wrong)
+"""
+        for closed, shell in (("0", "<&-"), ("1", ">&-"), ("012", "<&- >&- 2>&-")):
+            command = ["sh", "-c", f'exec "$@" {shell}', "sh", job.TERN, "run", "-n", "2", *job.python(show, closed)]
+            self.assertEqual(subprocess.run(command, timeout=10, stdin=subprocess.DEVNULL).returncode, 0, closed)
 
 
 class MeetingPoint(unittest.TestCase):
