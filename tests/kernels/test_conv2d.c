@@ -1,0 +1,136 @@
+/* The fast convolution against the plain one, for every layout of input and output, stored and added. */
+#include "check.h"
+
+#include "kernels/conv.h"
+#include "kernels/kernel.h"
+
+typedef struct sizes {
+    int64_t images, in, height, width, out, kernel[2];
+    tern__conv_attr attr;
+} sizes;
+
+typedef struct operands {
+    tern__view x, w, b, y;
+} operands;
+
+static tern_device *open_device(const char *name, int threads)
+{
+    tern_error err = {0};
+    tern_device *device = tern_device_open(name, &err);
+    tern_device_threads_set(device, threads, &err);
+    assert_ok(err);
+    return device;
+}
+
+/* Small integers: every sum is exact in f32, so results must agree to the last bit. */
+static tern__view filled(int seed, tern__layout layout, int ndim, const int64_t *shape)
+{
+    tern__view view = tern__view_make(TERN_F32, layout, ndim, shape);
+    view.data = tern__alloc(tern__view_bytes(&view), __func__, NULL);
+    assert_non_null(view.data);
+    uint32_t state = (uint32_t)seed * 2654435761u + 1;
+    int64_t count = tern__view_count(&view);
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 1664525u + 1013904223u;
+        tern__view_set(&view, i, (double)(state >> 28) - 7);
+    }
+    return view;
+}
+
+static int64_t out_size(const sizes *s, int axis)
+{
+    int64_t in = axis ? s->width : s->height;
+    return (in + 2 * s->attr.padding[axis] - s->attr.dilation[axis] * (s->kernel[axis] - 1) - 1) /
+               s->attr.stride[axis] +
+           1;
+}
+
+static operands make(const sizes *s, tern__layout x_layout, tern__layout y_layout)
+{
+    int64_t x[] = {s->images, s->in, s->height, s->width};
+    int64_t w[] = {s->out, s->in / s->attr.groups, s->kernel[0], s->kernel[1]};
+    int64_t y[] = {s->images, s->out, out_size(s, 0), out_size(s, 1)};
+    return (operands){filled(1, x_layout, 4, x), filled(2, TERN__PLAIN, 4, w),
+                      filled(3, TERN__PLAIN, 1, &s->out), filled(4, y_layout, 4, y)};
+}
+
+static void release(operands *o)
+{
+    tern__free(o->x.data);
+    tern__free(o->w.data);
+    tern__free(o->b.data);
+    tern__free(o->y.data);
+}
+
+static tern__call call_of(tern__kernel kernel, operands *o, const sizes *s, bool add)
+{
+    tern__call call = {.kernel = kernel, .attr = &s->attr, .attr_bytes = sizeof(s->attr), .add = {add, add}};
+    const tern__view *ins[][3] = {{&o->x, &o->w, &o->b}, {&o->y, &o->w}, {&o->y, &o->x}};
+    const tern__view *outs[][2] = {{&o->y}, {&o->x}, {&o->w, &o->b}};
+    int k = (int)kernel - TERN__CONV2D;
+    for (int i = 0; i < 3; i++) call.in[i] = ins[k][i];
+    for (int i = 0; i < 2; i++) call.out[i] = outs[k][i];
+    return call;
+}
+
+static void expect_equal(const tern__view *fast, const tern__view *plain, const char *what)
+{
+    int64_t count = tern__view_count(plain);
+    for (int64_t i = 0; i < count; i++)
+        if (tern__view_get(fast, i) != tern__view_get(plain, i))
+            fail_msg("%s: element %lld is %g, expected %g", what, (long long)i, tern__view_get(fast, i),
+                     tern__view_get(plain, i));
+}
+
+/* Runs it twice, so that the second one meets cached primitives and adds to a changed result. */
+static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, const sizes *s,
+                    tern__layout x_layout, tern__layout y_layout, bool add)
+{
+    tern_error err = {0};
+    operands a = make(s, x_layout, y_layout), b = make(s, x_layout, y_layout);
+    tern__call ours = call_of(kernel, &a, s, add), oracle = call_of(kernel, &b, s, add);
+    ours.device = fast;
+    oracle.device = plain;
+    ours.err = oracle.err = &err;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tern__kernel_run(&ours), TERN_OK);
+        assert_int_equal(tern__kernel_run(&oracle), TERN_OK);
+        assert_ok(err);
+        for (int out = 0; out < 2; out++)
+            if (ours.out[out]) expect_equal(ours.out[out], oracle.out[out], tern__kernel_name(kernel));
+    }
+    release(&a);
+    release(&b);
+}
+
+static void layouts_and_adds(void **state)
+{
+    (void)state;
+    static const sizes all[] = {
+        {2, 16, 6, 5, 32, {3, 3}, {{1, 1}, {1, 1}, {1, 1}, 1}},
+        {3, 32, 7, 7, 16, {1, 1}, {{2, 2}, {0, 0}, {1, 1}, 1}},
+        {2, 3, 8, 6, 16, {3, 2}, {{2, 1}, {1, 0}, {1, 2}, 1}},
+        {2, 16, 5, 5, 7, {3, 3}, {{1, 1}, {2, 2}, {2, 2}, 1}},
+        {1, 5, 6, 6, 9, {2, 3}, {{1, 2}, {0, 1}, {1, 1}, 1}},
+        {2, 32, 6, 6, 32, {3, 3}, {{1, 1}, {1, 1}, {1, 1}, 32}},
+        {2, 32, 5, 6, 64, {3, 3}, {{1, 1}, {1, 1}, {1, 1}, 2}},
+        {2, 6, 5, 5, 4, {3, 1}, {{1, 1}, {1, 0}, {1, 1}, 2}},
+    };
+    tern_device *fast = open_device("cpu", 2), *plain = open_device("cpu:reference", 1);
+    for (size_t i = 0; i < TERN__COUNT(all); i++)
+        for (int k = TERN__CONV2D; k <= TERN__CONV2D_WEIGHT_GRAD; k++)
+            for (int bits = 0; bits < 8; bits++) {
+                tern__layout x = bits & 1 ? TERN__BLOCKED16 : TERN__PLAIN;
+                tern__layout y = bits & 2 ? TERN__BLOCKED16 : TERN__PLAIN;
+                if ((x && all[i].in % 16) || (y && all[i].out % 16)) continue;
+                compare(fast, plain, (tern__kernel)k, &all[i], x, y, bits & 4);
+            }
+    tern_device_close(fast);
+    tern_device_close(plain);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(layouts_and_adds)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
