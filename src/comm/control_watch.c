@@ -9,8 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { fds_per_message = 1 };
-
 bool tern__control_fail(tern__control *control, const tern_error *why)
 {
     pthread_mutex_lock(&control->lock);
@@ -96,12 +94,17 @@ static void take_message(tern__control *control, tern__peer *peer, const tern__m
     tern__close(&fd);
 }
 
-static int fd_of(struct msghdr *header)
+/* The one descriptor of a message, or -1. The padding of the control data leaves room for a second: that one,
+ * and every one of a pair, is closed. */
+static int take_fd(struct msghdr *header)
 {
-    int fd = -1;
     const struct cmsghdr *c = CMSG_FIRSTHDR(header);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(fd)))
-        memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+    if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) return -1;
+    int fd = -1, count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(fd));
+    for (int i = 0; i < count; i++) {
+        memcpy(&fd, CMSG_DATA(c) + (size_t)i * sizeof(fd), sizeof(fd));
+        if (count > 1) tern__close(&fd);
+    }
     return fd;
 }
 
@@ -111,14 +114,14 @@ static bool read_message(tern__control *control, tern__peer *peer)
     tern__message message = {0};
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int) * fds_per_message)];
+        char bytes[CMSG_SPACE(sizeof(int))];
     } room;
     struct iovec body = {.iov_base = &message, .iov_len = sizeof(message)};
     struct msghdr header = {
         .msg_iov = &body, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof(room.bytes)};
     ssize_t got = recvmsg(peer->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0) return errno == EINTR || errno == ECONNRESET;
-    int fd = fd_of(&header);
+    int fd = take_fd(&header);
     if (got == 0) {
         lose(control, peer);
         return false;
