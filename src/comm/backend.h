@@ -22,7 +22,7 @@ typedef struct tern__extent {
     uint64_t offset, count;
 } tern__extent;
 
-/* What a rank says of a work. Everything but the extents' addresses is compared between ranks. In an
+/* What a rank says of a work. All of it is compared between ranks, the extents too. In an
  * all_gather the extents describe all `world` pieces, equal in size; rank r's own stands at place r. */
 typedef struct tern__post {
     tern__kind kind;
@@ -33,6 +33,7 @@ typedef struct tern__post {
     uint32_t bucket; /* and for a ddp: bucket, backward number and microbatches folded into it      */
     uint64_t backward;
     uint32_t folded;
+    uint64_t total; /* elements of the call that this work is a piece of; 0: those in the extents     */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
 } tern__post;
@@ -71,5 +72,10 @@ typedef struct tern__comm_backend {
 
 extern const tern__comm_backend tern__comm_native;
 extern const tern__comm_backend tern__comm_self;
+
+/* ---- registry.c ---- */
+
+/* The back end for a group of `world` ranks on one host. */
+const tern__comm_backend *tern__comm_pick(int world);
 
 #endif

@@ -7,18 +7,27 @@
 #include "comm/bootstrap.h"
 #include "comm/control.h"
 
+/* What tern_group_mem_alloc gave. */
+typedef struct tern__mem {
+    struct tern__mem *next;
+    char *base;
+    size_t bytes;
+    uint32_t window;
+} tern__mem;
+
 struct tern_group {
     tern__bootstrap boot;
     tern_group_opts opts;
     tern__store *store;     /* owned; NULL in a group of one */
     tern__control *control; /* owned; NULL in a group of one */
     const tern__comm_backend *backend;
-    void *state;                   /* the back end's, owned         */
-    void *channel;                 /* the user's own collectives    */
-    struct tern__staging *staging; /* for ordinary memory; made on first use */
-    struct tern__mem *mems;        /* what tern_group_mem_alloc gave */
-    tern_error error;              /* sticky: the first failure      */
-    int pid;                       /* of the process that opened it  */
+    void *state;                   /* the back end's, owned                    */
+    void *channel;                 /* the user's own collectives               */
+    struct tern__staging *staging; /* their queue; NULL in a group of one      */
+    tern__mem *mems;
+    tern_error error; /* sticky: the first failure                */
+    int pid;          /* of the process that opened it            */
+    const int *mark;  /* 1, and 0 in a forked child               */
 
     /* Backward listeners (live ddps), in creation order; opaque here, defined in autograd. */
     void *listeners;
@@ -34,5 +43,7 @@ tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_
 int tern__group_check(tern_group *group, const char *func, tern_error *err);
 /* Makes `err` the group's sticky error and tells the peers; returns its code. */
 int tern__group_fail(tern_group *group, const tern_error *err);
+/* What a back end does for the group while a call of its own blocks: moves the queued collectives on. */
+int tern__group_progress(tern_group *group, tern_error *err);
 
 #endif

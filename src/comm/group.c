@@ -1,0 +1,244 @@
+#include "comm/group.h"
+
+#include "base/opts.h"
+#include "comm/staging.h"
+
+#include <sodium.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+tern_group_opts tern_group_defaults(void)
+{
+    return (tern_group_opts){.size = sizeof(tern_group_opts), .connect_timeout_s = 300, .timeout_s = 1800};
+}
+
+/* ---- open ---- */
+
+/* A page that the kernel empties in a forked child: cheaper to ask than getpid(). */
+static const int *make_mark(tern_error *err)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    int *mark = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mark == MAP_FAILED) {
+        tern__error_errno(err, "tern_group_open", TERN_E_MEMORY, "cannot map a page");
+        return NULL;
+    }
+    if (madvise(mark, page, MADV_WIPEONFORK)) {
+        tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot mark a page to be wiped on fork");
+        munmap(mark, page);
+        return NULL;
+    }
+    *mark = 1;
+    return mark;
+}
+
+static int check_seconds(const char *name, double value, tern_error *err)
+{
+    if (value > 0) return TERN_OK;
+    return tern__error_set(err, "tern_group_open", TERN_E_RANGE, "%s is %g, expected more than 0", name,
+                           value);
+}
+
+static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts *user, tern_error *err)
+{
+    tern_group_opts opts = tern_group_defaults();
+    if (tern__opts_read(&opts, sizeof(opts), user, "tern_group_open", err) ||
+        check_seconds("connect_timeout_s", opts.connect_timeout_s, err) ||
+        check_seconds("timeout_s", opts.timeout_s, err))
+        return NULL;
+    tern_group *group = tern__alloc(sizeof(*group), "tern_group_open", err);
+    if (!group) return NULL;
+    *group = (tern_group){.boot = *boot, .opts = opts, .pid = getpid(), .mark = make_mark(err)};
+    group->backend = tern__comm_pick(boot->world);
+    if (group->mark) return group;
+    tern__free(group);
+    return NULL;
+}
+
+static int meet(tern_group *group, tern_error *err)
+{
+    if (group->boot.world == 1) return TERN_OK;
+    group->store = tern__store_open(&group->boot, group->opts.connect_timeout_s, err);
+    if (!group->store) return err->code;
+    group->control = tern__control_open(&group->boot, group->store, group->opts.connect_timeout_s, err);
+    return group->control ? TERN_OK : err->code;
+}
+
+static int build(tern_group *group, tern_error *err)
+{
+    int status = meet(group, err);
+    if (status) return status;
+    group->state = group->backend->open(group, err);
+    if (!group->state) return err->code;
+    group->channel = group->backend->channel_open(group->state, TERN__FLIGHT_SLOTS, err);
+    if (!group->channel) return err->code;
+    if (group->boot.world == 1) return TERN_OK;
+    group->staging = tern__staging_open(group, err);
+    return group->staging ? TERN_OK : err->code;
+}
+
+tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_opts *opts, tern_error *err)
+{
+    tern_error why = {0};
+    if (tern__is_set(err)) return NULL;
+    tern_group *group = group_new(boot, opts, &why);
+    if (group && build(group, &why) == TERN_OK) return group;
+    if (group) {
+        tern__group_fail(group, &why);
+        tern_group_close(group);
+    }
+    why.func = "tern_group_open";
+    if (err) *err = why;
+    return NULL;
+}
+
+tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err)
+{
+    tern__bootstrap boot;
+    if (tern__is_set(err) || tern__bootstrap_from_env(&boot, err)) return NULL;
+    tern_group *group = tern__group_open_boot(&boot, opts, err);
+    sodium_memzero(&boot, sizeof(boot));
+    return group;
+}
+
+/* ---- close ---- */
+
+static void free_mems(tern_group *group)
+{
+    while (group->mems) tern_group_mem_free(group, group->mems->base);
+}
+
+void tern_group_close(tern_group *group)
+{
+    if (!group) return;
+    if (group->channel) group->backend->channel_close(group->channel);
+    tern__staging_close(group->staging);
+    free_mems(group);
+    if (group->state) group->backend->close(group->state);
+    tern__control_close(group->control);
+    tern__store_close(group->store);
+    munmap((void *)group->mark, (size_t)sysconf(_SC_PAGESIZE));
+    sodium_memzero(group, sizeof(*group));
+    tern__free(group);
+}
+
+/* ---- what it is ---- */
+
+int tern_group_rank(const tern_group *group)
+{
+    return group->boot.rank;
+}
+
+int tern_group_size(const tern_group *group)
+{
+    return group->boot.world;
+}
+
+int tern_group_local_rank(const tern_group *group)
+{
+    return group->boot.local_rank;
+}
+
+const char *tern_group_backend(const tern_group *group)
+{
+    return group->backend->name;
+}
+
+/* ---- failures ---- */
+
+static int check_fork(const tern_group *group, const char *func, tern_error *err)
+{
+    if (*group->mark) return TERN_OK;
+    return tern__error_set(err, func, TERN_E_FORKED,
+                           "the group belongs to process %d, this is its forked child %d", group->pid,
+                           (int)getpid());
+}
+
+int tern__group_check(tern_group *group, const char *func, tern_error *err)
+{
+    int status = check_fork(group, func, err);
+    if (status) return status;
+    if (!group->error.code && group->control && !tern__control_is_healthy(group->control)) {
+        tern_error why = {0};
+        if (group->backend->progress(group->channel, &why)) tern__group_fail(group, &why);
+    }
+    const tern_error *error = &group->error;
+    return error->code ? tern__error_set(err, func, error->code, "%s", error->text) : TERN_OK;
+}
+
+int tern__group_fail(tern_group *group, const tern_error *err)
+{
+    if (group->error.code || check_fork(group, NULL, NULL)) return err->code;
+    group->error = *err;
+    if (group->control) tern__control_abort(group->control, err->code, err->text);
+    return err->code;
+}
+
+void tern_group_abort(tern_group *group, int code, const char *text)
+{
+    tern_error why = {0};
+    if (!group) return;
+    tern__error_set(&why, __func__, code < 0 ? code : TERN_E_PEER, "%s", text ? text : "aborted");
+    tern__group_fail(group, &why);
+}
+
+int tern__group_progress(tern_group *group, tern_error *err)
+{
+    return group->staging ? tern__staging_pump(group->staging, err) : TERN_OK;
+}
+
+/* ---- memory ---- */
+
+static tern__mem *alloc_mem(tern_group *group, size_t bytes, tern_error *err)
+{
+    if (!bytes) {
+        tern__error_set(err, "tern_group_mem_alloc", TERN_E_INVALID,
+                        "0 bytes asked for, expected at least 1");
+        return NULL;
+    }
+    tern__mem *mem = tern__alloc(sizeof(*mem), "tern_group_mem_alloc", err);
+    if (!mem) return NULL;
+    if (group->backend->window_open(group->state, NULL, bytes, &mem->window, err)) {
+        tern__free(mem);
+        return NULL;
+    }
+    mem->base = group->backend->window_base(group->state, mem->window);
+    mem->bytes = bytes;
+    return mem;
+}
+
+void *tern_group_mem_alloc(tern_group *group, size_t bytes, tern_error *err)
+{
+    tern_error why = {0};
+    if (!group) {
+        tern__error_set(err, __func__, TERN_E_INVALID, "group is NULL");
+        return NULL;
+    }
+    if (tern__is_set(err)) {
+        tern__group_fail(group, err);
+        return NULL;
+    }
+    tern__mem *mem = tern__group_check(group, __func__, &why) ? NULL : alloc_mem(group, bytes, &why);
+    if (mem) {
+        mem->next = group->mems;
+        group->mems = mem;
+        return mem->base;
+    }
+    why.func = __func__;
+    tern__group_fail(group, &why);
+    if (err) *err = why;
+    return NULL;
+}
+
+void tern_group_mem_free(tern_group *group, void *ptr)
+{
+    if (!group || !ptr) return;
+    for (tern__mem **link = &group->mems; *link; link = &(*link)->next) {
+        tern__mem *mem = *link;
+        if (mem->base != ptr) continue;
+        *link = mem->next;
+        group->backend->window_close(group->state, mem->window);
+        tern__free(mem);
+        return;
+    }
+}

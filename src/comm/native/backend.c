@@ -1,0 +1,88 @@
+/* backend.c - the native back end: ranks of one host that reduce in memory which all of them see. */
+#include "comm/native/native.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+/* The control thread has news: whoever sleeps looks. */
+static void wake(void *state)
+{
+    const tern__native *native = state;
+    tern__lobby_ring(native->lobby);
+}
+
+/* Spinning is worth it if every rank can have a CPU of its own, wherever each may run. */
+static void publish_cpus(const tern__native *native)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set)) return;
+    for (int cpu = 0; cpu < TERN__MIN(CPU_SETSIZE, TERN__LOBBY_CPUS); cpu++)
+        if (CPU_ISSET(cpu, &set)) atomic_fetch_or(&native->lobby->cpus[cpu / 64], UINT64_C(1) << cpu % 64);
+}
+
+static int count_cpus(const tern__native *native)
+{
+    int count = 0;
+    for (size_t i = 0; i < TERN__COUNT(native->lobby->cpus); i++)
+        count += __builtin_popcountll(atomic_load(&native->lobby->cpus[i]));
+    return count;
+}
+
+/* The lobby counts joiners twice: when they have mapped it, and when they have said on which CPUs they run.
+ */
+static int enter_lobby(tern__native *native, tern_error *err)
+{
+    void *lobby;
+    int status = tern__shared_open(native, sizeof(tern__lobby), &lobby, err);
+    if (status) return status;
+    tern__shared_head *head = &native->lobby->head;
+    tern__goal goal = {.is_met = tern__shared_is_joined, .head = head, .seq = 2 * (uint64_t)native->world};
+    publish_cpus(native);
+    atomic_fetch_add(&head->joined, 1);
+    tern__lobby_ring(native->lobby);
+    status = tern__native_await(native, &goal, err);
+    native->fits = count_cpus(native) >= native->world;
+    return status;
+}
+
+static void native_close(void *state)
+{
+    tern__native *native = state;
+    if (native->pid == getpid()) tern__control_wake_set(native->control, NULL, NULL);
+    for (uint32_t i = 0; i < native->window_count; i++) tern__window_close(native, i);
+    tern__shared_close(native, native->lobby, sizeof(tern__lobby));
+    tern__free(native->windows);
+    tern__free(native);
+}
+
+static void *native_open(tern_group *group, tern_error *err)
+{
+    tern__native *native = tern__alloc(sizeof(*native), "tern_group_open", err);
+    if (!native) return NULL;
+    *native = (tern__native){.group = group,
+                             .control = group->control,
+                             .rank = group->boot.rank,
+                             .world = group->boot.world,
+                             .pid = getpid()};
+    if (enter_lobby(native, err)) {
+        native_close(native);
+        return NULL;
+    }
+    tern__control_wake_set(native->control, wake, native);
+    return native;
+}
+
+const tern__comm_backend tern__comm_native = {
+    .name = "native",
+    .open = native_open,
+    .close = native_close,
+    .window_open = tern__window_open,
+    .window_base = tern__window_base,
+    .window_close = tern__window_close,
+    .channel_open = tern__channel_open,
+    .channel_close = tern__channel_close,
+    .post = tern__channel_post,
+    .progress = tern__channel_progress,
+    .test = tern__channel_test,
+    .wait = tern__channel_wait,
+};

@@ -1,0 +1,361 @@
+/* channel.c - the order of works, and who reduces what.
+ *
+ * A rank posts a work by writing its descriptor into the work's slot and then moving its `posted` word to the
+ * work's number. Once all have posted it, its buffers are nobody's but the channel's: any rank that calls in
+ * takes chunks, its own slice first and then the others', reduces each over all ranks' windows and writes the
+ * result to all of them. A claim is a compare-and-swap, so a chunk is touched by one rank only; `done` counts
+ * finished chunks and changes only by read-modify-write, so whoever reads it full with acquire sees every
+ * rank's writes. Then the rank moves its `retired` word on, and the buffers are its own again.
+ *
+ * A slot is written anew only when all ranks have retired the work that had it, so nobody reads it any more.
+ * A late rank owes the others nothing but its posts. For why no order of events breaks this, take the least
+ * work m that is not retired: a rank that has not posted m is running, or blocked elsewhere in tern where it
+ * still progresses, or waiting for a free slot, that is, for work m - slots, which every blocked rank retires
+ * itself. */
+#include "comm/native/native.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    chunk_bytes = 64 << 10, /* of one rank's window: all ranks' share of a chunk stays in the cache      */
+    small_bytes = 8 << 10,  /* not worth cutting                                                         */
+};
+
+/* ---- the slowest rank ---- */
+
+/* min(words). Until the rank that was last moves on, the others need not be looked at. */
+static uint64_t least(const tern__word *words, int world, int *last, uint64_t known)
+{
+    uint64_t low = atomic_load(&words[*last].value);
+    if (low == known) return known;
+    for (int rank = 0; rank < world; rank++) {
+        uint64_t value = atomic_load(&words[rank].value);
+        if (value >= low) continue;
+        low = value;
+        *last = rank;
+    }
+    return low;
+}
+
+uint64_t tern__channel_all_posted(tern__channel *channel)
+{
+    channel->all_posted =
+        least(channel->posted, channel->native->world, &channel->posted_last, channel->all_posted);
+    return channel->all_posted;
+}
+
+uint64_t tern__channel_all_retired(tern__channel *channel)
+{
+    channel->all_retired =
+        least(channel->retired, channel->native->world, &channel->retired_last, channel->all_retired);
+    return channel->all_retired;
+}
+
+/* ---- cutting ---- */
+
+static uint64_t slice_start(const tern__task *task, int rank)
+{
+    return TERN__MIN((uint64_t)rank * task->slice, task->count);
+}
+
+static uint64_t slice_chunks(const tern__task *task, int rank)
+{
+    uint64_t length = slice_start(task, rank + 1) - slice_start(task, rank);
+    return task->chunk ? (length + task->chunk - 1) / task->chunk : 0;
+}
+
+/* Slices end on cache lines. A small work is one chunk; a huge one has larger chunks, so that their number
+ * fits its counter. */
+static void cut(tern__task *task, const tern__post *post, uint64_t count, int world)
+{
+    uint64_t size = tern_dtype_bytes(post->dtype), line = TERN__LINE / size;
+    uint64_t each = tern__align_up((count + (uint64_t)world - 1) / (uint64_t)world, line);
+    *task = (tern__task){.post = *post, .count = count};
+    if (post->kind == TERN__BARRIER || count == 0) return;
+    task->slice = count * size <= small_bytes ? tern__align_up(count, line) : each;
+    task->chunk = TERN__MAX(chunk_bytes / size, tern__align_up(count >> (TERN__TAG_BITS - 1), line));
+    for (int rank = 0; rank < world; rank++) task->chunks += slice_chunks(task, rank);
+}
+
+/* ---- one chunk ---- */
+
+static void copy_from(char *const *at, int world, int root, size_t bytes)
+{
+    for (int rank = 0; rank < world; rank++)
+        if (rank != root) memcpy(at[rank], at[root], bytes);
+}
+
+/* Elements [first, first + count) of an all_gather may belong to several ranks. */
+static void gather(const tern__task *task, char **at, int world, uint64_t first, uint64_t count)
+{
+    uint64_t size = tern_dtype_bytes(task->post.dtype), each = task->count / (uint64_t)world;
+    while (count) {
+        uint64_t owner = first / each, here = TERN__MIN(count, (owner + 1) * each - first);
+        copy_from(at, world, (int)owner, here * size);
+        for (int rank = 0; rank < world; rank++) at[rank] += here * size;
+        first += here;
+        count -= here;
+    }
+}
+
+/* `count` elements that are contiguous, from the `first` of the work, which stands at byte `offset`. */
+static void run_piece(tern__channel *channel, const tern__task *task, uint32_t window, uint64_t offset,
+                      uint64_t first, uint64_t count)
+{
+    const tern__post *post = &task->post;
+    int world = channel->native->world;
+    for (int rank = 0; rank < world; rank++)
+        channel->at[rank] = channel->native->windows[window]->bases[rank] + offset;
+    switch (post->kind) {
+    case TERN__ALL_REDUCE: tern__reduce_chunk(post->dtype, post->op, channel->at, world, count); break;
+    case TERN__BROADCAST:
+        copy_from(channel->at, world, post->root, count * tern_dtype_bytes(post->dtype));
+        break;
+    case TERN__ALL_GATHER: gather(task, channel->at, world, first, count); break;
+    case TERN__BARRIER: break;
+    }
+}
+
+/* The extents one behind the other are the work's elements 0..count: those in [low, high). */
+static void run_range(tern__channel *channel, const tern__task *task, uint64_t low, uint64_t high)
+{
+    uint64_t start = 0, size = tern_dtype_bytes(task->post.dtype);
+    for (int i = 0; i < task->post.extent_count && start < high; i++) {
+        const tern__extent *e = &task->post.extents[i];
+        uint64_t from = TERN__MAX(low, start), to = TERN__MIN(high, start + e->count);
+        if (from < to)
+            run_piece(channel, task, e->window, e->offset + (from - start) * size, from, to - from);
+        start += e->count;
+    }
+}
+
+/* ---- claiming ---- */
+
+static bool take(tern__word *claim, uint64_t seq, uint64_t limit, uint64_t *index)
+{
+    uint64_t seen = atomic_load_explicit(&claim->value, memory_order_relaxed), n;
+    do {
+        n = tern__tagged(seen, seq);
+        if (n >= limit) return false;
+    } while (!atomic_compare_exchange_weak(&claim->value, &seen, tern__tag(seq, n + 1)));
+    *index = n;
+    return true;
+}
+
+static uint64_t bump(tern__word *done, uint64_t seq)
+{
+    uint64_t seen = atomic_load_explicit(&done->value, memory_order_relaxed), n;
+    do n = tern__tagged(seen, seq) + 1;
+    while (!atomic_compare_exchange_weak(&done->value, &seen, tern__tag(seq, n)));
+    return n;
+}
+
+static void run_slice(tern__channel *channel, const tern__task *task, uint64_t seq, int owner)
+{
+    tern__word *claim = tern__slot_claim(channel, seq), *done = claim + channel->native->world;
+    uint64_t chunks = slice_chunks(task, owner), index;
+    while (take(&claim[owner], seq, chunks, &index)) {
+        uint64_t low = slice_start(task, owner) + index * task->chunk;
+        run_range(channel, task, low, TERN__MIN(low + task->chunk, slice_start(task, owner + 1)));
+        if (bump(done, seq) == task->chunks) tern__lobby_ring(channel->native->lobby);
+    }
+}
+
+/* Everybody has posted `seq`: compares what was said, then takes chunks until none is left. */
+static int run_work(tern__channel *channel, uint64_t seq, tern_error *err)
+{
+    const tern__native *native = channel->native;
+    const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
+    int status = tern__desc_compare(channel, seq, err);
+    if (status || !task->chunks) return status;
+    for (int i = 0; i < native->world; i++) run_slice(channel, task, seq, (native->rank + i) % native->world);
+    return TERN_OK;
+}
+
+static bool is_done(const tern__channel *channel, uint64_t seq)
+{
+    uint64_t chunks = channel->tasks[seq & (channel->slots - 1)].chunks;
+    tern__word *done = tern__slot_claim(channel, seq) + channel->native->world;
+    return !chunks || tern__tagged(atomic_load(&done->value), seq) == chunks;
+}
+
+static void retire(tern__channel *channel)
+{
+    uint64_t before = channel->own_retired;
+    while (channel->own_retired < channel->claimed && is_done(channel, channel->own_retired + 1))
+        channel->own_retired++;
+    if (channel->own_retired == before) return;
+    atomic_store(&channel->retired[channel->native->rank].value, channel->own_retired);
+    bool has_sleepers = atomic_load(&channel->native->lobby->sleepers) != 0;
+    if (has_sleepers && tern__channel_all_retired(channel) == channel->own_retired)
+        tern__lobby_ring(channel->native->lobby);
+}
+
+/* `inside` says to a peer that closes after a failure that its memory is still in use: stored before the
+ * check for that failure, by which either sees the other. */
+int tern__channel_progress(void *self, tern_error *err)
+{
+    tern__channel *channel = self;
+    int status = TERN_OK;
+    uint64_t all = tern__channel_all_posted(channel);
+    if (channel->claimed < all) {
+        tern__word *inside = &channel->inside[channel->native->rank];
+        atomic_store(&inside->value, channel->claimed + 1);
+        status = tern__native_check(channel->native, err);
+        while (!status && channel->claimed < all) {
+            status = run_work(channel, channel->claimed + 1, err);
+            channel->claimed += !status;
+        }
+        atomic_store_explicit(&inside->value, 0, memory_order_release);
+    } else {
+        status = tern__native_check(channel->native, err);
+    }
+    if (!status && channel->own_retired < channel->claimed) retire(channel);
+    return status;
+}
+
+/* ---- posting ---- */
+
+static bool has_room(const tern__goal *goal)
+{
+    return tern__channel_all_retired(goal->channel) + goal->channel->slots >= goal->seq;
+}
+
+static int check_post(const tern__channel *channel, const tern__post *post, uint64_t count, tern_error *err)
+{
+    const tern__native *native = channel->native;
+    size_t size = tern_dtype_bytes(post->dtype);
+    for (int i = 0; i < post->extent_count; i++) {
+        const tern__extent *e = &post->extents[i];
+        const tern__window *window = e->window < native->window_count ? native->windows[e->window] : NULL;
+        if (!window || e->offset > window->mapped || e->count > (window->mapped - e->offset) / size)
+            return tern__error_set(err, "tern_backward", TERN_E_RANGE,
+                                   "extent %d, %llu elements at byte %llu, is not inside window %u", i,
+                                   (unsigned long long)e->count, (unsigned long long)e->offset, e->window);
+    }
+    if (post->kind == TERN__ALL_GATHER && count % (uint64_t)native->world)
+        return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "all_gather: %llu elements for %d ranks",
+                               (unsigned long long)count, native->world);
+    return TERN_OK;
+}
+
+int tern__channel_post(void *self, const tern__post *post, uint64_t *seq, tern_error *err)
+{
+    tern__channel *channel = self;
+    tern__native *native = channel->native;
+    tern__desc desc;
+    tern__desc_write(&desc, post);
+    tern__goal room = {.is_met = has_room, .channel = channel, .seq = channel->own_posted + 1};
+    int status = check_post(channel, post, desc.count, err);
+    if (!status) status = tern__native_check(native, err);
+    if (!status && channel->all_retired + channel->slots < room.seq && !has_room(&room))
+        status = tern__native_await(native, &room, err);
+    if (status) return status;
+    *seq = ++channel->own_posted;
+    cut(&channel->tasks[*seq & (channel->slots - 1)], post, desc.count, native->world);
+    tern__slot_desc(channel, *seq)[native->rank] = desc;
+    atomic_store(&channel->posted[native->rank].value, *seq);
+    if (atomic_load(&native->lobby->sleepers) && tern__channel_all_posted(channel) == *seq)
+        tern__lobby_ring(native->lobby);
+    return TERN_OK;
+}
+
+/* ---- finishing ---- */
+
+int tern__channel_test(void *self, uint64_t seq, tern_error *err)
+{
+    tern__channel *channel = self;
+    int status = channel->own_retired >= seq ? TERN_OK : tern__channel_progress(channel, err);
+    if (status) return status;
+    return channel->own_retired >= seq ? TERN_OK : TERN_PENDING;
+}
+
+static bool is_retired(const tern__goal *goal)
+{
+    return goal->channel->own_retired >= goal->seq;
+}
+
+int tern__channel_wait(void *self, uint64_t seq, tern_error *err)
+{
+    tern__channel *channel = self;
+    int status = tern__channel_test(channel, seq, err);
+    if (status != TERN_PENDING) return status;
+    tern__goal goal = {.is_met = is_retired, .channel = channel, .seq = seq};
+    return tern__native_await(channel->native, &goal, err);
+}
+
+/* ---- life ---- */
+
+static void lay_out(tern__channel *channel)
+{
+    size_t world = (size_t)channel->native->world;
+    channel->posted = (tern__word *)((char *)channel->base + sizeof(tern__shared_head));
+    channel->retired = channel->posted + world;
+    channel->inside = channel->retired + world;
+    channel->slot = (char *)(channel->inside + world);
+}
+
+static void release(tern__channel *channel)
+{
+    tern__shared_close(channel->native, channel->base, channel->bytes);
+    tern__free(channel->tasks);
+    tern__free(channel->at);
+    tern__free(channel);
+}
+
+void *tern__channel_open(void *state, int slots, tern_error *err)
+{
+    tern__native *native = state;
+    size_t world = (size_t)native->world, room = 2;
+    while (room < (size_t)TERN__MAX(slots, 2)) room *= 2;
+    tern__channel *channel = tern__alloc(sizeof(*channel), "tern_group_open", err);
+    if (!channel) return NULL;
+    channel->native = native;
+    channel->slots = room;
+    channel->slot_bytes = world * sizeof(tern__desc) + (world + 1) * sizeof(tern__word);
+    channel->bytes = sizeof(tern__shared_head) + 3 * world * sizeof(tern__word) + room * channel->slot_bytes;
+    channel->tasks = tern__alloc(room * sizeof(*channel->tasks), "tern_group_open", err);
+    channel->at = tern__alloc(world * sizeof(*channel->at), "tern_group_open", err);
+    if (!channel->tasks || !channel->at || tern__shared_open(native, channel->bytes, &channel->base, err)) {
+        release(channel);
+        return NULL;
+    }
+    lay_out(channel);
+    channel->next = native->channels;
+    native->channels = channel;
+    return channel;
+}
+
+/* Ranks of one process share mappings: after a failure one may still be in a chunk. It sees the failure
+ * before the next. */
+static void await_outside(const tern__channel *channel)
+{
+    for (int rank = 0; rank < channel->native->world; rank++)
+        while (rank != channel->native->rank && atomic_load(&channel->inside[rank].value) &&
+               tern__control_is_same_process(channel->native->control, rank))
+            sched_yield();
+}
+
+static void leave(tern__channel *channel)
+{
+    tern__native *native = channel->native;
+    char text[TERN_ERROR_TEXT];
+    if (native->pid != getpid() || channel->own_posted == channel->own_retired) return;
+    snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done", native->rank,
+             (unsigned long long)(channel->own_retired + 1));
+    tern__native_abort(native, TERN_E_PEER, text);
+    await_outside(channel);
+}
+
+void tern__channel_close(void *self)
+{
+    tern__channel *channel = self;
+    tern__channel **link = &channel->native->channels;
+    while (*link != channel) link = &(*link)->next;
+    *link = channel->next;
+    leave(channel);
+    release(channel);
+}

@@ -1,0 +1,112 @@
+/* describe.c - works in words, and whether the ranks mean the same one. All ranks see the same descriptors,
+ * so each comes to the same verdict, in the same words, before a byte is touched. */
+#include "comm/native/native.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const kind_names[] = {
+    [TERN__ALL_REDUCE] = "all_reduce",
+    [TERN__BROADCAST] = "broadcast",
+    [TERN__ALL_GATHER] = "all_gather",
+    [TERN__BARRIER] = "barrier",
+};
+static const char *const func_names[] = {
+    [TERN__ALL_REDUCE] = "tern_all_reduce",
+    [TERN__BROADCAST] = "tern_broadcast",
+    [TERN__ALL_GATHER] = "tern_all_gather",
+    [TERN__BARRIER] = "tern_barrier",
+};
+static const char *const op_names[] = {
+    [TERN_SUM] = "sum", [TERN_AVG] = "avg", [TERN_MIN] = "min", [TERN_MAX] = "max"};
+
+/* FNV-1a over the words of the extents. */
+static uint64_t digest(const tern__post *post)
+{
+    const uint64_t prime = UINT64_C(0x100000001b3);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int i = 0; i < post->extent_count; i++) {
+        const tern__extent *e = &post->extents[i];
+        hash = (((hash ^ e->window) * prime ^ e->offset) * prime ^ e->count) * prime;
+    }
+    return hash;
+}
+
+void tern__desc_write(tern__desc *desc, const tern__post *post)
+{
+    uint64_t count = 0;
+    for (int i = 0; i < post->extent_count; i++) count += post->extents[i].count;
+    *desc = (tern__desc){.kind = post->kind,
+                         .dtype = post->dtype,
+                         .op = post->op,
+                         .root = (uint32_t)post->root,
+                         .owner = post->owner,
+                         .bucket = post->bucket,
+                         .folded = post->folded,
+                         .backward = post->backward,
+                         .count = count,
+                         .total = post->total ? post->total : count,
+                         .digest = digest(post)};
+}
+
+/* A ddp's works are known by bucket, the user's own by the number of the call. */
+static void place_text(const tern__desc *desc, uint64_t seq, char *text, size_t size)
+{
+    if (desc->owner == 0)
+        snprintf(text, size, "(work %llu)", (unsigned long long)(desc->backward ? desc->backward : seq));
+    else
+        snprintf(text, size, "(ddp %u, backward %llu, bucket %u, %u folded)", desc->owner,
+                 (unsigned long long)desc->backward, desc->bucket, desc->folded);
+}
+
+void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size)
+{
+    char place[80];
+    place_text(desc, seq, place, sizeof(place));
+    const char *kind = desc->kind < TERN__COUNT(kind_names) ? kind_names[desc->kind] : "?";
+    int used = snprintf(text, size, "%s", kind);
+    char *rest = text + used;
+    size_t room = size - (size_t)used;
+    unsigned long long total = desc->total;
+    const char *dtype = tern_dtype_name((tern_dtype)desc->dtype);
+    switch (desc->kind) {
+    case TERN__ALL_REDUCE:
+        snprintf(rest, room, " of %llu %s, %s %s", total, dtype, op_names[desc->op], place);
+        break;
+    case TERN__BROADCAST:
+        snprintf(rest, room, " of %llu %s from rank %u %s", total, dtype, desc->root, place);
+        break;
+    case TERN__ALL_GATHER: snprintf(rest, room, " to %llu %s %s", total, dtype, place); break;
+    default: snprintf(rest, room, " %s", place);
+    }
+}
+
+const char *tern__desc_func(const tern__desc *desc)
+{
+    return desc->owner || desc->kind >= TERN__COUNT(func_names) ? "tern_backward" : func_names[desc->kind];
+}
+
+static int fail_mismatch(tern__channel *channel, uint64_t seq, int other, tern_error *err)
+{
+    char one[TERN__WORK_TEXT], two[TERN__WORK_TEXT], text[TERN_ERROR_TEXT];
+    const tern__desc *desc = tern__slot_desc(channel, seq);
+    tern__desc_text(&desc[0], seq, one, sizeof(one));
+    tern__desc_text(&desc[other], seq, two, sizeof(two));
+    bool same = strcmp(one, two) == 0;
+    snprintf(
+        text, sizeof(text), "rank 0: %s; rank %d: %s%s", one, other, two,
+        same
+            ? "; the same, but in other memory: a block of tern_group_mem_alloc is used at one offset by all "
+              "ranks, or by none"
+            : "");
+    tern__native_abort(channel->native, TERN_E_MISMATCH, text);
+    return tern__native_check(channel->native, err);
+}
+
+int tern__desc_compare(tern__channel *channel, uint64_t seq, tern_error *err)
+{
+    const tern__desc *desc = tern__slot_desc(channel, seq);
+    for (int rank = 1; rank < channel->native->world; rank++)
+        if (memcmp(&desc[rank], &desc[0], sizeof(*desc))) return fail_mismatch(channel, seq, rank, err);
+    return TERN_OK;
+}

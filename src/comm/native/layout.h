@@ -1,0 +1,69 @@
+/* layout.h - what the ranks of one host share beside their data: every word on a cache line of its own.
+ *
+ * The lobby is the group's: bell and sleepers (how a sleeping rank is woken), the record of the first
+ * failure, the CPUs that the ranks may use. A channel is followed by its words, for p ranks and K slots:
+ *
+ *     posted[p], retired[p]      written by rank r alone, only grow
+ *     inside[p]                  written by rank r alone: the work in whose chunks it is, 0 outside
+ *     slot[seq mod K]: desc[p]   by rank r alone
+ *                      claim[p], done   tagged (seq, n): a word with another seq reads as n = 0 */
+#ifndef TERN_SRC_COMM_NATIVE_LAYOUT_H
+#define TERN_SRC_COMM_NATIVE_LAYOUT_H
+
+#include "base/base.h"
+
+#include <stdatomic.h>
+
+typedef struct tern__word {
+    _Alignas(TERN__LINE) _Atomic(uint64_t) value;
+} tern__word;
+
+/* Starts every shared segment. */
+typedef struct tern__shared_head {
+    _Alignas(TERN__LINE) atomic_uint joined; /* ranks that have mapped it; only grows                    */
+    atomic_uint sharers;                     /* ranks that use the creator's mapping: its process's own  */
+} tern__shared_head;
+
+enum { TERN__ABORT_NONE, TERN__ABORT_WRITING, TERN__ABORT_WRITTEN };
+
+#define TERN__LOBBY_CPUS 1024
+
+typedef struct tern__lobby {
+    tern__shared_head head;
+    _Alignas(TERN__LINE) atomic_uint bell;     /* futex                                              */
+    _Alignas(TERN__LINE) atomic_uint sleepers; /* ranks in, or about to enter, futex_wait            */
+    _Alignas(TERN__LINE) atomic_uint aborted;  /* TERN__ABORT_*: moved away from NONE by one CAS     */
+    int32_t code;                              /* of the failure, as are rank (whose) and text       */
+    int32_t rank;
+    char text[TERN_ERROR_TEXT];
+    _Alignas(TERN__LINE) _Atomic(uint64_t) cpus[TERN__LOBBY_CPUS / 64]; /* union of all ranks' affinities */
+} tern__lobby;
+
+/* What a rank says of its work: compared byte by byte, so every byte is written. */
+typedef struct tern__desc {
+    _Alignas(TERN__LINE) uint32_t kind;
+    uint32_t dtype, op, root, owner, bucket, folded, reserved;
+    uint64_t backward;
+    uint64_t count;  /* elements in the extents                     */
+    uint64_t total;  /* elements of the call that this is a piece of */
+    uint64_t digest; /* of the extents                              */
+} tern__desc;
+
+_Static_assert(sizeof(tern__desc) == TERN__LINE, "a descriptor is one line");
+
+/* ---- tagged counters: seq in the high bits, n in the low ---- */
+
+#define TERN__TAG_BITS 24
+#define TERN__TAG_MAX  ((UINT64_C(1) << TERN__TAG_BITS) - 1)
+
+static inline uint64_t tern__tag(uint64_t seq, uint64_t n)
+{
+    return seq << TERN__TAG_BITS | n;
+}
+
+static inline uint64_t tern__tagged(uint64_t word, uint64_t seq)
+{
+    return word >> TERN__TAG_BITS == (seq & (UINT64_MAX >> TERN__TAG_BITS)) ? word & TERN__TAG_MAX : 0;
+}
+
+#endif

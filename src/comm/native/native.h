@@ -1,0 +1,150 @@
+/* native.h - what the native back end's files share: backend.c (the struct), segment.c (shared memory and how
+ * ranks hand it to each other), window.c (the ranks' data), channel.c (the protocol), wait.c (blocking, and
+ * what is said when it fails), describe.c (a work in words), reduce.c (the chunk functions). */
+#ifndef TERN_SRC_COMM_NATIVE_H
+#define TERN_SRC_COMM_NATIVE_H
+
+#include "comm/group.h"
+#include "comm/native/layout.h"
+
+typedef struct tern__native tern__native;
+typedef struct tern__channel tern__channel;
+
+/* A window as this rank sees it. */
+typedef struct tern__window {
+    size_t bytes;   /* as asked for                                    */
+    size_t mapped;  /* bytes of each mapping                           */
+    bool is_caller; /* bases[rank] is a range of the caller's          */
+    bool *borrowed; /* [world] rank r's mapping, of this process       */
+    char **bases;   /* [world] rank r's memory, mapped here            */
+} tern__window;
+
+struct tern__native {
+    tern_group *group;
+    tern__control *control;
+    int rank, world, pid;
+    uint32_t serial; /* of the next descriptor that is passed: the same on all ranks */
+    bool fits;       /* every rank can have a CPU of its own: spinning is worth it   */
+    tern__lobby *lobby;
+    tern__window **windows; /* by number; NULL once closed */
+    uint32_t window_count, window_room;
+    tern__channel *channels;
+};
+
+/* One work as this rank posted it, cut into chunks: slice w, `slice` elements long, is where rank w starts.
+ */
+typedef struct tern__task {
+    tern__post post;
+    uint64_t count, slice, chunk; /* elements */
+    uint64_t chunks;              /* of all slices together */
+} tern__task;
+
+struct tern__channel {
+    tern__channel *next;
+    tern__native *native;
+    void *base;
+    size_t bytes;
+    uint64_t slots; /* a power of two */
+    tern__word *posted, *retired, *inside;
+    char *slot;
+    size_t slot_bytes;
+
+    uint64_t own_posted, own_retired;
+    uint64_t claimed;    /* no chunk of it or of those before is left to take */
+    uint64_t all_posted; /* as last seen: min(posted), and the rank that had it */
+    uint64_t all_retired;
+    int posted_last, retired_last;
+    tern__task *tasks; /* [slots] */
+    char **at;         /* [world] where a piece begins in every rank's window */
+};
+
+static inline tern__desc *tern__slot_desc(const tern__channel *channel, uint64_t seq)
+{
+    return (tern__desc *)(channel->slot + (seq & (channel->slots - 1)) * channel->slot_bytes);
+}
+
+/* claim[world], then done. */
+static inline tern__word *tern__slot_claim(const tern__channel *channel, uint64_t seq)
+{
+    return (tern__word *)(tern__slot_desc(channel, seq) + channel->native->world);
+}
+
+/* What a blocking call waits for. */
+typedef struct tern__goal {
+    bool (*is_met)(const struct tern__goal *goal);
+    tern__channel *channel; /* of the work `seq`, or NULL: all ranks have joined `head` */
+    uint64_t seq;
+    const tern__shared_head *head;
+} tern__goal;
+
+/* ---- segment.c ---- */
+
+/* Sealed shared memory of `bytes`: at *base, or mapped over *base where it is not NULL, contents kept. */
+int tern__segment_create(void **base, size_t bytes, int *fd, tern_error *err);
+/* Maps what `peer` created; E_MISMATCH if it is not of `bytes`. In the creator's own process the mapping is
+ * the creator's, *borrowed: through two mappings a race detector sees nothing. */
+int tern__segment_attach(const tern__native *native, int peer, int fd, size_t bytes, char **base,
+                         bool *borrowed, tern_error *err);
+/* Private pages with the same contents take the place of a mapping. */
+int tern__segment_privatize(void *base, size_t bytes, tern_error *err);
+size_t tern__segment_mapped(size_t bytes);
+
+int tern__segment_send(tern__native *native, int peer, uint32_t serial, int fd, tern_error *err);
+/* Progresses all channels while it waits. */
+int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd, tern_error *err);
+
+/* One segment for all ranks, zeroed: rank 0 makes it, the others map it. Returns when all have. It starts
+ * with a tern__shared_head. The first one is the lobby. */
+int tern__shared_open(tern__native *native, size_t bytes, void **base, tern_error *err);
+/* `seq` ranks have joined. */
+bool tern__shared_is_joined(const tern__goal *goal);
+void tern__shared_close(const tern__native *native, void *base, size_t bytes);
+
+/* ---- window.c ---- */
+
+int tern__window_open(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
+void *tern__window_base(void *state, uint32_t window);
+void tern__window_close(void *state, uint32_t window);
+
+/* ---- channel.c ---- */
+
+void *tern__channel_open(void *state, int slots, tern_error *err);
+void tern__channel_close(void *channel);
+int tern__channel_post(void *channel, const tern__post *post, uint64_t *seq, tern_error *err);
+int tern__channel_progress(void *channel, tern_error *err);
+int tern__channel_test(void *channel, uint64_t seq, tern_error *err);
+int tern__channel_wait(void *channel, uint64_t seq, tern_error *err);
+/* min(posted) and min(retired), now. */
+uint64_t tern__channel_all_posted(tern__channel *channel);
+uint64_t tern__channel_all_retired(tern__channel *channel);
+
+/* ---- wait.c ---- */
+
+/* Progresses everything until the goal is met; or an error, which then is the group's. */
+int tern__native_await(tern__native *native, const tern__goal *goal, tern_error *err);
+/* TERN_OK as long as nobody failed. */
+int tern__native_check(const tern__native *native, tern_error *err);
+int tern__native_progress(tern__native *native, tern_error *err);
+/* The first failure of the group, for all ranks. */
+void tern__native_abort(tern__native *native, int code, const char *text);
+/* Wakes sleeping ranks, if there are any. */
+void tern__lobby_ring(tern__lobby *lobby);
+
+/* ---- describe.c ---- */
+
+#define TERN__WORK_TEXT 160
+
+/* "all_reduce of 100 f32, sum (work 5)". */
+void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size);
+/* "tern_all_reduce". */
+const char *tern__desc_func(const tern__desc *desc);
+void tern__desc_write(tern__desc *desc, const tern__post *post);
+/* Aborts if the ranks' descriptors of `seq` differ. */
+int tern__desc_compare(tern__channel *channel, uint64_t seq, tern_error *err);
+
+/* ---- reduce.c ---- */
+
+/* at[0..world)[0..count) = their reduction in rank order, written to all. */
+void tern__reduce_chunk(tern_dtype dtype, tern_reduce_op op, char *const *at, int world, size_t count);
+
+#endif

@@ -1,0 +1,235 @@
+/* segment.c - memory shared by ranks: a memfd, filled before it is mapped so that no access can fail, sealed
+ * against shrinking, and passed by descriptor, so that it has no name to collide or to be left behind.
+ *
+ * Behind the data, on a page that is not mapped, stands a note: the size, and where the creator has mapped
+ * it. */
+#include "comm/native/native.h"
+
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char func[] = "tern_group_mem_alloc";
+
+typedef struct note {
+    uint64_t bytes, base;
+} note;
+
+size_t tern__segment_mapped(size_t bytes)
+{
+    return tern__align_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
+}
+
+static size_t file_bytes(size_t bytes)
+{
+    return tern__segment_mapped(bytes) + (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ---- creating ---- */
+
+static int write_all(int fd, const void *data, size_t bytes, size_t offset)
+{
+    const char *from = data;
+    while (bytes) {
+        ssize_t written = pwrite(fd, from, bytes, (off_t)offset);
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) return -1;
+        from += written;
+        offset += (size_t)written;
+        bytes -= (size_t)written;
+    }
+    return 0;
+}
+
+static int fill(int fd, size_t bytes)
+{
+    int status;
+    do status = fallocate(fd, 0, 0, (off_t)bytes);
+    while (status && errno == EINTR);
+    return status;
+}
+
+static int fail(int fd, const char *what, size_t bytes, tern_error *err)
+{
+    int code = errno == ENOMEM || errno == ENOSPC ? TERN_E_MEMORY : TERN_E_SYSTEM;
+    tern__error_errno(err, func, code, "cannot %s %zu bytes of shared memory", what, bytes);
+    tern__close(&fd);
+    return code;
+}
+
+int tern__segment_create(void **base, size_t bytes, int *out, tern_error *err)
+{
+    size_t mapped = tern__segment_mapped(bytes);
+    int fd = memfd_create("tern", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return fail(fd, "create", bytes, err);
+    if (fill(fd, file_bytes(bytes))) return fail(fd, "reserve", bytes, err);
+    if (*base && write_all(fd, *base, bytes, 0)) return fail(fd, "fill", bytes, err);
+    void *at = mmap(*base, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | (*base ? MAP_FIXED : 0), fd, 0);
+    if (at == MAP_FAILED) return fail(fd, "map", bytes, err);
+    note of = {.bytes = bytes, .base = (uint64_t)(uintptr_t)at};
+    bool sealed = !write_all(fd, &of, sizeof(of), mapped) &&
+                  !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    if (!sealed) {
+        int code = fail(fd, "seal", bytes, err);
+        if (*base)
+            tern__segment_privatize(*base, mapped, NULL);
+        else
+            munmap(at, mapped);
+        return code;
+    }
+    *base = at;
+    *out = fd;
+    return TERN_OK;
+}
+
+int tern__segment_privatize(void *base, size_t bytes, tern_error *err)
+{
+    void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED)
+        return tern__error_errno(err, func, TERN_E_MEMORY, "cannot map %zu bytes to leave a window", bytes);
+    memcpy(copy, base, bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base) != MAP_FAILED) return TERN_OK;
+    int code = tern__error_errno(err, func, TERN_E_SYSTEM, "cannot replace %zu bytes of a window", bytes);
+    munmap(copy, bytes);
+    return code;
+}
+
+/* ---- attaching ---- */
+
+/* Nothing of a peer's descriptor is believed: it may be too short to map, or could still be cut. */
+static int read_note(int peer, int fd, size_t bytes, note *of, tern_error *err)
+{
+    struct stat info;
+    int seals = fcntl(fd, F_GET_SEALS);
+    bool sound = seals >= 0 && (seals & F_SEAL_SHRINK) && !fstat(fd, &info) && info.st_size > 0 &&
+                 pread(fd, of, sizeof(*of), info.st_size - sysconf(_SC_PAGESIZE)) == (ssize_t)sizeof(*of);
+    if (!sound || (size_t)info.st_size != file_bytes(of->bytes))
+        return tern__error_set(err, func, TERN_E_PEER,
+                               "rank %d passed a descriptor that is no window of tern's", peer);
+    if (of->bytes == bytes) return TERN_OK;
+    return tern__error_set(err, func, TERN_E_MISMATCH,
+                           "rank %d has a window of %zu bytes, this rank one of %zu", peer, (size_t)of->bytes,
+                           bytes);
+}
+
+int tern__segment_attach(const tern__native *native, int peer, int fd, size_t bytes, char **base,
+                         bool *borrowed, tern_error *err)
+{
+    note of;
+    int status = read_note(peer, fd, bytes, &of, err);
+    if (status) return status;
+    *borrowed = tern__control_is_same_process(native->control, peer);
+    if (*borrowed) {
+        *base = (char *)(uintptr_t)of.base;
+        return TERN_OK;
+    }
+    void *at = mmap(NULL, tern__segment_mapped(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        return tern__error_errno(err, func, TERN_E_MEMORY, "cannot map %zu bytes of rank %d's window", bytes,
+                                 peer);
+    *base = at;
+    return TERN_OK;
+}
+
+/* ---- passing ---- */
+
+int tern__segment_send(tern__native *native, int peer, uint32_t serial, int fd, tern_error *err)
+{
+    return tern__control_send_fd(native->control, peer, serial, fd, err);
+}
+
+/* The failure of a peer that disagreed with this rank is the same disagreement. */
+static int adopt(tern_error *why, tern_error *err)
+{
+    if (why->code == TERN_E_PEER && why->native == TERN_E_MISMATCH) why->code = TERN_E_MISMATCH;
+    tern__error_set(err, func, why->code, "%s", why->text);
+    return why->code;
+}
+
+int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd, tern_error *err)
+{
+    const double slice_s = 0.005;
+    int64_t deadline = tern__deadline(native->group->opts.timeout_s);
+    for (;;) {
+        tern_error why = {0};
+        int status = tern__control_recv_fd(native->control, peer, serial, slice_s, fd, &why);
+        if (!status) return TERN_OK;
+        if (status == TERN_E_TIMEOUT && tern__now_ns() < deadline) {
+            status = native->lobby ? tern__native_progress(native, err) : TERN_OK;
+            if (status) return status;
+            continue;
+        }
+        if (status != TERN_E_TIMEOUT) return adopt(&why, err);
+        char who[128];
+        tern__control_describe(native->control, peer, who, sizeof(who));
+        return tern__error_set(err, func, TERN_E_TIMEOUT,
+                               "rank %d waited %g s for %s to open the same window", native->rank,
+                               native->group->opts.timeout_s, who);
+    }
+}
+
+/* ---- one for all ---- */
+
+bool tern__shared_is_joined(const tern__goal *goal)
+{
+    return atomic_load(&goal->head->joined) >= goal->seq;
+}
+
+static int create_shared(tern__native *native, uint32_t serial, size_t bytes, void **base, tern_error *err)
+{
+    int fd;
+    int status = tern__segment_create(base, bytes, &fd, err);
+    if (status) return status;
+    atomic_fetch_add(&((tern__shared_head *)*base)->sharers, 1);
+    for (int peer = 1; peer < native->world && !status; peer++)
+        status = tern__segment_send(native, peer, serial, fd, err);
+    tern__close(&fd);
+    return status;
+}
+
+static int attach_shared(tern__native *native, uint32_t serial, size_t bytes, void **base, tern_error *err)
+{
+    int fd;
+    bool borrowed;
+    char *at;
+    int status = tern__segment_recv(native, 0, serial, &fd, err);
+    if (status) return status;
+    status = tern__segment_attach(native, 0, fd, bytes, &at, &borrowed, err);
+    tern__close(&fd);
+    if (status) return status;
+    *base = at;
+    if (borrowed) atomic_fetch_add(&((tern__shared_head *)*base)->sharers, 1);
+    return TERN_OK;
+}
+
+/* The creator stays until all have joined, so that its mapping is there for those who share it. */
+int tern__shared_open(tern__native *native, size_t bytes, void **base, tern_error *err)
+{
+    uint32_t serial = native->serial++;
+    *base = NULL;
+    int status = native->rank == 0 ? create_shared(native, serial, bytes, base, err)
+                                   : attach_shared(native, serial, bytes, base, err);
+    if (status) return status;
+    tern__shared_head *head = *base;
+    if (!native->lobby) native->lobby = *base;
+    atomic_fetch_add(&head->joined, 1);
+    tern__lobby_ring(native->lobby);
+    tern__goal goal = {.is_met = tern__shared_is_joined, .head = head, .seq = (uint64_t)native->world};
+    return tern__native_await(native, &goal, err);
+}
+
+/* Whoever leaves last unmaps what ranks of one process shared; a forked child only its own copy of the map.
+ */
+void tern__shared_close(const tern__native *native, void *base, size_t bytes)
+{
+    if (!base) return;
+    tern__shared_head *head = base;
+    bool is_sharer = native->rank == 0 || tern__control_is_same_process(native->control, 0);
+    bool is_last = !is_sharer || native->pid != getpid() || atomic_fetch_sub(&head->sharers, 1) == 1;
+    if (is_last) munmap(base, tern__segment_mapped(bytes));
+}

@@ -1,0 +1,229 @@
+/* wait.c - blocking. A rank that waits does whatever work there is for anybody. With nothing to do it spins
+ * for a little while if all ranks have a CPU of their own, then yields, then sleeps on the lobby's bell.
+ *
+ * No wake-up is lost: a sleeper first counts itself among the sleepers, then reads the bell, then looks
+ * again, then sleeps unless the bell has changed. Whoever moves a word that others may wait for looks at the
+ * count afterwards. In the one order of these four accesses either the sleeper sees the word or the other the
+ * sleeper. */
+#include "comm/native/native.h"
+
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    spins_max = 300, /* about 15 us                                                     */
+    yields_max = 100,
+    sleep_ns = 50 * 1000000, /* then have a look, whatever happened                             */
+};
+
+/* ---- the bell ---- */
+
+static void futex_wait(atomic_uint *word, unsigned value, long ns)
+{
+    struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0);
+}
+
+void tern__lobby_ring(tern__lobby *lobby)
+{
+    if (!atomic_load(&lobby->sleepers)) return;
+    atomic_fetch_add(&lobby->bell, 1);
+    syscall(SYS_futex, &lobby->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* ---- the first failure ---- */
+
+static int read_abort(const tern__native *native, tern_error *err)
+{
+    tern__lobby *lobby = native->lobby;
+    int64_t deadline = tern__deadline(0.1); /* its writer may have been killed in the midst of it */
+    while (atomic_load(&lobby->aborted) == TERN__ABORT_WRITING && tern__now_ns() < deadline) sched_yield();
+    if (atomic_load(&lobby->aborted) != TERN__ABORT_WRITTEN)
+        return tern__error_set(err, "tern_group", TERN_E_PEER, "a rank was lost while it reported a failure");
+    return tern__error_set(err, "tern_group", lobby->code, "%s", lobby->text);
+}
+
+/* A peer's failure reaches this rank by both ways, and the lobby's record comes first: it has the code. */
+int tern__native_check(const tern__native *native, tern_error *err)
+{
+    bool is_healthy = tern__control_is_healthy(native->control);
+    if (is_healthy && !atomic_load(&native->lobby->aborted)) return TERN_OK;
+    tern_error event = {0};
+    tern__control_check(native->control, "tern_group", &event);
+    if (atomic_load(&native->lobby->aborted)) return read_abort(native, err);
+    return tern__error_set(err, event.func, event.code, "%s", event.text);
+}
+
+void tern__native_abort(tern__native *native, int code, const char *text)
+{
+    tern__lobby *lobby = native->lobby;
+    unsigned none = TERN__ABORT_NONE;
+    if (!atomic_compare_exchange_strong(&lobby->aborted, &none, TERN__ABORT_WRITING)) return;
+    lobby->code = code;
+    lobby->rank = native->rank;
+    snprintf(lobby->text, sizeof(lobby->text), "%s", text);
+    atomic_store(&lobby->aborted, TERN__ABORT_WRITTEN);
+    tern__lobby_ring(lobby);
+}
+
+int tern__native_progress(tern__native *native, tern_error *err)
+{
+    int status = native->channels ? TERN_OK : tern__native_check(native, err);
+    for (tern__channel *channel = native->channels; channel && !status; channel = channel->next)
+        status = tern__channel_progress(channel, err);
+    return status;
+}
+
+/* ---- why it takes so long ---- */
+
+static void append(char *text, size_t size, const char *fmt, ...) TERN__PRINTF(3, 4);
+static void append(char *text, size_t size, const char *fmt, ...)
+{
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text + used, size - used, fmt, args);
+    va_end(args);
+}
+
+/* The work that everything after it waits for. */
+static uint64_t blocker(const tern__channel *channel)
+{
+    return channel->own_retired + 1;
+}
+
+static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
+{
+    char who[128], last[TERN__WORK_TEXT] = "nothing";
+    uint64_t posted = atomic_load(&channel->posted[rank].value);
+    tern__control_describe(channel->native->control, rank, who, sizeof(who));
+    if (posted) tern__desc_text(&tern__slot_desc(channel, posted)[rank], posted, last, sizeof(last));
+    append(text, size, "; not called by %s, whose last was %s", who, last);
+}
+
+static void append_stuck(const tern__channel *channel, int rank, char *text, size_t size)
+{
+    char who[128];
+    tern__control_describe(channel->native->control, rank, who, sizeof(who));
+    append(text, size, "; %s is stopped in the midst of it", who);
+}
+
+/* "all_reduce of 100 f32, sum (work 7)". */
+static void own_text(const tern__channel *channel, uint64_t seq, char *text, size_t size)
+{
+    tern__desc_text(&tern__slot_desc(channel, seq)[channel->native->rank], seq, text, size);
+}
+
+static int fail_late(const tern__goal *goal, tern_error *err)
+{
+    tern__channel *channel = goal->channel;
+    const tern__native *native = channel->native;
+    char text[TERN_ERROR_TEXT], work[TERN__WORK_TEXT];
+    uint64_t seq = TERN__MIN(blocker(channel), channel->own_posted);
+    own_text(channel, seq, work, sizeof(work));
+    snprintf(text, sizeof(text), "rank %d waited %g s in %s", native->rank, native->group->opts.timeout_s,
+             work);
+    for (int rank = 0; rank < native->world; rank++) {
+        if (atomic_load(&channel->posted[rank].value) < seq)
+            append_late(channel, rank, text, sizeof(text));
+        else if (rank != native->rank && atomic_load(&channel->inside[rank].value))
+            append_stuck(channel, rank, text, sizeof(text));
+    }
+    tern__native_abort(channel->native, TERN_E_TIMEOUT, text);
+    return tern__native_check(channel->native, err);
+}
+
+static int fail_joining(const tern__native *native, tern_error *err)
+{
+    return tern__error_set(err, "tern_group", TERN_E_TIMEOUT,
+                           "rank %d waited %g s for all ranks to open a channel", native->rank,
+                           native->group->opts.timeout_s);
+}
+
+/* A rank that has said goodbye before it posted what is waited for never will. */
+static int check_left(const tern__goal *goal, tern_error *err)
+{
+    tern__channel *channel = goal->channel;
+    const tern__native *native = channel->native;
+    uint64_t seq = TERN__MIN(blocker(channel), channel->own_posted);
+    for (int rank = 0; rank < native->world; rank++) {
+        if (rank == native->rank || !tern__control_has_left(native->control, rank)) continue;
+        if (atomic_load(&channel->posted[rank].value) >= seq) continue;
+        char text[TERN_ERROR_TEXT], who[128], work[TERN__WORK_TEXT];
+        tern__control_describe(native->control, rank, who, sizeof(who));
+        own_text(channel, seq, work, sizeof(work));
+        snprintf(text, sizeof(text), "%s has closed its group while rank %d waits in %s", who, native->rank,
+                 work);
+        tern__native_abort(channel->native, TERN_E_PEER, text);
+        return tern__native_check(native, err);
+    }
+    return TERN_OK;
+}
+
+/* ---- waiting ---- */
+
+static int look(tern__native *native, const tern__goal *goal, bool *met, tern_error *err)
+{
+    int status = tern__native_progress(native, err);
+    if (!status) status = tern__group_progress(native->group, err);
+    *met = !status && goal->is_met(goal);
+    return status;
+}
+
+static int sleep_once(tern__native *native, const tern__goal *goal, bool *met, tern_error *err)
+{
+    tern__lobby *lobby = native->lobby;
+    atomic_fetch_add(&lobby->sleepers, 1);
+    unsigned bell = atomic_load(&lobby->bell);
+    int status = look(native, goal, met, err);
+    if (!status && !*met) futex_wait(&lobby->bell, bell, sleep_ns);
+    atomic_fetch_sub(&lobby->sleepers, 1);
+    return status;
+}
+
+static int check_slow(const tern__native *native, const tern__goal *goal, int64_t deadline, tern_error *err)
+{
+    int status = goal->channel ? check_left(goal, err) : TERN_OK;
+    if (status || tern__now_ns() < deadline) return status;
+    return goal->channel ? fail_late(goal, err) : fail_joining(native, err);
+}
+
+int tern__native_await(tern__native *native, const tern__goal *goal, tern_error *err)
+{
+    int spins = native->fits ? spins_max : 0, status = TERN_OK;
+    int64_t deadline = 0;
+    bool met = false;
+    for (int round = 0; !status && !met; round += round < spins + yields_max) {
+        if (round < spins + yields_max) {
+            status = look(native, goal, &met, err);
+        } else {
+            status = sleep_once(native, goal, &met, err);
+        }
+        if (status || met) break;
+        if (round < spins) {
+            pause_cpu();
+            continue;
+        }
+        if (!deadline) deadline = tern__deadline(native->group->opts.timeout_s);
+        if (round < spins + yields_max) sched_yield();
+        status = check_slow(native, goal, deadline, err);
+    }
+    return status;
+}

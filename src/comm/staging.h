@@ -1,0 +1,52 @@
+/* staging.h - the queue of a group's collectives, and the window through which ordinary memory travels.
+ *
+ * All calls become pieces: one if the buffer lies in a window, else as many as its bytes need places in the
+ * staging ring. Pieces are posted in the order of the calls, and those of one call one after the other,
+ * whatever the timing, so every rank posts the same sequence. */
+#ifndef TERN_SRC_COMM_STAGING_H
+#define TERN_SRC_COMM_STAGING_H
+
+#include "comm/group.h"
+
+/* Pieces that are posted and not yet copied out. */
+#define TERN__FLIGHTS 8
+/* Of the user's channel: so many that posting never waits. What this rank has retired, every rank has posted,
+ * and each of them copies out all but FLIGHTS of what it has posted before it posts more; so the slowest rank
+ * has retired all but the last 2 * FLIGHTS. */
+#define TERN__FLIGHT_SLOTS (2 * TERN__FLIGHTS)
+
+struct tern_work {
+    tern_work *next;   /* in the queue, until its last piece has landed             */
+    tern_group *group; /* NULL once it left the queue                               */
+    const char *func;  /* the public call                                           */
+    tern__post post;   /* what all its pieces say                                   */
+    const char *in;    /* the caller's buffers; `in` and `out` differ in all_gather */
+    char *out;
+    size_t count;  /* elements of one rank                                */
+    size_t piece;  /* elements of one rank in a piece                     */
+    size_t pieces; /* posted are `started`, finished `landed`             */
+    size_t started, landed;
+    bool is_direct; /* `extent` is the buffer itself */
+    tern__extent extent;
+    int status; /* TERN_PENDING while it is in the queue */
+};
+
+typedef struct tern__staging tern__staging;
+
+/* Collective. */
+tern__staging *tern__staging_open(tern_group *group, tern_error *err);
+/* Works that are still in the queue fail. NULL is fine. */
+void tern__staging_close(tern__staging *staging);
+
+/* Elements of one rank that fit a piece. */
+size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype);
+/* Numbers the work and puts it at the end. */
+void tern__staging_push(tern__staging *staging, tern_work *work);
+/* Finishes and posts what can be, of any work; never blocks. */
+int tern__staging_pump(tern__staging *staging, tern_error *err);
+/* Takes a work out that will not be finished. Only after a failure of the group: pieces may be under way. */
+void tern__staging_drop(tern__staging *staging, tern_work *work, int status);
+/* Blocks until the work is done. It is out of the queue then, whatever the result. */
+int tern__staging_finish(tern__staging *staging, tern_work *work, tern_error *err);
+
+#endif
