@@ -1,6 +1,7 @@
 /* tern info - what this build is and what this machine offers it. */
 #include "cli.h"
 
+#include "comm/backend.h"
 #include "device/device.h"
 
 #include <cjson/cJSON.h>
@@ -71,7 +72,15 @@ static void print_machine(void)
     print_row("page", text);
 }
 
-/* ---- libraries ---- */
+/* ---- what this build contains ---- */
+
+static void print_back_ends(void)
+{
+    char text[64];
+    snprintf(text, sizeof(text), "%s, %s", tern__comm_native.name, tern__comm_self.name);
+    print_row("devices", "cpu, cpu:reference");
+    print_row("collectives", text);
+}
 
 static void print_libraries(void)
 {
@@ -98,7 +107,7 @@ int tern__cli_info(int argc, char **argv)
     }
     print_row("tern", tern_version());
     print_machine();
-    print_row("devices", "cpu, cpu:reference");
+    print_back_ends();
     print_libraries();
     return fflush(stdout) ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }

@@ -31,8 +31,9 @@ typedef struct sink {
 
 typedef struct source {
     int fd;
-    int rank;
-    bool ended; /* the rank is dead and `left` bytes of its own are still in the pipe */
+    size_t prefix_bytes;
+    char prefix[PREFIX_BYTES]; /* "[3] " */
+    bool ended;                /* the rank is dead and `left` bytes of its own are still in the pipe */
     size_t left;
     sink *to;
     size_t used;
@@ -102,9 +103,7 @@ static int open_sink(int fd)
 
 static void pass_line(source *s, const char *text, size_t bytes)
 {
-    char prefix[PREFIX_BYTES];
-    int length = snprintf(prefix, sizeof(prefix), "[%d] ", s->rank);
-    append(s->to, prefix, (size_t)length);
+    append(s->to, s->prefix, s->prefix_bytes);
     append(s->to, text, bytes);
     append(s->to, "\n", 1);
 }
@@ -188,14 +187,17 @@ void tern__relay_free(tern__relay *relay)
     tern__free(relay);
 }
 
+static void source_open(source *s, int rank, int fd, sink *to)
+{
+    s->fd = fd;
+    s->to = to;
+    s->prefix_bytes = (size_t)snprintf(s->prefix, sizeof(s->prefix), "[%d] ", rank);
+}
+
 void tern__relay_add(tern__relay *relay, int rank, int out_fd, int err_fd)
 {
-    source *pair = &relay->sources[2 * rank];
-    pair[0].fd = out_fd;
-    pair[0].to = relay->out;
-    pair[1].fd = err_fd;
-    pair[1].to = relay->err;
-    pair[0].rank = pair[1].rank = rank;
+    source_open(&relay->sources[2 * rank], rank, out_fd, relay->out);
+    source_open(&relay->sources[2 * rank + 1], rank, err_fd, relay->err);
 }
 
 nfds_t tern__relay_poll_count(const tern__relay *relay)

@@ -31,6 +31,7 @@ class Info(unittest.TestCase):
         self.assertEqual("tern " + rows["tern"], job.tern("--version")[1].strip())
         self.assertLessEqual(int(rows["cores"].split()[0]), len(os.sched_getaffinity(0)))
         self.assertEqual(rows["page"], f"{os.sysconf('SC_PAGESIZE')} bytes")
+        self.assertEqual((rows["devices"], rows["collectives"]), ("cpu, cpu:reference", "native, self"))
         for name in ("oneDNN", "zlib", "libsodium", "cJSON"):
             self.assertRegex(rows[name], r"^\d+\.\d+")
         self.assertEqual(len({re.match(r"\S+ +", line).end() for line in out.splitlines()}), 1, "two aligned columns")
