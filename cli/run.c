@@ -42,7 +42,7 @@ static const char help[] =
     "\n"
     "Starts PROGRAM as N ranks on this host. Rank 0 has this terminal; lines of the other ranks have\n"
     "\"[RANK] \" before them. When a rank fails, it is named, the others are ended and its exit code\n"
-    "(128 + signal) is the job's.\n"
+    "(128 + signal) is the job's. What a rank itself starts is the rank's to end.\n"
     "\n"
     "  -n, --nproc-per-node N   ranks, or \"auto\": one for each core that may be used (default 1)\n"
     "      --master-addr ADDR   address of this host at which rank 0 meets the others (default 127.0.0.1)\n"
