@@ -150,7 +150,7 @@ else:
     def test_fixed_port_free_then_taken(self):
         with socket.create_server(("127.0.0.1", 0)) as holder:
             port = holder.getsockname()[1]
-            code, out, err = job.tern("run", "-n", "2", "--master-port", str(port), "echo", "started", timeout=1)
+            code, out, err = job.tern("run", "-n", "2", "--master-port", str(port), "echo", "started", timeout=3)
         self.assertEqual((code, out), (1, ""))
         self.assertIn(f"port {port} of 127.0.0.1 is taken", err)
         self.assertEqual(job.tern("run", "--master_port", str(port), "sh", "-c", "echo $MASTER_PORT"), (0, f"{port}\n", ""))

@@ -158,7 +158,7 @@ for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(si
         self.assertIn("passed on", run.launcher.stderr.readline())
         self.assertTrue(all(map(job.is_alive, pids)))
         run.launcher.terminate()
-        self.assertLess(self.until_dead(pids, 2), 0.5)
+        self.assertLess(self.until_dead(pids, 2), 1.0)
         self.assertEqual(run.end()[0], 137)
 
     def test_grace_after_a_signal(self):
