@@ -129,6 +129,9 @@ TERN_API tern_module *tern_avg_pool2d_new(int64_t kernel_h, int64_t kernel_w, co
 /* torch.nn.AdaptiveAvgPool2d(1) and torch.nn.Flatten: (N, C, H, W) -> (N, C) */
 TERN_API tern_module *tern_global_avg_pool_new(tern_error *err);
 
+/* torch.nn.Flatten: (N, ...) -> (N, the product of the rest) */
+TERN_API tern_module *tern_flatten_new(tern_error *err);
+
 /* torch.nn.Sequential: children named "0", "1", ... by tern_sequential_add. */
 TERN_API tern_module *tern_sequential_new(tern_error *err);
 TERN_API tern_module *tern_sequential_add(tern_module *sequential, tern_module *child, tern_error *err);

@@ -69,6 +69,24 @@ TERN_API tern_tensor *tern_global_avg_pool(tern_scope *scope, tern_tensor *x);
  * torch.nn.functional.cross_entropy. A label outside [0, C) is E_RANGE naming sample and label. */
 TERN_API tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *label);
 
+/* The mean of (x - target)^2 over all elements, shapes equal -> (). torch.nn.functional.mse_loss. */
+TERN_API tern_tensor *tern_mse_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target);
+
+/* a + b and a * b, element by element, with PyTorch's broadcasting: shapes are aligned at their last
+ * dimensions, and a dimension that is missing or 1 is repeated. */
+TERN_API tern_tensor *tern_add(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+TERN_API tern_tensor *tern_mul(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+
+/* The sum and the mean of all elements -> (). */
+TERN_API tern_tensor *tern_sum(tern_scope *scope, tern_tensor *x);
+TERN_API tern_tensor *tern_mean(tern_scope *scope, tern_tensor *x);
+
+/* The same elements under another shape, of which one dimension may be -1: whatever is left. torch.reshape.
+ */
+TERN_API tern_tensor *tern_reshape(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape);
+/* All dimensions from first_dim on become one. torch.flatten. */
+TERN_API tern_tensor *tern_flatten(tern_scope *scope, tern_tensor *x, int first_dim);
+
 /* The index of each row's largest element, the first one of equals: x (N, C) -> i64 (N). No gradient. */
 TERN_API tern_tensor *tern_argmax(tern_scope *scope, tern_tensor *x);
 

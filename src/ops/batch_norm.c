@@ -7,7 +7,7 @@
 
 /* Inputs and what is kept of them: y, and the statistics that it was made with. */
 enum { X, WEIGHT, BIAS, RESIDUAL };
-enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR };
+enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR, SAVED_WEIGHT };
 
 typedef struct record {
     tern__batch_norm_attr attr;
@@ -52,10 +52,9 @@ static int make_data_grad(tern_scope *scope, tern__node *node, const tern__view 
     const tern__view *dy = tern__dy(node);
     bool residual = tern__wants(node, RESIDUAL), given = residual && !r->relu, owned = tern__owns_dy(node);
     int in_place = !owned || given ? -1 : residual ? RESIDUAL : X;
-    const tern__view *weight = node->in[WEIGHT] ? &node->in[WEIGHT]->view : NULL;
     tern__call call = {.kernel = TERN__BATCH_NORM_DATA_GRAD,
                        .in = {dy, saved(node, SAVED_X), saved(node, SAVED_Y), saved(node, SAVED_MEAN),
-                              saved(node, SAVED_VAR), weight, sum, product},
+                              saved(node, SAVED_VAR), saved(node, SAVED_WEIGHT), sum, product},
                        .attr = &r->attr,
                        .attr_bytes = sizeof(r->attr)};
     const int inputs[2] = {X, given ? -1 : RESIDUAL};
@@ -202,6 +201,7 @@ static void keep(tern_scope *scope, const args *a, tern_tensor *y, const record 
     tern__save(node, SAVED_Y, r->relu ? y : NULL);
     tern__save(node, SAVED_MEAN, a->mean);
     tern__save(node, SAVED_VAR, a->var);
+    tern__save(node, SAVED_WEIGHT, a->weight);
 }
 
 tern_batch_norm_act_opts tern_batch_norm_act_defaults(void)

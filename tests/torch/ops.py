@@ -64,7 +64,7 @@ class Run:
             raise tern.TernError(error)
 
     def parameter(self, array):
-        array = numpy.ascontiguousarray(array)
+        array = numpy.asarray(array, order="C")
         name = f"p{self.count}".encode()
         self.count += 1
         tensor = ctypes.c_void_p(
@@ -74,18 +74,22 @@ class Run:
         return tensor
 
     def constant(self, array):
-        array = numpy.ascontiguousarray(array)
+        array = numpy.asarray(array, order="C")
         return self.op("tern_tensor_from", tern.pointer(array), DTYPES[array.dtype], array.ndim, shape_of(array))
 
     def write(self, tensor, array):
-        array = numpy.ascontiguousarray(array)
+        array = numpy.asarray(array, order="C")
         self.lib.check("tern_tensor_write", tensor, tern.pointer(array), ctypes.c_size_t(array.nbytes))
 
-    def value(self, tensor):
-        ndim = self.lib.tern_tensor_ndim(tensor)
+    def shape(self, tensor):
         self.lib.tern_tensor_shape.restype = ctypes.POINTER(ctypes.c_int64)
-        shape = tuple(self.lib.tern_tensor_shape(tensor)[:ndim])
-        out = numpy.empty(shape, BY_NUMBER[self.lib.tern_tensor_dtype(tensor)])
+        return tuple(self.lib.tern_tensor_shape(tensor)[: self.lib.tern_tensor_ndim(tensor)])
+
+    def dtype(self, tensor):
+        return BY_NUMBER[self.lib.tern_tensor_dtype(tensor)]
+
+    def value(self, tensor):
+        out = numpy.empty(self.shape(tensor), self.dtype(tensor))
         self.lib.check("tern_tensor_read", tensor, tern.pointer(out), ctypes.c_size_t(out.nbytes))
         return out
 
@@ -103,7 +107,88 @@ class Run:
         """Ends the step; every tensor but parameters is gone."""
         return self.lib.check("tern_scope_end", self.scope)
 
+    def end_failed(self):
+        """Ends a step whose error has been seen."""
+        self.lib.tern_scope_end(self.scope, None)
+
     def close(self):
         self.lib.tern_scope_free(self.scope)
         self.lib.tern_module_release(ctypes.byref(self.module))
         self.lib.tern_device_close(self.device)
+
+
+def blocked(run, x):
+    """x (N, C, H, W) with C % 16 == 0 in the layout of blocks of 16 channels: through a convolution that is the
+    identity, values and gradients exactly."""
+    shape, dtype = run.shape(x), run.dtype(x)
+    weight = numpy.eye(shape[1], dtype=dtype).reshape(shape[1], shape[1], 1, 1)
+    return run.op("tern_conv2d", x, run.constant(weight), None, None)
+
+
+def error_of(got, want):
+    """The largest difference, relative to the largest value wanted."""
+    got, want = numpy.asarray(got, numpy.float64), numpy.asarray(want, numpy.float64)
+    assert got.shape == want.shape, (got.shape, want.shape)
+    if got.size == 0:
+        return 0.0
+    return float(numpy.abs(got - want).max() / max(1e-30, numpy.abs(want).max()))
+
+
+def compare(what, op, oracle, arrays, tolerance, device="cpu", constant=(), threads=None, gradient_tolerance=None):
+    """Runs op(run, *tensors) and oracle(*torch tensors) on the arrays, then sends the same random dy back through both,
+    twice, so that the second pass adds to the first one's gradients. Inputs whose number is in `constant` have no
+    gradient. Torch computes in f64 whatever the arrays are."""
+    import torch
+
+    run = Run(device, threads)
+    try:
+        tensors = [run.constant(a) if i in constant else run.parameter(a) for i, a in enumerate(arrays)]
+        want_in = [torch.tensor(a.astype(numpy.float64) if a.dtype.kind == "f" else a) for a in arrays]
+        for i, t in enumerate(want_in):
+            t.requires_grad_(i not in constant and t.dtype == torch.float64)
+        want = oracle(*want_in)
+        dy = numpy.random.default_rng(1).standard_normal(tuple(want.shape)).astype(arrays[0].dtype)
+        for repeat in (1, 2):
+            y = op(run, *tensors)
+            error = error_of(run.value(y), want.detach().numpy())
+            assert error <= tolerance, f"{what}: value off by {error:.2e}"
+            run.backward(y, dy)
+            if repeat == 1:
+                want.backward(torch.tensor(dy.astype(numpy.float64)))
+            for i, t in enumerate(want_in):
+                if t.grad is None:
+                    continue
+                error = error_of(run.grad(tensors[i]), repeat * t.grad.numpy())
+                assert error <= (gradient_tolerance or tolerance), f"{what}: gradient {i}, pass {repeat}: off by {error:.2e}"
+    finally:
+        run.close()
+
+
+def gradient_check(what, op, arrays, constant=(), step=1e-5, tolerance=1e-7):
+    """The gradient of sum(y * dy) in f64 on the reference device against central differences."""
+    rng = numpy.random.default_rng(2)
+    dy = None
+
+    def loss_of(inputs, wanted):
+        nonlocal dy
+        run = Run("cpu:reference")
+        try:
+            tensors = [run.constant(a) if i in constant else run.parameter(a) for i, a in enumerate(inputs)]
+            y = op(run, *tensors)
+            value = run.value(y)
+            dy = rng.standard_normal(value.shape) if dy is None else dy
+            if wanted:
+                run.backward(y, dy)
+                return [None if i in constant else run.grad(t) for i, t in enumerate(tensors)]
+            return float((value * dy).sum())
+        finally:
+            run.close()
+
+    grads = loss_of(arrays, True)
+    for i, array in enumerate(arrays):
+        if i in constant:
+            continue
+        direction = rng.standard_normal(array.shape)
+        ends = [loss_of([a + s * step * direction if k == i else a for k, a in enumerate(arrays)], False) for s in (1, -1)]
+        slope, got = (ends[0] - ends[1]) / (2 * step), float((grads[i] * direction).sum())
+        assert abs(slope - got) <= tolerance * max(1, abs(slope)), f"{what}: input {i}: slope {slope}, gradient {got}"

@@ -17,15 +17,14 @@
  * Each second pass runs from the end to the beginning, where the cache still holds what the first read last.
  */
 #include "kernels/batch_norm.h"
-#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/loops.h"
 
 #include <math.h>
 
 #define LANES TERN__LANES
 #define BLOCK 64
 #define TILE  512
-#define GRAIN 32768 /* elements below which a second thread costs more than it brings */
 
 /* ---- tiles ---- */
 
@@ -113,7 +112,7 @@ static void run_part(const tern__call *call, const shape *s, tile_fn fn, void *c
 static void each_tile(const tern__call *call, const shape *s, tile_fn fn, void *ctx, bool backwards)
 {
     int64_t n = s->batch * s->channels * s->positions;
-    int threads = (int)TERN__MIN((int64_t)call->device->threads, n / GRAIN + 1);
+    int threads = tern__loop_threads(call, n);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int p = 0; p < threads; p++) run_part(call, s, fn, ctx, backwards, p, threads);
 }
@@ -138,26 +137,9 @@ static void gather(double *to, const tile *t, const double lanes[LANES])
     for (int l = 0; l < LANES; l++) *to += lanes[l];
 }
 
-/* Dense f32, all alike: element i is at data[i] in all of them. */
-static bool alike(const tern__view *view, const tern__view *like)
-{
-    return !view || (view->dtype == TERN_F32 && view->layout == like->layout &&
-                     (view->layout != TERN__PLAIN || tern__view_is_contiguous(view)));
-}
-
 static bool is_vector(const tern__view *view)
 {
     return !view || (view->dtype == TERN_F32 && tern__view_is_contiguous(view));
-}
-
-/* The vectors of a call, each one value a channel, in scratch memory of the device. */
-static void *scratch(const tern__call *call, size_t bytes)
-{
-    void *data = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND, bytes);
-    if (!data)
-        tern__error_set(call->err, tern__kernel_name(call->kernel), TERN_E_MEMORY,
-                        "%s: out of memory: %zu bytes of scratch", tern__kernel_name(call->kernel), bytes);
-    return data;
 }
 
 /* ---- statistics ---- */
@@ -172,7 +154,7 @@ typedef struct partial {
 static int partial_new(const tern__call *call, const shape *s, partial *sums)
 {
     int64_t size = (s->tiles + 1) * s->channels;
-    double *data = scratch(call, (size_t)(2 * size) * sizeof(*data));
+    double *data = tern__loop_scratch(call, (size_t)(2 * size) * sizeof(*data));
     *sums = (partial){data, data + size, s->tiles, s->channels};
     return data ? TERN_OK : TERN_E_MEMORY;
 }
@@ -291,7 +273,7 @@ int tern__cpu_batch_norm_stats(const tern__call *call)
 {
     const tern__view *x = call->in[0];
     const tern__batch_norm_attr *attr = call->attr;
-    if (!alike(x, x) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
+    if (!tern__is_dense(x, x) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     for (int i = 0; i < 4; i++)
         if (!is_vector(call->out[i])) return TERN_E_UNSUPPORTED;
     shape s = shape_of(x);
@@ -359,12 +341,13 @@ static void tile_apply(const tern__call *call, const tile *t, void *ctx)
 int tern__cpu_batch_norm_apply(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    if (!alike(x, y) || !alike(y, y) || !alike(call->in[5], y) || call->add[0]) return TERN_E_UNSUPPORTED;
+    if (!tern__is_dense(x, y) || !tern__is_dense(y, y) || !tern__is_dense(call->in[5], y) || call->add[0])
+        return TERN_E_UNSUPPORTED;
     for (int i = 1; i < 5; i++)
         if (!is_vector(call->in[i])) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
     shape s = shape_of(x);
-    float *data = scratch(call, (size_t)(3 * s.channels) * sizeof(*data));
+    float *data = tern__loop_scratch(call, (size_t)(3 * s.channels) * sizeof(*data));
     if (!data) return TERN_E_MEMORY;
     affine a = {data, data + s.channels, data + 2 * s.channels};
     for (int64_t c = 0; c < s.channels; c++) {
@@ -435,7 +418,8 @@ static void put(const tern__call *call, int out, int64_t c, double value)
 int tern__cpu_batch_norm_sums(const tern__call *call)
 {
     const tern__view *x = call->in[1];
-    if (!alike(x, x) || !alike(call->in[0], x) || !alike(call->in[2], x) || tern__view_count(x) == 0)
+    if (!tern__is_dense(x, x) || !tern__is_dense(call->in[0], x) || !tern__is_dense(call->in[2], x) ||
+        tern__view_count(x) == 0)
         return TERN_E_UNSUPPORTED;
     for (int i = 0; i < 4; i++)
         if (!is_vector(call->out[i])) return TERN_E_UNSUPPORTED;
@@ -505,14 +489,14 @@ static void fill_line(const tern__call *call, const line *l, int64_t channels)
 int tern__cpu_batch_norm_data_grad(const tern__call *call)
 {
     const tern__view *x = call->in[1];
-    bool fit = alike(x, x) && alike(call->in[0], x) && alike(call->in[2], x) && alike(call->out[0], x) &&
-               alike(call->out[1], x);
+    bool fit = tern__is_dense(x, x) && tern__is_dense(call->in[0], x) && tern__is_dense(call->in[2], x) &&
+               tern__is_dense(call->out[0], x) && tern__is_dense(call->out[1], x);
     for (int i = 3; i < 8; i++) fit = fit && is_vector(call->in[i]);
     if (!fit) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
     shape s = shape_of(x);
     int64_t c = s.channels;
-    float *data = scratch(call, (size_t)(4 * c) * sizeof(*data));
+    float *data = tern__loop_scratch(call, (size_t)(4 * c) * sizeof(*data));
     if (!data) return TERN_E_MEMORY;
     line l = {data, data + c, data + 2 * c, data + 3 * c};
     fill_line(call, &l, c);

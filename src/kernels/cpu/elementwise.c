@@ -35,19 +35,18 @@ static bool takes(const tern__call *call, int ins)
     return dense(call->out[0], call->out[0]);
 }
 
+/* ivdep: a result may lie exactly over an input, which is no dependence between elements. */
+
 TERN__SIMD static void relu(float *y, const float *x, int64_t n)
 {
+#pragma GCC ivdep
     for (int64_t i = 0; i < n; i++) y[i] = x[i] < 0 ? 0 : x[i];
 }
 
 TERN__SIMD static void relu_grad(float *dx, const float *dy, const float *y, int64_t n)
 {
+#pragma GCC ivdep
     for (int64_t i = 0; i < n; i++) dx[i] = y[i] > 0 ? dy[i] : 0;
-}
-
-TERN__SIMD static void add(float *y, const float *a, const float *b, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
 }
 
 typedef void (*loop_fn)(const tern__call *call, slice s);
@@ -75,11 +74,6 @@ static void relu_grad_loop(const tern__call *call, slice s)
     relu_grad(at(call->out[0], s), at(call->in[0], s), at(call->in[1], s), s.count);
 }
 
-static void add_loop(const tern__call *call, slice s)
-{
-    add(at(call->out[0], s), at(call->in[0], s), at(call->in[1], s), s.count);
-}
-
 int tern__cpu_relu(const tern__call *call)
 {
     if (!takes(call, 1) || call->add[0]) return TERN_E_UNSUPPORTED;
@@ -91,13 +85,6 @@ int tern__cpu_relu_grad(const tern__call *call)
 {
     if (!takes(call, 2) || call->add[0]) return TERN_E_UNSUPPORTED;
     in_parallel(call, relu_grad_loop);
-    return TERN_OK;
-}
-
-int tern__cpu_add(const tern__call *call)
-{
-    if (!takes(call, 2) || call->add[0]) return TERN_E_UNSUPPORTED;
-    in_parallel(call, add_loop);
     return TERN_OK;
 }
 

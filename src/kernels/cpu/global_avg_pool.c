@@ -1,11 +1,10 @@
 /* global_avg_pool.c - the mean over all positions of each channel, and its gradient, which is the same value
  * everywhere. A run of positions is summed in f32, the runs in double. */
-#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/loops.h"
 
 #define LANES TERN__LANES
 #define RUN   64
-#define GRAIN 32768 /* elements below which a second thread costs more than it brings */
 
 /* A plane: the positions of one channel, or of a block of 16 in the blocked layout. */
 typedef struct shape {
@@ -19,13 +18,8 @@ static shape shape_of(const tern__call *call, const tern__view *x)
     shape s = {.positions = 1, .width = x->layout == TERN__BLOCKED16 ? LANES : 1};
     for (int d = 2; d < x->ndim; d++) s.positions *= x->shape[d];
     s.planes = x->shape[0] * x->shape[1] / s.width;
-    s.threads = (int)TERN__MIN((int64_t)call->device->threads, tern__view_count(x) / GRAIN + 1);
+    s.threads = tern__loop_threads(call, tern__view_count(x));
     return s;
-}
-
-static bool dense(const tern__view *view)
-{
-    return view->dtype == TERN_F32 && (view->layout == TERN__BLOCKED16 || tern__view_is_contiguous(view));
 }
 
 /* The means of one plane: of 16 channels, or of one whose positions lie in the lanes. */
@@ -49,7 +43,7 @@ TERN__SIMD static void mean(float *y, const float *x, const shape *s)
 int tern__cpu_global_avg_pool(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    if (!dense(x) || !dense(y) || call->add[0]) return TERN_E_UNSUPPORTED;
+    if (!tern__is_dense(x, x) || !tern__is_dense(y, y) || call->add[0]) return TERN_E_UNSUPPORTED;
     shape s = shape_of(call, x);
 #pragma omp parallel for num_threads(s.threads) schedule(static) if (s.threads > 1)
     for (int64_t i = 0; i < s.planes; i++)
@@ -70,7 +64,7 @@ TERN__SIMD static void spread(float *dx, const float *dy, const shape *s, bool a
 int tern__cpu_global_avg_pool_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *dx = call->out[0];
-    if (!dense(dx) || !dense(dy)) return TERN_E_UNSUPPORTED;
+    if (!tern__is_dense(dx, dx) || !tern__is_dense(dy, dy)) return TERN_E_UNSUPPORTED;
     shape s = shape_of(call, dx);
 #pragma omp parallel for num_threads(s.threads) schedule(static) if (s.threads > 1)
     for (int64_t i = 0; i < s.planes; i++)

@@ -2,14 +2,13 @@
  * of a plain tensor in the first lane. Max pooling keeps the place of the maximum in its window, the first
  * one of equals and the last NaN (as PyTorch does), in one byte; its gradient adds dy to each place of the
  * window where that is it. Planes do not overlap, so threads take planes. */
-#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/pool.h"
 
 #include <math.h>
 
 #define LANES TERN__LANES
-#define GRAIN 32768 /* elements below which a second thread costs more than it brings */
 
 /* One plane of x and of y; places belong to y. */
 typedef struct plane {
@@ -138,17 +137,11 @@ static void run_plane(const plane *p, what kind)
     loops[kind](p);
 }
 
-static bool dense(const tern__view *view, const tern__view *like, tern_dtype dtype)
-{
-    return view->dtype == dtype && view->layout == like->layout &&
-           (view->layout == TERN__BLOCKED16 || tern__view_is_contiguous(view));
-}
-
 /* x and y of one layout, `place` (of y) or NULL. */
 static int pool(const tern__call *call, const tern__view *x, const tern__view *y, const tern__view *place,
                 what kind)
 {
-    if (!dense(x, x, TERN_F32) || !dense(y, x, TERN_F32) || (place && !dense(place, y, TERN_U8)))
+    if (!tern__is_dense(x, x) || !tern__is_dense(y, x) || (place && place->dtype != TERN_U8))
         return TERN_E_UNSUPPORTED;
     int width = x->layout == TERN__BLOCKED16 ? LANES : 1;
     plane first = {.pool = call->attr,
@@ -158,7 +151,7 @@ static int pool(const tern__call *call, const tern__view *x, const tern__view *y
                    .add = call->add[0]};
     int64_t planes = x->shape[0] * x->shape[1] / width;
     int64_t x_size = first.in[0] * first.in[1] * width, y_size = first.out[0] * first.out[1] * width;
-    int threads = (int)TERN__MIN((int64_t)call->device->threads, planes * x_size / GRAIN + 1);
+    int threads = tern__loop_threads(call, planes * x_size);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t i = 0; i < planes; i++) {
         plane p = first;

@@ -1,0 +1,91 @@
+#include "ops/ops.h"
+
+/* dy as it is, seen with the input's shape. */
+static int gradient(tern_scope *scope, tern__node *node)
+{
+    const tern__view *x = &node->in[0]->view, *dy = tern__dy(node);
+    tern__view view = tern__view_make(dy->dtype, TERN__PLAIN, x->ndim, x->shape);
+    view.data = dy->data;
+    return tern__grad_give(scope, node, 0, &view);
+}
+
+/* A view of x, or a copy where x may move (a parameter, at the seal) or is not row-major. */
+static tern_tensor *share(tern_scope *scope, tern_tensor *x, const tern__view *shape)
+{
+    if (x->scope && tern__view_is_contiguous(&x->view)) {
+        tern__view view = *shape;
+        view.data = x->view.data;
+        return tern__result_view(scope, x, &view);
+    }
+    tern_tensor *y = tern__result(scope, shape->dtype, TERN__PLAIN, shape->ndim, shape->shape);
+    if (!y) return NULL;
+    tern__view like_x = tern__view_make(x->view.dtype, TERN__PLAIN, x->view.ndim, x->view.shape);
+    like_x.data = y->view.data;
+    tern__view_copy(&like_x, &x->view);
+    return y;
+}
+
+static tern_tensor *reshape(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape)
+{
+    x = tern__plain(scope, x);
+    if (!x) return NULL;
+    tern__view view = tern__view_make(x->view.dtype, TERN__PLAIN, ndim, shape);
+    tern_tensor *y = share(scope, x, &view);
+    if (y) tern__record(scope, "reshape", gradient, y, 1, &x);
+    return y;
+}
+
+/* Replaces one -1 by what is left; false if the counts differ. */
+static bool fill_in(const tern__view *x, int ndim, const int64_t *shape, int64_t full[TERN_NDIM_MAX])
+{
+    int64_t known = 1, count = tern__view_count(x);
+    int open = -1;
+    for (int d = 0; d < ndim; d++) {
+        full[d] = shape[d];
+        if (shape[d] == -1 && open < 0)
+            open = d;
+        else if (shape[d] < 0)
+            return false;
+        else
+            known *= shape[d];
+    }
+    if (open < 0) return known == count;
+    if (known == 0 || count % known) return false;
+    full[open] = count / known;
+    return true;
+}
+
+tern_tensor *tern_reshape(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape)
+{
+    int64_t full[TERN_NDIM_MAX];
+    char from[TERN__SHAPE_TEXT], to[TERN__SHAPE_TEXT];
+    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (ndim < 0 || ndim > TERN_NDIM_MAX) {
+        tern__scope_fail(scope, __func__, TERN_E_RANGE, "reshape: ndim %d is not in [0, %d]", ndim,
+                         TERN_NDIM_MAX);
+        return NULL;
+    }
+    if (fill_in(&x->view, ndim, shape, full)) return reshape(scope, x, ndim, full);
+    tern__view wanted = tern__view_make(x->view.dtype, TERN__PLAIN, ndim, shape);
+    tern__scope_fail(scope, __func__, TERN_E_SHAPE, "reshape: %s cannot be seen as %s",
+                     tern__shape_text(&x->view, from), tern__shape_text(&wanted, to));
+    return NULL;
+}
+
+tern_tensor *tern_flatten(tern_scope *scope, tern_tensor *x, int first_dim)
+{
+    int64_t shape[TERN_NDIM_MAX];
+    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (first_dim < 0 || first_dim >= TERN__MAX(x->view.ndim, 1)) {
+        tern__scope_fail(scope, __func__, TERN_E_RANGE, "flatten: dimension %d of %d does not exist",
+                         first_dim, x->view.ndim);
+        return NULL;
+    }
+    int64_t rest = 1;
+    for (int d = 0; d < x->view.ndim; d++) {
+        shape[d] = x->view.shape[d];
+        if (d >= first_dim) rest *= shape[d];
+    }
+    shape[first_dim] = rest;
+    return reshape(scope, x, first_dim + 1, shape);
+}
