@@ -139,7 +139,8 @@ tern_ddp *tern_ddp_new(tern_module *module, tern_group *group, const tern_ddp_op
     tern_ddp *ddp = NULL;
     if (!tern__is_set(e) && module && tern__group_check(group, __func__, e) == TERN_OK)
         ddp = new_ddp(module, group, opts, e);
-    if (!ddp && tern__is_set(e)) tern__group_fail(group, e);
+    /* A mismatch has been agreed on by all ranks already: nobody waits for this one. */
+    if (!ddp && tern__is_set(e) && e->code != TERN_E_MISMATCH) tern__group_fail(group, e);
     return ddp;
 }
 

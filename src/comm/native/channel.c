@@ -346,7 +346,7 @@ static void leave(tern__channel *channel)
     if (native->pid != getpid() || channel->own_posted == channel->own_retired) return;
     snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done", native->rank,
              (unsigned long long)(channel->own_retired + 1));
-    tern__native_abort(native, TERN_E_PEER, text);
+    if (tern__native_check(native, NULL) == TERN_OK) tern__native_abort(native, TERN_E_PEER, text);
     await_outside(channel);
 }
 

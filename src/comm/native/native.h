@@ -126,7 +126,7 @@ int tern__native_await(tern__native *native, const tern__goal *goal, tern_error 
 int tern__native_check(const tern__native *native, tern_error *err);
 int tern__native_progress(tern__native *native, tern_error *err);
 /* The first failure of the group, for all ranks. */
-void tern__native_abort(tern__native *native, int code, const char *text);
+void tern__native_abort(const tern__native *native, int code, const char *text);
 /* Wakes sleeping ranks, if there are any. */
 void tern__lobby_ring(tern__lobby *lobby);
 

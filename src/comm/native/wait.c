@@ -60,18 +60,19 @@ static int read_abort(const tern__native *native, tern_error *err)
     return tern__error_set(err, "tern_group", lobby->code, "%s", lobby->text);
 }
 
-/* A peer's failure reaches this rank by both ways, and the lobby's record comes first: it has the code. */
+/* A peer's failure reaches this rank by both ways, and the lobby's record comes first: it has the code. What came by the
+ * control plane alone (a death) is put there too, so that all ranks tell the same first failure. */
 int tern__native_check(const tern__native *native, tern_error *err)
 {
     bool is_healthy = tern__control_is_healthy(native->control);
     if (is_healthy && !atomic_load(&native->lobby->aborted)) return TERN_OK;
     tern_error event = {0};
     tern__control_check(native->control, "tern_group", &event);
-    if (atomic_load(&native->lobby->aborted)) return read_abort(native, err);
-    return tern__error_set(err, event.func, event.code, "%s", event.text);
+    if (!is_healthy) tern__native_abort(native, event.code, event.text);
+    return read_abort(native, err);
 }
 
-void tern__native_abort(tern__native *native, int code, const char *text)
+void tern__native_abort(const tern__native *native, int code, const char *text)
 {
     tern__lobby *lobby = native->lobby;
     unsigned none = TERN__ABORT_NONE;

@@ -1,0 +1,602 @@
+/* test_ddp.c - tern_ddp on 1 to 4 forked ranks: equal bits, the mean of one big batch, unused parameters,
+ * accumulation, wrong use, and a rank that dies in the middle of a step. */
+#include "comm/ranks.h"
+
+#include "parallel/ddp.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#define FEATURES 12
+#define CLASSES  4
+#define ROWS     8 /* of one rank */
+#define STEPS    6
+
+/* ---- a rank's world ---- */
+
+typedef struct fixture {
+    tern_group *world;
+    tern_device *dev;
+    tern_rng *rng;
+    tern_module *net;
+    tern_ddp *ddp;
+    tern_optim *opt;
+    tern_scope *s;
+} fixture;
+
+static tern_module *new_mlp(tern_rng *rng, tern_error *err)
+{
+    return tern_mlp_new((int64_t[]){FEATURES, 32, 16, CLASSES}, 4, rng, err);
+}
+
+/* `cap`: bytes of every bucket, 0 for the defaults. The rank's own seed: rank 0's weights must reach all. */
+static void setup(fixture *f, const tern__bootstrap *boot, size_t cap, tern_error *err)
+{
+    *f = (fixture){.world = tern__group_open_boot(boot, NULL, err)};
+    f->dev = tern_device_open("cpu", err);
+    f->rng = tern_rng_new((uint64_t)boot->rank + 7, err);
+    f->net = new_mlp(f->rng, err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    if (cap) opts.first_bucket_bytes = opts.bucket_bytes = cap;
+    f->ddp = tern_ddp_new(f->net, f->world, &opts, err);
+    tern_sgd_opts sgd = tern_sgd_defaults();
+    sgd.lr = 0.125;
+    sgd.momentum = 0.5;
+    f->opt = tern_sgd_new(f->net, &sgd, err);
+    f->s = tern_scope_new(f->dev, f->world, err);
+}
+
+static void teardown(fixture *f)
+{
+    tern_scope_free(f->s);
+    tern_optim_free(f->opt);
+    tern_ddp_free(f->ddp);
+    tern_module_free(f->net);
+    tern_rng_free(f->rng);
+    tern_device_close(f->dev);
+    tern_group_close(f->world);
+}
+
+/* Rows [rank * ROWS, +count) of one long batch that is the same for every world. */
+static void fill_rows(float *x, int64_t *y, int step, int first, int count)
+{
+    for (int i = 0; i < count; i++) {
+        uint32_t state = (uint32_t)(step * 1000 + first + i) * 2654435761u + 1;
+        for (int k = 0; k < FEATURES; k++) {
+            state = state * 1664525u + 1013904223u;
+            x[i * FEATURES + k] = (float)(int32_t)state / 2147483648.0f;
+        }
+        y[i] = (first + i) % CLASSES;
+    }
+}
+
+static void backward_rows(fixture *f, int step, int first, int count)
+{
+    float x[4 * ROWS * FEATURES];
+    int64_t y[4 * ROWS];
+    fill_rows(x, y, step, first, count);
+    tern_tensor *in = tern_tensor_from(f->s, x, TERN_F32, 2, (int64_t[]){count, FEATURES});
+    tern_tensor *label = tern_tensor_from(f->s, y, TERN_I64, 1, (int64_t[]){count});
+    tern_backward(f->s, tern_cross_entropy(f->s, tern_forward(f->net, f->s, in), label));
+}
+
+static uint64_t hash_params(const tern_module *net)
+{
+    uint64_t hash = 1469598103934665603u;
+    for (int i = 0; i < tern_state_count(net); i++) {
+        const tern_tensor *t = tern_state_get(net, i).tensor;
+        const unsigned char *data = t->view.data;
+        for (size_t k = 0; k < tern__view_bytes(&t->view); k++) hash = (hash ^ data[k]) * 1099511628211u;
+    }
+    return hash;
+}
+
+static bool same_everywhere(tern_group *world, uint64_t mine, tern_error *err)
+{
+    uint64_t all[RANKS_MAX];
+    if (tern_all_gather(world, &mine, all, 1, TERN_I64, err)) return false;
+    for (int r = 0; r < tern_group_size(world); r++)
+        if (all[r] != mine) return false;
+    return true;
+}
+
+/* ---- equal bits ---- */
+
+static int equal_bits_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, *(size_t *)arg, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, same_everywhere(f.world, hash_params(f.net), &err));
+    for (int step = 0; step < STEPS; step++) {
+        backward_rows(&f, step, rank * ROWS, ROWS);
+        tern_optim_step(f.opt, f.s);
+        tern_scope_end(f.s, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, same_everywhere(f.world, hash_params(f.net), &err));
+    }
+    if (*(size_t *)arg == 64) RANK_CHECK(rank, tern_ddp_bucket_count(f.ddp) >= 3);
+    teardown(&f);
+    return 0;
+}
+
+static void bits_are_equal_after_every_step(void **state)
+{
+    (void)state;
+    size_t caps[] = {0, 4096, 64};
+    for (int world = 1; world <= 4; world++)
+        for (size_t i = 0; i < TERN__COUNT(caps); i++)
+            assert_ranks_ok(ranks_run(world, equal_bits_body, &caps[i]));
+}
+
+/* ---- N ranks are one rank with N times the batch ---- */
+
+static void train_alone(tern_module *net, int rows, tern_error *err)
+{
+    fixture f = {.dev = tern_device_open("cpu", err), .net = net, .s = NULL};
+    tern_sgd_opts sgd = tern_sgd_defaults();
+    sgd.lr = 0.125;
+    sgd.momentum = 0.5;
+    f.opt = tern_sgd_new(net, &sgd, err);
+    f.s = tern_scope_new(f.dev, NULL, err);
+    for (int step = 0; step < STEPS && !err->code; step++) {
+        backward_rows(&f, step, 0, rows);
+        tern_optim_step(f.opt, f.s);
+        tern_scope_end(f.s, err);
+    }
+    tern_scope_free(f.s);
+    tern_optim_free(f.opt);
+    tern_device_close(f.dev);
+}
+
+static double largest_difference(const tern_module *a, const tern_module *b)
+{
+    double largest = 0;
+    for (int i = 0; i < tern_state_count(a); i++) {
+        const tern_tensor *x = tern_state_get(a, i).tensor, *y = tern_state_get(b, i).tensor;
+        for (int64_t k = 0; k < tern_tensor_count(x); k++)
+            largest = fmax(largest, fabs(tern__view_get(&x->view, k) - tern__view_get(&y->view, k)));
+    }
+    return largest;
+}
+
+static int one_batch_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, *(size_t *)arg, &err);
+    for (int step = 0; step < STEPS && !err.code; step++) {
+        backward_rows(&f, step, rank * ROWS, ROWS);
+        tern_optim_step(f.opt, f.s);
+        tern_scope_end(f.s, &err);
+    }
+    RANK_CHECK_OK(rank, err);
+    tern_rng_seed(f.rng, 7); /* rank 0's */
+    tern_module *alone = new_mlp(f.rng, &err);
+    train_alone(alone, ROWS * boot->world, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, largest_difference(f.net, alone) < 1e-5);
+    tern_module_free(alone);
+    teardown(&f);
+    return 0;
+}
+
+static void ranks_equal_one_rank_with_the_whole_batch(void **state)
+{
+    (void)state;
+    size_t caps[] = {0, 4096};
+    for (int world = 1; world <= 4; world++)
+        for (size_t i = 0; i < TERN__COUNT(caps); i++)
+            assert_ranks_ok(ranks_run(world, one_batch_body, &caps[i]));
+}
+
+/* Integer data, weights and a power-of-two batch: every sum is exact, so the bits must be equal. */
+static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, 64, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_tensor *w = tern_state_find(f.net, "0.weight");
+    for (int64_t i = 0; i < tern_tensor_count(w); i++) tern__view_set(&w->view, i, (double)(i % 5) - 2);
+    float x[4 * ROWS * FEATURES], target[4 * ROWS * 32] = {0};
+    for (int i = 0; i < 4 * ROWS * FEATURES; i++) x[i] = (float)(i * 7 % 9 - 4);
+    for (int whole = 0; whole < 2; whole++) {
+        int rows = whole ? ROWS * boot->world : ROWS, first = whole ? 0 : rank * ROWS;
+        tern_tensor *in =
+            tern_tensor_from(f.s, x + first * FEATURES, TERN_F32, 2, (int64_t[]){rows, FEATURES});
+        tern_tensor *t = tern_tensor_from(f.s, target, TERN_F32, 2, (int64_t[]){rows, 32});
+        tern_tensor *bias = tern_state_find(f.net, "0.bias");
+        if (!whole)
+            for (int64_t i = 0; i < tern_tensor_count(bias); i++)
+                tern__view_set(&bias->view, i, (double)(i % 3));
+        tern_backward(f.s, tern_mse_loss(f.s, tern_linear(f.s, in, w, bias), t));
+        tern_scope_end(f.s, &err);
+        RANK_CHECK_OK(rank, err);
+        tern_tensor *g = tern_grad_get(w);
+        RANK_CHECK(rank, g);
+        static float kept[32 * FEATURES], now[32 * FEATURES];
+        RANK_CHECK(rank, tern_tensor_read(g, whole ? now : kept, sizeof(kept), &err) == TERN_OK);
+        if (whole) RANK_CHECK(rank, memcmp(kept, now, sizeof(kept)) == 0);
+        tern_zero_grad(f.net);
+    }
+    teardown(&f);
+    return 0;
+}
+
+static void exact_sums_give_equal_bits(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world *= 2) assert_ranks_ok(ranks_run(world, exact_body, NULL));
+}
+
+/* ---- run to run ---- */
+
+static int hash_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, 4096, &err);
+    for (int step = 0; step < STEPS && !err.code; step++) {
+        backward_rows(&f, step, rank * ROWS, ROWS);
+        tern_optim_step(f.opt, f.s);
+        tern_scope_end(f.s, &err);
+    }
+    RANK_CHECK_OK(rank, err);
+    uint64_t hash = hash_params(f.net);
+    if (rank == 0) RANK_CHECK(rank, write(*(int *)arg, &hash, sizeof(hash)) == sizeof(hash));
+    teardown(&f);
+    return 0;
+}
+
+static void bits_are_equal_from_run_to_run(void **state)
+{
+    (void)state;
+    uint64_t hashes[3];
+    for (int i = 0; i < 3; i++) {
+        int ends[2];
+        assert_return_code(pipe(ends), errno);
+        assert_ranks_ok(ranks_run(3, hash_body, &ends[1]));
+        assert_int_equal(read(ends[0], &hashes[i], sizeof(hashes[i])), sizeof(hashes[i]));
+        close(ends[0]);
+        close(ends[1]);
+    }
+    assert_true(hashes[0] == hashes[1] && hashes[1] == hashes[2]);
+}
+
+/* ---- unused parameters, without a flag ---- */
+
+static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, 64, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_tensor *w0 = tern_state_find(f.net, "0.weight"), *b0 = tern_state_find(f.net, "0.bias");
+    tern_tensor *w2 = tern_state_find(f.net, "2.weight"), *b2 = tern_state_find(f.net, "2.bias");
+    float x[ROWS * FEATURES], target[ROWS * 32] = {0};
+    int64_t y[ROWS];
+    for (int step = 0; step < 4; step++) {
+        fill_rows(x, y, step, rank * ROWS, ROWS);
+        tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
+        tern_tensor *h = tern_linear(f.s, in, w0, b0);
+        /* Layer 2 is used by rank 0 alone, and in odd steps only; layer 4 by nobody. */
+        bool second = rank == 0 && step % 2;
+        if (second) h = tern_linear(f.s, tern_relu(f.s, h), w2, b2);
+        tern_tensor *t = tern_tensor_from(f.s, target, TERN_F32, 2, (int64_t[]){ROWS, second ? 16 : 32});
+        tern_backward(f.s, tern_mse_loss(f.s, h, t));
+        tern_scope_end(f.s, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, tern_grad_get(w0) && tern_grad_get(b0));
+        RANK_CHECK(rank, (tern_grad_get(w2) != NULL) == (step % 2 != 0));
+        RANK_CHECK(rank, !tern_grad_get(tern_state_find(f.net, "4.weight")));
+        if (step % 2) {
+            double sum = 0;
+            for (int64_t i = 0; i < tern_tensor_count(w2); i++)
+                sum += fabs(tern__view_get(&tern_grad_get(w2)->view, i));
+            RANK_CHECK(rank, sum > 0);
+        }
+        tern_optim_step(f.opt, f.s);
+        RANK_CHECK(rank, same_everywhere(f.world, hash_params(f.net), &err));
+    }
+    teardown(&f);
+    return 0;
+}
+
+static void unused_parameters_need_no_flag(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, unused_body, NULL));
+}
+
+/* ---- gradient accumulation ---- */
+
+static int accumulate_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, 4096, &err);
+    tern_tensor *w = tern_state_find(f.net, "2.weight");
+    static float sum[16 * 32], parts[2][16 * 32];
+    for (int part = 0; part < 2; part++) { /* each alone */
+        backward_rows(&f, part, rank * ROWS, ROWS);
+        tern_scope_end(f.s, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank,
+                   tern_tensor_read(tern_grad_get(w), parts[part], sizeof(parts[part]), &err) == TERN_OK);
+        tern_zero_grad(f.net);
+    }
+    RANK_CHECK(rank, tern_ddp_sync_set(f.ddp, false)); /* and both, synchronised once */
+    backward_rows(&f, 0, rank * ROWS, ROWS);
+    tern_scope_end(f.s, &err);
+    RANK_CHECK(rank, !tern_ddp_sync_set(f.ddp, true));
+    backward_rows(&f, 1, rank * ROWS, ROWS);
+    tern_scope_end(f.s, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, tern_tensor_read(tern_grad_get(w), sum, sizeof(sum), &err) == TERN_OK);
+    for (int i = 0; i < 16 * 32; i++) RANK_CHECK(rank, fabsf(sum[i] - parts[0][i] - parts[1][i]) < 1e-6f);
+    RANK_CHECK(rank, same_everywhere(f.world, hash_params(f.net), &err));
+    teardown(&f);
+    return 0;
+}
+
+static void accumulation_is_synchronised_once(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++) assert_ranks_ok(ranks_run(world, accumulate_body, NULL));
+}
+
+/* Rank 1 forgets to synchronise: nobody hangs, both sides are told. */
+static int diverge_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, 0, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1) tern_ddp_sync_set(f.ddp, false);
+    for (int step = 0; step < 2 && !err.code; step++) {
+        backward_rows(&f, step, 0, ROWS);
+        tern_scope_end(f.s, &err);
+        tern_ddp_sync_set(f.ddp, true);
+    }
+    RANK_CHECK(rank, err.code == TERN_E_MISMATCH);
+    teardown(&f);
+    return 0;
+}
+
+static void divergence_is_named(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, diverge_body, NULL));
+}
+
+/* ---- the mean loss rides along ---- */
+
+static int loss_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, 64, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, isnan(tern_ddp_loss_mean(f.ddp)));
+    float x[ROWS * FEATURES];
+    int64_t y[ROWS];
+    fill_rows(x, y, 0, rank * ROWS, ROWS);
+    tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
+    tern_tensor *label = tern_tensor_from(f.s, y, TERN_I64, 1, (int64_t[]){ROWS});
+    tern_tensor *loss = tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label);
+    double mean = tern_item(loss);
+    tern_backward(f.s, loss);
+    RANK_CHECK(rank, tern_all_reduce(f.world, &mean, 1, TERN_F64, TERN_AVG, &err) == TERN_OK);
+    RANK_CHECK(rank, fabs(tern_ddp_loss_mean(f.ddp) - mean) < 1e-6);
+    tern_scope_end(f.s, &err);
+    teardown(&f);
+    return 0;
+}
+
+static void mean_loss_comes_with_the_last_bucket(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++) assert_ranks_ok(ranks_run(world, loss_body, NULL));
+}
+
+/* ---- wrong use ---- */
+
+static int other_model_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    tern_group *world = tern__group_open_boot(boot, NULL, &err);
+    tern_rng *rng = tern_rng_new(0, &err);
+    tern_module *net = tern_mlp_new((int64_t[]){FEATURES, rank == 2 ? 33 : 32, CLASSES}, 3, rng, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !tern_ddp_new(net, world, NULL, &err));
+    RANK_CHECK(rank, err.code == TERN_E_MISMATCH);
+    RANK_CHECK(rank, strstr(err.text, "rank 0 has parameter \"0.weight\" (32, 12) f32"));
+    RANK_CHECK(rank, strstr(err.text, "rank 2 has parameter \"0.weight\" (33, 12) f32"));
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_group_close(world);
+    return 0;
+}
+
+static void different_models_are_refused_by_name(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(3, other_model_body, NULL));
+}
+
+/* A rank whose data file is missing calls on with its error set: the others do not hang. */
+static int set_error_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    tern_group *world = tern__group_open_boot(boot, NULL, &err);
+    tern_rng *rng = tern_rng_new(0, &err);
+    tern_module *net = new_mlp(rng, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1) tern_idx_open("/nowhere/images.gz", "/nowhere/labels.gz", NULL, &err);
+    RANK_CHECK(rank, !tern_ddp_new(net, world, NULL, &err));
+    RANK_CHECK(rank, strstr(err.text, "/nowhere/images.gz"));
+    RANK_CHECK(rank, rank == 1 || strstr(err.text, "rank 1"));
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_group_close(world);
+    return 0;
+}
+
+static void an_error_before_ddp_reaches_all(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, set_error_body, NULL));
+}
+
+/* A failing op on one rank (label 9 of 4 classes) ends the step of the other with its text. */
+static int bad_label_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, 0, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < 3 && !err.code; step++) {
+        float x[ROWS * FEATURES];
+        int64_t y[ROWS];
+        fill_rows(x, y, step, 0, ROWS);
+        if (rank == 1 && step == 1) y[3] = 9;
+        tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
+        tern_tensor *label = tern_tensor_from(f.s, y, TERN_I64, 1, (int64_t[]){ROWS});
+        tern_backward(f.s, tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label));
+        tern_optim_step(f.opt, f.s);
+        tern_scope_end(f.s, &err);
+    }
+    RANK_CHECK(rank, err.code == (rank == 1 ? TERN_E_RANGE : TERN_E_PEER));
+    RANK_CHECK(rank, strstr(err.text, "label 9 of sample 3"));
+    teardown(&f);
+    return 0;
+}
+
+static void a_failing_op_ends_the_step_of_all(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, bad_label_body, NULL));
+}
+
+/* ---- a rank dies in the middle of a step ---- */
+
+static int64_t *killed_at; /* shared with the ranks */
+
+static int killed_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, 64, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < 1000000 && !err.code; step++) {
+        if (rank == 1 && step == 20) {
+            float x[ROWS * FEATURES];
+            int64_t y[ROWS];
+            fill_rows(x, y, step, 0, ROWS);
+            tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
+            tern_forward(f.net, f.s, in);
+            *killed_at = tern__now_ns();
+            kill(getpid(), SIGKILL);
+        }
+        backward_rows(&f, step, rank * ROWS, ROWS);
+        tern_optim_step(f.opt, f.s);
+        tern_scope_end(f.s, &err);
+    }
+    double seconds = (double)(tern__now_ns() - *killed_at) * 1e-9;
+    if (!strstr(err.text, "rank 1")) fprintf(stderr, "%s\n", err.text);
+    RANK_CHECK(rank, err.code == TERN_E_PEER);
+    RANK_CHECK(rank, strstr(err.text, "rank 1"));
+    RANK_CHECK(rank, seconds < 1.0);
+    teardown(&f);
+    return 0;
+}
+
+static void a_killed_rank_is_named_within_a_second(void **state)
+{
+    (void)state;
+    killed_at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(killed_at != MAP_FAILED);
+    for (int world = 2; world <= 3; world++) {
+        ranks r = ranks_run(world, killed_body, NULL);
+        assert_int_equal(r.status[1], 128 + SIGKILL);
+        for (int rank = 0; rank < world; rank++)
+            if (rank != 1) assert_int_equal(r.status[rank], 0);
+    }
+    munmap(killed_at, 4096);
+}
+
+/* ---- no allocation in a warm step ---- */
+
+static atomic_long allocations;
+
+static void *counting_alloc(size_t bytes, size_t align, void *ctx)
+{
+    (void)ctx;
+    atomic_fetch_add(&allocations, 1);
+    return aligned_alloc(align, tern__align_up(bytes, align));
+}
+
+static void counting_free(void *ptr, void *ctx)
+{
+    (void)ctx;
+    free(ptr);
+}
+
+static int no_alloc_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_allocator_set(&(tern_allocator){counting_alloc, counting_free, NULL});
+    tern_error err = {0};
+    fixture f;
+    setup(&f, boot, 4096, &err);
+    long warm = 0;
+    for (int step = 0; step < 6 && !err.code; step++) {
+        if (step == 3)
+            warm = atomic_load(&allocations); /* the buckets were cut again, both arenas have grown */
+        backward_rows(&f, step, rank * ROWS, ROWS);
+        tern_optim_step(f.opt, f.s);
+        tern_scope_end(f.s, &err);
+    }
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, warm > 0 && atomic_load(&allocations) == warm);
+    teardown(&f);
+    return 0;
+}
+
+static void a_warm_step_allocates_nothing(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, no_alloc_body, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_are_equal_after_every_step),
+        cmocka_unit_test(ranks_equal_one_rank_with_the_whole_batch),
+        cmocka_unit_test(exact_sums_give_equal_bits),
+        cmocka_unit_test(bits_are_equal_from_run_to_run),
+        cmocka_unit_test(unused_parameters_need_no_flag),
+        cmocka_unit_test(accumulation_is_synchronised_once),
+        cmocka_unit_test(divergence_is_named),
+        cmocka_unit_test(mean_loss_comes_with_the_last_bucket),
+        cmocka_unit_test(different_models_are_refused_by_name),
+        cmocka_unit_test(an_error_before_ddp_reaches_all),
+        cmocka_unit_test(a_failing_op_ends_the_step_of_all),
+        cmocka_unit_test(a_killed_rank_is_named_within_a_second),
+        cmocka_unit_test(a_warm_step_allocates_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
