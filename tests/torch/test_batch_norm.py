@@ -1,0 +1,276 @@
+"""Batch norm with residual and ReLU against torch: values, running statistics, every gradient, modules."""
+import ctypes
+import unittest
+
+import numpy
+import torch
+
+import tern
+from ops import Module, Run, blocked, compare, error_of, gradient_check
+
+DEVICES = [("cpu", "f", 2e-6, 2e-5), ("cpu:reference", "f", 2e-6, 2e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
+SHAPES = [(4, 32, 5, 7), (3, 5, 9, 11), (6, 5), (70, 33), (2, 16, 40, 41), (5, 1, 7), (9, 16, 1, 1), (2, 3, 2, 3, 4)]
+
+
+class Opts(ctypes.Structure):
+    """tern_batch_norm_act_opts."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("training", ctypes.c_bool),
+        ("momentum", ctypes.c_double),
+        ("eps", ctypes.c_double),
+        ("relu", ctypes.c_bool),
+    ]
+
+
+def options(training=True, relu=False, momentum=0.1, eps=1e-5):
+    return Opts(ctypes.sizeof(Opts), training, momentum, eps, relu)
+
+
+def batch_norm(run, x, weight=None, bias=None, mean=None, var=None, residual=None, **opts):
+    return run.op("tern_batch_norm_act", x, weight, bias, mean, var, residual, ctypes.byref(options(**opts)))
+
+
+def oracle(x, weight, bias, residual, training, relu, mean, var, momentum=0.1, eps=1e-5):
+    y = torch.nn.functional.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
+    y = y if residual is None else y + residual
+    return torch.relu(y) if relu else y
+
+
+class BatchNormTest(unittest.TestCase):
+    def setUp(self):
+        self.rng = numpy.random.default_rng(0)
+
+    def draw(self, shape, dtype):
+        return (self.rng.standard_normal(shape) * 2 + 3).astype(dtype)
+
+    def compare(self, what, arrays, mean, var, training, relu, has_residual, tolerances, device, layout, threads=None):
+        """arrays: x, weight, bias and perhaps residual."""
+        both = {}
+
+        def op(run, x, weight, bias, residual=None):
+            both["mean"], both["var"] = run.constant(mean), run.constant(var)
+            residual = residual and layout(run, residual)
+            y = batch_norm(run, layout(run, x), weight, bias, both["mean"], both["var"], residual, training=training, relu=relu)
+            both["got"] = run.value(both["mean"]), run.value(both["var"])
+            return y
+
+        moved = [torch.tensor(mean.astype("d")), torch.tensor(var.astype("d"))]
+
+        def want(x, weight, bias, residual=None):
+            return oracle(x, weight, bias, residual, training, relu, *moved)
+
+        compare(what, op, want, arrays, tolerances[0], device, threads=threads, gradient_tolerance=tolerances[1])
+        for got, expected in zip(both["got"], moved):
+            self.assertLess(error_of(got, expected.numpy()), tolerances[0], what)
+
+    def test_everything(self):
+        for device, dtype, *tolerances in DEVICES:
+            for shape in SHAPES:
+                if device == "cpu:reference" and numpy.prod(shape) > 5000:
+                    continue
+                layouts = [lambda run, x: x] + ([blocked] if len(shape) == 4 and shape[1] % 16 == 0 else [])
+                for layout in layouts:
+                    for flags in range(8):
+                        training, relu, residual = bool(flags & 1), bool(flags & 2), bool(flags & 4)
+                        if dtype == "f" and device == "cpu:reference" and flags != 7:
+                            continue
+                        channels = shape[1]
+                        arrays = [self.draw(shape, dtype), self.draw(channels, dtype), self.draw(channels, dtype) - 3]
+                        arrays += [self.draw(shape, dtype) - 5] if residual else []
+                        mean, var = self.draw(channels, dtype), self.rng.random(channels).astype(dtype) + 0.5
+                        what = f"{device} {dtype} {shape} training={training} relu={relu} residual={residual} {layout.__name__}"
+                        self.compare(what, arrays, mean, var, training, relu, residual, tolerances, device, layout)
+
+    def test_without_weight_and_running_statistics(self):
+        for device, dtype, *tolerances in DEVICES:
+            x = [self.draw((4, 16, 5, 5), dtype)]
+            compare(
+                "bare", lambda run, a: batch_norm(run, a), lambda a: torch.nn.functional.batch_norm(a, None, None, training=True), x, tolerances[0], device
+            )
+
+    def test_only_parameters_or_only_data_want_gradients(self):
+        arrays = [self.draw((4, 16, 5, 5), "f"), self.draw(16, "f"), self.draw(16, "f"), self.draw((4, 16, 5, 5), "f") - 4]
+        want = lambda x, w, b, r: oracle(x, w, b, r, True, True, None, None)
+        for constant in ((0,), (0, 3), (1, 2), (1, 2, 3), (0, 1, 2), (0, 1, 3), (2,), (3,)):
+            op = lambda run, x, w, b, r: batch_norm(run, blocked(run, x), w, b, residual=blocked(run, r), relu=True)
+            compare(f"constant {constant}", op, want, arrays, 2e-6, constant=constant, gradient_tolerance=2e-5)
+
+    def test_inputs_used_elsewhere_too(self):
+        """x and residual get gradients from two uses each: nothing may be overwritten that is still wanted."""
+        arrays = [self.draw((4, 16, 6, 6), "f"), self.draw(16, "f"), self.draw(16, "f"), self.draw((4, 16, 6, 6), "f") - 4]
+
+        def op(run, x, w, b, r):
+            x, r = run.op("tern_relu", blocked(run, x)), blocked(run, r)
+            y = batch_norm(run, x, w, b, residual=r, relu=True)
+            z = batch_norm(run, x, w, b, residual=x)
+            return run.op("tern_add", run.op("tern_add", run.op("tern_add", y, z), run.op("tern_mul", x, r)), y)
+
+        def want(x, w, b, r):
+            x = torch.relu(x)
+            y = oracle(x, w, b, r, True, True, None, None)
+            z = oracle(x, w, b, x, True, False, None, None)
+            return y + z + x * r + y
+
+        compare("used twice", op, want, arrays, 2e-6, gradient_tolerance=2e-5)
+        compare("used twice", op, want, [a.astype("d") for a in arrays], 1e-12, "cpu:reference", gradient_tolerance=1e-11)
+
+    def test_large_mean(self):
+        """Data far from zero: mean 1e4, deviation 1. Squares in f32 would lose everything; f32 of the input itself loses
+        1e-3 / 1e4. torch in f32 is measured on the same data."""
+        x = (self.rng.standard_normal((8, 16, 30, 30)) + 1e4).astype("f")
+        x[:, 3] = 7  # a constant channel
+        t = torch.tensor(x.astype("d"))
+        want = torch.nn.functional.batch_norm(t, None, None, training=True).numpy()
+        theirs = torch.nn.functional.batch_norm(t.float(), None, None, training=True).numpy()
+        for layout in (lambda run, x: x, blocked):
+            run = Run("cpu")
+            got = run.value(batch_norm(run, layout(run, run.constant(x))))
+            run.close()
+            self.assertLess(numpy.abs(got - want).max(), 1e-3)
+            self.assertLessEqual(numpy.abs(got - want).mean(), 1.05 * numpy.abs(theirs - want).mean() + 1e-9)
+
+    def test_rows_that_differ_from_the_rest(self):
+        """The first rows of a tile give its shift: here they are far from all others."""
+        x = self.rng.standard_normal((2, 16, 32, 32)).astype("f") * 1e-2
+        x[:, :, :2] = 1000
+        want = torch.nn.functional.batch_norm(torch.tensor(x.astype("d")), None, None, training=True).numpy()
+        for layout in (lambda run, x: x, blocked):
+            run = Run("cpu")
+            self.assertLess(error_of(run.value(batch_norm(run, layout(run, run.constant(x)))), want), 1e-6)
+            run.close()
+
+    def test_same_bits_for_any_number_of_threads(self):
+        x, dy = self.draw((16, 32, 20, 21), "f"), self.draw((16, 32, 20, 21), "f") - 3
+        for layout in (lambda run, x: x, blocked):
+            seen = set()
+            for threads in (1, 2, 3, 5):
+                run = Run("cpu", threads)
+                p = [run.parameter(a) for a in (x, self.rng.random(32).astype("f") * 0 + 2, numpy.zeros(32, "f"))]
+                y = batch_norm(run, layout(run, p[0]), *p[1:], relu=True)
+                value = run.value(y)
+                run.backward(y, dy)
+                seen.add(value.tobytes() + b"".join(run.grad(t).tobytes() for t in p[1:]))
+                run.close()
+            self.assertEqual(len(seen), 1)
+
+    def test_nan_and_infinity_pass(self):
+        x = self.draw((2, 16, 4, 4), "f")
+        x[0, 1, 2, 2], x[1, 2, 0, 0] = numpy.nan, numpy.inf
+        want = torch.relu(torch.nn.functional.batch_norm(torch.tensor(x), None, None, training=True)).numpy()
+        for layout in (lambda run, x: x, blocked):
+            run = Run("cpu")
+            got = run.value(batch_norm(run, layout(run, run.constant(x[:, :1])) if layout is not blocked else run.constant(x), relu=True))
+            run.close()
+            numpy.testing.assert_array_equal(numpy.isnan(got), numpy.isnan(want[:, : got.shape[1]]))
+
+    def test_gradients_by_finite_differences(self):
+        r = numpy.random.default_rng(4)
+        arrays = [r.standard_normal((3, 4, 5)), r.standard_normal(4), r.standard_normal(4), r.standard_normal((3, 4, 5))]
+        gradient_check("training", lambda run, x, w, b, z: batch_norm(run, x, w, b, residual=z), arrays, tolerance=1e-6)
+        gradient_check("relu", lambda run, x, w, b, z: batch_norm(run, x, w, b, residual=z, relu=True), arrays, tolerance=1e-5, step=1e-6)
+        stats = [r.standard_normal(4), r.random(4) + 1]
+        evaluate = lambda run, x, w, b: batch_norm(run, x, w, b, *map(run.constant, stats), training=False)
+        gradient_check("evaluation", evaluate, arrays[:3], tolerance=1e-6)
+
+    def test_running_statistics_may_change_before_backward(self):
+        """Evaluation first, then a training step of the same layer, then backward through both."""
+        run = Run("cpu")
+        x, w = run.parameter(self.draw((4, 3, 5, 5), "f")), run.parameter(numpy.ones(3, "f"))
+        mean, var = run.constant(numpy.zeros(3, "f")), run.constant(numpy.ones(3, "f"))
+        y = batch_norm(run, x, w, None, mean, var, training=False)
+        batch_norm(run, x, w, None, mean, var, momentum=1)
+        dy = self.draw((4, 3, 5, 5), "f")
+        run.backward(y, dy)
+        self.assertLess(error_of(run.grad(x), dy / numpy.sqrt(1 + 1e-5)), 1e-6)
+        run.close()
+
+    def test_errors_name_shapes(self):
+        run = Run("cpu")
+        f = lambda *shape: run.constant(numpy.ones(shape, "f"))
+        cases = [
+            (lambda: batch_norm(run, f(1, 16, 1, 1)), "expected more than 1 value per channel when training, got input size (1, 16, 1, 1)"),
+            (lambda: batch_norm(run, f(3)), "expected (N, C, ...) with at least one channel, got (3)"),
+            (lambda: batch_norm(run, f(2, 3, 4), f(4)), "weight is (4) but input is (2, 3, 4)"),
+            (lambda: batch_norm(run, f(2, 3, 4), f(3), f(3, 1)), "bias is (3, 1) but input is (2, 3, 4)"),
+            (lambda: batch_norm(run, f(2, 3, 4), residual=f(2, 3, 5)), "residual is (2, 3, 5) but input is (2, 3, 4)"),
+            (lambda: batch_norm(run, f(2, 3, 4), run.constant(numpy.ones(3))), "weight is f64 but input is f32"),
+            (lambda: batch_norm(run, f(2, 3, 4), training=False), "running_mean and running_var are needed"),
+        ]
+        for call, text in cases:
+            with self.assertRaises(tern.TernError) as caught:
+                call()
+            self.assertIn(text, str(caught.exception))
+            run.end_failed()
+        run.close()
+
+
+class ModuleTest(unittest.TestCase):
+    def module(self, run, name, *args):
+        run.lib.returns(ctypes.c_void_p, name, "tern_state_find", "tern_batch_norm_act_forward", "tern_forward")
+        return ctypes.c_void_p(run.lib.check(name, *args))
+
+    def state(self, run, module, name):
+        return ctypes.c_void_p(run.lib.tern_state_find(module, name.encode()))
+
+    def test_three_steps_of_training_then_evaluation(self):
+        rng = numpy.random.default_rng(5)
+        kinds = [("1d", (6, 7)), ("1d", (6, 7, 4)), ("2d", (3, 16, 5, 4)), ("3d", (2, 5, 3, 4, 5))]
+        for kind, shape in kinds:
+            theirs = getattr(torch.nn, f"BatchNorm{kind}")(shape[1])
+            run = Run("cpu")
+            ours = self.module(run, f"tern_batch_norm{kind}_new", ctypes.c_int64(shape[1]), None)
+            self.assertEqual(run.lib.tern_state_count(ours), len(theirs.state_dict()))
+            for step in range(4):
+                if step == 3:
+                    theirs.eval()
+                    run.lib.tern_eval(ours)
+                x = rng.standard_normal(shape).astype("f") * (step + 1) + step
+                y = theirs(torch.tensor(x))
+                got = run.value(ctypes.c_void_p(run.lib.tern_forward(ours, run.scope, run.constant(x))))
+                self.assertLess(error_of(got, y.detach().numpy()), 2e-6)
+                for name, value in theirs.state_dict().items():
+                    self.assertLess(error_of(run.value(self.state(run, ours, name)), value.numpy()), 1e-6, name)
+                run.end()
+            run.lib.tern_module_free(ours)
+            run.close()
+
+    def test_names_and_order_are_torch_s(self):
+        class Entry(ctypes.Structure):
+            _fields_ = [("name", ctypes.c_char_p), ("tensor", ctypes.c_void_p), ("is_buffer", ctypes.c_bool)]
+
+        run = Run("cpu")
+        run.lib.returns(Entry, "tern_state_get")
+        ours = self.module(run, "tern_batch_norm2d_new", ctypes.c_int64(3), None)
+        names = [run.lib.tern_state_get(ours, i).name.decode() for i in range(run.lib.tern_state_count(ours))]
+        self.assertEqual(names, list(torch.nn.BatchNorm2d(3).state_dict()))
+        run.lib.tern_module_free(ours)
+        run.close()
+
+    def test_fused_call(self):
+        rng = numpy.random.default_rng(6)
+        x, r = (rng.standard_normal((3, 16, 5, 4)).astype("f") for _ in range(2))
+        want = torch.relu(torch.nn.BatchNorm2d(16)(torch.tensor(x)) + torch.tensor(r)).detach().numpy()
+        run = Run("cpu")
+        ours = self.module(run, "tern_batch_norm2d_new", ctypes.c_int64(16), None)
+        y = run.lib.tern_batch_norm_act_forward(ours, run.scope, run.constant(x), run.constant(r), True)
+        self.assertLess(error_of(run.value(ctypes.c_void_p(y)), want), 2e-6)
+        relu = self.module(run, "tern_relu_new")
+        self.assertIsNone(run.lib.tern_batch_norm_act_forward(relu, run.scope, run.constant(x), None, True))
+        with self.assertRaises(tern.TernError) as caught:
+            run.raise_error()
+        self.assertIn("expected a batch norm, got relu", str(caught.exception))
+        run.end_failed()
+        self.assertIsNone(run.lib.tern_forward(ours, run.scope, run.constant(x[0])))
+        with self.assertRaises(tern.TernError) as caught:
+            run.raise_error()
+        self.assertIn("batch_norm2d: expected 4", str(caught.exception))
+        run.end_failed()
+        for module in (ours, relu):
+            run.lib.tern_module_free(module)
+        run.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
