@@ -2,6 +2,7 @@
 #include "comm/store/hello.h"
 
 #include <errno.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -58,6 +59,7 @@ tern__control *tern__control_open(const tern__bootstrap *boot, tern__store *stor
     tern__control *control = control_new(boot, err);
     if (!control) return NULL;
     int status = tern__control_meet(control, store, tern__deadline(timeout_s), &why);
+    sodium_memzero(control->secret, sizeof(control->secret));
     if (!status && (control->bell = tern__bell_open(&why)) < 0) status = control->bell;
     if (!status)
         status = tern__thread_start(&control->thread, tern__control_watch, control, "tern-control", &why);

@@ -200,6 +200,48 @@ static void a_rank_that_fails_alone_is_named_by_all(void **state)
     board_free(b);
 }
 
+/* ---- no memory ---- */
+
+static void *fail_one(size_t bytes, size_t align, void *ctx)
+{
+    if (atomic_fetch_sub((atomic_int *)ctx, 1) == 0) return NULL;
+    return aligned_alloc(align, tern__align_up(bytes, align));
+}
+
+static void free_one(void *ptr, void *ctx)
+{
+    (void)ctx;
+    free(ptr);
+}
+
+/* The rank that `mode` names cannot have its allocation number `places`. */
+static int meet_without_memory(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    const tern_allocator failing = {fail_one, free_one, &b->places};
+    if (rank == b->mode) tern_allocator_set(&failing);
+    return meet(boot, b, &b->outcomes[rank], 2);
+}
+
+static void out_of_memory_anywhere_is_an_error(void **state)
+{
+    (void)state;
+    int named = 0;
+    for (int victim = 0; victim < 2; victim++)
+        for (int n = 0; n < (victim ? 6 : 9); n++) {
+            board *b = board_new(0.15);
+            b->mode = victim;
+            atomic_store(&b->places, n);
+            assert_ranks_ok(ranks_run(2, meet_without_memory, b));
+            const outcome *o = &b->outcomes[victim];
+            if (o->code == TERN_E_MEMORY) named += says(o, "out of memory");
+            for (int rank = 0; rank < 2; rank++) assert_true(b->outcomes[rank].seconds < 2);
+            board_free(b);
+        }
+    assert_true(named >=
+                6 + 4); /* store, control, peers and two poll lists; rank 0's server, table and clients too */
+}
+
 /* ---- death on the way ---- */
 
 /* Rank 1 publishes its card and is killed; rank 2 comes only after that. */
@@ -318,7 +360,7 @@ static void another_user_is_refused(void **state)
 {
     (void)state;
     if (geteuid() != 0) skip(); /* only root can become somebody else */
-    board *b = board_new(2);
+    board *b = board_new(1);
     assert_ranks_ok(ranks_run(2, meet_as_another_user, b));
     for (int rank = 0; rank < 2; rank++) assert_int_not_equal(b->outcomes[rank].code, TERN_OK);
     assert_true(says(&b->outcomes[1], "another user"));
@@ -358,6 +400,7 @@ int main(void)
         cmocka_unit_test(a_rank_on_another_host_is_unsupported),
         cmocka_unit_test(different_world_sizes_are_named),
         cmocka_unit_test(a_rank_that_fails_alone_is_named_by_all),
+        cmocka_unit_test(out_of_memory_anywhere_is_an_error),
         cmocka_unit_test(a_death_during_the_meeting_ends_it),
         cmocka_unit_test(strangers_at_the_control_socket_are_turned_away),
         cmocka_unit_test(another_user_is_refused),

@@ -275,18 +275,20 @@ static void replayed_and_reflected_proofs_are_refused(void **state)
     assert_served(f);
 }
 
-/* Silence, half a hello, and a byte every 100 ms: all are dropped at 5 s, and meanwhile nobody waits for
- * them. */
+/* Silence, half a hello, a byte every 100 ms, and more silent ones than the server lets in at a time: all are
+ * dropped at 5 s, meanwhile no client waits for them, and after that there is room for new ones. */
 static void slow_strangers_are_dropped_at_their_deadline(void **state)
 {
     const fixture *f = *state;
     tern__hello hello;
+    int crowd[300];
     int64_t start = tern__now_ns();
     int silent = stranger(f), half = stranger(f), slow = stranger(f), unproved = stranger(f);
     tern__challenge challenge;
     begin_handshake(f, unproved, &hello, &challenge);
     tern__hello_make(&hello, TERN__PURPOSE_STORE, 1, 0, 4);
     say(half, &hello, 32);
+    for (size_t i = 0; i < TERN__COUNT(crowd); i++) crowd[i] = stranger(f);
     for (int i = 0; i < 45; i++) {
         say(slow, (uint8_t *)&hello + i, 1);
         assert_served(f);
@@ -302,6 +304,8 @@ static void slow_strangers_are_dropped_at_their_deadline(void **state)
     assert_hung_up(slow, 2);
     assert_hung_up(unproved, 2);
     assert_true(seconds_since(start) >= TERN__HELLO_DEADLINE_S - 0.01);
+    tern__store_close(open_client(f, 2));
+    for (size_t i = 0; i < TERN__COUNT(crowd); i++) close(crowd[i]);
     assert_served(f);
 }
 

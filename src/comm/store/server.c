@@ -15,6 +15,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sodium.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -291,6 +292,7 @@ static void release(tern__server *server)
     tern__table_free(server->table);
     tern__close(&server->listen_fd);
     tern__close(&server->bell);
+    sodium_memzero(server->secret, sizeof(server->secret));
     tern__free(server);
 }
 

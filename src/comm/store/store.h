@@ -1,7 +1,8 @@
 /* store.h - a key-value store over TCP in which ranks find each other. Rank 0 serves it from a thread of its
  * own; every rank, rank 0 too, is a client. The queries and their encoding are PyTorch's TCPStore's (SET,
- * GET, ADD, CHECK, WAIT); before them stands a hello of our own, whose first byte is no TCPStore query,
- * authenticated both ways by the job's secret (HMAC-SHA256 over both nonces) before any length is believed.
+ * GET, ADD, CHECK, WAIT, CANCEL_WAIT); before them stands a hello of our own, whose first byte is no TCPStore
+ * query, authenticated both ways by the job's secret (HMAC-SHA256 over both nonces) before any length is
+ * believed.
  *
  * Threads: a client belongs to one thread at a time. */
 #ifndef TERN_SRC_COMM_STORE_H
