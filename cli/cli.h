@@ -12,5 +12,6 @@ typedef int tern__cli_fn(int argc, char **argv);
 
 tern__cli_fn tern__cli_run;
 tern__cli_fn tern__cli_info;
+tern__cli_fn tern__cli_bench;
 
 #endif

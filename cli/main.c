@@ -1,4 +1,4 @@
-/* tern - one command for what is done with jobs and files: `tern run`, `tern info`. */
+/* tern - one command for what is done with jobs and files: `tern run`, `tern info`, `tern bench`. */
 #include "cli.h"
 
 #include <stdio.h>
@@ -12,6 +12,7 @@ typedef struct command {
 static const command commands[] = {
     {"run", "start a program as N ranks on this host and watch over them", tern__cli_run},
     {"info", "version, processor, back ends and libraries", tern__cli_info},
+    {"bench", "measure training steps and collectives", tern__cli_bench},
 };
 
 static void print_usage(FILE *out)

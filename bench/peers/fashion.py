@@ -1,8 +1,8 @@
 """The demo's net and schedule in PyTorch DistributedDataParallel over gloo, for comparison with examples/02_fashion.
 
-Started by a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (tern run, torchrun):
+Started by a launcher that sets RANK and WORLD_SIZE (tern run, torchrun); the ranks meet in a file that must not exist yet:
 
-    tern run -n 2 /usr/bin/python3 bench/peers/fashion.py --epochs 4
+    tern run -n 2 /usr/bin/python3 bench/peers/fashion.py --epochs 4 --meet /tmp/meet
 
 Prints one line an epoch on rank 0: loss, test accuracy, images a second and seconds of the training part.
 """
@@ -78,9 +78,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--schedule-epochs", type=int, default=0, help="length of the schedule, if other than --epochs")
+    parser.add_argument("--meet", required=True, help="file in which the ranks meet")
     args = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", init_method=f"file://{os.path.abspath(args.meet)}", rank=int(os.environ["RANK"]),
+                            world_size=int(os.environ["WORLD_SIZE"]))
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     x, y = read_set("train")

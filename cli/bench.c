@@ -1,0 +1,37 @@
+/* bench.c - `tern bench`: every rank of any launcher runs it; rank 0 prints. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct bench {
+    const char *name, *help;
+    tern__cli_fn *run;
+} bench;
+
+static const bench benches[] = {
+    {"step", "a training step of an MLP or a ResNet-18", tern__bench_step},
+};
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "usage: tern bench BENCH [OPTIONS] ...\n\nbenches:\n");
+    for (size_t i = 0; i < TERN__COUNT(benches); i++)
+        fprintf(out, "  %-12s %s\n", benches[i].name, benches[i].help);
+    fprintf(out, "\n`tern bench BENCH --help` says more. Several ranks: tern run -n 2 tern bench ...\n");
+}
+
+int tern__cli_bench(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+    if (!strcmp(name, "--help") || !strcmp(name, "-h")) {
+        print_usage(stdout);
+        return TERN__EXIT_OK;
+    }
+    for (size_t i = 0; i < TERN__COUNT(benches); i++)
+        if (!strcmp(name, benches[i].name)) return benches[i].run(argc - 1, argv + 1);
+    fprintf(stderr, *name ? "tern bench: expected a bench, got \"%s\"\n" : "tern bench: expected a bench\n",
+            name);
+    print_usage(stderr);
+    return TERN__EXIT_USAGE;
+}

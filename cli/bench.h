@@ -1,0 +1,10 @@
+/* bench.h - what `tern bench` measures, one file each. A bench gets its own name as argv[0] and returns the
+ * exit code. */
+#ifndef TERN_CLI_BENCH_H
+#define TERN_CLI_BENCH_H
+
+#include "cli.h"
+
+tern__cli_fn tern__bench_step;
+
+#endif

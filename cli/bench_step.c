@@ -1,0 +1,249 @@
+/* bench_step.c - `tern bench step`: the time of a training step (forward, cross entropy, backward, SGD) on
+ * synthetic data. */
+#include "bench.h"
+
+#include <tern.h>
+
+#include <cjson/cJSON.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#define WARM_UP 3
+#define CLASSES 10
+
+typedef struct settings {
+    const char *model, *dtype;
+    long batch, steps;
+    bool json;
+} settings;
+
+typedef struct result {
+    double median_ms, min_ms, samples_per_s, peak_rss_mb, loss_first, loss_last;
+} result;
+
+/* Everything that a step needs, made and freed together. */
+typedef struct bench {
+    tern_group *world;
+    tern_device *device;
+    tern_rng *rng;
+    tern_module *net;
+    tern_ddp *ddp;
+    tern_optim *optim;
+    tern_scope *scope;
+    int ndim;
+    int64_t shape[4];
+    float *x;
+    int64_t *y;
+} bench;
+
+static const char usage[] =
+    "usage: tern bench step [--model mlp|resnet18] [--batch N] [--steps K] [--dtype f32] [--json]\n"
+    "\n"
+    "Times forward, cross entropy, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 "
+    "steps\n"
+    "that do not count. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per rank.\n"
+    "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n";
+
+static tern_module *new_model(bench *b, const settings *set, tern_error *err)
+{
+    if (!strcmp(set->model, "mlp")) {
+        b->ndim = 2;
+        memcpy(b->shape, (int64_t[]){set->batch, 784}, 2 * sizeof(int64_t));
+        return tern_mlp_new((int64_t[]){784, 1024, 1024, CLASSES}, 4, b->rng, err);
+    }
+    tern_resnet_opts opts = tern_resnet_defaults();
+    opts.classes = CLASSES;
+    opts.small_stem = true;
+    b->ndim = 4;
+    memcpy(b->shape, (int64_t[]){set->batch, 3, 32, 32}, 4 * sizeof(int64_t));
+    return tern_resnet_new(&opts, b->rng, err);
+}
+
+static void make_data(bench *b, tern_error *err)
+{
+    int64_t count = 1;
+    for (int d = 0; d < b->ndim; d++) count *= b->shape[d];
+    b->x = tern__alloc((size_t)count * sizeof(*b->x), "tern bench step", err);
+    b->y = tern__alloc((size_t)b->shape[0] * sizeof(*b->y), "tern bench step", err);
+    if (!b->x || !b->y) return;
+    tern_rng_seed(b->rng, (uint64_t)tern_group_rank(b->world) + 1);
+    tern_rng_normal(b->rng, b->x, (size_t)count, 0, 1);
+    for (int64_t i = 0; i < b->shape[0]; i++) b->y[i] = i % CLASSES;
+}
+
+static void open_bench(bench *b, const settings *set, tern_error *err)
+{
+    b->world = tern_group_open(NULL, err);
+    b->device = tern_device_open(NULL, err);
+    b->rng = tern_rng_new(0, err);
+    b->net = err->code ? NULL : new_model(b, set, err);
+    b->ddp = tern_ddp_new(b->net, b->world, NULL, err);
+    tern_sgd_opts sgd = tern_sgd_defaults();
+    sgd.lr = 0.01;
+    sgd.momentum = 0.9;
+    b->optim = tern_sgd_new(b->net, &sgd, err);
+    b->scope = tern_scope_new(b->device, b->world, err);
+    if (!err->code) make_data(b, err);
+}
+
+static void close_bench(bench *b)
+{
+    tern__free(b->y);
+    tern__free(b->x);
+    tern_scope_free(b->scope);
+    tern_optim_free(b->optim);
+    tern_ddp_free(b->ddp);
+    tern_module_free(b->net);
+    tern_rng_free(b->rng);
+    tern_device_close(b->device);
+    tern_group_close(b->world);
+}
+
+/* One step; returns its milliseconds. */
+static double step(bench *b, tern_error *err)
+{
+    int64_t started = tern__now_ns();
+    tern_tensor *x = tern_tensor_from(b->scope, b->x, TERN_F32, b->ndim, b->shape);
+    tern_tensor *y = tern_tensor_from(b->scope, b->y, TERN_I64, 1, b->shape);
+    tern_backward(b->scope, tern_cross_entropy(b->scope, tern_forward(b->net, b->scope, x), y));
+    tern_optim_step(b->optim, b->scope);
+    tern_scope_end(b->scope, err);
+    return (double)(tern__now_ns() - started) * 1e-6;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double peak_rss_mb(bench *b, tern_error *err)
+{
+    struct rusage usage_now;
+    getrusage(RUSAGE_SELF, &usage_now);
+    double mb = (double)usage_now.ru_maxrss / 1024;
+    tern_all_reduce(b->world, &mb, 1, TERN_F64, TERN_MAX, err);
+    return mb;
+}
+
+static result measure(bench *b, const settings *set, tern_error *err)
+{
+    result r = {0};
+    double *ms = tern__alloc((size_t)set->steps * sizeof(*ms), "tern bench step", err);
+    for (long i = -WARM_UP; i < set->steps && !err->code; i++) {
+        double spent = step(b, err);
+        if (i == -WARM_UP) r.loss_first = tern_ddp_loss_mean(b->ddp);
+        if (i >= 0) ms[i] = spent;
+    }
+    if (!err->code) {
+        qsort(ms, (size_t)set->steps, sizeof(*ms), by_value);
+        r.median_ms = (ms[(set->steps - 1) / 2] + ms[set->steps / 2]) / 2;
+        r.min_ms = ms[0];
+        r.samples_per_s = (double)set->batch * tern_group_size(b->world) / r.median_ms * 1e3;
+        r.loss_last = tern_ddp_loss_mean(b->ddp);
+        r.peak_rss_mb = peak_rss_mb(b, err);
+    }
+    tern__free(ms);
+    return r;
+}
+
+static void print_json(const settings *set, int ranks, const result *r)
+{
+    cJSON *line = cJSON_CreateObject();
+    cJSON_AddStringToObject(line, "model", set->model);
+    cJSON_AddNumberToObject(line, "ranks", ranks);
+    cJSON_AddNumberToObject(line, "batch", (double)set->batch);
+    cJSON_AddStringToObject(line, "dtype", set->dtype);
+    cJSON_AddNumberToObject(line, "steps", (double)set->steps);
+    cJSON_AddNumberToObject(line, "median_ms", r->median_ms);
+    cJSON_AddNumberToObject(line, "min_ms", r->min_ms);
+    cJSON_AddNumberToObject(line, "samples_per_s", r->samples_per_s);
+    cJSON_AddNumberToObject(line, "peak_rss_mb", r->peak_rss_mb);
+    cJSON_AddNumberToObject(line, "loss_first", r->loss_first);
+    cJSON_AddNumberToObject(line, "loss_last", r->loss_last);
+    char *text = cJSON_PrintUnformatted(line);
+    if (text) puts(text);
+    cJSON_free(text);
+    cJSON_Delete(line);
+}
+
+static void print_text(const settings *set, int ranks, const result *r)
+{
+    printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, "
+           "loss %.4f -> %.4f\n",
+           set->model, set->dtype, ranks, ranks == 1 ? "" : "s", set->batch, ranks, r->median_ms, r->min_ms,
+           r->samples_per_s, r->peak_rss_mb, r->loss_first, r->loss_last);
+}
+
+static bool positive(const char *option, const char *text, long *value)
+{
+    char *end;
+    *value = strtol(text, &end, 10);
+    if (end != text && !*end && *value > 0 && *value <= 1 << 20) return true;
+    fprintf(stderr, "tern bench step: %s: expected a number from 1 to %d, got \"%s\"\n", option, 1 << 20,
+            text);
+    return false;
+}
+
+static bool one_of(const char *option, const char *text, const char *first, const char *second)
+{
+    if (!strcmp(text, first) || (second && !strcmp(text, second))) return true;
+    fprintf(stderr, "tern bench step: %s: expected %s%s%s, got \"%s\"\n", option, first, second ? " or " : "",
+            second ? second : "", text);
+    return false;
+}
+
+/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+static int parse(int argc, char **argv, settings *set)
+{
+    static const struct option options[] = {
+        {"model", required_argument, NULL, 'm'},
+        {"batch", required_argument, NULL, 'b'},
+        {"steps", required_argument, NULL, 's'},
+        {"dtype", required_argument, NULL, 'd'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
+    };
+    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+        bool fine = true;
+        switch (option) {
+        case 'm': fine = one_of("--model", set->model = optarg, "mlp", "resnet18"); break;
+        case 'b': fine = positive("--batch", optarg, &set->batch); break;
+        case 's': fine = positive("--steps", optarg, &set->steps); break;
+        case 'd': fine = one_of("--dtype", set->dtype = optarg, "f32", NULL); break;
+        case 'j': set->json = true; break;
+        case 'h': fputs(usage, stdout); return -1;
+        default: fine = false;
+        }
+        if (!fine) return TERN__EXIT_USAGE;
+    }
+    if (optind == argc) return TERN__EXIT_OK;
+    fprintf(stderr, "tern bench step: unexpected \"%s\"\n", argv[optind]);
+    return TERN__EXIT_USAGE;
+}
+
+int tern__bench_step(int argc, char **argv)
+{
+    settings set = {.model = "mlp", .dtype = "f32", .batch = 64, .steps = 20};
+    int status = parse(argc, argv, &set);
+    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    tern_error err = {0};
+    bench b = {0};
+    open_bench(&b, &set, &err);
+    if (!err.code) {
+        result r = measure(&b, &set, &err);
+        if (!err.code && tern_group_rank(b.world) == 0) {
+            if (set.json)
+                print_json(&set, tern_group_size(b.world), &r);
+            else
+                print_text(&set, tern_group_size(b.world), &r);
+        }
+    }
+    tern_error_print(&err);
+    close_bench(&b);
+    return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
+}
