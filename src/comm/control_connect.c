@@ -152,10 +152,18 @@ static int introduce(const tern__control *control, tern__peer *peer, int fd, int
     return status;
 }
 
+/* Each peer takes two descriptors: a socket and a pidfd. */
+static int fail_descriptors(const tern__control *control, tern_error *err)
+{
+    return tern__error_errno(err, func, TERN_E_SYSTEM,
+                             "no descriptor for a control connection, %d ranks need about %d", control->world,
+                             2 * control->world);
+}
+
 int tern__control_connect(const tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err)
 {
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot open a control socket");
+    if (fd < 0) return fail_descriptors(control, err);
     int status = introduce(control, peer, fd, deadline, err);
     if (status)
         tern__close(&fd);
@@ -185,16 +193,18 @@ typedef struct reception {
     struct pollfd *polls; /* listener, strangers, socket and pidfd of each rank */
 } reception;
 
-static void accept_stranger(reception *r)
+static int accept_stranger(reception *r, tern_error *err)
 {
     stranger *s = &r->strangers[r->count];
     *s = (stranger){.deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
     s->fd = accept4(r->control->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (s->fd < 0) return;
-    if (is_ours(s->fd, &s->pid))
+    if (s->fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+        return fail_descriptors(r->control, err);
+    if (s->fd >= 0 && is_ours(s->fd, &s->pid))
         r->count++;
     else
         tern__close(&s->fd);
+    return TERN_OK;
 }
 
 static bool challenge(const tern__control *control, stranger *s)
@@ -300,7 +310,8 @@ static int receive_peers(reception *r, int64_t deadline, tern_error *err)
         int status = ready ? serve_peers(control, r->polls + peers_at, err) : tern__note_check(r->store, err);
         if (status) return status;
         serve_strangers(r);
-        if (r->polls[0].revents) accept_stranger(r);
+        if (r->polls[0].revents) status = accept_stranger(r, err);
+        if (status) return status;
         if (tern__now_ns() >= deadline && first_missing(control)) return fail_late(missing, "connect", err);
     }
     return TERN_OK;

@@ -101,7 +101,7 @@ void tern__card_describe(const tern__card *card, int rank, char *text, size_t si
 /* ---- control_meet.c ---- */
 
 /* How often a waiting rank looks for a note. */
-#define TERN__NOTE_INTERVAL_S 1.0
+#define TERN__NOTE_INTERVAL_S 0.5
 
 /* E_PEER with its words if a rank has left a note that the meeting fails. */
 int tern__note_check(tern__store *store, tern_error *err);

@@ -4,6 +4,7 @@
 
 #include "comm/control_inner.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -153,6 +154,44 @@ static void a_goodbye_is_no_failure(void **state)
         assert_ranks_ok(ranks_run_threads(3, leave_first, b));
     }
     board_free(b);
+}
+
+/* The SigBlk line of the thread of this process that has `name`. */
+static bool blocks_all_signals(const char *name)
+{
+    bool blocks = false;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; tasks && (task = readdir(tasks));) {
+        char path[300], status[4096] = {0};
+        snprintf(path, sizeof(path), "/proc/self/task/%s/status", task->d_name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd >= 0 && read(fd, status, sizeof(status) - 1) > 0 && strstr(status, name)) {
+            const char *mask = strstr(status, "SigBlk:\t");
+            unsigned long long wanted = ~(1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1) | 3ull << 31);
+            blocks = mask && (strtoull(mask + 8, NULL, 16) & wanted) == wanted;
+        }
+        close(fd);
+    }
+    closedir(tasks);
+    return blocks;
+}
+
+static int look_at_threads(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, blocks_all_signals("tern-control"));
+    RANK_CHECK(rank, rank != 0 || blocks_all_signals("tern-store"));
+    get_up(&s);
+    return 0;
+}
+
+static void the_programs_signals_do_not_reach_our_threads(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, look_at_threads, NULL));
 }
 
 /* ---- descriptors ---- */
@@ -617,6 +656,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_meet),
         cmocka_unit_test(a_goodbye_is_no_failure),
+        cmocka_unit_test(the_programs_signals_do_not_reach_our_threads),
         cmocka_unit_test(descriptors_arrive_under_their_tags),
         cmocka_unit_test(descriptors_from_nobody_time_out),
         cmocka_unit_test(a_descriptor_too_many_is_an_error_of_its_receiver),

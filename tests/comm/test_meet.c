@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/un.h>
 
 typedef struct outcome {
@@ -90,14 +91,14 @@ static void missing_ranks_are_named_at_the_deadline(void **state)
                 {4, 1 << 1 | 1 << 3, "2 of 4 ranks came; missing: ranks 1, 3"},
                 {2, 1 << 1, "1 of 2 ranks came; missing: rank 1"}};
     for (size_t i = 0; i < TERN__COUNT(rows); i++) {
-        board *b = board_new(0.4);
+        board *b = board_new(0.3);
         b->mode = rows[i].missing;
         assert_ranks_ok(ranks_run(rows[i].world, meet_with_gaps, b));
         for (int rank = 0; rank < rows[i].world; rank++) {
             if (b->mode >> rank & 1) continue;
             assert_int_equal(b->outcomes[rank].code, TERN_E_TIMEOUT);
             assert_true(says(&b->outcomes[rank], rows[i].text));
-            assert_true(b->outcomes[rank].seconds >= 0.39 && b->outcomes[rank].seconds < 1.4);
+            assert_true(b->outcomes[rank].seconds >= 0.29 && b->outcomes[rank].seconds < 1.4);
         }
         board_free(b);
     }
@@ -200,7 +201,49 @@ static void a_rank_that_fails_alone_is_named_by_all(void **state)
     board_free(b);
 }
 
-/* ---- no memory ---- */
+/* ---- no descriptors, no memory ---- */
+
+/* The rank that `mode` names has its store, and then one descriptor more. */
+static int meet_without_descriptors(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    if (rank != b->mode) return meet(boot, b, &b->outcomes[rank], boot->world);
+    tern_error err = {0};
+    tern__store *store = tern__store_open(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    int top = dup(0);
+    close(top);
+    const struct rlimit limit = {(rlim_t)top + 2, (rlim_t)top + 2};
+    RANK_CHECK(rank, !setrlimit(RLIMIT_NOFILE, &limit));
+    RANK_CHECK(rank, !tern__control_open(boot, store, 10, &err));
+    b->outcomes[rank].code = err.code;
+    snprintf(b->outcomes[rank].text, sizeof(err.text), "%s", err.text);
+    atomic_fetch_add(&b->done, 1);
+    RANK_CHECK(rank, await_count(&b->done, boot->world));
+    tern__store_close(store);
+    return 0;
+}
+
+static void a_rank_without_descriptors_says_so(void **state)
+{
+    (void)state;
+    for (int victim = 0; victim < 3; victim++) {
+        board *b = board_new(10);
+        b->mode = victim;
+        assert_ranks_ok(ranks_run(3, meet_without_descriptors, b));
+        assert_int_equal(b->outcomes[victim].code, TERN_E_SYSTEM);
+        assert_true(says(&b->outcomes[victim], "Too many open files"));
+        for (int rank = 0; rank < 3; rank++) {
+            if (rank == victim) continue;
+            char who[32];
+            snprintf(who, sizeof(who), "rank %d (", victim);
+            assert_int_equal(b->outcomes[rank].code, TERN_E_PEER);
+            assert_true(says(&b->outcomes[rank], who) && says(&b->outcomes[rank], "Too many open files"));
+            assert_true(b->outcomes[rank].seconds < 3);
+        }
+        board_free(b);
+    }
+}
 
 static void *fail_one(size_t bytes, size_t align, void *ctx)
 {
@@ -400,6 +443,7 @@ int main(void)
         cmocka_unit_test(a_rank_on_another_host_is_unsupported),
         cmocka_unit_test(different_world_sizes_are_named),
         cmocka_unit_test(a_rank_that_fails_alone_is_named_by_all),
+        cmocka_unit_test(a_rank_without_descriptors_says_so),
         cmocka_unit_test(out_of_memory_anywhere_is_an_error),
         cmocka_unit_test(a_death_during_the_meeting_ends_it),
         cmocka_unit_test(strangers_at_the_control_socket_are_turned_away),
