@@ -73,9 +73,12 @@ tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *e
     return NULL;
 }
 
+/* Its output may have left the list of tensors, and has a gradient still if backward failed on the way. */
 static void drop_node(tern__node *node)
 {
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
+    tern__storage_drop(node->out->grad_storage);
+    node->out->grad_storage = NULL;
 }
 
 static void give_up(tern_tensor *tensor)
