@@ -17,8 +17,7 @@ typedef struct tern__control tern__control;
 
 /* Collective: meets all peers through the store and connects to each. E_TIMEOUT names the ranks that did not
  * come, E_ENV two processes with the same RANK or ranks that disagree on WORLD_SIZE, E_UNSUPPORTED a rank on
- * another host, E_PEER a rank that died or failed on the way: soon after the first rank fails, all do.
- */
+ * another host, E_PEER a rank that died or failed on the way: soon after one rank, all fail. */
 tern__control *tern__control_open(const tern__bootstrap *boot, tern__store *store, double timeout_s,
                                   tern_error *err);
 /* Tells the peers goodbye (unless aborted) and ends the thread. NULL is fine. In a forked child it only

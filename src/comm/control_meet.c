@@ -124,8 +124,7 @@ int tern__note_check(tern__store *store, tern_error *err)
     return tern__error_set(err, func, TERN_E_PEER, "%s", text);
 }
 
-/* Others' fault: look for a better reason, and make it the event, so that it is passed on in its own words.
- */
+/* Others' fault: look for a better reason, and make it the event, so that its own words are passed on. */
 static void blame_others(tern__control *control, tern__store *store, tern_error *why)
 {
     tern_error note = {0};

@@ -16,9 +16,7 @@ int tern__deadline_ms(int64_t deadline);
  * and errno. */
 int tern__poll(struct pollfd *fds, nfds_t count, int64_t deadline);
 
-/* Everything or an error, on a non-blocking socket: 0, or -errno (-ETIMEDOUT at the deadline, -ECONNRESET at
- * its end).
- */
+/* Everything or an error: 0, or -errno (-ETIMEDOUT at the deadline, -ECONNRESET at the end of the stream). */
 int tern__send_all(int fd, const void *data, size_t bytes, int64_t deadline);
 int tern__recv_all(int fd, void *data, size_t bytes, int64_t deadline);
 

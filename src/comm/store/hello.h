@@ -54,8 +54,7 @@ bool tern__hello_answer(const tern__hello *hello, const tern__challenge *challen
 bool tern__hello_is_welcome(const tern__welcome *welcome);
 
 /* ---- callee ---- */
-/* Is it a hello of this version for this purpose and callee, from a rank of a world of this size (0: of any)?
- */
+/* Is it a hello of this version for this purpose and callee, from a rank of this world (0: of any size)? */
 bool tern__hello_is_for(const tern__hello *hello, tern__purpose purpose, int to, int world);
 void tern__hello_challenge(const tern__hello *hello, const uint8_t *secret, tern__challenge *challenge);
 bool tern__hello_is_proved(const tern__hello *hello, const tern__challenge *challenge, const uint8_t *secret,
