@@ -77,6 +77,11 @@ TERN_API tern_tensor *tern_state_find(const tern_module *module, const char *nam
 /* Forgets all gradients. An optimizer's step does it too. */
 TERN_API void tern_zero_grad(tern_module *module);
 
+/* Prints a table of the layers with kind, shape of the output, parameters and size of the output, and the
+ * totals, by sending zeros of the given shape through the model in evaluation mode. */
+TERN_API int tern_summary(tern_module *module, tern_device *device, int ndim, const int64_t *shape,
+                          tern_error *err);
+
 /* ---- layers ---- */
 
 typedef struct tern_linear_opts {

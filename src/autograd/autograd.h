@@ -72,6 +72,11 @@ struct tern__node {
 
 /* ---- scope ---- */
 
+/* Told of every module call that has returned, innermost first. */
+typedef struct tern__observer {
+    void (*called)(struct tern__observer *self, const struct tern_module *module, const tern_tensor *y);
+} tern__observer;
+
 struct tern_scope {
     tern_device *device;
     tern_group *group;
@@ -84,6 +89,7 @@ struct tern_scope {
     tern__node *tape;     /* newest first                                        */
     struct tern__borrowed *borrowed; /* handed back when the scope ends              */
     bool in_backward;
+    tern__observer *observer; /* NULL: nobody */
 };
 
 /* Records the scope's first error and aborts its group; returns the code. */

@@ -49,10 +49,7 @@ tern_tensor *tern_batch_norm_act_forward(tern_module *module, tern_scope *scope,
         return NULL;
     }
     tern_tensor *mark = tern__frame_enter(scope);
-    tern_tensor *y = run((batch_norm *)module, scope, x, residual, relu);
-    if (scope->error.code) return NULL;
-    tern__frame_leave(scope, mark, y);
-    return y;
+    return tern__module_return(module, scope, mark, run((batch_norm *)module, scope, x, residual, relu));
 }
 
 tern_batch_norm_opts tern_batch_norm_defaults(void)

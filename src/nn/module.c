@@ -224,14 +224,20 @@ tern_tensor *tern_buffer_add(tern_module *module, const char *name, tern_dtype d
 
 /* ---- use ---- */
 
+tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, tern_tensor *mark,
+                                 tern_tensor *y)
+{
+    if (scope->error.code) return NULL;
+    tern__frame_leave(scope, mark, y);
+    if (scope->observer) scope->observer->called(scope->observer, module, y);
+    return y;
+}
+
 tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
     if (!module || !tern__op_enter(scope, "tern_forward", 1, x)) return NULL;
     tern_tensor *mark = tern__frame_enter(scope);
-    tern_tensor *y = module->forward(module, scope, x);
-    if (scope->error.code) return NULL;
-    tern__frame_leave(scope, mark, y);
-    return y;
+    return tern__module_return(module, scope, mark, module->forward(module, scope, x));
 }
 
 static void set_training(tern_module *module, bool training)

@@ -51,6 +51,11 @@ typedef struct tern__seal {
 void *tern__module_new(size_t bytes, const char *kind, tern_forward_fn forward, tern_error *err);
 tern_module *tern__module_root(tern_module *module);
 
+/* Ends a module call that began with tern__frame_enter: what it made is given up but for y. Returns y, or
+ * NULL after a failure. */
+tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, tern_tensor *mark,
+                                 tern_tensor *y);
+
 /* Seals the tree that `module` belongs to (once); returns the seal or NULL with *err set. */
 tern__seal *tern__module_seal(tern_module *module, tern_error *err);
 void tern__seal_free(tern__seal *seal);

@@ -1,9 +1,6 @@
-#include "base/opts.h"
 #include "kernels/batch_norm.h"
-
-#include "autograd/autograd.h"
-
-#include <tern/ops.h>
+#include "base/opts.h"
+#include "ops/ops.h"
 
 /* Inputs and what is kept of them: y, and the statistics that it was made with. */
 enum { X, WEIGHT, BIAS, RESIDUAL };
@@ -96,71 +93,67 @@ static int gradient(tern_scope *scope, tern__node *node)
 
 /* ---- shape rule ---- */
 
-static bool vector_fits(tern_scope *scope, const tern__view *x, const char *name, const tern_tensor *vector)
+typedef struct args {
+    tern_tensor *x, *weight, *bias, *mean, *var, *residual;
+    char layer[TERN__LAYER_TEXT]; /* for errors */
+} args;
+
+/* One of the tensors beside x, or NULL: its shape is as it should be and its dtype is x's. */
+static bool operand_fits(tern_scope *scope, const args *a, const char *name, const tern_tensor *tensor,
+                         bool shape_fits)
 {
-    char xs[TERN__SHAPE_TEXT], vs[TERN__SHAPE_TEXT];
-    if (!vector) return true;
-    if (vector->view.ndim != 1 || vector->view.shape[0] != x->shape[1]) {
-        tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE, "batch_norm: %s is %s but input is %s",
-                         name, tern__shape_text(&vector->view, vs), tern__shape_text(x, xs));
+    char xs[TERN__SHAPE_TEXT], ts[TERN__SHAPE_TEXT];
+    if (!tensor) return true;
+    if (!shape_fits) {
+        tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE, "batch_norm%s: %s is %s but input is %s",
+                         a->layer, name, tern__shape_text(&tensor->view, ts),
+                         tern__shape_text(&a->x->view, xs));
         return false;
     }
-    if (vector->view.dtype == x->dtype) return true;
-    tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_DTYPE, "batch_norm: %s is %s but input is %s", name,
-                     tern_dtype_name(vector->view.dtype), tern_dtype_name(x->dtype));
+    if (tensor->view.dtype == a->x->view.dtype) return true;
+    tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_DTYPE, "batch_norm%s: %s is %s but input is %s",
+                     a->layer, name, tern_dtype_name(tensor->view.dtype), tern_dtype_name(a->x->view.dtype));
     return false;
 }
 
-static bool residual_fits(tern_scope *scope, const tern__view *x, const tern_tensor *residual)
+static bool vector_fits(tern_scope *scope, const args *a, const char *name, const tern_tensor *vector)
 {
-    char xs[TERN__SHAPE_TEXT], rs[TERN__SHAPE_TEXT];
-    if (!residual) return true;
-    if (!tern__view_same_shape(x, &residual->view)) {
-        tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE,
-                         "batch_norm: residual is %s but input is %s", tern__shape_text(&residual->view, rs),
-                         tern__shape_text(x, xs));
-        return false;
-    }
-    if (residual->view.dtype == x->dtype) return true;
-    tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_DTYPE, "batch_norm: residual is %s but input is %s",
-                     tern_dtype_name(residual->view.dtype), tern_dtype_name(x->dtype));
-    return false;
+    bool fits = vector && vector->view.ndim == 1 && vector->view.shape[0] == a->x->view.shape[1];
+    return operand_fits(scope, a, name, vector, fits);
 }
 
-static bool input_fits(tern_scope *scope, const tern__view *x, bool training)
+static bool input_fits(tern_scope *scope, const args *a, bool training)
 {
+    const tern__view *x = &a->x->view;
     char shape[TERN__SHAPE_TEXT];
     if (x->ndim < 2 || x->shape[1] == 0) {
         tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE,
-                         "batch_norm: expected (N, C, ...) with at least one channel, got %s",
+                         "batch_norm%s: expected (N, C, ...) with at least one channel, got %s", a->layer,
                          tern__shape_text(x, shape));
         return false;
     }
     if (!training || tern__view_count(x) / x->shape[1] > 1) return true;
     tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE,
-                     "batch_norm: expected more than 1 value per channel when training, got input size %s",
-                     tern__shape_text(x, shape));
+                     "batch_norm%s: expected more than 1 value per channel when training, got input size %s",
+                     a->layer, tern__shape_text(x, shape));
     return false;
 }
-
-/* ---- forward ---- */
-
-typedef struct args {
-    tern_tensor *x, *weight, *bias, *mean, *var, *residual;
-} args;
 
 static bool fits(tern_scope *scope, const args *a, bool training)
 {
     if (!training && (!a->mean || !a->var)) {
         tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_INVALID,
-                         "batch_norm: running_mean and running_var are needed when not training");
+                         "batch_norm%s: running_mean and running_var are needed when not training", a->layer);
         return false;
     }
-    const tern__view *x = &a->x->view;
-    return input_fits(scope, x, training) && vector_fits(scope, x, "weight", a->weight) &&
-           vector_fits(scope, x, "bias", a->bias) && vector_fits(scope, x, "running_mean", a->mean) &&
-           vector_fits(scope, x, "running_var", a->var) && residual_fits(scope, x, a->residual);
+    bool residual = a->residual && tern__view_same_shape(&a->x->view, &a->residual->view);
+    return input_fits(scope, a, training) && vector_fits(scope, a, "weight", a->weight) &&
+           vector_fits(scope, a, "bias", a->bias) && vector_fits(scope, a, "running_mean", a->mean) &&
+           vector_fits(scope, a, "running_var", a->var) &&
+           operand_fits(scope, a, "residual", a->residual, residual);
 }
+
+/* ---- forward ---- */
 
 static tern_tensor *like(tern_scope *scope, const tern__view *view)
 {
@@ -230,14 +223,18 @@ tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor 
                                  tern_tensor *running_mean, tern_tensor *running_var, tern_tensor *residual,
                                  const tern_batch_norm_act_opts *opts)
 {
-    args a = {x, weight, bias, running_mean, running_var, residual};
+    args a = {x, weight, bias, running_mean, running_var, residual, ""};
     tern_batch_norm_act_opts o = tern_batch_norm_act_defaults();
     tern_error err = {0};
     if (!tern__op_enter(scope, "tern_batch_norm_act", 1, x)) return NULL;
+    const tern_tensor *optional[] = {weight, bias, running_mean, running_var, residual};
+    for (size_t i = 0; i < TERN__COUNT(optional); i++)
+        if (optional[i] && !tern__op_enter(scope, "tern_batch_norm_act", 1, optional[i])) return NULL;
     if (tern__opts_read(&o, sizeof(o), opts, "tern_batch_norm_act", &err)) {
         tern__scope_fail_with(scope, &err);
         return NULL;
     }
+    if (weight) tern__layer_text(weight, a.layer);
     if (!fits(scope, &a, o.training)) return NULL;
     record r = {.training = o.training, .relu = o.relu};
     r.attr = (tern__batch_norm_attr){.eps = o.eps,

@@ -1,0 +1,130 @@
+/* summary.c - a table of the layers of a model, made by calling it: zeros go through it in evaluation mode
+ * and without gradients, and every module call that returns leaves a line. */
+#include "nn/nn.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct line {
+    char name[96], output[TERN__SHAPE_TEXT];
+    const char *kind;
+    int64_t elements; /* of its own parameters */
+    size_t bytes;     /* of its result         */
+    struct line *next;
+} line;
+
+typedef struct table {
+    tern__observer observer; /* first: the observer is the table */
+    tern_scope *scope;
+    line *first, **last;
+} table;
+
+/* "layer1.0.conv1"; the root's is its kind. */
+static void full_name(const tern_module *module, char *text, size_t size)
+{
+    const tern__module_tree *tree = module->tree;
+    const char *name = tree->name ? tree->name : module->kind;
+    if (!tree->parent || !tree->parent->tree->parent) {
+        snprintf(text, size, "%s", name);
+        return;
+    }
+    full_name(tree->parent, text, size);
+    size_t used = strlen(text);
+    snprintf(text + used, size - used, ".%s", name);
+}
+
+static int64_t own_elements(const tern_module *module)
+{
+    int64_t elements = 0;
+    for (const tern__member *member = module->tree->members; member; member = member->next)
+        if (!member->is_buffer) elements += tern__view_count(&member->tensor.view);
+    return elements;
+}
+
+/* A container without parameters of its own is what its children are. */
+static void add_line(tern__observer *observer, const tern_module *module, const tern_tensor *y)
+{
+    table *self = (table *)observer;
+    int64_t elements = own_elements(module);
+    if (!y || (module->tree->children && elements == 0)) return;
+    line *l = tern__scope_alloc(self->scope, sizeof(*l));
+    if (!l) return;
+    full_name(module, l->name, sizeof(l->name));
+    tern__shape_text(&y->view, l->output);
+    l->kind = module->kind;
+    l->elements = elements;
+    l->bytes = tern__view_bytes(&y->view);
+    *self->last = l;
+    self->last = &l->next;
+}
+
+static void print_table(const table *self, const tern_module *module)
+{
+    int wide = 5;
+    size_t bytes = 0;
+    int64_t elements = tern_module_element_count(module);
+    for (const line *l = self->first; l; l = l->next) {
+        wide = TERN__MAX(wide, (int)strlen(l->name));
+        bytes += l->bytes;
+    }
+    printf("%-*s  %-16s %-24s %12s %10s\n", wide, "layer", "kind", "output", "parameters", "output MB");
+    for (const line *l = self->first; l; l = l->next)
+        printf("%-*s  %-16s %-24s %12lld %10.3f\n", wide, l->name, l->kind, l->output, (long long)l->elements,
+               (double)l->bytes / 1e6);
+    printf("%-*s  %-16s %-24s %12lld %10.3f\n", wide, "total", "", "", (long long)elements,
+           (double)bytes / 1e6);
+}
+
+/* ---- every module's mode, to give it back ---- */
+
+static int count_modules(const tern__module_tree *tree)
+{
+    int count = 1;
+    for (const tern__module_tree *child = tree->children; child; child = child->next)
+        count += count_modules(child);
+    return count;
+}
+
+static bool *save_modes(const tern__module_tree *tree, bool *modes)
+{
+    *modes++ = tree->module->training;
+    for (const tern__module_tree *child = tree->children; child; child = child->next)
+        modes = save_modes(child, modes);
+    return modes;
+}
+
+static const bool *restore_modes(const tern__module_tree *tree, const bool *modes)
+{
+    tree->module->training = *modes++;
+    for (const tern__module_tree *child = tree->children; child; child = child->next)
+        modes = restore_modes(child, modes);
+    return modes;
+}
+
+static int run(tern_module *module, tern_scope *scope, int ndim, const int64_t *shape, tern_error *err)
+{
+    table rows = {.observer = {add_line}, .scope = scope};
+    rows.last = &rows.first;
+    scope->observer = &rows.observer;
+    tern_grad_set(scope, false);
+    tern_forward(module, scope, tern_tensor_from(scope, NULL, TERN_F32, ndim, shape));
+    if (!scope->error.code) print_table(&rows, module);
+    return tern_scope_end(scope, err);
+}
+
+int tern_summary(tern_module *module, tern_device *device, int ndim, const int64_t *shape, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    bool *modes = tern__alloc((size_t)count_modules(module->tree), __func__, err);
+    tern_scope *scope = modes ? tern_scope_new(device, NULL, err) : NULL;
+    int status = TERN_E_MEMORY;
+    if (scope) {
+        save_modes(module->tree, modes);
+        tern_eval(module);
+        status = run(module, scope, ndim, shape, err);
+        restore_modes(module->tree, modes);
+    }
+    tern_scope_free(scope);
+    tern__free(modes);
+    return status;
+}
