@@ -10,6 +10,7 @@ typedef struct bench {
 } bench;
 
 static const bench benches[] = {
+    {"all_reduce", "a sum over all ranks, by size", tern__bench_all_reduce},
     {"step", "a training step of an MLP or a ResNet-18", tern__bench_step},
 };
 

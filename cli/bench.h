@@ -5,6 +5,7 @@
 
 #include "cli.h"
 
+tern__cli_fn tern__bench_all_reduce;
 tern__cli_fn tern__bench_step;
 
 #endif
