@@ -62,11 +62,12 @@ static void release(operands *o)
     tern__free(o->y.data);
 }
 
-static tern__call call_of(tern__kernel kernel, operands *o, const sizes *s, bool add)
+static tern__call call_of(tern__kernel kernel, operands *o, const sizes *s, bool add, bool bias)
 {
     tern__call call = {.kernel = kernel, .attr = &s->attr, .attr_bytes = sizeof(s->attr), .add = {add, add}};
-    const tern__view *ins[][3] = {{&o->x, &o->w, &o->b}, {&o->y, &o->w}, {&o->y, &o->x}};
-    const tern__view *outs[][2] = {{&o->y}, {&o->x}, {&o->w, &o->b}};
+    const tern__view *b = bias ? &o->b : NULL;
+    const tern__view *ins[][3] = {{&o->x, &o->w, b}, {&o->y, &o->w}, {&o->y, &o->x}};
+    const tern__view *outs[][2] = {{&o->y}, {&o->x}, {&o->w, b}};
     int k = (int)kernel - TERN__CONV2D;
     for (int i = 0; i < 3; i++) call.in[i] = ins[k][i];
     for (int i = 0; i < 2; i++) call.out[i] = outs[k][i];
@@ -84,11 +85,11 @@ static void expect_equal(const tern__view *fast, const tern__view *plain, const 
 
 /* Runs it twice, so that the second one meets cached primitives and adds to a changed result. */
 static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, const sizes *s,
-                    tern__layout x_layout, tern__layout y_layout, bool add)
+                    tern__layout x_layout, tern__layout y_layout, bool add, bool bias)
 {
     tern_error err = {0};
     operands a = make(s, x_layout, y_layout), b = make(s, x_layout, y_layout);
-    tern__call ours = call_of(kernel, &a, s, add), oracle = call_of(kernel, &b, s, add);
+    tern__call ours = call_of(kernel, &a, s, add, bias), oracle = call_of(kernel, &b, s, add, bias);
     ours.device = fast;
     oracle.device = plain;
     ours.err = oracle.err = &err;
@@ -119,11 +120,11 @@ static void layouts_and_adds(void **state)
     tern_device *fast = open_device("cpu", 2), *plain = open_device("cpu:reference", 1);
     for (size_t i = 0; i < TERN__COUNT(all); i++)
         for (int k = TERN__CONV2D; k <= TERN__CONV2D_WEIGHT_GRAD; k++)
-            for (int bits = 0; bits < 8; bits++) {
+            for (int bits = 0; bits < 16; bits++) {
                 tern__layout x = bits & 1 ? TERN__BLOCKED16 : TERN__PLAIN;
                 tern__layout y = bits & 2 ? TERN__BLOCKED16 : TERN__PLAIN;
                 if ((x && all[i].in % 16) || (y && all[i].out % 16)) continue;
-                compare(fast, plain, (tern__kernel)k, &all[i], x, y, bits & 4);
+                compare(fast, plain, (tern__kernel)k, &all[i], x, y, bits & 4, bits & 8);
             }
     tern_device_close(fast);
     tern_device_close(plain);

@@ -119,6 +119,9 @@ static void channels_that_groups_do_not_divide(void **state)
                                     "groups, and a kernel of at least 1x1; got 16 in, 18 out, 4 groups, "
                                     "kernel 3x5");
     w.err = (tern_error){0};
+    assert_null(tern_conv2d_new(18, 16, 3, 3, &opts, w.rng, &w.err));
+    assert_int_equal(w.err.code, TERN_E_RANGE);
+    w.err = (tern_error){0};
     assert_null(tern_conv2d_new(16, 16, 0, 5, NULL, w.rng, &w.err));
     assert_int_equal(w.err.code, TERN_E_RANGE);
     close_world(&w);

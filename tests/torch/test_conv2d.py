@@ -1,6 +1,10 @@
 """Convolution against PyTorch in double: value and every gradient, on the fast and the plain kernels."""
 import ctypes
+import os
+import platform
 import random
+import subprocess
+import sys
 import unittest
 
 import numpy
@@ -122,10 +126,24 @@ class Conv2dTest(unittest.TestCase):
         for seed, shape in enumerate(self.shapes(1, 76, self.CHANNELS, 14)):
             self.one("cpu", numpy.float32, shape, seed, threads=1 + seed % 2)
 
-    def test_layers_of_resnet(self):
-        for c, h, o, k, stride in [(3, 32, 64, 3, 1), (64, 16, 64, 3, 1), (64, 16, 128, 3, 2), (64, 16, 128, 1, 2), (512, 4, 512, 3, 1)]:
+    # ResNet-18 for small images, a slim one for 28x28, LeNet: channels, height, channels out, kernel, stride
+    LAYERS = [(3, 32, 64, 3, 1), (64, 16, 64, 3, 1), (64, 16, 128, 3, 2), (64, 16, 128, 1, 2), (512, 4, 512, 3, 1)]
+    LAYERS += [(1, 28, 16, 3, 1), (16, 28, 16, 3, 1), (16, 28, 32, 3, 2), (16, 28, 32, 1, 2), (32, 14, 64, 3, 2)]
+    LAYERS += [(1, 28, 6, 5, 1), (6, 14, 16, 5, 1)]
+
+    def test_layers(self):
+        for c, h, o, k, stride in self.LAYERS:
             kwargs = dict(stride=(stride, stride), padding=(k // 2, k // 2))
             self.one("cpu", numpy.float32, (2, c, h, h, o, k, k, kwargs, False), c + h)
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "oneDNN generates code for x86-64")
+    def test_layers_run_generated_code(self):
+        """None of them, gradients included, ends in oneDNN's reference loops or a plain product of matrices."""
+        command = [sys.executable, __file__, "Conv2dTest.test_layers"]
+        text = subprocess.run(command, env=dict(os.environ, ONEDNN_VERBOSE="1"), check=True, capture_output=True, text=True).stdout
+        names = [line.split(",")[4] for line in text.splitlines() if line.startswith("onednn_verbose,exec,cpu,convolution")]
+        self.assertGreater(len(names), 3 * len(self.LAYERS))
+        self.assertEqual([name for name in names if name.startswith("ref") or "gemm" in name], [])
 
     def test_reference(self):
         small = [(c, o, g) for c, o, g in self.CHANNELS if c * o <= 1024 * g]

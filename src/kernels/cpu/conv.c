@@ -1,11 +1,11 @@
 /* conv.c - 2-d convolution and its gradients by oneDNN's direct algorithm.
  *
- * oneDNN is first asked for the activations as they stand. Where it has no generated code for that
- * (mixed layouts, channel counts that fill no block), it may choose their format too. The weight's format is
- * always its choice. Then every operand is brought to the format that the primitive wants: those that stand
- * so already are passed as they are, the others go through a copy. A weight's copy is a parameter's pack,
- * made anew when the parameter has changed; a result's copy is reordered into its place afterwards, which is
- * its store or, where the caller adds, its add. */
+ * oneDNN is first asked for the activations as they stand. Where it has only fallbacks for that (mixed
+ * layouts, channel counts that fill no block), it may choose their format too. The weight's format is always
+ * its choice. Then every operand is brought to the format that the primitive wants: those that stand so
+ * already are passed as they are, the others go through a copy. A weight's copy is a parameter's pack, made
+ * anew when the parameter has changed; a result's copy is reordered into its place afterwards, which is its
+ * store or, where the caller adds, its add. */
 #include "kernels/conv.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
@@ -84,12 +84,12 @@ static dnnl_status_t init_desc(const conv *c, bool free_choice, dnnl_convolution
 
 /* ---- the primitive ---- */
 
-/* Code made for these very shapes; the others are a slow product of matrices and very slow plain loops. */
-static bool is_generated(const_dnnl_primitive_desc_t desc)
+/* Not code made for these very shapes, but a slow product of matrices or very slow plain loops. */
+static bool is_fallback(const_dnnl_primitive_desc_t desc)
 {
     const char *name = "";
     dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name);
-    return !strncmp(name, "jit", 3);
+    return strstr(name, "ref") || strstr(name, "gemm");
 }
 
 static int choose(const tern__call *call, const conv *c, dnnl_primitive_desc_t *chosen)
@@ -108,7 +108,7 @@ static int choose(const tern__call *call, const conv *c, dnnl_primitive_desc_t *
         if (vendor != dnnl_success) continue;
         if (*chosen) dnnl_primitive_desc_destroy(*chosen);
         *chosen = found;
-        if (is_generated(found)) break;
+        if (!is_fallback(found)) break;
     }
     dnnl_primitive_attr_destroy(attr);
     return *chosen ? TERN_OK : tern__dnnl_fail(call, vendor, "convolution");
