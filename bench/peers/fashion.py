@@ -28,13 +28,14 @@ PEAK_LR = 0.2
 class Block(nn.Module):
     def __init__(self, inputs, outputs, stride):
         super().__init__()
+        downsample = None  # made first and registered last, as torchvision does
+        if stride != 1 or inputs != outputs:
+            downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample = None
-        if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.downsample = downsample
 
     def forward(self, x):
         same = x if self.downsample is None else self.downsample(x)

@@ -24,7 +24,8 @@ static inline bool tern__is_set(const tern_error *err)
     return err && err->code != TERN_OK;
 }
 
-/* ---- memory: zeroed, aligned to 64 bytes, through the user's allocator; NULL sets E_MEMORY with the size ---- */
+/* ---- memory: zeroed, aligned to 64 bytes, through the user's allocator; NULL sets E_MEMORY with the size
+ * ---- */
 
 void *tern__alloc(size_t bytes, const char *func, tern_error *err);
 void *tern__realloc_array(void *ptr, size_t old_bytes, size_t new_bytes, const char *func, tern_error *err);
@@ -45,8 +46,8 @@ void tern__log(tern_log_level level, const char *fmt, ...) TERN__PRINTF(2, 3);
 
 /* NULL if unset or empty. */
 const char *tern__env(const char *name);
-/* *out = the integer in `name`, or `fallback` if unset; E_ENV naming variable and value if it is no integer in
- * [low, high]. */
+/* *out = the integer in `name`, or `fallback` if unset; E_ENV naming variable and value if it is no integer
+ * in [low, high]. */
 int tern__env_int(const char *name, long low, long high, long fallback, long *out, tern_error *err);
 
 /* ---- time: CLOCK_MONOTONIC ---- */

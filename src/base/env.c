@@ -21,7 +21,8 @@ int tern__env_int(const char *name, long low, long high, long fallback, long *ou
     if (errno || *end || end == text)
         return tern__error_set(err, __func__, TERN_E_ENV, "%s=\"%s\" is not an integer", name, text);
     if (value < low || value > high)
-        return tern__error_set(err, __func__, TERN_E_ENV, "%s=%ld is not in [%ld, %ld]", name, value, low, high);
+        return tern__error_set(err, __func__, TERN_E_ENV, "%s=%ld is not in [%ld, %ld]", name, value, low,
+                               high);
     *out = value;
     return TERN_OK;
 }

@@ -41,7 +41,7 @@ class Train(unittest.TestCase):
             if tolerance == 0:
                 self.assertTrue(numpy.array_equal(ours[name], want), name)
             else:
-                scale = max(1e-3, float(numpy.abs(want).max()))
+                scale = max(1.0, float(numpy.abs(want).max()))
                 self.assertLessEqual(float(numpy.abs(ours[name] - want).max()), tolerance * scale, name)
 
     def train_beside(self, net, module, shape, **sgd):
@@ -54,7 +54,7 @@ class Train(unittest.TestCase):
             theirs.backward()
             optimizer.step()
             self.assertLessEqual(abs(ours - theirs.item()), 1e-4 * abs(theirs.item()), f"step {step}")
-        self.assert_same_state(net, module, 1e-3)
+        self.assert_same_state(net, module, 1e-4)
 
     def test_mlp(self):
         sgd = dict(lr=0.05, momentum=0.9)
@@ -65,11 +65,12 @@ class Train(unittest.TestCase):
         net.close()
 
     def test_small_resnet(self):
-        sgd = dict(lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
+        # A rate at which the net itself does not amplify rounding: at 0.05 PyTorch in f32 is 1e-3 away from itself in f64.
+        sgd = dict(lr=0.002, momentum=0.9, nesterov=True, weight_decay=5e-4)
         fields = dict(in_channels=1, blocks=[1, 1, 1], channels=[16, 32, 64], small_stem=True, kaiming=False, classes=10)
         torch.manual_seed(0)
         net = Net.resnet(self.lib, fields, seed=0, **sgd)
-        self.train_beside(net, peer().Net(), (16, 1, 28, 28), **sgd)
+        self.train_beside(net, peer().Net(), (32, 1, 28, 28), **sgd)
         net.close()
 
 

@@ -1,0 +1,100 @@
+"""One rank of test_ddp.py: 20 steps of tern_ddp beside torch's DistributedDataParallel over gloo, same samples.
+
+    tern run -n N /usr/bin/python3 ddp_rank.py MODEL BUCKET_BYTES MEETING_FILE
+"""
+import ctypes
+import importlib.util
+import os
+import sys
+
+import numpy
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data.distributed import DistributedSampler
+
+from nets import Net, library
+from tern import pointer
+
+STEPS, BATCH, TOLERANCE = 20, 16, 1e-4
+
+
+def sampler_indices(lib, n, ranks, rank, epoch):
+    """tern's DistributedSampler."""
+    sampler = ctypes.c_void_p(lib.check("tern_distributed_sampler_new", ctypes.c_int64(n), ranks, rank, None))
+    lib.tern_sampler_epoch_set(sampler, ctypes.c_int64(epoch))
+    out = numpy.empty(lib.tern_sampler_length(sampler), numpy.int64)
+    lib.check("tern_sampler_indices", sampler, pointer(out))
+    lib.tern_sampler_free(sampler)
+    return out
+
+
+def make(lib, model, group, ddp_opts):
+    """The same net in both, under both ddps."""
+    sgd = dict(lr=0.05 if model == "mlp" else 0.002, momentum=0.9)
+    torch.manual_seed(5)
+    if model == "mlp":
+        module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+        net = Net.mlp(lib, [784, 64, 10], seed=5, group=group, ddp_opts=ddp_opts, **sgd)
+    else:
+        path = os.path.join(os.environ["TERN_SOURCE"], "bench", "peers", "fashion.py")
+        spec = importlib.util.spec_from_file_location("fashion", path)
+        peer = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(peer)
+        module = peer.Net()
+        fields = dict(in_channels=1, blocks=[1, 1, 1], channels=[16, 32, 64], small_stem=True, kaiming=False, classes=10)
+        net = Net.resnet(lib, fields, seed=5, group=group, ddp_opts=ddp_opts, **sgd)
+    ddp = DistributedDataParallel(module)
+    return net, ddp, module, torch.optim.SGD(ddp.parameters(), **sgd)
+
+
+def main():
+    model, bucket_bytes, meeting = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    lib = library()
+    lib.returns(ctypes.c_void_p, "tern_distributed_sampler_new")
+    lib.returns(ctypes.c_int64, "tern_sampler_length")
+    group = ctypes.c_void_p(lib.check("tern_group_open", None))
+    opts = lib.tern_ddp_defaults()
+    if bucket_bytes:
+        opts.first_bucket_bytes = opts.bucket_bytes = bucket_bytes
+    net, ddp, module, optimizer = make(lib, model, group, opts)
+
+    samples = STEPS * BATCH * world - 3  # the last batches are padded
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn((samples, 1, 28, 28), generator=generator), torch.randint(0, 10, (samples,), generator=generator)
+    theirs = DistributedSampler(range(samples), world, rank)
+    theirs.set_epoch(3)
+    order = torch.tensor(list(theirs))
+    assert sampler_indices(lib, samples, world, rank, 3).tolist() == order.tolist()
+
+    for step in range(STEPS):
+        index = order[step * BATCH:(step + 1) * BATCH]
+        batch = x[index].numpy()
+        ours = net.step(batch.reshape(len(index), -1) if model == "mlp" else batch, y[index].numpy())
+        loss = F.cross_entropy(ddp(x[index]), y[index])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert abs(ours - loss.item()) <= TOLERANCE * loss.item(), f"rank {rank} step {step}: {ours} {loss.item()}"
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        assert abs(net.loss_mean() - mean.item() / world) <= TOLERANCE * mean.item(), f"rank {rank} step {step}: mean"
+
+    if rank == 0:
+        state = net.state()
+        for ours, (name, want) in zip(state.values(), module.state_dict().items()):
+            want = want.numpy()
+            scale = max(1.0, float(numpy.abs(want).max()))
+            worst = float(numpy.abs(ours - want).max())
+            assert worst <= TOLERANCE * scale, f"{name}: {worst}"
+        print("equal", flush=True)
+    net.close()
+    lib.tern_group_close(group)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""tern_ddp beside torch's DistributedDataParallel on 2 and 3 ranks: losses and rank 0's state dict after 20 steps."""
+import os
+import subprocess
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Ddp(unittest.TestCase):
+    def run_ranks(self, ranks, model, bucket_bytes):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), "/usr/bin/python3"]
+            command += [os.path.join(HERE, "ddp_rank.py"), model, str(bucket_bytes), os.path.join(folder, "meeting")]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("equal", done.stdout)
+
+    def test_mlp(self):
+        self.run_ranks(2, "mlp", 0)
+
+    def test_mlp_small_buckets(self):
+        self.run_ranks(3, "mlp", 4096)
+
+    def test_resnet(self):
+        self.run_ranks(2, "resnet", 0)
+
+    def test_resnet_small_buckets(self):
+        self.run_ranks(2, "resnet", 4096)
+
+
+if __name__ == "__main__":
+    unittest.main()
