@@ -126,7 +126,7 @@ static void a_wait_blocks_until_its_keys_are_there_or_it_is_canceled(void **stat
     tern__table *table = tern__table_new(10, 1000, NULL);
     uint8_t query[128];
     tern__buffer reply = {0};
-    size_t used, bytes = TERN__MIN(make_query(query, 4), sizeof(query) - 1);
+    size_t used, made = make_query(query, 4), bytes = TERN__MIN(made, sizeof(query) - 1);
     assert_true(tern__table_set(table, slice("first"), slice("1")));
     assert_int_equal(run(table, query, bytes, &used, &reply), TERN__QUERY_BLOCKS);
     query[bytes] = TERN__QUERY_SET;
