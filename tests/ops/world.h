@@ -1,0 +1,78 @@
+/* world.h - a device and a scope for a test of ops, errors that are expected, and an allocator that counts
+ * and fails on demand. */
+#ifndef TERN_TESTS_OPS_WORLD_H
+#define TERN_TESTS_OPS_WORLD_H
+
+#include "check.h"
+
+#include <stdlib.h>
+
+typedef struct world {
+    tern_error err;
+    tern_device *device;
+    tern_scope *scope;
+    tern_rng *rng;
+} world;
+
+static inline world open_world(void)
+{
+    world w = {0};
+    w.device = tern_device_open("cpu", &w.err);
+    w.scope = tern_scope_new(w.device, NULL, &w.err);
+    w.rng = tern_rng_new(1, &w.err);
+    assert_ok(w.err);
+    return w;
+}
+
+static inline void close_world(world *w)
+{
+    tern_rng_free(w->rng);
+    tern_scope_free(w->scope);
+    tern_device_close(w->device);
+}
+
+/* Zeros of shape (n, c, h, w). */
+static inline tern_tensor *zeros4(world *w, int64_t n, int64_t c, int64_t h, int64_t width)
+{
+    return tern_tensor_from(w->scope, NULL, TERN_F32, 4, (int64_t[]){n, c, h, width});
+}
+
+static inline tern_tensor *zeros1(world *w, tern_dtype dtype, int64_t n)
+{
+    return tern_tensor_from(w->scope, NULL, dtype, 1, &n);
+}
+
+/* The scope's error is this one, of this function; the scope is good again afterwards. */
+static inline void expect_error(world *w, const tern_tensor *result, const char *func, int code,
+                                const char *text)
+{
+    assert_null(result);
+    const tern_error *err = tern_scope_error(w->scope);
+    assert_string_equal(err->text, text);
+    assert_int_equal(err->code, code);
+    assert_string_equal(err->func, func);
+    tern_error ended = {0};
+    assert_int_equal(tern_scope_end(w->scope, &ended), code);
+}
+
+/* ---- the counting allocator ---- */
+
+typedef struct counter {
+    int calls;
+    int fail_from; /* from this call on nothing is to be had; 0: always */
+} counter;
+
+static inline void *count_alloc(size_t bytes, size_t align, void *ctx)
+{
+    counter *c = ctx;
+    if (++c->calls >= c->fail_from && c->fail_from) return NULL;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static inline void count_free(void *ptr, void *ctx)
+{
+    (void)ctx;
+    free(ptr);
+}
+
+#endif
