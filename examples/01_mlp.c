@@ -36,6 +36,7 @@ int main(int argc, char **argv)
     tern_optim *opt = tern_sgd_new(net, &sgd, &err);
     tern_scope *s = tern_scope_new(dev, world, &err);
     if (err.code) return tern_error_print(&err);
+    fashion_say_ranks(world, argv[0]);
 
     for (int epoch = 1; epoch <= epochs && !err.code; epoch++) {
         tern_batch b;

@@ -112,7 +112,7 @@ static void print_banner(const run *r, int epochs)
     printf("  device    %s, %d thread%s a rank\n", tern_device_name(r->dev), tern_device_threads_get(r->dev),
            tern_device_threads_get(r->dev) == 1 ? "" : "s");
     printf("  back end  %s, %d rank%s\n", tern_group_backend(r->world), ranks, ranks == 1 ? "" : "s");
-    if (ranks == 1) printf("1 rank (start with tern run -n 2 %s)\n", "build/examples/02_fashion");
+    fashion_say_ranks(r->world, "build/examples/02_fashion");
     fflush(stdout);
 }
 

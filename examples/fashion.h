@@ -19,6 +19,12 @@
 static const char *const fashion_names[FASHION_CLASSES] = {"T-shirt", "trouser", "pullover", "dress", "coat",
                                                            "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
 
+/* A program started alone that could have been parallel says so. */
+static inline void fashion_say_ranks(const tern_group *world, const char *program)
+{
+    if (tern_group_size(world) == 1) printf("1 rank (start with tern run -n 2 %s)\n", program);
+}
+
 /* `name`: "train" or "t10k"; pixels normalised. */
 static inline tern_dataset *fashion_open(const char *name, tern_error *err)
 {

@@ -3,6 +3,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 ./scripts/setup.sh test
-cmake -S . -B build -DCMAKE_BUILD_TYPE=Release >/dev/null
+cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON >/dev/null
 cmake --build build -j "$(nproc)"
 ctest --test-dir build --output-on-failure
