@@ -156,7 +156,7 @@ static bool add_all(resnet *self, const tern_resnet_opts *o, tern_rng *rng, tern
     bool whole = self->bn1 && (o->small_stem || self->maxpool);
     self->stages = o->stages;
     for (int i = 0; i < o->stages && whole; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof(name), "layer%d", i + 1);
         self->layer[i] = tern_module_add(m, name, new_stage(o, i, rng, err), err);
         whole = self->layer[i];
