@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,6 +135,24 @@ static int read_ranked(tern__bootstrap *out, const char *listen_fd, tern_error *
     return status;
 }
 
+/* The secret leaves the environment with the first group, and this process may open more: the one thing of
+ * the environment that is remembered. */
+static struct {
+    pthread_mutex_t lock;
+    bool is_known;
+    uint8_t bytes[TERN__SECRET_BYTES];
+} job_secret = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void remember_secret(tern__bootstrap *out)
+{
+    pthread_mutex_lock(&job_secret.lock);
+    if (out->has_secret) memcpy(job_secret.bytes, out->secret, sizeof(job_secret.bytes));
+    job_secret.is_known |= out->has_secret;
+    if (job_secret.is_known) memcpy(out->secret, job_secret.bytes, sizeof(out->secret));
+    out->has_secret = job_secret.is_known;
+    pthread_mutex_unlock(&job_secret.lock);
+}
+
 int tern__bootstrap_from_env(tern__bootstrap *out, tern_error *err)
 {
     tern_error local = {0};
@@ -143,6 +162,7 @@ int tern__bootstrap_from_env(tern__bootstrap *out, tern_error *err)
     bool has_listen = take(TERN__ENV_LISTEN_FD, listen_fd, sizeof(listen_fd));
     int status = has_secret ? parse_secret(secret, out, &local) : TERN_OK;
     sodium_memzero(secret, sizeof(secret));
+    if (!status) remember_secret(out);
     if (!status && (getenv("RANK") || getenv("WORLD_SIZE")))
         status = read_ranked(out, has_listen ? listen_fd : NULL, &local);
     return status ? tern__error_set(err, func, status, "%s", local.text) : TERN_OK;
