@@ -13,6 +13,7 @@ static world open_world(void)
 {
     world w = {0};
     w.device = tern_device_open("cpu", &w.err);
+    tern_device_threads_set(w.device, 1, &w.err);
     w.scope = tern_scope_new(w.device, NULL, &w.err);
     w.rng = tern_rng_new(1, &w.err);
     assert_ok(w.err);

@@ -87,7 +87,7 @@ class Conv2dTest(unittest.TestCase):
         for i, (ours, theirs) in enumerate(inputs.pairs):
             self.near(inputs.run.grad(ours), theirs.grad * times, inputs.dtype, f"{what}: gradient of input {i}")
 
-    def one(self, device, dtype, shape, seed, threads=None):
+    def one(self, device, dtype, shape, seed, threads=1):
         n, c, h, w, o, kh, kw, kwargs, with_bias = shape
         run = Run(device, threads)
         inputs = Inputs(run, dtype, seed)
@@ -124,7 +124,7 @@ class Conv2dTest(unittest.TestCase):
 
     def test_fast(self):
         for seed, shape in enumerate(self.shapes(1, 76, self.CHANNELS, 14)):
-            self.one("cpu", numpy.float32, shape, seed, threads=1 + seed % 2)
+            self.one("cpu", numpy.float32, shape, seed, threads=2 if seed % 25 == 24 else 1)
 
     # ResNet-18 for small images, a slim one for 28x28, LeNet: channels, height, channels out, kernel, stride
     LAYERS = [(3, 32, 64, 3, 1), (64, 16, 64, 3, 1), (64, 16, 128, 3, 2), (64, 16, 128, 1, 2), (512, 4, 512, 3, 1)]
@@ -157,7 +157,7 @@ class Conv2dTest(unittest.TestCase):
         """Blocked stays blocked, meets plain, and comes back; ReLU between."""
         for device, dtype in (("cpu", numpy.float32), ("cpu:reference", numpy.float64)):
             channels = [3, 16, 32, 16, 10, 32, 24, 16] if device == "cpu" else [3, 16, 5, 16]
-            run = Run(device)
+            run = Run(device, 1)
             inputs = Inputs(run, dtype, 7)
             y, ty = inputs.pair(3, channels[0], 7, 6)
             for c, o in zip(channels, channels[1:]):
@@ -174,7 +174,7 @@ class Conv2dTest(unittest.TestCase):
     def test_gradients_meet(self):
         """One blocked result goes into two convolutions, one weight is used twice: gradients add up."""
         for device, dtype, c in (("cpu", numpy.float32, 32), ("cpu", numpy.float32, 6), ("cpu:reference", numpy.float64, 4)):
-            run = Run(device)
+            run = Run(device, 1)
             inputs = Inputs(run, dtype, c)
             x, tx = inputs.pair(4, 3, 6, 5)
             first, tfirst = inputs.pair(c, 3, 3, 3)
@@ -194,7 +194,7 @@ class Conv2dTest(unittest.TestCase):
 
     def test_weight_written_between_steps(self):
         """Packed copies of the weight follow its changes, at every batch size, with gradients off as well."""
-        run = Run("cpu")
+        run = Run("cpu", 1)
         inputs = Inputs(run, numpy.float32, 5)
         weight = run.parameter(inputs.array(32, 16, 3, 3))
         for step, n in enumerate((4, 4, 3, 4, 1)):
@@ -209,7 +209,7 @@ class Conv2dTest(unittest.TestCase):
         run.close()
 
     def test_finite_differences(self):
-        run = Run("cpu:reference")
+        run = Run("cpu:reference", 1)
         rng = numpy.random.default_rng(11)
         kwargs = dict(stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2)
         arrays = [rng.standard_normal(s) for s in ((2, 4, 5, 6), (6, 2, 3, 2), (6,))]
@@ -258,7 +258,7 @@ class ModuleTest(unittest.TestCase):
         lib.tern_rng_free(rng)
 
     def test_forward(self):
-        run = Run("cpu")
+        run = Run("cpu", 1)
         run.lib.returns(ctypes.c_void_p, "tern_rng_new", "tern_conv2d_new", "tern_state_find")
         rng = ctypes.c_void_p(run.lib.check("tern_rng_new", ctypes.c_uint64(3)))
         torch.manual_seed(3)
