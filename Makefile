@@ -1,8 +1,9 @@
-# make builds; make demo and make test call the two scripts of the README.
+# make builds, make install puts it into PREFIX; make demo and make test call the two scripts of the README.
 BUILD ?= build
+PREFIX ?= /usr/local
 
 all: $(BUILD)/CMakeCache.txt
-	cmake --build $(BUILD) -j
+	cmake --build $(BUILD) -j $(shell nproc)
 
 $(BUILD)/CMakeCache.txt:
 	cmake -S . -B $(BUILD)
@@ -13,7 +14,10 @@ demo:
 test:
 	./scripts/test.sh
 
+install: all
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all demo test clean
+.PHONY: all install demo test clean

@@ -1,0 +1,12 @@
+# make install: the headers, the library, the command, the plug-ins in lib/tern and tern.pc.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS tern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET tern_cli)
+  install(TARGETS tern_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+if(TARGET tern_figure)
+  install(TARGETS tern_figure LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tern)
+endif()
+file(RELATIVE_PATH TERN_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(${PROJECT_SOURCE_DIR}/cmake/tern.pc.in ${PROJECT_BINARY_DIR}/tern.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tern.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

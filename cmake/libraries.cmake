@@ -1,0 +1,38 @@
+# What tern links. Packages are named as Debian and Ubuntu name them: TERN_MISSING are those without which nothing can be
+# built, TERN_ABSENT those without which a part is left out (cmake/summary.cmake).
+set(TERN_MISSING "")
+set(TERN_ABSENT "")
+
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(ZLIB QUIET)
+pkg_check_modules(SODIUM QUIET IMPORTED_TARGET libsodium)
+pkg_check_modules(CJSON QUIET IMPORTED_TARGET libcjson)
+pkg_check_modules(CAIRO QUIET IMPORTED_TARGET cairo)
+# Debian's dnnl-config.cmake asks for OpenCL, which the CPU build does not use: find header and library directly.
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
+find_library(DNNL_LIBRARY dnnl)
+find_library(CMOCKA cmocka)
+if(TERN_OPENMP)
+  find_package(OpenMP REQUIRED COMPONENTS C)
+endif()
+
+# if_absent(LIST PACKAGE VARIABLE...): PACKAGE goes onto LIST unless every VARIABLE is true.
+macro(if_absent list package)
+  foreach(variable ${ARGN})
+    if(NOT ${variable} AND NOT ${package} IN_LIST ${list})
+      list(APPEND ${list} ${package})
+    endif()
+  endforeach()
+endmacro()
+if_absent(TERN_MISSING libdnnl-dev DNNL_INCLUDE_DIR DNNL_LIBRARY)
+if_absent(TERN_MISSING zlib1g-dev ZLIB_FOUND)
+if_absent(TERN_MISSING libsodium-dev SODIUM_FOUND)
+if_absent(TERN_MISSING libcjson-dev CJSON_FOUND)
+if_absent(TERN_ABSENT libcairo2-dev CAIRO_FOUND)
+if_absent(TERN_ABSENT libcmocka-dev CMOCKA)
+list(JOIN TERN_MISSING " " TERN_MISSING)
+list(JOIN TERN_ABSENT " " TERN_ABSENT)
+if(TERN_MISSING)
+  message(FATAL_ERROR "tern needs libraries that are not here. On Debian and Ubuntu: apt install ${TERN_MISSING}")
+endif()
