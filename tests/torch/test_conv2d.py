@@ -123,8 +123,8 @@ class Conv2dTest(unittest.TestCase):
             yield rng.randrange(1, 5), c, h, w, o, kh, kw, kwargs, rng.random() < 0.5
 
     def test_fast(self):
-        for seed, shape in enumerate(self.shapes(1, 76, self.CHANNELS, 14)):
-            self.one("cpu", numpy.float32, shape, seed, threads=2 if seed % 25 == 24 else 1)
+        for seed, shape in enumerate(self.shapes(1, 57, self.CHANNELS, 12)):
+            self.one("cpu", numpy.float32, shape, seed, threads=2 if seed == 20 else 1)
 
     # ResNet-18 for small images, a slim one for 28x28, LeNet: channels, height, channels out, kernel, stride
     LAYERS = [(3, 32, 64, 3, 1), (64, 16, 64, 3, 1), (64, 16, 128, 3, 2), (64, 16, 128, 1, 2), (512, 4, 512, 3, 1)]
