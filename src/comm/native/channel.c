@@ -341,12 +341,16 @@ static void await_outside(const tern__channel *channel)
 
 static void leave(tern__channel *channel)
 {
-    tern__native *native = channel->native;
+    const tern__native *native = channel->native;
+    const tern_error *why = &native->group->error;
     char text[TERN_ERROR_TEXT];
     if (native->pid != getpid() || channel->own_posted == channel->own_retired) return;
-    snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done", native->rank,
-             (unsigned long long)(channel->own_retired + 1));
-    if (tern__native_check(native, NULL) == TERN_OK) tern__native_abort(native, TERN_E_PEER, text);
+    if (why->code)
+        snprintf(text, sizeof(text), "rank %d failed: %.400s", native->rank, why->text);
+    else
+        snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done", native->rank,
+                 (unsigned long long)(channel->own_retired + 1));
+    tern__native_abort(native, TERN_E_PEER, text);
     await_outside(channel);
 }
 

@@ -1,6 +1,7 @@
 /* segment.c - memory shared by ranks: a memfd, filled before it is mapped so that no access can fail, sealed
  * against shrinking, and passed by descriptor, so that it has no name to collide or to be left behind.
  *
+ * Mapping populates: a page at a time, faults would cost a first reduction more than the reduction itself.
  * Behind the data, on a page that is not mapped, stands a note: the size, and where the creator has mapped
  * it. */
 #include "comm/native/native.h"
@@ -9,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -69,7 +71,8 @@ int tern__segment_create(void **base, size_t bytes, int *out, tern_error *err)
     if (fd < 0) return fail(fd, "create", bytes, err);
     if (fill(fd, file_bytes(bytes))) return fail(fd, "reserve", bytes, err);
     if (*base && write_all(fd, *base, bytes, 0)) return fail(fd, "fill", bytes, err);
-    void *at = mmap(*base, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | (*base ? MAP_FIXED : 0), fd, 0);
+    void *at = mmap(*base, mapped, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_POPULATE | (*base ? MAP_FIXED : 0), fd, 0);
     if (at == MAP_FAILED) return fail(fd, "map", bytes, err);
     note of = {.bytes = bytes, .base = (uint64_t)(uintptr_t)at};
     bool sealed = !write_all(fd, &of, sizeof(of), mapped) &&
@@ -101,8 +104,18 @@ int tern__segment_privatize(void *base, size_t bytes, tern_error *err)
 
 /* ---- attaching ---- */
 
+/* All ranks come to the same verdict, whoever comes first. */
+static int fail_size(const tern__native *native, int peer, size_t theirs, size_t own, tern_error *err)
+{
+    char text[TERN_ERROR_TEXT];
+    snprintf(text, sizeof(text), "rank %d opens a window of %zu bytes, rank %d one of %zu", native->rank, own,
+             peer, theirs);
+    tern__native_abort(native, TERN_E_MISMATCH, text);
+    return tern__native_check(native, err);
+}
+
 /* Nothing of a peer's descriptor is believed: it may be too short to map, or could still be cut. */
-static int read_note(int peer, int fd, size_t bytes, note *of, tern_error *err)
+static int read_note(const tern__native *native, int peer, int fd, size_t bytes, note *of, tern_error *err)
 {
     struct stat info;
     int seals = fcntl(fd, F_GET_SEALS);
@@ -112,23 +125,23 @@ static int read_note(int peer, int fd, size_t bytes, note *of, tern_error *err)
         return tern__error_set(err, func, TERN_E_PEER,
                                "rank %d passed a descriptor that is no window of tern's", peer);
     if (of->bytes == bytes) return TERN_OK;
-    return tern__error_set(err, func, TERN_E_MISMATCH,
-                           "rank %d has a window of %zu bytes, this rank one of %zu", peer, (size_t)of->bytes,
-                           bytes);
+    if (native->lobby) return fail_size(native, peer, of->bytes, bytes, err);
+    return tern__error_set(err, func, TERN_E_MISMATCH, "rank %d runs another version of tern", peer);
 }
 
 int tern__segment_attach(const tern__native *native, int peer, int fd, size_t bytes, char **base,
                          bool *borrowed, tern_error *err)
 {
     note of;
-    int status = read_note(peer, fd, bytes, &of, err);
+    int status = read_note(native, peer, fd, bytes, &of, err);
     if (status) return status;
     *borrowed = tern__control_is_same_process(native->control, peer);
     if (*borrowed) {
         *base = (char *)(uintptr_t)of.base;
         return TERN_OK;
     }
-    void *at = mmap(NULL, tern__segment_mapped(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *at =
+        mmap(NULL, tern__segment_mapped(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
     if (at == MAP_FAILED)
         return tern__error_errno(err, func, TERN_E_MEMORY, "cannot map %zu bytes of rank %d's window", bytes,
                                  peer);
@@ -138,17 +151,18 @@ int tern__segment_attach(const tern__native *native, int peer, int fd, size_t by
 
 /* ---- passing ---- */
 
-int tern__segment_send(tern__native *native, int peer, uint32_t serial, int fd, tern_error *err)
+/* The lobby knows better why a peer cannot be reached. */
+static int explain(const tern__native *native, const tern_error *why, tern_error *err)
 {
-    return tern__control_send_fd(native->control, peer, serial, fd, err);
+    int status = native->lobby ? tern__native_check(native, err) : TERN_OK;
+    return status ? status : tern__error_set(err, func, why->code, "%s", why->text);
 }
 
-/* The failure of a peer that disagreed with this rank is the same disagreement. */
-static int adopt(tern_error *why, tern_error *err)
+int tern__segment_send(tern__native *native, int peer, uint32_t serial, int fd, tern_error *err)
 {
-    if (why->code == TERN_E_PEER && why->native == TERN_E_MISMATCH) why->code = TERN_E_MISMATCH;
-    tern__error_set(err, func, why->code, "%s", why->text);
-    return why->code;
+    tern_error why = {0};
+    int status = tern__control_send_fd(native->control, peer, serial, fd, &why);
+    return status ? explain(native, &why, err) : TERN_OK;
 }
 
 int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd, tern_error *err)
@@ -164,7 +178,7 @@ int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd,
             if (status) return status;
             continue;
         }
-        if (status != TERN_E_TIMEOUT) return adopt(&why, err);
+        if (status != TERN_E_TIMEOUT) return explain(native, &why, err);
         char who[128];
         tern__control_describe(native->control, peer, who, sizeof(who));
         return tern__error_set(err, func, TERN_E_TIMEOUT,

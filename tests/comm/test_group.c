@@ -1,0 +1,549 @@
+/* What a group does when its ranks disagree, leave, die, stop or fork: real kills and stops, timed from the
+ * event, and no rank ever hangs. */
+#include "ranks.h"
+
+#include "comm/group.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+/* Shared by the test and its ranks. */
+typedef struct board {
+    atomic_int phase;           /* the test's word to the ranks, and theirs to it */
+    atomic_int rounds[8];       /* works done by each rank                        */
+    atomic_int failures;        /* ranks that have returned an error              */
+    _Atomic(int64_t) failed_ns; /* when the last of them did                      */
+    size_t floats;
+    bool plain;
+    int variant, actor;
+    double timeout_s;
+} board;
+
+static board *board_new(void)
+{
+    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(b != MAP_FAILED);
+    b->timeout_s = 20;
+    return b;
+}
+
+static void board_free(board *b)
+{
+    munmap(b, sizeof(*b));
+}
+
+static bool await_value(atomic_int *word, int value)
+{
+    int64_t deadline = tern__now_ns() + INT64_C(20000000000);
+    while (atomic_load(word) < value && tern__now_ns() < deadline) usleep(200);
+    return atomic_load(word) >= value;
+}
+
+static tern_group *open_group(const tern__bootstrap *boot, const board *b, tern_error *err)
+{
+    tern_group_opts opts = tern_group_defaults();
+    opts.timeout_s = b->timeout_s;
+    return tern__group_open_boot(boot, &opts, err);
+}
+
+/* ---- disagreeing ---- */
+
+/* Rank 1 calls something else than the others. */
+typedef struct variant {
+    const char *name, *expected; /* what all ranks' errors contain, besides rank 0's own */
+} variant;
+
+static const variant variants[] = {
+    {"count", "rank 1: all_reduce of 101 f32, sum (work 2)"},
+    {"shorter", "rank 1: all_reduce of 99 f32, sum (work 2)"},
+    {"empty", "rank 1: all_reduce of 0 f32, sum (work 2)"},
+    {"dtype", "rank 1: all_reduce of 100 i32, sum (work 2)"},
+    {"op", "rank 1: all_reduce of 100 f32, max (work 2)"},
+    {"kind", "rank 1: broadcast of 100 f32 from rank 0 (work 2)"},
+    {"barrier", "rank 1: barrier (work 2)"},
+    {"gather", "rank 1: all_gather to 300 f32 (work 2)"},
+    {"window", "in other memory"},
+};
+
+static void call_variant(int which, tern_group *group, float *plain, float *window, tern_error *err)
+{
+    float all[300];
+    switch (which) {
+    case 0: tern_all_reduce(group, plain, 101, TERN_F32, TERN_SUM, err); break;
+    case 1: tern_all_reduce(group, plain, 99, TERN_F32, TERN_SUM, err); break;
+    case 2: tern_all_reduce(group, plain, 0, TERN_F32, TERN_SUM, err); break;
+    case 3: tern_all_reduce(group, plain, 100, TERN_I32, TERN_SUM, err); break;
+    case 4: tern_all_reduce(group, plain, 100, TERN_F32, TERN_MAX, err); break;
+    case 5: tern_broadcast(group, plain, 100, TERN_F32, 0, err); break;
+    case 6: tern_barrier(group, err); break;
+    case 7: tern_all_gather(group, plain, all, 100, TERN_F32, err); break;
+    default: tern_all_reduce(group, window, 100, TERN_F32, TERN_SUM, err); break;
+    }
+}
+
+static int mismatch_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    float x[101] = {0};
+    tern_group *group = open_group(boot, b, &err);
+    float *window = tern_group_mem_alloc(group, sizeof(x), &err);
+    tern_barrier(group, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1)
+        call_variant(b->variant, group, x, window, &err);
+    else
+        tern_all_reduce(group, x, 100, TERN_F32, TERN_SUM, &err);
+    if (!strstr(err.text, variants[b->variant].expected)) fprintf(stderr, "%s\n", err.text);
+    RANK_CHECK(rank, err.code == TERN_E_MISMATCH);
+    RANK_CHECK(rank, strstr(err.text, "rank 0: all_reduce of 100 f32, sum (work 2)"));
+    RANK_CHECK(rank, strstr(err.text, variants[b->variant].expected));
+    tern_error again = {0};
+    RANK_CHECK(rank, tern_barrier(group, &again) == TERN_E_MISMATCH && !strcmp(again.text, err.text));
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_mismatch_is_told_to_all(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    for (b->variant = 0; b->variant < (int)TERN__COUNT(variants); b->variant++)
+        assert_ranks_ok(ranks_run(3, mismatch_body, b));
+    board_free(b);
+}
+
+/* The roots differ in a work that nobody waits for yet. */
+static int root_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0}, later = {0};
+    float x[4] = {0}, y[4] = {0};
+    tern_group *group = open_group(boot, arg, &err);
+    tern_work *work = tern_broadcast_post(group, x, 4, TERN_F32, rank == 1, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_work *next = tern_all_reduce_post(group, y, 4, TERN_F32, TERN_SUM, &later);
+    RANK_CHECK(rank, tern_work_wait(work, &err) == TERN_E_MISMATCH);
+    RANK_CHECK(rank,
+               strstr(err.text, "rank 0: broadcast of 4 f32 from rank 0 (work 1); rank 1: broadcast of 4 "
+                                "f32 from rank 1 (work 1)"));
+    if (next) RANK_CHECK(rank, tern_work_wait(next, &later) == TERN_E_MISMATCH);
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_mismatch_of_roots_in_flight(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, root_body, b));
+    board_free(b);
+}
+
+static int window_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    tern_group *group = open_group(boot, arg, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !tern_group_mem_alloc(group, rank == 2 ? 101 : 100, &err));
+    if (err.code != TERN_E_MISMATCH) RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, strstr(err.text, "100") && strstr(err.text, "101"));
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_windows_of_different_sizes(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(3, window_body, b));
+    board_free(b);
+}
+
+/* ---- own mistakes: the peers hear of them ---- */
+
+static int call_wrongly(int which, tern_group *group, float *window, tern_error *err)
+{
+    float x[8] = {0};
+    switch (which) {
+    case 0: return tern_all_reduce(group, NULL, 4, TERN_F32, TERN_SUM, err);
+    case 1: return tern_all_reduce(group, x, 4, (tern_dtype)77, TERN_SUM, err);
+    case 2: return tern_all_reduce(group, x, 4, TERN_F32, (tern_reduce_op)9, err);
+    case 3: return tern_all_reduce(group, x, 4, TERN_I32, TERN_AVG, err);
+    case 4: return tern_broadcast(group, x, 4, TERN_F32, 2, err);
+    case 5: return tern_all_gather(group, x + 1, x, 2, TERN_F32, err);
+    case 6: return tern_all_reduce(group, x, SIZE_MAX / 2, TERN_F64, TERN_SUM, err);
+    default: return tern_all_reduce(group, window, 1 << 12, TERN_F32, TERN_SUM, err);
+    }
+}
+
+static const int invalid_codes[] = {TERN_E_INVALID, TERN_E_DTYPE,   TERN_E_INVALID, TERN_E_UNSUPPORTED,
+                                    TERN_E_RANGE,   TERN_E_INVALID, TERN_E_RANGE,   TERN_E_RANGE};
+
+static int invalid_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    tern_group *group = open_group(boot, b, &err);
+    float *window = tern_group_mem_alloc(group, 1 << 12, &err), x = 0;
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1) {
+        int code = call_wrongly(b->variant, group, window, &err);
+        RANK_CHECK(rank, code == invalid_codes[b->variant] && err.code == code);
+    } else {
+        RANK_CHECK(rank, tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err) == TERN_E_PEER);
+        RANK_CHECK(rank, strstr(err.text, "rank 1 ("));
+    }
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_own_mistake_ends_the_group(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    for (b->variant = 0; b->variant < (int)TERN__COUNT(invalid_codes); b->variant++)
+        assert_ranks_ok(ranks_run(2, invalid_body, b));
+    board_free(b);
+    tern_error err = {0};
+    assert_int_equal(tern_barrier(NULL, &err), TERN_E_INVALID);
+    assert_int_equal(tern_work_wait(NULL, NULL), TERN_E_INVALID);
+}
+
+static int abort_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    tern_group *group = open_group(boot, arg, &err); /* where the others may still be when they hear of it */
+    if (rank == 2) tern_group_abort(group, TERN_E_IO, "the disk is full");
+    RANK_CHECK(rank, tern_barrier(group, &err) == (rank == 2 ? TERN_E_IO : TERN_E_PEER));
+    RANK_CHECK(rank, strstr(err.text, "the disk is full"));
+    if (rank != 2) RANK_CHECK(rank, strstr(err.text, "rank 2 ("));
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_abort_names_rank_and_reason(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(3, abort_body, b));
+    board_free(b);
+}
+
+/* ---- leaving early ---- */
+
+static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    float x = 1;
+    tern_group *group = open_group(boot, b, &err);
+    for (int i = 0; i < 3; i++) tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
+    if (rank == 1) {
+        RANK_CHECK_OK(rank, err); /* the others may hear of what follows before their third returns */
+        if (b->variant) _exit(0);
+        tern_group_close(group);
+        return 0;
+    }
+    RANK_CHECK(rank, tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err) == TERN_E_PEER);
+    RANK_CHECK(rank, strstr(err.text, "rank 1 ("));
+    if (b->variant)
+        RANK_CHECK(rank, strstr(err.text, "was lost"));
+    else
+        RANK_CHECK(rank, strstr(err.text, ") has closed its group while rank ") &&
+                             strstr(err.text, "in all_reduce of 1 f32, sum (work 4)"));
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_rank_leaves_early(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    for (b->variant = 0; b->variant < 2; b->variant++) assert_ranks_ok(ranks_run(3, leave_body, b));
+    board_free(b);
+}
+
+/* ---- dying and stopping ---- */
+
+/* All reduce in a loop until the board's phase is 1 or an error comes; sums stay exact. */
+static int loop_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    tern_group *group = open_group(boot, b, &err);
+    float *x = b->plain ? malloc(b->floats * 4) : tern_group_mem_alloc(group, b->floats * 4, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int round = 0; !err.code; round++) {
+        int32_t stop = rank == 0 && atomic_load(&b->phase) == 1;
+        tern_broadcast(group, &stop, 1, TERN_I32, 0, &err);
+        if (stop) break;
+        for (size_t i = 0; i < b->floats; i++) x[i] = (float)(round % 1000 + rank);
+        tern_all_reduce(group, x, b->floats, TERN_F32, TERN_MAX, &err);
+        for (size_t i = 0; i < b->floats && !err.code; i++)
+            RANK_CHECK(rank, x[i] == (float)(round % 1000 + boot->world - 1));
+        atomic_store(&b->rounds[rank], round);
+    }
+    if (b->plain) free(x);
+    if (err.code) {
+        atomic_store(&b->failed_ns, tern__now_ns());
+        atomic_fetch_add(&b->failures, 1);
+        char who[32];
+        snprintf(who, sizeof(who), "rank %d (", b->actor);
+        if (!strstr(err.text, who)) fprintf(stderr, "rank %d: %s\n", rank, err.text);
+        RANK_CHECK(rank, strstr(err.text, who));
+    }
+    tern_group_close(group);
+    return -err.code;
+}
+
+static void start_loop(board *b, ranks *r, int world)
+{
+    *r = ranks_start(world, loop_body, b);
+    for (int rank = 0; rank < world; rank++) assert_true(await_value(&b->rounds[rank], 5));
+}
+
+static void kill_in_loop(int world, int actor, size_t floats, bool plain)
+{
+    board *b = board_new();
+    ranks r;
+    b->actor = actor;
+    b->floats = floats;
+    b->plain = plain;
+    start_loop(b, &r, world);
+    int64_t killed_ns = tern__now_ns();
+    kill(r.pids[actor], SIGKILL);
+    ranks_wait(&r);
+    for (int rank = 0; rank < world; rank++)
+        assert_int_equal(r.status[rank], rank == actor ? 128 + SIGKILL : -TERN_E_PEER);
+    assert_true(atomic_load(&b->failed_ns) - killed_ns < 1000000000);
+    board_free(b);
+}
+
+static void test_killed_rank_is_named_within_a_second(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 4; round++) {
+        kill_in_loop(3, round % 3, 1 << 18, false);
+        kill_in_loop(3, (round + 1) % 3, 1 << 16, true);
+        kill_in_loop(2, round % 2, 1, false);
+    }
+}
+
+static void test_stopped_and_continued_rank(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r;
+    b->floats = 1 << 14;
+    start_loop(b, &r, 3);
+    for (int i = 0; i < 3; i++) {
+        int before = atomic_load(&b->rounds[i]);
+        kill(r.pids[i], SIGSTOP);
+        usleep(100000); /* long enough for the others to fall asleep */
+        kill(r.pids[i], SIGCONT);
+        assert_true(await_value(&b->rounds[i], before + 5));
+    }
+    atomic_store(&b->phase, 1);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    board_free(b);
+}
+
+static void test_stopped_rank_is_named_after_the_timeout(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r;
+    b->floats = 1 << 14;
+    b->timeout_s = 0.5;
+    b->actor = 1;
+    start_loop(b, &r, 3);
+    int64_t stopped_ns = tern__now_ns();
+    kill(r.pids[1], SIGSTOP);
+    assert_true(await_value(&b->failures, 2));
+    double seconds = (double)(atomic_load(&b->failed_ns) - stopped_ns) * 1e-9;
+    kill(r.pids[1], SIGCONT);
+    ranks_wait(&r);
+    assert_true(seconds > 0.25 && seconds < 1.0);
+    assert_int_equal(r.status[0], -TERN_E_TIMEOUT);
+    assert_int_equal(r.status[2], -TERN_E_TIMEOUT);
+    assert_int_not_equal(r.status[1], 0);
+    board_free(b);
+}
+
+static int late_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    float x = 1;
+    tern_group *group = open_group(boot, b, &err);
+    tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 2) {
+        RANK_CHECK(rank, await_value(&b->phase, 2)); /* busy elsewhere */
+        tern_group_close(group);
+        return 0;
+    }
+    RANK_CHECK(rank, tern_barrier(group, &err) == TERN_E_TIMEOUT);
+    RANK_CHECK(rank, strstr(err.text, "waited 0.3 s in barrier (work 2); not called by rank 2 (") &&
+                         strstr(err.text, "whose last was all_reduce of 1 f32, sum (work 1)"));
+    atomic_fetch_add(&b->phase, 1);
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_timeout_says_what_the_late_rank_did_last(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    b->timeout_s = 0.3;
+    assert_ranks_ok(ranks_run(3, late_body, b));
+    board_free(b);
+}
+
+/* ---- forking ---- */
+
+static int forked_child(int rank, tern_group *group)
+{
+    tern_error err = {0}, again = {0};
+    float x = 1;
+    RANK_CHECK(rank, tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err) == TERN_E_FORKED);
+    RANK_CHECK(rank, !tern_all_reduce_post(group, &x, 1, TERN_F32, TERN_SUM, &again));
+    RANK_CHECK(rank, again.code == TERN_E_FORKED);
+    RANK_CHECK(rank, !tern_group_mem_alloc(group, 4, NULL));
+    tern_group_abort(group, TERN_E_IO, "not this child's to say");
+    tern_group_close(group);
+    return 0;
+}
+
+static int fork_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    int status = -1;
+    float x = 1;
+    tern_group *group = open_group(boot, arg, &err);
+    float *window = tern_group_mem_alloc(group, 4, &err);
+    tern_work *work = tern_all_reduce_post(group, &x, 1, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    pid_t child = fork();
+    if (child == 0) _exit(forked_child(rank, group));
+    RANK_CHECK(rank, waitpid(child, &status, 0) == child && status == 0);
+    tern_work_wait(work, &err);
+    window[0] = x;
+    tern_all_reduce(group, window, 1, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, window[0] == 4);
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_forked_child_is_refused_and_harmless(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, fork_body, b));
+    board_free(b);
+}
+
+/* ---- coming and going ---- */
+
+static int count_fds(void)
+{
+    int count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (dir && readdir(dir)) count++;
+    closedir(dir);
+    return count;
+}
+
+/* Rank 0 is the last to close, so that nobody's next group meets the old one's store. */
+static int reopen_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    int fds = 0;
+    for (int i = 0; i < 50; i++) {
+        tern_error err = {0};
+        tern__bootstrap again = *boot;
+        float x = 1;
+        if (rank == 0) again.listen_fd = dup(boot->listen_fd);
+        tern_group *group = open_group(&again, b, &err);
+        tern_group_mem_alloc(group, 100, &err);
+        tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, x == 2);
+        tern_group_close(group);
+        if (rank == 0) atomic_store(&b->phase, i + 1);
+        RANK_CHECK(rank, await_value(&b->phase, i + 1));
+        if (i == 0) fds = count_fds();
+    }
+    RANK_CHECK(rank, count_fds() == fds);
+    return 0;
+}
+
+static void test_fifty_groups_leave_no_descriptors(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, reopen_body, b));
+    board_free(b);
+}
+
+/* ---- alone ---- */
+
+static void test_alone(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    const tern__bootstrap boot = {.world = 1, .local_world = 1, .listen_fd = -1, .source = "alone"};
+    tern_group *group = tern__group_open_boot(&boot, NULL, &err);
+    assert_ok(err);
+    assert_string_equal(tern_group_backend(group), "self");
+    assert_int_equal(tern_group_size(group), 1);
+    float x[2] = {3, 4}, y[2] = {0};
+    float *window = tern_group_mem_alloc(group, 8, &err);
+    assert_int_equal(tern_all_reduce(group, x, 2, TERN_F32, TERN_AVG, &err), TERN_OK);
+    assert_int_equal(tern_all_gather(group, x, y, 2, TERN_F32, &err), TERN_OK);
+    assert_int_equal(tern_broadcast(group, window, 2, TERN_F32, 0, &err), TERN_OK);
+    assert_int_equal(tern_barrier(group, &err), TERN_OK);
+    assert_true(x[0] == 3 && y[1] == 4 && window[0] == 0);
+    tern_work *work = tern_all_reduce_post(group, x, 2, TERN_F32, TERN_SUM, &err);
+    assert_int_equal(tern_work_test(work, &err), TERN_OK);
+    assert_int_equal(tern_work_wait(work, &err), TERN_OK);
+    assert_ok(err);
+    tern_group_close(group);
+}
+
+static void test_options_are_checked(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_group_opts opts = tern_group_defaults();
+    const tern__bootstrap boot = {.world = 1, .local_world = 1, .listen_fd = -1, .source = "alone"};
+    opts.timeout_s = NAN;
+    assert_null(tern__group_open_boot(&boot, &opts, &err));
+    assert_int_equal(err.code, TERN_E_RANGE);
+    assert_null(tern__group_open_boot(&boot, NULL, &err)); /* a set error: does nothing */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_options_are_checked),
+        cmocka_unit_test(test_mismatch_is_told_to_all),
+        cmocka_unit_test(test_mismatch_of_roots_in_flight),
+        cmocka_unit_test(test_windows_of_different_sizes),
+        cmocka_unit_test(test_own_mistake_ends_the_group),
+        cmocka_unit_test(test_abort_names_rank_and_reason),
+        cmocka_unit_test(test_rank_leaves_early),
+        cmocka_unit_test(test_killed_rank_is_named_within_a_second),
+        cmocka_unit_test(test_stopped_and_continued_rank),
+        cmocka_unit_test(test_stopped_rank_is_named_after_the_timeout),
+        cmocka_unit_test(test_timeout_says_what_the_late_rank_did_last),
+        cmocka_unit_test(test_forked_child_is_refused_and_harmless),
+        cmocka_unit_test(test_fifty_groups_leave_no_descriptors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
