@@ -30,12 +30,20 @@ static int run_with_threads(const tern__call *call, tern__kernel_fn fast)
 #endif
 }
 
+/* A kernel may fail without a word; the caller of an op gets one. */
+static int explain(const tern__call *call, int status)
+{
+    const tern__view *in = call->in[0];
+    char shape[TERN__SHAPE_TEXT];
+    return tern__error_set(call->err, tern__kernel_name(call->kernel), status, "%s of %s %s: %s",
+                           tern__kernel_name(call->kernel), tern_dtype_name(in->dtype),
+                           tern__shape_text(in, shape), tern_status_text(status));
+}
+
 int tern__kernel_run(const tern__call *call)
 {
     tern__kernel_fn fast = call->device->reference ? NULL : tern__cpu_kernels[call->kernel];
-    if (fast) {
-        int status = run_with_threads(call, fast);
-        if (status != TERN_E_UNSUPPORTED) return status;
-    }
-    return tern__reference_kernels[call->kernel](call);
+    int status = fast ? run_with_threads(call, fast) : TERN_E_UNSUPPORTED;
+    if (status == TERN_E_UNSUPPORTED) status = tern__reference_kernels[call->kernel](call);
+    return status ? explain(call, status) : TERN_OK;
 }
