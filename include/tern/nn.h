@@ -41,7 +41,7 @@ TERN_API void tern_module_release(tern_module *module);
 TERN_API void tern_module_free(tern_module *module);
 
 /* Makes `child` a part of `module` under `name` and hands it over; returns it. After a failure the child is
- * freed. */
+ * freed, unless a module owns it already (E_STATE). */
 TERN_API tern_module *tern_module_add(tern_module *module, const char *name, tern_module *child,
                                       tern_error *err);
 /* A new parameter (with gradient) or buffer (without), zeroed; the module's. */

@@ -241,13 +241,9 @@ tern_tensor *tern_tensor_from(tern_scope *scope, const void *data, tern_dtype dt
                               const int64_t *shape)
 {
     if (scope->error.code) return NULL;
-    if (ndim < 0 || ndim > TERN_NDIM_MAX) {
-        tern__scope_fail(scope, __func__, TERN_E_RANGE, "ndim %d is not in [0, %d]", ndim, TERN_NDIM_MAX);
-        return NULL;
-    }
-    for (int d = 0; d < ndim; d++) {
-        if (shape[d] >= 0) continue;
-        tern__scope_fail(scope, __func__, TERN_E_SHAPE, "dimension %d is %lld", d, (long long)shape[d]);
+    tern_error err = {0};
+    if (tern__shape_check(__func__, dtype, ndim, shape, &err)) {
+        tern__scope_fail_with(scope, &err);
         return NULL;
     }
     tern_tensor *tensor = tern__result(scope, dtype, TERN__PLAIN, ndim, shape);

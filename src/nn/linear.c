@@ -23,10 +23,12 @@ tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear_opts *op
 {
     tern_linear_opts o = tern_linear_defaults();
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
-    if (in < 1 || out < 1)
+    if (in < 1 || out < 1) {
         tern__error_set(err, __func__, TERN_E_RANGE,
                         "linear: expected at least 1 feature in and out, got %lld and %lld", (long long)in,
                         (long long)out);
+        return NULL;
+    }
     linear *self = tern__module_new(sizeof(*self), "linear", forward, err);
     if (!self) return NULL;
     self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 2, (int64_t[]){out, in}, err);

@@ -94,6 +94,15 @@ tern_module *tern__module_root(tern_module *module)
     return module;
 }
 
+/* False after an earlier failure, and for a module that was never made. */
+static bool can_grow(const tern_module *module, const char *func, const char *name, tern_error *err)
+{
+    if (tern__is_set(err)) return false;
+    if (module && module->tree) return true;
+    tern__error_set(err, func, TERN_E_INVALID, "the module that \"%s\" is added to was never made", name);
+    return false;
+}
+
 /* The tree is about to change: not after the seal, and the flat lists above are out of date. */
 static int open_tree(tern_module *module, const char *func, const char *name, tern_error *err)
 {
@@ -126,9 +135,11 @@ static int name_is_free(const tern__module_tree *tree, const char *func, const c
 static int adopt(tern_module *module, const char *name, tern_module *child, tern_error *err)
 {
     tern__module_tree *tree = module->tree;
-    if (child->tree->parent || child->tree->seal)
-        return tern__error_set(err, "tern_module_add", TERN_E_STATE,
-                               "%s \"%s\" already belongs to another module", child->kind, name);
+    if (child->tree->seal)
+        return tern__error_set(
+            err, "tern_module_add", TERN_E_STATE,
+            "%s \"%s\" already belongs to a ddp or an optimizer; build the whole model first", child->kind,
+            name);
     int status = open_tree(module, "tern_module_add", name, err);
     if (!status) status = name_is_free(tree, "tern_module_add", name, err);
     if (status) return status;
@@ -143,13 +154,26 @@ static int adopt(tern_module *module, const char *name, tern_module *child, tern
     return TERN_OK;
 }
 
+/* Somebody frees it already: its parent, or, were it the root of `module`, itself. */
+static bool has_owner(const tern_module *module, const tern_module *child)
+{
+    if (child->tree && child->tree->parent) return true;
+    while (module && module->tree && module != child) module = module->tree->parent;
+    return module == child;
+}
+
 tern_module *tern_module_add(tern_module *module, const char *name, tern_module *child, tern_error *err)
 {
     if (!child) {
-        if (!tern__is_set(err)) tern__error_set(err, __func__, TERN_E_INVALID, "child \"%s\" is NULL", name);
+        tern__error_set(err, __func__, TERN_E_INVALID, "child \"%s\" is NULL", name);
         return NULL;
     }
-    if (!tern__is_set(err) && module && module->tree && adopt(module, name, child, err) == TERN_OK)
+    if (has_owner(module, child)) {
+        tern__error_set(err, __func__, TERN_E_STATE, "%s \"%s\" already belongs to a module", child->kind,
+                        name);
+        return NULL;
+    }
+    if (child->tree && can_grow(module, __func__, name, err) && adopt(module, name, child, err) == TERN_OK)
         return child;
     if (child->tree && child->tree->heap)
         tern_module_free(child);
@@ -160,13 +184,13 @@ tern_module *tern_module_add(tern_module *module, const char *name, tern_module 
 
 /* ---- members ---- */
 
-static tern__member *new_member(tern_module *module, const char *name, const tern__view *view,
-                                tern_error *err)
+static tern__member *new_member(tern_module *module, const char *func, const char *name,
+                                const tern__view *view, tern_error *err)
 {
-    tern__member *member = tern__alloc(sizeof(*member), __func__, err);
+    tern__member *member = tern__alloc(sizeof(*member), func, err);
     if (!member) return NULL;
-    member->name = tern__strdup(name, __func__, err);
-    member->memory = tern__alloc(tern__view_bytes(view), __func__, err);
+    member->name = tern__strdup(name, func, err);
+    member->memory = tern__alloc(tern__view_bytes(view), func, err);
     if (!member->name || !member->memory) {
         member_free(member);
         return NULL;
@@ -177,14 +201,15 @@ static tern__member *new_member(tern_module *module, const char *name, const ter
     return member;
 }
 
-static tern_tensor *add_member(tern_module *module, const char *func, const char *name,
-                               const tern__view *view, bool is_buffer, tern_error *err)
+static tern_tensor *add_member(tern_module *module, const char *func, const char *name, tern_dtype dtype,
+                               int ndim, const int64_t *shape, tern_error *err)
 {
-    if (tern__is_set(err) || !module || !module->tree) return NULL;
-    if (open_tree(module, func, name, err) || name_is_free(module->tree, func, name, err)) return NULL;
-    tern__member *member = new_member(module, name, view, err);
+    if (!can_grow(module, func, name, err) || open_tree(module, func, name, err) ||
+        name_is_free(module->tree, func, name, err) || tern__shape_check(func, dtype, ndim, shape, err))
+        return NULL;
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    tern__member *member = new_member(module, func, name, &view, err);
     if (!member) return NULL;
-    member->is_buffer = is_buffer;
     tern__module_tree *tree = module->tree;
     if (tree->last_member)
         tree->last_member->next = member;
@@ -202,8 +227,7 @@ static int seal_for_backward(tern_module *module, tern_error *err)
 tern_tensor *tern_parameter_add(tern_module *module, const char *name, tern_dtype dtype, int ndim,
                                 const int64_t *shape, tern_error *err)
 {
-    tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
-    tern_tensor *tensor = add_member(module, __func__, name, &view, false, err);
+    tern_tensor *tensor = add_member(module, __func__, name, dtype, ndim, shape, err);
     if (!tensor) return NULL;
     tern__leaf *leaf = &module->tree->last_member->leaf;
     leaf->parameter = tensor;
@@ -218,8 +242,9 @@ tern_tensor *tern_parameter_add(tern_module *module, const char *name, tern_dtyp
 tern_tensor *tern_buffer_add(tern_module *module, const char *name, tern_dtype dtype, int ndim,
                              const int64_t *shape, tern_error *err)
 {
-    tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
-    return add_member(module, __func__, name, &view, true, err);
+    tern_tensor *tensor = add_member(module, __func__, name, dtype, ndim, shape, err);
+    if (tensor) module->tree->last_member->is_buffer = true;
+    return tensor;
 }
 
 /* ---- use ---- */

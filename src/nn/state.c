@@ -122,9 +122,11 @@ int64_t tern_module_element_count(const tern_module *module)
     return elements;
 }
 
+/* Over the tree, not the list: nothing to allocate, so nothing to fail. */
 void tern_zero_grad(tern_module *module)
 {
-    int count = tern_state_count(module);
-    for (int i = 0; i < count; i++)
-        if (module->tree->state[i].tensor->leaf) module->tree->state[i].tensor->leaf->fresh = false;
+    for (tern__member *member = module->tree->members; member; member = member->next)
+        member->leaf.fresh = false;
+    for (tern__module_tree *child = module->tree->children; child; child = child->next)
+        tern_zero_grad(child->module);
 }

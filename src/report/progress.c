@@ -57,7 +57,7 @@ static void clock_text(double seconds, char *text, size_t size)
 static void draw(const tern_progress *bar)
 {
     char cells[CELLS + 1], left[32];
-    double done = bar->steps > 0 ? (double)bar->step / (double)bar->steps : 1;
+    double done = bar->step < bar->steps ? (double)bar->step / (double)bar->steps : 1;
     int full = (int)(done * CELLS);
     memset(cells, '.', CELLS);
     memset(cells, '#', (size_t)full);

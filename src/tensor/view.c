@@ -16,6 +16,32 @@ size_t tern__view_bytes(const tern__view *view)
     return (size_t)tern__view_count(view) * tern_dtype_bytes(view->dtype);
 }
 
+/* Also where a dimension is 0, the product of the others must fit: strides are made of it. */
+static bool is_addressable(size_t element, int ndim, const int64_t *shape)
+{
+    int64_t bytes = (int64_t)element;
+    for (int d = 0; d < ndim; d++)
+        if (__builtin_mul_overflow(bytes, TERN__MAX(shape[d], 1), &bytes)) return false;
+    return true;
+}
+
+int tern__shape_check(const char *func, tern_dtype dtype, int ndim, const int64_t *shape, tern_error *err)
+{
+    if ((int)dtype < 0 || dtype >= TERN_DTYPE_COUNT)
+        return tern__error_set(err, func, TERN_E_DTYPE, "dtype %d does not exist", (int)dtype);
+    if (ndim < 0 || ndim > TERN_NDIM_MAX)
+        return tern__error_set(err, func, TERN_E_RANGE, "ndim %d is not in [0, %d]", ndim, TERN_NDIM_MAX);
+    for (int d = 0; d < ndim; d++)
+        if (shape[d] < 0)
+            return tern__error_set(err, func, TERN_E_SHAPE, "dimension %d is %lld", d, (long long)shape[d]);
+    if (is_addressable(tern_dtype_bytes(dtype), ndim, shape)) return TERN_OK;
+    tern__view view = {.ndim = ndim};
+    for (int d = 0; d < ndim; d++) view.shape[d] = shape[d];
+    char text[TERN__SHAPE_TEXT];
+    return tern__error_set(err, func, TERN_E_SHAPE, "%s has too many elements",
+                           tern__shape_text(&view, text));
+}
+
 tern__view tern__view_make(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape)
 {
     tern__view view = {.dtype = dtype, .layout = layout, .ndim = ndim};

@@ -30,6 +30,8 @@ typedef struct tern__view {
 
 int64_t tern__view_count(const tern__view *view);
 size_t tern__view_bytes(const tern__view *view);
+/* TERN_OK if a tensor can be made so; E_DTYPE, E_RANGE (ndim) or E_SHAPE. */
+int tern__shape_check(const char *func, tern_dtype dtype, int ndim, const int64_t *shape, tern_error *err);
 /* Shape and row-major strides (or the blocked layout); data stays NULL. */
 tern__view tern__view_make(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape);
 bool tern__view_is_contiguous(const tern__view *view); /* plain, row-major, no gaps */

@@ -1,0 +1,384 @@
+/* The life of a scope: whose tensors live how long, which error is told, and where memory goes. */
+#include "autograd/autograd.h"
+#include "ledger.h"
+#include "nn/nn.h"
+#include "ops/world.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static tern_tensor *vector(world *w, int64_t n, const float *values)
+{
+    return tern_tensor_from(w->scope, values, TERN_F32, 1, &n);
+}
+
+static void end_well(world *w)
+{
+    tern_scope_end(w->scope, &w->err);
+    assert_ok(w->err);
+}
+
+/* ---- lifetime ---- */
+
+static void a_tensor_after_its_scope(void **state)
+{
+    (void)state;
+    world w = open_world();
+    float out[3];
+    tern_tensor *x = vector(&w, 3, (float[]){1, 2, 3});
+    end_well(&w);
+    tern_error err = {0};
+    assert_int_equal(tern_tensor_read(x, out, sizeof(out), &err), TERN_E_LIFETIME);
+    assert_string_equal(err.text,
+                        "tensor (3) is used after its scope has ended; tern_keep gives a copy that lasts");
+    assert_string_equal(err.func, "tern_tensor_read");
+    assert_int_equal(tern_tensor_write(x, out, sizeof(out), NULL), TERN_E_LIFETIME);
+    err = (tern_error){0};
+    assert_null(tern_keep(x, &err));
+    assert_int_equal(err.code, TERN_E_LIFETIME);
+    assert_true(isnan(tern_item(x)));
+    expect_error(&w, tern_relu(w.scope, x), "tern_relu", TERN_E_LIFETIME,
+                 "tensor (3) is used after its scope has ended; tern_keep gives a copy that lasts");
+    close_world(&w);
+}
+
+typedef struct leaky {
+    tern_module base;
+    tern_tensor *inner;
+} leaky;
+
+static tern_tensor *leaky_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    leaky *self = (leaky *)module;
+    self->inner = tern_add(s, x, x);
+    return tern_relu(s, self->inner);
+}
+
+static void an_inner_result_after_its_module(void **state)
+{
+    (void)state;
+    world w = open_world();
+    leaky net;
+    tern_module_init(&net.base, "leaky", leaky_forward, &w.err);
+    tern_tensor *y = tern_forward(&net.base, w.scope, vector(&w, 2, (float[]){-1, 4}));
+    float out[2];
+    assert_int_equal(tern_tensor_read(y, out, sizeof(out), &w.err), TERN_OK);
+    assert_true(out[0] == 0 && out[1] == 8);
+    expect_error(&w, tern_relu(w.scope, net.inner), "tern_relu", TERN_E_LIFETIME,
+                 "tensor (2) is an inner result of a module that has returned; return it or tern_keep it");
+    tern_module_release(&net.base);
+    close_world(&w);
+}
+
+static tern_tensor *identity(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    (void)module;
+    (void)s;
+    return x;
+}
+
+/* A module may return what it was given: that is not its own, and stays. */
+static void a_module_that_returns_its_input(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_module net;
+    tern_module_init(&net, "identity", identity, &w.err);
+    tern_tensor *x = vector(&w, 1, (float[]){7});
+    assert_ptr_equal(tern_forward(&net, w.scope, x), x);
+    assert_true(tern_item(tern_add(w.scope, x, x)) == 14);
+    end_well(&w);
+    tern_module_release(&net);
+    close_world(&w);
+}
+
+static void what_is_kept_lasts(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_tensor *kept = tern_keep(vector(&w, 3, (float[]){1, 2, 3}), &w.err);
+    for (int step = 0; step < 3; step++) {
+        vector(&w, 3, (float[]){9, 9, 9});
+        end_well(&w);
+    }
+    float out[3];
+    assert_int_equal(tern_tensor_read(kept, out, sizeof(out), &w.err), TERN_OK);
+    assert_true(out[0] == 1 && out[1] == 2 && out[2] == 3);
+    assert_true(tern_item(tern_sum(w.scope, kept)) == 6);
+    close_world(&w);
+    tern_tensor_free(kept);
+    tern_tensor_free(NULL);
+}
+
+/* ---- errors ---- */
+
+static void the_first_error_is_told_and_the_scope_is_good_again(void **state)
+{
+    (void)state;
+    world w = open_world();
+    int64_t negative = -1;
+    tern_tensor *x = vector(&w, 2, NULL);
+    assert_null(tern_add(w.scope, x, vector(&w, 3, NULL)));
+    assert_null(tern_relu(w.scope, NULL));
+    assert_null(tern_relu(w.scope, x));
+    assert_null(tern_tensor_from(w.scope, NULL, TERN_F32, 1, &negative));
+    assert_int_equal(tern_backward(w.scope, NULL), TERN_E_SHAPE);
+    assert_int_equal(tern_scope_error(w.scope)->code, TERN_E_SHAPE);
+    tern_error err = {0};
+    assert_int_equal(tern_scope_end(w.scope, &err), TERN_E_SHAPE);
+    assert_string_equal(err.func, "tern_add");
+    assert_string_equal(err.text, "add: (2) and (3) cannot be broadcast together");
+    assert_int_equal(tern_scope_error(w.scope)->code, TERN_OK);
+    assert_true(tern_item(tern_sum(w.scope, vector(&w, 2, (float[]){1, 2}))) == 3);
+    end_well(&w);
+    close_world(&w);
+}
+
+static void null_without_an_earlier_failure_names_the_op(void **state)
+{
+    (void)state;
+    world w = open_world();
+    expect_error(&w, tern_relu(w.scope, NULL), "tern_relu", TERN_E_INVALID,
+                 "tern_relu: input 0 is NULL, and no earlier op has failed");
+    assert_int_equal(tern_backward(w.scope, NULL), TERN_E_INVALID);
+    assert_string_equal(tern_scope_error(w.scope)->text,
+                        "tern_backward: input 0 is NULL, and no earlier op has failed");
+    close_world(&w);
+}
+
+/* An error that the caller holds already stays; the scope's is told by the code alone. */
+static void an_error_that_is_set_stays(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_error err = {.code = TERN_E_IO, .text = "the disk"};
+    assert_null(tern_relu(w.scope, NULL));
+    assert_int_equal(tern_scope_end(w.scope, &err), TERN_E_INVALID);
+    assert_int_equal(err.code, TERN_E_IO);
+    assert_null(tern_scope_new(w.device, NULL, &err));
+    assert_null(tern_keep(NULL, &err));
+    assert_string_equal(err.text, "the disk");
+    close_world(&w);
+}
+
+static void shapes_that_cannot_be(void **state)
+{
+    (void)state;
+    world w = open_world();
+    const int64_t shape[7] = {1, 1, 1, 1, 1, 1, 1}, huge[2] = {(int64_t)1 << 31, (int64_t)1 << 31};
+    expect_error(&w, tern_tensor_from(w.scope, NULL, TERN_F32, 7, shape), "tern_tensor_from", TERN_E_RANGE,
+                 "ndim 7 is not in [0, 6]");
+    expect_error(&w, tern_tensor_from(w.scope, NULL, TERN_F32, 2, (int64_t[]){3, -1}), "tern_tensor_from",
+                 TERN_E_SHAPE, "dimension 1 is -1");
+    /* 2^62 elements of 4 bytes are 0 bytes modulo 2^64. */
+    expect_error(&w, tern_tensor_from(w.scope, NULL, TERN_F32, 2, huge), "tern_tensor_from", TERN_E_SHAPE,
+                 "(2147483648, 2147483648) has too many elements");
+    expect_error(&w, tern_tensor_from(w.scope, NULL, TERN_DTYPE_COUNT, 1, shape), "tern_tensor_from",
+                 TERN_E_DTYPE, "dtype 5 does not exist");
+    close_world(&w);
+}
+
+/* ---- data in and out ---- */
+
+static void buffers_of_another_size(void **state)
+{
+    (void)state;
+    world w = open_world();
+    float out[6];
+    tern_tensor *x = tern_tensor_from(w.scope, NULL, TERN_F32, 2, (int64_t[]){2, 3});
+    tern_error err = {0};
+    assert_int_equal(tern_tensor_read(x, out, 20, &err), TERN_E_SHAPE);
+    assert_string_equal(err.text, "tensor (2, 3) of f32 holds 24 bytes, but the buffer has 20");
+    err = (tern_error){0};
+    assert_int_equal(tern_tensor_write(x, out, 28, &err), TERN_E_SHAPE);
+    assert_string_equal(err.text, "tensor (2, 3) of f32 holds 24 bytes, but the buffer has 28");
+    assert_int_equal(tern_tensor_read(NULL, out, 4, NULL), TERN_E_INVALID);
+    for (int i = 0; i < 6; i++) out[i] = (float)i;
+    assert_int_equal(tern_tensor_write(x, out, sizeof(out), NULL), TERN_OK);
+    memset(out, 0, sizeof(out));
+    assert_int_equal(tern_tensor_read(x, out, sizeof(out), NULL), TERN_OK);
+    for (int i = 0; i < 6; i++) assert_true(out[i] == (float)i);
+    assert_int_equal(tern_tensor_count(x), 6);
+    assert_int_equal(tern_tensor_dtype(x), TERN_F32);
+    close_world(&w);
+}
+
+static void item_wants_one_element(void **state)
+{
+    (void)state;
+    world w = open_world();
+    int64_t one[2] = {1, 1}, number = (int64_t)1 << 40;
+    assert_true(tern_item(tern_tensor_from(w.scope, &number, TERN_I64, 2, one)) == 0x1p40);
+    assert_true(tern_item(tern_tensor_from(w.scope, (double[]){0.1}, TERN_F64, 0, NULL)) == 0.1);
+    assert_true(isnan(tern_item(vector(&w, 2, NULL))));
+    assert_true(isnan(tern_item(vector(&w, 0, NULL))));
+    assert_true(isnan(tern_item(NULL)));
+    close_world(&w);
+}
+
+/* What tern_print writes to stdout. */
+static const char *printed(const tern_tensor *tensor, char *text, size_t size)
+{
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stdout);
+    int saved = dup(STDOUT_FILENO);
+    dup2(fileno(file), STDOUT_FILENO);
+    tern_print(tensor);
+    fflush(stdout);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
+    rewind(file);
+    size_t got = fread(text, 1, size - 1, file);
+    text[got] = '\0';
+    fclose(file);
+    return text;
+}
+
+static void print_shows_the_edges(void **state)
+{
+    (void)state;
+    world w = open_world();
+    char text[512];
+    int64_t count[8] = {0, 1, 2, 3, 4, 5, 6, 7}, eight = 8, seven = 7;
+    tern_tensor *square =
+        tern_tensor_from(w.scope, (float[]){1, -2, 0.5f, 1e3f}, TERN_F32, 2, (int64_t[]){2, 2});
+    assert_string_equal(printed(square, text, sizeof(text)),
+                        "tensor (2, 2) f32\n[[   1.0000,   -2.0000],\n [   0.5000, 1000.0000]]\n");
+    assert_string_equal(printed(tern_tensor_from(w.scope, count, TERN_I64, 1, &eight), text, sizeof(text)),
+                        "tensor (8) i64\n[0, 1, 2, ..., 5, 6, 7]\n");
+    assert_string_equal(printed(tern_tensor_from(w.scope, count, TERN_I64, 1, &seven), text, sizeof(text)),
+                        "tensor (7) i64\n[0, 1, 2, ..., 4, 5, 6]\n");
+    assert_string_equal(
+        printed(tern_tensor_from(w.scope, (uint8_t[]){255}, TERN_U8, 0, NULL), text, sizeof(text)),
+        "tensor () u8\n255\n");
+    assert_string_equal(printed(vector(&w, 0, NULL), text, sizeof(text)), "tensor (0) f32\n\n");
+    end_well(&w);
+    assert_string_equal(
+        printed(square, text, sizeof(text)),
+        "tensor: tensor (2, 2) is used after its scope has ended; tern_keep gives a copy that lasts\n");
+    close_world(&w);
+}
+
+/* ---- memory ---- */
+
+enum { BATCH = 64, HIDDEN = 4096 };
+
+/* Big blocks that `forwards` calls ask for in one step: the hidden layer has 1 MiB, the result a few bytes.
+ */
+static int big_blocks(int forwards, bool grad)
+{
+    ledger books = {0};
+    ledger_open(&books);
+    world w = open_world();
+    tern_module *net = tern_mlp_new((int64_t[]){8, HIDDEN, 1}, 3, w.rng, &w.err);
+    assert_ok(w.err);
+    int before = atomic_load(&books.big);
+    assert_true(tern_grad_set(w.scope, grad));
+    for (int i = 0; i < forwards; i++) {
+        tern_tensor *x = tern_tensor_from(w.scope, NULL, TERN_F32, 2, (int64_t[]){BATCH, 8});
+        tern_tensor *y = tern_forward(net, w.scope, x);
+        assert_non_null(y);
+        assert_true(((y->node != NULL)) == grad);
+    }
+    assert_true((w.scope->tape != NULL) == grad);
+    int big = atomic_load(&books.big) - before;
+    assert_int_equal(tern_grad_set(w.scope, true), grad);
+    end_well(&w);
+    tern_module_free(net);
+    close_world(&w);
+    ledger_close(&books);
+    return big;
+}
+
+static void without_gradients_inner_results_go_back_at_once(void **state)
+{
+    (void)state;
+    int two = big_blocks(2, false);
+    assert_true(two > 0);
+    assert_int_equal(big_blocks(100, false), two);
+    assert_true(big_blocks(10, true) >= two + 8); /* the tape keeps them */
+}
+
+static void many_tensors_grow_the_arena_once(void **state)
+{
+    (void)state;
+    enum { MANY = 3000 };
+    static tern_tensor *made[MANY];
+    ledger books = {0};
+    ledger_open(&books);
+    world w = open_world();
+    int warm = 0;
+    for (int step = 0; step < 5; step++) {
+        if (step == 2) warm = atomic_load(&books.requests); /* both arenas have grown */
+        memset(tern__scope_alloc(w.scope, 3 * LEDGER_BIG), 0xff, 3 * LEDGER_BIG);
+        for (int i = 0; i < MANY; i++) made[i] = vector(&w, 1, (float[]){(float)(step * MANY + i)});
+        for (int i = 0; i < MANY; i++) assert_true(tern_item(made[i]) == step * MANY + i);
+        end_well(&w);
+    }
+    assert_int_equal(atomic_load(&books.requests), warm);
+    close_world(&w);
+    ledger_close(&books);
+}
+
+/* A step that is left in the middle: with a tape, before or after an error, and without an end. */
+static void a_step_may_be_left_anywhere(void **state)
+{
+    (void)state;
+    for (int at = 0; at < 4; at++) {
+        ledger books = {0};
+        ledger_open(&books);
+        world w = open_world();
+        tern_module *net = tern_mlp_new((int64_t[]){3, 5, 2}, 3, w.rng, &w.err);
+        tern_tensor *x = tern_tensor_from(w.scope, NULL, TERN_F32, 2, (int64_t[]){4, 3});
+        tern_tensor *loss = tern_sum(w.scope, tern_forward(net, w.scope, x));
+        if (at == 1) tern_forward(net, w.scope, loss);
+        if (at == 2) assert_int_equal(tern_backward(w.scope, loss), TERN_OK);
+        if (at == 3) tern_scope_end(w.scope, NULL);
+        tern_module_free(net);
+        close_world(&w);
+        ledger_close(&books);
+    }
+}
+
+static void count_down(void *ctx)
+{
+    --*(int *)ctx;
+}
+
+static void what_is_borrowed_goes_back_with_the_step(void **state)
+{
+    (void)state;
+    world w = open_world();
+    int held = 3;
+    for (int i = 0; i < 2; i++) assert_int_equal(tern__scope_borrow(w.scope, count_down, &held), TERN_OK);
+    end_well(&w);
+    assert_int_equal(held, 1);
+    assert_int_equal(tern__scope_borrow(w.scope, count_down, &held), TERN_OK);
+    close_world(&w);
+    assert_int_equal(held, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tensor_after_its_scope),
+        cmocka_unit_test(an_inner_result_after_its_module),
+        cmocka_unit_test(a_module_that_returns_its_input),
+        cmocka_unit_test(what_is_kept_lasts),
+        cmocka_unit_test(the_first_error_is_told_and_the_scope_is_good_again),
+        cmocka_unit_test(null_without_an_earlier_failure_names_the_op),
+        cmocka_unit_test(an_error_that_is_set_stays),
+        cmocka_unit_test(shapes_that_cannot_be),
+        cmocka_unit_test(buffers_of_another_size),
+        cmocka_unit_test(item_wants_one_element),
+        cmocka_unit_test(print_shows_the_edges),
+        cmocka_unit_test(without_gradients_inner_results_go_back_at_once),
+        cmocka_unit_test(many_tensors_grow_the_arena_once),
+        cmocka_unit_test(a_step_may_be_left_anywhere),
+        cmocka_unit_test(what_is_borrowed_goes_back_with_the_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,54 @@
+/* ledger.h - an allocator that keeps books: what is alive, what was asked for, and which request is refused.
+ */
+#ifndef TERN_TESTS_LEDGER_H
+#define TERN_TESTS_LEDGER_H
+
+#include "check.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define LEDGER_BIG ((size_t)256 << 10) /* more than a scope's own chunks */
+
+typedef struct ledger {
+    int refuse_at;   /* the number of the first request that is refused; 0: none */
+    bool refuse_all; /* and all after it                                          */
+    atomic_int requests;
+    atomic_int live; /* blocks not yet freed              */
+    atomic_int big;  /* requests of at least LEDGER_BIG bytes */
+} ledger;
+
+static inline void *ledger_alloc(size_t bytes, size_t align, void *ctx)
+{
+    ledger *books = ctx;
+    int number = atomic_fetch_add(&books->requests, 1) + 1;
+    bool late = books->refuse_all && number > books->refuse_at;
+    if (books->refuse_at && (number == books->refuse_at || late)) return NULL;
+    void *block = aligned_alloc(align, (bytes + align - 1) / align * align);
+    if (!block) return NULL;
+    atomic_fetch_add(&books->live, 1);
+    if (bytes >= LEDGER_BIG) atomic_fetch_add(&books->big, 1);
+    return block;
+}
+
+static inline void ledger_free(void *block, void *ctx)
+{
+    ledger *books = ctx;
+    atomic_fetch_sub(&books->live, 1);
+    free(block);
+}
+
+/* From here on the library allocates through `books`; ledger_close puts the default back. */
+static inline void ledger_open(ledger *books)
+{
+    tern_allocator_set(&(tern_allocator){ledger_alloc, ledger_free, books});
+}
+
+/* Everything that was given out has come back. */
+static inline void ledger_close(ledger *books)
+{
+    tern_allocator_set(NULL);
+    assert_int_equal(atomic_load(&books->live), 0);
+}
+
+#endif
