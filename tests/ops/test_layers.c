@@ -74,7 +74,7 @@ static void out_of_memory_anywhere(void **state)
         close_world(&w);
         if (!reached) break;
     }
-    assert_true(failures > 50);
+    assert_true(failures > 30);
     tern_allocator_set(NULL);
 }
 
