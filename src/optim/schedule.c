@@ -21,10 +21,14 @@ tern_schedule *tern_warm_up_cosine_new(tern_optim *optim, double peak, int64_t w
                                        tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
+    if (!optim) {
+        tern__error_set(err, __func__, TERN_E_INVALID, "the optimizer is NULL");
+        return NULL;
+    }
     if (steps < 1 || warm_up < 0 || warm_up > steps) {
         tern__error_set(err, __func__, TERN_E_RANGE,
-                        "warm-up of %lld steps in %lld: expected 0 <= warm-up <= steps", (long long)warm_up,
-                        (long long)steps);
+                        "warm-up of %lld steps in %lld: expected 0 <= warm-up <= steps and steps > 0",
+                        (long long)warm_up, (long long)steps);
         return NULL;
     }
     tern_schedule *schedule = tern__alloc(sizeof(*schedule), __func__, err);

@@ -8,8 +8,9 @@ tern_sgd_opts tern_sgd_defaults(void)
     return (tern_sgd_opts){.size = sizeof(tern_sgd_opts), .lr = 1e-3};
 }
 
-static int check_opts(const tern_sgd_opts *o, tern_error *err)
+static int check(const tern_module *module, const tern_sgd_opts *o, tern_error *err)
 {
+    if (!module) return tern__error_set(err, "tern_sgd_new", TERN_E_INVALID, "the module is NULL");
     if (!(o->lr >= 0) || !(o->momentum >= 0) || !(o->weight_decay >= 0))
         return tern__error_set(err, "tern_sgd_new", TERN_E_RANGE,
                                "sgd: expected lr, momentum and weight_decay >= 0, got %g, %g and %g", o->lr,
@@ -22,7 +23,7 @@ static int check_opts(const tern_sgd_opts *o, tern_error *err)
 tern_optim *tern_sgd_new(tern_module *module, const tern_sgd_opts *opts, tern_error *err)
 {
     tern_sgd_opts o = tern_sgd_defaults();
-    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check_opts(&o, err))
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check(module, &o, err))
         return NULL;
     tern__seal *seal = tern__module_seal(module, err);
     tern_optim *optim = seal ? tern__alloc(sizeof(*optim), __func__, err) : NULL;
