@@ -70,12 +70,13 @@ TERN_API tern_work *tern_all_gather_post(tern_group *group, const void *in, void
                                          tern_dtype dtype, tern_error *err);
 /* TERN_OK when done, TERN_PENDING, or a negative status; never blocks; makes progress. */
 TERN_API int tern_work_test(tern_work *work, tern_error *err);
-/* Blocks until done or failed, and frees the work. */
+/* Blocks until done or failed, and frees the work; before tern_group_close. */
 TERN_API int tern_work_wait(tern_work *work, tern_error *err);
 
 /* ---- memory that the peers can reach: collectives on it copy nothing ---- */
 
-/* Collective, the same bytes on every rank; zeroed, page-aligned. Yours: tern_group_mem_free (collective), or
+/* Collective, the same bytes on every rank; zeroed, page-aligned. Any part of it may be a collective's buffer,
+ * on all ranks at the same offset. Yours: tern_group_mem_free (collective, with no work on it unfinished), or
  * tern_group_close. */
 TERN_API void *tern_group_mem_alloc(tern_group *group, size_t bytes, tern_error *err);
 TERN_API void tern_group_mem_free(tern_group *group, void *ptr);

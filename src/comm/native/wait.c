@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum {
-    spins_max = 300, /* about 15 us                                                     */
+    spins_max = 150, /* about 15 us                                                     */
     yields_max = 100,
     sleep_ns = 50 * 1000000, /* then have a look, whatever happened                             */
 };
@@ -128,11 +128,11 @@ static void append_late(const tern__channel *channel, int rank, char *text, size
     append(text, size, "; not called by %s, whose last was %s", who, last);
 }
 
-static void append_stuck(const tern__channel *channel, int rank, char *text, size_t size)
+static void append_who(const tern__channel *channel, int rank, const char *what, char *text, size_t size)
 {
     char who[128];
     tern__control_describe(channel->native->control, rank, who, sizeof(who));
-    append(text, size, "; %s is stopped in the midst of it", who);
+    append(text, size, "; %s %s", who, what);
 }
 
 /* "all_reduce of 100 f32, sum (work 7)". */
@@ -154,7 +154,9 @@ static int fail_late(const tern__goal *goal, tern_error *err)
         if (atomic_load(&channel->posted[rank].value) < seq)
             append_late(channel, rank, text, sizeof(text));
         else if (rank != native->rank && atomic_load(&channel->inside[rank].value))
-            append_stuck(channel, rank, text, sizeof(text));
+            append_who(channel, rank, "is stopped in the midst of it", text, sizeof(text));
+        else if (atomic_load(&channel->retired[rank].value) + channel->slots < goal->seq)
+            append_who(channel, rank, "has not come back to its earlier works", text, sizeof(text));
     }
     tern__native_abort(channel->native, TERN_E_TIMEOUT, text);
     return tern__native_check(channel->native, err);
@@ -217,23 +219,18 @@ static int check_slow(const tern__native *native, const tern__goal *goal, int64_
 
 int tern__native_await(tern__native *native, const tern__goal *goal, tern_error *err)
 {
-    int spins = native->fits ? spins_max : 0, status = TERN_OK;
-    int64_t deadline = 0;
     bool met = false;
-    for (int round = 0; !status && !met; round += round < spins + yields_max) {
-        if (round < spins + yields_max) {
-            status = look(native, goal, &met, err);
-        } else {
-            status = sleep_once(native, goal, &met, err);
-        }
-        if (status || met) break;
-        if (round < spins) {
-            pause_cpu();
-            continue;
-        }
-        if (!deadline) deadline = tern__deadline(native->group->opts.timeout_s);
-        if (round < spins + yields_max) sched_yield();
-        status = check_slow(native, goal, deadline, err);
+    int status = look(native, goal, &met, err);
+    for (int i = 0; native->fits && i < spins_max && !status && !met; i++) {
+        pause_cpu();
+        status = look(native, goal, &met, err);
+    }
+    if (status || met) return status;
+    int64_t deadline = tern__deadline(native->group->opts.timeout_s);
+    for (int i = 0; !status && !met; i++) {
+        if (i < yields_max) sched_yield();
+        status = i < yields_max ? look(native, goal, &met, err) : sleep_once(native, goal, &met, err);
+        if (!status && !met) status = check_slow(native, goal, deadline, err);
     }
     return status;
 }
