@@ -208,6 +208,7 @@ static int parse(int argc, char **argv, settings *set)
         {"help", no_argument, NULL, 'h'},
         {0},
     };
+    argv[0] = "tern bench step"; /* as getopt names it */
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         bool fine = true;
         switch (option) {

@@ -1,0 +1,100 @@
+"""tern bench: one JSON object a line, alone and on two ranks, and what it refuses."""
+import json
+import unittest
+
+import job
+
+
+def bench(ranks, *args):
+    """What rank 0 printed, line by line; any other output fails."""
+    command = ["bench", *args, "--json"]
+    if ranks > 1:
+        command = ["run", "-n", str(ranks), job.TERN, *command]
+    code, out, err = job.tern(*command)
+    assert (code, err) == (0, ""), (code, out, err)
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def refused(test, args, text):
+    code, out, err = job.tern("bench", *args)
+    test.assertEqual((code, out), (2, ""))
+    test.assertTrue(err.startswith("tern bench"), err)
+    test.assertIn(text, err)
+
+
+class Step(unittest.TestCase):
+    def test_mlp_alone_and_on_two_ranks(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                (line,) = bench(ranks, "step", "--batch", "16", "--steps", "5")
+                want = {"model": "mlp", "ranks": ranks, "batch": 16, "dtype": "f32", "steps": 5}
+                self.assertEqual({name: line.get(name) for name in want}, want)
+                self.assertTrue(0 < line["min_ms"] <= line["median_ms"] < 10e3)
+                self.assertAlmostEqual(line["samples_per_s"] * line["median_ms"] / (16e3 * ranks), 1, places=6)
+                # 784-1024-1024-10: 1.9 million parameters, their gradients and their momentum
+                self.assertTrue(20 < line["peak_rss_mb"] < 2000)
+                self.assertTrue(0 < line["loss_last"] < line["loss_first"] < 4)
+
+    def test_losses_repeat(self):
+        first, again = (bench(2, "step", "--batch", "8", "--steps", "2")[0] for _ in range(2))
+        for name in ("loss_first", "loss_last"):
+            self.assertEqual(first[name], again[name])
+
+    def test_text(self):
+        code, out, err = job.tern("bench", "step", "--batch", "8", "--steps", "1")
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"^mlp, f32, 1 rank, batch 8 x 1: median [\d.]+ ms, .* loss [\d.]+ -> [\d.]+\n$")
+
+    def test_mistakes(self):
+        for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18, got "vgg"'),
+                           (["--dtype", "f16"], '--dtype: expected f32, got "f16"'),
+                           (["--batch", "0"], '--batch: expected a number from 1 to 1048576, got "0"'),
+                           (["--steps", "2x"], '--steps: expected a number from 1 to 1048576, got "2x"'),
+                           (["--step=2", "now"], 'unexpected "now"'), (["--batches"], "'--batches'")):
+            with self.subTest(args=args):
+                refused(self, ["step", *args], text)
+
+
+class AllReduce(unittest.TestCase):
+    def test_a_line_a_size(self):
+        for ranks in (1, 2):
+            for memory in ("window", "plain"):
+                with self.subTest(ranks=ranks, memory=memory):
+                    lines = bench(ranks, "all_reduce", "--sizes", "4,64K", "--memory", memory)
+                    self.assertEqual([line["bytes"] for line in lines], [4, 65536])
+                    for line in lines:
+                        self.check(line, ranks, memory)
+
+    def check(self, line, ranks, memory):
+        want = {"op": "all_reduce", "backend": "native" if ranks > 1 else "self", "ranks": ranks, "memory": memory}
+        self.assertEqual({name: line.get(name) for name in want}, want)
+        self.assertGreater(line["median_us"], 0)
+        self.assertAlmostEqual(line["algbw_gbs"] * line["median_us"] * 1e3 / line["bytes"], 1, places=6)
+        self.assertAlmostEqual(line["busbw_gbs"], line["algbw_gbs"] * 2 * (ranks - 1) / ranks, places=6)
+        if line["bytes"] < 65536:
+            self.assertIsNone(line["bound_ratio"])
+        else:
+            self.assertGreater(line["bound_ratio"], 0)
+
+    def test_mistakes(self):
+        for args, text in ((["--sizes", "3"], 'in steps of 4, as in 4,64K,25M, got "3"'), (["--sizes", "4,"], 'got ""'),
+                           (["--sizes", "4Q"], 'got "4Q"'), (["--sizes", "-4"], 'got "-4"'),
+                           (["--sizes", ",".join(["4"] * 33)], "at most 32"),
+                           (["--memory", "disk"], 'expected window or plain, got "disk"'),
+                           (["--size"], "requires an argument"), (["--fast"], "'--fast'")):
+            with self.subTest(args=args):
+                refused(self, ["all_reduce", *args], text)
+
+
+class Bench(unittest.TestCase):
+    def test_which(self):
+        refused(self, [], "expected a bench\n")
+        refused(self, ["fly"], 'expected a bench, got "fly"')
+        for name in ("step", "all_reduce"):
+            code, out, err = job.tern("bench", name, "--help")
+            self.assertEqual((code, err), (0, ""))
+            self.assertTrue(out.startswith(f"usage: tern bench {name} "))
+
+
+if __name__ == "__main__":
+    unittest.main()
