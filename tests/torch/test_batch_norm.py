@@ -165,6 +165,20 @@ class BatchNormTest(unittest.TestCase):
             run.close()
             numpy.testing.assert_array_equal(numpy.isnan(got), numpy.isnan(want[:, : got.shape[1]]))
 
+    def test_relu_lets_the_gradient_of_nan_through(self):
+        """As torch does: where y is NaN (all of channel 1) dy goes on."""
+        x, dy, bias = self.draw((2, 16, 4, 4), "f"), self.draw((2, 16, 4, 4), "f"), numpy.zeros(16, "f")
+        bias[1] = numpy.nan
+        t = torch.tensor(bias, requires_grad=True)
+        torch.relu(torch.nn.functional.batch_norm(torch.tensor(x), None, None, None, t, True)).backward(torch.tensor(dy))
+        for device in ("cpu", "cpu:reference"):
+            for layout in (lambda run, x: x, blocked):
+                run = Run(device)
+                ours = run.parameter(bias)
+                run.backward(batch_norm(run, layout(run, run.constant(x)), None, ours, relu=True), dy)
+                self.assertLess(error_of(run.grad(ours), t.grad.numpy()), 1e-5)
+                run.close()
+
     def test_gradients_by_finite_differences(self):
         r = numpy.random.default_rng(4)
         arrays = [r.standard_normal((3, 4, 5)), r.standard_normal(4), r.standard_normal(4), r.standard_normal((3, 4, 5))]

@@ -319,7 +319,7 @@ TERN__INLINE void apply_to(const tern__call *call, const strip *s, int lanes, co
     for (int64_t r = 0; r < s->rows; r++) {
         tern__lanes v = (tern__lanes_load(x + r * s->stride, lanes) - mean) * scale + bias;
         if (residual) v += tern__lanes_load(residual + r * s->stride, lanes);
-        if (relu) v = tern__lanes_where(~(v < 0), v); /* NaN passes */
+        if (relu) v = tern__lanes_relu(v);
         tern__lanes_store(y + r * s->stride, v, lanes);
     }
 }
@@ -365,7 +365,7 @@ int tern__cpu_batch_norm_apply(const tern__call *call)
 TERN__INLINE tern__lanes masked(const float *dy, const float *y, int64_t at, int lanes)
 {
     tern__lanes v = tern__lanes_load(dy + at, lanes);
-    return y ? tern__lanes_where(tern__lanes_load(y + at, lanes) > 0, v) : v;
+    return y ? tern__lanes_passed(tern__lanes_load(y + at, lanes), v) : v;
 }
 
 static float *at_strip(const tern__view *view, const strip *s)

@@ -46,7 +46,7 @@ TERN__SIMD static void relu(float *y, const float *x, int64_t n)
 TERN__SIMD static void relu_grad(float *dx, const float *dy, const float *y, int64_t n)
 {
 #pragma GCC ivdep
-    for (int64_t i = 0; i < n; i++) dx[i] = y[i] > 0 ? dy[i] : 0;
+    for (int64_t i = 0; i < n; i++) dx[i] = y[i] <= 0 ? 0 : dy[i]; /* NaN passes */
 }
 
 typedef void (*loop_fn)(const tern__call *call, slice s);

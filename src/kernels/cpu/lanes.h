@@ -1,6 +1,8 @@
 /* lanes.h - sixteen floats at a time: one AVX-512 register, two of AVX2. A block of channels in the blocked
  * layout is exactly that. Every function that takes or returns them is forced inline: it is compiled for the
- * target of its caller (TERN__SIMD), and no register is passed between targets. */
+ * target of its caller (TERN__SIMD), and no register is passed between targets. They are never compared:
+ * where they are wider than the target's registers gcc compares them one by one, so masks come from
+ * arithmetic on the bits. */
 #ifndef TERN_SRC_KERNELS_CPU_LANES_H
 #define TERN_SRC_KERNELS_CPU_LANES_H
 
@@ -37,6 +39,19 @@ TERN__INLINE void tern__lanes_put(float *to, tern__lanes v, int n, bool add)
 TERN__INLINE tern__lanes tern__lanes_where(tern__masks keep, tern__lanes v)
 {
     return (tern__lanes)((tern__masks)v & keep);
+}
+
+/* max(v, 0), but NaN stays: of what has its sign set, only NaN has more than infinity's bits. */
+TERN__INLINE tern__lanes tern__lanes_relu(tern__lanes v)
+{
+    tern__masks bits = (tern__masks)v, nan = (0x7f800000 - (bits & 0x7fffffff)) >> 31;
+    return tern__lanes_where(~(bits >> 31) | nan, v);
+}
+
+/* dy where y, a result of tern__lanes_relu, is not 0. */
+TERN__INLINE tern__lanes tern__lanes_passed(tern__lanes y, tern__lanes dy)
+{
+    return tern__lanes_where((-((tern__masks)y & 0x7fffffff)) >> 31, dy);
 }
 
 #endif

@@ -73,10 +73,10 @@ int tern__reference_batch_norm_apply(const tern__call *call)
     return TERN_OK;
 }
 
-/* dy where the ReLU let something through. */
+/* dy where the ReLU let something through; as in PyTorch that includes NaN. */
 static double masked(const tern__call *call, int64_t i)
 {
-    return value_of(call->in[2], i, 1) > 0 ? tern__view_get(call->in[0], i) : 0;
+    return value_of(call->in[2], i, 1) <= 0 ? 0 : tern__view_get(call->in[0], i);
 }
 
 int tern__reference_batch_norm_sums(const tern__call *call)

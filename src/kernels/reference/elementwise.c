@@ -15,6 +15,6 @@ int tern__reference_relu_grad(const tern__call *call)
     int64_t count = tern__view_count(call->out[0]);
     for (int64_t i = 0; i < count; i++)
         tern__reference_put(call, 0, i,
-                            tern__view_get(call->in[1], i) > 0 ? tern__view_get(call->in[0], i) : 0);
+                            tern__view_get(call->in[1], i) <= 0 ? 0 : tern__view_get(call->in[0], i));
     return TERN_OK;
 }
