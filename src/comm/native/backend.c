@@ -41,7 +41,7 @@ static int enter_lobby(tern__native *native, tern_error *err)
     atomic_fetch_add(&head->joined, 1);
     tern__lobby_ring(native->lobby);
     status = tern__native_await(native, &goal, err);
-    native->fits = count_cpus(native) >= native->world;
+    native->spins = count_cpus(native) >= native->world ? TERN__SPINS_MAX : 0;
     return status;
 }
 

@@ -24,7 +24,7 @@ struct tern__native {
     tern__control *control;
     int rank, world, pid;
     uint32_t serial; /* of the next descriptor that is passed: the same on all ranks */
-    bool fits;       /* every rank can have a CPU of its own: spinning is worth it   */
+    int spins;       /* before the next wait yields; 0: there are more ranks than CPUs   */
     tern__lobby *lobby;
     tern__window **windows; /* by number; NULL once closed */
     uint32_t window_count, window_room;
@@ -119,6 +119,8 @@ uint64_t tern__channel_all_posted(tern__channel *channel);
 uint64_t tern__channel_all_retired(tern__channel *channel);
 
 /* ---- wait.c ---- */
+
+#define TERN__SPINS_MAX 150 /* about 15 us */
 
 /* Progresses everything until the goal is met; or an error, which then is the group's. */
 int tern__native_await(tern__native *native, const tern__goal *goal, tern_error *err);

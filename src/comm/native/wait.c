@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum {
-    spins_max = 150, /* about 15 us                                                     */
+    spins_min = 8,
     yields_max = 100,
     sleep_ns = 50 * 1000000, /* then have a look, whatever happened                             */
 };
@@ -217,14 +217,23 @@ static int check_slow(const tern__native *native, const tern__goal *goal, int64_
     return goal->channel ? fail_late(goal, err) : fail_joining(native, err);
 }
 
+static int spin(tern__native *native, const tern__goal *goal, bool *met, tern_error *err)
+{
+    int status = look(native, goal, met, err);
+    for (int i = 0; i < native->spins && !status && !*met; i++) {
+        pause_cpu();
+        status = look(native, goal, met, err);
+    }
+    if (native->spins)
+        native->spins =
+            *met ? TERN__MIN(2 * native->spins, TERN__SPINS_MAX) : TERN__MAX(native->spins / 2, spins_min);
+    return status;
+}
+
 int tern__native_await(tern__native *native, const tern__goal *goal, tern_error *err)
 {
     bool met = false;
-    int status = look(native, goal, &met, err);
-    for (int i = 0; native->fits && i < spins_max && !status && !met; i++) {
-        pause_cpu();
-        status = look(native, goal, &met, err);
-    }
+    int status = spin(native, goal, &met, err);
     if (status || met) return status;
     int64_t deadline = tern__deadline(native->group->opts.timeout_s);
     for (int i = 0; !status && !met; i++) {
