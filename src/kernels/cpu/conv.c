@@ -176,9 +176,23 @@ static int bring(const tern__call *call, const tern__prim_key *key, operand *op,
                    &(tern__dnnl_memory){op->to, op->data}, false);
 }
 
+/* The same format on both sides: a plain sum, where oneDNN's reorder would take a slow path. */
+static int add_same(const tern__call *call, const operand *op)
+{
+    tern__view computed = *op->view;
+    computed.data = op->data;
+    tern__call add = {.device = call->device,
+                      .kernel = TERN__ADD,
+                      .in = {op->view, &computed},
+                      .out = {op->view},
+                      .err = call->err};
+    return tern__kernel_run(&add);
+}
+
 static int take_back(const tern__call *call, const tern__prim_key *key, const operand *op, int i)
 {
     if (!op->result || op->data == op->view->data) return TERN_OK;
+    if (op->add && dnnl_memory_desc_equal(&op->have, op->to)) return add_same(call, op);
     return reorder(call, *key, i, &(tern__dnnl_memory){op->to, op->data},
                    &(tern__dnnl_memory){&op->have, op->view->data}, op->add);
 }
