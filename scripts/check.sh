@@ -49,11 +49,12 @@ for file in $(find src cli examples tests bench include -name '*.[ch]'); do
         END { exit bad }' "$file" >&2 || status=1
 done
 
-# Formatted as .clang-format says, where the tool is there.
-if command -v clang-format >/dev/null 2>&1; then
-    find src cli examples tests bench include -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror 2>&1 |
-        sed -n 's/^\([^:]*\):\([0-9]*\):.*/check: \1:\2: not formatted/p' | sort -u -t: -k2,2 >&2
-    find src cli examples tests bench include -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror >/dev/null 2>&1 ||
-        status=1
+# Formatted as .clang-format says. Other versions of the tool format otherwise, so only this one is asked.
+if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
+    unformatted=$(find src cli examples tests bench include -name '*.[ch]' -print0 |
+        xargs -0 clang-format --dry-run 2>&1 | sed -n 's/^\([^:]*\):\([0-9]*\):.*code should be.*/\1:\2/p' | sort -u -t: -k1,1)
+    for place in $unformatted; do complain "$place: not formatted"; done
+else
+    echo "check: no clang-format 14: the format is not checked"
 fi
 exit $status

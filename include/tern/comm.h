@@ -75,9 +75,9 @@ TERN_API int tern_work_wait(tern_work *work, tern_error *err);
 
 /* ---- memory that the peers can reach: collectives on it copy nothing ---- */
 
-/* Collective, the same bytes on every rank; zeroed, page-aligned. Any part of it may be a collective's buffer,
- * on all ranks at the same offset. Yours: tern_group_mem_free (collective, with no work on it unfinished), or
- * tern_group_close. */
+/* Collective, the same bytes on every rank; zeroed, page-aligned. Any part of it may be a collective's
+ * buffer, on all ranks at the same offset. Yours: tern_group_mem_free (collective, with no work on it
+ * unfinished), or tern_group_close. */
 TERN_API void *tern_group_mem_alloc(tern_group *group, size_t bytes, tern_error *err);
 TERN_API void tern_group_mem_free(tern_group *group, void *ptr);
 
