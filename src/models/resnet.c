@@ -138,13 +138,15 @@ static tern_module *new_stage(const tern_resnet_opts *o, int stage, tern_rng *rn
 }
 
 /* torchvision: after everything is made, every convolution in order from N(0, 2 / fan out). */
-static void init_convolutions(tern_module *net, tern_rng *rng)
+static bool init_convolutions(tern_module *net, tern_rng *rng, tern_error *err)
 {
+    if (tern__module_state(net, err)) return false;
     int count = tern_state_count(net);
     for (int i = 0; i < count; i++) {
         tern_tensor *tensor = tern_state_get(net, i).tensor;
         if (tensor->view.ndim == 4) tern__init_kaiming_normal_fan_out(tensor, rng);
     }
+    return true;
 }
 
 static bool add_all(resnet *self, const tern_resnet_opts *o, tern_rng *rng, tern_error *err)
@@ -172,12 +174,12 @@ tern_module *tern_resnet_new(const tern_resnet_opts *opts, tern_rng *rng, tern_e
     tern_resnet_opts o = tern_resnet_defaults();
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check_opts(&o, err))
         return NULL;
+    tern_error own = {0};
+    if (!err) err = &own; /* what follows is chained through it */
     resnet *self = tern__module_new(sizeof(*self), "resnet", resnet_forward, err);
     if (!self) return NULL;
-    if (!add_all(self, &o, rng, err)) {
-        tern_module_free(&self->base);
-        return NULL;
-    }
-    if (o.kaiming) init_convolutions(&self->base, rng);
-    return &self->base;
+    if (add_all(self, &o, rng, err) && (!o.kaiming || init_convolutions(&self->base, rng, err)))
+        return &self->base;
+    tern_module_free(&self->base);
+    return NULL;
 }

@@ -1,0 +1,215 @@
+/* Memory runs out at every place in turn, from the device to the end of a training step: each time the run
+ * ends with E_MEMORY or, where the library could help itself, with exactly the right weights; nothing is
+ * leaked, nothing crashes. */
+#include "base/base.h"
+#include "ledger.h"
+
+#include <string.h>
+
+enum { CLASSES = 3, BATCH = 2, SIDE = 8, WEIGHTS = 1 << 15 };
+
+typedef struct recipe {
+    tern_module *(*make)(tern_rng *rng, tern_error *err);
+    int ndim;
+    int64_t shape[4];
+} recipe;
+
+static tern_module *make_mlp(tern_rng *rng, tern_error *err)
+{
+    return tern_mlp_new((int64_t[]){SIDE, 16, CLASSES}, 3, rng, err);
+}
+
+static tern_module *make_resnet(tern_rng *rng, tern_error *err)
+{
+    tern_resnet_opts opts = tern_resnet_defaults();
+    opts.in_channels = 1;
+    opts.classes = CLASSES;
+    opts.stages = 2;
+    opts.blocks[0] = opts.blocks[1] = 1;
+    opts.channels[0] = 16;
+    opts.channels[1] = 32;
+    opts.small_stem = true;
+    return tern_resnet_new(&opts, rng, err);
+}
+
+/* Linear over weights that are computed themselves: their gradients are no parameters'. */
+static tern_tensor *computed_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    tern_tensor *weight = tern_state_find(module, "weight"), *bias = tern_state_find(module, "bias");
+    tern_tensor *twice = tern_add(s, weight, weight);
+    return tern_linear(s, tern_linear(s, x, twice, tern_mul(s, bias, bias)), tern_mul(s, twice, weight),
+                       NULL);
+}
+
+static tern_module *make_computed(tern_rng *rng, tern_error *err)
+{
+    float values[SIDE * SIDE];
+    tern_module *net = tern_sequential_new(err); /* for its memory; the forward is ours */
+    if (net) net->forward = computed_forward;
+    tern_tensor *weight = tern_parameter_add(net, "weight", TERN_F32, 2, (int64_t[]){SIDE, SIDE}, err);
+    tern_tensor *bias = tern_parameter_add(net, "bias", TERN_F32, 1, (int64_t[]){SIDE}, err);
+    tern_rng_normal(rng, values, SIDE * SIDE, 0, 1);
+    if (weight) tern_tensor_write(weight, values, sizeof(values), err);
+    if (bias) tern_tensor_write(bias, values, SIDE * sizeof(*values), err);
+    if (bias && tern_state_count(net) == 2) return net;
+    tern__error_set(err, "make_computed", TERN_E_MEMORY, "out of memory");
+    tern_module_free(net);
+    return NULL;
+}
+
+static const recipe computed = {make_computed, 2, {BATCH, SIDE}};
+static const recipe mlp = {make_mlp, 2, {BATCH, SIDE}};
+static const recipe resnet = {make_resnet, 4, {BATCH, 1, SIDE, SIDE}};
+
+/* Everything that one step needs. */
+typedef struct training {
+    tern_device *device;
+    tern_rng *rng;
+    tern_module *net;
+    tern_optim *optim;
+    tern_scope *scope;
+} training;
+
+static void open_training(training *t, const recipe *r, tern_error *err)
+{
+    tern_sgd_opts sgd = tern_sgd_defaults();
+    sgd.momentum = 0.9;
+    *t = (training){.device = tern_device_open("cpu", err)};
+    t->rng = tern_rng_new(1, err);
+    t->net = t->rng ? r->make(t->rng, err) : NULL;
+    t->optim = tern_sgd_new(t->net, &sgd, err);
+    t->scope = tern_scope_new(t->device, NULL, err);
+}
+
+static void close_training(training *t)
+{
+    tern_scope_free(t->scope);
+    tern_optim_free(t->optim);
+    tern_module_free(t->net);
+    tern_rng_free(t->rng);
+    tern_device_close(t->device);
+}
+
+static void step(training *t, const recipe *r, tern_error *err)
+{
+    static const int64_t labels[BATCH] = {2, 0};
+    float values[BATCH * SIDE * SIDE];
+    tern_rng_normal(t->rng, values, BATCH * SIDE * SIDE, 0, 1);
+    tern_tensor *x = tern_tensor_from(t->scope, values, TERN_F32, r->ndim, r->shape);
+    tern_tensor *y = tern_tensor_from(t->scope, labels, TERN_I64, 1, (int64_t[]){BATCH});
+    tern_tensor *loss = tern_cross_entropy(t->scope, tern_forward(t->net, t->scope, x), y);
+    int status = tern_backward(t->scope, loss);
+    assert_int_equal(status, tern_scope_error(t->scope)->code);
+    tern_optim_step(t->optim, t->scope);
+    tern_scope_end(t->scope, err);
+}
+
+/* All weights and buffers one after another; the books are closed for this. */
+static size_t read_state(const tern_module *net, char *out, ledger *books)
+{
+    books->refuse_at = 0;
+    size_t used = 0;
+    for (int i = 0; i < tern_state_count(net); i++) {
+        const tern_tensor *tensor = tern_state_get(net, i).tensor;
+        size_t bytes = (size_t)tern_tensor_count(tensor) * tern_dtype_bytes(tern_tensor_dtype(tensor));
+        assert_true(used + bytes <= 4 * WEIGHTS);
+        assert_int_equal(tern_tensor_read(tensor, out + used, bytes, NULL), TERN_OK);
+        used += bytes;
+    }
+    return used;
+}
+
+/* One run; false if memory ran out. Otherwise the state is in out[0..*bytes). */
+static bool run(const recipe *r, ledger *books, char *out, size_t *bytes)
+{
+    tern_error err = {0};
+    training t;
+    ledger_open(books);
+    open_training(&t, r, &err);
+    if (!err.code) step(&t, r, &err);
+    bool whole = !err.code;
+    if (whole) *bytes = read_state(t.net, out, books);
+    if (!whole) assert_int_equal(err.code, TERN_E_MEMORY);
+    if (!whole) assert_true(strstr(err.text, "out of memory") != NULL);
+    close_training(&t);
+    ledger_close(books);
+    return whole;
+}
+
+/* From the first request to the last: how many runs failed. */
+static int sweep(const recipe *r, bool refuse_all)
+{
+    static char want[4 * WEIGHTS], got[4 * WEIGHTS];
+    size_t want_bytes, got_bytes;
+    ledger books = {0};
+    assert_true(run(r, &books, want, &want_bytes));
+    int failures = 0;
+    for (int at = 1;; at++) {
+        books = (ledger){.refuse_at = at, .refuse_all = refuse_all};
+        if (!run(r, &books, got, &got_bytes)) {
+            failures++;
+            continue;
+        }
+        assert_int_equal(got_bytes, want_bytes);
+        assert_memory_equal(got, want, want_bytes);
+        if (atomic_load(&books.requests) < at) return failures;
+        assert_false(refuse_all);
+    }
+}
+
+static void an_mlp(void **state)
+{
+    (void)state;
+    assert_in_range(sweep(&mlp, true), 50, 1000);
+    assert_in_range(sweep(&mlp, false), 30, 1000);
+}
+
+static void a_resnet(void **state)
+{
+    (void)state;
+    assert_in_range(sweep(&resnet, true), 200, 3000);
+    assert_in_range(sweep(&resnet, false), 150, 3000);
+}
+
+static void computed_weights(void **state)
+{
+    (void)state;
+    assert_in_range(sweep(&computed, true), 30, 1000);
+    assert_in_range(sweep(&computed, false), 20, 1000);
+}
+
+/* A caller who takes no error gets a whole net or none. */
+static void nets_made_without_an_error(void **state)
+{
+    (void)state;
+    static const recipe *const recipes[] = {&mlp, &resnet};
+    for (int i = 0; i < 2; i++) {
+        tern_rng *rng = tern_rng_new(1, NULL);
+        tern_module *net = recipes[i]->make(rng, NULL);
+        int count = tern_state_count(net), at = 0;
+        tern_module_free(net);
+        for (bool whole = false; !whole;) {
+            ledger books = {.refuse_at = ++at};
+            ledger_open(&books);
+            net = recipes[i]->make(rng, NULL);
+            whole = atomic_load(&books.requests) < at;
+            books.refuse_at = 0;
+            assert_true(whole == (net != NULL));
+            if (net) assert_int_equal(tern_state_count(net), count);
+            tern_module_free(net);
+            ledger_close(&books);
+        }
+        tern_rng_free(rng);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_mlp),
+        cmocka_unit_test(a_resnet),
+        cmocka_unit_test(computed_weights),
+        cmocka_unit_test(nets_made_without_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
