@@ -116,6 +116,14 @@ class BatchNormTest(unittest.TestCase):
         compare("used twice", op, want, arrays, 2e-6, gradient_tolerance=2e-5)
         compare("used twice", op, want, [a.astype("d") for a in arrays], 1e-12, "cpu:reference", gradient_tolerance=1e-11)
 
+    def test_residual_in_another_layout(self):
+        arrays = [self.draw((4, 16, 6, 5), "f"), self.draw(16, "f"), self.draw(16, "f"), self.draw((4, 16, 6, 5), "f") - 4]
+        want = lambda x, w, b, r: oracle(x, w, b, r, True, True, None, None)
+        op = lambda run, x, w, b, r: batch_norm(run, blocked(run, x), w, b, residual=r, relu=True)
+        compare("blocked + plain", op, want, arrays, 2e-6, gradient_tolerance=2e-5)
+        op = lambda run, x, w, b, r: batch_norm(run, x, w, b, residual=blocked(run, r), relu=True)
+        compare("plain + blocked", op, want, arrays, 2e-6, gradient_tolerance=2e-5)
+
     def test_large_mean(self):
         """Data far from zero: mean 1e4, deviation 1. Squares in f32 would lose everything; f32 of the input itself loses
         1e-3 / 1e4. torch in f32 is measured on the same data."""

@@ -1,9 +1,4 @@
-/* batch_norm.c - batch norm as vector loops over tiles.
- *
- * A tensor is cut into tiles of at most TILE rows of 16 lanes, in the order of memory. In the blocked layout
- * a row is the 16 channels of a block at one position. A plain (N, C) has one row per sample and up to 16
- * channels. A plain (N, C, positions..) has its lanes over 16 neighbouring positions of one channel, so what
- * the lanes hold is summed at the end, and what does not fill a row is a second, narrower strip.
+/* batch_norm.c - batch norm as vector loops over tiles (tiles.h).
  *
  * Statistics: within a tile each lane sums d and d * d with d = x - shift, where shift is the mean of the
  * tile's first rows; that close to the tile's mean nothing cancels, and one pass over memory is enough. At
@@ -17,108 +12,16 @@
  * Each second pass runs from the end to the beginning, where the cache still holds what the first read last.
  */
 #include "kernels/batch_norm.h"
-#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/tiles.h"
 
 #include <math.h>
 
 #define LANES TERN__LANES
 #define BLOCK 64
-#define TILE  512
-
-/* ---- tiles ---- */
-
-typedef struct shape {
-    int64_t batch, channels, positions;
-    int64_t width;           /* channels of a tile: 16, or 1 in a plain layout with positions */
-    int64_t groups;          /* of that many channels                                         */
-    int64_t parts, per_part; /* a group's positions in one sample: parts of so many           */
-    int64_t stride;          /* from one row to the next                                      */
-    int64_t tiles;           /* that a channel is spread over                                 */
-} shape;
-
-/* rows of `lanes` floats, `stride` apart. */
-typedef struct strip {
-    int64_t at, rows, stride;
-    int lanes;
-} strip;
-
-typedef struct tile {
-    strip strips[2]; /* the second one is often empty, the first never */
-    int64_t number;  /* among the tiles of its channels                */
-    int64_t channel; /* the first                                      */
-    int channels;
-    int64_t count; /* values of each channel */
-} tile;
-
-static shape shape_of(const tern__view *x)
-{
-    shape s = {.batch = x->shape[0], .channels = x->shape[1], .positions = 1};
-    for (int d = 2; d < x->ndim; d++) s.positions *= x->shape[d];
-    bool rows = s.positions == 1;
-    if (rows) { /* (N, C): the samples are the positions */
-        s.positions = s.batch;
-        s.batch = 1;
-    }
-    bool blocked = x->layout == TERN__BLOCKED16 && !rows;
-    s.width = blocked || rows ? LANES : 1;
-    s.groups = (s.channels + s.width - 1) / s.width;
-    s.stride = rows ? s.channels : LANES;
-    int64_t most = s.width == 1 ? TILE * LANES : TILE;
-    s.parts = (s.positions + most - 1) / most;
-    s.per_part = (s.positions + s.parts - 1) / s.parts;
-    if (s.width == 1) s.per_part = (s.per_part + LANES - 1) / LANES * LANES;
-    s.parts = (s.positions + s.per_part - 1) / s.per_part;
-    s.tiles = s.batch * s.parts;
-    return s;
-}
-
-/* Tile i in the order of memory: sample, group of channels, part. */
-static tile tile_of(const shape *s, int64_t i)
-{
-    int64_t part = i % s->parts, group = i / s->parts % s->groups, n = i / s->parts / s->groups;
-    int64_t first = TERN__MIN(part * s->per_part, s->positions);
-    tile t = {.number = n * s->parts + part, .channel = group * s->width};
-    t.channels = (int)TERN__MIN(s->width, s->channels - t.channel);
-    t.count = TERN__MIN(s->per_part, s->positions - first);
-    if (s->width == 1) {
-        int64_t at = (n * s->channels + t.channel) * s->positions + first, rows = t.count / LANES;
-        strip whole = {at, rows, LANES, LANES}, rest = {at + rows * LANES, 1, LANES, (int)(t.count % LANES)};
-        if (rest.lanes == 0) rest.rows = 0;
-        t.strips[0] = rows ? whole : rest;
-        if (rows) t.strips[1] = rest;
-    } else {
-        bool blocked = s->stride == LANES && s->channels % LANES == 0;
-        int64_t at = blocked ? ((n * s->groups + group) * s->positions + first) * LANES
-                             : first * s->stride + t.channel;
-        t.strips[0] = (strip){at, t.count, s->stride, t.channels};
-    }
-    return t;
-}
-
-typedef void (*tile_fn)(const tern__call *call, const tile *t, void *ctx);
-
-/* Each thread takes a run of tiles; backwards: the same run from its end. */
-static void run_part(const tern__call *call, const shape *s, tile_fn fn, void *ctx, bool backwards, int part,
-                     int parts)
-{
-    int64_t all = s->tiles * s->groups, first = all * part / parts, last = all * (part + 1) / parts;
-    for (int64_t i = first; i < last; i++) {
-        tile t = tile_of(s, backwards ? last - 1 - (i - first) : i);
-        fn(call, &t, ctx);
-    }
-}
-
-static void each_tile(const tern__call *call, const shape *s, tile_fn fn, void *ctx, bool backwards)
-{
-    int64_t n = s->batch * s->channels * s->positions;
-    int threads = tern__loop_threads(call, n);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int p = 0; p < threads; p++) run_part(call, s, fn, ctx, backwards, p, threads);
-}
 
 /* Each channel's value in the lanes that belong to it; 0 in those that the strip has not. */
-TERN__INLINE tern__lanes spread(const float *values, const tile *t, const strip *s)
+TERN__INLINE tern__lanes spread(const float *values, const tern__tile *t, const tern__strip *s)
 {
     if (t->channels == s->lanes) return tern__lanes_load(values + t->channel, s->lanes);
     tern__lanes v = {0};
@@ -127,7 +30,7 @@ TERN__INLINE tern__lanes spread(const float *values, const tile *t, const strip 
 }
 
 /* One value a channel: what the lanes hold, or its sum where they hold positions of one channel. */
-static void gather(double *to, const tile *t, const double lanes[LANES])
+static void gather(double *to, const tern__tile *t, const double lanes[LANES])
 {
     if (t->channels > 1) {
         memcpy(to, lanes, (size_t)t->channels * sizeof(*to));
@@ -151,7 +54,7 @@ typedef struct partial {
     int64_t tiles, channels;
 } partial;
 
-static int partial_new(const tern__call *call, const shape *s, partial *sums)
+static int partial_new(const tern__call *call, const tern__tiling *s, partial *sums)
 {
     int64_t size = (s->tiles + 1) * s->channels;
     double *data = tern__loop_scratch(call, (size_t)(2 * size) * sizeof(*data));
@@ -164,8 +67,8 @@ TERN__INLINE void add_lanes(double to[LANES], tern__lanes from)
     for (int l = 0; l < LANES; l++) to[l] += (double)from[l];
 }
 
-TERN__INLINE void moments_of(const float *x, const strip *s, int lanes, tern__lanes shift, double sum[LANES],
-                             double square[LANES])
+TERN__INLINE void moments_of(const float *x, const tern__strip *s, int lanes, tern__lanes shift,
+                             double sum[LANES], double square[LANES])
 {
     for (int64_t first = 0; first < s->rows; first += BLOCK) {
         int64_t last = TERN__MIN(s->rows, first + BLOCK);
@@ -181,8 +84,8 @@ TERN__INLINE void moments_of(const float *x, const strip *s, int lanes, tern__la
 }
 
 /* sum and square += sum(d), sum(d * d). */
-TERN__SIMD static void moments(const float *x, const strip *s, const float shift[LANES], double sum[LANES],
-                               double square[LANES])
+TERN__SIMD static void moments(const float *x, const tern__strip *s, const float shift[LANES],
+                               double sum[LANES], double square[LANES])
 {
     if (s->lanes == LANES)
         moments_of(x, s, LANES, tern__lanes_load(shift, LANES), sum, square);
@@ -191,9 +94,9 @@ TERN__SIMD static void moments(const float *x, const strip *s, const float shift
 }
 
 /* The mean of the tile's first rows, channel by channel. */
-static void shift_of(const float *x, const tile *t, float shift[LANES])
+static void shift_of(const float *x, const tern__tile *t, float shift[LANES])
 {
-    strip head = t->strips[0];
+    tern__strip head = t->strips[0];
     head.rows = TERN__MIN(head.rows, BLOCK);
     double sum[LANES] = {0}, square[LANES] = {0}, channel[LANES];
     moments(x + head.at, &head, (const float[LANES]){0}, sum, square);
@@ -203,7 +106,7 @@ static void shift_of(const float *x, const tile *t, float shift[LANES])
         shift[l] = (float)(channel[TERN__MIN(l, t->channels - 1)] / (double)count);
 }
 
-static void tile_moments(const tern__call *call, const tile *t, void *ctx)
+static void tile_moments(const tern__call *call, const tern__tile *t, void *ctx)
 {
     const partial *out = ctx;
     const float *x = call->in[0]->data;
@@ -242,14 +145,14 @@ TERN__SIMD static void add_centred(double *total, const double *m2, const double
     }
 }
 
-static double count_of(const shape *s, int64_t number)
+static double count_of(const tern__tiling *s, int64_t number)
 {
     int64_t first = number % s->parts * s->per_part;
     return (double)TERN__MIN(s->per_part, s->positions - first);
 }
 
 /* The rows of totals become mean and M2 of each channel. */
-static void merge(const partial *sums, const shape *s)
+static void merge(const partial *sums, const tern__tiling *s)
 {
     int64_t channels = s->channels;
     double *mean = sums->first + s->tiles * channels, *m2 = sums->second + s->tiles * channels;
@@ -276,10 +179,10 @@ int tern__cpu_batch_norm_stats(const tern__call *call)
     if (!tern__is_dense(x, x) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     for (int i = 0; i < 4; i++)
         if (!is_vector(call->out[i])) return TERN_E_UNSUPPORTED;
-    shape s = shape_of(x);
+    tern__tiling s = tern__tiling_of(x);
     partial sums;
     if (partial_new(call, &s, &sums)) return TERN_E_MEMORY;
-    each_tile(call, &s, tile_moments, &sums, false);
+    tern__tiles_each(call, &s, tile_moments, &sums, false);
     merge(&sums, &s);
     const double *mean = sums.first + s.tiles * s.channels, *m2 = sums.second + s.tiles * s.channels;
     double n = (double)(s.batch * s.positions);
@@ -309,7 +212,7 @@ static double inverse_deviation(const tern__call *call, const tern__view *var, i
     return 1 / sqrt((double)value_of(var, c, 0) + ((const tern__batch_norm_attr *)call->attr)->eps);
 }
 
-TERN__INLINE void apply_to(const tern__call *call, const strip *s, int lanes, const tern__lanes k[3])
+TERN__INLINE void apply_to(const tern__call *call, const tern__strip *s, int lanes, const tern__lanes k[3])
 {
     const float *x = (const float *)call->in[0]->data + s->at;
     const float *residual = call->in[5] ? (const float *)call->in[5]->data + s->at : NULL;
@@ -324,7 +227,8 @@ TERN__INLINE void apply_to(const tern__call *call, const strip *s, int lanes, co
     }
 }
 
-TERN__SIMD static void apply(const tern__call *call, const tile *t, const strip *s, const affine *a)
+TERN__SIMD static void apply(const tern__call *call, const tern__tile *t, const tern__strip *s,
+                             const affine *a)
 {
     const tern__lanes k[3] = {spread(a->mean, t, s), spread(a->scale, t, s), spread(a->bias, t, s)};
     if (s->lanes == LANES)
@@ -333,7 +237,7 @@ TERN__SIMD static void apply(const tern__call *call, const tile *t, const strip 
         apply_to(call, s, s->lanes, k);
 }
 
-static void tile_apply(const tern__call *call, const tile *t, void *ctx)
+static void tile_apply(const tern__call *call, const tern__tile *t, void *ctx)
 {
     for (int i = 0; i < 2; i++) apply(call, t, &t->strips[i], ctx);
 }
@@ -346,7 +250,7 @@ int tern__cpu_batch_norm_apply(const tern__call *call)
     for (int i = 1; i < 5; i++)
         if (!is_vector(call->in[i])) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
-    shape s = shape_of(x);
+    tern__tiling s = tern__tiling_of(x);
     float *data = tern__loop_scratch(call, (size_t)(3 * s.channels) * sizeof(*data));
     if (!data) return TERN_E_MEMORY;
     affine a = {data, data + s.channels, data + 2 * s.channels};
@@ -355,7 +259,7 @@ int tern__cpu_batch_norm_apply(const tern__call *call)
         a.scale[c] = (float)(inverse_deviation(call, call->in[2], c) * (double)value_of(call->in[3], c, 1));
         a.bias[c] = value_of(call->in[4], c, 0);
     }
-    each_tile(call, &s, tile_apply, &a, true);
+    tern__tiles_each(call, &s, tile_apply, &a, true);
     return TERN_OK;
 }
 
@@ -368,12 +272,12 @@ TERN__INLINE tern__lanes masked(const float *dy, const float *y, int64_t at, int
     return y ? tern__lanes_passed(tern__lanes_load(y + at, lanes), v) : v;
 }
 
-static float *at_strip(const tern__view *view, const strip *s)
+static float *at_strip(const tern__view *view, const tern__strip *s)
 {
     return view ? (float *)view->data + s->at : NULL;
 }
 
-TERN__INLINE void sums_of(const tern__call *call, const strip *s, int lanes, tern__lanes mean,
+TERN__INLINE void sums_of(const tern__call *call, const tern__strip *s, int lanes, tern__lanes mean,
                           double sum[LANES], double product[LANES])
 {
     const float *dy = at_strip(call->in[0], s), *x = at_strip(call->in[1], s), *y = at_strip(call->in[2], s);
@@ -390,8 +294,8 @@ TERN__INLINE void sums_of(const tern__call *call, const strip *s, int lanes, ter
     }
 }
 
-TERN__SIMD static void sums(const tern__call *call, const tile *t, const strip *s, double sum[LANES],
-                            double product[LANES])
+TERN__SIMD static void sums(const tern__call *call, const tern__tile *t, const tern__strip *s,
+                            double sum[LANES], double product[LANES])
 {
     tern__lanes mean = spread(call->in[3]->data, t, s);
     if (s->lanes == LANES)
@@ -400,7 +304,7 @@ TERN__SIMD static void sums(const tern__call *call, const tile *t, const strip *
         sums_of(call, s, s->lanes, mean, sum, product);
 }
 
-static void tile_sums(const tern__call *call, const tile *t, void *ctx)
+static void tile_sums(const tern__call *call, const tern__tile *t, void *ctx)
 {
     const partial *out = ctx;
     double sum[LANES] = {0}, product[LANES] = {0};
@@ -424,10 +328,10 @@ int tern__cpu_batch_norm_sums(const tern__call *call)
     for (int i = 0; i < 4; i++)
         if (!is_vector(call->out[i])) return TERN_E_UNSUPPORTED;
     if (!is_vector(call->in[3]) || !is_vector(call->in[4])) return TERN_E_UNSUPPORTED;
-    shape s = shape_of(x);
+    tern__tiling s = tern__tiling_of(x);
     partial parts;
     if (partial_new(call, &s, &parts)) return TERN_E_MEMORY;
-    each_tile(call, &s, tile_sums, &parts, false);
+    tern__tiles_each(call, &s, tile_sums, &parts, false);
     double *sum = parts.first + s.tiles * s.channels, *product = parts.second + s.tiles * s.channels;
     memset(sum, 0, (size_t)s.channels * sizeof(*sum));
     memset(product, 0, (size_t)s.channels * sizeof(*product));
@@ -445,7 +349,8 @@ typedef struct line {
     float *mean, *scale, *mean_dy, *slope;
 } line;
 
-TERN__INLINE void data_grad_of(const tern__call *call, const strip *s, int lanes, const tern__lanes k[4])
+TERN__INLINE void data_grad_of(const tern__call *call, const tern__strip *s, int lanes,
+                               const tern__lanes k[4])
 {
     const float *dy = at_strip(call->in[0], s), *x = at_strip(call->in[1], s), *y = at_strip(call->in[2], s);
     float *dx = at_strip(call->out[0], s), *residual = at_strip(call->out[1], s);
@@ -459,7 +364,8 @@ TERN__INLINE void data_grad_of(const tern__call *call, const strip *s, int lanes
     }
 }
 
-TERN__SIMD static void data_grad(const tern__call *call, const tile *t, const strip *s, const line *l)
+TERN__SIMD static void data_grad(const tern__call *call, const tern__tile *t, const tern__strip *s,
+                                 const line *l)
 {
     const tern__lanes k[4] = {spread(l->mean, t, s), spread(l->scale, t, s), spread(l->mean_dy, t, s),
                               spread(l->slope, t, s)};
@@ -469,7 +375,7 @@ TERN__SIMD static void data_grad(const tern__call *call, const tile *t, const st
         data_grad_of(call, s, s->lanes, k);
 }
 
-static void tile_data_grad(const tern__call *call, const tile *t, void *ctx)
+static void tile_data_grad(const tern__call *call, const tern__tile *t, void *ctx)
 {
     for (int i = 0; i < 2; i++) data_grad(call, t, &t->strips[i], ctx);
 }
@@ -494,12 +400,12 @@ int tern__cpu_batch_norm_data_grad(const tern__call *call)
     for (int i = 3; i < 8; i++) fit = fit && is_vector(call->in[i]);
     if (!fit) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
-    shape s = shape_of(x);
+    tern__tiling s = tern__tiling_of(x);
     int64_t c = s.channels;
     float *data = tern__loop_scratch(call, (size_t)(4 * c) * sizeof(*data));
     if (!data) return TERN_E_MEMORY;
     line l = {data, data + c, data + 2 * c, data + 3 * c};
     fill_line(call, &l, c);
-    each_tile(call, &s, tile_data_grad, &l, true);
+    tern__tiles_each(call, &s, tile_data_grad, &l, true);
     return TERN_OK;
 }

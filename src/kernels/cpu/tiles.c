@@ -1,0 +1,70 @@
+#include "kernels/cpu/tiles.h"
+
+#include "kernels/cpu/loops.h"
+
+#define LANES TERN__LANES
+
+tern__tiling tern__tiling_of(const tern__view *x)
+{
+    tern__tiling s = {.batch = x->shape[0], .channels = x->shape[1], .positions = 1};
+    for (int d = 2; d < x->ndim; d++) s.positions *= x->shape[d];
+    bool rows = s.positions == 1;
+    if (rows) { /* (N, C): the samples are the positions */
+        s.positions = s.batch;
+        s.batch = 1;
+    }
+    bool blocked = x->layout == TERN__BLOCKED16 && !rows;
+    s.width = blocked || rows ? LANES : 1;
+    s.groups = (s.channels + s.width - 1) / s.width;
+    s.stride = rows ? s.channels : LANES;
+    int64_t most = s.width == 1 ? TERN__TILE * LANES : TERN__TILE;
+    s.parts = (s.positions + most - 1) / most;
+    s.per_part = (s.positions + s.parts - 1) / s.parts;
+    if (s.width == 1) s.per_part = (s.per_part + LANES - 1) / LANES * LANES;
+    s.parts = (s.positions + s.per_part - 1) / s.per_part;
+    s.tiles = s.batch * s.parts;
+    return s;
+}
+
+/* Tile i in the order of memory: sample, group of channels, part. */
+static tern__tile tile_of(const tern__tiling *s, int64_t i)
+{
+    int64_t part = i % s->parts, group = i / s->parts % s->groups, n = i / s->parts / s->groups;
+    int64_t first = part * s->per_part;
+    tern__tile t = {.number = n * s->parts + part, .channel = group * s->width};
+    t.channels = (int)TERN__MIN(s->width, s->channels - t.channel);
+    t.count = TERN__MIN(s->per_part, s->positions - first);
+    if (s->width == 1) {
+        int64_t at = (n * s->channels + t.channel) * s->positions + first, rows = t.count / LANES;
+        tern__strip whole = {at, rows, LANES, LANES},
+                    rest = {at + rows * LANES, 1, LANES, (int)(t.count % LANES)};
+        if (rest.lanes == 0) rest.rows = 0;
+        t.strips[0] = rows ? whole : rest;
+        if (rows) t.strips[1] = rest;
+    } else {
+        bool blocked = s->stride == LANES && s->channels % LANES == 0;
+        int64_t at = blocked ? ((n * s->groups + group) * s->positions + first) * LANES
+                             : first * s->stride + t.channel;
+        t.strips[0] = (tern__strip){at, t.count, s->stride, t.channels};
+    }
+    return t;
+}
+
+static void run_part(const tern__call *call, const tern__tiling *s, tern__tile_fn fn, void *ctx,
+                     bool backwards, int part, int parts)
+{
+    int64_t all = s->tiles * s->groups, first = all * part / parts, last = all * (part + 1) / parts;
+    for (int64_t i = first; i < last; i++) {
+        tern__tile t = tile_of(s, backwards ? last - 1 - (i - first) : i);
+        fn(call, &t, ctx);
+    }
+}
+
+void tern__tiles_each(const tern__call *call, const tern__tiling *s, tern__tile_fn fn, void *ctx,
+                      bool backwards)
+{
+    int64_t n = s->batch * s->channels * s->positions;
+    int threads = tern__loop_threads(call, n);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int p = 0; p < threads; p++) run_part(call, s, fn, ctx, backwards, p, threads);
+}
