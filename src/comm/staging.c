@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { place_bytes = 64 << 10 };
+enum { place_bytes = 128 << 10 };
 
 /* A piece that is posted: elements [first, first + count) of its work. Flight i uses place i of the ring. */
 typedef struct flight {

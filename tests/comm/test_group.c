@@ -515,6 +515,36 @@ static void test_alone(void **state)
     tern_group_close(group);
 }
 
+static void *alloc_nothing(size_t bytes, size_t align, void *ctx)
+{
+    (void)bytes;
+    (void)align;
+    (void)ctx;
+    return NULL;
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    tern_error err = {0}, again = {0};
+    float x = 1;
+    const tern__bootstrap boot = {.world = 1, .local_world = 1, .listen_fd = -1, .source = "alone"};
+    const tern_allocator empty = {.alloc = alloc_nothing};
+    tern_group *group = tern__group_open_boot(&boot, NULL, &err);
+    assert_ok(err);
+    tern_allocator_set(&empty);
+    tern_work *work = tern_all_reduce_post(group, &x, 1, TERN_F32, TERN_SUM, &err);
+    tern_group *other = tern__group_open_boot(&boot, NULL, &again);
+    tern_allocator_set(NULL);
+    assert_null(work);
+    assert_null(other);
+    assert_int_equal(err.code, TERN_E_MEMORY);
+    assert_int_equal(again.code, TERN_E_MEMORY);
+    again = (tern_error){0};
+    assert_int_equal(tern_barrier(group, &again), TERN_E_MEMORY); /* the first failure stays */
+    tern_group_close(group);
+}
+
 static void test_options_are_checked(void **state)
 {
     (void)state;
@@ -532,6 +562,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_options_are_checked),
+        cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_mismatch_is_told_to_all),
         cmocka_unit_test(test_mismatch_of_roots_in_flight),
         cmocka_unit_test(test_windows_of_different_sizes),

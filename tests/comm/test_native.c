@@ -4,8 +4,11 @@
 #include "ranks.h"
 
 #include "comm/group.h"
+#include "comm/native/native.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <sys/mman.h>
 
 #ifdef __SANITIZE_THREAD__
 #define THOUSANDS(n) ((n)*100)
@@ -437,6 +440,40 @@ static void test_window_over_own_memory(void **state)
     assert_ranks_ok(ranks_run(3, base_body, NULL));
 }
 
+/* What a peer passes is looked at before it is mapped. */
+static int attach(int fd, size_t bytes, tern_error *err)
+{
+    char *base = NULL;
+    bool borrowed;
+    const tern__native nobody = {.world = 2};
+    *err = (tern_error){0};
+    return tern__segment_attach(&nobody, 1, fd, bytes, &base, &borrowed, err);
+}
+
+static void test_false_windows_are_refused(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    void *base = NULL;
+    int pipes[2], fd, file = memfd_create("false", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_return_code(pipe(pipes), errno);
+    assert_int_equal(attach(pipes[0], 4096, &err), TERN_E_PEER);
+    assert_int_equal(attach(file, 4096, &err), TERN_E_PEER); /* empty, not sealed */
+    assert_return_code(ftruncate(file, 8192), errno);
+    assert_int_equal(attach(file, 4096, &err), TERN_E_PEER); /* could still be cut */
+    assert_return_code(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK), errno);
+    assert_int_equal(attach(file, 4096, &err), TERN_E_PEER); /* no note behind the data */
+    err = (tern_error){0};
+    assert_int_equal(tern__segment_create(&base, 5000, &fd, &err), TERN_OK);
+    assert_int_equal(attach(fd, 4096, &err), TERN_E_MISMATCH);
+    assert_int_equal(ftruncate(fd, 4096), -1); /* no peer can cut it: no access can fail */
+    munmap(base, 8192);
+    close(fd);
+    close(file);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
 /* ---- many ---- */
 
 static int many_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -484,6 +521,7 @@ int main(void)
         cmocka_unit_test(test_works_in_flight),
         cmocka_unit_test(test_posts_wait_for_slots),
         cmocka_unit_test(test_window_over_own_memory),
+        cmocka_unit_test(test_false_windows_are_refused),
         cmocka_unit_test(test_many_small_works),
         cmocka_unit_test(test_ranks_as_threads),
     };
