@@ -9,8 +9,9 @@ int tern_picture_grid_save(const char *path, const char *title, const tern_pictu
     if (count < 1 || across < 1)
         return tern__error_set(err, __func__, TERN_E_RANGE,
                                "expected at least one picture, got %d, %d across", count, across);
-    const tern_figure_backend *plugin = tern__plugin_open("tern_figure.so", TERN_FIGURE_SYMBOL, err);
-    if (!plugin) return TERN_E_UNSUPPORTED;
+    tern_error missing = {0};
+    const tern_figure_backend *plugin = tern__plugin_open("tern_figure.so", TERN_FIGURE_SYMBOL, &missing);
+    if (!plugin) return tern__error_set(err, __func__, missing.code, "%s", missing.text);
     if (plugin->abi != TERN_FIGURE_ABI)
         return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
                                "figure plug-in \"%s\" has ABI %d, expected %d", plugin->name, plugin->abi,
