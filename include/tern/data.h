@@ -101,7 +101,7 @@ TERN_API tern_loader_opts tern_loader_defaults(void);
  * that memory is allocated here, none later. The loader borrows dataset and sampler. E_INVALID: shuffle with
  * a sampler, a batch size or a sample shape below 1; E_RANGE: workers, prefetch, or a sampler of more samples
  * than the dataset has. Yours: tern_loader_free, which waits for the samples being fetched and needs no pass
- * to be finished. */
+ * to be finished; batches that a scope still holds last until it ends. */
 TERN_API tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_opts *opts, tern_error *err);
 TERN_API void tern_loader_free(tern_loader *loader);
 

@@ -44,6 +44,7 @@ struct tern_loader {
     pthread_cond_t ready;     /* a slot became READY */
     int64_t next_claimed;     /* batch number that is fetched next; `batches`: none */
     atomic_bool stopping;
+    bool abandoned; /* freed while batches are held: the last one given back destroys it */
 
     loader_slot *slots;
     int slot_count;
@@ -219,12 +220,35 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
     return status;
 }
 
+static bool any_held(const tern_loader *loader)
+{
+    for (int i = 0; i < loader->slot_count; i++)
+        if (loader->slots[i].state == HELD) return true;
+    return false;
+}
+
+static void destroy(tern_loader *loader)
+{
+    pthread_cond_destroy(&loader->claimable);
+    pthread_cond_destroy(&loader->ready);
+    pthread_mutex_destroy(&loader->lock);
+    tern_sampler_free(loader->own_sampler);
+    tern__free(loader->indices);
+    tern__free(loader->slots);
+    tern__free(loader->x);
+    tern__free(loader->y);
+    tern__free(loader->workers);
+    tern__free(loader);
+}
+
 void tern__loader_slot_release(tern_loader *loader, int slot)
 {
     pthread_mutex_lock(&loader->lock);
     loader->slots[slot].state = FREE;
+    bool last = loader->abandoned && !any_held(loader);
     pthread_cond_signal(&loader->claimable);
     pthread_mutex_unlock(&loader->lock);
+    if (last) destroy(loader);
 }
 
 const tern_dataset *tern__loader_dataset(const tern_loader *loader)
@@ -374,14 +398,9 @@ void tern_loader_free(tern_loader *loader)
 {
     if (!loader) return;
     workers_stop(loader);
-    pthread_cond_destroy(&loader->claimable);
-    pthread_cond_destroy(&loader->ready);
-    pthread_mutex_destroy(&loader->lock);
-    tern_sampler_free(loader->own_sampler);
-    tern__free(loader->indices);
-    tern__free(loader->slots);
-    tern__free(loader->x);
-    tern__free(loader->y);
-    tern__free(loader->workers);
-    tern__free(loader);
+    pthread_mutex_lock(&loader->lock);
+    bool held = any_held(loader);
+    loader->abandoned = held;
+    pthread_mutex_unlock(&loader->lock);
+    if (!held) destroy(loader);
 }

@@ -18,7 +18,7 @@ typedef struct tern__batch {
  * slots are held. */
 int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err);
 
-/* Gives a batch back, from any thread, before the loader is freed. */
+/* Gives a batch back, from any thread, also after the loader was freed: its memory lasts until then. */
 void tern__loader_slot_release(tern_loader *loader, int slot);
 
 /* For the shape of a sample. Borrowed. */

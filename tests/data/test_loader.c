@@ -322,11 +322,13 @@ static void holding_every_batch_is_an_error_until_one_is_released(void **state)
         assert_int_equal(tern__loader_next(loader, &batch, NULL), 1);
         expect_batch(&batch, &(int64_t){room});
         assert_int_equal(batch.slot, held[1].slot);
+        for (int i = 0; i < room; i++) tern__loader_slot_release(loader, held[i].slot);
         tern_loader_free(loader);
     }
 }
 
-/* Right after making, in the middle of a pass with batches on their way, and with one held. */
+/* Right after making, in the middle of a pass with batches on their way, and with some held, which last until
+ * they are given back. */
 static void freeing_early_is_clean(void **state)
 {
     (void)state;
@@ -338,10 +340,14 @@ static void freeing_early_is_clean(void **state)
             opts.batch_size = 16;
             opts.workers = WORKERS[w];
             tern_loader *loader = loader_new(&dataset, &opts);
-            tern__batch batch;
-            for (int i = 0; i < taken; i++) assert_int_equal(tern__loader_next(loader, &batch, NULL), 1);
+            tern__batch held[4];
+            for (int i = 0; i < taken; i++) assert_int_equal(tern__loader_next(loader, &held[i], NULL), 1);
             tern_loader_free(loader);
             assert_true(atomic_load(&dataset.fetched) >= taken * 16);
+            for (int i = 0; i < taken; i++) {
+                assert_int_equal(held[i].y[15], 16 * i + 15);
+                tern__loader_slot_release(loader, held[i].slot);
+            }
         }
     tern_loader_free(NULL);
     assert_int_equal(tern_loader_length(NULL), 0);
