@@ -23,7 +23,7 @@ static void *arena_alloc(struct tern__arena *arena, size_t bytes, tern_error *er
     while (*link && (*link)->bytes - (*link)->used < bytes) link = &(*link)->next;
     if (!*link) {
         size_t size = TERN__MAX(bytes, CHUNK);
-        chunk *grown = tern__alloc(sizeof(*grown) + size, __func__, err);
+        chunk *grown = tern__alloc(sizeof(*grown) + size, "tern_scope", err);
         if (!grown) return NULL;
         grown->bytes = size;
         *link = grown;

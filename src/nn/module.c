@@ -7,7 +7,7 @@
 static int attach_tree(tern_module *module, const char *kind, tern_forward_fn forward, bool heap,
                        tern_error *err)
 {
-    tern__module_tree *tree = tern__alloc(sizeof(*tree), __func__, err);
+    tern__module_tree *tree = tern__alloc(sizeof(*tree), "tern_module_init", err);
     if (!tree) return TERN_E_MEMORY;
     *tree = (tern__module_tree){.module = module, .heap = heap};
     module->kind = kind;
@@ -27,7 +27,7 @@ int tern_module_init(tern_module *module, const char *kind, tern_forward_fn forw
 void *tern__module_new(size_t bytes, const char *kind, tern_forward_fn forward, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
-    tern_module *module = tern__alloc(bytes, __func__, err);
+    tern_module *module = tern__alloc(bytes, "tern_module_init", err);
     if (!module || attach_tree(module, kind, forward, true, err) == TERN_OK) return module;
     tern__free(module);
     return NULL;

@@ -123,15 +123,15 @@ static void release_own(void *ctx)
 
 tern_tensor *tern__tensor_new(tern_dtype dtype, int ndim, const int64_t *shape, tern_error *err)
 {
-    tern_tensor *tensor = tern__alloc(sizeof(*tensor), __func__, err);
-    tern__storage *storage = tensor ? tern__alloc(sizeof(*storage), __func__, err) : NULL;
+    tern_tensor *tensor = tern__alloc(sizeof(*tensor), "tern_keep", err);
+    tern__storage *storage = tensor ? tern__alloc(sizeof(*storage), "tern_keep", err) : NULL;
     if (!storage) {
         tern__free(tensor);
         return NULL;
     }
     tensor->view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
     *storage = (tern__storage){.refs = 1, .release = release_own, .ctx = storage};
-    storage->data = tern__alloc(tern__view_bytes(&tensor->view), __func__, err);
+    storage->data = tern__alloc(tern__view_bytes(&tensor->view), "tern_keep", err);
     tensor->storage = storage;
     tensor->view.data = storage->data;
     if (storage->data) return tensor;

@@ -130,7 +130,7 @@ static bool run(const recipe *r, ledger *books, char *out, size_t *bytes)
     bool whole = !err.code;
     if (whole) *bytes = read_state(t.net, out, books);
     if (!whole) assert_int_equal(err.code, TERN_E_MEMORY);
-    if (!whole) assert_true(strstr(err.text, "out of memory") != NULL);
+    if (!whole) assert_non_null(strstr(err.text, "out of memory"));
     close_training(&t);
     ledger_close(books);
     return whole;
