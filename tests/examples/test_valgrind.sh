@@ -1,0 +1,16 @@
+# An example under valgrind, alone and on two ranks: no invalid access, nothing lost. On the reference kernels, because
+# oneDNN's generated code reads past the end of its own buffers.
+set -eu
+if ! command -v valgrind >/dev/null 2>&1; then
+    echo "skipped: valgrind is not here"
+    exit 0
+fi
+if ldd "$TERN_BUILD/libtern.so" | grep -q 'lib[at]san'; then
+    echo "skipped: a sanitizer and valgrind do not go together"
+    exit 0
+fi
+export TERN_DEVICE=cpu:reference OMP_NUM_THREADS=1
+checked="valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,indirect,possible
+         --errors-for-leak-kinds=definite,indirect,possible $TERN_BUILD/examples/03_own_module"
+$checked
+"$TERN_BUILD/tern" run -n 2 $checked
