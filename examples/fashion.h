@@ -34,7 +34,10 @@ static inline tern_dataset *fashion_open(const char *name, tern_error *err)
     opts.std = FASHION_STD;
     snprintf(images, sizeof(images), FASHION_DIR "%s-images-idx3-ubyte.gz", name);
     snprintf(labels, sizeof(labels), FASHION_DIR "%s-labels-idx1-ubyte.gz", name);
-    return tern_idx_open(images, labels, &opts, err);
+    bool tried = !err->code;
+    tern_dataset *set = tern_idx_open(images, labels, &opts, err);
+    if (tried && !set) fprintf(stderr, "the data set is in Debian's package dataset-fashion-mnist\n");
+    return set;
 }
 
 /* This rank's share of the training set, reshuffled every epoch. */
