@@ -496,6 +496,37 @@ static void test_many_small_works(void **state)
     assert_ranks_ok(ranks_run(2, many_body, NULL));
 }
 
+/* ---- asleep ---- */
+
+/* Rank 1 comes to a barrier 10 ms late, and then says when that was: rank 0 sleeps by then, and would look up
+ * by itself only every 50 ms. A few rounds may be late: the machine may be busy. */
+static int sleep_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    enum { rounds = 20 };
+    bench b;
+    int prompt = 0;
+    if (open_bench(&b, rank, boot)) return 1;
+    for (int round = 0; round < rounds; round++) {
+        if (rank == 1) usleep(10000);
+        double called_ns = rank == 1 ? (double)tern__now_ns() : 0;
+        tern_barrier(b.group, &b.err);
+        double returned_ns = (double)tern__now_ns();
+        tern_all_reduce(b.group, &called_ns, 1, TERN_F64, TERN_SUM, &b.err);
+        RANK_CHECK_OK(rank, b.err);
+        prompt += returned_ns - called_ns < 10e6;
+    }
+    RANK_CHECK(rank, prompt >= rounds * 3 / 4);
+    return close_bench(&b);
+}
+
+static void test_sleeping_rank_is_woken(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, sleep_body, NULL));
+    assert_ranks_ok(ranks_run_threads(2, sleep_body, NULL));
+}
+
 /* ---- as threads ---- */
 
 static void test_ranks_as_threads(void **state)
@@ -523,6 +554,7 @@ int main(void)
         cmocka_unit_test(test_window_over_own_memory),
         cmocka_unit_test(test_false_windows_are_refused),
         cmocka_unit_test(test_many_small_works),
+        cmocka_unit_test(test_sleeping_rank_is_woken),
         cmocka_unit_test(test_ranks_as_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
