@@ -18,7 +18,7 @@ static tern_module *new_mlp(tern_rng *rng, tern_error *err)
 
 int main(int argc, char **argv)
 {
-    int epochs = argc > 1 ? atoi(argv[1]) : 1;
+    int epochs = fashion_epochs(argc, argv, 1);
     tern_error err = {0};
     tern_group *world = tern_group_open(NULL, &err);
     tern_device *dev = tern_device_open(NULL, &err);

@@ -252,7 +252,7 @@ static void save_predictions(run *r, const char *path, tern_error *err)
 
 int main(int argc, char **argv)
 {
-    int epochs = argc > 1 ? atoi(argv[1]) : 4;
+    int epochs = fashion_epochs(argc, argv, 4);
     tern_error err = {0};
     run r = {0};
     bool same = false;

@@ -25,6 +25,17 @@ static inline void fashion_say_ranks(const tern_group *world, const char *progra
     if (tern_group_size(world) == 1) printf("1 rank (start with tern run -n 2 %s)\n", program);
 }
 
+/* The first argument, or `fallback`; ends the program if it is no number of epochs. */
+static inline int fashion_epochs(int argc, char **argv, int fallback)
+{
+    if (argc < 2) return fallback;
+    char *end;
+    long epochs = strtol(argv[1], &end, 10);
+    if (end != argv[1] && !*end && epochs >= 1 && epochs <= 10000) return (int)epochs;
+    fprintf(stderr, "%s: expected a number of epochs from 1 to 10000, got \"%s\"\n", argv[0], argv[1]);
+    exit(2);
+}
+
 /* `name`: "train" or "t10k"; pixels normalised. */
 static inline tern_dataset *fashion_open(const char *name, tern_error *err)
 {

@@ -5,7 +5,6 @@ import subprocess
 import unittest
 
 BUILD = os.environ["TERN_BUILD"]
-FASHION = "/usr/share/datasets/fashion-mnist"
 
 
 def run(ranks, name, *args):
@@ -19,7 +18,6 @@ def run(ranks, name, *args):
 
 
 class Mlp(unittest.TestCase):
-    @unittest.skipUnless(os.path.isdir(FASHION), "needs the package dataset-fashion-mnist")
     def test_learns_and_ranks_agree(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
@@ -28,6 +26,14 @@ class Mlp(unittest.TestCase):
                 self.assertEqual(epoch, "1")
                 self.assertTrue(80 < float(accuracy) < 90)
                 self.assertRegex(out, rf"(?m)^weights identical on {ranks} ranks?: [0-9a-f]{{16}}$")
+
+
+class Arguments(unittest.TestCase):
+    def test_epochs_must_be_a_number(self):
+        for name in ("01_mlp", "02_fashion"):
+            done = subprocess.run([os.path.join(BUILD, "examples", name), "x"], text=True, capture_output=True, timeout=60)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn('expected a number of epochs from 1 to 10000, got "x"', done.stderr)
 
 
 class OwnModule(unittest.TestCase):

@@ -1,0 +1,32 @@
+"""One epoch of the demo on 2 ranks: what it prints, the picture, and that it learns."""
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+BUILD = os.environ["TERN_BUILD"]
+
+
+class Demo(unittest.TestCase):
+    def test_one_epoch(self):
+        command = [os.path.join(BUILD, "tern"), "run", "-n", "2", os.path.join(BUILD, "examples", "02_fashion"), "1"]
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=580, cwd=folder)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+            with open(os.path.join(folder, "predictions.png"), "rb") as picture:
+                self.assertEqual(picture.read(8), b"\x89PNG\r\n\x1a\n")
+        lines = done.stdout.splitlines()
+        self.assertRegex(done.stdout, r"(?m)^  batch     64 x 2 = 128$")
+        self.assertRegex(done.stdout, r"(?m)^  back end  native, 2 ranks$")
+        epoch = r"(?m)^epoch 1  loss \d\.\d{4}  train \d\d\.\d\d %  test \d\d\.\d\d %  \d+ images/s  \d+\.\d s$"
+        self.assertRegex(done.stdout, epoch)
+        speeds = re.search(r"1 rank x 1 thread: (\d+)   1 rank x 2 threads: (\d+)   2 ranks x 1 thread: (\d+)", done.stdout)
+        self.assertTrue(all(int(speed) > 0 for speed in speeds.groups()))
+        self.assertRegex(lines[-2], r"^weights identical on 2 ranks: [0-9a-f]{16}$")
+        accuracy = re.fullmatch(r"test accuracy (\d\d\.\d\d) %", lines[-1])
+        self.assertGreater(float(accuracy.group(1)), 85)  # 10 % is chance
+
+
+if __name__ == "__main__":
+    unittest.main()
