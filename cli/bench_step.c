@@ -176,6 +176,7 @@ static void print_text(const settings *set, int ranks, const result *r)
            "loss %.4f -> %.4f\n",
            set->model, set->dtype, ranks, ranks == 1 ? "" : "s", set->batch, ranks, r->median_ms, r->min_ms,
            r->samples_per_s, r->peak_rss_mb, r->loss_first, r->loss_last);
+    if (ranks == 1) printf("1 rank (start with tern run -n 2 tern bench step)\n");
 }
 
 static bool positive(const char *option, const char *text, long *value)

@@ -15,6 +15,12 @@ extern "C" {
  * sizes[0]) -> (N, sizes[count - 1]). count >= 2. */
 TERN_API tern_module *tern_mlp_new(const int64_t *sizes, int count, tern_rng *rng, tern_error *err);
 
+/* torchvision's BasicBlock: relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)) with 3x3 convolutions; the
+ * shortcut is a 1x1 convolution and a batch norm ("downsample") where stride or channels change. (N, in, H,
+ * W) -> (N, out, H', W') */
+TERN_API tern_module *tern_basic_block_new(int64_t in, int64_t out, int64_t stride, tern_rng *rng,
+                                           tern_error *err);
+
 #define TERN_RESNET_STAGES 4
 
 typedef struct tern_resnet_opts {

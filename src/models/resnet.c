@@ -67,6 +67,13 @@ static tern_module *new_block(int64_t in, int64_t out, int64_t stride, tern_rng 
     return NULL;
 }
 
+/* A failure must stop what comes after it, also for a caller who does not want to hear of it. */
+tern_module *tern_basic_block_new(int64_t in, int64_t out, int64_t stride, tern_rng *rng, tern_error *err)
+{
+    tern_error own = {0};
+    return new_block(in, out, stride, rng, err ? err : &own);
+}
+
 /* ---- the net ---- */
 
 typedef struct resnet {

@@ -43,7 +43,7 @@ class Step(unittest.TestCase):
     def test_text(self):
         code, out, err = job.tern("bench", "step", "--batch", "8", "--steps", "1")
         self.assertEqual((code, err), (0, ""))
-        self.assertRegex(out, r"^mlp, f32, 1 rank, batch 8 x 1: median [\d.]+ ms, .* loss [\d.]+ -> [\d.]+\n$")
+        self.assertRegex(out, r"^mlp, f32, 1 rank, batch 8 x 1: median [\d.]+ ms, .* loss [\d.]+ -> [\d.]+\n1 rank \(start with .*\)\n$")
 
     def test_mistakes(self):
         for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18, got "vgg"'),
