@@ -266,6 +266,111 @@ static void bits_are_equal_from_run_to_run(void **state)
     assert_true(hashes[0] == hashes[1] && hashes[1] == hashes[2]);
 }
 
+/* ---- buckets are cut again in rank 0's ready order ---- */
+
+/* Two layers registered as a, b. Rank 0 calls b first, so its a is ready first; the others call a first. */
+static int rebuild_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f = {.world = tern__group_open_boot(boot, NULL, &err), .dev = tern_device_open("cpu", &err)};
+    f.rng = tern_rng_new(3, &err);
+    tern_module net;
+    tern_module_init(&net, "pair", NULL, &err);
+    tern_module *a = tern_module_add(&net, "a", tern_linear_new(FEATURES, FEATURES, NULL, f.rng, &err), &err);
+    tern_module *b = tern_module_add(&net, "b", tern_linear_new(FEATURES, FEATURES, NULL, f.rng, &err), &err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.first_bucket_bytes = opts.bucket_bytes = 1;
+    f.ddp = tern_ddp_new(&net, f.world, &opts, &err);
+    f.s = tern_scope_new(f.dev, f.world, &err);
+    RANK_CHECK_OK(rank, err);
+    static const char *const registered[] = {"b.bias", "b.weight", "a.bias", "a.weight"};
+    static const char *const ready[] = {"a.bias", "a.weight", "b.bias", "b.weight"};
+    for (int step = 0; step < 3; step++) {
+        for (int place = 0; place < 4; place++)
+            RANK_CHECK(rank, !strcmp(f.ddp->seal->leaves[f.ddp->order[place]]->name,
+                                     (step ? ready : registered)[place]));
+        float x[ROWS * FEATURES], target[ROWS * FEATURES] = {0};
+        int64_t y[ROWS];
+        fill_rows(x, y, step, rank * ROWS, ROWS);
+        tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
+        tern_tensor *t = tern_tensor_from(f.s, target, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
+        tern_module *first = rank == 0 ? b : a, *second = rank == 0 ? a : b;
+        tern_backward(f.s, tern_mse_loss(f.s, tern_forward(second, f.s, tern_forward(first, f.s, in)), t));
+        uint64_t hash = 0;
+        for (int k = 0; k < 4 && !f.s->error.code; k++) {
+            const tern__view *g = &f.ddp->seal->leaves[k]->grad->view;
+            for (size_t i = 0; i < tern__view_bytes(g); i++) hash = hash * 31 + ((const uint8_t *)g->data)[i];
+        }
+        tern_scope_end(f.s, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, same_everywhere(f.world, hash, &err));
+        tern_zero_grad(&net);
+    }
+    RANK_CHECK(rank, tern_ddp_bucket_count(f.ddp) == 4);
+    tern_scope_free(f.s);
+    tern_ddp_free(f.ddp);
+    tern_module_release(&net);
+    tern_rng_free(f.rng);
+    tern_device_close(f.dev);
+    tern_group_close(f.world);
+    return 0;
+}
+
+static void buckets_follow_rank_0_ready_order(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, rebuild_body, NULL));
+}
+
+/* ---- buffers are rank 0's ---- */
+
+static int buffers_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    bool broadcast = *(bool *)arg;
+    tern_error err = {0};
+    fixture f = {.world = tern__group_open_boot(boot, NULL, &err), .dev = tern_device_open("cpu", &err)};
+    f.rng = tern_rng_new((uint64_t)rank, &err);
+    tern_resnet_opts shape = tern_resnet_defaults();
+    shape.in_channels = 1;
+    shape.classes = CLASSES;
+    shape.stages = shape.blocks[0] = 1;
+    shape.channels[0] = 16;
+    shape.small_stem = true;
+    f.net = tern_resnet_new(&shape, f.rng, &err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.broadcast_buffers = broadcast;
+    f.ddp = tern_ddp_new(f.net, f.world, &opts, &err);
+    f.opt = tern_sgd_new(f.net, NULL, &err);
+    f.s = tern_scope_new(f.dev, f.world, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < 3; step++) {
+        float x[ROWS * 36];
+        int64_t y[ROWS];
+        tern_rng_normal(f.rng, x, ROWS * 36, rank, 1);
+        for (int i = 0; i < ROWS; i++) y[i] = i % CLASSES;
+        tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 4, (int64_t[]){ROWS, 1, 6, 6});
+        tern_tensor *label = tern_tensor_from(f.s, y, TERN_I64, 1, (int64_t[]){ROWS});
+        tern_backward(f.s, tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label));
+        tern_optim_step(f.opt, f.s);
+        tern_scope_end(f.s, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, same_everywhere(f.world, hash_params(f.net), &err) == broadcast);
+    }
+    RANK_CHECK(rank, tern_item(tern_state_find(f.net, "bn1.num_batches_tracked")) == 3);
+    teardown(&f);
+    return 0;
+}
+
+static void buffers_are_those_of_rank_0(void **state)
+{
+    (void)state;
+    for (int broadcast = 0; broadcast < 2; broadcast++) {
+        bool on = broadcast;
+        for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, buffers_body, &on));
+    }
+}
+
 /* ---- unused parameters, without a flag ---- */
 
 static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -587,6 +692,8 @@ int main(void)
         cmocka_unit_test(ranks_equal_one_rank_with_the_whole_batch),
         cmocka_unit_test(exact_sums_give_equal_bits),
         cmocka_unit_test(bits_are_equal_from_run_to_run),
+        cmocka_unit_test(buckets_follow_rank_0_ready_order),
+        cmocka_unit_test(buffers_are_those_of_rank_0),
         cmocka_unit_test(unused_parameters_need_no_flag),
         cmocka_unit_test(accumulation_is_synchronised_once),
         cmocka_unit_test(divergence_is_named),
