@@ -32,7 +32,7 @@ def sampler_indices(lib, n, ranks, rank, epoch):
 
 def make(lib, model, group, ddp_opts):
     """The same net in both, under both ddps."""
-    sgd = dict(lr=0.05 if model == "mlp" else 0.002, momentum=0.9)
+    sgd = dict(lr=0.05 if model == "mlp" else 0.0005, momentum=0.9)
     torch.manual_seed(5)
     if model == "mlp":
         module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
