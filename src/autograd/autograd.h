@@ -38,7 +38,7 @@ typedef struct tern__leaf {
  * set. */
 typedef struct tern__listener {
     /* Before the first gradient: every leaf's `pending` is final. */
-    int (*begin)(struct tern__listener *self, tern_scope *scope, const tern_tensor *loss, tern_error *err);
+    int (*begin)(struct tern__listener *self, const tern_tensor *loss, tern_error *err);
     /* The last write to a leaf's gradient has happened (leaf->listener == self). */
     int (*ready)(struct tern__listener *self, tern__leaf *leaf, tern_error *err);
     /* After the last gradient. */
@@ -65,7 +65,6 @@ struct tern__node {
     tern_tensor *in[TERN__NODE_INS]; /* NULL: absent or without gradient */
     tern__saved saved[TERN__NODE_SAVES];
     const void *attr; /* in the scope's arena             */
-    size_t attr_bytes;
     bool marked, done;
     tern__node *previous; /* on the tape                      */
 };
@@ -88,8 +87,7 @@ struct tern_scope {
     tern_tensor *tensors; /* made and not yet given up, newest first             */
     tern__node *tape;     /* newest first                                        */
     struct tern__borrowed *borrowed; /* handed back when the scope ends              */
-    bool in_backward;
-    tern__observer *observer; /* NULL: nobody */
+    tern__observer *observer;        /* NULL: nobody */
 };
 
 /* Records the scope's first error and aborts its group; returns the code. */

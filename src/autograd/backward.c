@@ -164,7 +164,7 @@ static int begin_all(tern_scope *scope, const tern_tensor *loss)
 {
     tern_error err = {0};
     for (tern__listener *l = listeners(scope); l; l = l->next)
-        if (l->begin(l, scope, loss, &err)) return tern__scope_fail_with(scope, &err);
+        if (l->begin(l, loss, &err)) return tern__scope_fail_with(scope, &err);
     return TERN_OK;
 }
 

@@ -63,5 +63,4 @@ void tern__save_attr(tern_scope *scope, tern__node *node, const void *attr, size
     void *copy = node ? tern__scope_alloc(scope, bytes) : NULL;
     if (!copy) return;
     node->attr = memcpy(copy, attr, bytes);
-    node->attr_bytes = bytes;
 }

@@ -26,7 +26,6 @@ typedef struct tern__call {
     const tern__view *out[TERN__KERNEL_OUTS]; /* NULL: not wanted                    */
     bool add[TERN__KERNEL_OUTS];              /* out += result instead of out = result */
     const void *attr;                         /* the op's attributes, plain bytes without padding */
-    size_t attr_bytes;
     tern_error *err;
 } tern__call;
 

@@ -20,12 +20,7 @@ static int sum_into(tern_scope *scope, tern__node *node, int i, const tern__view
     const tern__view *grad = tern__grad_open(scope, node, i, &add);
     if (!grad) return scope->error.code;
     tern__view seen = seen_as(grad, d);
-    tern__call call = {.kernel = TERN__SUM,
-                       .in = {d},
-                       .out = {&seen},
-                       .add = {add},
-                       .attr = &one,
-                       .attr_bytes = sizeof(one)};
+    tern__call call = {.kernel = TERN__SUM, .in = {d}, .out = {&seen}, .add = {add}, .attr = &one};
     return tern__run(scope, &call) ? tern__grad_done(scope, node, i) : scope->error.code;
 }
 

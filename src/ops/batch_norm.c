@@ -26,8 +26,7 @@ static int make_sums(tern_scope *scope, tern__node *node, const tern__view *sum,
                        .in = {tern__dy(node), saved(node, SAVED_X), saved(node, SAVED_Y),
                               saved(node, SAVED_MEAN), saved(node, SAVED_VAR)},
                        .out = {sum, product},
-                       .attr = &r->attr,
-                       .attr_bytes = sizeof(r->attr)};
+                       .attr = &r->attr};
     for (int i = WEIGHT; i <= BIAS; i++) {
         int out = i == WEIGHT ? 3 : 2;
         if (!tern__wants(node, i)) continue;
@@ -52,8 +51,7 @@ static int make_data_grad(tern_scope *scope, tern__node *node, const tern__view 
     tern__call call = {.kernel = TERN__BATCH_NORM_DATA_GRAD,
                        .in = {dy, saved(node, SAVED_X), saved(node, SAVED_Y), saved(node, SAVED_MEAN),
                               saved(node, SAVED_VAR), saved(node, SAVED_WEIGHT), sum, product},
-                       .attr = &r->attr,
-                       .attr_bytes = sizeof(r->attr)};
+                       .attr = &r->attr};
     const int inputs[2] = {X, given ? -1 : RESIDUAL};
     for (int i = 0; i < 2; i++) {
         if (inputs[i] < 0 || !tern__wants(node, inputs[i])) continue;
@@ -173,8 +171,7 @@ static bool take_stats(tern_scope *scope, args *a, const record *r)
             .kernel = TERN__BATCH_NORM_STATS,
             .in = {&a->x->view},
             .out = {&mean->view, &var->view, a->mean ? &a->mean->view : NULL, a->var ? &a->var->view : NULL},
-            .attr = &r->attr,
-            .attr_bytes = sizeof(r->attr)};
+            .attr = &r->attr};
         if (!tern__run(scope, &call)) return false;
     } else {
         tern__view_copy(&mean->view, &a->mean->view);
@@ -212,8 +209,7 @@ static tern_tensor *run(tern_scope *scope, args *a, const record *r)
                        .in = {&a->x->view, &a->mean->view, &a->var->view, a->weight ? &a->weight->view : NULL,
                               a->bias ? &a->bias->view : NULL, a->residual ? &a->residual->view : NULL},
                        .out = {&y->view},
-                       .attr = &r->attr,
-                       .attr_bytes = sizeof(r->attr)};
+                       .attr = &r->attr};
     if (!tern__run(scope, &call)) return NULL;
     keep(scope, a, y, r);
     return y;

@@ -13,10 +13,7 @@ tern_conv2d_opts tern_conv2d_defaults(void)
 static int weight_gradient(tern_scope *scope, tern__node *node)
 {
     const tern__view *x = &node->saved[0].view;
-    tern__call call = {.kernel = TERN__CONV2D_WEIGHT_GRAD,
-                       .in = {tern__dy(node), x},
-                       .attr = node->attr,
-                       .attr_bytes = node->attr_bytes};
+    tern__call call = {.kernel = TERN__CONV2D_WEIGHT_GRAD, .in = {tern__dy(node), x}, .attr = node->attr};
     for (int i = 1; i <= 2; i++)
         if (tern__wants(node, i)) call.out[i - 1] = tern__grad_open(scope, node, i, &call.add[i - 1]);
     if (!tern__run(scope, &call)) return scope->error.code;
@@ -31,10 +28,8 @@ static int gradient(tern_scope *scope, tern__node *node)
     bool weight = tern__wants(node, 1) || tern__wants(node, 2);
     if (weight && weight_gradient(scope, node)) return scope->error.code;
     if (!tern__wants(node, 0)) return TERN_OK;
-    tern__call call = {.kernel = TERN__CONV2D_DATA_GRAD,
-                       .in = {tern__dy(node), &node->saved[1].view},
-                       .attr = node->attr,
-                       .attr_bytes = node->attr_bytes};
+    tern__call call = {
+        .kernel = TERN__CONV2D_DATA_GRAD, .in = {tern__dy(node), &node->saved[1].view}, .attr = node->attr};
     call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
     if (!call.out[0] || !tern__run(scope, &call)) return scope->error.code;
     return tern__grad_done(scope, node, 0);
@@ -143,8 +138,7 @@ tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
     tern__call call = {.kernel = TERN__CONV2D,
                        .in = {&x->view, &weight->view, bias ? &bias->view : NULL},
                        .out = {&y->view},
-                       .attr = &attr,
-                       .attr_bytes = sizeof(attr)};
+                       .attr = &attr};
     if (!tern__run(scope, &call)) return NULL;
     tern__node *node = tern__record(scope, "conv2d", gradient, y, 3, (tern_tensor *[]){x, weight, bias});
     tern__save(node, 0, x);

@@ -11,8 +11,7 @@ tern_pool2d_opts tern_pool2d_defaults(void)
 
 static int run_gradient(tern_scope *scope, tern__node *node, tern__kernel kernel, const tern__view *place)
 {
-    tern__call call = {
-        .kernel = kernel, .in = {tern__dy(node), place}, .attr = node->attr, .attr_bytes = node->attr_bytes};
+    tern__call call = {.kernel = kernel, .in = {tern__dy(node), place}, .attr = node->attr};
     call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
     if (!call.out[0] || !tern__run(scope, &call)) return scope->error.code;
     return tern__grad_done(scope, node, 0);
@@ -100,8 +99,7 @@ tern_tensor *tern_max_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h
     tern__call call = {.kernel = TERN__MAX_POOL2D,
                        .in = {&x->view},
                        .out = {&y->view, place ? &place->view : NULL},
-                       .attr = &attr,
-                       .attr_bytes = sizeof(attr)};
+                       .attr = &attr};
     if (!tern__run(scope, &call)) return NULL;
     tern__node *node = tern__record(scope, "max_pool2d", max_gradient, y, 1, &x);
     tern__save_attr(scope, node, &attr, sizeof(attr));
@@ -116,11 +114,7 @@ tern_tensor *tern_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h
     if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
     tern_tensor *y = new_output(scope, __func__, x, &attr, opts);
     if (!y) return NULL;
-    tern__call call = {.kernel = TERN__AVG_POOL2D,
-                       .in = {&x->view},
-                       .out = {&y->view},
-                       .attr = &attr,
-                       .attr_bytes = sizeof(attr)};
+    tern__call call = {.kernel = TERN__AVG_POOL2D, .in = {&x->view}, .out = {&y->view}, .attr = &attr};
     if (!tern__run(scope, &call)) return NULL;
     tern__node *node = tern__record(scope, "avg_pool2d", avg_gradient, y, 1, &x);
     tern__save_attr(scope, node, &attr, sizeof(attr));

@@ -5,7 +5,7 @@
 /* dy, times 1 / count for a mean, everywhere. */
 static int gradient(tern_scope *scope, tern__node *node)
 {
-    tern__call call = {.kernel = TERN__SCALE, .attr = node->attr, .attr_bytes = node->attr_bytes};
+    tern__call call = {.kernel = TERN__SCALE, .attr = node->attr};
     call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
     if (!call.out[0]) return scope->error.code;
     tern__view dy = tern__broadcast_view(tern__dy(node), call.out[0]->ndim, call.out[0]->shape);
@@ -19,8 +19,7 @@ static tern_tensor *sum(tern_scope *scope, const char *op, tern_tensor *x, doubl
     tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, 0, NULL);
     if (!y) return NULL;
     tern__view seen = tern__broadcast_view(&y->view, x->view.ndim, x->view.shape);
-    tern__call call = {
-        .kernel = TERN__SUM, .in = {&x->view}, .out = {&seen}, .attr = &attr, .attr_bytes = sizeof(attr)};
+    tern__call call = {.kernel = TERN__SUM, .in = {&x->view}, .out = {&seen}, .attr = &attr};
     if (!tern__run(scope, &call)) return NULL;
     tern__save_attr(scope, tern__record(scope, op, gradient, y, 1, &x), &attr, sizeof(attr));
     return y;

@@ -73,11 +73,7 @@ static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
                            .momentum = optim->sgd.momentum,
                            .weight_decay = optim->sgd.weight_decay,
                            .nesterov = optim->sgd.nesterov};
-    tern__call call = {.kernel = TERN__SGD,
-                       .in = {&g},
-                       .out = {&p, b.data ? &b : NULL},
-                       .attr = &attr,
-                       .attr_bytes = sizeof(attr)};
+    tern__call call = {.kernel = TERN__SGD, .in = {&g}, .out = {&p, b.data ? &b : NULL}, .attr = &attr};
     return tern__run(scope, &call);
 }
 

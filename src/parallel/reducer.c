@@ -84,9 +84,8 @@ static void count_waiting(tern_ddp *ddp)
     }
 }
 
-static int begin(tern__listener *self, tern_scope *scope, const tern_tensor *loss, tern_error *err)
+static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
 {
-    (void)scope;
     tern_ddp *ddp = ddp_of(self);
     ddp->backward++;
     ddp->folded++;

@@ -70,7 +70,7 @@ static void release(operands *o)
 
 static tern__call call_of(tern__kernel kernel, operands *o, const sizes *s, bool add, bool bias)
 {
-    tern__call call = {.kernel = kernel, .attr = &s->attr, .attr_bytes = sizeof(s->attr), .add = {add, add}};
+    tern__call call = {.kernel = kernel, .attr = &s->attr, .add = {add, add}};
     const tern__view *b = bias ? &o->b : NULL;
     const tern__view *ins[][3] = {{&o->x, &o->w, b}, {&o->y, &o->w}, {&o->y, &o->x}};
     const tern__view *outs[][2] = {{&o->y}, {&o->x}, {&o->w, b}};

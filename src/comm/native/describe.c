@@ -11,12 +11,6 @@ static const char *const kind_names[] = {
     [TERN__ALL_GATHER] = "all_gather",
     [TERN__BARRIER] = "barrier",
 };
-static const char *const func_names[] = {
-    [TERN__ALL_REDUCE] = "tern_all_reduce",
-    [TERN__BROADCAST] = "tern_broadcast",
-    [TERN__ALL_GATHER] = "tern_all_gather",
-    [TERN__BARRIER] = "tern_barrier",
-};
 static const char *const op_names[] = {
     [TERN_SUM] = "sum", [TERN_AVG] = "avg", [TERN_MIN] = "min", [TERN_MAX] = "max"};
 
@@ -79,11 +73,6 @@ void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t si
     case TERN__ALL_GATHER: snprintf(rest, room, " to %llu %s %s", total, dtype, place); break;
     default: snprintf(rest, room, " %s", place);
     }
-}
-
-const char *tern__desc_func(const tern__desc *desc)
-{
-    return desc->owner || desc->kind >= TERN__COUNT(func_names) ? "tern_backward" : func_names[desc->kind];
 }
 
 static int fail_mismatch(tern__channel *channel, uint64_t seq, int other, tern_error *err)

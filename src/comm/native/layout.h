@@ -33,8 +33,7 @@ typedef struct tern__lobby {
     _Alignas(TERN__LINE) atomic_uint bell;     /* futex                                              */
     _Alignas(TERN__LINE) atomic_uint sleepers; /* ranks in, or about to enter, futex_wait            */
     _Alignas(TERN__LINE) atomic_uint aborted;  /* TERN__ABORT_*: moved away from NONE by one CAS     */
-    int32_t code;                              /* of the failure, as are rank (whose) and text       */
-    int32_t rank;
+    int32_t code;                              /* of the failure, as is text                         */
     char text[TERN_ERROR_TEXT];
     _Alignas(TERN__LINE) _Atomic(uint64_t) cpus[TERN__LOBBY_CPUS / 64]; /* union of all ranks' affinities */
 } tern__lobby;

@@ -138,8 +138,6 @@ void tern__lobby_ring(tern__lobby *lobby);
 
 /* "all_reduce of 100 f32, sum (work 5)". */
 void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size);
-/* "tern_all_reduce". */
-const char *tern__desc_func(const tern__desc *desc);
 void tern__desc_write(tern__desc *desc, const tern__post *post);
 /* Aborts if the ranks' descriptors of `seq` differ. */
 int tern__desc_compare(tern__channel *channel, uint64_t seq, tern_error *err);

@@ -87,7 +87,6 @@ void tern__native_abort(const tern__native *native, int code, const char *text)
     unsigned none = TERN__ABORT_NONE;
     if (!atomic_compare_exchange_strong(&lobby->aborted, &none, TERN__ABORT_WRITING)) return;
     lobby->code = code;
-    lobby->rank = native->rank;
     snprintf(lobby->text, sizeof(lobby->text), "%s", text);
     atomic_store(&lobby->aborted, TERN__ABORT_WRITTEN);
     tern__lobby_ring(lobby);
