@@ -77,7 +77,10 @@ TERN_API int tern_error_print(const tern_error *err);
     X(F64, "f64", 8)                                                                                         \
     X(I64, "i64", 8)                                                                                         \
     X(I32, "i32", 4)                                                                                         \
-    X(U8, "u8", 1)
+    X(U8, "u8", 1)                                                                                           \
+    X(BF16, "bf16", 2)                                                                                       \
+    X(F16, "f16", 2)                                                                                         \
+    X(BOOL, "bool", 1)
 
 typedef enum tern_dtype {
 #define X(name, text, bytes) TERN_##name,

@@ -43,7 +43,9 @@ TERN_API const char *tern_group_backend(const tern_group *group);
 /* Ends the group for all ranks: peers get an error that names this rank and carries `text`. */
 TERN_API void tern_group_abort(tern_group *group, int code, const char *text);
 
-typedef enum tern_reduce_op { TERN_SUM, TERN_AVG, TERN_MIN, TERN_MAX } tern_reduce_op;
+/* Integers wrap, a NaN wins over any number, bf16 and f16 are combined in f32 and rounded once. AVG is for
+ * floating point (E_DTYPE), and of bool SUM and MAX are "or", PRODUCT and MIN "and". */
+typedef enum tern_reduce_op { TERN_SUM, TERN_AVG, TERN_MIN, TERN_MAX, TERN_PRODUCT } tern_reduce_op;
 
 /* ---- collectives that block. Return TERN_OK or a negative status, also in *err. ---- */
 
@@ -56,6 +58,10 @@ TERN_API int tern_broadcast(tern_group *group, void *buf, size_t count, tern_dty
 /* out[r * count .. (r + 1) * count) becomes rank r's in[0..count); out holds count * size elements. */
 TERN_API int tern_all_gather(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
                              tern_error *err);
+/* out[0..count) of rank r becomes the reduction of all ranks' in[r * count .. (r + 1) * count); `in` holds
+ * count * size elements. torch.distributed.reduce_scatter_tensor. */
+TERN_API int tern_reduce_scatter(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                                 tern_reduce_op op, tern_error *err);
 /* Returns when every rank has called it. */
 TERN_API int tern_barrier(tern_group *group, tern_error *err);
 
@@ -68,6 +74,8 @@ TERN_API tern_work *tern_broadcast_post(tern_group *group, void *buf, size_t cou
                                         int root, tern_error *err);
 TERN_API tern_work *tern_all_gather_post(tern_group *group, const void *in, void *out, size_t count,
                                          tern_dtype dtype, tern_error *err);
+TERN_API tern_work *tern_reduce_scatter_post(tern_group *group, const void *in, void *out, size_t count,
+                                             tern_dtype dtype, tern_reduce_op op, tern_error *err);
 /* TERN_OK when done, TERN_PENDING, or a negative status; never blocks; makes progress. */
 TERN_API int tern_work_test(tern_work *work, tern_error *err);
 /* Blocks until done or failed, and frees the work; before tern_group_close. */

@@ -44,6 +44,26 @@ TERN_API tern_idx_opts tern_idx_defaults(void);
 TERN_API tern_dataset *tern_idx_open(const char *images, const char *labels, const tern_idx_opts *opts,
                                      tern_error *err);
 
+typedef struct tern_augment_opts {
+    size_t size;
+    int64_t crop[2];    /* height, width of what is cut out; default 0, 0: the sample's own               */
+    int64_t padding[2]; /* zeros on both sides before the cut; default 0, 0                               */
+    bool random_crop;   /* a random place, else the centre; default true                                  */
+    double flip;        /* probability of a mirror image, left to right; default 0                        */
+    int channels;       /* of mean and std; default 0: no normalisation                                   */
+    float mean[4], std[4]; /* x = (x - mean) / std, after all else                                        */
+    uint64_t seed; /* default 0                                                                      */
+} tern_augment_opts;
+TERN_API tern_augment_opts tern_augment_defaults(void);
+
+/* The samples (C, H, W) of `dataset`, each changed as the options say by a generator of its own from (seed,
+ * epoch, index): the same on any number of ranks and workers, and after a resume. Random crop with padding,
+ * horizontal flip and normalisation as torchvision's RandomCrop, CenterCrop, RandomHorizontalFlip and
+ * Normalize. Borrows `dataset`. The loader tells the epoch. E_SHAPE: no (C, H, W), a crop larger than the
+ * padded sample, channels that differ. Yours: tern_dataset_free, before `dataset`. */
+TERN_API tern_dataset *tern_augment_new(const tern_dataset *dataset, const tern_augment_opts *opts,
+                                        tern_error *err);
+
 /* ---- sampler ------------------------------------------------------------------------------------------ */
 
 typedef struct tern_sampler tern_sampler;

@@ -38,6 +38,17 @@ TERN_API void tern_print(const tern_tensor *tensor);
 TERN_API tern_tensor *tern_keep(const tern_tensor *tensor, tern_error *err);
 TERN_API void tern_tensor_free(tern_tensor *tensor);
 
+/* A tensor over `data`, memory of yours (row-major, aligned to the element), without a copy. `release(ctx)`
+ * is called when nobody needs it any more: after tern_tensor_free and, if an op has saved it for its
+ * gradient, not before the end of that scope; NULL: you keep `data` alive until then. Yours:
+ * tern_tensor_free. */
+TERN_API tern_tensor *tern_tensor_wrap(void *data, tern_dtype dtype, int ndim, const int64_t *shape,
+                                       void (*release)(void *ctx), void *ctx, tern_error *err);
+
+/* The first element, where the tensor is row-major without gaps: read and write in place what the tensor
+ * holds; NULL for another layout (tern_keep gives a row-major copy) or after its scope has ended. */
+TERN_API void *tern_tensor_data(tern_tensor *tensor);
+
 /* The gradient of a parameter, borrowed; NULL if it has none. */
 TERN_API tern_tensor *tern_grad_get(const tern_tensor *parameter);
 

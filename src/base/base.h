@@ -38,6 +38,14 @@ static inline size_t tern__align_up(size_t n, size_t align)
     return (n + align - 1) & ~(align - 1);
 }
 
+/* ---- dtypes ---- */
+
+/* f32, f64, bf16 or f16. */
+static inline bool tern__dtype_is_float(tern_dtype dtype)
+{
+    return dtype == TERN_F32 || dtype == TERN_F64 || dtype == TERN_BF16 || dtype == TERN_F16;
+}
+
 /* ---- log ---- */
 
 void tern__log(tern_log_level level, const char *fmt, ...) TERN__PRINTF(2, 3);

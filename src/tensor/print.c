@@ -6,11 +6,12 @@
 
 static void print_value(const tern__view *view, int64_t i)
 {
-    double value = tern__view_get(view, i);
-    if (view->dtype == TERN_F32 || view->dtype == TERN_F64)
-        printf("%9.4f", value);
+    if (tern__dtype_is_float(view->dtype))
+        printf("%9.4f", tern__view_get(view, i));
+    else if (view->dtype == TERN_BOOL)
+        printf(tern__view_get_int(view, i) ? "true" : "false");
     else
-        printf("%lld", (long long)value);
+        printf("%lld", (long long)tern__view_get_int(view, i));
 }
 
 /* Rows below dimension `d`, the first of them with row-major number `base`. */

@@ -1,5 +1,7 @@
 #include "tensor/view.h"
 
+#include "base/half.h"
+
 #include <stdio.h>
 
 #define BLOCK 16
@@ -106,6 +108,9 @@ double tern__view_get(const tern__view *view, int64_t i)
     case TERN_I64: return (double)((const int64_t *)view->data)[at];
     case TERN_I32: return ((const int32_t *)view->data)[at];
     case TERN_U8: return ((const uint8_t *)view->data)[at];
+    case TERN_BF16: return tern__bf16_to_f32(((const uint16_t *)view->data)[at]);
+    case TERN_F16: return tern__f16_to_f32(((const uint16_t *)view->data)[at]);
+    case TERN_BOOL: return ((const bool *)view->data)[at];
     case TERN_DTYPE_COUNT: break;
     }
     return 0;
@@ -119,8 +124,35 @@ void tern__view_set(const tern__view *view, int64_t i, double value)
     case TERN_F64: ((double *)view->data)[at] = value; break;
     case TERN_I64: ((int64_t *)view->data)[at] = (int64_t)value; break;
     case TERN_I32: ((int32_t *)view->data)[at] = (int32_t)value; break;
-    case TERN_U8: ((uint8_t *)view->data)[at] = (uint8_t)value; break;
+    case TERN_U8: ((uint8_t *)view->data)[at] = (uint8_t)(int64_t)value; break;
+    case TERN_BF16: ((uint16_t *)view->data)[at] = tern__bf16_from_f32((float)value); break;
+    case TERN_F16: ((uint16_t *)view->data)[at] = tern__f16_from_f32((float)value); break;
+    case TERN_BOOL: ((bool *)view->data)[at] = value != 0; break;
     case TERN_DTYPE_COUNT: break;
+    }
+}
+
+int64_t tern__view_get_int(const tern__view *view, int64_t i)
+{
+    int64_t at = tern__view_offset(view, i);
+    switch (view->dtype) {
+    case TERN_I64: return ((const int64_t *)view->data)[at];
+    case TERN_I32: return ((const int32_t *)view->data)[at];
+    case TERN_U8: return ((const uint8_t *)view->data)[at];
+    case TERN_BOOL: return ((const bool *)view->data)[at];
+    default: return (int64_t)tern__view_get(view, i);
+    }
+}
+
+void tern__view_set_int(const tern__view *view, int64_t i, int64_t value)
+{
+    int64_t at = tern__view_offset(view, i);
+    switch (view->dtype) {
+    case TERN_I64: ((int64_t *)view->data)[at] = value; break;
+    case TERN_I32: ((int32_t *)view->data)[at] = (int32_t)value; break;
+    case TERN_U8: ((uint8_t *)view->data)[at] = (uint8_t)value; break;
+    case TERN_BOOL: ((bool *)view->data)[at] = value != 0; break;
+    default: tern__view_set(view, i, (double)value);
     }
 }
 

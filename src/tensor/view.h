@@ -42,6 +42,9 @@ int64_t tern__view_offset(const tern__view *view, int64_t i);
 /* Element `i` in row-major order as a double, and back. For reference kernels, item and print. */
 double tern__view_get(const tern__view *view, int64_t i);
 void tern__view_set(const tern__view *view, int64_t i, double value);
+/* The same exactly, for integers of any size. */
+int64_t tern__view_get_int(const tern__view *view, int64_t i);
+void tern__view_set_int(const tern__view *view, int64_t i, int64_t value);
 
 /* "(64, 10)" into text; returns text. */
 #define TERN__SHAPE_TEXT 128
