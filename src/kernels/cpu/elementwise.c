@@ -1,6 +1,5 @@
 /* elementwise.c - contiguous f32 loops; each thread takes a range of whole cache lines. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/sgd.h"
 
 #define GRAIN 32768 /* elements below which a second thread costs more than it brings */
 
@@ -85,39 +84,5 @@ int tern__cpu_relu_grad(const tern__call *call)
 {
     if (!takes(call, 2) || call->add[0]) return TERN_E_UNSUPPORTED;
     in_parallel(call, relu_grad_loop);
-    return TERN_OK;
-}
-
-/* ---- sgd: one pass over gradient, parameter and momentum ---- */
-
-TERN__SIMD static void sgd_momentum(float *p, float *b, const float *g, int64_t n, const float k[4])
-{
-    float lr = k[0], momentum = k[1], decay = k[2], look = k[3];
-    for (int64_t i = 0; i < n; i++) {
-        float d = g[i] + decay * p[i];
-        b[i] = momentum * b[i] + d;
-        p[i] -= lr * (look != 0 ? d + momentum * b[i] : b[i]);
-    }
-}
-
-TERN__SIMD static void sgd_plain(float *p, const float *g, int64_t n, float lr, float decay)
-{
-    for (int64_t i = 0; i < n; i++) p[i] -= lr * (g[i] + decay * p[i]);
-}
-
-static void sgd_loop(const tern__call *call, slice s)
-{
-    const tern__sgd_attr *attr = call->attr;
-    float k[4] = {(float)attr->lr, (float)attr->momentum, (float)attr->weight_decay, (float)attr->nesterov};
-    if (call->out[1])
-        sgd_momentum(at(call->out[0], s), at(call->out[1], s), at(call->in[0], s), s.count, k);
-    else
-        sgd_plain(at(call->out[0], s), at(call->in[0], s), s.count, k[0], k[2]);
-}
-
-int tern__cpu_sgd(const tern__call *call)
-{
-    if (!takes(call, 1)) return TERN_E_UNSUPPORTED;
-    in_parallel(call, sgd_loop);
     return TERN_OK;
 }
