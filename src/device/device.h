@@ -35,6 +35,7 @@ struct tern_device {
         void *data;
         size_t bytes;
     } scratch[TERN__SCRATCH_COUNT];
+    struct tern__kernel_observer *observer; /* NULL: nobody (kernels/kernel.h) */
 };
 
 /* Cores that this process may use: the affinity mask, cut down to the cgroup's quota. */

@@ -38,6 +38,11 @@ int tern__kernel_run(const tern__call *call);
 
 const char *tern__kernel_name(tern__kernel kernel);
 
+/* Told of every kernel that a device has run and of the time that it took (device->observer). */
+typedef struct tern__kernel_observer {
+    void (*ran)(struct tern__kernel_observer *self, const tern__call *call, int64_t ns);
+} tern__kernel_observer;
+
 extern const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT];
 extern const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT];
 

@@ -40,10 +40,24 @@ static int explain(const tern__call *call, int status)
                            tern__shape_text(in, shape), tern_status_text(status));
 }
 
-int tern__kernel_run(const tern__call *call)
+static int run(const tern__call *call)
 {
     tern__kernel_fn fast = call->device->reference ? NULL : tern__cpu_kernels[call->kernel];
     int status = fast ? run_with_threads(call, fast) : TERN_E_UNSUPPORTED;
     if (status == TERN_E_UNSUPPORTED) status = tern__reference_kernels[call->kernel](call);
     return status ? explain(call, status) : TERN_OK;
+}
+
+static int run_observed(const tern__call *call)
+{
+    tern__kernel_observer *observer = call->device->observer;
+    int64_t started = tern__now_ns();
+    int status = run(call);
+    observer->ran(observer, call, tern__now_ns() - started);
+    return status;
+}
+
+int tern__kernel_run(const tern__call *call)
+{
+    return call->device->observer ? run_observed(call) : run(call);
 }

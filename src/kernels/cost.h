@@ -1,0 +1,15 @@
+/* cost.h - the least that a kernel call has to do: what a profile measures its time against. */
+#ifndef TERN_SRC_KERNELS_COST_H
+#define TERN_SRC_KERNELS_COST_H
+
+#include "kernels/kernel.h"
+
+typedef struct tern__cost {
+    double flops; /* of linear, conv2d and their gradients, two for each weight that an element of y has; of
+                     the other kernels 0: their bytes are what takes time */
+    double bytes; /* every operand once; twice what is added to or updated in place */
+} tern__cost;
+
+tern__cost tern__call_cost(const tern__call *call);
+
+#endif

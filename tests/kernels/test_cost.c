@@ -1,0 +1,119 @@
+/* What a call costs, counted by hand, and who is told when it runs. */
+#include "check.h"
+
+#include "kernels/cost.h"
+
+#define VIEW(dtype, ...)                                                                                     \
+    tern__view_make(dtype, TERN__PLAIN, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t),                  \
+                    (int64_t[]){__VA_ARGS__})
+
+static void assert_cost(const tern__call *call, double flops, double bytes)
+{
+    tern__cost cost = tern__call_cost(call);
+    assert_true(cost.flops == flops);
+    assert_true(cost.bytes == bytes);
+}
+
+static void the_three_products_of_a_layer_cost_the_same(void **state)
+{
+    (void)state;
+    tern__view x = VIEW(TERN_F32, 3, 5), w = VIEW(TERN_F32, 7, 5), b = VIEW(TERN_F32, 7);
+    tern__view y = VIEW(TERN_F32, 3, 7);
+    double flops = 2 * 3 * 5 * 7;
+    assert_cost(&(tern__call){.kernel = TERN__LINEAR, .in = {&x, &w, &b}, .out = {&y}}, flops,
+                4 * (15 + 35 + 7 + 21));
+    assert_cost(&(tern__call){.kernel = TERN__LINEAR_DATA_GRAD, .in = {&y, &w}, .out = {&x}}, flops,
+                4 * (21 + 35 + 15));
+    assert_cost(&(tern__call){.kernel = TERN__LINEAR_WEIGHT_GRAD, .in = {&y, &x}, .out = {&w, &b}}, flops,
+                4 * (21 + 15 + 35 + 7));
+    assert_cost(&(tern__call){.kernel = TERN__LINEAR_WEIGHT_GRAD, .in = {&y, &x}, .out = {NULL, &b}}, 0,
+                4 * (21 + 15 + 7));
+}
+
+/* 4 channels in, 6 out, two groups, 3x3: an element of y is a sum of 2 * 9 products. */
+static void a_group_sees_its_own_channels(void **state)
+{
+    (void)state;
+    tern__view x = VIEW(TERN_F64, 2, 4, 8, 9), w = VIEW(TERN_F64, 6, 2, 3, 3);
+    tern__view y = VIEW(TERN_F64, 2, 6, 6, 7);
+    double flops = 2 * (2 * 6 * 6 * 7) * (2 * 9), bytes = 8 * (576 + 108 + 504);
+    assert_cost(&(tern__call){.kernel = TERN__CONV2D, .in = {&x, &w}, .out = {&y}}, flops, bytes);
+    assert_cost(&(tern__call){.kernel = TERN__CONV2D_DATA_GRAD, .in = {&y, &w}, .out = {&x}}, flops, bytes);
+    assert_cost(&(tern__call){.kernel = TERN__CONV2D_WEIGHT_GRAD, .in = {&y, &x}, .out = {&w}}, flops, bytes);
+}
+
+static void what_is_added_to_or_updated_in_place_moves_twice(void **state)
+{
+    (void)state;
+    tern__view g = VIEW(TERN_F32, 10), p = g, m = g;
+    assert_cost(&(tern__call){.kernel = TERN__SGD, .in = {&g}, .out = {&p, &m}}, 0, 4 * (10 + 20 + 20));
+    tern__view x = VIEW(TERN_F32, 2, 16), y = x;
+    assert_cost(&(tern__call){.kernel = TERN__REORDER, .in = {&x}, .out = {&y}}, 0, 4 * (32 + 32));
+    assert_cost(&(tern__call){.kernel = TERN__REORDER, .in = {&x}, .out = {&y}, .add = {true}}, 0,
+                4 * (32 + 64));
+}
+
+static void what_is_broadcast_moves_once(void **state)
+{
+    (void)state;
+    tern__view a = VIEW(TERN_F32, 5, 8), row = VIEW(TERN_F32, 5, 8), y = a;
+    row.stride[0] = 0;
+    assert_cost(&(tern__call){.kernel = TERN__ADD, .in = {&a, &row}, .out = {&y}}, 0, 4 * (40 + 8 + 40));
+    tern__view label = VIEW(TERN_I64, 5), none = VIEW(TERN_F32, 0, 8);
+    assert_cost(&(tern__call){.kernel = TERN__ARGMAX, .in = {&a}, .out = {&label}}, 0, 4 * 40 + 8 * 5);
+    assert_cost(&(tern__call){.kernel = TERN__LINEAR, .in = {&none, &none}, .out = {&none}}, 0, 0);
+}
+
+/* ---- the observer ---- */
+
+typedef struct witness {
+    tern__kernel_observer observer; /* first: the observer is the witness */
+    int calls;
+    tern__kernel kernel;
+    int64_t ns;
+} witness;
+
+static void ran(tern__kernel_observer *observer, const tern__call *call, int64_t ns)
+{
+    witness *self = (witness *)observer;
+    self->calls++;
+    self->kernel = call->kernel;
+    self->ns += ns;
+}
+
+static void the_observer_is_told_of_every_kernel(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_device *device = tern_device_open("cpu", &err);
+    float from[3] = {1, 2, 3}, to[3] = {0};
+    tern__view x = VIEW(TERN_F32, 3), y = x;
+    x.data = from;
+    y.data = to;
+    tern__call call = {.device = device, .kernel = TERN__REORDER, .in = {&x}, .out = {&y}, .err = &err};
+    witness w = {.observer = {ran}, .kernel = TERN__KERNEL_COUNT};
+    device->observer = &w.observer;
+    int64_t started = tern__now_ns();
+    assert_int_equal(tern__kernel_run(&call), TERN_OK);
+    assert_int_equal(w.calls, 1);
+    assert_int_equal(w.kernel, TERN__REORDER);
+    assert_in_range(w.ns, 1, tern__now_ns() - started);
+    assert_memory_equal(from, to, sizeof(from));
+    device->observer = NULL;
+    assert_int_equal(tern__kernel_run(&call), TERN_OK);
+    assert_int_equal(w.calls, 1);
+    tern_device_close(device);
+    assert_ok(err);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_three_products_of_a_layer_cost_the_same),
+        cmocka_unit_test(a_group_sees_its_own_channels),
+        cmocka_unit_test(what_is_added_to_or_updated_in_place_moves_twice),
+        cmocka_unit_test(what_is_broadcast_moves_once),
+        cmocka_unit_test(the_observer_is_told_of_every_kernel),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
