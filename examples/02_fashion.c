@@ -79,8 +79,8 @@ static void open_run(run *r, int epochs, tern_error *err)
     r->ddp = tern_ddp_new(r->net, r->world, NULL, err);
     r->opt = new_optim(r->net, err);
     int64_t steps = epochs * tern_loader_length(r->train);
-    r->schedule =
-        tern_warm_up_cosine_new(r->opt, PEAK_LR, (int64_t)(WARM_UP * (double)steps + 0.5), steps, err);
+    r->schedule = tern_cosine_schedule_new(r->opt, TERN_UNIT_STEPS, (int64_t)(WARM_UP * (double)steps + 0.5),
+                                           steps, err);
     r->s = tern_scope_new(r->dev, r->world, err);
 }
 

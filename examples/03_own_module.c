@@ -50,7 +50,7 @@ int main(void)
         tern_rng_normal(rng, x, 20 * 10, 0, 1);
         tern_rng_normal(rng, target, 20 * 10, 0, 1);
         tern_rng_normal(rng, middle_target, 20 * 20, 0, 1);
-        tern_optim_lr_set(opt, 0.1);
+        tern_optim_lr_set(opt, 0, 0.1);
     }
     for (int step = 0; step < 10 && !err.code; step++) {
         tern_tensor *in = tern_tensor_from(s, x, TERN_F32, 2, (int64_t[]){20, 10});

@@ -1,4 +1,4 @@
-/* optim.h - optimizers: one fused pass over the sealed parameters; and schedules of the learning rate.
+/* optim.h - optimizers: one fused pass over the sealed parameters; clipping; schedules of the learning rate.
  *
  * Threads: an optimizer belongs to one thread at a time. */
 #ifndef TERN_OPTIM_H
@@ -10,44 +10,115 @@
 extern "C" {
 #endif
 
+/* ---- optimizers: over all parameters under `module`, which may be a part of a larger tree. They seal the
+ * tree and borrow the module. State is kept in the parameter's dtype. Yours: tern_optim_free, before the
+ * module. E_RANGE: an option out of its range; E_INVALID. ---- */
+
 typedef struct tern_optim tern_optim;
 
 typedef struct tern_sgd_opts {
     size_t size;
-    double lr;           /* default 0.001 */
-    double momentum;     /* default 0     */
-    double weight_decay; /* default 0     */
-    bool nesterov;       /* default false; wants momentum > 0 */
+    double lr;           /* default 0.001                                            */
+    double momentum;     /* default 0                                                */
+    double dampening;    /* default 0                                                */
+    double weight_decay; /* default 0                                                */
+    bool nesterov;       /* default false; wants momentum > 0 and no dampening       */
+    bool maximize;       /* default false                                            */
 } tern_sgd_opts;
 TERN_API tern_sgd_opts tern_sgd_defaults(void);
 
-/* torch.optim.SGD over all parameters of the tree: g += weight_decay p; b = momentum b + g (b = g at first);
- * g = nesterov ? g + momentum b : b; p -= lr g. Seals the tree; borrows the module. Yours: tern_optim_free,
- * before the module. */
+/* torch.optim.SGD: g = maximize ? -g : g; g += weight_decay p; b = momentum b + (1 - dampening) g (b = g at a
+ * parameter's first step); g = nesterov ? g + momentum b : b; p -= lr g. */
 TERN_API tern_optim *tern_sgd_new(tern_module *module, const tern_sgd_opts *opts, tern_error *err);
+
+typedef struct tern_adam_opts {
+    size_t size;
+    double lr;           /* default 0.001                                            */
+    double beta1, beta2; /* in [0, 1); default 0.9 and 0.999                         */
+    double eps;          /* default 1e-8                                             */
+    double weight_decay; /* default 0; of AdamW 0.01                                 */
+    bool amsgrad;        /* divide by the largest second moment so far; default false */
+    bool maximize;       /* default false                                            */
+} tern_adam_opts;
+TERN_API tern_adam_opts tern_adam_defaults(void);
+TERN_API tern_adam_opts tern_adamw_defaults(void);
+
+/* torch.optim.Adam (Kingma and Ba 2015): g = maximize ? -g : g; g += weight_decay p; m = beta1 m + (1 -
+ * beta1) g; v = beta2 v + (1 - beta2) g^2; p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps), with
+ * t the number of the parameter's own steps, from 1. Amsgrad takes max v in place of v. */
+TERN_API tern_optim *tern_adam_new(tern_module *module, const tern_adam_opts *opts, tern_error *err);
+/* torch.optim.AdamW (Loshchilov and Hutter 2019): the same, but weight decay is p *= 1 - lr weight_decay. */
+TERN_API tern_optim *tern_adamw_new(tern_module *module, const tern_adam_opts *opts, tern_error *err);
+
 TERN_API void tern_optim_free(tern_optim *optim);
 
-/* Updates every parameter that has a gradient, and forgets the gradients. Does nothing after an error in the
- * scope. */
+/* Updates every parameter that has a gradient, and forgets the gradients of all that it has. Does nothing
+ * after an error in the scope. */
 TERN_API void tern_optim_step(tern_optim *optim, tern_scope *scope);
 
-TERN_API double tern_optim_lr_get(const tern_optim *optim);
-TERN_API void tern_optim_lr_set(tern_optim *optim, double lr);
+/* ---- parameter groups: parameters with options of their own ---- */
 
-/* ---- schedules: the learning rate by the step ---- */
+/* Whether a parameter belongs to the group; `name` is its full name in the state dict. */
+typedef bool (*tern_parameter_fn)(const char *name, const tern_tensor *parameter, void *ctx);
+
+/* The parameters for which `belongs` says true leave their group for a new one with these options. Before the
+ * first step. Returns the group's number, from 1 (0 is what _new made), or a negative status: E_STATE after a
+ * step, E_INVALID if no parameter belongs or the optimizer is of the other kind. What lies inside one group
+ * and next to each other in memory is updated in one pass. */
+TERN_API int tern_sgd_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
+                                const tern_sgd_opts *opts, tern_error *err);
+TERN_API int tern_adam_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
+                                 const tern_adam_opts *opts, tern_error *err);
+TERN_API int tern_optim_group_count(const tern_optim *optim);
+
+/* A group's rate as the next step uses it; NaN if there is no such group. */
+TERN_API double tern_optim_lr_get(const tern_optim *optim, int group);
+/* Sets the rate that schedules multiply. */
+TERN_API void tern_optim_lr_set(tern_optim *optim, int group, double lr);
+
+/* ---- clipping: after tern_backward, before tern_optim_step ---- */
+
+/* torch.nn.utils.clip_grad_norm_ over the gradients of all parameters under `module`: g *= min(1, max_norm /
+ * (norm + 1e-6)). norm_type 2, 1, any p > 0, or INFINITY. Returns the norm before clipping, (), f32. Under
+ * tern_ddp the gradients are equal on all ranks by then, and so is the norm. */
+TERN_API tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double max_norm,
+                                          double norm_type);
+/* torch.nn.utils.clip_grad_value_: every element into [-limit, limit]. */
+TERN_API void tern_clip_grad_value(tern_scope *scope, tern_module *module, double limit);
+
+/* ---- schedules: a factor on every group's learning rate, by the step or by the epoch ----
+ *
+ * Call tern_schedule_step after every optimizer step and tern_schedule_epoch after every epoch: a schedule
+ * counts in the unit that it was made with and ignores the other call. t = 0 is set at once. Several
+ * schedules on one optimizer multiply (torch's ChainedScheduler), so a warm-up goes before any other. A
+ * schedule made in steps whose last milestone has passed when the first epoch ends warns once: it was
+ * probably meant in epochs. They borrow the optimizer. Yours: tern_schedule_free, before the optimizer. */
 
 typedef struct tern_schedule tern_schedule;
+typedef enum tern_unit { TERN_UNIT_STEPS, TERN_UNIT_EPOCHS } tern_unit;
 
-/* For step t of `steps`, both counted in optimizer steps: peak (t + 1) / warm_up while t < warm_up, then peak
- * (1 + cos(pi (t - warm_up) / (steps - warm_up))) / 2, and 0 from step `steps` on (Loshchilov and Hutter
- * 2017, without restarts). Sets the rate of step 0 at once; borrows the optimizer. E_RANGE unless 0 <=
- * warm_up <= steps and steps > 0. Yours: tern_schedule_free. */
-TERN_API tern_schedule *tern_warm_up_cosine_new(tern_optim *optim, double peak, int64_t warm_up,
-                                                int64_t steps, tern_error *err);
+/* torch's StepLR: gamma^(t / every), rounded down. */
+TERN_API tern_schedule *tern_step_schedule_new(tern_optim *optim, tern_unit unit, int64_t every, double gamma,
+                                               tern_error *err);
+/* torch's MultiStepLR: gamma^(milestones <= t); `milestones` rise and are copied. */
+TERN_API tern_schedule *tern_multi_step_schedule_new(tern_optim *optim, tern_unit unit, int count,
+                                                     const int64_t *milestones, double gamma,
+                                                     tern_error *err);
+/* torch's ExponentialLR: gamma^t. */
+TERN_API tern_schedule *tern_exponential_schedule_new(tern_optim *optim, tern_unit unit, double gamma,
+                                                      tern_error *err);
+/* torch's LinearLR, the usual warm-up: start + (end - start) min(t, total) / total. */
+TERN_API tern_schedule *tern_linear_schedule_new(tern_optim *optim, tern_unit unit, double start, double end,
+                                                 int64_t total, tern_error *err);
+/* (t + 1) / warm_up while t < warm_up, then (1 + cos(pi (t - warm_up) / (total - warm_up))) / 2, and 0 from
+ * `total` on (Loshchilov and Hutter 2017, without restarts). E_RANGE unless 0 <= warm_up <= total, total > 0.
+ */
+TERN_API tern_schedule *tern_cosine_schedule_new(tern_optim *optim, tern_unit unit, int64_t warm_up,
+                                                 int64_t total, tern_error *err);
 TERN_API void tern_schedule_free(tern_schedule *schedule);
 
-/* After every tern_optim_step: sets the next step's rate. */
 TERN_API void tern_schedule_step(tern_schedule *schedule);
+TERN_API void tern_schedule_epoch(tern_schedule *schedule);
 
 #ifdef __cplusplus
 }

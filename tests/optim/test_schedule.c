@@ -13,11 +13,13 @@ typedef struct bench {
     tern_optim *optim;
 } bench;
 
-static bench open_bench(void)
+static bench open_bench(double lr)
 {
     bench b = {.w = open_world()};
     b.net = tern_linear_new(3, 2, NULL, b.w.rng, &b.w.err);
-    b.optim = tern_sgd_new(b.net, NULL, &b.w.err);
+    tern_sgd_opts opts = tern_sgd_defaults();
+    opts.lr = lr;
+    b.optim = tern_sgd_new(b.net, &opts, &b.w.err);
     assert_ok(b.w.err);
     return b;
 }
@@ -39,12 +41,12 @@ static double formula(double peak, int warm_up, int steps, int t)
 
 static void expect_rates(double peak, int warm_up, int steps)
 {
-    bench b = open_bench();
-    tern_schedule *schedule = tern_warm_up_cosine_new(b.optim, peak, warm_up, steps, &b.w.err);
+    bench b = open_bench(peak);
+    tern_schedule *schedule = tern_cosine_schedule_new(b.optim, TERN_UNIT_STEPS, warm_up, steps, &b.w.err);
     assert_ok(b.w.err);
     for (int t = 0; t < steps + 3; t++) {
         double want = formula(peak, warm_up, steps, t);
-        assert_true(fabs(tern_optim_lr_get(b.optim) - want) <= 1e-15 * peak);
+        assert_true(fabs(tern_optim_lr_get(b.optim, 0) - want) <= 1e-15 * peak);
         tern_schedule_step(schedule);
     }
     tern_schedule_free(schedule);
@@ -65,10 +67,10 @@ static void rates(void **state)
 static void landmarks(void **state)
 {
     (void)state;
-    bench b = open_bench();
-    tern_schedule *schedule = tern_warm_up_cosine_new(b.optim, 0.8, 4, 24, &b.w.err);
+    bench b = open_bench(0.8);
+    tern_schedule *schedule = tern_cosine_schedule_new(b.optim, TERN_UNIT_STEPS, 4, 24, &b.w.err);
     double seen[30];
-    for (int t = 0; t < 30; t++, tern_schedule_step(schedule)) seen[t] = tern_optim_lr_get(b.optim);
+    for (int t = 0; t < 30; t++, tern_schedule_step(schedule)) seen[t] = tern_optim_lr_get(b.optim, 0);
     assert_true(seen[0] == 0.2 && seen[3] == 0.8 && seen[4] == 0.8);
     assert_true(fabs(seen[14] - 0.4) < 1e-15); /* half way down */
     assert_true(seen[23] > 0 && seen[24] == 0 && seen[29] == 0);
@@ -81,22 +83,22 @@ static void landmarks(void **state)
 static void expect_refused(bench *b, int64_t warm_up, int64_t steps, const char *text)
 {
     tern_error err = {0};
-    assert_null(tern_warm_up_cosine_new(b->optim, 0.1, warm_up, steps, &err));
+    assert_null(tern_cosine_schedule_new(b->optim, TERN_UNIT_STEPS, warm_up, steps, &err));
     assert_int_equal(err.code, TERN_E_RANGE);
     assert_string_equal(err.text, text);
-    assert_string_equal(err.func, "tern_warm_up_cosine_new");
+    assert_string_equal(err.func, "tern_cosine_schedule_new");
 }
 
 static void steps_that_cannot_be(void **state)
 {
     (void)state;
-    bench b = open_bench();
-    expect_refused(&b, 0, 0, "warm-up of 0 steps in 0: expected 0 <= warm-up <= steps and steps > 0");
-    expect_refused(&b, -1, 5, "warm-up of -1 steps in 5: expected 0 <= warm-up <= steps and steps > 0");
-    expect_refused(&b, 6, 5, "warm-up of 6 steps in 5: expected 0 <= warm-up <= steps and steps > 0");
-    assert_true(tern_optim_lr_get(b.optim) == tern_sgd_defaults().lr);
+    bench b = open_bench(0.001);
+    expect_refused(&b, 0, 0, "warm-up of 0 in 0: expected 0 <= warm-up <= total and total > 0");
+    expect_refused(&b, -1, 5, "warm-up of -1 in 5: expected 0 <= warm-up <= total and total > 0");
+    expect_refused(&b, 6, 5, "warm-up of 6 in 5: expected 0 <= warm-up <= total and total > 0");
+    assert_true(tern_optim_lr_get(b.optim, 0) == tern_sgd_defaults().lr);
     tern_error err = {0};
-    assert_null(tern_warm_up_cosine_new(NULL, 0.1, 1, 5, &err));
+    assert_null(tern_cosine_schedule_new(NULL, TERN_UNIT_STEPS, 1, 5, &err));
     assert_int_equal(err.code, TERN_E_INVALID);
     assert_string_equal(err.text, "the optimizer is NULL");
     close_bench(&b);
@@ -128,7 +130,8 @@ static void options_that_cannot_be(void **state)
                   "sgd: expected lr, momentum and weight_decay >= 0, got 0.001, nan and 0");
     opts = tern_sgd_defaults();
     opts.nesterov = true;
-    expect_no_sgd(opts, TERN_E_INVALID, "sgd: nesterov wants a momentum > 0");
+    expect_no_sgd(opts, TERN_E_INVALID,
+                  "sgd: nesterov wants a momentum > 0 and no dampening, got momentum 0 and dampening 0");
     expect_no_sgd((tern_sgd_opts){.lr = 1}, TERN_E_INVALID,
                   "options: size is 0; start from what the _defaults function returns");
     tern_error err = {0};
@@ -141,7 +144,7 @@ static void options_that_cannot_be(void **state)
 static void a_failed_step_updates_nothing(void **state)
 {
     (void)state;
-    bench b = open_bench();
+    bench b = open_bench(0.001);
     float before[6], after[6];
     tern_tensor *weight = tern_state_find(b.net, "weight");
     const float ones[3] = {1, 1, 1};

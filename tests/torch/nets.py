@@ -25,8 +25,10 @@ class SgdOpts(ctypes.Structure):
         ("size", ctypes.c_size_t),
         ("lr", ctypes.c_double),
         ("momentum", ctypes.c_double),
+        ("dampening", ctypes.c_double),
         ("weight_decay", ctypes.c_double),
         ("nesterov", ctypes.c_bool),
+        ("maximize", ctypes.c_bool),
     ]
 
 

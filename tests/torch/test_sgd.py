@@ -85,7 +85,7 @@ class Sgd(unittest.TestCase):
         pair = Pair(6, lr=0.1, momentum=0.9)
         for step in range(STEPS):
             rate = 0.1 / (1 + step)
-            pair.run.lib.tern_optim_lr_set(pair.optim, ctypes.c_double(rate))
+            pair.run.lib.tern_optim_lr_set(pair.optim, 0, ctypes.c_double(rate))
             pair.torch_optim.param_groups[0]["lr"] = rate
             pair.step(range(len(SHAPES)))
             self.assertLessEqual(pair.error(), 4 * (step + 1))

@@ -29,5 +29,7 @@ const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__MAX_POOL2D_GRAD] = tern__reference_max_pool2d_grad,
     [TERN__AVG_POOL2D] = tern__reference_avg_pool2d,
     [TERN__AVG_POOL2D_GRAD] = tern__reference_avg_pool2d_grad,
+    [TERN__ADAM] = tern__reference_adam,
+    [TERN__POWER_SUM] = tern__reference_power_sum,
     [TERN__SGD] = tern__reference_sgd,
 };

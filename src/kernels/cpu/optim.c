@@ -1,0 +1,113 @@
+/* optim.c - optimizers in one pass over memory: each element of gradient, parameter and state is read once
+ * and written once, in place. */
+#include "kernels/optim.h"
+#include "kernels/cpu/loops.h"
+
+#include <math.h>
+
+typedef void (*update_fn)(const tern__call *call, int64_t first, int64_t count);
+
+static bool takes(const tern__call *call, tern_dtype dtype)
+{
+    bool fine = call->in[0]->dtype == dtype && tern__view_is_contiguous(call->in[0]);
+    for (int i = 0; i < TERN__KERNEL_OUTS; i++)
+        fine &= !call->out[i] || (call->out[i]->dtype == dtype && tern__view_is_contiguous(call->out[i]));
+    return fine;
+}
+
+/* Each thread takes whole cache lines. */
+static int64_t start_of(int64_t count, int t, int threads)
+{
+    return t == threads ? count : count * t / threads / 16 * 16;
+}
+
+static int run(const tern__call *call, update_fn f32, update_fn f64)
+{
+    update_fn update = takes(call, TERN_F32) ? f32 : takes(call, TERN_F64) ? f64 : NULL;
+    if (!update) return TERN_E_UNSUPPORTED;
+    int64_t count = tern__view_count(call->out[0]);
+    int threads = tern__loop_threads(call, count);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int t = 0; t < threads; t++) {
+        int64_t first = start_of(count, t, threads);
+        update(call, first, start_of(count, t + 1, threads) - first);
+    }
+    return TERN_OK;
+}
+
+#define AT(type, view, first) ((view) ? (type *)(view)->data + (first) : NULL)
+
+/* What does not change in the loop is decided by arithmetic or outside of it, so that it is vectorised. */
+#define DEFINE_SGD(name, type)                                                                               \
+    TERN__SIMD static void name##_plain(type *restrict p, const type *restrict g, int64_t n,                 \
+                                        const tern__sgd_attr *attr)                                          \
+    {                                                                                                        \
+        type lr = (type)attr->lr, decay = (type)attr->weight_decay, sign = attr->maximize != 0 ? -1 : 1;     \
+        for (int64_t i = 0; i < n; i++) p[i] -= lr * (sign * g[i] + decay * p[i]);                           \
+    }                                                                                                        \
+    TERN__SIMD static void name##_momentum(type *restrict p, type *restrict b, const type *restrict g,       \
+                                           int64_t n, const tern__sgd_attr *attr)                            \
+    {                                                                                                        \
+        type lr = (type)attr->lr, decay = (type)attr->weight_decay, sign = attr->maximize != 0 ? -1 : 1;     \
+        type keep = attr->first != 0 ? 0 : (type)attr->momentum;                                             \
+        type take = attr->first != 0 ? 1 : (type)(1 - attr->dampening);                                      \
+        type momentum = (type)attr->momentum;                                                                \
+        bool look = attr->nesterov != 0;                                                                     \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            type d = sign * g[i] + decay * p[i];                                                             \
+            b[i] = keep * b[i] + take * d;                                                                   \
+            p[i] -= lr * (look ? d + momentum * b[i] : b[i]);                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void name(const tern__call *call, int64_t first, int64_t count)                                   \
+    {                                                                                                        \
+        type *p = AT(type, call->out[0], first), *b = AT(type, call->out[1], first);                         \
+        const type *g = AT(const type, call->in[0], first);                                                  \
+        if (b)                                                                                               \
+            name##_momentum(p, b, g, count, call->attr);                                                     \
+        else                                                                                                 \
+            name##_plain(p, g, count, call->attr);                                                           \
+    }
+DEFINE_SGD(sgd_f32, float)
+DEFINE_SGD(sgd_f64, double)
+
+int tern__cpu_sgd(const tern__call *call)
+{
+    return run(call, sgd_f32, sgd_f64);
+}
+
+/* p, m, v and amsgrad's largest v, or NULL. */
+#define DEFINE_ADAM(name, type, ROOT)                                                                        \
+    TERN__SIMD static void name##_loop(type *restrict p, type *restrict m, type *restrict v,                 \
+                                       type *restrict top, const type *restrict g, int64_t n,                \
+                                       const tern__adam_attr *attr)                                          \
+    {                                                                                                        \
+        bool decoupled = attr->decoupled != 0;                                                               \
+        type keep = decoupled ? (type)(1 - attr->lr * attr->weight_decay) : 1;                               \
+        type decay = decoupled ? 0 : (type)attr->weight_decay, sign = attr->maximize != 0 ? -1 : 1;          \
+        type beta1 = (type)attr->beta1, rest1 = (type)(1 - attr->beta1);                                     \
+        type beta2 = (type)attr->beta2, rest2 = (type)(1 - attr->beta2), eps = (type)attr->eps;              \
+        type rate = (type)(attr->lr / (1 - pow(attr->beta1, attr->step)));                                   \
+        type unbias = (type)(1 / sqrt(1 - pow(attr->beta2, attr->step)));                                    \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            type d = sign * g[i] + decay * p[i];                                                             \
+            m[i] = beta1 * m[i] + rest1 * d;                                                                 \
+            v[i] = beta2 * v[i] + rest2 * d * d;                                                             \
+            type high = v[i];                                                                                \
+            if (top) high = top[i] = top[i] >= v[i] || top[i] != top[i] ? top[i] : v[i];                     \
+            p[i] = keep * p[i] - rate * m[i] / (unbias * ROOT(high) + eps);                                  \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void name(const tern__call *call, int64_t first, int64_t count)                                   \
+    {                                                                                                        \
+        name##_loop(AT(type, call->out[0], first), AT(type, call->out[1], first),                            \
+                    AT(type, call->out[2], first), AT(type, call->out[3], first),                            \
+                    AT(const type, call->in[0], first), count, call->attr);                                  \
+    }
+DEFINE_ADAM(adam_f32, float, sqrtf)
+DEFINE_ADAM(adam_f64, double, sqrt)
+
+int tern__cpu_adam(const tern__call *call)
+{
+    return run(call, adam_f32, adam_f64);
+}

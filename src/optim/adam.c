@@ -1,0 +1,87 @@
+/* adam.c - Adam and AdamW, which differ in their default weight decay and in where it acts. */
+#include "optim/optim.h"
+
+#include "base/opts.h"
+
+tern_adam_opts tern_adam_defaults(void)
+{
+    return (tern_adam_opts){
+        .size = sizeof(tern_adam_opts), .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+}
+
+tern_adam_opts tern_adamw_defaults(void)
+{
+    tern_adam_opts opts = tern_adam_defaults();
+    opts.weight_decay = 0.01;
+    return opts;
+}
+
+static tern__optim_attr adam_attr(const tern__optim_group *group, double lr, int64_t step)
+{
+    const tern_adam_opts *o = &group->opts.adam;
+    return (tern__optim_attr){.adam = {.lr = lr,
+                                       .beta1 = o->beta1,
+                                       .beta2 = o->beta2,
+                                       .eps = o->eps,
+                                       .weight_decay = o->weight_decay,
+                                       .maximize = o->maximize,
+                                       .step = (double)step}};
+}
+
+static tern__optim_attr adamw_attr(const tern__optim_group *group, double lr, int64_t step)
+{
+    tern__optim_attr attr = adam_attr(group, lr, step);
+    attr.adam.decoupled = 1;
+    return attr;
+}
+
+static const tern__optim_rule adam = {TERN__ADAM, adam_attr}, adamw = {TERN__ADAM, adamw_attr};
+
+static int check(const char *func, const tern_adam_opts *o, tern_error *err)
+{
+    if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0))
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "adam: expected lr, eps and weight_decay >= 0, got %g, %g and %g", o->lr,
+                               o->eps, o->weight_decay);
+    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "adam: expected beta1 and beta2 from 0 to below 1, got %g and %g", o->beta1,
+                               o->beta2);
+    return TERN_OK;
+}
+
+/* `o` holds the defaults. */
+static int read_group(const char *func, tern__optim_group *group, tern_adam_opts o,
+                      const tern_adam_opts *opts, tern_error *err)
+{
+    int status = tern__opts_read(&o, sizeof(o), opts, func, err);
+    if (!status) status = check(func, &o, err);
+    *group = (tern__optim_group){.opts.adam = o, .lr = o.lr, .states = o.amsgrad ? 3 : 2};
+    return status;
+}
+
+tern_optim *tern_adam_new(tern_module *module, const tern_adam_opts *opts, tern_error *err)
+{
+    tern__optim_group group;
+    if (tern__is_set(err) || read_group(__func__, &group, tern_adam_defaults(), opts, err)) return NULL;
+    return tern__optim_new(__func__, &adam, module, &group, err);
+}
+
+tern_optim *tern_adamw_new(tern_module *module, const tern_adam_opts *opts, tern_error *err)
+{
+    tern__optim_group group;
+    if (tern__is_set(err) || read_group(__func__, &group, tern_adamw_defaults(), opts, err)) return NULL;
+    return tern__optim_new(__func__, &adamw, module, &group, err);
+}
+
+int tern_adam_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx, const tern_adam_opts *opts,
+                        tern_error *err)
+{
+    tern__optim_group group;
+    if (tern__is_set(err)) return err->code;
+    int status = tern__optim_group_check(__func__, optim, TERN__ADAM, belongs, err);
+    if (status) return status;
+    tern_adam_opts defaults = optim->rule == &adamw ? tern_adamw_defaults() : tern_adam_defaults();
+    status = read_group(__func__, &group, defaults, opts, err);
+    return status ? status : tern__optim_group_add(__func__, optim, belongs, ctx, &group, err);
+}

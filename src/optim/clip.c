@@ -1,0 +1,76 @@
+/* clip.c - the gradients of a module tree, one parameter after another: what lies between them in their range
+ * must stay zero, whatever they are multiplied with. */
+#include "kernels/broadcast.h"
+#include "kernels/power_sum.h"
+#include "nn/nn.h"
+
+#include <tern/optim.h>
+
+#include <math.h>
+
+typedef struct clip {
+    tern_scope *scope;
+    double p, sum; /* of the norm; for p = infinity sum is the largest size */
+    double factor; /* that is multiplied with                               */
+} clip;
+
+typedef bool (*visit_fn)(clip *c, const tern__view *grad);
+
+/* All gradients under the module; false after a failure. */
+static bool each_grad(const tern_module *module, visit_fn visit, clip *c)
+{
+    for (tern__member *member = module->tree->members; member; member = member->next)
+        if (member->leaf.fresh && !visit(c, &member->leaf.grad->view)) return false;
+    for (tern__module_tree *child = module->tree->children; child; child = child->next)
+        if (!each_grad(child->module, visit, c)) return false;
+    return true;
+}
+
+static bool add_powers(clip *c, const tern__view *grad)
+{
+    double part = 0;
+    tern__power_attr attr = {c->p};
+    tern__view sum = tern__view_make(TERN_F64, TERN__PLAIN, 0, NULL);
+    sum.data = &part;
+    tern__call call = {.kernel = TERN__POWER_SUM, .in = {grad}, .out = {&sum}, .attr = &attr};
+    if (!tern__run(c->scope, &call)) return false;
+    if (!isinf(c->p))
+        c->sum += part;
+    else if (part > c->sum || part != part) /* nothing is larger than a NaN */
+        c->sum = part;
+    return true;
+}
+
+static bool scale(clip *c, const tern__view *grad)
+{
+    tern__factor_attr attr = {c->factor};
+    tern__call call = {.kernel = TERN__SCALE, .in = {grad}, .out = {grad}, .attr = &attr};
+    return tern__run(c->scope, &call);
+}
+
+static bool check(tern_scope *scope, const char *func, const tern_module *module, const char *name,
+                  double value)
+{
+    if (scope->error.code) return false;
+    if (!module) return tern__scope_fail(scope, func, TERN_E_INVALID, "the module is NULL"), false;
+    if (value >= 0) return true;
+    tern__scope_fail(scope, func, TERN_E_RANGE, "expected %s >= 0, got %g", name, value);
+    return false;
+}
+
+tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double max_norm, double norm_type)
+{
+    if (!check(scope, __func__, module, "max_norm", max_norm)) return NULL;
+    if (!(norm_type > 0)) {
+        tern__scope_fail(scope, __func__, TERN_E_RANGE, "expected norm_type > 0, got %g", norm_type);
+        return NULL;
+    }
+    clip c = {.scope = scope, .p = norm_type};
+    if (!each_grad(module, add_powers, &c)) return NULL;
+    double norm = isinf(c.p) ? c.sum : c.p == 2 ? sqrt(c.sum) : pow(c.sum, 1 / c.p);
+    c.factor = max_norm / (norm + 1e-6);
+    if (!(c.factor >= 1) && !each_grad(module, scale, &c)) return NULL;
+    tern_tensor *result = tern__result(scope, TERN_F32, TERN__PLAIN, 0, NULL);
+    if (result) *(float *)result->view.data = (float)norm;
+    return result;
+}

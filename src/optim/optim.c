@@ -1,0 +1,210 @@
+/* optim.c - what all optimizers share.
+ *
+ * Parameters, gradients and state lie in parallel ranges, so an update is a pass over long runs of memory:
+ * neighbours in a range that have a gradient, belong to one group and have made the same number of steps go
+ * through the kernel together, with the unused bytes between them, which are zeros and nobody's. */
+#include "optim/optim.h"
+
+#include <math.h>
+
+/* ---- life ---- */
+
+static bool is_under(const tern_module *inner, const tern_module *module)
+{
+    while (inner && inner != module) inner = inner->tree->parent;
+    return inner != NULL;
+}
+
+static size_t end_of(const tern__seal *seal, int k)
+{
+    return seal->offset[k] + tern__view_bytes(&seal->leaves[k]->parameter->view);
+}
+
+/* Takes the parameters under `module` into group 0. Their offsets rise. */
+static void claim(tern_optim *optim, const tern_module *module)
+{
+    const tern__seal *seal = optim->seal;
+    for (int k = 0; k < seal->leaf_count; k++) {
+        int r = seal->range_of[k];
+        bool ours = is_under(seal->leaves[k]->module, module);
+        optim->group_of[k] = ours ? 0 : -1;
+        if (!ours) continue;
+        if (!optim->end[r]) optim->begin[r] = seal->offset[k];
+        optim->end[r] = end_of(seal, k);
+    }
+}
+
+/* Room for another group, and the state that it wants. */
+static int make_room(const char *func, tern_optim *optim, int states, tern_error *err)
+{
+    size_t size = sizeof(*optim->groups), count = (size_t)optim->group_count;
+    void *groups = tern__realloc_array(optim->groups, count * size, (count + 1) * size, func, err);
+    if (!groups) return TERN_E_MEMORY;
+    optim->groups = groups;
+    for (int s = 0; s < states; s++)
+        for (int r = 0; r < optim->seal->range_count; r++) {
+            if (optim->state[s][r] || !optim->end[r]) continue;
+            optim->state[s][r] = tern__alloc(optim->end[r] - optim->begin[r], func, err);
+            if (!optim->state[s][r]) return TERN_E_MEMORY;
+        }
+    return TERN_OK;
+}
+
+static int open_optim(const char *func, tern_optim *optim, const tern_module *module,
+                      const tern__optim_group *group, tern_error *err)
+{
+    size_t count = (size_t)optim->seal->leaf_count;
+    optim->group_of = tern__alloc(count * sizeof(*optim->group_of), func, err);
+    optim->steps = tern__alloc(count * sizeof(*optim->steps), func, err);
+    if (!optim->group_of || !optim->steps) return TERN_E_MEMORY;
+    claim(optim, module);
+    int status = make_room(func, optim, group->states, err);
+    if (!status) optim->groups[optim->group_count++] = *group;
+    return status;
+}
+
+tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern_module *module,
+                            const tern__optim_group *group, tern_error *err)
+{
+    if (!module) {
+        tern__error_set(err, func, TERN_E_INVALID, "the module is NULL");
+        return NULL;
+    }
+    tern__seal *seal = tern__module_seal(module, err);
+    tern_optim *optim = seal ? tern__alloc(sizeof(*optim), func, err) : NULL;
+    if (!optim) return NULL;
+    *optim = (tern_optim){.rule = rule, .seal = seal, .factor = 1};
+    if (open_optim(func, optim, module, group, err) == TERN_OK) return optim;
+    tern_optim_free(optim);
+    return NULL;
+}
+
+void tern_optim_free(tern_optim *optim)
+{
+    if (!optim) return;
+    for (int s = 0; s < TERN__OPTIM_STATES; s++)
+        for (int r = 0; r < TERN_DTYPE_COUNT; r++) tern__free(optim->state[s][r]);
+    tern__free(optim->groups);
+    tern__free(optim->steps);
+    tern__free(optim->group_of);
+    tern__free(optim);
+}
+
+/* ---- groups ---- */
+
+int tern__optim_group_check(const char *func, const tern_optim *optim, tern__kernel kernel,
+                            tern_parameter_fn belongs, tern_error *err)
+{
+    if (!optim || !belongs)
+        return tern__error_set(err, func, TERN_E_INVALID, "the optimizer or the function `belongs` is NULL");
+    if (optim->rule->kernel != kernel)
+        return tern__error_set(err, func, TERN_E_INVALID, "a group of %s for an optimizer that is %s",
+                               tern__kernel_name(kernel), tern__kernel_name(optim->rule->kernel));
+    if (optim->stepped)
+        return tern__error_set(err, func, TERN_E_STATE,
+                               "the optimizer has made a step; add all groups before the first");
+    return TERN_OK;
+}
+
+int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn belongs, void *ctx,
+                          const tern__optim_group *group, tern_error *err)
+{
+    const tern__seal *seal = optim->seal;
+    int number = optim->group_count, members = 0;
+    if (make_room(func, optim, group->states, err)) return TERN_E_MEMORY;
+    for (int k = seal->leaf_count - 1; k >= 0; k--) {
+        const tern__leaf *leaf = seal->leaves[k];
+        if (optim->group_of[k] < 0 || !belongs(leaf->name, leaf->parameter, ctx)) continue;
+        optim->group_of[k] = number;
+        members++;
+    }
+    if (!members) return tern__error_set(err, func, TERN_E_INVALID, "no parameter belongs to the new group");
+    optim->groups[optim->group_count++] = *group;
+    return number;
+}
+
+int tern_optim_group_count(const tern_optim *optim)
+{
+    return optim ? optim->group_count : 0;
+}
+
+static bool has_group(const tern_optim *optim, int group)
+{
+    return optim && group >= 0 && group < optim->group_count;
+}
+
+double tern_optim_lr_get(const tern_optim *optim, int group)
+{
+    return has_group(optim, group) ? optim->groups[group].lr * optim->factor : NAN;
+}
+
+void tern_optim_lr_set(tern_optim *optim, int group, double lr)
+{
+    if (has_group(optim, group)) optim->groups[group].lr = lr;
+}
+
+/* ---- the step ---- */
+
+static bool is_due(const tern_optim *optim, int k)
+{
+    return optim->group_of[k] >= 0 && optim->seal->leaves[k]->fresh;
+}
+
+/* The last leaf of the run that leaf k begins. */
+static int run_end(const tern_optim *optim, int k)
+{
+    const tern__seal *seal = optim->seal;
+    int last = k;
+    for (int next = k + 1; next < seal->leaf_count; next++) {
+        if (seal->range_of[next] != seal->range_of[k]) continue;
+        if (!is_due(optim, next) || optim->group_of[next] != optim->group_of[k] ||
+            optim->steps[next] != optim->steps[k])
+            break;
+        last = next;
+    }
+    return last;
+}
+
+/* One kernel call from leaf `first` to leaf `last` of one range. */
+static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
+{
+    const tern__seal *seal = optim->seal;
+    const tern__optim_group *group = &optim->groups[optim->group_of[first]];
+    int r = seal->range_of[first];
+    size_t begin = seal->offset[first], size = tern_dtype_bytes(seal->ranges[r].dtype);
+    int64_t count = (int64_t)((end_of(seal, last) - begin) / size);
+    tern__view p = tern__view_make(seal->ranges[r].dtype, TERN__PLAIN, 1, &count), g = p;
+    tern__view states[TERN__OPTIM_STATES] = {p, p, p};
+    p.data = seal->ranges[r].params + begin;
+    g.data = seal->ranges[r].grads + begin;
+    tern__optim_attr attr = optim->rule->attr(group, group->lr * optim->factor, optim->steps[first] + 1);
+    tern__call call = {.kernel = optim->rule->kernel, .in = {&g}, .out = {&p}, .attr = &attr};
+    for (int s = 0; s < group->states; s++) {
+        states[s].data = optim->state[s][r] + (begin - optim->begin[r]);
+        call.out[1 + s] = &states[s];
+    }
+    return tern__run(scope, &call);
+}
+
+static void finish(tern_optim *optim, int first, int last)
+{
+    const tern__seal *seal = optim->seal;
+    for (int k = first; k <= last; k++) {
+        if (seal->range_of[k] != seal->range_of[first]) continue;
+        seal->leaves[k]->packs.version++;
+        seal->leaves[k]->fresh = false;
+        optim->steps[k]++;
+    }
+}
+
+void tern_optim_step(tern_optim *optim, tern_scope *scope)
+{
+    if (!optim || scope->error.code) return;
+    optim->stepped = true;
+    for (int k = 0; k < optim->seal->leaf_count; k++) {
+        if (!is_due(optim, k)) continue;
+        int last = run_end(optim, k);
+        if (!update(optim, scope, k, last)) return;
+        finish(optim, k, last);
+    }
+}
