@@ -1,6 +1,5 @@
 /* clip.c - the gradients of a module tree, one parameter after another: what lies between them in their range
  * must stay zero, whatever they are multiplied with. */
-#include "kernels/broadcast.h"
 #include "kernels/power_sum.h"
 #include "nn/nn.h"
 
@@ -43,8 +42,8 @@ static bool add_powers(clip *c, const tern__view *grad)
 
 static bool scale(clip *c, const tern__view *grad)
 {
-    tern__factor_attr attr = {c->factor};
-    tern__call call = {.kernel = TERN__SCALE, .in = {grad}, .out = {grad}, .attr = &attr};
+    const double attr[] = {c->factor, 0};
+    tern__call call = {.kernel = TERN__SCALE, .in = {grad}, .out = {grad}, .attr = attr};
     return tern__run(c->scope, &call);
 }
 
