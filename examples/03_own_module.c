@@ -56,8 +56,9 @@ int main(void)
         tern_tensor *in = tern_tensor_from(s, x, TERN_F32, 2, (int64_t[]){20, 10});
         tern_tensor *out = tern_tensor_from(s, target, TERN_F32, 2, (int64_t[]){20, 10});
         tern_tensor *mid = tern_tensor_from(s, middle_target, TERN_F32, 2, (int64_t[]){20, 20});
-        tern_tensor *loss = tern_add(s, tern_mse_loss(s, tern_forward(&model.base, s, in), out),
-                                     tern_mse_loss(s, net_middle(&model, s, in), mid));
+        tern_tensor *loss =
+            tern_add(s, tern_mse_loss(s, tern_forward(&model.base, s, in), out, TERN_LOSS_MEAN),
+                     tern_mse_loss(s, net_middle(&model, s, in), mid, TERN_LOSS_MEAN));
         tern_backward(s, loss);
         tern_optim_step(opt, s);
         if (tern_group_rank(world) == 0) printf("step %d  loss %.6f\n", step, tern_ddp_loss_mean(ddp));

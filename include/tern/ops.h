@@ -4,6 +4,7 @@
 #define TERN_OPS_H
 
 #include <tern/autograd.h>
+#include <tern/rng.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,9 +27,6 @@ TERN_API tern_conv2d_opts tern_conv2d_defaults(void);
  * H' = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1. torch.nn.functional.conv2d. */
 TERN_API tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
                                   const tern_conv2d_opts *opts);
-
-/* max(x, 0), any shape. torch.relu. */
-TERN_API tern_tensor *tern_relu(tern_scope *scope, tern_tensor *x);
 
 typedef struct tern_batch_norm_act_opts {
     size_t size;
@@ -69,23 +67,118 @@ TERN_API tern_tensor *tern_global_avg_pool(tern_scope *scope, tern_tensor *x);
  * torch.nn.functional.cross_entropy. A label outside [0, C) is E_RANGE naming sample and label. */
 TERN_API tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *label);
 
-/* The mean of (x - target)^2 over all elements, shapes equal -> (). torch.nn.functional.mse_loss. */
-TERN_API tern_tensor *tern_mse_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target);
+/* How a loss of every element becomes the result: the mean or the sum of all -> (), or each by itself. */
+typedef enum tern_reduction { TERN_LOSS_MEAN, TERN_LOSS_SUM, TERN_LOSS_NONE } tern_reduction;
 
-/* a + b and a * b, element by element, with PyTorch's broadcasting: shapes are aligned at their last
- * dimensions, and a dimension that is missing or 1 is repeated. */
+/* x and target of one shape, not empty. |x - target|; (x - target)^2; and Huber's loss with torch's scale:
+ * d^2 / (2 beta) for d = |x - target| < beta, else d - beta / 2. torch.nn.functional.l1_loss, mse_loss,
+ * smooth_l1_loss. */
+TERN_API tern_tensor *tern_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
+                                   tern_reduction reduction);
+TERN_API tern_tensor *tern_mse_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
+                                    tern_reduction reduction);
+TERN_API tern_tensor *tern_smooth_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, double beta,
+                                          tern_reduction reduction);
+/* -(w target log s + (1 - target) log(1 - s)) with s = sigmoid(x) and w = pos_weight, broadcast (NULL: 1);
+ * without overflow. No gradient of the target. torch.nn.functional.binary_cross_entropy_with_logits. */
+TERN_API tern_tensor *tern_bce_with_logits_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
+                                                tern_tensor *pos_weight, tern_reduction reduction);
+
+/* ---- element by element, with PyTorch's broadcasting: shapes are aligned at their last dimensions, and a
+ * dimension that is missing or 1 is repeated. Inputs have one dtype (E_DTYPE; tern_cast); where it is an
+ * integer, ops without a meaning for it are E_DTYPE too. A NaN that goes in comes out. tern_full makes a
+ * scalar. ---- */
+
 TERN_API tern_tensor *tern_add(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+TERN_API tern_tensor *tern_sub(tern_scope *scope, tern_tensor *a, tern_tensor *b);
 TERN_API tern_tensor *tern_mul(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+TERN_API tern_tensor *tern_div(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+TERN_API tern_tensor *tern_pow(tern_scope *scope, tern_tensor *base, tern_tensor *exponent);
+/* Equal elements share the gradient. */
+TERN_API tern_tensor *tern_maximum(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+TERN_API tern_tensor *tern_minimum(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+/* a == b, a != b, a < b, a <= b, a > b, a >= b -> bool. No gradient. */
+TERN_API tern_tensor *tern_eq(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+TERN_API tern_tensor *tern_ne(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+TERN_API tern_tensor *tern_lt(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+TERN_API tern_tensor *tern_le(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+TERN_API tern_tensor *tern_gt(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+TERN_API tern_tensor *tern_ge(tern_scope *scope, tern_tensor *a, tern_tensor *b);
+/* a where the condition (of any dtype) is not 0, else b. */
+TERN_API tern_tensor *tern_where(tern_scope *scope, tern_tensor *condition, tern_tensor *a, tern_tensor *b);
 
-/* The sum and the mean of all elements -> (). */
+TERN_API tern_tensor *tern_neg(tern_scope *scope, tern_tensor *x);
+TERN_API tern_tensor *tern_abs(tern_scope *scope, tern_tensor *x);
+TERN_API tern_tensor *tern_exp(tern_scope *scope, tern_tensor *x);
+TERN_API tern_tensor *tern_log(tern_scope *scope, tern_tensor *x);
+TERN_API tern_tensor *tern_sqrt(tern_scope *scope, tern_tensor *x);
+TERN_API tern_tensor *tern_tanh(tern_scope *scope, tern_tensor *x);
+TERN_API tern_tensor *tern_sigmoid(tern_scope *scope, tern_tensor *x);
+TERN_API tern_tensor *tern_relu(tern_scope *scope, tern_tensor *x);
+/* x sigmoid(x). torch.nn.functional.silu. */
+TERN_API tern_tensor *tern_silu(tern_scope *scope, tern_tensor *x);
+/* x Phi(x) by erf, or `approximate` by tanh (Hendrycks and Gimpel 2016). torch.nn.functional.gelu. */
+TERN_API tern_tensor *tern_gelu(tern_scope *scope, tern_tensor *x, bool approximate);
+/* x > 0 ? x : slope x. torch.nn.functional.leaky_relu. */
+TERN_API tern_tensor *tern_leaky_relu(tern_scope *scope, tern_tensor *x, double slope);
+/* Into [low, high]; -INFINITY or INFINITY for none. torch.clamp. */
+TERN_API tern_tensor *tern_clamp(tern_scope *scope, tern_tensor *x, double low, double high);
+
+/* ---- reductions ---- */
+
+/* The sum and the mean of all elements -> (). Sums of integers are i64. */
 TERN_API tern_tensor *tern_sum(tern_scope *scope, tern_tensor *x);
 TERN_API tern_tensor *tern_mean(tern_scope *scope, tern_tensor *x);
+/* Over `count` dimensions, negative ones counted from the end; 0: over all. `keep`: they stay, with size 1.
+ * torch.sum, mean, amax, amin: equal extremes share the gradient. */
+TERN_API tern_tensor *tern_sum_dims(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep);
+TERN_API tern_tensor *tern_mean_dims(tern_scope *scope, tern_tensor *x, int count, const int *dims,
+                                     bool keep);
+TERN_API tern_tensor *tern_amax(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep);
+TERN_API tern_tensor *tern_amin(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep);
+
+/* ---- shapes and copies. Views share the memory of x; they are made of plain layouts, into which blocked
+ * ones are brought first. ---- */
 
 /* The same elements under another shape, of which one dimension may be -1: whatever is left. torch.reshape.
  */
 TERN_API tern_tensor *tern_reshape(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape);
 /* All dimensions from first_dim on become one. torch.flatten. */
 TERN_API tern_tensor *tern_flatten(tern_scope *scope, tern_tensor *x, int first_dim);
+
+/* Views: dimension d of the result is dims[d] of x; two dimensions change places; the part from start up to
+ * and without stop, counted and cut as Python does, each step'th; one index of a dimension, which disappears.
+ * torch.permute, transpose, x[start:stop:step], select. */
+TERN_API tern_tensor *tern_permute(tern_scope *scope, tern_tensor *x, int count, const int *dims);
+TERN_API tern_tensor *tern_transpose(tern_scope *scope, tern_tensor *x, int dim0, int dim1);
+TERN_API tern_tensor *tern_slice(tern_scope *scope, tern_tensor *x, int dim, int64_t start, int64_t stop,
+                                 int64_t step);
+TERN_API tern_tensor *tern_select(tern_scope *scope, tern_tensor *x, int dim, int64_t index);
+/* Parts of `size` along `dim`, the last one perhaps smaller, as views: written to parts[0 .. result). E_RANGE
+ * if there are more than `room`. torch.split. */
+TERN_API int tern_split(tern_scope *scope, tern_tensor *x, int64_t size, int dim, tern_tensor **parts,
+                        int room);
+/* One after the other along `dim`; side by side along a new dimension. torch.cat, stack. */
+TERN_API tern_tensor *tern_cat(tern_scope *scope, int count, tern_tensor *const *x, int dim);
+TERN_API tern_tensor *tern_stack(tern_scope *scope, int count, tern_tensor *const *x, int dim);
+/* `value` around x: padding[0] before and padding[1] after the last dimension, the next two for the one
+ * before it, and so on; count of them. torch.nn.functional.pad, constant. */
+TERN_API tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding,
+                               double value);
+/* A copy with gradient; the same in another dtype (x itself if it has that one), whose gradient is cast back;
+ * the same memory without gradient. torch.clone, Tensor.to, detach. */
+TERN_API tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x);
+TERN_API tern_tensor *tern_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype);
+TERN_API tern_tensor *tern_detach(tern_scope *scope, tern_tensor *x);
+
+/* ---- new tensors ---- */
+
+/* Every element `value`; ndim 0 for a scalar. torch.full. */
+TERN_API tern_tensor *tern_full(tern_scope *scope, tern_dtype dtype, int ndim, const int64_t *shape,
+                                double value);
+/* f32 from U(0, 1) and from the normal distribution, bit for bit torch.rand and torch.randn. */
+TERN_API tern_tensor *tern_rand(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape);
+TERN_API tern_tensor *tern_randn(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape);
 
 /* The index of each row's largest element, the first one of equals: x (N, C) -> i64 (N). No gradient. */
 TERN_API tern_tensor *tern_argmax(tern_scope *scope, tern_tensor *x);

@@ -13,7 +13,7 @@
 
 #include <tern/autograd.h>
 
-#define TERN__NODE_INS   5
+#define TERN__NODE_INS   5 /* a node has room for at least so many */
 #define TERN__NODE_SAVES 5
 
 struct tern_module;
@@ -62,7 +62,8 @@ struct tern__node {
     const char *op;
     tern__gradient_fn gradient;
     tern_tensor *out;
-    tern_tensor *in[TERN__NODE_INS]; /* NULL: absent or without gradient */
+    int in_count;
+    tern_tensor **in; /* [in_count]; NULL: absent or without gradient */
     tern__saved saved[TERN__NODE_SAVES];
     const void *attr; /* in the scope's arena             */
     bool marked, done;
@@ -103,7 +104,9 @@ int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ct
 /* ---- what an op's forward is made of ---- */
 
 /* True if the op may go on: no error so far and no tensor NULL, stale or released. `count` tensors follow. */
+#define TERN__ENTER_MAX 8
 bool tern__op_enter(tern_scope *scope, const char *op, int count, ...);
+bool tern__op_enter_all(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors);
 
 /* A result with memory of its own. */
 tern_tensor *tern__result(tern_scope *scope, tern_dtype dtype, tern__layout layout, int ndim,
@@ -130,7 +133,7 @@ void tern__frame_leave(tern_scope *scope, tern_tensor *mark, tern_tensor *result
 
 static inline bool tern__wants(const tern__node *node, int i)
 {
-    return node->in[i] && node->in[i]->requires_grad;
+    return node->in[i] != NULL;
 }
 /* The gradient of the node's output. */
 static inline const tern__view *tern__dy(const tern__node *node)

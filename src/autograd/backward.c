@@ -107,7 +107,7 @@ static int mark(tern_scope *scope, tern__node *node)
             "backward has already gone through this %s: its data is recycled; compute it again or add "
             "the losses and go back once",
             node->op);
-    for (int i = 0; i < TERN__NODE_INS; i++) {
+    for (int i = 0; i < node->in_count; i++) {
         if (!tern__wants(node, i)) continue;
         if (node->in[i]->node) node->in[i]->node->marked = true;
         int status = node->in[i]->leaf ? count_leaf(scope, node->in[i]->leaf) : TERN_OK;
@@ -193,7 +193,7 @@ static int check_loss(tern_scope *scope, const tern_tensor *loss)
 static void forget_pending(tern_scope *scope)
 {
     for (tern__node *node = scope->tape; node; node = node->previous)
-        for (int i = 0; i < TERN__NODE_INS; i++)
+        for (int i = 0; i < node->in_count; i++)
             if (tern__wants(node, i) && node->in[i]->leaf) node->in[i]->leaf->pending = 0;
 }
 

@@ -2,23 +2,29 @@
 
 #include <string.h>
 
-bool tern__op_enter(tern_scope *scope, const char *op, int count, ...)
+bool tern__op_enter_all(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors)
 {
     if (!scope || scope->error.code) return false;
     tern_error err = {0};
-    va_list tensors;
-    va_start(tensors, count);
     for (int i = 0; i < count && !err.code; i++) {
-        const tern_tensor *tensor = va_arg(tensors, const tern_tensor *);
-        if (tensor)
-            tern__tensor_check(tensor, op, &err);
+        if (tensors[i])
+            tern__tensor_check(tensors[i], op, &err);
         else
             tern__error_set(&err, op, TERN_E_INVALID, "%s: input %d is NULL, and no earlier op has failed",
                             op, i);
     }
-    va_end(tensors);
     if (err.code) tern__scope_fail_with(scope, &err);
     return !err.code;
+}
+
+bool tern__op_enter(tern_scope *scope, const char *op, int count, ...)
+{
+    tern_tensor *tensors[TERN__ENTER_MAX];
+    va_list list;
+    va_start(list, count);
+    for (int i = 0; i < count; i++) tensors[i] = va_arg(list, tern_tensor *);
+    va_end(list);
+    return tern__op_enter_all(scope, op, count, tensors);
 }
 
 bool tern__run(tern_scope *scope, tern__call *call)
@@ -37,12 +43,12 @@ tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gr
     bool wanted = false;
     for (int i = 0; i < count; i++) wanted |= inputs[i] && inputs[i]->requires_grad;
     if (!wanted || !scope->grad) return NULL;
-    tern__node *node = tern__scope_alloc(scope, sizeof(*node));
+    int room = TERN__MAX(count, TERN__NODE_INS);
+    tern__node *node = tern__scope_alloc(scope, sizeof(*node) + (size_t)room * sizeof(*inputs));
     if (!node) return NULL;
-    node->op = op;
-    node->gradient = gradient;
-    node->out = out;
-    memcpy(node->in, inputs, (size_t)count * sizeof(*inputs));
+    *node = (tern__node){.op = op, .gradient = gradient, .out = out, .in_count = room};
+    node->in = (tern_tensor **)(node + 1);
+    for (int i = 0; i < count; i++) node->in[i] = inputs[i] && inputs[i]->requires_grad ? inputs[i] : NULL;
     node->previous = scope->tape;
     scope->tape = node;
     out->node = node;

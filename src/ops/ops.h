@@ -6,8 +6,22 @@
 
 #include <tern/ops.h>
 
-/* The tensor itself if its layout is plain, else a plain copy with gradient. NULL after a failure. */
+/* The tensor itself if it is row-major without gaps, else a copy with gradient that is. NULL after a failure.
+ */
 tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x);
+/* The same, but blocked tensors stay. */
+tern_tensor *tern__dense(tern_scope *scope, tern_tensor *x);
+
+/* to = (or +=) from, of one shape: any dtypes, strides and layouts. False after a failure. */
+bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from);
+bool tern__copy_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add);
+bool tern__fill(tern_scope *scope, const tern__view *to, double value);
+
+/* A result over x's memory, seen as `view`; a copy of it where x may move (a parameter before the seal). */
+tern_tensor *tern__share(tern_scope *scope, tern_tensor *x, const tern__view *view);
+
+/* The dimension that `dim` means, negative ones counted from the end; -1 after E_RANGE. */
+int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int dim);
 
 /* For errors: ` "layer1.0.conv1"` if `weight` is a parameter of a module with a name, else "". Returns text.
  */

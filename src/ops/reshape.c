@@ -9,28 +9,13 @@ static int gradient(tern_scope *scope, tern__node *node)
     return tern__grad_give(scope, node, 0, &view);
 }
 
-/* A view of x, or a copy where x may move (a parameter, at the seal) or is not row-major. */
-static tern_tensor *share(tern_scope *scope, tern_tensor *x, const tern__view *shape)
-{
-    if (x->scope && tern__view_is_contiguous(&x->view)) {
-        tern__view view = *shape;
-        view.data = x->view.data;
-        return tern__result_view(scope, x, &view);
-    }
-    tern_tensor *y = tern__result(scope, shape->dtype, TERN__PLAIN, shape->ndim, shape->shape);
-    if (!y) return NULL;
-    tern__view like_x = tern__view_make(x->view.dtype, TERN__PLAIN, x->view.ndim, x->view.shape);
-    like_x.data = y->view.data;
-    tern__view_copy(&like_x, &x->view);
-    return y;
-}
-
 static tern_tensor *reshape(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape)
 {
     x = tern__plain(scope, x);
     if (!x) return NULL;
     tern__view view = tern__view_make(x->view.dtype, TERN__PLAIN, ndim, shape);
-    tern_tensor *y = share(scope, x, &view);
+    view.data = x->view.data;
+    tern_tensor *y = tern__share(scope, x, &view);
     if (y) tern__record(scope, "reshape", gradient, y, 1, &x);
     return y;
 }

@@ -35,6 +35,11 @@ int tern__shape_check(const char *func, tern_dtype dtype, int ndim, const int64_
 /* Shape and row-major strides (or the blocked layout); data stays NULL. */
 tern__view tern__view_make(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape);
 bool tern__view_is_contiguous(const tern__view *view); /* plain, row-major, no gaps */
+/* Every byte between the first and the last element is one of them: blocked, or contiguous. */
+static inline bool tern__view_is_dense(const tern__view *view)
+{
+    return view->layout != TERN__PLAIN || tern__view_is_contiguous(view);
+}
 bool tern__view_same_shape(const tern__view *a, const tern__view *b);
 
 /* Offset in elements of the element with row-major number `i`, in any layout. */

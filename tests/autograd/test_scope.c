@@ -176,7 +176,7 @@ static void shapes_that_cannot_be(void **state)
     expect_error(&w, tern_tensor_from(w.scope, NULL, TERN_F32, 2, huge), "tern_tensor_from", TERN_E_SHAPE,
                  "(2147483648, 2147483648) has too many elements");
     expect_error(&w, tern_tensor_from(w.scope, NULL, TERN_DTYPE_COUNT, 1, shape), "tern_tensor_from",
-                 TERN_E_DTYPE, "dtype 5 does not exist");
+                 TERN_E_DTYPE, "dtype 8 does not exist");
     close_world(&w);
 }
 

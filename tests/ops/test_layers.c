@@ -25,7 +25,7 @@ static int run_step(world *w, tern_module *net)
     tern_tensor *y = forward(w, net, kernel, zeros4(w, 3, 1, 6, 6));
     tern_tensor *entropy = tern_cross_entropy(w->scope, y, zeros1(w, TERN_I64, 3));
     tern_tensor *target = tern_tensor_from(w->scope, NULL, TERN_F32, 2, (int64_t[]){3, 16 * 9});
-    tern_tensor *loss = tern_add(w->scope, entropy, tern_mse_loss(w->scope, y, target));
+    tern_tensor *loss = tern_add(w->scope, entropy, tern_mse_loss(w->scope, y, target, TERN_LOSS_MEAN));
     int code = loss ? tern_backward(w->scope, loss) : tern_scope_error(w->scope)->code;
     tern_argmax(w->scope, y);
     tern_error ended = {0};
@@ -108,11 +108,11 @@ static void operands_that_do_not_fit(void **state)
                  "add: (2, 3, 4, 5) and (4) cannot be broadcast together");
     expect_error(&w, tern_mul(s, zeros1(&w, TERN_F32, 4), zeros1(&w, TERN_F64, 4)), "tern_mul", TERN_E_DTYPE,
                  "mul: expected one dtype, got f32 and f64");
-    expect_error(&w, tern_mse_loss(s, zeros1(&w, TERN_F32, 4), zeros1(&w, TERN_F32, 1)), "tern_mse_loss",
-                 TERN_E_SHAPE,
+    expect_error(&w, tern_mse_loss(s, zeros1(&w, TERN_F32, 4), zeros1(&w, TERN_F32, 1), TERN_LOSS_MEAN),
+                 "tern_mse_loss", TERN_E_SHAPE,
                  "mse_loss: expected input and target of one shape, not empty; got (4) and (1)");
-    expect_error(&w, tern_mse_loss(s, zeros1(&w, TERN_F32, 4), zeros1(&w, TERN_F64, 4)), "tern_mse_loss",
-                 TERN_E_DTYPE, "mse_loss: input is f32 but target is f64");
+    expect_error(&w, tern_mse_loss(s, zeros1(&w, TERN_F32, 4), zeros1(&w, TERN_F64, 4), TERN_LOSS_MEAN),
+                 "tern_mse_loss", TERN_E_DTYPE, "mse_loss: expected one dtype, got f32 and f64");
     expect_error(&w, tern_add(s, NULL, zeros1(&w, TERN_F32, 4)), "tern_add", TERN_E_INVALID,
                  "tern_add: input 0 is NULL, and no earlier op has failed");
     close_world(&w);

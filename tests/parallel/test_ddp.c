@@ -212,7 +212,7 @@ static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
         if (!whole)
             for (int64_t i = 0; i < tern_tensor_count(bias); i++)
                 tern__view_set(&bias->view, i, (double)(i % 3));
-        tern_backward(f.s, tern_mse_loss(f.s, tern_linear(f.s, in, w, bias), t));
+        tern_backward(f.s, tern_mse_loss(f.s, tern_linear(f.s, in, w, bias), t, TERN_LOSS_MEAN));
         tern_scope_end(f.s, &err);
         RANK_CHECK_OK(rank, err);
         tern_tensor *g = tern_grad_get(w);
@@ -296,7 +296,8 @@ static int rebuild_body(int rank, const tern__bootstrap *boot, void *arg)
         tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
         tern_tensor *t = tern_tensor_from(f.s, target, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
         tern_module *first = rank == 0 ? b : a, *second = rank == 0 ? a : b;
-        tern_backward(f.s, tern_mse_loss(f.s, tern_forward(second, f.s, tern_forward(first, f.s, in)), t));
+        tern_backward(f.s, tern_mse_loss(f.s, tern_forward(second, f.s, tern_forward(first, f.s, in)), t,
+                                         TERN_LOSS_MEAN));
         uint64_t hash = 0;
         for (int k = 0; k < 4 && !f.s->error.code; k++) {
             const tern__view *g = &f.ddp->seal->leaves[k]->grad->view;
@@ -392,7 +393,7 @@ static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
         bool second = rank == 0 && step % 2;
         if (second) h = tern_linear(f.s, tern_relu(f.s, h), w2, b2);
         tern_tensor *t = tern_tensor_from(f.s, target, TERN_F32, 2, (int64_t[]){ROWS, second ? 16 : 32});
-        tern_backward(f.s, tern_mse_loss(f.s, h, t));
+        tern_backward(f.s, tern_mse_loss(f.s, h, t, TERN_LOSS_MEAN));
         tern_scope_end(f.s, &err);
         RANK_CHECK_OK(rank, err);
         RANK_CHECK(rank, tern_grad_get(w0) && tern_grad_get(b0));

@@ -109,11 +109,11 @@ class ElementwiseTest(unittest.TestCase):
         for device, dtype, tolerance in DEVICES:
             for shape in ((1,), (5, 3), (40, 1000)):
                 arrays = [draw(shape, dtype), draw(shape, dtype)]
-                compare(f"mse {shape}", lambda r, a, b: r.op("tern_mse_loss", a, b), torch.nn.functional.mse_loss, arrays, tolerance, device)
+                compare(f"mse {shape}", lambda r, a, b: r.op("tern_mse_loss", a, b, 0), torch.nn.functional.mse_loss, arrays, tolerance, device)
             arrays = [draw((2, 16, 3, 3), dtype), draw((2, 16, 3, 3), dtype)]
             mse = torch.nn.functional.mse_loss
-            compare("mse blocked", lambda r, a, b: r.op("tern_mse_loss", blocked(r, a), b), mse, arrays, tolerance, device)
-            compare("mse both blocked", lambda r, a, b: r.op("tern_mse_loss", blocked(r, a), blocked(r, b)), mse, arrays, tolerance, device)
+            compare("mse blocked", lambda r, a, b: r.op("tern_mse_loss", blocked(r, a), b, 0), mse, arrays, tolerance, device)
+            compare("mse both blocked", lambda r, a, b: r.op("tern_mse_loss", blocked(r, a), blocked(r, b), 0), mse, arrays, tolerance, device)
 
     def test_cross_entropy(self):
         for device, dtype, tolerance in DEVICES:
@@ -157,7 +157,7 @@ class ElementwiseTest(unittest.TestCase):
         gradient_check("add", lambda run, a, b: run.op("tern_add", a, b), arrays)
         gradient_check("mul", lambda run, a, b: run.op("tern_mul", a, b), arrays)
         pair = [r.standard_normal((4, 6)), r.standard_normal((4, 6))]
-        gradient_check("mse", lambda run, a, b: run.op("tern_mse_loss", a, b), pair)
+        gradient_check("mse", lambda run, a, b: run.op("tern_mse_loss", a, b, 0), pair)
         gradient_check("mean", lambda run, a: run.op("tern_mean", a), pair[:1])
         gradient_check("cross entropy", lambda run, a, b: run.op("tern_cross_entropy", a, b), [pair[0], r.integers(0, 6, 4)], constant=(1,))
 

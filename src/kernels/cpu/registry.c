@@ -4,14 +4,9 @@ const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
     [TERN__LINEAR] = tern__cpu_linear,
     [TERN__LINEAR_DATA_GRAD] = tern__cpu_linear_data_grad,
     [TERN__LINEAR_WEIGHT_GRAD] = tern__cpu_linear_weight_grad,
-    [TERN__RELU] = tern__cpu_relu,
-    [TERN__RELU_GRAD] = tern__cpu_relu_grad,
-    [TERN__ADD] = tern__cpu_add,
-    [TERN__MUL] = tern__cpu_mul,
-    [TERN__SCALE] = tern__cpu_scale,
     [TERN__SUM] = tern__cpu_sum,
-    [TERN__MSE_LOSS] = tern__cpu_mse_loss,
-    [TERN__MSE_LOSS_GRAD] = tern__cpu_mse_loss_grad,
+    [TERN__AMAX] = tern__cpu_amax,
+    [TERN__AMIN] = tern__cpu_amin,
     [TERN__CROSS_ENTROPY] = tern__cpu_cross_entropy,
     [TERN__CROSS_ENTROPY_GRAD] = tern__cpu_cross_entropy_grad,
     [TERN__ARGMAX] = tern__cpu_argmax,
@@ -32,4 +27,7 @@ const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
     [TERN__ADAM] = tern__cpu_adam,
     [TERN__POWER_SUM] = tern__cpu_power_sum,
     [TERN__SGD] = tern__cpu_sgd,
+#define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__cpu_pointwise,
+#include "kernels/pointwise.def"
+#undef P
 };

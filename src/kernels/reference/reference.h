@@ -15,14 +15,10 @@ static inline void tern__reference_put(const tern__call *call, int out, int64_t 
 int tern__reference_linear(const tern__call *call);
 int tern__reference_linear_data_grad(const tern__call *call);
 int tern__reference_linear_weight_grad(const tern__call *call);
-int tern__reference_relu(const tern__call *call);
-int tern__reference_relu_grad(const tern__call *call);
-int tern__reference_add(const tern__call *call);
-int tern__reference_mul(const tern__call *call);
-int tern__reference_scale(const tern__call *call);
+int tern__reference_pointwise(const tern__call *call);
 int tern__reference_sum(const tern__call *call);
-int tern__reference_mse_loss(const tern__call *call);
-int tern__reference_mse_loss_grad(const tern__call *call);
+int tern__reference_amax(const tern__call *call);
+int tern__reference_amin(const tern__call *call);
 int tern__reference_cross_entropy(const tern__call *call);
 int tern__reference_cross_entropy_grad(const tern__call *call);
 int tern__reference_argmax(const tern__call *call);

@@ -4,17 +4,12 @@ const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__LINEAR] = tern__reference_linear,
     [TERN__LINEAR_DATA_GRAD] = tern__reference_linear_data_grad,
     [TERN__LINEAR_WEIGHT_GRAD] = tern__reference_linear_weight_grad,
-    [TERN__RELU] = tern__reference_relu,
-    [TERN__RELU_GRAD] = tern__reference_relu_grad,
     [TERN__CROSS_ENTROPY] = tern__reference_cross_entropy,
     [TERN__CROSS_ENTROPY_GRAD] = tern__reference_cross_entropy_grad,
     [TERN__ARGMAX] = tern__reference_argmax,
-    [TERN__ADD] = tern__reference_add,
-    [TERN__MUL] = tern__reference_mul,
-    [TERN__SCALE] = tern__reference_scale,
     [TERN__SUM] = tern__reference_sum,
-    [TERN__MSE_LOSS] = tern__reference_mse_loss,
-    [TERN__MSE_LOSS_GRAD] = tern__reference_mse_loss_grad,
+    [TERN__AMAX] = tern__reference_amax,
+    [TERN__AMIN] = tern__reference_amin,
     [TERN__CONV2D] = tern__reference_conv2d,
     [TERN__CONV2D_DATA_GRAD] = tern__reference_conv2d_data_grad,
     [TERN__CONV2D_WEIGHT_GRAD] = tern__reference_conv2d_weight_grad,
@@ -32,4 +27,7 @@ const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__ADAM] = tern__reference_adam,
     [TERN__POWER_SUM] = tern__reference_power_sum,
     [TERN__SGD] = tern__reference_sgd,
+#define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__reference_pointwise,
+#include "kernels/pointwise.def"
+#undef P
 };

@@ -1,0 +1,96 @@
+#include "kernels/cpu/staging.h"
+
+#include "base/half.h"
+#include "kernels/kernel.h"
+
+tern__compute tern__compute_of(const tern__view *const *views, int count)
+{
+    bool f64 = false, real = false, integer = false;
+    for (int i = 0; i < count; i++) {
+        if (!views[i]) continue;
+        f64 |= views[i]->dtype == TERN_F64;
+        real |= tern__dtype_is_float(views[i]->dtype);
+        integer |= views[i]->dtype == TERN_I64 || views[i]->dtype == TERN_I32;
+    }
+    if (!real) return TERN__COMPUTE_I64;
+    return f64 || integer ? TERN__COMPUTE_F64 : TERN__COMPUTE_F32;
+}
+
+tern_dtype tern__compute_dtype(tern__compute compute)
+{
+    static const tern_dtype dtypes[] = {TERN_F32, TERN_F64, TERN_I64};
+    return dtypes[compute];
+}
+
+/* How an element of each dtype becomes a number, and a number an element. A number that is no integer loses
+ * its fraction on the way to one. */
+#define STAGE_DTYPES(X, ...)                                                                                 \
+    X(F32, float, v, (float)v, __VA_ARGS__)                                                                  \
+    X(F64, double, v, (double)v, __VA_ARGS__)                                                                \
+    X(I64, int64_t, v, (int64_t)v, __VA_ARGS__)                                                              \
+    X(I32, int32_t, v, (int32_t)(int64_t)v, __VA_ARGS__)                                                     \
+    X(U8, uint8_t, v, (uint8_t)(int64_t)v, __VA_ARGS__)                                                      \
+    X(BF16, uint16_t, tern__bf16_to_f32(v), tern__bf16_from_f32((float)v), __VA_ARGS__)                      \
+    X(F16, uint16_t, tern__f16_to_f32(v), tern__f16_from_f32((float)v), __VA_ARGS__)                         \
+    X(BOOL, bool, v, v != 0, __VA_ARGS__)
+
+#define DEFINE(dtype, type, get, put, suffix, real)                                                          \
+    TERN__SIMD static void load_##dtype##_##suffix(void *to, const void *from, int64_t stride, int64_t n)    \
+    {                                                                                                        \
+        real *s = to;                                                                                        \
+        const type *x = from;                                                                                \
+        for (int64_t i = 0; i < n && stride == 1; i++) {                                                     \
+            type v = x[i];                                                                                   \
+            s[i] = (real)(get);                                                                              \
+        }                                                                                                    \
+        for (int64_t i = 0; i < n && stride != 1; i++) {                                                     \
+            type v = x[i * stride];                                                                          \
+            s[i] = (real)(get);                                                                              \
+        }                                                                                                    \
+    }                                                                                                        \
+    TERN__SIMD static void store_##dtype##_##suffix(void *to, const void *from, int64_t stride, int64_t n,   \
+                                                    bool add)                                                \
+    {                                                                                                        \
+        type *y = to;                                                                                        \
+        const real *s = from;                                                                                \
+        for (int64_t i = 0; i < n && stride == 1 && !add; i++) {                                             \
+            real v = s[i];                                                                                   \
+            y[i] = (put);                                                                                    \
+        }                                                                                                    \
+        for (int64_t i = 0; i < n && (stride != 1 || add); i++) {                                            \
+            real sum = s[i];                                                                                 \
+            if (add) {                                                                                       \
+                type v = y[i * stride];                                                                      \
+                sum += (real)(get);                                                                          \
+            }                                                                                                \
+            real v = sum;                                                                                    \
+            y[i * stride] = (put);                                                                           \
+        }                                                                                                    \
+    }
+STAGE_DTYPES(DEFINE, f32, float)
+STAGE_DTYPES(DEFINE, f64, double)
+STAGE_DTYPES(DEFINE, i64, int64_t)
+
+typedef void (*load_fn)(void *to, const void *from, int64_t stride, int64_t n);
+typedef void (*store_fn)(void *to, const void *from, int64_t stride, int64_t n, bool add);
+
+#define LOAD(dtype, type, get, put, suffix, real)  [TERN_##dtype] = load_##dtype##_##suffix,
+#define STORE(dtype, type, get, put, suffix, real) [TERN_##dtype] = store_##dtype##_##suffix,
+static const load_fn loads[TERN__COMPUTES][TERN_DTYPE_COUNT] = {
+    {STAGE_DTYPES(LOAD, f32, )}, {STAGE_DTYPES(LOAD, f64, )}, {STAGE_DTYPES(LOAD, i64, )}};
+static const store_fn stores[TERN__COMPUTES][TERN_DTYPE_COUNT] = {
+    {STAGE_DTYPES(STORE, f32, )}, {STAGE_DTYPES(STORE, f64, )}, {STAGE_DTYPES(STORE, i64, )}};
+
+void tern__stage_load(tern__compute compute, tern__stage *stage, tern_dtype dtype, const void *data,
+                      int64_t at, int64_t stride, int64_t count)
+{
+    const char *from = (const char *)data + at * (int64_t)tern_dtype_bytes(dtype);
+    loads[compute][dtype](stage, from, stride, count);
+}
+
+void tern__stage_store(tern__compute compute, const tern__stage *stage, tern_dtype dtype, void *data,
+                       int64_t at, int64_t stride, int64_t count, bool add)
+{
+    char *to = (char *)data + at * (int64_t)tern_dtype_bytes(dtype);
+    stores[compute][dtype](to, stage, stride, count, add);
+}

@@ -1,0 +1,28 @@
+/* pointwise.h - the attributes of the pointwise kernels, and the formulas that their list (pointwise.def) is
+ * written with: macros, because each is compiled for several types R. */
+#ifndef TERN_SRC_KERNELS_POINTWISE_H
+#define TERN_SRC_KERNELS_POINTWISE_H
+
+#define TERN__POINTWISE_INS 4
+
+typedef struct tern__pointwise_attr {
+    double k[2];
+} tern__pointwise_attr;
+
+/* x^e by x: e x^(e-1), and 0 for e = 0 whatever x is; by e: y log x, and 0 where x = 0 and y = 0 or 1. */
+#define POW_SLOPE(dy, e, power)     ((e) == 0 ? 0 : (dy) * ((e) * (power)))
+#define POW_GROWTH(dy, y, x, x_log) ((x) == 0 && (y) <= 1 ? 0 : (dy) * ((y) * (x_log)))
+#define SILU_SLOPE(x, s)            ((s) * (1 + (x) * (1 - (s))))
+/* GELU (Hendrycks and Gimpel 2016): x Phi(x); and with tanh in place of erf. 0.398.. = 1 / sqrt(2 pi). */
+#define GELU_SLOPE(x, x_erf, bell) ((R)0.5 * (1 + (x_erf)) + (x) * (bell) * (R)0.39894228040143267794)
+#define GELU_INNER(x)              ((R)(M_SQRT2 * M_2_SQRTPI * 0.5) * ((x) + (R)0.044715 * (x) * (x) * (x)))
+#define GELU_INNER_SLOPE(x)        ((R)(M_SQRT2 * M_2_SQRTPI * 0.5) * (1 + (R)(3 * 0.044715) * (x) * (x)))
+#define GELU_TANH_SLOPE(x, t)      ((R)0.5 * (1 + (t)) + (R)0.5 * (x) * (1 - (t) * (t)) * GELU_INNER_SLOPE(x))
+/* Huber's: e^2 / (2 beta) for |e| < beta, else |e| - beta / 2. */
+#define SMOOTH(size, beta)    ((size) < (beta) ? (R)0.5 * (size) * (size) / (beta) : (size) - (R)0.5 * (beta))
+#define SMOOTH_SLOPE(e, beta) ((e) >= (beta) ? 1 : (e) <= -(beta) ? -1 : (e) / (beta))
+/* (1 - t) x + (1 + (w - 1) t) log(1 + e^-x), where log(1 + e^-x) = log(1 + e^-|x|) + max(-x, 0). */
+#define LOGIT_ERROR_OF(x, t, w, tail)                                                                        \
+    ((1 - (t)) * (x) + (1 + ((w)-1) * (t)) * ((tail) + ((x) < 0 ? -(x) : 0)))
+
+#endif

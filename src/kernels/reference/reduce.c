@@ -1,0 +1,83 @@
+#include "kernels/reduce.h"
+#include "kernels/reference/reference.h"
+
+#include <math.h>
+
+typedef double (*join_fn)(double a, double b);
+
+static double sum(double a, double b)
+{
+    return a + b;
+}
+
+static double high(double a, double b) /* a NaN stays */
+{
+    return b > a || b != b ? b : a;
+}
+
+static double low(double a, double b)
+{
+    return b < a || b != b ? b : a;
+}
+
+static int out_of_memory(const tern__call *call, size_t bytes)
+{
+    const char *name = tern__kernel_name(call->kernel);
+    return tern__error_set(call->err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes", name, bytes);
+}
+
+/* The output's elements in a row, whatever it is seen as. */
+static tern__view own_view(const tern__view *y)
+{
+    int64_t count = y->layout == TERN__PLAIN ? tern__own_count(y) : tern__view_count(y);
+    tern__view own = tern__view_make(y->dtype, TERN__PLAIN, 1, &count);
+    own.data = y->data;
+    return own;
+}
+
+static int reduce(const tern__call *call, join_fn join, double start, double factor)
+{
+    const tern__view *x = call->in[0], own = own_view(call->out[0]);
+    int64_t count = tern__view_count(x);
+    size_t bytes = (size_t)own.shape[0] * sizeof(double);
+    double *result = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND, bytes);
+    if (!result) return out_of_memory(call, bytes);
+    for (int64_t o = 0; o < own.shape[0]; o++) result[o] = start;
+    for (int64_t i = 0; i < count; i++) {
+        double *to = &result[tern__view_offset(call->out[0], i)];
+        *to = join(*to, tern__view_get(x, i));
+    }
+    for (int64_t o = 0; o < own.shape[0]; o++)
+        tern__view_set(&own, o, factor * result[o] + (call->add[0] ? tern__view_get(&own, o) : 0));
+    return TERN_OK;
+}
+
+/* Integers are added as such and wrap. */
+static int sum_integers(const tern__call *call)
+{
+    const tern__view *x = call->in[0], own = own_view(call->out[0]);
+    int64_t count = tern__view_count(x);
+    for (int64_t o = 0; o < own.shape[0] && !call->add[0]; o++) tern__view_set_int(&own, o, 0);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t o = tern__view_offset(call->out[0], i);
+        uint64_t total = (uint64_t)tern__view_get_int(&own, o) + (uint64_t)tern__view_get_int(x, i);
+        tern__view_set_int(&own, o, (int64_t)total);
+    }
+    return TERN_OK;
+}
+
+int tern__reference_sum(const tern__call *call)
+{
+    if (!tern__dtype_is_float(call->out[0]->dtype)) return sum_integers(call);
+    return reduce(call, sum, 0, ((const tern__factor_attr *)call->attr)->factor);
+}
+
+int tern__reference_amax(const tern__call *call)
+{
+    return reduce(call, high, -INFINITY, 1);
+}
+
+int tern__reference_amin(const tern__call *call)
+{
+    return reduce(call, low, INFINITY, 1);
+}

@@ -1,0 +1,73 @@
+/* copy.c - clone, cast, and the copies that other ops need: of one layout, without gaps. */
+#include "kernels/pointwise.h"
+#include "ops/broadcast.h"
+#include "ops/ops.h"
+
+/* Back into the input's dtype and layout. */
+static int gradient(tern_scope *scope, tern__node *node)
+{
+    bool add;
+    const tern__view *to = tern__grad_open(scope, node, 0, &add);
+    if (!to || !tern__copy_into(scope, to, tern__dy(node), add)) return scope->error.code;
+    return tern__grad_done(scope, node, 0);
+}
+
+static tern_tensor *copy(tern_scope *scope, const char *op, tern_tensor *x, tern_dtype dtype,
+                         tern__layout layout)
+{
+    tern_tensor *y = tern__result(scope, dtype, layout, x->view.ndim, x->view.shape);
+    if (!y || !tern__copy(scope, &y->view, &x->view)) return NULL;
+    if (tern__dtype_is_float(dtype)) tern__record(scope, op, gradient, y, 1, &x);
+    return y;
+}
+
+bool tern__copy_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add)
+{
+    bool reorder = from->layout != to->layout && from->dtype == to->dtype && tern__view_is_dense(from);
+    tern__call call = {
+        .kernel = reorder ? TERN__REORDER : TERN__COPY, .in = {from}, .out = {to}, .add = {add}};
+    return tern__view_count(to) == 0 || tern__run(scope, &call);
+}
+
+bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from)
+{
+    return tern__copy_into(scope, to, from, false);
+}
+
+bool tern__fill(tern_scope *scope, const tern__view *to, double value)
+{
+    uint64_t bits;
+    tern__view one = tern__view_make(to->dtype, TERN__PLAIN, 0, NULL);
+    one.data = &bits;
+    tern__view_set(&one, 0, value);
+    tern__view seen = tern__broadcast_view(&one, to->ndim, to->shape);
+    return tern__copy(scope, to, &seen);
+}
+
+tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x)
+{
+    if (x->view.layout == TERN__PLAIN && tern__view_is_contiguous(&x->view)) return x;
+    return copy(scope, "contiguous", x, x->view.dtype, TERN__PLAIN);
+}
+
+tern_tensor *tern__dense(tern_scope *scope, tern_tensor *x)
+{
+    return x->view.layout == TERN__PLAIN ? tern__plain(scope, x) : x;
+}
+
+tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x)
+{
+    return tern__op_enter(scope, __func__, 1, x) ? copy(scope, "clone", x, x->view.dtype, x->view.layout)
+                                                 : NULL;
+}
+
+tern_tensor *tern_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
+{
+    tern_error err = {0};
+    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (x->view.dtype == dtype) return x;
+    if (!tern__shape_check(__func__, dtype, 0, NULL, &err))
+        return copy(scope, "cast", x, dtype, x->view.layout);
+    tern__scope_fail_with(scope, &err);
+    return NULL;
+}

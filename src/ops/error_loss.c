@@ -1,0 +1,81 @@
+/* error_loss.c - losses that compare each element with its target. */
+#include "ops/pointwise.h"
+#include "ops/reduce.h"
+
+#define DY     TERN__DY
+#define X      TERN__IN0
+#define TARGET TERN__IN1
+#define WEIGHT TERN__IN2
+
+/* How far x and the target are apart does not change when they change places. */
+#define BOTH_WAYS(kernel)                                                                                    \
+    {                                                                                                        \
+        {kernel, {DY, X, TARGET}},                                                                           \
+        {                                                                                                    \
+            kernel,                                                                                          \
+            {                                                                                                \
+                DY, TARGET, X                                                                                \
+            }                                                                                                \
+        }                                                                                                    \
+    }
+
+static const tern__pointwise_op l1_op = {"l1_loss", TERN__ABS_ERROR, 2,
+                                         .grad = BOTH_WAYS(TERN__ABS_ERROR_GRAD)};
+static const tern__pointwise_op mse_op = {"mse_loss", TERN__SQUARED_ERROR, 2,
+                                          .grad = BOTH_WAYS(TERN__SQUARED_ERROR_GRAD)};
+static const tern__pointwise_op smooth_op = {"smooth_l1_loss", TERN__SMOOTH_ERROR, 2,
+                                             .grad = BOTH_WAYS(TERN__SMOOTH_ERROR_GRAD)};
+static const tern__pointwise_op logit_op = {"bce_with_logits_loss", TERN__LOGIT_ERROR, 3,
+                                            .grad = {{TERN__LOGIT_ERROR_GRAD, {DY, X, TARGET, WEIGHT}}}};
+
+static bool fits(tern_scope *scope, const char *func, const tern__pointwise_op *op, const tern_tensor *x,
+                 const tern_tensor *target)
+{
+    char xs[TERN__SHAPE_TEXT], ts[TERN__SHAPE_TEXT];
+    if (tern__view_same_shape(&x->view, &target->view) && tern__view_count(&x->view) > 0) return true;
+    tern__scope_fail(scope, func, TERN_E_SHAPE,
+                     "%s: expected input and target of one shape, not empty; got %s and %s", op->name,
+                     tern__shape_text(&x->view, xs), tern__shape_text(&target->view, ts));
+    return false;
+}
+
+static tern_tensor *loss(tern_scope *scope, const char *func, const tern__pointwise_op *op,
+                         tern_tensor *const *inputs, double k, tern_reduction reduction)
+{
+    if (!tern__op_enter_all(scope, func, 2, inputs) || !fits(scope, func, op, inputs[0], inputs[1]))
+        return NULL;
+    tern_tensor *each = tern__pointwise(scope, func, op, inputs, (double[]){k, 0});
+    return tern__loss_reduce(scope, func, each, reduction);
+}
+
+tern_tensor *tern_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, tern_reduction reduction)
+{
+    return loss(scope, __func__, &l1_op, (tern_tensor *[]){x, target}, 0, reduction);
+}
+
+tern_tensor *tern_mse_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, tern_reduction reduction)
+{
+    return loss(scope, __func__, &mse_op, (tern_tensor *[]){x, target}, 0, reduction);
+}
+
+tern_tensor *tern_smooth_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, double beta,
+                                 tern_reduction reduction)
+{
+    if (beta >= 0) return loss(scope, __func__, &smooth_op, (tern_tensor *[]){x, target}, beta, reduction);
+    if (scope && !scope->error.code)
+        tern__scope_fail(scope, __func__, TERN_E_RANGE, "smooth_l1_loss: expected beta >= 0, got %g", beta);
+    return NULL;
+}
+
+tern_tensor *tern_bce_with_logits_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
+                                       tern_tensor *pos_weight, tern_reduction reduction)
+{
+    if (!tern__op_enter(scope, __func__, 2, x, target)) return NULL;
+    if (target->requires_grad) {
+        tern__scope_fail(scope, __func__, TERN_E_UNSUPPORTED,
+                         "bce_with_logits_loss: the target wants a gradient; tern_detach it");
+        return NULL;
+    }
+    if (!pos_weight) pos_weight = tern_full(scope, x->view.dtype, 0, NULL, 1);
+    return loss(scope, __func__, &logit_op, (tern_tensor *[]){x, target, pos_weight}, 0, reduction);
+}

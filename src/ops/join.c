@@ -1,0 +1,177 @@
+/* join.c - cat, stack and pad: inputs copied into parts of the output, gradients out of the same parts. */
+#include "ops/ops.h"
+
+/* The part of `all` that begins at `start` and has the given shape. */
+static tern__view part_of(const tern__view *all, const int64_t *start, const int64_t *shape)
+{
+    tern__view part = *all;
+    int64_t offset = 0;
+    for (int d = 0; d < all->ndim; d++) {
+        part.shape[d] = shape[d];
+        offset += start[d] * all->stride[d];
+    }
+    part.data = (char *)all->data + offset * (int64_t)tern_dtype_bytes(all->dtype);
+    return part;
+}
+
+/* Adds the gradient of input i: the part of dy that begins at `start`. */
+static int part_gradient(tern_scope *scope, tern__node *node, int i, const int64_t *start)
+{
+    bool add;
+    const tern__view *to = tern__grad_open(scope, node, i, &add);
+    if (!to) return scope->error.code;
+    tern__view part = part_of(tern__dy(node), start, to->shape);
+    if (!tern__copy_into(scope, to, &part, add)) return scope->error.code;
+    return tern__grad_done(scope, node, i);
+}
+
+/* ---- cat and stack ---- */
+
+/* Where along `dim` each input begins. */
+typedef struct joint {
+    int dim;
+    int64_t start[];
+} joint;
+
+static int cat_gradient(tern_scope *scope, tern__node *node)
+{
+    const joint *j = node->attr;
+    for (int i = 0; i < node->in_count; i++) {
+        int64_t start[TERN_NDIM_MAX] = {0};
+        if (!tern__wants(node, i)) continue;
+        start[j->dim] = j->start[i];
+        if (part_gradient(scope, node, i, start)) return scope->error.code;
+    }
+    return TERN_OK;
+}
+
+static int fail_part(tern_scope *scope, const char *func, const tern_tensor *first, const tern_tensor *other,
+                     int number)
+{
+    char one[TERN__SHAPE_TEXT], two[TERN__SHAPE_TEXT];
+    bool dtype = first->view.dtype != other->view.dtype;
+    return tern__scope_fail(scope, func, dtype ? TERN_E_DTYPE : TERN_E_SHAPE,
+                            "input 0 is %s of %s, but input %d is %s of %s",
+                            tern__shape_text(&first->view, one), tern_dtype_name(first->view.dtype), number,
+                            tern__shape_text(&other->view, two), tern_dtype_name(other->view.dtype));
+}
+
+/* True if x may stand beside `first`: alike but for the size along `dim`. */
+static bool fits(const tern__view *first, const tern__view *x, int dim)
+{
+    bool fit = first->dtype == x->dtype && first->ndim == x->ndim;
+    for (int d = 0; d < first->ndim && fit; d++) fit = d == dim || first->shape[d] == x->shape[d];
+    return fit;
+}
+
+/* Fills the joint and the output's shape. */
+static int line_up(tern_scope *scope, const char *func, int count, tern_tensor *const *x, joint *j,
+                   int64_t *shape)
+{
+    int64_t at = 0;
+    for (int d = 0; d < x[0]->view.ndim; d++) shape[d] = x[0]->view.shape[d];
+    for (int i = 0; i < count; i++) {
+        if (!fits(&x[0]->view, &x[i]->view, j->dim)) return fail_part(scope, func, x[0], x[i], i);
+        j->start[i] = at;
+        at += x[i]->view.shape[j->dim];
+    }
+    shape[j->dim] = at;
+    return TERN_OK;
+}
+
+static tern_tensor *cat(tern_scope *scope, const char *func, int count, tern_tensor *const *x, int dim)
+{
+    int64_t shape[TERN_NDIM_MAX], start[TERN_NDIM_MAX] = {0};
+    joint *j = tern__scope_alloc(scope, sizeof(*j) + (size_t)count * sizeof(*j->start));
+    if (!j) return NULL;
+    j->dim = dim;
+    if (line_up(scope, func, count, x, j, shape)) return NULL;
+    tern_tensor *y = tern__result(scope, x[0]->view.dtype, TERN__PLAIN, x[0]->view.ndim, shape);
+    for (int i = 0; i < count && y; i++) {
+        start[dim] = j->start[i];
+        tern__view part = part_of(&y->view, start, x[i]->view.shape);
+        if (!tern__copy(scope, &part, &x[i]->view)) return NULL;
+    }
+    if (!y) return NULL;
+    tern__node *node = tern__record(scope, "cat", cat_gradient, y, count, x);
+    if (node) node->attr = j;
+    return y;
+}
+
+static bool enter(tern_scope *scope, const char *func, int count, tern_tensor *const *x)
+{
+    if (!scope || scope->error.code) return false;
+    if (count > 0) return tern__op_enter_all(scope, func, count, x);
+    tern__scope_fail(scope, func, TERN_E_INVALID, "expected at least one tensor, got %d", count);
+    return false;
+}
+
+tern_tensor *tern_cat(tern_scope *scope, int count, tern_tensor *const *x, int dim)
+{
+    if (!enter(scope, __func__, count, x) || (dim = tern__dim_of(scope, __func__, x[0], dim)) < 0)
+        return NULL;
+    return cat(scope, __func__, count, x, dim);
+}
+
+/* x with a new dimension of 1. */
+static tern_tensor *unsqueeze(tern_scope *scope, tern_tensor *x, int dim)
+{
+    int64_t shape[TERN_NDIM_MAX];
+    for (int d = 0; d <= x->view.ndim; d++) shape[d] = d == dim ? 1 : x->view.shape[d - (d > dim)];
+    return tern_reshape(scope, x, x->view.ndim + 1, shape);
+}
+
+tern_tensor *tern_stack(tern_scope *scope, int count, tern_tensor *const *x, int dim)
+{
+    if (!enter(scope, __func__, count, x)) return NULL;
+    int ndim = x[0]->view.ndim + 1, at = dim < 0 ? dim + ndim : dim;
+    if (at < 0 || at >= ndim || ndim > TERN_NDIM_MAX) {
+        tern__scope_fail(scope, __func__, TERN_E_RANGE,
+                         "stack: dimension %d of %d (at most %d) does not exist", dim, ndim, TERN_NDIM_MAX);
+        return NULL;
+    }
+    tern_tensor **higher = tern__scope_alloc(scope, (size_t)count * sizeof(*higher));
+    for (int i = 0; i < count && higher; i++) {
+        if (!fits(&x[0]->view, &x[i]->view, -1)) {
+            fail_part(scope, __func__, x[0], x[i], i);
+            return NULL;
+        }
+        if (!(higher[i] = unsqueeze(scope, x[i], at))) return NULL;
+    }
+    return higher ? cat(scope, __func__, count, higher, at) : NULL;
+}
+
+/* ---- pad ---- */
+
+static int pad_gradient(tern_scope *scope, tern__node *node)
+{
+    return part_gradient(scope, node, 0, node->attr);
+}
+
+tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding, double value)
+{
+    int64_t shape[TERN_NDIM_MAX], start[TERN_NDIM_MAX] = {0};
+    bool fit = count >= 0 && count % 2 == 0;
+    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    fit = fit && count / 2 <= x->view.ndim;
+    for (int d = 0; d < x->view.ndim; d++) shape[d] = x->view.shape[d];
+    for (int i = 0; i < count && fit; i++) {
+        int d = x->view.ndim - 1 - i / 2;
+        fit = padding[i] >= 0;
+        shape[d] += padding[i];
+        if (i % 2 == 0) start[d] = padding[i];
+    }
+    if (!fit) {
+        tern__scope_fail(
+            scope, __func__, TERN_E_RANGE,
+            "pad: expected two numbers of at least 0 for each of up to %d dimensions, got %d numbers",
+            x->view.ndim, count);
+        return NULL;
+    }
+    tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, x->view.ndim, shape);
+    if (!y || !tern__fill(scope, &y->view, value)) return NULL;
+    tern__view part = part_of(&y->view, start, x->view.shape);
+    if (!tern__copy(scope, &part, &x->view)) return NULL;
+    tern__save_attr(scope, tern__record(scope, "pad", pad_gradient, y, 1, &x), start, sizeof(start));
+    return y;
+}

@@ -1,0 +1,204 @@
+/* reduce.c - sum, mean, max and min over some dimensions or all. The kernels see the result with the input's
+ * shape, with stride 0 along what is reduced. */
+#include "ops/reduce.h"
+#include "kernels/pointwise.h"
+#include "kernels/reduce.h"
+#include "ops/broadcast.h"
+
+/* ---- which dimensions ---- */
+
+/* What stays: the shape with every reduced dimension 1, and the one that the caller gets. */
+typedef struct shapes {
+    int ndim, kept_ndim;
+    int64_t kept[TERN_NDIM_MAX], result[TERN_NDIM_MAX];
+    int64_t reduced; /* elements that fall together */
+} shapes;
+
+static bool mark(const tern__view *x, int count, const int *dims, bool reduced[TERN_NDIM_MAX])
+{
+    for (int i = 0; i < count; i++) {
+        int d = dims[i] < 0 ? dims[i] + x->ndim : dims[i];
+        if (d < 0 || d >= x->ndim || reduced[d]) return false;
+        reduced[d] = true;
+    }
+    for (int d = 0; d < x->ndim && count == 0; d++) reduced[d] = true;
+    return true;
+}
+
+static int find_shapes(tern_scope *scope, const char *func, const tern__view *x, int count, const int *dims,
+                       bool keep, shapes *s)
+{
+    bool reduced[TERN_NDIM_MAX] = {false};
+    char text[TERN__SHAPE_TEXT];
+    if (!mark(x, count, dims, reduced))
+        return tern__scope_fail(scope, func, TERN_E_RANGE,
+                                "expected different dimensions in [-%d, %d) of %s, got %d%s", x->ndim,
+                                x->ndim, tern__shape_text(x, text), dims[0], count > 1 ? " and others" : "");
+    *s = (shapes){.ndim = x->ndim, .reduced = 1};
+    for (int d = 0; d < x->ndim; d++) {
+        s->kept[d] = reduced[d] ? 1 : x->shape[d];
+        if (reduced[d]) s->reduced *= x->shape[d];
+        if (keep || !reduced[d]) s->result[s->kept_ndim++] = s->kept[d];
+    }
+    return TERN_OK;
+}
+
+/* y, which has the kept shape's elements, seen with x's shape. */
+static tern__view seen_as(const tern__view *y, const shapes *s, const tern__view *x)
+{
+    tern__view kept = tern__view_make(y->dtype, TERN__PLAIN, s->ndim, s->kept);
+    kept.data = y->data;
+    return tern__broadcast_view(&kept, x->ndim, x->shape);
+}
+
+/* ---- sum and mean ---- */
+
+typedef struct sum_record {
+    tern__factor_attr attr;
+    shapes shapes;
+} sum_record;
+
+/* dy, times the factor, wherever it came from. */
+static int sum_gradient(tern_scope *scope, tern__node *node)
+{
+    const sum_record *r = node->attr;
+    tern__call call = {.kernel = TERN__SCALE, .attr = &(tern__pointwise_attr){{r->attr.factor, 0}}};
+    call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
+    if (!call.out[0]) return scope->error.code;
+    tern__view dy = seen_as(tern__dy(node), &r->shapes, call.out[0]);
+    call.in[0] = &dy;
+    return tern__run(scope, &call) ? tern__grad_done(scope, node, 0) : scope->error.code;
+}
+
+static tern_tensor *reduce(tern_scope *scope, tern__kernel kernel, tern_tensor *x, const shapes *s,
+                           tern_dtype dtype, const void *attr)
+{
+    tern_tensor *y = tern__result(scope, dtype, TERN__PLAIN, s->kept_ndim, s->result);
+    if (!y) return NULL;
+    tern__view seen = seen_as(&y->view, s, &x->view);
+    tern__call call = {.kernel = kernel, .in = {&x->view}, .out = {&seen}, .attr = attr};
+    return tern__run(scope, &call) ? y : NULL;
+}
+
+/* Sums of integers are i64. */
+static tern_dtype sum_dtype(const tern_tensor *x)
+{
+    return tern__dtype_is_float(x->view.dtype) ? x->view.dtype : TERN_I64;
+}
+
+static tern_tensor *sum(tern_scope *scope, const char *op, tern_tensor *x, const shapes *s, double factor)
+{
+    sum_record r = {.attr = {factor}, .shapes = *s};
+    tern_tensor *y = reduce(scope, TERN__SUM, x, s, sum_dtype(x), &r.attr);
+    if (y) tern__save_attr(scope, tern__record(scope, op, sum_gradient, y, 1, &x), &r, sizeof(r));
+    return y;
+}
+
+tern_tensor *tern_sum_dims(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep)
+{
+    shapes s;
+    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (find_shapes(scope, __func__, &x->view, count, dims, keep, &s)) return NULL;
+    return sum(scope, "sum", x, &s, 1);
+}
+
+static tern_tensor *mean(tern_scope *scope, const char *func, tern_tensor *x, int count, const int *dims,
+                         bool keep)
+{
+    shapes s;
+    if (!tern__op_enter(scope, func, 1, x)) return NULL;
+    if (!tern__dtype_is_float(x->view.dtype)) {
+        tern__scope_fail(scope, func, TERN_E_DTYPE, "mean: expected floating point, got %s",
+                         tern_dtype_name(x->view.dtype));
+        return NULL;
+    }
+    if (find_shapes(scope, func, &x->view, count, dims, keep, &s)) return NULL;
+    return sum(scope, "mean", x, &s, 1 / (double)s.reduced);
+}
+
+tern_tensor *tern_mean_dims(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep)
+{
+    return mean(scope, __func__, x, count, dims, keep);
+}
+
+tern_tensor *tern_sum(tern_scope *scope, tern_tensor *x)
+{
+    return tern_sum_dims(scope, x, 0, NULL, false);
+}
+
+tern_tensor *tern_mean(tern_scope *scope, tern_tensor *x)
+{
+    return mean(scope, __func__, x, 0, NULL, false);
+}
+
+tern_tensor *tern__loss_reduce(tern_scope *scope, const char *func, tern_tensor *losses,
+                               tern_reduction reduction)
+{
+    if (!losses || reduction == TERN_LOSS_NONE) return losses;
+    if (reduction == TERN_LOSS_SUM) return tern_sum(scope, losses);
+    if (reduction == TERN_LOSS_MEAN) return mean(scope, func, losses, 0, NULL, false);
+    tern__scope_fail(scope, func, TERN_E_INVALID, "reduction %d does not exist", (int)reduction);
+    return NULL;
+}
+
+/* ---- max and min: what is equal to the extreme shares the gradient, as in torch.amax ---- */
+
+/* The kernels of the gradient, one after the other: where x is the extreme, how many those are, dy divided by
+ * that, and what each gets. */
+static int share_out(tern_scope *scope, tern__node *node, const tern__view *is, const tern__view *share)
+{
+    static const tern__factor_attr one = {1};
+    const shapes *s = node->attr;
+    const tern__view *x = &node->saved[0].view, *y = &node->saved[1].view, *dy = tern__dy(node);
+    tern__view y_seen = seen_as(y, s, x), share_seen = seen_as(share, s, x);
+    tern__call find = {.kernel = TERN__EQ, .in = {x, &y_seen}, .out = {is}};
+    tern__call count = {.kernel = TERN__SUM, .in = {is}, .out = {&share_seen}, .attr = &one};
+    tern__call divide = {.kernel = TERN__DIV, .in = {dy, share}, .out = {share}};
+    tern__call give = {.kernel = TERN__MUL, .in = {is, &share_seen}};
+    give.out[0] = tern__grad_open(scope, node, 0, &give.add[0]);
+    bool ran = give.out[0] && tern__run(scope, &find) && tern__run(scope, &count) &&
+               tern__run(scope, &divide) && tern__run(scope, &give);
+    return ran ? tern__grad_done(scope, node, 0) : scope->error.code;
+}
+
+static int extreme_gradient(tern_scope *scope, tern__node *node)
+{
+    tern__saved is = tern__temporary(scope, &node->saved[0].view);
+    tern__saved share = tern__temporary(scope, &node->saved[1].view);
+    int status =
+        is.storage && share.storage ? share_out(scope, node, &is.view, &share.view) : scope->error.code;
+    tern__saved_drop(&is);
+    tern__saved_drop(&share);
+    return status;
+}
+
+static tern_tensor *extreme(tern_scope *scope, const char *func, tern__kernel kernel, tern_tensor *x,
+                            int count, const int *dims, bool keep)
+{
+    shapes s;
+    char text[TERN__SHAPE_TEXT];
+    if (!tern__op_enter(scope, func, 1, x)) return NULL;
+    if (find_shapes(scope, func, &x->view, count, dims, keep, &s)) return NULL;
+    if (s.reduced == 0) {
+        tern__scope_fail(scope, func, TERN_E_SHAPE, "%s: nothing to choose from in %s",
+                         tern__kernel_name(kernel), tern__shape_text(&x->view, text));
+        return NULL;
+    }
+    tern_tensor *y = (x = tern__dense(scope, x)) ? reduce(scope, kernel, x, &s, x->view.dtype, NULL) : NULL;
+    if (!y) return NULL;
+    tern__node *node = tern__record(scope, tern__kernel_name(kernel), extreme_gradient, y, 1, &x);
+    tern__save(node, 0, x);
+    tern__save(node, 1, y);
+    tern__save_attr(scope, node, &s, sizeof(s));
+    return y;
+}
+
+tern_tensor *tern_amax(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep)
+{
+    return extreme(scope, __func__, TERN__AMAX, x, count, dims, keep);
+}
+
+tern_tensor *tern_amin(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep)
+{
+    return extreme(scope, __func__, TERN__AMIN, x, count, dims, keep);
+}

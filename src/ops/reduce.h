@@ -1,0 +1,11 @@
+/* reduce.h - reductions that other ops are made of. */
+#ifndef TERN_SRC_OPS_REDUCE_H
+#define TERN_SRC_OPS_REDUCE_H
+
+#include "ops/ops.h"
+
+/* What a loss of every element becomes. */
+tern_tensor *tern__loss_reduce(tern_scope *scope, const char *func, tern_tensor *losses,
+                               tern_reduction reduction);
+
+#endif

@@ -1,0 +1,61 @@
+/* unary.c - functions of one tensor, element by element. */
+#include "ops/pointwise.h"
+
+#include <math.h>
+
+#define DY TERN__DY
+#define X  TERN__IN0
+#define Y  TERN__Y
+
+#define ONE(name, NAME, ...)                                                                                 \
+    static const tern__pointwise_op name##_op = {#name, TERN__##NAME, 1, __VA_ARGS__};                       \
+    tern_tensor *tern_##name(tern_scope *scope, tern_tensor *x)                                              \
+    {                                                                                                        \
+        return tern__pointwise(scope, __func__, &name##_op, &x, NULL);                                       \
+    }
+
+ONE(neg, NEG, .any_dtype = true, .grad = {{TERN__NEG, {DY}}})
+ONE(abs, ABS, .any_dtype = true, .grad = {{TERN__ABS_GRAD, {DY, X}}})
+ONE(exp, EXP, .grad = {{TERN__MUL, {DY, Y}}})
+ONE(log, LOG, .grad = {{TERN__DIV, {DY, X}}})
+ONE(sqrt, SQRT, .grad = {{TERN__SQRT_GRAD, {DY, Y}}})
+ONE(tanh, TANH, .grad = {{TERN__TANH_GRAD, {DY, Y}}})
+ONE(sigmoid, SIGMOID, .grad = {{TERN__SIGMOID_GRAD, {DY, Y}}})
+ONE(relu, RELU, .grad = {{TERN__RELU_GRAD, {DY, Y}}})
+ONE(silu, SILU, .grad = {{TERN__SILU_GRAD, {DY, X}}})
+
+static const tern__pointwise_op gelu_ops[] = {
+    {"gelu", TERN__GELU, 1, .grad = {{TERN__GELU_GRAD, {DY, X}}}},
+    {"gelu", TERN__GELU_TANH, 1, .grad = {{TERN__GELU_TANH_GRAD, {DY, X}}}},
+};
+
+tern_tensor *tern_gelu(tern_scope *scope, tern_tensor *x, bool approximate)
+{
+    return tern__pointwise(scope, __func__, &gelu_ops[approximate], &x, NULL);
+}
+
+static const tern__pointwise_op leaky_relu_op = {"leaky_relu", TERN__LEAKY_RELU, 1,
+                                                 .grad = {{TERN__LEAKY_RELU_GRAD, {DY, X}}}};
+
+tern_tensor *tern_leaky_relu(tern_scope *scope, tern_tensor *x, double slope)
+{
+    return tern__pointwise(scope, __func__, &leaky_relu_op, &x, (double[]){slope, 0});
+}
+
+static const tern__pointwise_op clamp_op = {"clamp", TERN__CLAMP, 1, .any_dtype = true,
+                                            .grad = {{TERN__CLAMP_GRAD, {DY, X}}}};
+
+/* Bounds that an i64 can hold, for tensors of integers. */
+static double integer_bound(double bound)
+{
+    const double most = 9007199254740992.0 * 1023; /* below 2^63, exact */
+    return fmin(fmax(bound, -most), most);
+}
+
+tern_tensor *tern_clamp(tern_scope *scope, tern_tensor *x, double low, double high)
+{
+    double k[2] = {low, high};
+    if (x && !tern__dtype_is_float(x->view.dtype))
+        for (int i = 0; i < 2; i++) k[i] = integer_bound(k[i]);
+    return tern__pointwise(scope, __func__, &clamp_op, &x, k);
+}

@@ -1,0 +1,196 @@
+/* view.c - other views of the same memory: transpose, permute, slice, select, split, detach. The gradient of
+ * a view is a copy: dy into the places that the view showed. */
+#include "ops/ops.h"
+
+/* What a view shows of its input: the offset of its first element, and for each of its dimensions the stride.
+ */
+typedef struct window {
+    int64_t offset, stride[TERN_NDIM_MAX];
+    bool whole; /* every element of the input is seen once */
+} window;
+
+int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int dim)
+{
+    int ndim = x->view.ndim, d = dim < 0 ? dim + ndim : dim;
+    char shape[TERN__SHAPE_TEXT];
+    if (d >= 0 && d < ndim) return d;
+    tern__scope_fail(scope, func, TERN_E_RANGE, "dimension %d of %s is not in [-%d, %d)", dim,
+                     tern__shape_text(&x->view, shape), ndim, ndim);
+    return -1;
+}
+
+/* Memory that nobody moves while the scope lasts. */
+static bool stays(const tern_tensor *x)
+{
+    return x->scope || x->storage || (x->leaf && x->leaf->grad);
+}
+
+tern_tensor *tern__share(tern_scope *scope, tern_tensor *x, const tern__view *view)
+{
+    if (stays(x)) return tern__result_view(scope, x, view);
+    tern_tensor *y = tern__result(scope, view->dtype, TERN__PLAIN, view->ndim, view->shape);
+    return y && tern__copy(scope, &y->view, view) ? y : NULL;
+}
+
+/* The same window on the input's gradient. */
+static tern__view window_on(const tern__view *grad, const window *w, const tern__view *dy)
+{
+    tern__view seen = *grad;
+    seen.data = (char *)grad->data + w->offset * (int64_t)tern_dtype_bytes(grad->dtype);
+    seen.ndim = dy->ndim;
+    for (int d = 0; d < dy->ndim; d++) {
+        seen.shape[d] = dy->shape[d];
+        seen.stride[d] = w->stride[d];
+    }
+    return seen;
+}
+
+static int gradient(tern_scope *scope, tern__node *node)
+{
+    bool add;
+    const window *w = node->attr;
+    const tern__view *grad = tern__grad_open(scope, node, 0, &add);
+    if (!grad) return scope->error.code;
+    if (!add && !w->whole && !tern__fill(scope, grad, 0)) return scope->error.code;
+    tern__view seen = window_on(grad, w, tern__dy(node));
+    if (!tern__copy_into(scope, &seen, tern__dy(node), add)) return scope->error.code;
+    return tern__grad_done(scope, node, 0);
+}
+
+/* `seen` is a view of x, whose gradient has x's shape without gaps: the window is told in that memory. */
+static tern_tensor *view_of(tern_scope *scope, const char *op, tern_tensor *x, const tern__view *seen,
+                            const window *w)
+{
+    tern_tensor *y = tern__share(scope, x, seen);
+    if (y) tern__save_attr(scope, tern__record(scope, op, gradient, y, 1, &x), w, sizeof(*w));
+    return y;
+}
+
+/* ---- permute ---- */
+
+static bool is_permutation(int ndim, int count, const int *dims)
+{
+    bool seen[TERN_NDIM_MAX] = {false};
+    bool all = count == ndim;
+    for (int i = 0; i < count && all; i++) {
+        all = dims[i] >= 0 && dims[i] < ndim && !seen[dims[i]];
+        if (all) seen[dims[i]] = true;
+    }
+    return all;
+}
+
+static tern_tensor *permute(tern_scope *scope, const char *op, tern_tensor *x, const int *dims)
+{
+    if (!(x = x->view.layout == TERN__PLAIN ? x : tern__plain(scope, x))) return NULL;
+    tern__view seen = x->view;
+    tern__view grad = tern__view_make(seen.dtype, TERN__PLAIN, seen.ndim, seen.shape);
+    window w = {.whole = true};
+    for (int d = 0; d < seen.ndim; d++) {
+        seen.shape[d] = x->view.shape[dims[d]];
+        seen.stride[d] = x->view.stride[dims[d]];
+        w.stride[d] = grad.stride[dims[d]];
+    }
+    return view_of(scope, op, x, &seen, &w);
+}
+
+tern_tensor *tern_permute(tern_scope *scope, tern_tensor *x, int count, const int *dims)
+{
+    char shape[TERN__SHAPE_TEXT];
+    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (is_permutation(x->view.ndim, count, dims)) return permute(scope, "permute", x, dims);
+    tern__scope_fail(scope, __func__, TERN_E_RANGE, "permute: expected each dimension of %s once",
+                     tern__shape_text(&x->view, shape));
+    return NULL;
+}
+
+tern_tensor *tern_transpose(tern_scope *scope, tern_tensor *x, int dim0, int dim1)
+{
+    int dims[TERN_NDIM_MAX];
+    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    for (int d = 0; d < x->view.ndim; d++) dims[d] = d;
+    dim0 = tern__dim_of(scope, __func__, x, dim0);
+    dim1 = dim0 < 0 ? -1 : tern__dim_of(scope, __func__, x, dim1);
+    if (dim1 < 0) return NULL;
+    dims[dim0] = dim1;
+    dims[dim1] = dim0;
+    return permute(scope, "transpose", x, dims);
+}
+
+/* ---- slice ---- */
+
+/* x[.., start : start + count * step : step, ..]; without the dimension if `drop`. */
+static tern_tensor *take(tern_scope *scope, const char *op, tern_tensor *x, int dim, int64_t start,
+                         int64_t count, int64_t step, bool drop)
+{
+    if (!(x = x->view.layout == TERN__PLAIN ? x : tern__plain(scope, x))) return NULL;
+    tern__view seen = x->view;
+    tern__view grad = tern__view_make(seen.dtype, TERN__PLAIN, seen.ndim, seen.shape);
+    window w = {.offset = start * grad.stride[dim], .whole = count == seen.shape[dim]};
+    seen.data = (char *)seen.data + start * seen.stride[dim] * (int64_t)tern_dtype_bytes(seen.dtype);
+    seen.shape[dim] = count;
+    seen.stride[dim] *= step;
+    grad.stride[dim] *= step;
+    seen.ndim = 0;
+    for (int d = 0; d < x->view.ndim; d++) {
+        if (drop && d == dim) continue;
+        seen.shape[seen.ndim] = seen.shape[d];
+        seen.stride[seen.ndim] = seen.stride[d];
+        w.stride[seen.ndim++] = grad.stride[d];
+    }
+    return view_of(scope, op, x, &seen, &w);
+}
+
+/* As Python counts: from the end if negative, then cut to what is there. */
+static int64_t clip(int64_t place, int64_t size)
+{
+    place = place < 0 ? place + size : place;
+    return TERN__MIN(TERN__MAX(place, 0), size);
+}
+
+tern_tensor *tern_slice(tern_scope *scope, tern_tensor *x, int dim, int64_t start, int64_t stop, int64_t step)
+{
+    if (!tern__op_enter(scope, __func__, 1, x) || (dim = tern__dim_of(scope, __func__, x, dim)) < 0)
+        return NULL;
+    if (step < 1) {
+        tern__scope_fail(scope, __func__, TERN_E_RANGE, "slice: expected a step of at least 1, got %lld",
+                         (long long)step);
+        return NULL;
+    }
+    int64_t size = x->view.shape[dim];
+    start = clip(start, size);
+    stop = TERN__MAX(start, clip(stop, size));
+    return take(scope, "slice", x, dim, start, (stop - start + step - 1) / step, step, false);
+}
+
+tern_tensor *tern_select(tern_scope *scope, tern_tensor *x, int dim, int64_t index)
+{
+    if (!tern__op_enter(scope, __func__, 1, x) || (dim = tern__dim_of(scope, __func__, x, dim)) < 0)
+        return NULL;
+    int64_t size = x->view.shape[dim], at = index < 0 ? index + size : index;
+    if (at >= 0 && at < size) return take(scope, "select", x, dim, at, 1, 1, true);
+    tern__scope_fail(scope, __func__, TERN_E_RANGE, "select: index %lld is not in [-%lld, %lld)",
+                     (long long)index, (long long)size, (long long)size);
+    return NULL;
+}
+
+int tern_split(tern_scope *scope, tern_tensor *x, int64_t size, int dim, tern_tensor **parts, int room)
+{
+    if (!tern__op_enter(scope, __func__, 1, x) || (dim = tern__dim_of(scope, __func__, x, dim)) < 0) return 0;
+    int64_t all = x->view.shape[dim], count = size > 0 ? TERN__MAX((all + size - 1) / size, 1) : 0;
+    if (count < 1 || count > room) {
+        tern__scope_fail(scope, __func__, TERN_E_RANGE,
+                         "split: parts of %lld of a dimension of %lld do not fit an array of %d",
+                         (long long)size, (long long)all, room);
+        return 0;
+    }
+    for (int64_t i = 0; i < count; i++)
+        parts[i] = take(scope, "split", x, dim, i * size, TERN__MIN(size, all - i * size), 1, false);
+    return (int)count;
+}
+
+/* ---- detach ---- */
+
+tern_tensor *tern_detach(tern_scope *scope, tern_tensor *x)
+{
+    return tern__op_enter(scope, __func__, 1, x) ? tern__share(scope, x, &x->view) : NULL;
+}
