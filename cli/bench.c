@@ -2,6 +2,7 @@
 #include "bench.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct bench {
@@ -13,6 +14,18 @@ static const bench benches[] = {
     {"all_reduce", "a sum over all ranks, by size", tern__bench_all_reduce},
     {"step", "a training step of an MLP or a ResNet-18", tern__bench_step},
 };
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double tern__bench_median(double *values, size_t count)
+{
+    qsort(values, count, sizeof(*values), by_value);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
 
 static void print_usage(FILE *out)
 {

@@ -8,4 +8,7 @@
 tern__cli_fn tern__bench_all_reduce;
 tern__cli_fn tern__bench_step;
 
+/* The middle one of `count` values, or the mean of the middle two; sorts them. */
+double tern__bench_median(double *values, size_t count);
+
 #endif

@@ -1,7 +1,7 @@
 /* bench_all_reduce.c - `tern bench all_reduce`: how long a sum of floats over all ranks takes, beside the
  * least that the memory allows.
  *
- * A time is that of the slowest rank. The bound is the time in which all ranks at once pass over as many
+ * A time is that of all ranks together. The bound is the time in which all ranks at once pass over as many
  * bytes of their own in place (read, add, write): a reduction moves no less. Small sizes are timed many at a
  * time, and have no bound: there it is the way between two cores that counts. */
 #include "bench.h"
@@ -71,21 +71,16 @@ static void pass(bench *b, tern_error *err)
     add_one(b->buf, b->floats);
 }
 
-/* Seconds of one call on the slowest rank. */
+/* Seconds of one call, from the first rank's start to the last one's end: where ranks share a core, one that
+ * has to wait for it would otherwise not count what it waited for. The ranks of a host share a clock. */
 static double time_calls(bench *b, void (*call)(bench *, tern_error *), int calls, tern_error *err)
 {
     tern_barrier(b->world, err);
     int64_t started = tern__now_ns();
     for (int i = 0; i < calls; i++) call(b, err);
-    double seconds = (double)(tern__now_ns() - started) * 1e-9 / calls;
-    tern_all_reduce(b->world, &seconds, 1, TERN_F64, TERN_MAX, err);
-    return seconds;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    int64_t span[2] = {-started, tern__now_ns()};
+    tern_all_reduce(b->world, span, 2, TERN_I64, TERN_MAX, err);
+    return (double)(span[0] + span[1]) * 1e-9 / calls;
 }
 
 /* All ranks know the same times, so all take the same number of samples. */
@@ -96,8 +91,7 @@ static double median_time(bench *b, void (*call)(bench *, tern_error *), int cal
     double fit = BUDGET_NS * 1e-9 / (trial * calls + 1e-9);
     int samples = fit > SAMPLES_MAX ? SAMPLES_MAX : fit < SAMPLES_MIN ? SAMPLES_MIN : (int)fit;
     for (int i = 0; i < samples && !err->code; i++) b->samples[i] = time_calls(b, call, calls, err);
-    qsort(b->samples, (size_t)samples, sizeof(b->samples[0]), by_value);
-    return (b->samples[(samples - 1) / 2] + b->samples[samples / 2]) / 2;
+    return tern__bench_median(b->samples, (size_t)samples);
 }
 
 static float *alloc(const bench *b, const settings *set, size_t bytes, tern_error *err)

@@ -1,11 +1,13 @@
 /* bench_step.c - `tern bench step`: the time of a training step (forward, cross entropy, backward, SGD) on
  * synthetic data. */
 #include "bench.h"
+#include "bench_profile.h"
 
 #include <tern.h>
 
 #include <cjson/cJSON.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +19,15 @@
 typedef struct settings {
     const char *model, *dtype;
     long batch, steps;
-    bool json;
+    bool json, profile, shapes;
 } settings;
 
 typedef struct result {
-    double median_ms, min_ms, samples_per_s, peak_rss_mb, loss_first, loss_last;
+    double median_ms, min_ms, samples_per_s, loss_first, loss_last;
+    double first_step_ms; /* from the launcher's start to the end of the first step; -1: nobody said when */
+    double peak_rss_mb;
+    double total_ms; /* of all steps that count */
+    tern__machine machine;
 } result;
 
 /* Everything that a step needs, made and freed together. */
@@ -33,6 +39,7 @@ typedef struct bench {
     tern_ddp *ddp;
     tern_optim *optim;
     tern_scope *scope;
+    tern__profile *profile; /* NULL: not asked for */
     int ndim;
     int64_t shape[4];
     float *x;
@@ -40,12 +47,19 @@ typedef struct bench {
 } bench;
 
 static const char usage[] =
-    "usage: tern bench step [--model mlp|resnet18] [--batch N] [--steps K] [--dtype f32] [--json]\n"
+    "usage: tern bench step [--model mlp|resnet18] [--batch N] [--steps K] [--dtype f32] "
+    "[--profile[=shapes]] [--json]\n"
     "\n"
     "Times forward, cross entropy, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 "
     "steps\n"
     "that do not count. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per rank.\n"
-    "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n";
+    "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n"
+    "--profile adds what each kernel took: its arithmetic (linear and conv2d) beside the measured peak of "
+    "the\n"
+    "cores, the bytes of its operands beside the bandwidth of a copy that no cache holds. --profile=shapes "
+    "has "
+    "a\n"
+    "line for each kernel and its shapes.\n";
 
 static tern_module *new_model(bench *b, const settings *set, tern_error *err)
 {
@@ -91,6 +105,7 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
 
 static void close_bench(bench *b)
 {
+    tern__profile_free(b->profile);
     tern__free(b->y);
     tern__free(b->x);
     tern_scope_free(b->scope);
@@ -114,10 +129,14 @@ static double step(bench *b, tern_error *err)
     return (double)(tern__now_ns() - started) * 1e-6;
 }
 
-static int by_value(const void *a, const void *b)
+/* Of the slowest rank. */
+static double ms_since_launch(bench *b, tern_error *err)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    long launched;
+    tern__env_int(TERN__ENV_STARTED, 0, LONG_MAX, 0, &launched, err);
+    double ms = launched ? (double)(tern__now_ns() - launched) * 1e-6 : -1;
+    tern_all_reduce(b->world, &ms, 1, TERN_F64, TERN_MAX, err);
+    return ms;
 }
 
 static double peak_rss_mb(bench *b, tern_error *err)
@@ -129,28 +148,48 @@ static double peak_rss_mb(bench *b, tern_error *err)
     return mb;
 }
 
+static void warm_up(bench *b, result *r, tern_error *err)
+{
+    for (int i = 0; i < WARM_UP && !err->code; i++) {
+        step(b, err);
+        if (i > 0 || err->code) continue;
+        r->first_step_ms = ms_since_launch(b, err);
+        r->loss_first = tern_ddp_loss_mean(b->ddp);
+    }
+}
+
+/* The milliseconds of each step. */
+static void time_steps(bench *b, const settings *set, double *ms, result *r, tern_error *err)
+{
+    if (set->profile) b->profile = tern__profile_new(b->device, set->shapes, err);
+    for (long i = 0; i < set->steps && !err->code; i++) r->total_ms += ms[i] = step(b, err);
+    if (err->code) return;
+    r->median_ms = tern__bench_median(ms, (size_t)set->steps);
+    r->min_ms = ms[0];
+    r->samples_per_s = (double)set->batch * tern_group_size(b->world) / r->median_ms * 1e3;
+    r->loss_last = tern_ddp_loss_mean(b->ddp);
+    r->peak_rss_mb = peak_rss_mb(b, err);
+}
+
+/* All ranks at once: cores share clock and memory. */
+static void measure_machine(bench *b, result *r, tern_error *err)
+{
+    tern_barrier(b->world, err);
+    if (!err->code) tern__machine_measure(tern_device_threads_get(b->device), &r->machine, err);
+}
+
 static result measure(bench *b, const settings *set, tern_error *err)
 {
     result r = {0};
     double *ms = tern__alloc((size_t)set->steps * sizeof(*ms), "tern bench step", err);
-    for (long i = -WARM_UP; i < set->steps && !err->code; i++) {
-        double spent = step(b, err);
-        if (i == -WARM_UP) r.loss_first = tern_ddp_loss_mean(b->ddp);
-        if (i >= 0) ms[i] = spent;
-    }
-    if (!err->code) {
-        qsort(ms, (size_t)set->steps, sizeof(*ms), by_value);
-        r.median_ms = (ms[(set->steps - 1) / 2] + ms[set->steps / 2]) / 2;
-        r.min_ms = ms[0];
-        r.samples_per_s = (double)set->batch * tern_group_size(b->world) / r.median_ms * 1e3;
-        r.loss_last = tern_ddp_loss_mean(b->ddp);
-        r.peak_rss_mb = peak_rss_mb(b, err);
-    }
+    warm_up(b, &r, err);
+    if (!err->code) time_steps(b, set, ms, &r, err);
+    if (set->profile && !err->code) measure_machine(b, &r, err);
     tern__free(ms);
     return r;
 }
 
-static void print_json(const settings *set, int ranks, const result *r)
+static void print_json(const bench *b, const settings *set, int ranks, const result *r)
 {
     cJSON *line = cJSON_CreateObject();
     cJSON_AddStringToObject(line, "model", set->model);
@@ -162,21 +201,30 @@ static void print_json(const settings *set, int ranks, const result *r)
     cJSON_AddNumberToObject(line, "min_ms", r->min_ms);
     cJSON_AddNumberToObject(line, "samples_per_s", r->samples_per_s);
     cJSON_AddNumberToObject(line, "peak_rss_mb", r->peak_rss_mb);
+    if (r->first_step_ms >= 0)
+        cJSON_AddNumberToObject(line, "first_step_ms", r->first_step_ms);
+    else
+        cJSON_AddNullToObject(line, "first_step_ms");
     cJSON_AddNumberToObject(line, "loss_first", r->loss_first);
     cJSON_AddNumberToObject(line, "loss_last", r->loss_last);
+    if (b->profile)
+        cJSON_AddItemToObject(line, "profile",
+                              tern__profile_json(b->profile, &r->machine, set->steps, r->total_ms));
     char *text = cJSON_PrintUnformatted(line);
     if (text) puts(text);
     cJSON_free(text);
     cJSON_Delete(line);
 }
 
-static void print_text(const settings *set, int ranks, const result *r)
+static void print_text(const bench *b, const settings *set, int ranks, const result *r)
 {
-    printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, "
-           "loss %.4f -> %.4f\n",
+    printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, ",
            set->model, set->dtype, ranks, ranks == 1 ? "" : "s", set->batch, ranks, r->median_ms, r->min_ms,
-           r->samples_per_s, r->peak_rss_mb, r->loss_first, r->loss_last);
+           r->samples_per_s, r->peak_rss_mb);
+    if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
+    printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
     if (ranks == 1) printf("1 rank (start with tern run -n 2 tern bench step)\n");
+    if (b->profile) tern__profile_print(b->profile, &r->machine, set->steps, r->total_ms);
 }
 
 static bool positive(const char *option, const char *text, long *value)
@@ -197,17 +245,21 @@ static bool one_of(const char *option, const char *text, const char *first, cons
     return false;
 }
 
+static bool parse_profile(const char *text, settings *set)
+{
+    set->profile = true;
+    set->shapes = text != NULL;
+    return !text || one_of("--profile", text, "shapes", NULL);
+}
+
 /* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
 static int parse(int argc, char **argv, settings *set)
 {
     static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"batch", required_argument, NULL, 'b'},
-        {"steps", required_argument, NULL, 's'},
-        {"dtype", required_argument, NULL, 'd'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
+        {"model", required_argument, NULL, 'm'},   {"batch", required_argument, NULL, 'b'},
+        {"steps", required_argument, NULL, 's'},   {"dtype", required_argument, NULL, 'd'},
+        {"profile", optional_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {0},
     };
     argv[0] = "tern bench step"; /* as getopt names it */
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
@@ -217,6 +269,7 @@ static int parse(int argc, char **argv, settings *set)
         case 'b': fine = positive("--batch", optarg, &set->batch); break;
         case 's': fine = positive("--steps", optarg, &set->steps); break;
         case 'd': fine = one_of("--dtype", set->dtype = optarg, "f32", NULL); break;
+        case 'p': fine = parse_profile(optarg, set); break;
         case 'j': set->json = true; break;
         case 'h': fputs(usage, stdout); return -1;
         default: fine = false;
@@ -240,9 +293,9 @@ int tern__bench_step(int argc, char **argv)
         result r = measure(&b, &set, &err);
         if (!err.code && tern_group_rank(b.world) == 0) {
             if (set.json)
-                print_json(&set, tern_group_size(b.world), &r);
+                print_json(&b, &set, tern_group_size(b.world), &r);
             else
-                print_text(&set, tern_group_size(b.world), &r);
+                print_text(&b, &set, tern_group_size(b.world), &r);
         }
     }
     tern_error_print(&err);

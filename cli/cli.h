@@ -7,6 +7,10 @@
 /* Exit codes of the command itself; a job's failures pass through as 1..255. */
 enum { TERN__EXIT_OK = 0, TERN__EXIT_FAILED = 1, TERN__EXIT_USAGE = 2 };
 
+/* CLOCK_MONOTONIC in ns at the launcher's start, for a bench of how long starting takes. Whoever starts the
+ * launcher may set it, to count from there. */
+#define TERN__ENV_STARTED "TERN_STARTED_NS"
+
 /* A subcommand gets its own name as argv[0] and returns the exit code. */
 typedef int tern__cli_fn(int argc, char **argv);
 

@@ -12,6 +12,7 @@ typedef struct tern__job {
     int port;      /* asked for; once listening, the real one                       */
     int listen_fd; /* where rank 0 will accept its peers                            */
     double grace;  /* seconds from a signal to SIGKILL; 0: the default of the cause */
+    int64_t started_ns;
     char secret[2 * TERN__SECRET_BYTES + 1];
 } tern__job;
 

@@ -1,5 +1,6 @@
 #include "rank.h"
 
+#include "cli.h"
 #include "comm/sys.h"
 
 #include <errno.h>
@@ -35,9 +36,16 @@ static int put_torchrun(const tern__job *job, int index)
            put("TORCHELASTIC_USE_AGENT_STORE", "False");
 }
 
+static int put_started(const tern__job *job)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%lld", (long long)job->started_ns);
+    return setenv(TERN__ENV_STARTED, text, 0);
+}
+
 static int put_environment(const tern__job *job, int index)
 {
-    if (put_torchrun(job, index) || put(TERN__ENV_SECRET, job->secret)) return -1;
+    if (put_torchrun(job, index) || put_started(job) || put(TERN__ENV_SECRET, job->secret)) return -1;
     if (index == 0 ? put_int(TERN__ENV_LISTEN_FD, job->listen_fd) : unsetenv(TERN__ENV_LISTEN_FD)) return -1;
     if (getenv("OMP_NUM_THREADS")) return 0;
     return put_int("OMP_NUM_THREADS", TERN__MAX(1, job->cores / job->ranks));

@@ -188,9 +188,10 @@ static int run_job(tern__job *job, tern_error *err)
 int tern__cli_run(int argc, char **argv)
 {
     tern_error err = {0};
-    tern__job job = {.ranks = 1, .cores = tern__device_cores(), .addr = "127.0.0.1", .listen_fd = -1};
+    tern__job job = {.ranks = 1, .addr = "127.0.0.1", .listen_fd = -1, .started_ns = tern__now_ns()};
     bool wants_help = false;
     int code = TERN__EXIT_USAGE;
+    job.cores = tern__device_cores();
     if (!parse_options(argc, argv, &job, &wants_help, &err)) {
         if (wants_help) return fputs(help, stdout) < 0;
         code = run_job(&job, &err);

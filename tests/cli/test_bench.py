@@ -1,5 +1,8 @@
 """tern bench: one JSON object a line, alone and on two ranks, and what it refuses."""
 import json
+import os
+import re
+import time
 import unittest
 
 import job
@@ -45,10 +48,65 @@ class Step(unittest.TestCase):
         self.assertEqual((code, err), (0, ""))
         self.assertRegex(out, r"^mlp, f32, 1 rank, batch 8 x 1: median [\d.]+ ms, .* loss [\d.]+ -> [\d.]+\n1 rank \(start with .*\)\n$")
 
+    def test_profile_counts_what_a_step_costs(self):
+        (line,) = bench(2, "step", "--batch", "16", "--steps", "3", "--profile")
+        profile = line["profile"]
+        rows = {row["kernel"]: row for row in profile["rows"]}
+        self.assertEqual(len(rows), len(profile["rows"]))
+        layers = [1024 * 784, 1024 * 1024, 10 * 1024]
+        products = {"linear": layers, "linear_weight_grad": layers, "linear_data_grad": layers[1:]}
+        for name, weights in products.items():
+            row = rows[name]
+            self.assertEqual(row["calls"], len(weights))
+            self.assertAlmostEqual(row["gflops"] * row["ms"] * 1e6 / (2 * 16 * sum(weights)), 1, places=6)
+            self.assertAlmostEqual(row["peak_percent"] * profile["machine_gflops"] / (100 * row["gflops"]), 1, places=6)
+            self.assertLess(row["peak_percent"], 150)
+        parameters = sum(layers) + 1024 + 1024 + 10
+        self.assertEqual(rows["sgd"]["gflops"], 0)
+        for row in rows.values():
+            self.assertAlmostEqual(row["gbs"] * row["ms"] * 1e6 / (row["bytes_a_call"] * row["calls"]), 1, places=6)
+            self.assertAlmostEqual(row["copy_percent"] * profile["machine_copy_gbs"] / (100 * row["gbs"]), 1, places=6)
+        sgd = rows["sgd"]["bytes_a_call"] * rows["sgd"]["calls"] / (4 * parameters)  # g, p and momentum, read and written
+        self.assertTrue(5 <= sgd < 5.01, sgd)  # each parameter begins on a cache line
+
+    def test_profile_adds_up(self):
+        (line,) = bench(1, "step", "--batch", "16", "--steps", "3", "--profile=shapes")
+        profile = line["profile"]
+        times = [row["ms"] for row in profile["rows"]]
+        self.assertEqual(times, sorted(times, reverse=True))
+        self.assertAlmostEqual((sum(times) + profile["outside_ms"]) / profile["step_ms"], 1, places=6)
+        self.assertGreater(profile["outside_ms"], 0)
+        shapes = [row["shapes"] for row in profile["rows"] if row["kernel"] == "linear"]
+        self.assertEqual(set(shapes), {"16x784 1024x784 > 16x1024", "16x1024 1024x1024 > 16x1024", "16x1024 10x1024 > 16x10"})
+
+    def test_profile_as_text(self):
+        code, out, err = job.tern("bench", "step", "--batch", "8", "--steps", "1", "--profile=shapes")
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"(?m)^rank 0, a mean step of 1; its threads reach [\d.]+ GFLOPS and copy [\d.]+ GB/s out of cache$")
+        self.assertRegex(out, r"(?m)^linear_weight_grad +1\.0( +[\d.]+){7}  8x1024 8x784 > 1024x784$")
+        self.assertRegex(out, r"(?m)^cross_entropy +1\.0( +[\d.]+){2} +- +-( +[\d.]+){3}  8x10 8 > \(\)$")
+        self.assertRegex(out, r"\noutside of kernels( +[\d.]+){2}\n$")
+
+    def test_first_step_is_counted_from_the_launcher(self):
+        (alone,) = bench(1, "step", "--batch", "8", "--steps", "1")
+        self.assertIsNone(alone["first_step_ms"])
+        started = time.monotonic()
+        (line,) = bench(2, "step", "--batch", "8", "--steps", "1")
+        self.assertTrue(line["median_ms"] < line["first_step_ms"] < (time.monotonic() - started) * 1e3)
+
+    def test_first_step_is_counted_from_where_the_caller_says(self):
+        minute_ago = {**os.environ, "TERN_STARTED_NS": str(time.monotonic_ns() - 60 * 10**9)}
+        code, out, err = job.tern("run", "-n", "2", job.TERN, "bench", "step", "--batch", "8", "--steps", "1", env=minute_ago)
+        self.assertEqual((code, err), (0, ""))
+        self.assertTrue(60e3 < float(re.search(r"first step after ([\d.]+) ms", out).group(1)) < 70e3)
+        code, out, err = job.tern("bench", "step", "--steps", "1", env={**os.environ, "TERN_STARTED_NS": "now"})
+        self.assertEqual((code, out, err), (1, "", 'tern: tern__env_int: TERN_STARTED_NS="now" is not an integer\n'))
+
     def test_mistakes(self):
         for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18, got "vgg"'),
                            (["--dtype", "f16"], '--dtype: expected f32, got "f16"'),
                            (["--batch", "0"], '--batch: expected a number from 1 to 1048576, got "0"'),
+                           (["--profile=lines"], '--profile: expected shapes, got "lines"'),
                            (["--steps", "2x"], '--steps: expected a number from 1 to 1048576, got "2x"'),
                            (["--step=2", "now"], 'unexpected "now"'), (["--batches"], "'--batches'")):
             with self.subTest(args=args):
