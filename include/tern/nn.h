@@ -77,6 +77,19 @@ TERN_API tern_tensor *tern_state_find(const tern_module *module, const char *nam
 /* Forgets all gradients. An optimizer's step does it too. */
 TERN_API void tern_zero_grad(tern_module *module);
 
+/* Freezing: a parameter that requires no gradient gets none from the calls that follow, and an optimizer
+ * passes it by. torch.Tensor.requires_grad_; E_INVALID for a tensor that is no parameter. */
+TERN_API int tern_requires_grad_set(tern_tensor *parameter, bool required, tern_error *err);
+TERN_API bool tern_requires_grad_get(const tern_tensor *tensor);
+/* All parameters of the tree: torch.nn.Module.requires_grad_. */
+TERN_API void tern_module_requires_grad_set(tern_module *module, bool required);
+
+/* average = decay average + (1 - decay) model for every parameter, and average = model for every buffer: an
+ * exponential moving average as torch.optim.swa_utils.get_ema_multi_avg_fn; with decay 0 a copy. Both trees
+ * have the same state dict (E_SHAPE or E_INVALID name the first difference). */
+TERN_API void tern_ema_update(tern_scope *scope, tern_module *average, const tern_module *model,
+                              double decay);
+
 /* Prints a table of the layers with kind, shape of the output, parameters and size of the output, and the
  * totals, by sending zeros of the given shape through the model in evaluation mode. */
 TERN_API int tern_summary(tern_module *module, tern_device *device, int ndim, const int64_t *shape,

@@ -121,12 +121,3 @@ int64_t tern_module_element_count(const tern_module *module)
         if (!module->tree->state[i].is_buffer) elements += tern_tensor_count(module->tree->state[i].tensor);
     return elements;
 }
-
-/* Over the tree, not the list: nothing to allocate, so nothing to fail. */
-void tern_zero_grad(tern_module *module)
-{
-    for (tern__member *member = module->tree->members; member; member = member->next)
-        member->leaf.fresh = false;
-    for (tern__module_tree *child = module->tree->children; child; child = child->next)
-        tern_zero_grad(child->module);
-}

@@ -148,6 +148,7 @@ int tern__cpu_pointwise(const tern__call *call)
     walk w = walk_of(call);
     if (!w.loop) return TERN_E_UNSUPPORTED;
     int64_t count = w.plan.count;
+    if (count == 0) return TERN_OK;
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++) part(&w, count * t / threads, count * (t + 1) / threads);
