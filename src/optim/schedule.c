@@ -210,10 +210,9 @@ static void ask_unit(tern_schedule *s)
 {
     if (!s || s->asked) return;
     if (s->unit == TERN_UNIT_STEPS && s->done && s->t > s->done)
-        tern__log(
-            TERN_LOG_WARN,
-            "a schedule in steps was over after %lld of the first epoch's %lld; was it meant in epochs?",
-            (long long)s->done, (long long)s->t);
+        tern__log(TERN_LOG_WARN,
+                  "a schedule in steps ended at %lld of the first epoch's %lld; was it meant in epochs?",
+                  (long long)s->done, (long long)s->t);
     s->asked = true;
 }
 

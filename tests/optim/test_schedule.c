@@ -1,8 +1,11 @@
-/* Warm-up and cosine against the formula, step by step, and optimizers that cannot be made. */
+/* Schedules: warm-up and cosine against the formula, how they share an optimizer, the warning about the unit,
+ * and what cannot be. tests/torch/test_schedule.py compares them with PyTorch's. */
 #include "ledger.h"
 #include "ops/world.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #define PI 3.14159265358979323846
 
@@ -31,22 +34,29 @@ static void close_bench(bench *b)
     close_world(&b->w);
 }
 
-/* The rate of step t as the header states it. */
-static double formula(double peak, int warm_up, int steps, int t)
+static double rate(const bench *b)
 {
-    if (t < warm_up) return peak * (t + 1) / warm_up;
-    if (t >= steps) return 0;
-    return peak * 0.5 * (1 + cos(PI * (t - warm_up) / (steps - warm_up)));
+    return tern_optim_lr_get(b->optim, 0);
 }
 
-static void expect_rates(double peak, int warm_up, int steps)
+/* ---- warm-up and cosine ---- */
+
+/* The rate of step t as the header states it. */
+static double formula(double peak, int warm_up, int total, int t)
+{
+    if (t < warm_up) return peak * (t + 1) / warm_up;
+    if (t >= total) return 0;
+    return peak * 0.5 * (1 + cos(PI * (t - warm_up) / (total - warm_up)));
+}
+
+static void expect_rates(double peak, int warm_up, int total)
 {
     bench b = open_bench(peak);
-    tern_schedule *schedule = tern_cosine_schedule_new(b.optim, TERN_UNIT_STEPS, warm_up, steps, &b.w.err);
+    tern_schedule *schedule = tern_cosine_schedule_new(b.optim, TERN_UNIT_STEPS, warm_up, total, &b.w.err);
     assert_ok(b.w.err);
-    for (int t = 0; t < steps + 3; t++) {
-        double want = formula(peak, warm_up, steps, t);
-        assert_true(fabs(tern_optim_lr_get(b.optim, 0) - want) <= 1e-15 * peak);
+    for (int t = 0; t < total + 3; t++) {
+        double want = formula(peak, warm_up, total, t);
+        assert_true(fabs(rate(&b) - want) <= 1e-15 * peak);
         tern_schedule_step(schedule);
     }
     tern_schedule_free(schedule);
@@ -70,98 +80,204 @@ static void landmarks(void **state)
     bench b = open_bench(0.8);
     tern_schedule *schedule = tern_cosine_schedule_new(b.optim, TERN_UNIT_STEPS, 4, 24, &b.w.err);
     double seen[30];
-    for (int t = 0; t < 30; t++, tern_schedule_step(schedule)) seen[t] = tern_optim_lr_get(b.optim, 0);
+    for (int t = 0; t < 30; t++, tern_schedule_step(schedule)) seen[t] = rate(&b);
     assert_true(seen[0] == 0.2 && seen[3] == 0.8 && seen[4] == 0.8);
     assert_true(fabs(seen[14] - 0.4) < 1e-15); /* half way down */
     assert_true(seen[23] > 0 && seen[24] == 0 && seen[29] == 0);
     for (int t = 5; t < 24; t++) assert_true(seen[t] < seen[t - 1]);
     tern_schedule_free(schedule);
+    close_bench(&b);
+}
+
+/* ---- several on one optimizer ---- */
+
+static void schedules_come_and_go(void **state)
+{
+    (void)state;
+    bench b = open_bench(8);
+    tern_error *err = &b.w.err;
+    tern_schedule *half = tern_exponential_schedule_new(b.optim, TERN_UNIT_EPOCHS, 0.5, err);
+    tern_schedule *quarter =
+        tern_multi_step_schedule_new(b.optim, TERN_UNIT_STEPS, 1, (int64_t[]){0}, 0.25, err);
+    tern_schedule *none = tern_step_schedule_new(b.optim, TERN_UNIT_STEPS, 1, 0, err);
+    assert_ok(b.w.err);
+    assert_true(rate(&b) == 2); /* a milestone at 0 counts at once */
+    tern_schedule_epoch(half);
+    tern_schedule_epoch(quarter);
+    assert_true(rate(&b) == 1);
+    tern_schedule_step(none); /* a factor of 0 is no end */
+    assert_true(rate(&b) == 0);
+    tern_schedule_free(none);
+    assert_true(rate(&b) == 1);
+    tern_optim_lr_set(b.optim, 0, 16); /* is what they multiply */
+    assert_true(rate(&b) == 2);
+    tern_schedule_free(quarter);
+    assert_true(rate(&b) == 8);
+    tern_schedule_free(half);
+    assert_true(rate(&b) == 16);
     tern_schedule_free(NULL);
+    tern_schedule_step(NULL);
+    tern_schedule_epoch(NULL);
     close_bench(&b);
 }
 
-static void expect_refused(bench *b, int64_t warm_up, int64_t steps, const char *text)
+/* ---- steps where epochs were meant ---- */
+
+typedef struct heard {
+    int warnings;
+    char text[256];
+} heard;
+
+static void hear(tern_log_level level, const char *text, void *ctx)
 {
-    tern_error err = {0};
-    assert_null(tern_cosine_schedule_new(b->optim, TERN_UNIT_STEPS, warm_up, steps, &err));
-    assert_int_equal(err.code, TERN_E_RANGE);
-    assert_string_equal(err.text, text);
-    assert_string_equal(err.func, "tern_cosine_schedule_new");
+    heard *h = ctx;
+    h->warnings += level == TERN_LOG_WARN;
+    snprintf(h->text, sizeof(h->text), "%s", text);
 }
 
-static void steps_that_cannot_be(void **state)
+/* Two epochs of 100 steps. Returns how often it warned. */
+static heard two_epochs(tern_schedule *schedule)
+{
+    heard h = {0};
+    assert_non_null(schedule);
+    tern_log_set(hear, &h);
+    for (int t = 0; t < 200; t++) {
+        tern_schedule_step(schedule);
+        if (t % 100 == 99) tern_schedule_epoch(schedule);
+    }
+    tern_log_set(NULL, NULL);
+    tern_schedule_free(schedule);
+    return h;
+}
+
+static void a_schedule_that_ends_in_the_first_epoch_warns_once(void **state)
 {
     (void)state;
-    bench b = open_bench(0.001);
-    expect_refused(&b, 0, 0, "warm-up of 0 in 0: expected 0 <= warm-up <= total and total > 0");
-    expect_refused(&b, -1, 5, "warm-up of -1 in 5: expected 0 <= warm-up <= total and total > 0");
-    expect_refused(&b, 6, 5, "warm-up of 6 in 5: expected 0 <= warm-up <= total and total > 0");
-    assert_true(tern_optim_lr_get(b.optim, 0) == tern_sgd_defaults().lr);
-    tern_error err = {0};
-    assert_null(tern_cosine_schedule_new(NULL, TERN_UNIT_STEPS, 1, 5, &err));
-    assert_int_equal(err.code, TERN_E_INVALID);
-    assert_string_equal(err.text, "the optimizer is NULL");
+    bench b = open_bench(1);
+    const int64_t early[] = {30, 99}, late[] = {30, 100};
+    const tern_unit steps = TERN_UNIT_STEPS, epochs = TERN_UNIT_EPOCHS;
+    heard h = two_epochs(tern_multi_step_schedule_new(b.optim, steps, 2, early, 0.1, NULL));
+    assert_int_equal(h.warnings, 1);
+    assert_string_equal(h.text,
+                        "a schedule in steps ended at 99 of the first epoch's 100; was it meant in epochs?");
+    assert_int_equal(two_epochs(tern_cosine_schedule_new(b.optim, steps, 5, 90, NULL)).warnings, 1);
+    assert_int_equal(two_epochs(tern_linear_schedule_new(b.optim, steps, 1, 0, 90, NULL)).warnings, 1);
+    assert_int_equal(two_epochs(tern_multi_step_schedule_new(b.optim, steps, 2, late, 0.1, NULL)).warnings,
+                     0);
+    assert_int_equal(two_epochs(tern_multi_step_schedule_new(b.optim, epochs, 2, early, 0.1, NULL)).warnings,
+                     0);
+    assert_int_equal(two_epochs(tern_cosine_schedule_new(b.optim, steps, 5, 100, NULL)).warnings, 0);
+    assert_int_equal(two_epochs(tern_linear_schedule_new(b.optim, steps, 0.1, 1, 90, NULL)).warnings, 0);
+    assert_int_equal(two_epochs(tern_step_schedule_new(b.optim, steps, 30, 0.1, NULL)).warnings, 0);
+    assert_int_equal(two_epochs(tern_exponential_schedule_new(b.optim, steps, 0.99, NULL)).warnings, 0);
     close_bench(&b);
 }
 
-static void expect_no_sgd(tern_sgd_opts opts, int code, const char *text)
+/* ---- what cannot be ---- */
+
+static void expect_refused(const bench *b, const tern_schedule *got, tern_error *err, int code,
+                           const char *func, const char *text)
 {
-    world w = open_world();
-    tern_module *net = tern_linear_new(3, 2, NULL, w.rng, &w.err);
-    tern_error err = {0};
-    assert_null(tern_sgd_new(net, &opts, &err));
-    assert_int_equal(err.code, code);
-    assert_string_equal(err.text, text);
-    assert_string_equal(err.func, "tern_sgd_new");
-    assert_non_null(tern_module_add(net, "more", tern_relu_new(&w.err), &w.err)); /* not sealed */
-    tern_module_free(net);
-    close_world(&w);
+    assert_null(got);
+    assert_int_equal(err->code, code);
+    assert_string_equal(err->text, text);
+    assert_string_equal(err->func, func);
+    assert_true(rate(b) == 0.001);
+    *err = (tern_error){0};
 }
 
-static void options_that_cannot_be(void **state)
-{
-    (void)state;
-    tern_sgd_opts opts = tern_sgd_defaults();
-    opts.lr = -1;
-    expect_no_sgd(opts, TERN_E_RANGE, "sgd: expected lr, momentum and weight_decay >= 0, got -1, 0 and 0");
-    opts = tern_sgd_defaults();
-    opts.momentum = NAN;
-    expect_no_sgd(opts, TERN_E_RANGE,
-                  "sgd: expected lr, momentum and weight_decay >= 0, got 0.001, nan and 0");
-    opts = tern_sgd_defaults();
-    opts.nesterov = true;
-    expect_no_sgd(opts, TERN_E_INVALID,
-                  "sgd: nesterov wants a momentum > 0 and no dampening, got momentum 0 and dampening 0");
-    expect_no_sgd((tern_sgd_opts){.lr = 1}, TERN_E_INVALID,
-                  "options: size is 0; start from what the _defaults function returns");
-    tern_error err = {0};
-    assert_null(tern_sgd_new(NULL, NULL, &err));
-    assert_int_equal(err.code, TERN_E_INVALID);
-    assert_string_equal(err.text, "the module is NULL");
-}
-
-/* Nothing is updated after an error in the scope, and nothing forgotten. */
-static void a_failed_step_updates_nothing(void **state)
+static void numbers_that_cannot_be(void **state)
 {
     (void)state;
     bench b = open_bench(0.001);
-    float before[6], after[6];
-    tern_tensor *weight = tern_state_find(b.net, "weight");
-    const float ones[3] = {1, 1, 1};
-    tern_tensor *x = tern_tensor_from(b.w.scope, ones, TERN_F32, 2, (int64_t[]){1, 3});
-    assert_int_equal(tern_backward(b.w.scope, tern_sum(b.w.scope, tern_forward(b.net, b.w.scope, x))),
-                     TERN_OK);
-    tern_relu(b.w.scope, NULL);
-    tern_tensor_read(weight, before, sizeof(before), &b.w.err);
-    tern_optim_step(b.optim, b.w.scope);
-    tern_tensor_read(weight, after, sizeof(after), &b.w.err);
-    assert_memory_equal(before, after, sizeof(after));
-    assert_non_null(tern_grad_get(weight));
-    assert_int_equal(tern_scope_end(b.w.scope, NULL), TERN_E_INVALID);
-    tern_optim_step(b.optim, b.w.scope);
-    tern_tensor_read(weight, after, sizeof(after), &b.w.err);
-    for (int i = 0; i < 6; i++) assert_true(after[i] == before[i] - 0.001f);
-    assert_null(tern_grad_get(weight));
+    tern_optim *o = b.optim;
+    tern_error err = {0};
+    const tern_unit unit = TERN_UNIT_STEPS;
+    const int range = TERN_E_RANGE;
+    expect_refused(&b, tern_cosine_schedule_new(o, unit, 0, 0, &err), &err, range, "tern_cosine_schedule_new",
+                   "warm-up of 0 in 0: expected 0 <= warm-up <= total and total > 0");
+    expect_refused(&b, tern_cosine_schedule_new(o, unit, -1, 5, &err), &err, range,
+                   "tern_cosine_schedule_new",
+                   "warm-up of -1 in 5: expected 0 <= warm-up <= total and total > 0");
+    expect_refused(&b, tern_cosine_schedule_new(o, unit, 6, 5, &err), &err, range, "tern_cosine_schedule_new",
+                   "warm-up of 6 in 5: expected 0 <= warm-up <= total and total > 0");
+    expect_refused(&b, tern_step_schedule_new(o, unit, 0, 0.1, &err), &err, range, "tern_step_schedule_new",
+                   "expected every >= 1, got 0");
+    expect_refused(&b, tern_step_schedule_new(o, unit, 1, -0.1, &err), &err, range, "tern_step_schedule_new",
+                   "expected gamma >= 0, got -0.1");
+    expect_refused(&b, tern_exponential_schedule_new(o, unit, NAN, &err), &err, range,
+                   "tern_exponential_schedule_new", "expected gamma >= 0, got nan");
+    expect_refused(&b, tern_linear_schedule_new(o, unit, -1, 0.5, 7, &err), &err, range,
+                   "tern_linear_schedule_new",
+                   "from -1 to 0.5 in 7: expected start and end >= 0 and total > 0");
+    expect_refused(&b, tern_linear_schedule_new(o, unit, 1, NAN, 7, &err), &err, range,
+                   "tern_linear_schedule_new",
+                   "from 1 to nan in 7: expected start and end >= 0 and total > 0");
+    expect_refused(&b, tern_linear_schedule_new(o, unit, 1, 0.5, 0, &err), &err, range,
+                   "tern_linear_schedule_new",
+                   "from 1 to 0.5 in 0: expected start and end >= 0 and total > 0");
+    close_bench(&b);
+}
+
+static void milestones_that_cannot_be(void **state)
+{
+    (void)state;
+    bench b = open_bench(0.001);
+    tern_error err = {0};
+    const tern_unit unit = TERN_UNIT_EPOCHS;
+    const char *func = "tern_multi_step_schedule_new";
+    const int64_t same[] = {3, 3}, negative[] = {-1};
+    expect_refused(&b, tern_multi_step_schedule_new(b.optim, unit, 2, same, 0.1, &err), &err, TERN_E_RANGE,
+                   func, "milestone 1 is 3: expected numbers from 0 on that rise");
+    expect_refused(&b, tern_multi_step_schedule_new(b.optim, unit, 1, negative, 0.1, &err), &err,
+                   TERN_E_RANGE, func, "milestone 0 is -1: expected numbers from 0 on that rise");
+    expect_refused(&b, tern_multi_step_schedule_new(b.optim, unit, 0, same, 0.1, &err), &err, TERN_E_INVALID,
+                   func, "expected at least one milestone, got 0");
+    expect_refused(&b, tern_multi_step_schedule_new(b.optim, unit, 2, NULL, 0.1, &err), &err, TERN_E_INVALID,
+                   func, "expected at least one milestone, got 0");
+    expect_refused(&b, tern_multi_step_schedule_new(b.optim, unit, 2, (int64_t[]){1, 2}, -2, &err), &err,
+                   TERN_E_RANGE, func, "expected gamma >= 0, got -2");
+    close_bench(&b);
+}
+
+/* Every constructor, with these arguments and good ones besides. */
+static void expect_all_refused(const bench *b, tern_optim *optim, int unit, tern_error before, int code,
+                               const char *text)
+{
+    for (int i = 0; i < 5; i++) {
+        tern_error err = before;
+        const tern_unit u = (tern_unit)unit;
+        const tern_schedule *got = i == 0 ? tern_step_schedule_new(optim, u, 1, 0.5, &err)
+                                   : i == 1
+                                       ? tern_multi_step_schedule_new(optim, u, 1, (int64_t[]){1}, 0.5, &err)
+                                   : i == 2 ? tern_exponential_schedule_new(optim, u, 0.5, &err)
+                                   : i == 3 ? tern_linear_schedule_new(optim, u, 0.5, 1, 2, &err)
+                                            : tern_cosine_schedule_new(optim, u, 1, 2, &err);
+        assert_null(got);
+        assert_int_equal(err.code, code);
+        assert_non_null(strstr(err.text, text));
+        assert_true(rate(b) == 0.001);
+    }
+}
+
+static void no_optimizer_no_unit_no_memory(void **state)
+{
+    (void)state;
+    bench b = open_bench(0.001);
+    tern_error set = {.code = TERN_E_IO, .text = "earlier"};
+    expect_all_refused(&b, NULL, TERN_UNIT_STEPS, (tern_error){0}, TERN_E_INVALID, "the optimizer is NULL");
+    expect_all_refused(&b, b.optim, 2, (tern_error){0}, TERN_E_INVALID,
+                       "unit 2: expected TERN_UNIT_STEPS or TERN_UNIT_EPOCHS");
+    expect_all_refused(&b, b.optim, TERN_UNIT_STEPS, set, TERN_E_IO, "earlier");
+    ledger books = {.refuse_at = 1, .refuse_all = true};
+    ledger_open(&books);
+    expect_all_refused(&b, b.optim, TERN_UNIT_STEPS, (tern_error){0}, TERN_E_MEMORY, "out of memory");
+    books.refuse_all = false;
+    books.refuse_at = atomic_load(&books.requests) + 2; /* the schedule after its milestones */
+    tern_error err = {0};
+    assert_null(tern_multi_step_schedule_new(b.optim, TERN_UNIT_STEPS, 1, (int64_t[]){1}, 0.5, &err));
+    assert_int_equal(err.code, TERN_E_MEMORY);
+    ledger_close(&books);
     close_bench(&b);
 }
 
@@ -170,9 +286,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates),
         cmocka_unit_test(landmarks),
-        cmocka_unit_test(steps_that_cannot_be),
-        cmocka_unit_test(options_that_cannot_be),
-        cmocka_unit_test(a_failed_step_updates_nothing),
+        cmocka_unit_test(schedules_come_and_go),
+        cmocka_unit_test(a_schedule_that_ends_in_the_first_epoch_warns_once),
+        cmocka_unit_test(numbers_that_cannot_be),
+        cmocka_unit_test(milestones_that_cannot_be),
+        cmocka_unit_test(no_optimizer_no_unit_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
