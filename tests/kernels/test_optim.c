@@ -1,0 +1,224 @@
+/* The optimizers' fast kernels and the p-norm's against the reference, over odd sizes, dtypes, threads and
+ * every combination of flags. */
+#include "check.h"
+
+#include "kernels/kernel.h"
+#include "kernels/optim.h"
+#include "kernels/power_sum.h"
+
+#include <float.h>
+#include <math.h>
+
+static const int64_t sizes[] = {1, 15, 16, 33, 1000, 70001};
+
+static tern__view new_vector(tern_dtype dtype, int64_t count)
+{
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &count);
+    view.data = tern__alloc(tern__view_bytes(&view), __func__, NULL);
+    assert_non_null(view.data);
+    return view;
+}
+
+/* Numbers of both signs and of sizes from 1e-3 to 1e3. */
+static void fill(const tern__view *view, uint32_t seed, bool positive)
+{
+    int64_t count = tern__view_count(view);
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        double size = pow(10, (double)(seed >> 8 & 0xffff) / 65536 * 6 - 3);
+        tern__view_set(view, i, seed >> 31 && !positive ? -size : size);
+    }
+}
+
+/* The largest difference, in units of the last place of what was added up: numbers of `size[i]`. */
+static double ulps(const tern__view *got, const tern__view *want, const double *size)
+{
+    double worst = 0, unit = got->dtype == TERN_F64 ? DBL_EPSILON : FLT_EPSILON;
+    int64_t count = tern__view_count(got);
+    for (int64_t i = 0; i < count; i++) {
+        double w = tern__view_get(want, i);
+        worst = fmax(worst, fabs(tern__view_get(got, i) - w) / (unit * fmax(size[i], fabs(w))));
+    }
+    return worst;
+}
+
+static void run(const char *name, int threads, tern__call *call)
+{
+    tern_error err = {0};
+    call->device = tern_device_open(name, &err);
+    call->err = &err;
+    tern_device_threads_set(call->device, threads, &err);
+    assert_int_equal(tern__kernel_run(call), TERN_OK);
+    assert_ok(err);
+    tern_device_close(call->device);
+}
+
+/* One update of `outs` vectors by both devices; returns the largest difference. */
+static double compare(tern__kernel kernel, const void *attr, tern_dtype dtype, int64_t count, int outs,
+                      int threads)
+{
+    tern__view g = new_vector(dtype, count), out[2][TERN__KERNEL_OUTS];
+    double *size = tern__alloc((size_t)count * sizeof(*size), __func__, NULL), worst = 0;
+    fill(&g, 1, false);
+    for (int side = 0; side < 2; side++) {
+        tern__call call = {.kernel = kernel, .in = {&g}, .attr = attr};
+        for (int i = 0; i < outs; i++) {
+            out[side][i] = new_vector(dtype, count);
+            fill(&out[side][i], (uint32_t)i + 2, i > 1); /* second moments are positive */
+            call.out[i] = &out[side][i];
+            for (int64_t k = 0; k < count; k++)
+                size[k] =
+                    fmax(fmax(size[k], fabs(tern__view_get(&g, k))), fabs(tern__view_get(&out[side][i], k)));
+        }
+        run(side ? "cpu:reference" : "cpu", threads, &call);
+    }
+    for (int i = 0; i < outs; i++) {
+        worst = fmax(worst, ulps(&out[0][i], &out[1][i], size));
+        tern__free(out[0][i].data);
+        tern__free(out[1][i].data);
+    }
+    tern__free(g.data);
+    tern__free(size);
+    return worst;
+}
+
+static void expect_equal(tern__kernel kernel, const void *attr, int outs)
+{
+    for (size_t s = 0; s < TERN__COUNT(sizes); s++)
+        for (int wide = 0; wide < 2; wide++) {
+            double worst = compare(kernel, attr, wide ? TERN_F64 : TERN_F32, sizes[s], outs, 1 + s % 2);
+            if (!(worst <= 4))
+                fail_msg("%s of %d elements: %g ulps", tern__kernel_name(kernel), (int)sizes[s], worst);
+        }
+}
+
+static void sgd(void **state)
+{
+    (void)state;
+    for (int bits = 0; bits < 16; bits++) {
+        tern__sgd_attr attr = {.lr = 0.1,
+                               .momentum = 0.9,
+                               .dampening = bits & 1 ? 0.25 : 0,
+                               .weight_decay = 0.01,
+                               .nesterov = bits & 1 ? 0 : 1,
+                               .maximize = bits >> 1 & 1,
+                               .first = bits >> 2 & 1};
+        expect_equal(TERN__SGD, &attr, bits & 8 ? 2 : 1);
+    }
+}
+
+static void adam(void **state)
+{
+    (void)state;
+    for (int bits = 0; bits < 8; bits++) {
+        tern__adam_attr attr = {.lr = 0.1,
+                                .beta1 = 0.9,
+                                .beta2 = 0.99,
+                                .eps = 1e-3,
+                                .weight_decay = 0.01,
+                                .decoupled = bits & 1,
+                                .maximize = bits >> 1 & 1,
+                                .step = 7};
+        expect_equal(TERN__ADAM, &attr, bits & 4 ? 4 : 3);
+    }
+}
+
+/* 16 bits go through the reference: computed in double, rounded once. */
+static void halves(void **state)
+{
+    (void)state;
+    tern_device *device = tern_device_open("cpu", NULL);
+    const tern_dtype dtypes[] = {TERN_BF16, TERN_F16};
+    for (int d = 0; d < 2; d++) {
+        tern__view g = new_vector(dtypes[d], 3), p = new_vector(dtypes[d], 3), b = new_vector(dtypes[d], 3);
+        for (int64_t i = 0; i < 3; i++) {
+            tern__view_set(&g, i, (double)i - 1);
+            tern__view_set(&p, i, 4);
+            tern__view_set(&b, i, 2);
+        }
+        tern__sgd_attr attr = {.lr = 0.5, .momentum = 0.25, .weight_decay = 0.125};
+        tern__call call = {.device = device, .kernel = TERN__SGD, .in = {&g}, .out = {&p, &b}, .attr = &attr};
+        assert_int_equal(tern__kernel_run(&call), TERN_OK);
+        for (int64_t i = 0; i < 3; i++) {
+            assert_true(tern__view_get(&b, i) == 0.5 + (double)i - 1 + 0.5);
+            assert_true(tern__view_get(&p, i) == 4 - 0.5 * (double)i);
+        }
+        tern__free(g.data);
+        tern__free(p.data);
+        tern__free(b.data);
+    }
+    tern_device_close(device);
+}
+
+/* A NaN stays where it is the largest second moment. */
+static void amsgrad_keeps_a_nan(void **state)
+{
+    (void)state;
+    for (int reference = 0; reference < 2; reference++) {
+        tern_device *device = tern_device_open(reference ? "cpu:reference" : "cpu", NULL);
+        tern__view v[5];
+        for (int i = 0; i < 5; i++) v[i] = new_vector(TERN_F32, 40);
+        tern__view_set(&v[4], 3, NAN);
+        tern__view_set(&v[4], 5, 1);
+        tern__view_set(&v[0], 20, NAN);
+        tern__adam_attr attr = {.lr = 1, .beta1 = 0.5, .beta2 = 0.5, .eps = 1, .step = 1};
+        tern__call call = {.device = device,
+                           .kernel = TERN__ADAM,
+                           .in = {&v[0]},
+                           .out = {&v[1], &v[2], &v[3], &v[4]},
+                           .attr = &attr};
+        assert_int_equal(tern__kernel_run(&call), TERN_OK);
+        for (int64_t i = 0; i < 40; i++) {
+            bool nan = i == 3 || i == 20;
+            assert_true(isnan(tern__view_get(&v[4], i)) == nan && isnan(tern__view_get(&v[1], i)) == nan);
+            if (!nan) assert_true(tern__view_get(&v[4], i) == (i == 5));
+        }
+        for (int i = 0; i < 5; i++) tern__free(v[i].data);
+        tern_device_close(device);
+    }
+}
+
+/* ---- the p-norm ---- */
+
+static double power_sum(const char *name, int threads, const tern__view *x, double p)
+{
+    double sum = -1;
+    tern__view y = tern__view_make(TERN_F64, TERN__PLAIN, 0, NULL);
+    y.data = &sum;
+    tern__power_attr attr = {p};
+    run(name, threads, &(tern__call){.kernel = TERN__POWER_SUM, .in = {x}, .out = {&y}, .attr = &attr});
+    return sum;
+}
+
+static void power_sums(void **state)
+{
+    (void)state;
+    static const double orders[] = {1, 2, 3, 0.5, INFINITY};
+    static const tern_dtype dtypes[] = {TERN_F32, TERN_F64, TERN_BF16};
+    for (size_t s = 0; s < TERN__COUNT(sizes); s++)
+        for (size_t d = 0; d < TERN__COUNT(dtypes); d++)
+            for (size_t o = 0; o < TERN__COUNT(orders); o++) {
+                tern__view x = new_vector(dtypes[d], sizes[s]);
+                fill(&x, 9, false);
+                double want = power_sum("cpu:reference", 1, &x, orders[o]),
+                       got = power_sum("cpu", 1, &x, orders[o]);
+                assert_true(want > 0 && fabs(got / want - 1) < 1e-12);
+                assert_true(power_sum("cpu", 3, &x, orders[o]) == got);
+                tern__view_set(&x, sizes[s] / 2, NAN);
+                for (int threads = 1; threads < 3; threads++) {
+                    assert_true(isnan(power_sum("cpu", threads, &x, orders[o])));
+                    assert_true(isnan(power_sum("cpu:reference", threads, &x, orders[o])));
+                }
+                tern__free(x.data);
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sgd),        cmocka_unit_test(adam),
+        cmocka_unit_test(halves),     cmocka_unit_test(amsgrad_keeps_a_nan),
+        cmocka_unit_test(power_sums),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
