@@ -25,6 +25,7 @@ static const struct {
 /* Their outputs are read too. */
 static const bool in_place[TERN__KERNEL_COUNT] = {
     [TERN__SGD] = true,
+    [TERN__ADAM] = true,
 };
 
 /* w is (O, ..): an element of y is a sum over the rest. */

@@ -1,5 +1,6 @@
-/* clip.c - the gradients of a module tree, one parameter after another: what lies between them in their range
- * must stay zero, whatever they are multiplied with. */
+/* clip.c - the gradients of a module tree, one parameter after another: the bytes between them in their range
+ * must stay zero, whatever the gradients are multiplied with. */
+#include "kernels/pointwise.h"
 #include "kernels/power_sum.h"
 #include "nn/nn.h"
 
@@ -9,14 +10,13 @@
 
 typedef struct clip {
     tern_scope *scope;
-    double p, sum; /* of the norm; for p = infinity sum is the largest size */
-    double factor; /* that is multiplied with                               */
+    double p, sum; /* of the norm; the largest size for p = infinity */
+    tern__kernel kernel;
+    tern__pointwise_attr attr; /* what is done to each gradient */
 } clip;
 
-typedef bool (*visit_fn)(clip *c, const tern__view *grad);
-
-/* All gradients under the module; false after a failure. */
-static bool each_grad(const tern_module *module, visit_fn visit, clip *c)
+/* Calls `visit` with all gradients under the module; false after a failure. */
+static bool each_grad(const tern_module *module, bool (*visit)(clip *c, const tern__view *grad), clip *c)
 {
     for (tern__member *member = module->tree->members; member; member = member->next)
         if (member->leaf.fresh && !visit(c, &member->leaf.grad->view)) return false;
@@ -40,21 +40,32 @@ static bool add_powers(clip *c, const tern__view *grad)
     return true;
 }
 
-static bool scale(clip *c, const tern__view *grad)
+static bool change(clip *c, const tern__view *grad)
 {
-    const double attr[] = {c->factor, 0};
-    tern__call call = {.kernel = TERN__SCALE, .in = {grad}, .out = {grad}, .attr = attr};
+    tern__call call = {.kernel = c->kernel, .in = {grad}, .out = {grad}, .attr = &c->attr};
     return tern__run(c->scope, &call);
 }
 
+/* `value` is the argument called `name`. */
 static bool check(tern_scope *scope, const char *func, const tern_module *module, const char *name,
                   double value)
 {
     if (scope->error.code) return false;
-    if (!module) return tern__scope_fail(scope, func, TERN_E_INVALID, "the module is NULL"), false;
-    if (value >= 0) return true;
-    tern__scope_fail(scope, func, TERN_E_RANGE, "expected %s >= 0, got %g", name, value);
-    return false;
+    if (!module)
+        tern__scope_fail(scope, func, TERN_E_INVALID, "the module is NULL");
+    else if (!(value >= 0))
+        tern__scope_fail(scope, func, TERN_E_RANGE, "expected %s >= 0, got %g", name, value);
+    return !scope->error.code;
+}
+
+/* max_norm / (norm + 1e-6) for a norm above max_norm, and for one that is NaN. */
+static bool scale(clip *c, const tern_module *module, double max_norm, double norm)
+{
+    double factor = max_norm / (norm + 1e-6);
+    if (factor >= 1) return true;
+    c->kernel = TERN__SCALE;
+    c->attr.k[0] = factor;
+    return each_grad(module, change, c);
 }
 
 tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double max_norm, double norm_type)
@@ -67,9 +78,15 @@ tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double 
     clip c = {.scope = scope, .p = norm_type};
     if (!each_grad(module, add_powers, &c)) return NULL;
     double norm = isinf(c.p) ? c.sum : c.p == 2 ? sqrt(c.sum) : pow(c.sum, 1 / c.p);
-    c.factor = max_norm / (norm + 1e-6);
-    if (!(c.factor >= 1) && !each_grad(module, scale, &c)) return NULL;
+    if (!scale(&c, module, max_norm, norm)) return NULL;
     tern_tensor *result = tern__result(scope, TERN_F32, TERN__PLAIN, 0, NULL);
     if (result) *(float *)result->view.data = (float)norm;
     return result;
+}
+
+void tern_clip_grad_value(tern_scope *scope, tern_module *module, double limit)
+{
+    if (!check(scope, __func__, module, "limit", limit)) return;
+    clip c = {.scope = scope, .kernel = TERN__CLAMP, .attr = {{-limit, limit}}};
+    each_grad(module, change, &c);
 }

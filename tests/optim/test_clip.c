@@ -52,6 +52,9 @@ static void only_the_part_counts(void **state)
                 fabs(first_grad(n.all, "0.bias") + 2) < 1e-6);
     assert_true(first_grad(n.all, "1.weight") == 12);
     assert_null(tern_grad_get(tern_state_find(n.all, "1.bias")));
+    tern_clip_grad_value(w.scope, n.inner, 1);
+    assert_true(first_grad(n.all, "0.weight") == 1 && first_grad(n.all, "0.bias") == -1);
+    assert_true(first_grad(n.all, "1.weight") == 12);
     tern_module_free(n.all);
     close_world(&w);
 }
@@ -107,9 +110,14 @@ static void numbers_that_cannot_be(void **state)
                  "expected max_norm >= 0, got nan");
     expect_error(&w, tern_clip_grad_norm(w.scope, n.all, 1, 0), func, TERN_E_RANGE,
                  "expected norm_type > 0, got 0");
+    tern_clip_grad_value(w.scope, NULL, 1);
+    expect_error(&w, NULL, "tern_clip_grad_value", TERN_E_INVALID, "the module is NULL");
+    tern_clip_grad_value(w.scope, n.all, -0.5);
+    expect_error(&w, NULL, "tern_clip_grad_value", TERN_E_RANGE, "expected limit >= 0, got -0.5");
     use(w.scope, n.all, "0.weight", 3);
     tern_relu(w.scope, NULL);
     assert_null(tern_clip_grad_norm(w.scope, n.all, 1, 2)); /* after an error nothing is clipped */
+    tern_clip_grad_value(w.scope, n.all, 1);
     assert_true(first_grad(n.all, "0.weight") == 3);
     tern_module_free(n.all);
     close_world(&w);

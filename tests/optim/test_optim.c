@@ -68,24 +68,25 @@ static void step(bench *b, tern_optim *optim)
 
 /* ---- how often the kernel is called ---- */
 
-static int calls;
-static const tern__optim_rule *counted;
+typedef struct call_counter {
+    tern__kernel_observer base;
+    int calls;
+} call_counter;
 
-static tern__optim_attr count_call(const tern__optim_group *group, double lr, int64_t number)
+static void count_call(tern__kernel_observer *self, const tern__call *call, int64_t ns)
 {
-    calls++;
-    return counted->attr(group, lr, number);
+    (void)call;
+    (void)ns;
+    ((call_counter *)self)->calls++;
 }
 
 static int calls_of_step(bench *b, tern_optim *optim)
 {
-    counted = optim->rule;
-    tern__optim_rule counting = {counted->kernel, count_call};
-    optim->rule = &counting;
-    calls = 0;
+    call_counter seen = {.base.ran = count_call};
+    b->w.device->observer = &seen.base;
     step(b, optim);
-    optim->rule = counted;
-    return calls;
+    b->w.device->observer = NULL;
+    return seen.calls;
 }
 
 static bool is_bias(const char *name, const tern_tensor *parameter, void *ctx)

@@ -76,6 +76,25 @@ class Clip(unittest.TestCase):
                     pair.lib.tern_zero_grad(ctypes.byref(run.module))
                     run.end()
 
+    def test_value(self):
+        for pair in self.pairs:
+            for step, limit in enumerate((0, 0.5, 3)):
+                pair.backward(two_of_three(step), scale=2)
+                clip_grad_value_([p for p in pair.theirs if p.grad is not None], limit)
+                pair.lib.tern_clip_grad_value(pair.run.scope, ctypes.byref(pair.run.module), ctypes.c_double(limit))
+                pair.run.raise_error()
+                self.expect_gradients(pair, rtol=0)
+                pair.step()
+
+    def test_value_of_what_is_not_finite(self):
+        for pair in self.pairs:
+            c = numpy.array([-math.inf, math.nan, math.inf], "float32")
+            pair.run.backward(pair.run.op("tern_sum", pair.run.op("tern_mul", pair.ours[1], pair.run.constant(c))))
+            pair.theirs[1].grad = torch.tensor(c)
+            clip_grad_value_(pair.theirs, 2)
+            pair.lib.tern_clip_grad_value(pair.run.scope, ctypes.byref(pair.run.module), ctypes.c_double(2))
+            self.expect_gradients(pair, rtol=0)
+
     def test_clipped_steps(self):
         for pair in self.pairs:
             for step in range(20):
