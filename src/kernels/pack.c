@@ -2,33 +2,41 @@
 
 #include <string.h>
 
-static struct tern__pack *pack_new(const void *format, size_t format_bytes, size_t bytes)
-{
-    struct tern__pack *pack = tern__alloc(sizeof(*pack) + format_bytes, __func__, NULL);
-    if (!pack) return NULL;
-    pack->data = tern__alloc_raw(bytes, TERN__LINE);
-    if (!pack->data) {
-        tern__free(pack);
-        return NULL;
-    }
-    pack->format_bytes = format_bytes;
-    memcpy(pack->format, format, format_bytes);
-    return pack;
-}
-
-void *tern__pack_get(tern__packs *packs, const void *format, size_t format_bytes, size_t bytes, bool *stale)
+static struct tern__pack *find(const tern__packs *packs, const void *format, size_t format_bytes)
 {
     struct tern__pack *pack = packs->first;
     while (pack && (pack->format_bytes != format_bytes || memcmp(pack->format, format, format_bytes) != 0))
         pack = pack->next;
-    *stale = !pack || pack->version != packs->version;
-    if (!pack) {
-        pack = pack_new(format, format_bytes, bytes);
-        if (!pack) return NULL;
-        pack->next = packs->first;
-        packs->first = pack;
-    }
+    return pack;
+}
+
+static void add(tern__packs *packs, const void *format, size_t format_bytes)
+{
+    struct tern__pack *pack = tern__alloc(sizeof(*pack) + format_bytes, __func__, NULL);
+    if (!pack) return;
     pack->version = packs->version;
+    pack->format_bytes = format_bytes;
+    memcpy(pack->format, format, format_bytes);
+    pack->next = packs->first;
+    packs->first = pack;
+}
+
+void *tern__pack_get(tern__packs *packs, const void *format, size_t format_bytes, size_t bytes, bool *stale)
+{
+    struct tern__pack *pack = find(packs, format, format_bytes);
+    *stale = true;
+    if (!pack) {
+        add(packs, format, format_bytes);
+        return NULL;
+    }
+    if (pack->version != packs->version) {
+        pack->version = packs->version;
+        pack->filled = false;
+        return NULL;
+    }
+    if (!pack->data) pack->data = tern__alloc_raw(bytes, TERN__LINE);
+    *stale = !pack->filled;
+    pack->filled = pack->data != NULL;
     return pack->data;
 }
 

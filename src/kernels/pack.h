@@ -1,21 +1,25 @@
-/* pack.h - copies of a parameter in a kernel's own layout, kept with the parameter and made anew when it has
- * changed. */
+/* pack.h - copies of a parameter in a kernel's own layout.
+ *
+ * A copy is worth keeping only if it is used again before the parameter changes: in evaluation, and over the
+ * microbatches of a step. In training every copy is used once, so the first use of a version gets none and
+ * the kernel packs into scratch memory; that saves two copies of all weights. */
 #ifndef TERN_SRC_KERNELS_PACK_H
 #define TERN_SRC_KERNELS_PACK_H
 
 #include "tensor/view.h"
 
 struct tern__pack {
-    uint64_t version; /* of the parameter when it was made */
-    void *data;
+    uint64_t version; /* of the parameter when the format was last asked for */
+    void *data;       /* NULL until a version is asked for twice             */
+    bool filled;      /* data is of this version                             */
     struct tern__pack *next;
     size_t format_bytes;
     unsigned char format[]; /* the kernel's own description of it */
 };
 
-/* The copy in the format that `format_bytes` bytes at `format` describe, whoever asks for it; allocated with
- * `bytes` if it is not there. *stale tells whether it must be filled again (and is then taken to be filled).
- * NULL: out of memory. */
+/* The copy in the format that `format_bytes` bytes at `format` describe, of `bytes` bytes, whoever asks for
+ * it. *stale tells whether it must be filled (and is then taken to be filled). NULL: nothing is kept, pack
+ * elsewhere. */
 void *tern__pack_get(tern__packs *packs, const void *format, size_t format_bytes, size_t bytes, bool *stale);
 
 #endif

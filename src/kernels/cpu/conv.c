@@ -3,9 +3,9 @@
  * oneDNN is first asked for the activations as they stand. Where it has only fallbacks for that (mixed
  * layouts, channel counts that fill no block), it may choose their format too. The weight's format is always
  * its choice. Then every operand is brought to the format that the primitive wants: those that stand so
- * already are passed as they are, the others go through a copy. A weight's copy is a parameter's pack, made
- * anew when the parameter has changed; a result's copy is reordered into its place afterwards, which is its
- * store or, where the caller adds, its add. */
+ * already are passed as they are, the others go through a copy. A weight's copy is kept with the
+ * parameter where that pays (kernels/pack.h); a result's copy is reordered into its place afterwards, which
+ * is its store or, where the caller adds, its add. */
 #include "kernels/conv.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
@@ -157,10 +157,10 @@ static int reorder(const tern__call *call, tern__prim_key key, int i, const tern
 static void *copy_of(const tern__call *call, const operand *op, int i, bool *stale)
 {
     size_t bytes = dnnl_memory_desc_get_size(op->to);
-    tern__packs *packs = op->view->packs;
+    tern__packs *packs = op->result ? NULL : op->view->packs;
     *stale = true;
-    return packs && !op->result ? tern__pack_get(packs, op->to, sizeof(*op->to), bytes, stale)
-                                : tern__device_scratch(call->device, TERN__SCRATCH_OPERAND + i, bytes);
+    void *kept = packs ? tern__pack_get(packs, op->to, sizeof(*op->to), bytes, stale) : NULL;
+    return kept ? kept : tern__device_scratch(call->device, TERN__SCRATCH_OPERAND + i, bytes);
 }
 
 /* Finds the memory that the primitive reads or writes and, for what it reads, fills it. */
