@@ -12,6 +12,7 @@ typedef struct bench {
 
 static const bench benches[] = {
     {"all_reduce", "a sum over all ranks, by size", tern__bench_all_reduce},
+    {"optimizer", "the updates of SGD and Adam beside a copy", tern__bench_optimizer},
     {"step", "a training step of an MLP or a ResNet-18", tern__bench_step},
 };
 

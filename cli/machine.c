@@ -79,7 +79,7 @@ TERN__SIMD static void scale(float *restrict to, const float *restrict from, siz
     for (size_t i = 0; i < count; i++) to[i] = 3 * from[i];
 }
 
-static void scale_all(float *to, const float *from, size_t count, int threads)
+void tern__machine_copy(float *to, const float *from, size_t count, int threads)
 {
     size_t share = tern__align_up(count / (size_t)threads, TERN__LINE / sizeof(float));
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
@@ -103,7 +103,7 @@ static double measure_copy(int threads, tern_error *err)
     double best = 0;
     for (int try = 0; from && to && try < COPY_TRIES; try++) {
         int64_t started = tern__now_ns();
-        scale_all(to, from, bytes / sizeof(*to), threads);
+        tern__machine_copy(to, from, bytes / sizeof(*to), threads);
         best = TERN__MAX(best, 2 * (double)bytes / seconds_since(started) * 1e-9);
     }
     tern__free(from);

@@ -13,4 +13,7 @@ typedef struct tern__machine {
  * all work call it at the same time. E_MEMORY. */
 int tern__machine_measure(int threads, tern__machine *machine, tern_error *err);
 
+/* One pass of that copy over `count` floats, for who times it beside something else. */
+void tern__machine_copy(float *to, const float *from, size_t count, int threads);
+
 #endif

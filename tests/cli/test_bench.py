@@ -144,11 +144,40 @@ class AllReduce(unittest.TestCase):
                 refused(self, ["all_reduce", *args], text)
 
 
+class Optimizer(unittest.TestCase):
+    def test_a_line_an_optimizer_and_thread_count(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                lines = bench(ranks, "optimizer", "--elements", "70001", "--rounds", "3")
+                threads = sorted({line["threads"] for line in lines})
+                self.assertEqual(threads[0], 1)
+                self.assertLessEqual(len(threads), 2)
+                self.assertEqual([(line["threads"], line["optimizer"]) for line in lines],
+                                 [(t, name) for t in threads for name in ("sgd", "adam")])
+                for line in lines:
+                    self.assertEqual((line["ranks"], line["elements"]), (ranks, 70001))
+                    moved = 4 * 70001 * {"sgd": 5, "adam": 7}[line["optimizer"]]
+                    self.assertAlmostEqual(line["gbs"] * line["median_ms"] * 1e6 / moved, 1, places=6)
+                    self.assertGreater(line["copy_gbs"], 0)
+
+    def test_text(self):
+        code, out, err = job.tern("bench", "optimizer", "--elements", "100", "--rounds", "1")
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"^optimizers over 100 f32, 1 rank\n *optimizer .*\n(sgd|adam) +1 +[\d. ]+ %\n")
+
+    def test_mistakes(self):
+        for args, text in ((["--elements", "0"], '--elements: expected a number from 1 to 1073741824, got "0"'),
+                           (["--rounds", "1001"], '--rounds: expected a number from 1 to 1000, got "1001"'),
+                           (["--rounds", "many"], 'got "many"'), (["now"], 'unexpected "now"'), (["--fast"], "'--fast'")):
+            with self.subTest(args=args):
+                refused(self, ["optimizer", *args], text)
+
+
 class Bench(unittest.TestCase):
     def test_which(self):
         refused(self, [], "expected a bench\n")
         refused(self, ["fly"], 'expected a bench, got "fly"')
-        for name in ("step", "all_reduce"):
+        for name in ("step", "all_reduce", "optimizer"):
             code, out, err = job.tern("bench", name, "--help")
             self.assertEqual((code, err), (0, ""))
             self.assertTrue(out.startswith(f"usage: tern bench {name} "))
