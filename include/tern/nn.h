@@ -113,8 +113,14 @@ TERN_API tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear
 TERN_API tern_module *tern_conv2d_new(int64_t in, int64_t out, int64_t kernel_h, int64_t kernel_w,
                                       const tern_conv2d_opts *opts, tern_rng *rng, tern_error *err);
 
-/* torch.nn.ReLU. */
+/* torch.nn.ReLU, SiLU, Sigmoid, Tanh, GELU (`approximate`: by tanh), LeakyReLU (torch's default slope is
+ * 0.01). */
 TERN_API tern_module *tern_relu_new(tern_error *err);
+TERN_API tern_module *tern_silu_new(tern_error *err);
+TERN_API tern_module *tern_sigmoid_new(tern_error *err);
+TERN_API tern_module *tern_tanh_new(tern_error *err);
+TERN_API tern_module *tern_gelu_new(bool approximate, tern_error *err);
+TERN_API tern_module *tern_leaky_relu_new(double slope, tern_error *err);
 
 typedef struct tern_batch_norm_opts {
     size_t size;

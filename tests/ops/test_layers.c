@@ -91,6 +91,8 @@ static void out_of_memory_in_constructors(void **state)
         tern_sequential_add(both, tern_batch_norm2d_new(4, NULL, &err), &err);
         tern_sequential_add(both, tern_max_pool2d_new(2, 2, NULL, &err), &err);
         tern_sequential_add(both, tern_flatten_new(&err), &err);
+        tern_sequential_add(both, tern_gelu_new(true, &err), &err);
+        tern_sequential_add(both, tern_leaky_relu_new(0.1, &err), &err);
         bool reached = count.calls >= at;
         if (reached) assert_int_equal(err.code, TERN_E_MEMORY);
         tern_module_free(both);

@@ -50,6 +50,18 @@ class Run:
         self.module = Module()
         self.lib.check("tern_module_init", ctypes.byref(self.module), b"inputs", None)
         self.count = 0
+        self.layers = []
+
+    def layer(self, name, *args):
+        """The module that a _new function makes; close() frees it."""
+        self.lib.returns(ctypes.c_void_p, name)
+        self.layers.append(ctypes.c_void_p(self.lib.check(name, *args)))
+        return self.layers[-1]
+
+    def forward(self, layer, x):
+        y = self.lib.tern_forward(layer, self.scope, x)
+        self.raise_error()
+        return ctypes.c_void_p(y)
 
     def op(self, name, *args):
         """Calls an op that returns a tensor; raises the scope's error."""
@@ -114,6 +126,8 @@ class Run:
     def close(self):
         self.lib.tern_scope_free(self.scope)
         self.lib.tern_module_release(ctypes.byref(self.module))
+        for layer in self.layers:
+            self.lib.tern_module_free(layer)
         self.lib.tern_device_close(self.device)
 
 

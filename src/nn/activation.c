@@ -1,0 +1,53 @@
+/* activation.c - layers without parameters that are one pointwise op. */
+#include "nn/nn.h"
+
+#define ACTIVATION(name)                                                                                     \
+    static tern_tensor *name##_forward(tern_module *module, tern_scope *scope, tern_tensor *x)               \
+    {                                                                                                        \
+        (void)module;                                                                                        \
+        return tern_##name(scope, x);                                                                        \
+    }                                                                                                        \
+    tern_module *tern_##name##_new(tern_error *err)                                                          \
+    {                                                                                                        \
+        return tern__module_new(sizeof(tern_module), #name, name##_forward, err);                            \
+    }
+ACTIVATION(relu)
+ACTIVATION(silu)
+ACTIVATION(sigmoid)
+ACTIVATION(tanh)
+
+typedef struct gelu {
+    tern_module base;
+    bool approximate;
+} gelu;
+
+static tern_tensor *gelu_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    return tern_gelu(scope, x, ((gelu *)module)->approximate);
+}
+
+tern_module *tern_gelu_new(bool approximate, tern_error *err)
+{
+    gelu *self = tern__module_new(sizeof(*self), "gelu", gelu_forward, err);
+    if (!self) return NULL;
+    self->approximate = approximate;
+    return &self->base;
+}
+
+typedef struct leaky_relu {
+    tern_module base;
+    double slope;
+} leaky_relu;
+
+static tern_tensor *leaky_relu_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    return tern_leaky_relu(scope, x, ((leaky_relu *)module)->slope);
+}
+
+tern_module *tern_leaky_relu_new(double slope, tern_error *err)
+{
+    leaky_relu *self = tern__module_new(sizeof(*self), "leaky_relu", leaky_relu_forward, err);
+    if (!self) return NULL;
+    self->slope = slope;
+    return &self->base;
+}
