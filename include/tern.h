@@ -10,6 +10,7 @@
 #include <tern/autograd.h>
 #include <tern/ops.h>
 #include <tern/nn.h>
+#include <tern/init.h>
 #include <tern/models.h>
 #include <tern/optim.h>
 #include <tern/parallel.h>

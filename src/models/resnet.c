@@ -1,9 +1,9 @@
 /* resnet.c - residual nets of basic blocks (He et al. 2015), torchvision's names and order of construction,
  * so that the initial weights are those of torchvision for the same generator. */
 #include "base/opts.h"
-#include "nn/init.h"
 #include "nn/nn.h"
 
+#include <tern/init.h>
 #include <tern/models.h>
 
 #include <stdio.h>
@@ -151,7 +151,9 @@ static bool init_convolutions(tern_module *net, tern_rng *rng, tern_error *err)
     int count = tern_state_count(net);
     for (int i = 0; i < count; i++) {
         tern_tensor *tensor = tern_state_get(net, i).tensor;
-        if (tensor->view.ndim == 4) tern__init_kaiming_normal_fan_out(tensor, rng);
+        if (tensor->view.ndim == 4 &&
+            tern_init_kaiming_normal(tensor, 0, TERN_FAN_OUT, TERN_RELU, rng, err) != TERN_OK)
+            return false;
     }
     return true;
 }

@@ -38,10 +38,8 @@ tern_module *tern_conv2d_new(int64_t in, int64_t out, int64_t kernel_h, int64_t 
     int64_t shape[4] = {out, in / o.groups, kernel_h, kernel_w};
     self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 4, shape, err);
     if (o.bias) self->bias = tern_parameter_add(&self->base, "bias", TERN_F32, 1, &out, err);
-    if (!self->weight || (o.bias && !self->bias)) {
-        tern_module_free(&self->base);
-        return NULL;
-    }
-    tern__init_default(self->weight, self->bias, rng);
-    return &self->base;
+    bool whole = self->weight && (self->bias || !o.bias);
+    if (whole && !tern__init_default(self->weight, self->bias, rng, err)) return &self->base;
+    tern_module_free(&self->base);
+    return NULL;
 }

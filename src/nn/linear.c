@@ -33,10 +33,8 @@ tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear_opts *op
     if (!self) return NULL;
     self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 2, (int64_t[]){out, in}, err);
     if (o.bias) self->bias = tern_parameter_add(&self->base, "bias", TERN_F32, 1, &out, err);
-    if (!self->weight || (o.bias && !self->bias)) {
-        tern_module_free(&self->base);
-        return NULL;
-    }
-    tern__init_default(self->weight, self->bias, rng);
-    return &self->base;
+    bool whole = self->weight && (self->bias || !o.bias);
+    if (whole && !tern__init_default(self->weight, self->bias, rng, err)) return &self->base;
+    tern_module_free(&self->base);
+    return NULL;
 }
