@@ -1,14 +1,16 @@
 #!/bin/sh
 # Installs what is missing from Debian's or Ubuntu's packages: `setup.sh` for building and the demo, `setup.sh test` for the
-# test suite too. On other systems it prints what is needed and stops.
+# test suite too, `setup.sh bench` for what bench/peers compares with. On other systems it prints what is needed and stops.
 set -eu
 
 build="gcc libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libcjson-dev libcairo2-dev"
 demo="dataset-fashion-mnist fonts-dejavu-core"
 tests="libcmocka-dev python3 python3-numpy python3-torch libopenblas0-pthread procps valgrind clang-format"
+bench="python3 python3-numpy python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev"
 
 wanted="$build $demo"
 [ "${1:-}" = test ] && wanted="$wanted $tests"
+[ "${1:-}" = bench ] && wanted="$wanted $bench"
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "setup.sh: this is not Debian or Ubuntu; install what these packages hold: $wanted" >&2

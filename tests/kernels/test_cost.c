@@ -45,8 +45,10 @@ static void a_group_sees_its_own_channels(void **state)
 static void what_is_added_to_or_updated_in_place_moves_twice(void **state)
 {
     (void)state;
-    tern__view g = VIEW(TERN_F32, 10), p = g, m = g;
+    tern__view g = VIEW(TERN_F32, 10), p = g, m = g, v = g;
     assert_cost(&(tern__call){.kernel = TERN__SGD, .in = {&g}, .out = {&p, &m}}, 0, 4 * (10 + 20 + 20));
+    assert_cost(&(tern__call){.kernel = TERN__ADAM, .in = {&g}, .out = {&p, &m, &v}}, 0,
+                4 * (10 + 20 + 20 + 20));
     tern__view x = VIEW(TERN_F32, 2, 16), y = x;
     assert_cost(&(tern__call){.kernel = TERN__REORDER, .in = {&x}, .out = {&y}}, 0, 4 * (32 + 32));
     assert_cost(&(tern__call){.kernel = TERN__REORDER, .in = {&x}, .out = {&y}, .add = {true}}, 0,
