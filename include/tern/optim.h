@@ -12,7 +12,8 @@ extern "C" {
 
 /* ---- optimizers: over all parameters under `module`, which may be a part of a larger tree. They seal the
  * tree and borrow the module. State is kept in the parameter's dtype. Yours: tern_optim_free, before the
- * module. E_RANGE: an option out of its range; E_INVALID. ---- */
+ * module. E_RANGE: an option out of its range, which begins at 0 if nothing else is said; E_INVALID: options
+ * that exclude each other, no module; E_MEMORY. ---- */
 
 typedef struct tern_optim tern_optim;
 
@@ -20,7 +21,7 @@ typedef struct tern_sgd_opts {
     size_t size;
     double lr;           /* default 0.001                                            */
     double momentum;     /* default 0                                                */
-    double dampening;    /* default 0                                                */
+    double dampening;    /* in [0, 1]; default 0                                     */
     double weight_decay; /* default 0                                                */
     bool nesterov;       /* default false; wants momentum > 0 and no dampening       */
     bool maximize;       /* default false                                            */
@@ -45,7 +46,7 @@ TERN_API tern_adam_opts tern_adamw_defaults(void);
 
 /* torch.optim.Adam (Kingma and Ba 2015): g = maximize ? -g : g; g += weight_decay p; m = beta1 m + (1 -
  * beta1) g; v = beta2 v + (1 - beta2) g^2; p -= lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps), with
- * t the number of the parameter's own steps, from 1. Amsgrad takes max v in place of v. */
+ * t the number of the parameter's own steps, from 1. Amsgrad takes the largest v so far in place of v. */
 TERN_API tern_optim *tern_adam_new(tern_module *module, const tern_adam_opts *opts, tern_error *err);
 /* torch.optim.AdamW (Loshchilov and Hutter 2019): the same, but weight decay is p *= 1 - lr weight_decay. */
 TERN_API tern_optim *tern_adamw_new(tern_module *module, const tern_adam_opts *opts, tern_error *err);
@@ -61,10 +62,12 @@ TERN_API void tern_optim_step(tern_optim *optim, tern_scope *scope);
 /* Whether a parameter belongs to the group; `name` is its full name in the state dict. */
 typedef bool (*tern_parameter_fn)(const char *name, const tern_tensor *parameter, void *ctx);
 
-/* The parameters for which `belongs` says true leave their group for a new one with these options. Before the
- * first step. Returns the group's number, from 1 (0 is what _new made), or a negative status: E_STATE after a
- * step, E_INVALID if no parameter belongs or the optimizer is of the other kind. What lies inside one group
- * and next to each other in memory is updated in one pass. */
+/* The parameters for which `belongs` says true leave their group for a new one with these options; NULL are
+ * the defaults of the optimizer's kind. Before the first step. Each of the optimizer's parameters is asked
+ * about once, in the order of the state dict. Returns the group's number, from 1 (0 is what _new made), or a
+ * negative status: E_STATE after a step, E_INVALID if no parameter belongs or the optimizer is of the other
+ * kind, and those of the _new functions. What lies inside one group, next to each other in memory, and has
+ * made equally many steps is updated in one pass. */
 TERN_API int tern_sgd_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
                                 const tern_sgd_opts *opts, tern_error *err);
 TERN_API int tern_adam_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
@@ -73,26 +76,31 @@ TERN_API int tern_optim_group_count(const tern_optim *optim);
 
 /* A group's rate as the next step uses it; NaN if there is no such group. */
 TERN_API double tern_optim_lr_get(const tern_optim *optim, int group);
-/* Sets the rate that schedules multiply. */
+/* Sets the rate that schedules multiply; of a group that there is not, nothing. */
 TERN_API void tern_optim_lr_set(tern_optim *optim, int group, double lr);
 
 /* ---- clipping: after tern_backward, before tern_optim_step ---- */
 
 /* torch.nn.utils.clip_grad_norm_ over the gradients of all parameters under `module`: g *= min(1, max_norm /
- * (norm + 1e-6)). norm_type 2, 1, any p > 0, or INFINITY. Returns the norm before clipping, (), f32. Under
- * tern_ddp the gradients are equal on all ranks by then, and so is the norm. */
+ * (norm + 1e-6)). norm_type 2, 1, any p > 0, or INFINITY. Returns the norm before clipping, (), f32; 0 if
+ * nothing has a gradient. As there, a NaN makes every gradient NaN, infinity makes itself NaN and the others
+ * 0. Under tern_ddp the gradients are equal on all ranks by then, and so is the norm. E_RANGE unless max_norm
+ * >= 0, norm_type > 0.
+ */
 TERN_API tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double max_norm,
                                           double norm_type);
-/* torch.nn.utils.clip_grad_value_: every element into [-limit, limit]. */
+/* torch.nn.utils.clip_grad_value_: every element into [-limit, limit]. E_RANGE unless limit >= 0. */
 TERN_API void tern_clip_grad_value(tern_scope *scope, tern_module *module, double limit);
 
 /* ---- schedules: a factor on every group's learning rate, by the step or by the epoch ----
  *
  * Call tern_schedule_step after every optimizer step and tern_schedule_epoch after every epoch: a schedule
  * counts in the unit that it was made with and ignores the other call. t = 0 is set at once. Several
- * schedules on one optimizer multiply (torch's ChainedScheduler), so a warm-up goes before any other. A
- * schedule made in steps whose last milestone has passed when the first epoch ends warns once: it was
- * probably meant in epochs. They borrow the optimizer. Yours: tern_schedule_free, before the optimizer. */
+ * schedules on one optimizer multiply (torch's ChainedScheduler), so a warm-up goes with any other. One that
+ * lowers the rate, is made in steps and has passed its last milestone or `total` when the first epoch ends
+ * warns once: it was probably meant in epochs. They borrow the optimizer. Yours: tern_schedule_free, before
+ * the optimizer; its factor is gone with it. E_INVALID: no optimizer, no such unit; E_RANGE: a gamma, start
+ * or end below 0, `every` or `total` below 1; E_MEMORY. */
 
 typedef struct tern_schedule tern_schedule;
 typedef enum tern_unit { TERN_UNIT_STEPS, TERN_UNIT_EPOCHS } tern_unit;
@@ -100,7 +108,8 @@ typedef enum tern_unit { TERN_UNIT_STEPS, TERN_UNIT_EPOCHS } tern_unit;
 /* torch's StepLR: gamma^(t / every), rounded down. */
 TERN_API tern_schedule *tern_step_schedule_new(tern_optim *optim, tern_unit unit, int64_t every, double gamma,
                                                tern_error *err);
-/* torch's MultiStepLR: gamma^(milestones <= t); `milestones` rise and are copied. */
+/* torch's MultiStepLR: gamma^(milestones <= t); `milestones`, at least one, rise from 0 on (E_RANGE) and are
+ * copied. */
 TERN_API tern_schedule *tern_multi_step_schedule_new(tern_optim *optim, tern_unit unit, int count,
                                                      const int64_t *milestones, double gamma,
                                                      tern_error *err);

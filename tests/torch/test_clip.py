@@ -43,6 +43,16 @@ class Clip(unittest.TestCase):
                     self.expect_gradients(pair)
                     pair.step()
 
+    def test_small_norms(self):
+        """Where the 1e-6 beside the norm counts."""
+        for pair in self.pairs:
+            for scale in (1e-8, 1e-6, 1e-4):
+                pair.backward(EVERY, scale=scale)
+                want = clip_grad_norm_(pair.theirs, scale, 2)
+                self.assertAlmostEqual(self.norm(pair, scale, 2) / float(want), 1, delta=1e-6)
+                self.expect_gradients(pair)
+                pair.step()
+
     def test_a_norm_that_is_small_enough_changes_no_bit(self):
         for pair in self.pairs:
             pair.backward(EVERY)
