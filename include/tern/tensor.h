@@ -3,7 +3,7 @@
  * What an op returns belongs to the scope (autograd.h) and lives until the scope ends; what tern_keep returns
  * is yours; parameters and buffers belong to their module.
  *
- * Threads: a tensor belongs to the thread of its scope. */
+ * Threads: a tensor belongs to the thread of its scope; one without a scope to one thread at a time. */
 #ifndef TERN_TENSOR_H
 #define TERN_TENSOR_H
 
@@ -36,17 +36,26 @@ TERN_API void tern_print(const tern_tensor *tensor);
 
 /* A copy, detached from any scope and tape, in plain layout. Yours: tern_tensor_free. */
 TERN_API tern_tensor *tern_keep(const tern_tensor *tensor, tern_error *err);
-TERN_API void tern_tensor_free(tern_tensor *tensor);
 
-/* A tensor over `data`, memory of yours (row-major, aligned to the element), without a copy. `release(ctx)`
- * is called when nobody needs it any more: after tern_tensor_free and, if an op has saved it for its
- * gradient, not before the end of that scope; NULL: you keep `data` alive until then. Yours:
- * tern_tensor_free. */
+/* A tensor over `data`, memory of yours (row-major, aligned to the element), without a copy: ops read it
+ * where it is, and no gradient goes there. Between two steps you may change the values. Yours:
+ * tern_tensor_free. `release(ctx)` is called exactly once, when nobody needs `data` any more; with NULL you
+ * keep `data` alive as long. After a failure `data` is still yours and `release` is not called. E_INVALID:
+ * NULL or not aligned; E_DTYPE, E_RANGE, E_SHAPE: no such tensor. */
 TERN_API tern_tensor *tern_tensor_wrap(void *data, tern_dtype dtype, int ndim, const int64_t *shape,
                                        void (*release)(void *ctx), void *ctx, tern_error *err);
 
+/* Of what tern_keep and tern_tensor_wrap returned; at any time, also in the middle of a step that uses it:
+ * views of the tensor keep the memory until their module call returns or their scope ends, and gradients that
+ * need its values until backward has gone through them or the scope ends. So `release` is called from here
+ * or, if the tensor is in use, from the tern_forward, tern_backward or tern_scope_end that ends the last use,
+ * by the same thread. It may free what is its own, but not use the scope. */
+TERN_API void tern_tensor_free(tern_tensor *tensor);
+
 /* The first element, where the tensor is row-major without gaps: read and write in place what the tensor
- * holds; NULL for another layout (tern_keep gives a row-major copy) or after its scope has ended. */
+ * holds. NULL for another layout (tern_keep gives a row-major copy) or after its scope has ended. Of a
+ * parameter, ask again each time before you write: the seal may have moved it, and the kernels learn by this
+ * call that their copies of it are old. */
 TERN_API void *tern_tensor_data(tern_tensor *tensor);
 
 /* The gradient of a parameter, borrowed; NULL if it has none. */

@@ -147,6 +147,58 @@ tern_tensor *tern_keep(const tern_tensor *tensor, tern_error *err)
     return copy;
 }
 
+/* The storage of memory that is the caller's, with what to call when its last user is gone. */
+typedef struct wrapped {
+    tern__storage storage;
+    void (*release)(void *ctx);
+    void *ctx;
+} wrapped;
+
+static void release_wrapped(void *ctx)
+{
+    wrapped own = *(wrapped *)ctx;
+    tern__free(ctx);
+    if (own.release) own.release(own.ctx);
+}
+
+static int check_wrap(const void *data, tern_dtype dtype, int ndim, const int64_t *shape, tern_error *err)
+{
+    const char *func = "tern_tensor_wrap";
+    int status = tern__shape_check(func, dtype, ndim, shape, err);
+    if (status) return status;
+    if (!data) return tern__error_set(err, func, TERN_E_INVALID, "data is NULL");
+    if ((uintptr_t)data % tern_dtype_bytes(dtype))
+        return tern__error_set(err, func, TERN_E_INVALID, "data at %p is not aligned to the %zu bytes of %s",
+                               data, tern_dtype_bytes(dtype), tern_dtype_name(dtype));
+    return TERN_OK;
+}
+
+tern_tensor *tern_tensor_wrap(void *data, tern_dtype dtype, int ndim, const int64_t *shape,
+                              void (*release)(void *ctx), void *ctx, tern_error *err)
+{
+    if (tern__is_set(err) || check_wrap(data, dtype, ndim, shape, err)) return NULL;
+    tern_tensor *tensor = tern__alloc(sizeof(*tensor), __func__, err);
+    wrapped *own = tensor ? tern__alloc(sizeof(*own), __func__, err) : NULL;
+    if (!own) {
+        tern__free(tensor);
+        return NULL;
+    }
+    *own = (wrapped){.storage = {.refs = 1, .data = data, .release = release_wrapped, .ctx = own},
+                     .release = release,
+                     .ctx = ctx};
+    tensor->view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    tensor->view.data = data;
+    tensor->storage = &own->storage;
+    return tensor;
+}
+
+void *tern_tensor_data(tern_tensor *tensor)
+{
+    if (tern__tensor_check(tensor, __func__, NULL) || !tern__view_is_contiguous(&tensor->view)) return NULL;
+    if (tensor->view.packs) tensor->view.packs->version++;
+    return tensor->view.data;
+}
+
 void tern_tensor_free(tern_tensor *tensor)
 {
     if (!tensor) return;

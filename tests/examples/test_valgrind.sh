@@ -1,4 +1,4 @@
-# An example under valgrind, alone and on two ranks: no invalid access, nothing lost. On the reference kernels, because
+# An example under valgrind, alone and on two ranks, and memory that is the caller's: no invalid access, nothing lost. On the reference kernels, because
 # oneDNN's generated code reads past the end of its own buffers.
 set -eu
 if ! command -v valgrind >/dev/null 2>&1; then
@@ -11,6 +11,7 @@ if ldd "$TERN_BUILD/libtern.so" | grep -q 'lib[at]san'; then
 fi
 export TERN_DEVICE=cpu:reference OMP_NUM_THREADS=1
 checked="valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,indirect,possible
-         --errors-for-leak-kinds=definite,indirect,possible $TERN_BUILD/examples/03_own_module"
-$checked
-"$TERN_BUILD/tern" run -n 2 $checked
+         --errors-for-leak-kinds=definite,indirect,possible"
+$checked "$TERN_BUILD/examples/03_own_module"
+"$TERN_BUILD/tern" run -n 2 $checked "$TERN_BUILD/examples/03_own_module"
+$checked "$TERN_BUILD/tests/test_tensor_wrap"
