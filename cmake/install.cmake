@@ -1,6 +1,8 @@
-# make install: the headers, the library, the command, the plug-ins in lib/tern and tern.pc.
+# make install: the headers, the library, the command, the plug-ins in lib/tern, tern.pc for pkg-config and, for
+# find_package(tern), the target tern::tern. All of it finds the rest from where it lies, so the prefix may be moved.
+include(CMakePackageConfigHelpers)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(TARGETS tern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS tern EXPORT tern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET tern_cli)
   install(TARGETS tern_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
@@ -10,3 +12,8 @@ endif()
 file(RELATIVE_PATH TERN_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(${PROJECT_SOURCE_DIR}/cmake/tern.pc.in ${PROJECT_BINARY_DIR}/tern.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tern.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+set(TERN_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tern)
+install(EXPORT tern NAMESPACE tern:: FILE ternConfig.cmake DESTINATION ${TERN_CMAKE_DIR})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/ternConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/ternConfigVersion.cmake DESTINATION ${TERN_CMAKE_DIR})
