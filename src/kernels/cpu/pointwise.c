@@ -7,9 +7,9 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/plan.h"
 #include "kernels/cpu/staging.h"
+#include "kernels/cpu/vector_math.h"
 
 #include <string.h>
-#include <tgmath.h>
 
 #define INS TERN__POINTWISE_INS /* in the plan the output stands after them */
 
