@@ -3,20 +3,24 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-/* The folder that holds the code of this very function: the shared library's, or the program's. */
+/* The folder that holds the code of this very function: the shared library's or, where the name has no
+ * folder, that of the program, which the shell may have found in its PATH. */
 static void own_folder(char *folder, size_t size)
 {
     Dl_info info;
-    snprintf(folder, size, ".");
-    if (!dladdr((const void *)own_folder, &info) || !info.dli_fname) return;
-    const char *slash = strrchr(info.dli_fname, '/');
-    if (slash) snprintf(folder, size, "%.*s", (int)(slash - info.dli_fname), info.dli_fname);
+    bool is_named = dladdr((const void *)own_folder, &info) && info.dli_fname && strchr(info.dli_fname, '/');
+    ssize_t length = is_named ? 0 : readlink("/proc/self/exe", folder, size - 1);
+    if (is_named) snprintf(folder, size, "%s", info.dli_fname);
+    if (!is_named) folder[TERN__MAX(length, 0)] = 0;
+    char *slash = strrchr(folder, '/');
+    if (slash) *slash = 0;
 }
 
 const void *tern__plugin_open(const char *file, const char *symbol, tern_error *err)
 {
-    static const char *const places[] = {"%s/%s", "%s/tern/%s", "%s/../lib/tern/%s"};
+    static const char *const places[] = {"%s/%s", "%s/tern/%s", "%s/" TERN_PLUGINS_FROM_BIN "/%s"};
     char folder[1024], path[1280], why[256] = "";
     const char *chosen = tern__env("TERN_PLUGIN_PATH");
     own_folder(folder, sizeof(folder));

@@ -4,9 +4,9 @@
 
 #include "base/base.h"
 
-/* Opens `file` from $TERN_PLUGIN_PATH, or the folder of the running library or program and that folder's
- * lib/tern, and returns the address of `symbol` in it; it stays loaded. NULL: E_UNSUPPORTED saying what is
- * missing. */
+/* Opens `file` from $TERN_PLUGIN_PATH, or from the folder of the running library or program, its tern/, or
+ * the place where plug-ins are installed as seen from the programs, and returns the address of `symbol` in
+ * it; it stays loaded. NULL: E_UNSUPPORTED saying what is missing. */
 const void *tern__plugin_open(const char *file, const char *symbol, tern_error *err);
 
 #endif
