@@ -54,7 +54,7 @@ static const char usage[] =
     "steps\n"
     "that do not count. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per rank.\n"
     "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n"
-    "--profile adds what each kernel took: its arithmetic (linear and conv2d) beside the measured peak of "
+    "--profile adds what each kernel took: its arithmetic (matmul and conv2d) beside the measured peak of "
     "the\n"
     "cores, the bytes of its operands beside the bandwidth of a copy that no cache holds. --profile=shapes "
     "has "

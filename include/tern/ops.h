@@ -10,8 +10,12 @@
 extern "C" {
 #endif
 
-/* y (N, O) = x (N, I) weight^T + bias; weight (O, I), bias (O) or NULL. torch.nn.functional.linear. */
+/* y (.., O) = x (.., I) weight^T + bias; weight (O, I), bias (O) or NULL. torch.nn.functional.linear. */
 TERN_API tern_tensor *tern_linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias);
+
+/* Products of matrices, a (.., m, k) and b (.., k, n) -> (.., m, n), whose batches are broadcast together; a
+ * vector (k) is a row of a or a column of b, and leaves no dimension. torch.matmul. */
+TERN_API tern_tensor *tern_matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b);
 
 typedef struct tern_conv2d_opts {
     size_t size;

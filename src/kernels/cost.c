@@ -9,14 +9,11 @@ static const tern__view *operand(const tern__call *call, int i)
     return i < TERN__KERNEL_INS ? call->in[i] : call->out[i - TERN__KERNEL_INS];
 }
 
-/* Where a product has its y and its w, or their gradients: the three products of a layer take equally many
- * operations. w = 0: no product. */
+/* Where a convolution has its y and its w, or their gradients: the three products of a layer take equally
+ * many operations. w = 0: none. */
 static const struct {
     int y, w;
-} products[TERN__KERNEL_COUNT] = {
-    [TERN__LINEAR] = {OUT(0), IN(1)},
-    [TERN__LINEAR_DATA_GRAD] = {IN(0), IN(1)},
-    [TERN__LINEAR_WEIGHT_GRAD] = {IN(0), OUT(0)},
+} convolutions[TERN__KERNEL_COUNT] = {
     [TERN__CONV2D] = {OUT(0), IN(1)},
     [TERN__CONV2D_DATA_GRAD] = {IN(0), IN(1)},
     [TERN__CONV2D_WEIGHT_GRAD] = {IN(0), OUT(0)},
@@ -28,14 +25,16 @@ static const bool in_place[TERN__KERNEL_COUNT] = {
     [TERN__ADAM] = true,
 };
 
-/* w is (O, ..): an element of y is a sum over the rest. */
+/* w is (O, ..): an element of y is a sum over the rest; in a product of matrices over a row of a. */
 static double flops_of(const tern__call *call)
 {
-    int at = products[call->kernel].w;
+    if (call->kernel == TERN__MATMUL)
+        return 2 * (double)(tern__view_count(call->out[0]) * call->in[0]->shape[call->in[0]->ndim - 1]);
+    int at = convolutions[call->kernel].w;
     const tern__view *w = at ? operand(call, at) : NULL;
     if (!w || !w->shape[0]) return 0;
     double terms = (double)(tern__view_count(w) / w->shape[0]);
-    return 2 * terms * (double)tern__view_count(operand(call, products[call->kernel].y));
+    return 2 * terms * (double)tern__view_count(operand(call, convolutions[call->kernel].y));
 }
 
 /* A broadcast dimension is in memory once. */

@@ -5,9 +5,7 @@
 
 #include "kernels/kernel.h"
 
-int tern__cpu_linear(const tern__call *call);
-int tern__cpu_linear_data_grad(const tern__call *call);
-int tern__cpu_linear_weight_grad(const tern__call *call);
+int tern__cpu_matmul(const tern__call *call);
 int tern__cpu_pointwise(const tern__call *call);
 int tern__cpu_sum(const tern__call *call);
 int tern__cpu_amax(const tern__call *call);

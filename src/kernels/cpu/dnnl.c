@@ -1,6 +1,10 @@
 #include "kernels/cpu/dnnl.h"
 
+#include <stdlib.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 #define BUCKETS 256
 
@@ -45,6 +49,20 @@ int tern__dnnl_fail(const tern__call *call, dnnl_status_t status, const char *wh
     return TERN_E_SYSTEM;
 }
 
+/* oneDNN asks CPUID's leaf 0x1d for the size of AMX's tiles. There are virtual machines that announce AMX and
+ * leave the leaf empty, and the kernels for AMX die there of an illegal instruction: then they are not taken,
+ * unless the user has named an instruction set. */
+static void avoid_amx_without_tiles(void)
+{
+#ifdef __x86_64__
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    bool named = getenv("ONEDNN_MAX_CPU_ISA") || getenv("DNNL_MAX_CPU_ISA");
+    bool has_amx = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bit_AMX_TILE);
+    if (named || !has_amx || (__get_cpuid_count(0x1d, 0, &a, &b, &c, &d) && a > 0)) return;
+    dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
+#endif
+}
+
 /* The device's oneDNN, opened with its first kernel. NULL: call->err is set. */
 static library *library_of(const tern__call *call)
 {
@@ -52,6 +70,7 @@ static library *library_of(const tern__call *call)
     if (device->slots[TERN__SLOT_DNNL].data) return device->slots[TERN__SLOT_DNNL].data;
     library *lib = tern__alloc(sizeof(*lib), __func__, call->err);
     if (!lib) return NULL;
+    avoid_amx_without_tiles();
     dnnl_status_t status = dnnl_engine_create(&lib->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
         status = dnnl_stream_create(&lib->stream, lib->engine, dnnl_stream_default_flags);

@@ -1,9 +1,7 @@
 #include "kernels/cpu/cpu.h"
 
 const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
-    [TERN__LINEAR] = tern__cpu_linear,
-    [TERN__LINEAR_DATA_GRAD] = tern__cpu_linear_data_grad,
-    [TERN__LINEAR_WEIGHT_GRAD] = tern__cpu_linear_weight_grad,
+    [TERN__MATMUL] = tern__cpu_matmul,
     [TERN__SUM] = tern__cpu_sum,
     [TERN__AMAX] = tern__cpu_amax,
     [TERN__AMIN] = tern__cpu_amin,

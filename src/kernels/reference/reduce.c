@@ -20,12 +20,6 @@ static double low(double a, double b)
     return b < a || b != b ? b : a;
 }
 
-static int out_of_memory(const tern__call *call, size_t bytes)
-{
-    const char *name = tern__kernel_name(call->kernel);
-    return tern__error_set(call->err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes", name, bytes);
-}
-
 /* The output's elements in a row, whatever it is seen as. */
 static tern__view own_view(const tern__view *y)
 {
@@ -35,20 +29,35 @@ static tern__view own_view(const tern__view *y)
     return own;
 }
 
+double *tern__reference_sums_new(const tern__call *call, double start)
+{
+    int64_t count = own_view(call->out[0]).shape[0];
+    size_t bytes = (size_t)count * sizeof(double);
+    const char *name = tern__kernel_name(call->kernel);
+    double *sums = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND, TERN__MAX(bytes, 1));
+    if (!sums) tern__error_set(call->err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes", name, bytes);
+    for (int64_t i = 0; sums && i < count; i++) sums[i] = start;
+    return sums;
+}
+
+void tern__reference_sums_put(const tern__call *call, const double *sums, double factor)
+{
+    const tern__view own = own_view(call->out[0]);
+    for (int64_t i = 0; i < own.shape[0]; i++)
+        tern__view_set(&own, i, factor * sums[i] + (call->add[0] ? tern__view_get(&own, i) : 0));
+}
+
 static int reduce(const tern__call *call, join_fn join, double start, double factor)
 {
-    const tern__view *x = call->in[0], own = own_view(call->out[0]);
+    const tern__view *x = call->in[0];
     int64_t count = tern__view_count(x);
-    size_t bytes = (size_t)own.shape[0] * sizeof(double);
-    double *result = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND, bytes);
-    if (!result) return out_of_memory(call, bytes);
-    for (int64_t o = 0; o < own.shape[0]; o++) result[o] = start;
+    double *result = tern__reference_sums_new(call, start);
+    if (!result) return TERN_E_MEMORY;
     for (int64_t i = 0; i < count; i++) {
         double *to = &result[tern__view_offset(call->out[0], i)];
         *to = join(*to, tern__view_get(x, i));
     }
-    for (int64_t o = 0; o < own.shape[0]; o++)
-        tern__view_set(&own, o, factor * result[o] + (call->add[0] ? tern__view_get(&own, o) : 0));
+    tern__reference_sums_put(call, result, factor);
     return TERN_OK;
 }
 

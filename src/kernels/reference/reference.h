@@ -12,9 +12,12 @@ static inline void tern__reference_put(const tern__call *call, int out, int64_t 
     tern__view_set(view, i, call->add[out] ? tern__view_get(view, i) + value : value);
 }
 
-int tern__reference_linear(const tern__call *call);
-int tern__reference_linear_data_grad(const tern__call *call);
-int tern__reference_linear_weight_grad(const tern__call *call);
+/* Where sums are made in double: one of each of the output's own elements, at its offset, all `start` at
+ * first; NULL after E_MEMORY. Then out = or += factor times them. */
+double *tern__reference_sums_new(const tern__call *call, double start);
+void tern__reference_sums_put(const tern__call *call, const double *sums, double factor);
+
+int tern__reference_matmul(const tern__call *call);
 int tern__reference_pointwise(const tern__call *call);
 int tern__reference_sum(const tern__call *call);
 int tern__reference_amax(const tern__call *call);

@@ -1,9 +1,7 @@
 #include "kernels/reference/reference.h"
 
 const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
-    [TERN__LINEAR] = tern__reference_linear,
-    [TERN__LINEAR_DATA_GRAD] = tern__reference_linear_data_grad,
-    [TERN__LINEAR_WEIGHT_GRAD] = tern__reference_linear_weight_grad,
+    [TERN__MATMUL] = tern__reference_matmul,
     [TERN__CROSS_ENTROPY] = tern__reference_cross_entropy,
     [TERN__CROSS_ENTROPY_GRAD] = tern__reference_cross_entropy_grad,
     [TERN__ARGMAX] = tern__reference_argmax,

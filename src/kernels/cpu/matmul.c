@@ -1,0 +1,308 @@
+/* matmul.c - the matrix product as oneDNN's matmul on strided descriptions: a transpose is only a pair of
+ * strides, and what is read or written stays where it is (a weight in the parameter range, its gradient).
+ *
+ * The product has three axes: m (of a and y), k (of a and b) and n (of b and y). Each dimension of the batch
+ * becomes a part of one of them where it continues that axis in every operand: rows of a that all meet one b
+ * are more rows, and where y stands still (the batch is summed) the sum is longer. Of what is left, oneDNN
+ * takes the dimensions along which y moves as its batch; those along which it stands still are a loop of
+ * products that add up.
+ *
+ * f32, and bf16 where the CPU has oneDNN's kernels for it. Other 16-bit products are made of f32 copies. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dnnl.h"
+#include "kernels/reduce.h"
+
+enum { A, B, Y, OPERANDS };
+enum { M, K, N, AXES };
+#define BATCH (TERN_NDIM_MAX - 2)
+
+/* How many, and how far apart they are in each operand: 0 in one that does not move. */
+typedef struct axis {
+    int64_t size, stride[OPERANDS];
+} axis;
+
+typedef struct product {
+    axis axis[AXES], batch[BATCH], sum[BATCH];
+    int batches, sums;
+    const tern__view *bias; /* (n), or NULL */
+} product;
+
+/* A matrix of one operand: the axes of its rows and columns. */
+static const int rows_of[OPERANDS] = {M, K, M}, columns_of[OPERANDS] = {K, N, N};
+
+/* ---- from views to axes ---- */
+
+static axis axis_of(const tern__call *call, int d)
+{
+    const tern__view *y = call->out[0];
+    return (axis){y->shape[d], {call->in[A]->stride[d], call->in[B]->stride[d], y->stride[d]}};
+}
+
+static bool has(int operand, int at)
+{
+    return rows_of[operand] == at || columns_of[operand] == at;
+}
+
+/* The axis with `outer` around it, if that is an axis too: an operand that has it walks straight on, the
+ * others stand still. A single element walks as one likes. */
+static bool extend(axis *inner, const axis *outer, int at)
+{
+    axis both = {inner->size * outer->size, {0}};
+    for (int i = 0; i < OPERANDS; i++) {
+        int64_t step = has(i, at) && inner->size == 1 ? outer->stride[i] : inner->stride[i];
+        if (outer->stride[i] != (has(i, at) ? inner->size * step : 0)) return false;
+        both.stride[i] = step;
+    }
+    *inner = both;
+    return true;
+}
+
+/* How the matrix of an operand stands: by rows or, transposed, by columns, each `step` behind the last. */
+typedef struct stand {
+    bool transposed;
+    int64_t step;
+} stand;
+
+static bool find_stand(const product *p, int operand, stand *s)
+{
+    const axis *rows = &p->axis[rows_of[operand]], *columns = &p->axis[columns_of[operand]];
+    s->transposed = columns->size > 1 && columns->stride[operand] != 1;
+    const axis *outer = s->transposed ? columns : rows, *inner = s->transposed ? rows : columns;
+    s->step = outer->size > 1 ? outer->stride[operand] : inner->size;
+    return (inner->size == 1 || inner->stride[operand] == 1) && s->step >= inner->size &&
+           (operand != Y || !s->transposed);
+}
+
+static bool stands(const product *p)
+{
+    stand s;
+    return find_stand(p, A, &s) && find_stand(p, B, &s) && find_stand(p, Y, &s);
+}
+
+/* One more dimension of the batch, the next one outwards. A bias is as long as n. */
+static void push(product *p, axis outer)
+{
+    for (int at = 0; at < (p->bias ? N : AXES); at++) {
+        product longer = *p;
+        if (extend(&longer.axis[at], &outer, at) && stands(&longer)) {
+            *p = longer;
+            return;
+        }
+    }
+    if (outer.stride[Y])
+        p->batch[p->batches++] = outer;
+    else
+        p->sum[p->sums++] = outer;
+}
+
+static product product_of(const tern__call *call)
+{
+    const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
+    int row = y->ndim - 2, column = y->ndim - 1;
+    product p = {.bias = call->in[2]};
+    p.axis[M] = (axis){y->shape[row], {a->stride[row], 0, y->stride[row]}};
+    p.axis[K] = (axis){a->shape[column], {a->stride[column], b->stride[row], 0}};
+    p.axis[N] = (axis){y->shape[column], {0, b->stride[column], y->stride[column]}};
+    for (int d = row - 1; d >= 0; d--)
+        if (y->shape[d] > 1) push(&p, axis_of(call, d));
+    return p;
+}
+
+/* ---- oneDNN ---- */
+
+static dnnl_data_type_t vendor_type(const tern__call *call)
+{
+    return call->in[A]->dtype == TERN_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+/* The operand's matrices: oneDNN's batch stands before the two dimensions of each, the outermost first. Where
+ * an operand stands still it has size 1 and any stride that keeps clear of the others. */
+static dnnl_status_t describe(const tern__call *call, const product *p, int operand, dnnl_memory_desc_t *desc)
+{
+    stand s;
+    find_stand(p, operand, &s);
+    int row = p->batches, column = row + 1;
+    dnnl_dims_t dims = {0}, strides = {0};
+    dims[row] = p->axis[rows_of[operand]].size;
+    dims[column] = p->axis[columns_of[operand]].size;
+    strides[row] = s.transposed ? 1 : s.step;
+    strides[column] = s.transposed ? s.step : 1;
+    int64_t span = s.step * dims[s.transposed ? column : row];
+    for (int i = 0; i < p->batches; i++)
+        span = TERN__MAX(span, p->batch[i].size * p->batch[i].stride[operand]);
+    for (int i = 0; i < p->batches; i++) {
+        int64_t stride = p->batch[i].stride[operand];
+        dims[row - 1 - i] = stride ? p->batch[i].size : 1;
+        strides[row - 1 - i] = stride ? stride : span;
+    }
+    return dnnl_memory_desc_init_by_strides(desc, column + 1, dims, vendor_type(call), strides);
+}
+
+static dnnl_status_t describe_bias(const tern__call *call, const product *p, dnnl_memory_desc_t *desc)
+{
+    dnnl_dims_t dims = {0};
+    for (int d = 0; d <= p->batches; d++) dims[d] = 1;
+    dims[p->batches + 1] = p->axis[N].size;
+    return dnnl_memory_desc_init_by_strides(desc, p->batches + 2, dims, vendor_type(call), NULL);
+}
+
+static dnnl_status_t append_sum(dnnl_primitive_attr_t attr)
+{
+    dnnl_post_ops_t sum;
+    dnnl_status_t status = dnnl_post_ops_create(&sum);
+    if (status != dnnl_success) return status;
+    status = dnnl_post_ops_append_sum(sum, 1.0f);
+    if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(attr, sum);
+    dnnl_post_ops_destroy(sum);
+    return status;
+}
+
+static int plan(const tern__call *call, const dnnl_memory_desc_t md[4], bool bias, bool add,
+                dnnl_primitive_desc_t *desc)
+{
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_matmul_desc_t matmul;
+    int status = tern__dnnl_attr_new(call, &attr);
+    if (status) return status;
+    dnnl_status_t vendor = dnnl_matmul_desc_init(&matmul, &md[A], &md[B], bias ? &md[3] : NULL, &md[Y]);
+    if (vendor == dnnl_success && add) vendor = append_sum(attr);
+    if (vendor == dnnl_success)
+        vendor = dnnl_primitive_desc_create(desc, &matmul, attr, tern__dnnl_engine(call), NULL);
+    dnnl_primitive_attr_destroy(attr);
+    return vendor == dnnl_success ? TERN_OK : tern__dnnl_fail(call, vendor, "matmul");
+}
+
+static int prim_new(const tern__call *call, const tern__prim_key *key, const product *p, bool add,
+                    tern__prim **prim)
+{
+    dnnl_memory_desc_t md[4];
+    dnnl_status_t vendor = describe_bias(call, p, &md[3]);
+    for (int i = 0; i < OPERANDS && vendor == dnnl_success; i++) vendor = describe(call, p, i, &md[i]);
+    if (vendor != dnnl_success) return tern__dnnl_fail(call, vendor, "memory description");
+    dnnl_primitive_desc_t desc;
+    int status = plan(call, md, p->bias != NULL, add, &desc);
+    if (status) return status;
+    tern__prim_arg args[] = {
+        {DNNL_ARG_SRC, &md[A]}, {DNNL_ARG_WEIGHTS, &md[B]}, {DNNL_ARG_DST, &md[Y]}, {DNNL_ARG_BIAS, &md[3]}};
+    return tern__prim_new(call, key, desc, args, p->bias ? 4 : 3, prim);
+}
+
+static tern__prim_key key_of(const tern__call *call, const product *p, bool add)
+{
+    tern__prim_key key = tern__prim_key_make(call, 0);
+    int64_t *number = key.number;
+    int64_t flags = (p->bias != NULL) | add << 1 | (int64_t)vendor_type(call) << 2;
+    for (int i = 0; i < OPERANDS; i++) {
+        stand s;
+        find_stand(p, i, &s);
+        flags = flags << 1 | s.transposed;
+        *number++ = p->axis[i].size;
+        *number++ = s.step;
+    }
+    *number++ = flags;
+    for (int i = 0; i < p->batches; i++) {
+        *number++ = p->batch[i].size;
+        for (int o = 0; o < OPERANDS; o++) *number++ = p->batch[i].stride[o];
+    }
+    return key;
+}
+
+/* One product, of what stands at these places. */
+static int run_one(const tern__call *call, const product *p, char *const at[OPERANDS], bool add)
+{
+    tern__prim_key key = key_of(call, p, add);
+    tern__prim *prim = tern__prim_find(call, &key);
+    int status = prim ? TERN_OK : prim_new(call, &key, p, add, &prim);
+    if (status) return status;
+    return tern__prim_run(call, prim, (void *[]){at[A], at[B], at[Y], p->bias ? p->bias->data : NULL});
+}
+
+static int run(const tern__call *call, const product *p)
+{
+    const tern__view *views[OPERANDS] = {call->in[A], call->in[B], call->out[0]};
+    int64_t count = 1, bytes = (int64_t)tern_dtype_bytes(views[A]->dtype);
+    for (int i = 0; i < p->sums; i++) count *= p->sum[i].size;
+    for (int64_t n = 0; n < count; n++) {
+        char *at[OPERANDS];
+        for (int o = 0; o < OPERANDS; o++) {
+            at[o] = views[o]->data;
+            for (int64_t i = 0, rest = n; i < p->sums; rest /= p->sum[i++].size)
+                at[o] += rest % p->sum[i].size * p->sum[i].stride[o] * bytes;
+        }
+        int status = run_one(call, p, at, call->add[0] || n > 0);
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+/* ---- 16 bits ---- */
+
+static bool cpu_has_bf16(void)
+{
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+
+/* What a broadcast view has in memory. */
+static tern__view own_part(const tern__view *view)
+{
+    tern__view own = *view;
+    for (int d = 0; d < own.ndim; d++) own.shape[d] = view->stride[d] ? view->shape[d] : 1;
+    return own;
+}
+
+static int copy(const tern__call *call, const tern__view *from, const tern__view *to, bool add)
+{
+    tern__call copy = {.device = call->device,
+                       .kernel = TERN__COPY,
+                       .in = {from},
+                       .out = {to},
+                       .add = {add},
+                       .err = call->err};
+    return tern__cpu_pointwise(&copy);
+}
+
+/* An f32 view like `view` over scratch buffer `which`; E_MEMORY without one. */
+static int f32_like(const tern__call *call, int which, const tern__view *view, tern__view *like)
+{
+    const tern__view own = own_part(view);
+    *like = tern__view_make(TERN_F32, TERN__PLAIN, own.ndim, own.shape);
+    like->data = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND + which,
+                                      TERN__MAX(tern__view_bytes(like), 1));
+    for (int d = 0; d < view->ndim; d++) {
+        like->shape[d] = view->shape[d];
+        if (!view->stride[d]) like->stride[d] = 0;
+    }
+    if (like->data) return TERN_OK;
+    return tern__error_set(call->err, "matmul", TERN_E_MEMORY, "matmul: out of memory: a copy as f32");
+}
+
+static int through_f32(const tern__call *call)
+{
+    tern__view f32[4], own[2];
+    tern__call real = {.device = call->device, .kernel = call->kernel, .out = {&f32[3]}, .err = call->err};
+    int status = f32_like(call, 3, call->out[0], &f32[3]);
+    for (int i = 0; i < 3 && call->in[i] && !status; i++) {
+        real.in[i] = &f32[i];
+        status = f32_like(call, i, call->in[i], &f32[i]);
+        own[0] = own_part(call->in[i]);
+        own[1] = own_part(&f32[i]);
+        if (!status) status = copy(call, &own[0], &own[1], false);
+    }
+    if (!status) status = tern__cpu_matmul(&real);
+    own[0] = own_part(&f32[3]);
+    own[1] = own_part(call->out[0]);
+    return status ? status : copy(call, &own[0], &own[1], call->add[0]);
+}
+
+int tern__cpu_matmul(const tern__call *call)
+{
+    const tern__view *a = call->in[A], *b = call->in[B];
+    tern_dtype dtype = a->dtype;
+    if (tern__view_count(call->out[0]) == 0 || tern__view_count(a) == 0) return TERN_E_UNSUPPORTED;
+    if (dtype == TERN_F16 || (dtype == TERN_BF16 && !cpu_has_bf16())) return through_f32(call);
+    if (dtype != TERN_F32 && dtype != TERN_BF16) return TERN_E_UNSUPPORTED;
+    product p = product_of(call);
+    if (!stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
+    /* Sums that are rounded to 16 bits in between would lose what f32 keeps. */
+    return dtype == TERN_BF16 && p.sums ? through_f32(call) : run(call, &p);
+}

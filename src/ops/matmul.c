@@ -1,0 +1,156 @@
+/* matmul.c - torch.matmul: vectors become matrices of one row or column, whose dimension leaves the result;
+ * gradients are products with the other factor transposed. */
+#include "ops/matmul.h"
+#include "ops/broadcast.h"
+
+/* ---- on views ---- */
+
+static void swap(int64_t *a, int64_t *b)
+{
+    int64_t kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+tern__view tern__transposed(const tern__view *matrices)
+{
+    tern__view t = *matrices;
+    swap(&t.shape[t.ndim - 2], &t.shape[t.ndim - 1]);
+    swap(&t.stride[t.ndim - 2], &t.stride[t.ndim - 1]);
+    return t;
+}
+
+/* The dimensions before the last two, as a shape of its own. */
+static tern__view batch_of(const tern__view *matrices)
+{
+    tern__view batch = *matrices;
+    batch.ndim -= 2;
+    return batch;
+}
+
+/* The batch of both; false if they do not fit. */
+static bool join_batches(tern__view *batch, const tern__view *matrices)
+{
+    tern__view other = batch_of(matrices), both = {0};
+    if (!tern__broadcast_shape(batch, &other, &both.ndim, both.shape)) return false;
+    *batch = both;
+    return true;
+}
+
+/* The matrices seen with that batch. */
+static tern__view with_batch(const tern__view *matrices, const tern__view *batch)
+{
+    tern__view all = *batch;
+    all.shape[all.ndim++] = matrices->shape[matrices->ndim - 2];
+    all.shape[all.ndim++] = matrices->shape[matrices->ndim - 1];
+    return tern__broadcast_view(matrices, all.ndim, all.shape);
+}
+
+bool tern__matmul(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b,
+                  const tern__view *bias, bool add)
+{
+    tern__view batch = batch_of(y);
+    if (!join_batches(&batch, a) || !join_batches(&batch, b)) return false;
+    tern__view ys = with_batch(y, &batch), as = with_batch(a, &batch), bs = with_batch(b, &batch);
+    tern__call call = {.kernel = TERN__MATMUL, .in = {&as, &bs, bias}, .out = {&ys}, .add = {add}};
+    return tern__run(scope, &call);
+}
+
+int tern__matmul_grad(tern_scope *scope, tern__node *node, int i, const tern__view *a, const tern__view *b)
+{
+    bool add;
+    const tern__view *to = tern__grad_open(scope, node, i, &add);
+    if (!to || !tern__matmul(scope, to, a, b, NULL, add)) return scope->error.code;
+    return tern__grad_done(scope, node, i);
+}
+
+static bool has_step(const tern__view *x, int d)
+{
+    return x->stride[d] == 1 || x->shape[d] == 1;
+}
+
+tern_tensor *tern__matrices(tern_scope *scope, tern_tensor *x)
+{
+    const tern__view *v = &x->view;
+    bool fits = v->layout == TERN__PLAIN && (has_step(v, v->ndim - 1) || has_step(v, v->ndim - 2));
+    return fits ? x : tern__plain(scope, x);
+}
+
+/* ---- the op ---- */
+
+static int gradient(tern_scope *scope, tern__node *node)
+{
+    const tern__view *dy = tern__dy(node), *a = &node->saved[0].view, *b = &node->saved[1].view;
+    int status = TERN_OK;
+    if (tern__wants(node, 0)) {
+        tern__view turned = tern__transposed(b);
+        status = tern__matmul_grad(scope, node, 0, dy, &turned);
+    }
+    if (!status && tern__wants(node, 1)) {
+        tern__view turned = tern__transposed(a);
+        status = tern__matmul_grad(scope, node, 1, &turned, dy);
+    }
+    return status;
+}
+
+/* Both of at least two dimensions. */
+static tern_tensor *matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b, const tern__view *batch)
+{
+    if (!(a = tern__matrices(scope, a)) || !(b = tern__matrices(scope, b))) return NULL;
+    tern__view all = *batch;
+    all.shape[all.ndim++] = a->view.shape[a->view.ndim - 2];
+    all.shape[all.ndim++] = b->view.shape[b->view.ndim - 1];
+    tern_tensor *y = tern__result(scope, a->view.dtype, TERN__PLAIN, all.ndim, all.shape);
+    if (!y || !tern__matmul(scope, &y->view, &a->view, &b->view, NULL, false)) return NULL;
+    tern__node *node = tern__record(scope, "matmul", gradient, y, 2, (tern_tensor *[]){a, b});
+    if (node && tern__wants(node, 1)) tern__save(node, 0, a);
+    if (node && tern__wants(node, 0)) tern__save(node, 1, b);
+    return y;
+}
+
+static bool dtypes_fit(tern_scope *scope, tern_dtype a, tern_dtype b)
+{
+    if (a == b && a != TERN_BOOL) return true;
+    tern__scope_fail(scope, "tern_matmul", TERN_E_DTYPE,
+                     "matmul: expected two matrices of one dtype, which is not bool; got %s and %s",
+                     tern_dtype_name(a), tern_dtype_name(b));
+    return false;
+}
+
+/* Whether a's rows are as long as b's columns and the batches fit, for views of at least two dimensions. */
+static bool shapes_fit(const tern__view *a, const tern__view *b, tern__view *batch)
+{
+    *batch = batch_of(a);
+    return a->shape[a->ndim - 1] == b->shape[b->ndim - 2] && join_batches(batch, b);
+}
+
+/* y without the dimension of a row or column that the op has added. */
+static tern_tensor *without(tern_scope *scope, tern_tensor *y, bool row, bool column)
+{
+    if (!y || (!row && !column)) return y;
+    int64_t shape[TERN_NDIM_MAX];
+    int ndim = 0;
+    for (int d = 0; d < y->view.ndim; d++) {
+        bool added = (row && d == y->view.ndim - 2) || (column && d == y->view.ndim - 1);
+        if (!added) shape[ndim++] = y->view.shape[d];
+    }
+    return tern_reshape(scope, y, ndim, shape);
+}
+
+tern_tensor *tern_matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    tern__view batch;
+    char as[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT];
+    if (!tern__op_enter(scope, __func__, 2, a, b) || !dtypes_fit(scope, a->view.dtype, b->view.dtype))
+        return NULL;
+    bool row = a->view.ndim == 1, column = b->view.ndim == 1;
+    tern_tensor *am = row ? tern_reshape(scope, a, 2, (int64_t[]){1, -1}) : a;
+    tern_tensor *bm = column ? tern_reshape(scope, b, 2, (int64_t[]){-1, 1}) : b;
+    if (!am || !bm) return NULL;
+    if (am->view.ndim > 1 && bm->view.ndim > 1 && shapes_fit(&am->view, &bm->view, &batch))
+        return without(scope, matmul(scope, am, bm, &batch), row, column);
+    tern__scope_fail(scope, __func__, TERN_E_SHAPE,
+                     "matmul: expected (.., m, k) or (k) and (.., k, n) or (k), got %s and %s",
+                     tern__shape_text(&a->view, as), tern__shape_text(&b->view, bs));
+    return NULL;
+}

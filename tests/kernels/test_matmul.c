@@ -1,0 +1,133 @@
+/* The fast product beside the reference: random sizes, transposes, gaps, batches broadcast in any operand and
+ * summed in the result, a bias, adding to what is there. */
+#include "check.h"
+
+#include "kernels/kernel.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROOM   (1 << 16)
+#define ROUNDS 400
+
+static uint32_t state = 1;
+
+static int64_t draw(int64_t low, int64_t high)
+{
+    state = state * 1664525 + 1013904223;
+    return low + (int64_t)((uint64_t)(state >> 8) * (uint64_t)(high - low + 1) >> 24);
+}
+
+/* Random strides over memory of its own: dimensions outwards in a random order of the last two, with gaps now
+ * and then; a dimension is repeated where `repeated` says so. */
+static tern__view random_view(tern_dtype dtype, int ndim, const int64_t *shape, const bool *repeated,
+                              bool plain)
+{
+    tern__view v = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    int order[TERN_NDIM_MAX];
+    for (int d = 0; d < ndim; d++) order[d] = ndim - 1 - d;
+    if (!plain && draw(0, 1)) {
+        order[0] = ndim - 2;
+        order[1] = ndim - 1;
+    }
+    if (!plain && ndim > 2 && draw(0, 3) == 0) { /* heads between the rows, as attention has them */
+        order[2] = order[1];
+        order[1] = ndim - 3;
+    }
+    int64_t stride = 1;
+    for (int i = 0; i < ndim; i++) {
+        int d = order[i];
+        v.stride[d] = repeated[d] ? 0 : stride;
+        if (!repeated[d]) stride = stride * shape[d] + (!plain && i > 0 && draw(0, 4) == 0 ? draw(1, 3) : 0);
+    }
+    assert_true(stride <= ROOM);
+    v.data = calloc(ROOM, tern_dtype_bytes(dtype));
+    tern__view all = tern__view_make(dtype, TERN__PLAIN, 1, (int64_t[]){ROOM});
+    all.data = v.data;
+    for (int64_t i = 0; i < stride; i++) tern__view_set(&all, i, (double)draw(-8, 8) / 4);
+    return v;
+}
+
+static void run_on(const char *device, tern__call *call, const tern__view *y)
+{
+    tern_error err = {0};
+    tern_device *d = tern_device_open(device, &err);
+    tern_device_threads_set(d, 1, &err);
+    assert_ok(err);
+    call->device = d;
+    call->err = &err;
+    call->out[0] = y;
+    tern__kernel_run(call);
+    assert_ok(err);
+    tern_device_close(d);
+}
+
+/* Quarters of small integers: every product and sum here is exact in f32; 16 bits round once at the end. */
+static void compare(tern__call *call, const tern__view *y)
+{
+    tern__view want = *y;
+    size_t bytes = ROOM * tern_dtype_bytes(y->dtype);
+    want.data = memcpy(malloc(bytes), y->data, bytes);
+    run_on("cpu", call, y);
+    run_on("cpu:reference", call, &want);
+    assert_memory_equal(y->data, want.data, bytes);
+    free(want.data);
+}
+
+static void one_round(tern_dtype dtype)
+{
+    int ndim = (int)draw(2, 5), batches = ndim - 2;
+    int64_t large = draw(0, 3) ? 9 : 40;
+    int64_t m = draw(1, large), k = draw(1, large), n = draw(1, large), shape[3][TERN_NDIM_MAX];
+    bool repeated[3][TERN_NDIM_MAX] = {{false}}, summed = false;
+    for (int d = 0; d < batches; d++) {
+        int64_t size = draw(1, 3);
+        for (int i = 0; i < 3; i++) shape[i][d] = size;
+        int who = (int)draw(0, 4); /* 3, 4: nobody */
+        if (who < 3) repeated[who][d] = true;
+        summed = summed || who == 2;
+    }
+    int64_t sizes[3][2] = {{m, k}, {k, n}, {m, n}};
+    for (int i = 0; i < 3; i++)
+        for (int d = 0; d < 2; d++) shape[i][batches + d] = sizes[i][d];
+    tern__view a = random_view(dtype, ndim, shape[0], repeated[0], false);
+    tern__view b = random_view(dtype, ndim, shape[1], repeated[1], false);
+    tern__view y = random_view(dtype, ndim, shape[2], repeated[2], true);
+    tern__view bias = random_view(dtype, 1, &n, (bool[]){false}, true);
+    tern__call call = {.kernel = TERN__MATMUL, .in = {&a, &b, summed || draw(0, 1) ? NULL : &bias}};
+    call.add[0] = draw(0, 1);
+    compare(&call, &y);
+    free(a.data);
+    free(b.data);
+    free(y.data);
+    free(bias.data);
+}
+
+static void as_the_reference_in_f32(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < ROUNDS; i++) one_round(TERN_F32);
+}
+
+static void as_the_reference_in_bf16(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < ROUNDS; i++) one_round(TERN_BF16);
+}
+
+static void as_the_reference_in_f16(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < ROUNDS; i++) one_round(TERN_F16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_the_reference_in_f32),
+        cmocka_unit_test(as_the_reference_in_bf16),
+        cmocka_unit_test(as_the_reference_in_f16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
