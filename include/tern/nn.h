@@ -144,6 +144,20 @@ TERN_API tern_module *tern_batch_norm3d_new(int64_t channels, const tern_batch_n
 TERN_API tern_tensor *tern_batch_norm_act_forward(tern_module *batch_norm, tern_scope *scope, tern_tensor *x,
                                                   tern_tensor *residual, bool relu);
 
+typedef struct tern_norm_opts {
+    size_t size;
+    double eps;  /* default 1e-5 */
+    bool affine; /* with weight and bias; default true */
+} tern_norm_opts;
+TERN_API tern_norm_opts tern_norm_defaults(void);
+
+/* torch.nn.LayerNorm(shape), over the last `ndim` dimensions: weight 1 and bias 0, both of that shape. */
+TERN_API tern_module *tern_layer_norm_new(int ndim, const int64_t *shape, const tern_norm_opts *opts,
+                                          tern_error *err);
+/* torch.nn.GroupNorm(groups, channels): weight 1, bias 0 (channels). (N, channels, ...) */
+TERN_API tern_module *tern_group_norm_new(int64_t groups, int64_t channels, const tern_norm_opts *opts,
+                                          tern_error *err);
+
 /* torch.nn.MaxPool2d, AvgPool2d((kernel_h, kernel_w)): (N, C, H, W) -> (N, C, H', W') */
 TERN_API tern_module *tern_max_pool2d_new(int64_t kernel_h, int64_t kernel_w, const tern_pool2d_opts *opts,
                                           tern_error *err);

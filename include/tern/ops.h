@@ -49,6 +49,23 @@ TERN_API tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, ter
                                           tern_tensor *running_var, tern_tensor *residual,
                                           const tern_batch_norm_act_opts *opts);
 
+typedef struct tern_layer_norm_opts {
+    size_t size;
+    int ndim;   /* how many dimensions, the last ones, are normalised over; default 1 */
+    double eps; /* added to the variance; default 1e-5                                */
+} tern_layer_norm_opts;
+TERN_API tern_layer_norm_opts tern_layer_norm_defaults(void);
+
+/* (x - mean) / sqrt(var + eps) weight + bias with the mean and the biased variance of each sample over the
+ * last dimensions, whose shape weight and bias have; both may be NULL. Beside 16-bit types they may be f32.
+ * torch.nn.functional.layer_norm. */
+TERN_API tern_tensor *tern_layer_norm(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
+                                      tern_tensor *bias, const tern_layer_norm_opts *opts);
+/* The same over each of `groups` groups of neighbouring channels of each sample: x (N, C, ...), weight and
+ * bias (C). As many groups as channels is instance norm. torch.nn.functional.group_norm. */
+TERN_API tern_tensor *tern_group_norm(tern_scope *scope, tern_tensor *x, int64_t groups, tern_tensor *weight,
+                                      tern_tensor *bias, double eps);
+
 typedef struct tern_pool2d_opts {
     size_t size;
     int64_t stride[2];      /* height, width; default 0, 0: the kernel's size            */

@@ -14,6 +14,8 @@ static tern_tensor *forward(world *w, tern_module *bn, tern_tensor *weight, tern
     y = tern_batch_norm_act_forward(bn, s, y, wide, true);
     tern_tensor *max = tern_max_pool2d(s, y, 3, 3, &opts), *avg = tern_avg_pool2d(s, y, 3, 3, &opts);
     y = tern_mul(s, tern_add(s, max, avg), tern_mean(s, wide));
+    y = tern_group_norm(s, y, 4, tern_state_find(bn, "weight"), tern_state_find(bn, "bias"), 1e-5);
+    y = tern_cast(s, tern_layer_norm(s, tern_cast(s, y, TERN_BF16), NULL, NULL, NULL), TERN_F32);
     tern_tensor *means = tern_global_avg_pool(s, y);
     return tern_add(s, tern_flatten(s, y, 1), tern_reshape(s, tern_sum(s, means), 1, (int64_t[]){-1}));
 }
@@ -89,6 +91,8 @@ static void out_of_memory_in_constructors(void **state)
         count = (counter){.fail_from = at};
         tern_module *both = tern_sequential_new(&err);
         tern_sequential_add(both, tern_batch_norm2d_new(4, NULL, &err), &err);
+        tern_sequential_add(both, tern_group_norm_new(2, 4, NULL, &err), &err);
+        tern_sequential_add(both, tern_layer_norm_new(1, (int64_t[]){8}, NULL, &err), &err);
         tern_sequential_add(both, tern_max_pool2d_new(2, 2, NULL, &err), &err);
         tern_sequential_add(both, tern_flatten_new(&err), &err);
         tern_sequential_add(both, tern_gelu_new(true, &err), &err);
@@ -179,13 +183,35 @@ static void batch_norm_names_its_layer(void **state)
     close_world(&w);
 }
 
+static void norms_name_their_layer(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_module *net = tern_sequential_new(&w.err);
+    tern_sequential_add(net, tern_layer_norm_new(1, (int64_t[]){5}, NULL, &w.err), &w.err);
+    tern_module *group = tern_sequential_add(net, tern_group_norm_new(2, 4, NULL, &w.err), &w.err);
+    assert_ok(w.err);
+    expect_error(&w, tern_forward(group, w.scope, zeros4(&w, 2, 6, 1, 1)), "tern_group_norm", TERN_E_SHAPE,
+                 "group_norm \"1\": expected a weight of (6), got (4)");
+    tern_tensor *weight = tern_state_find(net, "0.weight");
+    expect_error(&w, tern_layer_norm(w.scope, zeros4(&w, 1, 1, 2, 6), weight, NULL, NULL), "tern_layer_norm",
+                 TERN_E_SHAPE, "layer_norm \"0\": expected a weight of (6), got (5)");
+    tern_tensor *gone = zeros1(&w, TERN_F32, 6);
+    assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_OK);
+    expect_error(&w, tern_layer_norm(w.scope, zeros4(&w, 1, 1, 2, 6), NULL, gone, NULL), "tern_layer_norm",
+                 TERN_E_LIFETIME,
+                 "tensor (6) is used after its scope has ended; tern_keep gives a copy that lasts");
+    tern_module_free(net);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_warm_step_allocates_nothing), cmocka_unit_test(out_of_memory_anywhere),
         cmocka_unit_test(out_of_memory_in_constructors), cmocka_unit_test(operands_that_do_not_fit),
         cmocka_unit_test(shapes_that_cannot_be),         cmocka_unit_test(options_that_cannot_be),
-        cmocka_unit_test(batch_norm_names_its_layer),
+        cmocka_unit_test(batch_norm_names_its_layer),    cmocka_unit_test(norms_name_their_layer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,8 @@ int tern__cpu_batch_norm_stats(const tern__call *call);
 int tern__cpu_batch_norm_apply(const tern__call *call);
 int tern__cpu_batch_norm_sums(const tern__call *call);
 int tern__cpu_batch_norm_data_grad(const tern__call *call);
+int tern__cpu_group_norm(const tern__call *call);
+int tern__cpu_group_norm_grad(const tern__call *call);
 int tern__cpu_global_avg_pool(const tern__call *call);
 int tern__cpu_global_avg_pool_grad(const tern__call *call);
 int tern__cpu_max_pool2d(const tern__call *call);

@@ -1,0 +1,392 @@
+/* group_norm.c - group norm row by row (kernels/group_norm.h), in f32; rows of 16-bit types go through a
+ * copy.
+ *
+ * Statistics: a chunk of a row, which the first-level cache keeps, is read twice, for its mean and for what
+ * is left around that; nothing cancels and every lane sums few values. Chunks are merged in double: of n1
+ * and n2 values with means m1 and m2, the second moments add up to M1 + M2 + (m2 - m1)^2 n1 n2 / (n1 + n2).
+ *
+ * Backward, with d = w dy and c = x - mean: a row gives sum(d) and sum(d c), and then
+ *     dx = inverse (d - sum(d) / n - c inverse^2 sum(d c) / n);
+ * on the way every channel's sum(dy) and sum(dy c) inverse are added to the bias's and weight's gradients.
+ * Those are summed over blocks of samples, which do not depend on the number of threads, and the blocks in
+ * double in their order: the same bits always. */
+#include "kernels/group_norm.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/staging.h"
+
+#include <math.h>
+
+#define LANES  TERN__LANES
+#define CHUNK  1024
+#define BLOCKS 16  /* of samples, at least, where there are so many ... */
+#define SPAN   128 /* ... and at most so many samples in one           */
+
+/* Scratch buffers. */
+enum { SUMS, VECTORS, ROWS };
+
+typedef struct norm {
+    const tern__call *call;
+    tern__group_shape s;
+    const float *weight, *bias; /* NULL: 1 and 0                                    */
+    float *rows;                /* ROW_COPIES rows a thread; NULL if all are f32    */
+    float *dw, *db;             /* backward: a row of all channels for each block   */
+    int64_t span, blocks;       /* samples of a block                               */
+} norm;
+
+enum { ROW_IN, ROW_DY, ROW_OUT, ROW_COPIES };
+
+/* ---- operands ---- */
+
+static bool is_taken(const tern__view *view)
+{
+    bool f32 = !view || view->dtype == TERN_F32 || view->dtype == TERN_BF16 || view->dtype == TERN_F16;
+    return f32 && (!view || tern__view_is_contiguous(view));
+}
+
+static void *scratch(const tern__call *call, int which, size_t bytes)
+{
+    void *data = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND + which, TERN__MAX(bytes, 1));
+    const char *name = tern__kernel_name(call->kernel);
+    if (!data)
+        tern__error_set(call->err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes of scratch", name,
+                        bytes);
+    return data;
+}
+
+/* n elements from `at` on, as floats: where they stand, or copied to `room`. */
+static const float *load(const tern__view *view, int64_t at, int64_t n, float *room)
+{
+    if (view->dtype == TERN_F32) return (const float *)view->data + at;
+    for (int64_t i = 0; i < n; i += TERN__STAGE)
+        tern__stage_load(TERN__COMPUTE_F32, (tern__stage *)(room + i), view->dtype, view->data, at + i, 1,
+                         TERN__MIN(n - i, TERN__STAGE));
+    return room;
+}
+
+static void store(const tern__view *view, int64_t at, int64_t n, const float *from, bool add)
+{
+    for (int64_t i = 0; i < n; i += TERN__STAGE)
+        tern__stage_store(TERN__COMPUTE_F32, (const tern__stage *)(from + i), view->dtype, view->data, at + i,
+                          1, TERN__MIN(n - i, TERN__STAGE), add);
+}
+
+/* Whole stages, so that each begins at a cache line. */
+static int64_t padded(int64_t n)
+{
+    return (n + TERN__STAGE - 1) / TERN__STAGE * TERN__STAGE;
+}
+
+static float *room_for(const norm *g, int thread, int which)
+{
+    return g->rows ? g->rows + (thread * ROW_COPIES + which) * padded(g->s.size) : NULL;
+}
+
+static int open_vectors(norm *g, const tern__view *weight, const tern__view *bias)
+{
+    int64_t n = g->s.groups * g->s.channels;
+    float *room = scratch(g->call, VECTORS, (size_t)(2 * padded(n)) * sizeof(*room));
+    if (!room) return TERN_E_MEMORY;
+    if (weight) g->weight = load(weight, 0, n, room);
+    if (bias) g->bias = load(bias, 0, n, room + padded(n));
+    return TERN_OK;
+}
+
+static int open_rows(norm *g, const tern__view *x, int threads)
+{
+    if (x->dtype == TERN_F32) return TERN_OK;
+    g->rows = scratch(g->call, ROWS, (size_t)(threads * ROW_COPIES * padded(g->s.size)) * sizeof(*g->rows));
+    return g->rows ? TERN_OK : TERN_E_MEMORY;
+}
+
+/* ---- forward ---- */
+
+TERN__INLINE double total(tern__lanes v)
+{
+    double sum = 0;
+    for (int l = 0; l < LANES; l++) sum += (double)v[l];
+    return sum;
+}
+
+/* The squares of the first `lanes` of v. */
+TERN__INLINE tern__lanes squares(tern__lanes v, int lanes)
+{
+    static const tern__masks number = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return tern__lanes_where((number - lanes) >> 31, v * v);
+}
+
+TERN__SIMD static void moments_of_chunk(const float *x, int64_t n, double *mean, double *m2)
+{
+    int64_t whole = n / LANES * LANES;
+    int rest = (int)(n - whole);
+    tern__lanes sum = tern__lanes_load(x + whole, rest), square;
+    for (int64_t i = 0; i < whole; i += LANES) sum += tern__lanes_load(x + i, LANES);
+    *mean = total(sum) / (double)n;
+    float centre = (float)*mean;
+    square = squares(tern__lanes_load(x + whole, rest) - centre, rest);
+    for (int64_t i = 0; i < whole; i += LANES)
+        square += squares(tern__lanes_load(x + i, LANES) - centre, LANES);
+    double off = *mean - (double)centre;
+    *m2 = total(square) - (double)n * off * off;
+}
+
+static void moments(const float *x, int64_t n, double *mean, double *m2)
+{
+    *mean = *m2 = 0;
+    for (int64_t first = 0; first < n; first += CHUNK) {
+        double have = (double)first, count = (double)TERN__MIN(n - first, CHUNK), centre, square;
+        moments_of_chunk(x + first, (int64_t)count, &centre, &square);
+        double step = centre - *mean, share = count / (have + count);
+        *mean += step * share;
+        *m2 += square + step * step * have * share;
+    }
+}
+
+TERN__SIMD static void apply_channels(float *y, const float *x, const float *w, const float *b, int64_t n,
+                                      float mean, float inverse)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * (w ? inverse * w[i] : inverse) + (b ? b[i] : 0);
+}
+
+TERN__SIMD static void apply_planes(float *y, const float *x, const float *w, const float *b,
+                                    const tern__group_shape *s, float mean, float inverse)
+{
+    int64_t positions = s->positions;
+    for (int64_t k = 0; k < s->channels; k++) {
+        float scale = w ? inverse * w[k] : inverse, bias = b ? b[k] : 0;
+        for (int64_t i = k * positions; i < (k + 1) * positions; i++) y[i] = (x[i] - mean) * scale + bias;
+    }
+}
+
+static const float *of_group(const float *vector, const norm *g, int64_t row)
+{
+    return vector ? vector + row % g->s.groups * g->s.channels : NULL;
+}
+
+static void forward_row(const norm *g, int64_t row, int thread)
+{
+    const tern__view *y = g->call->out[0];
+    int64_t n = g->s.size, at = row * n;
+    const float *x = load(g->call->in[0], at, n, room_for(g, thread, ROW_IN));
+    const float *w = of_group(g->weight, g, row), *b = of_group(g->bias, g, row);
+    float *to = g->rows ? room_for(g, thread, ROW_OUT) : (float *)y->data + at;
+    double mean, m2;
+    moments(x, n, &mean, &m2);
+    double inverse = 1 / sqrt(m2 / (double)n + ((const tern__group_norm_attr *)g->call->attr)->eps);
+    if (g->s.positions == 1)
+        apply_channels(to, x, w, b, n, (float)mean, (float)inverse);
+    else
+        apply_planes(to, x, w, b, &g->s, (float)mean, (float)inverse);
+    if (g->rows) store(y, at, n, to, false);
+    ((float *)g->call->out[1]->data)[row] = (float)mean;
+    ((float *)g->call->out[2]->data)[row] = (float)inverse;
+}
+
+int tern__cpu_group_norm(const tern__call *call)
+{
+    const tern__view *x = call->in[0];
+    norm g = {.call = call, .s = tern__group_shape_of(x)};
+    int64_t rows = g.s.samples * g.s.groups;
+    int threads = tern__loop_threads(call, rows * g.s.size);
+    bool taken = !call->add[0] && call->out[1]->dtype == TERN_F32 && is_taken(call->out[0]);
+    for (int i = 0; i < 3; i++) taken = taken && is_taken(call->in[i]);
+    if (!taken) return TERN_E_UNSUPPORTED;
+    if (open_vectors(&g, call->in[1], call->in[2]) || open_rows(&g, x, threads)) return TERN_E_MEMORY;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int t = 0; t < threads; t++)
+        for (int64_t row = rows * t / threads; row < rows * (t + 1) / threads; row++) forward_row(&g, row, t);
+    return TERN_OK;
+}
+
+/* ---- backward ---- */
+
+/* What a row's dx is made of: d * scale - c * slope - shift, with d = w dy and c = x - mean. */
+typedef struct line {
+    float mean, scale, slope, shift;
+} line;
+
+typedef struct sums {
+    tern__lanes d, dc;
+} sums;
+
+/* One step of channel_sums: where there are fewer lanes, dy is 0 in the others. */
+TERN__INLINE void add_channels(sums *to, const float *dy, const float *x, const float *w, float mean,
+                               float inverse, float *dw, float *db, int lanes)
+{
+    tern__lanes d = tern__lanes_load(dy, lanes), c = tern__lanes_load(x, lanes) - mean;
+    tern__lanes_put(db, d, lanes, true);
+    tern__lanes_put(dw, d * c * inverse, lanes, true);
+    if (w) d *= tern__lanes_load(w, lanes);
+    to->d += d;
+    to->dc += d * c;
+}
+
+/* A row of n channels of one position: sum(d) and sum(d c); every channel's part goes to dw and db. */
+TERN__SIMD static void channel_sums(const float *dy, const float *x, const float *w, int64_t n, float mean,
+                                    float inverse, float *dw, float *db, double result[2])
+{
+    result[0] = result[1] = 0;
+    for (int64_t first = 0; first < n; first += CHUNK) {
+        int64_t last = TERN__MIN(n, first + CHUNK), i = first;
+        sums s = {{0}, {0}};
+        for (; i + LANES <= last; i += LANES)
+            add_channels(&s, dy + i, x + i, w ? w + i : NULL, mean, inverse, dw + i, db + i, LANES);
+        if (i < last)
+            add_channels(&s, dy + i, x + i, w ? w + i : NULL, mean, inverse, dw + i, db + i, (int)(last - i));
+        result[0] += total(s.d);
+        result[1] += total(s.dc);
+    }
+}
+
+/* One channel of n positions: sum(dy) and sum(dy c). */
+TERN__SIMD static void position_sums(const float *dy, const float *x, int64_t n, float mean, double result[2])
+{
+    result[0] = result[1] = 0;
+    for (int64_t first = 0; first < n; first += CHUNK) {
+        int64_t last = TERN__MIN(n, first + CHUNK), i = first;
+        sums s = {{0}, {0}};
+        for (; i + LANES <= last; i += LANES) {
+            tern__lanes d = tern__lanes_load(dy + i, LANES);
+            s.d += d;
+            s.dc += d * (tern__lanes_load(x + i, LANES) - mean);
+        }
+        result[0] += total(s.d);
+        result[1] += total(s.dc);
+        for (; i < last; i++) {
+            result[0] += (double)dy[i];
+            result[1] += (double)dy[i] * (double)(x[i] - mean);
+        }
+    }
+}
+
+/* The same as channel_sums for a row of channels that have positions. */
+static void plane_sums(const float *dy, const float *x, const float *w, const tern__group_shape *s,
+                       float mean, float inverse, float *dw, float *db, double result[2])
+{
+    result[0] = result[1] = 0;
+    for (int64_t k = 0; k < s->channels; k++) {
+        double plane[2], weight = w ? (double)w[k] : 1;
+        position_sums(dy + k * s->positions, x + k * s->positions, s->positions, mean, plane);
+        db[k] += (float)plane[0];
+        dw[k] += (float)(plane[1] * (double)inverse);
+        result[0] += weight * plane[0];
+        result[1] += weight * plane[1];
+    }
+}
+
+/* dx may lie over dy. */
+TERN__SIMD static void data_grad_of_channels(float *dx, const float *dy, const float *x, const float *w,
+                                             int64_t n, const line *l, bool add)
+{
+    float mean = l->mean, scale = l->scale, slope = l->slope, shift = l->shift;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; i++) {
+        float v = (w ? dy[i] * w[i] : dy[i]) * scale - (x[i] - mean) * slope - shift;
+        dx[i] = add ? dx[i] + v : v;
+    }
+}
+
+TERN__SIMD static void data_grad_of_planes(float *dx, const float *dy, const float *x, const float *w,
+                                           const tern__group_shape *s, const line *l, bool add)
+{
+    float mean = l->mean, slope = l->slope, shift = l->shift;
+    for (int64_t k = 0; k < s->channels; k++) {
+        float scale = w ? w[k] * l->scale : l->scale;
+#pragma GCC ivdep
+        for (int64_t i = k * s->positions; i < (k + 1) * s->positions; i++) {
+            float v = dy[i] * scale - (x[i] - mean) * slope - shift;
+            dx[i] = add ? dx[i] + v : v;
+        }
+    }
+}
+
+static void write_data_grad(const norm *g, int64_t row, const float *dy, const float *x, const float *w,
+                            const line *l, int thread)
+{
+    const tern__view *dx = g->call->out[0];
+    int64_t n = g->s.size, at = row * n;
+    bool add = g->call->add[0];
+    float *to = g->rows ? room_for(g, thread, ROW_OUT) : (float *)dx->data + at;
+    if (g->s.positions == 1)
+        data_grad_of_channels(to, dy, x, w, n, l, add && !g->rows);
+    else
+        data_grad_of_planes(to, dy, x, w, &g->s, l, add && !g->rows);
+    if (g->rows) store(dx, at, n, to, add);
+}
+
+static void backward_row(const norm *g, int64_t row, float *dw, float *db, int thread)
+{
+    const tern__view *const *in = g->call->in;
+    int64_t n = g->s.size, at = row * n;
+    const float *dy = load(in[0], at, n, room_for(g, thread, ROW_DY));
+    const float *x = load(in[1], at, n, room_for(g, thread, ROW_IN)), *w = of_group(g->weight, g, row);
+    float mean = ((const float *)in[2]->data)[row], inverse = ((const float *)in[3]->data)[row];
+    double sum[2];
+    if (g->s.positions == 1)
+        channel_sums(dy, x, w, n, mean, inverse, dw, db, sum);
+    else
+        plane_sums(dy, x, w, &g->s, mean, inverse, dw, db, sum);
+    double scale = (double)inverse, mean_d = sum[0] / (double)n, mean_dc = sum[1] / (double)n;
+    line l = {mean, inverse, (float)(scale * scale * scale * mean_dc), (float)(scale * mean_d)};
+    if (g->call->out[0]) write_data_grad(g, row, dy, x, w, &l, thread);
+}
+
+/* Group `item` % groups of the samples of block `item` / groups. */
+static void backward_item(const norm *g, int64_t item, int thread)
+{
+    int64_t block = item / g->s.groups, group = item % g->s.groups, k = g->s.channels;
+    int64_t last = TERN__MIN(g->s.samples, (block + 1) * g->span), at = (block * g->s.groups + group) * k;
+    memset(g->dw + at, 0, (size_t)k * sizeof(float));
+    memset(g->db + at, 0, (size_t)k * sizeof(float));
+    for (int64_t n = block * g->span; n < last; n++)
+        backward_row(g, n * g->s.groups + group, g->dw + at, g->db + at, thread);
+}
+
+/* to = the sum of the blocks' rows, n channels from `rows` on. */
+TERN__SIMD static void join(float *to, const float *rows, int64_t blocks, int64_t stride, int64_t n)
+{
+    double sum[TERN__STAGE] = {0};
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t c = 0; c < n; c++) sum[c] += (double)rows[b * stride + c];
+    for (int64_t c = 0; c < n; c++) to[c] = (float)sum[c];
+}
+
+static void put_vector(const norm *g, int out, const float *rows)
+{
+    int64_t channels = g->s.groups * g->s.channels;
+    tern__stage sum;
+    for (int64_t c = 0; g->call->out[out] && c < channels; c += TERN__STAGE) {
+        int64_t n = TERN__MIN(channels - c, TERN__STAGE);
+        join(sum.f32, rows + c, g->blocks, channels, n);
+        store(g->call->out[out], c, n, sum.f32, g->call->add[out]);
+    }
+}
+
+static int open_sums(norm *g)
+{
+    int64_t n = g->s.samples, channels = g->s.groups * g->s.channels;
+    g->span = TERN__MAX(TERN__MIN((n + BLOCKS - 1) / BLOCKS, SPAN), 1);
+    g->blocks = (n + g->span - 1) / g->span;
+    g->dw = scratch(g->call, SUMS, (size_t)(2 * g->blocks * channels) * sizeof(*g->dw));
+    g->db = g->dw ? g->dw + g->blocks * channels : NULL;
+    return g->dw ? TERN_OK : TERN_E_MEMORY;
+}
+
+int tern__cpu_group_norm_grad(const tern__call *call)
+{
+    const tern__view *x = call->in[1];
+    norm g = {.call = call, .s = tern__group_shape_of(x)};
+    int threads = tern__loop_threads(call, g.s.samples * g.s.groups * g.s.size);
+    bool taken = call->in[2]->dtype == TERN_F32 && is_taken(call->out[0]);
+    for (int i = 0; i < 5; i++) taken = taken && is_taken(call->in[i]);
+    if (!taken) return TERN_E_UNSUPPORTED;
+    if (open_vectors(&g, call->in[4], NULL) || open_rows(&g, x, threads) || open_sums(&g))
+        return TERN_E_MEMORY;
+    int64_t items = g.blocks * g.s.groups;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int t = 0; t < threads; t++)
+        for (int64_t i = items * t / threads; i < items * (t + 1) / threads; i++) backward_item(&g, i, t);
+    put_vector(&g, 1, g.dw);
+    put_vector(&g, 2, g.db);
+    return TERN_OK;
+}

@@ -1,0 +1,25 @@
+/* group_norm.h - attributes and shape of the group norm kernels, which layer norm and instance norm are too.
+ *
+ * x is seen as (N, G, K, S) without gaps: each row (n, g) of K S values is normalised by itself, then
+ * multiplied and moved by element g K + k of weight and bias (G K). Layer norm over the last dimensions is
+ * (rows, 1, K, 1), group norm (N, G, C / G, positions). */
+#ifndef TERN_SRC_KERNELS_GROUP_NORM_H
+#define TERN_SRC_KERNELS_GROUP_NORM_H
+
+#include "tensor/view.h"
+
+typedef struct tern__group_norm_attr {
+    double eps;
+} tern__group_norm_attr;
+
+typedef struct tern__group_shape {
+    int64_t samples, groups, channels, positions; /* N, G, K, S */
+    int64_t size;                                 /* of a row   */
+} tern__group_shape;
+
+static inline tern__group_shape tern__group_shape_of(const tern__view *x)
+{
+    return (tern__group_shape){x->shape[0], x->shape[1], x->shape[2], x->shape[3], x->shape[2] * x->shape[3]};
+}
+
+#endif

@@ -1,0 +1,85 @@
+/* group_norm.c - a mean and a deviation a row, one formula an element. */
+#include "kernels/group_norm.h"
+#include "kernels/reference/reference.h"
+
+#include <math.h>
+
+static double value_of(const tern__view *vector, int64_t c, double fallback)
+{
+    return vector ? tern__view_get(vector, c) : fallback;
+}
+
+/* The channel, among all G K, of element i of row `row`. */
+static int64_t channel(const tern__group_shape *s, int64_t row, int64_t i)
+{
+    return row % s->groups * s->channels + i / s->positions;
+}
+
+int tern__reference_group_norm(const tern__call *call)
+{
+    const tern__view *x = call->in[0];
+    tern__group_shape s = tern__group_shape_of(x);
+    for (int64_t row = 0; row < s.samples * s.groups; row++) {
+        double mean = 0, m2 = 0;
+        for (int64_t i = 0; i < s.size; i++) mean += tern__view_get(x, row * s.size + i);
+        mean /= (double)s.size;
+        for (int64_t i = 0; i < s.size; i++) m2 += pow(tern__view_get(x, row * s.size + i) - mean, 2);
+        double inverse = 1 / sqrt(m2 / (double)s.size + ((const tern__group_norm_attr *)call->attr)->eps);
+        for (int64_t i = 0; i < s.size; i++) {
+            int64_t c = channel(&s, row, i);
+            double scale = inverse * value_of(call->in[1], c, 1);
+            double y = (tern__view_get(x, row * s.size + i) - mean) * scale + value_of(call->in[2], c, 0);
+            tern__reference_put(call, 0, row * s.size + i, y);
+        }
+        tern__view_set(call->out[1], row, mean);
+        tern__view_set(call->out[2], row, inverse);
+    }
+    return TERN_OK;
+}
+
+/* dx = inverse (w dy - mean(w dy) - xhat mean(w dy xhat)), xhat = (x - mean) inverse. */
+static void data_grad(const tern__call *call, const tern__group_shape *s, int64_t row)
+{
+    const tern__view *dy = call->in[0], *x = call->in[1];
+    double mean = tern__view_get(call->in[2], row), inverse = tern__view_get(call->in[3], row);
+    double sum = 0, product = 0, n = (double)s->size;
+    for (int64_t i = 0; i < s->size; i++) {
+        double d = tern__view_get(dy, row * s->size + i) * value_of(call->in[4], channel(s, row, i), 1);
+        sum += d;
+        product += d * (tern__view_get(x, row * s->size + i) - mean) * inverse;
+    }
+    for (int64_t i = 0; i < s->size; i++) {
+        int64_t at = row * s->size + i;
+        double d = tern__view_get(dy, at) * value_of(call->in[4], channel(s, row, i), 1);
+        double xhat = (tern__view_get(x, at) - mean) * inverse;
+        tern__reference_put(call, 0, at, inverse * (d - sum / n - xhat * product / n));
+    }
+}
+
+/* dw = sum(dy xhat) and db = sum(dy) of channel c, over samples and positions. */
+static void weight_grad(const tern__call *call, const tern__group_shape *s, int64_t c)
+{
+    double dw = 0, db = 0;
+    for (int64_t n = 0; n < s->samples; n++) {
+        int64_t row = n * s->groups + c / s->channels;
+        double mean = tern__view_get(call->in[2], row), inverse = tern__view_get(call->in[3], row);
+        for (int64_t p = 0; p < s->positions; p++) {
+            int64_t at = row * s->size + c % s->channels * s->positions + p;
+            dw += tern__view_get(call->in[0], at) * (tern__view_get(call->in[1], at) - mean) * inverse;
+            db += tern__view_get(call->in[0], at);
+        }
+    }
+    if (call->out[1]) tern__reference_put(call, 1, c, dw);
+    if (call->out[2]) tern__reference_put(call, 2, c, db);
+}
+
+/* The weights first: dx may lie over dy. */
+int tern__reference_group_norm_grad(const tern__call *call)
+{
+    tern__group_shape s = tern__group_shape_of(call->in[1]);
+    if (call->out[1] || call->out[2])
+        for (int64_t c = 0; c < s.groups * s.channels; c++) weight_grad(call, &s, c);
+    if (call->out[0])
+        for (int64_t row = 0; row < s.samples * s.groups; row++) data_grad(call, &s, row);
+    return TERN_OK;
+}

@@ -1,0 +1,98 @@
+/* group_norm.c - torch.nn.LayerNorm and GroupNorm. */
+#include "base/opts.h"
+#include "nn/nn.h"
+
+#include <tern/init.h>
+
+#include <string.h>
+
+typedef struct norm {
+    tern_module base;
+    tern_tensor *weight, *bias; /* NULL if not affine */
+    double eps;
+    tern__view like; /* layer norm: the shape that is normalised over */
+    int64_t groups;  /* group norm                                    */
+} norm;
+
+/* Also where there is no weight whose shape the op would check. */
+static bool shape_fits(const norm *self, tern_scope *scope, const tern__view *x)
+{
+    char have[TERN__SHAPE_TEXT], want[TERN__SHAPE_TEXT];
+    int before = x->ndim - self->like.ndim;
+    if (before >= 0 &&
+        !memcmp(x->shape + before, self->like.shape, (size_t)self->like.ndim * sizeof(*x->shape)))
+        return true;
+    tern__scope_fail(scope, "tern_layer_norm", TERN_E_SHAPE,
+                     "layer_norm: expected an input whose last dimensions are %s, got %s",
+                     tern__shape_text(&self->like, want), tern__shape_text(x, have));
+    return false;
+}
+
+static tern_tensor *layer_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    norm *self = (norm *)module;
+    tern_layer_norm_opts opts = tern_layer_norm_defaults();
+    if (!shape_fits(self, scope, &x->view)) return NULL;
+    opts.ndim = self->like.ndim;
+    opts.eps = self->eps;
+    return tern_layer_norm(scope, x, self->weight, self->bias, &opts);
+}
+
+static tern_tensor *group_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    norm *self = (norm *)module;
+    return tern_group_norm(scope, x, self->groups, self->weight, self->bias, self->eps);
+}
+
+tern_norm_opts tern_norm_defaults(void)
+{
+    return (tern_norm_opts){.size = sizeof(tern_norm_opts), .eps = 1e-5, .affine = true};
+}
+
+static norm *new_norm(const char *kind, tern_forward_fn forward, int ndim, const int64_t *shape,
+                      const tern_norm_opts *opts, tern_error *err)
+{
+    tern_norm_opts o = tern_norm_defaults();
+    if (tern__opts_read(&o, sizeof(o), opts, kind, err)) return NULL;
+    norm *self = tern__module_new(sizeof(*self), kind, forward, err);
+    if (!self) return NULL;
+    self->eps = o.eps;
+    self->like = tern__view_make(TERN_F32, TERN__PLAIN, ndim, shape);
+    if (!o.affine) return self;
+    self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, ndim, shape, err);
+    self->bias = tern_parameter_add(&self->base, "bias", TERN_F32, ndim, shape, err);
+    if (self->bias) {
+        tern_init_constant(self->weight, 1, err);
+        return self;
+    }
+    tern_module_free(&self->base);
+    return NULL;
+}
+
+tern_module *tern_layer_norm_new(int ndim, const int64_t *shape, const tern_norm_opts *opts, tern_error *err)
+{
+    if (tern__is_set(err) || tern__shape_check(__func__, TERN_F32, ndim, shape, err)) return NULL;
+    if (ndim == 0) {
+        tern__error_set(err, __func__, TERN_E_RANGE, "layer_norm: expected at least 1 dimension");
+        return NULL;
+    }
+    norm *self = new_norm("layer_norm", layer_forward, ndim, shape, opts, err);
+    return self ? &self->base : NULL;
+}
+
+tern_module *tern_group_norm_new(int64_t groups, int64_t channels, const tern_norm_opts *opts,
+                                 tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    if (groups < 1 || channels < 1 || channels % groups) {
+        tern__error_set(err, __func__, TERN_E_RANGE,
+                        "group_norm: expected at least 1 group, and channels divisible by the groups; got "
+                        "%lld groups, %lld channels",
+                        (long long)groups, (long long)channels);
+        return NULL;
+    }
+    norm *self = new_norm("group_norm", group_forward, 1, &channels, opts, err);
+    if (!self) return NULL;
+    self->groups = groups;
+    return &self->base;
+}

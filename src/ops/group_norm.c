@@ -1,0 +1,201 @@
+/* group_norm.c - layer norm and group norm: one kernel on x seen as (N, G, K, S) (kernels/group_norm.h). */
+#include "kernels/group_norm.h"
+#include "base/opts.h"
+#include "ops/ops.h"
+
+#include <string.h>
+
+/* Inputs, and what is kept of them. */
+enum { X, WEIGHT, BIAS };
+enum { SAVED_X, SAVED_MEAN, SAVED_INVERSE, SAVED_WEIGHT };
+
+typedef struct record {
+    tern__group_norm_attr attr;
+    int64_t shape[4]; /* that x is seen with */
+} record;
+
+static tern__view seen_as(const tern__view *view, const record *r)
+{
+    tern__view seen = tern__view_make(view->dtype, TERN__PLAIN, 4, r->shape);
+    seen.data = view->data;
+    return seen;
+}
+
+/* ---- gradient ---- */
+
+/* Where the gradients go that are wanted: dx over dy, where nobody else needs that. */
+static int open_gradients(tern_scope *scope, tern__node *node, tern__call *call, bool in_place)
+{
+    for (int i = X; i <= BIAS; i++) {
+        if (!tern__wants(node, i)) continue;
+        bool over = i == X && in_place;
+        call->out[i] = over ? tern__dy(node) : tern__grad_open(scope, node, i, &call->add[i]);
+        if (!call->out[i]) return scope->error.code;
+    }
+    return TERN_OK;
+}
+
+/* The weights first: their bucket is small and then complete. */
+static int gradient(tern_scope *scope, tern__node *node)
+{
+    const record *r = node->attr;
+    bool in_place = tern__wants(node, X) && tern__owns_dy(node);
+    const tern__view *weight = node->saved[SAVED_WEIGHT].view.data ? &node->saved[SAVED_WEIGHT].view : NULL;
+    tern__view dy = seen_as(tern__dy(node), r), x = seen_as(&node->saved[SAVED_X].view, r), dx;
+    tern__call call = {
+        .kernel = TERN__GROUP_NORM_GRAD,
+        .in = {&dy, &x, &node->saved[SAVED_MEAN].view, &node->saved[SAVED_INVERSE].view, weight},
+        .attr = &r->attr};
+    if (open_gradients(scope, node, &call, in_place)) return scope->error.code;
+    if (call.out[X]) {
+        dx = seen_as(call.out[X], r);
+        call.out[X] = &dx;
+    }
+    if (!tern__run(scope, &call)) return scope->error.code;
+    for (int i = BIAS; i >= WEIGHT; i--)
+        if (tern__wants(node, i) && tern__grad_done(scope, node, i)) return scope->error.code;
+    if (!tern__wants(node, X)) return TERN_OK;
+    return in_place ? tern__grad_give(scope, node, X, tern__dy(node)) : tern__grad_done(scope, node, X);
+}
+
+/* ---- forward ---- */
+
+typedef struct args {
+    const char *func, *op; /* for errors */
+    tern_tensor *x, *weight, *bias;
+} args;
+
+static bool enter(tern_scope *scope, const args *a)
+{
+    return tern__op_enter(scope, a->func, 1, a->x) &&
+           (!a->weight || tern__op_enter(scope, a->func, 1, a->weight)) &&
+           (!a->bias || tern__op_enter(scope, a->func, 1, a->bias));
+}
+
+/* Weight or bias, of the shape that the last dimensions of `like` have: of x's dtype, or f32 beside 16 bits.
+ */
+static int check_vector(tern_scope *scope, const args *a, const char *name, const tern_tensor *vector,
+                        int ndim, const int64_t *shape)
+{
+    char have[TERN__SHAPE_TEXT], want[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT];
+    tern_dtype dtype = a->x->view.dtype;
+    if (!vector) return TERN_OK;
+    tern__view like = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    if (!tern__view_same_shape(&vector->view, &like))
+        return tern__scope_fail(scope, a->func, TERN_E_SHAPE, "%s%s: expected a %s of %s, got %s", a->op,
+                                tern__layer_text(vector, layer), name, tern__shape_text(&like, want),
+                                tern__shape_text(&vector->view, have));
+    if (vector->view.dtype == dtype || (vector->view.dtype == TERN_F32 && dtype != TERN_F64)) return TERN_OK;
+    return tern__scope_fail(scope, a->func, TERN_E_DTYPE, "%s%s: %s is %s but input is %s", a->op,
+                            tern__layer_text(vector, layer), name, tern_dtype_name(vector->view.dtype),
+                            tern_dtype_name(dtype));
+}
+
+static int check(tern_scope *scope, const args *a, int ndim, const int64_t *shape)
+{
+    if (!tern__dtype_is_float(a->x->view.dtype))
+        return tern__scope_fail(scope, a->func, TERN_E_DTYPE, "%s: expected floating point, got %s", a->op,
+                                tern_dtype_name(a->x->view.dtype));
+    int status = check_vector(scope, a, "weight", a->weight, ndim, shape);
+    return status ? status : check_vector(scope, a, "bias", a->bias, ndim, shape);
+}
+
+static bool make_plain(tern_scope *scope, args *a)
+{
+    a->x = tern__plain(scope, a->x);
+    if (a->x && a->weight) a->weight = tern__plain(scope, a->weight);
+    if (a->x && a->bias) a->bias = tern__plain(scope, a->bias);
+    return !scope->error.code;
+}
+
+static bool forward(tern_scope *scope, const args *a, const record *r, tern_tensor *y, tern_tensor *mean,
+                    tern_tensor *inverse)
+{
+    if (tern__view_count(&y->view) == 0)
+        return tern__fill(scope, &mean->view, 0) && tern__fill(scope, &inverse->view, 0);
+    tern__view x = seen_as(&a->x->view, r), to = seen_as(&y->view, r);
+    tern__call call = {.kernel = TERN__GROUP_NORM,
+                       .in = {&x, a->weight ? &a->weight->view : NULL, a->bias ? &a->bias->view : NULL},
+                       .out = {&to, &mean->view, &inverse->view},
+                       .attr = &r->attr};
+    return tern__run(scope, &call);
+}
+
+static tern_tensor *normalise(tern_scope *scope, args *a, const record *r)
+{
+    if (!make_plain(scope, a)) return NULL;
+    const tern__view *x = &a->x->view;
+    int64_t rows = r->shape[0] * r->shape[1];
+    tern_dtype exact = x->dtype == TERN_F64 ? TERN_F64 : TERN_F32;
+    tern_tensor *mean = tern__result(scope, exact, TERN__PLAIN, 1, &rows);
+    tern_tensor *inverse = mean ? tern__result(scope, exact, TERN__PLAIN, 1, &rows) : NULL;
+    tern_tensor *y = inverse ? tern__result(scope, x->dtype, TERN__PLAIN, x->ndim, x->shape) : NULL;
+    if (!y || !forward(scope, a, r, y, mean, inverse)) return NULL;
+    tern__node *node =
+        tern__record(scope, a->op, gradient, y, 3, (tern_tensor *[]){a->x, a->weight, a->bias});
+    tern__save_attr(scope, node, r, sizeof(*r));
+    tern__save(node, SAVED_X, a->x);
+    tern__save(node, SAVED_MEAN, mean);
+    tern__save(node, SAVED_INVERSE, inverse);
+    tern__save(node, SAVED_WEIGHT, a->weight);
+    return y;
+}
+
+/* ---- layer norm ---- */
+
+tern_layer_norm_opts tern_layer_norm_defaults(void)
+{
+    return (tern_layer_norm_opts){.size = sizeof(tern_layer_norm_opts), .ndim = 1, .eps = 1e-5};
+}
+
+tern_tensor *tern_layer_norm(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                             const tern_layer_norm_opts *opts)
+{
+    args a = {__func__, "layer_norm", x, weight, bias};
+    tern_layer_norm_opts o = tern_layer_norm_defaults();
+    tern_error err = {0};
+    char shape[TERN__SHAPE_TEXT];
+    if (!enter(scope, &a)) return NULL;
+    if (tern__opts_read(&o, sizeof(o), opts, __func__, &err)) {
+        tern__scope_fail_with(scope, &err);
+        return NULL;
+    }
+    const tern__view *v = &x->view;
+    if (o.ndim < 1 || o.ndim > v->ndim) {
+        tern__scope_fail(scope, __func__, TERN_E_RANGE,
+                         "layer_norm: expected an ndim from 1 to %d for input %s, got %d", v->ndim,
+                         tern__shape_text(v, shape), o.ndim);
+        return NULL;
+    }
+    if (check(scope, &a, o.ndim, v->shape + v->ndim - o.ndim)) return NULL;
+    record r = {.attr = {o.eps}, .shape = {1, 1, 1, 1}};
+    for (int d = 0; d < v->ndim; d++) r.shape[d < v->ndim - o.ndim ? 0 : 2] *= v->shape[d];
+    return normalise(scope, &a, &r);
+}
+
+/* ---- group norm ---- */
+
+static int check_groups(tern_scope *scope, const tern__view *x, int64_t groups)
+{
+    char shape[TERN__SHAPE_TEXT];
+    if (x->ndim < 2 || groups < 1 || x->shape[1] % groups)
+        return tern__scope_fail(
+            scope, "tern_group_norm", TERN_E_SHAPE,
+            "group_norm: expected (N, C, ...) with channels that %lld groups divide, got %s",
+            (long long)groups, tern__shape_text(x, shape));
+    if (tern__view_count(x) != groups) return TERN_OK;
+    return tern__scope_fail(scope, "tern_group_norm", TERN_E_SHAPE,
+                            "group_norm: expected more than 1 value in a group, got %s in %lld groups",
+                            tern__shape_text(x, shape), (long long)groups);
+}
+
+tern_tensor *tern_group_norm(tern_scope *scope, tern_tensor *x, int64_t groups, tern_tensor *weight,
+                             tern_tensor *bias, double eps)
+{
+    args a = {__func__, "group_norm", x, weight, bias};
+    if (!enter(scope, &a) || check_groups(scope, &x->view, groups)) return NULL;
+    if (check(scope, &a, 1, &x->view.shape[1])) return NULL;
+    record r = {.attr = {eps}, .shape = {x->view.shape[0], groups, x->view.shape[1] / groups, 1}};
+    for (int d = 2; d < x->view.ndim; d++) r.shape[3] *= x->view.shape[d];
+    return normalise(scope, &a, &r);
+}
