@@ -125,8 +125,8 @@ static void as_the_reference_in_f16(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_the_reference_in_bf16), /* first: oneDNN's instruction set is chosen with it */
         cmocka_unit_test(as_the_reference_in_f32),
-        cmocka_unit_test(as_the_reference_in_bf16),
         cmocka_unit_test(as_the_reference_in_f16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

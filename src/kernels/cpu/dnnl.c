@@ -90,6 +90,12 @@ dnnl_engine_t tern__dnnl_engine(const tern__call *call)
     return lib ? lib->engine : NULL;
 }
 
+bool tern__dnnl_has_bf16(const tern__call *call)
+{
+    bool chosen = library_of(call) != NULL; /* the instruction set, which the question would settle */
+    return chosen && (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+
 tern__prim_key tern__prim_key_make(const tern__call *call, int part)
 {
     return (tern__prim_key){.kernel = (int32_t)call->kernel, .part = part, .threads = call->device->threads};

@@ -237,11 +237,6 @@ static int run(const tern__call *call, const product *p)
 
 /* ---- 16 bits ---- */
 
-static bool cpu_has_bf16(void)
-{
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
-}
-
 /* What a broadcast view has in memory. */
 static tern__view own_part(const tern__view *view)
 {
@@ -299,7 +294,7 @@ int tern__cpu_matmul(const tern__call *call)
     const tern__view *a = call->in[A], *b = call->in[B];
     tern_dtype dtype = a->dtype;
     if (tern__view_count(call->out[0]) == 0 || tern__view_count(a) == 0) return TERN_E_UNSUPPORTED;
-    if (dtype == TERN_F16 || (dtype == TERN_BF16 && !cpu_has_bf16())) return through_f32(call);
+    if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__dnnl_has_bf16(call))) return through_f32(call);
     if (dtype != TERN_F32 && dtype != TERN_BF16) return TERN_E_UNSUPPORTED;
     product p = product_of(call);
     if (!stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
