@@ -14,7 +14,13 @@
 
 #include <tern/comm.h>
 
-typedef enum tern__kind { TERN__ALL_REDUCE, TERN__BROADCAST, TERN__ALL_GATHER, TERN__BARRIER } tern__kind;
+typedef enum tern__kind {
+    TERN__ALL_REDUCE,
+    TERN__BROADCAST,
+    TERN__ALL_GATHER,
+    TERN__REDUCE_SCATTER,
+    TERN__BARRIER
+} tern__kind;
 
 /* A piece of a window: `count` elements of the post's dtype from byte `offset`. */
 typedef struct tern__extent {
@@ -22,8 +28,9 @@ typedef struct tern__extent {
     uint64_t offset, count;
 } tern__extent;
 
-/* What a rank says of a work. All of it is compared between ranks, the extents too. In an
- * all_gather the extents describe all `world` pieces, equal in size; rank r's own stands at place r. */
+/* What a rank says of a work. All of it but `out` is compared between ranks, the extents too. In an
+ * all_gather and a reduce_scatter the extents describe all `world` parts, equal in size; rank r's own stands
+ * at place r. */
 typedef struct tern__post {
     tern__kind kind;
     tern_dtype dtype;
@@ -36,6 +43,7 @@ typedef struct tern__post {
     uint64_t total; /* elements of the call that this work is a piece of; 0: those in the extents     */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
+    void *out; /* of a reduce_scatter: where this rank's part goes, any memory; the extents are only read */
 } tern__post;
 
 typedef struct tern__comm_backend {

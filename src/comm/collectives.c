@@ -21,25 +21,30 @@ static int check_kind(const tern_group *group, const request *r, tern_error *err
     if (r->kind == TERN__BROADCAST && (r->root < 0 || r->root >= group->boot.world))
         return tern__error_set(err, r->func, TERN_E_RANGE, "root is %d, expected 0 to %d", r->root,
                                group->boot.world - 1);
-    if (r->kind != TERN__ALL_REDUCE) return TERN_OK;
-    if ((unsigned)r->op > TERN_MAX)
-        return tern__error_set(err, r->func, TERN_E_INVALID, "operation %d is not one of sum, avg, min, max",
-                               (int)r->op);
-    if (r->op == TERN_AVG && r->dtype != TERN_F32 && r->dtype != TERN_F64)
-        return tern__error_set(err, r->func, TERN_E_UNSUPPORTED, "avg of %s: a mean is no integer; use sum",
+    if (r->kind != TERN__ALL_REDUCE && r->kind != TERN__REDUCE_SCATTER) return TERN_OK;
+    if ((unsigned)r->op > TERN_PRODUCT)
+        return tern__error_set(err, r->func, TERN_E_INVALID,
+                               "operation %d is not one of sum, avg, min, max, product", (int)r->op);
+    if (r->op == TERN_AVG && !tern__dtype_is_float(r->dtype))
+        return tern__error_set(err, r->func, TERN_E_DTYPE,
+                               "avg of %s, expected f32, f64, bf16 or f16: a mean is no whole number",
                                tern_dtype_name(r->dtype));
     return TERN_OK;
 }
 
-/* An all_gather may be in place: `in` is the rank's own part of `out`. Any other overlap would be read after
- * it was written. */
+/* All_gather and reduce_scatter may be in place: one buffer is the rank's own part of the other. Any other
+ * overlap would be read after it was written. */
 static int check_overlap(const tern_group *group, const request *r, size_t bytes, tern_error *err)
 {
-    uintptr_t in = (uintptr_t)r->in, out = (uintptr_t)r->out, all = bytes * (size_t)group->boot.world;
-    bool is_own = in == out + (size_t)group->boot.rank * bytes;
-    if (r->kind != TERN__ALL_GATHER || is_own || in + bytes <= out || out + all <= in) return TERN_OK;
-    return tern__error_set(err, r->func, TERN_E_INVALID, "in overlaps out, but is not rank %d's part of it",
-                           group->boot.rank);
+    bool gathers = r->kind == TERN__ALL_GATHER;
+    if (!gathers && r->kind != TERN__REDUCE_SCATTER) return TERN_OK;
+    uintptr_t in = (uintptr_t)r->in, out = (uintptr_t)r->out;
+    uintptr_t part = gathers ? in : out, all = gathers ? out : in;
+    size_t all_bytes = bytes * (size_t)group->boot.world;
+    bool is_own = part == all + (size_t)group->boot.rank * bytes;
+    if (is_own || part + bytes <= all || all + all_bytes <= part) return TERN_OK;
+    return tern__error_set(err, r->func, TERN_E_INVALID, "%s overlaps %s, but is not rank %d's part of it",
+                           gathers ? "in" : "out", gathers ? "out" : "in", group->boot.rank);
 }
 
 static int check_request(const tern_group *group, const request *r, tern_error *err)
@@ -65,7 +70,7 @@ static int find_window(const tern_group *group, const request *r, size_t count, 
                        tern_error *err)
 {
     size_t bytes = count * tern_dtype_bytes(r->dtype);
-    uintptr_t at = (uintptr_t)r->out;
+    uintptr_t at = (uintptr_t)(r->kind == TERN__REDUCE_SCATTER ? r->in : r->out);
     for (const tern__mem *mem = group->mems; mem; mem = mem->next) {
         uintptr_t base = (uintptr_t)mem->base;
         if (at < base || at >= base + mem->bytes) continue;
@@ -83,22 +88,23 @@ static int find_window(const tern_group *group, const request *r, size_t count, 
 static void put_own_part(const tern_group *group, const request *r)
 {
     size_t bytes = r->count * tern_dtype_bytes(r->dtype);
-    char *own = (char *)r->out + (size_t)group->boot.rank * bytes;
-    if (bytes && own != r->in) memcpy(own, r->in, bytes);
+    char *to = r->out;
+    if (r->kind == TERN__ALL_GATHER) to += (size_t)group->boot.rank * bytes;
+    if (bytes && to != r->in) memcpy(to, r->in, bytes);
 }
 
 static int begin(tern_work *work, tern_group *group, const request *r, tern_error *err)
 {
-    size_t ranks = r->kind == TERN__ALL_GATHER ? (size_t)group->boot.world : 1;
+    size_t parts = tern__staging_parts(group, r->kind);
     *work = (tern_work){
         .group = group, .func = r->func, .in = r->in, .out = r->out, .count = r->count, .pieces = 1};
     work->post = (tern__post){
-        .kind = r->kind, .dtype = r->dtype, .op = r->op, .root = r->root, .total = r->count * ranks};
+        .kind = r->kind, .dtype = r->dtype, .op = r->op, .root = r->root, .total = r->count * parts};
     int status = check_request(group, r, err);
     if (!status) status = tern__group_check(group, r->func, err);
-    if (!status && r->count) status = find_window(group, r, r->count * ranks, work, err);
+    if (!status && r->count) status = find_window(group, r, r->count * parts, work, err);
     if (status) return status;
-    if (r->kind == TERN__ALL_GATHER && (work->is_direct || group->boot.world == 1)) put_own_part(group, r);
+    if (group->boot.world == 1 || (r->kind == TERN__ALL_GATHER && work->is_direct)) put_own_part(group, r);
     if (group->boot.world == 1) {
         work->group = NULL;
         return TERN_OK;
@@ -167,6 +173,11 @@ static request gather_request(const void *in, void *out, size_t count, tern_dtyp
     return (request){"tern_all_gather", TERN__ALL_GATHER, in, out, count, dtype, TERN_SUM, 0};
 }
 
+static request scatter_request(const void *in, void *out, size_t count, tern_dtype dtype, tern_reduce_op op)
+{
+    return (request){"tern_reduce_scatter", TERN__REDUCE_SCATTER, in, out, count, dtype, op, 0};
+}
+
 int tern_all_reduce(tern_group *group, void *buf, size_t count, tern_dtype dtype, tern_reduce_op op,
                     tern_error *err)
 {
@@ -184,6 +195,13 @@ int tern_all_gather(tern_group *group, const void *in, void *out, size_t count, 
                     tern_error *err)
 {
     request r = gather_request(in, out, count, dtype);
+    return run(group, &r, err);
+}
+
+int tern_reduce_scatter(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                        tern_reduce_op op, tern_error *err)
+{
+    request r = scatter_request(in, out, count, dtype, op);
     return run(group, &r, err);
 }
 
@@ -211,6 +229,13 @@ tern_work *tern_all_gather_post(tern_group *group, const void *in, void *out, si
                                 tern_error *err)
 {
     request r = gather_request(in, out, count, dtype);
+    return start(group, &r, err);
+}
+
+tern_work *tern_reduce_scatter_post(tern_group *group, const void *in, void *out, size_t count,
+                                    tern_dtype dtype, tern_reduce_op op, tern_error *err)
+{
+    request r = scatter_request(in, out, count, dtype, op);
     return start(group, &r, err);
 }
 

@@ -52,10 +52,15 @@ void tern__staging_close(tern__staging *staging)
 
 /* ---- the queue ---- */
 
+size_t tern__staging_parts(const tern_group *group, tern__kind kind)
+{
+    bool has_parts = kind == TERN__ALL_GATHER || kind == TERN__REDUCE_SCATTER;
+    return has_parts ? (size_t)group->boot.world : 1;
+}
+
 size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype)
 {
-    size_t ranks = kind == TERN__ALL_GATHER ? (size_t)group->boot.world : 1;
-    return place_bytes / tern_dtype_bytes(dtype) / ranks;
+    return place_bytes / tern_dtype_bytes(dtype) / tern__staging_parts(group, kind);
 }
 
 void tern__staging_push(tern__staging *staging, tern_work *work)
@@ -98,9 +103,12 @@ static void copy_in(const tern__staging *staging, const flight *f)
     int rank = staging->group->boot.rank;
     size_t size = tern_dtype_bytes(work->post.dtype), bytes = f->count * size;
     char *place = place_of(staging, f);
+    const char *from = work->in + f->first * size;
     if (!bytes || (work->post.kind == TERN__BROADCAST && rank != work->post.root)) return;
     if (work->post.kind == TERN__ALL_GATHER) place += (size_t)rank * bytes;
-    memcpy(place, work->in + f->first * size, bytes);
+    int parts = work->post.kind == TERN__REDUCE_SCATTER ? staging->group->boot.world : 1;
+    for (int i = 0; i < parts; i++)
+        memcpy(place + (size_t)i * bytes, from + (size_t)i * work->count * size, bytes);
 }
 
 static void copy_out(const tern__staging *staging, const flight *f)
@@ -111,8 +119,9 @@ static void copy_out(const tern__staging *staging, const flight *f)
     const char *place = place_of(staging, f);
     char *to = work->out + f->first * size;
     if (!bytes || (work->post.kind == TERN__BROADCAST && boot->rank == work->post.root)) return;
-    int places = work->post.kind == TERN__ALL_GATHER ? boot->world : 1;
-    for (int i = 0; i < places; i++)
+    if (work->post.kind == TERN__REDUCE_SCATTER) return; /* it was written there */
+    int parts = work->post.kind == TERN__ALL_GATHER ? boot->world : 1;
+    for (int i = 0; i < parts; i++)
         memcpy(to + (size_t)i * work->count * size, place + (size_t)i * bytes, bytes);
 }
 
@@ -121,10 +130,9 @@ static int start_piece(tern__staging *staging, tern_work *work, tern_error *err)
     flight *f = &staging->flights[staging->started % TERN__FLIGHTS];
     size_t first = work->started * work->piece;
     *f = (flight){.work = work, .first = first, .count = TERN__MIN(work->piece, work->count - first)};
-    size_t places = work->post.kind == TERN__ALL_GATHER ? (size_t)staging->group->boot.world : 1;
     f->extent = (tern__extent){.window = staging->window,
                                .offset = (uint64_t)(place_of(staging, f) - staging->ring),
-                               .count = f->count * places};
+                               .count = f->count * tern__staging_parts(staging->group, work->post.kind)};
     if (work->is_direct)
         f->extent = work->extent;
     else
@@ -133,6 +141,7 @@ static int start_piece(tern__staging *staging, tern_work *work, tern_error *err)
     post.bucket = (uint32_t)work->started;
     post.extents = &f->extent;
     post.extent_count = f->extent.count > 0;
+    post.out = work->out + first * tern_dtype_bytes(post.dtype);
     int status = staging->group->backend->post(staging->group->channel, &post, &f->seq, err);
     if (status) return status;
     work->started++;

@@ -20,7 +20,7 @@ struct tern_work {
     tern_group *group; /* NULL once it left the queue                               */
     const char *func;  /* the public call                                           */
     tern__post post;   /* what all its pieces say                                   */
-    const char *in;    /* the caller's buffers; `in` and `out` differ in all_gather */
+    const char *in;    /* the caller's buffers, which differ in all_gather and reduce_scatter */
     char *out;
     size_t count;  /* elements of one rank                                */
     size_t piece;  /* elements of one rank in a piece                     */
@@ -38,6 +38,8 @@ tern__staging *tern__staging_open(tern_group *group, tern_error *err);
 /* Works that are still in the queue fail. NULL is fine. */
 void tern__staging_close(tern__staging *staging);
 
+/* Parts, one a rank, that a work's memory consists of; else 1. */
+size_t tern__staging_parts(const tern_group *group, tern__kind kind);
 /* Elements of one rank that fit a piece. */
 size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype);
 /* Numbers the work and puts it at the end. */

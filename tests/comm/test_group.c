@@ -64,12 +64,15 @@ static const variant variants[] = {
     {"kind", "rank 1: broadcast of 100 f32 from rank 0 (work 2)"},
     {"barrier", "rank 1: barrier (work 2)"},
     {"gather", "rank 1: all_gather to 300 f32 (work 2)"},
+    {"product", "rank 1: all_reduce of 100 f32, product (work 2)"},
+    {"half", "rank 1: all_reduce of 100 bf16, sum (work 2)"},
+    {"scatter", "rank 1: reduce_scatter of 300 f32, min (work 2)"},
     {"window", "in other memory"},
 };
 
 static void call_variant(int which, tern_group *group, float *plain, float *window, tern_error *err)
 {
-    float all[300];
+    float all[300] = {0};
     switch (which) {
     case 0: tern_all_reduce(group, plain, 101, TERN_F32, TERN_SUM, err); break;
     case 1: tern_all_reduce(group, plain, 99, TERN_F32, TERN_SUM, err); break;
@@ -79,6 +82,9 @@ static void call_variant(int which, tern_group *group, float *plain, float *wind
     case 5: tern_broadcast(group, plain, 100, TERN_F32, 0, err); break;
     case 6: tern_barrier(group, err); break;
     case 7: tern_all_gather(group, plain, all, 100, TERN_F32, err); break;
+    case 8: tern_all_reduce(group, plain, 100, TERN_F32, TERN_PRODUCT, err); break;
+    case 9: tern_all_reduce(group, plain, 100, TERN_BF16, TERN_SUM, err); break;
+    case 10: tern_reduce_scatter(group, all, plain, 100, TERN_F32, TERN_MIN, err); break;
     default: tern_all_reduce(group, window, 100, TERN_F32, TERN_SUM, err); break;
     }
 }
@@ -174,12 +180,18 @@ static int call_wrongly(int which, tern_group *group, float *window, tern_error 
     case 4: return tern_broadcast(group, x, 4, TERN_F32, 2, err);
     case 5: return tern_all_gather(group, x + 1, x, 2, TERN_F32, err);
     case 6: return tern_all_reduce(group, x, SIZE_MAX / 2, TERN_F64, TERN_SUM, err);
-    default: return tern_all_reduce(group, window, 1 << 12, TERN_F32, TERN_SUM, err);
+    case 7: return tern_all_reduce(group, window, 1 << 12, TERN_F32, TERN_SUM, err);
+    case 8: return tern_all_reduce(group, x, 4, TERN_BOOL, TERN_AVG, err);
+    case 9: return tern_reduce_scatter(group, x, x + 1, 2, TERN_F32, TERN_SUM, err);
+    case 10: return tern_reduce_scatter(group, x, x + 4, 2, TERN_U8, TERN_AVG, err);
+    case 11: return tern_reduce_scatter(group, window, x, 1 << 10, TERN_F32, TERN_SUM, err);
+    default: return tern_reduce_scatter(group, x, NULL, 2, TERN_F32, TERN_SUM, err);
     }
 }
 
-static const int invalid_codes[] = {TERN_E_INVALID, TERN_E_DTYPE,   TERN_E_INVALID, TERN_E_UNSUPPORTED,
-                                    TERN_E_RANGE,   TERN_E_INVALID, TERN_E_RANGE,   TERN_E_RANGE};
+static const int invalid_codes[] = {
+    TERN_E_INVALID, TERN_E_DTYPE, TERN_E_INVALID, TERN_E_DTYPE, TERN_E_RANGE, TERN_E_INVALID, TERN_E_RANGE,
+    TERN_E_RANGE,   TERN_E_DTYPE, TERN_E_INVALID, TERN_E_DTYPE, TERN_E_RANGE, TERN_E_INVALID};
 
 static int invalid_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -403,6 +415,33 @@ static void test_timeout_says_what_the_late_rank_did_last(void **state)
     board_free(b);
 }
 
+/* Rank 2 has posted the work, and then does not come back to it. */
+static int owing_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    float in[6] = {0}, out[2];
+    tern_group *group = open_group(boot, b, &err);
+    tern_work *work = tern_reduce_scatter_post(group, in, out, 2, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 2) RANK_CHECK(rank, await_value(&b->phase, 2));
+    RANK_CHECK(rank, tern_work_wait(work, &err) == TERN_E_TIMEOUT);
+    RANK_CHECK(rank, strstr(err.text, "waited 0.3 s in reduce_scatter of 6 f32, sum (work 1); rank 2 (") &&
+                         strstr(err.text, "has not come back to do its part"));
+    atomic_fetch_add(&b->phase, 1);
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_timeout_names_who_owes_its_part(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    b->timeout_s = 0.3;
+    assert_ranks_ok(ranks_run(3, owing_body, b));
+    board_free(b);
+}
+
 /* ---- forking ---- */
 
 static int forked_child(int rank, tern_group *group)
@@ -573,6 +612,7 @@ int main(void)
         cmocka_unit_test(test_stopped_and_continued_rank),
         cmocka_unit_test(test_stopped_rank_is_named_after_the_timeout),
         cmocka_unit_test(test_timeout_says_what_the_late_rank_did_last),
+        cmocka_unit_test(test_timeout_names_who_owes_its_part),
         cmocka_unit_test(test_forked_child_is_refused_and_harmless),
         cmocka_unit_test(test_fifty_groups_leave_no_descriptors),
     };

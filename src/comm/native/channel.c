@@ -7,12 +7,17 @@
  * finished chunks and changes only by read-modify-write, so whoever reads it full with acquire sees every
  * rank's writes. Then the rank moves its `retired` word on, and the buffers are its own again.
  *
+ * What goes to memory that only one rank sees, its part of a reduce_scatter, that rank does itself: the
+ * chunks of slice r are rank r's alone then.
+ *
  * A slot is written anew only when all ranks have retired the work that had it, so nobody reads it any more.
- * A late rank owes the others nothing but its posts. For why no order of events breaks this, take the least
- * work m that is not retired: a rank that has not posted m is running, or blocked elsewhere in tern where it
- * still progresses, or waiting for a free slot, that is, for work m - slots, which every blocked rank retires
- * itself. */
+ * A late rank owes the others nothing but its posts, and its own slice. For why no order of events breaks
+ * this, take the least work m that is not retired: a rank that has not posted m, or not done its slice of it,
+ * is running, or blocked elsewhere in tern where it still progresses, or waiting for a free slot, that is,
+ * for work m - slots, which every blocked rank retires itself. */
 #include "comm/native/native.h"
+
+#include "comm/reduce.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -67,15 +72,17 @@ static uint64_t slice_chunks(const tern__task *task, int rank)
     return task->chunk ? (length + task->chunk - 1) / task->chunk : 0;
 }
 
-/* Slices end on cache lines. A small work is one chunk; a huge one has larger chunks, so that their number
- * fits its counter. */
+/* Slices end on cache lines, unless they are the ranks' own parts. A small work is one chunk; a huge one has
+ * larger chunks, so that their number fits its counter. */
 static void cut(tern__task *task, const tern__post *post, uint64_t count, int world)
 {
     uint64_t size = tern_dtype_bytes(post->dtype), line = TERN__LINE / size;
     uint64_t each = tern__align_up((count + (uint64_t)world - 1) / (uint64_t)world, line);
-    *task = (tern__task){.post = *post, .count = count};
+    *task = (tern__task){.post = *post, .count = count, .is_own = post->kind == TERN__REDUCE_SCATTER};
     if (post->kind == TERN__BARRIER || count == 0) return;
-    task->slice = count * size <= small_bytes ? tern__align_up(count, line) : each;
+    task->slice = task->is_own                  ? count / (uint64_t)world
+                  : count * size <= small_bytes ? tern__align_up(count, line)
+                                                : each;
     task->chunk = TERN__MAX(chunk_bytes / size, tern__align_up(count >> (TERN__TAG_BITS - 1), line));
     for (int rank = 0; rank < world; rank++) task->chunks += slice_chunks(task, rank);
 }
@@ -101,6 +108,15 @@ static void gather(const tern__task *task, char **at, int world, uint64_t first,
     }
 }
 
+static void scatter(const tern__task *task, char *const *at, const tern__native *native, uint64_t first,
+                    uint64_t count)
+{
+    const tern__post *post = &task->post;
+    uint64_t skipped = first - slice_start(task, native->rank);
+    char *out = (char *)post->out + skipped * tern_dtype_bytes(post->dtype);
+    tern__reduce(post->dtype, post->op, (const char *const *)at, native->world, &out, 1, count);
+}
+
 /* `count` elements that are contiguous, from the `first` of the work, which stands at byte `offset`. */
 static void run_piece(tern__channel *channel, const tern__task *task, uint32_t window, uint64_t offset,
                       uint64_t first, uint64_t count)
@@ -110,11 +126,15 @@ static void run_piece(tern__channel *channel, const tern__task *task, uint32_t w
     for (int rank = 0; rank < world; rank++)
         channel->at[rank] = channel->native->windows[window]->bases[rank] + offset;
     switch (post->kind) {
-    case TERN__ALL_REDUCE: tern__reduce_chunk(post->dtype, post->op, channel->at, world, count); break;
+    case TERN__ALL_REDUCE:
+        tern__reduce(post->dtype, post->op, (const char *const *)channel->at, world, channel->at, world,
+                     count);
+        break;
     case TERN__BROADCAST:
         copy_from(channel->at, world, post->root, count * tern_dtype_bytes(post->dtype));
         break;
     case TERN__ALL_GATHER: gather(task, channel->at, world, first, count); break;
+    case TERN__REDUCE_SCATTER: scatter(task, channel->at, channel->native, first, count); break;
     case TERN__BARRIER: break;
     }
 }
@@ -171,7 +191,8 @@ static int run_work(tern__channel *channel, uint64_t seq, tern_error *err)
     const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
     int status = tern__desc_compare(channel, seq, err);
     if (status || !task->chunks) return status;
-    for (int i = 0; i < native->world; i++) run_slice(channel, task, seq, (native->rank + i) % native->world);
+    int slices = task->is_own ? 1 : native->world;
+    for (int i = 0; i < slices; i++) run_slice(channel, task, seq, (native->rank + i) % native->world);
     return TERN_OK;
 }
 
@@ -236,8 +257,9 @@ static int check_post(const tern__channel *channel, const tern__post *post, uint
                                    "extent %d, %llu elements at byte %llu, is not inside window %u", i,
                                    (unsigned long long)e->count, (unsigned long long)e->offset, e->window);
     }
-    if (post->kind == TERN__ALL_GATHER && count % (uint64_t)native->world)
-        return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "all_gather: %llu elements for %d ranks",
+    bool has_parts = post->kind == TERN__ALL_GATHER || post->kind == TERN__REDUCE_SCATTER;
+    if (has_parts && count % (uint64_t)native->world)
+        return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "%llu elements are no %d equal parts",
                                (unsigned long long)count, native->world);
     return TERN_OK;
 }

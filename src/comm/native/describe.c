@@ -6,13 +6,15 @@
 #include <string.h>
 
 static const char *const kind_names[] = {
-    [TERN__ALL_REDUCE] = "all_reduce",
-    [TERN__BROADCAST] = "broadcast",
-    [TERN__ALL_GATHER] = "all_gather",
+    [TERN__ALL_REDUCE] = "all_reduce", [TERN__BROADCAST] = "broadcast",
+    [TERN__ALL_GATHER] = "all_gather", [TERN__REDUCE_SCATTER] = "reduce_scatter",
     [TERN__BARRIER] = "barrier",
 };
-static const char *const op_names[] = {
-    [TERN_SUM] = "sum", [TERN_AVG] = "avg", [TERN_MIN] = "min", [TERN_MAX] = "max"};
+static const char *const op_names[] = {[TERN_SUM] = "sum",
+                                       [TERN_AVG] = "avg",
+                                       [TERN_MIN] = "min",
+                                       [TERN_MAX] = "max",
+                                       [TERN_PRODUCT] = "product"};
 
 /* FNV-1a over the words of the extents. */
 static uint64_t digest(const tern__post *post)
@@ -65,6 +67,7 @@ void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t si
     const char *dtype = tern_dtype_name((tern_dtype)desc->dtype);
     switch (desc->kind) {
     case TERN__ALL_REDUCE:
+    case TERN__REDUCE_SCATTER:
         snprintf(rest, room, " of %llu %s, %s %s", total, dtype, op_names[desc->op], place);
         break;
     case TERN__BROADCAST:

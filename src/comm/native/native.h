@@ -1,6 +1,6 @@
 /* native.h - what the native back end's files share: backend.c (the struct), segment.c (shared memory and how
  * ranks hand it to each other), window.c (the ranks' data), channel.c (the protocol), wait.c (blocking, and
- * what is said when it fails), describe.c (a work in words), reduce.c (the chunk functions). */
+ * what is said when it fails), describe.c (a work in words). */
 #ifndef TERN_SRC_COMM_NATIVE_H
 #define TERN_SRC_COMM_NATIVE_H
 
@@ -31,12 +31,13 @@ struct tern__native {
     tern__channel *channels;
 };
 
-/* One work as this rank posted it, cut into chunks: slice w, `slice` elements long, is where rank w starts.
- */
+/* One work as this rank posted it, cut into chunks: slice w, `slice` elements long, is where rank w starts,
+ * and also ends if each rank does its own slice. */
 typedef struct tern__task {
     tern__post post;
     uint64_t count, slice, chunk; /* elements */
     uint64_t chunks;              /* of all slices together */
+    bool is_own;
 } tern__task;
 
 struct tern__channel {
@@ -141,10 +142,5 @@ void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t si
 void tern__desc_write(tern__desc *desc, const tern__post *post);
 /* Aborts if the ranks' descriptors of `seq` differ. */
 int tern__desc_compare(tern__channel *channel, uint64_t seq, tern_error *err);
-
-/* ---- reduce.c ---- */
-
-/* at[0..world)[0..count) = their reduction in rank order, written to all. */
-void tern__reduce_chunk(tern_dtype dtype, tern_reduce_op op, char *const *at, int world, size_t count);
 
 #endif

@@ -140,6 +140,14 @@ static void own_text(const tern__channel *channel, uint64_t seq, char *text, siz
     tern__desc_text(&tern__slot_desc(channel, seq)[channel->native->rank], seq, text, size);
 }
 
+/* All have posted `seq`, and what nobody else can do of it is not begun. */
+static bool owes_slice(tern__channel *channel, uint64_t seq, int rank)
+{
+    const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
+    return task->is_own && tern__channel_all_posted(channel) >= seq &&
+           !tern__tagged(atomic_load(&tern__slot_claim(channel, seq)[rank].value), seq);
+}
+
 static int fail_late(const tern__goal *goal, tern_error *err)
 {
     tern__channel *channel = goal->channel;
@@ -154,6 +162,8 @@ static int fail_late(const tern__goal *goal, tern_error *err)
             append_late(channel, rank, text, sizeof(text));
         else if (rank != native->rank && atomic_load(&channel->inside[rank].value))
             append_who(channel, rank, "is stopped in the midst of it", text, sizeof(text));
+        else if (owes_slice(channel, seq, rank))
+            append_who(channel, rank, "has not come back to do its part", text, sizeof(text));
         else if (atomic_load(&channel->retired[rank].value) + channel->slots < goal->seq)
             append_who(channel, rank, "has not come back to its earlier works", text, sizeof(text));
     }

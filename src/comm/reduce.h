@@ -1,0 +1,13 @@
+/* reduce.h - several ranks' elements into one, for back ends and for collectives of ordinary memory. */
+#ifndef TERN_SRC_COMM_REDUCE_H
+#define TERN_SRC_COMM_REDUCE_H
+
+#include <tern/comm.h>
+
+/* out[0..outs)[0..count) = the reduction of in[0..world)[0..count), world >= 2, in rank order. Buffers may
+ * start at any byte. An output may be an input, from the same byte on; otherwise no two overlap. AVG is for
+ * floating-point dtypes. */
+void tern__reduce(tern_dtype dtype, tern_reduce_op op, const char *const *in, int world, char *const *out,
+                  int outs, size_t count);
+
+#endif

@@ -1,0 +1,193 @@
+/* elements.h - buffers of random elements of every dtype, and their reduction, worked out one element at a
+ * time with nothing of the library's: halves are decoded and rounded by arithmetic, integers wrap in 64 bits.
+ *
+ * What rank r has at place i repeats itself after `elements_period` places, so large buffers are cheap to
+ * fill. */
+#ifndef TERN_TESTS_COMM_ELEMENTS_H
+#define TERN_TESTS_COMM_ELEMENTS_H
+
+#include "check.h"
+
+#include "base/base.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { elements_period = 509 };
+
+static inline uint64_t elements_random(tern_dtype dtype, int rank, size_t i)
+{
+    uint64_t x = (uint64_t)dtype * 1000003 + (uint64_t)rank * 7919 + (i % elements_period) * 104729 + 1;
+    for (int round = 0; round < 3; round++) {
+        x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+        x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    }
+    return x ^ x >> 31;
+}
+
+/* ---- halves: `fraction` bits behind the point, exponents of normal numbers from `lowest` on ---- */
+
+typedef struct half_format {
+    int fraction, lowest, highest;
+} half_format;
+
+static inline half_format half_format_of(tern_dtype dtype)
+{
+    return dtype == TERN_BF16 ? (half_format){7, -126, 127} : (half_format){10, -14, 15};
+}
+
+static inline double half_decode(uint16_t bits, half_format f)
+{
+    int ones = 1 << f.fraction, field = (bits & 0x7fff) >> f.fraction, rest = bits & (ones - 1);
+    double sign = bits & 0x8000 ? -1 : 1;
+    if (field == f.highest - f.lowest + 2) return rest ? NAN : sign * INFINITY;
+    return sign * (field ? ldexp(ones + rest, field - 1 + f.lowest - f.fraction)
+                         : ldexp(rest, f.lowest - f.fraction));
+}
+
+/* Nearest, ties to even. */
+static inline uint16_t half_encode(double value, half_format f)
+{
+    uint16_t sign = signbit(value) ? 0x8000 : 0,
+             infinite = (uint16_t)((f.highest - f.lowest + 2) << f.fraction);
+    if (isnan(value)) return (uint16_t)(infinite | 1);
+    if (isinf(value)) return sign | infinite;
+    int exponent = value == 0 ? f.lowest : (int)fmax(ilogb(value), f.lowest);
+    double steps = nearbyint(ldexp(fabs(value), f.fraction - exponent)); /* in units of the last place */
+    uint64_t bits = ((uint64_t)(exponent - f.lowest) << f.fraction) + (uint64_t)steps;
+    return (uint16_t)(sign | (bits < infinite ? bits : infinite));
+}
+
+/* ---- elements as they are in a buffer ---- */
+
+static inline double element_float(tern_dtype dtype, const void *at)
+{
+    float single;
+    double value;
+    uint16_t half;
+    switch (dtype) {
+    case TERN_F32: memcpy(&single, at, 4); return single;
+    case TERN_F64: memcpy(&value, at, 8); return value;
+    default: memcpy(&half, at, 2); return half_decode(half, half_format_of(dtype));
+    }
+}
+
+static inline void element_float_put(tern_dtype dtype, void *at, double value)
+{
+    float single = (float)value;
+    uint16_t half;
+    switch (dtype) {
+    case TERN_F32: memcpy(at, &single, 4); break;
+    case TERN_F64: memcpy(at, &value, 8); break;
+    default: half = half_encode(value, half_format_of(dtype)); memcpy(at, &half, 2);
+    }
+}
+
+/* Integers as 64 bits, of which an element keeps the low ones; i32 with its sign, so that it compares. */
+static inline int64_t element_integer(tern_dtype dtype, const void *at)
+{
+    int64_t value;
+    int32_t word;
+    if (dtype == TERN_I64) return memcpy(&value, at, 8), value;
+    if (dtype == TERN_I32) return memcpy(&word, at, 4), word;
+    return *(const uint8_t *)at;
+}
+
+/* ---- what a rank has ---- */
+
+/* Floats of many sizes, so that sums are rounded; now and then a rank has a NaN, and f16 the smallest
+ * numbers. */
+static inline void element_put(tern_dtype dtype, void *at, int rank, size_t i)
+{
+    uint64_t random = elements_random(dtype, rank, i);
+    double sign = random & 1 ? -1 : 1, mantissa = 1 + (double)(random >> 12) / 0x1p52;
+    double value = ldexp(sign * mantissa, (int)(random >> 1 & 31) - 16);
+    if (elements_random(dtype, 99, i) % 40 == (uint64_t)rank) value = NAN;
+    if (dtype == TERN_BOOL)
+        *(uint8_t *)at = elements_random(TERN_BOOL, 98, i) % 3 == 0 ? random & 1 : random % 3 == 0;
+    else if (tern__dtype_is_float(dtype))
+        element_float_put(dtype, at, value);
+    else
+        memcpy(at, &random, tern_dtype_bytes(dtype));
+}
+
+/* Places [first, first + count) of rank `rank`. */
+static inline void elements_put(tern_dtype dtype, void *buf, int rank, size_t first, size_t count)
+{
+    size_t size = tern_dtype_bytes(dtype);
+    for (size_t i = 0; i < TERN__MIN((size_t)elements_period, count); i++)
+        element_put(dtype, (char *)buf + i * size, rank, first + i);
+    for (size_t i = elements_period; i < count; i += elements_period)
+        memcpy((char *)buf + i * size, buf, TERN__MIN((size_t)elements_period, count - i) * size);
+}
+
+/* ---- their reduction, in rank order ---- */
+
+static inline double reduce_two_floats(tern_reduce_op op, double a, double b, bool is_double)
+{
+    if (op == TERN_MIN || op == TERN_MAX)
+        return isnan(a) || isnan(b) ? NAN : op == TERN_MIN ? fmin(a, b) : fmax(a, b);
+    double result = op == TERN_PRODUCT ? a * b : a + b;
+    return is_double ? result : (float)result; /* of two floats in double: rounded once, so as in float */
+}
+
+static inline uint64_t reduce_two_integers(tern_reduce_op op, int64_t a, int64_t b)
+{
+    switch (op) {
+    case TERN_MIN: return (uint64_t)(a < b ? a : b);
+    case TERN_MAX: return (uint64_t)(a > b ? a : b);
+    case TERN_PRODUCT: return (uint64_t)a * (uint64_t)b;
+    default: return (uint64_t)a + (uint64_t)b;
+    }
+}
+
+static inline void element_reduced(tern_dtype dtype, tern_reduce_op op, void *at, int world, size_t i)
+{
+    char own[8];
+    element_put(dtype, at, 0, i);
+    double value = tern__dtype_is_float(dtype) ? element_float(dtype, at) : 0;
+    uint64_t integer = tern__dtype_is_float(dtype) ? 0 : (uint64_t)element_integer(dtype, at);
+    for (int rank = 1; rank < world; rank++) {
+        element_put(dtype, own, rank, i);
+        if (tern__dtype_is_float(dtype))
+            value = reduce_two_floats(op, value, element_float(dtype, own), dtype == TERN_F64);
+        else if (dtype == TERN_BOOL)
+            integer = op == TERN_SUM || op == TERN_MAX ? integer || own[0] : integer && own[0];
+        else {
+            integer = reduce_two_integers(op, (int64_t)integer, element_integer(dtype, own));
+            memcpy(at, &integer, tern_dtype_bytes(dtype));
+            integer = (uint64_t)element_integer(dtype, at);
+        }
+    }
+    if (op == TERN_AVG) value = dtype == TERN_F64 ? value / world : (float)value / (float)world;
+    if (tern__dtype_is_float(dtype))
+        element_float_put(dtype, at, value);
+    else
+        memcpy(at, &integer, tern_dtype_bytes(dtype));
+}
+
+static inline void elements_reduced(tern_dtype dtype, tern_reduce_op op, void *buf, int world, size_t first,
+                                    size_t count)
+{
+    size_t size = tern_dtype_bytes(dtype);
+    for (size_t i = 0; i < TERN__MIN((size_t)elements_period, count); i++)
+        element_reduced(dtype, op, (char *)buf + i * size, world, first + i);
+    for (size_t i = elements_period; i < count; i += elements_period)
+        memcpy((char *)buf + i * size, buf, TERN__MIN((size_t)elements_period, count - i) * size);
+}
+
+/* The same bits, but for a NaN's and for the sign of zero. */
+static inline bool elements_match(tern_dtype dtype, const void *buf, const void *expected, size_t count)
+{
+    size_t size = tern_dtype_bytes(dtype);
+    if (!memcmp(buf, expected, count * size)) return true;
+    if (!tern__dtype_is_float(dtype)) return false;
+    for (size_t i = 0; i < count; i++) {
+        double a = element_float(dtype, (const char *)buf + i * size);
+        double b = element_float(dtype, (const char *)expected + i * size);
+        if (a != b && !(isnan(a) && isnan(b))) return false;
+    }
+    return true;
+}
+
+#endif

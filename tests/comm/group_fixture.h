@@ -1,0 +1,53 @@
+/* group_fixture.h - one rank's group with a window, ordinary memory and a place for what is expected. */
+#ifndef TERN_TESTS_COMM_GROUP_FIXTURE_H
+#define TERN_TESTS_COMM_GROUP_FIXTURE_H
+
+#include "ranks.h"
+
+#include "comm/group.h"
+
+#ifdef __SANITIZE_THREAD__
+#define THOUSANDS(n) ((n)*100)
+static const int worlds[] = {1, 2, 3};
+#else
+#define THOUSANDS(n) ((n)*1000)
+static const int worlds[] = {1, 2, 3, 4, 7, 8};
+#endif
+
+typedef struct fixture {
+    tern_group *group;
+    int rank, world;
+    char *window, *plain, *expected;
+    tern_error err;
+} fixture;
+
+/* A rank whose check has failed leaves without a word: where ranks are threads, the others notice by time. */
+static inline tern_group *open_group(const tern__bootstrap *boot, tern_error *err)
+{
+    tern_group_opts opts = tern_group_defaults();
+    opts.timeout_s = 10;
+    return tern__group_open_boot(boot, &opts, err);
+}
+
+/* `bytes` of each kind of memory. */
+static inline int fixture_open(fixture *f, int rank, const tern__bootstrap *boot, size_t bytes)
+{
+    *f = (fixture){.rank = rank, .world = boot->world};
+    f->group = open_group(boot, &f->err);
+    RANK_CHECK_OK(rank, f->err);
+    f->window = tern_group_mem_alloc(f->group, bytes, &f->err);
+    RANK_CHECK_OK(rank, f->err);
+    f->plain = malloc(bytes);
+    f->expected = malloc(bytes);
+    return 0;
+}
+
+static inline int fixture_close(fixture *f)
+{
+    tern_group_close(f->group);
+    free(f->plain);
+    free(f->expected);
+    return 0;
+}
+
+#endif

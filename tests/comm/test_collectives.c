@@ -1,0 +1,154 @@
+/* Every collective of every dtype and operation on 1, 2, 3, 4, 7 and 8 ranks against elements.h, through
+ * windows and ordinary memory that begins at any byte, from no element to many chunks. */
+#include "elements.h"
+#include "group_fixture.h"
+
+enum { most = 40001 };
+static const size_t counts[] = {0, 1, 3, 64, 1023, 8193, most};
+
+/* ---- the same bits on all ranks ---- */
+
+static uint64_t hash_of(const char *buf, size_t bytes)
+{
+    uint64_t hash = 1469598103934665603u;
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ (uint8_t)buf[i]) * 1099511628211u;
+    return hash;
+}
+
+static int check_agreement(fixture *f, const char *buf, size_t bytes)
+{
+    uint64_t own = hash_of(buf, bytes), all[RANKS_MAX];
+    tern_all_gather(f->group, &own, all, 1, TERN_I64, &f->err);
+    RANK_CHECK_OK(f->rank, f->err);
+    for (int rank = 0; rank < f->world; rank++) RANK_CHECK(f->rank, all[rank] == own);
+    return 0;
+}
+
+/* ---- each collective ---- */
+
+static int check_all_reduce(fixture *f, char *buf, tern_dtype dtype, tern_reduce_op op, size_t count)
+{
+    elements_put(dtype, buf, f->rank, 0, count);
+    elements_reduced(dtype, op, f->expected, f->world, 0, count);
+    tern_all_reduce(f->group, buf, count, dtype, op, &f->err);
+    RANK_CHECK_OK(f->rank, f->err);
+    RANK_CHECK(f->rank, elements_match(dtype, buf, f->expected, count));
+    size_t few = TERN__MIN(count, (size_t)(2 * elements_period));
+    return op == TERN_SUM || op == TERN_MAX ? check_agreement(f, buf, few * tern_dtype_bytes(dtype)) : 0;
+}
+
+/* The result goes to other memory, or, every other time, to the rank's own part of `buf`; nothing else of
+ * `buf` is written. */
+static int check_reduce_scatter(fixture *f, char *buf, tern_dtype dtype, tern_reduce_op op, size_t count)
+{
+    size_t size = tern_dtype_bytes(dtype), part = count * size, all = part * (size_t)f->world;
+    char *own = buf + (size_t)f->rank * part, *out = count & 1 ? own : f->expected + all;
+    elements_put(dtype, buf, f->rank, 0, count * (size_t)f->world);
+    memset(f->expected + all, 0x55, part);
+    tern_reduce_scatter(f->group, buf, out, count, dtype, op, &f->err);
+    RANK_CHECK_OK(f->rank, f->err);
+    elements_put(dtype, f->expected, f->rank, 0, count * (size_t)f->world);
+    if (out == own) memcpy(f->expected + (own - buf), own, part);
+    RANK_CHECK(f->rank, !memcmp(buf, f->expected, all));
+    elements_reduced(dtype, op, f->expected, f->world, (size_t)f->rank * count, count);
+    RANK_CHECK(f->rank, elements_match(dtype, out, f->expected, count));
+    return 0;
+}
+
+static int check_broadcast(fixture *f, char *buf, tern_dtype dtype, int root, size_t count)
+{
+    elements_put(dtype, buf, f->rank, 0, count);
+    elements_put(dtype, f->expected, root, 0, count);
+    tern_broadcast(f->group, buf, count, dtype, root, &f->err);
+    RANK_CHECK_OK(f->rank, f->err);
+    RANK_CHECK(f->rank, !memcmp(buf, f->expected, count * tern_dtype_bytes(dtype)));
+    return 0;
+}
+
+/* Every other time in place. */
+static int check_all_gather(fixture *f, char *buf, tern_dtype dtype, size_t count)
+{
+    size_t part = count * tern_dtype_bytes(dtype), all = part * (size_t)f->world;
+    char *in = count & 1 ? buf + (size_t)f->rank * part : f->expected;
+    memset(buf, 0x55, all);
+    elements_put(dtype, in, f->rank, 0, count);
+    tern_all_gather(f->group, in, buf, count, dtype, &f->err);
+    RANK_CHECK_OK(f->rank, f->err);
+    for (int rank = 0; rank < f->world; rank++)
+        elements_put(dtype, f->expected + (size_t)rank * part, rank, 0, count);
+    RANK_CHECK(f->rank, !memcmp(buf, f->expected, all));
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+static int check_dtype(fixture *f, char *buf, tern_dtype dtype, size_t count)
+{
+    size_t part = (count + (size_t)f->world - 1) / (size_t)f->world;
+    for (tern_reduce_op op = TERN_SUM; op <= TERN_PRODUCT; op++) {
+        if (op == TERN_AVG && !tern__dtype_is_float(dtype)) continue;
+        if (check_all_reduce(f, buf, dtype, op, count) || check_reduce_scatter(f, buf, dtype, op, part))
+            return 1;
+    }
+    int root = (int)(count % (size_t)f->world);
+    return check_broadcast(f, buf, dtype, root, count) || check_all_gather(f, buf, dtype, part);
+}
+
+static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    fixture f;
+    if (fixture_open(&f, rank, boot, (size_t)2 * (most + 8) * 8 + 64)) return 1;
+    for (size_t c = 0; c < TERN__COUNT(counts); c++)
+        for (tern_dtype dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++)
+            if (check_dtype(&f, f.window + (c + dtype) % 8, dtype, counts[c]) ||
+                check_dtype(&f, f.plain + (c + dtype + (size_t)rank) % 8, dtype, counts[c])) {
+                fprintf(stderr, "rank %d of %d: %zu %s\n", rank, f.world, counts[c], tern_dtype_name(dtype));
+                return 1;
+            }
+    tern_barrier(f.group, &f.err);
+    RANK_CHECK_OK(rank, f.err);
+    return fixture_close(&f);
+}
+
+static void test_exact_in_processes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TERN__COUNT(worlds); i++) assert_ranks_ok(ranks_run(worlds[i], exact_body, NULL));
+}
+
+static int roots_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    fixture f;
+    if (fixture_open(&f, rank, boot, most * 4)) return 1;
+    for (int root = 0; root < boot->world; root++)
+        if (check_broadcast(&f, f.window, TERN_I32, root, most) ||
+            check_broadcast(&f, f.plain, TERN_I32, root, most))
+            return 1;
+    return fixture_close(&f);
+}
+
+static void test_broadcast_from_each_root(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TERN__COUNT(worlds); i++) assert_ranks_ok(ranks_run(worlds[i], roots_body, NULL));
+}
+
+/* A race detector sees what they do to each other. */
+static void test_ranks_as_threads(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run_threads(3, exact_body, NULL));
+    assert_ranks_ok(ranks_run_threads(4, roots_body, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_exact_in_processes),
+        cmocka_unit_test(test_broadcast_from_each_root),
+        cmocka_unit_test(test_ranks_as_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
