@@ -22,9 +22,11 @@ struct tern_dataset {
     int ndim;         /* of one sample                                   */
     int64_t shape[4]; /* (C, H, W) for images                            */
     int classes;      /* labels are in [0, classes); 0: not checked      */
-    /* Writes sample `index` to x[0..prod(shape)) and its label to *y. 0, or a negative status with *err
-     * filled. Called by several threads at once; must give the same sample for the same index every time. */
-    int (*get)(const tern_dataset *dataset, int64_t index, float *x, int64_t *y, tern_error *err);
+    /* Writes sample `index`, as it is in `epoch`, to x[0..prod(shape)) and its label to *y. 0, or a negative
+     * status with *err filled. Called by several threads at once; must give the same sample for the same
+     * epoch and index every time. */
+    int (*get)(const tern_dataset *dataset, int64_t epoch, int64_t index, float *x, int64_t *y,
+               tern_error *err);
     void (*free)(tern_dataset *dataset); /* NULL: nothing to free */
 };
 
@@ -46,21 +48,31 @@ TERN_API tern_dataset *tern_idx_open(const char *images, const char *labels, con
 
 typedef struct tern_augment_opts {
     size_t size;
-    int64_t crop[2];    /* height, width of what is cut out; default 0, 0: the sample's own               */
-    int64_t padding[2]; /* zeros on both sides before the cut; default 0, 0                               */
-    bool random_crop;   /* a random place, else the centre; default true                                  */
-    double flip;        /* probability of a mirror image, left to right; default 0                        */
-    int channels;       /* of mean and std; default 0: no normalisation                                   */
-    float mean[4], std[4]; /* x = (x - mean) / std, after all else                                        */
-    uint64_t seed; /* default 0                                                                      */
+    int64_t crop[2];       /* height, width of what is cut out; default 0, 0: the sample's own              */
+    int64_t padding[2];    /* zeros on both sides before the cut; default 0, 0                              */
+    bool random_crop;      /* a random place, else the centre; default true                                 */
+    double flip;           /* probability of a mirror image, left to right; default 0                       */
+    int channels;          /* of mean and std; default 0: no normalisation                                  */
+    float mean[4], std[4]; /* x = (x - mean) / std, after all else, padding too                             */
+    uint64_t seed;         /* default 0                                                                     */
 } tern_augment_opts;
+
 TERN_API tern_augment_opts tern_augment_defaults(void);
 
-/* The samples (C, H, W) of `dataset`, each changed as the options say by a generator of its own from (seed,
- * epoch, index): the same on any number of ranks and workers, and after a resume. Random crop with padding,
- * horizontal flip and normalisation as torchvision's RandomCrop, CenterCrop, RandomHorizontalFlip and
- * Normalize. Borrows `dataset`. The loader tells the epoch. E_SHAPE: no (C, H, W), a crop larger than the
- * padded sample, channels that differ. Yours: tern_dataset_free, before `dataset`. */
+/* The samples (C, H, W) of `dataset`, each changed as the options say by numbers of its own from (seed,
+ * epoch, index): the same on any number of ranks and workers, and after a resume. Crop of the padded sample,
+ * mirror image and normalisation as torchvision's RandomCrop or CenterCrop, RandomHorizontalFlip and
+ * Normalize, with other random numbers:
+ *
+ *     mix(z): z += G; z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9; z = (z ^ z >> 27) * 0x94d049bb133111eb;
+ *             z ^ z >> 31; all modulo 2^64, with G = 0x9e3779b97f4a7c15: SplitMix64's output
+ *     key = mix(mix(mix(seed) + epoch) + index), number i = mix(key + i G)
+ *     top = number 0 * (padded height - crop height + 1) / 2^64, rounded down; left with number 1 and widths
+ *     mirrored if (number 2 >> 11) / 2^53 < flip
+ *
+ * Borrows `dataset`. The loader tells the epoch. E_INVALID: no dataset. E_SHAPE: samples that are not (C, H,
+ * W), a crop larger than the padded sample, another number of channels. E_RANGE: an option. Yours:
+ * tern_dataset_free, before `dataset`. */
 TERN_API tern_dataset *tern_augment_new(const tern_dataset *dataset, const tern_augment_opts *opts,
                                         tern_error *err);
 
@@ -118,7 +130,8 @@ TERN_API tern_loader_opts tern_loader_defaults(void);
 
 /* Batches come in the sampler's order whatever the number of workers, and at the end of a pass the loader
  * moves its sampler to the next epoch. Up to max(workers, 1) * prefetch + 1 batches may be held at a time;
- * that memory is allocated here, none later. The loader borrows dataset and sampler. E_INVALID: shuffle with
+ * that memory is allocated here, none later. Samples are asked for with the epoch that the sampler had when
+ * the pass began. The loader borrows dataset and sampler. E_INVALID: shuffle with
  * a sampler, a batch size or a sample shape below 1; E_RANGE: workers, prefetch, or a sampler of more samples
  * than the dataset has. Yours: tern_loader_free, which waits for the samples being fetched and needs no pass
  * to be finished; batches that a scope still holds last until it ends. */

@@ -159,8 +159,10 @@ static int check_pair(const idx_file *images, const idx_file *labels, int classe
     return TERN_OK;
 }
 
-static int idx_get(const tern_dataset *base, int64_t index, float *x, int64_t *y, tern_error *err)
+static int idx_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
+                   tern_error *err)
 {
+    (void)epoch;
     const idx_dataset *dataset = (const idx_dataset *)base;
     if (index < 0 || index >= base->length)
         return tern__error_set(err, "tern_idx_get", TERN_E_RANGE, "index is %lld, expected [0, %lld]",

@@ -36,6 +36,7 @@ struct tern_loader {
     int64_t batches;       /* in a pass */
     int64_t sample_floats; /* in a sample */
     int64_t *indices;      /* of this pass, in order */
+    int64_t epoch;         /* of this pass */
     bool running;          /* in a pass */
     int64_t next_taken;    /* batch number that the caller gets next */
 
@@ -64,7 +65,7 @@ tern_loader_opts tern_loader_defaults(void)
 static int fetch_sample(const tern_loader *loader, int64_t index, float *x, int64_t *y, tern_error *err)
 {
     const tern_dataset *dataset = loader->dataset;
-    int status = dataset->get(dataset, index, x, y, err);
+    int status = dataset->get(dataset, loader->epoch, index, x, y, err);
     if (status || tern__is_set(err))
         return tern__error_set(err, "tern_loader_next", status < 0 ? status : TERN_E_INVALID,
                                "the dataset's get returned %d", status);
@@ -138,6 +139,7 @@ static int pass_start(tern_loader *loader, tern_error *err)
 {
     int status = tern_sampler_indices(loader->sampler, loader->indices, err);
     if (status) return status;
+    loader->epoch = tern_sampler_epoch_get(loader->sampler);
     loader->running = true;
     loader->next_taken = 0;
     pthread_mutex_lock(&loader->lock);

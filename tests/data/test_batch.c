@@ -14,8 +14,10 @@ typedef struct counting {
     int64_t fails_at; /* -1: nowhere */
 } counting;
 
-static int counting_get(const tern_dataset *base, int64_t index, float *x, int64_t *y, tern_error *err)
+static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
+                        tern_error *err)
 {
+    (void)epoch;
     if (index == ((const counting *)base)->fails_at)
         return tern__error_set(err, "counting", TERN_E_IO, "it is torn");
     for (int i = 0; i < VALUES; i++) x[i] = (float)(10 * index + i);

@@ -89,7 +89,7 @@ static void expect_samples(const files *f)
     for (int64_t i = 0; i < COUNT; i++) {
         float x[ROWS * COLUMNS];
         int64_t y = -1;
-        assert_int_equal(dataset->get(dataset, i, x, &y, &err), TERN_OK);
+        assert_int_equal(dataset->get(dataset, 0, i, x, &y, &err), TERN_OK);
         assert_int_equal(y, f->label_bytes[8 + i]);
         for (int j = 0; j < ROWS * COLUMNS; j++) {
             float byte = f->image_bytes[16 + i * ROWS * COLUMNS + j];
@@ -246,7 +246,7 @@ static void bad_arguments_are_refused(void **state)
     assert_ok(err);
     float x[ROWS * COLUMNS];
     int64_t y;
-    assert_int_equal(dataset->get(dataset, COUNT, x, &y, &err), TERN_E_RANGE);
+    assert_int_equal(dataset->get(dataset, 0, COUNT, x, &y, &err), TERN_E_RANGE);
     assert_non_null(strstr(err.text, "index is 3, expected [0, 2]"));
     assert_null(tern_idx_open(f->images, f->labels, NULL, &err)); /* an error that is set stays */
     tern_dataset_free(dataset);

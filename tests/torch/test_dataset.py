@@ -8,33 +8,10 @@ import numpy as np
 import torch
 
 import tern
+from datasets import Dataset
 
 FOLDER = "/usr/share/datasets/fashion-mnist"
 MEAN, STD = 0.2860, 0.3530
-
-
-class Dataset(ctypes.Structure):
-    """tern_dataset."""
-
-
-Dataset._fields_ = [
-    ("length", ctypes.c_int64),
-    ("ndim", ctypes.c_int),
-    ("shape", ctypes.c_int64 * 4),
-    ("classes", ctypes.c_int),
-    (
-        "get",
-        ctypes.CFUNCTYPE(
-            ctypes.c_int,
-            ctypes.POINTER(Dataset),
-            ctypes.c_int64,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.POINTER(tern.Error),
-        ),
-    ),
-    ("free", ctypes.c_void_p),
-]
 
 
 class IdxOpts(ctypes.Structure):
@@ -61,9 +38,12 @@ def every_sample(dataset):
     """(length, 784) values and (length) labels."""
     length = dataset.contents.length
     x, y = np.empty((length, 784), np.float32), np.empty(length, np.int64)
-    get, x_at, y_at = dataset.contents.get, x.ctypes.data, y.ctypes.data
+    get = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 3)(
+        ctypes.cast(dataset.contents.get, ctypes.c_void_p).value
+    )
+    x_at, y_at = x.ctypes.data, y.ctypes.data
     for i in range(length):
-        if get(dataset, i, x_at + i * 784 * 4, y_at + i * 8, None):
+        if get(dataset, 0, i, x_at + i * 784 * 4, y_at + i * 8, None):
             raise RuntimeError(f"sample {i}")
     return x, y
 

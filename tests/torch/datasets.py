@@ -1,0 +1,39 @@
+"""tern_dataset for the tests in Python: the struct, and one over a numpy array."""
+import ctypes
+
+import tern
+
+
+class Dataset(ctypes.Structure):
+    """tern_dataset."""
+
+
+GET = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.POINTER(Dataset),
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.POINTER(ctypes.c_float),
+    ctypes.POINTER(ctypes.c_int64),
+    ctypes.POINTER(tern.Error),
+)
+Dataset._fields_ = [
+    ("length", ctypes.c_int64),
+    ("ndim", ctypes.c_int),
+    ("shape", ctypes.c_int64 * 4),
+    ("classes", ctypes.c_int),
+    ("get", GET),
+    ("free", ctypes.c_void_p),
+]
+
+
+def over(samples):
+    """Sample i is samples[i], of f32, and its label i. Keep the result as long as it is used."""
+
+    def get(dataset, epoch, index, x, y, err):
+        ctypes.memmove(x, samples[index].ctypes.data, samples[index].nbytes)
+        y[0] = index
+        return 0
+
+    shape = (ctypes.c_int64 * 4)(*samples.shape[1:])
+    return Dataset(length=len(samples), ndim=samples.ndim - 1, shape=shape, get=GET(get))
