@@ -13,8 +13,8 @@ GET = ctypes.CFUNCTYPE(
     ctypes.POINTER(Dataset),
     ctypes.c_int64,
     ctypes.c_int64,
-    ctypes.POINTER(ctypes.c_float),
-    ctypes.POINTER(ctypes.c_int64),
+    ctypes.c_void_p,
+    ctypes.c_void_p,
     ctypes.POINTER(tern.Error),
 )
 Dataset._fields_ = [
@@ -32,7 +32,7 @@ def over(samples):
 
     def get(dataset, epoch, index, x, y, err):
         ctypes.memmove(x, samples[index].ctypes.data, samples[index].nbytes)
-        y[0] = index
+        ctypes.c_int64.from_address(y).value = index
         return 0
 
     shape = (ctypes.c_int64 * 4)(*samples.shape[1:])

@@ -53,8 +53,7 @@ class Augmented:
 
     def sample(self, epoch, index):
         x, y = np.empty(self.shape, np.float32), ctypes.c_int64()
-        x_at = ctypes.cast(x.ctypes.data, ctypes.POINTER(ctypes.c_float))
-        if self.get(self.dataset, epoch, index, x_at, ctypes.pointer(y), None):
+        if self.get(self.dataset, epoch, index, x.ctypes.data, ctypes.addressof(y), None):
             raise RuntimeError(f"sample {index}")
         assert y.value == index
         return x

@@ -38,10 +38,7 @@ def every_sample(dataset):
     """(length, 784) values and (length) labels."""
     length = dataset.contents.length
     x, y = np.empty((length, 784), np.float32), np.empty(length, np.int64)
-    get = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 3)(
-        ctypes.cast(dataset.contents.get, ctypes.c_void_p).value
-    )
-    x_at, y_at = x.ctypes.data, y.ctypes.data
+    get, x_at, y_at = dataset.contents.get, x.ctypes.data, y.ctypes.data
     for i in range(length):
         if get(dataset, 0, i, x_at + i * 784 * 4, y_at + i * 8, None):
             raise RuntimeError(f"sample {i}")
