@@ -85,13 +85,13 @@ static int add_members(batch_norm *self, int64_t channels, const tern_batch_norm
     return TERN_OK;
 }
 
-static tern_module *new_batch_norm(const char *kind, int ndim_min, int ndim_max, int64_t channels,
-                                   const tern_batch_norm_opts *opts, tern_error *err)
+static tern_module *new_batch_norm(const char *func, const char *kind, int ndim_min, int ndim_max,
+                                   int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
 {
     tern_batch_norm_opts o = tern_batch_norm_defaults();
-    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, kind, err)) return NULL;
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, func, err)) return NULL;
     if (channels < 1) {
-        tern__error_set(err, kind, TERN_E_RANGE, "%s: expected at least 1 channel, got %lld", kind,
+        tern__error_set(err, func, TERN_E_RANGE, "%s: expected at least 1 channel, got %lld", kind,
                         (long long)channels);
         return NULL;
     }
@@ -108,15 +108,15 @@ static tern_module *new_batch_norm(const char *kind, int ndim_min, int ndim_max,
 
 tern_module *tern_batch_norm1d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
 {
-    return new_batch_norm("batch_norm1d", 2, 3, channels, opts, err);
+    return new_batch_norm(__func__, "batch_norm1d", 2, 3, channels, opts, err);
 }
 
 tern_module *tern_batch_norm2d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
 {
-    return new_batch_norm("batch_norm2d", 4, 4, channels, opts, err);
+    return new_batch_norm(__func__, "batch_norm2d", 4, 4, channels, opts, err);
 }
 
 tern_module *tern_batch_norm3d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
 {
-    return new_batch_norm("batch_norm3d", 5, 5, channels, opts, err);
+    return new_batch_norm(__func__, "batch_norm3d", 5, 5, channels, opts, err);
 }

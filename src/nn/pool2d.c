@@ -19,11 +19,11 @@ static tern_tensor *avg_forward(tern_module *module, tern_scope *scope, tern_ten
     return tern_avg_pool2d(scope, x, self->kernel_h, self->kernel_w, &self->opts);
 }
 
-static tern_module *new_pool2d(const char *kind, tern_forward_fn forward, int64_t kernel_h, int64_t kernel_w,
-                               const tern_pool2d_opts *opts, tern_error *err)
+static tern_module *new_pool2d(const char *func, const char *kind, tern_forward_fn forward, int64_t kernel_h,
+                               int64_t kernel_w, const tern_pool2d_opts *opts, tern_error *err)
 {
     tern_pool2d_opts o = tern_pool2d_defaults();
-    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, kind, err)) return NULL;
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, func, err)) return NULL;
     pool2d *self = tern__module_new(sizeof(*self), kind, forward, err);
     if (!self) return NULL;
     self->kernel_h = kernel_h;
@@ -35,11 +35,11 @@ static tern_module *new_pool2d(const char *kind, tern_forward_fn forward, int64_
 tern_module *tern_max_pool2d_new(int64_t kernel_h, int64_t kernel_w, const tern_pool2d_opts *opts,
                                  tern_error *err)
 {
-    return new_pool2d("max_pool2d", max_forward, kernel_h, kernel_w, opts, err);
+    return new_pool2d(__func__, "max_pool2d", max_forward, kernel_h, kernel_w, opts, err);
 }
 
 tern_module *tern_avg_pool2d_new(int64_t kernel_h, int64_t kernel_w, const tern_pool2d_opts *opts,
                                  tern_error *err)
 {
-    return new_pool2d("avg_pool2d", avg_forward, kernel_h, kernel_w, opts, err);
+    return new_pool2d(__func__, "avg_pool2d", avg_forward, kernel_h, kernel_w, opts, err);
 }
