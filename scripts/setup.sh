@@ -5,7 +5,7 @@ set -eu
 
 build="gcc libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libcjson-dev libcairo2-dev"
 demo="dataset-fashion-mnist fonts-dejavu-core"
-tests="libcmocka-dev python3 python3-numpy python3-torch libopenblas0-pthread procps valgrind clang-format"
+tests="g++ gfortran libcmocka-dev python3 python3-numpy python3-torch libopenblas0-pthread procps valgrind clang-format"
 bench="python3 python3-numpy python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev"
 
 wanted="$build $demo"

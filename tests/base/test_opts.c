@@ -1,0 +1,299 @@
+/* Every options struct of the headers, with every size: an older caller's shorter struct keeps the defaults
+ * of what it does not know, a newer caller's longer one is refused, and so is one that no _defaults function
+ * made. tests/install/test_headers.py checks that there is a row for each. */
+#include "base/base.h"
+#include "base/opts.h"
+#include "check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- what the calls need ---- */
+
+static tern_device *device;
+static tern_scope *scope;
+static tern_rng *rng;
+static tern_dataset *samples;
+static char images[] = "/tmp/tern-opts-XXXXXX", labels[] = "/tmp/tern-opts-XXXXXX";
+
+/* An IDX file of one sample: magic, sizes, zeros. */
+static int write_idx(char *path, const unsigned char *head, size_t bytes)
+{
+    int file = mkstemp(path);
+    if (file < 0) return -1;
+    ssize_t written = write(file, head, bytes);
+    close(file);
+    return written == (ssize_t)bytes ? 0 : -1;
+}
+
+static int open_all(void **state)
+{
+    (void)state;
+    static const unsigned char image[17] = {0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1};
+    static const unsigned char label[9] = {0, 0, 8, 1, 0, 0, 0, 1};
+    tern_error err = {0};
+    unsetenv("WORLD_SIZE");
+    device = tern_device_open("cpu:reference", &err);
+    scope = tern_scope_new(device, NULL, &err);
+    rng = tern_rng_new(0, &err);
+    if (write_idx(images, image, sizeof(image)) || write_idx(labels, label, sizeof(label))) return -1;
+    samples = tern_idx_open(images, labels, NULL, &err);
+    return err.code;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    tern_dataset_free(samples);
+    unlink(images);
+    unlink(labels);
+    tern_rng_free(rng);
+    tern_scope_free(scope);
+    tern_device_close(device);
+    return 0;
+}
+
+/* ---- everybody who reads options; what they make is freed ---- */
+
+#define MODULE(name, made)                                                                                   \
+    static void name(const void *opts, tern_error *err)                                                      \
+    {                                                                                                        \
+        tern_module_free(made);                                                                              \
+    }
+MODULE(linear_new, tern_linear_new(2, 3, opts, rng, err))
+MODULE(conv2d_new, tern_conv2d_new(2, 2, 1, 1, opts, rng, err))
+MODULE(batch_norm1d_new, tern_batch_norm1d_new(2, opts, err))
+MODULE(batch_norm2d_new, tern_batch_norm2d_new(2, opts, err))
+MODULE(batch_norm3d_new, tern_batch_norm3d_new(2, opts, err))
+MODULE(max_pool2d_new, tern_max_pool2d_new(2, 2, opts, err))
+MODULE(avg_pool2d_new, tern_avg_pool2d_new(2, 2, opts, err))
+MODULE(resnet_new, tern_resnet_new(opts, rng, err))
+
+static tern_tensor *zeros(int ndim)
+{
+    return tern_tensor_from(scope, NULL, TERN_F32, ndim, (int64_t[]){2, 2, 2, 2});
+}
+
+#define OP(name, made)                                                                                       \
+    static void name(const void *opts, tern_error *err)                                                      \
+    {                                                                                                        \
+        made;                                                                                                \
+        tern_scope_end(scope, err);                                                                          \
+    }
+OP(conv2d, tern_conv2d(scope, zeros(4), zeros(4), NULL, opts))
+OP(batch_norm_act, tern_batch_norm_act(scope, zeros(4), zeros(1), zeros(1), zeros(1), zeros(1), NULL, opts))
+OP(max_pool2d, tern_max_pool2d(scope, zeros(4), 2, 2, opts))
+OP(avg_pool2d, tern_avg_pool2d(scope, zeros(4), 2, 2, opts))
+
+#define OPTIM(name, made)                                                                                    \
+    static void name(const void *opts, tern_error *err)                                                      \
+    {                                                                                                        \
+        tern_module *net = tern_linear_new(2, 2, NULL, rng, err);                                            \
+        tern_optim *optim = made;                                                                            \
+        tern_optim_free(optim);                                                                              \
+        tern_module_free(net);                                                                               \
+    }
+OPTIM(sgd_new, tern_sgd_new(net, opts, err))
+OPTIM(adam_new, tern_adam_new(net, opts, err))
+OPTIM(adamw_new, tern_adamw_new(net, opts, err))
+
+static bool all(const char *name, const tern_tensor *parameter, void *ctx)
+{
+    (void)name;
+    (void)ctx;
+    return parameter != NULL;
+}
+OPTIM(sgd_group_add, tern_sgd_new(net, NULL, err); tern_sgd_group_add(optim, all, NULL, opts, err))
+OPTIM(adam_group_add, tern_adam_new(net, NULL, err); tern_adam_group_add(optim, all, NULL, opts, err))
+
+static void group_open(const void *opts, tern_error *err)
+{
+    tern_group_close(tern_group_open(opts, err));
+}
+
+/* On a group of its own: a failing constructor ends it. */
+static void ddp_new(const void *opts, tern_error *err)
+{
+    tern_group *world = tern_group_open(NULL, err);
+    tern_module *net = tern_linear_new(2, 2, NULL, rng, err);
+    tern_ddp_free(tern_ddp_new(net, world, opts, err));
+    tern_module_free(net);
+    tern_group_close(world);
+}
+
+static void idx_open(const void *opts, tern_error *err)
+{
+    tern_dataset_free(tern_idx_open(images, labels, opts, err));
+}
+
+static void augment_new(const void *opts, tern_error *err)
+{
+    tern_dataset_free(tern_augment_new(samples, opts, err));
+}
+
+static void distributed_sampler_new(const void *opts, tern_error *err)
+{
+    tern_sampler_free(tern_distributed_sampler_new(8, 2, 1, opts, err));
+}
+
+static void loader_new(const void *opts, tern_error *err)
+{
+    tern_loader_free(tern_loader_new(samples, opts, err));
+}
+
+/* Whose defaults, and who reads them. */
+#define READERS(X)                                                                                           \
+    X(group, group_open)                                                                                     \
+    X(linear, linear_new)                                                                                    \
+    X(conv2d, conv2d_new)                                                                                    \
+    X(conv2d, conv2d)                                                                                        \
+    X(batch_norm, batch_norm1d_new)                                                                          \
+    X(batch_norm, batch_norm2d_new)                                                                          \
+    X(batch_norm, batch_norm3d_new)                                                                          \
+    X(batch_norm_act, batch_norm_act)                                                                        \
+    X(pool2d, max_pool2d_new)                                                                                \
+    X(pool2d, avg_pool2d_new)                                                                                \
+    X(pool2d, max_pool2d)                                                                                    \
+    X(pool2d, avg_pool2d)                                                                                    \
+    X(resnet, resnet_new)                                                                                    \
+    X(sgd, sgd_new)                                                                                          \
+    X(sgd, sgd_group_add)                                                                                    \
+    X(adam, adam_new)                                                                                        \
+    X(adam, adam_group_add)                                                                                  \
+    X(adamw, adamw_new)                                                                                      \
+    X(ddp, ddp_new)                                                                                          \
+    X(idx, idx_open)                                                                                         \
+    X(augment, augment_new)                                                                                  \
+    X(distributed, distributed_sampler_new)                                                                  \
+    X(loader, loader_new)
+
+#define ROOM 512 /* more than any of the structs */
+
+/* Everything is garbage but for the options themselves, which are as the caller's call gave them. */
+#define X(noun, reader)                                                                                      \
+    static size_t noun##_for_##reader(unsigned char opts[ROOM])                                              \
+    {                                                                                                        \
+        __typeof__(tern_##noun##_defaults()) made = tern_##noun##_defaults();                                \
+        memset(opts, 0xa5, ROOM);                                                                            \
+        memcpy(opts, &made, sizeof(made));                                                                   \
+        return sizeof(made);                                                                                 \
+    }
+READERS(X)
+#undef X
+
+typedef struct row {
+    const char *name;
+    size_t (*defaults)(unsigned char opts[ROOM]);
+    void (*read)(const void *opts, tern_error *err);
+} row;
+
+static const row rows[] = {
+#define X(noun, reader) {#reader, noun##_for_##reader, reader},
+    READERS(X)
+#undef X
+};
+
+/* The row's call with `size` in the struct, of which nothing beyond is what it was. */
+static tern_error read_sized(const row *r, size_t size)
+{
+    _Alignas(16) unsigned char opts[ROOM], garbage[ROOM];
+    tern_error err = {0};
+    r->defaults(opts);
+    memset(garbage, 0xa5, ROOM);
+    memcpy(garbage, opts, TERN__MIN(TERN__MAX(size, sizeof(size)), ROOM));
+    memcpy(garbage, &size, sizeof(size));
+    r->read(garbage, &err);
+    return err;
+}
+
+static void expect(const row *r, tern_error err, int code, const char *text)
+{
+    if (err.code != code)
+        fail_msg("%s: expected %s, got %s: %s", r->name, tern_status_name(code), tern_status_name(err.code),
+                 err.text);
+    if (text && strcmp(err.text, text)) fail_msg("%s: expected \"%s\", got \"%s\"", r->name, text, err.text);
+    if (code && strncmp(err.func, "tern_", 5)) fail_msg("%s: of \"%s\"", r->name, err.func);
+}
+
+static void defaults_know_their_size(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TERN__COUNT(rows); i++) {
+        unsigned char opts[ROOM];
+        size_t size, own = rows[i].defaults(opts);
+        memcpy(&size, opts, sizeof(size));
+        assert_int_equal(size, own);
+        assert_in_range(size, 2 * sizeof(size), ROOM / 2);
+    }
+}
+
+static void shorter_structs_keep_the_defaults(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TERN__COUNT(rows); i++) {
+        unsigned char opts[ROOM];
+        size_t own = rows[i].defaults(opts);
+        tern_error err = {0};
+        rows[i].read(NULL, &err);
+        expect(&rows[i], err, TERN_OK, NULL);
+        const size_t sizes[] = {sizeof(size_t), own - sizeof(size_t), own};
+        for (int k = 0; k < 3; k++) expect(&rows[i], read_sized(&rows[i], sizes[k]), TERN_OK, NULL);
+    }
+}
+
+static void longer_structs_are_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TERN__COUNT(rows); i++) {
+        unsigned char opts[ROOM];
+        char text[128];
+        size_t own = rows[i].defaults(opts);
+        snprintf(text, sizeof(text), "options: size is %zu, this version of the library knows %zu bytes",
+                 own + sizeof(size_t), own);
+        expect(&rows[i], read_sized(&rows[i], own + sizeof(size_t)), TERN_E_UNSUPPORTED, text);
+        expect(&rows[i], read_sized(&rows[i], SIZE_MAX), TERN_E_UNSUPPORTED, NULL);
+    }
+}
+
+static void structs_without_size_are_refused(void **state)
+{
+    (void)state;
+    const char *text = "options: size is 0; start from what the _defaults function returns";
+    for (size_t i = 0; i < TERN__COUNT(rows); i++) {
+        expect(&rows[i], read_sized(&rows[i], 0), TERN_E_INVALID, text);
+        expect(&rows[i], read_sized(&rows[i], sizeof(size_t) - 1), TERN_E_INVALID, NULL);
+    }
+}
+
+typedef struct options {
+    size_t size;
+    double a, b;
+} options;
+
+static void fields_are_taken_up_to_the_size(void **state)
+{
+    (void)state;
+    options own = {sizeof(own), 1, 2}, user = {offsetof(options, b), 10, 20};
+    assert_int_equal(tern__opts_read(&own, sizeof(own), &user, "f", NULL), TERN_OK);
+    assert_true(own.size == sizeof(own) && own.a == 10 && own.b == 2);
+    user.size = sizeof(user);
+    assert_int_equal(tern__opts_read(&own, sizeof(own), &user, "f", NULL), TERN_OK);
+    assert_true(own.b == 20);
+    user = (options){sizeof(user) + 1, 100, 200};
+    assert_int_equal(tern__opts_read(&own, sizeof(own), &user, "f", NULL), TERN_E_UNSUPPORTED);
+    assert_true(own.a == 10 && own.b == 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_know_their_size),
+        cmocka_unit_test(shorter_structs_keep_the_defaults),
+        cmocka_unit_test(longer_structs_are_refused),
+        cmocka_unit_test(structs_without_size_are_refused),
+        cmocka_unit_test(fields_are_taken_up_to_the_size),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

@@ -1,0 +1,113 @@
+"""make install, and programs outside the tree that use what it installed: C99 by pkg-config, C++17 by find_package."""
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from headers import BUILD, SOURCE, cached, call, sanitizer
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def installed(folder):
+    """What lies below a prefix."""
+    return sorted(os.path.relpath(os.path.join(where, name), folder) for where, _, names in os.walk(folder) for name in names)
+
+
+class Prefix(unittest.TestCase):
+    """A prefix that was moved after the installation: nothing in it may know where it was."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.prefix = os.path.join(cls.folder, "moved")
+        call("cmake", "--install", BUILD, "--prefix", os.path.join(cls.folder, "first"))
+        os.rename(os.path.join(cls.folder, "first"), cls.prefix)
+        cls.lib = os.path.join(cls.prefix, cached("CMAKE_INSTALL_LIBDIR"))
+        cls.env = {**os.environ, "PKG_CONFIG_PATH": os.path.join(cls.lib, "pkgconfig"), "OMP_NUM_THREADS": "1"}
+        for name in ("RANK", "WORLD_SIZE", "TERN_PLUGIN_PATH"):
+            cls.env.pop(name, None)
+
+    def check_training(self, output):
+        lines = output.splitlines()
+        self.assertEqual(lines[0], f"tern {cached('CMAKE_PROJECT_VERSION')}")
+        losses = [float(loss) for loss in re.findall(r"^loss (\d+\.\d{6})$", output, re.M)]
+        self.assertEqual(len(losses), 8)
+        self.assertEqual(losses, sorted(set(losses), reverse=True))
+
+
+class PkgConfig(Prefix):
+    def setUp(self):
+        self.program = os.path.join(self.folder, "train")
+        flags = call("pkg-config", "--cflags", "--libs", "tern", env=self.env).split()
+        call("gcc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", *sanitizer(), os.path.join(HERE, "train.c"), "-o", self.program,
+             *flags)
+        self.running = {**self.env, "LD_LIBRARY_PATH": self.lib}
+
+    def test_version(self):
+        self.assertEqual(call("pkg-config", "--modversion", "tern", env=self.env).strip(), cached("CMAKE_PROJECT_VERSION"))
+
+    def test_alone(self):
+        self.check_training(call(self.program, env=self.running))
+
+    def test_two_ranks_and_a_plug_in(self):
+        """The installed command starts the ranks, and the installed library finds its plug-in."""
+        picture = os.path.join(self.folder, "grid.png")
+        command = [os.path.join(self.prefix, "bin", "tern"), "run", "-n", "2", self.program]
+        has_figures = os.path.exists(os.path.join(BUILD, "tern_figure.so"))
+        self.check_training(call(*command, *([picture] if has_figures else []), env=self.running))
+        if has_figures:
+            with open(picture, "rb") as file:
+                self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
+
+    def test_without_the_plug_in(self):
+        os.rename(os.path.join(self.lib, "tern"), os.path.join(self.lib, "hidden"))
+        self.addCleanup(os.rename, os.path.join(self.lib, "hidden"), os.path.join(self.lib, "tern"))
+        done = subprocess.run([self.program, os.path.join(self.folder, "no.png")], env=self.running, text=True, capture_output=True,
+                              timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("the plug-in tern_figure.so cannot be loaded", done.stderr)
+
+
+class FindPackage(Prefix):
+    def configure(self, wanted):
+        build = os.path.join(self.folder, f"build-{wanted}")
+        command = ["cmake", "-S", os.path.join(HERE, "cmake"), "-B", build, f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DWANTED={wanted}",
+                   f"-DCMAKE_CXX_FLAGS={' '.join(sanitizer())}"]
+        return build, subprocess.run(command, text=True, capture_output=True, timeout=120)
+
+    def test_builds_and_trains(self):
+        build, done = self.configure("0.1")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        call("cmake", "--build", build)
+        output = call(os.path.join(build, "train"), env=self.env)
+        self.check_training(output)
+        self.assertIn('caught linear "0": weight is (16, 4) but input is (32, 1)', output)
+
+    def test_another_version_is_refused(self):
+        for wanted in ("0.2", "1.0"):
+            done = self.configure(wanted)[1]
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(f"version: {cached('CMAKE_PROJECT_VERSION')}", done.stderr)
+
+
+class Make(unittest.TestCase):
+    def test_install(self):
+        """make install takes PREFIX and DESTDIR, and puts the same there as cmake --install."""
+        with tempfile.TemporaryDirectory() as folder:
+            call("cmake", "--install", BUILD, "--prefix", os.path.join(folder, "cmake"))
+            call("make", "-C", SOURCE, f"BUILD={BUILD}", f"PREFIX={folder}/make", "install")
+            call("make", "-C", SOURCE, f"BUILD={BUILD}", "PREFIX=/opt/tern", f"DESTDIR={folder}/stage", "install")
+            files = installed(os.path.join(folder, "cmake"))
+            self.assertEqual(installed(os.path.join(folder, "make")), files)
+            self.assertEqual(installed(os.path.join(folder, "stage", "opt", "tern")), files)
+        for wanted in (r"bin/tern", r"include/tern\.h", r"include/tern/base\.h", r"lib.*/libtern\.so\.0", r"lib.*/pkgconfig/tern\.pc",
+                       r"lib.*/cmake/tern/ternConfig\.cmake"):
+            self.assertTrue(any(re.fullmatch(wanted, name) for name in files), wanted)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,63 @@
+"""libtern.so from outside: it exports what the headers declare and nothing else, under the node TERN_0; and its memory comes from
+one place."""
+import glob
+import os
+import re
+import unittest
+
+import headers
+
+LIBRARY = os.path.join(headers.BUILD, "libtern.so")
+OBJECTS = os.path.join(headers.BUILD, "CMakeFiles", "tern_objects.dir", "src")
+
+ALLOCATORS = {"malloc", "calloc", "realloc", "reallocarray", "aligned_alloc", "posix_memalign", "memalign", "valloc", "free", "strdup",
+              "strndup", "asprintf", "vasprintf", "getline", "getdelim", "open_memstream", "scandir", "realpath"}
+
+
+def dynamic(tag):
+    """Values of one kind of entry, say SONAME, in the dynamic section."""
+    return re.findall(rf"\({tag}\).*\[(.*)\]$", headers.call("readelf", "--dynamic", "--wide", LIBRARY), re.M)
+
+
+def exported():
+    """{(type, name, version node)}"""
+    lines = headers.call("nm", "--dynamic", "--defined-only", "--with-symbol-versions", LIBRARY).splitlines()
+    symbols = {(kind, *name.split("@@")) for _, kind, name in map(str.split, lines)}
+    return {symbol for symbol in symbols if symbol[:2] != ("A", "TERN_0")}  # the node itself
+
+
+class Exports(unittest.TestCase):
+    def test_what_the_headers_declare(self):
+        declared = {("T", name, "TERN_0") for name in headers.declarations()}
+        self.assertEqual(sorted(exported() - declared), [], "exported, but in no header")
+        self.assertEqual(sorted(declared - exported()), [], "declared, but not exported")
+
+
+class Dynamic(unittest.TestCase):
+    def test_soname(self):
+        version = headers.cached("CMAKE_PROJECT_VERSION")
+        self.assertEqual(dynamic("SONAME"), [f"libtern.so.{version.split('.')[0]}"])
+        self.assertEqual(os.path.basename(os.path.realpath(LIBRARY)), f"libtern.so.{version}")
+
+    def test_plug_ins_libraries_are_not_needed(self):
+        needed = dynamic("NEEDED")
+        self.assertIn("libc.so.6", needed)
+        for name in needed:
+            self.assertNotRegex(name, "cairo|lapack|blas|mpi|cuda|stdc")
+
+
+class Memory(unittest.TestCase):
+    def test_one_file_calls_the_allocator(self):
+        """So every allocation goes through the hooks of tern_allocator_set."""
+        objects = sorted(glob.glob(os.path.join(OBJECTS, "**", "*.o"), recursive=True))
+        self.assertGreater(len(objects), 50)
+        callers = {}
+        for path in objects:
+            undefined = set(headers.call("nm", "--undefined-only", "--format=just-symbols", path).split())
+            if undefined & ALLOCATORS:
+                callers[os.path.relpath(path, OBJECTS)] = undefined & ALLOCATORS
+        self.assertEqual(callers, {"base/alloc.c.o": {"aligned_alloc", "free"}})
+
+
+if __name__ == "__main__":
+    unittest.main()
