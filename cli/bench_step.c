@@ -123,7 +123,7 @@ static double step(bench *b, tern_error *err)
     int64_t started = tern__now_ns();
     tern_tensor *x = tern_tensor_from(b->scope, b->x, TERN_F32, b->ndim, b->shape);
     tern_tensor *y = tern_tensor_from(b->scope, b->y, TERN_I64, 1, b->shape);
-    tern_backward(b->scope, tern_cross_entropy(b->scope, tern_forward(b->net, b->scope, x), y));
+    tern_backward(b->scope, tern_cross_entropy(b->scope, tern_forward(b->net, b->scope, x), y, NULL));
     tern_optim_step(b->optim, b->scope);
     tern_scope_end(b->scope, err);
     return (double)(tern__now_ns() - started) * 1e-6;

@@ -42,7 +42,7 @@ int main(int argc, char **argv)
         tern_batch b;
         double loss = 0;
         while (tern_loader_next(train, s, &b)) {
-            tern_backward(s, tern_cross_entropy(s, tern_forward(net, s, b.x), b.y));
+            tern_backward(s, tern_cross_entropy(s, tern_forward(net, s, b.x), b.y, NULL));
             tern_optim_step(opt, s);
             loss += tern_ddp_loss_mean(ddp);
             if (tern_scope_end(s, &err)) break;

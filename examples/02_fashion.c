@@ -128,7 +128,7 @@ static void train_epoch(run *r, int epoch, tern_error *err)
     tern_progress *bar = tern_progress_new(title, tern_loader_length(r->train), r->world, err);
     while (!err->code && tern_loader_next(r->train, r->s, &b)) {
         tern_tensor *scores = tern_forward(r->net, r->s, b.x);
-        tern_backward(r->s, tern_cross_entropy(r->s, scores, b.y));
+        tern_backward(r->s, tern_cross_entropy(r->s, scores, b.y, NULL));
         tern_optim_step(r->opt, r->s);
         tern_schedule_step(r->schedule);
         right += fashion_right(r->s, scores, b.y);
@@ -168,7 +168,7 @@ static double measure(run *r, tern_group *world, int threads, tern_error *err)
     tern_batch b;
     for (int i = 0; i < SPEED_WARM + SPEED_STEPS && !err->code && tern_loader_next(loader, s, &b); i++) {
         if (i == SPEED_WARM) started = now();
-        tern_backward(s, tern_cross_entropy(s, tern_forward(net, s, b.x), b.y));
+        tern_backward(s, tern_cross_entropy(s, tern_forward(net, s, b.x), b.y, NULL));
         tern_optim_step(opt, s);
         tern_scope_end(s, err);
     }

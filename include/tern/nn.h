@@ -121,6 +121,9 @@ TERN_API tern_module *tern_sigmoid_new(tern_error *err);
 TERN_API tern_module *tern_tanh_new(tern_error *err);
 TERN_API tern_module *tern_gelu_new(bool approximate, tern_error *err);
 TERN_API tern_module *tern_leaky_relu_new(double slope, tern_error *err);
+/* torch.nn.Softmax(dim), LogSoftmax(dim). */
+TERN_API tern_module *tern_softmax_new(int dim, tern_error *err);
+TERN_API tern_module *tern_log_softmax_new(int dim, tern_error *err);
 
 typedef struct tern_batch_norm_opts {
     size_t size;

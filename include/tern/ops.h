@@ -84,27 +84,6 @@ TERN_API tern_tensor *tern_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t
 /* The mean over all positions: x (N, C, H, W) -> (N, C). torch.nn.AdaptiveAvgPool2d(1) and a flatten. */
 TERN_API tern_tensor *tern_global_avg_pool(tern_scope *scope, tern_tensor *x);
 
-/* The mean over the batch of -log softmax(x)[label]: x (N, C), label i64 (N) -> ().
- * torch.nn.functional.cross_entropy. A label outside [0, C) is E_RANGE naming sample and label. */
-TERN_API tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *label);
-
-/* How a loss of every element becomes the result: the mean or the sum of all -> (), or each by itself. */
-typedef enum tern_reduction { TERN_LOSS_MEAN, TERN_LOSS_SUM, TERN_LOSS_NONE } tern_reduction;
-
-/* x and target of one shape, not empty. |x - target|; (x - target)^2; and Huber's loss with torch's scale:
- * d^2 / (2 beta) for d = |x - target| < beta, else d - beta / 2. torch.nn.functional.l1_loss, mse_loss,
- * smooth_l1_loss. */
-TERN_API tern_tensor *tern_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
-                                   tern_reduction reduction);
-TERN_API tern_tensor *tern_mse_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
-                                    tern_reduction reduction);
-TERN_API tern_tensor *tern_smooth_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, double beta,
-                                          tern_reduction reduction);
-/* -(w target log s + (1 - target) log(1 - s)) with s = sigmoid(x) and w = pos_weight, broadcast (NULL: 1);
- * without overflow. No gradient of the target. torch.nn.functional.binary_cross_entropy_with_logits. */
-TERN_API tern_tensor *tern_bce_with_logits_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
-                                                tern_tensor *pos_weight, tern_reduction reduction);
-
 /* ---- element by element, with PyTorch's broadcasting: shapes are aligned at their last dimensions, and a
  * dimension that is missing or 1 is repeated. Inputs have one dtype (E_DTYPE; tern_cast); where it is an
  * integer, ops without a meaning for it are E_DTYPE too. A NaN that goes in comes out. tern_full makes a
@@ -144,6 +123,11 @@ TERN_API tern_tensor *tern_gelu(tern_scope *scope, tern_tensor *x, bool approxim
 TERN_API tern_tensor *tern_leaky_relu(tern_scope *scope, tern_tensor *x, double slope);
 /* Into [low, high]; -INFINITY or INFINITY for none. torch.clamp. */
 TERN_API tern_tensor *tern_clamp(tern_scope *scope, tern_tensor *x, double low, double high);
+
+/* exp(x) / sum exp(x) along `dim`, negative ones counted from the end, and its logarithm.
+ * torch.nn.functional.softmax, log_softmax. */
+TERN_API tern_tensor *tern_softmax(tern_scope *scope, tern_tensor *x, int dim);
+TERN_API tern_tensor *tern_log_softmax(tern_scope *scope, tern_tensor *x, int dim);
 
 /* ---- reductions ---- */
 

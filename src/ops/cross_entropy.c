@@ -1,43 +1,186 @@
-#include "autograd/autograd.h"
+/* cross_entropy.c - the losses of classification: cross entropy is nll_loss of a log softmax, with one
+ * gradient for both. The sum of the labels' weights, which a mean is divided by, is kept with the tape. */
+#include "base/opts.h"
+#include "kernels/nll_loss.h"
+#include "ops/ops.h"
 
-#include <tern/ops.h>
+#include <tern/loss.h>
 
-static int gradient(tern_scope *scope, tern__node *node)
+enum { LOGP, LABEL, WEIGHT, WEIGHTS }; /* what is saved; WEIGHTS is the sum */
+
+tern_cross_entropy_opts tern_cross_entropy_defaults(void)
 {
-    const tern__view *logp = &node->saved[0].view, *label = &node->saved[1].view;
-    tern__call call = {.kernel = TERN__CROSS_ENTROPY_GRAD, .in = {tern__dy(node), logp, label}};
-    call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
-    if (!call.out[0] || !tern__run(scope, &call)) return scope->error.code;
+    return (tern_cross_entropy_opts){.size = sizeof(tern_cross_entropy_opts), .ignore_index = -100};
+}
+
+/* ---- gradients ---- */
+
+static const tern__view *saved(const tern__node *node, int slot)
+{
+    return node->saved[slot].view.data ? &node->saved[slot].view : NULL;
+}
+
+static int run_gradient(tern_scope *scope, tern__node *node, tern__call *call)
+{
+    call->attr = node->attr;
+    call->out[0] = tern__grad_open(scope, node, 0, &call->add[0]);
+    if (!call->out[0] || !tern__run(scope, call)) return scope->error.code;
     return tern__grad_done(scope, node, 0);
 }
 
-static bool shapes_fit(tern_scope *scope, const tern__view *x, const tern__view *label)
+static int nll_gradient(tern_scope *scope, tern__node *node)
 {
-    char xs[TERN__SHAPE_TEXT], ls[TERN__SHAPE_TEXT];
-    if (x->ndim != 2 || label->ndim != 1 || x->shape[0] != label->shape[0] || x->shape[0] == 0) {
-        tern__scope_fail(scope, "tern_cross_entropy", TERN_E_SHAPE,
-                         "cross_entropy: expected input (N, C) and label (N), got %s and %s",
-                         tern__shape_text(x, xs), tern__shape_text(label, ls));
-        return false;
-    }
-    if (label->dtype == TERN_I64) return true;
-    tern__scope_fail(scope, "tern_cross_entropy", TERN_E_DTYPE,
-                     "cross_entropy: expected labels of i64, got %s", tern_dtype_name(label->dtype));
-    return false;
+    tern__call call = {.kernel = TERN__NLL_LOSS_GRAD,
+                       .in = {tern__dy(node), saved(node, LABEL), saved(node, WEIGHT), saved(node, WEIGHTS)}};
+    return run_gradient(scope, node, &call);
 }
 
-tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *label)
+static int cross_entropy_gradient(tern_scope *scope, tern__node *node)
 {
-    if (!tern__op_enter(scope, "tern_cross_entropy", 2, x, label)) return NULL;
-    if (!shapes_fit(scope, &x->view, &label->view)) return NULL;
-    tern_tensor *loss = tern__result(scope, x->view.dtype, TERN__PLAIN, 0, NULL);
-    tern_tensor *logp = loss ? tern__result(scope, x->view.dtype, TERN__PLAIN, 2, x->view.shape) : NULL;
-    if (!logp) return NULL;
+    tern__call call = {.kernel = TERN__CROSS_ENTROPY_GRAD,
+                       .in = {tern__dy(node), saved(node, LOGP), saved(node, LABEL), saved(node, WEIGHT),
+                              saved(node, WEIGHTS)}};
+    return run_gradient(scope, node, &call);
+}
+
+/* ---- what fits ---- */
+
+/* The label's shape is the input's without its classes: dimension 1, or the only one. */
+static bool shapes_fit(const tern__view *x, const tern__view *label)
+{
+    bool fit = x->ndim >= 1 && label->ndim == x->ndim - 1;
+    for (int d = 0; d < label->ndim && fit; d++) fit = label->shape[d] == x->shape[d + (d > 0)];
+    return fit;
+}
+
+static int check_shapes(tern_scope *scope, const char *func, const char *op, const tern__view *x,
+                        const tern__view *label)
+{
+    char xs[TERN__SHAPE_TEXT], ls[TERN__SHAPE_TEXT];
+    if (shapes_fit(x, label)) return TERN_OK;
+    return tern__scope_fail(scope, func, TERN_E_SHAPE,
+                            "%s: expected input (N, C, ..) and label (N, ..), or (C) and (), got %s and %s",
+                            op, tern__shape_text(x, xs), tern__shape_text(label, ls));
+}
+
+static int check_dtypes(tern_scope *scope, const char *func, const char *op, tern_dtype x, tern_dtype label)
+{
+    if (!tern__dtype_is_float(x))
+        return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected input of floating point, got %s", op,
+                                tern_dtype_name(x));
+    if (label == TERN_I64 || label == TERN_I32 || label == TERN_U8) return TERN_OK;
+    return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected labels of i64, i32 or u8, got %s", op,
+                            tern_dtype_name(label));
+}
+
+static int check_weight(tern_scope *scope, const char *func, const char *op, const tern_tensor *x,
+                        const tern_tensor *weight)
+{
+    char have[TERN__SHAPE_TEXT];
+    const tern__view *w = &weight->view;
+    int64_t classes = x->view.shape[x->view.ndim > 1];
+    if (w->ndim != 1 || w->shape[0] != classes)
+        return tern__scope_fail(scope, func, TERN_E_SHAPE,
+                                "%s: expected a weight for each of %lld classes, got %s", op,
+                                (long long)classes, tern__shape_text(w, have));
+    if (w->dtype != x->view.dtype)
+        return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected weights of %s, got %s", op,
+                                tern_dtype_name(x->view.dtype), tern_dtype_name(w->dtype));
+    if (!weight->requires_grad) return TERN_OK;
+    return tern__scope_fail(scope, func, TERN_E_UNSUPPORTED,
+                            "%s: the weight wants a gradient; tern_detach it", op);
+}
+
+static int read_opts(tern_scope *scope, const char *func, const char *op, const tern_cross_entropy_opts *user,
+                     tern_cross_entropy_opts *opts)
+{
+    tern_error err = {0};
+    *opts = tern_cross_entropy_defaults();
+    if (tern__opts_read(opts, sizeof(*opts), user, func, &err)) return tern__scope_fail_with(scope, &err);
+    if (!(opts->label_smoothing >= 0 && opts->label_smoothing <= 1))
+        return tern__scope_fail(scope, func, TERN_E_RANGE, "%s: expected a label_smoothing in [0, 1], got %g",
+                                op, opts->label_smoothing);
+    if (opts->reduction <= TERN_LOSS_NONE) return TERN_OK;
+    return tern__scope_fail(scope, func, TERN_E_INVALID, "reduction %d does not exist", (int)opts->reduction);
+}
+
+/* ---- forward ---- */
+
+/* The operands without gaps, and what the kernels are told. */
+typedef struct problem {
+    tern_tensor *x, *label, *weight;
+    tern__nll_attr attr;
+} problem;
+
+static int prepare(tern_scope *scope, const tern_cross_entropy_opts *user, problem *p)
+{
+    const char *func = p->attr.func, *op = p->attr.op;
+    tern_cross_entropy_opts opts;
+    if (!tern__op_enter(scope, func, 2, p->x, p->label)) return scope ? scope->error.code : TERN_E_INVALID;
+    if (read_opts(scope, func, op, user, &opts)) return scope->error.code;
+    p->weight = opts.weight;
+    if ((p->weight && !tern__op_enter(scope, func, 1, p->weight)) ||
+        check_shapes(scope, func, op, &p->x->view, &p->label->view) ||
+        check_dtypes(scope, func, op, p->x->view.dtype, p->label->view.dtype) ||
+        (p->weight && check_weight(scope, func, op, p->x, p->weight)))
+        return scope->error.code;
+    p->attr.ignored = opts.ignore_index;
+    p->attr.smoothing = opts.label_smoothing;
+    p->attr.mean = opts.reduction == TERN_LOSS_MEAN;
+    p->attr.each = opts.reduction == TERN_LOSS_NONE;
+    p->x = tern__plain(scope, p->x);
+    p->label = p->x ? tern__plain(scope, p->label) : NULL;
+    if (p->weight && p->label) p->weight = tern__plain(scope, p->weight);
+    return scope->error.code;
+}
+
+static tern_tensor *log_softmax(tern_scope *scope, tern_tensor *x)
+{
+    tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, x->view.ndim, x->view.shape);
+    tern__dim_attr attr = {x->view.ndim > 1};
     tern__call call = {
-        .kernel = TERN__CROSS_ENTROPY, .in = {&x->view, &label->view}, .out = {&loss->view, &logp->view}};
+        .kernel = TERN__LOG_SOFTMAX, .in = {&x->view}, .out = {y ? &y->view : NULL}, .attr = &attr};
+    return y && tern__run(scope, &call) ? y : NULL;
+}
+
+/* The loss under log probabilities, with `gradient` on the tape as the gradient of p->x. */
+static tern_tensor *loss_of(tern_scope *scope, const problem *p, tern_tensor *logp,
+                            tern__gradient_fn gradient)
+{
+    int ndim = p->attr.each ? p->label->view.ndim : 0;
+    tern_tensor *loss = tern__result(scope, logp->view.dtype, TERN__PLAIN, ndim, p->label->view.shape);
+    tern_tensor *weights = loss ? tern__result(scope, TERN_F64, TERN__PLAIN, 0, NULL) : NULL;
+    if (!weights) return NULL;
+    tern__call call = {.kernel = TERN__NLL_LOSS,
+                       .in = {&logp->view, &p->label->view, p->weight ? &p->weight->view : NULL},
+                       .out = {&loss->view, &weights->view},
+                       .attr = &p->attr};
     if (!tern__run(scope, &call)) return NULL;
-    tern__node *node = tern__record(scope, "cross_entropy", gradient, loss, 1, &x);
-    tern__save(node, 0, logp);
-    tern__save(node, 1, label);
+    tern__node *node = tern__record(scope, p->attr.op, gradient, loss, 1, &p->x);
+    if (logp != p->x) tern__save(node, LOGP, logp);
+    tern__save(node, LABEL, p->label);
+    tern__save(node, WEIGHT, p->weight);
+    tern__save(node, WEIGHTS, weights);
+    tern__save_attr(scope, node, &p->attr, sizeof(p->attr));
     return loss;
+}
+
+tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *label,
+                                const tern_cross_entropy_opts *opts)
+{
+    problem p = {.x = x, .label = label, .attr = {.func = __func__, .op = "cross_entropy"}};
+    if (prepare(scope, opts, &p)) return NULL;
+    tern_tensor *logp = log_softmax(scope, p.x);
+    return logp ? loss_of(scope, &p, logp, cross_entropy_gradient) : NULL;
+}
+
+tern_tensor *tern_nll_loss(tern_scope *scope, tern_tensor *logp, tern_tensor *label,
+                           const tern_cross_entropy_opts *opts)
+{
+    problem p = {.x = logp, .label = label, .attr = {.func = __func__, .op = "nll_loss"}};
+    if (prepare(scope, opts, &p)) return NULL;
+    if (p.attr.smoothing == 0) return loss_of(scope, &p, p.x, nll_gradient);
+    tern__scope_fail(scope, __func__, TERN_E_RANGE, "nll_loss: expected no label_smoothing, got %g",
+                     p.attr.smoothing);
+    return NULL;
 }

@@ -4,6 +4,8 @@
 
 #include "ops/ops.h"
 
+#include <tern/loss.h>
+
 /* What a loss of every element becomes. */
 tern_tensor *tern__loss_reduce(tern_scope *scope, const char *func, tern_tensor *losses,
                                tern_reduction reduction);

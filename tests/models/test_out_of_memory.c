@@ -97,7 +97,7 @@ static void step(training *t, const recipe *r, tern_error *err)
     tern_rng_normal(t->rng, values, BATCH * SIDE * SIDE, 0, 1);
     tern_tensor *x = tern_tensor_from(t->scope, values, TERN_F32, r->ndim, r->shape);
     tern_tensor *y = tern_tensor_from(t->scope, labels, TERN_I64, 1, (int64_t[]){BATCH});
-    tern_tensor *loss = tern_cross_entropy(t->scope, tern_forward(t->net, t->scope, x), y);
+    tern_tensor *loss = tern_cross_entropy(t->scope, tern_forward(t->net, t->scope, x), y, NULL);
     int status = tern_backward(t->scope, loss);
     assert_int_equal(status, tern_scope_error(t->scope)->code);
     tern_optim_step(t->optim, t->scope);

@@ -25,7 +25,7 @@ static int run_step(world *w, tern_module *net)
     tern_tensor *weight = tern_state_find(net, "weight");
     tern_tensor *kernel = tern_reshape(w->scope, weight, 4, (int64_t[]){16, 1, 1, 1});
     tern_tensor *y = forward(w, net, kernel, zeros4(w, 3, 1, 6, 6));
-    tern_tensor *entropy = tern_cross_entropy(w->scope, y, zeros1(w, TERN_I64, 3));
+    tern_tensor *entropy = tern_cross_entropy(w->scope, y, zeros1(w, TERN_I64, 3), NULL);
     tern_tensor *target = tern_tensor_from(w->scope, NULL, TERN_F32, 2, (int64_t[]){3, 16 * 9});
     tern_tensor *loss = tern_add(w->scope, entropy, tern_mse_loss(w->scope, y, target, TERN_LOSS_MEAN));
     int code = loss ? tern_backward(w->scope, loss) : tern_scope_error(w->scope)->code;

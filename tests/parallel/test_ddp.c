@@ -77,7 +77,7 @@ static void backward_rows(fixture *f, int step, int first, int count)
     fill_rows(x, y, step, first, count);
     tern_tensor *in = tern_tensor_from(f->s, x, TERN_F32, 2, (int64_t[]){count, FEATURES});
     tern_tensor *label = tern_tensor_from(f->s, y, TERN_I64, 1, (int64_t[]){count});
-    tern_backward(f->s, tern_cross_entropy(f->s, tern_forward(f->net, f->s, in), label));
+    tern_backward(f->s, tern_cross_entropy(f->s, tern_forward(f->net, f->s, in), label, NULL));
 }
 
 static uint64_t hash_params(const tern_module *net)
@@ -352,7 +352,7 @@ static int buffers_body(int rank, const tern__bootstrap *boot, void *arg)
         for (int i = 0; i < ROWS; i++) y[i] = i % CLASSES;
         tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 4, (int64_t[]){ROWS, 1, 6, 6});
         tern_tensor *label = tern_tensor_from(f.s, y, TERN_I64, 1, (int64_t[]){ROWS});
-        tern_backward(f.s, tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label));
+        tern_backward(f.s, tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label, NULL));
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, &err);
         RANK_CHECK_OK(rank, err);
@@ -496,7 +496,7 @@ static int loss_body(int rank, const tern__bootstrap *boot, void *arg)
     fill_rows(x, y, 0, rank * ROWS, ROWS);
     tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
     tern_tensor *label = tern_tensor_from(f.s, y, TERN_I64, 1, (int64_t[]){ROWS});
-    tern_tensor *loss = tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label);
+    tern_tensor *loss = tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label, NULL);
     double mean = tern_item(loss);
     tern_backward(f.s, loss);
     RANK_CHECK(rank, tern_all_reduce(f.world, &mean, 1, TERN_F64, TERN_AVG, &err) == TERN_OK);
@@ -578,7 +578,7 @@ static int bad_label_body(int rank, const tern__bootstrap *boot, void *arg)
         if (rank == 1 && step == 1) y[3] = 9;
         tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
         tern_tensor *label = tern_tensor_from(f.s, y, TERN_I64, 1, (int64_t[]){ROWS});
-        tern_backward(f.s, tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label));
+        tern_backward(f.s, tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label, NULL));
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, &err);
     }

@@ -124,7 +124,7 @@ class Net:
         """Forward, cross entropy and backward; returns the loss of this rank."""
         lib = self.lib
         scores = ctypes.c_void_p(lib.tern_forward(self.module, self.scope, self.tensor(x)))
-        loss = ctypes.c_void_p(lib.tern_cross_entropy(self.scope, scores, self.tensor(y)))
+        loss = ctypes.c_void_p(lib.tern_cross_entropy(self.scope, scores, self.tensor(y), None))
         lib.tern_backward(self.scope, loss)
         self.raise_error()
         value = lib.tern_item(loss)

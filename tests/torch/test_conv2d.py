@@ -42,7 +42,7 @@ def torch_conv(x, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1,
 def loss_of(run, y, head, label):
     """One number whose gradient is different for every element of y: cross entropy of a convolution over all of it."""
     scores = run.op("tern_global_avg_pool", conv(run, y, run.constant(head)))
-    return run.op("tern_cross_entropy", scores, run.constant(label))
+    return run.op("tern_cross_entropy", scores, run.constant(label), None)
 
 
 def torch_loss(y, head, label):
@@ -192,7 +192,7 @@ class Conv2dTest(unittest.TestCase):
             y, ty = conv(run, a, b), torch_conv(ta, tb)
             label = numpy.array([0, 3, 1, 1])
             torch.nn.functional.cross_entropy(ty.mean((2, 3)), torch.from_numpy(label)).backward()
-            run.backward(run.op("tern_cross_entropy", run.op("tern_global_avg_pool", y), run.constant(label)))
+            run.backward(run.op("tern_cross_entropy", run.op("tern_global_avg_pool", y), run.constant(label), None))
             self.check_grads(inputs, f"{device}, {c} channels")
             run.close()
 

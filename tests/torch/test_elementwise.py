@@ -121,7 +121,7 @@ class ElementwiseTest(unittest.TestCase):
                 arrays = [draw((rows, classes), dtype) * numpy.dtype(dtype).type(size), RNG.integers(0, classes, rows)]
                 compare(
                     f"cross entropy {rows} {classes}",
-                    lambda r, a, b: r.op("tern_cross_entropy", a, b),
+                    lambda r, a, b: r.op("tern_cross_entropy", a, b, None),
                     torch.nn.functional.cross_entropy,
                     arrays,
                     tolerance,
@@ -135,7 +135,7 @@ class ElementwiseTest(unittest.TestCase):
                 run = Run(device)
                 try:
                     labels = numpy.array([3, 4, label])
-                    run.op("tern_cross_entropy", run.constant(draw((3, 10), "f")), run.constant(labels))
+                    run.op("tern_cross_entropy", run.constant(draw((3, 10), "f")), run.constant(labels), None)
                     raise AssertionError("accepted")
                 except tern.TernError as error:
                     assert error.code == -7 and f"label {label} of sample 2 is not in [0, 10)" in str(error), error
@@ -159,7 +159,7 @@ class ElementwiseTest(unittest.TestCase):
         pair = [r.standard_normal((4, 6)), r.standard_normal((4, 6))]
         gradient_check("mse", lambda run, a, b: run.op("tern_mse_loss", a, b, 0), pair)
         gradient_check("mean", lambda run, a: run.op("tern_mean", a), pair[:1])
-        gradient_check("cross entropy", lambda run, a, b: run.op("tern_cross_entropy", a, b), [pair[0], r.integers(0, 6, 4)], constant=(1,))
+        gradient_check("cross entropy", lambda run, a, b: run.op("tern_cross_entropy", a, b, None), [pair[0], r.integers(0, 6, 4)], constant=(1,))
 
 
 if __name__ == "__main__":

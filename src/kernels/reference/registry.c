@@ -2,7 +2,12 @@
 
 const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__MATMUL] = tern__reference_matmul,
-    [TERN__CROSS_ENTROPY] = tern__reference_cross_entropy,
+    [TERN__SOFTMAX] = tern__reference_softmax,
+    [TERN__SOFTMAX_GRAD] = tern__reference_softmax_grad,
+    [TERN__LOG_SOFTMAX] = tern__reference_log_softmax,
+    [TERN__LOG_SOFTMAX_GRAD] = tern__reference_log_softmax_grad,
+    [TERN__NLL_LOSS] = tern__reference_nll_loss,
+    [TERN__NLL_LOSS_GRAD] = tern__reference_nll_loss_grad,
     [TERN__CROSS_ENTROPY_GRAD] = tern__reference_cross_entropy_grad,
     [TERN__ARGMAX] = tern__reference_argmax,
     [TERN__SUM] = tern__reference_sum,

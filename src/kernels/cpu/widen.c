@@ -1,0 +1,60 @@
+#include "kernels/cpu/widen.h"
+
+#define OPERANDS (TERN__KERNEL_INS + TERN__KERNEL_OUTS)
+
+/* The f32 copies: inputs, then outputs; data is NULL where there is none. */
+typedef struct wide {
+    tern__call call;
+    tern__view view[OPERANDS];
+} wide;
+
+static int copy(const tern__call *call, const tern__view *to, const tern__view *from, bool add)
+{
+    tern__call one = *call;
+    one.kernel = TERN__COPY;
+    one.attr = NULL;
+    for (int i = 0; i < TERN__KERNEL_INS; i++) one.in[i] = i ? NULL : from;
+    for (int i = 0; i < TERN__KERNEL_OUTS; i++) one.out[i] = i ? NULL : to;
+    one.add[0] = add;
+    return tern__cpu_pointwise(&one);
+}
+
+/* A view like `from` over memory of its own takes the operand's place. */
+static int widen(wide *w, int i, const tern__view *from, const tern__view **operand)
+{
+    if (!from || !tern__is_half(from)) return TERN_OK;
+    w->view[i] = tern__view_make(TERN_F32, from->layout, from->ndim, from->shape);
+    w->view[i].data = tern__device_alloc(w->call.device, tern__view_bytes(&w->view[i]));
+    *operand = &w->view[i];
+    if (w->view[i].data) return TERN_OK;
+    const char *name = tern__kernel_name(w->call.kernel);
+    return tern__error_set(w->call.err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes for a copy in f32",
+                           name, tern__view_bytes(&w->view[i]));
+}
+
+static int widen_all(wide *w, const tern__call *call)
+{
+    int status = TERN_OK;
+    for (int i = 0; i < TERN__KERNEL_INS && !status; i++) {
+        status = widen(w, i, call->in[i], &w->call.in[i]);
+        if (!status && w->view[i].data) status = copy(call, &w->view[i], call->in[i], false);
+    }
+    for (int i = 0; i < TERN__KERNEL_OUTS && !status; i++) {
+        status = widen(w, TERN__KERNEL_INS + i, call->out[i], &w->call.out[i]);
+        if (w->view[TERN__KERNEL_INS + i].data) w->call.add[i] = false;
+    }
+    return status;
+}
+
+int tern__cpu_widened(const tern__call *call, tern__kernel_fn kernel)
+{
+    wide w = {.call = *call};
+    int status = widen_all(&w, call);
+    if (!status) status = kernel(&w.call);
+    for (int i = 0; i < TERN__KERNEL_OUTS && !status; i++)
+        if (w.view[TERN__KERNEL_INS + i].data)
+            status = copy(call, call->out[i], &w.view[TERN__KERNEL_INS + i], call->add[i]);
+    for (int i = 0; i < OPERANDS; i++)
+        if (w.view[i].data) tern__device_free(call->device, w.view[i].data);
+    return status;
+}

@@ -1,0 +1,15 @@
+/* widen.h - bf16 and f16 by way of f32: operands are copied into f32 and results back. */
+#ifndef TERN_SRC_KERNELS_CPU_WIDEN_H
+#define TERN_SRC_KERNELS_CPU_WIDEN_H
+
+#include "kernels/cpu/cpu.h"
+
+static inline bool tern__is_half(const tern__view *view)
+{
+    return view->dtype == TERN_BF16 || view->dtype == TERN_F16;
+}
+
+/* Runs `kernel`, which takes f32, for a call with operands of 16 bits; other operands stay. */
+int tern__cpu_widened(const tern__call *call, tern__kernel_fn kernel);
+
+#endif

@@ -1,0 +1,31 @@
+/* lines.h - a tensor without gaps seen as lines along one of its dimensions, for kernels that go along it. */
+#ifndef TERN_SRC_KERNELS_LINES_H
+#define TERN_SRC_KERNELS_LINES_H
+
+#include "tensor/view.h"
+
+typedef struct tern__dim_attr {
+    int64_t dim;
+} tern__dim_attr;
+
+/* (outer, size, inner): line (o, i) begins at element o size inner + i and goes on in steps of inner. */
+typedef struct tern__lines {
+    int64_t outer, size, inner;
+} tern__lines;
+
+/* A scalar has one line of one element along its dimension 0. */
+static inline tern__lines tern__lines_of(const tern__view *x, int64_t dim)
+{
+    tern__lines lines = {1, x->ndim ? x->shape[dim] : 1, 1};
+    for (int d = 0; d < dim; d++) lines.outer *= x->shape[d];
+    for (int64_t d = dim + 1; d < x->ndim; d++) lines.inner *= x->shape[d];
+    return lines;
+}
+
+/* Element 0 of a line by its number. */
+static inline int64_t tern__line_start(const tern__lines *lines, int64_t line)
+{
+    return line / lines->inner * lines->size * lines->inner + line % lines->inner;
+}
+
+#endif
