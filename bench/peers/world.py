@@ -13,6 +13,12 @@ def open_world(meet):
                             world_size=int(os.environ["WORLD_SIZE"]))
 
 
+def close_world():
+    """A rank that exits with gloo's threads still running may abort."""
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def largest(value):
     """Over all ranks."""
     value = torch.tensor(value, dtype=torch.float64)
