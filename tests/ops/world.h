@@ -78,4 +78,53 @@ static inline void count_free(void *ptr, void *ctx)
     free(ptr);
 }
 
+/* ---- a whole step: forward, backward, and the scope's end, whose code it returns ---- */
+
+typedef tern_module *(*make_fn)(world *w);
+typedef int (*step_fn)(world *w, tern_module *net);
+
+/* A scope has two arenas: two steps, and from then on no allocation. */
+static inline void expect_warm_steps_to_allocate_nothing(make_fn make, step_fn step)
+{
+    counter count = {0};
+    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    world w = open_world();
+    tern_module *net = make(&w);
+    assert_ok(w.err);
+    for (int i = 0; i < 2; i++) assert_int_equal(step(&w, net), TERN_OK);
+    int warm = count.calls;
+    assert_true(warm > 0);
+    for (int i = 0; i < 3; i++) assert_int_equal(step(&w, net), TERN_OK);
+    assert_int_equal(count.calls, warm);
+    tern_module_free(net);
+    close_world(&w);
+    tern_allocator_set(NULL);
+}
+
+/* Memory runs out at each allocation of the first step: always E_MEMORY, and the next step goes well. Returns
+ * how often it ran out. */
+static inline int expect_out_of_memory_to_be_told(make_fn make, step_fn step)
+{
+    counter count = {0};
+    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    int failures = 0;
+    bool reached = true;
+    for (int at = 1; reached; at++) {
+        world w = open_world();
+        tern_module *net = make(&w);
+        assert_ok(w.err);
+        count = (counter){.fail_from = at};
+        int code = step(&w, net);
+        reached = count.calls >= at;
+        count.fail_from = 0;
+        if (code != TERN_OK) assert_int_equal(code, TERN_E_MEMORY);
+        failures += code != TERN_OK;
+        assert_int_equal(step(&w, net), TERN_OK);
+        tern_module_free(net);
+        close_world(&w);
+    }
+    tern_allocator_set(NULL);
+    return failures;
+}
+
 #endif

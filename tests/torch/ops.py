@@ -139,6 +139,25 @@ def blocked(run, x):
     return run.op("tern_conv2d", x, run.constant(weight), None, None)
 
 
+def rounded(array, kind):
+    """The f32 array with values that torch's 16-bit type `kind` has."""
+    import torch
+
+    return torch.tensor(array).to(kind).float().numpy()
+
+
+def in_16_bits(op, dtype):
+    """The op in TERN_BF16 (5) or TERN_F16 (6), for f32 arrays: its floating-point inputs are cast, and the result back."""
+
+    def wrapped(run, *tensors):
+        halves = [run.op("tern_cast", t, dtype) if run.dtype(t).kind == "f" else t for t in tensors]
+        y = op(run, *halves)
+        assert run.lib.tern_tensor_dtype(y) == dtype
+        return run.op("tern_cast", y, 0)
+
+    return wrapped
+
+
 def error_of(got, want):
     """The largest difference, relative to the largest value wanted."""
     got, want = numpy.asarray(got, numpy.float64), numpy.asarray(want, numpy.float64)

@@ -1,0 +1,48 @@
+/* Products in a whole step: no allocation once warm, and memory running out everywhere. Values are compared
+ * in tests/torch. */
+#include "world.h"
+
+static tern_module *make(world *w)
+{
+    return tern_linear_new(6, 5, NULL, w->rng, &w->err);
+}
+
+/* A layer on rows in batches, its result times itself transposed in f32, and in the types that are copied. */
+static int step(world *w, tern_module *net)
+{
+    tern_scope *s = w->scope;
+    tern_tensor *x = tern_tensor_from(s, NULL, TERN_F32, 3, (int64_t[]){2, 3, 6});
+    tern_tensor *y = tern_forward(net, s, x), *turned = tern_transpose(s, y, 1, 2), *sum = NULL;
+    for (int i = 0; i < 3; i++) {
+        tern_dtype dtype = (tern_dtype[]){TERN_F32, TERN_BF16, TERN_F16}[i];
+        tern_tensor *product = tern_matmul(s, tern_cast(s, y, dtype), tern_cast(s, turned, dtype));
+        tern_tensor *shared = tern_matmul(s, tern_cast(s, tern_select(s, y, 0, 0), dtype),
+                                          tern_cast(s, turned, dtype)); /* a gradient that is summed */
+        product = tern_cast(s, tern_add(s, product, shared), TERN_F32);
+        sum = sum ? tern_add(s, sum, product) : product;
+    }
+    tern_tensor *row = tern_select(s, tern_select(s, y, 0, 1), 0, 2);
+    tern_backward(s, tern_add(s, tern_sum(s, sum), tern_matmul(s, row, row)));
+    return tern_scope_end(s, NULL);
+}
+
+static void a_warm_step_allocates_nothing(void **state)
+{
+    (void)state;
+    expect_warm_steps_to_allocate_nothing(make, step);
+}
+
+static void out_of_memory_anywhere(void **state)
+{
+    (void)state;
+    assert_true(expect_out_of_memory_to_be_told(make, step) > 30);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_warm_step_allocates_nothing),
+        cmocka_unit_test(out_of_memory_anywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
