@@ -72,6 +72,32 @@ static void fetch_all(const tern_dataset *dataset, epochs all)
         }
 }
 
+/* ---- the epoch that the loader tells ---- */
+
+/* Moving the sampler on in the middle of a pass is for the next one. */
+static void samples_are_of_the_epoch_in_which_their_pass_began(void **state)
+{
+    (void)state;
+    static const int want[] = {0, 1, 2, 41, 42};
+    for (int workers = 0; workers < 3; workers++) {
+        source s = source_make();
+        tern_loader_opts opts = tern_loader_defaults();
+        opts.workers = workers;
+        opts.sampler = tern_random_sampler_new(LENGTH, 0, NULL);
+        tern_loader *loader = tern_loader_new(&s.base, &opts, NULL);
+        for (size_t pass = 0; pass < TERN__COUNT(want); pass++) {
+            tern__batch batch;
+            for (int seen = 0; tern__loader_next(loader, &batch, NULL) == 1; seen++) {
+                assert_true(batch.x[0] == (float)(100 * batch.y[0]) + (float)want[pass] / 16);
+                tern__loader_slot_release(loader, batch.slot);
+                if (pass == 2 && seen == 20) tern_sampler_epoch_set(opts.sampler, 40);
+            }
+        }
+        tern_loader_free(loader);
+        tern_sampler_free(opts.sampler);
+    }
+}
+
 /* ---- the same for everybody ---- */
 
 /* One rank's passes through the epochs: each sample is that of `want`. How many came. */
@@ -334,6 +360,7 @@ static void after_an_error_nothing_is_made(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(samples_are_of_the_epoch_in_which_their_pass_began),
         cmocka_unit_test(the_same_for_any_workers_and_ranks),
         cmocka_unit_test(the_same_after_a_resume),
         cmocka_unit_test(other_epochs_samples_and_seeds_differ),

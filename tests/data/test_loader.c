@@ -259,40 +259,6 @@ static void a_samples_error_comes_at_its_batch(void **state)
     }
 }
 
-static int epoch_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
-                     tern_error *err)
-{
-    (void)base, (void)index, (void)x, (void)err;
-    *y = epoch;
-    return TERN_OK;
-}
-
-/* Moving the sampler on in the middle of a pass is for the next one. */
-static void samples_are_of_the_epoch_in_which_their_pass_began(void **state)
-{
-    (void)state;
-    static const int64_t want[] = {0, 1, 2, 41, 42};
-    for (size_t w = 0; w < TERN__COUNT(WORKERS); w++) {
-        counting dataset;
-        counting_init(&dataset, 40);
-        dataset.base.get = epoch_get;
-        tern_loader_opts opts = tern_loader_defaults();
-        opts.workers = WORKERS[w];
-        opts.sampler = tern_random_sampler_new(40, 0, NULL);
-        tern_loader *loader = loader_new(&dataset, &opts);
-        for (size_t pass = 0; pass < TERN__COUNT(want); pass++) {
-            tern__batch batch;
-            for (int seen = 0; tern__loader_next(loader, &batch, NULL) == 1; seen++) {
-                assert_int_equal(batch.y[0], want[pass]);
-                tern__loader_slot_release(loader, batch.slot);
-                if (pass == 2 && seen == 20) tern_sampler_epoch_set(opts.sampler, 40);
-            }
-        }
-        tern_loader_free(loader);
-        tern_sampler_free(opts.sampler);
-    }
-}
-
 static int silent_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
                       tern_error *err)
 {
@@ -509,7 +475,6 @@ int main(void)
         cmocka_unit_test(the_epoch_advances_and_can_be_set_between_passes),
         cmocka_unit_test(a_last_batch_is_short_or_dropped),
         cmocka_unit_test(a_samples_error_comes_at_its_batch),
-        cmocka_unit_test(samples_are_of_the_epoch_in_which_their_pass_began),
         cmocka_unit_test(nothing_but_errors),
         cmocka_unit_test(label_10_of_10_classes_is_an_error),
         cmocka_unit_test(holding_every_batch_is_an_error_until_one_is_released),
