@@ -49,11 +49,11 @@ tern_norm_opts tern_norm_defaults(void)
     return (tern_norm_opts){.size = sizeof(tern_norm_opts), .eps = 1e-5, .affine = true};
 }
 
-static norm *new_norm(const char *kind, tern_forward_fn forward, int ndim, const int64_t *shape,
-                      const tern_norm_opts *opts, tern_error *err)
+static norm *new_norm(const char *func, const char *kind, tern_forward_fn forward, int ndim,
+                      const int64_t *shape, const tern_norm_opts *opts, tern_error *err)
 {
     tern_norm_opts o = tern_norm_defaults();
-    if (tern__opts_read(&o, sizeof(o), opts, kind, err)) return NULL;
+    if (tern__opts_read(&o, sizeof(o), opts, func, err)) return NULL;
     norm *self = tern__module_new(sizeof(*self), kind, forward, err);
     if (!self) return NULL;
     self->eps = o.eps;
@@ -76,7 +76,7 @@ tern_module *tern_layer_norm_new(int ndim, const int64_t *shape, const tern_norm
         tern__error_set(err, __func__, TERN_E_RANGE, "layer_norm: expected at least 1 dimension");
         return NULL;
     }
-    norm *self = new_norm("layer_norm", layer_forward, ndim, shape, opts, err);
+    norm *self = new_norm(__func__, "layer_norm", layer_forward, ndim, shape, opts, err);
     return self ? &self->base : NULL;
 }
 
@@ -91,7 +91,7 @@ tern_module *tern_group_norm_new(int64_t groups, int64_t channels, const tern_no
                         (long long)groups, (long long)channels);
         return NULL;
     }
-    norm *self = new_norm("group_norm", group_forward, 1, &channels, opts, err);
+    norm *self = new_norm(__func__, "group_norm", group_forward, 1, &channels, opts, err);
     if (!self) return NULL;
     self->groups = groups;
     return &self->base;

@@ -67,6 +67,8 @@ MODULE(conv2d_new, tern_conv2d_new(2, 2, 1, 1, opts, rng, err))
 MODULE(batch_norm1d_new, tern_batch_norm1d_new(2, opts, err))
 MODULE(batch_norm2d_new, tern_batch_norm2d_new(2, opts, err))
 MODULE(batch_norm3d_new, tern_batch_norm3d_new(2, opts, err))
+MODULE(layer_norm_new, tern_layer_norm_new(1, (int64_t[]){2}, opts, err))
+MODULE(group_norm_new, tern_group_norm_new(1, 2, opts, err))
 MODULE(max_pool2d_new, tern_max_pool2d_new(2, 2, opts, err))
 MODULE(avg_pool2d_new, tern_avg_pool2d_new(2, 2, opts, err))
 MODULE(resnet_new, tern_resnet_new(opts, rng, err))
@@ -74,6 +76,11 @@ MODULE(resnet_new, tern_resnet_new(opts, rng, err))
 static tern_tensor *zeros(int ndim)
 {
     return tern_tensor_from(scope, NULL, TERN_F32, ndim, (int64_t[]){2, 2, 2, 2});
+}
+
+static tern_tensor *labels_of_two(void)
+{
+    return tern_tensor_from(scope, NULL, TERN_I64, 1, (int64_t[]){2});
 }
 
 #define OP(name, made)                                                                                       \
@@ -84,6 +91,9 @@ static tern_tensor *zeros(int ndim)
     }
 OP(conv2d, tern_conv2d(scope, zeros(4), zeros(4), NULL, opts))
 OP(batch_norm_act, tern_batch_norm_act(scope, zeros(4), zeros(1), zeros(1), zeros(1), zeros(1), NULL, opts))
+OP(layer_norm, tern_layer_norm(scope, zeros(4), zeros(1), zeros(1), opts))
+OP(cross_entropy, tern_cross_entropy(scope, zeros(2), labels_of_two(), opts))
+OP(nll_loss, tern_nll_loss(scope, zeros(2), labels_of_two(), opts))
 OP(max_pool2d, tern_max_pool2d(scope, zeros(4), 2, 2, opts))
 OP(avg_pool2d, tern_avg_pool2d(scope, zeros(4), 2, 2, opts))
 
@@ -153,6 +163,11 @@ static void loader_new(const void *opts, tern_error *err)
     X(batch_norm, batch_norm2d_new)                                                                          \
     X(batch_norm, batch_norm3d_new)                                                                          \
     X(batch_norm_act, batch_norm_act)                                                                        \
+    X(norm, layer_norm_new)                                                                                  \
+    X(norm, group_norm_new)                                                                                  \
+    X(layer_norm, layer_norm)                                                                                \
+    X(cross_entropy, cross_entropy)                                                                          \
+    X(cross_entropy, nll_loss)                                                                               \
     X(pool2d, max_pool2d_new)                                                                                \
     X(pool2d, avg_pool2d_new)                                                                                \
     X(pool2d, max_pool2d)                                                                                    \

@@ -80,7 +80,7 @@ class Options(unittest.TestCase):
         with open(os.path.join(headers.SOURCE, "tests", "base", "test_opts.c")) as file:
             rows = set(re.findall(r"^ +X\((\w+), \w+\)", file.read(), re.M))
         declared = {name[len("tern_"):-len("_defaults")] for name in headers.declarations() if name.endswith("_defaults")}
-        self.assertEqual(rows, declared)
+        self.assertEqual(rows, declared, "READERS in tests/base/test_opts.c")
 
 
 if __name__ == "__main__":
