@@ -94,10 +94,11 @@ TERN_API size_t tern_dtype_bytes(tern_dtype dtype);
 
 /* ---- hooks -------------------------------------------------------------------------------------------- */
 
-/* Every host allocation of the library goes through one pair of functions, but for the windows that ranks
- * share and for what oneDNN, OpenMP, zlib and the C library allocate for themselves. `alloc` returns memory
- * of any content, aligned to `align` (a power of two, at most 4096), or NULL; `free` takes what `alloc`
- * returned, perhaps in another thread. */
+/* Every host allocation of the library goes through one pair of functions, but for pages that ranks may share
+ * (sealed parameters, gradients and buffers; windows), which are mapped, and for what oneDNN, OpenMP, zlib
+ * and the C library allocate for themselves. `alloc` returns memory of any content, aligned to `align` (a
+ * power of two, at most 4096), or NULL; `free` takes what `alloc` returned. Both may be called from any
+ * thread. */
 typedef struct tern_allocator {
     void *(*alloc)(size_t bytes, size_t align, void *ctx);
     void (*free)(void *ptr, void *ctx);
