@@ -9,6 +9,7 @@
 #include <tern/comm.h>
 #include <tern/autograd.h>
 #include <tern/ops.h>
+#include <tern/conv.h>
 #include <tern/loss.h>
 #include <tern/nn.h>
 #include <tern/init.h>

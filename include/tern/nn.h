@@ -14,6 +14,7 @@
 #ifndef TERN_NN_H
 #define TERN_NN_H
 
+#include <tern/conv.h>
 #include <tern/ops.h>
 #include <tern/rng.h>
 
@@ -112,6 +113,17 @@ TERN_API tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear
  * initialised from `rng` as PyTorch does, bit for bit. (N, in, H, W) -> (N, out, H', W') */
 TERN_API tern_module *tern_conv2d_new(int64_t in, int64_t out, int64_t kernel_h, int64_t kernel_w,
                                       const tern_conv2d_opts *opts, tern_rng *rng, tern_error *err);
+
+/* torch.nn.Conv1d(in, out, kernel): weight (out, in / groups, kernel). (N, in, L) -> (N, out, L') */
+TERN_API tern_module *tern_conv1d_new(int64_t in, int64_t out, int64_t kernel, const tern_conv1d_opts *opts,
+                                      tern_rng *rng, tern_error *err);
+/* torch.nn.ConvTranspose2d and 1d: weight (in, out / groups, kernel ..), otherwise the same. */
+TERN_API tern_module *tern_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel_h, int64_t kernel_w,
+                                                const tern_conv_transpose2d_opts *opts, tern_rng *rng,
+                                                tern_error *err);
+TERN_API tern_module *tern_conv_transpose1d_new(int64_t in, int64_t out, int64_t kernel,
+                                                const tern_conv_transpose1d_opts *opts, tern_rng *rng,
+                                                tern_error *err);
 
 /* torch.nn.ReLU, SiLU, Sigmoid, Tanh, GELU (`approximate`: by tanh), LeakyReLU (torch's default slope is
  * 0.01). */

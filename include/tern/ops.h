@@ -17,21 +17,6 @@ TERN_API tern_tensor *tern_linear(tern_scope *scope, tern_tensor *x, tern_tensor
  * vector (k) is a row of a or a column of b, and leaves no dimension. torch.matmul. */
 TERN_API tern_tensor *tern_matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b);
 
-typedef struct tern_conv2d_opts {
-    size_t size;
-    int64_t stride[2];   /* height, width; default 1, 1 */
-    int64_t padding[2];  /* zeros on both sides; default 0, 0 */
-    int64_t dilation[2]; /* default 1, 1 */
-    int64_t groups;      /* default 1 */
-    bool bias;           /* only for tern_conv2d_new: with a bias; default true */
-} tern_conv2d_opts;
-TERN_API tern_conv2d_opts tern_conv2d_defaults(void);
-
-/* 2-d convolution: x (N, C, H, W), weight (O, C / groups, kh, kw), bias (O) or NULL -> y (N, O, H', W') with
- * H' = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1. torch.nn.functional.conv2d. */
-TERN_API tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                                  const tern_conv2d_opts *opts);
-
 typedef struct tern_batch_norm_act_opts {
     size_t size;
     bool training;   /* the batch's statistics, which also move the running ones; default true */

@@ -7,7 +7,8 @@ import numpy
 import torch
 
 import tern
-from ops import Module, Run, blocked, compare, error_of, gradient_check
+from half import compare_half
+from ops import Run, blocked, compare, error_of, gradient_check
 
 F = torch.nn.functional
 DEVICES = [("cpu", "f", 2e-6, 1e-5), ("cpu:reference", "f", 2e-6, 1e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
@@ -163,36 +164,15 @@ class GroupNormTest(unittest.TestCase):
         arrays = [r.standard_normal((3, 4, 5)), r.standard_normal((4, 5)), r.standard_normal((4, 5))]
         gradient_check("layer", lambda run, x, w, b: layer_norm(run, x, w, b, ndim=2), arrays, tolerance=1e-6)
 
-    def half(self, device, dtype, kind, shape, op, oracle, weights_f32):
-        """In a 16-bit type: as f32 computed from the same rounded inputs and rounded at the end, torch's bf16 beside it."""
-        cast = lambda run, a: run.op("tern_cast", a, dtype)
-        round_ = lambda a: a.to(kind).to(torch.float64)
-        x, w, b = self.arrays(shape, shape[1], "f")
-        dy = round_(torch.tensor(self.draw(shape, "f"))).numpy()
-        vectors = (lambda a: a) if weights_f32 else round_
-        run = Run(device)
-        p = [run.parameter(a) for a in (x, w, b)]
-        y = op(run, cast(run, p[0]), *(p[1:] if weights_f32 else [cast(run, a) for a in p[1:]]))
-        self.assertEqual(run.lib.tern_tensor_dtype(y), dtype)
-        t = [torch.tensor(a.astype("d"), requires_grad=True) for a in (x, w, b)]
-        want = oracle(round_(t[0]), vectors(t[1]), vectors(t[2]))
-        got = run.op("tern_cast", y, 0)
-        step = torch.finfo(kind).eps
-        self.assertLess(error_of(run.value(got), want.detach().numpy()), 1.01 * step, kind)
-        run.backward(got, dy.astype("f"))
-        want.backward(torch.tensor(dy))
-        for i, (ours, theirs) in enumerate(zip(p, t)):
-            self.assertLess(error_of(run.grad(ours), theirs.grad.numpy()), 1.01 * step, f"{kind} {device} gradient {i}")
-        run.close()
-
     def test_16_bits(self):
+        """Also with weights in f32; and adding to a gradient that is there."""
         layer = lambda run, x, w, b: layer_norm(run, x, w, b)
-        group = lambda run, x, w, b: run.op("tern_add", group_norm(run, x, 2, w, b), x)  # adds to a gradient that is there
+        group = lambda run, x, w, b: run.op("tern_add", group_norm(run, x, 2, w, b), x)
         for device in ("cpu", "cpu:reference"):
-            for dtype, kind in ((5, torch.bfloat16), (6, torch.float16)):
-                for weights_f32 in (False, True):
-                    self.half(device, dtype, kind, (5, 300), layer, lambda x, w, b: F.layer_norm(x, (300,), w, b), weights_f32)
-                    self.half(device, dtype, kind, (3, 4, 9, 9), group, lambda x, w, b: F.group_norm(x, 2, w, b) + x, weights_f32)
+            for f32 in ((), (1, 2)):
+                compare_half("layer norm", layer, lambda x, w, b: F.layer_norm(x, (300,), w, b), self.arrays((5, 300), 300, "f"), device, f32)
+                oracle = lambda x, w, b: F.group_norm(x, 2, w, b) + x
+                compare_half("group norm and x", group, oracle, self.arrays((3, 4, 9, 9), 4, "f"), device, f32, roundings=2)
 
     def test_nothing(self):
         """Empty inputs: the result is empty, the gradients of weight and bias are 0."""

@@ -9,6 +9,7 @@
 #include "kernels/conv.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
+#include "kernels/cpu/widen.h"
 #include "kernels/pack.h"
 
 #include <string.h>
@@ -61,12 +62,24 @@ static dnnl_status_t any_format(const dnnl_memory_desc_t *have, dnnl_memory_desc
     return dnnl_memory_desc_init_by_tag(any, have->ndims, have->dims, dnnl_f32, dnnl_format_tag_any);
 }
 
+/* As much as before, but where x is longer than what y's elements see (of a transposed convolution with
+ * output padding of a stride or more): there it ends early. oneDNN takes none below 0. */
+static int64_t padding_after(const conv *c, int axis)
+{
+    const tern__conv_attr *a = c->attr;
+    int64_t in = c->op[X].view->shape[2 + axis], out = c->op[Y].view->shape[2 + axis];
+    int64_t reach = a->dilation[axis] * (c->op[W].view->shape[2 + axis] - 1) + 1, padding = a->padding[axis];
+    if ((in + 2 * padding - reach) / a->stride[axis] + 1 == out) return padding;
+    return (out - 1) * a->stride[axis] + reach - in - padding;
+}
+
 static dnnl_status_t init_desc(const conv *c, bool free_choice, dnnl_convolution_desc_t *desc)
 {
     dnnl_memory_desc_t x = c->op[X].have, w, y = c->op[Y].have;
     const dnnl_memory_desc_t *b = c->op[B].view ? &c->op[B].have : NULL;
     dnnl_dims_t stride = {c->attr->stride[0], c->attr->stride[1]};
     dnnl_dims_t padding = {c->attr->padding[0], c->attr->padding[1]};
+    dnnl_dims_t after = {padding_after(c, 0), padding_after(c, 1)};
     dnnl_dims_t dilation = {c->attr->dilation[0] - 1, c->attr->dilation[1] - 1};
     dnnl_status_t vendor = any_format(&c->op[W].have, &w);
     if (vendor == dnnl_success && free_choice) vendor = any_format(&c->op[X].have, &x);
@@ -74,12 +87,12 @@ static dnnl_status_t init_desc(const conv *c, bool free_choice, dnnl_convolution
     if (vendor != dnnl_success) return vendor;
     if (c->kind == dnnl_backward_data)
         return dnnl_dilated_convolution_backward_data_desc_init(desc, c->algorithm, &x, &w, &y, stride,
-                                                                dilation, padding, padding);
+                                                                dilation, padding, after);
     if (c->kind == dnnl_backward_weights)
         return dnnl_dilated_convolution_backward_weights_desc_init(desc, c->algorithm, &x, &w, b, &y, stride,
-                                                                   dilation, padding, padding);
+                                                                   dilation, padding, after);
     return dnnl_dilated_convolution_forward_desc_init(desc, c->kind, c->algorithm, &x, &w, b, &y, stride,
-                                                      dilation, padding, padding);
+                                                      dilation, padding, after);
 }
 
 /* ---- the primitive ---- */
@@ -231,11 +244,12 @@ static bool takes(const conv *c)
             !(blocked || tern__view_is_contiguous(view)))
             return false;
     }
-    return true;
+    return padding_after(c, 0) >= 0 && padding_after(c, 1) >= 0;
 }
 
 int tern__cpu_conv2d(const tern__call *call)
 {
+    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_conv2d);
     conv c = {.kind = dnnl_forward_training,
               .algorithm = dnnl_convolution_direct,
               .attr = call->attr,
@@ -248,6 +262,7 @@ int tern__cpu_conv2d(const tern__call *call)
 
 int tern__cpu_conv2d_data_grad(const tern__call *call)
 {
+    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_conv2d_data_grad);
     conv c = {
         .kind = dnnl_backward_data,
         .algorithm = dnnl_convolution_direct,
@@ -260,6 +275,7 @@ int tern__cpu_conv2d_data_grad(const tern__call *call)
 
 int tern__cpu_conv2d_weight_grad(const tern__call *call)
 {
+    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_conv2d_weight_grad);
     if (!call->out[0]) return TERN_E_UNSUPPORTED;
     conv c = {
         .kind = dnnl_backward_weights,

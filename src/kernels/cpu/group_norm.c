@@ -1,5 +1,4 @@
-/* group_norm.c - group norm row by row (kernels/group_norm.h), in f32; rows of 16-bit types go through a
- * copy.
+/* group_norm.c - group norm row by row (kernels/group_norm.h), in f32.
  *
  * Statistics: a chunk of a row, which the first-level cache keeps, is read twice, for its mean and for what
  * is left around that; nothing cancels and every lane sums few values. Chunks are merged in double: of n1
@@ -13,7 +12,7 @@
 #include "kernels/group_norm.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/staging.h"
+#include "kernels/cpu/widen.h"
 
 #include <math.h>
 
@@ -21,82 +20,29 @@
 #define CHUNK  1024
 #define BLOCKS 16  /* of samples, at least, where there are so many ... */
 #define SPAN   128 /* ... and at most so many samples in one           */
-
-/* Scratch buffers. */
-enum { SUMS, VECTORS, ROWS };
+#define JOINED 256 /* channels at a time                               */
 
 typedef struct norm {
     const tern__call *call;
     tern__group_shape s;
-    const float *weight, *bias; /* NULL: 1 and 0                                    */
-    float *rows;                /* ROW_COPIES rows a thread; NULL if all are f32    */
-    float *dw, *db;             /* backward: a row of all channels for each block   */
-    int64_t span, blocks;       /* samples of a block                               */
+    float *dw, *db;       /* backward: a row of all channels for each block */
+    int64_t span, blocks; /* samples of a block                             */
 } norm;
-
-enum { ROW_IN, ROW_DY, ROW_OUT, ROW_COPIES };
-
-/* ---- operands ---- */
 
 static bool is_taken(const tern__view *view)
 {
-    bool f32 = !view || view->dtype == TERN_F32 || view->dtype == TERN_BF16 || view->dtype == TERN_F16;
-    return f32 && (!view || tern__view_is_contiguous(view));
+    return !view || (view->dtype == TERN_F32 && tern__view_is_contiguous(view));
 }
 
-static void *scratch(const tern__call *call, int which, size_t bytes)
+static const float *data_of(const tern__view *view, int64_t at)
 {
-    void *data = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND + which, TERN__MAX(bytes, 1));
-    const char *name = tern__kernel_name(call->kernel);
-    if (!data)
-        tern__error_set(call->err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes of scratch", name,
-                        bytes);
-    return data;
+    return view ? (const float *)view->data + at : NULL;
 }
 
-/* n elements from `at` on, as floats: where they stand, or copied to `room`. */
-static const float *load(const tern__view *view, int64_t at, int64_t n, float *room)
+/* The row's first channel. */
+static int64_t first_channel(const tern__group_shape *s, int64_t row)
 {
-    if (view->dtype == TERN_F32) return (const float *)view->data + at;
-    for (int64_t i = 0; i < n; i += TERN__STAGE)
-        tern__stage_load(TERN__COMPUTE_F32, (tern__stage *)(room + i), view->dtype, view->data, at + i, 1,
-                         TERN__MIN(n - i, TERN__STAGE));
-    return room;
-}
-
-static void store(const tern__view *view, int64_t at, int64_t n, const float *from, bool add)
-{
-    for (int64_t i = 0; i < n; i += TERN__STAGE)
-        tern__stage_store(TERN__COMPUTE_F32, (const tern__stage *)(from + i), view->dtype, view->data, at + i,
-                          1, TERN__MIN(n - i, TERN__STAGE), add);
-}
-
-/* Whole stages, so that each begins at a cache line. */
-static int64_t padded(int64_t n)
-{
-    return (n + TERN__STAGE - 1) / TERN__STAGE * TERN__STAGE;
-}
-
-static float *room_for(const norm *g, int thread, int which)
-{
-    return g->rows ? g->rows + (thread * ROW_COPIES + which) * padded(g->s.size) : NULL;
-}
-
-static int open_vectors(norm *g, const tern__view *weight, const tern__view *bias)
-{
-    int64_t n = g->s.groups * g->s.channels;
-    float *room = scratch(g->call, VECTORS, (size_t)(2 * padded(n)) * sizeof(*room));
-    if (!room) return TERN_E_MEMORY;
-    if (weight) g->weight = load(weight, 0, n, room);
-    if (bias) g->bias = load(bias, 0, n, room + padded(n));
-    return TERN_OK;
-}
-
-static int open_rows(norm *g, const tern__view *x, int threads)
-{
-    if (x->dtype == TERN_F32) return TERN_OK;
-    g->rows = scratch(g->call, ROWS, (size_t)(threads * ROW_COPIES * padded(g->s.size)) * sizeof(*g->rows));
-    return g->rows ? TERN_OK : TERN_E_MEMORY;
+    return row % s->groups * s->channels;
 }
 
 /* ---- forward ---- */
@@ -158,43 +104,33 @@ TERN__SIMD static void apply_planes(float *y, const float *x, const float *w, co
     }
 }
 
-static const float *of_group(const float *vector, const norm *g, int64_t row)
+static void forward_row(const norm *g, int64_t row)
 {
-    return vector ? vector + row % g->s.groups * g->s.channels : NULL;
-}
-
-static void forward_row(const norm *g, int64_t row, int thread)
-{
-    const tern__view *y = g->call->out[0];
-    int64_t n = g->s.size, at = row * n;
-    const float *x = load(g->call->in[0], at, n, room_for(g, thread, ROW_IN));
-    const float *w = of_group(g->weight, g, row), *b = of_group(g->bias, g, row);
-    float *to = g->rows ? room_for(g, thread, ROW_OUT) : (float *)y->data + at;
+    const tern__view *const *in = g->call->in, *const *out = g->call->out;
+    int64_t n = g->s.size, channel = first_channel(&g->s, row);
+    const float *x = data_of(in[0], row * n), *w = data_of(in[1], channel), *b = data_of(in[2], channel);
+    float *y = (float *)out[0]->data + row * n;
     double mean, m2;
     moments(x, n, &mean, &m2);
     double inverse = 1 / sqrt(m2 / (double)n + ((const tern__group_norm_attr *)g->call->attr)->eps);
     if (g->s.positions == 1)
-        apply_channels(to, x, w, b, n, (float)mean, (float)inverse);
+        apply_channels(y, x, w, b, n, (float)mean, (float)inverse);
     else
-        apply_planes(to, x, w, b, &g->s, (float)mean, (float)inverse);
-    if (g->rows) store(y, at, n, to, false);
-    ((float *)g->call->out[1]->data)[row] = (float)mean;
-    ((float *)g->call->out[2]->data)[row] = (float)inverse;
+        apply_planes(y, x, w, b, &g->s, (float)mean, (float)inverse);
+    ((float *)out[1]->data)[row] = (float)mean;
+    ((float *)out[2]->data)[row] = (float)inverse;
 }
 
 int tern__cpu_group_norm(const tern__call *call)
 {
     const tern__view *x = call->in[0];
     norm g = {.call = call, .s = tern__group_shape_of(x)};
+    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm);
+    if (call->add[0] || !is_taken(x) || !is_taken(call->out[0])) return TERN_E_UNSUPPORTED;
     int64_t rows = g.s.samples * g.s.groups;
     int threads = tern__loop_threads(call, rows * g.s.size);
-    bool taken = !call->add[0] && call->out[1]->dtype == TERN_F32 && is_taken(call->out[0]);
-    for (int i = 0; i < 3; i++) taken = taken && is_taken(call->in[i]);
-    if (!taken) return TERN_E_UNSUPPORTED;
-    if (open_vectors(&g, call->in[1], call->in[2]) || open_rows(&g, x, threads)) return TERN_E_MEMORY;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int t = 0; t < threads; t++)
-        for (int64_t row = rows * t / threads; row < rows * (t + 1) / threads; row++) forward_row(&g, row, t);
+    for (int64_t row = 0; row < rows; row++) forward_row(&g, row);
     return TERN_OK;
 }
 
@@ -300,27 +236,13 @@ TERN__SIMD static void data_grad_of_planes(float *dx, const float *dy, const flo
     }
 }
 
-static void write_data_grad(const norm *g, int64_t row, const float *dy, const float *x, const float *w,
-                            const line *l, int thread)
+static void backward_row(const norm *g, int64_t row, float *dw, float *db)
 {
-    const tern__view *dx = g->call->out[0];
-    int64_t n = g->s.size, at = row * n;
-    bool add = g->call->add[0];
-    float *to = g->rows ? room_for(g, thread, ROW_OUT) : (float *)dx->data + at;
-    if (g->s.positions == 1)
-        data_grad_of_channels(to, dy, x, w, n, l, add && !g->rows);
-    else
-        data_grad_of_planes(to, dy, x, w, &g->s, l, add && !g->rows);
-    if (g->rows) store(dx, at, n, to, add);
-}
-
-static void backward_row(const norm *g, int64_t row, float *dw, float *db, int thread)
-{
-    const tern__view *const *in = g->call->in;
-    int64_t n = g->s.size, at = row * n;
-    const float *dy = load(in[0], at, n, room_for(g, thread, ROW_DY));
-    const float *x = load(in[1], at, n, room_for(g, thread, ROW_IN)), *w = of_group(g->weight, g, row);
-    float mean = ((const float *)in[2]->data)[row], inverse = ((const float *)in[3]->data)[row];
+    const tern__view *const *in = g->call->in, *dx = g->call->out[0];
+    int64_t n = g->s.size;
+    const float *dy = data_of(in[0], row * n), *x = data_of(in[1], row * n);
+    const float *w = data_of(in[4], first_channel(&g->s, row));
+    float mean = *data_of(in[2], row), inverse = *data_of(in[3], row);
     double sum[2];
     if (g->s.positions == 1)
         channel_sums(dy, x, w, n, mean, inverse, dw, db, sum);
@@ -328,37 +250,44 @@ static void backward_row(const norm *g, int64_t row, float *dw, float *db, int t
         plane_sums(dy, x, w, &g->s, mean, inverse, dw, db, sum);
     double scale = (double)inverse, mean_d = sum[0] / (double)n, mean_dc = sum[1] / (double)n;
     line l = {mean, inverse, (float)(scale * scale * scale * mean_dc), (float)(scale * mean_d)};
-    if (g->call->out[0]) write_data_grad(g, row, dy, x, w, &l, thread);
+    if (!dx) return;
+    float *to = (float *)dx->data + row * n;
+    if (g->s.positions == 1)
+        data_grad_of_channels(to, dy, x, w, n, &l, g->call->add[0]);
+    else
+        data_grad_of_planes(to, dy, x, w, &g->s, &l, g->call->add[0]);
 }
 
 /* Group `item` % groups of the samples of block `item` / groups. */
-static void backward_item(const norm *g, int64_t item, int thread)
+static void backward_item(const norm *g, int64_t item)
 {
     int64_t block = item / g->s.groups, group = item % g->s.groups, k = g->s.channels;
-    int64_t last = TERN__MIN(g->s.samples, (block + 1) * g->span), at = (block * g->s.groups + group) * k;
+    int64_t last = TERN__MIN(g->s.samples, (block + 1) * g->span), at = item * k;
     memset(g->dw + at, 0, (size_t)k * sizeof(float));
     memset(g->db + at, 0, (size_t)k * sizeof(float));
     for (int64_t n = block * g->span; n < last; n++)
-        backward_row(g, n * g->s.groups + group, g->dw + at, g->db + at, thread);
+        backward_row(g, n * g->s.groups + group, g->dw + at, g->db + at);
 }
 
-/* to = the sum of the blocks' rows, n channels from `rows` on. */
-TERN__SIMD static void join(float *to, const float *rows, int64_t blocks, int64_t stride, int64_t n)
+/* The sum of the blocks' rows, from channel `first` on. */
+TERN__SIMD static void join(const norm *g, const float *rows, int64_t first, int64_t n, double sum[JOINED])
 {
-    double sum[TERN__STAGE] = {0};
-    for (int64_t b = 0; b < blocks; b++)
-        for (int64_t c = 0; c < n; c++) sum[c] += (double)rows[b * stride + c];
-    for (int64_t c = 0; c < n; c++) to[c] = (float)sum[c];
+    int64_t channels = g->s.groups * g->s.channels;
+    for (int64_t c = 0; c < n; c++) sum[c] = 0;
+    for (int64_t b = 0; b < g->blocks; b++)
+        for (int64_t c = 0; c < n; c++) sum[c] += (double)rows[b * channels + first + c];
 }
 
 static void put_vector(const norm *g, int out, const float *rows)
 {
     int64_t channels = g->s.groups * g->s.channels;
-    tern__stage sum;
-    for (int64_t c = 0; g->call->out[out] && c < channels; c += TERN__STAGE) {
-        int64_t n = TERN__MIN(channels - c, TERN__STAGE);
-        join(sum.f32, rows + c, g->blocks, channels, n);
-        store(g->call->out[out], c, n, sum.f32, g->call->add[out]);
+    float *to = g->call->out[out] ? g->call->out[out]->data : NULL;
+    double sum[JOINED];
+    for (int64_t first = 0; to && first < channels; first += JOINED) {
+        int64_t n = TERN__MIN(channels - first, JOINED);
+        join(g, rows, first, n, sum);
+        for (int64_t c = 0; c < n; c++)
+            to[first + c] = (float)(g->call->add[out] ? (double)to[first + c] + sum[c] : sum[c]);
     }
 }
 
@@ -367,7 +296,7 @@ static int open_sums(norm *g)
     int64_t n = g->s.samples, channels = g->s.groups * g->s.channels;
     g->span = TERN__MAX(TERN__MIN((n + BLOCKS - 1) / BLOCKS, SPAN), 1);
     g->blocks = (n + g->span - 1) / g->span;
-    g->dw = scratch(g->call, SUMS, (size_t)(2 * g->blocks * channels) * sizeof(*g->dw));
+    g->dw = tern__loop_scratch(g->call, (size_t)TERN__MAX(2 * g->blocks * channels, 1) * sizeof(*g->dw));
     g->db = g->dw ? g->dw + g->blocks * channels : NULL;
     return g->dw ? TERN_OK : TERN_E_MEMORY;
 }
@@ -376,16 +305,13 @@ int tern__cpu_group_norm_grad(const tern__call *call)
 {
     const tern__view *x = call->in[1];
     norm g = {.call = call, .s = tern__group_shape_of(x)};
-    int threads = tern__loop_threads(call, g.s.samples * g.s.groups * g.s.size);
-    bool taken = call->in[2]->dtype == TERN_F32 && is_taken(call->out[0]);
-    for (int i = 0; i < 5; i++) taken = taken && is_taken(call->in[i]);
-    if (!taken) return TERN_E_UNSUPPORTED;
-    if (open_vectors(&g, call->in[4], NULL) || open_rows(&g, x, threads) || open_sums(&g))
-        return TERN_E_MEMORY;
+    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm_grad);
+    if (!is_taken(x) || !is_taken(call->in[0]) || !is_taken(call->out[0])) return TERN_E_UNSUPPORTED;
+    if (open_sums(&g)) return TERN_E_MEMORY;
     int64_t items = g.blocks * g.s.groups;
+    int threads = tern__loop_threads(call, tern__view_count(x));
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int t = 0; t < threads; t++)
-        for (int64_t i = items * t / threads; i < items * (t + 1) / threads; i++) backward_item(&g, i, t);
+    for (int64_t i = 0; i < items; i++) backward_item(&g, i);
     put_vector(&g, 1, g.dw);
     put_vector(&g, 2, g.db);
     return TERN_OK;

@@ -1,0 +1,68 @@
+/* conv.h - convolutions and transposed convolutions over one or two spatial dimensions. x may be a view with
+ * gaps; weight and bias have its dtype. Errors: E_SHAPE, E_DTYPE, E_RANGE (options). */
+#ifndef TERN_CONV_H
+#define TERN_CONV_H
+
+#include <tern/autograd.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tern_conv2d_opts {
+    size_t size;
+    int64_t stride[2];   /* height, width; default 1, 1 */
+    int64_t padding[2];  /* zeros on both sides; default 0, 0 */
+    int64_t dilation[2]; /* default 1, 1 */
+    int64_t groups;      /* default 1 */
+    bool bias;           /* only for tern_conv2d_new: with a bias; default true */
+} tern_conv2d_opts;
+TERN_API tern_conv2d_opts tern_conv2d_defaults(void);
+
+/* x (N, C, H, W), weight (O, C / groups, kh, kw), bias (O) or NULL -> y (N, O, H', W') with
+ * H' = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1. torch.nn.functional.conv2d. */
+TERN_API tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                  const tern_conv2d_opts *opts);
+
+typedef struct tern_conv1d_opts {
+    size_t size;
+    int64_t stride, padding, dilation, groups; /* default 1, 0, 1, 1 */
+    bool bias;                                 /* only for tern_conv1d_new; default true */
+} tern_conv1d_opts;
+TERN_API tern_conv1d_opts tern_conv1d_defaults(void);
+
+/* x (N, C, L), weight (O, C / groups, k), bias (O) or NULL -> y (N, O, L'). torch.nn.functional.conv1d. */
+TERN_API tern_tensor *tern_conv1d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                  const tern_conv1d_opts *opts);
+
+typedef struct tern_conv_transpose2d_opts {
+    size_t size;
+    int64_t stride[2], padding[2]; /* of the convolution whose gradient it is; default 1, 1 and 0, 0 */
+    int64_t output_padding[2];     /* rows and columns more; less than stride or dilation; default 0, 0 */
+    int64_t dilation[2], groups;   /* default 1, 1 and 1 */
+    bool bias;                     /* only for tern_conv_transpose2d_new; default true */
+} tern_conv_transpose2d_opts;
+TERN_API tern_conv_transpose2d_opts tern_conv_transpose2d_defaults(void);
+
+/* The gradient of conv2d as an operation of its own: x (N, C, H, W), weight (C, O / groups, kh, kw), bias (O)
+ * or NULL -> y (N, O, H', W') with H' = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1.
+ * torch.nn.functional.conv_transpose2d. */
+TERN_API tern_tensor *tern_conv_transpose2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
+                                            tern_tensor *bias, const tern_conv_transpose2d_opts *opts);
+
+typedef struct tern_conv_transpose1d_opts {
+    size_t size;
+    int64_t stride, padding, output_padding, dilation, groups; /* default 1, 0, 0, 1, 1 */
+    bool bias; /* only for tern_conv_transpose1d_new; default true */
+} tern_conv_transpose1d_opts;
+TERN_API tern_conv_transpose1d_opts tern_conv_transpose1d_defaults(void);
+
+/* x (N, C, L), weight (C, O / groups, k), bias (O) or NULL -> y (N, O, L').
+ * torch.nn.functional.conv_transpose1d. */
+TERN_API tern_tensor *tern_conv_transpose1d(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
+                                            tern_tensor *bias, const tern_conv_transpose1d_opts *opts);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,265 @@
+"""conv1d and transposed convolutions against torch, and what all convolutions share: views with gaps, 16-bit types, empty
+batches, layers. conv2d's shapes are in test_conv2d.py."""
+import ctypes
+import random
+import unittest
+
+import numpy
+import torch
+
+import tern
+from half import compare_half
+from ops import Module, Run, blocked, compare, gradient_check
+
+F = torch.nn.functional
+INT = ctypes.c_int64
+OPTIONS = {  # fields of 1-d and 2-d options, and how many numbers each has
+    "conv1d": [("stride", 1), ("padding", 1), ("dilation", 1), ("groups", 1), ("bias", 0)],
+    "conv2d": [("stride", 2), ("padding", 2), ("dilation", 2), ("groups", 1), ("bias", 0)],
+    "conv_transpose1d": [("stride", 1), ("padding", 1), ("output_padding", 1), ("dilation", 1), ("groups", 1), ("bias", 0)],
+    "conv_transpose2d": [("stride", 2), ("padding", 2), ("output_padding", 2), ("dilation", 2), ("groups", 1), ("bias", 0)],
+}
+DEFAULTS = dict(stride=1, padding=0, output_padding=0, dilation=1, groups=1, bias=True)
+
+
+def options(op, **given):
+    """The op's options struct, by torch's names; a number stands for two."""
+    kinds = {0: ctypes.c_bool, 1: INT, 2: INT * 2}
+    fields = [("size", ctypes.c_size_t)] + [(name, kinds[count]) for name, count in OPTIONS[op]]
+    struct = type("Opts", (ctypes.Structure,), {"_fields_": fields})
+    opts = struct(ctypes.sizeof(struct))
+    for name, count in OPTIONS[op]:
+        value = given.get(name, DEFAULTS[name])
+        if count == 2:
+            value = kinds[2](*(value if isinstance(value, tuple) else (value, value)))
+        setattr(opts, name, value)
+    return opts
+
+
+def conv(run, op, x, weight, bias=None, **given):
+    return run.op(f"tern_{op}", x, weight, bias, ctypes.byref(options(op, **given)))
+
+
+def weight_shape(op, c, o, groups, kernel):
+    return (c, o // groups, *kernel) if "transpose" in op else (o, c // groups, *kernel)
+
+
+CHANNELS = [(1, 16, 1), (3, 64, 1), (16, 16, 1), (16, 32, 1), (64, 32, 1), (6, 16, 1), (16, 6, 1), (10, 20, 1), (5, 7, 1), (2, 1, 1), (100, 48, 1)]
+CHANNELS += [(32, 32, 32), (32, 64, 2), (6, 12, 3), (24, 24, 24), (20, 20, 4)]
+
+
+def cases(op, seed, count, channels, biggest):
+    """Random shapes and options: x's shape, the weight's, the options."""
+    rng, dims = random.Random(seed), 2 if op.endswith("2d") else 1
+    pick = lambda *choices: tuple(rng.choice(choices) for _ in range(dims))
+    for i in range(count):
+        c, o, groups = channels[i % len(channels)]
+        kernel, stride, dilation = pick(1, 2, 3, 3, 4, 5), pick(1, 1, 2, 3), pick(1, 1, 2)
+        padding = tuple(rng.choice((0, k // 2, 1)) for k in kernel)
+        given = dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
+        size = []
+        for d in range(dims):
+            reach = dilation[d] * (kernel[d] - 1) + 1
+            if "transpose" in op:
+                least = max(1, -(-(2 * padding[d] - reach + 1) // stride[d]) + 1)
+            else:
+                least = max(1, reach - 2 * padding[d])
+            size.append(least + rng.randrange(biggest))
+        if "transpose" in op:
+            given["output_padding"] = tuple(rng.randrange(max(s, d)) for s, d in zip(stride, dilation))
+        if dims == 1:
+            given = {k: v[0] if isinstance(v, tuple) else v for k, v in given.items()}
+        yield (rng.randrange(1, 4), c, *size), weight_shape(op, c, o, groups, kernel), given
+
+
+class ConvTest(unittest.TestCase):
+    def setUp(self):
+        self.rng = numpy.random.default_rng(0)
+
+    def draw(self, shape, dtype="f"):
+        return (self.rng.standard_normal(shape) / numpy.sqrt(max(1, numpy.prod(shape[1:])))).astype(dtype)
+
+    def arrays(self, x, weight, op, given, dtype="f", bias=True):
+        outs = weight[1] * given.get("groups", 1) if "transpose" in op else weight[0]
+        return [self.draw(x, dtype), self.draw(weight, dtype)] + ([self.draw((outs,), dtype)] if bias else [])
+
+    def beside(self, op, seed, count, channels, biggest, device, dtype, tolerance):
+        for i, (x, weight, given) in enumerate(cases(op, seed, count, channels, biggest)):
+            arrays = self.arrays(x, weight, op, given, dtype, bias=i % 3 > 0)
+            ours = lambda run, *a: conv(run, op, *a, **given)
+            theirs = lambda *a: getattr(F, op)(*a, **given)
+            compare(f"{op} {device} {x} {weight} {given}", ours, theirs, arrays, tolerance, device, threads=1)
+
+    def test_fast(self):
+        for op in ("conv1d", "conv_transpose1d", "conv_transpose2d"):
+            self.beside(op, 1, 48, CHANNELS, 9, "cpu", "f", 2e-5)
+
+    def test_reference(self):
+        small = [c for c in CHANNELS if c[0] * c[1] <= 512 * c[2]]
+        for op in ("conv1d", "conv_transpose1d", "conv_transpose2d"):
+            self.beside(op, 2, 24, small, 3, "cpu:reference", "d", 1e-12)
+
+    def test_output_padding_beyond_the_stride(self):
+        """Less than the dilation is enough: the last rows get nothing but the bias."""
+        for op, x, weight in (("conv_transpose1d", (2, 16, 6), (16, 16, 3)), ("conv_transpose2d", (2, 5, 4, 3), (5, 7, 3, 2))):
+            given = dict(output_padding=2, dilation=3)
+            compare(op, lambda run, *a: conv(run, op, *a, **given), lambda *a: getattr(F, op)(*a, **given), self.arrays(x, weight, op, given), 2e-5)
+
+    def test_blocked_inputs(self):
+        """A chain of layers whose results stand in blocks of 16 channels, and one that does not."""
+        x, w = self.draw((2, 16, 9)), [self.draw(s) for s in ((32, 16, 3), (32, 16, 4), (16, 20, 3), (20, 16, 2))]
+
+        ops = ["conv1d", "conv_transpose1d", "conv_transpose1d", "conv_transpose1d"]
+        given = [dict(stride=2, padding=1), dict(stride=2, padding=1), {}, {}]
+
+        def ours(run, x, *weights):
+            for op, weight, opts in zip(ops, weights, given):
+                x = conv(run, op, x, weight, **opts)
+            return x
+
+        def theirs(x, *weights):
+            for op, weight, opts in zip(ops, weights, given):
+                x = getattr(F, op)(x, weight, **opts)
+            return x
+
+        compare("chain", ours, theirs, [x] + w, 2e-5)
+        image = lambda run, x, w, b: conv(run, "conv_transpose2d", blocked(run, x), w, b, stride=2)
+        compare("blocked", image, lambda x, w, b: F.conv_transpose2d(x, w, b, 2), [self.draw((2, 32, 5, 4)), self.draw((32, 16, 3, 3)), self.draw((16,))], 2e-5)
+
+    def test_views_with_gaps(self):
+        for device, dtype, tolerance in (("cpu", "f", 2e-5), ("cpu:reference", "d", 1e-12)):
+            for op in OPTIONS:
+                dims, transposed = 2 if op.endswith("2d") else 1, op.startswith("conv_t")
+                arrays = [self.draw((2, 7, 6, 5)[: dims + 2], dtype), self.draw((4, 5, 2, 3)[: dims + 2], dtype), self.draw((9,), dtype)]
+
+                def ours(run, x, w, b):
+                    x = run.op("tern_slice", run.op("tern_transpose", x, 1, -1), 1, INT(0), INT(4), INT(1))
+                    w = run.op("tern_slice" if transposed else "tern_transpose", w, *([2, INT(0), INT(2), INT(1)] if transposed else [0, 1]))
+                    return conv(run, op, x, w, run.op("tern_slice", b, 0, INT(0), INT(9), INT(2)))
+
+                def theirs(x, w, b):
+                    return getattr(F, op)(x.transpose(1, -1)[:, :4], w[:, :, :2] if transposed else w.transpose(0, 1), b[::2])
+
+                compare(f"{op} {device}", ours, theirs, arrays, tolerance, device)
+
+    def test_which_gradients_are_wanted(self):
+        for op in OPTIONS:
+            x, w = ((2, 16, 6, 5), (16, 16, 3, 2)) if op.endswith("2d") else ((2, 16, 6), (16, 16, 3))
+            arrays = self.arrays(x, w, op, {})
+            for constant in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2)):
+                compare(f"{op} {constant}", lambda run, *a: conv(run, op, *a), getattr(F, op), arrays, 2e-5, constant=constant)
+
+    def test_16_bits(self):
+        for device in ("cpu", "cpu:reference"):
+            for op in OPTIONS:
+                x, w = ((2, 16, 6, 5), (16, 16, 3, 2)) if op.endswith("2d") else ((2, 6, 9), (6, 6, 3))
+                compare_half(op, lambda run, *a: conv(run, op, *a), getattr(F, op), self.arrays(x, w, op, {}), device, roundings=2 if "transpose" in op else 1)
+
+    def test_empty_batches(self):
+        """The result is empty; the parameters' gradients are 0, and adding that to what is there changes nothing."""
+        for device in ("cpu", "cpu:reference"):
+            for op in OPTIONS:
+                x, w = ((0, 3, 6, 5), (3, 3, 3, 2)) if op.endswith("2d") else ((0, 3, 6), (3, 3, 3))
+                arrays = [numpy.zeros(x, "f"), *self.arrays(x, w, op, {})[1:]]
+                run = Run(device)
+                p = [run.parameter(a) for a in arrays]
+                want = getattr(F, op)(*map(torch.tensor, arrays))
+                for _ in (1, 2):
+                    y = conv(run, op, *p)
+                    self.assertEqual(run.shape(y), tuple(want.shape))
+                    run.backward(run.op("tern_sum", y))
+                    for ours, array in zip(p, arrays):
+                        numpy.testing.assert_array_equal(run.grad(ours), 0 * array)
+                run.close()
+
+    def test_finite_differences(self):
+        for op, x, w in (("conv1d", (2, 4, 7), (6, 2, 3)), ("conv_transpose1d", (2, 4, 5), (4, 3, 3)), ("conv_transpose2d", (2, 4, 3, 4), (4, 3, 3, 2))):
+            given = dict(stride=2, padding=1, dilation=2, groups=2, **(dict(output_padding=1) if "transpose" in op else {}))
+            gradient_check(op, lambda run, *a: conv(run, op, *a, **given), self.arrays(x, w, op, given, "d"))
+
+    def test_errors_name_shapes(self):
+        f = lambda *shape: numpy.ones(shape, "f")
+        shape, dtype, out_of_range = -2, -3, -7
+        transposed = "expected an output_padding of at least 0 and less than stride or dilation, got output_padding"
+        cases = [
+            (("conv1d", f(2, 3, 5), f(4, 2, 3)), {}, shape, "conv1d: weight is (4, 2, 3) but input is (2, 3, 5)"),
+            (("conv1d", f(2, 3, 5, 5), f(4, 3, 3)), {}, shape, "conv1d: weight is (4, 3, 3) but input is (2, 3, 5, 5)"),
+            (("conv1d", f(2, 3, 5), f(4, 3, 3, 3)), {}, shape, "conv1d: weight is (4, 3, 3, 3) but input is (2, 3, 5)"),
+            (("conv1d", f(2, 3, 5), f(4, 3, 3), f(3)), {}, shape, "conv1d: weight is (4, 3, 3) but bias is (3)"),
+            (("conv1d", f(2, 3, 2), f(4, 3, 3)), {}, shape, "conv1d: nothing to compute: weight is (4, 3, 3), input (2, 3, 2), padding 0, dilation 1"),
+            (("conv1d", f(2, 3, 5), f(4, 3, 3)), dict(stride=0), out_of_range, "got stride 0, dilation 1, groups 1, padding 0"),
+            (("conv1d", f(2, 3, 5), f(4, 3, 3)), dict(dilation=0), out_of_range, "got stride 1, dilation 0, groups 1, padding 0"),
+            (("conv_transpose1d", f(2, 3, 5), f(4, 3, 3)), {}, shape, "conv_transpose1d: weight is (4, 3, 3) but input is (2, 3, 5)"),
+            (("conv_transpose1d", f(2, 4, 5), f(4, 3, 3), f(4)), {}, shape, "conv_transpose1d: weight is (4, 3, 3) but bias is (4)"),
+            (("conv_transpose1d", f(2, 4, 5), f(4, 3, 3)), dict(groups=3), shape, "weight is (4, 3, 3) but input is (2, 4, 5), in 3 groups"),
+            (("conv_transpose1d", f(2, 4, 5), f(4, 3, 3)), dict(output_padding=1), out_of_range, f"{transposed} 1, stride 1, dilation 1"),
+            (("conv_transpose2d", f(2, 4, 5, 5), f(4, 3, 3, 3)), dict(output_padding=(0, -1)), out_of_range, f"{transposed} (0, -1), stride (1, 1), dilation (1, 1)"),
+            (("conv_transpose2d", f(2, 4, 2, 2), f(4, 3, 3, 3)), dict(padding=2), shape, "conv_transpose2d: nothing to compute: weight is (4, 3, 3, 3), input (2, 4, 2, 2), padding (2, 2), dilation (1, 1)"),
+            (("conv_transpose2d", f(2, 4, 0, 2), f(4, 3, 3, 3)), {}, shape, "nothing to compute"),
+            (("conv2d", f(2, 4, 0, 2), f(4, 4, 1, 1)), dict(padding=1), shape, "nothing to compute"),
+            (("conv2d", f(2, 0, 3, 2), f(4, 0, 1, 1)), {}, shape, "nothing to compute"),
+            (("conv2d", f(2, 4, 3, 2), numpy.ones((4, 4, 1, 1))), {}, dtype, "expected one floating-point dtype, got weight f64, input f32, bias none"),
+            (("conv1d", numpy.ones((2, 3, 5), "i8"), numpy.ones((4, 3, 3), "i8")), {}, dtype, "got weight i64, input i64, bias none"),
+        ]
+        for (op, *arrays), given, code, text in cases:
+            run = Run("cpu")
+            with self.assertRaises(tern.TernError) as caught:
+                conv(run, op, *map(run.constant, arrays), **given)
+            self.assertIn(text, str(caught.exception))
+            self.assertEqual(caught.exception.code, code)
+            run.end_failed()
+            run.close()
+
+
+class ModuleTest(unittest.TestCase):
+    KINDS = {"conv1d": torch.nn.Conv1d, "conv2d": torch.nn.Conv2d, "conv_transpose1d": torch.nn.ConvTranspose1d, "conv_transpose2d": torch.nn.ConvTranspose2d}
+
+    def test_beside_torch(self):
+        """The same names, the same initial bits from the same generator, the same values, for several options."""
+        rng = numpy.random.default_rng(0)
+        for op, kind in self.KINDS.items():
+            dims = 2 if op.endswith("2d") else 1
+            for i, given in enumerate(({}, dict(bias=False), dict(groups=2, stride=2, padding=1), dict(dilation=2))):
+                more = dict(given, output_padding=1) if "transpose" in op and "stride" in given else given
+                torch.manual_seed(i)
+                run = Run("cpu")
+                generator = ctypes.c_void_p(run.lib.check("tern_rng_new", ctypes.c_uint64(i)))
+                theirs = kind(6, 16, (3, 2)[:dims] if dims == 2 else 3, **more)
+                kernel = [INT(k) for k in ((3, 2) if dims == 2 else (3,))]
+                layer = run.layer(f"tern_{op}_new", INT(6), INT(16), *kernel, ctypes.byref(options(op, **more)), generator)
+                self.assertEqual(Module.from_address(layer.value).kind, op.encode())
+                for name, value in theirs.state_dict().items():
+                    found = ctypes.c_void_p(run.lib.tern_state_find(layer, name.encode()))
+                    numpy.testing.assert_array_equal(run.value(found), value.numpy())
+                self.assertEqual(run.lib.tern_state_count(layer), len(theirs.state_dict()))
+                x = rng.standard_normal((2, 6, 8, 9)[: dims + 2]).astype("f")
+                got = run.value(run.forward(layer, run.constant(x)))
+                numpy.testing.assert_allclose(got, theirs(torch.tensor(x)).detach().numpy(), rtol=0, atol=2e-6)
+                run.lib.tern_rng_free(generator)
+                run.close()
+
+    def test_refused(self):
+        run = Run("cpu")
+        rng = ctypes.c_void_p(run.lib.check("tern_rng_new", ctypes.c_uint64(0)))
+        for op in self.KINDS:
+            dims = 2 if op.endswith("2d") else 1
+            for sizes, given in (((0, 4), {}), ((4, 0), {}), ((4, 6), dict(groups=4)), ((6, 4), dict(groups=4)), ((4, 4), dict(groups=0))):
+                with self.assertRaises(tern.TernError) as caught:
+                    run.layer(f"tern_{op}_new", *map(INT, sizes), *[INT(3)] * dims, ctypes.byref(options(op, **given)), rng)
+                kernel = "(3, 3)" if dims == 2 else "(3)"
+                self.assertIn(f"got {sizes[0]} in, {sizes[1]} out, {given.get('groups', 1)} groups, kernel {kernel}", str(caught.exception))
+                self.assertEqual(caught.exception.code, -7)
+            with self.assertRaises(tern.TernError) as caught:
+                run.layer(f"tern_{op}_new", INT(4), INT(4), *[INT(0)] * dims, None, rng)
+            self.assertIn("a kernel of at least 1", str(caught.exception))
+            empty = options(op)
+            empty.size = 0
+            with self.assertRaises(tern.TernError) as caught:
+                run.layer(f"tern_{op}_new", INT(4), INT(4), *[INT(1)] * dims, ctypes.byref(empty), rng)
+            self.assertIn("options: size is 0", str(caught.exception))
+        run.lib.tern_rng_free(rng)
+        run.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
