@@ -13,7 +13,8 @@ import numpy
 
 import tern
 
-DTYPES = {numpy.dtype(name): i for i, name in enumerate(("float32", "float64", "int64", "int32", "uint8"))}
+F32, F64, I64, I32, U8, BF16, F16, BOOL = range(8)
+DTYPES = {numpy.dtype(name): i for i, name in enumerate("float32 float64 int64 int32 uint8 - float16 bool".split()) if name != "-"}
 BY_NUMBER = {i: dtype for dtype, i in DTYPES.items()}
 POINTERS = """tern_device_open tern_scope_new tern_tensor_from tern_parameter_add tern_buffer_add tern_grad_get tern_keep
 tern_forward tern_relu tern_linear tern_cross_entropy tern_argmax tern_scope_error tern_module_add tern_state_find
@@ -101,9 +102,11 @@ class Run:
         return BY_NUMBER[self.lib.tern_tensor_dtype(tensor)]
 
     def value(self, tensor):
-        out = numpy.empty(self.shape(tensor), self.dtype(tensor))
+        """As an array; numpy has no bf16, so that comes as float32."""
+        half = self.lib.tern_tensor_dtype(tensor) == BF16
+        out = numpy.empty(self.shape(tensor), "uint16" if half else self.dtype(tensor))
         self.lib.check("tern_tensor_read", tensor, tern.pointer(out), ctypes.c_size_t(out.nbytes))
-        return out
+        return (out.astype("uint32") << 16).view("float32") if half else out
 
     def grad(self, parameter):
         grad = self.lib.tern_grad_get(parameter)
@@ -147,13 +150,13 @@ def rounded(array, kind):
 
 
 def in_16_bits(op, dtype):
-    """The op in TERN_BF16 (5) or TERN_F16 (6), for f32 arrays: its floating-point inputs are cast, and the result back."""
+    """The op in BF16 or F16, for f32 arrays: its floating-point inputs are cast, and the result back."""
 
     def wrapped(run, *tensors):
         halves = [run.op("tern_cast", t, dtype) if run.dtype(t).kind == "f" else t for t in tensors]
         y = op(run, *halves)
         assert run.lib.tern_tensor_dtype(y) == dtype
-        return run.op("tern_cast", y, 0)
+        return run.op("tern_cast", y, F32)
 
     return wrapped
 

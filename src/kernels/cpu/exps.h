@@ -6,15 +6,16 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/vector_math.h"
 
-/* y = exp(x); y may be x. What would be less than f32's normal numbers is 0, since it is slow to compute; so
- * is the exponential of -infinity, the usual mask. */
+/* y = exp(x); y may be x. What would be hardly a normal number of f32 is 0: libmvec is slow below those, and
+ * -infinity, the usual mask, is common. Two loops, because in one the compiler sees that the bound matters
+ * only where its exponential is not used, and leaves it out. */
 TERN__INLINE void tern__exps(float *y, const float *x, int64_t n)
 {
-    const float least = -87;
-    _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)
-    {
-        float e = expf(x[i] < least ? least : x[i]);
-        y[i] = x[i] < least ? 0 : e;
+    const float least = -87.2f, least_exp = 1.6e-38f;
+    _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++) y[i] = x[i] < least ? least : x[i];
+    for (int64_t i = 0; i < n; i++) {
+        float e = expf(y[i]);
+        y[i] = e < least_exp ? 0 : e;
     }
 }
 
