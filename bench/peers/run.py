@@ -141,17 +141,18 @@ def find_peers(folder):
 # ---- the machine ----
 
 def cpu_seconds():
+    """Of all cores together: that passed, that were busy, that our own processes used."""
     with open("/proc/stat") as file:
-        fields = list(map(int, file.readline().split()[1:9]))
-    return sum(fields), fields[3] + fields[4]
+        ticks = list(map(int, file.readline().split()[1:9]))
+    own = os.times()
+    scale = 1 / os.sysconf("SC_CLK_TCK")
+    return sum(ticks) * scale, (sum(ticks) - ticks[3] - ticks[4]) * scale, sum(own[:4])
 
 
-def busy_percent(seconds=0.5):
-    """How much of the cores others use while we sleep."""
-    total, idle = cpu_seconds()
-    time.sleep(seconds)
-    total, idle = (now - then for now, then in zip(cpu_seconds(), (total, idle)))
-    return 100 * (1 - idle / max(total, 1))
+def others_percent(before, after):
+    """How much of the cores was used by what is not ours."""
+    passed, busy, own = (late - early for early, late in zip(before, after))
+    return max(0.0, 100 * (busy - own) / max(passed, 1e-9))
 
 
 def machine():
@@ -185,12 +186,13 @@ def run_round(jobs, peers, values):
 
 def measure(rows, peers, rounds, say):
     jobs = list(dict.fromkeys(job for _, _, job, _ in rows))
-    values, busy = {}, []
+    values, others = {}, []
     for number in range(rounds):
-        busy.append(busy_percent())
-        say(f"round {number + 1} of {rounds}, the machine {busy[-1]:.0f} % busy before it")
+        before = cpu_seconds()
         run_round(jobs, peers, values)
-    return values, busy
+        others.append(others_percent(before, cpu_seconds()))
+        say(f"round {number + 1} of {rounds}: others used {others[-1]:.0f} % of the cores meanwhile")
+    return values, others
 
 
 # ---- the table ----
@@ -265,7 +267,7 @@ def main():
         print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
         for line in absent:
             print(line, flush=True)
-        values, busy = measure(rows, peers, args.rounds, lambda text: print(text, flush=True))
+        values, others = measure(rows, peers, args.rounds, lambda text: print(text, flush=True))
     lines = summary(rows, names, values)
     print("\n" + table(lines, names))
     print("\nratio: the peer's median by tern's. of bound: tern's time by that of a read-add-write pass of all ranks at once.\n"
@@ -274,7 +276,7 @@ def main():
         for text in profiles("--profile"):
             print(f"\n{text.strip()}")
     if args.json:
-        found = {"machine": about, "busy_percent": busy, "rows": lines}
+        found = {"machine": about, "others_percent": others, "rows": lines}
         if args.profile:
             found["profiles"] = list(map(json.loads, profiles("--profile=shapes", "--json")))
         with open(args.json, "w") as file:

@@ -94,9 +94,11 @@ TERN_API size_t tern_dtype_bytes(tern_dtype dtype);
 
 /* ---- hooks -------------------------------------------------------------------------------------------- */
 
-/* Every host allocation of the library goes through one pair of functions. `alloc` returns memory aligned to
- * `align` (a power of two, at most 4096) or NULL; `free` takes what `alloc` returned. Both may be called from
- * any thread. */
+/* Every host allocation of the library goes through one pair of functions, but for pages that ranks may share
+ * (sealed parameters, gradients and buffers; windows), which are mapped, and for what oneDNN, OpenMP, zlib
+ * and the C library allocate for themselves. `alloc` returns memory of any content, aligned to `align` (a
+ * power of two, at most 4096), or NULL; `free` takes what `alloc` returned. Both may be called from any
+ * thread. */
 typedef struct tern_allocator {
     void *(*alloc)(size_t bytes, size_t align, void *ctx);
     void (*free)(void *ptr, void *ctx);
@@ -109,8 +111,8 @@ TERN_API void tern_allocator_set(const tern_allocator *allocator);
 typedef enum tern_log_level { TERN_LOG_ERROR, TERN_LOG_WARN, TERN_LOG_INFO, TERN_LOG_DEBUG } tern_log_level;
 typedef void (*tern_log_fn)(tern_log_level level, const char *text, void *ctx);
 
-/* NULL restores the default: WARN and above on stderr. TERN_LOG=error|warn|info|debug moves the default's
- * bar. */
+/* `fn` gets the messages of every level, from any thread. NULL restores the default: WARN and above on
+ * stderr. TERN_LOG=error|warn|info|debug moves the default's bar. */
 TERN_API void tern_log_set(tern_log_fn fn, void *ctx);
 
 #ifdef __cplusplus

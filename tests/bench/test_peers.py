@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -38,17 +39,27 @@ class Table(unittest.TestCase):
         self.log = []
         peers = [Scripted("ours", self.log, [5, 3, 4], {"window": {4: 1, ("bound", 4): 1.25}, "plain": {4: 2}}),
                  Scripted("theirs", self.log, [6, 60, 10], {"plain": {4: 8}}), Scripted("others", self.log, [1, 2, 3], {})]
-        with mock.patch.object(run, "busy_percent", return_value=7.0):
-            values, busy = run.measure(ROWS, peers, 3, self.log.append)
-        self.assertEqual(busy, [7.0] * 3)
+        clock = iter([(100 + 10 * i, 50 + 6 * i, 20 + 5 * i) for i in range(6)])
+        with mock.patch.object(run, "cpu_seconds", lambda: next(clock)):
+            values, others = run.measure(ROWS, peers, 3, self.log.append)
+        self.assertEqual(others, [10.0] * 3)
         names = [peer.name for peer in peers]
         return run.summary(ROWS, names, values), names
 
     def test_peers_take_turns(self):
         self.measured()
         turn = [("ours", "mlp"), ("theirs", "mlp"), ("others", "mlp")]
-        said = [f"round {number} of 3, the machine 7 % busy before it" for number in (1, 2, 3)]
-        self.assertEqual(self.log, [said[0], *turn, said[1], *turn, said[2], *turn])
+        said = [f"round {number} of 3: others used 10 % of the cores meanwhile" for number in (1, 2, 3)]
+        self.assertEqual(self.log, [*turn, said[0], *turn, said[1], *turn, said[2]])
+
+    def test_others_are_what_is_busy_and_not_ours(self):
+        before = run.cpu_seconds()
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            pass
+        passed, busy, own = (late - early for early, late in zip(before, run.cpu_seconds()))
+        self.assertTrue(0 < own < busy + 0.1 and busy < passed + 0.1, (passed, busy, own))
+        self.assertEqual(run.others_percent((0, 0, 0), (2, 1, 1.1)), 0)
 
     def test_ratios_are_of_medians(self):
         lines, _ = self.measured()

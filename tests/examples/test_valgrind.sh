@@ -1,5 +1,5 @@
-# An example under valgrind, alone and on two ranks, and memory that is the caller's: no invalid access, nothing lost. On the reference kernels, because
-# oneDNN's generated code reads past the end of its own buffers.
+# An example under valgrind, alone and on two ranks, and memory that is the caller's: no invalid access, nothing lost. On the
+# reference kernels, because oneDNN's generated code reads past the end of its own buffers.
 set -eu
 if ! command -v valgrind >/dev/null 2>&1; then
     echo "skipped: valgrind is not here"

@@ -370,6 +370,28 @@ static void every_kind_of_op(void **state)
     close_world(&w);
 }
 
+/* Each op's gradient needs the values: the handle goes first, then backward reads them, then they go. */
+static void every_kind_of_gradient(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_tensor *weight = tern_parameter_add(w.net, "other", TERN_F32, 2, (int64_t[]){C, C * 2}, &w.err);
+    assert_ok(w.err);
+    for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++) {
+        buffer b = {.values = malloc(COUNT * sizeof(float))};
+        tern_rng_normal(w.rng, b.values, COUNT, 0, 1);
+        tern_tensor *x =
+            tern_tensor_wrap(b.values, TERN_F32, 4, (int64_t[]){2, C, SIDE, SIDE}, release, &b, &w.err);
+        tern_tensor *y = ops[i](w.scope, x, weight);
+        tern_tensor_free(x);
+        if (tern_requires_grad_get(y))
+            assert_int_equal(tern_backward(w.scope, tern_mean(w.scope, tern_mul(w.scope, y, y))), TERN_OK);
+        end_well(&w);
+        assert_int_equal(b.released, 1);
+    }
+    close_world(&w);
+}
+
 /* ---- tern_tensor_data ---- */
 
 static void data_of_what_has_gaps_or_is_gone(void **state)
@@ -468,6 +490,7 @@ int main(void)
         cmocka_unit_test(a_kept_tensor_may_go_before_backward),
         cmocka_unit_test(no_gradient_goes_there),
         cmocka_unit_test(every_kind_of_op),
+        cmocka_unit_test(every_kind_of_gradient),
         cmocka_unit_test(data_of_what_has_gaps_or_is_gone),
         cmocka_unit_test(a_parameter_written_in_place),
         cmocka_unit_test(what_cannot_be_wrapped),
