@@ -233,7 +233,7 @@ static void save_predictions(run *r, const char *path, tern_error *err)
     if (!err->code && pictures && tern_loader_next(loader, s, &b)) {
         tern_eval(r->net);
         tern_grad_set(s, false);
-        tern_tensor *best = tern_argmax(s, tern_forward(r->net, s, b.x));
+        tern_tensor *best = tern_argmax(s, tern_forward(r->net, s, b.x), 1, false);
         if (best && !tern_tensor_read(b.x, x, sizeof(x), err) &&
             !tern_tensor_read(best, guess, sizeof(guess), err) &&
             !tern_tensor_read(b.y, truth, sizeof(truth), err)) {

@@ -84,7 +84,7 @@ static inline tern_loader *fashion_loader(tern_dataset *set, tern_sampler *order
 static inline int64_t fashion_right(tern_scope *s, tern_tensor *scores, tern_tensor *label)
 {
     int64_t guess[1024], truth[1024], right = 0;
-    tern_tensor *best = tern_argmax(s, scores);
+    tern_tensor *best = tern_argmax(s, scores, 1, false);
     size_t bytes = best ? (size_t)tern_tensor_count(best) * sizeof(int64_t) : 0;
     if (!best || bytes > sizeof(guess)) return 0;
     if (tern_tensor_read(best, guess, bytes, NULL) || tern_tensor_read(label, truth, bytes, NULL)) return 0;

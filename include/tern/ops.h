@@ -127,6 +127,17 @@ TERN_API tern_tensor *tern_mean_dims(tern_scope *scope, tern_tensor *x, int coun
 TERN_API tern_tensor *tern_amax(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep);
 TERN_API tern_tensor *tern_amin(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep);
 
+/* The place (i64) along a dimension of the largest, or smallest, element: the first one of equals; NaN is the
+ * largest and the smallest. No gradient. torch.argmax, argmin. */
+TERN_API tern_tensor *tern_argmax(tern_scope *scope, tern_tensor *x, int dim, bool keep);
+TERN_API tern_tensor *tern_argmin(tern_scope *scope, tern_tensor *x, int dim, bool keep);
+/* That element, which gets all of the gradient, and its place in *index; `index` may be NULL. torch.max, min
+ * with a dimension. */
+TERN_API tern_tensor *tern_max_dim(tern_scope *scope, tern_tensor *x, int dim, bool keep,
+                                   tern_tensor **index);
+TERN_API tern_tensor *tern_min_dim(tern_scope *scope, tern_tensor *x, int dim, bool keep,
+                                   tern_tensor **index);
+
 /* ---- shapes and copies. Views share the memory of x; they are made of plain layouts, into which blocked
  * ones are brought first. ---- */
 
@@ -169,9 +180,6 @@ TERN_API tern_tensor *tern_full(tern_scope *scope, tern_dtype dtype, int ndim, c
 /* f32 from U(0, 1) and from the normal distribution, bit for bit torch.rand and torch.randn. */
 TERN_API tern_tensor *tern_rand(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape);
 TERN_API tern_tensor *tern_randn(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape);
-
-/* The index of each row's largest element, the first one of equals: x (N, C) -> i64 (N). No gradient. */
-TERN_API tern_tensor *tern_argmax(tern_scope *scope, tern_tensor *x);
 
 #ifdef __cplusplus
 }

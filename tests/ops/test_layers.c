@@ -29,7 +29,7 @@ static int run_step(world *w, tern_module *net)
     tern_tensor *target = tern_tensor_from(w->scope, NULL, TERN_F32, 2, (int64_t[]){3, 16 * 9});
     tern_tensor *loss = tern_add(w->scope, entropy, tern_mse_loss(w->scope, y, target, TERN_LOSS_MEAN));
     int code = loss ? tern_backward(w->scope, loss) : tern_scope_error(w->scope)->code;
-    tern_argmax(w->scope, y);
+    tern_argmax(w->scope, y, 1, false);
     tern_error ended = {0};
     tern_scope_end(w->scope, &ended);
     return code;

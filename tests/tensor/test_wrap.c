@@ -322,7 +322,7 @@ static tern_tensor *entropy(tern_scope *s, tern_tensor *x, tern_tensor *weight)
 {
     (void)weight;
     x = tern_reshape(s, x, 2, (int64_t[]){COUNT / 6, 6});
-    return tern_cross_entropy(s, x, tern_argmax(s, tern_mul(s, x, x)), NULL);
+    return tern_cross_entropy(s, x, tern_argmax(s, tern_mul(s, x, x), 1, false), NULL);
 }
 static tern_tensor *pointwise(tern_scope *s, tern_tensor *x, tern_tensor *weight)
 {

@@ -10,7 +10,7 @@
  * f32, and bf16 where the CPU has oneDNN's kernels for it. Other 16-bit products are made of f32 copies. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
-#include "kernels/reduce.h"
+#include "kernels/cpu/widen.h"
 
 enum { A, B, Y, OPERANDS };
 enum { M, K, N, AXES };
@@ -235,69 +235,16 @@ static int run(const tern__call *call, const product *p)
     return TERN_OK;
 }
 
-/* ---- 16 bits ---- */
-
-/* What a broadcast view has in memory. */
-static tern__view own_part(const tern__view *view)
-{
-    tern__view own = *view;
-    for (int d = 0; d < own.ndim; d++) own.shape[d] = view->stride[d] ? view->shape[d] : 1;
-    return own;
-}
-
-static int copy(const tern__call *call, const tern__view *from, const tern__view *to, bool add)
-{
-    tern__call copy = {.device = call->device,
-                       .kernel = TERN__COPY,
-                       .in = {from},
-                       .out = {to},
-                       .add = {add},
-                       .err = call->err};
-    return tern__cpu_pointwise(&copy);
-}
-
-/* An f32 view like `view` over scratch buffer `which`; E_MEMORY without one. */
-static int f32_like(const tern__call *call, int which, const tern__view *view, tern__view *like)
-{
-    const tern__view own = own_part(view);
-    *like = tern__view_make(TERN_F32, TERN__PLAIN, own.ndim, own.shape);
-    like->data = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND + which,
-                                      TERN__MAX(tern__view_bytes(like), 1));
-    for (int d = 0; d < view->ndim; d++) {
-        like->shape[d] = view->shape[d];
-        if (!view->stride[d]) like->stride[d] = 0;
-    }
-    if (like->data) return TERN_OK;
-    return tern__error_set(call->err, "matmul", TERN_E_MEMORY, "matmul: out of memory: a copy as f32");
-}
-
-static int through_f32(const tern__call *call)
-{
-    tern__view f32[4], own[2];
-    tern__call real = {.device = call->device, .kernel = call->kernel, .out = {&f32[3]}, .err = call->err};
-    int status = f32_like(call, 3, call->out[0], &f32[3]);
-    for (int i = 0; i < 3 && call->in[i] && !status; i++) {
-        real.in[i] = &f32[i];
-        status = f32_like(call, i, call->in[i], &f32[i]);
-        own[0] = own_part(call->in[i]);
-        own[1] = own_part(&f32[i]);
-        if (!status) status = copy(call, &own[0], &own[1], false);
-    }
-    if (!status) status = tern__cpu_matmul(&real);
-    own[0] = own_part(&f32[3]);
-    own[1] = own_part(call->out[0]);
-    return status ? status : copy(call, &own[0], &own[1], call->add[0]);
-}
-
 int tern__cpu_matmul(const tern__call *call)
 {
     const tern__view *a = call->in[A], *b = call->in[B];
     tern_dtype dtype = a->dtype;
     if (tern__view_count(call->out[0]) == 0 || tern__view_count(a) == 0) return TERN_E_UNSUPPORTED;
-    if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__dnnl_has_bf16(call))) return through_f32(call);
+    if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__dnnl_has_bf16(call)))
+        return tern__cpu_widened(call, tern__cpu_matmul);
     if (dtype != TERN_F32 && dtype != TERN_BF16) return TERN_E_UNSUPPORTED;
     product p = product_of(call);
     if (!stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
     /* Sums that are rounded to 16 bits in between would lose what f32 keeps. */
-    return dtype == TERN_BF16 && p.sums ? through_f32(call) : run(call, &p);
+    return dtype == TERN_BF16 && p.sums ? tern__cpu_widened(call, tern__cpu_matmul) : run(call, &p);
 }

@@ -8,9 +8,30 @@ typedef struct wide {
     tern__view view[OPERANDS];
 } wide;
 
-static int copy(const tern__call *call, const tern__view *to, const tern__view *from, bool add)
+/* What a view has in memory: a repeated dimension once. */
+static tern__view own_part(const tern__view *view)
+{
+    tern__view own = *view;
+    for (int d = 0; d < own.ndim && own.layout == TERN__PLAIN; d++)
+        if (!own.stride[d]) own.shape[d] = TERN__MIN(own.shape[d], 1);
+    return own;
+}
+
+/* A view like `from` in f32, repeated where that is. */
+static tern__view wide_view(const tern__view *from)
+{
+    tern__view own = own_part(from), w = tern__view_make(TERN_F32, own.layout, own.ndim, own.shape);
+    for (int d = 0; d < w.ndim && w.layout == TERN__PLAIN; d++) {
+        w.shape[d] = from->shape[d];
+        if (!from->stride[d]) w.stride[d] = 0;
+    }
+    return w;
+}
+
+static int copy(const tern__call *call, const tern__view *all, const tern__view *source, bool add)
 {
     tern__call one = *call;
+    tern__view own[2] = {own_part(all), own_part(source)}, *to = &own[0], *from = &own[1];
     one.kernel = TERN__COPY;
     one.attr = NULL;
     for (int i = 0; i < TERN__KERNEL_INS; i++) one.in[i] = i ? NULL : from;
@@ -23,13 +44,15 @@ static int copy(const tern__call *call, const tern__view *to, const tern__view *
 static int widen(wide *w, int i, const tern__view *from, const tern__view **operand)
 {
     if (!from || !tern__is_half(from)) return TERN_OK;
-    w->view[i] = tern__view_make(TERN_F32, from->layout, from->ndim, from->shape);
-    w->view[i].data = tern__device_alloc(w->call.device, tern__view_bytes(&w->view[i]));
+    tern__view own = own_part(from);
+    size_t bytes = (size_t)tern__view_count(&own) * sizeof(float);
+    w->view[i] = wide_view(from);
+    w->view[i].data = tern__device_alloc(w->call.device, bytes);
     *operand = &w->view[i];
     if (w->view[i].data) return TERN_OK;
     const char *name = tern__kernel_name(w->call.kernel);
     return tern__error_set(w->call.err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes for a copy in f32",
-                           name, tern__view_bytes(&w->view[i]));
+                           name, bytes);
 }
 
 static int widen_all(wide *w, const tern__call *call)
