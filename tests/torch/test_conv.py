@@ -1,7 +1,10 @@
 """conv1d and transposed convolutions against torch, and what all convolutions share: views with gaps, 16-bit types, empty
 batches, layers. conv2d's shapes are in test_conv2d.py."""
 import ctypes
+import os
 import random
+import subprocess
+import sys
 import unittest
 
 import numpy
@@ -156,21 +159,34 @@ class ConvTest(unittest.TestCase):
                 compare_half(op, lambda run, *a: conv(run, op, *a), getattr(F, op), self.arrays(x, w, op, {}), device, roundings=2 if "transpose" in op else 1)
 
     def test_empty_batches(self):
-        """The result is empty; the parameters' gradients are 0, and adding that to what is there changes nothing."""
+        """The result is empty; the parameters' gradients are 0, and stay what they are where there were some."""
         for device in ("cpu", "cpu:reference"):
             for op in OPTIONS:
-                x, w = ((0, 3, 6, 5), (3, 3, 3, 2)) if op.endswith("2d") else ((0, 3, 6), (3, 3, 3))
-                arrays = [numpy.zeros(x, "f"), *self.arrays(x, w, op, {})[1:]]
+                x, w = ((2, 3, 6, 5), (3, 3, 3, 2)) if op.endswith("2d") else ((2, 3, 6), (3, 3, 3))
+                arrays = self.arrays(x, w, op, {})
+                none = numpy.zeros((0, *x[1:]), "f")
                 run = Run(device)
-                p = [run.parameter(a) for a in arrays]
-                want = getattr(F, op)(*map(torch.tensor, arrays))
-                for _ in (1, 2):
-                    y = conv(run, op, *p)
-                    self.assertEqual(run.shape(y), tuple(want.shape))
-                    run.backward(run.op("tern_sum", y))
-                    for ours, array in zip(p, arrays):
-                        numpy.testing.assert_array_equal(run.grad(ours), 0 * array)
+                p = [run.parameter(a) for a in arrays[1:]]
+                empty = run.parameter(none)
+                y = conv(run, op, empty, *p)
+                self.assertEqual(run.shape(y), tuple(getattr(F, op)(*map(torch.tensor, [none] + arrays[1:])).shape))
+                run.backward(run.op("tern_sum", y))
+                self.assertEqual(run.grad(empty).shape, none.shape)
+                for ours, array in zip(p, arrays[1:]):
+                    numpy.testing.assert_array_equal(run.grad(ours), 0 * array)
+                run.backward(run.op("tern_sum", conv(run, op, run.constant(arrays[0]), *p)))
+                before = [run.grad(ours) for ours in p]
+                run.backward(run.op("tern_sum", conv(run, op, empty, *p)))
+                for ours, want in zip(p, before):
+                    self.assertGreater(numpy.abs(want).max(), 0)
+                    numpy.testing.assert_array_equal(run.grad(ours), want)
                 run.close()
+
+    def test_views_with_gaps_run_vendor_code(self):
+        """They are copied and do not end in the plain loops: three convolutions a pass, two passes, four ops."""
+        command = [sys.executable, __file__, "ConvTest.test_views_with_gaps"]
+        text = subprocess.run(command, env=dict(os.environ, ONEDNN_VERBOSE="1"), check=True, capture_output=True, text=True).stdout
+        self.assertEqual(sum(line.startswith("onednn_verbose,exec,cpu,convolution") for line in text.splitlines()), 3 * 2 * 4)
 
     def test_finite_differences(self):
         for op, x, w in (("conv1d", (2, 4, 7), (6, 2, 3)), ("conv_transpose1d", (2, 4, 5), (4, 3, 3)), ("conv_transpose2d", (2, 4, 3, 4), (4, 3, 3, 2))):
