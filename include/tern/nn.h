@@ -92,7 +92,8 @@ TERN_API void tern_ema_update(tern_scope *scope, tern_module *average, const ter
                               double decay);
 
 /* Prints a table of the layers with kind, shape of the output, parameters and size of the output, and the
- * totals, by sending zeros of the given shape through the model in evaluation mode. */
+ * totals, by sending zeros of the given shape, f32 or an index for an embedding, through the model in
+ * evaluation mode. */
 TERN_API int tern_summary(tern_module *module, tern_device *device, int ndim, const int64_t *shape,
                           tern_error *err);
 
@@ -108,6 +109,11 @@ TERN_API tern_linear_opts tern_linear_defaults(void);
  * bit. (N, in) -> (N, out) */
 TERN_API tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear_opts *opts, tern_rng *rng,
                                       tern_error *err);
+
+/* torch.nn.Embedding(count, size): weight (count, size) from the normal distribution as PyTorch draws it, bit
+ * for bit, and 0 in the row of padding_idx. An index (..) of i64 or i32 -> (.., size) */
+TERN_API tern_module *tern_embedding_new(int64_t count, int64_t size, const tern_embedding_opts *opts,
+                                         tern_rng *rng, tern_error *err);
 
 /* torch.nn.Conv2d(in, out, (kernel_h, kernel_w)): weight (out, in / groups, kernel_h, kernel_w), bias (out),
  * initialised from `rng` as PyTorch does, bit for bit. (N, in, H, W) -> (N, out, H', W') */

@@ -17,6 +17,17 @@ TERN_API tern_tensor *tern_linear(tern_scope *scope, tern_tensor *x, tern_tensor
  * vector (k) is a row of a or a column of b, and leaves no dimension. torch.matmul. */
 TERN_API tern_tensor *tern_matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b);
 
+typedef struct tern_embedding_opts {
+    size_t size;
+    int64_t padding_idx; /* whose row gets no gradient; default -1: none */
+} tern_embedding_opts;
+TERN_API tern_embedding_opts tern_embedding_defaults(void);
+
+/* Row index[..] of weight (V, D): index of any shape, i64 or i32 -> (.., D). An index outside [0, V) is
+ * E_RANGE naming it and its place. torch.nn.functional.embedding. */
+TERN_API tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *weight, tern_tensor *index,
+                                     const tern_embedding_opts *opts);
+
 typedef struct tern_batch_norm_act_opts {
     size_t size;
     bool training;   /* the batch's statistics, which also move the running ones; default true */

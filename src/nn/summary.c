@@ -101,13 +101,21 @@ static const bool *restore_modes(const tern__module_tree *tree, const bool *mode
     return modes;
 }
 
+/* What the module takes that is called first, as far as the tree tells: an embedding an index. */
+static tern_dtype input_dtype(const tern_module *module)
+{
+    const tern__module_tree *tree = module->tree;
+    while (tree->children) tree = tree->children;
+    return strcmp(tree->module->kind, "embedding") == 0 ? TERN_I64 : TERN_F32;
+}
+
 static int run(tern_module *module, tern_scope *scope, int ndim, const int64_t *shape, tern_error *err)
 {
     table rows = {.observer = {add_line}, .scope = scope};
     rows.last = &rows.first;
     scope->observer = &rows.observer;
     tern_grad_set(scope, false);
-    tern_forward(module, scope, tern_tensor_from(scope, NULL, TERN_F32, ndim, shape));
+    tern_forward(module, scope, tern_tensor_from(scope, NULL, input_dtype(module), ndim, shape));
     if (!scope->error.code) print_table(&rows, module);
     return tern_scope_end(scope, err);
 }

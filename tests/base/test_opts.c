@@ -63,6 +63,7 @@ static int close_all(void **state)
         tern_module_free(made);                                                                              \
     }
 MODULE(linear_new, tern_linear_new(2, 3, opts, rng, err))
+MODULE(embedding_new, tern_embedding_new(2, 3, opts, rng, err))
 MODULE(conv2d_new, tern_conv2d_new(2, 2, 1, 1, opts, rng, err))
 MODULE(batch_norm1d_new, tern_batch_norm1d_new(2, opts, err))
 MODULE(batch_norm2d_new, tern_batch_norm2d_new(2, opts, err))
@@ -89,6 +90,7 @@ static tern_tensor *labels_of_two(void)
         made;                                                                                                \
         tern_scope_end(scope, err);                                                                          \
     }
+OP(embedding, tern_embedding(scope, zeros(2), labels_of_two(), opts))
 OP(conv2d, tern_conv2d(scope, zeros(4), zeros(4), NULL, opts))
 OP(batch_norm_act, tern_batch_norm_act(scope, zeros(4), zeros(1), zeros(1), zeros(1), zeros(1), NULL, opts))
 OP(layer_norm, tern_layer_norm(scope, zeros(4), zeros(1), zeros(1), opts))
@@ -157,6 +159,8 @@ static void loader_new(const void *opts, tern_error *err)
 #define READERS(X)                                                                                           \
     X(group, group_open)                                                                                     \
     X(linear, linear_new)                                                                                    \
+    X(embedding, embedding_new)                                                                              \
+    X(embedding, embedding)                                                                                  \
     X(conv2d, conv2d_new)                                                                                    \
     X(conv2d, conv2d)                                                                                        \
     X(batch_norm, batch_norm1d_new)                                                                          \

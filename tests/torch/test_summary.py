@@ -48,7 +48,7 @@ class SummaryTest(unittest.TestCase):
         lib.returns(
             ctypes.c_void_p,
             *"""tern_sequential_new tern_sequential_add tern_conv2d_new tern_batch_norm2d_new tern_max_pool2d_new
-            tern_flatten_new tern_linear_new tern_relu_new tern_rng_new tern_global_avg_pool_new tern_avg_pool2d_new""".split(),
+            tern_flatten_new tern_embedding_new tern_linear_new tern_relu_new tern_rng_new tern_global_avg_pool_new tern_avg_pool2d_new""".split(),
         )
         self.rng = ctypes.c_void_p(lib.check("tern_rng_new", ctypes.c_uint64(0)))
 
@@ -94,6 +94,14 @@ class SummaryTest(unittest.TestCase):
         parameters = sum(p.numel() for p in theirs.parameters())
         self.assertEqual(lines[-1].split(), ["total", str(parameters), f"{total_bytes / 1e6:.3f}"])
         lib.tern_module_free(net)
+
+    def test_an_embedding_is_sent_an_index(self):
+        net = self.sequential(self.sequential(self.new("tern_embedding_new", 10, 4, None, self.rng)), self.new("tern_linear_new", 4, 3, None, self.rng))
+        text = printed(lambda: self.run_.lib.check("tern_summary", net, self.run_.device, 2, (ctypes.c_int64 * 2)(2, 5)))
+        self.assertEqual([line.split()[0] for line in text.splitlines()], ["layer", "0.0", "1", "total"])
+        self.assertIn("(2, 5, 4)", text)
+        self.assertIn("(2, 5, 3)", text)
+        self.run_.lib.tern_module_free(net)
 
     def test_leaves_mode_and_statistics_alone(self):
         lib = self.run_.lib

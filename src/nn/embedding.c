@@ -1,0 +1,48 @@
+#include "base/opts.h"
+#include "nn/init.h"
+#include "nn/nn.h"
+
+#include <string.h>
+
+typedef struct embedding {
+    tern_module base;
+    tern_tensor *weight;
+    tern_embedding_opts opts;
+} embedding;
+
+static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *index)
+{
+    embedding *self = (embedding *)module;
+    return tern_embedding(scope, self->weight, index, &self->opts);
+}
+
+static int check(int64_t count, int64_t size, const tern_embedding_opts *o, tern_error *err)
+{
+    if (count < 1 || size < 1)
+        return tern__error_set(err, "tern_embedding_new", TERN_E_RANGE,
+                               "embedding: expected at least 1 row and 1 feature, got %lld and %lld",
+                               (long long)count, (long long)size);
+    if (o->padding_idx >= -1 && o->padding_idx < count) return TERN_OK;
+    return tern__error_set(err, "tern_embedding_new", TERN_E_RANGE,
+                           "embedding: expected a padding_idx in [0, %lld) or -1, got %lld", (long long)count,
+                           (long long)o->padding_idx);
+}
+
+tern_module *tern_embedding_new(int64_t count, int64_t size, const tern_embedding_opts *opts, tern_rng *rng,
+                                tern_error *err)
+{
+    tern_embedding_opts o = tern_embedding_defaults();
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
+    if (check(count, size, &o, err)) return NULL;
+    embedding *self = tern__module_new(sizeof(*self), "embedding", forward, err);
+    if (!self) return NULL;
+    self->opts = o;
+    self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 2, (int64_t[]){count, size}, err);
+    if (!self->weight || tern__init_normal(self->weight, 0, 1, rng, __func__, err)) {
+        tern_module_free(&self->base);
+        return NULL;
+    }
+    float *values = tern__init_values(self->weight);
+    if (o.padding_idx >= 0) memset(values + o.padding_idx * size, 0, (size_t)size * sizeof(*values));
+    return &self->base;
+}
