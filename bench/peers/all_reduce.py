@@ -11,7 +11,7 @@ import statistics
 import torch
 import torch.distributed as dist
 
-from world import close_world, open_world, span_ns
+from world import leave_world, open_world, span_ns
 
 BUDGET_NS = 1e9  # of one size
 SMALL_BYTES, SMALL_CALLS = 64 << 10, 200  # timed together
@@ -45,7 +45,7 @@ def main():
                 "median_us": measure(size)}
         if dist.get_rank() == 0:
             print(json.dumps(line), flush=True)
-    close_world()
+    leave_world()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Prints one line an epoch on rank 0: loss, test accuracy, images a second and sec
 import argparse
 import gzip
 import math
-import os
 import time
 
 import numpy as np
@@ -19,6 +18,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
+
+from world import leave_world, open_world
 
 DATA = "/usr/share/datasets/fashion-mnist/"
 BATCH = 64
@@ -81,9 +82,7 @@ def main():
     parser.add_argument("--schedule-epochs", type=int, default=0, help="length of the schedule, if other than --epochs")
     parser.add_argument("--meet", required=True, help="file in which the ranks meet")
     args = parser.parse_args()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    dist.init_process_group("gloo", init_method=f"file://{os.path.abspath(args.meet)}", rank=int(os.environ["RANK"]),
-                            world_size=int(os.environ["WORLD_SIZE"]))
+    open_world(args.meet)
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     x, y = read_set("train")
@@ -121,6 +120,7 @@ def main():
         if rank == 0:
             print(f"epoch {epoch + 1}  loss {total / per_epoch:.4f}  test {100 * right.item() / len(test_x):.2f} %  "
                   f"{per_epoch * BATCH * world / seconds:.0f} images/s  {seconds:.1f} s", flush=True)
+    leave_world()
 
 
 if __name__ == "__main__":

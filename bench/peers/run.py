@@ -35,8 +35,9 @@ DEMO_ROW = ("demo, an epoch on 2 ranks", "s", DEMO, "epoch_s")
 # ---- peers ----
 
 def output(argv, **options):
-    """What a command prints; its failure ends the bench."""
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    """What a command prints; its failure, or ten minutes without an end, ends the bench."""
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600,
+                          **options)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, argv))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from fashion import Block
-from world import close_world, largest, open_world
+from world import largest, leave_world, open_world
 
 WARM_UP = 3
 CLASSES = 10
@@ -82,7 +82,7 @@ def main():
             "first_step_ms": first_step_ms, "loss_first": loss_first, "loss_last": mean(loss)}
     if dist.get_rank() == 0:
         print(json.dumps(line), flush=True)
-    close_world()
+    leave_world()
 
 
 if __name__ == "__main__":

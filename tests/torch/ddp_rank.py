@@ -3,7 +3,7 @@
     tern run -n N /usr/bin/python3 ddp_rank.py MODEL BUCKET_BYTES MEETING_FILE
 """
 import ctypes
-import importlib.util
+import importlib
 import os
 import sys
 
@@ -38,11 +38,8 @@ def make(lib, model, group, ddp_opts):
         module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
         net = Net.mlp(lib, [784, 64, 10], seed=5, group=group, ddp_opts=ddp_opts, **sgd)
     else:
-        path = os.path.join(os.environ["TERN_SOURCE"], "bench", "peers", "fashion.py")
-        spec = importlib.util.spec_from_file_location("fashion", path)
-        peer = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(peer)
-        module = peer.Net()
+        sys.path.append(os.path.join(os.environ["TERN_SOURCE"], "bench", "peers"))
+        module = importlib.import_module("fashion").Net()
         fields = dict(in_channels=1, blocks=[1, 1, 1], channels=[16, 32, 64], small_stem=True, kaiming=False, classes=10)
         net = Net.resnet(lib, fields, seed=5, group=group, ddp_opts=ddp_opts, **sgd)
     ddp = DistributedDataParallel(module)
