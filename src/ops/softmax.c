@@ -21,7 +21,7 @@ static int gradient(tern_scope *scope, tern__node *node)
     const record *r = node->attr;
     const tern__view *dy = tern__dy(node);
     tern__call call = {.kernel = r->form->gradient, .in = {dy, &node->saved[0].view}, .attr = &r->attr};
-    bool over = tern__owns_dy(node) && node->in[0]->view.layout == TERN__PLAIN;
+    bool over = tern__owns_dy(node);
     call.out[0] = over ? dy : tern__grad_open(scope, node, 0, &call.add[0]);
     if (!call.out[0] || !tern__run(scope, &call)) return scope->error.code;
     return over ? tern__grad_give(scope, node, 0, dy) : tern__grad_done(scope, node, 0);

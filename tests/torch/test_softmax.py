@@ -57,8 +57,13 @@ class SoftmaxTest(unittest.TestCase):
     def test_an_inner_gradient_that_is_used_twice(self):
         """The gradient may be written over dy, but not where another op has it too."""
         for name, oracle in NAMES:
-            op = lambda r, a: (lambda y: r.op("tern_add", r.op(name, y, 1), y))(r.op("tern_tanh", a))
-            compare(f"{name} + x", op, lambda a: oracle(a.tanh(), 1) + a.tanh(), [draw((7, 33), "f")], 2e-6)
+            for dim in (0, 1):
+                op = lambda r, a: (lambda y: r.op("tern_add", r.op(name, y, dim), y))(r.op("tern_tanh", a))
+                both = lambda a: oracle(a.tanh(), dim) + a.tanh()
+                for device in ("cpu", "cpu:reference"):
+                    compare(f"{name} + x", op, both, [draw((7, 33), "f")], 2e-6, device)
+                    half = [rounded(draw((7, 33), "f"), torch.float16)]
+                    compare(f"{name} + x in f16", in_16_bits(op, F16), both, half, 3e-3, device)
 
     def test_halves(self):
         for name, oracle in NAMES:

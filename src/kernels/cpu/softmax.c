@@ -44,7 +44,8 @@ TERN__SIMD static void forward_rows(float *y, const float *x, int64_t rows, int6
 TERN__SIMD static void forward_columns(float *y, const float *x, int64_t columns, int64_t size, int64_t step,
                                        bool log_of)
 {
-    float top[WIDTH], sum[WIDTH] = {0}, stage[WIDTH];
+    float top[WIDTH], stage[WIDTH], norm[WIDTH];
+    double sum[WIDTH] = {0};
     for (int64_t j = 0; j < columns; j++) top[j] = x[j];
     for (int64_t i = 1; i < size; i++)
         for (int64_t j = 0; j < columns; j++) {
@@ -55,12 +56,12 @@ TERN__SIMD static void forward_columns(float *y, const float *x, int64_t columns
         float *to = y + i * step, *e = log_of ? stage : to;
         for (int64_t j = 0; j < columns; j++) to[j] = x[i * step + j] - top[j];
         tern__exps(e, to, columns);
-        for (int64_t j = 0; j < columns; j++) sum[j] += e[j];
+        for (int64_t j = 0; j < columns; j++) sum[j] += (double)e[j];
     }
-    for (int64_t j = 0; j < columns; j++) sum[j] = log_of ? logf(sum[j]) : 1 / sum[j];
+    for (int64_t j = 0; j < columns; j++) norm[j] = (float)(log_of ? log(sum[j]) : 1 / sum[j]);
     for (int64_t i = 0; i < size; i++)
         for (int64_t j = 0; j < columns; j++)
-            y[i * step + j] = log_of ? y[i * step + j] - sum[j] : y[i * step + j] * sum[j];
+            y[i * step + j] = log_of ? y[i * step + j] - norm[j] : y[i * step + j] * norm[j];
 }
 
 static int forward(const tern__call *call, bool log_of)
@@ -128,19 +129,21 @@ TERN__SIMD static void gradient_rows(float *dx, const float *dy, const float *y,
 TERN__SIMD static void gradient_columns(float *dx, const float *dy, const float *y, int64_t columns,
                                         int64_t size, int64_t step, bool log_of, bool add)
 {
-    float sum[WIDTH] = {0}, stage[WIDTH];
+    double sum[WIDTH] = {0};
+    float stage[WIDTH], all[WIDTH];
     for (int64_t i = 0; i < size; i++)
         for (int64_t j = 0; j < columns; j++) {
             float d = dy[i * step + j];
-            sum[j] += log_of ? d : d * y[i * step + j];
+            sum[j] += (double)(log_of ? d : d * y[i * step + j]);
         }
+    for (int64_t j = 0; j < columns; j++) all[j] = (float)sum[j];
     for (int64_t i = 0; i < size; i++) {
         const float *p = log_of ? stage : y + i * step;
         if (log_of) tern__exps(stage, y + i * step, columns);
         _Pragma("GCC ivdep") for (int64_t j = 0; j < columns; j++)
         {
             int64_t at = i * step + j;
-            float d = log_of ? dy[at] - p[j] * sum[j] : p[j] * (dy[at] - sum[j]);
+            float d = log_of ? dy[at] - p[j] * all[j] : p[j] * (dy[at] - all[j]);
             dx[at] = add ? dx[at] + d : d;
         }
     }
