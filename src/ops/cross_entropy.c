@@ -100,8 +100,9 @@ static int read_opts(tern_scope *scope, const char *func, const char *op, const 
     if (!(opts->label_smoothing >= 0 && opts->label_smoothing <= 1))
         return tern__scope_fail(scope, func, TERN_E_RANGE, "%s: expected a label_smoothing in [0, 1], got %g",
                                 op, opts->label_smoothing);
-    if (opts->reduction <= TERN_LOSS_NONE) return TERN_OK;
-    return tern__scope_fail(scope, func, TERN_E_INVALID, "reduction %d does not exist", (int)opts->reduction);
+    if ((unsigned)opts->reduction <= TERN_LOSS_NONE) return TERN_OK;
+    return tern__scope_fail(scope, func, TERN_E_INVALID, "%s: reduction %d does not exist", op,
+                            (int)opts->reduction);
 }
 
 /* ---- forward ---- */
