@@ -86,14 +86,15 @@ class CrossEntropyTest(unittest.TestCase):
 
     def test_label_dtypes(self):
         for device in ("cpu", "cpu:reference"):
-            for dtype, ignored in (("int64", -100), ("int32", -100), ("uint8", 255), ("int32", 2), ("uint8", 2)):
+            for dtype, ignored in (("int64", -100), ("int64", 1 << 40), ("int32", -100), ("uint8", 255), ("int32", 2), ("uint8", 2)):
                 for shape in ((20, 10), (3, 10, 30), (10,)):
                     label = labels_of(shape, dtype)
                     if label.ndim and ignored != 2:
                         label.flat[::4] = numpy.array(ignored).astype(dtype)
                     x = RNG.standard_normal(shape).astype("f")
                     for name in ("cross_entropy", "nll_loss"):
-                        self.beside("labels", name, x, label, None, 2e-6, device, ignore_index=ignored, reduction="sum")
+                        for weight in (None, weights_of(shape, "f")):
+                            self.beside("labels", name, x, label, weight, 2e-6, device, ignore_index=ignored, reduction="sum")
 
     def test_views_and_blocked(self):
         x, label, weight = RNG.standard_normal((6, 32, 5, 5)).astype("f"), labels_of((6, 32, 5, 5)), weights_of((6, 64), "f")
