@@ -53,6 +53,7 @@ program mlp
 
     call tern_tensor_free(expected)
     call tern_tensor_free(input)
+    deallocate (place, level) ! not before the tensors over them
     call tern_scope_free(scope)
     call tern_optim_free(optim)
     call tern_ddp_free(ddp)
