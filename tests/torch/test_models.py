@@ -117,6 +117,18 @@ class Models(unittest.TestCase):
             torch.manual_seed(21)
             self.beside(Net.mlp(self.lib, sizes, seed=21), mlp(sizes), (6, sizes[0]))
 
+    def test_basic_block(self):
+        for inside, out, stride in ((16, 16, 1), (16, 32, 1), (5, 7, 2)):
+            torch.manual_seed(4)
+            downsample = None
+            if stride != 1 or inside != out:
+                downsample = nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            module = BasicBlock(inside, out, stride, downsample)
+            sizes = [ctypes.c_int64(n) for n in (inside, out, stride)]
+            self.lib.returns(ctypes.c_void_p, "tern_basic_block_new")
+            net = Net(self.lib, lambda rng: self.lib.check("tern_basic_block_new", *sizes, rng), seed=4)
+            self.beside(net, module, (3, inside, 8, 8))
+
     def test_resnet18(self):
         torch.manual_seed(2)
         net = Net.resnet(self.lib, {}, seed=2, threads=2)
