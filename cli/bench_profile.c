@@ -86,7 +86,7 @@ static void ran(tern__kernel_observer *observer, const tern__call *call, int64_t
 
 tern__profile *tern__profile_new(tern_device *device, bool shapes, tern_error *err)
 {
-    tern__profile *self = tern__alloc(sizeof(*self), __func__, err);
+    tern__profile *self = tern__alloc(sizeof(*self), "tern bench", err);
     if (!self) return NULL;
     *self = (tern__profile){.observer = {ran}, .device = device, .by_shape = shapes, .err = err};
     device->observer = &self->observer;

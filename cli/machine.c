@@ -99,7 +99,7 @@ static size_t copied_bytes(void)
 static double measure_copy(int threads, tern_error *err)
 {
     size_t bytes = copied_bytes();
-    float *from = tern__alloc(bytes, __func__, err), *to = tern__alloc(bytes, __func__, err);
+    float *from = tern__alloc(bytes, "tern bench", err), *to = tern__alloc(bytes, "tern bench", err);
     double best = 0;
     for (int try = 0; from && to && try < COPY_TRIES; try++) {
         int64_t started = tern__now_ns();

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import resource
 import time
 import unittest
 
@@ -87,6 +88,19 @@ class Step(unittest.TestCase):
         self.assertRegex(out, r"(?m)^matmul +1\.0( +[\d.]+){7}  1024x8 8x784 > 1024x784$")
         self.assertRegex(out, r"(?m)^nll_loss +1\.0( +[\d.]+){2} +- +-( +[\d.]+){3}  8x10 8 > \(\)$")
         self.assertRegex(out, r"\noutside of kernels( +[\d.]+){2}\n$")
+
+    def test_profile_says_when_memory_runs_out(self):
+        def within(megabytes, *options):
+            limits = (megabytes << 20, megabytes << 20)
+            return job.tern("bench", "step", "--batch", "8", "--steps", "1", *options, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limits))
+
+        enough = next((size for size in range(64, 2048, 32) if within(size)[0] == 0), None)
+        if not enough:
+            self.skipTest("a sanitizer's address space has no such limit")
+        code, out, err = within(enough + 32, "--profile")  # the copy takes 128 MB at least
+        self.assertEqual((code, out), (1, ""))
+        self.assertRegex(err, r"^tern: tern bench: out of memory: \d+ bytes\n$")
 
     def test_first_step_is_counted_from_the_launcher(self):
         (alone,) = bench(1, "step", "--batch", "8", "--steps", "1")
