@@ -67,11 +67,13 @@ typedef struct tern_pool2d_opts {
     int64_t stride[2];      /* height, width; default 0, 0: the kernel's size            */
     int64_t padding[2];     /* on both sides, at most half the kernel; default 0, 0      */
     bool count_include_pad; /* average: padding counts as zeros; default true            */
+    int64_t dilation[2];    /* maximum only; default 1, 1                                */
+    bool ceil_mode;         /* a last window that ends beyond the padding; default false */
 } tern_pool2d_opts;
 TERN_API tern_pool2d_opts tern_pool2d_defaults(void);
 
 /* The largest, or the mean, of each window: x (N, C, H, W) -> (N, C, H', W') with H' = (H + 2 padding -
- * kernel) / stride + 1. torch.nn.functional.max_pool2d, avg_pool2d. */
+ * dilation (kernel - 1) - 1) / stride + 1. torch.nn.functional.max_pool2d, avg_pool2d. */
 TERN_API tern_tensor *tern_max_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h, int64_t kernel_w,
                                       const tern_pool2d_opts *opts);
 TERN_API tern_tensor *tern_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h, int64_t kernel_w,

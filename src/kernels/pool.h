@@ -6,28 +6,25 @@
 
 /* Height and width. */
 typedef struct tern__pool_attr {
-    int64_t kernel[2], stride[2], padding[2];
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
     int64_t count_pad; /* average: not 0 if the padding counts as zeros */
 } tern__pool_attr;
 
-/* The part of output (row, col)'s window that lies inside the input: rows and columns first to last - 1, and
- * what an average divides by. A place in the window is row * kernel width + column, counted from the whole
- * window's corner. */
-typedef struct tern__window {
-    int64_t first[2], last[2], corner[2], divisor;
-} tern__window;
+/* What an element of y sees of x along one axis: kernel place k lies at corner + k * dilation, and those from
+ * `first` to `last` - 1 lie inside x (perhaps none, with dilation). An average divides by the product of both
+ * divisors. The place of a maximum is row * kernel width + column, in places of the kernel. */
+typedef struct tern__span {
+    int64_t corner, first, last, divisor;
+} tern__span;
 
-static inline tern__window tern__window_of(const tern__pool_attr *p, const int64_t input[2], int64_t row,
-                                           int64_t col)
+static inline tern__span tern__span_of(const tern__pool_attr *p, int axis, int64_t input, int64_t out)
 {
-    tern__window w = {.corner = {row * p->stride[0] - p->padding[0], col * p->stride[1] - p->padding[1]}};
-    for (int d = 0; d < 2; d++) {
-        w.first[d] = TERN__MAX(w.corner[d], 0);
-        w.last[d] = TERN__MIN(w.corner[d] + p->kernel[d], input[d]);
-    }
-    w.divisor =
-        p->count_pad ? p->kernel[0] * p->kernel[1] : (w.last[0] - w.first[0]) * (w.last[1] - w.first[1]);
-    return w;
+    int64_t kernel = p->kernel[axis], dilation = p->dilation[axis], padding = p->padding[axis];
+    tern__span s = {.corner = out * p->stride[axis] - padding};
+    s.first = s.corner < 0 ? (-s.corner + dilation - 1) / dilation : 0;
+    s.last = TERN__MIN(kernel, (input - s.corner + dilation - 1) / dilation);
+    s.divisor = p->count_pad ? TERN__MIN(s.corner + kernel, input + padding) - s.corner : s.last - s.first;
+    return s;
 }
 
 #endif

@@ -2,6 +2,7 @@
  * everywhere. A run of positions is summed in f32, the runs in double. */
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/widen.h"
 
 #define LANES TERN__LANES
 #define RUN   64
@@ -43,6 +44,7 @@ TERN__SIMD static void mean(float *y, const float *x, const shape *s)
 int tern__cpu_global_avg_pool(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
+    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_global_avg_pool);
     if (!tern__is_dense(x, x) || !tern__is_dense(y, y) || call->add[0]) return TERN_E_UNSUPPORTED;
     shape s = shape_of(call, x);
 #pragma omp parallel for num_threads(s.threads) schedule(static) if (s.threads > 1)
@@ -64,6 +66,7 @@ TERN__SIMD static void spread(float *dx, const float *dy, const shape *s, bool a
 int tern__cpu_global_avg_pool_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *dx = call->out[0];
+    if (tern__is_half(dy)) return tern__cpu_widened(call, tern__cpu_global_avg_pool_grad);
     if (!tern__is_dense(dx, dx) || !tern__is_dense(dy, dy)) return TERN_E_UNSUPPORTED;
     shape s = shape_of(call, dx);
 #pragma omp parallel for num_threads(s.threads) schedule(static) if (s.threads > 1)
