@@ -45,7 +45,9 @@ static int put_started(const tern__job *job)
 
 static int put_environment(const tern__job *job, int index)
 {
-    if (put_torchrun(job, index) || put_started(job) || put(TERN__ENV_SECRET, job->secret)) return -1;
+    if (put_torchrun(job, index) || put_started(job) || put(TERN__ENV_SECRET, job->secret) ||
+        put_int(TERN__ENV_PORT, job->meet_port))
+        return -1;
     if (index == 0 ? put_int(TERN__ENV_LISTEN_FD, job->listen_fd) : unsetenv(TERN__ENV_LISTEN_FD)) return -1;
     if (getenv("OMP_NUM_THREADS")) return 0;
     return put_int("OMP_NUM_THREADS", TERN__MAX(1, job->cores / job->ranks));

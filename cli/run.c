@@ -46,7 +46,9 @@ static const char help[] =
     "\n"
     "  -n, --nproc-per-node N   ranks, or \"auto\": one for each core that may be used (default 1)\n"
     "      --master-addr ADDR   address of this host at which rank 0 meets the others (default 127.0.0.1)\n"
-    "      --master-port PORT   port there (default 0: a free one)\n"
+    "      --master-port PORT   port there, kept for what the program itself starts (default 0: a free "
+    "one);\n"
+    "                           tern meets at another\n"
     "      --grace SECONDS      time from SIGTERM, or a signal that is passed on, to SIGKILL\n"
     "                           (default 5 after a rank failed, 30 after a signal to tern run)\n"
     "      --no-python          accepted for torchrun's sake: a program is never taken for a Python script\n"
@@ -120,20 +122,21 @@ static int parse_options(int argc, char **argv, tern__job *job, bool *wants_help
 
 /* ---- the meeting point and the secret ---- */
 
-static int read_port(tern__job *job, tern_error *err)
+static int read_port(int fd, int *port, tern_error *err)
 {
     struct sockaddr_storage at = {0};
     socklen_t size = sizeof(at);
-    if (getsockname(job->listen_fd, (struct sockaddr *)&at, &size))
-        return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot read the port listened on");
-    in_port_t port = at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                              : ((struct sockaddr_in *)&at)->sin_port;
-    job->port = ntohs(port);
+    if (getsockname(fd, (struct sockaddr *)&at, &size))
+        return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot read a socket's port");
+    in_port_t number = at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                                : ((struct sockaddr_in *)&at)->sin_port;
+    *port = ntohs(number);
     return TERN_OK;
 }
 
-/* The launcher listens, rank 0 inherits the socket: no port is ever free between being chosen and being used.
- */
+/* The launcher listens for our ranks, and rank 0 inherits the socket: no port is ever free between being
+ * chosen and being used. MASTER_PORT is another one, which the program itself may want to listen on: it is
+ * kept for it. */
 static int open_meeting_point(tern__job *job, tern_error *err)
 {
     tern_error inner = {0};
@@ -142,13 +145,16 @@ static int open_meeting_point(tern__job *job, tern_error *err)
         return tern__error_set(err, __func__, TERN_E_INVALID, "--master-addr: \"%.32s...\" is too long",
                                job->addr);
     memcpy(boot.addr, job->addr, strlen(job->addr) + 1);
-    job->listen_fd = tern__listen(&boot, &inner);
-    if (job->listen_fd >= 0) return read_port(job, err);
-    if (inner.native == EADDRINUSE)
+    job->reserve_fd = tern__reserve(&boot, &inner);
+    boot.port = 0;
+    if (job->reserve_fd >= 0) job->listen_fd = tern__listen(&boot, &inner);
+    if (inner.native == EADDRINUSE && job->port)
         return tern__error_set(err, __func__, TERN_E_SYSTEM,
                                "port %d of %s is taken: leave --master-port away and a free one is found",
                                job->port, job->addr);
-    return tern__error_set(err, __func__, inner.code, "--master-addr: %s", inner.text);
+    if (inner.code) return tern__error_set(err, __func__, inner.code, "--master-addr: %s", inner.text);
+    int status = read_port(job->reserve_fd, &job->port, err);
+    return status ? status : read_port(job->listen_fd, &job->meet_port, err);
 }
 
 static int make_secret(tern__job *job, tern_error *err)
@@ -181,6 +187,7 @@ static int run_job(tern__job *job, tern_error *err)
     if (!status) status = open_meeting_point(job, err);
     if (!status) status = tern__job_supervise(job, &code, err);
     tern__close(&job->listen_fd);
+    tern__close(&job->reserve_fd);
     sodium_memzero(job->secret, sizeof(job->secret));
     return status ? TERN__EXIT_FAILED : code;
 }

@@ -111,6 +111,7 @@ static int read_master(tern__bootstrap *out, tern_error *err)
 {
     if (check_not_empty("MASTER_ADDR", err)) return err->code;
     if (read_int("MASTER_PORT", 1, 65535, 0, &out->port, err)) return err->code;
+    if (read_int(TERN__ENV_PORT, 1, 65535, out->port, &out->port, err)) return err->code;
     const char *addr = tern__env("MASTER_ADDR");
     if (out->world > 1 && (!addr || !out->port))
         return tern__error_set(err, func, TERN_E_ENV,

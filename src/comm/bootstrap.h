@@ -8,13 +8,15 @@
 #define TERN__SECRET_BYTES 32
 
 /* Environment that `tern run` sets beside torchrun's variables. */
-#define TERN__ENV_LISTEN_FD "TERN_LISTEN_FD" /* rank 0: a descriptor that already listens on MASTER_PORT */
-#define TERN__ENV_SECRET    "TERN_SECRET"    /* 64 hex digits: authenticates every connection of the job */
+#define TERN__ENV_PORT "TERN_PORT" /* where our ranks meet: MASTER_PORT is left to other libraries */
+#define TERN__ENV_LISTEN_FD                                                                                  \
+    "TERN_LISTEN_FD"                   /* rank 0: a descriptor that already listens on TERN_PORT       */
+#define TERN__ENV_SECRET "TERN_SECRET" /* 64 hex digits: authenticates every connection of the job     */
 
 typedef struct tern__bootstrap {
     int rank, world, local_rank, local_world;
     char addr[256]; /* MASTER_ADDR                                       */
-    int port;       /* MASTER_PORT                                       */
+    int port;       /* TERN_PORT, or else MASTER_PORT                    */
     int listen_fd;  /* inherited listening descriptor (rank 0), or -1    */
     bool has_secret;
     uint8_t secret[TERN__SECRET_BYTES];
@@ -22,8 +24,8 @@ typedef struct tern__bootstrap {
 } tern__bootstrap;
 
 /* RANK and WORLD_SIZE unset: alone, rank 0 of 1. One of them without the other, out of range or no number, or
- * a malformed MASTER_*: E_ENV naming the variable and its value. Takes TERN_SECRET and TERN_LISTEN_FD out of
- * the environment, so that a rank's own children inherit neither. */
+ * a malformed MASTER_* or TERN_PORT: E_ENV naming the variable and its value. Takes TERN_SECRET and
+ * TERN_LISTEN_FD out of the environment, so that a rank's own children inherit neither. */
 int tern__bootstrap_from_env(tern__bootstrap *out, tern_error *err);
 
 #endif

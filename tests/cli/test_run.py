@@ -29,7 +29,7 @@ def usable_cores():
 
 class Environment(unittest.TestCase):
     def test_every_variable_of_torchrun(self):
-        found, launcher = environments(3, env={**os.environ, "MINE": "a b", "RANK": "77", "TERN_LISTEN_FD": "5"})
+        found, launcher = environments(3, env={**os.environ, "MINE": "a b", "RANK": "77", "TERN_LISTEN_FD": "5", "TERN_PORT": "6"})
         self.assertEqual(len(found), 3)
         for rank, env in enumerate(found):
             want = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0, "WORLD_SIZE": 3,
@@ -38,6 +38,8 @@ class Environment(unittest.TestCase):
                     "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "False", "MINE": "a b"}
             self.assertEqual({name: env.get(name) for name in want}, {name: str(value) for name, value in want.items()})
             self.assertEqual(env["MASTER_PORT"], found[0]["MASTER_PORT"])
+            self.assertEqual(env["TERN_PORT"], found[0]["TERN_PORT"])
+            self.assertNotIn(env["TERN_PORT"], ("6", env["MASTER_PORT"]))
             self.assertEqual(env["PPID"], launcher, "ranks are the launcher's direct children")
             self.assertEqual("TERN_LISTEN_FD" in env, rank == 0)
         self.assertTrue(0 < int(found[0]["MASTER_PORT"]) < 65536)
@@ -136,16 +138,35 @@ sockets = sum(os.readlink(f'/proc/self/fd/{fd}').startswith('socket') for fd in 
               if os.path.lexists(f'/proc/self/fd/{fd}'))
 if rank == 0:
     listener = socket.socket(fileno=int(os.environ['TERN_LISTEN_FD']))
-    assert sockets == 1 and listener.getsockname() == (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))
+    assert sockets == 1 and listener.getsockname() == (os.environ['MASTER_ADDR'], int(os.environ['TERN_PORT']))
     listener.setblocking(True)
     print('got', listener.accept()[0].recv(9).decode())
 else:
     assert sockets == 0
-    socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])), 5).sendall(b'hello')
+    socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['TERN_PORT'])), 5).sendall(b'hello')
 """
 
     def test_rank0_inherits_a_socket_that_listens(self):
         self.assertEqual(job.tern("run", "-n", "2", *job.python(self.CODE)), (0, "got hello\n", ""))
+
+    def test_the_program_may_listen_on_master_port(self):
+        """It is nobody's before, also for the whole of the job: neither asking for any port nor connecting yields it."""
+        code = """
+import socket
+port = int(os.environ['MASTER_PORT'])
+if rank == 0:
+    for address in ('127.0.0.1', '', '127.0.0.1'):
+        with socket.create_server((address, port)) as server:
+            client = socket.create_connection(('127.0.0.1', port), 5)
+            server.accept()[0].close()
+            client.close()
+    try:
+        with socket.socket() as other: other.bind(('127.0.0.1', port))
+        print('not reserved')
+    except OSError: print('reserved')
+"""
+        for options in ((), ("--master-addr", "localhost")):
+            self.assertEqual(job.tern("run", "-n", "2", *options, *job.python(code)), (0, "reserved\n", ""))
 
     def test_fixed_port_free_then_taken(self):
         with socket.create_server(("127.0.0.1", 0)) as holder:
@@ -166,7 +187,7 @@ else:
 import socket
 if rank == 0: sys.exit(0)
 for _ in range(500):
-    try: socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])), 5).close()
+    try: socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['TERN_PORT'])), 5).close()
     except ConnectionRefusedError: sys.exit(0)
     time.sleep(0.01)
 sys.exit(1)

@@ -15,8 +15,9 @@
 #define SECRET "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1EfF"
 #define NEARLY "00102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f" /* 63 digits */
 
-static const char *const names[] = {"RANK",       "WORLD_SIZE",       "MASTER_ADDR", "MASTER_PORT",
-                                    "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TERN_SECRET", "TERN_LISTEN_FD"};
+static const char *const names[] = {"RANK",        "WORLD_SIZE",     "MASTER_ADDR",
+                                    "MASTER_PORT", "LOCAL_RANK",     "LOCAL_WORLD_SIZE",
+                                    "TERN_SECRET", "TERN_LISTEN_FD", "TERN_PORT"};
 
 /* NULL: unset. In the order of `names`. */
 typedef struct environment {
@@ -73,6 +74,8 @@ static void malformed_environments_name_variable_and_value(void **state)
         {{"0", "2", addr, "65536"}, "MASTER_PORT=65536"},
         {{"0", "2", long_addr, port}, "MASTER_ADDR=\"aaaa"},
         {{"0", "1", NULL, "-3"}, "MASTER_PORT=-3"},
+        {{"0", "2", addr, port, NULL, NULL, NULL, NULL, "0"}, "TERN_PORT=0"},
+        {{"0", "2", addr, port, NULL, NULL, NULL, NULL, ""}, "TERN_PORT=\"\""},
         {{"0", "2", addr, port, "a"}, "LOCAL_RANK=\"a\""},
         {{"0", "2", addr, port, ""}, "LOCAL_RANK=\"\""},
         {{"0", "2", addr, port, "-1"}, "LOCAL_RANK=-1"},
@@ -150,6 +153,17 @@ static void a_world_of_one_needs_no_master(void **state)
     assert_string_equal(boot.source, "RANK/WORLD_SIZE");
 }
 
+static void tern_port_goes_before_master_port(void **state)
+{
+    (void)state;
+    environment env = {{"0", "2", "127.0.0.1", "29500"}, NULL};
+    assert_int_equal(read_good(&env).port, 29500);
+    env.values[8] = "4711";
+    assert_int_equal(read_good(&env).port, 4711);
+    env.values[3] = NULL;
+    assert_int_equal(read_good(&env).port, 4711);
+}
+
 static void secret_is_decoded_and_taken(void **state)
 {
     (void)state;
@@ -217,6 +231,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(torchrun_variables_are_read),
         cmocka_unit_test(local_variables_default_to_one_host),
         cmocka_unit_test(a_world_of_one_needs_no_master),
+        cmocka_unit_test(tern_port_goes_before_master_port),
         cmocka_unit_test(secret_is_decoded_and_taken),
         cmocka_unit_test(listening_descriptor_is_rank_0s_and_closes_on_exec),
         cmocka_unit_test(secret_leaves_no_trace_in_proc),

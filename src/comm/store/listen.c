@@ -20,13 +20,14 @@ static int set_nonblocking(int fd, tern_error *err)
     return fd;
 }
 
-/* SO_REUSEADDR: connections of an earlier job that are still in TIME_WAIT do not hold the port. */
-static int listen_on(const struct addrinfo *at)
+/* SO_REUSEADDR: connections of an earlier job that are still in TIME_WAIT do not hold the port, nor does a
+ * socket that reserves it. */
+static int bind_to(const struct addrinfo *at, bool listens)
 {
     int one = 1, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
     if (fd < 0) return -1;
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) ||
-        bind(fd, at->ai_addr, at->ai_addrlen) || listen(fd, SOMAXCONN)) {
+        bind(fd, at->ai_addr, at->ai_addrlen) || (listens && listen(fd, SOMAXCONN))) {
         int saved = errno;
         tern__close(&fd);
         errno = saved;
@@ -50,9 +51,8 @@ static int fail(const tern__bootstrap *boot, tern_error *err)
     return TERN_E_SYSTEM;
 }
 
-int tern__listen(const tern__bootstrap *boot, tern_error *err)
+static int take_port(const tern__bootstrap *boot, bool listens, tern_error *err)
 {
-    if (boot->listen_fd >= 0) return set_nonblocking(boot->listen_fd, err);
     char port[16];
     snprintf(port, sizeof(port), "%d", boot->port);
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
@@ -63,7 +63,7 @@ int tern__listen(const tern__bootstrap *boot, tern_error *err)
                                gai_strerror(unresolved));
     int fd = -1;
     for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
-        fd = listen_on(at);
+        fd = bind_to(at, listens);
         if (fd < 0 && errno == EADDRINUSE)
             break; /* another family's address would not be where clients knock */
     }
@@ -71,4 +71,14 @@ int tern__listen(const tern__bootstrap *boot, tern_error *err)
     freeaddrinfo(list);
     errno = saved;
     return fd >= 0 ? fd : fail(boot, err);
+}
+
+int tern__listen(const tern__bootstrap *boot, tern_error *err)
+{
+    return boot->listen_fd >= 0 ? set_nonblocking(boot->listen_fd, err) : take_port(boot, true, err);
+}
+
+int tern__reserve(const tern__bootstrap *boot, tern_error *err)
+{
+    return take_port(boot, false, err);
 }

@@ -1,0 +1,52 @@
+"""A PyTorch program under tern run: torch.distributed meets at MASTER_PORT as under torchrun, also beside tern's own group."""
+import os
+import subprocess
+import sys
+import unittest
+
+PROGRAM = """
+import ctypes, os, sys, torch, torch.distributed as dist
+torch.set_num_threads(1)
+
+def sum_by_torch(rank):
+    dist.init_process_group("gloo")
+    x = torch.full((1000,), float(rank + 1))
+    dist.all_reduce(x)
+    dist.destroy_process_group()
+    return x
+
+def sum_by_tern(rank):
+    import tern
+    lib = tern.Library()
+    lib.returns(ctypes.c_void_p, "tern_group_open")
+    group = ctypes.c_void_p(lib.check("tern_group_open", None))
+    x = torch.full((1000,), float(rank + 1))
+    lib.check("tern_all_reduce", group, ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(1000), 0, 0)
+    lib.tern_group_close(group)
+    return x
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+for way in sys.argv[1:]:
+    assert torch.equal({"torch": sum_by_torch, "tern": sum_by_tern}[way](rank), torch.full((1000,), world * (world + 1) / 2)), way
+print("done", rank)
+"""
+
+
+class TernRun(unittest.TestCase):
+    def check(self, ranks, *ways):
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), sys.executable, "-c", PROGRAM, *ways]
+        done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for rank in range(ranks):
+            self.assertIn(f"done {rank}", done.stdout)
+
+    def test_a_program_of_torch_alone(self):
+        self.check(2, "torch")
+
+    def test_torch_and_tern_in_one_job(self):
+        self.check(2, "tern", "torch", "tern")
+
+
+if __name__ == "__main__":
+    unittest.main()
