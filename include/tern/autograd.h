@@ -24,6 +24,11 @@ TERN_API void tern_scope_free(tern_scope *scope);
  * group by then. */
 TERN_API int tern_scope_end(tern_scope *scope, tern_error *err);
 
+/* What the scope's ops draw (tern_dropout) from now on is that of step `step` of this seed, on the rank of
+ * its group; tern_scope_end goes on to the next step. Seed 0, step 0 at first. A run that is taken up again
+ * at a step draws what it would have drawn. */
+TERN_API void tern_scope_seed(tern_scope *scope, uint64_t seed, uint64_t step);
+
 /* The scope's first error so far; code is TERN_OK if there is none. Borrowed. */
 TERN_API const tern_error *tern_scope_error(const tern_scope *scope);
 

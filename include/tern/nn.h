@@ -55,7 +55,8 @@ TERN_API tern_tensor *tern_buffer_add(tern_module *module, const char *name, ter
  * caller's. */
 TERN_API tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x);
 
-/* The whole tree: batch norm uses the batch's statistics in training and its running ones in evaluation. */
+/* The whole tree: batch norm uses the batch's statistics in training and its running ones in evaluation, and
+ * dropout drops in training only. */
 TERN_API void tern_train(tern_module *module);
 TERN_API void tern_eval(tern_module *module);
 
@@ -114,6 +115,9 @@ TERN_API tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear
  * for bit, and 0 in the row of padding_idx. An index (..) of i64 or i32 -> (.., size) */
 TERN_API tern_module *tern_embedding_new(int64_t count, int64_t size, const tern_embedding_opts *opts,
                                          tern_rng *rng, tern_error *err);
+
+/* torch.nn.Dropout(p): tern_dropout in training, x itself in evaluation. */
+TERN_API tern_module *tern_dropout_new(double p, tern_error *err);
 
 /* torch.nn.Conv2d(in, out, (kernel_h, kernel_w)): weight (out, in / groups, kernel_h, kernel_w), bias (out),
  * initialised from `rng` as PyTorch does, bit for bit. (N, in, H, W) -> (N, out, H', W') */

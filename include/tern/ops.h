@@ -28,6 +28,11 @@ TERN_API tern_embedding_opts tern_embedding_defaults(void);
 TERN_API tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *weight, tern_tensor *index,
                                      const tern_embedding_opts *opts);
 
+/* Each element is 0 with probability p in [0, 1], else x / (1 - p). Which ones: a function of the scope's
+ * seed and step (tern_scope_seed), the rank of its group, the number of the draw in the step and the place in
+ * x; so no thread count and no device changes it. torch.nn.functional.dropout. */
+TERN_API tern_tensor *tern_dropout(tern_scope *scope, tern_tensor *x, double p);
+
 typedef struct tern_batch_norm_act_opts {
     size_t size;
     bool training;   /* the batch's statistics, which also move the running ones; default true */

@@ -83,6 +83,8 @@ struct tern_scope {
     tern_error error;
     bool grad;           /* gradients on                                        */
     uint64_t generation; /* counted up by tern_scope_end                        */
+    uint64_t seed, step; /* of what is drawn; tern_scope_end counts the step up */
+    uint64_t draws;      /* in this step                                        */
     struct tern__arena
         *arenas[2];       /* this step's and the last one's: a stale handle stays readable for a step */
     tern_tensor *tensors; /* made and not yet given up, newest first             */
@@ -100,6 +102,13 @@ int tern__scope_fail_with(tern_scope *scope, const tern_error *err);
 void *tern__scope_alloc(tern_scope *scope, size_t bytes);
 /* Calls give_back(ctx) when the scope ends. */
 int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ctx);
+
+/* A place in the scope's random numbers, which no other draw of this job has. */
+typedef struct tern__draw {
+    uint64_t key; /* of the seed and the rank */
+    uint64_t step, number;
+} tern__draw;
+tern__draw tern__scope_draw(tern_scope *scope);
 
 /* ---- what an op's forward is made of ---- */
 

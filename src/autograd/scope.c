@@ -102,6 +102,8 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
 {
     recycle(scope);
     scope->generation++;
+    scope->step++;
+    scope->draws = 0;
     struct tern__arena *older = scope->arenas[1];
     scope->arenas[1] = scope->arenas[0];
     scope->arenas[0] = older;
@@ -118,6 +120,22 @@ void tern_scope_free(tern_scope *scope)
     recycle(scope);
     for (int i = 0; i < 2; i++) arena_free(scope->arenas[i]);
     tern__free(scope);
+}
+
+/* ---- random numbers ---- */
+
+void tern_scope_seed(tern_scope *scope, uint64_t seed, uint64_t step)
+{
+    scope->seed = seed;
+    scope->step = step;
+    scope->draws = 0;
+}
+
+/* The ranks' keys are far apart (by the golden ratio of 2^64), so that neighbouring seeds share none. */
+tern__draw tern__scope_draw(tern_scope *scope)
+{
+    uint64_t rank = scope->group ? (uint64_t)tern_group_rank(scope->group) : 0;
+    return (tern__draw){scope->seed + rank * 0x9e3779b97f4a7c15u, scope->step, scope->draws++};
 }
 
 /* ---- errors ---- */

@@ -15,6 +15,7 @@ const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
     [TERN__ARGMAX] = tern__cpu_argmax,
     [TERN__ARGMIN] = tern__cpu_argmin,
     [TERN__CHOICE_GRAD] = tern__cpu_choice_grad,
+    [TERN__DROPOUT] = tern__cpu_dropout,
     [TERN__EMBEDDING] = tern__cpu_embedding,
     [TERN__EMBEDDING_GRAD] = tern__cpu_embedding_grad,
     [TERN__CONV2D] = tern__cpu_conv2d,

@@ -32,6 +32,7 @@ int tern__reference_cross_entropy_grad(const tern__call *call);
 int tern__reference_argmax(const tern__call *call);
 int tern__reference_argmin(const tern__call *call);
 int tern__reference_choice_grad(const tern__call *call);
+int tern__reference_dropout(const tern__call *call);
 int tern__reference_embedding(const tern__call *call);
 int tern__reference_embedding_grad(const tern__call *call);
 int tern__reference_conv2d(const tern__call *call);

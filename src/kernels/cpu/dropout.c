@@ -1,0 +1,94 @@
+/* dropout.c - the random words of many blocks at a time, one block in each lane of a vector. f32; 16-bit
+ * types by way of it. */
+#include "kernels/dropout.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/widen.h"
+
+#include <string.h>
+
+#define LANES  8 /* blocks in a vector                                  */
+#define GROUPS 4 /* vectors that go through the rounds beside each other */
+#define BLOCKS (LANES * GROUPS)
+#define CHUNK  (4 * BLOCKS) /* elements that they decide about */
+
+/* One word of eight blocks, each in 64 bits, where its products have room. */
+typedef uint64_t words __attribute__((vector_size(8 * LANES)));
+
+TERN__INLINE void first_counter(const tern__dropout_attr *a, uint64_t first, words c[4][GROUPS])
+{
+    for (int b = 0; b < BLOCKS; b++) {
+        tern__philox_words counter = tern__dropout_counter(a, first + (uint64_t)b);
+        for (int w = 0; w < 4; w++) c[w][b / LANES][b % LANES] = counter.word[w];
+    }
+}
+
+TERN__INLINE void all_rounds(uint64_t key, words c[4][GROUPS])
+{
+#pragma GCC unroll 10
+    for (int r = 0; r < TERN__PHILOX_ROUNDS; r++) {
+        uint64_t k0 = tern__philox_key0(key, r), k1 = tern__philox_key1(key, r);
+#pragma GCC unroll 4
+        for (int g = 0; g < GROUPS; g++) {
+            words even = c[0][g] * TERN__PHILOX_EVEN, odd = c[2][g] * TERN__PHILOX_ODD;
+            c[0][g] = (odd >> 32) ^ c[1][g] ^ k0;
+            c[2][g] = (even >> 32) ^ c[3][g] ^ k1;
+            c[1][g] = odd & 0xffffffffu;
+            c[3][g] = even & 0xffffffffu;
+        }
+    }
+}
+
+/* What the elements of a chunk are multiplied with. */
+typedef union factors {
+    float factor[CHUNK];
+    uint32_t bits[CHUNK];
+} factors;
+
+/* The factors of the elements from block `first` on. A word below the threshold has a negative difference
+ * from it, whose sign clears the scale's bits. */
+TERN__INLINE void draw(const tern__dropout_attr *a, uint64_t first, factors *to)
+{
+    words c[4][GROUPS];
+    uint64_t kept[4][BLOCKS];
+    float scale = (float)a->scale;
+    uint32_t scale_bits;
+    memcpy(&scale_bits, &scale, sizeof(scale_bits));
+    first_counter(a, first, c);
+    all_rounds(a->key, c);
+    for (int w = 0; w < 4; w++)
+        for (int g = 0; g < GROUPS; g++) c[w][g] = scale_bits & (((c[w][g] - a->threshold) >> 63) - 1);
+    memcpy(kept, c, sizeof(kept));
+    for (int b = 0; b < BLOCKS; b++)
+        for (int w = 0; w < 4; w++) to->bits[4 * b + w] = (uint32_t)kept[w][b];
+}
+
+/* Elements first to last - 1; first is a multiple of a chunk. y may be x. */
+TERN__SIMD static void drop(const tern__dropout_attr *a, float *y, const float *x, int64_t first,
+                            int64_t last, bool add)
+{
+    factors f;
+    for (int64_t at = first; at < last; at += CHUNK) {
+        int64_t n = TERN__MIN(CHUNK, last - at);
+        draw(a, (uint64_t)at / 4, &f);
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)
+        {
+            float v = f.factor[i] * x[at + i];
+            y[at + i] = add ? y[at + i] + v : v;
+        }
+    }
+}
+
+int tern__cpu_dropout(const tern__call *call)
+{
+    const tern__view *x = call->in[0], *y = call->out[0];
+    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_dropout);
+    if (!tern__is_dense(x, y) || !tern__is_dense(y, y)) return TERN_E_UNSUPPORTED;
+    int64_t count = tern__view_count(x), chunks = (count + CHUNK - 1) / CHUNK;
+    int threads = tern__loop_threads(call, count);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int t = 0; t < threads; t++)
+        drop(call->attr, y->data, x->data, chunks * t / threads * CHUNK,
+             TERN__MIN(count, chunks * (t + 1) / threads * CHUNK), call->add[0]);
+    return TERN_OK;
+}

@@ -1,0 +1,16 @@
+#include "kernels/dropout.h"
+#include "kernels/reference/reference.h"
+
+int tern__reference_dropout(const tern__call *call)
+{
+    const tern__view *x = call->in[0];
+    const tern__dropout_attr *a = call->attr;
+    int64_t count = tern__view_count(x);
+    double scale = x->dtype == TERN_F64 ? a->scale : (double)(float)a->scale;
+    for (int64_t i = 0; i < count; i++) {
+        tern__philox_words r = tern__philox(a->key, tern__dropout_counter(a, (uint64_t)i / 4));
+        double factor = r.word[i % 4] >= a->threshold ? scale : 0;
+        tern__reference_put(call, 0, i, factor * tern__view_get(x, i));
+    }
+    return TERN_OK;
+}

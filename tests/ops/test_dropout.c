@@ -1,0 +1,44 @@
+/* Dropout, an embedding and the largest of its features in a whole step: no allocation once warm, and memory
+ * running out everywhere. Values are compared in tests/torch. */
+#include "world.h"
+
+static tern_module *make(world *w)
+{
+    tern_module *net = tern_sequential_new(&w->err);
+    tern_sequential_add(net, tern_embedding_new(6, 4, NULL, w->rng, &w->err), &w->err);
+    return tern_sequential_add(net, tern_dropout_new(0.5, &w->err), &w->err) ? net : NULL;
+}
+
+static int step(world *w, tern_module *net)
+{
+    tern_scope *s = w->scope;
+    tern_tensor *places, *y = tern_forward(net, s, zeros1(w, TERN_I64, 3));
+    tern_tensor *half = tern_dropout(s, tern_cast(s, y, TERN_BF16), 0.25);
+    tern_tensor *top = tern_max_dim(s, half, 1, false, &places);
+    tern_tensor *low = tern_min_dim(s, tern_add(s, y, y), -1, true, NULL);
+    tern_argmin(s, y, 0, false);
+    tern_tensor *all = tern_add(s, tern_sum(s, tern_cast(s, top, TERN_F32)), tern_sum(s, low));
+    tern_backward(s, tern_add(s, all, tern_sum(s, tern_dropout(s, y, 1))));
+    return tern_scope_end(s, NULL);
+}
+
+static void a_warm_step_allocates_nothing(void **state)
+{
+    (void)state;
+    expect_warm_steps_to_allocate_nothing(make, step);
+}
+
+static void out_of_memory_anywhere(void **state)
+{
+    (void)state;
+    assert_true(expect_out_of_memory_to_be_told(make, step) > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_warm_step_allocates_nothing),
+        cmocka_unit_test(out_of_memory_anywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

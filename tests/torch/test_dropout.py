@@ -1,0 +1,202 @@
+"""dropout: its mask beside Philox written in numpy, its rate and scale, its gradient, its layer; on both devices and any number
+of threads. What torch draws is another stream, so torch is only asked for what does not depend on it."""
+import ctypes
+import unittest
+
+import numpy
+import torch
+
+import tern
+from ops import Run, blocked
+
+DEVICES = ("cpu", "cpu:reference")
+U32 = (1 << 32) - 1
+
+
+def philox(key, counters):
+    """Philox 4x32-10: counters uint64 [4, n] below 2^32 -> the words."""
+    c = [numpy.array(word, numpy.uint64) for word in counters]
+    k0, k1 = key & U32, key >> 32
+    for _ in range(10):
+        even, odd = c[0] * numpy.uint64(0xD2511F53), c[2] * numpy.uint64(0xCD9E8D57)
+        low, high = numpy.uint64(U32), numpy.uint64(32)
+        c = [(odd >> high) ^ c[1] ^ numpy.uint64(k0), odd & low, (even >> high) ^ c[3] ^ numpy.uint64(k1), even & low]
+        k0, k1 = (k0 + 0x9E3779B9) & U32, (k1 + 0xBB67AE85) & U32
+    return c
+
+
+def kept(count, p, seed=0, step=0, number=0):
+    """Which elements the draw keeps on rank 0."""
+    blocks = numpy.arange((count + 3) // 4, dtype=numpy.uint64)
+    whole = numpy.full_like(blocks, 1)
+    words = philox(seed, (blocks, whole * numpy.uint64(number << 8), whole * numpy.uint64(step & U32), whole * numpy.uint64(step >> 32)))
+    return (numpy.stack(words, 1).ravel() >= round(p * 2**32))[:count]
+
+
+def seeded(device="cpu", seed=0, step=0, threads=None):
+    run = Run(device, threads)
+    run.lib.tern_scope_seed(run.scope, ctypes.c_uint64(seed), ctypes.c_uint64(step))
+    return run
+
+
+def dropout(run, x, p):
+    return run.op("tern_dropout", x, ctypes.c_double(p))
+
+
+class DropoutTest(unittest.TestCase):
+    def setUp(self):
+        self.rng = numpy.random.default_rng(0)
+
+    def draw(self, shape, dtype="f"):
+        return self.rng.standard_normal(shape).astype(dtype)
+
+    def test_mask_and_values(self):
+        """Bit for bit, wherever the stream begins and whatever is computed in."""
+        for device in DEVICES:
+            for seed, step in ((0, 0), (1, 5), ((1 << 64) - 1, (1 << 40) + 3)):
+                for shape in ((), (1,), (5,), (63,), (64,), (7, 37), (2, 3, 5, 7)):
+                    for p in (0.1, 0.5, 0.75, 1 / 3):
+                        for dtype in "fd":
+                            run = seeded(device, seed, step)
+                            x = self.draw(shape, dtype)
+                            for number in (0, 1):
+                                got = run.value(dropout(run, run.constant(x), p))
+                                mask = kept(x.size, p, seed, step, number).reshape(shape)
+                                want = numpy.where(mask, x * x.dtype.type(1 / (1 - p)), 0)
+                                numpy.testing.assert_array_equal(got, want.astype(dtype))
+                            run.close()
+
+    def test_devices_and_threads_agree(self):
+        x, dy = self.draw((300, 401)), self.draw((300, 401))
+        for half in (None, 5, 6):
+            seen = set()
+            for device, threads in (("cpu", 1), ("cpu", 2), ("cpu", 5), ("cpu:reference", 1)):
+                run = seeded(device, 3, threads=threads)
+                p = run.parameter(x)
+                y = dropout(run, run.op("tern_cast", p, half) if half else p, 0.4)
+                self.assertEqual(run.lib.tern_tensor_dtype(y), half or 0)
+                y = run.op("tern_cast", y, 0)
+                value = run.value(y)
+                run.backward(y, dy)
+                seen.add(value.tobytes() + run.grad(p).tobytes())
+                run.close()
+            self.assertEqual(len(seen), 1)
+
+    def test_rate_and_scale(self):
+        """As many are kept as a binomial lets expect; their mean is torch's."""
+        n = 1 << 20
+        run = Run("cpu")
+        ones = run.constant(numpy.ones(n, "f"))
+        for p in (0.01, 0.3, 0.5, 0.9):
+            got = run.value(dropout(run, ones, p))
+            self.assertEqual(set(numpy.unique(got)), {0, numpy.float32(1 / (1 - p))})
+            self.assertEqual(set(numpy.unique(got)), set(numpy.unique(torch.nn.functional.dropout(torch.ones(1000), p).numpy())))
+            self.assertLess(abs((got > 0).mean() - (1 - p)), 5 * (p * (1 - p) / n) ** 0.5)
+        run.close()
+
+    def test_gradient_is_the_mask(self):
+        """Over dy, into a gradient of its own, and added to what is there."""
+        for device in DEVICES:
+            for dtype in "fd":
+                x, dy, p = self.draw((9, 33), dtype), self.draw((9, 33), dtype), 0.3
+                scale = x.dtype.type(1 / (1 - p))
+                factor = lambda number: numpy.where(kept(x.size, p, 0, 0, number).reshape(x.shape), scale, 0).astype(dtype)
+                run = seeded(device)
+                w = run.parameter(x)
+                run.backward(dropout(run, w, p), dy)
+                numpy.testing.assert_array_equal(run.grad(w), factor(0) * dy)
+                before = run.grad(w)
+                run.backward(dropout(run, w, p), dy)
+                numpy.testing.assert_allclose(run.grad(w), before + factor(1) * dy, rtol=1e-6, atol=1e-6)
+                run.lib.tern_zero_grad(ctypes.byref(run.module))
+                y = run.op("tern_mul", w, w)
+                both = run.op("tern_add", dropout(run, y, p), dropout(run, dropout(run, y, p), p))
+                run.backward(both, dy)
+                want = 2 * x * (factor(2) * dy + factor(3) * factor(4) * dy)
+                numpy.testing.assert_allclose(run.grad(w), want, rtol=1e-5, atol=1e-5)
+                run.close()
+
+    def test_strided_and_blocked(self):
+        """The place of an element is that in the row-major order, however it lies in memory."""
+        for device in DEVICES:
+            x, p = self.draw((2, 16, 5, 3)), 0.5
+            for prepare, turn in (
+                (lambda run, x: run.op("tern_transpose", x, 1, 3), lambda x: x.transpose(0, 3, 2, 1)),
+                (lambda run, x: run.op("tern_slice", x, 1, *map(ctypes.c_int64, (1, 16, 3))), lambda x: x[:, 1::3]),
+                (blocked, lambda x: x),
+            ):
+                run = seeded(device)
+                w = run.parameter(x)
+                y = dropout(run, prepare(run, w), p)
+                want = turn(x) * kept(turn(x).size, p).reshape(turn(x).shape) * 2
+                numpy.testing.assert_array_equal(run.value(y), want)
+                dy = self.draw(want.shape)
+                run.backward(y, dy)
+                full = numpy.zeros_like(x)
+                turn(full)[...] = dy * (want != 0) * 2
+                numpy.testing.assert_array_equal(run.grad(w), full)
+                run.close()
+
+    def test_none_and_all(self):
+        """p = 0 is x itself, but a draw like any other; p = 1 leaves nothing but what is no number, as in torch."""
+        for device in DEVICES:
+            run = seeded(device)
+            x = self.draw((40,))
+            w = run.parameter(x)
+            self.assertEqual(dropout(run, w, 0).value, w.value)
+            numpy.testing.assert_array_equal(run.value(dropout(run, w, 0.5)) != 0, kept(40, 0.5, number=1))
+            y = dropout(run, w, 1)
+            numpy.testing.assert_array_equal(run.value(y), 0 * x)
+            run.backward(y, x)
+            numpy.testing.assert_array_equal(run.grad(w), 0 * x)
+            odd = numpy.array([numpy.nan, numpy.inf, 1], "f")
+            for p in (0.5, 1):
+                got = run.value(dropout(run, run.constant(odd), p))
+                want = torch.nn.functional.dropout(torch.tensor(odd), p).numpy()
+                self.assertTrue(numpy.isnan(got[0]) and numpy.isnan(want[0]))
+                self.assertFalse(numpy.isfinite(got[1]) or numpy.isfinite(want[1]))
+            run.close()
+
+    def test_nothing(self):
+        for device in DEVICES:
+            run = Run(device)
+            w = run.parameter(numpy.zeros((0, 3), "f"))
+            y = dropout(run, w, 0.5)
+            self.assertEqual(run.value(y).shape, (0, 3))
+            run.backward(run.op("tern_sum", y))
+            self.assertEqual(run.grad(w).shape, (0, 3))
+            run.close()
+
+    def test_errors(self):
+        run = Run("cpu")
+        for x, p, code, text in (
+            (numpy.ones(3, "i8"), 0.5, -3, "dropout: expected floating point, got i64"),
+            (numpy.ones(3, "f"), -0.1, -7, "dropout: expected a probability in [0, 1], got -0.1"),
+            (numpy.ones(3, "f"), 1.5, -7, "dropout: expected a probability in [0, 1], got 1.5"),
+            (numpy.ones(3, "f"), float("nan"), -7, "dropout: expected a probability in [0, 1], got nan"),
+        ):
+            with self.assertRaises(tern.TernError) as caught:
+                dropout(run, run.constant(x), p)
+            self.assertEqual((caught.exception.code, str(caught.exception)), (code, "tern_dropout: " + text))
+            run.end_failed()
+        for p in (-0.1, 1.5, float("nan")):
+            with self.assertRaises(tern.TernError) as caught:
+                run.layer("tern_dropout_new", ctypes.c_double(p))
+            self.assertEqual((caught.exception.code, str(caught.exception)), (-7, f"tern_dropout_new: dropout: expected a probability in [0, 1], got {p:g}"))
+        run.close()
+
+
+class ModuleTest(unittest.TestCase):
+    def test_drops_in_training_only(self):
+        run = seeded(seed=9)
+        layer = run.layer("tern_dropout_new", ctypes.c_double(0.5))
+        x = run.constant(numpy.ones(100, "f"))
+        run.lib.tern_eval(layer)
+        self.assertEqual(run.forward(layer, x).value, x.value)
+        run.lib.tern_train(layer)
+        numpy.testing.assert_array_equal(run.value(run.forward(layer, x)), 2 * kept(100, 0.5, 9))
+        run.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
