@@ -124,7 +124,8 @@ TERN_API tern_tensor *tern_silu(tern_scope *scope, tern_tensor *x);
 TERN_API tern_tensor *tern_gelu(tern_scope *scope, tern_tensor *x, bool approximate);
 /* x > 0 ? x : slope x. torch.nn.functional.leaky_relu. */
 TERN_API tern_tensor *tern_leaky_relu(tern_scope *scope, tern_tensor *x, double slope);
-/* Into [low, high]; -INFINITY or INFINITY for none. torch.clamp. */
+/* Into [low, high]; -INFINITY or INFINITY for none. Integers stay integers: bounds are rounded inwards.
+ * torch.clamp. */
 TERN_API tern_tensor *tern_clamp(tern_scope *scope, tern_tensor *x, double low, double high);
 
 /* exp(x) / sum exp(x) along `dim`, negative ones counted from the end, and its logarithm.

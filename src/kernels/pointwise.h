@@ -3,15 +3,29 @@
 #ifndef TERN_SRC_KERNELS_POINTWISE_H
 #define TERN_SRC_KERNELS_POINTWISE_H
 
+#include <stdint.h>
+
 #define TERN__POINTWISE_INS 4
 
 typedef struct tern__pointwise_attr {
     double k[2];
 } tern__pointwise_attr;
 
+/* A number of the attributes for kernels that compute in integers: the nearest one that there is. */
+static inline int64_t tern__nearest_integer(double k)
+{
+    if (k >= 0x1p63) return INT64_MAX;
+    return k < -0x1p63 ? INT64_MIN : (int64_t)k;
+}
+
+/* Into [low, high], NaN where any of the three is; `high` counts more than `low`. A macro of two steps, since
+ * the first one's result is used twice. */
+#define AT_LEAST(x, low)      ((x) < (low) || (low) != (low) ? (low) : (x))
+#define AT_MOST(x, high)      ((x) > (high) || (high) != (high) ? (high) : (x))
+#define CLAMPED(x, low, high) AT_MOST(AT_LEAST(x, low), high)
 /* x^e by x: e x^(e-1), and 0 for e = 0 whatever x is; by e: y log x, and 0 where x = 0 and y = 0 or 1. */
 #define POW_SLOPE(dy, e, power)     ((e) == 0 ? 0 : (dy) * ((e) * (power)))
-#define POW_GROWTH(dy, y, x, x_log) ((x) == 0 && (y) <= 1 ? 0 : (dy) * ((y) * (x_log)))
+#define POW_GROWTH(dy, y, x, x_log) ((dy) * ((x) == 0 && ((y) == 0 || (y) == 1) ? 0 : (y) * (x_log)))
 #define SILU_SLOPE(x, s)            ((s) * (1 + (x) * (1 - (s))))
 /* GELU (Hendrycks and Gimpel 2016): x Phi(x); and with tanh in place of erf. 0.398.. = 1 / sqrt(2 pi). */
 #define GELU_SLOPE(x, x_erf, bell) ((R)0.5 * (1 + (x_erf)) + (x) * (bell) * (R)0.39894228040143267794)
@@ -24,5 +38,8 @@ typedef struct tern__pointwise_attr {
 /* (1 - t) x + (1 + (w - 1) t) log(1 + e^-x), where log(1 + e^-x) = log(1 + e^-|x|) + max(-x, 0). */
 #define LOGIT_ERROR_OF(x, t, w, tail)                                                                        \
     ((1 - (t)) * (x) + (1 + ((w)-1) * (t)) * ((tail) + ((x) < 0 ? -(x) : 0)))
+/* Its slope (1 - t) s(x) - w t s(-x) with the sigmoid s(|x|) = 1 / (1 + e), s(-|x|) = e / (1 + e). */
+#define LOGIT_SLOPE(x, t, w, e)                                                                              \
+    (((x) < 0 ? (1 - (t)) * (e) - (w) * (t) : (1 - (t)) - (w) * (t) * (e)) / (1 + (e)))
 
 #endif

@@ -15,32 +15,42 @@
         return tern__pointwise(scope, __func__, &name##_op, (tern_tensor *[]){a, b}, NULL);                  \
     }
 
-TWO(add, ADD, .any_dtype = true, .grad = {{TERN__COPY, {DY}}, {TERN__COPY, {DY}}})
-TWO(sub, SUB, .any_dtype = true, .grad = {{TERN__COPY, {DY}}, {TERN__NEG, {DY}}})
-TWO(mul, MUL, .any_dtype = true, .grad = {{TERN__MUL, {DY, B}}, {TERN__MUL, {DY, A}}})
+TWO(add, ADD, .takes = TERN__ALL, .grad = {{TERN__COPY, {DY}}, {TERN__COPY, {DY}}})
+TWO(sub, SUB, .takes = TERN__NUMBERS, .grad = {{TERN__COPY, {DY}}, {TERN__NEG, {DY}}})
+TWO(mul, MUL, .takes = TERN__ALL, .grad = {{TERN__MUL, {DY, B}}, {TERN__MUL, {DY, A}}})
 TWO(div, DIV, .grad = {{TERN__DIV, {DY, B}}, {TERN__DIV_GRAD, {DY, Y, B}}})
 TWO(pow, POW, .grad = {{TERN__POW_GRAD_BASE, {DY, A, B}}, {TERN__POW_GRAD_EXPONENT, {DY, Y, A}}})
-TWO(maximum, MAXIMUM, .any_dtype = true,
+TWO(maximum, MAXIMUM, .takes = TERN__ALL,
     .grad = {{TERN__MAXIMUM_GRAD, {DY, A, B}}, {TERN__MAXIMUM_GRAD, {DY, B, A}}})
-TWO(minimum, MINIMUM, .any_dtype = true,
+TWO(minimum, MINIMUM, .takes = TERN__ALL,
     .grad = {{TERN__MAXIMUM_GRAD, {DY, B, A}}, {TERN__MAXIMUM_GRAD, {DY, A, B}}})
-TWO(eq, EQ, .any_dtype = true, .compares = true)
-TWO(ne, NE, .any_dtype = true, .compares = true)
-TWO(lt, LT, .any_dtype = true, .compares = true)
-TWO(le, LE, .any_dtype = true, .compares = true)
-TWO(gt, GT, .any_dtype = true, .compares = true)
-TWO(ge, GE, .any_dtype = true, .compares = true)
+TWO(eq, EQ, .takes = TERN__ALL, .compares = true)
+TWO(ne, NE, .takes = TERN__ALL, .compares = true)
+TWO(lt, LT, .takes = TERN__ALL, .compares = true)
+TWO(le, LE, .takes = TERN__ALL, .compares = true)
+TWO(gt, GT, .takes = TERN__ALL, .compares = true)
+TWO(ge, GE, .takes = TERN__ALL, .compares = true)
 
 static const tern__pointwise_op where_op = {
     "where",
     TERN__WHERE,
     3,
-    .any_dtype = true,
+    .takes = TERN__ALL,
     .chooses = true,
     .grad = {{0}, {TERN__WHERE, {A, DY, ZERO}}, {TERN__WHERE, {A, ZERO, DY}}},
 };
 
+/* A condition of floating point would have integers computed in f64, which not all of them fit. */
+static tern_tensor *as_bool(tern_scope *scope, tern_tensor *condition)
+{
+    return tern_ne(scope, condition, tern_full(scope, condition->view.dtype, 0, NULL, 0));
+}
+
 tern_tensor *tern_where(tern_scope *scope, tern_tensor *condition, tern_tensor *a, tern_tensor *b)
 {
+    if (!tern__op_enter(scope, __func__, 3, condition, a, b)) return NULL;
+    bool integers = !tern__dtype_is_float(a->view.dtype);
+    if (integers && tern__dtype_is_float(condition->view.dtype) && !(condition = as_bool(scope, condition)))
+        return NULL;
     return tern__pointwise(scope, __func__, &where_op, (tern_tensor *[]){condition, a, b}, NULL);
 }

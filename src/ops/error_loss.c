@@ -25,6 +25,8 @@ static const tern__pointwise_op mse_op = {"mse_loss", TERN__SQUARED_ERROR, 2,
                                           .grad = BOTH_WAYS(TERN__SQUARED_ERROR_GRAD)};
 static const tern__pointwise_op smooth_op = {"smooth_l1_loss", TERN__SMOOTH_ERROR, 2,
                                              .grad = BOTH_WAYS(TERN__SMOOTH_ERROR_GRAD)};
+static const tern__pointwise_op sharp_op = {"smooth_l1_loss", TERN__ABS_ERROR, 2, /* beta 0 */
+                                            .grad = BOTH_WAYS(TERN__ABS_ERROR_GRAD)};
 static const tern__pointwise_op logit_op = {"bce_with_logits_loss", TERN__LOGIT_ERROR, 3,
                                             .grad = {{TERN__LOGIT_ERROR_GRAD, {DY, X, TARGET, WEIGHT}}}};
 
@@ -44,8 +46,13 @@ static tern_tensor *loss(tern_scope *scope, const char *func, const tern__pointw
 {
     if (!tern__op_enter_all(scope, func, 2, inputs) || !fits(scope, func, op, inputs[0], inputs[1]))
         return NULL;
+    if ((unsigned)reduction > TERN_LOSS_NONE) {
+        tern__scope_fail(scope, func, TERN_E_INVALID, "%s: reduction %d does not exist", op->name,
+                         (int)reduction);
+        return NULL;
+    }
     tern_tensor *each = tern__pointwise(scope, func, op, inputs, (double[]){k, 0});
-    return tern__loss_reduce(scope, func, each, reduction);
+    return tern__loss_reduce(scope, each, reduction);
 }
 
 tern_tensor *tern_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, tern_reduction reduction)
@@ -61,7 +68,8 @@ tern_tensor *tern_mse_loss(tern_scope *scope, tern_tensor *x, tern_tensor *targe
 tern_tensor *tern_smooth_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, double beta,
                                  tern_reduction reduction)
 {
-    if (beta >= 0) return loss(scope, __func__, &smooth_op, (tern_tensor *[]){x, target}, beta, reduction);
+    const tern__pointwise_op *op = beta == 0 ? &sharp_op : &smooth_op;
+    if (beta >= 0) return loss(scope, __func__, op, (tern_tensor *[]){x, target}, beta, reduction);
     if (scope && !scope->error.code)
         tern__scope_fail(scope, __func__, TERN_E_RANGE, "smooth_l1_loss: expected beta >= 0, got %g", beta);
     return NULL;

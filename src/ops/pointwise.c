@@ -108,8 +108,11 @@ static int check_dtypes(tern_scope *scope, const char *func, const tern__pointwi
     tern_dtype dtype = in[first]->view.dtype;
     for (int i = first + 1; i < op->inputs; i++)
         if (in[i]->view.dtype != dtype) return fail_dtypes(scope, func, op->name, dtype, in[i]->view.dtype);
-    if (op->any_dtype || tern__dtype_is_float(dtype)) return TERN_OK;
-    return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected floating point, got %s", op->name,
+    bool fit = tern__dtype_is_float(dtype) || op->takes == TERN__ALL ||
+               (op->takes == TERN__NUMBERS && dtype != TERN_BOOL);
+    if (fit) return TERN_OK;
+    return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected %s, got %s", op->name,
+                            op->takes == TERN__NUMBERS ? "numbers" : "floating point",
                             tern_dtype_name(dtype));
 }
 

@@ -23,13 +23,16 @@ typedef struct tern__pointwise_grad {
     tern__operand in[4]; /* none: no gradient flows to this input */
 } tern__pointwise_grad;
 
+/* Dtypes that an op has a meaning for. */
+typedef enum tern__takes { TERN__FLOATS, TERN__NUMBERS, TERN__ALL } tern__takes; /* all: bool too */
+
 typedef struct tern__pointwise_op {
     const char *name;
     tern__kernel kernel;
     int inputs;
-    bool any_dtype; /* integers too                                     */
-    bool compares;  /* the result is bool                               */
-    bool chooses;   /* the first input is a condition of any dtype      */
+    tern__takes takes;
+    bool compares; /* the result is bool                               */
+    bool chooses;  /* the first input is a condition of any dtype      */
     tern__pointwise_grad grad[TERN__POINTWISE_ARGS];
 } tern__pointwise_op;
 

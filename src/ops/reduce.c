@@ -131,14 +131,10 @@ tern_tensor *tern_mean(tern_scope *scope, tern_tensor *x)
     return mean(scope, __func__, x, 0, NULL, false);
 }
 
-tern_tensor *tern__loss_reduce(tern_scope *scope, const char *func, tern_tensor *losses,
-                               tern_reduction reduction)
+tern_tensor *tern__loss_reduce(tern_scope *scope, tern_tensor *losses, tern_reduction reduction)
 {
     if (!losses || reduction == TERN_LOSS_NONE) return losses;
-    if (reduction == TERN_LOSS_SUM) return tern_sum(scope, losses);
-    if (reduction == TERN_LOSS_MEAN) return mean(scope, func, losses, 0, NULL, false);
-    tern__scope_fail(scope, func, TERN_E_INVALID, "reduction %d does not exist", (int)reduction);
-    return NULL;
+    return reduction == TERN_LOSS_SUM ? tern_sum(scope, losses) : tern_mean(scope, losses);
 }
 
 /* ---- max and min: what is equal to the extreme shares the gradient, as in torch.amax ---- */

@@ -7,7 +7,6 @@
 #include <tern/loss.h>
 
 /* What a loss of every element becomes. */
-tern_tensor *tern__loss_reduce(tern_scope *scope, const char *func, tern_tensor *losses,
-                               tern_reduction reduction);
+tern_tensor *tern__loss_reduce(tern_scope *scope, tern_tensor *losses, tern_reduction reduction);
 
 #endif

@@ -14,8 +14,8 @@
         return tern__pointwise(scope, __func__, &name##_op, &x, NULL);                                       \
     }
 
-ONE(neg, NEG, .any_dtype = true, .grad = {{TERN__NEG, {DY}}})
-ONE(abs, ABS, .any_dtype = true, .grad = {{TERN__ABS_GRAD, {DY, X}}})
+ONE(neg, NEG, .takes = TERN__NUMBERS, .grad = {{TERN__NEG, {DY}}})
+ONE(abs, ABS, .takes = TERN__NUMBERS, .grad = {{TERN__ABS_GRAD, {DY, X}}})
 ONE(exp, EXP, .grad = {{TERN__MUL, {DY, Y}}})
 ONE(log, LOG, .grad = {{TERN__DIV, {DY, X}}})
 ONE(sqrt, SQRT, .grad = {{TERN__SQRT_GRAD, {DY, Y}}})
@@ -42,20 +42,12 @@ tern_tensor *tern_leaky_relu(tern_scope *scope, tern_tensor *x, double slope)
     return tern__pointwise(scope, __func__, &leaky_relu_op, &x, (double[]){slope, 0});
 }
 
-static const tern__pointwise_op clamp_op = {"clamp", TERN__CLAMP, 1, .any_dtype = true,
+static const tern__pointwise_op clamp_op = {"clamp", TERN__CLAMP, 1, .takes = TERN__NUMBERS,
                                             .grad = {{TERN__CLAMP_GRAD, {DY, X}}}};
-
-/* Bounds that an i64 can hold, for tensors of integers. */
-static double integer_bound(double bound)
-{
-    const double most = 9007199254740992.0 * 1023; /* below 2^63, exact */
-    return fmin(fmax(bound, -most), most);
-}
 
 tern_tensor *tern_clamp(tern_scope *scope, tern_tensor *x, double low, double high)
 {
-    double k[2] = {low, high};
-    if (x && !tern__dtype_is_float(x->view.dtype))
-        for (int i = 0; i < 2; i++) k[i] = integer_bound(k[i]);
+    bool integers = x && !tern__dtype_is_float(x->view.dtype);
+    double k[2] = {integers ? ceil(low) : low, integers ? floor(high) : high};
     return tern__pointwise(scope, __func__, &clamp_op, &x, k);
 }

@@ -22,13 +22,17 @@ typedef void (*loop_fn)(void *out, const void *const in[INS], const double *numb
 #define TAKE_3(R) TAKE_2(R) R c = ((const R *)in[2])[i];
 #define TAKE_4(R) TAKE_3(R) R d = ((const R *)in[3])[i];
 
+#define NUMBER_f32(k) (float)(k)
+#define NUMBER_f64(k) (k)
+#define NUMBER_i64(k) tern__nearest_integer(k)
+
 /* ivdep: the output may lie exactly over an input, which is no dependence between elements. */
 #define LOOP(ID, suffix, inputs, expression)                                                                 \
     TERN__SIMD static void ID##_##suffix(void *out, const void *const in[INS], const double *numbers,        \
                                          int64_t n)                                                          \
     {                                                                                                        \
         R *y = out;                                                                                          \
-        const R k[2] = {(R)numbers[0], (R)numbers[1]};                                                       \
+        const R k[2] = {NUMBER_##suffix(numbers[0]), NUMBER_##suffix(numbers[1])};                           \
         (void)k;                                                                                             \
         _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                 \
         {                                                                                                    \
@@ -132,7 +136,8 @@ static walk walk_of(const tern__call *call)
     for (int i = 0; i < INS; i++) w.view[i] = call->in[i];
     w.view[INS] = call->out[0];
     w.plan = tern__plan_of(w.view, INS + 1);
-    w.compute = tern__compute_of(w.view, INS + 1);
+    /* A copy is computed in what it is copied from, and so rounded once. */
+    w.compute = tern__compute_of(w.view, call->kernel == TERN__COPY && !call->add[0] ? INS : INS + 1);
     w.loop = table[call->kernel][w.compute];
     for (int i = 0; i <= INS; i++)
         w.direct[i] = w.view[i] && w.view[i]->dtype == tern__compute_dtype(w.compute) &&
@@ -143,6 +148,14 @@ static walk walk_of(const tern__call *call)
     return w;
 }
 
+/* Where part t begins: at a row's start or a whole number of stages further on, so that every element is
+ * computed by the same instructions whatever the number of threads. */
+static int64_t part_start(const walk *w, int t, int threads)
+{
+    int64_t at = w->plan.count * t / threads;
+    return t == threads ? at : at - at % w->plan.shape[0] % TERN__STAGE;
+}
+
 int tern__cpu_pointwise(const tern__call *call)
 {
     walk w = walk_of(call);
@@ -151,6 +164,6 @@ int tern__cpu_pointwise(const tern__call *call)
     if (count == 0) return TERN_OK;
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int t = 0; t < threads; t++) part(&w, count * t / threads, count * (t + 1) / threads);
+    for (int t = 0; t < threads; t++) part(&w, part_start(&w, t, threads), part_start(&w, t + 1, threads));
     return TERN_OK;
 }

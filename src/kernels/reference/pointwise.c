@@ -22,7 +22,7 @@ typedef int64_t (*integer_fn)(int64_t a, int64_t b, int64_t c, int64_t d, const 
 #define INTEGER_ANY(ID, expression)                                                                          \
     static int64_t ID##_integer(int64_t a, int64_t b, int64_t c, int64_t d, const double numbers[2])         \
     {                                                                                                        \
-        const int64_t k[2] = {(int64_t)numbers[0], (int64_t)numbers[1]};                                     \
+        const int64_t k[2] = {tern__nearest_integer(numbers[0]), tern__nearest_integer(numbers[1])};         \
         (void)b, (void)c, (void)d, (void)k;                                                                  \
         return expression;                                                                                   \
     }
@@ -49,10 +49,19 @@ static bool all_integers(const tern__call *call)
     return all;
 }
 
+/* An integer that is copied into a shorter type is rounded once, not to f64 before. */
+static double get(const tern__call *call, int n, int64_t i)
+{
+    const tern__view *in = call->in[n];
+    bool shortens = call->kernel == TERN__COPY && call->out[0]->dtype != TERN_F64;
+    if (shortens && !tern__dtype_is_float(in->dtype)) return (double)(float)tern__view_get_int(in, i);
+    return tern__view_get(in, i);
+}
+
 static void put_real(const tern__call *call, int64_t i, const double k[2])
 {
     double v[TERN__POINTWISE_INS] = {0};
-    for (int n = 0; n < TERN__POINTWISE_INS && call->in[n]; n++) v[n] = tern__view_get(call->in[n], i);
+    for (int n = 0; n < TERN__POINTWISE_INS && call->in[n]; n++) v[n] = get(call, n, i);
     tern__reference_put(call, 0, i, table[call->kernel].real(v[0], v[1], v[2], v[3], k));
 }
 
