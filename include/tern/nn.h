@@ -107,7 +107,7 @@ typedef struct tern_linear_opts {
 TERN_API tern_linear_opts tern_linear_defaults(void);
 
 /* torch.nn.Linear(in, out): weight (out, in), bias (out), initialised from `rng` as PyTorch does, bit for
- * bit. (N, in) -> (N, out) */
+ * bit. (.., in) -> (.., out) */
 TERN_API tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear_opts *opts, tern_rng *rng,
                                       tern_error *err);
 

@@ -65,7 +65,8 @@ static void steps_are_counted_and_taken_up_again(void **state)
         assert_int_equal(tern_scope_end(scope, NULL), TERN_OK);
     }
     for (int i = 0; i < STEPS * DRAWS; i++)
-        for (int j = 0; j < STEPS * DRAWS; j++) assert_int_equal(same(masks[0][i], masks[0][j]), i == j);
+        for (int j = 0; j < STEPS * DRAWS; j++)
+            assert_int_equal(same(masks[i / DRAWS][i % DRAWS], masks[j / DRAWS][j % DRAWS]), i == j);
     for (int s = STEPS - 1; s >= 0; s--) { /* a run that goes on at step s */
         tern_scope *resumed = tern_scope_new(device, NULL, &err);
         tern_scope_seed(resumed, 7, (uint64_t)s);
