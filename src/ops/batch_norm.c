@@ -69,9 +69,23 @@ static int make_data_grad(tern_scope *scope, tern__node *node, const tern__view 
     return TERN_OK;
 }
 
+/* Of an empty batch: zeros for weight and bias. */
+static int empty_gradient(tern_scope *scope, tern__node *node)
+{
+    for (int i = RESIDUAL; i >= X; i--) {
+        bool add;
+        const tern__view *to = tern__wants(node, i) ? tern__grad_open(scope, node, i, &add) : NULL;
+        if (!to && tern__wants(node, i)) return scope->error.code;
+        if (to && !add && !tern__fill(scope, to, 0)) return scope->error.code;
+        if (to && tern__grad_done(scope, node, i)) return scope->error.code;
+    }
+    return TERN_OK;
+}
+
 static int gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
+    if (r->attr.count == 0) return empty_gradient(scope, node);
     bool to_x = r->training && tern__wants(node, X);
     const tern__view *like = saved(node, SAVED_MEAN);
     tern__saved sum = {0}, product = {0};
@@ -96,19 +110,26 @@ typedef struct args {
     char layer[TERN__LAYER_TEXT]; /* for errors */
 } args;
 
-/* One of the tensors beside x, or NULL: its shape is as it should be and its dtype is x's. */
+/* Statistics have x's dtype, but not fewer than 32 bits; the parameters may have that one too. */
+static tern_dtype stats_dtype(const tern_tensor *x)
+{
+    return x->view.dtype == TERN_F64 ? TERN_F64 : TERN_F32;
+}
+
+/* One of the tensors beside x, or NULL: its shape is as it should be and its dtype fits x's. */
 static bool operand_fits(tern_scope *scope, const args *a, const char *name, const tern_tensor *tensor,
                          bool shape_fits)
 {
     char xs[TERN__SHAPE_TEXT], ts[TERN__SHAPE_TEXT];
     if (!tensor) return true;
+    bool exact = tensor->view.dtype == stats_dtype(a->x);
     if (!shape_fits) {
         tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE, "batch_norm%s: %s is %s but input is %s",
                          a->layer, name, tern__shape_text(&tensor->view, ts),
                          tern__shape_text(&a->x->view, xs));
         return false;
     }
-    if (tensor->view.dtype == a->x->view.dtype) return true;
+    if (tensor->view.dtype == a->x->view.dtype || (tensor != a->residual && exact)) return true;
     tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_DTYPE, "batch_norm%s: %s is %s but input is %s",
                      a->layer, name, tern_dtype_name(tensor->view.dtype), tern_dtype_name(a->x->view.dtype));
     return false;
@@ -130,7 +151,13 @@ static bool input_fits(tern_scope *scope, const args *a, bool training)
                          tern__shape_text(x, shape));
         return false;
     }
-    if (!training || tern__view_count(x) / x->shape[1] > 1) return true;
+    if (!tern__dtype_is_float(x->dtype)) {
+        tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_DTYPE,
+                         "batch_norm%s: expected floating point, got %s", a->layer,
+                         tern_dtype_name(x->dtype));
+        return false;
+    }
+    if (!training || tern__view_count(x) != x->shape[1]) return true;
     tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE,
                      "batch_norm%s: expected more than 1 value per channel when training, got input size %s",
                      a->layer, tern__shape_text(x, shape));
@@ -163,19 +190,21 @@ static tern_tensor *like(tern_scope *scope, const tern__view *view)
 static bool take_stats(tern_scope *scope, args *a, const record *r)
 {
     int64_t channels = a->x->view.shape[1];
-    tern_tensor *mean = tern__result(scope, a->x->view.dtype, TERN__PLAIN, 1, &channels);
+    tern_tensor *mean = tern__result(scope, stats_dtype(a->x), TERN__PLAIN, 1, &channels);
     tern_tensor *var = mean ? like(scope, &mean->view) : NULL;
     if (!var) return false;
-    if (r->training) {
+    if (r->attr.count == 0) {
+        if (!tern__fill(scope, &mean->view, 0) || !tern__fill(scope, &var->view, 0)) return false;
+    } else if (r->training) {
         tern__call call = {
             .kernel = TERN__BATCH_NORM_STATS,
             .in = {&a->x->view},
             .out = {&mean->view, &var->view, a->mean ? &a->mean->view : NULL, a->var ? &a->var->view : NULL},
             .attr = &r->attr};
         if (!tern__run(scope, &call)) return false;
-    } else {
-        tern__view_copy(&mean->view, &a->mean->view);
-        tern__view_copy(&var->view, &a->var->view);
+    } else if (!tern__copy(scope, &mean->view, &a->mean->view) ||
+               !tern__copy(scope, &var->view, &a->var->view)) {
+        return false;
     }
     a->mean = mean;
     a->var = var;
@@ -200,9 +229,19 @@ tern_batch_norm_act_opts tern_batch_norm_act_defaults(void)
         .size = sizeof(tern_batch_norm_act_opts), .training = true, .momentum = 0.1, .eps = 1e-5};
 }
 
+/* Without gaps, x and the residual in one layout. */
+static bool make_dense(tern_scope *scope, args *a)
+{
+    a->x = tern__dense(scope, a->x);
+    if (a->x && a->weight) a->weight = tern__plain(scope, a->weight);
+    if (a->x && a->bias) a->bias = tern__plain(scope, a->bias);
+    if (a->x && a->residual) a->residual = tern__laid_out(scope, a->residual, a->x->view.layout);
+    return !scope->error.code;
+}
+
 static tern_tensor *run(tern_scope *scope, args *a, const record *r)
 {
-    if (!take_stats(scope, a, r)) return NULL;
+    if (!make_dense(scope, a) || !take_stats(scope, a, r)) return NULL;
     tern_tensor *y = like(scope, &a->x->view);
     if (!y) return NULL;
     tern__call call = {.kernel = TERN__BATCH_NORM_APPLY,
@@ -210,7 +249,7 @@ static tern_tensor *run(tern_scope *scope, args *a, const record *r)
                               a->bias ? &a->bias->view : NULL, a->residual ? &a->residual->view : NULL},
                        .out = {&y->view},
                        .attr = &r->attr};
-    if (!tern__run(scope, &call)) return NULL;
+    if (r->attr.count > 0 && !tern__run(scope, &call)) return NULL;
     keep(scope, a, y, r);
     return y;
 }

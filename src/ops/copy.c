@@ -44,15 +44,20 @@ bool tern__fill(tern_scope *scope, const tern__view *to, double value)
     return tern__copy(scope, to, &seen);
 }
 
+tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layout)
+{
+    if (x->view.layout == layout && tern__view_is_dense(&x->view)) return x;
+    return copy(scope, "contiguous", x, x->view.dtype, layout);
+}
+
 tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x)
 {
-    if (x->view.layout == TERN__PLAIN && tern__view_is_contiguous(&x->view)) return x;
-    return copy(scope, "contiguous", x, x->view.dtype, TERN__PLAIN);
+    return tern__laid_out(scope, x, TERN__PLAIN);
 }
 
 tern_tensor *tern__dense(tern_scope *scope, tern_tensor *x)
 {
-    return x->view.layout == TERN__PLAIN ? tern__plain(scope, x) : x;
+    return tern__laid_out(scope, x, x->view.layout);
 }
 
 tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x)

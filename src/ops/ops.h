@@ -9,8 +9,9 @@
 /* The tensor itself if it is row-major without gaps, else a copy with gradient that is. NULL after a failure.
  */
 tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x);
-/* The same, but blocked tensors stay. */
+/* The same, but blocked tensors stay; the same in a layout that x's shape can have. */
 tern_tensor *tern__dense(tern_scope *scope, tern_tensor *x);
+tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layout);
 
 /* to = (or +=) from, of one shape: any dtypes, strides and layouts. False after a failure. */
 bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from);

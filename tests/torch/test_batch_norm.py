@@ -6,6 +6,7 @@ import numpy
 import torch
 
 import tern
+from half import TYPES, compare_half
 from ops import Module, Run, blocked, compare, error_of, gradient_check
 
 DEVICES = [("cpu", "f", 2e-6, 2e-5), ("cpu:reference", "f", 2e-6, 2e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
@@ -196,6 +197,90 @@ class BatchNormTest(unittest.TestCase):
         evaluate = lambda run, x, w, b: batch_norm(run, x, w, b, *map(run.constant, stats), training=False)
         gradient_check("evaluation", evaluate, arrays[:3], tolerance=1e-6)
 
+    def test_views_with_gaps(self):
+        """Of x, weight, bias, residual and the running statistics, which are written through the view."""
+        for device, dtype, *tolerances in DEVICES:
+            arrays = [self.draw((4, 5, 6), dtype), self.draw((6, 2), dtype), self.draw(12, dtype), self.draw((4, 6, 10), dtype)]
+            stats = self.rng.random((2, 12)).astype(dtype)
+            seen = {}
+
+            def op(run, x, w, b, z):
+                half = lambda a, dim, stop: run.op("tern_slice", a, dim, *map(ctypes.c_int64, (0, stop, 2)))
+                seen["all"] = run.constant(stats)
+                mean, var = (half(run.op("tern_select", seen["all"], 0, ctypes.c_int64(i)), 0, 12) for i in (0, 1))
+                w = run.op("tern_select", w, 1, ctypes.c_int64(1))
+                y = batch_norm(run, run.op("tern_transpose", x, 1, 2), w, half(b, 0, 12), mean, var, half(z, 2, 10))
+                seen["got"] = run.value(seen["all"])
+                return y
+
+            moved = torch.tensor(stats.astype("d"))
+            oracle_ = lambda x, w, b, z: oracle(x.transpose(1, 2), w[:, 1], b[::2], z[:, :, ::2], True, False, moved[0, ::2], moved[1, ::2])
+            compare(f"gaps {device}", op, oracle_, arrays, tolerances[0], device, gradient_tolerance=tolerances[1])
+            self.assertLess(error_of(seen["got"], moved.numpy()), tolerances[0])
+
+    def test_16_bits(self):
+        """Everything in 16 bits, or the parameters in f32."""
+
+        def in_blocks(run, x):
+            wide = blocked(run, run.op("tern_cast", x, 0))
+            return run.op("tern_cast", wide, run.lib.tern_tensor_dtype(x))
+
+        for device in ("cpu", "cpu:reference"):
+            for shape, layout in (((6, 5, 7), lambda run, x: x), ((3, 16, 4, 5), in_blocks)):
+                arrays = [self.draw(shape, "f"), self.draw(shape[1], "f"), self.draw(shape[1], "f") - 3, self.draw(shape, "f") - 4]
+                for f32 in ((), (1, 2)):
+                    for relu in (False, True):
+                        op = lambda run, x, w, b, z: batch_norm(run, layout(run, x), w, b, residual=layout(run, z), relu=relu)
+                        oracle_ = lambda x, w, b, z: oracle(x, w, b, z, True, relu, None, None)
+                        compare_half(f"training {shape} relu={relu}", op, oracle_, arrays, device, f32)
+                stats = [self.draw(shape[1], "f"), self.rng.random(shape[1]).astype("f") + 1]
+                op = lambda run, x, w, b: batch_norm(run, layout(run, x), w, b, *map(run.constant, stats), training=False)
+                oracle_ = lambda x, w, b: torch.nn.functional.batch_norm(x, *(torch.tensor(a.astype("d")) for a in stats), w, b)
+                compare_half(f"evaluation {shape}", op, oracle_, arrays[:3], device)
+
+    def test_running_statistics_of_16_bits(self):
+        x = self.draw((64, 3, 5), "f")
+        for device in ("cpu", "cpu:reference"):
+            for dtype, kind in TYPES:
+                round_ = lambda a: torch.tensor(a).to(kind).to(torch.float64)
+                for kept in (dtype, 0):
+                    start = [numpy.zeros(3, "f"), numpy.ones(3, "f")]
+                    run, want = Run(device), [round_(a) for a in start]
+                    stats = [run.op("tern_cast", run.constant(a), kept) for a in start]
+                    batch_norm(run, run.op("tern_cast", run.constant(x), dtype), None, None, *stats)
+                    torch.nn.functional.batch_norm(round_(x), *want, training=True)
+                    for ours, theirs in zip(stats, want):
+                        got = run.value(run.op("tern_cast", ours, 0))
+                        self.assertLess(error_of(got, theirs.numpy()), 0.51 * torch.finfo(kind).eps if kept else 1e-6)
+                    run.close()
+
+    def test_empty_batches(self):
+        """The result is empty, the running statistics stay; weight and bias have the gradient 0, or the one that is there."""
+        for device in ("cpu", "cpu:reference"):
+            for shape in ((0, 3, 4), (2, 3, 0), (0, 3)):
+                for training in (True, False):
+                    run = Run(device)
+                    w, b, some = run.parameter(numpy.ones(3, "f")), run.parameter(numpy.ones(3, "f")), self.draw((4, 3), "f")
+                    x, z = (run.parameter(numpy.ones(shape, "f")) for _ in range(2))
+                    mean, var = (run.constant(numpy.full(3, 2, "f")) for _ in range(2))
+
+                    def backward_of_nothing():
+                        y = batch_norm(run, x, w, b, mean, var, z, training=training)
+                        self.assertEqual(run.shape(y), shape)
+                        run.backward(run.op("tern_sum", y))
+                        for tensor in (x, z):
+                            self.assertEqual(run.grad(tensor).shape, shape)
+                        return run.grad(w), run.grad(b)
+
+                    run.backward(batch_norm(run, run.constant(some), w, b), some)
+                    before = run.grad(w), run.grad(b)
+                    numpy.testing.assert_array_equal(backward_of_nothing(), before)
+                    run.lib.tern_zero_grad(ctypes.byref(run.module))
+                    numpy.testing.assert_array_equal(backward_of_nothing(), numpy.zeros((2, 3)))
+                    numpy.testing.assert_array_equal((run.value(mean), run.value(var)), numpy.full((2, 3), 2))
+                    self.assertGreater(numpy.abs(before).min(), 0)
+                    run.close()
+
     def test_running_statistics_may_change_before_backward(self):
         """Evaluation first, then a training step of the same layer, then backward through both."""
         run = Run("cpu")
@@ -218,6 +303,9 @@ class BatchNormTest(unittest.TestCase):
             (lambda: batch_norm(run, f(2, 3, 4), f(3), f(3, 1)), "bias is (3, 1) but input is (2, 3, 4)"),
             (lambda: batch_norm(run, f(2, 3, 4), residual=f(2, 3, 5)), "residual is (2, 3, 5) but input is (2, 3, 4)"),
             (lambda: batch_norm(run, f(2, 3, 4), run.constant(numpy.ones(3))), "weight is f64 but input is f32"),
+            (lambda: batch_norm(run, f(2, 3, 4), residual=run.constant(numpy.ones((2, 3, 4)))), "residual is f64 but input is f32"),
+            (lambda: batch_norm(run, run.constant(numpy.ones((2, 3, 4))), f(3)), "weight is f32 but input is f64"),
+            (lambda: batch_norm(run, run.constant(numpy.ones((2, 3, 4), "i8"))), "batch_norm: expected floating point, got i64"),
             (lambda: batch_norm(run, f(2, 3, 4), training=False), "running_mean and running_var are needed"),
         ]
         for call, text in cases:

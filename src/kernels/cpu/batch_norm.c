@@ -14,6 +14,7 @@
 #include "kernels/batch_norm.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/tiles.h"
+#include "kernels/cpu/widen.h"
 
 #include <math.h>
 
@@ -172,10 +173,18 @@ static void move_towards(const tern__view *running, int64_t c, double value, dou
     if (at) *at = (float)((1 - share) * (double)*at + share * value);
 }
 
+/* Running statistics of 16 bits, which would not be read before they are written. */
+static bool keeps_halves(const tern__call *call)
+{
+    return (call->out[2] && tern__is_half(call->out[2])) || (call->out[3] && tern__is_half(call->out[3]));
+}
+
 int tern__cpu_batch_norm_stats(const tern__call *call)
 {
     const tern__view *x = call->in[0];
     const tern__batch_norm_attr *attr = call->attr;
+    if (tern__is_half(x) && keeps_halves(call)) return TERN_E_UNSUPPORTED;
+    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_batch_norm_stats);
     if (!tern__is_dense(x, x) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     for (int i = 0; i < 4; i++)
         if (!is_vector(call->out[i])) return TERN_E_UNSUPPORTED;
@@ -245,6 +254,7 @@ static void tile_apply(const tern__call *call, const tern__tile *t, void *ctx)
 int tern__cpu_batch_norm_apply(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
+    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_batch_norm_apply);
     if (!tern__is_dense(x, y) || !tern__is_dense(y, y) || !tern__is_dense(call->in[5], y) || call->add[0])
         return TERN_E_UNSUPPORTED;
     for (int i = 1; i < 5; i++)
@@ -322,6 +332,7 @@ static void put(const tern__call *call, int out, int64_t c, double value)
 int tern__cpu_batch_norm_sums(const tern__call *call)
 {
     const tern__view *x = call->in[1];
+    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_batch_norm_sums);
     if (!tern__is_dense(x, x) || !tern__is_dense(call->in[0], x) || !tern__is_dense(call->in[2], x) ||
         tern__view_count(x) == 0)
         return TERN_E_UNSUPPORTED;
@@ -395,6 +406,7 @@ static void fill_line(const tern__call *call, const line *l, int64_t channels)
 int tern__cpu_batch_norm_data_grad(const tern__call *call)
 {
     const tern__view *x = call->in[1];
+    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_batch_norm_data_grad);
     bool fit = tern__is_dense(x, x) && tern__is_dense(call->in[0], x) && tern__is_dense(call->in[2], x) &&
                tern__is_dense(call->out[0], x) && tern__is_dense(call->out[1], x);
     for (int i = 3; i < 8; i++) fit = fit && is_vector(call->in[i]);
