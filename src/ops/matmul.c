@@ -46,14 +46,21 @@ static tern__view with_batch(const tern__view *matrices, const tern__view *batch
     return tern__broadcast_view(matrices, all.ndim, all.shape);
 }
 
+static bool run(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b,
+                const tern__view *bias, bool add)
+{
+    tern__call call = {.kernel = TERN__MATMUL, .in = {a, b, bias}, .out = {y}, .add = {add}};
+    return tern__run(scope, &call);
+}
+
 bool tern__matmul(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b,
                   const tern__view *bias, bool add)
 {
+    if (y->ndim == 2 && a->ndim == 2 && b->ndim == 2) return run(scope, y, a, b, bias, add);
     tern__view batch = batch_of(y);
     if (!join_batches(&batch, a) || !join_batches(&batch, b)) return false;
     tern__view ys = with_batch(y, &batch), as = with_batch(a, &batch), bs = with_batch(b, &batch);
-    tern__call call = {.kernel = TERN__MATMUL, .in = {&as, &bs, bias}, .out = {&ys}, .add = {add}};
-    return tern__run(scope, &call);
+    return run(scope, &ys, &as, &bs, bias, add);
 }
 
 int tern__matmul_grad(tern_scope *scope, tern__node *node, int i, const tern__view *a, const tern__view *b)

@@ -22,7 +22,8 @@ enum { X, Y, OPERANDS };
 #define HIGH(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 #define LOW(a, b)  ((b) < (a) || (b) != (b) ? (b) : (a))
 
-/* `all`: everything into one number. `into`: element i into result i * stride. */
+/* `all`: everything into one number. `into`: element i of each row into result i * stride; from one
+ * row to the next it is `step`. */
 #define DEFINE(name, type, JOIN, START)                                                                      \
     TERN__SIMD static double name##_all(const void *from, int64_t n)                                         \
     {                                                                                                        \
@@ -39,12 +40,15 @@ enum { X, Y, OPERANDS };
         }                                                                                                    \
         return result;                                                                                       \
     }                                                                                                        \
-    TERN__SIMD static void name##_into(double *result, int64_t stride, const void *from, int64_t n)          \
+    TERN__SIMD static void name##_into(double *result, int64_t stride, const void *from, int64_t n,          \
+                                       int64_t rows, int64_t step)                                           \
     {                                                                                                        \
-        const type *x = from;                                                                                \
-        for (int64_t i = 0; i < n && stride == 1; i++) result[i] = JOIN(result[i], (double)x[i]);            \
-        for (int64_t i = 0; i < n && stride != 1; i++)                                                       \
-            result[i * stride] = JOIN(result[i * stride], (double)x[i]);                                     \
+        for (int64_t r = 0; r < rows; r++) {                                                                 \
+            const type *x = (const type *)from + r * step;                                                   \
+            for (int64_t i = 0; i < n && stride == 1; i++) result[i] = JOIN(result[i], (double)x[i]);        \
+            for (int64_t i = 0; i < n && stride != 1; i++)                                                   \
+                result[i * stride] = JOIN(result[i * stride], (double)x[i]);                                 \
+        }                                                                                                    \
     }
 DEFINE(sum_f32, float, ADD, 0)
 DEFINE(sum_f64, double, ADD, 0)
@@ -55,7 +59,7 @@ DEFINE(amin_f64, double, LOW, INFINITY)
 
 typedef struct reduction {
     double (*all)(const void *x, int64_t n);
-    void (*into)(double *result, int64_t stride, const void *x, int64_t n);
+    void (*into)(double *result, int64_t stride, const void *x, int64_t n, int64_t rows, int64_t step);
 } reduction;
 
 /* What is joined first, and the functions by the type computed in. */
@@ -73,7 +77,8 @@ typedef struct walk {
     tern__plan plan;
     tern__compute compute;
     const operation *op;
-    bool direct; /* x is read where it stands */
+    bool direct;        /* x is read where it stands                           */
+    int64_t rows, step; /* so many rows fall together and are taken in one go  */
 } walk;
 
 static const void *place(const walk *w, int64_t offset, int64_t n, tern__stage *stage)
@@ -96,9 +101,9 @@ static void into_many(const walk *w, double *result)
         const void *x = place(w, c.at[X], n, &stage);
         if (stride == 0) {
             double part = of->all(x, n);
-            join->into(&result[c.at[Y]], 1, &part, 1);
+            join->into(&result[c.at[Y]], 1, &part, 1, 1, 0);
         } else {
-            of->into(&result[c.at[Y]], stride, x, n);
+            of->into(&result[c.at[Y]], stride, x, n, w->rows, w->step);
         }
         tern__cursor_move(&w->plan, &c, n);
     }
@@ -111,7 +116,20 @@ static void into_one(const tern__call *call, const walk *w, double *partial, int
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t c = 0; c < chunks; c++)
         partial[c] = of->all(place(w, c * CHUNK, 0, NULL), TERN__MIN(CHUNK, w->plan.count - c * CHUNK));
-    w->op->by[TERN__COMPUTE_F64].into(partial, 0, partial + 1, chunks - 1);
+    w->op->by[TERN__COMPUTE_F64].into(partial, 0, partial + 1, chunks - 1, 1, 0);
+}
+
+/* Rows that fall together leave the plan: it goes from one lot of them to the next. */
+static void take_rows(walk *w)
+{
+    tern__plan *p = &w->plan;
+    w->rows = 1;
+    bool together = w->direct && p->ndim > 1 && p->stride[Y][0] && !p->stride[Y][1] && p->count > 0;
+    if (!together) return;
+    w->rows = p->shape[1];
+    w->step = p->stride[X][1];
+    p->count /= w->rows;
+    p->shape[1] = 1;
 }
 
 static walk walk_of(const tern__call *call, const operation *op)
@@ -120,16 +138,18 @@ static walk walk_of(const tern__call *call, const operation *op)
     walk w = {.x = call->in[0], .plan = tern__plan_of(views, OPERANDS), .op = op};
     w.compute = tern__compute_of(views, OPERANDS);
     w.direct = w.x->dtype == tern__compute_dtype(w.compute) && w.plan.stride[X][0] == 1;
+    take_rows(&w);
     return w;
 }
 
 /* y = or += factor * result. */
-static void put(const tern__call *call, const double *result, int64_t count, double factor)
+static void put(const tern__call *call, double *result, int64_t count, double factor)
 {
-    tern__view own = tern__view_make(call->out[0]->dtype, TERN__PLAIN, 1, &count);
-    own.data = call->out[0]->data;
-    for (int64_t i = 0; i < count; i++)
-        tern__view_set(&own, i, factor * result[i] + (call->add[0] ? tern__view_get(&own, i) : 0));
+    const tern__view *y = call->out[0];
+    for (int64_t i = 0; i < count && factor != 1; i++) result[i] *= factor;
+    for (int64_t i = 0; i < count; i += TERN__STAGE)
+        tern__stage_store(TERN__COMPUTE_F64, (const tern__stage *)(result + i), y->dtype, y->data, i, 1,
+                          TERN__MIN(TERN__STAGE, count - i), call->add[0]);
 }
 
 static int reduce(const tern__call *call, const operation *op, double factor)
@@ -139,7 +159,7 @@ static int reduce(const tern__call *call, const operation *op, double factor)
     bool one = w.direct && w.plan.ndim == 1 && w.plan.stride[Y][0] == 0 && w.plan.count > 0;
     int64_t count = call->out[0]->layout == TERN__PLAIN ? tern__own_count(call->out[0]) : w.plan.count;
     int64_t room = one ? (w.plan.count + CHUNK - 1) / CHUNK : count;
-    double *result = tern__loop_scratch(call, (size_t)room * sizeof(double));
+    double *result = tern__loop_scratch(call, (size_t)TERN__MAX(room, 1) * sizeof(double));
     if (!result) return TERN_E_MEMORY;
     for (int64_t i = 0; i < room; i++) result[i] = op->start;
     if (one)
