@@ -14,11 +14,13 @@ typedef struct shapes {
     int64_t reduced; /* elements that fall together */
 } shapes;
 
+/* A scalar is taken for a tensor of one. */
 static bool mark(const tern__view *x, int count, const int *dims, bool reduced[TERN_NDIM_MAX])
 {
+    int ndim = TERN__MAX(x->ndim, 1);
     for (int i = 0; i < count; i++) {
-        int d = dims[i] < 0 ? dims[i] + x->ndim : dims[i];
-        if (d < 0 || d >= x->ndim || reduced[d]) return false;
+        int d = dims[i] < 0 ? dims[i] + ndim : dims[i];
+        if (d < 0 || d >= ndim || reduced[d]) return false;
         reduced[d] = true;
     }
     for (int d = 0; d < x->ndim && count == 0; d++) reduced[d] = true;
@@ -32,8 +34,9 @@ static int find_shapes(tern_scope *scope, const char *func, const tern__view *x,
     char text[TERN__SHAPE_TEXT];
     if (!mark(x, count, dims, reduced))
         return tern__scope_fail(scope, func, TERN_E_RANGE,
-                                "expected different dimensions in [-%d, %d) of %s, got %d%s", x->ndim,
-                                x->ndim, tern__shape_text(x, text), dims[0], count > 1 ? " and others" : "");
+                                "expected different dimensions in [-%d, %d) of %s, got %d%s",
+                                TERN__MAX(x->ndim, 1), TERN__MAX(x->ndim, 1), tern__shape_text(x, text),
+                                dims[0], count > 1 ? " and others" : "");
     *s = (shapes){.ndim = x->ndim, .reduced = 1};
     for (int d = 0; d < x->ndim; d++) {
         s->kept[d] = reduced[d] ? 1 : x->shape[d];

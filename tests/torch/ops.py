@@ -106,7 +106,7 @@ class Run:
         half = self.lib.tern_tensor_dtype(tensor) == BF16
         out = numpy.empty(self.shape(tensor), "uint16" if half else self.dtype(tensor))
         self.lib.check("tern_tensor_read", tensor, tern.pointer(out), ctypes.c_size_t(out.nbytes))
-        return (out.astype("uint32") << 16).view("float32") if half else out
+        return (out.reshape(-1).astype("uint32") << 16).view("float32").reshape(out.shape) if half else out
 
     def grad(self, parameter):
         grad = self.lib.tern_grad_get(parameter)

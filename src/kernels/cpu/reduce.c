@@ -1,136 +1,240 @@
 /* reduce.c - sum, amax and amin: the output is seen with the input's shape, with stride 0 along what is
  * reduced.
  *
- * Results are gathered in double. All elements into one: chunks of them are reduced apart and then put
- * together in their order, so that the number of threads does not matter. Otherwise stretch by stretch, by
- * one thread. */
+ * Results are gathered in double, or in 64-bit integers. The two innermost dimensions are one loop: rows
+ * that are reduced, or columns that are. Threads divide a dimension that is kept. All elements into one:
+ * chunks of them are reduced apart and then put together in their order. So the number of threads does not
+ * matter. */
 #include "kernels/reduce.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/plan.h"
 #include "kernels/cpu/staging.h"
 
 #include <math.h>
 
-#define LANES 16
 #define CHUNK 16384 /* elements of a long run that are reduced before they meet others */
-#define ROUND 1024  /* elements of f32 that are added in f32                           */
+#define ROUND 1024  /* elements of a row that are added in f32                         */
+#define FEW   16    /* elements that are not worth a vector                            */
+#define WIDTH 512   /* columns whose results stay in the cache                         */
 
 enum { X, Y, OPERANDS };
 
-/* A NaN stays. */
-#define ADD(a, b)  ((a) + (b))
-#define HIGH(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
-#define LOW(a, b)  ((b) < (a) || (b) != (b) ? (b) : (a))
+/* ---- the loops: `rows` rows of n elements, `step` apart. _rows: each into result[r * stride]. _columns:
+ * element i of all of them into result[i * stride]. ---- */
 
-/* `all`: everything into one number. `into`: element i of each row into result i * stride; from one
- * row to the next it is `step`. */
-#define DEFINE(name, type, JOIN, START)                                                                      \
-    TERN__SIMD static double name##_all(const void *from, int64_t n)                                         \
+#define DEFINE_SUM(name, type, wide)                                                                         \
+    TERN__SIMD static void name##_rows(void *to, int64_t stride, const void *from, int64_t rows,             \
+                                       int64_t step, int64_t n)                                              \
     {                                                                                                        \
-        const type *x = from;                                                                                \
-        double result = START;                                                                               \
-        for (int64_t first = 0; first < n; first += ROUND) {                                                 \
-            type lane[LANES];                                                                                \
-            int64_t last = TERN__MIN(n, first + ROUND), whole = first + (last - first) / LANES * LANES;      \
-            for (int l = 0; l < LANES; l++) lane[l] = START;                                                 \
-            for (int64_t i = first; i < whole; i += LANES)                                                   \
-                for (int l = 0; l < LANES; l++) lane[l] = JOIN(lane[l], x[i + l]);                           \
-            for (int l = 0; l < LANES; l++) result = JOIN(result, (double)lane[l]);                          \
-            for (int64_t i = whole; i < last; i++) result = JOIN(result, (double)x[i]);                      \
-        }                                                                                                    \
-        return result;                                                                                       \
-    }                                                                                                        \
-    TERN__SIMD static void name##_into(double *result, int64_t stride, const void *from, int64_t n,          \
-                                       int64_t rows, int64_t step)                                           \
-    {                                                                                                        \
-        for (int64_t r = 0; r < rows; r++) {                                                                 \
+        wide *result = to;                                                                                   \
+        for (int64_t r = 0; r < rows; r++, result += stride) {                                               \
             const type *x = (const type *)from + r * step;                                                   \
-            for (int64_t i = 0; i < n && stride == 1; i++) result[i] = JOIN(result[i], (double)x[i]);        \
-            for (int64_t i = 0; i < n && stride != 1; i++)                                                   \
-                result[i * stride] = JOIN(result[i * stride], (double)x[i]);                                 \
+            type few = 0;                                                                                    \
+            for (int64_t i = 0; i < n && n < FEW; i++) few += x[i];                                          \
+            wide sum = (wide)few;                                                                            \
+            for (int64_t first = 0; first < n && n >= FEW; first += ROUND) {                                 \
+                int64_t last = TERN__MIN(n, first + ROUND);                                                  \
+                type part = 0;                                                                               \
+                _Pragma("omp simd reduction(+ : part)") for (int64_t i = first; i < last; i++) part += x[i]; \
+                sum += (wide)part;                                                                           \
+            }                                                                                                \
+            *result += sum;                                                                                  \
+        }                                                                                                    \
+    }                                                                                                        \
+    TERN__SIMD static void name##_columns(void *to, int64_t stride, const void *from, int64_t rows,          \
+                                          int64_t step, int64_t n)                                           \
+    {                                                                                                        \
+        for (int64_t first = 0; first < n; first += WIDTH) {                                                 \
+            int64_t count = TERN__MIN(WIDTH, n - first), r = 0;                                              \
+            const type *x = (const type *)from + first;                                                      \
+            wide *result = (wide *)to + first * stride;                                                      \
+            for (; r + 8 <= rows && stride == 1; r += 8, x += 8 * step)                                      \
+                for (int64_t i = 0; i < count; i++)                                                          \
+                    result[i] +=                                                                             \
+                        (wide)(((x[i] + x[step + i]) + (x[2 * step + i] + x[3 * step + i])) +                \
+                               ((x[4 * step + i] + x[5 * step + i]) + (x[6 * step + i] + x[7 * step + i]))); \
+            for (; r < rows; r++, x += step)                                                                 \
+                for (int64_t i = 0; i < count; i++) result[i * stride] += (wide)x[i];                        \
         }                                                                                                    \
     }
-DEFINE(sum_f32, float, ADD, 0)
-DEFINE(sum_f64, double, ADD, 0)
-DEFINE(amax_f32, float, HIGH, -INFINITY)
-DEFINE(amax_f64, double, HIGH, -INFINITY)
-DEFINE(amin_f32, float, LOW, INFINITY)
-DEFINE(amin_f64, double, LOW, INFINITY)
+DEFINE_SUM(sum_f32, float, double)
+DEFINE_SUM(sum_f64, double, double)
+DEFINE_SUM(sum_i64, int64_t, int64_t)
 
-typedef struct reduction {
-    double (*all)(const void *x, int64_t n);
-    void (*into)(double *result, int64_t stride, const void *x, int64_t n, int64_t rows, int64_t step);
-} reduction;
+/* `odd` sees to NaN, so that one instruction does for the rest. */
+#define EACH_max _Pragma("omp simd reduction(max : top) reduction(| : odd)")
+#define EACH_min _Pragma("omp simd reduction(min : top) reduction(| : odd)")
+#define DEFINE_EXTREME(name, kind, BEYOND, type, wide, START, NOT_A_NUMBER)                                  \
+    TERN__INLINE wide name##_join(wide a, type b)                                                            \
+    {                                                                                                        \
+        return (wide)b BEYOND a || b != b ? (wide)b : a;                                                     \
+    }                                                                                                        \
+    TERN__SIMD static void name##_rows(void *to, int64_t stride, const void *from, int64_t rows,             \
+                                       int64_t step, int64_t n)                                              \
+    {                                                                                                        \
+        wide *result = to;                                                                                   \
+        for (int64_t r = 0; r < rows; r++, result += stride) {                                               \
+            const type *x = (const type *)from + r * step;                                                   \
+            type top = START;                                                                                \
+            int odd = 0;                                                                                     \
+            for (int64_t i = 0; i < n && n < FEW; i++)                                                       \
+                top = x[i] BEYOND top ? x[i] : top, odd |= x[i] != x[i];                                     \
+            EACH_##kind for (int64_t i = n < FEW ? n : 0; i < n; i++)                                        \
+            {                                                                                                \
+                top = x[i] BEYOND top ? x[i] : top;                                                          \
+                odd |= x[i] != x[i];                                                                         \
+            }                                                                                                \
+            *result = name##_join(*result, odd ? NOT_A_NUMBER : top);                                        \
+        }                                                                                                    \
+    }                                                                                                        \
+    TERN__SIMD static void name##_columns(void *to, int64_t stride, const void *from, int64_t rows,          \
+                                          int64_t step, int64_t n)                                           \
+    {                                                                                                        \
+        for (int64_t first = 0; first < n; first += WIDTH) {                                                 \
+            int64_t count = TERN__MIN(WIDTH, n - first);                                                     \
+            const type *x = (const type *)from + first;                                                      \
+            wide *result = (wide *)to + first * stride;                                                      \
+            type top[WIDTH];                                                                                 \
+            int odd[WIDTH] = {0};                                                                            \
+            for (int64_t i = 0; i < count; i++) top[i] = START;                                              \
+            for (int64_t r = 0; r < rows; r++, x += step)                                                    \
+                for (int64_t i = 0; i < count; i++) {                                                        \
+                    top[i] = x[i] BEYOND top[i] ? x[i] : top[i];                                             \
+                    odd[i] |= x[i] != x[i];                                                                  \
+                }                                                                                            \
+            for (int64_t i = 0; i < count; i++)                                                              \
+                result[i * stride] = name##_join(result[i * stride], odd[i] ? NOT_A_NUMBER : top[i]);        \
+        }                                                                                                    \
+    }
+DEFINE_EXTREME(amax_f32, max, >, float, double, -INFINITY, NAN)
+DEFINE_EXTREME(amax_f64, max, >, double, double, -INFINITY, NAN)
+DEFINE_EXTREME(amax_i64, max, >, int64_t, int64_t, INT64_MIN, 0)
+DEFINE_EXTREME(amin_f32, min, <, float, double, INFINITY, NAN)
+DEFINE_EXTREME(amin_f64, min, <, double, double, INFINITY, NAN)
+DEFINE_EXTREME(amin_i64, min, <, int64_t, int64_t, INT64_MAX, 0)
 
-/* What is joined first, and the functions by the type computed in. */
+typedef void (*loop_fn)(void *result, int64_t stride, const void *x, int64_t rows, int64_t step, int64_t n);
+
+/* What is joined first, and the loops by the type computed in. */
 typedef struct operation {
     double start;
-    reduction by[TERN__COMPUTE_F64 + 1];
+    int64_t integer_start;
+    struct {
+        loop_fn rows, columns;
+    } by[TERN__COMPUTES];
 } operation;
 
-static const operation sum = {0, {{sum_f32_all, sum_f32_into}, {sum_f64_all, sum_f64_into}}};
-static const operation amax = {-INFINITY, {{amax_f32_all, amax_f32_into}, {amax_f64_all, amax_f64_into}}};
-static const operation amin = {INFINITY, {{amin_f32_all, amin_f32_into}, {amin_f64_all, amin_f64_into}}};
+#define LOOPS(name)                                                                                          \
+    {                                                                                                        \
+        {name##_f32_rows, name##_f32_columns}, {name##_f64_rows, name##_f64_columns},                        \
+        {                                                                                                    \
+            name##_i64_rows, name##_i64_columns                                                              \
+        }                                                                                                    \
+    }
+static const operation sum = {0, 0, LOOPS(sum)};
+static const operation amax = {-INFINITY, INT64_MIN, LOOPS(amax)};
+static const operation amin = {INFINITY, INT64_MAX, LOOPS(amin)};
+
+/* A result, gathered; each has 8 bytes. */
+typedef union wide {
+    double real;
+    int64_t integer;
+} wide;
+
+/* ---- the walk ---- */
 
 typedef struct walk {
     const tern__view *x;
     tern__plan plan;
     tern__compute compute;
     const operation *op;
-    bool direct;        /* x is read where it stands                           */
-    int64_t rows, step; /* so many rows fall together and are taken in one go  */
+    bool direct; /* x is read where it stands */
 } walk;
 
-static const void *place(const walk *w, int64_t offset, int64_t n, tern__stage *stage)
+static const void *place(const walk *w, int64_t offset)
 {
-    if (w->direct) return (const char *)w->x->data + offset * (int64_t)tern_dtype_bytes(w->x->dtype);
-    tern__stage_load(w->compute, stage, w->x->dtype, w->x->data, offset, w->plan.stride[X][0], n);
-    return stage;
+    return (const char *)w->x->data + offset * (int64_t)tern_dtype_bytes(w->x->dtype);
 }
 
-/* A row's stretch into one result, or each element into its own. */
-static void into_many(const walk *w, double *result)
+/* Rows of n elements that begin at `c`. */
+static void reduce_rows(const walk *w, const tern__cursor *c, const void *x, int64_t rows, int64_t n,
+                        wide *result)
+{
+    const int64_t *of_x = w->plan.stride[X], *of_y = w->plan.stride[Y];
+    loop_fn columns = w->op->by[w->compute].columns;
+    wide *to = &result[c->at[Y]];
+    if (of_y[0] == 0)
+        w->op->by[w->compute].rows(to, of_y[1], x, rows, of_x[1], n);
+    else if (rows == 1 || of_y[1] == 0)
+        columns(to, of_y[0], x, rows, of_x[1], n);
+    else
+        for (int64_t r = 0; r < rows; r++)
+            columns(to + r * of_y[1], of_y[0], place(w, c->at[X] + r * of_x[1]), 1, 0, n);
+}
+
+/* Two dimensions at a time: x is read where it stands. */
+static void in_place(const walk *w, tern__cursor c, wide *result)
+{
+    int64_t n = w->plan.shape[0], rows = w->plan.ndim > 1 ? w->plan.shape[1] : 1;
+    tern__plan rest = w->plan; /* without those two */
+    rest.shape[0] = rest.shape[1] = 1;
+    for (int64_t done = 0; done < w->plan.count; done += n * rows) {
+        reduce_rows(w, &c, place(w, c.at[X]), rows, n, result);
+        tern__cursor_move(&rest, &c, 1);
+    }
+}
+
+/* A stretch of a row at a time. */
+static void staged(const walk *w, tern__cursor c, wide *result)
 {
     tern__stage stage;
-    const reduction *of = &w->op->by[w->compute], *join = &w->op->by[TERN__COMPUTE_F64];
-    int64_t stride = w->plan.stride[Y][0];
-    tern__cursor c = {0};
     for (int64_t done = 0, n; done < w->plan.count; done += n) {
-        n = tern__cursor_room(&w->plan, &c);
-        if (!w->direct) n = TERN__MIN(n, TERN__STAGE);
-        const void *x = place(w, c.at[X], n, &stage);
-        if (stride == 0) {
-            double part = of->all(x, n);
-            join->into(&result[c.at[Y]], 1, &part, 1, 1, 0);
-        } else {
-            of->into(&result[c.at[Y]], stride, x, n, w->rows, w->step);
-        }
+        n = TERN__MIN(tern__cursor_room(&w->plan, &c), TERN__STAGE);
+        tern__stage_load(w->compute, &stage, w->x->dtype, w->x->data, c.at[X], w->plan.stride[X][0], n);
+        reduce_rows(w, &c, &stage, 1, n, result);
         tern__cursor_move(&w->plan, &c, n);
     }
 }
 
-static void into_one(const tern__call *call, const walk *w, double *partial, int64_t chunks)
+/* The outermost dimension that is kept; -1 if none is. */
+static int kept_dim(const tern__plan *p)
 {
-    const reduction *of = &w->op->by[w->compute];
+    int d = p->ndim - 1;
+    while (d >= 0 && p->stride[Y][d] == 0) d--;
+    return d;
+}
+
+/* Each thread has its part of a dimension that is kept. */
+static void divide(const tern__call *call, const walk *w, wide *result)
+{
+    int d = kept_dim(&w->plan);
+    int64_t size = d < 0 ? 1 : w->plan.shape[d];
+    int threads = (int)TERN__MIN(tern__loop_threads(call, w->plan.count), size);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int t = 0; t < threads; t++) {
+        walk part = *w;
+        tern__cursor c = {0};
+        int64_t first = size * t / threads, last = size * (t + 1) / threads;
+        for (int i = 0; i < OPERANDS && d >= 0; i++) c.at[i] = first * w->plan.stride[i][d];
+        if (d >= 0) part.plan.shape[d] = last - first;
+        part.plan.count = w->plan.count / size * (last - first);
+        (w->direct ? in_place : staged)(&part, c, result);
+    }
+}
+
+static void into_one(const tern__call *call, const walk *w, wide *partial, int64_t chunks)
+{
+    loop_fn rows = w->op->by[w->compute].rows;
+    tern__compute joined = w->compute == TERN__COMPUTE_I64 ? TERN__COMPUTE_I64 : TERN__COMPUTE_F64;
     int threads = (int)TERN__MIN((int64_t)call->device->threads, chunks);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t c = 0; c < chunks; c++)
-        partial[c] = of->all(place(w, c * CHUNK, 0, NULL), TERN__MIN(CHUNK, w->plan.count - c * CHUNK));
-    w->op->by[TERN__COMPUTE_F64].into(partial, 0, partial + 1, chunks - 1, 1, 0);
+        rows(&partial[c], 0, place(w, c * CHUNK), 1, 0, TERN__MIN(CHUNK, w->plan.count - c * CHUNK));
+    w->op->by[joined].rows(partial, 0, partial + 1, 1, 0, chunks - 1);
 }
 
-/* Rows that fall together leave the plan: it goes from one lot of them to the next. */
-static void take_rows(walk *w)
-{
-    tern__plan *p = &w->plan;
-    w->rows = 1;
-    bool together = w->direct && p->ndim > 1 && p->stride[Y][0] && !p->stride[Y][1] && p->count > 0;
-    if (!together) return;
-    w->rows = p->shape[1];
-    w->step = p->stride[X][1];
-    p->count /= w->rows;
-    p->shape[1] = 1;
-}
+/* ---- the call ---- */
 
 static walk walk_of(const tern__call *call, const operation *op)
 {
@@ -138,35 +242,44 @@ static walk walk_of(const tern__call *call, const operation *op)
     walk w = {.x = call->in[0], .plan = tern__plan_of(views, OPERANDS), .op = op};
     w.compute = tern__compute_of(views, OPERANDS);
     w.direct = w.x->dtype == tern__compute_dtype(w.compute) && w.plan.stride[X][0] == 1;
-    take_rows(&w);
     return w;
 }
 
-/* y = or += factor * result. */
-static void put(const tern__call *call, double *result, int64_t count, double factor)
+static void start(const walk *w, wide *result, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (w->compute == TERN__COMPUTE_I64)
+            result[i].integer = w->op->integer_start;
+        else
+            result[i].real = w->op->start;
+}
+
+/* y = or += factor * result; integers have no factor. */
+static void put(const tern__call *call, const walk *w, wide *result, int64_t count, double factor)
 {
     const tern__view *y = call->out[0];
-    for (int64_t i = 0; i < count && factor != 1; i++) result[i] *= factor;
-    for (int64_t i = 0; i < count; i += TERN__STAGE)
-        tern__stage_store(TERN__COMPUTE_F64, (const tern__stage *)(result + i), y->dtype, y->data, i, 1,
-                          TERN__MIN(TERN__STAGE, count - i), call->add[0]);
+    bool integer = w->compute == TERN__COMPUTE_I64;
+    for (int64_t i = 0; i < count && !integer; i++) result[i].real *= factor;
+    for (int64_t first = 0; first < count; first += TERN__STAGE)
+        tern__stage_store(integer ? TERN__COMPUTE_I64 : TERN__COMPUTE_F64, (tern__stage *)&result[first],
+                          y->dtype, y->data, first, 1, TERN__MIN(TERN__STAGE, count - first), call->add[0]);
 }
 
 static int reduce(const tern__call *call, const operation *op, double factor)
 {
     walk w = walk_of(call, op);
-    if (w.compute == TERN__COMPUTE_I64) return TERN_E_UNSUPPORTED;
     bool one = w.direct && w.plan.ndim == 1 && w.plan.stride[Y][0] == 0 && w.plan.count > 0;
     int64_t count = call->out[0]->layout == TERN__PLAIN ? tern__own_count(call->out[0]) : w.plan.count;
+    if (count == 0) return TERN_OK;
     int64_t room = one ? (w.plan.count + CHUNK - 1) / CHUNK : count;
-    double *result = tern__loop_scratch(call, (size_t)TERN__MAX(room, 1) * sizeof(double));
+    wide *result = tern__loop_scratch(call, (size_t)room * sizeof(*result));
     if (!result) return TERN_E_MEMORY;
-    for (int64_t i = 0; i < room; i++) result[i] = op->start;
+    start(&w, result, room);
     if (one)
         into_one(call, &w, result, room);
     else
-        into_many(&w, result);
-    put(call, result, count, factor);
+        divide(call, &w, result);
+    put(call, &w, result, count, factor);
     return TERN_OK;
 }
 

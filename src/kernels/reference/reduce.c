@@ -29,13 +29,22 @@ static tern__view own_view(const tern__view *y)
     return own;
 }
 
+/* Eight bytes for each element of the output. */
+static void *results_new(const tern__call *call, int64_t *count)
+{
+    *count = own_view(call->out[0]).shape[0];
+    size_t bytes = (size_t)*count * sizeof(int64_t);
+    const char *name = tern__kernel_name(call->kernel);
+    void *results = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND, TERN__MAX(bytes, 1));
+    if (!results)
+        tern__error_set(call->err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes", name, bytes);
+    return results;
+}
+
 double *tern__reference_sums_new(const tern__call *call, double start)
 {
-    int64_t count = own_view(call->out[0]).shape[0];
-    size_t bytes = (size_t)count * sizeof(double);
-    const char *name = tern__kernel_name(call->kernel);
-    double *sums = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND, TERN__MAX(bytes, 1));
-    if (!sums) tern__error_set(call->err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes", name, bytes);
+    int64_t count;
+    double *sums = results_new(call, &count);
     for (int64_t i = 0; sums && i < count; i++) sums[i] = start;
     return sums;
 }
@@ -61,32 +70,58 @@ static int reduce(const tern__call *call, join_fn join, double start, double fac
     return TERN_OK;
 }
 
-/* Integers are added as such and wrap. */
-static int sum_integers(const tern__call *call)
+/* ---- integers: as such, since f64 has no room for all of them ---- */
+
+typedef int64_t (*join_integers_fn)(int64_t a, int64_t b);
+
+static int64_t sum_integers(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a + (uint64_t)b); /* wraps */
+}
+
+static int64_t high_integer(int64_t a, int64_t b)
+{
+    return TERN__MAX(a, b);
+}
+
+static int64_t low_integer(int64_t a, int64_t b)
+{
+    return TERN__MIN(a, b);
+}
+
+static int reduce_integers(const tern__call *call, join_integers_fn join, int64_t start)
 {
     const tern__view *x = call->in[0], own = own_view(call->out[0]);
-    int64_t count = tern__view_count(x);
-    for (int64_t o = 0; o < own.shape[0] && !call->add[0]; o++) tern__view_set_int(&own, o, 0);
+    int64_t results, count = tern__view_count(x), *result = results_new(call, &results);
+    if (!result) return TERN_E_MEMORY;
+    for (int64_t i = 0; i < results; i++) result[i] = start;
     for (int64_t i = 0; i < count; i++) {
-        int64_t o = tern__view_offset(call->out[0], i);
-        uint64_t total = (uint64_t)tern__view_get_int(&own, o) + (uint64_t)tern__view_get_int(x, i);
-        tern__view_set_int(&own, o, (int64_t)total);
+        int64_t *to = &result[tern__view_offset(call->out[0], i)];
+        *to = join(*to, tern__view_get_int(x, i));
     }
+    for (int64_t i = 0; i < results; i++)
+        tern__view_set_int(&own, i, call->add[0] ? tern__view_get_int(&own, i) + result[i] : result[i]);
     return TERN_OK;
+}
+
+static bool is_integer(const tern__call *call)
+{
+    return !tern__dtype_is_float(call->out[0]->dtype);
 }
 
 int tern__reference_sum(const tern__call *call)
 {
-    if (!tern__dtype_is_float(call->out[0]->dtype)) return sum_integers(call);
+    if (is_integer(call)) return reduce_integers(call, sum_integers, 0);
     return reduce(call, sum, 0, ((const tern__factor_attr *)call->attr)->factor);
 }
 
 int tern__reference_amax(const tern__call *call)
 {
-    return reduce(call, high, -INFINITY, 1);
+    return is_integer(call) ? reduce_integers(call, high_integer, INT64_MIN)
+                            : reduce(call, high, -INFINITY, 1);
 }
 
 int tern__reference_amin(const tern__call *call)
 {
-    return reduce(call, low, INFINITY, 1);
+    return is_integer(call) ? reduce_integers(call, low_integer, INT64_MAX) : reduce(call, low, INFINITY, 1);
 }
