@@ -43,7 +43,9 @@ typedef struct tern__post {
     uint64_t total; /* elements of the call that this work is a piece of; 0: those in the extents     */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
-    void *out; /* of a reduce_scatter: where this rank's part goes, any memory; the extents are only read */
+    void *out;       /* NULL: the result goes to the extents. Else to this memory of the rank's own, and the
+                      * extents are only read. Not of an all_reduce                                          */
+    uint64_t stride; /* of an all_gather to `out`: elements from one rank's part to the next there */
 } tern__post;
 
 typedef struct tern__comm_backend {

@@ -111,6 +111,14 @@ static void copy_in(const tern__staging *staging, const flight *f)
         memcpy(place + (size_t)i * bytes, from + (size_t)i * work->count * size, bytes);
 }
 
+/* Each rank puts its result into its own memory itself. */
+static bool is_own(const tern_work *work)
+{
+    bool is_whole = work->pieces <= TERN__FLIGHTS;
+    if (work->is_direct) return work->post.kind == TERN__REDUCE_SCATTER;
+    return !is_whole && work->post.kind != TERN__ALL_REDUCE;
+}
+
 static void copy_out(const tern__staging *staging, const flight *f)
 {
     const tern_work *work = f->work;
@@ -119,7 +127,7 @@ static void copy_out(const tern__staging *staging, const flight *f)
     const char *place = place_of(staging, f);
     char *to = work->out + f->first * size;
     if (!bytes || (work->post.kind == TERN__BROADCAST && boot->rank == work->post.root)) return;
-    if (work->post.kind == TERN__REDUCE_SCATTER) return; /* it was written there */
+    if (work->post.kind == TERN__REDUCE_SCATTER) place += (size_t)boot->rank * bytes;
     int parts = work->post.kind == TERN__ALL_GATHER ? boot->world : 1;
     for (int i = 0; i < parts; i++)
         memcpy(to + (size_t)i * work->count * size, place + (size_t)i * bytes, bytes);
@@ -141,7 +149,8 @@ static int start_piece(tern__staging *staging, tern_work *work, tern_error *err)
     post.bucket = (uint32_t)work->started;
     post.extents = &f->extent;
     post.extent_count = f->extent.count > 0;
-    post.out = work->out + first * tern_dtype_bytes(post.dtype);
+    post.out = is_own(work) ? work->out + first * tern_dtype_bytes(post.dtype) : NULL;
+    post.stride = work->count;
     int status = staging->group->backend->post(staging->group->channel, &post, &f->seq, err);
     if (status) return status;
     work->started++;
@@ -153,7 +162,7 @@ static void land(tern__staging *staging, const flight *f)
 {
     tern_work *work = f->work;
     staging->landed++;
-    if (!work->is_direct) copy_out(staging, f);
+    if (!work->is_direct && !is_own(work)) copy_out(staging, f);
     if (++work->landed == work->pieces) tern__staging_drop(staging, work, TERN_OK);
 }
 

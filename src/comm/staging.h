@@ -1,15 +1,18 @@
 /* staging.h - the queue of a group's collectives, and the window through which ordinary memory travels.
  *
  * All calls become pieces: one if the buffer lies in a window, else as many as its bytes need places in the
- * staging ring. Pieces are posted in the order of the calls, and those of one call one after the other,
- * whatever the timing, so every rank posts the same sequence. */
+ * staging ring. A rank copies its data in, and its result out. Of a call that the ring does not hold whole
+ * every rank has to come back anyway: there, but in an all_reduce, each works its result out for itself, and
+ * puts it where the caller wants it at once. Pieces are posted in the order of the calls, and those of one
+ * call one after the other, whatever the timing, so every rank posts the same sequence. */
 #ifndef TERN_SRC_COMM_STAGING_H
 #define TERN_SRC_COMM_STAGING_H
 
 #include "comm/group.h"
 
-/* Pieces that are posted and not yet copied out. */
-#define TERN__FLIGHTS 8
+/* Pieces that are posted and not yet finished. A piece has 128 KiB, so that the ring stays in the
+ * second-level cache beside the callers' buffers. */
+#define TERN__FLIGHTS 4
 /* Of the user's channel: so many that posting never waits. What this rank has retired, every rank has posted,
  * and each of them copies out all but FLIGHTS of what it has posted before it posts more; so the slowest rank
  * has retired all but the last 2 * FLIGHTS. */

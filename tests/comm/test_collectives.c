@@ -135,12 +135,53 @@ static void test_broadcast_from_each_root(void **state)
     for (size_t i = 0; i < TERN__COUNT(worlds); i++) assert_ranks_ok(ranks_run(worlds[i], roots_body, NULL));
 }
 
+/* ---- more than the ring holds ---- */
+
+enum { large = 600011 }; /* elements of all ranks together: even of one byte each */
+
+static int check_large(fixture *f, tern_dtype dtype, tern_reduce_op op, size_t shift)
+{
+    size_t size = tern_dtype_bytes(dtype), part = large / (size_t)f->world, first = (size_t)f->rank * part;
+    char *x = f->plain + shift, *out = f->expected + large * size;
+    elements_put(dtype, x, f->rank, 0, large);
+    elements_reduced(dtype, op, f->expected, f->world, 0, large);
+    tern_reduce_scatter(f->group, x, out, part, dtype, op, &f->err);
+    RANK_CHECK(f->rank, elements_match(dtype, out, f->expected + first * size, part));
+    tern_all_reduce(f->group, x, large, dtype, op, &f->err);
+    RANK_CHECK(f->rank, elements_match(dtype, x, f->expected, large));
+    return check_broadcast(f, x, dtype, f->world - 1, large) || check_all_gather(f, x, dtype, part);
+}
+
+/* One operation of each dtype, another one in every world. */
+static int large_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    fixture f;
+    if (fixture_open(&f, rank, boot, (size_t)large * 16 + 64)) return 1;
+    for (tern_dtype dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++) {
+        tern_reduce_op op = (tern_reduce_op)((2 * (int)dtype + f.world) % (TERN_PRODUCT + 1));
+        if (op == TERN_AVG && !tern__dtype_is_float(dtype)) op = TERN_SUM;
+        if (!check_large(&f, dtype, op, (size_t)(3 * (int)dtype + rank) % 8)) continue;
+        fprintf(stderr, "rank %d of %d: %s, operation %d\n", rank, f.world, tern_dtype_name(dtype), op);
+        return 1;
+    }
+    return fixture_close(&f);
+}
+
+static void test_more_than_the_ring_holds(void **state)
+{
+    (void)state;
+    for (size_t i = 1; i < TERN__COUNT(worlds); i += 2)
+        assert_ranks_ok(ranks_run(worlds[i], large_body, NULL));
+}
+
 /* A race detector sees what they do to each other. */
 static void test_ranks_as_threads(void **state)
 {
     (void)state;
     assert_ranks_ok(ranks_run_threads(3, exact_body, NULL));
     assert_ranks_ok(ranks_run_threads(4, roots_body, NULL));
+    assert_ranks_ok(ranks_run_threads(2, large_body, NULL));
 }
 
 int main(void)
@@ -148,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exact_in_processes),
         cmocka_unit_test(test_broadcast_from_each_root),
+        cmocka_unit_test(test_more_than_the_ring_holds),
         cmocka_unit_test(test_ranks_as_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,13 +49,13 @@ static int async_body(int rank, const tern__bootstrap *boot, void *arg)
     (void)arg;
     fixture f;
     uint64_t seed = 7, own_seed = (uint64_t)rank * 77 + 5;
-    if (fixture_open(&f, rank, boot, 70000 * 4)) return 1;
+    if (fixture_open(&f, rank, boot, 260000 * 4)) return 1;
     for (int round = 0; round < 6; round++) {
         tern_work *work[works];
         float *at[works];
         size_t used = 0, count[works];
         for (int k = 0; k < works; k++) {
-            count[k] = random_next(&seed) % (k % 5 == 0 ? 9000 : 300);
+            count[k] = random_next(&seed) % (k % 5 == 0 ? 9000 : k == round ? 200000 : 300);
             at[k] = (float *)(k % 3 ? f.plain : f.window) + used;
             used += count[k] + 1;
             for (size_t i = 0; i < count[k]; i++) at[k][i] = (float)(rank + k);
@@ -162,6 +162,88 @@ static void test_posts_wait_for_slots(void **state)
     for (int slots = 2; slots <= 4; slots += 2)
         for (size_t i = 1; i < TERN__COUNT(worlds); i++)
             assert_ranks_ok(ranks_run(worlds[i], slots_body, &slots));
+}
+
+/* ---- memory of the ranks' own ---- */
+
+enum { part = 100, gap = 7 };
+
+/* What rank `rank` has at place i of its window. */
+static float value_of(uint32_t i, int rank)
+{
+    return (float)(i * 10 + (uint32_t)rank);
+}
+
+/* Three extents with gaps between them that end in the midst of parts. */
+static void cut_extents(tern__extent *extents, uint32_t window, uint32_t count)
+{
+    const uint32_t cuts[] = {0, part / 3, part + part / 3 + 1, count};
+    for (uint32_t i = 0; i < 3; i++)
+        extents[i] = (tern__extent){window, (uint64_t)(cuts[i] + i * gap) * 4, cuts[i + 1] - cuts[i]};
+}
+
+/* Of element i: its place in the window. */
+static uint32_t place_of(const tern__extent *extents, uint32_t i)
+{
+    while (i >= extents->count) i -= (uint32_t)extents++->count;
+    return (uint32_t)extents->offset / 4 + i;
+}
+
+static bool is_right(tern__kind kind, const float *out, uint32_t i, uint32_t place, int rank, int world)
+{
+    uint32_t owner = i / part, within = i % part;
+    switch (kind) {
+    case TERN__ALL_GATHER: return out[owner * (part + gap) + within] == value_of(place, (int)owner);
+    case TERN__BROADCAST: return rank == 1 || out[i] == value_of(place, 1);
+    default: return owner != (uint32_t)rank || out[within] == value_of(place, world - 1);
+    }
+}
+
+/* The result goes to `out`, and the window is left as it is. */
+static int check_out(tern_group *group, tern__kind kind, uint32_t window)
+{
+    tern_error err = {0};
+    uint64_t seq;
+    int rank = group->boot.rank, world = group->boot.world;
+    uint32_t count = (uint32_t)(part * world);
+    float *base = group->backend->window_base(group->state, window), out[8 * (part + gap)];
+    tern__extent extents[3];
+    cut_extents(extents, window, count);
+    for (uint32_t i = 0; i < count + 2 * gap; i++) base[i] = value_of(i, rank);
+    tern__post post = {.kind = kind, .dtype = TERN_F32, .op = TERN_MAX, .root = 1, .extents = extents};
+    post.extent_count = 3;
+    post.out = out;
+    post.stride = part + gap;
+    group->backend->post(group->channel, &post, &seq, &err);
+    group->backend->wait(group->channel, seq, &err);
+    RANK_CHECK_OK(rank, err);
+    for (uint32_t i = 0; i < count + 2 * gap; i++) RANK_CHECK(rank, base[i] == value_of(i, rank));
+    for (uint32_t i = 0; i < count; i++)
+        RANK_CHECK(rank, is_right(kind, out, i, place_of(extents, i), rank, world));
+    return 0;
+}
+
+static int out_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    uint32_t window;
+    tern_group *group = open_group(boot, &err);
+    group->backend->window_open(group->state, NULL, 8 * (part + gap) * 4, &window, &err);
+    RANK_CHECK_OK(rank, err);
+    if (check_out(group, TERN__REDUCE_SCATTER, window) || check_out(group, TERN__BROADCAST, window) ||
+        check_out(group, TERN__ALL_GATHER, window))
+        return 1;
+    group->backend->window_close(group->state, window);
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_results_in_own_memory(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, out_body, NULL));
+    assert_ranks_ok(ranks_run(5, out_body, NULL));
 }
 
 /* Memory of the caller's keeps its address and contents, when it becomes a window and when it is none any
@@ -306,10 +388,10 @@ static void test_ranks_as_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_works_in_flight),        cmocka_unit_test(test_posts_wait_for_slots),
-        cmocka_unit_test(test_window_over_own_memory), cmocka_unit_test(test_false_windows_are_refused),
-        cmocka_unit_test(test_many_small_works),       cmocka_unit_test(test_sleeping_rank_is_woken),
-        cmocka_unit_test(test_ranks_as_threads),
+        cmocka_unit_test(test_works_in_flight),           cmocka_unit_test(test_posts_wait_for_slots),
+        cmocka_unit_test(test_results_in_own_memory),     cmocka_unit_test(test_window_over_own_memory),
+        cmocka_unit_test(test_false_windows_are_refused), cmocka_unit_test(test_many_small_works),
+        cmocka_unit_test(test_sleeping_rank_is_woken),    cmocka_unit_test(test_ranks_as_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,27 +7,19 @@
  * finished chunks and changes only by read-modify-write, so whoever reads it full with acquire sees every
  * rank's writes. Then the rank moves its `retired` word on, and the buffers are its own again.
  *
- * What goes to memory that only one rank sees, its part of a reduce_scatter, that rank does itself: the
- * chunks of slice r are rank r's alone then.
+ * What goes to memory that only one rank sees, that rank does itself: it has one chunk then, its own.
  *
  * A slot is written anew only when all ranks have retired the work that had it, so nobody reads it any more.
- * A late rank owes the others nothing but its posts, and its own slice. For why no order of events breaks
- * this, take the least work m that is not retired: a rank that has not posted m, or not done its slice of it,
- * is running, or blocked elsewhere in tern where it still progresses, or waiting for a free slot, that is,
- * for work m - slots, which every blocked rank retires itself. */
+ * A late rank owes the others nothing but its posts, and its own chunk if it has one. For why no order of
+ * events breaks this, take the least work m that is not retired: a rank that has not posted m, or not done
+ * its own chunk of it, is running, or blocked elsewhere in tern where it still progresses, or waiting for a
+ * free slot, that is, for work m - slots, which every blocked rank retires itself. */
 #include "comm/native/native.h"
-
-#include "comm/reduce.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-enum {
-    chunk_bytes = 64 << 10, /* of one rank's window: all ranks' share of a chunk stays in the cache      */
-    small_bytes = 8 << 10,  /* not worth cutting                                                         */
-};
 
 /* ---- the slowest rank ---- */
 
@@ -59,99 +51,6 @@ uint64_t tern__channel_all_retired(tern__channel *channel)
     return channel->all_retired;
 }
 
-/* ---- cutting ---- */
-
-static uint64_t slice_start(const tern__task *task, int rank)
-{
-    return TERN__MIN((uint64_t)rank * task->slice, task->count);
-}
-
-static uint64_t slice_chunks(const tern__task *task, int rank)
-{
-    uint64_t length = slice_start(task, rank + 1) - slice_start(task, rank);
-    return task->chunk ? (length + task->chunk - 1) / task->chunk : 0;
-}
-
-/* Slices end on cache lines, unless they are the ranks' own parts. A small work is one chunk; a huge one has
- * larger chunks, so that their number fits its counter. */
-static void cut(tern__task *task, const tern__post *post, uint64_t count, int world)
-{
-    uint64_t size = tern_dtype_bytes(post->dtype), line = TERN__LINE / size;
-    uint64_t each = tern__align_up((count + (uint64_t)world - 1) / (uint64_t)world, line);
-    *task = (tern__task){.post = *post, .count = count, .is_own = post->kind == TERN__REDUCE_SCATTER};
-    if (post->kind == TERN__BARRIER || count == 0) return;
-    task->slice = task->is_own                  ? count / (uint64_t)world
-                  : count * size <= small_bytes ? tern__align_up(count, line)
-                                                : each;
-    task->chunk = TERN__MAX(chunk_bytes / size, tern__align_up(count >> (TERN__TAG_BITS - 1), line));
-    for (int rank = 0; rank < world; rank++) task->chunks += slice_chunks(task, rank);
-}
-
-/* ---- one chunk ---- */
-
-static void copy_from(char *const *at, int world, int root, size_t bytes)
-{
-    for (int rank = 0; rank < world; rank++)
-        if (rank != root) memcpy(at[rank], at[root], bytes);
-}
-
-/* Elements [first, first + count) of an all_gather may belong to several ranks. */
-static void gather(const tern__task *task, char **at, int world, uint64_t first, uint64_t count)
-{
-    uint64_t size = tern_dtype_bytes(task->post.dtype), each = task->count / (uint64_t)world;
-    while (count) {
-        uint64_t owner = first / each, here = TERN__MIN(count, (owner + 1) * each - first);
-        copy_from(at, world, (int)owner, here * size);
-        for (int rank = 0; rank < world; rank++) at[rank] += here * size;
-        first += here;
-        count -= here;
-    }
-}
-
-static void scatter(const tern__task *task, char *const *at, const tern__native *native, uint64_t first,
-                    uint64_t count)
-{
-    const tern__post *post = &task->post;
-    uint64_t skipped = first - slice_start(task, native->rank);
-    char *out = (char *)post->out + skipped * tern_dtype_bytes(post->dtype);
-    tern__reduce(post->dtype, post->op, (const char *const *)at, native->world, &out, 1, count);
-}
-
-/* `count` elements that are contiguous, from the `first` of the work, which stands at byte `offset`. */
-static void run_piece(tern__channel *channel, const tern__task *task, uint32_t window, uint64_t offset,
-                      uint64_t first, uint64_t count)
-{
-    const tern__post *post = &task->post;
-    int world = channel->native->world;
-    for (int rank = 0; rank < world; rank++)
-        channel->at[rank] = channel->native->windows[window]->bases[rank] + offset;
-    switch (post->kind) {
-    case TERN__ALL_REDUCE:
-        tern__reduce(post->dtype, post->op, (const char *const *)channel->at, world, channel->at, world,
-                     count);
-        break;
-    case TERN__BROADCAST:
-        copy_from(channel->at, world, post->root, count * tern_dtype_bytes(post->dtype));
-        break;
-    case TERN__ALL_GATHER: gather(task, channel->at, world, first, count); break;
-    case TERN__REDUCE_SCATTER: scatter(task, channel->at, channel->native, first, count); break;
-    case TERN__BARRIER: break;
-    }
-}
-
-/* The extents one behind the other are the work's elements 0..count: those in [low, high). */
-static void run_range(tern__channel *channel, const tern__task *task, uint64_t low, uint64_t high)
-{
-    uint64_t start = 0, size = tern_dtype_bytes(task->post.dtype);
-    for (int i = 0; i < task->post.extent_count && start < high; i++) {
-        const tern__extent *e = &task->post.extents[i];
-        uint64_t from = TERN__MAX(low, start), to = TERN__MIN(high, start + e->count);
-        if (from < to)
-            run_piece(channel, task, e->window, e->offset + (from - start) * size, from, to - from);
-        start += e->count;
-    }
-}
-
 /* ---- claiming ---- */
 
 static bool take(tern__word *claim, uint64_t seq, uint64_t limit, uint64_t *index)
@@ -173,14 +72,18 @@ static uint64_t bump(tern__word *done, uint64_t seq)
     return n;
 }
 
+static void finish_chunk(tern__channel *channel, const tern__task *task, uint64_t seq)
+{
+    tern__word *done = tern__slot_claim(channel, seq) + channel->native->world;
+    if (bump(done, seq) == task->chunks) tern__lobby_ring(channel->native->lobby);
+}
+
 static void run_slice(tern__channel *channel, const tern__task *task, uint64_t seq, int owner)
 {
-    tern__word *claim = tern__slot_claim(channel, seq), *done = claim + channel->native->world;
-    uint64_t chunks = slice_chunks(task, owner), index;
-    while (take(&claim[owner], seq, chunks, &index)) {
-        uint64_t low = slice_start(task, owner) + index * task->chunk;
-        run_range(channel, task, low, TERN__MIN(low + task->chunk, slice_start(task, owner + 1)));
-        if (bump(done, seq) == task->chunks) tern__lobby_ring(channel->native->lobby);
+    uint64_t chunks = tern__task_chunks(task, owner), index;
+    while (take(&tern__slot_claim(channel, seq)[owner], seq, chunks, &index)) {
+        tern__task_run(channel, task, owner, index);
+        finish_chunk(channel, task, seq);
     }
 }
 
@@ -277,7 +180,7 @@ int tern__channel_post(void *self, const tern__post *post, uint64_t *seq, tern_e
         status = tern__native_await(native, &room, err);
     if (status) return status;
     *seq = ++channel->own_posted;
-    cut(&channel->tasks[*seq & (channel->slots - 1)], post, desc.count, native->world);
+    tern__task_cut(&channel->tasks[*seq & (channel->slots - 1)], post, desc.count, native->world);
     tern__slot_desc(channel, *seq)[native->rank] = desc;
     atomic_store(&channel->posted[native->rank].value, *seq);
     if (atomic_load(&native->lobby->sleepers) && tern__channel_all_posted(channel) == *seq)

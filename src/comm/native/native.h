@@ -1,6 +1,6 @@
 /* native.h - what the native back end's files share: backend.c (the struct), segment.c (shared memory and how
- * ranks hand it to each other), window.c (the ranks' data), channel.c (the protocol), wait.c (blocking, and
- * what is said when it fails), describe.c (a work in words). */
+ * ranks hand it to each other), window.c (the ranks' data), channel.c (the protocol), task.c (a work's
+ * chunks), wait.c (blocking, and what is said when it fails), describe.c (a work in words). */
 #ifndef TERN_SRC_COMM_NATIVE_H
 #define TERN_SRC_COMM_NATIVE_H
 
@@ -31,8 +31,8 @@ struct tern__native {
     tern__channel *channels;
 };
 
-/* One work as this rank posted it, cut into chunks: slice w, `slice` elements long, is where rank w starts,
- * and also ends if each rank does its own slice. */
+/* One work as this rank posted it, cut into chunks: slice w, `slice` elements long, is where rank w starts;
+ * or one chunk a rank, its own. */
 typedef struct tern__task {
     tern__post post;
     uint64_t count, slice, chunk; /* elements */
@@ -118,6 +118,13 @@ int tern__channel_wait(void *channel, uint64_t seq, tern_error *err);
 /* min(posted) and min(retired), now. */
 uint64_t tern__channel_all_posted(tern__channel *channel);
 uint64_t tern__channel_all_retired(tern__channel *channel);
+
+/* ---- task.c ---- */
+
+void tern__task_cut(tern__task *task, const tern__post *post, uint64_t count, int world);
+/* Of slice `rank`. */
+uint64_t tern__task_chunks(const tern__task *task, int rank);
+void tern__task_run(tern__channel *channel, const tern__task *task, int owner, uint64_t chunk);
 
 /* ---- wait.c ---- */
 

@@ -141,7 +141,7 @@ static void own_text(const tern__channel *channel, uint64_t seq, char *text, siz
 }
 
 /* All have posted `seq`, and what nobody else can do of it is not begun. */
-static bool owes_slice(tern__channel *channel, uint64_t seq, int rank)
+static bool owes_chunk(tern__channel *channel, uint64_t seq, int rank)
 {
     const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
     return task->is_own && tern__channel_all_posted(channel) >= seq &&
@@ -162,7 +162,7 @@ static int fail_late(const tern__goal *goal, tern_error *err)
             append_late(channel, rank, text, sizeof(text));
         else if (rank != native->rank && atomic_load(&channel->inside[rank].value))
             append_who(channel, rank, "is stopped in the midst of it", text, sizeof(text));
-        else if (owes_slice(channel, seq, rank))
+        else if (owes_chunk(channel, seq, rank))
             append_who(channel, rank, "has not come back to do its part", text, sizeof(text));
         else if (atomic_load(&channel->retired[rank].value) + channel->slots < goal->seq)
             append_who(channel, rank, "has not come back to its earlier works", text, sizeof(text));

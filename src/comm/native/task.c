@@ -1,0 +1,167 @@
+/* task.c - a work cut into chunks, and what is done with one.
+ *
+ * What stays in the windows is cut into slices, one a rank, of many chunks: any rank may do any of them, for
+ * all ranks. What goes to memory of its own each rank does for itself, as one chunk. */
+#include "comm/native/native.h"
+
+#include "comm/reduce.h"
+
+#include <string.h>
+
+enum {
+    chunk_bytes = 64 << 10, /* of one rank's window: all ranks' share of a chunk stays in the cache */
+    small_bytes = 8 << 10,  /* not worth cutting                                                    */
+};
+
+/* ---- cutting ---- */
+
+static uint64_t slice_start(const tern__task *task, int rank)
+{
+    return TERN__MIN((uint64_t)rank * task->slice, task->count);
+}
+
+uint64_t tern__task_chunks(const tern__task *task, int rank)
+{
+    if (task->is_own) return 1;
+    uint64_t length = slice_start(task, rank + 1) - slice_start(task, rank);
+    return (length + task->chunk - 1) / task->chunk;
+}
+
+/* Slices end on cache lines. A small work is one chunk; a huge one has larger chunks, so that their number
+ * fits its counter. */
+void tern__task_cut(tern__task *task, const tern__post *post, uint64_t count, int world)
+{
+    uint64_t size = tern_dtype_bytes(post->dtype), line = TERN__LINE / size;
+    uint64_t each = (count + (uint64_t)world - 1) / (uint64_t)world;
+    *task = (tern__task){.post = *post, .count = count, .is_own = post->out != NULL};
+    if (post->kind == TERN__BARRIER || count == 0) return;
+    task->slice = tern__align_up(count * size <= small_bytes ? count : each, line);
+    task->chunk = TERN__MAX(chunk_bytes / size, tern__align_up(count >> (TERN__TAG_BITS - 1), line));
+    for (int rank = 0; rank < world; rank++) task->chunks += tern__task_chunks(task, rank);
+}
+
+/* ---- for all ranks, in the windows ---- */
+
+static void copy_from(char *const *at, int world, int root, size_t bytes)
+{
+    for (int rank = 0; rank < world; rank++)
+        if (rank != root) memcpy(at[rank], at[root], bytes);
+}
+
+/* The elements among [first, first + count) of one part after the other: an all_gather's are copied from its
+ * rank to the others, a reduce_scatter's are reduced for its rank. */
+static void run_parts(const tern__task *task, char **at, int world, uint64_t first, uint64_t count)
+{
+    const tern__post *post = &task->post;
+    uint64_t size = tern_dtype_bytes(post->dtype), each = task->count / (uint64_t)world;
+    while (count) {
+        uint64_t owner = first / each, here = TERN__MIN(count, (owner + 1) * each - first);
+        if (post->kind == TERN__ALL_GATHER)
+            copy_from(at, world, (int)owner, here * size);
+        else
+            tern__reduce(post->dtype, post->op, (const char *const *)at, world, &at[owner], 1, here);
+        for (int rank = 0; rank < world; rank++) at[rank] += here * size;
+        first += here;
+        count -= here;
+    }
+}
+
+static void run_shared(const tern__task *task, char **at, int world, uint64_t first, uint64_t count)
+{
+    const tern__post *post = &task->post;
+    switch (post->kind) {
+    case TERN__ALL_REDUCE:
+        tern__reduce(post->dtype, post->op, (const char *const *)at, world, at, world, count);
+        break;
+    case TERN__BROADCAST: copy_from(at, world, post->root, count * tern_dtype_bytes(post->dtype)); break;
+    case TERN__ALL_GATHER:
+    case TERN__REDUCE_SCATTER: run_parts(task, at, world, first, count); break;
+    case TERN__BARRIER: break;
+    }
+}
+
+/* ---- for this rank, to `out` ---- */
+
+/* Elements [first, first + count) of an all_gather. */
+static void collect(const tern__task *task, char *const *at, int world, uint64_t first, uint64_t count)
+{
+    uint64_t size = tern_dtype_bytes(task->post.dtype), each = task->count / (uint64_t)world;
+    char *out = task->post.out;
+    for (uint64_t done = 0, here; done < count; done += here) {
+        uint64_t owner = (first + done) / each, within = (first + done) % each;
+        here = TERN__MIN(count - done, each - within);
+        memcpy(out + (owner * task->post.stride + within) * size, at[owner] + done * size, here * size);
+    }
+}
+
+static uint64_t own_part(const tern__task *task, const tern__native *native)
+{
+    return (uint64_t)native->rank * (task->count / (uint64_t)native->world);
+}
+
+static void run_own(const tern__task *task, char *const *at, const tern__native *native, uint64_t first,
+                    uint64_t count)
+{
+    const tern__post *post = &task->post;
+    uint64_t size = tern_dtype_bytes(post->dtype);
+    char *out = post->out;
+    switch (post->kind) {
+    case TERN__REDUCE_SCATTER:
+        out += (first - own_part(task, native)) * size;
+        tern__reduce(post->dtype, post->op, (const char *const *)at, native->world, &out, 1, count);
+        break;
+    case TERN__BROADCAST:
+        if (native->rank != post->root) memcpy(out + first * size, at[post->root], count * size);
+        break;
+    case TERN__ALL_GATHER: collect(task, at, native->world, first, count); break;
+    case TERN__ALL_REDUCE:
+    case TERN__BARRIER: break;
+    }
+}
+
+/* ---- extents ---- */
+
+/* `count` elements that are contiguous, from the `first` of the work, which stands at byte `offset`. */
+static void run_piece(tern__channel *channel, const tern__task *task, uint32_t window, uint64_t offset,
+                      uint64_t first, uint64_t count)
+{
+    const tern__native *native = channel->native;
+    for (int rank = 0; rank < native->world; rank++)
+        channel->at[rank] = native->windows[window]->bases[rank] + offset;
+    if (task->is_own)
+        run_own(task, channel->at, native, first, count);
+    else
+        run_shared(task, channel->at, native->world, first, count);
+}
+
+/* The extents one behind the other are the work's elements 0..count: those in [low, high). */
+static void run_range(tern__channel *channel, const tern__task *task, uint64_t low, uint64_t high)
+{
+    uint64_t start = 0, size = tern_dtype_bytes(task->post.dtype);
+    for (int i = 0; i < task->post.extent_count && start < high; i++) {
+        const tern__extent *e = &task->post.extents[i];
+        uint64_t from = TERN__MAX(low, start), to = TERN__MIN(high, start + e->count);
+        if (from < to)
+            run_piece(channel, task, e->window, e->offset + (from - start) * size, from, to - from);
+        start += e->count;
+    }
+}
+
+/* A rank's part of a reduce_scatter, all of anything else. */
+static void run_for_self(tern__channel *channel, const tern__task *task)
+{
+    uint64_t start = own_part(task, channel->native), part = task->count / (uint64_t)channel->native->world;
+    if (task->post.kind == TERN__REDUCE_SCATTER)
+        run_range(channel, task, start, start + part);
+    else
+        run_range(channel, task, 0, task->count);
+}
+
+void tern__task_run(tern__channel *channel, const tern__task *task, int owner, uint64_t chunk)
+{
+    uint64_t low = slice_start(task, owner) + chunk * task->chunk, high = slice_start(task, owner + 1);
+    if (task->is_own)
+        run_for_self(channel, task);
+    else
+        run_range(channel, task, low, TERN__MIN(low + task->chunk, high));
+}
