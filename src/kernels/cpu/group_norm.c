@@ -47,13 +47,6 @@ static int64_t first_channel(const tern__group_shape *s, int64_t row)
 
 /* ---- forward ---- */
 
-TERN__INLINE double total(tern__lanes v)
-{
-    double sum = 0;
-    for (int l = 0; l < LANES; l++) sum += (double)v[l];
-    return sum;
-}
-
 /* The squares of the first `lanes` of v. */
 TERN__INLINE tern__lanes squares(tern__lanes v, int lanes)
 {
@@ -67,13 +60,13 @@ TERN__SIMD static void moments_of_chunk(const float *x, int64_t n, double *mean,
     int rest = (int)(n - whole);
     tern__lanes sum = tern__lanes_load(x + whole, rest), square;
     for (int64_t i = 0; i < whole; i += LANES) sum += tern__lanes_load(x + i, LANES);
-    *mean = total(sum) / (double)n;
+    *mean = tern__lanes_sum(sum) / (double)n;
     float centre = (float)*mean;
     square = squares(tern__lanes_load(x + whole, rest) - centre, rest);
     for (int64_t i = 0; i < whole; i += LANES)
         square += squares(tern__lanes_load(x + i, LANES) - centre, LANES);
     double off = *mean - (double)centre;
-    *m2 = total(square) - (double)n * off * off;
+    *m2 = tern__lanes_sum(square) - (double)n * off * off;
 }
 
 static void moments(const float *x, int64_t n, double *mean, double *m2)
@@ -169,8 +162,8 @@ TERN__SIMD static void channel_sums(const float *dy, const float *x, const float
             add_channels(&s, dy + i, x + i, w ? w + i : NULL, mean, inverse, dw + i, db + i, LANES);
         if (i < last)
             add_channels(&s, dy + i, x + i, w ? w + i : NULL, mean, inverse, dw + i, db + i, (int)(last - i));
-        result[0] += total(s.d);
-        result[1] += total(s.dc);
+        result[0] += tern__lanes_sum(s.d);
+        result[1] += tern__lanes_sum(s.dc);
     }
 }
 
@@ -186,8 +179,8 @@ TERN__SIMD static void position_sums(const float *dy, const float *x, int64_t n,
             s.d += d;
             s.dc += d * (tern__lanes_load(x + i, LANES) - mean);
         }
-        result[0] += total(s.d);
-        result[1] += total(s.dc);
+        result[0] += tern__lanes_sum(s.d);
+        result[1] += tern__lanes_sum(s.dc);
         for (; i < last; i++) {
             result[0] += (double)dy[i];
             result[1] += (double)dy[i] * (double)(x[i] - mean);

@@ -35,6 +35,15 @@ TERN__INLINE void tern__lanes_put(float *to, tern__lanes v, int n, bool add)
     tern__lanes_store(to, add ? tern__lanes_load(to, n) + v : v, n);
 }
 
+/* The sum of all lanes, in double, by halves. */
+TERN__INLINE double tern__lanes_sum(tern__lanes v)
+{
+    double eight[8], four[4];
+    for (int l = 0; l < 8; l++) eight[l] = (double)v[l] + (double)v[l + 8];
+    for (int l = 0; l < 4; l++) four[l] = eight[l] + eight[l + 4];
+    return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
 /* v where `keep` is -1, else 0. */
 TERN__INLINE tern__lanes tern__lanes_where(tern__masks keep, tern__lanes v)
 {
