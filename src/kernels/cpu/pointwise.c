@@ -7,6 +7,7 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/plan.h"
 #include "kernels/cpu/staging.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vector_math.h"
 
 #include <string.h>
@@ -161,7 +162,7 @@ int tern__cpu_pointwise(const tern__call *call)
     walk w = walk_of(call);
     if (!w.loop) return TERN_E_UNSUPPORTED;
     int64_t count = w.plan.count;
-    if (count == 0) return TERN_OK;
+    if (count == 0 || (call->kernel == TERN__COPY && tern__transpose(call, &w.plan, 0, INS))) return TERN_OK;
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++) part(&w, part_start(&w, t, threads), part_start(&w, t + 1, threads));
