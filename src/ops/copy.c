@@ -23,7 +23,8 @@ static tern_tensor *copy(tern_scope *scope, const char *op, tern_tensor *x, tern
 
 bool tern__copy_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add)
 {
-    bool reorder = from->layout != to->layout && from->dtype == to->dtype && tern__view_is_dense(from);
+    bool dense = tern__view_is_dense(from) && tern__view_is_dense(to);
+    bool reorder = from->layout != to->layout && from->dtype == to->dtype && dense;
     tern__call call = {
         .kernel = reorder ? TERN__REORDER : TERN__COPY, .in = {from}, .out = {to}, .add = {add}};
     return tern__view_count(to) == 0 || tern__run(scope, &call);

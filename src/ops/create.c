@@ -4,15 +4,19 @@
 
 #include <tern/rng.h>
 
+bool tern__can_be(tern_scope *scope, const char *func, tern_dtype dtype, int ndim, const int64_t *shape)
+{
+    tern_error err = {0};
+    if (!tern__shape_check(func, dtype, ndim, shape, &err)) return true;
+    tern__scope_fail_with(scope, &err);
+    return false;
+}
+
 static tern_tensor *create(tern_scope *scope, const char *func, tern_dtype dtype, int ndim,
                            const int64_t *shape)
 {
-    tern_error err = {0};
-    if (!scope || scope->error.code) return NULL;
-    if (!tern__shape_check(func, dtype, ndim, shape, &err))
-        return tern__result(scope, dtype, TERN__PLAIN, ndim, shape);
-    tern__scope_fail_with(scope, &err);
-    return NULL;
+    if (!scope || scope->error.code || !tern__can_be(scope, func, dtype, ndim, shape)) return NULL;
+    return tern__result(scope, dtype, TERN__PLAIN, ndim, shape);
 }
 
 tern_tensor *tern_full(tern_scope *scope, tern_dtype dtype, int ndim, const int64_t *shape, double value)

@@ -86,6 +86,7 @@ static tern_tensor *cat(tern_scope *scope, const char *func, int count, tern_ten
     if (!j) return NULL;
     j->dim = dim;
     if (line_up(scope, func, count, x, j, shape)) return NULL;
+    if (!tern__can_be(scope, func, x[0]->view.dtype, x[0]->view.ndim, shape)) return NULL;
     tern_tensor *y = tern__result(scope, x[0]->view.dtype, TERN__PLAIN, x[0]->view.ndim, shape);
     for (int i = 0; i < count && y; i++) {
         start[dim] = j->start[i];
@@ -157,8 +158,7 @@ tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_
     for (int d = 0; d < x->view.ndim; d++) shape[d] = x->view.shape[d];
     for (int i = 0; i < count && fit; i++) {
         int d = x->view.ndim - 1 - i / 2;
-        fit = padding[i] >= 0;
-        shape[d] += padding[i];
+        fit = padding[i] >= 0 && !__builtin_add_overflow(shape[d], padding[i], &shape[d]);
         if (i % 2 == 0) start[d] = padding[i];
     }
     if (!fit) {
@@ -168,6 +168,7 @@ tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_
             x->view.ndim, count);
         return NULL;
     }
+    if (!tern__can_be(scope, __func__, x->view.dtype, x->view.ndim, shape)) return NULL;
     tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, x->view.ndim, shape);
     if (!y || !tern__fill(scope, &y->view, value)) return NULL;
     tern__view part = part_of(&y->view, start, x->view.shape);

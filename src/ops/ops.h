@@ -24,6 +24,9 @@ tern_tensor *tern__share(tern_scope *scope, tern_tensor *x, const tern__view *vi
 /* The dimension that `dim` means, negative ones counted from the end; -1 after E_RANGE. */
 int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int dim);
 
+/* True if a tensor of this shape can be; else E_SHAPE or E_RANGE. */
+bool tern__can_be(tern_scope *scope, const char *func, tern_dtype dtype, int ndim, const int64_t *shape);
+
 /* For errors: ` "layer1.0.conv1"` if `weight` is a parameter of a module with a name, else "". Returns text.
  */
 #define TERN__LAYER_TEXT 128

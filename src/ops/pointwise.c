@@ -130,7 +130,7 @@ static int join_shapes(tern_scope *scope, const char *func, const tern__pointwis
                                     tern__shape_text(&in[i]->view, next));
         *all = joined;
     }
-    return TERN_OK;
+    return tern__can_be(scope, func, TERN_F64, all->ndim, all->shape) ? TERN_OK : scope->error.code;
 }
 
 /* Blocked, if an input of the whole shape is; blocked inputs of another shape become plain. */

@@ -31,8 +31,8 @@ static bool fill_in(const tern__view *x, int ndim, const int64_t *shape, int64_t
             open = d;
         else if (shape[d] < 0)
             return false;
-        else
-            known *= shape[d];
+        else if (__builtin_mul_overflow(known, shape[d], &known))
+            return false;
     }
     if (open < 0) return known == count;
     if (known == 0 || count % known) return false;
@@ -61,7 +61,8 @@ tern_tensor *tern_flatten(tern_scope *scope, tern_tensor *x, int first_dim)
 {
     int64_t shape[TERN_NDIM_MAX];
     if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
-    if (first_dim < 0 || first_dim >= TERN__MAX(x->view.ndim, 1)) {
+    int ndim = TERN__MAX(x->view.ndim, 1), first = first_dim < 0 ? first_dim + ndim : first_dim;
+    if (first < 0 || first >= ndim) {
         tern__scope_fail(scope, __func__, TERN_E_RANGE, "flatten: dimension %d of %d does not exist",
                          first_dim, x->view.ndim);
         return NULL;
@@ -69,8 +70,8 @@ tern_tensor *tern_flatten(tern_scope *scope, tern_tensor *x, int first_dim)
     int64_t rest = 1;
     for (int d = 0; d < x->view.ndim; d++) {
         shape[d] = x->view.shape[d];
-        if (d >= first_dim) rest *= shape[d];
+        if (d >= first) rest *= shape[d];
     }
-    shape[first_dim] = rest;
-    return reshape(scope, x, first_dim + 1, shape);
+    shape[first] = rest;
+    return reshape(scope, x, first + 1, shape);
 }

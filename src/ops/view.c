@@ -68,13 +68,14 @@ static tern_tensor *view_of(tern_scope *scope, const char *op, tern_tensor *x, c
 
 /* ---- permute ---- */
 
-static bool is_permutation(int ndim, int count, const int *dims)
+/* Fills `own` with what `dims` means, negative ones counted from the end; false if a dimension is missing. */
+static bool find_order(int ndim, int count, const int *dims, int own[TERN_NDIM_MAX])
 {
-    bool seen[TERN_NDIM_MAX] = {false};
-    bool all = count == ndim;
+    bool seen[TERN_NDIM_MAX] = {false}, all = count == ndim;
     for (int i = 0; i < count && all; i++) {
-        all = dims[i] >= 0 && dims[i] < ndim && !seen[dims[i]];
-        if (all) seen[dims[i]] = true;
+        own[i] = dims[i] < 0 ? dims[i] + ndim : dims[i];
+        all = own[i] >= 0 && own[i] < ndim && !seen[own[i]];
+        if (all) seen[own[i]] = true;
     }
     return all;
 }
@@ -95,9 +96,10 @@ static tern_tensor *permute(tern_scope *scope, const char *op, tern_tensor *x, c
 
 tern_tensor *tern_permute(tern_scope *scope, tern_tensor *x, int count, const int *dims)
 {
+    int own[TERN_NDIM_MAX];
     char shape[TERN__SHAPE_TEXT];
     if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
-    if (is_permutation(x->view.ndim, count, dims)) return permute(scope, "permute", x, dims);
+    if (find_order(x->view.ndim, count, dims, own)) return permute(scope, "permute", x, own);
     tern__scope_fail(scope, __func__, TERN_E_RANGE, "permute: expected each dimension of %s once",
                      tern__shape_text(&x->view, shape));
     return NULL;
@@ -159,7 +161,8 @@ tern_tensor *tern_slice(tern_scope *scope, tern_tensor *x, int dim, int64_t star
     int64_t size = x->view.shape[dim];
     start = clip(start, size);
     stop = TERN__MAX(start, clip(stop, size));
-    return take(scope, "slice", x, dim, start, (stop - start + step - 1) / step, step, false);
+    int64_t count = stop > start ? (stop - start - 1) / step + 1 : 0;
+    return take(scope, "slice", x, dim, start, count, step, false);
 }
 
 tern_tensor *tern_select(tern_scope *scope, tern_tensor *x, int dim, int64_t index)

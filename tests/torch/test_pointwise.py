@@ -112,7 +112,7 @@ class PointwiseTest(unittest.TestCase):
 
     def test_broadcasting(self):
         """Each input may be the one that is repeated, over dimensions that it has and that it has not."""
-        pairs = [((3, 4), ()), ((7, 33), (33,)), ((7, 33), (7, 1)), ((2, 1, 5), (3, 1)), ((1,), (4, 5, 6)), ((2, 3, 4, 5), (3, 1, 1)), ((3, 1, 17, 1), (5, 1, 6)), ((1, 1, 1), (2,))]
+        pairs = [((700, 10), (10,)), ((700, 10), (700, 1)), ((9, 90, 7), (90, 1)), ((300, 300), (300, 1)), ((3, 4), ()), ((7, 33), (33,)), ((7, 33), (7, 1)), ((2, 1, 5), (3, 1)), ((1,), (4, 5, 6)), ((2, 3, 4, 5), (3, 1, 1)), ((3, 1, 17, 1), (5, 1, 6)), ((1, 1, 1), (2,))]
         for device, dtype, tolerance in DEVICES:
             for op in BINARY:
                 for shapes in pairs:

@@ -1,8 +1,8 @@
 /* pointwise.c - all pointwise kernels on views of any dtype, stride and layout.
  *
- * Each thread walks through its part of the elements row by row. Where an operand stands in memory as the
- * loop wants it (its dtype is the one computed in, its elements are neighbours), the loop reads and writes it
- * in place; the others go through a stage, a stretch at a time. A scalar's stage is filled once. */
+ * Each thread walks through its part of the elements. Where an operand stands in memory as the loop wants it
+ * (its dtype is the one computed in, its elements are neighbours), the loop reads and writes it in place; the
+ * others go through a stage, a stretch at a time. */
 #include "kernels/pointwise.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/plan.h"
@@ -71,9 +71,18 @@ static const loop_fn table[TERN__KERNEL_COUNT][TERN__COMPUTES] = {
 
 /* ---- the walk ---- */
 
+/* The places of some elements in one operand: rows of n, whose elements are `stride` apart. */
+typedef struct span {
+    int64_t rows, row_stride, n, stride;
+} span;
+
+/* Elements are taken row by row where rows are long. Of short ones several are taken whole at a time: then
+ * the plan goes from row to row, and `inner` says what a row is. */
 typedef struct walk {
     const tern__call *call;
     tern__plan plan;
+    int64_t inner, inner_stride[INS + 1]; /* elements of a short row; 1 where rows are long */
+    int64_t most;                         /* steps of the plan that fit a stage             */
     tern__compute compute;
     loop_fn loop;
     double numbers[2];
@@ -81,80 +90,125 @@ typedef struct walk {
     bool direct[INS + 1];
 } walk;
 
-/* One thread's stages, and which scalar each holds (its place plus one). */
+/* One thread's stages. What repeats from one stretch to the next is loaded once: `at` is its place plus one,
+ * `count` how much of it there is. */
 typedef struct stages {
     tern__stage stage[INS + 1];
-    int64_t scalar[INS];
+    int64_t at[INS], count[INS];
 } stages;
 
-static void *place(const walk *w, int i, const tern__cursor *c)
+static void *place(const walk *w, int i, int64_t at)
 {
-    return (char *)w->view[i]->data + c->at[i] * (int64_t)tern_dtype_bytes(w->view[i]->dtype);
+    return (char *)w->view[i]->data + at * (int64_t)tern_dtype_bytes(w->view[i]->dtype);
 }
 
-static void load(const walk *w, stages *s, int i, const tern__cursor *c, int64_t n)
+static span span_of(const walk *w, int i, int64_t steps)
 {
     int64_t stride = w->plan.stride[i][0];
-    if (stride == 0) {
-        if (s->scalar[i] == c->at[i] + 1) return;
-        s->scalar[i] = c->at[i] + 1;
-        n = TERN__STAGE;
-    }
-    tern__stage_load(w->compute, &s->stage[i], w->view[i]->dtype, w->view[i]->data, c->at[i], stride, n);
+    if (w->inner == 1) return (span){1, 0, steps, stride};
+    if (stride == w->inner * w->inner_stride[i]) return (span){1, 0, steps * w->inner, w->inner_stride[i]};
+    return (span){steps, stride, w->inner, w->inner_stride[i]};
 }
 
-static void stretch(const walk *w, stages *s, const tern__cursor *c, int64_t n)
+static tern__stage *row_of(const walk *w, tern__stage *stage, int64_t element)
+{
+    return (tern__stage *)((char *)stage +
+                           element * (int64_t)tern_dtype_bytes(tern__compute_dtype(w->compute)));
+}
+
+static void load(const walk *w, stages *s, int i, int64_t at, int64_t steps)
+{
+    span p = span_of(w, i, steps);
+    if (w->plan.stride[i][0] == 0) {
+        if (s->at[i] == at + 1 && s->count[i] >= steps) return;
+        s->at[i] = at + 1;
+        s->count[i] = steps;
+    }
+    for (int64_t r = 0; r < p.rows; r++)
+        tern__stage_load(w->compute, row_of(w, &s->stage[i], r * p.n), w->view[i]->dtype, w->view[i]->data,
+                         at + r * p.row_stride, p.stride, p.n);
+}
+
+static void store(const walk *w, stages *s, int64_t at, int64_t steps)
+{
+    span p = span_of(w, INS, steps);
+    for (int64_t r = 0; r < p.rows; r++)
+        tern__stage_store(w->compute, row_of(w, &s->stage[INS], r * p.n), w->view[INS]->dtype,
+                          w->view[INS]->data, at + r * p.row_stride, p.stride, p.n, w->call->add[0]);
+}
+
+static void stretch(const walk *w, stages *s, const tern__cursor *c, int64_t steps)
 {
     const void *in[INS] = {0};
     for (int i = 0; i < INS && w->view[i]; i++) {
-        if (!w->direct[i]) load(w, s, i, c, n);
-        in[i] = w->direct[i] ? place(w, i, c) : &s->stage[i];
+        if (!w->direct[i]) load(w, s, i, c->at[i], steps);
+        in[i] = w->direct[i] ? place(w, i, c->at[i]) : &s->stage[i];
     }
-    w->loop(w->direct[INS] ? place(w, INS, c) : &s->stage[INS], in, w->numbers, n);
-    if (!w->direct[INS])
-        tern__stage_store(w->compute, &s->stage[INS], w->view[INS]->dtype, w->view[INS]->data, c->at[INS],
-                          w->plan.stride[INS][0], n, w->call->add[0]);
+    void *out = w->direct[INS] ? place(w, INS, c->at[INS]) : &s->stage[INS];
+    w->loop(out, in, w->numbers, steps * w->inner);
+    if (!w->direct[INS]) store(w, s, c->at[INS], steps);
 }
 
 static void part(const walk *w, int64_t first, int64_t last)
 {
     stages s;
-    memset(s.scalar, 0, sizeof(s.scalar));
-    bool all = true;
-    for (int i = 0; i <= INS; i++) all = all && (!w->view[i] || w->direct[i]);
+    memset(s.at, 0, sizeof(s.at));
     tern__cursor c = tern__cursor_at(&w->plan, first);
-    for (int64_t n; first < last; first += n) {
-        n = TERN__MIN(tern__cursor_room(&w->plan, &c), last - first);
-        if (!all) n = TERN__MIN(n, TERN__STAGE);
-        stretch(w, &s, &c, n);
-        tern__cursor_move(&w->plan, &c, n);
+    for (int64_t steps; first < last; first += steps) {
+        steps = TERN__MIN(TERN__MIN(tern__cursor_room(&w->plan, &c), w->most), last - first);
+        stretch(w, &s, &c, steps);
+        tern__cursor_move(&w->plan, &c, steps);
     }
-}
-
-static walk walk_of(const tern__call *call)
-{
-    walk w = {.call = call};
-    for (int i = 0; i < INS; i++) w.view[i] = call->in[i];
-    w.view[INS] = call->out[0];
-    w.plan = tern__plan_of(w.view, INS + 1);
-    /* A copy is computed in what it is copied from, and so rounded once. */
-    w.compute = tern__compute_of(w.view, call->kernel == TERN__COPY && !call->add[0] ? INS : INS + 1);
-    w.loop = table[call->kernel][w.compute];
-    for (int i = 0; i <= INS; i++)
-        w.direct[i] = w.view[i] && w.view[i]->dtype == tern__compute_dtype(w.compute) &&
-                      (w.plan.stride[i][0] == 1 || w.plan.shape[0] == 1);
-    w.direct[INS] = w.direct[INS] && !call->add[0];
-    const tern__pointwise_attr *attr = call->attr;
-    for (int i = 0; attr && i < 2; i++) w.numbers[i] = attr->k[i];
-    return w;
 }
 
 /* Where part t begins: at a row's start or a whole number of stages further on, so that every element is
  * computed by the same instructions whatever the number of threads. */
 static int64_t part_start(const walk *w, int t, int threads)
 {
-    int64_t at = w->plan.count * t / threads;
-    return t == threads ? at : at - at % w->plan.shape[0] % TERN__STAGE;
+    int64_t at = w->plan.count * t / threads, stage = TERN__MAX(TERN__STAGE / w->inner, 1);
+    return t == threads ? at : at - at % w->plan.shape[0] % stage;
+}
+
+/* The innermost dimension leaves the plan. */
+static void take_rows(walk *w)
+{
+    tern__plan *p = &w->plan;
+    w->inner = p->shape[0];
+    for (int i = 0; i <= INS; i++) w->inner_stride[i] = p->stride[i][0];
+    p->count /= w->inner;
+    p->ndim--;
+    for (int d = 0; d < p->ndim; d++) {
+        p->shape[d] = p->shape[d + 1];
+        for (int i = 0; i <= INS; i++) p->stride[i][d] = p->stride[i][d + 1];
+    }
+}
+
+/* Where an operand stands as the loop wants it. */
+static void find_direct(walk *w)
+{
+    bool all = true;
+    for (int i = 0; i <= INS; i++) {
+        if (!w->view[i]) continue;
+        span p = span_of(w, i, w->plan.shape[0]);
+        w->direct[i] = w->view[i]->dtype == tern__compute_dtype(w->compute) && p.rows == 1 &&
+                       (p.stride == 1 || p.n == 1) && !(i == INS && w->call->add[0]);
+        all = all && w->direct[i];
+    }
+    w->most = all ? INT64_MAX : TERN__STAGE / w->inner;
+}
+
+static walk walk_of(const tern__call *call)
+{
+    walk w = {.call = call, .inner = 1};
+    for (int i = 0; i < INS; i++) w.view[i] = call->in[i];
+    w.view[INS] = call->out[0];
+    w.plan = tern__plan_of(w.view, INS + 1);
+    /* A copy is computed in what it is copied from, and so rounded once. */
+    w.compute = tern__compute_of(w.view, call->kernel == TERN__COPY && !call->add[0] ? INS : INS + 1);
+    w.loop = table[call->kernel][w.compute];
+    const tern__pointwise_attr *attr = call->attr;
+    for (int i = 0; attr && i < 2; i++) w.numbers[i] = attr->k[i];
+    return w;
 }
 
 int tern__cpu_pointwise(const tern__call *call)
@@ -163,6 +217,8 @@ int tern__cpu_pointwise(const tern__call *call)
     if (!w.loop) return TERN_E_UNSUPPORTED;
     int64_t count = w.plan.count;
     if (count == 0 || (call->kernel == TERN__COPY && tern__transpose(call, &w.plan, 0, INS))) return TERN_OK;
+    if (w.plan.ndim > 1 && w.plan.shape[0] <= TERN__STAGE / 2) take_rows(&w);
+    find_direct(&w);
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++) part(&w, part_start(&w, t, threads), part_start(&w, t + 1, threads));

@@ -1,7 +1,7 @@
 #include "kernels/cpu/staging.h"
 
 #include "base/half.h"
-#include "kernels/kernel.h"
+#include "kernels/cpu/lanes.h"
 
 tern__compute tern__compute_of(const tern__view *const *views, int count)
 {
@@ -35,37 +35,39 @@ tern_dtype tern__compute_dtype(tern__compute compute)
     X(BOOL, bool, v, v != 0, __VA_ARGS__)
 
 #define DEFINE(dtype, type, get, put, suffix, real)                                                          \
+    TERN__INLINE real get_##dtype##_##suffix(type v)                                                         \
+    {                                                                                                        \
+        return (real)(get);                                                                                  \
+    }                                                                                                        \
+    TERN__INLINE type put_##dtype##_##suffix(real v)                                                         \
+    {                                                                                                        \
+        return (put);                                                                                        \
+    }                                                                                                        \
     TERN__SIMD static void load_##dtype##_##suffix(void *to, const void *from, int64_t stride, int64_t n)    \
     {                                                                                                        \
         real *s = to;                                                                                        \
         const type *x = from;                                                                                \
-        for (int64_t i = 0; i < n && stride == 1; i++) {                                                     \
-            type v = x[i];                                                                                   \
-            s[i] = (real)(get);                                                                              \
-        }                                                                                                    \
-        for (int64_t i = 0; i < n && stride != 1; i++) {                                                     \
-            type v = x[i * stride];                                                                          \
-            s[i] = (real)(get);                                                                              \
-        }                                                                                                    \
+        if (stride == 1)                                                                                     \
+            for (int64_t i = 0; i < n; i++) s[i] = get_##dtype##_##suffix(x[i]);                             \
+        else if (stride == 0)                                                                                \
+            for (int64_t i = 0; i < n; i++) s[i] = get_##dtype##_##suffix(x[0]);                             \
+        else                                                                                                 \
+            for (int64_t i = 0; i < n; i++) s[i] = get_##dtype##_##suffix(x[i * stride]);                    \
     }                                                                                                        \
     TERN__SIMD static void store_##dtype##_##suffix(void *to, const void *from, int64_t stride, int64_t n,   \
                                                     bool add)                                                \
     {                                                                                                        \
         type *y = to;                                                                                        \
         const real *s = from;                                                                                \
-        for (int64_t i = 0; i < n && stride == 1 && !add; i++) {                                             \
-            real v = s[i];                                                                                   \
-            y[i] = (put);                                                                                    \
-        }                                                                                                    \
-        for (int64_t i = 0; i < n && (stride != 1 || add); i++) {                                            \
-            real sum = s[i];                                                                                 \
-            if (add) {                                                                                       \
-                type v = y[i * stride];                                                                      \
-                sum += (real)(get);                                                                          \
-            }                                                                                                \
-            real v = sum;                                                                                    \
-            y[i * stride] = (put);                                                                           \
-        }                                                                                                    \
+        if (stride == 1 && !add)                                                                             \
+            for (int64_t i = 0; i < n; i++) y[i] = put_##dtype##_##suffix(s[i]);                             \
+        else if (stride == 1)                                                                                \
+            for (int64_t i = 0; i < n; i++)                                                                  \
+                y[i] = put_##dtype##_##suffix(s[i] + get_##dtype##_##suffix(y[i]));                          \
+        else                                                                                                 \
+            for (int64_t i = 0; i < n; i++)                                                                  \
+                y[i * stride] =                                                                              \
+                    put_##dtype##_##suffix(add ? s[i] + get_##dtype##_##suffix(y[i * stride]) : s[i]);       \
     }
 STAGE_DTYPES(DEFINE, f32, float)
 STAGE_DTYPES(DEFINE, f64, double)
