@@ -150,7 +150,8 @@ static void test_mismatch_of_roots_in_flight(void **state)
 static int window_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
-    tern_group *group = open_group(boot, arg, &err); /* where a rank may still be when it hears of the others */
+    tern_group *group =
+        open_group(boot, arg, &err); /* where a rank may still be when it hears of the others */
     RANK_CHECK(rank, !tern_group_mem_alloc(group, rank == 2 ? 101 : 100, &err));
     if (err.code != TERN_E_MISMATCH) RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, strstr(err.text, "100") && strstr(err.text, "101"));
