@@ -23,20 +23,44 @@ static inline uint16_t tern__bf16_from_f32(float value)
     return (uint16_t)(value == value ? rounded : (bits >> 16 | 0x40));
 }
 
-/* IEEE 754 binary16, the compiler's _Float16. */
-static inline float tern__f16_to_f32(uint16_t half)
+static inline float tern__float_of(uint32_t bits)
 {
-    _Float16 value;
-    memcpy(&value, &half, sizeof(value));
-    return (float)value;
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
 }
 
+static inline uint32_t tern__bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* IEEE 754 binary16, by integers, since compilers do not vectorise _Float16. Its bits without the sign, moved
+ * to where f32 has them, lack 112 in the exponent; of a subnormal, an exponent of 1 is put before and taken
+ * away. */
+static inline float tern__f16_to_f32(uint16_t half)
+{
+    const uint32_t bias = 112u << 23, least = 113u << 23, infinity = 0x7f800000;
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = (uint32_t)(half & 0x7fff) << 13;
+    uint32_t normal = rest + bias;
+    uint32_t small = tern__bits_of(tern__float_of(rest + least) - tern__float_of(least));
+    uint32_t bits = rest < 1u << 23 ? small : rest >= 31u << 23 ? rest | infinity : normal;
+    return tern__float_of(sign | bits);
+}
+
+/* Adding 0.5 leaves of a small number what a subnormal half has, rounded; a normal one is rounded by adding
+ * almost half a unit of the last place, and the unit's own last bit. A carry out of the largest makes
+ * infinity. */
 static inline uint16_t tern__f16_from_f32(float value)
 {
-    _Float16 half = (_Float16)value;
-    uint16_t bits;
-    memcpy(&bits, &half, sizeof(bits));
-    return bits;
+    const uint32_t least = 113u << 23, most = 143u << 23, infinity = 0x7f800000;
+    uint32_t bits = tern__bits_of(value), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    uint32_t small = tern__bits_of(tern__float_of(rest) + 0.5f) - tern__bits_of(0.5f);
+    uint32_t normal = (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13;
+    uint32_t large = rest > infinity ? 0x7e00 : 0x7c00;
+    return (uint16_t)(sign | (rest < least ? small : rest < most ? normal : large));
 }
 
 #endif

@@ -29,17 +29,21 @@ enum { block_bytes = 8 << 10 }; /* of the scratch block */
 #define DEFINE_LOOPS(name, type, wide, WIDEN, OP)                                                            \
     typedef type name##_type __attribute__((aligned(1), may_alias));                                         \
     typedef wide name##_wide __attribute__((aligned(1), may_alias));                                         \
+    static inline wide name##_of(wide a, wide b)                                                             \
+    {                                                                                                        \
+        return (wide)OP(a, b);                                                                               \
+    }                                                                                                        \
     TERN__SIMD static void name##_start(void *block, const void *one, const void *other, size_t count)       \
     {                                                                                                        \
         name##_wide *to = block;                                                                             \
         const name##_type *a = one, *b = other;                                                              \
-        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) to[i] = (wide)OP(WIDEN(a[i]), WIDEN(b[i]));  \
+        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) to[i] = name##_of(WIDEN(a[i]), WIDEN(b[i])); \
     }                                                                                                        \
     TERN__SIMD static void name##_add(void *block, const void *more, size_t count)                           \
     {                                                                                                        \
         name##_wide *restrict to = block;                                                                    \
         const name##_type *restrict a = more;                                                                \
-        for (size_t i = 0; i < count; i++) to[i] = (wide)OP(to[i], WIDEN(a[i]));                             \
+        for (size_t i = 0; i < count; i++) to[i] = name##_of(to[i], WIDEN(a[i]));                            \
     }
 
 #define DEFINE_FLOATS(name, type, wide, WIDEN)                                                               \
