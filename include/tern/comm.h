@@ -60,7 +60,8 @@ TERN_API int tern_broadcast(tern_group *group, void *buf, size_t count, tern_dty
 TERN_API int tern_all_gather(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
                              tern_error *err);
 /* out[0..count) of rank r becomes the reduction of all ranks' in[r * count .. (r + 1) * count); `in` holds
- * count * size elements. torch.distributed.reduce_scatter_tensor. */
+ * count * size elements and is not written, unless `out` is this rank's own part of it. From a window a rank
+ * reads count * size elements and writes count. torch.distributed.reduce_scatter_tensor. */
 TERN_API int tern_reduce_scatter(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
                                  tern_reduce_op op, tern_error *err);
 /* Returns when every rank has called it. */
