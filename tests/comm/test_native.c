@@ -5,6 +5,7 @@
 #include "comm/native/native.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 static uint64_t random_next(uint64_t *state)
@@ -116,6 +117,39 @@ static int check_filled(int rank, const float *base, const tern__post *post, flo
         for (uint64_t k = 0; k < post->extents[i].count; k++)
             RANK_CHECK(rank, base[post->extents[i].offset / 4 + k] == value);
     return 0;
+}
+
+/* Ordinary buffers that fit the ring: once the others have posted, rank 0 finishes all without them. */
+static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    atomic_int *is_done = arg;
+    enum { count = 1200 };
+    fixture f;
+    if (fixture_open(&f, rank, boot, (size_t)count * 4 * 8)) return 1;
+    float *x = (float *)f.plain;
+    for (int i = 0; i < count * 8; i++) x[i] = i < 7 * count ? 1 : 2;
+    tern_work *work[] = {
+        tern_all_reduce_post(f.group, x, count, TERN_F32, TERN_SUM, &f.err),
+        tern_reduce_scatter_post(f.group, x + count, x + 4 * count, count, TERN_F32, TERN_SUM, &f.err),
+        tern_broadcast_post(f.group, x + 5 * count, count, TERN_F32, 0, &f.err),
+        tern_all_gather_post(f.group, x + 7 * count, x + 6 * count, count / 3, TERN_F32, &f.err),
+    };
+    RANK_CHECK_OK(rank, f.err);
+    for (int i = 0; rank && !atomic_load(is_done) && i < 5000; i++) usleep(1000);
+    RANK_CHECK(rank, !rank || atomic_load(is_done));
+    for (size_t i = 0; i < TERN__COUNT(work); i++) tern_work_wait(work[i], &f.err);
+    RANK_CHECK_OK(rank, f.err);
+    atomic_store(is_done, 1);
+    RANK_CHECK(rank, x[0] == 3 && x[4 * count] == 3 && x[5 * count] == 1 && x[7 * count - 1] == 2);
+    return fixture_close(&f);
+}
+
+static void test_ranks_that_have_posted_owe_nothing(void **state)
+{
+    (void)state;
+    atomic_int *is_done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ranks_ok(ranks_run(3, alone_body, is_done));
+    munmap(is_done, 4096);
 }
 
 /* Slots for fewer works than areas, so posts wait for slots; an area is used again as soon as its work is
@@ -388,10 +422,15 @@ static void test_ranks_as_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_works_in_flight),           cmocka_unit_test(test_posts_wait_for_slots),
-        cmocka_unit_test(test_results_in_own_memory),     cmocka_unit_test(test_window_over_own_memory),
-        cmocka_unit_test(test_false_windows_are_refused), cmocka_unit_test(test_many_small_works),
-        cmocka_unit_test(test_sleeping_rank_is_woken),    cmocka_unit_test(test_ranks_as_threads),
+        cmocka_unit_test(test_works_in_flight),
+        cmocka_unit_test(test_posts_wait_for_slots),
+        cmocka_unit_test(test_ranks_that_have_posted_owe_nothing),
+        cmocka_unit_test(test_results_in_own_memory),
+        cmocka_unit_test(test_window_over_own_memory),
+        cmocka_unit_test(test_false_windows_are_refused),
+        cmocka_unit_test(test_many_small_works),
+        cmocka_unit_test(test_sleeping_rank_is_woken),
+        cmocka_unit_test(test_ranks_as_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
