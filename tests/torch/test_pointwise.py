@@ -302,6 +302,14 @@ class PointwiseTest(unittest.TestCase):
                 run.close()
             self.assertEqual(len(set(got)), 1, op)
 
+    def test_what_repeats_is_loaded_where_a_part_begins(self):
+        """Short rows of which a thread's part begins near the end of some that repeat."""
+        c, a, b = RNG.integers(0, 2, 10).astype("f"), WHERE.draw((182, 1, 10)), WHERE.draw((182, 40, 10))
+        run = Run("cpu", 3)
+        got = run.value(WHERE(run, *map(run.constant, (c, a, b))))
+        numpy.testing.assert_array_equal(got, numpy.where(c != 0, a, b))
+        run.close()
+
     def test_gradients_by_finite_differences(self):
         rng = numpy.random.default_rng(3)
         for op in SMOOTH:
