@@ -1,0 +1,87 @@
+/* Views, joins, casts, reductions and pointwise ops together: no allocation in a warm step, and memory
+ * running out everywhere. Values are compared in tests/torch. */
+#include "world.h"
+
+/* (4, 6) of any dtype into one number, with every kind of gradient on the way. */
+static tern_tensor *number_of(tern_scope *s, tern_tensor *x)
+{
+    tern_tensor *turned = tern_transpose(s, x, 0, 1), *parts[3];
+    tern_split(s, turned, 2, 0, parts, 3);
+    tern_tensor *joined = tern_cat(s, 3, (tern_tensor *[]){parts[2], parts[0], parts[0]}, 0);
+    tern_tensor *padded = tern_pad(s, joined, 2, (int64_t[]){1, 0}, 0.5);
+    tern_tensor *both = tern_stack(s, 2, (tern_tensor *[]){padded, tern_clone(s, padded)}, 1);
+    tern_tensor *top = tern_amax(s, both, 1, (int[]){0}, true), *low = tern_amin(s, both, 0, NULL, false);
+    tern_tensor *y = tern_mul(s, tern_sub(s, both, top), tern_div(s, top, tern_gelu(s, both, false)));
+    y = tern_where(s, tern_gt(s, y, low), tern_pow(s, tern_abs(s, y), top), tern_maximum(s, y, low));
+    y = tern_select(s, tern_slice(s, y, 2, 1, 5, 2), 1, 0);
+    return tern_mean(s, tern_add(s, y, tern_sum_dims(s, y, 1, (int[]){1}, true)));
+}
+
+static int run_step(world *w, tern_module *net)
+{
+    tern_scope *s = w->scope;
+    tern_tensor *x = tern_reshape(s, tern_state_find(net, "weight"), 2, (int64_t[]){4, 6});
+    tern_tensor *half = tern_cast(s, number_of(s, tern_cast(s, x, TERN_BF16)), TERN_F32);
+    tern_tensor *real = tern_cast(s, number_of(s, tern_cast(s, x, TERN_F64)), TERN_F32);
+    tern_tensor *rest = tern_smooth_l1_loss(s, x, tern_detach(s, x), 0.5, TERN_LOSS_SUM);
+    tern_tensor *logits = tern_bce_with_logits_loss(s, x, tern_detach(s, x), NULL, TERN_LOSS_MEAN);
+    tern_tensor *loss = tern_add(s, tern_add(s, number_of(s, x), half), tern_add(s, real, rest));
+    loss = tern_add(s, loss, logits);
+    int code = loss ? tern_backward(s, loss) : tern_scope_error(s)->code;
+    tern_error ended = {0};
+    tern_scope_end(s, &ended);
+    return code;
+}
+
+static void a_warm_step_allocates_nothing(void **state)
+{
+    (void)state;
+    counter count = {0};
+    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    world w = open_world();
+    tern_module *net = tern_batch_norm1d_new(24, NULL, &w.err);
+    for (int i = 0; i < 2; i++) assert_int_equal(run_step(&w, net), TERN_OK); /* a scope has two arenas */
+    int warm = count.calls;
+    assert_true(warm > 0);
+    for (int i = 0; i < 3; i++) assert_int_equal(run_step(&w, net), TERN_OK);
+    assert_int_equal(count.calls, warm);
+    tern_module_free(net);
+    close_world(&w);
+    tern_allocator_set(NULL);
+}
+
+/* Memory runs out at each allocation of the first step: always E_MEMORY, and the next step goes well. */
+static void out_of_memory_anywhere(void **state)
+{
+    (void)state;
+    counter count = {0};
+    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    int failures = 0;
+    for (int at = 1;; at++) {
+        world w = open_world();
+        tern_module *net = tern_batch_norm1d_new(24, NULL, &w.err);
+        assert_ok(w.err);
+        assert_non_null(tern_state_find(net, "weight")); /* makes the list of names: no error of a step */
+        count = (counter){.fail_from = at};
+        int code = run_step(&w, net);
+        bool reached = count.calls >= at;
+        count.fail_from = 0;
+        if (reached && code != TERN_OK) assert_int_equal(code, TERN_E_MEMORY);
+        failures += code != TERN_OK;
+        assert_int_equal(run_step(&w, net), TERN_OK);
+        tern_module_free(net);
+        close_world(&w);
+        if (!reached) break;
+    }
+    assert_true(failures > 30);
+    tern_allocator_set(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_warm_step_allocates_nothing),
+        cmocka_unit_test(out_of_memory_anywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
