@@ -51,7 +51,8 @@ tern_tensor *tern_reshape(tern_scope *scope, tern_tensor *x, int ndim, const int
         return NULL;
     }
     if (fill_in(&x->view, ndim, shape, full)) return reshape(scope, x, ndim, full);
-    tern__view wanted = tern__view_make(x->view.dtype, TERN__PLAIN, ndim, shape);
+    tern__view wanted = {.ndim = ndim};
+    for (int d = 0; d < ndim; d++) wanted.shape[d] = shape[d];
     tern__scope_fail(scope, __func__, TERN_E_SHAPE, "reshape: %s cannot be seen as %s",
                      tern__shape_text(&x->view, from), tern__shape_text(&wanted, to));
     return NULL;

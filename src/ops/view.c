@@ -161,6 +161,7 @@ tern_tensor *tern_slice(tern_scope *scope, tern_tensor *x, int dim, int64_t star
     int64_t size = x->view.shape[dim];
     start = clip(start, size);
     stop = TERN__MAX(start, clip(stop, size));
+    step = TERN__MIN(step, TERN__MAX(size, 1)); /* a longer one would only overflow */
     int64_t count = stop > start ? (stop - start - 1) / step + 1 : 0;
     return take(scope, "slice", x, dim, start, count, step, false);
 }
