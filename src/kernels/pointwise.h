@@ -3,6 +3,7 @@
 #ifndef TERN_SRC_KERNELS_POINTWISE_H
 #define TERN_SRC_KERNELS_POINTWISE_H
 
+#include <math.h>
 #include <stdint.h>
 
 #define TERN__POINTWISE_INS 4
@@ -18,6 +19,17 @@ static inline int64_t tern__nearest_integer(double k)
     return k < -0x1p63 ? INT64_MIN : (int64_t)k;
 }
 
+/* Phi(x) of bell = exp(-x^2 / 2), to 1e-7 and so to the last place of what is near 1: erfc(z) is about bell
+ * times a polynomial in t = 1 / (1 + p z) (Abramowitz and Stegun 1964, 7.1.26). */
+static inline __attribute__((always_inline)) float tern__normal_f32(float x, float bell)
+{
+    float z = fabsf(x) * 0.70710678f, t = 1 / (1 + 0.3275911f * z);
+    float sum = 1.061405429f * t - 1.453152027f;
+    sum = ((sum * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
+    float beyond = 0.5f * sum * t * bell;
+    return x < 0 ? beyond : 1 - beyond;
+}
+
 /* Into [low, high], NaN where any of the three is; `high` counts more than `low`. A macro of two steps, since
  * the first one's result is used twice. */
 #define AT_LEAST(x, low)      ((x) < (low) || (low) != (low) ? (low) : (x))
@@ -27,11 +39,16 @@ static inline int64_t tern__nearest_integer(double k)
 #define POW_SLOPE(dy, e, power)     ((e) == 0 ? 0 : (dy) * ((e) * (power)))
 #define POW_GROWTH(dy, y, x, x_log) ((dy) * ((x) == 0 && ((y) == 0 || (y) == 1) ? 0 : (y) * (x_log)))
 #define SILU_SLOPE(x, s)            ((s) * (1 + (x) * (1 - (s))))
-/* GELU (Hendrycks and Gimpel 2016): x Phi(x); and with tanh in place of erf. 0.398.. = 1 / sqrt(2 pi). */
-#define GELU_SLOPE(x, x_erf, bell) ((R)0.5 * (1 + (x_erf)) + (x) * (bell) * (R)0.39894228040143267794)
-#define GELU_INNER(x)              ((R)(M_SQRT2 * M_2_SQRTPI * 0.5) * ((x) + (R)0.044715 * (x) * (x) * (x)))
-#define GELU_INNER_SLOPE(x)        ((R)(M_SQRT2 * M_2_SQRTPI * 0.5) * (1 + (R)(3 * 0.044715) * (x) * (x)))
-#define GELU_TANH_SLOPE(x, t)      ((R)0.5 * (1 + (t)) + (R)0.5 * (x) * (1 - (t) * (t)) * GELU_INNER_SLOPE(x))
+/* GELU (Hendrycks and Gimpel 2016): x Phi(x), with the normal distribution Phi; or with tanh in its place. In
+ * f32 Phi comes from its bell. 0.398.. = 1 / sqrt(2 pi). */
+#define BELL(x) exp((x) * (x) * (R)-0.5)
+#define NORMAL(x, bell)                                                                                      \
+    _Generic((R)0, float                                                                                     \
+             : tern__normal_f32((float)(x), (float)(bell)), default : 0.5 * (1 + erf((x)*M_SQRT1_2)))
+#define GELU_SLOPE(x, bell)   (NORMAL(x, bell) + (x) * (bell) * (R)0.39894228040143267794)
+#define GELU_INNER(x)         ((R)(M_SQRT2 * M_2_SQRTPI * 0.5) * ((x) + (R)0.044715 * (x) * (x) * (x)))
+#define GELU_INNER_SLOPE(x)   ((R)(M_SQRT2 * M_2_SQRTPI * 0.5) * (1 + (R)(3 * 0.044715) * (x) * (x)))
+#define GELU_TANH_SLOPE(x, t) ((R)0.5 * (1 + (t)) + (R)0.5 * (x) * (1 - (t) * (t)) * GELU_INNER_SLOPE(x))
 /* Huber's: e^2 / (2 beta) for |e| < beta, else |e| - beta / 2. */
 #define SMOOTH(size, beta)    ((size) < (beta) ? (R)0.5 * (size) * (size) / (beta) : (size) - (R)0.5 * (beta))
 #define SMOOTH_SLOPE(e, beta) ((e) >= (beta) ? 1 : (e) <= -(beta) ? -1 : (e) / (beta))

@@ -106,16 +106,17 @@ class PointwiseTest(unittest.TestCase):
         for device, dtype, tolerance in DEVICES:
             for op in SMOOTH:
                 for shape in ((), (1,), (17,), (3, 5, 7), (40, 1000)):
-                    if device == "cpu:reference" and shape == (40, 1000):
+                    if (device, dtype) != ("cpu", "f") and shape == (40, 1000):
                         continue
                     self.beside(op, op.arrays([shape] * op.count, dtype), tolerance, device)
 
     def test_broadcasting(self):
         """Each input may be the one that is repeated, over dimensions that it has and that it has not."""
-        pairs = [((700, 10), (10,)), ((700, 10), (700, 1)), ((9, 90, 7), (90, 1)), ((300, 300), (300, 1)), ((3, 4), ()), ((7, 33), (33,)), ((7, 33), (7, 1)), ((2, 1, 5), (3, 1)), ((1,), (4, 5, 6)), ((2, 3, 4, 5), (3, 1, 1)), ((3, 1, 17, 1), (5, 1, 6)), ((1, 1, 1), (2,))]
+        large = [((700, 10), (10,)), ((700, 10), (700, 1)), ((9, 90, 7), (90, 1)), ((20, 300), (20, 1))]
+        pairs = [((3, 4), ()), ((7, 33), (33,)), ((7, 33), (7, 1)), ((2, 1, 5), (3, 1)), ((1,), (4, 5, 6)), ((2, 3, 4, 5), (3, 1, 1)), ((3, 1, 17, 1), (5, 1, 6)), ((1, 1, 1), (2,))]
         for device, dtype, tolerance in DEVICES:
             for op in BINARY:
-                for shapes in pairs:
+                for shapes in pairs + (large if device == "cpu" else []):
                     self.beside(op, op.arrays(shapes, dtype), tolerance, device)
                     self.beside(op, op.arrays(shapes[::-1], dtype), tolerance, device)
             for shapes in itertools.permutations([(4, 1, 3), (5, 1), ()]):
