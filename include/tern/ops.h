@@ -163,7 +163,7 @@ TERN_API tern_tensor *tern_min_dim(tern_scope *scope, tern_tensor *x, int dim, b
 /* The same elements under another shape, of which one dimension may be -1: whatever is left. torch.reshape.
  */
 TERN_API tern_tensor *tern_reshape(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape);
-/* All dimensions from first_dim on become one. torch.flatten. */
+/* All dimensions from first_dim on become one; negative ones count from the end. torch.flatten. */
 TERN_API tern_tensor *tern_flatten(tern_scope *scope, tern_tensor *x, int first_dim);
 
 /* Views: dimension d of the result is dims[d] of x; two dimensions change places; the part from start up to
