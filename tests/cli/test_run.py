@@ -165,7 +165,7 @@ if rank == 0:
         print('not reserved')
     except OSError: print('reserved')
 """
-        for options in ((), ("--master-addr", "localhost")):
+        for options in ((), ("--master-addr", "127.0.0.2")):
             self.assertEqual(job.tern("run", "-n", "2", *options, *job.python(code)), (0, "reserved\n", ""))
 
     def test_fixed_port_free_then_taken(self):
