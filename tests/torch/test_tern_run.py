@@ -28,7 +28,7 @@ def sum_by_tern(rank):
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 for way in sys.argv[1:]:
     assert torch.equal({"torch": sum_by_torch, "tern": sum_by_tern}[way](rank), torch.full((1000,), world * (world + 1) / 2)), way
-print("done", rank)
+os.write(1, f"done {rank}{os.linesep}".encode())
 """
 
 
