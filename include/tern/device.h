@@ -14,8 +14,15 @@ typedef struct tern_device tern_device;
 
 /* `name`: "cpu", "cpu:reference" (the plain kernels that every fast one is tested against), or NULL for
  * TERN_DEVICE or "cpu". The number of kernel threads is OMP_NUM_THREADS, or else the cores this process may
- * use (affinity and cgroup quota) divided by LOCAL_WORLD_SIZE, at least 1. Yours: tern_device_close, after
- * everything that lives on it. */
+ * use (affinity and cgroup quota) divided by LOCAL_WORLD_SIZE, at least 1.
+ *
+ * "cpu:0", "cpu:1,3", "cpu:0-3" is a group of cores as a device of its own: numbers count the cores that this
+ * process may use, from 0. Its kernels run on a thread of the device's that is bound to these cores, one
+ * kernel thread a core. It stands where a program for several GPUs has cuda:0, cuda:1: for the parts of a
+ * model (tern_module_to, tern_to) and for replicas (tern_data_parallel_new).
+ *
+ * Yours: tern_device_close, after everything that lives on it. E_UNSUPPORTED: no such device; E_RANGE: a core
+ * that this process may not use. */
 TERN_API tern_device *tern_device_open(const char *name, tern_error *err);
 TERN_API void tern_device_close(tern_device *device);
 

@@ -55,6 +55,11 @@ TERN_API tern_tensor *tern_buffer_add(tern_module *module, const char *name, ter
  * caller's. */
 TERN_API tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x);
 
+/* Places the parameters and buffers under `module` on a device, so that their ops run there; borrows it. A
+ * model whose parts are on several devices moves what goes from one to the next by tern_to in its forward.
+ * Before the seal (E_STATE): place first, then ddp, then optimizer, then steps. torch.nn.Module.to. */
+TERN_API int tern_module_to(tern_module *module, tern_device *device, tern_error *err);
+
 /* The whole tree: batch norm uses the batch's statistics in training and its running ones in evaluation, and
  * dropout drops in training only. */
 TERN_API void tern_train(tern_module *module);

@@ -190,6 +190,9 @@ TERN_API tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, con
 TERN_API tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x);
 TERN_API tern_tensor *tern_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype);
 TERN_API tern_tensor *tern_detach(tern_scope *scope, tern_tensor *x);
+/* A copy on `device`, x itself if it is there; its gradient goes back to where x is. An op runs where its
+ * inputs are, and inputs on two devices are E_INVALID. torch.Tensor.to(device). */
+TERN_API tern_tensor *tern_to(tern_scope *scope, tern_tensor *x, tern_device *device);
 
 /* ---- new tensors ---- */
 

@@ -7,7 +7,7 @@
 #ifndef TERN_TENSOR_H
 #define TERN_TENSOR_H
 
-#include <tern/base.h>
+#include <tern/device.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,6 +21,9 @@ TERN_API int tern_tensor_ndim(const tern_tensor *tensor);
 TERN_API const int64_t *tern_tensor_shape(const tern_tensor *tensor); /* [ndim], borrowed */
 TERN_API int64_t tern_tensor_count(const tern_tensor *tensor);        /* number of elements */
 TERN_API tern_dtype tern_tensor_dtype(const tern_tensor *tensor);
+/* Where its ops run; borrowed. NULL: with whatever it is used with (parameters that tern_module_to has not
+ * placed, kept and wrapped tensors). */
+TERN_API tern_device *tern_tensor_device(const tern_tensor *tensor);
 
 /* Copies all elements out, in row-major order whatever the layout, in the tensor's dtype. `bytes` must be
  * count times the dtype's size (E_SHAPE). E_LIFETIME after the tensor's scope has ended. */

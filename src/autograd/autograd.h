@@ -78,7 +78,8 @@ typedef struct tern__observer {
 } tern__observer;
 
 struct tern_scope {
-    tern_device *device;
+    tern_device *device; /* its home: of what is made from nothing               */
+    tern_device *here;   /* where the running op's inputs are, or home           */
     tern_group *group;
     tern_error error;
     bool grad;           /* gradients on                                        */
@@ -112,15 +113,18 @@ tern__draw tern__scope_draw(tern_scope *scope);
 
 /* ---- what an op's forward is made of ---- */
 
-/* True if the op may go on: no error so far and no tensor NULL, stale or released. `count` tensors follow. */
+/* True if the op may go on: no error so far and no tensor NULL, stale or released, or on another device than
+ * the rest; there the op runs. `count` tensors follow, all that the op has. */
 #define TERN__ENTER_MAX 8
 bool tern__op_enter(tern_scope *scope, const char *op, int count, ...);
 bool tern__op_enter_all(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors);
+/* The same of those that are not NULL; the first must be there. */
+bool tern__op_enter_given(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors);
 
 /* A result with memory of its own. */
 tern_tensor *tern__result(tern_scope *scope, tern_dtype dtype, tern__layout layout, int ndim,
                           const int64_t *shape);
-/* A tensor over memory that somebody else keeps until the scope ends. */
+/* A tensor at the scope's home over memory that somebody else keeps until the scope ends. */
 tern_tensor *tern__result_over(tern_scope *scope, const tern__view *view);
 /* A result that shares `source`'s memory under another shape. */
 tern_tensor *tern__result_view(tern_scope *scope, const tern_tensor *source, const tern__view *view);

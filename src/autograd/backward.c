@@ -130,6 +130,7 @@ static int run_node(tern_scope *scope, tern__node *node)
 {
     for (int i = 0; i < TERN__NODE_SAVES; i++)
         if (node->saved[i].member) node->saved[i].view.data = node->saved[i].member->view.data;
+    scope->here = node->out->device ? node->out->device : scope->device;
     int status = node->gradient(scope, node);
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
     tern__storage_drop(node->out->grad_storage);

@@ -66,7 +66,7 @@ tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *e
     }
     tern_scope *scope = tern__alloc(sizeof(*scope), __func__, err);
     if (!scope) return NULL;
-    *scope = (tern_scope){.device = device, .group = group, .grad = true, .generation = 1};
+    *scope = (tern_scope){.device = device, .here = device, .group = group, .grad = true, .generation = 1};
     for (int i = 0; i < 2; i++) scope->arenas[i] = tern__alloc(sizeof(*scope->arenas[i]), __func__, err);
     if (scope->arenas[0] && scope->arenas[1]) return scope;
     tern_scope_free(scope);
@@ -191,11 +191,12 @@ bool tern_grad_set(tern_scope *scope, bool enabled)
 
 /* ---- results ---- */
 
-static tern_tensor *new_handle(tern_scope *scope, const tern__view *view)
+static tern_tensor *new_handle(tern_scope *scope, const tern__view *view, tern_device *device)
 {
     tern_tensor *tensor = tern__scope_alloc(scope, sizeof(*tensor));
     if (!tensor) return NULL;
     tensor->view = *view;
+    tensor->device = device;
     tensor->view.packs = NULL;
     tensor->scope = scope;
     tensor->clock = &scope->generation;
@@ -205,14 +206,14 @@ static tern_tensor *new_handle(tern_scope *scope, const tern__view *view)
     return tensor;
 }
 
-/* A block of the device for `view`, counted once. */
+/* A block of the running op's device for `view`, counted once. */
 static tern__storage *new_storage(tern_scope *scope, const tern__view *view)
 {
     tern__storage *storage = tern__scope_alloc(scope, sizeof(*storage));
     if (!storage) return NULL;
     size_t bytes = tern__view_bytes(view);
     *storage =
-        (tern__storage){.refs = 1, .device = scope->device, .data = tern__device_alloc(scope->device, bytes)};
+        (tern__storage){.refs = 1, .device = scope->here, .data = tern__device_alloc(scope->here, bytes)};
     if (storage->data) return storage;
     char shape[TERN__SHAPE_TEXT];
     tern__scope_fail(scope, "tern_scope", TERN_E_MEMORY, "out of memory: %zu bytes for a tensor %s of %s",
@@ -225,7 +226,7 @@ tern_tensor *tern__result(tern_scope *scope, tern_dtype dtype, tern__layout layo
 {
     tern__view view = tern__view_make(dtype, layout, ndim, shape);
     tern__storage *storage = new_storage(scope, &view);
-    tern_tensor *tensor = storage ? new_handle(scope, &view) : NULL;
+    tern_tensor *tensor = storage ? new_handle(scope, &view, scope->here) : NULL;
     if (!tensor) {
         tern__storage_drop(storage);
         return NULL;
@@ -237,12 +238,12 @@ tern_tensor *tern__result(tern_scope *scope, tern_dtype dtype, tern__layout layo
 
 tern_tensor *tern__result_over(tern_scope *scope, const tern__view *view)
 {
-    return new_handle(scope, view);
+    return new_handle(scope, view, scope->device);
 }
 
 tern_tensor *tern__result_view(tern_scope *scope, const tern_tensor *source, const tern__view *view)
 {
-    tern_tensor *tensor = new_handle(scope, view);
+    tern_tensor *tensor = new_handle(scope, view, source->device);
     if (tensor) tensor->storage = tern__storage_hold(source->storage);
     return tensor;
 }
@@ -264,6 +265,7 @@ tern_tensor *tern_tensor_from(tern_scope *scope, const void *data, tern_dtype dt
         tern__scope_fail_with(scope, &err);
         return NULL;
     }
+    scope->here = scope->device;
     tern_tensor *tensor = tern__result(scope, dtype, TERN__PLAIN, ndim, shape);
     if (!tensor) return NULL;
     size_t bytes = tern__view_bytes(&tensor->view);

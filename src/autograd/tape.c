@@ -2,6 +2,28 @@
 
 #include <string.h>
 
+static void fail_devices(const char *op, int one, const tern_device *first, int other,
+                         const tern_device *second, tern_error *err)
+{
+    tern__error_set(err, op, TERN_E_INVALID,
+                    "%s: input %d is on %s, but input %d on %s; tern_to brings tensors together", op, one,
+                    first->name, other, second->name);
+}
+
+/* The op runs where its inputs are; those that are nowhere in particular come along. */
+static void find_device(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors,
+                        tern_error *err)
+{
+    int first = -1;
+    for (int i = 0; i < count && !err->code; i++) {
+        if (!tensors[i]->device) continue;
+        if (first < 0) first = i;
+        if (tensors[i]->device != tensors[first]->device)
+            fail_devices(op, first, tensors[first]->device, i, tensors[i]->device, err);
+    }
+    scope->here = first < 0 ? scope->device : tensors[first]->device;
+}
+
 bool tern__op_enter_all(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors)
 {
     if (!scope || scope->error.code) return false;
@@ -13,8 +35,18 @@ bool tern__op_enter_all(tern_scope *scope, const char *op, int count, tern_tenso
             tern__error_set(&err, op, TERN_E_INVALID, "%s: input %d is NULL, and no earlier op has failed",
                             op, i);
     }
+    if (!err.code) find_device(scope, op, count, tensors, &err);
     if (err.code) tern__scope_fail_with(scope, &err);
     return !err.code;
+}
+
+bool tern__op_enter_given(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors)
+{
+    tern_tensor *given[TERN__ENTER_MAX];
+    int n = 0;
+    for (int i = 0; i < count; i++)
+        if (i == 0 || tensors[i]) given[n++] = tensors[i];
+    return tern__op_enter_all(scope, op, n, given);
 }
 
 bool tern__op_enter(tern_scope *scope, const char *op, int count, ...)
@@ -30,7 +62,7 @@ bool tern__op_enter(tern_scope *scope, const char *op, int count, ...)
 bool tern__run(tern_scope *scope, tern__call *call)
 {
     tern_error err = {0};
-    call->device = scope->device;
+    call->device = scope->here;
     call->err = &err;
     if (tern__kernel_run(call) == TERN_OK) return true;
     tern__scope_fail_with(scope, &err);

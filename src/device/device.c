@@ -35,30 +35,44 @@ static int default_threads(int *threads, tern_error *err)
     return TERN_OK;
 }
 
+/* "cpu:0-3": the list, or NULL. */
+static const char *core_list(const char *name)
+{
+    size_t length = strlen(name);
+    bool is_list = !strncmp(name, "cpu:", 4) && name[4] && length < TERN__DEVICE_NAME;
+    return is_list && strspn(name + 4, "0123456789,-") == length - 4 ? name + 4 : NULL;
+}
+
+/* Threads: one a core of a group, else the process's share of the machine. */
+static int fill(tern_device *device, const char *name, tern_error *err)
+{
+    const char *list = core_list(name);
+    device->reference = !strcmp(name, "cpu:reference");
+    if (!list && !device->reference && strcmp(name, "cpu") != 0)
+        return tern__error_set(err, "tern_device_open", TERN_E_UNSUPPORTED,
+                               "device \"%s\": expected \"cpu\", \"cpu:reference\" or a group of cores as "
+                               "\"cpu:0\" or \"cpu:0-3\"",
+                               name);
+    snprintf(device->name, sizeof(device->name), "%s", name);
+    if (!list) return default_threads(&device->threads, err);
+    device->worker = tern__worker_new(list, &device->threads, err);
+    return device->worker ? TERN_OK : err->code;
+}
+
 tern_device *tern_device_open(const char *name, tern_error *err)
 {
+    tern_error why = {0};
     if (tern__is_set(err)) return NULL;
     if (!name) name = tern__env("TERN_DEVICE");
-    if (!name) name = "cpu";
-    bool reference = !strcmp(name, "cpu:reference");
-    if (!reference && strcmp(name, "cpu") != 0) {
-        tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
-                        "device \"%s\": expected \"cpu\" or \"cpu:reference\"", name);
-        return NULL;
-    }
-    tern_error local = {0};
-    int threads = 1;
-    if (default_threads(&threads, &local)) {
-        tern__error_set(err, __func__, local.code, "%s", local.text);
-        return NULL;
-    }
     tern_device *device = tern__alloc(sizeof(*device), __func__, err);
     if (!device) return NULL;
-    device->name = reference ? "cpu:reference" : "cpu";
-    device->reference = reference;
-    device->threads = threads;
-    pthread_mutex_init(&device->lock, NULL);
-    return device;
+    if (fill(device, name ? name : "cpu", &why) == TERN_OK) {
+        pthread_mutex_init(&device->lock, NULL);
+        return device;
+    }
+    tern__free(device);
+    tern__error_set(err, __func__, why.code, "%s", why.text);
+    return NULL;
 }
 
 const char *tern_device_name(const tern_device *device)
@@ -113,6 +127,7 @@ static void empty_cache(tern_device *device)
         device->bins[bin] = NULL;
         while (block) {
             struct tern__block *next = block->next;
+            device->bytes -= block->bytes;
             tern__free(block);
             block = next;
         }
@@ -126,7 +141,9 @@ static struct tern__block *new_block(tern_device *device, int bin, size_t bytes)
         empty_cache(device);
         block = tern__alloc_raw(sizeof(*block) + bytes, TERN__LINE);
     }
-    if (block) *block = (struct tern__block){.bin = bin, .bytes = bytes};
+    if (!block) return NULL;
+    *block = (struct tern__block){.bin = bin, .bytes = bytes};
+    device->bytes += bytes;
     return block;
 }
 
@@ -155,6 +172,14 @@ void tern__device_free(tern_device *device, void *data)
     pthread_mutex_unlock(&device->lock);
 }
 
+size_t tern__device_bytes(tern_device *device)
+{
+    pthread_mutex_lock(&device->lock);
+    size_t bytes = device->bytes;
+    pthread_mutex_unlock(&device->lock);
+    return bytes;
+}
+
 void *tern__device_scratch(tern_device *device, int which, size_t bytes)
 {
     if (device->scratch[which].bytes < bytes) {
@@ -168,6 +193,7 @@ void *tern__device_scratch(tern_device *device, int which, size_t bytes)
 void tern_device_close(tern_device *device)
 {
     if (!device) return;
+    tern__worker_free(device->worker);
     for (int slot = TERN__SLOT_COUNT - 1; slot >= 0; slot--)
         if (device->slots[slot].data) device->slots[slot].free(device->slots[slot].data);
     for (int i = 0; i < TERN__SCRATCH_COUNT; i++) tern__device_free(device, device->scratch[i].data);

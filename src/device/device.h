@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #define TERN__DEVICE_BINS 192
+#define TERN__DEVICE_NAME 64
 
 typedef enum tern__device_slot { TERN__SLOT_DNNL, TERN__SLOT_COUNT } tern__device_slot;
 
@@ -22,10 +23,12 @@ typedef enum tern__scratch {
 } tern__scratch;
 
 struct tern_device {
-    const char *name;
+    char name[TERN__DEVICE_NAME];
     bool reference; /* plain kernels only                  */
     int threads;
-    pthread_mutex_t lock;                        /* over bins                           */
+    struct tern__worker *worker;                 /* the thread of a group of cores, else NULL  */
+    size_t bytes;                                /* of all blocks, free or not                 */
+    pthread_mutex_t lock;                        /* over bins and bytes                        */
     struct tern__block *bins[TERN__DEVICE_BINS]; /* free blocks by size class, last freed first */
     struct {
         void *data;
@@ -40,6 +43,22 @@ struct tern_device {
 
 /* Cores that this process may use: the affinity mask, cut down to the cgroup's quota. */
 int tern__device_cores(void);
+
+/* Bytes that the device has taken from the system for tensors. */
+size_t tern__device_bytes(tern_device *device);
+
+/* ---- worker.c ---- */
+
+/* A thread bound to the cores that `list` names ("0", "0-3", "1,3"); *count is how many. */
+struct tern__worker *tern__worker_new(const char *list, int *count, tern_error *err);
+void tern__worker_free(struct tern__worker *worker);
+
+/* Runs fn(ctx) on the device's thread and returns at once; await returns when it is done, and comes before
+ * the next start. A device without a thread of its own runs it right here. */
+void tern__device_start(tern_device *device, void (*fn)(void *ctx), void *ctx);
+void tern__device_await(tern_device *device);
+/* Whether kernels of this device may run on the calling thread. */
+bool tern__device_is_here(const tern_device *device);
 
 /* At least `bytes` bytes, 64-byte aligned, not zeroed; from the cache if a block of its class is there, so a
  * step whose sizes were seen before calls no allocator. NULL: out of memory, after the cache was emptied. */

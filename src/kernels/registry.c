@@ -57,7 +57,28 @@ static int run_observed(const tern__call *call)
     return status;
 }
 
-int tern__kernel_run(const tern__call *call)
+static int run_here(const tern__call *call)
 {
     return call->device->observer ? run_observed(call) : run(call);
+}
+
+/* A call that is carried to the device's thread. */
+typedef struct errand {
+    const tern__call *call;
+    int status;
+} errand;
+
+static void run_errand(void *ctx)
+{
+    errand *e = ctx;
+    e->status = run_here(e->call);
+}
+
+int tern__kernel_run(const tern__call *call)
+{
+    if (tern__device_is_here(call->device)) return run_here(call);
+    errand e = {.call = call};
+    tern__device_start(call->device, run_errand, &e);
+    tern__device_await(call->device);
+    return e.status;
 }

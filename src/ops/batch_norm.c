@@ -261,10 +261,8 @@ tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor 
     args a = {x, weight, bias, running_mean, running_var, residual, ""};
     tern_batch_norm_act_opts o = tern_batch_norm_act_defaults();
     tern_error err = {0};
-    if (!tern__op_enter(scope, "tern_batch_norm_act", 1, x)) return NULL;
-    const tern_tensor *optional[] = {weight, bias, running_mean, running_var, residual};
-    for (size_t i = 0; i < TERN__COUNT(optional); i++)
-        if (optional[i] && !tern__op_enter(scope, "tern_batch_norm_act", 1, optional[i])) return NULL;
+    tern_tensor *const inputs[] = {x, weight, bias, running_mean, running_var, residual};
+    if (!tern__op_enter_given(scope, "tern_batch_norm_act", TERN__COUNT(inputs), inputs)) return NULL;
     if (tern__opts_read(&o, sizeof(o), opts, "tern_batch_norm_act", &err)) {
         tern__scope_fail_with(scope, &err);
         return NULL;

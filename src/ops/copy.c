@@ -67,6 +67,18 @@ tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x)
                                                  : NULL;
 }
 
+tern_tensor *tern_to(tern_scope *scope, tern_tensor *x, tern_device *device)
+{
+    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!device) {
+        tern__scope_fail(scope, __func__, TERN_E_INVALID, "to: the device is NULL");
+        return NULL;
+    }
+    if (x->device == device) return x;
+    scope->here = device;
+    return copy(scope, "to", x, x->view.dtype, x->view.layout);
+}
+
 tern_tensor *tern_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
 {
     tern_error err = {0};

@@ -16,6 +16,7 @@ static tern_tensor *create(tern_scope *scope, const char *func, tern_dtype dtype
                            const int64_t *shape)
 {
     if (!scope || scope->error.code || !tern__can_be(scope, func, dtype, ndim, shape)) return NULL;
+    scope->here = scope->device;
     return tern__result(scope, dtype, TERN__PLAIN, ndim, shape);
 }
 

@@ -67,9 +67,8 @@ typedef struct args {
 
 static bool enter(tern_scope *scope, const args *a)
 {
-    return tern__op_enter(scope, a->func, 1, a->x) &&
-           (!a->weight || tern__op_enter(scope, a->func, 1, a->weight)) &&
-           (!a->bias || tern__op_enter(scope, a->func, 1, a->bias));
+    tern_tensor *const inputs[] = {a->x, a->weight, a->bias};
+    return tern__op_enter_given(scope, a->func, 3, inputs);
 }
 
 /* Weight or bias, of the shape that the last dimensions of `like` have: of x's dtype, or f32 beside 16 bits.

@@ -49,6 +49,11 @@ tern_dtype tern_tensor_dtype(const tern_tensor *tensor)
     return tensor ? tensor->view.dtype : TERN_F32;
 }
 
+tern_device *tern_tensor_device(const tern_tensor *tensor)
+{
+    return tensor ? tensor->device : NULL;
+}
+
 static void copy_elements(const tern__view *dst, const tern__view *src)
 {
     size_t bytes = tern_dtype_bytes(src->dtype);

@@ -24,6 +24,7 @@ void tern__storage_drop(tern__storage *storage);
 struct tern_tensor {
     tern__view view;
     tern__storage *storage; /* NULL: memory that somebody else owns (a parameter's range) */
+    tern_device *device;    /* where its ops run; NULL: anywhere                          */
 
     struct tern_scope *scope; /* NULL: a parameter, a buffer or a kept tensor            */
     const uint64_t *clock;    /* the scope's generation; it moves on when the scope ends */

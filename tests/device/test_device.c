@@ -52,9 +52,13 @@ static void names(void **state)
     assert_string_equal(tern_device_name(device), "cpu");
     tern_device_close(device);
     tern_device_close(NULL);
-    expect_refused("gpu:7", TERN_E_UNSUPPORTED, "device \"gpu:7\": expected \"cpu\" or \"cpu:reference\"");
+    expect_refused("gpu:7", TERN_E_UNSUPPORTED,
+                   "device \"gpu:7\": expected \"cpu\", \"cpu:reference\" or a group of cores as \"cpu:0\" "
+                   "or \"cpu:0-3\"");
     setenv("TERN_DEVICE", "cuda", 1);
-    expect_refused(NULL, TERN_E_UNSUPPORTED, "device \"cuda\": expected \"cpu\" or \"cpu:reference\"");
+    expect_refused(NULL, TERN_E_UNSUPPORTED,
+                   "device \"cuda\": expected \"cpu\", \"cpu:reference\" or a group of cores as \"cpu:0\" or "
+                   "\"cpu:0-3\"");
     tern_error earlier = {.code = TERN_E_IO};
     assert_null(tern_device_open("cpu", &earlier));
 }

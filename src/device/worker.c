@@ -1,0 +1,160 @@
+/* worker.c - the thread of a device that is a group of cores. It sleeps until it is given a call, runs it on
+ * its cores and sleeps again. OpenMP keeps a team for every thread that starts one, so the teams of two such
+ * devices are two, each on its own cores. */
+#include "device/device.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+
+typedef struct tern__worker {
+    pthread_t thread;
+    cpu_set_t cores;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    void (*fn)(void *ctx); /* the call; NULL: idle */
+    void *ctx;
+    bool ending;
+} tern__worker;
+
+/* ---- which cores ---- */
+
+/* The `index`-th core that this process may use; -1: there are not so many. */
+static int core_at(const cpu_set_t *allowed, long index)
+{
+    for (int core = 0; core < CPU_SETSIZE; core++)
+        if (CPU_ISSET(core, allowed) && index-- == 0) return core;
+    return -1;
+}
+
+static int add_range(cpu_set_t *cores, const cpu_set_t *allowed, long first, long last, tern_error *err)
+{
+    for (long index = first; index <= last; index++) {
+        int core = core_at(allowed, index);
+        if (core < 0)
+            return tern__error_set(err, "tern_device_open", TERN_E_RANGE,
+                                   "device \"cpu:%ld\": this process may use %d cores, 0 to %d", index,
+                                   CPU_COUNT(allowed), CPU_COUNT(allowed) - 1);
+        CPU_SET(core, cores);
+    }
+    return TERN_OK;
+}
+
+static int parse(const char *list, cpu_set_t *cores, tern_error *err)
+{
+    cpu_set_t allowed;
+    CPU_ZERO(cores);
+    if (sched_getaffinity(0, sizeof(allowed), &allowed))
+        return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "cannot tell this process's cores");
+    for (const char *at = list;; at++) {
+        char *end;
+        long first = strtol(at, &end, 10), last = first;
+        bool is_number = end > at && *at != '-';
+        if (is_number && *end == '-') {
+            at = end + 1;
+            last = strtol(at, &end, 10);
+            is_number = end > at && *at != '-' && last >= first;
+        }
+        if (!is_number || (*end && *end != ','))
+            return tern__error_set(err, "tern_device_open", TERN_E_UNSUPPORTED,
+                                   "device \"cpu:%s\": expected a list of cores as 0 or 0-3 or 1,3", list);
+        int status = add_range(cores, &allowed, first, last, err);
+        if (status || !*end) return status;
+        at = end;
+    }
+}
+
+/* ---- the thread ---- */
+
+static void *serve(void *self)
+{
+    tern__worker *worker = self;
+    pthread_mutex_lock(&worker->lock);
+    for (;;) {
+        while (!worker->fn && !worker->ending) pthread_cond_wait(&worker->changed, &worker->lock);
+        if (worker->ending) break;
+        pthread_mutex_unlock(&worker->lock);
+        worker->fn(worker->ctx);
+        pthread_mutex_lock(&worker->lock);
+        worker->fn = NULL;
+        pthread_cond_broadcast(&worker->changed);
+    }
+    pthread_mutex_unlock(&worker->lock);
+    return NULL;
+}
+
+/* The program's signals stay with the program's threads. */
+static int launch(tern__worker *worker, tern_error *err)
+{
+    sigset_t all, before;
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setaffinity_np(&attr, sizeof(worker->cores), &worker->cores);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int status = pthread_create(&worker->thread, &attr, serve, worker);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    if (!status) return TERN_OK;
+    errno = status;
+    return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "cannot start the device's thread");
+}
+
+tern__worker *tern__worker_new(const char *list, int *count, tern_error *err)
+{
+    cpu_set_t cores;
+    if (parse(list, &cores, err)) return NULL;
+    tern__worker *worker = tern__alloc(sizeof(*worker), "tern_device_open", err);
+    if (!worker) return NULL;
+    worker->cores = cores;
+    *count = CPU_COUNT(&cores);
+    pthread_mutex_init(&worker->lock, NULL);
+    pthread_cond_init(&worker->changed, NULL);
+    if (launch(worker, err) == TERN_OK) return worker;
+    tern__free(worker);
+    return NULL;
+}
+
+void tern__worker_free(tern__worker *worker)
+{
+    if (!worker) return;
+    pthread_mutex_lock(&worker->lock);
+    worker->ending = true;
+    pthread_cond_broadcast(&worker->changed);
+    pthread_mutex_unlock(&worker->lock);
+    pthread_join(worker->thread, NULL);
+    pthread_cond_destroy(&worker->changed);
+    pthread_mutex_destroy(&worker->lock);
+    tern__free(worker);
+}
+
+/* ---- calls ---- */
+
+bool tern__device_is_here(const tern_device *device)
+{
+    return !device->worker || pthread_equal(device->worker->thread, pthread_self());
+}
+
+void tern__device_start(tern_device *device, void (*fn)(void *ctx), void *ctx)
+{
+    if (tern__device_is_here(device)) {
+        fn(ctx);
+        return;
+    }
+    tern__worker *worker = device->worker;
+    pthread_mutex_lock(&worker->lock);
+    worker->fn = fn;
+    worker->ctx = ctx;
+    pthread_cond_broadcast(&worker->changed);
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void tern__device_await(tern_device *device)
+{
+    if (tern__device_is_here(device)) return;
+    tern__worker *worker = device->worker;
+    pthread_mutex_lock(&worker->lock);
+    while (worker->fn) pthread_cond_wait(&worker->changed, &worker->lock);
+    pthread_mutex_unlock(&worker->lock);
+}
