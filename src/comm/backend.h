@@ -28,9 +28,16 @@ typedef struct tern__extent {
     uint64_t offset, count;
 } tern__extent;
 
-/* What a rank says of a work. All of it but `out` is compared between ranks, the extents too. In an
- * all_gather and a reduce_scatter the extents describe all `world` parts, equal in size; rank r's own stands
- * at place r. */
+/* What a rank says of a work. It is compared between ranks, the extents too, but not `out`, nor a weight or
+ * share or who is a shadow. In an all_gather and a reduce_scatter the extents describe all `world` parts,
+ * equal in size; rank r's own stands at place r.
+ *
+ * A mean to which any rank gives a weight is sum(weight[r] * x[r]) / sum(share[r]), in rank order, in f32
+ * (f64 for f64), rounded once; who says nothing has 1 and 1. Memory of weight 0 is not read. Where all shares
+ * are 0 the results stay as they are.
+ *
+ * A shadow takes part only so that the others can go on: its `backward` and `folded` are not compared, and
+ * where it is the root of a broadcast, the highest rank that is no shadow gives the data, or nobody. */
 typedef struct tern__post {
     tern__kind kind;
     tern_dtype dtype;
@@ -46,7 +53,18 @@ typedef struct tern__post {
     void *out;       /* NULL: the result goes to the extents. Else to this memory of the rank's own, and the
                       * extents are only read. Not of an all_reduce                                          */
     uint64_t stride; /* of an all_gather to `out`: elements from one rank's part to the next there */
+    bool weighted;   /* the two below count. Only of a mean (TERN_AVG)                             */
+    double weight;   /* finite                                                                     */
+    double share;    /* finite, not negative                                                       */
+    bool shadow;
 } tern__post;
+
+/* What the ranks have said of a work. */
+typedef struct tern__tally {
+    const bool *shadow; /* [world]                                                     */
+    int shadows;        /* how many                                                    */
+    double shares;      /* their sum; of a mean of 0 the results are as they were      */
+} tern__tally;
 
 typedef struct tern__comm_backend {
     const char *name;
@@ -78,10 +96,18 @@ typedef struct tern__comm_backend {
     int (*test)(void *channel, uint64_t seq, tern_error *err);
     /* Blocks until `seq` and all before it are done, or an error. */
     int (*wait)(void *channel, uint64_t seq, tern_error *err);
+    /* Of a work that is done; valid until this rank has posted `slots` more. The same on all ranks. */
+    const tern__tally *(*tally)(void *channel, uint64_t seq);
 } tern__comm_backend;
 
 extern const tern__comm_backend tern__comm_native;
 extern const tern__comm_backend tern__comm_self;
+
+/* ---- post.c ---- */
+
+/* E_INVALID for weights of anything but a mean, E_RANGE for a weight or share that is no number of its kind.
+ */
+int tern__post_check(const tern__post *post, tern_error *err);
 
 /* ---- registry.c ---- */
 

@@ -10,4 +10,8 @@
 void tern__reduce(tern_dtype dtype, tern_reduce_op op, const char *const *in, int world, char *const *out,
                   int outs, size_t count);
 
+/* The same for the mean sum(weights[r] * in[r]) / shares; world >= 1. An input of weight 0 is not read. */
+void tern__reduce_weighted(tern_dtype dtype, const double *weights, double shares, const char *const *in,
+                           int world, char *const *out, int outs, size_t count);
+
 #endif

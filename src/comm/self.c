@@ -1,6 +1,7 @@
 /* self.c - the back end of a group of one: every work is done when it is posted, because the only rank's data
- * is already the result. */
+ * is already the result, unless it is weighted. */
 #include "comm/group.h"
+#include "comm/reduce.h"
 
 #include <sys/mman.h>
 
@@ -15,8 +16,16 @@ typedef struct self {
     uint32_t count, room;
 } self;
 
+/* What the rank says of one work. */
+typedef struct word {
+    tern__tally tally;
+    bool shadow;
+} word;
+
 typedef struct channel {
-    uint64_t posted;
+    self *of;
+    uint64_t posted, slots;
+    word *words; /* [slots] */
 } channel;
 
 static void *self_open(tern_group *group, tern_error *err)
@@ -71,24 +80,56 @@ static void *self_window_base(void *state, uint32_t number)
     return ((self *)state)->windows[number].base;
 }
 
-static void *self_channel_open(void *state, int slots, tern_error *err)
-{
-    (void)state;
-    (void)slots;
-    return tern__alloc(sizeof(channel), "tern_group_open", err);
-}
-
 static void self_channel_close(void *of)
 {
-    tern__free(of);
+    channel *c = of;
+    tern__free(c->words);
+    tern__free(c);
+}
+
+static void *self_channel_open(void *state, int slots, tern_error *err)
+{
+    channel *c = tern__alloc(sizeof(*c), "tern_group_open", err);
+    if (!c) return NULL;
+    *c = (channel){.of = state, .slots = (uint64_t)TERN__MAX(slots, 1)};
+    c->words = tern__alloc(c->slots * sizeof(*c->words), "tern_group_open", err);
+    if (c->words) return c;
+    self_channel_close(c);
+    return NULL;
+}
+
+/* The mean of one rank's data: x * weight / share. */
+static void weigh(const self *of, const tern__post *post)
+{
+    size_t size = tern_dtype_bytes(post->dtype);
+    char *out = post->out;
+    for (int i = 0; i < post->extent_count; i++) {
+        const tern__extent *e = &post->extents[i];
+        const char *in = (char *)of->windows[e->window].base + e->offset;
+        char *to = out ? out : (char *)of->windows[e->window].base + e->offset;
+        tern__reduce_weighted(post->dtype, &post->weight, post->share, &in, 1, &to, 1, e->count);
+        if (out) out += e->count * size;
+    }
 }
 
 static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error *err)
 {
-    (void)post;
-    (void)err;
-    *seq = ++((channel *)of)->posted;
+    channel *c = of;
+    int status = tern__post_check(post, err);
+    if (status) return status;
+    *seq = ++c->posted;
+    word *w = &c->words[*seq % c->slots];
+    w->shadow = post->shadow;
+    w->tally = (tern__tally){
+        .shadow = &w->shadow, .shadows = post->shadow, .shares = post->weighted ? post->share : 1};
+    if (post->weighted && post->share > 0 && (post->weight != 1 || post->share != 1)) weigh(c->of, post);
     return TERN_OK;
+}
+
+static const tern__tally *self_tally(void *of, uint64_t seq)
+{
+    const channel *c = of;
+    return &c->words[seq % c->slots].tally;
 }
 
 static int self_progress(void *of, tern_error *err)
@@ -119,4 +160,5 @@ const tern__comm_backend tern__comm_self = {
     .progress = self_progress,
     .test = self_await,
     .wait = self_await,
+    .tally = self_tally,
 };

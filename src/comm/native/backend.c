@@ -85,4 +85,5 @@ const tern__comm_backend tern__comm_native = {
     .progress = tern__channel_progress,
     .test = tern__channel_test,
     .wait = tern__channel_wait,
+    .tally = tern__channel_tally,
 };

@@ -92,7 +92,7 @@ static int run_work(tern__channel *channel, uint64_t seq, tern_error *err)
 {
     const tern__native *native = channel->native;
     const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
-    int status = tern__desc_compare(channel, seq, err);
+    int status = tern__tally_take(channel, seq, err);
     if (status || !task->chunks) return status;
     int slices = task->is_own ? 1 : native->world;
     for (int i = 0; i < slices; i++) run_slice(channel, task, seq, (native->rank + i) % native->world);
@@ -174,14 +174,15 @@ int tern__channel_post(void *self, const tern__post *post, uint64_t *seq, tern_e
     tern__desc desc;
     tern__desc_write(&desc, post);
     tern__goal room = {.is_met = has_room, .channel = channel, .seq = channel->own_posted + 1};
-    int status = check_post(channel, post, desc.count, err);
+    int status = tern__post_check(post, err);
+    if (!status) status = check_post(channel, post, desc.count, err);
     if (!status) status = tern__native_check(native, err);
     if (!status && channel->all_retired + channel->slots < room.seq && !has_room(&room))
         status = tern__native_await(native, &room, err);
     if (status) return status;
     *seq = ++channel->own_posted;
     tern__task_cut(&channel->tasks[*seq & (channel->slots - 1)], post, desc.count, native->world);
-    tern__slot_desc(channel, *seq)[native->rank] = desc;
+    tern__tally_say(channel, *seq, post, &desc);
     atomic_store(&channel->posted[native->rank].value, *seq);
     if (atomic_load(&native->lobby->sleepers) && tern__channel_all_posted(channel) == *seq)
         tern__lobby_ring(native->lobby);
@@ -228,7 +229,19 @@ static void release(tern__channel *channel)
     tern__shared_close(channel->native, channel->base, channel->bytes);
     tern__free(channel->tasks);
     tern__free(channel->at);
+    tern__free(channel->shadows);
+    tern__free(channel->weights);
     tern__free(channel);
+}
+
+static bool alloc_own(tern__channel *channel, size_t world, tern_error *err)
+{
+    const char *func = "tern_group_open";
+    channel->tasks = tern__alloc(channel->slots * sizeof(*channel->tasks), func, err);
+    channel->at = tern__alloc(world * sizeof(*channel->at), func, err);
+    channel->shadows = tern__alloc(channel->slots * world * sizeof(*channel->shadows), func, err);
+    channel->weights = tern__alloc(world * sizeof(*channel->weights), func, err);
+    return channel->tasks && channel->at && channel->shadows && channel->weights;
 }
 
 void *tern__channel_open(void *state, int slots, tern_error *err)
@@ -240,11 +253,10 @@ void *tern__channel_open(void *state, int slots, tern_error *err)
     if (!channel) return NULL;
     channel->native = native;
     channel->slots = room;
-    channel->slot_bytes = world * sizeof(tern__desc) + (world + 1) * sizeof(tern__word);
+    channel->slot_bytes =
+        world * (sizeof(tern__desc) + sizeof(tern__part)) + (world + 1) * sizeof(tern__word);
     channel->bytes = sizeof(tern__shared_head) + 3 * world * sizeof(tern__word) + room * channel->slot_bytes;
-    channel->tasks = tern__alloc(room * sizeof(*channel->tasks), "tern_group_open", err);
-    channel->at = tern__alloc(world * sizeof(*channel->at), "tern_group_open", err);
-    if (!channel->tasks || !channel->at || tern__shared_open(native, channel->bytes, &channel->base, err)) {
+    if (!alloc_own(channel, world, err) || tern__shared_open(native, channel->bytes, &channel->base, err)) {
         release(channel);
         return NULL;
     }

@@ -1,5 +1,4 @@
-/* describe.c - works in words, and whether the ranks mean the same one. All ranks see the same descriptors,
- * so each comes to the same verdict, in the same words, before a byte is touched. */
+/* describe.c - works in words. */
 #include "comm/native/native.h"
 
 #include <stdio.h>
@@ -39,6 +38,7 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
                          .owner = post->owner,
                          .bucket = post->bucket,
                          .folded = post->folded,
+                         .flags = (post->weighted ? TERN__WEIGHTED : 0) | (post->shadow ? TERN__SHADOW : 0),
                          .backward = post->backward,
                          .count = count,
                          .total = post->total ? post->total : count,
@@ -78,27 +78,18 @@ void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t si
     }
 }
 
-static int fail_mismatch(tern__channel *channel, uint64_t seq, int other, tern_error *err)
+void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, int other, char *text,
+                         size_t size)
 {
-    char one[TERN__WORK_TEXT], two[TERN__WORK_TEXT], text[TERN_ERROR_TEXT];
+    char first[TERN__WORK_TEXT], second[TERN__WORK_TEXT];
     const tern__desc *desc = tern__slot_desc(channel, seq);
-    tern__desc_text(&desc[0], seq, one, sizeof(one));
-    tern__desc_text(&desc[other], seq, two, sizeof(two));
-    bool same = strcmp(one, two) == 0;
+    tern__desc_text(&desc[one], seq, first, sizeof(first));
+    tern__desc_text(&desc[other], seq, second, sizeof(second));
+    bool same = strcmp(first, second) == 0;
     snprintf(
-        text, sizeof(text), "rank 0: %s; rank %d: %s%s", one, other, two,
+        text, size, "rank %d: %s; rank %d: %s%s", one, first, other, second,
         same
             ? "; the same, but in other memory: a block of tern_group_mem_alloc is used at one offset by all "
               "ranks, or by none"
             : "");
-    tern__native_abort(channel->native, TERN_E_MISMATCH, text);
-    return tern__native_check(channel->native, err);
-}
-
-int tern__desc_compare(tern__channel *channel, uint64_t seq, tern_error *err)
-{
-    const tern__desc *desc = tern__slot_desc(channel, seq);
-    for (int rank = 1; rank < channel->native->world; rank++)
-        if (memcmp(&desc[rank], &desc[0], sizeof(*desc))) return fail_mismatch(channel, seq, rank, err);
-    return TERN_OK;
 }

@@ -5,8 +5,9 @@
  *
  *     posted[p], retired[p]      written by rank r alone, only grow
  *     inside[p]                  written by rank r alone: the work in whose chunks it is, 0 outside
- *     slot[seq mod K]: desc[p]   by rank r alone
- *                      claim[p], done   tagged (seq, n): a word with another seq reads as n = 0 */
+ *     slot[seq mod K]: desc[p]   by rank r alone, as is part[p]
+ *                      claim[p], done   tagged (seq, n): a word with another seq reads as n = 0
+ *                      part[p]          read only of ranks whose desc says that they are weighted */
 #ifndef TERN_SRC_COMM_NATIVE_LAYOUT_H
 #define TERN_SRC_COMM_NATIVE_LAYOUT_H
 
@@ -38,10 +39,12 @@ typedef struct tern__lobby {
     _Alignas(TERN__LINE) _Atomic(uint64_t) cpus[TERN__LOBBY_CPUS / 64]; /* union of all ranks' affinities */
 } tern__lobby;
 
+enum { TERN__WEIGHTED = 1, TERN__SHADOW = 2 };
+
 /* What a rank says of its work: compared byte by byte, so every byte is written. */
 typedef struct tern__desc {
     _Alignas(TERN__LINE) uint32_t kind;
-    uint32_t dtype, op, root, owner, bucket, folded, reserved;
+    uint32_t dtype, op, root, owner, bucket, folded, flags;
     uint64_t backward;
     uint64_t count;  /* elements in the extents                     */
     uint64_t total;  /* elements of the call that this is a piece of */
@@ -49,6 +52,12 @@ typedef struct tern__desc {
 } tern__desc;
 
 _Static_assert(sizeof(tern__desc) == TERN__LINE, "a descriptor is one line");
+
+/* A rank's part of a mean. */
+typedef struct tern__part {
+    _Alignas(TERN__LINE) double weight;
+    double share;
+} tern__part;
 
 /* ---- tagged counters: seq in the high bits, n in the low ---- */
 

@@ -1,6 +1,7 @@
 /* native.h - what the native back end's files share: backend.c (the struct), segment.c (shared memory and how
- * ranks hand it to each other), window.c (the ranks' data), channel.c (the protocol), task.c (a work's
- * chunks), wait.c (blocking, and what is said when it fails), describe.c (a work in words). */
+ * ranks hand it to each other), window.c (the ranks' data), channel.c (the protocol), tally.c (what the ranks
+ * said of a work), task.c (its chunks), wait.c (blocking, and what is said when it fails), describe.c (a work
+ * in words). */
 #ifndef TERN_SRC_COMM_NATIVE_H
 #define TERN_SRC_COMM_NATIVE_H
 
@@ -38,6 +39,10 @@ typedef struct tern__task {
     uint64_t count, slice, chunk; /* elements */
     uint64_t chunks;              /* of all slices together */
     bool is_own;
+    /* Once all ranks have posted it: */
+    tern__tally tally;
+    bool is_weighted;
+    int source; /* of a broadcast; -1: nobody's data */
 } tern__task;
 
 struct tern__channel {
@@ -57,6 +62,8 @@ struct tern__channel {
     int posted_last, retired_last;
     tern__task *tasks; /* [slots] */
     char **at;         /* [world] where a piece begins in every rank's window */
+    bool *shadows;     /* [slots][world], what tallies point to               */
+    double *weights;   /* [world] of the weighted mean that is run            */
 };
 
 static inline tern__desc *tern__slot_desc(const tern__channel *channel, uint64_t seq)
@@ -68,6 +75,12 @@ static inline tern__desc *tern__slot_desc(const tern__channel *channel, uint64_t
 static inline tern__word *tern__slot_claim(const tern__channel *channel, uint64_t seq)
 {
     return (tern__word *)(tern__slot_desc(channel, seq) + channel->native->world);
+}
+
+/* part[world]. */
+static inline tern__part *tern__slot_part(const tern__channel *channel, uint64_t seq)
+{
+    return (tern__part *)(tern__slot_claim(channel, seq) + channel->native->world + 1);
 }
 
 /* What a blocking call waits for. */
@@ -115,9 +128,17 @@ int tern__channel_post(void *channel, const tern__post *post, uint64_t *seq, ter
 int tern__channel_progress(void *channel, tern_error *err);
 int tern__channel_test(void *channel, uint64_t seq, tern_error *err);
 int tern__channel_wait(void *channel, uint64_t seq, tern_error *err);
+const tern__tally *tern__channel_tally(void *channel, uint64_t seq);
 /* min(posted) and min(retired), now. */
 uint64_t tern__channel_all_posted(tern__channel *channel);
 uint64_t tern__channel_all_retired(tern__channel *channel);
+
+/* ---- tally.c ---- */
+
+/* What this rank says of work `seq`. */
+void tern__tally_say(tern__channel *channel, uint64_t seq, const tern__post *post, const tern__desc *desc);
+/* What all ranks have said of it. Aborts if their descriptors differ. */
+int tern__tally_take(tern__channel *channel, uint64_t seq, tern_error *err);
 
 /* ---- task.c ---- */
 
@@ -147,7 +168,8 @@ void tern__lobby_ring(tern__lobby *lobby);
 /* "all_reduce of 100 f32, sum (work 5)". */
 void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size);
 void tern__desc_write(tern__desc *desc, const tern__post *post);
-/* Aborts if the ranks' descriptors of `seq` differ. */
-int tern__desc_compare(tern__channel *channel, uint64_t seq, tern_error *err);
+/* "rank 0: <its work>; rank 2: <its>", of two that differ. */
+void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, int other, char *text,
+                         size_t size);
 
 #endif

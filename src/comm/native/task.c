@@ -40,42 +40,58 @@ void tern__task_cut(tern__task *task, const tern__post *post, uint64_t count, in
     for (int rank = 0; rank < world; rank++) task->chunks += tern__task_chunks(task, rank);
 }
 
+/* ---- the means and other reductions ---- */
+
+static void reduce(const tern__channel *channel, const tern__task *task, char *const *out, int outs,
+                   uint64_t count)
+{
+    const tern__post *post = &task->post;
+    const char *const *in = (const char *const *)channel->at;
+    int world = channel->native->world;
+    if (!task->is_weighted)
+        tern__reduce(post->dtype, post->op, in, world, out, outs, count);
+    else if (task->tally.shares > 0)
+        tern__reduce_weighted(post->dtype, channel->weights, task->tally.shares, in, world, out, outs, count);
+}
+
 /* ---- for all ranks, in the windows ---- */
 
-static void copy_from(char *const *at, int world, int root, size_t bytes)
+static void copy_from(char *const *at, int world, int source, size_t bytes)
 {
     for (int rank = 0; rank < world; rank++)
-        if (rank != root) memcpy(at[rank], at[root], bytes);
+        if (rank != source) memcpy(at[rank], at[source], bytes);
 }
 
 /* The elements among [first, first + count) of one part after the other: an all_gather's are copied from its
  * rank to the others, a reduce_scatter's are reduced for its rank. */
-static void run_parts(const tern__task *task, char **at, int world, uint64_t first, uint64_t count)
+static void run_parts(const tern__channel *channel, const tern__task *task, uint64_t first, uint64_t count)
 {
-    const tern__post *post = &task->post;
-    uint64_t size = tern_dtype_bytes(post->dtype), each = task->count / (uint64_t)world;
+    int world = channel->native->world;
+    char **at = channel->at;
+    uint64_t size = tern_dtype_bytes(task->post.dtype), each = task->count / (uint64_t)world;
     while (count) {
         uint64_t owner = first / each, here = TERN__MIN(count, (owner + 1) * each - first);
-        if (post->kind == TERN__ALL_GATHER)
+        if (task->post.kind == TERN__ALL_GATHER)
             copy_from(at, world, (int)owner, here * size);
         else
-            tern__reduce(post->dtype, post->op, (const char *const *)at, world, &at[owner], 1, here);
+            reduce(channel, task, &at[owner], 1, here);
         for (int rank = 0; rank < world; rank++) at[rank] += here * size;
         first += here;
         count -= here;
     }
 }
 
-static void run_shared(const tern__task *task, char **at, int world, uint64_t first, uint64_t count)
+static void run_shared(const tern__channel *channel, const tern__task *task, uint64_t first, uint64_t count)
 {
-    const tern__post *post = &task->post;
-    switch (post->kind) {
-    case TERN__ALL_REDUCE:
-        tern__reduce(post->dtype, post->op, (const char *const *)at, world, at, world, count);
+    int world = channel->native->world;
+    switch (task->post.kind) {
+    case TERN__ALL_REDUCE: reduce(channel, task, channel->at, world, count); break;
+    case TERN__BROADCAST:
+        if (task->source >= 0)
+            copy_from(channel->at, world, task->source, count * tern_dtype_bytes(task->post.dtype));
         break;
-    case TERN__BROADCAST: copy_from(at, world, post->root, count * tern_dtype_bytes(post->dtype)); break;
     case TERN__ALL_GATHER:
-    case TERN__REDUCE_SCATTER: run_parts(task, at, world, first, count); break;
+    case TERN__REDUCE_SCATTER: run_parts(channel, task, first, count); break;
     case TERN__BARRIER: break;
     }
 }
@@ -99,21 +115,21 @@ static uint64_t own_part(const tern__task *task, const tern__native *native)
     return (uint64_t)native->rank * (task->count / (uint64_t)native->world);
 }
 
-static void run_own(const tern__task *task, char *const *at, const tern__native *native, uint64_t first,
-                    uint64_t count)
+static void run_own(const tern__channel *channel, const tern__task *task, uint64_t first, uint64_t count)
 {
-    const tern__post *post = &task->post;
-    uint64_t size = tern_dtype_bytes(post->dtype);
-    char *out = post->out;
-    switch (post->kind) {
+    const tern__native *native = channel->native;
+    uint64_t size = tern_dtype_bytes(task->post.dtype);
+    char *out = task->post.out;
+    switch (task->post.kind) {
     case TERN__REDUCE_SCATTER:
         out += (first - own_part(task, native)) * size;
-        tern__reduce(post->dtype, post->op, (const char *const *)at, native->world, &out, 1, count);
+        reduce(channel, task, &out, 1, count);
         break;
     case TERN__BROADCAST:
-        if (native->rank != post->root) memcpy(out + first * size, at[post->root], count * size);
+        if (task->source >= 0 && native->rank != task->source)
+            memcpy(out + first * size, channel->at[task->source], count * size);
         break;
-    case TERN__ALL_GATHER: collect(task, at, native->world, first, count); break;
+    case TERN__ALL_GATHER: collect(task, channel->at, native->world, first, count); break;
     case TERN__ALL_REDUCE:
     case TERN__BARRIER: break;
     }
@@ -129,9 +145,9 @@ static void run_piece(tern__channel *channel, const tern__task *task, uint32_t w
     for (int rank = 0; rank < native->world; rank++)
         channel->at[rank] = native->windows[window]->bases[rank] + offset;
     if (task->is_own)
-        run_own(task, channel->at, native, first, count);
+        run_own(channel, task, first, count);
     else
-        run_shared(task, channel->at, native->world, first, count);
+        run_shared(channel, task, first, count);
 }
 
 /* The extents one behind the other are the work's elements 0..count: those in [low, high). */

@@ -1,0 +1,115 @@
+/* tally.c - what the ranks say of a work: whether they mean the same one, who is a shadow, whose data weighs
+ * how much. All ranks see the same descriptors, so each comes to the same verdict, in the same words, before
+ * a byte is touched. */
+#include "comm/native/native.h"
+
+#include <string.h>
+
+/* ---- saying ---- */
+
+void tern__tally_say(tern__channel *channel, uint64_t seq, const tern__post *post, const tern__desc *desc)
+{
+    int rank = channel->native->rank;
+    tern__slot_desc(channel, seq)[rank] = *desc;
+    if (!post->weighted) return;
+    tern__part *part = &tern__slot_part(channel, seq)[rank];
+    part->weight = post->weight;
+    part->share = post->share;
+}
+
+/* ---- comparing ---- */
+
+static int fail_mismatch(const tern__channel *channel, uint64_t seq, int one, int other, tern_error *err)
+{
+    char text[TERN_ERROR_TEXT];
+    tern__desc_mismatch(channel, seq, one, other, text, sizeof(text));
+    tern__native_abort(channel->native, TERN_E_MISMATCH, text);
+    return tern__native_check(channel->native, err);
+}
+
+static bool is_shadow(const tern__desc *desc)
+{
+    return desc->flags & TERN__SHADOW;
+}
+
+/* What need not be the same is taken from `like`. */
+static bool is_same(const tern__desc *desc, const tern__desc *like)
+{
+    tern__desc said = *desc;
+    said.flags = like->flags;
+    if (is_shadow(desc)) {
+        said.backward = like->backward;
+        said.folded = like->folded;
+    }
+    return !memcmp(&said, like, sizeof(said));
+}
+
+/* With the first rank that is no shadow, or the last one. */
+static int compare_flagged(const tern__channel *channel, uint64_t seq, tern_error *err)
+{
+    const tern__desc *desc = tern__slot_desc(channel, seq);
+    int world = channel->native->world, like = 0;
+    while (like < world - 1 && is_shadow(&desc[like])) like++;
+    for (int rank = 0; rank < world; rank++)
+        if (!is_same(&desc[rank], &desc[like])) return fail_mismatch(channel, seq, like, rank, err);
+    return TERN_OK;
+}
+
+static int compare(const tern__channel *channel, uint64_t seq, tern_error *err)
+{
+    const tern__desc *desc = tern__slot_desc(channel, seq);
+    for (int rank = 1; rank < channel->native->world; rank++)
+        if (memcmp(&desc[rank], &desc[0], sizeof(*desc))) return compare_flagged(channel, seq, err);
+    return TERN_OK;
+}
+
+/* ---- counting ---- */
+
+static void count_shadows(const tern__channel *channel, uint64_t seq, tern__task *task)
+{
+    const tern__desc *desc = tern__slot_desc(channel, seq);
+    int world = channel->native->world;
+    bool *shadow = channel->shadows + (seq & (channel->slots - 1)) * (size_t)world;
+    task->tally = (tern__tally){.shadow = shadow, .shares = world};
+    task->is_weighted = false;
+    for (int rank = 0; rank < world; rank++) {
+        task->tally.shadows += shadow[rank] = is_shadow(&desc[rank]);
+        task->is_weighted |= desc[rank].flags & TERN__WEIGHTED;
+    }
+    task->source = task->post.root;
+    if (!shadow[task->source]) return;
+    for (task->source = world - 1; task->source >= 0 && shadow[task->source];) task->source--;
+}
+
+/* Where every weight is 1, and as many shares are given as there are ranks, it is the plain mean. */
+static void weigh(const tern__channel *channel, uint64_t seq, tern__task *task)
+{
+    const tern__desc *desc = tern__slot_desc(channel, seq);
+    const tern__part *part = tern__slot_part(channel, seq);
+    int world = channel->native->world;
+    bool is_plain = true;
+    task->tally.shares = 0;
+    for (int rank = 0; rank < world; rank++) {
+        bool says = desc[rank].flags & TERN__WEIGHTED;
+        channel->weights[rank] = says ? part[rank].weight : 1;
+        task->tally.shares += says ? part[rank].share : 1;
+        is_plain &= channel->weights[rank] == 1;
+    }
+    task->is_weighted = !is_plain || task->tally.shares != world;
+}
+
+int tern__tally_take(tern__channel *channel, uint64_t seq, tern_error *err)
+{
+    tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
+    int status = compare(channel, seq, err);
+    if (status) return status;
+    count_shadows(channel, seq, task);
+    if (task->is_weighted) weigh(channel, seq, task);
+    return TERN_OK;
+}
+
+const tern__tally *tern__channel_tally(void *self, uint64_t seq)
+{
+    const tern__channel *channel = self;
+    return &channel->tasks[seq & (channel->slots - 1)].tally;
+}

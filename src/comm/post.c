@@ -1,0 +1,16 @@
+#include "comm/backend.h"
+
+#include <math.h>
+
+int tern__post_check(const tern__post *post, tern_error *err)
+{
+    bool reduces = post->kind == TERN__ALL_REDUCE || post->kind == TERN__REDUCE_SCATTER;
+    if (!post->weighted) return TERN_OK;
+    if (!reduces || post->op != TERN_AVG)
+        return tern__error_set(err, "tern_backward", TERN_E_INVALID, "a weight for what is no mean");
+    if (!isfinite(post->weight) || !isfinite(post->share) || post->share < 0)
+        return tern__error_set(err, "tern_backward", TERN_E_RANGE,
+                               "weight %g, share %g, expected numbers, the share not negative", post->weight,
+                               post->share);
+    return TERN_OK;
+}
