@@ -3,6 +3,7 @@
 #include "comm/group.h"
 #include "comm/reduce.h"
 
+#include <string.h>
 #include <sys/mman.h>
 
 typedef struct window {
@@ -98,16 +99,22 @@ static void *self_channel_open(void *state, int slots, tern_error *err)
     return NULL;
 }
 
-/* The mean of one rank's data: x * weight / share. */
-static void weigh(const self *of, const tern__post *post)
+/* The mean of one rank's data is x * weight / share; what goes to memory of its own is copied there, but for
+ * a broadcast's, whose root is this rank. */
+static void finish(const self *of, const tern__post *post)
 {
+    bool weighs = post->weighted && (post->weight != 1 || post->share != 1);
     size_t size = tern_dtype_bytes(post->dtype);
     char *out = post->out;
+    if (weighs ? post->share == 0 : !out || post->kind == TERN__BROADCAST) return;
     for (int i = 0; i < post->extent_count; i++) {
         const tern__extent *e = &post->extents[i];
-        const char *in = (char *)of->windows[e->window].base + e->offset;
-        char *to = out ? out : (char *)of->windows[e->window].base + e->offset;
-        tern__reduce_weighted(post->dtype, &post->weight, post->share, &in, 1, &to, 1, e->count);
+        char *at = (char *)of->windows[e->window].base + e->offset, *to = out ? out : at;
+        if (weighs)
+            tern__reduce_weighted(post->dtype, &post->weight, post->share, (const char *const *)&at, 1, &to,
+                                  1, e->count);
+        else
+            memcpy(to, at, e->count * size);
         if (out) out += e->count * size;
     }
 }
@@ -122,7 +129,7 @@ static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     w->shadow = post->shadow;
     w->tally = (tern__tally){
         .shadow = &w->shadow, .shadows = post->shadow, .shares = post->weighted ? post->share : 1};
-    if (post->weighted && post->share > 0 && (post->weight != 1 || post->share != 1)) weigh(c->of, post);
+    finish(c->of, post);
     return TERN_OK;
 }
 
