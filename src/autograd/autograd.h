@@ -86,6 +86,8 @@ struct tern_scope {
     uint64_t generation; /* counted up by tern_scope_end                        */
     uint64_t seed, step; /* of what is drawn; tern_scope_end counts the step up */
     uint64_t draws;      /* in this step                                        */
+    /* ns: this step's first op since the scope began or last went backward (0: none yet), and its backward */
+    int64_t forward_began, backward_began, backward_ended;
     struct tern__arena
         *arenas[2];       /* this step's and the last one's: a stale handle stays readable for a step */
     tern_tensor *tensors; /* made and not yet given up, newest first             */

@@ -202,10 +202,13 @@ int tern_backward(tern_scope *scope, tern_tensor *loss)
 {
     if (!tern__op_enter(scope, "tern_backward", 1, loss)) return scope->error.code;
     int status = check_loss(scope, loss);
+    scope->backward_began = tern__now_ns();
     if (!status) status = mark_all(scope, loss);
     if (!status) status = begin_all(scope, loss);
     if (!status) status = run_all(scope, loss);
+    scope->backward_ended = tern__now_ns();
     if (!status) status = end_all(scope);
+    scope->forward_began = 0;
     if (status) forget_pending(scope);
     return status;
 }

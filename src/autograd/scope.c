@@ -104,6 +104,7 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
     scope->generation++;
     scope->step++;
     scope->draws = 0;
+    scope->forward_began = 0;
     struct tern__arena *older = scope->arenas[1];
     scope->arenas[1] = scope->arenas[0];
     scope->arenas[0] = older;

@@ -27,6 +27,7 @@ static void find_device(tern_scope *scope, const char *op, int count, tern_tenso
 bool tern__op_enter_all(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors)
 {
     if (!scope || scope->error.code) return false;
+    if (!scope->forward_began) scope->forward_began = tern__now_ns();
     tern_error err = {0};
     for (int i = 0; i < count && !err.code; i++) {
         if (tensors[i])

@@ -106,6 +106,7 @@ static int build(tern_ddp *ddp, tern_error *err)
     if (!status) status = copy_from_root(ddp, err);
     if (!status) status = open_channel(ddp, err);
     if (!status) status = tern__bucket_plan(ddp, err);
+    if (!status) status = tern__stats_open(ddp, err);
     if (!status) listen_to_backward(ddp);
     return status;
 }
@@ -172,6 +173,7 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__free(ddp->ready_order);
     tern__free(ddp->buckets);
     tern__free(ddp->extents);
+    tern__stats_close(ddp);
     tern__free(ddp);
 }
 

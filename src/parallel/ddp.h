@@ -4,6 +4,7 @@
 
 #include "comm/group.h"
 #include "nn/nn.h"
+#include "parallel/stats.h"
 
 #include <tern/parallel.h>
 
@@ -46,6 +47,7 @@ struct tern_ddp {
     uint64_t last_seq;
     double loss_mean;
     tern__extent buffer_extent, order_extent;
+    tern__stats stats;
 };
 
 /* ---- bucket.c ---- */

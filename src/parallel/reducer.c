@@ -60,6 +60,7 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .folded = ddp->folded,
                        .extents = bucket->extents,
                        .extent_count = bucket->extent_count};
+    tern__stats_posted(ddp);
     return ddp->group->backend->post(ddp->channel, &post, &ddp->last_seq, err);
 }
 
@@ -95,6 +96,7 @@ static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
     if (status) return status;
     ddp->next_bucket = 0;
     ddp->ready_count = 0;
+    tern__stats_begin(ddp, loss);
     count_waiting(ddp);
     side_set(ddp, 0, tern__view_get(&loss->view, 0));
     return post_ready(ddp, err);
@@ -104,6 +106,7 @@ static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
     if (!ddp->active) return TERN_OK;
+    tern__stats_ready(ddp, leaf);
     if (!ddp->rebuilt) ddp->ready_order[ddp->ready_count++] = leaf->index;
     ddp->buckets[ddp->bucket_of[leaf->index]].waiting--;
     int status = post_ready(ddp, err);
@@ -168,6 +171,7 @@ static int end(tern__listener *self, tern_error *err)
     if (!status && ddp->buffer_extent.count) status = post_broadcast(ddp, &ddp->buffer_extent, err);
     if (!status) status = wait_last(ddp, err);
     if (status) return status;
+    tern__stats_done(ddp);
     take_side_values(ddp);
     ddp->folded = 0;
     ddp->active = false;
