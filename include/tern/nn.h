@@ -55,6 +55,12 @@ TERN_API tern_tensor *tern_buffer_add(tern_module *module, const char *name, ter
  * caller's. */
 TERN_API tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x);
 
+/* The same, but instead of what backward needs only x is kept, and the call is computed again when backward
+ * comes to it: memory for time. What is drawn is the same both times, running statistics move once, and
+ * gradients are those of tern_forward, also under tern_ddp. Tensors that the module takes from elsewhere must
+ * not want gradients (E_UNSUPPORTED). torch.utils.checkpoint.checkpoint. */
+TERN_API tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor *x);
+
 /* Places the parameters and buffers under `module` on a device, so that their ops run there; borrows it. A
  * model whose parts are on several devices moves what goes from one to the next by tern_to in its forward.
  * Before the seal (E_STATE): place first, then ddp, then optimizer, then steps. torch.nn.Module.to. */

@@ -77,6 +77,20 @@ typedef struct tern__observer {
     void (*called)(struct tern__observer *self, const struct tern_module *module, const tern_tensor *y);
 } tern__observer;
 
+/* Where the gradient of one leaf goes in a replica: not into the leaf, which all replicas share. */
+typedef struct tern__slot {
+    const tern__leaf *leaf;
+    tern__view grad;
+    bool fresh;
+    int pending;
+} tern__slot;
+
+/* A leaf that tern_checkpoint's function uses. */
+typedef struct tern__use {
+    tern__leaf *leaf;
+    struct tern__use *next;
+} tern__use;
+
 struct tern_scope {
     tern_device *device; /* its home: of what is made from nothing               */
     tern_device *here;   /* where the running op's inputs are, or home           */
@@ -85,6 +99,7 @@ struct tern_scope {
     bool grad;           /* gradients on                                        */
     uint64_t generation; /* counted up by tern_scope_end                        */
     uint64_t seed, step; /* of what is drawn; tern_scope_end counts the step up */
+    uint64_t stream;     /* the rank, so that each draws its own                */
     uint64_t draws;      /* in this step                                        */
     /* ns: this step's first op since the scope began or last went backward (0: none yet), and its backward */
     int64_t forward_began, backward_began, backward_ended;
@@ -94,6 +109,14 @@ struct tern_scope {
     tern__node *tape;     /* newest first                                        */
     struct tern__borrowed *borrowed; /* handed back when the scope ends              */
     tern__observer *observer;        /* NULL: nobody */
+
+    /* Of a scope in which a part of another one's step is computed (a replica, a recomputation). */
+    tern__slot *slots; /* [slot_count] by leaf->index: its gradients; NULL: the leaves' own */
+    int slot_count;
+    bool keeps_buffers;        /* running statistics are not moved here, but by replica 0 or the first time */
+    tern_scope *child;         /* in which tern_checkpoint computes again; owned, NULL before the first */
+    tern__use *uses;           /* leaves met while gradients are off for tern_checkpoint, newest first */
+    const tern_tensor *traced; /* the input of that tern_checkpoint, or NULL */
 };
 
 /* Records the scope's first error and aborts its group; returns the code. */
@@ -164,6 +187,10 @@ const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bo
 int tern__grad_done(tern_scope *scope, tern__node *node, int i);
 /* Gives dy's own memory (perhaps overwritten, seen as `view`) to input i as its gradient. */
 int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view *view);
+
+/* Backward through this scope's own tape from `count` results whose gradients are given; dy[i].data NULL:
+ * none. No listener is told when it begins or ends. */
+int tern__backward_from(tern_scope *scope, int count, tern_tensor *const *outs, const tern__view *dy);
 
 /* Temporary memory of a gradient function. */
 tern__saved tern__temporary(tern_scope *scope, const tern__view *like);

@@ -18,10 +18,18 @@ bool tern__owns_dy(const tern__node *node)
     return node->out->grad_storage->refs == 1;
 }
 
-static const tern__view *leaf_open(tern__leaf *leaf, bool *add)
+/* A leaf's gradient, or the replica's own. */
+static const tern__view *leaf_open(tern_scope *scope, tern__leaf *leaf, bool *add)
 {
-    *add = leaf->fresh;
-    return &leaf->grad->view;
+    const tern__slot *slot = scope->slots ? &scope->slots[leaf->index] : NULL;
+    *add = slot ? slot->fresh : leaf->fresh;
+    return slot ? &slot->grad : &leaf->grad->view;
+}
+
+static void slot_done(tern__slot *slot)
+{
+    slot->fresh = true;
+    slot->pending--;
 }
 
 /* The gradient is shared with another tensor: a copy of one's own before adding to it. */
@@ -39,7 +47,7 @@ static bool own_copy(tern_scope *scope, tern_tensor *tensor)
 const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bool *add)
 {
     tern_tensor *tensor = node->in[i];
-    if (tensor->leaf) return leaf_open(tensor->leaf, add);
+    if (tensor->leaf) return leaf_open(scope, tensor->leaf, add);
     *add = tensor->grad_storage != NULL;
     if (*add) return tensor->grad_storage->refs == 1 || own_copy(scope, tensor) ? &tensor->grad : NULL;
     tern__view like =
@@ -55,6 +63,10 @@ int tern__grad_done(tern_scope *scope, tern__node *node, int i)
 {
     tern__leaf *leaf = node->in[i]->leaf;
     if (!leaf) return TERN_OK;
+    if (scope->slots) {
+        slot_done(&scope->slots[leaf->index]);
+        return TERN_OK;
+    }
     leaf->fresh = true;
     if (--leaf->pending > 0 || !leaf->listener) return TERN_OK;
     tern_error err = {0};
@@ -89,8 +101,18 @@ int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view
 
 /* ---- the walk ---- */
 
+static int count_in_slot(tern_scope *scope, const tern__leaf *leaf)
+{
+    if (!leaf->grad || leaf->index >= scope->slot_count || scope->slots[leaf->index].leaf != leaf)
+        return tern__scope_fail(scope, "tern_backward", TERN_E_UNSUPPORTED,
+                                "a replica uses a parameter of another model than its own");
+    scope->slots[leaf->index].pending++;
+    return TERN_OK;
+}
+
 static int count_leaf(tern_scope *scope, tern__leaf *leaf)
 {
+    if (scope->slots) return count_in_slot(scope, leaf);
     if (!leaf->grad) {
         tern_error err = {0};
         if (leaf->seal(leaf->module, &err)) return tern__scope_fail_with(scope, &err);
@@ -116,10 +138,10 @@ static int mark(tern_scope *scope, tern__node *node)
     return TERN_OK;
 }
 
-static int mark_all(tern_scope *scope, tern_tensor *loss)
+/* Marks what the marked entries from `newest` back depend on. */
+static int mark_all(tern_scope *scope, tern__node *newest)
 {
-    loss->node->marked = true;
-    for (tern__node *node = loss->node; node; node = node->previous) {
+    for (tern__node *node = newest; node; node = node->previous) {
         int status = node->marked ? mark(scope, node) : TERN_OK;
         if (status) return status;
     }
@@ -140,17 +162,24 @@ static int run_node(tern_scope *scope, tern__node *node)
     return status;
 }
 
-static int run_all(tern_scope *scope, tern_tensor *loss)
+static int run_all(tern_scope *scope, tern__node *newest)
 {
+    for (tern__node *node = newest; node; node = node->previous) {
+        int status = node->marked ? run_node(scope, node) : TERN_OK;
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+/* The loss's gradient by itself. */
+static int seed_loss(tern_scope *scope, tern_tensor *loss)
+{
+    scope->here = loss->device ? loss->device : scope->device;
     tern__saved seed = tern__temporary(scope, &loss->view);
     if (!seed.storage) return scope->error.code;
     tern__view_set(&seed.view, 0, 1.0);
     loss->grad = seed.view;
     loss->grad_storage = seed.storage;
-    for (tern__node *node = loss->node; node; node = node->previous) {
-        int status = node->marked ? run_node(scope, node) : TERN_OK;
-        if (status) return status;
-    }
     return TERN_OK;
 }
 
@@ -203,13 +232,43 @@ int tern_backward(tern_scope *scope, tern_tensor *loss)
     if (!tern__op_enter(scope, "tern_backward", 1, loss)) return scope->error.code;
     int status = check_loss(scope, loss);
     scope->backward_began = tern__now_ns();
-    if (!status) status = mark_all(scope, loss);
+    if (!status) loss->node->marked = true;
+    if (!status) status = mark_all(scope, loss->node);
     if (!status) status = begin_all(scope, loss);
-    if (!status) status = run_all(scope, loss);
+    if (!status) status = seed_loss(scope, loss);
+    if (!status) status = run_all(scope, loss->node);
     scope->backward_ended = tern__now_ns();
     if (!status) status = end_all(scope);
     scope->forward_began = 0;
     if (status) forget_pending(scope);
+    return status;
+}
+
+/* ---- a part of another scope's step ---- */
+
+/* In the layout that the result has. */
+static int seed_result(tern_scope *scope, tern_tensor *out, const tern__view *dy)
+{
+    scope->here = out->device ? out->device : scope->device;
+    tern__view like = tern__view_make(out->view.dtype, out->view.layout, out->view.ndim, out->view.shape);
+    tern__saved seed = tern__temporary(scope, &like);
+    if (!seed.storage) return scope->error.code;
+    out->grad = seed.view;
+    out->grad_storage = seed.storage;
+    out->node->marked = true;
+    bool reorder = dy->layout != out->view.layout;
+    tern__call call = {.kernel = reorder ? TERN__REORDER : TERN__COPY, .in = {dy}, .out = {&out->grad}};
+    return tern__run(scope, &call) ? TERN_OK : scope->error.code;
+}
+
+int tern__backward_from(tern_scope *scope, int count, tern_tensor *const *outs, const tern__view *dy)
+{
+    int status = TERN_OK;
+    for (int i = 0; i < count && !status; i++)
+        if (dy[i].data) status = seed_result(scope, outs[i], &dy[i]);
+    if (!status) status = mark_all(scope, scope->tape);
+    if (!status) status = run_all(scope, scope->tape);
+    if (status && !scope->slots) forget_pending(scope);
     return status;
 }
 

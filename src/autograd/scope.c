@@ -67,6 +67,7 @@ tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *e
     tern_scope *scope = tern__alloc(sizeof(*scope), __func__, err);
     if (!scope) return NULL;
     *scope = (tern_scope){.device = device, .here = device, .group = group, .grad = true, .generation = 1};
+    scope->stream = group ? (uint64_t)tern_group_rank(group) : 0;
     for (int i = 0; i < 2; i++) scope->arenas[i] = tern__alloc(sizeof(*scope->arenas[i]), __func__, err);
     if (scope->arenas[0] && scope->arenas[1]) return scope;
     tern_scope_free(scope);
@@ -118,6 +119,7 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
 void tern_scope_free(tern_scope *scope)
 {
     if (!scope) return;
+    tern_scope_free(scope->child);
     recycle(scope);
     for (int i = 0; i < 2; i++) arena_free(scope->arenas[i]);
     tern__free(scope);
@@ -132,11 +134,10 @@ void tern_scope_seed(tern_scope *scope, uint64_t seed, uint64_t step)
     scope->draws = 0;
 }
 
-/* The ranks' keys are far apart (by the golden ratio of 2^64), so that neighbouring seeds share none. */
+/* The streams' keys are far apart (by the golden ratio of 2^64), so that neighbouring seeds share none. */
 tern__draw tern__scope_draw(tern_scope *scope)
 {
-    uint64_t rank = scope->group ? (uint64_t)tern_group_rank(scope->group) : 0;
-    return (tern__draw){scope->seed + rank * 0x9e3779b97f4a7c15u, scope->step, scope->draws++};
+    return (tern__draw){scope->seed + scope->stream * 0x9e3779b97f4a7c15u, scope->step, scope->draws++};
 }
 
 /* ---- errors ---- */

@@ -70,12 +70,51 @@ bool tern__run(tern_scope *scope, tern__call *call)
     return false;
 }
 
+/* A gradient goes to leaves, to tensors of the scope's own tape and, while tern_checkpoint tries what it
+ * uses, to its input alone. */
+static bool belongs(const tern_scope *scope, const tern_tensor *input)
+{
+    if (!input || !input->requires_grad || input->leaf) return true;
+    return scope->grad ? input->scope == scope : input == scope->traced;
+}
+
+static bool all_belong(tern_scope *scope, const char *op, int count, tern_tensor *const *inputs)
+{
+    for (int i = 0; i < count; i++) {
+        if (belongs(scope, inputs[i])) continue;
+        tern__scope_fail(scope, op, TERN_E_UNSUPPORTED,
+                         "%s: an input from outside of this replica or checkpoint wants a gradient; hand it "
+                         "in, or tern_detach it",
+                         op);
+        return false;
+    }
+    return true;
+}
+
+/* What is computed for tern_checkpoint without a tape: which leaves does it use? */
+static void note_uses(tern_scope *scope, int count, tern_tensor *const *inputs)
+{
+    for (int i = 0; i < count; i++) {
+        tern__leaf *leaf = inputs[i] && inputs[i]->requires_grad ? inputs[i]->leaf : NULL;
+        const tern__use *use = scope->uses;
+        while (use && use->leaf != leaf) use = use->next;
+        tern__use *added = leaf && !use ? tern__scope_alloc(scope, sizeof(*added)) : NULL;
+        if (!added) continue;
+        *added = (tern__use){leaf, scope->uses};
+        scope->uses = added;
+    }
+}
+
 tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gradient, tern_tensor *out,
                          int count, tern_tensor *const *inputs)
 {
     bool wanted = false;
     for (int i = 0; i < count; i++) wanted |= inputs[i] && inputs[i]->requires_grad;
-    if (!wanted || !scope->grad) return NULL;
+    if (!wanted || (!scope->grad && !scope->traced) || !all_belong(scope, op, count, inputs)) return NULL;
+    if (!scope->grad) {
+        note_uses(scope, count, inputs);
+        return NULL;
+    }
     int room = TERN__MAX(count, TERN__NODE_INS);
     tern__node *node = tern__scope_alloc(scope, sizeof(*node) + (size_t)room * sizeof(*inputs));
     if (!node) return NULL;

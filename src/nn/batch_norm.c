@@ -29,9 +29,11 @@ static tern_tensor *run(batch_norm *self, tern_scope *scope, tern_tensor *x, ter
     opts.eps = self->eps;
     opts.momentum = self->momentum;
     opts.relu = relu;
-    tern_tensor *y = tern_batch_norm_act(scope, x, self->weight, self->bias, self->running_mean,
-                                         self->running_var, residual, &opts);
-    if (y && self->base.training) count_batch(self);
+    bool moves = opts.training && !scope->keeps_buffers, reads = !opts.training;
+    tern_tensor *y =
+        tern_batch_norm_act(scope, x, self->weight, self->bias, moves || reads ? self->running_mean : NULL,
+                            moves || reads ? self->running_var : NULL, residual, &opts);
+    if (y && self->base.training && !scope->keeps_buffers) count_batch(self);
     return y;
 }
 

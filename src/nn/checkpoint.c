@@ -1,0 +1,97 @@
+/* checkpoint.c - a module call of which only the input is kept. Its forward runs without a tape and notes
+ * which parameters it uses, so that the tape of the step has one entry for the whole call and knows from the
+ * start which gradients it will bring. Backward computes the call again in a scope of its own, with a tape,
+ * and goes back through it: gradients of parameters go where they always go, that of the input into the
+ * entry's. What was drawn the first time is drawn again, and running statistics move once. */
+#include "nn/nn.h"
+
+#include "ops/ops.h"
+
+typedef struct record {
+    tern_module *module;
+    tern_device *device; /* of the input */
+    uint64_t seed, step, draws;
+} record;
+
+/* The scope in which is computed again: as the outer one was at the call. */
+static tern_scope *open_child(tern_scope *scope, const record *r)
+{
+    tern_error err = {0};
+    if (!scope->child && !(scope->child = tern_scope_new(scope->device, scope->group, &err))) {
+        tern__scope_fail_with(scope, &err);
+        return NULL;
+    }
+    tern_scope *child = scope->child;
+    tern_scope_seed(child, r->seed, r->step);
+    child->draws = r->draws;
+    child->stream = scope->stream;
+    child->slots = scope->slots;
+    child->slot_count = scope->slot_count;
+    child->keeps_buffers = true;
+    return child;
+}
+
+static int compute_again(tern_scope *child, const record *r, tern_tensor *x, const tern__view *dy)
+{
+    tern_tensor *y = tern_forward(r->module, child, x);
+    if (y && !y->node) y = tern_clone(child, y);
+    return y ? tern__backward_from(child, 1, &y, dy) : child->error.code;
+}
+
+/* Into input i of the entry: `from`, or what is there already (a parameter's), or zeros. */
+static int finish(tern_scope *scope, tern__node *node, int i, const tern__view *from)
+{
+    bool add;
+    if (!tern__wants(node, i)) return TERN_OK;
+    const tern__view *to = tern__grad_open(scope, node, i, &add);
+    bool done = to && (from ? tern__copy_into(scope, to, from, add) : add ? true : tern__fill(scope, to, 0));
+    return done ? tern__grad_done(scope, node, i) : scope->error.code;
+}
+
+static int gradient(tern_scope *scope, tern__node *node)
+{
+    const record *r = node->attr;
+    tern_error err = {0};
+    tern_scope *child = open_child(scope, r);
+    tern_tensor *x = child ? tern__result_over(child, &node->saved[0].view) : NULL;
+    if (x) {
+        x->device = r->device;
+        x->requires_grad = tern__wants(node, 0);
+        compute_again(child, r, x, tern__dy(node));
+    }
+    if (x && !child->error.code) finish(scope, node, 0, x->grad_storage ? &x->grad : NULL);
+    if (child && tern_scope_end(child, &err)) tern__scope_fail_with(scope, &err);
+    for (int i = 1; i < node->in_count && !scope->error.code; i++) finish(scope, node, i, NULL);
+    return scope->error.code;
+}
+
+/* Forward without a tape; the leaves that it used. */
+static tern_tensor *try(tern_module *module, tern_scope *scope, tern_tensor *x, int *count)
+{
+    scope->traced = x;
+    scope->uses = NULL;
+    scope->grad = false;
+    tern_tensor *y = tern_forward(module, scope, x);
+    scope->grad = true;
+    scope->traced = NULL;
+    for (const tern__use *use = scope->uses; use; use = use->next) ++*count;
+    return y && y->requires_grad ? tern_detach(scope, y) : y == x ? tern_detach(scope, x) : y;
+}
+
+tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    if (!module || !tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!scope->grad) return tern_forward(module, scope, x);
+    const record r = {module, x->device, scope->seed, scope->step, scope->draws};
+    int count = 0;
+    tern_tensor *y = try(module, scope, x, &count);
+    tern_tensor **inputs = y ? tern__scope_alloc(scope, (size_t)(1 + count) * sizeof(*inputs)) : NULL;
+    if (!inputs) return NULL;
+    inputs[0] = x;
+    int n = 1;
+    for (const tern__use *use = scope->uses; use; use = use->next) inputs[n++] = use->leaf->parameter;
+    tern__node *node = tern__record(scope, "checkpoint", gradient, y, n, inputs);
+    tern__save(node, 0, x);
+    tern__save_attr(scope, node, &r, sizeof(r));
+    return y;
+}

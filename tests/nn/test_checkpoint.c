@@ -1,0 +1,258 @@
+/* tern_checkpoint: the bits of tern_forward with less memory, also one inside another, and what it refuses.
+ */
+#include "ledger.h"
+
+#include "device/device.h"
+
+#include <string.h>
+
+enum { rows = 12, channels = 16, side = 8, classes = 5, pairs = 3, steps = 4 };
+
+typedef enum checkpoints { PLAIN, SEGMENTS, NESTED } checkpoints;
+
+typedef tern_tensor *(*call_fn)(tern_module *module, tern_scope *scope, tern_tensor *x);
+
+/* Two blocks of convolution, batch norm, ReLU and dropout. */
+typedef struct pair {
+    tern_module base;
+    tern_module *block[2];
+    checkpoints mode;
+} pair;
+
+/* Pairs, and one of two heads. */
+typedef struct tower {
+    tern_module base;
+    pair pair[pairs];
+    tern_module *head[2];
+    int which;
+    checkpoints mode;
+} tower;
+
+static tern_tensor *pair_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    const pair *self = (pair *)module;
+    call_fn call = self->mode == NESTED ? tern_checkpoint : tern_forward;
+    return tern_forward(self->block[1], scope, call(self->block[0], scope, x));
+}
+
+static tern_tensor *tower_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    tower *self = (tower *)module;
+    call_fn call = self->mode == PLAIN ? tern_forward : tern_checkpoint;
+    for (int i = 0; i < pairs; i++) x = call(&self->pair[i].base, scope, x);
+    return call(self->head[self->which], scope, tern_flatten(scope, x, 1));
+}
+
+static tern_module *new_block(tern_rng *rng, tern_error *err)
+{
+    tern_conv2d_opts conv = tern_conv2d_defaults();
+    conv.padding[0] = conv.padding[1] = 1;
+    tern_module *block = tern_sequential_new(err);
+    tern_sequential_add(block, tern_conv2d_new(channels, channels, 3, 3, &conv, rng, err), err);
+    tern_sequential_add(block, tern_batch_norm2d_new(channels, NULL, err), err);
+    tern_sequential_add(block, tern_relu_new(err), err);
+    tern_sequential_add(block, tern_dropout_new(0.25, err), err);
+    return block;
+}
+
+static void make_tower(tower *net, checkpoints mode, tern_error *err)
+{
+    tern_rng *rng = tern_rng_new(5, err);
+    *net = (tower){.mode = mode};
+    tern_module_init(&net->base, "tower", tower_forward, err);
+    for (int i = 0; i < pairs; i++) {
+        char name[8] = {'p', (char)('0' + i)};
+        tern_module_init(&net->pair[i].base, "pair", pair_forward, err);
+        net->pair[i].mode = mode;
+        net->pair[i].block[0] = tern_module_add(&net->pair[i].base, "a", new_block(rng, err), err);
+        net->pair[i].block[1] = tern_module_add(&net->pair[i].base, "b", new_block(rng, err), err);
+        tern_module_add(&net->base, name, &net->pair[i].base, err);
+    }
+    for (int i = 0; i < 2; i++)
+        net->head[i] = tern_module_add(&net->base, i ? "other" : "head",
+                                       tern_linear_new(channels * side * side, classes, NULL, rng, err), err);
+    tern_rng_free(rng);
+}
+
+typedef struct result {
+    char state[1 << 20];
+    size_t bytes;     /* of the state                      */
+    size_t taken;     /* by the device                     */
+    int last_asked;   /* requests for memory, last step    */
+    bool none[steps]; /* the head that was not used has no gradient */
+} result;
+
+static void read_state(const tower *net, result *out, tern_error *err)
+{
+    for (int i = 0; i < tern_state_count(&net->base); i++) {
+        const tern_tensor *t = tern_state_get(&net->base, i).tensor;
+        size_t bytes = (size_t)tern_tensor_count(t) * tern_dtype_bytes(tern_tensor_dtype(t));
+        tern_tensor_read(t, out->state + out->bytes, bytes, err);
+        out->bytes += bytes;
+    }
+}
+
+static void step(tower *net, tern_scope *scope, tern_rng *rng, tern_optim *sgd, bool *none)
+{
+    int64_t label[rows];
+    for (int i = 0; i < rows; i++) label[i] = i % classes;
+    for (int micro = 0; micro < 2; micro++) { /* gradients of two backwards are added up */
+        tern_tensor *x = tern_randn(scope, rng, 4, (int64_t[]){rows, channels, side, side});
+        tern_tensor *y = tern_forward(&net->base, scope, x);
+        tern_tensor *t = tern_tensor_from(scope, label, TERN_I64, 1, (int64_t[]){rows});
+        tern_backward(scope, tern_cross_entropy(scope, y, t, NULL));
+    }
+    *none = !tern_grad_get(tern_state_find(net->head[1 - net->which], "weight"));
+    tern_optim_step(sgd, scope);
+}
+
+static void train(checkpoints mode, result *out)
+{
+    tern_error err = {0};
+    ledger books = {0};
+    memset(out, 0, sizeof(*out));
+    ledger_open(&books);
+    tower net;
+    make_tower(&net, mode, &err);
+    tern_device *device = tern_device_open("cpu", &err);
+    tern_rng *rng = tern_rng_new(6, &err);
+    tern_optim *sgd = tern_sgd_new(&net.base, NULL, &err);
+    tern_scope *scope = tern_scope_new(device, NULL, &err);
+    tern_scope_seed(scope, 9, 0);
+    for (int i = 0; i < steps; i++) {
+        int before = books.requests;
+        net.which = i % 2;
+        step(&net, scope, rng, sgd, &out->none[i]);
+        assert_int_equal(tern_scope_end(scope, &err), TERN_OK);
+        out->last_asked = books.requests - before;
+    }
+    read_state(&net, out, &err);
+    out->taken = tern__device_bytes(device);
+    tern_scope_free(scope);
+    tern_optim_free(sgd);
+    tern_rng_free(rng);
+    tern_module_release(&net.base);
+    tern_device_close(device);
+    ledger_close(&books);
+    assert_ok(err);
+}
+
+static void same_bits_less_memory(void **state)
+{
+    (void)state;
+    static result plain, other;
+    train(PLAIN, &plain);
+    for (checkpoints p = SEGMENTS; p <= NESTED; p++) {
+        train(p, &other);
+        assert_int_equal(other.bytes, plain.bytes);
+        assert_memory_equal(other.state, plain.state, plain.bytes);
+        assert_memory_equal(other.none, plain.none, sizeof(plain.none));
+        assert_true(other.none[0] && other.none[steps - 1]);
+        assert_int_equal(other.last_asked, 0);
+        print_message("mode %d: %zu of %zu bytes\n", p, other.taken, plain.taken);
+        assert_true((double)other.taken < 0.75 * (double)plain.taken);
+    }
+}
+
+/* ---- the input's gradient, and calls that are no more than their input ---- */
+
+static tern_tensor *return_input(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)module;
+    (void)scope;
+    return x;
+}
+
+typedef struct scaled {
+    tern_module base;
+    tern_tensor *scale;
+    tern_tensor *captured; /* or NULL */
+} scaled;
+
+static tern_tensor *scaled_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    const scaled *self = (scaled *)module;
+    tern_tensor *y = tern_mul(scope, x, self->scale);
+    return self->captured ? tern_add(scope, y, self->captured) : y;
+}
+
+typedef struct fixture {
+    tern_device *device;
+    tern_scope *scope;
+    scaled inner;
+    tern_module identity;
+} fixture;
+
+static void open_fixture(fixture *f)
+{
+    tern_error err = {0};
+    *f = (fixture){.device = tern_device_open("cpu", &err)};
+    f->scope = tern_scope_new(f->device, NULL, &err);
+    tern_module_init(&f->inner.base, "scaled", scaled_forward, &err);
+    f->inner.scale = tern_parameter_add(&f->inner.base, "scale", TERN_F32, 0, NULL, &err);
+    tern_tensor_write(f->inner.scale, &(float){3}, sizeof(float), &err);
+    tern_module_init(&f->identity, "identity", return_input, &err);
+    assert_ok(err);
+}
+
+static void close_fixture(fixture *f)
+{
+    tern_scope_free(f->scope);
+    tern_module_release(&f->identity);
+    tern_module_release(&f->inner.base);
+    tern_device_close(f->device);
+}
+
+/* d/ds (s (s 2)) through two checkpoints of the same parameter, one fed by the other. */
+static void gradients_pass_through(void **state)
+{
+    (void)state;
+    fixture f;
+    tern_error err = {0};
+    open_fixture(&f);
+    tern_tensor *x = tern_full(f.scope, TERN_F32, 0, NULL, 2);
+    x = tern_checkpoint(&f.inner.base, f.scope, x);
+    x = tern_checkpoint(&f.identity, f.scope, x);
+    x = tern_checkpoint(&f.inner.base, f.scope, x);
+    assert_true(tern_item(x) == 18);
+    assert_int_equal(tern_backward(f.scope, x), TERN_OK);
+    assert_true(tern_item(tern_grad_get(f.inner.scale)) == 2 * 3 * 2);
+    /* Without gradients it is a plain call. */
+    tern_grad_set(f.scope, false);
+    x = tern_checkpoint(&f.inner.base, f.scope, tern_full(f.scope, TERN_F32, 0, NULL, 2));
+    assert_true(tern_item(x) == 6 && !tern_requires_grad_get(x));
+    assert_int_equal(tern_scope_end(f.scope, &err), TERN_OK);
+    close_fixture(&f);
+}
+
+static void what_comes_from_elsewhere_is_refused(void **state)
+{
+    (void)state;
+    fixture f;
+    tern_error err = {0};
+    open_fixture(&f);
+    tern_tensor *x = tern_full(f.scope, TERN_F32, 0, NULL, 2);
+    f.inner.captured = tern_mul(f.scope, x, f.inner.scale);
+    assert_null(tern_checkpoint(&f.inner.base, f.scope, x));
+    assert_int_equal(tern_scope_end(f.scope, &err), TERN_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "an input from outside of this replica or checkpoint wants a gradient"));
+    /* Detached it is welcome. */
+    x = tern_full(f.scope, TERN_F32, 0, NULL, 2);
+    f.inner.captured = tern_detach(f.scope, tern_mul(f.scope, x, f.inner.scale));
+    tern_backward(f.scope, tern_checkpoint(&f.inner.base, f.scope, x));
+    assert_true(tern_item(tern_grad_get(f.inner.scale)) == 2);
+    assert_null(tern_checkpoint(NULL, f.scope, x));
+    err = (tern_error){0};
+    assert_int_equal(tern_scope_end(f.scope, &err), TERN_OK);
+    close_fixture(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_less_memory),
+        cmocka_unit_test(gradients_pass_through),
+        cmocka_unit_test(what_comes_from_elsewhere_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
