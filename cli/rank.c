@@ -7,34 +7,9 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
-/* ---- environment: torchrun's names and values ---- */
-
-static int put(const char *name, const char *value)
-{
-    return setenv(name, value, 1);
-}
-
-static int put_int(const char *name, int value)
-{
-    char text[16];
-    snprintf(text, sizeof(text), "%d", value);
-    return put(name, text);
-}
-
-/* One host, one role: each of torchrun's three kinds of rank is the same number. */
-static int put_torchrun(const tern__job *job, int index)
-{
-    return put_int("RANK", index) || put_int("LOCAL_RANK", index) || put_int("ROLE_RANK", index) ||
-           put_int("WORLD_SIZE", job->ranks) || put_int("LOCAL_WORLD_SIZE", job->ranks) ||
-           put_int("ROLE_WORLD_SIZE", job->ranks) || put_int("GROUP_RANK", 0) ||
-           put_int("GROUP_WORLD_SIZE", 1) || put("ROLE_NAME", "default") || put("MASTER_ADDR", job->addr) ||
-           put_int("MASTER_PORT", job->port) || put_int("TORCHELASTIC_RESTART_COUNT", 0) ||
-           put_int("TORCHELASTIC_MAX_RESTARTS", 0) || put("TORCHELASTIC_RUN_ID", "none") ||
-           put("TORCHELASTIC_USE_AGENT_STORE", "False");
-}
+/* ---- the child's side: nothing here returns to the launcher's code ---- */
 
 static int put_started(const tern__job *job)
 {
@@ -43,25 +18,7 @@ static int put_started(const tern__job *job)
     return setenv(TERN__ENV_STARTED, text, 0);
 }
 
-static int put_environment(const tern__job *job, int index)
-{
-    if (put_torchrun(job, index) || put_started(job) || put(TERN__ENV_SECRET, job->secret) ||
-        put_int(TERN__ENV_PORT, job->meet_port))
-        return -1;
-    if (index == 0 ? put_int(TERN__ENV_LISTEN_FD, job->listen_fd) : unsetenv(TERN__ENV_LISTEN_FD)) return -1;
-    if (getenv("OMP_NUM_THREADS")) return 0;
-    return put_int("OMP_NUM_THREADS", TERN__MAX(1, job->cores / job->ranks));
-}
-
-/* ---- the child's side: nothing here returns to the launcher's code ---- */
-
-/* Rank 0 is the one whose terminal stays a terminal, and it alone keeps the listening descriptor over exec.
- */
-static int keep_rank0_descriptors(const tern__job *job)
-{
-    return fcntl(job->listen_fd, F_SETFD, 0);
-}
-
+/* Of all ranks but 0, whose terminal stays a terminal. */
 static int redirect(int out, int err)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -69,20 +26,11 @@ static int redirect(int out, int err)
            dup2(err, STDERR_FILENO) < 0;
 }
 
-/* The kernel kills this rank when the launcher dies, however it dies; one that died before prctl is seen by
- * getppid. */
-static int die_with(pid_t launcher)
-{
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL)) return -1;
-    if (getppid() != launcher) _exit(128 + SIGKILL);
-    return 0;
-}
-
 static _Noreturn void run_child(const tern__job *job, int index, const sigset_t *mask, int report_fd, int out,
                                 int err, pid_t launcher)
 {
-    if (!die_with(launcher) && !(index == 0 ? keep_rank0_descriptors(job) : redirect(out, err)) &&
-        !put_environment(job, index) && !sigprocmask(SIG_SETMASK, mask, NULL))
+    if (!tern__launch_enter(&job->launch, index, launcher) && !(index && redirect(out, err)) &&
+        !put_started(job) && !sigprocmask(SIG_SETMASK, mask, NULL))
         execvp(job->argv[0], job->argv);
     int reason = errno;
     while (write(report_fd, &reason, sizeof(reason)) < 0 && errno == EINTR) continue;

@@ -2,23 +2,15 @@
 #include "cli.h"
 #include "supervise.h"
 
-#include "comm/store/listen.h"
 #include "comm/sys.h"
 #include "device/device.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <limits.h>
-#include <netinet/in.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-
-#define MAX_RANKS 4096
 
 enum { OPT_ADDR = 256, OPT_PORT, OPT_GRACE, OPT_NO_PYTHON };
 
@@ -74,8 +66,8 @@ static int parse_int(const char *option, const char *text, long low, long high, 
 static int parse_ranks(const char *text, tern__job *job, tern_error *err)
 {
     if (strcmp(text, "auto") && strcmp(text, "cpu"))
-        return parse_int("--nproc-per-node", text, 1, MAX_RANKS, &job->ranks, err);
-    job->ranks = job->cores;
+        return parse_int("--nproc-per-node", text, 1, TERN__LAUNCH_RANKS, &job->launch.ranks, err);
+    job->launch.ranks = tern__device_cores();
     return TERN_OK;
 }
 
@@ -92,8 +84,8 @@ static int parse_option(int option, const char *word, tern__job *job, tern_error
 {
     switch (option) {
     case 'n': return parse_ranks(optarg, job, err);
-    case OPT_ADDR: job->addr = optarg; return TERN_OK;
-    case OPT_PORT: return parse_int("--master-port", optarg, 0, 65535, &job->port, err);
+    case OPT_ADDR: job->launch.addr = optarg; return TERN_OK;
+    case OPT_PORT: return parse_int("--master-port", optarg, 0, 65535, &job->launch.port, err);
     case OPT_GRACE: return parse_grace(optarg, job, err);
     case OPT_NO_PYTHON: return TERN_OK;
     case ':': return tern__error_set(err, __func__, TERN_E_INVALID, "%s: expected a value after it", word);
@@ -118,52 +110,17 @@ static int parse_options(int argc, char **argv, tern__job *job, bool *wants_help
     return tern__error_set(err, __func__, TERN_E_INVALID, "expected a program to run after the options");
 }
 
-/* ---- the meeting point and the secret ---- */
+/* ---- the job ---- */
 
-static int read_port(int fd, int *port, tern_error *err)
-{
-    struct sockaddr_storage at = {0};
-    socklen_t size = sizeof(at);
-    if (getsockname(fd, (struct sockaddr *)&at, &size))
-        return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot read a socket's port");
-    in_port_t number = at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                                : ((struct sockaddr_in *)&at)->sin_port;
-    *port = ntohs(number);
-    return TERN_OK;
-}
-
-/* The launcher listens for our ranks, and rank 0 inherits the socket: no port is ever free between being
- * chosen and being used. MASTER_PORT is another one, which the program itself may want to listen on: it is
- * kept for it. */
-static int open_meeting_point(tern__job *job, tern_error *err)
+static int open_launch(tern__launch *launch, tern_error *err)
 {
     tern_error inner = {0};
-    tern__bootstrap boot = {.port = job->port, .listen_fd = -1};
-    if (strlen(job->addr) >= sizeof(boot.addr))
-        return tern__error_set(err, __func__, TERN_E_INVALID, "--master-addr: \"%.32s...\" is too long",
-                               job->addr);
-    memcpy(boot.addr, job->addr, strlen(job->addr) + 1);
-    job->reserve_fd = tern__reserve(&boot, &inner);
-    boot.port = 0;
-    if (job->reserve_fd >= 0) job->listen_fd = tern__listen(&boot, &inner);
-    if (inner.native == EADDRINUSE && job->port)
+    if (!tern__launch_open(launch, &inner)) return TERN_OK;
+    if (inner.native == EADDRINUSE && launch->port)
         return tern__error_set(err, __func__, TERN_E_SYSTEM,
                                "port %d of %s is taken: leave --master-port away and a free one is found",
-                               job->port, job->addr);
-    if (inner.code) return tern__error_set(err, __func__, inner.code, "--master-addr: %s", inner.text);
-    int status = read_port(job->reserve_fd, &job->port, err);
-    return status ? status : read_port(job->listen_fd, &job->meet_port, err);
-}
-
-static int make_secret(tern__job *job, tern_error *err)
-{
-    uint8_t bytes[TERN__SECRET_BYTES];
-    if (sodium_init() < 0)
-        return tern__error_set(err, __func__, TERN_E_SYSTEM, "libsodium cannot start: no random numbers");
-    randombytes_buf(bytes, sizeof(bytes));
-    sodium_bin2hex(job->secret, sizeof(job->secret), bytes, sizeof(bytes));
-    sodium_memzero(bytes, sizeof(bytes));
-    return TERN_OK;
+                               launch->port, launch->addr);
+    return tern__error_set(err, __func__, inner.code, "--master-addr: %s", inner.text);
 }
 
 /* Closed when tern run was started, 0, 1 or 2 would become one of our own descriptors and then a rank's. */
@@ -181,22 +138,18 @@ static int run_job(tern__job *job, tern_error *err)
 {
     int code = TERN__EXIT_FAILED;
     int status = hold_standard_descriptors(err);
-    if (!status) status = make_secret(job, err);
-    if (!status) status = open_meeting_point(job, err);
+    if (!status) status = open_launch(&job->launch, err);
     if (!status) status = tern__job_supervise(job, &code, err);
-    tern__close(&job->listen_fd);
-    tern__close(&job->reserve_fd);
-    sodium_memzero(job->secret, sizeof(job->secret));
+    tern__launch_close(&job->launch);
     return status ? TERN__EXIT_FAILED : code;
 }
 
 int tern__cli_run(int argc, char **argv)
 {
     tern_error err = {0};
-    tern__job job = {.ranks = 1, .addr = "127.0.0.1", .listen_fd = -1, .started_ns = tern__now_ns()};
+    tern__job job = {.launch = tern__launch_local(1), .started_ns = tern__now_ns()};
     bool wants_help = false;
     int code = TERN__EXIT_USAGE;
-    job.cores = tern__device_cores();
     if (!parse_options(argc, argv, &job, &wants_help, &err)) {
         if (wants_help) return fputs(help, stdout) < 0;
         code = run_job(&job, &err);

@@ -66,7 +66,7 @@ static void enter(supervisor *s, phase next, double seconds)
 static void signal_ranks(supervisor *s, int number, bool deliver)
 {
     s->sent = number;
-    for (int i = 0; i < s->job->ranks; i++) {
+    for (int i = 0; i < s->job->launch.ranks; i++) {
         if (s->ranks[i].gone) continue;
         if (deliver) kill(s->ranks[i].pid, number);
         kill(s->ranks[i].pid, SIGCONT);
@@ -87,7 +87,7 @@ static void kill_ranks(supervisor *s)
 
 static void name_survivors(supervisor *s, const char *what)
 {
-    for (int i = 0; i < s->job->ranks; i++)
+    for (int i = 0; i < s->job->launch.ranks; i++)
         if (!s->ranks[i].gone)
             tern__relay_say(s->relay, "tern run: rank %d (pid %d) %s", i, (int)s->ranks[i].pid, what);
 }
@@ -96,7 +96,7 @@ static void name_survivors(supervisor *s, const char *what)
 static void leave_survivors(supervisor *s)
 {
     name_survivors(s, "does not die of SIGKILL and is left behind");
-    for (int i = 0; i < s->job->ranks; i++) {
+    for (int i = 0; i < s->job->launch.ranks; i++) {
         if (s->ranks[i].gone) continue;
         s->ranks[i].gone = true;
         tern__relay_end(s->relay, i);
@@ -121,22 +121,15 @@ static void end_phase(supervisor *s)
 
 /* ---- deaths ---- */
 
-static int exit_code(int status)
-{
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 static void name_failure(supervisor *s, int rank, int status)
 {
-    int reason, pid = (int)s->ranks[rank].pid;
+    int reason;
+    char text[128];
+    tern__launch_describe(rank, s->ranks[rank].pid, status, text, sizeof(text));
     if (read(s->report[0], &reason, sizeof(reason)) == sizeof(reason))
         tern__relay_say(s->relay, "tern run: cannot run \"%s\": %s", s->job->argv[0], strerror(reason));
-    else if (WIFSIGNALED(status))
-        tern__relay_say(s->relay, "tern run: rank %d (pid %d) was killed by signal %d (SIG%s)", rank, pid,
-                        WTERMSIG(status), signal_name(WTERMSIG(status)));
     else
-        tern__relay_say(s->relay, "tern run: rank %d (pid %d) exited with code %d", rank, pid,
-                        WEXITSTATUS(status));
+        tern__relay_say(s->relay, "tern run: %s", text);
 }
 
 /* Only the first failure is named: the others are its consequence. */
@@ -144,7 +137,7 @@ static void take_failure(supervisor *s, int rank, int status)
 {
     bool was_sent = WIFSIGNALED(status) && WTERMSIG(status) == s->sent;
     if (s->code) return;
-    s->code = exit_code(status);
+    s->code = tern__launch_exit_code(status);
     if (!was_sent) name_failure(s, rank, status);
     if (s->phase == RUNNING) enter(s, REPORTING, REPORT_SECONDS);
 }
@@ -154,7 +147,7 @@ static void take_failure(supervisor *s, int rank, int status)
 static void reap(supervisor *s)
 {
     int first = -1, first_status = 0;
-    for (int i = 0; i < s->job->ranks; i++) {
+    for (int i = 0; i < s->job->launch.ranks; i++) {
         int status;
         if (s->ranks[i].gone || waitpid(s->ranks[i].pid, &status, WNOHANG) <= 0) continue;
         s->ranks[i].gone = true;
@@ -226,14 +219,14 @@ static int start_ranks(supervisor *s, tern_error *err)
 {
     if (pipe2(s->report, O_CLOEXEC | O_NONBLOCK))
         return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot make a pipe");
-    for (int i = 0; i < s->job->ranks; i++) {
+    for (int i = 0; i < s->job->launch.ranks; i++) {
         int status = tern__rank_start(s->job, i, &s->mask_before, s->report[1], &s->ranks[i], err);
         if (status) return status;
         s->alive++;
         tern__relay_add(s->relay, i, s->ranks[i].out_fd, s->ranks[i].err_fd);
     }
     /* Rank 0 alone listens now: were it to die, its peers would be refused instead of kept waiting. */
-    tern__close(&s->job->listen_fd);
+    tern__close(&s->job->launch.listen_fd);
     return TERN_OK;
 }
 
@@ -259,15 +252,15 @@ static int watch(supervisor *s, tern_error *err)
 
 static void abandon_ranks(supervisor *s)
 {
-    for (int i = 0; s->ranks && i < s->job->ranks; i++)
+    for (int i = 0; s->ranks && i < s->job->launch.ranks; i++)
         if (s->ranks[i].pid > 0 && !s->ranks[i].gone) kill(s->ranks[i].pid, SIGKILL);
 }
 
 static int supervisor_open(supervisor *s, tern_error *err)
 {
-    size_t ranks = (size_t)s->job->ranks;
+    size_t ranks = (size_t)s->job->launch.ranks;
     s->ranks = tern__alloc(ranks * sizeof(*s->ranks), __func__, err);
-    s->relay = tern__relay_new(s->job->ranks, err);
+    s->relay = tern__relay_new(s->job->launch.ranks, err);
     if (!s->ranks || !s->relay) return TERN_E_MEMORY;
     s->polls = tern__alloc((1 + tern__relay_poll_count(s->relay)) * sizeof(*s->polls), __func__, err);
     return s->polls ? open_signals(s, err) : TERN_E_MEMORY;

@@ -7,6 +7,7 @@
 #include <tern/device.h>
 #include <tern/tensor.h>
 #include <tern/comm.h>
+#include <tern/spawn.h>
 #include <tern/autograd.h>
 #include <tern/ops.h>
 #include <tern/conv.h>

@@ -1,0 +1,271 @@
+/* One poll on the ranks' pidfds, which become readable when they end, waits for all of them: no handler of
+ * SIGCHLD, and no other child of the caller's is waited for. Until a rank fails there is no deadline; then
+ * the others get SIGTERM and, at the deadline, SIGKILL. */
+#include <tern/spawn.h>
+
+#include "base/opts.h"
+#include "comm/launch.h"
+#include "comm/sys.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char func[] = "tern_spawn";
+
+typedef int rank_fn(int rank, void *arg);
+
+typedef struct spawner {
+    tern__launch launch;
+    pid_t *pids;          /* 0: not started, or waited for      */
+    struct pollfd *polls; /* the ranks' pidfds; -1 likewise     */
+    int alive;
+    bool was_ended; /* the others got SIGTERM                     */
+    int64_t deadline;
+    double grace_s;
+} spawner;
+
+/* ---- may this process fork? ---- */
+
+/* Of another thread than this one; "" if there is none. */
+static int other_thread(char *name, size_t size, tern_error *err)
+{
+    char path[64];
+    DIR *tasks = opendir("/proc/self/task");
+    if (!tasks) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot read /proc/self/task");
+    *name = '\0';
+    for (struct dirent *task; !*name && (task = readdir(tasks));) {
+        long id = strtol(task->d_name, NULL, 10);
+        if (id <= 0 || id == gettid()) continue;
+        snprintf(path, sizeof(path), "/proc/self/task/%ld/comm", id);
+        FILE *comm = fopen(path, "re");
+        if (comm && fgets(name, (int)size, comm)) name[strcspn(name, "\n")] = '\0';
+        if (comm) fclose(comm);
+    }
+    closedir(tasks);
+    return TERN_OK;
+}
+
+static int check_threads(tern_error *err)
+{
+    char name[32];
+    int status = other_thread(name, sizeof(name), err);
+    if (status || !*name) return status;
+    return tern__error_set(
+        err, func, TERN_E_STATE,
+        "this process has another thread (\"%s\"), which forked ranks would lack and wait "
+        "for: spawn before a group of several ranks is open and before a kernel has run on "
+        "several threads",
+        name);
+}
+
+static int check_no_rank(tern_error *err)
+{
+    const char *name = getenv("RANK") ? "RANK" : "WORLD_SIZE", *value = getenv(name);
+    if (!value) return TERN_OK;
+    return tern__error_set(
+        err, func, TERN_E_STATE,
+        "%s=\"%s\": this process is a rank already, started by tern run or tern_spawn, and "
+        "starts no ranks of its own",
+        name, value);
+}
+
+/* Children whose parent ignores SIGCHLD vanish with their exit status. */
+static int check_sigchld(tern_error *err)
+{
+    struct sigaction now;
+    if (sigaction(SIGCHLD, NULL, &now))
+        return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot ask what SIGCHLD does");
+    if (now.sa_handler != SIG_IGN && !(now.sa_flags & SA_NOCLDWAIT)) return TERN_OK;
+    return tern__error_set(err, func, TERN_E_STATE,
+                           "this process ignores SIGCHLD, so nobody would know how a rank ended");
+}
+
+static int check(rank_fn *fn, int n, const tern_spawn_opts *opts, tern_error *err)
+{
+    if (!fn) return tern__error_set(err, func, TERN_E_INVALID, "fn: expected a function, got NULL");
+    if (n < 1 || n > TERN__LAUNCH_RANKS)
+        return tern__error_set(err, func, TERN_E_RANGE, "n: expected 1 to %d ranks, got %d",
+                               TERN__LAUNCH_RANKS, n);
+    if (!(opts->grace_s >= 0))
+        return tern__error_set(err, func, TERN_E_RANGE, "grace_s: expected seconds from 0, got %g",
+                               opts->grace_s);
+    int status = check_no_rank(err);
+    if (!status) status = check_threads(err);
+    return status ? status : check_sigchld(err);
+}
+
+/* ---- starting ---- */
+
+static _Noreturn void be_rank(const spawner *s, int rank, rank_fn *fn, void *arg, pid_t parent)
+{
+    if (tern__launch_enter(&s->launch, rank, parent)) {
+        fprintf(stderr, "tern: %s: rank %d cannot start: %s\n", func, rank, strerror(errno));
+        _exit(127);
+    }
+    int status = fn(rank, arg);
+    fflush(NULL);
+    _exit(status < 0 || status > 255 ? 255 : status);
+}
+
+/* What stdio holds would be written once by each process. */
+static int start(spawner *s, rank_fn *fn, void *arg, tern_error *err)
+{
+    pid_t parent = getpid();
+    fflush(NULL);
+    for (int i = 0; i < s->launch.ranks; i++) {
+        pid_t pid = fork();
+        if (pid == 0) be_rank(s, i, fn, arg, parent);
+        if (pid < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot start rank %d", i);
+        s->pids[i] = pid;
+        s->alive++;
+    }
+    tern__close(&s->launch.listen_fd);
+    for (int i = 0; i < s->launch.ranks; i++) {
+        s->polls[i] = (struct pollfd){.fd = (int)syscall(SYS_pidfd_open, s->pids[i], 0), .events = POLLIN};
+        if (s->polls[i].fd < 0)
+            return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot watch rank %d (pid %d)", i,
+                                     (int)s->pids[i]);
+    }
+    return TERN_OK;
+}
+
+/* ---- waiting ---- */
+
+/* SIGCONT, because a stopped process sees no signal but SIGKILL. */
+static void signal_ranks(spawner *s, int number)
+{
+    for (int i = 0; i < s->launch.ranks; i++) {
+        if (s->polls[i].fd < 0) continue;
+        kill(s->pids[i], number);
+        kill(s->pids[i], SIGCONT);
+    }
+}
+
+static void end_ranks(spawner *s)
+{
+    if (s->was_ended) return;
+    s->was_ended = true;
+    s->deadline = tern__deadline(s->grace_s);
+    signal_ranks(s, SIGTERM);
+}
+
+static void kill_ranks(spawner *s)
+{
+    s->deadline = INT64_MAX;
+    signal_ranks(s, SIGKILL);
+}
+
+typedef struct end {
+    int rank;
+    pid_t pid;
+    int status; /* as waitpid says */
+} end;
+
+static end wait_for(spawner *s, int rank, tern_error *err)
+{
+    end e = {.rank = rank, .pid = s->pids[rank]};
+    if (waitpid(e.pid, &e.status, 0) < 0)
+        tern__error_errno(err, func, TERN_E_SYSTEM, "cannot know how rank %d (pid %d) ended", rank,
+                          (int)e.pid);
+    tern__close(&s->polls[rank].fd);
+    s->pids[rank] = 0;
+    s->alive--;
+    return e;
+}
+
+static void fail(const end *e, tern_error *err)
+{
+    char text[128];
+    if (err->code) return;
+    tern__launch_describe(e->rank, e->pid, e->status, text, sizeof(text));
+    tern__error_set(err, func, TERN_E_PEER, "%s", text);
+    err->native = tern__launch_exit_code(e->status);
+}
+
+/* Of ranks found dead at the same time, one that a signal killed came before those that exited: a survivor
+ * reports with an exit code. */
+static void reap(spawner *s, tern_error *err)
+{
+    end first = {0};
+    for (int i = 0; i < s->launch.ranks; i++) {
+        if (s->polls[i].fd < 0 || !s->polls[i].revents) continue;
+        end e = wait_for(s, i, err);
+        if (e.status && (!first.status || (WIFSIGNALED(e.status) && !WIFSIGNALED(first.status)))) first = e;
+    }
+    if (first.status) fail(&first, err);
+    if (err->code) end_ranks(s);
+}
+
+static int watch(spawner *s, tern_error *err)
+{
+    while (s->alive) {
+        int ready = tern__poll(s->polls, (nfds_t)s->launch.ranks, s->deadline);
+        if (ready < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for the ranks");
+        if (ready)
+            reap(s, err);
+        else
+            kill_ranks(s);
+    }
+    return TERN_OK;
+}
+
+/* After an error of our own: who is alive is killed and waited for. */
+static void abandon(const spawner *s)
+{
+    for (int i = 0; i < s->launch.ranks; i++) {
+        if (!s->pids[i]) continue;
+        kill(s->pids[i], SIGKILL);
+        while (waitpid(s->pids[i], NULL, 0) < 0 && errno == EINTR) continue;
+    }
+}
+
+/* ---- the whole ---- */
+
+static int spawner_open(spawner *s, int n, double grace_s, tern_error *err)
+{
+    *s = (spawner){.launch = tern__launch_local(n), .deadline = INT64_MAX, .grace_s = grace_s};
+    s->pids = tern__alloc((size_t)n * sizeof(*s->pids), func, err);
+    s->polls = tern__alloc((size_t)n * sizeof(*s->polls), func, err);
+    for (int i = 0; s->polls && i < n; i++) s->polls[i].fd = -1;
+    tern_error inner = {0};
+    if (err->code || !tern__launch_open(&s->launch, &inner)) return err->code;
+    return tern__error_set(err, func, inner.code, "%s", inner.text);
+}
+
+static void spawner_close(spawner *s)
+{
+    for (int i = 0; s->polls && i < s->launch.ranks; i++) tern__close(&s->polls[i].fd);
+    tern__launch_close(&s->launch);
+    tern__free(s->polls);
+    tern__free(s->pids);
+}
+
+static void spawn(rank_fn *fn, int n, void *arg, double grace_s, tern_error *err)
+{
+    spawner s;
+    if (!spawner_open(&s, n, grace_s, err) && (start(&s, fn, arg, err) || watch(&s, err))) abandon(&s);
+    spawner_close(&s);
+}
+
+tern_spawn_opts tern_spawn_defaults(void)
+{
+    return (tern_spawn_opts){.size = sizeof(tern_spawn_opts), .grace_s = 5};
+}
+
+int tern_spawn(int (*fn)(int rank, void *arg), int n, void *arg, const tern_spawn_opts *opts, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    tern_error own = {0};
+    tern_spawn_opts set = tern_spawn_defaults();
+    if (!tern__opts_read(&set, sizeof(set), opts, func, &own) && !check(fn, n, &set, &own))
+        spawn(fn, n, arg, set.grace_s, &own);
+    if (own.code && err) *err = own;
+    return own.code;
+}

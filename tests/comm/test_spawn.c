@@ -1,0 +1,427 @@
+/* test_spawn.c - tern_spawn: groups of 1 to 4 ranks, ranks that fail, are killed or will not end, a parent
+ * that is killed, and the processes that may not spawn. */
+#include "ledger.h"
+#include "ranks.h"
+
+#include <tern/spawn.h>
+
+#include <dirent.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#define MAX 4
+
+/* Shared by the test and its ranks. */
+typedef struct board {
+    atomic_int pids[MAX];
+    atomic_int ready; /* ranks that sleep */
+    double sums[MAX];
+} board;
+
+static board *board_new(void)
+{
+    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(b != MAP_FAILED);
+    return b;
+}
+
+static void board_free(board *b)
+{
+    munmap(b, sizeof(*b));
+}
+
+/* Nothing is left behind: neither a child, dead or alive, nor a descriptor. */
+static void assert_no_child(void)
+{
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+}
+
+static int open_descriptors(void)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    assert_non_null(folder);
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+/* ---- ranks that do their work ---- */
+
+static int sum_of_ranks(int rank, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    tern_group *world = tern_group_open(NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, tern_group_rank(world) == rank && tern_group_local_rank(world) == rank);
+    b->sums[rank] = rank + 1;
+    tern_all_reduce(world, &b->sums[rank], 1, TERN_F64, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_group_close(world);
+    return ranks_leaks() ? 99 : 0;
+}
+
+static void test_ranks_meet(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    int before = open_descriptors();
+    for (int n = 1; n <= MAX; n++) {
+        tern_error err = {0};
+        assert_int_equal(tern_spawn(sum_of_ranks, n, b, NULL, &err), TERN_OK);
+        assert_ok(err);
+        assert_no_child();
+        for (int rank = 0; rank < n; rank++) assert_true(b->sums[rank] == n * (n + 1) / 2.0);
+    }
+    assert_int_equal(open_descriptors(), before);
+    board_free(b);
+}
+
+static bool says(const char *name, int value)
+{
+    const char *text = getenv(name);
+    return text && atoi(text) == value;
+}
+
+static int check_environment(int rank, void *arg)
+{
+    int n = *(int *)arg;
+    RANK_CHECK(rank, says("RANK", rank) && says("LOCAL_RANK", rank));
+    RANK_CHECK(rank, says("WORLD_SIZE", n) && says("LOCAL_WORLD_SIZE", n));
+    RANK_CHECK(rank, getenv("MASTER_ADDR") && getenv("MASTER_PORT") && getenv("TERN_PORT"));
+    RANK_CHECK(rank, says("OMP_NUM_THREADS", 7));
+    RANK_CHECK(rank, !getenv("TERN_LISTEN_FD") == (rank != 0));
+    return 0;
+}
+
+static void test_environment_of_a_rank_only(void **state)
+{
+    (void)state;
+    int n = 3;
+    setenv("OMP_NUM_THREADS", "7", 1);
+    assert_int_equal(tern_spawn(check_environment, n, &n, NULL, NULL), TERN_OK);
+    unsetenv("OMP_NUM_THREADS");
+    assert_null(getenv("RANK"));
+    assert_null(getenv("TERN_SECRET"));
+}
+
+/* ---- ranks that fail ---- */
+
+static board *enter(int rank, void *arg)
+{
+    board *b = arg;
+    atomic_store(&b->pids[rank], getpid());
+    return b;
+}
+
+static _Noreturn void sleep_long(board *b)
+{
+    atomic_fetch_add(&b->ready, 1);
+    for (;;) pause();
+}
+
+static void await_sleepers(board *b, int count)
+{
+    while (atomic_load(&b->ready) < count) usleep(200);
+}
+
+static int exit_with_3(int rank, void *arg)
+{
+    board *b = enter(rank, arg);
+    if (rank != 1) sleep_long(b);
+    await_sleepers(b, 2);
+    return 3;
+}
+
+static int kill_oneself(int rank, void *arg)
+{
+    board *b = enter(rank, arg);
+    if (rank != 1) sleep_long(b);
+    await_sleepers(b, 2);
+    return raise(SIGKILL);
+}
+
+static int segfault(int rank, void *arg)
+{
+    board *b = enter(rank, arg);
+    if (rank != 1) sleep_long(b);
+    await_sleepers(b, 2);
+    signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would exit */
+    return raise(SIGSEGV);
+}
+
+static int return_minus_256(int rank, void *arg)
+{
+    enter(rank, arg);
+    return rank == 1 ? -256 : 0;
+}
+
+/* A stopped process sees no SIGTERM. */
+static int stop_oneself(int rank, void *arg)
+{
+    board *b = enter(rank, arg);
+    if (rank != 1) {
+        atomic_fetch_add(&b->ready, 1);
+        raise(SIGSTOP);
+        sleep_long(b);
+    }
+    await_sleepers(b, 2);
+    return 3;
+}
+
+static int stay_on_sigterm(int rank, void *arg)
+{
+    board *b = enter(rank, arg);
+    signal(SIGTERM, SIG_IGN);
+    if (rank != 1) sleep_long(b);
+    await_sleepers(b, 2);
+    return 3;
+}
+
+/* The survivors learn of the death by their group and end with an error of their own. */
+static int leave_a_group(int rank, void *arg)
+{
+    tern_error err = {0};
+    enter(rank, arg);
+    tern_group *world = tern_group_open(NULL, &err);
+    tern_barrier(world, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1) raise(SIGKILL);
+    int status = tern_barrier(world, &err);
+    tern_group_close(world);
+    return status == TERN_E_PEER ? 9 : 0;
+}
+
+static void test_failing_rank_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        int (*fn)(int rank, void *arg);
+        int native;
+        const char *how;
+    } cases[] = {
+        {exit_with_3, 3, "exited with code 3"},
+        {kill_oneself, 128 + SIGKILL, "was killed by signal 9 (SIGKILL)"},
+        {segfault, 128 + SIGSEGV, "was killed by signal 11 (SIGSEGV)"},
+        {return_minus_256, 255, "exited with code 255"},
+        {stop_oneself, 3, "exited with code 3"},
+        {leave_a_group, 128 + SIGKILL, "was killed by signal 9 (SIGKILL)"},
+    };
+    for (size_t i = 0; i < TERN__COUNT(cases); i++) {
+        board *b = board_new();
+        char expected[128];
+        tern_error err = {0};
+        int64_t started = tern__now_ns();
+        assert_int_equal(tern_spawn(cases[i].fn, 3, b, NULL, &err), TERN_E_PEER);
+        assert_true(tern__now_ns() - started < INT64_C(4000000000)); /* nobody needed SIGKILL */
+        snprintf(expected, sizeof(expected), "rank 1 (pid %d) %s", b->pids[1], cases[i].how);
+        assert_string_equal(err.text, expected);
+        assert_string_equal(err.func, "tern_spawn");
+        assert_int_equal(err.native, cases[i].native);
+        assert_no_child();
+        board_free(b);
+    }
+}
+
+static void test_sigkill_after_the_grace(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    tern_error err = {0};
+    tern_spawn_opts opts = tern_spawn_defaults();
+    opts.grace_s = 0.1;
+    int64_t started = tern__now_ns();
+    assert_int_equal(tern_spawn(stay_on_sigterm, 3, b, &opts, &err), TERN_E_PEER);
+    double seconds = (double)(tern__now_ns() - started) * 1e-9;
+    assert_non_null(strstr(err.text, "exited with code 3"));
+    assert_true(seconds >= 0.1 && seconds < 4);
+    assert_no_child();
+    board_free(b);
+}
+
+/* ---- a parent that dies ---- */
+
+static int sleep_on_board(int rank, void *arg)
+{
+    board *b = enter(rank, arg);
+    signal(SIGTERM, SIG_IGN);
+    sleep_long(b);
+}
+
+static bool is_dead(pid_t pid)
+{
+    char path[64], text[256] = "";
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (!file) return true;
+    bool is_read = fgets(text, sizeof(text), file);
+    fclose(file);
+    const char *name_end = is_read ? strrchr(text, ')') : NULL;
+    return !name_end || name_end[2] == 'Z' || name_end[2] == 'X'; /* whoever reaps orphans may be slow */
+}
+
+static void test_ranks_die_with_the_parent(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    pid_t parent = fork();
+    if (parent == 0) {
+        tern_spawn(sleep_on_board, 3, b, NULL, NULL);
+        _exit(0);
+    }
+    assert_true(parent > 0);
+    await_sleepers(b, 3);
+    kill(parent, SIGKILL);
+    assert_int_equal(waitpid(parent, NULL, 0), parent);
+    int64_t deadline = tern__now_ns() + INT64_C(10000000000);
+    for (int rank = 0; rank < 3; rank++) {
+        while (!is_dead(atomic_load(&b->pids[rank])) && tern__now_ns() < deadline) usleep(1000);
+        assert_true(is_dead(atomic_load(&b->pids[rank])));
+    }
+    board_free(b);
+}
+
+/* ---- refusals ---- */
+
+static int do_nothing(int rank, void *arg)
+{
+    (void)rank;
+    (void)arg;
+    return 0;
+}
+
+static void assert_refused(int (*fn)(int, void *), int n, const tern_spawn_opts *opts, int code,
+                           const char *part)
+{
+    tern_error err = {0};
+    assert_int_equal(tern_spawn(fn, n, NULL, opts, &err), code);
+    assert_int_equal(err.code, code);
+    if (!strstr(err.text, part)) fail_msg("expected \"%s\" in \"%s\"", part, err.text);
+    assert_no_child();
+}
+
+static void test_arguments(void **state)
+{
+    (void)state;
+    tern_spawn_opts opts = tern_spawn_defaults();
+    assert_refused(NULL, 1, NULL, TERN_E_INVALID, "got NULL");
+    assert_refused(do_nothing, 0, NULL, TERN_E_RANGE, "got 0");
+    assert_refused(do_nothing, -2, NULL, TERN_E_RANGE, "got -2");
+    assert_refused(do_nothing, 4097, NULL, TERN_E_RANGE, "expected 1 to 4096 ranks");
+    opts.grace_s = -1;
+    assert_refused(do_nothing, 1, &opts, TERN_E_RANGE, "grace_s");
+    opts.size = 0;
+    assert_refused(do_nothing, 1, &opts, TERN_E_INVALID, "_defaults");
+    tern_error set = {.code = TERN_E_SHAPE};
+    assert_int_equal(tern_spawn(do_nothing, 1, NULL, NULL, &set), TERN_E_SHAPE);
+}
+
+/* The error's code, so that the parent sees it. */
+static int spawn_again(int rank, void *arg)
+{
+    (void)rank;
+    tern_error err = {0};
+    int status = tern_spawn(do_nothing, 2, NULL, NULL, &err);
+    return strstr(err.text, "RANK=\"0\": this process is a rank already") ? -status : (int)(arg == NULL);
+}
+
+static void test_a_rank_spawns_no_ranks(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    assert_int_equal(tern_spawn(spawn_again, 1, NULL, NULL, &err), TERN_E_PEER);
+    assert_int_equal(err.native, -TERN_E_STATE);
+    setenv("WORLD_SIZE", "2", 1);
+    assert_refused(do_nothing, 1, NULL, TERN_E_STATE, "WORLD_SIZE=\"2\"");
+    unsetenv("WORLD_SIZE");
+}
+
+static void *wait_at(void *barrier)
+{
+    pthread_barrier_wait(barrier);
+    pthread_barrier_wait(barrier);
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, NULL, 2);
+    assert_int_equal(pthread_create(&thread, NULL, wait_at, &barrier), 0);
+    pthread_setname_np(thread, "a worker");
+    pthread_barrier_wait(&barrier);
+    assert_refused(do_nothing, 1, NULL, TERN_E_STATE, "another thread (\"a worker\")");
+    pthread_barrier_wait(&barrier);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&barrier);
+}
+
+static void test_ignored_sigchld(void **state)
+{
+    (void)state;
+    signal(SIGCHLD, SIG_IGN);
+    assert_refused(do_nothing, 1, NULL, TERN_E_STATE, "ignores SIGCHLD");
+    signal(SIGCHLD, SIG_DFL);
+}
+
+/* Descriptors run out where the ranks are watched: those that were started are ended. */
+static void test_out_of_descriptors(void **state)
+{
+    (void)state;
+    struct rlimit before, low;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    low = before;
+    int reached = 0;
+    for (low.rlim_cur = 3; low.rlim_cur < 64; low.rlim_cur++) {
+        board *b = board_new();
+        tern_error err = {0};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+        int status = tern_spawn(do_nothing, 3, b, NULL, &err);
+        setrlimit(RLIMIT_NOFILE, &before);
+        assert_no_child();
+        board_free(b);
+        if (!status) break;
+        assert_int_equal(status, TERN_E_SYSTEM);
+        reached |= strstr(err.text, "cannot watch rank") != NULL;
+    }
+    assert_true(reached);
+    assert_true(low.rlim_cur < 64);
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    int status = TERN_E_MEMORY;
+    for (int at = 1; status; at++) {
+        ledger books = {.refuse_at = at};
+        tern_error err = {0};
+        ledger_open(&books);
+        status = tern_spawn(do_nothing, 2, NULL, NULL, &err);
+        ledger_close(&books);
+        assert_true(status == TERN_OK || status == TERN_E_MEMORY);
+        assert_true(at < 10);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_meet),
+        cmocka_unit_test(test_environment_of_a_rank_only),
+        cmocka_unit_test(test_failing_rank_is_named),
+        cmocka_unit_test(test_sigkill_after_the_grace),
+        cmocka_unit_test(test_ranks_die_with_the_parent),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_a_rank_spawns_no_ranks),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_ignored_sigchld),
+        cmocka_unit_test(test_out_of_descriptors),
+        cmocka_unit_test(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
