@@ -131,6 +131,17 @@ static void group_open(const void *opts, tern_error *err)
     tern_group_close(tern_group_open(opts, err));
 }
 
+static int do_nothing(int rank, void *arg)
+{
+    (void)arg;
+    return rank;
+}
+
+static void spawn(const void *opts, tern_error *err)
+{
+    tern_spawn(do_nothing, 1, NULL, opts, err);
+}
+
 /* On a group of its own: a failing constructor ends it. */
 static void ddp_new(const void *opts, tern_error *err)
 {
@@ -164,6 +175,7 @@ static void loader_new(const void *opts, tern_error *err)
 /* Whose defaults, and who reads them. */
 #define READERS(X)                                                                                           \
     X(group, group_open)                                                                                     \
+    X(spawn, spawn)                                                                                          \
     X(linear, linear_new)                                                                                    \
     X(embedding, embedding_new)                                                                              \
     X(embedding, embedding)                                                                                  \
