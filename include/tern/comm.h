@@ -4,7 +4,9 @@
  * group, in the same order, with the same kind, dtype, count, operation and root: a difference is an error on
  * all of them that shows both descriptions. A rank that dies, leaves or fails ends the group: every pending
  * and later call returns an error that names it. After that the group can only be closed; a new one may be
- * opened.
+ * opened. A group and those made from it are a family, which fails as a whole, as its ranks cannot go on in
+ * step: a failure in one group of it is a failure of all, on all ranks. Errors name ranks as the world counts
+ * them.
  *
  * Threads: a group belongs to one thread at a time. */
 #ifndef TERN_COMM_H
@@ -33,7 +35,29 @@ TERN_API tern_group_opts tern_group_defaults(void);
  * have met. Yours: tern_group_close, which tells the peers goodbye. NULL opts are the defaults. Errors: E_ENV
  * (a malformed variable), E_TIMEOUT (names the ranks that did not come), E_PEER, E_SYSTEM. */
 TERN_API tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err);
+/* In any order: what groups made from this one need of it stays until they are closed, too. */
 TERN_API void tern_group_close(tern_group *group);
+
+/* Makes groups of the parent's ranks: one for each color, in which ranks are ordered by key and then by rank
+ * in the parent; with a color < 0 a rank is in none and gets NULL without an error. Collective over the
+ * parent, which may itself be made so. The group is used like any other, at the same time as the others:
+ * order matters inside a group, never between two. It costs half a MiB of memory a rank. NULL opts: the
+ * parent's. Yours: tern_group_close. Pairs of neighbours, as apex's create_syncbn_process_group(2) has them,
+ * of any number of ranks:
+ *
+ *     tern_group *pair = tern_group_split(world, tern_group_rank(world) / 2, 0, NULL, &err);
+ *
+ * Errors end the family. MPI_Comm_split. */
+TERN_API tern_group *tern_group_split(tern_group *parent, int color, int key, const tern_group_opts *opts,
+                                      tern_error *err);
+/* A group of the parent's ranks[0..count), in the parent's order, whatever that of the list; ranks outside
+ * get NULL without an error. Collective over the parent: all its ranks call it, with the same set. E_INVALID:
+ * a rank that the parent does not have, or twice. E_MISMATCH: different sets. torch.distributed.new_group. */
+TERN_API tern_group *tern_group_new(tern_group *parent, const int *ranks, int count,
+                                    const tern_group_opts *opts, tern_error *err);
+/* What the group's `rank` is in the world, the group that was opened; -1 if there is no such rank.
+ * torch.distributed.get_global_rank. */
+TERN_API int tern_group_world_rank(const tern_group *group, int rank);
 
 TERN_API int tern_group_rank(const tern_group *group);
 TERN_API int tern_group_size(const tern_group *group);

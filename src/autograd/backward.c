@@ -187,7 +187,7 @@ static int seed_loss(tern_scope *scope, tern_tensor *loss)
 
 static tern__listener *listeners(const tern_scope *scope)
 {
-    return scope->group ? scope->group->listeners : NULL;
+    return scope->group ? tern__group_root(scope->group)->listeners : NULL;
 }
 
 static int begin_all(tern_scope *scope, const tern_tensor *loss)

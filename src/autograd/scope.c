@@ -67,7 +67,7 @@ tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *e
     tern_scope *scope = tern__alloc(sizeof(*scope), __func__, err);
     if (!scope) return NULL;
     *scope = (tern_scope){.device = device, .here = device, .group = group, .grad = true, .generation = 1};
-    scope->stream = group ? (uint64_t)tern_group_rank(group) : 0;
+    scope->stream = group ? (uint64_t)tern_group_world_rank(group, tern_group_rank(group)) : 0;
     for (int i = 0; i < 2; i++) scope->arenas[i] = tern__alloc(sizeof(*scope->arenas[i]), __func__, err);
     if (scope->arenas[0] && scope->arenas[1]) return scope;
     tern_scope_free(scope);

@@ -32,24 +32,33 @@ static const int *make_mark(tern_error *err)
     return mark;
 }
 
-static int check_seconds(const char *name, double value, tern_error *err)
+static int check_seconds(const char *name, double value, const char *func, tern_error *err)
 {
     if (value > 0) return TERN_OK;
-    return tern__error_set(err, "tern_group_open", TERN_E_RANGE, "%s is %g, expected more than 0", name,
-                           value);
+    return tern__error_set(err, func, TERN_E_RANGE, "%s is %g, expected more than 0", name, value);
+}
+
+int tern__group_opts_check(const tern_group_opts *opts, const char *func, tern_error *err)
+{
+    int status = check_seconds("connect_timeout_s", opts->connect_timeout_s, func, err);
+    return status ? status : check_seconds("timeout_s", opts->timeout_s, func, err);
 }
 
 static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts *user, tern_error *err)
 {
     tern_group_opts opts = tern_group_defaults();
     if (tern__opts_read(&opts, sizeof(opts), user, "tern_group_open", err) ||
-        check_seconds("connect_timeout_s", opts.connect_timeout_s, err) ||
-        check_seconds("timeout_s", opts.timeout_s, err))
+        tern__group_opts_check(&opts, "tern_group_open", err))
         return NULL;
     tern_group *group = tern__alloc(sizeof(*group), "tern_group_open", err);
     if (!group) return NULL;
-    *group = (tern_group){.boot = *boot, .opts = opts, .pid = getpid(), .mark = make_mark(err)};
-    group->backend = tern__comm_pick(boot->world);
+    *group = (tern_group){.boot = *boot,
+                          .opts = opts,
+                          .root = group,
+                          .users = 1,
+                          .next_id = 1,
+                          .pid = getpid(),
+                          .mark = make_mark(err)};
     if (group->mark) return group;
     tern__free(group);
     return NULL;
@@ -64,10 +73,9 @@ static int meet(tern_group *group, tern_error *err)
     return group->control ? TERN_OK : err->code;
 }
 
-static int build(tern_group *group, tern_error *err)
+int tern__group_build(tern_group *group, tern_error *err)
 {
-    int status = meet(group, err);
-    if (status) return status;
+    group->backend = tern__comm_pick(group->boot.world);
     group->state = group->backend->open(group, err);
     if (!group->state) return err->code;
     group->channel = group->backend->channel_open(group->state, TERN__FLIGHT_SLOTS, err);
@@ -82,7 +90,7 @@ tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_
     tern_error why = {0};
     if (tern__is_set(err)) return NULL;
     tern_group *group = group_new(boot, opts, &why);
-    if (group && build(group, &why) == TERN_OK) return group;
+    if (group && !meet(group, &why) && !tern__group_build(group, &why)) return group;
     if (group) {
         tern__group_fail(group, &why);
         tern_group_close(group);
@@ -108,18 +116,37 @@ static void free_mems(tern_group *group)
     while (group->mems) tern_group_mem_free(group, group->mems->base);
 }
 
+static void leave_family(tern_group *group)
+{
+    tern_group **link = &group->root->subgroups;
+    while (*link && *link != group) link = &(*link)->next;
+    if (*link) *link = group->next;
+    if (group->state) group->backend->close(group->state);
+    tern__free(group->ranks);
+    tern__free(group);
+}
+
+static void close_family(tern_group *root)
+{
+    if (root->state) root->backend->close(root->state);
+    tern__control_close(root->control);
+    tern__store_close(root->store);
+    munmap((void *)root->mark, (size_t)sysconf(_SC_PAGESIZE));
+    sodium_memzero(root, sizeof(*root));
+    tern__free(root);
+}
+
 void tern_group_close(tern_group *group)
 {
     if (!group) return;
+    tern_group *root = group->root;
     if (group->channel) group->backend->channel_close(group->channel);
     tern__staging_close(group->staging);
     free_mems(group);
-    if (group->state) group->backend->close(group->state);
-    tern__control_close(group->control);
-    tern__store_close(group->store);
-    munmap((void *)group->mark, (size_t)sysconf(_SC_PAGESIZE));
-    sodium_memzero(group, sizeof(*group));
-    tern__free(group);
+    group->channel = NULL;
+    group->staging = NULL;
+    if (group != root) leave_family(group);
+    if (--root->users == 0) close_family(root);
 }
 
 /* ---- what it is ---- */
@@ -146,30 +173,36 @@ const char *tern_group_backend(const tern_group *group)
 
 /* ---- failures ---- */
 
-static int check_fork(const tern_group *group, const char *func, tern_error *err)
+static int check_fork(const tern_group *root, const char *func, tern_error *err)
 {
-    if (*group->mark) return TERN_OK;
+    if (*root->mark) return TERN_OK;
     return tern__error_set(err, func, TERN_E_FORKED,
-                           "the group belongs to process %d, this is its forked child %d", group->pid,
+                           "the group belongs to process %d, this is its forked child %d", root->pid,
                            (int)getpid());
+}
+
+/* The back end tells it in the words that all ranks use; that of a group of one knows nothing of it. */
+static void learn_failure(tern_group *group)
+{
+    tern_error why = {0};
+    if (group->backend->progress(group->channel, &why) || tern__control_check(group->control, NULL, &why))
+        tern__group_fail(group, &why);
 }
 
 int tern__group_check(tern_group *group, const char *func, tern_error *err)
 {
-    int status = check_fork(group, func, err);
+    const tern_error *error = &group->root->error;
+    int status = check_fork(group->root, func, err);
     if (status) return status;
-    if (!group->error.code && group->control && !tern__control_is_healthy(group->control)) {
-        tern_error why = {0};
-        if (group->backend->progress(group->channel, &why)) tern__group_fail(group, &why);
-    }
-    const tern_error *error = &group->error;
+    if (!error->code && group->control && !tern__control_is_healthy(group->control)) learn_failure(group);
     return error->code ? tern__error_set(err, func, error->code, "%s", error->text) : TERN_OK;
 }
 
 int tern__group_fail(tern_group *group, const tern_error *err)
 {
-    if (group->error.code || check_fork(group, NULL, NULL)) return err->code;
-    group->error = *err;
+    tern_group *root = group->root;
+    if (root->error.code || check_fork(root, NULL, NULL)) return err->code;
+    root->error = *err;
     if (group->control) tern__control_abort(group->control, err->code, err->text);
     return err->code;
 }
@@ -184,7 +217,11 @@ void tern_group_abort(tern_group *group, int code, const char *text)
 
 int tern__group_progress(tern_group *group, tern_error *err)
 {
-    return group->staging ? tern__staging_pump(group->staging, err) : TERN_OK;
+    const tern_group *root = group->root;
+    int status = root->staging ? tern__staging_pump(root->staging, err) : TERN_OK;
+    for (const tern_group *g = root->subgroups; g && !status; g = g->next)
+        status = g->staging ? tern__staging_pump(g->staging, err) : TERN_OK;
+    return status;
 }
 
 /* ---- memory ---- */

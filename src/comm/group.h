@@ -1,5 +1,10 @@
 /* group.h - a group from inside: bootstrap, control plane, back end, sticky error, and who listens to a
- * backward. */
+ * backward.
+ *
+ * A group and those made from it are a family: they share the control plane and the first error, and whoever
+ * waits in one of them moves the works of all on. What they share is the root's, the group that was opened;
+ * it stays until the last of the family is closed. The control plane knows ranks of the root only: members.c
+ * is where a group's ranks become those. */
 #ifndef TERN_SRC_COMM_GROUP_H
 #define TERN_SRC_COMM_GROUP_H
 
@@ -18,21 +23,33 @@ typedef struct tern__mem {
 struct tern_group {
     tern__bootstrap boot;
     tern_group_opts opts;
-    tern__store *store;     /* owned; NULL in a group of one */
-    tern__control *control; /* owned; NULL in a group of one */
+    tern_group *root;   /* of the family; itself if it was opened                         */
+    tern_group *next;   /* in the root's `subgroups`                                      */
+    int *ranks;         /* [world] owned: its ranks in the root; NULL in the root          */
+    uint32_t id;        /* unique among the groups that any two ranks have in common; 0: root */
+    tern__store *store; /* the root's, as is control; NULL if it is one rank               */
+    tern__control *control;
     const tern__comm_backend *backend;
     void *state;                   /* the back end's, owned                    */
     void *channel;                 /* the user's own collectives               */
     struct tern__staging *staging; /* their queue; NULL in a group of one      */
     tern__mem *mems;
-    tern_error error; /* sticky: the first failure                */
-    int pid;          /* of the process that opened it            */
-    const int *mark;  /* 1, and 0 in a forked child               */
+    uint32_t next_owner; /* numbers handed to ddps                      */
 
-    /* Backward listeners (live ddps), in creation order; opaque here, defined in autograd. */
-    void *listeners;
-    uint32_t next_owner; /* numbers handed to ddps         */
+    /* Of the root only: the family's. */
+    tern_group *subgroups;
+    int users;        /* groups of it that are not closed            */
+    uint32_t next_id; /* of the next group made from any of them     */
+    tern_error error; /* sticky: the first failure                   */
+    int pid;          /* of the process that opened it               */
+    const int *mark;  /* 1, and 0 in a forked child                  */
+    void *listeners;  /* to backward (live ddps), in creation order; opaque here, defined in autograd */
 };
+
+static inline tern_group *tern__group_root(const tern_group *group)
+{
+    return group->root;
+}
 
 /* As tern_group_open, with the environment already read: for tests, whose ranks may be threads of one
  * process. */
@@ -43,7 +60,25 @@ tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_
 int tern__group_check(tern_group *group, const char *func, tern_error *err);
 /* Makes `err` the group's sticky error and tells the peers; returns its code. */
 int tern__group_fail(tern_group *group, const tern_error *err);
-/* What a back end does for the group while a call of its own blocks: moves the queued collectives on. */
+/* What a back end does while a call of its own blocks: moves the family's queued collectives on. */
 int tern__group_progress(tern_group *group, tern_error *err);
+int tern__group_opts_check(const tern_group_opts *opts, const char *func, tern_error *err);
+/* Opens the back end of a group whose `boot`, `opts`, `root` and `ranks` are there. */
+int tern__group_build(tern_group *group, tern_error *err);
+
+/* ---- members.c ---- */
+
+/* "rank 1 (host, pid 77)": its rank in the root. */
+void tern__group_describe(const tern_group *group, int rank, char *text, size_t size);
+/* "; in the group of ranks 0, 2", or "" for the root: for the end of an error. */
+void tern__group_text(const tern_group *group, char *text, size_t size);
+/* `rank` has closed the root and all that was made from it. */
+bool tern__group_has_left(const tern_group *group, int rank);
+/* Another rank of this very process, or oneself. */
+bool tern__group_is_same_process(const tern_group *group, int rank);
+/* Descriptors are known by their sender, the group and `serial`. */
+int tern__group_send_fd(const tern_group *group, int rank, uint32_t serial, int fd, tern_error *err);
+int tern__group_recv_fd(const tern_group *group, int rank, uint32_t serial, double timeout_s, int *fd,
+                        tern_error *err);
 
 #endif

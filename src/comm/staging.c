@@ -197,7 +197,7 @@ static int start_all(tern__staging *staging, tern_error *err)
 
 int tern__staging_pump(tern__staging *staging, tern_error *err)
 {
-    if (!staging->first || staging->group->error.code) return TERN_OK;
+    if (!staging->first || staging->group->root->error.code) return TERN_OK;
     int status = land_all(staging, err);
     return status ? status : start_all(staging, err);
 }

@@ -62,8 +62,9 @@ static void find_difference(const tern_ddp *ddp, const signature *sig, const sig
         const char *mine = i < sig->count ? sig->lines[i] : "nothing";
         const char *theirs = i < root->count ? root->lines[i] : "nothing";
         if (!strcmp(mine, theirs)) continue;
-        snprintf(text, size, "the models differ: rank 0 has %s, rank %d has %s", theirs,
-                 tern_group_rank(ddp->group), mine);
+        snprintf(text, size, "the models differ: rank %d has %s, rank %d has %s",
+                 tern_group_world_rank(ddp->group, 0), theirs,
+                 tern_group_world_rank(ddp->group, tern_group_rank(ddp->group)), mine);
         return;
     }
 }

@@ -28,6 +28,11 @@ static int count_cpus(const tern__native *native)
     return count;
 }
 
+static int choose_spins(const tern__native *root)
+{
+    return count_cpus(root) >= root->world ? TERN__SPINS_MAX : 0;
+}
+
 /* The lobby counts joiners twice: when they have mapped it, and when they have said on which CPUs they run.
  */
 static int enter_lobby(tern__native *native, tern_error *err)
@@ -41,16 +46,30 @@ static int enter_lobby(tern__native *native, tern_error *err)
     atomic_fetch_add(&head->joined, 1);
     tern__lobby_ring(native->lobby);
     status = tern__native_await(native, &goal, err);
-    native->spins = count_cpus(native) >= native->world ? TERN__SPINS_MAX : 0;
+    native->spins = choose_spins(native);
     return status;
+}
+
+/* Bell, sleepers and the first failure are the family's: whoever sleeps in one group must wake for the works
+ * of another. */
+static void use_lobby(tern__native *native, tern__native *root)
+{
+    native->root = root;
+    native->lobby = root->lobby;
+    native->spins = choose_spins(root);
+}
+
+static void close_lobby(const tern__native *native)
+{
+    if (native->pid == getpid()) tern__control_wake_set(native->control, NULL, NULL);
+    tern__shared_close(native, native->lobby, sizeof(tern__lobby));
 }
 
 static void native_close(void *state)
 {
     tern__native *native = state;
-    if (native->pid == getpid()) tern__control_wake_set(native->control, NULL, NULL);
     for (uint32_t i = 0; i < native->window_count; i++) tern__window_close(native, i);
-    tern__shared_close(native, native->lobby, sizeof(tern__lobby));
+    if (native->root == native) close_lobby(native);
     tern__free(native->windows);
     tern__free(native);
 }
@@ -60,10 +79,15 @@ static void *native_open(tern_group *group, tern_error *err)
     tern__native *native = tern__alloc(sizeof(*native), "tern_group_open", err);
     if (!native) return NULL;
     *native = (tern__native){.group = group,
+                             .root = native,
                              .control = group->control,
                              .rank = group->boot.rank,
                              .world = group->boot.world,
                              .pid = getpid()};
+    if (group->root != group) {
+        use_lobby(native, group->root->state);
+        return native;
+    }
     if (enter_lobby(native, err)) {
         native_close(native);
         return NULL;

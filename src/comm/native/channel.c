@@ -221,7 +221,8 @@ static void lay_out(tern__channel *channel)
     channel->posted = (tern__word *)((char *)channel->base + sizeof(tern__shared_head));
     channel->retired = channel->posted + world;
     channel->inside = channel->retired + world;
-    channel->slot = (char *)(channel->inside + world);
+    channel->closed = channel->inside + world;
+    channel->slot = (char *)(channel->closed + world);
 }
 
 static void release(tern__channel *channel)
@@ -255,14 +256,14 @@ void *tern__channel_open(void *state, int slots, tern_error *err)
     channel->slots = room;
     channel->slot_bytes =
         world * (sizeof(tern__desc) + sizeof(tern__part)) + (world + 1) * sizeof(tern__word);
-    channel->bytes = sizeof(tern__shared_head) + 3 * world * sizeof(tern__word) + room * channel->slot_bytes;
+    channel->bytes = sizeof(tern__shared_head) + 4 * world * sizeof(tern__word) + room * channel->slot_bytes;
     if (!alloc_own(channel, world, err) || tern__shared_open(native, channel->bytes, &channel->base, err)) {
         release(channel);
         return NULL;
     }
     lay_out(channel);
-    channel->next = native->channels;
-    native->channels = channel;
+    channel->next = native->root->channels;
+    native->root->channels = channel;
     return channel;
 }
 
@@ -272,31 +273,46 @@ static void await_outside(const tern__channel *channel)
 {
     for (int rank = 0; rank < channel->native->world; rank++)
         while (rank != channel->native->rank && atomic_load(&channel->inside[rank].value) &&
-               tern__control_is_same_process(channel->native->control, rank))
+               tern__group_is_same_process(channel->native->group, rank))
             sched_yield();
 }
 
-static void leave(tern__channel *channel)
+static void fail_unfinished(const tern__channel *channel)
 {
     const tern__native *native = channel->native;
-    const tern_error *why = &native->group->error;
+    const tern_error *why = &native->group->root->error;
+    int name = tern_group_world_rank(native->group, native->rank);
     char text[TERN_ERROR_TEXT];
-    if (native->pid != getpid() || channel->own_posted == channel->own_retired) return;
     if (why->code)
-        snprintf(text, sizeof(text), "rank %d failed: %.400s", native->rank, why->text);
+        snprintf(text, sizeof(text), "rank %d failed: %.400s", name, why->text);
     else
-        snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done", native->rank,
+        snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done", name,
                  (unsigned long long)(channel->own_retired + 1));
-    tern__native_abort(native, TERN_E_PEER, text);
-    await_outside(channel);
+    tern__native_fail(native, TERN_E_PEER, text, NULL);
+}
+
+static void leave(const tern__channel *channel)
+{
+    const tern__native *native = channel->native;
+    if (channel->own_posted != channel->own_retired) {
+        fail_unfinished(channel);
+        await_outside(channel);
+    }
+    atomic_store(&channel->closed[native->rank].value, 1);
+    tern__lobby_ring(native->lobby);
+}
+
+bool tern__channel_is_closed(const tern__channel *channel, int rank)
+{
+    return atomic_load(&channel->closed[rank].value);
 }
 
 void tern__channel_close(void *self)
 {
     tern__channel *channel = self;
-    tern__channel **link = &channel->native->channels;
+    tern__channel **link = &channel->native->root->channels;
     while (*link != channel) link = &(*link)->next;
     *link = channel->next;
-    leave(channel);
+    if (channel->native->pid == getpid()) leave(channel);
     release(channel);
 }

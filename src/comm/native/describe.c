@@ -85,9 +85,11 @@ void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, in
     const tern__desc *desc = tern__slot_desc(channel, seq);
     tern__desc_text(&desc[one], seq, first, sizeof(first));
     tern__desc_text(&desc[other], seq, second, sizeof(second));
+    const tern_group *group = channel->native->group;
     bool same = strcmp(first, second) == 0;
     snprintf(
-        text, size, "rank %d: %s; rank %d: %s%s", one, first, other, second,
+        text, size, "rank %d: %s; rank %d: %s%s", tern_group_world_rank(group, one), first,
+        tern_group_world_rank(group, other), second,
         same
             ? "; the same, but in other memory: a block of tern_group_mem_alloc is used at one offset by all "
               "ranks, or by none"

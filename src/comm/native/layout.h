@@ -1,10 +1,12 @@
 /* layout.h - what the ranks of one host share beside their data: every word on a cache line of its own.
  *
- * The lobby is the group's: bell and sleepers (how a sleeping rank is woken), the record of the first
- * failure, the CPUs that the ranks may use. A channel is followed by its words, for p ranks and K slots:
+ * The lobby is a family's (the world's and that of groups made from it): bell and sleepers (how a sleeping
+ * rank is woken), the record of the first failure, the CPUs that the ranks may use. A channel is followed by
+ * its words, for p ranks and K slots:
  *
  *     posted[p], retired[p]      written by rank r alone, only grow
  *     inside[p]                  written by rank r alone: the work in whose chunks it is, 0 outside
+ *     closed[p]                  written by rank r alone: 1 once it has closed the channel
  *     slot[seq mod K]: desc[p]   by rank r alone, as is part[p]
  *                      claim[p], done   tagged (seq, n): a word with another seq reads as n = 0
  *                      part[p]          read only of ranks whose desc says that they are weighted */

@@ -22,6 +22,7 @@ typedef struct tern__window {
 
 struct tern__native {
     tern_group *group;
+    tern__native *root; /* of the family's root group: the lobby and the list of channels are its */
     tern__control *control;
     int rank, world, pid;
     uint32_t serial; /* of the next descriptor that is passed: the same on all ranks */
@@ -29,7 +30,7 @@ struct tern__native {
     tern__lobby *lobby;
     tern__window **windows; /* by number; NULL once closed */
     uint32_t window_count, window_room;
-    tern__channel *channels;
+    tern__channel *channels; /* the root's: of all groups of the family */
 };
 
 /* One work as this rank posted it, cut into chunks: slice w, `slice` elements long, is where rank w starts;
@@ -51,7 +52,7 @@ struct tern__channel {
     void *base;
     size_t bytes;
     uint64_t slots; /* a power of two */
-    tern__word *posted, *retired, *inside;
+    tern__word *posted, *retired, *inside, *closed;
     char *slot;
     size_t slot_bytes;
 
@@ -129,6 +130,8 @@ int tern__channel_progress(void *channel, tern_error *err);
 int tern__channel_test(void *channel, uint64_t seq, tern_error *err);
 int tern__channel_wait(void *channel, uint64_t seq, tern_error *err);
 const tern__tally *tern__channel_tally(void *channel, uint64_t seq);
+/* `rank` has closed it. */
+bool tern__channel_is_closed(const tern__channel *channel, int rank);
 /* min(posted) and min(retired), now. */
 uint64_t tern__channel_all_posted(tern__channel *channel);
 uint64_t tern__channel_all_retired(tern__channel *channel);
@@ -156,8 +159,12 @@ int tern__native_await(tern__native *native, const tern__goal *goal, tern_error 
 /* TERN_OK as long as nobody failed. */
 int tern__native_check(const tern__native *native, tern_error *err);
 int tern__native_progress(tern__native *native, tern_error *err);
-/* The first failure of the group, for all ranks. */
+/* The first failure of the family, for all ranks. */
 void tern__native_abort(const tern__native *native, int code, const char *text);
+/* Aborts with `text` and which group it is of. Returns the first failure. */
+int tern__native_fail(const tern__native *native, int code, const char *text, tern_error *err);
+/* `rank` has closed the group. */
+bool tern__native_has_left(const tern__native *native, int rank);
 /* Wakes sleeping ranks, if there are any. */
 void tern__lobby_ring(tern__lobby *lobby);
 

@@ -108,10 +108,10 @@ int tern__segment_privatize(void *base, size_t bytes, tern_error *err)
 static int fail_size(const tern__native *native, int peer, size_t theirs, size_t own, tern_error *err)
 {
     char text[TERN_ERROR_TEXT];
-    snprintf(text, sizeof(text), "rank %d opens a window of %zu bytes, rank %d one of %zu", native->rank, own,
-             peer, theirs);
-    tern__native_abort(native, TERN_E_MISMATCH, text);
-    return tern__native_check(native, err);
+    snprintf(text, sizeof(text), "rank %d opens a window of %zu bytes, rank %d one of %zu",
+             tern_group_world_rank(native->group, native->rank), own,
+             tern_group_world_rank(native->group, peer), theirs);
+    return tern__native_fail(native, TERN_E_MISMATCH, text, err);
 }
 
 /* Nothing of a peer's descriptor is believed: it may be too short to map, or could still be cut. */
@@ -123,7 +123,8 @@ static int read_note(const tern__native *native, int peer, int fd, size_t bytes,
                  pread(fd, of, sizeof(*of), info.st_size - sysconf(_SC_PAGESIZE)) == (ssize_t)sizeof(*of);
     if (!sound || (size_t)info.st_size != file_bytes(of->bytes))
         return tern__error_set(err, func, TERN_E_PEER,
-                               "rank %d passed a descriptor that is no window of tern's", peer);
+                               "rank %d passed a descriptor that is no window of tern's",
+                               tern_group_world_rank(native->group, peer));
     if (of->bytes == bytes) return TERN_OK;
     if (native->lobby) return fail_size(native, peer, of->bytes, bytes, err);
     return tern__error_set(err, func, TERN_E_MISMATCH, "rank %d runs another version of tern", peer);
@@ -135,7 +136,7 @@ int tern__segment_attach(const tern__native *native, int peer, int fd, size_t by
     note of;
     int status = read_note(native, peer, fd, bytes, &of, err);
     if (status) return status;
-    *borrowed = tern__control_is_same_process(native->control, peer);
+    *borrowed = tern__group_is_same_process(native->group, peer);
     if (*borrowed) {
         *base = (char *)(uintptr_t)of.base;
         return TERN_OK;
@@ -161,29 +162,46 @@ static int explain(const tern__native *native, const tern_error *why, tern_error
 int tern__segment_send(tern__native *native, int peer, uint32_t serial, int fd, tern_error *err)
 {
     tern_error why = {0};
-    int status = tern__control_send_fd(native->control, peer, serial, fd, &why);
+    int status = tern__group_send_fd(native->group, peer, serial, fd, &why);
     return status ? explain(native, &why, err) : TERN_OK;
 }
 
+static int fail_awaiting(const tern__native *native, int peer, bool has_left, tern_error *err)
+{
+    char who[128];
+    int name = tern_group_world_rank(native->group, native->rank);
+    tern__group_describe(native->group, peer, who, sizeof(who));
+    if (has_left)
+        return tern__error_set(err, func, TERN_E_PEER, "%s has closed its group while rank %d opens a window",
+                               who, name);
+    return tern__error_set(err, func, TERN_E_TIMEOUT, "rank %d waited %g s for %s to open the same window",
+                           name, native->group->opts.timeout_s, who);
+}
+
+/* The family goes on meanwhile. */
+static int progress(tern__native *native, tern_error *err)
+{
+    int status = native->lobby ? tern__native_progress(native, err) : TERN_OK;
+    return status ? status : tern__group_progress(native->group, err);
+}
+
+/* What a peer sent before it left may still be on its way. */
 int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd, tern_error *err)
 {
-    const double slice_s = 0.005;
+    const double slice_s = 0.005, late_s = 1.0;
     int64_t deadline = tern__deadline(native->group->opts.timeout_s);
+    bool has_left = false;
     for (;;) {
         tern_error why = {0};
-        int status = tern__control_recv_fd(native->control, peer, serial, slice_s, fd, &why);
+        int status = tern__group_recv_fd(native->group, peer, serial, slice_s, fd, &why);
         if (!status) return TERN_OK;
-        if (status == TERN_E_TIMEOUT && tern__now_ns() < deadline) {
-            status = native->lobby ? tern__native_progress(native, err) : TERN_OK;
-            if (status) return status;
-            continue;
-        }
         if (status != TERN_E_TIMEOUT) return explain(native, &why, err);
-        char who[128];
-        tern__control_describe(native->control, peer, who, sizeof(who));
-        return tern__error_set(err, func, TERN_E_TIMEOUT,
-                               "rank %d waited %g s for %s to open the same window", native->rank,
-                               native->group->opts.timeout_s, who);
+        if (tern__now_ns() >= deadline) return fail_awaiting(native, peer, has_left, err);
+        status = progress(native, err);
+        if (status) return status;
+        if (has_left || !tern__native_has_left(native, peer)) continue;
+        has_left = true;
+        deadline = TERN__MIN(deadline, tern__deadline(late_s));
     }
 }
 
@@ -243,7 +261,7 @@ void tern__shared_close(const tern__native *native, void *base, size_t bytes)
 {
     if (!base) return;
     tern__shared_head *head = base;
-    bool is_sharer = native->rank == 0 || tern__control_is_same_process(native->control, 0);
+    bool is_sharer = native->rank == 0 || tern__group_is_same_process(native->group, 0);
     bool is_last = !is_sharer || native->pid != getpid() || atomic_fetch_sub(&head->sharers, 1) == 1;
     if (is_last) munmap(base, tern__segment_mapped(bytes));
 }

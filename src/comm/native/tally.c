@@ -23,8 +23,7 @@ static int fail_mismatch(const tern__channel *channel, uint64_t seq, int one, in
 {
     char text[TERN_ERROR_TEXT];
     tern__desc_mismatch(channel, seq, one, other, text, sizeof(text));
-    tern__native_abort(channel->native, TERN_E_MISMATCH, text);
-    return tern__native_check(channel->native, err);
+    return tern__native_fail(channel->native, TERN_E_MISMATCH, text, err);
 }
 
 static bool is_shadow(const tern__desc *desc)

@@ -73,7 +73,7 @@ int tern__native_check(const tern__native *native, tern_error *err)
 {
     bool is_healthy = tern__control_is_healthy(native->control);
     if (is_healthy && !atomic_load(&native->lobby->aborted)) return TERN_OK;
-    const tern_error *own = &native->group->error;
+    const tern_error *own = &native->group->root->error;
     if (own->code) return tern__error_set(err, own->func, own->code, "%s", own->text);
     tern_error event = {0};
     tern__control_check(native->control, "tern_group", &event);
@@ -92,10 +92,27 @@ void tern__native_abort(const tern__native *native, int code, const char *text)
     tern__lobby_ring(lobby);
 }
 
+int tern__native_fail(const tern__native *native, int code, const char *text, tern_error *err)
+{
+    char full[TERN_ERROR_TEXT], where[128];
+    tern__group_text(native->group, where, sizeof(where));
+    snprintf(full, sizeof(full), "%s%s", text, where);
+    tern__native_abort(native, code, full);
+    return tern__native_check(native, err);
+}
+
+bool tern__native_has_left(const tern__native *native, int rank)
+{
+    const tern__channel *channel = native->group->channel;
+    return tern__group_has_left(native->group, rank) || (channel && tern__channel_is_closed(channel, rank));
+}
+
+/* Of all groups of the family. */
 int tern__native_progress(tern__native *native, tern_error *err)
 {
-    int status = native->channels ? TERN_OK : tern__native_check(native, err);
-    for (tern__channel *channel = native->channels; channel && !status; channel = channel->next)
+    tern__channel *channels = native->root->channels;
+    int status = channels ? TERN_OK : tern__native_check(native, err);
+    for (tern__channel *channel = channels; channel && !status; channel = channel->next)
         status = tern__channel_progress(channel, err);
     return status;
 }
@@ -122,7 +139,7 @@ static void append_late(const tern__channel *channel, int rank, char *text, size
 {
     char who[128], last[TERN__WORK_TEXT] = "nothing";
     uint64_t posted = atomic_load(&channel->posted[rank].value);
-    tern__control_describe(channel->native->control, rank, who, sizeof(who));
+    tern__group_describe(channel->native->group, rank, who, sizeof(who));
     if (posted) tern__desc_text(&tern__slot_desc(channel, posted)[rank], posted, last, sizeof(last));
     append(text, size, "; not called by %s, whose last was %s", who, last);
 }
@@ -130,7 +147,7 @@ static void append_late(const tern__channel *channel, int rank, char *text, size
 static void append_who(const tern__channel *channel, int rank, const char *what, char *text, size_t size)
 {
     char who[128];
-    tern__control_describe(channel->native->control, rank, who, sizeof(who));
+    tern__group_describe(channel->native->group, rank, who, sizeof(who));
     append(text, size, "; %s %s", who, what);
 }
 
@@ -155,8 +172,8 @@ static int fail_late(const tern__goal *goal, tern_error *err)
     char text[TERN_ERROR_TEXT], work[TERN__WORK_TEXT];
     uint64_t seq = TERN__MIN(blocker(channel), channel->own_posted);
     own_text(channel, seq, work, sizeof(work));
-    snprintf(text, sizeof(text), "rank %d waited %g s in %s", native->rank, native->group->opts.timeout_s,
-             work);
+    snprintf(text, sizeof(text), "rank %d waited %g s in %s",
+             tern_group_world_rank(native->group, native->rank), native->group->opts.timeout_s, work);
     for (int rank = 0; rank < native->world; rank++) {
         if (atomic_load(&channel->posted[rank].value) < seq)
             append_late(channel, rank, text, sizeof(text));
@@ -167,15 +184,28 @@ static int fail_late(const tern__goal *goal, tern_error *err)
         else if (atomic_load(&channel->retired[rank].value) + channel->slots < goal->seq)
             append_who(channel, rank, "has not come back to its earlier works", text, sizeof(text));
     }
-    tern__native_abort(channel->native, TERN_E_TIMEOUT, text);
-    return tern__native_check(channel->native, err);
+    return tern__native_fail(native, TERN_E_TIMEOUT, text, err);
+}
+
+/* Whoever leaves has joined before, unless it never will. */
+static int check_joining(const tern__native *native, const tern__goal *goal, tern_error *err)
+{
+    for (int rank = 0; rank < native->world; rank++) {
+        if (rank == native->rank || !tern__native_has_left(native, rank) || goal->is_met(goal)) continue;
+        char who[128];
+        tern__group_describe(native->group, rank, who, sizeof(who));
+        return tern__error_set(err, "tern_group", TERN_E_PEER,
+                               "%s has closed its group while rank %d opens a channel", who,
+                               tern_group_world_rank(native->group, native->rank));
+    }
+    return TERN_OK;
 }
 
 static int fail_joining(const tern__native *native, tern_error *err)
 {
     return tern__error_set(err, "tern_group", TERN_E_TIMEOUT,
-                           "rank %d waited %g s for all ranks to open a channel", native->rank,
-                           native->group->opts.timeout_s);
+                           "rank %d waited %g s for all ranks to open a channel",
+                           tern_group_world_rank(native->group, native->rank), native->group->opts.timeout_s);
 }
 
 /* A rank that has said goodbye before it posted what is waited for never will. */
@@ -185,15 +215,16 @@ static int check_left(const tern__goal *goal, tern_error *err)
     const tern__native *native = channel->native;
     uint64_t seq = TERN__MIN(blocker(channel), channel->own_posted);
     for (int rank = 0; rank < native->world; rank++) {
-        if (rank == native->rank || !tern__control_has_left(native->control, rank)) continue;
+        bool has_left = tern__native_has_left(native, rank);
+        if (rank == native->rank || !(has_left || tern__channel_is_closed(channel, rank))) continue;
         if (atomic_load(&channel->posted[rank].value) >= seq) continue;
         char text[TERN_ERROR_TEXT], who[128], work[TERN__WORK_TEXT];
-        tern__control_describe(native->control, rank, who, sizeof(who));
+        tern__group_describe(native->group, rank, who, sizeof(who));
         own_text(channel, seq, work, sizeof(work));
-        snprintf(text, sizeof(text), "%s has closed its group while rank %d waits in %s", who, native->rank,
-                 work);
-        tern__native_abort(channel->native, TERN_E_PEER, text);
-        return tern__native_check(native, err);
+        snprintf(text, sizeof(text), "%s has %s while rank %d waits in %s", who,
+                 has_left ? "closed its group" : "freed its ddp",
+                 tern_group_world_rank(native->group, native->rank), work);
+        return tern__native_fail(native, TERN_E_PEER, text, err);
     }
     return TERN_OK;
 }
@@ -221,7 +252,7 @@ static int sleep_once(tern__native *native, const tern__goal *goal, bool *met, t
 
 static int check_slow(const tern__native *native, const tern__goal *goal, int64_t deadline, tern_error *err)
 {
-    int status = goal->channel ? check_left(goal, err) : TERN_OK;
+    int status = goal->channel ? check_left(goal, err) : check_joining(native, goal, err);
     if (status || tern__now_ns() < deadline) return status;
     return goal->channel ? fail_late(goal, err) : fail_joining(native, err);
 }

@@ -1,0 +1,52 @@
+/* members.c - a group's ranks, and what the control plane, which knows the root's, says of them. */
+#include "comm/group.h"
+
+#include <stdio.h>
+
+int tern_group_world_rank(const tern_group *group, int rank)
+{
+    if (!group || rank < 0 || rank >= group->boot.world) return -1;
+    return group->ranks ? group->ranks[rank] : rank;
+}
+
+void tern__group_describe(const tern_group *group, int rank, char *text, size_t size)
+{
+    tern__control_describe(group->control, tern_group_world_rank(group, rank), text, size);
+}
+
+void tern__group_text(const tern_group *group, char *text, size_t size)
+{
+    size_t used = 0;
+    *text = '\0';
+    for (int i = 0; group->ranks && i < group->boot.world && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%d", i ? ", " : "; in the group of ranks ",
+                                 group->ranks[i]);
+}
+
+bool tern__group_has_left(const tern_group *group, int rank)
+{
+    return tern__control_has_left(group->control, tern_group_world_rank(group, rank));
+}
+
+bool tern__group_is_same_process(const tern_group *group, int rank)
+{
+    return tern__control_is_same_process(group->control, tern_group_world_rank(group, rank));
+}
+
+static uint64_t tag_of(const tern_group *group, uint32_t serial)
+{
+    return (uint64_t)group->id << 32 | serial;
+}
+
+int tern__group_send_fd(const tern_group *group, int rank, uint32_t serial, int fd, tern_error *err)
+{
+    int peer = tern_group_world_rank(group, rank);
+    return tern__control_send_fd(group->control, peer, tag_of(group, serial), fd, err);
+}
+
+int tern__group_recv_fd(const tern_group *group, int rank, uint32_t serial, double timeout_s, int *fd,
+                        tern_error *err)
+{
+    int peer = tern_group_world_rank(group, rank);
+    return tern__control_recv_fd(group->control, peer, tag_of(group, serial), timeout_s, fd, err);
+}

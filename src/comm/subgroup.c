@@ -1,0 +1,195 @@
+/* subgroup.c - groups made from groups.
+ *
+ * All ranks of the parent tell each other what they want, by one all_gather over the parent; so each knows
+ * the members of its own group, and nobody has to meet: the peers are connected by the root's control plane.
+ * A group's number tells its descriptors from other groups'. Each rank says the least that it has not used
+ * yet, and the largest is taken: no rank of the parent has seen it. Groups of one call share it, as they
+ * share no rank. */
+#include "base/opts.h"
+#include "comm/group.h"
+
+#include <stdlib.h>
+
+/* What a rank of the parent says. `list` is of tern_group_new: a digest of its ranks, else 0. */
+typedef struct wish {
+    int32_t color, key;
+    uint32_t next_id, list;
+} wish;
+
+/* A member to be. */
+typedef struct place {
+    int key, rank; /* in the parent */
+} place;
+
+/* ---- who is in it ---- */
+
+static int compare_places(const void *one, const void *other)
+{
+    const place *a = one, *b = other;
+    if (a->key != b->key) return a->key < b->key ? -1 : 1;
+    return a->rank - b->rank;
+}
+
+/* The ranks that have wished for what this one did, in order. */
+static int find_members(const wish *wishes, int world, int color, place *places)
+{
+    int count = 0;
+    for (int rank = 0; rank < world; rank++)
+        if (wishes[rank].color == color) places[count++] = (place){wishes[rank].key, rank};
+    qsort(places, (size_t)count, sizeof(*places), compare_places);
+    return count;
+}
+
+static int check_lists(const tern_group *parent, const wish *wishes, const char *func, tern_error *err)
+{
+    for (int rank = 1; rank < parent->boot.world; rank++)
+        if (wishes[rank].list != wishes[0].list)
+            return tern__error_set(err, func, TERN_E_MISMATCH,
+                                   "rank %d lists other ranks for the new group than rank %d",
+                                   tern_group_world_rank(parent, rank), tern_group_world_rank(parent, 0));
+    return TERN_OK;
+}
+
+/* ---- making it ---- */
+
+static int read_opts(tern_group_opts *opts, const tern_group *parent, const tern_group_opts *user,
+                     const char *func, tern_error *err)
+{
+    *opts = parent->opts;
+    int status = tern__opts_read(opts, sizeof(*opts), user, func, err);
+    return status ? status : tern__group_opts_check(opts, func, err);
+}
+
+static tern_group *subgroup_new(tern_group *parent, const tern_group_opts *opts, const place *places,
+                                int count, const char *func, tern_error *err)
+{
+    tern_group *root = parent->root, *group = tern__alloc(sizeof(*group), func, err);
+    if (!group) return NULL;
+    *group = (tern_group){.boot = parent->boot,
+                          .opts = *opts,
+                          .root = root,
+                          .next = root->subgroups,
+                          .control = root->control,
+                          .id = root->next_id - 1};
+    group->boot.world = count;
+    root->subgroups = group;
+    root->users++;
+    group->ranks = tern__alloc((size_t)count * sizeof(*group->ranks), func, err);
+    for (int i = 0; group->ranks && i < count; i++) {
+        if (places[i].rank == parent->boot.rank) group->boot.rank = i;
+        group->ranks[i] = tern_group_world_rank(parent, places[i].rank);
+    }
+    if (group->ranks && !tern__group_build(group, err)) return group;
+    tern_group_close(group);
+    return NULL;
+}
+
+static void agree_on_id(tern_group *root, const wish *wishes, int world)
+{
+    for (int rank = 0; rank < world; rank++) root->next_id = TERN__MAX(root->next_id, wishes[rank].next_id);
+    root->next_id++;
+}
+
+/* Room for all ranks' wishes and members. */
+typedef struct ballot {
+    wish *wishes;
+    place *places;
+} ballot;
+
+static tern_group *vote(tern_group *parent, wish own, const ballot *b, const tern_group_opts *user,
+                        const char *func, tern_error *err)
+{
+    tern_group_opts opts;
+    int world = parent->boot.world;
+    if (read_opts(&opts, parent, user, func, err) ||
+        tern_all_gather(parent, &own, b->wishes, sizeof(own), TERN_U8, err) ||
+        check_lists(parent, b->wishes, func, err))
+        return NULL;
+    agree_on_id(parent->root, b->wishes, world);
+    if (own.color < 0) return NULL;
+    int count = find_members(b->wishes, world, own.color, b->places);
+    return subgroup_new(parent, &opts, b->places, count, func, err);
+}
+
+/* What goes wrong for this rank ends the family: the others wait for it. */
+static tern_group *make(tern_group *parent, wish own, const tern_group_opts *opts, const char *func,
+                        tern_error *err)
+{
+    tern_error why = {0};
+    size_t world = (size_t)parent->boot.world;
+    own.next_id = parent->root->next_id;
+    ballot b = {.wishes = tern__alloc(world * sizeof(*b.wishes), func, &why),
+                .places = tern__alloc(world * sizeof(*b.places), func, &why)};
+    tern_group *group = b.wishes && b.places ? vote(parent, own, &b, opts, func, &why) : NULL;
+    tern__free(b.wishes);
+    tern__free(b.places);
+    if (!why.code) return group;
+    why.func = func;
+    tern__group_fail(parent, &why);
+    if (err) *err = why;
+    return NULL;
+}
+
+/* ---- public ---- */
+
+static bool is_given(tern_group *parent, const char *func, tern_error *err)
+{
+    if (!parent) {
+        tern__error_set(err, func, TERN_E_INVALID, "parent is NULL");
+        return false;
+    }
+    if (!tern__is_set(err)) return tern__group_check(parent, func, err) == TERN_OK;
+    tern__group_fail(parent, err);
+    return false;
+}
+
+tern_group *tern_group_split(tern_group *parent, int color, int key, const tern_group_opts *opts,
+                             tern_error *err)
+{
+    if (!is_given(parent, __func__, err)) return NULL;
+    return make(parent, (wish){.color = TERN__MAX(color, -1), .key = key}, opts, __func__, err);
+}
+
+/* Of a set of ranks, whatever the order of the list: FNV-1a over who is in it. Never 0. */
+static uint32_t digest(const bool *is_in, int world)
+{
+    uint32_t hash = 0x811c9dc5u;
+    for (int rank = 0; rank < world; rank++) hash = (hash ^ is_in[rank]) * 0x01000193u;
+    return hash | 1;
+}
+
+static int read_list(const tern_group *parent, const int *ranks, int count, bool *is_in, tern_error *err)
+{
+    const char *func = "tern_group_new";
+    int world = parent->boot.world;
+    if (!ranks || count < 1)
+        return tern__error_set(err, func, TERN_E_INVALID, "%d ranks, expected at least 1", ranks ? count : 0);
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= world)
+            return tern__error_set(err, func, TERN_E_INVALID, "ranks[%d] is %d, expected 0 to %d", i,
+                                   ranks[i], world - 1);
+        if (is_in[ranks[i]])
+            return tern__error_set(err, func, TERN_E_INVALID, "ranks[%d] is %d, which is listed before", i,
+                                   ranks[i]);
+        is_in[ranks[i]] = true;
+    }
+    return TERN_OK;
+}
+
+tern_group *tern_group_new(tern_group *parent, const int *ranks, int count, const tern_group_opts *opts,
+                           tern_error *err)
+{
+    tern_error why = {0};
+    if (!is_given(parent, __func__, err)) return NULL;
+    bool *is_in = tern__alloc((size_t)parent->boot.world * sizeof(*is_in), __func__, &why);
+    wish own = {.color = -1};
+    if (is_in && !read_list(parent, ranks, count, is_in, &why)) {
+        own.list = digest(is_in, parent->boot.world);
+        own.color = is_in[parent->boot.rank] ? 0 : -1;
+    }
+    tern__free(is_in);
+    if (!why.code) return make(parent, own, opts, __func__, err);
+    tern__group_fail(parent, &why);
+    if (err) *err = why;
+    return NULL;
+}

@@ -1,0 +1,183 @@
+/* Groups made from groups, on 1, 2, 3, 4 and 8 ranks, as processes and as threads of one: who is in them, and
+ * that they are groups like any other, also several at once. */
+#include "ranks.h"
+
+#include "comm/group.h"
+
+static const int worlds[] = {1, 2, 3, 4, 8};
+
+static tern_group *open_world(const tern__bootstrap *boot, tern_error *err)
+{
+    tern_group_opts opts = tern_group_defaults();
+    opts.timeout_s = 10;
+    return tern__group_open_boot(boot, &opts, err);
+}
+
+static void run_all(ranks_body body)
+{
+    for (size_t i = 0; i < TERN__COUNT(worlds); i++) {
+        assert_ranks_ok(ranks_run(worlds[i], body, NULL));
+        assert_ranks_ok(ranks_run_threads(worlds[i], body, NULL));
+    }
+}
+
+/* ---- who is in it ---- */
+
+/* The members are known by their rank in the world, and a gather finds them in that order. */
+static int check_members(int rank, tern_group *group, const int *members, int count)
+{
+    tern_error err = {0};
+    int all[RANKS_MAX] = {0};
+    RANK_CHECK(rank, group && tern_group_size(group) == count);
+    RANK_CHECK(rank, members[tern_group_rank(group)] == rank);
+    RANK_CHECK(rank, !strcmp(tern_group_backend(group), count == 1 ? "self" : "native"));
+    for (int i = 0; i < count; i++) RANK_CHECK(rank, tern_group_world_rank(group, i) == members[i]);
+    RANK_CHECK(rank, tern_group_world_rank(group, -1) == -1 && tern_group_world_rank(group, count) == -1);
+    tern_all_gather(group, &rank, all, 1, TERN_I32, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int i = 0; i < count; i++) RANK_CHECK(rank, all[i] == members[i]);
+    return 0;
+}
+
+/* Ranks of the same remainder by three, the highest first; rank 2 alone wants none. */
+static int split_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    int members[RANKS_MAX], count = 0;
+    tern_group *world = open_world(boot, &err);
+    tern_group *group = tern_group_split(world, rank == 2 ? -5 : rank % 3, -rank, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, tern_group_local_rank(world) == rank && tern_group_world_rank(world, rank) == rank);
+    for (int i = boot->world - 1; i >= 0; i--)
+        if (i % 3 == rank % 3 && i != 2) members[count++] = i;
+    if (rank == 2)
+        RANK_CHECK(rank, !group);
+    else if (check_members(rank, group, members, count))
+        return 1;
+    RANK_CHECK(rank, !group || tern_group_local_rank(group) == rank);
+    tern_group_close(group);
+    tern_group_close(world);
+    return 0;
+}
+
+static void test_split(void **state)
+{
+    (void)state;
+    run_all(split_body);
+}
+
+/* Equal keys: in the parent's order. The list's order says nothing. */
+static int new_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    int members[RANKS_MAX], list[RANKS_MAX], count = 0, world_size = boot->world;
+    for (int i = 0; i < world_size; i += 2) members[count++] = i;
+    for (int i = 0; i < count; i++) list[i] = members[rank % 2 ? i : count - 1 - i];
+    tern_group *world = open_world(boot, &err);
+    tern_group *group = tern_group_new(world, list, count, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, (group != NULL) == (rank % 2 == 0));
+    if (group && check_members(rank, group, members, count)) return 1;
+    tern_group_close(group);
+    group = tern_group_split(world, 7, 3, NULL, &err);
+    for (int i = 0; i < world_size; i++) members[i] = i;
+    if (check_members(rank, group, members, world_size)) return 1;
+    tern_group_close(group);
+    tern_group_close(world);
+    return 0;
+}
+
+static void test_new(void **state)
+{
+    (void)state;
+    run_all(new_body);
+}
+
+/* Of a half its half, and so on; parents are closed before what was made from them. */
+static int nested_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    int members[RANKS_MAX] = {0};
+    tern_group *group = open_world(boot, &err);
+    RANK_CHECK_OK(rank, err);
+    int first = 0, size = boot->world;
+    while (size > 1) {
+        int half = size / 2, upper = rank - first >= half;
+        tern_group *part = tern_group_split(group, upper, 0, NULL, &err);
+        RANK_CHECK_OK(rank, err);
+        tern_group_close(group);
+        group = part;
+        first = upper ? first + half : first;
+        size = upper ? size - half : half;
+        for (int i = 0; i < size; i++) members[i] = first + i;
+        if (check_members(rank, group, members, size)) return 1;
+    }
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_groups_of_groups(void **state)
+{
+    (void)state;
+    run_all(nested_body);
+}
+
+/* ---- several at once ---- */
+
+/* Each rank has a group with its neighbour on either side; even ranks use the left one first, odd ranks the
+ * right one, blocking: as order matters in one group only, nobody waits for ever. */
+static int ring_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    int world_size = boot->world;
+    tern_group *world = open_world(boot, &err), *pair[2] = {NULL};
+    for (int i = 0; i < world_size && world_size > 1; i++) {
+        int list[2] = {i, (i + 1) % world_size};
+        tern_group *group = tern_group_new(world, list, 2, NULL, &err);
+        if (rank == list[0]) pair[1] = group;
+        if (rank == list[1]) pair[0] = group;
+    }
+    RANK_CHECK_OK(rank, err);
+    for (int round = 0; round < 50; round++) {
+        int64_t x[2];
+        tern_work *works[2] = {NULL};
+        for (int i = 0; i < 2; i++) {
+            int side = (i + rank + round) % 2;
+            x[side] = rank + round;
+            if (pair[side])
+                works[side] = tern_all_reduce_post(pair[side], &x[side], 1, TERN_I64, TERN_SUM, &err);
+        }
+        for (int i = 0; i < 2; i++) {
+            int side = (i + (rank & 1)) % 2, other = (rank + (side ? 1 : world_size - 1)) % world_size;
+            if (!works[side]) continue;
+            tern_work_wait(works[side], &err);
+            RANK_CHECK_OK(rank, err);
+            RANK_CHECK(rank, x[side] == rank + other + 2 * round);
+        }
+    }
+    tern_group_close(pair[rank & 1]);
+    tern_group_close(world);
+    tern_group_close(pair[!(rank & 1)]);
+    return 0;
+}
+
+static void test_overlapping_pairs(void **state)
+{
+    (void)state;
+    run_all(ring_body);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_new),
+        cmocka_unit_test(test_groups_of_groups),
+        cmocka_unit_test(test_overlapping_pairs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
