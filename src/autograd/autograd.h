@@ -8,6 +8,7 @@
 #ifndef TERN_SRC_AUTOGRAD_H
 #define TERN_SRC_AUTOGRAD_H
 
+#include "base/trace.h"
 #include "kernels/kernel.h"
 #include "tensor/tensor.h"
 
@@ -103,6 +104,7 @@ struct tern_scope {
     uint64_t draws;      /* in this step                                        */
     /* ns: this step's first op since the scope began or last went backward (0: none yet), and its backward */
     int64_t forward_began, backward_began, backward_ended;
+    tern__trace *trace; /* the group's, or NULL */
     struct tern__arena
         *arenas[2];       /* this step's and the last one's: a stale handle stays readable for a step */
     tern_tensor *tensors; /* made and not yet given up, newest first             */

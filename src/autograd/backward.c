@@ -227,6 +227,24 @@ static void forget_pending(tern_scope *scope)
             if (tern__wants(node, i) && node->in[i]->leaf) node->in[i]->leaf->pending = 0;
 }
 
+static void trace_part(const tern_scope *scope, const char *name, int64_t began, int64_t ended)
+{
+    tern__trace_add(scope->trace, &(tern__event){.name = name,
+                                                 .track = TERN__TRACK_COMPUTE,
+                                                 .began = began,
+                                                 .ended = ended,
+                                                 .args = {{"step", (int64_t)scope->step}}});
+}
+
+/* "synchronise" is the end of "backward": no gradient is left to compute. */
+static void trace_all(const tern_scope *scope)
+{
+    int64_t now = tern__trace_now(scope->trace);
+    trace_part(scope, "forward", scope->forward_began, scope->backward_began);
+    trace_part(scope, "backward", scope->backward_began, now);
+    if (listeners(scope)) trace_part(scope, "synchronise", scope->backward_ended, now);
+}
+
 int tern_backward(tern_scope *scope, tern_tensor *loss)
 {
     if (!tern__op_enter(scope, "tern_backward", 1, loss)) return scope->error.code;
@@ -239,6 +257,7 @@ int tern_backward(tern_scope *scope, tern_tensor *loss)
     if (!status) status = run_all(scope, loss->node);
     scope->backward_ended = tern__now_ns();
     if (!status) status = end_all(scope);
+    if (!status && scope->trace) trace_all(scope);
     scope->forward_began = 0;
     if (status) forget_pending(scope);
     return status;

@@ -67,6 +67,7 @@ tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *e
     tern_scope *scope = tern__alloc(sizeof(*scope), __func__, err);
     if (!scope) return NULL;
     *scope = (tern_scope){.device = device, .here = device, .group = group, .grad = true, .generation = 1};
+    if (group) scope->trace = group->trace;
     scope->stream = group ? (uint64_t)tern_group_world_rank(group, tern_group_rank(group)) : 0;
     for (int i = 0; i < 2; i++) scope->arenas[i] = tern__alloc(sizeof(*scope->arenas[i]), __func__, err);
     if (scope->arenas[0] && scope->arenas[1]) return scope;
@@ -106,6 +107,7 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
     scope->step++;
     scope->draws = 0;
     scope->forward_began = 0;
+    tern__trace_flush(scope->trace);
     struct tern__arena *older = scope->arenas[1];
     scope->arenas[1] = scope->arenas[0];
     scope->arenas[0] = older;

@@ -65,7 +65,10 @@ bool tern__run(tern_scope *scope, tern__call *call)
     tern_error err = {0};
     call->device = scope->here;
     call->err = &err;
-    if (tern__kernel_run(call) == TERN_OK) return true;
+    int64_t began = tern__trace_now(scope->trace);
+    int status = tern__kernel_run(call);
+    tern__trace_span(scope->trace, TERN__TRACK_COMPUTE, tern__kernel_name(call->kernel), began);
+    if (status == TERN_OK) return true;
     tern__scope_fail_with(scope, &err);
     return false;
 }

@@ -9,7 +9,10 @@
 
 tern_group_opts tern_group_defaults(void)
 {
-    return (tern_group_opts){.size = sizeof(tern_group_opts), .connect_timeout_s = 300, .timeout_s = 1800};
+    return (tern_group_opts){.size = sizeof(tern_group_opts),
+                             .connect_timeout_s = 300,
+                             .timeout_s = 1800,
+                             .trace = tern__env("TERN_TRACE")};
 }
 
 /* ---- open ---- */
@@ -73,6 +76,19 @@ static int meet(tern_group *group, tern_error *err)
     return group->control ? TERN_OK : err->code;
 }
 
+/* Rank 0 begins the timeline before the others can have met it, and can only close it after they have opened
+ * it, since all of them open the back end together. */
+static int meet_traced(tern_group *group, tern_error *err)
+{
+    const char *path = group->opts.trace;
+    int rank = group->boot.rank;
+    if (path && rank == 0) group->trace = tern__trace_open(path, rank);
+    int status = meet(group, err);
+    if (path && rank != 0 && !status) group->trace = tern__trace_open(path, rank);
+    group->opts.trace = NULL;
+    return status;
+}
+
 int tern__group_build(tern_group *group, tern_error *err)
 {
     group->backend = tern__comm_pick(group->boot.world);
@@ -90,7 +106,7 @@ tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_
     tern_error why = {0};
     if (tern__is_set(err)) return NULL;
     tern_group *group = group_new(boot, opts, &why);
-    if (group && !meet(group, &why) && !tern__group_build(group, &why)) return group;
+    if (group && !meet_traced(group, &why) && !tern__group_build(group, &why)) return group;
     if (group) {
         tern__group_fail(group, &why);
         tern_group_close(group);
@@ -131,6 +147,7 @@ static void close_family(tern_group *root)
     if (root->state) root->backend->close(root->state);
     tern__control_close(root->control);
     tern__store_close(root->store);
+    tern__trace_close(root->trace);
     munmap((void *)root->mark, (size_t)sysconf(_SC_PAGESIZE));
     sodium_memzero(root, sizeof(*root));
     tern__free(root);

@@ -8,6 +8,7 @@
 #ifndef TERN_SRC_COMM_GROUP_H
 #define TERN_SRC_COMM_GROUP_H
 
+#include "base/trace.h"
 #include "comm/backend.h"
 #include "comm/bootstrap.h"
 #include "comm/control.h"
@@ -34,6 +35,7 @@ struct tern_group {
     void *channel;                 /* the user's own collectives               */
     struct tern__staging *staging; /* their queue; NULL in a group of one      */
     tern__mem *mems;
+    tern__trace *trace;  /* the root's; NULL: off                   */
     uint32_t next_owner; /* numbers handed to ddps                      */
 
     /* Of the root only: the family's. */

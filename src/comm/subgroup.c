@@ -70,6 +70,7 @@ static tern_group *subgroup_new(tern_group *parent, const tern_group_opts *opts,
                           .root = root,
                           .next = root->subgroups,
                           .control = root->control,
+                          .trace = root->trace,
                           .id = root->next_id - 1};
     group->boot.world = count;
     root->subgroups = group;

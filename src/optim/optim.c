@@ -200,6 +200,7 @@ static void finish(tern_optim *optim, int first, int last)
 void tern_optim_step(tern_optim *optim, tern_scope *scope)
 {
     if (!optim || scope->error.code) return;
+    int64_t began = tern__trace_now(scope->trace);
     optim->stepped = true;
     for (int k = 0; k < optim->seal->leaf_count; k++) {
         if (!is_due(optim, k)) continue;
@@ -207,4 +208,5 @@ void tern_optim_step(tern_optim *optim, tern_scope *scope)
         if (!update(optim, scope, k, last)) return;
         finish(optim, k, last);
     }
+    tern__trace_span(scope->trace, TERN__TRACK_COMPUTE, "optimizer step", began);
 }

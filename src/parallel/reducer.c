@@ -60,7 +60,7 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .folded = ddp->folded,
                        .extents = bucket->extents,
                        .extent_count = bucket->extent_count};
-    tern__stats_posted(ddp);
+    tern__stats_posted(ddp, index);
     return ddp->group->backend->post(ddp->channel, &post, &ddp->last_seq, err);
 }
 

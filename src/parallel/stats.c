@@ -49,9 +49,17 @@ void tern__stats_ready(tern_ddp *ddp, const tern__leaf *leaf)
     ddp->stats.ready[ddp->stats.ready_count++] = leaf->index;
 }
 
-void tern__stats_posted(tern_ddp *ddp)
+void tern__stats_posted(tern_ddp *ddp, int bucket)
 {
-    if (!ddp->stats.posted) ddp->stats.posted = tern__now_ns();
+    if (ddp->stats.posted && !ddp->group->trace) return;
+    int64_t now = tern__now_ns();
+    if (!ddp->stats.posted) ddp->stats.posted = now;
+    tern__trace_add(ddp->group->trace, &(tern__event){.name = "bucket ready",
+                                                      .track = TERN__TRACK_BUCKETS,
+                                                      .began = now,
+                                                      .args = {{"bucket", bucket},
+                                                               {"bytes", (int64_t)ddp->buckets[bucket].bytes},
+                                                               {"backward", (int64_t)ddp->backward}}});
 }
 
 /* Another ddp's end may have come before this one's, so the scope knows when the gradients were written. */

@@ -27,7 +27,7 @@ void tern__stats_close(tern_ddp *ddp);
  * been posted, when all works are done. */
 void tern__stats_begin(tern_ddp *ddp, const tern_tensor *loss);
 void tern__stats_ready(tern_ddp *ddp, const tern__leaf *leaf);
-void tern__stats_posted(tern_ddp *ddp);
+void tern__stats_posted(tern_ddp *ddp, int bucket);
 void tern__stats_done(tern_ddp *ddp);
 
 #endif

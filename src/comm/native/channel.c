@@ -92,10 +92,12 @@ static int run_work(tern__channel *channel, uint64_t seq, tern_error *err)
 {
     const tern__native *native = channel->native;
     const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
+    int64_t began = tern__trace_now(native->group->trace);
     int status = tern__tally_take(channel, seq, err);
     if (status || !task->chunks) return status;
     int slices = task->is_own ? 1 : native->world;
     for (int i = 0; i < slices; i++) run_slice(channel, task, seq, (native->rank + i) % native->world);
+    tern__work_trace(channel, seq, TERN__TRACK_REDUCE, began);
     return TERN_OK;
 }
 

@@ -95,3 +95,20 @@ void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, in
               "ranks, or by none"
             : "");
 }
+
+void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track track, int64_t began)
+{
+    tern__trace *trace = channel->native->group->trace;
+    if (!trace) return;
+    const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
+    const tern__post *post = &task->post;
+    tern__event event = {
+        .name = track == TERN__TRACK_WAIT ? "wait" : kind_names[post->kind],
+        .track = track,
+        .began = began,
+        .ended = tern__now_ns(),
+        .args = {{"bytes", (int64_t)(task->count * tern_dtype_bytes(post->dtype))},
+                 {post->owner ? "bucket" : "work", (int64_t)(post->owner ? post->bucket : seq)},
+                 {post->owner ? "backward" : NULL, (int64_t)post->backward}}};
+    tern__trace_add(trace, &event);
+}

@@ -174,6 +174,8 @@ void tern__lobby_ring(tern__lobby *lobby);
 
 /* "all_reduce of 100 f32, sum (work 5)". */
 void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size);
+/* "reduce" or "wait" for the timeline, with what it was for. */
+void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track track, int64_t began);
 void tern__desc_write(tern__desc *desc, const tern__post *post);
 /* "rank 0: <its work>; rank 2: <its>", of two that differ. */
 void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, int other, char *text,

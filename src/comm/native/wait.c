@@ -270,7 +270,7 @@ static int spin(tern__native *native, const tern__goal *goal, bool *met, tern_er
     return status;
 }
 
-int tern__native_await(tern__native *native, const tern__goal *goal, tern_error *err)
+static int await_goal(tern__native *native, const tern__goal *goal, tern_error *err)
 {
     bool met = false;
     int status = spin(native, goal, &met, err);
@@ -281,5 +281,15 @@ int tern__native_await(tern__native *native, const tern__goal *goal, tern_error 
         status = i < yields_max ? look(native, goal, &met, err) : sleep_once(native, goal, &met, err);
         if (!status && !met) status = check_slow(native, goal, deadline, err);
     }
+    return status;
+}
+
+int tern__native_await(tern__native *native, const tern__goal *goal, tern_error *err)
+{
+    int64_t began = tern__trace_now(native->group->trace);
+    int status = await_goal(native, goal, err);
+    tern__channel *channel = goal->channel;
+    if (channel)
+        tern__work_trace(channel, TERN__MIN(goal->seq, channel->own_posted), TERN__TRACK_WAIT, began);
     return status;
 }

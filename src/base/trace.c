@@ -1,0 +1,283 @@
+/* trace.c - events to JSON, lines to a file that all ranks append to.
+ *
+ * The file is an array: "[", the first event, and then each with its comma before it, so that it may be cut
+ * off after any line and lenient readers still take it. "]" is due when no rank is left. That is asked of the
+ * kernel: every rank holds a shared lock (flock) on the file while it has it open, and who closes tries for
+ * the exclusive one, which only the last can get; a rank that was killed holds none. */
+#include "base/trace.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+enum {
+    event_room = 8192,    /* events kept before they are written */
+    text_room = 64 << 10, /* bytes of one write                  */
+    line_room = 512,      /* of an event without its name        */
+    name_room = 512,      /* different names                     */
+};
+
+typedef struct quoted {
+    const char *name;
+    char *text; /* cJSON's */
+} quoted;
+
+struct tern__trace {
+    pthread_mutex_t lock; /* over all that follows */
+    int fd, rank, pid;
+    char *path;
+    tern__event *events;
+    int event_count;
+    char *text;
+    size_t text_used;
+    quoted *names; /* hashed by address */
+    uint64_t lost; /* events that could not be written */
+};
+
+/* ---- the file ---- */
+
+/* Nobody holds it: rank 0 has not begun it, and an older job's is left alone. */
+static bool is_abandoned(int fd)
+{
+    return flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+static int open_file(const char *path, int rank, tern_error *err)
+{
+    int flags = O_RDWR | O_APPEND | O_CLOEXEC | (rank ? 0 : O_CREAT | O_TRUNC);
+    int fd = open(path, flags, 0666);
+    if (fd < 0)
+        tern__error_errno(err, "tern_group_open", TERN_E_IO, "no timeline: cannot open \"%s\"", path);
+    else if (rank && is_abandoned(fd))
+        tern__error_set(
+            err, "tern_group_open", TERN_E_IO,
+            "no timeline of rank %d: rank 0 has not begun \"%s\"; is TERN_TRACE set for all ranks?", rank,
+            path);
+    else if (flock(fd, LOCK_SH))
+        tern__error_errno(err, "tern_group_open", TERN_E_IO, "no timeline: cannot lock \"%s\"", path);
+    if (!tern__is_set(err)) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+/* Two may be the last, one after the other. */
+static bool is_ended(int fd)
+{
+    char last = 0;
+    return pread(fd, &last, 1, lseek(fd, 0, SEEK_END) - 1) == 1 && last == '\n';
+}
+
+static void end_file(int fd)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) || is_ended(fd)) return;
+    if (write(fd, "\n]\n", 3) != 3)
+        tern__log(TERN_LOG_WARN, "the timeline has no end: its last write failed");
+}
+
+/* ---- text ---- */
+
+static void give_up(tern__trace *trace, tern_error *why)
+{
+    tern__error_errno(why, "tern_scope_end", TERN_E_IO, "the timeline of rank %d in \"%s\" ends here",
+                      trace->rank, trace->path);
+    tern__log(TERN_LOG_WARN, "%s", why->text);
+    close(trace->fd);
+    trace->fd = -1;
+}
+
+static void write_text(tern__trace *trace)
+{
+    const char *text = trace->text;
+    tern_error why = {0};
+    while (trace->text_used && trace->fd >= 0) {
+        ssize_t written = write(trace->fd, text, trace->text_used);
+        if (written <= 0) {
+            give_up(trace, &why);
+            break;
+        }
+        text += written;
+        trace->text_used -= (size_t)written;
+    }
+    trace->text_used = 0;
+}
+
+/* A line is written as a whole. */
+static void make_room(tern__trace *trace, size_t bytes)
+{
+    if (trace->text_used + bytes > text_room) write_text(trace);
+}
+
+static void put(tern__trace *trace, const char *fmt, ...) TERN__PRINTF(2, 3);
+static void put(tern__trace *trace, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    size_t room = text_room - trace->text_used;
+    int length = vsnprintf(trace->text + trace->text_used, room, fmt, args);
+    va_end(args);
+    trace->text_used += TERN__MIN((size_t)length, room);
+}
+
+/* ---- names, as JSON has them ---- */
+
+static const char *quote(tern__trace *trace, const char *name)
+{
+    uintptr_t place = (uintptr_t)name;
+    for (int tries = 0; tries < name_room; tries++) {
+        quoted *q = &trace->names[(place + (place >> 9) + (uintptr_t)tries) % name_room];
+        if (q->name == name) return q->text;
+        if (q->name) continue;
+        cJSON *string = cJSON_CreateString(name);
+        char *text = cJSON_PrintUnformatted(string);
+        cJSON_Delete(string);
+        if (text) *q = (quoted){name, text};
+        return text ? text : "\"?\"";
+    }
+    return "\"?\"";
+}
+
+/* ---- events ---- */
+
+/* Microseconds, to the nanosecond. */
+static void put_us(tern__trace *trace, const char *key, int64_t ns)
+{
+    put(trace, ",\"%s\":%lld.%03lld", key, (long long)(ns / 1000), (long long)(ns % 1000));
+}
+
+static void put_event(tern__trace *trace, const tern__event *event)
+{
+    const char *name = quote(trace, event->name);
+    make_room(trace, strlen(name) + line_room);
+    put(trace, ",\n{\"name\":%s,\"pid\":%d,\"tid\":%d", name, trace->rank, event->track);
+    put_us(trace, "ts", event->began);
+    if (event->ended) put_us(trace, "dur", event->ended - event->began);
+    put(trace, event->ended ? ",\"ph\":\"X\"" : ",\"ph\":\"i\",\"s\":\"t\"");
+    for (int i = 0; i < TERN__TRACE_ARGS && event->args[i].key; i++)
+        put(trace, "%s\"%s\":%lld", i ? "," : ",\"args\":{", event->args[i].key,
+            (long long)event->args[i].value);
+    put(trace, event->args[0].key ? "}}" : "}");
+}
+
+/* A line that gives a process or a track its name or its place in the order. */
+static void put_label(tern__trace *trace, const char *what, int track, const char *name, int place)
+{
+    cJSON *line = cJSON_CreateObject(), *args;
+    cJSON_AddStringToObject(line, "name", what);
+    cJSON_AddStringToObject(line, "ph", "M");
+    cJSON_AddNumberToObject(line, "pid", trace->rank);
+    cJSON_AddNumberToObject(line, "tid", track);
+    args = cJSON_AddObjectToObject(line, "args");
+    if (name)
+        cJSON_AddStringToObject(args, "name", name);
+    else
+        cJSON_AddNumberToObject(args, "sort_index", place);
+    char *text = cJSON_PrintUnformatted(line);
+    cJSON_Delete(line);
+    if (text) put(trace, "%s%s", trace->text_used || trace->rank ? ",\n" : "[\n", text);
+    cJSON_free(text);
+}
+
+static void put_labels(tern__trace *trace)
+{
+    static const char *const tracks[] = {
+        [TERN__TRACK_COMPUTE] = "compute",
+        [TERN__TRACK_BUCKETS] = "buckets",
+        [TERN__TRACK_REDUCE] = "reduce",
+        [TERN__TRACK_WAIT] = "wait",
+    };
+    char host[64] = "?", name[128];
+    gethostname(host, sizeof(host) - 1);
+    snprintf(name, sizeof(name), "rank %d (%s, pid %d)", trace->rank, host, trace->pid);
+    put_label(trace, "process_name", 0, name, 0);
+    put_label(trace, "process_sort_index", 0, NULL, trace->rank);
+    for (int track = 0; track < TERN__TRACK_COUNT; track++) {
+        put_label(trace, "thread_name", track, tracks[track], 0);
+        put_label(trace, "thread_sort_index", track, NULL, track);
+    }
+    write_text(trace);
+}
+
+static void write_events(tern__trace *trace)
+{
+    bool is_own = trace->pid == getpid();
+    for (int i = 0; i < trace->event_count && trace->fd >= 0 && is_own; i++)
+        put_event(trace, &trace->events[i]);
+    write_text(trace);
+    if (trace->fd < 0) trace->lost += (uint64_t)trace->event_count;
+    trace->event_count = 0;
+}
+
+void tern__trace_flush(tern__trace *trace)
+{
+    if (!trace) return;
+    pthread_mutex_lock(&trace->lock);
+    if (trace->event_count) write_events(trace);
+    pthread_mutex_unlock(&trace->lock);
+}
+
+void tern__trace_add(tern__trace *trace, const tern__event *event)
+{
+    if (!trace) return;
+    pthread_mutex_lock(&trace->lock);
+    if (trace->event_count == event_room) write_events(trace);
+    trace->events[trace->event_count++] = *event;
+    pthread_mutex_unlock(&trace->lock);
+}
+
+/* ---- life ---- */
+
+static void release(tern__trace *trace)
+{
+    if (trace->fd >= 0) close(trace->fd);
+    for (int i = 0; trace->names && i < name_room; i++) cJSON_free(trace->names[i].text);
+    pthread_mutex_destroy(&trace->lock);
+    tern__free(trace->names);
+    tern__free(trace->text);
+    tern__free(trace->events);
+    tern__free(trace->path);
+    tern__free(trace);
+}
+
+static tern__trace *make(const char *path, int rank, tern_error *err)
+{
+    tern__trace *trace = tern__alloc(sizeof(*trace), "tern_group_open", err);
+    if (!trace) return NULL;
+    *trace = (tern__trace){.fd = -1, .rank = rank, .pid = getpid()};
+    pthread_mutex_init(&trace->lock, NULL);
+    trace->path = tern__strdup(path, "tern_group_open", err);
+    trace->events = tern__alloc(event_room * sizeof(*trace->events), "tern_group_open", err);
+    trace->text = tern__alloc(text_room, "tern_group_open", err);
+    trace->names = tern__alloc(name_room * sizeof(*trace->names), "tern_group_open", err);
+    if (!tern__is_set(err)) trace->fd = open_file(path, rank, err);
+    if (!tern__is_set(err)) return trace;
+    release(trace);
+    return NULL;
+}
+
+tern__trace *tern__trace_open(const char *path, int rank)
+{
+    tern_error err = {0};
+    tern__trace *trace = make(path, rank, &err);
+    bool is_told = rank && err.native == ENOENT; /* by rank 0, which could not make it */
+    if (trace)
+        put_labels(trace);
+    else
+        tern__log(is_told ? TERN_LOG_INFO : TERN_LOG_WARN, "%s", err.text);
+    return trace;
+}
+
+void tern__trace_close(tern__trace *trace)
+{
+    if (!trace) return;
+    tern__trace_flush(trace);
+    if (trace->lost)
+        tern__log(TERN_LOG_WARN, "up to %llu events of rank %d are missing in \"%s\"",
+                  (unsigned long long)trace->lost, trace->rank, trace->path);
+    if (trace->pid == getpid() && trace->fd >= 0) end_file(trace->fd);
+    release(trace);
+}
