@@ -26,7 +26,7 @@ typedef struct tern_group_opts {
     double connect_timeout_s; /* until all ranks have met; default 300                            */
     double timeout_s;         /* of one blocking call, while all peers are alive; default 1800    */
     const char *trace; /* file that becomes the job's timeline, the same on all ranks; default TERN_TRACE,
-                        * NULL is none. See docs/insight.md                                */
+                        * NULL is none. Groups made from this one share it                               */
 } tern_group_opts;
 
 TERN_API tern_group_opts tern_group_defaults(void);
