@@ -17,6 +17,7 @@
 #include <tern/models.h>
 #include <tern/optim.h>
 #include <tern/parallel.h>
+#include <tern/data_parallel.h>
 #include <tern/stats.h>
 #include <tern/data.h>
 #include <tern/report.h>

@@ -115,6 +115,7 @@ struct tern_scope {
     /* Of a scope in which a part of another one's step is computed (a replica, a recomputation). */
     tern__slot *slots; /* [slot_count] by leaf->index: its gradients; NULL: the leaves' own */
     int slot_count;
+    bool is_replica;           /* parameters and buffers count as being on its device            */
     bool keeps_buffers;        /* running statistics are not moved here, but by replica 0 or the first time */
     tern_scope *child;         /* in which tern_checkpoint computes again; owned, NULL before the first */
     tern__use *uses;           /* leaves met while gradients are off for tern_checkpoint, newest first */

@@ -10,18 +10,27 @@ static void fail_devices(const char *op, int one, const tern_device *first, int 
                     first->name, other, second->name);
 }
 
+/* A replica has the parameters where it is. */
+static tern_device *device_of(const tern_scope *scope, const tern_tensor *tensor)
+{
+    return tensor->scope || !scope->is_replica ? tensor->device : NULL;
+}
+
 /* The op runs where its inputs are; those that are nowhere in particular come along. */
 static void find_device(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors,
                         tern_error *err)
 {
     int first = -1;
+    tern_device *here = NULL;
     for (int i = 0; i < count && !err->code; i++) {
-        if (!tensors[i]->device) continue;
-        if (first < 0) first = i;
-        if (tensors[i]->device != tensors[first]->device)
-            fail_devices(op, first, tensors[first]->device, i, tensors[i]->device, err);
+        tern_device *device = device_of(scope, tensors[i]);
+        if (!device) continue;
+        if (here && device != here) fail_devices(op, first, here, i, device, err);
+        if (here) continue;
+        here = device;
+        first = i;
     }
-    scope->here = first < 0 ? scope->device : tensors[first]->device;
+    scope->here = here ? here : scope->device;
 }
 
 bool tern__op_enter_all(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors)

@@ -23,12 +23,24 @@ int tern__device_cores(void)
     return quota_cores(CPU_COUNT(&set));
 }
 
+int tern__device_share(int *first, int *count, tern_error *err)
+{
+    long world, rank = 0;
+    int status = tern__env_int("LOCAL_WORLD_SIZE", 1, 1 << 20, 1, &world, err);
+    if (!status) status = tern__env_int("LOCAL_RANK", 0, world - 1, 0, &rank, err);
+    if (status) return status;
+    int cores = tern__device_cores();
+    *count = (int)TERN__MAX(1, cores / world);
+    *first = (int)(rank * *count % cores);
+    return TERN_OK;
+}
+
 static int default_threads(int *threads, tern_error *err)
 {
-    long local, wanted;
-    int status = tern__env_int("LOCAL_WORLD_SIZE", 1, 1 << 20, 1, &local, err);
+    int first, share;
+    long wanted;
+    int status = tern__device_share(&first, &share, err);
     if (status) return status;
-    long share = TERN__MAX(1, tern__device_cores() / local);
     status = tern__env_int("OMP_NUM_THREADS", 1, 1 << 16, share, &wanted, err);
     if (status) return status;
     *threads = (int)wanted;

@@ -43,6 +43,8 @@ struct tern_device {
 
 /* Cores that this process may use: the affinity mask, cut down to the cgroup's quota. */
 int tern__device_cores(void);
+/* This rank's share of them, at least one: `count` cores from number `first` on. */
+int tern__device_share(int *first, int *count, tern_error *err);
 
 /* Bytes that the device has taken from the system for tensors. */
 size_t tern__device_bytes(tern_device *device);

@@ -2,31 +2,37 @@
 
 #include <string.h>
 
-static struct tern__pack *find(const tern__packs *packs, const void *format, size_t format_bytes)
+static struct tern__pack *find(const tern__packs *packs, const void *owner, const void *format,
+                               size_t format_bytes)
 {
-    struct tern__pack *pack = packs->first;
-    while (pack && (pack->format_bytes != format_bytes || memcmp(pack->format, format, format_bytes) != 0))
+    struct tern__pack *pack = __atomic_load_n(&packs->first, __ATOMIC_ACQUIRE);
+    while (pack && (pack->owner != owner || pack->format_bytes != format_bytes ||
+                    memcmp(pack->format, format, format_bytes) != 0))
         pack = pack->next;
     return pack;
 }
 
-static void add(tern__packs *packs, const void *format, size_t format_bytes)
+static void add(tern__packs *packs, const void *owner, const void *format, size_t format_bytes)
 {
     struct tern__pack *pack = tern__alloc(sizeof(*pack) + format_bytes, __func__, NULL);
     if (!pack) return;
+    pack->owner = owner;
     pack->version = packs->version;
     pack->format_bytes = format_bytes;
     memcpy(pack->format, format, format_bytes);
-    pack->next = packs->first;
-    packs->first = pack;
+    pack->next = __atomic_load_n(&packs->first, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(&packs->first, &pack->next, pack, true, __ATOMIC_RELEASE,
+                                        __ATOMIC_RELAXED)) {
+    }
 }
 
-void *tern__pack_get(tern__packs *packs, const void *format, size_t format_bytes, size_t bytes, bool *stale)
+void *tern__pack_get(tern__packs *packs, const void *owner, const void *format, size_t format_bytes,
+                     size_t bytes, bool *stale)
 {
-    struct tern__pack *pack = find(packs, format, format_bytes);
+    struct tern__pack *pack = find(packs, owner, format, format_bytes);
     *stale = true;
     if (!pack) {
-        add(packs, format, format_bytes);
+        add(packs, owner, format, format_bytes);
         return NULL;
     }
     if (pack->version != packs->version) {

@@ -172,7 +172,7 @@ static void *copy_of(const tern__call *call, const operand *op, int i, bool *sta
     size_t bytes = dnnl_memory_desc_get_size(op->to);
     tern__packs *packs = op->result ? NULL : op->view->packs;
     *stale = true;
-    void *kept = packs ? tern__pack_get(packs, op->to, sizeof(*op->to), bytes, stale) : NULL;
+    void *kept = packs ? tern__pack_get(packs, call->device, op->to, sizeof(*op->to), bytes, stale) : NULL;
     return kept ? kept : tern__device_scratch(call->device, TERN__SCRATCH_OPERAND + i, bytes);
 }
 

@@ -1,0 +1,164 @@
+/* replica.c - what runs on a device's thread: a part of a forward, of a backward, of the sum of gradients.
+ * The thread that called waits meanwhile, so the outer scope is nobody's but the threads' to read. */
+#include "parallel/data_parallel.h"
+
+#include "comm/reduce.h"
+
+#include <string.h>
+
+/* ---- life ---- */
+
+int tern__replica_open(tern__replica *replica, tern_error *err)
+{
+    replica->scope = tern_scope_new(replica->device, NULL, err);
+    if (!replica->scope) return err->code;
+    replica->scope->is_replica = true;
+    replica->scope->keeps_buffers = replica->index > 0;
+    return TERN_OK;
+}
+
+void tern__replica_close(tern__replica *replica)
+{
+    tern_scope_free(replica->scope);
+    tern__free(replica->slots);
+    tern__free(replica->grads);
+}
+
+int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_error *err)
+{
+    if (replica->index == 0 || replica->slots) return TERN_OK;
+    size_t start[TERN_DTYPE_COUNT];
+    for (int r = 0; r < seal->range_count; r++) {
+        start[r] = replica->grad_bytes;
+        replica->grad_bytes += seal->ranges[r].bytes;
+    }
+    size_t bytes = (size_t)seal->leaf_count * sizeof(*replica->slots);
+    replica->slots = tern__alloc(bytes, "tern_data_parallel", err);
+    replica->grads = tern__alloc(replica->grad_bytes, "tern_data_parallel", err);
+    if (!replica->slots || !replica->grads) return TERN_E_MEMORY;
+    for (int k = 0; k < seal->leaf_count; k++) {
+        tern__slot *slot = &replica->slots[k];
+        *slot = (tern__slot){.leaf = seal->leaves[k], .grad = seal->leaves[k]->grad->view};
+        slot->grad.data = replica->grads + start[seal->range_of[k]] + seal->offset[k];
+    }
+    replica->scope->slots = replica->slots;
+    replica->scope->slot_count = seal->leaf_count;
+    return TERN_OK;
+}
+
+/* ---- on all threads ---- */
+
+static void run_all(tern__pass *pass, void (*fn)(void *replica))
+{
+    tern__replica *replicas = pass->parallel->replicas;
+    for (int i = 0; i < pass->count; i++) {
+        replicas[i].pass = pass;
+        tern__device_start(replicas[i].device, fn, &replicas[i]);
+    }
+    for (int i = 0; i < pass->count; i++) tern__device_await(replicas[i].device);
+}
+
+static int first_error(tern__pass *pass, const char *func)
+{
+    for (int i = 0; i < pass->count; i++) {
+        const tern__replica *replica = &pass->parallel->replicas[i];
+        const tern_error *error = &replica->scope->error;
+        if (error->code)
+            return tern__scope_fail(pass->scope, func, error->code, "replica %d on %s: %s", i,
+                                    replica->device->name, error->text);
+    }
+    return TERN_OK;
+}
+
+/* ---- forward ---- */
+
+static void forward(void *self)
+{
+    tern__replica *replica = self;
+    tern__pass *pass = replica->pass;
+    tern__part *part = &pass->parts[replica->index];
+    tern_scope *scope = replica->scope;
+    int64_t began = tern__now_ns();
+    tern_grad_set(scope, pass->scope->grad);
+    tern_scope_seed(scope, pass->scope->seed, pass->scope->step);
+    scope->draws = pass->scope->draws;
+    scope->stream = pass->scope->stream + ((uint64_t)replica->index << 32);
+    part->tape = scope->tape;
+    part->output = pass->fn(pass->parallel->module, scope, part->input, pass->ctx);
+    replica->forward_ns = tern__now_ns() - began;
+}
+
+int tern__replicas_forward(tern__pass *pass)
+{
+    run_all(pass, forward);
+    uint64_t draws = pass->scope->draws;
+    for (int i = 0; i < pass->count; i++) draws = TERN__MAX(draws, pass->parallel->replicas[i].scope->draws);
+    pass->scope->draws = draws;
+    return first_error(pass, "tern_data_parallel_forward");
+}
+
+/* ---- backward ---- */
+
+static void backward(void *self)
+{
+    tern__replica *replica = self;
+    const tern__part *part = &replica->pass->parts[replica->index];
+    int64_t began = tern__now_ns();
+    tern__backward_from(replica->scope, replica->pass->y_count, part->y, part->dy);
+    replica->backward_ns = tern__now_ns() - began;
+}
+
+int tern__replicas_backward(tern__pass *pass)
+{
+    run_all(pass, backward);
+    return first_error(pass, "tern_backward");
+}
+
+/* ---- the sum ---- */
+
+/* The gradients of one leaf that there are: the leaf's own, with what it had before and replica 0's, then the
+ * others'. */
+static int collect(const tern__pass *pass, const tern__leaf *leaf, const char *in[TERN__REPLICAS_MAX])
+{
+    int count = 0;
+    if (leaf->fresh) in[count++] = leaf->grad->view.data;
+    for (int i = 1; i < pass->count; i++) {
+        const tern__slot *slot = &pass->parallel->replicas[i].slots[leaf->index];
+        if (slot->fresh) in[count++] = slot->grad.data;
+    }
+    return count;
+}
+
+/* This thread's share of one leaf, which ends on a cache line. */
+static void sum_leaf(const tern__pass *pass, const tern__leaf *leaf, int share)
+{
+    const char *in[TERN__REPLICAS_MAX];
+    int count = collect(pass, leaf, in);
+    const tern__view *grad = &leaf->grad->view;
+    size_t size = tern_dtype_bytes(grad->dtype), bytes = tern__view_bytes(grad);
+    size_t each = tern__align_up((bytes + (size_t)pass->count - 1) / (size_t)pass->count, TERN__LINE);
+    size_t low = TERN__MIN(each * (size_t)share, bytes), high = TERN__MIN(low + each, bytes);
+    char *out = (char *)grad->data + low;
+    for (int i = 0; i < count; i++) in[i] += low;
+    if (count == 0)
+        memset(out, 0, high - low);
+    else if (count == 1 && in[0] != out)
+        memcpy(out, in[0], high - low);
+    else if (count > 1)
+        tern__reduce(grad->dtype, TERN_SUM, in, count, &out, 1, (high - low) / size);
+}
+
+static void sum(void *self)
+{
+    const tern__replica *replica = self;
+    const tern__pass *pass = replica->pass;
+    for (int k = 0; k < pass->leaf_count; k++) sum_leaf(pass, pass->leaves[k], replica->index);
+}
+
+void tern__replicas_sum(tern__pass *pass)
+{
+    run_all(pass, sum);
+    for (int i = 1; i < pass->count; i++)
+        for (int k = 0; k < pass->leaf_count; k++)
+            pass->parallel->replicas[i].slots[pass->leaves[k]->index].fresh = false;
+}

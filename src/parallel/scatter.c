@@ -1,0 +1,172 @@
+/* scatter.c - a nested input cut into chunks, and nested results put together, by the rules of
+ * torch.nn.parallel.scatter and gather: tensors are cut as torch.chunk does, lists and dictionaries keep
+ * their form, and the tensor with the fewest chunks says how many replicas there are. */
+#include "parallel/data_parallel.h"
+
+#include "ops/ops.h"
+
+#include <string.h>
+
+/* ---- tensors of a value, in order ---- */
+
+static int count_tensors(tern_value value)
+{
+    int count = value.tensor != NULL;
+    for (int i = 0; i < value.count; i++) count += count_tensors(value.items[i]);
+    return count;
+}
+
+static void list_tensors(tern_value value, tern_tensor **list, int *at)
+{
+    if (value.tensor) list[(*at)++] = value.tensor;
+    for (int i = 0; i < value.count; i++) list_tensors(value.items[i], list, at);
+}
+
+/* The same nesting with the next of `tensors` in each place. */
+static tern_value rebuild(tern_scope *scope, tern_value value, tern_tensor *const *tensors, int *at)
+{
+    tern_value copy = {.name = value.name, .count = value.count};
+    if (value.tensor) copy.tensor = tensors[(*at)++];
+    if (value.count && !(copy.items = tern_value_list(scope, value.count))) return (tern_value){0};
+    for (int i = 0; i < value.count; i++) copy.items[i] = rebuild(scope, value.items[i], tensors, at);
+    return copy;
+}
+
+tern_value *tern_value_list(tern_scope *scope, int count)
+{
+    if (!scope || scope->error.code) return NULL;
+    return tern__scope_alloc(scope, (size_t)TERN__MAX(count, 1) * sizeof(tern_value));
+}
+
+/* ---- scatter ---- */
+
+tern__view tern__chunk_of(const tern__pass *pass, int i, int part, const tern__view *whole)
+{
+    int dim = pass->parallel->opts.dim;
+    int64_t rows = whole->shape[dim], first = TERN__MIN(rows, part * pass->chunk[i]);
+    tern__view chunk = *whole;
+    chunk.packs = NULL;
+    chunk.shape[dim] = TERN__MIN(pass->chunk[i], rows - first);
+    chunk.data = (char *)whole->data + first * whole->stride[dim] * (int64_t)tern_dtype_bytes(whole->dtype);
+    return chunk;
+}
+
+/* How long the chunks of tensor i are, and with that how many replicas there can be. */
+static int cut(tern__pass *pass, int i)
+{
+    char shape[TERN__SHAPE_TEXT];
+    int dim = pass->parallel->opts.dim, devices = pass->parallel->count;
+    const tern__view *view = &pass->x[i]->view;
+    if (dim >= view->ndim)
+        return tern__scope_fail(pass->scope, "tern_data_parallel_forward", TERN_E_SHAPE,
+                                "input %d %s has no dimension %d to be split along", i,
+                                tern__shape_text(view, shape), dim);
+    if (!(pass->x[i] = tern__plain(pass->scope, pass->x[i]))) return pass->scope->error.code;
+    int64_t rows = view->shape[dim];
+    pass->chunk[i] = TERN__MAX((rows + devices - 1) / devices, 1);
+    pass->count = (int)TERN__MIN(pass->count, TERN__MAX((rows + pass->chunk[i] - 1) / pass->chunk[i], 1));
+    return TERN_OK;
+}
+
+/* Over the whole input's memory, which lives as long as the pass. */
+static tern_tensor *chunk_tensor(tern__pass *pass, int i, int part)
+{
+    tern_scope *inner = pass->parallel->replicas[part].scope;
+    tern__view view = tern__chunk_of(pass, i, part, &pass->x[i]->view);
+    tern_tensor *x = tern__result_over(inner, &view);
+    if (x) x->requires_grad = pass->x[i]->requires_grad && pass->scope->grad;
+    return x;
+}
+
+static int fill_part(tern__pass *pass, int p, tern_value input)
+{
+    tern__part *part = &pass->parts[p];
+    part->x = tern__scope_alloc(pass->scope, (size_t)TERN__MAX(pass->x_count, 1) * sizeof(*part->x));
+    for (int i = 0; part->x && i < pass->x_count; i++)
+        if (!(part->x[i] = chunk_tensor(pass, i, p))) return TERN_E_MEMORY;
+    int at = 0;
+    if (part->x) part->input = rebuild(pass->scope, input, part->x, &at);
+    return pass->scope->error.code;
+}
+
+int tern__scatter(tern__pass *pass, tern_value input)
+{
+    int at = 0, status = TERN_OK;
+    pass->x_count = count_tensors(input);
+    pass->count = pass->parallel->count;
+    size_t room = (size_t)TERN__MAX(pass->x_count, 1);
+    pass->x = tern__scope_alloc(pass->scope, room * sizeof(*pass->x));
+    pass->x_held = tern__scope_alloc(pass->scope, room * sizeof(tern__storage *));
+    pass->chunk = tern__scope_alloc(pass->scope, room * sizeof(*pass->chunk));
+    pass->parts = tern__scope_alloc(pass->scope, (size_t)pass->count * sizeof(*pass->parts));
+    if (!pass->x || !pass->x_held || !pass->chunk || !pass->parts) return pass->scope->error.code;
+    list_tensors(input, pass->x, &at);
+    for (int i = 0; i < pass->x_count && !status; i++) {
+        bool enters = tern__op_enter(pass->scope, "tern_data_parallel_forward", 1, pass->x[i]);
+        status = enters ? cut(pass, i) : pass->scope->error.code;
+    }
+    for (int p = 0; p < pass->count && !status; p++) status = fill_part(pass, p, input);
+    return status;
+}
+
+/* ---- gather ---- */
+
+static bool is_alike(tern_value a, tern_value b)
+{
+    bool alike = !a.tensor == !b.tensor && a.count == b.count && !a.name == !b.name &&
+                 (!a.name || !strcmp(a.name, b.name));
+    for (int i = 0; alike && i < a.count; i++) alike = is_alike(a.items[i], b.items[i]);
+    return alike;
+}
+
+static int find_part(tern__pass *pass, int p)
+{
+    tern__part *part = &pass->parts[p];
+    size_t room = (size_t)TERN__MAX(pass->y_count, 1);
+    int at = 0;
+    part->y = tern__scope_alloc(pass->scope, room * sizeof(*part->y));
+    part->out = tern__scope_alloc(pass->scope, room * sizeof(*part->out));
+    part->dy = tern__scope_alloc(pass->scope, room * sizeof(*part->dy));
+    part->dy_held = tern__scope_alloc(pass->scope, room * sizeof(tern__storage *));
+    if (!part->y || !part->out || !part->dy || !part->dy_held) return pass->scope->error.code;
+    list_tensors(part->output, part->y, &at);
+    return TERN_OK;
+}
+
+int tern__results_find(tern__pass *pass)
+{
+    pass->y_count = count_tensors(pass->parts[0].output);
+    for (int p = 0; p < pass->count; p++) {
+        if (!is_alike(pass->parts[0].output, pass->parts[p].output))
+            return tern__scope_fail(pass->scope, "tern_data_parallel_forward", TERN_E_MISMATCH,
+                                    "replica %d's results are nested otherwise than replica 0's", p);
+        int status = find_part(pass, p);
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+/* Result j of all parts. One device's results are given back as they are. */
+static tern_tensor *join(tern__pass *pass, int j)
+{
+    tern_data_parallel *parallel = pass->parallel;
+    if (parallel->count == 1) return pass->parts[0].out[j];
+    tern_tensor **out = tern__scope_alloc(pass->scope, (size_t)pass->count * sizeof(*out));
+    for (int p = 0; out && p < pass->count; p++) out[p] = pass->parts[p].out[j];
+    if (!out) return NULL;
+    if (tern_tensor_ndim(out[0]) > 0) return tern_cat(pass->scope, pass->count, out, parallel->opts.dim);
+    if (!parallel->warned)
+        tern__log(TERN_LOG_WARN, "tern_data_parallel_forward: the replicas' results have no dimensions; they "
+                                 "are put together to a vector");
+    parallel->warned = true;
+    return tern_stack(pass->scope, pass->count, out, 0);
+}
+
+tern_value tern__gather(tern__pass *pass)
+{
+    int at = 0;
+    tern_tensor **all = tern__scope_alloc(pass->scope, (size_t)TERN__MAX(pass->y_count, 1) * sizeof(*all));
+    for (int j = 0; all && j < pass->y_count; j++)
+        if (!(all[j] = join(pass, j))) return (tern_value){0};
+    return all ? rebuild(pass->scope, pass->parts[0].output, all, &at) : (tern_value){0};
+}
