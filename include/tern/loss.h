@@ -11,6 +11,11 @@ extern "C" {
 /* How a loss of every element becomes the result: the mean or the sum of all -> (), or each by itself. */
 typedef enum tern_reduction { TERN_LOSS_MEAN, TERN_LOSS_SUM, TERN_LOSS_NONE } tern_reduction;
 
+/* What a loss that is a mean was divided by: the number of its elements, of its labels that are not ignored,
+ * or the sum of their weights. By it the means of several batches become that of all. NaN for any other
+ * tensor, and for a loss made without gradient. */
+TERN_API double tern_loss_normaliser(const tern_tensor *loss);
+
 /* ---- classification: x (N, C) and label (N); (C) and (); or (N, C, d1, ..) and (N, d1, ..). Labels are i64,
  * i32 or u8. One outside of [0, C) that is not ignore_index is E_RANGE naming sample and label. ---- */
 

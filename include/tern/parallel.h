@@ -12,11 +12,32 @@ extern "C" {
 
 typedef struct tern_ddp tern_ddp;
 
+/* How much a rank counts in the mean of the gradients. */
+typedef enum tern_normaliser {
+    TERN_NORMALISER_RANK, /* as much as any other: PyTorch's mean of the ranks' means */
+    TERN_NORMALISER_LOSS, /* as much as its loss was divided by: the gradient of the mean over all ranks'
+                           * samples. See tern_ddp_normaliser_set */
+} tern_normaliser;
+
+/* All but `ignore`, whose names are compared, are the same on all ranks; E_MISMATCH. */
 typedef struct tern_ddp_opts {
     size_t size;
     size_t first_bucket_bytes; /* of gradients; default 1 MiB                                        */
     size_t bucket_bytes;       /* a bucket is closed when it has reached this many; default 2 MiB    */
     bool broadcast_buffers;    /* rank 0's buffers after every synchronised backward; default true   */
+    const char *const *ignore; /* [ignore_count] names of parameters and buffers, as in the state dict, that
+                                * each rank keeps to itself; read by tern_ddp_new only. Default none.
+                                * PyTorch's _ddp_params_and_buffers_to_ignore */
+    int ignore_count;
+    bool delay_all_reduce; /* nothing is reduced before backward has ended; default false. apex's
+                            * delay_allreduce                                                        */
+    bool static_graph;     /* promises that every backward uses the same parameters: another one is E_STATE
+                            * that names the first difference; default false                         */
+    double gradient_predivide_factor; /* > 0: gradients are divided by it before the sum, and by the number of
+                                       * ranks over it after; default 1                             */
+    bool divide_by_initial_world_size; /* a rank in tern_ddp_join counts in the mean, with zeros; default
+                                        * true. Not with TERN_NORMALISER_LOSS: it has no samples           */
+    tern_normaliser normaliser;        /* default TERN_NORMALISER_RANK                               */
 } tern_ddp_opts;
 TERN_API tern_ddp_opts tern_ddp_defaults(void);
 
@@ -30,15 +51,51 @@ TERN_API tern_ddp *tern_ddp_new(tern_module *module, tern_group *group, const te
                                 tern_error *err);
 TERN_API void tern_ddp_free(tern_ddp *ddp);
 
+/* With TERN_NORMALISER_LOSS: what the next backward's loss was divided by on this rank, where
+ * tern_loss_normaliser cannot tell (a loss put together from several); not negative. Backwards that
+ * accumulate add up what they were divided by; the mean over all samples is exact then if the microbatches
+ * of a rank count alike and each loss was divided by their number. A rank of count 0 contributes nothing,
+ * even if its loss is NaN; if all ranks do, no gradient is left. E_RANGE; E_STATE without the option. */
+TERN_API int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err);
+
 /* false: backward only accumulates locally (PyTorch's no_sync, for gradient accumulation); the next
  * synchronised one averages the sums. Returns what it was. All ranks the same. */
 TERN_API bool tern_ddp_sync_set(tern_ddp *ddp, bool sync);
 
-/* The loss of the last synchronised backward as the mean over the ranks; it came with the last bucket. NaN
- * before that. */
+/* The loss of the last synchronised backward that used the model, as the mean over the ranks that did, each
+ * as much as its normaliser says; it came with the last bucket. NaN before that. */
 TERN_API double tern_ddp_loss_mean(const tern_ddp *ddp);
 
-/* Buckets in use: their number, and the bytes of gradients in one. */
+/* ---- ranks with unequal numbers of batches ---- */
+
+/* What a rank does in tern_ddp_join when the others have done a backward and the gradients are in place: an
+ * optimizer's step here keeps its state (momentum) as theirs. Returns TERN_OK, or sets *err. */
+typedef int (*tern_join_fn)(void *arg, tern_error *err);
+
+typedef struct tern_join_opts {
+    size_t size;
+    bool throw_on_early_termination; /* the first rank that runs out before the others ends the group, with an
+                                      * error that names it; default false                           */
+    tern_join_fn after_backward;     /* default NULL */
+    void *arg;
+} tern_join_opts;
+TERN_API tern_join_opts tern_join_defaults(void);
+
+/* Every rank calls it after its last backward: takes part in the others' synchronised backwards, of all ddps
+ * of this group and its relatives, until all have called it. The gradient is the mean with zeros for the
+ * ranks that have run out, or that of the others alone (divide_by_initial_world_size), and in the same bits
+ * here as there; the mean loss is that of the others. Then the parameters and buffers of the highest rank
+ * that had most backwards go to all, and no gradient is left. Buffers that are broadcast are rank 0's until
+ * it runs out, then the highest other rank's. What a rank has accumulated without synchronising is lost, and
+ * so, without after_backward, is what the optimizers of the others learned meanwhile of momentum. Errors: as
+ * tern_backward; E_STATE by throw_on_early_termination; what after_backward returns.
+ * torch.nn.parallel.DistributedDataParallel.join. */
+TERN_API int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *opts, tern_error *err);
+
+/* ---- what there is ---- */
+
+/* Buckets in use: their number, and the bytes of gradients in one. After gradients of bf16 and f16 there is
+ * one of 0 bytes for the loss and the map of used parameters, which keep f32. */
 TERN_API int tern_ddp_bucket_count(const tern_ddp *ddp);
 TERN_API size_t tern_ddp_bucket_bytes(const tern_ddp *ddp, int bucket);
 

@@ -66,7 +66,8 @@ struct tern__node {
     int in_count;
     tern_tensor **in; /* [in_count]; NULL: absent or without gradient */
     tern__saved saved[TERN__NODE_SAVES];
-    const void *attr; /* in the scope's arena             */
+    const void *attr;  /* in the scope's arena             */
+    double normaliser; /* of a loss that is a mean: what its sum was divided by; else NAN */
     bool marked, done;
     tern__node *previous; /* on the tape                      */
 };

@@ -33,8 +33,8 @@ typedef struct tern__extent {
  * equal in size; rank r's own stands at place r.
  *
  * A mean to which any rank gives a weight is sum(weight[r] * x[r]) / sum(share[r]), in rank order, in f32
- * (f64 for f64), rounded once; who says nothing has 1 and 1. Memory of weight 0 is not read. Where all shares
- * are 0 the results stay as they are.
+ * (f64 for f64), rounded once; who says nothing has 1 and 1. Memory of weight 0 is not read. Where all
+ * weights or all shares are 0 the results stay as they are.
  *
  * A shadow takes part only so that the others can go on: its `backward` and `folded` are not compared, and
  * where it is the root of a broadcast, the highest rank that is no shadow gives the data, or nobody. */

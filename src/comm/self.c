@@ -106,7 +106,7 @@ static void finish(const self *of, const tern__post *post)
     bool weighs = post->weighted && (post->weight != 1 || post->share != 1);
     size_t size = tern_dtype_bytes(post->dtype);
     char *out = post->out;
-    if (weighs ? post->share == 0 : !out || post->kind == TERN__BROADCAST) return;
+    if (weighs ? post->share == 0 || post->weight == 0 : !out || post->kind == TERN__BROADCAST) return;
     for (int i = 0; i < post->extent_count; i++) {
         const tern__extent *e = &post->extents[i];
         char *at = (char *)of->windows[e->window].base + e->offset, *to = out ? out : at;

@@ -164,6 +164,7 @@ static tern_tensor *loss_of(tern_scope *scope, const problem *p, tern_tensor *lo
     tern__save(node, WEIGHT, p->weight);
     tern__save(node, WEIGHTS, weights);
     tern__save_attr(scope, node, &p->attr, sizeof(p->attr));
+    if (node && p->attr.mean) node->normaliser = tern__view_get(&weights->view, 0);
     return loss;
 }
 

@@ -5,6 +5,10 @@
 #include "kernels/reduce.h"
 #include "ops/broadcast.h"
 
+#include <tern/loss.h>
+
+#include <math.h>
+
 /* ---- which dimensions ---- */
 
 /* What stays: the shape with every reduced dimension 1, and the one that the caller gets. */
@@ -137,7 +141,15 @@ tern_tensor *tern_mean(tern_scope *scope, tern_tensor *x)
 tern_tensor *tern__loss_reduce(tern_scope *scope, tern_tensor *losses, tern_reduction reduction)
 {
     if (!losses || reduction == TERN_LOSS_NONE) return losses;
-    return reduction == TERN_LOSS_SUM ? tern_sum(scope, losses) : tern_mean(scope, losses);
+    if (reduction == TERN_LOSS_SUM) return tern_sum(scope, losses);
+    tern_tensor *loss = tern_mean(scope, losses);
+    if (loss && loss->node) loss->node->normaliser = (double)tern__view_count(&losses->view);
+    return loss;
+}
+
+double tern_loss_normaliser(const tern_tensor *loss)
+{
+    return loss && loss->node ? loss->node->normaliser : NAN;
 }
 
 /* ---- max and min: what is equal to the extreme shares the gradient, as in torch.amax ---- */

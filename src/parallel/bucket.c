@@ -14,7 +14,7 @@ static size_t leaf_bytes(const tern_ddp *ddp, int place)
 static tern__bucket cut(const tern_ddp *ddp, int first, size_t cap)
 {
     tern__bucket bucket = {.first = first, .dtype = leaf_at(ddp, first)->parameter->view.dtype};
-    int total = ddp->seal->leaf_count;
+    int total = ddp->leaf_count;
     while (first + bucket.count < total && bucket.bytes < cap &&
            leaf_at(ddp, first + bucket.count)->parameter->view.dtype == bucket.dtype)
         bucket.bytes += leaf_bytes(ddp, first + bucket.count++);
@@ -39,17 +39,34 @@ static int fill_extents(const tern_ddp *ddp, tern__bucket *bucket, tern__extent 
     return count;
 }
 
+/* The side values ride with the last bucket if that is precise enough. */
+static void add_side(tern_ddp *ddp, tern__extent *next)
+{
+    tern__bucket *last = &ddp->buckets[ddp->bucket_count - 1];
+    if (last->dtype != TERN_F32 && last->dtype != TERN_F64) {
+        last = &ddp->buckets[ddp->bucket_count++];
+        *last = (tern__bucket){.first = ddp->leaf_count, .dtype = TERN_F32, .extents = next};
+    }
+    last->extents[last->extent_count++] =
+        (tern__extent){ddp->side_window, 0, (uint64_t)tern__side_count(ddp)};
+}
+
+static int make_room(tern_ddp *ddp, tern_error *err)
+{
+    size_t most = (size_t)ddp->leaf_count + 1;
+    if (ddp->buckets) return TERN_OK;
+    ddp->buckets = tern__alloc(most * sizeof(*ddp->buckets), "tern_ddp_new", err);
+    ddp->extents = tern__alloc(most * sizeof(*ddp->extents), "tern_ddp_new", err);
+    return ddp->buckets && ddp->extents ? TERN_OK : TERN_E_MEMORY;
+}
+
 int tern__bucket_plan(tern_ddp *ddp, tern_error *err)
 {
-    int leaves = ddp->seal->leaf_count;
-    if (!ddp->buckets) {
-        ddp->buckets = tern__alloc((size_t)leaves * sizeof(*ddp->buckets), "tern_ddp_new", err);
-        ddp->extents = tern__alloc(((size_t)leaves + 1) * sizeof(*ddp->extents), "tern_ddp_new", err);
-    }
-    if (!ddp->buckets || !ddp->extents) return TERN_E_MEMORY;
+    int status = make_room(ddp, err);
+    if (status) return status;
     tern__extent *next = ddp->extents;
     ddp->bucket_count = 0;
-    for (int first = 0; first < leaves;) {
+    for (int first = 0; first < ddp->leaf_count;) {
         size_t cap = ddp->bucket_count ? ddp->opts.bucket_bytes : ddp->opts.first_bucket_bytes;
         tern__bucket *bucket = &ddp->buckets[ddp->bucket_count];
         *bucket = cut(ddp, first, cap);
@@ -60,7 +77,6 @@ int tern__bucket_plan(tern_ddp *ddp, tern_error *err)
         first += bucket->count;
         ddp->bucket_count++;
     }
-    ddp->buckets[ddp->bucket_count - 1].extents[ddp->buckets[ddp->bucket_count - 1].extent_count++] =
-        (tern__extent){ddp->side_window, 0, (uint64_t)tern__side_count(ddp)};
+    add_side(ddp, next);
     return TERN_OK;
 }

@@ -10,10 +10,30 @@ tern_ddp_opts tern_ddp_defaults(void)
     return (tern_ddp_opts){.size = sizeof(tern_ddp_opts),
                            .first_bucket_bytes = (size_t)1 << 20,
                            .bucket_bytes = (size_t)2 << 20,
-                           .broadcast_buffers = true};
+                           .broadcast_buffers = true,
+                           .gradient_predivide_factor = 1,
+                           .divide_by_initial_world_size = true};
 }
 
 /* ---- making ---- */
+
+static int check_opts(const tern_ddp_opts *opts, tern_error *err)
+{
+    const char *func = "tern_ddp_new";
+    if (!opts->bucket_bytes || !opts->first_bucket_bytes)
+        return tern__error_set(err, func, TERN_E_RANGE, "ddp: expected buckets of at least 1 byte");
+    if (!(opts->gradient_predivide_factor > 0 && isfinite(opts->gradient_predivide_factor)))
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "ddp: expected a gradient_predivide_factor > 0, got %g",
+                               opts->gradient_predivide_factor);
+    if ((unsigned)opts->normaliser > TERN_NORMALISER_LOSS)
+        return tern__error_set(err, func, TERN_E_INVALID, "ddp: normaliser %d does not exist",
+                               (int)opts->normaliser);
+    if (opts->ignore_count < 0 || (opts->ignore_count && !opts->ignore))
+        return tern__error_set(err, func, TERN_E_INVALID, "ddp: ignore has %d names%s", opts->ignore_count,
+                               opts->ignore ? "" : " and is NULL");
+    return TERN_OK;
+}
 
 static int check(tern_module *module, const tern_ddp_opts *opts, tern_error *err)
 {
@@ -23,23 +43,23 @@ static int check(tern_module *module, const tern_ddp_opts *opts, tern_error *err
                                "%s is part of another module: attach to the whole", module->kind);
     if (seal && seal->attached)
         return tern__error_set(err, "tern_ddp_new", TERN_E_STATE, "%s already has a ddp", module->kind);
-    if (!opts->bucket_bytes || !opts->first_bucket_bytes)
-        return tern__error_set(err, "tern_ddp_new", TERN_E_RANGE, "ddp: expected buckets of at least 1 byte");
     if (tern_module_parameter_count(module) == 0)
         return tern__error_set(err, "tern_ddp_new", TERN_E_INVALID, "%s has no parameters to synchronise",
                                module->kind);
-    return TERN_OK;
+    return check_opts(opts, err);
 }
 
 static int make_arrays(tern_ddp *ddp, tern_error *err)
 {
-    size_t bytes = (size_t)ddp->seal->leaf_count * sizeof(int);
-    ddp->order = tern__alloc(bytes, "tern_ddp_new", err);
-    ddp->bucket_of = tern__alloc(bytes, "tern_ddp_new", err);
-    ddp->ready_order = tern__alloc(bytes, "tern_ddp_new", err);
-    if (!ddp->order || !ddp->bucket_of || !ddp->ready_order) return TERN_E_MEMORY;
-    for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->order[k] = k;
-    return TERN_OK;
+    const char *func = "tern_ddp_new";
+    size_t leaves = (size_t)ddp->seal->leaf_count;
+    ddp->ignored = tern__alloc((size_t)tern_state_count(ddp->module) * sizeof(bool), func, err);
+    ddp->order = tern__alloc(leaves * sizeof(int), func, err);
+    ddp->bucket_of = tern__alloc(leaves * sizeof(int), func, err);
+    ddp->ready_order = tern__alloc(leaves * sizeof(int), func, err);
+    ddp->first_used = tern__alloc(leaves * sizeof(bool), func, err);
+    bool made = ddp->ignored && ddp->order && ddp->bucket_of && ddp->ready_order && ddp->first_used;
+    return made ? TERN_OK : TERN_E_MEMORY;
 }
 
 /* The pages of the gradients and of the buffers become reachable by the peers; their addresses stay. */
@@ -55,7 +75,7 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
         if (status) return status;
     }
     size_t values = tern__align_up((size_t)tern__side_count(ddp) * sizeof(double), TERN__LINE);
-    size_t order = (size_t)seal->leaf_count * sizeof(*ddp->order);
+    size_t order = (size_t)ddp->leaf_count * sizeof(*ddp->order);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     int status =
         backend->window_open(state, NULL, tern__align_up(values + order, page), &ddp->side_window, err);
@@ -66,20 +86,7 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     status = backend->window_open(state, seal->buffers, seal->buffer_bytes, &ddp->buffer_window, err);
     if (status) return status;
     ddp->has_buffer_window = true;
-    ddp->buffer_extent = (tern__extent){ddp->buffer_window, 0, seal->buffer_bytes};
-    return TERN_OK;
-}
-
-static int copy_from_root(tern_ddp *ddp, tern_error *err)
-{
-    tern__seal *seal = ddp->seal;
-    int status = TERN_OK;
-    for (int r = 0; r < seal->range_count && !status; r++)
-        status = tern_broadcast(ddp->group, seal->ranges[r].params, seal->ranges[r].bytes, TERN_U8, 0, err);
-    if (!status && seal->buffer_bytes)
-        status = tern_broadcast(ddp->group, seal->buffers, seal->buffer_bytes, TERN_U8, 0, err);
-    tern__seal_touch(seal);
-    return status;
+    return tern__state_plan_buffers(ddp, err);
 }
 
 /* More slots than one backward posts works: buckets, buffers and the ready order. */
@@ -91,7 +98,7 @@ static int open_channel(tern_ddp *ddp, tern_error *err)
 
 static void listen_to_backward(tern_ddp *ddp)
 {
-    for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->seal->leaves[k]->listener = &ddp->listener;
+    for (int i = 0; i < ddp->leaf_count; i++) ddp->seal->leaves[ddp->order[i]]->listener = &ddp->listener;
     tern__listener **link = (tern__listener **)&tern__group_root(ddp->group)->listeners;
     while (*link) link = &(*link)->next;
     *link = &ddp->listener;
@@ -101,9 +108,10 @@ static void listen_to_backward(tern_ddp *ddp)
 static int build(tern_ddp *ddp, tern_error *err)
 {
     int status = make_arrays(ddp, err);
+    if (!status) status = tern__state_plan(ddp, err);
     if (!status) status = tern__signature_check(ddp, err);
     if (!status) status = open_windows(ddp, err);
-    if (!status) status = copy_from_root(ddp, err);
+    if (!status) status = tern__state_copy(ddp, 0, err);
     if (!status) status = open_channel(ddp, err);
     if (!status) status = tern__bucket_plan(ddp, err);
     if (!status) status = tern__stats_open(ddp, err);
@@ -126,7 +134,8 @@ static tern_ddp *new_ddp(tern_module *module, tern_group *group, const tern_ddp_
                       .opts = opts,
                       .number = ++group->next_owner,
                       .sync = true,
-                      .loss_mean = NAN};
+                      .loss_mean = NAN,
+                      .next_count = NAN};
     if (build(ddp, err) == TERN_OK) return ddp;
     tern_ddp_free(ddp);
     return NULL;
@@ -169,6 +178,9 @@ void tern_ddp_free(tern_ddp *ddp)
     if (ddp->has_buffer_window) backend->window_close(ddp->group->state, ddp->buffer_window);
     if (ddp->has_side_window) backend->window_close(ddp->group->state, ddp->side_window);
     while (ddp->window_count > 0) backend->window_close(ddp->group->state, ddp->windows[--ddp->window_count]);
+    tern__free(ddp->ignored);
+    tern__free(ddp->first_used);
+    tern__free(ddp->buffer_extents);
     tern__free(ddp->order);
     tern__free(ddp->bucket_of);
     tern__free(ddp->ready_order);

@@ -14,6 +14,7 @@ typedef struct tern__bucket {
     size_t bytes;
     tern_dtype dtype;
     int waiting;           /* leaves whose gradient is still being computed            */
+    bool used;             /* a leaf of it has a gradient, or will have one            */
     tern__extent *extents; /* pieces of the gradient window; of the last bucket also the side values */
     int extent_count;
 } tern__bucket;
@@ -31,8 +32,10 @@ struct tern_ddp {
     uint32_t buffer_window, side_window;
     bool has_buffer_window, has_side_window;
 
+    bool *ignored;  /* [tern_state_count] parameters and buffers that are each rank's own */
+    int leaf_count; /* synchronised leaves                                      */
     int *order;     /* [leaf_count] leaf indices in bucket order                */
-    int *bucket_of; /* [leaf_count] by leaf index                               */
+    int *bucket_of; /* by leaf index; -1: ignored                               */
     tern__bucket *buckets;
     tern__extent *extents; /* the buckets' pieces, one array                     */
     int bucket_count;
@@ -40,13 +43,27 @@ struct tern_ddp {
     int ready_count;
     bool rebuilt;
 
-    bool sync, active; /* active: the running backward is synchronised           */
-    int next_bucket;   /* posted so far                                          */
-    uint64_t backward; /* number of the running or last backward                 */
-    uint32_t folded;   /* backwards since the last synchronised one, this one included */
-    uint64_t last_seq;
+    bool sync, active;           /* active: the running backward is synchronised           */
+    bool used;                   /* a bucket is used                                       */
+    int next_bucket;             /* posted so far                                          */
+    uint64_t backward;           /* number of the running or last backward                 */
+    uint32_t folded;             /* backwards since the last synchronised one, this one included */
+    uint64_t last_seq, side_seq; /* the last work, and the one that the side values ride in */
     double loss_mean;
-    tern__extent buffer_extent, order_extent;
+    tern__extent *buffer_extents; /* NULL: buffers are each rank's own */
+    int buffer_extent_count;
+    tern__extent order_extent;
+
+    double count;      /* of the backwards folded into the running one: what their losses were divided by */
+    double next_count; /* of the next backward, said by the user; NAN: not */
+    double weight, share; /* of the running backward's posts           */
+    bool counts;          /* this rank has samples in it               */
+
+    bool *first_used; /* by leaf index, in the first backward that used any; for static_graph */
+    bool has_first;
+
+    bool shadow, over; /* in tern_ddp_join; and all ranks were, in the last round */
+    int last_active;   /* the highest rank that was no shadow in the last round in which there was one */
     tern__stats stats;
 };
 
@@ -56,12 +73,33 @@ struct tern_ddp {
  * always where the dtype changes; the overflowing leaf stays in (PyTorch's
  * compute_bucket_assignment_by_size). */
 int tern__bucket_plan(tern_ddp *ddp, tern_error *err);
-/* Elements of the side window: the loss, then one flag a leaf. In the last bucket's dtype, they ride with it.
- */
+
+/* ---- side.c: the loss, whether it counts, and one flag a leaf; they ride with the last bucket ---- */
+
 static inline int tern__side_count(const tern_ddp *ddp)
 {
-    return 1 + ddp->seal->leaf_count;
+    return 2 + ddp->seal->leaf_count;
 }
+/* Of this backward; loss NULL: a shadow's. */
+void tern__side_write(tern_ddp *ddp, const tern_tensor *loss);
+/* The means of all ranks: sets every leaf's `fresh` and the mean loss. */
+void tern__side_take(tern_ddp *ddp);
+
+/* ---- state.c: what of the model's state all ranks share ---- */
+
+/* Finds the ignored names (E_INVALID) and puts the leaves that are left in ddp->order. */
+int tern__state_plan(tern_ddp *ddp, tern_error *err);
+/* Once the buffers have a window. */
+int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err);
+/* Collective: root's parameters and buffers to all. */
+int tern__state_copy(tern_ddp *ddp, int root, tern_error *err);
+
+/* ---- normaliser.c ---- */
+
+/* At the begin of every backward. */
+int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err);
+/* What the synchronised backward's posts weigh. */
+void tern__normaliser_weigh(tern_ddp *ddp);
 
 /* ---- signature.c ---- */
 
@@ -69,8 +107,17 @@ static inline int tern__side_count(const tern_ddp *ddp)
  * options. */
 int tern__signature_check(tern_ddp *ddp, tern_error *err);
 
+/* ---- static_graph.c ---- */
+
+/* At the begin of every backward: E_STATE where the promise is broken. */
+int tern__static_graph_check(tern_ddp *ddp, tern_error *err);
+
 /* ---- reducer.c ---- */
 
 extern const tern__listener tern__reducer;
+
+/* A backward of the others in which this rank has no part: posts what they post; then awaits it. */
+int tern__reducer_shadow(tern_ddp *ddp, tern_error *err);
+int tern__reducer_finish(tern_ddp *ddp, tern_error *err);
 
 #endif

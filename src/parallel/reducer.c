@@ -18,50 +18,46 @@ static tern_ddp *ddp_of(tern__listener *self)
     return (tern_ddp *)self;
 }
 
-/* ---- side values ---- */
-
-static void side_set(const tern_ddp *ddp, int i, double value)
-{
-    void *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
-    if (ddp->buckets[ddp->bucket_count - 1].dtype == TERN_F64)
-        ((double *)side)[i] = value;
-    else
-        ((float *)side)[i] = (float)value;
-}
-
-static double side_get(const tern_ddp *ddp, int i)
-{
-    const void *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
-    return ddp->buckets[ddp->bucket_count - 1].dtype == TERN_F64 ? ((const double *)side)[i]
-                                                                 : ((const float *)side)[i];
-}
-
 /* ---- posting ---- */
 
-/* A gradient that nothing was written to counts as zero in the sum. */
+/* A gradient that nothing was written to counts as zero in the sum, as does all of a rank without samples. */
 static void zero_missing(const tern_ddp *ddp, const tern__bucket *bucket)
 {
     for (int i = 0; i < bucket->count; i++) {
         const tern__leaf *leaf = ddp->seal->leaves[ddp->order[bucket->first + i]];
-        if (!leaf->fresh) memset(leaf->grad->view.data, 0, tern__view_bytes(&leaf->grad->view));
+        if (!leaf->fresh || !ddp->counts)
+            memset(leaf->grad->view.data, 0, tern__view_bytes(&leaf->grad->view));
     }
 }
 
+static int post(tern_ddp *ddp, tern__post *post, tern_error *err)
+{
+    post->owner = ddp->number;
+    post->backward = ddp->backward;
+    post->folded = ddp->folded;
+    post->shadow = ddp->shadow;
+    return ddp->group->backend->post(ddp->channel, post, &ddp->last_seq, err);
+}
+
+/* A bucket that this rank has not used weighs nothing: it is not read, and not reduced if no rank has. */
 static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
 {
     const tern__bucket *bucket = &ddp->buckets[index];
-    zero_missing(ddp, bucket);
-    tern__post post = {.kind = TERN__ALL_REDUCE,
+    double weight = bucket->used ? ddp->weight : 0;
+    tern__post work = {.kind = TERN__ALL_REDUCE,
                        .dtype = bucket->dtype,
                        .op = TERN_AVG,
-                       .owner = ddp->number,
                        .bucket = (uint32_t)index,
-                       .backward = ddp->backward,
-                       .folded = ddp->folded,
                        .extents = bucket->extents,
-                       .extent_count = bucket->extent_count};
+                       .extent_count = bucket->extent_count,
+                       .weighted = weight != 1 || ddp->share != 1,
+                       .weight = weight,
+                       .share = ddp->share};
+    if (bucket->used) zero_missing(ddp, bucket);
     tern__stats_posted(ddp, index);
-    return ddp->group->backend->post(ddp->channel, &post, &ddp->last_seq, err);
+    int status = post(ddp, &work, err);
+    ddp->side_seq = ddp->last_seq;
+    return status;
 }
 
 static int post_ready(tern_ddp *ddp, tern_error *err)
@@ -73,16 +69,48 @@ static int post_ready(tern_ddp *ddp, tern_error *err)
     return TERN_OK;
 }
 
-/* ---- the three moments ---- */
+/* Rank 0's bytes to everybody; the highest rank's that is no shadow if rank 0 is one. */
+static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count, tern_error *err)
+{
+    tern__post work = {.kind = TERN__BROADCAST,
+                       .dtype = TERN_U8,
+                       .bucket = (uint32_t)ddp->bucket_count,
+                       .extents = extents,
+                       .extent_count = count};
+    return post(ddp, &work, err);
+}
+
+static int post_rest(tern_ddp *ddp, tern_error *err)
+{
+    int status = post_ready(ddp, err);
+    if (status || !ddp->buffer_extent_count) return status;
+    return post_broadcast(ddp, ddp->buffer_extents, ddp->buffer_extent_count, err);
+}
+
+/* ---- the begin ---- */
 
 static void count_waiting(tern_ddp *ddp)
 {
-    for (int b = 0; b < ddp->bucket_count; b++) ddp->buckets[b].waiting = 0;
-    for (int k = 0; k < ddp->seal->leaf_count; k++) {
-        const tern__leaf *leaf = ddp->seal->leaves[k];
-        ddp->buckets[ddp->bucket_of[k]].waiting += leaf->pending > 0;
-        side_set(ddp, 1 + k, leaf->fresh || leaf->pending > 0);
+    for (int b = 0; b < ddp->bucket_count; b++) {
+        ddp->buckets[b].waiting = 0;
+        ddp->buckets[b].used = false;
     }
+    ddp->used = false;
+    for (int i = 0; i < ddp->leaf_count; i++) {
+        const tern__leaf *leaf = ddp->seal->leaves[ddp->order[i]];
+        tern__bucket *bucket = &ddp->buckets[ddp->bucket_of[leaf->index]];
+        bucket->waiting += leaf->pending > 0;
+        bucket->used |= leaf->fresh || leaf->pending > 0;
+        ddp->used |= bucket->used;
+    }
+    ddp->buckets[ddp->bucket_count - 1].used |= ddp->used; /* the side values */
+}
+
+static void open_round(tern_ddp *ddp, const tern_tensor *loss)
+{
+    ddp->next_bucket = 0;
+    ddp->ready_count = 0;
+    tern__side_write(ddp, loss);
 }
 
 static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
@@ -91,15 +119,15 @@ static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
     ddp->backward++;
     ddp->folded++;
     ddp->active = ddp->sync;
-    if (!ddp->active) return TERN_OK;
-    int status = tern__group_check(ddp->group, "tern_backward", err);
-    if (status) return status;
-    ddp->next_bucket = 0;
-    ddp->ready_count = 0;
-    tern__stats_begin(ddp, loss);
     count_waiting(ddp);
-    side_set(ddp, 0, tern__view_get(&loss->view, 0));
-    return post_ready(ddp, err);
+    int status = tern__static_graph_check(ddp, err);
+    if (!status) status = tern__normaliser_add(ddp, loss, err);
+    if (!status && ddp->active) status = tern__group_check(ddp->group, "tern_backward", err);
+    if (status || !ddp->active) return status;
+    tern__stats_begin(ddp, loss);
+    tern__normaliser_weigh(ddp);
+    open_round(ddp, loss);
+    return ddp->opts.delay_all_reduce ? TERN_OK : post_ready(ddp, err);
 }
 
 static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
@@ -109,33 +137,22 @@ static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
     tern__stats_ready(ddp, leaf);
     if (!ddp->rebuilt) ddp->ready_order[ddp->ready_count++] = leaf->index;
     ddp->buckets[ddp->bucket_of[leaf->index]].waiting--;
+    if (ddp->opts.delay_all_reduce) return TERN_OK;
     int status = post_ready(ddp, err);
     return status ? status : ddp->group->backend->progress(ddp->channel, err);
 }
+
+/* ---- the end ---- */
 
 static int wait_last(tern_ddp *ddp, tern_error *err)
 {
     return ddp->group->backend->wait(ddp->channel, ddp->last_seq, err);
 }
 
-/* Rank 0's bytes of one extent to everybody. */
-static int post_broadcast(tern_ddp *ddp, const tern__extent *extent, tern_error *err)
-{
-    tern__post post = {.kind = TERN__BROADCAST,
-                       .dtype = TERN_U8,
-                       .owner = ddp->number,
-                       .bucket = (uint32_t)ddp->bucket_count,
-                       .backward = ddp->backward,
-                       .folded = ddp->folded,
-                       .extents = extent,
-                       .extent_count = 1};
-    return ddp->group->backend->post(ddp->channel, &post, &ddp->last_seq, err);
-}
-
 /* Leaves that were not ready in this backward keep their places behind those that were. */
 static void complete_order(tern_ddp *ddp)
 {
-    for (int place = 0; place < ddp->seal->leaf_count; place++) {
+    for (int place = 0; place < ddp->leaf_count; place++) {
         bool seen = false;
         for (int i = 0; i < ddp->ready_count; i++) seen |= ddp->ready_order[i] == ddp->order[place];
         if (!seen) ddp->ready_order[ddp->ready_count++] = ddp->order[place];
@@ -146,10 +163,10 @@ static void complete_order(tern_ddp *ddp)
 static int rebuild(tern_ddp *ddp, tern_error *err)
 {
     char *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
-    size_t bytes = (size_t)ddp->seal->leaf_count * sizeof(*ddp->order);
+    size_t bytes = (size_t)ddp->leaf_count * sizeof(*ddp->order);
     complete_order(ddp);
     memcpy(side + ddp->order_extent.offset, ddp->ready_order, bytes);
-    int status = post_broadcast(ddp, &ddp->order_extent, err);
+    int status = post_broadcast(ddp, &ddp->order_extent, 1, err);
     if (!status) status = wait_last(ddp, err);
     if (status) return status;
     memcpy(ddp->order, side + ddp->order_extent.offset, bytes);
@@ -157,25 +174,51 @@ static int rebuild(tern_ddp *ddp, tern_error *err)
     return tern__bucket_plan(ddp, err);
 }
 
-static void take_side_values(tern_ddp *ddp)
+/* Who took part: is it over with all of them, and whose model is the last? */
+static void take_tally(tern_ddp *ddp)
 {
-    ddp->loss_mean = side_get(ddp, 0);
-    for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->seal->leaves[k]->fresh = side_get(ddp, 1 + k) > 0;
+    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
+    int world = tern_group_size(ddp->group);
+    ddp->over = tally->shadows == world;
+    for (int rank = 0; rank < world; rank++)
+        if (!tally->shadow[rank]) ddp->last_active = rank;
+}
+
+int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
+{
+    int status = wait_last(ddp, err);
+    if (status) return status;
+    tern__side_take(ddp);
+    take_tally(ddp);
+    ddp->folded = 0;
+    ddp->count = 0;
+    ddp->active = false;
+    return ddp->rebuilt || ddp->over ? TERN_OK : rebuild(ddp, err);
 }
 
 static int end(tern__listener *self, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
     if (!ddp->active) return TERN_OK;
-    int status = post_ready(ddp, err);
-    if (!status && ddp->buffer_extent.count) status = post_broadcast(ddp, &ddp->buffer_extent, err);
+    int status = post_rest(ddp, err);
     if (!status) status = wait_last(ddp, err);
     if (status) return status;
     tern__stats_done(ddp);
-    take_side_values(ddp);
-    ddp->folded = 0;
-    ddp->active = false;
-    return ddp->rebuilt ? TERN_OK : rebuild(ddp, err);
+    return tern__reducer_finish(ddp, err);
+}
+
+/* ---- a shadow's ---- */
+
+int tern__reducer_shadow(tern_ddp *ddp, tern_error *err)
+{
+    for (int b = 0; b < ddp->bucket_count; b++) {
+        ddp->buckets[b].waiting = 0;
+        ddp->buckets[b].used = false;
+    }
+    bool has_share = ddp->opts.divide_by_initial_world_size && ddp->opts.normaliser == TERN_NORMALISER_RANK;
+    ddp->share = has_share ? 1 / ddp->opts.gradient_predivide_factor : 0;
+    open_round(ddp, NULL);
+    return post_rest(ddp, err);
 }
 
 const tern__listener tern__reducer = {.begin = begin, .ready = ready, .end = end};

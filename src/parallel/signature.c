@@ -14,12 +14,24 @@ typedef struct signature {
     char (*lines)[LINE];
 } signature;
 
-static void write_line(char line[LINE], const tern_state_entry *entry)
+static void write_line(char line[LINE], const tern_state_entry *entry, bool ignored)
 {
     char shape[TERN__SHAPE_TEXT];
-    snprintf(line, LINE, "%s \"%s\" %s %s%s", entry->is_buffer ? "buffer" : "parameter", entry->name,
+    snprintf(line, LINE, "%s%s \"%s\" %s %s%s", ignored ? "ignored " : "",
+             entry->is_buffer ? "buffer" : "parameter", entry->name,
              tern__shape_text(&entry->tensor->view, shape), tern_dtype_name(entry->tensor->view.dtype),
              entry->is_buffer || entry->tensor->requires_grad ? "" : " without gradient");
+}
+
+/* What every rank must do alike; static_graph each checks for itself. */
+static void write_opts(char line[LINE], const tern_ddp_opts *opts)
+{
+    snprintf(
+        line, LINE, "buckets of %zu and %zu bytes%s, buffers %s, gradients %s%s divided by %g before the sum",
+        opts->first_bucket_bytes, opts->bucket_bytes, opts->delay_all_reduce ? " after backward" : "",
+        opts->broadcast_buffers ? "broadcast" : "local",
+        opts->normaliser == TERN_NORMALISER_LOSS ? "by the losses' normalisers" : "by rank",
+        opts->divide_by_initial_world_size ? "" : " (those not in a join)", opts->gradient_predivide_factor);
 }
 
 static int write_signature(const tern_ddp *ddp, signature *sig, tern_error *err)
@@ -27,11 +39,10 @@ static int write_signature(const tern_ddp *ddp, signature *sig, tern_error *err)
     int count = tern_state_count(ddp->module);
     sig->lines = tern__alloc((size_t)(count + 1) * LINE, "tern_ddp_new", err);
     if (!sig->lines) return TERN_E_MEMORY;
-    snprintf(sig->lines[0], LINE, "buckets of %zu and %zu bytes, buffers %s", ddp->opts.first_bucket_bytes,
-             ddp->opts.bucket_bytes, ddp->opts.broadcast_buffers ? "broadcast" : "local");
+    write_opts(sig->lines[0], &ddp->opts);
     for (int i = 0; i < count; i++) {
         tern_state_entry entry = tern_state_get(ddp->module, i);
-        write_line(sig->lines[i + 1], &entry);
+        write_line(sig->lines[i + 1], &entry, ddp->ignored[i]);
     }
     sig->count = count + 1;
     return TERN_OK;

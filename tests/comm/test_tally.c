@@ -84,6 +84,13 @@ static bool is_plain(const saying *s, int world)
     return s->shares == world;
 }
 
+static bool is_moot(const saying *s, int world)
+{
+    double weights = 0;
+    for (int r = 0; r < world; r++) weights += s->weight[r];
+    return weights == 0 || s->shares == 0;
+}
+
 /* Memory that is not read has no numbers. */
 static void put_own(tern_dtype dtype, char *at, const saying *s, int rank, size_t i)
 {
@@ -104,7 +111,7 @@ static void put_expected(tern_dtype dtype, char *at, const saying *s, const plac
 {
     double sum = 0;
     char own[8];
-    if (s->shares == 0) {
+    if (is_moot(s, p->world)) {
         put_own(dtype, at, s, p->rank, i);
         return;
     }
@@ -197,7 +204,7 @@ static int run_mean(place *p, tern_dtype dtype, size_t count, const saying *s, u
         char *end = p->base + extents[k].offset + extents[k].count * size;
         RANK_CHECK(p->rank, *end == 0x5a);
         if (check_mean(p, &post, s, &first, &extents[k])) return 1;
-        if (s->shares > 0 && check_bits(p, &extents[k], size)) return 1;
+        if (!is_moot(s, p->world) && check_bits(p, &extents[k], size)) return 1;
     }
     return 0;
 }

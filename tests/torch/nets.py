@@ -55,6 +55,13 @@ class DdpOpts(ctypes.Structure):
         ("first_bucket_bytes", ctypes.c_size_t),
         ("bucket_bytes", ctypes.c_size_t),
         ("broadcast_buffers", ctypes.c_bool),
+        ("ignore", ctypes.POINTER(ctypes.c_char_p)),
+        ("ignore_count", ctypes.c_int),
+        ("delay_all_reduce", ctypes.c_bool),
+        ("static_graph", ctypes.c_bool),
+        ("gradient_predivide_factor", ctypes.c_double),
+        ("divide_by_initial_world_size", ctypes.c_bool),
+        ("normaliser", ctypes.c_int),
     ]
 
 

@@ -42,8 +42,8 @@ typedef struct tern__task {
     bool is_own;
     /* Once all ranks have posted it: */
     tern__tally tally;
-    bool is_weighted;
-    int source; /* of a broadcast; -1: nobody's data */
+    bool is_weighted, is_moot; /* moot: a weighted mean that nobody has a part in */
+    int source;                /* of a broadcast; -1: nobody's data */
 } tern__task;
 
 struct tern__channel {

@@ -80,20 +80,23 @@ static void count_shadows(const tern__channel *channel, uint64_t seq, tern__task
     for (task->source = world - 1; task->source >= 0 && shadow[task->source];) task->source--;
 }
 
-/* Where every weight is 1, and as many shares are given as there are ranks, it is the plain mean. */
+/* Where every weight is 1, and as many shares are given as there are ranks, it is the plain mean; where none
+ * weighs anything, there is none. */
 static void weigh(const tern__channel *channel, uint64_t seq, tern__task *task)
 {
     const tern__desc *desc = tern__slot_desc(channel, seq);
     const tern__part *part = tern__slot_part(channel, seq);
     int world = channel->native->world;
-    bool is_plain = true;
+    bool is_plain = true, weighs = false;
     task->tally.shares = 0;
     for (int rank = 0; rank < world; rank++) {
         bool says = desc[rank].flags & TERN__WEIGHTED;
         channel->weights[rank] = says ? part[rank].weight : 1;
         task->tally.shares += says ? part[rank].share : 1;
         is_plain &= channel->weights[rank] == 1;
+        weighs |= channel->weights[rank] != 0;
     }
+    task->is_moot = !weighs || task->tally.shares == 0;
     task->is_weighted = !is_plain || task->tally.shares != world;
 }
 

@@ -50,7 +50,7 @@ static void reduce(const tern__channel *channel, const tern__task *task, char *c
     int world = channel->native->world;
     if (!task->is_weighted)
         tern__reduce(post->dtype, post->op, in, world, out, outs, count);
-    else if (task->tally.shares > 0)
+    else if (!task->is_moot)
         tern__reduce_weighted(post->dtype, channel->weights, task->tally.shares, in, world, out, outs, count);
 }
 

@@ -1,0 +1,114 @@
+/* join.c - ranks with unequal numbers of batches.
+ *
+ * A rank that has run out becomes a shadow: it posts, with weight 0, what the others post in a backward, and
+ * so learns when they have done one. The works themselves tell every rank who was a shadow, so nobody is
+ * asked and those that still have batches do nothing that they would not do anyway. The round in which all
+ * were shadows is the last one. Since every rank has seen every round, all know whose model is the latest. */
+#include "parallel/ddp.h"
+
+#include "base/opts.h"
+
+tern_join_opts tern_join_defaults(void)
+{
+    return (tern_join_opts){.size = sizeof(tern_join_opts)};
+}
+
+/* ---- all ddps that a backward synchronises ---- */
+
+static tern_ddp *ddp_of(tern__listener *listener)
+{
+    while (listener && listener->begin != tern__reducer.begin) listener = listener->next;
+    return (tern_ddp *)listener;
+}
+
+static tern_ddp *first_of(const tern_ddp *ddp)
+{
+    return ddp_of(tern__group_root(ddp->group)->listeners);
+}
+
+static tern_ddp *next_of(const tern_ddp *ddp)
+{
+    return ddp_of(ddp->listener.next);
+}
+
+/* ---- rounds ---- */
+
+/* One backward of the others; *left: ddps that had anybody in it. */
+static int shadow_round(tern_ddp *first, int *left, tern_error *err)
+{
+    int status = TERN_OK;
+    *left = 0;
+    for (tern_ddp *ddp = first; ddp && !status; ddp = next_of(ddp))
+        if (!ddp->over) status = tern__reducer_shadow(ddp, err);
+    for (tern_ddp *ddp = first; ddp && !status; ddp = next_of(ddp)) {
+        if (ddp->over) continue;
+        status = tern__reducer_finish(ddp, err);
+        *left += !ddp->over;
+    }
+    return status;
+}
+
+/* The lowest shadow of a round that was not one of all: this rank is one, too. */
+static int fail_early(const tern_ddp *ddp, tern_error *err)
+{
+    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
+    int rank = 0;
+    while (!tally->shadow[rank]) rank++;
+    return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
+                           "rank %d ran out of inputs after backward %llu", rank,
+                           (unsigned long long)ddp->backward);
+}
+
+static int check_early(const tern_ddp *first, tern_error *err)
+{
+    for (const tern_ddp *ddp = first; ddp; ddp = next_of(ddp))
+        if (!ddp->over) return fail_early(ddp, err);
+    return TERN_OK;
+}
+
+static int shadow_all(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
+{
+    for (int left = 1; left;) {
+        int status = shadow_round(first, &left, err);
+        if (!status && opts->throw_on_early_termination) status = check_early(first, err);
+        if (!status && left && opts->after_backward) status = opts->after_backward(opts->arg, err);
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+/* ---- the end ---- */
+
+/* The last active rank's model, and the number of its last backward, go to all. */
+static int settle(tern_ddp *ddp, tern_error *err)
+{
+    int status = tern__state_copy(ddp, ddp->last_active, err);
+    if (status) return status;
+    return tern_broadcast(ddp->group, &ddp->backward, 1, TERN_I64, ddp->last_active, err);
+}
+
+static int join(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
+{
+    for (tern_ddp *ddp = first; ddp; ddp = next_of(ddp)) {
+        ddp->shadow = true;
+        ddp->over = false;
+    }
+    int status = shadow_all(first, opts, err);
+    for (tern_ddp *ddp = first; ddp; ddp = next_of(ddp)) {
+        ddp->shadow = false;
+        if (!status) status = settle(ddp, err);
+    }
+    return status;
+}
+
+int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *user, tern_error *err)
+{
+    tern_error own = {0};
+    tern_error *e = err ? err : &own;
+    tern_join_opts opts = tern_join_defaults();
+    if (!ddp) return tern__error_set(e, __func__, TERN_E_INVALID, "the ddp is NULL");
+    int status = tern__is_set(e) ? e->code : tern__group_check(ddp->group, __func__, e);
+    if (!status) status = tern__opts_read(&opts, sizeof(opts), user, __func__, e);
+    if (!status) status = join(first_of(ddp), &opts, e);
+    return status ? tern__group_fail(ddp->group, e) : TERN_OK;
+}

@@ -1,0 +1,82 @@
+/* state.c - which parameters and buffers all ranks share, and how one rank's reach the others. */
+#include "parallel/ddp.h"
+
+#include <string.h>
+
+/* ---- what is ignored ---- */
+
+static int mark_ignored(tern_ddp *ddp, const char *name, tern_error *err)
+{
+    for (int i = 0; name && i < tern_state_count(ddp->module); i++) {
+        if (strcmp(tern_state_get(ddp->module, i).name, name)) continue;
+        ddp->ignored[i] = true;
+        return TERN_OK;
+    }
+    return tern__error_set(err, "tern_ddp_new", TERN_E_INVALID,
+                           "ignore: the model has no parameter or buffer \"%s\"", name ? name : "(NULL)");
+}
+
+/* A parameter of several names is ignored under any of them. */
+static void order_leaves(tern_ddp *ddp)
+{
+    for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->bucket_of[k] = 0;
+    for (int i = 0; i < tern_state_count(ddp->module); i++) {
+        const tern_tensor *tensor = tern_state_get(ddp->module, i).tensor;
+        if (ddp->ignored[i] && tensor->leaf) ddp->bucket_of[tensor->leaf->index] = -1;
+    }
+    for (int k = 0; k < ddp->seal->leaf_count; k++)
+        if (ddp->bucket_of[k] >= 0) ddp->order[ddp->leaf_count++] = k;
+}
+
+int tern__state_plan(tern_ddp *ddp, tern_error *err)
+{
+    for (int i = 0; i < ddp->opts.ignore_count; i++) {
+        int status = mark_ignored(ddp, ddp->opts.ignore[i], err);
+        if (status) return status;
+    }
+    ddp->opts.ignore = NULL; /* the caller's */
+    order_leaves(ddp);
+    if (ddp->leaf_count) return TERN_OK;
+    return tern__error_set(err, "tern_ddp_new", TERN_E_INVALID,
+                           "ignore: %s has no parameters left to synchronise", ddp->module->kind);
+}
+
+/* ---- the buffers after every backward ---- */
+
+/* Neighbours become one piece. */
+static void add_buffer(tern_ddp *ddp, const tern__view *view)
+{
+    uint64_t offset = (uint64_t)((char *)view->data - ddp->seal->buffers);
+    tern__extent *last = ddp->buffer_extents + ddp->buffer_extent_count - 1;
+    if (ddp->buffer_extent_count && tern__align_up(last->offset + last->count, TERN__LINE) == offset)
+        last->count = offset + tern__view_bytes(view) - last->offset;
+    else
+        ddp->buffer_extents[ddp->buffer_extent_count++] =
+            (tern__extent){ddp->buffer_window, offset, tern__view_bytes(view)};
+}
+
+int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err)
+{
+    int count = tern_state_count(ddp->module);
+    ddp->buffer_extents = tern__alloc((size_t)count * sizeof(*ddp->buffer_extents), "tern_ddp_new", err);
+    if (!ddp->buffer_extents) return TERN_E_MEMORY;
+    for (int i = 0; i < count; i++) {
+        tern_state_entry entry = tern_state_get(ddp->module, i);
+        if (entry.is_buffer && !ddp->ignored[i]) add_buffer(ddp, &entry.tensor->view);
+    }
+    return TERN_OK;
+}
+
+/* ---- all of it ---- */
+
+int tern__state_copy(tern_ddp *ddp, int root, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int i = 0; i < tern_state_count(ddp->module) && !status; i++) {
+        const tern__view *view = &tern_state_get(ddp->module, i).tensor->view;
+        if (!ddp->ignored[i])
+            status = tern_broadcast(ddp->group, view->data, tern__view_bytes(view), TERN_U8, root, err);
+    }
+    tern__seal_touch(ddp->seal);
+    return status;
+}

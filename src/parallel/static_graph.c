@@ -1,0 +1,30 @@
+/* static_graph.c - the promise that every backward that uses the model uses the same parameters of it. */
+#include "parallel/ddp.h"
+
+static void remember(tern_ddp *ddp)
+{
+    for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->first_used[k] = ddp->seal->leaves[k]->pending > 0;
+    ddp->has_first = true;
+}
+
+static int fail(const tern_ddp *ddp, int k, tern_error *err)
+{
+    bool before = ddp->first_used[k];
+    return tern__error_set(
+        err, "tern_backward", TERN_E_STATE,
+        "static_graph: parameter \"%s\" was %s in the first backward, and is %s in backward "
+        "%llu",
+        ddp->seal->leaves[k]->name, before ? "used" : "not used", before ? "not used" : "used",
+        (unsigned long long)ddp->backward);
+}
+
+int tern__static_graph_check(tern_ddp *ddp, tern_error *err)
+{
+    if (!ddp->opts.static_graph || !ddp->used) return TERN_OK;
+    if (!ddp->has_first) remember(ddp);
+    for (int i = ddp->leaf_count - 1; i >= 0; i--) { /* in the order in which they were registered */
+        int k = ddp->order[i];
+        if (ddp->first_used[k] != (ddp->seal->leaves[k]->pending > 0)) return fail(ddp, k, err);
+    }
+    return TERN_OK;
+}
