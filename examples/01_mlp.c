@@ -6,16 +6,6 @@
  * weights that is the same on every rank. Each rank takes batches of 64. */
 #include "fashion.h"
 
-static tern_module *new_mlp(tern_rng *rng, tern_error *err)
-{
-    tern_module *net = tern_sequential_new(err);
-    tern_sequential_add(net, tern_flatten_new(err), err);
-    tern_sequential_add(net, tern_linear_new(784, 128, NULL, rng, err), err);
-    tern_sequential_add(net, tern_relu_new(err), err);
-    tern_sequential_add(net, tern_linear_new(128, FASHION_CLASSES, NULL, rng, err), err);
-    return net;
-}
-
 int main(int argc, char **argv)
 {
     int epochs = fashion_epochs(argc, argv, 1);
@@ -28,7 +18,7 @@ int main(int argc, char **argv)
                  *test_order = fashion_test_order(world, &err);
     tern_loader *train = fashion_loader(train_set, train_order, 64, true, &err);
     tern_loader *test = fashion_loader(test_set, test_order, 64, false, &err);
-    tern_module *net = new_mlp(rng, &err);
+    tern_module *net = fashion_mlp_new(rng, &err);
     tern_ddp *ddp = tern_ddp_new(net, world, NULL, &err);
     tern_sgd_opts sgd = tern_sgd_defaults();
     sgd.lr = 0.05;

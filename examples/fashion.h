@@ -59,6 +59,12 @@ static inline tern_sampler *fashion_train_order(const tern_group *world, tern_er
                  : NULL;
 }
 
+/* A rank's share of a batch of `batch` over all ranks. */
+static inline int64_t fashion_share(int64_t batch, const tern_group *world)
+{
+    return world ? batch / tern_group_size(world) : batch;
+}
+
 /* Its share of the test set: every image exactly once over all ranks. */
 static inline tern_sampler *fashion_test_order(const tern_group *world, tern_error *err)
 {
@@ -77,6 +83,17 @@ static inline tern_loader *fashion_loader(tern_dataset *set, tern_sampler *order
     opts.sampler = order;
     opts.drop_last = drop_last;
     return tern_loader_new(set, &opts, err);
+}
+
+/* (N, 1, 28, 28) -> (N, 10): 784-128-10 with ReLU. */
+static inline tern_module *fashion_mlp_new(tern_rng *rng, tern_error *err)
+{
+    tern_module *net = tern_sequential_new(err);
+    tern_sequential_add(net, tern_flatten_new(err), err);
+    tern_sequential_add(net, tern_linear_new(784, 128, NULL, rng, err), err);
+    tern_sequential_add(net, tern_relu_new(err), err);
+    tern_sequential_add(net, tern_linear_new(128, FASHION_CLASSES, NULL, rng, err), err);
+    return net;
 }
 
 /* How many rows of `scores` (N, C) have their largest value at `label` (N); 0 after a failure in the scope.

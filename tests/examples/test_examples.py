@@ -1,20 +1,42 @@
-"""The examples print what they promise, alone and under tern run -n 2."""
+"""The examples print what they promise, alone, under tern run and through tern_spawn."""
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 
-BUILD = os.environ["TERN_BUILD"]
+BUILD, SOURCE = os.environ["TERN_BUILD"], os.environ["TERN_SOURCE"]
 
 
-def run(ranks, name, *args):
+def start(command, **options):
+    """Runs to the end: exit code, stdout, stderr."""
+    done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          timeout=120, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def run(ranks, name, *args, **options):
     command = [os.path.join(BUILD, "examples", name), *args]
     if ranks > 1:
         command = [os.path.join(BUILD, "tern"), "run", "-n", str(ranks), *command]
-    done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          timeout=120)
-    assert (done.returncode, done.stderr) == (0, ""), done
-    return done.stdout
+    code, out, err = start(command, **options)
+    assert (code, err) == (0, ""), (command, code, out, err)
+    return out
+
+
+def spawn(ranks, name, **options):
+    """The demo starts its ranks itself."""
+    bare = {variable: value for variable, value in os.environ.items() if variable not in ("RANK", "WORLD_SIZE")}
+    code, out, err = start([os.path.join(BUILD, "examples", name), str(ranks)], env=bare, **options)
+    assert (code, err) == (0, ""), (name, ranks, code, out, err)
+    return out
+
+
+def losses_of(out):
+    """[(step, loss)]; every line is one."""
+    steps = re.findall(r"^step (\d+)  loss (\d+\.\d+)$", out, re.M)
+    assert len(steps) == len(out.splitlines()), out
+    return [(int(step), loss) for step, loss in steps]
 
 
 class Mlp(unittest.TestCase):
@@ -41,12 +63,91 @@ class OwnModule(unittest.TestCase):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
                 out = run(ranks, "03_own_module")
-                steps = re.findall(r"^step (\d+)  loss (\d+\.\d{6})$", out, re.M)
-                self.assertEqual(len(steps), len(out.splitlines()))
-                self.assertEqual([int(step) for step, _ in steps], list(range(10)))
+                steps = losses_of(out)
+                self.assertEqual([step for step, _ in steps], list(range(10)))
                 losses = [float(loss) for _, loss in steps]
                 self.assertEqual(losses, sorted(losses, reverse=True))
                 self.assertEqual(len(set(losses)), 10)
+
+
+class Demos(unittest.TestCase):
+    """Started both ways they print the same."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def both(self, ranks, name):
+        out = spawn(ranks, name, cwd=self.folder)
+        command = [os.path.join(BUILD, "tern"), "run", "-n", str(ranks), os.path.join(BUILD, "examples", name)]
+        self.assertEqual(start(command, cwd=self.folder), (0, out, ""))
+        return out
+
+    def test_basic(self):
+        for ranks in (1, 2, 3, 4):
+            losses = losses_of(self.both(ranks, "05_basic"))
+            self.assertEqual([step for step, _ in losses], list(range(10)))
+            self.assertEqual(len(set(losses)), 10)
+
+    def test_checkpoint(self):
+        """The steps after loading are those after saving, which are those of a run without either."""
+        for ranks in (1, 2, 3, 4):
+            losses = losses_of(self.both(ranks, "06_checkpoint"))
+            self.assertEqual(losses[:10], losses_of(spawn(ranks, "05_basic")))
+            self.assertEqual(losses[10:], losses[5:10])
+            self.assertEqual(os.listdir(self.folder), [])
+
+    def test_checkpoint_that_cannot_be_written(self):
+        """Every rank says so, none waits."""
+        os.mkdir(os.path.join(self.folder, "checkpoint.new"))
+        code, _, err = start([os.path.join(BUILD, "examples", "06_checkpoint"), "3"], cwd=self.folder)
+        self.assertEqual(code, 1)
+        self.assertIn('cannot write the file "checkpoint"', err)
+        self.assertRegex(err, r"tern: tern_spawn: rank \d \(pid \d+\) exited with code 1")
+
+    def test_model_parallel(self):
+        """Two devices compute what one does."""
+        for ranks in (1, 2, 3, 4):
+            where, _, losses = self.both(ranks, "07_model_parallel").partition("\n")
+            self.assertRegex(where, r"^net1 on cpu:0, net2 on cpu:[01]$")
+            self.assertEqual(losses, spawn(ranks, "05_basic"))
+
+    def test_number_of_ranks(self):
+        code, out, err = start([os.path.join(BUILD, "examples", "05_basic"), "0"])
+        self.assertEqual((code, out, err), (1, "", "tern: tern_spawn: n: expected 1 to 4096 ranks, got 0\n"))
+
+
+def lines_changed(first, second):
+    """What `diff` shows of two examples, and how many lines of the second are new or other ones."""
+    sources = [os.path.join("examples", name + ".c") for name in (first, second)]
+    code, out, err = start(["diff", *sources], cwd=SOURCE)
+    assert (code, err) == (1, ""), err
+    return out, len(re.findall(r"^> ", out, re.M))
+
+
+class SameTraining(unittest.TestCase):
+    """08_single, 10_ddp: one training, and what it takes to make it parallel."""
+
+    def test_few_lines_change(self):
+        self.assertLessEqual(lines_changed("08_single", "10_ddp")[1], 12)
+
+    def test_the_page_shows_the_lines(self):
+        with open(os.path.join(SOURCE, "docs", "parallel.md")) as page:
+            text = page.read()
+        for other in ("10_ddp",):
+            self.assertIn("```diff\n" + lines_changed("08_single", other)[0] + "```\n", text, f"docs/parallel.md: diff of {other}")
+
+    def test_same_losses(self):
+        """Means of the same 60 samples, which only rounding tells apart."""
+        one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+        alone = losses_of(run(1, "08_single", env=one_thread))
+        self.assertEqual([step for step, _ in alone], list(range(0, 1000, 100)))
+        self.assertLess(float(alone[-1][1]), 0.5)
+        for ranks in (1, 2, 3, 4):
+            for (step, want), (same_step, got) in zip(alone, losses_of(run(ranks, "10_ddp", env=one_thread)), strict=True):
+                self.assertEqual(step, same_step)
+                self.assertAlmostEqual(float(want), float(got), delta=2e-4)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+/* 10_ddp.c - an MLP on Fashion-MNIST, in any number of processes.
+ *
+ *     tern run -n 2 build/examples/10_ddp
+ *
+ * 08_single.c, 09_data_parallel.c and 10_ddp.c are the same training on one device, on several, and in
+ * several processes: `diff` shows the lines that change. Prints the loss of every hundredth step. */
+#include "fashion.h"
+
+#define BATCH 60 /* of all devices or ranks together, which 2, 3 and 4 divide */
+
+int main(void)
+{
+    tern_error err = {0};
+    tern_group *world = tern_group_open(NULL, &err);
+    tern_device *dev = tern_device_open(NULL, &err);
+    tern_rng *rng = tern_rng_new(0, &err);
+    tern_dataset *set = fashion_open("train", &err);
+    tern_sampler *order = fashion_train_order(world, &err);
+    tern_loader *train = fashion_loader(set, order, fashion_share(BATCH, world), true, &err);
+    tern_module *net = fashion_mlp_new(rng, &err);
+    tern_ddp *ddp = tern_ddp_new(net, world, NULL, &err);
+    tern_optim *opt = tern_sgd_new(net, NULL, &err);
+    tern_scope *s = tern_scope_new(dev, world, &err);
+    if (err.code) return tern_error_print(&err);
+    tern_optim_lr_set(opt, 0, 0.05);
+
+    tern_batch b;
+    for (int step = 0; tern_loader_next(train, s, &b); step++) {
+        tern_tensor *loss = tern_cross_entropy(s, tern_forward(net, s, b.x), b.y, NULL);
+        tern_backward(s, loss);
+        tern_optim_step(opt, s);
+        if (step % 100 == 0 && tern_group_rank(world) == 0)
+            printf("step %d  loss %.4f\n", step, tern_ddp_loss_mean(ddp));
+        if (tern_scope_end(s, &err)) break;
+    }
+
+    tern_scope_free(s);
+    tern_optim_free(opt);
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_loader_free(train);
+    tern_sampler_free(order);
+    tern_dataset_free(set);
+    tern_rng_free(rng);
+    tern_device_close(dev);
+    tern_group_close(world);
+    return tern_error_print(&err);
+}
