@@ -11,9 +11,9 @@ extern "C" {
 #endif
 
 /* ---- optimizers: over all parameters under `module`, which may be a part of a larger tree. They seal the
- * tree and borrow the module. State is kept in the parameter's dtype. Yours: tern_optim_free, before the
- * module. E_RANGE: an option out of its range, which begins at 0 if nothing else is said; E_INVALID: options
- * that exclude each other, no module; E_MEMORY. ---- */
+ * tree and borrow the module. State is kept in the parameter's dtype, from the first step on. Yours:
+ * tern_optim_free, before the module. E_RANGE: an option out of its range, which begins at 0 if nothing else
+ * is said; E_INVALID: options that exclude each other, no module; E_MEMORY. ---- */
 
 typedef struct tern_optim tern_optim;
 
@@ -54,7 +54,7 @@ TERN_API tern_optim *tern_adamw_new(tern_module *module, const tern_adam_opts *o
 TERN_API void tern_optim_free(tern_optim *optim);
 
 /* Updates every parameter that has a gradient, and forgets the gradients of all that it has. Does nothing
- * after an error in the scope. */
+ * after an error in the scope. The first step makes the state: E_MEMORY in the scope. */
 TERN_API void tern_optim_step(tern_optim *optim, tern_scope *scope);
 
 /* ---- parameter groups: parameters with options of their own ---- */
@@ -78,6 +78,29 @@ TERN_API int tern_optim_group_count(const tern_optim *optim);
 TERN_API double tern_optim_lr_get(const tern_optim *optim, int group);
 /* Sets the rate that schedules multiply; of a group that there is not, nothing. */
 TERN_API void tern_optim_lr_set(tern_optim *optim, int group, double lr);
+
+/* ---- sharding: every rank keeps and updates its slice (ZeRO-1; Rajbhandari et al. 2020,
+ * torch.distributed.optim.ZeroRedundancyOptimizer) ----
+ *
+ * The bytes of the parameters are cut into as many equal slices as there are ranks, also inside a parameter.
+ * A rank has the state of its own slice only, updates it, and takes the others from the peers: the same bits
+ * as without sharding, with 1/size of the state and of the update. Gradients, clipping, groups and schedules
+ * stay as they are. The rules:
+ * - A rank that calls tern_optim_step says two things with it: "my slice is ready" and "I no longer read my
+ *   parameters". No rank's parameters are written to before all ranks have said so; a fast rank waits there
+ *   for a peer that still computes with its own, in backward or in an evaluation.
+ * - When it returns, all parameters of this rank are new, and nobody writes to them before its next call.
+ * So all ranks step the same optimizers in the same order, equally often (E_MISMATCH on all), and with the
+ * same options and rates: E_MISMATCH names the rank with others. */
+
+/* Before the first step (E_STATE), on all ranks of `group`, which must be that of the tern_ddp on the model
+ * (E_STATE): without it gradients would differ. Collective; called with an error already set, it makes the
+ * peers' call fail with it too. Borrows the group: free the optimizer before the ddp and the group.
+ * E_INVALID: no optimizer or group; E_MEMORY, E_PEER. */
+TERN_API int tern_optim_shard(tern_optim *optim, tern_group *group, tern_error *err);
+
+/* Bytes of state on this rank; 0 before the first step. */
+TERN_API size_t tern_optim_state_bytes(const tern_optim *optim);
 
 /* ---- clipping: after tern_backward, before tern_optim_step ---- */
 

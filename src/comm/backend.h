@@ -22,6 +22,9 @@ typedef enum tern__kind {
     TERN__BARRIER
 } tern__kind;
 
+/* The bucket of what is no gradient but a slice of a sharded optimizer; `backward` is its step then. */
+#define TERN__SLICE_BUCKET UINT32_MAX
+
 /* A piece of a window: `count` elements of the post's dtype from byte `offset`. */
 typedef struct tern__extent {
     uint32_t window;

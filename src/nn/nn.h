@@ -44,7 +44,9 @@ typedef struct tern__seal {
     int range_count;
     char *buffers;       /* one range for all buffers of every dtype */
     size_t buffer_bytes; /* 0: no buffers */
-    void *attached;      /* the ddp that shares the ranges, or NULL */
+    void *attached;      /* the ddp that shares the gradients, or NULL */
+    tern_group *group;   /* its group                                  */
+    void *share;         /* sharded optimizers' windows over the parameters, or NULL */
 } tern__seal;
 
 /* Heap-allocates a module of `bytes` bytes whose first field is tern_module; freed by tern_module_free. */

@@ -35,7 +35,8 @@ static tern__optim_attr adamw_attr(const tern__optim_group *group, double lr, in
     return attr;
 }
 
-static const tern__optim_rule adam = {TERN__ADAM, adam_attr}, adamw = {TERN__ADAM, adamw_attr};
+static const tern__optim_rule adam = {TERN__ADAM, adam_attr, sizeof(tern__adam_attr)},
+                              adamw = {TERN__ADAM, adamw_attr, sizeof(tern__adam_attr)};
 
 static int check(const char *func, const tern_adam_opts *o, tern_error *err)
 {

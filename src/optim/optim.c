@@ -6,6 +6,7 @@
 #include "optim/optim.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- life ---- */
 
@@ -25,28 +26,23 @@ static void claim(tern_optim *optim, const tern_module *module)
 {
     const tern__seal *seal = optim->seal;
     for (int k = 0; k < seal->leaf_count; k++) {
-        int r = seal->range_of[k];
+        tern__slice *all = &optim->all[seal->range_of[k]];
         bool ours = is_under(seal->leaves[k]->module, module);
         optim->group_of[k] = ours ? 0 : -1;
         if (!ours) continue;
-        if (!optim->end[r]) optim->begin[r] = seal->offset[k];
-        optim->end[r] = end_of(seal, k);
+        if (!all->end) all->begin = seal->offset[k];
+        all->end = end_of(seal, k);
     }
+    memcpy(optim->own, optim->all, sizeof(optim->own));
 }
 
-/* Room for another group, and the state that it wants. */
-static int make_room(const char *func, tern_optim *optim, int states, tern_error *err)
+/* Room for another group. */
+static int make_room(const char *func, tern_optim *optim, tern_error *err)
 {
     size_t size = sizeof(*optim->groups), count = (size_t)optim->group_count;
     void *groups = tern__realloc_array(optim->groups, count * size, (count + 1) * size, func, err);
     if (!groups) return TERN_E_MEMORY;
     optim->groups = groups;
-    for (int s = 0; s < states; s++)
-        for (int r = 0; r < optim->seal->range_count; r++) {
-            if (optim->state[s][r] || !optim->end[r]) continue;
-            optim->state[s][r] = tern__alloc(optim->end[r] - optim->begin[r], func, err);
-            if (!optim->state[s][r]) return TERN_E_MEMORY;
-        }
     return TERN_OK;
 }
 
@@ -58,7 +54,7 @@ static int open_optim(const char *func, tern_optim *optim, const tern_module *mo
     optim->steps = tern__alloc(count * sizeof(*optim->steps), func, err);
     if (!optim->group_of || !optim->steps) return TERN_E_MEMORY;
     claim(optim, module);
-    int status = make_room(func, optim, group->states, err);
+    int status = make_room(func, optim, err);
     if (!status) optim->groups[optim->group_count++] = *group;
     return status;
 }
@@ -82,8 +78,8 @@ tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern
 void tern_optim_free(tern_optim *optim)
 {
     if (!optim) return;
-    for (int s = 0; s < TERN__OPTIM_STATES; s++)
-        for (int r = 0; r < TERN_DTYPE_COUNT; r++) tern__free(optim->state[s][r]);
+    tern__shard_free(optim);
+    tern__optim_state_drop(optim);
     tern__free(optim->groups);
     tern__free(optim->steps);
     tern__free(optim->group_of);
@@ -100,7 +96,7 @@ int tern__optim_group_check(const char *func, const tern_optim *optim, tern__ker
     if (optim->rule->kernel != kernel)
         return tern__error_set(err, func, TERN_E_INVALID, "a group of %s for an optimizer that is %s",
                                tern__kernel_name(kernel), tern__kernel_name(optim->rule->kernel));
-    if (optim->stepped)
+    if (optim->begun)
         return tern__error_set(err, func, TERN_E_STATE,
                                "the optimizer has made a step; add all groups before the first");
     return TERN_OK;
@@ -111,7 +107,7 @@ int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn
 {
     const tern__seal *seal = optim->seal;
     int number = optim->group_count, members = 0;
-    if (make_room(func, optim, group->states, err)) return TERN_E_MEMORY;
+    if (make_room(func, optim, err)) return TERN_E_MEMORY;
     for (int k = seal->leaf_count - 1; k >= 0; k--) {
         const tern__leaf *leaf = seal->leaves[k];
         if (optim->group_of[k] < 0 || !belongs(leaf->name, leaf->parameter, ctx)) continue;
@@ -165,22 +161,24 @@ static int run_end(const tern_optim *optim, int k)
     return last;
 }
 
-/* One kernel call from leaf `first` to leaf `last` of one range. */
+/* One kernel call over this rank's part of what lies from leaf `first` to leaf `last` of one range. */
 static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     const tern__seal *seal = optim->seal;
     const tern__optim_group *group = &optim->groups[optim->group_of[first]];
     int r = seal->range_of[first];
-    size_t begin = seal->offset[first], size = tern_dtype_bytes(seal->ranges[r].dtype);
-    int64_t count = (int64_t)((end_of(seal, last) - begin) / size);
+    tern__slice run = {seal->offset[first], end_of(seal, last)}, own = tern__slice_cut(run, optim->own[r]);
+    tern__optim_attr attr = optim->rule->attr(group, group->lr * optim->factor, optim->steps[first] + 1);
+    if (optim->shard) tern__shard_note(optim, r, run, &attr);
+    int64_t count = (int64_t)(tern__slice_bytes(own) / tern_dtype_bytes(seal->ranges[r].dtype));
+    if (!count) return true;
     tern__view p = tern__view_make(seal->ranges[r].dtype, TERN__PLAIN, 1, &count), g = p;
     tern__view states[TERN__OPTIM_STATES] = {p, p, p};
-    p.data = seal->ranges[r].params + begin;
-    g.data = seal->ranges[r].grads + begin;
-    tern__optim_attr attr = optim->rule->attr(group, group->lr * optim->factor, optim->steps[first] + 1);
+    p.data = seal->ranges[r].params + own.begin;
+    g.data = seal->ranges[r].grads + own.begin;
     tern__call call = {.kernel = optim->rule->kernel, .in = {&g}, .out = {&p}, .attr = &attr};
     for (int s = 0; s < group->states; s++) {
-        states[s].data = optim->state[s][r] + (begin - optim->begin[r]);
+        states[s].data = optim->state[s][r] + (own.begin - optim->own[r].begin);
         call.out[1 + s] = &states[s];
     }
     return tern__run(scope, &call);
@@ -197,16 +195,34 @@ static void finish(tern_optim *optim, int first, int last)
     }
 }
 
-void tern_optim_step(tern_optim *optim, tern_scope *scope)
+static bool update_all(tern_optim *optim, tern_scope *scope)
 {
-    if (!optim || scope->error.code) return;
-    int64_t began = tern__trace_now(scope->trace);
-    optim->stepped = true;
     for (int k = 0; k < optim->seal->leaf_count; k++) {
         if (!is_due(optim, k)) continue;
         int last = run_end(optim, k);
-        if (!update(optim, scope, k, last)) return;
+        if (!update(optim, scope, k, last)) return false;
         finish(optim, k, last);
     }
+    return true;
+}
+
+static int step(tern_optim *optim, tern_scope *scope, tern_error *err)
+{
+    int64_t began = tern__trace_now(scope->trace);
+    int status = tern__optim_state_open(optim, "tern_optim_step", err);
+    if (!status && optim->shard) status = tern__shard_begin(optim, err);
+    if (status) return status;
+    if (!update_all(optim, scope)) return scope->error.code;
+    if (optim->shard) status = tern__shard_exchange(optim, err);
     tern__trace_span(scope->trace, TERN__TRACK_COMPUTE, "optimizer step", began);
+    return status;
+}
+
+void tern_optim_step(tern_optim *optim, tern_scope *scope)
+{
+    if (!optim) return;
+    tern_error err = {0};
+    bool failed = scope->error.code || step(optim, scope, &err);
+    if (failed && !scope->error.code) tern__scope_fail_with(scope, &err);
+    if (failed && optim->shard) tern__shard_fail(optim, &scope->error);
 }

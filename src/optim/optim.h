@@ -29,7 +29,23 @@ typedef struct tern__optim_rule {
     tern__kernel kernel;
     /* The kernel's attributes for a parameter's own step number `step`, from 1. */
     tern__optim_attr (*attr)(const tern__optim_group *group, double lr, int64_t step);
+    size_t attr_bytes; /* of that member of the union */
 } tern__optim_rule;
+
+/* Bytes of a range. */
+typedef struct tern__slice {
+    size_t begin, end;
+} tern__slice;
+
+static inline tern__slice tern__slice_cut(tern__slice a, tern__slice b)
+{
+    return (tern__slice){TERN__MAX(a.begin, b.begin), TERN__MIN(a.end, b.end)};
+}
+
+static inline size_t tern__slice_bytes(tern__slice slice)
+{
+    return slice.end > slice.begin ? slice.end - slice.begin : 0;
+}
 
 struct tern_optim {
     const tern__optim_rule *rule;
@@ -38,13 +54,14 @@ struct tern_optim {
     int64_t *steps;   /* [leaf_count] updates of each parameter                     */
     tern__optim_group *groups;
     int group_count;
-    bool stepped;
-    /* State is parallel to the bytes [begin, end) of a range, which our parameters lie in; NULL if no group
-     * wants it. */
-    size_t begin[TERN_DTYPE_COUNT], end[TERN_DTYPE_COUNT];
+    bool begun; /* there is state: groups and shards are final                 */
+    /* Of each range, what our parameters lie in, and what of it this rank updates: all without a shard. State
+     * is parallel to that; NULL if no group wants it. */
+    tern__slice all[TERN_DTYPE_COUNT], own[TERN_DTYPE_COUNT];
     char *state[TERN__OPTIM_STATES][TERN_DTYPE_COUNT];
-    double factor;            /* the schedules' product                */
-    tern_schedule *schedules; /* all that are alive, the newest first  */
+    struct tern__shard *shard; /* NULL: not sharded */
+    double factor;             /* the schedules' product                */
+    tern_schedule *schedules;  /* all that are alive, the newest first  */
 };
 
 /* An optimizer with one group of all parameters under `module`. NULL sets *err in the name of `func`. */
@@ -56,5 +73,25 @@ int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn
 /* TERN_OK if a group may be added to this optimizer, whose rule's kernel must be this one. */
 int tern__optim_group_check(const char *func, const tern_optim *optim, tern__kernel kernel,
                             tern_parameter_fn belongs, tern_error *err);
+
+/* ---- state.c ---- */
+
+/* Makes the state that the groups want, zeros, if it is not there. */
+int tern__optim_state_open(tern_optim *optim, const char *func, tern_error *err);
+void tern__optim_state_drop(tern_optim *optim);
+
+/* ---- shard.c ---- */
+
+typedef struct tern__shard tern__shard;
+
+/* Before the updates of a step. */
+int tern__shard_begin(tern_optim *optim, tern_error *err);
+/* Tells of an update of the bytes `run` of range r, in rising order, with these attributes. */
+void tern__shard_note(tern_optim *optim, int r, tern__slice run, const tern__optim_attr *attr);
+/* Each rank's slices of what was noted go to all others. */
+int tern__shard_exchange(tern_optim *optim, tern_error *err);
+/* The peers need not wait for a step that this rank does not make. */
+void tern__shard_fail(tern_optim *optim, const tern_error *err);
+void tern__shard_free(tern_optim *optim);
 
 #endif

@@ -103,6 +103,7 @@ static void listen_to_backward(tern_ddp *ddp)
     while (*link) link = &(*link)->next;
     *link = &ddp->listener;
     ddp->seal->attached = ddp;
+    ddp->seal->group = ddp->group;
 }
 
 static int build(tern_ddp *ddp, tern_error *err)

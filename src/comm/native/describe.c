@@ -50,6 +50,9 @@ static void place_text(const tern__desc *desc, uint64_t seq, char *text, size_t 
 {
     if (desc->owner == 0)
         snprintf(text, size, "(work %llu)", (unsigned long long)(desc->backward ? desc->backward : seq));
+    else if (desc->bucket == TERN__SLICE_BUCKET)
+        snprintf(text, size, "(sharded optimizer %u, step %llu)", desc->owner,
+                 (unsigned long long)desc->backward);
     else
         snprintf(text, size, "(ddp %u, backward %llu, bucket %u, %u folded)", desc->owner,
                  (unsigned long long)desc->backward, desc->bucket, desc->folded);

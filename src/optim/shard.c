@@ -1,0 +1,286 @@
+/* shard.c - every rank updates its slice of the parameters, then the slices change hands.
+ *
+ * The parameters' pages become a window, so that an exchange is one broadcast a rank, over the pieces of its
+ * slice that the step has updated. A work is carried out only when all ranks have posted it, and posting is
+ * the promise not to read one's parameters until it is done: "mine is ready" and "mine are free" are one
+ * word, and there is no order of events in which a slow rank computes with half of a step. It would not help
+ * to say "free" earlier: what it frees is filled by peers that have to go through the same updates first.
+ *
+ * Ranks with other rates or options would stay equal all the same, each element being computed by one of them
+ * only. So a digest of the attributes of every update goes with each slice and is compared. */
+#include "comm/group.h"
+#include "optim/optim.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The parameters of a tree as windows, for all its sharded optimizers. */
+typedef struct share {
+    int users;
+    uint32_t windows[TERN_DTYPE_COUNT];
+    int count;
+} share;
+
+typedef struct run {
+    int range;
+    tern__slice bytes;
+} run;
+
+struct tern__shard {
+    tern_group *group;
+    void *channel;
+    uint32_t number; /* as ddps have one */
+    uint32_t side;   /* window of a line a rank: its digest */
+    bool has_side;
+    uint64_t step;
+    uint64_t digest; /* FNV-1a of this step's attributes */
+    run *runs;       /* [leaf_count] updated in this step */
+    int run_count;
+    tern__extent *extents; /* of all the works of a step */
+};
+
+/* ---- slices ---- */
+
+/* What rank `rank` updates: slices differ by a cache line at most. */
+static tern__slice slice_of(tern__slice all, int world, int rank)
+{
+    size_t lines = tern__align_up(tern__slice_bytes(all), TERN__LINE) / TERN__LINE;
+    size_t first = lines * (size_t)rank / (size_t)world, next = lines * (size_t)(rank + 1) / (size_t)world;
+    return (tern__slice){all.begin + first * TERN__LINE, TERN__MIN(all.begin + next * TERN__LINE, all.end)};
+}
+
+static void take_slices(tern_optim *optim)
+{
+    int world = tern_group_size(optim->shard->group), rank = tern_group_rank(optim->shard->group);
+    for (int r = 0; r < optim->seal->range_count; r++) optim->own[r] = slice_of(optim->all[r], world, rank);
+}
+
+/* ---- windows ---- */
+
+static void drop_share(tern__seal *seal, tern_group *group)
+{
+    share *of = seal->share;
+    if (!of || --of->users > 0) return;
+    while (of->count > 0) group->backend->window_close(group->state, of->windows[--of->count]);
+    tern__free(of);
+    seal->share = NULL;
+}
+
+static int open_windows(tern__seal *seal, tern_group *group, tern_error *err)
+{
+    share *of = seal->share;
+    for (; of->count < seal->range_count; of->count++) {
+        tern__range *range = &seal->ranges[of->count];
+        int status = group->backend->window_open(group->state, range->params, range->bytes,
+                                                 &of->windows[of->count], err);
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+/* The first to share a tree opens its windows. */
+static int take_share(tern__seal *seal, tern_group *group, tern_error *err)
+{
+    if (seal->share) {
+        ((share *)seal->share)->users++;
+        return TERN_OK;
+    }
+    share *of = tern__alloc(sizeof(*of), "tern_optim_shard", err);
+    if (!of) return TERN_E_MEMORY;
+    of->users = 1;
+    seal->share = of;
+    int status = open_windows(seal, group, err);
+    if (status) drop_share(seal, group);
+    return status;
+}
+
+/* ---- making ---- */
+
+static int check(const tern_optim *optim, tern_group *group, tern_error *err)
+{
+    static const char func[] = "tern_optim_shard";
+    if (!optim) return tern__error_set(err, func, TERN_E_INVALID, "the optimizer is NULL");
+    if (optim->shard) return tern__error_set(err, func, TERN_E_STATE, "the optimizer is sharded already");
+    if (optim->begun)
+        return tern__error_set(err, func, TERN_E_STATE,
+                               "the optimizer has made a step; shard it before the first");
+    if (!optim->seal->attached || optim->seal->group != group)
+        return tern__error_set(err, func, TERN_E_STATE,
+                               "%s has no ddp on this group: first tern_ddp_new, then tern_optim_shard",
+                               optim->seal->root->kind);
+    return tern__group_check(group, func, err);
+}
+
+/* A run is cut by slices, each slice has its digest beside. */
+static int make_arrays(tern_optim *optim, tern_error *err)
+{
+    size_t leaves = (size_t)optim->seal->leaf_count, ranges = (size_t)optim->seal->range_count;
+    size_t world = (size_t)tern_group_size(optim->shard->group);
+    optim->shard->runs = tern__alloc(leaves * sizeof(run), "tern_optim_shard", err);
+    optim->shard->extents =
+        tern__alloc((leaves + (ranges + 1) * world) * sizeof(tern__extent), "tern_optim_shard", err);
+    return optim->shard->runs && optim->shard->extents ? TERN_OK : TERN_E_MEMORY;
+}
+
+static int open_side(tern__shard *shard, tern_error *err)
+{
+    const tern_group *group = shard->group;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t bytes = tern__align_up((size_t)tern_group_size(group) * TERN__LINE, page);
+    int status = group->backend->window_open(group->state, NULL, bytes, &shard->side, err);
+    shard->has_side = !status;
+    return status;
+}
+
+static int build(tern_optim *optim, tern_group *group, tern_error *err)
+{
+    tern__shard *shard = optim->shard;
+    int status = make_arrays(optim, err);
+    if (!status) status = open_side(shard, err);
+    if (status) return status;
+    shard->channel = group->backend->channel_open(group->state, tern_group_size(group) + 1, err);
+    return shard->channel ? TERN_OK : err->code;
+}
+
+static int open_shard(tern_optim *optim, tern_group *group, tern_error *err)
+{
+    int status = take_share(optim->seal, group, err);
+    if (status) return status;
+    optim->shard = tern__alloc(sizeof(*optim->shard), "tern_optim_shard", err);
+    if (!optim->shard) {
+        drop_share(optim->seal, group);
+        return TERN_E_MEMORY;
+    }
+    *optim->shard = (tern__shard){.group = group, .number = ++group->next_owner};
+    status = build(optim, group, err);
+    if (status)
+        tern__shard_free(optim);
+    else
+        take_slices(optim);
+    return status;
+}
+
+int tern_optim_shard(tern_optim *optim, tern_group *group, tern_error *err)
+{
+    tern_error own = {0};
+    tern_error *e = err ? err : &own;
+    if (!group) return tern__error_set(e, __func__, TERN_E_INVALID, "the group is NULL");
+    int status = tern__is_set(e) ? e->code : check(optim, group, e);
+    if (!status) status = open_shard(optim, group, e);
+    return status ? tern__group_fail(group, e) : TERN_OK;
+}
+
+void tern__shard_free(tern_optim *optim)
+{
+    tern__shard *shard = optim->shard;
+    if (!shard) return;
+    const tern__comm_backend *backend = shard->group->backend;
+    if (shard->channel) backend->channel_close(shard->channel);
+    if (shard->has_side) backend->window_close(shard->group->state, shard->side);
+    drop_share(optim->seal, shard->group);
+    tern__free(shard->runs);
+    tern__free(shard->extents);
+    tern__free(shard);
+    optim->shard = NULL;
+}
+
+void tern__shard_fail(tern_optim *optim, const tern_error *err)
+{
+    tern__group_fail(optim->shard->group, err);
+}
+
+/* ---- a step ---- */
+
+int tern__shard_begin(tern_optim *optim, tern_error *err)
+{
+    optim->shard->run_count = 0;
+    optim->shard->digest = UINT64_C(0xcbf29ce484222325);
+    return tern__group_check(optim->shard->group, "tern_optim_step", err);
+}
+
+static void digest_add(tern__shard *shard, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        shard->digest = (shard->digest ^ ((const uint8_t *)data)[i]) * UINT64_C(0x100000001b3);
+}
+
+void tern__shard_note(tern_optim *optim, int r, tern__slice bytes, const tern__optim_attr *attr)
+{
+    tern__shard *shard = optim->shard;
+    digest_add(shard, attr, optim->rule->attr_bytes);
+    run *last = NULL;
+    for (int i = shard->run_count - 1; i >= 0 && !last; i--)
+        if (shard->runs[i].range == r) last = &shard->runs[i];
+    if (last && tern__align_up(last->bytes.end, TERN__LINE) == bytes.begin)
+        last->bytes.end = bytes.end;
+    else
+        shard->runs[shard->run_count++] = (run){r, bytes};
+}
+
+/* What was updated of rank `rank`'s slices, and its digest. Returns how many extents. */
+static int fill_extents(const tern_optim *optim, int rank, tern__extent *extents)
+{
+    const tern__shard *shard = optim->shard;
+    const share *of = optim->seal->share;
+    int count = 0, world = tern_group_size(shard->group);
+    for (int i = 0; i < shard->run_count; i++) {
+        int r = shard->runs[i].range;
+        tern__slice piece = tern__slice_cut(shard->runs[i].bytes, slice_of(optim->all[r], world, rank));
+        size_t bytes = tern__slice_bytes(piece);
+        if (bytes) extents[count++] = (tern__extent){of->windows[r], piece.begin, bytes};
+    }
+    extents[count++] = (tern__extent){shard->side, (uint64_t)rank * TERN__LINE, sizeof(shard->digest)};
+    return count;
+}
+
+static int post_slice(tern_optim *optim, int rank, tern__extent *extents, int count, uint64_t *seq,
+                      tern_error *err)
+{
+    const tern__shard *shard = optim->shard;
+    tern__post post = {.kind = TERN__BROADCAST,
+                       .dtype = TERN_U8,
+                       .root = rank,
+                       .owner = shard->number,
+                       .bucket = TERN__SLICE_BUCKET,
+                       .backward = shard->step,
+                       .extents = extents,
+                       .extent_count = count};
+    return shard->group->backend->post(shard->channel, &post, seq, err);
+}
+
+static char *side_of(const tern__shard *shard, int rank)
+{
+    char *side = shard->group->backend->window_base(shard->group->state, shard->side);
+    return side + (size_t)rank * TERN__LINE;
+}
+
+static int compare_digests(const tern__shard *shard, tern_error *err)
+{
+    for (int rank = 1; rank < tern_group_size(shard->group); rank++)
+        if (memcmp(side_of(shard, rank), side_of(shard, 0), sizeof(shard->digest)) != 0)
+            return tern__error_set(err, "tern_optim_step", TERN_E_MISMATCH,
+                                   "step %" PRIu64 " of a sharded optimizer: rank %d updated its slice with "
+                                   "other options or learning rates than rank 0",
+                                   shard->step, rank);
+    return TERN_OK;
+}
+
+int tern__shard_exchange(tern_optim *optim, tern_error *err)
+{
+    tern__shard *shard = optim->shard;
+    tern__extent *next = shard->extents;
+    uint64_t seq = 0;
+    int status = TERN_OK;
+    int64_t began = tern__trace_now(shard->group->trace);
+    shard->step++;
+    memcpy(side_of(shard, tern_group_rank(shard->group)), &shard->digest, sizeof(shard->digest));
+    for (int rank = 0; rank < tern_group_size(shard->group) && !status; rank++) {
+        int count = fill_extents(optim, rank, next);
+        status = post_slice(optim, rank, next, count, &seq, err);
+        next += count;
+    }
+    if (!status) status = shard->group->backend->wait(shard->channel, seq, err);
+    tern__trace_span(shard->group->trace, TERN__TRACK_WAIT, "parameters", began);
+    return status ? status : compare_digests(shard, err);
+}
