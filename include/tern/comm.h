@@ -8,7 +8,7 @@
  * step: a failure in one group of it is a failure of all, on all ranks. Errors name ranks as the world counts
  * them.
  *
- * Threads: a group belongs to one thread at a time. */
+ * Threads: a family belongs to one thread at a time. */
 #ifndef TERN_COMM_H
 #define TERN_COMM_H
 

@@ -252,7 +252,7 @@ int tern_work_test(tern_work *work, tern_error *err)
     tern_group *group = work->group;
     if (!group) return fail_closed(work, err);
     int status = tern__group_check(group, work->func, &why);
-    if (!status) status = tern__staging_pump(group->staging, &why);
+    if (!status) status = tern__group_progress(group, &why);
     return status ? fail(group, work->func, &why, err) : work->status;
 }
 

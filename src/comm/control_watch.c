@@ -22,10 +22,13 @@ bool tern__control_fail(tern__control *control, const tern_error *why)
     return first;
 }
 
+/* Peers are told these words as they are, so they name this rank. */
 static void fail_own(tern__control *control, int code, const char *text)
 {
+    char who[128];
     tern_error why = {0};
-    tern__error_errno(&why, NULL, code, "the control thread: %s", text);
+    tern__card_describe(&control->peers[control->rank].card, control->rank, who, sizeof(who));
+    tern__error_set(&why, NULL, code, "%s failed: the control thread: %s", who, text);
     tern__control_fail(control, &why);
 }
 
@@ -61,7 +64,7 @@ static void store_parcel(tern__control *control, const tern__peer *peer, uint64_
     tern__parcel *parcel = tern__alloc(sizeof(*parcel), __func__, NULL);
     if (!parcel) {
         tern__close(&fd);
-        fail_own(control, TERN_E_MEMORY, "no room for a descriptor that a peer sent");
+        fail_own(control, TERN_E_MEMORY, "no memory for a descriptor that a peer sent");
         return;
     }
     *parcel = (tern__parcel){.peer = peer->rank, .tag = tag, .fd = fd};
@@ -169,7 +172,7 @@ void *tern__control_watch(void *arg)
         polls[0] = (struct pollfd){.fd = control->bell, .events = POLLIN};
         tern__control_prepare(control, polls + 1);
         if (tern__poll(polls, (nfds_t)(1 + 2 * control->world), INT64_MAX) < 0) {
-            fail_own(control, TERN_E_SYSTEM, "poll failed");
+            fail_own(control, TERN_E_SYSTEM, strerror(errno));
             break;
         }
         bool learnt = polls[0].revents != 0;

@@ -157,11 +157,13 @@ void tern_group_close(tern_group *group)
 {
     if (!group) return;
     tern_group *root = group->root;
-    if (group->channel) group->backend->channel_close(group->channel);
-    tern__staging_close(group->staging);
-    free_mems(group);
-    group->channel = NULL;
+    void *channel = group->channel;
+    struct tern__staging *staging = group->staging;
+    group->channel = NULL; /* nobody of the family comes back to them */
     group->staging = NULL;
+    if (channel) group->backend->channel_close(channel);
+    tern__staging_close(staging);
+    free_mems(group);
     if (group != root) leave_family(group);
     if (--root->users == 0) close_family(root);
 }

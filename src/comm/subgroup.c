@@ -40,13 +40,23 @@ static int find_members(const wish *wishes, int world, int color, place *places)
     return count;
 }
 
+static const char *call_text(const wish *of)
+{
+    return of->list ? "tern_group_new" : "tern_group_split";
+}
+
 static int check_lists(const tern_group *parent, const wish *wishes, const char *func, tern_error *err)
 {
-    for (int rank = 1; rank < parent->boot.world; rank++)
-        if (wishes[rank].list != wishes[0].list)
-            return tern__error_set(err, func, TERN_E_MISMATCH,
-                                   "rank %d lists other ranks for the new group than rank %d",
-                                   tern_group_world_rank(parent, rank), tern_group_world_rank(parent, 0));
+    for (int rank = 1; rank < parent->boot.world; rank++) {
+        const wish *first = &wishes[0], *other = &wishes[rank];
+        int one = tern_group_world_rank(parent, 0), two = tern_group_world_rank(parent, rank);
+        if (first->list == other->list) continue;
+        if (!first->list || !other->list)
+            return tern__error_set(err, func, TERN_E_MISMATCH, "rank %d calls %s, but rank %d %s", one,
+                                   call_text(first), two, call_text(other));
+        return tern__error_set(err, func, TERN_E_MISMATCH,
+                               "rank %d lists other ranks for the new group than rank %d", two, one);
+    }
     return TERN_OK;
 }
 

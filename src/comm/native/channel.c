@@ -300,6 +300,8 @@ static void leave(const tern__channel *channel)
         fail_unfinished(channel);
         await_outside(channel);
     }
+    bool has_failed = native->group->root->error.code || !tern__control_is_healthy(native->control);
+    if (has_failed) return; /* of which the control plane tells */
     atomic_store(&channel->closed[native->rank].value, 1);
     tern__lobby_ring(native->lobby);
 }

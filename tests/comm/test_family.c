@@ -1,0 +1,482 @@
+/* A group and those made from it fail as a whole: whatever goes wrong in one, all ranks of all of them hear
+ * of it at once, in the same words. */
+#include "ledger.h"
+#include "ranks.h"
+
+#include "comm/group.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+typedef struct board {
+    atomic_int phase;
+    atomic_int arrived;
+    _Atomic(int64_t) failed_ns; /* when rank 2 did what ends the family */
+    _Atomic(int64_t) heard_ns;  /* when the last rank heard of it       */
+    int variant;
+} board;
+
+static board *board_new(void)
+{
+    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(b != MAP_FAILED);
+    return b;
+}
+
+static void board_free(board *b)
+{
+    munmap(b, sizeof(*b));
+}
+
+static bool await_value(atomic_int *word, int value)
+{
+    int64_t deadline = tern__now_ns() + INT64_C(20000000000);
+    while (atomic_load(word) < value && tern__now_ns() < deadline) usleep(200);
+    return atomic_load(word) >= value;
+}
+
+static tern_group_opts timeout_of(double seconds)
+{
+    tern_group_opts opts = tern_group_defaults();
+    opts.timeout_s = seconds;
+    return opts;
+}
+
+static tern_group *open_world(const tern__bootstrap *boot, tern_error *err)
+{
+    tern_group_opts opts = timeout_of(20);
+    return tern__group_open_boot(boot, &opts, err);
+}
+
+/* ---- one rank, one group, and who hears of it ---- */
+
+enum { KILL, ABORT, MISTAKE, MISMATCH, WINDOW, LEAVE, LEAVE_WINDOW, SLEEP, LIST, OPTS, WORLD, VARIANTS };
+
+/* Of five ranks, {0, 2} is the group in which rank 2 does it; {1, 3} and {4} are others. */
+typedef struct variant {
+    int own;              /* rank 2's code                                */
+    int peer, far;        /* of rank 0, and of 1 and 3; rank 4 has E_PEER */
+    const char *expected; /* in every rank's error but rank 2's           */
+} variant;
+
+static const variant variants[VARIANTS] = {
+    [KILL] = {0, TERN_E_PEER, TERN_E_PEER, ") was lost: killed or exited"},
+    [ABORT] = {TERN_E_IO, TERN_E_PEER, TERN_E_PEER, ") failed: the disk is full"},
+    [MISTAKE] = {TERN_E_INVALID, TERN_E_PEER, TERN_E_PEER, ") failed: buffer is NULL"},
+    [MISMATCH] = {TERN_E_MISMATCH, TERN_E_MISMATCH, TERN_E_MISMATCH,
+                  "rank 2: all_reduce of 2 f32, sum (work 2); in the group of ranks 0, 2"},
+    [WINDOW] = {TERN_E_MISMATCH, TERN_E_MISMATCH, TERN_E_MISMATCH, "; in the group of ranks 0, 2"},
+    [LEAVE] =
+        {0, TERN_E_PEER, TERN_E_PEER,
+         ") has closed its group while rank 0 waits in all_reduce of 1 f32, sum (work 2); in the group of "
+         "ranks 0, 2"},
+    [LEAVE_WINDOW] = {0, TERN_E_PEER, TERN_E_PEER, ") has closed its group while rank 0 opens a window"},
+    [SLEEP] = {TERN_E_TIMEOUT, TERN_E_TIMEOUT, TERN_E_TIMEOUT,
+               "rank 0 waited 0.3 s in all_reduce of 1 f32, sum (work 2); not called by rank 2 ("},
+    [LIST] = {TERN_E_INVALID, TERN_E_PEER, TERN_E_PEER, ") failed: ranks[1] is 2, expected 0 to 1"},
+    [OPTS] = {TERN_E_RANGE, TERN_E_PEER, TERN_E_PEER, ") failed: timeout_s is 0, expected more than 0"},
+    [WORLD] = {TERN_E_IO, TERN_E_PEER, TERN_E_PEER, ") failed: the disk is full"},
+};
+
+static void do_wrong(board *b, tern_group *world, tern_group **group, tern_error *err)
+{
+    const tern_group_opts none = {.size = sizeof(none), .connect_timeout_s = 1, .timeout_s = 0};
+    const int list[] = {0, 2};
+    float x[2] = {0};
+    atomic_store(&b->failed_ns, tern__now_ns());
+    switch (b->variant) {
+    case KILL: raise(SIGKILL); break;
+    case ABORT: tern_group_abort(*group, TERN_E_IO, "the disk is full"); break;
+    case MISTAKE: tern_all_reduce(*group, NULL, 1, TERN_F32, TERN_SUM, err); break;
+    case MISMATCH: tern_all_reduce(*group, x, 2, TERN_F32, TERN_SUM, err); break;
+    case WINDOW: tern_group_mem_alloc(*group, 200, err); break;
+    case LEAVE:
+    case LEAVE_WINDOW:
+        tern_group_close(*group);
+        *group = NULL;
+        await_value(&b->phase, 4);
+        break;
+    case SLEEP: await_value(&b->phase, 4); break;
+    case LIST: tern_group_new(*group, list, 2, NULL, err); break;
+    case OPTS: tern_group_split(*group, 0, 0, &none, err); break;
+    case WORLD: tern_group_abort(world, TERN_E_IO, "the disk is full"); break;
+    }
+}
+
+/* What rank 0 does beside it, and the others in their own groups, until they hear of it. */
+static void go_on(board *b, int rank, tern_group *group, tern_error *err)
+{
+    int64_t deadline = tern__now_ns() + INT64_C(10000000000);
+    bool opens = b->variant == WINDOW || b->variant == LEAVE_WINDOW;
+    float x = 0;
+    if (rank == 0 && opens) tern_group_mem_alloc(group, 100, err);
+    if (rank == 0 && (b->variant == LIST || b->variant == OPTS)) tern_group_split(group, 0, 0, NULL, err);
+    while (!err->code && tern__now_ns() < deadline) tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, err);
+}
+
+static int check_heard(const board *b, int rank, const tern_error *err)
+{
+    const variant *v = &variants[b->variant];
+    int code = rank == 0 ? v->peer : rank == 4 ? TERN_E_PEER : v->far;
+    if (err->code != code || !strstr(err->text, v->expected))
+        fprintf(stderr, "rank %d, variant %d: %s: %s\n", rank, b->variant, tern_status_name(err->code),
+                err->text);
+    RANK_CHECK(rank, err->code == code && strstr(err->text, v->expected));
+    RANK_CHECK(rank, strstr(err->text, "rank 2") != NULL);
+    return 0;
+}
+
+/* Whatever is called on any group afterwards says it again. */
+static int check_sticky(int rank, tern_group *world, tern_group *group, const tern_error *err)
+{
+    tern_group *groups[] = {world, group};
+    for (int i = 0; i < 2; i++) {
+        tern_error again = {0};
+        if (!groups[i]) continue;
+        RANK_CHECK(rank, tern_barrier(groups[i], &again) == err->code && !strcmp(again.text, err->text));
+        again = (tern_error){0};
+        RANK_CHECK(rank, !tern_group_split(groups[i], 0, 0, NULL, &again) && again.code == err->code);
+    }
+    return 0;
+}
+
+static int failing_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    float x = 0;
+    tern_group_opts opts = timeout_of(b->variant == SLEEP && rank == 0 ? 0.3 : 15);
+    tern_group *world = open_world(boot, &err);
+    tern_group *group = tern_group_split(world, rank == 4 ? 2 : rank % 2, 0, &opts, &err);
+    tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->arrived, 1);
+    RANK_CHECK(rank, await_value(&b->arrived, 5));
+    if (rank == 2) {
+        do_wrong(b, world, &group, &err);
+        RANK_CHECK(rank, b->variant == SLEEP || err.code == variants[b->variant].own ||
+                             (!err.code && (b->variant == ABORT || b->variant == WORLD)));
+    } else {
+        go_on(b, rank, group, &err);
+        atomic_store(&b->heard_ns, tern__now_ns());
+        atomic_fetch_add(&b->phase, 1);
+        if (check_heard(b, rank, &err)) return 1;
+    }
+    if (err.code && check_sticky(rank, world, group, &err)) return 1;
+    tern_group_close(world);
+    tern_group_close(group);
+    return 0;
+}
+
+static void check_variant(board *b, const ranks *r)
+{
+    for (int rank = 0; rank < 5; rank++)
+        assert_int_equal(r->status[rank], rank == 2 && b->variant == KILL ? 128 + SIGKILL : 0);
+    double seconds = (double)(atomic_load(&b->heard_ns) - atomic_load(&b->failed_ns)) * 1e-9;
+    assert_true(seconds < (b->variant == LEAVE_WINDOW ? 2.0 : 1.0)); /* it looks for what is on its way */
+}
+
+static void test_family_fails_as_a_whole(void **state)
+{
+    (void)state;
+    for (int v = 0; v < VARIANTS; v++) {
+        board *b = board_new();
+        b->variant = v;
+        ranks r = ranks_run(5, failing_body, b);
+        check_variant(b, &r);
+        board_free(b);
+    }
+}
+
+static void test_family_of_threads(void **state)
+{
+    (void)state;
+    for (int v = KILL + 1; v < VARIANTS; v++) {
+        board *b = board_new();
+        b->variant = v;
+        ranks r = ranks_run_threads(5, failing_body, b);
+        check_variant(b, &r);
+        board_free(b);
+    }
+}
+
+/* ---- making a group together ---- */
+
+enum { OTHER_LIST, OTHER_CALL, DIES, LEAVES, CALLS_ELSE, DISAGREEMENTS };
+
+static const struct {
+    int code;
+    const char *expected;
+} disagreements[] = {
+    [OTHER_LIST] = {TERN_E_MISMATCH, "rank 2 lists other ranks for the new group than rank 0"},
+    [OTHER_CALL] = {TERN_E_MISMATCH, "rank 0 calls tern_group_new, but rank 2 tern_group_split"},
+    [DIES] = {TERN_E_PEER, ") was lost: killed or exited"},
+    [LEAVES] = {TERN_E_PEER, ") has closed its group while rank "},
+    [CALLS_ELSE] = {TERN_E_MISMATCH, "rank 2: barrier (work 1)"},
+};
+
+static int disagreeing_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    const int here[] = {0, 1}, there[] = {0, 2};
+    tern_group *world = open_world(boot, &err), *group = NULL;
+    RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->arrived, 1);
+    RANK_CHECK(rank, await_value(&b->arrived, 4));
+    if (rank == 2 && b->variant == DIES) raise(SIGKILL);
+    if (rank != 2) group = tern_group_new(world, here, 2, NULL, &err);
+    if (rank == 2 && b->variant == OTHER_LIST) group = tern_group_new(world, there, 2, NULL, &err);
+    if (rank == 2 && b->variant == OTHER_CALL) group = tern_group_split(world, 0, 0, NULL, &err);
+    if (rank == 2 && b->variant == CALLS_ELSE) tern_barrier(world, &err);
+    RANK_CHECK(rank, !group);
+    if (rank != 2 || b->variant != LEAVES) {
+        if (!strstr(err.text, disagreements[b->variant].expected)) tern_error_print(&err);
+        RANK_CHECK(rank, err.code == disagreements[b->variant].code);
+        RANK_CHECK(rank, strstr(err.text, disagreements[b->variant].expected));
+        RANK_CHECK(rank, strstr(err.text, "rank 2"));
+    }
+    tern_group_close(world);
+    return 0;
+}
+
+static void test_ranks_disagree_on_a_group(void **state)
+{
+    (void)state;
+    for (int v = 0; v < DISAGREEMENTS; v++) {
+        board *b = board_new();
+        b->variant = v;
+        ranks r = ranks_run(4, disagreeing_body, b);
+        for (int rank = 0; rank < 4; rank++)
+            assert_int_equal(r.status[rank], rank == 2 && v == DIES ? 128 + SIGKILL : 0);
+        board_free(b);
+    }
+}
+
+/* Rank 1 has no memory for its `variant`-th request of the split, wherever that is. */
+static int poor_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    ledger books = {0};
+    ledger_open(&books);
+    tern_group *world = open_world(boot, &err);
+    RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->arrived, 1);
+    RANK_CHECK(rank, await_value(&b->arrived, 2));
+    if (rank == 1) books.refuse_at = atomic_load(&books.requests) + b->variant;
+    tern_group *group = tern_group_split(world, 0, 0, NULL, &err);
+    if (rank == 1 && !err.code) atomic_store(&b->phase, 1);
+    if (err.code) {
+        RANK_CHECK(rank, !group && (err.code == TERN_E_MEMORY || (rank == 0 && err.code == TERN_E_PEER)));
+        RANK_CHECK(rank, rank == 1 || (strstr(err.text, "rank 1 (") && strstr(err.text, "memory")));
+    }
+    tern_group_close(group);
+    tern_group_close(world);
+    tern_allocator_set(NULL);
+    RANK_CHECK(rank, atomic_load(&books.live) == 0);
+    return 0;
+}
+
+static void test_no_memory_for_a_group(void **state)
+{
+    (void)state;
+    bool was_enough = false;
+    int requests = 0;
+    while (!was_enough && requests < 40) {
+        board *b = board_new();
+        b->variant = ++requests;
+        assert_ranks_ok(ranks_run(2, poor_body, b));
+        was_enough = atomic_load(&b->phase);
+        board_free(b);
+    }
+    assert_in_range(requests, 8, 39);
+}
+
+static void test_wrong_arguments(void **state)
+{
+    (void)state;
+    const tern__bootstrap boot = {.world = 1, .local_world = 1, .listen_fd = -1, .source = "alone"};
+    const struct {
+        int list[3], count;
+        const char *expected;
+    } cases[] = {{{0}, 0, "0 ranks, expected at least 1"},
+                 {{-1}, 1, "ranks[0] is -1, expected 0 to 0"},
+                 {{0, 1}, 2, "ranks[1] is 1, expected 0 to 0"},
+                 {{0, 0, 0}, 3, "ranks[1] is 0, which is listed before"}};
+    for (size_t i = 0; i < TERN__COUNT(cases); i++) {
+        tern_error err = {0};
+        tern_group *world = tern__group_open_boot(&boot, NULL, &err);
+        assert_null(tern_group_new(world, cases[i].list, cases[i].count, NULL, &err));
+        assert_int_equal(err.code, TERN_E_INVALID);
+        assert_string_equal(err.text, cases[i].expected);
+        assert_null(tern_group_split(world, 0, 0, NULL, &err)); /* a set error: does nothing */
+        tern_group_close(world);
+    }
+    tern_error err = {0}, again = {0};
+    assert_null(tern_group_split(NULL, 0, 0, NULL, &err));
+    assert_null(tern_group_new(NULL, NULL, 0, NULL, &again));
+    assert_int_equal(err.code, TERN_E_INVALID);
+    assert_string_equal(err.text, "parent is NULL");
+    assert_int_equal(again.code, TERN_E_INVALID);
+    assert_string_equal(again.text, "parent is NULL");
+    assert_int_equal(tern_group_world_rank(NULL, 0), -1);
+}
+
+/* ---- the end of a parent ---- */
+
+/* All have closed the world and live on in the groups made from it, where rank 2 is killed. */
+static int orphan_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    float x = 1;
+    tern_group *world = open_world(boot, &err);
+    tern_group *group = tern_group_split(world, rank % 2, 0, NULL, &err);
+    tern_group_close(world);
+    for (int i = 0; i < 10; i++) tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, x == 1024);
+    atomic_fetch_add(&b->arrived, 1);
+    RANK_CHECK(rank, await_value(&b->arrived, 4));
+    if (rank == 2) raise(SIGKILL);
+    while (!tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err)) continue;
+    RANK_CHECK(rank, err.code == TERN_E_PEER && strstr(err.text, "rank 2 (") && strstr(err.text, "was lost"));
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_groups_outlive_their_parent(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r = ranks_run(4, orphan_body, b);
+    for (int rank = 0; rank < 4; rank++) assert_int_equal(r.status[rank], rank == 2 ? 128 + SIGKILL : 0);
+    board_free(b);
+}
+
+/* Rank 2 has closed the world only: who waits for it there hears so, although its group lives on. */
+static int quitter_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    tern_group *world = open_world(boot, &err);
+    tern_group *group = tern_group_split(world, rank % 2, 0, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 2) {
+        tern_group_close(world);
+        RANK_CHECK(rank, await_value(&b->phase, 2));
+        RANK_CHECK(rank, tern_barrier(group, &err) == TERN_E_PEER);
+    } else {
+        RANK_CHECK(rank, tern_barrier(world, &err) == TERN_E_PEER);
+        atomic_fetch_add(&b->phase, 1);
+        tern_group_close(world);
+    }
+    RANK_CHECK(rank, strstr(err.text, "rank 2 (") && strstr(err.text, ") has closed its group while rank "));
+    RANK_CHECK(rank, strstr(err.text, "in barrier (work 2)") && !strstr(err.text, "in the group of"));
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_rank_leaves_the_parent_only(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(3, quitter_body, b));
+    board_free(b);
+}
+
+/* ---- forking, and coming and going ---- */
+
+static int fork_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0}, in_child = {0};
+    int status = -1;
+    float x = 1;
+    tern_group *world = open_world(boot, &err);
+    tern_group *group = tern_group_split(world, 0, -rank, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    pid_t child = fork();
+    if (child == 0) {
+        bool is_refused = !tern_group_split(group, 0, 0, NULL, &in_child) && in_child.code == TERN_E_FORKED;
+        tern_group_close(group);
+        tern_group_close(world);
+        _exit(!is_refused);
+    }
+    RANK_CHECK(rank, waitpid(child, &status, 0) == child && status == 0);
+    tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, x == 2);
+    tern_group_close(group);
+    tern_group_close(world);
+    return 0;
+}
+
+static void test_forked_child_is_refused_and_harmless(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, fork_body, NULL));
+}
+
+static int count_entries(const char *path)
+{
+    int count = 0;
+    DIR *dir = opendir(path);
+    while (dir && readdir(dir)) count++;
+    closedir(dir);
+    return count;
+}
+
+static int many_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    ledger books = {0};
+    int fds = 0, live = 0;
+    ledger_open(&books);
+    tern_group *world = open_world(boot, &err);
+    for (int i = 0; i < 50; i++) {
+        float x = 1;
+        tern_group *group = tern_group_split(world, 0, rank % 2, NULL, &err);
+        tern_group_mem_alloc(group, 100, &err);
+        tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, x == (float)tern_group_size(group));
+        tern_group_close(group);
+        tern_barrier(world, &err);
+        int open = count_entries("/proc/self/fd"), blocks = atomic_load(&books.live);
+        RANK_CHECK(rank, i < 10 || (open == fds && blocks == live));
+        fds = open;
+        live = blocks;
+        tern_barrier(world, &err); /* nobody has sent a descriptor of the next */
+    }
+    tern_group_close(world);
+    tern_allocator_set(NULL);
+    RANK_CHECK(rank, atomic_load(&books.live) == 0);
+    return 0;
+}
+
+static void test_fifty_groups_leave_nothing(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(3, many_body, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_family_fails_as_a_whole),
+        cmocka_unit_test(test_family_of_threads),
+        cmocka_unit_test(test_ranks_disagree_on_a_group),
+        cmocka_unit_test(test_no_memory_for_a_group),
+        cmocka_unit_test(test_wrong_arguments),
+        cmocka_unit_test(test_groups_outlive_their_parent),
+        cmocka_unit_test(test_rank_leaves_the_parent_only),
+        cmocka_unit_test(test_forked_child_is_refused_and_harmless),
+        cmocka_unit_test(test_fifty_groups_leave_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
