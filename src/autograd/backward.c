@@ -15,7 +15,7 @@
 
 bool tern__owns_dy(const tern__node *node)
 {
-    return node->out->grad_storage->refs == 1;
+    return tern__storage_is_sole(node->out->grad_storage);
 }
 
 /* A leaf's gradient, or the replica's own. */
@@ -49,7 +49,8 @@ const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bo
     tern_tensor *tensor = node->in[i];
     if (tensor->leaf) return leaf_open(scope, tensor->leaf, add);
     *add = tensor->grad_storage != NULL;
-    if (*add) return tensor->grad_storage->refs == 1 || own_copy(scope, tensor) ? &tensor->grad : NULL;
+    if (*add)
+        return tern__storage_is_sole(tensor->grad_storage) || own_copy(scope, tensor) ? &tensor->grad : NULL;
     tern__view like =
         tern__view_make(tensor->view.dtype, tensor->view.layout, tensor->view.ndim, tensor->view.shape);
     tern__saved own = tern__temporary(scope, &like);

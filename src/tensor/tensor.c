@@ -5,7 +5,7 @@
 
 void tern__storage_drop(tern__storage *storage)
 {
-    if (!storage || --storage->refs > 0) return;
+    if (!storage || __atomic_sub_fetch(&storage->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
     if (storage->release)
         storage->release(storage->ctx);
     else

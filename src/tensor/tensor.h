@@ -5,7 +5,8 @@
 #include "device/device.h"
 #include "tensor/view.h"
 
-/* A block of the device, counted: handles, views and the tape each hold one reference. One thread. */
+/* A block of the device, counted: handles, views and the tape each hold one reference; those of replicas on
+ * several threads too. */
 typedef struct tern__storage {
     int refs;
     void *data;
@@ -16,8 +17,12 @@ typedef struct tern__storage {
 
 static inline tern__storage *tern__storage_hold(tern__storage *storage)
 {
-    if (storage) storage->refs++;
+    if (storage) __atomic_fetch_add(&storage->refs, 1, __ATOMIC_RELAXED);
     return storage;
+}
+static inline bool tern__storage_is_sole(const tern__storage *storage)
+{
+    return __atomic_load_n(&storage->refs, __ATOMIC_ACQUIRE) == 1;
 }
 void tern__storage_drop(tern__storage *storage);
 
