@@ -15,8 +15,8 @@ static const int worlds[] = {1, 2, 3, 4, 7, 8};
 #endif
 
 typedef struct fixture {
-    tern_group *group;
-    int rank, world;
+    tern_group *group, *parent; /* NULL, if `group` is the world */
+    int rank, world;            /* in `group`                    */
     char *window, *plain, *expected;
     tern_error err;
 } fixture;
@@ -29,12 +29,11 @@ static inline tern_group *open_group(const tern__bootstrap *boot, tern_error *er
     return tern__group_open_boot(boot, &opts, err);
 }
 
-/* `bytes` of each kind of memory. */
-static inline int fixture_open(fixture *f, int rank, const tern__bootstrap *boot, size_t bytes)
+static inline int fixture_fill(fixture *f, int rank, size_t bytes)
 {
-    *f = (fixture){.rank = rank, .world = boot->world};
-    f->group = open_group(boot, &f->err);
     RANK_CHECK_OK(rank, f->err);
+    f->rank = tern_group_rank(f->group);
+    f->world = tern_group_size(f->group);
     f->window = tern_group_mem_alloc(f->group, bytes, &f->err);
     RANK_CHECK_OK(rank, f->err);
     f->plain = malloc(bytes);
@@ -42,9 +41,27 @@ static inline int fixture_open(fixture *f, int rank, const tern__bootstrap *boot
     return 0;
 }
 
+/* `bytes` of each kind of memory. */
+static inline int fixture_open(fixture *f, int rank, const tern__bootstrap *boot, size_t bytes)
+{
+    *f = (fixture){0};
+    f->group = open_group(boot, &f->err);
+    return fixture_fill(f, rank, bytes);
+}
+
+/* Every second rank has a group with the others of its kind, in which the highest is rank 0. */
+static inline int fixture_split(fixture *f, int rank, const tern__bootstrap *boot, size_t bytes)
+{
+    *f = (fixture){0};
+    f->parent = open_group(boot, &f->err);
+    f->group = tern_group_split(f->parent, rank % 2, -rank, NULL, &f->err);
+    return fixture_fill(f, rank, bytes);
+}
+
 static inline int fixture_close(fixture *f)
 {
     tern_group_close(f->group);
+    tern_group_close(f->parent);
     free(f->plain);
     free(f->expected);
     return 0;

@@ -96,9 +96,10 @@ static int check_dtype(fixture *f, char *buf, tern_dtype dtype, size_t count)
 
 static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    (void)arg;
+    const bool *splits = arg;
     fixture f;
-    if (fixture_open(&f, rank, boot, (size_t)2 * (most + 8) * 8 + 64)) return 1;
+    size_t bytes = (size_t)2 * (most + 8) * 8 + 64;
+    if (*splits ? fixture_split(&f, rank, boot, bytes) : fixture_open(&f, rank, boot, bytes)) return 1;
     for (size_t c = 0; c < TERN__COUNT(counts); c++)
         for (tern_dtype dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++)
             if (check_dtype(&f, f.window + (c + dtype) % 8, dtype, counts[c]) ||
@@ -114,7 +115,18 @@ static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_exact_in_processes(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < TERN__COUNT(worlds); i++) assert_ranks_ok(ranks_run(worlds[i], exact_body, NULL));
+    bool splits = false;
+    for (size_t i = 0; i < TERN__COUNT(worlds); i++)
+        assert_ranks_ok(ranks_run(worlds[i], exact_body, &splits));
+}
+
+/* Two groups made from the world at once. */
+static void test_exact_in_groups(void **state)
+{
+    (void)state;
+    bool splits = true;
+    for (int world = 2; world <= 8; world += 3) assert_ranks_ok(ranks_run(world, exact_body, &splits));
+    assert_ranks_ok(ranks_run_threads(4, exact_body, &splits));
 }
 
 static int roots_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -179,7 +191,8 @@ static void test_more_than_the_ring_holds(void **state)
 static void test_ranks_as_threads(void **state)
 {
     (void)state;
-    assert_ranks_ok(ranks_run_threads(3, exact_body, NULL));
+    bool splits = false;
+    assert_ranks_ok(ranks_run_threads(3, exact_body, &splits));
     assert_ranks_ok(ranks_run_threads(4, roots_body, NULL));
     assert_ranks_ok(ranks_run_threads(2, large_body, NULL));
 }
@@ -187,9 +200,8 @@ static void test_ranks_as_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact_in_processes),
-        cmocka_unit_test(test_broadcast_from_each_root),
-        cmocka_unit_test(test_more_than_the_ring_holds),
+        cmocka_unit_test(test_exact_in_processes),       cmocka_unit_test(test_exact_in_groups),
+        cmocka_unit_test(test_broadcast_from_each_root), cmocka_unit_test(test_more_than_the_ring_holds),
         cmocka_unit_test(test_ranks_as_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,20 +127,26 @@ static void test_groups_of_groups(void **state)
 
 /* ---- several at once ---- */
 
-/* Each rank has a group with its neighbour on either side; even ranks use the left one first, odd ranks the
- * right one, blocking: as order matters in one group only, nobody waits for ever. */
+/* Each rank has a group with its neighbour on either side, [0] the lower one and [1] the higher. */
+static void open_pairs(tern_group *world, tern_group *pair[2], tern_error *err)
+{
+    int size = tern_group_size(world), rank = tern_group_rank(world);
+    for (int i = 0; i < size && size > 1; i++) {
+        int list[2] = {i, (i + 1) % size};
+        tern_group *group = tern_group_new(world, list, 2, NULL, err);
+        if (rank == list[0]) pair[1] = group;
+        if (rank == list[1]) pair[0] = group;
+    }
+}
+
+/* Works are posted and awaited in another order on every rank: it matters in one group only. */
 static int ring_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
     tern_error err = {0};
     int world_size = boot->world;
     tern_group *world = open_world(boot, &err), *pair[2] = {NULL};
-    for (int i = 0; i < world_size && world_size > 1; i++) {
-        int list[2] = {i, (i + 1) % world_size};
-        tern_group *group = tern_group_new(world, list, 2, NULL, &err);
-        if (rank == list[0]) pair[1] = group;
-        if (rank == list[1]) pair[0] = group;
-    }
+    open_pairs(world, pair, &err);
     RANK_CHECK_OK(rank, err);
     for (int round = 0; round < 50; round++) {
         int64_t x[2];
@@ -171,6 +177,57 @@ static void test_overlapping_pairs(void **state)
     run_all(ring_body);
 }
 
+/* Of more than the ring holds every rank has to come back to each work many times, while it waits for
+ * another. */
+enum { many = 200000 };
+
+static int large_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const bool *polls = arg;
+    tern_error err = {0};
+    tern_group *world = open_world(boot, &err), *groups[3] = {NULL};
+    tern_work *works[3] = {NULL};
+    float *in = malloc(many * sizeof(*in)), *out = malloc(6 * many * sizeof(*out));
+    open_pairs(world, groups, &err);
+    groups[2] = tern_group_split(world, 0, -rank, NULL, &err);
+    for (int i = 0; i < many; i++) in[i] = (float)(rank * 1000 + i % 1000);
+    float *at = out;
+    for (int i = 0; i < 3; i++) {
+        int count = i < 2 ? many : many / boot->world;
+        works[i] = tern_all_gather_post(groups[i], in, at, (size_t)count, TERN_F32, &err);
+        at += 2 * many;
+    }
+    RANK_CHECK_OK(rank, err);
+    for (int i = 0; i < 3; i++) {
+        int which = (i + rank) % 3, size = tern_group_size(groups[which]);
+        while (*polls && tern_work_test(works[which], &err) == TERN_PENDING) continue;
+        tern_work_wait(works[which], &err);
+        RANK_CHECK_OK(rank, err);
+        int count = which < 2 ? many : many / boot->world;
+        for (int r = 0; r < size; r++)
+            for (int k = 0; k < count; k++)
+                RANK_CHECK(rank, out[which * 2 * many + r * count + k] ==
+                                     (float)(tern_group_world_rank(groups[which], r) * 1000 + k % 1000));
+    }
+    for (int i = 0; i < 3; i++) tern_group_close(groups[i]);
+    tern_group_close(world);
+    free(in);
+    free(out);
+    return 0;
+}
+
+static void test_waiting_in_one_moves_all_on(void **state)
+{
+    (void)state;
+    for (int polls = 0; polls < 2; polls++) {
+        bool arg = polls;
+        for (int world = 2; world <= 4; world++) {
+            assert_ranks_ok(ranks_run(world, large_body, &arg));
+            assert_ranks_ok(ranks_run_threads(world, large_body, &arg));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +235,7 @@ int main(void)
         cmocka_unit_test(test_new),
         cmocka_unit_test(test_groups_of_groups),
         cmocka_unit_test(test_overlapping_pairs),
+        cmocka_unit_test(test_waiting_in_one_moves_all_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
