@@ -29,7 +29,7 @@
 #endif
 #ifdef __SANITIZE_THREAD__
 /* A race fails its rank at once; a rank ends without the second that TSan would wait for more reports. */
-const char *__tsan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
     return "halt_on_error=1:atexit_sleep_ms=0";

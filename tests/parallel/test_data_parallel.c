@@ -8,15 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifdef __SANITIZE_THREAD__
-/* oneDNN's cache of primitives is not compiled for the race detector, which sees its reads but no lock. */
-const char *__tsan_default_suppressions(void);
-const char *__tsan_default_suppressions(void)
-{
-    return "called_from_lib:libdnnl.so\n";
-}
-#endif
-
 enum { features = 12, classes = 5, steps = 4, devices_max = 4 };
 
 /* ---- devices ---- */
