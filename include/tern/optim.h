@@ -99,6 +99,38 @@ TERN_API void tern_optim_lr_set(tern_optim *optim, int group, double lr);
  * E_INVALID: no optimizer or group; E_MEMORY, E_PEER. */
 TERN_API int tern_optim_shard(tern_optim *optim, tern_group *group, tern_error *err);
 
+/* ---- state: what an optimizer remembers of its parameters, for checkpoints ---- */
+
+/* One tensor of it. */
+typedef struct tern_optim_entry {
+    const char *parameter; /* its full name in the state dict                                            */
+    const char *name;      /* torch's: "momentum_buffer"; "exp_avg", "exp_avg_sq", "max_exp_avg_sq". And
+                            * "step", the number of the parameter's own steps, () i64                    */
+    tern_tensor *tensor;   /* of the parameter's shape and dtype                                         */
+} tern_optim_entry;
+
+typedef struct tern_optim_state tern_optim_state;
+
+/* A copy of the whole state as it is between two steps. As in torch a parameter has entries from its first
+ * step on; they stand in the order of the state dict, "step" first. Of a sharded optimizer it is collective,
+ * and the slices of all ranks come together on rank `root`, on all if that is -1; the other ranks get NULL
+ * without an error (torch's consolidate_state_dict). Without a shard `root` says nothing. Borrows the names
+ * of the module. Yours: tern_optim_state_free. E_INVALID: no optimizer; E_RANGE: no such root; E_MEMORY,
+ * E_PEER. */
+TERN_API tern_optim_state *tern_optim_state_gather(tern_optim *optim, int root, tern_error *err);
+TERN_API void tern_optim_state_free(tern_optim_state *state);
+TERN_API int tern_optim_state_count(const tern_optim_state *state);
+TERN_API const tern_optim_entry *tern_optim_state_entries(const tern_optim_state *state); /* borrowed */
+
+/* Takes the place of the whole state, as if the optimizer had made those steps; a parameter without entries
+ * has made none. Each rank is given all of it and takes its own slice, so the number of ranks may be another
+ * than the state was gathered on. Not collective; all ranks the same. Copies. The parameters, groups, rates
+ * and schedules stay as they are. After an error nothing has changed. E_INVALID: no such parameter or state,
+ * one given twice, or one that is missing ("step" may be, of SGD, as in torch's files); E_DTYPE, E_SHAPE,
+ * E_RANGE: a tensor that does not fit; E_UNSUPPORTED: one that is not row-major; E_MEMORY. */
+TERN_API int tern_optim_state_load(tern_optim *optim, const tern_optim_entry *entries, int count,
+                                   tern_error *err);
+
 /* Bytes of state on this rank; 0 before the first step. */
 TERN_API size_t tern_optim_state_bytes(const tern_optim *optim);
 

@@ -35,8 +35,12 @@ static tern__optim_attr adamw_attr(const tern__optim_group *group, double lr, in
     return attr;
 }
 
-static const tern__optim_rule adam = {TERN__ADAM, adam_attr, sizeof(tern__adam_attr)},
-                              adamw = {TERN__ADAM, adamw_attr, sizeof(tern__adam_attr)};
+#define RULE(attr_of)                                                                                        \
+    {                                                                                                        \
+        TERN__ADAM, attr_of, sizeof(tern__adam_attr), {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, true      \
+    }
+static const tern__optim_rule adam = RULE(adam_attr), adamw = RULE(adamw_attr);
+#undef RULE
 
 static int check(const char *func, const tern_adam_opts *o, tern_error *err)
 {

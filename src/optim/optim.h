@@ -29,7 +29,9 @@ typedef struct tern__optim_rule {
     tern__kernel kernel;
     /* The kernel's attributes for a parameter's own step number `step`, from 1. */
     tern__optim_attr (*attr)(const tern__optim_group *group, double lr, int64_t step);
-    size_t attr_bytes; /* of that member of the union */
+    size_t attr_bytes;                      /* of that member of the union */
+    const char *states[TERN__OPTIM_STATES]; /* torch's names                                        */
+    bool counts;                            /* the update depends on how many steps there were       */
 } tern__optim_rule;
 
 /* Bytes of a range. */
@@ -84,6 +86,9 @@ void tern__optim_state_drop(tern_optim *optim);
 
 typedef struct tern__shard tern__shard;
 
+tern_group *tern__shard_group(const tern_optim *optim);
+/* The bytes of range r that rank `rank` updates; all of them without a shard. */
+tern__slice tern__shard_slice(const tern_optim *optim, int r, int rank);
 /* Before the updates of a step. */
 int tern__shard_begin(tern_optim *optim, tern_error *err);
 /* Tells of an update of the bytes `run` of range r, in rising order, with these attributes. */

@@ -19,7 +19,7 @@ static tern__optim_attr attr_of(const tern__optim_group *group, double lr, int64
                                       .first = step == 1}};
 }
 
-static const tern__optim_rule rule = {TERN__SGD, attr_of, sizeof(tern__sgd_attr)};
+static const tern__optim_rule rule = {TERN__SGD, attr_of, sizeof(tern__sgd_attr), {"momentum_buffer"}, false};
 
 static int check(const char *func, const tern_sgd_opts *o, tern_error *err)
 {

@@ -50,10 +50,21 @@ static tern__slice slice_of(tern__slice all, int world, int rank)
     return (tern__slice){all.begin + first * TERN__LINE, TERN__MIN(all.begin + next * TERN__LINE, all.end)};
 }
 
+tern_group *tern__shard_group(const tern_optim *optim)
+{
+    return optim->shard->group;
+}
+
+tern__slice tern__shard_slice(const tern_optim *optim, int r, int rank)
+{
+    if (!optim->shard) return optim->all[r];
+    return slice_of(optim->all[r], tern_group_size(optim->shard->group), rank);
+}
+
 static void take_slices(tern_optim *optim)
 {
-    int world = tern_group_size(optim->shard->group), rank = tern_group_rank(optim->shard->group);
-    for (int r = 0; r < optim->seal->range_count; r++) optim->own[r] = slice_of(optim->all[r], world, rank);
+    int rank = tern_group_rank(optim->shard->group);
+    for (int r = 0; r < optim->seal->range_count; r++) optim->own[r] = tern__shard_slice(optim, r, rank);
 }
 
 /* ---- windows ---- */
@@ -223,10 +234,10 @@ static int fill_extents(const tern_optim *optim, int rank, tern__extent *extents
 {
     const tern__shard *shard = optim->shard;
     const share *of = optim->seal->share;
-    int count = 0, world = tern_group_size(shard->group);
+    int count = 0;
     for (int i = 0; i < shard->run_count; i++) {
         int r = shard->runs[i].range;
-        tern__slice piece = tern__slice_cut(shard->runs[i].bytes, slice_of(optim->all[r], world, rank));
+        tern__slice piece = tern__slice_cut(shard->runs[i].bytes, tern__shard_slice(optim, r, rank));
         size_t bytes = tern__slice_bytes(piece);
         if (bytes) extents[count++] = (tern__extent){of->windows[r], piece.begin, bytes};
     }

@@ -1,6 +1,12 @@
 /* state.c - what an optimizer remembers of its parameters: made by the first step, when it is known which
- * groups there are and which slice is this rank's. */
+ * groups there are and which slice is this rank's; copied out as a whole, and taken back. */
+#include "comm/group.h"
 #include "optim/optim.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- its memory ---- */
 
 static int states_of(const tern_optim *optim)
 {
@@ -9,21 +15,32 @@ static int states_of(const tern_optim *optim)
     return states;
 }
 
-static int alloc_states(tern_optim *optim, const char *func, tern_error *err)
+/* One block a state and range, parallel to these slices. */
+static int alloc_blocks(const tern_optim *optim, const tern__slice *slices,
+                        char *blocks[TERN__OPTIM_STATES][TERN_DTYPE_COUNT], const char *func, tern_error *err)
 {
     int states = states_of(optim);
     for (int s = 0; s < states; s++)
         for (int r = 0; r < optim->seal->range_count; r++) {
-            size_t bytes = tern__slice_bytes(optim->own[r]);
-            if (bytes && !(optim->state[s][r] = tern__alloc(bytes, func, err))) return TERN_E_MEMORY;
+            size_t bytes = tern__slice_bytes(slices[r]);
+            if (bytes && !(blocks[s][r] = tern__alloc(bytes, func, err))) return TERN_E_MEMORY;
         }
     return TERN_OK;
+}
+
+static void free_blocks(char *blocks[TERN__OPTIM_STATES][TERN_DTYPE_COUNT])
+{
+    for (int s = 0; s < TERN__OPTIM_STATES; s++)
+        for (int r = 0; r < TERN_DTYPE_COUNT; r++) {
+            tern__free(blocks[s][r]);
+            blocks[s][r] = NULL;
+        }
 }
 
 int tern__optim_state_open(tern_optim *optim, const char *func, tern_error *err)
 {
     if (optim->begun) return TERN_OK;
-    int status = alloc_states(optim, func, err);
+    int status = alloc_blocks(optim, optim->own, optim->state, func, err);
     if (status) tern__optim_state_drop(optim);
     optim->begun = !status;
     return status;
@@ -31,11 +48,7 @@ int tern__optim_state_open(tern_optim *optim, const char *func, tern_error *err)
 
 void tern__optim_state_drop(tern_optim *optim)
 {
-    for (int s = 0; s < TERN__OPTIM_STATES; s++)
-        for (int r = 0; r < TERN_DTYPE_COUNT; r++) {
-            tern__free(optim->state[s][r]);
-            optim->state[s][r] = NULL;
-        }
+    free_blocks(optim->state);
 }
 
 size_t tern_optim_state_bytes(const tern_optim *optim)
@@ -45,4 +58,280 @@ size_t tern_optim_state_bytes(const tern_optim *optim)
         for (int r = 0; r < optim->seal->range_count; r++)
             bytes += optim->state[s][r] ? tern__slice_bytes(optim->own[r]) : 0;
     return bytes;
+}
+
+/* ---- out ----
+ *
+ * The slices come together in blocks that are parallel to all of the optimizer's parameters, as the state
+ * itself is without a shard; an entry's tensor is a view of them. They travel in pieces, so that a rank that
+ * keeps none of it needs little memory. */
+
+enum { piece_bytes = 1 << 20 };
+
+struct tern_optim_state {
+    char *blocks[TERN__OPTIM_STATES][TERN_DTYPE_COUNT];
+    int64_t *steps; /* [leaf_count] */
+    tern_optim_entry *entries;
+    tern_tensor *tensors; /* [count], the entries' */
+    int count;
+};
+
+void tern_optim_state_free(tern_optim_state *state)
+{
+    if (!state) return;
+    free_blocks(state->blocks);
+    tern__free(state->steps);
+    tern__free(state->entries);
+    tern__free(state->tensors);
+    tern__free(state);
+}
+
+int tern_optim_state_count(const tern_optim_state *state)
+{
+    return state ? state->count : 0;
+}
+
+const tern_optim_entry *tern_optim_state_entries(const tern_optim_state *state)
+{
+    return state ? state->entries : NULL;
+}
+
+static bool has_state(const tern_optim *optim, int k)
+{
+    return optim->group_of[k] >= 0 && optim->steps[k] > 0;
+}
+
+static int count_entries(const tern_optim *optim)
+{
+    int count = 0;
+    for (int k = 0; k < optim->seal->leaf_count; k++)
+        if (has_state(optim, k)) count += 1 + optim->groups[optim->group_of[k]].states;
+    return count;
+}
+
+static void add_entry(tern_optim_state *state, const tern__leaf *leaf, const char *name, tern__view view,
+                      void *data)
+{
+    tern_tensor *tensor = &state->tensors[state->count];
+    tensor->view = view;
+    tensor->view.data = data;
+    tensor->view.packs = NULL;
+    state->entries[state->count++] = (tern_optim_entry){leaf->name, name, tensor};
+}
+
+/* Leaves are in reverse registration order. */
+static void list_entries(const tern_optim *optim, tern_optim_state *state)
+{
+    const tern__seal *seal = optim->seal;
+    for (int k = seal->leaf_count - 1; k >= 0; k--) {
+        if (!has_state(optim, k)) continue;
+        const tern__leaf *leaf = seal->leaves[k];
+        int r = seal->range_of[k];
+        add_entry(state, leaf, "step", tern__view_make(TERN_I64, TERN__PLAIN, 0, NULL), &state->steps[k]);
+        for (int s = 0; s < optim->groups[optim->group_of[k]].states; s++)
+            add_entry(state, leaf, optim->rule->states[s], leaf->parameter->view,
+                      state->blocks[s][r] + (seal->offset[k] - optim->all[r].begin));
+    }
+}
+
+static tern_optim_state *new_state(const tern_optim *optim, const char *func, tern_error *err)
+{
+    size_t leaves = (size_t)optim->seal->leaf_count, count = (size_t)count_entries(optim);
+    tern_optim_state *state = tern__alloc(sizeof(*state), func, err);
+    if (!state) return NULL;
+    state->steps = tern__alloc(leaves * sizeof(*state->steps), func, err);
+    state->entries = tern__alloc(count * sizeof(*state->entries), func, err);
+    state->tensors = tern__alloc(count * sizeof(*state->tensors), func, err);
+    bool fine = state->steps && state->entries && state->tensors;
+    if (fine && (!optim->begun || !alloc_blocks(optim, optim->all, state->blocks, func, err))) {
+        memcpy(state->steps, optim->steps, leaves * sizeof(*state->steps));
+        list_entries(optim, state);
+        return state;
+    }
+    tern_optim_state_free(state);
+    return NULL;
+}
+
+/* Rank `rank`'s slice of one state and range, into `to` if that is not NULL. */
+static int gather_slice(const tern_optim *optim, int s, int r, int rank, char *to, char *scratch,
+                        tern_error *err)
+{
+    tern_group *group = optim->shard ? tern__shard_group(optim) : NULL;
+    tern__slice slice = tern__shard_slice(optim, r, rank);
+    char *own = !group || rank == tern_group_rank(group) ? optim->state[s][r] : NULL;
+    for (size_t at = slice.begin; at < slice.end; at += piece_bytes) {
+        size_t bytes = TERN__MIN((size_t)piece_bytes, slice.end - at);
+        char *place = to ? to + (at - optim->all[r].begin) : scratch;
+        if (own && to) memcpy(place, own + (at - slice.begin), bytes);
+        if (own && !to) place = own + (at - slice.begin);
+        int status = group ? tern_broadcast(group, place, bytes, TERN_U8, rank, err) : TERN_OK;
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+/* All slices of all ranks; `to` NULL: others keep them. */
+static int gather_all(const tern_optim *optim, tern_optim_state *to, char *scratch, tern_error *err)
+{
+    int world = optim->shard ? tern_group_size(tern__shard_group(optim)) : 1, states = states_of(optim);
+    int status = TERN_OK;
+    for (int s = 0; s < states; s++)
+        for (int r = 0; r < optim->seal->range_count; r++)
+            for (int rank = 0; rank < world && !status; rank++)
+                status = gather_slice(optim, s, r, rank, to ? to->blocks[s][r] : NULL, scratch, err);
+    return status;
+}
+
+static tern_optim_state *gather(const tern_optim *optim, int root, tern_error *err)
+{
+    bool keeps = !optim->shard || root < 0 || root == tern_group_rank(tern__shard_group(optim));
+    tern_optim_state *state = keeps ? new_state(optim, "tern_optim_state_gather", err) : NULL;
+    char *scratch = keeps ? NULL : tern__alloc(piece_bytes, "tern_optim_state_gather", err);
+    int status = state || scratch ? TERN_OK : TERN_E_MEMORY;
+    if (!status && optim->begun) status = gather_all(optim, state, scratch, err);
+    tern__free(scratch);
+    if (!status) return state;
+    tern_optim_state_free(state);
+    return NULL;
+}
+
+tern_optim_state *tern_optim_state_gather(tern_optim *optim, int root, tern_error *err)
+{
+    tern_error own = {0};
+    tern_error *e = err ? err : &own;
+    tern_optim_state *state = NULL;
+    if (!optim) {
+        tern__error_set(e, __func__, TERN_E_INVALID, "the optimizer is NULL");
+        return NULL;
+    }
+    tern_group *group = optim->shard ? tern__shard_group(optim) : NULL;
+    if (!tern__is_set(e) && group && (root < -1 || root >= tern_group_size(group)))
+        tern__error_set(e, __func__, TERN_E_RANGE, "root is %d, expected -1 or a rank below %d", root,
+                        tern_group_size(group));
+    if (!tern__is_set(e)) state = gather(optim, root, e);
+    if (group && tern__is_set(e)) tern__group_fail(group, e);
+    return state;
+}
+
+/* ---- in ---- */
+
+static const char load[] = "tern_optim_state_load";
+
+enum { STEP = 0 }; /* bit of "step" in what was given of a parameter; state s is bit 1 + s */
+
+static int find_leaf(const tern_optim *optim, const char *name)
+{
+    for (int k = 0; name && k < optim->seal->leaf_count; k++)
+        if (optim->group_of[k] >= 0 && !strcmp(optim->seal->leaves[k]->name, name)) return k;
+    return -1;
+}
+
+/* The bit of a state that parameter k has, or -1. */
+static int find_bit(const tern_optim *optim, int k, const char *name)
+{
+    if (name && !strcmp(name, "step")) return STEP;
+    for (int s = 0; name && s < optim->groups[optim->group_of[k]].states; s++)
+        if (!strcmp(name, optim->rule->states[s])) return 1 + s;
+    return -1;
+}
+
+static int check_step(const tern_optim_entry *entry, tern_error *err)
+{
+    double step = tern_item(entry->tensor);
+    if (step >= 1 && step <= 0x1p53 && step == floor(step)) return TERN_OK;
+    return tern__error_set(err, load, TERN_E_RANGE,
+                           "\"step\" of \"%s\" is %g, expected one element, a whole number from 1",
+                           entry->parameter, step);
+}
+
+static int check_tensor(const tern_optim_entry *entry, const tern__view *parameter, tern_error *err)
+{
+    const tern__view *view = &entry->tensor->view;
+    char got[TERN__SHAPE_TEXT], expected[TERN__SHAPE_TEXT];
+    if (view->dtype != parameter->dtype)
+        return tern__error_set(err, load, TERN_E_DTYPE, "\"%s\" of \"%s\" is %s, expected %s", entry->name,
+                               entry->parameter, tern_dtype_name(view->dtype),
+                               tern_dtype_name(parameter->dtype));
+    if (!tern__view_same_shape(view, parameter))
+        return tern__error_set(err, load, TERN_E_SHAPE, "\"%s\" of \"%s\" is %s, expected %s", entry->name,
+                               entry->parameter, tern__shape_text(view, got),
+                               tern__shape_text(parameter, expected));
+    if (!tern__view_is_contiguous(view))
+        return tern__error_set(err, load, TERN_E_UNSUPPORTED,
+                               "\"%s\" of \"%s\" is not row-major; tern_keep gives a copy that is",
+                               entry->name, entry->parameter);
+    return TERN_OK;
+}
+
+static int check_entry(const tern_optim *optim, const tern_optim_entry *entry, unsigned *given,
+                       tern_error *err)
+{
+    int k = find_leaf(optim, entry->parameter), bit = k < 0 ? -1 : find_bit(optim, k, entry->name);
+    const char *parameter = entry->parameter ? entry->parameter : "", *name = entry->name ? entry->name : "";
+    if (k < 0)
+        return tern__error_set(err, load, TERN_E_INVALID, "the optimizer has no parameter \"%s\"", parameter);
+    if (bit < 0)
+        return tern__error_set(err, load, TERN_E_INVALID, "\"%s\" has no state \"%s\" in this %s", parameter,
+                               name, tern__kernel_name(optim->rule->kernel));
+    if (given[k] & 1u << bit)
+        return tern__error_set(err, load, TERN_E_INVALID, "\"%s\" of \"%s\" is given twice", name, parameter);
+    given[k] |= 1u << bit;
+    int status = tern__tensor_check(entry->tensor, load, err);
+    if (status) return status;
+    return bit == STEP ? check_step(entry, err)
+                       : check_tensor(entry, &optim->seal->leaves[k]->parameter->view, err);
+}
+
+/* Whoever has something has all of it. */
+static int check_whole(const tern_optim *optim, const unsigned *given, tern_error *err)
+{
+    for (int k = 0; k < optim->seal->leaf_count; k++) {
+        if (!given[k]) continue;
+        const char *missing = optim->rule->counts && !(given[k] & 1u << STEP) ? "step" : NULL;
+        for (int s = optim->groups[optim->group_of[k]].states - 1; s >= 0; s--)
+            if (!(given[k] & 2u << s)) missing = optim->rule->states[s];
+        if (missing)
+            return tern__error_set(err, load, TERN_E_INVALID, "\"%s\" has no \"%s\"",
+                                   optim->seal->leaves[k]->name, missing);
+    }
+    return TERN_OK;
+}
+
+/* What of the entry is this rank's. */
+static void take(tern_optim *optim, const tern_optim_entry *entry)
+{
+    int k = find_leaf(optim, entry->parameter), bit = find_bit(optim, k, entry->name);
+    const tern__view *view = &entry->tensor->view;
+    size_t offset = optim->seal->offset[k];
+    tern__slice own = optim->own[optim->seal->range_of[k]];
+    tern__slice part = tern__slice_cut((tern__slice){offset, offset + tern__view_bytes(view)}, own);
+    if (bit == STEP)
+        optim->steps[k] = (int64_t)tern_item(entry->tensor);
+    else if (tern__slice_bytes(part))
+        memcpy(optim->state[bit - 1][optim->seal->range_of[k]] + (part.begin - own.begin),
+               (const char *)view->data + (part.begin - offset), tern__slice_bytes(part));
+}
+
+static void forget(tern_optim *optim, const unsigned *given)
+{
+    for (int k = 0; k < optim->seal->leaf_count; k++) optim->steps[k] = given[k] != 0;
+    for (int s = 0; s < TERN__OPTIM_STATES; s++)
+        for (int r = 0; r < optim->seal->range_count; r++)
+            if (optim->state[s][r]) memset(optim->state[s][r], 0, tern__slice_bytes(optim->own[r]));
+}
+
+int tern_optim_state_load(tern_optim *optim, const tern_optim_entry *entries, int count, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (!optim || count < 0 || (count && !entries))
+        return tern__error_set(err, load, TERN_E_INVALID, "the optimizer or the entries are NULL");
+    unsigned *given = tern__alloc((size_t)optim->seal->leaf_count * sizeof(*given), load, err);
+    int status = given ? TERN_OK : TERN_E_MEMORY;
+    for (int i = 0; i < count && !status; i++) status = check_entry(optim, &entries[i], given, err);
+    if (!status) status = check_whole(optim, given, err);
+    if (!status) status = tern__optim_state_open(optim, load, err);
+    if (!status) forget(optim, given);
+    for (int i = 0; i < count && !status; i++) take(optim, &entries[i]);
+    tern__free(given);
+    return status;
 }
