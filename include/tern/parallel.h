@@ -38,6 +38,9 @@ typedef struct tern_ddp_opts {
     bool divide_by_initial_world_size; /* a rank in tern_ddp_join counts in the mean, with zeros; default
                                         * true. Not with TERN_NORMALISER_LOSS: it has no samples           */
     tern_normaliser normaliser;        /* default TERN_NORMALISER_RANK                               */
+    bool straggler_warn; /* rank 0 logs a warning that names a rank for which the others wait more than
+                          * a fifth of the time, over a second and 50 steps; once, until they no longer
+                          * do; default true */
 } tern_ddp_opts;
 TERN_API tern_ddp_opts tern_ddp_defaults(void);
 

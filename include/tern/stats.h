@@ -24,13 +24,16 @@ typedef struct tern_ddp_stats {
     size_t size; /* sizeof(tern_ddp_stats), set by the caller */
     int rank, world;
     uint64_t iterations; /* synchronised backwards so far                   */
-    int parameters;      /* that want a gradient                            */
+    int parameters;      /* that are synchronised                           */
     int unused;          /* of them had none from this rank in the last one */
     size_t parameter_bytes, unused_bytes;
     size_t first_bucket_bytes, bucket_bytes; /* the caps                                       */
     int initial_buckets, buckets;            /* number before and after the rebuild            */
     int ready;                               /* parameters whose gradients the last one made   */
     bool has_rebuilt, broadcast_buffers;
+    int slow_rank; /* that waited least in the last window; -1: none yet. A window is 50 steps and a second,
+                    * at least                                                                        */
+    double slow_share; /* how much longer the others waited, on average, of the window's time             */
     tern_ddp_times last, mean; /* of the last one, and over all; zeros before the first */
 } tern_ddp_stats;
 

@@ -12,7 +12,8 @@ tern_ddp_opts tern_ddp_defaults(void)
                            .bucket_bytes = (size_t)2 << 20,
                            .broadcast_buffers = true,
                            .gradient_predivide_factor = 1,
-                           .divide_by_initial_world_size = true};
+                           .divide_by_initial_world_size = true,
+                           .straggler_warn = true};
 }
 
 /* ---- making ---- */

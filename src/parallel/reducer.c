@@ -83,8 +83,9 @@ static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count,
 static int post_rest(tern_ddp *ddp, tern_error *err)
 {
     int status = post_ready(ddp, err);
-    if (status || !ddp->buffer_extent_count) return status;
-    return post_broadcast(ddp, ddp->buffer_extents, ddp->buffer_extent_count, err);
+    if (!status && ddp->buffer_extent_count)
+        status = post_broadcast(ddp, ddp->buffer_extents, ddp->buffer_extent_count, err);
+    return status ? status : tern__straggler_post(ddp, err);
 }
 
 /* ---- the begin ---- */
@@ -188,6 +189,7 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
 {
     int status = wait_last(ddp, err);
     if (status) return status;
+    tern__straggler_done(ddp);
     tern__side_take(ddp);
     take_tally(ddp);
     ddp->folded = 0;

@@ -8,18 +8,19 @@
 int tern__stats_open(tern_ddp *ddp, tern_error *err)
 {
     tern__stats *stats = &ddp->stats;
-    stats->ready = tern__alloc((size_t)ddp->seal->leaf_count * sizeof(*stats->ready), "tern_ddp_new", err);
+    stats->ready = tern__alloc((size_t)ddp->leaf_count * sizeof(*stats->ready), "tern_ddp_new", err);
     stats->initial = tern__alloc((size_t)ddp->bucket_count * sizeof(*stats->initial), "tern_ddp_new", err);
     if (!stats->ready || !stats->initial) return TERN_E_MEMORY;
     stats->initial_count = ddp->bucket_count;
     for (int b = 0; b < ddp->bucket_count; b++) stats->initial[b] = ddp->buckets[b].bytes;
-    return TERN_OK;
+    return tern__straggler_open(ddp, err);
 }
 
 void tern__stats_close(tern_ddp *ddp)
 {
     tern__free(ddp->stats.ready);
     tern__free(ddp->stats.initial);
+    tern__straggler_close(ddp);
 }
 
 /* ---- the moments of a backward ---- */
@@ -28,8 +29,8 @@ static void count_unused(tern_ddp *ddp)
 {
     ddp->stats.unused = 0;
     ddp->stats.unused_bytes = 0;
-    for (int k = 0; k < ddp->seal->leaf_count; k++) {
-        const tern__leaf *leaf = ddp->seal->leaves[k];
+    for (int i = 0; i < ddp->leaf_count; i++) {
+        const tern__leaf *leaf = ddp->seal->leaves[ddp->order[i]];
         if (leaf->fresh || leaf->pending > 0) continue;
         ddp->stats.unused++;
         ddp->stats.unused_bytes += tern__view_bytes(&leaf->parameter->view);
@@ -51,9 +52,11 @@ void tern__stats_ready(tern_ddp *ddp, const tern__leaf *leaf)
 
 void tern__stats_posted(tern_ddp *ddp, int bucket)
 {
-    if (ddp->stats.posted && !ddp->group->trace) return;
+    bool is_last = bucket == ddp->bucket_count - 1;
+    if (ddp->stats.posted && !is_last && !ddp->group->trace) return;
     int64_t now = tern__now_ns();
     if (!ddp->stats.posted) ddp->stats.posted = now;
+    if (is_last) ddp->stats.arrived = now;
     tern__trace_add(ddp->group->trace, &(tern__event){.name = "bucket ready",
                                                       .track = TERN__TRACK_BUCKETS,
                                                       .began = now,
@@ -67,9 +70,10 @@ void tern__stats_done(tern_ddp *ddp)
 {
     tern__stats *stats = &ddp->stats;
     const tern_scope *scope = stats->scope;
+    int64_t now = tern__now_ns();
     tern_ddp_times times = {.forward = scope->backward_began - scope->forward_began,
                             .backward = scope->backward_ended - scope->backward_began,
-                            .communication = tern__now_ns() - stats->posted,
+                            .communication = now - stats->posted,
                             .overlap = TERN__MAX(scope->backward_ended - stats->posted, 0)};
     stats->last = times;
     stats->sum.forward += times.forward;
@@ -94,7 +98,7 @@ static tern_ddp_stats stats_of(const tern_ddp *ddp)
     tern_ddp_stats out = {.rank = tern_group_rank(ddp->group),
                           .world = tern_group_size(ddp->group),
                           .iterations = stats->iterations,
-                          .parameters = ddp->seal->leaf_count,
+                          .parameters = ddp->leaf_count,
                           .unused = stats->unused,
                           .unused_bytes = stats->unused_bytes,
                           .first_bucket_bytes = ddp->opts.first_bucket_bytes,
@@ -105,7 +109,9 @@ static tern_ddp_stats stats_of(const tern_ddp *ddp)
                           .has_rebuilt = ddp->rebuilt,
                           .broadcast_buffers = ddp->opts.broadcast_buffers,
                           .last = stats->last,
-                          .mean = mean_of(stats)};
+                          .mean = mean_of(stats),
+                          .slow_rank = stats->straggler.rank,
+                          .slow_share = stats->straggler.share};
     for (int b = 0; b < ddp->bucket_count; b++) out.parameter_bytes += ddp->buckets[b].bytes;
     return out;
 }
@@ -187,6 +193,8 @@ void tern_ddp_stats_print(const tern_ddp *ddp)
     print_times("backward", s.last.backward, s.mean.backward);
     print_times("communication", s.last.communication, s.mean.communication);
     print_times("  beside backward", s.last.overlap, s.mean.overlap);
+    if (s.slow_rank >= 0)
+        printf("  the others waited %.1f %% of the time for rank %d\n", 100 * s.slow_share, s.slow_rank);
     print_buckets(ddp, &s);
     print_ready(ddp);
 }

@@ -2,13 +2,13 @@
 #ifndef TERN_SRC_PARALLEL_STATS_H
 #define TERN_SRC_PARALLEL_STATS_H
 
-#include "autograd/autograd.h"
+#include "parallel/straggler.h"
 
 #include <tern/stats.h>
 
 typedef struct tern__stats {
     const tern_scope *scope; /* of the running backward                             */
-    int64_t posted;          /* ns: its first bucket; 0: none yet                    */
+    int64_t posted, arrived; /* ns: its first bucket (0: none yet), its last one     */
     tern_ddp_times last, sum;
     uint64_t iterations;
     int unused;
@@ -17,6 +17,7 @@ typedef struct tern__stats {
     int ready_count;
     size_t *initial; /* [initial_count] bytes of the first buckets */
     int initial_count;
+    tern__straggler straggler;
 } tern__stats;
 
 /* Once the first buckets are cut. */

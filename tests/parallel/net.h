@@ -28,23 +28,30 @@ static tern_tensor *net_layers(tern_module *module, tern_scope *scope, tern_tens
     return x;
 }
 
-/* `cap`: bytes of every bucket, 0 for the defaults. */
-static inline void net_open(net *n, const tern__bootstrap *boot, const tern_group_opts *group, size_t cap,
-                            tern_error *err)
+static inline void net_open_with(net *n, const tern__bootstrap *boot, const tern_group_opts *group,
+                                 const tern_ddp_opts *opts, tern_error *err)
 {
     static const char *const names[] = {"first", "second", "third"};
     *n = (net){.world = tern__group_open_boot(boot, group, err)};
     n->dev = tern_device_open("cpu", err);
+    if (n->dev) tern_device_threads_set(n->dev, 1, err);
     n->rng = tern_rng_new(7, err);
     tern_module_init(&n->base, "net", net_layers, err);
     for (int i = 0; i < 3; i++)
         n->layers[i] = tern_module_add(&n->base, names[i],
                                        tern_linear_new(NET_WIDTH, NET_WIDTH, NULL, n->rng, err), err);
-    tern_ddp_opts opts = tern_ddp_defaults();
-    if (cap) opts.first_bucket_bytes = opts.bucket_bytes = cap;
-    n->ddp = tern_ddp_new(&n->base, n->world, &opts, err);
+    n->ddp = tern_ddp_new(&n->base, n->world, opts, err);
     n->opt = tern_sgd_new(&n->base, NULL, err);
     n->scope = tern_scope_new(n->dev, n->world, err);
+}
+
+/* `cap`: bytes of every bucket, 0 for the defaults. */
+static inline void net_open(net *n, const tern__bootstrap *boot, const tern_group_opts *group, size_t cap,
+                            tern_error *err)
+{
+    tern_ddp_opts opts = tern_ddp_defaults();
+    if (cap) opts.first_bucket_bytes = opts.bucket_bytes = cap;
+    net_open_with(n, boot, group, &opts, err);
 }
 
 static inline void net_close(net *n)
@@ -95,6 +102,29 @@ static inline tern_tensor *slow(tern_scope *scope, tern_tensor *x, spins times)
     tern__save_attr(scope, node, &times, sizeof(times));
     spin(times.forward);
     return y;
+}
+
+/* ---- requests to the allocator, of this thread: rank 0's store may still answer a peer's last question ----
+ */
+
+static _Thread_local long requests;
+
+static inline void *requests_alloc(size_t bytes, size_t align, void *ctx)
+{
+    (void)ctx;
+    requests++;
+    return aligned_alloc(align, tern__align_up(bytes, align));
+}
+
+static inline void requests_free(void *ptr, void *ctx)
+{
+    (void)ctx;
+    free(ptr);
+}
+
+static inline void requests_count(void)
+{
+    tern_allocator_set(&(tern_allocator){requests_alloc, requests_free, NULL});
 }
 
 /* Backward from the sum of y, the optimizer's step and the scope's end. */

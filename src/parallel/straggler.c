@@ -1,0 +1,154 @@
+/* straggler.c - who is slow?
+ *
+ * In a synchronised backward all ranks are done together, when the last one has come; so how long a rank has
+ * waited, from its own last bucket until all was done, tells how much earlier than the last it came. Each
+ * adds up its waiting, and every few steps they gather the sums, in one small work beside the next
+ * backward's, until a window is long enough to judge. The rank that waited least is the one that the others
+ * waited for: the mean of what they waited longer, as a share of the window's time, is what it costs. It
+ * counts as slow if that is much, and if they waited for it in most of the steps: one long pause (a
+ * checkpoint, say) does not make a slow rank. */
+#include "parallel/ddp.h"
+
+#include <unistd.h>
+
+/* ---- the verdict ---- */
+
+static void find(tern__straggler *self, int world)
+{
+    const tern__waits *sums = self->sums;
+    double others = 0;
+    self->rank = 0;
+    for (int rank = 1; rank < world; rank++)
+        if (sums[rank].waited < sums[self->rank].waited) self->rank = rank;
+    for (int rank = 0; rank < world; rank++) others += (double)(sums[rank].waited - sums[self->rank].waited);
+    self->share = others / (world - 1) / (double)TERN__MAX(sums[0].window, 1);
+}
+
+static bool is_slow(const tern__straggler *self, int world)
+{
+    int64_t steps = 0;
+    for (int rank = 0; rank < world; rank++) steps += rank == self->rank ? 0 : self->sums[rank].steps;
+    return self->share > TERN__STRAGGLER_SHARE && 2 * steps > (int64_t)(world - 1) * self->steps;
+}
+
+bool tern__straggler_judge(tern__straggler *self, int world)
+{
+    find(self, world);
+    if (self->share < TERN__STRAGGLER_CALM)
+        for (int rank = 0; rank < world; rank++) self->named[rank] = false;
+    bool is_due = is_slow(self, world) && !self->named[self->rank];
+    if (is_due) self->named[self->rank] = true;
+    return is_due;
+}
+
+/* ---- life ---- */
+
+int tern__straggler_open(tern_ddp *ddp, tern_error *err)
+{
+    tern__straggler *self = &ddp->stats.straggler;
+    int world = tern_group_size(ddp->group);
+    self->rank = -1;
+    if (world == 1) return TERN_OK;
+    self->sums = tern__alloc((size_t)world * sizeof(*self->sums), "tern_ddp_new", err);
+    self->named = tern__alloc((size_t)world * sizeof(*self->named), "tern_ddp_new", err);
+    if (!self->sums || !self->named) return TERN_E_MEMORY;
+    size_t bytes = tern__align_up((size_t)world * sizeof(tern__waits), (size_t)sysconf(_SC_PAGESIZE));
+    int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &self->gather_window, err);
+    self->has_window = !status;
+    self->extent =
+        (tern__extent){self->gather_window, 0, (uint64_t)world * sizeof(tern__waits) / sizeof(int64_t)};
+    return status;
+}
+
+void tern__straggler_close(tern_ddp *ddp)
+{
+    tern__straggler *self = &ddp->stats.straggler;
+    if (self->has_window) ddp->group->backend->window_close(ddp->group->state, self->gather_window);
+    tern__free(self->sums);
+    tern__free(self->named);
+}
+
+/* ---- a window ---- */
+
+static tern__waits *gathered(const tern_ddp *ddp)
+{
+    return ddp->group->backend->window_base(ddp->group->state, ddp->stats.straggler.gather_window);
+}
+
+int tern__straggler_post(tern_ddp *ddp, tern_error *err)
+{
+    tern__straggler *self = &ddp->stats.straggler;
+    self->is_posted = self->has_window && self->count == TERN__STRAGGLER_STEPS;
+    if (!self->is_posted) return TERN_OK;
+    gathered(ddp)[tern_group_rank(ddp->group)] = self->own;
+    tern__post post = {.kind = TERN__ALL_GATHER,
+                       .dtype = TERN_I64,
+                       .owner = ddp->number,
+                       .bucket = (uint32_t)ddp->bucket_count,
+                       .backward = ddp->backward,
+                       .folded = ddp->folded,
+                       .shadow = ddp->shadow,
+                       .extents = &self->extent,
+                       .extent_count = 1};
+    return ddp->group->backend->post(ddp->channel, &post, &ddp->last_seq, err);
+}
+
+static void warn(const tern_ddp *ddp)
+{
+    char who[128];
+    const tern__straggler *self = &ddp->stats.straggler;
+    tern__group_describe(ddp->group, self->rank, who, sizeof(who));
+    tern__log(TERN_LOG_WARN, "%s is slow: the others waited %.0f %% of the last %d steps for it", who,
+              100 * self->share, self->steps);
+}
+
+/* Who has no inputs left waits for those who still have some, and that makes nobody slow. */
+static bool has_shadows(const tern__waits *told, int world)
+{
+    int64_t shadows = 0;
+    for (int rank = 0; rank < world; rank++) shadows += told[rank].shadows;
+    return shadows > 0;
+}
+
+/* What all have told; all ranks come to the same verdict. */
+static void hear(tern_ddp *ddp)
+{
+    tern__straggler *self = &ddp->stats.straggler;
+    const tern__waits *told = gathered(ddp);
+    int world = tern_group_size(ddp->group);
+    if (has_shadows(told, world)) return;
+    for (int rank = 0; rank < world; rank++) {
+        self->sums[rank].window += told[rank].window;
+        self->sums[rank].waited += told[rank].waited;
+        self->sums[rank].steps += told[rank].steps;
+    }
+    self->steps += TERN__STRAGGLER_STEPS;
+    if (self->sums[0].window < TERN__STRAGGLER_WINDOW) return;
+    bool is_due = tern__straggler_judge(self, world);
+    if (is_due && ddp->opts.straggler_warn && tern_group_rank(ddp->group) == 0) warn(ddp);
+    for (int rank = 0; rank < world; rank++) self->sums[rank] = (tern__waits){0};
+    self->steps = 0;
+}
+
+static void count(tern__straggler *self, int64_t waited, int64_t took)
+{
+    self->own.window += took;
+    self->own.waited += waited;
+    self->own.steps += (double)waited > TERN__STRAGGLER_SHARE * (double)took;
+    self->count++;
+}
+
+/* The first backward only starts the clock. */
+void tern__straggler_done(tern_ddp *ddp)
+{
+    tern__straggler *self = &ddp->stats.straggler;
+    int64_t now = tern__now_ns();
+    if (self->is_posted) {
+        hear(ddp);
+        self->own = (tern__waits){0};
+        self->count = 0;
+    }
+    if (self->before) count(self, now - ddp->stats.arrived, now - self->before);
+    self->own.shadows += ddp->shadow;
+    self->before = now;
+}

@@ -1,0 +1,191 @@
+/* test_straggler.c - which rank is slow: verdicts over given sums, and ranks of which one really computes
+ * longer. */
+#include "parallel/net.h"
+
+#define MS INT64_C(1000000)
+
+/* ---- verdicts ---- */
+
+typedef struct window {
+    tern__straggler self;
+    tern__waits sums[4];
+    bool named[4];
+} window;
+
+/* A window of 1000 ms and 100 steps, in which rank r waited so many ms, in so many steps. */
+static bool judge(window *w, int world, const int *waited, const int *steps)
+{
+    w->self.sums = w->sums;
+    w->self.named = w->named;
+    w->self.steps = 100;
+    for (int r = 0; r < world; r++) w->sums[r] = (tern__waits){1000 * MS, waited[r] * MS, steps[r]};
+    return tern__straggler_judge(&w->self, world);
+}
+
+#define SAYS(w, world, waited, steps) judge(w, world, (const int[4])waited, (const int[4])steps)
+#define LIST(...)                                                                                            \
+    {                                                                                                        \
+        __VA_ARGS__                                                                                          \
+    }
+
+static void the_one_that_waits_least_is_slow(void **state)
+{
+    (void)state;
+    window w = {0};
+    assert_true(SAYS(&w, 4, LIST(400, 410, 390, 20), LIST(100, 100, 100, 0)));
+    assert_int_equal(w.self.rank, 3);
+    assert_true(w.self.share == 0.38);
+    w = (window){0};
+    assert_true(SAYS(&w, 2, LIST(10, 300), LIST(0, 51)));
+    assert_int_equal(w.self.rank, 0);
+    assert_true(w.self.share == 0.29);
+    w = (window){0};
+    assert_true(SAYS(&w, 4, LIST(500, 0, 10, 500), LIST(90, 0, 2, 90))); /* two are: the slower one */
+    assert_int_equal(w.self.rank, 1);
+}
+
+static void equal_ranks_are_not(void **state)
+{
+    (void)state;
+    window w = {0};
+    assert_false(SAYS(&w, 4, LIST(50, 50, 50, 50), LIST(0, 0, 0, 0)));
+    assert_true(w.self.share == 0);
+    assert_false(SAYS(&w, 4, LIST(300, 320, 290, 310), LIST(60, 60, 60, 60))); /* each in its turn */
+    assert_false(SAYS(&w, 2, LIST(0, 200), LIST(0, 100)));                     /* a fifth, not more */
+    assert_true(w.self.share == 0.2);
+}
+
+static void a_long_pause_is_not(void **state)
+{
+    (void)state;
+    window w = {0};
+    assert_false(SAYS(&w, 3, LIST(0, 800, 800), LIST(0, 3, 3)));
+    assert_int_equal(w.self.rank, 0);
+    assert_true(w.self.share == 0.8);
+    assert_false(SAYS(&w, 3, LIST(0, 800, 800), LIST(0, 50, 50))); /* half is not most */
+    assert_true(SAYS(&w, 3, LIST(0, 800, 800), LIST(0, 51, 50)));
+}
+
+static void a_rank_is_named_once_until_it_keeps_up(void **state)
+{
+    (void)state;
+    window w = {0};
+    assert_true(SAYS(&w, 2, LIST(400, 0), LIST(100, 0)));
+    assert_false(SAYS(&w, 2, LIST(400, 0), LIST(100, 0)));
+    assert_false(SAYS(&w, 2, LIST(150, 0), LIST(100, 0))); /* better, not well */
+    assert_false(SAYS(&w, 2, LIST(400, 0), LIST(100, 0)));
+    assert_true(SAYS(&w, 2, LIST(0, 400), LIST(0, 100))); /* another one */
+    assert_false(SAYS(&w, 2, LIST(400, 0), LIST(100, 0)));
+    assert_false(SAYS(&w, 2, LIST(99, 0), LIST(0, 0)));
+    assert_true(SAYS(&w, 2, LIST(400, 0), LIST(100, 0)));
+}
+
+/* ---- ranks ---- */
+
+static char warnings[4096];
+
+static void remember(tern_log_level level, const char *text, void *ctx)
+{
+    (void)ctx;
+    size_t used = strlen(warnings);
+    if (level <= TERN_LOG_WARN) snprintf(warnings + used, sizeof(warnings) - used, "%s\n", text);
+}
+
+typedef struct job {
+    int slow; /* rank */
+    bool warn;
+} job;
+
+/* The slow rank goes through its layers 20 times as often. */
+static tern_tensor *compute(net *n, int times)
+{
+    tern_tensor *y = net_input(n);
+    for (int i = 0; i < times; i++) y = tern_forward(&n->base, n->scope, y);
+    return y;
+}
+
+static int train_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const job *j = arg;
+    tern_error err = {0};
+    net n;
+    requests_count();
+    if (rank == 0) tern_log_set(remember, NULL);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.straggler_warn = j->warn;
+    net_open_with(&n, boot, NULL, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_ddp_stats s = {.size = sizeof(s)};
+    int64_t began = tern__now_ns();
+    long warm = 0;
+    int step = 0;
+    do {
+        if (step == 4) warm = requests;
+        net_step(&n, compute(&n, rank == j->slow ? 60 : 3), &err);
+        tern_ddp_stats_get(n.ddp, &s, &err);
+        RANK_CHECK_OK(rank, err);
+    } while (++step < 10 || s.slow_rank < 0);
+    RANK_CHECK(rank, requests == warm);
+    RANK_CHECK(rank, tern__now_ns() - began > TERN__STRAGGLER_WINDOW);
+    RANK_CHECK(rank, s.slow_rank == j->slow && s.slow_share > 0.2 && s.slow_share < 1);
+    double root = s.slow_share;
+    tern_broadcast(n.world, &root, 1, TERN_F64, 0, &err);
+    RANK_CHECK(rank, s.slow_share == root);
+    char expected[256], who[128];
+    tern__group_describe(n.world, j->slow, who, sizeof(who));
+    snprintf(expected, sizeof(expected),
+             "%s is slow: the others waited %.0f %% of the last %d steps for it\n", who, 100 * s.slow_share,
+             step - 2);
+    RANK_CHECK(rank, rank != 0 || !strcmp(warnings, j->warn ? expected : ""));
+    RANK_CHECK_OK(rank, err);
+    net_close(&n);
+    return 0;
+}
+
+static void a_rank_that_computes_longer_is_named(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, train_body, &(job){.slow = 1, .warn = true}));
+    assert_ranks_ok(ranks_run(4, train_body, &(job){.slow = 2, .warn = true}));
+}
+
+static void not_where_nobody_wants_to_know(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(3, train_body, &(job){.slow = 0}));
+}
+
+static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    net n;
+    net_open(&n, boot, NULL, 0, &err);
+    for (int step = 0; step < 60; step++) net_step(&n, compute(&n, 1), &err);
+    tern_ddp_stats s = {.size = sizeof(s)};
+    tern_ddp_stats_get(n.ddp, &s, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, s.iterations == 60 && s.slow_rank == -1 && s.slow_share == 0);
+    net_close(&n);
+    return 0;
+}
+
+static void a_rank_alone_waits_for_nobody(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(1, alone_body, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_one_that_waits_least_is_slow),
+        cmocka_unit_test(equal_ranks_are_not),
+        cmocka_unit_test(a_long_pause_is_not),
+        cmocka_unit_test(a_rank_is_named_once_until_it_keeps_up),
+        cmocka_unit_test(a_rank_that_computes_longer_is_named),
+        cmocka_unit_test(not_where_nobody_wants_to_know),
+        cmocka_unit_test(a_rank_alone_waits_for_nobody),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
