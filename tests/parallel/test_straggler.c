@@ -18,7 +18,7 @@ static bool judge(window *w, int world, const int *waited, const int *steps)
     w->self.sums = w->sums;
     w->self.named = w->named;
     w->self.steps = 100;
-    for (int r = 0; r < world; r++) w->sums[r] = (tern__waits){1000 * MS, waited[r] * MS, steps[r]};
+    for (int r = 0; r < world; r++) w->sums[r] = (tern__waits){1000 * MS, waited[r] * MS, steps[r], 0};
     return tern__straggler_judge(&w->self, world);
 }
 
@@ -155,6 +155,41 @@ static void not_where_nobody_wants_to_know(void **state)
     assert_ranks_ok(ranks_run(3, train_body, &(job){.slow = 0}));
 }
 
+/* ---- join: rank 0 has run out, and waits for all that the others still do ---- */
+
+static int join_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    net n;
+    if (rank == 0) tern_log_set(remember, NULL);
+    net_open(&n, boot, NULL, 0, &err);
+    tern_ddp_stats s = {.size = sizeof(s)};
+    int64_t began = tern__now_ns();
+    if (rank == 0) tern_ddp_join(n.ddp, NULL, &err);
+    for (int step = 0; rank > 0 && step < 120; step++)
+        net_step(&n, slow(n.scope, compute(&n, 1), (spins){.backward = 10 * MS}), &err);
+    if (rank > 0) tern_ddp_join(n.ddp, NULL, &err);
+    RANK_CHECK(rank, tern__now_ns() - began > TERN__STRAGGLER_WINDOW);
+    tern_ddp_stats_get(n.ddp, &s, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, s.iterations == (rank ? 120u : 0u) && s.slow_rank == -1 && !*warnings);
+    do { /* all together again, and rank 1 is slow */
+        net_step(&n, compute(&n, rank == 1 ? 60 : 3), &err);
+        tern_ddp_stats_get(n.ddp, &s, &err);
+        RANK_CHECK_OK(rank, err);
+    } while (s.slow_rank < 0);
+    RANK_CHECK(rank, s.slow_rank == 1 && (rank != 0 || strstr(warnings, "rank 1 (") == warnings));
+    net_close(&n);
+    return 0;
+}
+
+static void a_rank_in_join_makes_nobody_slow(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, join_body, NULL));
+}
+
 static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -185,6 +220,7 @@ int main(void)
         cmocka_unit_test(a_rank_is_named_once_until_it_keeps_up),
         cmocka_unit_test(a_rank_that_computes_longer_is_named),
         cmocka_unit_test(not_where_nobody_wants_to_know),
+        cmocka_unit_test(a_rank_in_join_makes_nobody_slow),
         cmocka_unit_test(a_rank_alone_waits_for_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
