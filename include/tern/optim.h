@@ -91,7 +91,8 @@ TERN_API void tern_optim_lr_set(tern_optim *optim, int group, double lr);
  *   for a peer that still computes with its own, in backward or in an evaluation.
  * - When it returns, all parameters of this rank are new, and nobody writes to them before its next call.
  * So all ranks step the same optimizers in the same order, equally often (E_MISMATCH on all), and with the
- * same options and rates: E_MISMATCH names the rank with others. */
+ * same options and rates: E_MISMATCH names the rank with others. A rank in tern_ddp_join steps in its
+ * after_backward. */
 
 /* Before the first step (E_STATE), on all ranks of `group`, which must be that of the tern_ddp on the model
  * (E_STATE): without it gradients would differ. Collective; called with an error already set, it makes the

@@ -90,8 +90,9 @@ TERN_API tern_join_opts tern_join_defaults(void);
  * here as there; the mean loss is that of the others. Then the parameters and buffers of the highest rank
  * that had most backwards go to all, and no gradient is left. Buffers that are broadcast are rank 0's until
  * it runs out, then the highest other rank's. What a rank has accumulated without synchronising is lost, and
- * so, without after_backward, is what the optimizers of the others learned meanwhile of momentum. Errors: as
- * tern_backward; E_STATE by throw_on_early_termination; what after_backward returns.
+ * so, without after_backward, is what the optimizers of the others learned meanwhile of momentum; a sharded
+ * optimizer wants an after_backward that steps it (E_STATE). Errors: as tern_backward; E_STATE by
+ * throw_on_early_termination; what after_backward returns.
  * torch.nn.parallel.DistributedDataParallel.join. */
 TERN_API int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *opts, tern_error *err);
 

@@ -101,6 +101,17 @@ static int join(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
     return status;
 }
 
+/* The others wait in their optimizer's step for this rank's slice. */
+static int check_shards(const tern_ddp *first, const tern_join_opts *opts, tern_error *err)
+{
+    for (const tern_ddp *ddp = first; ddp; ddp = next_of(ddp))
+        if (ddp->seal->share && !opts->after_backward)
+            return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
+                                   "the optimizer of %s is sharded: pass an after_backward that steps it",
+                                   ddp->module->kind);
+    return TERN_OK;
+}
+
 int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *user, tern_error *err)
 {
     tern_error own = {0};
@@ -109,6 +120,7 @@ int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *user, tern_error *err)
     if (!ddp) return tern__error_set(e, __func__, TERN_E_INVALID, "the ddp is NULL");
     int status = tern__is_set(e) ? e->code : tern__group_check(ddp->group, __func__, e);
     if (!status) status = tern__opts_read(&opts, sizeof(opts), user, __func__, e);
+    if (!status) status = check_shards(first_of(ddp), &opts, e);
     if (!status) status = join(first_of(ddp), &opts, e);
     return status ? tern__group_fail(ddp->group, e) : TERN_OK;
 }

@@ -161,6 +161,56 @@ static void a_slow_peer_reads_its_parameters_undisturbed(void **state)
     }
 }
 
+/* ---- ranks that have run out of batches ---- */
+
+/* The step of the twin that is training: b has state as soon as it is. */
+static int follow(void *arg, tern_error *err)
+{
+    twins *t = arg;
+    twin *one = tern_optim_state_bytes(t->b.optim) ? &t->b : &t->a;
+    tern_clip_grad_norm(t->s, one->net, 5, 2);
+    tern_optim_step(one->optim, t->s);
+    tern_schedule_step(one->schedule);
+    return tern_scope_end(t->s, err);
+}
+
+/* Rank r has 2 + 2 r batches. The twins train one after the other. */
+static int join_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    twins t;
+    twins_open(&t, boot, twin_adam);
+    tern_join_opts opts = tern_join_defaults();
+    opts.after_backward = follow;
+    opts.arg = &t;
+    for (int i = 0; i < 2; i++) {
+        for (int step = 0; step < 2 + 2 * rank; step++) twins_step(&t, i ? &t.b : &t.a, step);
+        tern_ddp_join(i ? t.b.ddp : t.a.ddp, &opts, &t.err);
+        RANK_CHECK_OK(rank, t.err);
+    }
+    RANK_CHECK(rank, twins_are_equal(&t) && has_its_share(&t));
+    return twins_close(&t);
+}
+
+static int join_without_step_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    twins t;
+    twins_open(&t, boot, twin_adam);
+    for (int step = 0; step < 2 + 2 * rank && !t.err.code; step++) twins_step(&t, &t.a, step);
+    tern_ddp_join(t.a.ddp, NULL, &t.err);
+    RANK_CHECK(rank, t.err.code == (rank == 0 ? TERN_E_STATE : TERN_E_PEER));
+    RANK_CHECK(rank, strstr(t.err.text, "the optimizer of sequential is sharded: pass an after_backward"));
+    return twins_close(&t);
+}
+
+static void a_rank_that_has_run_out_keeps_stepping(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, join_body, NULL));
+    assert_ranks_ok(ranks_run(3, join_without_step_body, NULL));
+}
+
 /* ---- memory ---- */
 
 static _Thread_local long requests, refuse_at;
@@ -393,6 +443,7 @@ int main(void)
         cmocka_unit_test(ranks_may_be_threads),
         cmocka_unit_test(two_parts_of_a_tree),
         cmocka_unit_test(a_slow_peer_reads_its_parameters_undisturbed),
+        cmocka_unit_test(a_rank_that_has_run_out_keeps_stepping),
         cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(out_of_memory_reaches_all),
         cmocka_unit_test(wrong_use_is_refused),
