@@ -22,9 +22,8 @@ int tern__static_graph_check(tern_ddp *ddp, tern_error *err)
 {
     if (!ddp->opts.static_graph || !ddp->used) return TERN_OK;
     if (!ddp->has_first) remember(ddp);
-    for (int i = ddp->leaf_count - 1; i >= 0; i--) { /* in the order in which they were registered */
-        int k = ddp->order[i];
-        if (ddp->first_used[k] != (ddp->seal->leaves[k]->pending > 0)) return fail(ddp, k, err);
-    }
-    return TERN_OK;
+    int k = ddp->seal->leaf_count - 1; /* the first that was registered */
+    while (k >= 0 && (ddp->bucket_of[k] < 0 || ddp->first_used[k] == (ddp->seal->leaves[k]->pending > 0)))
+        k--;
+    return k >= 0 ? fail(ddp, k, err) : TERN_OK;
 }

@@ -1,0 +1,511 @@
+/* test_ddp_options.c - what tern_ddp_opts changes, each on 1 to 4 ranks, and what needs no option: dtypes,
+ * parameters that are not used, several models at once. */
+#include "parallel/bag.h"
+
+#include <float.h>
+
+#define ROWS 8
+
+static const tern_dtype f32s[BAG_MAX] = {TERN_F32, TERN_F32, TERN_F32, TERN_F32,
+                                         TERN_F32, TERN_F32, TERN_F32, TERN_F32};
+
+static void run_worlds(ranks_body body, void *arg)
+{
+    for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, body, arg));
+}
+
+/* ---- dtypes: gradients are summed in f32 or wider and rounded once ---- */
+
+typedef struct content {
+    int count;
+    tern_dtype dtypes[BAG_MAX];
+    size_t cap;
+} content;
+
+static double exact_mean(int step, int world, int k, int64_t i)
+{
+    double sum = 0;
+    for (int r = 0; r < world; r++) sum += bag_number(step, r, k, i);
+    return sum / world;
+}
+
+static int dtype_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const content *kinds = arg;
+    tern_error err = {0};
+    bag b;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    if (kinds->cap) opts.first_bucket_bytes = opts.bucket_bytes = kinds->cap;
+    bag_open(&b, boot, kinds->dtypes, kinds->count, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < 3; step++) {
+        unsigned all = (1u << kinds->count) - 1, mask = step == 1 ? all & ~1u : all; /* then without p0 */
+        /* A mean loss that bf16 does not have: 256 + 1 / 4 on average of 0 .. world - 1 plus that. */
+        tern_tensor *base = tern_full(b.s, TERN_F32, 0, NULL, 256.25 + rank);
+        tern_backward(b.s, tern_add(b.s, base, bag_loss(&b, b.s, step, rank, mask)));
+        tern_scope_end(b.s, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, tern_ddp_loss_mean(b.ddp) == 256.25 + (boot->world - 1) / 2.0);
+        for (int k = 0; k < kinds->count; k++) {
+            RANK_CHECK(rank, (tern_grad_get(b.p[k]) != NULL) == (mask >> k & 1));
+            for (int64_t i = 0; mask >> k & 1 && i < tern_tensor_count(b.p[k]); i++)
+                RANK_CHECK(rank, bag_holds(&b, k, i, exact_mean(step, boot->world, k, i)));
+        }
+        tern_zero_grad(&b.base);
+    }
+    bag_close(&b);
+    return 0;
+}
+
+static void sums_are_wide_and_rounded_once(void **state)
+{
+    (void)state;
+    content all[] = {
+        {3, {TERN_BF16, TERN_BF16, TERN_BF16}, 0},
+        {3, {TERN_F16, TERN_F16, TERN_F16}, 1},
+        {2, {TERN_F64, TERN_F64}, 0},
+        {6, {TERN_F16, TERN_BF16, TERN_F32, TERN_F64, TERN_BF16, TERN_F32}, 0},
+        {5, {TERN_F64, TERN_F16, TERN_BF16, TERN_F32, TERN_F64}, 1},
+    };
+    for (size_t i = 0; i < TERN__COUNT(all); i++) run_worlds(dtype_body, &all[i]);
+}
+
+/* ---- unused parameters: random ones on every rank in every step ---- */
+
+static unsigned mask_of(int step, int rank)
+{
+    return (uint32_t)(step * 31 + rank * 7 + 1) * 2654435761u >> 27; /* 5 bits */
+}
+
+static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    bag b;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.first_bucket_bytes = opts.bucket_bytes = *(size_t *)arg;
+    bag_open(&b, boot, f32s, 5, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    double want[5][40] = {{0}};
+    bool fresh[5] = {0};
+    for (int step = 0; step < 24; step++) {
+        if (step % 6 == 5) { /* else gradients stay and are added to */
+            tern_zero_grad(&b.base);
+            memset(want, 0, sizeof(want));
+            memset(fresh, 0, sizeof(fresh));
+        }
+        tern_tensor *none = tern_sum(b.s, tern_mul(b.s, b.p[0], tern_full(b.s, TERN_F32, 0, NULL, 0)));
+        tern_tensor *loss = bag_loss(&b, b.s, step, rank, mask_of(step, rank));
+        tern_backward(b.s, loss ? loss : none);
+        tern_scope_end(b.s, &err);
+        RANK_CHECK_OK(rank, err);
+        for (int k = 0; k < 5; k++) {
+            for (int r = 0; r < boot->world; r++) {
+                bool used = mask_of(step, r) >> k & 1;
+                fresh[k] |= used || (k == 0 && !mask_of(step, r));
+                for (int64_t i = 0; used && i < 5 + 7 * k; i++)
+                    want[k][i] += bag_number(step, r, k, i) / boot->world;
+            }
+            const tern_tensor *grad = tern_grad_get(b.p[k]);
+            RANK_CHECK(rank, (grad != NULL) == fresh[k]);
+            for (int64_t i = 0; grad && i < 5 + 7 * k; i++)
+                RANK_CHECK(rank, fabs(tern__view_get(&grad->view, i) - want[k][i]) < 1e-4);
+        }
+    }
+    bag_close(&b);
+    return 0;
+}
+
+static void any_parameters_may_be_left_out(void **state)
+{
+    (void)state;
+    size_t caps[] = {1, 200, 1 << 20};
+    for (size_t i = 0; i < TERN__COUNT(caps); i++) run_worlds(unused_body, &caps[i]);
+}
+
+/* ---- a parameter used twice, and in several microbatches ---- */
+
+static int twice_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    bag b;
+    bag_open(&b, boot, f32s, 3, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int micro = 0; micro < 3; micro++) {
+        tern_ddp_sync_set(b.ddp, micro == 2);
+        tern_tensor *loss = bag_loss(&b, b.s, micro, rank, 7);
+        loss = tern_add(b.s, loss, bag_loss(&b, b.s, micro + 10, rank, 5)); /* p0 and p2 again */
+        tern_backward(b.s, loss);
+        tern_scope_end(b.s, &err);
+        RANK_CHECK_OK(rank, err);
+    }
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = 0; i < 5 + 7 * k; i++) {
+            double want = 0;
+            for (int micro = 0; micro < 3; micro++)
+                want += exact_mean(micro, boot->world, k, i) * boot->world +
+                        (k == 1 ? 0 : exact_mean(micro + 10, boot->world, k, i) * boot->world);
+            RANK_CHECK(rank, bag_holds(&b, k, i, want / boot->world));
+        }
+    bag_close(&b);
+    return 0;
+}
+
+static void a_parameter_may_be_used_many_times(void **state)
+{
+    (void)state;
+    run_worlds(twice_body, NULL);
+}
+
+/* ---- ignore ---- */
+
+static int ignore_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    bag b;
+    bag_init(&b, f32s, 4, &err);
+    tern_tensor *mean = tern_buffer_add(&b.base, "mean", TERN_F32, 1, (int64_t[]){3}, &err);
+    tern_tensor *own = tern_buffer_add(&b.base, "own", TERN_F32, 1, (int64_t[]){3}, &err);
+    tern_tensor *count = tern_buffer_add(&b.base, "count", TERN_I64, 0, NULL, &err);
+    tern_tensor *all[] = {b.p[0], b.p[1], b.p[2], b.p[3], mean, own, count};
+    static const bool is_own[] = {false, true, false, true, false, true, false};
+    for (int i = 0; i < 7; i++) tern__view_set(&all[i]->view, 0, rank + 1);
+    b.world = tern__group_open_boot(boot, NULL, &err);
+    b.dev = tern_device_open("cpu", &err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.ignore = (const char *const[]){"p1", "own", "p3"};
+    opts.ignore_count = 3;
+    b.ddp = tern_ddp_new(&b.base, b.world, &opts, &err);
+    b.s = tern_scope_new(b.dev, b.world, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int i = 0; i < 7; i++)
+        RANK_CHECK(rank, tern__view_get(&all[i]->view, 0) == (is_own[i] ? rank : 0) + 1);
+    for (int step = 0; step < 3; step++) {
+        for (int i = 4; i < 7; i++) tern__view_set(&all[i]->view, 0, 10 * rank + step);
+        tern_backward(b.s, bag_loss(&b, b.s, step, rank, 15));
+        tern_scope_end(b.s, &err);
+        RANK_CHECK_OK(rank, err);
+        for (int i = 4; i < 7; i++)
+            RANK_CHECK(rank, tern__view_get(&all[i]->view, 0) == (is_own[i] ? 10 * rank : 0) + step);
+        for (int k = 0; k < 4; k++)
+            for (int64_t i = 0; i < 5 + 7 * k; i++)
+                RANK_CHECK(rank, bag_holds(&b, k, i,
+                                           is_own[k] ? bag_number(step, rank, k, i)
+                                                     : exact_mean(step, boot->world, k, i)));
+        tern_zero_grad(&b.base);
+    }
+    bag_close(&b);
+    return 0;
+}
+
+static void what_is_ignored_stays_each_ranks_own(void **state)
+{
+    (void)state;
+    run_worlds(ignore_body, NULL);
+}
+
+/* ---- delay_all_reduce ---- */
+
+/* A few steps of a new net in the fixture's group. */
+static int delay_steps(fixture f, bool delay, uint64_t *hash, tern_error *err)
+{
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.first_bucket_bytes = opts.bucket_bytes = 64;
+    opts.delay_all_reduce = delay;
+    tern_rng_seed(f.rng, 7);
+    f.net = fixture_mlp(f.rng, err);
+    f.ddp = tern_ddp_new(f.net, f.world, &opts, err);
+    f.opt = fixture_sgd(f.net, err);
+    for (int step = 0; step < 4; step++) fixture_step(&f, step, f.rank * ROWS, ROWS, err);
+    RANK_CHECK_OK(f.rank, *err);
+    *hash = fixture_hash(f.net);
+    tern_ddp_stats stats = {.size = sizeof(stats)};
+    RANK_CHECK(f.rank, tern_ddp_stats_get(f.ddp, &stats, err) == TERN_OK);
+    RANK_CHECK(f.rank, delay ? stats.mean.overlap == 0 : stats.mean.overlap > 0);
+    tern_optim_free(f.opt);
+    tern_ddp_free(f.ddp);
+    tern_module_free(f.net);
+    return 0;
+}
+
+static int delay_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f;
+    uint64_t hash[2];
+    fixture_open(&f, boot, NULL, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int delay = 0; delay < 2; delay++)
+        if (delay_steps(f, delay, &hash[delay], &err)) return 1;
+    RANK_CHECK(rank, hash[0] == hash[1]);
+    fixture_close(&f);
+    return 0;
+}
+
+static void a_delayed_reduction_begins_after_backward(void **state)
+{
+    (void)state;
+    run_worlds(delay_body, NULL);
+}
+
+/* ---- static_graph ---- */
+
+static int static_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    bool before = *(bool *)arg; /* the last rank stops, or begins, to use p1 in backward 4 */
+    tern_error err = {0};
+    bag b;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.static_graph = true;
+    bag_open(&b, boot, f32s, 4, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    unsigned first = before ? 3 : 5, other = before ? 5 : 7; /* p0, p1 -> p0, p2; p0, p2 -> p0, p1, p2 */
+    int odd = boot->world - 1, step = 0;
+    for (; step < 6 && !err.code; step++) {
+        tern_backward(b.s, bag_loss(&b, b.s, step, rank, rank == odd && step == 3 ? other : first));
+        tern_scope_end(b.s, &err);
+        tern_zero_grad(&b.base);
+    }
+    RANK_CHECK(rank, rank != odd || step == 4);
+    RANK_CHECK(rank, err.code == (rank == odd ? TERN_E_STATE : TERN_E_PEER));
+    RANK_CHECK(rank, strstr(err.text, before ? "parameter \"p1\" was used in the first backward, and is not "
+                                               "used in backward 4"
+                                             : "parameter \"p1\" was not used in the first backward, and is "
+                                               "used in backward 4"));
+    bag_close(&b);
+    return 0;
+}
+
+static void a_static_graph_that_changes_is_named(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bool before = i;
+        run_worlds(static_body, &before);
+    }
+}
+
+/* ---- gradient_predivide_factor ---- */
+
+/* What the sum of all ranks would not hold, divided before it does. */
+static int predivide_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    double factor = *(double *)arg;
+    tern_error err = {0};
+    bag b;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.gradient_predivide_factor = factor;
+    bag_open(&b, boot, f32s, 1, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_tensor *large = tern_full(b.s, TERN_F32, 0, NULL, FLT_MAX / 2);
+    tern_backward(b.s, tern_sum(b.s, tern_mul(b.s, b.p[0], large)));
+    tern_scope_end(b.s, &err);
+    RANK_CHECK_OK(rank, err);
+    double got = tern__view_get(&tern_grad_get(b.p[0])->view, 0), want = FLT_MAX / 2;
+    bool overflows = boot->world * want / factor > FLT_MAX;
+    RANK_CHECK(rank, overflows ? isinf(got) : fabs(got / want - 1) < 1e-6);
+    RANK_CHECK(rank, tern_ddp_loss_mean(b.ddp) == 0);
+    bag_close(&b);
+    return 0;
+}
+
+static void a_predivided_sum_does_not_overflow(void **state)
+{
+    (void)state;
+    double factors[] = {1, 4, 0.75, 3};
+    for (size_t i = 0; i < TERN__COUNT(factors); i++) run_worlds(predivide_body, &factors[i]);
+}
+
+/* ---- several models ---- */
+
+static bool is_filled(const tern_tensor *tensor, unsigned char byte)
+{
+    const unsigned char *data = tensor->view.data;
+    for (size_t i = 0; i < tern__view_bytes(&tensor->view); i++)
+        if (data[i] != byte) return false;
+    return true;
+}
+
+static int models_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    bag a, b;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.first_bucket_bytes = opts.bucket_bytes = 64;
+    bag_open(&a, boot, f32s, 3, &opts, &err);
+    bag_init(&b, f32s, 4, &err);
+    b.ddp = tern_ddp_new(&b.base, a.world, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < 9; step++) {
+        bool with_a = step % 3 != 1, with_b = step % 3 != 0; /* a alone, b alone, one backward through both */
+        for (int k = 0; k < 4; k++)
+            if (!with_b) memset(b.p[k]->leaf->grad->view.data, 0x30 + rank, tern__view_bytes(&b.p[k]->view));
+        double before = tern_ddp_loss_mean(b.ddp);
+        tern_tensor *loss = with_a ? bag_loss(&a, a.s, step, rank, 7) : NULL;
+        tern_tensor *other = with_b ? bag_loss(&b, a.s, step, rank, 15) : NULL;
+        tern_backward(a.s, loss && other ? tern_add(a.s, loss, other) : loss ? loss : other);
+        tern_scope_end(a.s, &err);
+        RANK_CHECK_OK(rank, err);
+        for (int k = 0; k < 3; k++) {
+            RANK_CHECK(rank, (tern_grad_get(a.p[k]) != NULL) == with_a);
+            for (int64_t i = 0; with_a && i < 5 + 7 * k; i++)
+                RANK_CHECK(rank, bag_holds(&a, k, i, exact_mean(step, boot->world, k, i)));
+        }
+        for (int k = 0; k < 4; k++) { /* of b nothing was reduced where nobody used it */
+            RANK_CHECK(rank, (tern_grad_get(b.p[k]) != NULL) == with_b);
+            RANK_CHECK(rank, with_b || is_filled(b.p[k]->leaf->grad, (unsigned char)(0x30 + rank)));
+            for (int64_t i = 0; with_b && i < 5 + 7 * k; i++)
+                RANK_CHECK(rank, bag_holds(&b, k, i, exact_mean(step, boot->world, k, i)));
+        }
+        double now = tern_ddp_loss_mean(b.ddp);
+        RANK_CHECK(rank, with_b || now == before || (isnan(now) && isnan(before)));
+        tern_zero_grad(&a.base);
+        tern_zero_grad(&b.base);
+    }
+    tern_ddp_free(b.ddp);
+    tern_module_release(&b.base);
+    bag_close(&a);
+    return 0;
+}
+
+static void models_learn_in_turns_and_together(void **state)
+{
+    (void)state;
+    run_worlds(models_body, NULL);
+}
+
+/* ---- a group of some ranks ---- */
+
+/* Even and odd ranks have a model each; a third one is everybody's. */
+static int subgroup_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    bag all, own;
+    bag_open(&all, boot, f32s, 2, NULL, &err);
+    bag_init(&own, f32s, 3, &err);
+    tern_group *half = tern_group_split(all.world, rank % 2, 0, NULL, &err);
+    own.ddp = tern_ddp_new(&own.base, half, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < 4; step++) {
+        tern_tensor *loss =
+            tern_add(all.s, bag_loss(&all, all.s, step, rank, 3), bag_loss(&own, all.s, step, rank, 7));
+        tern_backward(all.s, loss);
+        tern_scope_end(all.s, &err);
+        RANK_CHECK_OK(rank, err);
+        for (int k = 0; k < 3; k++)
+            for (int64_t i = 0; i < 5 + 7 * k; i++) {
+                double sum = 0;
+                for (int r = rank % 2; r < boot->world; r += 2) sum += bag_number(step, r, k, i);
+                RANK_CHECK(rank, bag_holds(&own, k, i, sum / tern_group_size(half)));
+                RANK_CHECK(rank, k == 2 || bag_holds(&all, k, i, exact_mean(step, boot->world, k, i)));
+            }
+        tern_zero_grad(&all.base);
+        tern_zero_grad(&own.base);
+    }
+    tern_ddp_free(own.ddp);
+    tern_module_release(&own.base);
+    tern_group_close(half);
+    bag_close(&all);
+    return 0;
+}
+
+static void a_model_may_be_of_some_ranks_only(void **state)
+{
+    (void)state;
+    run_worlds(subgroup_body, NULL);
+}
+
+/* ---- wrong options ---- */
+
+typedef struct refusal {
+    int code;
+    const char *text;
+    double factor;
+    size_t bucket;
+    int normaliser, ignore_count;
+    const char *ignore[3];
+} refusal;
+
+static const refusal refusals[] = {
+    {TERN_E_RANGE, "gradient_predivide_factor > 0, got 0", 0, 1, 0, 0, {0}},
+    {TERN_E_RANGE, "gradient_predivide_factor > 0, got -2", -2, 1, 0, 0, {0}},
+    {TERN_E_RANGE, "gradient_predivide_factor > 0, got nan", NAN, 1, 0, 0, {0}},
+    {TERN_E_RANGE, "gradient_predivide_factor > 0, got inf", INFINITY, 1, 0, 0, {0}},
+    {TERN_E_RANGE, "at least 1 byte", 1, 0, 0, 0, {0}},
+    {TERN_E_INVALID, "normaliser 2 does not exist", 1, 1, 2, 0, {0}},
+    {TERN_E_INVALID, "normaliser -1 does not exist", 1, 1, -1, 0, {0}},
+    {TERN_E_INVALID, "no parameter or buffer \"p2\"", 1, 1, 0, 2, {"p0", "p2"}},
+    {TERN_E_INVALID, "no parameter or buffer \"(NULL)\"", 1, 1, 0, 1, {NULL}},
+    {TERN_E_INVALID, "bag has no parameters left", 1, 1, 0, 2, {"p1", "p0"}},
+    {TERN_E_INVALID, "ignore has -1 names", 1, 1, 0, -1, {0}},
+};
+
+static void wrong_options_are_refused(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    for (size_t i = 0; i < TERN__COUNT(refusals); i++) {
+        const refusal *r = &refusals[i];
+        bag b;
+        bag_init(&b, f32s, 2, &err);
+        tern_group *world = tern_group_open(NULL, &err);
+        assert_ok(err);
+        tern_ddp_opts opts = tern_ddp_defaults();
+        opts.gradient_predivide_factor = r->factor;
+        opts.bucket_bytes = r->bucket;
+        opts.normaliser = (tern_normaliser)r->normaliser;
+        opts.ignore = r->ignore;
+        opts.ignore_count = r->ignore_count;
+        assert_null(tern_ddp_new(&b.base, world, &opts, &err));
+        assert_int_equal(err.code, r->code);
+        if (!strstr(err.text, r->text)) fail_msg("%s: %s", r->text, err.text);
+        err = (tern_error){0};
+        tern_module_release(&b.base);
+        tern_group_close(world);
+    }
+}
+
+/* Rank 1 ignores another parameter. */
+static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    bag b;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.ignore = (const char *const[]){rank == 1 ? "p1" : "p0"};
+    opts.ignore_count = 1;
+    bag_open(&b, boot, f32s, 3, &opts, &err);
+    RANK_CHECK(rank, err.code == TERN_E_MISMATCH);
+    RANK_CHECK(rank, strstr(err.text, "rank 0 has ignored parameter \"p0\""));
+    RANK_CHECK(rank, strstr(err.text, "rank 1 has parameter \"p0\""));
+    bag_close(&b);
+    return 0;
+}
+
+static void different_ignores_are_named(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, differ_body, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_are_wide_and_rounded_once),
+        cmocka_unit_test(any_parameters_may_be_left_out),
+        cmocka_unit_test(a_parameter_may_be_used_many_times),
+        cmocka_unit_test(what_is_ignored_stays_each_ranks_own),
+        cmocka_unit_test(a_delayed_reduction_begins_after_backward),
+        cmocka_unit_test(a_static_graph_that_changes_is_named),
+        cmocka_unit_test(a_predivided_sum_does_not_overflow),
+        cmocka_unit_test(models_learn_in_turns_and_together),
+        cmocka_unit_test(a_model_may_be_of_some_ranks_only),
+        cmocka_unit_test(wrong_options_are_refused),
+        cmocka_unit_test(different_ignores_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
