@@ -272,8 +272,9 @@ static int compare_digests(const tern__shard *shard, tern_error *err)
         if (memcmp(side_of(shard, rank), side_of(shard, 0), sizeof(shard->digest)) != 0)
             return tern__error_set(err, "tern_optim_step", TERN_E_MISMATCH,
                                    "step %" PRIu64 " of a sharded optimizer: rank %d updated its slice with "
-                                   "other options or learning rates than rank 0",
-                                   shard->step, rank);
+                                   "other options or learning rates than rank %d",
+                                   shard->step, tern_group_world_rank(shard->group, rank),
+                                   tern_group_world_rank(shard->group, 0));
     return TERN_OK;
 }
 

@@ -55,8 +55,8 @@ static int fail_early(const tern_ddp *ddp, tern_error *err)
     int rank = 0;
     while (!tally->shadow[rank]) rank++;
     return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
-                           "rank %d ran out of inputs after backward %llu", rank,
-                           (unsigned long long)ddp->backward);
+                           "rank %d ran out of inputs after backward %llu",
+                           tern_group_world_rank(ddp->group, rank), (unsigned long long)ddp->backward);
 }
 
 static int check_early(const tern_ddp *first, tern_error *err)
