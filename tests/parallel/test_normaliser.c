@@ -226,6 +226,7 @@ static int set_body(int rank, const tern__bootstrap *boot, void *arg)
     }
     for (int i = 0; i < 5; i++)
         RANK_CHECK(rank, fabs(tern__view_get(&tern_grad_get(b.p[0])->view, i) - want[i] / counts) < 1e-5);
+    RANK_CHECK(rank, tern_barrier(b.world, &err) == TERN_OK);
     tern_backward(b.s, bag_loss(&b, b.s, 2, rank, 1)); /* and now forgets to say it */
     tern_scope_end(b.s, &err);
     RANK_CHECK(rank, err.code == TERN_E_STATE || err.code == TERN_E_PEER);
