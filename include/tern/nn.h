@@ -51,6 +51,15 @@ TERN_API tern_tensor *tern_parameter_add(tern_module *module, const char *name, 
 TERN_API tern_tensor *tern_buffer_add(tern_module *module, const char *name, tern_dtype dtype, int ndim,
                                       const int64_t *shape, tern_error *err);
 
+/* Makes `name` of the module another name of a parameter of the same tree, as PyTorch's `decoder.weight =
+ * encoder.weight` does: one tensor, one gradient, the sum of both uses. What the module had under that name,
+ * of the same shape, is given up; if it had nothing, the name is new. The state dict has both names; counts,
+ * optimizers and ddp see the parameter once, under its first. Before the seal. Returns `parameter`, borrowed.
+ * E_INVALID: no parameter, one of another tree, or a buffer's name; E_SHAPE: of another shape or dtype;
+ * E_STATE: sealed, or what the module has there is shared already. */
+TERN_API tern_tensor *tern_parameter_share(tern_module *module, const char *name, tern_tensor *parameter,
+                                           tern_error *err);
+
 /* Calls the module. What it makes on the way is recycled as soon as nobody needs it; only its result is the
  * caller's. */
 TERN_API tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x);
@@ -71,7 +80,7 @@ TERN_API int tern_module_to(tern_module *module, tern_device *device, tern_error
 TERN_API void tern_train(tern_module *module);
 TERN_API void tern_eval(tern_module *module);
 
-/* How many parameter tensors the tree has, and how many elements they have together. */
+/* How many parameter tensors the tree has, and how many elements they have together; a shared one is one. */
 TERN_API int tern_module_parameter_count(const tern_module *module);
 TERN_API int64_t tern_module_element_count(const tern_module *module);
 

@@ -33,6 +33,7 @@ typedef struct tern__leaf {
     void (*describe)(const struct tern__leaf *leaf, char *text, size_t size);
     struct tern__listener *listener; /* a ddp that waits for this gradient, or NULL          */
     int index;                       /* its place in the seal                                 */
+    bool shared;                     /* the tree has it under more than one name              */
 } tern__leaf;
 
 /* Who wants to know about a backward (a live ddp). Each call returns TERN_OK or a negative status with *err

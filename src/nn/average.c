@@ -45,6 +45,7 @@ void tern_ema_update(tern_scope *scope, tern_module *average, const tern_module 
     for (int i = 0; i < count; i++)
         if (check(scope, average, model, i)) return;
     for (int i = 0; i < count; i++) {
+        if (tern__state_repeats(average, i)) continue;
         tern_state_entry a = tern_state_get(average, i), m = tern_state_get(model, i);
         if (!follow(scope, a.tensor, m.tensor, a.is_buffer, decay)) return;
     }

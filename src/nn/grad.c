@@ -13,12 +13,12 @@ static void each_member(tern_module *module, member_fn fn, bool value)
 
 static void set_fresh(tern__member *member, bool value)
 {
-    member->leaf.fresh = value;
+    if (!member->is_buffer) member->tensor.leaf->fresh = value;
 }
 
 static void set_required(tern__member *member, bool value)
 {
-    member->tensor.requires_grad = value && !member->is_buffer;
+    if (!member->is_buffer) tern__leaf_require(member->tensor.leaf, value);
 }
 
 void tern_zero_grad(tern_module *module)
@@ -38,7 +38,7 @@ int tern_requires_grad_set(tern_tensor *parameter, bool required, tern_error *er
     if (!parameter->leaf)
         return tern__error_set(err, __func__, TERN_E_INVALID, "tensor %s is no parameter of a module",
                                tern__shape_text(&parameter->view, shape));
-    parameter->requires_grad = required;
+    tern__leaf_require(parameter->leaf, required);
     return TERN_OK;
 }
 

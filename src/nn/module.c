@@ -103,8 +103,7 @@ static bool can_grow(const tern_module *module, const char *func, const char *na
     return false;
 }
 
-/* The tree is about to change: not after the seal, and the flat lists above are out of date. */
-static int open_tree(tern_module *module, const char *func, const char *name, tern_error *err)
+int tern__tree_open(tern_module *module, const char *func, const char *name, tern_error *err)
 {
     tern_module *root = tern__module_root(module);
     if (root->tree->seal)
@@ -140,7 +139,7 @@ static int adopt(tern_module *module, const char *name, tern_module *child, tern
             err, "tern_module_add", TERN_E_STATE,
             "%s \"%s\" already belongs to a ddp or an optimizer; build the whole model first", child->kind,
             name);
-    int status = open_tree(module, "tern_module_add", name, err);
+    int status = tern__tree_open(module, "tern_module_add", name, err);
     if (!status) status = name_is_free(tree, "tern_module_add", name, err);
     if (status) return status;
     child->tree->name = tern__strdup(name, "tern_module_add", err);
@@ -204,7 +203,7 @@ static tern__member *new_member(tern_module *module, const char *func, const cha
 static tern_tensor *add_member(tern_module *module, const char *func, const char *name, tern_dtype dtype,
                                int ndim, const int64_t *shape, tern_error *err)
 {
-    if (!can_grow(module, func, name, err) || open_tree(module, func, name, err) ||
+    if (!can_grow(module, func, name, err) || tern__tree_open(module, func, name, err) ||
         name_is_free(module->tree, func, name, err) || tern__shape_check(func, dtype, ndim, shape, err))
         return NULL;
     tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);

@@ -6,7 +6,8 @@
 
 #include <tern/nn.h>
 
-/* A parameter or a buffer; parameters have a leaf. */
+/* A parameter or a buffer; parameters have a leaf. Another name of a parameter (tern_parameter_share) is a
+ * member whose tensor has that one's memory and leaf. */
 typedef struct tern__member {
     char *name;   /* local: "weight"                           */
     void *memory; /* before the seal, owned; NULL in a range   */
@@ -14,7 +15,14 @@ typedef struct tern__member {
     tern__leaf leaf;
     bool is_buffer;
     struct tern__member *next;
+    struct tern__member *names; /* further ones of this parameter; NULL at the last */
 } tern__member;
+
+/* Not another name of somebody else's parameter. */
+static inline bool tern__member_owns(const tern__member *member)
+{
+    return member->is_buffer || member->tensor.leaf == &member->leaf;
+}
 
 typedef struct tern__module_tree {
     tern_module *module, *parent;
@@ -61,8 +69,19 @@ tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, t
 /* Seals the tree that `module` belongs to (once); returns the seal or NULL with *err set. */
 tern__seal *tern__module_seal(tern_module *module, tern_error *err);
 void tern__seal_free(tern__seal *seal);
+/* Before the tree changes: E_STATE after the seal, E_INVALID for a name that is none; the lists of the state
+ * are forgotten. */
+int tern__tree_open(tern_module *module, const char *func, const char *name, tern_error *err);
 /* Makes tree->state if it is not there: per module its parameters, its buffers, then its children. */
 int tern__module_state(const tern_module *module, tern_error *err);
+/* Entry `index` is another name of a parameter that is there before. */
+bool tern__state_repeats(const tern_module *module, int index);
+/* The first member under `module` that is this parameter, in the order of the state; NULL: none. */
+const tern__member *tern__leaf_member(const tern_module *module, const tern__leaf *leaf);
+/* Calls for every name of the parameter that the leaf is of. */
+void tern__leaf_require(tern__leaf *leaf, bool required);
+/* Writes the module's full name, "layer1.0.conv1"; "" for the root. */
+void tern__module_describe(const tern_module *module, char *text, size_t size);
 /* Writes the parameter's full name, "layer1.0.conv1.weight", as it is now in the tree. */
 void tern__leaf_describe(const tern__leaf *leaf, char *text, size_t size);
 /* After the parameters were written: kernels' copies are stale. */

@@ -51,6 +51,7 @@ static void plan(tern__seal *seal, const tern__module_tree *tree)
     size_t buffer_bytes = 0;
     for (int i = tree->state_count - 1; i >= 0; i--) {
         tern_tensor *tensor = tree->state[i].tensor;
+        if (tern__state_repeats(tree->module, i)) continue;
         size_t bytes = tern__align_up(tern__view_bytes(&tensor->view), TERN__LINE);
         if (!tensor->leaf) {
             buffer_bytes += bytes;
@@ -110,15 +111,23 @@ static void move_tensor(tern_tensor *tensor, char *to)
     tensor->view.data = to;
 }
 
+/* Under all its names. */
+static void move_parameter(const tern__seal *seal, tern__member *member)
+{
+    int k = member->leaf.index;
+    move_tensor(&member->tensor, seal->ranges[seal->range_of[k]].params + seal->offset[k]);
+    for (tern__member *name = member->names; name; name = name->names)
+        name->tensor.view.data = member->tensor.view.data;
+}
+
 static void move_members(tern__seal *seal, tern__module_tree *tree, size_t *buffer_at)
 {
     for (tern__member *member = tree->members; member; member = member->next) {
-        int k = member->leaf.index;
         if (member->is_buffer) {
             move_tensor(&member->tensor, seal->buffers + *buffer_at);
             *buffer_at += tern__align_up(tern__view_bytes(&member->tensor.view), TERN__LINE);
-        } else {
-            move_tensor(&member->tensor, seal->ranges[seal->range_of[k]].params + seal->offset[k]);
+        } else if (tern__member_owns(member)) {
+            move_parameter(seal, member);
         }
         tern__free(member->memory);
         member->memory = NULL;

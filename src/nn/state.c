@@ -30,8 +30,9 @@ static int append(listing *list, const char *prefix, tern__member *member)
     }
     char *name = join(prefix, member->name, list->err);
     if (!name) return TERN_E_MEMORY;
+    tern_tensor *tensor = member->is_buffer ? &member->tensor : member->tensor.leaf->parameter;
     list->entries[list->count++] =
-        (tern_state_entry){.name = name, .tensor = &member->tensor, .is_buffer = member->is_buffer};
+        (tern_state_entry){.name = name, .tensor = tensor, .is_buffer = member->is_buffer};
     return TERN_OK;
 }
 
@@ -71,20 +72,19 @@ static void add_name(char *text, size_t size, const char *name)
     snprintf(text + used, size - used, "%s%s", used ? "." : "", name);
 }
 
-static void describe_module(const tern__module_tree *tree, char *text, size_t size)
+void tern__module_describe(const tern_module *module, char *text, size_t size)
 {
-    if (!tree->parent) return;
-    describe_module(tree->parent->tree, text, size);
-    add_name(text, size, tree->name);
+    *text = '\0';
+    if (!module->tree->parent) return;
+    tern__module_describe(module->tree->parent, text, size);
+    add_name(text, size, module->tree->name);
 }
 
 void tern__leaf_describe(const tern__leaf *leaf, char *text, size_t size)
 {
-    const tern__module_tree *tree = leaf->module->tree;
-    *text = '\0';
-    describe_module(tree, text, size);
-    for (const tern__member *member = tree->members; member; member = member->next)
-        if (&member->leaf == leaf) add_name(text, size, member->name);
+    const tern__member *first = tern__leaf_member(tern__module_root(leaf->module), leaf);
+    tern__module_describe(first->leaf.module, text, size);
+    add_name(text, size, first->name);
 }
 
 int tern_state_count(const tern_module *module)
@@ -106,10 +106,20 @@ tern_tensor *tern_state_find(const tern_module *module, const char *name)
     return NULL;
 }
 
+bool tern__state_repeats(const tern_module *module, int index)
+{
+    const tern_state_entry *state = module->tree->state;
+    const tern__leaf *leaf = state[index].tensor->leaf;
+    for (int i = 0; leaf && leaf->shared && i < index; i++)
+        if (state[i].tensor->leaf == leaf) return true;
+    return false;
+}
+
 int tern_module_parameter_count(const tern_module *module)
 {
     int parameters = 0, count = tern_state_count(module);
-    for (int i = 0; i < count; i++) parameters += !module->tree->state[i].is_buffer;
+    for (int i = 0; i < count; i++)
+        parameters += !module->tree->state[i].is_buffer && !tern__state_repeats(module, i);
     return parameters;
 }
 
@@ -118,6 +128,7 @@ int64_t tern_module_element_count(const tern_module *module)
     int64_t elements = 0;
     int count = tern_state_count(module);
     for (int i = 0; i < count; i++)
-        if (!module->tree->state[i].is_buffer) elements += tern_tensor_count(module->tree->state[i].tensor);
+        if (!module->tree->state[i].is_buffer && !tern__state_repeats(module, i))
+            elements += tern_tensor_count(module->tree->state[i].tensor);
     return elements;
 }

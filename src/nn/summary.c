@@ -37,7 +37,8 @@ static int64_t own_elements(const tern_module *module)
 {
     int64_t elements = 0;
     for (const tern__member *member = module->tree->members; member; member = member->next)
-        if (!member->is_buffer) elements += tern__view_count(&member->tensor.view);
+        if (!member->is_buffer && tern__member_owns(member))
+            elements += tern__view_count(&member->tensor.view);
     return elements;
 }
 

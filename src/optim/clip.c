@@ -15,13 +15,22 @@ typedef struct clip {
     tern__pointwise_attr attr; /* what is done to each gradient */
 } clip;
 
-/* Calls `visit` with all gradients under the module; false after a failure. */
-static bool each_grad(const tern_module *module, bool (*visit)(clip *c, const tern__view *grad), clip *c)
+typedef bool (*visit_fn)(clip *c, const tern__view *grad);
+
+/* A parameter of several names counts under the first. */
+static bool has_grad(const tern_module *root, const tern__member *member)
+{
+    const tern__leaf *leaf = member->tensor.leaf;
+    return leaf && leaf->fresh && (!leaf->shared || tern__leaf_member(root, leaf) == member);
+}
+
+/* Calls `visit` with all gradients under the module, a part of `root`; false after a failure. */
+static bool each_grad(const tern_module *root, const tern_module *module, visit_fn visit, clip *c)
 {
     for (tern__member *member = module->tree->members; member; member = member->next)
-        if (member->leaf.fresh && !visit(c, &member->leaf.grad->view)) return false;
+        if (has_grad(root, member) && !visit(c, &member->tensor.leaf->grad->view)) return false;
     for (tern__module_tree *child = module->tree->children; child; child = child->next)
-        if (!each_grad(child->module, visit, c)) return false;
+        if (!each_grad(root, child->module, visit, c)) return false;
     return true;
 }
 
@@ -65,7 +74,7 @@ static bool scale(clip *c, const tern_module *module, double max_norm, double no
     if (factor >= 1) return true;
     c->kernel = TERN__SCALE;
     c->attr.k[0] = factor;
-    return each_grad(module, change, c);
+    return each_grad(module, module, change, c);
 }
 
 tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double max_norm, double norm_type)
@@ -76,7 +85,7 @@ tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double 
         return NULL;
     }
     clip c = {.scope = scope, .p = norm_type};
-    if (!each_grad(module, add_powers, &c)) return NULL;
+    if (!each_grad(module, module, add_powers, &c)) return NULL;
     double norm = isinf(c.p) ? c.sum : c.p == 2 ? sqrt(c.sum) : pow(c.sum, 1 / c.p);
     if (!scale(&c, module, max_norm, norm)) return NULL;
     tern_tensor *result = tern__result(scope, TERN_F32, TERN__PLAIN, 0, NULL);
@@ -88,5 +97,5 @@ void tern_clip_grad_value(tern_scope *scope, tern_module *module, double limit)
 {
     if (!check(scope, __func__, module, "limit", limit)) return;
     clip c = {.scope = scope, .kernel = TERN__CLAMP, .attr = {{-limit, limit}}};
-    each_grad(module, change, &c);
+    each_grad(module, module, change, &c);
 }

@@ -10,10 +10,12 @@
 
 /* ---- life ---- */
 
-static bool is_under(const tern_module *inner, const tern_module *module)
+/* Under any of its names. */
+static bool is_under(const tern__leaf *leaf, const tern_module *module)
 {
+    const tern_module *inner = leaf->module;
     while (inner && inner != module) inner = inner->tree->parent;
-    return inner != NULL;
+    return inner || (leaf->shared && tern__leaf_member(module, leaf));
 }
 
 static size_t end_of(const tern__seal *seal, int k)
@@ -27,7 +29,7 @@ static void claim(tern_optim *optim, const tern_module *module)
     const tern__seal *seal = optim->seal;
     for (int k = 0; k < seal->leaf_count; k++) {
         tern__slice *all = &optim->all[seal->range_of[k]];
-        bool ours = is_under(seal->leaves[k]->module, module);
+        bool ours = is_under(seal->leaves[k], module);
         optim->group_of[k] = ours ? 0 : -1;
         if (!ours) continue;
         if (!all->end) all->begin = seal->offset[k];

@@ -69,12 +69,18 @@ int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err)
 
 /* ---- all of it ---- */
 
+static bool is_ignored(const tern_ddp *ddp, int i)
+{
+    const tern__leaf *leaf = tern_state_get(ddp->module, i).tensor->leaf;
+    return leaf ? ddp->bucket_of[leaf->index] < 0 : ddp->ignored[i];
+}
+
 int tern__state_copy(tern_ddp *ddp, int root, tern_error *err)
 {
     int status = TERN_OK;
     for (int i = 0; i < tern_state_count(ddp->module) && !status; i++) {
         const tern__view *view = &tern_state_get(ddp->module, i).tensor->view;
-        if (!ddp->ignored[i])
+        if (!is_ignored(ddp, i) && !tern__state_repeats(ddp->module, i))
             status = tern_broadcast(ddp->group, view->data, tern__view_bytes(view), TERN_U8, root, err);
     }
     tern__seal_touch(ddp->seal);
