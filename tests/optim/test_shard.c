@@ -401,6 +401,7 @@ static int failed_body(int rank, const tern__bootstrap *boot, void *arg)
         tern_optim_step(t.a.optim, t.s);
         tern_scope_end(t.s, &t.err);
         RANK_CHECK(rank, t.err.code == TERN_E_PEER && strstr(t.err.text, "rank 1"));
+        RANK_CHECK(rank, strstr(t.err.text, "relu: input 0 is NULL"));
     }
     tern_scope_free(alone);
     return twins_close(&t);
