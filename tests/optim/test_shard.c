@@ -161,6 +161,85 @@ static void a_slow_peer_reads_its_parameters_undisturbed(void **state)
     }
 }
 
+/* ---- kernels' copies of parameters ---- */
+
+enum { IMAGES = 3, PIXELS = IMAGES * 36 };
+
+typedef struct convnet {
+    tern_module *net;
+    tern_ddp *ddp;
+    tern_optim *optim;
+} convnet;
+
+static convnet open_convnet(twins *t)
+{
+    tern_resnet_opts shape = tern_resnet_defaults();
+    shape.in_channels = shape.stages = shape.blocks[0] = 1;
+    shape.classes = 4;
+    shape.channels[0] = 16;
+    shape.small_stem = true;
+    tern_rng_seed(t->rng, 4);
+    convnet c = {.net = tern_resnet_new(&shape, t->rng, &t->err)};
+    c.ddp = tern_ddp_new(c.net, t->world, NULL, &t->err);
+    c.optim = twin_nesterov(c.net, &t->err);
+    return c;
+}
+
+static void close_convnet(convnet *c)
+{
+    tern_optim_free(c->optim);
+    tern_ddp_free(c->ddp);
+    tern_module_free(c->net);
+}
+
+static tern_tensor *scores_of(twins *t, convnet *c, int seed)
+{
+    float x[PIXELS];
+    tern_rng_seed(t->rng, (uint64_t)seed);
+    tern_rng_normal(t->rng, x, PIXELS, 0, 1);
+    return tern_forward(c->net, t->s, tern_tensor_from(t->s, x, TERN_F32, 4, (int64_t[]){IMAGES, 1, 6, 6}));
+}
+
+/* Convolutions keep a packed copy of their weights from the second use on, and use it in the third. */
+static void step_convnet(twins *t, convnet *c, int step, float scores[IMAGES * 4])
+{
+    tern_tensor *y = scores_of(t, c, step * 10 + t->rank);
+    tern_backward(
+        t->s, tern_cross_entropy(
+                  t->s, y, tern_tensor_from(t->s, (int64_t[]){0, 1, 2}, TERN_I64, 1, (int64_t[]){3}), NULL));
+    tern_optim_step(c->optim, t->s);
+    tern_eval(c->net);
+    for (int i = 0; i < 3; i++)
+        tern_tensor_read(scores_of(t, c, step), scores, IMAGES * 4 * sizeof(*scores), &t->err);
+    tern_train(c->net);
+    tern_scope_end(t->s, &t->err);
+}
+
+static int packed_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    twins t;
+    twins_open(&t, boot, NULL);
+    convnet a = open_convnet(&t), b = open_convnet(&t);
+    tern_optim_shard(a.optim, t.world, &t.err);
+    for (int step = 0; step < 3; step++) {
+        float x[IMAGES * 4], y[IMAGES * 4];
+        step_convnet(&t, &a, step, x);
+        step_convnet(&t, &b, step, y);
+        RANK_CHECK_OK(rank, t.err);
+        RANK_CHECK(rank, !memcmp(x, y, sizeof(x)));
+    }
+    close_convnet(&a);
+    close_convnet(&b);
+    return twins_close(&t);
+}
+
+static void packed_copies_are_made_anew(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++) assert_ranks_ok(ranks_run(world, packed_body, NULL));
+}
+
 /* ---- ranks that have run out of batches ---- */
 
 /* The step of the twin that is training: b has state as soon as it is. */
@@ -444,6 +523,7 @@ int main(void)
         cmocka_unit_test(ranks_may_be_threads),
         cmocka_unit_test(two_parts_of_a_tree),
         cmocka_unit_test(a_slow_peer_reads_its_parameters_undisturbed),
+        cmocka_unit_test(packed_copies_are_made_anew),
         cmocka_unit_test(a_rank_that_has_run_out_keeps_stepping),
         cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(out_of_memory_reaches_all),
