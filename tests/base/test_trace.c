@@ -158,7 +158,7 @@ static void none_is_lost_when_more_come_than_are_kept(void **state)
 static void many_names(void **state)
 {
     (void)state;
-    static char names[600][8];
+    static char names[600][16];
     tern__trace *trace = tern__trace_open(path, 0);
     for (int i = 0; i < 600; i++) {
         snprintf(names[i], sizeof(names[i]), "n%d", i);
