@@ -122,6 +122,7 @@ static inline void requests_free(void *ptr, void *ctx)
     free(ptr);
 }
 
+/* Before anything else of the library. */
 static inline void requests_count(void)
 {
     tern_allocator_set(&(tern_allocator){requests_alloc, requests_free, NULL});

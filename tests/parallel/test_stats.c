@@ -265,7 +265,6 @@ static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
     tern_error err = {0};
-    requests_count();
     net n;
     net_open(&n, boot, NULL, 1024, &err);
     long warm = 0;
@@ -297,5 +296,6 @@ int main(void)
         cmocka_unit_test(the_table_says_it_all),
         cmocka_unit_test(warm_steps_allocate_nothing),
     };
+    requests_count();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

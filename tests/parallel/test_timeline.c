@@ -135,7 +135,6 @@ static int train_body(int rank, const tern__bootstrap *boot, void *arg)
     net n;
     tern_group_opts opts = tern_group_defaults();
     opts.trace = path;
-    requests_count();
     net_open(&n, boot, &opts, 1024, &err);
     RANK_CHECK_OK(rank, err);
     tern_ddp_stats s = {.size = sizeof(s)};
@@ -417,5 +416,6 @@ int main(void)
         TEST(groups_made_from_the_world_write_to_its_timeline),
         TEST(the_environment_names_the_file),
     };
+    requests_count();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
