@@ -43,9 +43,10 @@ TERN_API void tern_group_close(tern_group *group);
 /* Makes groups of the parent's ranks: one for each color, in which ranks are ordered by key and then by rank
  * in the parent; with a color < 0 a rank is in none and gets NULL without an error. Collective over the
  * parent, which may itself be made so. The group is used like any other, at the same time as the others:
- * order matters inside a group, never between two. It costs half a MiB of memory a rank. NULL opts: the
- * parent's. Yours: tern_group_close. Pairs of neighbours, as apex's create_syncbn_process_group(2) has them,
- * of any number of ranks:
+ * order matters inside a group only, and who waits in one moves the works of all on, but blocking calls may
+ * not wait for each other in a circle. It costs half a MiB of memory a rank. NULL opts: the
+ * parent's, of which only timeout_s says anything here. Yours: tern_group_close. Pairs of neighbours, as
+ * apex's create_syncbn_process_group(2) has them, of any number of ranks:
  *
  *     tern_group *pair = tern_group_split(world, tern_group_rank(world) / 2, 0, NULL, &err);
  *
@@ -63,6 +64,7 @@ TERN_API int tern_group_world_rank(const tern_group *group, int rank);
 
 TERN_API int tern_group_rank(const tern_group *group);
 TERN_API int tern_group_size(const tern_group *group);
+/* This process's on its host, the same in every group. */
 TERN_API int tern_group_local_rank(const tern_group *group);
 /* "native" (shared windows of one host) or "self" (one rank). */
 TERN_API const char *tern_group_backend(const tern_group *group);

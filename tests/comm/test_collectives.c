@@ -125,7 +125,7 @@ static void test_exact_in_groups(void **state)
 {
     (void)state;
     bool splits = true;
-    for (int world = 2; world <= 8; world += 3) assert_ranks_ok(ranks_run(world, exact_body, &splits));
+    for (int world = 2; world <= 5; world += 3) assert_ranks_ok(ranks_run(world, exact_body, &splits));
     assert_ranks_ok(ranks_run_threads(4, exact_body, &splits));
 }
 

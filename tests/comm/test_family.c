@@ -255,6 +255,44 @@ static void test_ranks_disagree_on_a_group(void **state)
     }
 }
 
+/* All make groups and use them until one is killed, wherever it is then. */
+static int making_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    tern_group *world = open_world(boot, &err);
+    for (int round = 0; !err.code; round++) {
+        float x = 1;
+        tern_group *group = tern_group_split(world, round % 2 ? rank % 2 : 0, -rank, NULL, &err);
+        if (group) tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
+        RANK_CHECK(rank, err.code || x == (float)tern_group_size(group));
+        tern_group_close(group);
+        if (round == 5) atomic_fetch_add(&b->arrived, 1);
+    }
+    atomic_store(&b->heard_ns, tern__now_ns());
+    if (!strstr(err.text, "rank 1 (")) tern_error_print(&err);
+    RANK_CHECK(rank, err.code == TERN_E_PEER && strstr(err.text, "rank 1 (") && strstr(err.text, "was lost"));
+    tern_group_close(world);
+    return 0;
+}
+
+static void test_killed_while_making_groups(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 8; round++) {
+        board *b = board_new();
+        ranks r = ranks_start(4, making_body, b);
+        assert_true(await_value(&b->arrived, 4));
+        usleep((useconds_t)(round * 137)); /* somewhere else in a round each time */
+        int64_t killed_ns = tern__now_ns();
+        kill(r.pids[1], SIGKILL);
+        ranks_wait(&r);
+        for (int rank = 0; rank < 4; rank++) assert_int_equal(r.status[rank], rank == 1 ? 128 + SIGKILL : 0);
+        assert_true(atomic_load(&b->heard_ns) - killed_ns < 1000000000);
+        board_free(b);
+    }
+}
+
 /* Rank 1 has no memory for its `variant`-th request of the split, wherever that is. */
 static int poor_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -471,6 +509,7 @@ int main(void)
         cmocka_unit_test(test_family_fails_as_a_whole),
         cmocka_unit_test(test_family_of_threads),
         cmocka_unit_test(test_ranks_disagree_on_a_group),
+        cmocka_unit_test(test_killed_while_making_groups),
         cmocka_unit_test(test_no_memory_for_a_group),
         cmocka_unit_test(test_wrong_arguments),
         cmocka_unit_test(test_groups_outlive_their_parent),
