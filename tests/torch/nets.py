@@ -62,6 +62,7 @@ class DdpOpts(ctypes.Structure):
         ("gradient_predivide_factor", ctypes.c_double),
         ("divide_by_initial_world_size", ctypes.c_bool),
         ("normaliser", ctypes.c_int),
+        ("straggler_warn", ctypes.c_bool),
     ]
 
 
