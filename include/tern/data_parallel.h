@@ -6,6 +6,9 @@
  * gradients as on one device. Batch norm takes each replica's own rows, and the running statistics are those
  * of replica 0, as in torch.nn.DataParallel. Under tern_ddp it is the model's data parallel share of a rank.
  *
+ * While the replicas compute, the calling thread's OpenMP team is given up (omp_pause_soft): its threads
+ * would spin on the replicas' cores.
+ *
  * Threads: a data parallel belongs to the thread of the scopes it is called with. */
 #ifndef TERN_DATA_PARALLEL_H
 #define TERN_DATA_PARALLEL_H

@@ -18,8 +18,9 @@ typedef struct tern_device tern_device;
  *
  * "cpu:0", "cpu:1,3", "cpu:0-3" is a group of cores as a device of its own: numbers count the cores that this
  * process may use, from 0. Its kernels run on a thread of the device's that is bound to these cores, one
- * kernel thread a core. It stands where a program for several GPUs has cuda:0, cuda:1: for the parts of a
- * model (tern_module_to, tern_to) and for replicas (tern_data_parallel_new).
+ * kernel thread a core; those that take no longer than handing them over run where they are called. It stands
+ * where a program for several GPUs has cuda:0, cuda:1: for the parts of a model (tern_module_to, tern_to) and
+ * for replicas (tern_data_parallel_new).
  *
  * Yours: tern_device_close, after everything that lives on it. E_UNSUPPORTED: no such device; E_RANGE: a core
  * that this process may not use. */

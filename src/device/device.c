@@ -3,6 +3,9 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 /* Whole cores that the cgroup's CPU quota allows, or `fallback` without one. */
 static int quota_cores(int fallback)
@@ -85,6 +88,15 @@ tern_device *tern_device_open(const char *name, tern_error *err)
     tern__free(device);
     tern__error_set(err, __func__, why.code, "%s", why.text);
     return NULL;
+}
+
+void tern__device_rest(const tern_device *device)
+{
+#ifdef _OPENMP
+    if (!device->worker && device->threads > 1) omp_pause_resource(omp_pause_soft, omp_get_initial_device());
+#else
+    (void)device;
+#endif
 }
 
 const char *tern_device_name(const tern_device *device)

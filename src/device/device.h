@@ -59,6 +59,10 @@ void tern__worker_free(struct tern__worker *worker);
  * the next start. A device without a thread of its own runs it right here. */
 void tern__device_start(tern_device *device, void (*fn)(void *ctx), void *ctx);
 void tern__device_await(tern_device *device);
+/* Lets go of the cores on which kernels of the calling thread have run: OpenMP's threads would spin there for
+ * milliseconds after a kernel, in the way of others. They are made anew by the next kernel that wants them.
+ */
+void tern__device_rest(const tern_device *device);
 /* Whether kernels of this device may run on the calling thread. */
 bool tern__device_is_here(const tern_device *device);
 

@@ -74,9 +74,20 @@ static void run_errand(void *ctx)
     e->status = run_here(e->call);
 }
 
+/* Less than it costs to wake the device's thread and be woken by it. */
+static bool is_small(const tern__call *call)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < TERN__KERNEL_INS; i++)
+        if (call->in[i]) bytes += tern__view_bytes(call->in[i]);
+    for (int i = 0; i < TERN__KERNEL_OUTS; i++)
+        if (call->out[i]) bytes += tern__view_bytes(call->out[i]);
+    return bytes <= 32 << 10 && call->device->threads == 1;
+}
+
 int tern__kernel_run(const tern__call *call)
 {
-    if (tern__device_is_here(call->device)) return run_here(call);
+    if (tern__device_is_here(call->device) || is_small(call)) return run_here(call);
     errand e = {.call = call};
     tern__device_start(call->device, run_errand, &e);
     tern__device_await(call->device);

@@ -51,6 +51,7 @@ int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_err
 static void run_all(tern__pass *pass, void (*fn)(void *replica))
 {
     tern__replica *replicas = pass->parallel->replicas;
+    tern__device_rest(pass->scope->device);
     for (int i = 0; i < pass->count; i++) {
         replicas[i].pass = pass;
         tern__device_start(replicas[i].device, fn, &replicas[i]);
