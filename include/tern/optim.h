@@ -97,7 +97,7 @@ TERN_API void tern_optim_lr_set(tern_optim *optim, int group, double lr);
 /* Before the first step (E_STATE), on all ranks of `group`, which must be that of the tern_ddp on the model
  * (E_STATE): without it gradients would differ. Collective; called with an error already set, it makes the
  * peers' call fail with it too. Borrows the group: free the optimizer before the ddp and the group.
- * E_INVALID: no optimizer or group; E_MEMORY, E_PEER. */
+ * E_INVALID: no optimizer or group, a parameter that the ddp ignores; E_MEMORY, E_PEER. */
 TERN_API int tern_optim_shard(tern_optim *optim, tern_group *group, tern_error *err);
 
 /* ---- state: what an optimizer remembers of its parameters, for checkpoints ---- */

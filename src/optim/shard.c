@@ -108,6 +108,20 @@ static int take_share(tern__seal *seal, tern_group *group, tern_error *err)
 
 /* ---- making ---- */
 
+/* Parameters that the ddp ignores are each rank's own. */
+static int check_ignored(const tern_optim *optim, tern_error *err)
+{
+    const tern__seal *seal = optim->seal;
+    for (int k = 0; k < seal->leaf_count; k++)
+        if (optim->group_of[k] >= 0 && (void *)seal->leaves[k]->listener != seal->attached)
+            return tern__error_set(
+                err, "tern_optim_shard", TERN_E_INVALID,
+                "\"%s\" is ignored by the ddp and would become the same on all ranks: give "
+                "it an optimizer of its own",
+                seal->leaves[k]->name);
+    return TERN_OK;
+}
+
 static int check(const tern_optim *optim, tern_group *group, tern_error *err)
 {
     static const char func[] = "tern_optim_shard";
@@ -120,7 +134,8 @@ static int check(const tern_optim *optim, tern_group *group, tern_error *err)
         return tern__error_set(err, func, TERN_E_STATE,
                                "%s has no ddp on this group: first tern_ddp_new, then tern_optim_shard",
                                optim->seal->root->kind);
-    return tern__group_check(group, func, err);
+    int status = check_ignored(optim, err);
+    return status ? status : tern__group_check(group, func, err);
 }
 
 /* A run is cut by slices, each slice has its digest beside. */

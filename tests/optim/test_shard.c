@@ -59,6 +59,34 @@ static void ranks_may_be_threads(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run_threads(world, equal_body, &make));
 }
 
+/* ---- in a group of a group ---- */
+
+/* Two pairs of ranks learn apart from each other, each with its model and its shards. */
+static int pair_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    twins t;
+    twins_open_part(&t, boot, rank % 2, twin_adam);
+    RANK_CHECK_OK(rank, t.err);
+    RANK_CHECK(rank, t.size == 2 && t.rank == rank / 2);
+    for (int step = 0; step < STEPS + rank % 2; step++) {
+        twins_step(&t, &t.a, step);
+        twins_step(&t, &t.b, step);
+        RANK_CHECK_OK(rank, t.err);
+        RANK_CHECK(rank, twins_are_equal(&t));
+    }
+    RANK_CHECK(rank, has_its_share(&t));
+    RANK_CHECK(rank, tern_barrier(t.root, &t.err) == TERN_OK);
+    return twins_close(&t);
+}
+
+static void a_group_of_a_group_has_its_own_shards(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(4, pair_body, NULL));
+    assert_ranks_ok(ranks_run_threads(4, pair_body, NULL));
+}
+
 /* ---- two optimizers in one tree ---- */
 
 static void step_part(twins *t, twin *one, int step, tern_optim *first, tern_optim *second)
@@ -364,12 +392,23 @@ static int shard(twins *t, tern_optim *optim, int code, const char *text)
 }
 
 /* A refusal ends the group, so each has its own. */
-enum { NO_OPTIM, NO_DDP, TWICE, LATE, WRONG_USES };
+enum { NO_OPTIM, NO_DDP, IGNORED, TWICE, LATE, WRONG_USES };
+
+/* A ddp that ignores a parameter, in the place of the twin's own. */
+static void ignore_one(twins *t)
+{
+    tern_ddp_opts opts = tern_ddp_defaults();
+    const char *name = "b.bias";
+    opts.ignore = &name;
+    opts.ignore_count = 1;
+    tern_ddp_free(t->a.ddp);
+    t->a.ddp = tern_ddp_new(t->a.net, t->world, &opts, &t->err);
+}
 
 static int wrong_use_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     twins t;
-    twins_open(&t, boot, *(int *)arg == NO_DDP ? NULL : twin_sgd);
+    twins_open(&t, boot, *(int *)arg == NO_DDP || *(int *)arg == IGNORED ? NULL : twin_sgd);
     RANK_CHECK_OK(rank, t.err);
     tern_module *alone = tern_linear_new(3, 3, NULL, t.rng, &t.err);
     tern_optim *optim = tern_sgd_new(alone, NULL, &t.err);
@@ -377,6 +416,11 @@ static int wrong_use_body(int rank, const tern__bootstrap *boot, void *arg)
     switch (*(int *)arg) {
     case NO_OPTIM: status = shard(&t, NULL, TERN_E_INVALID, "the optimizer is NULL"); break;
     case NO_DDP: status = shard(&t, optim, TERN_E_STATE, "linear has no ddp on this group"); break;
+    case IGNORED:
+        ignore_one(&t);
+        t.a.optim = twin_sgd(t.a.net, &t.err);
+        status = shard(&t, t.a.optim, TERN_E_INVALID, "\"b.bias\" is ignored by the ddp");
+        break;
     case TWICE: status = shard(&t, t.a.optim, TERN_E_STATE, "the optimizer is sharded already"); break;
     case LATE:
         twins_step(&t, &t.b, 0);
@@ -521,6 +565,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_those_without_a_shard),
         cmocka_unit_test(ranks_may_be_threads),
+        cmocka_unit_test(a_group_of_a_group_has_its_own_shards),
         cmocka_unit_test(two_parts_of_a_tree),
         cmocka_unit_test(a_slow_peer_reads_its_parameters_undisturbed),
         cmocka_unit_test(packed_copies_are_made_anew),

@@ -37,7 +37,7 @@ typedef tern_optim *(*twin_optim)(tern_module *module, tern_error *err);
 
 typedef struct twins {
     int rank, size;
-    tern_group *world;
+    tern_group *root, *world; /* world is the root or a part of it */
     tern_device *dev;
     tern_scope *s;
     tern_rng *rng;
@@ -73,11 +73,15 @@ static inline void twin_open(twins *t, twin *one, twin_optim optim)
     one->schedule = tern_exponential_schedule_new(one->optim, TERN_UNIT_STEPS, 0.9, &t->err);
 }
 
-/* Both with optimizers of this make, the first one's sharded. */
-static inline void twins_open(twins *t, const tern__bootstrap *boot, twin_optim optim)
+/* Both with optimizers of this make, the first one's sharded; on the ranks of the same color, or on all if it
+ * is -1. */
+static inline void twins_open_part(twins *t, const tern__bootstrap *boot, int color, twin_optim optim)
 {
-    *t = (twins){.rank = boot->rank, .size = boot->world};
-    t->world = tern__group_open_boot(boot, NULL, &t->err);
+    *t = (twins){0};
+    t->root = t->world = tern__group_open_boot(boot, NULL, &t->err);
+    if (color >= 0) t->world = tern_group_split(t->root, color, boot->rank, NULL, &t->err);
+    t->rank = tern_group_rank(t->world);
+    t->size = tern_group_size(t->world);
     t->dev = tern_device_open("cpu", &t->err);
     tern_device_threads_set(t->dev, 1, &t->err);
     t->rng = tern_rng_new(1, &t->err);
@@ -85,6 +89,11 @@ static inline void twins_open(twins *t, const tern__bootstrap *boot, twin_optim 
     twin_open(t, &t->b, optim);
     if (optim) tern_optim_shard(t->a.optim, t->world, &t->err);
     t->s = tern_scope_new(t->dev, t->world, &t->err);
+}
+
+static inline void twins_open(twins *t, const tern__bootstrap *boot, twin_optim optim)
+{
+    twins_open_part(t, boot, -1, optim);
 }
 
 static inline void twin_close(twin *one)
@@ -102,7 +111,8 @@ static inline int twins_close(twins *t)
     twin_close(&t->b);
     tern_rng_free(t->rng);
     tern_device_close(t->dev);
-    tern_group_close(t->world);
+    if (t->world != t->root) tern_group_close(t->world);
+    tern_group_close(t->root);
     return 0;
 }
 
