@@ -199,6 +199,11 @@ static void the_mean_is_that_over_all_samples(void **state)
 
 /* ---- said by hand ---- */
 
+static double count_of(int micro, int rank)
+{
+    return rank == 1 ? 0 : micro ? rank * rank + 2 : rank + 1;
+}
+
 /* Two losses of different counts in one: the user says what counts; microbatches add up. */
 static int set_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -212,13 +217,13 @@ static int set_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     double want[5] = {0}, counts = 0;
     for (int r = 0; r < boot->world; r++) { /* rank 1 has none */
-        double count = r == 1 ? 0 : 2 * (r + 1);
+        double count = count_of(0, r) + count_of(1, r);
         counts += count;
         for (int i = 0; i < 5; i++) want[i] += count * (bag_number(0, r, 0, i) + bag_number(1, r, 0, i)) / 2;
     }
     for (int micro = 0; micro < 2; micro++) {
         tern_ddp_sync_set(b.ddp, micro == 1);
-        RANK_CHECK(rank, tern_ddp_normaliser_set(b.ddp, rank == 1 ? 0 : rank + 1, &err) == TERN_OK);
+        RANK_CHECK(rank, tern_ddp_normaliser_set(b.ddp, count_of(micro, rank), &err) == TERN_OK);
         tern_tensor *two = tern_full(b.s, TERN_F32, 0, NULL, rank == 1 ? 0 : 2); /* x / 0 does not count */
         tern_backward(b.s, tern_div(b.s, bag_loss(&b, b.s, micro, rank, 1), two));
         tern_scope_end(b.s, &err);
