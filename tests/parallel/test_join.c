@@ -1,12 +1,12 @@
 /* test_join.c - ranks with unequal numbers of batches: what they learn together, who is told of whom, and
  * that those who have run out allocate nothing. */
-#include "parallel/ddp_fixture.h"
+#include "parallel/bag.h"
 
 #include "ledger.h"
 
 #define ROWS 8
 
-/* Rank r has 2 + r % 3 batches more than none; `more` is added to rank 0's. */
+/* Rank 1 has none at all, rank 2 goes on longest. */
 static int batches_of(int rank)
 {
     static const int batches[] = {3, 0, 6, 5};
@@ -86,16 +86,270 @@ static void a_join_equals_one_process(void **state)
 {
     (void)state;
     for (int world = 1; world <= 4; world++)
-        for (int i = 0; i < 8; i++) {
-            uneven how = {i & 1, i & 2, i & 4 ? 64 : 0};
+        for (int i = 0; i < 4; i++) {
+            uneven how = {i & 1, i & 2, i == 1 || i == 2 ? 64 : 0};
             assert_ranks_ok(ranks_run(world, join_body, &how));
         }
+}
+
+/* ---- what the ranks are told ---- */
+
+typedef struct told {
+    fixture *f;
+    double losses[8];
+    int count;
+} told;
+
+static int tell(void *arg, tern_error *err)
+{
+    (void)err;
+    told *t = arg;
+    t->losses[t->count++] = tern_ddp_loss_mean(t->f->ddp);
+    return TERN_OK;
+}
+
+static int loss_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    fixture f;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.divide_by_initial_world_size = *(bool *)arg;
+    opts.gradient_predivide_factor = 3;
+    fixture_open(&f, boot, NULL, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    told t = {.f = &f};
+    double own[8] = {0};
+    for (int step = 0; step < batches_of(rank); step++) {
+        tern_tensor *y = tern_forward(f.net, f.s, fixture_rows(&f, step, rank * ROWS, ROWS));
+        tern_tensor *loss = tern_cross_entropy(f.s, y, fixture_labels(&f, rank * ROWS, ROWS), NULL);
+        own[step] = tern_item(loss);
+        tern_backward(f.s, loss);
+        tell(&t, &err);
+        tern_zero_grad(f.net);
+        tern_scope_end(f.s, &err);
+    }
+    tern_join_opts join = tern_join_defaults();
+    join.after_backward = tell;
+    join.arg = &t;
+    RANK_CHECK(rank, tern_ddp_join(f.ddp, &join, &err) == TERN_OK);
+    RANK_CHECK(rank, t.count == most_batches(boot->world));
+    RANK_CHECK(rank, tern_all_reduce(f.world, own, 8, TERN_F64, TERN_SUM, &err) == TERN_OK);
+    for (int step = 0; step < t.count; step++) {
+        int active = 0;
+        for (int r = 0; r < boot->world; r++) active += step < batches_of(r);
+        RANK_CHECK(rank, fabs(t.losses[step] - own[step] / active) < 1e-6);
+    }
+    fixture_close(&f);
+    return 0;
+}
+
+static void the_mean_loss_is_that_of_the_active(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        for (int world = 1; world <= 4; world++) {
+            bool initial = i;
+            assert_ranks_ok(ranks_run(world, loss_body, &initial));
+        }
+}
+
+/* ---- the first that runs out ends all ---- */
+
+/* Rank 1 of 3 has the fewest: 4 batches, the others 6. Of equally many nobody runs out early. */
+static int throw_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    int few = *(int *)arg, batches = rank == 1 ? few : 6;
+    tern_error err = {0};
+    fixture f;
+    fixture_open(&f, boot, NULL, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < batches && !err.code; step++) fixture_step(&f, step, rank * ROWS, ROWS, &err);
+    tern_join_opts join = tern_join_defaults();
+    join.throw_on_early_termination = true;
+    tern_ddp_join(f.ddp, &join, &err);
+    bool early = boot->world > 1 && few < 6;
+    RANK_CHECK(rank, err.code == (!early ? TERN_OK : rank == 1 ? TERN_E_STATE : TERN_E_PEER));
+    RANK_CHECK(rank, !early || strstr(err.text, "rank 1 ran out of inputs after backward 4"));
+    fixture_close(&f);
+    return 0;
+}
+
+static void whoever_runs_out_first_is_named(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        for (int few = 4; few <= 6; few += 2) assert_ranks_ok(ranks_run(world, throw_body, &few));
+}
+
+/* ---- several models, some of them not used, some of a part of the ranks ---- */
+
+static int models_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    static const tern_dtype dtypes[] = {TERN_F32, TERN_BF16, TERN_F32};
+    tern_error err = {0};
+    bag a, b, half;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.first_bucket_bytes = opts.bucket_bytes = 32;
+    opts.divide_by_initial_world_size = false;
+    bag_open(&a, boot, dtypes, 3, &opts, &err);
+    bag_init(&b, dtypes, 2, &err);
+    bag_init(&half, dtypes, 3, &err);
+    tern_group *group = tern_group_split(a.world, rank % 2, 0, NULL, &err);
+    b.ddp = tern_ddp_new(&b.base, a.world, &opts, &err);
+    half.ddp = tern_ddp_new(&half.base, group, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int k = 0; k < 2; k++) /* what the last active rank has at the end goes to all */
+        for (int64_t i = 0; i < 5; i++) tern__view_set(&b.p[k]->view, i, 0);
+    for (int step = 0; step < batches_of(rank); step++) {
+        tern_tensor *loss = bag_loss(&a, a.s, step, rank, step % 2 ? 5 : 2); /* other ones every time */
+        if (rank != 3) loss = tern_add(a.s, loss, bag_loss(&half, a.s, step, rank, 7));
+        tern_backward(a.s, loss);
+        tern_scope_end(a.s, &err);
+        RANK_CHECK_OK(rank, err);
+        int active = 0;
+        double want = 0;
+        for (int r = 0; r < boot->world; r++) {
+            active += step < batches_of(r);
+            if (step < batches_of(r)) want += bag_number(step, r, 1, 2);
+        }
+        RANK_CHECK(rank, (tern_grad_get(a.p[1]) != NULL) == (step % 2 == 0));
+        RANK_CHECK(rank, step % 2 || bag_holds(&a, 1, 2, want / active));
+        RANK_CHECK(rank, !tern_grad_get(b.p[0]));
+        tern_zero_grad(&a.base);
+        tern_zero_grad(&half.base);
+        tern__view_set(&a.p[2]->view, 0, 100 * rank + step); /* parameters that drift apart */
+        tern__view_set(&half.p[0]->view, 0, 100 * rank + step);
+    }
+    RANK_CHECK(rank, tern_ddp_join(b.ddp, NULL, &err) == TERN_OK);
+    int last = 0, last_half = rank % 2;
+    for (int r = 0; r < boot->world; r++) {
+        if (batches_of(r) >= batches_of(last)) last = r;
+        if (r % 2 == rank % 2 && batches_of(r) >= batches_of(last_half)) last_half = r;
+    }
+    RANK_CHECK(rank, tern__view_get(&a.p[2]->view, 0) == 100 * last + batches_of(last) - 1);
+    double half_end = batches_of(last_half) ? 100 * last_half + batches_of(last_half) - 1 : 0;
+    RANK_CHECK(rank, tern__view_get(&half.p[0]->view, 0) == half_end);
+    for (int k = 0; k < 3; k++) RANK_CHECK(rank, !tern_grad_get(a.p[k]));
+    tern_ddp_free(half.ddp);
+    tern_ddp_free(b.ddp);
+    tern_module_release(&half.base);
+    tern_module_release(&b.base);
+    tern_group_close(group);
+    bag_close(&a);
+    return 0;
+}
+
+static void all_models_join_at_once(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++) {
+        assert_ranks_ok(ranks_run(world, models_body, NULL));
+        assert_ranks_ok(ranks_run_threads(world, models_body, NULL));
+    }
+}
+
+/* ---- buffers ---- */
+
+/* Rank 0's while it has inputs, then the highest other's; at the end those of the last active one. */
+static int buffers_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    bool broadcast = *(bool *)arg;
+    static const tern_dtype f32[] = {TERN_F32};
+    tern_error err = {0};
+    bag b;
+    bag_init(&b, f32, 1, &err);
+    tern_tensor *seen = tern_buffer_add(&b.base, "seen", TERN_I64, 0, NULL, &err);
+    b.world = tern__group_open_boot(boot, NULL, &err);
+    b.dev = tern_device_open("cpu", &err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.broadcast_buffers = broadcast;
+    b.ddp = tern_ddp_new(&b.base, b.world, &opts, &err);
+    b.s = tern_scope_new(b.dev, b.world, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < batches_of(rank); step++) {
+        tern__view_set(&seen->view, 0, 100 * rank + step);
+        tern_backward(b.s, bag_loss(&b, b.s, step, rank, 1));
+        tern_scope_end(b.s, &err);
+        RANK_CHECK_OK(rank, err);
+        int from = step < batches_of(0) ? 0 : boot->world - 1;
+        while (step >= batches_of(from)) from--;
+        RANK_CHECK(rank, tern_item(seen) == 100 * (broadcast ? from : rank) + step);
+        tern_zero_grad(&b.base);
+    }
+    RANK_CHECK(rank, tern_ddp_join(b.ddp, NULL, &err) == TERN_OK);
+    int most = most_batches(boot->world), end = 0;
+    for (int r = 0; r < boot->world; r++)
+        if (batches_of(r) == most) end = r;
+    if (broadcast && batches_of(0) == most) end = 0;
+    RANK_CHECK(rank, tern_item(seen) == 100 * end + most - 1);
+    bag_close(&b);
+    return 0;
+}
+
+static void buffers_are_those_of_whoever_is_active(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        for (int world = 1; world <= 4; world++) {
+            bool broadcast = i;
+            assert_ranks_ok(ranks_run(world, buffers_body, &broadcast));
+        }
+}
+
+/* ---- shadows allocate nothing ---- */
+
+typedef struct watch {
+    ledger ledger;
+    int rounds, warm;
+} watch;
+
+static int note_requests(void *arg, tern_error *err)
+{
+    (void)err;
+    watch *b = arg;
+    if (++b->rounds == 3) b->warm = atomic_load(&b->ledger.requests); /* buckets have been cut again */
+    return TERN_OK;
+}
+
+static int no_alloc_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    static watch books;
+    tern_allocator_set(&(tern_allocator){ledger_alloc, ledger_free, &books.ledger});
+    tern_error err = {0};
+    fixture f;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.first_bucket_bytes = opts.bucket_bytes = 64;
+    fixture_open(&f, boot, NULL, &opts, &err);
+    for (int step = 0; step < (rank == 1 ? 0 : 9); step++) fixture_step(&f, step, rank * ROWS, ROWS, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_join_opts join = tern_join_defaults();
+    join.after_backward = note_requests;
+    join.arg = &books;
+    tern_ddp_join(f.ddp, &join, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, rank != 1 || (books.rounds == 9 && books.warm > 0));
+    RANK_CHECK(rank, rank != 1 || atomic_load(&books.ledger.requests) == books.warm);
+    fixture_close(&f);
+    return 0;
+}
+
+static void a_shadow_allocates_nothing(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, no_alloc_body, NULL));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_join_equals_one_process),
+        cmocka_unit_test(the_mean_loss_is_that_of_the_active),
+        cmocka_unit_test(whoever_runs_out_first_is_named),
+        cmocka_unit_test(all_models_join_at_once),
+        cmocka_unit_test(buffers_are_those_of_whoever_is_active),
+        cmocka_unit_test(a_shadow_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
