@@ -24,7 +24,8 @@ int main(void)
 
     tern_batch b;
     for (int step = 0; tern_loader_next(train, s, &b); step++) {
-        tern_tensor *loss = tern_cross_entropy(s, tern_forward(net, s, b.x), b.y, NULL);
+        tern_tensor *scores = tern_forward(net, s, b.x);
+        tern_tensor *loss = tern_cross_entropy(s, scores, b.y, NULL);
         tern_backward(s, loss);
         tern_optim_step(opt, s);
         if (step % 100 == 0) printf("step %d  loss %.4f\n", step, tern_item(loss));

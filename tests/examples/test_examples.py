@@ -127,15 +127,16 @@ def lines_changed(first, second):
 
 
 class SameTraining(unittest.TestCase):
-    """08_single, 10_ddp: one training, and what it takes to make it parallel."""
+    """08_single, 09_data_parallel, 10_ddp: one training, and what it takes to make it parallel."""
 
     def test_few_lines_change(self):
+        self.assertLessEqual(lines_changed("08_single", "09_data_parallel")[1], 6)
         self.assertLessEqual(lines_changed("08_single", "10_ddp")[1], 12)
 
     def test_the_page_shows_the_lines(self):
         with open(os.path.join(SOURCE, "docs", "parallel.md")) as page:
             text = page.read()
-        for other in ("10_ddp",):
+        for other in ("09_data_parallel", "10_ddp"):
             self.assertIn("```diff\n" + lines_changed("08_single", other)[0] + "```\n", text, f"docs/parallel.md: diff of {other}")
 
     def test_same_losses(self):
@@ -144,8 +145,9 @@ class SameTraining(unittest.TestCase):
         alone = losses_of(run(1, "08_single", env=one_thread))
         self.assertEqual([step for step, _ in alone], list(range(0, 1000, 100)))
         self.assertLess(float(alone[-1][1]), 0.5)
-        for ranks in (1, 2, 3, 4):
-            for (step, want), (same_step, got) in zip(alone, losses_of(run(ranks, "10_ddp", env=one_thread)), strict=True):
+        others = [run(1, "09_data_parallel", env=one_thread), *(run(ranks, "10_ddp", env=one_thread) for ranks in (1, 2, 3, 4))]
+        for other in map(losses_of, others):
+            for (step, want), (same_step, got) in zip(alone, other, strict=True):
                 self.assertEqual(step, same_step)
                 self.assertAlmostEqual(float(want), float(got), delta=2e-4)
 
