@@ -19,13 +19,14 @@
 typedef struct settings {
     const char *model, *dtype;
     long batch, steps;
-    bool json, profile, shapes;
+    bool json, profile, shapes, data_parallel;
 } settings;
 
 typedef struct result {
     double median_ms, min_ms, samples_per_s, loss_first, loss_last;
     double first_step_ms; /* from the launcher's start to the end of the first step; -1: nobody said when */
     double peak_rss_mb;
+    double pss_mb;   /* of a rank, the mean: what several processes map counts as a share of it */
     double total_ms; /* of all steps that count */
     tern__machine machine;
 } result;
@@ -37,6 +38,7 @@ typedef struct bench {
     tern_rng *rng;
     tern_module *net;
     tern_ddp *ddp;
+    tern_data_parallel *parallel; /* NULL: one device */
     tern_optim *optim;
     tern_scope *scope;
     tern__profile *profile; /* NULL: not asked for */
@@ -48,12 +50,13 @@ typedef struct bench {
 
 static const char usage[] =
     "usage: tern bench step [--model mlp|resnet18] [--batch N] [--steps K] [--dtype f32] "
-    "[--profile[=shapes]] [--json]\n"
+    "[--data-parallel] [--profile[=shapes]] [--json]\n"
     "\n"
     "Times forward, cross entropy, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 "
     "steps\n"
     "that do not count. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per rank.\n"
     "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n"
+    "--data-parallel splits the batch over replicas, one on each core of the rank's.\n"
     "--profile adds what each kernel took: its arithmetic (matmul and conv2d) beside the measured peak of "
     "the\n"
     "cores, the bytes of its operands beside the bandwidth of a copy that no cache holds. --profile=shapes "
@@ -95,6 +98,7 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
     b->rng = tern_rng_new(0, err);
     b->net = err->code ? NULL : new_model(b, set, err);
     b->ddp = tern_ddp_new(b->net, b->world, NULL, err);
+    if (set->data_parallel) b->parallel = tern_data_parallel_new(b->net, NULL, err);
     tern_sgd_opts sgd = tern_sgd_defaults();
     sgd.lr = 0.01;
     sgd.momentum = 0.9;
@@ -110,11 +114,18 @@ static void close_bench(bench *b)
     tern__free(b->x);
     tern_scope_free(b->scope);
     tern_optim_free(b->optim);
+    tern_data_parallel_free(b->parallel);
     tern_ddp_free(b->ddp);
     tern_module_free(b->net);
     tern_rng_free(b->rng);
     tern_device_close(b->device);
     tern_group_close(b->world);
+}
+
+static tern_tensor *scores_of(bench *b, tern_tensor *x)
+{
+    if (!b->parallel) return tern_forward(b->net, b->scope, x);
+    return tern_to(b->scope, tern_data_parallel_forward(b->parallel, b->scope, x), b->device);
 }
 
 /* One step; returns its milliseconds. */
@@ -123,7 +134,7 @@ static double step(bench *b, tern_error *err)
     int64_t started = tern__now_ns();
     tern_tensor *x = tern_tensor_from(b->scope, b->x, TERN_F32, b->ndim, b->shape);
     tern_tensor *y = tern_tensor_from(b->scope, b->y, TERN_I64, 1, b->shape);
-    tern_backward(b->scope, tern_cross_entropy(b->scope, tern_forward(b->net, b->scope, x), y, NULL));
+    tern_backward(b->scope, tern_cross_entropy(b->scope, scores_of(b, x), y, NULL));
     tern_optim_step(b->optim, b->scope);
     tern_scope_end(b->scope, err);
     return (double)(tern__now_ns() - started) * 1e-6;
@@ -148,6 +159,26 @@ static double peak_rss_mb(bench *b, tern_error *err)
     return mb;
 }
 
+/* Pages of ours, and our share of those that several processes map; 0: the kernel does not say. */
+static double own_pss_mb(void)
+{
+    char line[256];
+    long kb = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "re");
+    while (file && fgets(line, sizeof(line), file) && sscanf(line, "Pss: %ld", &kb) != 1) continue;
+    if (file) fclose(file);
+    return (double)kb / 1024;
+}
+
+/* The barrier and the sum keep all ranks where they are meanwhile. */
+static double pss_mb(bench *b, tern_error *err)
+{
+    tern_barrier(b->world, err);
+    double mb = own_pss_mb();
+    tern_all_reduce(b->world, &mb, 1, TERN_F64, TERN_AVG, err);
+    return mb;
+}
+
 static void warm_up(bench *b, result *r, tern_error *err)
 {
     for (int i = 0; i < WARM_UP && !err->code; i++) {
@@ -169,6 +200,7 @@ static void time_steps(bench *b, const settings *set, double *ms, result *r, ter
     r->samples_per_s = (double)set->batch * tern_group_size(b->world) / r->median_ms * 1e3;
     r->loss_last = tern_ddp_loss_mean(b->ddp);
     r->peak_rss_mb = peak_rss_mb(b, err);
+    r->pss_mb = pss_mb(b, err);
 }
 
 /* All ranks at once: cores share clock and memory. */
@@ -194,6 +226,7 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     cJSON *line = cJSON_CreateObject();
     cJSON_AddStringToObject(line, "model", set->model);
     cJSON_AddNumberToObject(line, "ranks", ranks);
+    cJSON_AddNumberToObject(line, "replicas", b->parallel ? tern_data_parallel_count(b->parallel) : 1);
     cJSON_AddNumberToObject(line, "batch", (double)set->batch);
     cJSON_AddStringToObject(line, "dtype", set->dtype);
     cJSON_AddNumberToObject(line, "steps", (double)set->steps);
@@ -201,6 +234,7 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     cJSON_AddNumberToObject(line, "min_ms", r->min_ms);
     cJSON_AddNumberToObject(line, "samples_per_s", r->samples_per_s);
     cJSON_AddNumberToObject(line, "peak_rss_mb", r->peak_rss_mb);
+    cJSON_AddNumberToObject(line, "pss_mb", r->pss_mb);
     if (r->first_step_ms >= 0)
         cJSON_AddNumberToObject(line, "first_step_ms", r->first_step_ms);
     else
@@ -218,12 +252,14 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
 
 static void print_text(const bench *b, const settings *set, int ranks, const result *r)
 {
-    printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, ",
+    printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, "
+           "PSS %.0f MB, ",
            set->model, set->dtype, ranks, ranks == 1 ? "" : "s", set->batch, ranks, r->median_ms, r->min_ms,
-           r->samples_per_s, r->peak_rss_mb);
+           r->samples_per_s, r->peak_rss_mb, r->pss_mb);
     if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
     printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
     if (ranks == 1) printf("1 rank (start with tern run -n 2 tern bench step)\n");
+    if (b->parallel) tern_data_parallel_print(b->parallel);
     if (b->profile) tern__profile_print(b->profile, &r->machine, set->steps, r->total_ms);
 }
 
@@ -256,10 +292,15 @@ static bool parse_profile(const char *text, settings *set)
 static int parse(int argc, char **argv, settings *set)
 {
     static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},   {"batch", required_argument, NULL, 'b'},
-        {"steps", required_argument, NULL, 's'},   {"dtype", required_argument, NULL, 'd'},
-        {"profile", optional_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {0},
+        {"model", required_argument, NULL, 'm'},
+        {"batch", required_argument, NULL, 'b'},
+        {"steps", required_argument, NULL, 's'},
+        {"dtype", required_argument, NULL, 'd'},
+        {"profile", optional_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},
+        {"data-parallel", no_argument, NULL, 'r'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
     };
     argv[0] = "tern bench step"; /* as getopt names it */
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
@@ -270,11 +311,16 @@ static int parse(int argc, char **argv, settings *set)
         case 's': fine = positive("--steps", optarg, &set->steps); break;
         case 'd': fine = one_of("--dtype", set->dtype = optarg, "f32", NULL); break;
         case 'p': fine = parse_profile(optarg, set); break;
+        case 'r': set->data_parallel = true; break;
         case 'j': set->json = true; break;
         case 'h': fputs(usage, stdout); return -1;
         default: fine = false;
         }
         if (!fine) return TERN__EXIT_USAGE;
+    }
+    if (set->profile && set->data_parallel) {
+        fprintf(stderr, "tern bench step: --profile sees the kernels of one device, not of replicas\n");
+        return TERN__EXIT_USAGE;
     }
     if (optind == argc) return TERN__EXIT_OK;
     fprintf(stderr, "tern bench step: unexpected \"%s\"\n", argv[optind]);

@@ -37,7 +37,15 @@ class Step(unittest.TestCase):
                 self.assertAlmostEqual(line["samples_per_s"] * line["median_ms"] / (16e3 * ranks), 1, places=6)
                 # 784-1024-1024-10: 1.9 million parameters, their gradients and their momentum
                 self.assertTrue(20 < line["peak_rss_mb"] < 2000)
+                self.assertTrue(20 < line["pss_mb"] <= line["peak_rss_mb"])
                 self.assertTrue(0 < line["loss_last"] < line["loss_first"] < 4)
+
+    def test_data_parallel_is_the_same_training(self):
+        """Of one rank, whose replicas share its rows."""
+        (one,), (split,) = (bench(1, "step", "--batch", "8", "--steps", "3", *options) for options in ((), ("--data-parallel",)))
+        self.assertEqual((one["replicas"], split["replicas"]), (1, len(os.sched_getaffinity(0))))
+        for name in ("loss_first", "loss_last"):
+            self.assertAlmostEqual(one[name], split[name], places=5)
 
     def test_losses_repeat(self):
         first, again = (bench(2, "step", "--batch", "8", "--steps", "2")[0] for _ in range(2))
@@ -123,7 +131,8 @@ class Step(unittest.TestCase):
                            (["--batch", "0"], '--batch: expected a number from 1 to 1048576, got "0"'),
                            (["--profile=lines"], '--profile: expected shapes, got "lines"'),
                            (["--steps", "2x"], '--steps: expected a number from 1 to 1048576, got "2x"'),
-                           (["--step=2", "now"], 'unexpected "now"'), (["--batches"], "'--batches'")):
+                           (["--step=2", "now"], 'unexpected "now"'),
+                           (["--profile", "--data-parallel"], "--profile sees the kernels of one device"), (["--batches"], "'--batches'")):
             with self.subTest(args=args):
                 refused(self, ["step", *args], text)
 
