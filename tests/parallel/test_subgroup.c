@@ -7,6 +7,14 @@
 
 enum { rows = 8, steps = 5 };
 
+/* With one thread: there are more ranks than CPUs. */
+static tern_device *open_device(tern_error *err)
+{
+    tern_device *dev = tern_device_open("cpu", err);
+    if (dev) tern_device_threads_set(dev, 1, err);
+    return dev;
+}
+
 /* ---- a group is a world of its own ---- */
 
 typedef struct board {
@@ -36,6 +44,7 @@ static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_ddp_opts opts = tern_ddp_defaults();
     opts.first_bucket_bytes = opts.bucket_bytes = 512;
     fixture_open(&f, boot, NULL, &opts, &err);
+    tern_device_threads_set(f.dev, 1, &err);
     train(&f, rank, steps, &err);
     RANK_CHECK_OK(rank, err);
     if (rank == 0) atomic_store(&b->hash, fixture_hash(f.net));
@@ -50,7 +59,7 @@ static int group_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     int odd[RANKS_MAX];
     for (int i = 0; i < b->members; i++) odd[i] = 2 * i + 1;
-    fixture f = {.world = tern__group_open_boot(boot, NULL, &err), .dev = tern_device_open("cpu", &err)};
+    fixture f = {.world = tern__group_open_boot(boot, NULL, &err), .dev = open_device(&err)};
     tern_group *group = tern_group_new(f.world, odd, b->members, NULL, &err);
     f.rng = tern_rng_new((uint64_t)(rank / 2) + 7, &err);
     f.net = fixture_mlp(f.rng, &err);
@@ -118,7 +127,7 @@ typedef struct pipeline {
 static void pipe_open(pipeline *p, fixture *f, const tern__bootstrap *boot, tern_error *err)
 {
     int n = boot->world / 2, stage = boot->rank / n;
-    *f = (fixture){.world = tern__group_open_boot(boot, NULL, err), .dev = tern_device_open("cpu", err)};
+    *f = (fixture){.world = tern__group_open_boot(boot, NULL, err), .dev = open_device(err)};
     f->s = tern_scope_new(f->dev, f->world, err);
     p->stage = tern_group_split(f->world, stage, 0, NULL, err);
     p->link = tern_group_split(f->world, boot->rank % n, 0, NULL, err);
@@ -169,7 +178,7 @@ static void second_stage(pipeline *p, fixture *f, int first, tern_error *err)
 /* Both stages in one process, on the rows of all: has `net` learned the same? */
 static void compare_alone(int stage, int count, tern_module *net, tern_error *err)
 {
-    fixture f = {.dev = tern_device_open("cpu", err)};
+    fixture f = {.dev = open_device(err)};
     f.s = tern_scope_new(f.dev, NULL, err);
     tern_rng *rng[2] = {tern_rng_new(7, err), tern_rng_new(8, err)};
     tern_module *nets[2] = {stage_new(0, rng[0], err), stage_new(1, rng[1], err)};
@@ -276,7 +285,7 @@ static int beside_body(int rank, const tern__bootstrap *boot, void *arg)
     (void)arg;
     tern_error err = {0};
     model by_ddp, by_hand;
-    tern_device *dev = tern_device_open("cpu", &err);
+    tern_device *dev = open_device(&err);
     tern_group *world = tern__group_open_boot(boot, NULL, &err);
     tern_group *pair = tern_group_split(world, rank / 2, 0, NULL, &err);
     model_open(&by_ddp, dev, rank % 2 ? pair : world, &err);
@@ -314,12 +323,68 @@ static void test_group_beside_the_world(void **state)
     assert_ranks_ok(ranks_run(8, beside_body, NULL));
 }
 
+/* ---- scopes of groups ---- */
+
+/* What a scope draws depends on the rank in the world, so that two groups drop different things. */
+static int draw_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    uint64_t keys[RANKS_MAX];
+    tern_device *dev = open_device(&err);
+    tern_group *world = tern__group_open_boot(boot, NULL, &err);
+    tern_group *pair = tern_group_split(world, rank / 2, 0, NULL, &err);
+    tern_scope *s = tern_scope_new(dev, pair, &err);
+    RANK_CHECK_OK(rank, err);
+    uint64_t key = tern__scope_draw(s).key;
+    tern_all_gather(world, &key, keys, 1, TERN_I64, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int r = 0; r < boot->world; r++) RANK_CHECK(rank, r == rank || keys[r] != key);
+    tern_scope_free(s);
+    tern_group_close(pair);
+    tern_group_close(world);
+    tern_device_close(dev);
+    return 0;
+}
+
+/* An op that fails in a scope of one group is all ranks' failure, wherever they are when they hear of it. */
+static int op_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    tern_device *dev = open_device(&err);
+    tern_group *world = tern__group_open_boot(boot, NULL, &err);
+    tern_group *pair = tern_group_split(world, rank / 2, 0, NULL, &err);
+    if (rank == 1) {
+        fixture f = {.s = tern_scope_new(dev, pair, &err)};
+        tern_matmul(f.s, fixture_rows(&f, 0, 0, 2), fixture_rows(&f, 0, 0, 2));
+        RANK_CHECK(rank, tern_scope_end(f.s, &err) == TERN_E_SHAPE);
+        tern_scope_free(f.s);
+    } else {
+        if (!err.code) tern_barrier(rank == 0 ? pair : world, &err);
+        RANK_CHECK(rank, err.code == TERN_E_PEER);
+        RANK_CHECK(rank, strstr(err.text, "rank 1 (") && strstr(err.text, "matmul"));
+    }
+    tern_group_close(pair);
+    tern_group_close(world);
+    tern_device_close(dev);
+    return 0;
+}
+
+static void test_scopes_of_groups(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(4, draw_body, NULL));
+    assert_ranks_ok(ranks_run(4, op_body, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_group_is_a_world_of_its_own),
         cmocka_unit_test(test_pipeline_of_two_stages),
         cmocka_unit_test(test_group_beside_the_world),
+        cmocka_unit_test(test_scopes_of_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
