@@ -152,6 +152,24 @@ static void ddp_new(const void *opts, tern_error *err)
     tern_group_close(world);
 }
 
+static void ddp_join(const void *opts, tern_error *err)
+{
+    tern_group *world = tern_group_open(NULL, err);
+    tern_module *net = tern_linear_new(2, 2, NULL, rng, err);
+    tern_ddp *ddp = tern_ddp_new(net, world, NULL, err);
+    tern_ddp_join(ddp, opts, err);
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_group_close(world);
+}
+
+static void data_parallel_new(const void *opts, tern_error *err)
+{
+    tern_module *net = tern_linear_new(2, 2, NULL, rng, err);
+    tern_data_parallel_free(tern_data_parallel_new(net, opts, err));
+    tern_module_free(net);
+}
+
 static void idx_open(const void *opts, tern_error *err)
 {
     tern_dataset_free(tern_idx_open(images, labels, opts, err));
@@ -207,6 +225,8 @@ static void loader_new(const void *opts, tern_error *err)
     X(adam, adam_group_add)                                                                                  \
     X(adamw, adamw_new)                                                                                      \
     X(ddp, ddp_new)                                                                                          \
+    X(join, ddp_join)                                                                                        \
+    X(data_parallel, data_parallel_new)                                                                      \
     X(idx, idx_open)                                                                                         \
     X(augment, augment_new)                                                                                  \
     X(distributed, distributed_sampler_new)                                                                  \
