@@ -237,6 +237,7 @@ int tern__control_send_fd(tern__control *control, int peer, uint64_t tag, int fd
         status = tern__control_check(control, "tern_group_open", err);
         if (status) return status;
         int native = send_once(control->peers[peer].fd, tag, fd);
+        control->peers[peer].sent += !native;
         if (!native) return TERN_OK;
         if (native == EPIPE || native == ECONNRESET) return explain_closed(control, peer, err);
         errno = native;
@@ -256,6 +257,21 @@ static tern__parcel *take_parcel(tern__control *control, int peer, uint64_t tag)
     tern__parcel *found = *link;
     if (found) *link = found->next;
     return found;
+}
+
+uint64_t tern__control_sent(const tern__control *control, int peer)
+{
+    return control->peers[peer].sent;
+}
+
+bool tern__control_lacks_fd(tern__control *control, int peer, uint64_t tag, uint64_t sent)
+{
+    pthread_mutex_lock(&control->lock);
+    bool lacks = control->peers[peer].came >= sent;
+    for (const tern__parcel *parcel = control->parcels; parcel; parcel = parcel->next)
+        lacks &= parcel->peer != peer || parcel->tag != tag;
+    pthread_mutex_unlock(&control->lock);
+    return lacks;
 }
 
 /* Waits for the parcel, a failure, the peer's goodbye or the deadline. */

@@ -6,7 +6,8 @@
  * say which. Same host means: a file descriptor was really passed. Sockets are abstract, authenticated by the
  * job's secret, and refuse another uid (SO_PEERCRED).
  *
- * Threads: open, close, send_fd and recv_fd by the group's thread; check, left and abort by any. */
+ * Threads: open, close, send_fd, recv_fd and what
+ * is said of them by the group's thread; check, left and abort by any. */
 #ifndef TERN_SRC_COMM_CONTROL_H
 #define TERN_SRC_COMM_CONTROL_H
 
@@ -47,6 +48,10 @@ void tern__control_abort(tern__control *control, int code, const char *text);
 
 /* Sends a duplicate of `fd` under `tag`. */
 int tern__control_send_fd(tern__control *control, int peer, uint64_t tag, int fd, tern_error *err);
+/* How many were sent to `peer` so far. */
+uint64_t tern__control_sent(const tern__control *control, int peer);
+/* True if `sent` or more of peer's have come, and none that waits is under `tag`. */
+bool tern__control_lacks_fd(tern__control *control, int peer, uint64_t tag, uint64_t sent);
 /* *fd = the descriptor that `peer` sent under `tag`; yours to close. Fails early if the peer leaves
  * or anybody dies or aborts. */
 int tern__control_recv_fd(tern__control *control, int peer, uint64_t tag, double timeout_s, int *fd,

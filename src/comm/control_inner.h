@@ -1,10 +1,10 @@
 /* control_inner.h - what the control plane's files share: control.c (public calls), control_card.c (who a
  * rank is), control_meet.c and control_connect.c (all meet), control_watch.c (the thread).
  *
- * Who writes what: the peers' fields but `left` are written before the thread starts, later only `gone`, by
- * the thread. `event` is written once, under `lock`, before `failed` is released; whoever has seen `failed`
- * may read it without the lock. Sockets and pidfds stay open until close, so nobody writes to a descriptor
- * that became another. */
+ * Who writes what: the peers' fields but `left`, `sent` and `came` are written before the thread starts,
+ * later only `gone`, by the thread. `event` is written once, under `lock`, before `failed` is released;
+ * whoever has seen `failed` may read it without the lock. Sockets and pidfds stay open until close, so nobody
+ * writes to a descriptor that became another. */
 #ifndef TERN_SRC_COMM_CONTROL_INNER_H
 #define TERN_SRC_COMM_CONTROL_INNER_H
 
@@ -34,6 +34,7 @@ typedef struct tern__peer {
     bool met;  /* the card is there                                           */
     bool gone; /* no more is read: left, lost or garbled                      */
     atomic_bool left;
+    uint64_t sent, came; /* descriptors; what came under `lock` */
 } tern__peer;
 
 /* A descriptor that came and waits for its recv_fd. */

@@ -59,7 +59,7 @@ static void lose(tern__control *control, tern__peer *peer)
         fail_peer(control, peer, 0, "was lost", "killed or exited without tern_group_close");
 }
 
-static void store_parcel(tern__control *control, const tern__peer *peer, uint64_t tag, int fd)
+static void store_parcel(tern__control *control, tern__peer *peer, uint64_t tag, int fd)
 {
     tern__parcel *parcel = tern__alloc(sizeof(*parcel), __func__, NULL);
     if (!parcel) {
@@ -72,6 +72,7 @@ static void store_parcel(tern__control *control, const tern__peer *peer, uint64_
     tern__parcel **end = &control->parcels;
     while (*end) end = &(*end)->next;
     *end = parcel;
+    peer->came++;
     pthread_cond_broadcast(&control->changed);
     pthread_mutex_unlock(&control->lock);
 }

@@ -80,6 +80,7 @@ bool tern__group_has_left(const tern_group *group, int rank);
 bool tern__group_is_same_process(const tern_group *group, int rank);
 /* Descriptors are known by their sender, the group and `serial`. */
 int tern__group_send_fd(const tern_group *group, int rank, uint32_t serial, int fd, tern_error *err);
+bool tern__group_lacks_fd(const tern_group *group, int rank, uint32_t serial, uint64_t sent);
 int tern__group_recv_fd(const tern_group *group, int rank, uint32_t serial, double timeout_s, int *fd,
                         tern_error *err);
 

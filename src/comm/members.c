@@ -44,6 +44,12 @@ int tern__group_send_fd(const tern_group *group, int rank, uint32_t serial, int 
     return tern__control_send_fd(group->control, peer, tag_of(group, serial), fd, err);
 }
 
+bool tern__group_lacks_fd(const tern_group *group, int rank, uint32_t serial, uint64_t sent)
+{
+    int peer = tern_group_world_rank(group, rank);
+    return tern__control_lacks_fd(group->control, peer, tag_of(group, serial), sent);
+}
+
 int tern__group_recv_fd(const tern_group *group, int rank, uint32_t serial, double timeout_s, int *fd,
                         tern_error *err)
 {

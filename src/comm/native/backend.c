@@ -33,12 +33,20 @@ static int choose_spins(const tern__native *root)
     return count_cpus(root) >= root->world ? TERN__SPINS_MAX : 0;
 }
 
+static int make_circle(tern__circle *circle, int world, tern_error *err)
+{
+    circle->ranks = tern__alloc((size_t)world * sizeof(*circle->ranks), "tern_group_open", err);
+    circle->turns = tern__alloc((size_t)world * sizeof(*circle->turns), "tern_group_open", err);
+    circle->known = tern__alloc((size_t)world * sizeof(*circle->known), "tern_group_open", err);
+    return circle->ranks && circle->turns && circle->known ? TERN_OK : TERN_E_MEMORY;
+}
+
 /* The lobby counts joiners twice: when they have mapped it, and when they have said on which CPUs they run.
  */
 static int enter_lobby(tern__native *native, tern_error *err)
 {
     void *lobby;
-    int status = tern__shared_open(native, sizeof(tern__lobby), &lobby, err);
+    int status = tern__shared_open(native, tern__lobby_bytes(native->world), &lobby, err);
     if (status) return status;
     tern__shared_head *head = &native->lobby->head;
     tern__goal goal = {.is_met = tern__shared_is_joined, .head = head, .seq = 2 * (uint64_t)native->world};
@@ -59,17 +67,20 @@ static void use_lobby(tern__native *native, tern__native *root)
     native->spins = choose_spins(root);
 }
 
-static void close_lobby(const tern__native *native)
+static void leave_lobby(const tern__native *native)
 {
     if (native->pid == getpid()) tern__control_wake_set(native->control, NULL, NULL);
-    tern__shared_close(native, native->lobby, sizeof(tern__lobby));
+    tern__shared_close(native, native->lobby, tern__lobby_bytes(native->world));
+    tern__free(native->circle.ranks);
+    tern__free(native->circle.turns);
+    tern__free(native->circle.known);
 }
 
 static void native_close(void *state)
 {
     tern__native *native = state;
     for (uint32_t i = 0; i < native->window_count; i++) tern__window_close(native, i);
-    if (native->root == native) close_lobby(native);
+    if (native->root == native) leave_lobby(native);
     tern__free(native->windows);
     tern__free(native);
 }
@@ -83,12 +94,13 @@ static void *native_open(tern_group *group, tern_error *err)
                              .control = group->control,
                              .rank = group->boot.rank,
                              .world = group->boot.world,
+                             .late_s = 0.05,
                              .pid = getpid()};
     if (group->root != group) {
         use_lobby(native, group->root->state);
         return native;
     }
-    if (enter_lobby(native, err)) {
+    if (make_circle(&native->circle, native->world, err) || enter_lobby(native, err)) {
         native_close(native);
         return NULL;
     }

@@ -51,6 +51,18 @@ uint64_t tern__channel_all_retired(tern__channel *channel)
     return channel->all_retired;
 }
 
+uint64_t tern__channel_blocker(const tern__channel *channel)
+{
+    return channel->own_retired + 1;
+}
+
+bool tern__channel_owes_chunk(tern__channel *channel, uint64_t seq, int rank)
+{
+    const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
+    return tern__channel_all_posted(channel) >= seq && task->is_own &&
+           !tern__tagged(atomic_load(&tern__slot_claim(channel, seq)[rank].value), seq);
+}
+
 /* ---- claiming ---- */
 
 static bool take(tern__word *claim, uint64_t seq, uint64_t limit, uint64_t *index)
@@ -114,6 +126,7 @@ static void retire(tern__channel *channel)
     while (channel->own_retired < channel->claimed && is_done(channel, channel->own_retired + 1))
         channel->own_retired++;
     if (channel->own_retired == before) return;
+    channel->native->root->acts++;
     atomic_store(&channel->retired[channel->native->rank].value, channel->own_retired);
     bool has_sleepers = atomic_load(&channel->native->lobby->sleepers) != 0;
     if (has_sleepers && tern__channel_all_retired(channel) == channel->own_retired)
@@ -134,6 +147,7 @@ int tern__channel_progress(void *self, tern_error *err)
         while (!status && channel->claimed < all) {
             status = run_work(channel, channel->claimed + 1, err);
             channel->claimed += !status;
+            channel->native->root->acts++;
         }
         atomic_store_explicit(&inside->value, 0, memory_order_release);
     } else {
@@ -186,6 +200,7 @@ int tern__channel_post(void *self, const tern__post *post, uint64_t *seq, tern_e
     tern__task_cut(&channel->tasks[*seq & (channel->slots - 1)], post, desc.count, native->world);
     tern__tally_say(channel, *seq, post, &desc);
     atomic_store(&channel->posted[native->rank].value, *seq);
+    native->root->acts++;
     if (atomic_load(&native->lobby->sleepers) && tern__channel_all_posted(channel) == *seq)
         tern__lobby_ring(native->lobby);
     return TERN_OK;

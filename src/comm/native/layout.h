@@ -41,6 +41,17 @@ typedef struct tern__lobby {
     _Alignas(TERN__LINE) _Atomic(uint64_t) cpus[TERN__LOBBY_CPUS / 64]; /* union of all ranks' affinities */
 } tern__lobby;
 
+#define TERN__WORK_TEXT 160
+
+/* What a rank says that waits for long; the lobby is followed by one for each rank of the family's root. */
+typedef struct tern__waiter {
+    _Alignas(TERN__LINE) _Atomic(uint64_t) turn; /* odd while it sleeps                           */
+    _Atomic(uint64_t) acts;                      /* how often it has done what others may wait for */
+    _Atomic(uint64_t) text[TERN__WORK_TEXT / 8]; /* what it waits in                              */
+    _Atomic(uint64_t) words[];                   /* [world] of each rank that it misses: 1 + its acts then,
+                                                  * then [world]: descriptors passed to it */
+} tern__waiter;
+
 enum { TERN__WEIGHTED = 1, TERN__SHADOW = 2 };
 
 /* What a rank says of its work: compared byte by byte, so every byte is written. */

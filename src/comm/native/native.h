@@ -1,7 +1,7 @@
 /* native.h - what the native back end's files share: backend.c (the struct), segment.c (shared memory and how
  * ranks hand it to each other), window.c (the ranks' data), channel.c (the protocol), tally.c (what the ranks
- * said of a work), task.c (its chunks), wait.c (blocking, and what is said when it fails), describe.c (a work
- * in words). */
+ * said of a work), task.c (its chunks), wait.c (blocking, and what is said when it fails), deadlock.c (ranks
+ * that wait for each other), describe.c (a work in words). */
 #ifndef TERN_SRC_COMM_NATIVE_H
 #define TERN_SRC_COMM_NATIVE_H
 
@@ -20,6 +20,13 @@ typedef struct tern__window {
     char **bases;   /* [world] rank r's memory, mapped here            */
 } tern__window;
 
+/* [world] each, room to follow in who waits for whom. */
+typedef struct tern__circle {
+    int *ranks;
+    uint64_t *turns;
+    bool *known;
+} tern__circle;
+
 struct tern__native {
     tern_group *group;
     tern__native *root; /* of the family's root group: the lobby and the list of channels are its */
@@ -30,7 +37,11 @@ struct tern__native {
     tern__lobby *lobby;
     tern__window **windows; /* by number; NULL once closed */
     uint32_t window_count, window_room;
-    tern__channel *channels; /* the root's: of all groups of the family */
+    /* The root's: */
+    tern__channel *channels; /* of all groups of the family                           */
+    uint64_t acts;           /* how often this rank has done what others may wait for */
+    double late_s;           /* who waits for longer may be in a deadlock             */
+    tern__circle circle;
 };
 
 /* One work as this rank posted it, cut into chunks: slice w, `slice` elements long, is where rank w starts;
@@ -87,9 +98,11 @@ static inline tern__part *tern__slot_part(const tern__channel *channel, uint64_t
 /* What a blocking call waits for. */
 typedef struct tern__goal {
     bool (*is_met)(const struct tern__goal *goal);
-    tern__channel *channel; /* of the work `seq`, or NULL: all ranks have joined `head` */
+    tern__channel *channel; /* of the work `seq`, or NULL */
     uint64_t seq;
-    const tern__shared_head *head;
+    const tern__shared_head *head; /* all ranks have joined it, or NULL */
+    int peer;                      /* else its descriptor under `serial` */
+    uint32_t serial;
 } tern__goal;
 
 /* ---- segment.c ---- */
@@ -132,6 +145,10 @@ int tern__channel_wait(void *channel, uint64_t seq, tern_error *err);
 const tern__tally *tern__channel_tally(void *channel, uint64_t seq);
 /* `rank` has closed it. */
 bool tern__channel_is_closed(const tern__channel *channel, int rank);
+/* The work that everything after it waits for. */
+uint64_t tern__channel_blocker(const tern__channel *channel);
+/* All have posted `seq`, and what nobody but `rank` can do of it is not begun. */
+bool tern__channel_owes_chunk(tern__channel *channel, uint64_t seq, int rank);
 /* min(posted) and min(retired), now. */
 uint64_t tern__channel_all_posted(tern__channel *channel);
 uint64_t tern__channel_all_retired(tern__channel *channel);
@@ -168,9 +185,20 @@ bool tern__native_has_left(const tern__native *native, int rank);
 /* Wakes sleeping ranks, if there are any. */
 void tern__lobby_ring(tern__lobby *lobby);
 
-/* ---- describe.c ---- */
+/* ---- deadlock.c ---- */
 
-#define TERN__WORK_TEXT 160
+/* Of a lobby with the words of `world` waiters. */
+size_t tern__lobby_bytes(int world);
+/* Says that this rank is about to sleep until the goal is met, unless it may still have something to do. True
+ * if said: then it does nothing until _end. */
+bool tern__deadlock_begin(const tern__native *native, const tern__goal *goal);
+/* Between the two. E_MISMATCH, for all ranks, if this one waits for itself by way of others. */
+int tern__deadlock_check(const tern__native *native, tern_error *err);
+void tern__deadlock_end(const tern__native *native);
+/* How often `rank` of the family's root has begun and ended, so far. */
+uint64_t tern__deadlock_turn(const tern__native *native, int rank);
+
+/* ---- describe.c ---- */
 
 /* "all_reduce of 100 f32, sum (work 5)". */
 void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size);

@@ -163,6 +163,7 @@ int tern__segment_send(tern__native *native, int peer, uint32_t serial, int fd, 
 {
     tern_error why = {0};
     int status = tern__group_send_fd(native->group, peer, serial, fd, &why);
+    native->root->acts++;
     return status ? explain(native, &why, err) : TERN_OK;
 }
 
@@ -185,23 +186,36 @@ static int progress(tern__native *native, tern_error *err)
     return status ? status : tern__group_progress(native->group, err);
 }
 
+/* One try. Whoever has waited for long looks whether it will for ever. */
+static int recv_once(tern__native *native, int peer, uint32_t serial, bool is_late, int *fd, tern_error *err)
+{
+    const double slice_s = 0.005;
+    tern_error why = {0};
+    tern__goal goal = {.peer = peer, .serial = serial};
+    bool is_said = is_late && tern__deadlock_begin(native, &goal);
+    int status = is_said ? tern__deadlock_check(native, err) : TERN_OK, result = TERN_OK;
+    if (!status) result = tern__group_recv_fd(native->group, peer, serial, slice_s, fd, &why);
+    if (is_said) tern__deadlock_end(native);
+    if (status || !result) return status;
+    return result == TERN_E_TIMEOUT ? TERN_PENDING : explain(native, &why, err);
+}
+
 /* What a peer sent before it left may still be on its way. */
 int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd, tern_error *err)
 {
-    const double slice_s = 0.005, late_s = 1.0;
-    int64_t deadline = tern__deadline(native->group->opts.timeout_s);
+    const double left_s = 1.0;
+    int64_t late = tern__deadline(native->root->late_s),
+            deadline = tern__deadline(native->group->opts.timeout_s);
     bool has_left = false;
     for (;;) {
-        tern_error why = {0};
-        int status = tern__group_recv_fd(native->group, peer, serial, slice_s, fd, &why);
-        if (!status) return TERN_OK;
-        if (status != TERN_E_TIMEOUT) return explain(native, &why, err);
+        int status = recv_once(native, peer, serial, tern__now_ns() >= late, fd, err);
+        if (status != TERN_PENDING) return status;
         if (tern__now_ns() >= deadline) return fail_awaiting(native, peer, has_left, err);
         status = progress(native, err);
         if (status) return status;
         if (has_left || !tern__native_has_left(native, peer)) continue;
         has_left = true;
-        deadline = TERN__MIN(deadline, tern__deadline(late_s));
+        deadline = TERN__MIN(deadline, tern__deadline(left_s));
     }
 }
 
@@ -250,6 +264,7 @@ int tern__shared_open(tern__native *native, size_t bytes, void **base, tern_erro
     tern__shared_head *head = *base;
     if (!native->lobby) native->lobby = *base;
     atomic_fetch_add(&head->joined, 1);
+    native->root->acts++;
     tern__lobby_ring(native->lobby);
     tern__goal goal = {.is_met = tern__shared_is_joined, .head = head, .seq = (uint64_t)native->world};
     return tern__native_await(native, &goal, err);

@@ -129,12 +129,6 @@ static void append(char *text, size_t size, const char *fmt, ...)
     va_end(args);
 }
 
-/* The work that everything after it waits for. */
-static uint64_t blocker(const tern__channel *channel)
-{
-    return channel->own_retired + 1;
-}
-
 static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
 {
     char who[128], last[TERN__WORK_TEXT] = "nothing";
@@ -157,20 +151,12 @@ static void own_text(const tern__channel *channel, uint64_t seq, char *text, siz
     tern__desc_text(&tern__slot_desc(channel, seq)[channel->native->rank], seq, text, size);
 }
 
-/* All have posted `seq`, and what nobody else can do of it is not begun. */
-static bool owes_chunk(tern__channel *channel, uint64_t seq, int rank)
-{
-    const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
-    return task->is_own && tern__channel_all_posted(channel) >= seq &&
-           !tern__tagged(atomic_load(&tern__slot_claim(channel, seq)[rank].value), seq);
-}
-
 static int fail_late(const tern__goal *goal, tern_error *err)
 {
     tern__channel *channel = goal->channel;
     const tern__native *native = channel->native;
     char text[TERN_ERROR_TEXT], work[TERN__WORK_TEXT];
-    uint64_t seq = TERN__MIN(blocker(channel), channel->own_posted);
+    uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
     own_text(channel, seq, work, sizeof(work));
     snprintf(text, sizeof(text), "rank %d waited %g s in %s",
              tern_group_world_rank(native->group, native->rank), native->group->opts.timeout_s, work);
@@ -179,7 +165,7 @@ static int fail_late(const tern__goal *goal, tern_error *err)
             append_late(channel, rank, text, sizeof(text));
         else if (rank != native->rank && atomic_load(&channel->inside[rank].value))
             append_who(channel, rank, "is stopped in the midst of it", text, sizeof(text));
-        else if (owes_chunk(channel, seq, rank))
+        else if (tern__channel_owes_chunk(channel, seq, rank))
             append_who(channel, rank, "has not come back to do its part", text, sizeof(text));
         else if (atomic_load(&channel->retired[rank].value) + channel->slots < goal->seq)
             append_who(channel, rank, "has not come back to its earlier works", text, sizeof(text));
@@ -213,7 +199,7 @@ static int check_left(const tern__goal *goal, tern_error *err)
 {
     tern__channel *channel = goal->channel;
     const tern__native *native = channel->native;
-    uint64_t seq = TERN__MIN(blocker(channel), channel->own_posted);
+    uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
     for (int rank = 0; rank < native->world; rank++) {
         bool has_left = tern__native_has_left(native, rank);
         if (rank == native->rank || !(has_left || tern__channel_is_closed(channel, rank))) continue;
@@ -239,13 +225,23 @@ static int look(tern__native *native, const tern__goal *goal, bool *met, tern_er
     return status;
 }
 
-static int sleep_once(tern__native *native, const tern__goal *goal, bool *met, tern_error *err)
+/* Whoever has waited for long looks whether it will for ever. */
+static int rest(tern__native *native, const tern__goal *goal, unsigned bell, bool is_late, tern_error *err)
+{
+    bool is_said = is_late && tern__deadlock_begin(native, goal);
+    int status = is_said ? tern__deadlock_check(native, err) : TERN_OK;
+    if (!status) futex_wait(&native->lobby->bell, bell, sleep_ns);
+    if (is_said) tern__deadlock_end(native);
+    return status;
+}
+
+static int sleep_once(tern__native *native, const tern__goal *goal, bool is_late, bool *met, tern_error *err)
 {
     tern__lobby *lobby = native->lobby;
     atomic_fetch_add(&lobby->sleepers, 1);
     unsigned bell = atomic_load(&lobby->bell);
     int status = look(native, goal, met, err);
-    if (!status && !*met) futex_wait(&lobby->bell, bell, sleep_ns);
+    if (!status && !*met) status = rest(native, goal, bell, is_late, err);
     atomic_fetch_sub(&lobby->sleepers, 1);
     return status;
 }
@@ -275,10 +271,12 @@ static int await_goal(tern__native *native, const tern__goal *goal, tern_error *
     bool met = false;
     int status = spin(native, goal, &met, err);
     if (status || met) return status;
-    int64_t deadline = tern__deadline(native->group->opts.timeout_s);
+    int64_t late = tern__deadline(native->root->late_s),
+            deadline = tern__deadline(native->group->opts.timeout_s);
     for (int i = 0; !status && !met; i++) {
         if (i < yields_max) sched_yield();
-        status = i < yields_max ? look(native, goal, &met, err) : sleep_once(native, goal, &met, err);
+        status = i < yields_max ? look(native, goal, &met, err)
+                                : sleep_once(native, goal, tern__now_ns() >= late, &met, err);
         if (!status && !met) status = check_slow(native, goal, deadline, err);
     }
     return status;

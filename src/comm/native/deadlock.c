@@ -1,0 +1,239 @@
+/* deadlock.c - ranks that wait for each other in different works.
+ *
+ * A rank that has waited for long writes into the lobby, before each sleep, what it waits in, how often it
+ * has acted so far (posted, finished, retired, passed, joined: whatever others may wait for), and of every
+ * rank that it misses how often that one had acted when it was missed. Its turn is odd from then until it
+ * wakes, and meanwhile it does nothing. Then it follows whom it misses, whom those miss, and so on. It is a
+ * deadlock if all of them sleep, and none has acted since it was missed, in which case it is missed still.
+ *
+ * For why that is never wrong, take a moment between the two times that the turns were read: all of these
+ * ranks slept, each missing others of them. The first to go on again would need an act of one that it misses.
+ * That it could do something else meanwhile, for one of the others, is excluded, too: a rank says that it
+ * sleeps only if no channel has anything to do for it, and it misses whoever holds up the works of any
+ * channel, whether it waits there or not. A rank that computes, or one that was woken and has not run yet, is
+ * awake or has acted.
+ *
+ * It is always found: once nothing moves, every rank says at its next sleep how often it has acted, and at
+ * the one after that all have seen it. */
+#include "comm/native/native.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the ranks' words ---- */
+
+size_t tern__lobby_bytes(int world)
+{
+    size_t words = 2 * (size_t)world * sizeof(uint64_t);
+    return sizeof(tern__lobby) + (size_t)world * tern__align_up(sizeof(tern__waiter) + words, TERN__LINE);
+}
+
+/* Of `rank` of the root. */
+static tern__waiter *waiter_of(const tern__native *native, int rank)
+{
+    const tern__native *root = native->root;
+    size_t each = (tern__lobby_bytes(root->world) - sizeof(tern__lobby)) / (size_t)root->world;
+    return (tern__waiter *)((char *)(root->lobby + 1) + (size_t)rank * each);
+}
+
+static void write_text(_Atomic(uint64_t) *words, const char *text)
+{
+    uint64_t copy[TERN__WORK_TEXT / 8] = {0};
+    snprintf((char *)copy, sizeof(copy), "%s", text);
+    for (size_t i = 0; i < TERN__COUNT(copy); i++)
+        atomic_store_explicit(&words[i], copy[i], memory_order_relaxed);
+}
+
+static void read_text(_Atomic(uint64_t) *words, char text[TERN__WORK_TEXT])
+{
+    uint64_t copy[TERN__WORK_TEXT / 8];
+    for (size_t i = 0; i < TERN__COUNT(copy); i++)
+        copy[i] = atomic_load_explicit(&words[i], memory_order_relaxed);
+    memcpy(text, copy, sizeof(copy));
+    text[TERN__WORK_TEXT - 1] = '\0';
+}
+
+/* ---- whom this rank misses ---- */
+
+/* Of a rank that is missed several times the first count stays: it was true for all. */
+static void miss(const tern__native *native, int rank, uint64_t acts)
+{
+    tern__waiter *own = waiter_of(native, native->root->rank);
+    _Atomic(uint64_t) *word = &own->words[tern_group_world_rank(native->group, rank)];
+    if (!atomic_load(word)) atomic_store(word, acts + 1);
+}
+
+static uint64_t acts_of(const tern__native *native, int rank)
+{
+    return atomic_load(&waiter_of(native, tern_group_world_rank(native->group, rank))->acts);
+}
+
+/* `rank` holds up the first work that is not done, or has not given the slot before work `seq` back. */
+static bool holds_up(tern__channel *channel, int rank, uint64_t seq)
+{
+    uint64_t first = tern__channel_blocker(channel);
+    if (rank == channel->native->rank) return false;
+    if (seq) return atomic_load(&channel->retired[rank].value) + channel->slots < seq;
+    return atomic_load(&channel->posted[rank].value) < first ||
+           tern__channel_owes_chunk(channel, first, rank);
+}
+
+static int miss_in(tern__channel *channel, uint64_t seq)
+{
+    const tern__native *native = channel->native;
+    int count = 0;
+    for (int rank = 0; rank < native->world; rank++) {
+        uint64_t acts = acts_of(native, rank);
+        if (!holds_up(channel, rank, seq)) continue;
+        miss(native, rank, acts);
+        count++;
+    }
+    return count;
+}
+
+/* False if there is anything that this rank could do in some channel. */
+static bool miss_in_all(const tern__native *native)
+{
+    for (tern__channel *channel = native->root->channels; channel; channel = channel->next) {
+        if (channel->claimed < tern__channel_all_posted(channel)) return false;
+        if (channel->own_retired < channel->own_posted && !miss_in(channel, 0)) return false;
+    }
+    return true;
+}
+
+static bool miss_in_work(const tern__goal *goal)
+{
+    const tern__channel *channel = goal->channel;
+    bool is_posted = goal->seq <= channel->own_posted;
+    return miss_in(goal->channel, goal->seq) || is_posted ||
+           channel->own_retired + channel->slots < goal->seq;
+}
+
+/* Whoever has joined waits there, too. */
+static bool miss_joiners(const tern__native *native, const tern__goal *goal)
+{
+    for (int rank = 0; rank < native->world; rank++)
+        if (rank != native->rank) miss(native, rank, acts_of(native, rank));
+    return !goal->is_met(goal);
+}
+
+/* A descriptor that is on its way is missed of nobody. */
+static bool miss_sender(const tern__native *native, const tern__goal *goal)
+{
+    uint64_t acts = acts_of(native, goal->peer);
+    const tern__waiter *peer = waiter_of(native, tern_group_world_rank(native->group, goal->peer));
+    uint64_t sent = atomic_load(&peer->words[native->root->world + native->root->rank]);
+    if (!tern__group_lacks_fd(native->group, goal->peer, goal->serial, sent)) return false;
+    miss(native, goal->peer, acts);
+    return true;
+}
+
+static bool miss_any(const tern__native *native, const tern__goal *goal)
+{
+    tern__waiter *own = waiter_of(native, native->root->rank);
+    for (int rank = 0; rank < native->root->world; rank++) atomic_store(&own->words[rank], 0);
+    if (!miss_in_all(native)) return false;
+    if (goal->channel) return miss_in_work(goal);
+    return goal->head ? miss_joiners(native, goal) : miss_sender(native, goal);
+}
+
+/* ---- what this rank waits in ---- */
+
+static void goal_text(const tern__native *native, const tern__goal *goal, char *text, size_t size)
+{
+    char what[TERN__WORK_TEXT] = "the opening of a window or channel", where[128];
+    tern__group_text(native->group, where, sizeof(where));
+    if (goal->channel) {
+        uint64_t seq = TERN__MIN(tern__channel_blocker(goal->channel), goal->channel->own_posted);
+        tern__desc_text(&tern__slot_desc(goal->channel, seq)[native->rank], seq, what, sizeof(what));
+    }
+    snprintf(text, size, "%s%s", what, where + (*where == ';'));
+}
+
+bool tern__deadlock_begin(const tern__native *native, const tern__goal *goal)
+{
+    char text[TERN__WORK_TEXT];
+    if (!native->lobby || !miss_any(native, goal)) return false;
+    const tern__native *root = native->root;
+    tern__waiter *own = waiter_of(native, root->rank);
+    for (int rank = 0; rank < root->world; rank++)
+        atomic_store(&own->words[root->world + rank], tern__control_sent(root->control, rank));
+    goal_text(native, goal, text, sizeof(text));
+    write_text(own->text, text);
+    atomic_store(&own->acts, root->acts);
+    atomic_fetch_add(&own->turn, 1);
+    return true;
+}
+
+void tern__deadlock_end(const tern__native *native)
+{
+    atomic_fetch_add(&waiter_of(native, native->root->rank)->turn, 1);
+}
+
+uint64_t tern__deadlock_turn(const tern__native *native, int rank)
+{
+    return atomic_load(&waiter_of(native, rank)->turn);
+}
+
+/* ---- the circle ---- */
+
+/* root->circle = this rank, those that it misses, those that they miss, and so on, and their turns. Returns
+ * how many; 0 if one of them is awake. */
+static int follow(const tern__native *root)
+{
+    const tern__circle *circle = &root->circle;
+    int count = 1;
+    memset(circle->known, 0, (size_t)root->world * sizeof(*circle->known));
+    circle->ranks[0] = root->rank;
+    circle->known[root->rank] = true;
+    for (int i = 0; i < count; i++) {
+        tern__waiter *waiter = waiter_of(root, circle->ranks[i]);
+        circle->turns[i] = tern__deadlock_turn(root, circle->ranks[i]);
+        if (circle->turns[i] % 2 == 0) return 0;
+        for (int rank = 0; rank < root->world; rank++) {
+            if (!atomic_load(&waiter->words[rank]) || circle->known[rank]) continue;
+            circle->known[rank] = true;
+            circle->ranks[count++] = rank;
+        }
+    }
+    return count;
+}
+
+/* None has acted since it was missed, or awoken since `follow`. */
+static bool is_closed(const tern__native *root, int count)
+{
+    const tern__circle *circle = &root->circle;
+    for (int i = 0; i < count; i++) {
+        tern__waiter *waiter = waiter_of(root, circle->ranks[i]);
+        for (int rank = 0; rank < root->world; rank++) {
+            uint64_t missed = atomic_load(&waiter->words[rank]);
+            if (missed && atomic_load(&waiter_of(root, rank)->acts) + 1 != missed) return false;
+        }
+    }
+    for (int i = 0; i < count; i++)
+        if (tern__deadlock_turn(root, circle->ranks[i]) != circle->turns[i]) return false;
+    return true;
+}
+
+/* This rank and the first in the circle that waits in something else. */
+static int fail(const tern__native *root, int count, tern_error *err)
+{
+    const tern__circle *circle = &root->circle;
+    char own[TERN__WORK_TEXT], other[TERN__WORK_TEXT], who[2][128], text[TERN_ERROR_TEXT];
+    int second = 0;
+    read_text(waiter_of(root, root->rank)->text, own);
+    do read_text(waiter_of(root, circle->ranks[++second])->text, other);
+    while (second < count - 1 && !strcmp(own, other));
+    tern__group_describe(root->group, root->rank, who[0], sizeof(who[0]));
+    tern__group_describe(root->group, circle->ranks[second], who[1], sizeof(who[1]));
+    snprintf(text, sizeof(text), "%s waits in %s while %s waits in %s", who[0], own, who[1], other);
+    tern__native_abort(root, TERN_E_MISMATCH, text);
+    return tern__native_check(root, err);
+}
+
+int tern__deadlock_check(const tern__native *native, tern_error *err)
+{
+    const tern__native *root = native->root;
+    int count = follow(root);
+    return count && is_closed(root, count) ? fail(root, count, err) : TERN_OK;
+}
