@@ -99,6 +99,9 @@ typedef struct tern__comm_backend {
     int (*test)(void *channel, uint64_t seq, tern_error *err);
     /* Blocks until `seq` and all before it are done, or an error. */
     int (*wait)(void *channel, uint64_t seq, tern_error *err);
+    /* The channel's user (a ddp) has begun its `backward`th, and posts nothing of the last `folded`. That is
+     * said to peers that wait in vain. */
+    void (*mark)(void *channel, uint64_t backward, uint32_t folded);
     /* Of a work that is done; valid until this rank has posted `slots` more. The same on all ranks. */
     const tern__tally *(*tally)(void *channel, uint64_t seq);
 } tern__comm_backend;

@@ -133,6 +133,13 @@ static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     return TERN_OK;
 }
 
+static void self_mark(void *of, uint64_t backward, uint32_t folded)
+{
+    (void)of;
+    (void)backward;
+    (void)folded;
+}
+
 static const tern__tally *self_tally(void *of, uint64_t seq)
 {
     const channel *c = of;
@@ -167,5 +174,6 @@ const tern__comm_backend tern__comm_self = {
     .progress = self_progress,
     .test = self_await,
     .wait = self_await,
+    .mark = self_mark,
     .tally = self_tally,
 };

@@ -120,6 +120,7 @@ static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
     ddp->backward++;
     ddp->folded++;
     ddp->active = ddp->sync;
+    ddp->group->backend->mark(ddp->channel, ddp->backward, ddp->active ? 0 : ddp->folded);
     count_waiting(ddp);
     int status = tern__static_graph_check(ddp, err);
     if (!status) status = tern__normaliser_add(ddp, loss, err);

@@ -121,5 +121,6 @@ const tern__comm_backend tern__comm_native = {
     .progress = tern__channel_progress,
     .test = tern__channel_test,
     .wait = tern__channel_wait,
+    .mark = tern__channel_mark,
     .tally = tern__channel_tally,
 };

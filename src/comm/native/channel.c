@@ -206,6 +206,13 @@ int tern__channel_post(void *self, const tern__post *post, uint64_t *seq, tern_e
     return TERN_OK;
 }
 
+void tern__channel_mark(void *self, uint64_t backward, uint32_t folded)
+{
+    const tern__channel *channel = self;
+    tern__word *word = &channel->marked[channel->native->rank];
+    atomic_store_explicit(&word->value, tern__tag(backward, folded), memory_order_relaxed);
+}
+
 /* ---- finishing ---- */
 
 int tern__channel_test(void *self, uint64_t seq, tern_error *err)
@@ -239,7 +246,8 @@ static void lay_out(tern__channel *channel)
     channel->retired = channel->posted + world;
     channel->inside = channel->retired + world;
     channel->closed = channel->inside + world;
-    channel->slot = (char *)(channel->closed + world);
+    channel->marked = channel->closed + world;
+    channel->slot = (char *)(channel->marked + world);
 }
 
 static void release(tern__channel *channel)
@@ -273,7 +281,7 @@ void *tern__channel_open(void *state, int slots, tern_error *err)
     channel->slots = room;
     channel->slot_bytes =
         world * (sizeof(tern__desc) + sizeof(tern__part)) + (world + 1) * sizeof(tern__word);
-    channel->bytes = sizeof(tern__shared_head) + 4 * world * sizeof(tern__word) + room * channel->slot_bytes;
+    channel->bytes = sizeof(tern__shared_head) + 5 * world * sizeof(tern__word) + room * channel->slot_bytes;
     if (!alloc_own(channel, world, err) || tern__shared_open(native, channel->bytes, &channel->base, err)) {
         release(channel);
         return NULL;

@@ -139,27 +139,41 @@ static bool miss_any(const tern__native *native, const tern__goal *goal)
 
 /* ---- what this rank waits in ---- */
 
-static void goal_text(const tern__native *native, const tern__goal *goal, char *text, size_t size)
+/* "barrier (work 5)" */
+static void say_goal(const tern__native *native, const tern__goal *goal, tern__waiter *own)
 {
-    char what[TERN__WORK_TEXT] = "the opening of a window or channel", where[128];
+    char what[TERN__WORK_TEXT] = "the opening of a window or channel", where[128], text[TERN__WORK_TEXT];
     tern__group_text(native->group, where, sizeof(where));
     if (goal->channel) {
         uint64_t seq = TERN__MIN(tern__channel_blocker(goal->channel), goal->channel->own_posted);
         tern__desc_text(&tern__slot_desc(goal->channel, seq)[native->rank], seq, what, sizeof(what));
     }
-    snprintf(text, size, "%s%s", what, where + (*where == ';'));
+    snprintf(text, sizeof(text), "%s%s", what, where + (*where == ';'));
+    write_text(own->text, text);
+}
+
+/* Of the first rank that has not posted what this one waits for. */
+static void say_hint(const tern__native *native, const tern__goal *goal, tern__waiter *own)
+{
+    const tern__channel *channel = goal->channel;
+    char text[TERN__WORK_TEXT] = "";
+    for (int rank = 0; channel && rank < native->world && !*text; rank++) {
+        uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
+        if (atomic_load(&channel->posted[rank].value) < seq)
+            tern__desc_hint(channel, seq, rank, text, sizeof(text));
+    }
+    write_text(own->hint, text);
 }
 
 bool tern__deadlock_begin(const tern__native *native, const tern__goal *goal)
 {
-    char text[TERN__WORK_TEXT];
     if (!native->lobby || !miss_any(native, goal)) return false;
     const tern__native *root = native->root;
     tern__waiter *own = waiter_of(native, root->rank);
     for (int rank = 0; rank < root->world; rank++)
         atomic_store(&own->words[root->world + rank], tern__control_sent(root->control, rank));
-    goal_text(native, goal, text, sizeof(text));
-    write_text(own->text, text);
+    say_goal(native, goal, own);
+    say_hint(native, goal, own);
     atomic_store(&own->acts, root->acts);
     atomic_fetch_add(&own->turn, 1);
     return true;
@@ -215,18 +229,32 @@ static bool is_closed(const tern__native *root, int count)
     return true;
 }
 
+/* What the one waits for and the other has not done, if that one waits for something else. */
+static void choose_hint(const tern__native *root, const int ranks[2], char hint[TERN__WORK_TEXT])
+{
+    char other[TERN__WORK_TEXT];
+    read_text(waiter_of(root, ranks[0])->hint, hint);
+    read_text(waiter_of(root, ranks[1])->hint, other);
+    if (*hint && *other)
+        *hint = '\0';
+    else if (*other)
+        memcpy(hint, other, sizeof(other));
+}
+
 /* This rank and the first in the circle that waits in something else. */
 static int fail(const tern__native *root, int count, tern_error *err)
 {
     const tern__circle *circle = &root->circle;
-    char own[TERN__WORK_TEXT], other[TERN__WORK_TEXT], who[2][128], text[TERN_ERROR_TEXT];
+    char what[2][TERN__WORK_TEXT], who[2][128], hint[TERN__WORK_TEXT], text[TERN_ERROR_TEXT];
     int second = 0;
-    read_text(waiter_of(root, root->rank)->text, own);
-    do read_text(waiter_of(root, circle->ranks[++second])->text, other);
-    while (second < count - 1 && !strcmp(own, other));
-    tern__group_describe(root->group, root->rank, who[0], sizeof(who[0]));
-    tern__group_describe(root->group, circle->ranks[second], who[1], sizeof(who[1]));
-    snprintf(text, sizeof(text), "%s waits in %s while %s waits in %s", who[0], own, who[1], other);
+    read_text(waiter_of(root, root->rank)->text, what[0]);
+    do read_text(waiter_of(root, circle->ranks[++second])->text, what[1]);
+    while (second < count - 1 && !strcmp(what[0], what[1]));
+    const int ranks[] = {root->rank, circle->ranks[second]};
+    for (int i = 0; i < 2; i++) tern__group_describe(root->group, ranks[i], who[i], sizeof(who[i]));
+    choose_hint(root, ranks, hint);
+    snprintf(text, sizeof(text), "%s waits in %s while %s waits in %s%s", who[0], what[0], who[1], what[1],
+             hint);
     tern__native_abort(root, TERN_E_MISMATCH, text);
     return tern__native_check(root, err);
 }
@@ -235,5 +263,5 @@ int tern__deadlock_check(const tern__native *native, tern_error *err)
 {
     const tern__native *root = native->root;
     int count = follow(root);
-    return count && is_closed(root, count) ? fail(root, count, err) : TERN_OK;
+    return count > 1 && is_closed(root, count) ? fail(root, count, err) : TERN_OK;
 }

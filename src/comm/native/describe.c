@@ -81,22 +81,46 @@ void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t si
     }
 }
 
+/* Works that read the same may be in other memory. */
+static const char *explain(const tern__desc *one, const tern__desc *other, bool same)
+{
+    if (same)
+        return "; the same, but in other memory: a block of tern_group_mem_alloc is used at one offset by "
+               "all "
+               "ranks, or by none";
+    if (one->owner && one->owner == other->owner && one->folded != other->folded)
+        return "; one was in no_sync (tern_ddp_sync_set) where the other was not";
+    return "";
+}
+
 void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, int other, char *text,
                          size_t size)
 {
     char first[TERN__WORK_TEXT], second[TERN__WORK_TEXT];
     const tern__desc *desc = tern__slot_desc(channel, seq);
+    const tern_group *group = channel->native->group;
     tern__desc_text(&desc[one], seq, first, sizeof(first));
     tern__desc_text(&desc[other], seq, second, sizeof(second));
-    const tern_group *group = channel->native->group;
-    bool same = strcmp(first, second) == 0;
-    snprintf(
-        text, size, "rank %d: %s; rank %d: %s%s", tern_group_world_rank(group, one), first,
-        tern_group_world_rank(group, other), second,
-        same
-            ? "; the same, but in other memory: a block of tern_group_mem_alloc is used at one offset by all "
-              "ranks, or by none"
-            : "");
+    snprintf(text, size, "rank %d: %s; rank %d: %s%s", tern_group_world_rank(group, one), first,
+             tern_group_world_rank(group, other), second,
+             explain(&desc[one], &desc[other], strcmp(first, second) == 0));
+}
+
+void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, char *text, size_t size)
+{
+    const tern__desc *desc = &tern__slot_desc(channel, seq)[channel->native->rank];
+    uint64_t mark = atomic_load_explicit(&channel->marked[rank].value, memory_order_relaxed);
+    unsigned long long backward = mark >> TERN__TAG_BITS, folded = mark & TERN__TAG_MAX;
+    bool is_behind = backward < desc->backward;
+    char unsynchronised[64] = "";
+    *text = '\0';
+    if (!desc->owner || (!is_behind && !folded)) return;
+    if (folded)
+        snprintf(unsynchronised, sizeof(unsynchronised), ", the last %llu in no_sync (tern_ddp_sync_set)",
+                 folded);
+    snprintf(text, size, ": rank %d has done %llu backwards%s%s",
+             tern_group_world_rank(channel->native->group, rank), backward, unsynchronised,
+             is_behind ? ": has it run out of inputs (tern_ddp_join)?" : "");
 }
 
 void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track track, int64_t began)

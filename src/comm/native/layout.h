@@ -7,6 +7,7 @@
  *     posted[p], retired[p]      written by rank r alone, only grow
  *     inside[p]                  written by rank r alone: the work in whose chunks it is, 0 outside
  *     closed[p]                  written by rank r alone: 1 once it has closed the channel
+ *     marked[p]                  written by rank r alone: tagged (backward, folded), see tern__comm_backend
  *     slot[seq mod K]: desc[p]   by rank r alone, as is part[p]
  *                      claim[p], done   tagged (seq, n): a word with another seq reads as n = 0
  *                      part[p]          read only of ranks whose desc says that they are weighted */
@@ -48,6 +49,7 @@ typedef struct tern__waiter {
     _Alignas(TERN__LINE) _Atomic(uint64_t) turn; /* odd while it sleeps                           */
     _Atomic(uint64_t) acts;                      /* how often it has done what others may wait for */
     _Atomic(uint64_t) text[TERN__WORK_TEXT / 8]; /* what it waits in                              */
+    _Atomic(uint64_t) hint[TERN__WORK_TEXT / 8]; /* what another has done instead                 */
     _Atomic(uint64_t) words[];                   /* [world] of each rank that it misses: 1 + its acts then,
                                                   * then [world]: descriptors passed to it */
 } tern__waiter;

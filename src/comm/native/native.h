@@ -63,7 +63,7 @@ struct tern__channel {
     void *base;
     size_t bytes;
     uint64_t slots; /* a power of two */
-    tern__word *posted, *retired, *inside, *closed;
+    tern__word *posted, *retired, *inside, *closed, *marked;
     char *slot;
     size_t slot_bytes;
 
@@ -142,6 +142,7 @@ int tern__channel_post(void *channel, const tern__post *post, uint64_t *seq, ter
 int tern__channel_progress(void *channel, tern_error *err);
 int tern__channel_test(void *channel, uint64_t seq, tern_error *err);
 int tern__channel_wait(void *channel, uint64_t seq, tern_error *err);
+void tern__channel_mark(void *channel, uint64_t backward, uint32_t folded);
 const tern__tally *tern__channel_tally(void *channel, uint64_t seq);
 /* `rank` has closed it. */
 bool tern__channel_is_closed(const tern__channel *channel, int rank);
@@ -204,6 +205,9 @@ uint64_t tern__deadlock_turn(const tern__native *native, int rank);
 void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size);
 /* "reduce" or "wait" for the timeline, with what it was for. */
 void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track track, int64_t began);
+/* Of this rank's work `seq` of a ddp, which `rank` has not posted: ": rank 1 has done 12 backwards, ...", or
+ * "". */
+void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, char *text, size_t size);
 void tern__desc_write(tern__desc *desc, const tern__post *post);
 /* "rank 0: <its work>; rank 2: <its>", of two that differ. */
 void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, int other, char *text,

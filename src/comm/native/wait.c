@@ -131,11 +131,12 @@ static void append(char *text, size_t size, const char *fmt, ...)
 
 static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
 {
-    char who[128], last[TERN__WORK_TEXT] = "nothing";
-    uint64_t posted = atomic_load(&channel->posted[rank].value);
+    char who[128], last[TERN__WORK_TEXT] = "nothing", hint[TERN__WORK_TEXT];
+    uint64_t seq = tern__channel_blocker(channel), posted = atomic_load(&channel->posted[rank].value);
     tern__group_describe(channel->native->group, rank, who, sizeof(who));
     if (posted) tern__desc_text(&tern__slot_desc(channel, posted)[rank], posted, last, sizeof(last));
-    append(text, size, "; not called by %s, whose last was %s", who, last);
+    tern__desc_hint(channel, TERN__MIN(seq, channel->own_posted), rank, hint, sizeof(hint));
+    append(text, size, "; not called by %s, whose last was %s%s", who, last, hint);
 }
 
 static void append_who(const tern__channel *channel, int rank, const char *what, char *text, size_t size)
@@ -204,12 +205,13 @@ static int check_left(const tern__goal *goal, tern_error *err)
         bool has_left = tern__native_has_left(native, rank);
         if (rank == native->rank || !(has_left || tern__channel_is_closed(channel, rank))) continue;
         if (atomic_load(&channel->posted[rank].value) >= seq) continue;
-        char text[TERN_ERROR_TEXT], who[128], work[TERN__WORK_TEXT];
+        char text[TERN_ERROR_TEXT], who[128], work[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
         tern__group_describe(native->group, rank, who, sizeof(who));
         own_text(channel, seq, work, sizeof(work));
-        snprintf(text, sizeof(text), "%s has %s while rank %d waits in %s", who,
+        tern__desc_hint(channel, seq, rank, hint, sizeof(hint));
+        snprintf(text, sizeof(text), "%s has %s while rank %d waits in %s%s", who,
                  has_left ? "closed its group" : "freed its ddp",
-                 tern_group_world_rank(native->group, native->rank), work);
+                 tern_group_world_rank(native->group, native->rank), work, hint);
         return tern__native_fail(native, TERN_E_PEER, text, err);
     }
     return TERN_OK;
@@ -274,9 +276,9 @@ static int await_goal(tern__native *native, const tern__goal *goal, tern_error *
     int64_t late = tern__deadline(native->root->late_s),
             deadline = tern__deadline(native->group->opts.timeout_s);
     for (int i = 0; !status && !met; i++) {
-        if (i < yields_max) sched_yield();
-        status = i < yields_max ? look(native, goal, &met, err)
-                                : sleep_once(native, goal, tern__now_ns() >= late, &met, err);
+        bool is_late = tern__now_ns() >= late, yields = i < yields_max && !is_late;
+        if (yields) sched_yield();
+        status = yields ? look(native, goal, &met, err) : sleep_once(native, goal, is_late, &met, err);
         if (!status && !met) status = check_slow(native, goal, deadline, err);
     }
     return status;
