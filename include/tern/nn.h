@@ -173,6 +173,8 @@ typedef struct tern_batch_norm_opts {
     double momentum;          /* default 0.1 */
     bool affine;              /* with weight and bias; default true */
     bool track_running_stats; /* false: the batch's statistics also in evaluation; default true */
+    bool cumulative;          /* the running ones are the mean over all batches so far, whatever the momentum:
+                               * PyTorch's momentum=None; default false                         */
 } tern_batch_norm_opts;
 TERN_API tern_batch_norm_opts tern_batch_norm_defaults(void);
 

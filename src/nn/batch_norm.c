@@ -1,5 +1,5 @@
+#include "nn/batch_norm.h"
 #include "base/opts.h"
-#include "nn/nn.h"
 
 typedef struct batch_norm {
     tern_module base;
@@ -7,12 +7,32 @@ typedef struct batch_norm {
     tern_tensor *running_mean, *running_var; /* NULL if they are not tracked    */
     tern_tensor *num_batches_tracked;
     double eps, momentum;
+    bool cumulative;
     int ndim_min, ndim_max;
+    tern__batch_norm_sync sync; /* zeros: this rank's batch alone */
 } batch_norm;
+
+/* Batches so far. */
+static int64_t *tracked(const batch_norm *self)
+{
+    return self->num_batches_tracked ? self->num_batches_tracked->view.data : NULL;
+}
 
 static void count_batch(const batch_norm *self)
 {
-    if (self->num_batches_tracked) ++*(int64_t *)self->num_batches_tracked->view.data;
+    if (tracked(self)) ++*tracked(self);
+}
+
+/* The share of the coming batch; the mean over all of them where it is cumulative. */
+static double momentum_of(const batch_norm *self)
+{
+    return self->cumulative && tracked(self) ? 1 / (double)(*tracked(self) + 1) : self->momentum;
+}
+
+/* Are there others? */
+static bool is_synced(const batch_norm *self)
+{
+    return self->sync.group && tern_group_size(self->sync.group) > 1;
 }
 
 static tern_tensor *run(batch_norm *self, tern_scope *scope, tern_tensor *x, tern_tensor *residual, bool relu)
@@ -27,12 +47,13 @@ static tern_tensor *run(batch_norm *self, tern_scope *scope, tern_tensor *x, ter
     tern_batch_norm_act_opts opts = tern_batch_norm_act_defaults();
     opts.training = self->base.training || !self->running_mean;
     opts.eps = self->eps;
-    opts.momentum = self->momentum;
+    opts.momentum = momentum_of(self);
     opts.relu = relu;
     bool moves = opts.training && !scope->keeps_buffers, reads = !opts.training;
     tern_tensor *y =
-        tern_batch_norm_act(scope, x, self->weight, self->bias, moves || reads ? self->running_mean : NULL,
-                            moves || reads ? self->running_var : NULL, residual, &opts);
+        tern__batch_norm_act(scope, x, self->weight, self->bias, moves || reads ? self->running_mean : NULL,
+                             moves || reads ? self->running_var : NULL, residual, &opts,
+                             self->base.training && is_synced(self) ? &self->sync : NULL);
     if (y && self->base.training && !scope->keeps_buffers) count_batch(self);
     return y;
 }
@@ -53,6 +74,28 @@ tern_tensor *tern_batch_norm_act_forward(tern_module *module, tern_scope *scope,
     tern_tensor *mark = tern__frame_enter(scope);
     return tern__module_return(module, scope, mark, run((batch_norm *)module, scope, x, residual, relu));
 }
+
+/* ---- synchronised ones ---- */
+
+int tern__batch_norm_sync_count(const tern_module *module)
+{
+    int count = module->forward == forward && is_synced((const batch_norm *)module);
+    for (const tern__module_tree *child = module->tree->children; child; child = child->next)
+        count += tern__batch_norm_sync_count(child->module);
+    return count;
+}
+
+void tern__batch_norm_sync_set(tern_module *module, const tern__batch_norm_sync *sync)
+{
+    if (module->forward == forward) {
+        ((batch_norm *)module)->sync = *sync;
+        module->kind = "sync_batch_norm";
+    }
+    for (tern__module_tree *child = module->tree->children; child; child = child->next)
+        tern__batch_norm_sync_set(child->module, sync);
+}
+
+/* ---- making ---- */
 
 tern_batch_norm_opts tern_batch_norm_defaults(void)
 {
@@ -101,6 +144,7 @@ static tern_module *new_batch_norm(const char *func, const char *kind, int ndim_
     if (!self) return NULL;
     self->eps = o.eps;
     self->momentum = o.momentum;
+    self->cumulative = o.cumulative;
     self->ndim_min = ndim_min;
     self->ndim_max = ndim_max;
     if (add_members(self, channels, &o, err) == TERN_OK) return &self->base;

@@ -1,13 +1,15 @@
-#include "kernels/batch_norm.h"
+#include "ops/batch_norm.h"
 #include "base/opts.h"
-#include "ops/ops.h"
+#include "kernels/batch_norm.h"
 
 /* Inputs and what is kept of them: y, and the statistics that it was made with. */
 enum { X, WEIGHT, BIAS, RESIDUAL };
 enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR, SAVED_WEIGHT };
 
 typedef struct record {
-    tern__batch_norm_attr attr;
+    tern__batch_norm_attr attr; /* its count is that of all ranks               */
+    int64_t own_count;          /* values a channel that this rank has          */
+    tern__batch_norm_sync sync; /* zeros: the batch is this rank's alone        */
     bool training, relu;
 } record;
 
@@ -82,25 +84,42 @@ static int empty_gradient(tern_scope *scope, tern__node *node)
     return TERN_OK;
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+/* The sums that dx is made of, over all ranks' batches; those of an empty one are zeros. */
+static int take_sums(tern_scope *scope, tern__node *node, const tern__view *sum, const tern__view *product)
 {
     const record *r = node->attr;
-    if (r->attr.count == 0) return empty_gradient(scope, node);
-    bool to_x = r->training && tern__wants(node, X);
-    const tern__view *like = saved(node, SAVED_MEAN);
-    tern__saved sum = {0}, product = {0};
-    int status = TERN_OK;
-    if (to_x) {
-        sum = tern__temporary(scope, like);
-        product = tern__temporary(scope, like);
-        if (!sum.storage || !product.storage) status = scope->error.code;
+    if (r->own_count > 0) {
+        int status = make_sums(scope, node, sum, product);
+        if (status) return status;
+    } else if (!tern__fill(scope, sum, 0) || !tern__fill(scope, product, 0)) {
+        return scope->error.code;
     }
-    if (!status && (to_x || tern__wants(node, WEIGHT) || tern__wants(node, BIAS)))
-        status = make_sums(scope, node, to_x ? &sum.view : NULL, to_x ? &product.view : NULL);
-    if (!status) status = make_data_grad(scope, node, to_x ? &sum.view : NULL, to_x ? &product.view : NULL);
+    return r->sync.join_sums ? r->sync.join_sums(&r->sync, scope, sum, product) : TERN_OK;
+}
+
+static int gradient_to_x(tern_scope *scope, tern__node *node)
+{
+    const record *r = node->attr;
+    const tern__view *like = saved(node, SAVED_MEAN);
+    tern__saved sum = tern__temporary(scope, like), product = tern__temporary(scope, like);
+    int status =
+        sum.storage && product.storage ? take_sums(scope, node, &sum.view, &product.view) : scope->error.code;
+    if (!status)
+        status = r->own_count > 0 ? make_data_grad(scope, node, &sum.view, &product.view)
+                                  : empty_gradient(scope, node);
     tern__saved_drop(&sum);
     tern__saved_drop(&product);
     return status;
+}
+
+static int gradient(tern_scope *scope, tern__node *node)
+{
+    const record *r = node->attr;
+    if (r->training && r->attr.count > 0 && tern__wants(node, X)) return gradient_to_x(scope, node);
+    if (r->own_count == 0) return empty_gradient(scope, node);
+    int status = TERN_OK;
+    if (tern__wants(node, WEIGHT) || tern__wants(node, BIAS)) status = make_sums(scope, node, NULL, NULL);
+    return status ? status : make_data_grad(scope, node, NULL, NULL);
 }
 
 /* ---- shape rule ---- */
@@ -141,7 +160,7 @@ static bool vector_fits(tern_scope *scope, const args *a, const char *name, cons
     return operand_fits(scope, a, name, vector, fits);
 }
 
-static bool input_fits(tern_scope *scope, const args *a, bool training)
+static bool input_fits(tern_scope *scope, const args *a)
 {
     const tern__view *x = &a->x->view;
     char shape[TERN__SHAPE_TEXT];
@@ -157,11 +176,7 @@ static bool input_fits(tern_scope *scope, const args *a, bool training)
                          tern_dtype_name(x->dtype));
         return false;
     }
-    if (!training || tern__view_count(x) != x->shape[1]) return true;
-    tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE,
-                     "batch_norm%s: expected more than 1 value per channel when training, got input size %s",
-                     a->layer, tern__shape_text(x, shape));
-    return false;
+    return true;
 }
 
 static bool fits(tern_scope *scope, const args *a, bool training)
@@ -172,7 +187,7 @@ static bool fits(tern_scope *scope, const args *a, bool training)
         return false;
     }
     bool residual = a->residual && tern__view_same_shape(&a->x->view, &a->residual->view);
-    return input_fits(scope, a, training) && vector_fits(scope, a, "weight", a->weight) &&
+    return input_fits(scope, a) && vector_fits(scope, a, "weight", a->weight) &&
            vector_fits(scope, a, "bias", a->bias) && vector_fits(scope, a, "running_mean", a->mean) &&
            vector_fits(scope, a, "running_var", a->var) &&
            operand_fits(scope, a, "residual", a->residual, residual);
@@ -185,30 +200,75 @@ static tern_tensor *like(tern_scope *scope, const tern__view *view)
     return tern__result(scope, view->dtype, view->layout, view->ndim, view->shape);
 }
 
-/* Replaces mean and var by the statistics to normalise with: the batch's, which also move the running ones,
- * or a copy of the running ones, which may change before backward. */
-static bool take_stats(tern_scope *scope, args *a, const record *r)
+/* A variance needs two values, wherever they are. */
+static bool has_variance(tern_scope *scope, const args *a, const record *r)
+{
+    char shape[TERN__SHAPE_TEXT];
+    if (r->attr.count != 1) return true;
+    tern__scope_fail(
+        scope, "tern_batch_norm_act", TERN_E_SHAPE,
+        "batch_norm%s: expected more than 1 value per channel when training, got input size %s%s", a->layer,
+        tern__shape_text(&a->x->view, shape), r->sync.group ? " on all ranks together" : "");
+    return false;
+}
+
+/* The batch's statistics, which also move the running ones. */
+static bool make_stats(tern_scope *scope, const args *a, const record *r, const tern__view *mean,
+                       const tern__view *var)
+{
+    tern__call call = {.kernel = TERN__BATCH_NORM_STATS,
+                       .in = {&a->x->view},
+                       .out = {mean, var, a->mean ? &a->mean->view : NULL, a->var ? &a->var->view : NULL},
+                       .attr = &r->attr};
+    if (r->attr.count == 0) return tern__fill(scope, mean, 0) && tern__fill(scope, var, 0);
+    return has_variance(scope, a, r) && tern__run(scope, &call);
+}
+
+static void move_running(const tern_tensor *running, const tern__view *value, double factor, double share)
+{
+    for (int64_t c = 0; running && c < value->shape[0]; c++)
+        tern__view_set(&running->view, c,
+                       (1 - share) * tern__view_get(&running->view, c) +
+                           share * factor * tern__view_get(value, c));
+}
+
+/* The same of all ranks' batches: each rank's own first, which move nothing. */
+static bool make_joint_stats(tern_scope *scope, const args *a, record *r, const tern__view *mean,
+                             const tern__view *var)
+{
+    tern__call call = {
+        .kernel = TERN__BATCH_NORM_STATS, .in = {&a->x->view}, .out = {mean, var}, .attr = &r->attr};
+    bool empty = r->own_count == 0;
+    if (empty && (!tern__fill(scope, mean, 0) || !tern__fill(scope, var, 0))) return false;
+    if (!empty && !tern__run(scope, &call)) return false;
+    if (r->sync.join_stats(&r->sync, scope, mean, var, &r->attr.count)) return false;
+    if (r->attr.count == 0) return true;
+    if (!has_variance(scope, a, r)) return false;
+    double n = (double)r->attr.count;
+    move_running(a->mean, mean, 1, r->attr.momentum);
+    move_running(a->var, var, n / (n - 1), r->attr.momentum);
+    return true;
+}
+
+/* The running statistics may change before backward, so they are copied. */
+static bool copy_stats(tern_scope *scope, const args *a, const tern__view *mean, const tern__view *var)
+{
+    return tern__copy(scope, mean, &a->mean->view) && tern__copy(scope, var, &a->var->view);
+}
+
+/* Replaces mean and var by the statistics to normalise with. */
+static bool take_stats(tern_scope *scope, args *a, record *r)
 {
     int64_t channels = a->x->view.shape[1];
     tern_tensor *mean = tern__result(scope, stats_dtype(a->x), TERN__PLAIN, 1, &channels);
     tern_tensor *var = mean ? like(scope, &mean->view) : NULL;
     if (!var) return false;
-    if (r->attr.count == 0) {
-        if (!tern__fill(scope, &mean->view, 0) || !tern__fill(scope, &var->view, 0)) return false;
-    } else if (r->training) {
-        tern__call call = {
-            .kernel = TERN__BATCH_NORM_STATS,
-            .in = {&a->x->view},
-            .out = {&mean->view, &var->view, a->mean ? &a->mean->view : NULL, a->var ? &a->var->view : NULL},
-            .attr = &r->attr};
-        if (!tern__run(scope, &call)) return false;
-    } else if (!tern__copy(scope, &mean->view, &a->mean->view) ||
-               !tern__copy(scope, &var->view, &a->var->view)) {
-        return false;
-    }
+    bool made = !r->training    ? copy_stats(scope, a, &mean->view, &var->view)
+                : r->sync.group ? make_joint_stats(scope, a, r, &mean->view, &var->view)
+                                : make_stats(scope, a, r, &mean->view, &var->view);
     a->mean = mean;
     a->var = var;
-    return true;
+    return made;
 }
 
 static void keep(tern_scope *scope, const args *a, tern_tensor *y, const record *r)
@@ -239,7 +299,7 @@ static bool make_dense(tern_scope *scope, args *a)
     return !scope->error.code;
 }
 
-static tern_tensor *run(tern_scope *scope, args *a, const record *r)
+static tern_tensor *run(tern_scope *scope, args *a, record *r)
 {
     if (!make_dense(scope, a) || !take_stats(scope, a, r)) return NULL;
     tern_tensor *y = like(scope, &a->x->view);
@@ -249,30 +309,38 @@ static tern_tensor *run(tern_scope *scope, args *a, const record *r)
                               a->bias ? &a->bias->view : NULL, a->residual ? &a->residual->view : NULL},
                        .out = {&y->view},
                        .attr = &r->attr};
-    if (r->attr.count > 0 && !tern__run(scope, &call)) return NULL;
+    if (r->own_count > 0 && !tern__run(scope, &call)) return NULL;
     keep(scope, a, y, r);
     return y;
 }
 
-tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                                 tern_tensor *running_mean, tern_tensor *running_var, tern_tensor *residual,
-                                 const tern_batch_norm_act_opts *opts)
+tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                  tern_tensor *running_mean, tern_tensor *running_var, tern_tensor *residual,
+                                  const tern_batch_norm_act_opts *opts, const tern__batch_norm_sync *sync)
 {
+    const char *func = "tern_batch_norm_act";
     args a = {x, weight, bias, running_mean, running_var, residual, ""};
     tern_batch_norm_act_opts o = tern_batch_norm_act_defaults();
     tern_error err = {0};
     tern_tensor *const inputs[] = {x, weight, bias, running_mean, running_var, residual};
-    if (!tern__op_enter_given(scope, "tern_batch_norm_act", TERN__COUNT(inputs), inputs)) return NULL;
-    if (tern__opts_read(&o, sizeof(o), opts, "tern_batch_norm_act", &err)) {
+    if (!tern__op_enter_given(scope, func, TERN__COUNT(inputs), inputs)) return NULL;
+    if (tern__opts_read(&o, sizeof(o), opts, func, &err)) {
         tern__scope_fail_with(scope, &err);
         return NULL;
     }
     if (weight) tern__layer_text(weight, a.layer);
     if (!fits(scope, &a, o.training)) return NULL;
     record r = {.training = o.training, .relu = o.relu};
-    r.attr = (tern__batch_norm_attr){.eps = o.eps,
-                                     .momentum = o.momentum,
-                                     .relu = o.relu,
-                                     .count = tern__view_count(&x->view) / x->view.shape[1]};
+    r.own_count = tern__view_count(&x->view) / x->view.shape[1];
+    r.attr =
+        (tern__batch_norm_attr){.eps = o.eps, .momentum = o.momentum, .relu = o.relu, .count = r.own_count};
+    if (sync) r.sync = *sync;
     return run(scope, &a, &r);
+}
+
+tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                 tern_tensor *running_mean, tern_tensor *running_var, tern_tensor *residual,
+                                 const tern_batch_norm_act_opts *opts)
+{
+    return tern__batch_norm_act(scope, x, weight, bias, running_mean, running_var, residual, opts, NULL);
 }

@@ -7,6 +7,7 @@
 #include "parallel/ddp.h"
 
 #include "base/opts.h"
+#include "nn/batch_norm.h"
 
 tern_join_opts tern_join_defaults(void)
 {
@@ -112,6 +113,19 @@ static int check_shards(const tern_ddp *first, const tern_join_opts *opts, tern_
     return TERN_OK;
 }
 
+/* The others wait in their forward for this rank's statistics. */
+static int check_batch_norms(const tern_ddp *first, tern_error *err)
+{
+    for (const tern_ddp *ddp = first; ddp; ddp = next_of(ddp))
+        if (tern__batch_norm_sync_count(ddp->module))
+            return tern__error_set(
+                err, "tern_ddp_join", TERN_E_STATE,
+                "%s has synchronised batch norms, of which every rank computes a part: go on "
+                "with empty batches instead of joining",
+                ddp->module->kind);
+    return TERN_OK;
+}
+
 int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *user, tern_error *err)
 {
     tern_error own = {0};
@@ -121,6 +135,7 @@ int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *user, tern_error *err)
     int status = tern__is_set(e) ? e->code : tern__group_check(ddp->group, __func__, e);
     if (!status) status = tern__opts_read(&opts, sizeof(opts), user, __func__, e);
     if (!status) status = check_shards(first_of(ddp), &opts, e);
+    if (!status) status = check_batch_norms(first_of(ddp), e);
     if (!status) status = join(first_of(ddp), &opts, e);
     return status ? tern__group_fail(ddp->group, e) : TERN_OK;
 }

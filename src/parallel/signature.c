@@ -3,6 +3,8 @@
  * looks for its first difference, and all of them report the difference of the lowest rank that has one. */
 #include "parallel/ddp.h"
 
+#include "nn/batch_norm.h"
+
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,14 +26,16 @@ static void write_line(char line[LINE], const tern_state_entry *entry, bool igno
 }
 
 /* What every rank must do alike; static_graph each checks for itself. */
-static void write_opts(char line[LINE], const tern_ddp_opts *opts)
+static void write_opts(char line[LINE], const tern_ddp_opts *opts, int synced)
 {
-    snprintf(
-        line, LINE, "buckets of %zu and %zu bytes%s, buffers %s, gradients %s%s divided by %g before the sum",
-        opts->first_bucket_bytes, opts->bucket_bytes, opts->delay_all_reduce ? " after backward" : "",
-        opts->broadcast_buffers ? "broadcast" : "local",
-        opts->normaliser == TERN_NORMALISER_LOSS ? "by the losses' normalisers" : "by rank",
-        opts->divide_by_initial_world_size ? "" : " (those not in a join)", opts->gradient_predivide_factor);
+    snprintf(line, LINE,
+             "%d sync_batch_norm, buckets of %zu and %zu bytes%s, buffers %s, gradients %s%s "
+             "divided by %g before the sum",
+             synced, opts->first_bucket_bytes, opts->bucket_bytes,
+             opts->delay_all_reduce ? " after backward" : "", opts->broadcast_buffers ? "broadcast" : "local",
+             opts->normaliser == TERN_NORMALISER_LOSS ? "by the losses' normalisers" : "by rank",
+             opts->divide_by_initial_world_size ? "" : " (those not in a join)",
+             opts->gradient_predivide_factor);
 }
 
 static int write_signature(const tern_ddp *ddp, signature *sig, tern_error *err)
@@ -39,7 +43,7 @@ static int write_signature(const tern_ddp *ddp, signature *sig, tern_error *err)
     int count = tern_state_count(ddp->module);
     sig->lines = tern__alloc((size_t)(count + 1) * LINE, "tern_ddp_new", err);
     if (!sig->lines) return TERN_E_MEMORY;
-    write_opts(sig->lines[0], &ddp->opts);
+    write_opts(sig->lines[0], &ddp->opts, tern__batch_norm_sync_count(ddp->module));
     for (int i = 0; i < count; i++) {
         tern_state_entry entry = tern_state_get(ddp->module, i);
         write_line(sig->lines[i + 1], &entry, ddp->ignored[i]);

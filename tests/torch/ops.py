@@ -40,14 +40,14 @@ def shape_of(array):
 class Run:
     """One device, one scope and one module that holds the parameters."""
 
-    def __init__(self, device="cpu", threads=None):
+    def __init__(self, device="cpu", threads=None, group=None):
         self.lib = tern.Library()
         self.lib.returns(ctypes.c_void_p, *POINTERS)
         self.lib.returns(ctypes.c_int64, "tern_tensor_count")
         self.device = ctypes.c_void_p(self.lib.check("tern_device_open", device.encode()))
         if threads:
             self.lib.check("tern_device_threads_set", self.device, threads)
-        self.scope = ctypes.c_void_p(self.lib.check("tern_scope_new", self.device, None))
+        self.scope = ctypes.c_void_p(self.lib.check("tern_scope_new", self.device, group))
         self.module = Module()
         self.lib.check("tern_module_init", ctypes.byref(self.module), b"inputs", None)
         self.count = 0
@@ -68,6 +68,13 @@ class Run:
         """Calls an op that returns a tensor; raises the scope's error."""
         self.lib.returns(ctypes.c_void_p, name)
         result = getattr(self.lib, name)(self.scope, *args)
+        self.raise_error()
+        return ctypes.c_void_p(result)
+
+    def op_of(self, name, layer, *args):
+        """The same of a module."""
+        self.lib.returns(ctypes.c_void_p, name)
+        result = getattr(self.lib, name)(layer, self.scope, *args)
         self.raise_error()
         return ctypes.c_void_p(result)
 

@@ -1,0 +1,13 @@
+/* batch_norm.h - batch norm modules from inside. */
+#ifndef TERN_SRC_NN_BATCH_NORM_H
+#define TERN_SRC_NN_BATCH_NORM_H
+
+#include "nn/nn.h"
+#include "ops/batch_norm.h"
+
+/* Batch norms under `module`, itself included, that are synchronised over more than one rank. */
+int tern__batch_norm_sync_count(const tern_module *module);
+/* Makes all of them so; copies `sync`. */
+void tern__batch_norm_sync_set(tern_module *module, const tern__batch_norm_sync *sync);
+
+#endif

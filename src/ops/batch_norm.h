@@ -1,0 +1,26 @@
+/* batch_norm.h - a batch norm over the batches of several ranks: what is called between its kernels. Who
+ * fills it in (parallel/) knows the ranks; the op only knows that its sums may be parts of larger ones. */
+#ifndef TERN_SRC_OPS_BATCH_NORM_H
+#define TERN_SRC_OPS_BATCH_NORM_H
+
+#include "ops/ops.h"
+
+/* Each call returns TERN_OK or sets the scope's error; it is made for empty batches, too. Views are (C), f32
+ * or f64, without gaps. */
+typedef struct tern__batch_norm_sync {
+    tern_group *group; /* borrowed */
+    /* Forward: mean and biased variance of *count values a channel become those of all ranks' values, *count
+     * their number. */
+    int (*join_stats)(const struct tern__batch_norm_sync *self, tern_scope *scope, const tern__view *mean,
+                      const tern__view *var, int64_t *count);
+    /* Backward: sum(dy') and sum(dy' xhat) become those of all ranks. */
+    int (*join_sums)(const struct tern__batch_norm_sync *self, tern_scope *scope, const tern__view *sum,
+                     const tern__view *product);
+} tern__batch_norm_sync;
+
+/* tern_batch_norm_act; `sync` NULL, or for training only. */
+tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                  tern_tensor *running_mean, tern_tensor *running_var, tern_tensor *residual,
+                                  const tern_batch_norm_act_opts *opts, const tern__batch_norm_sync *sync);
+
+#endif
