@@ -30,8 +30,8 @@ def sampler_indices(lib, n, ranks, rank, epoch):
     return out
 
 
-def make(lib, model, group, ddp_opts):
-    """The same net in both, under both ddps."""
+def make(lib, model, group, ddp_opts, **theirs):
+    """The same net in both, under both ddps; `theirs` are options of torch's."""
     sgd = dict(lr=0.05 if model == "mlp" else 0.0005, momentum=0.9)
     torch.manual_seed(5)
     if model == "mlp":
@@ -42,7 +42,7 @@ def make(lib, model, group, ddp_opts):
         module = importlib.import_module("fashion").Net()
         fields = dict(in_channels=1, blocks=[1, 1, 1], channels=[16, 32, 64], small_stem=True, kaiming=False, classes=10)
         net = Net.resnet(lib, fields, seed=5, group=group, ddp_opts=ddp_opts, **sgd)
-    ddp = DistributedDataParallel(module)
+    ddp = DistributedDataParallel(module, **theirs)
     return net, ddp, module, torch.optim.SGD(ddp.parameters(), **sgd)
 
 
