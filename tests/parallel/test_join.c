@@ -60,6 +60,7 @@ static int join_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f, alone;
     tern_ddp_opts opts = tern_ddp_defaults();
     opts.divide_by_initial_world_size = how->initial;
+    opts.gradient_predivide_factor = how->cap ? 4 : 1;
     if (how->cap) opts.first_bucket_bytes = opts.bucket_bytes = how->cap;
     fixture_open(&f, boot, NULL, &opts, &err);
     fixture_open_alone(&alone, &err);
@@ -90,6 +91,29 @@ static void a_join_equals_one_process(void **state)
             uneven how = {i & 1, i & 2, i == 1 || i == 2 ? 64 : 0};
             assert_ranks_ok(ranks_run(world, join_body, &how));
         }
+}
+
+/* Nobody had a batch: the next epoch begins as the first one would have. */
+static int nobody_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f;
+    fixture_open(&f, boot, NULL, NULL, &err);
+    uint64_t before = fixture_hash(f.net);
+    for (int i = 0; i < 2; i++) RANK_CHECK(rank, tern_ddp_join(f.ddp, NULL, &err) == TERN_OK);
+    RANK_CHECK(rank, fixture_hash(f.net) == before && !f.ddp->rebuilt && isnan(tern_ddp_loss_mean(f.ddp)));
+    for (int step = 0; step < 2; step++) fixture_step(&f, step, rank * ROWS, ROWS, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, f.ddp->rebuilt && fixture_same(f.world, fixture_hash(f.net), &err));
+    fixture_close(&f);
+    return 0;
+}
+
+static void a_join_of_nobody_changes_nothing(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, nobody_body, NULL));
 }
 
 /* ---- what the ranks are told ---- */
@@ -345,6 +369,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_join_equals_one_process),
+        cmocka_unit_test(a_join_of_nobody_changes_nothing),
         cmocka_unit_test(the_mean_loss_is_that_of_the_active),
         cmocka_unit_test(whoever_runs_out_first_is_named),
         cmocka_unit_test(all_models_join_at_once),
