@@ -1,5 +1,6 @@
 /* Groups made from groups, on 1, 2, 3, 4 and 8 ranks, as processes and as threads of one: who is in them, and
  * that they are groups like any other, also several at once. */
+#include "ledger.h"
 #include "ranks.h"
 
 #include "comm/group.h"
@@ -228,6 +229,42 @@ static void test_waiting_in_one_moves_all_on(void **state)
     }
 }
 
+/* Once they have been used, groups ask for no memory, whichever of them waits. */
+static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    ledger books = {0};
+    int before = 0;
+    ledger_open(&books);
+    tern_group *world = open_world(boot, &err), *groups[3] = {NULL};
+    open_pairs(world, groups, &err);
+    groups[2] = tern_group_split(world, 0, -rank, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int round = 0; round < 30; round++) {
+        for (int i = 0; i < 3; i++) {
+            int which = i < 2 ? (i + rank) % 2 : 2; /* even ranks the lower pair first, odd ones the higher */
+            float x = 1;
+            if (groups[which]) tern_all_reduce(groups[which], &x, 1, TERN_F32, TERN_SUM, &err);
+            RANK_CHECK_OK(rank, err);
+        }
+        if (round == 2) before = atomic_load(&books.requests);
+        if (round == 28) RANK_CHECK(rank, atomic_load(&books.requests) == before); /* nobody leaves yet */
+    }
+    for (int i = 0; i < 3; i++) tern_group_close(groups[i]);
+    tern_group_close(world);
+    tern_allocator_set(NULL);
+    RANK_CHECK(rank, atomic_load(&books.live) == 0);
+    return 0;
+}
+
+static void test_warm_groups_allocate_nothing(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world += 1 + world / 2)
+        assert_ranks_ok(ranks_run(world, warm_body, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_groups_of_groups),
         cmocka_unit_test(test_overlapping_pairs),
         cmocka_unit_test(test_waiting_in_one_moves_all_on),
+        cmocka_unit_test(test_warm_groups_allocate_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
