@@ -192,7 +192,7 @@ static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     net n;
     net_open(&n, boot, NULL, 0, &err);
-    for (int step = 0; step < 110; step++) step_once(&n, false, &err);
+    for (int step = 0; step < 60; step++) step_once(&n, false, &err);
     tern_ddp_stats s = {.size = sizeof(s)};
     tern_ddp_stats_get(n.ddp, &s, &err);
     RANK_CHECK_OK(rank, err);
