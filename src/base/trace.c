@@ -143,6 +143,18 @@ static const char *quote(tern__trace *trace, const char *name)
 
 /* ---- events ---- */
 
+/* Perfetto takes process and thread 0 for the kernel's idle ones, and a thread with its process' number for
+ * the main one, which it draws elsewhere. */
+static int process_of(const tern__trace *trace)
+{
+    return trace->rank + 1;
+}
+
+static int thread_of(const tern__trace *trace, tern__track track)
+{
+    return TERN__TRACE_THREADS * process_of(trace) + 1 + (int)track;
+}
+
 /* Microseconds, to the nanosecond. */
 static void put_us(tern__trace *trace, const char *key, int64_t ns)
 {
@@ -153,7 +165,8 @@ static void put_event(tern__trace *trace, const tern__event *event)
 {
     const char *name = quote(trace, event->name);
     make_room(trace, strlen(name) + line_room);
-    put(trace, ",\n{\"name\":%s,\"pid\":%d,\"tid\":%d", name, trace->rank, event->track);
+    put(trace, ",\n{\"name\":%s,\"pid\":%d,\"tid\":%d", name, process_of(trace),
+        thread_of(trace, event->track));
     put_us(trace, "ts", event->began);
     if (event->ended) put_us(trace, "dur", event->ended - event->began);
     put(trace, event->ended ? ",\"ph\":\"X\"" : ",\"ph\":\"i\",\"s\":\"t\"");
@@ -164,13 +177,13 @@ static void put_event(tern__trace *trace, const tern__event *event)
 }
 
 /* A line that gives a process or a track its name or its place in the order. */
-static void put_label(tern__trace *trace, const char *what, int track, const char *name, int place)
+static void put_label(tern__trace *trace, const char *what, tern__track track, const char *name, int place)
 {
     cJSON *line = cJSON_CreateObject(), *args;
     cJSON_AddStringToObject(line, "name", what);
     cJSON_AddStringToObject(line, "ph", "M");
-    cJSON_AddNumberToObject(line, "pid", trace->rank);
-    cJSON_AddNumberToObject(line, "tid", track);
+    cJSON_AddNumberToObject(line, "pid", process_of(trace));
+    cJSON_AddNumberToObject(line, "tid", thread_of(trace, track));
     args = cJSON_AddObjectToObject(line, "args");
     if (name)
         cJSON_AddStringToObject(args, "name", name);
@@ -193,11 +206,11 @@ static void put_labels(tern__trace *trace)
     char host[64] = "?", name[128];
     gethostname(host, sizeof(host) - 1);
     snprintf(name, sizeof(name), "rank %d (%s, pid %d)", trace->rank, host, trace->pid);
-    put_label(trace, "process_name", 0, name, 0);
-    put_label(trace, "process_sort_index", 0, NULL, trace->rank);
+    put_label(trace, "process_name", TERN__TRACK_COMPUTE, name, 0);
+    put_label(trace, "process_sort_index", TERN__TRACK_COMPUTE, NULL, trace->rank);
     for (int track = 0; track < TERN__TRACK_COUNT; track++) {
-        put_label(trace, "thread_name", track, tracks[track], 0);
-        put_label(trace, "thread_sort_index", track, NULL, track);
+        put_label(trace, "thread_name", (tern__track)track, tracks[track], 0);
+        put_label(trace, "thread_sort_index", (tern__track)track, NULL, track);
     }
     write_text(trace);
 }

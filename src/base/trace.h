@@ -1,9 +1,10 @@
 /* trace.h - the timeline of a job: what each rank did when, in one file of Chrome's trace events
  * ("Trace Event Format", JSON array), which https://ui.perfetto.dev and chrome://tracing show.
  *
- * A rank is a process of the timeline and has a few tracks. Its events go into memory of a fixed size and
- * from there, whole lines at a time, to the end of the file that all ranks write. Rank 0 begins the file;
- * whoever is the last to close it ends it. NULL is a trace that is off: every function takes it.
+ * A rank is a process of the timeline, with number rank + 1, and has a few tracks, which are its threads. Its
+ * events go into memory of a fixed size and from there, whole lines at a time, to the end of the file that
+ * all ranks write. Rank 0 begins the file; whoever is the last to close it ends it. NULL is a trace that is
+ * off: every function takes it.
  *
  * Threads: any. */
 #ifndef TERN_SRC_TRACE_H
@@ -21,7 +22,8 @@ typedef enum tern__track {
     TERN__TRACK_COUNT
 } tern__track;
 
-#define TERN__TRACE_ARGS 3
+#define TERN__TRACE_ARGS    3
+#define TERN__TRACE_THREADS 1000 /* track t of rank r is thread 1000 * (r + 1) + 1 + t */
 
 typedef struct tern__event {
     const char *name; /* static storage */

@@ -102,7 +102,8 @@ static void events_are_read_as_they_were_added(void **state)
     const cJSON *span = cJSON_GetArrayItem(json, LABELS), *instant = cJSON_GetArrayItem(json, LABELS + 1);
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(span, "name")), strange);
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(span, "ph")), "X");
-    assert_int_equal(number_of(span, "tid"), TERN__TRACK_REDUCE);
+    assert_int_equal(number_of(span, "pid"), 1);
+    assert_int_equal(number_of(span, "tid"), 1001 + TERN__TRACK_REDUCE);
     assert_true(fabs(number_of(span, "ts") - 86400123456789.012) < 0.01); /* what a double can hold */
     assert_int_equal(ns_of(span, "dur"), 1001);
     assert_int_equal(number_of(cJSON_GetObjectItem(span, "args"), "bytes"), 1 << 30);
@@ -200,7 +201,7 @@ static void ranks_are_merged_and_the_last_one_ends_the_file(void **state)
     cJSON_ArrayForEach(event, json)
     {
         if (*cJSON_GetStringValue(cJSON_GetObjectItem(event, "ph")) == 'M') continue;
-        int rank = (int)number_of(event, "pid");
+        int rank = (int)number_of(event, "pid") - 1;
         assert_true(ns_of(event, "ts") > last[rank] && ns_of(event, "ts") % 3 == rank);
         last[rank] = ns_of(event, "ts");
         events++;

@@ -26,11 +26,11 @@ class Timeline(unittest.TestCase):
                 self.assertEqual((code, err), (0, ""))
                 with open(path) as file:
                     events = json.load(file)
-                names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+                names = {e["pid"] - 1: e["args"]["name"] for e in events if e["name"] == "process_name"}
                 self.assertEqual(sorted(names), list(range(ranks)))
                 for rank, name in names.items():
                     self.assertRegex(name, rf"^rank {rank} \(.+, pid \d+\)$")
-                count = Counter((e["pid"], e["name"]) for e in events)
+                count = Counter((e["pid"] - 1, e["name"]) for e in events)
                 for rank in range(ranks):
                     for name in "forward", "backward", "bucket ready", "optimizer step":
                         self.assertEqual(count[rank, name], 10, name)

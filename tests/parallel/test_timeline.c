@@ -67,8 +67,8 @@ static event event_of(const cJSON *json)
 {
     const cJSON *args = cJSON_GetObjectItem(json, "args");
     event e = {.phase = *cJSON_GetStringValue(cJSON_GetObjectItem(json, "ph")),
-               .rank = (int)number(json, "pid"),
-               .track = (int)number(json, "tid"),
+               .rank = (int)number(json, "pid") - 1,
+               .track = (int)(number(json, "tid") - 1000 * number(json, "pid")) - 1,
                .bucket = (int64_t)number(args, "bucket"),
                .bytes = (int64_t)number(args, "bytes"),
                .backward = (int64_t)number(args, "backward"),
