@@ -119,7 +119,10 @@ static void any_parameters_may_be_left_out(void **state)
 {
     (void)state;
     size_t caps[] = {1, 200, 1 << 20};
-    for (size_t i = 0; i < TERN__COUNT(caps); i++) run_worlds(unused_body, &caps[i]);
+    for (size_t i = 0; i < TERN__COUNT(caps); i++) {
+        run_worlds(unused_body, &caps[i]);
+        assert_ranks_ok(ranks_run_threads(3, unused_body, &caps[i]));
+    }
 }
 
 /* ---- a parameter used twice, and in several microbatches ---- */

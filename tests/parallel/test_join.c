@@ -321,6 +321,69 @@ static void buffers_are_those_of_whoever_is_active(void **state)
         }
 }
 
+/* ---- without a join ---- */
+
+typedef enum ending { CLOSES, FREES_ITS_DDP, EXITS, BARRIER, ALL_REDUCE, NO_SYNC, ENDINGS } ending;
+
+/* What rank 1 does instead of its fifth backward. */
+static int end_otherwise(fixture *f, ending how, tern_error *err)
+{
+    double one = 1;
+    switch (how) {
+    case EXITS: _exit(0);
+    case FREES_ITS_DDP:
+        tern_ddp_free(f->ddp);
+        f->ddp = NULL;
+        return tern_barrier(f->world, err);
+    case BARRIER: return tern_barrier(f->world, err);
+    case ALL_REDUCE: return tern_all_reduce(f->world, &one, 1, TERN_F64, TERN_SUM, err);
+    case NO_SYNC:
+        tern_ddp_sync_set(f->ddp, false);
+        fixture_step(f, 4, 0, ROWS, err);
+        tern_ddp_sync_set(f->ddp, true);
+        fixture_step(f, 5, 0, ROWS, err);
+        return err->code;
+    default: return TERN_E_PEER; /* closes, as it does in any case */
+    }
+}
+
+/* The others are told of rank 1, soon and by name, and so is rank 1 unless it has left. */
+static int otherwise_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    ending how = *(ending *)arg;
+    tern_error err = {0};
+    fixture f;
+    fixture_open(&f, boot, NULL, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    int64_t began = 0;
+    for (int step = 0; step < (rank == 1 ? 4 : 6) && !err.code; step++) {
+        began = tern__now_ns();
+        fixture_step(&f, step, rank * ROWS, ROWS, &err);
+    }
+    if (rank == 1) {
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, end_otherwise(&f, how, &err) < 0);
+    } else {
+        RANK_CHECK(rank, err.code == TERN_E_PEER || err.code == TERN_E_MISMATCH);
+        RANK_CHECK(rank, tern__now_ns() - began < INT64_C(3000000000));
+    }
+    if (rank != 1 || err.code) RANK_CHECK(rank, strstr(err.text, "rank 1"));
+    if (how == NO_SYNC) RANK_CHECK(rank, strstr(err.text, "no_sync"));
+    if (how == BARRIER || how == ALL_REDUCE) RANK_CHECK(rank, strstr(err.text, "tern_ddp_join"));
+    fixture_close(&f);
+    return 0;
+}
+
+static void a_rank_that_ends_otherwise_is_named(void **state)
+{
+    (void)state;
+    for (int how = 0; how < ENDINGS; how++)
+        for (int world = 2; world <= 3; world++) {
+            ending then = (ending)how;
+            assert_ranks_ok(ranks_run(world, otherwise_body, &then));
+        }
+}
+
 /* ---- shadows allocate nothing ---- */
 
 typedef struct watch {
@@ -374,6 +437,7 @@ int main(void)
         cmocka_unit_test(whoever_runs_out_first_is_named),
         cmocka_unit_test(all_models_join_at_once),
         cmocka_unit_test(buffers_are_those_of_whoever_is_active),
+        cmocka_unit_test(a_rank_that_ends_otherwise_is_named),
         cmocka_unit_test(a_shadow_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
