@@ -84,6 +84,8 @@ void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t si
 /* Works that read the same may be in other memory. */
 static const char *explain(const tern__desc *one, const tern__desc *other, bool same)
 {
+    if (one->owner && one->bucket == TERN__SLICE_BUCKET && one->backward == other->backward)
+        return "; they have updated other parameters: their gradients or groups differ";
     if (same)
         return "; the same, but in other memory: a block of tern_group_mem_alloc is used at one offset by "
                "all "
@@ -114,7 +116,7 @@ void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, char 
     bool is_behind = backward < desc->backward;
     char unsynchronised[64] = "";
     *text = '\0';
-    if (!desc->owner || (!is_behind && !folded)) return;
+    if (!desc->owner || desc->bucket == TERN__SLICE_BUCKET || (!is_behind && !folded)) return;
     if (folded)
         snprintf(unsynchronised, sizeof(unsynchronised), ", the last %llu in no_sync (tern_ddp_sync_set)",
                  folded);
