@@ -253,8 +253,8 @@ static int fail(const tern__native *root, int count, tern_error *err)
     const int ranks[] = {root->rank, circle->ranks[second]};
     for (int i = 0; i < 2; i++) tern__group_describe(root->group, ranks[i], who[i], sizeof(who[i]));
     choose_hint(root, ranks, hint);
-    snprintf(text, sizeof(text), "%s waits in %s while %s waits in %s%s", who[0], what[0], who[1], what[1],
-             hint);
+    snprintf(text, sizeof(text), "%.80s waits in %.96s while %.80s waits in %.96s%.120s", who[0], what[0],
+             who[1], what[1], hint);
     tern__native_abort(root, TERN_E_MISMATCH, text);
     return tern__native_check(root, err);
 }
