@@ -41,6 +41,12 @@ typedef struct tern_ddp_opts {
     bool straggler_warn; /* rank 0 logs a warning that names a rank for which the others wait more than
                           * a fifth of the time, over a second and 50 steps; once, until they no longer
                           * do; default true */
+    int checksum_every;  /* > 0: in every so-manyth synchronised backward the ranks compare checksums of their
+                          * parameters; a rank that has drifted is E_MISMATCH on all, which names it, the step
+                          * and the parameter. Costs a reading of the parameters. Default 0: never. Buffers
+                          * are  not compared: they are rank 0's after every backward, or each rank's own  */
+    bool mixed_kernels;  /* ranks may run other kernels than rank 0 (another CPU, another oneDNN, another
+                          * TERN_DEVICE), which round otherwise; default false                     */
 } tern_ddp_opts;
 TERN_API tern_ddp_opts tern_ddp_defaults(void);
 

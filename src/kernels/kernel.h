@@ -38,6 +38,10 @@ int tern__kernel_run(const tern__call *call);
 
 const char *tern__kernel_name(tern__kernel kernel);
 
+/* What decides on this machine which of the fast kernels run, and so how they round: "oneDNN 2.6.3 for isa
+ * 0xe7". */
+void tern__kernel_choices(char *text, size_t size);
+
 /* Told of every kernel that a device has run and of the time that it took (device->observer). */
 typedef struct tern__kernel_observer {
     void (*ran)(struct tern__kernel_observer *self, const tern__call *call, int64_t ns);

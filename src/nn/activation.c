@@ -31,6 +31,7 @@ tern_module *tern_gelu_new(bool approximate, tern_error *err)
     gelu *self = tern__module_new(sizeof(*self), "gelu", gelu_forward, err);
     if (!self) return NULL;
     self->approximate = approximate;
+    if (approximate) tern__options_add(&self->base, "approximate", 0, NULL);
     return &self->base;
 }
 
@@ -49,5 +50,6 @@ tern_module *tern_leaky_relu_new(double slope, tern_error *err)
     leaky_relu *self = tern__module_new(sizeof(*self), "leaky_relu", leaky_relu_forward, err);
     if (!self) return NULL;
     self->slope = slope;
+    tern__options_add_real(&self->base, "slope", slope);
     return &self->base;
 }

@@ -147,6 +147,8 @@ static tern_module *new_batch_norm(const char *func, const char *kind, int ndim_
     self->cumulative = o.cumulative;
     self->ndim_min = ndim_min;
     self->ndim_max = ndim_max;
+    tern__options_add_real(&self->base, "eps", o.eps);
+    tern__options_add_real(&self->base, "momentum", o.momentum);
     if (add_members(self, channels, &o, err) == TERN_OK) return &self->base;
     tern_module_free(&self->base);
     return NULL;

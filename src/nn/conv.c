@@ -68,6 +68,19 @@ static int add_members(conv *self, const kind *k, const sizes *s, tern_rng *rng,
     return tern__init_default(self->weight, self->bias, rng, err);
 }
 
+/* " stride 2x2 padding 1x1 ...": the numbers that follow the size in each of the opts. */
+static void add_options(conv *self, const kind *k)
+{
+    static const char *const names[] = {"stride", "padding", "output_padding", "dilation"};
+    const int64_t *number = (const int64_t *)((const char *)&self->opts + sizeof(size_t));
+    for (int i = 0; i < 4; i++) {
+        if (i == 2 && !k->transposed) continue;
+        tern__options_add(&self->base, names[i], k->spatial, number);
+        number += k->spatial;
+    }
+    tern__options_add(&self->base, "groups", 1, number);
+}
+
 static tern_module *new_conv(const kind *k, const sizes *s, const void *opts, size_t opts_bytes,
                              tern_rng *rng, tern_error *err)
 {
@@ -75,6 +88,7 @@ static tern_module *new_conv(const kind *k, const sizes *s, const void *opts, si
     conv *self = tern__module_new(sizeof(*self), k->name, k->forward, err);
     if (!self) return NULL;
     memcpy(&self->opts, opts, opts_bytes);
+    add_options(self, k);
     if (add_members(self, k, s, rng, err) == TERN_OK) return &self->base;
     tern_module_free(&self->base);
     return NULL;

@@ -21,5 +21,6 @@ tern_module *tern_dropout_new(double p, tern_error *err)
     dropout *self = tern__module_new(sizeof(*self), "dropout", forward, err);
     if (!self) return NULL;
     self->p = p;
+    tern__options_add_real(&self->base, "p", p);
     return &self->base;
 }

@@ -37,6 +37,7 @@ tern_module *tern_embedding_new(int64_t count, int64_t size, const tern_embeddin
     embedding *self = tern__module_new(sizeof(*self), "embedding", forward, err);
     if (!self) return NULL;
     self->opts = o;
+    tern__options_add(&self->base, "padding_idx", 1, &o.padding_idx);
     self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 2, (int64_t[]){count, size}, err);
     if (!self->weight || tern__init_normal(self->weight, 0, 1, rng, __func__, err)) {
         tern_module_free(&self->base);

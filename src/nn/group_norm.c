@@ -57,6 +57,8 @@ static norm *new_norm(const char *func, const char *kind, tern_forward_fn forwar
     norm *self = tern__module_new(sizeof(*self), kind, forward, err);
     if (!self) return NULL;
     self->eps = o.eps;
+    tern__options_add_real(&self->base, "eps", o.eps);
+    tern__options_add(&self->base, "shape", ndim, shape);
     self->like = tern__view_make(TERN_F32, TERN__PLAIN, ndim, shape);
     if (!o.affine) return self;
     self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, ndim, shape, err);
@@ -94,5 +96,6 @@ tern_module *tern_group_norm_new(int64_t groups, int64_t channels, const tern_no
     norm *self = new_norm(__func__, "group_norm", group_forward, 1, &channels, opts, err);
     if (!self) return NULL;
     self->groups = groups;
+    tern__options_add(&self->base, "groups", 1, &groups);
     return &self->base;
 }

@@ -94,6 +94,14 @@ tern_module *tern__module_root(tern_module *module)
     return module;
 }
 
+int tern__module_count(const tern_module *module)
+{
+    int count = 1;
+    for (const tern__module_tree *child = module->tree->children; child; child = child->next)
+        count += tern__module_count(child->module);
+    return count;
+}
+
 /* False after an earlier failure, and for a module that was never made. */
 static bool can_grow(const tern_module *module, const char *func, const char *name, tern_error *err)
 {

@@ -26,8 +26,9 @@ static inline bool tern__member_owns(const tern__member *member)
 
 typedef struct tern__module_tree {
     tern_module *module, *parent;
-    char *name; /* under the parent */
-    bool heap;  /* made by a _new function: freed with its parent */
+    char *name;        /* under the parent */
+    char options[112]; /* " stride 2x2 padding 1x1": beside kind and parameters, what it computes */
+    bool heap;         /* made by a _new function: freed with its parent */
     struct tern__module_tree *children, *last_child, *next;
     tern__member *members, *last_member; /* in registration order */
     struct tern__seal *seal;             /* of the root, once sealed; owned by it */
@@ -60,11 +61,17 @@ typedef struct tern__seal {
 /* Heap-allocates a module of `bytes` bytes whose first field is tern_module; freed by tern_module_free. */
 void *tern__module_new(size_t bytes, const char *kind, tern_forward_fn forward, tern_error *err);
 tern_module *tern__module_root(tern_module *module);
+/* Of the tree under it, itself included. */
+int tern__module_count(const tern_module *module);
 
 /* Ends a module call that began with tern__frame_enter: what it made is given up but for y. Returns y, or
  * NULL after a failure. */
 tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, tern_tensor *mark,
                                  tern_tensor *y);
+
+/* For a _new function to say what its module computes: " stride 2x2", " eps 1e-05" */
+void tern__options_add(tern_module *module, const char *name, int count, const int64_t *values);
+void tern__options_add_real(tern_module *module, const char *name, double value);
 
 /* Seals the tree that `module` belongs to (once); returns the seal or NULL with *err set. */
 tern__seal *tern__module_seal(tern_module *module, tern_error *err);

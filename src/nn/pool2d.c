@@ -19,6 +19,17 @@ static tern_tensor *avg_forward(tern_module *module, tern_scope *scope, tern_ten
     return tern_avg_pool2d(scope, x, self->kernel_h, self->kernel_w, &self->opts);
 }
 
+static void add_options(pool2d *self)
+{
+    const tern_pool2d_opts *o = &self->opts;
+    tern__options_add(&self->base, "kernel", 2, (int64_t[]){self->kernel_h, self->kernel_w});
+    tern__options_add(&self->base, "stride", 2, o->stride);
+    tern__options_add(&self->base, "padding", 2, o->padding);
+    tern__options_add(&self->base, "dilation", 2, o->dilation);
+    if (o->ceil_mode) tern__options_add(&self->base, "ceil_mode", 0, NULL);
+    if (!o->count_include_pad) tern__options_add(&self->base, "without pad", 0, NULL);
+}
+
 static tern_module *new_pool2d(const char *func, const char *kind, tern_forward_fn forward, int64_t kernel_h,
                                int64_t kernel_w, const tern_pool2d_opts *opts, tern_error *err)
 {
@@ -29,6 +40,7 @@ static tern_module *new_pool2d(const char *func, const char *kind, tern_forward_
     self->kernel_h = kernel_h;
     self->kernel_w = kernel_w;
     self->opts = o;
+    add_options(self);
     return &self->base;
 }
 

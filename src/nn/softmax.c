@@ -20,6 +20,7 @@ static tern_module *softmax_new(const char *kind, tern_forward_fn forward, int d
     softmax *self = tern__module_new(sizeof(*self), kind, forward, err);
     if (!self) return NULL;
     self->dim = dim;
+    tern__options_add(&self->base, "dim", 1, &(int64_t){dim});
     return &self->base;
 }
 

@@ -78,14 +78,6 @@ static void print_table(const table *self, const tern_module *module)
 
 /* ---- every module's mode, to give it back ---- */
 
-static int count_modules(const tern__module_tree *tree)
-{
-    int count = 1;
-    for (const tern__module_tree *child = tree->children; child; child = child->next)
-        count += count_modules(child);
-    return count;
-}
-
 static bool *save_modes(const tern__module_tree *tree, bool *modes)
 {
     *modes++ = tree->module->training;
@@ -124,7 +116,7 @@ static int run(tern_module *module, tern_scope *scope, int ndim, const int64_t *
 int tern_summary(tern_module *module, tern_device *device, int ndim, const int64_t *shape, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
-    bool *modes = tern__alloc((size_t)count_modules(module->tree), __func__, err);
+    bool *modes = tern__alloc((size_t)tern__module_count(module), __func__, err);
     tern_scope *scope = modes ? tern_scope_new(device, NULL, err) : NULL;
     int status = TERN_E_MEMORY;
     if (scope) {

@@ -30,6 +30,9 @@ static int check_opts(const tern_ddp_opts *opts, tern_error *err)
     if ((unsigned)opts->normaliser > TERN_NORMALISER_LOSS)
         return tern__error_set(err, func, TERN_E_INVALID, "ddp: normaliser %d does not exist",
                                (int)opts->normaliser);
+    if (opts->checksum_every < 0)
+        return tern__error_set(err, func, TERN_E_RANGE, "ddp: expected checksum_every >= 0, got %d",
+                               opts->checksum_every);
     if (opts->ignore_count < 0 || (opts->ignore_count && !opts->ignore))
         return tern__error_set(err, func, TERN_E_INVALID, "ddp: ignore has %d names%s", opts->ignore_count,
                                opts->ignore ? "" : " and is NULL");
@@ -116,6 +119,7 @@ static int build(tern_ddp *ddp, tern_error *err)
     if (!status) status = tern__state_copy(ddp, 0, err);
     if (!status) status = open_channel(ddp, err);
     if (!status) status = tern__bucket_plan(ddp, err);
+    if (!status) status = tern__checksum_open(ddp, err);
     if (!status) status = tern__stats_open(ddp, err);
     if (!status) listen_to_backward(ddp);
     return status;
@@ -188,6 +192,7 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__free(ddp->ready_order);
     tern__free(ddp->buckets);
     tern__free(ddp->extents);
+    tern__checksum_close(ddp);
     tern__stats_close(ddp);
     tern__free(ddp);
 }

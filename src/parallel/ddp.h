@@ -19,6 +19,15 @@ typedef struct tern__bucket {
     int extent_count;
 } tern__bucket;
 
+/* What of checksum.c stays from backward to backward. */
+typedef struct tern__checksum {
+    uint32_t window; /* [world][leaf_count] the ranks' checksums of their parameters */
+    bool has_window; /* false: not wanted                                            */
+    tern__extent extent;
+    uint64_t rounds; /* synchronised backwards, this rank's own and those in which it was a shadow */
+    uint64_t seq;    /* the running one's work; 0: it has none                                    */
+} tern__checksum;
+
 struct tern_ddp {
     tern__listener listener; /* first: the group's list links these */
     tern_module *module;
@@ -64,6 +73,7 @@ struct tern_ddp {
 
     bool shadow, over; /* in tern_ddp_join; and all ranks were, in the last round */
     int last_active;   /* the highest rank that was no shadow in the last round in which there was one */
+    tern__checksum checksum;
     tern__stats stats;
 };
 
@@ -100,6 +110,15 @@ int tern__state_copy(tern_ddp *ddp, int root, tern_error *err);
 int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err);
 /* What the synchronised backward's posts weigh. */
 void tern__normaliser_weigh(tern_ddp *ddp);
+
+/* ---- checksum.c ---- */
+
+int tern__checksum_open(tern_ddp *ddp, tern_error *err);
+void tern__checksum_close(tern_ddp *ddp);
+/* Before the buckets of a synchronised backward. */
+int tern__checksum_post(tern_ddp *ddp, tern_error *err);
+/* When the backward's works are done: E_MISMATCH on all ranks if one has drifted. */
+int tern__checksum_check(const tern_ddp *ddp, tern_error *err);
 
 /* ---- signature.c ---- */
 

@@ -107,11 +107,12 @@ static void count_waiting(tern_ddp *ddp)
     ddp->buckets[ddp->bucket_count - 1].used |= ddp->used; /* the side values */
 }
 
-static void open_round(tern_ddp *ddp, const tern_tensor *loss)
+static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     ddp->next_bucket = 0;
     ddp->ready_count = 0;
     tern__side_write(ddp, loss);
+    return tern__checksum_post(ddp, err);
 }
 
 static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
@@ -128,8 +129,8 @@ static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
     if (status || !ddp->active) return status;
     tern__stats_begin(ddp, loss);
     tern__normaliser_weigh(ddp);
-    open_round(ddp, loss);
-    return ddp->opts.delay_all_reduce ? TERN_OK : post_ready(ddp, err);
+    status = open_round(ddp, loss, err);
+    return status || ddp->opts.delay_all_reduce ? status : post_ready(ddp, err);
 }
 
 static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
@@ -196,7 +197,8 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     ddp->folded = 0;
     ddp->count = 0;
     ddp->active = false;
-    return ddp->rebuilt || ddp->over ? TERN_OK : rebuild(ddp, err);
+    status = tern__checksum_check(ddp, err);
+    return status || ddp->rebuilt || ddp->over ? status : rebuild(ddp, err);
 }
 
 static int end(tern__listener *self, tern_error *err)
@@ -220,8 +222,8 @@ int tern__reducer_shadow(tern_ddp *ddp, tern_error *err)
     }
     bool has_share = ddp->opts.divide_by_initial_world_size && ddp->opts.normaliser == TERN_NORMALISER_RANK;
     ddp->share = has_share ? 1 / ddp->opts.gradient_predivide_factor : 0;
-    open_round(ddp, NULL);
-    return post_rest(ddp, err);
+    int status = open_round(ddp, NULL, err);
+    return status ? status : post_rest(ddp, err);
 }
 
 const tern__listener tern__reducer = {.begin = begin, .ready = ready, .end = end};

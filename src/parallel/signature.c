@@ -1,6 +1,7 @@
-/* signature.c - do all ranks have the same model? Every rank writes its model down, one line a parameter or
- * buffer. A digest of the lines is compared first; only if it differs does rank 0 send its lines, every rank
- * looks for its first difference, and all of them report the difference of the lowest rank that has one. */
+/* signature.c - do all ranks have the same model? Every rank writes it down: a line for the options, one for
+ * the kernels that will run, one a module with what it computes, and one a parameter or buffer. A digest of
+ * the lines is compared first; only if it differs does rank 0 send its lines, every rank looks for its first
+ * difference, and all of them report the difference of the lowest rank that has one. */
 #include "parallel/ddp.h"
 
 #include "nn/batch_norm.h"
@@ -9,48 +10,96 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LINE 192
+#define LINE 224 /* two of them fit into an error */
 
 typedef struct signature {
     int count;
     char (*lines)[LINE];
 } signature;
 
-static void write_line(char line[LINE], const tern_state_entry *entry, bool ignored)
+/* ---- the lines ---- */
+
+static void write_member(char line[LINE], const tern_state_entry *entry, bool ignored)
 {
     char shape[TERN__SHAPE_TEXT];
-    snprintf(line, LINE, "%s%s \"%s\" %s %s%s", ignored ? "ignored " : "",
-             entry->is_buffer ? "buffer" : "parameter", entry->name,
-             tern__shape_text(&entry->tensor->view, shape), tern_dtype_name(entry->tensor->view.dtype),
+    const tern__view *view = &entry->tensor->view;
+    snprintf(line, LINE, "%s%s \"%s\" %s %s%s%s", ignored ? "ignored " : "",
+             entry->is_buffer ? "buffer" : "parameter", entry->name, tern__shape_text(view, shape),
+             tern_dtype_name(view->dtype), view->layout == TERN__PLAIN ? "" : " blocked",
              entry->is_buffer || entry->tensor->requires_grad ? "" : " without gradient");
+}
+
+/* Another name of a parameter that has its line. */
+static void write_name(char line[LINE], const tern_state_entry *entry)
+{
+    snprintf(line, LINE, "parameter \"%s\", which is \"%s\"", entry->name, entry->tensor->leaf->name);
+}
+
+static char (*write_modules(char (*line)[LINE], const tern_module *module))[LINE]
+{
+    char name[96] = "";
+    tern__module_describe(module, name, sizeof(name));
+    snprintf(*line++, LINE, *name ? "module \"%s\" %s%s" : "model%s %s%s", name, module->kind,
+             module->tree->options);
+    for (const tern__module_tree *child = module->tree->children; child; child = child->next)
+        line = write_modules(line, child->module);
+    return line;
+}
+
+/* Where the model has been placed, or else where a scope's device will be that the program does not name. */
+static bool uses_reference(const tern_ddp *ddp)
+{
+    const tern_device *device = ddp->seal->leaves[0]->parameter->device;
+    const char *name = device ? device->name : tern__env("TERN_DEVICE");
+    return name && !strcmp(name, "cpu:reference");
+}
+
+static void write_kernels(char line[LINE], const tern_ddp *ddp)
+{
+    char choices[96];
+    tern__kernel_choices(choices, sizeof(choices));
+    if (ddp->opts.mixed_kernels)
+        snprintf(line, LINE, "mixed_kernels");
+    else
+        snprintf(line, LINE, "kernels: %s; mixed_kernels allows others",
+                 uses_reference(ddp) ? "cpu:reference" : choices);
 }
 
 /* What every rank must do alike; static_graph each checks for itself. */
 static void write_opts(char line[LINE], const tern_ddp_opts *opts, int synced)
 {
-    snprintf(line, LINE,
-             "%d sync_batch_norm, buckets of %zu and %zu bytes%s, buffers %s, gradients %s%s "
-             "divided by %g before the sum",
-             synced, opts->first_bucket_bytes, opts->bucket_bytes,
-             opts->delay_all_reduce ? " after backward" : "", opts->broadcast_buffers ? "broadcast" : "local",
-             opts->normaliser == TERN_NORMALISER_LOSS ? "by the losses' normalisers" : "by rank",
-             opts->divide_by_initial_world_size ? "" : " (those not in a join)",
-             opts->gradient_predivide_factor);
+    int used = snprintf(
+        line, LINE,
+        "%d sync_batch_norm, buckets of %zu and %zu bytes%s, buffers %s, gradients %s%s "
+        "divided by %g before the sum",
+        synced, opts->first_bucket_bytes, opts->bucket_bytes, opts->delay_all_reduce ? " after backward" : "",
+        opts->broadcast_buffers ? "broadcast" : "local",
+        opts->normaliser == TERN_NORMALISER_LOSS ? "by the losses' normalisers" : "by rank",
+        opts->divide_by_initial_world_size ? "" : " (those not in a join)", opts->gradient_predivide_factor);
+    if (opts->checksum_every)
+        snprintf(line + used, LINE - (size_t)used, ", checksums every %d", opts->checksum_every);
 }
 
 static int write_signature(const tern_ddp *ddp, signature *sig, tern_error *err)
 {
-    int count = tern_state_count(ddp->module);
-    sig->lines = tern__alloc((size_t)(count + 1) * LINE, "tern_ddp_new", err);
+    int members = tern_state_count(ddp->module);
+    sig->count = 2 + tern__module_count(ddp->module) + members;
+    sig->lines = tern__alloc((size_t)sig->count * LINE, "tern_ddp_new", err);
     if (!sig->lines) return TERN_E_MEMORY;
     write_opts(sig->lines[0], &ddp->opts, tern__batch_norm_sync_count(ddp->module));
-    for (int i = 0; i < count; i++) {
+    write_kernels(sig->lines[1], ddp);
+    char(*line)[LINE] = write_modules(sig->lines + 2, ddp->module);
+    for (int i = 0; i < members; i++) {
         tern_state_entry entry = tern_state_get(ddp->module, i);
-        write_line(sig->lines[i + 1], &entry, ddp->ignored[i]);
+        if (tern__state_repeats(ddp->module, i))
+            write_name(*line++, &entry);
+        else
+            write_member(*line++, &entry, ddp->ignored[i]);
     }
-    sig->count = count + 1;
     return TERN_OK;
 }
+
+/* ---- comparing them ---- */
 
 #define DIGEST crypto_generichash_BYTES
 

@@ -63,6 +63,8 @@ class DdpOpts(ctypes.Structure):
         ("divide_by_initial_world_size", ctypes.c_bool),
         ("normaliser", ctypes.c_int),
         ("straggler_warn", ctypes.c_bool),
+        ("checksum_every", ctypes.c_int),
+        ("mixed_kernels", ctypes.c_bool),
     ]
 
 

@@ -1,5 +1,6 @@
 #include "kernels/cpu/dnnl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #ifdef __x86_64__
@@ -88,6 +89,14 @@ dnnl_engine_t tern__dnnl_engine(const tern__call *call)
 {
     library *lib = library_of(call);
     return lib ? lib->engine : NULL;
+}
+
+void tern__kernel_choices(char *text, size_t size)
+{
+    const dnnl_version_t *version = dnnl_version();
+    avoid_amx_without_tiles();
+    snprintf(text, size, "oneDNN %d.%d.%d for isa 0x%x", version->major, version->minor, version->patch,
+             (unsigned)dnnl_get_effective_cpu_isa());
 }
 
 bool tern__dnnl_has_bf16(const tern__call *call)

@@ -1,0 +1,131 @@
+/* checksum.c - have the ranks drifted apart? All ranks start from the same parameters and apply the same
+ * gradients, so their parameters stay equal bit by bit, unless memory fails or the program writes to them on
+ * one rank only; and nothing repairs that. Every few synchronised backwards each rank hashes its parameters
+ * one by one (XXH3), as they have just been used, and the hashes are gathered in a small work beside the
+ * gradients': nobody waits for it. Those that most ranks agree on are right, or else rank 0's. A rank without
+ * inputs (tern_ddp_join) is behind, and not asked. */
+#include "parallel/ddp.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+/* ---- life ---- */
+
+int tern__checksum_open(tern_ddp *ddp, tern_error *err)
+{
+    tern__checksum *self = &ddp->checksum;
+    uint64_t count = (uint64_t)tern_group_size(ddp->group) * (uint64_t)ddp->seal->leaf_count;
+    if (!ddp->opts.checksum_every || tern_group_size(ddp->group) == 1) return TERN_OK;
+    size_t bytes = tern__align_up(count * sizeof(XXH64_hash_t), (size_t)sysconf(_SC_PAGESIZE));
+    int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &self->window, err);
+    self->has_window = !status;
+    self->extent = (tern__extent){self->window, 0, count};
+    return status;
+}
+
+void tern__checksum_close(tern_ddp *ddp)
+{
+    if (ddp->checksum.has_window) ddp->group->backend->window_close(ddp->group->state, ddp->checksum.window);
+}
+
+/* ---- a backward ---- */
+
+static XXH64_hash_t *hashes_of(const tern_ddp *ddp, int rank)
+{
+    XXH64_hash_t *all = ddp->group->backend->window_base(ddp->group->state, ddp->checksum.window);
+    return all + (size_t)rank * (size_t)ddp->seal->leaf_count;
+}
+
+/* Ignored parameters keep 0. */
+static void hash(const tern_ddp *ddp)
+{
+    XXH64_hash_t *mine = hashes_of(ddp, tern_group_rank(ddp->group));
+    for (int i = 0; i < ddp->leaf_count; i++) {
+        const tern__view *view = &ddp->seal->leaves[ddp->order[i]]->parameter->view;
+        mine[ddp->order[i]] = XXH3_64bits(view->data, tern__view_bytes(view));
+    }
+}
+
+int tern__checksum_post(tern_ddp *ddp, tern_error *err)
+{
+    tern__checksum *self = &ddp->checksum;
+    self->seq = 0;
+    self->rounds++;
+    if (!self->has_window || self->rounds % (uint64_t)ddp->opts.checksum_every) return TERN_OK;
+    if (!ddp->shadow) hash(ddp);
+    tern__post work = {.kind = TERN__ALL_GATHER,
+                       .dtype = TERN_I64,
+                       .owner = ddp->number,
+                       .bucket = (uint32_t)ddp->bucket_count,
+                       .backward = ddp->backward,
+                       .folded = ddp->folded,
+                       .shadow = ddp->shadow,
+                       .extents = &self->extent,
+                       .extent_count = 1};
+    int status = ddp->group->backend->post(ddp->channel, &work, &self->seq, err);
+    ddp->last_seq = self->seq;
+    return status;
+}
+
+/* ---- the verdict ---- */
+
+/* The first parameter in which two ranks differ, in the order of the state; -1: none. */
+static int difference(const tern_ddp *ddp, int one, int other)
+{
+    const XXH64_hash_t *a = hashes_of(ddp, one), *b = hashes_of(ddp, other);
+    for (int k = ddp->seal->leaf_count - 1; k >= 0; k--)
+        if (a[k] != b[k]) return k;
+    return -1;
+}
+
+/* The lowest of the ranks that most agree with. */
+static int find_right(const tern_ddp *ddp, const tern__tally *tally)
+{
+    int right = -1, most = 0, world = tern_group_size(ddp->group);
+    for (int rank = 0; rank < world; rank++) {
+        int agree = 0;
+        for (int other = 0; other < world && !tally->shadow[rank]; other++)
+            agree += !tally->shadow[other] && difference(ddp, rank, other) < 0;
+        if (agree <= most) continue;
+        most = agree;
+        right = rank;
+    }
+    return right;
+}
+
+/* "1, 3"; *leaf: in which the first of them differs. The number of ranks. */
+static int list_drifted(const tern_ddp *ddp, const tern__tally *tally, int right, int *leaf, char *text,
+                        size_t size)
+{
+    int count = 0;
+    size_t used = 0;
+    for (int rank = 0; rank < tern_group_size(ddp->group); rank++) {
+        int k = tally->shadow[rank] ? -1 : difference(ddp, rank, right);
+        if (k < 0) continue;
+        if (count++ == 0) *leaf = k;
+        int wrote = snprintf(text + used, size - used, "%s%d", count > 1 ? ", " : "",
+                             tern_group_world_rank(ddp->group, rank));
+        used = TERN__MIN(used + (size_t)wrote, size - 1);
+    }
+    return count;
+}
+
+int tern__checksum_check(const tern_ddp *ddp, tern_error *err)
+{
+    char who[128];
+    int leaf = -1;
+    if (!ddp->checksum.seq || ddp->over) return TERN_OK;
+    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->checksum.seq);
+    int right = find_right(ddp, tally);
+    int count = list_drifted(ddp, tally, right, &leaf, who, sizeof(who));
+    if (!count) return TERN_OK;
+    return tern__error_set(
+        err, "tern_backward", TERN_E_MISMATCH,
+        "the parameters have drifted apart: in synchronised backward %llu %s %s %s from rank "
+        "%d, first in \"%s\"",
+        (unsigned long long)ddp->checksum.rounds, count == 1 ? "rank" : "ranks", who,
+        count == 1 ? "differs" : "differ", tern_group_world_rank(ddp->group, right),
+        ddp->seal->leaves[leaf]->name);
+}
