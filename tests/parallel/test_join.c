@@ -321,6 +321,33 @@ static void buffers_are_those_of_whoever_is_active(void **state)
         }
 }
 
+/* ---- a long one, in which the ranks also tell how long they waited ---- */
+
+static int long_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    static const tern_dtype f32[] = {TERN_F32, TERN_F32};
+    tern_error err = {0};
+    bag b;
+    bag_open(&b, boot, f32, 2, NULL, &err);
+    int rounds = 2 * TERN__STRAGGLER_STEPS + 7;
+    for (int step = 0; step < (rank == boot->world - 1 ? rounds : rank); step++) {
+        tern_backward(b.s, bag_loss(&b, b.s, step, rank, 3));
+        tern_scope_end(b.s, &err);
+        RANK_CHECK_OK(rank, err);
+    }
+    RANK_CHECK(rank, tern_ddp_join(b.ddp, NULL, &err) == TERN_OK);
+    RANK_CHECK(rank, b.ddp->backward == (uint64_t)rounds);
+    bag_close(&b);
+    return 0;
+}
+
+static void a_join_may_be_long(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, long_body, NULL));
+}
+
 /* ---- without a join ---- */
 
 typedef enum ending { CLOSES, FREES_ITS_DDP, EXITS, BARRIER, ALL_REDUCE, NO_SYNC, ENDINGS } ending;
@@ -437,6 +464,7 @@ int main(void)
         cmocka_unit_test(whoever_runs_out_first_is_named),
         cmocka_unit_test(all_models_join_at_once),
         cmocka_unit_test(buffers_are_those_of_whoever_is_active),
+        cmocka_unit_test(a_join_may_be_long),
         cmocka_unit_test(a_rank_that_ends_otherwise_is_named),
         cmocka_unit_test(a_shadow_allocates_nothing),
     };
