@@ -2,6 +2,8 @@
  * parameters that are not used, several models at once. */
 #include "parallel/bag.h"
 
+#include "ledger.h"
+
 #include <float.h>
 
 #define ROWS 8
@@ -133,13 +135,15 @@ static int twice_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     bag b;
     bag_open(&b, boot, f32s, 3, NULL, &err);
+    tern_scope *other = tern_scope_new(b.dev, b.world, &err);
     RANK_CHECK_OK(rank, err);
     for (int micro = 0; micro < 3; micro++) {
         tern_ddp_sync_set(b.ddp, micro == 2);
-        tern_tensor *loss = bag_loss(&b, b.s, micro, rank, 7);
-        loss = tern_add(b.s, loss, bag_loss(&b, b.s, micro + 10, rank, 5)); /* p0 and p2 again */
-        tern_backward(b.s, loss);
-        tern_scope_end(b.s, &err);
+        tern_scope *s = micro == 1 ? other : b.s;
+        tern_tensor *loss = bag_loss(&b, s, micro, rank, 7);
+        loss = tern_add(s, loss, bag_loss(&b, s, micro + 10, rank, 5)); /* p0 and p2 again */
+        tern_backward(s, loss);
+        tern_scope_end(s, &err);
         RANK_CHECK_OK(rank, err);
     }
     for (int k = 0; k < 3; k++)
@@ -150,6 +154,7 @@ static int twice_body(int rank, const tern__bootstrap *boot, void *arg)
                         (k == 1 ? 0 : exact_mean(micro + 10, boot->world, k, i) * boot->world);
             RANK_CHECK(rank, bag_holds(&b, k, i, want / boot->world));
         }
+    tern_scope_free(other);
     bag_close(&b);
     return 0;
 }
@@ -472,6 +477,46 @@ static void wrong_options_are_refused(void **state)
     }
 }
 
+/* Each request of tern_ddp_new in turn is refused: an error, and nothing is left behind. */
+static void memory_may_run_out(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    ledger books = {0};
+    tern_allocator_set(&(tern_allocator){ledger_alloc, ledger_free, &books});
+    tern_group *world = tern_group_open(NULL, &err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.ignore = (const char *const[]){"p1"};
+    opts.ignore_count = 1;
+    assert_ok(err);
+    bool made = false;
+    for (int n = 1; !made; n++) {
+        bag b;
+        bag_init(&b, f32s, 3, &err);
+        tern_buffer_add(&b.base, "seen", TERN_F32, 1, (int64_t[]){3}, &err);
+        assert_ok(err);
+        int live = atomic_load(&books.live);
+        assert_true(tern__module_seal(&b.base, &err)); /* what it needs stays with the module */
+        int sealed = atomic_load(&books.live);
+        assert_true(sealed > live);
+        books.refuse_at = atomic_load(&books.requests) + n;
+        tern_ddp *ddp = tern_ddp_new(&b.base, world, &opts, &err);
+        books.refuse_at = 0;
+        made = ddp;
+        if (made) tern_ddp_free(ddp);
+        assert_int_equal(err.code, made ? TERN_OK : TERN_E_MEMORY);
+        tern_module_release(&b.base);
+        tern_group_close(world); /* a group is over after an error */
+        err = (tern_error){0};
+        assert_int_equal(atomic_load(&books.live), 0);
+        world = tern_group_open(NULL, &err);
+        assert_ok(err);
+    }
+    assert_true(atomic_load(&books.requests) > 20);
+    tern_group_close(world);
+    tern_allocator_set(NULL);
+}
+
 /* Rank 1 ignores another parameter. */
 static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -508,6 +553,7 @@ int main(void)
         cmocka_unit_test(models_learn_in_turns_and_together),
         cmocka_unit_test(a_model_may_be_of_some_ranks_only),
         cmocka_unit_test(wrong_options_are_refused),
+        cmocka_unit_test(memory_may_run_out),
         cmocka_unit_test(different_ignores_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -411,6 +411,45 @@ static void a_rank_that_ends_otherwise_is_named(void **state)
         }
 }
 
+/* ---- errors ---- */
+
+static int refuse(void *arg, tern_error *err)
+{
+    (void)arg;
+    return tern__error_set(err, __func__, TERN_E_RANGE, "the shelf is full");
+}
+
+/* What a shadow's own code says, or an error it brings along, ends the others' training. */
+static int refuse_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    bool brings = *(bool *)arg;
+    tern_error err = {0};
+    fixture f;
+    fixture_open(&f, boot, NULL, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < (rank == 0 ? 2 : 50) && !err.code; step++)
+        fixture_step(&f, step, rank * ROWS, ROWS, &err);
+    tern_join_opts join = tern_join_defaults();
+    join.after_backward = rank == 0 ? refuse : NULL;
+    if (rank == 0 && brings) refuse(NULL, &err);
+    int status = tern_ddp_join(f.ddp, &join, &err);
+    RANK_CHECK(rank, status == (rank == 0 ? TERN_E_RANGE : TERN_E_PEER) && err.code == status);
+    RANK_CHECK(rank, strstr(err.text, "the shelf is full"));
+    fixture_close(&f);
+    return 0;
+}
+
+static void a_shadows_error_reaches_all(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    assert_int_equal(tern_ddp_join(NULL, NULL, &err), TERN_E_INVALID);
+    for (int i = 0; i < 2; i++) {
+        bool brings = i;
+        for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, refuse_body, &brings));
+    }
+}
+
 /* ---- shadows allocate nothing ---- */
 
 typedef struct watch {
@@ -466,6 +505,7 @@ int main(void)
         cmocka_unit_test(buffers_are_those_of_whoever_is_active),
         cmocka_unit_test(a_join_may_be_long),
         cmocka_unit_test(a_rank_that_ends_otherwise_is_named),
+        cmocka_unit_test(a_shadows_error_reaches_all),
         cmocka_unit_test(a_shadow_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
