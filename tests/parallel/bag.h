@@ -23,7 +23,7 @@ static inline void bag_init(bag *b, const tern_dtype *dtypes, int count, tern_er
     *b = (bag){.count = count};
     tern_module_init(&b->base, "bag", NULL, err);
     for (int k = 0; k < count; k++) {
-        char name[4];
+        char name[16];
         snprintf(name, sizeof(name), "p%d", k);
         b->p[k] = tern_parameter_add(&b->base, name, dtypes[k], 1, (int64_t[]){5 + 7 * k}, err);
     }
