@@ -2,9 +2,11 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
 from collections import Counter
+from xml.etree import ElementTree
 
 BUILD = os.environ["TERN_BUILD"]
 
@@ -34,9 +36,18 @@ class Timeline(unittest.TestCase):
                 for rank in range(ranks):
                     for name in "forward", "backward", "bucket ready", "optimizer step":
                         self.assertEqual(count[rank, name], 10, name)
+                self.check_picture(path, ranks)
                 for event in events:
                     self.assertIn(event["ph"], "XiM")
                     self.assertGreaterEqual(event.get("dur", 0), 0)
+
+    def check_picture(self, path, ranks):
+        """scripts/timeline.py draws a step: every rank has its parts and its one bucket."""
+        script = os.path.join(os.environ["TERN_SOURCE"], "scripts", "timeline.py")
+        svg = ElementTree.fromstring(subprocess.run([sys.executable, script, path, "5"], check=True, capture_output=True).stdout)
+        colours = Counter(shape.get("fill") for shape in svg.iter() if shape.get("fill"))
+        for part in "#4e79a7", "#f28e2b", "#e15759", "#59a14f", "#333333":
+            self.assertEqual(colours[part], ranks, part)
 
     def test_a_file_that_cannot_be_written_is_a_warning(self):
         code, out, err = run(2, "/no/such/folder/trace.json")
