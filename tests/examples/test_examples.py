@@ -113,6 +113,27 @@ class Demos(unittest.TestCase):
             self.assertRegex(where, r"^net1 on cpu:0, net2 on cpu:[01]$")
             self.assertEqual(losses, spawn(ranks, "05_basic"))
 
+    def test_any_function(self):
+        """The same losses for any number of ranks, and they fall."""
+        line = r"^([1-4]) [a-z ]+  loss (\d\.\d{5}) -> (\d\.\d{5})$"
+        alone = re.findall(line, self.both(1, "11_any_function"), re.M)
+        self.assertEqual([way for way, _, _ in alone], ["1", "2", "3", "4"])
+        for _, first, last in alone:
+            self.assertLess(float(last), 0.8 * float(first))
+        for ranks in (2, 3, 4):
+            for (way, *want), (same_way, *got) in zip(alone, re.findall(line, self.both(ranks, "11_any_function"), re.M), strict=True):
+                self.assertEqual(way, same_way)
+                for one, other in zip(want, got):
+                    self.assertAlmostEqual(float(one), float(other), delta=2.1e-5)
+
+    def test_tied_weights(self):
+        for ranks in (1, 2, 3, 4):
+            counts, _, losses = self.both(ranks, "12_tied_weights").partition("\n")
+            self.assertEqual(counts, "4 parameters under 5 names")
+            losses = losses_of(losses)
+            self.assertEqual([step for step, _ in losses], [9, 19, 29, 39, 49])
+            self.assertLess(float(losses[-1][1]), 0.65 * float(losses[0][1]))
+
     def test_number_of_ranks(self):
         code, out, err = start([os.path.join(BUILD, "examples", "05_basic"), "0"])
         self.assertEqual((code, out, err), (1, "", "tern: tern_spawn: n: expected 1 to 4096 ranks, got 0\n"))

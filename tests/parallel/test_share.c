@@ -1,0 +1,140 @@
+/* test_share.c - a parameter of two names under a ddp: reduced once, the same on all ranks, and learned as
+ * one process learns it from all samples. */
+#include "parallel/ddp_fixture.h"
+
+#define WORDS   11
+#define SIZE    6
+#define LETTERS 12 /* of all ranks together */
+#define STEPS   15
+
+/* The decoder has the encoder's weight, and the two inner layers are one. */
+static tern_module *new_model(tern_rng *rng, tern_error *err)
+{
+    tern_module *model = tern_sequential_new(err), *second, *decoder;
+    tern_module_add(model, "encoder", tern_embedding_new(WORDS, SIZE, NULL, rng, err), err);
+    tern_module_add(model, "first", tern_linear_new(SIZE, SIZE, NULL, rng, err), err);
+    tern_module_add(model, "tanh", tern_tanh_new(err), err);
+    second = tern_module_add(model, "second", tern_linear_new(SIZE, SIZE, NULL, rng, err), err);
+    decoder = tern_module_add(model, "decoder", tern_linear_new(SIZE, WORDS, NULL, rng, err), err);
+    tern_parameter_share(decoder, "weight", tern_state_find(model, "encoder.weight"), err);
+    tern_parameter_share(second, "weight", tern_state_find(model, "first.weight"), err);
+    tern_parameter_share(second, "bias", tern_state_find(model, "first.bias"), err);
+    return model;
+}
+
+static tern_tensor *words(fixture *f, int step, int first, int count)
+{
+    int64_t x[LETTERS];
+    for (int i = 0; i < count; i++)
+        x[i] = (int64_t)((uint32_t)(step * 97 + first + i) * 2654435761u >> 16) % WORDS;
+    return tern_tensor_from(f->s, x, TERN_I64, 1, (int64_t[]){count});
+}
+
+static void train(fixture *f, int step, int first, int count, tern_error *err)
+{
+    tern_tensor *y = tern_forward(f->net, f->s, words(f, step, first, count));
+    tern_backward(f->s, tern_cross_entropy(f->s, y, words(f, step, first + 1, count), NULL));
+    tern_optim_step(f->opt, f->s);
+    tern_scope_end(f->s, err);
+}
+
+typedef struct how {
+    bool adam;
+    const char *ignore; /* a name of a parameter that is each rank's own, or NULL */
+} how;
+
+static void choose_adam(fixture *f, bool adam, tern_error *err)
+{
+    if (!adam) return;
+    tern_optim_free(f->opt);
+    f->opt = tern_adam_new(f->net, NULL, err);
+    tern_optim_lr_set(f->opt, 0, 0.01);
+}
+
+static void open_alone(fixture *alone, tern_error *err)
+{
+    *alone = (fixture){.dev = tern_device_open("cpu", err), .rng = tern_rng_new(7, err)};
+    alone->net = new_model(alone->rng, err);
+    alone->opt = fixture_sgd(alone->net, err);
+    alone->s = tern_scope_new(alone->dev, NULL, err);
+}
+
+static int learn_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const how *h = arg;
+    tern_error err = {0};
+    fixture f, alone;
+    tern_rng *rng = tern_rng_new((uint64_t)rank + 7, &err);
+    fixture_open(&f, boot, new_model(rng, &err), NULL, &err);
+    open_alone(&alone, &err);
+    tern_device_threads_set(f.dev, 1, &err); /* more would only spin on a busy machine */
+    tern_device_threads_set(alone.dev, 1, &err);
+    choose_adam(&f, h->adam, &err);
+    choose_adam(&alone, h->adam, &err);
+    RANK_CHECK_OK(rank, err);
+    size_t bytes = 4 * (WORDS * SIZE + SIZE * SIZE + SIZE + WORDS);
+    RANK_CHECK(rank, f.ddp->leaf_count == 4 && tern_ddp_bucket_bytes(f.ddp, 0) == bytes);
+    int share = LETTERS / boot->world;
+    for (int step = 0; step < STEPS; step++) {
+        train(&f, step, rank * share, share, &err);
+        train(&alone, step, 0, LETTERS, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, fixture_difference(f.net, alone.net) < 1e-5);
+    }
+    RANK_CHECK(rank, fixture_same(f.world, fixture_hash(f.net), &err));
+    fixture_close(&f);
+    fixture_close(&alone);
+    tern_rng_free(rng);
+    return 0;
+}
+
+static void ranks_learn_what_one_process_learns(void **state)
+{
+    (void)state;
+    for (int adam = 0; adam < 2; adam++)
+        for (int world = 1; world <= 4; world++)
+            assert_ranks_ok(ranks_run(world, learn_body, &(how){.adam = adam}));
+}
+
+/* Under either name; and it stays each rank's own. */
+static int ignore_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const how *h = arg;
+    tern_error err = {0};
+    fixture f;
+    tern_rng *rng = tern_rng_new((uint64_t)rank + 7, &err);
+    tern_module *model = new_model(rng, &err);
+    tern_tensor *weight = tern_state_find(model, "encoder.weight");
+    float before[WORDS * SIZE], after[WORDS * SIZE];
+    tern_tensor_read(weight, before, sizeof(before), &err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.ignore = &h->ignore;
+    opts.ignore_count = 1;
+    fixture_open(&f, boot, model, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_tensor_read(weight, after, sizeof(after), &err);
+    RANK_CHECK(rank, f.ddp->leaf_count == 3 && !memcmp(before, after, sizeof(before)));
+    train(&f, 0, rank * 3, 3, &err);
+    RANK_CHECK_OK(rank, err);
+    fixture_close(&f);
+    tern_rng_free(rng);
+    return 0;
+}
+
+static void it_is_ignored_under_any_name(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++) {
+        assert_ranks_ok(ranks_run(world, ignore_body, &(how){.ignore = "encoder.weight"}));
+        assert_ranks_ok(ranks_run(world, ignore_body, &(how){.ignore = "decoder.weight"}));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_learn_what_one_process_learns),
+        cmocka_unit_test(it_is_ignored_under_any_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
