@@ -33,9 +33,9 @@ def single(model, cores):
 
 
 def data_parallel(model, cores):
-    """One process with a replica on each core."""
+    """One process with a replica on each core; the optimizer, between two passes, has all of them."""
     _, batch, steps = MODELS[model]
-    said = json.loads(output(command(model, batch * cores, steps, "--data-parallel"), env=threads(1)))
+    said = json.loads(output(command(model, batch * cores, steps, "--data-parallel"), env=threads(cores)))
     return {**said, "pss_mb": said["pss_mb"] / said["replicas"]}
 
 
