@@ -81,27 +81,25 @@ static void end_file(int fd)
 
 /* ---- text ---- */
 
-static void give_up(tern__trace *trace, tern_error *why)
+static void give_up(tern__trace *trace)
 {
-    tern__error_errno(why, "tern_scope_end", TERN_E_IO, "the timeline of rank %d in \"%s\" ends here",
+    tern_error why = {0};
+    tern__error_errno(&why, "tern_scope_end", TERN_E_IO, "the timeline of rank %d in \"%s\" ends here",
                       trace->rank, trace->path);
-    tern__log(TERN_LOG_WARN, "%s", why->text);
+    tern__log(TERN_LOG_WARN, "%s", why.text);
     close(trace->fd);
     trace->fd = -1;
 }
 
 static void write_text(tern__trace *trace)
 {
-    const char *text = trace->text;
-    tern_error why = {0};
-    while (trace->text_used && trace->fd >= 0) {
-        ssize_t written = write(trace->fd, text, trace->text_used);
-        if (written <= 0) {
-            give_up(trace, &why);
-            break;
-        }
-        text += written;
-        trace->text_used -= (size_t)written;
+    size_t done = 0;
+    while (done < trace->text_used && trace->fd >= 0) {
+        ssize_t written = TEMP_FAILURE_RETRY(write(trace->fd, trace->text + done, trace->text_used - done));
+        if (written < 0)
+            give_up(trace);
+        else
+            done += (size_t)written;
     }
     trace->text_used = 0;
 }
