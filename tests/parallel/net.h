@@ -107,12 +107,12 @@ static inline tern_tensor *slow(tern_scope *scope, tern_tensor *x, spins times)
 /* ---- requests to the allocator, of this thread: rank 0's store may still answer a peer's last question ----
  */
 
-static _Thread_local long requests;
+static _Thread_local long requests, refuse_at; /* the request of that number gets nothing; 0: none */
 
 static inline void *requests_alloc(size_t bytes, size_t align, void *ctx)
 {
     (void)ctx;
-    requests++;
+    if (++requests == refuse_at) return NULL;
     return aligned_alloc(align, tern__align_up(bytes, align));
 }
 

@@ -2,6 +2,8 @@
  * longer. */
 #include "parallel/net.h"
 
+#include <sys/mman.h>
+
 #define MS INT64_C(1000000)
 
 /* ---- verdicts ---- */
@@ -207,6 +209,47 @@ static void a_rank_alone_waits_for_nobody(void **state)
     assert_ranks_ok(ranks_run(1, alone_body, NULL));
 }
 
+/* ---- memory: the last requests of rank 1's tern_ddp_new, which are those for this ---- */
+
+typedef struct refusal {
+    long number;   /* of the request, 0: none */
+    long requests; /* that there were         */
+} refusal;
+
+static int memory_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    refusal *r = arg;
+    tern_error err = {0};
+    tern_group *world = tern__group_open_boot(boot, NULL, &err);
+    tern_rng *rng = tern_rng_new(7, &err);
+    tern_module *module = tern_linear_new(3, 2, NULL, rng, &err);
+    tern__module_seal(module, &err);
+    RANK_CHECK_OK(rank, err);
+    long before = requests;
+    if (rank == 1 && r->number) refuse_at = before + r->number;
+    tern_ddp *ddp = tern_ddp_new(module, world, NULL, &err);
+    refuse_at = 0;
+    if (rank == 1) r->requests = requests - before;
+    if (r->number) RANK_CHECK(rank, !ddp && err.code == (rank == 1 ? TERN_E_MEMORY : TERN_E_PEER));
+    if (!r->number) RANK_CHECK_OK(rank, err);
+    tern_ddp_free(ddp);
+    tern_module_free(module);
+    tern_rng_free(rng);
+    tern_group_close(world);
+    return 0;
+}
+
+static void memory_may_run_out_on_one_rank(void **state)
+{
+    (void)state;
+    refusal *r = mmap(NULL, sizeof(*r), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ranks_ok(ranks_run(2, memory_body, r));
+    long all = r->requests;
+    assert_true(all > 8);
+    for (r->number = all - 7; r->number <= all; r->number++) assert_ranks_ok(ranks_run(2, memory_body, r));
+    munmap(r, sizeof(*r));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -217,6 +260,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_computes_longer_is_named),
         cmocka_unit_test(nothing_is_said_where_nobody_wants_to_know),
         cmocka_unit_test(a_rank_in_join_makes_nobody_slow),
+        cmocka_unit_test(memory_may_run_out_on_one_rank),
         cmocka_unit_test(a_rank_alone_waits_for_nobody),
     };
     requests_count();
