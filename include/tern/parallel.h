@@ -19,7 +19,7 @@ typedef enum tern_normaliser {
                            * samples. See tern_ddp_normaliser_set */
 } tern_normaliser;
 
-/* All but `ignore`, whose names are compared, are the same on all ranks; E_MISMATCH. */
+/* What the ranks must do alike, the names in `ignore` too, is compared: E_MISMATCH. */
 typedef struct tern_ddp_opts {
     size_t size;
     size_t first_bucket_bytes; /* of gradients; default 1 MiB                                        */
@@ -44,7 +44,7 @@ typedef struct tern_ddp_opts {
     int checksum_every;  /* > 0: in every so-manyth synchronised backward the ranks compare checksums of their
                           * parameters; a rank that has drifted is E_MISMATCH on all, which names it, the step
                           * and the parameter. Costs a reading of the parameters. Default 0: never. Buffers
-                          * are  not compared: they are rank 0's after every backward, or each rank's own  */
+                          * are not compared: they are rank 0's after every backward, or each rank's own  */
     bool mixed_kernels;  /* ranks may run other kernels than rank 0 (another CPU, another oneDNN, another
                           * TERN_DEVICE), which round otherwise; default false                     */
 } tern_ddp_opts;

@@ -5,9 +5,11 @@
  * gradient has been written the bucket is posted, in bucket order, and whatever can be reduced is reduced
  * right there, by whoever gets to it; nobody waits. At the end the rest is posted and the last work awaited:
  * every gradient is the mean then. The side values came with the last bucket: a leaf that no rank used keeps
- * its "no gradient", and the mean loss is there for a progress bar. After the first synchronised backward the
- * buckets are cut again in the order in which rank 0's gradients were ready; that changes buckets, never
- * addresses. */
+ * its "no gradient", and the mean loss is there for a progress bar. After the first synchronised backward
+ * that used the model the buckets are cut again in the order in which rank 0's gradients were ready; that
+ * changes buckets, never addresses.
+ *
+ * A rank that has run out of inputs (join.c) posts the same works with weight 0. */
 #include "parallel/ddp.h"
 
 #include <math.h>
@@ -187,6 +189,14 @@ static void take_tally(tern_ddp *ddp)
         if (!tally->shadow[rank]) ddp->last_active = rank;
 }
 
+/* The same on all ranks; from a backward in which nobody has used the model there is no order to learn. */
+static bool has_gradients(const tern_ddp *ddp)
+{
+    bool any = false;
+    for (int i = 0; i < ddp->leaf_count; i++) any |= ddp->seal->leaves[ddp->order[i]]->fresh;
+    return any;
+}
+
 int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
 {
     int status = wait_last(ddp, err);
@@ -198,7 +208,7 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     ddp->count = 0;
     ddp->active = false;
     status = tern__checksum_check(ddp, err);
-    return status || ddp->rebuilt || ddp->over ? status : rebuild(ddp, err);
+    return status || ddp->rebuilt || !has_gradients(ddp) ? status : rebuild(ddp, err);
 }
 
 static int end(tern__listener *self, tern_error *err)

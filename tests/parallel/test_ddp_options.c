@@ -368,6 +368,7 @@ static int models_body(int rank, const tern__bootstrap *boot, void *arg)
             for (int64_t i = 0; with_b && i < 5 + 7 * k; i++)
                 RANK_CHECK(rank, bag_holds(&b, k, i, exact_mean(step, boot->world, k, i)));
         }
+        RANK_CHECK(rank, a.ddp->rebuilt && b.ddp->rebuilt == (step > 0)); /* by the first that used it */
         double now = tern_ddp_loss_mean(b.ddp);
         RANK_CHECK(rank, with_b || now == before || (isnan(now) && isnan(before)));
         tern_zero_grad(&a.base);
