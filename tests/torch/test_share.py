@@ -1,5 +1,9 @@
-"""tern_parameter_share beside PyTorch's `decoder.weight = encoder.weight`: state dict, counts, and training steps."""
+"""tern_parameter_share beside PyTorch's `decoder.weight = encoder.weight`: state dict, counts, and training steps; under a ddp
+beside torch's DistributedDataParallel too."""
 import ctypes
+import os
+import subprocess
+import tempfile
 import unittest
 
 import numpy
@@ -8,38 +12,10 @@ import torch.nn.functional as F
 
 from nets import Net, library
 from optims import KINDS
+from tied import WORDS, language_model, torch_language_model
 
-WORDS, SIZE, STEPS = 23, 8, 15
-
-
-def language_model(lib):
-    """encoder -> inner -> tanh -> decoder, with one weight for encoder and decoder."""
-    lib.returns(ctypes.c_void_p, *"tern_embedding_new tern_linear_new tern_tanh_new tern_state_find tern_parameter_share".split())
-
-    def make(rng):
-        size, words = ctypes.c_int64(SIZE), ctypes.c_int64(WORDS)
-        model = ctypes.c_void_p(lib.check("tern_sequential_new"))
-        for part in (
-            lib.check("tern_embedding_new", words, size, None, rng),
-            lib.check("tern_linear_new", size, size, None, rng),
-            lib.check("tern_tanh_new"),
-            lib.check("tern_linear_new", size, words, None, rng),
-        ):
-            last = ctypes.c_void_p(lib.check("tern_sequential_add", model, ctypes.c_void_p(part)))
-        encoder = ctypes.c_void_p(lib.tern_state_find(model, b"0.weight"))
-        lib.check("tern_parameter_share", last, b"weight", encoder)
-        return model.value
-
-    return make
-
-
-def torch_language_model(seed):
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(
-        torch.nn.Embedding(WORDS, SIZE), torch.nn.Linear(SIZE, SIZE), torch.nn.Tanh(), torch.nn.Linear(SIZE, WORDS)
-    )
-    model[3].weight = model[0].weight
-    return model
+STEPS = 15
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Share(unittest.TestCase):
@@ -79,6 +55,15 @@ class Share(unittest.TestCase):
     def test_adam(self):
         for sentence in (3, 17):
             self.train_beside("adam", sentence, lr=0.01)
+
+    def test_ddp(self):
+        for ranks in (2, 3):
+            with tempfile.TemporaryDirectory() as folder:
+                command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), "/usr/bin/python3"]
+                command += [os.path.join(HERE, "share_rank.py"), os.path.join(folder, "meeting")]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(done.stdout.count("equal"), ranks)
 
 
 if __name__ == "__main__":
