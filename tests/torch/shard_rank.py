@@ -1,7 +1,7 @@
 """One rank of test_shard.py: 12 steps of a sharded optimizer beside torch's ZeroRedundancyOptimizer over gloo, same
-samples; then the state of both, gathered on one rank.
+samples; then the state of both, gathered on one rank. With "uneven" rank r makes 2 r steps more and then joins.
 
-    tern run -n N /usr/bin/python3 shard_rank.py KIND MEETING_FILE
+    tern run -n N /usr/bin/python3 shard_rank.py KIND even|uneven MEETING_FILE
 """
 import ctypes
 import os
@@ -11,9 +11,11 @@ import numpy
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+import tern
 from nets import Net, library
 from optims import KINDS
 
@@ -23,6 +25,20 @@ OPTIONS = {
     "adam": dict(lr=0.01, amsgrad=True),
     "adamw": dict(lr=0.01, weight_decay=0.1),
 }
+
+
+StepFn = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(tern.Error))
+
+
+class JoinOpts(ctypes.Structure):
+    """tern_join_opts."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("throw_on_early_termination", ctypes.c_bool),
+        ("after_backward", StepFn),
+        ("arg", ctypes.c_void_p),
+    ]
 
 
 class Entry(ctypes.Structure):
@@ -79,32 +95,69 @@ def check_state(ours, theirs, names, kind):
     assert count == len(ours) - (len(names) if kind == "sgd" else 0) > 0, (count, len(ours))
 
 
+def join(lib, net):
+    """Steps with those that still have batches."""
+    opts = lib.tern_join_defaults()
+    opts.after_backward = StepFn(lambda arg, err: net.update() or lib.tern_scope_end(net.scope, err))
+    lib.check("tern_ddp_join", net.ddp, ctypes.byref(opts))
+
+
+def train(net, ddp, optimizer, rank, steps):
+    generator = torch.Generator().manual_seed(rank)
+    for step in range(steps):
+        x, y = torch.randn((BATCH, SIZES[0]), generator=generator), torch.randint(0, SIZES[-1], (BATCH,), generator=generator)
+        net.step(x.numpy(), y.numpy())
+        optimizer.zero_grad()
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+        check_params(net, ddp, f"rank {rank} step {step}")
+
+
+def check_params(net, ddp, what):
+    for ours, (name, want) in zip(net.state().values(), ddp.module.state_dict().items()):
+        check_close(ours, want.numpy(), f"{what} {name}")
+
+
+def train_uneven(lib, net, ddp, optimizer, rank, steps):
+    """torch's joined ranks have no gradients to step their slice with ("must be properly set", its join_hook says), so its optimizer is
+    a plain one here: that of the last rank, which makes all steps, is right."""
+    generator = torch.Generator().manual_seed(rank)
+    batches = [
+        (torch.randn((BATCH, SIZES[0]), generator=generator), torch.randint(0, SIZES[-1], (BATCH,), generator=generator))
+        for _ in range(steps)
+    ]
+    for x, y in batches:
+        net.step(x.numpy(), y.numpy())
+    join(lib, net)
+    with Join([ddp]):
+        for x, y in batches:
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+    check_params(net, ddp, f"rank {rank}, joined")
+
+
 def main():
-    kind, meeting = sys.argv[1], sys.argv[2]
+    kind, uneven, meeting = sys.argv[1], sys.argv[2] == "uneven", sys.argv[3]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     lib = library()
     lib.returns(ctypes.c_void_p, "tern_adam_new", "tern_adamw_new", "tern_optim_state_gather")
     lib.returns(KINDS["adam"][0], "tern_adam_defaults", "tern_adamw_defaults")
+    lib.returns(JoinOpts, "tern_join_defaults")
     lib.returns(ctypes.POINTER(Entry), "tern_optim_state_entries")
     group = ctypes.c_void_p(lib.check("tern_group_open", None))
     net, ddp = sharded_net(lib, kind, group), torch_net()
-    optimizer = ZeroRedundancyOptimizer(ddp.parameters(), optimizer_class=KINDS[kind][1], **OPTIONS[kind])
-
-    generator = torch.Generator().manual_seed(rank)
-    for step in range(STEPS):
-        x, y = torch.randn((BATCH, SIZES[0]), generator=generator), torch.randint(0, SIZES[-1], (BATCH,), generator=generator)
-        net.step(x.numpy(), y.numpy())
-        optimizer.zero_grad()
-        F.cross_entropy(ddp(x), y).backward()
-        optimizer.step()
-        for ours, (name, want) in zip(net.state().values(), ddp.module.state_dict().items()):
-            check_close(ours, want.numpy(), f"rank {rank} step {step} {name}")
-
     root = world - 1
+    if uneven:
+        optimizer = KINDS[kind][1](ddp.parameters(), **OPTIONS[kind])
+        train_uneven(lib, net, ddp, optimizer, rank, STEPS + 2 * rank)
+    else:
+        optimizer = ZeroRedundancyOptimizer(ddp.parameters(), optimizer_class=KINDS[kind][1], **OPTIONS[kind])
+        train(net, ddp, optimizer, rank, STEPS)
+        optimizer.consolidate_state_dict(to=root)
     ours = gathered(lib, net, root)
-    optimizer.consolidate_state_dict(to=root)
     assert (ours is not None) == (rank == root)
     if rank == root:
         check_state(ours, optimizer.state_dict(), [name for name, _ in ddp.module.named_parameters()], kind)
