@@ -78,7 +78,8 @@ TERN_API double tern_ddp_loss_mean(const tern_ddp *ddp);
 /* ---- ranks with unequal numbers of batches ---- */
 
 /* What a rank does in tern_ddp_join when the others have done a backward and the gradients are in place: an
- * optimizer's step here keeps its state (momentum) as theirs. Returns TERN_OK, or sets *err. */
+ * optimizer's step here keeps its state (momentum) as theirs, and a sharded one (tern_optim_shard) needs it.
+ * Returns TERN_OK, or sets *err. */
 typedef int (*tern_join_fn)(void *arg, tern_error *err);
 
 typedef struct tern_join_opts {

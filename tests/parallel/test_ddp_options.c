@@ -541,6 +541,36 @@ static void different_ignores_are_named(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, differ_body, NULL));
 }
 
+/* The last rank has another option, each of them in turn. */
+static int other_option_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    bag b;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    tern_ddp_opts others[] = {opts, opts, opts, opts, opts, opts, opts};
+    others[0].first_bucket_bytes++;
+    others[1].bucket_bytes++;
+    others[2].broadcast_buffers = false;
+    others[3].delay_all_reduce = true;
+    others[4].gradient_predivide_factor = 2;
+    others[5].divide_by_initial_world_size = false;
+    others[6].normaliser = TERN_NORMALISER_LOSS;
+    bool odd = rank == boot->world - 1;
+    bag_open(&b, boot, f32s, 1, odd ? &others[*(size_t *)arg] : &opts, &err);
+    RANK_CHECK(rank, err.code == TERN_E_MISMATCH);
+    char who[32];
+    snprintf(who, sizeof(who), "rank %d has", boot->world - 1);
+    RANK_CHECK(rank, strstr(err.text, who) && strstr(err.text, "buckets of 1048576 and 2097152 bytes"));
+    bag_close(&b);
+    return 0;
+}
+
+static void different_options_are_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 7; i++) assert_ranks_ok(ranks_run(2 + (int)i % 2, other_option_body, &i));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -556,6 +586,7 @@ int main(void)
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(memory_may_run_out),
         cmocka_unit_test(different_ignores_are_named),
+        cmocka_unit_test(different_options_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

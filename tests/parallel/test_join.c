@@ -51,6 +51,7 @@ static int step_too(void *arg, tern_error *err)
 typedef struct how {
     bool initial, follow;
     size_t cap;
+    bool shard; /* the optimizer's step is a collective of all ranks */
 } uneven;
 
 static int join_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -64,6 +65,7 @@ static int join_body(int rank, const tern__bootstrap *boot, void *arg)
     if (how->cap) opts.first_bucket_bytes = opts.bucket_bytes = how->cap;
     fixture_open(&f, boot, NULL, &opts, &err);
     fixture_open_alone(&alone, &err);
+    if (how->shard) tern_optim_shard(f.opt, f.world, &err);
     RANK_CHECK_OK(rank, err);
     tern_join_opts join = tern_join_defaults();
     if (how->follow) join = (tern_join_opts){sizeof(join), .after_backward = step_too, .arg = &f};
@@ -88,7 +90,7 @@ static void a_join_equals_one_process(void **state)
     (void)state;
     for (int world = 1; world <= 4; world++)
         for (int i = 0; i < 4; i++) {
-            uneven how = {i & 1, i & 2, i == 1 || i == 2 ? 64 : 0};
+            uneven how = {i & 1, i & 2, i == 1 || i == 2 ? 64 : 0, i == 3};
             assert_ranks_ok(ranks_run(world, join_body, &how));
         }
 }
