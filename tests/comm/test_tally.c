@@ -95,7 +95,7 @@ static bool is_moot(const saying *s, int world)
 static void put_own(tern_dtype dtype, char *at, const saying *s, int rank, size_t i)
 {
     if (s->weight[rank] == 0 && s->weighted[rank])
-        element_float_put(dtype, at, i % 2 ? NAN : -INFINITY);
+        element_float_put(dtype, at, i % elements_period % 2 ? NAN : -INFINITY);
     else
         element_put(dtype, at, rank, i);
 }
@@ -137,15 +137,34 @@ static int cut(tern__extent *extents, uint32_t window, size_t count, size_t size
     return n;
 }
 
-static int check_mean(place *p, const tern__post *post, const saying *s, size_t *first, const tern__extent *e)
+/* One period of what this rank has, and of what comes out. */
+typedef struct table {
+    char own[elements_period * 8], expected[elements_period * 8];
+} table;
+
+static void fill(table *t, tern_dtype dtype, const saying *s, const place *p)
 {
-    size_t size = tern_dtype_bytes(post->dtype);
-    char *at = p->base + e->offset, expected[8];
-    for (size_t i = 0; i < e->count; i++) {
-        put_expected(post->dtype, expected, s, p, *first + i);
-        RANK_CHECK(p->rank, elements_match(post->dtype, at + i * size, expected, 1));
+    size_t size = tern_dtype_bytes(dtype);
+    for (size_t i = 0; i < elements_period; i++) {
+        put_own(dtype, t->own + i * size, s, p->rank, i);
+        put_expected(dtype, t->expected + i * size, s, p, i);
     }
-    *first += e->count;
+}
+
+/* The extent's elements are the work's from `first` on. */
+static void put_extent(place *p, const table *t, size_t size, size_t first, const tern__extent *e)
+{
+    for (size_t i = 0; i < e->count; i++)
+        memcpy(p->base + e->offset + i * size, t->own + (first + i) % elements_period * size, size);
+}
+
+static int check_extent(place *p, const table *t, tern_dtype dtype, size_t first, const tern__extent *e)
+{
+    size_t size = tern_dtype_bytes(dtype);
+    const char *at = p->base + e->offset;
+    for (size_t i = 0; i < e->count; i++)
+        RANK_CHECK(p->rank, elements_match(dtype, at + i * size,
+                                           t->expected + (first + i) % elements_period * size, 1));
     return 0;
 }
 
@@ -190,21 +209,21 @@ static int run_mean(place *p, tern_dtype dtype, size_t count, const saying *s, u
     tern__extent extents[extents_max];
     tern__post post = post_of(p, s, dtype);
     size_t size = tern_dtype_bytes(dtype), first = 0;
+    table t;
+    fill(&t, dtype, s, p);
     post.extents = extents;
     post.extent_count = cut(extents, p->window, count, size, seed);
     memset(p->base, 0x5a, (count + 64) * size);
-    for (int k = 0; k < post.extent_count; k++)
-        for (size_t i = 0; i < extents[k].count; i++)
-            put_own(dtype, p->base + extents[k].offset + i * size, s, p->rank, first++);
+    for (int k = 0; k < post.extent_count; first += extents[k++].count)
+        put_extent(p, &t, size, first, &extents[k]);
     uint64_t seq = post_and_wait(p, &post);
     RANK_CHECK_OK(p->rank, p->err);
     if (check_tally(p, s, seq)) return 1;
     first = 0;
-    for (int k = 0; k < post.extent_count; k++) {
-        char *end = p->base + extents[k].offset + extents[k].count * size;
-        RANK_CHECK(p->rank, *end == 0x5a);
-        if (check_mean(p, &post, s, &first, &extents[k])) return 1;
-        if (!is_moot(s, p->world) && check_bits(p, &extents[k], size)) return 1;
+    for (int k = 0; k < post.extent_count; first += extents[k++].count) {
+        RANK_CHECK(p->rank, p->base[extents[k].offset + extents[k].count * size] == 0x5a);
+        if (check_extent(p, &t, dtype, first, &extents[k])) return 1;
+        if (s->shares > 0 && check_bits(p, &extents[k], size)) return 1;
     }
     return 0;
 }
