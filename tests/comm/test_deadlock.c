@@ -1,23 +1,12 @@
 /* Ranks that wait for each other are told so, all of them, within a second of the last one's call; ranks that
  * wait for one that computes are not. Each case is what every rank calls. */
-#include "group_fixture.h"
+#include "place.h"
 
 #include "comm/native/native.h"
 
 #include <sys/mman.h>
 
-enum { slots = 4 };
-
-/* One rank in a case. */
-typedef struct place {
-    tern_group *group;
-    const tern__comm_backend *backend;
-    void *channel[3];
-    tern__extent extents[3]; /* of a work in each */
-    int rank, world, odd;
-    uint32_t window;
-    tern_error err;
-} place;
+enum { window_bytes = 4096 };
 
 static const tern__native *native_of(const place *p)
 {
@@ -34,7 +23,7 @@ static void post(place *p, int channel, uint64_t backward, uint64_t *seq)
                              .op = TERN_SUM,
                              .owner = (uint32_t)channel + 1,
                              .backward = backward,
-                             .extents = &p->extents[channel],
+                             .extents = &p->extent[channel],
                              .extent_count = 1};
     p->backend->post(p->channel[channel], &what, seq, &p->err);
 }
@@ -49,7 +38,7 @@ static void reduce_in(place *p, int channel)
 static void fill_slots(place *p)
 {
     uint64_t seq;
-    for (uint64_t i = 0; i <= slots && !p->err.code; i++) post(p, 0, i, &seq);
+    for (uint64_t i = 0; i <= place_slots && !p->err.code; i++) post(p, 0, i, &seq);
 }
 
 static void reduce_plain(place *p)
@@ -68,7 +57,7 @@ static void open_window(place *p)
 
 static void open_channel(place *p)
 {
-    void *channel = p->backend->channel_open(p->group->state, slots, &p->err);
+    void *channel = p->backend->channel_open(p->group->state, place_slots, &p->err);
     if (channel) p->backend->channel_close(channel);
 }
 
@@ -133,32 +122,6 @@ typedef struct trial {
     shared *shared;
 } trial;
 
-static int place_open(place *p, int rank, const tern__bootstrap *boot)
-{
-    tern_group_opts opts = tern_group_defaults();
-    *p = (place){.rank = rank, .world = boot->world};
-    opts.timeout_s = 25;
-    p->group = tern__group_open_boot(boot, &opts, &p->err);
-    RANK_CHECK_OK(rank, p->err);
-    p->backend = p->group->backend;
-    for (size_t i = 0; i < TERN__COUNT(p->channel); i++) {
-        p->channel[i] = p->backend->channel_open(p->group->state, slots, &p->err);
-        RANK_CHECK_OK(rank, p->err);
-    }
-    p->backend->window_open(p->group->state, NULL, 4096, &p->window, &p->err);
-    RANK_CHECK_OK(rank, p->err);
-    for (uint64_t i = 0; i < TERN__COUNT(p->extents); i++)
-        p->extents[i] = (tern__extent){p->window, i * 400, 100};
-    return 0;
-}
-
-static void place_close(place *p)
-{
-    if (p->err.code) tern__group_fail(p->group, &p->err);
-    for (size_t i = 0; i < TERN__COUNT(p->channel); i++) p->backend->channel_close(p->channel[i]);
-    tern_group_close(p->group);
-}
-
 /* "rank 1 (host, pid 77) waits in ... while rank 0 (...) waits in ..." */
 static int check_text(const place *p, const trial *t)
 {
@@ -185,7 +148,7 @@ static int deadlock_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const trial *t = arg;
     place p;
-    if (place_open(&p, rank, boot)) return 1;
+    if (place_open(&p, rank, boot, window_bytes)) return 1;
     atomic_store(&t->shared->called[rank], tern__now_ns());
     if (rank == t->odd)
         t->what->odd(&p);
@@ -233,7 +196,7 @@ static int circle_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const bool *in_pairs = arg;
     place p;
-    if (place_open(&p, rank, boot)) return 1;
+    if (place_open(&p, rank, boot, window_bytes)) return 1;
     if (*in_pairs) {
         tern_group *pairs[3];
         for (int i = 0; i < 3; i++) {
@@ -284,7 +247,7 @@ static int busy_body(int rank, const tern__bootstrap *boot, void *arg)
     (void)arg;
     uint64_t seq[3];
     place p;
-    if (place_open(&p, rank, boot)) return 1;
+    if (place_open(&p, rank, boot, window_bytes)) return 1;
     if (rank == 2 && compute(&p)) return 1;
     for (int i = 0; i < 3; i++) post(&p, i, 1, &seq[i]);
     for (int i = 0; i < 3; i++) {
@@ -324,14 +287,14 @@ static int slot_body(int rank, const tern__bootstrap *boot, void *arg)
     (void)arg;
     uint64_t seq;
     place p;
-    if (place_open(&p, rank, boot)) return 1;
+    if (place_open(&p, rank, boot, window_bytes)) return 1;
     if (rank == 1) post_and_wait(&p, 0, 0);
     if (rank == 1) post_and_wait(&p, 1, 0);
     if (rank == 2) post(&p, 1, 0, &seq);
-    for (uint64_t i = rank == 1; i < slots; i++) post(&p, 0, i, &seq);
+    for (uint64_t i = rank == 1; i < place_slots; i++) post(&p, 0, i, &seq);
     if (rank == 2 && compute(&p)) return 1;
     if (rank == 0) p.backend->test(p.channel[0], 1, &p.err);
-    post(&p, 0, slots, &seq);
+    post(&p, 0, place_slots, &seq);
     if (rank == 0) post_and_wait(&p, 1, 0);
     p.backend->wait(p.channel[0], seq, &p.err);
     RANK_CHECK_OK(rank, p.err);
@@ -354,7 +317,7 @@ static int pieces_body(int rank, const tern__bootstrap *boot, void *arg)
     uint64_t seq;
     float *x = calloc(count, sizeof(*x));
     place p;
-    if (place_open(&p, rank, boot)) return 1;
+    if (place_open(&p, rank, boot, window_bytes)) return 1;
     tern_work *work = tern_all_reduce_post(p.group, x, count, TERN_F32, TERN_SUM, &p.err);
     if (rank == 0) tern_work_wait(work, &p.err);
     if (rank == 0 && compute(&p)) return 1;
@@ -383,7 +346,7 @@ static int stress_body(int rank, const tern__bootstrap *boot, void *arg)
     float x[works] = {0};
     uint64_t looks = 0;
     place p;
-    if (place_open(&p, rank, boot)) return 1;
+    if (place_open(&p, rank, boot, window_bytes)) return 1;
     ((tern__native *)p.group->state)->late_s = 0;
     for (int round = 0; round < rounds; round++) {
         tern_work *work[works];
