@@ -77,7 +77,7 @@ static tern_module *new_conv_net(tern_rng *rng, tern_error *err)
 }
 
 typedef struct sound {
-    bool is_conv, adam, has_own; /* has_own: a parameter that each rank keeps to itself */
+    bool is_conv, adam, has_own, sharded; /* has_own: a parameter that each rank keeps to itself */
 } sound;
 
 static tern_tensor *input(fixture *f, const sound *how, int step)
@@ -100,6 +100,7 @@ static int sound_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture_open(&f, boot, how->is_conv ? new_conv_net(rng, &err) : NULL, &opts, &err);
     tern_device_threads_set(f.dev, 1, &err); /* more would only spin on a busy machine */
     tern_optim *adam = how->adam ? tern_adam_new(f.net, NULL, &err) : NULL;
+    if (how->sharded) tern_optim_shard(adam, f.world, &err);
     for (int step = 0; step < 50 && !err.code; step++) {
         tern_ddp_sync_set(f.ddp, step % 7 != 3);
         tern_tensor *y = tern_forward(f.net, f.s, input(&f, how, step));
@@ -117,13 +118,15 @@ static int sound_body(int rank, const tern__bootstrap *boot, void *arg)
 static void nobody_is_named_for_nothing(void **state)
 {
     (void)state;
-    sound all[] = {{false, false, false},
-                   {false, true, false},
-                   {true, false, false},
-                   {true, true, false},
-                   {false, false, true}};
+    sound all[] = {{0},
+                   {.adam = true},
+                   {.is_conv = true},
+                   {.is_conv = true, .adam = true},
+                   {.has_own = true},
+                   {.adam = true, .sharded = true}};
     for (size_t i = 0; i < TERN__COUNT(all); i++)
         for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, sound_body, &all[i]));
+    assert_ranks_ok(ranks_run_threads(3, sound_body, &all[0]));
 }
 
 /* ---- ranks that have run out are behind, and not asked; the others are ---- */

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 
 from nets import Net, library
 from optims import KINDS
-from tied import WORDS, language_model, torch_language_model
+from test_summary import printed
+from tied import SIZE, WORDS, language_model, torch_language_model
 
 STEPS = 15
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -55,6 +56,15 @@ class Share(unittest.TestCase):
     def test_adam(self):
         for sentence in (3, 17):
             self.train_beside("adam", sentence, lr=0.01)
+
+    def test_summary_counts_it_once(self):
+        lib = library()
+        net = Net(lib, language_model(lib))
+        out = printed(lambda: lib.check("tern_summary", net.module, net.device, 1, (ctypes.c_int64 * 1)(5)))
+        rows = [(line.split()[0], int(line.split()[-2])) for line in out.splitlines()[1:]]
+        weight, inner, bias = WORDS * SIZE, SIZE * SIZE + SIZE, WORDS
+        self.assertEqual(rows, [("0", weight), ("1", inner), ("2", 0), ("3", bias), ("total", weight + inner + bias)])
+        net.close()
 
     def test_ddp(self):
         for ranks in (2, 3):
