@@ -54,7 +54,8 @@ TERN_API tern_optim *tern_adamw_new(tern_module *module, const tern_adam_opts *o
 TERN_API void tern_optim_free(tern_optim *optim);
 
 /* Updates every parameter that has a gradient, and forgets the gradients of all that it has. Does nothing
- * after an error in the scope. The first step makes the state: E_MEMORY in the scope. */
+ * after an error in the scope. The first step makes the state: E_MEMORY in the scope. Of a
+ * sharded optimizer it is collective. */
 TERN_API void tern_optim_step(tern_optim *optim, tern_scope *scope);
 
 /* ---- parameter groups: parameters with options of their own ---- */

@@ -119,8 +119,8 @@ def check_params(net, ddp, what):
 
 
 def train_uneven(lib, net, ddp, optimizer, rank, steps):
-    """torch's joined ranks have no gradients to step their slice with ("must be properly set", its join_hook says), so its optimizer is
-    a plain one here: that of the last rank, which makes all steps, is right."""
+    """torch's joined ranks have no gradients to step their slice with (its join_hook wants them "properly set"), so its
+    optimizer is a plain one here: that of the last rank, which makes all steps, is right."""
     generator = torch.Generator().manual_seed(rank)
     batches = [
         (torch.randn((BATCH, SIZES[0]), generator=generator), torch.randint(0, SIZES[-1], (BATCH,), generator=generator))
