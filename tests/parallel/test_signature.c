@@ -64,15 +64,13 @@ static tern_module *new_model(odd what, tern_rng *rng, tern_error *err)
     tern_module *model = tern_sequential_new(err);
     tern_module *act =
         what == KIND ? tern_relu_new(err) : tern_leaky_relu_new(what == SLOPE ? 0.2 : 0.1, err);
-    tern_module *parts[] = {conv(what, rng, err), norm(what, err), act, tern_linear_new(8, 4, NULL, rng, err),
+    tern_module *bn = norm(what, err);
+    bool turned = what == ORDER;
+    tern_module *parts[] = {conv(what, rng, err), turned ? act : bn, turned ? bn : act,
+                            tern_linear_new(8, 4, NULL, rng, err),
                             what == COUNT ? tern_softmax_new(1, err) : NULL};
-    const char *names[] = {"conv", "norm", "act", what == NAME ? "tail" : "head", "more"};
-    if (what == ORDER) {
-        parts[1] = act;
-        parts[2] = norm(SAME, err);
-        names[1] = "act";
-        names[2] = "norm";
-    }
+    const char *names[] = {"conv", turned ? "act" : "norm", turned ? "norm" : "act",
+                           what == NAME ? "tail" : "head", "more"};
     for (int i = 0; i < 5; i++)
         if (parts[i]) tern_module_add(model, names[i], parts[i], err);
     add_members(model, what, err);
