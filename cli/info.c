@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 #include <zlib.h>
 
 static void print_row(const char *name, const char *value)
@@ -90,6 +91,9 @@ static void print_libraries(void)
     print_row("oneDNN", text);
     print_row("zlib", zlibVersion());
     print_row("libsodium", sodium_version_string());
+    unsigned xxhash = XXH_versionNumber();
+    snprintf(text, sizeof(text), "%u.%u.%u", xxhash / 10000, xxhash / 100 % 100, xxhash % 100);
+    print_row("xxHash", text);
     print_row("cJSON", cJSON_Version());
 #ifdef _OPENMP
     snprintf(text, sizeof(text), "specification %d", _OPENMP);

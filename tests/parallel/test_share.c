@@ -2,6 +2,8 @@
  * one process learns it from all samples. */
 #include "parallel/ddp_fixture.h"
 
+#include <tern/data_parallel.h>
+
 #define WORDS   11
 #define SIZE    6
 #define LETTERS 12 /* of all ranks together */
@@ -130,11 +132,53 @@ static void it_is_ignored_under_any_name(void **state)
     }
 }
 
+/* ---- replicas, which share parameters anyway, sum the gradients of all uses ---- */
+
+static void learn_alone(fixture *alone, int replicas, tern_error *err)
+{
+    tern_device *devices[3];
+    tern_data_parallel_opts opts = tern_data_parallel_defaults();
+    open_alone(alone, err);
+    for (int i = 0; i < replicas; i++) devices[i] = tern_device_open("cpu:0", err);
+    opts.devices = devices;
+    opts.device_count = replicas;
+    tern_data_parallel *parallel = replicas ? tern_data_parallel_new(alone->net, &opts, err) : NULL;
+    for (int step = 0; step < STEPS; step++) {
+        tern_tensor *x = words(alone, step, 0, LETTERS);
+        tern_tensor *y = parallel ? tern_data_parallel_forward(parallel, alone->s, x)
+                                  : tern_forward(alone->net, alone->s, x);
+        y = tern_to(alone->s, y, alone->dev);
+        tern_backward(alone->s, tern_cross_entropy(alone->s, y, words(alone, step, 1, LETTERS), NULL));
+        tern_optim_step(alone->opt, alone->s);
+        tern_scope_end(alone->s, err);
+    }
+    tern_data_parallel_free(parallel);
+    tern_scope_free(alone->s);
+    alone->s = NULL;
+    for (int i = 0; i < replicas; i++) tern_device_close(devices[i]);
+}
+
+static void replicas_learn_what_one_device_learns(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    fixture one, some;
+    learn_alone(&one, 0, &err);
+    for (int replicas = 1; replicas <= 3; replicas++) {
+        learn_alone(&some, replicas, &err);
+        assert_ok(err);
+        assert_true(fixture_difference(one.net, some.net) < 1e-5);
+        fixture_close(&some);
+    }
+    fixture_close(&one);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_learn_what_one_process_learns),
         cmocka_unit_test(it_is_ignored_under_any_name),
+        cmocka_unit_test(replicas_learn_what_one_device_learns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
