@@ -43,6 +43,24 @@ typedef struct tern_picture {
 TERN_API int tern_picture_grid_save(const char *path, const char *title, const tern_picture *pictures,
                                     int count, int across, tern_error *err);
 
+/* A line through the points (x[i], y[i]), and where `low` and `high` are given a band between them. */
+typedef struct tern_curve {
+    const char *name; /* in the legend */
+    const double *x, *y;
+    const double *low, *high; /* both or none */
+    int count;                /* at least 2   */
+} tern_curve;
+
+typedef struct tern_chart {
+    const char *title, *x_label, *y_label;
+    const tern_curve *curves;
+    int count;
+} tern_chart;
+
+/* Writes the curves over common axes as a PNG. Errors: as tern_picture_grid_save; E_INVALID (something is
+ * NULL), E_RANGE (no curve, too few points, or one that is not finite). */
+TERN_API int tern_chart_save(const char *path, const tern_chart *chart, tern_error *err);
+
 #ifdef __cplusplus
 }
 #endif

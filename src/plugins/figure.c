@@ -1,7 +1,6 @@
 /* figure.c - the figure plug-in: pictures and captions drawn with cairo. */
-#include <tern/backend/figure.h>
+#include "figure.h"
 
-#include <cairo.h>
 #include <stdio.h>
 
 #define ZOOM    3 /* screen pixels a picture pixel */
@@ -27,7 +26,7 @@ static cairo_surface_t *grey_surface(const tern_picture *picture)
     return surface;
 }
 
-static void draw_text(cairo_t *cr, const char *text, double centre, double baseline)
+void tern__draw_text(cairo_t *cr, const char *text, double centre, double baseline)
 {
     cairo_text_extents_t extents;
     cairo_text_extents(cr, text, &extents);
@@ -48,7 +47,7 @@ static void draw_picture(cairo_t *cr, const tern_picture *picture, double x, dou
     cairo_surface_destroy(surface);
     cairo_set_source_rgb(cr, picture->marked ? 0.8 : 0.15, picture->marked ? 0.1 : 0.15,
                          picture->marked ? 0.1 : 0.15);
-    draw_text(cr, picture->caption, x + width / 2, y + picture->rows * ZOOM + CAPTION - 4);
+    tern__draw_text(cr, picture->caption, x + width / 2, y + picture->rows * ZOOM + CAPTION - 4);
 }
 
 /* The widest picture or caption. */
@@ -64,20 +63,33 @@ static double cell_width(cairo_t *cr, const tern_picture *pictures, int count)
     return width;
 }
 
-static void prepare(cairo_t *cr)
+cairo_t *tern__page_new(double width, double height)
 {
+    cairo_surface_t *surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)width, (int)height);
+    cairo_t *cr = cairo_create(surface);
+    cairo_surface_destroy(surface); /* cr keeps it */
+    cairo_set_source_rgb(cr, 1, 1, 1);
+    cairo_paint(cr);
     cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
     cairo_set_font_size(cr, FONT);
+    return cr;
+}
+
+int tern__page_save(cairo_t *cr, const char *path, char *why, size_t why_size)
+{
+    cairo_status_t status = cairo_status(cr);
+    if (status == CAIRO_STATUS_SUCCESS) status = cairo_surface_write_to_png(cairo_get_target(cr), path);
+    cairo_destroy(cr);
+    if (status == CAIRO_STATUS_SUCCESS) return 0;
+    snprintf(why, why_size, "%s", cairo_status_to_string(status));
+    return -1;
 }
 
 static double measure(const tern_picture *pictures, int count)
 {
-    cairo_surface_t *surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, 1, 1);
-    cairo_t *cr = cairo_create(surface);
-    prepare(cr);
+    cairo_t *cr = tern__page_new(1, 1);
     double width = cell_width(cr, pictures, count);
     cairo_destroy(cr);
-    cairo_surface_destroy(surface);
     return width;
 }
 
@@ -88,25 +100,18 @@ static int grid_save(const char *path, const char *title, const tern_picture *pi
     for (int i = 0; i < count; i++) tall = pictures[i].rows * ZOOM > tall ? pictures[i].rows * ZOOM : tall;
     int down = (count + across - 1) / across;
     double width = GAP + across * (cell + GAP), height = TITLE + down * (tall + CAPTION + GAP);
-    cairo_surface_t *surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)width, (int)height);
-    cairo_t *cr = cairo_create(surface);
-    prepare(cr);
-    cairo_set_source_rgb(cr, 1, 1, 1);
-    cairo_paint(cr);
+    cairo_t *cr = tern__page_new(width, height);
     cairo_set_source_rgb(cr, 0.15, 0.15, 0.15);
-    draw_text(cr, title, width / 2, TITLE - 14);
+    tern__draw_text(cr, title, width / 2, TITLE - 14);
     for (int i = 0; i < count; i++)
         draw_picture(cr, &pictures[i], GAP + i % across * (cell + GAP),
                      TITLE + i / across * (tall + CAPTION + GAP), cell);
-    cairo_status_t status = cairo_status(cr);
-    if (status == CAIRO_STATUS_SUCCESS) status = cairo_surface_write_to_png(surface, path);
-    cairo_destroy(cr);
-    cairo_surface_destroy(surface);
-    if (status == CAIRO_STATUS_SUCCESS) return 0;
-    snprintf(why, why_size, "%s", cairo_status_to_string(status));
-    return -1;
+    return tern__page_save(cr, path, why, why_size);
 }
 
 TERN_API extern const tern_figure_backend tern_figure_plugin;
-const tern_figure_backend tern_figure_plugin = {
-    .abi = TERN_FIGURE_ABI, .size = sizeof(tern_figure_backend), .name = "cairo", .grid_save = grid_save};
+const tern_figure_backend tern_figure_plugin = {.abi = TERN_FIGURE_ABI,
+                                                .size = sizeof(tern_figure_backend),
+                                                .name = "cairo",
+                                                .grid_save = grid_save,
+                                                .chart_save = tern__chart_save};

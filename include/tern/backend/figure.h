@@ -15,6 +15,7 @@ typedef struct tern_figure_backend {
     /* Draws and writes the PNG. Blocks; any thread. 0, or -1 with a reason in why[0..why_size). */
     int (*grid_save)(const char *path, const char *title, const tern_picture *pictures, int count, int across,
                      char *why, size_t why_size);
+    int (*chart_save)(const char *path, const tern_chart *chart, char *why, size_t why_size);
 } tern_figure_backend;
 
 #endif

@@ -1,0 +1,192 @@
+/* chart.c - curves over common axes. Ticks stand at round numbers, and the axes end at ticks. */
+#include "figure.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+
+#define WIDTH  820
+#define HEIGHT 480
+#define LEFT   78
+#define RIGHT  28
+#define TOP    56
+#define BOTTOM 62
+#define TICKS  6 /* about so many an axis */
+
+typedef struct axis {
+    double low, high, step; /* in numbers; the ends are multiples of step */
+    double from, to;        /* in pixels                                  */
+} axis;
+
+static double place(const axis *a, double value)
+{
+    return a->from + (value - a->low) / (a->high - a->low) * (a->to - a->from);
+}
+
+/* The round number (1, 2 or 5 times a power of ten) next to a TICKS-th of the range. */
+static double round_step(double range)
+{
+    double power = pow(10, floor(log10(range / TICKS))), rest = range / TICKS / power;
+    return power * (rest < 1.5 ? 1 : rest < 3.5 ? 2 : rest < 7.5 ? 5 : 10);
+}
+
+static axis axis_of(double low, double high, double from, double to)
+{
+    double step = round_step(high > low ? high - low : fmax(1, fabs(low)));
+    axis a = {floor(low / step) * step, ceil(high / step) * step, step, from, to};
+    if (a.low == a.high) a.high += step;
+    return a;
+}
+
+static void extend(const double *values, int count, double *low, double *high)
+{
+    for (int i = 0; values && i < count; i++) {
+        *low = fmin(*low, values[i]);
+        *high = fmax(*high, values[i]);
+    }
+}
+
+static void find_axes(const tern_chart *chart, axis *x, axis *y)
+{
+    double x_low = DBL_MAX, x_high = -DBL_MAX, y_low = DBL_MAX, y_high = -DBL_MAX;
+    for (int i = 0; i < chart->count; i++) {
+        const tern_curve *c = &chart->curves[i];
+        extend(c->x, c->count, &x_low, &x_high);
+        extend(c->y, c->count, &y_low, &y_high);
+        extend(c->low, c->count, &y_low, &y_high);
+        extend(c->high, c->count, &y_low, &y_high);
+    }
+    *x = axis_of(x_low, x_high, LEFT, WIDTH - RIGHT);
+    *y = axis_of(y_low, y_high, HEIGHT - BOTTOM, TOP);
+}
+
+/* ---- axes ---- */
+
+static void grey(cairo_t *cr, double level)
+{
+    cairo_set_source_rgb(cr, level, level, level);
+}
+
+static void draw_line(cairo_t *cr, double x0, double y0, double x1, double y1)
+{
+    cairo_move_to(cr, floor(x0) + 0.5, floor(y0) + 0.5);
+    cairo_line_to(cr, floor(x1) + 0.5, floor(y1) + 0.5);
+    cairo_stroke(cr);
+}
+
+static int tick_count(const axis *a)
+{
+    return (int)lround((a->high - a->low) / a->step);
+}
+
+/* As many decimals as the step has. */
+static void tick_text(const axis *a, int i, char *text, size_t size)
+{
+    int decimals = (int)fmax(0, ceil(-log10(a->step) - 1e-9));
+    snprintf(text, size, "%.*f", decimals, a->low + i * a->step);
+}
+
+static void draw_axes(cairo_t *cr, const axis *x, const axis *y)
+{
+    char text[32];
+    cairo_text_extents_t size;
+    cairo_set_line_width(cr, 1);
+    for (int i = 0; i <= tick_count(y); i++) {
+        double at = place(y, y->low + i * y->step);
+        grey(cr, i ? 0.88 : 0.35);
+        draw_line(cr, x->from, at, x->to, at);
+        tick_text(y, i, text, sizeof(text));
+        cairo_text_extents(cr, text, &size);
+        grey(cr, 0.3);
+        cairo_move_to(cr, x->from - 10 - size.x_advance, at + 4);
+        cairo_show_text(cr, text);
+    }
+    for (int i = 0; i <= tick_count(x); i++) {
+        double at = place(x, x->low + i * x->step);
+        grey(cr, 0.35);
+        draw_line(cr, at, y->from, at, y->from + 5);
+        tick_text(x, i, text, sizeof(text));
+        grey(cr, 0.3);
+        tern__draw_text(cr, text, at, y->from + 20);
+    }
+}
+
+static void draw_labels(cairo_t *cr, const tern_chart *chart)
+{
+    grey(cr, 0.15);
+    tern__draw_text(cr, chart->x_label, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 16);
+    cairo_save(cr);
+    cairo_translate(cr, 24, (TOP + HEIGHT - BOTTOM) / 2.0);
+    cairo_rotate(cr, -M_PI / 2);
+    tern__draw_text(cr, chart->y_label, 0, 0);
+    cairo_restore(cr);
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_BOLD);
+    cairo_set_font_size(cr, 15);
+    tern__draw_text(cr, chart->title, WIDTH / 2.0, 30);
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
+    cairo_set_font_size(cr, 13);
+}
+
+/* ---- curves ---- */
+
+/* Colours that also those tell apart who see no red or no green. */
+static void colour(cairo_t *cr, int i, double alpha)
+{
+    static const double colours[][3] = {
+        {0.84, 0.37, 0.00}, {0.00, 0.45, 0.70}, {0.00, 0.62, 0.45}, {0.80, 0.47, 0.65}, {0.35, 0.35, 0.35}};
+    const double *c = colours[i % (int)(sizeof(colours) / sizeof(*colours))];
+    cairo_set_source_rgba(cr, c[0], c[1], c[2], alpha);
+}
+
+static void draw_band(cairo_t *cr, const tern_curve *c, const axis *x, const axis *y)
+{
+    for (int i = 0; i < c->count; i++) cairo_line_to(cr, place(x, c->x[i]), place(y, c->low[i]));
+    for (int i = c->count - 1; i >= 0; i--) cairo_line_to(cr, place(x, c->x[i]), place(y, c->high[i]));
+    cairo_close_path(cr);
+    cairo_fill(cr);
+}
+
+static void draw_curve(cairo_t *cr, const tern_curve *c, const axis *x, const axis *y)
+{
+    cairo_set_line_width(cr, 2.2);
+    cairo_set_line_join(cr, CAIRO_LINE_JOIN_ROUND);
+    for (int i = 0; i < c->count; i++) cairo_line_to(cr, place(x, c->x[i]), place(y, c->y[i]));
+    cairo_stroke(cr);
+}
+
+/* Names under the title, side by side. */
+static void draw_legend(cairo_t *cr, const tern_chart *chart)
+{
+    cairo_text_extents_t size;
+    double at = LEFT + 2;
+    for (int i = 0; i < chart->count; i++) {
+        colour(cr, i, 1);
+        cairo_set_line_width(cr, 3);
+        draw_line(cr, at, TOP - 14, at + 22, TOP - 14);
+        grey(cr, 0.15);
+        cairo_move_to(cr, at + 29, TOP - 9);
+        cairo_show_text(cr, chart->curves[i].name);
+        cairo_text_extents(cr, chart->curves[i].name, &size);
+        at += 29 + size.x_advance + 26;
+    }
+}
+
+int tern__chart_save(const char *path, const tern_chart *chart, char *why, size_t why_size)
+{
+    axis x, y;
+    find_axes(chart, &x, &y);
+    cairo_t *cr = tern__page_new(WIDTH, HEIGHT);
+    cairo_set_font_size(cr, 13);
+    draw_axes(cr, &x, &y);
+    draw_labels(cr, chart);
+    for (int i = 0; i < chart->count; i++) {
+        colour(cr, i, 0.16);
+        if (chart->curves[i].low) draw_band(cr, &chart->curves[i], &x, &y);
+    }
+    for (int i = 0; i < chart->count; i++) {
+        colour(cr, i, 1);
+        draw_curve(cr, &chart->curves[i], &x, &y);
+    }
+    draw_legend(cr, chart);
+    return tern__page_save(cr, path, why, why_size);
+}
