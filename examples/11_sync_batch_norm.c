@@ -10,7 +10,7 @@
 #include <math.h>
 
 #define BATCH  2 /* a rank */
-#define POINTS 16
+#define POINTS 15
 #define SEEDS  32
 #define HELD   2000 /* of the test set */
 #define STAGES 4
@@ -137,8 +137,8 @@ static int argument(int argc, char **argv, int i, int fallback, int low, int hig
 
 int main(int argc, char **argv)
 {
-    int seeds = argument(argc, argv, 1, 4, 1, SEEDS);
-    shared k = {.steps = argument(argc, argv, 2, 3200, POINTS, 10000)};
+    int seeds = argument(argc, argv, 1, 8, 1, SEEDS);
+    shared k = {.steps = argument(argc, argv, 2, 3000, POINTS, 10000)};
     static way ways[2];
     tern_error err = {0};
     k.world = tern_group_open(NULL, &err);

@@ -100,6 +100,7 @@ struct tern_scope {
     tern_group *group;
     tern_error error;
     bool grad;           /* gradients on                                        */
+    double weight;       /* of the running backward's loss among the ranks', as its ddp says; else 1 */
     uint64_t generation; /* counted up by tern_scope_end                        */
     uint64_t seed, step; /* of what is drawn; tern_scope_end counts the step up */
     uint64_t stream;     /* the rank, so that each draws its own                */

@@ -39,6 +39,7 @@ int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err
                                "tern_ddp_normaliser_set before",
                                loss->node->op);
     ddp->count += count;
+    loss->scope->weight = count;
     return TERN_OK;
 }
 

@@ -104,6 +104,14 @@ static int join_stats(const tern__batch_norm_sync *sync, tern_scope *scope, cons
 
 /* ---- backward ---- */
 
+/* A ddp may weigh the ranks' losses (TERN_NORMALISER_LOSS), and does so after backward: gradients here are of
+ * this rank's loss alone. What the others' losses say about this rank's data counts by their weights over its
+ * own. Of weight 0 nothing counts, not even a NaN. */
+static void scale(double *data, int64_t count, double factor)
+{
+    for (int64_t i = 0; i < count; i++) data[i] = factor == 0 ? 0 : data[i] * factor;
+}
+
 static int join_sums(const tern__batch_norm_sync *sync, tern_scope *scope, const tern__view *sum,
                      const tern__view *product)
 {
@@ -112,10 +120,11 @@ static int join_sums(const tern__batch_norm_sync *sync, tern_scope *scope, const
     tern__saved both = new_rows(scope, 2, channels);
     double *data = both.view.data;
     if (data && put(scope, data, sum, product)) {
+        scale(data, 2 * channels, scope->weight);
         if (tern_all_reduce(sync->group, data, (size_t)(2 * channels), TERN_F64, TERN_SUM, &err))
             tern__scope_fail_with(scope, &err);
-        else
-            take(scope, data, sum, product);
+        scale(data, 2 * channels, scope->weight > 0 ? 1 / scope->weight : 0);
+        if (!err.code) take(scope, data, sum, product);
     }
     tern__saved_drop(&both);
     return scope->error.code;

@@ -6,10 +6,10 @@
 #include <stdio.h>
 
 #define WIDTH  820
-#define HEIGHT 480
+#define HEIGHT 500
 #define LEFT   78
 #define RIGHT  28
-#define TOP    56
+#define TOP    74
 #define BOTTOM 62
 #define TICKS  6 /* about so many an axis */
 
@@ -140,6 +140,7 @@ static void colour(cairo_t *cr, int i, double alpha)
 
 static void draw_band(cairo_t *cr, const tern_curve *c, const axis *x, const axis *y)
 {
+    cairo_new_path(cr); /* text leaves a point behind */
     for (int i = 0; i < c->count; i++) cairo_line_to(cr, place(x, c->x[i]), place(y, c->low[i]));
     for (int i = c->count - 1; i >= 0; i--) cairo_line_to(cr, place(x, c->x[i]), place(y, c->high[i]));
     cairo_close_path(cr);
@@ -150,6 +151,7 @@ static void draw_curve(cairo_t *cr, const tern_curve *c, const axis *x, const ax
 {
     cairo_set_line_width(cr, 2.2);
     cairo_set_line_join(cr, CAIRO_LINE_JOIN_ROUND);
+    cairo_new_path(cr);
     for (int i = 0; i < c->count; i++) cairo_line_to(cr, place(x, c->x[i]), place(y, c->y[i]));
     cairo_stroke(cr);
 }
@@ -162,9 +164,9 @@ static void draw_legend(cairo_t *cr, const tern_chart *chart)
     for (int i = 0; i < chart->count; i++) {
         colour(cr, i, 1);
         cairo_set_line_width(cr, 3);
-        draw_line(cr, at, TOP - 14, at + 22, TOP - 14);
+        draw_line(cr, at, TOP - 20, at + 22, TOP - 20);
         grey(cr, 0.15);
-        cairo_move_to(cr, at + 29, TOP - 9);
+        cairo_move_to(cr, at + 29, TOP - 15);
         cairo_show_text(cr, chart->curves[i].name);
         cairo_text_extents(cr, chart->curves[i].name, &size);
         at += 29 + size.x_advance + 26;

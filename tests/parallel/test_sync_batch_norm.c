@@ -1,0 +1,482 @@
+/* test_sync_batch_norm.c - residual nets with synchronised batch norms: what N ranks learn equals what one
+ * process learns from the whole batch, whatever the ranks' shares; what stays as it was; and what is refused.
+ * The op alone is compared with torch in tests/torch. */
+#include "comm/ranks.h"
+
+#include "comm/group.h"
+#include "nn/nn.h"
+
+#include "ledger.h"
+
+#include <math.h>
+
+#define CLASSES    5
+#define ROWS_MAX   16
+#define PIXELS_MAX (3 * 64 * 64)
+
+typedef enum scale { SMALL, RESNET18 } scale;
+
+typedef struct trainer {
+    int side; /* of an image */
+    tern_group *world;
+    tern_device *dev;
+    tern_rng *rng;
+    tern_module *net;
+    tern_ddp *ddp;
+    tern_optim *opt;
+    tern_scope *s;
+} trainer;
+
+static tern_module *new_net(scale size, tern_rng *rng, tern_error *err)
+{
+    tern_resnet_opts opts = tern_resnet_defaults();
+    opts.classes = CLASSES;
+    if (size == SMALL) {
+        opts.stages = 2;
+        opts.small_stem = true;
+        opts.blocks[0] = opts.blocks[1] = 1;
+        opts.channels[0] = 8;
+        opts.channels[1] = 16;
+    }
+    return tern_resnet_new(&opts, rng, err);
+}
+
+static tern_optim *new_sgd(tern_module *net, tern_error *err)
+{
+    tern_sgd_opts sgd = tern_sgd_defaults();
+    sgd.lr = 0.002;
+    sgd.momentum = 0.5;
+    return tern_sgd_new(net, &sgd, err);
+}
+
+/* `boot` NULL: one process alone. Losses count by their samples. */
+static void open_trainer(trainer *t, const tern__bootstrap *boot, scale size, bool synced, tern_error *err)
+{
+    *t = (trainer){.side = size == SMALL ? 16 : 64,
+                   .world = boot ? tern__group_open_boot(boot, NULL, err) : NULL};
+    t->dev = tern_device_open("cpu", err);
+    tern_device_threads_set(t->dev, 1, err);
+    t->rng = tern_rng_new(3, err);
+    t->net = new_net(size, t->rng, err);
+    if (synced) tern_sync_batch_norm_convert(t->net, t->world, err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.normaliser = TERN_NORMALISER_LOSS;
+    if (boot) t->ddp = tern_ddp_new(t->net, t->world, &opts, err);
+    t->opt = new_sgd(t->net, err);
+    t->s = tern_scope_new(t->dev, t->world, err);
+}
+
+static void close_trainer(trainer *t)
+{
+    tern_scope_free(t->s);
+    tern_optim_free(t->opt);
+    tern_ddp_free(t->ddp);
+    tern_module_free(t->net);
+    tern_rng_free(t->rng);
+    tern_device_close(t->dev);
+    tern_group_close(t->world);
+}
+
+/* Rows [first, first + count) of the batch of `step`; a row has a brightness of its own. */
+static tern_tensor *images(const trainer *t, int step, int first, int count)
+{
+    static _Thread_local float x[ROWS_MAX * PIXELS_MAX];
+    int pixels = 3 * t->side * t->side;
+    for (int i = 0; i < count; i++) {
+        uint32_t state = (uint32_t)(step * 1000 + first + i) * 2654435761u + 1;
+        for (int k = 0; k < pixels; k++) {
+            state = state * 1664525u + 1013904223u;
+            x[i * pixels + k] = (float)(int32_t)state / 2147483648.0f + (float)((first + i) % 3);
+        }
+    }
+    return tern_tensor_from(t->s, x, TERN_F32, 4, (int64_t[]){count, 3, t->side, t->side});
+}
+
+static tern_tensor *labels(const trainer *t, int first, int count)
+{
+    int64_t y[ROWS_MAX];
+    for (int i = 0; i < count; i++) y[i] = (first + i) % CLASSES;
+    return tern_tensor_from(t->s, y, TERN_I64, 1, (int64_t[]){count});
+}
+
+/* This rank's loss, NAN of an empty batch. */
+static double train_step(trainer *t, int step, int first, int count, tern_error *err)
+{
+    tern_tensor *y = tern_forward(t->net, t->s, images(t, step, first, count));
+    tern_tensor *loss = tern_cross_entropy(t->s, y, labels(t, first, count), NULL);
+    tern_backward(t->s, loss);
+    double value = tern_item(loss);
+    tern_optim_step(t->opt, t->s);
+    tern_scope_end(t->s, err);
+    return value;
+}
+
+/* The largest difference of two state dicts, relative to a tensor's largest number if that is above 1. */
+static double difference(const tern_module *a, const tern_module *b)
+{
+    double worst = 0;
+    for (int i = 0; i < tern_state_count(a); i++) {
+        const tern_tensor *x = tern_state_get(a, i).tensor, *y = tern_state_get(b, i).tensor;
+        double largest = 1, off = 0;
+        for (int64_t k = 0; k < tern_tensor_count(x); k++) {
+            largest = fmax(largest, fabs(tern__view_get(&y->view, k)));
+            off = fmax(off, fabs(tern__view_get(&x->view, k) - tern__view_get(&y->view, k)));
+        }
+        worst = fmax(worst, off / largest);
+    }
+    return worst;
+}
+
+/* ---- the same as one process ---- */
+
+typedef struct shares {
+    int world;
+    scale size;
+    bool synced;
+    int rows[4]; /* of each rank */
+    int steps;
+    double nearer, farther; /* the difference from one process is between them */
+} shares;
+
+static int learn(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const shares *how = arg;
+    tern_error err = {0};
+    trainer t, alone;
+    int first = 0, total = 0;
+    for (int r = 0; r < boot->world; r++) {
+        if (r < rank) first += how->rows[r];
+        total += how->rows[r];
+    }
+    open_trainer(&t, boot, how->size, how->synced, &err);
+    open_trainer(&alone, NULL, how->size, false, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < how->steps; step++) {
+        double own = train_step(&t, step, first, how->rows[rank], &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, isnan(own) == (how->rows[rank] == 0));
+        double whole = train_step(&alone, step, 0, total, &err);
+        double apart = fabs(tern_ddp_loss_mean(t.ddp) - whole) / whole;
+        RANK_CHECK(rank, !how->synced || apart < 1e-5);
+    }
+    double apart = difference(t.net, alone.net);
+    RANK_CHECK(rank, how->nearer <= apart && apart <= how->farther);
+    close_trainer(&alone);
+    close_trainer(&t);
+    return 0;
+}
+
+static void shares_of_a_batch_equal_the_batch(void **state)
+{
+    (void)state;
+    static const shares cases[] = {
+        {1, SMALL, true, {8}, 4, 0, 1e-6},       {2, SMALL, true, {4, 4}, 4, 0, 1e-6},
+        {2, SMALL, true, {1, 6}, 4, 0, 1e-6},    {2, SMALL, true, {0, 5}, 4, 0, 1e-6},
+        {3, SMALL, true, {3, 0, 4}, 4, 0, 1e-6}, {4, SMALL, true, {2, 1, 0, 4}, 4, 0, 1e-6},
+        {2, SMALL, false, {4, 4}, 4, 1e-2, 10}, /* that the test can fail */
+    };
+    for (size_t i = 0; i < TERN__COUNT(cases); i++) {
+        shares how = cases[i];
+        assert_ranks_ok(ranks_run(how.world, learn, &how));
+    }
+}
+
+static void resnet18_on_two_ranks_equals_one_process(void **state)
+{
+    (void)state;
+    shares synced = {2, RESNET18, true, {4, 4}, 3, 0, 1e-3}, plain = {2, RESNET18, false, {4, 4}, 3, 0.1, 10};
+    assert_ranks_ok(ranks_run(2, learn, &synced));
+    assert_ranks_ok(ranks_run(2, learn, &plain));
+}
+
+/* ---- a layer, and what is refused ---- */
+
+/* A batch norm of `channels` channels and (rows, channels) values that differ from rank to rank. */
+typedef struct layer {
+    tern_group *world;
+    tern_device *dev;
+    tern_module *norm;
+    tern_scope *s;
+} layer;
+
+static void open_layer(layer *l, const tern__bootstrap *boot, int64_t channels, tern_error *err)
+{
+    *l = (layer){.world = tern__group_open_boot(boot, NULL, err), .dev = tern_device_open("cpu", err)};
+    l->norm = tern_batch_norm1d_new(channels, NULL, err);
+    l->s = tern_scope_new(l->dev, l->world, err);
+}
+
+static void close_layer(layer *l)
+{
+    tern_scope_free(l->s);
+    tern_module_free(l->norm);
+    tern_device_close(l->dev);
+    tern_group_close(l->world);
+}
+
+static tern_tensor *values(tern_scope *s, int first, int rows, int64_t channels)
+{
+    float x[ROWS_MAX * 8];
+    for (int i = 0; i < rows; i++)
+        for (int c = 0; c < channels; c++) x[i * channels + c] = (float)((first + i) * (first + i + c) % 7);
+    return tern_tensor_from(s, x, TERN_F32, 2, (int64_t[]){rows, channels});
+}
+
+static bool same_values(const tern_tensor *a, const tern_tensor *b, double tolerance)
+{
+    for (int64_t i = 0; i < tern_tensor_count(a); i++)
+        if (fabs(tern__view_get(&a->view, i) - tern__view_get(&b->view, i)) > tolerance) return false;
+    return true;
+}
+
+static bool same_state(const tern_module *a, const tern_module *b, double tolerance)
+{
+    for (int i = 0; i < tern_state_count(a); i++)
+        if (!same_values(tern_state_get(a, i).tensor, tern_state_get(b, i).tensor, tolerance)) return false;
+    return true;
+}
+
+/* Pairs of four ranks: each sees its own pair's rows, in a group made from the scope's. */
+static int pairs(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    layer l;
+    open_layer(&l, boot, 3, &err);
+    tern_group *pair = tern_group_split(l.world, rank / 2, 0, NULL, &err);
+    tern_module *alone = tern_batch_norm1d_new(3, NULL, &err);
+    tern_sync_batch_norm_convert(l.norm, pair, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_tensor *y = tern_forward(l.norm, l.s, values(l.s, 4 * rank, 4, 3));
+    tern_tensor *both = tern_forward(alone, l.s, values(l.s, rank / 2 * 8, 8, 3));
+    RANK_CHECK(rank, y && both);
+    RANK_CHECK(rank, same_values(y, tern_slice(l.s, both, 0, rank % 2 * 4, rank % 2 * 4 + 4, 1), 1e-6));
+    RANK_CHECK(rank, same_state(l.norm, alone, 1e-6));
+    tern_module_free(alone);
+    close_layer(&l);
+    tern_group_close(pair);
+    return 0;
+}
+
+static void pairs_of_ranks_are_groups_too(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(4, pairs, NULL));
+    assert_ranks_ok(ranks_run_threads(4, pairs, NULL));
+}
+
+/* In evaluation and alone: the bits of a plain one. Training moves the statistics once, also if the call is
+ * computed again in backward. */
+static int stays(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    layer l;
+    open_layer(&l, boot, 3, &err);
+    tern_module *plain = tern_batch_norm1d_new(3, NULL, &err), *again = tern_batch_norm1d_new(3, NULL, &err);
+    tern_sync_batch_norm_convert(l.norm, l.world, &err);
+    tern_sync_batch_norm_convert(again, l.world, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !strcmp(l.norm->kind, "sync_batch_norm"));
+    tern_tensor *x = values(l.s, 4 * rank, 4, 3);
+    tern_tensor *one = tern_forward(l.norm, l.s, x), *two = tern_checkpoint(again, l.s, x);
+    tern_tensor *loss =
+        tern_add(l.s, tern_sum(l.s, tern_mul(l.s, one, x)), tern_sum(l.s, tern_mul(l.s, two, x)));
+    RANK_CHECK(rank, tern_backward(l.s, loss) == TERN_OK);
+    RANK_CHECK(rank, same_state(l.norm, again, 0) && same_values(one, two, 0));
+    RANK_CHECK(rank, same_values(tern_grad_get(tern_state_find(l.norm, "weight")),
+                                 tern_grad_get(tern_state_find(again, "weight")), 0));
+    if (boot->world == 1) {
+        tern_tensor *same = tern_forward(plain, l.s, x);
+        RANK_CHECK(rank, same_values(one, same, 0) && same_state(l.norm, plain, 0));
+    }
+    tern_eval(l.norm);
+    if (rank == 0)
+        RANK_CHECK(rank, tern_forward(l.norm, l.s, values(l.s, 0, 1, 3)) != NULL); /* nobody else */
+    tern_module_free(again);
+    tern_module_free(plain);
+    close_layer(&l);
+    return 0;
+}
+
+static void what_is_not_changed(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world++) assert_ranks_ok(ranks_run(world, stays, NULL));
+}
+
+/* One rank's mistake, or one of all, and what every rank hears. */
+typedef enum mistake { ONE_VALUE, CHANNELS, NO_GROUP, OTHER_GROUP, SHAPE } mistake;
+
+static int mistaken(int rank, const tern__bootstrap *boot, void *arg)
+{
+    mistake m = *(mistake *)arg;
+    tern_error err = {0};
+    layer l;
+    open_layer(&l, boot, m == CHANNELS && rank ? 4 : 3, &err);
+    tern_sync_batch_norm_convert(l.norm, l.world, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_group *own = m == OTHER_GROUP ? tern_group_open(NULL, &err) : NULL; /* of one: no launcher here */
+    tern_scope *s = m == NO_GROUP || m == OTHER_GROUP ? tern_scope_new(l.dev, own, &err) : l.s;
+    int rows = m == ONE_VALUE ? rank == 0 : 4;
+    tern_tensor *x = values(s, 0, rows, m == SHAPE && rank ? 2 : m == CHANNELS && rank ? 4 : 3);
+    RANK_CHECK(rank, !tern_forward(l.norm, s, x));
+    const tern_error *heard = tern_scope_error(s);
+    static const struct {
+        int code;
+        const char *text;
+    } said[] = {{TERN_E_SHAPE, "expected more than 1 value per channel when training, got input size"},
+                {TERN_E_MISMATCH, "all_gather"},
+                {TERN_E_STATE, "on a scope of no group"},
+                {TERN_E_STATE, "on a scope of another group"},
+                {TERN_E_SHAPE, "weight is (3) but input is (4, 2)"}};
+    fprintf(stderr, "[rank %d] %s\n", rank, heard->text);
+    RANK_CHECK(rank, heard->code == said[m].code || (m == SHAPE && heard->code == TERN_E_PEER));
+    RANK_CHECK(rank, strstr(heard->text, said[m].text));
+    RANK_CHECK(rank, m != ONE_VALUE || strstr(heard->text, "on all ranks together"));
+    if (s != l.s) tern_scope_free(s);
+    tern_group_close(own);
+    close_layer(&l);
+    return 0;
+}
+
+static void mistakes_are_told_to_all(void **state)
+{
+    (void)state;
+    for (mistake m = ONE_VALUE; m <= SHAPE; m++) assert_ranks_ok(ranks_run(3, mistaken, &m));
+}
+
+/* Convert, then ddp; the same on all ranks; and no join. */
+static int out_of_order(int rank, const tern__bootstrap *boot, void *arg)
+{
+    int which = *(int *)arg;
+    tern_error err = {0}, late = {0};
+    trainer t;
+    if (which == 0) {
+        open_trainer(&t, boot, SMALL, false, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, tern_sync_batch_norm_convert(t.net, t.world, &late) == TERN_E_STATE);
+        RANK_CHECK(rank, strstr(late.text, "convert first, then ddp, then optimizer, then steps"));
+    } else if (which == 1) {
+        open_trainer(&t, boot, SMALL, rank == 0, &err);
+        RANK_CHECK(rank, err.code == TERN_E_MISMATCH && strstr(err.text, "rank 0 has 5 sync_batch_norm"));
+    } else {
+        open_trainer(&t, boot, SMALL, true, &err);
+        if (rank == 0) RANK_CHECK(rank, tern_ddp_join(t.ddp, NULL, &late) == TERN_E_STATE);
+        if (rank != 0) train_step(&t, 0, 4, 4, &late);
+        RANK_CHECK(rank, late.code && strstr(late.text, "go on with empty batches instead of joining"));
+    }
+    close_trainer(&t);
+    return 0;
+}
+
+static void order_and_agreement(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 3; which++) assert_ranks_ok(ranks_run(2, out_of_order, &which));
+}
+
+static void arguments(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_group *group = tern_group_open(NULL, &err);
+    tern_module *norm = tern_batch_norm1d_new(3, NULL, &err);
+    assert_ok(err);
+    assert_int_equal(tern_sync_batch_norm_convert(NULL, group, &err), TERN_E_INVALID);
+    assert_string_equal(err.text, "the module is NULL");
+    assert_int_equal(tern_sync_batch_norm_convert(norm, group, &err), TERN_E_INVALID); /* what came before */
+    err = (tern_error){0};
+    assert_int_equal(tern_sync_batch_norm_convert(norm, NULL, &err), TERN_E_INVALID);
+    assert_string_equal(err.text, "the group is NULL");
+    assert_int_equal(tern_sync_batch_norm_convert(norm, group, NULL), TERN_OK);
+    tern_group_abort(group, TERN_E_STATE, "enough");
+    err = (tern_error){0};
+    assert_int_equal(tern_sync_batch_norm_convert(norm, group, &err), TERN_E_STATE);
+    tern_module_free(norm);
+    tern_group_close(group);
+}
+
+/* ---- memory ---- */
+
+static int warm(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    ledger books = {0};
+    trainer t;
+    ledger_open(&books);
+    open_trainer(&t, boot, SMALL, true, &err);
+    for (int step = 0; step < 3; step++) train_step(&t, step, 4 * rank, 4, &err);
+    RANK_CHECK_OK(rank, err);
+    int before = atomic_load(&books.requests);
+    for (int step = 3; step < 6; step++) train_step(&t, step, 4 * rank, 4, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, before > 0 && atomic_load(&books.requests) == before);
+    close_trainer(&t);
+    tern_allocator_set(NULL);
+    RANK_CHECK(rank, atomic_load(&books.live) == 0);
+    return 0;
+}
+
+static void warm_steps_allocate_nothing(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, warm, NULL));
+}
+
+/* Rank 1 gets no memory from its first step's n-th request on: it says so, and the others hear it. */
+static int starved(int rank, const tern__bootstrap *boot, void *arg)
+{
+    int at = *(int *)arg;
+    tern_error err = {0}, late = {0};
+    ledger books = {0};
+    layer l;
+    ledger_open(&books);
+    open_layer(&l, boot, 3, &err);
+    tern_sync_batch_norm_convert(l.norm, l.world, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_tensor *x = values(l.s, 4 * rank, 4, 3);
+    books.refuse_at = rank == 1 ? atomic_load(&books.requests) + at : 0;
+    books.refuse_all = true;
+    tern_tensor *y = tern_forward(l.norm, l.s, x);
+    tern_tensor *loss = y ? tern_sum(l.s, tern_mul(l.s, y, x)) : NULL;
+    if (loss) tern_backward(l.s, loss);
+    books.refuse_at = 0;
+    tern_scope_end(l.s, &late);
+    bool failed = late.code != TERN_OK;
+    RANK_CHECK(rank, !failed || late.code == TERN_E_MEMORY || (rank != 1 && strstr(late.text, "rank 1")));
+    close_layer(&l);
+    tern_allocator_set(NULL);
+    RANK_CHECK(rank, atomic_load(&books.live) == 0);
+    return failed ? 77 : 0;
+}
+
+static void memory_that_runs_out_is_told(void **state)
+{
+    (void)state;
+    int at = 1;
+    for (;; at++) {
+        ranks r = ranks_run(2, starved, &at);
+        if (r.status[1] == 0) break;
+        assert_int_equal(r.status[1], 77);
+        assert_true(r.status[0] == 77 || r.status[0] == 0); /* it may have been done before */
+    }
+    assert_true(at > 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_of_a_batch_equal_the_batch),
+        cmocka_unit_test(resnet18_on_two_ranks_equals_one_process),
+        cmocka_unit_test(pairs_of_ranks_are_groups_too),
+        cmocka_unit_test(what_is_not_changed),
+        cmocka_unit_test(mistakes_are_told_to_all),
+        cmocka_unit_test(order_and_agreement),
+        cmocka_unit_test(arguments),
+        cmocka_unit_test(warm_steps_allocate_nothing),
+        cmocka_unit_test(memory_that_runs_out_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
