@@ -61,6 +61,7 @@ static void open_trainer(trainer *t, const tern__bootstrap *boot, scale size, bo
     if (synced) tern_sync_batch_norm_convert(t->net, t->world, err);
     tern_ddp_opts opts = tern_ddp_defaults();
     opts.normaliser = TERN_NORMALISER_LOSS;
+    opts.broadcast_buffers = !synced; /* each rank's own are those of all */
     if (boot) t->ddp = tern_ddp_new(t->net, t->world, &opts, err);
     t->opt = new_sgd(t->net, err);
     t->s = tern_scope_new(t->dev, t->world, err);
@@ -127,6 +128,22 @@ static double difference(const tern_module *a, const tern_module *b)
     return worst;
 }
 
+/* A checksum of the state dict, compared. */
+static bool same_on_all(const trainer *t)
+{
+    tern_error err = {0};
+    double sum = 0, sums[4];
+    for (int i = 0; i < tern_state_count(t->net); i++) {
+        const tern_tensor *x = tern_state_get(t->net, i).tensor;
+        for (int64_t k = 0; k < tern_tensor_count(x); k++)
+            sum += (double)(k % 7 + 1) * tern__view_get(&x->view, k);
+    }
+    if (tern_all_gather(t->world, &sum, sums, 1, TERN_F64, &err)) return false;
+    for (int r = 0; r < tern_group_size(t->world); r++)
+        if (sums[r] != sum) return false;
+    return true;
+}
+
 /* ---- the same as one process ---- */
 
 typedef struct shares {
@@ -142,26 +159,30 @@ static int learn(int rank, const tern__bootstrap *boot, void *arg)
 {
     const shares *how = arg;
     tern_error err = {0};
-    trainer t, alone;
+    trainer t, alone; /* rank 0's: one process with the whole batch */
     int first = 0, total = 0;
     for (int r = 0; r < boot->world; r++) {
         if (r < rank) first += how->rows[r];
         total += how->rows[r];
     }
     open_trainer(&t, boot, how->size, how->synced, &err);
-    open_trainer(&alone, NULL, how->size, false, &err);
+    if (rank == 0) open_trainer(&alone, NULL, how->size, false, &err);
     RANK_CHECK_OK(rank, err);
     for (int step = 0; step < how->steps; step++) {
         double own = train_step(&t, step, first, how->rows[rank], &err);
         RANK_CHECK_OK(rank, err);
         RANK_CHECK(rank, isnan(own) == (how->rows[rank] == 0));
+        if (rank) continue;
         double whole = train_step(&alone, step, 0, total, &err);
         double apart = fabs(tern_ddp_loss_mean(t.ddp) - whole) / whole;
         RANK_CHECK(rank, !how->synced || apart < 1e-5);
     }
-    double apart = difference(t.net, alone.net);
-    RANK_CHECK(rank, how->nearer <= apart && apart <= how->farther);
-    close_trainer(&alone);
+    RANK_CHECK(rank, !how->synced || same_on_all(&t));
+    if (rank == 0) {
+        double apart = difference(t.net, alone.net);
+        RANK_CHECK(rank, how->nearer <= apart && apart <= how->farther);
+        close_trainer(&alone);
+    }
     close_trainer(&t);
     return 0;
 }
@@ -184,9 +205,8 @@ static void shares_of_a_batch_equal_the_batch(void **state)
 static void resnet18_on_two_ranks_equals_one_process(void **state)
 {
     (void)state;
-    shares synced = {2, RESNET18, true, {4, 4}, 3, 0, 1e-3}, plain = {2, RESNET18, false, {4, 4}, 3, 0.1, 10};
-    assert_ranks_ok(ranks_run(2, learn, &synced));
-    assert_ranks_ok(ranks_run(2, learn, &plain));
+    shares how = {2, RESNET18, true, {4, 4}, 3, 0, 2e-4}; /* 0.4 without */
+    assert_ranks_ok(ranks_run(2, learn, &how));
 }
 
 /* ---- a layer, and what is refused ---- */
@@ -314,14 +334,14 @@ static int mistaken(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     layer l;
     open_layer(&l, boot, m == CHANNELS && rank ? 4 : 3, &err);
-    tern_sync_batch_norm_convert(l.norm, l.world, &err);
-    RANK_CHECK_OK(rank, err);
+    tern_sync_batch_norm_convert(l.norm, l.world, &err); /* hears of a rank that was faster and failed */
     tern_group *own = m == OTHER_GROUP ? tern_group_open(NULL, &err) : NULL; /* of one: no launcher here */
     tern_scope *s = m == NO_GROUP || m == OTHER_GROUP ? tern_scope_new(l.dev, own, &err) : l.s;
-    int rows = m == ONE_VALUE ? rank == 0 : 4;
-    tern_tensor *x = values(s, 0, rows, m == SHAPE && rank ? 2 : m == CHANNELS && rank ? 4 : 3);
-    RANK_CHECK(rank, !tern_forward(l.norm, s, x));
-    const tern_error *heard = tern_scope_error(s);
+    int rows = m == ONE_VALUE ? rank == 0 : 4, columns = m == SHAPE && rank == 1 ? 2
+                                                         : m == CHANNELS && rank ? 4
+                                                                                 : 3;
+    if (!err.code) RANK_CHECK(rank, !tern_forward(l.norm, s, values(s, 0, rows, columns)));
+    const tern_error *heard = err.code ? &err : tern_scope_error(s);
     static const struct {
         int code;
         const char *text;
@@ -330,11 +350,14 @@ static int mistaken(int rank, const tern__bootstrap *boot, void *arg)
                 {TERN_E_STATE, "on a scope of no group"},
                 {TERN_E_STATE, "on a scope of another group"},
                 {TERN_E_SHAPE, "weight is (3) but input is (4, 2)"}};
-    fprintf(stderr, "[rank %d] %s\n", rank, heard->text);
-    RANK_CHECK(rank, heard->code == said[m].code || (m == SHAPE && heard->code == TERN_E_PEER));
+    RANK_CHECK(rank, heard->code == said[m].code || heard->code == TERN_E_PEER);
     RANK_CHECK(rank, strstr(heard->text, said[m].text));
     RANK_CHECK(rank, m != ONE_VALUE || strstr(heard->text, "on all ranks together"));
-    if (s != l.s) tern_scope_free(s);
+    if (s != l.s) { /* a mistake that the group does not hear of: nobody leaves before all have made it */
+        tern_scope_free(s);
+        tern_barrier(l.world, &err);
+        RANK_CHECK_OK(rank, err);
+    }
     tern_group_close(own);
     close_layer(&l);
     return 0;
@@ -359,7 +382,7 @@ static int out_of_order(int rank, const tern__bootstrap *boot, void *arg)
         RANK_CHECK(rank, strstr(late.text, "convert first, then ddp, then optimizer, then steps"));
     } else if (which == 1) {
         open_trainer(&t, boot, SMALL, rank == 0, &err);
-        RANK_CHECK(rank, err.code == TERN_E_MISMATCH && strstr(err.text, "rank 0 has 5 sync_batch_norm"));
+        RANK_CHECK(rank, err.code == TERN_E_MISMATCH && strstr(err.text, "rank 0 has 6 sync_batch_norm"));
     } else {
         open_trainer(&t, boot, SMALL, true, &err);
         if (rank == 0) RANK_CHECK(rank, tern_ddp_join(t.ddp, NULL, &late) == TERN_E_STATE);
@@ -399,20 +422,29 @@ static void arguments(void **state)
 
 /* ---- memory ---- */
 
+/* What this thread asks for; rank 0 has one that serves the store, too. */
+static _Thread_local int own_requests;
+
+static void *count_own(size_t bytes, size_t align, void *ctx)
+{
+    own_requests++;
+    return ledger_alloc(bytes, align, ctx);
+}
+
 static int warm(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
     tern_error err = {0};
     ledger books = {0};
     trainer t;
-    ledger_open(&books);
+    tern_allocator_set(&(tern_allocator){count_own, ledger_free, &books});
     open_trainer(&t, boot, SMALL, true, &err);
     for (int step = 0; step < 3; step++) train_step(&t, step, 4 * rank, 4, &err);
     RANK_CHECK_OK(rank, err);
-    int before = atomic_load(&books.requests);
+    int before = own_requests;
     for (int step = 3; step < 6; step++) train_step(&t, step, 4 * rank, 4, &err);
     RANK_CHECK_OK(rank, err);
-    RANK_CHECK(rank, before > 0 && atomic_load(&books.requests) == before);
+    RANK_CHECK(rank, before > 0 && own_requests == before);
     close_trainer(&t);
     tern_allocator_set(NULL);
     RANK_CHECK(rank, atomic_load(&books.live) == 0);
@@ -434,18 +466,20 @@ static int starved(int rank, const tern__bootstrap *boot, void *arg)
     layer l;
     ledger_open(&books);
     open_layer(&l, boot, 3, &err);
-    tern_sync_batch_norm_convert(l.norm, l.world, &err);
-    RANK_CHECK_OK(rank, err);
-    tern_tensor *x = values(l.s, 4 * rank, 4, 3);
-    books.refuse_at = rank == 1 ? atomic_load(&books.requests) + at : 0;
-    books.refuse_all = true;
-    tern_tensor *y = tern_forward(l.norm, l.s, x);
-    tern_tensor *loss = y ? tern_sum(l.s, tern_mul(l.s, y, x)) : NULL;
-    if (loss) tern_backward(l.s, loss);
-    books.refuse_at = 0;
-    tern_scope_end(l.s, &late);
-    bool failed = late.code != TERN_OK;
-    RANK_CHECK(rank, !failed || late.code == TERN_E_MEMORY || (rank != 1 && strstr(late.text, "rank 1")));
+    tern_sync_batch_norm_convert(l.norm, l.world, &err); /* rank 1 may have failed by now */
+    RANK_CHECK(rank, !err.code || (rank == 0 && strstr(err.text, "rank 1")));
+    if (!err.code) {
+        tern_tensor *x = values(l.s, 4 * rank, 4, 3);
+        books.refuse_at = rank == 1 ? atomic_load(&books.requests) + at : 0;
+        books.refuse_all = true;
+        tern_tensor *y = tern_forward(l.norm, l.s, x);
+        tern_tensor *loss = y ? tern_sum(l.s, tern_mul(l.s, y, x)) : NULL;
+        if (loss) tern_backward(l.s, loss);
+        books.refuse_at = 0;
+        tern_scope_end(l.s, &late);
+    }
+    bool failed = err.code || late.code;
+    RANK_CHECK(rank, !late.code || late.code == TERN_E_MEMORY || (rank != 1 && strstr(late.text, "rank 1")));
     close_layer(&l);
     tern_allocator_set(NULL);
     RANK_CHECK(rank, atomic_load(&books.live) == 0);
