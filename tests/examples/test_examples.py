@@ -139,6 +139,25 @@ class Demos(unittest.TestCase):
         self.assertEqual((code, out, err), (1, "", "tern: tern_spawn: n: expected 1 to 4096 ranks, got 0\n"))
 
 
+class SyncBatchNorm(unittest.TestCase):
+    def test_table_and_picture(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = run(2, "13_sync_batch_norm", "1", "150", cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            self.assertIn("mean of 1 seed\n", out)
+            rows = re.findall(r"^ +(\d+) +(\d+\.\d\d) +(\d+\.\d\d)$", out, re.M)
+            self.assertEqual([int(step) for step, _, _ in rows], list(range(10, 151, 10)))
+            for plain, synchronised in ((float(a), float(b)) for _, a, b in rows[-3:]):
+                self.assertGreater(min(plain, synchronised), 20)
+            self.assertNotEqual(*rows[-1][1:])
+            with open(os.path.join(folder, "sync_batch_norm.png"), "rb") as picture:
+                self.assertEqual(picture.read(8), b"\x89PNG\r\n\x1a\n")
+
+    def test_arguments(self):
+        code, _, err = start([os.path.join(BUILD, "examples", "13_sync_batch_norm"), "0"])
+        self.assertEqual(code, 2)
+        self.assertIn("expected [seeds, 1 to 32] [steps, 15 or more]", err)
+
+
 def lines_changed(first, second):
     """What `diff` shows of two examples, and how many lines of the second are new or other ones."""
     sources = [os.path.join("examples", name + ".c") for name in (first, second)]

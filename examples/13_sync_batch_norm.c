@@ -1,7 +1,7 @@
-/* 11_sync_batch_norm.c - why batch norm wants to see all ranks' batches: the same small convolutional net on
+/* 13_sync_batch_norm.c - why batch norm wants to see all ranks' batches: the same small convolutional net on
  * Fashion-MNIST, 2 images a rank and step, once with batch norm and once with a synchronised one.
  *
- *     tern run -n 2 build/examples/11_sync_batch_norm [seeds] [steps]
+ *     tern run -n 2 build/examples/13_sync_batch_norm [seeds] [steps]
  *
  * Both start from the same weights and see the same images. Prints the share of right answers on held-out
  * images in evaluation mode, and draws the curves of all seeds' means into sync_batch_norm.png. */
