@@ -118,6 +118,41 @@ static void a_join_of_nobody_changes_nothing(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, nobody_body, NULL));
 }
 
+/* Rank 1 runs out between two microbatches: what it has added up is lost, and nothing of it comes later. */
+static int accumulate_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    static const tern_dtype f32[] = {TERN_F32, TERN_F32};
+    tern_error err = {0};
+    bag b;
+    bag_open(&b, boot, f32, 2, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < 3; step++) { /* two microbatches, and after the join one backward of all */
+        tern_ddp_sync_set(b.ddp, step > 0);
+        if (step == 2) RANK_CHECK(rank, tern_ddp_join(b.ddp, NULL, &err) == TERN_OK);
+        if (step == 1 && rank == 1) continue;
+        tern_backward(b.s, bag_loss(&b, b.s, step, rank, 3));
+        tern_scope_end(b.s, &err);
+        RANK_CHECK_OK(rank, err);
+        for (int i = 0; i < 12 && step > 0; i++) {
+            double sum = 0;
+            for (int r = 0; r < boot->world; r++) {
+                if (step == 2) sum += bag_number(2, r, 1, i);
+                if (step == 1 && r != 1) sum += bag_number(0, r, 1, i) + bag_number(1, r, 1, i);
+            }
+            RANK_CHECK(rank, bag_holds(&b, 1, i, sum / boot->world));
+        }
+    }
+    bag_close(&b);
+    return 0;
+}
+
+static void what_is_left_of_an_accumulation_is_lost(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, accumulate_body, NULL));
+}
+
 /* ---- what the ranks are told ---- */
 
 typedef struct told {
@@ -501,6 +536,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_join_equals_one_process),
         cmocka_unit_test(a_join_of_nobody_changes_nothing),
+        cmocka_unit_test(what_is_left_of_an_accumulation_is_lost),
         cmocka_unit_test(the_mean_loss_is_that_of_the_active),
         cmocka_unit_test(whoever_runs_out_first_is_named),
         cmocka_unit_test(all_models_join_at_once),
