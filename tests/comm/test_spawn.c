@@ -441,6 +441,21 @@ static void test_out_of_memory(void **state)
     }
 }
 
+/* Its pool waits for work as long as the process lives. */
+static void test_openmp(void **state)
+{
+    (void)state;
+#ifdef _OPENMP
+    int threads = 0;
+#pragma omp parallel num_threads(2) reduction(+ : threads)
+    threads++;
+    assert_int_equal(threads, 2);
+    assert_refused(do_nothing, 1, NULL, TERN_E_STATE, "this process has another thread");
+#else
+    skip();
+#endif
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) return be_parent(argv[1]);
@@ -456,6 +471,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_out_of_descriptors),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_openmp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
