@@ -126,7 +126,6 @@ static void nobody_is_named_for_nothing(void **state)
                    {.adam = true, .sharded = true}};
     for (size_t i = 0; i < TERN__COUNT(all); i++)
         for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, sound_body, &all[i]));
-    assert_ranks_ok(ranks_run_threads(3, sound_body, &all[0]));
 }
 
 /* ---- ranks that have run out are behind, and not asked; the others are ---- */
@@ -213,6 +212,13 @@ static void never_is_0(void **state)
     assert_ranks_ok(ranks_run(1, negative_body, NULL));
 }
 
+/* Last: a process that has computed on threads is not forked again. */
+static void ranks_may_be_threads(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run_threads(3, sound_body, &(sound){0}));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +227,7 @@ int main(void)
         cmocka_unit_test(ranks_that_have_run_out_are_not_asked),
         cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(never_is_0),
+        cmocka_unit_test(ranks_may_be_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
