@@ -265,7 +265,7 @@ static bool alloc_own(tern__channel *channel, size_t world, tern_error *err)
     const char *func = "tern_group_open";
     channel->tasks = tern__alloc(channel->slots * sizeof(*channel->tasks), func, err);
     channel->at = tern__alloc(world * sizeof(*channel->at), func, err);
-    channel->shadows = tern__alloc(channel->slots * world * sizeof(*channel->shadows), func, err);
+    channel->shadows = tern__alloc((channel->slots + 1) * world * sizeof(*channel->shadows), func, err);
     channel->weights = tern__alloc(world * sizeof(*channel->weights), func, err);
     return channel->tasks && channel->at && channel->shadows && channel->weights;
 }

@@ -74,7 +74,7 @@ struct tern__channel {
     int posted_last, retired_last;
     tern__task *tasks; /* [slots] */
     char **at;         /* [world] where a piece begins in every rank's window */
-    bool *shadows;     /* [slots][world], what tallies point to               */
+    bool *shadows;     /* [slots + 1][world], what tallies point to; last: nobody */
     double *weights;   /* [world] of the weighted mean that is run            */
 };
 

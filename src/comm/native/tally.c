@@ -7,9 +7,14 @@
 
 /* ---- saying ---- */
 
+/* The task is as if nobody gave a weight or was a shadow: with most works nothing is left to be done. */
 void tern__tally_say(tern__channel *channel, uint64_t seq, const tern__post *post, const tern__desc *desc)
 {
-    int rank = channel->native->rank;
+    int rank = channel->native->rank, world = channel->native->world;
+    tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
+    const bool *nobody = channel->shadows + channel->slots * (size_t)world;
+    task->tally = (tern__tally){.shadow = nobody, .shares = world};
+    task->source = post->root;
     tern__slot_desc(channel, seq)[rank] = *desc;
     if (!post->weighted) return;
     tern__part *part = &tern__slot_part(channel, seq)[rank];
@@ -44,7 +49,7 @@ static bool is_same(const tern__desc *desc, const tern__desc *like)
 }
 
 /* With the first rank that is no shadow, or the last one. */
-static int compare_flagged(const tern__channel *channel, uint64_t seq, tern_error *err)
+static int compare(const tern__channel *channel, uint64_t seq, tern_error *err)
 {
     const tern__desc *desc = tern__slot_desc(channel, seq);
     int world = channel->native->world, like = 0;
@@ -54,12 +59,13 @@ static int compare_flagged(const tern__channel *channel, uint64_t seq, tern_erro
     return TERN_OK;
 }
 
-static int compare(const tern__channel *channel, uint64_t seq, tern_error *err)
+/* All say the same, and nothing else. */
+static bool agree(const tern__channel *channel, uint64_t seq)
 {
     const tern__desc *desc = tern__slot_desc(channel, seq);
     for (int rank = 1; rank < channel->native->world; rank++)
-        if (memcmp(&desc[rank], &desc[0], sizeof(*desc))) return compare_flagged(channel, seq, err);
-    return TERN_OK;
+        if (memcmp(&desc[rank], &desc[0], sizeof(*desc))) return false;
+    return desc->flags == 0;
 }
 
 /* ---- counting ---- */
@@ -69,13 +75,11 @@ static void count_shadows(const tern__channel *channel, uint64_t seq, tern__task
     const tern__desc *desc = tern__slot_desc(channel, seq);
     int world = channel->native->world;
     bool *shadow = channel->shadows + (seq & (channel->slots - 1)) * (size_t)world;
-    task->tally = (tern__tally){.shadow = shadow, .shares = world};
-    task->is_weighted = false;
+    task->tally.shadow = shadow;
     for (int rank = 0; rank < world; rank++) {
         task->tally.shadows += shadow[rank] = is_shadow(&desc[rank]);
         task->is_weighted |= desc[rank].flags & TERN__WEIGHTED;
     }
-    task->source = task->post.root;
     if (!shadow[task->source]) return;
     for (task->source = world - 1; task->source >= 0 && shadow[task->source];) task->source--;
 }
@@ -103,6 +107,7 @@ static void weigh(const tern__channel *channel, uint64_t seq, tern__task *task)
 int tern__tally_take(tern__channel *channel, uint64_t seq, tern_error *err)
 {
     tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
+    if (agree(channel, seq)) return TERN_OK;
     int status = compare(channel, seq, err);
     if (status) return status;
     count_shadows(channel, seq, task);
