@@ -132,9 +132,9 @@ static int check_extent(place *p, const table *t, tern_dtype dtype, size_t first
 /* All ranks have the same bits. */
 static int check_bits(place *p, const tern__extent *e, size_t size)
 {
-    int64_t hash = 77, low, high;
-    for (size_t i = 0; i < e->count * size; i++) hash = hash * 31 + p->base[e->offset + i];
-    low = high = (int64_t)((uint64_t)hash >> 2);
+    uint64_t hash = 77;
+    for (size_t i = 0; i < e->count * size; i++) hash = hash * 31 + (unsigned char)p->base[e->offset + i];
+    int64_t low = (int64_t)(hash >> 1), high = low;
     tern_all_reduce(p->group, &low, 1, TERN_I64, TERN_MIN, &p->err);
     tern_all_reduce(p->group, &high, 1, TERN_I64, TERN_MAX, &p->err);
     RANK_CHECK_OK(p->rank, p->err);
