@@ -109,11 +109,11 @@ TERN_API int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *opts, tern_error
  * options stay. In training each call then normalises with the mean and the variance over the batches of all
  * ranks of `group` (borrowed), moves the running ones by them, and sends back the gradient of that; all ranks
  * call in the same order, on scopes of the same family as the group (E_STATE). Batches need not be equal, and
- * may be empty. In evaluation, and in a group of one, nothing changes. Groups made by tern_group_split
- * synchronise some ranks only. Ranks in tern_ddp_join would be missing: it refuses such a model (E_STATE); go
- * on with empty batches instead.
- * Before tern_ddp_new (E_STATE): convert, then ddp, then optimizer, then steps. E_INVALID: no module, no
- * group. torch.nn.SyncBatchNorm.convert_sync_batchnorm; apex.parallel.convert_syncbn_model. */
+ * may be empty; with TERN_NORMALISER_LOSS the gradients are those of one process with all of them. In
+ * evaluation, and in a group of one, nothing changes. Groups made by tern_group_split synchronise some ranks
+ * only. Ranks in tern_ddp_join would be missing: it refuses such a model (E_STATE); go on with empty batches
+ * instead. Before tern_ddp_new (E_STATE): convert, then ddp, then optimizer, then steps. E_INVALID: no
+ * module, no group. torch.nn.SyncBatchNorm.convert_sync_batchnorm; apex.parallel.convert_syncbn_model. */
 TERN_API int tern_sync_batch_norm_convert(tern_module *module, tern_group *group, tern_error *err);
 
 /* ---- what there is ---- */

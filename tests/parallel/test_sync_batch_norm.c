@@ -1,122 +1,17 @@
 /* test_sync_batch_norm.c - residual nets with synchronised batch norms: what N ranks learn equals what one
  * process learns from the whole batch, whatever the ranks' shares; what stays as it was; and what is refused.
  * The op alone is compared with torch in tests/torch. */
-#include "comm/ranks.h"
-
-#include "comm/group.h"
-#include "nn/nn.h"
+#include "parallel/trainer.h"
 
 #include "ledger.h"
 
 #include <math.h>
 
-#define CLASSES    5
-#define ROWS_MAX   16
-#define PIXELS_MAX (3 * 64 * 64)
 #ifdef __SANITIZE_THREAD__
 #define DEEP_STEPS 1 /* 20 times as slow */
 #else
 #define DEEP_STEPS 3
 #endif
-
-typedef enum scale { SMALL, RESNET18 } scale;
-
-typedef struct trainer {
-    int side; /* of an image */
-    tern_group *world;
-    tern_device *dev;
-    tern_rng *rng;
-    tern_module *net;
-    tern_ddp *ddp;
-    tern_optim *opt;
-    tern_scope *s;
-} trainer;
-
-static tern_module *new_net(scale size, tern_rng *rng, tern_error *err)
-{
-    tern_resnet_opts opts = tern_resnet_defaults();
-    opts.classes = CLASSES;
-    if (size == SMALL) {
-        opts.stages = 2;
-        opts.small_stem = true;
-        opts.blocks[0] = opts.blocks[1] = 1;
-        opts.channels[0] = 8;
-        opts.channels[1] = 16;
-    }
-    return tern_resnet_new(&opts, rng, err);
-}
-
-/* Slowly where it is deep: a ReLU that rounding switches changes what follows by as much as is learnt. */
-static tern_optim *new_sgd(tern_module *net, scale size, tern_error *err)
-{
-    tern_sgd_opts sgd = tern_sgd_defaults();
-    sgd.lr = size == SMALL ? 0.002 : 0.0002;
-    sgd.momentum = 0.5;
-    return tern_sgd_new(net, &sgd, err);
-}
-
-/* `boot` NULL: one process alone. Losses count by their samples. */
-static void open_trainer(trainer *t, const tern__bootstrap *boot, scale size, bool synced, tern_error *err)
-{
-    *t = (trainer){.side = size == SMALL ? 16 : 64,
-                   .world = boot ? tern__group_open_boot(boot, NULL, err) : NULL};
-    t->dev = tern_device_open("cpu", err);
-    tern_device_threads_set(t->dev, 1, err);
-    t->rng = tern_rng_new(3, err);
-    t->net = new_net(size, t->rng, err);
-    if (synced) tern_sync_batch_norm_convert(t->net, t->world, err);
-    tern_ddp_opts opts = tern_ddp_defaults();
-    opts.normaliser = TERN_NORMALISER_LOSS;
-    opts.broadcast_buffers = !synced; /* each rank's own are those of all */
-    if (boot) t->ddp = tern_ddp_new(t->net, t->world, &opts, err);
-    t->opt = new_sgd(t->net, size, err);
-    t->s = tern_scope_new(t->dev, t->world, err);
-}
-
-static void close_trainer(trainer *t)
-{
-    tern_scope_free(t->s);
-    tern_optim_free(t->opt);
-    tern_ddp_free(t->ddp);
-    tern_module_free(t->net);
-    tern_rng_free(t->rng);
-    tern_device_close(t->dev);
-    tern_group_close(t->world);
-}
-
-/* Rows [first, first + count) of the batch of `step`; a row has a brightness of its own. */
-static tern_tensor *images(const trainer *t, int step, int first, int count)
-{
-    static _Thread_local float x[ROWS_MAX * PIXELS_MAX];
-    int pixels = 3 * t->side * t->side;
-    for (int i = 0; i < count; i++) {
-        uint32_t state = (uint32_t)(step * 1000 + first + i) * 2654435761u + 1;
-        for (int k = 0; k < pixels; k++) {
-            state = state * 1664525u + 1013904223u;
-            x[i * pixels + k] = (float)(int32_t)state / 2147483648.0f + (float)((first + i) % 3);
-        }
-    }
-    return tern_tensor_from(t->s, x, TERN_F32, 4, (int64_t[]){count, 3, t->side, t->side});
-}
-
-static tern_tensor *labels(const trainer *t, int first, int count)
-{
-    int64_t y[ROWS_MAX];
-    for (int i = 0; i < count; i++) y[i] = (first + i) % CLASSES;
-    return tern_tensor_from(t->s, y, TERN_I64, 1, (int64_t[]){count});
-}
-
-/* This rank's loss, NAN of an empty batch. */
-static double train_step(trainer *t, int step, int first, int count, tern_error *err)
-{
-    tern_tensor *y = tern_forward(t->net, t->s, images(t, step, first, count));
-    tern_tensor *loss = tern_cross_entropy(t->s, y, labels(t, first, count), NULL);
-    tern_backward(t->s, loss);
-    double value = tern_item(loss);
-    tern_optim_step(t->opt, t->s);
-    tern_scope_end(t->s, err);
-    return value;
-}
 
 /* The largest difference of two state dicts, relative to a tensor's largest number if that is above 1. */
 static double difference(const tern_module *a, const tern_module *b)
@@ -165,7 +60,7 @@ static int learn(int rank, const tern__bootstrap *boot, void *arg)
 {
     const shares *how = arg;
     tern_error err = {0};
-    trainer t, alone; /* rank 0's: one process with the whole batch */
+    trainer t, alone = {0}; /* rank 0's: one process with the whole batch */
     int first = 0, total = 0;
     for (int r = 0; r < boot->world; r++) {
         if (r < rank) first += how->rows[r];
