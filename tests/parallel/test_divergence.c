@@ -103,7 +103,7 @@ static int diverge_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f;
     fixture_open(&f, boot, NULL, NULL, &err);
     for (int step = 0; step < 2; step++) fixture_step(&f, step, 0, 8, &err);
-    RANK_CHECK_OK(rank, err);
+    if (is_odd) RANK_CHECK_OK(rank, err); /* another may hear of the end before it has left the second */
     if (is_odd && run_odd(&f, d, &err)) return 1;
     if (!is_odd) run_others(&f, d, &err);
     RANK_CHECK(rank, err.code == (is_told ? d->code : TERN_OK));
