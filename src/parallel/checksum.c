@@ -57,15 +57,11 @@ int tern__checksum_post(tern_ddp *ddp, tern_error *err)
     if (!ddp->shadow) hash(ddp);
     tern__post work = {.kind = TERN__ALL_GATHER,
                        .dtype = TERN_I64,
-                       .owner = ddp->number,
                        .bucket = (uint32_t)ddp->bucket_count,
-                       .backward = ddp->backward,
-                       .folded = ddp->folded,
-                       .shadow = ddp->shadow,
                        .extents = &self->extent,
                        .extent_count = 1};
-    int status = ddp->group->backend->post(ddp->channel, &work, &self->seq, err);
-    ddp->last_seq = self->seq;
+    int status = tern__reducer_post(ddp, &work, err);
+    if (!status) self->seq = ddp->last_seq;
     return status;
 }
 

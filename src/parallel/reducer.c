@@ -32,13 +32,13 @@ static void zero_missing(const tern_ddp *ddp, const tern__bucket *bucket)
     }
 }
 
-static int post(tern_ddp *ddp, tern__post *post, tern_error *err)
+int tern__reducer_post(tern_ddp *ddp, tern__post *work, tern_error *err)
 {
-    post->owner = ddp->number;
-    post->backward = ddp->backward;
-    post->folded = ddp->folded;
-    post->shadow = ddp->shadow;
-    return ddp->group->backend->post(ddp->channel, post, &ddp->last_seq, err);
+    work->owner = ddp->number;
+    work->backward = ddp->backward;
+    work->folded = ddp->folded;
+    work->shadow = ddp->shadow;
+    return ddp->group->backend->post(ddp->channel, work, &ddp->last_seq, err);
 }
 
 /* A bucket that this rank has not used weighs nothing: it is not read, and not reduced if no rank has. */
@@ -57,7 +57,7 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .share = ddp->share};
     if (bucket->used) zero_missing(ddp, bucket);
     tern__stats_posted(ddp, index);
-    int status = post(ddp, &work, err);
+    int status = tern__reducer_post(ddp, &work, err);
     ddp->side_seq = ddp->last_seq;
     return status;
 }
@@ -79,7 +79,7 @@ static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count,
                        .bucket = (uint32_t)ddp->bucket_count,
                        .extents = extents,
                        .extent_count = count};
-    return post(ddp, &work, err);
+    return tern__reducer_post(ddp, &work, err);
 }
 
 static int post_rest(tern_ddp *ddp, tern_error *err)

@@ -81,16 +81,12 @@ int tern__straggler_post(tern_ddp *ddp, tern_error *err)
     self->is_posted = self->has_window && self->count == TERN__STRAGGLER_STEPS;
     if (!self->is_posted) return TERN_OK;
     gathered(ddp)[tern_group_rank(ddp->group)] = self->own;
-    tern__post post = {.kind = TERN__ALL_GATHER,
+    tern__post work = {.kind = TERN__ALL_GATHER,
                        .dtype = TERN_I64,
-                       .owner = ddp->number,
                        .bucket = (uint32_t)ddp->bucket_count,
-                       .backward = ddp->backward,
-                       .folded = ddp->folded,
-                       .shadow = ddp->shadow,
                        .extents = &self->extent,
                        .extent_count = 1};
-    return ddp->group->backend->post(ddp->channel, &post, &ddp->last_seq, err);
+    return tern__reducer_post(ddp, &work, err);
 }
 
 static void warn(const tern_ddp *ddp)

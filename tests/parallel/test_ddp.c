@@ -1,103 +1,20 @@
 /* test_ddp.c - tern_ddp on 1 to 4 forked ranks: equal bits, the mean of one big batch, unused parameters,
  * accumulation, wrong use, and a rank that dies in the middle of a step. */
-#include "comm/ranks.h"
+#include "ddp_fixture.h"
 
-#include "parallel/ddp.h"
-
-#include <math.h>
 #include <sys/mman.h>
 
-#define FEATURES 12
-#define CLASSES  4
-#define ROWS     8 /* of one rank */
-#define STEPS    6
+#define ROWS  8 /* of one rank */
+#define STEPS 6
 
 /* ---- a rank's world ---- */
 
-typedef struct fixture {
-    tern_group *world;
-    tern_device *dev;
-    tern_rng *rng;
-    tern_module *net;
-    tern_ddp *ddp;
-    tern_optim *opt;
-    tern_scope *s;
-} fixture;
-
-static tern_module *new_mlp(tern_rng *rng, tern_error *err)
-{
-    return tern_mlp_new((int64_t[]){FEATURES, 32, 16, CLASSES}, 4, rng, err);
-}
-
-/* `cap`: bytes of every bucket, 0 for the defaults. The rank's own seed: rank 0's weights must reach all. */
+/* `cap`: bytes of every bucket, 0 for the defaults. */
 static void setup(fixture *f, const tern__bootstrap *boot, size_t cap, tern_error *err)
 {
-    *f = (fixture){.world = tern__group_open_boot(boot, NULL, err)};
-    f->dev = tern_device_open("cpu", err);
-    f->rng = tern_rng_new((uint64_t)boot->rank + 7, err);
-    f->net = new_mlp(f->rng, err);
     tern_ddp_opts opts = tern_ddp_defaults();
     if (cap) opts.first_bucket_bytes = opts.bucket_bytes = cap;
-    f->ddp = tern_ddp_new(f->net, f->world, &opts, err);
-    tern_sgd_opts sgd = tern_sgd_defaults();
-    sgd.lr = 0.125;
-    sgd.momentum = 0.5;
-    f->opt = tern_sgd_new(f->net, &sgd, err);
-    f->s = tern_scope_new(f->dev, f->world, err);
-}
-
-static void teardown(fixture *f)
-{
-    tern_scope_free(f->s);
-    tern_optim_free(f->opt);
-    tern_ddp_free(f->ddp);
-    tern_module_free(f->net);
-    tern_rng_free(f->rng);
-    tern_device_close(f->dev);
-    tern_group_close(f->world);
-}
-
-/* Rows [rank * ROWS, +count) of one long batch that is the same for every world. */
-static void fill_rows(float *x, int64_t *y, int step, int first, int count)
-{
-    for (int i = 0; i < count; i++) {
-        uint32_t state = (uint32_t)(step * 1000 + first + i) * 2654435761u + 1;
-        for (int k = 0; k < FEATURES; k++) {
-            state = state * 1664525u + 1013904223u;
-            x[i * FEATURES + k] = (float)(int32_t)state / 2147483648.0f;
-        }
-        y[i] = (first + i) % CLASSES;
-    }
-}
-
-static void backward_rows(fixture *f, int step, int first, int count)
-{
-    float x[4 * ROWS * FEATURES];
-    int64_t y[4 * ROWS];
-    fill_rows(x, y, step, first, count);
-    tern_tensor *in = tern_tensor_from(f->s, x, TERN_F32, 2, (int64_t[]){count, FEATURES});
-    tern_tensor *label = tern_tensor_from(f->s, y, TERN_I64, 1, (int64_t[]){count});
-    tern_backward(f->s, tern_cross_entropy(f->s, tern_forward(f->net, f->s, in), label, NULL));
-}
-
-static uint64_t hash_params(const tern_module *net)
-{
-    uint64_t hash = 1469598103934665603u;
-    for (int i = 0; i < tern_state_count(net); i++) {
-        const tern_tensor *t = tern_state_get(net, i).tensor;
-        const unsigned char *data = t->view.data;
-        for (size_t k = 0; k < tern__view_bytes(&t->view); k++) hash = (hash ^ data[k]) * 1099511628211u;
-    }
-    return hash;
-}
-
-static bool same_everywhere(tern_group *world, uint64_t mine, tern_error *err)
-{
-    uint64_t all[RANKS_MAX];
-    if (tern_all_gather(world, &mine, all, 1, TERN_I64, err)) return false;
-    for (int r = 0; r < tern_group_size(world); r++)
-        if (all[r] != mine) return false;
-    return true;
+    fixture_open(f, boot, NULL, &opts, err);
 }
 
 /* ---- equal bits ---- */
@@ -108,16 +25,16 @@ static int equal_bits_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f;
     setup(&f, boot, *(size_t *)arg, &err);
     RANK_CHECK_OK(rank, err);
-    RANK_CHECK(rank, same_everywhere(f.world, hash_params(f.net), &err));
+    RANK_CHECK(rank, fixture_same(f.world, fixture_hash(f.net), &err));
     for (int step = 0; step < STEPS; step++) {
-        backward_rows(&f, step, rank * ROWS, ROWS);
+        fixture_backward(&f, step, rank * ROWS, ROWS);
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, &err);
         RANK_CHECK_OK(rank, err);
-        RANK_CHECK(rank, same_everywhere(f.world, hash_params(f.net), &err));
+        RANK_CHECK(rank, fixture_same(f.world, fixture_hash(f.net), &err));
     }
     if (*(size_t *)arg == 64) RANK_CHECK(rank, tern_ddp_bucket_count(f.ddp) >= 3);
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 
@@ -141,7 +58,7 @@ static void train_alone(tern_module *net, int rows, tern_error *err)
     f.opt = tern_sgd_new(net, &sgd, err);
     f.s = tern_scope_new(f.dev, NULL, err);
     for (int step = 0; step < STEPS && !err->code; step++) {
-        backward_rows(&f, step, 0, rows);
+        fixture_backward(&f, step, 0, rows);
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, err);
     }
@@ -150,35 +67,24 @@ static void train_alone(tern_module *net, int rows, tern_error *err)
     tern_device_close(f.dev);
 }
 
-static double largest_difference(const tern_module *a, const tern_module *b)
-{
-    double largest = 0;
-    for (int i = 0; i < tern_state_count(a); i++) {
-        const tern_tensor *x = tern_state_get(a, i).tensor, *y = tern_state_get(b, i).tensor;
-        for (int64_t k = 0; k < tern_tensor_count(x); k++)
-            largest = fmax(largest, fabs(tern__view_get(&x->view, k) - tern__view_get(&y->view, k)));
-    }
-    return largest;
-}
-
 static int one_batch_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
     fixture f;
     setup(&f, boot, *(size_t *)arg, &err);
     for (int step = 0; step < STEPS && !err.code; step++) {
-        backward_rows(&f, step, rank * ROWS, ROWS);
+        fixture_backward(&f, step, rank * ROWS, ROWS);
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, &err);
     }
     RANK_CHECK_OK(rank, err);
     tern_rng_seed(f.rng, 7); /* rank 0's */
-    tern_module *alone = new_mlp(f.rng, &err);
+    tern_module *alone = fixture_mlp(f.rng, &err);
     train_alone(alone, ROWS * boot->world, &err);
     RANK_CHECK_OK(rank, err);
-    RANK_CHECK(rank, largest_difference(f.net, alone) < 1e-5);
+    RANK_CHECK(rank, fixture_difference(f.net, alone) < 1e-5);
     tern_module_free(alone);
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 
@@ -222,7 +128,7 @@ static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
         if (whole) RANK_CHECK(rank, memcmp(kept, now, sizeof(kept)) == 0);
         tern_zero_grad(f.net);
     }
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 
@@ -240,14 +146,14 @@ static int hash_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f;
     setup(&f, boot, 4096, &err);
     for (int step = 0; step < STEPS && !err.code; step++) {
-        backward_rows(&f, step, rank * ROWS, ROWS);
+        fixture_backward(&f, step, rank * ROWS, ROWS);
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, &err);
     }
     RANK_CHECK_OK(rank, err);
-    uint64_t hash = hash_params(f.net);
+    uint64_t hash = fixture_hash(f.net);
     if (rank == 0) RANK_CHECK(rank, write(*(int *)arg, &hash, sizeof(hash)) == sizeof(hash));
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 
@@ -290,10 +196,8 @@ static int rebuild_body(int rank, const tern__bootstrap *boot, void *arg)
         for (int place = 0; place < 4; place++)
             RANK_CHECK(rank, !strcmp(f.ddp->seal->leaves[f.ddp->order[place]]->name,
                                      (step ? ready : registered)[place]));
-        float x[ROWS * FEATURES], target[ROWS * FEATURES] = {0};
-        int64_t y[ROWS];
-        fill_rows(x, y, step, rank * ROWS, ROWS);
-        tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
+        float target[ROWS * FEATURES] = {0};
+        tern_tensor *in = fixture_rows(&f, step, rank * ROWS, ROWS);
         tern_tensor *t = tern_tensor_from(f.s, target, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
         tern_module *first = rank == 0 ? b : a, *second = rank == 0 ? a : b;
         tern_backward(f.s, tern_mse_loss(f.s, tern_forward(second, f.s, tern_forward(first, f.s, in)), t,
@@ -305,7 +209,7 @@ static int rebuild_body(int rank, const tern__bootstrap *boot, void *arg)
         }
         tern_scope_end(f.s, &err);
         RANK_CHECK_OK(rank, err);
-        RANK_CHECK(rank, same_everywhere(f.world, hash, &err));
+        RANK_CHECK(rank, fixture_same(f.world, hash, &err));
         tern_zero_grad(&net);
     }
     RANK_CHECK(rank, tern_ddp_bucket_count(f.ddp) == 4);
@@ -356,10 +260,10 @@ static int buffers_body(int rank, const tern__bootstrap *boot, void *arg)
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, &err);
         RANK_CHECK_OK(rank, err);
-        RANK_CHECK(rank, same_everywhere(f.world, hash_params(f.net), &err) == broadcast);
+        RANK_CHECK(rank, fixture_same(f.world, fixture_hash(f.net), &err) == broadcast);
     }
     RANK_CHECK(rank, tern_item(tern_state_find(f.net, "bn1.num_batches_tracked")) == 3);
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 
@@ -383,11 +287,9 @@ static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     tern_tensor *w0 = tern_state_find(f.net, "0.weight"), *b0 = tern_state_find(f.net, "0.bias");
     tern_tensor *w2 = tern_state_find(f.net, "2.weight"), *b2 = tern_state_find(f.net, "2.bias");
-    float x[ROWS * FEATURES], target[ROWS * 32] = {0};
-    int64_t y[ROWS];
+    float target[ROWS * 32] = {0};
     for (int step = 0; step < 4; step++) {
-        fill_rows(x, y, step, rank * ROWS, ROWS);
-        tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
+        tern_tensor *in = fixture_rows(&f, step, rank * ROWS, ROWS);
         tern_tensor *h = tern_linear(f.s, in, w0, b0);
         /* Layer 2 is used by rank 0 alone, and in odd steps only; layer 4 by nobody. */
         bool second = rank == 0 && step % 2;
@@ -406,9 +308,9 @@ static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
             RANK_CHECK(rank, sum > 0);
         }
         tern_optim_step(f.opt, f.s);
-        RANK_CHECK(rank, same_everywhere(f.world, hash_params(f.net), &err));
+        RANK_CHECK(rank, fixture_same(f.world, fixture_hash(f.net), &err));
     }
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 
@@ -429,7 +331,7 @@ static int accumulate_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_tensor *w = tern_state_find(f.net, "2.weight");
     static float sum[16 * 32], parts[2][16 * 32];
     for (int part = 0; part < 2; part++) { /* each alone */
-        backward_rows(&f, part, rank * ROWS, ROWS);
+        fixture_backward(&f, part, rank * ROWS, ROWS);
         tern_scope_end(f.s, &err);
         RANK_CHECK_OK(rank, err);
         RANK_CHECK(rank,
@@ -437,16 +339,16 @@ static int accumulate_body(int rank, const tern__bootstrap *boot, void *arg)
         tern_zero_grad(f.net);
     }
     RANK_CHECK(rank, tern_ddp_sync_set(f.ddp, false)); /* and both, synchronised once */
-    backward_rows(&f, 0, rank * ROWS, ROWS);
+    fixture_backward(&f, 0, rank * ROWS, ROWS);
     tern_scope_end(f.s, &err);
     RANK_CHECK(rank, !tern_ddp_sync_set(f.ddp, true));
-    backward_rows(&f, 1, rank * ROWS, ROWS);
+    fixture_backward(&f, 1, rank * ROWS, ROWS);
     tern_scope_end(f.s, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, tern_tensor_read(tern_grad_get(w), sum, sizeof(sum), &err) == TERN_OK);
     for (int i = 0; i < 16 * 32; i++) RANK_CHECK(rank, fabsf(sum[i] - parts[0][i] - parts[1][i]) < 1e-6f);
-    RANK_CHECK(rank, same_everywhere(f.world, hash_params(f.net), &err));
-    teardown(&f);
+    RANK_CHECK(rank, fixture_same(f.world, fixture_hash(f.net), &err));
+    fixture_close(&f);
     return 0;
 }
 
@@ -466,12 +368,12 @@ static int diverge_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     if (rank == 1) tern_ddp_sync_set(f.ddp, false);
     for (int step = 0; step < 2 && !err.code; step++) {
-        backward_rows(&f, step, 0, ROWS);
+        fixture_backward(&f, step, 0, ROWS);
         tern_scope_end(f.s, &err);
         tern_ddp_sync_set(f.ddp, true);
     }
     RANK_CHECK(rank, err.code == TERN_E_MISMATCH);
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 
@@ -491,18 +393,14 @@ static int loss_body(int rank, const tern__bootstrap *boot, void *arg)
     setup(&f, boot, 64, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, isnan(tern_ddp_loss_mean(f.ddp)));
-    float x[ROWS * FEATURES];
-    int64_t y[ROWS];
-    fill_rows(x, y, 0, rank * ROWS, ROWS);
-    tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
-    tern_tensor *label = tern_tensor_from(f.s, y, TERN_I64, 1, (int64_t[]){ROWS});
+    tern_tensor *in = fixture_rows(&f, 0, rank * ROWS, ROWS), *label = fixture_labels(&f, rank * ROWS, ROWS);
     tern_tensor *loss = tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label, NULL);
     double mean = tern_item(loss);
     tern_backward(f.s, loss);
     RANK_CHECK(rank, tern_all_reduce(f.world, &mean, 1, TERN_F64, TERN_AVG, &err) == TERN_OK);
     RANK_CHECK(rank, fabs(tern_ddp_loss_mean(f.ddp) - mean) < 1e-6);
     tern_scope_end(f.s, &err);
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 
@@ -545,7 +443,7 @@ static int set_error_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     tern_group *world = tern__group_open_boot(boot, NULL, &err);
     tern_rng *rng = tern_rng_new(0, &err);
-    tern_module *net = new_mlp(rng, &err);
+    tern_module *net = fixture_mlp(rng, &err);
     RANK_CHECK_OK(rank, err);
     if (rank == 1) tern_idx_open("/nowhere/images.gz", "/nowhere/labels.gz", NULL, &err);
     RANK_CHECK(rank, !tern_ddp_new(net, world, NULL, &err));
@@ -572,19 +470,15 @@ static int bad_label_body(int rank, const tern__bootstrap *boot, void *arg)
     setup(&f, boot, 0, &err);
     RANK_CHECK_OK(rank, err);
     for (int step = 0; step < 3 && !err.code; step++) {
-        float x[ROWS * FEATURES];
-        int64_t y[ROWS];
-        fill_rows(x, y, step, 0, ROWS);
-        if (rank == 1 && step == 1) y[3] = 9;
-        tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
-        tern_tensor *label = tern_tensor_from(f.s, y, TERN_I64, 1, (int64_t[]){ROWS});
+        tern_tensor *in = fixture_rows(&f, step, 0, ROWS), *label = fixture_labels(&f, 0, ROWS);
+        if (rank == 1 && step == 1) tern__view_set_int(&label->view, 3, 9);
         tern_backward(f.s, tern_cross_entropy(f.s, tern_forward(f.net, f.s, in), label, NULL));
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, &err);
     }
     RANK_CHECK(rank, err.code == (rank == 1 ? TERN_E_RANGE : TERN_E_PEER));
     RANK_CHECK(rank, strstr(err.text, "label 9 of sample 3"));
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 
@@ -607,15 +501,11 @@ static int killed_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     for (int step = 0; step < 1000000 && !err.code; step++) {
         if (rank == 1 && step == 20) {
-            float x[ROWS * FEATURES];
-            int64_t y[ROWS];
-            fill_rows(x, y, step, 0, ROWS);
-            tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){ROWS, FEATURES});
-            tern_forward(f.net, f.s, in);
+            tern_forward(f.net, f.s, fixture_rows(&f, step, 0, ROWS));
             *killed_at = tern__now_ns();
             kill(getpid(), SIGKILL);
         }
-        backward_rows(&f, step, rank * ROWS, ROWS);
+        fixture_backward(&f, step, rank * ROWS, ROWS);
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, &err);
     }
@@ -624,7 +514,7 @@ static int killed_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK(rank, err.code == TERN_E_PEER);
     RANK_CHECK(rank, strstr(err.text, "rank 1"));
     RANK_CHECK(rank, seconds < 1.0);
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 
@@ -670,13 +560,13 @@ static int no_alloc_body(int rank, const tern__bootstrap *boot, void *arg)
     long warm = 0;
     for (int step = 0; step < 6 && !err.code; step++) {
         if (step == 3) warm = allocations; /* the buckets were cut again, both arenas have grown */
-        backward_rows(&f, step, rank * ROWS, ROWS);
+        fixture_backward(&f, step, rank * ROWS, ROWS);
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, &err);
     }
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, warm > 0 && allocations == warm);
-    teardown(&f);
+    fixture_close(&f);
     return 0;
 }
 

@@ -1,10 +1,6 @@
 /* One way of being parallel inside another: ranks with tern_ddp, each with two replicas, each of which keeps
  * only the input of half of its model. Numbers are those of one device and one tape with the whole batch. */
-#include "comm/ranks.h"
-
-#include "parallel/ddp.h"
-
-#include <math.h>
+#include "ddp_fixture.h"
 
 enum { features = 12, hidden = 16, classes = 4, rows = 6, steps = 5 }; /* rows of one rank */
 
@@ -55,17 +51,6 @@ static void step(halves *net, tern_data_parallel *parallel, tern_optim *sgd, ter
     tern_optim_step(sgd, scope);
 }
 
-static double difference(const tern_module *a, const tern_module *b)
-{
-    double largest = 0;
-    for (int i = 0; i < tern_state_count(a); i++) {
-        const tern_tensor *x = tern_state_get(a, i).tensor, *y = tern_state_get(b, i).tensor;
-        for (int64_t k = 0; k < tern_tensor_count(x); k++)
-            largest = fmax(largest, fabs(tern__view_get(&x->view, k) - tern__view_get(&y->view, k)));
-    }
-    return largest;
-}
-
 static int train(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -90,7 +75,7 @@ static int train(int rank, const tern__bootstrap *boot, void *arg)
         tern_scope_end(scope, &err);
         tern_scope_end(local, &err);
         RANK_CHECK_OK(rank, err);
-        RANK_CHECK(rank, difference(&net.base, &alone.base) < 1e-6);
+        RANK_CHECK(rank, fixture_difference(&net.base, &alone.base) < 1e-6);
     }
     tern_scope_free(local);
     tern_scope_free(scope);
