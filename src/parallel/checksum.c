@@ -60,7 +60,7 @@ int tern__checksum_post(tern_ddp *ddp, tern_error *err)
                        .bucket = (uint32_t)ddp->bucket_count,
                        .extents = &self->extent,
                        .extent_count = 1};
-    int status = tern__reducer_post(ddp, &work, err);
+    int status = tern__ddp_post(ddp, &work, err);
     if (!status) self->seq = ddp->last_seq;
     return status;
 }

@@ -77,6 +77,11 @@ struct tern_ddp {
     tern__stats stats;
 };
 
+/* ---- post.c ---- */
+
+/* Posts a work of the running backward: fills in whose it is and sets ddp->last_seq. */
+int tern__ddp_post(tern_ddp *ddp, tern__post *work, tern_error *err);
+
 /* ---- bucket.c ---- */
 
 /* Cuts ddp->order into buckets: the first one closed at first_bucket_bytes, the rest at bucket_bytes, and
@@ -135,8 +140,6 @@ int tern__static_graph_check(tern_ddp *ddp, tern_error *err);
 
 extern const tern__listener tern__reducer;
 
-/* Posts a work of the running backward: fills in whose it is and sets ddp->last_seq. */
-int tern__reducer_post(tern_ddp *ddp, tern__post *work, tern_error *err);
 /* A backward of the others in which this rank has no part: posts what they post; then awaits it. */
 int tern__reducer_shadow(tern_ddp *ddp, tern_error *err);
 int tern__reducer_finish(tern_ddp *ddp, tern_error *err);

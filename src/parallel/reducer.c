@@ -32,15 +32,6 @@ static void zero_missing(const tern_ddp *ddp, const tern__bucket *bucket)
     }
 }
 
-int tern__reducer_post(tern_ddp *ddp, tern__post *work, tern_error *err)
-{
-    work->owner = ddp->number;
-    work->backward = ddp->backward;
-    work->folded = ddp->folded;
-    work->shadow = ddp->shadow;
-    return ddp->group->backend->post(ddp->channel, work, &ddp->last_seq, err);
-}
-
 /* A bucket that this rank has not used weighs nothing: it is not read, and not reduced if no rank has. */
 static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
 {
@@ -57,7 +48,7 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .share = ddp->share};
     if (bucket->used) zero_missing(ddp, bucket);
     tern__stats_posted(ddp, index);
-    int status = tern__reducer_post(ddp, &work, err);
+    int status = tern__ddp_post(ddp, &work, err);
     ddp->side_seq = ddp->last_seq;
     return status;
 }
@@ -79,7 +70,7 @@ static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count,
                        .bucket = (uint32_t)ddp->bucket_count,
                        .extents = extents,
                        .extent_count = count};
-    return tern__reducer_post(ddp, &work, err);
+    return tern__ddp_post(ddp, &work, err);
 }
 
 static int post_rest(tern_ddp *ddp, tern_error *err)

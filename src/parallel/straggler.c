@@ -86,7 +86,7 @@ int tern__straggler_post(tern_ddp *ddp, tern_error *err)
                        .bucket = (uint32_t)ddp->bucket_count,
                        .extents = &self->extent,
                        .extent_count = 1};
-    return tern__reducer_post(ddp, &work, err);
+    return tern__ddp_post(ddp, &work, err);
 }
 
 static void warn(const tern_ddp *ddp)
