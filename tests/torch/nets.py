@@ -130,10 +130,13 @@ class Net:
         if error.code:
             raise tern.TernError(error)
 
+    def forward(self, x):
+        return self.lib.tern_forward(self.module, self.scope, self.tensor(x))
+
     def backward(self, x, y):
         """Forward, cross entropy and backward; returns the loss of this rank."""
         lib = self.lib
-        scores = ctypes.c_void_p(lib.tern_forward(self.module, self.scope, self.tensor(x)))
+        scores = ctypes.c_void_p(self.forward(x))
         loss = ctypes.c_void_p(lib.tern_cross_entropy(self.scope, scores, self.tensor(y), None))
         lib.tern_backward(self.scope, loss)
         self.raise_error()
