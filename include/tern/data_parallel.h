@@ -31,8 +31,9 @@ typedef struct tern_data_parallel_opts {
 TERN_API tern_data_parallel_opts tern_data_parallel_defaults(void);
 
 /* E_INVALID: a device that is no group of cores or is there twice, parts of the model placed elsewhere than
- * on the first device; E_RANGE: a negative count or dim. Borrows the module. Yours: tern_data_parallel_free,
- * before module and devices. torch.nn.DataParallel(module, device_ids, output_device, dim). */
+ * on the first device; E_RANGE: no device or more than 256, a dim below 0; E_SYSTEM, E_MEMORY. Borrows the
+ * module. Yours: tern_data_parallel_free, before module and devices. torch.nn.DataParallel(module,
+ * device_ids, output_device, dim). */
 TERN_API tern_data_parallel *tern_data_parallel_new(tern_module *module, const tern_data_parallel_opts *opts,
                                                     tern_error *err);
 TERN_API void tern_data_parallel_free(tern_data_parallel *parallel);

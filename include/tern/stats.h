@@ -1,6 +1,6 @@
 /* stats.h - what a ddp did in its last backward and how long it took. PyTorch's counterpart is
  * DistributedDataParallel._get_ddp_logging_data, which samples every hundredth iteration; here every one is
- * measured, for five readings of the clock.
+ * measured, for a few readings of the clock.
  *
  * Threads: as the ddp. */
 #ifndef TERN_STATS_H

@@ -60,9 +60,8 @@ static int make_arrays(tern_ddp *ddp, tern_error *err)
     ddp->ignored = tern__alloc((size_t)tern_state_count(ddp->module) * sizeof(bool), func, err);
     ddp->order = tern__alloc(leaves * sizeof(int), func, err);
     ddp->bucket_of = tern__alloc(leaves * sizeof(int), func, err);
-    ddp->ready_order = tern__alloc(leaves * sizeof(int), func, err);
     ddp->first_used = tern__alloc(leaves * sizeof(bool), func, err);
-    bool made = ddp->ignored && ddp->order && ddp->bucket_of && ddp->ready_order && ddp->first_used;
+    bool made = ddp->ignored && ddp->order && ddp->bucket_of && ddp->first_used;
     return made ? TERN_OK : TERN_E_MEMORY;
 }
 
@@ -189,7 +188,6 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__free(ddp->buffer_extents);
     tern__free(ddp->order);
     tern__free(ddp->bucket_of);
-    tern__free(ddp->ready_order);
     tern__free(ddp->buckets);
     tern__free(ddp->extents);
     tern__checksum_close(ddp);

@@ -48,8 +48,6 @@ struct tern_ddp {
     tern__bucket *buckets;
     tern__extent *extents; /* the buckets' pieces, one array                     */
     int bucket_count;
-    int *ready_order; /* [leaf_count] seen in the first synchronised backward    */
-    int ready_count;
     bool rebuilt;
 
     bool sync, active;           /* active: the running backward is synchronised           */

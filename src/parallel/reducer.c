@@ -103,7 +103,6 @@ static void count_waiting(tern_ddp *ddp)
 static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     ddp->next_bucket = 0;
-    ddp->ready_count = 0;
     tern__side_write(ddp, loss);
     return tern__checksum_post(ddp, err);
 }
@@ -131,7 +130,6 @@ static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
     tern_ddp *ddp = ddp_of(self);
     if (!ddp->active) return TERN_OK;
     tern__stats_ready(ddp, leaf);
-    if (!ddp->rebuilt) ddp->ready_order[ddp->ready_count++] = leaf->index;
     ddp->buckets[ddp->bucket_of[leaf->index]].waiting--;
     if (ddp->opts.delay_all_reduce) return TERN_OK;
     int status = post_ready(ddp, err);
@@ -146,12 +144,15 @@ static int wait_last(tern_ddp *ddp, tern_error *err)
 }
 
 /* Leaves that were not ready in this backward keep their places behind those that were. */
-static void complete_order(tern_ddp *ddp)
+static void write_order(const tern_ddp *ddp, int *order)
 {
+    const tern__stats *stats = &ddp->stats;
+    int count = stats->ready_count;
+    memcpy(order, stats->ready, (size_t)count * sizeof(*order));
     for (int place = 0; place < ddp->leaf_count; place++) {
         bool seen = false;
-        for (int i = 0; i < ddp->ready_count; i++) seen |= ddp->ready_order[i] == ddp->order[place];
-        if (!seen) ddp->ready_order[ddp->ready_count++] = ddp->order[place];
+        for (int i = 0; i < stats->ready_count; i++) seen |= stats->ready[i] == ddp->order[place];
+        if (!seen) order[count++] = ddp->order[place];
     }
 }
 
@@ -159,13 +160,12 @@ static void complete_order(tern_ddp *ddp)
 static int rebuild(tern_ddp *ddp, tern_error *err)
 {
     char *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
-    size_t bytes = (size_t)ddp->leaf_count * sizeof(*ddp->order);
-    complete_order(ddp);
-    memcpy(side + ddp->order_extent.offset, ddp->ready_order, bytes);
+    int *order = (int *)(side + ddp->order_extent.offset);
+    write_order(ddp, order);
     int status = post_broadcast(ddp, &ddp->order_extent, 1, err);
     if (!status) status = wait_last(ddp, err);
     if (status) return status;
-    memcpy(ddp->order, side + ddp->order_extent.offset, bytes);
+    memcpy(ddp->order, order, (size_t)ddp->leaf_count * sizeof(*order));
     ddp->rebuilt = true;
     return tern__bucket_plan(ddp, err);
 }

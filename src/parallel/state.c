@@ -69,20 +69,44 @@ int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err)
 
 /* ---- all of it ---- */
 
-static bool is_ignored(const tern_ddp *ddp, int i)
+/* Neighbours of one range, which go in one broadcast. */
+typedef struct stretch {
+    char *base; /* of its range */
+    size_t begin, end;
+} stretch;
+
+static int send(tern_ddp *ddp, stretch *s, int root, tern_error *err)
 {
-    const tern__leaf *leaf = tern_state_get(ddp->module, i).tensor->leaf;
-    return leaf ? ddp->bucket_of[leaf->index] < 0 : ddp->ignored[i];
+    size_t bytes = s->end - s->begin;
+    char *data = s->base + s->begin;
+    *s = (stretch){0};
+    return bytes ? tern_broadcast(ddp->group, data, bytes, TERN_U8, root, err) : TERN_OK;
+}
+
+static int add(tern_ddp *ddp, stretch *s, char *base, const tern__view *view, int root, tern_error *err)
+{
+    size_t begin = (size_t)((char *)view->data - base), end = begin + tern__view_bytes(view);
+    bool is_next = s->base == base && tern__align_up(s->end, TERN__LINE) == begin;
+    int status = is_next ? TERN_OK : send(ddp, s, root, err);
+    *s = (stretch){base, is_next ? s->begin : begin, end};
+    return status;
 }
 
 int tern__state_copy(tern_ddp *ddp, int root, tern_error *err)
 {
+    tern__seal *seal = ddp->seal;
+    stretch s = {0};
     int status = TERN_OK;
+    for (int k = 0; k < seal->leaf_count && !status; k++)
+        if (ddp->bucket_of[k] >= 0)
+            status = add(ddp, &s, seal->ranges[seal->range_of[k]].params, &seal->leaves[k]->parameter->view,
+                         root, err);
     for (int i = 0; i < tern_state_count(ddp->module) && !status; i++) {
-        const tern__view *view = &tern_state_get(ddp->module, i).tensor->view;
-        if (!is_ignored(ddp, i) && !tern__state_repeats(ddp->module, i))
-            status = tern_broadcast(ddp->group, view->data, tern__view_bytes(view), TERN_U8, root, err);
+        tern_state_entry entry = tern_state_get(ddp->module, i);
+        if (entry.is_buffer && !ddp->ignored[i])
+            status = add(ddp, &s, seal->buffers, &entry.tensor->view, root, err);
     }
-    tern__seal_touch(ddp->seal);
+    if (!status) status = send(ddp, &s, root, err);
+    tern__seal_touch(seal);
     return status;
 }

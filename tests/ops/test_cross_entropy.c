@@ -131,48 +131,24 @@ static int run_step(world *w, tern_module *net)
     return code;
 }
 
+/* With its list of names, which is no part of a step. */
+static tern_module *make(world *w)
+{
+    tern_module *net = tern_batch_norm1d_new(96, NULL, &w->err);
+    assert_non_null(tern_state_find(net, "weight"));
+    return net;
+}
+
 static void a_warm_step_allocates_nothing(void **state)
 {
     (void)state;
-    counter count = {0};
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
-    world w = open_world();
-    tern_module *net = tern_batch_norm1d_new(96, NULL, &w.err);
-    for (int i = 0; i < 2; i++) assert_int_equal(run_step(&w, net), TERN_OK); /* a scope has two arenas */
-    int warm = count.calls;
-    assert_true(warm > 0);
-    for (int i = 0; i < 3; i++) assert_int_equal(run_step(&w, net), TERN_OK);
-    assert_int_equal(count.calls, warm);
-    tern_module_free(net);
-    close_world(&w);
-    tern_allocator_set(NULL);
+    expect_warm_steps_to_allocate_nothing(make, run_step);
 }
 
-/* Memory runs out at each allocation of the first step: always E_MEMORY, and the next step goes well. */
 static void out_of_memory_anywhere(void **state)
 {
     (void)state;
-    counter count = {0};
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
-    int failures = 0;
-    for (int at = 1;; at++) {
-        world w = open_world();
-        tern_module *net = tern_batch_norm1d_new(96, NULL, &w.err);
-        assert_ok(w.err);
-        assert_non_null(tern_state_find(net, "weight")); /* makes the list of names: no error of a step */
-        count = (counter){.fail_from = at};
-        int code = run_step(&w, net);
-        bool reached = count.calls >= at;
-        count.fail_from = 0;
-        if (reached && code != TERN_OK) assert_int_equal(code, TERN_E_MEMORY);
-        failures += code != TERN_OK;
-        assert_int_equal(run_step(&w, net), TERN_OK);
-        tern_module_free(net);
-        close_world(&w);
-        if (!reached) break;
-    }
-    assert_true(failures > 30);
-    tern_allocator_set(NULL);
+    assert_true(expect_out_of_memory_to_be_told(make, run_step) > 30);
 }
 
 static void out_of_memory_in_constructors(void **state)
