@@ -42,6 +42,10 @@ const char *tern__kernel_name(tern__kernel kernel);
  * 0xe7". */
 void tern__kernel_choices(char *text, size_t size);
 
+/* What this machine lacks to multiply matrices of `dtype` (BF16 or F16) by instructions of its own, "AVX-512
+ * BF16 or AMX"; NULL: nothing. Without them results are the same to rounding, but no faster than f32's. */
+const char *tern__kernel_lacks(tern_dtype dtype);
+
 /* Told of every kernel that a device has run and of the time that it took (device->observer). */
 typedef struct tern__kernel_observer {
     void (*ran)(struct tern__kernel_observer *self, const tern__call *call, int64_t ns);

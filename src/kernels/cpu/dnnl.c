@@ -99,6 +99,15 @@ void tern__kernel_choices(char *text, size_t size)
              (unsigned)dnnl_get_effective_cpu_isa());
 }
 
+const char *tern__kernel_lacks(tern_dtype dtype)
+{
+    avoid_amx_without_tiles();
+    bool has_bf16 =
+        (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+    if (dtype == TERN_BF16 && !has_bf16) return "AVX-512 BF16 or AMX";
+    return dtype == TERN_F16 ? "a oneDNN with kernels for f16" : NULL;
+}
+
 bool tern__dnnl_has_bf16(const tern__call *call)
 {
     bool chosen = library_of(call) != NULL; /* the instruction set, which the question would settle */
