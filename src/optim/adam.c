@@ -35,13 +35,6 @@ static tern__optim_attr adamw_attr(const tern__optim_group *group, double lr, in
     return attr;
 }
 
-#define RULE(attr_of)                                                                                        \
-    {                                                                                                        \
-        TERN__ADAM, attr_of, sizeof(tern__adam_attr), {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, true      \
-    }
-static const tern__optim_rule adam = RULE(adam_attr), adamw = RULE(adamw_attr);
-#undef RULE
-
 static int check(const char *func, const tern_adam_opts *o, tern_error *err)
 {
     if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0))
@@ -55,14 +48,39 @@ static int check(const char *func, const tern_adam_opts *o, tern_error *err)
     return TERN_OK;
 }
 
+static int settle(const char *func, tern__optim_group *group, tern_error *err)
+{
+    group->states = group->opts.adam.amsgrad ? 3 : 2;
+    return check(func, &group->opts.adam, err);
+}
+
+static const tern__option options[] = {
+    {"betas", TERN__OPTION_PAIR, offsetof(tern_adam_opts, beta1)},
+    {"eps", TERN__OPTION_REAL, offsetof(tern_adam_opts, eps)},
+    {"weight_decay", TERN__OPTION_REAL, offsetof(tern_adam_opts, weight_decay)},
+    {"amsgrad", TERN__OPTION_BOOL, offsetof(tern_adam_opts, amsgrad)},
+    {"maximize", TERN__OPTION_BOOL, offsetof(tern_adam_opts, maximize)},
+    {"foreach", TERN__OPTION_NONE, 0},
+    {"capturable", TERN__OPTION_FALSE, 0},
+    {"differentiable", TERN__OPTION_FALSE, 0},
+    {"fused", TERN__OPTION_NONE, 0},
+    {NULL, TERN__OPTION_NONE, 0}};
+
+#define RULE(attr_of)                                                                                        \
+    {                                                                                                        \
+        TERN__ADAM, attr_of, sizeof(tern__adam_attr), {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, true,     \
+            options, settle                                                                                  \
+    }
+static const tern__optim_rule adam = RULE(adam_attr), adamw = RULE(adamw_attr);
+#undef RULE
+
 /* `o` holds the defaults. */
 static int read_group(const char *func, tern__optim_group *group, tern_adam_opts o,
                       const tern_adam_opts *opts, tern_error *err)
 {
     int status = tern__opts_read(&o, sizeof(o), opts, func, err);
-    if (!status) status = check(func, &o, err);
-    *group = (tern__optim_group){.opts.adam = o, .lr = o.lr, .states = o.amsgrad ? 3 : 2};
-    return status;
+    *group = (tern__optim_group){.opts.adam = o, .lr = o.lr};
+    return status ? status : settle(func, group, err);
 }
 
 tern_optim *tern_adam_new(tern_module *module, const tern_adam_opts *opts, tern_error *err)

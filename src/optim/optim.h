@@ -23,6 +23,21 @@ typedef union tern__optim_attr {
     tern__adam_attr adam;
 } tern__optim_attr;
 
+/* A key of torch's param_groups, and where it lies in `opts` of a group. */
+typedef enum tern__option_kind {
+    TERN__OPTION_REAL,
+    TERN__OPTION_BOOL,
+    TERN__OPTION_PAIR,  /* two reals, one after the other: a tuple         */
+    TERN__OPTION_NONE,  /* None, and ignored: torch's choice of its code   */
+    TERN__OPTION_FALSE, /* False, and ignored                              */
+} tern__option_kind;
+
+typedef struct tern__option {
+    const char *name; /* NULL ends a list; "lr" is not in it */
+    tern__option_kind kind;
+    size_t offset;
+} tern__option;
+
 /* What SGD, Adam and AdamW differ in. The kernel's input is the gradient, its outputs are the parameter and
  * the states. */
 typedef struct tern__optim_rule {
@@ -32,6 +47,9 @@ typedef struct tern__optim_rule {
     size_t attr_bytes;                      /* of that member of the union */
     const char *states[TERN__OPTIM_STATES]; /* torch's names                                        */
     bool counts;                            /* the update depends on how many steps there were       */
+    const tern__option *options;            /* in torch's order                                      */
+    /* Checks a group's options, and says by them how many states it has. */
+    int (*settle)(const char *func, tern__optim_group *group, tern_error *err);
 } tern__optim_rule;
 
 /* Bytes of a range. */

@@ -19,8 +19,6 @@ static tern__optim_attr attr_of(const tern__optim_group *group, double lr, int64
                                       .first = step == 1}};
 }
 
-static const tern__optim_rule rule = {TERN__SGD, attr_of, sizeof(tern__sgd_attr), {"momentum_buffer"}, false};
-
 static int check(const char *func, const tern_sgd_opts *o, tern_error *err)
 {
     if (!(o->lr >= 0) || !(o->momentum >= 0) || !(o->weight_decay >= 0))
@@ -38,13 +36,31 @@ static int check(const char *func, const tern_sgd_opts *o, tern_error *err)
     return TERN_OK;
 }
 
+static int settle(const char *func, tern__optim_group *group, tern_error *err)
+{
+    group->states = group->opts.sgd.momentum > 0;
+    return check(func, &group->opts.sgd, err);
+}
+
+static const tern__option options[] = {
+    {"momentum", TERN__OPTION_REAL, offsetof(tern_sgd_opts, momentum)},
+    {"dampening", TERN__OPTION_REAL, offsetof(tern_sgd_opts, dampening)},
+    {"weight_decay", TERN__OPTION_REAL, offsetof(tern_sgd_opts, weight_decay)},
+    {"nesterov", TERN__OPTION_BOOL, offsetof(tern_sgd_opts, nesterov)},
+    {"maximize", TERN__OPTION_BOOL, offsetof(tern_sgd_opts, maximize)},
+    {"foreach", TERN__OPTION_NONE, 0},
+    {"differentiable", TERN__OPTION_FALSE, 0},
+    {NULL, TERN__OPTION_NONE, 0}};
+
+static const tern__optim_rule rule = {TERN__SGD, attr_of, sizeof(tern__sgd_attr), {"momentum_buffer"}, false,
+                                      options,   settle};
+
 static int read_group(const char *func, tern__optim_group *group, const tern_sgd_opts *opts, tern_error *err)
 {
     tern_sgd_opts o = tern_sgd_defaults();
     int status = tern__opts_read(&o, sizeof(o), opts, func, err);
-    if (!status) status = check(func, &o, err);
-    *group = (tern__optim_group){.opts.sgd = o, .lr = o.lr, .states = o.momentum > 0};
-    return status;
+    *group = (tern__optim_group){.opts.sgd = o, .lr = o.lr};
+    return status ? status : settle(func, group, err);
 }
 
 tern_optim *tern_sgd_new(tern_module *module, const tern_sgd_opts *opts, tern_error *err)
