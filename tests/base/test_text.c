@@ -1,0 +1,104 @@
+/* Text from outside: every code point, every broken form, and that nothing shown is a control. */
+#include "base/text.h"
+#include "check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void every_code_point_is_read_as_it_was_written(void **state)
+{
+    (void)state;
+    for (uint32_t code = 0; code <= 0x10ffff; code++) {
+        if (code == 0xd800) code = 0xe000;
+        char text[4];
+        uint32_t read = 0;
+        int length = tern__utf8_write(code, text);
+        assert_int_equal(length, code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4);
+        if (tern__utf8_next(text, (size_t)length, &read) != length || read != code) fail_msg("U+%04x", code);
+        for (int cut = 1; cut < length; cut++) assert_int_equal(tern__utf8_next(text, (size_t)cut, &read), 0);
+    }
+}
+
+/* Table 3-7 of the Unicode standard, from both sides of every border. */
+static void what_is_not_utf8_is_found_where_it_is(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int at;
+    } cases[] = {
+        {"", -1},
+        {"a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", -1},
+        {"ab\x80", 2},   /* a continuation alone    */
+        {"a\xc3", 1},    /* cut                     */
+        {"a\xc3z", 1},   /* no continuation         */
+        {"\xc0\x80", 0}, /* longer than needed      */
+        {"\xc1\xbf", 0},
+        {"\xe0\x9f\xbf", 0},
+        {"\xf0\x8f\xbf\xbf", 0},
+        {"\xed\xa0\x80", 0}, /* a surrogate             */
+        {"\xed\xbf\xbf", 0},
+        {"\xed\x9f\xbf", -1},
+        {"\xee\x80\x80", -1},
+        {"\xf4\x8f\xbf\xbf", -1},
+        {"\xf4\x90\x80\x80", 0}, /* above U+10FFFF */
+        {"\xf8\x88\x80\x80", 0},
+        {"x\xff", 1},
+    };
+    for (size_t i = 0; i < TERN__COUNT(cases); i++)
+        if (tern__utf8_check(cases[i].text, strlen(cases[i].text)) != cases[i].at) fail_msg("case %zu", i);
+}
+
+static void a_terminal_sees_no_control(void **state)
+{
+    (void)state;
+    char out[64];
+    static const char text[] = "a\n\x1b[31m\0\x7f\\\xc2\x9b\xe2\x80\xae\xff\xc3\xa4";
+    static const char shown[] = "a\\n\\x1b[31m\\x00\\x7f\\\\\\u009b\\u202e\\xff\xc3\xa4";
+    assert_int_equal(tern__escape(text, sizeof(text) - 1, out, sizeof(out)), strlen(shown));
+    assert_string_equal(out, shown);
+    for (int byte = 0; byte < 256; byte++) {
+        char one = (char)byte;
+        tern__escape(&one, 1, out, sizeof(out));
+        for (const char *c = out; *c; c++) assert_in_range((uint8_t)*c, 0x20, 0x7e);
+    }
+}
+
+static void what_does_not_fit_is_cut_between_characters(void **state)
+{
+    (void)state;
+    char out[16];
+    for (size_t room = 1; room < 10; room++) {
+        assert_int_equal(tern__escape("\xc3\xa4\n\xc3\xa4x", 6, out, room), 7);
+        static const size_t fits[] = {0, 0, 2, 2, 4, 4, 6, 7, 7}; /* by room - 1 */
+        assert_int_equal(strlen(out), fits[room - 1]);
+    }
+    assert_int_equal(tern__escape("abc", 3, NULL, 0), 3);
+}
+
+static void a_quote_says_that_it_is_cut(void **state)
+{
+    (void)state;
+    char out[TERN__QUOTE_TEXT], text[300];
+    assert_string_equal(tern__quote("w\n", 2, out), "\"w\\n\"");
+    memset(text, 'x', sizeof(text));
+    for (size_t bytes = 0; bytes <= sizeof(text); bytes++) {
+        size_t length = strlen(tern__quote(text, bytes, out));
+        assert_true(length < TERN__QUOTE_TEXT);
+        assert_true(length == bytes + 2 || (bytes > 120 && strcmp(out + length - 5, "x...\"") == 0));
+    }
+    memset(text, '\n', sizeof(text));
+    assert_true(strlen(tern__quote(text, 100, out)) < TERN__QUOTE_TEXT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_code_point_is_read_as_it_was_written),
+        cmocka_unit_test(what_is_not_utf8_is_found_where_it_is),
+        cmocka_unit_test(a_terminal_sees_no_control),
+        cmocka_unit_test(what_does_not_fit_is_cut_between_characters),
+        cmocka_unit_test(a_quote_says_that_it_is_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
