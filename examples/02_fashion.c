@@ -125,7 +125,11 @@ static void train_epoch(run *r, int epoch, tern_error *err)
     double loss = 0;
     tern_batch b;
     snprintf(title, sizeof(title), "epoch %d", epoch);
-    tern_progress *bar = tern_progress_new(title, tern_loader_length(r->train), r->world, err);
+    tern_progress_opts shown = tern_progress_defaults();
+    shown.unit = "img";
+    shown.leave = false;
+    tern_progress *bar =
+        tern_progress_new(title, tern_loader_length(r->train) * BATCH, r->world, &shown, err);
     while (!err->code && tern_loader_next(r->train, r->s, &b)) {
         tern_tensor *scores = tern_forward(r->net, r->s, b.x);
         tern_backward(r->s, tern_cross_entropy(r->s, scores, b.y, NULL));
@@ -134,7 +138,8 @@ static void train_epoch(run *r, int epoch, tern_error *err)
         right += fashion_right(r->s, scores, b.y);
         seen += b.count;
         loss += tern_ddp_loss_mean(r->ddp);
-        tern_progress_update(bar, b.count, "loss", tern_ddp_loss_mean(r->ddp));
+        tern_progress_postfix(bar, "loss", tern_ddp_loss_mean(r->ddp));
+        tern_progress_update(bar, b.count);
         if (tern_scope_end(r->s, err)) break;
     }
     double rate = bar ? tern_progress_rate(bar) : 0, seconds = bar ? tern_progress_seconds(bar) : 0;

@@ -10,21 +10,50 @@
 extern "C" {
 #endif
 
-/* ---- progress bar: rate, time left and one value; only rank 0 shows it, and only on a terminal ---- */
+/* ---- progress: what tqdm shows ----
+ *
+ * On a terminal one line that is redrawn, with the share done, what is done of how much, the time it took,
+ * the time left, the rate, and values of one's own:
+ *
+ *     epoch 3:  45%|#########           | 27008/60000 [00:10<00:12, 2712.51img/s, loss=0.412, lr=0.1]
+ *
+ * Elsewhere, in a file or a job's log, the same without the bar, now and then, as lines of their own. It goes
+ * to stderr. Only rank 0 of the group shows it. The numbers are those of all ranks together: each is taken to
+ * have as much to do, and to have done as much, as this one. Every function takes NULL and does nothing. ----
+ */
 
 typedef struct tern_progress tern_progress;
 
-/* For `steps` steps on every rank of `group` (NULL: alone), on stderr. Yours: tern_progress_free, which
- * erases the bar. */
-TERN_API tern_progress *tern_progress_new(const char *title, int64_t steps, const tern_group *group,
-                                          tern_error *err);
+typedef struct tern_progress_opts {
+    size_t size;
+    const char *unit;        /* of what is counted: "img", " batches"; default "it"                      */
+    bool unit_scale;         /* 27.0k for 27008; default false                                           */
+    int64_t initial;         /* done before, by the run that is taken up again; default 0                */
+    bool leave;              /* what it showed last stays; false: it is erased; default true             */
+    tern_progress *parent;   /* an outer bar, below which this one stands; default NULL                  */
+    double smoothing;        /* of rate and time left: 0 the mean since the start, 1 the last interval's
+                              * alone; default 0.3                                                       */
+    double interval_seconds; /* between two drawings on a terminal; default 0.1                          */
+    double line_seconds;     /* between two lines elsewhere; default 10; 0: no lines                     */
+} tern_progress_opts;
+TERN_API tern_progress_opts tern_progress_defaults(void);
+
+/* For `total` units on this rank, or 0 if nobody knows how many; `group` may be NULL: alone. Borrows the
+ * parent: free the inner bar first. Yours: tern_progress_free. E_RANGE: a negative number, a smoothing above
+ * 1; E_MEMORY. */
+TERN_API tern_progress *tern_progress_new(const char *title, int64_t total, const tern_group *group,
+                                          const tern_progress_opts *opts, tern_error *err);
 TERN_API void tern_progress_free(tern_progress *bar);
 
-/* One step is done: `samples` of this rank (every rank is taken to have done as many); `value` is shown under
- * `name`, say "loss" and tern_ddp_loss_mean. Redraws at most ten times a second. */
-TERN_API void tern_progress_update(tern_progress *bar, int64_t samples, const char *name, double value);
+/* This rank has done `count` units more: the samples of its batch, say. */
+TERN_API void tern_progress_update(tern_progress *bar, int64_t count);
+/* Shows `value` under `name` from the next drawing on: "loss" and tern_ddp_loss_mean. Names stand in the
+ * order in which they came first; there is room for eight of 15 characters. tqdm.set_postfix. */
+TERN_API void tern_progress_postfix(tern_progress *bar, const char *name, double value);
+/* A line of text on stdout, above the bars; by the rank that shows the bar only. tqdm.write. */
+TERN_API void tern_progress_print(tern_progress *bar, const char *text);
 
-/* Samples a second over all ranks, and seconds, since the bar was made. */
+/* Units a second over all ranks, without the initial ones, and seconds, since the bar was made. */
 TERN_API double tern_progress_rate(const tern_progress *bar);
 TERN_API double tern_progress_seconds(const tern_progress *bar);
 

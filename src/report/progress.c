@@ -1,94 +1,257 @@
-#include "base/base.h"
+/* progress.c - when and where progress is shown.
+ *
+ * Bars that stand in each other draw on neighbouring lines, the outermost on the one where the cursor rests:
+ * an inner bar goes down by newlines, draws, and comes back up. Rate and time left come from means that
+ * favour the last intervals, of the units done in an interval and of its length, each corrected for having
+ * begun at zero, as tqdm's. */
+#include "report/progress.h"
+#include "base/opts.h"
 
 #include <tern/report.h>
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
-#define REDRAW_NS 100000000
-#define CELLS     24
+typedef enum place { NOWHERE, TERMINAL, LOG } place;
 
 struct tern_progress {
-    char title[64];
-    int64_t steps, step, samples;
-    int ranks;
-    bool visible;
+    char title[128], unit[16];
+    tern_progress_opts opts;
+    tern__progress_state state;  /* as last drawn */
+    int64_t own_total, own_done; /* of this rank */
+    int ranks, depth;
+    bool speaks; /* this is rank 0 */
+    place place;
+    tern__progress_bar style;
     int64_t started, drawn; /* ns */
-    char name[16];
-    double value;
+    int64_t drawn_done;     /* own_done then */
+    double mean_count, mean_seconds;
 };
 
-tern_progress *tern_progress_new(const char *title, int64_t steps, const tern_group *group, tern_error *err)
+tern_progress_opts tern_progress_defaults(void)
 {
-    if (tern__is_set(err)) return NULL;
-    tern_progress *bar = tern__alloc(sizeof(*bar), __func__, err);
-    if (!bar) return NULL;
-    *bar = (tern_progress){.steps = steps,
-                           .ranks = group ? tern_group_size(group) : 1,
-                           .visible = (!group || tern_group_rank(group) == 0) && isatty(STDERR_FILENO),
-                           .started = tern__now_ns()};
-    snprintf(bar->title, sizeof(bar->title), "%s", title);
-    return bar;
+    return (tern_progress_opts){.size = sizeof(tern_progress_opts),
+                                .unit = "it",
+                                .leave = true,
+                                .smoothing = 0.3,
+                                .interval_seconds = 0.1,
+                                .line_seconds = 10};
 }
 
 double tern_progress_seconds(const tern_progress *bar)
 {
-    return (double)(tern__now_ns() - bar->started) * 1e-9;
+    return bar ? (double)(tern__now_ns() - bar->started) * 1e-9 : 0;
 }
 
 double tern_progress_rate(const tern_progress *bar)
 {
     double seconds = tern_progress_seconds(bar);
-    return seconds > 0 ? (double)bar->samples * bar->ranks / seconds : 0;
+    return seconds > 0 ? (double)(bar->own_done - bar->opts.initial) * bar->ranks / seconds : 0;
 }
 
-/* "0:42" or "1:02:03". */
-static void clock_text(double seconds, char *text, size_t size)
+/* ---- drawing ---- */
+
+/* What the locale's character set is called, without asking the program to have set its locale. */
+static tern__progress_bar style_of_locale(void)
 {
-    long s = lround(seconds);
-    if (s >= 3600)
-        snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    for (size_t i = 0; i < TERN__COUNT(names); i++) {
+        const char *value = tern__env(names[i]);
+        if (!value) continue;
+        const char *set = strchr(value, '.');
+        bool utf8 = set && (!strncasecmp(set + 1, "utf-8", 5) || !strncasecmp(set + 1, "utf8", 4));
+        return utf8 ? TERN__PROGRESS_BLOCKS : TERN__PROGRESS_ASCII;
+    }
+    return TERN__PROGRESS_ASCII;
 }
 
-static void draw(const tern_progress *bar)
+/* One less than the terminal has: a full last column would wrap. */
+static int columns_of_terminal(void)
 {
-    char cells[CELLS + 1], left[32];
-    double done = bar->step < bar->steps ? (double)bar->step / (double)bar->steps : 1;
-    int full = (int)(done * CELLS);
-    memset(cells, '.', CELLS);
-    memset(cells, '#', (size_t)full);
-    cells[CELLS] = 0;
-    clock_text(done > 0 ? tern_progress_seconds(bar) * (1 - done) / done : 0, left, sizeof(left));
-    fprintf(stderr, "\r%s [%s] %3d %%  %lld/%lld  %.0f/s  %s left  %s %.4f\033[K", bar->title, cells,
-            (int)(100 * done), (long long)bar->step, (long long)bar->steps, tern_progress_rate(bar), left,
-            bar->name, bar->value);
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 0;
+}
+
+static void write_line(const tern_progress *bar)
+{
+    char line[TERN__PROGRESS_LINE];
+    if (bar->place == LOG) {
+        tern__progress_line(line, &bar->state, TERN__PROGRESS_NONE, 0);
+        fprintf(stderr, "%s\n", line);
+        return;
+    }
+    tern__progress_line(line, &bar->state, bar->style, columns_of_terminal());
+    for (int i = 0; i < bar->depth; i++) fputc('\n', stderr);
+    fprintf(stderr, "\r%s\033[K", line);
+    if (bar->depth) fprintf(stderr, "\r\033[%dA", bar->depth);
+}
+
+static void erase(const tern_progress *bar)
+{
+    for (int i = 0; i < bar->depth; i++) fputc('\n', stderr);
+    fputs("\r\033[K", stderr);
+    if (bar->depth) fprintf(stderr, "\033[%dA", bar->depth);
+}
+
+static void draw_with_parents(const tern_progress *bar)
+{
+    for (; bar; bar = bar->opts.parent) write_line(bar);
+}
+
+static void take_state(tern_progress *bar, double rate)
+{
+    bar->state.done = bar->own_done * bar->ranks;
+    bar->state.seconds = tern_progress_seconds(bar);
+    bar->state.rate = rate;
+}
+
+/* ---- the rate ---- */
+
+/* Takes in the interval since the last drawing; units a second of all ranks. */
+static double smoothed_rate(tern_progress *bar, int64_t now)
+{
+    double a = bar->opts.smoothing, count = (double)(bar->own_done - bar->drawn_done);
+    bar->mean_count = a * count + (1 - a) * bar->mean_count;
+    bar->mean_seconds = a * (double)(now - bar->drawn) * 1e-9 + (1 - a) * bar->mean_seconds;
+    return a > 0 && bar->mean_count > 0 ? bar->mean_count / bar->mean_seconds * bar->ranks
+                                        : tern_progress_rate(bar);
+}
+
+static void draw(tern_progress *bar, int64_t now)
+{
+    take_state(bar, smoothed_rate(bar, now));
+    bar->drawn = now;
+    bar->drawn_done = bar->own_done;
+    write_line(bar);
     fflush(stderr);
 }
 
-void tern_progress_update(tern_progress *bar, int64_t samples, const char *name, double value)
+/* ---- life ---- */
+
+static int check(const char *title, int64_t total, const tern_progress_opts *opts, tern_error *err)
 {
-    if (!bar) return;
-    bar->step++;
-    bar->samples += samples;
-    bar->value = value;
-    if (!bar->visible) return;
-    int64_t now = tern__now_ns();
-    if (now - bar->drawn < REDRAW_NS) return;
-    bar->drawn = now;
-    snprintf(bar->name, sizeof(bar->name), "%s", name);
-    draw(bar);
+    const char *func = "tern_progress_new";
+    if (!title || !opts->unit)
+        return tern__error_set(err, func, TERN_E_INVALID, "the title or the unit is NULL");
+    if (total < 0 || opts->initial < 0)
+        return tern__error_set(err, func, TERN_E_RANGE, "total %lld, initial %lld: expected none below 0",
+                               (long long)total, (long long)opts->initial);
+    if (!(opts->smoothing >= 0 && opts->smoothing <= 1) || !(opts->interval_seconds >= 0) ||
+        !(opts->line_seconds >= 0))
+        return tern__error_set(
+            err, func, TERN_E_RANGE,
+            "smoothing %g, intervals of %g and %g s: expected a smoothing in [0, 1] and no "
+            "negative interval",
+            opts->smoothing, opts->interval_seconds, opts->line_seconds);
+    return TERN_OK;
+}
+
+static place place_of(const tern_progress *bar)
+{
+    if (!bar->speaks) return NOWHERE;
+    if (isatty(STDERR_FILENO)) return TERMINAL;
+    return bar->opts.line_seconds > 0 ? LOG : NOWHERE;
+}
+
+static void open_bar(tern_progress *bar, const char *title, int64_t total, const tern_group *group)
+{
+    bar->ranks = group ? tern_group_size(group) : 1;
+    bar->own_done = bar->drawn_done = bar->opts.initial;
+    bar->depth = bar->opts.parent ? bar->opts.parent->depth + 1 : 0;
+    bar->speaks = !group || tern_group_rank(group) == 0;
+    bar->place = place_of(bar);
+    bar->style = style_of_locale();
+    bar->started = bar->drawn = tern__now_ns();
+    snprintf(bar->title, sizeof(bar->title), "%s", title);
+    snprintf(bar->unit, sizeof(bar->unit), "%s", bar->opts.unit);
+    bar->state = (tern__progress_state){.title = bar->title,
+                                        .unit = bar->unit,
+                                        .unit_scale = bar->opts.unit_scale,
+                                        .done = bar->own_done * bar->ranks,
+                                        .total = total * bar->ranks,
+                                        .rate = NAN};
+}
+
+tern_progress *tern_progress_new(const char *title, int64_t total, const tern_group *group,
+                                 const tern_progress_opts *opts, tern_error *err)
+{
+    tern_progress_opts own = tern_progress_defaults();
+    if (tern__is_set(err) || tern__opts_read(&own, sizeof(own), opts, __func__, err)) return NULL;
+    if (check(title, total, &own, err)) return NULL;
+    tern_progress *bar = tern__alloc(sizeof(*bar), __func__, err);
+    if (!bar) return NULL;
+    bar->opts = own;
+    open_bar(bar, title, total, group);
+    if (bar->place == TERMINAL) write_line(bar);
+    fflush(stderr);
+    return bar;
+}
+
+/* The last line stays above the outer bars, which move down. */
+static void leave_line(tern_progress *bar)
+{
+    take_state(bar, tern_progress_rate(bar));
+    if (bar->place == TERMINAL) {
+        erase(bar);
+        bar->depth = 0;
+    }
+    write_line(bar);
+    if (bar->place == TERMINAL) fputc('\n', stderr);
+    if (bar->place == TERMINAL) draw_with_parents(bar->opts.parent);
 }
 
 void tern_progress_free(tern_progress *bar)
 {
     if (!bar) return;
-    if (bar->visible) {
-        fprintf(stderr, "\r\033[K");
+    if (bar->place != NOWHERE && bar->opts.leave)
+        leave_line(bar);
+    else if (bar->place == TERMINAL)
+        erase(bar);
+    fflush(stderr);
+    tern__free(bar);
+}
+
+/* ---- what the program tells ---- */
+
+void tern_progress_update(tern_progress *bar, int64_t count)
+{
+    if (!bar) return;
+    bar->own_done += count;
+    if (bar->place == NOWHERE) return;
+    int64_t now = tern__now_ns();
+    double interval = bar->place == LOG ? bar->opts.line_seconds : bar->opts.interval_seconds;
+    if ((double)(now - bar->drawn) * 1e-9 >= interval) draw(bar, now);
+}
+
+void tern_progress_postfix(tern_progress *bar, const char *name, double value)
+{
+    if (!bar || !name) return;
+    tern__progress_state *state = &bar->state;
+    int i = 0;
+    while (i < state->postfix_count &&
+           strncmp(state->postfix[i].name, name, sizeof(state->postfix[i].name) - 1))
+        i++;
+    if (i == TERN__PROGRESS_POSTFIXES) return;
+    if (i == state->postfix_count) {
+        snprintf(state->postfix[i].name, sizeof(state->postfix[i].name), "%s", name);
+        state->postfix_count++;
+    }
+    state->postfix[i].value = value;
+}
+
+void tern_progress_print(tern_progress *bar, const char *text)
+{
+    if (!bar || !text || !bar->speaks) return;
+    if (bar->place == TERMINAL) {
+        for (const tern_progress *each = bar; each; each = each->opts.parent) erase(each);
         fflush(stderr);
     }
-    tern__free(bar);
+    printf("%s\n", text);
+    fflush(stdout);
+    if (bar->place == TERMINAL) draw_with_parents(bar);
+    fflush(stderr);
 }

@@ -190,6 +190,11 @@ static void loader_new(const void *opts, tern_error *err)
     tern_loader_free(tern_loader_new(samples, opts, err));
 }
 
+static void progress_new(const void *opts, tern_error *err)
+{
+    tern_progress_free(tern_progress_new("", 1, NULL, opts, err));
+}
+
 /* Whose defaults, and who reads them. */
 #define READERS(X)                                                                                           \
     X(group, group_open)                                                                                     \
@@ -230,7 +235,8 @@ static void loader_new(const void *opts, tern_error *err)
     X(idx, idx_open)                                                                                         \
     X(augment, augment_new)                                                                                  \
     X(distributed, distributed_sampler_new)                                                                  \
-    X(loader, loader_new)
+    X(loader, loader_new)                                                                                    \
+    X(progress, progress_new)
 
 #define ROOM 512 /* more than any of the structs */
 

@@ -1,0 +1,142 @@
+/* progress_line.c - the text of a progress bar, character for character tqdm's (its format_meter). */
+#include "report/progress.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NUMBER 32 /* bytes of a number with its unit's prefix */
+
+/* "00:42", "1:02:03"; tqdm.format_interval. */
+static void format_interval(char text[NUMBER], double seconds)
+{
+    long long s = seconds < 1e15 ? (long long)seconds : (long long)1e15;
+    if (s >= 3600)
+        snprintf(text, NUMBER, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(text, NUMBER, "%02lld:%02lld", s / 60, s % 60);
+}
+
+/* Three digits and a prefix: "27.0k"; tqdm.format_sizeof. */
+static void format_scaled(char text[NUMBER], double number)
+{
+    static const char prefixes[] = "\0kMGTPEZ";
+    int p = 0;
+    for (; p < 7 && fabs(number) >= 999.5; p++) number /= 1000;
+    int digits = fabs(number) >= 99.95 ? 0 : fabs(number) >= 9.995 ? 1 : 2;
+    snprintf(text, NUMBER, "%.*f%.1s", digits, number, prefixes + p);
+}
+
+static void format_count(char text[NUMBER], const tern__progress_state *state, int64_t count)
+{
+    if (state->unit_scale)
+        format_scaled(text, (double)count);
+    else
+        snprintf(text, NUMBER, "%lld", (long long)count);
+}
+
+/* "2712.51img/s", or " 3.20s/img" where it is less than one a second. */
+static void format_rate(char *text, size_t size, const tern__progress_state *state)
+{
+    bool known = state->rate > 0, slow = known && state->rate < 1;
+    double number = slow ? 1 / state->rate : state->rate;
+    char digits[NUMBER] = "?";
+    if (known && state->unit_scale)
+        format_scaled(digits, number);
+    else if (known)
+        snprintf(digits, sizeof(digits), "%5.2f", number);
+    snprintf(text, size, slow ? "%ss/%s" : "%s%s/s", digits, state->unit);
+}
+
+/* The shorter of "0.412" and all digits, as tqdm.format_num: exponents without zeros. */
+static void format_value(char text[NUMBER], double value)
+{
+    snprintf(text, NUMBER, "%.3g", value);
+    char *e = strchr(text, 'e');
+    if (e && e[2] == '0') memmove(e + 2, e + 3, strlen(e + 3) + 1);
+}
+
+static void append_postfix(char *text, size_t size, const tern__progress_state *state)
+{
+    for (int i = 0; i < state->postfix_count; i++) {
+        char value[NUMBER];
+        size_t used = strlen(text);
+        format_value(value, state->postfix[i].value);
+        snprintf(text + used, size - used, ", %s=%s", state->postfix[i].name, value);
+    }
+}
+
+/* What stands right of the bar: "27008/60000 [00:10<00:12, 2712.51img/s, loss=0.412]". */
+static void format_numbers(char *text, size_t size, const tern__progress_state *state, bool known)
+{
+    char done[NUMBER], total[NUMBER], took[NUMBER], left[NUMBER] = "?", rate[2 * NUMBER];
+    format_count(done, state, state->done);
+    format_count(total, state, state->total);
+    format_interval(took, state->seconds);
+    format_rate(rate, sizeof(rate), state);
+    if (known && state->rate > 0) format_interval(left, (double)(state->total - state->done) / state->rate);
+    if (known)
+        snprintf(text, size, "%s/%s [%s<%s, %s", done, total, took, left, rate);
+    else
+        snprintf(text, size, "%s%s [%s, %s", done, state->unit, took, rate);
+    append_postfix(text, size, state);
+    size_t used = strlen(text);
+    snprintf(text + used, size - used, "]");
+}
+
+/* `cells` characters, the share `done` of them full, the one between to a tenth or an eighth. */
+static void format_bar(char *text, size_t size, double done, int cells, tern__progress_bar bar)
+{
+    static const char *const tenths[] = {" ", "1", "2", "3", "4", "5", "6", "7", "8", "9", "#"};
+    static const char *const eighths[] = {" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"};
+    const char *const *signs = bar == TERN__PROGRESS_ASCII ? tenths : eighths;
+    int most = bar == TERN__PROGRESS_ASCII ? 10 : 8, parts = (int)(done * cells * most);
+    text[0] = 0;
+    for (int c = 0; c < cells; c++) {
+        int part = TERN__MIN(TERN__MAX(parts - c * most, 0), most);
+        size_t used = strlen(text);
+        snprintf(text + used, size - used, "%s", signs[part]);
+    }
+}
+
+/* Characters, not bytes, of UTF-8. */
+static int width_of(const char *text)
+{
+    int width = 0;
+    for (; *text; text++) width += (*text & 0xc0) != 0x80;
+    return width;
+}
+
+/* Cuts the text after `columns` characters. */
+static void cut(char *text, int columns)
+{
+    int width = 0;
+    for (; *text; text++)
+        if ((*text & 0xc0) != 0x80 && width++ == columns) break;
+    *text = 0;
+}
+
+/* How many cells a bar has beside `taken` characters. */
+static int cells_of(int columns, int taken)
+{
+    return columns ? TERN__MAX(TERN__MIN(columns - taken, 200), 1) : 10;
+}
+
+void tern__progress_line(char line[TERN__PROGRESS_LINE], const tern__progress_state *state,
+                         tern__progress_bar bar, int columns)
+{
+    char head[160], numbers[512], cells[640];
+    bool known = state->total > 0 && state->done <= state->total, titled = *state->title;
+    double done = known ? (double)state->done / (double)state->total : 0;
+    format_numbers(numbers, sizeof(numbers), state, known);
+    int used = snprintf(head, sizeof(head), "%.128s%s", state->title, titled ? ": " : "");
+    if (known) snprintf(head + used, sizeof(head) - (size_t)used, "%3.0f%%", 100 * done);
+    if (!known || bar == TERN__PROGRESS_NONE) {
+        snprintf(line, TERN__PROGRESS_LINE, "%s%s%s", head, known ? " " : "", numbers);
+    } else {
+        int taken = width_of(head) + width_of(numbers) + 3; /* "|", "| " */
+        format_bar(cells, sizeof(cells), done, cells_of(columns, taken), bar);
+        snprintf(line, TERN__PROGRESS_LINE, "%s|%s| %s", head, cells, numbers);
+    }
+    if (columns) cut(line, columns);
+}
