@@ -6,6 +6,7 @@
 #include <tern/rng.h>
 #include <tern/device.h>
 #include <tern/tensor.h>
+#include <tern/object.h>
 #include <tern/comm.h>
 #include <tern/spawn.h>
 #include <tern/autograd.h>

@@ -43,27 +43,29 @@ TERN_API tern_object *tern_object_none(tern_error *err);
 TERN_API tern_object *tern_object_bool(bool value, tern_error *err);
 TERN_API tern_object *tern_object_int(int64_t value, tern_error *err);
 TERN_API tern_object *tern_object_float(double value, tern_error *err);
-/* Copies; E_FORMAT unless it is UTF-8. */
+/* Copies; E_FORMAT unless it is UTF-8, E_INVALID for NULL. */
 TERN_API tern_object *tern_object_string(const char *text, tern_error *err);
 TERN_API tern_object *tern_object_bytes(const void *data, size_t bytes, tern_error *err);
 TERN_API tern_object *tern_object_list(tern_error *err);
 TERN_API tern_object *tern_object_tuple(tern_error *err);
 TERN_API tern_object *tern_object_dict(tern_error *err);
-/* Shares the tensor's memory, without a copy: what is saved is what it holds then. A kept tensor may be freed
- * before; of a parameter or buffer the module must outlive the object. Tensors of a scope: tern_keep first
- * (E_LIFETIME). */
+/* Shares the tensor's memory, without a copy: what is saved is what it holds then. A kept or wrapped tensor
+ * may be freed before; of a parameter or buffer, which the seal may still move, the module must outlive the
+ * object. Tensors of a scope: tern_keep first (E_LIFETIME). */
 TERN_API tern_object *tern_object_tensor(const tern_tensor *tensor, tern_error *err);
 /* An instance of `name` ("torch.nn.modules.linear.Linear"); takes `args`, a tuple, and `state`, or NULL. */
 TERN_API tern_object *tern_object_record(const char *name, tern_object *args, tern_object *state,
                                          tern_error *err);
-/* With all that is in it. NULL is fine. */
+/* With all that is in it. NULL is fine, and so is what a container owns: it stays there. */
 TERN_API void tern_object_free(tern_object *object);
 
 /* Adds to a list or tuple; sets a key of a dict, in its old place if it is there. They take `item` (and
- * `key`), also after a failure. E_INVALID: not such a container, nothing given, or `item` has an owner. */
+ * `key`), also after a failure. E_INVALID: not such a container or nothing given; or `item` has an owner
+ * already or holds the container itself: then it stays as it is. */
 TERN_API int tern_object_append(tern_object *list, tern_object *item, tern_error *err);
 TERN_API int tern_object_set(tern_object *dict, const char *key, tern_object *item, tern_error *err);
-/* The same with a key of any kind but a container (E_INVALID): ints, in an optimizer's state. */
+/* The same with a key that is none, bool, int, float, string or bytes (E_INVALID): ints, in an optimizer's
+ * state. Numbers that are equal are one key, as in Python: True, 1 and 1.0. */
 TERN_API int tern_object_set_at(tern_object *dict, tern_object *key, tern_object *item, tern_error *err);
 
 /* ---- reading: what is returned is borrowed; of NULL everything is NULL, 0 or E_INVALID ---- */
@@ -95,7 +97,7 @@ TERN_API const char *tern_object_record_name(const tern_object *record);
 TERN_API const tern_object *tern_object_record_args(const tern_object *record);
 TERN_API const tern_object *tern_object_record_state(const tern_object *record);
 
-/* Prints it on stdout as Python would, tensors by dtype and shape. */
+/* Prints it on stdout as Python would, tensors by dtype and shape. What is more than 100 deep is "...". */
 TERN_API void tern_object_print(const tern_object *object);
 
 #ifdef __cplusplus
