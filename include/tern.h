@@ -21,6 +21,7 @@
 #include <tern/data_parallel.h>
 #include <tern/stats.h>
 #include <tern/data.h>
+#include <tern/metrics.h>
 #include <tern/report.h>
 
 #endif

@@ -1,0 +1,211 @@
+/* metrics.c - each rank fills a ledger of fixed size; an all_gather gives everybody all of them, and
+ * everybody adds them up in the order of the ranks. So one collective serves sums, means, smallest and
+ * largest, ranks may know different names, and a mistake of one rank travels as an entry of its ledger. */
+#include "base/base.h"
+
+#include <tern/metrics.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ROOM 32 /* names */
+#define NAME 32 /* bytes of one */
+
+typedef enum metric { MEAN, SUM, MIN, MAX } metric;
+
+static const char *const kind_names[] = {"mean", "sum", "min", "max"};
+
+typedef struct entry {
+    char name[NAME];
+    int64_t kind;
+    double value;  /* of a mean: the sum of weight * value   */
+    double weight; /* of all but a mean: how often it was told */
+} entry;
+
+typedef struct ledger {
+    entry entries[ROOM];
+    int64_t count;
+    int64_t code; /* of the first mistake, and its text */
+    char text[120];
+} ledger;
+
+struct tern_metrics {
+    tern_group *group;
+    ledger own, reduced;
+    ledger *all; /* [ranks] */
+    int ranks;
+};
+
+tern_metrics *tern_metrics_new(tern_group *group, tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    tern_metrics *metrics = tern__alloc(sizeof(*metrics), __func__, err);
+    if (!metrics) return NULL;
+    metrics->group = group;
+    metrics->ranks = group ? tern_group_size(group) : 1;
+    metrics->all = tern__alloc((size_t)metrics->ranks * sizeof(*metrics->all), __func__, err);
+    if (metrics->all) return metrics;
+    tern_metrics_free(metrics);
+    return NULL;
+}
+
+void tern_metrics_free(tern_metrics *metrics)
+{
+    if (!metrics) return;
+    tern__free(metrics->all);
+    tern__free(metrics);
+}
+
+/* ---- a ledger ---- */
+
+/* The first one is kept. */
+static void mistake(ledger *l, int code, const char *name, const char *what)
+{
+    if (l->code) return;
+    l->code = code;
+    snprintf(l->text, sizeof(l->text), "\"%.40s\": %s", name, what);
+}
+
+static entry *find(const ledger *l, const char *name)
+{
+    for (int64_t i = 0; i < l->count; i++)
+        if (!strcmp(l->entries[i].name, name)) return (entry *)&l->entries[i];
+    return NULL;
+}
+
+/* The entry of that name, a new one if there is none; NULL: no room, or of another kind. */
+static entry *open_entry(ledger *l, const char *name, metric kind)
+{
+    entry *e = find(l, name);
+    if (!e && l->count < ROOM) {
+        e = &l->entries[l->count++];
+        *e = (entry){.kind = (int64_t)kind};
+        snprintf(e->name, NAME, "%s", name);
+    }
+    return e && e->kind == (int64_t)kind ? e : NULL;
+}
+
+/* A NaN stays. */
+static double further(int64_t kind, double a, double b)
+{
+    if (isnan(a) || isnan(b)) return NAN;
+    return kind == MIN ? fmin(a, b) : fmax(a, b);
+}
+
+static void combine(entry *into, double value, double weight)
+{
+    if (into->kind == MEAN || into->kind == SUM)
+        into->value += value;
+    else
+        into->value = into->weight > 0 ? further(into->kind, into->value, value) : value;
+    into->weight += weight;
+}
+
+/* ---- telling ---- */
+
+static void tell(tern_metrics *metrics, const char *name, metric kind, double value, double weight)
+{
+    if (!metrics) return;
+    ledger *l = &metrics->own;
+    if (!name || strlen(name) >= NAME) {
+        mistake(l, TERN_E_RANGE, name ? name : "", "a name has 1 to 31 characters");
+        return;
+    }
+    entry *e = open_entry(l, name, kind);
+    if (e)
+        combine(e, value, weight);
+    else if (find(l, name))
+        mistake(l, TERN_E_INVALID, name, "told as one kind of metric and then as another");
+    else
+        mistake(l, TERN_E_RANGE, name, "there is room for 32 names");
+}
+
+void tern_metrics_mean(tern_metrics *metrics, const char *name, double value, double weight)
+{
+    if (metrics && !(weight >= 0))
+        mistake(&metrics->own, TERN_E_RANGE, name ? name : "", "a weight below 0");
+    else if (weight > 0)
+        tell(metrics, name, MEAN, weight * value, weight);
+    else
+        tell(metrics, name, MEAN, 0, 0);
+}
+
+void tern_metrics_sum(tern_metrics *metrics, const char *name, double value)
+{
+    tell(metrics, name, SUM, value, 1);
+}
+
+void tern_metrics_min(tern_metrics *metrics, const char *name, double value)
+{
+    tell(metrics, name, MIN, value, 1);
+}
+
+void tern_metrics_max(tern_metrics *metrics, const char *name, double value)
+{
+    tell(metrics, name, MAX, value, 1);
+}
+
+/* ---- bringing together ---- */
+
+static int add_rank(tern_metrics *metrics, int rank, tern_error *err)
+{
+    const ledger *theirs = &metrics->all[rank];
+    if (theirs->code)
+        return tern__error_set(err, "tern_metrics_reduce", (int)theirs->code, "rank %d: %s", rank,
+                               theirs->text);
+    for (int64_t i = 0; i < theirs->count; i++) {
+        const entry *from = &theirs->entries[i];
+        entry *into = open_entry(&metrics->reduced, from->name, (metric)from->kind);
+        if (into) {
+            combine(into, from->value, from->weight);
+            continue;
+        }
+        const entry *other = find(&metrics->reduced, from->name);
+        if (!other)
+            return tern__error_set(err, "tern_metrics_reduce", TERN_E_RANGE,
+                                   "rank %d: \"%s\": there is room for %d names over all ranks", rank,
+                                   from->name, ROOM);
+        return tern__error_set(err, "tern_metrics_reduce", TERN_E_MISMATCH,
+                               "\"%s\" is a %s on rank %d and a %s on a rank before", from->name,
+                               kind_names[from->kind], rank, kind_names[other->kind]);
+    }
+    return TERN_OK;
+}
+
+int tern_metrics_reduce(tern_metrics *metrics, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (!metrics) return tern__error_set(err, __func__, TERN_E_INVALID, "the metrics are NULL");
+    int status = TERN_OK;
+    if (metrics->group)
+        status =
+            tern_all_gather(metrics->group, &metrics->own, metrics->all, sizeof(metrics->own), TERN_U8, err);
+    else
+        metrics->all[0] = metrics->own;
+    metrics->own = metrics->reduced = (ledger){0};
+    for (int rank = 0; rank < metrics->ranks && !status; rank++) status = add_rank(metrics, rank, err);
+    if (status) metrics->reduced = (ledger){0};
+    return status;
+}
+
+/* ---- reading ---- */
+
+double tern_metrics_get(const tern_metrics *metrics, const char *name)
+{
+    const entry *e = metrics && name ? find(&metrics->reduced, name) : NULL;
+    if (!e) return NAN;
+    return e->kind == MEAN ? e->value / e->weight : e->value;
+}
+
+double tern_metrics_weight(const tern_metrics *metrics, const char *name)
+{
+    const entry *e = metrics && name ? find(&metrics->reduced, name) : NULL;
+    return e ? e->weight : 0;
+}
+
+const char *tern_metrics_name(const tern_metrics *metrics, int index)
+{
+    bool known = metrics && index >= 0 && index < metrics->reduced.count;
+    return known ? metrics->reduced.entries[index].name : NULL;
+}
