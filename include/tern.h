@@ -23,5 +23,6 @@
 #include <tern/data.h>
 #include <tern/metrics.h>
 #include <tern/report.h>
+#include <tern/board.h>
 
 #endif

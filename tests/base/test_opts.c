@@ -5,6 +5,7 @@
 #include "base/opts.h"
 #include "check.h"
 
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ static tern_scope *scope;
 static tern_rng *rng;
 static tern_dataset *samples;
 static char images[] = "/tmp/tern-opts-XXXXXX", labels[] = "/tmp/tern-opts-XXXXXX";
+static char folder[] = "/tmp/tern-opts-XXXXXX";
 
 /* An IDX file of one sample: magic, sizes, zeros. */
 static int write_idx(char *path, const unsigned char *head, size_t bytes)
@@ -40,7 +42,15 @@ static int open_all(void **state)
     rng = tern_rng_new(0, &err);
     if (write_idx(images, image, sizeof(image)) || write_idx(labels, label, sizeof(label))) return -1;
     samples = tern_idx_open(images, labels, NULL, &err);
-    return err.code;
+    return mkdtemp(folder) ? err.code : -1;
+}
+
+static int remove_entry(const char *path, const struct stat *info, int flag, struct FTW *walk)
+{
+    (void)info;
+    (void)flag;
+    (void)walk;
+    return remove(path);
 }
 
 static int close_all(void **state)
@@ -49,6 +59,7 @@ static int close_all(void **state)
     tern_dataset_free(samples);
     unlink(images);
     unlink(labels);
+    nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     tern_rng_free(rng);
     tern_scope_free(scope);
     tern_device_close(device);
@@ -195,6 +206,11 @@ static void progress_new(const void *opts, tern_error *err)
     tern_progress_free(tern_progress_new("", 1, NULL, opts, err));
 }
 
+static void board_new(const void *opts, tern_error *err)
+{
+    tern_board_free(tern_board_new(folder, NULL, opts, err));
+}
+
 /* Whose defaults, and who reads them. */
 #define READERS(X)                                                                                           \
     X(group, group_open)                                                                                     \
@@ -236,6 +252,7 @@ static void progress_new(const void *opts, tern_error *err)
     X(augment, augment_new)                                                                                  \
     X(distributed, distributed_sampler_new)                                                                  \
     X(loader, loader_new)                                                                                    \
+    X(board, board_new)                                                                                      \
     X(progress, progress_new)
 
 #define ROOM 512 /* more than any of the structs */

@@ -1,0 +1,243 @@
+/* board.c - a board's life, and what is plain text and numbers. */
+#include "report/board.h"
+
+#include "base/opts.h"
+#include "base/utf8.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DIR_ROOM 768
+
+tern_board_opts tern_board_defaults(void)
+{
+    return (tern_board_opts){
+        .size = sizeof(tern_board_opts), .flush_seconds = 120, .queue = 10, .purge_step = -1};
+}
+
+/* ---- what all calls share ---- */
+
+int tern__board_end(const tern_error *why, tern_error *err)
+{
+    if (why->code && err) *err = *why;
+    if (why->code && !err) tern__log(TERN_LOG_WARN, "%s: %s", why->func, why->text);
+    return why->code;
+}
+
+int tern__text_check(const char *what, const char *text, const char *func, tern_error *err)
+{
+    if (!text || !*text)
+        return tern__error_set(err, func, TERN_E_INVALID, "%s is %s", what, text ? "empty" : "NULL");
+    if (tern__utf8_is_valid(text, strlen(text))) return TERN_OK;
+    return tern__error_set(err, func, TERN_E_FORMAT, "%s is not UTF-8", what);
+}
+
+int tern__tag_check(const char *tag, const char *func, tern_error *err)
+{
+    if (tern__text_check("the tag", tag, func, err)) return err->code;
+    if (strlen(tag) < TERN__TAG_ROOM) return TERN_OK;
+    return tern__error_set(err, func, TERN_E_RANGE, "the tag has %zu bytes, at most %d", strlen(tag),
+                           TERN__TAG_ROOM - 1);
+}
+
+/* ---- life ---- */
+
+/* SummaryWriter's: runs/Nov21_17-05-59_host. */
+static int dated_folder(char dir[DIR_ROOM], const char *tag, tern_error *err)
+{
+    char date[32], host[256] = "localhost";
+    time_t now = time(NULL);
+    struct tm local;
+    strftime(date, sizeof(date), "%b%d_%H-%M-%S", localtime_r(&now, &local));
+    gethostname(host, sizeof(host) - 1);
+    if (snprintf(dir, DIR_ROOM, "runs/%s_%s%s", date, host, tag ? tag : "") < DIR_ROOM - 32) return TERN_OK;
+    return tern__error_set(err, "tern_board_new", TERN_E_RANGE, "the tag is too long: %zu bytes",
+                           strlen(tag));
+}
+
+static int given_folder(char dir[DIR_ROOM], const char *log_dir, tern_error *err)
+{
+    if (snprintf(dir, DIR_ROOM, "%s", log_dir) < DIR_ROOM - 32 && *dir) return TERN_OK;
+    return tern__error_set(err, "tern_board_new", TERN_E_RANGE, "log_dir has %zu bytes, expected 1 to %d",
+                           strlen(log_dir), DIR_ROOM - 33);
+}
+
+/* Where this rank writes to. A date is rank 0's, so ranks that all write ask it. */
+static int find_folder(char dir[DIR_ROOM], const char *log_dir, tern_group *group,
+                       const tern_board_opts *opts, tern_error *err)
+{
+    int status = log_dir ? given_folder(dir, log_dir, err) : dated_folder(dir, opts->tag, err);
+    if (status || !opts->all_ranks) return status;
+    if (group && tern_broadcast(group, dir, DIR_ROOM, TERN_U8, 0, err)) return err->code;
+    size_t used = strlen(dir);
+    snprintf(dir + used, DIR_ROOM - used, "/rank%d", group ? tern_group_rank(group) : 0);
+    return TERN_OK;
+}
+
+static int check_opts(const tern_board_opts *opts, tern_error *err)
+{
+    if (opts->queue < 1)
+        return tern__error_set(err, "tern_board_new", TERN_E_RANGE, "expected queue >= 1, got %d",
+                               opts->queue);
+    if (!(opts->flush_seconds >= 0 && opts->flush_seconds <= 1e9))
+        return tern__error_set(err, "tern_board_new", TERN_E_RANGE,
+                               "expected flush_seconds of 0 to 1e9, got %g", opts->flush_seconds);
+    return TERN_OK;
+}
+
+static int open_board(tern_board *board, const char *log_dir, tern_group *group, tern_error *err)
+{
+    char dir[DIR_ROOM] = "";
+    bool writes = !group || tern_group_rank(group) == 0 || board->opts.all_ranks;
+    if (!writes) return TERN_OK;
+    if (find_folder(dir, log_dir, group, &board->opts, err)) return err->code;
+    board->dir = tern__strdup(dir, "tern_board_new", err);
+    if (!board->dir || !tern__board_run(board, "", "tern_board_new", err)) return err->code;
+    return tern__tables_open(board, "tern_board_new", err);
+}
+
+tern_board *tern_board_new(const char *log_dir, tern_group *group, const tern_board_opts *opts,
+                           tern_error *err)
+{
+    tern_error why = {0};
+    if (tern__is_set(err)) return NULL;
+    tern_board *board = tern__alloc(sizeof(*board), __func__, &why);
+    if (board) {
+        board->opts = tern_board_defaults();
+        if (tern__opts_read(&board->opts, sizeof(board->opts), opts, __func__, &why) ||
+            check_opts(&board->opts, &why) || open_board(board, log_dir, group, &why)) {
+            tern_board_free(board);
+            board = NULL;
+        }
+    }
+    tern__board_end(&why, err);
+    return board;
+}
+
+const char *tern_board_dir(const tern_board *board)
+{
+    return board ? board->dir : NULL;
+}
+
+static int write_all(tern_board *board, const char *func, tern_error *err)
+{
+    for (tern__run *run = board->runs; run; run = run->next) tern__journal_write(&run->events, func, err);
+    for (int i = 0; i < TERN__TABLE_COUNT; i++) tern__journal_write(&board->tables[i], func, err);
+    return err->code;
+}
+
+int tern_board_flush(tern_board *board, tern_error *err)
+{
+    tern_error why = {0};
+    if (tern__board_is_off(board, err)) return tern__board_skip(err);
+    write_all(board, __func__, &why);
+    return tern__board_end(&why, err);
+}
+
+void tern_board_free(tern_board *board)
+{
+    if (!board) return;
+    tern_board_flush(board, NULL);
+    tern__runs_free(board->runs);
+    for (int i = 0; i < TERN__TABLE_COUNT; i++)
+        if (board->tables[i].path) tern__journal_close(&board->tables[i]);
+    tern__free(board->dir);
+    tern__free(board);
+}
+
+/* ---- numbers ---- */
+
+static int put_scalar(tern_board *board, tern__run *run, const char *tag, double number, int64_t step,
+                      const char *func, tern_error *err)
+{
+    Tern__Pb__Value value = TERN__PB__VALUE__INIT;
+    value.tag = (char *)tag;
+    value.what_case = TERN__PB__VALUE__WHAT_SIMPLE_VALUE;
+    value.simple_value = (float)number;
+    return run ? tern__board_put(board, run, &value, step, func, err) : err->code;
+}
+
+int tern_board_scalar(tern_board *board, const char *tag, double value, int64_t step, tern_error *err)
+{
+    tern_error why = {0};
+    if (tern__board_is_off(board, err)) return tern__board_skip(err);
+    if (!tern__tag_check(tag, __func__, &why)) {
+        put_scalar(board, board->runs, tag, value, step, __func__, &why);
+        tern__tables_put(board, tag, NULL, value, step, __func__, &why);
+    }
+    return tern__board_end(&why, err);
+}
+
+/* The folder of a curve's run: "loss/train" and "a" is "loss_train_a". */
+static int curve_folder(char *folder, size_t size, const char *tag, const char *name, tern_error *err)
+{
+    int length = snprintf(folder, size, "%s_%s", tag, name);
+    for (char *c = folder; *c && c < folder + strlen(tag); c++)
+        if (*c == '/') *c = '_';
+    if (length < (int)size) return TERN_OK;
+    return tern__error_set(err, "tern_board_scalars", TERN_E_RANGE, "tag and name have %d bytes, at most %zu",
+                           length, size - 1);
+}
+
+static int put_curve(tern_board *board, const char *tag, const char *name, double value, int64_t step,
+                     tern_error *err)
+{
+    char folder[256];
+    const char *func = "tern_board_scalars";
+    if (tern__text_check("a name", name, func, err)) return err->code;
+    if (curve_folder(folder, sizeof(folder), tag, name, err)) return err->code;
+    put_scalar(board, tern__board_run(board, folder, func, err), tag, value, step, func, err);
+    return tern__tables_put(board, tag, name, value, step, func, err);
+}
+
+int tern_board_scalars(tern_board *board, const char *tag, int count, const char *const *names,
+                       const double *values, int64_t step, tern_error *err)
+{
+    tern_error why = {0};
+    if (tern__board_is_off(board, err)) return tern__board_skip(err);
+    if (count > 0 && (!names || !values))
+        tern__error_set(&why, __func__, TERN_E_INVALID, "names or values is NULL");
+    if (!why.code) tern__tag_check(tag, __func__, &why);
+    for (int i = 0; i < count && !why.code; i++) put_curve(board, tag, names[i], values[i], step, &why);
+    return tern__board_end(&why, err);
+}
+
+/* ---- text ---- */
+
+/* The text plug-in wants a tensor of one string, and its tag to end so. */
+static int put_text(tern_board *board, const char *tag, const char *text, int64_t step, tern_error *err)
+{
+    Tern__Pb__Dim one = {PROTOBUF_C_MESSAGE_INIT(&tern__pb__dim__descriptor), 1}, *dims[] = {&one};
+    Tern__Pb__Shape shape = TERN__PB__SHAPE__INIT;
+    Tern__Pb__Tensor tensor = TERN__PB__TENSOR__INIT;
+    Tern__Pb__Plugin plugin = TERN__PB__PLUGIN__INIT;
+    Tern__Pb__Metadata metadata = TERN__PB__METADATA__INIT;
+    Tern__Pb__Value value = TERN__PB__VALUE__INIT;
+    ProtobufCBinaryData string = {strlen(text), (uint8_t *)text};
+    shape.n_dim = tensor.n_string_value = 1;
+    shape.dim = dims;
+    tensor.dtype = 7; /* DT_STRING */
+    tensor.shape = &shape;
+    tensor.string_value = &string;
+    plugin.name = "text";
+    metadata.plugin = &plugin;
+    value.tag = (char *)tag;
+    value.metadata = &metadata;
+    value.what_case = TERN__PB__VALUE__WHAT_TENSOR;
+    value.tensor = &tensor;
+    return tern__board_put(board, board->runs, &value, step, "tern_board_text", err);
+}
+
+int tern_board_text(tern_board *board, const char *tag, const char *text, int64_t step, tern_error *err)
+{
+    tern_error why = {0};
+    char full[TERN__TAG_ROOM + 16];
+    if (tern__board_is_off(board, err)) return tern__board_skip(err);
+    if (!tern__tag_check(tag, __func__, &why) && !tern__text_check("the text", text, __func__, &why)) {
+        snprintf(full, sizeof(full), "%s/text_summary", tag);
+        put_text(board, full, text, step, &why);
+    }
+    return tern__board_end(&why, err);
+}

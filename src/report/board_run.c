@@ -1,0 +1,169 @@
+/* board_run.c - event files: their folders and names, and events as records. */
+#include "report/board.h"
+#include "report/crc32c.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FILE_VERSION "brain.Event:2"
+#define RECORD_HEAD  12 /* bytes before the event */
+#define RECORD_TAIL  4
+
+double tern__wall_time(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- records ---- */
+
+static uint32_t masked_crc(const void *data, size_t bytes)
+{
+    uint32_t crc = tern__crc32c(data, bytes);
+    return (crc >> 15 | crc << 17) + 0xa282ead8;
+}
+
+/* A record is the event's length, the CRC of that, the event, and its CRC; numbers with the lowest byte
+ * first. The CRCs are masked, since the CRC of data that holds its own says little. (TensorFlow's TFRecord.)
+ */
+static void frame(uint8_t *record, uint64_t bytes)
+{
+    memcpy(record, &bytes, 8);
+    uint32_t head = masked_crc(record, 8), tail = masked_crc(record + RECORD_HEAD, bytes);
+    memcpy(record + 8, &head, 4);
+    memcpy(record + RECORD_HEAD + bytes, &tail, 4);
+}
+
+static int add_event(tern__run *run, Tern__Pb__Event *event, const char *func, tern_error *err)
+{
+    event->wall_time = tern__wall_time();
+    size_t bytes = tern__pb__event__get_packed_size(event);
+    uint8_t *record = tern__journal_room(&run->events, RECORD_HEAD + bytes + RECORD_TAIL, func, err);
+    if (!record) return TERN_E_MEMORY;
+    tern__pb__event__pack(event, record + RECORD_HEAD);
+    frame(record, bytes);
+    tern__journal_add(&run->events, RECORD_HEAD + bytes + RECORD_TAIL);
+    return TERN_OK;
+}
+
+int tern__board_settle(const tern_board *board, tern__journal *journal, const char *func, tern_error *err)
+{
+    tern_error why = {0};
+    bool is_known = journal->failing;
+    if (!tern__journal_is_due(journal, board->opts.queue, (int64_t)(1e9 * board->opts.flush_seconds)))
+        return TERN_OK;
+    if (!tern__journal_write(journal, func, &why) || is_known) return TERN_OK;
+    *err = why;
+    return why.code;
+}
+
+int tern__board_put(const tern_board *board, tern__run *run, Tern__Pb__Value *value, int64_t step,
+                    const char *func, tern_error *err)
+{
+    Tern__Pb__Summary summary = TERN__PB__SUMMARY__INIT;
+    Tern__Pb__Event event = TERN__PB__EVENT__INIT;
+    summary.n_value = 1;
+    summary.value = &value;
+    event.step = step;
+    event.what_case = TERN__PB__EVENT__WHAT_SUMMARY;
+    event.summary = &summary;
+    if (add_event(run, &event, func, err)) return err->code;
+    return tern__board_settle(board, &run->events, func, err);
+}
+
+/* ---- runs ---- */
+
+int tern__folder_make(const char *dir, const char *func, tern_error *err)
+{
+    char path[1024];
+    snprintf(path, sizeof(path), "%s", dir);
+    for (char *at = path + 1;; at++) {
+        at += strcspn(at, "/");
+        char end = *at;
+        *at = 0;
+        if (mkdir(path, 0777) && errno != EEXIST)
+            return tern__error_errno(err, func, TERN_E_IO, "cannot make the folder \"%s\"", path);
+        if (!end) return TERN_OK;
+        *at = end;
+    }
+}
+
+/* The name says when, where and by whom; the last number tells files of one process apart. Readers take a
+ * folder's files in the order of their names, which is that of time. */
+static int open_events(tern__run *run, const char *dir, const char *func, tern_error *err)
+{
+    static int files;
+    char host[256] = "localhost", path[1400];
+    gethostname(host, sizeof(host) - 1);
+    int number = __atomic_fetch_add(&files, 1, __ATOMIC_RELAXED);
+    snprintf(path, sizeof(path), "%s/events.out.tfevents.%010lld.%s.%d.%d", dir, (long long)time(NULL), host,
+             (int)getpid(), number);
+    return tern__journal_open(&run->events, path, true, func, err);
+}
+
+/* A file begins with what it is and, after a resume, with the step from which on older files do not count. */
+static int add_heading(const tern_board *board, tern__run *run, const char *func, tern_error *err)
+{
+    Tern__Pb__SessionLog start = TERN__PB__SESSION_LOG__INIT;
+    Tern__Pb__Event event = TERN__PB__EVENT__INIT;
+    event.what_case = TERN__PB__EVENT__WHAT_FILE_VERSION;
+    event.file_version = FILE_VERSION;
+    int status = add_event(run, &event, func, err);
+    if (!status && board->opts.purge_step >= 0) {
+        start.status = 1;
+        event.step = board->opts.purge_step;
+        event.what_case = TERN__PB__EVENT__WHAT_SESSION_LOG;
+        event.session_log = &start;
+        status = add_event(run, &event, func, err);
+    }
+    return status ? status : tern__journal_write(&run->events, func, err);
+}
+
+static void free_run(tern__run *run)
+{
+    tern__journal_close(&run->events);
+    tern__free(run->name);
+    tern__free(run);
+}
+
+static int open_run(const tern_board *board, tern__run *run, const char *func, tern_error *err)
+{
+    char dir[1024];
+    const char *name = run->name;
+    if (!name) return TERN_E_MEMORY;
+    if (snprintf(dir, sizeof(dir), *name ? "%s/%s" : "%s%s", board->dir, name) > (int)sizeof(dir) - 320)
+        return tern__error_set(err, func, TERN_E_RANGE, "the folder's name is too long: \"%.64s\"...", name);
+    int status = tern__folder_make(dir, func, err);
+    if (!status) status = open_events(run, dir, func, err);
+    return status ? status : add_heading(board, run, func, err);
+}
+
+tern__run *tern__board_run(tern_board *board, const char *name, const char *func, tern_error *err)
+{
+    tern__run **end = &board->runs;
+    for (; *end; end = &(*end)->next)
+        if (!strcmp((*end)->name, name)) return *end;
+    tern__run *run = tern__alloc(sizeof(*run), func, err);
+    if (!run) return NULL;
+    *run = (tern__run){.name = tern__strdup(name, func, err), .events = {.fd = -1}};
+    if (open_run(board, run, func, err)) {
+        free_run(run);
+        return NULL;
+    }
+    *end = run;
+    return run;
+}
+
+void tern__runs_free(tern__run *runs)
+{
+    while (runs) {
+        tern__run *next = runs->next;
+        free_run(runs);
+        runs = next;
+    }
+}
