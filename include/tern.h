@@ -17,6 +17,7 @@
 #include <tern/init.h>
 #include <tern/models.h>
 #include <tern/optim.h>
+#include <tern/schedule.h>
 #include <tern/parallel.h>
 #include <tern/data_parallel.h>
 #include <tern/stats.h>

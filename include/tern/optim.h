@@ -1,4 +1,4 @@
-/* optim.h - optimizers: one fused pass over the sealed parameters; clipping; schedules of the learning rate.
+/* optim.h - optimizers: one fused pass over the sealed parameters; clipping.
  *
  * Threads: an optimizer belongs to one thread at a time. */
 #ifndef TERN_OPTIM_H
@@ -51,6 +51,38 @@ TERN_API tern_optim *tern_adam_new(tern_module *module, const tern_adam_opts *op
 /* torch.optim.AdamW (Loshchilov and Hutter 2019): the same, but weight decay is p *= 1 - lr weight_decay. */
 TERN_API tern_optim *tern_adamw_new(tern_module *module, const tern_adam_opts *opts, tern_error *err);
 
+typedef struct tern_rmsprop_opts {
+    size_t size;
+    double lr;           /* default 0.01                                             */
+    double alpha;        /* default 0.99                                             */
+    double eps;          /* default 1e-8                                             */
+    double weight_decay; /* default 0                                                */
+    double momentum;     /* default 0                                                */
+    bool centered;       /* divide by the deviation of g; default false              */
+    bool maximize;       /* default false                                            */
+} tern_rmsprop_opts;
+TERN_API tern_rmsprop_opts tern_rmsprop_defaults(void);
+
+/* torch.optim.RMSprop (Hinton 2012; centered: Graves 2013): g = maximize ? -g : g; g += weight_decay p; s =
+ * alpha s + (1 - alpha) g^2; u = g / (sqrt(s) + eps), or, with a mean a = alpha a + (1 - alpha) g, g /
+ * (sqrt(s - a^2) + eps); b = momentum b + u; p -= lr b. */
+TERN_API tern_optim *tern_rmsprop_new(tern_module *module, const tern_rmsprop_opts *opts, tern_error *err);
+
+typedef struct tern_adagrad_opts {
+    size_t size;
+    double lr;                        /* default 0.01                                */
+    double lr_decay;                  /* default 0                                   */
+    double eps;                       /* default 1e-10                               */
+    double weight_decay;              /* default 0                                   */
+    double initial_accumulator_value; /* of every sum; default 0                     */
+    bool maximize;                    /* default false                               */
+} tern_adagrad_opts;
+TERN_API tern_adagrad_opts tern_adagrad_defaults(void);
+
+/* torch.optim.Adagrad (Duchi, Hazan and Singer 2011): g = maximize ? -g : g; g += weight_decay p; s += g^2;
+ * p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps), with t as in Adam. */
+TERN_API tern_optim *tern_adagrad_new(tern_module *module, const tern_adagrad_opts *opts, tern_error *err);
+
 TERN_API void tern_optim_free(tern_optim *optim);
 
 /* Updates every parameter that has a gradient, and forgets the gradients of all that it has. Does nothing
@@ -66,13 +98,17 @@ typedef bool (*tern_parameter_fn)(const char *name, const tern_tensor *parameter
 /* The parameters for which `belongs` says true leave their group for a new one with these options; NULL are
  * the defaults of the optimizer's kind. Before the first step. Each of the optimizer's parameters is asked
  * about once, in the order of the state dict. Returns the group's number, from 1 (0 is what _new made), or a
- * negative status: E_STATE after a step, E_INVALID if no parameter belongs or the optimizer is of the other
+ * negative status: E_STATE after a step, E_INVALID if no parameter belongs or the optimizer is of another
  * kind, and those of the _new functions. What lies inside one group, next to each other in memory, and has
  * made equally many steps is updated in one pass. */
 TERN_API int tern_sgd_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
                                 const tern_sgd_opts *opts, tern_error *err);
 TERN_API int tern_adam_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
                                  const tern_adam_opts *opts, tern_error *err);
+TERN_API int tern_rmsprop_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
+                                    const tern_rmsprop_opts *opts, tern_error *err);
+TERN_API int tern_adagrad_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
+                                    const tern_adagrad_opts *opts, tern_error *err);
 TERN_API int tern_optim_group_count(const tern_optim *optim);
 
 /* A group's rate as the next step uses it; NaN if there is no such group. */
@@ -106,8 +142,9 @@ TERN_API int tern_optim_shard(tern_optim *optim, tern_group *group, tern_error *
 /* One tensor of it. */
 typedef struct tern_optim_entry {
     const char *parameter; /* its full name in the state dict                                            */
-    const char *name;      /* torch's: "momentum_buffer"; "exp_avg", "exp_avg_sq", "max_exp_avg_sq". And
-                            * "step", the number of the parameter's own steps, () i64                    */
+    const char *name;      /* torch's: "momentum_buffer"; "exp_avg", "exp_avg_sq", "max_exp_avg_sq";
+                            * "square_avg", "momentum_buffer", "grad_avg"; "sum". And "step", the number of
+                            * the parameter's own steps, () i64                                          */
     tern_tensor *tensor;   /* of the parameter's shape and dtype                                         */
 } tern_optim_entry;
 
@@ -148,43 +185,6 @@ TERN_API tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module
                                           double norm_type);
 /* torch.nn.utils.clip_grad_value_: every element into [-limit, limit]. E_RANGE unless limit >= 0. */
 TERN_API void tern_clip_grad_value(tern_scope *scope, tern_module *module, double limit);
-
-/* ---- schedules: a factor on every group's learning rate, by the step or by the epoch ----
- *
- * Call tern_schedule_step after every optimizer step and tern_schedule_epoch after every epoch: a schedule
- * counts in the unit that it was made with and ignores the other call. t = 0 is set at once. Several
- * schedules on one optimizer multiply (torch's ChainedScheduler), so a warm-up goes with any other. One that
- * lowers the rate, is made in steps and has passed its last milestone or `total` when the first epoch ends
- * warns once: it was probably meant in epochs. They borrow the optimizer. Yours: tern_schedule_free, before
- * the optimizer; its factor is gone with it. E_INVALID: no optimizer, no such unit; E_RANGE: a gamma, start
- * or end below 0, `every` or `total` below 1; E_MEMORY. */
-
-typedef struct tern_schedule tern_schedule;
-typedef enum tern_unit { TERN_UNIT_STEPS, TERN_UNIT_EPOCHS } tern_unit;
-
-/* torch's StepLR: gamma^(t / every), rounded down. */
-TERN_API tern_schedule *tern_step_schedule_new(tern_optim *optim, tern_unit unit, int64_t every, double gamma,
-                                               tern_error *err);
-/* torch's MultiStepLR: gamma^(milestones <= t); `milestones`, at least one, rise from 0 on (E_RANGE) and are
- * copied. */
-TERN_API tern_schedule *tern_multi_step_schedule_new(tern_optim *optim, tern_unit unit, int count,
-                                                     const int64_t *milestones, double gamma,
-                                                     tern_error *err);
-/* torch's ExponentialLR: gamma^t. */
-TERN_API tern_schedule *tern_exponential_schedule_new(tern_optim *optim, tern_unit unit, double gamma,
-                                                      tern_error *err);
-/* torch's LinearLR, the usual warm-up: start + (end - start) min(t, total) / total. */
-TERN_API tern_schedule *tern_linear_schedule_new(tern_optim *optim, tern_unit unit, double start, double end,
-                                                 int64_t total, tern_error *err);
-/* (t + 1) / warm_up while t < warm_up, then (1 + cos(pi (t - warm_up) / (total - warm_up))) / 2, and 0 from
- * `total` on (Loshchilov and Hutter 2017, without restarts). E_RANGE unless 0 <= warm_up <= total, total > 0.
- */
-TERN_API tern_schedule *tern_cosine_schedule_new(tern_optim *optim, tern_unit unit, int64_t warm_up,
-                                                 int64_t total, tern_error *err);
-TERN_API void tern_schedule_free(tern_schedule *schedule);
-
-TERN_API void tern_schedule_step(tern_schedule *schedule);
-TERN_API void tern_schedule_epoch(tern_schedule *schedule);
 
 #ifdef __cplusplus
 }

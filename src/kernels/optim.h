@@ -2,15 +2,34 @@
 #ifndef TERN_SRC_KERNELS_OPTIM_H
 #define TERN_SRC_KERNELS_OPTIM_H
 
+/* What all attributes begin with. The gradient that an update is made with is d = scale g + decay p: weight
+ * decay, the sign for a maximum, and whatever a gradient was multiplied with on its way. */
+typedef struct tern__step_attr {
+    double lr, scale, decay;
+} tern__step_attr;
+
 typedef struct tern__sgd_attr {
-    double lr, momentum, dampening, weight_decay;
-    double nesterov, maximize, first; /* 0 or 1; first: there is no momentum yet */
+    tern__step_attr step;
+    double momentum, dampening;
+    double nesterov, first; /* 0 or 1; first: there is no momentum yet */
 } tern__sgd_attr;
 
 typedef struct tern__adam_attr {
-    double lr, beta1, beta2, eps, weight_decay;
-    double decoupled, maximize; /* 0 or 1; decoupled: weight decay as in AdamW */
-    double step;                /* from 1                                      */
+    tern__step_attr step;
+    double beta1, beta2, eps;
+    double keep;  /* p is multiplied by it before the update: AdamW's weight decay */
+    double count; /* of the parameter's steps, this one included                   */
 } tern__adam_attr;
+
+typedef struct tern__rmsprop_attr {
+    tern__step_attr step;
+    double alpha, eps, momentum;
+} tern__rmsprop_attr;
+
+typedef struct tern__adagrad_attr {
+    tern__step_attr step;
+    double eps;
+    double start, first; /* in the first step (1, else 0) the sum is `start` before */
+} tern__adagrad_attr;
 
 #endif

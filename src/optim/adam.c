@@ -16,22 +16,23 @@ tern_adam_opts tern_adamw_defaults(void)
     return opts;
 }
 
-static tern__optim_attr adam_attr(const tern__optim_group *group, double lr, int64_t step)
+static tern__optim_attr adam_attr(const tern__optim_group *group, int64_t count)
 {
     const tern_adam_opts *o = &group->opts.adam;
-    return (tern__optim_attr){.adam = {.lr = lr,
-                                       .beta1 = o->beta1,
-                                       .beta2 = o->beta2,
-                                       .eps = o->eps,
-                                       .weight_decay = o->weight_decay,
-                                       .maximize = o->maximize,
-                                       .step = (double)step}};
+    return (tern__optim_attr){
+        .adam = {.step = tern__step_attr_make(group->rate, o->maximize, o->weight_decay),
+                 .beta1 = o->beta1,
+                 .beta2 = o->beta2,
+                 .eps = o->eps,
+                 .keep = 1,
+                 .count = (double)count}};
 }
 
-static tern__optim_attr adamw_attr(const tern__optim_group *group, double lr, int64_t step)
+static tern__optim_attr adamw_attr(const tern__optim_group *group, int64_t count)
 {
-    tern__optim_attr attr = adam_attr(group, lr, step);
-    attr.adam.decoupled = 1;
+    tern__optim_attr attr = adam_attr(group, count);
+    attr.adam.keep = 1 - attr.step.lr * attr.step.decay;
+    attr.step.decay = 0;
     return attr;
 }
 
@@ -50,7 +51,7 @@ static int check(const char *func, const tern_adam_opts *o, tern_error *err)
 
 static int settle(const char *func, tern__optim_group *group, tern_error *err)
 {
-    group->states = group->opts.adam.amsgrad ? 3 : 2;
+    group->states = group->opts.adam.amsgrad ? 7 : 3;
     return check(func, &group->opts.adam, err);
 }
 

@@ -58,6 +58,7 @@ static int open_optim(const char *func, tern_optim *optim, const tern_module *mo
     claim(optim, module);
     int status = make_room(func, optim, err);
     if (!status) optim->groups[optim->group_count++] = *group;
+    if (!status) tern__schedules_apply(optim);
     return status;
 }
 
@@ -71,7 +72,7 @@ tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern
     tern__seal *seal = tern__module_seal(module, err);
     tern_optim *optim = seal ? tern__alloc(sizeof(*optim), func, err) : NULL;
     if (!optim) return NULL;
-    *optim = (tern_optim){.rule = rule, .seal = seal, .factor = 1};
+    *optim = (tern_optim){.rule = rule, .seal = seal};
     if (open_optim(func, optim, module, group, err) == TERN_OK) return optim;
     tern_optim_free(optim);
     return NULL;
@@ -118,6 +119,7 @@ int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn
     }
     if (!members) return tern__error_set(err, func, TERN_E_INVALID, "no parameter belongs to the new group");
     optim->groups[optim->group_count++] = *group;
+    tern__schedules_apply(optim);
     return number;
 }
 
@@ -133,12 +135,14 @@ static bool has_group(const tern_optim *optim, int group)
 
 double tern_optim_lr_get(const tern_optim *optim, int group)
 {
-    return has_group(optim, group) ? optim->groups[group].lr * optim->factor : NAN;
+    return has_group(optim, group) ? optim->groups[group].rate : NAN;
 }
 
 void tern_optim_lr_set(tern_optim *optim, int group, double lr)
 {
-    if (has_group(optim, group)) optim->groups[group].lr = lr;
+    if (!has_group(optim, group)) return;
+    optim->groups[group].lr = lr;
+    tern__schedules_apply(optim);
 }
 
 /* ---- the step ---- */
@@ -170,7 +174,7 @@ static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
     const tern__optim_group *group = &optim->groups[optim->group_of[first]];
     int r = seal->range_of[first];
     tern__slice run = {seal->offset[first], end_of(seal, last)}, own = tern__slice_cut(run, optim->own[r]);
-    tern__optim_attr attr = optim->rule->attr(group, group->lr * optim->factor, optim->steps[first] + 1);
+    tern__optim_attr attr = optim->rule->attr(group, optim->steps[first] + 1);
     if (optim->shard) tern__shard_note(optim, r, run, &attr);
     int64_t count = (int64_t)(tern__slice_bytes(own) / tern_dtype_bytes(seal->ranges[r].dtype));
     if (!count) return true;
@@ -179,7 +183,8 @@ static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
     p.data = seal->ranges[r].params + own.begin;
     g.data = seal->ranges[r].grads + own.begin;
     tern__call call = {.kernel = optim->rule->kernel, .in = {&g}, .out = {&p}, .attr = &attr};
-    for (int s = 0; s < group->states; s++) {
+    for (int s = 0; s < TERN__OPTIM_STATES; s++) {
+        if (!(group->states & 1u << s)) continue;
         states[s].data = optim->state[s][r] + (own.begin - optim->own[r].begin);
         call.out[1 + s] = &states[s];
     }

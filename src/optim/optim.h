@@ -9,19 +9,32 @@
 
 #define TERN__OPTIM_STATES (TERN__KERNEL_OUTS - 1)
 
+typedef struct tern_schedule tern_schedule;
+
 typedef struct tern__optim_group {
     union {
         tern_sgd_opts sgd;
         tern_adam_opts adam;
+        tern_rmsprop_opts rmsprop;
+        tern_adagrad_opts adagrad;
     } opts;
-    double lr;  /* before the schedules                           */
-    int states; /* how many elements of state a parameter's has   */
+    double lr;       /* before the schedules                    */
+    double rate;     /* what they make of it, for the next step */
+    unsigned states; /* bit s: a parameter has the rule's state s */
 } tern__optim_group;
 
 typedef union tern__optim_attr {
+    tern__step_attr step;
     tern__sgd_attr sgd;
     tern__adam_attr adam;
+    tern__rmsprop_attr rmsprop;
+    tern__adagrad_attr adagrad;
 } tern__optim_attr;
+
+static inline tern__step_attr tern__step_attr_make(double lr, bool maximize, double weight_decay)
+{
+    return (tern__step_attr){.lr = lr, .scale = maximize ? -1 : 1, .decay = weight_decay};
+}
 
 /* A key of torch's param_groups, and where it lies in `opts` of a group. */
 typedef enum tern__option_kind {
@@ -38,17 +51,17 @@ typedef struct tern__option {
     size_t offset;
 } tern__option;
 
-/* What SGD, Adam and AdamW differ in. The kernel's input is the gradient, its outputs are the parameter and
+/* What optimizers differ in. The kernel's input is the gradient, its outputs are the parameter and
  * the states. */
 typedef struct tern__optim_rule {
     tern__kernel kernel;
-    /* The kernel's attributes for a parameter's own step number `step`, from 1. */
-    tern__optim_attr (*attr)(const tern__optim_group *group, double lr, int64_t step);
+    /* The kernel's attributes for a parameter's own step number `count`, from 1. */
+    tern__optim_attr (*attr)(const tern__optim_group *group, int64_t count);
     size_t attr_bytes;                      /* of that member of the union */
     const char *states[TERN__OPTIM_STATES]; /* torch's names                                        */
     bool counts;                            /* the update depends on how many steps there were       */
     const tern__option *options;            /* in torch's order                                      */
-    /* Checks a group's options, and says by them how many states it has. */
+    /* Checks a group's options, and says by them which states it has. */
     int (*settle)(const char *func, tern__optim_group *group, tern_error *err);
 } tern__optim_rule;
 
@@ -80,14 +93,13 @@ struct tern_optim {
     tern__slice all[TERN_DTYPE_COUNT], own[TERN_DTYPE_COUNT];
     char *state[TERN__OPTIM_STATES][TERN_DTYPE_COUNT];
     struct tern__shard *shard; /* NULL: not sharded */
-    double factor;             /* the schedules' product                */
-    tern_schedule *schedules;  /* all that are alive, the newest first  */
+    tern_schedule *schedules;  /* all that are alive, the oldest first */
 };
 
 /* An optimizer with one group of all parameters under `module`. NULL sets *err in the name of `func`. */
 tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern_module *module,
                             const tern__optim_group *group, tern_error *err);
-/* tern_sgd_group_add and tern_adam_group_add with options that have been read. */
+/* tern_..._group_add with options that have been read. */
 int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn belongs, void *ctx,
                           const tern__optim_group *group, tern_error *err);
 /* TERN_OK if a group may be added to this optimizer, whose rule's kernel must be this one. */
@@ -99,6 +111,11 @@ int tern__optim_group_check(const char *func, const tern_optim *optim, tern__ker
 /* Makes the state that the groups want, zeros, if it is not there. */
 int tern__optim_state_open(tern_optim *optim, const char *func, tern_error *err);
 void tern__optim_state_drop(tern_optim *optim);
+
+/* ---- schedule.c ---- */
+
+/* The groups' rates for the next step. */
+void tern__schedules_apply(tern_optim *optim);
 
 /* ---- shard.c ---- */
 

@@ -2,6 +2,8 @@
  * of those that are alive, and the product of what they say now. */
 #include "optim/optim.h"
 
+#include <tern/schedule.h>
+
 #include <math.h>
 #include <string.h>
 
@@ -69,10 +71,13 @@ static int check_gamma(const char *func, double gamma, tern_error *err)
     return tern__error_set(err, func, TERN_E_RANGE, "expected gamma >= 0, got %g", gamma);
 }
 
-static void apply(tern_optim *optim)
+void tern__schedules_apply(tern_optim *optim)
 {
-    optim->factor = 1;
-    for (const tern_schedule *s = optim->schedules; s; s = s->next) optim->factor *= s->formula(s);
+    for (int g = 0; g < optim->group_count; g++) {
+        double rate = optim->groups[g].lr;
+        for (const tern_schedule *s = optim->schedules; s; s = s->next) rate *= s->formula(s);
+        optim->groups[g].rate = rate;
+    }
 }
 
 static tern_schedule *new_schedule(const char *func, const tern_schedule *like, tern_error *err)
@@ -80,9 +85,10 @@ static tern_schedule *new_schedule(const char *func, const tern_schedule *like, 
     tern_schedule *s = tern__alloc(sizeof(*s), func, err);
     if (!s) return NULL;
     *s = *like;
-    s->next = s->optim->schedules;
-    s->optim->schedules = s;
-    apply(s->optim);
+    tern_schedule **end = &s->optim->schedules;
+    while (*end) end = &(*end)->next;
+    *end = s;
+    tern__schedules_apply(s->optim);
     return s;
 }
 
@@ -187,7 +193,7 @@ void tern_schedule_free(tern_schedule *schedule)
     tern_schedule **link = &schedule->optim->schedules;
     while (*link != schedule) link = &(*link)->next;
     *link = schedule->next;
-    apply(schedule->optim);
+    tern__schedules_apply(schedule->optim);
     tern__free(schedule->milestones);
     tern__free(schedule);
 }
@@ -198,7 +204,7 @@ static void advance(tern_schedule *schedule, tern_unit unit)
 {
     if (!schedule || schedule->unit != unit) return;
     schedule->t++;
-    apply(schedule->optim);
+    tern__schedules_apply(schedule->optim);
 }
 
 void tern_schedule_step(tern_schedule *schedule)

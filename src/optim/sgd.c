@@ -7,16 +7,14 @@ tern_sgd_opts tern_sgd_defaults(void)
     return (tern_sgd_opts){.size = sizeof(tern_sgd_opts), .lr = 1e-3};
 }
 
-static tern__optim_attr attr_of(const tern__optim_group *group, double lr, int64_t step)
+static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
 {
     const tern_sgd_opts *o = &group->opts.sgd;
-    return (tern__optim_attr){.sgd = {.lr = lr,
+    return (tern__optim_attr){.sgd = {.step = tern__step_attr_make(group->rate, o->maximize, o->weight_decay),
                                       .momentum = o->momentum,
                                       .dampening = o->dampening,
-                                      .weight_decay = o->weight_decay,
                                       .nesterov = o->nesterov,
-                                      .maximize = o->maximize,
-                                      .first = step == 1}};
+                                      .first = count == 1}};
 }
 
 static int check(const char *func, const tern_sgd_opts *o, tern_error *err)

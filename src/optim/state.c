@@ -8,21 +8,21 @@
 
 /* ---- its memory ---- */
 
-static int states_of(const tern_optim *optim)
+/* That any group wants. */
+static bool wants_state(const tern_optim *optim, int s)
 {
-    int states = 0;
-    for (int g = 0; g < optim->group_count; g++) states = TERN__MAX(states, optim->groups[g].states);
-    return states;
+    unsigned states = 0;
+    for (int g = 0; g < optim->group_count; g++) states |= optim->groups[g].states;
+    return states & 1u << s;
 }
 
 /* One block a state and range, parallel to these slices. */
 static int alloc_blocks(const tern_optim *optim, const tern__slice *slices,
                         char *blocks[TERN__OPTIM_STATES][TERN_DTYPE_COUNT], const char *func, tern_error *err)
 {
-    int states = states_of(optim);
-    for (int s = 0; s < states; s++)
+    for (int s = 0; s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++) {
-            size_t bytes = tern__slice_bytes(slices[r]);
+            size_t bytes = wants_state(optim, s) ? tern__slice_bytes(slices[r]) : 0;
             if (bytes && !(blocks[s][r] = tern__alloc(bytes, func, err))) return TERN_E_MEMORY;
         }
     return TERN_OK;
@@ -101,11 +101,17 @@ static bool has_state(const tern_optim *optim, int k)
     return optim->group_of[k] >= 0 && optim->steps[k] > 0;
 }
 
+/* Parameter k, which is ours, has state s. */
+static bool is_kept(const tern_optim *optim, int k, int s)
+{
+    return optim->groups[optim->group_of[k]].states & 1u << s;
+}
+
 static int count_entries(const tern_optim *optim)
 {
     int count = 0;
     for (int k = 0; k < optim->seal->leaf_count; k++)
-        if (has_state(optim, k)) count += 1 + optim->groups[optim->group_of[k]].states;
+        if (has_state(optim, k)) count += 1 + __builtin_popcount(optim->groups[optim->group_of[k]].states);
     return count;
 }
 
@@ -128,9 +134,10 @@ static void list_entries(const tern_optim *optim, tern_optim_state *state)
         const tern__leaf *leaf = seal->leaves[k];
         int r = seal->range_of[k];
         add_entry(state, leaf, "step", tern__view_make(TERN_I64, TERN__PLAIN, 0, NULL), &state->steps[k]);
-        for (int s = 0; s < optim->groups[optim->group_of[k]].states; s++)
-            add_entry(state, leaf, optim->rule->states[s], leaf->parameter->view,
-                      state->blocks[s][r] + (seal->offset[k] - optim->all[r].begin));
+        for (int s = 0; s < TERN__OPTIM_STATES; s++)
+            if (is_kept(optim, k, s))
+                add_entry(state, leaf, optim->rule->states[s], leaf->parameter->view,
+                          state->blocks[s][r] + (seal->offset[k] - optim->all[r].begin));
     }
 }
 
@@ -173,10 +180,9 @@ static int gather_slice(const tern_optim *optim, int s, int r, int rank, char *t
 /* All slices of all ranks; `to` NULL: others keep them. */
 static int gather_all(const tern_optim *optim, tern_optim_state *to, char *scratch, tern_error *err)
 {
-    int world = optim->shard ? tern_group_size(tern__shard_group(optim)) : 1, states = states_of(optim);
-    int status = TERN_OK;
-    for (int s = 0; s < states; s++)
-        for (int r = 0; r < optim->seal->range_count; r++)
+    int world = optim->shard ? tern_group_size(tern__shard_group(optim)) : 1, status = TERN_OK;
+    for (int s = 0; s < TERN__OPTIM_STATES; s++)
+        for (int r = 0; wants_state(optim, s) && r < optim->seal->range_count; r++)
             for (int rank = 0; rank < world && !status; rank++)
                 status = gather_slice(optim, s, r, rank, to ? to->blocks[s][r] : NULL, scratch, err);
     return status;
@@ -230,8 +236,8 @@ static int find_leaf(const tern_optim *optim, const char *name)
 static int find_bit(const tern_optim *optim, int k, const char *name)
 {
     if (name && !strcmp(name, "step")) return STEP;
-    for (int s = 0; name && s < optim->groups[optim->group_of[k]].states; s++)
-        if (!strcmp(name, optim->rule->states[s])) return 1 + s;
+    for (int s = 0; name && s < TERN__OPTIM_STATES; s++)
+        if (is_kept(optim, k, s) && !strcmp(name, optim->rule->states[s])) return 1 + s;
     return -1;
 }
 
@@ -288,8 +294,8 @@ static int check_whole(const tern_optim *optim, const unsigned *given, tern_erro
     for (int k = 0; k < optim->seal->leaf_count; k++) {
         if (!given[k]) continue;
         const char *missing = optim->rule->counts && !(given[k] & 1u << STEP) ? "step" : NULL;
-        for (int s = optim->groups[optim->group_of[k]].states - 1; s >= 0; s--)
-            if (!(given[k] & 2u << s)) missing = optim->rule->states[s];
+        for (int s = TERN__OPTIM_STATES - 1; s >= 0; s--)
+            if (is_kept(optim, k, s) && !(given[k] & 2u << s)) missing = optim->rule->states[s];
         if (missing)
             return tern__error_set(err, load, TERN_E_INVALID, "\"%s\" has no \"%s\"",
                                    optim->seal->leaves[k]->name, missing);

@@ -127,6 +127,8 @@ OP(avg_pool2d, tern_avg_pool2d(scope, zeros(4), 2, 2, opts))
 OPTIM(sgd_new, tern_sgd_new(net, opts, err))
 OPTIM(adam_new, tern_adam_new(net, opts, err))
 OPTIM(adamw_new, tern_adamw_new(net, opts, err))
+OPTIM(rmsprop_new, tern_rmsprop_new(net, opts, err))
+OPTIM(adagrad_new, tern_adagrad_new(net, opts, err))
 
 static bool all(const char *name, const tern_tensor *parameter, void *ctx)
 {
@@ -136,6 +138,10 @@ static bool all(const char *name, const tern_tensor *parameter, void *ctx)
 }
 OPTIM(sgd_group_add, tern_sgd_new(net, NULL, err); tern_sgd_group_add(optim, all, NULL, opts, err))
 OPTIM(adam_group_add, tern_adam_new(net, NULL, err); tern_adam_group_add(optim, all, NULL, opts, err))
+OPTIM(rmsprop_group_add, tern_rmsprop_new(net, NULL, err);
+      tern_rmsprop_group_add(optim, all, NULL, opts, err))
+OPTIM(adagrad_group_add, tern_adagrad_new(net, NULL, err);
+      tern_adagrad_group_add(optim, all, NULL, opts, err))
 
 static void group_open(const void *opts, tern_error *err)
 {
@@ -245,6 +251,10 @@ static void board_new(const void *opts, tern_error *err)
     X(adam, adam_new)                                                                                        \
     X(adam, adam_group_add)                                                                                  \
     X(adamw, adamw_new)                                                                                      \
+    X(rmsprop, rmsprop_new)                                                                                  \
+    X(rmsprop, rmsprop_group_add)                                                                            \
+    X(adagrad, adagrad_new)                                                                                  \
+    X(adagrad, adagrad_group_add)                                                                            \
     X(ddp, ddp_new)                                                                                          \
     X(join, ddp_join)                                                                                        \
     X(data_parallel, data_parallel_new)                                                                      \

@@ -53,6 +53,16 @@ static void run(const char *name, int threads, tern__call *call)
     tern_device_close(call->device);
 }
 
+/* Output i before the update: second moments are positive, and RMSprop's larger than its mean's square. */
+static void fill_state(tern__kernel kernel, const tern__view *out, int i)
+{
+    bool is_moment = kernel == TERN__ADAM ? i > 1 : i == 1 && kernel != TERN__SGD;
+    int64_t count = tern__view_count(out);
+    fill(out, (uint32_t)i + 2, is_moment);
+    for (int64_t k = 0; kernel == TERN__RMSPROP && is_moment && k < count; k++)
+        tern__view_set(out, k, tern__view_get(out, k) + 1e7);
+}
+
 /* One update of `outs` vectors by both devices; returns the largest difference. */
 static double compare(tern__kernel kernel, const void *attr, tern_dtype dtype, int64_t count, int outs,
                       int threads)
@@ -64,7 +74,7 @@ static double compare(tern__kernel kernel, const void *attr, tern_dtype dtype, i
         tern__call call = {.kernel = kernel, .in = {&g}, .attr = attr};
         for (int i = 0; i < outs; i++) {
             out[side][i] = new_vector(dtype, count);
-            fill(&out[side][i], (uint32_t)i + 2, i > 1); /* second moments are positive */
+            fill_state(kernel, &out[side][i], i);
             call.out[i] = &out[side][i];
             for (int64_t k = 0; k < count; k++)
                 size[k] =
@@ -96,12 +106,10 @@ static void sgd(void **state)
 {
     (void)state;
     for (int bits = 0; bits < 16; bits++) {
-        tern__sgd_attr attr = {.lr = 0.1,
+        tern__sgd_attr attr = {.step = {0.1, bits & 2 ? -1 : 0.75, 0.01},
                                .momentum = 0.9,
                                .dampening = bits & 1 ? 0.25 : 0,
-                               .weight_decay = 0.01,
                                .nesterov = bits & 1 ? 0 : 1,
-                               .maximize = bits >> 1 & 1,
                                .first = bits >> 2 & 1};
         expect_equal(TERN__SGD, &attr, bits & 8 ? 2 : 1);
     }
@@ -111,15 +119,33 @@ static void adam(void **state)
 {
     (void)state;
     for (int bits = 0; bits < 8; bits++) {
-        tern__adam_attr attr = {.lr = 0.1,
+        tern__adam_attr attr = {.step = {0.1, bits & 2 ? -1 : 0.75, bits & 1 ? 0 : 0.01},
                                 .beta1 = 0.9,
                                 .beta2 = 0.99,
                                 .eps = 1e-3,
-                                .weight_decay = 0.01,
-                                .decoupled = bits & 1,
-                                .maximize = bits >> 1 & 1,
-                                .step = 7};
+                                .keep = bits & 1 ? 0.999 : 1,
+                                .count = 7};
         expect_equal(TERN__ADAM, &attr, bits & 4 ? 4 : 3);
+    }
+}
+
+static void rmsprop(void **state)
+{
+    (void)state;
+    for (int outs = 2; outs <= 4; outs++)
+        for (int sign = -1; sign <= 1; sign += 2) {
+            tern__rmsprop_attr attr = {.step = {0.1, sign, 0.01}, .alpha = 0.9, .eps = 1e-3, .momentum = 0.5};
+            expect_equal(TERN__RMSPROP, &attr, outs);
+        }
+}
+
+static void adagrad(void **state)
+{
+    (void)state;
+    for (int bits = 0; bits < 4; bits++) {
+        tern__adagrad_attr attr = {
+            .step = {0.1, bits & 1 ? -1 : 0.75, 0.01}, .eps = 1e-3, .start = 2, .first = bits >> 1};
+        expect_equal(TERN__ADAGRAD, &attr, 2);
     }
 }
 
@@ -136,7 +162,7 @@ static void halves(void **state)
             tern__view_set(&p, i, 4);
             tern__view_set(&b, i, 2);
         }
-        tern__sgd_attr attr = {.lr = 0.5, .momentum = 0.25, .weight_decay = 0.125};
+        tern__sgd_attr attr = {.step = {0.5, 1, 0.125}, .momentum = 0.25};
         tern__call call = {.device = device, .kernel = TERN__SGD, .in = {&g}, .out = {&p, &b}, .attr = &attr};
         assert_int_equal(tern__kernel_run(&call), TERN_OK);
         for (int64_t i = 0; i < 3; i++) {
@@ -161,7 +187,8 @@ static void amsgrad_keeps_a_nan(void **state)
         tern__view_set(&v[4], 3, NAN);
         tern__view_set(&v[4], 5, 1);
         tern__view_set(&v[0], 20, NAN);
-        tern__adam_attr attr = {.lr = 1, .beta1 = 0.5, .beta2 = 0.5, .eps = 1, .step = 1};
+        tern__adam_attr attr = {
+            .step = {1, 1, 0}, .beta1 = 0.5, .beta2 = 0.5, .eps = 1, .keep = 1, .count = 1};
         tern__call call = {.device = device,
                            .kernel = TERN__ADAM,
                            .in = {&v[0]},
@@ -216,8 +243,8 @@ static void power_sums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sgd),        cmocka_unit_test(adam),
-        cmocka_unit_test(halves),     cmocka_unit_test(amsgrad_keeps_a_nan),
+        cmocka_unit_test(sgd),        cmocka_unit_test(adam),   cmocka_unit_test(rmsprop),
+        cmocka_unit_test(adagrad),    cmocka_unit_test(halves), cmocka_unit_test(amsgrad_keeps_a_nan),
         cmocka_unit_test(power_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 """The same parameters in a module of tern and as torch tensors, each side with its optimizer.
 
-    pair = Pair("adam", lr=0.1, amsgrad=True)            # "sgd", "adam" or "adamw"; options by torch's names
+    pair = Pair("adam", lr=0.1, amsgrad=True)            # one of KINDS; options by torch's names
     pair = Pair("sgd", groups={(1, 3): dict(lr=1)})      # parameters 1 and 3 in a group of their own
     pair.backward([0, 2])                                # these get a random gradient, the same on both sides
     pair.step()
@@ -34,7 +34,42 @@ class AdamOpts(ctypes.Structure):
     ]
 
 
-KINDS = {"sgd": (SgdOpts, torch.optim.SGD), "adam": (AdamOpts, torch.optim.Adam), "adamw": (AdamOpts, torch.optim.AdamW)}
+class RmspropOpts(ctypes.Structure):
+    """tern_rmsprop_opts."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("lr", ctypes.c_double),
+        ("alpha", ctypes.c_double),
+        ("eps", ctypes.c_double),
+        ("weight_decay", ctypes.c_double),
+        ("momentum", ctypes.c_double),
+        ("centered", ctypes.c_bool),
+        ("maximize", ctypes.c_bool),
+    ]
+
+
+class AdagradOpts(ctypes.Structure):
+    """tern_adagrad_opts."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("lr", ctypes.c_double),
+        ("lr_decay", ctypes.c_double),
+        ("eps", ctypes.c_double),
+        ("weight_decay", ctypes.c_double),
+        ("initial_accumulator_value", ctypes.c_double),
+        ("maximize", ctypes.c_bool),
+    ]
+
+
+KINDS = {
+    "sgd": (SgdOpts, torch.optim.SGD),
+    "adam": (AdamOpts, torch.optim.Adam),
+    "adamw": (AdamOpts, torch.optim.AdamW),
+    "rmsprop": (RmspropOpts, torch.optim.RMSprop),
+    "adagrad": (AdagradOpts, torch.optim.Adagrad),
+}
 ParameterFn = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
@@ -68,7 +103,7 @@ class Pair:
     def add_group(self, members, options):
         names = [f"p{i}".encode() for i in members]
         belongs = ParameterFn(lambda name, parameter, ctx: name in names)
-        add = "tern_sgd_group_add" if self.kind == "sgd" else "tern_adam_group_add"
+        add = f"tern_{'adam' if self.kind == 'adamw' else self.kind}_group_add"
         return self.lib.check(add, self.optim, belongs, None, ctypes.byref(self.opts(options)))
 
     def torch_optimizer(self, groups, options):
@@ -76,7 +111,7 @@ class Pair:
         taken = [i for members in groups for i in members]
         split = [dict(params=[self.theirs[i] for i in EVERY if i not in taken])]
         split += [dict(params=[self.theirs[i] for i in members], **changed) for members, changed in groups.items()]
-        return KINDS[self.kind][1](split, **{"lr": 1e-3, **options})
+        return KINDS[self.kind][1](split, **{"lr": self.opts({}).lr, **options})
 
     def backward(self, used, scale=1.0):
         """The gradient of sum(p * c) is c."""

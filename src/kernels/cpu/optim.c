@@ -37,24 +37,28 @@ static int run(const tern__call *call, update_fn f32, update_fn f64)
 
 #define AT(type, view, first) ((view) ? (type *)(view)->data + (first) : NULL)
 
+/* What all attributes begin with. */
+#define TAKE_STEP(type, attr)                                                                                \
+    type lr = (type)(attr)->step.lr, scale = (type)(attr)->step.scale, decay = (type)(attr)->step.decay
+
 /* What does not change in the loop is decided by arithmetic or outside of it, so that it is vectorised. */
 #define DEFINE_SGD(name, type)                                                                               \
     TERN__SIMD static void name##_plain(type *restrict p, const type *restrict g, int64_t n,                 \
                                         const tern__sgd_attr *attr)                                          \
     {                                                                                                        \
-        type lr = (type)attr->lr, decay = (type)attr->weight_decay, sign = attr->maximize != 0 ? -1 : 1;     \
-        for (int64_t i = 0; i < n; i++) p[i] -= lr * (sign * g[i] + decay * p[i]);                           \
+        TAKE_STEP(type, attr);                                                                               \
+        for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + decay * p[i]);                          \
     }                                                                                                        \
     TERN__SIMD static void name##_momentum(type *restrict p, type *restrict b, const type *restrict g,       \
                                            int64_t n, const tern__sgd_attr *attr)                            \
     {                                                                                                        \
-        type lr = (type)attr->lr, decay = (type)attr->weight_decay, sign = attr->maximize != 0 ? -1 : 1;     \
+        TAKE_STEP(type, attr);                                                                               \
         type keep = attr->first != 0 ? 0 : (type)attr->momentum;                                             \
         type take = attr->first != 0 ? 1 : (type)(1 - attr->dampening);                                      \
         type momentum = (type)attr->momentum;                                                                \
         bool look = attr->nesterov != 0;                                                                     \
         for (int64_t i = 0; i < n; i++) {                                                                    \
-            type d = sign * g[i] + decay * p[i];                                                             \
+            type d = scale * g[i] + decay * p[i];                                                            \
             b[i] = keep * b[i] + take * d;                                                                   \
             p[i] -= lr * (look ? d + momentum * b[i] : b[i]);                                                \
         }                                                                                                    \
@@ -82,15 +86,13 @@ int tern__cpu_sgd(const tern__call *call)
                                        type *restrict top, const type *restrict g, int64_t n,                \
                                        const tern__adam_attr *attr)                                          \
     {                                                                                                        \
-        bool decoupled = attr->decoupled != 0;                                                               \
-        type keep = decoupled ? (type)(1 - attr->lr * attr->weight_decay) : 1;                               \
-        type decay = decoupled ? 0 : (type)attr->weight_decay, sign = attr->maximize != 0 ? -1 : 1;          \
+        type scale = (type)attr->step.scale, decay = (type)attr->step.decay, keep = (type)attr->keep;        \
         type beta1 = (type)attr->beta1, rest1 = (type)(1 - attr->beta1);                                     \
         type beta2 = (type)attr->beta2, rest2 = (type)(1 - attr->beta2), eps = (type)attr->eps;              \
-        type rate = (type)(attr->lr / (1 - pow(attr->beta1, attr->step)));                                   \
-        type unbias = (type)(1 / sqrt(1 - pow(attr->beta2, attr->step)));                                    \
+        type rate = (type)(attr->step.lr / (1 - pow(attr->beta1, attr->count)));                             \
+        type unbias = (type)(1 / sqrt(1 - pow(attr->beta2, attr->count)));                                   \
         for (int64_t i = 0; i < n; i++) {                                                                    \
-            type d = sign * g[i] + decay * p[i];                                                             \
+            type d = scale * g[i] + decay * p[i];                                                            \
             m[i] = beta1 * m[i] + rest1 * d;                                                                 \
             v[i] = beta2 * v[i] + rest2 * d * d;                                                             \
             type high = v[i];                                                                                \
@@ -110,4 +112,65 @@ DEFINE_ADAM(adam_f64, double, sqrt)
 int tern__cpu_adam(const tern__call *call)
 {
     return run(call, adam_f32, adam_f64);
+}
+
+/* p, s, momentum or NULL, mean gradient or NULL. */
+#define DEFINE_RMSPROP(name, type, ROOT)                                                                     \
+    TERN__SIMD static void name##_loop(type *restrict p, type *restrict s, type *restrict b,                 \
+                                       type *restrict mean, const type *restrict g, int64_t n,               \
+                                       const tern__rmsprop_attr *attr)                                       \
+    {                                                                                                        \
+        TAKE_STEP(type, attr);                                                                               \
+        type alpha = (type)attr->alpha, rest = (type)(1 - attr->alpha), eps = (type)attr->eps;               \
+        type momentum = (type)attr->momentum;                                                                \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            type d = scale * g[i] + decay * p[i];                                                            \
+            type spread = s[i] = alpha * s[i] + rest * d * d;                                                \
+            if (mean) {                                                                                      \
+                mean[i] = alpha * mean[i] + rest * d;                                                        \
+                spread -= mean[i] * mean[i];                                                                 \
+            }                                                                                                \
+            type u = d / (ROOT(spread) + eps);                                                               \
+            if (b) u = b[i] = momentum * b[i] + u;                                                           \
+            p[i] -= lr * u;                                                                                  \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void name(const tern__call *call, int64_t first, int64_t count)                                   \
+    {                                                                                                        \
+        name##_loop(AT(type, call->out[0], first), AT(type, call->out[1], first),                            \
+                    AT(type, call->out[2], first), AT(type, call->out[3], first),                            \
+                    AT(const type, call->in[0], first), count, call->attr);                                  \
+    }
+DEFINE_RMSPROP(rmsprop_f32, float, sqrtf)
+DEFINE_RMSPROP(rmsprop_f64, double, sqrt)
+
+int tern__cpu_rmsprop(const tern__call *call)
+{
+    return run(call, rmsprop_f32, rmsprop_f64);
+}
+
+#define DEFINE_ADAGRAD(name, type, ROOT)                                                                     \
+    TERN__SIMD static void name##_loop(type *restrict p, type *restrict sum, const type *restrict g,         \
+                                       int64_t n, const tern__adagrad_attr *attr)                            \
+    {                                                                                                        \
+        TAKE_STEP(type, attr);                                                                               \
+        type eps = (type)attr->eps, start = (type)attr->start;                                               \
+        bool first = attr->first != 0;                                                                       \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            type d = scale * g[i] + decay * p[i];                                                            \
+            sum[i] = (first ? start : sum[i]) + d * d;                                                       \
+            p[i] -= lr * (d / (ROOT(sum[i]) + eps));                                                         \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void name(const tern__call *call, int64_t first, int64_t count)                                   \
+    {                                                                                                        \
+        name##_loop(AT(type, call->out[0], first), AT(type, call->out[1], first),                            \
+                    AT(const type, call->in[0], first), count, call->attr);                                  \
+    }
+DEFINE_ADAGRAD(adagrad_f32, float, sqrtf)
+DEFINE_ADAGRAD(adagrad_f64, double, sqrt)
+
+int tern__cpu_adagrad(const tern__call *call)
+{
+    return run(call, adagrad_f32, adagrad_f64);
 }

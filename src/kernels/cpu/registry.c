@@ -34,8 +34,10 @@ const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
     [TERN__MAX_POOL2D_GRAD] = tern__cpu_max_pool2d_grad,
     [TERN__AVG_POOL2D] = tern__cpu_avg_pool2d,
     [TERN__AVG_POOL2D_GRAD] = tern__cpu_avg_pool2d_grad,
+    [TERN__ADAGRAD] = tern__cpu_adagrad,
     [TERN__ADAM] = tern__cpu_adam,
     [TERN__POWER_SUM] = tern__cpu_power_sum,
+    [TERN__RMSPROP] = tern__cpu_rmsprop,
     [TERN__SGD] = tern__cpu_sgd,
 #define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__cpu_pointwise,
 #include "kernels/pointwise.def"

@@ -3,6 +3,13 @@
 
 #include <math.h>
 
+/* d = scale g + decay p */
+static double gradient(const tern__call *call, int64_t i, double value)
+{
+    const tern__step_attr *step = call->attr;
+    return step->scale * tern__view_get(call->in[0], i) + step->decay * value;
+}
+
 static double moving_gradient(const tern__sgd_attr *attr, const tern__view *b, int64_t i, double g)
 {
     double moving = attr->first != 0 ? g : attr->momentum * tern__view_get(b, i) + (1 - attr->dampening) * g;
@@ -14,13 +21,11 @@ int tern__reference_sgd(const tern__call *call)
 {
     const tern__sgd_attr *attr = call->attr;
     const tern__view *p = call->out[0], *b = call->out[1];
-    double sign = attr->maximize != 0 ? -1 : 1;
     int64_t count = tern__view_count(p);
     for (int64_t i = 0; i < count; i++) {
-        double value = tern__view_get(p, i);
-        double g = sign * tern__view_get(call->in[0], i) + attr->weight_decay * value;
+        double value = tern__view_get(p, i), g = gradient(call, i, value);
         if (b) g = moving_gradient(attr, b, i, g);
-        tern__view_set(p, i, value - attr->lr * g);
+        tern__view_set(p, i, value - attr->step.lr * g);
     }
     return TERN_OK;
 }
@@ -44,19 +49,45 @@ int tern__reference_adam(const tern__call *call)
 {
     const tern__adam_attr *attr = call->attr;
     const tern__view *p = call->out[0];
-    double sign = attr->maximize != 0 ? -1 : 1;
-    double unbias1 = 1 - pow(attr->beta1, attr->step), unbias2 = 1 - pow(attr->beta2, attr->step);
+    double unbias1 = 1 - pow(attr->beta1, attr->count), unbias2 = 1 - pow(attr->beta2, attr->count);
     int64_t count = tern__view_count(p);
     for (int64_t i = 0; i < count; i++) {
-        double value = tern__view_get(p, i), g = sign * tern__view_get(call->in[0], i);
-        if (attr->decoupled != 0)
-            value *= 1 - attr->lr * attr->weight_decay;
-        else
-            g += attr->weight_decay * value;
+        double value = tern__view_get(p, i), g = gradient(call, i, value);
         double m = moving_mean(call->out[1], i, attr->beta1, g);
         double v = moving_mean(call->out[2], i, attr->beta2, g * g);
         if (call->out[3]) v = top(call->out[3], i, v);
-        tern__view_set(p, i, value - attr->lr / unbias1 * m / (sqrt(v / unbias2) + attr->eps));
+        double rate = attr->step.lr / unbias1;
+        tern__view_set(p, i, attr->keep * value - rate * m / (sqrt(v / unbias2) + attr->eps));
+    }
+    return TERN_OK;
+}
+
+int tern__reference_rmsprop(const tern__call *call)
+{
+    const tern__rmsprop_attr *attr = call->attr;
+    const tern__view *p = call->out[0], *b = call->out[2], *mean = call->out[3];
+    int64_t count = tern__view_count(p);
+    for (int64_t i = 0; i < count; i++) {
+        double value = tern__view_get(p, i), g = gradient(call, i, value);
+        double spread = moving_mean(call->out[1], i, attr->alpha, g * g);
+        double middle = mean ? moving_mean(mean, i, attr->alpha, g) : 0;
+        double update = g / (sqrt(spread - middle * middle) + attr->eps);
+        if (b) tern__view_set(b, i, update += attr->momentum * tern__view_get(b, i));
+        tern__view_set(p, i, value - attr->step.lr * update);
+    }
+    return TERN_OK;
+}
+
+int tern__reference_adagrad(const tern__call *call)
+{
+    const tern__adagrad_attr *attr = call->attr;
+    const tern__view *p = call->out[0];
+    int64_t count = tern__view_count(p);
+    for (int64_t i = 0; i < count; i++) {
+        double value = tern__view_get(p, i), g = gradient(call, i, value);
+        double sum = (attr->first != 0 ? attr->start : tern__view_get(call->out[1], i)) + g * g;
+        tern__view_set(call->out[1], i, sum);
+        tern__view_set(p, i, value - attr->step.lr * g / (sqrt(sum) + attr->eps));
     }
     return TERN_OK;
 }

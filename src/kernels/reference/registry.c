@@ -34,8 +34,10 @@ const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__MAX_POOL2D_GRAD] = tern__reference_max_pool2d_grad,
     [TERN__AVG_POOL2D] = tern__reference_avg_pool2d,
     [TERN__AVG_POOL2D_GRAD] = tern__reference_avg_pool2d_grad,
+    [TERN__ADAGRAD] = tern__reference_adagrad,
     [TERN__ADAM] = tern__reference_adam,
     [TERN__POWER_SUM] = tern__reference_power_sum,
+    [TERN__RMSPROP] = tern__reference_rmsprop,
     [TERN__SGD] = tern__reference_sgd,
 #define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__reference_pointwise,
 #include "kernels/pointwise.def"

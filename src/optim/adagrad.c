@@ -1,0 +1,81 @@
+#include "optim/optim.h"
+
+#include "base/opts.h"
+
+tern_adagrad_opts tern_adagrad_defaults(void)
+{
+    return (tern_adagrad_opts){.size = sizeof(tern_adagrad_opts), .lr = 0.01, .eps = 1e-10};
+}
+
+static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
+{
+    const tern_adagrad_opts *o = &group->opts.adagrad;
+    double lr = group->rate / (1 + (double)(count - 1) * o->lr_decay);
+    return (tern__optim_attr){.adagrad = {.step = tern__step_attr_make(lr, o->maximize, o->weight_decay),
+                                          .eps = o->eps,
+                                          .start = o->initial_accumulator_value,
+                                          .first = count == 1}};
+}
+
+static int check(const char *func, const tern_adagrad_opts *o, tern_error *err)
+{
+    if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0))
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "adagrad: expected lr, eps and weight_decay >= 0, got %g, %g and %g", o->lr,
+                               o->eps, o->weight_decay);
+    if (!(o->lr_decay >= 0) || !(o->initial_accumulator_value >= 0))
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "adagrad: expected lr_decay and initial_accumulator_value >= 0, got %g and %g",
+                               o->lr_decay, o->initial_accumulator_value);
+    return TERN_OK;
+}
+
+static int settle(const char *func, tern__optim_group *group, tern_error *err)
+{
+    group->states = 1;
+    return check(func, &group->opts.adagrad, err);
+}
+
+static const tern__option options[] = {
+    {"lr_decay", TERN__OPTION_REAL, offsetof(tern_adagrad_opts, lr_decay)},
+    {"eps", TERN__OPTION_REAL, offsetof(tern_adagrad_opts, eps)},
+    {"weight_decay", TERN__OPTION_REAL, offsetof(tern_adagrad_opts, weight_decay)},
+    {"initial_accumulator_value", TERN__OPTION_REAL, offsetof(tern_adagrad_opts, initial_accumulator_value)},
+    {"foreach", TERN__OPTION_NONE, 0},
+    {"maximize", TERN__OPTION_BOOL, offsetof(tern_adagrad_opts, maximize)},
+    {"differentiable", TERN__OPTION_FALSE, 0},
+    {NULL, TERN__OPTION_NONE, 0}};
+
+static const tern__optim_rule rule = {.kernel = TERN__ADAGRAD,
+                                      .attr = attr_of,
+                                      .attr_bytes = sizeof(tern__adagrad_attr),
+                                      .states = {"sum"},
+                                      .counts = true,
+                                      .options = options,
+                                      .settle = settle};
+
+static int read_group(const char *func, tern__optim_group *group, const tern_adagrad_opts *opts,
+                      tern_error *err)
+{
+    tern_adagrad_opts o = tern_adagrad_defaults();
+    int status = tern__opts_read(&o, sizeof(o), opts, func, err);
+    *group = (tern__optim_group){.opts.adagrad = o, .lr = o.lr};
+    return status ? status : settle(func, group, err);
+}
+
+tern_optim *tern_adagrad_new(tern_module *module, const tern_adagrad_opts *opts, tern_error *err)
+{
+    tern__optim_group group;
+    if (tern__is_set(err) || read_group(__func__, &group, opts, err)) return NULL;
+    return tern__optim_new(__func__, &rule, module, &group, err);
+}
+
+int tern_adagrad_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
+                           const tern_adagrad_opts *opts, tern_error *err)
+{
+    tern__optim_group group;
+    if (tern__is_set(err)) return err->code;
+    int status = tern__optim_group_check(__func__, optim, rule.kernel, belongs, err);
+    if (!status) status = read_group(__func__, &group, opts, err);
+    return status ? status : tern__optim_group_add(__func__, optim, belongs, ctx, &group, err);
+}

@@ -1,0 +1,38 @@
+"""tern's Adagrad beside torch's: the same random gradients, 20 steps, every combination of its options, f32 and f64 in
+one module, and parameters that have no gradient in some steps."""
+import itertools
+import unittest
+
+from optims import EVERY, train_beside, two_of_three
+
+
+def combinations():
+    names = "lr_decay", "eps", "weight_decay", "initial_accumulator_value", "maximize"
+    for values in itertools.product((0, 0.1), (1e-10, 0.1), (0, 0.1), (0, 2.5), (False, True)):
+        yield dict(zip(names, values), lr=0.1)
+
+
+class Adagrad(unittest.TestCase):
+    def test_every_combination(self):
+        for options in combinations():
+            train_beside(self, "adagrad", **options)
+
+    def test_a_parameter_without_gradient_is_passed_by(self):
+        for options in combinations():
+            train_beside(self, "adagrad", two_of_three, **options)
+
+    def test_reference(self):
+        for options in combinations():
+            train_beside(self, "adagrad", two_of_three, device="cpu:reference", **options)
+
+    def test_defaults(self):
+        train_beside(self, "adagrad")
+
+    def test_groups(self):
+        groups = {(0, 3): dict(weight_decay=0), (1, 2, 5): dict(lr=0.3, lr_decay=0.5, maximize=True)}
+        for used in (lambda step: EVERY, two_of_three):
+            train_beside(self, "adagrad", used, groups=groups, lr=0.01, weight_decay=0.1)
+
+
+if __name__ == "__main__":
+    unittest.main()
