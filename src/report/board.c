@@ -2,7 +2,7 @@
 #include "report/board.h"
 
 #include "base/opts.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +30,7 @@ int tern__text_check(const char *what, const char *text, const char *func, tern_
 {
     if (!text || !*text)
         return tern__error_set(err, func, TERN_E_INVALID, "%s is %s", what, text ? "empty" : "NULL");
-    if (tern__utf8_is_valid(text, strlen(text))) return TERN_OK;
+    if (tern__utf8_check(text, strlen(text)) < 0) return TERN_OK;
     return tern__error_set(err, func, TERN_E_FORMAT, "%s is not UTF-8", what);
 }
 
