@@ -13,6 +13,7 @@
 #include <tern/ops.h>
 #include <tern/conv.h>
 #include <tern/loss.h>
+#include <tern/amp.h>
 #include <tern/nn.h>
 #include <tern/init.h>
 #include <tern/models.h>

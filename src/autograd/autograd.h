@@ -70,6 +70,7 @@ struct tern__node {
     const void *attr;  /* in the scope's arena             */
     double normaliser; /* of a loss that is a mean: what its sum was divided by; else NAN */
     bool marked, done;
+    bool again;           /* it keeps nothing: backward may go through it once more */
     tern__node *previous; /* on the tape                      */
 };
 
@@ -94,12 +95,32 @@ typedef struct tern__use {
     struct tern__use *next;
 } tern__use;
 
+/* What every op of a scope does to its inputs before it looks at them: autocast (amp/autocast.c). */
+typedef struct tern__policy {
+    tern_dtype dtype; /* of the region: BF16 or F16 */
+    /* Puts casts in the places of inputs, which are where the op runs; NULL ones are absent. A failure is the
+     * scope's. */
+    void (*settle)(const struct tern__policy *self, tern_scope *scope, const char *op, int count,
+                   tern_tensor **inputs);
+} tern__policy;
+
+/* A parameter's cast: made once in a region, not by every op that uses the parameter. */
+typedef struct tern__kept_cast {
+    const tern__leaf *leaf;
+    uint64_t version;    /* of the parameter that it was made from */
+    tern_tensor *tensor; /* in no frame: module calls leave it     */
+    struct tern__kept_cast *next;
+} tern__kept_cast;
+#define TERN__CASTS 64
+
 struct tern_scope {
     tern_device *device; /* its home: of what is made from nothing               */
     tern_device *here;   /* where the running op's inputs are, or home           */
     tern_group *group;
     tern_error error;
-    bool grad;           /* gradients on                                        */
+    bool grad;                           /* gradients on                                        */
+    const tern__policy *policy;          /* NULL: ops take their inputs as they are            */
+    tern__kept_cast *casts[TERN__CASTS]; /* of this region, hashed by the leaf                  */
     double weight;       /* of the running backward's loss among the ranks', as its ddp says; else 1 */
     uint64_t generation; /* counted up by tern_scope_end                        */
     uint64_t seed, step; /* of what is drawn; tern_scope_end counts the step up */
@@ -135,6 +156,15 @@ void *tern__scope_alloc(tern_scope *scope, size_t bytes);
 /* Calls give_back(ctx) when the scope ends. */
 int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ctx);
 
+/* The policy of the ops that follow, NULL for none; returns what it was. With the last one the casts end. */
+const tern__policy *tern__policy_set(tern_scope *scope, const tern__policy *policy);
+
+/* The cast of a parameter that an op may use here and now, or NULL: in this dtype, from the values that it
+ * has, on the device of the running op, with a gradient if one is wanted. */
+tern_tensor *tern__cast_find(const tern_scope *scope, const tern_tensor *parameter, tern_dtype dtype);
+/* Keeps `cast`, the newest tensor of the scope, until the region or the scope ends. */
+void tern__cast_keep(tern_scope *scope, const tern_tensor *parameter, tern_tensor *cast);
+
 /* A place in the scope's random numbers, which no other draw of this job has. */
 typedef struct tern__draw {
     uint64_t key; /* of the seed and the rank */
@@ -144,13 +174,16 @@ tern__draw tern__scope_draw(tern_scope *scope);
 
 /* ---- what an op's forward is made of ---- */
 
-/* True if the op may go on: no error so far and no tensor NULL, stale or released, or on another device than
- * the rest; there the op runs. `count` tensors follow, all that the op has. */
+/* True if the op may go on: no error so far and no input stale or released, or on another device than the
+ * rest; there the op runs. The first `needed` of all `count` inputs must be there, the others may be NULL.
+ * The scope's policy may have put casts of them in their places. */
+bool tern__op_enter(tern_scope *scope, const char *op, int needed, int count, tern_tensor **inputs);
+/* The same of variables, whose addresses follow. */
 #define TERN__ENTER_MAX 8
-bool tern__op_enter(tern_scope *scope, const char *op, int count, ...);
-bool tern__op_enter_all(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors);
-/* The same of those that are not NULL; the first must be there. */
-bool tern__op_enter_given(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors);
+#define TERN__ENTER(scope, op, needed, ...)                                                                  \
+    tern__op_enter_at(scope, op, needed, (int)TERN__COUNT(((tern_tensor **[]){__VA_ARGS__})),                \
+                      (tern_tensor * *[]){__VA_ARGS__})
+bool tern__op_enter_at(tern_scope *scope, const char *op, int needed, int count, tern_tensor ***inputs);
 
 /* A result with memory of its own. */
 tern_tensor *tern__result(tern_scope *scope, tern_dtype dtype, tern__layout layout, int ndim,

@@ -124,7 +124,7 @@ static int count_leaf(tern_scope *scope, tern__leaf *leaf)
 
 static int mark(tern_scope *scope, tern__node *node)
 {
-    if (node->done)
+    if (node->done && !node->again)
         return tern__scope_fail(
             scope, "tern_backward", TERN_E_STATE,
             "backward has already gone through this %s: its data is recycled; compute it again or add "
@@ -249,7 +249,7 @@ static void trace_all(const tern_scope *scope)
 
 int tern_backward(tern_scope *scope, tern_tensor *loss)
 {
-    if (!tern__op_enter(scope, "tern_backward", 1, loss)) return scope->error.code;
+    if (!TERN__ENTER(scope, "tern_backward", 1, &loss)) return scope->error.code;
     int status = check_loss(scope, loss);
     scope->backward_began = tern__now_ns();
     if (!status) loss->node->marked = true;

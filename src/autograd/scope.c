@@ -90,8 +90,18 @@ static void give_up(tern_tensor *tensor)
     tensor->storage = tensor->grad_storage = NULL;
 }
 
+/* The tape holds what backward still needs. */
+static void drop_casts(tern_scope *scope)
+{
+    for (int b = 0; b < TERN__CASTS; b++) {
+        for (tern__kept_cast *cast = scope->casts[b]; cast; cast = cast->next) give_up(cast->tensor);
+        scope->casts[b] = NULL;
+    }
+}
+
 static void recycle(tern_scope *scope)
 {
+    drop_casts(scope);
     for (tern__node *node = scope->tape; node; node = node->previous) drop_node(node);
     for (tern_tensor *tensor = scope->tensors; tensor; tensor = tensor->next) give_up(tensor);
     for (struct tern__borrowed *b = scope->borrowed; b; b = b->next) b->give_back(b->ctx);
@@ -191,6 +201,51 @@ bool tern_grad_set(tern_scope *scope, bool enabled)
     bool before = scope->grad;
     scope->grad = enabled;
     return before;
+}
+
+/* ---- policy and casts ---- */
+
+const tern__policy *tern__policy_set(tern_scope *scope, const tern__policy *policy)
+{
+    const tern__policy *before = scope->policy;
+    scope->policy = policy;
+    if (!policy) drop_casts(scope);
+    return before;
+}
+
+/* Of the casts. */
+static unsigned bucket_of(const tern__leaf *leaf)
+{
+    return (unsigned)((uintptr_t)leaf * 0x9e3779b97f4a7c15u >> 32) % TERN__CASTS;
+}
+
+/* Without gradients one that has its own does as well. */
+static bool has_gradient(const tern_scope *scope, const tern_tensor *parameter, const tern_tensor *cast)
+{
+    return !scope->grad || cast->requires_grad == parameter->requires_grad;
+}
+
+tern_tensor *tern__cast_find(const tern_scope *scope, const tern_tensor *parameter, tern_dtype dtype)
+{
+    for (const tern__kept_cast *cast = scope->casts[bucket_of(parameter->leaf)]; cast; cast = cast->next) {
+        tern_tensor *tensor = cast->tensor;
+        if (cast->leaf == parameter->leaf && cast->version == cast->leaf->packs.version &&
+            tensor->view.dtype == dtype && tensor->device == scope->here &&
+            has_gradient(scope, parameter, tensor))
+            return tensor;
+    }
+    return NULL;
+}
+
+void tern__cast_keep(tern_scope *scope, const tern_tensor *parameter, tern_tensor *cast)
+{
+    tern__kept_cast *entry = tern__scope_alloc(scope, sizeof(*entry));
+    if (!entry) return;
+    tern__kept_cast **first = &scope->casts[bucket_of(parameter->leaf)];
+    *entry = (tern__kept_cast){parameter->leaf, parameter->leaf->packs.version, cast, *first};
+    *first = entry;
+    scope->tensors = cast->next;
+    if (cast->node) cast->node->again = true;
 }
 
 /* ---- results ---- */

@@ -18,13 +18,13 @@ static tern_device *device_of(const tern_scope *scope, const tern_tensor *tensor
 }
 
 /* The op runs where its inputs are; those that are nowhere in particular come along. */
-static void find_device(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors,
+static void find_device(tern_scope *scope, const char *op, int count, tern_tensor *const *inputs,
                         tern_error *err)
 {
     int first = -1;
     tern_device *here = NULL;
     for (int i = 0; i < count && !err->code; i++) {
-        tern_device *device = device_of(scope, tensors[i]);
+        tern_device *device = inputs[i] ? device_of(scope, inputs[i]) : NULL;
         if (!device) continue;
         if (here && device != here) fail_devices(op, first, here, i, device, err);
         if (here) continue;
@@ -34,40 +34,33 @@ static void find_device(tern_scope *scope, const char *op, int count, tern_tenso
     scope->here = here ? here : scope->device;
 }
 
-bool tern__op_enter_all(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors)
+static void check_input(const char *op, int i, bool needed, const tern_tensor *input, tern_error *err)
+{
+    if (input)
+        tern__tensor_check(input, op, err);
+    else if (needed)
+        tern__error_set(err, op, TERN_E_INVALID, "%s: input %d is NULL, and no earlier op has failed", op, i);
+}
+
+bool tern__op_enter(tern_scope *scope, const char *op, int needed, int count, tern_tensor **inputs)
 {
     if (!scope || scope->error.code) return false;
     if (!scope->forward_began) scope->forward_began = tern__now_ns();
     tern_error err = {0};
-    for (int i = 0; i < count && !err.code; i++) {
-        if (tensors[i])
-            tern__tensor_check(tensors[i], op, &err);
-        else
-            tern__error_set(&err, op, TERN_E_INVALID, "%s: input %d is NULL, and no earlier op has failed",
-                            op, i);
-    }
-    if (!err.code) find_device(scope, op, count, tensors, &err);
+    for (int i = 0; i < count && !err.code; i++) check_input(op, i, i < needed, inputs[i], &err);
+    if (!err.code) find_device(scope, op, count, inputs, &err);
     if (err.code) tern__scope_fail_with(scope, &err);
-    return !err.code;
+    if (!err.code && scope->policy) scope->policy->settle(scope->policy, scope, op, count, inputs);
+    return !scope->error.code;
 }
 
-bool tern__op_enter_given(tern_scope *scope, const char *op, int count, tern_tensor *const *tensors)
+bool tern__op_enter_at(tern_scope *scope, const char *op, int needed, int count, tern_tensor ***inputs)
 {
-    tern_tensor *given[TERN__ENTER_MAX];
-    int n = 0;
-    for (int i = 0; i < count; i++)
-        if (i == 0 || tensors[i]) given[n++] = tensors[i];
-    return tern__op_enter_all(scope, op, n, given);
-}
-
-bool tern__op_enter(tern_scope *scope, const char *op, int count, ...)
-{
-    tern_tensor *tensors[TERN__ENTER_MAX];
-    va_list list;
-    va_start(list, count);
-    for (int i = 0; i < count; i++) tensors[i] = va_arg(list, tern_tensor *);
-    va_end(list);
-    return tern__op_enter_all(scope, op, count, tensors);
+    tern_tensor *settled[TERN__ENTER_MAX];
+    for (int i = 0; i < count; i++) settled[i] = *inputs[i];
+    bool entered = tern__op_enter(scope, op, needed, count, settled);
+    for (int i = 0; i < count && entered; i++) *inputs[i] = settled[i];
+    return entered;
 }
 
 bool tern__run(tern_scope *scope, tern__call *call)

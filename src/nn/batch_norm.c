@@ -66,7 +66,7 @@ static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor 
 tern_tensor *tern_batch_norm_act_forward(tern_module *module, tern_scope *scope, tern_tensor *x,
                                          tern_tensor *residual, bool relu)
 {
-    if (!module || !tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!module || !TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (module->forward != forward) {
         tern__scope_fail(scope, __func__, TERN_E_INVALID, "expected a batch norm, got %s", module->kind);
         return NULL;

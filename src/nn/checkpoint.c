@@ -11,6 +11,7 @@ typedef struct record {
     tern_module *module;
     tern_device *device; /* of the input */
     uint64_t seed, step, draws;
+    const tern__policy *policy;
 } record;
 
 /* The scope in which is computed again: as the outer one was at the call. */
@@ -24,6 +25,7 @@ static tern_scope *open_child(tern_scope *scope, const record *r)
     tern_scope *child = scope->child;
     tern_scope_seed(child, r->seed, r->step);
     child->draws = r->draws;
+    child->policy = r->policy;
     child->stream = scope->stream;
     child->slots = scope->slots;
     child->slot_count = scope->slot_count;
@@ -81,9 +83,9 @@ static tern_tensor *try(tern_module *module, tern_scope *scope, tern_tensor *x, 
 
 tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
-    if (!module || !tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!module || !TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (!scope->grad) return tern_forward(module, scope, x);
-    const record r = {module, x->device, scope->seed, scope->step, scope->draws};
+    const record r = {module, x->device, scope->seed, scope->step, scope->draws, scope->policy};
     int count = 0;
     tern_tensor *y = try(module, scope, x, &count);
     tern_tensor **inputs = y ? tern__scope_alloc(scope, (size_t)(1 + count) * sizeof(*inputs)) : NULL;

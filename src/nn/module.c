@@ -267,7 +267,7 @@ tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, t
 
 tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
-    if (!module || !tern__op_enter(scope, "tern_forward", 1, x)) return NULL;
+    if (!module || !TERN__ENTER(scope, "tern_forward", 1, &x)) return NULL;
     tern_tensor *mark = tern__frame_enter(scope);
     return tern__module_return(module, scope, mark, module->forward(module, scope, x));
 }

@@ -42,7 +42,7 @@ static choice choose(tern_scope *scope, const char *func, tern__kernel kernel, t
 {
     choice c = {NULL, NULL}, none = c;
     const char *name = tern__kernel_name(kernel);
-    if (!tern__op_enter(scope, func, 1, x) || (dim = check(scope, func, name, x, dim)) < 0) return none;
+    if (!TERN__ENTER(scope, func, 1, &x) || (dim = check(scope, func, name, x, dim)) < 0) return none;
     if (!(x = tern__plain(scope, x))) return none;
     tern__view s = result_shape(&x->view, dim, keep);
     tern__dim_attr attr = {dim};

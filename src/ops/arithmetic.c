@@ -48,7 +48,7 @@ static tern_tensor *as_bool(tern_scope *scope, tern_tensor *condition)
 
 tern_tensor *tern_where(tern_scope *scope, tern_tensor *condition, tern_tensor *a, tern_tensor *b)
 {
-    if (!tern__op_enter(scope, __func__, 3, condition, a, b)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 3, &condition, &a, &b)) return NULL;
     bool integers = !tern__dtype_is_float(a->view.dtype);
     if (integers && tern__dtype_is_float(condition->view.dtype) && !(condition = as_bool(scope, condition)))
         return NULL;

@@ -322,8 +322,7 @@ tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor
     args a = {x, weight, bias, running_mean, running_var, residual, ""};
     tern_batch_norm_act_opts o = tern_batch_norm_act_defaults();
     tern_error err = {0};
-    tern_tensor *const inputs[] = {x, weight, bias, running_mean, running_var, residual};
-    if (!tern__op_enter_given(scope, func, TERN__COUNT(inputs), inputs)) return NULL;
+    if (!TERN__ENTER(scope, func, 1, &a.x, &a.weight, &a.bias, &a.mean, &a.var, &a.residual)) return NULL;
     if (tern__opts_read(&o, sizeof(o), opts, func, &err)) {
         tern__scope_fail_with(scope, &err);
         return NULL;
@@ -331,7 +330,7 @@ tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor
     if (weight) tern__layer_text(weight, a.layer);
     if (!fits(scope, &a, o.training)) return NULL;
     record r = {.training = o.training, .relu = o.relu};
-    r.own_count = tern__view_count(&x->view) / x->view.shape[1];
+    r.own_count = tern__view_count(&a.x->view) / a.x->view.shape[1];
     r.attr =
         (tern__batch_norm_attr){.eps = o.eps, .momentum = o.momentum, .relu = o.relu, .count = r.own_count};
     if (sync) r.sync = *sync;

@@ -254,9 +254,9 @@ static bool forward(tern_scope *scope, const conv *c, const tern__view *x, const
     return run(scope, c, &call);
 }
 
-static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *x, tern_tensor *weight,
-                             tern_tensor *bias)
+static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *const operands[3])
 {
+    tern_tensor *x = operands[X], *weight = operands[WEIGHT], *bias = operands[BIAS];
     int64_t shape[TERN_NDIM_MAX];
     if (check_numbers(scope, c) || check(scope, c, x, weight, bias) ||
         output_shape(scope, c, x, weight, shape))
@@ -278,11 +278,11 @@ static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *x, t
 /* ---- public ---- */
 
 /* True if the operands may be looked at and the options were read into `o`, which holds the defaults. */
-static bool enter(tern_scope *scope, const conv *c, tern_tensor *const operands[3], void *o, size_t size,
+static bool enter(tern_scope *scope, const conv *c, tern_tensor *operands[3], void *o, size_t size,
                   const void *opts)
 {
     tern_error err = {0};
-    if (!tern__op_enter_all(scope, c->func, operands[BIAS] ? 3 : 2, operands)) return false;
+    if (!tern__op_enter(scope, c->func, 2, 3, operands)) return false;
     if (!tern__opts_read(o, size, opts, c->func, &err)) return true;
     tern__scope_fail_with(scope, &err);
     return false;
@@ -299,10 +299,11 @@ tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
 {
     tern_conv2d_opts o = tern_conv2d_defaults();
     conv c = {.func = __func__, .op = "conv2d", .spatial = 2};
-    if (!enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), opts)) return NULL;
+    tern_tensor *operands[] = {x, weight, bias};
+    if (!enter(scope, &c, operands, &o, sizeof(o), opts)) return NULL;
     c.attr = (tern__conv_attr){
         {o.stride[0], o.stride[1]}, {o.padding[0], o.padding[1]}, {o.dilation[0], o.dilation[1]}, o.groups};
-    return convolve(scope, &c, x, weight, bias);
+    return convolve(scope, &c, operands);
 }
 
 tern_conv1d_opts tern_conv1d_defaults(void)
@@ -316,9 +317,10 @@ tern_tensor *tern_conv1d(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
 {
     tern_conv1d_opts o = tern_conv1d_defaults();
     conv c = {.func = __func__, .op = "conv1d", .spatial = 1};
-    if (!enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), opts)) return NULL;
+    tern_tensor *operands[] = {x, weight, bias};
+    if (!enter(scope, &c, operands, &o, sizeof(o), opts)) return NULL;
     c.attr = (tern__conv_attr){{1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups};
-    return convolve(scope, &c, x, weight, bias);
+    return convolve(scope, &c, operands);
 }
 
 tern_conv_transpose2d_opts tern_conv_transpose2d_defaults(void)
@@ -335,11 +337,12 @@ tern_tensor *tern_conv_transpose2d(tern_scope *scope, tern_tensor *x, tern_tenso
 {
     tern_conv_transpose2d_opts o = tern_conv_transpose2d_defaults();
     conv c = {.func = __func__, .op = "conv_transpose2d", .spatial = 2, .transposed = true};
-    if (!enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), opts)) return NULL;
+    tern_tensor *operands[] = {x, weight, bias};
+    if (!enter(scope, &c, operands, &o, sizeof(o), opts)) return NULL;
     c.attr = (tern__conv_attr){
         {o.stride[0], o.stride[1]}, {o.padding[0], o.padding[1]}, {o.dilation[0], o.dilation[1]}, o.groups};
     for (int d = 0; d < 2; d++) c.output_padding[d] = o.output_padding[d];
-    return convolve(scope, &c, x, weight, bias);
+    return convolve(scope, &c, operands);
 }
 
 tern_conv_transpose1d_opts tern_conv_transpose1d_defaults(void)
@@ -353,8 +356,9 @@ tern_tensor *tern_conv_transpose1d(tern_scope *scope, tern_tensor *x, tern_tenso
 {
     tern_conv_transpose1d_opts o = tern_conv_transpose1d_defaults();
     conv c = {.func = __func__, .op = "conv_transpose1d", .spatial = 1, .transposed = true};
-    if (!enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), opts)) return NULL;
+    tern_tensor *operands[] = {x, weight, bias};
+    if (!enter(scope, &c, operands, &o, sizeof(o), opts)) return NULL;
     c.attr = (tern__conv_attr){{1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups};
     c.output_padding[1] = o.output_padding;
-    return convolve(scope, &c, x, weight, bias);
+    return convolve(scope, &c, operands);
 }

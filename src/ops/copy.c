@@ -63,13 +63,13 @@ tern_tensor *tern__dense(tern_scope *scope, tern_tensor *x)
 
 tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x)
 {
-    return tern__op_enter(scope, __func__, 1, x) ? copy(scope, "clone", x, x->view.dtype, x->view.layout)
-                                                 : NULL;
+    return TERN__ENTER(scope, __func__, 1, &x) ? copy(scope, "clone", x, x->view.dtype, x->view.layout)
+                                               : NULL;
 }
 
 tern_tensor *tern_to(tern_scope *scope, tern_tensor *x, tern_device *device)
 {
-    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (!device) {
         tern__scope_fail(scope, __func__, TERN_E_INVALID, "to: the device is NULL");
         return NULL;
@@ -79,13 +79,16 @@ tern_tensor *tern_to(tern_scope *scope, tern_tensor *x, tern_device *device)
     return copy(scope, "to", x, x->view.dtype, x->view.layout);
 }
 
+tern_tensor *tern__cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
+{
+    return x->view.dtype == dtype ? x : copy(scope, "cast", x, dtype, x->view.layout);
+}
+
 tern_tensor *tern_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
 {
     tern_error err = {0};
-    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
-    if (x->view.dtype == dtype) return x;
-    if (!tern__shape_check(__func__, dtype, 0, NULL, &err))
-        return copy(scope, "cast", x, dtype, x->view.layout);
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
+    if (!tern__shape_check(__func__, dtype, 0, NULL, &err)) return tern__cast(scope, x, dtype);
     tern__scope_fail_with(scope, &err);
     return NULL;
 }

@@ -117,11 +117,10 @@ static int prepare(tern_scope *scope, const tern_cross_entropy_opts *user, probl
 {
     const char *func = p->attr.func, *op = p->attr.op;
     tern_cross_entropy_opts opts;
-    if (!tern__op_enter(scope, func, 2, p->x, p->label)) return scope ? scope->error.code : TERN_E_INVALID;
+    if (!TERN__ENTER(scope, func, 2, &p->x, &p->label)) return scope ? scope->error.code : TERN_E_INVALID;
     if (read_opts(scope, func, op, user, &opts)) return scope->error.code;
     p->weight = opts.weight;
-    tern_tensor *const inputs[] = {p->x, p->label, p->weight};
-    if (!tern__op_enter_given(scope, func, 3, inputs) ||
+    if (!TERN__ENTER(scope, func, 2, &p->x, &p->label, &p->weight) ||
         check_shapes(scope, func, op, &p->x->view, &p->label->view) ||
         check_dtypes(scope, func, op, p->x->view.dtype, p->label->view.dtype) ||
         (p->weight && check_weight(scope, func, op, p->x, p->weight)))

@@ -40,7 +40,7 @@ static tern__dropout_attr next_draw(tern_scope *scope, double p)
 
 tern_tensor *tern_dropout(tern_scope *scope, tern_tensor *x, double p)
 {
-    if (!tern__op_enter(scope, __func__, 1, x) || !fits(scope, x, p)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x) || !fits(scope, x, p)) return NULL;
     tern__dropout_attr attr = next_draw(scope, p);
     if (p == 0) return x;
     if (!(x = tern__plain(scope, x))) return NULL;

@@ -59,7 +59,7 @@ tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *weight, tern_tensor 
                             const tern_embedding_opts *opts)
 {
     tern__embedding_attr attr;
-    if (!tern__op_enter(scope, __func__, 2, weight, index)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 2, &weight, &index)) return NULL;
     if (!shapes_fit(scope, weight, index) || !dtype_fits(scope, weight, index->view.dtype)) return NULL;
     if (!read_opts(scope, weight, opts, &attr)) return NULL;
     if (!(weight = tern__plain(scope, weight)) || !(index = tern__plain(scope, index))) return NULL;

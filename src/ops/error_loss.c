@@ -42,9 +42,9 @@ static bool fits(tern_scope *scope, const char *func, const tern__pointwise_op *
 }
 
 static tern_tensor *loss(tern_scope *scope, const char *func, const tern__pointwise_op *op,
-                         tern_tensor *const *inputs, double k, tern_reduction reduction)
+                         tern_tensor **inputs, double k, tern_reduction reduction)
 {
-    if (!tern__op_enter_all(scope, func, 2, inputs) || !fits(scope, func, op, inputs[0], inputs[1]))
+    if (!tern__op_enter(scope, func, 2, 2, inputs) || !fits(scope, func, op, inputs[0], inputs[1]))
         return NULL;
     if ((unsigned)reduction > TERN_LOSS_NONE) {
         tern__scope_fail(scope, func, TERN_E_INVALID, "%s: reduction %d does not exist", op->name,
@@ -78,7 +78,7 @@ tern_tensor *tern_smooth_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor 
 tern_tensor *tern_bce_with_logits_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
                                        tern_tensor *pos_weight, tern_reduction reduction)
 {
-    if (!tern__op_enter(scope, __func__, 2, x, target)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 2, &x, &target)) return NULL;
     if (target->requires_grad) {
         tern__scope_fail(scope, __func__, TERN_E_UNSUPPORTED,
                          "bce_with_logits_loss: the target wants a gradient; tern_detach it");

@@ -25,7 +25,7 @@ static int check(tern_scope *scope, const tern__view *x)
 
 tern_tensor *tern_global_avg_pool(tern_scope *scope, tern_tensor *x)
 {
-    if (!tern__op_enter(scope, __func__, 1, x) || check(scope, &x->view)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x) || check(scope, &x->view)) return NULL;
     x = tern__dense(scope, x);
     tern_tensor *y = x ? tern__result(scope, x->view.dtype, TERN__PLAIN, 2, x->view.shape) : NULL;
     if (!y) return NULL;

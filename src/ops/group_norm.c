@@ -65,10 +65,9 @@ typedef struct args {
     tern_tensor *x, *weight, *bias;
 } args;
 
-static bool enter(tern_scope *scope, const args *a)
+static bool enter(tern_scope *scope, args *a)
 {
-    tern_tensor *const inputs[] = {a->x, a->weight, a->bias};
-    return tern__op_enter_given(scope, a->func, 3, inputs);
+    return TERN__ENTER(scope, a->func, 1, &a->x, &a->weight, &a->bias);
 }
 
 /* Weight or bias, of the shape that the last dimensions of `like` have: of x's dtype, or f32 beside 16 bits.

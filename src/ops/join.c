@@ -1,6 +1,8 @@
 /* join.c - cat, stack and pad: inputs copied into parts of the output, gradients out of the same parts. */
 #include "ops/ops.h"
 
+#include <string.h>
+
 /* The part of `all` that begins at `start` and has the given shape. */
 static tern__view part_of(const tern__view *all, const int64_t *start, const int64_t *shape)
 {
@@ -99,19 +101,24 @@ static tern_tensor *cat(tern_scope *scope, const char *func, int count, tern_ten
     return y;
 }
 
-static bool enter(tern_scope *scope, const char *func, int count, tern_tensor *const *x)
+/* The inputs, in an array of our own; NULL after a failure. */
+static tern_tensor **enter(tern_scope *scope, const char *func, int count, tern_tensor *const *x)
 {
-    if (!scope || scope->error.code) return false;
-    if (count > 0) return tern__op_enter_all(scope, func, count, x);
-    tern__scope_fail(scope, func, TERN_E_INVALID, "expected at least one tensor, got %d", count);
-    return false;
+    if (!scope || scope->error.code) return NULL;
+    if (count < 1) {
+        tern__scope_fail(scope, func, TERN_E_INVALID, "expected at least one tensor, got %d", count);
+        return NULL;
+    }
+    tern_tensor **own = tern__scope_alloc(scope, (size_t)count * sizeof(*own));
+    if (own) memcpy(own, x, (size_t)count * sizeof(*own));
+    return own && tern__op_enter(scope, func, count, count, own) ? own : NULL;
 }
 
 tern_tensor *tern_cat(tern_scope *scope, int count, tern_tensor *const *x, int dim)
 {
-    if (!enter(scope, __func__, count, x) || (dim = tern__dim_of(scope, __func__, x[0], dim)) < 0)
-        return NULL;
-    return cat(scope, __func__, count, x, dim);
+    tern_tensor **own = enter(scope, __func__, count, x);
+    if (!own || (dim = tern__dim_of(scope, __func__, own[0], dim)) < 0) return NULL;
+    return cat(scope, __func__, count, own, dim);
 }
 
 /* x with a new dimension of 1. */
@@ -124,22 +131,22 @@ static tern_tensor *unsqueeze(tern_scope *scope, tern_tensor *x, int dim)
 
 tern_tensor *tern_stack(tern_scope *scope, int count, tern_tensor *const *x, int dim)
 {
-    if (!enter(scope, __func__, count, x)) return NULL;
-    int ndim = x[0]->view.ndim + 1, at = dim < 0 ? dim + ndim : dim;
+    tern_tensor **own = enter(scope, __func__, count, x);
+    if (!own) return NULL;
+    int ndim = own[0]->view.ndim + 1, at = dim < 0 ? dim + ndim : dim;
     if (at < 0 || at >= ndim || ndim > TERN_NDIM_MAX) {
         tern__scope_fail(scope, __func__, TERN_E_RANGE,
                          "stack: dimension %d of %d (at most %d) does not exist", dim, ndim, TERN_NDIM_MAX);
         return NULL;
     }
-    tern_tensor **higher = tern__scope_alloc(scope, (size_t)count * sizeof(*higher));
-    for (int i = 0; i < count && higher; i++) {
-        if (!fits(&x[0]->view, &x[i]->view, -1)) {
-            fail_part(scope, __func__, x[0], x[i], i);
+    for (int i = 1; i < count; i++)
+        if (!fits(&own[0]->view, &own[i]->view, -1)) {
+            fail_part(scope, __func__, own[0], own[i], i);
             return NULL;
         }
-        if (!(higher[i] = unsqueeze(scope, x[i], at))) return NULL;
-    }
-    return higher ? cat(scope, __func__, count, higher, at) : NULL;
+    for (int i = 0; i < count; i++)
+        if (!(own[i] = unsqueeze(scope, own[i], at))) return NULL;
+    return cat(scope, __func__, count, own, at);
 }
 
 /* ---- pad ---- */
@@ -153,7 +160,7 @@ tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_
 {
     int64_t shape[TERN_NDIM_MAX], start[TERN_NDIM_MAX] = {0};
     bool fit = count >= 0 && count % 2 == 0;
-    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     fit = fit && count / 2 <= x->view.ndim;
     for (int d = 0; d < x->view.ndim; d++) shape[d] = x->view.shape[d];
     for (int i = 0; i < count && fit; i++) {

@@ -60,7 +60,7 @@ static tern_tensor *linear(tern_scope *scope, tern_tensor *x, tern_tensor *weigh
 
 tern_tensor *tern_linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias)
 {
-    if (!tern__op_enter(scope, __func__, bias ? 3 : 2, x, weight, bias)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 2, &x, &weight, &bias)) return NULL;
     if (!shapes_fit(scope, x, weight, bias) || !dtypes_fit(scope, x->view.dtype, weight, bias)) return NULL;
     if (x->view.ndim > 1) return linear(scope, x, weight, bias);
     tern_tensor *row = tern_reshape(scope, x, 2, (int64_t[]){1, -1});

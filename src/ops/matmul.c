@@ -148,7 +148,7 @@ tern_tensor *tern_matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b)
 {
     tern__view batch;
     char as[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT];
-    if (!tern__op_enter(scope, __func__, 2, a, b) || !dtypes_fit(scope, a->view.dtype, b->view.dtype))
+    if (!TERN__ENTER(scope, __func__, 2, &a, &b) || !dtypes_fit(scope, a->view.dtype, b->view.dtype))
         return NULL;
     bool row = a->view.ndim == 1, column = b->view.ndim == 1;
     tern_tensor *am = row ? tern_reshape(scope, a, 2, (int64_t[]){1, -1}) : a;

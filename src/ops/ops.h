@@ -18,6 +18,9 @@ bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from)
 bool tern__copy_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add);
 bool tern__fill(tern_scope *scope, const tern__view *to, double value);
 
+/* x in another dtype, with gradient, where the running op is. */
+tern_tensor *tern__cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype);
+
 /* A result over x's memory, seen as `view`; a copy of it where x may move (a parameter before the seal). */
 tern_tensor *tern__share(tern_scope *scope, tern_tensor *x, const tern__view *view);
 

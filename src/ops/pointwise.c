@@ -185,9 +185,9 @@ tern_tensor *tern__pointwise(tern_scope *scope, const char *func, const tern__po
     tern_tensor *in[TERN__POINTWISE_ARGS] = {0}, *wanting[TERN__POINTWISE_ARGS] = {0};
     tern__view all;
     tern__layout layout;
-    if (!tern__op_enter_all(scope, func, op->inputs, inputs)) return NULL;
-    for (int i = 0; k && i < 2; i++) r.attr.k[i] = k[i];
     memcpy(in, inputs, (size_t)op->inputs * sizeof(*in));
+    if (!tern__op_enter(scope, func, op->inputs, op->inputs, in)) return NULL;
+    for (int i = 0; k && i < 2; i++) r.attr.k[i] = k[i];
     if (check_dtypes(scope, func, op, in) || join_shapes(scope, func, op, in, &all) ||
         settle_layout(scope, op->inputs, in, &all, &layout))
         return NULL;

@@ -136,7 +136,7 @@ tern_tensor *tern_max_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h
                              const tern_pool2d_opts *opts)
 {
     pool p = {.func = __func__, .attr = {.kernel = {kernel_h, kernel_w}}, .dilates = true};
-    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     tern_tensor *y = new_output(scope, &p, &x, opts), *place = NULL;
     if (!y) return NULL;
     if (scope->grad && x->requires_grad) {
@@ -155,7 +155,7 @@ tern_tensor *tern_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h
                              const tern_pool2d_opts *opts)
 {
     pool p = {.func = __func__, .attr = {.kernel = {kernel_h, kernel_w}}};
-    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     tern_tensor *y = new_output(scope, &p, &x, opts);
     if (!y || !run(scope, TERN__AVG_POOL2D, &p, x, y, NULL)) return NULL;
     tern__node *node = tern__record(scope, "avg_pool2d", avg_gradient, y, 1, &x);

@@ -104,7 +104,7 @@ static tern_tensor *sum(tern_scope *scope, const char *op, tern_tensor *x, const
 tern_tensor *tern_sum_dims(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep)
 {
     shapes s;
-    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (find_shapes(scope, __func__, &x->view, count, dims, keep, &s)) return NULL;
     return sum(scope, "sum", x, &s, 1);
 }
@@ -113,7 +113,7 @@ static tern_tensor *mean(tern_scope *scope, const char *func, tern_tensor *x, in
                          bool keep)
 {
     shapes s;
-    if (!tern__op_enter(scope, func, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, func, 1, &x)) return NULL;
     if (!tern__dtype_is_float(x->view.dtype)) {
         tern__scope_fail(scope, func, TERN_E_DTYPE, "mean: expected floating point, got %s",
                          tern_dtype_name(x->view.dtype));
@@ -188,7 +188,7 @@ static tern_tensor *extreme(tern_scope *scope, const char *func, tern__kernel ke
 {
     shapes s;
     char text[TERN__SHAPE_TEXT];
-    if (!tern__op_enter(scope, func, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, func, 1, &x)) return NULL;
     if (find_shapes(scope, func, &x->view, count, dims, keep, &s)) return NULL;
     if (s.reduced == 0) {
         tern__scope_fail(scope, func, TERN_E_SHAPE, "%s: nothing to choose from in %s",

@@ -44,7 +44,7 @@ tern_tensor *tern_reshape(tern_scope *scope, tern_tensor *x, int ndim, const int
 {
     int64_t full[TERN_NDIM_MAX];
     char from[TERN__SHAPE_TEXT], to[TERN__SHAPE_TEXT];
-    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (ndim < 0 || ndim > TERN_NDIM_MAX) {
         tern__scope_fail(scope, __func__, TERN_E_RANGE, "reshape: ndim %d is not in [0, %d]", ndim,
                          TERN_NDIM_MAX);
@@ -61,7 +61,7 @@ tern_tensor *tern_reshape(tern_scope *scope, tern_tensor *x, int ndim, const int
 tern_tensor *tern_flatten(tern_scope *scope, tern_tensor *x, int first_dim)
 {
     int64_t shape[TERN_NDIM_MAX];
-    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     int ndim = TERN__MAX(x->view.ndim, 1), first = first_dim < 0 ? first_dim + ndim : first_dim;
     if (first < 0 || first >= ndim) {
         tern__scope_fail(scope, __func__, TERN_E_RANGE, "flatten: dimension %d of %d does not exist",

@@ -40,7 +40,7 @@ static int check(tern_scope *scope, const char *func, const form *f, const tern_
 
 static tern_tensor *softmax(tern_scope *scope, const char *func, const form *f, tern_tensor *x, int dim)
 {
-    if (!tern__op_enter(scope, func, 1, x) || (dim = check(scope, func, f, x, dim)) < 0) return NULL;
+    if (!TERN__ENTER(scope, func, 1, &x) || (dim = check(scope, func, f, x, dim)) < 0) return NULL;
     if (!(x = tern__plain(scope, x))) return NULL;
     record r = {{dim}, f};
     tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, x->view.ndim, x->view.shape);

@@ -98,7 +98,7 @@ tern_tensor *tern_permute(tern_scope *scope, tern_tensor *x, int count, const in
 {
     int own[TERN_NDIM_MAX];
     char shape[TERN__SHAPE_TEXT];
-    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (find_order(x->view.ndim, count, dims, own)) return permute(scope, "permute", x, own);
     tern__scope_fail(scope, __func__, TERN_E_RANGE, "permute: expected each dimension of %s once",
                      tern__shape_text(&x->view, shape));
@@ -108,7 +108,7 @@ tern_tensor *tern_permute(tern_scope *scope, tern_tensor *x, int count, const in
 tern_tensor *tern_transpose(tern_scope *scope, tern_tensor *x, int dim0, int dim1)
 {
     int dims[TERN_NDIM_MAX];
-    if (!tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     for (int d = 0; d < x->view.ndim; d++) dims[d] = d;
     dim0 = tern__dim_of(scope, __func__, x, dim0);
     dim1 = dim0 < 0 ? -1 : tern__dim_of(scope, __func__, x, dim1);
@@ -151,7 +151,7 @@ static int64_t clip(int64_t place, int64_t size)
 
 tern_tensor *tern_slice(tern_scope *scope, tern_tensor *x, int dim, int64_t start, int64_t stop, int64_t step)
 {
-    if (!tern__op_enter(scope, __func__, 1, x) || (dim = tern__dim_of(scope, __func__, x, dim)) < 0)
+    if (!TERN__ENTER(scope, __func__, 1, &x) || (dim = tern__dim_of(scope, __func__, x, dim)) < 0)
         return NULL;
     if (step < 1) {
         tern__scope_fail(scope, __func__, TERN_E_RANGE, "slice: expected a step of at least 1, got %lld",
@@ -168,7 +168,7 @@ tern_tensor *tern_slice(tern_scope *scope, tern_tensor *x, int dim, int64_t star
 
 tern_tensor *tern_select(tern_scope *scope, tern_tensor *x, int dim, int64_t index)
 {
-    if (!tern__op_enter(scope, __func__, 1, x) || (dim = tern__dim_of(scope, __func__, x, dim)) < 0)
+    if (!TERN__ENTER(scope, __func__, 1, &x) || (dim = tern__dim_of(scope, __func__, x, dim)) < 0)
         return NULL;
     int64_t size = x->view.shape[dim], at = index < 0 ? index + size : index;
     if (at >= 0 && at < size) return take(scope, "select", x, dim, at, 1, 1, true);
@@ -179,7 +179,7 @@ tern_tensor *tern_select(tern_scope *scope, tern_tensor *x, int dim, int64_t ind
 
 int tern_split(tern_scope *scope, tern_tensor *x, int64_t size, int dim, tern_tensor **parts, int room)
 {
-    if (!tern__op_enter(scope, __func__, 1, x) || (dim = tern__dim_of(scope, __func__, x, dim)) < 0) return 0;
+    if (!TERN__ENTER(scope, __func__, 1, &x) || (dim = tern__dim_of(scope, __func__, x, dim)) < 0) return 0;
     int64_t all = x->view.shape[dim], count = size > 0 ? TERN__MAX((all + size - 1) / size, 1) : 0;
     if (count < 1 || count > room) {
         tern__scope_fail(scope, __func__, TERN_E_RANGE,
@@ -196,5 +196,5 @@ int tern_split(tern_scope *scope, tern_tensor *x, int64_t size, int dim, tern_te
 
 tern_tensor *tern_detach(tern_scope *scope, tern_tensor *x)
 {
-    return tern__op_enter(scope, __func__, 1, x) ? tern__share(scope, x, &x->view) : NULL;
+    return TERN__ENTER(scope, __func__, 1, &x) ? tern__share(scope, x, &x->view) : NULL;
 }

@@ -214,6 +214,6 @@ static tern_value forward_one(tern_module *module, tern_scope *scope, tern_value
 
 tern_tensor *tern_data_parallel_forward(tern_data_parallel *parallel, tern_scope *scope, tern_tensor *x)
 {
-    if (!parallel || !tern__op_enter(scope, __func__, 1, x)) return NULL;
+    if (!parallel || !TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     return tern_data_parallel_apply(parallel, scope, forward_one, (tern_value){.tensor = x}, NULL).tensor;
 }

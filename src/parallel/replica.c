@@ -81,6 +81,8 @@ static void forward(void *self)
     tern_scope *scope = replica->scope;
     int64_t began = tern__now_ns();
     tern_grad_set(scope, pass->scope->grad);
+    tern__policy_set(scope, NULL); /* what a pass uses is on its own tape, casts too */
+    tern__policy_set(scope, pass->scope->policy);
     tern_scope_seed(scope, pass->scope->seed, pass->scope->step);
     scope->draws = pass->scope->draws;
     scope->stream = pass->scope->stream + ((uint64_t)replica->index << 32);

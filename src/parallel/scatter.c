@@ -102,7 +102,7 @@ int tern__scatter(tern__pass *pass, tern_value input)
     if (!pass->x || !pass->x_held || !pass->chunk || !pass->parts) return pass->scope->error.code;
     list_tensors(input, pass->x, &at);
     for (int i = 0; i < pass->x_count && !status; i++) {
-        bool enters = tern__op_enter(pass->scope, "tern_data_parallel_forward", 1, pass->x[i]);
+        bool enters = TERN__ENTER(pass->scope, "tern_data_parallel_forward", 1, &pass->x[i]);
         status = enters ? cut(pass, i) : pass->scope->error.code;
     }
     for (int p = 0; p < pass->count && !status; p++) status = fill_part(pass, p, input);

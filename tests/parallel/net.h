@@ -95,7 +95,7 @@ static inline int slow_gradient(tern_scope *scope, tern__node *node)
 
 static inline tern_tensor *slow(tern_scope *scope, tern_tensor *x, spins times)
 {
-    if (!tern__op_enter(scope, "slow", 1, x)) return NULL;
+    if (!TERN__ENTER(scope, "slow", 1, &x)) return NULL;
     tern_tensor *y = tern__result_view(scope, x, &x->view);
     if (!y) return NULL;
     tern__node *node = tern__record(scope, "slow", slow_gradient, y, 1, &x);

@@ -1,0 +1,164 @@
+/* autocast.c - what each op does to its inputs in an autocast region.
+ *
+ * Every op hands its name and its inputs to tern__op_enter, which asks the scope's policy, that is, the table
+ * in autocast.def. So no op knows of autocast, and what the tape holds are ordinary casts before ordinary
+ * ops. */
+#include "amp/autocast.h"
+
+#include "comm/group.h"
+#include "ops/ops.h"
+
+#include <tern/amp.h>
+
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the lists ---- */
+
+typedef enum rule { KEEP, LOWER, FULL, PROMOTE, WIDEST } rule; /* autocast.def says what they mean */
+
+typedef struct row {
+    const char *op;
+    rule rules[2];   /* by tern__autocast_list           */
+    unsigned inputs; /* one bit each; of inputs above 31 all */
+} row;
+
+#define INPUT(i) (1u << (i))
+#define ALL      UINT_MAX
+
+static const row rows[] = {
+#define R(op, torch, apex, inputs) {"tern_" #op, {torch, apex}, inputs},
+#include "amp/autocast.def"
+#undef R
+};
+
+static int compare(const void *op, const void *at)
+{
+    return strcmp(op, ((const row *)at)->op);
+}
+
+/* ---- casts ---- */
+
+/* x in `dtype`. A parameter's cast is made once and kept, but not while tern_checkpoint tries which
+ * parameters are used: each use must be seen. */
+static tern_tensor *cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
+{
+    bool kept = x->leaf && x->view.dtype != dtype && !scope->traced;
+    tern_tensor *y = kept ? tern__cast_find(scope, x, dtype) : NULL;
+    if (y) return y;
+    y = tern__cast(scope, x, dtype);
+    if (y && kept) tern__cast_keep(scope, x, y);
+    return y;
+}
+
+static bool is_half(tern_dtype dtype)
+{
+    return dtype == TERN_BF16 || dtype == TERN_F16;
+}
+
+/* Neither bf16 nor f16 has all values of the other. */
+static tern_dtype wider(tern_dtype a, tern_dtype b)
+{
+    if (a == b) return a;
+    return a == TERN_F64 || b == TERN_F64 ? TERN_F64 : TERN_F32;
+}
+
+/* Some inputs of an op. */
+typedef struct operands {
+    int count;
+    tern_tensor **x;
+    unsigned mask;
+} operands;
+
+/* Whether the policy is about input i. */
+static bool concerns(const operands *in, int i)
+{
+    bool listed = i >= 32 || (in->mask & INPUT(i));
+    return listed && in->x[i] && tern__dtype_is_float(in->x[i]->view.dtype);
+}
+
+/* The widest dtype of all, or of those with dimensions; false if there are none. */
+static bool find_widest(const operands *in, bool dimensions, tern_dtype *widest)
+{
+    bool found = false;
+    for (int i = 0; i < in->count; i++) {
+        if (!concerns(in, i) || (dimensions && in->x[i]->view.ndim == 0)) continue;
+        tern_dtype dtype = in->x[i]->view.dtype;
+        *widest = found ? wider(*widest, dtype) : dtype;
+        found = true;
+    }
+    return found;
+}
+
+/* What x is to be cast to. */
+static tern_dtype target(rule by, tern_dtype x, tern_dtype region, tern_dtype widest)
+{
+    if (by == LOWER) return x == TERN_F64 ? x : region;
+    if (by == FULL) return is_half(x) ? TERN_F32 : x;
+    return widest;
+}
+
+static void settle_by(rule by, tern_scope *scope, tern_dtype region, const operands *in)
+{
+    tern_dtype widest = TERN_F32;
+    bool searched = by == PROMOTE && find_widest(in, true, &widest);
+    if (!searched && (by == PROMOTE || by == WIDEST)) find_widest(in, false, &widest);
+    for (int i = 0; i < in->count && !scope->error.code; i++)
+        if (concerns(in, i))
+            in->x[i] = cast(scope, in->x[i], target(by, in->x[i]->view.dtype, region, widest));
+}
+
+/* ---- policies ---- */
+
+typedef struct policy {
+    tern__policy base;
+    tern__autocast_list list;
+} policy;
+
+static void settle(const tern__policy *self, tern_scope *scope, const char *op, int count,
+                   tern_tensor **inputs)
+{
+    const row *listed = bsearch(op, rows, TERN__COUNT(rows), sizeof(*rows), compare);
+    rule by = listed ? listed->rules[((const policy *)self)->list] : KEEP;
+    if (by == KEEP) return;
+    const operands in = {count, inputs, listed->inputs};
+    settle_by(by, scope, self->dtype, &in);
+}
+
+static const policy policies[2][2] = {
+    {{{TERN_BF16, settle}, TERN__AUTOCAST_TORCH}, {{TERN_F16, settle}, TERN__AUTOCAST_TORCH}},
+    {{{TERN_BF16, settle}, TERN__AUTOCAST_APEX}, {{TERN_F16, settle}, TERN__AUTOCAST_APEX}},
+};
+
+/* Once a process and dtype, by rank 0. */
+static void note_what_lacks(const tern_scope *scope, tern_dtype dtype)
+{
+    static atomic_flag noted[2] = {ATOMIC_FLAG_INIT, ATOMIC_FLAG_INIT};
+    const char *lacks = tern__kernel_lacks(dtype);
+    if (!lacks || (scope->group && tern_group_rank(scope->group) > 0)) return;
+    if (atomic_flag_test_and_set(&noted[dtype == TERN_F16])) return;
+    tern__log(TERN_LOG_WARN,
+              "autocast: this machine lacks %s; what is computed in %s is right, but no faster than in f32",
+              lacks, tern_dtype_name(dtype));
+}
+
+const tern__policy *tern__autocast_policy(tern__autocast_list list, tern_dtype dtype)
+{
+    return &policies[list][dtype == TERN_F16].base;
+}
+
+tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype)
+{
+    tern_dtype before = scope->policy ? scope->policy->dtype : TERN_F32;
+    if (dtype != TERN_F32 && !is_half(dtype)) {
+        tern__scope_fail(scope, __func__, TERN_E_DTYPE,
+                         "autocast: expected bf16 or f16 to begin a region, or f32 to end it, got %s",
+                         tern_dtype_name(dtype));
+        return before;
+    }
+    if (is_half(dtype)) note_what_lacks(scope, dtype);
+    tern__policy_set(scope, is_half(dtype) ? tern__autocast_policy(TERN__AUTOCAST_TORCH, dtype) : NULL);
+    return before;
+}
