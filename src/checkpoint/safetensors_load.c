@@ -1,0 +1,447 @@
+/* safetensors_load.c - reading a file of a stranger. The header is walked twice, without a tree of it: the
+ * first walk checks everything that an entry says of itself and adds up the memory that its objects will
+ * take, which must stay within what is allowed, before any of it is asked for; the second fills a table of
+ * the tensors. The table, sorted by place, shows holes and overlaps. Then all data are read into one block,
+ * where each tensor begins on a line of its own. */
+#include "checkpoint/safetensors.h"
+
+#include "base/text.h"
+#include "checkpoint/json.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char FUNC[] = "tern_load";
+
+/* What the header says of a tensor. */
+typedef struct entry {
+    tern__slice name;
+    tern__slice dtype_name;
+    tern_dtype dtype;
+    int64_t ndim;
+    int64_t shape[TERN_NDIM_MAX];
+    int64_t place[2]; /* begin and end in the data */
+    int64_t place_count;
+    unsigned seen; /* which of the fields */
+} entry;
+
+typedef struct header {
+    const char *path;
+    char *text;
+    size_t bytes;
+    int64_t data_bytes;
+    size_t cost, room; /* of the objects; at most */
+    entry *entries;    /* NULL on the first walk  */
+    int64_t count;
+    bool has_metadata;
+    tern_object *metadata; /* NULL: not wanted, or the first walk */
+} header;
+
+/* So much memory a tensor takes beside its name and data: the table, what qsort takes to sort it, the handle,
+ * two nodes and their place in the dict, and the rest of its last line. And a pair of strings in the
+ * metadata. */
+#define TENSOR_COST                                                                                          \
+    (sizeof(entry) + 2 * sizeof(void *) + tern__align_up(sizeof(tern_tensor), TERN__LINE) + TERN__LINE +     \
+     2 * TERN__OBJECT_BYTES + TERN__OBJECT_PAIR_BYTES + TERN__LINE)
+#define PAIR_COST (2 * TERN__OBJECT_BYTES + TERN__OBJECT_PAIR_BYTES)
+
+/* ---- errors ---- */
+
+#define REFUSE(header, entry, ...) refuse(header, entry, TERN_E_FORMAT, err, __VA_ARGS__)
+
+/* "a.safetensors: "conv.weight" ..." */
+static int TERN__PRINTF(5, 6)
+    refuse(const header *h, const entry *e, int code, tern_error *err, const char *format, ...)
+{
+    char quote[TERN__QUOTE_TEXT], text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    return tern__error_set(err, FUNC, code, "%s: %s %s", h->path,
+                           tern__quote(e->name.text, e->name.bytes, quote), text);
+}
+
+/* ---- one entry ---- */
+
+enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
+
+static int read_dimension(tern__json *json, tern__slice key, void *ctx, tern_error *err)
+{
+    (void)key;
+    entry *e = ctx;
+    int64_t size;
+    int status = tern__json_count(json, &size, err);
+    if (!status && e->ndim < TERN_NDIM_MAX) e->shape[e->ndim] = size;
+    e->ndim++;
+    return status;
+}
+
+static int read_offset(tern__json *json, tern__slice key, void *ctx, tern_error *err)
+{
+    (void)key;
+    entry *e = ctx;
+    int64_t offset;
+    int status = tern__json_count(json, &offset, err);
+    if (!status && e->place_count < 2) e->place[e->place_count] = offset;
+    e->place_count++;
+    return status;
+}
+
+typedef struct reading {
+    const header *header;
+    entry *entry;
+} reading;
+
+/* Fields that are not known are passed over, as safetensors does. */
+static int read_field(tern__json *json, tern__slice key, void *ctx, tern_error *err)
+{
+    const reading *r = ctx;
+    unsigned field = tern__json_is(key, "dtype")          ? DTYPE
+                     : tern__json_is(key, "shape")        ? SHAPE
+                     : tern__json_is(key, "data_offsets") ? OFFSETS
+                                                          : 0;
+    if (r->entry->seen & field)
+        return REFUSE(r->header, r->entry, "has \"%.*s\" twice", (int)key.bytes, key.text);
+    r->entry->seen |= field;
+    switch (field) {
+    case DTYPE: return tern__json_string(json, &r->entry->dtype_name, err);
+    case SHAPE: return tern__json_array(json, read_dimension, r->entry, err);
+    case OFFSETS: return tern__json_array(json, read_offset, r->entry, err);
+    default: return tern__json_skip(json, err);
+    }
+}
+
+static int check_dtype(const header *h, entry *e, tern_error *err)
+{
+    static const char *const others[] = {"I8",          "I16",     "U16",     "U32",        "U64",
+                                         "C64",         "F4",      "F8_E4M3", "F8_E5M2",    "F8_E8M0",
+                                         "F8_E4M3FNUZ", "F6_E2M3", "F6_E3M2", "F8_E5M2FNUZ"};
+    char quote[TERN__QUOTE_TEXT];
+    for (int dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++) {
+        if (!tern__json_is(e->dtype_name, tern__safetensors_dtype((tern_dtype)dtype))) continue;
+        e->dtype = (tern_dtype)dtype;
+        return TERN_OK;
+    }
+    for (size_t i = 0; i < TERN__COUNT(others); i++)
+        if (tern__json_is(e->dtype_name, others[i]))
+            return refuse(h, e, TERN_E_UNSUPPORTED, err, "has dtype %s, which tern has not", others[i]);
+    return REFUSE(h, e, "has dtype %s, which does not exist",
+                  tern__quote(e->dtype_name.text, e->dtype_name.bytes, quote));
+}
+
+/* Also where a dimension is 0, the product of the others must fit, as safetensors has it. */
+static int count_bytes(const header *h, const entry *e, int64_t *bytes, tern_error *err)
+{
+    int64_t product = (int64_t)tern_dtype_bytes(e->dtype);
+    bool fits = true, empty = false;
+    for (int64_t d = 0; fits && d < e->ndim; d++) {
+        empty = empty || e->shape[d] == 0;
+        fits = !__builtin_mul_overflow(product, TERN__MAX(e->shape[d], 1), &product);
+    }
+    *bytes = empty ? 0 : product;
+    return fits ? TERN_OK : REFUSE(h, e, "has too many elements: their bytes are more than 2^63");
+}
+
+static int check_place(const header *h, const entry *e, tern_error *err)
+{
+    long long begin = e->place[0], end = e->place[1];
+    int64_t bytes;
+    if (e->place_count != 2)
+        return REFUSE(h, e, "has %lld data_offsets, expected 2", (long long)e->place_count);
+    if (begin > end)
+        return REFUSE(h, e, "has data_offsets [%lld, %lld], which end before they begin", begin, end);
+    if (end > h->data_bytes)
+        return REFUSE(h, e, "has data_offsets [%lld, %lld], but the file has %lld bytes of data", begin, end,
+                      (long long)h->data_bytes);
+    int status = count_bytes(h, e, &bytes, err);
+    if (!status && bytes != end - begin)
+        return REFUSE(h, e, "takes %lld bytes by shape and dtype, but data_offsets [%lld, %lld] are %lld",
+                      (long long)bytes, begin, end, end - begin);
+    return status;
+}
+
+static int check_entry(const header *h, entry *e, tern_error *err)
+{
+    if (!(e->seen & DTYPE)) return REFUSE(h, e, "has no dtype");
+    if (!(e->seen & SHAPE)) return REFUSE(h, e, "has no shape");
+    if (!(e->seen & OFFSETS)) return REFUSE(h, e, "has no data_offsets");
+    int status = check_dtype(h, e, err);
+    if (!status && e->ndim > TERN_NDIM_MAX)
+        return refuse(h, e, TERN_E_UNSUPPORTED, err, "has %lld dimensions, but tern at most %d",
+                      (long long)e->ndim, TERN_NDIM_MAX);
+    return status ? status : check_place(h, e, err);
+}
+
+/* ---- the header ---- */
+
+static int add_cost(header *h, size_t bytes, tern_error *err)
+{
+    h->cost += bytes;
+    if (h->cost <= h->room) return TERN_OK;
+    return tern__error_set(
+        err, FUNC, TERN_E_MEMORY,
+        "%s: what it describes takes more memory than the file's size and %zu bytes, after %lld tensors",
+        h->path, h->room, (long long)h->count);
+}
+
+/* A key or value as an object; it may hold escapes. */
+static tern_object *string_of(tern__slice slice, tern_error *err)
+{
+    char *plain = tern__alloc_raw(slice.bytes, 1);
+    if (!plain) {
+        tern__error_set(err, FUNC, TERN_E_MEMORY, "out of memory: %zu bytes", slice.bytes);
+        return NULL;
+    }
+    tern_object *string = tern__object_string(plain, tern__json_unescape(slice, plain), err);
+    tern__free(plain);
+    return string;
+}
+
+/* Sets a key that must be new, and drops the caller's references to both. */
+static int set_new(const header *h, tern_object *dict, tern__slice name, tern_object *item, tern_error *err)
+{
+    tern_object *key = string_of(name, err);
+    int64_t before = tern_object_count(dict);
+    int status = key && item ? tern__object_set(dict, key, item, err) : TERN_E_MEMORY;
+    if (!status && tern_object_count(dict) == before)
+        status = REFUSE(h, &(entry){.name = name}, "is there twice");
+    tern__object_drop(key);
+    tern__object_drop(item);
+    return status;
+}
+
+static int read_pair(tern__json *json, tern__slice key, void *ctx, tern_error *err)
+{
+    header *h = ctx;
+    tern__slice value;
+    int status = tern__json_string(json, &value, err);
+    if (status) return status;
+    if (h->metadata) return set_new(h, h->metadata, key, string_of(value, err), err);
+    return h->entries ? TERN_OK : add_cost(h, PAIR_COST + key.bytes + value.bytes, err);
+}
+
+static int read_metadata(tern__json *json, header *h, tern__slice key, tern_error *err)
+{
+    if (!h->entries && h->has_metadata) return REFUSE(h, &(entry){.name = key}, "is there twice");
+    h->has_metadata = true;
+    return tern__json_object(json, read_pair, h, err);
+}
+
+static int read_member(tern__json *json, tern__slice key, void *ctx, tern_error *err)
+{
+    header *h = ctx;
+    entry e = {.name = key};
+    if (tern__json_is(key, TERN__SAFETENSORS_METADATA)) return read_metadata(json, h, key, err);
+    int status = tern__json_object(json, read_field, &(reading){h, &e}, err);
+    if (!status) status = check_entry(h, &e, err);
+    if (!status && h->entries) h->entries[h->count] = e;
+    h->count++;
+    return status || h->entries ? status : add_cost(h, TENSOR_COST + key.bytes, err);
+}
+
+static int walk(header *h, tern_error *err)
+{
+    char what[256];
+    snprintf(what, sizeof(what), "%.200s: header", h->path);
+    tern__json json = {.text = h->text, .bytes = h->bytes, .what = what, .func = FUNC};
+    h->count = 0;
+    int status = tern__json_object(&json, read_member, h, err);
+    return status ? status : tern__json_end(&json, err);
+}
+
+/* ---- the places ---- */
+
+static int compare_places(const void *a, const void *b)
+{
+    const entry *x = a, *y = b;
+    for (int i = 0; i < 2; i++)
+        if (x->place[i] != y->place[i]) return x->place[i] < y->place[i] ? -1 : 1;
+    return 0;
+}
+
+static bool is_sorted(const header *h)
+{
+    for (int64_t i = 1; i < h->count; i++)
+        if (compare_places(&h->entries[i - 1], &h->entries[i]) > 0) return false;
+    return true;
+}
+
+/* The data are covered from the first byte to the last, each by one tensor. */
+static int check_cover(header *h, tern_error *err)
+{
+    long long end = 0;
+    if (!is_sorted(h)) qsort(h->entries, (size_t)h->count, sizeof(*h->entries), compare_places);
+    for (const entry *e = h->entries; e < h->entries + h->count; e++) {
+        if (e->place[0] < end)
+            return REFUSE(h, e, "begins at byte %lld of the data, inside of a tensor that ends at %lld",
+                          (long long)e->place[0], end);
+        if (e->place[0] > end)
+            return REFUSE(h, e, "begins at byte %lld of the data, but the tensors before it end at %lld",
+                          (long long)e->place[0], end);
+        end = e->place[1];
+    }
+    if (end == h->data_bytes) return TERN_OK;
+    return tern__error_set(err, FUNC, TERN_E_FORMAT,
+                           "%s: the tensors end at byte %lld of the data, but there are %lld", h->path, end,
+                           (long long)h->data_bytes);
+}
+
+/* ---- reading ---- */
+
+static int read_at(const header *h, int fd, void *out, size_t bytes, size_t offset, tern_error *err)
+{
+    for (size_t got = 0; got < bytes;) {
+        size_t want = TERN__MIN(bytes - got, (size_t)1 << 30);
+        ssize_t n = pread(fd, (char *)out + got, want, (off_t)(offset + got));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return tern__error_errno(err, FUNC, TERN_E_IO, "cannot read %s", h->path);
+        if (n == 0)
+            return tern__error_set(err, FUNC, TERN_E_IO, "%s ends at byte %zu, where it was longer before",
+                                   h->path, offset + got);
+        got += (size_t)n;
+    }
+    return TERN_OK;
+}
+
+static void *make_room(size_t bytes, tern_error *err)
+{
+    void *room = tern__alloc_raw(bytes, TERN__LINE);
+    if (!room) tern__error_set(err, FUNC, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
+    return room;
+}
+
+static int read_length(header *h, int fd, size_t size, tern_error *err)
+{
+    uint8_t head[8];
+    uint64_t length = 0;
+    if (size < sizeof(head))
+        return tern__error_set(err, FUNC, TERN_E_FORMAT,
+                               "%s has %zu bytes: expected 8 of a length and a header", h->path, size);
+    int status = read_at(h, fd, head, sizeof(head), 0, err);
+    if (status) return status;
+    for (int i = 7; i >= 0; i--) length = length << 8 | head[i];
+    if (length < 2 || length > TERN__SAFETENSORS_HEADER_MAX)
+        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: a header of %llu bytes, expected 2 to %d",
+                               h->path, (unsigned long long)length, TERN__SAFETENSORS_HEADER_MAX);
+    if (length > size - sizeof(head))
+        return tern__error_set(err, FUNC, TERN_E_FORMAT,
+                               "%s is truncated: expected a header of %llu bytes, got %zu", h->path,
+                               (unsigned long long)length, size - sizeof(head));
+    h->bytes = (size_t)length;
+    h->data_bytes = (int64_t)(size - sizeof(head) - h->bytes);
+    return TERN_OK;
+}
+
+static int read_header(header *h, int fd, size_t size, tern_error *err)
+{
+    int status = read_length(h, fd, size, err);
+    if (status) return status;
+    h->text = make_room(h->bytes, err);
+    if (!h->text) return TERN_E_MEMORY;
+    status = read_at(h, fd, h->text, h->bytes, 8, err);
+    ssize_t bad = status ? -1 : tern__utf8_check(h->text, h->bytes);
+    if (bad >= 0)
+        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: header is not UTF-8 at byte %zd", h->path, bad);
+    return status ? status : walk(h, err);
+}
+
+/* The second walk. */
+static int fill_table(header *h, bool metadata, tern_error *err)
+{
+    h->entries = make_room((size_t)h->count * sizeof(*h->entries), err);
+    if (!h->entries) return TERN_E_MEMORY;
+    if (metadata && h->has_metadata) h->metadata = tern_object_dict(err);
+    if (metadata && h->has_metadata && !h->metadata) return TERN_E_MEMORY;
+    int status = walk(h, err);
+    return status ? status : check_cover(h, err);
+}
+
+/* ---- the tensors ---- */
+
+static size_t bytes_of(const entry *e)
+{
+    return (size_t)(e->place[1] - e->place[0]);
+}
+
+/* Bytes of bools are 0 or 1: another is none in C. */
+static int check_bools(const header *h, const entry *e, const uint8_t *data, tern_error *err)
+{
+    for (size_t i = 0; e->dtype == TERN_BOOL && i < bytes_of(e); i++)
+        if (data[i] > 1) return REFUSE(h, e, "is of bools, but byte %zu of it is %d", i, data[i]);
+    return TERN_OK;
+}
+
+static void release_block(void *ctx)
+{
+    tern__storage *block = ctx;
+    tern__free(block->data);
+    tern__free(block);
+}
+
+/* Room for all data, each tensor on a line of its own. */
+static tern__storage *block_new(const header *h, tern_error *err)
+{
+    size_t bytes = 0;
+    for (int64_t i = 0; i < h->count; i++) bytes += tern__align_up(bytes_of(&h->entries[i]), TERN__LINE);
+    tern__storage *block = tern__alloc(sizeof(*block), FUNC, err);
+    if (!block) return NULL;
+    *block =
+        (tern__storage){.refs = 1, .data = make_room(bytes, err), .release = release_block, .ctx = block};
+    if (block->data) return block;
+    tern__free(block);
+    return NULL;
+}
+
+static tern_object *tensor_of(const entry *e, tern__storage *block, void *data, tern_error *err)
+{
+    tern_tensor *tensor = tern__alloc(sizeof(*tensor), FUNC, err);
+    if (!tensor) return NULL;
+    tensor->view = tern__view_make(e->dtype, TERN__PLAIN, (int)e->ndim, e->shape);
+    tensor->view.data = data;
+    tensor->storage = tern__storage_hold(block);
+    tern_object *object = tern__object_tensor_take(tensor, err);
+    if (!object) tern_tensor_free(tensor);
+    return object;
+}
+
+static int read_tensors(const header *h, int fd, tern_object *dict, tern_error *err)
+{
+    tern__storage *block = block_new(h, err);
+    char *data = block ? block->data : NULL;
+    int status = block ? TERN_OK : TERN_E_MEMORY;
+    for (const entry *e = h->entries; !status && e < h->entries + h->count; e++) {
+        status = read_at(h, fd, data, bytes_of(e), 8 + h->bytes + (size_t)e->place[0], err);
+        if (!status) status = check_bools(h, e, (uint8_t *)data, err);
+        if (!status) status = set_new(h, dict, e->name, tensor_of(e, block, data, err), err);
+        data += tern__align_up(bytes_of(e), TERN__LINE);
+    }
+    tern__storage_drop(block);
+    return status;
+}
+
+static int add_metadata(const header *h, tern_object *dict, tern_error *err)
+{
+    static const tern__slice name = {TERN__SAFETENSORS_METADATA, sizeof(TERN__SAFETENSORS_METADATA) - 1};
+    return h->metadata ? set_new(h, dict, name, tern__object_hold(h->metadata), err) : TERN_OK;
+}
+
+tern_object *tern__safetensors_load(int fd, size_t size, size_t room, const char *path, bool metadata,
+                                    tern_error *err)
+{
+    header h = {.path = path, .room = room};
+    tern_object *dict = tern_object_dict(err);
+    int status = dict ? read_header(&h, fd, size, err) : TERN_E_MEMORY;
+    if (!status) status = fill_table(&h, metadata, err);
+    if (!status) status = add_metadata(&h, dict, err);
+    if (!status) status = read_tensors(&h, fd, dict, err);
+    tern__free(h.text);
+    tern__free(h.entries);
+    tern__object_drop(h.metadata);
+    if (!status) return dict;
+    tern__object_drop(dict);
+    return NULL;
+}
