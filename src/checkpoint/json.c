@@ -17,8 +17,8 @@ static int fail(const tern__json *json, const char *expected, tern_error *err)
 {
     char quote[TERN__QUOTE_TEXT];
     size_t left = json->bytes - json->at, shown = TERN__MIN(left, (size_t)16);
-    return tern__error_set(err, json->func, TERN_E_FORMAT, "%s is no JSON at byte %zu: expected %s, got %s",
-                           json->what, json->at, expected,
+    return tern__error_set(err, json->func, TERN_E_FORMAT, "%s: at byte %zu expected %s, got %s", json->what,
+                           json->at, expected,
                            left ? tern__quote(json->text + json->at, shown, quote) : "the end");
 }
 

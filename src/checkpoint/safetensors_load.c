@@ -37,7 +37,7 @@ typedef struct header {
     entry *entries;    /* NULL on the first walk  */
     int64_t count;
     bool has_metadata;
-    tern_object *metadata; /* NULL: not wanted, or the first walk */
+    tern_object *metadata; /* NULL on the first walk */
 } header;
 
 /* So much memory a tensor takes beside its name and data: the table, what qsort takes to sort it, the handle,
@@ -350,12 +350,12 @@ static int read_header(header *h, int fd, size_t size, tern_error *err)
 }
 
 /* The second walk. */
-static int fill_table(header *h, bool metadata, tern_error *err)
+static int fill_table(header *h, tern_error *err)
 {
     h->entries = make_room((size_t)h->count * sizeof(*h->entries), err);
     if (!h->entries) return TERN_E_MEMORY;
-    if (metadata && h->has_metadata) h->metadata = tern_object_dict(err);
-    if (metadata && h->has_metadata && !h->metadata) return TERN_E_MEMORY;
+    h->metadata = tern_object_dict(err);
+    if (!h->metadata) return TERN_E_MEMORY;
     int status = walk(h, err);
     return status ? status : check_cover(h, err);
 }
@@ -426,7 +426,7 @@ static int read_tensors(const header *h, int fd, tern_object *dict, tern_error *
 static int add_metadata(const header *h, tern_object *dict, tern_error *err)
 {
     static const tern__slice name = {TERN__SAFETENSORS_METADATA, sizeof(TERN__SAFETENSORS_METADATA) - 1};
-    return h->metadata ? set_new(h, dict, name, tern__object_hold(h->metadata), err) : TERN_OK;
+    return set_new(h, dict, name, tern__object_hold(h->metadata), err);
 }
 
 tern_object *tern__safetensors_load(int fd, size_t size, size_t room, const char *path, bool metadata,
@@ -435,8 +435,8 @@ tern_object *tern__safetensors_load(int fd, size_t size, size_t room, const char
     header h = {.path = path, .room = room};
     tern_object *dict = tern_object_dict(err);
     int status = dict ? read_header(&h, fd, size, err) : TERN_E_MEMORY;
-    if (!status) status = fill_table(&h, metadata, err);
-    if (!status) status = add_metadata(&h, dict, err);
+    if (!status) status = fill_table(&h, err);
+    if (!status && metadata && h.has_metadata) status = add_metadata(&h, dict, err);
     if (!status) status = read_tensors(&h, fd, dict, err);
     tern__free(h.text);
     tern__free(h.entries);

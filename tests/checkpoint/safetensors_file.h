@@ -1,0 +1,49 @@
+/* safetensors_file.h - files in memory for the tests of safetensors. */
+#ifndef TERN_TESTS_SAFETENSORS_FILE_H
+#define TERN_TESTS_SAFETENSORS_FILE_H
+
+#include "check.h"
+#include "checkpoint/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ROOM ((size_t)16 << 20)
+
+static inline int make_file(const void *data, size_t bytes)
+{
+    int fd = memfd_create("tern-safetensors", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, data, bytes), bytes);
+    return fd;
+}
+
+static inline size_t size_of(int fd)
+{
+    struct stat status;
+    assert_int_equal(fstat(fd, &status), 0);
+    return (size_t)status.st_size;
+}
+
+/* Closes the file. */
+static inline tern_object *load(int fd, bool metadata, tern_error *err)
+{
+    tern_object *dict = tern__safetensors_load(fd, size_of(fd), ROOM, "a.safetensors", metadata, err);
+    close(fd);
+    return dict;
+}
+
+static inline int make_safetensors(const char *header, size_t bytes, size_t data)
+{
+    char *file = calloc(1, 8 + bytes + data);
+    for (int i = 0; i < 8; i++) file[i] = (char)(bytes >> 8 * i);
+    memcpy(file + 8, header, bytes);
+    int fd = make_file(file, 8 + bytes + data);
+    free(file);
+    return fd;
+}
+
+#endif
