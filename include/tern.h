@@ -13,12 +13,12 @@
 #include <tern/ops.h>
 #include <tern/conv.h>
 #include <tern/loss.h>
-#include <tern/amp.h>
 #include <tern/nn.h>
 #include <tern/init.h>
 #include <tern/models.h>
 #include <tern/optim.h>
 #include <tern/schedule.h>
+#include <tern/amp.h>
 #include <tern/parallel.h>
 #include <tern/data_parallel.h>
 #include <tern/stats.h>

@@ -69,6 +69,7 @@ struct tern__node {
     tern__saved saved[TERN__NODE_SAVES];
     const void *attr;  /* in the scope's arena             */
     double normaliser; /* of a loss that is a mean: what its sum was divided by; else NAN */
+    double scale;      /* of a loss that tern__loss_scale has scaled: by what; else 1                */
     bool marked, done;
     bool again;           /* it keeps nothing: backward may go through it once more */
     tern__node *previous; /* on the tape                      */

@@ -55,6 +55,7 @@ typedef struct tern__seal {
     size_t buffer_bytes; /* 0: no buffers */
     void *attached;      /* the ddp that shares the gradients, or NULL */
     tern_group *group;   /* its group                                  */
+    bool is_asked;       /* an optimizer asks all ranks of the group whether to step */
     void *share;         /* sharded optimizers' windows over the parameters, or NULL */
 } tern__seal;
 

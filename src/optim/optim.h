@@ -106,6 +106,16 @@ int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn
 int tern__optim_group_check(const char *func, const tern_optim *optim, tern__kernel kernel,
                             tern_parameter_fn belongs, tern_error *err);
 
+/* ---- unscale.c: the gradients of an optimizer ---- */
+
+/* Whether there is a gradient of this dtype. */
+bool tern__optim_has_grad(const tern_optim *optim, tern_dtype dtype);
+/* Multiplies all that there are with `factor`, if that is not 1; *bad: how many numbers were not finite;
+ * *any: there are some. False after a failure. */
+bool tern__optim_unscale(tern_optim *optim, tern_scope *scope, double factor, double *bad, bool *any);
+/* In place of a step: forgets the gradients. */
+void tern__optim_skip(tern_optim *optim);
+
 /* ---- state.c ---- */
 
 /* Makes the state that the groups want, zeros, if it is not there. */

@@ -106,10 +106,10 @@ static int join(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
 static int check_shards(const tern_ddp *first, const tern_join_opts *opts, tern_error *err)
 {
     for (const tern_ddp *ddp = first; ddp; ddp = next_of(ddp))
-        if (ddp->seal->share && !opts->after_backward)
+        if ((ddp->seal->share || ddp->seal->is_asked) && !opts->after_backward)
             return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
-                                   "the optimizer of %s is sharded: pass an after_backward that steps it",
-                                   ddp->module->kind);
+                                   "the optimizer of %s is %s: pass an after_backward that steps it",
+                                   ddp->module->kind, ddp->seal->share ? "sharded" : "stepped by a scaler");
     return TERN_OK;
 }
 

@@ -130,6 +130,11 @@ OPTIM(adamw_new, tern_adamw_new(net, opts, err))
 OPTIM(rmsprop_new, tern_rmsprop_new(net, opts, err))
 OPTIM(adagrad_new, tern_adagrad_new(net, opts, err))
 
+static void scaler_new(const void *opts, tern_error *err)
+{
+    tern_scaler_free(tern_scaler_new(opts, err));
+}
+
 static bool all(const char *name, const tern_tensor *parameter, void *ctx)
 {
     (void)name;
@@ -250,6 +255,7 @@ static void board_new(const void *opts, tern_error *err)
     X(sgd, sgd_group_add)                                                                                    \
     X(adam, adam_new)                                                                                        \
     X(adam, adam_group_add)                                                                                  \
+    X(scaler, scaler_new)                                                                                    \
     X(adamw, adamw_new)                                                                                      \
     X(rmsprop, rmsprop_new)                                                                                  \
     X(rmsprop, rmsprop_group_add)                                                                            \

@@ -44,5 +44,6 @@ int tern__cpu_rmsprop(const tern__call *call);
 int tern__cpu_adagrad(const tern__call *call);
 int tern__cpu_adam(const tern__call *call);
 int tern__cpu_power_sum(const tern__call *call);
+int tern__cpu_unscale(const tern__call *call);
 
 #endif

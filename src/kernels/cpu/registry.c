@@ -38,6 +38,7 @@ const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
     [TERN__ADAM] = tern__cpu_adam,
     [TERN__POWER_SUM] = tern__cpu_power_sum,
     [TERN__RMSPROP] = tern__cpu_rmsprop,
+    [TERN__UNSCALE] = tern__cpu_unscale,
     [TERN__SGD] = tern__cpu_sgd,
 #define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__cpu_pointwise,
 #include "kernels/pointwise.def"

@@ -56,5 +56,6 @@ int tern__reference_rmsprop(const tern__call *call);
 int tern__reference_adagrad(const tern__call *call);
 int tern__reference_adam(const tern__call *call);
 int tern__reference_power_sum(const tern__call *call);
+int tern__reference_unscale(const tern__call *call);
 
 #endif

@@ -1,0 +1,272 @@
+/* scaler.c - torch's GradScaler: what each optimizer has done since the last update, and the scale, which is
+ * an f32 as there. */
+#include "amp/amp.h"
+#include "amp/state.h"
+#include "base/opts.h"
+
+#include <float.h>
+#include <math.h>
+
+typedef enum stage { READY, UNSCALED, STEPPED } stage;
+
+typedef struct entry {
+    const tern_optim *optim;
+    stage stage;
+    tern__overflow overflow; /* from UNSCALED on */
+} entry;
+
+struct tern_scaler {
+    tern_scaler_opts opts;
+    float scale;
+    int64_t tracker;
+    entry *entries; /* [count] since the last update */
+    int count, capacity;
+};
+
+/* ---- life ---- */
+
+tern_scaler_opts tern_scaler_defaults(void)
+{
+    return (tern_scaler_opts){.size = sizeof(tern_scaler_opts),
+                              .init_scale = 65536,
+                              .growth_factor = 2,
+                              .backoff_factor = 0.5,
+                              .growth_interval = 2000,
+                              .enabled = true};
+}
+
+static int check_opts(const tern_scaler_opts *o, tern_error *err)
+{
+    const char *func = "tern_scaler_new";
+    if (!(o->init_scale > 0 && isfinite((float)o->init_scale)))
+        return tern__error_set(err, func, TERN_E_RANGE, "scaler: expected an init_scale > 0, got %g",
+                               o->init_scale);
+    if (!(o->growth_factor > 1))
+        return tern__error_set(err, func, TERN_E_RANGE, "scaler: expected a growth_factor > 1, got %g",
+                               o->growth_factor);
+    if (!(o->backoff_factor > 0 && o->backoff_factor < 1))
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "scaler: expected a backoff_factor between 0 and 1, got %g",
+                               o->backoff_factor);
+    if (o->growth_interval < 1)
+        return tern__error_set(err, func, TERN_E_RANGE, "scaler: expected a growth_interval >= 1, got %lld",
+                               (long long)o->growth_interval);
+    return TERN_OK;
+}
+
+tern_scaler *tern_scaler_new(const tern_scaler_opts *opts, tern_error *err)
+{
+    tern_scaler_opts o = tern_scaler_defaults();
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check_opts(&o, err))
+        return NULL;
+    tern_scaler *scaler = tern__alloc(sizeof(*scaler), __func__, err);
+    if (scaler) *scaler = (tern_scaler){.opts = o, .scale = (float)o.init_scale};
+    return scaler;
+}
+
+void tern_scaler_free(tern_scaler *scaler)
+{
+    if (!scaler) return;
+    tern__free(scaler->entries);
+    tern__free(scaler);
+}
+
+double tern_scaler_scale_get(const tern_scaler *scaler)
+{
+    return scaler && scaler->opts.enabled ? scaler->scale : 1;
+}
+
+/* ---- what each optimizer has done ---- */
+
+static bool make_room(tern_scaler *scaler, tern_scope *scope, const char *func)
+{
+    if (scaler->count < scaler->capacity) return true;
+    tern_error err = {0};
+    int capacity = scaler->capacity ? 2 * scaler->capacity : 4;
+    size_t size = sizeof(*scaler->entries);
+    void *grown = tern__realloc_array(scaler->entries, (size_t)scaler->count * size, (size_t)capacity * size,
+                                      func, &err);
+    if (!grown) return tern__scope_fail_with(scope, &err), false;
+    scaler->entries = grown;
+    scaler->capacity = capacity;
+    return true;
+}
+
+/* NULL after a failure. */
+static entry *entry_of(tern_scaler *scaler, tern_scope *scope, const tern_optim *optim, const char *func)
+{
+    for (int i = 0; i < scaler->count; i++)
+        if (scaler->entries[i].optim == optim) return &scaler->entries[i];
+    if (!make_room(scaler, scope, func)) return NULL;
+    entry *e = &scaler->entries[scaler->count++];
+    *e = (entry){.optim = optim};
+    return e;
+}
+
+static bool can_go(tern_scope *scope, const char *func, const tern_scaler *scaler, const tern_optim *optim)
+{
+    if (scope->error.code) return false;
+    if (!scaler || !optim)
+        tern__scope_fail(scope, func, TERN_E_INVALID, "the %s is NULL", scaler ? "optimizer" : "scaler");
+    return !scope->error.code;
+}
+
+/* ---- a step ---- */
+
+tern_tensor *tern_scaler_scale(tern_scaler *scaler, tern_scope *scope, tern_tensor *loss)
+{
+    if (!tern__op_enter(scope, __func__, 1, loss)) return NULL;
+    if (!scaler) {
+        tern__scope_fail(scope, __func__, TERN_E_INVALID, "the scaler is NULL");
+        return NULL;
+    }
+    return scaler->opts.enabled ? tern__loss_scale(scope, loss, scaler->scale) : loss;
+}
+
+static bool unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *optim, entry *e)
+{
+    if (tern__optim_has_grad(optim, TERN_F16)) {
+        tern__scope_fail(scope, "tern_scaler_unscale", TERN_E_DTYPE, "Attempting to unscale FP16 gradients.");
+        return false;
+    }
+    e->stage = UNSCALED;
+    return tern__overflow_check(optim, scope, (float)(1 / (double)scaler->scale), &e->overflow);
+}
+
+void tern_scaler_unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
+{
+    if (!can_go(scope, __func__, scaler, optim) || !scaler->opts.enabled) return;
+    entry *e = entry_of(scaler, scope, optim, __func__);
+    if (!e) return;
+    if (e->stage == READY)
+        unscale(scaler, scope, optim, e);
+    else
+        tern__scope_fail(scope, __func__, TERN_E_STATE,
+                         e->stage == STEPPED ? "unscale_() is being called after step()."
+                                             : "unscale_() has already been called on this optimizer since "
+                                               "the last update().");
+}
+
+/* The entry of an optimizer whose gradients are unscaled; NULL after a failure. */
+static entry *prepare(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
+{
+    const char *func = "tern_scaler_step";
+    entry *e = entry_of(scaler, scope, optim, func);
+    if (!e) return NULL;
+    if (e->stage == STEPPED) {
+        tern__scope_fail(scope, func, TERN_E_STATE,
+                         "step() has already been called since the last update().");
+        return NULL;
+    }
+    if (e->stage == READY && !unscale(scaler, scope, optim, e)) return NULL;
+    if (e->overflow.any) return e;
+    tern__scope_fail(scope, func, TERN_E_STATE, "No inf checks were recorded for this optimizer.");
+    return NULL;
+}
+
+bool tern_scaler_step(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
+{
+    if (!can_go(scope, __func__, scaler, optim)) return false;
+    entry *e = scaler->opts.enabled ? prepare(scaler, scope, optim) : NULL;
+    if (scaler->opts.enabled && !e) return false;
+    if (e) e->stage = STEPPED;
+    if (e && e->overflow.found)
+        tern__optim_skip(optim);
+    else
+        tern_optim_step(optim, scope);
+    return !scope->error.code && !(e && e->overflow.found);
+}
+
+/* ---- the scale ---- */
+
+static void grow(tern_scaler *scaler)
+{
+    float larger = (float)(scaler->scale * scaler->opts.growth_factor);
+    if (isfinite(larger)) scaler->scale = larger;
+    scaler->tracker = 0;
+}
+
+static void back_off(tern_scaler *scaler)
+{
+    scaler->scale = (float)(scaler->scale * scaler->opts.backoff_factor);
+    scaler->tracker = 0;
+}
+
+void tern_scaler_update(tern_scaler *scaler, tern_scope *scope)
+{
+    bool any = false, found = false;
+    if (scope->error.code || (scaler && !scaler->opts.enabled)) return;
+    for (int i = 0; scaler && i < scaler->count; i++) {
+        any |= scaler->entries[i].stage != READY && scaler->entries[i].overflow.any;
+        found |= scaler->entries[i].overflow.found;
+    }
+    if (!any) {
+        tern__scope_fail(scope, __func__, scaler ? TERN_E_STATE : TERN_E_INVALID, "%s",
+                         scaler ? "No inf checks were recorded prior to update." : "the scaler is NULL");
+        return;
+    }
+    if (found)
+        back_off(scaler);
+    else if (++scaler->tracker == scaler->opts.growth_interval)
+        grow(scaler);
+    scaler->count = 0;
+}
+
+/* ---- state ---- */
+
+tern_object *tern_scaler_state_dict(const tern_scaler *scaler, tern_error *err)
+{
+    if (!scaler) {
+        tern__error_set(err, __func__, TERN_E_INVALID, "the scaler is NULL");
+        return NULL;
+    }
+    const tern_scaler_opts *o = &scaler->opts;
+    tern_object *state = tern_object_dict(err);
+    if (!state || !o->enabled) return state;
+    tern_object_set(state, "scale", tern_object_float(scaler->scale, err), err);
+    tern_object_set(state, "growth_factor", tern_object_float(o->growth_factor, err), err);
+    tern_object_set(state, "backoff_factor", tern_object_float(o->backoff_factor, err), err);
+    tern_object_set(state, "growth_interval", tern_object_int(o->growth_interval, err), err);
+    tern_object_set(state, "_growth_tracker", tern_object_int(scaler->tracker, err), err);
+    if (!tern__is_set(err)) return state;
+    tern_object_free(state);
+    return NULL;
+}
+
+static int read_state(const tern_object *state, tern_scaler_opts *o, double *tracker, tern_error *err)
+{
+    const char *func = "tern_scaler_state_dict_load";
+    double interval, most = 1 << 30;
+    int status =
+        tern__state_number(func, state, "state", "scale", FLT_TRUE_MIN, FLT_MAX, &o->init_scale, err);
+    if (!status)
+        status =
+            tern__state_number(func, state, "state", "growth_factor", 1, FLT_MAX, &o->growth_factor, err);
+    if (!status)
+        status = tern__state_number(func, state, "state", "backoff_factor", 0, 1, &o->backoff_factor, err);
+    if (!status)
+        status = tern__state_number(func, state, "state", "growth_interval", 1, most, &interval, err);
+    if (!status) status = tern__state_number(func, state, "state", "_growth_tracker", 0, most, tracker, err);
+    if (!status) o->growth_interval = (int64_t)interval;
+    return status;
+}
+
+int tern_scaler_state_dict_load(tern_scaler *scaler, const tern_object *state, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (!scaler) return tern__error_set(err, __func__, TERN_E_INVALID, "the scaler is NULL");
+    if (!scaler->opts.enabled) return TERN_OK;
+    if (tern_object_kind_get(state) == TERN_OBJECT_DICT && tern_object_count(state) == 0)
+        return tern__error_set(
+            err, __func__, TERN_E_INVALID,
+            "The source state dict is empty, possibly because it was saved from a disabled "
+            "instance of GradScaler.");
+    tern_scaler_opts o = scaler->opts;
+    double tracker;
+    int status = read_state(state, &o, &tracker, err);
+    if (status) return status;
+    scaler->opts = o;
+    scaler->scale = (float)o.init_scale;
+    scaler->tracker = (int64_t)tracker;
+    return TERN_OK;
+}
