@@ -1,6 +1,6 @@
 /* overflow.c - has a step's gradients overflowed? Under a ddp gradients are equal on all ranks when backward
- * returns, and so would be the answer, but for parameters that the ddp ignores, or a memory that fails. A rank
- * that makes a step while the others skip it is never equal to them again: so they ask each other. */
+ * returns, and so would be the answer, but for parameters that the ddp ignores, or a memory that fails. A
+ * rank that makes a step while the others skip it is never equal to them again: so they ask each other. */
 #include "amp/amp.h"
 #include "comm/group.h"
 

@@ -115,7 +115,7 @@ static bool can_go(tern_scope *scope, const char *func, const tern_scaler *scale
 
 tern_tensor *tern_scaler_scale(tern_scaler *scaler, tern_scope *scope, tern_tensor *loss)
 {
-    if (!tern__op_enter(scope, __func__, 1, loss)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &loss)) return NULL;
     if (!scaler) {
         tern__scope_fail(scope, __func__, TERN_E_INVALID, "the scaler is NULL");
         return NULL;
