@@ -24,6 +24,7 @@
 #include <tern/stats.h>
 #include <tern/data.h>
 #include <tern/metrics.h>
+#include <tern/state_dict.h>
 #include <tern/report.h>
 #include <tern/board.h>
 

@@ -23,6 +23,7 @@ struct tern_rng {
     int next; /* index of the next word of `state`; STATE: all are used */
     bool has_normal;
     double normal; /* the second half of the last Box-Muller pair */
+    uint64_t seed;
 };
 
 /* ---- engine ---- */
@@ -47,6 +48,7 @@ void tern_rng_seed(tern_rng *rng, uint64_t seed)
     for (uint32_t i = 1; i < STATE; i++) s[i] = 1812433253u * (s[i - 1] ^ (s[i - 1] >> 30)) + i;
     rng->next = STATE;
     rng->has_normal = false;
+    rng->seed = seed;
 }
 
 static uint32_t twist(uint32_t high, uint32_t low)
@@ -94,6 +96,54 @@ static void fill_unit(tern_rng *rng, float *out, size_t n)
 static double unit_double(tern_rng *rng)
 {
     return (double)(tern_rng_u64(rng) & ((UINT64_C(1) << 53) - 1)) * 0x1p-53;
+}
+
+/* ---- state: at::CPUGeneratorImplState ---- */
+
+typedef struct torch_state {
+    uint64_t seed;
+    int32_t left; /* words until the refill */
+    int32_t seeded;
+    uint64_t next;
+    uint64_t state[STATE];
+    double normal_x, normal_y, normal_rho; /* only y is used */
+    int32_t has_normal;
+    float float_normal;
+    bool has_float_normal;
+} torch_state;
+
+_Static_assert(sizeof(torch_state) == TERN_RNG_STATE_BYTES, "torch's size");
+
+void tern_rng_state_get(const tern_rng *rng, void *out)
+{
+    torch_state s;
+    memset(&s, 0, sizeof(s));
+    s.seed = rng->seed;
+    s.left = STATE + 1 - rng->next;
+    s.seeded = 1;
+    s.next = (uint64_t)rng->next;
+    for (int i = 0; i < STATE; i++) s.state[i] = rng->state[i];
+    s.has_normal = rng->has_normal;
+    s.normal_y = rng->has_normal ? rng->normal : 0;
+    memcpy(out, &s, sizeof(s));
+}
+
+int tern_rng_state_set(tern_rng *rng, const void *state, tern_error *err)
+{
+    torch_state s;
+    if (tern__is_set(err)) return err->code;
+    memcpy(&s, state, offsetof(torch_state, has_float_normal));
+    if (s.seeded != 1 || s.left < 1 || s.left > STATE || s.next > STATE ||
+        (s.left > 1 && s.next != (uint64_t)(STATE + 1 - s.left)))
+        return tern__error_set(err, __func__, TERN_E_FORMAT,
+                               "no state of a generator: seeded %d, left %d, next %llu", s.seeded, s.left,
+                               (unsigned long long)s.next);
+    for (int i = 0; i < STATE; i++) rng->state[i] = (uint32_t)s.state[i];
+    rng->next = STATE + 1 - s.left;
+    rng->has_normal = s.has_normal != 0;
+    rng->normal = s.normal_y;
+    rng->seed = s.seed;
+    return TERN_OK;
 }
 
 /* ---- float loops: the same results with and without a fused multiply-add in hardware ---- */

@@ -33,17 +33,20 @@ struct tern_loader {
     tern_sampler *sampler;
     tern_sampler *own_sampler; /* NULL: the caller's */
     tern_loader_opts opts;
-    int64_t batches;       /* in a pass */
+    int64_t batches;       /* in a pass that begins at a batch's edge */
     int64_t sample_floats; /* in a sample */
     int64_t *indices;      /* of this pass, in order */
     int64_t epoch;         /* of this pass */
     bool running;          /* in a pass */
+    int64_t start;         /* samples that the next pass leaves out: it was begun before a resume */
+    int64_t shift;         /* samples before batch 0 of this pass; < batch_size */
+    int64_t pass_batches;  /* number of the batch at which this pass ends       */
     int64_t next_taken;    /* batch number that the caller gets next */
 
     pthread_mutex_t lock;
     pthread_cond_t claimable; /* a slot or a batch number became free, or stopping */
     pthread_cond_t ready;     /* a slot became READY */
-    int64_t next_claimed;     /* batch number that is fetched next; `batches`: none */
+    int64_t next_claimed;     /* batch number that is fetched next; `pass_batches`: none */
     atomic_bool stopping;
     bool abandoned; /* freed while batches are held: the last one given back destroys it */
 
@@ -79,7 +82,7 @@ static int fetch_sample(const tern_loader *loader, int64_t index, float *x, int6
 static void fetch(const tern_loader *loader, loader_slot *slot)
 {
     tern__batch *batch = &slot->batch;
-    const int64_t *indices = loader->indices + batch->index * loader->opts.batch_size;
+    const int64_t *indices = loader->indices + batch->index * loader->opts.batch_size + loader->shift;
     slot->error = (tern_error){0};
     for (int64_t i = 0; i < batch->count && !atomic_load(&loader->stopping); i++) {
         tern_error why = {0};
@@ -104,9 +107,10 @@ static loader_slot *slot_in(const tern_loader *loader, slot_state state)
  */
 static loader_slot *claim(tern_loader *loader)
 {
-    loader_slot *slot = loader->next_claimed < loader->batches ? slot_in(loader, FREE) : NULL;
+    loader_slot *slot = loader->next_claimed < loader->pass_batches ? slot_in(loader, FREE) : NULL;
     if (!slot) return NULL;
-    int64_t left = tern_sampler_length(loader->sampler) - loader->next_claimed * loader->opts.batch_size;
+    int64_t left =
+        tern_sampler_length(loader->sampler) - loader->shift - loader->next_claimed * loader->opts.batch_size;
     slot->batch.count = TERN__MIN(left, loader->opts.batch_size);
     slot->batch.index = loader->next_claimed++;
     slot->state = FETCHING;
@@ -135,15 +139,26 @@ static void *work(void *arg)
 
 /* ---- taking ---- */
 
+static int64_t batches_of(const tern_loader *loader, int64_t samples)
+{
+    int64_t size = loader->opts.batch_size;
+    return samples / size + (!loader->opts.drop_last && samples % size);
+}
+
+/* A pass that is taken up at `start` counts its batches as if it had begun with those of that size. */
 static int pass_start(tern_loader *loader, tern_error *err)
 {
     int status = tern_sampler_indices(loader->sampler, loader->indices, err);
     if (status) return status;
+    int64_t size = loader->opts.batch_size;
     loader->epoch = tern_sampler_epoch_get(loader->sampler);
     loader->running = true;
-    loader->next_taken = 0;
     pthread_mutex_lock(&loader->lock);
-    loader->next_claimed = 0;
+    loader->shift = loader->start % size;
+    loader->pass_batches = batches_of(loader, tern_sampler_length(loader->sampler) - loader->shift);
+    loader->next_taken = TERN__MIN(loader->start / size, loader->pass_batches);
+    loader->next_claimed = loader->next_taken;
+    loader->start = 0;
     pthread_cond_broadcast(&loader->claimable);
     pthread_mutex_unlock(&loader->lock);
     return TERN_OK;
@@ -206,7 +221,7 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
     if (!loader) return tern__error_set(err, "tern_loader_next", TERN_E_INVALID, "the loader is NULL");
     int status = loader->running ? TERN_OK : pass_start(loader, err);
     if (status) return status;
-    if (loader->next_taken == loader->batches) {
+    if (loader->next_taken == loader->pass_batches) {
         pass_end(loader);
         return 0;
     }
@@ -220,13 +235,6 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
                         loader->slot_count, loader->opts.prefetch);
     pthread_mutex_unlock(&loader->lock);
     return status;
-}
-
-static bool any_held(const tern_loader *loader)
-{
-    for (int i = 0; i < loader->slot_count; i++)
-        if (loader->slots[i].state == HELD) return true;
-    return false;
 }
 
 static void destroy(tern_loader *loader)
@@ -247,10 +255,44 @@ void tern__loader_slot_release(tern_loader *loader, int slot)
 {
     pthread_mutex_lock(&loader->lock);
     loader->slots[slot].state = FREE;
-    bool last = loader->abandoned && !any_held(loader);
+    bool last = loader->abandoned && !slot_in(loader, HELD);
     pthread_cond_signal(&loader->claimable);
     pthread_mutex_unlock(&loader->lock);
     if (last) destroy(loader);
+}
+
+/* ---- its place ---- */
+
+tern__loader_place tern__loader_place_get(const tern_loader *loader)
+{
+    int64_t length = tern_sampler_length(loader->sampler);
+    int64_t taken = loader->next_taken * loader->opts.batch_size + loader->shift;
+    if (loader->running) return (tern__loader_place){loader->epoch, TERN__MIN(taken, length)};
+    return (tern__loader_place){tern_sampler_epoch_get(loader->sampler), loader->start};
+}
+
+/* What was fetched ahead is forgotten. */
+static void pass_abandon(tern_loader *loader)
+{
+    pthread_mutex_lock(&loader->lock);
+    loader->next_claimed = loader->pass_batches;
+    while (slot_in(loader, FETCHING)) pthread_cond_wait(&loader->ready, &loader->lock);
+    for (int i = 0; i < loader->slot_count; i++)
+        if (loader->slots[i].state == READY) loader->slots[i].state = FREE;
+    pthread_mutex_unlock(&loader->lock);
+    loader->running = false;
+}
+
+void tern__loader_place_set(tern_loader *loader, tern__loader_place place)
+{
+    if (loader->running) pass_abandon(loader);
+    loader->start = TERN__MIN(place.samples, tern_sampler_length(loader->sampler));
+    tern_sampler_epoch_set(loader->sampler, place.epoch);
+}
+
+tern_sampler *tern__loader_sampler(const tern_loader *loader)
+{
+    return loader->sampler;
 }
 
 const tern_dataset *tern__loader_dataset(const tern_loader *loader)
@@ -315,8 +357,7 @@ static int sampler_init(tern_loader *loader, tern_error *err)
                                "the sampler is for %lld samples, the dataset has %lld", (long long)span,
                                (long long)n);
     int64_t length = tern_sampler_length(loader->sampler);
-    loader->batches = length / opts->batch_size + (!opts->drop_last && length % opts->batch_size);
-    loader->next_claimed = loader->batches;
+    loader->batches = batches_of(loader, length);
     loader->indices = tern__alloc((size_t)length * sizeof(int64_t), FUNC, err);
     return loader->indices ? TERN_OK : TERN_E_MEMORY;
 }
@@ -401,7 +442,7 @@ void tern_loader_free(tern_loader *loader)
     if (!loader) return;
     workers_stop(loader);
     pthread_mutex_lock(&loader->lock);
-    bool held = any_held(loader);
+    bool held = slot_in(loader, HELD) != NULL;
     loader->abandoned = held;
     pthread_mutex_unlock(&loader->lock);
     if (!held) destroy(loader);

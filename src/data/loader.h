@@ -21,6 +21,17 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err);
 /* Gives a batch back, from any thread, also after the loader was freed: its memory lasts until then. */
 void tern__loader_slot_release(tern_loader *loader, int slot);
 
+/* Where the loader is: the epoch of its pass, or the next one's, and how many samples of this rank's share it
+ * has handed out in it. */
+typedef struct tern__loader_place {
+    int64_t epoch, samples;
+} tern__loader_place;
+tern__loader_place tern__loader_place_get(const tern_loader *loader);
+/* The next batch begins there; the pass under way is given up. */
+void tern__loader_place_set(tern_loader *loader, tern__loader_place place);
+/* Borrowed. */
+tern_sampler *tern__loader_sampler(const tern_loader *loader);
+
 /* For the shape of a sample. Borrowed. */
 const tern_dataset *tern__loader_dataset(const tern_loader *loader);
 

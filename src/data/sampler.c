@@ -97,6 +97,26 @@ int64_t tern__sampler_span(const tern_sampler *sampler)
     return sampler->n;
 }
 
+int tern__sampler_ranks(const tern_sampler *sampler)
+{
+    return sampler->ranks;
+}
+
+bool tern__sampler_shuffles(const tern_sampler *sampler)
+{
+    return sampler->rng != NULL;
+}
+
+uint64_t tern__sampler_seed_get(const tern_sampler *sampler)
+{
+    return sampler->seed;
+}
+
+void tern__sampler_seed_set(tern_sampler *sampler, uint64_t seed)
+{
+    sampler->seed = seed;
+}
+
 void tern_sampler_epoch_set(tern_sampler *sampler, int64_t epoch)
 {
     sampler->epoch = epoch;

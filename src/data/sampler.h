@@ -6,5 +6,10 @@
 
 /* All its indices are in [0, span). */
 int64_t tern__sampler_span(const tern_sampler *sampler);
+/* How many ranks share its order; 1 of the sequential and the random one. */
+int tern__sampler_ranks(const tern_sampler *sampler);
+bool tern__sampler_shuffles(const tern_sampler *sampler);
+uint64_t tern__sampler_seed_get(const tern_sampler *sampler);
+void tern__sampler_seed_set(tern_sampler *sampler, uint64_t seed);
 
 #endif

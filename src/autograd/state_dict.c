@@ -1,0 +1,34 @@
+/* state_dict.c - where a scope's random numbers are. */
+#include "autograd/autograd.h"
+#include "tensor/field.h"
+
+#include <tern/state_dict.h>
+
+tern_object *tern_scope_state_dict(const tern_scope *scope, tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    if (!scope) {
+        tern__error_set(err, __func__, TERN_E_INVALID, "the scope is NULL");
+        return NULL;
+    }
+    tern_error own = {0};
+    tern_error *e = err ? err : &own;
+    bool in_step = scope->tensors || scope->tape || scope->draws;
+    tern_object *state = tern_object_dict(e);
+    tern_object_set(state, "seed", tern_object_int((int64_t)scope->seed, e), e);
+    tern_object_set(state, "step", tern_object_int((int64_t)(scope->step + in_step), e), e);
+    if (!tern__is_set(e)) return state;
+    tern_object_free(state);
+    return NULL;
+}
+
+int tern_scope_state_dict_load(tern_scope *scope, const tern_object *state, tern_error *err)
+{
+    int64_t seed, step;
+    if (tern__is_set(err)) return err->code;
+    if (!scope) return tern__error_set(err, __func__, TERN_E_INVALID, "the scope is NULL");
+    int status = tern__field_int(__func__, state, "seed", INT64_MIN, INT64_MAX, &seed, err);
+    if (!status) status = tern__field_int(__func__, state, "step", INT64_MIN, INT64_MAX, &step, err);
+    if (!status) tern_scope_seed(scope, (uint64_t)seed, (uint64_t)step);
+    return status;
+}

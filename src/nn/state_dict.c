@@ -1,0 +1,270 @@
+/* state_dict.c - a module's parameters and buffers as a dict, and back.
+ *
+ * Loading finds for each name of the module its tensor in the dict (`plan`), and collects what is missing,
+ * too many or of another shape in three lists of names; only if these permit is anything written. */
+#include "base/opts.h"
+#include "nn/nn.h"
+
+#include <tern/state_dict.h>
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- out ---- */
+
+static const char out_func[] = "tern_module_state_dict";
+
+static void add_entries(const tern_module *module, tern_object *state, tern_error *err)
+{
+    for (int i = 0; i < module->tree->state_count && !tern__is_set(err); i++) {
+        const tern_state_entry *entry = &module->tree->state[i];
+        tern_object_set(state, entry->name, tern_object_tensor(entry->tensor, err), err);
+    }
+}
+
+tern_object *tern_module_state_dict(const tern_module *module, tern_error *err)
+{
+    tern_error own = {0};
+    tern_error *e = err ? err : &own;
+    if (tern__is_set(e)) return NULL;
+    if (!module) tern__error_set(e, out_func, TERN_E_INVALID, "the module is NULL");
+    if (tern__is_set(e) || tern__module_state(module, e)) return NULL;
+    tern_object *state = tern_object_dict(e);
+    add_entries(module, state, e);
+    if (!tern__is_set(e)) return state;
+    tern_object_free(state);
+    return NULL;
+}
+
+/* ---- in ---- */
+
+static const char load[] = "tern_module_state_dict_load";
+static const char parallel[] = "module.";
+
+typedef struct loading {
+    const tern_module *module;
+    const tern_object *state;
+    const tern_tensor **plan; /* [state_count] what each entry becomes; NULL: stays */
+    const char *prefix;       /* of the names in `state`                            */
+    tern_object *report, *missing, *unexpected, *mismatched;
+    int mismatch;              /* the code of the first: E_SHAPE or E_DTYPE */
+    char why[TERN_ERROR_TEXT]; /* of the first                              */
+    tern_error *err;
+} loading;
+
+tern_module_load_opts tern_module_load_defaults(void)
+{
+    return (tern_module_load_opts){.size = sizeof(tern_module_load_opts), .strict = true};
+}
+
+static bool begins(const char *name, const char *prefix)
+{
+    return !strncmp(name, prefix, strlen(prefix));
+}
+
+/* "module.", if all that was saved has it and not all of the model has. */
+static const char *find_prefix(const tern_module *module, const tern_object *state)
+{
+    bool all = module->tree->state_count > 0;
+    for (int64_t i = 0; i < tern_object_count(state); i++) {
+        const char *name = tern_object_to_string(tern_object_key(state, i));
+        if (!name || !begins(name, parallel)) return "";
+    }
+    for (int i = 0; i < module->tree->state_count; i++)
+        all = all && begins(module->tree->state[i].name, parallel);
+    return all ? "" : parallel;
+}
+
+static void list_name(loading *l, tern_object *list, const char *name)
+{
+    tern_object_append(list, tern_object_string(name, l->err), l->err);
+}
+
+/* The first is told in full, in torch's words. */
+static void mismatch(loading *l, const char *name, int code, const char *expected, const char *got)
+{
+    list_name(l, l->mismatched, name);
+    if (l->mismatch) return;
+    l->mismatch = code;
+    if (code == TERN_E_SHAPE)
+        snprintf(l->why, sizeof(l->why),
+                 "size mismatch for %s: copying a param with shape %s from checkpoint, the shape in current "
+                 "model is %s.",
+                 name, got, expected);
+    else
+        snprintf(l->why, sizeof(l->why), "%s is %s in the checkpoint, expected %s.", name, got, expected);
+}
+
+/* What torch 0.3 saved of a scalar has one dimension of 1. */
+static bool fits(const tern__view *own, const tern__view *given)
+{
+    return tern__view_same_shape(own, given) || (own->ndim == 0 && given->ndim == 1 && given->shape[0] == 1);
+}
+
+static void match(loading *l, int i, const tern_object *value)
+{
+    const tern_state_entry *entry = &l->module->tree->state[i];
+    const tern_tensor *tensor = tern_object_to_tensor(value);
+    const tern__view *own = &entry->tensor->view;
+    char expected[TERN__SHAPE_TEXT], got[TERN__SHAPE_TEXT];
+    if (!tensor) {
+        mismatch(l, entry->name, TERN_E_DTYPE, "a tensor",
+                 tern_object_kind_name(tern_object_kind_get(value)));
+        return;
+    }
+    if (tern__tensor_check(tensor, load, l->err)) return;
+    if (!fits(own, &tensor->view))
+        mismatch(l, entry->name, TERN_E_SHAPE, tern__shape_text(own, expected),
+                 tern__shape_text(&tensor->view, got));
+    else if (tern__dtype_is_float(tensor->view.dtype) && !tern__dtype_is_float(own->dtype))
+        mismatch(l, entry->name, TERN_E_DTYPE, tern_dtype_name(own->dtype),
+                 tern_dtype_name(tensor->view.dtype));
+    l->plan[i] = tensor;
+}
+
+static const tern_object *find_value(const loading *l, const char *name)
+{
+    char full[1024];
+    if (!*l->prefix) return tern_object_get(l->state, name);
+    int length = snprintf(full, sizeof(full), "%s%s", l->prefix, name);
+    return length < (int)sizeof(full) ? tern_object_get(l->state, full) : NULL;
+}
+
+static void list_unexpected(loading *l)
+{
+    for (int64_t i = 0; i < tern_object_count(l->state); i++) {
+        const char *name = tern_object_to_string(tern_object_key(l->state, i));
+        const char *own = name ? name + strlen(l->prefix) : "(no string)";
+        if (!name || !tern_state_find(l->module, own)) list_name(l, l->unexpected, own);
+    }
+}
+
+static void match_all(loading *l)
+{
+    int count = l->module->tree->state_count, found = 0;
+    for (int i = 0; i < count && !tern__is_set(l->err); i++) {
+        const char *name = l->module->tree->state[i].name;
+        const tern_object *value = find_value(l, name);
+        found += value != NULL;
+        if (value)
+            match(l, i, value);
+        else
+            list_name(l, l->missing, name);
+    }
+    if (found < tern_object_count(l->state)) list_unexpected(l);
+}
+
+/* ---- what was wrong ---- */
+
+static void say(char *text, const char *what, const tern_object *names)
+{
+    enum { room = TERN_ERROR_TEXT };
+    int64_t count = tern_object_count(names), told = 0;
+    size_t used = strlen(text);
+    if (!count) return;
+    used += (size_t)snprintf(text + used, room - used, "%s%s: ", used ? " " : "", what);
+    for (; told < count && used < room; told++) {
+        const char *name = tern_object_to_string(tern_object_at(names, told));
+        if (used + strlen(name) + 24 > room * 3 / 4) break;
+        used += (size_t)snprintf(text + used, room - used, "%s\"%s\"", told ? ", " : "", name);
+    }
+    if (used >= room) return;
+    if (told < count)
+        snprintf(text + used, room - used, " and %lld more.", (long long)(count - told));
+    else
+        snprintf(text + used, room - used, ".");
+}
+
+static int judge(loading *l, bool strict)
+{
+    char text[TERN_ERROR_TEXT] = "";
+    if (strict) say(text, "Missing key(s) in state_dict", l->missing);
+    if (strict) say(text, "Unexpected key(s) in state_dict", l->unexpected);
+    int code = *text ? TERN_E_INVALID : l->mismatch;
+    size_t used = strlen(text);
+    int64_t others = tern_object_count(l->mismatched) - 1;
+    if (l->mismatch)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s", used ? " " : "", l->why);
+    if (others > 0 && used < sizeof(text))
+        snprintf(text + used, sizeof(text) - used, " And so %lld more.", (long long)others);
+    if (!code) return TERN_OK;
+    return tern__error_set(l->err, load, code, "Error(s) in loading state_dict for %s: %s", l->module->kind,
+                           text);
+}
+
+/* ---- writing ---- */
+
+static void convert(const tern__view *to, const tern__view *from)
+{
+    bool ints = !tern__dtype_is_float(to->dtype) && !tern__dtype_is_float(from->dtype);
+    int64_t count = tern__view_count(to);
+    for (int64_t i = 0; i < count; i++)
+        if (ints)
+            tern__view_set_int(to, i, tern__view_get_int(from, i));
+        else
+            tern__view_set(to, i, tern__view_get(from, i));
+}
+
+static void write_entry(tern_tensor *tensor, const tern_tensor *value)
+{
+    tern__view from = value->view;
+    if (tensor->view.data == from.data) return;
+    if (tensor->view.ndim == 0) from.ndim = 0;
+    if (tensor->view.dtype == from.dtype)
+        tern__view_copy(&tensor->view, &from);
+    else
+        convert(&tensor->view, &from);
+    if (tensor->view.packs) tensor->view.packs->version++;
+}
+
+static int load_into(loading *l, bool strict)
+{
+    match_all(l);
+    if (tern__is_set(l->err)) return l->err->code;
+    int status = judge(l, strict);
+    for (int i = 0; i < l->module->tree->state_count && !status; i++)
+        if (l->plan[i]) write_entry(l->module->tree->state[i].tensor, l->plan[i]);
+    return status;
+}
+
+static tern_object *add_list(loading *l, const char *name)
+{
+    tern_object *list = tern_object_list(l->err);
+    return tern_object_set(l->report, name, list, l->err) ? NULL : list;
+}
+
+static int open_loading(loading *l)
+{
+    if (tern__module_state(l->module, l->err)) return l->err->code;
+    l->prefix = find_prefix(l->module, l->state);
+    l->report = tern_object_dict(l->err);
+    l->missing = add_list(l, "missing_keys");
+    l->unexpected = add_list(l, "unexpected_keys");
+    l->mismatched = add_list(l, "mismatched_keys");
+    if (tern__is_set(l->err)) return l->err->code;
+    l->plan = tern__alloc((size_t)l->module->tree->state_count * sizeof(*l->plan), load, l->err);
+    return l->plan ? TERN_OK : TERN_E_MEMORY;
+}
+
+int tern_module_state_dict_load(tern_module *module, const tern_object *state,
+                                const tern_module_load_opts *user, tern_object **report, tern_error *err)
+{
+    tern_error own = {0};
+    tern_module_load_opts opts = tern_module_load_defaults();
+    loading l = {.module = module, .state = state, .err = err ? err : &own};
+    if (report) *report = NULL;
+    if (tern__is_set(err)) return err->code;
+    if (!module) return tern__error_set(err, load, TERN_E_INVALID, "the module is NULL");
+    int status = tern__opts_read(&opts, sizeof(opts), user, load, err);
+    if (status) return status;
+    if (tern_object_kind_get(state) != TERN_OBJECT_DICT)
+        return tern__error_set(err, load, TERN_E_INVALID, "expected a dict of tensors, got a %s",
+                               tern_object_kind_name(tern_object_kind_get(state)));
+    status = open_loading(&l);
+    if (!status) status = load_into(&l, opts.strict);
+    tern__free(l.plan);
+    bool tells = report && l.report && status != TERN_E_MEMORY;
+    if (tells) *report = l.report;
+    if (!tells) tern_object_free(l.report);
+    return status;
+}

@@ -1,0 +1,69 @@
+#include "tensor/field.h"
+
+#include "tensor/tensor.h"
+
+bool tern__object_number(const tern_object *object, double *out)
+{
+    const tern_tensor *tensor = tern_object_to_tensor(object);
+    if (!tensor) return tern_object_to_float(object, out, NULL) == TERN_OK;
+    *out = tern_item(tensor);
+    return tern_tensor_count(tensor) == 1;
+}
+
+static const tern_object *find(const char *func, const tern_object *dict, const char *key, tern_error *err)
+{
+    const tern_object *value = tern_object_get(dict, key);
+    if (tern__is_set(err)) return NULL;
+    if (!value && tern_object_kind_get(dict) != TERN_OBJECT_DICT)
+        tern__error_set(err, func, TERN_E_INVALID, "expected a dict with \"%s\", got a %s", key,
+                        tern_object_kind_name(tern_object_kind_get(dict)));
+    else if (!value)
+        tern__error_set(err, func, TERN_E_INVALID, "there is no \"%s\"", key);
+    return value;
+}
+
+static int wrong(const char *func, const char *key, const char *expected, const tern_object *value,
+                 tern_error *err)
+{
+    return tern__error_set(err, func, TERN_E_DTYPE, "\"%s\" is a %s, expected %s", key,
+                           tern_object_kind_name(tern_object_kind_get(value)), expected);
+}
+
+/* The status of what find did. */
+static int missing(const tern_error *err)
+{
+    return err && err->code ? err->code : TERN_E_INVALID;
+}
+
+int tern__field_int(const char *func, const tern_object *dict, const char *key, int64_t low, int64_t high,
+                    int64_t *out, tern_error *err)
+{
+    const tern_object *value = find(func, dict, key, err);
+    int64_t got;
+    if (!value) return missing(err);
+    const tern_tensor *tensor = tern_object_to_tensor(value);
+    bool is_int = tensor ? tern_tensor_count(tensor) == 1 && !tern__dtype_is_float(tensor->view.dtype)
+                         : tern_object_to_int(value, &got, NULL) == TERN_OK;
+    if (!is_int) return wrong(func, key, "an int", value, err);
+    if (tensor) got = tern__view_get_int(&tensor->view, 0);
+    if (got < low || got > high)
+        return tern__error_set(err, func, TERN_E_RANGE, "\"%s\" is %lld, expected [%lld, %lld]", key,
+                               (long long)got, (long long)low, (long long)high);
+    *out = got;
+    return TERN_OK;
+}
+
+int tern__field_real(const char *func, const tern_object *dict, const char *key, double *out, tern_error *err)
+{
+    const tern_object *value = find(func, dict, key, err);
+    if (!value) return missing(err);
+    return tern__object_number(value, out) ? TERN_OK : wrong(func, key, "a number", value, err);
+}
+
+int tern__field_bool(const char *func, const tern_object *dict, const char *key, bool *out, tern_error *err)
+{
+    const tern_object *value = find(func, dict, key, err);
+    if (!value) return missing(err);
+    if (tern_object_to_bool(value, out, NULL) == TERN_OK) return TERN_OK;
+    return wrong(func, key, "a bool", value, err);
+}
