@@ -29,7 +29,7 @@ static const char out_func[] = "tern_optim_state_dict";
 
 typedef struct writing {
     const tern_optim *optim;
-    tern__storage *gathered; /* the copies' memory; NULL: the live state is shown */
+    tern__storage *storage; /* what the tensors hold on to */
     int *numbers, count;
     tern_error *err;
 } writing;
@@ -49,7 +49,7 @@ static tern_object *state_object(const writing *w, int k, int s, const tern_opti
 {
     const tern_optim *optim = w->optim;
     int r = optim->seal->range_of[k];
-    tern_tensor tensor = {.view = optim->seal->leaves[k]->parameter->view, .storage = w->gathered};
+    tern_tensor tensor = {.view = optim->seal->leaves[k]->parameter->view, .storage = w->storage};
     tensor.view.packs = NULL;
     tensor.view.data =
         optim->state[s][r] ? optim->state[s][r] + (optim->seal->offset[k] - optim->own[r].begin) : NULL;
@@ -144,29 +144,29 @@ static int open_numbers(const tern_optim *optim, const char *func, int **numbers
     return TERN_OK;
 }
 
-/* The gathered state goes with the last tensor that shows it. */
+/* A gathered state goes with the last tensor that shows it; of the live one there is nothing to free. */
 typedef struct keeper {
     tern__storage storage;
-    tern_optim_state *state;
+    tern_optim_state *gathered;
 } keeper;
 
 static void release_keeper(void *ctx)
 {
     keeper *own = ctx;
-    tern_optim_state_free(own->state);
+    tern_optim_state_free(own->gathered);
     tern__free(own);
 }
 
-static tern_object *write_gathered(writing *w, tern_optim_state *state)
+static tern_object *write_whole(writing *w, tern_optim_state *gathered)
 {
     keeper *own = tern__alloc(sizeof(*own), out_func, w->err);
     if (!own) {
-        tern_optim_state_free(state);
+        tern_optim_state_free(gathered);
         return NULL;
     }
-    *own = (keeper){.storage = {.refs = 1, .release = release_keeper, .ctx = own}, .state = state};
-    w->gathered = &own->storage;
-    tern_object *whole = whole_object(w, state);
+    *own = (keeper){.storage = {.refs = 1, .release = release_keeper, .ctx = own}, .gathered = gathered};
+    w->storage = &own->storage;
+    tern_object *whole = whole_object(w, gathered);
     tern__storage_drop(&own->storage);
     return whole;
 }
@@ -181,8 +181,7 @@ tern_object *tern_optim_state_dict(tern_optim *optim, int root, tern_error *err)
     if (!tern__is_set(w.err)) open_numbers(optim, __func__, &w.numbers, &w.count, w.err);
     tern_optim_state *state = alone ? NULL : tern_optim_state_gather(optim, root, w.err);
     tern_object *whole = NULL;
-    if (!tern__is_set(w.err) && (alone || state))
-        whole = alone ? whole_object(&w, NULL) : write_gathered(&w, state);
+    if (!tern__is_set(w.err) && (alone || state)) whole = write_whole(&w, state);
     tern__free(w.numbers);
     return whole;
 }

@@ -148,6 +148,15 @@ OPTIM(rmsprop_group_add, tern_rmsprop_new(net, NULL, err);
 OPTIM(adagrad_group_add, tern_adagrad_new(net, NULL, err);
       tern_adagrad_group_add(optim, all, NULL, opts, err))
 
+static void module_state_dict_load(const void *opts, tern_error *err)
+{
+    tern_module *net = tern_linear_new(2, 2, NULL, rng, err);
+    tern_object *state = tern_module_state_dict(net, err);
+    tern_module_state_dict_load(net, state, opts, NULL, err);
+    tern_object_free(state);
+    tern_module_free(net);
+}
+
 static void group_open(const void *opts, tern_error *err)
 {
     tern_group_close(tern_group_open(opts, err));
@@ -226,6 +235,7 @@ static void board_new(const void *opts, tern_error *err)
 #define READERS(X)                                                                                           \
     X(group, group_open)                                                                                     \
     X(spawn, spawn)                                                                                          \
+    X(module_load, module_state_dict_load)                                                                   \
     X(linear, linear_new)                                                                                    \
     X(embedding, embedding_new)                                                                              \
     X(embedding, embedding)                                                                                  \
