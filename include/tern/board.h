@@ -83,6 +83,43 @@ TERN_API int tern_board_scalars(tern_board *board, const char *tag, int count, c
 TERN_API int tern_board_text(tern_board *board, const char *tag, const char *text, int64_t step,
                              tern_error *err);
 
+/* ---- tensors: of any dtype, layout and device; they are read, and nothing is recorded ---- */
+
+typedef struct tern_board_image_opts {
+    size_t size;
+    const char *format; /* what the dimensions are: H and W, and at will N, a batch, C, 1, 3 or 4 channels,
+                         * and D, the depth of a volume: SummaryWriter's dataformats. Default NULL: HW, CHW,
+                         * NCHW or NCDHW by their number */
+    int64_t slice;      /* which one of the D; default 0                                                    */
+    double threshold;   /* a mask: white where the value is above it, else black. Default NaN: no mask. Of the
+                         * scores before a sigmoid, above 0 is above one half after it                       */
+    int across;         /* images of a batch in one row of the picture; default 8                           */
+} tern_board_image_opts;
+TERN_API tern_board_image_opts tern_board_image_defaults(void);
+
+/* An image, or a batch as one picture of all, row by row. u8 is 0 to 255 and bool black or white; of all
+ * other dtypes 0 is black and 1 is white, what is outside is taken for the nearer of them, and NaN for 0.
+ * E_UNSUPPORTED: the plug-in tern_png.so, which needs libpng, cannot be loaded; E_SHAPE: no pixels, or
+ * another number of dimensions or channels; E_RANGE: `slice`, `across`, or more than 2^28 bytes of pixels;
+ * E_INVALID: the format. SummaryWriter.add_image and add_images. */
+TERN_API int tern_board_image(tern_board *board, const char *tag, const tern_tensor *image, int64_t step,
+                              const tern_board_image_opts *opts, tern_error *err);
+
+/* How the tensor's values are distributed, over SummaryWriter's default buckets, each a tenth wider than the
+ * one before; what is above 1e20 counts to the last. Values that are not finite are left out, and if there
+ * are any, their number is a point of the chart <tag>/nonfinite. E_SHAPE: no elements.
+ * SummaryWriter.add_histogram. */
+TERN_API int tern_board_histogram(tern_board *board, const char *tag, const tern_tensor *values, int64_t step,
+                                  tern_error *err);
+
+/* A histogram of every parameter of the module, as "parameters/<name>", a shared one under its first name. */
+TERN_API int tern_board_parameters(tern_board *board, const tern_module *module, int64_t step,
+                                   tern_error *err);
+/* And of every gradient that there is, as "gradients/<name>": after a backward and before the optimizer's
+ * step, which forgets them. */
+TERN_API int tern_board_gradients(tern_board *board, const tern_module *module, int64_t step,
+                                  tern_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -143,14 +143,15 @@ void tern_board_free(tern_board *board)
     tern__runs_free(board->runs);
     for (int i = 0; i < TERN__TABLE_COUNT; i++)
         if (board->tables[i].path) tern__journal_close(&board->tables[i]);
+    for (int i = 0; i < TERN__SPACE_COUNT; i++) tern__free(board->spaces[i].data);
     tern__free(board->dir);
     tern__free(board);
 }
 
 /* ---- numbers ---- */
 
-static int put_scalar(tern_board *board, tern__run *run, const char *tag, double number, int64_t step,
-                      const char *func, tern_error *err)
+int tern__board_put_scalar(const tern_board *board, tern__run *run, const char *tag, double number,
+                           int64_t step, const char *func, tern_error *err)
 {
     Tern__Pb__Value value = TERN__PB__VALUE__INIT;
     value.tag = (char *)tag;
@@ -164,7 +165,7 @@ int tern_board_scalar(tern_board *board, const char *tag, double value, int64_t 
     tern_error why = {0};
     if (tern__board_is_off(board, err)) return tern__board_skip(err);
     if (!tern__tag_check(tag, __func__, &why)) {
-        put_scalar(board, board->runs, tag, value, step, __func__, &why);
+        tern__board_put_scalar(board, board->runs, tag, value, step, __func__, &why);
         tern__tables_put(board, tag, NULL, value, step, __func__, &why);
     }
     return tern__board_end(&why, err);
@@ -188,7 +189,7 @@ static int put_curve(tern_board *board, const char *tag, const char *name, doubl
     const char *func = "tern_board_scalars";
     if (tern__text_check("a name", name, func, err)) return err->code;
     if (curve_folder(folder, sizeof(folder), tag, name, err)) return err->code;
-    put_scalar(board, tern__board_run(board, folder, func, err), tag, value, step, func, err);
+    tern__board_put_scalar(board, tern__board_run(board, folder, func, err), tag, value, step, func, err);
     return tern__tables_put(board, tag, name, value, step, func, err);
 }
 

@@ -10,6 +10,7 @@
 
 #include "event.pb-c.h"
 
+#include <tern/backend/png.h>
 #include <tern/board.h>
 
 /* A folder with an event file. The board's own is the first, curves of tern_board_scalars follow. */
@@ -21,11 +22,24 @@ typedef struct tern__run {
 
 typedef enum tern__table { TERN__TABLE_CSV, TERN__TABLE_JSONL, TERN__TABLE_COUNT } tern__table;
 
+/* Memory that calls need for a while, kept from one to the next. */
+typedef enum tern__space {
+    TERN__SPACE_PLAIN, /* a tensor's elements without gaps */
+    TERN__SPACE_PIXELS,
+    TERN__SPACE_PNG,
+    TERN__SPACE_COUNT
+} tern__space;
+
 struct tern_board {
     char *dir; /* NULL: this rank writes nothing */
     tern_board_opts opts;
     tern__run *runs;
     tern__journal tables[TERN__TABLE_COUNT]; /* without a path: not wanted */
+    struct {
+        void *data;
+        size_t bytes;
+    } spaces[TERN__SPACE_COUNT];
+    const tern_png_backend *png; /* loaded with the first image */
 };
 
 /* ---- a public call: nothing to do; the errors in it are `why`'s; in the end they are the caller's ---- */
@@ -62,6 +76,20 @@ int tern__board_settle(const tern_board *board, tern__journal *journal, const ch
 
 int tern__folder_make(const char *dir, const char *func, tern_error *err);
 double tern__wall_time(void); /* seconds since 1970 */
+
+/* A point of the chart `tag`; of a NULL run only the error that is set. */
+int tern__board_put_scalar(const tern_board *board, tern__run *run, const char *tag, double value,
+                           int64_t step, const char *func, tern_error *err);
+
+/* ---- tensors ---- */
+
+/* At least so many bytes, of any content. */
+void *tern__board_space(tern_board *board, tern__space which, size_t bytes, const char *func,
+                        tern_error *err);
+/* The tensor's view or, where its layout is blocked or `dense` asks for no gaps, that of a copy in a space.
+ */
+int tern__board_view(tern_board *board, const tern_tensor *tensor, bool dense, tern__view *view,
+                     const char *func, tern_error *err);
 
 /* ---- tables ---- */
 

@@ -231,6 +231,17 @@ static void board_new(const void *opts, tern_error *err)
     tern_board_free(tern_board_new(folder, NULL, opts, err));
 }
 
+/* Where the plug-in is, it is made; where not, the options have been read before that is found out. */
+static void board_image(const void *opts, tern_error *err)
+{
+    tern_board *board = tern_board_new(folder, NULL, NULL, err);
+    tern_tensor *image = tern_tensor_from(scope, NULL, TERN_U8, 2, (int64_t[]){2, 2});
+    tern_board_image(board, "image", image, 0, opts, err);
+    if (err->code == TERN_E_UNSUPPORTED && strstr(err->text, "libpng")) *err = (tern_error){0};
+    tern_scope_end(scope, err);
+    tern_board_free(board);
+}
+
 /* Whose defaults, and who reads them. */
 #define READERS(X)                                                                                           \
     X(group, group_open)                                                                                     \
@@ -279,6 +290,7 @@ static void board_new(const void *opts, tern_error *err)
     X(distributed, distributed_sampler_new)                                                                  \
     X(loader, loader_new)                                                                                    \
     X(board, board_new)                                                                                      \
+    X(board_image, board_image)                                                                              \
     X(progress, progress_new)
 
 #define ROOM 512 /* more than any of the structs */
