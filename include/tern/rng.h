@@ -35,8 +35,8 @@ TERN_API void tern_rng_permutation(tern_rng *rng, int64_t *out, int64_t n);
 
 #define TERN_RNG_STATE_BYTES 5056
 
-/* What torch.Generator.get_state gives, byte for byte but for fields that it does not read, and set_state: the
- * stream goes on as it would have. E_FORMAT: no such state, and nothing has changed. */
+/* What torch.Generator.get_state gives, byte for byte but for fields that it does not read, and set_state:
+ * the stream goes on as it would have. E_FORMAT: no such state, and nothing has changed. */
 TERN_API void tern_rng_state_get(const tern_rng *rng, void *out);
 TERN_API int tern_rng_state_set(tern_rng *rng, const void *state, tern_error *err);
 

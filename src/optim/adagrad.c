@@ -46,11 +46,17 @@ static const tern__option options[] = {
     {"differentiable", TERN__OPTION_FALSE, 0},
     {NULL, TERN__OPTION_NONE, 0}};
 
+static double initial(const tern__optim_group *group)
+{
+    return group->opts.adagrad.initial_accumulator_value;
+}
+
 static const tern__optim_rule rule = {.kernel = TERN__ADAGRAD,
                                       .attr = attr_of,
                                       .attr_bytes = sizeof(tern__adagrad_attr),
                                       .states = {"sum"},
                                       .counts = true,
+                                      .initial = initial,
                                       .options = options,
                                       .settle = settle};
 

@@ -69,8 +69,9 @@ static const tern__option options[] = {
 
 #define RULE(attr_of)                                                                                        \
     {                                                                                                        \
-        TERN__ADAM, attr_of, sizeof(tern__adam_attr), {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, true,     \
-            options, settle                                                                                  \
+        .kernel = TERN__ADAM, .attr = attr_of, .attr_bytes = sizeof(tern__adam_attr),                        \
+        .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .counts = true, .options = options,           \
+        .settle = settle                                                                                     \
     }
 static const tern__optim_rule adam = RULE(adam_attr), adamw = RULE(adamw_attr);
 #undef RULE

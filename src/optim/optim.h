@@ -60,7 +60,10 @@ typedef struct tern__optim_rule {
     size_t attr_bytes;                      /* of that member of the union */
     const char *states[TERN__OPTIM_STATES]; /* torch's names                                        */
     bool counts;                            /* the update depends on how many steps there were       */
-    const tern__option *options;            /* in torch's order                                      */
+    bool stepless;                          /* torch's has no "step" in its state                    */
+    /* What torch's has in its states before a parameter's first step; NULL: nothing is there. */
+    double (*initial)(const tern__optim_group *group);
+    const tern__option *options; /* in torch's order                                      */
     /* Checks a group's options, and says by them which states it has. */
     int (*settle)(const char *func, tern__optim_group *group, tern_error *err);
 } tern__optim_rule;

@@ -50,8 +50,13 @@ static const tern__option options[] = {
     {"differentiable", TERN__OPTION_FALSE, 0},
     {NULL, TERN__OPTION_NONE, 0}};
 
-static const tern__optim_rule rule = {TERN__SGD, attr_of, sizeof(tern__sgd_attr), {"momentum_buffer"}, false,
-                                      options,   settle};
+static const tern__optim_rule rule = {.kernel = TERN__SGD,
+                                      .attr = attr_of,
+                                      .attr_bytes = sizeof(tern__sgd_attr),
+                                      .states = {"momentum_buffer"},
+                                      .stepless = true,
+                                      .options = options,
+                                      .settle = settle};
 
 static int read_group(const char *func, tern__optim_group *group, const tern_sgd_opts *opts, tern_error *err)
 {

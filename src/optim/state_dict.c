@@ -45,6 +45,19 @@ static tern_object *step_object(const writing *w, int64_t step)
     return object;
 }
 
+/* Of a parameter that has made no step. */
+static tern_object *initial_object(const writing *w, int k)
+{
+    const tern__view *like = &w->optim->seal->leaves[k]->parameter->view;
+    double value = w->optim->rule->initial(&w->optim->groups[w->optim->group_of[k]]);
+    tern_tensor *tensor = tern__tensor_new(like->dtype, like->ndim, like->shape, w->err);
+    if (!tensor) return NULL;
+    for (int64_t i = 0; i < tern__view_count(like); i++) tern__view_set(&tensor->view, i, value);
+    tern_object *object = tern_object_tensor(tensor, w->err);
+    tern_tensor_free(tensor);
+    return object;
+}
+
 static tern_object *state_object(const writing *w, int k, int s, const tern_optim_entry *gathered)
 {
     const tern_optim *optim = w->optim;
@@ -61,11 +74,15 @@ static tern_object *state_object(const writing *w, int k, int s, const tern_opti
 static tern_object *parameter_object(const writing *w, int k, const tern_optim_entry *gathered)
 {
     const tern__optim_rule *rule = w->optim->rule;
+    unsigned kept = w->optim->groups[w->optim->group_of[k]].states;
     tern_object *dict = tern_object_dict(w->err);
-    if (rule->counts) tern_object_set(dict, "step", step_object(w, w->optim->steps[k]), w->err);
-    for (int s = 0; s < w->optim->groups[w->optim->group_of[k]].states; s++)
-        tern_object_set(dict, rule->states[s], state_object(w, k, s, gathered ? gathered + 1 + s : NULL),
-                        w->err);
+    if (!rule->stepless) tern_object_set(dict, "step", step_object(w, w->optim->steps[k]), w->err);
+    for (int s = 0; s < TERN__OPTIM_STATES; s++) {
+        if (!(kept & 1u << s)) continue;
+        if (gathered) gathered++;
+        tern_object *state = w->optim->steps[k] ? state_object(w, k, s, gathered) : initial_object(w, k);
+        tern_object_set(dict, rule->states[s], state, w->err);
+    }
     return dict;
 }
 
@@ -82,7 +99,7 @@ static tern_object *states_object(const writing *w, const tern_optim_state *gath
     tern_object *states = tern_object_dict(w->err);
     for (int n = 0; n < w->count && !tern__is_set(w->err); n++) {
         int k = w->numbers[n];
-        if (!w->optim->steps[k]) continue;
+        if (!w->optim->steps[k] && !w->optim->rule->initial) continue;
         const tern_optim_entry *entries =
             gathered ? find_entries(gathered, w->optim->seal->leaves[k]->name) : NULL;
         tern_object_set_at(states, tern_object_int(n, w->err), parameter_object(w, k, entries), w->err);
@@ -422,8 +439,12 @@ static int take(reading *r)
 {
     tern_optim *optim = r->optim;
     tern_optim before = *optim;
-    bool resized = false;
-    for (int g = 0; g < optim->group_count; g++) resized |= r->groups[g].states != optim->groups[g].states;
+    unsigned had = 0, wants = 0;
+    for (int g = 0; g < optim->group_count; g++) {
+        had |= optim->groups[g].states;
+        wants |= r->groups[g].states;
+    }
+    bool resized = had != wants;
     optim->groups = r->groups;
     if (resized) {
         memset(optim->state, 0, sizeof(optim->state));
@@ -435,6 +456,7 @@ static int take(reading *r)
         return status;
     }
     r->groups = before.groups;
+    tern__schedules_apply(optim);
     if (resized) tern__optim_state_drop(&before);
     return TERN_OK;
 }
