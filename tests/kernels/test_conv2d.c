@@ -5,6 +5,7 @@
 #include "kernels/kernel.h"
 
 #include <dirent.h>
+#include <math.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -14,6 +15,11 @@ typedef struct sizes {
     int64_t images, in, height, width, out, kernel[2];
     tern__conv_attr attr;
 } sizes;
+
+/* Of the activations and of the parameters or their gradients. */
+typedef struct dtypes {
+    tern_dtype data, weight;
+} dtypes;
 
 typedef struct operands {
     tern__view x, w, b, y;
@@ -28,10 +34,11 @@ static tern_device *open_device(const char *name, int threads)
     return device;
 }
 
-/* Small integers: every sum is exact in f32, so results must agree to the last bit. */
-static tern__view filled(int seed, tern__layout layout, int ndim, const int64_t *shape)
+/* Small integers: every sum is exact in f32, so results must agree to the last bit, also where they are
+ * rounded to 16 bits at the end. */
+static tern__view filled(tern_dtype dtype, int seed, tern__layout layout, int ndim, const int64_t *shape)
 {
-    tern__view view = tern__view_make(TERN_F32, layout, ndim, shape);
+    tern__view view = tern__view_make(dtype, layout, ndim, shape);
     view.data = tern__alloc(tern__view_bytes(&view), __func__, NULL);
     assert_non_null(view.data);
     uint32_t state = (uint32_t)seed * 2654435761u + 1;
@@ -51,13 +58,13 @@ static int64_t out_size(const sizes *s, int axis)
            1;
 }
 
-static operands make(const sizes *s, tern__layout x_layout, tern__layout y_layout)
+static operands make(const sizes *s, dtypes t, tern__layout x_layout, tern__layout y_layout)
 {
     int64_t x[] = {s->images, s->in, s->height, s->width};
     int64_t w[] = {s->out, s->in / s->attr.groups, s->kernel[0], s->kernel[1]};
     int64_t y[] = {s->images, s->out, out_size(s, 0), out_size(s, 1)};
-    return (operands){filled(1, x_layout, 4, x), filled(2, TERN__PLAIN, 4, w),
-                      filled(3, TERN__PLAIN, 1, &s->out), filled(4, y_layout, 4, y)};
+    return (operands){filled(t.data, 1, x_layout, 4, x), filled(t.weight, 2, TERN__PLAIN, 4, w),
+                      filled(t.weight, 3, TERN__PLAIN, 1, &s->out), filled(t.data, 4, y_layout, 4, y)};
 }
 
 static void release(operands *o)
@@ -80,21 +87,32 @@ static tern__call call_of(tern__kernel kernel, operands *o, const sizes *s, bool
     return call;
 }
 
-static void expect_equal(const tern__view *fast, const tern__view *plain, const char *what)
+/* Data of 16 bits that is added to is rounded before and after: by half of 2^-7 or 2^-10 of numbers below
+ * 2^14 here, as the largest result that `before` was added to. */
+static double rounding_of(const tern__view *result, bool added)
+{
+    double high = 0;
+    int64_t count = tern__view_count(result);
+    for (int64_t i = 0; i < count; i++) high = fmax(high, fabs(tern__view_get(result, i)));
+    if (!added || result->dtype == TERN_F32) return 0;
+    return high * (result->dtype == TERN_BF16 ? 0x1p-7 : 0x1p-10);
+}
+
+static void expect_equal(const tern__view *fast, const tern__view *plain, double bound, const char *what)
 {
     int64_t count = tern__view_count(plain);
     for (int64_t i = 0; i < count; i++)
-        if (tern__view_get(fast, i) != tern__view_get(plain, i))
+        if (fabs(tern__view_get(fast, i) - tern__view_get(plain, i)) > bound)
             fail_msg("%s: element %lld is %g, expected %g", what, (long long)i, tern__view_get(fast, i),
                      tern__view_get(plain, i));
 }
 
 /* Runs it twice, so that the second one meets cached primitives and adds to a changed result. */
-static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, const sizes *s,
+static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, const sizes *s, dtypes t,
                     tern__layout x_layout, tern__layout y_layout, bool add, bool bias)
 {
     tern_error err = {0};
-    operands a = make(s, x_layout, y_layout), b = make(s, x_layout, y_layout);
+    operands a = make(s, t, x_layout, y_layout), b = make(s, t, x_layout, y_layout);
     tern__call ours = call_of(kernel, &a, s, add, bias), oracle = call_of(kernel, &b, s, add, bias);
     ours.device = fast;
     oracle.device = plain;
@@ -104,15 +122,18 @@ static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, 
         assert_int_equal(tern__kernel_run(&oracle), TERN_OK);
         assert_ok(err);
         for (int out = 0; out < 2; out++)
-            if (ours.out[out]) expect_equal(ours.out[out], oracle.out[out], tern__kernel_name(kernel));
+            if (ours.out[out])
+                expect_equal(ours.out[out], oracle.out[out],
+                             rounding_of(oracle.out[out], add && kernel != TERN__CONV2D_WEIGHT_GRAD),
+                             tern__kernel_name(kernel));
     }
     release(&a);
     release(&b);
 }
 
-static void layouts_and_adds(void **state)
+/* Parameters of another dtype than the data are gradients. */
+static void layouts_and_adds_of(dtypes t)
 {
-    (void)state;
     static const sizes all[] = {
         {1, 16, 5, 4, 32, {3, 2}, {{1, 1}, {1, 1}, {1, 1}, 1}},
         {2, 32, 5, 7, 16, {1, 1}, {{2, 2}, {0, 0}, {1, 1}, 1}},
@@ -125,15 +146,43 @@ static void layouts_and_adds(void **state)
     };
     tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
     for (size_t i = 0; i < TERN__COUNT(all); i++)
-        for (int k = TERN__CONV2D; k <= TERN__CONV2D_WEIGHT_GRAD; k++)
+        for (int k = t.data == t.weight ? TERN__CONV2D : TERN__CONV2D_WEIGHT_GRAD;
+             k <= TERN__CONV2D_WEIGHT_GRAD; k++)
             for (int bits = 0; bits < 16; bits++) {
                 tern__layout x = bits & 1 ? TERN__BLOCKED16 : TERN__PLAIN;
                 tern__layout y = bits & 2 ? TERN__BLOCKED16 : TERN__PLAIN;
                 if ((x && all[i].in % 16) || (y && all[i].out % 16)) continue;
-                compare(fast, plain, (tern__kernel)k, &all[i], x, y, bits & 4, bits & 8);
+                compare(fast, plain, (tern__kernel)k, &all[i], t, x, y, bits & 4, bits & 8);
             }
     tern_device_close(fast);
     tern_device_close(plain);
+}
+
+static const dtypes f32 = {TERN_F32, TERN_F32};
+
+static void layouts_and_adds(void **state)
+{
+    (void)state;
+    layouts_and_adds_of(f32);
+}
+
+static void layouts_and_adds_in_bf16(void **state)
+{
+    (void)state;
+    layouts_and_adds_of((dtypes){TERN_BF16, TERN_BF16});
+}
+
+static void gradients_in_f32_of_16_bits(void **state)
+{
+    (void)state;
+    layouts_and_adds_of((dtypes){TERN_BF16, TERN_F32});
+    layouts_and_adds_of((dtypes){TERN_F16, TERN_F32});
+}
+
+static void layouts_and_adds_in_f16(void **state)
+{
+    (void)state;
+    layouts_and_adds_of((dtypes){TERN_F16, TERN_F16});
 }
 
 static const sizes threaded = {2, 16, 6, 5, 16, {3, 3}, {{1, 1}, {1, 1}, {1, 1}, 1}};
@@ -158,7 +207,7 @@ static void a_device_of_one_thread_starts_no_other(void **state)
 #endif
     tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
     for (int k = TERN__CONV2D; k <= TERN__CONV2D_WEIGHT_GRAD; k++)
-        compare(fast, plain, (tern__kernel)k, &threaded, TERN__BLOCKED16, TERN__BLOCKED16, true, true);
+        compare(fast, plain, (tern__kernel)k, &threaded, f32, TERN__BLOCKED16, TERN__BLOCKED16, true, true);
     assert_int_equal(running_threads(), before);
 #ifdef _OPENMP
     assert_int_equal(omp_get_max_threads(), 4);
@@ -176,7 +225,8 @@ static void one_thread_and_then_two(void **state)
         tern_device_threads_set(fast, threads, &err);
         assert_ok(err);
         for (int k = TERN__CONV2D; k <= TERN__CONV2D_WEIGHT_GRAD; k++)
-            compare(fast, plain, (tern__kernel)k, &threaded, TERN__BLOCKED16, TERN__BLOCKED16, true, true);
+            compare(fast, plain, (tern__kernel)k, &threaded, f32, TERN__BLOCKED16, TERN__BLOCKED16, true,
+                    true);
     }
     tern_device_close(fast);
     tern_device_close(plain);
@@ -187,6 +237,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_of_one_thread_starts_no_other),
         cmocka_unit_test(layouts_and_adds),
+        cmocka_unit_test(layouts_and_adds_in_bf16),
+        cmocka_unit_test(layouts_and_adds_in_f16),
+        cmocka_unit_test(gradients_in_f32_of_16_bits),
         cmocka_unit_test(one_thread_and_then_two),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -75,7 +75,7 @@ static void compare(tern__call *call, const tern__view *y)
     free(want.data);
 }
 
-static void one_round(tern_dtype dtype)
+static void one_round(tern_dtype dtype, tern_dtype y_dtype)
 {
     int ndim = (int)draw(2, 5), batches = ndim - 2;
     int64_t large = draw(0, 3) ? 9 : 40;
@@ -93,7 +93,7 @@ static void one_round(tern_dtype dtype)
         for (int d = 0; d < 2; d++) shape[i][batches + d] = sizes[i][d];
     tern__view a = random_view(dtype, ndim, shape[0], repeated[0], false);
     tern__view b = random_view(dtype, ndim, shape[1], repeated[1], false);
-    tern__view y = random_view(dtype, ndim, shape[2], repeated[2], true);
+    tern__view y = random_view(y_dtype, ndim, shape[2], repeated[2], true);
     tern__view bias = random_view(dtype, 1, &n, (bool[]){false}, true);
     tern__call call = {.kernel = TERN__MATMUL, .in = {&a, &b, summed || draw(0, 1) ? NULL : &bias}};
     call.add[0] = draw(0, 1);
@@ -107,19 +107,26 @@ static void one_round(tern_dtype dtype)
 static void as_the_reference_in_f32(void **unused)
 {
     (void)unused;
-    for (int i = 0; i < ROUNDS; i++) one_round(TERN_F32);
+    for (int i = 0; i < ROUNDS; i++) one_round(TERN_F32, TERN_F32);
 }
 
 static void as_the_reference_in_bf16(void **unused)
 {
     (void)unused;
-    for (int i = 0; i < ROUNDS; i++) one_round(TERN_BF16);
+    for (int i = 0; i < ROUNDS; i++) one_round(TERN_BF16, TERN_BF16);
 }
 
 static void as_the_reference_in_f16(void **unused)
 {
     (void)unused;
-    for (int i = 0; i < ROUNDS; i++) one_round(TERN_F16);
+    for (int i = 0; i < ROUNDS; i++) one_round(TERN_F16, TERN_F16);
+}
+
+/* As gradients of 16-bit layers are gathered in f32. */
+static void of_16_bits_into_f32(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < ROUNDS; i++) one_round(i % 2 ? TERN_BF16 : TERN_F16, TERN_F32);
 }
 
 int main(void)
@@ -128,6 +135,7 @@ int main(void)
         cmocka_unit_test(as_the_reference_in_bf16), /* first: oneDNN's instruction set is chosen with it */
         cmocka_unit_test(as_the_reference_in_f32),
         cmocka_unit_test(as_the_reference_in_f16),
+        cmocka_unit_test(of_16_bits_into_f32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,12 @@
  * its choice. Then every operand is brought to the format that the primitive wants: those that stand so
  * already are passed as they are, the others go through a copy. A weight's copy is kept with the
  * parameter where that pays (kernels/pack.h); a result's copy is reordered into its place afterwards, which
- * is its store or, where the caller adds, its add. */
+ * is its store or, where the caller adds, its add.
+ *
+ * bf16 where the CPU has oneDNN's kernels for it: all of them take the blocked layout of f32, none takes
+ * blocks of 32, and in oneDNN 2.6 only the forward has a kernel for AMX, which wants channels last. Gradients
+ * of weights and biases are computed in f32 and rounded on the way to their place, whose dtype they may
+ * choose. f16 goes through f32 copies. */
 #include "kernels/conv.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
@@ -21,6 +26,7 @@ typedef struct operand {
     const tern__view *view; /* NULL: absent            */
     bool result, add;
     int arg;                      /* its DNNL_ARG_ number    */
+    dnnl_data_type_t type;        /* that is computed with   */
     dnnl_memory_desc_t have;      /* as the caller has it    */
     const dnnl_memory_desc_t *to; /* as the primitive has it */
     void *data;                   /* what the primitive gets */
@@ -41,7 +47,7 @@ static dnnl_status_t describe_weight(const tern__view *w, int64_t groups, dnnl_m
     if (groups == 1) return tern__dnnl_describe(w, desc);
     const int64_t *shape = w->shape;
     dnnl_dims_t dims = {groups, shape[0] / groups, shape[1], shape[2], shape[3]};
-    return dnnl_memory_desc_init_by_tag(desc, 5, dims, dnnl_f32, dnnl_goihw);
+    return dnnl_memory_desc_init_by_tag(desc, 5, dims, tern__dnnl_type(w->dtype), dnnl_goihw);
 }
 
 static dnnl_status_t describe(conv *c)
@@ -50,6 +56,7 @@ static dnnl_status_t describe(conv *c)
     for (int i = 0; i < OPERANDS && vendor == dnnl_success; i++) {
         operand *op = &c->op[i];
         if (!op->view) continue;
+        op->type = tern__dnnl_type(op->result && (i == W || i == B) ? TERN_F32 : op->view->dtype);
         vendor = i == W ? describe_weight(op->view, c->attr->groups, &op->have)
                         : tern__dnnl_describe(op->view, &op->have);
     }
@@ -57,9 +64,10 @@ static dnnl_status_t describe(conv *c)
 }
 
 /* The same tensor in whatever format oneDNN likes. */
-static dnnl_status_t any_format(const dnnl_memory_desc_t *have, dnnl_memory_desc_t *any)
+static dnnl_status_t any_format(const operand *op, dnnl_memory_desc_t *any)
 {
-    return dnnl_memory_desc_init_by_tag(any, have->ndims, have->dims, dnnl_f32, dnnl_format_tag_any);
+    const dnnl_memory_desc_t *have = &op->have;
+    return dnnl_memory_desc_init_by_tag(any, have->ndims, have->dims, op->type, dnnl_format_tag_any);
 }
 
 /* As much as before, but where x is longer than what y's elements see (of a transposed convolution with
@@ -75,15 +83,16 @@ static int64_t padding_after(const conv *c, int axis)
 
 static dnnl_status_t init_desc(const conv *c, bool free_choice, dnnl_convolution_desc_t *desc)
 {
-    dnnl_memory_desc_t x = c->op[X].have, w, y = c->op[Y].have;
-    const dnnl_memory_desc_t *b = c->op[B].view ? &c->op[B].have : NULL;
+    dnnl_memory_desc_t x = c->op[X].have, w, y = c->op[Y].have, vector = c->op[B].have;
+    const dnnl_memory_desc_t *b = c->op[B].view ? &vector : NULL;
     dnnl_dims_t stride = {c->attr->stride[0], c->attr->stride[1]};
     dnnl_dims_t padding = {c->attr->padding[0], c->attr->padding[1]};
     dnnl_dims_t after = {padding_after(c, 0), padding_after(c, 1)};
     dnnl_dims_t dilation = {c->attr->dilation[0] - 1, c->attr->dilation[1] - 1};
-    dnnl_status_t vendor = any_format(&c->op[W].have, &w);
-    if (vendor == dnnl_success && free_choice) vendor = any_format(&c->op[X].have, &x);
-    if (vendor == dnnl_success && free_choice) vendor = any_format(&c->op[Y].have, &y);
+    dnnl_status_t vendor = any_format(&c->op[W], &w);
+    if (vendor == dnnl_success && free_choice) vendor = any_format(&c->op[X], &x);
+    if (vendor == dnnl_success && free_choice) vendor = any_format(&c->op[Y], &y);
+    vector.data_type = c->op[B].type;
     if (vendor != dnnl_success) return vendor;
     if (c->kind == dnnl_backward_data)
         return dnnl_dilated_convolution_backward_data_desc_init(desc, c->algorithm, &x, &w, &y, stride,
@@ -154,6 +163,7 @@ static tern__prim_key key_of(const tern__call *call, const conv *c)
     number[16] = c->op[Y].view->layout;
     number[17] = c->op[B].view != NULL;
     number[18] = c->algorithm;
+    for (int i = 0; i < OPERANDS; i++) number[19 + i] = c->op[i].view ? c->op[i].view->dtype : 0;
     return key;
 }
 
@@ -234,22 +244,31 @@ static int run(const tern__call *call, conv *c)
 
 /* ---- the three kernels ---- */
 
+/* All of one dtype, but for what is computed in f32 in any case. */
 static bool takes(const conv *c)
 {
     for (int i = 0; i < OPERANDS; i++) {
         const tern__view *view = c->op[i].view;
         if (!view) continue;
         bool blocked = view->layout == TERN__BLOCKED16 && (i == X || i == Y);
-        if (view->dtype != TERN_F32 || tern__view_count(view) == 0 ||
+        bool rounded = c->op[i].result && (i == W || i == B) && view->dtype == TERN_F32;
+        if (!(view->dtype == c->op[X].view->dtype || rounded) || tern__view_count(view) == 0 ||
             !(blocked || tern__view_is_contiguous(view)))
             return false;
     }
-    return padding_after(c, 0) >= 0 && padding_after(c, 1) >= 0;
+    return tern__dnnl_type(c->op[X].view->dtype) != dnnl_data_type_undef && padding_after(c, 0) >= 0 &&
+           padding_after(c, 1) >= 0;
+}
+
+static bool needs_f32(const tern__call *call)
+{
+    tern_dtype dtype = call->in[0]->dtype;
+    return dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__dnnl_has_bf16(call));
 }
 
 int tern__cpu_conv2d(const tern__call *call)
 {
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_conv2d);
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_conv2d);
     conv c = {.kind = dnnl_forward_training,
               .algorithm = dnnl_convolution_direct,
               .attr = call->attr,
@@ -262,7 +281,7 @@ int tern__cpu_conv2d(const tern__call *call)
 
 int tern__cpu_conv2d_data_grad(const tern__call *call)
 {
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_conv2d_data_grad);
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_conv2d_data_grad);
     conv c = {
         .kind = dnnl_backward_data,
         .algorithm = dnnl_convolution_direct,
@@ -275,7 +294,7 @@ int tern__cpu_conv2d_data_grad(const tern__call *call)
 
 int tern__cpu_conv2d_weight_grad(const tern__call *call)
 {
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_conv2d_weight_grad);
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_conv2d_weight_grad);
     if (!call->out[0]) return TERN_E_UNSUPPORTED;
     conv c = {
         .kind = dnnl_backward_weights,

@@ -144,15 +144,21 @@ int tern__dnnl_attr_new(const tern__call *call, dnnl_primitive_attr_t *attr)
     return status == dnnl_success ? TERN_OK : tern__dnnl_fail(call, status, "attributes");
 }
 
+dnnl_data_type_t tern__dnnl_type(tern_dtype dtype)
+{
+    return dtype == TERN_F32 ? dnnl_f32 : dtype == TERN_BF16 ? dnnl_bf16 : dnnl_data_type_undef;
+}
+
 dnnl_status_t tern__dnnl_describe(const tern__view *view, dnnl_memory_desc_t *desc)
 {
     static const dnnl_format_tag_t blocked[] = {[3] = dnnl_nCw16c, [4] = dnnl_nChw16c, [5] = dnnl_nCdhw16c};
+    dnnl_data_type_t type = tern__dnnl_type(view->dtype);
     dnnl_dims_t dims = {0};
     memcpy(dims, view->shape, sizeof(view->shape));
     if (view->layout == TERN__PLAIN || view->ndim == 2)
-        return dnnl_memory_desc_init_by_strides(desc, view->ndim, dims, dnnl_f32, NULL);
+        return dnnl_memory_desc_init_by_strides(desc, view->ndim, dims, type, NULL);
     if (view->ndim < 3 || view->ndim > 5) return dnnl_unimplemented;
-    return dnnl_memory_desc_init_by_tag(desc, view->ndim, dims, dnnl_f32, blocked[view->ndim]);
+    return dnnl_memory_desc_init_by_tag(desc, view->ndim, dims, type, blocked[view->ndim]);
 }
 
 static dnnl_status_t fill_args(tern__prim *prim, dnnl_engine_t engine, const tern__prim_arg *args,

@@ -44,7 +44,9 @@ typedef struct tern__dnnl_memory {
     void *data;
 } tern__dnnl_memory;
 
-/* How a contiguous or blocked f32 view stands in memory. */
+/* oneDNN's name of f32 and bf16; other dtypes have none here. */
+dnnl_data_type_t tern__dnnl_type(tern_dtype dtype);
+/* How a contiguous or blocked view of f32 or bf16 stands in memory. */
 dnnl_status_t tern__dnnl_describe(const tern__view *view, dnnl_memory_desc_t *desc);
 /* to = or += from, element by element, whatever their formats; the primitive is kept under `key`. */
 int tern__dnnl_reorder(const tern__call *call, const tern__prim_key *key, const tern__dnnl_memory *from,

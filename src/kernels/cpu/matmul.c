@@ -7,7 +7,8 @@
  * takes the dimensions along which y moves as its batch; those along which it stands still are a loop of
  * products that add up.
  *
- * f32, and bf16 where the CPU has oneDNN's kernels for it. Other 16-bit products are made of f32 copies. */
+ * f32, and bf16 (y may be f32 beside it) where the CPU has oneDNN's kernels for it. Other 16-bit products are
+ * made of f32 copies. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/cpu/widen.h"
@@ -22,6 +23,7 @@ typedef struct axis {
 } axis;
 
 typedef struct product {
+    const tern__view *view[OPERANDS];
     axis axis[AXES], batch[BATCH], sum[BATCH];
     int batches, sums;
     const tern__view *bias; /* (n), or NULL */
@@ -99,7 +101,7 @@ static product product_of(const tern__call *call)
 {
     const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
     int row = y->ndim - 2, column = y->ndim - 1;
-    product p = {.bias = call->in[2]};
+    product p = {.view = {a, b, y}, .bias = call->in[2]};
     p.axis[M] = (axis){y->shape[row], {a->stride[row], 0, y->stride[row]}};
     p.axis[K] = (axis){a->shape[column], {a->stride[column], b->stride[row], 0}};
     p.axis[N] = (axis){y->shape[column], {0, b->stride[column], y->stride[column]}};
@@ -110,14 +112,9 @@ static product product_of(const tern__call *call)
 
 /* ---- oneDNN ---- */
 
-static dnnl_data_type_t vendor_type(const tern__call *call)
-{
-    return call->in[A]->dtype == TERN_BF16 ? dnnl_bf16 : dnnl_f32;
-}
-
 /* The operand's matrices: oneDNN's batch stands before the two dimensions of each, the outermost first. Where
  * an operand stands still it has size 1 and any stride that keeps clear of the others. */
-static dnnl_status_t describe(const tern__call *call, const product *p, int operand, dnnl_memory_desc_t *desc)
+static dnnl_status_t describe(const product *p, int operand, dnnl_memory_desc_t *desc)
 {
     stand s;
     find_stand(p, operand, &s);
@@ -135,15 +132,18 @@ static dnnl_status_t describe(const tern__call *call, const product *p, int oper
         dims[row - 1 - i] = stride ? p->batch[i].size : 1;
         strides[row - 1 - i] = stride ? stride : span;
     }
-    return dnnl_memory_desc_init_by_strides(desc, column + 1, dims, vendor_type(call), strides);
+    return dnnl_memory_desc_init_by_strides(desc, column + 1, dims, tern__dnnl_type(p->view[operand]->dtype),
+                                            strides);
 }
 
-static dnnl_status_t describe_bias(const tern__call *call, const product *p, dnnl_memory_desc_t *desc)
+static dnnl_status_t describe_bias(const product *p, dnnl_memory_desc_t *desc)
 {
     dnnl_dims_t dims = {0};
+    if (!p->bias) return dnnl_success;
     for (int d = 0; d <= p->batches; d++) dims[d] = 1;
     dims[p->batches + 1] = p->axis[N].size;
-    return dnnl_memory_desc_init_by_strides(desc, p->batches + 2, dims, vendor_type(call), NULL);
+    return dnnl_memory_desc_init_by_strides(desc, p->batches + 2, dims, tern__dnnl_type(p->bias->dtype),
+                                            NULL);
 }
 
 static dnnl_status_t append_sum(dnnl_primitive_attr_t attr)
@@ -176,8 +176,8 @@ static int prim_new(const tern__call *call, const tern__prim_key *key, const pro
                     tern__prim **prim)
 {
     dnnl_memory_desc_t md[4];
-    dnnl_status_t vendor = describe_bias(call, p, &md[3]);
-    for (int i = 0; i < OPERANDS && vendor == dnnl_success; i++) vendor = describe(call, p, i, &md[i]);
+    dnnl_status_t vendor = describe_bias(p, &md[3]);
+    for (int i = 0; i < OPERANDS && vendor == dnnl_success; i++) vendor = describe(p, i, &md[i]);
     if (vendor != dnnl_success) return tern__dnnl_fail(call, vendor, "memory description");
     dnnl_primitive_desc_t desc;
     int status = plan(call, md, p->bias != NULL, add, &desc);
@@ -191,11 +191,11 @@ static tern__prim_key key_of(const tern__call *call, const product *p, bool add)
 {
     tern__prim_key key = tern__prim_key_make(call, 0);
     int64_t *number = key.number;
-    int64_t flags = (p->bias != NULL) | add << 1 | (int64_t)vendor_type(call) << 2;
+    int64_t flags = (p->bias ? p->bias->dtype + 1 : 0) << 1 | add;
     for (int i = 0; i < OPERANDS; i++) {
         stand s;
         find_stand(p, i, &s);
-        flags = flags << 1 | s.transposed;
+        flags = (flags << 4 | p->view[i]->dtype) << 1 | s.transposed;
         *number++ = p->axis[i].size;
         *number++ = s.step;
     }
@@ -219,13 +219,13 @@ static int run_one(const tern__call *call, const product *p, char *const at[OPER
 
 static int run(const tern__call *call, const product *p)
 {
-    const tern__view *views[OPERANDS] = {call->in[A], call->in[B], call->out[0]};
-    int64_t count = 1, bytes = (int64_t)tern_dtype_bytes(views[A]->dtype);
+    int64_t count = 1;
     for (int i = 0; i < p->sums; i++) count *= p->sum[i].size;
     for (int64_t n = 0; n < count; n++) {
         char *at[OPERANDS];
         for (int o = 0; o < OPERANDS; o++) {
-            at[o] = views[o]->data;
+            int64_t bytes = (int64_t)tern_dtype_bytes(p->view[o]->dtype);
+            at[o] = p->view[o]->data;
             for (int64_t i = 0, rest = n; i < p->sums; rest /= p->sum[i++].size)
                 at[o] += rest % p->sum[i].size * p->sum[i].stride[o] * bytes;
         }
@@ -237,14 +237,15 @@ static int run(const tern__call *call, const product *p)
 
 int tern__cpu_matmul(const tern__call *call)
 {
-    const tern__view *a = call->in[A], *b = call->in[B];
+    const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
     tern_dtype dtype = a->dtype;
-    if (tern__view_count(call->out[0]) == 0 || tern__view_count(a) == 0) return TERN_E_UNSUPPORTED;
+    if (tern__view_count(y) == 0 || tern__view_count(a) == 0) return TERN_E_UNSUPPORTED;
     if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__dnnl_has_bf16(call)))
         return tern__cpu_widened(call, tern__cpu_matmul);
-    if (dtype != TERN_F32 && dtype != TERN_BF16) return TERN_E_UNSUPPORTED;
+    if (tern__dnnl_type(dtype) == dnnl_data_type_undef) return TERN_E_UNSUPPORTED;
+    if (y->dtype != dtype && y->dtype != TERN_F32) return TERN_E_UNSUPPORTED;
     product p = product_of(call);
     if (!stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
     /* Sums that are rounded to 16 bits in between would lose what f32 keeps. */
-    return dtype == TERN_BF16 && p.sums ? tern__cpu_widened(call, tern__cpu_matmul) : run(call, &p);
+    return y->dtype == TERN_BF16 && p.sums ? tern__cpu_widened(call, tern__cpu_matmul) : run(call, &p);
 }
