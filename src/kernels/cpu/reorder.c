@@ -37,15 +37,24 @@ int tern__dnnl_reorder(const tern__call *call, const tern__prim_key *key, const 
 
 static bool takes(const tern__view *view)
 {
-    return view->dtype == TERN_F32 && tern__view_count(view) > 0 &&
+    return tern__dnnl_type(view->dtype) != dnnl_data_type_undef && tern__view_count(view) > 0 &&
            (view->layout == TERN__BLOCKED16 || tern__view_is_contiguous(view));
+}
+
+/* A copy's plan sees both layouts alike. */
+static int copy(const tern__call *call)
+{
+    tern__call one = *call;
+    one.kernel = TERN__COPY;
+    one.attr = NULL;
+    return tern__cpu_pointwise(&one);
 }
 
 int tern__cpu_reorder(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
     dnnl_memory_desc_t from, to;
-    if (!takes(x) || !takes(y)) return TERN_E_UNSUPPORTED;
+    if (!takes(x) || !takes(y)) return copy(call);
     if (tern__dnnl_describe(x, &from) != dnnl_success || tern__dnnl_describe(y, &to) != dnnl_success)
         return TERN_E_UNSUPPORTED;
     tern__prim_key key = tern__prim_key_make(call, 0);
@@ -53,7 +62,8 @@ int tern__cpu_reorder(const tern__call *call)
     key.number[1] = y->layout;
     key.number[2] = call->add[0];
     key.number[3] = x->ndim;
-    for (int d = 0; d < x->ndim; d++) key.number[4 + d] = x->shape[d];
+    key.number[4] = x->dtype;
+    for (int d = 0; d < x->ndim; d++) key.number[5 + d] = x->shape[d];
     return tern__dnnl_reorder(call, &key, &(tern__dnnl_memory){&from, x->data},
                               &(tern__dnnl_memory){&to, y->data}, call->add[0]);
 }
