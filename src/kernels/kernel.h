@@ -39,7 +39,7 @@ int tern__kernel_run(const tern__call *call);
 const char *tern__kernel_name(tern__kernel kernel);
 
 /* What decides on this machine which of the fast kernels run, and so how they round: "oneDNN 2.6.3 for isa
- * 0xe7". */
+ * 0xe7, AMX". */
 void tern__kernel_choices(char *text, size_t size);
 
 /* What this machine lacks to multiply matrices of `dtype` (BF16 or F16) by instructions of its own, "AVX-512

@@ -12,10 +12,13 @@
  * of weights and biases are computed in f32 and rounded on the way to their place, whose dtype they may
  * choose. f16 goes through f32 copies. */
 #include "kernels/conv.h"
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/amx_conv.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/pack.h"
+#include "kernels/reduce.h"
 
 #include <string.h>
 
@@ -220,7 +223,7 @@ static int take_back(const tern__call *call, const tern__prim_key *key, const op
                    &(tern__dnnl_memory){&op->have, op->view->data}, op->add);
 }
 
-static int run(const tern__call *call, conv *c)
+static int run_library(const tern__call *call, conv *c)
 {
     tern__prim_key key = key_of(call, c);
     tern__prim *prim = tern__prim_find(call, &key);
@@ -242,6 +245,64 @@ static int run(const tern__call *call, conv *c)
     return status;
 }
 
+/* ---- by tiles ---- */
+
+/* Whether the tile unit computes it: bf16, one group. */
+static bool by_tiles(const conv *c)
+{
+    return c->op[X].view->dtype == TERN_BF16 && c->attr->groups == 1 && tern__amx_has();
+}
+
+/* The weight as amx_conv.h wants it: in a data gradient with its channels in each other's places. */
+static dnnl_status_t describe_tiles(operand *w, dnnl_prop_kind_t kind, dnnl_memory_desc_t *to)
+{
+    const int64_t *shape = w->view->shape, area = shape[2] * shape[3];
+    bool turned = kind == dnnl_backward_data;
+    int64_t outs = shape[turned], ins = shape[!turned];
+    dnnl_dims_t dims = {outs, ins, shape[2], shape[3]};
+    dnnl_dims_t strides = {turned ? area : ins * area, turned ? outs * area : area, shape[3], 1};
+    dnnl_status_t vendor =
+        dnnl_memory_desc_init_by_strides(&w->have, 4, dims, tern__dnnl_type(w->view->dtype), strides);
+    if (vendor != dnnl_success) return vendor;
+    w->to = to;
+    if (w->result) return dnnl_memory_desc_init_by_tag(to, 4, dims, dnnl_f32, dnnl_OIhw16i16o);
+    return dnnl_memory_desc_init_by_tag(to, 4, dims, dnnl_bf16, dnnl_OIhw16i16o2i);
+}
+
+/* db: all of dy that is of a channel. */
+static int sum_bias(const tern__call *call, const conv *c)
+{
+    static const tern__factor_attr one = {1};
+    const tern__view *b = c->op[B].view, *dy = c->op[Y].view;
+    if (!b) return TERN_OK;
+    tern__view seen = tern__view_make(b->dtype, TERN__PLAIN, dy->ndim, dy->shape);
+    for (int d = 0; d < dy->ndim; d++) seen.stride[d] = d == 1;
+    seen.data = b->data;
+    tern__call sum = {.device = call->device,
+                      .kernel = TERN__SUM,
+                      .in = {dy},
+                      .out = {&seen},
+                      .add = {c->op[B].add},
+                      .attr = &one,
+                      .err = call->err};
+    return tern__kernel_run(&sum);
+}
+
+static int run_tiles(const tern__call *call, conv *c)
+{
+    operand *w = &c->op[W];
+    dnnl_memory_desc_t to;
+    dnnl_status_t vendor = describe_tiles(w, c->kind, &to);
+    if (vendor != dnnl_success) return tern__dnnl_fail(call, vendor, "memory description");
+    tern__prim_key key = key_of(call, c);
+    int status = bring(call, &key, w, W);
+    if (status) return status;
+    if (!w->result) return tern__amx_conv(call, c->op[X].view, c->op[Y].view, w->data, c->op[B].view);
+    status = tern__amx_conv_weight(call, c->op[X].view, c->op[Y].view, w->data);
+    if (!status) status = take_back(call, &key, w, W);
+    return status ? status : sum_bias(call, c);
+}
+
 /* ---- the three kernels ---- */
 
 /* All of one dtype, but for what is computed in f32 in any case. */
@@ -260,10 +321,16 @@ static bool takes(const conv *c)
            padding_after(c, 1) >= 0;
 }
 
+static int run(const tern__call *call, conv *c)
+{
+    if (!takes(c)) return TERN_E_UNSUPPORTED;
+    return by_tiles(c) ? run_tiles(call, c) : run_library(call, c);
+}
+
 static bool needs_f32(const tern__call *call)
 {
     tern_dtype dtype = call->in[0]->dtype;
-    return dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__dnnl_has_bf16(call));
+    return dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16(call));
 }
 
 int tern__cpu_conv2d(const tern__call *call)
@@ -276,7 +343,7 @@ int tern__cpu_conv2d(const tern__call *call)
                      [W] = {.view = call->in[1], .arg = DNNL_ARG_WEIGHTS},
                      [B] = {.view = call->in[2], .arg = DNNL_ARG_BIAS},
                      [Y] = {.view = call->out[0], .arg = DNNL_ARG_DST, .result = true, .add = call->add[0]}}};
-    return takes(&c) ? run(call, &c) : TERN_E_UNSUPPORTED;
+    return run(call, &c);
 }
 
 int tern__cpu_conv2d_data_grad(const tern__call *call)
@@ -289,7 +356,7 @@ int tern__cpu_conv2d_data_grad(const tern__call *call)
         .op = {[Y] = {.view = call->in[0], .arg = DNNL_ARG_DIFF_DST},
                [W] = {.view = call->in[1], .arg = DNNL_ARG_WEIGHTS},
                [X] = {.view = call->out[0], .arg = DNNL_ARG_DIFF_SRC, .result = true, .add = call->add[0]}}};
-    return takes(&c) ? run(call, &c) : TERN_E_UNSUPPORTED;
+    return run(call, &c);
 }
 
 int tern__cpu_conv2d_weight_grad(const tern__call *call)
@@ -305,5 +372,5 @@ int tern__cpu_conv2d_weight_grad(const tern__call *call)
             [X] = {.view = call->in[1], .arg = DNNL_ARG_SRC},
             [W] = {.view = call->out[0], .arg = DNNL_ARG_DIFF_WEIGHTS, .result = true, .add = call->add[0]},
             [B] = {.view = call->out[1], .arg = DNNL_ARG_DIFF_BIAS, .result = true, .add = call->add[1]}}};
-    return takes(&c) ? run(call, &c) : TERN_E_UNSUPPORTED;
+    return run(call, &c);
 }

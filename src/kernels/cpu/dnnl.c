@@ -1,5 +1,7 @@
 #include "kernels/cpu/dnnl.h"
 
+#include "kernels/cpu/amx.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,8 +97,8 @@ void tern__kernel_choices(char *text, size_t size)
 {
     const dnnl_version_t *version = dnnl_version();
     avoid_amx_without_tiles();
-    snprintf(text, size, "oneDNN %d.%d.%d for isa 0x%x", version->major, version->minor, version->patch,
-             (unsigned)dnnl_get_effective_cpu_isa());
+    snprintf(text, size, "oneDNN %d.%d.%d for isa 0x%x%s", version->major, version->minor, version->patch,
+             (unsigned)dnnl_get_effective_cpu_isa(), tern__amx_has() ? ", AMX" : "");
 }
 
 const char *tern__kernel_lacks(tern_dtype dtype)
@@ -104,7 +106,7 @@ const char *tern__kernel_lacks(tern_dtype dtype)
     avoid_amx_without_tiles();
     bool has_bf16 =
         (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-    if (dtype == TERN_BF16 && !has_bf16) return "AVX-512 BF16 or AMX";
+    if (dtype == TERN_BF16 && !has_bf16 && !tern__amx_has()) return "AVX-512 BF16 or AMX";
     return dtype == TERN_F16 ? "a oneDNN with kernels for f16" : NULL;
 }
 

@@ -35,6 +35,81 @@ TERN__INLINE void tern__lanes_put(float *to, tern__lanes v, int n, bool add)
     tern__lanes_store(to, add ? tern__lanes_load(to, n) + v : v, n);
 }
 
+/* ---- 16-bit types: half.h's conversions, lane by lane ---- */
+
+typedef uint16_t tern__halves __attribute__((vector_size(2 * TERN__LANES)));
+typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
+
+/* -1 where a < b, of numbers below 2^31. */
+TERN__INLINE tern__words tern__words_less(tern__words a, tern__words b)
+{
+    return (tern__words)((tern__masks)(a - b) >> 31);
+}
+
+TERN__INLINE tern__words tern__words_pick(tern__words where, tern__words yes, tern__words no)
+{
+    return (where & yes) | (~where & no);
+}
+
+TERN__INLINE tern__lanes tern__lanes_of_bf16(tern__halves h)
+{
+    return (tern__lanes)(__builtin_convertvector(h, tern__words) << 16);
+}
+
+TERN__INLINE tern__halves tern__lanes_to_bf16(tern__lanes v)
+{
+    tern__words bits = (tern__words)v, infinity = (tern__words){0} + 0x7f800000;
+    tern__words nan = tern__words_less(infinity, bits & 0x7fffffff);
+    tern__words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return __builtin_convertvector(tern__words_pick(nan, bits >> 16 | 0x40, rounded), tern__halves);
+}
+
+TERN__INLINE tern__lanes tern__lanes_of_f16(tern__halves h)
+{
+    const tern__words zero = {0}, bias = zero + (112u << 23), least = zero + (113u << 23);
+    tern__words bits = __builtin_convertvector(h, tern__words), sign = (bits & 0x8000) << 16;
+    tern__words rest = (bits & 0x7fff) << 13;
+    tern__words small = (tern__words)((tern__lanes)(rest + least) - (tern__lanes)least);
+    tern__words large =
+        tern__words_pick(tern__words_less(rest, zero + (31u << 23)), rest + bias, rest | 0x7f800000);
+    return (tern__lanes)(sign | tern__words_pick(tern__words_less(rest, zero + (1u << 23)), small, large));
+}
+
+TERN__INLINE tern__halves tern__lanes_to_f16(tern__lanes v)
+{
+    const tern__words zero = {0}, half = zero + 0x3f000000;
+    tern__words bits = (tern__words)v, sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    tern__words small = (tern__words)((tern__lanes)rest + (tern__lanes)half) - half;
+    tern__words normal = (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13;
+    tern__words nan = tern__words_less(zero + 0x7f800000, rest);
+    tern__words large = tern__words_pick(nan, zero + 0x7e00, zero + 0x7c00);
+    large = tern__words_pick(tern__words_less(rest, zero + (143u << 23)), normal, large);
+    large = tern__words_pick(tern__words_less(rest, zero + (113u << 23)), small, large);
+    return __builtin_convertvector(sign | large, tern__halves);
+}
+
+/* The first n elements, n <= 16, at element `at` of memory of f32, bf16 or f16; the rest 0. A dtype that the
+ * compiler knows leaves one of the three ways. */
+TERN__INLINE tern__lanes tern__lanes_get(const void *from, tern_dtype dtype, int64_t at, int n)
+{
+    if (dtype == TERN_F32) return tern__lanes_load((const float *)from + at, n);
+    tern__halves h = {0};
+    memcpy(&h, (const uint16_t *)from + at, (size_t)n * sizeof(uint16_t));
+    return dtype == TERN_BF16 ? tern__lanes_of_bf16(h) : tern__lanes_of_f16(h);
+}
+
+/* The way back; or added to what is there. */
+TERN__INLINE void tern__lanes_set(void *to, tern_dtype dtype, int64_t at, tern__lanes v, int n, bool add)
+{
+    if (add) v += tern__lanes_get(to, dtype, at, n);
+    if (dtype == TERN_F32) {
+        tern__lanes_store((float *)to + at, v, n);
+        return;
+    }
+    tern__halves h = dtype == TERN_BF16 ? tern__lanes_to_bf16(v) : tern__lanes_to_f16(v);
+    memcpy((uint16_t *)to + at, &h, (size_t)n * sizeof(uint16_t));
+}
+
 /* The sum of all lanes, in double, by halves. */
 TERN__INLINE double tern__lanes_sum(tern__lanes v)
 {

@@ -20,15 +20,20 @@ static inline bool tern__is_dense(const tern__view *view, const tern__view *like
                      (view->layout != TERN__PLAIN || tern__view_is_contiguous(view)));
 }
 
-/* Memory for the time of this call; NULL sets its error. */
-static inline void *tern__loop_scratch(const tern__call *call, size_t bytes)
+/* Scratch buffer `which` for the time of this call; NULL sets its error. */
+static inline void *tern__loop_scratch_of(const tern__call *call, int which, size_t bytes)
 {
-    void *data = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND, bytes);
+    void *data = tern__device_scratch(call->device, which, bytes);
     const char *name = tern__kernel_name(call->kernel);
     if (!data)
         tern__error_set(call->err, name, TERN_E_MEMORY, "%s: out of memory: %zu bytes of scratch", name,
                         bytes);
     return data;
+}
+
+static inline void *tern__loop_scratch(const tern__call *call, size_t bytes)
+{
+    return tern__loop_scratch_of(call, TERN__SCRATCH_OPERAND, bytes);
 }
 
 /* The first output, one element, = or += value. */
