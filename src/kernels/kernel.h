@@ -17,7 +17,7 @@ typedef enum tern__kernel {
 } tern__kernel;
 
 #define TERN__KERNEL_INS  8
-#define TERN__KERNEL_OUTS 4
+#define TERN__KERNEL_OUTS 5
 
 typedef struct tern__call {
     tern_device *device;

@@ -2,6 +2,9 @@
 #ifndef TERN_SRC_KERNELS_OPTIM_H
 #define TERN_SRC_KERNELS_OPTIM_H
 
+/* Of all of them: the output that becomes p in another dtype, where p is an f32 master of it. */
+#define TERN__OPTIM_COPY 4
+
 /* What all attributes begin with. The gradient that an update is made with is d = scale g + decay p: weight
  * decay, the sign for a maximum, and whatever a gradient was multiplied with on its way. */
 typedef struct tern__step_attr {

@@ -54,7 +54,8 @@ static int open_optim(const char *func, tern_optim *optim, const tern_module *mo
     size_t count = (size_t)optim->seal->leaf_count;
     optim->group_of = tern__alloc(count * sizeof(*optim->group_of), func, err);
     optim->steps = tern__alloc(count * sizeof(*optim->steps), func, err);
-    if (!optim->group_of || !optim->steps) return TERN_E_MEMORY;
+    optim->versions = tern__alloc(count * sizeof(*optim->versions), func, err);
+    if (!optim->group_of || !optim->steps || !optim->versions) return TERN_E_MEMORY;
     claim(optim, module);
     int status = make_room(func, optim, err);
     if (!status) optim->groups[optim->group_count++] = *group;
@@ -85,6 +86,7 @@ void tern_optim_free(tern_optim *optim)
     tern__optim_state_drop(optim);
     tern__free(optim->groups);
     tern__free(optim->steps);
+    tern__free(optim->versions);
     tern__free(optim->group_of);
     tern__free(optim);
 }
@@ -167,6 +169,36 @@ static int run_end(const tern_optim *optim, int k)
     return last;
 }
 
+/* `count` elements of one range. */
+static tern__view piece(tern_dtype dtype, char *base, size_t offset, int64_t count)
+{
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &count);
+    view.data = base + offset;
+    return view;
+}
+
+/* The update of the bytes `own` of range r. */
+static bool update_slice(tern_optim *optim, tern_scope *scope, int r, tern__slice own, unsigned states,
+                         const tern__optim_attr *attr)
+{
+    const tern__range *range = &optim->seal->ranges[r];
+    int64_t count = (int64_t)(tern__slice_bytes(own) / tern_dtype_bytes(range->dtype));
+    size_t at = tern__optim_scaled(optim, r, own.begin - optim->own[r].begin);
+    tern__view p = piece(range->dtype, range->params, own.begin, count), views[TERN__OPTIM_STATES];
+    tern__view g = piece(range->dtype, range->grads, own.begin, count);
+    tern__call call = {.kernel = optim->rule->kernel, .in = {&g}, .out = {&p}, .attr = attr};
+    for (int s = 0; s < TERN__OPTIM_STATES; s++) {
+        if (!(states & 1u << s) || !optim->state[s][r]) continue;
+        views[s] = piece(tern__optim_dtype(optim, r), optim->state[s][r], at, count);
+        call.out[1 + s] = &views[s];
+    }
+    if (tern__optim_has_master(optim, r)) {
+        call.out[0] = &views[TERN__OPTIM_MASTER];
+        call.out[TERN__OPTIM_COPY] = &p;
+    }
+    return tern__run(scope, &call);
+}
+
 /* One kernel call over this rank's part of what lies from leaf `first` to leaf `last` of one range. */
 static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
 {
@@ -176,19 +208,9 @@ static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
     tern__slice run = {seal->offset[first], end_of(seal, last)}, own = tern__slice_cut(run, optim->own[r]);
     tern__optim_attr attr = optim->rule->attr(group, optim->steps[first] + 1);
     if (optim->shard) tern__shard_note(optim, r, run, &attr);
-    int64_t count = (int64_t)(tern__slice_bytes(own) / tern_dtype_bytes(seal->ranges[r].dtype));
-    if (!count) return true;
-    tern__view p = tern__view_make(seal->ranges[r].dtype, TERN__PLAIN, 1, &count), g = p;
-    tern__view states[TERN__OPTIM_STATES] = {p, p, p};
-    p.data = seal->ranges[r].params + own.begin;
-    g.data = seal->ranges[r].grads + own.begin;
-    tern__call call = {.kernel = optim->rule->kernel, .in = {&g}, .out = {&p}, .attr = &attr};
-    for (int s = 0; s < TERN__OPTIM_STATES; s++) {
-        if (!(group->states & 1u << s)) continue;
-        states[s].data = optim->state[s][r] + (own.begin - optim->own[r].begin);
-        call.out[1 + s] = &states[s];
-    }
-    return tern__run(scope, &call);
+    if (!tern__slice_bytes(own)) return true;
+    if (tern__optim_has_master(optim, r)) tern__masters_follow(optim, first, last);
+    return update_slice(optim, scope, r, own, group->states, &attr);
 }
 
 static void finish(tern_optim *optim, int first, int last)
@@ -196,7 +218,7 @@ static void finish(tern_optim *optim, int first, int last)
     const tern__seal *seal = optim->seal;
     for (int k = first; k <= last; k++) {
         if (seal->range_of[k] != seal->range_of[first]) continue;
-        seal->leaves[k]->packs.version++;
+        optim->versions[k] = ++seal->leaves[k]->packs.version;
         seal->leaves[k]->fresh = false;
         optim->steps[k]++;
     }

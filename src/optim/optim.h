@@ -7,7 +7,10 @@
 
 #include <tern/optim.h>
 
-#define TERN__OPTIM_STATES (TERN__KERNEL_OUTS - 1)
+/* A rule's own states, and the f32 master of a parameter of 16 bits (master.c). State s is the kernel's
+ * output 1 + s, but the master takes the place of p, and p becomes the copy of it. */
+#define TERN__OPTIM_STATES (TERN__OPTIM_MASTER + 1)
+#define TERN__OPTIM_MASTER 3
 
 typedef struct tern_schedule tern_schedule;
 
@@ -58,7 +61,7 @@ typedef struct tern__optim_rule {
     /* The kernel's attributes for a parameter's own step number `count`, from 1. */
     tern__optim_attr (*attr)(const tern__optim_group *group, int64_t count);
     size_t attr_bytes;                      /* of that member of the union */
-    const char *states[TERN__OPTIM_STATES]; /* torch's names                                        */
+    const char *states[TERN__OPTIM_MASTER]; /* torch's names                                        */
     bool counts;                            /* the update depends on how many steps there were       */
     bool stepless;                          /* torch's has no "step" in its state                    */
     /* What torch's has in its states before a parameter's first step; NULL: nothing is there. */
@@ -95,6 +98,8 @@ struct tern_optim {
      * is parallel to that; NULL if no group wants it. */
     tern__slice all[TERN_DTYPE_COUNT], own[TERN_DTYPE_COUNT];
     char *state[TERN__OPTIM_STATES][TERN_DTYPE_COUNT];
+    bool masters;              /* parameters of 16 bits have an f32 master, and state of f32 */
+    uint64_t *versions;        /* [leaf_count] of the parameter that its master is of */
     struct tern__shard *shard; /* NULL: not sharded */
     tern_schedule *schedules;  /* all that are alive, the oldest first */
 };
@@ -108,6 +113,30 @@ int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn
 /* TERN_OK if a group may be added to this optimizer, whose rule's kernel must be this one. */
 int tern__optim_group_check(const char *func, const tern_optim *optim, tern__kernel kernel,
                             tern_parameter_fn belongs, tern_error *err);
+
+/* ---- master.c ---- */
+
+static inline bool tern__optim_has_master(const tern_optim *optim, int r)
+{
+    tern_dtype dtype = optim->seal->ranges[r].dtype;
+    return optim->masters && (dtype == TERN_BF16 || dtype == TERN_F16);
+}
+/* In which the state of a range is kept. */
+static inline tern_dtype tern__optim_dtype(const tern_optim *optim, int r)
+{
+    return tern__optim_has_master(optim, r) ? TERN_F32 : optim->seal->ranges[r].dtype;
+}
+/* How many bytes of state belong to so many of the range's parameters. */
+static inline size_t tern__optim_scaled(const tern_optim *optim, int r, size_t bytes)
+{
+    return bytes / tern_dtype_bytes(optim->seal->ranges[r].dtype) *
+           tern_dtype_bytes(tern__optim_dtype(optim, r));
+}
+/* Masters are to be compared with their parameters. */
+void tern__masters_forget(tern_optim *optim);
+/* Before an update of the leaves from `first` to `last` of one range: masters of parameters that somebody has
+ * written to follow them. */
+void tern__masters_follow(tern_optim *optim, int first, int last);
 
 /* ---- unscale.c: the gradients of an optimizer ---- */
 
@@ -124,6 +153,12 @@ void tern__optim_skip(tern_optim *optim);
 /* Makes the state that the groups want, zeros, if it is not there. */
 int tern__optim_state_open(tern_optim *optim, const char *func, tern_error *err);
 void tern__optim_state_drop(tern_optim *optim);
+
+/* Parameter k, which is ours, has state s. */
+bool tern__optim_keeps(const tern_optim *optim, int k, int s);
+const char *tern__optim_state_name(const tern_optim *optim, int s);
+/* Dtype and shape of the states of parameter k. */
+tern__view tern__optim_state_view(const tern_optim *optim, int k);
 
 /* ---- schedule.c ---- */
 

@@ -16,13 +16,24 @@ static bool wants_state(const tern_optim *optim, int s)
     return states & 1u << s;
 }
 
+static bool wants_block(const tern_optim *optim, int s, int r)
+{
+    return s == TERN__OPTIM_MASTER ? tern__optim_has_master(optim, r) : wants_state(optim, s);
+}
+
+/* Of state that belongs to these parameters. */
+static size_t bytes_of(const tern_optim *optim, int r, tern__slice slice)
+{
+    return tern__optim_scaled(optim, r, tern__slice_bytes(slice));
+}
+
 /* One block a state and range, parallel to these slices. */
 static int alloc_blocks(const tern_optim *optim, const tern__slice *slices,
                         char *blocks[TERN__OPTIM_STATES][TERN_DTYPE_COUNT], const char *func, tern_error *err)
 {
     for (int s = 0; s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++) {
-            size_t bytes = wants_state(optim, s) ? tern__slice_bytes(slices[r]) : 0;
+            size_t bytes = wants_block(optim, s, r) ? bytes_of(optim, r, slices[r]) : 0;
             if (bytes && !(blocks[s][r] = tern__alloc(bytes, func, err))) return TERN_E_MEMORY;
         }
     return TERN_OK;
@@ -42,6 +53,7 @@ int tern__optim_state_open(tern_optim *optim, const char *func, tern_error *err)
     if (optim->begun) return TERN_OK;
     int status = alloc_blocks(optim, optim->own, optim->state, func, err);
     if (status) tern__optim_state_drop(optim);
+    tern__masters_forget(optim);
     optim->begun = !status;
     return status;
 }
@@ -56,7 +68,7 @@ size_t tern_optim_state_bytes(const tern_optim *optim)
     size_t bytes = 0;
     for (int s = 0; optim && s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++)
-            bytes += optim->state[s][r] ? tern__slice_bytes(optim->own[r]) : 0;
+            bytes += optim->state[s][r] ? bytes_of(optim, r, optim->own[r]) : 0;
     return bytes;
 }
 
@@ -101,17 +113,32 @@ static bool has_state(const tern_optim *optim, int k)
     return optim->group_of[k] >= 0 && optim->steps[k] > 0;
 }
 
-/* Parameter k, which is ours, has state s. */
-static bool is_kept(const tern_optim *optim, int k, int s)
+bool tern__optim_keeps(const tern_optim *optim, int k, int s)
 {
+    if (s == TERN__OPTIM_MASTER) return tern__optim_has_master(optim, optim->seal->range_of[k]);
     return optim->groups[optim->group_of[k]].states & 1u << s;
+}
+
+const char *tern__optim_state_name(const tern_optim *optim, int s)
+{
+    return s == TERN__OPTIM_MASTER ? "master" : optim->rule->states[s];
+}
+
+tern__view tern__optim_state_view(const tern_optim *optim, int k)
+{
+    const tern__view *p = &optim->seal->leaves[k]->parameter->view;
+    return tern__view_make(tern__optim_dtype(optim, optim->seal->range_of[k]), TERN__PLAIN, p->ndim,
+                           p->shape);
 }
 
 static int count_entries(const tern_optim *optim)
 {
     int count = 0;
-    for (int k = 0; k < optim->seal->leaf_count; k++)
-        if (has_state(optim, k)) count += 1 + __builtin_popcount(optim->groups[optim->group_of[k]].states);
+    for (int k = 0; k < optim->seal->leaf_count; k++) {
+        if (!has_state(optim, k)) continue;
+        count++;
+        for (int s = 0; s < TERN__OPTIM_STATES; s++) count += tern__optim_keeps(optim, k, s);
+    }
     return count;
 }
 
@@ -135,9 +162,10 @@ static void list_entries(const tern_optim *optim, tern_optim_state *state)
         int r = seal->range_of[k];
         add_entry(state, leaf, "step", tern__view_make(TERN_I64, TERN__PLAIN, 0, NULL), &state->steps[k]);
         for (int s = 0; s < TERN__OPTIM_STATES; s++)
-            if (is_kept(optim, k, s))
-                add_entry(state, leaf, optim->rule->states[s], leaf->parameter->view,
-                          state->blocks[s][r] + (seal->offset[k] - optim->all[r].begin));
+            if (tern__optim_keeps(optim, k, s))
+                add_entry(state, leaf, tern__optim_state_name(optim, s), tern__optim_state_view(optim, k),
+                          state->blocks[s][r] +
+                              tern__optim_scaled(optim, r, seal->offset[k] - optim->all[r].begin));
     }
 }
 
@@ -165,12 +193,14 @@ static int gather_slice(const tern_optim *optim, int s, int r, int rank, char *t
 {
     tern_group *group = optim->shard ? tern__shard_group(optim) : NULL;
     tern__slice slice = tern__shard_slice(optim, r, rank);
+    size_t begin = tern__optim_scaled(optim, r, slice.begin - optim->all[r].begin);
+    size_t total = bytes_of(optim, r, slice);
     char *own = !group || rank == tern_group_rank(group) ? optim->state[s][r] : NULL;
-    for (size_t at = slice.begin; at < slice.end; at += piece_bytes) {
-        size_t bytes = TERN__MIN((size_t)piece_bytes, slice.end - at);
-        char *place = to ? to + (at - optim->all[r].begin) : scratch;
-        if (own && to) memcpy(place, own + (at - slice.begin), bytes);
-        if (own && !to) place = own + (at - slice.begin);
+    for (size_t at = 0; at < total; at += piece_bytes) {
+        size_t bytes = TERN__MIN((size_t)piece_bytes, total - at);
+        char *place = to ? to + begin + at : scratch;
+        if (own && to) memcpy(place, own + at, bytes);
+        if (own && !to) place = own + at;
         int status = group ? tern_broadcast(group, place, bytes, TERN_U8, rank, err) : TERN_OK;
         if (status) return status;
     }
@@ -182,8 +212,8 @@ static int gather_all(const tern_optim *optim, tern_optim_state *to, char *scrat
 {
     int world = optim->shard ? tern_group_size(tern__shard_group(optim)) : 1, status = TERN_OK;
     for (int s = 0; s < TERN__OPTIM_STATES; s++)
-        for (int r = 0; wants_state(optim, s) && r < optim->seal->range_count; r++)
-            for (int rank = 0; rank < world && !status; rank++)
+        for (int r = 0; r < optim->seal->range_count; r++)
+            for (int rank = 0; wants_block(optim, s, r) && rank < world && !status; rank++)
                 status = gather_slice(optim, s, r, rank, to ? to->blocks[s][r] : NULL, scratch, err);
     return status;
 }
@@ -237,7 +267,7 @@ static int find_bit(const tern_optim *optim, int k, const char *name)
 {
     if (name && !strcmp(name, "step")) return STEP;
     for (int s = 0; name && s < TERN__OPTIM_STATES; s++)
-        if (is_kept(optim, k, s) && !strcmp(name, optim->rule->states[s])) return 1 + s;
+        if (tern__optim_keeps(optim, k, s) && !strcmp(name, tern__optim_state_name(optim, s))) return 1 + s;
     return -1;
 }
 
@@ -250,18 +280,18 @@ static int check_step(const tern_optim_entry *entry, tern_error *err)
                            entry->parameter, step);
 }
 
-static int check_tensor(const tern_optim_entry *entry, const tern__view *parameter, tern_error *err)
+/* `own`: as the state is kept. */
+static int check_tensor(const tern_optim_entry *entry, const tern__view *own, tern_error *err)
 {
     const tern__view *view = &entry->tensor->view;
     char got[TERN__SHAPE_TEXT], expected[TERN__SHAPE_TEXT];
-    if (view->dtype != parameter->dtype)
+    if (view->dtype != own->dtype)
         return tern__error_set(err, load, TERN_E_DTYPE, "\"%s\" of \"%s\" is %s, expected %s", entry->name,
-                               entry->parameter, tern_dtype_name(view->dtype),
-                               tern_dtype_name(parameter->dtype));
-    if (!tern__view_same_shape(view, parameter))
+                               entry->parameter, tern_dtype_name(view->dtype), tern_dtype_name(own->dtype));
+    if (!tern__view_same_shape(view, own))
         return tern__error_set(err, load, TERN_E_SHAPE, "\"%s\" of \"%s\" is %s, expected %s", entry->name,
                                entry->parameter, tern__shape_text(view, got),
-                               tern__shape_text(parameter, expected));
+                               tern__shape_text(own, expected));
     if (!tern__view_is_contiguous(view))
         return tern__error_set(err, load, TERN_E_UNSUPPORTED,
                                "\"%s\" of \"%s\" is not row-major; tern_keep gives a copy that is",
@@ -284,18 +314,19 @@ static int check_entry(const tern_optim *optim, const tern_optim_entry *entry, u
     given[k] |= 1u << bit;
     int status = tern__tensor_check(entry->tensor, load, err);
     if (status) return status;
-    return bit == STEP ? check_step(entry, err)
-                       : check_tensor(entry, &optim->seal->leaves[k]->parameter->view, err);
+    const tern__view own = tern__optim_state_view(optim, k);
+    return bit == STEP ? check_step(entry, err) : check_tensor(entry, &own, err);
 }
 
-/* Whoever has something has all of it. */
+/* Whoever has something has all of it, but for the master, which the parameter can give. */
 static int check_whole(const tern_optim *optim, const unsigned *given, tern_error *err)
 {
     for (int k = 0; k < optim->seal->leaf_count; k++) {
         if (!given[k]) continue;
         const char *missing = optim->rule->counts && !(given[k] & 1u << STEP) ? "step" : NULL;
-        for (int s = TERN__OPTIM_STATES - 1; s >= 0; s--)
-            if (is_kept(optim, k, s) && !(given[k] & 2u << s)) missing = optim->rule->states[s];
+        for (int s = TERN__OPTIM_MASTER - 1; s >= 0; s--)
+            if (tern__optim_keeps(optim, k, s) && !(given[k] & 2u << s))
+                missing = tern__optim_state_name(optim, s);
         if (missing)
             return tern__error_set(err, load, TERN_E_INVALID, "\"%s\" has no \"%s\"",
                                    optim->seal->leaves[k]->name, missing);
@@ -307,23 +338,26 @@ static int check_whole(const tern_optim *optim, const unsigned *given, tern_erro
 static void take(tern_optim *optim, const tern_optim_entry *entry)
 {
     int k = find_leaf(optim, entry->parameter), bit = find_bit(optim, k, entry->name);
-    const tern__view *view = &entry->tensor->view;
+    int r = optim->seal->range_of[k];
     size_t offset = optim->seal->offset[k];
-    tern__slice own = optim->own[optim->seal->range_of[k]];
-    tern__slice part = tern__slice_cut((tern__slice){offset, offset + tern__view_bytes(view)}, own);
+    tern__slice own = optim->own[r];
+    size_t end = offset + tern__view_bytes(&optim->seal->leaves[k]->parameter->view);
+    tern__slice part = tern__slice_cut((tern__slice){offset, end}, own);
     if (bit == STEP)
         optim->steps[k] = (int64_t)tern_item(entry->tensor);
     else if (tern__slice_bytes(part))
-        memcpy(optim->state[bit - 1][optim->seal->range_of[k]] + (part.begin - own.begin),
-               (const char *)view->data + (part.begin - offset), tern__slice_bytes(part));
+        memcpy(optim->state[bit - 1][r] + tern__optim_scaled(optim, r, part.begin - own.begin),
+               (const char *)entry->tensor->view.data + tern__optim_scaled(optim, r, part.begin - offset),
+               bytes_of(optim, r, part));
 }
 
 static void forget(tern_optim *optim, const unsigned *given)
 {
     for (int k = 0; k < optim->seal->leaf_count; k++) optim->steps[k] = given[k] != 0;
+    tern__masters_forget(optim);
     for (int s = 0; s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++)
-            if (optim->state[s][r]) memset(optim->state[s][r], 0, tern__slice_bytes(optim->own[r]));
+            if (optim->state[s][r]) memset(optim->state[s][r], 0, bytes_of(optim, r, optim->own[r]));
 }
 
 int tern_optim_state_load(tern_optim *optim, const tern_optim_entry *entries, int count, tern_error *err)

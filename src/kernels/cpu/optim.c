@@ -2,35 +2,99 @@
  * and written once, in place. */
 #include "kernels/optim.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/staging.h"
 
 #include <math.h>
 
 typedef void (*update_fn)(const tern__call *call, int64_t first, int64_t count);
 
-static bool takes(const tern__call *call, tern_dtype dtype)
+static const tern__view *operand(const tern__call *call, int i)
 {
-    bool fine = call->in[0]->dtype == dtype && tern__view_is_contiguous(call->in[0]);
-    for (int i = 0; i < TERN__KERNEL_OUTS; i++)
-        fine &= !call->out[i] || (call->out[i]->dtype == dtype && tern__view_is_contiguous(call->out[i]));
+    return i ? call->out[i - 1] : call->in[0];
+}
+
+static bool all_are(const tern__call *call, tern_dtype dtype)
+{
+    bool fine = true;
+    for (int i = 0; i <= TERN__KERNEL_OUTS; i++)
+        fine &= !operand(call, i) || operand(call, i)->dtype == dtype;
     return fine;
+}
+
+/* Whether the loops of f32 may do it. */
+static bool takes(const tern__call *call)
+{
+    bool fine = true;
+    for (int i = 0; i <= TERN__KERNEL_OUTS; i++) {
+        const tern__view *view = operand(call, i);
+        fine &= !view || (tern__dtype_is_float(view->dtype) && view->dtype != TERN_F64);
+    }
+    return fine;
+}
+
+static bool has_gaps(const tern__call *call)
+{
+    bool gaps = false;
+    for (int i = 0; i <= TERN__KERNEL_OUTS; i++)
+        gaps |= operand(call, i) && !tern__view_is_contiguous(operand(call, i));
+    return gaps;
+}
+
+/* A short stretch: what is not f32 goes through arrays in the first-level cache, and p is copied from there.
+ */
+static void update_stage(const tern__call *call, update_fn f32, int64_t at, int64_t count)
+{
+    tern__stage stages[TERN__OPTIM_COPY + 1];
+    tern__view views[TERN__OPTIM_COPY + 1];
+    tern__call part = {.attr = call->attr};
+    for (int i = 0; i <= TERN__OPTIM_COPY; i++) {
+        const tern__view *view = operand(call, i);
+        if (!view) continue;
+        views[i].data = (float *)view->data + at;
+        if (view->dtype != TERN_F32) {
+            tern__stage_load(TERN__COMPUTE_F32, &stages[i], view->dtype, view->data, at, 1, count);
+            views[i].data = stages[i].f32;
+        }
+        *(i ? &part.out[i - 1] : &part.in[0]) = &views[i];
+    }
+    f32(&part, 0, count);
+    for (int i = 1; i <= TERN__OPTIM_COPY; i++) {
+        const tern__view *view = operand(call, i);
+        if (view && view->dtype != TERN_F32)
+            tern__stage_store(TERN__COMPUTE_F32, &stages[i], view->dtype, view->data, at, 1, count, false);
+    }
+    const tern__view *copy = call->out[TERN__OPTIM_COPY];
+    if (copy)
+        tern__stage_store(TERN__COMPUTE_F32, views[1].data, copy->dtype, copy->data, at, 1, count, false);
+}
+
+static void update_staged(const tern__call *call, update_fn f32, int64_t first, int64_t count)
+{
+    for (int64_t at = first; at < first + count; at += TERN__STAGE)
+        update_stage(call, f32, at, TERN__MIN(TERN__STAGE, first + count - at));
 }
 
 /* Each thread takes whole cache lines. */
 static int64_t start_of(int64_t count, int t, int threads)
 {
-    return t == threads ? count : count * t / threads / 16 * 16;
+    return t == threads ? count : count * t / threads / 32 * 32;
 }
 
 static int run(const tern__call *call, update_fn f32, update_fn f64)
 {
-    update_fn update = takes(call, TERN_F32) ? f32 : takes(call, TERN_F64) ? f64 : NULL;
-    if (!update) return TERN_E_UNSUPPORTED;
+    bool wide = all_are(call, TERN_F64) && !call->out[TERN__OPTIM_COPY];
+    bool plain = wide || (all_are(call, TERN_F32) && !call->out[TERN__OPTIM_COPY]);
+    if (has_gaps(call) || !(plain || takes(call))) return TERN_E_UNSUPPORTED;
+    update_fn update = wide ? f64 : f32;
     int64_t count = tern__view_count(call->out[0]);
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++) {
-        int64_t first = start_of(count, t, threads);
-        update(call, first, start_of(count, t + 1, threads) - first);
+        int64_t first = start_of(count, t, threads), next = start_of(count, t + 1, threads);
+        if (plain)
+            update(call, first, next - first);
+        else
+            update_staged(call, update, first, next - first);
     }
     return TERN_OK;
 }

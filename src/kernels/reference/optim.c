@@ -10,6 +10,14 @@ static double gradient(const tern__call *call, int64_t i, double value)
     return step->scale * tern__view_get(call->in[0], i) + step->decay * value;
 }
 
+/* The new value of p, and of its copy. */
+static void put(const tern__call *call, int64_t i, double value)
+{
+    const tern__view *copy = call->out[TERN__OPTIM_COPY];
+    tern__view_set(call->out[0], i, value);
+    if (copy) tern__view_set(copy, i, tern__view_get(call->out[0], i));
+}
+
 static double moving_gradient(const tern__sgd_attr *attr, const tern__view *b, int64_t i, double g)
 {
     double moving = attr->first != 0 ? g : attr->momentum * tern__view_get(b, i) + (1 - attr->dampening) * g;
@@ -25,7 +33,7 @@ int tern__reference_sgd(const tern__call *call)
     for (int64_t i = 0; i < count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, i, value);
         if (b) g = moving_gradient(attr, b, i, g);
-        tern__view_set(p, i, value - attr->step.lr * g);
+        put(call, i, value - attr->step.lr * g);
     }
     return TERN_OK;
 }
@@ -57,7 +65,7 @@ int tern__reference_adam(const tern__call *call)
         double v = moving_mean(call->out[2], i, attr->beta2, g * g);
         if (call->out[3]) v = top(call->out[3], i, v);
         double rate = attr->step.lr / unbias1;
-        tern__view_set(p, i, attr->keep * value - rate * m / (sqrt(v / unbias2) + attr->eps));
+        put(call, i, attr->keep * value - rate * m / (sqrt(v / unbias2) + attr->eps));
     }
     return TERN_OK;
 }
@@ -73,7 +81,7 @@ int tern__reference_rmsprop(const tern__call *call)
         double middle = mean ? moving_mean(mean, i, attr->alpha, g) : 0;
         double update = g / (sqrt(spread - middle * middle) + attr->eps);
         if (b) tern__view_set(b, i, update += attr->momentum * tern__view_get(b, i));
-        tern__view_set(p, i, value - attr->step.lr * update);
+        put(call, i, value - attr->step.lr * update);
     }
     return TERN_OK;
 }
@@ -87,7 +95,7 @@ int tern__reference_adagrad(const tern__call *call)
         double value = tern__view_get(p, i), g = gradient(call, i, value);
         double sum = (attr->first != 0 ? attr->start : tern__view_get(call->out[1], i)) + g * g;
         tern__view_set(call->out[1], i, sum);
-        tern__view_set(p, i, value - attr->step.lr * g / (sqrt(sum) + attr->eps));
+        put(call, i, value - attr->step.lr * g / (sqrt(sum) + attr->eps));
     }
     return TERN_OK;
 }

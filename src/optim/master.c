@@ -1,0 +1,40 @@
+/* master.c - the f32 masters of parameters of 16 bits: the optimizer updates the master, and the parameter is
+ * the master rounded (Micikevicius et al. 2018; apex's master_weights).
+ *
+ * A master is made when it is first needed, and whoever writes to a parameter (a ddp that copies rank 0's, a
+ * checkpoint) need not know of it: the parameter's version tells that it was written to. Then each element
+ * that no longer is its master rounded becomes the master, and the others keep the bits that rounding drops:
+ * so it does not matter which of a model's and its optimizer's state is loaded first. */
+#include "base/half.h"
+#include "optim/optim.h"
+
+static void follow(float *master, const uint16_t *p, int64_t count, bool is_bf16)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t rounded = is_bf16 ? tern__bf16_from_f32(master[i]) : tern__f16_from_f32(master[i]);
+        if (rounded != p[i]) master[i] = is_bf16 ? tern__bf16_to_f32(p[i]) : tern__f16_to_f32(p[i]);
+    }
+}
+
+void tern__masters_follow(tern_optim *optim, int first, int last)
+{
+    const tern__seal *seal = optim->seal;
+    int r = seal->range_of[first];
+    const tern__range *range = &seal->ranges[r];
+    for (int k = first; k <= last; k++) {
+        const tern__leaf *leaf = seal->leaves[k];
+        if (seal->range_of[k] != r || optim->versions[k] == leaf->packs.version) continue;
+        size_t end = seal->offset[k] + tern__view_bytes(&leaf->parameter->view);
+        tern__slice part = tern__slice_cut((tern__slice){seal->offset[k], end}, optim->own[r]);
+        if (!tern__slice_bytes(part)) continue;
+        char *master = optim->state[TERN__OPTIM_MASTER][r] +
+                       tern__optim_scaled(optim, r, part.begin - optim->own[r].begin);
+        follow((float *)master, (const uint16_t *)(range->params + part.begin),
+               (int64_t)(tern__slice_bytes(part) / sizeof(uint16_t)), range->dtype == TERN_BF16);
+    }
+}
+
+void tern__masters_forget(tern_optim *optim)
+{
+    for (int k = 0; k < optim->seal->leaf_count; k++) optim->versions[k] = UINT64_MAX;
+}
