@@ -62,10 +62,10 @@ static tern_object *state_object(const writing *w, int k, int s, const tern_opti
 {
     const tern_optim *optim = w->optim;
     int r = optim->seal->range_of[k];
-    tern_tensor tensor = {.view = optim->seal->leaves[k]->parameter->view, .storage = w->storage};
-    tensor.view.packs = NULL;
-    tensor.view.data =
-        optim->state[s][r] ? optim->state[s][r] + (optim->seal->offset[k] - optim->own[r].begin) : NULL;
+    tern_tensor tensor = {.view = tern__optim_state_view(optim, k), .storage = w->storage};
+    if (optim->state[s][r])
+        tensor.view.data =
+            optim->state[s][r] + tern__optim_scaled(optim, r, optim->seal->offset[k] - optim->own[r].begin);
     if (gathered) tensor.view = gathered->tensor->view;
     return tern_object_tensor(&tensor, w->err);
 }
@@ -74,14 +74,14 @@ static tern_object *state_object(const writing *w, int k, int s, const tern_opti
 static tern_object *parameter_object(const writing *w, int k, const tern_optim_entry *gathered)
 {
     const tern__optim_rule *rule = w->optim->rule;
-    unsigned kept = w->optim->groups[w->optim->group_of[k]].states;
+    int states = w->optim->steps[k] ? TERN__OPTIM_STATES : TERN__OPTIM_MASTER;
     tern_object *dict = tern_object_dict(w->err);
     if (!rule->stepless) tern_object_set(dict, "step", step_object(w, w->optim->steps[k]), w->err);
-    for (int s = 0; s < TERN__OPTIM_STATES; s++) {
-        if (!(kept & 1u << s)) continue;
+    for (int s = 0; s < states; s++) {
+        if (!tern__optim_keeps(w->optim, k, s)) continue;
         if (gathered) gathered++;
         tern_object *state = w->optim->steps[k] ? state_object(w, k, s, gathered) : initial_object(w, k);
-        tern_object_set(dict, rule->states[s], state, w->err);
+        tern_object_set(dict, tern__optim_state_name(w->optim, s), state, w->err);
     }
     return dict;
 }
@@ -332,15 +332,14 @@ static int find_number(const reading *r, const tern_object *key, int64_t guess)
     return -1;
 }
 
-/* As the state wants it: of the parameter's dtype, row-major. */
+/* As the state wants it: of its dtype, row-major. */
 static const tern__view *fit_tensor(reading *r, const tern_tensor *given, int k)
 {
-    const tern__view *own = &r->optim->seal->leaves[k]->parameter->view;
-    const tern__view *view = &given->view;
+    const tern__view own = tern__optim_state_view(r->optim, k), *view = &given->view;
     if (tern__tensor_check(given, load, r->err)) return NULL;
-    bool same = view->dtype == own->dtype && tern__view_is_contiguous(view);
-    if (same || !tern__view_same_shape(view, own)) return view;
-    tern_tensor *copy = tern__tensor_new(own->dtype, own->ndim, own->shape, r->err);
+    bool same = view->dtype == own.dtype && tern__view_is_contiguous(view);
+    if (same || !tern__view_same_shape(view, &own)) return view;
+    tern_tensor *copy = tern__tensor_new(own.dtype, own.ndim, own.shape, r->err);
     r->copies[r->entry_count] = copy;
     for (int64_t i = 0; copy && i < tern__view_count(view); i++)
         tern__view_set(&copy->view, i, tern__view_get(view, i));

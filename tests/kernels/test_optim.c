@@ -149,7 +149,92 @@ static void adagrad(void **state)
     }
 }
 
-/* 16 bits go through the reference: computed in double, rounded once. */
+/* ---- masters and 16 bits ---- */
+
+typedef struct mix {
+    tern_dtype p, g, states;
+    int copy; /* a dtype, or -1 */
+} mix;
+
+static const mix mixes[] = {
+    {TERN_F32, TERN_F32, TERN_F32, TERN_BF16}, {TERN_F32, TERN_BF16, TERN_F32, TERN_BF16},
+    {TERN_F32, TERN_F16, TERN_F32, TERN_F16},  {TERN_BF16, TERN_BF16, TERN_BF16, -1},
+    {TERN_F16, TERN_F32, TERN_F32, -1},        {TERN_BF16, TERN_F32, TERN_BF16, -1},
+};
+
+/* One unit of the last place, relative to the number. */
+static double unit_of(tern_dtype dtype)
+{
+    return dtype == TERN_BF16 ? 0x1p-7 : dtype == TERN_F16 ? 0x1p-10 : 8 * FLT_EPSILON;
+}
+
+static void expect_close(const tern__view *got, const tern__view *want, const double *size)
+{
+    for (int64_t i = 0; i < tern__view_count(got); i++) {
+        double a = tern__view_get(got, i), b = tern__view_get(want, i);
+        if (fabs(a - b) > unit_of(got->dtype) * fmax(size[i], fabs(b)))
+            fail_msg("%s %lld: %.9g, expected %.9g", tern_dtype_name(got->dtype), (long long)i, a, b);
+    }
+}
+
+/* A copy is its master rounded, to the bit. */
+static void expect_rounded(const tern__view *copy, const tern__view *master)
+{
+    tern__view one = tern__view_make(copy->dtype, TERN__PLAIN, 0, NULL);
+    uint16_t bits;
+    one.data = &bits;
+    for (int64_t i = 0; i < tern__view_count(copy); i++) {
+        tern__view_set(&one, 0, tern__view_get(master, i));
+        assert_int_equal(((uint16_t *)copy->data)[i], bits);
+    }
+}
+
+static void compare_mix(tern__kernel kernel, const void *attr, const mix *m, int64_t count, int states,
+                        int threads)
+{
+    tern__view g = new_vector(m->g, count), out[2][TERN__KERNEL_OUTS] = {0};
+    double *size = tern__alloc((size_t)count * sizeof(*size), __func__, NULL);
+    fill(&g, 1, false);
+    for (int side = 0; side < 2; side++) {
+        tern__call call = {.kernel = kernel, .in = {&g}, .attr = attr};
+        for (int i = 0; i < TERN__KERNEL_OUTS; i++) {
+            if (i > states && (i != TERN__OPTIM_COPY || m->copy < 0)) continue;
+            out[side][i] = new_vector(i == TERN__OPTIM_COPY ? (tern_dtype)m->copy
+                                      : i                   ? m->states
+                                                            : m->p,
+                                      count);
+            fill(&out[side][i], (uint32_t)i + 2, i > 1);
+            call.out[i] = &out[side][i];
+            for (int64_t k = 0; k < count; k++)
+                size[k] =
+                    fmax(size[k], fmax(fabs(tern__view_get(&g, k)), fabs(tern__view_get(&out[side][i], k))));
+        }
+        run(side ? "cpu:reference" : "cpu", threads, &call);
+        if (m->copy >= 0) expect_rounded(&out[side][TERN__OPTIM_COPY], &out[side][0]);
+    }
+    for (int i = 0; i < TERN__KERNEL_OUTS; i++) {
+        if (out[0][i].data && i < TERN__OPTIM_COPY) expect_close(&out[0][i], &out[1][i], size);
+        tern__free(out[0][i].data);
+        tern__free(out[1][i].data);
+    }
+    tern__free(g.data);
+    tern__free(size);
+}
+
+static void masters_and_halves(void **state)
+{
+    (void)state;
+    tern__sgd_attr sgd_attr = {.step = {0.1, 1, 0.01}, .momentum = 0.9};
+    tern__adam_attr adam_attr = {
+        .step = {0.1, 1, 0}, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .keep = 0.99, .count = 7};
+    for (size_t i = 0; i < TERN__COUNT(mixes); i++)
+        for (size_t s = 0; s < TERN__COUNT(sizes); s++) {
+            compare_mix(TERN__SGD, &sgd_attr, &mixes[i], sizes[s], (int)(s % 2), 1 + (int)(s % 3));
+            compare_mix(TERN__ADAM, &adam_attr, &mixes[i], sizes[s], 2, 1 + (int)(s % 3));
+        }
+}
+
+/* The same in numbers that are exact. */
 static void halves(void **state)
 {
     (void)state;
@@ -243,8 +328,13 @@ static void power_sums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sgd),        cmocka_unit_test(adam),   cmocka_unit_test(rmsprop),
-        cmocka_unit_test(adagrad),    cmocka_unit_test(halves), cmocka_unit_test(amsgrad_keeps_a_nan),
+        cmocka_unit_test(sgd),
+        cmocka_unit_test(adam),
+        cmocka_unit_test(rmsprop),
+        cmocka_unit_test(adagrad),
+        cmocka_unit_test(halves),
+        cmocka_unit_test(amsgrad_keeps_a_nan),
+        cmocka_unit_test(masters_and_halves),
         cmocka_unit_test(power_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
