@@ -23,6 +23,8 @@ typedef struct tern__optim_group {
     } opts;
     double lr;       /* before the schedules                    */
     double rate;     /* what they make of it, for the next step */
+    double momentum; /* the option, while a schedule has changed it */
+    bool is_cycled;  /* one has                                     */
     unsigned states; /* bit s: a parameter has the rule's state s */
 } tern__optim_group;
 

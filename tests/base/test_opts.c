@@ -157,6 +157,18 @@ static void module_state_dict_load(const void *opts, tern_error *err)
     tern_module_free(net);
 }
 
+#define SCHEDULE(name, made)                                                                                 \
+    static void name(const void *opts, tern_error *err)                                                      \
+    {                                                                                                        \
+        tern_module *net = tern_linear_new(2, 2, NULL, rng, err);                                            \
+        tern_optim *optim = tern_adam_new(net, NULL, err);                                                   \
+        tern_schedule_free(made);                                                                            \
+        tern_optim_free(optim);                                                                              \
+        tern_module_free(net);                                                                               \
+    }
+SCHEDULE(one_cycle_new, tern_one_cycle_schedule_new(optim, TERN_UNIT_STEPS, 9, opts, err))
+SCHEDULE(plateau_new, tern_plateau_schedule_new(optim, opts, err))
+
 static void group_open(const void *opts, tern_error *err)
 {
     tern_group_close(tern_group_open(opts, err));
@@ -282,6 +294,8 @@ static void board_image(const void *opts, tern_error *err)
     X(rmsprop, rmsprop_group_add)                                                                            \
     X(adagrad, adagrad_new)                                                                                  \
     X(adagrad, adagrad_group_add)                                                                            \
+    X(one_cycle, one_cycle_new)                                                                              \
+    X(plateau, plateau_new)                                                                                  \
     X(ddp, ddp_new)                                                                                          \
     X(join, ddp_join)                                                                                        \
     X(data_parallel, data_parallel_new)                                                                      \
