@@ -1,0 +1,232 @@
+"""Every op in an autocast region beside torch.autocast("cpu"): the dtype of its result, the values, the gradients of f32
+parameters. What PyTorch 1.13's autocast does not have yet, f16 and a few rows of the list, is as in PyTorch 2, with which this
+test passes too."""
+import ctypes
+import os
+import re
+import unittest
+
+import numpy
+import torch
+import torch.nn.functional as F
+
+from ops import BF16, F16, F32, Run, error_of
+import tern
+
+NEW = int(torch.__version__.split(".")[0]) >= 2
+KINDS = {BF16: torch.bfloat16, F16: torch.float16, F32: torch.float32, 1: torch.float64, 2: torch.int64, 7: torch.bool}
+HEADERS = "ops.h", "conv.h", "loss.h"
+CREATE = "full rand randn".split()
+
+reals = lambda *shape: numpy.random.default_rng(sum(shape) + len(shape)).standard_normal(shape).astype("f")
+positive = lambda *shape: numpy.abs(reals(*shape)) + numpy.float32(0.5)
+LABELS = numpy.array([1, 0, 3, 2, 1, 3], "int64")
+INDEX = numpy.array([1, 0, 2], "int64")
+X, IMAGE, LINE = reals(6, 4), reals(3, 16, 9, 8), reals(3, 4, 11)
+numbers = lambda *values: (ctypes.c_int64 * len(values))(*values)
+dims = lambda *values: (ctypes.c_int * len(values))(*values)
+double = ctypes.c_double
+
+
+def tensors_of(run, name, x, *rest):
+    return run.op(name, len(x), (ctypes.c_void_p * len(x))(*[t.value for t in x]), *rest)
+
+
+def first_of_split(run, x):
+    parts = (ctypes.c_void_p * 4)()
+    assert run.lib.tern_split(run.scope, x, ctypes.c_int64(2), 0, parts, 4) == 3
+    return ctypes.c_void_p(parts[0])
+
+
+def one(name, theirs, x=X, *rest):
+    """An op of one tensor and further arguments."""
+    return lambda r, a: r.op("tern_" + name, a, *rest), theirs, [x]
+
+
+def two(name, theirs, a=X, b=positive(6, 4)):
+    return lambda r, *t: r.op("tern_" + name, *t), theirs, [a, b]
+
+
+def batch_norm(x, weight, bias):
+    return F.batch_norm(x, None, None, weight, bias, True)
+
+
+# Of each op: how tern is called, how torch is, the arrays of floating point. Arrays of integers are inside.
+CASES = {
+    "linear": (lambda r, *t: r.op("tern_linear", *t), F.linear, [X, reals(5, 4), reals(5)]),
+    "matmul": two("matmul", torch.matmul, X, reals(4, 7)),
+    "conv1d": (lambda r, *t: r.op("tern_conv1d", *t, None), F.conv1d, [LINE, reals(5, 4, 3), reals(5)]),
+    "conv2d": (lambda r, *t: r.op("tern_conv2d", *t, None), F.conv2d, [IMAGE, reals(16, 16, 3, 3), reals(16)]),
+    "conv_transpose1d": (lambda r, *t: r.op("tern_conv_transpose1d", *t, None), F.conv_transpose1d, [LINE, reals(4, 5, 3), reals(5)]),
+    "conv_transpose2d": (lambda r, *t: r.op("tern_conv_transpose2d", *t, None), F.conv_transpose2d, [IMAGE, reals(16, 5, 3, 3), reals(5)]),
+    "embedding": (lambda r, w: r.op("tern_embedding", w, r.constant(INDEX), None), lambda w: F.embedding(torch.tensor(INDEX), w), [X]),
+    "dropout": one("dropout", lambda x: F.dropout(x, 0.0), X, double(0)),
+    "batch_norm_act": (lambda r, *t: r.op("tern_batch_norm_act", *t, None, None, None, None), batch_norm, [IMAGE, reals(16), reals(16)]),
+    "layer_norm": (lambda r, *t: r.op("tern_layer_norm", *t, None), lambda x, w, b: F.layer_norm(x, (4,), w, b), [X, reals(4), reals(4)]),
+    "group_norm": (lambda r, x, w, b: r.op("tern_group_norm", x, ctypes.c_int64(2), w, b, double(1e-5)),
+                   lambda x, w, b: F.group_norm(x, 2, w, b), [LINE, reals(4), reals(4)]),
+    "max_pool2d": one("max_pool2d", lambda x: F.max_pool2d(x, 2), IMAGE, ctypes.c_int64(2), ctypes.c_int64(2), None),
+    "avg_pool2d": one("avg_pool2d", lambda x: F.avg_pool2d(x, 2), IMAGE, ctypes.c_int64(2), ctypes.c_int64(2), None),
+    "global_avg_pool": one("global_avg_pool", lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), IMAGE),
+    "add": two("add", torch.add),
+    "sub": two("sub", torch.sub),
+    "mul": two("mul", torch.mul),
+    "div": two("div", torch.div),
+    "pow": two("pow", torch.pow, positive(6, 4)),
+    "maximum": two("maximum", torch.maximum),
+    "minimum": two("minimum", torch.minimum),
+    **{name: two(name, getattr(torch, name)) for name in "eq ne lt le gt ge".split()},
+    "where": (lambda r, *t: r.op("tern_where", r.constant(X), *t), lambda *t: torch.where(torch.tensor(X) != 0, *t), [X, reals(6, 4)]),
+    **{name: one(name, getattr(torch, name)) for name in "neg abs exp tanh sigmoid relu".split()},
+    "log": one("log", torch.log, positive(6, 4)),
+    "sqrt": one("sqrt", torch.sqrt, positive(6, 4)),
+    "silu": one("silu", F.silu),
+    "gelu": one("gelu", F.gelu, X, False),
+    "leaky_relu": one("leaky_relu", lambda x: F.leaky_relu(x, 0.1), X, double(0.1)),
+    "clamp": one("clamp", lambda x: x.clamp(-1, 0.5), X, double(-1), double(0.5)),
+    "softmax": one("softmax", lambda x: x.softmax(1), X, 1),
+    "log_softmax": one("log_softmax", lambda x: x.log_softmax(1), X, 1),
+    "sum": one("sum", torch.sum),
+    "mean": one("mean", torch.mean),
+    "sum_dims": one("sum_dims", lambda x: x.sum(1), X, 1, dims(1), False),
+    "mean_dims": one("mean_dims", lambda x: x.mean(1), X, 1, dims(1), False),
+    "amax": one("amax", lambda x: x.amax(1), X, 1, dims(1), False),
+    "amin": one("amin", lambda x: x.amin(1), X, 1, dims(1), False),
+    "argmax": one("argmax", lambda x: x.argmax(1), X, 1, False),
+    "argmin": one("argmin", lambda x: x.argmin(1), X, 1, False),
+    "max_dim": one("max_dim", lambda x: x.max(1)[0], X, 1, False, None),
+    "min_dim": one("min_dim", lambda x: x.min(1)[0], X, 1, False, None),
+    "reshape": one("reshape", lambda x: x.reshape(3, 8), X, 2, numbers(3, 8)),
+    "flatten": one("flatten", lambda x: x.flatten(1), IMAGE, 1),
+    "permute": one("permute", lambda x: x.permute(1, 0), X, 2, dims(1, 0)),
+    "transpose": one("transpose", lambda x: x.transpose(0, 1), X, 0, 1),
+    "slice": one("slice", lambda x: x[1:3], X, 0, ctypes.c_int64(1), ctypes.c_int64(3), ctypes.c_int64(1)),
+    "select": one("select", lambda x: x[2], X, 0, ctypes.c_int64(2)),
+    "split": (first_of_split, lambda x: x.split(2)[0], [X]),
+    "cat": (lambda r, *t: tensors_of(r, "tern_cat", t, 0), lambda *t: torch.cat(t), [X, reals(6, 4), reals(3, 4)]),
+    "stack": (lambda r, *t: tensors_of(r, "tern_stack", t, 0), lambda *t: torch.stack(t), [X, reals(6, 4)]),
+    "pad": one("pad", lambda x: F.pad(x, (1, 2)), X, 2, numbers(1, 2), double(0)),
+    "clone": one("clone", torch.clone),
+    "detach": one("detach", torch.detach),
+    "cast": one("cast", torch.Tensor.double, X, 1),
+    "to": (lambda r, x: r.op("tern_to", x, r.device), lambda x: x.to("cpu"), [X]),
+    "cross_entropy": (lambda r, x: r.op("tern_cross_entropy", x, r.constant(LABELS), None),
+                      lambda x: F.cross_entropy(x, torch.tensor(LABELS)), [X]),
+    "nll_loss": (lambda r, x: r.op("tern_nll_loss", x, r.constant(LABELS), None), lambda x: F.nll_loss(x, torch.tensor(LABELS)), [X]),
+    "l1_loss": (lambda r, *t: r.op("tern_l1_loss", *t, 0), F.l1_loss, [X, reals(6, 4) + 1]),
+    "mse_loss": (lambda r, *t: r.op("tern_mse_loss", *t, 0), F.mse_loss, [X, reals(6, 4) + 1]),
+    "smooth_l1_loss": (lambda r, *t: r.op("tern_smooth_l1_loss", *t, double(1), 0), F.smooth_l1_loss, [X, reals(6, 4) + 1]),
+    "bce_with_logits_loss": (lambda r, x: r.op("tern_bce_with_logits_loss", x, r.constant(positive(6, 4)), None, 0),
+                             lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor(positive(6, 4))), [X]),
+}
+LATER = {"conv_transpose1d", "conv_transpose2d"}  # in 16 bits since PyTorch 2.1
+MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs beside f32 parameters
+NORMS = {"batch_norm_act", *MIXED_LATER}          # whose parameters are f32
+
+
+def public_ops():
+    """What the headers declare."""
+    found = []
+    for name in HEADERS:
+        with open(os.path.join(os.environ["TERN_SOURCE"], "include", "tern", name)) as header:
+            found += re.findall(r"^TERN_API (?:tern_tensor \*|int )tern_(\w+)\(tern_scope \*scope", header.read(), re.M)
+    return [name for name in found if name not in CREATE]
+
+
+def variants(name):
+    """Which of an op's inputs have the region's dtype when it begins: all, none, each alone."""
+    count = len(CASES[name][2])
+    if name not in NORMS:
+        yield [True] * count
+    yield [False] * count
+    for i in range(1 if name in NORMS else count if count > 1 else 0):
+        yield [k == i for k in range(count)]
+
+
+class Theirs:
+    """torch's result and gradients. PyTorch 1.13 has no region of f16: for its dtypes one of bf16 is taken."""
+
+    def __init__(self, name, theirs, arrays, halves, region):
+        self.exact = NEW or region == BF16
+        kind = KINDS[region] if self.exact else torch.bfloat16
+        self.leaves = [torch.tensor(a, requires_grad=True) for a in arrays]
+        inputs = [leaf.to(kind) if half else leaf for leaf, half in zip(self.leaves, halves)]
+        if not NEW and name in LATER:
+            y = theirs(*[t.to(kind).float() for t in inputs]).to(kind)
+        elif not NEW and name in MIXED_LATER and any(halves):
+            y = theirs(*[t.float() for t in inputs])
+            y = y.to(kind) if halves[0] else y
+        else:
+            with torch.autocast("cpu", kind):
+                y = theirs(*inputs)
+        self.y = y
+        self.kind = KINDS[region] if y.dtype == kind else y.dtype
+
+    def gradients(self, dy):
+        self.y.float().backward(dy)
+        return [None if leaf.grad is None else leaf.grad.numpy() for leaf in self.leaves]
+
+
+class Ops(unittest.TestCase):
+    def setUp(self):
+        torch.set_num_threads(1)
+
+    def region(self, run, dtype):
+        run.lib.tern_autocast_set(run.scope, dtype)
+        run.raise_error()
+
+    def assert_near(self, what, got, want, steps, kind):
+        """In steps of the type that is computed in."""
+        error = error_of(got, want)
+        self.assertLessEqual(error, steps * torch.finfo(kind).eps, what)
+
+    def beside(self, name, halves, region):
+        ours, theirs, arrays = CASES[name]
+        what = f"{name}, {['bf16', 'f16'][region - BF16]} for inputs {halves}"
+        want = Theirs(name, theirs, arrays, halves, region)
+        run = Run("cpu", 1)
+        leaves = [run.parameter(a) for a in arrays]
+        inputs = [run.op("tern_cast", p, region) if half else p for p, half in zip(leaves, halves)]
+        self.region(run, region)
+        y = ours(run, *inputs)
+        self.region(run, F32)
+        self.assertEqual(KINDS[run.lib.tern_tensor_dtype(y)], want.kind, what)
+        if want.exact:
+            self.compare(run, what, region, leaves, y, want)
+        run.close()
+
+    def compare(self, run, what, region, leaves, y, want):
+        """In 16 bits results may be rounded to neighbours: a step of the largest. Gradients are made of such, and rounded again."""
+        value = run.value(y)
+        if not want.y.is_floating_point():
+            self.assertTrue(numpy.array_equal(value, want.y.numpy()), what)
+            return
+        half = want.y.dtype in (torch.bfloat16, torch.float16)
+        self.assert_near(what, value, want.y.detach().float().numpy(), 1 if half else 100, want.y.dtype)
+        if not want.y.requires_grad:
+            return
+        dy = torch.randn(want.y.shape, generator=torch.Generator().manual_seed(1))
+        run.backward(run.op("tern_cast", y, F32), dy.numpy())
+        for i, grad in enumerate(want.gradients(dy)):
+            got = run.grad(leaves[i])
+            if grad is not None:
+                self.assertEqual(got.dtype, numpy.float32, what)
+                self.assert_near(f"{what}: gradient {i}", got, grad, 2, KINDS[region])
+
+    def test_every_op(self):
+        self.assertEqual(sorted(CASES), sorted(public_ops()))
+        for name in CASES:
+            for halves in variants(name):
+                for region in (BF16, F16):
+                    with self.subTest(op=name, halves=halves, region=region):
+                        self.beside(name, halves, region)
+
+    def test_every_op_has_a_row(self):
+        with open(os.path.join(os.environ["TERN_SOURCE"], "src", "amp", "autocast.def")) as table:
+            rows = re.findall(r"^R\((\w+),", table.read(), re.M)
+        self.assertEqual(rows, sorted(rows), "the search goes by the alphabet")
+        self.assertEqual(rows, sorted(set(public_ops()) - {"sum"}), "every op once; sum is sum_dims")
+
+
+if __name__ == "__main__":
+    unittest.main()
