@@ -12,6 +12,7 @@ typedef struct recipe {
     tern_module *(*make)(tern_rng *rng, tern_error *err);
     int ndim;
     int64_t shape[4];
+    tern_dtype region; /* of autocast; F32: none */
 } recipe;
 
 static tern_module *make_mlp(tern_rng *rng, tern_error *err)
@@ -57,9 +58,10 @@ static tern_module *make_computed(tern_rng *rng, tern_error *err)
     return NULL;
 }
 
-static const recipe computed = {make_computed, 2, {BATCH, SIDE}};
-static const recipe mlp = {make_mlp, 2, {BATCH, SIDE}};
-static const recipe resnet = {make_resnet, 4, {BATCH, 1, SIDE, SIDE}};
+static const recipe computed = {make_computed, 2, {BATCH, SIDE}, TERN_F32};
+static const recipe mlp = {make_mlp, 2, {BATCH, SIDE}, TERN_F32};
+static const recipe resnet = {make_resnet, 4, {BATCH, 1, SIDE, SIDE}, TERN_F32};
+static const recipe cast = {make_mlp, 2, {BATCH, SIDE}, TERN_BF16};
 
 /* Everything that one step needs. */
 typedef struct training {
@@ -97,7 +99,9 @@ static void step(training *t, const recipe *r, tern_error *err)
     tern_rng_normal(t->rng, values, BATCH * SIDE * SIDE, 0, 1);
     tern_tensor *x = tern_tensor_from(t->scope, values, TERN_F32, r->ndim, r->shape);
     tern_tensor *y = tern_tensor_from(t->scope, labels, TERN_I64, 1, (int64_t[]){BATCH});
+    tern_autocast_set(t->scope, r->region);
     tern_tensor *loss = tern_cross_entropy(t->scope, tern_forward(t->net, t->scope, x), y, NULL);
+    tern_autocast_set(t->scope, TERN_F32);
     int status = tern_backward(t->scope, loss);
     assert_int_equal(status, tern_scope_error(t->scope)->code);
     tern_optim_step(t->optim, t->scope);
@@ -178,6 +182,13 @@ static void computed_weights(void **state)
     assert_in_range(sweep(&computed, false), 20, 1000);
 }
 
+static void under_autocast(void **state)
+{
+    (void)state;
+    assert_in_range(sweep(&cast, true), 50, 1000);
+    assert_in_range(sweep(&cast, false), 30, 1000);
+}
+
 /* A caller who takes no error gets a whole net or none. */
 static void nets_made_without_an_error(void **state)
 {
@@ -209,6 +220,7 @@ int main(void)
         cmocka_unit_test(an_mlp),
         cmocka_unit_test(a_resnet),
         cmocka_unit_test(computed_weights),
+        cmocka_unit_test(under_autocast),
         cmocka_unit_test(nets_made_without_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

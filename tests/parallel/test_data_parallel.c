@@ -52,7 +52,7 @@ static void read_parameters(const tern_module *net, run *out)
 }
 
 /* `rows` of them; two batches are added up before each step. devices 0: one device, no data parallel. */
-static void train(int count, int rows, run *out)
+static void train(int count, int rows, tern_dtype region, run *out)
 {
     tern_error err = {0};
     ledger books = {0};
@@ -74,11 +74,14 @@ static void train(int count, int rows, run *out)
             int64_t label[64];
             for (int r = 0; r < rows; r++) label[r] = (r + i) % classes;
             tern_tensor *x = tern_randn(scope, rng, 2, (int64_t[]){rows, features});
+            tern_autocast_set(scope, region);
             tern_tensor *y =
                 parallel ? tern_data_parallel_forward(parallel, scope, x) : tern_forward(net, scope, x);
             if (parallel) y = tern_to(scope, y, home);
             tern_tensor *t = tern_tensor_from(scope, label, TERN_I64, 1, (int64_t[]){rows});
+            assert_int_equal(tern_tensor_dtype(y), region);
             tern_tensor *loss = tern_cross_entropy(scope, y, t, NULL);
+            tern_autocast_set(scope, TERN_F32);
             out->loss[i] = tern_item(loss);
             tern_backward(scope, loss);
         }
@@ -105,12 +108,33 @@ static void the_numbers_of_one_device(void **state)
     static const int rows[] = {24, 23, 7, 3, 1};
     static run one, some;
     for (size_t k = 0; k < sizeof(rows) / sizeof(*rows); k++) {
-        train(0, rows[k], &one);
+        train(0, rows[k], TERN_F32, &one);
         for (int count = 1; count <= devices_max; count++) {
-            train(count, rows[k], &some);
+            train(count, rows[k], TERN_F32, &some);
             assert_int_equal(some.count, one.count);
             for (int i = 0; i < steps; i++) assert_true(fabs(some.loss[i] - one.loss[i]) < 1e-5);
             for (int i = 0; i < one.count; i++) assert_true(fabs(some.weight[i] - one.weight[i]) < 1e-5);
+            assert_int_equal(some.asked, 0);
+        }
+    }
+}
+
+/* The forward is the same row by row. A gradient is rounded once in every replica, by half a step of 2^-7
+ * (bf16) or 2^-10 of at most 4, and the weights move by the rate times that. */
+static void also_under_autocast(void **state)
+{
+    (void)state;
+    static run one, some;
+    const tern_dtype regions[] = {TERN_BF16, TERN_F16};
+    const double tolerance[] = {0.1 * 4 / 256, 0.1 * 4 / 2048};
+    for (int k = 0; k < 2; k++) {
+        train(0, 23, regions[k], &one);
+        for (int count = 1; count <= devices_max; count++) {
+            train(count, 23, regions[k], &some);
+            assert_true(fabs(some.loss[0] - one.loss[0]) < 1e-6);
+            for (int i = 1; i < steps; i++) assert_true(fabs(some.loss[i] - one.loss[i]) < tolerance[k]);
+            for (int i = 0; i < one.count; i++)
+                assert_true(fabs(some.weight[i] - one.weight[i]) < tolerance[k]);
             assert_int_equal(some.asked, 0);
         }
     }
@@ -451,11 +475,11 @@ static void defaults_and_costs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_numbers_of_one_device), cmocka_unit_test(chunks_are_torchs),
-        cmocka_unit_test(values_keep_their_nesting), cmocka_unit_test(scalars_become_a_vector),
-        cmocka_unit_test(the_input_has_a_gradient),  cmocka_unit_test(statistics_are_replica_0s),
-        cmocka_unit_test(errors_name_the_replica),   cmocka_unit_test(wrong_devices_are_refused),
-        cmocka_unit_test(defaults_and_costs),
+        cmocka_unit_test(the_numbers_of_one_device), cmocka_unit_test(also_under_autocast),
+        cmocka_unit_test(chunks_are_torchs),         cmocka_unit_test(values_keep_their_nesting),
+        cmocka_unit_test(scalars_become_a_vector),   cmocka_unit_test(the_input_has_a_gradient),
+        cmocka_unit_test(statistics_are_replica_0s), cmocka_unit_test(errors_name_the_replica),
+        cmocka_unit_test(wrong_devices_are_refused), cmocka_unit_test(defaults_and_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
