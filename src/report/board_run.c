@@ -2,6 +2,7 @@
 #include "report/board.h"
 #include "report/crc32c.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -93,16 +94,30 @@ int tern__folder_make(const char *dir, const char *func, tern_error *err)
     }
 }
 
+#define FILE_NAME "events.out.tfevents."
+
+/* The latest time in the names of a folder's event files; 0 if there are none. */
+static long long latest_file(const char *dir)
+{
+    long long latest = 0, at;
+    DIR *entries = opendir(dir);
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        if (sscanf(entry->d_name, FILE_NAME "%lld.", &at) == 1) latest = TERN__MAX(latest, at);
+    if (entries) closedir(entries);
+    return latest;
+}
+
 /* The name says when, where and by whom; the last number tells files of one process apart. Readers take a
- * folder's files in the order of their names, which is that of time. */
+ * folder's files in the order of their names and do not go back, so a file is later than those that are there
+ * also where a run began twice in a second or the clock was put back. */
 static int open_events(tern__run *run, const char *dir, const char *func, tern_error *err)
 {
     static int files;
     char host[256] = "localhost", path[1400];
     gethostname(host, sizeof(host) - 1);
-    int number = __atomic_fetch_add(&files, 1, __ATOMIC_RELAXED);
-    snprintf(path, sizeof(path), "%s/events.out.tfevents.%010lld.%s.%d.%d", dir, (long long)time(NULL), host,
-             (int)getpid(), number);
+    long long now = TERN__MAX((long long)time(NULL), latest_file(dir) + 1);
+    snprintf(path, sizeof(path), "%s/" FILE_NAME "%010lld.%s.%d.%d", dir, now, host, (int)getpid(),
+             __atomic_fetch_add(&files, 1, __ATOMIC_RELAXED));
     return tern__journal_open(&run->events, path, true, func, err);
 }
 

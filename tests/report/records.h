@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define PATH_ROOM 2048
+
 static inline int make_folder(void **state)
 {
     static char path[] = "/tmp/tern-board-XXXXXX";
@@ -36,13 +38,13 @@ static inline int remove_folder(void **state)
 }
 
 /* The last in the folder by name whose name begins so; the number of them. */
-static inline int find_file(const char *folder, const char *begins, char path[1024])
+static inline int find_file(const char *folder, const char *begins, char path[PATH_ROOM])
 {
     struct dirent **entries;
     int count = scandir(folder, &entries, NULL, alphasort), found = 0;
     for (int i = 0; i < count; i++) {
         if (!strncmp(entries[i]->d_name, begins, strlen(begins))) {
-            snprintf(path, 1024, "%s/%s", folder, entries[i]->d_name);
+            snprintf(path, PATH_ROOM, "%s/%s", folder, entries[i]->d_name);
             found++;
         }
         free(entries[i]);
@@ -90,7 +92,7 @@ static inline int count_records(const char *path, size_t *rest)
 /* The records of the folder's last event file, which has nothing else. */
 static inline int records_in(const char *folder)
 {
-    char path[1024];
+    char path[PATH_ROOM];
     size_t rest;
     if (!find_file(folder, "events.out.tfevents.", path)) return -1;
     int count = count_records(path, &rest);

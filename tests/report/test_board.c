@@ -101,7 +101,7 @@ static void a_mebibyte_is_enough_to_write(void **state)
 static void a_restart_goes_on_in_a_new_file(void **state)
 {
     const char *folder = *state;
-    char path[1024];
+    char path[PATH_ROOM];
     for (int run = 1; run <= 3; run++) {
         tern_board *board = open_board(folder, 10, 120);
         put(board, run);
@@ -111,11 +111,26 @@ static void a_restart_goes_on_in_a_new_file(void **state)
     }
 }
 
+/* Readers go by the names' order: also behind a file that the clock has not reached yet. */
+static void a_file_is_the_last_by_its_name(void **state)
+{
+    const char *folder = *state;
+    char path[PATH_ROOM];
+    snprintf(path, sizeof(path), "%s/events.out.tfevents.8999999999.host.9.0", folder);
+    int file = creat(path, 0666);
+    assert_true(file >= 0);
+    close(file);
+    tern_board_free(open_board(folder, 1, 1));
+    assert_int_equal(find_file(folder, "events.", path), 2);
+    assert_non_null(strstr(path, "/events.out.tfevents.9000000000."));
+    assert_int_equal(records_in(folder), 1);
+}
+
 static void a_folder_has_its_date_and_tag(void **state)
 {
     const char *folder = *state;
     tern_error err = {0};
-    char host[256], before[1024], path[1024], expected[1400];
+    char host[256], before[1024], path[PATH_ROOM], expected[1400];
     assert_non_null(getcwd(before, sizeof(before)));
     assert_return_code(chdir(folder), errno);
     tern_board_opts opts = tern_board_defaults();
@@ -137,7 +152,7 @@ static void a_folder_has_its_date_and_tag(void **state)
 
 static size_t text_of(const char *folder, const char *name, char *text, size_t size)
 {
-    char path[1024];
+    char path[PATH_ROOM];
     snprintf(path, sizeof(path), "%s/%s", folder, name);
     FILE *file = fopen(path, "rb");
     assert_non_null(file);
@@ -162,7 +177,7 @@ static void tables_go_on_behind_their_last_whole_line(void **state)
 {
     const char *folder = *state;
     static const char *const names[] = {"scalars.csv", "scalars.jsonl"};
-    char path[1024], text[2][4096];
+    char path[PATH_ROOM], text[2][4096];
     for (int cut = 0; cut < 2; cut++) {
         tern_board *board = open_tables(folder);
         put(board, 3);
@@ -213,7 +228,7 @@ static off_t size_of(const char *path)
 static void a_full_disk_is_told_once(void **state)
 {
     const char *folder = *state;
-    char path[1024];
+    char path[PATH_ROOM];
     tern_error err = {0};
     tern_board *board = open_board(folder, 2, 1e9);
     put(board, 4);
@@ -253,7 +268,7 @@ static void a_full_disk_is_told_once(void **state)
 
 static void a_disk_full_from_the_start(void **state)
 {
-    char path[1024];
+    char path[PATH_ROOM];
     tern_error err = {0};
     signal(SIGXFSZ, SIG_IGN);
     limit_files(10);
@@ -270,7 +285,7 @@ static void a_disk_full_from_the_start(void **state)
 static void a_killed_process_leaves_whole_records(void **state)
 {
     const char *folder = *state;
-    char path[1024];
+    char path[PATH_ROOM];
     size_t rest;
     for (int kills = 1; kills <= 5; kills++) {
         fflush(NULL);
@@ -300,7 +315,7 @@ static int rank_writes(int rank, const tern__bootstrap *boot, void *arg)
 {
     const shared *s = arg;
     tern_error err = {0};
-    char path[1024], expected[1100];
+    char path[PATH_ROOM], expected[1100];
     tern_group *world = tern__group_open_boot(boot, NULL, &err);
     tern_board_opts opts = tern_board_defaults();
     opts.all_ranks = s->all_ranks;
@@ -328,7 +343,7 @@ static int rank_writes(int rank, const tern__bootstrap *boot, void *arg)
 
 static int count_folders(const char *folder, const char *begins)
 {
-    char path[1024];
+    char path[PATH_ROOM];
     return find_file(folder, begins, path);
 }
 
@@ -337,7 +352,7 @@ static void rank_0_writes(void **state)
     shared s = {.folder = *state};
     for (int world = 1; world <= 4; world++) {
         assert_ranks_ok(ranks_run(world, rank_writes, &s));
-        char path[1024];
+        char path[PATH_ROOM];
         assert_int_equal(find_file(*state, "", path), 2 + 1); /* ".", ".." and a file */
         assert_return_code(unlink(path), errno);
     }
@@ -399,6 +414,7 @@ int main(void)
         IN_A_FOLDER(what_has_waited_is_written),
         IN_A_FOLDER(a_mebibyte_is_enough_to_write),
         IN_A_FOLDER(a_restart_goes_on_in_a_new_file),
+        IN_A_FOLDER(a_file_is_the_last_by_its_name),
         IN_A_FOLDER(a_folder_has_its_date_and_tag),
         IN_A_FOLDER(tables_go_on_behind_their_last_whole_line),
         IN_A_FOLDER(a_full_disk_is_told_once),
