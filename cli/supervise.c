@@ -47,6 +47,8 @@ typedef struct supervisor {
 } supervisor;
 
 static const int ending_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+/* Batch systems warn with them; what they mean is the program's to say. */
+static const int passed_signals[] = {SIGUSR1, SIGUSR2};
 
 static const char *signal_name(int number)
 {
@@ -183,11 +185,25 @@ static void take_ending_signal(supervisor *s, const struct signalfd_siginfo *inf
     }
 }
 
+static bool is_passed(int number)
+{
+    return number == passed_signals[0] || number == passed_signals[1];
+}
+
+static void pass_signal(supervisor *s, int number)
+{
+    for (int i = 0; i < s->job->launch.ranks; i++)
+        if (!s->ranks[i].gone) kill(s->ranks[i].pid, number);
+}
+
 static void take_signals(supervisor *s)
 {
     struct signalfd_siginfo info;
-    while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info))
-        if (info.ssi_signo != SIGCHLD) take_ending_signal(s, &info);
+    while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+        int number = (int)info.ssi_signo;
+        if (is_passed(number)) pass_signal(s, number);
+        if (number != SIGCHLD && !is_passed(number)) take_ending_signal(s, &info);
+    }
     reap(s);
 }
 
@@ -198,6 +214,7 @@ static int open_signals(supervisor *s, tern_error *err)
     sigset_t taken, blocked;
     sigemptyset(&taken);
     sigaddset(&taken, SIGCHLD);
+    for (size_t i = 0; i < TERN__COUNT(passed_signals); i++) sigaddset(&taken, passed_signals[i]);
     for (size_t i = 0; i < TERN__COUNT(ending_signals); i++) {
         struct sigaction now;
         if (sigaction(ending_signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)

@@ -9,6 +9,7 @@
 #include <tern/object.h>
 #include <tern/comm.h>
 #include <tern/spawn.h>
+#include <tern/preempt.h>
 #include <tern/autograd.h>
 #include <tern/ops.h>
 #include <tern/conv.h>

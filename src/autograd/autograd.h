@@ -172,6 +172,8 @@ typedef struct tern__draw {
     uint64_t step, number;
 } tern__draw;
 tern__draw tern__scope_draw(tern_scope *scope);
+/* The step whose numbers have not been drawn from: the running one only if nothing has happened in it. */
+uint64_t tern__scope_next_step(const tern_scope *scope);
 
 /* ---- what an op's forward is made of ---- */
 

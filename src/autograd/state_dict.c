@@ -4,6 +4,11 @@
 
 #include <tern/state_dict.h>
 
+uint64_t tern__scope_next_step(const tern_scope *scope)
+{
+    return scope->step + (scope->tensors || scope->tape || scope->draws);
+}
+
 tern_object *tern_scope_state_dict(const tern_scope *scope, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
@@ -13,10 +18,9 @@ tern_object *tern_scope_state_dict(const tern_scope *scope, tern_error *err)
     }
     tern_error own = {0};
     tern_error *e = err ? err : &own;
-    bool in_step = scope->tensors || scope->tape || scope->draws;
     tern_object *state = tern_object_dict(e);
     tern_object_set(state, "seed", tern_object_int((int64_t)scope->seed, e), e);
-    tern_object_set(state, "step", tern_object_int((int64_t)(scope->step + in_step), e), e);
+    tern_object_set(state, "step", tern_object_int((int64_t)tern__scope_next_step(scope), e), e);
     if (!tern__is_set(e)) return state;
     tern_object_free(state);
     return NULL;

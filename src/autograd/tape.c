@@ -124,7 +124,8 @@ tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gr
     int room = TERN__MAX(count, TERN__NODE_INS);
     tern__node *node = tern__scope_alloc(scope, sizeof(*node) + (size_t)room * sizeof(*inputs));
     if (!node) return NULL;
-    *node = (tern__node){.op = op, .gradient = gradient, .out = out, .in_count = room, .normaliser = NAN, .scale = 1};
+    *node = (tern__node){
+        .op = op, .gradient = gradient, .out = out, .in_count = room, .normaliser = NAN, .scale = 1};
     node->in = (tern_tensor **)(node + 1);
     for (int i = 0; i < count; i++) node->in[i] = inputs[i] && inputs[i]->requires_grad ? inputs[i] : NULL;
     node->previous = scope->tape;

@@ -169,6 +169,11 @@ static void module_state_dict_load(const void *opts, tern_error *err)
 SCHEDULE(one_cycle_new, tern_one_cycle_schedule_new(optim, TERN_UNIT_STEPS, 9, opts, err))
 SCHEDULE(plateau_new, tern_plateau_schedule_new(optim, opts, err))
 
+static void preempt_new(const void *opts, tern_error *err)
+{
+    tern_preempt_free(tern_preempt_new(NULL, opts, err));
+}
+
 static void group_open(const void *opts, tern_error *err)
 {
     tern_group_close(tern_group_open(opts, err));
@@ -259,6 +264,7 @@ static void board_image(const void *opts, tern_error *err)
     X(group, group_open)                                                                                     \
     X(spawn, spawn)                                                                                          \
     X(module_load, module_state_dict_load)                                                                   \
+    X(preempt, preempt_new)                                                                                  \
     X(linear, linear_new)                                                                                    \
     X(embedding, embedding_new)                                                                              \
     X(embedding, embedding)                                                                                  \

@@ -180,6 +180,19 @@ for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(si
         code, out, err = run.end()
         self.assertEqual((code, sorted(out.splitlines()), err), (0, ["[1] done", "done"], ""))
 
+    def test_warnings_are_passed_on_and_end_nothing(self):
+        """SIGUSR1 and SIGUSR2, as batch systems send before they take the machine back."""
+        for name in ("SIGUSR1", "SIGUSR2"):
+            number = getattr(signal, name)
+            warned = f"warned = []\nsignal.signal({number:d}, lambda *_: warned.append(1))\n"
+            run = self.start(2, warned + READY + "while not warned: signal.sigtimedwait([], 0.01)\nprint('saved')\n")
+            run.pids()
+            run.launcher.send_signal(number)
+            code, out, err = run.end()
+            self.assertEqual((code, sorted(out.splitlines()), err), (0, ["[1] saved", "saved"], ""))
+            for rank in range(2):
+                os.unlink(os.path.join(self.folder, f"ready{rank}"))
+
     def test_parent_that_ignores_children(self):
         done = subprocess.run([job.TERN, "run", "-n", "2", "sh", "-c", "exit 3"], stderr=subprocess.PIPE, text=True, timeout=10,
                               preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))

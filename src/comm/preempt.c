@@ -1,0 +1,130 @@
+/* preempt.c - a flag that a signal raises, and that the ranks look at together.
+ *
+ * A handler may only touch what is there for the whole time: a table of signals, each with the preempt that
+ * has it. It is empty again before the preempt is freed. */
+#include "base/base.h"
+#include "base/opts.h"
+
+#include <tern/preempt.h>
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { SIGNALS = 2 };
+
+struct tern_preempt {
+    tern_group *group;
+    tern_preempt_opts opts;
+    atomic_bool asked;
+    bool pending; /* all ranks know */
+    int64_t calls;
+    int fd;
+    int signals[SIGNALS]; /* that are handled; 0: none */
+    struct sigaction before[SIGNALS];
+};
+
+static _Atomic(tern_preempt *) owners[NSIG];
+
+tern_preempt_opts tern_preempt_defaults(void)
+{
+    return (tern_preempt_opts){
+        .size = sizeof(tern_preempt_opts), .signal = SIGTERM, .warning = SIGUSR1, .every = 1};
+}
+
+void tern_preempt_ask(tern_preempt *preempt)
+{
+    uint64_t one = 1;
+    if (!preempt || atomic_exchange(&preempt->asked, true)) return;
+    int before = errno;
+    ssize_t written = write(preempt->fd, &one, sizeof(one));
+    (void)written; /* a counter that is not full takes it */
+    errno = before;
+}
+
+static void on_signal(int number)
+{
+    tern_preempt_ask(atomic_load(&owners[number]));
+}
+
+static int take_signal(tern_preempt *preempt, int i, int number, tern_error *err)
+{
+    const char *func = "tern_preempt_new";
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    tern_preempt *nobody = NULL;
+    if (!number) return TERN_OK;
+    if (number < 0 || number >= NSIG)
+        return tern__error_set(err, func, TERN_E_INVALID, "there is no signal %d", number);
+    if (!atomic_compare_exchange_strong(&owners[number], &nobody, preempt))
+        return tern__error_set(err, func, TERN_E_STATE, "signal %d has a preempt already", number);
+    sigemptyset(&action.sa_mask);
+    if (sigaction(number, &action, &preempt->before[i])) {
+        atomic_store(&owners[number], NULL);
+        return tern__error_errno(err, func, TERN_E_INVALID, "signal %d cannot be handled", number);
+    }
+    preempt->signals[i] = number;
+    return TERN_OK;
+}
+
+static int open_preempt(tern_preempt *preempt, tern_error *err)
+{
+    preempt->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (preempt->fd < 0)
+        return tern__error_errno(err, "tern_preempt_new", TERN_E_SYSTEM, "cannot make an eventfd");
+    int status = take_signal(preempt, 0, preempt->opts.signal, err);
+    return status ? status : take_signal(preempt, 1, preempt->opts.warning, err);
+}
+
+tern_preempt *tern_preempt_new(tern_group *group, const tern_preempt_opts *user, tern_error *err)
+{
+    tern_preempt_opts opts = tern_preempt_defaults();
+    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, __func__, err)) return NULL;
+    if (opts.every < 1) {
+        tern__error_set(err, __func__, TERN_E_RANGE, "every is %d, expected at least 1", opts.every);
+        return NULL;
+    }
+    tern_preempt *preempt = tern__alloc(sizeof(*preempt), __func__, err);
+    if (!preempt) return NULL;
+    preempt->group = group;
+    preempt->opts = opts;
+    if (!open_preempt(preempt, err)) return preempt;
+    tern_preempt_free(preempt);
+    return NULL;
+}
+
+void tern_preempt_free(tern_preempt *preempt)
+{
+    if (!preempt) return;
+    for (int i = 0; i < SIGNALS; i++) {
+        if (!preempt->signals[i]) continue;
+        sigaction(preempt->signals[i], &preempt->before[i], NULL);
+        atomic_store(&owners[preempt->signals[i]], NULL);
+    }
+    if (preempt->fd >= 0) close(preempt->fd);
+    tern__free(preempt);
+}
+
+static int look(tern_preempt *preempt, tern_error *err)
+{
+    uint8_t asked = atomic_load(&preempt->asked);
+    int status = TERN_OK;
+    if (preempt->group) status = tern_all_reduce(preempt->group, &asked, 1, TERN_U8, TERN_MAX, err);
+    if (!status) preempt->pending = asked;
+    return status;
+}
+
+int tern_preempt_pending(tern_preempt *preempt, tern_error *err)
+{
+    if (!preempt) return tern__error_set(err, __func__, TERN_E_INVALID, "the preempt is NULL");
+    if (preempt->pending) return 1;
+    bool due = ++preempt->calls % preempt->opts.every == 0;
+    int status = due ? look(preempt, err) : TERN_OK;
+    return status ? status : preempt->pending;
+}
+
+int tern_preempt_fd(const tern_preempt *preempt)
+{
+    return preempt ? preempt->fd : -1;
+}
