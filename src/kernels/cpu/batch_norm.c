@@ -10,16 +10,30 @@
  * Backward: tiles give sum(dy') and sum(dy' (x - mean)), with dy' = dy where y > 0; then one more pass makes
  *     dx = weight / sigma * (dy' - sum(dy') / n - (x - mean) / sigma^2 * sum(dy' (x - mean)) / n).
  * Each second pass runs from the end to the beginning, where the cache still holds what the first read last.
- */
+ *
+ * Activations are f32, bf16 or f16, all of one dtype, which are read into f32 and rounded from it in
+ * registers; what is one number a channel may have any dtype, mean and variance f32. */
 #include "kernels/batch_norm.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/tiles.h"
-#include "kernels/cpu/widen.h"
 
 #include <math.h>
 
 #define LANES TERN__LANES
 #define BLOCK 64
+
+/* `name`, which is inlined, with 16 lanes and the dtype as constants, or with whatever there is. */
+#define EACH_KIND(name, s, dtype, ...)                                                                       \
+    do {                                                                                                     \
+        if ((s)->lanes != LANES)                                                                             \
+            name(__VA_ARGS__, (s)->lanes, dtype);                                                            \
+        else if (dtype == TERN_F32)                                                                          \
+            name(__VA_ARGS__, LANES, TERN_F32);                                                              \
+        else if (dtype == TERN_BF16)                                                                         \
+            name(__VA_ARGS__, LANES, TERN_BF16);                                                             \
+        else                                                                                                 \
+            name(__VA_ARGS__, LANES, TERN_F16);                                                              \
+    } while (0)
 
 /* Each channel's value in the lanes that belong to it; 0 in those that the strip has not. */
 TERN__INLINE tern__lanes spread(const float *values, const tern__tile *t, const tern__strip *s)
@@ -41,9 +55,20 @@ static void gather(double *to, const tern__tile *t, const double lanes[LANES])
     for (int l = 0; l < LANES; l++) *to += lanes[l];
 }
 
-static bool is_vector(const tern__view *view)
+/* Activations without gaps that stand as x does. */
+static bool stands_as(const tern__view *view, const tern__view *x)
 {
-    return !view || (view->dtype == TERN_F32 && tern__view_is_contiguous(view));
+    return !view || (view->dtype == x->dtype && view->layout == x->layout && tern__view_is_dense(view));
+}
+
+static bool takes(const tern__view *x)
+{
+    return x->dtype != TERN_F64 && stands_as(x, x);
+}
+
+static bool is_f32(const tern__view *vector)
+{
+    return vector->dtype == TERN_F32 && tern__view_is_contiguous(vector);
 }
 
 /* ---- statistics ---- */
@@ -68,14 +93,15 @@ TERN__INLINE void add_lanes(double to[LANES], tern__lanes from)
     for (int l = 0; l < LANES; l++) to[l] += (double)from[l];
 }
 
-TERN__INLINE void moments_of(const float *x, const tern__strip *s, int lanes, tern__lanes shift,
-                             double sum[LANES], double square[LANES])
+TERN__INLINE void moments_of(const void *x, const tern__strip *s, const float *from, double sum[LANES],
+                             double square[LANES], int lanes, tern_dtype dtype)
 {
+    tern__lanes shift = tern__lanes_load(from, lanes);
     for (int64_t first = 0; first < s->rows; first += BLOCK) {
         int64_t last = TERN__MIN(s->rows, first + BLOCK);
         tern__lanes a = {0}, b = {0};
         for (int64_t r = first; r < last; r++) {
-            tern__lanes d = tern__lanes_load(x + r * s->stride, lanes) - shift;
+            tern__lanes d = tern__lanes_get(x, dtype, s->at + r * s->stride, lanes) - shift;
             a += d;
             b += d * d;
         }
@@ -85,22 +111,19 @@ TERN__INLINE void moments_of(const float *x, const tern__strip *s, int lanes, te
 }
 
 /* sum and square += sum(d), sum(d * d). */
-TERN__SIMD static void moments(const float *x, const tern__strip *s, const float shift[LANES],
+TERN__SIMD static void moments(const tern__view *x, const tern__strip *s, const float shift[LANES],
                                double sum[LANES], double square[LANES])
 {
-    if (s->lanes == LANES)
-        moments_of(x, s, LANES, tern__lanes_load(shift, LANES), sum, square);
-    else
-        moments_of(x, s, s->lanes, tern__lanes_load(shift, s->lanes), sum, square);
+    EACH_KIND(moments_of, s, x->dtype, x->data, s, shift, sum, square);
 }
 
 /* The mean of the tile's first rows, channel by channel. */
-static void shift_of(const float *x, const tern__tile *t, float shift[LANES])
+static void shift_of(const tern__view *x, const tern__tile *t, float shift[LANES])
 {
     tern__strip head = t->strips[0];
     head.rows = TERN__MIN(head.rows, BLOCK);
     double sum[LANES] = {0}, square[LANES] = {0}, channel[LANES];
-    moments(x + head.at, &head, (const float[LANES]){0}, sum, square);
+    moments(x, &head, (const float[LANES]){0}, sum, square);
     gather(channel, t, sum);
     int64_t count = t->channels > 1 ? head.rows : head.rows * head.lanes;
     for (int l = 0; l < LANES; l++)
@@ -110,11 +133,11 @@ static void shift_of(const float *x, const tern__tile *t, float shift[LANES])
 static void tile_moments(const tern__call *call, const tern__tile *t, void *ctx)
 {
     const partial *out = ctx;
-    const float *x = call->in[0]->data;
+    const tern__view *x = call->in[0];
     double sum[LANES] = {0}, square[LANES] = {0}, n = (double)t->count;
     float shift[LANES];
     shift_of(x, t, shift);
-    for (int i = 0; i < 2; i++) moments(x + t->strips[i].at, &t->strips[i], shift, sum, square);
+    for (int i = 0; i < 2; i++) moments(x, &t->strips[i], shift, sum, square);
     double *mean = out->first + t->number * out->channels + t->channel;
     double *m2 = out->second + t->number * out->channels + t->channel;
     gather(mean, t, sum);
@@ -169,25 +192,14 @@ static void merge(const partial *sums, const tern__tiling *s)
 
 static void move_towards(const tern__view *running, int64_t c, double value, double share)
 {
-    float *at = running ? (float *)running->data + c : NULL;
-    if (at) *at = (float)((1 - share) * (double)*at + share * value);
-}
-
-/* Running statistics of 16 bits, which would not be read before they are written. */
-static bool keeps_halves(const tern__call *call)
-{
-    return (call->out[2] && tern__is_half(call->out[2])) || (call->out[3] && tern__is_half(call->out[3]));
+    if (running) tern__view_set(running, c, (1 - share) * tern__view_get(running, c) + share * value);
 }
 
 int tern__cpu_batch_norm_stats(const tern__call *call)
 {
     const tern__view *x = call->in[0];
     const tern__batch_norm_attr *attr = call->attr;
-    if (tern__is_half(x) && keeps_halves(call)) return TERN_E_UNSUPPORTED;
-    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_batch_norm_stats);
-    if (!tern__is_dense(x, x) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
-    for (int i = 0; i < 4; i++)
-        if (!is_vector(call->out[i])) return TERN_E_UNSUPPORTED;
+    if (!takes(x) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     tern__tiling s = tern__tiling_of(x);
     partial sums;
     if (partial_new(call, &s, &sums)) return TERN_E_MEMORY;
@@ -196,8 +208,8 @@ int tern__cpu_batch_norm_stats(const tern__call *call)
     const double *mean = sums.first + s.tiles * s.channels, *m2 = sums.second + s.tiles * s.channels;
     double n = (double)(s.batch * s.positions);
     for (int64_t c = 0; c < s.channels; c++) {
-        ((float *)call->out[0]->data)[c] = (float)mean[c];
-        ((float *)call->out[1]->data)[c] = (float)(m2[c] / n);
+        tern__view_set(call->out[0], c, mean[c]);
+        tern__view_set(call->out[1], c, m2[c] / n);
         move_towards(call->out[2], c, mean[c], attr->momentum);
         move_towards(call->out[3], c, m2[c] / (n - 1), attr->momentum);
     }
@@ -213,7 +225,7 @@ typedef struct affine {
 
 static float value_of(const tern__view *vector, int64_t c, float fallback)
 {
-    return vector ? ((const float *)vector->data)[c] : fallback;
+    return vector ? (float)tern__view_get(vector, c) : fallback;
 }
 
 static double inverse_deviation(const tern__call *call, const tern__view *var, int64_t c)
@@ -221,18 +233,19 @@ static double inverse_deviation(const tern__call *call, const tern__view *var, i
     return 1 / sqrt((double)value_of(var, c, 0) + ((const tern__batch_norm_attr *)call->attr)->eps);
 }
 
-TERN__INLINE void apply_to(const tern__call *call, const tern__strip *s, int lanes, const tern__lanes k[3])
+TERN__INLINE void apply_to(const tern__call *call, const tern__strip *s, const tern__lanes k[3], int lanes,
+                           tern_dtype dtype)
 {
-    const float *x = (const float *)call->in[0]->data + s->at;
-    const float *residual = call->in[5] ? (const float *)call->in[5]->data + s->at : NULL;
-    float *y = (float *)call->out[0]->data + s->at;
+    const void *x = call->in[0]->data, *residual = call->in[5] ? call->in[5]->data : NULL;
+    void *y = call->out[0]->data;
     bool relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
     tern__lanes mean = k[0], scale = k[1], bias = k[2];
     for (int64_t r = 0; r < s->rows; r++) {
-        tern__lanes v = (tern__lanes_load(x + r * s->stride, lanes) - mean) * scale + bias;
-        if (residual) v += tern__lanes_load(residual + r * s->stride, lanes);
+        int64_t at = s->at + r * s->stride;
+        tern__lanes v = (tern__lanes_get(x, dtype, at, lanes) - mean) * scale + bias;
+        if (residual) v += tern__lanes_get(residual, dtype, at, lanes);
         if (relu) v = tern__lanes_relu(v);
-        tern__lanes_store(y + r * s->stride, v, lanes);
+        tern__lanes_set(y, dtype, at, v, lanes, false);
     }
 }
 
@@ -240,10 +253,7 @@ TERN__SIMD static void apply(const tern__call *call, const tern__tile *t, const 
                              const affine *a)
 {
     const tern__lanes k[3] = {spread(a->mean, t, s), spread(a->scale, t, s), spread(a->bias, t, s)};
-    if (s->lanes == LANES)
-        apply_to(call, s, LANES, k);
-    else
-        apply_to(call, s, s->lanes, k);
+    EACH_KIND(apply_to, s, call->in[0]->dtype, call, s, k);
 }
 
 static void tile_apply(const tern__call *call, const tern__tile *t, void *ctx)
@@ -254,11 +264,8 @@ static void tile_apply(const tern__call *call, const tern__tile *t, void *ctx)
 int tern__cpu_batch_norm_apply(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_batch_norm_apply);
-    if (!tern__is_dense(x, y) || !tern__is_dense(y, y) || !tern__is_dense(call->in[5], y) || call->add[0])
+    if (!takes(x) || !stands_as(y, x) || !stands_as(call->in[5], x) || call->add[0])
         return TERN_E_UNSUPPORTED;
-    for (int i = 1; i < 5; i++)
-        if (!is_vector(call->in[i])) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
     tern__tiling s = tern__tiling_of(x);
     float *data = tern__loop_scratch(call, (size_t)(3 * s.channels) * sizeof(*data));
@@ -276,28 +283,30 @@ int tern__cpu_batch_norm_apply(const tern__call *call)
 /* ---- backward ---- */
 
 /* dy where the ReLU let something through. */
-TERN__INLINE tern__lanes masked(const float *dy, const float *y, int64_t at, int lanes)
+TERN__INLINE tern__lanes masked(const void *dy, const void *y, int64_t at, int lanes, tern_dtype dtype)
 {
-    tern__lanes v = tern__lanes_load(dy + at, lanes);
-    return y ? tern__lanes_passed(tern__lanes_load(y + at, lanes), v) : v;
+    tern__lanes v = tern__lanes_get(dy, dtype, at, lanes);
+    return y ? tern__lanes_passed(tern__lanes_get(y, dtype, at, lanes), v) : v;
 }
 
-static float *at_strip(const tern__view *view, const tern__strip *s)
+static void *data_of(const tern__view *view)
 {
-    return view ? (float *)view->data + s->at : NULL;
+    return view ? view->data : NULL;
 }
 
-TERN__INLINE void sums_of(const tern__call *call, const tern__strip *s, int lanes, tern__lanes mean,
-                          double sum[LANES], double product[LANES])
+TERN__INLINE void sums_of(const tern__call *call, const tern__strip *s, const tern__lanes *from,
+                          double sum[LANES], double product[LANES], int lanes, tern_dtype dtype)
 {
-    const float *dy = at_strip(call->in[0], s), *x = at_strip(call->in[1], s), *y = at_strip(call->in[2], s);
+    const void *dy = call->in[0]->data, *x = call->in[1]->data, *y = data_of(call->in[2]);
+    tern__lanes mean = *from;
     for (int64_t first = 0; first < s->rows; first += BLOCK) {
         int64_t last = TERN__MIN(s->rows, first + BLOCK);
         tern__lanes a = {0}, b = {0};
         for (int64_t r = first; r < last; r++) {
-            tern__lanes d = masked(dy, y, r * s->stride, lanes);
+            int64_t at = s->at + r * s->stride;
+            tern__lanes d = masked(dy, y, at, lanes, dtype);
             a += d;
-            b += d * (tern__lanes_load(x + r * s->stride, lanes) - mean);
+            b += d * (tern__lanes_get(x, dtype, at, lanes) - mean);
         }
         add_lanes(sum, a);
         add_lanes(product, b);
@@ -308,10 +317,7 @@ TERN__SIMD static void sums(const tern__call *call, const tern__tile *t, const t
                             double sum[LANES], double product[LANES])
 {
     tern__lanes mean = spread(call->in[3]->data, t, s);
-    if (s->lanes == LANES)
-        sums_of(call, s, LANES, mean, sum, product);
-    else
-        sums_of(call, s, s->lanes, mean, sum, product);
+    EACH_KIND(sums_of, s, call->in[1]->dtype, call, s, &mean, sum, product);
 }
 
 static void tile_sums(const tern__call *call, const tern__tile *t, void *ctx)
@@ -325,20 +331,16 @@ static void tile_sums(const tern__call *call, const tern__tile *t, void *ctx)
 
 static void put(const tern__call *call, int out, int64_t c, double value)
 {
-    float *at = call->out[out] ? (float *)call->out[out]->data + c : NULL;
-    if (at) *at = (float)(call->add[out] ? (double)*at + value : value);
+    const tern__view *to = call->out[out];
+    if (to) tern__view_set(to, c, call->add[out] ? tern__view_get(to, c) + value : value);
 }
 
 int tern__cpu_batch_norm_sums(const tern__call *call)
 {
     const tern__view *x = call->in[1];
-    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_batch_norm_sums);
-    if (!tern__is_dense(x, x) || !tern__is_dense(call->in[0], x) || !tern__is_dense(call->in[2], x) ||
+    if (!takes(x) || !stands_as(call->in[0], x) || !stands_as(call->in[2], x) || !is_f32(call->in[3]) ||
         tern__view_count(x) == 0)
         return TERN_E_UNSUPPORTED;
-    for (int i = 0; i < 4; i++)
-        if (!is_vector(call->out[i])) return TERN_E_UNSUPPORTED;
-    if (!is_vector(call->in[3]) || !is_vector(call->in[4])) return TERN_E_UNSUPPORTED;
     tern__tiling s = tern__tiling_of(x);
     partial parts;
     if (partial_new(call, &s, &parts)) return TERN_E_MEMORY;
@@ -360,18 +362,18 @@ typedef struct line {
     float *mean, *scale, *mean_dy, *slope;
 } line;
 
-TERN__INLINE void data_grad_of(const tern__call *call, const tern__strip *s, int lanes,
-                               const tern__lanes k[4])
+TERN__INLINE void data_grad_of(const tern__call *call, const tern__strip *s, const tern__lanes k[4],
+                               int lanes, tern_dtype dtype)
 {
-    const float *dy = at_strip(call->in[0], s), *x = at_strip(call->in[1], s), *y = at_strip(call->in[2], s);
-    float *dx = at_strip(call->out[0], s), *residual = at_strip(call->out[1], s);
+    const void *dy = call->in[0]->data, *x = call->in[1]->data, *y = data_of(call->in[2]);
+    void *dx = data_of(call->out[0]), *residual = data_of(call->out[1]);
     tern__lanes mean = k[0], scale = k[1], mean_dy = k[2], slope = k[3];
     for (int64_t r = 0; r < s->rows; r++) {
-        int64_t at = r * s->stride;
-        tern__lanes d = masked(dy, y, at, lanes);
-        tern__lanes v = d - mean_dy - (tern__lanes_load(x + at, lanes) - mean) * slope;
-        if (dx) tern__lanes_put(dx + at, scale * v, lanes, call->add[0]);
-        if (residual) tern__lanes_put(residual + at, d, lanes, call->add[1]);
+        int64_t at = s->at + r * s->stride;
+        tern__lanes d = masked(dy, y, at, lanes, dtype);
+        tern__lanes v = d - mean_dy - (tern__lanes_get(x, dtype, at, lanes) - mean) * slope;
+        if (dx) tern__lanes_set(dx, dtype, at, scale * v, lanes, call->add[0]);
+        if (residual) tern__lanes_set(residual, dtype, at, d, lanes, call->add[1]);
     }
 }
 
@@ -380,10 +382,7 @@ TERN__SIMD static void data_grad(const tern__call *call, const tern__tile *t, co
 {
     const tern__lanes k[4] = {spread(l->mean, t, s), spread(l->scale, t, s), spread(l->mean_dy, t, s),
                               spread(l->slope, t, s)};
-    if (s->lanes == LANES)
-        data_grad_of(call, s, LANES, k);
-    else
-        data_grad_of(call, s, s->lanes, k);
+    EACH_KIND(data_grad_of, s, call->in[1]->dtype, call, s, k);
 }
 
 static void tile_data_grad(const tern__call *call, const tern__tile *t, void *ctx)
@@ -406,10 +405,8 @@ static void fill_line(const tern__call *call, const line *l, int64_t channels)
 int tern__cpu_batch_norm_data_grad(const tern__call *call)
 {
     const tern__view *x = call->in[1];
-    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_batch_norm_data_grad);
-    bool fit = tern__is_dense(x, x) && tern__is_dense(call->in[0], x) && tern__is_dense(call->in[2], x) &&
-               tern__is_dense(call->out[0], x) && tern__is_dense(call->out[1], x);
-    for (int i = 3; i < 8; i++) fit = fit && is_vector(call->in[i]);
+    bool fit = takes(x) && stands_as(call->in[0], x) && stands_as(call->in[2], x) &&
+               stands_as(call->out[0], x) && stands_as(call->out[1], x);
     if (!fit) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
     tern__tiling s = tern__tiling_of(x);
