@@ -7,8 +7,10 @@
  * takes the dimensions along which y moves as its batch; those along which it stands still are a loop of
  * products that add up.
  *
- * f32, and bf16 (y may be f32 beside it) where the CPU has oneDNN's kernels for it. Other 16-bit products are
- * made of f32 copies. */
+ * f32, and bf16 (y may be f32 beside it) where the CPU has the tile unit (amx_matmul.c) or oneDNN's kernels
+ * for it. Other 16-bit products are made of f32 copies. */
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/amx_matmul.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/cpu/widen.h"
@@ -217,8 +219,39 @@ static int run_one(const tern__call *call, const product *p, char *const at[OPER
     return tern__prim_run(call, prim, (void *[]){at[A], at[B], at[Y], p->bias ? p->bias->data : NULL});
 }
 
+/* ---- by tiles ---- */
+
+static tern__matrix matrix_of(const product *p, int operand, char *data)
+{
+    const axis *rows = &p->axis[rows_of[operand]], *columns = &p->axis[columns_of[operand]];
+    stand s;
+    find_stand(p, operand, &s);
+    return (tern__matrix){data, rows->size, columns->size, s.transposed ? 1 : s.step,
+                          s.transposed ? s.step : 1};
+}
+
+/* Matrix by matrix of the batch. */
+static int run_tiles(const tern__call *call, const product *p, char *const at[OPERANDS], bool add)
+{
+    int64_t count = 1;
+    int status = TERN_OK;
+    for (int i = 0; i < p->batches; i++) count *= p->batch[i].size;
+    for (int64_t n = 0; n < count && !status; n++) {
+        tern__matrix m[OPERANDS];
+        for (int o = 0; o < OPERANDS; o++) {
+            int64_t offset = 0;
+            for (int64_t i = 0, rest = n; i < p->batches; rest /= p->batch[i++].size)
+                offset += rest % p->batch[i].size * p->batch[i].stride[o];
+            m[o] = matrix_of(p, o, at[o] + offset * (int64_t)tern_dtype_bytes(p->view[o]->dtype));
+        }
+        status = tern__amx_matmul(call, &m[A], &m[B], &m[Y], add);
+    }
+    return status;
+}
+
 static int run(const tern__call *call, const product *p)
 {
+    bool by_tiles = p->view[A]->dtype == TERN_BF16 && tern__amx_has();
     int64_t count = 1;
     for (int i = 0; i < p->sums; i++) count *= p->sum[i].size;
     for (int64_t n = 0; n < count; n++) {
@@ -229,7 +262,7 @@ static int run(const tern__call *call, const product *p)
             for (int64_t i = 0, rest = n; i < p->sums; rest /= p->sum[i++].size)
                 at[o] += rest % p->sum[i].size * p->sum[i].stride[o] * bytes;
         }
-        int status = run_one(call, p, at, call->add[0] || n > 0);
+        int status = (by_tiles ? run_tiles : run_one)(call, p, at, call->add[0] || n > 0);
         if (status) return status;
     }
     return TERN_OK;
@@ -240,7 +273,7 @@ int tern__cpu_matmul(const tern__call *call)
     const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
     tern_dtype dtype = a->dtype;
     if (tern__view_count(y) == 0 || tern__view_count(a) == 0) return TERN_E_UNSUPPORTED;
-    if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__dnnl_has_bf16(call)))
+    if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16(call)))
         return tern__cpu_widened(call, tern__cpu_matmul);
     if (tern__dnnl_type(dtype) == dnnl_data_type_undef) return TERN_E_UNSUPPORTED;
     if (y->dtype != dtype && y->dtype != TERN_F32) return TERN_E_UNSUPPORTED;

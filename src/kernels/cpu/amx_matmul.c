@@ -1,0 +1,194 @@
+/* amx_matmul.c - the product is cut into blocks of 32 by 32. What a block reads is copied into tiles, filled
+ * up with zeros: all of a that fits the second-level cache first, then, 32 columns at a time, b, so that each
+ * tile of b is used by all of those rows while it is near. Threads take rows for the former and columns for
+ * the latter. */
+#include "kernels/cpu/amx_matmul.h"
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/loops.h"
+
+#define ROWS  TERN__AMX_ROWS
+#define PAIR  (2 * ROWS)
+#define DEPTH TERN__AMX_DEPTH
+#define CACHE (1 << 19) /* bytes of a that are copied at a time */
+
+enum { A_TILES = TERN__SCRATCH_OPERAND, B_TILES, STEPS };
+
+typedef struct job {
+    const tern__call *call;
+    const tern__matrix *a, *b, *y;
+    bool add;
+    int64_t steps, panel; /* along the sum; bytes of 16 rows or columns in tiles */
+    char *a_tiles, *b_tiles;
+    int64_t *at; /* places of the steps in a panel */
+} job;
+
+/* ---- tiles ---- */
+
+/* Two values side by side are one word. A tile of a has words of one row behind each other, one of b words of
+ * one place in the sum. */
+typedef tern__words words;
+
+TERN__INLINE words zip(words low, words high, bool second)
+{
+    const words first_half = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+    return __builtin_shuffle(low, high, second ? first_half + 8 : first_half);
+}
+
+/* Rows become columns: four times every row is zipped with the one eight further on. */
+TERN__INLINE void turn(words v[ROWS])
+{
+#pragma GCC unroll 4
+    for (int round = 0; round < 4; round++) {
+        words to[ROWS];
+#pragma GCC unroll 8
+        for (int i = 0; i < ROWS / 2; i++) {
+            to[2 * i] = zip(v[i], v[i + ROWS / 2], false);
+            to[2 * i + 1] = zip(v[i], v[i + ROWS / 2], true);
+        }
+        memcpy(v, to, sizeof(to));
+    }
+}
+
+/* `lines` lines, each of whose elements are neighbours along the sum. */
+TERN__INLINE void load_along(words v[ROWS], const uint16_t *from, int64_t stride, int64_t lines,
+                             int64_t depth)
+{
+    for (int64_t i = 0; i < lines; i++) {
+        if (depth == DEPTH)
+            memcpy(&v[i], from + i * stride, sizeof(v[i]));
+        else
+            memcpy(&v[i], from + i * stride, (size_t)depth * sizeof(*from));
+    }
+}
+
+/* The same of lines that are neighbours themselves: word i of v[k] is of line i and places 2 k and 2 k + 1.
+ */
+TERN__INLINE void load_across(words v[ROWS], const uint16_t *from, int64_t stride, int64_t lines,
+                              int64_t depth)
+{
+    for (int64_t k = 0; k < depth; k++) {
+        tern__halves h = {0};
+        if (lines == ROWS)
+            memcpy(&h, from + k * stride, sizeof(h));
+        else
+            memcpy(&h, from + k * stride, (size_t)lines * sizeof(*from));
+        v[k / 2] |= __builtin_convertvector(h, words) << (k % 2 ? 16 : 0);
+    }
+}
+
+/* Up to 16 lines of up to 32 places, of which `line` and `place` are the strides. */
+TERN__SIMD static void make_tile(char *to, const uint16_t *from, int64_t line, int64_t place, int64_t lines,
+                                 int64_t depth, bool of_a)
+{
+    words v[ROWS] = {{0}};
+    bool along = place == 1;
+    if (along)
+        load_along(v, from, line, lines, depth);
+    else
+        load_across(v, from, place, lines, depth);
+    if (along != of_a) turn(v);
+    memcpy(to, v, sizeof(v));
+}
+
+/* A panel: 16 lines from number `first` on, rows of a or columns of b. */
+static void make_panel(const job *j, char *to, const tern__matrix *m, bool of_a, int64_t first)
+{
+    int64_t line = of_a ? m->row_stride : m->column_stride, place = of_a ? m->column_stride : m->row_stride;
+    int64_t lines = of_a ? m->rows : m->columns, depth = of_a ? m->columns : m->rows;
+    const uint16_t *from = (const uint16_t *)m->data + first * line;
+    for (int64_t s = 0; s < j->steps; s++)
+        make_tile(to + s * TERN__AMX_TILE, from + s * DEPTH * place, line, place,
+                  TERN__MIN(ROWS, lines - first), TERN__MIN(DEPTH, depth - s * DEPTH), of_a);
+}
+
+/* ---- products ---- */
+
+TERN__INLINE void put_rows(const job *j, const float *sums, int64_t row, int64_t column, int64_t rows, int n)
+{
+    const tern__view *bias = j->call->in[2];
+    tern_dtype dtype = j->call->out[0]->dtype;
+    tern__lanes more = {0};
+    if (bias) more = tern__lanes_get(bias->data, bias->dtype, column, n);
+    for (int64_t r = 0; r < rows; r++) {
+        tern__lanes v = tern__lanes_load(sums + r * ROWS, ROWS) + more;
+        tern__lanes_set(j->y->data, dtype, (row + r) * j->y->row_stride + column, v, n, j->add);
+    }
+}
+
+/* A tile of the result, as much of it as y has. */
+TERN__SIMD static void put(const job *j, const float *sums, int64_t row, int64_t column)
+{
+    int64_t rows = TERN__MIN(ROWS, j->y->rows - row), columns = TERN__MIN(ROWS, j->y->columns - column);
+    if (columns == ROWS)
+        put_rows(j, sums, row, column, rows, ROWS);
+    else
+        put_rows(j, sums, row, column, rows, (int)columns);
+}
+
+/* 32 columns of the result from `column` on, of rows first to last - 1. */
+static void columns(const job *j, char *b_tiles, int64_t column, int64_t first, int64_t last)
+{
+    float sums[TERN__AMX_SUMS] __attribute__((aligned(64)));
+    bool wide = column + ROWS < j->y->columns;
+    make_panel(j, b_tiles, j->b, false, column);
+    if (wide) make_panel(j, b_tiles + j->panel, j->b, false, column + ROWS);
+    for (int64_t row = first; row < last; row += PAIR) {
+        bool high = row + ROWS < last;
+        tern__amx_operands o = {.a = j->a_tiles + (row - first) / ROWS * j->panel,
+                                .b = b_tiles,
+                                .a_row = 2 * DEPTH,
+                                .a_next = high ? j->panel : 0,
+                                .b_next = wide ? j->panel : 0,
+                                .a_at = j->at,
+                                .b_at = j->at,
+                                .steps = j->steps};
+        tern__amx_block(&o, sums);
+        for (int r = 0; r < 1 + high; r++)
+            for (int c = 0; c < 1 + wide; c++)
+                put(j, sums + (r * 2 + c) * ROWS * ROWS, row + r * ROWS, column + c * ROWS);
+    }
+}
+
+/* Rows first to last - 1 of the result. */
+static void rows(const job *j, int64_t first, int64_t last, int threads)
+{
+    int64_t panels = (last - first + ROWS - 1) / ROWS, pairs = (j->y->columns + PAIR - 1) / PAIR;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < panels; i++)
+            make_panel(j, j->a_tiles + i * j->panel, j->a, true, first + i * ROWS);
+#pragma omp for schedule(static)
+        for (int t = 0; t < threads; t++) {
+            tern__amx_open();
+            for (int64_t i = pairs * t / threads; i < pairs * (t + 1) / threads; i++)
+                columns(j, j->b_tiles + 2 * t * j->panel, i * PAIR, first, last);
+            tern__amx_close();
+        }
+    }
+}
+
+static int open_tiles(job *j, int64_t count, int threads)
+{
+    int64_t panels = (count + ROWS - 1) / ROWS;
+    j->a_tiles = tern__loop_scratch_of(j->call, A_TILES, (size_t)(panels * j->panel));
+    j->b_tiles =
+        j->a_tiles ? tern__loop_scratch_of(j->call, B_TILES, (size_t)(2 * threads * j->panel)) : NULL;
+    j->at = j->b_tiles ? tern__loop_scratch_of(j->call, STEPS, (size_t)j->steps * sizeof(*j->at)) : NULL;
+    for (int64_t s = 0; s < j->steps && j->at; s++) j->at[s] = s * TERN__AMX_TILE;
+    return j->at ? TERN_OK : TERN_E_MEMORY;
+}
+
+int tern__amx_matmul(const tern__call *call, const tern__matrix *a, const tern__matrix *b,
+                     const tern__matrix *y, bool add)
+{
+    job j = {.call = call, .a = a, .b = b, .y = y, .add = add, .steps = (a->columns + DEPTH - 1) / DEPTH};
+    j.panel = j.steps * TERN__AMX_TILE;
+    int64_t count = TERN__MIN(y->rows, TERN__MAX(1, CACHE / (PAIR * DEPTH * 2 * j.steps)) * PAIR);
+    int threads = tern__loop_threads(call, y->rows * y->columns * j.steps / 4);
+    int status = open_tiles(&j, count, threads);
+    for (int64_t first = 0; first < y->rows && !status; first += count)
+        rows(&j, first, TERN__MIN(y->rows, first + count), threads);
+    return status;
+}

@@ -1,0 +1,17 @@
+/* amx_matmul.h - one product of bf16 matrices by the tile unit. */
+#ifndef TERN_SRC_KERNELS_CPU_AMX_MATMUL_H
+#define TERN_SRC_KERNELS_CPU_AMX_MATMUL_H
+
+#include "kernels/kernel.h"
+
+/* A matrix whose rows or whose columns stand without gaps: one of the strides is 1. */
+typedef struct tern__matrix {
+    char *data;
+    int64_t rows, columns, row_stride, column_stride;
+} tern__matrix;
+
+/* y = or += a b [+ bias]; y has rows without gaps and is bf16 or f32. */
+int tern__amx_matmul(const tern__call *call, const tern__matrix *a, const tern__matrix *b,
+                     const tern__matrix *y, bool add);
+
+#endif
