@@ -1,4 +1,5 @@
 /* object.c - nested objects: the nodes, their making and their end. Dicts are in object_dict.c. */
+#include "base/text.h"
 #include "tensor/object_nodes.h"
 
 #include <string.h>
@@ -50,43 +51,33 @@ tern_object *tern_object_float(double value, tern_error *err)
     return scalar_new(TERN_OBJECT_FLOAT, 0, value, __func__, err);
 }
 
-static tern_object *text_new(tern_object_kind kind, const void *data, size_t bytes, const char *func,
-                             tern_error *err)
+tern_object *tern__object_text(tern_object_kind kind, size_t bytes, char **text, tern_error *err)
 {
+    const char *func = kind == TERN_OBJECT_STRING ? "tern_object_string" : "tern_object_bytes";
     text_node *node = node_new(kind, sizeof(*node) + bytes + 1, func, err);
     if (!node) return NULL;
     node->bytes = (int64_t)bytes;
-    if (bytes) memcpy(node->data, data, bytes);
+    *text = node->data;
     return &node->object;
 }
 
-bool tern__utf8_is_valid(const char *text, size_t bytes)
+static tern_object *text_new(tern_object_kind kind, const void *data, size_t bytes, tern_error *err)
 {
-    const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
-    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
-    while (at < end) {
-        int more = *at < 0x80 ? 0 : *at >> 5 == 6 ? 1 : *at >> 4 == 14 ? 2 : *at >> 3 == 30 ? 3 : -1;
-        if (more < 0 || end - at <= more) return false;
-        uint32_t code = more ? *at & (0x3fu >> more) : *at;
-        for (int i = 1; i <= more; i++) {
-            if (at[i] >> 6 != 2) return false;
-            code = code << 6 | (at[i] & 0x3fu);
-        }
-        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
-        at += more + 1;
-    }
-    return true;
+    char *text;
+    tern_object *object = tern__object_text(kind, bytes, &text, err);
+    if (object && bytes) memcpy(text, data, bytes);
+    return object;
 }
 
 tern_object *tern__object_string(const char *text, size_t bytes, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
-    if (!tern__utf8_is_valid(text, bytes)) {
+    if (tern__utf8_check(text, bytes) >= 0) {
         tern__error_set(err, "tern_object_string", TERN_E_FORMAT, "a string of %zu bytes is not UTF-8",
                         bytes);
         return NULL;
     }
-    return text_new(TERN_OBJECT_STRING, text, bytes, "tern_object_string", err);
+    return text_new(TERN_OBJECT_STRING, text, bytes, err);
 }
 
 tern_object *tern_object_string(const char *text, tern_error *err)
@@ -102,7 +93,7 @@ tern_object *tern_object_bytes(const void *data, size_t bytes, tern_error *err)
         tern__error_set(err, __func__, TERN_E_INVALID, "data is NULL, but %zu bytes are asked for", bytes);
         return NULL;
     }
-    return text_new(TERN_OBJECT_BYTES, data, bytes, __func__, err);
+    return text_new(TERN_OBJECT_BYTES, data, bytes, err);
 }
 
 tern_object *tern_object_list(tern_error *err)
@@ -168,7 +159,7 @@ tern_object *tern_object_tensor(const tern_tensor *tensor, tern_error *err)
 tern_object *tern__object_record(const char *name, size_t bytes, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
-    if (!tern__utf8_is_valid(name, bytes)) {
+    if (tern__utf8_check(name, bytes) >= 0) {
         tern__error_set(err, "tern_object_record", TERN_E_FORMAT, "a class's name is not UTF-8");
         return NULL;
     }
@@ -290,20 +281,26 @@ void tern_object_free(tern_object *object)
 
 /* ---- containers ---- */
 
+int tern__object_reserve(tern_object *list, int64_t count, tern_error *err)
+{
+    list_node *node = (list_node *)list;
+    if (count <= node->capacity) return TERN_OK;
+    tern_object **grown = tern__alloc_raw((size_t)count * sizeof(*grown), 16);
+    if (!grown)
+        return tern__error_set(err, "tern_object_append", TERN_E_MEMORY, "out of memory: %lld items",
+                               (long long)count);
+    if (node->count) memcpy(grown, node->items, (size_t)node->count * sizeof(*grown));
+    tern__free(node->items);
+    node->items = grown;
+    node->capacity = count;
+    return TERN_OK;
+}
+
 int tern__object_append(tern_object *list, tern_object *item, tern_error *err)
 {
     list_node *node = (list_node *)list;
-    if (node->count == node->capacity) {
-        int64_t capacity = TERN__MAX(2 * node->capacity, 4);
-        tern_object **grown = tern__alloc_raw((size_t)capacity * sizeof(*grown), 16);
-        if (!grown)
-            return tern__error_set(err, "tern_object_append", TERN_E_MEMORY, "out of memory: %lld items",
-                                   (long long)capacity);
-        if (node->count) memcpy(grown, node->items, (size_t)node->count * sizeof(*grown));
-        tern__free(node->items);
-        node->items = grown;
-        node->capacity = capacity;
-    }
+    bool is_full = node->count == node->capacity;
+    if (is_full && tern__object_reserve(list, TERN__MAX(2 * node->capacity, 4), err)) return TERN_E_MEMORY;
     node->items[node->count++] = tern__object_hold(item);
     return TERN_OK;
 }

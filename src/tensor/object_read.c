@@ -116,9 +116,14 @@ tern_tensor *tern_object_to_tensor(const tern_object *object)
     return is(object, TERN_OBJECT_TENSOR) ? ((const tensor_node *)object)->tensor : NULL;
 }
 
+const char *tern__object_name(const tern_object *record)
+{
+    return ((const record_node *)record)->name;
+}
+
 const char *tern_object_record_name(const tern_object *record)
 {
-    return is(record, TERN_OBJECT_RECORD) ? ((const record_node *)record)->name : NULL;
+    return is(record, TERN_OBJECT_RECORD) ? tern__object_name(record) : NULL;
 }
 
 const tern_object *tern_object_record_args(const tern_object *record)

@@ -126,22 +126,39 @@ static void release_own(void *ctx)
     tern__free(storage);
 }
 
+tern__storage *tern__storage_new(size_t bytes, const char *func, tern_error *err)
+{
+    tern__storage *storage = tern__alloc(sizeof(*storage), func, err);
+    if (!storage) return NULL;
+    *storage = (tern__storage){.refs = 1, .release = release_own, .ctx = storage};
+    storage->data = tern__alloc_raw(bytes, TERN__LINE);
+    if (storage->data) return storage;
+    tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
+    tern__free(storage);
+    return NULL;
+}
+
+tern_tensor *tern__tensor_over(tern__storage *storage, void *data, tern_dtype dtype, int ndim,
+                               const int64_t *shape, const int64_t *stride, const char *func, tern_error *err)
+{
+    tern_tensor *tensor = tern__alloc(sizeof(*tensor), func, err);
+    if (!tensor) return NULL;
+    tensor->view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    for (int d = 0; d < ndim; d++) tensor->view.stride[d] = stride[d];
+    tensor->view.data = data;
+    tensor->storage = tern__storage_hold(storage);
+    return tensor;
+}
+
 tern_tensor *tern__tensor_new(tern_dtype dtype, int ndim, const int64_t *shape, tern_error *err)
 {
-    tern_tensor *tensor = tern__alloc(sizeof(*tensor), "tern_keep", err);
-    tern__storage *storage = tensor ? tern__alloc(sizeof(*storage), "tern_keep", err) : NULL;
-    if (!storage) {
-        tern__free(tensor);
-        return NULL;
-    }
-    tensor->view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
-    *storage = (tern__storage){.refs = 1, .release = release_own, .ctx = storage};
-    storage->data = tern__alloc(tern__view_bytes(&tensor->view), "tern_keep", err);
-    tensor->storage = storage;
-    tensor->view.data = storage->data;
-    if (storage->data) return tensor;
-    tern_tensor_free(tensor);
-    return NULL;
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    tern__storage *storage = tern__storage_new(tern__view_bytes(&view), "tern_keep", err);
+    if (!storage) return NULL;
+    tern_tensor *tensor =
+        tern__tensor_over(storage, storage->data, dtype, ndim, shape, view.stride, "tern_keep", err);
+    tern__storage_drop(storage);
+    return tensor;
 }
 
 tern_tensor *tern_keep(const tern_tensor *tensor, tern_error *err)

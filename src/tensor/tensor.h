@@ -25,6 +25,8 @@ static inline bool tern__storage_is_sole(const tern__storage *storage)
     return __atomic_load_n(&storage->refs, __ATOMIC_ACQUIRE) == 1;
 }
 void tern__storage_drop(tern__storage *storage);
+/* Memory of its own, of any content. */
+tern__storage *tern__storage_new(size_t bytes, const char *func, tern_error *err);
 
 struct tern_tensor {
     tern__view view;
@@ -49,6 +51,12 @@ int tern__tensor_check(const tern_tensor *tensor, const char *func, tern_error *
 
 /* A tensor of its own, plain layout, uninitialised memory; tern_tensor_free. */
 tern_tensor *tern__tensor_new(tern_dtype dtype, int ndim, const int64_t *shape, tern_error *err);
+
+/* A view of `storage`, which it holds, from `data` in it on: in plain layout, with strides in elements. The
+ * caller has checked that all elements lie in it. */
+tern_tensor *tern__tensor_over(tern__storage *storage, void *data, tern_dtype dtype, int ndim,
+                               const int64_t *shape, const int64_t *stride, const char *func,
+                               tern_error *err);
 
 /* dst = src, element by element, any layouts, same shape; dtypes equal. */
 void tern__view_copy(const tern__view *dst, const tern__view *src);

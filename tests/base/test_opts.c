@@ -20,6 +20,8 @@ static tern_dataset *samples;
 static char images[] = "/tmp/tern-opts-XXXXXX", labels[] = "/tmp/tern-opts-XXXXXX";
 static char folder[] = "/tmp/tern-opts-XXXXXX";
 
+static char state_path[64];
+
 /* An IDX file of one sample: magic, sizes, zeros. */
 static int write_idx(char *path, const unsigned char *head, size_t bytes)
 {
@@ -40,6 +42,10 @@ static int open_all(void **state)
     device = tern_device_open("cpu:reference", &err);
     scope = tern_scope_new(device, NULL, &err);
     rng = tern_rng_new(0, &err);
+    snprintf(state_path, sizeof(state_path), "/tmp/tern-opts-%d.pt", (int)getpid());
+    tern_object *none = tern_object_none(&err);
+    tern_save(state_path, none, &err);
+    tern_object_free(none);
     if (write_idx(images, image, sizeof(image)) || write_idx(labels, label, sizeof(label))) return -1;
     samples = tern_idx_open(images, labels, NULL, &err);
     return mkdtemp(folder) ? err.code : -1;
@@ -59,6 +65,7 @@ static int close_all(void **state)
     tern_dataset_free(samples);
     unlink(images);
     unlink(labels);
+    unlink(state_path);
     nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     tern_rng_free(rng);
     tern_scope_free(scope);
@@ -96,6 +103,11 @@ static tern_tensor *zeros(int ndim)
 static tern_tensor *labels_of_two(void)
 {
     return tern_tensor_from(scope, NULL, TERN_I64, 1, (int64_t[]){2});
+}
+
+static void load(const void *opts, tern_error *err)
+{
+    tern_object_free(tern_load(state_path, opts, err));
 }
 
 #define OP(name, made)                                                                                       \
@@ -311,6 +323,7 @@ static void board_image(const void *opts, tern_error *err)
     X(loader, loader_new)                                                                                    \
     X(board, board_new)                                                                                      \
     X(board_image, board_image)                                                                              \
+    X(load, load)                                                                                            \
     X(progress, progress_new)
 
 #define ROOM 512 /* more than any of the structs */

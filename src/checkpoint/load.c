@@ -1,0 +1,48 @@
+/* load.c - which format is it? Each begins with what no other begins with. */
+#include "base/opts.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/torch.h"
+
+#include <tern/checkpoint.h>
+
+#include <string.h>
+
+static const char FUNC[] = "tern_load";
+
+tern_load_opts tern_load_defaults(void)
+{
+    return (tern_load_opts){.size = sizeof(tern_load_opts), .memory = (size_t)16 << 20};
+}
+
+static tern_object *load_any(tern__input *in, bool records, tern_error *err)
+{
+    uint8_t head[9] = {0};
+    if (tern__input_read(in, 0, head, (size_t)TERN__MIN(in->size, (int64_t)sizeof(head)), err)) return NULL;
+    if (memcmp(head, "PK\3\4", 4) == 0) return tern__torch_load(in, records, err);
+    if (tern__legacy_is(in)) return tern__legacy_load(in, records, err);
+    if (head[8] == '{')
+        return tern__safetensors_load(in->fd, (size_t)in->size, (size_t)(in->room - in->size), in->path,
+                                      false, err);
+    tern__error_set(err, FUNC, TERN_E_FORMAT,
+                    in->size ? "%s: neither a file of torch.save nor safetensors" : "%s is empty", in->path);
+    return NULL;
+}
+
+tern_object *tern_load(const char *path, const tern_load_opts *opts, tern_error *err)
+{
+    tern_load_opts own = tern_load_defaults();
+    tern_error why = {0};
+    tern__input in;
+    if (tern__is_set(err) || tern__opts_read(&own, sizeof(own), opts, FUNC, err)) return NULL;
+    if (!path) {
+        tern__error_set(err, FUNC, TERN_E_INVALID, "the path is NULL");
+        return NULL;
+    }
+    if (tern__input_open(&in, path, own.memory, err)) return NULL;
+    tern_object *object = load_any(&in, own.records, &why);
+    tern__input_close(&in);
+    if (object) return object;
+    tern__error_set(err, FUNC, why.code, "%s", why.text);
+    if (err) err->native = why.native;
+    return NULL;
+}

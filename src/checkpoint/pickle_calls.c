@@ -1,0 +1,374 @@
+/* pickle_calls.c - what a pickle may name: functions and classes whose instances tern makes itself. */
+#include "base/text.h"
+#include "checkpoint/pickle_vm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char FUNC[] = "tern_load";
+
+/* ---- arguments ---- */
+
+static tern_object *arg(const tern_object *args, int64_t index)
+{
+    return tern__object_child(args, index);
+}
+
+static bool arg_is(const tern_object *args, int64_t index, int kind)
+{
+    tern_object *one = arg(args, index);
+    return one && one->kind == kind;
+}
+
+static tern_object *refuse_args(tern__vm *vm, const char *name)
+{
+    tern__vm_refuse(vm, TERN_E_FORMAT, "%s is called with other arguments than PyTorch's", name);
+    return NULL;
+}
+
+/* ---- storages ---- */
+
+static const char *const other_storages[] = {
+    "CharStorage",    "ShortStorage",  "ComplexFloatStorage", "ComplexDoubleStorage", "ComplexHalfStorage",
+    "QInt8Storage",   "QUInt8Storage", "QInt32Storage",       "QUInt4x2Storage",      "QUInt2x4Storage",
+    "UntypedStorage", "UInt16Storage", "UInt32Storage",       "UInt64Storage",
+};
+
+/* "torch.FloatStorage" or "torch.cuda.FloatStorage": its dtype; -1: one that tern has not; -2: no storage. */
+static int storage_dtype(const char *name)
+{
+    if (strncmp(name, "torch.", 6) != 0) return -2;
+    name += 6;
+    if (strncmp(name, "cuda.", 5) == 0) name += 5;
+    if (strncmp(name, "storage.", 8) == 0) name += 8;
+    for (int dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++)
+        if (strcmp(name, tern__torch_storage((tern_dtype)dtype)) == 0) return dtype;
+    for (size_t i = 0; i < TERN__COUNT(other_storages); i++)
+        if (strcmp(name, other_storages[i]) == 0) return -1;
+    return -2;
+}
+
+/* ("storage", class, key, location, elements); the older format has a sixth, None or a part of the storage.
+ */
+static int check_id(tern__vm *vm, const tern_object *id, int *dtype, int64_t *bytes)
+{
+    int64_t elements = -1, count = tern_object_count(id);
+    const char *kind = tern_object_to_string(arg(id, 0)), *key = tern_object_to_string(arg(id, 2));
+    bool is_id = kind && strcmp(kind, "storage") == 0 && arg_is(id, 1, TERN__VM_GLOBAL) && key && count <= 6;
+    if (is_id) is_id = tern_object_to_int(arg(id, 4), &elements, NULL) == TERN_OK && elements >= 0;
+    if (!is_id) return tern__vm_refuse(vm, TERN_E_FORMAT, "a persistent id that names no storage");
+    if (count == 6 && arg(id, 5)->kind != TERN_OBJECT_NONE)
+        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED,
+                               "a storage that is a part of another, as PyTorch before 0.4 wrote");
+    const char *class = tern__object_name(arg(id, 1));
+    *dtype = storage_dtype(class);
+    if (*dtype < 0)
+        return tern__vm_refuse(vm, *dtype == -1 ? TERN_E_UNSUPPORTED : TERN_E_FORMAT,
+                               "a tensor of %s, whose dtype tern has not", class);
+    if (__builtin_mul_overflow(elements, (int64_t)tern_dtype_bytes((tern_dtype)*dtype), bytes))
+        return tern__vm_refuse(vm, TERN_E_FORMAT, "a storage of %lld elements", (long long)elements);
+    return TERN_OK;
+}
+
+static tern_object *new_storage(tern__vm *vm, tern_object *key, tern_dtype dtype, int64_t bytes)
+{
+    if (tern__vm_charge(vm,
+                        2 * TERN__OBJECT_BYTES + TERN__OBJECT_PAIR_BYTES + (int64_t)sizeof(tern__storage)))
+        return NULL;
+    tern__storage *storage =
+        vm->source->storage(vm->source->ctx, tern_object_to_string(key), dtype, bytes, vm->err);
+    tern__vm_storage *node = storage ? tern__alloc_raw(sizeof(*node), 16) : NULL;
+    if (!node) {
+        tern__storage_drop(storage);
+        tern__error_set(vm->err, FUNC, TERN_E_MEMORY, "out of memory: %zu bytes", sizeof(*node));
+        return NULL;
+    }
+    *node = (tern__vm_storage){{.kind = TERN__VM_STORAGE, .refs = 1}, storage, dtype, bytes};
+    tern__vm_take(vm, &node->object);
+    return tern__object_set(vm->storages, key, &node->object, vm->err) ? NULL : &node->object;
+}
+
+/* A class with its source, of the older format, is the class. */
+static bool is_module(const tern_object *id)
+{
+    const char *kind = tern_object_to_string(arg(id, 0));
+    return kind && strcmp(kind, "module") == 0 && arg(id, 1);
+}
+
+tern_object *tern__vm_storage_get(tern__vm *vm, const tern_object *id)
+{
+    int dtype = 0;
+    int64_t bytes = 0;
+    if (id->kind != TERN_OBJECT_TUPLE) {
+        tern__vm_refuse(vm, TERN_E_FORMAT, "a persistent id that is no tuple");
+        return NULL;
+    }
+    if (is_module(id)) return arg(id, 1);
+    if (check_id(vm, id, &dtype, &bytes)) return NULL;
+    tern_object *key = arg(id, 2);
+    const tern_object *known = tern_object_get(vm->storages, tern_object_to_string(key));
+    if (!known) return new_storage(vm, key, (tern_dtype)dtype, bytes);
+    const tern__vm_storage *storage = (const tern__vm_storage *)known;
+    if ((int)storage->dtype == dtype && storage->bytes == bytes) return (tern_object *)known;
+    tern__vm_refuse(vm, TERN_E_FORMAT, "storage \"%.40s\" is %lld bytes of %s here and %lld of %s before",
+                    tern_object_to_string(key), (long long)bytes, tern_dtype_name((tern_dtype)dtype),
+                    (long long)storage->bytes, tern_dtype_name(storage->dtype));
+    return NULL;
+}
+
+/* ---- tensors ---- */
+
+typedef struct extent {
+    int ndim;
+    int64_t offset, shape[TERN_NDIM_MAX], stride[TERN_NDIM_MAX];
+} extent;
+
+static int read_sizes(const tern_object *tuple, int64_t out[TERN_NDIM_MAX])
+{
+    for (int64_t d = 0; d < tern_object_count(tuple); d++)
+        if (tern_object_to_int(tern_object_at(tuple, d), &out[d], NULL) || out[d] < 0) return TERN_E_FORMAT;
+    return TERN_OK;
+}
+
+/* All elements lie in the storage, and would not take more memory than there is if they were copied. */
+static int check_extent(tern__vm *vm, const extent *e, const tern__vm_storage *storage)
+{
+    int64_t element = (int64_t)tern_dtype_bytes(storage->dtype), last = e->offset, span;
+    bool is_empty = false, fits = true;
+    int status = tern__shape_check(FUNC, storage->dtype, e->ndim, e->shape, vm->err);
+    if (status) return status;
+    for (int d = 0; d < e->ndim; d++) is_empty = is_empty || e->shape[d] == 0;
+    for (int d = 0; fits && !is_empty && d < e->ndim; d++)
+        fits = !__builtin_mul_overflow(e->shape[d] - 1, e->stride[d], &span) &&
+               !__builtin_add_overflow(last, span, &last);
+    if (is_empty) last = e->offset - 1;
+    if (!fits || last >= storage->bytes / element)
+        return tern__vm_refuse(vm, TERN_E_FORMAT, "a tensor reaches beyond its storage of %lld elements",
+                               (long long)(storage->bytes / element));
+    tern__view view = tern__view_make(storage->dtype, TERN__PLAIN, e->ndim, e->shape);
+    if (tern__view_bytes(&view) > (size_t)TERN__MAX(storage->bytes, vm->source->in->size))
+        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "an expanded tensor that is larger than the file");
+    return TERN_OK;
+}
+
+static tern_object *make_tensor(tern__vm *vm, const tern__vm_storage *storage, const extent *e)
+{
+    if (tern__vm_charge(vm, TERN__OBJECT_BYTES + (int64_t)sizeof(tern_tensor) + TERN__LINE)) return NULL;
+    char *data = (char *)storage->storage->data + (size_t)e->offset * tern_dtype_bytes(storage->dtype);
+    tern_tensor *tensor = tern__tensor_over(storage->storage, data, storage->dtype, e->ndim, e->shape,
+                                            e->stride, FUNC, vm->err);
+    tern_object *object = tensor ? tern__object_tensor_take(tensor, vm->err) : NULL;
+    if (!object) tern_tensor_free(tensor);
+    return tern__vm_take(vm, object);
+}
+
+/* (storage, offset, shape, strides, requires_grad, hooks) */
+static tern_object *rebuild_tensor(tern__vm *vm, const char *name, const tern_object *args)
+{
+    extent e = {0};
+    const tern_object *shape = arg(args, 2), *stride = arg(args, 3);
+    if (!arg_is(args, 0, TERN__VM_STORAGE) || !arg_is(args, 2, TERN_OBJECT_TUPLE) ||
+        !arg_is(args, 3, TERN_OBJECT_TUPLE) || tern_object_count(shape) != tern_object_count(stride) ||
+        tern_object_to_int(arg(args, 1), &e.offset, NULL) || e.offset < 0)
+        return refuse_args(vm, name);
+    if (tern_object_count(shape) > TERN_NDIM_MAX) {
+        tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a tensor of %lld dimensions, tern has at most %d",
+                        (long long)tern_object_count(shape), TERN_NDIM_MAX);
+        return NULL;
+    }
+    e.ndim = (int)tern_object_count(shape);
+    if (read_sizes(shape, e.shape) || read_sizes(stride, e.stride)) return refuse_args(vm, name);
+    const tern__vm_storage *storage = (const tern__vm_storage *)arg(args, 0);
+    return check_extent(vm, &e, storage) ? NULL : make_tensor(vm, storage, &e);
+}
+
+/* (tensor, requires_grad, ..): the tensor */
+static tern_object *first_tensor(tern__vm *vm, const char *name, const tern_object *args)
+{
+    return arg_is(args, 0, TERN_OBJECT_TENSOR) ? arg(args, 0) : refuse_args(vm, name);
+}
+
+/* (function, class, args, state), of a tensor that has attributes */
+static tern_object *rebuild_from_type(tern__vm *vm, const char *name, const tern_object *args)
+{
+    tern_object *function = arg(args, 0), *inner = arg(args, 2);
+    bool is_call = function && function->kind == TERN__VM_GLOBAL && inner && inner->kind == TERN_OBJECT_TUPLE;
+    if (!is_call || strstr(tern__object_name(function), "_rebuild_from_type")) return refuse_args(vm, name);
+    return tern__vm_call(vm, function, inner);
+}
+
+/* ---- containers and small things ---- */
+
+/* () or (dict,) or ([(key, item), ..],) */
+static tern_object *make_dict(tern__vm *vm, const char *name, const tern_object *args)
+{
+    tern_object *from = arg(args, 0), *dict = tern__vm_list(vm, TERN_OBJECT_DICT);
+    if (dict && from && from->kind == TERN_OBJECT_DICT) return from;
+    if (from && from->kind != TERN_OBJECT_LIST) return refuse_args(vm, name);
+    for (int64_t i = 0; dict && i < tern_object_count(from); i++) {
+        tern_object *pair = tern__object_child(from, i);
+        bool is_pair = pair->kind == TERN_OBJECT_TUPLE || pair->kind == TERN_OBJECT_LIST;
+        if (!is_pair || tern_object_count(pair) != 2) return refuse_args(vm, name);
+        if (tern__vm_set(vm, dict, arg(pair, 0), arg(pair, 1))) return NULL;
+    }
+    return dict;
+}
+
+/* (factory,): empty, filled later */
+static tern_object *make_default_dict(tern__vm *vm, const char *name, const tern_object *args)
+{
+    (void)name;
+    (void)args;
+    return tern__vm_list(vm, TERN_OBJECT_DICT);
+}
+
+/* () or (list or tuple,): as it is, but a list */
+static tern_object *make_list(tern__vm *vm, const char *name, const tern_object *args)
+{
+    tern_object *from = arg(args, 0);
+    if (!from) return tern__vm_list(vm, TERN_OBJECT_LIST);
+    return from->kind == TERN_OBJECT_LIST ? from : refuse_args(vm, name);
+}
+
+static tern_object *make_size(tern__vm *vm, const char *name, const tern_object *args)
+{
+    tern_object *from = arg(args, 0);
+    if (!from) return tern__vm_list(vm, TERN_OBJECT_TUPLE);
+    return from->kind == TERN_OBJECT_TUPLE ? from : refuse_args(vm, name);
+}
+
+/* ("cuda", 0): "cuda:0" */
+static tern_object *make_device(tern__vm *vm, const char *name, const tern_object *args)
+{
+    char text[64];
+    int64_t index;
+    const char *type = tern_object_to_string(arg(args, 0));
+    if (!type || tern_object_count(arg(args, 0)) > 20) return refuse_args(vm, name);
+    if (tern_object_to_int(arg(args, 1), &index, NULL)) return arg(args, 0);
+    snprintf(text, sizeof(text), "%s:%lld", type, (long long)index);
+    return tern__vm_charge(vm, 2 * TERN__OBJECT_BYTES) ? NULL
+                                                       : tern__vm_take(vm, tern_object_string(text, vm->err));
+}
+
+/* The bytes whose Latin-1 characters are those of the string. */
+static tern_object *encode_latin1(tern__vm *vm, const char *name, const tern_object *text)
+{
+    const char *from = tern_object_to_string(text);
+    char *out;
+    size_t bytes = (size_t)tern_object_count(text), count = 0;
+    uint32_t code = 0;
+    for (size_t at = 0; at < bytes; at += (size_t)tern__utf8_next(from + at, bytes - at, &code)) count++;
+    if (tern__vm_charge(vm, TERN__OBJECT_BYTES + (int64_t)count)) return NULL;
+    tern_object *node = tern__vm_take(vm, tern__object_text(TERN_OBJECT_BYTES, count, &out, vm->err));
+    for (size_t at = 0; node && at < bytes; *out++ = (char)code) {
+        at += (size_t)tern__utf8_next(from + at, bytes - at, &code);
+        if (code > 0xff) return refuse_args(vm, name);
+    }
+    return node;
+}
+
+/* (string, "latin1"), (bytes,) or () */
+static tern_object *make_bytes(tern__vm *vm, const char *name, const tern_object *args)
+{
+    const char *encoding = tern_object_to_string(arg(args, 1));
+    char *none;
+    if (arg_is(args, 0, TERN_OBJECT_BYTES)) return arg(args, 0);
+    if (tern_object_count(args) == 0 && !tern__vm_charge(vm, TERN__OBJECT_BYTES))
+        return tern__vm_take(vm, tern__object_text(TERN_OBJECT_BYTES, 0, &none, vm->err));
+    bool is_latin1 = encoding && (strcmp(encoding, "latin1") == 0 || strcmp(encoding, "latin-1") == 0);
+    if (!is_latin1 || !arg_is(args, 0, TERN_OBJECT_STRING)) return refuse_args(vm, name);
+    return encode_latin1(vm, name, arg(args, 0));
+}
+
+/* ---- the table ---- */
+
+static const struct {
+    const char *name;
+    tern_object *(*call)(tern__vm *vm, const char *name, const tern_object *args);
+} known[] = {
+    {"torch._utils._rebuild_tensor", rebuild_tensor},
+    {"torch._utils._rebuild_tensor_v2", rebuild_tensor},
+    {"torch._utils._rebuild_tensor_v3", rebuild_tensor},
+    {"torch._utils._rebuild_parameter", first_tensor},
+    {"torch._utils._rebuild_parameter_with_state", first_tensor},
+    {"torch._tensor._rebuild_from_type_v2", rebuild_from_type},
+    {"torch._tensor._rebuild_from_type", rebuild_from_type},
+    {"torch.nn.parameter.Parameter", first_tensor},
+    {"torch.Tensor", first_tensor},
+    {"torch.Size", make_size},
+    {"torch.device", make_device},
+    {"collections.OrderedDict", make_dict},
+    {"collections.Counter", make_dict},
+    {"collections.defaultdict", make_default_dict},
+    {"_codecs.encode", make_bytes},
+    {"__builtin__.bytes", make_bytes},
+    {"builtins.bytes", make_bytes},
+    {"__builtin__.bytearray", make_bytes},
+    {"builtins.bytearray", make_bytes},
+    {"__builtin__.set", make_list},
+    {"builtins.set", make_list},
+    {"__builtin__.frozenset", make_list},
+    {"builtins.frozenset", make_list},
+    {"__builtin__.dict", make_dict}, /* the factory of a defaultdict */
+    {"builtins.dict", make_dict},
+};
+
+static int index_of(const char *name)
+{
+    for (size_t i = 0; i < TERN__COUNT(known); i++)
+        if (strcmp(known[i].name, name) == 0) return (int)i;
+    return -1;
+}
+
+static bool is_dtype(const char *name)
+{
+    static const char *const dtypes[] = {"float32", "float",     "float64",     "double",       "float16",
+                                         "half",    "bfloat16",  "int64",       "long",         "int32",
+                                         "int",     "int16",     "short",       "int8",         "uint8",
+                                         "bool",    "complex64", "complex128",  "uint16",       "uint32",
+                                         "uint64",  "complex32", "float8_e5m2", "float8_e4m3fn"};
+    if (strncmp(name, "torch.", 6) != 0) return false;
+    for (size_t i = 0; i < TERN__COUNT(dtypes); i++)
+        if (strcmp(name + 6, dtypes[i]) == 0) return true;
+    return false;
+}
+
+tern_object *tern__vm_global(tern__vm *vm, const char *name)
+{
+    if (tern__vm_charge(vm, 2 * TERN__OBJECT_BYTES + (int64_t)strlen(name))) return NULL;
+    if (is_dtype(name)) return tern__vm_take(vm, tern_object_string(name, vm->err));
+    if (!vm->source->records && index_of(name) < 0 && storage_dtype(name) == -2) {
+        tern__vm_refuse(vm, TERN_E_UNSUPPORTED,
+                        "holds an instance of %.150s: tern_load makes data, no instances of classes; the "
+                        "tensors in it are recovered by: tern convert --records IN OUT",
+                        name);
+        return NULL;
+    }
+    tern_object *global = tern__object_record(name, strlen(name), vm->err);
+    if (global) global->kind = TERN__VM_GLOBAL;
+    return tern__vm_take(vm, global);
+}
+
+static tern_object *make_record(tern__vm *vm, tern_object *class, tern_object *args)
+{
+    const char *name = tern__object_name(class);
+    if (tern__vm_charge(vm, 2 * TERN__OBJECT_BYTES + (int64_t)strlen(name))) return NULL;
+    tern_object *record = tern__object_record(name, strlen(name), vm->err);
+    if (record) tern__object_record_set(record, args, NULL);
+    return tern__vm_take(vm, record);
+}
+
+tern_object *tern__vm_call(tern__vm *vm, tern_object *function, tern_object *args)
+{
+    bool is_global = function->kind == TERN__VM_GLOBAL;
+    if (!is_global && !(function->kind == TERN_OBJECT_RECORD && vm->source->records)) {
+        tern__vm_refuse(vm, TERN_E_FORMAT, "calls what is no function");
+        return NULL;
+    }
+    const char *name = tern__object_name(function);
+    int index = is_global ? index_of(name) : -1;
+    if (index >= 0) return known[index].call(vm, known[index].name, args);
+    if (vm->source->records) return make_record(vm, function, args);
+    tern__vm_refuse(vm, TERN_E_FORMAT, "calls %.150s, which is no function", name);
+    return NULL;
+}

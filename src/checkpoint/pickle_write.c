@@ -1,0 +1,224 @@
+/* pickle_write.c - the opcodes that PyTorch's own restricted reader knows, and no memo but for what every
+ * tensor repeats: the names of functions and classes. */
+#include "checkpoint/bytes.h"
+#include "checkpoint/pickle.h"
+
+#include <string.h>
+
+static const char FUNC[] = "tern_save";
+
+/* What the memo keeps, by its number there. */
+enum {
+    REBUILD,
+    ORDERED_DICT,
+    ENCODE,
+    STORAGE,
+    CPU,
+    CLASSES /* one for each dtype */,
+    MEMO = CLASSES + TERN_DTYPE_COUNT
+};
+
+typedef struct writer {
+    tern__pickle *out;
+    const tern__place *places; /* of the next tensor */
+    bool is_known[MEMO];
+    tern_error *err;
+} writer;
+
+/* ---- bytes ---- */
+
+static int put(writer *w, const void *data, size_t bytes)
+{
+    tern__pickle *out = w->out;
+    if (out->room - out->bytes < bytes) {
+        size_t room = 2 * out->room + bytes + 4096;
+        char *grown = tern__realloc_array(out->data, out->bytes, room, FUNC, w->err);
+        if (!grown) return TERN_E_MEMORY;
+        out->data = grown;
+        out->room = room;
+    }
+    if (bytes) memcpy(out->data + out->bytes, data, bytes);
+    out->bytes += bytes;
+    return TERN_OK;
+}
+
+static int put_op(writer *w, char op, uint64_t value, int bytes)
+{
+    char text[9] = {op};
+    tern__bytes_put(text + 1, value, bytes);
+    return put(w, text, 1 + (size_t)bytes);
+}
+
+static int put_string(writer *w, const char *text, size_t bytes)
+{
+    if (bytes > UINT32_MAX)
+        return tern__error_set(w->err, FUNC, TERN_E_UNSUPPORTED,
+                               "a string of %zu bytes: the format takes 2^32", bytes);
+    int status = put_op(w, 'X', bytes, 4);
+    return status ? status : put(w, text, bytes);
+}
+
+static int put_int(writer *w, int64_t value)
+{
+    if (value >= 0 && value < 0x100) return put_op(w, 'K', (uint64_t)value, 1);
+    if (value >= 0 && value < 0x10000) return put_op(w, 'M', (uint64_t)value, 2);
+    if (value == (int32_t)value) return put_op(w, 'J', (uint64_t)value, 4);
+    int status = put(w, "\x8a\x08", 2);
+    char text[8];
+    tern__bytes_put(text, (uint64_t)value, 8);
+    return status ? status : put(w, text, 8);
+}
+
+static int put_float(writer *w, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return put_op(w, 'G', __builtin_bswap64(bits), 8);
+}
+
+/* `text`, which stands for itself: once, then by its number. */
+static int put_known(writer *w, int number, const char *text, size_t bytes)
+{
+    if (w->is_known[number]) return put_op(w, 'h', (uint64_t)number, 1);
+    w->is_known[number] = true;
+    int status = put(w, text, bytes);
+    return status ? status : put_op(w, 'q', (uint64_t)number, 1);
+}
+
+#define PUT_KNOWN(w, number, text) put_known(w, number, text, sizeof(text) - 1)
+
+/* ---- tensors: _rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks) ---- */
+
+static const char *const storages[TERN_DTYPE_COUNT] = {
+    [TERN_F32] = "FloatStorage", [TERN_F64] = "DoubleStorage", [TERN_I64] = "LongStorage",
+    [TERN_I32] = "IntStorage",   [TERN_U8] = "ByteStorage",    [TERN_BF16] = "BFloat16Storage",
+    [TERN_F16] = "HalfStorage",  [TERN_BOOL] = "BoolStorage",
+};
+
+const char *tern__torch_storage(tern_dtype dtype)
+{
+    return storages[dtype];
+}
+
+/* The tuple that names a storage: ("storage", class, key, "cpu", elements). */
+static int put_storage(writer *w, tern_dtype dtype, const tern__place *place)
+{
+    char class[64], key[24];
+    int class_bytes = snprintf(class, sizeof(class), "ctorch\n%s\n", storages[dtype]);
+    int key_bytes = snprintf(key, sizeof(key), "%lld", (long long)place->number);
+    int status = put(w, "(", 1);
+    if (!status) status = PUT_KNOWN(w, STORAGE, "X\7\0\0\0storage");
+    if (!status) status = put_known(w, CLASSES + (int)dtype, class, (size_t)class_bytes);
+    if (!status) status = put_string(w, key, (size_t)key_bytes);
+    if (!status) status = PUT_KNOWN(w, CPU, "X\3\0\0\0cpu");
+    if (!status) status = put_int(w, place->elements);
+    return status ? status : put(w, "tQ", 2);
+}
+
+static int put_sizes(writer *w, int ndim, const int64_t *sizes)
+{
+    int status = put(w, "(", 1);
+    for (int d = 0; !status && d < ndim; d++) status = put_int(w, sizes[d]);
+    return status ? status : put(w, "t", 1);
+}
+
+static int put_tensor(writer *w, const tern_tensor *tensor)
+{
+    const tern__view *view = &tensor->view;
+    const tern__place *place = w->places++;
+    int status = PUT_KNOWN(w, REBUILD, "ctorch._utils\n_rebuild_tensor_v2\n");
+    if (!status) status = put(w, "(", 1);
+    if (!status) status = put_storage(w, view->dtype, place);
+    if (!status) status = put_int(w, place->offset);
+    if (!status) status = put_sizes(w, view->ndim, view->shape);
+    if (!status) status = put_sizes(w, view->ndim, view->stride);
+    if (!status) status = put(w, "\x89", 1);
+    if (!status) status = PUT_KNOWN(w, ORDERED_DICT, "ccollections\nOrderedDict\n");
+    return status ? status : put(w, ")RtR", 4);
+}
+
+/* ---- bytes: this protocol has none, so Python writes them as text that it encodes in Latin-1 ---- */
+
+static int put_bytes(writer *w, const char *data, size_t bytes)
+{
+    size_t high = 0;
+    for (size_t i = 0; i < bytes; i++) high += (uint8_t)data[i] >> 7;
+    if (bytes + high > UINT32_MAX)
+        return tern__error_set(w->err, FUNC, TERN_E_UNSUPPORTED, "%zu bytes: the format takes 2^32",
+                               bytes + high);
+    int status = PUT_KNOWN(w, ENCODE, "c_codecs\nencode\n");
+    if (!status) status = put(w, "(", 1);
+    if (!status) status = put_op(w, 'X', bytes + high, 4);
+    for (size_t i = 0; !status && i < bytes; i++) {
+        uint8_t c = (uint8_t)data[i];
+        char text[2] = {(char)(0xc0 | c >> 6), (char)(0x80 | (c & 0x3f))};
+        status = c < 0x80 ? put(w, &data[i], 1) : put(w, text, 2);
+    }
+    if (!status) status = put_string(w, "latin1", 6);
+    return status ? status : put(w, "tR", 2);
+}
+
+/* ---- objects ---- */
+
+static int put_object(writer *w, const tern_object *object);
+
+/* In batches, as Python does: a reader keeps those on its stack. */
+static int put_items(writer *w, const tern_object *object)
+{
+    enum { BATCH = 1000 };
+    bool is_dict = tern_object_kind_get(object) == TERN_OBJECT_DICT;
+    int64_t count = tern_object_count(object);
+    int status = put(w, is_dict ? "}" : "]", 1);
+    for (int64_t i = 0; !status && i < count; i++) {
+        if (i % BATCH == 0) status = put(w, "(", 1);
+        if (!status && is_dict) status = put_object(w, tern_object_key(object, i));
+        if (!status) status = put_object(w, tern_object_at(object, i));
+        if (!status && (i % BATCH == BATCH - 1 || i == count - 1)) status = put(w, is_dict ? "u" : "e", 1);
+    }
+    return status;
+}
+
+static int put_tuple(writer *w, const tern_object *tuple)
+{
+    int status = put(w, "(", 1);
+    for (int64_t i = 0; !status && i < tern_object_count(tuple); i++)
+        status = put_object(w, tern_object_at(tuple, i));
+    return status ? status : put(w, "t", 1);
+}
+
+static int put_number(writer *w, const tern_object *object)
+{
+    int64_t i = 0;
+    double f = 0;
+    switch (tern_object_kind_get(object)) {
+    case TERN_OBJECT_BOOL: tern_object_to_int(object, &i, NULL); return put(w, i ? "\x88" : "\x89", 1);
+    case TERN_OBJECT_INT: tern_object_to_int(object, &i, NULL); return put_int(w, i);
+    default: tern_object_to_float(object, &f, NULL); return put_float(w, f);
+    }
+}
+
+/* What cannot be written torch_save.c has refused before. */
+static int put_object(writer *w, const tern_object *object)
+{
+    switch (tern_object_kind_get(object)) {
+    case TERN_OBJECT_NONE: return put(w, "N", 1);
+    case TERN_OBJECT_STRING:
+        return put_string(w, tern_object_to_string(object), (size_t)tern_object_count(object));
+    case TERN_OBJECT_BYTES:
+        return put_bytes(w, tern_object_to_bytes(object), (size_t)tern_object_count(object));
+    case TERN_OBJECT_LIST:
+    case TERN_OBJECT_DICT: return put_items(w, object);
+    case TERN_OBJECT_TUPLE: return put_tuple(w, object);
+    case TERN_OBJECT_TENSOR: return put_tensor(w, tern_object_to_tensor(object));
+    default: return put_number(w, object);
+    }
+}
+
+int tern__pickle_write(tern__pickle *out, const tern_object *object, const tern__place *places,
+                       tern_error *err)
+{
+    writer w = {.out = out, .places = places, .err = err};
+    int status = put(&w, "\x80\x02", 2);
+    if (!status) status = put_object(&w, object);
+    return status ? status : put(&w, ".", 1);
+}

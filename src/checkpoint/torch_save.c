@@ -1,0 +1,226 @@
+/* torch_save.c - a nested object as torch.save writes it. First all tensors are collected, with their paths
+ * for errors. Those of one dtype that overlap, a tied weight or a view, become one storage: what the tensors
+ * of it cover together. So no tensor is copied, whatever its strides, and what was shared is shared again
+ * when it is loaded. */
+#include "base/text.h"
+#include "checkpoint/torch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char FUNC[] = "tern_save";
+
+enum { DEEPEST = 500 };
+
+typedef struct found {
+    const tern_tensor *tensor;
+    int64_t order;           /* of the walk */
+    const char *begin, *end; /* the memory that its elements cover */
+    int64_t storage;
+} found;
+
+typedef struct storage {
+    const char *begin, *end;
+    tern_dtype dtype;
+    int64_t order; /* of its first tensor */
+} storage;
+
+typedef struct saving {
+    const char *file;
+    found *tensors;
+    int64_t count, room;
+    storage *storages;
+    int64_t storage_count;
+    tern__place *places;
+    const tern_object *path[DEEPEST + 1]; /* the containers that the walk is in, and where in them */
+    int64_t index[DEEPEST + 1];
+    int depth;
+    tern_error *err;
+} saving;
+
+/* ---- errors name the place ---- */
+
+static size_t key_text(const tern_object *container, int64_t index, char *out, size_t room)
+{
+    const tern_object *key = tern_object_key(container, index);
+    const char *name = tern_object_to_string(key);
+    char quote[TERN__QUOTE_TEXT];
+    int64_t number = index;
+    tern_object_to_int(key, &number, NULL);
+    int bytes = name ? snprintf(out, room, "[%s]", tern__quote(name, (size_t)tern_object_count(key), quote))
+                     : snprintf(out, room, "[%lld]", (long long)number);
+    return TERN__MIN((size_t)bytes, room - 1);
+}
+
+static int refuse(const saving *s, int code, const char *why)
+{
+    char path[256] = "state";
+    size_t used = strlen(path);
+    for (int i = 0; i < s->depth && i < 8; i++)
+        used += key_text(s->path[i], s->index[i], path + used, sizeof(path) - used);
+    return tern__error_set(s->err, FUNC, code, "%s: %s %s", s->file, path, why);
+}
+
+/* ---- the walk ---- */
+
+static void cover(found *f)
+{
+    const tern__view *view = &f->tensor->view;
+    int64_t last = 0;
+    for (int d = 0; d < view->ndim; d++) last += (view->shape[d] - 1) * view->stride[d];
+    bool is_empty = tern__view_count(view) == 0;
+    f->begin = view->data;
+    f->end = f->begin + (is_empty ? 0 : (size_t)(last + 1) * tern_dtype_bytes(view->dtype));
+}
+
+static int add_tensor(saving *s, const tern_tensor *tensor)
+{
+    int status = tern__tensor_check(tensor, FUNC, s->err);
+    if (status) return status;
+    if (s->count == s->room) {
+        int64_t room = 2 * s->room + 64;
+        size_t size = sizeof(*s->tensors);
+        void *grown =
+            tern__realloc_array(s->tensors, (size_t)s->count * size, (size_t)room * size, FUNC, s->err);
+        if (!grown) return TERN_E_MEMORY;
+        s->tensors = grown;
+        s->room = room;
+    }
+    s->tensors[s->count] = (found){.tensor = tensor, .order = s->count};
+    cover(&s->tensors[s->count++]);
+    return TERN_OK;
+}
+
+static int walk(saving *s, const tern_object *object)
+{
+    tern_object_kind kind = tern_object_kind_get(object);
+    if (kind == TERN_OBJECT_TENSOR) return add_tensor(s, tern_object_to_tensor(object));
+    if (kind == TERN_OBJECT_RECORD)
+        return refuse(s, TERN_E_UNSUPPORTED, "is a record, an instance of a class: only data is saved");
+    int64_t count = tern__object_child_count(object);
+    if (count && s->depth == DEEPEST) return refuse(s, TERN_E_RANGE, "is nested more than 500 deep");
+    s->path[s->depth] = object;
+    int64_t *i = &s->index[s->depth++];
+    int status = TERN_OK;
+    for (*i = 0; !status && *i < count; ++*i) status = walk(s, tern__object_child(object, *i));
+    s->depth--;
+    return status;
+}
+
+/* ---- storages ---- */
+
+static int by_place(const void *a, const void *b)
+{
+    const found *x = a, *y = b;
+    tern_dtype dtypes[] = {x->tensor->view.dtype, y->tensor->view.dtype};
+    if (dtypes[0] != dtypes[1]) return dtypes[0] < dtypes[1] ? -1 : 1;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->order < y->order ? -1 : 1;
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const storage *x = a, *y = b;
+    return x->order < y->order ? -1 : 1;
+}
+
+static void join(saving *s)
+{
+    for (int64_t i = 0; i < s->count; i++) {
+        found *f = &s->tensors[i];
+        storage *last = s->storage_count ? &s->storages[s->storage_count - 1] : NULL;
+        tern_dtype dtype = f->tensor->view.dtype;
+        bool overlaps = last && last->dtype == dtype && f->begin < last->end && f->begin < f->end;
+        if (!overlaps) {
+            last = &s->storages[s->storage_count++];
+            *last = (storage){f->begin, f->end, dtype, f->order};
+        }
+        last->end = TERN__MAX(last->end, f->end);
+        last->order = TERN__MIN(last->order, f->order);
+        f->storage = s->storage_count - 1;
+    }
+}
+
+/* Storages are numbered in the order of their first tensors, as PyTorch's. `numbers` maps the old ones. */
+static void place(saving *s, int64_t *numbers)
+{
+    for (int64_t i = 0; i < s->count; i++) {
+        const found *f = &s->tensors[i];
+        const storage *in = &s->storages[f->storage];
+        int64_t bytes = (int64_t)tern_dtype_bytes(in->dtype);
+        s->places[f->order] =
+            (tern__place){in->order, (in->end - in->begin) / bytes, (f->begin - in->begin) / bytes};
+    }
+    qsort(s->storages, (size_t)s->storage_count, sizeof(*s->storages), by_order);
+    for (int64_t i = 0; i < s->storage_count; i++) numbers[s->storages[i].order] = i;
+    for (int64_t i = 0; i < s->count; i++) s->places[i].number = numbers[s->places[i].number];
+}
+
+static int share(saving *s)
+{
+    size_t count = (size_t)s->count;
+    s->storages = tern__alloc(count * sizeof(*s->storages), FUNC, s->err);
+    s->places = tern__alloc(count * sizeof(*s->places), FUNC, s->err);
+    int64_t *numbers = tern__alloc(count * sizeof(*numbers), FUNC, s->err);
+    int status = s->storages && s->places && numbers ? TERN_OK : TERN_E_MEMORY;
+    if (!status && count) {
+        qsort(s->tensors, count, sizeof(*s->tensors), by_place);
+        join(s);
+        place(s, numbers);
+    }
+    tern__free(numbers);
+    return status;
+}
+
+/* ---- the file ---- */
+
+/* "resnet/": the file's name without its ending, where that is text. */
+static void prefix_of(const char *path, char out[272])
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    size_t bytes = dot && dot > name ? (size_t)(dot - name) : strlen(name);
+    if (bytes == 0 || bytes > 255 || tern__utf8_check(name, bytes) >= 0) name = "archive", bytes = 7;
+    snprintf(out, 272, "%.*s/", (int)bytes, name);
+}
+
+static int write_entries(saving *s, tern__zip_writer *zip, const tern__pickle *pickle)
+{
+    int status = tern__zip_add(zip, "data.pkl", pickle->data, pickle->bytes, s->err);
+    if (!status) status = tern__zip_add(zip, "byteorder", "little", 6, s->err);
+    for (int64_t i = 0; !status && i < s->storage_count; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "data/%lld", (long long)i);
+        const storage *one = &s->storages[i];
+        status = tern__zip_add(zip, name, one->begin, (size_t)(one->end - one->begin), s->err);
+    }
+    return status ? status : tern__zip_add(zip, "version", "3\n", 2, s->err);
+}
+
+static int write_file(saving *s, tern__output *out, const tern_object *object)
+{
+    char prefix[272];
+    tern__pickle pickle = {0};
+    tern__zip_writer zip = {.out = out, .prefix = prefix};
+    prefix_of(out->path, prefix);
+    int status = tern__pickle_write(&pickle, object, s->places, s->err);
+    if (!status) status = write_entries(s, &zip, &pickle);
+    tern__free(pickle.data);
+    return tern__zip_end(&zip, status, s->err);
+}
+
+int tern__torch_save(tern__output *out, const tern_object *object, tern_error *err)
+{
+    saving *s = tern__alloc(sizeof(*s), FUNC, err);
+    if (!s) return TERN_E_MEMORY;
+    s->file = out->path;
+    s->err = err;
+    int status = walk(s, object);
+    if (!status) status = share(s);
+    if (!status) status = write_file(s, out, object);
+    tern__free(s->tensors);
+    tern__free(s->storages);
+    tern__free(s->places);
+    tern__free(s);
+    return status;
+}

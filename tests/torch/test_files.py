@@ -1,0 +1,167 @@
+"""Files of torch.save, both ways: what PyTorch writes libtern reads, what libtern writes PyTorch reads, equal to the bit."""
+import collections
+import os
+import random
+import tempfile
+
+import torch
+
+import objects
+import tern
+
+FOLDER = tempfile.TemporaryDirectory()
+
+
+def path(name):
+    return os.path.join(FOLDER.name, name)
+
+
+def values(shape, dtype):
+    if dtype == torch.bool:
+        return torch.rand(shape) < 0.5
+    if dtype.is_floating_point:
+        return torch.randn(shape).to(dtype)
+    return torch.randint(0, 200, shape).to(dtype)
+
+
+def leaf():
+    text = "".join(random.choice("ab é€😀\n") for _ in range(random.randrange(6)))
+    numbers = (0, -1, 255, 256, 65536, 2**31 - 1, 2**31, -2**31, 2**62, -2**63, 2**63 - 1)
+    return random.choice((None, True, False, text, random.random(), float("inf"), float("nan"), -0.0, random.choice(numbers)))
+
+
+def tensor():
+    shape = [random.randrange(5) for _ in range(random.randrange(5))]
+    return values(shape, random.choice(objects.DTYPES))
+
+
+def nested(depth):
+    """Any object that both have."""
+    kind = random.randrange(6) if depth else 5
+    count = random.randrange(4)
+    if kind == 0:
+        return [nested(depth - 1) for _ in range(count)]
+    if kind == 1:
+        return tuple(nested(depth - 1) for _ in range(count))
+    if kind < 4:
+        keys = [random.choice((random.randrange(-5, 1000), f"schlüssel.{i}", 0.5 + i)) for i in range(count)]
+        return {key: nested(depth - 1) for key in keys}
+    return tensor() if kind == 4 else leaf()
+
+
+def test_any_object_both_ways():
+    for seed in range(60):
+        random.seed(seed)
+        torch.manual_seed(seed)
+        state = [nested(5) for _ in range(8)]
+        objects.save(path("ours.pt"), state)
+        objects.same(state, torch.load(path("ours.pt")))
+        objects.same(state, objects.load(path("ours.pt")))
+        for zipped in (True, False):
+            for protocol in (2, 4):
+                torch.save(state, path("theirs.pt"), pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+                objects.same(state, objects.load(path("theirs.pt")))
+
+
+def test_weights_only_takes_ours():
+    """Of this version it knows no floats beside tensors."""
+    state = {"epoch": 3, "model": {f"layer.{i}": values((3, 4), dtype) for i, dtype in enumerate(objects.DTYPES[:4])}, "größe": (1, None, True)}
+    objects.save(path("ours.pt"), state)
+    objects.same(state, torch.load(path("ours.pt"), weights_only=True))
+
+
+def strided():
+    base = torch.arange(120.0).reshape(2, 3, 4, 5)
+    yield base.permute(3, 1, 0, 2)
+    yield base[:, 1:, ::2, 3]
+    yield base[1].expand(3, 4, 5)
+    yield base.t() if base.dim() == 2 else base[0, 0].t()
+    yield base[0, 0, 0, 0].expand(4, 2)
+    yield base.to(torch.bfloat16)[:, 2]
+    yield base[1:1]
+    yield torch.nn.Parameter(base[0])
+
+
+def test_theirs_of_any_strides():
+    state = list(strided())
+    for zipped in (True, False):
+        torch.save(state, path("theirs.pt"), _use_new_zipfile_serialization=zipped)
+        objects.same(state, objects.load(path("theirs.pt")))
+
+
+def test_what_python_has_beside():
+    state = {"ordered": collections.OrderedDict([("a", 1), ("b", [2])]), "size": torch.Size([2, 3]), "set": {4}, "device": torch.device("cuda", 1),
+             "dtype": torch.float32, "bytes": b"a\0\xff", "array": bytearray(b"\x80"), "counter": collections.Counter(a=2), "cpu": torch.device("cpu"),
+             "default": collections.defaultdict(dict, {"x": {}})}
+    expected = {"ordered": {"a": 1, "b": [2]}, "size": (2, 3), "set": [4], "device": "cuda:1", "dtype": "torch.float32", "bytes": b"a\0\xff",
+                "array": b"\x80", "counter": {"a": 2}, "cpu": "cpu", "default": {"x": {}}}
+    for zipped in (True, False):
+        for protocol in (2, 3, 4, 5):
+            torch.save(state, path("theirs.pt"), pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+            objects.same(expected, objects.load(path("theirs.pt")))
+
+
+def network():
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Sequential(torch.nn.Linear(4, 2)))
+
+
+def test_a_model_and_its_optimizer():
+    net = network()
+    optim = torch.optim.Adam(net.parameters())
+    sum(p.sum() for p in net.parameters()).backward()
+    optim.step()
+    state = {"model": net.state_dict(), "optimizer": optim.state_dict(), "epoch": 1}
+    torch.save(state, path("theirs.pt"))
+    ours = objects.load(path("theirs.pt"))
+    objects.same(state, ours)
+    objects.save(path("ours.pt"), ours)
+    back = torch.load(path("ours.pt"))
+    network().load_state_dict(back["model"], strict=True)
+    torch.optim.Adam(network().parameters()).load_state_dict(back["optimizer"])
+    objects.same(state, back)
+
+
+def refused(code, *parts, records=False):
+    try:
+        objects.load(path("theirs.pt"), records=records)
+    except tern.TernError as error:
+        assert error.code == code and all(part in str(error) for part in parts), error
+        return
+    raise AssertionError("it was loaded")
+
+
+def test_a_whole_module():
+    net = network()
+    for zipped in (True, False):
+        torch.save(net, path("theirs.pt"), _use_new_zipfile_serialization=zipped)
+        refused(-9, "torch.nn.modules.container.Sequential", "tern convert --records IN OUT")
+        got = objects.load(path("theirs.pt"), records=True)
+        assert got.name == "torch.nn.modules.container.Sequential" and got.args == ()
+        conv = got.state["_modules"]["0"]
+        assert conv.name == "torch.nn.modules.conv.Conv2d" and conv.state["kernel_size"] == (3, 3)
+        objects.same(net[0].weight, conv.state["_parameters"]["weight"])
+        objects.same(net[1].running_var, got.state["_modules"]["1"].state["_buffers"]["running_var"])
+
+
+def test_dtypes_that_tern_has_not():
+    for dtype, storage in ((torch.int8, "CharStorage"), (torch.int16, "ShortStorage"), (torch.complex64, "ComplexFloatStorage")):
+        for zipped in (True, False):
+            torch.save({"a": torch.zeros(3, dtype=dtype)}, path("theirs.pt"), _use_new_zipfile_serialization=zipped)
+            refused(-9, storage)
+
+
+def test_other_things_that_tern_has_not():
+    class_value = {"a": collections.OrderedDict}
+    for value, text in ((2**70, "an int of 9 bytes"), ({(1, 2): 3}, "a tuple"), (class_value, "collections.OrderedDict"),
+                        (torch.zeros((1,) * 7), "7 dimensions"), (torch.zeros(2, 2).to_sparse(), "_rebuild_sparse_tensor"),
+                        (print, "__builtin__.print"), (1j, "__builtin__.complex"), (torch.zeros(2).storage(), "without a tensor")):
+        torch.save(value, path("theirs.pt"))
+        refused(-9, text)
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path("theirs.pt"))
+    refused(-9, "TorchScript")
+
+
+for name, test in list(globals().items()):
+    if name.startswith("test_"):
+        test()
+        print("ok", name)
