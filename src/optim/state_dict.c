@@ -94,12 +94,20 @@ static const tern_optim_entry *find_entries(const tern_optim_state *state, const
     return NULL;
 }
 
+/* Of plain SGD nothing is there, whatever its steps. */
+static bool has_any(const tern_optim *optim, int k)
+{
+    bool keeps = !optim->rule->stepless;
+    for (int s = 0; s < TERN__OPTIM_STATES; s++) keeps |= tern__optim_keeps(optim, k, s);
+    return keeps && (optim->steps[k] || optim->rule->initial);
+}
+
 static tern_object *states_object(const writing *w, const tern_optim_state *gathered)
 {
     tern_object *states = tern_object_dict(w->err);
     for (int n = 0; n < w->count && !tern__is_set(w->err); n++) {
         int k = w->numbers[n];
-        if (!w->optim->steps[k] && !w->optim->rule->initial) continue;
+        if (!has_any(w->optim, k)) continue;
         const tern_optim_entry *entries =
             gathered ? find_entries(gathered, w->optim->seal->leaves[k]->name) : NULL;
         tern_object_set_at(states, tern_object_int(n, w->err), parameter_object(w, k, entries), w->err);
