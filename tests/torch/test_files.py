@@ -6,9 +6,11 @@ import tempfile
 
 import torch
 
-import objects
+from files import Files, same
+from objects import DTYPES
 import tern
 
+FILES = Files()
 FOLDER = tempfile.TemporaryDirectory()
 
 
@@ -32,7 +34,7 @@ def leaf():
 
 def tensor():
     shape = [random.randrange(5) for _ in range(random.randrange(5))]
-    return values(shape, random.choice(objects.DTYPES))
+    return values(shape, random.choice(DTYPES))
 
 
 def nested(depth):
@@ -54,20 +56,20 @@ def test_any_object_both_ways():
         random.seed(seed)
         torch.manual_seed(seed)
         state = [nested(5) for _ in range(8)]
-        objects.save(path("ours.pt"), state)
-        objects.same(state, torch.load(path("ours.pt")))
-        objects.same(state, objects.load(path("ours.pt")))
+        FILES.save(path("ours.pt"), state)
+        same(state, torch.load(path("ours.pt")))
+        same(state, FILES.load(path("ours.pt")))
         for zipped in (True, False):
             for protocol in (2, 4):
                 torch.save(state, path("theirs.pt"), pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
-                objects.same(state, objects.load(path("theirs.pt")))
+                same(state, FILES.load(path("theirs.pt")))
 
 
 def test_weights_only_takes_ours():
     """Of this version it knows no floats beside tensors."""
-    state = {"epoch": 3, "model": {f"layer.{i}": values((3, 4), dtype) for i, dtype in enumerate(objects.DTYPES[:4])}, "größe": (1, None, True)}
-    objects.save(path("ours.pt"), state)
-    objects.same(state, torch.load(path("ours.pt"), weights_only=True))
+    state = {"epoch": 3, "model": {f"layer.{i}": values((3, 4), dtype) for i, dtype in enumerate(DTYPES[:4])}, "größe": (1, None, True)}
+    FILES.save(path("ours.pt"), state)
+    same(state, torch.load(path("ours.pt"), weights_only=True))
 
 
 def strided():
@@ -86,7 +88,7 @@ def test_theirs_of_any_strides():
     state = list(strided())
     for zipped in (True, False):
         torch.save(state, path("theirs.pt"), _use_new_zipfile_serialization=zipped)
-        objects.same(state, objects.load(path("theirs.pt")))
+        same(state, FILES.load(path("theirs.pt")))
 
 
 def test_what_python_has_beside():
@@ -98,7 +100,7 @@ def test_what_python_has_beside():
     for zipped in (True, False):
         for protocol in (2, 3, 4, 5):
             torch.save(state, path("theirs.pt"), pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
-            objects.same(expected, objects.load(path("theirs.pt")))
+            same(expected, FILES.load(path("theirs.pt")))
 
 
 def network():
@@ -112,18 +114,18 @@ def test_a_model_and_its_optimizer():
     optim.step()
     state = {"model": net.state_dict(), "optimizer": optim.state_dict(), "epoch": 1}
     torch.save(state, path("theirs.pt"))
-    ours = objects.load(path("theirs.pt"))
-    objects.same(state, ours)
-    objects.save(path("ours.pt"), ours)
+    ours = FILES.load(path("theirs.pt"))
+    same(state, ours)
+    FILES.save(path("ours.pt"), ours)
     back = torch.load(path("ours.pt"))
     network().load_state_dict(back["model"], strict=True)
     torch.optim.Adam(network().parameters()).load_state_dict(back["optimizer"])
-    objects.same(state, back)
+    same(state, back)
 
 
 def refused(code, *parts, records=False):
     try:
-        objects.load(path("theirs.pt"), records=records)
+        FILES.load(path("theirs.pt"), records=records)
     except tern.TernError as error:
         assert error.code == code and all(part in str(error) for part in parts), error
         return
@@ -135,12 +137,12 @@ def test_a_whole_module():
     for zipped in (True, False):
         torch.save(net, path("theirs.pt"), _use_new_zipfile_serialization=zipped)
         refused(-9, "torch.nn.modules.container.Sequential", "tern convert --records IN OUT")
-        got = objects.load(path("theirs.pt"), records=True)
+        got = FILES.load(path("theirs.pt"), records=True)
         assert got.name == "torch.nn.modules.container.Sequential" and got.args == ()
         conv = got.state["_modules"]["0"]
         assert conv.name == "torch.nn.modules.conv.Conv2d" and conv.state["kernel_size"] == (3, 3)
-        objects.same(net[0].weight, conv.state["_parameters"]["weight"])
-        objects.same(net[1].running_var, got.state["_modules"]["1"].state["_buffers"]["running_var"])
+        same(net[0].weight, conv.state["_parameters"]["weight"])
+        same(net[1].running_var, got.state["_modules"]["1"].state["_buffers"]["running_var"])
 
 
 def test_dtypes_that_tern_has_not():
