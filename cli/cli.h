@@ -17,5 +17,7 @@ typedef int tern__cli_fn(int argc, char **argv);
 tern__cli_fn tern__cli_run;
 tern__cli_fn tern__cli_info;
 tern__cli_fn tern__cli_bench;
+tern__cli_fn tern__cli_inspect;
+tern__cli_fn tern__cli_convert;
 
 #endif

@@ -1,4 +1,5 @@
-/* tern - one command for what is done with jobs and files: `tern run`, `tern info`, `tern bench`. */
+/* tern - one command for what is done with jobs and files: `tern run`, `tern info`, `tern bench`, `tern
+ * inspect`, `tern convert`. */
 #include "cli.h"
 
 #include <stdio.h>
@@ -11,6 +12,8 @@ typedef struct command {
 
 static const command commands[] = {
     {"run", "start a program as N ranks on this host and watch over them", tern__cli_run},
+    {"inspect", "what is in a checkpoint, or in what two differ", tern__cli_inspect},
+    {"convert", "a checkpoint in another format, or a part of it", tern__cli_convert},
     {"info", "version, processor, back ends and libraries", tern__cli_info},
     {"bench", "measure training steps and collectives", tern__cli_bench},
 };

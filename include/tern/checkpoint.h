@@ -14,7 +14,8 @@ extern "C" {
 #endif
 
 /* Writes what torch.save writes, which torch.load(path, weights_only=True) reads; where the path ends in
- * ".safetensors", a dict of tensors by name in that format. Tensors that share memory share it in the file.
+ * ".safetensors", a dict of tensors by name in that format. Tensors that share memory share it in the file,
+ * but in safetensors, where each is written.
  *
  * The file is put together under a name beside it (PATH.PID.tmp), synced and renamed, and the directory is
  * synced: whatever happens meanwhile, PATH is the old file or the new one. Permissions are the umask's.
@@ -26,6 +27,7 @@ typedef struct tern_load_opts {
     size_t size;
     bool records;  /* load instances of classes as records, with nothing of the class but its name */
     size_t memory; /* how many bytes the objects may take beyond the size of the file; 16 MiB      */
+    bool metadata; /* of safetensors also "__metadata__", a dict of strings; tern_save takes one   */
 } tern_load_opts;
 TERN_API tern_load_opts tern_load_defaults(void);
 

@@ -14,15 +14,13 @@ tern_load_opts tern_load_defaults(void)
     return (tern_load_opts){.size = sizeof(tern_load_opts), .memory = (size_t)16 << 20};
 }
 
-static tern_object *load_any(tern__input *in, bool records, tern_error *err)
+static tern_object *load_any(tern__input *in, const tern_load_opts *opts, tern_error *err)
 {
-    uint8_t head[9] = {0};
+    uint8_t head[4] = {0};
     if (tern__input_read(in, 0, head, (size_t)TERN__MIN(in->size, (int64_t)sizeof(head)), err)) return NULL;
-    if (memcmp(head, "PK\3\4", 4) == 0) return tern__torch_load(in, records, err);
-    if (tern__legacy_is(in)) return tern__legacy_load(in, records, err);
-    if (head[8] == '{')
-        return tern__safetensors_load(in->fd, (size_t)in->size, (size_t)(in->room - in->size), in->path,
-                                      false, err);
+    if (memcmp(head, "PK\3\4", 4) == 0) return tern__torch_load(in, opts->records, err);
+    if (tern__legacy_is(in)) return tern__legacy_load(in, opts->records, err);
+    if (tern__safetensors_is(in)) return tern__safetensors_load(in, opts->metadata, err);
     tern__error_set(err, FUNC, TERN_E_FORMAT,
                     in->size ? "%s: neither a file of torch.save nor safetensors" : "%s is empty", in->path);
     return NULL;
@@ -39,7 +37,7 @@ tern_object *tern_load(const char *path, const tern_load_opts *opts, tern_error 
         return NULL;
     }
     if (tern__input_open(&in, path, own.memory, err)) return NULL;
-    tern_object *object = load_any(&in, own.records, &why);
+    tern_object *object = load_any(&in, &own, &why);
     tern__input_close(&in);
     if (object) return object;
     tern__error_set(err, FUNC, why.code, "%s", why.text);

@@ -4,23 +4,27 @@
 #ifndef TERN_SRC_CHECKPOINT_SAFETENSORS_H
 #define TERN_SRC_CHECKPOINT_SAFETENSORS_H
 
+#include "checkpoint/file.h"
 #include "tensor/object.h"
 
+#define TERN__SAFETENSORS_SUFFIX     ".safetensors"
 #define TERN__SAFETENSORS_METADATA   "__metadata__"
 #define TERN__SAFETENSORS_HEADER_MAX 100000000 /* safetensors' own cap */
 
-/* Reads `fd`, a regular file of `size` bytes: a dict name -> tensor, in the order of the data, whose tensors
- * lie in one block of memory; with metadata also "__metadata__" -> a dict of strings. Everything is checked
- * that safetensors checks, and that no name is there twice. Memory stays within the file's size and `room`,
- * without regard to what it holds. E_FORMAT, E_UNSUPPORTED (a dtype or a rank that tern has not), E_IO,
- * E_MEMORY (also: more than `room`). */
-tern_object *tern__safetensors_load(int fd, size_t size, size_t room, const char *path, bool metadata,
-                                    tern_error *err);
+/* By the path's suffix, or because a header begins where one should: both, since each may be missing. */
+bool tern__safetensors_is(const tern__input *in);
+
+/* A dict name -> tensor, in the order of the data; the tensors lie in one block of memory. With `metadata`
+ * also
+ * "__metadata__" -> a dict of strings. Everything is checked that safetensors checks, and that no name is
+ * there twice; what memory it takes is charged to `in`. E_FORMAT, E_UNSUPPORTED (a dtype or a rank that tern
+ * has not), E_IO, E_MEMORY. */
+tern_object *tern__safetensors_load(tern__input *in, bool metadata, tern_error *err);
 
 /* Writes a dict of tensors and, under "__metadata__", a dict of strings, as safetensors does: by falling size
  * of the element, then by name, the data at a multiple of 8. Tensors that share memory are written once each.
  * E_UNSUPPORTED: the object is something else; the error names the first path. E_IO, E_MEMORY. */
-int tern__safetensors_save(int fd, const char *path, const tern_object *object, tern_error *err);
+int tern__safetensors_save(tern__output *out, const tern_object *object, tern_error *err);
 
 /* "BF16"; NULL for a dtype that does not exist. */
 const char *tern__safetensors_dtype(tern_dtype dtype);

@@ -6,13 +6,12 @@
 #include "checkpoint/safetensors.h"
 
 #include "base/text.h"
+#include "checkpoint/bytes.h"
 #include "checkpoint/json.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char FUNC[] = "tern_load";
 
@@ -29,12 +28,12 @@ typedef struct entry {
 } entry;
 
 typedef struct header {
-    const char *path;
+    tern__input *in;
     char *text;
     size_t bytes;
     int64_t data_bytes;
-    size_t cost, room; /* of the objects; at most */
-    entry *entries;    /* NULL on the first walk  */
+    int64_t cost;   /* bytes of memory that its objects will take */
+    entry *entries; /* NULL on the first walk  */
     int64_t count;
     bool has_metadata;
     tern_object *metadata; /* NULL on the first walk */
@@ -61,7 +60,7 @@ static int TERN__PRINTF(5, 6)
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    return tern__error_set(err, FUNC, code, "%s: %s %s", h->path,
+    return tern__error_set(err, FUNC, code, "%s: %s %s", h->in->path,
                            tern__quote(e->name.text, e->name.bytes, quote), text);
 }
 
@@ -178,16 +177,6 @@ static int check_entry(const header *h, entry *e, tern_error *err)
 
 /* ---- the header ---- */
 
-static int add_cost(header *h, size_t bytes, tern_error *err)
-{
-    h->cost += bytes;
-    if (h->cost <= h->room) return TERN_OK;
-    return tern__error_set(
-        err, FUNC, TERN_E_MEMORY,
-        "%s: what it describes takes more memory than the file's size and %zu bytes, after %lld tensors",
-        h->path, h->room, (long long)h->count);
-}
-
 /* A key or value as an object; it may hold escapes. */
 static tern_object *string_of(tern__slice slice, tern_error *err)
 {
@@ -221,7 +210,8 @@ static int read_pair(tern__json *json, tern__slice key, void *ctx, tern_error *e
     int status = tern__json_string(json, &value, err);
     if (status) return status;
     if (h->metadata) return set_new(h, h->metadata, key, string_of(value, err), err);
-    return h->entries ? TERN_OK : add_cost(h, PAIR_COST + key.bytes + value.bytes, err);
+    if (!h->entries) h->cost += (int64_t)(PAIR_COST + key.bytes + value.bytes);
+    return TERN_OK;
 }
 
 static int read_metadata(tern__json *json, header *h, tern__slice key, tern_error *err)
@@ -239,14 +229,15 @@ static int read_member(tern__json *json, tern__slice key, void *ctx, tern_error 
     int status = tern__json_object(json, read_field, &(reading){h, &e}, err);
     if (!status) status = check_entry(h, &e, err);
     if (!status && h->entries) h->entries[h->count] = e;
+    if (!h->entries) h->cost += (int64_t)(TENSOR_COST + key.bytes);
     h->count++;
-    return status || h->entries ? status : add_cost(h, TENSOR_COST + key.bytes, err);
+    return status;
 }
 
 static int walk(header *h, tern_error *err)
 {
     char what[256];
-    snprintf(what, sizeof(what), "%.200s: header", h->path);
+    snprintf(what, sizeof(what), "%.200s: header", h->in->path);
     tern__json json = {.text = h->text, .bytes = h->bytes, .what = what, .func = FUNC};
     h->count = 0;
     int status = tern__json_object(&json, read_member, h, err);
@@ -286,26 +277,11 @@ static int check_cover(header *h, tern_error *err)
     }
     if (end == h->data_bytes) return TERN_OK;
     return tern__error_set(err, FUNC, TERN_E_FORMAT,
-                           "%s: the tensors end at byte %lld of the data, but there are %lld", h->path, end,
-                           (long long)h->data_bytes);
+                           "%s: the tensors end at byte %lld of the data, but there are %lld", h->in->path,
+                           end, (long long)h->data_bytes);
 }
 
 /* ---- reading ---- */
-
-static int read_at(const header *h, int fd, void *out, size_t bytes, size_t offset, tern_error *err)
-{
-    for (size_t got = 0; got < bytes;) {
-        size_t want = TERN__MIN(bytes - got, (size_t)1 << 30);
-        ssize_t n = pread(fd, (char *)out + got, want, (off_t)(offset + got));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return tern__error_errno(err, FUNC, TERN_E_IO, "cannot read %s", h->path);
-        if (n == 0)
-            return tern__error_set(err, FUNC, TERN_E_IO, "%s ends at byte %zu, where it was longer before",
-                                   h->path, offset + got);
-        got += (size_t)n;
-    }
-    return TERN_OK;
-}
 
 static void *make_room(size_t bytes, tern_error *err)
 {
@@ -314,39 +290,42 @@ static void *make_room(size_t bytes, tern_error *err)
     return room;
 }
 
-static int read_length(header *h, int fd, size_t size, tern_error *err)
+static int read_length(header *h, tern_error *err)
 {
-    uint8_t head[8];
-    uint64_t length = 0;
-    if (size < sizeof(head))
+    uint8_t head[8] = {0};
+    int64_t left = h->in->size - (int64_t)sizeof(head);
+    if (left < 0)
         return tern__error_set(err, FUNC, TERN_E_FORMAT,
-                               "%s has %zu bytes: expected 8 of a length and a header", h->path, size);
-    int status = read_at(h, fd, head, sizeof(head), 0, err);
-    if (status) return status;
-    for (int i = 7; i >= 0; i--) length = length << 8 | head[i];
-    if (length < 2 || length > TERN__SAFETENSORS_HEADER_MAX)
+                               "%s has %lld bytes: expected 8 of a length and a header", h->in->path,
+                               (long long)h->in->size);
+    int status = tern__input_read(h->in, 0, head, sizeof(head), err);
+    uint64_t length = tern__bytes_get(head, sizeof(head));
+    if (!status && (length < 2 || length > TERN__SAFETENSORS_HEADER_MAX))
         return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: a header of %llu bytes, expected 2 to %d",
-                               h->path, (unsigned long long)length, TERN__SAFETENSORS_HEADER_MAX);
-    if (length > size - sizeof(head))
+                               h->in->path, (unsigned long long)length, TERN__SAFETENSORS_HEADER_MAX);
+    if (!status && (int64_t)length > left)
         return tern__error_set(err, FUNC, TERN_E_FORMAT,
-                               "%s is truncated: expected a header of %llu bytes, got %zu", h->path,
-                               (unsigned long long)length, size - sizeof(head));
+                               "%s is truncated: expected a header of %llu bytes, got %lld", h->in->path,
+                               (unsigned long long)length, (long long)left);
     h->bytes = (size_t)length;
-    h->data_bytes = (int64_t)(size - sizeof(head) - h->bytes);
-    return TERN_OK;
+    h->data_bytes = left - (int64_t)length;
+    return status;
 }
 
-static int read_header(header *h, int fd, size_t size, tern_error *err)
+static int read_header(header *h, tern_error *err)
 {
-    int status = read_length(h, fd, size, err);
+    int status = read_length(h, err);
+    if (!status) status = tern__input_charge(h->in, (int64_t)h->bytes, err);
     if (status) return status;
     h->text = make_room(h->bytes, err);
     if (!h->text) return TERN_E_MEMORY;
-    status = read_at(h, fd, h->text, h->bytes, 8, err);
+    status = tern__input_read(h->in, 8, h->text, h->bytes, err);
     ssize_t bad = status ? -1 : tern__utf8_check(h->text, h->bytes);
     if (bad >= 0)
-        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: header is not UTF-8 at byte %zd", h->path, bad);
-    return status ? status : walk(h, err);
+        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: header is not UTF-8 at byte %zd", h->in->path,
+                               bad);
+    if (!status) status = walk(h, err);
+    return status ? status : tern__input_charge(h->in, h->cost + h->data_bytes, err);
 }
 
 /* The second walk. */
@@ -408,13 +387,13 @@ static tern_object *tensor_of(const entry *e, tern__storage *block, void *data, 
     return object;
 }
 
-static int read_tensors(const header *h, int fd, tern_object *dict, tern_error *err)
+static int read_tensors(const header *h, tern_object *dict, tern_error *err)
 {
     tern__storage *block = block_new(h, err);
     char *data = block ? block->data : NULL;
     int status = block ? TERN_OK : TERN_E_MEMORY;
     for (const entry *e = h->entries; !status && e < h->entries + h->count; e++) {
-        status = read_at(h, fd, data, bytes_of(e), 8 + h->bytes + (size_t)e->place[0], err);
+        status = tern__input_read(h->in, 8 + (int64_t)h->bytes + e->place[0], data, bytes_of(e), err);
         if (!status) status = check_bools(h, e, (uint8_t *)data, err);
         if (!status) status = set_new(h, dict, e->name, tensor_of(e, block, data, err), err);
         data += tern__align_up(bytes_of(e), TERN__LINE);
@@ -429,15 +408,22 @@ static int add_metadata(const header *h, tern_object *dict, tern_error *err)
     return set_new(h, dict, name, tern__object_hold(h->metadata), err);
 }
 
-tern_object *tern__safetensors_load(int fd, size_t size, size_t room, const char *path, bool metadata,
-                                    tern_error *err)
+bool tern__safetensors_is(const tern__input *in)
 {
-    header h = {.path = path, .room = room};
+    char first = 0;
+    size_t length = strlen(in->path), suffix = sizeof(TERN__SAFETENSORS_SUFFIX) - 1;
+    if (length >= suffix && strcmp(in->path + length - suffix, TERN__SAFETENSORS_SUFFIX) == 0) return true;
+    return in->size > 8 && !tern__input_read(in, 8, &first, 1, NULL) && first == '{';
+}
+
+tern_object *tern__safetensors_load(tern__input *in, bool metadata, tern_error *err)
+{
+    header h = {.in = in};
     tern_object *dict = tern_object_dict(err);
-    int status = dict ? read_header(&h, fd, size, err) : TERN_E_MEMORY;
+    int status = dict ? read_header(&h, err) : TERN_E_MEMORY;
     if (!status) status = fill_table(&h, err);
     if (!status && metadata && h.has_metadata) status = add_metadata(&h, dict, err);
-    if (!status) status = read_tensors(&h, fd, dict, err);
+    if (!status) status = read_tensors(&h, dict, err);
     tern__free(h.text);
     tern__free(h.entries);
     tern__object_drop(h.metadata);

@@ -1,12 +1,11 @@
 #include "checkpoint/safetensors.h"
 
 #include "base/text.h"
+#include "checkpoint/bytes.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char FUNC[] = "tern_save";
 
@@ -17,8 +16,7 @@ typedef struct entry {
 } entry;
 
 typedef struct saving {
-    int fd;
-    const char *path;
+    tern__output *out;
     entry *entries;
     int64_t count;
     const tern_object *metadata; /* NULL: none */
@@ -133,30 +131,19 @@ static void put_header(text *t, const saving *s)
 
 /* ---- writing ---- */
 
-static int write_all(const saving *s, const void *data, size_t bytes, tern_error *err)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = write(s->fd, (const char *)data + done, TERN__MIN(bytes - done, (size_t)1 << 30));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return tern__error_errno(err, FUNC, TERN_E_IO, "cannot write %s", s->path);
-        done += (size_t)n;
-    }
-    return TERN_OK;
-}
-
 static int write_header(const saving *s, tern_error *err)
 {
     text count = {0}, header = {.bytes = 8};
     put_header(&count, s);
     if (count.bytes > TERN__SAFETENSORS_HEADER_MAX)
         return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED,
-                               "%s: a header of %zu bytes, but safetensors takes %d", s->path, count.bytes,
-                               TERN__SAFETENSORS_HEADER_MAX);
+                               "%s: a header of %zu bytes, but safetensors takes %d", s->out->path,
+                               count.bytes, TERN__SAFETENSORS_HEADER_MAX);
     header.out = tern__alloc(8 + count.bytes, FUNC, err);
     if (!header.out) return TERN_E_MEMORY;
-    for (int i = 0; i < 8; i++) header.out[i] = (char)(count.bytes >> 8 * i);
+    tern__bytes_put(header.out, count.bytes, 8);
     put_header(&header, s);
-    int status = write_all(s, header.out, header.bytes, err);
+    int status = tern__output_write(s->out, header.out, header.bytes, err);
     tern__free(header.out);
     return status;
 }
@@ -165,9 +152,11 @@ static int write_header(const saving *s, tern_error *err)
 static int write_tensor(const saving *s, const tern_tensor *tensor, tern_error *err)
 {
     const tern__view *view = &tensor->view;
-    if (tern__view_is_contiguous(view)) return write_all(s, view->data, tern__view_bytes(view), err);
+    if (tern__view_is_contiguous(view))
+        return tern__output_write(s->out, view->data, tern__view_bytes(view), err);
     tern_tensor *copy = tern_keep(tensor, err);
-    int status = copy ? write_all(s, copy->view.data, tern__view_bytes(view), err) : TERN_E_MEMORY;
+    int status =
+        copy ? tern__output_write(s->out, copy->view.data, tern__view_bytes(view), err) : TERN_E_MEMORY;
     tern_tensor_free(copy);
     return status;
 }
@@ -189,8 +178,8 @@ static int unsupported(const saving *s, bool in_metadata, const tern_object *key
     return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED,
                            "%s: state%s%s: expected %s, got %s; safetensors holds tensors by name and, under "
                            "\"" TERN__SAFETENSORS_METADATA "\", strings; .pt holds everything",
-                           s->path, in_metadata ? "[\"" TERN__SAFETENSORS_METADATA "\"]" : "", path, expected,
-                           tern_object_kind_name(tern_object_kind_get(got)));
+                           s->out->path, in_metadata ? "[\"" TERN__SAFETENSORS_METADATA "\"]" : "", path,
+                           expected, tern_object_kind_name(tern_object_kind_get(got)));
 }
 
 static int take_metadata(saving *s, const tern_object *key, const tern_object *metadata, tern_error *err)
@@ -240,9 +229,9 @@ static int take_all(saving *s, const tern_object *object, tern_error *err)
     return status;
 }
 
-int tern__safetensors_save(int fd, const char *path, const tern_object *object, tern_error *err)
+int tern__safetensors_save(tern__output *out, const tern_object *object, tern_error *err)
 {
-    saving s = {.fd = fd, .path = path};
+    saving s = {.out = out};
     if (tern__is_set(err)) return err->code;
     s.entries = tern__alloc((size_t)tern_object_count(object) * sizeof(*s.entries), FUNC, err);
     if (!s.entries) return TERN_E_MEMORY;

@@ -1,6 +1,8 @@
 /* object_read.c - what is in a nested object, and how it looks. */
 #include "tensor/object_nodes.h"
 
+#include "base/text.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +151,17 @@ static void print_float(FILE *file, double value)
     fprintf(file, "%s%s", text, isfinite(value) && !strpbrk(text, ".e") ? ".0" : "");
 }
 
+/* One of more than one byte, or its escape, if it turns the direction of writing; the number of its bytes. */
+static int print_character(FILE *file, const text_node *text, int64_t at)
+{
+    uint32_t code;
+    char shown[16];
+    int bytes = tern__utf8_next(text->data + at, (size_t)(text->bytes - at), &code);
+    tern__escape(text->data + at, (size_t)bytes, shown, sizeof(shown));
+    fputs(shown, file);
+    return bytes;
+}
+
 /* What could move the cursor or end the quotes is escaped. */
 static void print_text(FILE *file, const text_node *text)
 {
@@ -165,6 +178,8 @@ static void print_text(FILE *file, const text_node *text)
             fprintf(file, "\\x%02x", (unsigned char)text->data[++i]);
         else if (is_control || (is_bytes && c >= 0x80))
             fprintf(file, "\\x%02x", c);
+        else if (c >= 0x80)
+            i += print_character(file, text, i) - 1;
         else
             fputc(c, file);
     }

@@ -28,12 +28,19 @@ static inline size_t size_of(int fd)
     return (size_t)status.st_size;
 }
 
-/* Closes the file. */
-static inline tern_object *load(int fd, bool metadata, tern_error *err)
+/* Closes the file; `claimed`: the size that it is said to have. */
+static inline tern_object *load_sized(int fd, size_t claimed, size_t room, bool metadata, tern_error *err)
 {
-    tern_object *dict = tern__safetensors_load(fd, size_of(fd), ROOM, "a.safetensors", metadata, err);
+    tern__input in = {
+        .path = "a.safetensors", .fd = fd, .size = (int64_t)claimed, .room = (int64_t)(claimed + room)};
+    tern_object *dict = tern__safetensors_load(&in, metadata, err);
     close(fd);
     return dict;
+}
+
+static inline tern_object *load(int fd, bool metadata, tern_error *err)
+{
+    return load_sized(fd, size_of(fd), ROOM, metadata, err);
 }
 
 static inline int make_safetensors(const char *header, size_t bytes, size_t data)

@@ -244,10 +244,9 @@ static void a_file_that_shrinks_is_an_error(void **state)
         tern_error err = {0};
         int fd = make_safetensors(header, HEADER, 4);
         assert_int_equal(ftruncate(fd, left), 0);
-        assert_null(tern__safetensors_load(fd, SIZE, ROOM, "a.safetensors", false, &err));
+        assert_null(load_sized(fd, SIZE, ROOM, false, &err));
         assert_int_equal(err.code, TERN_E_IO);
-        assert_non_null(strstr(err.text, "where it was longer before"));
-        close(fd);
+        assert_non_null(strstr(err.text, "became shorter while it was read"));
     }
 }
 
@@ -349,7 +348,7 @@ static void expect_bound(int fd, bool is_read)
     if (is_read) assert_ok(err);
     if (is_read) return;
     assert_int_equal(err.code, TERN_E_MEMORY);
-    assert_non_null(strstr(err.text, "takes more memory than the file's size and 16777216 bytes"));
+    assert_non_null(strstr(err.text, "what it holds takes more memory than its "));
 }
 
 static void memory_stays_within_the_file_and_the_room(void **state)
@@ -378,10 +377,9 @@ static double seconds_to_load(int count)
         tern_error err = {0};
         int fd = many_tensors(count, 1, true);
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
-        tern_object *dict = tern__safetensors_load(fd, size_of(fd), SIZE_MAX, "a.safetensors", false, &err);
+        tern_object *dict = load_sized(fd, size_of(fd), (size_t)1 << 40, false, &err);
         tern_object_free(dict);
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
-        close(fd);
         assert_ok(err);
         double seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
         if (seconds < least) least = seconds;

@@ -1,0 +1,37 @@
+/* content.h - what a file holds, as `tern inspect` and `tern convert` see it: its tensors, each with the name
+ * that the keys on the way to it make. */
+#ifndef TERN_CLI_CONTENT_H
+#define TERN_CLI_CONTENT_H
+
+#include "tensor/object.h"
+
+#define TERN__CONTENT_DEPTH 100
+#define TERN__CONTENT_MOST  1000000 /* values that are looked at: what is there twice counts twice */
+
+/* A value that is no container, or an empty one, and its path: "model.conv1.weight",
+ * "optimizer.state[3].exp_avg". */
+typedef struct tern__item {
+    char *name;
+    size_t name_bytes;
+    const tern_object *value;
+} tern__item;
+
+typedef struct tern__content {
+    tern__item *items; /* in the file's order */
+    int64_t count, room;
+    int64_t seen;
+} tern__content;
+
+/* Of a record the arguments and the state are listed. E_MEMORY; E_UNSUPPORTED: too deep, or too many. */
+int tern__content_list(tern__content *content, const tern_object *object, tern_error *err);
+void tern__content_free(tern__content *content);
+/* By name; then an item of the same name is found, or NULL. */
+void tern__content_sort(tern__content *content);
+const tern__item *tern__content_find(const tern__content *content, const tern__item *like);
+
+static inline bool tern__item_is_tensor(const tern__item *item)
+{
+    return tern_object_kind_get(item->value) == TERN_OBJECT_TENSOR;
+}
+
+#endif
