@@ -26,6 +26,7 @@
 #include <tern/data.h>
 #include <tern/metrics.h>
 #include <tern/state_dict.h>
+#include <tern/snapshot.h>
 #include <tern/checkpoint.h>
 #include <tern/report.h>
 #include <tern/board.h>

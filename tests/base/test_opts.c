@@ -181,6 +181,13 @@ static void module_state_dict_load(const void *opts, tern_error *err)
 SCHEDULE(one_cycle_new, tern_one_cycle_schedule_new(optim, TERN_UNIT_STEPS, 9, opts, err))
 SCHEDULE(plateau_new, tern_plateau_schedule_new(optim, opts, err))
 
+static void snapshot_new(const void *opts, tern_error *err)
+{
+    char dir[] = "/tmp/tern-opts-XXXXXX";
+    tern_snapshot_free(tern_snapshot_new(mkdtemp(dir), NULL, opts, err));
+    rmdir(dir);
+}
+
 static void preempt_new(const void *opts, tern_error *err)
 {
     tern_preempt_free(tern_preempt_new(NULL, opts, err));
@@ -277,6 +284,7 @@ static void board_image(const void *opts, tern_error *err)
     X(spawn, spawn)                                                                                          \
     X(module_load, module_state_dict_load)                                                                   \
     X(preempt, preempt_new)                                                                                  \
+    X(snapshot, snapshot_new)                                                                                \
     X(linear, linear_new)                                                                                    \
     X(embedding, embedding_new)                                                                              \
     X(embedding, embedding)                                                                                  \

@@ -1,0 +1,40 @@
+#include "checkpoint/agree.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+/* What of an error another process can read. */
+typedef struct told {
+    int code, native;
+    char text[TERN_ERROR_TEXT];
+} told;
+
+/* What fails here is the group, which has an error of its own. */
+static int end_with(tern_error *err, const tern_error *why)
+{
+    if (!tern__is_set(err)) *err = *why;
+    return err->code;
+}
+
+static int take(tern_group *group, const char *func, int rank, const told *t, tern_error *err)
+{
+    *err = (tern_error){0};
+    tern__error_set(err, func, t->code, "rank %d: %s", tern_group_world_rank(group, rank), t->text);
+    err->native = t->native;
+    return err->code;
+}
+
+int tern__agree(tern_group *group, const char *func, tern_error *err)
+{
+    int world = group ? tern_group_size(group) : 1;
+    if (world == 1) return err->code;
+    tern_error why = {0};
+    int64_t first = tern__is_set(err) ? tern_group_rank(group) : world;
+    if (tern_all_reduce(group, &first, 1, TERN_I64, TERN_MIN, &why)) return end_with(err, &why);
+    if (first == world) return TERN_OK;
+    told t = {.code = err->code, .native = err->native};
+    memcpy(t.text, err->text, sizeof(t.text));
+    if (tern_broadcast(group, &t, sizeof(t), TERN_U8, (int)first, &why)) return end_with(err, &why);
+    return take(group, func, (int)first, &t, err);
+}

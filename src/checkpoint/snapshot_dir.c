@@ -1,0 +1,206 @@
+/* snapshot_dir.c - the directory of a run: which files are whole, which one is the latest, which ones go.
+ *
+ * A snapshot is written under another name and renamed by tern_save, so a file that is called step-N.pt is
+ * whole. `latest` is a symbolic link that is replaced in the same way. */
+#include "checkpoint/snapshot.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char latest[] = "latest";
+
+void tern__snapshot_name(int64_t step, char name[TERN__SNAPSHOT_NAME])
+{
+    snprintf(name, TERN__SNAPSHOT_NAME, "step-%lld.pt", (long long)step);
+}
+
+/* The step in a name as tern__snapshot_name makes it; -1: it is another file's. */
+static int64_t step_of(const char *name)
+{
+    char again[TERN__SNAPSHOT_NAME];
+    long long step;
+    if (sscanf(name, "step-%lld.pt", &step) != 1 || step < 0) return -1;
+    tern__snapshot_name(step, again);
+    return strcmp(again, name) ? -1 : step;
+}
+
+static char *join(const char *dir, const char *name, tern_error *err)
+{
+    size_t size = strlen(dir) + strlen(name) + 2;
+    char *path = tern__alloc(size, "tern_snapshot", err);
+    if (path) snprintf(path, size, "%s/%s", dir, name);
+    return path;
+}
+
+/* ---- opening ---- */
+
+static int make_dir(const char *path, tern_error *err)
+{
+    if (mkdir(path, 0777) == 0 || errno == EEXIST) return TERN_OK;
+    return tern__error_errno(err, "tern_snapshot_new", TERN_E_IO, "cannot make the directory %s", path);
+}
+
+static int make_dirs(const char *dir, tern_error *err)
+{
+    char *path = tern__strdup(dir, "tern_snapshot_new", err);
+    if (!path) return TERN_E_MEMORY;
+    int status = TERN_OK;
+    for (char *slash = strchr(path + 1, '/'); slash && !status; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        status = make_dir(path, err);
+        *slash = '/';
+    }
+    if (!status) status = make_dir(path, err);
+    tern__free(path);
+    return status;
+}
+
+/* "step-3.pt.4711.tmp" or "latest.4711.tmp", and nobody is 4711 any more, or we are. */
+static bool is_stale(const char *name)
+{
+    int64_t pid = -1;
+    int end = 0;
+    const char *dot = strstr(name, ".tmp");
+    bool ours = !strncmp(name, latest, strlen(latest)) || !strncmp(name, "step-", 5);
+    if (!ours || !dot || dot[4]) return false;
+    do dot--;
+    while (dot > name && *dot != '.');
+    if (sscanf(dot, ".%ld.tmp%n", (long *)&pid, &end) != 1 || !end || pid <= 0) return false;
+    return pid == getpid() || (kill((pid_t)pid, 0) && errno == ESRCH);
+}
+
+static DIR *open_dir(const char *dir, const char *func, tern_error *err)
+{
+    DIR *stream = opendir(dir);
+    if (!stream) tern__error_errno(err, func, TERN_E_IO, "cannot read the directory %s", dir);
+    return stream;
+}
+
+int tern__snapshot_dir_open(const char *dir, tern_error *err)
+{
+    int status = make_dirs(dir, err);
+    if (status) return status;
+    DIR *stream = open_dir(dir, "tern_snapshot_new", err);
+    if (!stream) return TERN_E_IO;
+    for (struct dirent *entry; (entry = readdir(stream));)
+        if (is_stale(entry->d_name)) unlinkat(dirfd(stream), entry->d_name, 0);
+    closedir(stream);
+    return TERN_OK;
+}
+
+/* ---- latest ---- */
+
+static int sync_dir(const char *dir)
+{
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return -1;
+    int failed = fsync(fd);
+    close(fd);
+    return failed;
+}
+
+int tern__snapshot_publish(const char *dir, const char *name, tern_error *err)
+{
+    char temp[64];
+    snprintf(temp, sizeof(temp), "%s.%ld.tmp", latest, (long)getpid());
+    char *from = join(dir, temp, err), *to = join(dir, latest, err);
+    int status = from && to ? TERN_OK : TERN_E_MEMORY;
+    if (!status) unlink(from);
+    if (!status && (symlink(name, from) || rename(from, to) || sync_dir(dir)))
+        status = tern__error_errno(err, "tern_snapshot_save", TERN_E_IO, "cannot make %s the latest: %s",
+                                   name, to);
+    if (status && from) unlink(from);
+    tern__free(from);
+    tern__free(to);
+    return status;
+}
+
+/* The step that `latest` names; -1: none. */
+static int64_t latest_step(const char *dir)
+{
+    char name[TERN__SNAPSHOT_NAME];
+    char *path = join(dir, latest, NULL);
+    ssize_t length = path ? readlink(path, name, sizeof(name) - 1) : -1;
+    tern__free(path);
+    if (length < 0) return -1;
+    name[length] = '\0';
+    return step_of(name);
+}
+
+/* ---- listing ---- */
+
+static int downwards(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+static int append(int64_t **steps, int count, int64_t step, tern_error *err)
+{
+    size_t size = sizeof(**steps), used = (size_t)count;
+    void *grown = tern__realloc_array(*steps, used * size, (used + 1) * size, "tern_snapshot", err);
+    if (!grown) return TERN_E_MEMORY;
+    *steps = grown;
+    (*steps)[count] = step;
+    return TERN_OK;
+}
+
+/* From the highest step down. */
+static int list_down(const char *dir, int64_t **steps, tern_error *err)
+{
+    int count = 0, status = TERN_OK;
+    *steps = NULL;
+    DIR *stream = open_dir(dir, "tern_snapshot_load", err);
+    if (!stream) return TERN_E_IO;
+    for (struct dirent *entry; !status && (entry = readdir(stream));) {
+        int64_t step = step_of(entry->d_name);
+        if (step < 0) continue;
+        status = append(steps, count, step, err);
+        count += !status;
+    }
+    closedir(stream);
+    if (!status && count) qsort(*steps, (size_t)count, sizeof(**steps), downwards);
+    if (!status) return count;
+    tern__free(*steps);
+    *steps = NULL;
+    return status;
+}
+
+int tern__snapshot_list(const char *dir, int64_t **steps, tern_error *err)
+{
+    int count = list_down(dir, steps, err), above = 0;
+    int64_t newest = latest_step(dir);
+    if (count <= 0 || newest < 0) return count;
+    while (above < count && (*steps)[above] > newest) above++;
+    int64_t *turned = tern__alloc((size_t)count * sizeof(*turned), "tern_snapshot", err);
+    if (turned) {
+        memcpy(turned, *steps + above, (size_t)(count - above) * sizeof(*turned));
+        memcpy(turned + (count - above), *steps, (size_t)above * sizeof(*turned));
+    }
+    tern__free(*steps);
+    *steps = turned;
+    return turned ? count : TERN_E_MEMORY;
+}
+
+void tern__snapshot_prune(const char *dir, int64_t step, int keep)
+{
+    int64_t *steps;
+    int count = list_down(dir, &steps, NULL), kept = 0;
+    for (int i = 0; i < count; i++) {
+        char name[TERN__SNAPSHOT_NAME];
+        if (steps[i] > step || kept++ < keep) continue;
+        tern__snapshot_name(steps[i], name);
+        char *path = join(dir, name, NULL);
+        if (!path || unlink(path))
+            tern__log(TERN_LOG_WARN, "cannot remove the old snapshot %s/%s", dir, name);
+        tern__free(path);
+    }
+    tern__free(steps);
+}

@@ -1,0 +1,156 @@
+/* A run that is killed and taken up again, at any step, once or often, ends with the bits of the one that was
+ * not; also on one rank less and without a group. */
+#include "checkpoint/trainee.h"
+
+#include <sys/mman.h>
+
+enum { STEPS = 37, EVERY = 5, MAX_WORLD = 3 };
+
+/* What the ranks leave behind, in shared memory. */
+typedef struct result {
+    uint64_t hash[MAX_WORLD];
+    int64_t epoch[MAX_WORLD];
+} result;
+
+typedef struct job {
+    trainee_opts opts;
+    int64_t kill_at; /* all ranks die with SIGKILL in this step; -1: none */
+    int killer;      /* only this rank does, the others see a lost peer; -1: all */
+    result *out;
+} job;
+
+static int train(int rank, const tern__bootstrap *boot, job *j)
+{
+    trainee t;
+    trainee_open(&t, boot, &j->opts);
+    RANK_CHECK_OK(rank, t.err);
+    trainee_load(&t, NULL);
+    RANK_CHECK_OK(rank, t.err);
+    while (t.step < STEPS && !t.err.code) {
+        trainee_step(&t);
+        if (t.step == j->kill_at && (j->killer < 0 || j->killer == rank)) raise(SIGKILL);
+        if (t.step % EVERY == 0) trainee_save(&t);
+    }
+    if (t.err.code == TERN_E_PEER && j->killer >= 0) _exit(3);
+    RANK_CHECK_OK(rank, t.err);
+    j->out->hash[rank] = trainee_hash(&t);
+    j->out->epoch[rank] = t.epoch;
+    return trainee_close(&t);
+}
+
+static int train_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    return train(rank, boot, arg);
+}
+
+static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)boot;
+    return train(rank, NULL, arg);
+}
+
+static result *shared_result(void)
+{
+    result *out = mmap(NULL, sizeof(*out), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(out != MAP_FAILED);
+    return out;
+}
+
+static result run_whole(int world, ranks_body body, trainee_opts opts)
+{
+    folder f = open_folder();
+    opts.dir = f.path;
+    job j = {.opts = opts, .kill_at = -1, .killer = -1, .out = shared_result()};
+    assert_ranks_ok(ranks_run(world, body, &j));
+    result whole = *j.out;
+    munmap(j.out, sizeof(*j.out));
+    close_folder(&f);
+    return whole;
+}
+
+/* Killed in each of these steps in turn, 0 ends the list; then to the end. */
+static void expect_same(const result *whole, int world, ranks_body body, trainee_opts opts, const int *kills,
+                        int killer)
+{
+    folder f = open_folder();
+    opts.dir = f.path;
+    job j = {.opts = opts, .killer = killer, .out = shared_result()};
+    for (; *kills; kills++) {
+        j.kill_at = *kills;
+        ranks r = ranks_run(world, body, &j);
+        assert_int_equal(r.status[killer < 0 ? 0 : killer], 128 + SIGKILL);
+    }
+    j.kill_at = -1;
+    assert_ranks_ok(ranks_run(world, body, &j));
+    for (int rank = 0; rank < world; rank++) {
+        assert_int_equal(j.out->epoch[rank], whole->epoch[rank]);
+        if (j.out->hash[rank] != whole->hash[rank])
+            fail_msg("rank %d of %d ended with other weights or numbers", rank, world);
+    }
+    munmap(j.out, sizeof(*j.out));
+    close_folder(&f);
+}
+
+/* Within the first epoch (14 steps alone, 7 on two ranks), at the edge of one, at a save, behind it, before
+ * the first, and twice without a step in between. */
+static const int kills[][4] = {{7}, {14}, {15}, {3}, {22, 33}, {6, 6, 36}};
+
+static void it_ends_with_the_same_bits(void **state)
+{
+    (void)state;
+    for (int adam = 0; adam < 2; adam++)
+        for (int world = 1; world <= 2; world++) {
+            trainee_opts opts = {.adam = adam};
+            result whole = run_whole(world, train_body, opts);
+            for (size_t i = adam; i < TERN__COUNT(kills); i += 2)
+                expect_same(&whole, world, train_body, opts, kills[i], -1);
+        }
+}
+
+static void without_a_group_too(void **state)
+{
+    (void)state;
+    trainee_opts opts = {.adam = true};
+    result whole = run_whole(1, alone_body, opts);
+    expect_same(&whole, 1, alone_body, opts, kills[4], -1);
+}
+
+static void with_a_sharded_optimizer_too(void **state)
+{
+    (void)state;
+    trainee_opts opts = {.adam = true, .shard = true};
+    result whole = run_whole(3, train_body, opts);
+    expect_same(&whole, 3, train_body, opts, kills[4], -1);
+}
+
+/* The others leave with an error when one rank is lost. */
+static void one_rank_may_be_killed(void **state)
+{
+    (void)state;
+    trainee_opts opts = {0};
+    result whole = run_whole(2, train_body, opts);
+    for (int killer = 0; killer < 2; killer++) expect_same(&whole, 2, train_body, opts, kills[4], killer);
+}
+
+/* At a step that chance chooses. */
+static void at_any_step(void **state)
+{
+    (void)state;
+    trainee_opts opts = {.adam = true};
+    result whole = run_whole(2, train_body, opts);
+    int at[2] = {1 + (int)randombytes_uniform(STEPS - 1), 0};
+    print_message("killed at step %d\n", at[0]);
+    expect_same(&whole, 2, train_body, opts, at, -1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_ends_with_the_same_bits),
+        cmocka_unit_test(without_a_group_too),
+        cmocka_unit_test(with_a_sharded_optimizer_too),
+        cmocka_unit_test(one_rank_may_be_killed),
+        cmocka_unit_test(at_any_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
