@@ -72,7 +72,7 @@ static int pop_mark(tern__vm *vm, tern_object ***items, int64_t *count)
 {
     if (!vm->mark_count) return tern__vm_refuse(vm, TERN_E_FORMAT, "takes to a mark that is not there");
     int64_t bottom = vm->marks[--vm->mark_count];
-    *items = vm->stack + bottom;
+    *items = vm->stack ? vm->stack + bottom : NULL;
     *count = vm->count - bottom;
     vm->count = bottom;
     return TERN_OK;

@@ -249,6 +249,9 @@ int tern__zip_read(const tern__zip *zip, tern__zip_entry *entry, void *out, tern
     tern__free(spare);
     if (status) return status;
     entry->is_checked = crc == entry->crc;
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+    entry->is_checked = true; /* a fuzzer changes bytes, but cannot know the sum */
+#endif
     if (entry->is_checked) return TERN_OK;
     return refuse(zip, TERN_E_FORMAT, err, "%s is damaged: its CRC-32 is %08lx, expected %08lx", name, crc,
                   (unsigned long)entry->crc);
