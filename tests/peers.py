@@ -1,0 +1,26 @@
+"""The newest PyTorch, safetensors and TensorBoard, where scripts/peers.sh has installed them.
+
+    peers.enter()      # first of all in a test: from here on it runs under their Python
+"""
+import os
+import sys
+
+CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+PEERS = os.environ.get("TERN_PEERS") or os.path.join(CACHE, "tern-peers")
+
+
+def skip(why):
+    print(f"skipped: {why}", flush=True)
+    sys.exit(0)
+
+
+def enter():
+    """Runs the calling script anew under the peers' Python; prints a "skipped: " line and ends where there is none."""
+    if os.path.realpath(sys.prefix) == os.path.realpath(PEERS):
+        return
+    python = os.path.join(PEERS, "bin/python")
+    if not os.access(python, os.X_OK):
+        skip(f"no {python}: run scripts/peers.sh")
+    if "asan" in os.environ.get("LD_PRELOAD", ""):
+        skip("the peers' libraries do not run under AddressSanitizer")
+    os.execv(python, [python, *sys.argv])
