@@ -1,4 +1,5 @@
 #include "content.h"
+#include "module_record.h"
 
 #include "base/text.h"
 
@@ -80,10 +81,30 @@ static int list_children(tern__content *c, path *p, const tern_object *value, in
     return status;
 }
 
+/* The attributes of a module; what is in the three dicts has the name that it has in the state dict. */
+static int list_module(tern__content *c, path *p, const tern_object *state, int depth, tern_error *err)
+{
+    int status = TERN_OK;
+    size_t bytes = p->bytes;
+    for (int64_t i = 0; !status && i < tern_object_count(state); i++) {
+        const tern_object *key = tern_object_key(state, i), *item = tern_object_at(state, i);
+        const char *name = tern_object_to_string(key);
+        bool is_part =
+            name && (!strcmp(name, "_parameters") || !strcmp(name, "_buffers") || !strcmp(name, "_modules"));
+        if (!is_part) status = append_key(p, key, i, err);
+        if (!status) status = list(c, p, item, depth + 1, err);
+        p->bytes = bytes;
+    }
+    return status;
+}
+
 static int list_record(tern__content *c, path *p, const tern_object *value, int depth, tern_error *err)
 {
+    const tern_object *state = tern_object_record_state(value);
     int status = list(c, p, tern_object_record_args(value), depth + 1, err);
-    return status ? status : list(c, p, tern_object_record_state(value), depth + 1, err);
+    if (status) return status;
+    return tern__module_record_is(value) ? list_module(c, p, state, depth + 1, err)
+                                         : list(c, p, state, depth + 1, err);
 }
 
 static int list(tern__content *c, path *p, const tern_object *value, int depth, tern_error *err)

@@ -22,6 +22,12 @@ static bool is_container(const tern_object *value)
     return kind == TERN_OBJECT_DICT || kind == TERN_OBJECT_LIST || kind == TERN_OBJECT_TUPLE;
 }
 
+static bool is_nothing(const tern_object *value)
+{
+    return tern_object_kind_get(value) == TERN_OBJECT_NONE ||
+           (is_container(value) && !tern_object_count(value));
+}
+
 /* Of all values below, containers but for empty ones not counted. */
 typedef struct below {
     int64_t tensors, others;
@@ -76,12 +82,14 @@ static void print_value(const tree *t, const tern_object *value, int used)
 
 static void print_node(const tree *t, const tern_object *value, int depth, int used);
 
-static void print_children(const tree *t, const tern_object *value, int depth)
+/* `brief`: without what is None or empty, as most of an object's attributes are. */
+static void print_children(const tree *t, const tern_object *value, int depth, bool brief)
 {
     int64_t others = 0;
     bool is_dict = tern_object_kind_get(value) == TERN_OBJECT_DICT;
     for (int64_t i = 0; i < tern_object_count(value); i++) {
         const tern_object *item = tern_object_at(value, i);
+        if (brief && !t->all && is_nothing(item)) continue;
         if (tern_object_kind_get(item) == TERN_OBJECT_TENSOR || (others++ >= SHOWN && !t->all)) continue;
         print_key(is_dict ? tern_object_key(value, i) : NULL, i, depth);
         print_node(t, item, depth, 2 * depth + 8);
@@ -96,10 +104,10 @@ static void print_record(const tree *t, const tern_object *record, int depth)
     char name[256];
     const char *class = tern_object_record_name(record);
     tern__escape(class, strlen(class), name, sizeof(name));
-    printf(" <%s>\n", name);
-    if (tern_object_count(args)) print_children(t, args, depth + 1);
+    printf("<%s>\n", name);
+    if (tern_object_count(args)) print_children(t, args, depth + 1, false);
     if (is_container(state))
-        print_children(t, state, depth + 1);
+        print_children(t, state, depth + 1, true);
     else if (state) {
         printf("%*sstate:", 2 * depth + 2, "");
         print_node(t, state, depth + 1, 2 * depth + 10);
@@ -117,9 +125,10 @@ static void print_node(const tree *t, const tern_object *value, int depth, int u
         const tern_object *item = tern_object_at(value, i);
         is_flat = is_flat && !is_container(item) && tern_object_kind_get(item) != TERN_OBJECT_RECORD;
     }
-    if (tern_object_kind_get(value) == TERN_OBJECT_RECORD)
+    if (tern_object_kind_get(value) == TERN_OBJECT_RECORD) {
+        putchar(' ');
         print_record(t, value, depth);
-    else if (sum.tensors && !sum.others)
+    } else if (sum.tensors && !sum.others)
         printf(" %lld tensor%s\n", (long long)sum.tensors, sum.tensors == 1 ? "" : "s");
     else if (!is_container(value) ||
              (is_flat && !sum.tensors && tern_object_kind_get(value) != TERN_OBJECT_DICT))
@@ -128,7 +137,7 @@ static void print_node(const tree *t, const tern_object *value, int depth, int u
         print_value(t, value, used);
     else {
         putchar('\n');
-        print_children(t, value, depth + 1);
+        print_children(t, value, depth + 1, false);
     }
 }
 
@@ -139,7 +148,7 @@ void tern__inspect_tree(const tern_object *object, bool all)
     count_below(object, &sum);
     if (!sum.others) return;
     if (is_container(object))
-        print_children(&t, object, 0);
+        print_children(&t, object, 0, false);
     else if (tern_object_kind_get(object) == TERN_OBJECT_RECORD)
         print_record(&t, object, 0);
     else
