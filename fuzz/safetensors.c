@@ -9,8 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void expect(bool fine, const char *what)
 {
     if (fine) return;
@@ -48,6 +46,7 @@ static void compare(const tern_object *a, const tern_object *b)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    fuzz_load(data, size, 0);
     tern_error err = {0};
     int fd = memfd_create("fuzz", MFD_CLOEXEC), again = memfd_create("fuzz", MFD_CLOEXEC);
     expect(write(fd, data, size) == (ssize_t)size, "write");

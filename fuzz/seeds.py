@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""Writes the first inputs for the fuzzers into fuzz/corpus/torch and fuzz/corpus/legacy: small files of PyTorch, one thing each."""
+"""Writes the first inputs for the fuzzers into fuzz/corpus: small files of PyTorch and of safetensors, one thing each."""
 import collections
 import os
+import struct
 
 import torch
 
@@ -34,3 +35,33 @@ for name, value in seeds():
     torch.save(value, os.path.join(HERE, "corpus/torch", name))
     torch.save(value, os.path.join(HERE, "corpus/legacy", name), _use_new_zipfile_serialization=False)
 torch.save([base for base in (torch.ones(2), "a", {1: b"b"})], os.path.join(HERE, "corpus/torch/protocol4"), pickle_protocol=4)
+
+
+def entry(name, kind, shape, begin, end):
+    return '"%s":{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}' % (name, kind, shape, begin, end)
+
+
+def safetensors():
+    """(name, header, data)"""
+    sizes = {"I64": 8, "F64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "U8": 1, "BOOL": 1}
+    entries, at = [], 0
+    for i, (kind, size) in enumerate(sizes.items()):
+        entries.append(entry(kind.lower(), kind, [i % 3, 1], at, at + i % 3 * size))
+        at += i % 3 * size
+    yield "empty", "{}", b""
+    yield "metadata", '{"__metadata__":{"format":"pt","x":"\\u00e9\\n"}}', b""
+    yield "dtypes", "{%s}" % ",".join(entries), b"\1" * at
+    yield "scalar", "{%s}   " % entry("a", "F64", [], 0, 8), b"12345678"
+    yield "unsorted", "{%s,%s}" % (entry("b", "U8", [2], 2, 4), entry("a", "U8", [2], 0, 2)), b"1234"
+    yield "escapes", '{"\\ud83d\\ude00\\u0000\\"\\/":{"x":[{"y":[-1.5e+3,true,null,""]}],"dtype":"\\u00558","shape":[1],"data_offsets":[0,1]}}', b"1"
+    yield "overlap", "{%s,%s}" % (entry("a", "U8", [3], 0, 3), entry("b", "U8", [3], 1, 4)), b"1234"
+    yield "hole", "{%s}" % entry("a", "U8", [1], 1, 2), b"12"
+    yield "overflow", "{%s}" % entry("a", "U8", [2**32, 2**32], 0, 1), b"1"
+    yield "twice", "{%s,%s}" % (entry("a", "U8", [0], 0, 0), entry("a", "U8", [0], 0, 0)), b""
+    yield "nested", '{"a":{"x":' + "[" * 130, b""
+    yield "array", "[]", b""
+
+
+for name, header, data in safetensors():
+    with open(os.path.join(HERE, "corpus/safetensors", name), "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header.encode() + data)

@@ -10,7 +10,7 @@ from objects import DTYPES, RECORD, Objects
 class LoadOpts(ctypes.Structure):
     """tern_load_opts."""
 
-    _fields_ = [("size", ctypes.c_size_t), ("records", ctypes.c_bool), ("memory", ctypes.c_size_t)]
+    _fields_ = [("size", ctypes.c_size_t), ("records", ctypes.c_bool), ("memory", ctypes.c_size_t), ("metadata", ctypes.c_bool)]
 
 
 class Record:
