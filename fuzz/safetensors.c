@@ -1,5 +1,7 @@
 /* The reader of safetensors, fed with any bytes. What it accepts is written and read again, and must be the
  * same. */
+#include "fuzz.h"
+
 #include "checkpoint/safetensors.h"
 
 #include <stdio.h>
