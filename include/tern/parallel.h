@@ -47,6 +47,10 @@ typedef struct tern_ddp_opts {
                           * are not compared: they are rank 0's after every backward, or each rank's own  */
     bool mixed_kernels;  /* ranks may run other kernels than rank 0 (another CPU, another oneDNN, another
                           * TERN_DEVICE), which round otherwise; default false                     */
+    tern_dtype reduce_dtype; /* TERN_BF16 or TERN_F16: in which f32 gradients go over: each rank's are rounded,
+                              * summed in f32, and the mean is rounded; half the bytes, and a copy more on
+                              * each side. PyTorch's bf16_compress_hook and fp16_compress_hook. TERN_F32, the
+                              * default: all gradients go as they are                          */
 } tern_ddp_opts;
 TERN_API tern_ddp_opts tern_ddp_defaults(void);
 
@@ -112,7 +116,8 @@ TERN_API int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *opts, tern_error
  * may be empty; with TERN_NORMALISER_LOSS the gradients are those of one process with all of them. In
  * evaluation, and in a group of one, nothing changes. Groups made by tern_group_split synchronise some ranks
  * only. Ranks in tern_ddp_join would be missing: it refuses such a model (E_STATE); go on with empty batches
- * instead. Before tern_ddp_new (E_STATE): convert, then ddp, then optimizer, then steps. E_INVALID: no
+ * instead. Before amp and tern_ddp_new (E_STATE): convert, then amp, then ddp, then
+ * optimizer, then steps. E_INVALID: no
  * module, no group. torch.nn.SyncBatchNorm.convert_sync_batchnorm; apex.parallel.convert_syncbn_model. */
 TERN_API int tern_sync_batch_norm_convert(tern_module *module, tern_group *group, tern_error *err);
 

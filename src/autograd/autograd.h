@@ -67,9 +67,10 @@ struct tern__node {
     int in_count;
     tern_tensor **in; /* [in_count]; NULL: absent or without gradient */
     tern__saved saved[TERN__NODE_SAVES];
-    const void *attr;  /* in the scope's arena             */
-    double normaliser; /* of a loss that is a mean: what its sum was divided by; else NAN */
-    double scale;      /* of a loss that tern__loss_scale has scaled: by what; else 1                */
+    tern__saved *narrow; /* [in_count] gradients on their way into f32; NULL: none */
+    const void *attr;    /* in the scope's arena             */
+    double normaliser;   /* of a loss that is a mean: what its sum was divided by; else NAN */
+    double scale;        /* of a loss that tern__loss_scale has scaled: by what; else 1                */
     bool marked, done;
     bool again;           /* it keeps nothing: backward may go through it once more */
     tern__node *previous; /* on the tape                      */
@@ -81,6 +82,12 @@ struct tern__node {
 typedef struct tern__observer {
     void (*called)(struct tern__observer *self, const struct tern_module *module, const tern_tensor *y);
 } tern__observer;
+
+/* Told of every leaf whose gradient is written, before a ddp is. */
+typedef struct tern__watch {
+    int (*ready)(struct tern__watch *self, tern_scope *scope, const tern__leaf *leaf); /* TERN_OK, or the
+                                                                                        * scope's error */
+} tern__watch;
 
 /* Where the gradient of one leaf goes in a replica: not into the leaf, which all replicas share. */
 typedef struct tern__slot {
@@ -136,6 +143,7 @@ struct tern_scope {
     tern__node *tape;     /* newest first                                        */
     struct tern__borrowed *borrowed; /* handed back when the scope ends              */
     tern__observer *observer;        /* NULL: nobody */
+    tern__watch *watch;              /* of the next backward only; NULL: nobody */
 
     /* Of a scope in which a part of another one's step is computed (a replica, a recomputation). */
     tern__slot *slots; /* [slot_count] by leaf->index: its gradients; NULL: the leaves' own */

@@ -26,6 +26,39 @@ static const tern__view *leaf_open(tern_scope *scope, tern__leaf *leaf, bool *ad
     return slot ? &slot->grad : &leaf->grad->view;
 }
 
+/* ---- parameters of 16 bits whose gradients are f32 ----
+ *
+ * Gradient functions write in the parameter's dtype, into a temporary that is then added: so they need not
+ * know of it, and a sum over many uses and microbatches is one in f32. */
+
+static const tern__view *narrow_open(tern_scope *scope, tern__node *node, int i)
+{
+    const tern__view *p = &node->in[i]->view;
+    if (!node->narrow)
+        node->narrow = tern__scope_alloc(scope, (size_t)node->in_count * sizeof(*node->narrow));
+    if (!node->narrow) return NULL;
+    tern__view like = tern__view_make(p->dtype, p->layout, p->ndim, p->shape);
+    node->narrow[i] = tern__temporary(scope, &like);
+    return node->narrow[i].storage ? &node->narrow[i].view : NULL;
+}
+
+static bool narrow_done(tern_scope *scope, tern__node *node, int i)
+{
+    bool add;
+    tern__saved *narrow = node->narrow ? &node->narrow[i] : NULL;
+    if (!narrow || !narrow->storage) return true;
+    const tern__view *to = leaf_open(scope, node->in[i]->leaf, &add);
+    tern__call call = {.kernel = TERN__COPY, .in = {&narrow->view}, .out = {to}, .add = {add}};
+    bool done = tern__view_count(to) == 0 || tern__run(scope, &call);
+    tern__saved_drop(narrow);
+    return done;
+}
+
+static void narrow_drop(tern__node *node)
+{
+    for (int i = 0; node->narrow && i < node->in_count; i++) tern__saved_drop(&node->narrow[i]);
+}
+
 static void slot_done(tern__slot *slot)
 {
     slot->fresh = true;
@@ -47,7 +80,12 @@ static bool own_copy(tern_scope *scope, tern_tensor *tensor)
 const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bool *add)
 {
     tern_tensor *tensor = node->in[i];
-    if (tensor->leaf) return leaf_open(scope, tensor->leaf, add);
+    if (tensor->leaf) {
+        const tern__view *to = leaf_open(scope, tensor->leaf, add);
+        if (to->dtype == tensor->view.dtype) return to;
+        *add = false;
+        return narrow_open(scope, node, i);
+    }
     *add = tensor->grad_storage != NULL;
     if (*add)
         return tern__storage_is_sole(tensor->grad_storage) || own_copy(scope, tensor) ? &tensor->grad : NULL;
@@ -64,12 +102,15 @@ int tern__grad_done(tern_scope *scope, tern__node *node, int i)
 {
     tern__leaf *leaf = node->in[i]->leaf;
     if (!leaf) return TERN_OK;
+    if (!narrow_done(scope, node, i)) return scope->error.code;
     if (scope->slots) {
         slot_done(&scope->slots[leaf->index]);
         return TERN_OK;
     }
     leaf->fresh = true;
-    if (--leaf->pending > 0 || !leaf->listener) return TERN_OK;
+    if (--leaf->pending > 0) return TERN_OK;
+    if (scope->watch && scope->watch->ready(scope->watch, scope, leaf)) return scope->error.code;
+    if (!leaf->listener) return TERN_OK;
     tern_error err = {0};
     int status = leaf->listener->ready(leaf->listener, leaf, &err);
     return status ? tern__scope_fail_with(scope, &err) : TERN_OK;
@@ -156,6 +197,7 @@ static int run_node(tern_scope *scope, tern__node *node)
     scope->here = node->out->device ? node->out->device : scope->device;
     int status = node->gradient(scope, node);
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
+    narrow_drop(node);
     tern__storage_drop(node->out->grad_storage);
     node->out->grad_storage = NULL;
     node->marked = false;
@@ -261,6 +303,7 @@ int tern_backward(tern_scope *scope, tern_tensor *loss)
     if (!status) status = end_all(scope);
     if (!status && scope->trace) trace_all(scope);
     scope->forward_began = 0;
+    scope->watch = NULL;
     if (status) forget_pending(scope);
     return status;
 }

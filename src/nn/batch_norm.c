@@ -75,6 +75,11 @@ tern_tensor *tern_batch_norm_act_forward(tern_module *module, tern_scope *scope,
     return tern__module_return(module, scope, mark, run((batch_norm *)module, scope, x, residual, relu));
 }
 
+bool tern__is_batch_norm(const tern_module *module)
+{
+    return module->forward == forward;
+}
+
 /* ---- synchronised ones ---- */
 
 int tern__batch_norm_sync_count(const tern_module *module)

@@ -5,6 +5,7 @@
 #include "nn/nn.h"
 #include "ops/batch_norm.h"
 
+bool tern__is_batch_norm(const tern_module *module);
 /* Batch norms under `module`, itself included, that are synchronised over more than one rank. */
 int tern__batch_norm_sync_count(const tern_module *module);
 /* Makes all of them so; copies `sync`. */

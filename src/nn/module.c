@@ -120,6 +120,11 @@ int tern__tree_open(tern_module *module, const char *func, const char *name, ter
             "\"%s\" cannot be added to %s: its parameters already belong to a ddp or an optimizer; "
             "build the whole model first",
             name, module->kind);
+    if (root->tree->precision.set)
+        return tern__error_set(
+            err, func, TERN_E_STATE,
+            "\"%s\" cannot be added to %s, which amp has made: build the whole model first", name,
+            module->kind);
     if (!*name || strchr(name, '.'))
         return tern__error_set(err, func, TERN_E_INVALID,
                                "\"%s\" is no name: expected at least one character, no dot", name);
@@ -269,7 +274,7 @@ tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x
 {
     if (!module || !TERN__ENTER(scope, "tern_forward", 1, &x)) return NULL;
     tern_tensor *mark = tern__frame_enter(scope);
-    return tern__module_return(module, scope, mark, module->forward(module, scope, x));
+    return tern__module_return(module, scope, mark, tern__module_call(module, scope, x));
 }
 
 static void set_training(tern_module *module, bool training)

@@ -24,6 +24,19 @@ static inline bool tern__member_owns(const tern__member *member)
     return member->is_buffer || member->tensor.leaf == &member->leaf;
 }
 
+/* What amp has made of a tree, in its root: all before the seal. Zeros: nothing. */
+typedef struct tern__precision {
+    bool set;
+    const tern__policy *policy; /* of a scope from its first call of the module on; NULL: none          */
+    bool casts;                 /* the module's f32 inputs become `input`, its results `output`         */
+    tern_dtype input, output;   /* TERN_DTYPE_COUNT: as they are                                        */
+    bool masters;               /* optimizers keep f32 masters of parameters of 16 bits                 */
+    bool gradients_f32;         /* gradients of parameters of 16 bits are f32                           */
+} tern__precision;
+
+/* In errors about it. */
+#define TERN__SETUP_ORDER "the order is SyncBN, amp, DDP, optimizer, steps"
+
 typedef struct tern__module_tree {
     tern_module *module, *parent;
     char *name;        /* under the parent */
@@ -31,6 +44,7 @@ typedef struct tern__module_tree {
     bool heap;         /* made by a _new function: freed with its parent */
     struct tern__module_tree *children, *last_child, *next;
     tern__member *members, *last_member; /* in registration order */
+    tern__precision precision;           /* of the root                           */
     struct tern__seal *seal;             /* of the root, once sealed; owned by it */
     tern_state_entry *state;             /* the flat list, made when first asked for; names owned */
     int state_count;
@@ -38,10 +52,16 @@ typedef struct tern__module_tree {
 
 /* The parameters of one dtype: one address range, and a parallel one for gradients. */
 typedef struct tern__range {
-    tern_dtype dtype;
-    size_t bytes; /* a multiple of the page size */
+    tern_dtype dtype, grad_dtype;
+    size_t bytes, grad_bytes; /* multiples of the page size */
     char *params, *grads;
 } tern__range;
+
+/* Where the gradients of what lies at `offset` of the parameters lie. */
+static inline size_t tern__grad_offset(const tern__range *range, size_t offset)
+{
+    return offset / tern_dtype_bytes(range->dtype) * tern_dtype_bytes(range->grad_dtype);
+}
 
 typedef struct tern__seal {
     tern_module *root;
@@ -51,12 +71,13 @@ typedef struct tern__seal {
     size_t *offset;      /* [leaf_count] byte offset in its range */
     tern__range ranges[TERN_DTYPE_COUNT];
     int range_count;
-    char *buffers;       /* one range for all buffers of every dtype */
-    size_t buffer_bytes; /* 0: no buffers */
-    void *attached;      /* the ddp that shares the gradients, or NULL */
-    tern_group *group;   /* its group                                  */
-    bool is_asked;       /* an optimizer asks all ranks of the group whether to step */
-    void *share;         /* sharded optimizers' windows over the parameters, or NULL */
+    char *buffers;             /* one range for all buffers of every dtype */
+    size_t buffer_bytes;       /* 0: no buffers */
+    void *attached;            /* the ddp that shares the gradients, or NULL */
+    tern_group *group;         /* its group                                  */
+    bool is_asked;             /* an optimizer asks all ranks of the group whether to step */
+    struct tern_optim *optims; /* all that are alive, the newest first */
+    void *share;               /* sharded optimizers' windows over the parameters, or NULL */
 } tern__seal;
 
 /* Heap-allocates a module of `bytes` bytes whose first field is tern_module; freed by tern_module_free. */
@@ -64,6 +85,14 @@ void *tern__module_new(size_t bytes, const char *kind, tern_forward_fn forward, 
 tern_module *tern__module_root(tern_module *module);
 /* Of the tree under it, itself included. */
 int tern__module_count(const tern_module *module);
+
+/* Calls the module's forward, with what amp has made of it. */
+tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tensor *x);
+/* The scope is one in which amp's model is called. */
+void tern__precision_enter(const tern_module *module, tern_scope *scope);
+/* Parameters and buffers of floating point under `module` become `dtype`, before the seal: all but running
+ * statistics, and, if `keep_batch_norm`, other tensors of batch norms. */
+void tern__module_cast(tern_module *module, tern_dtype dtype, bool keep_batch_norm);
 
 /* Ends a module call that began with tern__frame_enter: what it made is given up but for y. Returns y, or
  * NULL after a failure. */

@@ -28,7 +28,7 @@ void tern__seal_free(tern__seal *seal)
     if (!seal) return;
     for (int r = 0; r < seal->range_count; r++) {
         if (seal->ranges[r].params) munmap(seal->ranges[r].params, seal->ranges[r].bytes);
-        if (seal->ranges[r].grads) munmap(seal->ranges[r].grads, seal->ranges[r].bytes);
+        if (seal->ranges[r].grads) munmap(seal->ranges[r].grads, seal->ranges[r].grad_bytes);
     }
     if (seal->buffers) munmap(seal->buffers, seal->buffer_bytes);
     tern__free(seal->leaves);
@@ -37,11 +37,18 @@ void tern__seal_free(tern__seal *seal)
     tern__free(seal);
 }
 
+/* A parameter's gradient has its dtype, or more. */
+static tern_dtype grad_dtype(const tern__seal *seal, tern_dtype dtype)
+{
+    bool half = dtype == TERN_BF16 || dtype == TERN_F16;
+    return half && seal->root->tree->precision.gradients_f32 ? TERN_F32 : dtype;
+}
+
 static int range_index(tern__seal *seal, tern_dtype dtype)
 {
     for (int r = 0; r < seal->range_count; r++)
         if (seal->ranges[r].dtype == dtype) return r;
-    seal->ranges[seal->range_count].dtype = dtype;
+    seal->ranges[seal->range_count] = (tern__range){.dtype = dtype, .grad_dtype = grad_dtype(seal, dtype)};
     return seal->range_count++;
 }
 
@@ -72,9 +79,10 @@ static int reserve_all(tern__seal *seal, tern_error *err)
 {
     for (int r = 0; r < seal->range_count; r++) {
         tern__range *range = &seal->ranges[r];
+        range->grad_bytes = page_round(tern__grad_offset(range, range->bytes));
         range->bytes = page_round(range->bytes);
         range->params = reserve(range->bytes, err);
-        range->grads = range->params ? reserve(range->bytes, err) : NULL;
+        range->grads = range->params ? reserve(range->grad_bytes, err) : NULL;
         if (!range->grads) return TERN_E_MEMORY;
     }
     if (!seal->buffer_bytes) return TERN_OK;
@@ -90,9 +98,10 @@ static int make_grads(tern__seal *seal, tern_error *err)
         tern__leaf *leaf = seal->leaves[k];
         leaf->grad = tern__alloc(sizeof(*leaf->grad), "tern_module_seal", err);
         if (!leaf->grad) return TERN_E_MEMORY;
-        leaf->grad->view = leaf->parameter->view;
-        leaf->grad->view.packs = NULL;
-        leaf->grad->view.data = seal->ranges[seal->range_of[k]].grads + seal->offset[k];
+        const tern__range *range = &seal->ranges[seal->range_of[k]];
+        const tern__view *p = &leaf->parameter->view;
+        leaf->grad->view = tern__view_make(range->grad_dtype, TERN__PLAIN, p->ndim, p->shape);
+        leaf->grad->view.data = range->grads + tern__grad_offset(range, seal->offset[k]);
     }
     return TERN_OK;
 }

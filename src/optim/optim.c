@@ -73,15 +73,27 @@ tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern
     tern__seal *seal = tern__module_seal(module, err);
     tern_optim *optim = seal ? tern__alloc(sizeof(*optim), func, err) : NULL;
     if (!optim) return NULL;
-    *optim = (tern_optim){.rule = rule, .seal = seal};
-    if (open_optim(func, optim, module, group, err) == TERN_OK) return optim;
-    tern_optim_free(optim);
-    return NULL;
+    *optim = (tern_optim){.rule = rule, .seal = seal, .masters = seal->root->tree->precision.masters, .grad_scale = 1};
+    if (open_optim(func, optim, module, group, err)) {
+        tern_optim_free(optim);
+        return NULL;
+    }
+    optim->next = seal->optims;
+    seal->optims = optim;
+    return optim;
+}
+
+static void leave(tern_optim *optim)
+{
+    tern_optim **link = &optim->seal->optims;
+    while (*link && *link != optim) link = &(*link)->next;
+    if (*link) *link = optim->next;
 }
 
 void tern_optim_free(tern_optim *optim)
 {
     if (!optim) return;
+    leave(optim);
     tern__shard_free(optim);
     tern__optim_state_drop(optim);
     tern__free(optim->groups);
@@ -185,7 +197,7 @@ static bool update_slice(tern_optim *optim, tern_scope *scope, int r, tern__slic
     int64_t count = (int64_t)(tern__slice_bytes(own) / tern_dtype_bytes(range->dtype));
     size_t at = tern__optim_scaled(optim, r, own.begin - optim->own[r].begin);
     tern__view p = piece(range->dtype, range->params, own.begin, count), views[TERN__OPTIM_STATES];
-    tern__view g = piece(range->dtype, range->grads, own.begin, count);
+    tern__view g = piece(range->grad_dtype, range->grads, tern__grad_offset(range, own.begin), count);
     tern__call call = {.kernel = optim->rule->kernel, .in = {&g}, .out = {&p}, .attr = attr};
     for (int s = 0; s < TERN__OPTIM_STATES; s++) {
         if (!(states & 1u << s) || !optim->state[s][r]) continue;
@@ -251,6 +263,10 @@ void tern_optim_step(tern_optim *optim, tern_scope *scope)
 {
     if (!optim) return;
     tern_error err = {0};
+    if (optim->skip && !scope->error.code) {
+        tern__optim_skip(optim);
+        return;
+    }
     bool failed = scope->error.code || step(optim, scope, &err);
     if (failed && !scope->error.code) tern__scope_fail_with(scope, &err);
     if (failed && optim->shard) tern__shard_fail(optim, &scope->error);

@@ -102,6 +102,9 @@ struct tern_optim {
     char *state[TERN__OPTIM_STATES][TERN_DTYPE_COUNT];
     bool masters;              /* parameters of 16 bits have an f32 master, and state of f32 */
     uint64_t *versions;        /* [leaf_count] of the parameter that its master is of */
+    bool skip;                 /* the next step is none: its gradients have overflowed */
+    double grad_scale;         /* by what its gradients are multiplied         */
+    struct tern_optim *next;   /* of the seal                                          */
     struct tern__shard *shard; /* NULL: not sharded */
     tern_schedule *schedules;  /* all that are alive, the oldest first */
 };

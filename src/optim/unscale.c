@@ -63,6 +63,8 @@ bool tern__optim_unscale(tern_optim *optim, tern_scope *scope, double factor, do
 
 void tern__optim_skip(tern_optim *optim)
 {
+    optim->skip = false;
+    optim->grad_scale = 1;
     for (int k = 0; k < optim->seal->leaf_count; k++)
         if (optim->group_of[k] >= 0) optim->seal->leaves[k]->fresh = false;
 }

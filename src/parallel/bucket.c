@@ -5,36 +5,47 @@ static tern__leaf *leaf_at(const tern_ddp *ddp, int place)
     return ddp->seal->leaves[ddp->order[place]];
 }
 
+/* As its gradient goes over. */
+static tern_dtype leaf_dtype(const tern_ddp *ddp, int place)
+{
+    return tern__compress_dtype(ddp, ddp->seal->range_of[ddp->order[place]]);
+}
+
 static size_t leaf_bytes(const tern_ddp *ddp, int place)
 {
-    return tern__view_bytes(&leaf_at(ddp, place)->parameter->view);
+    return (size_t)tern__view_count(&leaf_at(ddp, place)->parameter->view) *
+           tern_dtype_bytes(leaf_dtype(ddp, place));
 }
 
 /* The bucket that begins at `first`. */
 static tern__bucket cut(const tern_ddp *ddp, int first, size_t cap)
 {
-    tern__bucket bucket = {.first = first, .dtype = leaf_at(ddp, first)->parameter->view.dtype};
+    tern__bucket bucket = {.first = first, .dtype = leaf_dtype(ddp, first)};
     int total = ddp->leaf_count;
     while (first + bucket.count < total && bucket.bytes < cap &&
-           leaf_at(ddp, first + bucket.count)->parameter->view.dtype == bucket.dtype)
+           leaf_dtype(ddp, first + bucket.count) == bucket.dtype)
         bucket.bytes += leaf_bytes(ddp, first + bucket.count++);
     return bucket;
 }
 
 /* One extent a leaf, merged with the one before it where only alignment lies between: those gaps are zeros on
- * every rank, and their mean is zero. */
+ * every rank, and their mean is zero. A parameter begins on a cache line, and its gradient where so many
+ * elements of the gradient's dtype end. */
 static int fill_extents(const tern_ddp *ddp, tern__bucket *bucket, tern__extent *extents)
 {
     int count = 0;
     size_t size = tern_dtype_bytes(bucket->dtype);
     for (int place = bucket->first; place < bucket->first + bucket->count; place++) {
-        int k = ddp->order[place];
-        uint64_t offset = ddp->seal->offset[k], bytes = leaf_bytes(ddp, place);
+        int k = ddp->order[place], r = ddp->seal->range_of[k];
+        size_t own = tern_dtype_bytes(ddp->seal->ranges[r].dtype), line = TERN__LINE / own * size;
+        uint64_t offset = ddp->seal->offset[k] / own * size, bytes = leaf_bytes(ddp, place);
+        uint32_t window = tern__compress_window(ddp, r);
         tern__extent *last = count ? &extents[count - 1] : NULL;
-        if (last && tern__align_up(last->offset + last->count * size, TERN__LINE) == offset)
+        if (last && last->window == window &&
+            tern__align_up(last->offset + last->count * size, line) == offset)
             last->count = (offset + bytes - last->offset) / size;
         else
-            extents[count++] = (tern__extent){ddp->windows[ddp->seal->range_of[k]], offset, bytes / size};
+            extents[count++] = (tern__extent){window, offset, bytes / size};
     }
     return count;
 }

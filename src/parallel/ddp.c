@@ -33,6 +33,10 @@ static int check_opts(const tern_ddp_opts *opts, tern_error *err)
     if (opts->checksum_every < 0)
         return tern__error_set(err, func, TERN_E_RANGE, "ddp: expected checksum_every >= 0, got %d",
                                opts->checksum_every);
+    if (opts->reduce_dtype != TERN_F32 && opts->reduce_dtype != TERN_BF16 && opts->reduce_dtype != TERN_F16)
+        return tern__error_set(err, func, TERN_E_DTYPE,
+                               "ddp: expected a reduce_dtype of f32, bf16 or f16, got %s",
+                               tern_dtype_name(opts->reduce_dtype));
     if (opts->ignore_count < 0 || (opts->ignore_count && !opts->ignore))
         return tern__error_set(err, func, TERN_E_INVALID, "ddp: ignore has %d names%s", opts->ignore_count,
                                opts->ignore ? "" : " and is NULL");
@@ -73,8 +77,8 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     tern__seal *seal = ddp->seal;
     for (; ddp->window_count < seal->range_count; ddp->window_count++) {
         tern__range *range = &seal->ranges[ddp->window_count];
-        int status =
-            backend->window_open(state, range->grads, range->bytes, &ddp->windows[ddp->window_count], err);
+        int status = backend->window_open(state, range->grads, range->grad_bytes,
+                                          &ddp->windows[ddp->window_count], err);
         if (status) return status;
     }
     size_t values = tern__align_up((size_t)tern__side_count(ddp) * sizeof(double), TERN__LINE);
@@ -115,6 +119,7 @@ static int build(tern_ddp *ddp, tern_error *err)
     if (!status) status = tern__state_plan(ddp, err);
     if (!status) status = tern__signature_check(ddp, err);
     if (!status) status = open_windows(ddp, err);
+    if (!status) status = tern__compress_open(ddp, err);
     if (!status) status = tern__state_copy(ddp, 0, err);
     if (!status) status = open_channel(ddp, err);
     if (!status) status = tern__bucket_plan(ddp, err);
@@ -190,6 +195,7 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__free(ddp->bucket_of);
     tern__free(ddp->buckets);
     tern__free(ddp->extents);
+    tern__compress_close(ddp);
     tern__checksum_close(ddp);
     tern__stats_close(ddp);
     tern__free(ddp);

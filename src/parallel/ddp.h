@@ -38,6 +38,8 @@ struct tern_ddp {
     void *channel;
     uint32_t windows[TERN_DTYPE_COUNT]; /* over the seal's gradient ranges */
     int window_count;
+    uint32_t narrow[TERN_DTYPE_COUNT]; /* windows of gradients that go over in reduce_dtype, by range */
+    bool has_narrow[TERN_DTYPE_COUNT];
     uint32_t buffer_window, side_window;
     bool has_buffer_window, has_side_window;
 
@@ -86,6 +88,18 @@ int tern__ddp_post(tern_ddp *ddp, tern__post *work, tern_error *err);
  * always where the dtype changes; the overflowing leaf stays in (PyTorch's
  * compute_bucket_assignment_by_size). */
 int tern__bucket_plan(tern_ddp *ddp, tern_error *err);
+
+/* ---- compress.c: f32 gradients that go over in reduce_dtype ---- */
+
+int tern__compress_open(tern_ddp *ddp, tern_error *err);
+void tern__compress_close(tern_ddp *ddp);
+/* In which the gradients of range r go over, and the window that they are in then. */
+tern_dtype tern__compress_dtype(const tern_ddp *ddp, int r);
+uint32_t tern__compress_window(const tern_ddp *ddp, int r);
+/* A bucket's gradients into the window. */
+void tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket);
+/* The means out of it, of all leaves that have one. */
+void tern__compress_take(const tern_ddp *ddp);
 
 /* ---- side.c: the loss, whether it counts, and one flag a leaf; they ride with the last bucket ---- */
 

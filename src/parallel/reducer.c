@@ -46,7 +46,10 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .weighted = weight != 1 || ddp->share != 1,
                        .weight = weight,
                        .share = ddp->share};
-    if (bucket->used) zero_missing(ddp, bucket);
+    if (bucket->used) {
+        zero_missing(ddp, bucket);
+        tern__compress_put(ddp, bucket);
+    }
     tern__stats_posted(ddp, index);
     int status = tern__ddp_post(ddp, &work, err);
     ddp->side_seq = ddp->last_seq;
@@ -194,6 +197,7 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     if (status) return status;
     tern__straggler_done(ddp);
     tern__side_take(ddp);
+    tern__compress_take(ddp);
     take_tally(ddp);
     ddp->folded = 0;
     ddp->count = 0;

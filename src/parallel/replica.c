@@ -30,7 +30,7 @@ int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_err
     size_t start[TERN_DTYPE_COUNT];
     for (int r = 0; r < seal->range_count; r++) {
         start[r] = replica->grad_bytes;
-        replica->grad_bytes += seal->ranges[r].bytes;
+        replica->grad_bytes += seal->ranges[r].grad_bytes;
     }
     size_t bytes = (size_t)seal->leaf_count * sizeof(*replica->slots);
     replica->slots = tern__alloc(bytes, "tern_data_parallel", err);
@@ -39,7 +39,9 @@ int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_err
     for (int k = 0; k < seal->leaf_count; k++) {
         tern__slot *slot = &replica->slots[k];
         *slot = (tern__slot){.leaf = seal->leaves[k], .grad = seal->leaves[k]->grad->view};
-        slot->grad.data = replica->grads + start[seal->range_of[k]] + seal->offset[k];
+        const tern__range *range = &seal->ranges[seal->range_of[k]];
+        slot->grad.data =
+            replica->grads + start[seal->range_of[k]] + tern__grad_offset(range, seal->offset[k]);
     }
     replica->scope->slots = replica->slots;
     replica->scope->slot_count = seal->leaf_count;

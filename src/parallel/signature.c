@@ -68,14 +68,17 @@ static void write_kernels(char line[LINE], const tern_ddp *ddp)
 /* What every rank must do alike; static_graph each checks for itself. */
 static void write_opts(char line[LINE], const tern_ddp_opts *opts, int synced)
 {
-    int used = snprintf(
-        line, LINE,
-        "%d sync_batch_norm, buckets of %zu and %zu bytes%s, buffers %s, gradients %s%s "
-        "divided by %g before the sum",
-        synced, opts->first_bucket_bytes, opts->bucket_bytes, opts->delay_all_reduce ? " after backward" : "",
-        opts->broadcast_buffers ? "broadcast" : "local",
-        opts->normaliser == TERN_NORMALISER_LOSS ? "by the losses' normalisers" : "by rank",
-        opts->divide_by_initial_world_size ? "" : " (those not in a join)", opts->gradient_predivide_factor);
+    int used = snprintf(line, LINE,
+                        "%d sync_batch_norm, buckets of %zu and %zu bytes%s, buffers %s, gradients %s%s%s%s "
+                        "divided by %g before the sum",
+                        synced, opts->first_bucket_bytes, opts->bucket_bytes,
+                        opts->delay_all_reduce ? " after backward" : "",
+                        opts->broadcast_buffers ? "broadcast" : "local",
+                        opts->normaliser == TERN_NORMALISER_LOSS ? "by the losses' normalisers" : "by rank",
+                        opts->divide_by_initial_world_size ? "" : " (those not in a join)",
+                        opts->reduce_dtype == TERN_F32 ? "" : " in ",
+                        opts->reduce_dtype == TERN_F32 ? "" : tern_dtype_name(opts->reduce_dtype),
+                        opts->gradient_predivide_factor);
     if (opts->checksum_every)
         snprintf(line + used, LINE - (size_t)used, ", checksums every %d", opts->checksum_every);
 }

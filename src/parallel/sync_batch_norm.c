@@ -141,11 +141,11 @@ int tern_sync_batch_norm_convert(tern_module *module, tern_group *group, tern_er
         return tern__error_set(e, __func__, TERN_E_INVALID, "the %s is NULL", group ? "module" : "group");
     int status = tern__group_check(group, __func__, e);
     if (status) return status;
-    const tern__seal *seal = tern__module_root(module)->tree->seal;
-    if (seal && seal->attached)
-        return tern__error_set(e, __func__, TERN_E_STATE,
-                               "%s already has a ddp: convert first, then ddp, then optimizer, then steps",
-                               module->kind);
+    const tern__module_tree *root = tern__module_root(module)->tree;
+    bool attached = root->seal && root->seal->attached;
+    if (attached || root->precision.set)
+        return tern__error_set(e, __func__, TERN_E_STATE, "%s already has %s: " TERN__SETUP_ORDER,
+                               module->kind, attached ? "a ddp" : "amp");
     const tern__batch_norm_sync sync = {group, join_stats, join_sums};
     tern__batch_norm_sync_set(module, &sync);
     return TERN_OK;
