@@ -1,6 +1,8 @@
 """One rank of test_ddp.py: 20 steps of tern_ddp beside torch's DistributedDataParallel over gloo, same samples.
 
-    tern run -n N /usr/bin/python3 ddp_rank.py MODEL BUCKET_BYTES MEETING_FILE
+    tern run -n N /usr/bin/python3 ddp_rank.py MODEL BUCKET_BYTES MEETING_FILE [bf16]
+
+With bf16 both compute in autocast regions; their gradients and what is reduced are f32.
 """
 import ctypes
 import importlib
@@ -15,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 
 from nets import Net, library
+from ops import BF16, F32
 from tern import pointer
 
 STEPS, BATCH, TOLERANCE = 20, 16, 1e-4
@@ -47,7 +50,7 @@ def make(lib, model, group, ddp_opts, **theirs):
 
 
 def main():
-    model, bucket_bytes, meeting = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    model, bucket_bytes, meeting, half = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:] == ["bf16"]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
@@ -59,6 +62,7 @@ def main():
     if bucket_bytes:
         opts.first_bucket_bytes = opts.bucket_bytes = bucket_bytes
     net, ddp, module, optimizer = make(lib, model, group, opts)
+    net.region = BF16 if half else F32
 
     samples = STEPS * BATCH * world - 3  # the last batches are padded
     generator = torch.Generator().manual_seed(1)
@@ -72,7 +76,8 @@ def main():
         index = order[step * BATCH:(step + 1) * BATCH]
         batch = x[index].numpy()
         ours = net.step(batch.reshape(len(index), -1) if model == "mlp" else batch, y[index].numpy())
-        loss = F.cross_entropy(ddp(x[index]), y[index])
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            loss = F.cross_entropy(ddp(x[index]), y[index])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

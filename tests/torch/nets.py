@@ -9,7 +9,7 @@ import ctypes
 import numpy
 
 import tern
-from ops import DTYPES, BY_NUMBER, Module, shape_of
+from ops import DTYPES, BY_NUMBER, F32, Module, shape_of
 
 
 class StateEntry(ctypes.Structure):
@@ -83,7 +83,10 @@ def library():
 
 
 class Net:
-    """A module with its device, scope and optimizer; with a group, under tern_ddp too."""
+    """A module with its device, scope and optimizer; with a group, under tern_ddp too. Forward and loss are in an autocast
+    region of `region`, if that is BF16 or F16."""
+
+    region = F32
 
     def __init__(self, lib, make, seed=0, device=b"cpu", threads=1, group=None, ddp_opts=None, **sgd):
         self.lib = lib
@@ -136,8 +139,10 @@ class Net:
     def backward(self, x, y):
         """Forward, cross entropy and backward; returns the loss of this rank."""
         lib = self.lib
+        lib.tern_autocast_set(self.scope, self.region)
         scores = ctypes.c_void_p(self.forward(x))
         loss = ctypes.c_void_p(lib.tern_cross_entropy(self.scope, scores, self.tensor(y), None))
+        lib.tern_autocast_set(self.scope, F32)
         lib.tern_backward(self.scope, loss)
         self.raise_error()
         value = lib.tern_item(loss)

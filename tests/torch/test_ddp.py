@@ -8,10 +8,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Ddp(unittest.TestCase):
-    def run_ranks(self, ranks, model, bucket_bytes):
+    def run_ranks(self, ranks, model, bucket_bytes, *more):
         with tempfile.TemporaryDirectory() as folder:
             command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), "/usr/bin/python3"]
-            command += [os.path.join(HERE, "ddp_rank.py"), model, str(bucket_bytes), os.path.join(folder, "meeting")]
+            command += [os.path.join(HERE, "ddp_rank.py"), model, str(bucket_bytes), os.path.join(folder, "meeting"), *more]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("equal", done.stdout)
@@ -21,6 +21,10 @@ class Ddp(unittest.TestCase):
 
     def test_mlp_small_buckets(self):
         self.run_ranks(3, "mlp", 4096)
+
+    def test_autocast(self):
+        self.run_ranks(2, "mlp", 0, "bf16")
+        self.run_ranks(3, "mlp", 4096, "bf16")
 
     def test_resnet(self):
         self.run_ranks(2, "resnet", 0)
