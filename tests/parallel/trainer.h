@@ -15,7 +15,8 @@
 typedef enum scale { SMALL, RESNET18 } scale;
 
 typedef struct trainer {
-    int side; /* of an image */
+    int side;          /* of an image              */
+    tern_dtype region; /* of autocast; F32: none */
     tern_group *world;
     tern_device *dev;
     tern_rng *rng;
@@ -103,8 +104,10 @@ static inline tern_tensor *labels(const trainer *t, int first, int count)
 /* This rank's loss, NAN of an empty batch. */
 static inline double train_step(trainer *t, int step, int first, int count, tern_error *err)
 {
+    tern_autocast_set(t->s, t->region);
     tern_tensor *y = tern_forward(t->net, t->s, images(t, step, first, count));
     tern_tensor *loss = tern_cross_entropy(t->s, y, labels(t, first, count), NULL);
+    tern_autocast_set(t->s, TERN_F32);
     tern_backward(t->s, loss);
     double value = tern_item(loss);
     tern_optim_step(t->opt, t->s);
