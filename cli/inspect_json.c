@@ -17,10 +17,13 @@ static cJSON *whole(int64_t value)
     return cJSON_CreateRaw(text);
 }
 
-/* JSON has no NaN and no infinities: they are null. */
+/* JSON has no NaN and no infinities: they are null. Others are exact, which cJSON's 15 digits are not. */
 static cJSON *number(double value)
 {
-    return isfinite(value) ? cJSON_CreateNumber(value) : cJSON_CreateNull();
+    char text[40];
+    if (!isfinite(value)) return cJSON_CreateNull();
+    snprintf(text, sizeof(text), "%.17g", value);
+    return cJSON_CreateRaw(text);
 }
 
 static cJSON *json_of(const tern_object *value);

@@ -1,0 +1,254 @@
+"""tern convert and tern inspect on files that PyTorch writes, with what PyTorch makes of the results."""
+import collections
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+import torch
+from torch import nn
+
+import safetensors_file
+
+TERN = os.path.join(os.environ["TERN_BUILD"], "tern")
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.register_buffer("mask", torch.rand(width) > 0.5)
+        self.register_buffer("scratch", torch.rand(width), persistent=False)
+
+
+class Net(nn.Module):
+    """What a module can hold: modules in modules, in lists and dicts, one that is None, parameters in lists, tied ones, scalars,
+    several dtypes, buffers that state_dict leaves out, and attributes of all kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(Block(4), nn.Sequential(Block(8), nn.ReLU()))
+        self.heads = nn.ModuleDict({"a": nn.Linear(5, 3), "b": nn.Embedding(7, 5)})
+        self.list = nn.ModuleList([nn.LSTM(3, 4, num_layers=2, bidirectional=True)])
+        self.parameters_ = nn.ParameterList([nn.Parameter(torch.randn(2)), nn.Parameter(torch.randn(()))])
+        self.tied = nn.Linear(5, 3)
+        self.tied.weight = self.heads["a"].weight
+        self.nothing = None
+        self.register_parameter("empty", None)
+        self.register_buffer("low", torch.randn(3, 5).bfloat16())
+        self.register_buffer("steps", torch.arange(6).reshape(2, 3).t())
+        self.config = {"width": 4, "names": ["x", ("y", None)], "rate": 0.5, "dtype": torch.float32}
+        self.register_forward_pre_hook(hook)
+
+
+def hook(module, inputs):
+    return inputs
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = lambda name: os.path.join(folder.name, name)
+
+    def run_tern(self, *args):
+        done = subprocess.run([TERN, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    def fine(self, *args):
+        code, out, err = self.run_tern(*args)
+        self.assertEqual((code, err), (0, ""))
+        return out
+
+    def assertSame(self, made, want):
+        self.assertEqual(made.keys(), want.keys())
+        for name, tensor in want.items():
+            self.assertEqual((made[name].dtype, made[name].shape), (tensor.dtype, tensor.shape), name)
+            self.assertEqual(safetensors_file.raw(made[name]), safetensors_file.raw(tensor.detach()), name)
+
+
+class Modules(Case):
+    def test_whole_modules_become_their_state_dicts(self):
+        torch.manual_seed(1)
+        net = Net()
+        for i, zipped in enumerate((True, False)):
+            torch.save(net, self.path("net.pth"), _use_new_zipfile_serialization=zipped)
+            self.fine("convert", "--records", self.path("net.pth"), self.path("out.pt"))
+            made = torch.load(self.path("out.pt"))
+            self.assertEqual(list(made), list(net.state_dict()))
+            self.assertSame(made, net.state_dict())
+            self.assertEqual(made["tied.weight"].data_ptr(), made["heads.a.weight"].data_ptr())
+            torch.manual_seed(2 + i)
+            fresh = Net()
+            fresh.load_state_dict(made, strict=True)
+            self.assertSame(fresh.state_dict(), net.state_dict())
+
+    def test_whole_modules_into_safetensors(self):
+        torch.manual_seed(3)
+        net = Net()
+        torch.save(net, self.path("net.pth"))
+        self.fine("convert", "--records", self.path("net.pth"), self.path("out.safetensors"))
+        made, metadata = safetensors_file.read(self.path("out.safetensors"))
+        self.assertEqual(metadata, {"format": "pt"})
+        Net().load_state_dict(made, strict=True)
+        self.assertSame(made, net.state_dict())
+
+    def test_a_module_beside_other_things(self):
+        net = Net()
+        torch.save({"net": net, "epoch": 3, "all": [net.heads]}, self.path("both.pt"))
+        self.fine("convert", "--records", self.path("both.pt"), self.path("out.pt"))
+        made = torch.load(self.path("out.pt"))
+        self.assertEqual((list(made), made["epoch"]), (["net", "epoch", "all"], 3))
+        self.assertSame(made["net"], net.state_dict())
+        self.assertSame(made["all"][0], net.heads.state_dict())
+        self.fine("convert", "--records", "--key", "net", self.path("both.pt"), self.path("out.safetensors"))
+        self.assertSame(safetensors_file.read(self.path("out.safetensors"))[0], net.state_dict())
+
+    def test_without_records_they_are_refused_with_the_command(self):
+        torch.save(Net(), self.path("net.pth"))
+        code, out, err = self.run_tern("convert", self.path("net.pth"), self.path("out.pt"))
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("Net", err)
+        self.assertIn("tern convert --records IN OUT", err)
+        self.assertFalse(os.path.exists(self.path("out.pt")))
+
+    def test_what_is_no_module_is_refused_by_name(self):
+        torch.save({"x": torch.ones(1), "y": collections.deque([1])}, self.path("deque.pt"))
+        code, _, err = self.run_tern("convert", "--records", self.path("deque.pt"), self.path("out.pt"))
+        self.assertEqual(code, 1)
+        self.assertIn('state["y"]', err)
+
+    def test_records_are_shown_inertly(self):
+        net = Net()
+        torch.save(net, self.path("net.pth"))
+        out = self.fine("inspect", "--records", self.path("net.pth"))
+        for text in ("<__main__.Net>", "    b: <torch.nn.modules.sparse.Embedding>", "width: 4", "    [1]: ('y', None)"):
+            self.assertIn(text, out)
+        told = json.loads(self.fine("inspect", "--records", "--json", self.path("net.pth")))
+        self.assertEqual(told["object"]["class"], "__main__.Net")
+        names = {t["name"] for t in told["tensors"]}
+        self.assertLessEqual(set(net.state_dict()), names)
+
+
+class Checkpoints(Case):
+    def checkpoint(self):
+        torch.manual_seed(5)
+        net = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+        optimizer = torch.optim.Adam(net.parameters(), amsgrad=True)
+        for _ in range(3):
+            net(torch.randn(8, 6)).square().sum().backward()
+            optimizer.step()
+        return net, optimizer, {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "note": "é\n"}
+
+    def test_of_all_kinds_into_pt_and_back(self):
+        net, optimizer, state = self.checkpoint()
+        torch.save(state, self.path("a.pt"), _use_new_zipfile_serialization=False)
+        self.fine("convert", self.path("a.pt"), self.path("b.pth"))
+        made = torch.load(self.path("b.pth"))
+        self.assertEqual((list(made), made["epoch"], made["note"]), (list(state), 3, "é\n"))
+        self.assertSame(made["model"], state["model"])
+        self.assertEqual(made["optimizer"]["param_groups"], state["optimizer"]["param_groups"])
+        again = torch.optim.Adam(net.parameters(), amsgrad=True)
+        again.load_state_dict(made["optimizer"])
+        for key, values in state["optimizer"]["state"].items():
+            self.assertSame(again.state_dict()["state"][key], values)
+        self.assertEqual(self.run_tern("inspect", "--diff", self.path("a.pt"), self.path("b.pth"))[0], 0)
+
+    def test_a_part_into_safetensors(self):
+        _, _, state = self.checkpoint()
+        torch.save(state, self.path("a.pt"))
+        code, _, err = self.run_tern("convert", self.path("a.pt"), self.path("out.safetensors"))
+        self.assertEqual(code, 1)
+        self.assertIn('state["model"]: expected a tensor, got dict', err)
+        self.fine("convert", "--key", "model", self.path("a.pt"), self.path("out.safetensors"))
+        self.assertSame(safetensors_file.read(self.path("out.safetensors"))[0], state["model"])
+
+    def test_flatten(self):
+        _, _, state = self.checkpoint()
+        torch.save(state, self.path("a.pt"))
+        code, _, err = self.run_tern("convert", "--flatten", self.path("a.pt"), self.path("out.safetensors"))
+        self.assertEqual(code, 0)
+        self.assertRegex(err, r"^tern convert: left out \d+ values that are no tensors\n$")
+        want = {f"model.{name}": tensor for name, tensor in state["model"].items()}
+        for key, values in state["optimizer"]["state"].items():
+            want.update({f"optimizer.state[{key}].{name}": tensor for name, tensor in values.items()})
+        self.assertSame(dict(sorted(safetensors_file.read(self.path("out.safetensors"))[0].items())), dict(sorted(want.items())))
+
+    def test_the_prefix_of_parallel_modules(self):
+        net, _, _ = self.checkpoint()
+        torch.save(nn.DataParallel(net).state_dict(), self.path("a.pt"))
+        self.fine("convert", "--strip", "module.", self.path("a.pt"), self.path("b.pt"))
+        net.load_state_dict(torch.load(self.path("b.pt")), strict=True)
+        self.assertSame(torch.load(self.path("b.pt")), net.state_dict())
+        self.fine("convert", "--prefix", "module.", self.path("b.pt"), self.path("c.pt"))
+        self.assertEqual(self.run_tern("inspect", "--diff", self.path("a.pt"), self.path("c.pt"))[0], 0)
+
+    def test_what_differs(self):
+        net, optimizer, state = self.checkpoint()
+        torch.save(state, self.path("a.pt"))
+        state["epoch"] = 4
+        state["optimizer"]["param_groups"][0]["lr"] = 0.5
+        state["model"]["0.weight"] = state["model"]["0.weight"] + 1
+        torch.save(state, self.path("b.pt"))
+        code, out, _ = self.run_tern("inspect", "--diff", self.path("a.pt"), self.path("b.pt"))
+        self.assertEqual(code, 1)
+        for line in ("- epoch: 3\n+ epoch: 4\n", "- optimizer.param_groups[0].lr: 0.001\n+ optimizer.param_groups[0].lr: 0.5\n",
+                     "30 of 30", "2 other values are not equal\n"):
+            self.assertIn(line, out)
+
+
+class Values(Case):
+    def tensors(self):
+        torch.manual_seed(7)
+        made = {}
+        for kind, dtype in safetensors_file.KINDS.items():
+            for shape in ((), (0, 3), (1,), (5, 7), (3, 1, 2, 2), (83, 101)):
+                values = torch.randn(shape) * 50
+                made[f"{kind} {tuple(shape)}"] = values > 0 if dtype == torch.bool else values.abs().to(dtype) if dtype == torch.uint8 else values.to(dtype)
+        made["strided"] = torch.randn(6, 4).t()[1:, ::2]
+        made["special"] = torch.tensor([0.0, -0.0, 1e-40, 65504.0, 65520.0, 3.4e38, float("inf"), float("nan"), 2.0**-24, 2.0**-25])
+        made["special f64"] = torch.tensor([1e300, 1e-300, 1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-8 + 2.0**-40], dtype=torch.float64)
+        return made
+
+    def test_from_safetensors_to_pytorch_and_back(self):
+        want = self.tensors()
+        safetensors_file.write(self.path("a.safetensors"), want)
+        self.fine("convert", self.path("a.safetensors"), self.path("b.pt"))
+        self.assertSame(torch.load(self.path("b.pt")), want)
+        torch.save(want, self.path("c.pt"))
+        self.fine("convert", self.path("c.pt"), self.path("d.safetensors"))
+        self.assertSame(dict(sorted(safetensors_file.read(self.path("d.safetensors"))[0].items())), dict(sorted(want.items())))
+
+    def test_dtypes_as_to(self):
+        want = self.tensors()
+        torch.save(want, self.path("a.pt"))
+        for name, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16), ("f32", torch.float32), ("f64", torch.float64)):
+            self.fine("convert", "--dtype", name, self.path("a.pt"), self.path("b.pt"))
+            made = torch.load(self.path("b.pt"))
+            for key, tensor in want.items():
+                cast = tensor.to(dtype) if tensor.is_floating_point() else tensor
+                self.assertEqual(made[key].dtype, cast.dtype)
+                self.assertTrue(torch.equal(made[key].nan_to_num(7), cast.nan_to_num(7)) if cast.is_floating_point() else torch.equal(made[key], cast), (name, key))
+                self.assertTrue(not cast.is_floating_point() or torch.equal(made[key].isnan(), cast.isnan()))
+
+    def test_statistics_are_pytorchs(self):
+        want = self.tensors()
+        torch.save(want, self.path("a.pt"))
+        for entry in json.loads(self.fine("inspect", "--json", self.path("a.pt")))["tensors"]:
+            tensor = want[entry["name"]].double().reshape(-1)
+            finite = tensor[tensor.isfinite()]
+            self.assertEqual((entry["nan"], entry["inf"]), (int(tensor.isnan().sum()), int(tensor.isinf().sum())))
+            if not len(finite):
+                self.assertEqual([entry[key] for key in ("min", "mean", "max", "std")], [None] * 4)
+                continue
+            self.assertEqual((entry["min"], entry["max"]), (float(finite.min()), float(finite.max())))
+            delta = 1e-13 * float(finite.abs().max())
+            self.assertAlmostEqual(entry["mean"], float(finite.mean()), delta=delta)
+            if len(finite) > 1 and "f64" not in entry["name"]:
+                self.assertAlmostEqual(entry["std"], float(finite.std()), delta=delta)
+
+
+if __name__ == "__main__":
+    unittest.main()
