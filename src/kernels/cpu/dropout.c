@@ -1,9 +1,8 @@
-/* dropout.c - the random words of many blocks at a time, one block in each lane of a vector. f32; 16-bit
- * types by way of it. */
+/* dropout.c - the random words of many blocks at a time, one block in each lane of a vector. f32, bf16 and
+ * f16, converted in registers. */
 #include "kernels/dropout.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/widen.h"
 
 #include <string.h>
 
@@ -64,31 +63,44 @@ TERN__INLINE void draw(const tern__dropout_attr *a, uint64_t first, factors *to)
 }
 
 /* Elements first to last - 1; first is a multiple of a chunk. y may be x. */
-TERN__SIMD static void drop(const tern__dropout_attr *a, float *y, const float *x, int64_t first,
-                            int64_t last, bool add)
+TERN__INLINE void drop_of(const tern__call *call, int64_t first, int64_t last, tern_dtype dtype)
 {
+    const void *x = call->in[0]->data;
     factors f;
     for (int64_t at = first; at < last; at += CHUNK) {
-        int64_t n = TERN__MIN(CHUNK, last - at);
-        draw(a, (uint64_t)at / 4, &f);
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)
-        {
-            float v = f.factor[i] * x[at + i];
-            y[at + i] = add ? y[at + i] + v : v;
+        int64_t n = TERN__MIN(CHUNK, last - at), whole = n / TERN__LANES * TERN__LANES;
+        draw(call->attr, (uint64_t)at / 4, &f);
+        for (int64_t i = 0; i < whole; i += TERN__LANES) {
+            tern__lanes v = tern__lanes_get(x, dtype, at + i, TERN__LANES);
+            v *= tern__lanes_load(f.factor + i, TERN__LANES);
+            tern__lanes_set(call->out[0]->data, dtype, at + i, v, TERN__LANES, call->add[0]);
+        }
+        for (int64_t i = whole; i < n; i++) {
+            tern__lanes v = tern__lanes_get(x, dtype, at + i, 1) * f.factor[i];
+            tern__lanes_set(call->out[0]->data, dtype, at + i, v, 1, call->add[0]);
         }
     }
+}
+
+TERN__SIMD static void drop(const tern__call *call, int64_t first, int64_t last)
+{
+    if (call->in[0]->dtype == TERN_F32)
+        drop_of(call, first, last, TERN_F32);
+    else if (call->in[0]->dtype == TERN_BF16)
+        drop_of(call, first, last, TERN_BF16);
+    else
+        drop_of(call, first, last, TERN_F16);
 }
 
 int tern__cpu_dropout(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_dropout);
-    if (!tern__is_dense(x, y) || !tern__is_dense(y, y)) return TERN_E_UNSUPPORTED;
+    bool plain = tern__view_is_contiguous(x) && tern__view_is_contiguous(y);
+    if (!plain || x->dtype != y->dtype || x->dtype == TERN_F64) return TERN_E_UNSUPPORTED;
     int64_t count = tern__view_count(x), chunks = (count + CHUNK - 1) / CHUNK;
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++)
-        drop(call->attr, y->data, x->data, chunks * t / threads * CHUNK,
-             TERN__MIN(count, chunks * (t + 1) / threads * CHUNK), call->add[0]);
+        drop(call, chunks * t / threads * CHUNK, TERN__MIN(count, chunks * (t + 1) / threads * CHUNK));
     return TERN_OK;
 }

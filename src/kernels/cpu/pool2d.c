@@ -2,13 +2,16 @@
  *
  * In the blocked layout the 16 channels of a block stand so. Of a plain tensor, whose images and channels are
  * one long row of planes, the next 16 are brought side by side, and the result is taken apart again: a strip
- * of rows at a time, so that the copies stay in the cache. Threads take planes, which do not overlap.
+ * of rows at a time, so that the copies stay in the cache. Blocked tensors of 16 bits are copied so too, into
+ * f32 (in a gradient whole planes, since they are rounded once); plain ones go through f32 as a whole.
+ * Threads take planes, which do not overlap.
  *
  * Max pooling keeps the place of the maximum in its window, the first one of equals and the last NaN (as
  * PyTorch does), in one byte. Its gradient adds dy where the place says: in small windows of 16 planes by
  * going through all places, elsewhere one by one. */
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/staging.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/pool.h"
 
@@ -218,6 +221,34 @@ static void part_bytes(uint8_t *to, const uint8_t *from, int64_t step, int64_t n
 
 /* ---- the ways to go through planes ---- */
 
+/* 16 planes of a tensor, from place `first` on: `size` places have each. */
+typedef struct planes {
+    const tern__view *view;
+    int64_t plane, size, first;
+    int lanes;
+} planes;
+
+/* Side by side in f32, or the way back: blocked ones of 16 bits stand so already. */
+static void bring(float *to, const planes *from, int64_t n)
+{
+    int64_t at = from->plane * from->size + from->first * (tern__is_half(from->view) ? LANES : 1);
+    if (tern__is_half(from->view))
+        tern__stage_load(TERN__COMPUTE_F32, (tern__stage *)to, from->view->dtype, from->view->data, at, 1,
+                         n * LANES);
+    else
+        join(to, (const float *)from->view->data + at, from->size, n, from->lanes);
+}
+
+static void take_back(const planes *to, const float *from, int64_t n, bool add)
+{
+    int64_t at = to->plane * to->size + to->first * (tern__is_half(to->view) ? LANES : 1);
+    if (tern__is_half(to->view))
+        tern__stage_store(TERN__COMPUTE_F32, (const tern__stage *)from, to->view->dtype, to->view->data, at,
+                          1, n * LANES, add);
+    else
+        part((float *)to->view->data + at, from, to->size, n, to->lanes, add);
+}
+
 static int64_t x_size(const pooling *p)
 {
     return p->in[0] * p->in[1];
@@ -264,14 +295,19 @@ static void find_rows(const pooling *p, const block *b, int64_t *low, int64_t *h
 
 static void forward_strip(const pooling *p, block *b, int64_t plane, int lanes)
 {
-    int64_t low, high, y = plane * y_size(p) + b->y_row * p->out[1], n = b->rows * p->out[1];
+    int64_t low, high, first = b->y_row * p->out[1], n = b->rows * p->out[1];
+    planes x = {p->x, plane, x_size(p), 0, lanes}, y = {p->y, plane, y_size(p), first, lanes};
     find_rows(p, b, &low, &high);
     b->x_row = low;
-    join(b->x, (const float *)p->x->data + plane * x_size(p) + low * p->in[1], x_size(p),
-         (high - low) * p->in[1], lanes);
+    x.first = low * p->in[1];
+    bring(b->x, &x, (high - low) * p->in[1]);
     p->fn(p, b);
-    part((float *)p->y->data + y, b->y, y_size(p), n, lanes, false);
-    if (b->place) part_bytes(places_at(p, y), b->place, y_size(p), n, lanes);
+    take_back(&y, b->y, n, false);
+    if (!b->place) return;
+    if (p->x->layout == TERN__BLOCKED16)
+        memcpy(places_at(p, plane * y.size + first * LANES), b->place, (size_t)(n * LANES));
+    else
+        part_bytes(places_at(p, plane * y.size + first), b->place, y.size, n, lanes);
 }
 
 /* The only strip stores all rows of dx; one of several adds to those that it sees. */
@@ -280,13 +316,15 @@ static void backward_strip(const pooling *p, block *b, int64_t plane, int lanes)
     bool only = b->rows == p->out[0];
     int64_t low = 0, high = p->in[0];
     if (!only) find_rows(p, b, &low, &high);
+    planes x = {p->x, plane, x_size(p), low * p->in[1], lanes};
+    planes y = {p->y, plane, y_size(p), b->y_row * p->out[1], lanes};
     b->x_row = low;
-    join(b->y, (const float *)p->y->data + plane * y_size(p) + b->y_row * p->out[1], y_size(p),
-         b->rows * p->out[1], lanes);
+    bring(b->y, &y, b->rows * p->out[1]);
+    if (p->place)
+        b->place = places_at(p, plane * y.size + y.first * LANES); /* blocked: of these lanes only */
     memset(b->x, 0, (size_t)((high - low) * p->in[1] * LANES) * sizeof(*b->x));
     p->fn(p, b);
-    part((float *)p->x->data + plane * x_size(p) + low * p->in[1], b->x, x_size(p), (high - low) * p->in[1],
-         lanes, !only || p->call->add[0]);
+    take_back(&x, b->x, (high - low) * p->in[1], !only || p->call->add[0]);
 }
 
 /* Planes 16 i and those after it of a plain tensor. */
@@ -367,7 +405,9 @@ static int open_copies(pooling *p, int threads)
 {
     const tern__pool_attr *a = p->attr;
     int64_t reach = (a->kernel[0] - 1) * a->dilation[0] + 1, row = p->in[1] * LANES;
+    bool whole = p->gradient && tern__is_half(p->x);
     p->strip = TERN__MIN(p->out[0], TERN__MAX(STRIP / row - reach, 0) / a->stride[0] + 1);
+    if (whole) p->strip = p->out[0];
     bool only = p->strip == p->out[0];
     p->x_room = row * (only ? p->in[0] : TERN__MIN(p->in[0], (p->strip - 1) * a->stride[0] + reach));
     p->y_room = p->strip * p->out[1] * LANES;
@@ -382,9 +422,10 @@ static int run(pooling *p)
     const tern__call *call = p->call;
     bool blocked = p->x->layout == TERN__BLOCKED16, few = p->attr->kernel[0] * p->attr->kernel[1] <= FEW;
     bool scattered = call->kernel == TERN__MAX_POOL2D_GRAD && !(blocked && few),
-         copied = !blocked && !scattered;
+         copied = !scattered && (!blocked || tern__is_half(p->x));
     int64_t items = p->planes / (blocked ? LANES : 1);
     item_fn fn = scattered ? (blocked ? scatter_block : scatter_plane) : blocked ? do_block : do_planes;
+    if (copied) fn = do_planes;
     if (copied) items = (p->planes + LANES - 1) / LANES;
     int threads = tern__loop_threads(call, p->planes * x_size(p));
     if (find_spans(p) || (copied && open_copies(p, threads))) return TERN_E_MEMORY;
@@ -400,8 +441,9 @@ static int pool(const tern__call *call, const tern__view *x, const tern__view *y
 {
     pooling p = {
         .call = call, .attr = call->attr, .x = x, .y = y, .place = place, .fn = fn, .gradient = gradient};
-    if (!tern__is_dense(x, x) || !tern__is_dense(y, x) || (place && place->dtype != TERN_U8) ||
-        (!gradient && call->add[0]))
+    bool dense =
+        x->dtype == y->dtype && x->layout == y->layout && tern__view_is_dense(x) && tern__view_is_dense(y);
+    if (!dense || x->dtype == TERN_F64 || (place && place->dtype != TERN_U8) || (!gradient && call->add[0]))
         return TERN_E_UNSUPPORTED;
     p.planes = x->shape[0] * x->shape[1];
     for (int d = 0; d < 2; d++) {
@@ -411,26 +453,34 @@ static int pool(const tern__call *call, const tern__view *x, const tern__view *y
     return run(&p);
 }
 
+/* Large windows' gradients add up one by one in their place. */
+static bool needs_f32(const tern__call *call)
+{
+    const tern__pool_attr *attr = call->attr;
+    bool scattered = call->kernel == TERN__MAX_POOL2D_GRAD && attr->kernel[0] * attr->kernel[1] > FEW;
+    return tern__is_half(call->in[0]) && (call->in[0]->layout == TERN__PLAIN || scattered);
+}
+
 int tern__cpu_max_pool2d(const tern__call *call)
 {
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_max_pool2d);
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_max_pool2d);
     return pool(call, call->in[0], call->out[0], call->out[1], max_block, false);
 }
 
 int tern__cpu_max_pool2d_grad(const tern__call *call)
 {
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_max_pool2d_grad);
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_max_pool2d_grad);
     return pool(call, call->out[0], call->in[0], call->in[1], max_grad_block, true);
 }
 
 int tern__cpu_avg_pool2d(const tern__call *call)
 {
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_avg_pool2d);
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_avg_pool2d);
     return pool(call, call->in[0], call->out[0], NULL, avg_block, false);
 }
 
 int tern__cpu_avg_pool2d_grad(const tern__call *call)
 {
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_avg_pool2d_grad);
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_avg_pool2d_grad);
     return pool(call, call->out[0], call->in[0], NULL, avg_grad_block, true);
 }
