@@ -141,7 +141,8 @@ static void train(checkpoints mode, tern_dtype region, result *out)
     assert_ok(err);
 }
 
-static void compare_modes(tern_dtype region)
+/* `share` of the memory is enough. */
+static void compare_modes(tern_dtype region, double share)
 {
     static result plain, other;
     train(PLAIN, region, &plain);
@@ -153,21 +154,21 @@ static void compare_modes(tern_dtype region)
         assert_true(other.none[0] && other.none[steps - 1]);
         assert_int_equal(other.last_asked, 0);
         print_message("mode %d: %zu of %zu bytes\n", p, other.taken, plain.taken);
-        assert_true((double)other.taken < 0.75 * (double)plain.taken);
+        assert_true((double)other.taken < share * (double)plain.taken);
     }
 }
 
 static void same_bits_less_memory(void **state)
 {
     (void)state;
-    compare_modes(TERN_F32);
+    compare_modes(TERN_F32, 0.75);
 }
 
 static void also_under_autocast(void **state)
 {
     (void)state;
-    compare_modes(TERN_BF16);
-    compare_modes(TERN_F16);
+    compare_modes(TERN_BF16, 0.8); /* what is saved is half as large, the casts of parameters stay */
+    compare_modes(TERN_F16, 0.8);
 }
 
 /* ---- the input's gradient, and calls that are no more than their input ---- */
