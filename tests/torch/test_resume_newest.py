@@ -1,0 +1,14 @@
+"""State dicts and snapshots beside the newest PyTorch, whose torch.load takes nothing but weights_only."""
+import unittest
+
+import peers
+
+peers.enter()
+
+from test_snapshot import SnapshotTest  # noqa: E402
+from test_state_dict import ModuleTest, OptimTest, RngTest  # noqa: E402
+
+__all__ = ["SnapshotTest", "ModuleTest", "OptimTest", "RngTest"]
+
+if __name__ == "__main__":
+    unittest.main()
