@@ -132,7 +132,7 @@ static int check_dtype(const header *h, entry *e, tern_error *err)
                   tern__quote(e->dtype_name.text, e->dtype_name.bytes, quote));
 }
 
-/* Also where a dimension is 0, the product of the others must fit, as safetensors has it. */
+/* Also where a dimension is 0, the product of the others must fit: strides are made of it. */
 static int count_bytes(const header *h, const entry *e, int64_t *bytes, tern_error *err)
 {
     int64_t product = (int64_t)tern_dtype_bytes(e->dtype);

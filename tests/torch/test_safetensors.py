@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -20,11 +21,22 @@ import tern
 PYTHON = os.path.join(os.environ.get("TERN_PEERS", os.path.expanduser("~/.cache/tern-peers")), "bin", "python")
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "safetensors_peer.py")
 E_FORMAT, E_UNSUPPORTED = -6, -9
+# The package has more dtypes and dimensions, and sizes beyond 2^63 beside a dimension of 0, of which no strides can be made.
+STRICTER = "which tern has not|but tern at most 6|is of bools|has too many elements|expected an integer from 0 to .*, got \"9223372036854775"
 
 
 def bytes_of(path):
     with open(path, "rb") as file:
         return file.read()
+
+
+def has_twins(path):
+    """Is a name twice in the header? The package takes the last of them, libtern neither."""
+    twins = []
+    content = bytes_of(path)
+    json.loads(content[8:8 + struct.unpack("<Q", content[:8])[0]],
+               object_pairs_hook=lambda pairs: twins.append(len(pairs) != len(dict(pairs))) or dict(pairs))
+    return any(twins)
 
 
 class Safetensors(unittest.TestCase):
@@ -123,7 +135,8 @@ class Safetensors(unittest.TestCase):
                 self.assertIsInstance(loaded, tern.TernError, name)
                 refused += 1
             elif isinstance(loaded, tern.TernError):
-                self.assertRegex(str(loaded), "is there twice|which tern has not|but tern at most 6|is of bools")
+                strict = re.search(STRICTER, str(loaded))
+                self.assertTrue(strict or has_twins(self.path(name)), f"{name}: {loaded}")
             else:
                 self.assertTold(loaded, told, name)
                 taken += 1
