@@ -1,6 +1,7 @@
 """The examples print what they promise, alone, under tern run and through tern_spawn."""
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -190,6 +191,46 @@ class SameTraining(unittest.TestCase):
             for (step, want), (same_step, got) in zip(alone, other, strict=True):
                 self.assertEqual(step, same_step)
                 self.assertAlmostEqual(float(want), float(got), delta=2e-4)
+
+
+class Resume(unittest.TestCase):
+    """14_resume: stopped by SIGTERM or kill -9 and started again it ends with the weights of a run that was not."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.env = {**os.environ, "OMP_NUM_THREADS": "1", "TERN_LOG": "error"}  # a busy host has slow ranks
+
+    def command(self, ranks, name):
+        program = [os.path.join(BUILD, "examples", "14_resume"), os.path.join(self.folder, name), "2"]
+        return ([os.path.join(BUILD, "tern"), "run", "-n", str(ranks)] if ranks > 1 else []) + program
+
+    def end(self, ranks, name):
+        code, out, err = start(self.command(ranks, name), env=self.env)
+        self.assertEqual((code, err), (0, ""))
+        return out, re.search(r"^weights identical on \d ranks?: ([0-9a-f]{16})$", out, re.M).group(1)
+
+    def interrupt(self, ranks, name, number, line):
+        """Sent when that line is printed: what was printed from there on, and the exit code."""
+        with subprocess.Popen(self.command(ranks, name), text=True, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+            while not run.stdout.readline().startswith(line):
+                self.assertIsNone(run.poll())
+            run.send_signal(number)
+            out, _ = run.communicate(timeout=60)
+        return out, run.returncode
+
+    def test_it_goes_on(self):
+        _, whole = self.end(2, "whole")
+        out, code = self.interrupt(2, "broken", signal.SIGTERM, "step 300 ")
+        self.assertEqual(code, 0)
+        stopped = int(re.search(r"^asked to stop: saved at step (\d+)$", out, re.M).group(1))
+        self.assertTrue(300 <= stopped < 2000)
+        out, code = self.interrupt(2, "broken", signal.SIGKILL, "step 1300 ")
+        self.assertEqual(code, -signal.SIGKILL)
+        out, broken = self.end(2, "broken")
+        self.assertGreaterEqual(int(re.match(r"goes on at step (\d+)\n", out).group(1)), 1200)
+        self.assertEqual(broken, whole)
 
 
 if __name__ == "__main__":
