@@ -66,23 +66,23 @@ static int add_item(tern__content *c, const path *p, const tern_object *value, t
     return TERN_OK;
 }
 
-static int list(tern__content *c, path *p, const tern_object *value, int depth, tern_error *err);
+static int list(tern__content *c, path *p, const tern_object *value, tern_error *err);
 
-static int list_children(tern__content *c, path *p, const tern_object *value, int depth, tern_error *err)
+static int list_children(tern__content *c, path *p, const tern_object *value, tern_error *err)
 {
     int status = TERN_OK;
     size_t bytes = p->bytes;
     bool is_dict = tern_object_kind_get(value) == TERN_OBJECT_DICT;
     for (int64_t i = 0; !status && i < tern_object_count(value); i++) {
         status = append_key(p, is_dict ? tern_object_key(value, i) : NULL, i, err);
-        if (!status) status = list(c, p, tern_object_at(value, i), depth + 1, err);
+        if (!status) status = list(c, p, tern_object_at(value, i), err);
         p->bytes = bytes;
     }
     return status;
 }
 
 /* The attributes of a module; what is in the three dicts has the name that it has in the state dict. */
-static int list_module(tern__content *c, path *p, const tern_object *state, int depth, tern_error *err)
+static int list_module(tern__content *c, path *p, const tern_object *state, tern_error *err)
 {
     int status = TERN_OK;
     size_t bytes = p->bytes;
@@ -92,39 +92,34 @@ static int list_module(tern__content *c, path *p, const tern_object *state, int 
         bool is_part =
             name && (!strcmp(name, "_parameters") || !strcmp(name, "_buffers") || !strcmp(name, "_modules"));
         if (!is_part) status = append_key(p, key, i, err);
-        if (!status) status = list(c, p, item, depth + 1, err);
+        if (!status) status = list(c, p, item, err);
         p->bytes = bytes;
     }
     return status;
 }
 
-static int list_record(tern__content *c, path *p, const tern_object *value, int depth, tern_error *err)
+static int list_record(tern__content *c, path *p, const tern_object *value, tern_error *err)
 {
     const tern_object *state = tern_object_record_state(value);
-    int status = list(c, p, tern_object_record_args(value), depth + 1, err);
+    int status = list(c, p, tern_object_record_args(value), err);
     if (status) return status;
-    return tern__module_record_is(value) ? list_module(c, p, state, depth + 1, err)
-                                         : list(c, p, state, depth + 1, err);
+    return tern__module_record_is(value) ? list_module(c, p, state, err) : list(c, p, state, err);
 }
 
-static int list(tern__content *c, path *p, const tern_object *value, int depth, tern_error *err)
+static int list(tern__content *c, path *p, const tern_object *value, tern_error *err)
 {
     tern_object_kind kind = tern_object_kind_get(value);
     if (!value) return TERN_OK;
-    if (depth > TERN__CONTENT_DEPTH || ++c->seen > TERN__CONTENT_MOST)
-        return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED,
-                               "the file nests deeper than %d, or holds more than %d values",
-                               TERN__CONTENT_DEPTH, TERN__CONTENT_MOST);
-    if (kind == TERN_OBJECT_RECORD) return list_record(c, p, value, depth, err);
+    if (kind == TERN_OBJECT_RECORD) return list_record(c, p, value, err);
     bool is_container = kind == TERN_OBJECT_LIST || kind == TERN_OBJECT_TUPLE || kind == TERN_OBJECT_DICT;
-    return is_container && tern_object_count(value) ? list_children(c, p, value, depth, err)
+    return is_container && tern_object_count(value) ? list_children(c, p, value, err)
                                                     : add_item(c, p, value, err);
 }
 
 int tern__content_list(tern__content *content, const tern_object *object, tern_error *err)
 {
     path p = {0};
-    int status = list(content, &p, object, 0, err);
+    int status = list(content, &p, object, err);
     tern__free(p.text);
     return status;
 }

@@ -5,9 +5,6 @@
 
 #include "tensor/object.h"
 
-#define TERN__CONTENT_DEPTH 100
-#define TERN__CONTENT_MOST  1000000 /* values that are looked at: what is there twice counts twice */
-
 /* A value that is no container, or an empty one, and its path: "model.conv1.weight",
  * "optimizer.state[3].exp_avg". */
 typedef struct tern__item {
@@ -19,10 +16,10 @@ typedef struct tern__item {
 typedef struct tern__content {
     tern__item *items; /* in the file's order */
     int64_t count, room;
-    int64_t seen;
 } tern__content;
 
-/* Of a record the arguments and the state are listed. E_MEMORY; E_UNSUPPORTED: too deep, or too many. */
+/* Of a record the arguments and the state are listed. What tern_load returns is neither too deep for
+ * recursion nor without end. E_MEMORY. */
 int tern__content_list(tern__content *content, const tern_object *object, tern_error *err);
 void tern__content_free(tern__content *content);
 /* By name; then an item of the same name is found, or NULL. */

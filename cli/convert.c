@@ -238,15 +238,6 @@ static int add_metadata(tern_object *object, tern_error *err)
 
 /* ---- the command ---- */
 
-/* Neither too deep for recursion nor without end: the same value in many places counts for each. */
-static int check_size(const tern_object *object, tern_error *err)
-{
-    tern__content content = {0};
-    int status = tern__content_list(&content, object, err);
-    tern__content_free(&content);
-    return status;
-}
-
 static tern_object *read_in(const settings *set, tern_error *err)
 {
     caster c = {.set = set};
@@ -256,7 +247,7 @@ static tern_object *read_in(const settings *set, tern_error *err)
     if (set->dtype >= 0) c.device = tern_device_open(NULL, err);
     if (set->dtype >= 0) c.scope = tern_scope_new(c.device, NULL, err);
     tern_object *read = tern_load(set->in, &opts, err), *made = NULL;
-    if (read && !check_size(read, err)) made = rebuild(&c, read, err);
+    if (read) made = rebuild(&c, read, err);
     tern__object_drop(read);
     tern_scope_free(c.scope);
     tern_device_close(c.device);

@@ -5,8 +5,6 @@
 
 static const char FUNC[] = "tern convert";
 
-enum { DEEPEST = 100 };
-
 static const tern_object *part(const tern_object *record, const char *name)
 {
     const tern_object *found = tern_object_get(tern_object_record_state(record), name);
@@ -64,11 +62,9 @@ static int add_tensors(tern_object *dict, const char *prefix, const tern_object 
     return status;
 }
 
-static int add_module(tern_object *dict, const char *prefix, const tern_object *record, int depth,
-                      tern_error *err);
+static int add_module(tern_object *dict, const char *prefix, const tern_object *record, tern_error *err);
 
-static int add_modules(tern_object *dict, const char *prefix, const tern_object *record, int depth,
-                       tern_error *err)
+static int add_modules(tern_object *dict, const char *prefix, const tern_object *record, tern_error *err)
 {
     const tern_object *modules = part(record, "_modules");
     int status = TERN_OK;
@@ -76,26 +72,23 @@ static int add_modules(tern_object *dict, const char *prefix, const tern_object 
         const char *name = tern_object_to_string(tern_object_key(modules, i));
         if (!name || !tern__module_record_is(tern_object_at(modules, i))) continue;
         char *inner = join(prefix, name, ".", err);
-        status = inner ? add_module(dict, inner, tern_object_at(modules, i), depth + 1, err) : TERN_E_MEMORY;
+        status = inner ? add_module(dict, inner, tern_object_at(modules, i), err) : TERN_E_MEMORY;
         tern__free(inner);
     }
     return status;
 }
 
-static int add_module(tern_object *dict, const char *prefix, const tern_object *record, int depth,
-                      tern_error *err)
+static int add_module(tern_object *dict, const char *prefix, const tern_object *record, tern_error *err)
 {
-    if (depth > DEEPEST)
-        return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED, "modules nest deeper than %d", DEEPEST);
     int status = add_tensors(dict, prefix, record, "_parameters", err);
     if (!status) status = add_tensors(dict, prefix, record, "_buffers", err);
-    return status ? status : add_modules(dict, prefix, record, depth, err);
+    return status ? status : add_modules(dict, prefix, record, err);
 }
 
 tern_object *tern__module_record_state_dict(const tern_object *record, tern_error *err)
 {
     tern_object *dict = tern_object_dict(err);
-    if (!dict || !add_module(dict, "", record, 0, err)) return dict;
+    if (!dict || !add_module(dict, "", record, err)) return dict;
     tern__object_drop(dict);
     return NULL;
 }

@@ -289,6 +289,55 @@ static void strides_and_sharing_are_resolved(void **state)
     tern_tensor_free(turned);
 }
 
+/* ---- by the public functions ---- */
+
+static void write_file(const char *path, const void *data, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* The suffix chooses how to save; to load, the suffix or the content tells. Metadata only if asked for. */
+static void tern_save_and_tern_load_know_it(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tern-safetensors-XXXXXX", path[64], other[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/a.safetensors", folder);
+    snprintf(other, sizeof(other), "%s/a", folder);
+    tern_error err = {0};
+    tern_object *saved = every_kind(&err), *metadata = tern_object_dict(&err);
+    tern_object_set(metadata, "x", tern_object_string("y", &err), &err);
+    tern_object_set(saved, "__metadata__", metadata, &err);
+    assert_int_equal(tern_save(path, saved, &err), TERN_OK);
+    assert_int_equal(rename(path, other), 0);
+    tern_load_opts opts = tern_load_defaults();
+    for (int asked = 0; asked < 2; asked++) {
+        opts.metadata = asked;
+        tern_object *loaded = tern_load(other, &opts, &err);
+        assert_ok(err);
+        assert_int_equal(tern_object_count(loaded), tern_object_count(saved) - !asked);
+        assert_int_equal(tern_object_get(loaded, "__metadata__") != NULL, asked);
+        assert_true(is_equal(tern_object_get(loaded, "f32.6"), tern_object_get(saved, "f32.6")));
+        tern_object_free(loaded);
+    }
+    opts.memory = 4096;
+    assert_null(tern_load(other, &opts, &err));
+    assert_int_equal(err.code, TERN_E_MEMORY);
+    assert_non_null(strstr(err.text, "tern_load_opts.memory"));
+    err = (tern_error){0};
+    write_file(path, "\2\0\0\0\0\0\0\0[]", 10); /* by content anything, by suffix safetensors */
+    assert_null(tern_load(path, NULL, &err));
+    assert_int_equal(err.code, TERN_E_FORMAT);
+    assert_non_null(strstr(err.text, "a.safetensors: header: at byte 0 expected '{'"));
+    unlink(path);
+    unlink(other);
+    assert_int_equal(rmdir(folder), 0);
+    tern_object_free(saved);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +348,7 @@ int main(void)
         cmocka_unit_test(a_disk_that_is_full_is_an_error),
         cmocka_unit_test(no_memory_is_an_error_and_leaks_nothing),
         cmocka_unit_test(strides_and_sharing_are_resolved),
+        cmocka_unit_test(tern_save_and_tern_load_know_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@ import collections
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -119,6 +120,25 @@ class Modules(Case):
         code, _, err = self.run_tern("convert", "--records", self.path("deque.pt"), self.path("out.pt"))
         self.assertEqual(code, 1)
         self.assertIn('state["y"]', err)
+
+    def test_what_nests_deep(self):
+        """As deep as files may be; a list of itself twice, forty times over, is refused."""
+        bomb, deep = [torch.ones(1)], torch.ones(1)
+        for _ in range(40):
+            bomb = [bomb, bomb]
+        for _ in range(490):
+            deep = {"x": deep}
+        sys.setrecursionlimit(10000)
+        torch.save(bomb, self.path("bomb.pt"))
+        torch.save(deep, self.path("deep.pt"))
+        name = ".".join("x" * 490)
+        self.assertIn(f"\n{name} ", self.fine("inspect", self.path("deep.pt")))
+        self.assertEqual(json.loads(self.fine("inspect", "--json", self.path("deep.pt")))["tensors"][0]["name"], name)
+        self.fine("convert", "--flatten", self.path("deep.pt"), self.path("flat.safetensors"))
+        self.assertSame(safetensors_file.read(self.path("flat.safetensors"))[0], {name: torch.ones(1)})
+        self.fine("convert", self.path("deep.pt"), self.path("same.pt"))
+        self.assertEqual(self.run_tern("inspect", "--diff", self.path("deep.pt"), self.path("same.pt"))[0], 0)
+        self.assertEqual(self.run_tern("inspect", self.path("bomb.pt"))[0], 1)
 
     def test_records_are_shown_inertly(self):
         net = Net()
