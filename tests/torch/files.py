@@ -4,7 +4,7 @@ import ctypes
 import torch
 
 import tern
-from objects import DTYPES, RECORD, Objects
+from objects import DTYPES, RECORD, STRING, Objects
 
 
 class LoadOpts(ctypes.Structure):
@@ -25,9 +25,11 @@ class Files(Objects):
         super().__init__(tern.Library())
         self.lib.returns(LoadOpts, "tern_load_defaults")
         self.lib.returns(ctypes.c_char_p, "tern_object_record_name")
-        self.lib.returns(ctypes.c_void_p, "tern_load", "tern_object_record_args", "tern_object_record_state")
+        self.lib.returns(ctypes.c_void_p, "tern_load", "tern_object_to_string", "tern_object_record_args", "tern_object_record_state")
 
     def read(self, pointer):
+        if self.lib.tern_object_kind_get(pointer) == STRING:  # it may hold zeros
+            return ctypes.string_at(self.lib.tern_object_to_string(pointer), self.lib.tern_object_count(pointer)).decode()
         if self.lib.tern_object_kind_get(pointer) != RECORD:
             return super().read(pointer)
         parts = (self.lib.tern_object_record_args(pointer), self.lib.tern_object_record_state(pointer))
@@ -58,11 +60,22 @@ class Files(Objects):
         finally:
             self.free(made)
 
-    def load(self, path, records=False, memory=None):
+    def load_object(self, path, records=False, memory=None):
+        """A tern_object *, yours: free."""
         opts = self.lib.tern_load_defaults()
         opts.records = records
         opts.memory = opts.memory if memory is None else memory
-        return self.take(self.lib.check("tern_load", path.encode(), ctypes.byref(opts)))
+        return ctypes.c_void_p(self.lib.check("tern_load", path.encode(), ctypes.byref(opts)))
+
+    def load(self, path, **options):
+        return self.take(self.load_object(path, **options).value)
+
+    def load_count(self, path, **options):
+        """How many items are in what is loaded."""
+        made = self.load_object(path, **options)
+        count = self.lib.tern_object_count(made)
+        self.free(made)
+        return count
 
 
 def bits(tensor):
