@@ -1,9 +1,10 @@
-/* amp.h - mixed precision: what is big is computed in 16 bits; scaling of the loss.
+/* amp.h - mixed precision: regions in which ops compute in 16 bits, scaling of the loss, and apex's opt
+ * levels.
  *
  * bf16 has f32's range: its gradients do not underflow, and a loss scale is harmless there, since powers of
  * two cancel exactly; f16 wants one.
  *
- * Threads: a scaler belongs to the thread of its scope. */
+ * Threads: a scaler and an amp belong to the thread of their scope. */
 #ifndef TERN_AMP_H
 #define TERN_AMP_H
 
@@ -88,6 +89,88 @@ TERN_API tern_object *tern_scaler_state_dict(const tern_scaler *scaler, tern_err
 /* Takes all five; of a scaler that is not enabled nothing. After an error nothing has changed. E_INVALID: a
  * number is missing, or the state is of a scaler that was not enabled; E_DTYPE, E_RANGE. */
 TERN_API int tern_scaler_state_dict_load(tern_scaler *scaler, const tern_object *state, tern_error *err);
+
+/* ---- opt levels: apex.amp ----
+ *
+ *     tern_sync_batch_norm_convert(model, group, &err);     (if wanted)
+ *     tern_amp *amp = tern_amp_new(model, &opts, &err);      opts = tern_amp_defaults(TERN_O1)
+ *     tern_ddp *ddp = tern_ddp_new(model, group, NULL, &err);
+ *     tern_optim *sgd = tern_sgd_new(model, &sgd_opts, &err);
+ *     ..
+ *     tern_amp_backward(amp, scope, loss, NULL);
+ *     tern_optim_step(sgd, scope);
+ *
+ * in this order; another one is E_STATE and names it. (apex makes the optimizer first and rewrites it; here
+ * optimizers fix the model's memory, so amp precedes them, and those that are made on the model later need
+ * not be handed over.)
+ *
+ *      cast_model  patch_functions  keep_batch_norm_f32  master_weights  loss_scale
+ * O0   no          no               -                    no              1
+ * O1   no          yes              -                    no              dynamic
+ * O2   yes         no               yes                  yes             dynamic
+ * O3   yes         no               no                   no              1
+ */
+
+typedef struct tern_amp tern_amp;
+typedef enum tern_opt_level { TERN_O0, TERN_O1, TERN_O2, TERN_O3 } tern_opt_level;
+
+typedef struct tern_amp_opts {
+    size_t size;
+    tern_opt_level level; /* of the defaults of what follows                                         */
+    bool enabled;         /* false: nothing is cast or scaled; default true                          */
+    tern_dtype half_type; /* TERN_BF16, the default, which CPUs have instructions for, or TERN_F16   */
+    bool cast_model;      /* parameters and buffers become half_type, and what the model's tern_forward is
+                           * given of floating point; apex's cast_model_type                         */
+    bool patch_functions; /* ops cast by apex's lists, from the model's first tern_forward in a scope on */
+    bool keep_batch_norm_f32;      /* batch norms keep f32 parameters; their running statistics always do */
+    bool master_weights;           /* optimizers update f32 masters and round them                        */
+    bool gradients_f32;            /* gradients of 16-bit parameters add up, go over, and are unscaled in f32;
+                                    * default as master_weights. apex's allreduce_always_fp32             */
+    tern_dtype cast_model_outputs; /* default f32 with cast_model, else TERN_DTYPE_COUNT: as they are */
+    double loss_scale;             /* > 0, or TERN_LOSS_SCALE_DYNAMIC                                */
+    double min_loss_scale;         /* of a dynamic one; default 0: none                              */
+    double max_loss_scale;         /* of a dynamic one, which begins at most at 65536; default 2^24  */
+    int num_losses;                /* each has a scale of its own; default 1                         */
+} tern_amp_opts;
+#define TERN_LOSS_SCALE_DYNAMIC 0.0
+TERN_API tern_amp_opts tern_amp_defaults(tern_opt_level level);
+
+/* Casts the model, a whole tree, and says how it and its optimizers compute; NULL options are those of O1.
+ * Borrows nothing. Yours: tern_amp_free, before or after the model, which stays as it is. E_STATE: after
+ * tern_ddp_new, an optimizer or a backward, twice, or a part of a tree; E_RANGE, E_DTYPE: options; E_MEMORY.
+ */
+TERN_API tern_amp *tern_amp_new(tern_module *model, const tern_amp_opts *opts, tern_error *err);
+/* Another model under the same options and loss scales, as a GAN has two; borrowed. */
+TERN_API int tern_amp_add(tern_amp *amp, tern_module *model, tern_error *err);
+TERN_API void tern_amp_free(tern_amp *amp);
+
+typedef struct tern_amp_backward_opts {
+    size_t size;
+    int loss_id;               /* whose scale; below num_losses; default 0                          */
+    tern_optim *const *optims; /* [optim_count] that this loss is for; NULL, the default: all that have
+                                * been made on amp's models */
+    int optim_count;
+    bool delay_unscale; /* gradients stay scaled and unchecked, for more to come; default false     */
+} tern_amp_backward_opts;
+TERN_API tern_amp_backward_opts tern_amp_backward_defaults(void);
+
+/* apex's `with amp.scale_loss(loss, optimizers, loss_id) as scaled: scaled.backward()`: backward from the
+ * loss times its scale, then gradients are divided by it and searched for what is not finite. If there is
+ * any, on any rank of the models' ddps, the scale becomes smaller and the next tern_optim_step of each of the
+ * optimizers is none, which rank 0 logs (INFO); after 2000 backwards without, it becomes larger. A constant
+ * scale skips nothing, as apex's. Gradients of several losses add up. Returns TERN_OK or the scope's error:
+ * E_RANGE for a loss_id that there is not, those of tern_backward. */
+TERN_API int tern_amp_backward(tern_amp *amp, tern_scope *scope, tern_tensor *loss,
+                               const tern_amp_backward_opts *opts);
+
+/* NaN if there is no such loss. */
+TERN_API double tern_amp_loss_scale_get(const tern_amp *amp, int loss_id);
+
+/* apex's amp.state_dict(): {"loss_scaler0": {"loss_scale", "unskipped"}, ..}. Yours: tern_object_free. */
+TERN_API tern_object *tern_amp_state_dict(const tern_amp *amp, tern_error *err);
+/* The scales of as many losses as there are on both sides; a warning says if those are not equally many.
+ * After an error nothing has changed. E_INVALID: another key, or a number is missing; E_DTYPE, E_RANGE. */
+TERN_API int tern_amp_state_dict_load(tern_amp *amp, const tern_object *state, tern_error *err);
 
 #ifdef __cplusplus
 }

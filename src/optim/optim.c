@@ -73,7 +73,8 @@ tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern
     tern__seal *seal = tern__module_seal(module, err);
     tern_optim *optim = seal ? tern__alloc(sizeof(*optim), func, err) : NULL;
     if (!optim) return NULL;
-    *optim = (tern_optim){.rule = rule, .seal = seal, .masters = seal->root->tree->precision.masters, .grad_scale = 1};
+    *optim = (tern_optim){
+        .rule = rule, .seal = seal, .masters = seal->root->tree->precision.masters, .grad_scale = 1};
     if (open_optim(func, optim, module, group, err)) {
         tern_optim_free(optim);
         return NULL;

@@ -150,6 +150,10 @@ bool tern__optim_has_grad(const tern_optim *optim, tern_dtype dtype);
 /* Multiplies all that there are with `factor`, if that is not 1; *bad: how many numbers were not finite;
  * *any: there are some. False after a failure. */
 bool tern__optim_unscale(tern_optim *optim, tern_scope *scope, double factor, double *bad, bool *any);
+/* Multiplies all that there are with `factor`; false after a failure. */
+bool tern__optim_rescale(tern_optim *optim, tern_scope *scope, double factor);
+/* There are none any more. */
+void tern__optim_forget(tern_optim *optim);
 /* In place of a step: forgets the gradients. */
 void tern__optim_skip(tern_optim *optim);
 

@@ -61,10 +61,22 @@ bool tern__optim_unscale(tern_optim *optim, tern_scope *scope, double factor, do
     return true;
 }
 
+bool tern__optim_rescale(tern_optim *optim, tern_scope *scope, double factor)
+{
+    double bad = 0;
+    bool any;
+    return factor == 1 || tern__optim_unscale(optim, scope, factor, &bad, &any);
+}
+
+void tern__optim_forget(tern_optim *optim)
+{
+    for (int k = 0; k < optim->seal->leaf_count; k++)
+        if (optim->group_of[k] >= 0) optim->seal->leaves[k]->fresh = false;
+}
+
 void tern__optim_skip(tern_optim *optim)
 {
     optim->skip = false;
     optim->grad_scale = 1;
-    for (int k = 0; k < optim->seal->leaf_count; k++)
-        if (optim->group_of[k] >= 0) optim->seal->leaves[k]->fresh = false;
+    tern__optim_forget(optim);
 }

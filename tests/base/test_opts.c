@@ -142,6 +142,26 @@ OPTIM(adamw_new, tern_adamw_new(net, opts, err))
 OPTIM(rmsprop_new, tern_rmsprop_new(net, opts, err))
 OPTIM(adagrad_new, tern_adagrad_new(net, opts, err))
 
+/* The defaults of a level. */
+#define tern_amp_defaults() tern_amp_defaults(TERN_O1)
+
+static void amp_new(const void *opts, tern_error *err)
+{
+    tern_module *net = tern_linear_new(2, 2, NULL, rng, err);
+    tern_amp_free(tern_amp_new(net, opts, err));
+    tern_module_free(net);
+}
+
+static void amp_backward(const void *opts, tern_error *err)
+{
+    tern_module *net = tern_linear_new(2, 2, NULL, rng, err);
+    tern_amp *amp = tern_amp_new(net, NULL, err);
+    tern_amp_backward(amp, scope, tern_sum(scope, tern_state_get(net, 0).tensor), opts);
+    tern_scope_end(scope, err);
+    tern_amp_free(amp);
+    tern_module_free(net);
+}
+
 static void scaler_new(const void *opts, tern_error *err)
 {
     tern_scaler_free(tern_scaler_new(opts, err));
@@ -314,6 +334,8 @@ static void board_image(const void *opts, tern_error *err)
     X(sgd, sgd_group_add)                                                                                    \
     X(adam, adam_new)                                                                                        \
     X(adam, adam_group_add)                                                                                  \
+    X(amp, amp_new)                                                                                          \
+    X(amp_backward, amp_backward)                                                                            \
     X(scaler, scaler_new)                                                                                    \
     X(adamw, adamw_new)                                                                                      \
     X(rmsprop, rmsprop_new)                                                                                  \

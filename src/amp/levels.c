@@ -1,0 +1,170 @@
+/* levels.c - apex's opt levels: what they are, and what becomes of a model. */
+#include "amp/amp.h"
+#include "amp/autocast.h"
+#include "base/opts.h"
+
+#include <math.h>
+
+tern_amp_opts tern_amp_defaults(tern_opt_level level)
+{
+    bool casts = level == TERN_O2 || level == TERN_O3;
+    bool dynamic = level == TERN_O1 || level == TERN_O2;
+    return (tern_amp_opts){.size = sizeof(tern_amp_opts),
+                           .level = level,
+                           .enabled = true,
+                           .half_type = TERN_BF16,
+                           .cast_model = casts,
+                           .patch_functions = level == TERN_O1,
+                           .keep_batch_norm_f32 = level == TERN_O2,
+                           .master_weights = level == TERN_O2,
+                           .gradients_f32 = level == TERN_O2,
+                           .cast_model_outputs = casts ? TERN_F32 : TERN_DTYPE_COUNT,
+                           .loss_scale = dynamic ? TERN_LOSS_SCALE_DYNAMIC : 1,
+                           .max_loss_scale = 0x1p24,
+                           .num_losses = 1};
+}
+
+/* ---- options ---- */
+
+static bool is_half(tern_dtype dtype)
+{
+    return dtype == TERN_BF16 || dtype == TERN_F16;
+}
+
+static int check_opts(const tern_amp_opts *o, tern_error *err)
+{
+    const char *func = "tern_amp_new";
+    if ((unsigned)o->level > TERN_O3)
+        return tern__error_set(err, func, TERN_E_INVALID,
+                               "amp: unexpected optimization level %d; options are O0, O1, O2, O3",
+                               (int)o->level);
+    if (!is_half(o->half_type))
+        return tern__error_set(err, func, TERN_E_DTYPE, "amp: expected a half_type of bf16 or f16, got %s",
+                               tern_dtype_name(o->half_type));
+    bool output =
+        o->cast_model_outputs == TERN_DTYPE_COUNT ||
+        ((unsigned)o->cast_model_outputs < TERN_DTYPE_COUNT && tern__dtype_is_float(o->cast_model_outputs));
+    if (!output)
+        return tern__error_set(err, func, TERN_E_DTYPE,
+                               "amp: expected cast_model_outputs of floating point or TERN_DTYPE_COUNT");
+    if (!(o->loss_scale >= 0 && isfinite(o->loss_scale)) || !(o->min_loss_scale >= 0) ||
+        !(o->max_loss_scale >= TERN__MAX(o->min_loss_scale, 1)))
+        return tern__error_set(
+            err, func, TERN_E_RANGE,
+            "amp: expected loss_scale and min_loss_scale >= 0 and max_loss_scale >= 1 and >= "
+            "min_loss_scale, got %g, %g and %g",
+            o->loss_scale, o->min_loss_scale, o->max_loss_scale);
+    if (o->num_losses < 1)
+        return tern__error_set(err, func, TERN_E_RANGE, "amp: expected num_losses >= 1, got %d",
+                               o->num_losses);
+    return TERN_OK;
+}
+
+/* What the caller leaves out is that of the caller's level. */
+static int read_opts(tern_amp_opts *o, const tern_amp_opts *user, tern_error *err)
+{
+    const char *func = "tern_amp_new";
+    *o = tern_amp_defaults(TERN_O1);
+    int status = tern__opts_read(o, sizeof(*o), user, func, err);
+    if (status) return status;
+    *o = tern_amp_defaults(o->level);
+    tern__opts_read(o, sizeof(*o), user, func, err);
+    return check_opts(o, err);
+}
+
+/* ---- models ---- */
+
+static int check_model(const char *func, tern_module *model, tern_error *err)
+{
+    if (!model || !model->tree)
+        return tern__error_set(err, func, TERN_E_INVALID, "the model is NULL or was never made");
+    if (model->tree->parent)
+        return tern__error_set(err, func, TERN_E_STATE, "%s is part of another module: give amp the whole",
+                               model->kind);
+    const tern__seal *seal = model->tree->seal;
+    const char *has = model->tree->precision.set ? "amp"
+                      : seal && seal->attached   ? "a ddp"
+                      : seal                     ? "an optimizer or made a backward"
+                                                 : NULL;
+    if (!has) return TERN_OK;
+    return tern__error_set(err, func, TERN_E_STATE, "%s already has %s: " TERN__SETUP_ORDER, model->kind,
+                           has);
+}
+
+/* What ranks compare in tern_ddp_new. */
+static void describe(tern_module *model, const tern_amp_opts *o)
+{
+    const int64_t casts = o->cast_model ? 16 : 32, patched = o->patch_functions;
+    tern__options_add(model, o->half_type == TERN_BF16 ? "amp_bf16" : "amp_f16", 1, &casts);
+    if (o->patch_functions) tern__options_add(model, "patch_functions", 1, &patched);
+    if (o->gradients_f32) tern__options_add(model, "gradients_f32", 1, &patched);
+}
+
+static void prepare(tern_module *model, const tern_amp_opts *o)
+{
+    bool casts = o->cast_model || o->cast_model_outputs != TERN_DTYPE_COUNT;
+    model->tree->precision = (tern__precision){
+        .set = true,
+        .policy = o->patch_functions ? tern__autocast_policy(TERN__AUTOCAST_APEX, o->half_type) : NULL,
+        .casts = casts,
+        .input = o->cast_model ? o->half_type : TERN_DTYPE_COUNT,
+        .output = o->cast_model_outputs,
+        .masters = o->master_weights,
+        .gradients_f32 = o->gradients_f32,
+    };
+    describe(model, o);
+    if (o->cast_model) tern__module_cast(model, o->half_type, o->keep_batch_norm_f32);
+}
+
+static int add(const char *func, tern_amp *amp, tern_module *model, tern_error *err)
+{
+    size_t size = sizeof(*amp->models), count = (size_t)amp->model_count;
+    int status = check_model(func, model, err);
+    if (status) return status;
+    void *grown = tern__realloc_array(amp->models, count * size, (count + 1) * size, func, err);
+    if (!grown) return TERN_E_MEMORY;
+    amp->models = grown;
+    amp->models[amp->model_count++] = model;
+    if (amp->opts.enabled)
+        prepare(model, &amp->opts);
+    else
+        model->tree->precision.set = true;
+    return TERN_OK;
+}
+
+/* ---- life ---- */
+
+static void reset(tern__loss_scaler *scaler, const tern_amp_opts *o)
+{
+    scaler->dynamic = o->loss_scale == TERN_LOSS_SCALE_DYNAMIC;
+    scaler->scale = scaler->dynamic ? TERN__MIN(o->max_loss_scale, 0x1p16) : o->loss_scale;
+}
+
+tern_amp *tern_amp_new(tern_module *model, const tern_amp_opts *opts, tern_error *err)
+{
+    tern_amp_opts o;
+    if (tern__is_set(err) || read_opts(&o, opts, err)) return NULL;
+    tern_amp *amp = tern__alloc(sizeof(*amp), __func__, err);
+    if (!amp) return NULL;
+    *amp = (tern_amp){.opts = o};
+    amp->scalers = tern__alloc((size_t)o.num_losses * sizeof(*amp->scalers), __func__, err);
+    for (int i = 0; amp->scalers && i < o.num_losses; i++) reset(&amp->scalers[i], &o);
+    if (amp->scalers && add(__func__, amp, model, err) == TERN_OK) return amp;
+    tern_amp_free(amp);
+    return NULL;
+}
+
+int tern_amp_add(tern_amp *amp, tern_module *model, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (!amp) return tern__error_set(err, __func__, TERN_E_INVALID, "the amp is NULL");
+    return add(__func__, amp, model, err);
+}
+
+void tern_amp_free(tern_amp *amp)
+{
+    if (!amp) return;
+    tern__free(amp->scalers);
+    tern__free(amp->models);
+    tern__free(amp);
+}

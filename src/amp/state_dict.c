@@ -1,0 +1,89 @@
+/* state_dict.c - amp's state as apex writes it. */
+#include "amp/amp.h"
+#include "amp/state.h"
+
+#include <float.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char load[] = "tern_amp_state_dict_load";
+
+static tern_object *scaler_object(const tern__loss_scaler *scaler, tern_error *err)
+{
+    tern_object *dict = tern_object_dict(err);
+    tern_object_set(dict, "loss_scale", tern_object_float(scaler->scale, err), err);
+    tern_object_set(dict, "unskipped", tern_object_int(scaler->unskipped, err), err);
+    return dict;
+}
+
+tern_object *tern_amp_state_dict(const tern_amp *amp, tern_error *err)
+{
+    tern_error own = {0};
+    tern_error *e = err ? err : &own;
+    if (!amp) tern__error_set(e, __func__, TERN_E_INVALID, "the amp is NULL");
+    if (!amp || tern__is_set(e)) return NULL;
+    tern_object *state = tern_object_dict(e);
+    for (int i = 0; i < amp->opts.num_losses; i++) {
+        char key[32];
+        snprintf(key, sizeof(key), "loss_scaler%d", i);
+        tern_object_set(state, key, scaler_object(&amp->scalers[i], e), e);
+    }
+    if (!tern__is_set(e)) return state;
+    tern_object_free(state);
+    return NULL;
+}
+
+/* ---- in ---- */
+
+/* Entry `index` becomes scaler `index`, whatever its number, as in apex. */
+static int read_scaler(const tern_object *state, int64_t index, tern__loss_scaler *scaler, tern_error *err)
+{
+    const char *key = tern_object_to_string(tern_object_key(state, index));
+    const tern_object *item = tern_object_at(state, index);
+    char path[64];
+    double unskipped;
+    if (!key || strncmp(key, "loss_scaler", 11) != 0)
+        return tern__error_set(err, load, TERN_E_INVALID,
+                               "Error(s) in loading state_dict. Unexpected key(s) in "
+                               "state_dict: \"%s\"",
+                               key ? key : "(no string)");
+    if (!scaler) return TERN_OK;
+    snprintf(path, sizeof(path), "state[\"%s\"]", key);
+    int status = tern__state_number(load, item, path, "loss_scale", DBL_MIN, DBL_MAX, &scaler->scale, err);
+    if (!status) status = tern__state_number(load, item, path, "unskipped", 0, 1 << 30, &unskipped, err);
+    if (!status) scaler->unskipped = (int64_t)unskipped;
+    return status;
+}
+
+static int read_all(const tern_object *state, tern__loss_scaler *scalers, int count, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int64_t i = 0; i < tern_object_count(state) && !status; i++)
+        status = read_scaler(state, i, i < count ? &scalers[i] : NULL, err);
+    return status;
+}
+
+static void compare_counts(int64_t given, int count)
+{
+    if (given == count) return;
+    tern__log(TERN_LOG_WARN, "amp: the state has %lld loss scalers, %d are used", (long long)given, count);
+}
+
+int tern_amp_state_dict_load(tern_amp *amp, const tern_object *state, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (!amp || tern_object_kind_get(state) != TERN_OBJECT_DICT)
+        return tern__error_set(err, load, TERN_E_INVALID, "the %s", amp ? "state is no dict" : "amp is NULL");
+    int count = amp->opts.num_losses;
+    size_t bytes = (size_t)count * sizeof(*amp->scalers);
+    tern__loss_scaler *scalers = tern__alloc(bytes, load, err);
+    if (!scalers) return TERN_E_MEMORY;
+    memcpy(scalers, amp->scalers, bytes);
+    int status = read_all(state, scalers, count, err);
+    if (!status) {
+        compare_counts(tern_object_count(state), count);
+        memcpy(amp->scalers, scalers, bytes);
+    }
+    tern__free(scalers);
+    return status;
+}
