@@ -65,6 +65,7 @@ class DdpOpts(ctypes.Structure):
         ("straggler_warn", ctypes.c_bool),
         ("checksum_every", ctypes.c_int),
         ("mixed_kernels", ctypes.c_bool),
+        ("reduce_dtype", ctypes.c_int),
     ]
 
 
