@@ -136,7 +136,7 @@ typedef struct tern_amp_opts {
 TERN_API tern_amp_opts tern_amp_defaults(tern_opt_level level);
 
 /* Casts the model, a whole tree, and says how it and its optimizers compute; NULL options are those of O1.
- * Borrows nothing. Yours: tern_amp_free, before or after the model, which stays as it is. E_STATE: after
+ * Borrows the model, which stays as it is when amp is gone. Yours: tern_amp_free. E_STATE: after
  * tern_ddp_new, an optimizer or a backward, twice, or a part of a tree; E_RANGE, E_DTYPE: options; E_MEMORY.
  */
 TERN_API tern_amp *tern_amp_new(tern_module *model, const tern_amp_opts *opts, tern_error *err);

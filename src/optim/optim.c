@@ -201,7 +201,8 @@ static bool update_slice(tern_optim *optim, tern_scope *scope, int r, tern__slic
     tern__view g = piece(range->grad_dtype, range->grads, tern__grad_offset(range, own.begin), count);
     tern__call call = {.kernel = optim->rule->kernel, .in = {&g}, .out = {&p}, .attr = attr};
     for (int s = 0; s < TERN__OPTIM_STATES; s++) {
-        if (!(states & 1u << s) || !optim->state[s][r]) continue;
+        bool kept = s == TERN__OPTIM_MASTER ? tern__optim_has_master(optim, r) : states & 1u << s;
+        if (!kept) continue;
         views[s] = piece(tern__optim_dtype(optim, r), optim->state[s][r], at, count);
         call.out[1 + s] = &views[s];
     }

@@ -200,6 +200,7 @@ tern_value tern_data_parallel_apply(tern_data_parallel *parallel, tern_scope *sc
     tern__pass *pass = tern__scope_alloc(scope, sizeof(*pass));
     if (!pass || make_slots(parallel, scope) || begin_step(parallel, scope)) return (tern_value){0};
     *pass = (tern__pass){.parallel = parallel, .scope = scope, .fn = fn, .ctx = ctx};
+    tern__precision_enter(parallel->module, scope);
     bool done = tern__scatter(pass, input) == TERN_OK && tern__replicas_forward(pass) == TERN_OK &&
                 tern__results_find(pass) == TERN_OK && own_results(pass) == TERN_OK &&
                 record(pass) == TERN_OK;

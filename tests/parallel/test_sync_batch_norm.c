@@ -293,7 +293,8 @@ static int out_of_order(int rank, const tern__bootstrap *boot, void *arg)
         open_trainer(&t, boot, SMALL, false, &err);
         RANK_CHECK_OK(rank, err);
         RANK_CHECK(rank, tern_sync_batch_norm_convert(t.net, t.world, &late) == TERN_E_STATE);
-        RANK_CHECK(rank, strstr(late.text, "already has a ddp: the order is SyncBN, amp, DDP, optimizer, steps"));
+        RANK_CHECK(rank,
+                   strstr(late.text, "already has a ddp: the order is SyncBN, amp, DDP, optimizer, steps"));
     } else if (which == 1) {
         open_trainer(&t, boot, SMALL, rank == 0, &err);
         RANK_CHECK(rank, err.code == TERN_E_MISMATCH && strstr(err.text, "rank 0 has 6 sync_batch_norm"));
