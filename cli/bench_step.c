@@ -17,7 +17,7 @@
 #define CLASSES 10
 
 typedef struct settings {
-    const char *model, *dtype;
+    const char *model, *dtype, *reduce;
     long batch, steps;
     bool json, profile, shapes, data_parallel;
 } settings;
@@ -26,8 +26,10 @@ typedef struct result {
     double median_ms, min_ms, samples_per_s, loss_first, loss_last;
     double first_step_ms; /* from the launcher's start to the end of the first step; -1: nobody said when */
     double peak_rss_mb;
-    double pss_mb;   /* of a rank, the mean: what several processes map counts as a share of it */
-    double total_ms; /* of all steps that count */
+    double pss_mb;     /* of a rank, the mean: what several processes map counts as a share of it */
+    double tensor_mb;  /* activations and their gradients: what rank 0's device has taken for tensors */
+    double reduced_mb; /* gradients of a step, as they go over */
+    double total_ms;   /* of all steps that count */
     tern__machine machine;
 } result;
 
@@ -49,13 +51,18 @@ typedef struct bench {
 } bench;
 
 static const char usage[] =
-    "usage: tern bench step [--model mlp|resnet18] [--batch N] [--steps K] [--dtype f32] "
-    "[--data-parallel] [--profile[=shapes]] [--json]\n"
+    "usage: tern bench step [--model mlp|resnet18] [--batch N] [--steps K] "
+    "[--dtype f32|bf16|f16]\n"
+    "                       [--reduce f32|bf16|f16] [--data-parallel] [--profile[=shapes]] [--json]\n"
     "\n"
     "Times forward, cross entropy, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 "
     "steps\n"
     "that do not count. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per rank.\n"
     "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n"
+    "--dtype bf16 or f16 computes in an autocast region; parameters and their gradients stay f32. --reduce "
+    "is the "
+    "type\n"
+    "in which gradients go over.\n"
     "--data-parallel splits the batch over replicas, one on each core of the rank's.\n"
     "--profile adds what each kernel took: its arithmetic (matmul and conv2d) beside the measured peak of "
     "the\n"
@@ -91,19 +98,27 @@ static void make_data(bench *b, tern_error *err)
     for (int64_t i = 0; i < b->shape[0]; i++) b->y[i] = i % CLASSES;
 }
 
+static tern_dtype dtype_of(const char *name)
+{
+    return !strcmp(name, "bf16") ? TERN_BF16 : !strcmp(name, "f16") ? TERN_F16 : TERN_F32;
+}
+
 static void open_bench(bench *b, const settings *set, tern_error *err)
 {
     b->world = tern_group_open(NULL, err);
     b->device = tern_device_open(NULL, err);
     b->rng = tern_rng_new(0, err);
     b->net = err->code ? NULL : new_model(b, set, err);
-    b->ddp = tern_ddp_new(b->net, b->world, NULL, err);
+    tern_ddp_opts ddp = tern_ddp_defaults();
+    ddp.reduce_dtype = dtype_of(set->reduce);
+    b->ddp = tern_ddp_new(b->net, b->world, &ddp, err);
     if (set->data_parallel) b->parallel = tern_data_parallel_new(b->net, NULL, err);
     tern_sgd_opts sgd = tern_sgd_defaults();
     sgd.lr = 0.01;
     sgd.momentum = 0.9;
     b->optim = tern_sgd_new(b->net, &sgd, err);
     b->scope = tern_scope_new(b->device, b->world, err);
+    if (!err->code) tern_autocast_set(b->scope, dtype_of(set->dtype));
     if (!err->code) make_data(b, err);
 }
 
@@ -189,6 +204,13 @@ static void warm_up(bench *b, result *r, tern_error *err)
     }
 }
 
+static double reduced_mb(const bench *b)
+{
+    double bytes = 0;
+    for (int i = 0; i < tern_ddp_bucket_count(b->ddp); i++) bytes += (double)tern_ddp_bucket_bytes(b->ddp, i);
+    return bytes / (1 << 20);
+}
+
 /* The milliseconds of each step. */
 static void time_steps(bench *b, const settings *set, double *ms, result *r, tern_error *err)
 {
@@ -201,6 +223,8 @@ static void time_steps(bench *b, const settings *set, double *ms, result *r, ter
     r->loss_last = tern_ddp_loss_mean(b->ddp);
     r->peak_rss_mb = peak_rss_mb(b, err);
     r->pss_mb = pss_mb(b, err);
+    r->tensor_mb = (double)tern__device_bytes(b->device) / (1 << 20);
+    r->reduced_mb = reduced_mb(b);
 }
 
 /* All ranks at once: cores share clock and memory. */
@@ -229,12 +253,15 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     cJSON_AddNumberToObject(line, "replicas", b->parallel ? tern_data_parallel_count(b->parallel) : 1);
     cJSON_AddNumberToObject(line, "batch", (double)set->batch);
     cJSON_AddStringToObject(line, "dtype", set->dtype);
+    cJSON_AddStringToObject(line, "reduce", set->reduce);
     cJSON_AddNumberToObject(line, "steps", (double)set->steps);
     cJSON_AddNumberToObject(line, "median_ms", r->median_ms);
     cJSON_AddNumberToObject(line, "min_ms", r->min_ms);
     cJSON_AddNumberToObject(line, "samples_per_s", r->samples_per_s);
     cJSON_AddNumberToObject(line, "peak_rss_mb", r->peak_rss_mb);
     cJSON_AddNumberToObject(line, "pss_mb", r->pss_mb);
+    cJSON_AddNumberToObject(line, "tensor_mb", r->tensor_mb);
+    cJSON_AddNumberToObject(line, "reduced_mb", r->reduced_mb);
     if (r->first_step_ms >= 0)
         cJSON_AddNumberToObject(line, "first_step_ms", r->first_step_ms);
     else
@@ -253,9 +280,9 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
 static void print_text(const bench *b, const settings *set, int ranks, const result *r)
 {
     printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, "
-           "PSS %.0f MB, ",
+           "PSS %.0f MB, tensors %.1f MB, reduced %.1f MB, ",
            set->model, set->dtype, ranks, ranks == 1 ? "" : "s", set->batch, ranks, r->median_ms, r->min_ms,
-           r->samples_per_s, r->peak_rss_mb, r->pss_mb);
+           r->samples_per_s, r->peak_rss_mb, r->pss_mb, r->tensor_mb, r->reduced_mb);
     if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
     printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
     if (ranks == 1) printf("1 rank (start with tern run -n 2 tern bench step)\n");
@@ -273,43 +300,46 @@ static bool positive(const char *option, const char *text, long *value)
     return false;
 }
 
-static bool one_of(const char *option, const char *text, const char *first, const char *second)
+/* `names` end with NULL. */
+static bool one_of(const char *option, const char *text, const char *const *names)
 {
-    if (!strcmp(text, first) || (second && !strcmp(text, second))) return true;
-    fprintf(stderr, "tern bench step: %s: expected %s%s%s, got \"%s\"\n", option, first, second ? " or " : "",
-            second ? second : "", text);
+    for (int i = 0; names[i]; i++)
+        if (!strcmp(text, names[i])) return true;
+    fprintf(stderr, "tern bench step: %s: expected ", option);
+    for (int i = 0; names[i]; i++) fprintf(stderr, "%s%s", i ? " or " : "", names[i]);
+    fprintf(stderr, ", got \"%s\"\n", text);
     return false;
 }
+
+static const char *const models[] = {"mlp", "resnet18", NULL}, *const dtypes[] = {"f32", "bf16", "f16", NULL},
+                         *const details[] = {"shapes", NULL};
 
 static bool parse_profile(const char *text, settings *set)
 {
     set->profile = true;
     set->shapes = text != NULL;
-    return !text || one_of("--profile", text, "shapes", NULL);
+    return !text || one_of("--profile", text, details);
 }
 
 /* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
 static int parse(int argc, char **argv, settings *set)
 {
     static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"batch", required_argument, NULL, 'b'},
-        {"steps", required_argument, NULL, 's'},
-        {"dtype", required_argument, NULL, 'd'},
-        {"profile", optional_argument, NULL, 'p'},
-        {"json", no_argument, NULL, 'j'},
-        {"data-parallel", no_argument, NULL, 'r'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
+        {"model", required_argument, NULL, 'm'},  {"batch", required_argument, NULL, 'b'},
+        {"steps", required_argument, NULL, 's'},  {"dtype", required_argument, NULL, 'd'},
+        {"reduce", required_argument, NULL, 'g'}, {"profile", optional_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},         {"data-parallel", no_argument, NULL, 'r'},
+        {"help", no_argument, NULL, 'h'},         {0},
     };
     argv[0] = "tern bench step"; /* as getopt names it */
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         bool fine = true;
         switch (option) {
-        case 'm': fine = one_of("--model", set->model = optarg, "mlp", "resnet18"); break;
+        case 'm': fine = one_of("--model", set->model = optarg, models); break;
         case 'b': fine = positive("--batch", optarg, &set->batch); break;
         case 's': fine = positive("--steps", optarg, &set->steps); break;
-        case 'd': fine = one_of("--dtype", set->dtype = optarg, "f32", NULL); break;
+        case 'd': fine = one_of("--dtype", set->dtype = optarg, dtypes); break;
+        case 'g': fine = one_of("--reduce", set->reduce = optarg, dtypes); break;
         case 'p': fine = parse_profile(optarg, set); break;
         case 'r': set->data_parallel = true; break;
         case 'j': set->json = true; break;
@@ -329,7 +359,7 @@ static int parse(int argc, char **argv, settings *set)
 
 int tern__bench_step(int argc, char **argv)
 {
-    settings set = {.model = "mlp", .dtype = "f32", .batch = 64, .steps = 20};
+    settings set = {.model = "mlp", .dtype = "f32", .reduce = "f32", .batch = 64, .steps = 20};
     int status = parse(argc, argv, &set);
     if (status) return status < 0 ? TERN__EXIT_OK : status;
     tern_error err = {0};

@@ -40,6 +40,18 @@ class Step(unittest.TestCase):
                 self.assertTrue(20 < line["pss_mb"] <= line["peak_rss_mb"])
                 self.assertTrue(0 < line["loss_last"] < line["loss_first"] < 4)
 
+    def test_dtypes(self):
+        """The same training to rounding, in half the tensors; what goes over has a dtype of its own."""
+        (f32,), (bf16,) = (bench(2, "step", "--batch", "256", "--steps", "2", *options) for options in ((), ("--dtype", "bf16", "--reduce", "bf16")))
+        self.assertEqual([(line["dtype"], line["reduce"]) for line in (f32, bf16)], [("f32", "f32"), ("bf16", "bf16")])
+        for name in ("loss_first", "loss_last"):
+            self.assertNotEqual(f32[name], bf16[name])
+            self.assertAlmostEqual(f32[name] / bf16[name], 1, places=1)
+        parameters = 1024 * 784 + 1024 * 1024 + 10 * 1024 + 1024 + 1024 + 10
+        self.assertAlmostEqual(f32["reduced_mb"] * 2**20 / (4 * parameters), 1, places=2)
+        self.assertAlmostEqual(bf16["reduced_mb"] * 2**20 / (2 * parameters), 1, places=2)
+        self.assertTrue(0 < bf16["tensor_mb"] and 0 < f32["tensor_mb"])
+
     def test_data_parallel_is_the_same_training(self):
         """Of one rank, whose replicas share its rows."""
         (one,), (split,) = (bench(1, "step", "--batch", "8", "--steps", "3", *options) for options in ((), ("--data-parallel",)))
@@ -127,7 +139,7 @@ class Step(unittest.TestCase):
 
     def test_mistakes(self):
         for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18, got "vgg"'),
-                           (["--dtype", "f16"], '--dtype: expected f32, got "f16"'),
+                           (["--dtype", "f64"], '--dtype: expected f32 or bf16 or f16, got "f64"'), (["--reduce", "i32"], '--reduce: expected f32 or bf16 or f16, got "i32"'),
                            (["--batch", "0"], '--batch: expected a number from 1 to 1048576, got "0"'),
                            (["--profile=lines"], '--profile: expected shapes, got "lines"'),
                            (["--steps", "2x"], '--steps: expected a number from 1 to 1048576, got "2x"'),
