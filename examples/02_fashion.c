@@ -2,8 +2,9 @@
  *
  *     tern run -n 2 build/examples/02_fashion [epochs]
  *
- * Shows a banner, a progress bar, and one line an epoch; ends with the speed of 1 rank x 1 thread, 1 rank x 2
- * threads and all ranks x 1 thread, predictions.png, the weights' hash on all ranks, and the test accuracy.
+ * Shows a banner, a progress bar, and one line an epoch, and leaves curves, histograms and test images for
+ * TensorBoard; ends with the speed of 1 rank x 1 thread, 1 rank x 2 threads and all ranks x 1 thread,
+ * predictions.png, the weights' hash on all ranks, and the test accuracy.
  */
 #include "fashion.h"
 
@@ -62,6 +63,8 @@ typedef struct run {
     tern_ddp *ddp;
     tern_optim *opt;
     tern_schedule *schedule;
+    tern_metrics *metrics;
+    tern_board *board;
     tern_scope *s;
 } run;
 
@@ -81,12 +84,18 @@ static void open_run(run *r, int epochs, tern_error *err)
     int64_t steps = epochs * tern_loader_length(r->train);
     r->schedule = tern_cosine_schedule_new(r->opt, TERN_UNIT_STEPS, (int64_t)(WARM_UP * (double)steps + 0.5),
                                            steps, err);
+    r->metrics = tern_metrics_new(r->world, err);
+    tern_board_opts opts = tern_board_defaults();
+    opts.tag = "_fashion";
+    r->board = tern_board_new(NULL, r->world, &opts, err);
     r->s = tern_scope_new(r->dev, r->world, err);
 }
 
 static void close_run(run *r)
 {
     tern_scope_free(r->s);
+    tern_board_free(r->board);
+    tern_metrics_free(r->metrics);
     tern_schedule_free(r->schedule);
     tern_optim_free(r->opt);
     tern_ddp_free(r->ddp);
@@ -112,45 +121,62 @@ static void print_banner(const run *r, int epochs)
     printf("  device    %s, %d thread%s a rank\n", tern_device_name(r->dev), tern_device_threads_get(r->dev),
            tern_device_threads_get(r->dev) == 1 ? "" : "s");
     printf("  back end  %s, %d rank%s\n", tern_group_backend(r->world), ranks, ranks == 1 ? "" : "s");
+    printf("  curves    tensorboard --logdir %s\n", tern_board_dir(r->board));
     fashion_say_ranks(r->world, "build/examples/02_fashion");
     fflush(stdout);
 }
 
 /* ---- training ---- */
 
-static void train_epoch(run *r, int epoch, tern_error *err)
+/* Trains for an epoch; loss and accuracy are then in the metrics, over all ranks. Returns images a second. */
+static double train_epoch(run *r, int epoch, tern_error *err)
 {
     char title[32];
-    int64_t right = 0, seen = 0;
-    double loss = 0;
     tern_batch b;
     snprintf(title, sizeof(title), "epoch %d", epoch);
-    tern_progress_opts shown = tern_progress_defaults();
-    shown.unit = "img";
-    shown.leave = false;
-    tern_progress *bar =
-        tern_progress_new(title, tern_loader_length(r->train) * BATCH, r->world, &shown, err);
+    tern_progress_opts opts = tern_progress_defaults();
+    opts.unit = "img";
+    opts.leave = false;
+    tern_progress *bar = tern_progress_new(title, tern_loader_length(r->train) * BATCH, r->world, &opts, err);
     while (!err->code && tern_loader_next(r->train, r->s, &b)) {
         tern_tensor *scores = tern_forward(r->net, r->s, b.x);
-        tern_backward(r->s, tern_cross_entropy(r->s, scores, b.y, NULL));
+        tern_tensor *loss = tern_cross_entropy(r->s, scores, b.y, NULL);
+        tern_backward(r->s, loss);
         tern_optim_step(r->opt, r->s);
         tern_schedule_step(r->schedule);
-        right += fashion_right(r->s, scores, b.y);
-        seen += b.count;
-        loss += tern_ddp_loss_mean(r->ddp);
+        tern_metrics_mean(r->metrics, "loss", tern_item(loss), (double)b.count);
+        tern_metrics_mean(r->metrics, "right", (double)fashion_right(r->s, scores, b.y) / (double)b.count,
+                          (double)b.count);
         tern_progress_postfix(bar, "loss", tern_ddp_loss_mean(r->ddp));
         tern_progress_update(bar, b.count);
         if (tern_scope_end(r->s, err)) break;
     }
-    double rate = bar ? tern_progress_rate(bar) : 0, seconds = bar ? tern_progress_seconds(bar) : 0;
+    double rate = tern_progress_rate(bar);
     tern_progress_free(bar);
-    int64_t counts[2] = {right, seen};
-    tern_all_reduce(r->world, counts, 2, TERN_I64, TERN_SUM, err);
+    tern_metrics_reduce(r->metrics, err);
+    return rate;
+}
+
+/* Curves and distributions for TensorBoard. What cannot be written is a warning, not the end. */
+static void log_epoch(run *r, int epoch, double train, double test)
+{
+    static const char *const names[] = {"train", "test"};
+    tern_board_scalar(r->board, "loss", tern_metrics_get(r->metrics, "loss"), epoch, NULL);
+    tern_board_scalars(r->board, "accuracy", 2, names, (double[]){train, test}, epoch, NULL);
+    tern_board_scalar(r->board, "learning rate", tern_optim_lr_get(r->opt, 0), epoch, NULL);
+    tern_board_parameters(r->board, r->net, epoch, NULL);
+    tern_board_flush(r->board, NULL);
+}
+
+static void run_epoch(run *r, int epoch, tern_error *err)
+{
+    double started = now(), rate = train_epoch(r, epoch, err), seconds = now() - started;
     double test = fashion_accuracy(r->net, r->test, r->s, r->world, err);
+    double train = tern_metrics_get(r->metrics, "right");
     if (err->code || tern_group_rank(r->world)) return;
+    log_epoch(r, epoch, train, test);
     printf("epoch %d  loss %.4f  train %.2f %%  test %.2f %%  %.0f images/s  %.1f s\n", epoch,
-           loss / (double)tern_loader_length(r->train), 100.0 * (double)counts[0] / (double)counts[1],
-           100 * test, rate, seconds);
+           tern_metrics_get(r->metrics, "loss"), 100 * train, 100 * test, rate, seconds);
     fflush(stdout);
 }
 
@@ -226,6 +252,14 @@ static void fill_pictures(shown *p, const float *x, const int64_t *guess, const 
     }
 }
 
+static void log_pictures(run *r, shown *p)
+{
+    tern_tensor *pixels =
+        tern_tensor_wrap(p->pixels, TERN_U8, 4, (int64_t[]){SHOWN, 1, SIDE, SIDE}, NULL, NULL, NULL);
+    tern_board_image(r->board, "test images", pixels, 0, NULL, NULL);
+    tern_tensor_free(pixels);
+}
+
 /* Rank 0 alone, on a scope without group: the other ranks take no part. */
 static void save_predictions(run *r, const char *path, tern_error *err)
 {
@@ -243,6 +277,7 @@ static void save_predictions(run *r, const char *path, tern_error *err)
             !tern_tensor_read(best, guess, sizeof(guess), err) &&
             !tern_tensor_read(b.y, truth, sizeof(truth), err)) {
             fill_pictures(pictures, x, guess, truth);
+            log_pictures(r, pictures);
             tern_picture_grid_save(path, "Test images: predicted class (true class where it differs)",
                                    pictures->pictures, SHOWN, ACROSS, err);
         }
@@ -264,7 +299,7 @@ int main(int argc, char **argv)
     open_run(&r, epochs, &err);
     bool first = !err.code && tern_group_rank(r.world) == 0;
     if (first) print_banner(&r, epochs);
-    for (int epoch = 1; epoch <= epochs && !err.code; epoch++) train_epoch(&r, epoch, &err);
+    for (int epoch = 1; epoch <= epochs && !err.code; epoch++) run_epoch(&r, epoch, &err);
     if (!err.code) compare_speed(&r, &err);
     if (!err.code && first) {
         tern_error figure = {0}; /* a missing plug-in does not end the run */

@@ -13,9 +13,13 @@ class Demo(unittest.TestCase):
         command = [os.path.join(BUILD, "tern"), "run", "-n", "2", os.path.join(BUILD, "examples", "02_fashion"), "1"]
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=580, cwd=folder)
-            self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            for line in done.stderr.splitlines():  # no terminal: progress is a line now and then
+                self.assertRegex(line, r"^epoch 1: +\d+% \d+/59904 \[\d\d:\d\d<\d\d:\d\d, +[\d.]+img/s, loss=[\d.]+\]$")
             with open(os.path.join(folder, "predictions.png"), "rb") as picture:
                 self.assertEqual(picture.read(8), b"\x89PNG\r\n\x1a\n")
+            board = re.search(r"(?m)^  curves    tensorboard --logdir (runs/\S+_fashion)$", done.stdout).group(1)
+            self.assertTrue(any("tfevents" in name for name in os.listdir(os.path.join(folder, board))))
         lines = done.stdout.splitlines()
         self.assertRegex(done.stdout, r"(?m)^  batch     64 x 2 = 128$")
         self.assertRegex(done.stdout, r"(?m)^  back end  native, 2 ranks$")
