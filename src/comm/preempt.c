@@ -1,4 +1,6 @@
-/* preempt.c - a flag that a signal raises, and that the ranks look at together.
+/* preempt.c - a flag that a signal raises, and that the ranks look at together: each call posts this rank's,
+ * and takes what the call before it posted. So nobody waits here for a slow rank, and all hear in the same
+ * call.
  *
  * A handler may only touch what is there for the whole time: a table of signals, each with the preempt that
  * has it. It is empty again before the preempt is freed. */
@@ -21,6 +23,8 @@ struct tern_preempt {
     atomic_bool asked;
     bool pending; /* all ranks know */
     int64_t calls;
+    tern_work *work; /* in which the ranks tell each other; NULL: none is under way */
+    uint8_t told;
     int fd;
     int signals[SIGNALS]; /* that are handled; 0: none */
     struct sigaction before[SIGNALS];
@@ -97,6 +101,7 @@ tern_preempt *tern_preempt_new(tern_group *group, const tern_preempt_opts *user,
 void tern_preempt_free(tern_preempt *preempt)
 {
     if (!preempt) return;
+    if (preempt->work) tern_work_wait(preempt->work, NULL);
     for (int i = 0; i < SIGNALS; i++) {
         if (!preempt->signals[i]) continue;
         sigaction(preempt->signals[i], &preempt->before[i], NULL);
@@ -106,21 +111,40 @@ void tern_preempt_free(tern_preempt *preempt)
     tern__free(preempt);
 }
 
+/* What was posted has had a step's time to arrive: its backward has brought the ranks together since. */
+static int hear(tern_preempt *preempt, tern_error *err)
+{
+    tern_work *work = preempt->work;
+    preempt->work = NULL;
+    if (!work) return TERN_OK;
+    if (tern_work_wait(work, err)) return err->code;
+    preempt->pending = preempt->told;
+    return TERN_OK;
+}
+
+static int tell(tern_preempt *preempt, tern_error *err)
+{
+    bool alone = !preempt->group || tern_group_size(preempt->group) == 1;
+    preempt->told = atomic_load(&preempt->asked);
+    if (alone) preempt->pending = preempt->told;
+    if (alone || preempt->pending) return TERN_OK;
+    preempt->work = tern_all_reduce_post(preempt->group, &preempt->told, 1, TERN_U8, TERN_MAX, err);
+    return preempt->work ? TERN_OK : err->code;
+}
+
 static int look(tern_preempt *preempt, tern_error *err)
 {
-    uint8_t asked = atomic_load(&preempt->asked);
-    int status = TERN_OK;
-    if (preempt->group) status = tern_all_reduce(preempt->group, &asked, 1, TERN_U8, TERN_MAX, err);
-    if (!status) preempt->pending = asked;
-    return status;
+    int status = hear(preempt, err);
+    return status ? status : tell(preempt, err);
 }
 
 int tern_preempt_pending(tern_preempt *preempt, tern_error *err)
 {
     if (!preempt) return tern__error_set(err, __func__, TERN_E_INVALID, "the preempt is NULL");
     if (preempt->pending) return 1;
+    tern_error own = {0};
     bool due = ++preempt->calls % preempt->opts.every == 0;
-    int status = due ? look(preempt, err) : TERN_OK;
+    int status = due ? look(preempt, err ? err : &own) : TERN_OK;
     return status ? status : preempt->pending;
 }
 

@@ -349,7 +349,6 @@ static trainee_opts in_folder(const folder *f)
 static void limit_files(rlim_t bytes)
 {
     struct rlimit limit;
-    signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &limit);
     limit.rlim_cur = TERN__MIN(bytes, limit.rlim_max);
     setrlimit(RLIMIT_FSIZE, &limit);
@@ -365,6 +364,7 @@ static int full_body(int rank, const tern__bootstrap *boot, void *arg)
     uint64_t hash = trainee_hash(&t);
     RANK_CHECK_OK(rank, t.err);
     trainee_run(&t, 4);
+    signal(SIGXFSZ, SIG_IGN);
     if (rank == 0) limit_files(3000);
     RANK_CHECK(rank, trainee_save(&t) == TERN_E_IO);
     RANK_CHECK(rank, strstr(t.err.text, "rank 0: ") && strstr(t.err.text, "step-4.pt"));
@@ -391,6 +391,46 @@ static void a_full_disk_is_the_same_error_everywhere(void **state)
         assert_ranks_ok(ranks_run(world, full_body, &f));
         close_folder(&f);
     }
+}
+
+/* Rank 0 dies in the middle of the file: of SIGXFSZ. */
+static int lost_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    trainee t;
+    trainee_opts opts = in_folder(arg);
+    trainee_open(&t, boot, &opts);
+    trainee_run(&t, 2);
+    trainee_save(&t);
+    RANK_CHECK_OK(rank, t.err);
+    trainee_run(&t, 3);
+    if (rank == 0) {
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0});
+        limit_files(3000);
+    }
+    trainee_save(&t);
+    RANK_CHECK(rank, rank > 0 && t.err.code == TERN_E_PEER && strstr(t.err.text, "rank 0"));
+    trainee_close(&t);
+    return 3;
+}
+
+static void the_writer_may_be_lost(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    ranks r = ranks_run(3, lost_body, &f);
+    assert_int_equal(r.status[0], 128 + SIGXFSZ);
+    assert_int_equal(r.status[1], 3);
+    assert_int_equal(r.status[2], 3);
+    assert_int_equal(folder_count(f.path, ".tmp"), 1);
+    trainee t;
+    trainee_opts opts = in_folder(&f);
+    trainee_open(&t, NULL, &opts);
+    assert_int_equal(folder_count(f.path, ".tmp"), 0);
+    assert_int_equal(trainee_load(&t, NULL), 1);
+    assert_int_equal(t.step, 2);
+    assert_ok(t.err);
+    trainee_close(&t);
+    close_folder(&f);
 }
 
 /* One that fails on one rank only. */
@@ -452,6 +492,7 @@ static void what_fails_on_one_rank_fails_on_all(void **state)
     (void)state;
     folder f = open_folder();
     assert_ranks_ok(ranks_run(3, moody_body, &f));
+    assert_ranks_ok(ranks_run_threads(3, moody_body, &f));
     assert_int_equal(folder_count(f.path, ".tmp"), 0);
     close_folder(&f);
 }
@@ -630,6 +671,7 @@ int main(void)
         cmocka_unit_test(a_lost_link_is_made_good),
         cmocka_unit_test(killed_at_any_system_call_it_is_the_old_or_the_new),
         cmocka_unit_test(a_full_disk_is_the_same_error_everywhere),
+        cmocka_unit_test(the_writer_may_be_lost),
         cmocka_unit_test(what_fails_on_one_rank_fails_on_all),
         cmocka_unit_test(ranks_pass_over_the_same),
         cmocka_unit_test(other_ranks_go_on),
