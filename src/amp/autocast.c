@@ -132,13 +132,14 @@ static const policy policies[2][2] = {
     {{{TERN_BF16, settle}, TERN__AUTOCAST_APEX}, {{TERN_F16, settle}, TERN__AUTOCAST_APEX}},
 };
 
-/* Once a process and dtype, by rank 0. */
+/* Once a process and dtype, by rank 0. To ask the CPU takes longer than all else that a region does. */
 static void note_what_lacks(const tern_scope *scope, tern_dtype dtype)
 {
-    static atomic_flag noted[2] = {ATOMIC_FLAG_INIT, ATOMIC_FLAG_INIT};
+    static atomic_flag asked[2] = {ATOMIC_FLAG_INIT, ATOMIC_FLAG_INIT};
+    if (scope->group && tern_group_rank(scope->group) > 0) return;
+    if (atomic_flag_test_and_set(&asked[dtype == TERN_F16])) return;
     const char *lacks = tern__kernel_lacks(dtype);
-    if (!lacks || (scope->group && tern_group_rank(scope->group) > 0)) return;
-    if (atomic_flag_test_and_set(&noted[dtype == TERN_F16])) return;
+    if (!lacks) return;
     tern__log(TERN_LOG_WARN,
               "autocast: this machine lacks %s; what is computed in %s is right, but no faster than in f32",
               lacks, tern_dtype_name(dtype));

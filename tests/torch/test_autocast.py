@@ -4,6 +4,7 @@ test passes too."""
 import ctypes
 import os
 import re
+import subprocess
 import unittest
 
 import numpy
@@ -11,7 +12,6 @@ import torch
 import torch.nn.functional as F
 
 from ops import BF16, F16, F32, Run, error_of
-import tern
 
 NEW = int(torch.__version__.split(".")[0]) >= 2
 KINDS = {BF16: torch.bfloat16, F16: torch.float16, F32: torch.float32, 1: torch.float64, 2: torch.int64, 7: torch.bool}
@@ -226,6 +226,36 @@ class Ops(unittest.TestCase):
             rows = re.findall(r"^R\((\w+),", table.read(), re.M)
         self.assertEqual(rows, sorted(rows), "the search goes by the alphabet")
         self.assertEqual(rows, sorted(set(public_ops()) - {"sum"}), "every op once; sum is sum_dims")
+
+
+REGIONS = """
+import ctypes
+from ops import BF16, F32, Run
+
+run = Run()
+run.lib.returns(ctypes.c_void_p, "tern_group_open")
+group = ctypes.c_void_p(run.lib.check("tern_group_open", None))
+ranked = Run(group=group)
+for dtype in (BF16, F32, BF16):
+    ranked.lib.tern_autocast_set(ranked.scope, dtype)
+"""
+
+
+class Note(unittest.TestCase):
+    """What a CPU without bf16 makes of it is said once a job; oneDNN takes itself for one there."""
+
+    def said_on(self, isa):
+        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", "2", "/usr/bin/python3", "-c", REGIONS]
+        path = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), os.environ["PYTHONPATH"]])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120,
+                              env={**os.environ, "PYTHONPATH": path, "ONEDNN_MAX_CPU_ISA": isa})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stderr.splitlines()
+
+    def test_avx2(self):
+        said = self.said_on("AVX2")
+        self.assertEqual(len(said), 1, said)
+        self.assertIn("autocast: this machine lacks AVX-512 BF16 or AMX; what is computed in bf16 is right, but no faster than in f32", said[0])
 
 
 if __name__ == "__main__":
