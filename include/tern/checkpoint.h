@@ -40,10 +40,10 @@ TERN_API tern_load_opts tern_load_defaults(void);
  * dict's _metadata) are left out. Yours: tern_object_free.
  *
  * The file may come from anybody: every length in it is checked first, its checksums are, and memory stays
- * within the file's size and `memory`. E_IO: cannot be read, no regular file, or became shorter. E_FORMAT:
- * damaged, or not such a file. E_UNSUPPORTED: well formed, but holds what tern has not (a class, a dtype,
- * another byte order, a compressed entry, a newer version), named. E_MEMORY: more than there is or than
- * `memory` allows. E_INVALID: no path. */
+ * within the file's size and `memory` (16 MiB are enough for 8000 small tensors). E_IO: cannot be read, no
+ * regular file, or became shorter. E_FORMAT: damaged, or not such a file. E_UNSUPPORTED: well formed, but
+ * holds what tern has not (a class, a dtype, another byte order, a compressed entry, a newer version), named.
+ * E_MEMORY: more than there is or than `memory` allows. E_INVALID: no path. */
 TERN_API tern_object *tern_load(const char *path, const tern_load_opts *opts, tern_error *err);
 
 #ifdef __cplusplus

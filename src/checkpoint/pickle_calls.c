@@ -72,9 +72,7 @@ static int check_id(tern__vm *vm, const tern_object *id, int *dtype, int64_t *by
 
 static tern_object *new_storage(tern__vm *vm, tern_object *key, tern_dtype dtype, int64_t bytes)
 {
-    if (tern__vm_charge(vm,
-                        2 * TERN__OBJECT_BYTES + TERN__OBJECT_PAIR_BYTES + (int64_t)sizeof(tern__storage)))
-        return NULL;
+    if (tern__vm_charge(vm, TERN__VM_STORAGE_BYTES)) return NULL;
     tern__storage *storage =
         vm->source->storage(vm->source->ctx, tern_object_to_string(key), dtype, bytes, vm->err);
     tern__vm_storage *node = storage ? tern__alloc_raw(sizeof(*node), 16) : NULL;
@@ -153,7 +151,7 @@ static int check_extent(tern__vm *vm, const extent *e, const tern__vm_storage *s
 
 static tern_object *make_tensor(tern__vm *vm, const tern__vm_storage *storage, const extent *e)
 {
-    if (tern__vm_charge(vm, TERN__OBJECT_BYTES + (int64_t)sizeof(tern_tensor) + TERN__LINE)) return NULL;
+    if (tern__vm_charge(vm, TERN__VM_TENSOR)) return NULL;
     char *data = (char *)storage->storage->data + (size_t)e->offset * tern_dtype_bytes(storage->dtype);
     tern_tensor *tensor = tern__tensor_over(storage->storage, data, storage->dtype, e->ndim, e->shape,
                                             e->stride, FUNC, vm->err);
@@ -246,8 +244,9 @@ static tern_object *make_device(tern__vm *vm, const char *name, const tern_objec
     if (!type || tern_object_count(arg(args, 0)) > 20) return refuse_args(vm, name);
     if (tern_object_to_int(arg(args, 1), &index, NULL)) return arg(args, 0);
     snprintf(text, sizeof(text), "%s:%lld", type, (long long)index);
-    return tern__vm_charge(vm, 2 * TERN__OBJECT_BYTES) ? NULL
-                                                       : tern__vm_take(vm, tern_object_string(text, vm->err));
+    return tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)sizeof(text))
+               ? NULL
+               : tern__vm_take(vm, tern_object_string(text, vm->err));
 }
 
 /* The bytes whose Latin-1 characters are those of the string. */
@@ -258,7 +257,7 @@ static tern_object *encode_latin1(tern__vm *vm, const char *name, const tern_obj
     size_t bytes = (size_t)tern_object_count(text), count = 0;
     uint32_t code = 0;
     for (size_t at = 0; at < bytes; at += (size_t)tern__utf8_next(from + at, bytes - at, &code)) count++;
-    if (tern__vm_charge(vm, TERN__OBJECT_BYTES + (int64_t)count)) return NULL;
+    if (tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)count)) return NULL;
     tern_object *node = tern__vm_take(vm, tern__object_text(TERN_OBJECT_BYTES, count, &out, vm->err));
     for (size_t at = 0; node && at < bytes; *out++ = (char)code) {
         at += (size_t)tern__utf8_next(from + at, bytes - at, &code);
@@ -273,7 +272,7 @@ static tern_object *make_bytes(tern__vm *vm, const char *name, const tern_object
     const char *encoding = tern_object_to_string(arg(args, 1));
     char *none;
     if (arg_is(args, 0, TERN_OBJECT_BYTES)) return arg(args, 0);
-    if (tern_object_count(args) == 0 && !tern__vm_charge(vm, TERN__OBJECT_BYTES))
+    if (tern_object_count(args) == 0 && !tern__vm_charge(vm, TERN__VM_TEXT))
         return tern__vm_take(vm, tern__object_text(TERN_OBJECT_BYTES, 0, &none, vm->err));
     bool is_latin1 = encoding && (strcmp(encoding, "latin1") == 0 || strcmp(encoding, "latin-1") == 0);
     if (!is_latin1 || !arg_is(args, 0, TERN_OBJECT_STRING)) return refuse_args(vm, name);
@@ -335,7 +334,7 @@ static bool is_dtype(const char *name)
 
 tern_object *tern__vm_global(tern__vm *vm, const char *name)
 {
-    if (tern__vm_charge(vm, 2 * TERN__OBJECT_BYTES + (int64_t)strlen(name))) return NULL;
+    if (tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)strlen(name))) return NULL;
     if (is_dtype(name)) return tern__vm_take(vm, tern_object_string(name, vm->err));
     if (!vm->source->records && index_of(name) < 0 && storage_dtype(name) == -2) {
         tern__vm_refuse(vm, TERN_E_UNSUPPORTED,
@@ -352,7 +351,7 @@ tern_object *tern__vm_global(tern__vm *vm, const char *name)
 static tern_object *make_record(tern__vm *vm, tern_object *class, tern_object *args)
 {
     const char *name = tern__object_name(class);
-    if (tern__vm_charge(vm, 2 * TERN__OBJECT_BYTES + (int64_t)strlen(name))) return NULL;
+    if (tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)strlen(name))) return NULL;
     tern_object *record = tern__object_record(name, strlen(name), vm->err);
     if (record) tern__object_record_set(record, args, NULL);
     return tern__vm_take(vm, record);

@@ -101,14 +101,14 @@ tern_object *tern__vm_int(tern__vm *vm, int64_t value)
 {
     bool is_small = value >= 0 && value < 256;
     if (is_small && vm->small[value]) return vm->small[value];
-    if (tern__vm_charge(vm, TERN__OBJECT_BYTES / 2)) return NULL;
+    if (tern__vm_charge(vm, TERN__VM_SCALAR)) return NULL;
     tern_object *made = tern_object_int(value, vm->err);
     return is_small ? once(vm, &vm->small[value], made) : tern__vm_take(vm, made);
 }
 
 tern_object *tern__vm_list(tern__vm *vm, tern_object_kind kind)
 {
-    if (tern__vm_charge(vm, TERN__OBJECT_BYTES)) return NULL;
+    if (tern__vm_charge(vm, kind == TERN_OBJECT_DICT ? TERN__VM_DICT : TERN__VM_LIST)) return NULL;
     return tern__vm_take(vm, kind == TERN_OBJECT_DICT    ? tern_object_dict(vm->err)
                              : kind == TERN_OBJECT_TUPLE ? tern_object_tuple(vm->err)
                                                          : tern_object_list(vm->err));
@@ -140,7 +140,7 @@ int tern__vm_set(tern__vm *vm, tern_object *dict, tern_object *key, tern_object 
                                    key->kind > TERN_OBJECT_RECORD ? "class"
                                                                   : tern_object_kind_name(key->kind));
         snprintf(text, sizeof(text), "<key at byte %lld>", (long long)(vm->source->offset - vm->begin));
-        status = tern__vm_charge(vm, 2 * TERN__OBJECT_BYTES);
+        status = tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)sizeof(text));
         key = status ? NULL : tern__vm_take(vm, tern_object_string(text, vm->err));
         if (!key) return vm->err->code;
     }
@@ -254,7 +254,7 @@ static int run_float(tern__vm *vm, int bytes)
     uint64_t bits = 0;
     double value;
     int status = read_number(vm, bytes, &bits);
-    if (!status) status = tern__vm_charge(vm, TERN__OBJECT_BYTES / 2);
+    if (!status) status = tern__vm_charge(vm, TERN__VM_SCALAR);
     if (status) return status;
     bits = __builtin_bswap64(bits);
     memcpy(&value, &bits, sizeof(value));
@@ -268,7 +268,7 @@ static int read_text(tern__vm *vm, int bytes, tern_object_kind kind, tern_object
     if (!status && length > (uint64_t)(vm->source->end - vm->source->offset))
         return tern__vm_refuse(vm, TERN_E_FORMAT, "a text of %llu bytes is longer than what is left",
                                (unsigned long long)length);
-    if (!status) status = tern__vm_charge(vm, TERN__OBJECT_BYTES + (int64_t)length);
+    if (!status) status = tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)length);
     if (status) return status;
     *out = tern__vm_take(vm, tern__object_text(kind, length, text, vm->err));
     return *out ? tern__vm_read(vm, *text, length) : TERN_E_MEMORY;

@@ -10,6 +10,16 @@
  * a storage. */
 enum { TERN__VM_GLOBAL = TERN_OBJECT_RECORD + 1, TERN__VM_STORAGE };
 
+/* At most so many bytes nodes take with malloc's own, beside text and items, and a storage of a few bytes. */
+enum {
+    TERN__VM_SCALAR = 48,
+    TERN__VM_TEXT = 64,
+    TERN__VM_LIST = 64,
+    TERN__VM_DICT = TERN__OBJECT_BYTES,
+    TERN__VM_TENSOR = 64 + 3 * TERN__LINE + sizeof(tern_tensor),
+    TERN__VM_STORAGE_BYTES = 64 + 3 * TERN__LINE + TERN__OBJECT_PAIR_BYTES,
+};
+
 typedef struct tern__vm_storage {
     tern_object object;
     tern__storage *storage;

@@ -121,21 +121,21 @@ double tern_item(const tern_tensor *tensor)
 
 static void release_own(void *ctx)
 {
-    tern__storage *storage = ctx;
-    tern__free(storage->data);
-    tern__free(storage);
+    tern__free(ctx);
 }
 
+/* One block: the storage on a line of its own, and what it holds behind it. */
 tern__storage *tern__storage_new(size_t bytes, const char *func, tern_error *err)
 {
-    tern__storage *storage = tern__alloc(sizeof(*storage), func, err);
-    if (!storage) return NULL;
-    *storage = (tern__storage){.refs = 1, .release = release_own, .ctx = storage};
-    storage->data = tern__alloc_raw(bytes, TERN__LINE);
-    if (storage->data) return storage;
-    tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
-    tern__free(storage);
-    return NULL;
+    _Static_assert(sizeof(tern__storage) <= TERN__LINE, "a storage is on one line");
+    tern__storage *storage = bytes <= SIZE_MAX / 2 ? tern__alloc_raw(TERN__LINE + bytes, TERN__LINE) : NULL;
+    if (!storage) {
+        tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
+        return NULL;
+    }
+    *storage = (tern__storage){
+        .refs = 1, .data = (char *)storage + TERN__LINE, .release = release_own, .ctx = storage};
+    return storage;
 }
 
 tern_tensor *tern__tensor_over(tern__storage *storage, void *data, tern_dtype dtype, int ndim,
