@@ -27,7 +27,7 @@ extern "C" {
  *
  * In a region ops cast their inputs first, with gradient: products of matrices and convolutions to its dtype,
  * losses to f32, and ops on several tensors bring those to the widest of their types; all others run in what
- * they are given. f64 stays. Which op does what is PyTorch's list for the CPU, in src/amp/autocast.c. A
+ * they are given. f64 stays. Which op does what is PyTorch's list for the CPU, in src/amp/autocast.def. A
  * parameter is cast once in a region and step, not by every op that uses it. Module calls, tern_checkpoint,
  * tern_data_parallel and a ddp follow the scope; backward runs in the types that its ops ran in, wherever it
  * is called. Where the CPU has no instructions for the dtype a warning says so, once a process. Any other
