@@ -65,14 +65,14 @@ static int make_dirs(const char *dir, tern_error *err)
 /* "step-3.pt.4711.tmp" or "latest.4711.tmp", and nobody is 4711 any more, or we are. */
 static bool is_stale(const char *name)
 {
-    int64_t pid = -1;
+    long pid = -1;
     int end = 0;
     const char *dot = strstr(name, ".tmp");
     bool ours = !strncmp(name, latest, strlen(latest)) || !strncmp(name, "step-", 5);
     if (!ours || !dot || dot[4]) return false;
     do dot--;
     while (dot > name && *dot != '.');
-    if (sscanf(dot, ".%ld.tmp%n", (long *)&pid, &end) != 1 || !end || pid <= 0) return false;
+    if (sscanf(dot, ".%ld.tmp%n", &pid, &end) != 1 || !end || pid <= 0) return false;
     return pid == getpid() || (kill((pid_t)pid, 0) && errno == ESRCH);
 }
 
