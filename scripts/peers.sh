@@ -4,7 +4,7 @@
 set -eu
 peers=${TERN_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tern-peers}
 [ -x "$peers/bin/python" ] || python3 -m venv "$peers"
-"$peers/bin/python" -m pip install --quiet --upgrade torch numpy safetensors tensorboard
+"$peers/bin/python" -m pip install --quiet --upgrade torch numpy safetensors tensorboard selenium
 "$peers/bin/python" - <<'END'
 from importlib.metadata import version
 

@@ -319,6 +319,7 @@ static int rank_writes(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *world = tern__group_open_boot(boot, NULL, &err);
     tern_board_opts opts = tern_board_defaults();
     opts.all_ranks = s->all_ranks;
+    opts.tag = rank ? "_b" : "_a";
     tern_board *board = tern_board_new(s->is_dated ? NULL : s->folder, world, &opts, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, board != NULL);
@@ -370,7 +371,7 @@ static void all_ranks_write_if_asked(void **state)
     }
 }
 
-/* Clocks may differ, folders may not. */
+/* Clocks and tags may differ, folders may not. */
 static void a_dated_folder_is_rank_0s(void **state)
 {
     char before[1024];
@@ -378,7 +379,10 @@ static void a_dated_folder_is_rank_0s(void **state)
     assert_non_null(getcwd(before, sizeof(before)));
     assert_return_code(chdir(*state), errno);
     assert_ranks_ok(ranks_run(3, rank_writes, &s));
-    assert_int_equal(count_folders("runs", ""), 2 + 1);
+    char path[PATH_ROOM];
+    assert_int_equal(find_file("runs", "", path), 2 + 1);
+    assert_string_equal(path + strlen(path) - 2, "_a");
+    assert_int_equal(count_folders(path, "rank"), 3);
     assert_return_code(chdir(before), errno);
 }
 

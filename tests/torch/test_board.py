@@ -113,6 +113,24 @@ class Numbers(InAFolder):
                 events.records(path)
 
 
+# Events of SummaryWriter (PyTorch 2.15, TensorBoard 2.21) without their times.
+GOLDEN = {"scalar": "1080808080202a100a0e0a076c6f73732fc3a9150000c0be",
+          "text": "10032a2f0a2d0a116e6f74652f746578745f73756d6d617279420e080712041202080142042ac3a92a4a080a060a0474657874",
+          "histogram": "10042a680a660a01682a6109000000000000f83f11000000000000fa3f190000000000000840210000000000801240290000000000901c"
+               "4032188545cc9fc0a2f73f794cfae2d3fff93f538746136999fc3f3a1800000000000000000000000000000040000000000000f03f"}
+
+
+class Golden(InAFolder):
+    def test_the_same_bytes(self):
+        board = self.open()
+        board.scalar("loss/é", -0.375, 1 << 33)
+        board.text("note", "*é*", 3)
+        board.histogram("h", board.run.constant(numpy.array([1.5, 1.5, 1.625])), 4)
+        board.values()
+        (path,) = files(self.folder)
+        self.assertEqual([record[9:].hex() for record in events.records(path)[1:]], list(GOLDEN.values()))
+
+
 def shades(array):
     """SummaryWriter's: in f32, and cut off."""
     if array.dtype == numpy.uint8:

@@ -1,30 +1,24 @@
-"""Boards beside the newest TensorBoard and PyTorch, from the environment that scripts/peers.sh makes: records are the bytes
-of SummaryWriter's, images its pixels, and EventAccumulator reads all of it, also after crashes and resumes."""
-import base64
-import json
+"""Boards beside the newest TensorBoard and PyTorch: records are the bytes of SummaryWriter's, images its pixels, and
+EventAccumulator reads all of it, also after crashes and resumes."""
 import math
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import unittest
 
-import numpy
+import peers
 
-import events
-from boards import Board, files
+peers.enter()
 
-PYTHON = os.path.join(os.environ.get("TERN_PEERS", os.path.expanduser("~/.cache/tern-peers")), "bin", "python")
-PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "board_peer.py")
+import numpy  # noqa: E402
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
+from torch.utils.tensorboard import SummaryWriter  # noqa: E402
+
+import events  # noqa: E402
+from boards import Board, files  # noqa: E402
+
 RNG = numpy.random.default_rng(0)
-
-
-def peer(*args):
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LD_PRELOAD")}
-    done = subprocess.run([PYTHON, PEER, *args], capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+KINDS = "scalars", "images", "histograms", "tensors"
 
 
 def bare(path):
@@ -38,22 +32,8 @@ class Beside(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.ours, self.theirs = os.path.join(folder.name, "ours"), os.path.join(folder.name, "theirs")
         self.folder = folder.name
-
-    def open(self, **opts):
-        return Board(self.ours, **opts)
-
-    def write(self, calls, **arrays):
-        """SummaryWriter's calls, with "@name" for an array."""
-        calls_file, arrays_file = os.path.join(self.folder, "calls.json"), os.path.join(self.folder, "arrays.npz")
-        with open(calls_file, "w") as file:
-            json.dump([(name, args, options) for name, *args, options in calls], file)
-        numpy.savez(arrays_file, **arrays)
-        peer("write", self.theirs, calls_file, arrays_file)
-
-    def read(self, *folders):
-        return json.loads(peer("read", *(os.path.join(self.ours, f) for f in folders)))
+        self.ours, self.theirs = os.path.join(self.folder, "ours"), os.path.join(self.folder, "theirs")
 
 
 class Records(Beside):
@@ -62,44 +42,46 @@ class Records(Beside):
         self.assertEqual(bare(mine), bare(yours))
 
     def test_scalars_and_text(self):
-        board = self.open()
-        values = [0.0, 0.1, -1e-30, math.inf, -2.5]
-        for step, value in enumerate(values):
-            board.scalar("loss/é", value, step << 33)
-        board.text("note", "# é\n|a|b|\n|-|-|\n|1|2|", 3)
-        board.scalars("Loss/training", {"train_loss": 0.5, "val_loss": 0.25}, 7)
+        board = Board(self.ours)
+        with SummaryWriter(self.theirs) as writer:
+            for step, value in enumerate([0.0, 0.1, -1e-30, math.inf, -2.5]):
+                board.scalar("loss/é", value, step << 33)
+                writer.add_scalar("loss/é", value, step << 33)
+            for note in board.text, writer.add_text:
+                note("note", "# é\n|a|b|\n|-|-|\n|1|2|", 3)
+            for scalars in board.scalars, writer.add_scalars:
+                scalars("Loss/training", {"train_loss": 0.5, "val_loss": 0.25}, 7)
         board.close()
-        self.write([("add_scalar", "loss/é", value, step << 33, {}) for step, value in enumerate(values)]
-                   + [("add_text", "note", "# é\n|a|b|\n|-|-|\n|1|2|", 3, {}), ("add_scalars", "Loss/training", {"train_loss": 0.5, "val_loss": 0.25}, 7, {})])
-        self.compare()
-        self.compare("Loss_training_train_loss")
-        self.compare("Loss_training_val_loss")
-        self.assertEqual(sorted(f for f in os.listdir(self.ours) if "." not in f), sorted(f for f in os.listdir(self.theirs) if "." not in f))
+        folders = [sorted(name for name in os.listdir(path) if not name.startswith("events.")) for path in (self.ours, self.theirs)]
+        self.assertEqual(*folders)
+        for folder in "", *folders[0]:
+            self.compare(folder)
 
     def test_histograms(self):
         """Of numbers whose sums are exact."""
-        arrays = {"normal": numpy.round(RNG.standard_normal(3000) * 64) / 64, "one": numpy.array([0.5]), "zeros": numpy.zeros((3, 4)),
-                  "negative": -numpy.ldexp(1.0, RNG.integers(-20, 20, 60)), "wide": numpy.ldexp(1.0, RNG.integers(-26, 26, 50)), "ints": RNG.integers(-50, 50, (4, 5)),
-                  "bytes": RNG.integers(0, 256, 40, "u1"), "f32": RNG.integers(-9, 9, 70).astype("f")}
-        board = self.open()
-        for name, array in arrays.items():
-            board.histogram(name, board.run.constant(array), 2)
+        board = Board(self.ours)
+        with SummaryWriter(self.theirs) as writer:
+            for array in (numpy.round(RNG.standard_normal(3000) * 64) / 64, numpy.array([0.5]), numpy.zeros((3, 4)), -numpy.ldexp(1.0, RNG.integers(-20, 20, 60)),
+                          numpy.ldexp(1.0, RNG.integers(-26, 26, 50)), RNG.integers(-50, 50, (4, 5)), RNG.integers(0, 256, 40, "u1"), RNG.integers(-9, 9, 70).astype("f")):
+                board.histogram("h", board.run.constant(array), 2)
+                writer.add_histogram("h", array, 2)
         board.close()
-        self.write([("add_histogram", name, "@" + name, 2, {}) for name in arrays], **arrays)
         self.compare()
 
     def test_images(self):
         arrays = {"NCHW": RNG.uniform(-0.25, 1.25, (11, 3, 6, 5)).astype("f"), "NHWC": RNG.integers(0, 256, (3, 4, 5, 1), "u1"), "CHW": RNG.uniform(0, 1, (3, 9, 2)),
                   "HWC": RNG.uniform(0, 1, (9, 2, 4)).astype("f"), "HW": RNG.standard_normal((20, 30)) > 0, "CNHW": RNG.uniform(0, 1, (1, 2, 3, 4)).astype("f")}
-        board = self.open()
-        for name, array in arrays.items():
-            board.image(name, board.run.constant(array), 4, format=name.encode())
+        board = Board(self.ours)
+        with SummaryWriter(self.theirs) as writer:
+            for format, array in arrays.items():
+                board.image(format, board.run.constant(array), 4, format=format.encode())
+                (writer.add_images if len(format) == 4 else writer.add_image)(format, array, 4, dataformats=format)
         board.close()
-        self.write([("add_images" if len(name) == 4 else "add_image", name, "@" + name, 4, {"dataformats": name}) for name in arrays], **arrays)
         mine, yours = (events.values(files(folder)[0]) for folder in (self.ours, self.theirs))
+        self.assertEqual([v[:3] for v in mine], [(format, 4, "image") for format in arrays])
         self.assertEqual([v[:3] for v in mine], [v[:3] for v in yours])
-        for (name, *_, a), (*_, b) in zip(mine, yours):
-            with self.subTest(format=name):
+        for (format, *_, a), (*_, b) in zip(mine, yours):
+            with self.subTest(format=format):
                 self.assertEqual((a["height"], a["width"]), (b["height"], b["width"]))
                 numpy.testing.assert_array_equal(self.colours(a), self.colours(b))
 
@@ -111,62 +93,67 @@ class Records(Beside):
 
 
 class Reading(Beside):
+    def read(self, folder=""):
+        found = EventAccumulator(os.path.join(self.ours, folder), size_guidance={kind: 0 for kind in KINDS})
+        return found.Reload()
+
+    def points(self, tag, folder=""):
+        return [(e.step, e.value) for e in self.read(folder).Scalars(tag)]
+
     def test_every_kind(self):
-        board = self.open()
-        x = RNG.standard_normal(500)
+        board = Board(self.ours)
         image = RNG.integers(0, 256, (3, 8, 9), "u1")
         for step in range(3):
             board.scalar("loss", step / 4, step)
-            board.scalars("main/tag", {"a": step, "b": math.nan}, step)
-        board.histogram("weights", board.run.constant(x), 5)
+            board.scalars("main/tag", {"a": step, "b": 2 * step}, step)
+        board.histogram("weights", board.run.constant(RNG.standard_normal(500)), 5)
         board.image("picture", board.run.constant(image), 6)
         board.text("note", "*é*", 7)
-        board.values()
-        here, a, b = self.read("", "main_tag_a", "main_tag_b")
-        self.assertEqual(here["scalars"], {"loss": [[s, repr(s / 4)] for s in range(3)]})
-        self.assertEqual(a["scalars"], {"main/tag": [[s, repr(float(s))] for s in range(3)]})
-        self.assertEqual(b["scalars"], {"main/tag": [[s, "nan"] for s in range(3)]})
-        ((step, width, height, png),) = here["images"]["picture"]
-        self.assertEqual((step, width, height), (6, 9, 8))
-        self.assertEqual(events.png_pixels(base64.b64decode(png)), (8, 9, 3, image.transpose(1, 2, 0).tobytes()))
-        ((step, histogram),) = here["histograms"]["weights"]
-        self.assertEqual((step, histogram), (5, [v for v in board.values() if v[2] == "histogram"][0][3]))
-        self.assertEqual(here["text"], {"note/text_summary": [[7, ["*é*"]]]})
+        written = board.values()
+        found = self.read()
+        self.assertEqual({kind: found.Tags()[kind] for kind in KINDS},
+                         {"scalars": ["loss"], "images": ["picture"], "histograms": ["weights"], "tensors": ["note/text_summary"]})
+        self.assertEqual(self.points("loss"), [(s, s / 4) for s in range(3)])
+        self.assertEqual(self.points("main/tag", "main_tag_a"), [(s, s) for s in range(3)])
+        self.assertEqual(self.points("main/tag", "main_tag_b"), [(s, 2 * s) for s in range(3)])
+        (picture,) = found.Images("picture")
+        self.assertEqual((picture.step, picture.width, picture.height), (6, 9, 8))
+        self.assertEqual(events.png_pixels(picture.encoded_image_string), (8, 9, 3, image.transpose(1, 2, 0).tobytes()))
+        (histogram,) = found.Histograms("weights")
+        (what,) = [v[3] for v in written if v[2] == "histogram"]
+        h = histogram.histogram_value
+        self.assertEqual((histogram.step, list(h.bucket_limit), list(h.bucket)), (5, what["limits"], what["counts"]))
+        self.assertEqual((h.min, h.max, h.num, h.sum, h.sum_squares), tuple(what[n] for n in "min max num sum sum_squares".split()))
+        (note,) = found.Tensors("note/text_summary")
+        self.assertEqual((note.step, list(note.tensor_proto.string_val)), (7, ["*é*".encode()]))
+        self.assertEqual(list(found.PluginTagToContent("text")), ["note/text_summary"])
         board.close()
 
     def test_a_resume_hides_what_is_done_again(self):
-        for purge, first, steps in (-1, 0, 10), (5, 100, 3):
-            board = self.open(purge_step=purge)
-            for step in range(max(purge, 0), max(purge, 0) + steps):
-                board.scalar("loss", first + step, step)
-                board.scalars("c", {"d": first + step}, step)
+        for purge, value, steps in (-1, 0, range(10)), (5, 100, range(5, 8)):
+            board = Board(self.ours, purge_step=purge)
+            for step in steps:
+                board.scalar("loss", value + step, step)
+                board.scalars("c", {"d": value + step}, step)
             board.close()
-        for folder, tag in ("", "loss"), ("c_d", "c"):
-            (found,) = self.read(folder)
-            self.assertEqual(found["scalars"][tag], [[s, repr(float(s))] for s in range(5)] + [[s, repr(100.0 + s)] for s in (5, 6, 7)])
+        for tag, folder in ("loss", ""), ("c", "c_d"):
+            self.assertEqual(self.points(tag, folder), [(s, s) for s in range(5)] + [(s, 100 + s) for s in (5, 6, 7)])
 
     def test_after_a_crash(self):
         """The first file is cut off anywhere in its last record; a second one goes on."""
-        board = self.open()
-        for step in range(4):
-            board.scalar("loss", step, step)
-        board.close()
-        (path,) = files(self.ours)
+        for steps in range(4), [9]:
+            board = Board(self.ours)
+            for step in steps:
+                board.scalar("loss", step, step)
+            board.close()
+        path = files(self.ours)[0]
         last = 16 + len(events.records(path)[-1])
-        board = self.open()
-        board.scalar("loss", 9, 9)
-        board.close()
-        folders = []
-        for cut in range(1, last):
-            folders.append(f"../cut{cut}")
-            shutil.copytree(self.ours, os.path.join(self.ours, folders[-1]))
-            os.truncate(os.path.join(self.ours, folders[-1], os.path.basename(path)), os.path.getsize(path) - cut)
-        for found in self.read(*folders):
-            self.assertEqual(found["scalars"], {"loss": [[s, repr(float(s))] for s in (0, 1, 2, 9)]})
+        for cut in range(1, last + 1):
+            folder = os.path.join(self.folder, str(cut))
+            shutil.copytree(self.ours, folder)
+            os.truncate(os.path.join(folder, os.path.basename(path)), os.path.getsize(path) - cut)
+            self.assertEqual(self.points("loss", folder), [(s, s) for s in (0, 1, 2, 9)])
 
 
 if __name__ == "__main__":
-    if not os.path.exists(PYTHON):
-        print(f"skipped: no {PYTHON}; scripts/peers.sh makes it, TERN_PEERS says where it is")
-        sys.exit(0)
     unittest.main()
