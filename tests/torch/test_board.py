@@ -33,7 +33,8 @@ class InAFolder(unittest.TestCase):
 class Numbers(InAFolder):
     def test_scalars(self):
         board = self.open()
-        points = [("loss", v, s) for s, v in enumerate([0.0, 1.5, -1e-30, 1e300, math.inf, math.nan])] + [("é/ü", 2.0, -3), ("x", 1.0, (1 << 62) + 1)]
+        points = [("loss", v, s) for s, v in enumerate([0.0, 1.5, -1e-30, 1e300, math.inf, math.nan])]
+        points += [("é/ü", 2.0, -3), ("x", 1.0, (1 << 62) + 1)]
         for tag, value, step in points:
             board.scalar(tag, value, step)
         found = board.values()
@@ -70,7 +71,8 @@ class Numbers(InAFolder):
         for folder in self.folder, os.path.join(self.folder, "a_b"):
             first, second = map(events.events, files(folder))
             self.assertFalse(any("session" in e for e in first))
-            self.assertEqual([(e["step"], e.get("version"), e.get("session")) for e in second[:2]], [(0, "brain.Event:2", None), (7, None, 1)])
+            heading = [(e["step"], e.get("version"), e.get("session")) for e in second[:2]]
+            self.assertEqual(heading, [(0, "brain.Event:2", None), (7, None, 1)])
 
     def test_tables(self):
         board = self.open(csv=True, jsonl=True)
@@ -171,7 +173,8 @@ class Images(InAFolder):
     def test_formats(self):
         board = self.open()
         full = RNG.uniform(0, 1, (6, 3, 4, 5, 7)).astype("f")  # NCDHW
-        for format, across in ("NHWC", 8), ("CNHW", 4), ("WHNC", 1), ("NDHWC", 3), ("DWHCN", 2), ("HWC", 8), ("WH", 8), ("CDHW", 8), ("DHW", 8):
+        cases = {"NHWC": 8, "CNHW": 4, "WHNC": 1, "NDHWC": 3, "DWHCN": 2, "HWC": 8, "WH": 8, "CDHW": 8, "DHW": 8}
+        for format, across in cases.items():
             with self.subTest(format=format):
                 part = full[tuple(slice(None) if c in format else 0 for c in "NCDHW")]
                 own = [c for c in "NCDHW" if c in format]
@@ -195,7 +198,8 @@ class Images(InAFolder):
     def test_dtypes(self):
         board = self.open()
         x = RNG.uniform(-0.5, 1.5, (2, 3, 4, 5))
-        for array in x.astype("f"), x.astype("d"), (x > 0.5), RNG.integers(0, 256, (2, 3, 4, 5), "u1"), RNG.integers(-1, 3, (2, 3, 4, 5)), RNG.integers(-1, 3, (2, 3, 4, 5), "i4"):
+        ints = [RNG.integers(*ends, x.shape, kind) for *ends, kind in ((0, 256, "u1"), (-1, 3, "i8"), (-1, 3, "i4"))]
+        for array in x.astype("f"), x.astype("d"), x > 0.5, *ints:
             with self.subTest(dtype=array.dtype):
                 board.image("image", board.run.constant(array), 0)
                 self.check(board, grid(shades(array)))
@@ -240,22 +244,26 @@ def buckets():
 
 
 class Histograms(InAFolder):
-    def check(self, found, values):
-        """Buckets, least, largest and number exactly; the sums to rounding."""
-        values = values.astype("d").reshape(-1)
+    def check_buckets(self, found, values):
         ends = buckets()
         counts, _ = numpy.histogram(values.clip(ends[0], ends[-1]), ends)
         first, last = numpy.nonzero(counts)[0][[0, -1]]
-        self.assertEqual(found["limits"], ends[first : last + 2].tolist())
-        self.assertEqual(found["counts"], [0.0, *counts[first : last + 1]])
+        numpy.testing.assert_array_equal(found["limits"], ends[first : last + 2])
+        numpy.testing.assert_array_equal(found["counts"], [0, *counts[first : last + 1]])
+
+    def check(self, found, values):
+        """Buckets, least, largest and number exactly; the sums to rounding."""
+        values = values.astype("d").reshape(-1)
+        self.check_buckets(found, values)
         self.assertEqual((found["min"], found["max"], found["num"]), (values.min(), values.max(), values.size))
         numpy.testing.assert_allclose(found["sum"], values.sum(), rtol=1e-12, atol=1e-12 * abs(values).sum())
         numpy.testing.assert_allclose(found["sum_squares"], values.dot(values), rtol=1e-12)
 
     def test_random(self):
         board = self.open()
-        for array in (RNG.standard_normal((50, 70)).astype("f"), 10.0 ** RNG.uniform(-15, 21, 5000) * RNG.choice([-1, 1], 5000), RNG.integers(-1000, 1000, (4, 5, 6)),
-                      RNG.integers(0, 5, 100, "i4"), RNG.integers(0, 256, 100, "u1"), RNG.standard_normal(50) > 0, numpy.zeros(3, "f"), numpy.full((), -2.5)):
+        for array in (RNG.standard_normal((50, 70)).astype("f"), 10.0 ** RNG.uniform(-15, 21, 5000) * RNG.choice([-1, 1], 5000),
+                      RNG.integers(-1000, 1000, (4, 5, 6)), RNG.integers(0, 5, 100, "i4"), RNG.integers(0, 256, 100, "u1"),
+                      RNG.standard_normal(50) > 0, numpy.zeros(3, "f"), numpy.full((), -2.5)):
             with self.subTest(dtype=array.dtype, shape=array.shape):
                 board.histogram("h", board.run.constant(array), 1)
                 tag, step, kind, found = board.values()[-1]
@@ -265,19 +273,10 @@ class Histograms(InAFolder):
     def test_at_the_ends_of_buckets(self):
         board = self.open()
         ends = buckets()
-        near = numpy.concatenate([ends, numpy.nextafter(ends, math.inf), numpy.nextafter(ends, -math.inf), [-0.0, 5e-324, -5e-324, 1e300, -1e300]])
-        with numpy.errstate(over="ignore"):
-            board.histogram("h", board.run.constant(near), 0)
-            self.check_but_squares(board.values()[-1][-1], near)
-        for value in near[::97]:
-            board.histogram("h", board.run.constant(numpy.array([value])), 0)
-            self.check_but_squares(board.values()[-1][-1], numpy.array([value]))
-
-    def check_but_squares(self, found, values):
-        ends = buckets()
-        counts, _ = numpy.histogram(values.clip(ends[0], ends[-1]), ends)
-        first, last = numpy.nonzero(counts)[0][[0, -1]]
-        self.assertEqual((found["limits"], found["counts"]), (ends[first : last + 2].tolist(), [0.0, *counts[first : last + 1]]))
+        near = numpy.concatenate([ends, numpy.nextafter(ends, math.inf), numpy.nextafter(ends, -math.inf), [-0.0, 5e-324, -5e-324, 1e300]])
+        for values in near, *numpy.split(near[::67], len(near[::67])):
+            board.histogram("h", board.run.constant(values), 0)
+            self.check_buckets(board.values()[-1][-1], values)
 
     def test_layouts_and_halves(self):
         board = self.open()
@@ -285,7 +284,8 @@ class Histograms(InAFolder):
         x = RNG.standard_normal((2, 16, 4, 6)).astype("f")
         c = run.constant(x)
         part = run.op("tern_slice", run.op("tern_transpose", c, 0, 3), 2, *map(ctypes.c_int64, (1, 4, 2)))
-        for tensor, want in ((part, x.transpose(3, 1, 2, 0)[:, :, 1:4:2]), (blocked(run, c), x), (run.op("tern_cast", c, BF16), torch.tensor(x).bfloat16().float().numpy()),
+        bf16 = torch.tensor(x).bfloat16().float().numpy()
+        for tensor, want in ((part, x.transpose(3, 1, 2, 0)[:, :, 1:4:2]), (blocked(run, c), x), (run.op("tern_cast", c, BF16), bf16),
                              (run.op("tern_cast", c, F16), x.astype("f2")), (run.op("tern_cast", c, I32), x.astype("i4"))):
             board.histogram("h", tensor, 0)
             self.check(board.values()[-1][-1], want)
@@ -324,6 +324,15 @@ class Histograms(InAFolder):
             self.check(found[f"parameters/{name}", 1], run.value(find(name)))
         for name in with_grad:
             self.check(found[f"gradients/{name}", 2], run.grad(find(name)))
+
+    def test_a_shared_parameter_is_one(self):
+        board = self.open()
+        run = board.run
+        tied = run.parameter(numpy.arange(4.0))
+        run.lib.returns(ctypes.c_void_p, "tern_parameter_share")
+        run.lib.check("tern_parameter_share", ctypes.byref(run.module), b"again", tied)
+        board.of_module("parameters", ctypes.byref(run.module), 0)
+        self.assertEqual([tag for tag, *_ in board.values()], ["parameters/p0"])
 
 
 if __name__ == "__main__":
