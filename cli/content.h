@@ -26,6 +26,9 @@ void tern__content_free(tern__content *content);
 void tern__content_sort(tern__content *content);
 const tern__item *tern__content_find(const tern__content *content, const tern__item *like);
 
+/* The value of --memory, MiB that a file may take beyond its size; false after a message. */
+bool tern__memory_parse(const char *command, const char *text, size_t *bytes);
+
 static inline bool tern__item_is_tensor(const tern__item *item)
 {
     return tern_object_kind_get(item->value) == TERN_OBJECT_TENSOR;

@@ -29,10 +29,12 @@ static const char usage[] =
     "  --flatten       only the tensors, under the names that `tern inspect` shows: \"model.conv1.weight\"\n"
     "  --strip PREFIX  without this beginning of their names: \"module.\" of a DistributedDataParallel\n"
     "  --prefix PREFIX with this before their names\n"
-    "  --dtype DTYPE   f32, f64, bf16 or f16 for tensors that are one of these\n";
+    "  --dtype DTYPE   f32, f64, bf16 or f16 for tensors that are one of these\n"
+    "  --memory N      let what is in IN take N MiB (16) beyond its size\n";
 
 typedef struct settings {
-    bool records, flatten;
+    bool flatten;
+    tern_load_opts load;
     const char *key, *strip, *prefix, *in, *out;
     int dtype; /* -1: as it is */
 } settings;
@@ -241,8 +243,7 @@ static int add_metadata(tern_object *object, tern_error *err)
 static tern_object *read_in(const settings *set, tern_error *err)
 {
     caster c = {.set = set};
-    tern_load_opts opts = tern_load_defaults();
-    opts.records = set->records;
+    tern_load_opts opts = set->load;
     opts.metadata = is_safetensors(set->out);
     if (set->dtype >= 0) c.device = tern_device_open(NULL, err);
     if (set->dtype >= 0) c.scope = tern_scope_new(c.device, NULL, err);
@@ -296,20 +297,28 @@ static int parse_files(int argc, char **argv, settings *set)
 static int parse(int argc, char **argv, settings *set)
 {
     static const struct option options[] = {
-        {"records", no_argument, NULL, 'r'},      {"flatten", no_argument, NULL, 'f'},
-        {"key", required_argument, NULL, 'k'},    {"strip", required_argument, NULL, 's'},
-        {"prefix", required_argument, NULL, 'p'}, {"dtype", required_argument, NULL, 'd'},
-        {"help", no_argument, NULL, 'h'},         {0},
+        {"records", no_argument, NULL, 'r'},
+        {"flatten", no_argument, NULL, 'f'},
+        {"key", required_argument, NULL, 'k'},
+        {"strip", required_argument, NULL, 's'},
+        {"prefix", required_argument, NULL, 'p'},
+        {"dtype", required_argument, NULL, 'd'},
+        {"memory", required_argument, NULL, 'm'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
     };
     argv[0] = "tern convert"; /* as getopt names it */
     for (int option, status = 0; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         switch (option) {
-        case 'r': set->records = true; break;
+        case 'r': set->load.records = true; break;
         case 'f': set->flatten = true; break;
         case 'k': set->key = optarg; break;
         case 's': set->strip = optarg; break;
         case 'p': set->prefix = optarg; break;
         case 'd': status = parse_dtype(optarg, &set->dtype); break;
+        case 'm':
+            status = tern__memory_parse(FUNC, optarg, &set->load.memory) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
+            break;
         case 'h': fputs(usage, stdout); return -1;
         default: status = TERN__EXIT_USAGE;
         }
@@ -320,7 +329,7 @@ static int parse(int argc, char **argv, settings *set)
 
 int tern__cli_convert(int argc, char **argv)
 {
-    settings set = {.dtype = -1};
+    settings set = {.dtype = -1, .load = tern_load_defaults()};
     tern_error err = {0};
     int status = parse(argc, argv, &set);
     if (status) return status < 0 ? TERN__EXIT_OK : status;

@@ -5,8 +5,6 @@
 
 #include "base/text.h"
 
-#include <tern/checkpoint.h>
-
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,8 +14,8 @@
 #include <xxhash.h>
 
 static const char usage[] =
-    "usage: tern inspect [--json] [--all] [--records] FILE\n"
-    "       tern inspect --diff [--records] FILE FILE\n"
+    "usage: tern inspect [--json] [--all] [--records] [--memory N] FILE\n"
+    "       tern inspect --diff [--records] [--memory N] FILE FILE\n"
     "\n"
     "Shows what a checkpoint holds (.pt, .pth, .safetensors): what is no tensor as a tree, and of each "
     "tensor name, shape,\n"
@@ -28,10 +26,12 @@ static const char usage[] =
     "  --json     one JSON object instead of text\n"
     "  --all      the whole tree, however long\n"
     "  --records  show objects of classes (torch.save(net)) by name and state\n"
+    "  --memory N let what is in the file take N MiB (16) beyond its size\n"
     "  --diff     in what two files differ: exit status 0 in nothing, 1 in something, 2 trouble\n";
 
 typedef struct settings {
-    bool json, all, records, diff;
+    bool json, all, diff;
+    tern_load_opts load;
     const char *paths[2];
 } settings;
 
@@ -53,12 +53,9 @@ static int look_at(tern__inspected *file, tern_error *err)
     return TERN_OK;
 }
 
-int tern__inspected_open(tern__inspected *file, const char *path, bool records, tern_error *err)
+int tern__inspected_open(tern__inspected *file, const char *path, const tern_load_opts *opts, tern_error *err)
 {
-    tern_load_opts opts = tern_load_defaults();
-    opts.records = records;
-    opts.metadata = true;
-    *file = (tern__inspected){.path = path, .object = tern_load(path, &opts, err)};
+    *file = (tern__inspected){.path = path, .object = tern_load(path, opts, err)};
     int status = file->object ? look_at(file, err) : err->code;
     return status ? status : tern__content_list(&file->content, file->object, err);
 }
@@ -174,7 +171,7 @@ static int print_text(const tern__inspected *file, bool all, tern_error *err)
 static int show(const settings *set, tern_error *err)
 {
     tern__inspected file;
-    int status = tern__inspected_open(&file, set->paths[0], set->records, err);
+    int status = tern__inspected_open(&file, set->paths[0], &set->load, err);
     if (!status) status = set->json ? tern__inspect_json(&file, err) : print_text(&file, set->all, err);
     tern__inspected_close(&file);
     return status ? TERN__EXIT_FAILED : TERN__EXIT_OK;
@@ -185,8 +182,8 @@ static int compare(const settings *set, tern_error *err)
 {
     tern__inspected a, b = {0};
     int exit = TERN__EXIT_USAGE;
-    if (!tern__inspected_open(&a, set->paths[0], set->records, err) &&
-        !tern__inspected_open(&b, set->paths[1], set->records, err))
+    if (!tern__inspected_open(&a, set->paths[0], &set->load, err) &&
+        !tern__inspected_open(&b, set->paths[1], &set->load, err))
         exit = tern__inspect_diff(&a, &b, err);
     tern__inspected_close(&a);
     tern__inspected_close(&b);
@@ -197,17 +194,24 @@ static int compare(const settings *set, tern_error *err)
 static int parse(int argc, char **argv, settings *set)
 {
     static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'},    {"all", no_argument, NULL, 'a'},
-        {"records", no_argument, NULL, 'r'}, {"diff", no_argument, NULL, 'd'},
-        {"help", no_argument, NULL, 'h'},    {0},
+        {"json", no_argument, NULL, 'j'},
+        {"all", no_argument, NULL, 'a'},
+        {"records", no_argument, NULL, 'r'},
+        {"memory", required_argument, NULL, 'm'},
+        {"diff", no_argument, NULL, 'd'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
     };
     argv[0] = "tern inspect"; /* as getopt names it */
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         switch (option) {
         case 'j': set->json = true; break;
         case 'a': set->all = true; break;
-        case 'r': set->records = true; break;
+        case 'r': set->load.records = true; break;
         case 'd': set->diff = true; break;
+        case 'm':
+            if (!tern__memory_parse(argv[0], optarg, &set->load.memory)) return TERN__EXIT_USAGE;
+            break;
         case 'h': fputs(usage, stdout); return -1;
         default: return TERN__EXIT_USAGE;
         }
@@ -226,8 +230,9 @@ static int parse(int argc, char **argv, settings *set)
 
 int tern__cli_inspect(int argc, char **argv)
 {
-    settings set = {0};
+    settings set = {.load = tern_load_defaults()};
     tern_error err = {0};
+    set.load.metadata = true;
     int status = parse(argc, argv, &set);
     if (status) return status < 0 ? TERN__EXIT_OK : status;
     int exit = set.diff ? compare(&set, &err) : show(&set, &err);

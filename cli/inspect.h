@@ -5,6 +5,8 @@
 #include "content.h"
 #include "values.h"
 
+#include <tern/checkpoint.h>
+
 typedef struct tern__inspected {
     const char *path;
     const char *format; /* "PyTorch zip" */
@@ -14,7 +16,8 @@ typedef struct tern__inspected {
 } tern__inspected;
 
 /* Everything in the file and its list; tern__inspected_close also after a failure. */
-int tern__inspected_open(tern__inspected *file, const char *path, bool records, tern_error *err);
+int tern__inspected_open(tern__inspected *file, const char *path, const tern_load_opts *opts,
+                         tern_error *err);
 void tern__inspected_close(tern__inspected *file);
 
 /* What is no tensor, as an indented tree; `all`: also what is many or long. */

@@ -181,6 +181,17 @@ class Inspect(Case):
             self.assertRegex(rows[1], r"^a\.\S+\.\.\.\S+weight( |$)")
             self.assertEqual("checksum" in rows[0], columns >= 80)
 
+    def test_many_small_tensors_need_leave(self):
+        write(self.path("a"), {str(i): numpy.ones((), numpy.uint8) for i in range(30000)})
+        self.fails(1, "takes more memory than its", "inspect", self.path("a"))
+        self.fails(1, "takes more memory than its", "convert", self.path("a"), self.path("b.pt"))
+        self.assertIn("\n30000 tensors, 30000 values", self.fine("inspect", "--memory", "64", self.path("a")))
+        self.fine("convert", "--memory", "64", self.path("a"), self.path("b.safetensors"))
+        self.assertEqual(len(read(self.path("b.safetensors"))[0]), 30000)
+        for command in ("inspect", "convert"):
+            for bad in ("0", "x", "-1", "1048577"):
+                self.fails(2, f'tern {command}: --memory: expected MiB from 1 to 1048576, got "{bad}"', command, "--memory", bad, "a")
+
     def test_errors(self):
         self.fails(2, "expected one file, got 0", "inspect")
         self.fails(2, "expected one file, got 2", "inspect", "a", "b")
