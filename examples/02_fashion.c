@@ -8,31 +8,11 @@
  */
 #include "fashion.h"
 
-#include <time.h>
-
 #define BATCH   64
 #define PEAK_LR 0.2
 #define WARM_UP 0.05 /* of all steps */
 
 /* ---- the net ---- */
-
-static tern_module *new_net(uint64_t seed, tern_error *err)
-{
-    tern_resnet_opts opts = tern_resnet_defaults();
-    opts.in_channels = 1;
-    opts.classes = FASHION_CLASSES;
-    opts.stages = 3;
-    for (int i = 0; i < 3; i++) {
-        opts.blocks[i] = 1;
-        opts.channels[i] = 16 << i;
-    }
-    opts.small_stem = true;
-    opts.kaiming = false;
-    tern_rng *rng = tern_rng_new(seed, err);
-    tern_module *net = tern_resnet_new(&opts, rng, err);
-    tern_rng_free(rng);
-    return net;
-}
 
 static tern_optim *new_optim(tern_module *net, tern_error *err)
 {
@@ -42,13 +22,6 @@ static tern_optim *new_optim(tern_module *net, tern_error *err)
     opts.nesterov = true;
     opts.weight_decay = 5e-4;
     return tern_sgd_new(net, &opts, err);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ---- what a run is made of ---- */
@@ -78,7 +51,7 @@ static void open_run(run *r, int epochs, tern_error *err)
     r->test_order = fashion_test_order(r->world, err);
     r->train = fashion_loader(r->train_set, r->train_order, BATCH, true, err);
     r->test = fashion_loader(r->test_set, r->test_order, 250, false, err);
-    r->net = new_net(0, err);
+    r->net = fashion_resnet_new(0, err);
     r->ddp = tern_ddp_new(r->net, r->world, NULL, err);
     r->opt = new_optim(r->net, err);
     int64_t steps = epochs * tern_loader_length(r->train);
@@ -170,7 +143,7 @@ static void log_epoch(run *r, int epoch, double train, double test)
 
 static void run_epoch(run *r, int epoch, tern_error *err)
 {
-    double started = now(), rate = train_epoch(r, epoch, err), seconds = now() - started;
+    double started = fashion_now(), rate = train_epoch(r, epoch, err), seconds = fashion_now() - started;
     double test = fashion_accuracy(r->net, r->test, r->s, r->world, err);
     double train = tern_metrics_get(r->metrics, "right");
     if (err->code || tern_group_rank(r->world)) return;
@@ -191,19 +164,19 @@ static double measure(run *r, tern_group *world, int threads, tern_error *err)
     int before = tern_device_threads_get(r->dev);
     tern_device_threads_set(r->dev, threads, err);
     tern_loader *loader = fashion_loader(r->train_set, NULL, BATCH, true, err);
-    tern_module *net = new_net(1, err);
+    tern_module *net = fashion_resnet_new(1, err);
     tern_ddp *ddp = world ? tern_ddp_new(net, world, NULL, err) : NULL;
     tern_optim *opt = new_optim(net, err);
     tern_scope *s = tern_scope_new(r->dev, world, err);
     double started = 0;
     tern_batch b;
     for (int i = 0; i < SPEED_WARM + SPEED_STEPS && !err->code && tern_loader_next(loader, s, &b); i++) {
-        if (i == SPEED_WARM) started = now();
+        if (i == SPEED_WARM) started = fashion_now();
         tern_backward(s, tern_cross_entropy(s, tern_forward(net, s, b.x), b.y, NULL));
         tern_optim_step(opt, s);
         tern_scope_end(s, err);
     }
-    double seconds = now() - started;
+    double seconds = fashion_now() - started;
     tern_scope_free(s);
     tern_optim_free(opt);
     tern_ddp_free(ddp);

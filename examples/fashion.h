@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <tern.h>
 
@@ -94,6 +95,33 @@ static inline tern_module *fashion_mlp_new(tern_rng *rng, tern_error *err)
     tern_sequential_add(net, tern_relu_new(err), err);
     tern_sequential_add(net, tern_linear_new(128, FASHION_CLASSES, NULL, rng, err), err);
     return net;
+}
+
+/* (N, 1, 28, 28) -> (N, 10): a small ResNet, 77754 parameters. */
+static inline tern_module *fashion_resnet_new(uint64_t seed, tern_error *err)
+{
+    tern_resnet_opts opts = tern_resnet_defaults();
+    opts.in_channels = 1;
+    opts.classes = FASHION_CLASSES;
+    opts.stages = 3;
+    for (int i = 0; i < 3; i++) {
+        opts.blocks[i] = 1;
+        opts.channels[i] = 16 << i;
+    }
+    opts.small_stem = true;
+    opts.kaiming = false;
+    tern_rng *rng = tern_rng_new(seed, err);
+    tern_module *net = tern_resnet_new(&opts, rng, err);
+    tern_rng_free(rng);
+    return net;
+}
+
+/* Seconds, from any point in time. */
+static inline double fashion_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* How many rows of `scores` (N, C) have their largest value at `label` (N); 0 after a failure in the scope.
