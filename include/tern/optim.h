@@ -83,6 +83,44 @@ TERN_API tern_adagrad_opts tern_adagrad_defaults(void);
  * p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps), with t as in Adam. */
 TERN_API tern_optim *tern_adagrad_new(tern_module *module, const tern_adagrad_opts *opts, tern_error *err);
 
+typedef struct tern_lamb_opts {
+    size_t size;
+    double lr;            /* default 0.001                                          */
+    double beta1, beta2;  /* in [0, 1); default 0.9 and 0.999                       */
+    double eps;           /* default 1e-6                                           */
+    double weight_decay;  /* default 0.01                                           */
+    double max_grad_norm; /* of all gradients of the optimizer together, > 0; default 1; INFINITY: any */
+    bool bias_correction; /* default true                                           */
+    bool grad_averaging;  /* m takes (1 - beta1) g, not g; default true             */
+    bool adam_w_mode;     /* weight decay beside the moments, not in g; default true */
+    bool use_nvlamb;      /* trust ratios also without weight decay; default false  */
+} tern_lamb_opts;
+TERN_API tern_lamb_opts tern_lamb_defaults(void);
+
+/* LAMB for large batches (You et al. 2020) as in NVIDIA's apex, FusedLAMB: g *= min(1, max_grad_norm / norm
+ * of all g); m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; u = m / (1 - beta1^t) / (sqrt(v /
+ * (1 - beta2^t)) + eps) + weight_decay p; p -= lr r u, where r is norm(p) / norm(u) of the whole parameter,
+ * or 1 if one of them is 0 or there is no weight decay. t is the number of the parameter's own steps, where
+ * apex counts the optimizer's. Norms are summed up in double, with the same bits on any number of threads and
+ * ranks, also of a sharded optimizer. */
+TERN_API tern_optim *tern_lamb_new(tern_module *module, const tern_lamb_opts *opts, tern_error *err);
+
+typedef struct tern_larc_opts {
+    size_t size;
+    double trust_coefficient; /* default 0.02                                        */
+    bool clip;                /* never raises a rate; default true                   */
+    double eps;               /* default 1e-8                                        */
+} tern_larc_opts;
+TERN_API tern_larc_opts tern_larc_defaults(void);
+
+/* Layer-wise adaptive rates on top of any optimizer but LAMB, from the next step on: apex's LARC (You,
+ * Gitman and Ginsburg 2017), which wraps an optimizer; here it is a property of one, as its groups, state,
+ * schedules and shards stay what they are. Each parameter's a = trust_coefficient norm(p) / (norm(g) +
+ * weight_decay norm(p) + eps), with clip min(a / lr, 1), and g = a (g + weight_decay p) is what the optimizer
+ * is given, with no weight decay of its own; where a norm is 0, g. E_INVALID: no optimizer, or LAMB, which
+ * has ratios of its own; E_RANGE: a number below 0. */
+TERN_API int tern_optim_larc(tern_optim *optim, const tern_larc_opts *opts, tern_error *err);
+
 TERN_API void tern_optim_free(tern_optim *optim);
 
 /* Updates every parameter that has a gradient, and forgets the gradients of all that it has. Does nothing
@@ -109,6 +147,8 @@ TERN_API int tern_rmsprop_group_add(tern_optim *optim, tern_parameter_fn belongs
                                     const tern_rmsprop_opts *opts, tern_error *err);
 TERN_API int tern_adagrad_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
                                     const tern_adagrad_opts *opts, tern_error *err);
+TERN_API int tern_lamb_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
+                                 const tern_lamb_opts *opts, tern_error *err);
 TERN_API int tern_optim_group_count(const tern_optim *optim);
 
 /* A group's rate as the next step uses it; NaN if there is no such group. */

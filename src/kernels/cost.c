@@ -21,10 +21,8 @@ static const struct {
 
 /* Their outputs are read too. */
 static const bool in_place[TERN__KERNEL_COUNT] = {
-    [TERN__ADAGRAD] = true,
-    [TERN__ADAM] = true,
-    [TERN__RMSPROP] = true,
-    [TERN__SGD] = true,
+    [TERN__ADAGRAD] = true,      [TERN__ADAM] = true,    [TERN__LAMB] = true,
+    [TERN__LAMB_MOMENTS] = true, [TERN__RMSPROP] = true, [TERN__SGD] = true,
 };
 
 /* w is (O, ..): an element of y is a sum over the rest; in a product of matrices over a row of a. */

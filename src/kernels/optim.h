@@ -35,4 +35,13 @@ typedef struct tern__adagrad_attr {
     double start, first; /* in the first step (1, else 0) the sum is `start` before */
 } tern__adagrad_attr;
 
+/* The update is u = unbias1 m / (unbias2 sqrt(v) + eps) + pull p. Norms are summed up in pieces: the first
+ * `lead` elements, then `piece` at a time. */
+typedef struct tern__lamb_attr {
+    tern__step_attr step;
+    double beta1, take, beta2; /* m = beta1 m + take d */
+    double unbias1, unbias2, eps, pull;
+    double lead, piece;
+} tern__lamb_attr;
+
 #endif

@@ -18,11 +18,6 @@ static bool is_under(const tern__leaf *leaf, const tern_module *module)
     return inner || (leaf->shared && tern__leaf_member(module, leaf));
 }
 
-static size_t end_of(const tern__seal *seal, int k)
-{
-    return seal->offset[k] + tern__view_bytes(&seal->leaves[k]->parameter->view);
-}
-
 /* Takes the parameters under `module` into group 0. Their offsets rise. */
 static void claim(tern_optim *optim, const tern_module *module)
 {
@@ -33,7 +28,7 @@ static void claim(tern_optim *optim, const tern_module *module)
         optim->group_of[k] = ours ? 0 : -1;
         if (!ours) continue;
         if (!all->end) all->begin = seal->offset[k];
-        all->end = end_of(seal, k);
+        all->end = tern__optim_end(optim, k);
     }
     memcpy(optim->own, optim->all, sizeof(optim->own));
 }
@@ -96,6 +91,7 @@ void tern_optim_free(tern_optim *optim)
     if (!optim) return;
     leave(optim);
     tern__shard_free(optim);
+    tern__lamb_free(optim);
     tern__optim_state_drop(optim);
     tern__free(optim->groups);
     tern__free(optim->steps);
@@ -105,6 +101,13 @@ void tern_optim_free(tern_optim *optim)
 }
 
 /* ---- groups ---- */
+
+const tern__option *tern__option_find(const tern__optim_rule *rule, const char *name)
+{
+    const tern__option *option = rule->options;
+    while (option->name && strcmp(option->name, name)) option++;
+    return option->name ? option : NULL;
+}
 
 int tern__optim_group_check(const char *func, const tern_optim *optim, tern__kernel kernel,
                             tern_parameter_fn belongs, tern_error *err)
@@ -162,19 +165,15 @@ void tern_optim_lr_set(tern_optim *optim, int group, double lr)
 
 /* ---- the step ---- */
 
-static bool is_due(const tern_optim *optim, int k)
-{
-    return optim->group_of[k] >= 0 && optim->seal->leaves[k]->fresh;
-}
-
-/* The last leaf of the run that leaf k begins. */
+/* The last leaf of the run that leaf k begins; itself where updates depend on norms. */
 static int run_end(const tern_optim *optim, int k)
 {
     const tern__seal *seal = optim->seal;
     int last = k;
+    if (optim->lamb || optim->larc.size) return k;
     for (int next = k + 1; next < seal->leaf_count; next++) {
         if (seal->range_of[next] != seal->range_of[k]) continue;
-        if (!is_due(optim, next) || optim->group_of[next] != optim->group_of[k] ||
+        if (!tern__optim_is_due(optim, next) || optim->group_of[next] != optim->group_of[k] ||
             optim->steps[next] != optim->steps[k])
             break;
         last = next;
@@ -190,18 +189,17 @@ static tern__view piece(tern_dtype dtype, char *base, size_t offset, int64_t cou
     return view;
 }
 
-/* The update of the bytes `own` of range r. */
-static bool update_slice(tern_optim *optim, tern_scope *scope, int r, tern__slice own, unsigned states,
-                         const tern__optim_attr *attr)
+bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int r, tern__slice own,
+                     const tern__optim_group *group, const tern__optim_attr *attr, const tern__view *more)
 {
     const tern__range *range = &optim->seal->ranges[r];
     int64_t count = (int64_t)(tern__slice_bytes(own) / tern_dtype_bytes(range->dtype));
     size_t at = tern__optim_scaled(optim, r, own.begin - optim->own[r].begin);
     tern__view p = piece(range->dtype, range->params, own.begin, count), views[TERN__OPTIM_STATES];
     tern__view g = piece(range->grad_dtype, range->grads, tern__grad_offset(range, own.begin), count);
-    tern__call call = {.kernel = optim->rule->kernel, .in = {&g}, .out = {&p}, .attr = attr};
+    tern__call call = {.kernel = kernel, .in = {&g}, .out = {&p}, .attr = attr};
     for (int s = 0; s < TERN__OPTIM_STATES; s++) {
-        bool kept = s == TERN__OPTIM_MASTER ? tern__optim_has_master(optim, r) : states & 1u << s;
+        bool kept = s == TERN__OPTIM_MASTER ? tern__optim_has_master(optim, r) : group->states & 1u << s;
         if (!kept) continue;
         views[s] = piece(tern__optim_dtype(optim, r), optim->state[s][r], at, count);
         call.out[1 + s] = &views[s];
@@ -210,7 +208,21 @@ static bool update_slice(tern_optim *optim, tern_scope *scope, int r, tern__slic
         call.out[0] = &views[TERN__OPTIM_MASTER];
         call.out[TERN__OPTIM_COPY] = &p;
     }
+    if (more) call.out[3] = more;
     return tern__run(scope, &call);
+}
+
+/* The attributes of an update that begins with leaf k. */
+static bool attr_of(tern_optim *optim, tern_scope *scope, int k, tern__optim_attr *attr)
+{
+    tern__optim_group group = optim->groups[optim->group_of[k]];
+    const tern__option *decay = optim->larc.size ? tern__option_find(optim->rule, "weight_decay") : NULL;
+    double *value = decay ? (double *)((char *)&group.opts + decay->offset) : NULL,
+           before = value ? *value : 0;
+    if (value) *value = 0; /* LARC has it in the gradient */
+    *attr = optim->rule->attr(&group, optim->steps[k] + 1);
+    if (optim->lamb) attr->step.lr *= optim->lamb->trust[k];
+    return !optim->larc.size || tern__larc_adapt(optim, scope, k, before, attr);
 }
 
 /* One kernel call over this rank's part of what lies from leaf `first` to leaf `last` of one range. */
@@ -219,12 +231,14 @@ static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
     const tern__seal *seal = optim->seal;
     const tern__optim_group *group = &optim->groups[optim->group_of[first]];
     int r = seal->range_of[first];
-    tern__slice run = {seal->offset[first], end_of(seal, last)}, own = tern__slice_cut(run, optim->own[r]);
-    tern__optim_attr attr = optim->rule->attr(group, optim->steps[first] + 1);
+    tern__slice run = {seal->offset[first], tern__optim_end(optim, last)};
+    tern__slice own = tern__slice_cut(run, optim->own[r]);
+    tern__optim_attr attr;
+    if (!attr_of(optim, scope, first, &attr)) return false;
     if (optim->shard) tern__shard_note(optim, r, run, &attr);
     if (!tern__slice_bytes(own)) return true;
     if (tern__optim_has_master(optim, r)) tern__masters_follow(optim, first, last);
-    return update_slice(optim, scope, r, own, group->states, &attr);
+    return tern__optim_run(optim, scope, optim->rule->kernel, r, own, group, &attr, NULL);
 }
 
 static void finish(tern_optim *optim, int first, int last)
@@ -241,7 +255,7 @@ static void finish(tern_optim *optim, int first, int last)
 static bool update_all(tern_optim *optim, tern_scope *scope)
 {
     for (int k = 0; k < optim->seal->leaf_count; k++) {
-        if (!is_due(optim, k)) continue;
+        if (!tern__optim_is_due(optim, k)) continue;
         int last = run_end(optim, k);
         if (!update(optim, scope, k, last)) return false;
         finish(optim, k, last);
@@ -254,6 +268,7 @@ static int step(tern_optim *optim, tern_scope *scope, tern_error *err)
     int64_t began = tern__trace_now(scope->trace);
     int status = tern__optim_state_open(optim, "tern_optim_step", err);
     if (!status && optim->shard) status = tern__shard_begin(optim, err);
+    if (!status && optim->lamb) status = tern__lamb_prepare(optim, scope, err);
     if (status) return status;
     if (!update_all(optim, scope)) return scope->error.code;
     if (optim->shard) status = tern__shard_exchange(optim, err);

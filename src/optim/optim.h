@@ -20,6 +20,7 @@ typedef struct tern__optim_group {
         tern_adam_opts adam;
         tern_rmsprop_opts rmsprop;
         tern_adagrad_opts adagrad;
+        tern_lamb_opts lamb;
     } opts;
     double lr;       /* before the schedules                    */
     double rate;     /* what they make of it, for the next step */
@@ -34,6 +35,7 @@ typedef union tern__optim_attr {
     tern__adam_attr adam;
     tern__rmsprop_attr rmsprop;
     tern__adagrad_attr adagrad;
+    tern__lamb_attr lamb;
 } tern__optim_attr;
 
 static inline tern__step_attr tern__step_attr_make(double lr, bool maximize, double weight_decay)
@@ -106,6 +108,8 @@ struct tern_optim {
     double grad_scale;         /* by what its gradients are multiplied         */
     struct tern_optim *next;   /* of the seal                                          */
     struct tern__shard *shard; /* NULL: not sharded */
+    struct tern__lamb *lamb;   /* NULL: another rule */
+    tern_larc_opts larc;       /* size 0: not wanted */
     tern_schedule *schedules;  /* all that are alive, the oldest first */
 };
 
@@ -118,6 +122,49 @@ int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn
 /* TERN_OK if a group may be added to this optimizer, whose rule's kernel must be this one. */
 int tern__optim_group_check(const char *func, const tern_optim *optim, tern__kernel kernel,
                             tern_parameter_fn belongs, tern_error *err);
+
+/* It has a gradient to be updated with. */
+static inline bool tern__optim_is_due(const tern_optim *optim, int k)
+{
+    return optim->group_of[k] >= 0 && optim->seal->leaves[k]->fresh;
+}
+static inline size_t tern__optim_end(const tern_optim *optim, int k)
+{
+    return optim->seal->offset[k] + tern__view_bytes(&optim->seal->leaves[k]->parameter->view);
+}
+/* Runs a kernel that is called as the rule's is over the bytes `own` of range r; `more`, if not NULL, is
+ * what comes behind two states. */
+bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int r, tern__slice own,
+                     const tern__optim_group *group, const tern__optim_attr *attr, const tern__view *more);
+/* The option of this name, or NULL. */
+const tern__option *tern__option_find(const tern__optim_rule *rule, const char *name);
+
+/* ---- norm.c: norms of whole parameters ---- */
+
+/* The sum of squares; false after a failure. */
+bool tern__norm_square(tern_scope *scope, const tern__view *view, double *sum);
+/* LARC: changes the attributes of the update of leaf k, whose group has this weight decay. */
+bool tern__larc_adapt(tern_optim *optim, tern_scope *scope, int k, double decay, tern__optim_attr *attr);
+
+/* ---- lamb.c ---- */
+
+/* Slices of an optimizer with LAMB are cut at multiples of it, so that its norms are summed up in the same
+ * pieces, and with the same bits, on any number of ranks. */
+#define TERN__PIECE ((size_t)4096)
+
+typedef struct tern__lamb {
+    int *first;    /* [leaf_count] a parameter's first piece                                       */
+    double *sums;  /* [pieces][2] squares of parameters and updates; in the shard's window if there is one */
+    double *own;   /* [pieces][2] the same where there is none                                     */
+    double *trust; /* [leaf_count] by which the rate is multiplied                                 */
+    int pieces;
+} tern__lamb;
+
+/* Before the updates of a step: moments, norms, trust ratios. */
+int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err);
+/* Leaf k's pieces that rank `rank` has the sums of; returns how many, from *piece on. */
+int tern__lamb_pieces(const tern_optim *optim, int k, tern__slice slice, int *piece);
+void tern__lamb_free(tern_optim *optim);
 
 /* ---- master.c ---- */
 
@@ -187,6 +234,10 @@ int tern__shard_begin(tern_optim *optim, tern_error *err);
 void tern__shard_note(tern_optim *optim, int r, tern__slice run, const tern__optim_attr *attr);
 /* Each rank's slices of what was noted go to all others. */
 int tern__shard_exchange(tern_optim *optim, tern_error *err);
+/* Adds to what is compared between ranks. */
+void tern__shard_digest(tern_optim *optim, const void *data, size_t bytes);
+/* The sums of LAMB's pieces come together on all ranks. */
+int tern__shard_sums(tern_optim *optim, tern_error *err);
 /* The peers need not wait for a step that this rank does not make. */
 void tern__shard_fail(tern_optim *optim, const tern_error *err);
 void tern__shard_free(tern_optim *optim);

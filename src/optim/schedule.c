@@ -9,9 +9,8 @@
 
 const tern__option *tern__schedule_momentum(const tern_optim *optim)
 {
-    const tern__option *o = optim->rule->options;
-    while (o->name && strcmp(o->name, "momentum") && strcmp(o->name, "betas")) o++;
-    return o->name ? o : NULL;
+    const tern__option *momentum = tern__option_find(optim->rule, "momentum");
+    return momentum ? momentum : tern__option_find(optim->rule, "betas");
 }
 
 /* NAN: the group's own again. */

@@ -32,7 +32,8 @@ struct tern__shard {
     void *channel;
     uint32_t number; /* as ddps have one */
     uint32_t side;   /* window of a line a rank: its digest */
-    bool has_side;
+    uint32_t sums;   /* window of LAMB's sums               */
+    bool has_side, has_sums;
     uint64_t step;
     uint64_t digest; /* FNV-1a of this step's attributes */
     run *runs;       /* [leaf_count] updated in this step */
@@ -42,12 +43,12 @@ struct tern__shard {
 
 /* ---- slices ---- */
 
-/* What rank `rank` updates: slices differ by a cache line at most. */
-static tern__slice slice_of(tern__slice all, int world, int rank)
+/* What rank `rank` updates: slices differ by a cut's unit at most. */
+static tern__slice slice_of(tern__slice all, size_t unit, int world, int rank)
 {
-    size_t lines = tern__align_up(tern__slice_bytes(all), TERN__LINE) / TERN__LINE;
-    size_t first = lines * (size_t)rank / (size_t)world, next = lines * (size_t)(rank + 1) / (size_t)world;
-    return (tern__slice){all.begin + first * TERN__LINE, TERN__MIN(all.begin + next * TERN__LINE, all.end)};
+    size_t units = tern__align_up(tern__slice_bytes(all), unit) / unit;
+    size_t first = units * (size_t)rank / (size_t)world, next = units * (size_t)(rank + 1) / (size_t)world;
+    return (tern__slice){all.begin + first * unit, TERN__MIN(all.begin + next * unit, all.end)};
 }
 
 tern_group *tern__shard_group(const tern_optim *optim)
@@ -58,7 +59,8 @@ tern_group *tern__shard_group(const tern_optim *optim)
 tern__slice tern__shard_slice(const tern_optim *optim, int r, int rank)
 {
     if (!optim->shard) return optim->all[r];
-    return slice_of(optim->all[r], tern_group_size(optim->shard->group), rank);
+    size_t unit = optim->lamb ? TERN__PIECE : TERN__LINE;
+    return slice_of(optim->all[r], unit, tern_group_size(optim->shard->group), rank);
 }
 
 static void take_slices(tern_optim *optim)
@@ -159,11 +161,24 @@ static int open_side(tern__shard *shard, tern_error *err)
     return status;
 }
 
+static int open_sums(tern_optim *optim, tern_error *err)
+{
+    tern__shard *shard = optim->shard;
+    const tern_group *group = shard->group;
+    size_t bytes = (size_t)optim->lamb->pieces * 2 * sizeof(double), page = (size_t)sysconf(_SC_PAGESIZE);
+    int status =
+        group->backend->window_open(group->state, NULL, tern__align_up(bytes, page), &shard->sums, err);
+    shard->has_sums = !status;
+    if (!status) optim->lamb->sums = group->backend->window_base(group->state, shard->sums);
+    return status;
+}
+
 static int build(tern_optim *optim, tern_group *group, tern_error *err)
 {
     tern__shard *shard = optim->shard;
     int status = make_arrays(optim, err);
     if (!status) status = open_side(shard, err);
+    if (!status && optim->lamb) status = open_sums(optim, err);
     if (status) return status;
     shard->channel = group->backend->channel_open(group->state, tern_group_size(group) + 1, err);
     return shard->channel ? TERN_OK : err->code;
@@ -204,6 +219,10 @@ void tern__shard_free(tern_optim *optim)
     const tern__comm_backend *backend = shard->group->backend;
     if (shard->channel) backend->channel_close(shard->channel);
     if (shard->has_side) backend->window_close(shard->group->state, shard->side);
+    if (shard->has_sums) {
+        backend->window_close(shard->group->state, shard->sums);
+        optim->lamb->sums = optim->lamb->own;
+    }
     drop_share(optim->seal, shard->group);
     tern__free(shard->runs);
     tern__free(shard->extents);
@@ -221,12 +240,14 @@ void tern__shard_fail(tern_optim *optim, const tern_error *err)
 int tern__shard_begin(tern_optim *optim, tern_error *err)
 {
     optim->shard->run_count = 0;
+    optim->shard->step++;
     optim->shard->digest = UINT64_C(0xcbf29ce484222325);
     return tern__group_check(optim->shard->group, "tern_optim_step", err);
 }
 
-static void digest_add(tern__shard *shard, const void *data, size_t bytes)
+void tern__shard_digest(tern_optim *optim, const void *data, size_t bytes)
 {
+    tern__shard *shard = optim->shard;
     for (size_t i = 0; i < bytes; i++)
         shard->digest = (shard->digest ^ ((const uint8_t *)data)[i]) * UINT64_C(0x100000001b3);
 }
@@ -234,7 +255,7 @@ static void digest_add(tern__shard *shard, const void *data, size_t bytes)
 void tern__shard_note(tern_optim *optim, int r, tern__slice bytes, const tern__optim_attr *attr)
 {
     tern__shard *shard = optim->shard;
-    digest_add(shard, attr, optim->rule->attr_bytes);
+    tern__shard_digest(optim, attr, optim->rule->attr_bytes);
     run *last = NULL;
     for (int i = shard->run_count - 1; i >= 0 && !last; i--)
         if (shard->runs[i].range == r) last = &shard->runs[i];
@@ -275,6 +296,40 @@ static int post_slice(tern_optim *optim, int rank, tern__extent *extents, int co
     return shard->group->backend->post(shard->channel, &post, seq, err);
 }
 
+/* ---- LAMB's sums ---- */
+
+/* The pieces of what is due that are rank `rank`'s, and its side line, so that nobody posts nothing. */
+static int fill_sums(const tern_optim *optim, int rank, tern__extent *extents)
+{
+    const tern__shard *shard = optim->shard;
+    int count = 0, piece;
+    for (int k = 0; k < optim->seal->leaf_count; k++) {
+        if (!tern__optim_is_due(optim, k)) continue;
+        tern__slice slice = tern__shard_slice(optim, optim->seal->range_of[k], rank);
+        uint64_t bytes = 2 * sizeof(double) * (uint64_t)tern__lamb_pieces(optim, k, slice, &piece);
+        if (bytes)
+            extents[count++] = (tern__extent){shard->sums, 2 * sizeof(double) * (uint64_t)piece, bytes};
+    }
+    extents[count++] = (tern__extent){shard->side, (uint64_t)rank * TERN__LINE, sizeof(shard->digest)};
+    return count;
+}
+
+int tern__shard_sums(tern_optim *optim, tern_error *err)
+{
+    const tern__shard *shard = optim->shard;
+    tern__extent *next = shard->extents;
+    uint64_t seq = 0;
+    int status = TERN_OK;
+    for (int rank = 0; rank < tern_group_size(shard->group) && !status; rank++) {
+        int count = fill_sums(optim, rank, next);
+        status = post_slice(optim, rank, next, count, &seq, err);
+        next += count;
+    }
+    return status ? status : shard->group->backend->wait(shard->channel, seq, err);
+}
+
+/* ---- the slices ---- */
+
 static char *side_of(const tern__shard *shard, int rank)
 {
     char *side = shard->group->backend->window_base(shard->group->state, shard->side);
@@ -300,7 +355,6 @@ int tern__shard_exchange(tern_optim *optim, tern_error *err)
     uint64_t seq = 0;
     int status = TERN_OK;
     int64_t began = tern__trace_now(shard->group->trace);
-    shard->step++;
     memcpy(side_of(shard, tern_group_rank(shard->group)), &shard->digest, sizeof(shard->digest));
     for (int rank = 0; rank < tern_group_size(shard->group) && !status; rank++) {
         int count = fill_extents(optim, rank, next);

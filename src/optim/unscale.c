@@ -3,15 +3,10 @@
 #include "kernels/unscale.h"
 #include "optim/optim.h"
 
-static bool is_due(const tern_optim *optim, int k)
-{
-    return optim->group_of[k] >= 0 && optim->seal->leaves[k]->fresh;
-}
-
 bool tern__optim_has_grad(const tern_optim *optim, tern_dtype dtype)
 {
     for (int k = 0; k < optim->seal->leaf_count; k++)
-        if (is_due(optim, k) && optim->seal->leaves[k]->grad->view.dtype == dtype) return true;
+        if (tern__optim_is_due(optim, k) && optim->seal->leaves[k]->grad->view.dtype == dtype) return true;
     return false;
 }
 
@@ -23,7 +18,7 @@ static tern__view run_of(const tern_optim *optim, int k, int *next)
     int r = seal->range_of[k];
     for (*next = k + 1; *next < seal->leaf_count; ++*next) {
         if (seal->range_of[*next] != r) continue;
-        if (!is_due(optim, *next)) break;
+        if (!tern__optim_is_due(optim, *next)) break;
         last = &seal->leaves[*next]->grad->view;
     }
     const char *end = (const char *)last->data + tern__view_bytes(last);
@@ -53,7 +48,7 @@ bool tern__optim_unscale(tern_optim *optim, tern_scope *scope, double factor, do
     for (int r = 0; r < seal->range_count; r++)
         for (int k = 0, next; k < seal->leaf_count; k = next) {
             next = k + 1;
-            if (seal->range_of[k] != r || !is_due(optim, k)) continue;
+            if (seal->range_of[k] != r || !tern__optim_is_due(optim, k)) continue;
             tern__view run = run_of(optim, k, &next);
             if (!unscale(scope, &run, factor, bad)) return false;
             *any = true;

@@ -141,6 +141,8 @@ OPTIM(adam_new, tern_adam_new(net, opts, err))
 OPTIM(adamw_new, tern_adamw_new(net, opts, err))
 OPTIM(rmsprop_new, tern_rmsprop_new(net, opts, err))
 OPTIM(adagrad_new, tern_adagrad_new(net, opts, err))
+OPTIM(lamb_new, tern_lamb_new(net, opts, err))
+OPTIM(optim_larc, tern_sgd_new(net, NULL, err); tern_optim_larc(optim, opts, err))
 
 /* The defaults of a level. */
 #define tern_amp_defaults() tern_amp_defaults(TERN_O1)
@@ -212,6 +214,8 @@ static void preempt_new(const void *opts, tern_error *err)
 {
     tern_preempt_free(tern_preempt_new(NULL, opts, err));
 }
+
+OPTIM(lamb_group_add, tern_lamb_new(net, NULL, err); tern_lamb_group_add(optim, all, NULL, opts, err))
 
 static void group_open(const void *opts, tern_error *err)
 {
@@ -342,6 +346,9 @@ static void board_image(const void *opts, tern_error *err)
     X(rmsprop, rmsprop_group_add)                                                                            \
     X(adagrad, adagrad_new)                                                                                  \
     X(adagrad, adagrad_group_add)                                                                            \
+    X(lamb, lamb_new)                                                                                        \
+    X(lamb, lamb_group_add)                                                                                  \
+    X(larc, optim_larc)                                                                                      \
     X(one_cycle, one_cycle_new)                                                                              \
     X(plateau, plateau_new)                                                                                  \
     X(ddp, ddp_new)                                                                                          \

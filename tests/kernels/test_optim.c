@@ -56,7 +56,7 @@ static void run(const char *name, int threads, tern__call *call)
 /* Output i before the update: second moments are positive, and RMSprop's larger than its mean's square. */
 static void fill_state(tern__kernel kernel, const tern__view *out, int i)
 {
-    bool is_moment = kernel == TERN__ADAM ? i > 1 : i == 1 && kernel != TERN__SGD;
+    bool is_moment = kernel == TERN__ADAM || kernel == TERN__LAMB ? i > 1 : i == 1 && kernel != TERN__SGD;
     int64_t count = tern__view_count(out);
     fill(out, (uint32_t)i + 2, is_moment);
     for (int64_t k = 0; kernel == TERN__RMSPROP && is_moment && k < count; k++)
@@ -290,6 +290,86 @@ static void amsgrad_keeps_a_nan(void **state)
     }
 }
 
+/* ---- LAMB's two passes ---- */
+
+/* For pieces of 256 elements after a shorter first one. */
+static tern__lamb_attr lamb_attr(int64_t count, double lead)
+{
+    return (tern__lamb_attr){.step = {0.1, 0.75, 0.01},
+                             .beta1 = 0.9,
+                             .take = 0.2,
+                             .beta2 = 0.99,
+                             .unbias1 = 3,
+                             .unbias2 = 2,
+                             .eps = 1e-3,
+                             .pull = 0.1,
+                             .lead = fmin(lead, (double)count),
+                             .piece = 256};
+}
+
+static void lamb(void **state)
+{
+    (void)state;
+    tern__lamb_attr attr = lamb_attr(0, 0);
+    expect_equal(TERN__LAMB, &attr, 3);
+}
+
+enum { PIECES = 300 };
+
+/* The first pass over p, m, v of this dtype and g of that; the sums of its pieces. */
+static void move(const char *device, int threads, tern_dtype dtype, tern_dtype grad, int64_t count,
+                 double lead, tern__view out[3], double sums[2 * PIECES])
+{
+    tern__lamb_attr attr = lamb_attr(count, lead);
+    tern__view g = new_vector(grad, count);
+    int64_t pieces = 1 + (int64_t)ceil(((double)count - attr.lead) / attr.piece);
+    tern__view all = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){pieces, 2});
+    all.data = sums;
+    fill(&g, 1, false);
+    for (int i = 0; i < 3; i++) {
+        out[i] = new_vector(dtype, count);
+        fill(&out[i], (uint32_t)i + 2, i == 2);
+    }
+    tern__call call = {
+        .kernel = TERN__LAMB_MOMENTS, .in = {&g}, .out = {&out[0], &out[1], &out[2], &all}, .attr = &attr};
+    run(device, threads, &call);
+    tern__free(g.data);
+}
+
+static void compare_moments(tern_dtype dtype, tern_dtype grad, int64_t count, double lead)
+{
+    tern__view got[3], again[3], want[3];
+    double sums[3][2 * PIECES] = {{0}};
+    move("cpu", 1, dtype, grad, count, lead, got, sums[0]);
+    move("cpu", 3, dtype, grad, count, lead, again, sums[1]);
+    move("cpu:reference", 1, dtype, grad, count, lead, want, sums[2]);
+    double *size = tern__alloc((size_t)count * sizeof(*size), __func__, NULL);
+    for (int64_t k = 0; k < count; k++) size[k] = 1e3;
+    for (int i = 0; i < 3; i++) {
+        assert_true(ulps(&got[i], &want[i], size) <= 4);
+        assert_memory_equal(got[i].data, again[i].data, tern__view_bytes(&got[i]));
+        tern__free(got[i].data);
+        tern__free(again[i].data);
+        tern__free(want[i].data);
+    }
+    tern__free(size);
+    assert_memory_equal(sums[0], sums[1], sizeof(sums[0]));
+    double unit = dtype == TERN_F64 ? 1e-13 : 1e-5;
+    for (int i = 0; i < 2 * PIECES; i++) assert_true(fabs(sums[0][i] - sums[2][i]) <= unit * sums[2][i]);
+}
+
+static void lamb_moments(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < TERN__COUNT(sizes); s++)
+        for (int lead = 1; lead <= 256; lead += 51) {
+            compare_moments(TERN_F32, TERN_F32, sizes[s], lead);
+            compare_moments(TERN_F64, TERN_F64, sizes[s], lead);
+            compare_moments(TERN_F32, TERN_BF16, sizes[s], lead);
+            if (sizes[s] <= 1000) compare_moments(TERN_BF16, TERN_BF16, sizes[s], lead);
+        }
+}
+
 /* ---- the p-norm ---- */
 
 static double power_sum(const char *name, int threads, const tern__view *x, double p)
@@ -332,6 +412,8 @@ int main(void)
         cmocka_unit_test(adam),
         cmocka_unit_test(rmsprop),
         cmocka_unit_test(adagrad),
+        cmocka_unit_test(lamb),
+        cmocka_unit_test(lamb_moments),
         cmocka_unit_test(halves),
         cmocka_unit_test(amsgrad_keeps_a_nan),
         cmocka_unit_test(masters_and_halves),

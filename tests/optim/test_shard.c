@@ -17,8 +17,9 @@ static bool has_its_share(twins *t)
     tern_all_reduce(t->world, &sum, 1, TERN_I64, TERN_SUM, &t->err);
     tern_all_reduce(t->world, &most, 1, TERN_I64, TERN_MAX, &t->err);
     tern_all_reduce(t->world, &least, 1, TERN_I64, TERN_MAX, &t->err);
-    /* Two dtypes of at most three states, each cut at cache lines. */
-    return sum == (int64_t)tern_optim_state_bytes(t->b.optim) && most + least <= 6 * TERN__LINE;
+    /* Two dtypes of at most three states, each cut at cache lines, or for LAMB at pieces. */
+    int64_t unit = t->a.optim->lamb ? (int64_t)TERN__PIECE : TERN__LINE;
+    return sum == (int64_t)tern_optim_state_bytes(t->b.optim) && most + least <= 6 * unit;
 }
 
 static int equal_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -46,7 +47,9 @@ static int equal_body(int rank, const tern__bootstrap *boot, void *arg)
 static void bits_are_those_without_a_shard(void **state)
 {
     (void)state;
-    twin_optim makes[] = {twin_sgd, twin_nesterov, twin_grouped_sgd, twin_adam, twin_grouped_adamw};
+    twin_optim makes[] = {twin_sgd,     twin_nesterov,      twin_grouped_sgd,
+                          twin_adam,    twin_grouped_adamw, twin_grouped_rmsprop,
+                          twin_adagrad, twin_grouped_lamb,  twin_larc};
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < TERN__COUNT(makes); i++)
             assert_ranks_ok(ranks_run(world, equal_body, &makes[i]));
@@ -55,8 +58,10 @@ static void bits_are_those_without_a_shard(void **state)
 static void ranks_may_be_threads(void **state)
 {
     (void)state;
-    twin_optim make = twin_grouped_adamw;
-    for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run_threads(world, equal_body, &make));
+    twin_optim makes[] = {twin_grouped_adamw, twin_grouped_lamb, twin_larc};
+    for (int world = 2; world <= 4; world++)
+        for (size_t i = 0; i < TERN__COUNT(makes); i++)
+            assert_ranks_ok(ranks_run_threads(world, equal_body, &makes[i]));
 }
 
 /* ---- other sizes ---- */
@@ -66,13 +71,17 @@ typedef struct mlp {
     int count;
 } mlp;
 
-/* The first has two parameters of one element: most ranks of four have nothing to do. */
+enum { SIZE_MAKES = 4 };
+static const twin_optim size_makes[SIZE_MAKES] = {twin_adam, twin_grouped_sgd, twin_grouped_lamb, twin_larc};
+
+/* The first has two parameters of one element: most ranks of four have nothing to do. The larger ones are of
+ * several pieces. */
 static mlp draw_mlp(tern_rng *rng, int seed)
 {
     mlp m = {.sizes = {1, 1}, .count = 2};
     tern_rng_seed(rng, (uint64_t)seed);
     if (seed) m.count = 2 + (int)(tern_rng_u32(rng) % 4);
-    for (int i = 0; seed && i < m.count; i++) m.sizes[i] = 1 + tern_rng_u32(rng) % 40;
+    for (int i = 0; seed && i < m.count; i++) m.sizes[i] = 1 + tern_rng_u32(rng) % (seed < 6 ? 40 : 120);
     return m;
 }
 
@@ -109,7 +118,7 @@ static int sizes_body(int rank, const tern__bootstrap *boot, void *arg)
         tern_rng_seed(t.rng, (uint64_t)seed);
         nets[i] = tern_mlp_new(m.sizes, m.count, t.rng, &t.err);
         ddps[i] = tern_ddp_new(nets[i], t.world, NULL, &t.err);
-        optims[i] = (seed % 2 ? twin_grouped_sgd : twin_adam)(nets[i], &t.err);
+        optims[i] = size_makes[seed % SIZE_MAKES](nets[i], &t.err);
     }
     tern_optim_shard(optims[0], t.world, &t.err);
     for (int step = 0; step < 3; step++) {
@@ -129,7 +138,7 @@ static int sizes_body(int rank, const tern__bootstrap *boot, void *arg)
 static void models_of_other_sizes(void **state)
 {
     (void)state;
-    for (int seed = 0; seed < 6; seed++)
+    for (int seed = 0; seed < 12; seed++)
         for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, sizes_body, &seed));
 }
 

@@ -19,11 +19,10 @@ static void counting_free(void *ptr, void *ctx)
 
 static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    (void)arg;
     tern_allocator_set(&(tern_allocator){counting_alloc, counting_free, NULL});
     twins t;
     long warm = 0;
-    twins_open(&t, boot, twin_grouped_adamw);
+    twins_open(&t, boot, *(twin_optim *)arg);
     for (int step = 0; step < 9; step++) {
         if (step == 4) warm = requests; /* both arenas have grown */
         twins_step(&t, &t.a, 0);
@@ -36,7 +35,8 @@ static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_warm_step_allocates_nothing(void **state)
 {
     (void)state;
-    assert_ranks_ok(ranks_run(2, warm_body, NULL));
+    twin_optim makes[] = {twin_grouped_adamw, twin_grouped_lamb, twin_larc};
+    for (size_t i = 0; i < TERN__COUNT(makes); i++) assert_ranks_ok(ranks_run(2, warm_body, &makes[i]));
 }
 
 /* The `at`th request of rank 1 in tern_optim_shard is refused: all ranks hear of it, one that is late still
@@ -144,7 +144,7 @@ static void an_earlier_error_reaches_all(void **state)
 
 /* ---- ranks that differ ---- */
 
-enum { RATE, OPTIONS, GRADIENTS, DIFFERENCES };
+enum { RATE, OPTIONS, MOMENTS, GRADIENTS, DIFFERENCES };
 
 static tern_optim *odd_nesterov(tern_module *module, tern_error *err)
 {
@@ -155,13 +155,25 @@ static tern_optim *odd_nesterov(tern_module *module, tern_error *err)
     return tern_sgd_new(module, &opts, err);
 }
 
+/* What its second pass is made with is the others'. */
+static tern_optim *odd_lamb(tern_module *module, tern_error *err)
+{
+    tern_lamb_opts opts = tern_lamb_defaults();
+    opts.lr = 0.01;
+    opts.max_grad_norm = 0.5;
+    return tern_lamb_new(module, &opts, err);
+}
+
 /* The last of three ranks is the odd one, from the third step on. */
 static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     int what = *(int *)arg, step = 0;
     bool odd = rank == 2;
     twins t;
-    twins_open(&t, boot, odd && what == OPTIONS ? odd_nesterov : twin_nesterov);
+    twin_optim make = what == MOMENTS          ? (odd ? odd_lamb : even_lamb)
+                      : odd && what == OPTIONS ? odd_nesterov
+                                               : twin_nesterov;
+    twins_open(&t, boot, make);
     for (; step < 4 && !t.err.code; step++) {
         if (step == 2 && odd && what == RATE) tern_optim_lr_set(t.a.optim, 0, 0.02);
         twins_backward(&t, &t.a, step);
@@ -173,6 +185,7 @@ static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
     static const char *const texts[] = {
         [RATE] = "step 3 of a sharded optimizer: rank 2 updated its slice with other options or learning",
         [OPTIONS] = "step 1 of a sharded optimizer: rank 2 updated its slice with other options",
+        [MOMENTS] = "step 1 of a sharded optimizer: rank 2 updated its slice with other options",
         [GRADIENTS] = "step 3); they have updated other parameters: their gradients or groups differ",
     };
     if (!strstr(t.err.text, texts[what])) fprintf(stderr, "rank %d: %s\n", rank, t.err.text);

@@ -52,7 +52,8 @@ static int snapshot_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_snapshot_is_that_without_a_shard(void **state)
 {
     (void)state;
-    twin_optim makes[] = {twin_sgd, twin_grouped_sgd, twin_grouped_adamw};
+    twin_optim makes[] = {twin_sgd, twin_grouped_sgd, twin_grouped_adamw, twin_grouped_rmsprop,
+                          twin_grouped_lamb};
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < TERN__COUNT(makes); i++)
             assert_ranks_ok(ranks_run(world, snapshot_body, &makes[i]));
@@ -185,12 +186,14 @@ static int resume_body(int rank, const tern__bootstrap *boot, void *arg)
 static void resumes_on_another_number_of_ranks(void **state)
 {
     (void)state;
-    twin_optim makes[] = {twin_nesterov, twin_grouped_sgd, twin_grouped_adamw};
+    twin_optim makes[] = {twin_nesterov,        twin_grouped_sgd, twin_grouped_adamw,
+                          twin_grouped_rmsprop, twin_adagrad,     twin_grouped_lamb};
     file *f = mmap(NULL, sizeof(*f), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(f != MAP_FAILED);
-    for (int from = 1; from <= 4; from++) {
+    for (int i = 0; i < (int)TERN__COUNT(makes); i++) {
+        int from = 1 + i % 4;
         memset(f, 0, sizeof(*f));
-        f->make = makes[from % (int)TERN__COUNT(makes)];
+        f->make = makes[i];
         assert_ranks_ok(ranks_run(from, train_body, f));
         assert_true(f->count > 0);
         for (int to = 1; to <= 4; to++) assert_ranks_ok(ranks_run(to, resume_body, f));

@@ -223,4 +223,50 @@ static inline tern_optim *twin_grouped_adamw(tern_module *module, tern_error *er
     return optim;
 }
 
+/* Momentum, and the mean of the gradients, in the second group alone. */
+static inline tern_optim *twin_grouped_rmsprop(tern_module *module, tern_error *err)
+{
+    tern_rmsprop_opts opts = tern_rmsprop_defaults();
+    opts.momentum = 0.5;
+    opts.centered = true;
+    opts.weight_decay = 0.01;
+    tern_optim *optim = tern_rmsprop_new(module, NULL, err);
+    tern_rmsprop_group_add(optim, twin_is_bias, NULL, &opts, err);
+    return optim;
+}
+
+static inline tern_optim *twin_adagrad(tern_module *module, tern_error *err)
+{
+    tern_adagrad_opts opts = tern_adagrad_defaults();
+    opts.lr_decay = 0.1;
+    opts.initial_accumulator_value = 0.5;
+    return tern_adagrad_new(module, &opts, err);
+}
+
+static inline tern_optim *twin_lamb(tern_module *module, tern_error *err)
+{
+    tern_lamb_opts opts = tern_lamb_defaults();
+    opts.lr = 0.01;
+    return tern_lamb_new(module, &opts, err);
+}
+
+/* Without weight decay, and so without trust ratios, in the second group. */
+static inline tern_optim *twin_grouped_lamb(tern_module *module, tern_error *err)
+{
+    tern_lamb_opts opts = tern_lamb_defaults();
+    opts.lr = 0.01;
+    tern_optim *optim = twin_lamb(module, err);
+    opts.weight_decay = 0;
+    opts.max_grad_norm = 2;
+    tern_lamb_group_add(optim, twin_is_bias, NULL, &opts, err);
+    return optim;
+}
+
+static inline tern_optim *twin_larc(tern_module *module, tern_error *err)
+{
+    tern_optim *optim = twin_nesterov(module, err);
+    tern_optim_larc(optim, NULL, err);
+    return optim;
+}
+
 #endif

@@ -1,12 +1,14 @@
 """The same parameters in a module of tern and as torch tensors, each side with its optimizer.
 
     pair = Pair("adam", lr=0.1, amsgrad=True)            # one of KINDS; options by torch's names
+    pair = Pair("sgd", larc=dict(clip=False))            # with LARC; zeros=[2]: parameter 2 is 0; large=True: one is
     pair = Pair("sgd", groups={(1, 3): dict(lr=1)})      # parameters 1 and 3 in a group of their own
     pair.backward([0, 2])                                # these get a random gradient, the same on both sides
     pair.step()
     pair.error()
 """
 import ctypes
+import math
 
 import numpy
 import torch
@@ -63,26 +65,126 @@ class AdagradOpts(ctypes.Structure):
     ]
 
 
+class LambOpts(ctypes.Structure):
+    """tern_lamb_opts."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("lr", ctypes.c_double),
+        ("beta1", ctypes.c_double),
+        ("beta2", ctypes.c_double),
+        ("eps", ctypes.c_double),
+        ("weight_decay", ctypes.c_double),
+        ("max_grad_norm", ctypes.c_double),
+        ("bias_correction", ctypes.c_bool),
+        ("grad_averaging", ctypes.c_bool),
+        ("adam_w_mode", ctypes.c_bool),
+        ("use_nvlamb", ctypes.c_bool),
+    ]
+
+
+class LarcOpts(ctypes.Structure):
+    """tern_larc_opts."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("trust_coefficient", ctypes.c_double),
+        ("clip", ctypes.c_bool),
+        ("eps", ctypes.c_double),
+    ]
+
+
+def norm_of(tensors):
+    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB by the formulas of apex's FusedLAMB, but with each parameter's own number of steps."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, max_grad_norm=1.0, **flags):
+        self.flags = {"bias_correction": True, "grad_averaging": True, "adam_w_mode": True, "use_nvlamb": False, **flags}
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, max_grad_norm=max_grad_norm))
+
+    @torch.no_grad()
+    def step(self):
+        norm = norm_of(p.grad for group in self.param_groups for p in group["params"] if p.grad is not None)
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.update(group, p, norm)
+
+    def update(self, group, p, norm):
+        state, flags, (beta1, beta2), decay = self.state[p], self.flags, group["betas"], group["weight_decay"]
+        if not state:
+            state.update(step=0, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        state["step"] += 1
+        g = p.grad / max(1.0, norm / group["max_grad_norm"])
+        if not flags["adam_w_mode"]:
+            g = g + decay * p
+        state["exp_avg"].mul_(beta1).add_(g, alpha=1 - beta1 if flags["grad_averaging"] else 1)
+        state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        unbias1, unbias2 = (1 - beta ** state["step"] if flags["bias_correction"] else 1 for beta in (beta1, beta2))
+        update = state["exp_avg"] / unbias1 / ((state["exp_avg_sq"] / unbias2).sqrt() + group["eps"])
+        if flags["adam_w_mode"]:
+            update = update + decay * p
+        norms = norm_of([p]), norm_of([update])
+        ratio = norms[0] / norms[1] if all(norms) and (flags["use_nvlamb"] or decay != 0) else 1
+        p.sub_(group["lr"] * ratio * update)
+
+
+class Larc:
+    """apex's LARC around an optimizer."""
+
+    def __init__(self, optim, trust_coefficient=0.02, clip=True, eps=1e-8):
+        self.optim, self.trust_coefficient, self.clip, self.eps = optim, trust_coefficient, clip, eps
+        self.param_groups, self.zero_grad = optim.param_groups, optim.zero_grad
+
+    def step(self):
+        decays = [group["weight_decay"] for group in self.param_groups]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self.adapt(group, p)
+            group["weight_decay"] = 0
+        self.optim.step()
+        for group, decay in zip(self.param_groups, decays):
+            group["weight_decay"] = decay
+
+    @torch.no_grad()
+    def adapt(self, group, p):
+        norms, decay = (norm_of([p]), norm_of([p.grad])), group["weight_decay"]
+        if not all(norms):
+            return
+        rate = self.trust_coefficient * norms[0] / (norms[1] + norms[0] * decay + self.eps)
+        if self.clip:
+            rate = min(rate / group["lr"], 1)
+        p.grad.add_(p, alpha=decay).mul_(rate)
+
+
 KINDS = {
     "sgd": (SgdOpts, torch.optim.SGD),
     "adam": (AdamOpts, torch.optim.Adam),
     "adamw": (AdamOpts, torch.optim.AdamW),
     "rmsprop": (RmspropOpts, torch.optim.RMSprop),
     "adagrad": (AdagradOpts, torch.optim.Adagrad),
+    "lamb": (LambOpts, Lamb),
 }
 ParameterFn = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class Pair:
-    def __init__(self, kind, seed=5, device="cpu", groups={}, **options):
+    def __init__(self, kind, seed=5, device="cpu", groups={}, larc=None, zeros=(), threads=1, large=False, **options):
         self.kind = kind
+        self.shapes = [((257, 401), SHAPES[0][1]), *SHAPES[1:]] if large else SHAPES
         self.rng = numpy.random.default_rng(seed)
-        self.run = Run(device, 1)
+        self.run = Run(device, threads)
         self.lib = self.run.lib
         self.lib.returns(ctypes.c_void_p, f"tern_{kind}_new")
         self.lib.returns(KINDS[kind][0], f"tern_{kind}_defaults")
         self.lib.returns(ctypes.c_double, "tern_optim_lr_get")
-        arrays = [numpy.asarray(self.rng.standard_normal(shape), dtype) for shape, dtype in SHAPES]
+        arrays = [numpy.asarray(self.rng.standard_normal(shape), dtype) for shape, dtype in self.shapes]
+        for i in zeros:
+            arrays[i] *= 0
         self.ours = [self.run.parameter(a) for a in arrays]
         self.theirs = [torch.nn.Parameter(torch.tensor(a)) for a in arrays]
         make = ctypes.byref(self.run.module), ctypes.byref(self.opts(options))
@@ -90,6 +192,16 @@ class Pair:
         for members, changed in groups.items():
             self.add_group(members, {**options, **changed})
         self.torch_optim = self.torch_optimizer(groups, options)
+        if larc is not None:
+            self.add_larc(larc)
+
+    def add_larc(self, options):
+        self.lib.returns(LarcOpts, "tern_larc_defaults")
+        opts = self.lib.tern_larc_defaults()
+        for name, value in options.items():
+            setattr(opts, name, value)
+        self.lib.check("tern_optim_larc", self.optim, ctypes.byref(opts))
+        self.torch_optim = Larc(self.torch_optim, **options)
 
     def opts(self, options):
         opts = getattr(self.lib, f"tern_{self.kind}_defaults")()
@@ -118,7 +230,7 @@ class Pair:
         self.torch_optim.zero_grad(set_to_none=True)
         run = self.run
         for i in used:
-            c = numpy.asarray(scale * self.rng.standard_normal(SHAPES[i][0]), SHAPES[i][1])
+            c = numpy.asarray(scale * self.rng.standard_normal(self.shapes[i][0]), self.shapes[i][1])
             run.backward(run.op("tern_sum", run.op("tern_mul", self.ours[i], run.constant(c))))
             self.theirs[i].grad = torch.tensor(c)
 

@@ -41,6 +41,8 @@ int tern__cpu_avg_pool2d(const tern__call *call);
 int tern__cpu_avg_pool2d_grad(const tern__call *call);
 int tern__cpu_sgd(const tern__call *call);
 int tern__cpu_rmsprop(const tern__call *call);
+int tern__cpu_lamb(const tern__call *call);
+int tern__cpu_lamb_moments(const tern__call *call);
 int tern__cpu_adagrad(const tern__call *call);
 int tern__cpu_adam(const tern__call *call);
 int tern__cpu_power_sum(const tern__call *call);

@@ -238,3 +238,102 @@ int tern__cpu_adagrad(const tern__call *call)
 {
     return run(call, adagrad_f32, adagrad_f64);
 }
+
+/* LAMB in two passes. What the first has made of a piece's moments is still in the first-level cache when its
+ * norms are summed up, in double and in one order. */
+#define LANES 16
+#define DEFINE_LAMB(name, type, ROOT)                                                                        \
+    TERN__SIMD static void name##_move(type *restrict m, type *restrict v, const type *restrict p,           \
+                                       const type *restrict g, int64_t n, const tern__lamb_attr *attr)       \
+    {                                                                                                        \
+        type scale = (type)attr->step.scale, decay = (type)attr->step.decay;                                 \
+        type beta1 = (type)attr->beta1, take = (type)attr->take;                                             \
+        type beta2 = (type)attr->beta2, rest = (type)(1 - attr->beta2);                                      \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            type d = scale * g[i] + decay * p[i];                                                            \
+            m[i] = beta1 * m[i] + take * d;                                                                  \
+            v[i] = beta2 * v[i] + rest * d * d;                                                              \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void name##_moments(const tern__call *call, int64_t first, int64_t count)                         \
+    {                                                                                                        \
+        name##_move(AT(type, call->out[1], first), AT(type, call->out[2], first),                            \
+                    AT(const type, call->out[0], first), AT(const type, call->in[0], first), count,          \
+                    call->attr);                                                                             \
+    }                                                                                                        \
+    TERN__SIMD static void name##_sums(const type *restrict p, const type *restrict m,                       \
+                                       const type *restrict v, int64_t n, const tern__lamb_attr *attr,       \
+                                       double sums[2])                                                       \
+    {                                                                                                        \
+        type unbias1 = (type)attr->unbias1, unbias2 = (type)attr->unbias2;                                   \
+        type eps = (type)attr->eps, pull = (type)attr->pull;                                                 \
+        double pp[LANES] = {0}, uu[LANES] = {0};                                                             \
+        int64_t whole = n / LANES * LANES;                                                                   \
+        for (int64_t i = 0; i < whole; i += LANES)                                                           \
+            for (int l = 0; l < LANES; l++) {                                                                \
+                type x = p[i + l], u = unbias1 * m[i + l] / (unbias2 * ROOT(v[i + l]) + eps) + pull * x;     \
+                pp[l] += (double)x * (double)x;                                                              \
+                uu[l] += (double)u * (double)u;                                                              \
+            }                                                                                                \
+        for (int64_t i = whole; i < n; i++) {                                                                \
+            type x = p[i], u = unbias1 * m[i] / (unbias2 * ROOT(v[i]) + eps) + pull * x;                     \
+            pp[0] += (double)x * (double)x;                                                                  \
+            uu[0] += (double)u * (double)u;                                                                  \
+        }                                                                                                    \
+        sums[0] = sums[1] = 0;                                                                               \
+        for (int l = 0; l < LANES; l++) {                                                                    \
+            sums[0] += pp[l];                                                                                \
+            sums[1] += uu[l];                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void name##_norms(const tern__call *call, int64_t first, int64_t count, double sums[2])           \
+    {                                                                                                        \
+        name##_sums(AT(const type, call->out[0], first), AT(const type, call->out[1], first),                \
+                    AT(const type, call->out[2], first), count, call->attr, sums);                           \
+    }                                                                                                        \
+    TERN__SIMD static void name##_loop(type *restrict p, const type *restrict m, const type *restrict v,     \
+                                       int64_t n, const tern__lamb_attr *attr)                               \
+    {                                                                                                        \
+        type lr = (type)attr->step.lr, unbias1 = (type)attr->unbias1, unbias2 = (type)attr->unbias2;         \
+        type eps = (type)attr->eps, pull = (type)attr->pull;                                                 \
+        for (int64_t i = 0; i < n; i++)                                                                      \
+            p[i] -= lr * (unbias1 * m[i] / (unbias2 * ROOT(v[i]) + eps) + pull * p[i]);                      \
+    }                                                                                                        \
+    static void name(const tern__call *call, int64_t first, int64_t count)                                   \
+    {                                                                                                        \
+        name##_loop(AT(type, call->out[0], first), AT(const type, call->out[1], first),                      \
+                    AT(const type, call->out[2], first), count, call->attr);                                 \
+    }
+DEFINE_LAMB(lamb_f32, float, sqrtf)
+DEFINE_LAMB(lamb_f64, double, sqrt)
+
+int tern__cpu_lamb(const tern__call *call)
+{
+    return run(call, lamb_f32, lamb_f64);
+}
+
+/* Parameter and moments are f32 or f64; the gradient may be of 16 bits, where there are masters. */
+int tern__cpu_lamb_moments(const tern__call *call)
+{
+    const tern__lamb_attr *attr = call->attr;
+    tern__call moments = {
+        .in = {call->in[0]}, .out = {call->out[0], call->out[1], call->out[2]}, .attr = attr};
+    tern_dtype dtype = call->out[0]->dtype;
+    bool wide = dtype == TERN_F64, plain = all_are(&moments, dtype);
+    bool fine = call->out[1]->dtype == dtype && call->out[2]->dtype == dtype && !has_gaps(call);
+    if (!fine || (!wide && dtype != TERN_F32) || !(plain || takes(&moments))) return TERN_E_UNSUPPORTED;
+    int64_t count = tern__view_count(call->out[0]), lead = (int64_t)attr->lead, piece = (int64_t)attr->piece;
+    int64_t pieces = tern__view_count(call->out[3]) / 2;
+    double *sums = call->out[3]->data;
+    int threads = tern__loop_threads(call, count);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t i = 0; i < pieces; i++) {
+        int64_t first = i ? lead + (i - 1) * piece : 0, next = TERN__MIN(lead + i * piece, count);
+        if (plain)
+            (wide ? lamb_f64_moments : lamb_f32_moments)(&moments, first, next - first);
+        else
+            update_staged(&moments, lamb_f32_moments, first, next - first);
+        (wide ? lamb_f64_norms : lamb_f32_norms)(&moments, first, next - first, sums + 2 * i);
+    }
+    return TERN_OK;
+}

@@ -99,3 +99,38 @@ int tern__reference_adagrad(const tern__call *call)
     }
     return TERN_OK;
 }
+
+static double lamb_update(const tern__call *call, int64_t i)
+{
+    const tern__lamb_attr *attr = call->attr;
+    double m = tern__view_get(call->out[1], i), v = tern__view_get(call->out[2], i);
+    return attr->unbias1 * m / (attr->unbias2 * sqrt(v) + attr->eps) +
+           attr->pull * tern__view_get(call->out[0], i);
+}
+
+int tern__reference_lamb_moments(const tern__call *call)
+{
+    const tern__lamb_attr *attr = call->attr;
+    const tern__view *p = call->out[0], *m = call->out[1], *sums = call->out[3];
+    int64_t count = tern__view_count(p), pieces = tern__view_count(sums), lead = (int64_t)attr->lead;
+    for (int64_t i = 0; i < pieces; i++) tern__view_set(sums, i, 0);
+    for (int64_t i = 0; i < count; i++) {
+        double value = tern__view_get(p, i), g = gradient(call, i, value);
+        tern__view_set(m, i, attr->beta1 * tern__view_get(m, i) + attr->take * g);
+        moving_mean(call->out[2], i, attr->beta2, g * g);
+        double update = lamb_update(call, i);
+        int64_t at = i < lead ? 0 : 2 + 2 * ((i - lead) / (int64_t)attr->piece);
+        tern__view_set(sums, at, tern__view_get(sums, at) + value * value);
+        tern__view_set(sums, at + 1, tern__view_get(sums, at + 1) + update * update);
+    }
+    return TERN_OK;
+}
+
+int tern__reference_lamb(const tern__call *call)
+{
+    const tern__lamb_attr *attr = call->attr;
+    int64_t count = tern__view_count(call->out[0]);
+    for (int64_t i = 0; i < count; i++)
+        put(call, i, tern__view_get(call->out[0], i) - attr->step.lr * lamb_update(call, i));
+    return TERN_OK;
+}

@@ -53,6 +53,8 @@ int tern__reference_avg_pool2d(const tern__call *call);
 int tern__reference_avg_pool2d_grad(const tern__call *call);
 int tern__reference_sgd(const tern__call *call);
 int tern__reference_rmsprop(const tern__call *call);
+int tern__reference_lamb(const tern__call *call);
+int tern__reference_lamb_moments(const tern__call *call);
 int tern__reference_adagrad(const tern__call *call);
 int tern__reference_adam(const tern__call *call);
 int tern__reference_power_sum(const tern__call *call);
