@@ -170,7 +170,7 @@ static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
     int what = *(int *)arg, step = 0;
     bool odd = rank == 2;
     twins t;
-    twin_optim make = what == MOMENTS          ? (odd ? odd_lamb : even_lamb)
+    twin_optim make = what == MOMENTS          ? (odd ? odd_lamb : twin_lamb)
                       : odd && what == OPTIONS ? odd_nesterov
                                                : twin_nesterov;
     twins_open(&t, boot, make);
