@@ -71,10 +71,17 @@ TILES void tern__amx_close(void)
     TILES static void name(const tern__amx_operands *o, float *sums)                                         \
     {                                                                                                        \
         MEMORY_IS_WRITTEN;                                                                                   \
-        _tile_zero(0);                                                                                       \
-        if (columns > 1) _tile_zero(1);                                                                      \
-        if (rows > 1) _tile_zero(2);                                                                         \
-        if (rows > 1 && columns > 1) _tile_zero(3);                                                          \
+        if (o->more) {                                                                                       \
+            _tile_loadd(0, sums, 64);                                                                        \
+            if (columns > 1) _tile_loadd(1, sums + 256, 64);                                                 \
+            if (rows > 1) _tile_loadd(2, sums + 512, 64);                                                    \
+            if (rows > 1 && columns > 1) _tile_loadd(3, sums + 768, 64);                                     \
+        } else {                                                                                             \
+            _tile_zero(0);                                                                                   \
+            if (columns > 1) _tile_zero(1);                                                                  \
+            if (rows > 1) _tile_zero(2);                                                                     \
+            if (rows > 1 && columns > 1) _tile_zero(3);                                                      \
+        }                                                                                                    \
         for (int64_t i = 0; i < o->steps; i++) {                                                             \
             const char *a = o->a + o->a_at[i], *b = o->b + o->b_at[i];                                       \
             _tile_loadd(6, b, 64);                                                                           \

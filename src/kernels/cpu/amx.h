@@ -31,6 +31,7 @@ typedef struct tern__amx_operands {
     int64_t a_row, a_next, b_next;
     const int64_t *a_at, *b_at;
     int64_t steps;
+    bool more; /* the sums go on from what they were */
 } tern__amx_operands;
 
 /* sums[r * 2 + c]: the tile in row r, column c, row by row. */

@@ -16,10 +16,12 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 
-#define ROWS  TERN__AMX_ROWS
-#define PAIR  (2 * ROWS)            /* positions, or columns, of a block     */
-#define WIDE  (2 * TERN__AMX_DEPTH) /* bytes of a position in a plane        */
-#define CACHE (1 << 20)             /* of images that are copied at a time   */
+#define ROWS     TERN__AMX_ROWS
+#define PAIR     (2 * ROWS)            /* positions, or columns, of a block     */
+#define WIDE     (2 * TERN__AMX_DEPTH) /* bytes of a position in a plane        */
+#define TOGETHER 4
+#define FEW      18
+#define CACHE    (1 << 20) /* of images that are copied at a time   */
 
 /* Scratch buffers; conv.c has the one between them. */
 enum { PLANES = TERN__SCRATCH_OPERAND, STEPS = TERN__SCRATCH_OPERAND + 2 };
@@ -136,24 +138,48 @@ TERN__SIMD static void put(const job *j, const place *b, const float *sums, int 
 
 /* ---- the walk ---- */
 
-/* All positions of one turn in one image. */
-static void positions(const job *j, const char *planes, place *b)
+/* A turn in a group of images: pairs of 16 positions, numbered through all of them. */
+typedef struct stretch {
+    const char *planes;
+    int64_t first_image, channel, all, pairs; /* positions of an image, and how many pairs they make */
+    const turn *turn;
+} stretch;
+
+/* The sums of some pairs, a few steps at a time, so that the weights of these steps are read from the
+ * first-level cache by all of them. */
+static void add_up(const job *j, const stretch *s, int64_t first, int64_t count,
+                   float sums[TOGETHER][TERN__AMX_SUMS])
 {
-    float sums[TERN__AMX_SUMS] __attribute__((aligned(64)));
-    int64_t width = j->axis[1].size, all = (b->turn->count[0] - 1) * width + b->turn->count[1];
-    tern__amx_operands o = {.b = j->weight + b->channel / ROWS * j->column,
+    const turn *t = s->turn;
+    tern__amx_operands o = {.b = j->weight + s->channel / ROWS * j->column,
                             .a_row = WIDE,
-                            .b_next = b->channel + ROWS < j->outs ? j->column : 0,
-                            .a_at = b->turn->a_at,
-                            .b_at = b->turn->b_at,
-                            .steps = b->turn->steps};
-    for (int64_t first = 0; first < all; first += PAIR) {
-        o.a = planes + first * WIDE;
-        o.a_next = first + ROWS < all ? ROWS * WIDE : 0;
-        tern__amx_block(&o, sums);
-        b->row = first / width;
-        b->column = first % width;
-        put(j, b, sums, (int)TERN__MIN(PAIR, all - first));
+                            .b_next = s->channel + ROWS < j->outs ? j->column : 0};
+    for (int64_t step = 0; step == 0 || step < t->steps; step += FEW) {
+        o.a_at = t->a_at + step;
+        o.b_at = t->b_at + step;
+        o.steps = TERN__MIN(FEW, t->steps - step);
+        o.more = step > 0;
+        for (int64_t i = 0; i < count; i++) {
+            int64_t image = (first + i) / s->pairs, at = (first + i) % s->pairs * PAIR;
+            o.a = s->planes + image * j->image + at * WIDE;
+            o.a_next = at + ROWS < s->all ? ROWS * WIDE : 0;
+            tern__amx_block(&o, sums[i]);
+        }
+    }
+}
+
+static void pairs(const job *j, const stretch *s, int64_t images)
+{
+    float sums[TOGETHER][TERN__AMX_SUMS] __attribute__((aligned(64)));
+    int64_t width = j->axis[1].size;
+    for (int64_t first = 0; first < images * s->pairs; first += TOGETHER) {
+        int64_t count = TERN__MIN(TOGETHER, images * s->pairs - first);
+        add_up(j, s, first, count, sums);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t image = (first + i) / s->pairs, at = (first + i) % s->pairs * PAIR;
+            place b = {s->first_image + image, at / width, at % width, s->channel, s->turn};
+            put(j, &b, sums[i], (int)TERN__MIN(PAIR, s->all - at));
+        }
     }
 }
 
@@ -161,12 +187,13 @@ static void group(const job *j, char *planes, int64_t first, int64_t last)
 {
     for (int64_t n = first; n < last; n++) copy_image(j, planes + (n - first) * j->image, n);
     for (int64_t channel = 0; channel < j->outs; channel += PAIR)
-        for (int64_t n = first; n < last; n++)
-            for (int64_t t = 0; t < j->axis[0].turns * j->axis[1].turns; t++) {
-                place b = {.image = n, .channel = channel, .turn = &j->turns[t]};
-                if (b.turn->count[0] > 0 && b.turn->count[1] > 0)
-                    positions(j, planes + (n - first) * j->image, &b);
-            }
+        for (int64_t t = 0; t < j->axis[0].turns * j->axis[1].turns; t++) {
+            stretch s = {.planes = planes, .first_image = first, .channel = channel, .turn = &j->turns[t]};
+            if (s.turn->count[0] == 0 || s.turn->count[1] == 0) continue;
+            s.all = (s.turn->count[0] - 1) * j->axis[1].size + s.turn->count[1];
+            s.pairs = (s.all + PAIR - 1) / PAIR;
+            pairs(j, &s, last - first);
+        }
 }
 
 static int walk(const job *j)
@@ -195,18 +222,17 @@ static void fill_turn(const job *j, int64_t t, int64_t *at, const int64_t kernel
 {
     const tern__axis *rows = &j->axis[0], *columns = &j->axis[1];
     turn *to = &j->turns[t];
-    int64_t all = kernel[0] * kernel[1] * j->blocks, phase[2], shift[2];
+    int64_t taps = kernel[0] * kernel[1], all = taps * j->blocks, phase[2], shift[2];
     *to = (turn){.start = {t / columns->turns, t % columns->turns}, .a_at = at, .b_at = at + all};
     for (int d = 0; d < 2; d++) to->count[d] = tern__axis_positions(&j->axis[d], to->start[d]);
-    for (int64_t k = 0; k < kernel[0] * kernel[1]; k++) {
+    for (int64_t i = 0; i < all; i++) {
+        int64_t b = i / taps, k = i % taps;
         if (!tern__axis_tap(rows, to->start[0], k / kernel[1], &phase[0], &shift[0]) ||
             !tern__axis_tap(columns, to->start[1], k % kernel[1], &phase[1], &shift[1]))
             continue;
-        for (int64_t b = 0; b < j->blocks; b++) {
-            int64_t plane = (phase[0] * columns->step + phase[1]) * j->blocks + b;
-            to->a_at[to->steps] = (plane * j->plane + shift[0] * columns->size + shift[1]) * WIDE;
-            to->b_at[to->steps++] = (b * kernel[0] * kernel[1] + k) * TERN__AMX_TILE;
-        }
+        int64_t plane = (phase[0] * columns->step + phase[1]) * j->blocks + b;
+        to->a_at[to->steps] = (plane * j->plane + shift[0] * columns->size + shift[1]) * WIDE;
+        to->b_at[to->steps++] = i * TERN__AMX_TILE;
     }
 }
 

@@ -27,8 +27,12 @@ static inline tern__axis tern__axis_of(const tern__conv_attr *attr, int d, const
         a.target = in;
         a.step = 1;
         a.turns = stride;
-        a.margin = reach > padding ? (reach - padding) / stride + 1 : 0;
-        a.size = a.margin + TERN__MAX(out, (in + padding) / stride + 2);
+        a.margin = TERN__MAX(0, (reach - padding + stride - 1) / stride);
+        a.size = 0;
+        for (int64_t t = 0; t < stride; t++) {
+            int64_t positions = (in - t + stride - 1) / stride;
+            a.size = TERN__MAX(a.size, a.margin + (t + padding) / stride + positions);
+        }
     }
     a.size += d * (a.size % 2); /* pairs of positions begin with each row */
     return a;
