@@ -172,6 +172,32 @@ static void layouts_and_adds_in_bf16(void **state)
     layouts_and_adds_of((dtypes){TERN_BF16, TERN_BF16});
 }
 
+/* More than fits into one go: of images, of channels, of positions; and channels that fill no block. */
+static void large_ones_in_bf16(void **state)
+{
+    (void)state;
+    static const struct {
+        sizes s;
+        tern__layout x, y;
+    } all[] = {
+        {{1, 80, 5, 4, 48, {3, 3}, {{1, 1}, {1, 1}, {1, 1}, 1}}, TERN__BLOCKED16, TERN__BLOCKED16},
+        {{1, 80, 5, 4, 48, {3, 3}, {{2, 2}, {1, 1}, {1, 1}, 1}}, TERN__PLAIN, TERN__BLOCKED16},
+        {{3, 35, 6, 9, 37, {2, 5}, {{1, 2}, {1, 3}, {2, 1}, 1}}, TERN__PLAIN, TERN__PLAIN},
+        {{2, 3, 23, 21, 16, {7, 7}, {{2, 2}, {3, 3}, {1, 1}, 1}}, TERN__PLAIN, TERN__BLOCKED16},
+        {{9, 16, 64, 63, 2, {1, 1}, {{1, 1}, {0, 0}, {1, 1}, 1}}, TERN__BLOCKED16, TERN__PLAIN},
+        {{9, 16, 4, 3, 32, {3, 3}, {{3, 3}, {2, 2}, {1, 1}, 1}}, TERN__BLOCKED16, TERN__BLOCKED16},
+    };
+    dtypes t = {TERN_BF16, TERN_BF16};
+    for (int threads = 1; threads <= 2; threads++) {
+        tern_device *fast = open_device("cpu", threads), *plain = open_device("cpu:reference", 1);
+        for (size_t i = 0; i < TERN__COUNT(all); i++)
+            for (int k = TERN__CONV2D; k <= TERN__CONV2D_WEIGHT_GRAD; k++)
+                compare(fast, plain, (tern__kernel)k, &all[i].s, t, all[i].x, all[i].y, threads == 2, true);
+        tern_device_close(fast);
+        tern_device_close(plain);
+    }
+}
+
 static void gradients_in_f32_of_16_bits(void **state)
 {
     (void)state;
@@ -239,6 +265,7 @@ int main(void)
         cmocka_unit_test(layouts_and_adds),
         cmocka_unit_test(layouts_and_adds_in_bf16),
         cmocka_unit_test(layouts_and_adds_in_f16),
+        cmocka_unit_test(large_ones_in_bf16),
         cmocka_unit_test(gradients_in_f32_of_16_bits),
         cmocka_unit_test(one_thread_and_then_two),
     };
