@@ -60,6 +60,7 @@ TERN_API int tern_snapshot_add_schedule(tern_snapshot *snapshot, const char *nam
                                         tern_error *err);
 TERN_API int tern_snapshot_add_scaler(tern_snapshot *snapshot, const char *name, tern_scaler *scaler,
                                       tern_error *err);
+TERN_API int tern_snapshot_add_amp(tern_snapshot *snapshot, const char *name, tern_amp *amp, tern_error *err);
 TERN_API int tern_snapshot_add_loader(tern_snapshot *snapshot, const char *name, tern_loader *loader,
                                       tern_error *err);
 TERN_API int tern_snapshot_add_rng(tern_snapshot *snapshot, const char *name, tern_rng *rng, tern_error *err);

@@ -47,6 +47,16 @@ static int load_scaler(void *ctx, const tern_object *state, tern_error *err)
     return tern_scaler_state_dict_load(ctx, state, err);
 }
 
+static tern_object *save_amp(void *ctx, tern_error *err)
+{
+    return tern_amp_state_dict(ctx, err);
+}
+
+static int load_amp(void *ctx, const tern_object *state, tern_error *err)
+{
+    return tern_amp_state_dict_load(ctx, state, err);
+}
+
 static tern_object *save_loader(void *ctx, tern_error *err)
 {
     return tern_loader_state_dict(ctx, err);
@@ -96,6 +106,11 @@ int tern_snapshot_add_schedule(tern_snapshot *snapshot, const char *name, tern_s
 int tern_snapshot_add_scaler(tern_snapshot *snapshot, const char *name, tern_scaler *scaler, tern_error *err)
 {
     return add(snapshot, __func__, name, save_scaler, load_scaler, scaler, err);
+}
+
+int tern_snapshot_add_amp(tern_snapshot *snapshot, const char *name, tern_amp *amp, tern_error *err)
+{
+    return add(snapshot, __func__, name, save_amp, load_amp, amp, err);
 }
 
 int tern_snapshot_add_loader(tern_snapshot *snapshot, const char *name, tern_loader *loader, tern_error *err)

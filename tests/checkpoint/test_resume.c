@@ -123,6 +123,19 @@ static void with_a_sharded_optimizer_too(void **state)
     expect_same(&whole, 3, train_body, opts, kills[4], -1);
 }
 
+/* Parameters of 16 bits are f32 in the file, and their masters beside them; the loss scale has been made
+ * smaller. */
+static void in_mixed_precision_too(void **state)
+{
+    (void)state;
+    trainee_opts opts = {.adam = true, .amp = true};
+    result whole = run_whole(2, train_body, opts);
+    expect_same(&whole, 2, train_body, opts, kills[4], -1);
+    opts.shard = true;
+    whole = run_whole(2, train_body, opts);
+    expect_same(&whole, 2, train_body, opts, kills[5], -1);
+}
+
 /* The others leave with an error when one rank is lost. */
 static void one_rank_may_be_killed(void **state)
 {
@@ -146,11 +159,9 @@ static void at_any_step(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_ends_with_the_same_bits),
-        cmocka_unit_test(without_a_group_too),
-        cmocka_unit_test(with_a_sharded_optimizer_too),
-        cmocka_unit_test(one_rank_may_be_killed),
-        cmocka_unit_test(at_any_step),
+        cmocka_unit_test(it_ends_with_the_same_bits),   cmocka_unit_test(without_a_group_too),
+        cmocka_unit_test(with_a_sharded_optimizer_too), cmocka_unit_test(in_mixed_precision_too),
+        cmocka_unit_test(one_rank_may_be_killed),       cmocka_unit_test(at_any_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
