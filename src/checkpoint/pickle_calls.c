@@ -54,7 +54,8 @@ static int check_id(tern__vm *vm, const tern_object *id, int *dtype, int64_t *by
 {
     int64_t elements = -1, count = tern_object_count(id);
     const char *kind = tern_object_to_string(arg(id, 0)), *key = tern_object_to_string(arg(id, 2));
-    bool is_id = kind && strcmp(kind, "storage") == 0 && arg_is(id, 1, TERN__VM_GLOBAL) && key && count <= 6;
+    bool is_id = kind && strcmp(kind, "storage") == 0 && arg_is(id, 1, TERN__VM_GLOBAL) && key &&
+                 count <= 6 && strlen(key) == (size_t)tern_object_count(arg(id, 2));
     if (is_id) is_id = tern_object_to_int(arg(id, 4), &elements, NULL) == TERN_OK && elements >= 0;
     if (!is_id) return tern__vm_refuse(vm, TERN_E_FORMAT, "a persistent id that names no storage");
     if (count == 6 && arg(id, 5)->kind != TERN_OBJECT_NONE)

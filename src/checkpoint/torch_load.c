@@ -51,26 +51,40 @@ static int check_byteorder(const tern__zip *zip, tern_error *err)
                   is_big ? "written on a big-endian machine" : "byteorder is neither little nor big", err);
 }
 
+/* The storages that the object names; their bytes are read when all are known. */
+typedef struct loading {
+    tern__zip *zip;
+    tern__zip_read_to *reads;
+    tern__storage **storages; /* beside reads: a reference each */
+    tern_dtype *dtypes;
+    int64_t count;
+} loading;
+
+static tern__zip_entry *find_storage(const tern__zip *zip, const char *key, int64_t bytes, tern_error *err)
+{
+    char name[256], quote[TERN__QUOTE_TEXT];
+    bool is_whole = snprintf(name, sizeof(name), "data/%s", key) < (int)sizeof(name);
+    tern__zip_entry *entry = is_whole ? tern__zip_find(zip, name) : NULL;
+    if (entry && entry->bytes == bytes) return entry;
+    tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: storage %s has %lld bytes, expected %lld", zip->in->path,
+                    tern__quote(name, strlen(name), quote), (long long)(entry ? entry->bytes : -1),
+                    (long long)bytes);
+    return NULL;
+}
+
+/* A key is asked for once, and its entry is its own, so there is a place for each. */
 static tern__storage *load_storage(void *ctx, const char *key, tern_dtype dtype, int64_t bytes,
                                    tern_error *err)
 {
-    const tern__zip *zip = ctx;
-    char name[256], quote[TERN__QUOTE_TEXT];
-    snprintf(name, sizeof(name), "data/%s", key);
-    tern__zip_entry *entry = tern__zip_find(zip, name);
-    if (!entry || entry->bytes != bytes) {
-        tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: storage %s has %lld bytes, expected %lld",
-                        zip->in->path, tern__quote(name, strlen(name), quote),
-                        (long long)(entry ? entry->bytes : -1), (long long)bytes);
-        return NULL;
-    }
-    if (tern__input_charge(zip->in, bytes, err)) return NULL;
+    loading *l = ctx;
+    tern__zip_entry *entry = find_storage(l->zip, key, bytes, err);
+    if (!entry || tern__input_charge(l->zip->in, bytes, err)) return NULL;
     tern__storage *storage = tern__storage_new((size_t)bytes, FUNC, err);
-    int status = storage ? tern__zip_read(zip, entry, storage->data, err) : TERN_E_MEMORY;
-    if (!status && dtype == TERN_BOOL) status = tern__bools_check(zip->in, storage->data, bytes, err);
-    if (!status) return storage;
-    tern__storage_drop(storage);
-    return NULL;
+    if (!storage) return NULL;
+    l->reads[l->count] = (tern__zip_read_to){entry, storage->data};
+    l->dtypes[l->count] = dtype;
+    l->storages[l->count++] = tern__storage_hold(storage);
+    return storage;
 }
 
 int tern__bools_check(const tern__input *in, const void *data, int64_t bytes, tern_error *err)
@@ -83,24 +97,50 @@ int tern__bools_check(const tern__input *in, const void *data, int64_t bytes, te
     return TERN_OK;
 }
 
-static tern_object *load(tern__zip *zip, bool records, tern_error *err)
+static int read_storages(const loading *l, tern_error *err)
 {
-    tern__zip_entry *pickle = tern__zip_find(zip, "data.pkl");
+    int status = tern__zip_read_all(l->zip, l->reads, l->count, err);
+    for (int64_t i = 0; !status && i < l->count; i++)
+        if (l->dtypes[i] == TERN_BOOL)
+            status = tern__bools_check(l->zip->in, l->reads[i].out, l->reads[i].entry->bytes, err);
+    return status ? status : tern__zip_check(l->zip, err);
+}
+
+static tern_object *load_pickle(loading *l, bool records, tern_error *err)
+{
+    tern__zip_entry *pickle = tern__zip_find(l->zip, "data.pkl");
     tern__pickle_source source = {
-        .in = zip->in, .what = "data.pkl", .records = records, .storage = load_storage, .ctx = zip};
-    if (!pickle) refuse(zip, TERN_E_FORMAT, "a zip archive without data.pkl: not a file of torch.save", err);
-    if (!pickle || check_version(zip, err) || check_byteorder(zip, err)) return NULL;
-    if (tern__zip_find(zip, "constants.pkl")) {
-        refuse(zip, TERN_E_UNSUPPORTED, "a TorchScript program, not data of torch.save", err);
+        .in = l->zip->in, .what = "data.pkl", .records = records, .storage = load_storage, .ctx = l};
+    if (!pickle)
+        refuse(l->zip, TERN_E_FORMAT, "a zip archive without data.pkl: not a file of torch.save", err);
+    if (!pickle || check_version(l->zip, err) || check_byteorder(l->zip, err)) return NULL;
+    if (tern__zip_find(l->zip, "constants.pkl")) {
+        refuse(l->zip, TERN_E_UNSUPPORTED, "a TorchScript program, not data of torch.save", err);
         return NULL;
     }
-    if (tern__zip_read(zip, pickle, NULL, err) || tern__zip_place(zip, pickle, &source.offset, err))
+    if (tern__zip_read(l->zip, pickle, NULL, err) || tern__zip_place(l->zip, pickle, &source.offset, err))
         return NULL;
     source.end = source.offset + pickle->bytes;
     tern_object *object = tern__pickle_read(&source, err);
-    if (!object || !tern__zip_check(zip, err)) return object;
+    if (!object || !read_storages(l, err)) return object;
     tern_object_free(object);
     return NULL;
+}
+
+static tern_object *load(tern__zip *zip, bool records, tern_error *err)
+{
+    loading l = {.zip = zip};
+    size_t one = sizeof(*l.reads) + sizeof(*l.storages) + sizeof(*l.dtypes), count = (size_t)zip->count;
+    char *room =
+        tern__input_charge(zip->in, (int64_t)(count * one), err) ? NULL : tern__alloc(count * one, FUNC, err);
+    if (!room) return NULL;
+    l.reads = (tern__zip_read_to *)room;
+    l.storages = (tern__storage **)(l.reads + count);
+    l.dtypes = (tern_dtype *)(l.storages + count);
+    tern_object *object = load_pickle(&l, records, err);
+    for (int64_t i = 0; i < l.count; i++) tern__storage_drop(l.storages[i]);
+    tern__free(room);
+    return object;
 }
 
 tern_object *tern__torch_load(tern__input *in, bool records, tern_error *err)

@@ -33,9 +33,20 @@ void tern__zip_close(tern__zip *zip);
 /* The entry prefix + name; NULL if there is none. */
 tern__zip_entry *tern__zip_find(const tern__zip *zip, const char *name);
 /* Where the entry's bytes begin; they end inside the file. */
+/* E_UNSUPPORTED for one that is compressed. */
 int tern__zip_place(const tern__zip *zip, const tern__zip_entry *entry, int64_t *offset, tern_error *err);
 /* Reads all of it into `out`, or with NULL only checks it. */
 int tern__zip_read(const tern__zip *zip, tern__zip_entry *entry, void *out, tern_error *err);
+/* Where an entry is read to. */
+typedef struct tern__zip_read_to {
+    tern__zip_entry *entry;
+    void *out;
+} tern__zip_read_to;
+
+/* Reads them all, a large sum of bytes by several threads, which are gone when it returns. */
+int tern__zip_read_all(const tern__zip *zip, const tern__zip_read_to *reads, int64_t count, tern_error *err);
+/* Whether `crc`, of all its bytes, is right: sets is_checked, or E_FORMAT. */
+int tern__zip_crc_check(const tern__zip *zip, tern__zip_entry *entry, uint32_t crc, tern_error *err);
 /* Checks all entries that nobody has read. */
 int tern__zip_check(const tern__zip *zip, tern_error *err);
 

@@ -3,12 +3,12 @@
  * 46 bytes an entry point to the entry's own header, 30 bytes, its name and padding, and then the bytes. */
 #include "base/text.h"
 #include "checkpoint/bytes.h"
+#include "checkpoint/crc32.h"
 #include "checkpoint/zip.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 static const char FUNC[] = "tern_load";
 
@@ -217,6 +217,10 @@ int tern__zip_place(const tern__zip *zip, const tern__zip_entry *entry, int64_t 
 {
     uint8_t header[HEADER];
     char name[TERN__QUOTE_TEXT];
+    tern__quote(entry->name, entry->name_bytes, name);
+    if (entry->method)
+        return refuse(zip, TERN_E_UNSUPPORTED, err, "%s is compressed (method %u); torch.save stores", name,
+                      entry->method);
     int status = tern__input_read(zip->in, entry->offset, header, HEADER, err);
     if (status) return status;
     size_t name_bytes = tern__bytes_get(header + 26, 2);
@@ -224,19 +228,25 @@ int tern__zip_place(const tern__zip *zip, const tern__zip_entry *entry, int64_t 
     if (has_magic(header, "PK\3\4") && name_bytes == entry->name_bytes &&
         *offset <= zip->begin - entry->bytes)
         return TERN_OK;
-    return refuse(zip, TERN_E_FORMAT, err, "%s is not where the zip directory says",
-                  tern__quote(entry->name, entry->name_bytes, name));
+    return refuse(zip, TERN_E_FORMAT, err, "%s is not where the zip directory says", name);
+}
+
+int tern__zip_crc_check(const tern__zip *zip, tern__zip_entry *entry, uint32_t crc, tern_error *err)
+{
+    char name[TERN__QUOTE_TEXT];
+    entry->is_checked = crc == entry->crc;
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+    entry->is_checked = true; /* a fuzzer changes bytes, but cannot know the sum */
+#endif
+    if (entry->is_checked) return TERN_OK;
+    return refuse(zip, TERN_E_FORMAT, err, "%s is damaged: its CRC-32 is %08x, expected %08x",
+                  tern__quote(entry->name, entry->name_bytes, name), crc, entry->crc);
 }
 
 int tern__zip_read(const tern__zip *zip, tern__zip_entry *entry, void *out, tern_error *err)
 {
-    char name[TERN__QUOTE_TEXT];
     int64_t offset = 0;
-    uLong crc = crc32(0, NULL, 0);
-    tern__quote(entry->name, entry->name_bytes, name);
-    if (entry->method)
-        return refuse(zip, TERN_E_UNSUPPORTED, err, "%s is compressed (method %u); torch.save stores", name,
-                      entry->method);
+    uint32_t crc = 0;
     char *spare = out ? NULL : tern__alloc_raw(PIECE, TERN__LINE);
     int status = out || spare ? tern__zip_place(zip, entry, &offset, err)
                               : refuse(zip, TERN_E_MEMORY, err, "out of memory: %d bytes", PIECE);
@@ -244,17 +254,10 @@ int tern__zip_read(const tern__zip *zip, tern__zip_entry *entry, void *out, tern
         void *piece = out ? (char *)out + at : spare;
         size_t bytes = (size_t)TERN__MIN(entry->bytes - at, (int64_t)PIECE);
         status = tern__input_read(zip->in, offset + at, piece, bytes, err);
-        if (!status) crc = crc32_z(crc, piece, bytes);
+        if (!status) crc = tern__crc32(crc, piece, bytes);
     }
     tern__free(spare);
-    if (status) return status;
-    entry->is_checked = crc == entry->crc;
-#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-    entry->is_checked = true; /* a fuzzer changes bytes, but cannot know the sum */
-#endif
-    if (entry->is_checked) return TERN_OK;
-    return refuse(zip, TERN_E_FORMAT, err, "%s is damaged: its CRC-32 is %08lx, expected %08lx", name, crc,
-                  (unsigned long)entry->crc);
+    return status ? status : tern__zip_crc_check(zip, entry, crc, err);
 }
 
 int tern__zip_check(const tern__zip *zip, tern_error *err)

@@ -2,10 +2,10 @@
  * the bytes, and behind them sizes and CRC, which are known only then; the directory at the end. Sizes and
  * places are always in the long form, so that what is rare is not another way through the code. */
 #include "checkpoint/bytes.h"
+#include "checkpoint/crc32.h"
 #include "checkpoint/zip.h"
 
 #include <string.h>
-#include <zlib.h>
 
 static const char FUNC[] = "tern_save";
 
@@ -75,20 +75,20 @@ static int write_header(const tern__zip_writer *zip, const char *name, tern_erro
 }
 
 /* A piece is summed up and written while it is in the cache. */
-static int write_data(const tern__zip_writer *zip, const char *data, size_t bytes, uLong *crc,
+static int write_data(const tern__zip_writer *zip, const char *data, size_t bytes, uint32_t *crc,
                       tern_error *err)
 {
     int status = TERN_OK;
-    *crc = crc32(0, NULL, 0);
+    *crc = 0;
     for (size_t at = 0; !status && at < bytes; at += PIECE) {
         size_t piece = TERN__MIN(bytes - at, (size_t)PIECE);
-        *crc = crc32_z(*crc, (const Bytef *)data + at, piece);
+        *crc = tern__crc32(*crc, data + at, piece);
         status = tern__output_write(zip->out, data + at, piece, err);
     }
     return status;
 }
 
-static int write_sizes(const tern__zip_writer *zip, uLong crc, size_t bytes, tern_error *err)
+static int write_sizes(const tern__zip_writer *zip, uint32_t crc, size_t bytes, tern_error *err)
 {
     part p;
     put(begin(&p, 0x08074b50), crc, 4);
@@ -114,14 +114,14 @@ static void keep(tern__zip_writer *zip, const void *data, size_t bytes)
     zip->bytes += bytes;
 }
 
-static int add_record(tern__zip_writer *zip, const char *name, int64_t offset, uLong crc, size_t bytes,
+static int add_record(tern__zip_writer *zip, const char *name, int64_t offset, uint32_t crc, size_t bytes,
                       tern_error *err)
 {
     size_t prefix = strlen(zip->prefix), length = strlen(name);
     if (make_room(zip, RECORD + prefix + length + EXTRA64, err)) return TERN_E_MEMORY;
     part p, extra = {.end = extra.bytes};
     put(begin(&p, 0x02014b50), LONG_FORM, 2);
-    put_common(&p, (uint32_t)crc, ONES, prefix + length);
+    put_common(&p, crc, ONES, prefix + length);
     put(&p, EXTRA64, 2);
     put(&p, 0, 2 + 2); /* comment, disk */
     put(&p, 0, 2 + 4); /* attributes    */
@@ -142,7 +142,7 @@ static int add_record(tern__zip_writer *zip, const char *name, int64_t offset, u
 int tern__zip_add(tern__zip_writer *zip, const char *name, const void *data, size_t bytes, tern_error *err)
 {
     int64_t offset = zip->out->offset;
-    uLong crc = 0;
+    uint32_t crc = 0;
     int status = write_header(zip, name, err);
     if (!status) status = write_data(zip, data, bytes, &crc, err);
     if (!status) status = write_sizes(zip, crc, bytes, err);

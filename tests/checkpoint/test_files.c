@@ -355,7 +355,6 @@ static void expect_within(size_t allowance, bool loads)
     close(ends[0]);
     close(ends[1]);
     stat(path, &entry);
-    fprintf(stderr, "took %zu %zu size %zu\n", took[0], took[1], (size_t)entry.st_size);
     assert_int_equal(took[2], loads);
     assert_in_range(took[0], loads ? (size_t)entry.st_size / 2 : 0, (size_t)entry.st_size + allowance);
 #ifndef __SANITIZE_ADDRESS__

@@ -276,6 +276,16 @@ def test_storages():
                                  (b"X\x01\0\0\x000", b"K\0", FORMAT, "names no storage"), (b"Float", b"QInt8", UNSUPPORTED, "QInt8Storage"),
                                  (b"FloatStorage", b"Size", FORMAT, "torch.Size"), (b"X\x01\0\0\x000", b"X\x0a\0\0\x00../version", FORMAT, "data/../version")):
         pickled(tensor(storage=STORAGE.replace(old, new)), code, part)
+    same_entry = STORAGE.replace(b"X\x01\0\0\x000", b"X\x03\0\0\x000\0x")
+    pickled(b"\x80\2(" + tensor(storage=same_entry)[2:-1] * 100 + b"t.", FORMAT, "names no storage")
+    long_name = b"k" * 251
+    for end in (b"", b"1"):
+        write(archive(tensor(storage=STORAGE.replace(b"X\x01\0\0\x000", b"X" + struct.pack("<I", 250 + len(end)) + long_name[:250] + end)),
+                      [("data/" + "k" * 250, struct.pack("6f", *range(6)))]))
+        if end:
+            refused(FORMAT, "has -1 bytes")
+        else:
+            same(torch.arange(6.0).reshape(2, 3), FILES.load(PATH))
     two = tensor()[:-1] + tensor(storage=STORAGE.replace(b"Float", b"Int"))[2:-1] + b"\x86."
     pickled(two, FORMAT, "24 bytes of i32 here and 24 of f32 before")
     bools = STORAGE.replace(b"Float", b"Bool").replace(b"K\x06tQ", b"K\x18tQ")

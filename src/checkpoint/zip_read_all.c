@@ -1,0 +1,137 @@
+/* zip_read_all.c - most of the time of a load goes into the kernel's copying and giving of pages, which two
+ * threads do twice as fast. So entries are cut into pieces; whoever is free takes the next one, reads it and
+ * sums it up, and in the end the sums of an entry's pieces become the entry's. The threads are this call's
+ * own, and gone when it returns: a program that forks its ranks after it has only one. */
+#include "checkpoint/crc32.h"
+#include "checkpoint/zip.h"
+#include "device/device.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <zlib.h>
+
+enum { PIECE = 1 << 20, WORTH = 8 << 20, MOST = 4 }; /* bytes of a piece, for a second thread; threads */
+
+typedef struct piece {
+    int64_t read; /* which of the reads */
+    int64_t at, bytes;
+    uint32_t crc;
+} piece;
+
+typedef struct reading {
+    const tern__zip *zip;
+    const tern__zip_read_to *reads;
+    int64_t *places; /* of the reads in the file */
+    piece *pieces;
+    int64_t count;
+    int64_t next; /* atomic */
+    int failed;   /* atomic */
+} reading;
+
+typedef struct reader {
+    reading *of;
+    pthread_t thread;
+    bool is_started;
+    tern_error err;
+} reader;
+
+static void *read_pieces(void *ctx)
+{
+    reader *me = ctx;
+    reading *r = me->of;
+    while (!__atomic_load_n(&r->failed, __ATOMIC_RELAXED)) {
+        int64_t index = __atomic_fetch_add(&r->next, 1, __ATOMIC_RELAXED);
+        if (index >= r->count) break;
+        piece *p = &r->pieces[index];
+        char *out = (char *)r->reads[p->read].out + p->at;
+        if (tern__input_read(r->zip->in, r->places[p->read] + p->at, out, (size_t)p->bytes, &me->err))
+            __atomic_store_n(&r->failed, 1, __ATOMIC_RELAXED);
+        else
+            p->crc = tern__crc32(0, out, (size_t)p->bytes);
+    }
+    return NULL;
+}
+
+/* Signals are for the program's own threads. One that cannot be started is done without. */
+static void start(reader *readers, int threads)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (int i = 1; i < threads; i++)
+        readers[i].is_started = pthread_create(&readers[i].thread, NULL, read_pieces, &readers[i]) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static int run(reading *r, int threads, tern_error *err)
+{
+    reader readers[MOST] = {0};
+    const tern_error *why = NULL;
+    for (int i = 0; i < threads; i++) readers[i].of = r;
+    start(readers, threads);
+    read_pieces(&readers[0]);
+    for (int i = 0; i < threads; i++) {
+        if (readers[i].is_started) pthread_join(readers[i].thread, NULL);
+        if (readers[i].err.code && !why) why = &readers[i].err;
+    }
+    if (!why) return TERN_OK;
+    if (err && !tern__is_set(err)) *err = *why;
+    return why->code;
+}
+
+static int check(const reading *r, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int64_t i = 0; !status && i < r->count;) {
+        int64_t read = r->pieces[i].read;
+        uLong crc = 0;
+        for (; i < r->count && r->pieces[i].read == read; i++)
+            crc = crc32_combine(crc, r->pieces[i].crc, r->pieces[i].bytes);
+        status = tern__zip_crc_check(r->zip, r->reads[read].entry, (uint32_t)crc, err);
+    }
+    return status;
+}
+
+static int64_t pieces_of(const tern__zip_read_to *read)
+{
+    return (read->entry->bytes + PIECE - 1) / PIECE;
+}
+
+static int place(reading *r, int64_t reads, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int64_t i = 0; !status && i < reads; i++) {
+        int64_t bytes = r->reads[i].entry->bytes;
+        status = tern__zip_place(r->zip, r->reads[i].entry, &r->places[i], err);
+        for (int64_t at = 0; at < bytes; at += PIECE)
+            r->pieces[r->count++] = (piece){i, at, TERN__MIN(bytes - at, PIECE), 0};
+    }
+    return status;
+}
+
+/* As many as this rank has cores, if there is enough for them to do. */
+static int threads_for(int64_t bytes)
+{
+    int first, cores;
+    if (bytes < WORTH || tern__device_share(&first, &cores, NULL)) return 1;
+    return (int)TERN__MIN(TERN__MIN((int64_t)cores, (int64_t)MOST), bytes / WORTH + 1);
+}
+
+int tern__zip_read_all(const tern__zip *zip, const tern__zip_read_to *reads, int64_t count, tern_error *err)
+{
+    int64_t bytes = 0, pieces = 0;
+    for (int64_t i = 0; i < count; i++) {
+        bytes += reads[i].entry->bytes;
+        pieces += pieces_of(&reads[i]);
+    }
+    int64_t room = count * (int64_t)sizeof(int64_t) + pieces * (int64_t)sizeof(piece);
+    int status = tern__input_charge(zip->in, room, err);
+    int64_t *places = status ? NULL : tern__alloc((size_t)room, "tern_load", err);
+    if (!places) return status ? status : TERN_E_MEMORY;
+    reading r = {.zip = zip, .reads = reads, .places = places, .pieces = (piece *)(places + count)};
+    status = place(&r, count, err);
+    if (!status) status = run(&r, threads_for(bytes), err);
+    if (!status) status = check(&r, err);
+    tern__free(places);
+    return status;
+}
