@@ -146,6 +146,7 @@ static void compare_modes(tern_dtype region, double share)
 {
     static result plain, other;
     train(PLAIN, region, &plain);
+    assert_int_equal(plain.last_asked, 0);
     for (checkpoints p = SEGMENTS; p <= NESTED; p++) {
         train(p, region, &other);
         assert_int_equal(other.bytes, plain.bytes);
