@@ -132,6 +132,15 @@ static const policy policies[2][2] = {
     {{{TERN_BF16, settle}, TERN__AUTOCAST_APEX}, {{TERN_F16, settle}, TERN__AUTOCAST_APEX}},
 };
 
+static void leave(const tern__policy *self, tern_scope *scope, const char *op, int count,
+                  tern_tensor **inputs)
+{
+    (void)self, (void)scope, (void)op, (void)count, (void)inputs;
+}
+
+/* No region in a step of opt level O1: it remembers whose list the next one goes by. */
+static const policy apex_off = {{TERN_F32, leave}, TERN__AUTOCAST_APEX};
+
 /* Once a process and dtype, by rank 0. To ask the CPU takes longer than all else that a region does. */
 static void note_what_lacks(const tern_scope *scope, tern_dtype dtype)
 {
@@ -150,6 +159,14 @@ const tern__policy *tern__autocast_policy(tern__autocast_list list, tern_dtype d
     return &policies[list][dtype == TERN_F16].base;
 }
 
+/* What follows `now` in a scope. */
+static const tern__policy *next_policy(const tern__policy *now, tern_dtype dtype)
+{
+    tern__autocast_list list = now ? ((const policy *)now)->list : TERN__AUTOCAST_TORCH;
+    if (is_half(dtype)) return tern__autocast_policy(list, dtype);
+    return list == TERN__AUTOCAST_APEX ? &apex_off.base : NULL;
+}
+
 tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype)
 {
     tern_dtype before = scope->policy ? scope->policy->dtype : TERN_F32;
@@ -160,6 +177,6 @@ tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype)
         return before;
     }
     if (is_half(dtype)) note_what_lacks(scope, dtype);
-    tern__policy_set(scope, is_half(dtype) ? tern__autocast_policy(TERN__AUTOCAST_TORCH, dtype) : NULL);
+    tern__policy_set(scope, next_policy(scope->policy, dtype));
     return before;
 }

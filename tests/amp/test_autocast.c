@@ -476,12 +476,23 @@ static void apex_s_list(void **state)
     assert_int_equal(tern_tensor_dtype(tern_forward(f->layer, s, x)), TERN_F16);
     assert_int_equal(tern_tensor_dtype(tern_matmul(s, x, f->weight)), TERN_F16);
     end(f);
-    /* The casts serve torch's list, too. */
-    tern_forward(f->layer, s, draw(f));
-    f->counter.casts = 0;
-    tern_autocast_set(s, TERN_F16);
-    tern_forward(f->layer, s, tern_cast(s, draw(f), TERN_F16));
-    assert_int_equal(f->counter.casts, 1);
+}
+
+/* A region within goes by the same list, and so does what follows one in which nothing is cast. */
+static void regions_within_apex_s(void **state)
+{
+    fixture *f = *state;
+    const tern__policy *apex = tern__autocast_policy(TERN__AUTOCAST_APEX, TERN_F16);
+    tern__policy_set(f->scope, apex);
+    tern_tensor *x = tern_cast(f->scope, draw(f), TERN_F16);
+    tern_dtype was = tern_autocast_set(f->scope, TERN_F32);
+    assert_int_equal(was, TERN_F16);
+    assert_int_equal(tern_tensor_dtype(tern_exp(f->scope, x)), TERN_F16);
+    assert_int_equal(tern_autocast_set(f->scope, TERN_BF16), TERN_F32);
+    assert_int_equal(tern_tensor_dtype(tern_exp(f->scope, x)), TERN_F32);
+    assert_int_equal(tern_autocast_set(f->scope, was), TERN_BF16);
+    assert_int_equal(tern_tensor_dtype(tern_exp(f->scope, x)), TERN_F32);
+    assert_ptr_equal(tern__policy_set(f->scope, NULL), apex);
     end(f);
 }
 
@@ -539,6 +550,7 @@ int main(void)
         TEST(what_is_recycled_is_refused),
         TEST(casts_are_made_where_the_op_runs),
         TEST(apex_s_list),
+        TEST(regions_within_apex_s),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
