@@ -12,6 +12,7 @@ typedef struct bench {
 
 static const bench benches[] = {
     {"all_reduce", "a sum over all ranks, by size", tern__bench_all_reduce},
+    {"board", "what the calls of a board cost a training loop", tern__bench_board},
     {"optimizer", "the updates of SGD and Adam beside a copy", tern__bench_optimizer},
     {"step", "a training step of an MLP or a ResNet-18", tern__bench_step},
 };

@@ -6,6 +6,7 @@
 #include "cli.h"
 
 tern__cli_fn tern__bench_all_reduce;
+tern__cli_fn tern__bench_board;
 tern__cli_fn tern__bench_optimizer;
 tern__cli_fn tern__bench_step;
 

@@ -77,27 +77,43 @@ static const char *json_text(const char *tag, char text[TEXT_ROOM])
     return cJSON_PrintPreallocated(&string, text, TEXT_ROOM, false) ? text : "\"\"";
 }
 
-static int line_text(char *line, size_t size, tern__table table, const char *tag, double value, int64_t step)
+/* What all tables say, as text. */
+typedef struct row {
+    char time[NUMBER_ROOM], number[NUMBER_ROOM], tag[2 * TERN__TAG_ROOM];
+    const char *value, *quote; /* around a value that JSON has no number for */
+    int64_t step;
+} row;
+
+static void make_row(row *r, const char *tag, const char *curve, double value, int64_t step)
 {
-    char time[NUMBER_ROOM], number[NUMBER_ROOM], text[TEXT_ROOM];
-    number_text(tern__wall_time(), time);
-    const char *shown = number_text(value, number), *quote = name_of(value) ? "\"" : "";
+    number_text(tern__wall_time(), r->time);
+    r->value = number_text(value, r->number);
+    r->quote = name_of(value) ? "\"" : "";
+    r->step = step;
+    snprintf(r->tag, sizeof(r->tag), curve ? "%s/%s" : "%s%s", tag, curve ? curve : "");
+}
+
+static int line_text(char *line, tern__table table, const row *r)
+{
+    char tag[TEXT_ROOM];
     if (table == TERN__TABLE_CSV)
-        return snprintf(line, size, "%s,%lld,%s,%s\n", time, (long long)step, csv_text(tag, text), shown);
-    return snprintf(line, size, "{\"wall_time\":%s,\"step\":%lld,\"tag\":%s,\"value\":%s%s%s}\n", time,
-                    (long long)step, json_text(tag, text), quote, shown, quote);
+        return snprintf(line, LINE_ROOM, "%s,%lld,%s,%s\n", r->time, (long long)r->step,
+                        csv_text(r->tag, tag), r->value);
+    return snprintf(line, LINE_ROOM, "{\"wall_time\":%s,\"step\":%lld,\"tag\":%s,\"value\":%s%s%s}\n",
+                    r->time, (long long)r->step, json_text(r->tag, tag), r->quote, r->value, r->quote);
 }
 
 int tern__tables_put(tern_board *board, const char *tag, const char *curve, double value, int64_t step,
                      const char *func, tern_error *err)
 {
-    char full[2 * TERN__TAG_ROOM];
-    snprintf(full, sizeof(full), curve ? "%s/%s" : "%s%s", tag, curve ? curve : "");
+    row r;
+    if (!board->opts.csv && !board->opts.jsonl) return TERN_OK;
+    make_row(&r, tag, curve, value, step);
     for (int i = 0; i < TERN__TABLE_COUNT; i++) {
         tern__journal *journal = &board->tables[i];
         char *line = journal->path ? tern__journal_room(journal, LINE_ROOM, func, err) : NULL;
         if (!line) continue;
-        tern__journal_add(journal, (size_t)line_text(line, LINE_ROOM, (tern__table)i, full, value, step));
+        tern__journal_add(journal, (size_t)line_text(line, (tern__table)i, &r));
         tern__board_settle(board, journal, func, err);
     }
     return err->code;

@@ -3,8 +3,10 @@ import json
 import os
 import re
 import resource
+import tempfile
 import time
 import unittest
+from unittest import mock
 
 import job
 
@@ -209,11 +211,38 @@ class Optimizer(unittest.TestCase):
                 refused(self, ["optimizer", *args], text)
 
 
+class Board(unittest.TestCase):
+    CALLS = ["scalar", "scalar, csv, jsonl", "histogram", "image"]
+
+    def test_a_line_a_call(self):
+        """And nothing is left of the files."""
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"TMPDIR": folder}):
+            lines = bench(1, "board", "--rounds", "3")
+            self.assertEqual(os.listdir(folder), [])
+        self.assertEqual([line["call"] for line in lines], self.CALLS)
+        for line in lines:
+            self.assertTrue(0 < line["median_us"] < 10e6)
+
+    def test_text(self):
+        code, out, err = job.tern("bench", "board", "--rounds", "1")
+        self.assertEqual((code, err), (0, ""))
+        self.assertEqual([re.split("  +", line)[0] for line in out.splitlines()], ["call", *self.CALLS])
+
+    def test_mistakes(self):
+        for args, text in ((["--rounds", "0"], '--rounds: expected a number from 1 to 1000, got "0"'), (["now"], 'unexpected "now"')):
+            with self.subTest(args=args):
+                refused(self, ["board", *args], text)
+        with mock.patch.dict(os.environ, {"TMPDIR": "/nowhere"}):
+            code, out, err = job.tern("bench", "board")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("cannot make /nowhere/tern-board-", err)
+
+
 class Bench(unittest.TestCase):
     def test_which(self):
         refused(self, [], "expected a bench\n")
         refused(self, ["fly"], 'expected a bench, got "fly"')
-        for name in ("step", "all_reduce", "optimizer"):
+        for name in ("step", "all_reduce", "optimizer", "board"):
             code, out, err = job.tern("bench", name, "--help")
             self.assertEqual((code, err), (0, ""))
             self.assertTrue(out.startswith(f"usage: tern bench {name} "))
