@@ -211,7 +211,19 @@ static inline uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-/* Of the weights, the buffers, and what the rank would draw next. */
+/* Powers of two, which the weights do not show. */
+static inline uint64_t mix_amp(uint64_t hash, const trainee *t)
+{
+    double scale = 0, unskipped = 0;
+    tern_object *state = tern_amp_state_dict(t->amp, NULL);
+    const tern_object *first = tern_object_get(state, "loss_scaler0");
+    tern_object_to_float(tern_object_get(first, "loss_scale"), &scale, NULL);
+    tern_object_to_float(tern_object_get(first, "unskipped"), &unskipped, NULL);
+    tern_object_free(state);
+    return mix_bytes(mix_bytes(hash, &scale, sizeof(scale)), &unskipped, sizeof(unskipped));
+}
+
+/* Of the weights, the buffers, loss scales, and what the rank would draw next. */
 static inline uint64_t trainee_hash(const trainee *t)
 {
     char state[TERN_RNG_STATE_BYTES];
@@ -220,6 +232,7 @@ static inline uint64_t trainee_hash(const trainee *t)
         const tern_tensor *tensor = tern_state_get(t->net, i).tensor;
         hash = mix_bytes(hash, tensor->view.data, tern__view_bytes(&tensor->view));
     }
+    if (t->amp) hash = mix_amp(hash, t);
     tern_rng_state_get(t->rng, state);
     return mix_bytes(hash, state, sizeof(state));
 }
