@@ -79,7 +79,7 @@ static int read_real(const tern_object *state, const char *key, double *value, t
     const tern_object *found = tern_object_get(state, key);
     if (!found) return tern__error_set(err, load, TERN_E_INVALID, "state has no \"%s\"", key);
     if (!tern_object_to_float(found, value, NULL)) return TERN_OK;
-    return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"] is a %s, expected a float", key,
+    return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"] is %s, expected a float", key,
                            tern_object_kind_name(tern_object_kind_get(found)));
 }
 
@@ -88,7 +88,7 @@ static int read_whole(const tern_object *state, const char *key, int64_t *value,
     const tern_object *found = tern_object_get(state, key);
     if (!found) return tern__error_set(err, load, TERN_E_INVALID, "state has no \"%s\"", key);
     if (tern_object_to_int(found, value, NULL))
-        return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"] is a %s, expected an int", key,
+        return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"] is %s, expected an int", key,
                                tern_object_kind_name(tern_object_kind_get(found)));
     if (*value >= 0 && *value <= INT64_C(1) << 53) return TERN_OK;
     return tern__error_set(err, load, TERN_E_RANGE, "state[\"%s\"] is %lld, expected a number from 0 to 2^53",
@@ -110,7 +110,7 @@ static int check_rates(const tern_optim *optim, const tern_object *rates, const 
     int64_t count = tern_object_count(rates);
     tern_object_kind kind = tern_object_kind_get(rates);
     if (kind != TERN_OBJECT_LIST && kind != TERN_OBJECT_TUPLE)
-        return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"] is a %s, expected a list", key,
+        return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"] is %s, expected a list", key,
                                tern_object_kind_name(kind));
     if (count != optim->group_count)
         return tern__error_set(err, load, TERN_E_INVALID,
@@ -120,7 +120,7 @@ static int check_rates(const tern_optim *optim, const tern_object *rates, const 
         double rate = NAN;
         const tern_object *item = tern_object_at(rates, g);
         if (tern_object_to_float(item, &rate, NULL))
-            return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"][%lld] is a %s, expected a float",
+            return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"][%lld] is %s, expected a float",
                                    key, (long long)g, tern_object_kind_name(tern_object_kind_get(item)));
         if (!(rate >= 0))
             return tern__error_set(err, load, TERN_E_RANGE, "state[\"%s\"][%lld] is %g, expected a rate >= 0",

@@ -2,6 +2,7 @@
  * and what cannot be. tests/torch/test_schedule.py compares them with PyTorch's. */
 #include "ledger.h"
 #include "ops/world.h"
+#include "optim/schedule.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -169,6 +170,13 @@ static void a_schedule_that_ends_in_the_first_epoch_warns_once(void **state)
     assert_int_equal(two_epochs(tern_cosine_schedule_new(b.optim, steps, 5, 100, NULL)).warnings, 0);
     assert_int_equal(two_epochs(tern_linear_schedule_new(b.optim, steps, 0.1, 1, 90, NULL)).warnings, 0);
     assert_int_equal(two_epochs(tern_step_schedule_new(b.optim, steps, 30, 0.1, NULL)).warnings, 0);
+    assert_int_equal(two_epochs(tern_polynomial_schedule_new(b.optim, steps, 90, 1, NULL)).warnings, 1);
+    assert_int_equal(two_epochs(tern_cosine_annealing_schedule_new(b.optim, steps, 90, 0, NULL)).warnings, 1);
+    assert_int_equal(two_epochs(tern_cosine_annealing_schedule_new(b.optim, steps, 200, 0, NULL)).warnings,
+                     0);
+    assert_int_equal(two_epochs(tern_constant_schedule_new(b.optim, steps, 0.1, 90, NULL)).warnings, 0);
+    assert_int_equal(two_epochs(tern_cosine_restarts_schedule_new(b.optim, steps, 9, 2, 0, NULL)).warnings,
+                     0);
     assert_int_equal(two_epochs(tern_exponential_schedule_new(b.optim, steps, 0.99, NULL)).warnings, 0);
     close_bench(&b);
 }
@@ -216,6 +224,122 @@ static void numbers_that_cannot_be(void **state)
     expect_refused(&b, tern_linear_schedule_new(o, unit, 1, 0.5, 0, &err), &err, range,
                    "tern_linear_schedule_new",
                    "from 1 to 0.5 in 0: expected start and end >= 0 and total > 0");
+    const char *func = "tern_constant_schedule_new";
+    expect_refused(&b, tern_constant_schedule_new(o, unit, -1, 7, &err), &err, range, func,
+                   "expected factor >= 0, got -1");
+    expect_refused(&b, tern_constant_schedule_new(o, unit, 1, 0, &err), &err, range, func,
+                   "expected total >= 1, got 0");
+    func = "tern_polynomial_schedule_new";
+    expect_refused(&b, tern_polynomial_schedule_new(o, unit, 0, 1, &err), &err, range, func,
+                   "expected total >= 1, got 0");
+    expect_refused(&b, tern_polynomial_schedule_new(o, unit, 9, NAN, &err), &err, range, func,
+                   "expected power >= 0, got nan");
+    func = "tern_cosine_annealing_schedule_new";
+    expect_refused(&b, tern_cosine_annealing_schedule_new(o, unit, 0, 0, &err), &err, range, func,
+                   "expected total >= 1, got 0");
+    expect_refused(&b, tern_cosine_annealing_schedule_new(o, unit, 9, -0.5, &err), &err, range, func,
+                   "expected min >= 0, got -0.5");
+    func = "tern_cosine_restarts_schedule_new";
+    expect_refused(&b, tern_cosine_restarts_schedule_new(o, unit, 0, 1, 0, &err), &err, range, func,
+                   "expected first >= 1, got 0");
+    expect_refused(&b, tern_cosine_restarts_schedule_new(o, unit, 1, 0, 0, &err), &err, range, func,
+                   "expected times >= 1, got 0");
+    expect_refused(&b, tern_cosine_restarts_schedule_new(o, unit, 1, 1, -1, &err), &err, range, func,
+                   "expected min >= 0, got -1");
+    expect_refused(&b, tern_lambda_schedule_new(o, unit, NULL, NULL, &err), &err, TERN_E_INVALID,
+                   "tern_lambda_schedule_new", "the function is NULL");
+    close_bench(&b);
+}
+
+static void expect_no_cycle(int64_t total, tern_one_cycle_opts opts, int code, const char *text)
+{
+    bench b = open_bench(0.001);
+    tern_error err = {0};
+    expect_refused(&b, tern_one_cycle_schedule_new(b.optim, TERN_UNIT_STEPS, total, &opts, &err), &err, code,
+                   "tern_one_cycle_schedule_new", text);
+    close_bench(&b);
+}
+
+static void cycles_that_cannot_be(void **state)
+{
+    (void)state;
+    tern_one_cycle_opts opts = tern_one_cycle_defaults();
+    expect_no_cycle(
+        9, opts, TERN_E_INVALID,
+        "group 0 of sgd has no momentum to cycle: give it one > 0, or set cycle_momentum to false");
+    opts.cycle_momentum = false;
+    expect_no_cycle(0, opts, TERN_E_RANGE, "expected total >= 1, got 0");
+    opts.pct_start = 1.5;
+    expect_no_cycle(9, opts, TERN_E_RANGE, "expected pct_start from 0 to 1, got 1.5");
+    opts = tern_one_cycle_defaults();
+    opts.div_factor = 0;
+    expect_no_cycle(9, opts, TERN_E_RANGE, "expected div_factor and final_div_factor > 0, got 0 and 10000");
+    opts = tern_one_cycle_defaults();
+    opts.max_momentum = 1;
+    expect_no_cycle(9, opts, TERN_E_RANGE,
+                    "expected base_momentum and max_momentum from 0 to below 1, got 0.85 and 1");
+    opts.size = 0;
+    expect_no_cycle(9, opts, TERN_E_INVALID,
+                    "options: size is 0; start from what the _defaults function returns");
+}
+
+/* Adagrad has none; Adam's beta1 and RMSprop's momentum are cycled, and are the group's own again after. */
+static void momentum_comes_back(void **state)
+{
+    (void)state;
+    bench b = open_bench(0.001);
+    tern_error err = {0};
+    tern_optim *adagrad = tern_adagrad_new(b.net, NULL, &b.w.err),
+               *adam = tern_adam_new(b.net, NULL, &b.w.err);
+    assert_null(tern_one_cycle_schedule_new(adagrad, TERN_UNIT_STEPS, 9, NULL, &err));
+    assert_int_equal(err.code, TERN_E_INVALID);
+    assert_non_null(strstr(err.text, "group 0 of adagrad has no momentum"));
+    tern_schedule *cycle = tern_one_cycle_schedule_new(adam, TERN_UNIT_STEPS, 10, NULL, &b.w.err);
+    const double *beta1 = &adam->groups[0].opts.adam.beta1;
+    assert_true(*beta1 == 0.95);
+    tern_schedule_step(cycle);
+    tern_schedule_step(cycle);
+    assert_true(*beta1 == 0.85);
+    tern_schedule_free(cycle);
+    assert_true(*beta1 == 0.9 && tern_optim_lr_get(adam, 0) == 0.001);
+    assert_ok(b.w.err);
+    tern_optim_free(adam);
+    tern_optim_free(adagrad);
+    close_bench(&b);
+}
+
+/* A group that is added later is scheduled too. */
+static bool is_weight(const char *name, const tern_tensor *parameter, void *ctx)
+{
+    (void)parameter;
+    return strstr(name, ctx) != NULL;
+}
+
+static void a_later_group_is_scheduled(void **state)
+{
+    (void)state;
+    bench b = open_bench(0.5);
+    tern_schedule *half = tern_constant_schedule_new(b.optim, TERN_UNIT_STEPS, 0.5, 2, &b.w.err);
+    tern_sgd_opts opts = tern_sgd_defaults();
+    opts.lr = 8;
+    assert_int_equal(tern_sgd_group_add(b.optim, is_weight, "weight", &opts, &b.w.err), 1);
+    assert_true(rate(&b) == 0.25 && tern_optim_lr_get(b.optim, 1) == 4);
+    tern_schedule_free(half);
+    assert_true(rate(&b) == 0.5 && tern_optim_lr_get(b.optim, 1) == 8);
+    close_bench(&b);
+}
+
+/* Periods that double until the numbers end. */
+static void restarts_do_not_overflow(void **state)
+{
+    (void)state;
+    bench b = open_bench(1);
+    tern_schedule *s =
+        tern_cosine_restarts_schedule_new(b.optim, TERN_UNIT_STEPS, INT64_C(1) << 60, 1000, 0, &b.w.err);
+    s->t = (INT64_C(1) << 60) + 5;
+    tern_schedule_step(s);
+    assert_true(rate(&b) >= 0 && rate(&b) <= 1);
+    tern_schedule_free(s);
     close_bench(&b);
 }
 
@@ -240,20 +364,40 @@ static void milestones_that_cannot_be(void **state)
     close_bench(&b);
 }
 
+static double one(int64_t t, int group, void *ctx)
+{
+    (void)t;
+    (void)group;
+    (void)ctx;
+    return 1;
+}
+
+static tern_schedule *new_one(int i, tern_optim *o, tern_unit unit, tern_error *err)
+{
+    tern_one_cycle_opts cycle = tern_one_cycle_defaults();
+    cycle.cycle_momentum = false;
+    switch (i) {
+    case 0: return tern_step_schedule_new(o, unit, 1, 0.5, err);
+    case 1: return tern_multi_step_schedule_new(o, unit, 1, (int64_t[]){1}, 0.5, err);
+    case 2: return tern_exponential_schedule_new(o, unit, 0.5, err);
+    case 3: return tern_linear_schedule_new(o, unit, 0.5, 1, 2, err);
+    case 4: return tern_cosine_schedule_new(o, unit, 1, 2, err);
+    case 5: return tern_constant_schedule_new(o, unit, 0.5, 1, err);
+    case 6: return tern_polynomial_schedule_new(o, unit, 1, 1, err);
+    case 7: return tern_cosine_annealing_schedule_new(o, unit, 1, 0, err);
+    case 8: return tern_cosine_restarts_schedule_new(o, unit, 1, 1, 0, err);
+    case 9: return tern_lambda_schedule_new(o, unit, one, NULL, err);
+    default: return tern_one_cycle_schedule_new(o, unit, 1, &cycle, err);
+    }
+}
+
 /* Every constructor, with these arguments and good ones besides. */
 static void expect_all_refused(const bench *b, tern_optim *optim, int unit, tern_error before, int code,
                                const char *text)
 {
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 11; i++) {
         tern_error err = before;
-        const tern_unit u = (tern_unit)unit;
-        const tern_schedule *got = i == 0 ? tern_step_schedule_new(optim, u, 1, 0.5, &err)
-                                   : i == 1
-                                       ? tern_multi_step_schedule_new(optim, u, 1, (int64_t[]){1}, 0.5, &err)
-                                   : i == 2 ? tern_exponential_schedule_new(optim, u, 0.5, &err)
-                                   : i == 3 ? tern_linear_schedule_new(optim, u, 0.5, 1, 2, &err)
-                                            : tern_cosine_schedule_new(optim, u, 1, 2, &err);
-        assert_null(got);
+        assert_null(new_one(i, optim, (tern_unit)unit, &err));
         assert_int_equal(err.code, code);
         assert_non_null(strstr(err.text, text));
         assert_true(rate(b) == 0.001);
@@ -290,6 +434,10 @@ int main(void)
         cmocka_unit_test(a_schedule_that_ends_in_the_first_epoch_warns_once),
         cmocka_unit_test(numbers_that_cannot_be),
         cmocka_unit_test(milestones_that_cannot_be),
+        cmocka_unit_test(cycles_that_cannot_be),
+        cmocka_unit_test(momentum_comes_back),
+        cmocka_unit_test(a_later_group_is_scheduled),
+        cmocka_unit_test(restarts_do_not_overflow),
         cmocka_unit_test(no_optimizer_no_unit_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
