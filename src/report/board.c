@@ -64,15 +64,21 @@ static int given_folder(char dir[DIR_ROOM], const char *log_dir, tern_error *err
                            strlen(log_dir), DIR_ROOM - 33);
 }
 
-/* Where this rank writes to. A date is rank 0's, so ranks that all write ask it. */
+/* Where this rank writes to. Ranks that all write take the name from rank 0, as clocks differ; they also
+ * learn from it that there is none, instead of waiting for it. */
 static int find_folder(char dir[DIR_ROOM], const char *log_dir, tern_group *group,
                        const tern_board_opts *opts, tern_error *err)
 {
-    int status = log_dir ? given_folder(dir, log_dir, err) : dated_folder(dir, opts->tag, err);
-    if (status || !opts->all_ranks) return status;
-    if (group && tern_broadcast(group, dir, DIR_ROOM, TERN_U8, 0, err)) return err->code;
+    tern_error own = {0};
+    if (log_dir ? given_folder(dir, log_dir, &own) : dated_folder(dir, opts->tag, &own)) *dir = 0;
+    if (opts->all_ranks && group && tern_broadcast(group, dir, DIR_ROOM, TERN_U8, 0, err)) return err->code;
+    if (!*dir) {
+        tern__error_set(&own, "tern_board_new", TERN_E_PEER, "rank 0 has no name for the folder");
+        *err = own;
+        return err->code;
+    }
     size_t used = strlen(dir);
-    snprintf(dir + used, DIR_ROOM - used, "/rank%d", group ? tern_group_rank(group) : 0);
+    if (opts->all_ranks) snprintf(dir + used, DIR_ROOM - used, "/rank%d", group ? tern_group_rank(group) : 0);
     return TERN_OK;
 }
 

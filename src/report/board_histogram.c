@@ -51,8 +51,8 @@ static void count_value(tally *t, double value)
         return;
     }
     t->counts[bucket_of(value)]++;
-    t->min = t->finite ? fmin(t->min, value) : value;
-    t->max = t->finite ? fmax(t->max, value) : value;
+    if (!t->finite || value < t->min) t->min = value;
+    if (!t->finite || value > t->max) t->max = value;
     t->sum += value;
     t->sum_squares += value * value;
     t->finite++;

@@ -386,6 +386,37 @@ static void a_dated_folder_is_rank_0s(void **state)
     assert_return_code(chdir(before), errno);
 }
 
+/* The rank whose tag is too long; only rank 0's is asked for. */
+static int rank_has_no_name(int rank, const tern__bootstrap *boot, void *arg)
+{
+    char tag[1001];
+    int bad = *(int *)arg;
+    tern_error err = {0}, why = {0};
+    tern_group *world = tern__group_open_boot(boot, NULL, &err);
+    tern_board_opts opts = tern_board_defaults();
+    opts.all_ranks = true;
+    memset(tag, 'a', sizeof(tag) - 1);
+    tag[rank == bad ? 1000 : 3] = 0;
+    opts.tag = tag;
+    tern_board *board = tern_board_new(NULL, world, &opts, &why);
+    RANK_CHECK(rank, !board == (bad == 0));
+    RANK_CHECK(rank, why.code == (bad ? TERN_OK : rank ? TERN_E_PEER : TERN_E_RANGE));
+    tern_board_free(board);
+    tern_barrier(world, &err);
+    tern_group_close(world);
+    RANK_CHECK_OK(rank, err);
+    return 0;
+}
+
+static void all_learn_that_rank_0_has_no_name(void **state)
+{
+    char before[1024];
+    assert_non_null(getcwd(before, sizeof(before)));
+    assert_return_code(chdir(*state), errno);
+    for (int bad = 0; bad < 2; bad++) assert_ranks_ok(ranks_run(3, rank_has_no_name, &bad));
+    assert_return_code(chdir(before), errno);
+}
+
 static void no_board_is_a_board(void **state)
 {
     (void)state;
@@ -427,6 +458,7 @@ int main(void)
         IN_A_FOLDER(rank_0_writes),
         IN_A_FOLDER(all_ranks_write_if_asked),
         IN_A_FOLDER(a_dated_folder_is_rank_0s),
+        IN_A_FOLDER(all_learn_that_rank_0_has_no_name),
         cmocka_unit_test(no_board_is_a_board),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
