@@ -64,20 +64,37 @@ static void print_key(const tern_object *key, int64_t index, int depth)
     putchar(':');
 }
 
+enum { TEXT = 1000 }; /* longer ones are not shown without --all */
+
 /* As Python prints it, cut at the end of the line. */
-static void print_value(const tree *t, const tern_object *value, int used)
+static void print_cut(const tree *t, const tern_object *value, int used)
 {
-    char *text = NULL;
-    size_t bytes, room = (size_t)TERN__MAX((t->width ? t->width : LINE) - used, 16);
-    FILE *memory = open_memstream(&text, &bytes);
+    char text[TEXT] = "";
+    size_t room = (size_t)TERN__MIN(TERN__MAX((t->width ? t->width : LINE) - used, 16), TEXT - 8);
+    FILE *memory = fmemopen(text, room, "w");
     if (!memory) return;
+    setbuf(memory, NULL);
     tern__object_print(memory, value);
     fclose(memory);
-    bool cut = !t->all && bytes > room;
-    int shown = cut ? (int)room - 4 : (int)bytes;
+    size_t shown = strlen(text);
+    bool cut = shown + 1 >= room;
+    while (cut && shown > room - 4) shown--;
     while (cut && shown && ((uint8_t)text[shown] & 0xc0) == 0x80) shown--;
-    printf(" %.*s%s\n", shown, text, cut ? "..." : "");
-    free(text);
+    printf(" %.*s%s\n", (int)shown, text, cut ? "..." : "");
+}
+
+static void print_value(const tree *t, const tern_object *value, int used)
+{
+    tern_object_kind kind = tern_object_kind_get(value);
+    long long count = tern_object_count(value);
+    if (t->all) {
+        putchar(' ');
+        tern__object_print(stdout, value);
+        putchar('\n');
+    } else if (count > TEXT && (kind == TERN_OBJECT_STRING || kind == TERN_OBJECT_BYTES))
+        printf(" %s of %lld bytes\n", tern_object_kind_name(kind), count);
+    else
+        print_cut(t, value, used);
 }
 
 static void print_node(const tree *t, const tern_object *value, int depth, int used);

@@ -6,10 +6,14 @@
 
 /* ---- where we are ---- */
 
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
 static void skip_space(tern__json *json)
 {
-    while (json->at < json->bytes && json->text[json->at] && strchr(" \t\n\r", json->text[json->at]))
-        json->at++;
+    while (json->at < json->bytes && is_space(json->text[json->at])) json->at++;
 }
 
 /* What stands at `at`, for an error. */
