@@ -300,7 +300,7 @@ int tern__object_append(tern_object *list, tern_object *item, tern_error *err)
 {
     list_node *node = (list_node *)list;
     bool is_full = node->count == node->capacity;
-    if (is_full && tern__object_reserve(list, TERN__MAX(2 * node->capacity, 4), err)) return TERN_E_MEMORY;
+    if (is_full && tern__object_reserve(list, TERN__MAX(2 * node->capacity, 2), err)) return TERN_E_MEMORY;
     node->items[node->count++] = tern__object_hold(item);
     return TERN_OK;
 }

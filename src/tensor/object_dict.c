@@ -113,7 +113,7 @@ static int grow_index(dict_node *dict, int64_t capacity, tern_error *err)
 /* The table first: one that is too large harms nobody if there is no memory for the pairs. */
 static int grow(dict_node *dict, tern_error *err)
 {
-    int64_t capacity = TERN__MAX(2 * dict->capacity, FEW);
+    int64_t capacity = TERN__MAX(2 * dict->capacity, 2);
     if (capacity > FEW && grow_index(dict, capacity, err)) return TERN_E_MEMORY;
     pair *grown = tern__alloc_raw((size_t)capacity * sizeof(*grown), 16);
     if (!grown)
