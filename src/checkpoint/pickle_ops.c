@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-static const char FUNC[] = "tern_load";
-
 enum { NAME = 512 };
 
 /* ---- bytes ---- */
@@ -33,118 +31,6 @@ static int read_line(tern__vm *vm, char out[NAME])
             return tern__vm_refuse(vm, TERN_E_FORMAT, "a name with byte 0x%02x", (unsigned)(uint8_t)out[at]);
     }
     return tern__vm_refuse(vm, TERN_E_FORMAT, "a name longer than %d", NAME - 1);
-}
-
-/* ---- stack ---- */
-
-static int grow(tern__vm *vm, void *array, int64_t count, int64_t *room, size_t size)
-{
-    void **items = array;
-    if (count < *room) return TERN_OK;
-    int64_t wanted = TERN__MAX(2 * *room, TERN__MAX(count + 1, 64));
-    if (tern__vm_charge(vm, wanted * (int64_t)size)) return TERN_E_MEMORY;
-    void *grown = tern__realloc_array(*items, (size_t)*room * size, (size_t)wanted * size, FUNC, vm->err);
-    if (!grown) return TERN_E_MEMORY;
-    *items = grown;
-    *room = wanted;
-    return TERN_OK;
-}
-
-static int push(tern__vm *vm, tern_object *node)
-{
-    if (!node) return vm->err->code;
-    int status = grow(vm, &vm->stack, vm->count, &vm->stack_room, sizeof(*vm->stack));
-    if (!status) vm->stack[vm->count++] = node;
-    return status;
-}
-
-/* The top of the stack, above the last mark. */
-static tern_object *pop(tern__vm *vm)
-{
-    int64_t bottom = vm->mark_count ? vm->marks[vm->mark_count - 1] : 0;
-    if (vm->count > bottom) return vm->stack[--vm->count];
-    tern__vm_refuse(vm, TERN_E_FORMAT, "takes from an empty stack");
-    return NULL;
-}
-
-/* The items above the last mark, which goes. */
-static int pop_mark(tern__vm *vm, tern_object ***items, int64_t *count)
-{
-    if (!vm->mark_count) return tern__vm_refuse(vm, TERN_E_FORMAT, "takes to a mark that is not there");
-    int64_t bottom = vm->marks[--vm->mark_count];
-    *items = vm->stack ? vm->stack + bottom : NULL;
-    *count = vm->count - bottom;
-    vm->count = bottom;
-    return TERN_OK;
-}
-
-/* ---- nodes ---- */
-
-static tern_object *once(tern__vm *vm, tern_object **slot, tern_object *made)
-{
-    *slot = tern__vm_take(vm, made);
-    return made;
-}
-
-tern_object *tern__vm_none(tern__vm *vm)
-{
-    return vm->none ? vm->none : once(vm, &vm->none, tern_object_none(vm->err));
-}
-
-static tern_object *new_bool(tern__vm *vm, bool value)
-{
-    tern_object **slot = value ? &vm->yes : &vm->no;
-    return *slot ? *slot : once(vm, slot, tern_object_bool(value, vm->err));
-}
-
-tern_object *tern__vm_int(tern__vm *vm, int64_t value)
-{
-    bool is_small = value >= 0 && value < 256;
-    if (is_small && vm->small[value]) return vm->small[value];
-    if (tern__vm_charge(vm, TERN__VM_SCALAR)) return NULL;
-    tern_object *made = tern_object_int(value, vm->err);
-    return is_small ? once(vm, &vm->small[value], made) : tern__vm_take(vm, made);
-}
-
-tern_object *tern__vm_list(tern__vm *vm, tern_object_kind kind)
-{
-    if (tern__vm_charge(vm, kind == TERN_OBJECT_DICT ? TERN__VM_DICT : TERN__VM_LIST)) return NULL;
-    return tern__vm_take(vm, kind == TERN_OBJECT_DICT    ? tern_object_dict(vm->err)
-                             : kind == TERN_OBJECT_TUPLE ? tern_object_tuple(vm->err)
-                                                         : tern_object_list(vm->err));
-}
-
-static tern_object *list_of(tern__vm *vm, tern_object_kind kind, tern_object **items, int64_t count)
-{
-    tern_object *list = tern__vm_list(vm, kind);
-    if (!list || tern__vm_charge(vm, (count + 2) * (int64_t)sizeof(*items))) return NULL;
-    if (tern__object_reserve(list, count, vm->err)) return NULL;
-    for (int64_t i = 0; i < count; i++) tern__object_append(list, items[i], NULL);
-    return list;
-}
-
-int tern__vm_append(tern__vm *vm, tern_object *list, tern_object *item)
-{
-    int status = tern__vm_charge(vm, TERN__OBJECT_ITEM_BYTES);
-    return status ? status : tern__object_append(list, item, vm->err);
-}
-
-/* Python also has tuples and classes as keys. In a record they become text; else they are refused. */
-int tern__vm_set(tern__vm *vm, tern_object *dict, tern_object *key, tern_object *item)
-{
-    int status = tern__vm_charge(vm, TERN__OBJECT_PAIR_BYTES);
-    if (!status && !tern__object_is_key(key)) {
-        char text[64];
-        if (!vm->source->records)
-            return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a key of a dict that is a %s, which tern has not",
-                                   key->kind > TERN_OBJECT_RECORD ? "class"
-                                                                  : tern_object_kind_name(key->kind));
-        snprintf(text, sizeof(text), "<key at byte %lld>", (long long)(vm->source->offset - vm->begin));
-        status = tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)sizeof(text));
-        key = status ? NULL : tern__vm_take(vm, tern_object_string(text, vm->err));
-        if (!key) return vm->err->code;
-    }
-    return status ? status : tern__object_set(dict, key, item, vm->err);
 }
 
 /* ---- instructions: each has what follows its byte, `bytes` long, still before it ---- */
@@ -175,9 +61,7 @@ static int run_stop(tern__vm *vm, int bytes)
 static int run_mark(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    int status = grow(vm, &vm->marks, vm->mark_count, &vm->mark_room, sizeof(*vm->marks));
-    if (!status) vm->marks[vm->mark_count++] = vm->count;
-    return status;
+    return tern__vm_mark(vm);
 }
 
 /* An item, or a mark that nothing stands above. */
@@ -188,7 +72,7 @@ static int run_pop(tern__vm *vm, int bytes)
         vm->mark_count--;
         return TERN_OK;
     }
-    return pop(vm) ? TERN_OK : vm->err->code;
+    return tern__vm_pop(vm) ? TERN_OK : vm->err->code;
 }
 
 static int run_pop_mark(tern__vm *vm, int bytes)
@@ -196,40 +80,41 @@ static int run_pop_mark(tern__vm *vm, int bytes)
     (void)bytes;
     tern_object **items = NULL;
     int64_t count = 0;
-    return pop_mark(vm, &items, &count);
+    return tern__vm_pop_mark(vm, &items, &count);
 }
 
 static int run_dup(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    tern_object *top = pop(vm);
-    int status = top ? push(vm, top) : vm->err->code;
-    return status ? status : push(vm, top);
+    tern_object *top = tern__vm_pop(vm);
+    int status = top ? tern__vm_push(vm, top) : vm->err->code;
+    return status ? status : tern__vm_push(vm, top);
 }
 
 static int run_none(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    return push(vm, tern__vm_none(vm));
+    return tern__vm_push(vm, tern__vm_none(vm));
 }
 
 static int run_true(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    return push(vm, new_bool(vm, true));
+    return tern__vm_push(vm, tern__vm_bool(vm, true));
 }
 
 static int run_false(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    return push(vm, new_bool(vm, false));
+    return tern__vm_push(vm, tern__vm_bool(vm, false));
 }
 
 static int run_int(tern__vm *vm, int bytes)
 {
     uint64_t value = 0;
     int status = read_number(vm, bytes, &value);
-    return status ? status : push(vm, tern__vm_int(vm, bytes == 4 ? (int32_t)value : (int64_t)value));
+    return status ? status
+                  : tern__vm_push(vm, tern__vm_int(vm, bytes == 4 ? (int32_t)value : (int64_t)value));
 }
 
 /* Two's complement of any length. */
@@ -246,7 +131,7 @@ static int run_long(tern__vm *vm, int bytes)
     bool is_negative = length && text[length - 1] & 0x80;
     if (is_negative) memset(text + length, 0xff, sizeof(text) - length);
     value = tern__bytes_get(text, 8);
-    return push(vm, tern__vm_int(vm, (int64_t)value));
+    return tern__vm_push(vm, tern__vm_int(vm, (int64_t)value));
 }
 
 static int run_float(tern__vm *vm, int bytes)
@@ -258,7 +143,7 @@ static int run_float(tern__vm *vm, int bytes)
     if (status) return status;
     bits = __builtin_bswap64(bits);
     memcpy(&value, &bits, sizeof(value));
-    return push(vm, tern__vm_take(vm, tern_object_float(value, vm->err)));
+    return tern__vm_push(vm, tern__vm_take(vm, tern_object_float(value, vm->err)));
 }
 
 static int read_text(tern__vm *vm, int bytes, tern_object_kind kind, tern_object **out, char **text)
@@ -281,7 +166,7 @@ static int run_unicode(tern__vm *vm, int bytes)
     int status = read_text(vm, bytes, TERN_OBJECT_STRING, &node, &text);
     if (!status && tern__utf8_check(text, (size_t)tern_object_count(node)) >= 0)
         return tern__vm_refuse(vm, TERN_E_FORMAT, "a string that is not UTF-8");
-    return status ? status : push(vm, node);
+    return status ? status : tern__vm_push(vm, node);
 }
 
 static int run_bytes(tern__vm *vm, int bytes)
@@ -289,7 +174,7 @@ static int run_bytes(tern__vm *vm, int bytes)
     tern_object *node = NULL;
     char *text = NULL;
     int status = read_text(vm, bytes, TERN_OBJECT_BYTES, &node, &text);
-    return status ? status : push(vm, node);
+    return status ? status : tern__vm_push(vm, node);
 }
 
 /* A str of Python 2: a string if it can be one. */
@@ -300,33 +185,33 @@ static int run_old_string(tern__vm *vm, int bytes)
     int status = read_text(vm, bytes, TERN_OBJECT_BYTES, &node, &text);
     if (status) return status;
     if (tern__utf8_check(text, (size_t)tern_object_count(node)) < 0) node->kind = TERN_OBJECT_STRING;
-    return push(vm, node);
+    return tern__vm_push(vm, node);
 }
 
 static int run_empty_list(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    return push(vm, tern__vm_list(vm, TERN_OBJECT_LIST));
+    return tern__vm_push(vm, tern__vm_list(vm, TERN_OBJECT_LIST));
 }
 
 static int run_empty_tuple(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    return push(vm, tern__vm_list(vm, TERN_OBJECT_TUPLE));
+    return tern__vm_push(vm, tern__vm_list(vm, TERN_OBJECT_TUPLE));
 }
 
 static int run_empty_dict(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    return push(vm, tern__vm_list(vm, TERN_OBJECT_DICT));
+    return tern__vm_push(vm, tern__vm_list(vm, TERN_OBJECT_DICT));
 }
 
 static int new_from_mark(tern__vm *vm, tern_object_kind kind)
 {
     tern_object **items = NULL;
     int64_t count = 0;
-    int status = pop_mark(vm, &items, &count);
-    return status ? status : push(vm, list_of(vm, kind, items, count));
+    int status = tern__vm_pop_mark(vm, &items, &count);
+    return status ? status : tern__vm_push(vm, tern__vm_list_of(vm, kind, items, count));
 }
 
 static int run_list(tern__vm *vm, int bytes)
@@ -345,8 +230,8 @@ static int tuple_of(tern__vm *vm, int count)
 {
     tern_object *items[3];
     for (int i = count - 1; i >= 0; i--)
-        if (!(items[i] = pop(vm))) return vm->err->code;
-    return push(vm, list_of(vm, TERN_OBJECT_TUPLE, items, count));
+        if (!(items[i] = tern__vm_pop(vm))) return vm->err->code;
+    return tern__vm_push(vm, tern__vm_list_of(vm, TERN_OBJECT_TUPLE, items, count));
 }
 
 static int run_tuple1(tern__vm *vm, int bytes)
@@ -368,9 +253,9 @@ static int run_tuple3(tern__vm *vm, int bytes)
 
 static tern_object *container(tern__vm *vm, tern_object_kind kind)
 {
-    tern_object *target = pop(vm);
+    tern_object *target = tern__vm_pop(vm);
     if (!target) return NULL;
-    if (target->kind == kind) return push(vm, target) ? NULL : target;
+    if (target->kind == kind) return tern__vm_push(vm, target) ? NULL : target;
     if (target->kind != TERN_OBJECT_RECORD) {
         tern__vm_refuse(vm, TERN_E_FORMAT, "puts items of a %s into a %s", tern_object_kind_name(kind),
                         target->kind > TERN_OBJECT_RECORD ? "class" : tern_object_kind_name(target->kind));
@@ -381,7 +266,7 @@ static tern_object *container(tern__vm *vm, tern_object_kind kind)
         items = tern__vm_list(vm, kind);
         if (items) tern__object_record_set(target, NULL, items);
     }
-    return items && !push(vm, target) ? items : NULL;
+    return items && !tern__vm_push(vm, target) ? items : NULL;
 }
 
 static int append_all(tern__vm *vm, tern_object **items, int64_t count)
@@ -395,7 +280,7 @@ static int append_all(tern__vm *vm, tern_object **items, int64_t count)
 static int run_append(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    tern_object *item = pop(vm);
+    tern_object *item = tern__vm_pop(vm);
     return item ? append_all(vm, &item, 1) : vm->err->code;
 }
 
@@ -406,7 +291,7 @@ static int run_appends(tern__vm *vm, int bytes)
     (void)bytes;
     tern_object **items = NULL;
     int64_t count = 0;
-    int status = pop_mark(vm, &items, &count);
+    int status = tern__vm_pop_mark(vm, &items, &count);
     return status ? status : append_all(vm, items, count);
 }
 
@@ -424,7 +309,7 @@ static int run_set(tern__vm *vm, int bytes)
     (void)bytes;
     tern_object *pair[2];
     for (int i = 1; i >= 0; i--)
-        if (!(pair[i] = pop(vm))) return vm->err->code;
+        if (!(pair[i] = tern__vm_pop(vm))) return vm->err->code;
     return set_all(vm, pair, 2);
 }
 
@@ -433,7 +318,7 @@ static int run_sets(tern__vm *vm, int bytes)
     (void)bytes;
     tern_object **items = NULL;
     int64_t count = 0;
-    int status = pop_mark(vm, &items, &count);
+    int status = tern__vm_pop_mark(vm, &items, &count);
     return status ? status : set_all(vm, items, count);
 }
 
@@ -442,41 +327,27 @@ static int run_dict(tern__vm *vm, int bytes)
     (void)bytes;
     tern_object **items = NULL;
     int64_t count = 0;
-    int status = pop_mark(vm, &items, &count);
+    int status = tern__vm_pop_mark(vm, &items, &count);
     if (!status && count % 2) status = tern__vm_refuse(vm, TERN_E_FORMAT, "a key without an item");
     tern_object *dict = status ? NULL : tern__vm_list(vm, TERN_OBJECT_DICT);
     if (!dict) return vm->err->code;
     for (int64_t i = 0; !status && i < count; i += 2) status = tern__vm_set(vm, dict, items[i], items[i + 1]);
-    return status ? status : push(vm, dict);
+    return status ? status : tern__vm_push(vm, dict);
 }
 
 /* ---- the memo ---- */
-
-static int memo_set(tern__vm *vm, uint64_t number)
-{
-    if (number > INT32_MAX)
-        return tern__vm_refuse(vm, TERN_E_FORMAT, "number %llu of the memo", (unsigned long long)number);
-    tern_object *top = pop(vm);
-    if (!top) return vm->err->code;
-    vm->count++;
-    int status = grow(vm, &vm->memo, (int64_t)number, &vm->memo_room, sizeof(*vm->memo));
-    if (status) return status;
-    vm->memo[number] = top;
-    vm->memo_count = TERN__MAX(vm->memo_count, (int64_t)number + 1);
-    return TERN_OK;
-}
 
 static int run_put(tern__vm *vm, int bytes)
 {
     uint64_t number = 0;
     int status = read_number(vm, bytes, &number);
-    return status ? status : memo_set(vm, number);
+    return status ? status : tern__vm_memo_set(vm, number);
 }
 
 static int run_memoize(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    return memo_set(vm, (uint64_t)vm->memo_count);
+    return tern__vm_memo_set(vm, (uint64_t)vm->memo_count);
 }
 
 static int run_get(tern__vm *vm, int bytes)
@@ -487,7 +358,7 @@ static int run_get(tern__vm *vm, int bytes)
     if (number >= (uint64_t)vm->memo_count || !vm->memo[number])
         return tern__vm_refuse(vm, TERN_E_FORMAT, "number %llu of the memo is not there",
                                (unsigned long long)number);
-    return push(vm, vm->memo[number]);
+    return tern__vm_push(vm, vm->memo[number]);
 }
 
 /* ---- names and calls ---- */
@@ -496,7 +367,7 @@ static int push_global(tern__vm *vm, const char *module, const char *name)
 {
     char full[2 * NAME + 2];
     snprintf(full, sizeof(full), "%s.%s", module, name);
-    return push(vm, tern__vm_global(vm, full));
+    return tern__vm_push(vm, tern__vm_global(vm, full));
 }
 
 static int run_global(tern__vm *vm, int bytes)
@@ -520,7 +391,7 @@ static bool is_name(const tern_object *object)
 static int run_stack_global(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    tern_object *name = pop(vm), *module = name ? pop(vm) : NULL;
+    tern_object *name = tern__vm_pop(vm), *module = name ? tern__vm_pop(vm) : NULL;
     if (!module) return vm->err->code;
     if (!is_name(name) || !is_name(module)) return tern__vm_refuse(vm, TERN_E_FORMAT, "a name that is none");
     return push_global(vm, tern_object_to_string(module), tern_object_to_string(name));
@@ -529,37 +400,37 @@ static int run_stack_global(tern__vm *vm, int bytes)
 static int run_call(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    tern_object *args = pop(vm), *function = args ? pop(vm) : NULL;
+    tern_object *args = tern__vm_pop(vm), *function = args ? tern__vm_pop(vm) : NULL;
     if (!function) return vm->err->code;
     if (args->kind != TERN_OBJECT_TUPLE)
         return tern__vm_refuse(vm, TERN_E_FORMAT, "arguments that are a %s, expected a tuple",
                                args->kind > TERN_OBJECT_RECORD ? "class" : tern_object_kind_name(args->kind));
-    return push(vm, tern__vm_call(vm, function, args));
+    return tern__vm_push(vm, tern__vm_call(vm, function, args));
 }
 
 /* The arguments by name are left out: only records come here. */
 static int run_new_ex(tern__vm *vm, int bytes)
 {
-    return pop(vm) ? run_call(vm, bytes) : vm->err->code;
+    return tern__vm_pop(vm) ? run_call(vm, bytes) : vm->err->code;
 }
 
 /* The state of an instance; attributes of dicts and tensors are left out. */
 static int run_build(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    tern_object *state = pop(vm), *target = state ? pop(vm) : NULL;
+    tern_object *state = tern__vm_pop(vm), *target = state ? tern__vm_pop(vm) : NULL;
     if (!target) return vm->err->code;
     if (target->kind > TERN_OBJECT_RECORD)
         return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a state for a class");
     if (target->kind == TERN_OBJECT_RECORD) tern__object_record_set(target, NULL, state);
-    return push(vm, target);
+    return tern__vm_push(vm, target);
 }
 
 static int run_storage(tern__vm *vm, int bytes)
 {
     (void)bytes;
-    tern_object *id = pop(vm);
-    return id ? push(vm, tern__vm_storage_get(vm, id)) : vm->err->code;
+    tern_object *id = tern__vm_pop(vm);
+    return id ? tern__vm_push(vm, tern__vm_storage_get(vm, id)) : vm->err->code;
 }
 
 /* ---- the table ---- */

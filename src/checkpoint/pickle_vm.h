@@ -1,5 +1,5 @@
 /* pickle_vm.h - the machine that reads pickles: pickle_read.c runs it, pickle_ops.c has its
- * instructions, pickle_calls.c knows the functions and
+ * instructions, pickle_nodes.c its stack, pickle_calls.c knows the functions and
  * classes that a pickle may name. */
 #ifndef TERN_SRC_CHECKPOINT_PICKLE_VM_H
 #define TERN_SRC_CHECKPOINT_PICKLE_VM_H
@@ -56,11 +56,23 @@ int tern__vm_read(tern__vm *vm, void *out, size_t bytes);
 /* Runs one instruction. */
 int tern__vm_step(tern__vm *vm, uint8_t op);
 
+/* Pushes a node, or returns the error after which there is none. */
+int tern__vm_push(tern__vm *vm, tern_object *node);
+/* The top of the stack, above the last mark; NULL after an error. */
+tern_object *tern__vm_pop(tern__vm *vm);
+int tern__vm_mark(tern__vm *vm);
+/* The items above the last mark, which goes; they are there until something is pushed. */
+int tern__vm_pop_mark(tern__vm *vm, tern_object ***items, int64_t *count);
+/* The top of the stack gets a number. */
+int tern__vm_memo_set(tern__vm *vm, uint64_t number);
+
 /* Nodes of the machine's own; NULL after an error. */
 tern_object *tern__vm_take(tern__vm *vm, tern_object *node);
 tern_object *tern__vm_none(tern__vm *vm);
+tern_object *tern__vm_bool(tern__vm *vm, bool value);
 tern_object *tern__vm_int(tern__vm *vm, int64_t value);
 tern_object *tern__vm_list(tern__vm *vm, tern_object_kind kind);
+tern_object *tern__vm_list_of(tern__vm *vm, tern_object_kind kind, tern_object **items, int64_t count);
 int tern__vm_append(tern__vm *vm, tern_object *list, tern_object *item);
 int tern__vm_set(tern__vm *vm, tern_object *dict, tern_object *key, tern_object *item);
 
