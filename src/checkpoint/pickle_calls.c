@@ -1,5 +1,6 @@
 /* pickle_calls.c - what a pickle may name: functions and classes whose instances tern makes itself. */
 #include "base/text.h"
+#include "checkpoint/bytes.h"
 #include "checkpoint/pickle_vm.h"
 
 #include <stdlib.h>
@@ -280,6 +281,47 @@ static tern_object *make_bytes(tern__vm *vm, const char *name, const tern_object
     return encode_latin1(vm, name, arg(args, 0));
 }
 
+/* ---- numpy's scalars: a dtype is its name ("f8"), a scalar that and its bytes ---- */
+
+static tern_object *make_dtype(tern__vm *vm, const char *name, const tern_object *args)
+{
+    return arg_is(args, 0, TERN_OBJECT_STRING) ? arg(args, 0) : refuse_args(vm, name);
+}
+
+static double float_of(const void *data, size_t bytes)
+{
+    double wide;
+    float narrow;
+    if (bytes == sizeof(wide)) return memcpy(&wide, data, bytes), wide;
+    return memcpy(&narrow, data, bytes), narrow;
+}
+
+/* Two's complement, or without a sign. */
+static int64_t int_of(const void *data, size_t bytes, bool is_signed)
+{
+    uint64_t value = tern__bytes_get(data, (int)bytes);
+    int unused = 64 - 8 * (int)bytes;
+    return is_signed ? (int64_t)(value << unused) >> unused : (int64_t)value;
+}
+
+static tern_object *make_scalar(tern__vm *vm, const char *name, const tern_object *args)
+{
+    static const char *const types[] = {"f8", "f4", "i8", "i4", "i2", "i1", "u4", "u2", "u1", "b1"};
+    const char *type = tern_object_to_string(arg(args, 0));
+    const void *data = tern_object_to_bytes(arg(args, 1));
+    size_t bytes = (size_t)tern_object_count(arg(args, 1)), i = 0;
+    if (!type || !data) return refuse_args(vm, name);
+    while (i < TERN__COUNT(types) && strcmp(type, types[i]) != 0) i++;
+    if (i == TERN__COUNT(types)) {
+        tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a scalar of numpy's type %.20s", type);
+        return NULL;
+    }
+    if (bytes != (size_t)(type[1] - '0')) return refuse_args(vm, name);
+    if (*type == 'b') return tern__vm_bool(vm, *(const char *)data != 0);
+    if (*type != 'f') return tern__vm_int(vm, int_of(data, bytes, *type == 'i'));
+    return tern__vm_float(vm, float_of(data, bytes));
+}
+
 /* ---- the table ---- */
 
 static const struct {
@@ -309,6 +351,9 @@ static const struct {
     {"builtins.set", make_list},
     {"__builtin__.frozenset", make_list},
     {"builtins.frozenset", make_list},
+    {"numpy.dtype", make_dtype},
+    {"numpy.core.multiarray.scalar", make_scalar},
+    {"numpy._core.multiarray.scalar", make_scalar},
     {"__builtin__.dict", make_dict}, /* the factory of a defaultdict */
     {"builtins.dict", make_dict},
 };

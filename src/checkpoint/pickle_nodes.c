@@ -97,6 +97,11 @@ tern_object *tern__vm_int(tern__vm *vm, int64_t value)
     return is_small ? once(vm, &vm->small[value], made) : tern__vm_take(vm, made);
 }
 
+tern_object *tern__vm_float(tern__vm *vm, double value)
+{
+    return tern__vm_charge(vm, TERN__VM_SCALAR) ? NULL : tern__vm_take(vm, tern_object_float(value, vm->err));
+}
+
 tern_object *tern__vm_list(tern__vm *vm, tern_object_kind kind)
 {
     if (tern__vm_charge(vm, kind == TERN_OBJECT_DICT ? TERN__VM_DICT : TERN__VM_LIST)) return NULL;

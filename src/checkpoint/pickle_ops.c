@@ -139,11 +139,10 @@ static int run_float(tern__vm *vm, int bytes)
     uint64_t bits = 0;
     double value;
     int status = read_number(vm, bytes, &bits);
-    if (!status) status = tern__vm_charge(vm, TERN__VM_SCALAR);
     if (status) return status;
     bits = __builtin_bswap64(bits);
     memcpy(&value, &bits, sizeof(value));
-    return tern__vm_push(vm, tern__vm_take(vm, tern_object_float(value, vm->err)));
+    return tern__vm_push(vm, tern__vm_float(vm, value));
 }
 
 static int read_text(tern__vm *vm, int bytes, tern_object_kind kind, tern_object **out, char **text)
@@ -414,7 +413,8 @@ static int run_new_ex(tern__vm *vm, int bytes)
     return tern__vm_pop(vm) ? run_call(vm, bytes) : vm->err->code;
 }
 
-/* The state of an instance; attributes of dicts and tensors are left out. */
+/* The state of an instance; attributes of dicts and tensors are left out. A dtype of numpy, a string here,
+ * has its byte order in it. */
 static int run_build(tern__vm *vm, int bytes)
 {
     (void)bytes;
@@ -423,6 +423,9 @@ static int run_build(tern__vm *vm, int bytes)
     if (target->kind > TERN_OBJECT_RECORD)
         return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a state for a class");
     if (target->kind == TERN_OBJECT_RECORD) tern__object_record_set(target, NULL, state);
+    const char *order =
+        target->kind == TERN_OBJECT_STRING ? tern_object_to_string(tern__object_child(state, 1)) : NULL;
+    if (order && *order == '>') return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a big-endian dtype of numpy");
     return tern__vm_push(vm, target);
 }
 

@@ -1,6 +1,5 @@
 /* pickle_vm.h - the machine that reads pickles: pickle_read.c runs it, pickle_ops.c has its
- * instructions, pickle_nodes.c its stack, pickle_calls.c knows the functions and
- * classes that a pickle may name. */
+ * instructions, pickle_nodes.c its stack, pickle_calls.c the functions and classes that a pickle may name. */
 #ifndef TERN_SRC_CHECKPOINT_PICKLE_VM_H
 #define TERN_SRC_CHECKPOINT_PICKLE_VM_H
 
@@ -71,6 +70,7 @@ tern_object *tern__vm_take(tern__vm *vm, tern_object *node);
 tern_object *tern__vm_none(tern__vm *vm);
 tern_object *tern__vm_bool(tern__vm *vm, bool value);
 tern_object *tern__vm_int(tern__vm *vm, int64_t value);
+tern_object *tern__vm_float(tern__vm *vm, double value);
 tern_object *tern__vm_list(tern__vm *vm, tern_object_kind kind);
 tern_object *tern__vm_list_of(tern__vm *vm, tern_object_kind kind, tern_object **items, int64_t count);
 int tern__vm_append(tern__vm *vm, tern_object *list, tern_object *item);

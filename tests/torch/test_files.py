@@ -4,6 +4,7 @@ import os
 import random
 import tempfile
 
+import numpy
 import torch
 
 from files import Files, same
@@ -101,6 +102,19 @@ def test_what_python_has_beside():
         for protocol in (2, 3, 4, 5):
             torch.save(state, path("theirs.pt"), pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
             same(expected, FILES.load(path("theirs.pt")))
+
+
+def test_numpy_s_scalars():
+    values = [numpy.float64(0.1), numpy.float32(0.5), numpy.int64(-2**63), numpy.int32(-5), numpy.int16(-1), numpy.int8(-128), numpy.uint8(255), numpy.uint32(2**32 - 1),
+              numpy.bool_(True)]
+    for zipped in (True, False):
+        for protocol in (2, 4):
+            torch.save(values, path("theirs.pt"), pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+            same([value.item() for value in values], FILES.load(path("theirs.pt")))
+    for value, text in ((numpy.complex64(1), "type c8"), (numpy.uint64(1), "type u8"), (numpy.array([1.0]), "numpy.core.multiarray._reconstruct"),
+                        (numpy.dtype(">f8"), "big-endian")):
+        torch.save(value, path("theirs.pt"))
+        refused(-9, text)
 
 
 def network():
