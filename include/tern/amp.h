@@ -55,6 +55,9 @@ typedef struct tern_scaler_opts {
     int64_t growth_interval; /* >= 1; default 2000                                                   */
     bool enabled;            /* false: scale, unscale and update do nothing, and every step is made;
                               * default true */
+    bool name_non_finite;    /* each rank logs a warning that names the first parameter whose own gradient has
+                              * an infinity or a NaN, with the number of the backward; looks at every
+                              * gradient before it is reduced; default false                           */
 } tern_scaler_opts;
 TERN_API tern_scaler_opts tern_scaler_defaults(void);
 
@@ -131,12 +134,14 @@ typedef struct tern_amp_opts {
     double min_loss_scale;         /* of a dynamic one; default 0: none                              */
     double max_loss_scale;         /* of a dynamic one, which begins at most at 65536; default 2^24  */
     int num_losses;                /* each has a scale of its own; default 1                         */
+    bool name_non_finite;          /* as the scaler's; default false                                 */
 } tern_amp_opts;
 #define TERN_LOSS_SCALE_DYNAMIC 0.0
 TERN_API tern_amp_opts tern_amp_defaults(tern_opt_level level);
 
 /* Casts the model, a whole tree, and says how it and its optimizers compute; NULL options are those of O1.
- * Borrows the model, which stays as it is when amp is gone. Yours: tern_amp_free. E_STATE: after
+ * tern_module_state_dict gives what was cast as copies in f32, as apex's; an optimizer's state dict has the
+ * masters. Borrows the model, which stays as it is when amp is gone. Yours: tern_amp_free. E_STATE: after
  * tern_ddp_new, an optimizer or a backward, twice, or a part of a tree; E_RANGE, E_DTYPE: options; E_MEMORY.
  */
 TERN_API tern_amp *tern_amp_new(tern_module *model, const tern_amp_opts *opts, tern_error *err);

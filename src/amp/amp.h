@@ -18,6 +18,21 @@ typedef struct tern__overflow {
 /* Multiplies the optimizer's gradients with `factor` and looks. False after a failure. */
 bool tern__overflow_check(tern_optim *optim, tern_scope *scope, double factor, tern__overflow *result);
 
+/* ---- non_finite.c: what name_non_finite says ---- */
+
+typedef struct tern__non_finite {
+    tern__watch watch; /* first */
+    uint64_t backward; /* the number of the running or last one               */
+    int parameters;    /* in it, whose gradient is not finite                 */
+    const tern__leaf *first;
+    double bad; /* numbers of the first's */
+} tern__non_finite;
+
+/* Looks at the gradients of the scope's next backward. */
+void tern__non_finite_begin(tern__non_finite *self, tern_scope *scope);
+/* Logs what it has found there, once. */
+void tern__non_finite_report(tern__non_finite *self, const tern_scope *scope);
+
 /* A loss's scale under amp. */
 typedef struct tern__loss_scaler {
     bool dynamic;
@@ -30,6 +45,7 @@ struct tern_amp {
     tern_module **models; /* [model_count] borrowed    */
     int model_count;
     tern__loss_scaler *scalers; /* [opts.num_losses] */
+    tern__non_finite non_finite;
 };
 
 #endif

@@ -103,11 +103,20 @@ static void update_scale(pass *p)
 
 /* ---- the whole ---- */
 
+static int go_back(const pass *p, tern_tensor *loss)
+{
+    tern__non_finite *names = p->amp->opts.name_non_finite ? &p->amp->non_finite : NULL;
+    if (names) tern__non_finite_begin(names, p->scope);
+    int status = tern_backward(p->scope, loss);
+    if (names) tern__non_finite_report(names, p->scope);
+    return status;
+}
+
 static int run(pass *p, tern_tensor *loss)
 {
     tern_scope *scope = p->scope;
     if (!each_optim(p, prepare)) return scope->error.code;
-    int status = tern_backward(scope, tern__loss_scale(scope, loss, p->scaler->scale));
+    int status = go_back(p, tern__loss_scale(scope, loss, p->scaler->scale));
     if (status || p->opts->delay_unscale) return status;
     if (!each_optim(p, unscale)) return scope->error.code;
     update_scale(p);
@@ -139,7 +148,7 @@ int tern_amp_backward(tern_amp *amp, tern_scope *scope, tern_tensor *loss, const
     if (tern__opts_read(&o, sizeof(o), opts, func, &err) || check(amp, &o, &err))
         return tern__scope_fail_with(scope, &err);
     pass p = {.amp = amp, .scope = scope, .opts = &o, .scaler = &amp->scalers[o.loss_id]};
-    return is_plain(amp, p.scaler) ? tern_backward(scope, loss) : run(&p, loss);
+    return is_plain(amp, p.scaler) ? go_back(&p, loss) : run(&p, loss);
 }
 
 double tern_amp_loss_scale_get(const tern_amp *amp, int loss_id)

@@ -21,6 +21,7 @@ struct tern_scaler {
     int64_t tracker;
     entry *entries; /* [count] since the last update */
     int count, capacity;
+    tern__non_finite non_finite;
 };
 
 /* ---- life ---- */
@@ -120,7 +121,9 @@ tern_tensor *tern_scaler_scale(tern_scaler *scaler, tern_scope *scope, tern_tens
         tern__scope_fail(scope, __func__, TERN_E_INVALID, "the scaler is NULL");
         return NULL;
     }
-    return scaler->opts.enabled ? tern__loss_scale(scope, loss, scaler->scale) : loss;
+    if (!scaler->opts.enabled) return loss;
+    if (scaler->opts.name_non_finite) tern__non_finite_begin(&scaler->non_finite, scope);
+    return tern__loss_scale(scope, loss, scaler->scale);
 }
 
 static bool unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *optim, entry *e)
@@ -130,6 +133,7 @@ static bool unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *optim, e
         return false;
     }
     e->stage = UNSCALED;
+    tern__non_finite_report(&scaler->non_finite, scope);
     return tern__overflow_check(optim, scope, (float)(1 / (double)scaler->scale), &e->overflow);
 }
 

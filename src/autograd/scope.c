@@ -117,6 +117,7 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
     scope->step++;
     scope->draws = 0;
     scope->forward_began = 0;
+    scope->watch = NULL;
     tern__trace_flush(scope->trace);
     struct tern__arena *older = scope->arenas[1];
     scope->arenas[1] = scope->arenas[0];

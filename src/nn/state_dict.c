@@ -14,11 +14,27 @@
 
 static const char out_func[] = "tern_module_state_dict";
 
+/* As apex: what amp has cast is saved in f32, so that a checkpoint is one of any level. */
+static tern_object *entry_object(const tern_module *module, const tern_tensor *tensor, tern_error *err)
+{
+    tern_dtype dtype = tensor->view.dtype;
+    bool half = dtype == TERN_BF16 || dtype == TERN_F16;
+    if (!half || !tern__module_root((tern_module *)module)->tree->precision.set)
+        return tern_object_tensor(tensor, err);
+    tern_tensor *wide = tern__tensor_new(TERN_F32, tensor->view.ndim, tensor->view.shape, err);
+    if (!wide) return NULL;
+    for (int64_t i = 0; i < tern__view_count(&wide->view); i++)
+        tern__view_set(&wide->view, i, tern__view_get(&tensor->view, i));
+    tern_object *object = tern_object_tensor(wide, err);
+    tern_tensor_free(wide);
+    return object;
+}
+
 static void add_entries(const tern_module *module, tern_object *state, tern_error *err)
 {
     for (int i = 0; i < module->tree->state_count && !tern__is_set(err); i++) {
         const tern_state_entry *entry = &module->tree->state[i];
-        tern_object_set(state, entry->name, tern_object_tensor(entry->tensor, err), err);
+        tern_object_set(state, entry->name, entry_object(module, entry->tensor, err), err);
     }
 }
 

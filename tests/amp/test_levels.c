@@ -242,6 +242,31 @@ static void losses_add_up(void **state)
     close_one(&o);
 }
 
+/* ---- checkpoints of any level ---- */
+
+static void state_dicts_are_f32(void **state)
+{
+    (void)state;
+    for (tern_opt_level level = TERN_O2; level <= TERN_O3; level++) {
+        tern_error err = {0};
+        fixture a, b;
+        tern_amp_opts opts = tern_amp_defaults(level);
+        tern_amp *amp = open_under(&a, NULL, NULL, &opts, NULL, &err);
+        fixture_open_alone(&b, &err);
+        tern_object *saved = tern_module_state_dict(a.net, &err);
+        for (int i = 0; i < tern_state_count(a.net); i++) {
+            const tern_tensor *t = tern_object_to_tensor(tern_object_at(saved, i));
+            assert_int_equal(t->view.dtype, TERN_F32);
+        }
+        assert_int_equal(tern_module_state_dict_load(b.net, saved, NULL, NULL, &err), TERN_OK);
+        assert_true(fixture_difference(a.net, b.net) == 0);
+        tern_object_free(saved);
+        tern_amp_free(amp);
+        fixture_close(&a);
+        fixture_close(&b);
+    }
+}
+
 /* A GAN's two models: each loss is for one optimizer. */
 static void losses_have_optimizers(void **state)
 {
@@ -623,6 +648,7 @@ int main(void)
         cmocka_unit_test(replicas_under_every_level),
         cmocka_unit_test(goes_on_bit_for_bit),
         cmocka_unit_test(states_that_cannot_be),
+        cmocka_unit_test(state_dicts_are_f32),
         cmocka_unit_test(overflows_are_said),
         cmocka_unit_test(warm_steps_allocate_nothing),
         cmocka_unit_test(wrong_orders),

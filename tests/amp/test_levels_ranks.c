@@ -53,6 +53,62 @@ static void all_ranks_skip_together(void **state)
         assert_ranks_ok(ranks_run(2 + (int)i % 3, together_body, (void *)&variants[i]));
 }
 
+/* ---- ranks: who it was ---- */
+
+static void keep_warning(tern_log_level level, const char *text, void *ctx)
+{
+    if (level == TERN_LOG_WARN) snprintf(ctx, 256, "%s", text);
+}
+
+/* One element of the last layer's bias, and all before it by way of the loss, on rank 1 in the third
+ * backward; the ranks' mean is not finite anywhere. `arg`: by a scaler, or amp. */
+static int named_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    bool by_scaler = *(const int *)arg;
+    tern_error err = {0};
+    fixture f;
+    char text[256] = "";
+    tern_amp_opts opts = tern_amp_defaults(TERN_O0);
+    opts.name_non_finite = !by_scaler;
+    tern_amp *amp = open_under(&f, boot, NULL, &opts, NULL, &err);
+    tern_scaler_opts scaler_opts = tern_scaler_defaults();
+    scaler_opts.name_non_finite = true;
+    scaler_opts.init_scale = 1;
+    tern_scaler *scaler = tern_scaler_new(&scaler_opts, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_log_set(keep_warning, text);
+    for (int step = 0; step < 3; step++) {
+        tern_tensor *loss = loss_of(&f, step, rank * 8, 1), *bias = tern_state_find(f.net, "2.bias");
+        tern_tensor *one = tern_select(f.s, bias, 0, 2);
+        if (rank == 1 && step == 2) loss = tern_add(f.s, loss, scaled(&f, one, 1e39));
+        if (by_scaler) {
+            tern_backward(f.s, tern_scaler_scale(scaler, f.s, loss));
+            RANK_CHECK(rank, tern_scaler_step(scaler, f.s, f.opt) == (step < 2));
+            tern_scaler_update(scaler, f.s);
+        } else {
+            tern_amp_backward(amp, f.s, loss, NULL);
+            tern_optim_step(f.opt, f.s);
+        }
+        RANK_CHECK(rank, tern_scope_end(f.s, &err) == TERN_OK);
+        RANK_CHECK(rank, (rank == 1 && step == 2) == (*text != 0));
+    }
+    const char *want =
+        "rank 1, backward 3: gradients that are not finite: 1, first that of \"2.bias\", in 1 of 16 numbers";
+    if (rank == 1 && strcmp(text, want) != 0) fprintf(stderr, "%s\n", text);
+    RANK_CHECK(rank, rank != 1 || !strcmp(text, want));
+    tern_log_set(NULL, NULL);
+    tern_scaler_free(scaler);
+    tern_amp_free(amp);
+    fixture_close(&f);
+    return 0;
+}
+
+static void what_is_not_finite_has_a_name(void **state)
+{
+    (void)state;
+    for (int by_scaler = 0; by_scaler < 2; by_scaler++) assert_ranks_ok(ranks_run(2, named_body, &by_scaler));
+}
+
 /* ---- ranks: bytes that go over ---- */
 
 static size_t bytes_over(const tern_ddp *ddp)
@@ -260,9 +316,9 @@ static void wrong_orders_of_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_ranks_skip_together), cmocka_unit_test(gradients_go_over_in_16_bits),
-        cmocka_unit_test(ranks_that_differ),       cmocka_unit_test(synced_under_every_level),
-        cmocka_unit_test(wrong_orders_of_ranks),
+        cmocka_unit_test(all_ranks_skip_together),      cmocka_unit_test(what_is_not_finite_has_a_name),
+        cmocka_unit_test(gradients_go_over_in_16_bits), cmocka_unit_test(ranks_that_differ),
+        cmocka_unit_test(synced_under_every_level),     cmocka_unit_test(wrong_orders_of_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
