@@ -61,7 +61,7 @@ static void keep_warning(tern_log_level level, const char *text, void *ctx)
 }
 
 /* One element of the last layer's bias, and all before it by way of the loss, on rank 1 in the third
- * backward; the ranks' mean is not finite anywhere. `arg`: by a scaler, or amp. */
+ * backward; reduced, it is all ranks'. `arg`: by a scaler, or amp. */
 static int named_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     bool by_scaler = *(const int *)arg;
