@@ -242,6 +242,36 @@ static void losses_add_up(void **state)
     close_one(&o);
 }
 
+/* ---- a weight that is used again before it changes ---- */
+
+/* Of a square convolution, whose data gradient wants it turned. */
+static void backward_leaves_the_weight(void **state)
+{
+    (void)state;
+    for (tern_opt_level level = TERN_O0; level <= TERN_O3; level++) {
+        tern_error err = {0};
+        fixture f;
+        tern_rng *rng = tern_rng_new(3, &err);
+        tern_module *net = tern_sequential_new(&err);
+        for (int i = 0; i < 2; i++)
+            tern_sequential_add(net, tern_conv2d_new(16, 16, 3, 3, NULL, rng, &err), &err);
+        tern_amp_opts opts = tern_amp_defaults(level);
+        tern_amp *amp = open_under(&f, NULL, net, &opts, NULL, &err);
+        tern_tensor *x = tern_randn(f.s, rng, 4, (int64_t[]){2, 16, 7, 6}), *y[3];
+        for (int i = 0; i < 3; i++) {
+            y[i] = tern_forward(net, f.s, x);
+            tern_amp_backward(amp, f.s, tern_sum(f.s, y[i]), NULL);
+        }
+        assert_int_equal(tern_scope_error(f.s)->code, TERN_OK);
+        for (int i = 1; i < 3; i++)
+            assert_memory_equal(y[i]->view.data, y[0]->view.data, tern__view_bytes(&y[0]->view));
+        tern_scope_end(f.s, &err);
+        tern_rng_free(rng);
+        tern_amp_free(amp);
+        fixture_close(&f);
+    }
+}
+
 /* ---- checkpoints of any level ---- */
 
 static void state_dicts_are_f32(void **state)
@@ -648,6 +678,7 @@ int main(void)
         cmocka_unit_test(replicas_under_every_level),
         cmocka_unit_test(goes_on_bit_for_bit),
         cmocka_unit_test(states_that_cannot_be),
+        cmocka_unit_test(backward_leaves_the_weight),
         cmocka_unit_test(state_dicts_are_f32),
         cmocka_unit_test(overflows_are_said),
         cmocka_unit_test(warm_steps_allocate_nothing),

@@ -180,12 +180,15 @@ static int reorder(const tern__call *call, tern__prim_key key, int i, const tern
     return tern__dnnl_reorder(call, &key, from, to, add);
 }
 
+/* A kept copy is told by what it was made from, too: a data gradient's tiles have the channels in each
+ * other's places, which of a square weight is the same format. */
 static void *copy_of(const tern__call *call, const operand *op, int i, bool *stale)
 {
     size_t bytes = dnnl_memory_desc_get_size(op->to);
     tern__packs *packs = op->result ? NULL : op->view->packs;
+    const dnnl_memory_desc_t format[2] = {op->have, *op->to};
     *stale = true;
-    void *kept = packs ? tern__pack_get(packs, call->device, op->to, sizeof(*op->to), bytes, stale) : NULL;
+    void *kept = packs ? tern__pack_get(packs, call->device, format, sizeof(format), bytes, stale) : NULL;
     return kept ? kept : tern__device_scratch(call->device, TERN__SCRATCH_OPERAND + i, bytes);
 }
 
