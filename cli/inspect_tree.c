@@ -80,7 +80,7 @@ static void print_cut(const tree *t, const tern_object *value, int used)
     bool cut = shown + 1 >= room;
     while (cut && shown > room - 4) shown--;
     while (cut && shown && ((uint8_t)text[shown] & 0xc0) == 0x80) shown--;
-    printf(" %.*s%s\n", (int)shown, text, cut ? "..." : "");
+    printf("%.*s%s\n", (int)shown, text, cut ? "..." : "");
 }
 
 static void print_value(const tree *t, const tern_object *value, int used)
@@ -88,11 +88,10 @@ static void print_value(const tree *t, const tern_object *value, int used)
     tern_object_kind kind = tern_object_kind_get(value);
     long long count = tern_object_count(value);
     if (t->all) {
-        putchar(' ');
         tern__object_print(stdout, value);
         putchar('\n');
     } else if (count > TEXT && (kind == TERN_OBJECT_STRING || kind == TERN_OBJECT_BYTES))
-        printf(" %s of %lld bytes\n", tern_object_kind_name(kind), count);
+        printf("%s of %lld bytes\n", tern_object_kind_name(kind), count);
     else
         print_cut(t, value, used);
 }
@@ -131,28 +130,32 @@ static void print_record(const tree *t, const tern_object *record, int depth)
     }
 }
 
-/* After "key:". Where only tensors are below they are counted; where only plain values are, they stand on the
- * line. */
+/* Plain values stand on the line of their key, and lists of nothing else. */
+static bool is_line(const tern_object *value)
+{
+    bool is_plain = true;
+    if (!is_container(value) || tern_object_count(value) == 0) return true;
+    for (int64_t i = 0; is_plain && i < tern_object_count(value); i++) {
+        tern_object_kind kind = tern_object_kind_get(tern_object_at(value, i));
+        is_plain = kind < TERN_OBJECT_LIST;
+    }
+    return is_plain && tern_object_kind_get(value) != TERN_OBJECT_DICT;
+}
+
+/* After "key:". Where only tensors are below they are counted. */
 static void print_node(const tree *t, const tern_object *value, int depth, int used)
 {
     below sum = {0};
-    bool is_flat = true;
     count_below(value, &sum);
-    for (int64_t i = 0; is_container(value) && i < tern_object_count(value); i++) {
-        const tern_object *item = tern_object_at(value, i);
-        is_flat = is_flat && !is_container(item) && tern_object_kind_get(item) != TERN_OBJECT_RECORD;
-    }
-    if (tern_object_kind_get(value) == TERN_OBJECT_RECORD) {
+    if (sum.tensors && !sum.others)
+        printf(" %lld tensor%s\n", (long long)sum.tensors, sum.tensors == 1 ? "" : "s");
+    else if (tern_object_kind_get(value) == TERN_OBJECT_RECORD) {
         putchar(' ');
         print_record(t, value, depth);
-    } else if (sum.tensors && !sum.others)
-        printf(" %lld tensor%s\n", (long long)sum.tensors, sum.tensors == 1 ? "" : "s");
-    else if (!is_container(value) ||
-             (is_flat && !sum.tensors && tern_object_kind_get(value) != TERN_OBJECT_DICT))
+    } else if (is_line(value)) {
+        putchar(' ');
         print_value(t, value, used);
-    else if (tern_object_count(value) == 0)
-        print_value(t, value, used);
-    else {
+    } else {
         putchar('\n');
         print_children(t, value, depth + 1, false);
     }
@@ -164,11 +167,11 @@ void tern__inspect_tree(const tern_object *object, bool all)
     below sum = {0};
     count_below(object, &sum);
     if (!sum.others) return;
-    if (is_container(object))
-        print_children(&t, object, 0, false);
-    else if (tern_object_kind_get(object) == TERN_OBJECT_RECORD)
+    if (tern_object_kind_get(object) == TERN_OBJECT_RECORD)
         print_record(&t, object, 0);
-    else
+    else if (is_line(object))
         print_value(&t, object, 0);
+    else
+        print_children(&t, object, 0, false);
     putchar('\n');
 }

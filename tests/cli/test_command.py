@@ -11,7 +11,7 @@ class Command(unittest.TestCase):
         for option in ("--help", "-h"):
             code, out, err = job.tern(option)
             self.assertEqual((code, err), (0, ""))
-            for name in ("run", "info"):
+            for name in ("run", "inspect", "convert", "info", "bench"):
                 self.assertRegex(out, rf"\n  {name} +\w")
         self.assertRegex(job.tern("--version")[1], r"^tern \d+\.\d+\.\d+\n$")
 

@@ -176,6 +176,26 @@ class Checkpoints(Case):
             self.assertSame(again.state_dict()["state"][key], values)
         self.assertEqual(self.run_tern("inspect", "--diff", self.path("a.pt"), self.path("b.pth"))[0], 0)
 
+    def test_the_tree_of_what_is_no_tensor(self):
+        value = {"model": {"w": torch.ones(2), "b": torch.ones(1)}, "epoch": 3, "flat": [1, None, "x"], "none": None, "args": ("a", True), "empty": {},
+                 "groups": [{"lr": 0.1, "params": list(range(200))}], 7: 1.5, "mixed": {"x": torch.ones(1), "y": "\x1b[31m"}, "long": "a" * 2000,
+                 "many": {str(i): i for i in range(20)}}
+        torch.save(value, self.path("a.pt"))
+        tree = self.fine("inspect", self.path("a.pt")).split("\n\n")[1].splitlines()
+        head = ["model: 2 tensors", "epoch: 3", "flat: [1, None, 'x']", "none: None", "args: ('a', True)", "empty: {}", "groups:", "  [0]:", "    lr: 0.1"]
+        self.assertEqual(tree[:len(head)], head)
+        self.assertRegex(tree[9], r"^    params: \[0, 1, 2, [\d, ]+\.\.\.$")
+        self.assertLessEqual(len(tree[9]), 164)
+        self.assertEqual(tree[10:14], ["7: 1.5", "mixed:", "  y: '\\x1b[31m'", "long: string of 2000 bytes"])
+        self.assertEqual(tree[14:], ["many:", *(f"  {i}: {i}" for i in range(16)), "  ... 4 more (--all)"])
+        everything = self.fine("inspect", "--all", self.path("a.pt"))
+        self.assertIn(f"params: {list(range(200))}\n", everything)
+        self.assertIn("long: '" + "a" * 2000 + "'\n", everything)
+        self.assertIn("  19: 19\n", everything)
+        for single, text in ((3, "3"), ({}, "{}"), ([1, "x"], "[1, 'x']")):
+            torch.save(single, self.path("a.pt"))
+            self.assertIn(f"\n\n{text}\n\n0 tensors, 0 values", self.fine("inspect", self.path("a.pt")))
+
     def test_a_part_into_safetensors(self):
         _, _, state = self.checkpoint()
         torch.save(state, self.path("a.pt"))
