@@ -127,7 +127,7 @@ TERN_API void tern_schedule_epoch(tern_schedule *schedule);
 TERN_API tern_object *tern_schedule_state_dict(const tern_schedule *schedule, tern_error *err);
 /* Sets t, the groups' own rates and what a plateau remembers; the options stay those that it was made with.
  * Takes torch's too; of a plateau's, which does not say how often it has reduced the rate, the rates of now
- * count as the reduced ones. After an error nothing has changed; it names the path, as state["best"].
+ * count as the reduced ones. After an error nothing has changed; it names the key.
  * E_INVALID: no schedule, a key that is missing, another number of groups or parts, a part of a sequence;
  * E_DTYPE, E_RANGE: a value that does not fit. */
 TERN_API int tern_schedule_state_dict_load(tern_schedule *schedule, const tern_object *state,

@@ -1,6 +1,8 @@
 /* schedule_dict.c - a schedule's state in torch's form. */
 #include "optim/schedule.h"
 
+#include "tensor/field.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -73,31 +75,14 @@ tern_object *tern_schedule_state_dict(const tern_schedule *schedule, tern_error 
 
 static const char load[] = "tern_schedule_state_dict_load";
 
-/* A value of the right kind, with the path in the error. */
-static int read_real(const tern_object *state, const char *key, double *value, tern_error *err)
-{
-    const tern_object *found = tern_object_get(state, key);
-    if (!found) return tern__error_set(err, load, TERN_E_INVALID, "state has no \"%s\"", key);
-    if (!tern_object_to_float(found, value, NULL)) return TERN_OK;
-    return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"] is %s, expected a float", key,
-                           tern_object_kind_name(tern_object_kind_get(found)));
-}
-
 static int read_whole(const tern_object *state, const char *key, int64_t *value, tern_error *err)
 {
-    const tern_object *found = tern_object_get(state, key);
-    if (!found) return tern__error_set(err, load, TERN_E_INVALID, "state has no \"%s\"", key);
-    if (tern_object_to_int(found, value, NULL))
-        return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"] is %s, expected an int", key,
-                               tern_object_kind_name(tern_object_kind_get(found)));
-    if (*value >= 0 && *value <= INT64_C(1) << 53) return TERN_OK;
-    return tern__error_set(err, load, TERN_E_RANGE, "state[\"%s\"] is %lld, expected a number from 0 to 2^53",
-                           key, (long long)*value);
+    return tern__field_int(load, state, key, 0, INT64_C(1) << 53, value, err);
 }
 
 static int read_plateau(const tern_object *state, tern__plateau *plateau, tern_error *err)
 {
-    int status = read_real(state, "best", &plateau->best, err);
+    int status = tern__field_real(load, state, "best", &plateau->best, err);
     if (!status) status = read_whole(state, "num_bad_epochs", &plateau->bad, err);
     if (!status) status = read_whole(state, "cooldown_counter", &plateau->cooldown, err);
     if (!status && tern_object_get(state, "num_reductions"))
@@ -110,21 +95,21 @@ static int check_rates(const tern_optim *optim, const tern_object *rates, const 
     int64_t count = tern_object_count(rates);
     tern_object_kind kind = tern_object_kind_get(rates);
     if (kind != TERN_OBJECT_LIST && kind != TERN_OBJECT_TUPLE)
-        return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"] is %s, expected a list", key,
+        return tern__error_set(err, load, TERN_E_DTYPE, "\"%s\" is a %s, expected a list", key,
                                tern_object_kind_name(kind));
     if (count != optim->group_count)
         return tern__error_set(err, load, TERN_E_INVALID,
-                               "state[\"%s\"] has %lld rates, but the optimizer %d groups", key,
-                               (long long)count, optim->group_count);
+                               "\"%s\" has %lld rates, but the optimizer %d groups", key, (long long)count,
+                               optim->group_count);
     for (int64_t g = 0; g < count; g++) {
         double rate = NAN;
         const tern_object *item = tern_object_at(rates, g);
-        if (tern_object_to_float(item, &rate, NULL))
-            return tern__error_set(err, load, TERN_E_DTYPE, "state[\"%s\"][%lld] is %s, expected a float",
-                                   key, (long long)g, tern_object_kind_name(tern_object_kind_get(item)));
+        if (!tern__object_number(item, &rate))
+            return tern__error_set(err, load, TERN_E_DTYPE, "\"%s\"[%lld] is a %s, expected a number", key,
+                                   (long long)g, tern_object_kind_name(tern_object_kind_get(item)));
         if (!(rate >= 0))
-            return tern__error_set(err, load, TERN_E_RANGE, "state[\"%s\"][%lld] is %g, expected a rate >= 0",
-                                   key, (long long)g, rate);
+            return tern__error_set(err, load, TERN_E_RANGE, "\"%s\"[%lld] is %g, expected a rate >= 0", key,
+                                   (long long)g, rate);
     }
     return TERN_OK;
 }
@@ -132,9 +117,9 @@ static int check_rates(const tern_optim *optim, const tern_object *rates, const 
 static int check_parts(const tern_schedule *s, const tern_object *state, tern_error *err)
 {
     const tern_object *parts = tern_object_get(state, "_schedulers");
-    if (!parts) return tern__error_set(err, load, TERN_E_INVALID, "state has no \"_schedulers\"");
+    if (!parts) return tern__error_set(err, load, TERN_E_INVALID, "there is no \"_schedulers\"");
     if (tern_object_count(parts) == s->count + 1) return TERN_OK;
-    return tern__error_set(err, load, TERN_E_INVALID, "state[\"_schedulers\"] has %lld parts, expected %d",
+    return tern__error_set(err, load, TERN_E_INVALID, "\"_schedulers\" has %lld parts, expected %d",
                            (long long)tern_object_count(parts), s->count + 1);
 }
 
@@ -173,7 +158,7 @@ static void take(tern_schedule *s, const reading *r)
     bool is_first = r->from->kind == &tern__one_cycle_kind && !strcmp(r->key, "base_lrs");
     for (int g = 0; r->rates && g < s->optim->group_count; g++) {
         double rate = 0;
-        tern_object_to_float(tern_object_at(r->rates, g), &rate, NULL);
+        tern__object_number(tern_object_at(r->rates, g), &rate);
         s->optim->groups[g].lr = is_first ? rate * r->from->cycle.div_factor : rate;
     }
     s->t = r->t;

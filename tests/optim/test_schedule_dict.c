@@ -92,33 +92,31 @@ static void what_is_no_state(void **state)
     bench b = open_bench();
     tern_schedule_step(b.step);
     const int invalid = TERN_E_INVALID, range = TERN_E_RANGE, dtype = TERN_E_DTYPE;
-    refuse(b.step, "last_epoch", NULL, invalid, "state has no \"last_epoch\"");
+    refuse(b.step, "last_epoch", NULL, invalid, "there is no \"last_epoch\"");
     refuse(b.step, "last_epoch", tern_object_float(3, NULL), dtype,
-           "state[\"last_epoch\"] is float, expected an int");
+           "\"last_epoch\" is a float, expected an int");
     refuse(b.step, "last_epoch", tern_object_int(-1, NULL), range,
-           "state[\"last_epoch\"] is -1, expected a number from 0 to 2^53");
+           "\"last_epoch\" is -1, expected [0, 9007199254740992]");
     refuse(b.step, "last_epoch", tern_object_int(INT64_MAX, NULL), range,
-           "state[\"last_epoch\"] is 9223372036854775807, expected a number from 0 to 2^53");
+           "\"last_epoch\" is 9223372036854775807, expected [0, 9007199254740992]");
     refuse(b.step, "base_lrs", list_of(3, 1), invalid,
-           "state[\"base_lrs\"] has 3 rates, but the optimizer 2 groups");
-    refuse(b.step, "base_lrs", list_of(2, -1), range, "state[\"base_lrs\"][0] is -1, expected a rate >= 0");
-    refuse(b.step, "base_lrs", list_of(2, NAN), range, "state[\"base_lrs\"][0] is nan, expected a rate >= 0");
-    refuse(b.step, "base_lrs", tern_object_int(1, NULL), dtype,
-           "state[\"base_lrs\"] is int, expected a list");
+           "\"base_lrs\" has 3 rates, but the optimizer 2 groups");
+    refuse(b.step, "base_lrs", list_of(2, -1), range, "\"base_lrs\"[0] is -1, expected a rate >= 0");
+    refuse(b.step, "base_lrs", list_of(2, NAN), range, "\"base_lrs\"[0] is nan, expected a rate >= 0");
+    refuse(b.step, "base_lrs", tern_object_int(1, NULL), dtype, "\"base_lrs\" is a int, expected a list");
     tern_object *mixed = list_of(1, 1);
     tern_object_append(mixed, tern_object_string("1", NULL), NULL);
-    refuse(b.step, "base_lrs", mixed, dtype, "state[\"base_lrs\"][1] is string, expected a float");
-    refuse(b.plateau, "best", NULL, invalid, "state has no \"best\"");
+    refuse(b.step, "base_lrs", mixed, dtype, "\"base_lrs\"[1] is a string, expected a number");
+    refuse(b.plateau, "best", NULL, invalid, "there is no \"best\"");
     refuse(b.plateau, "best", tern_object_string("1", NULL), dtype,
-           "state[\"best\"] is string, expected a float");
-    refuse(b.plateau, "num_bad_epochs", NULL, invalid, "state has no \"num_bad_epochs\"");
+           "\"best\" is a string, expected a number");
+    refuse(b.plateau, "num_bad_epochs", NULL, invalid, "there is no \"num_bad_epochs\"");
     refuse(b.plateau, "cooldown_counter", tern_object_int(-3, NULL), range,
-           "state[\"cooldown_counter\"] is -3, expected a number from 0 to 2^53");
+           "\"cooldown_counter\" is -3, expected [0, 9007199254740992]");
     refuse(b.plateau, "num_reductions", tern_object_none(NULL), dtype,
-           "state[\"num_reductions\"] is none, expected an int");
-    refuse(b.sequence, "_schedulers", NULL, invalid, "state has no \"_schedulers\"");
-    refuse(b.sequence, "_schedulers", list_of(3, 1), invalid,
-           "state[\"_schedulers\"] has 3 parts, expected 2");
+           "\"num_reductions\" is a none, expected an int");
+    refuse(b.sequence, "_schedulers", NULL, invalid, "there is no \"_schedulers\"");
+    refuse(b.sequence, "_schedulers", list_of(3, 1), invalid, "\"_schedulers\" has 3 parts, expected 2");
     close_bench(&b);
 }
 
