@@ -46,8 +46,15 @@ static tern_optim *new_grouped(tern_module *net, tern_error *err)
     return optim;
 }
 
+typedef tern_optim *(*optim_fn)(tern_module *net, tern_error *err);
+
+static tern_optim *new_lamb(tern_module *net, tern_error *err)
+{
+    return tern_lamb_new(net, NULL, err);
+}
+
 /* One try with the `at`th request from here on refused; false if there was none. */
-static bool try_without(int at, bool sealed)
+static bool try_without(optim_fn make, int at, bool sealed)
 {
     ledger books = {0};
     ledger_open(&books);
@@ -56,7 +63,7 @@ static bool try_without(int at, bool sealed)
     if (sealed) tern_optim_free(tern_sgd_new(b.net, NULL, &b.w.err));
     int live = atomic_load(&books.live);
     books.refuse_at = atomic_load(&books.requests) + at;
-    tern_optim *optim = new_grouped(b.net, &err);
+    tern_optim *optim = make(b.net, &err);
     bool refused = atomic_load(&books.requests) >= books.refuse_at;
     assert_int_equal(err.code, refused ? TERN_E_MEMORY : TERN_OK);
     tern_optim_free(optim);
@@ -73,9 +80,10 @@ static bool try_without(int at, bool sealed)
 static void out_of_memory_leaves_nothing_behind(void **state)
 {
     (void)state;
-    for (int sealed = 0; sealed < 2; sealed++) {
+    const optim_fn makes[] = {new_grouped, new_lamb};
+    for (int i = 0; i < 4; i++) {
         int at = 1;
-        while (try_without(at, sealed)) at++;
+        while (try_without(makes[i / 2], at, i % 2)) at++;
         assert_in_range(at, 5, 100);
     }
 }
@@ -108,14 +116,20 @@ static void out_of_memory_in_the_first_step(void **state)
     ledger_close(&books);
 }
 
-/* With clipping and a schedule. */
-static void a_warm_step_allocates_nothing(void **state)
+static tern_optim *new_larc(tern_module *net, tern_error *err)
 {
-    (void)state;
+    tern_optim *optim = new_grouped(net, err);
+    tern_optim_larc(optim, NULL, err);
+    return optim;
+}
+
+/* With clipping and a schedule. */
+static void warm_steps_of(optim_fn make)
+{
     ledger books = {0};
     ledger_open(&books);
     bench b = open_bench(true);
-    tern_optim *optim = new_grouped(b.net, &b.w.err);
+    tern_optim *optim = make(b.net, &b.w.err);
     tern_schedule *schedule = tern_cosine_schedule_new(optim, TERN_UNIT_STEPS, 2, 20, &b.w.err);
     for (int i = 0, warm = 0; i < 10; i++) {
         use_all(&b);
@@ -130,6 +144,14 @@ static void a_warm_step_allocates_nothing(void **state)
     tern_optim_free(optim);
     close_bench(&b);
     ledger_close(&books);
+}
+
+static void a_warm_step_allocates_nothing(void **state)
+{
+    (void)state;
+    warm_steps_of(new_grouped);
+    warm_steps_of(new_larc);
+    warm_steps_of(new_lamb);
 }
 
 /* ---- errors ---- */
@@ -242,6 +264,104 @@ static void adam_options_that_cannot_be(void **state)
                    "options: size is 0; start from what the _defaults function returns");
 }
 
+static void rmsprop_options_that_cannot_be(void **state)
+{
+    (void)state;
+    bench b = open_bench(false);
+    tern_error err = {0};
+    tern_rmsprop_opts opts = tern_rmsprop_defaults();
+    opts.momentum = -1;
+    expect_refused(tern_rmsprop_new(b.net, &opts, &err), &err, TERN_E_RANGE, "tern_rmsprop_new",
+                   "rmsprop: expected lr, eps, weight_decay and momentum >= 0, got 0.01, 1e-08, 0 and -1");
+    opts = tern_rmsprop_defaults();
+    opts.alpha = NAN;
+    expect_refused(tern_rmsprop_new(b.net, &opts, &err), &err, TERN_E_RANGE, "tern_rmsprop_new",
+                   "rmsprop: expected alpha >= 0, got nan");
+    close_bench(&b);
+}
+
+static void adagrad_options_that_cannot_be(void **state)
+{
+    (void)state;
+    bench b = open_bench(false);
+    tern_error err = {0};
+    tern_adagrad_opts opts = tern_adagrad_defaults();
+    opts.lr = -1;
+    expect_refused(tern_adagrad_new(b.net, &opts, &err), &err, TERN_E_RANGE, "tern_adagrad_new",
+                   "adagrad: expected lr, eps and weight_decay >= 0, got -1, 1e-10 and 0");
+    opts = tern_adagrad_defaults();
+    opts.lr_decay = -0.5;
+    expect_refused(tern_adagrad_new(b.net, &opts, &err), &err, TERN_E_RANGE, "tern_adagrad_new",
+                   "adagrad: expected lr_decay and initial_accumulator_value >= 0, got -0.5 and 0");
+    close_bench(&b);
+}
+
+static void lamb_options_that_cannot_be(void **state)
+{
+    (void)state;
+    bench b = open_bench(false);
+    tern_error err = {0};
+    tern_lamb_opts opts = tern_lamb_defaults();
+    opts.eps = -1;
+    expect_refused(tern_lamb_new(b.net, &opts, &err), &err, TERN_E_RANGE, "tern_lamb_new",
+                   "lamb: expected lr, eps and weight_decay >= 0, got 0.001, -1 and 0.01");
+    opts = tern_lamb_defaults();
+    opts.beta2 = 1;
+    expect_refused(tern_lamb_new(b.net, &opts, &err), &err, TERN_E_RANGE, "tern_lamb_new",
+                   "lamb: expected beta1 and beta2 from 0 to below 1, got 0.9 and 1");
+    opts = tern_lamb_defaults();
+    opts.max_grad_norm = 0;
+    expect_refused(tern_lamb_new(b.net, &opts, &err), &err, TERN_E_RANGE, "tern_lamb_new",
+                   "lamb: expected max_grad_norm > 0, got 0");
+    close_bench(&b);
+}
+
+static void expect_no_larc(tern_optim *optim, tern_larc_opts opts, int code, const char *text)
+{
+    tern_error err = {0};
+    assert_int_equal(tern_optim_larc(optim, &opts, &err), code);
+    expect_refused(NULL, &err, code, "tern_optim_larc", text);
+}
+
+static void larc_that_cannot_be(void **state)
+{
+    (void)state;
+    bench b = open_bench(false);
+    tern_optim *lamb = tern_lamb_new(b.layers[0], NULL, &b.w.err), *sgd = tern_sgd_new(b.net, NULL, &b.w.err);
+    tern_larc_opts opts = tern_larc_defaults();
+    expect_no_larc(NULL, opts, TERN_E_INVALID, "the optimizer is NULL");
+    expect_no_larc(lamb, opts, TERN_E_INVALID,
+                   "LAMB has trust ratios of its own: expected another optimizer");
+    opts.trust_coefficient = -1;
+    expect_no_larc(sgd, opts, TERN_E_RANGE,
+                   "larc: expected trust_coefficient and eps >= 0, got -1 and 1e-08");
+    assert_int_equal(tern_optim_larc(sgd, NULL, &(tern_error){.code = TERN_E_IO}), TERN_E_IO);
+    assert_int_equal(sgd->larc.size, 0);
+    tern_optim_free(lamb);
+    tern_optim_free(sgd);
+    close_bench(&b);
+}
+
+static void groups_of_another_kind(void **state)
+{
+    (void)state;
+    bench b = open_bench(false);
+    tern_optim *sgd = tern_sgd_new(b.net, NULL, &b.w.err);
+    tern_error err[3] = {{0}};
+    assert_int_equal(tern_rmsprop_group_add(sgd, is_bias, NULL, NULL, &err[0]), TERN_E_INVALID);
+    assert_string_equal(err[0].text, "a group of rmsprop for an optimizer that is sgd");
+    assert_int_equal(tern_adagrad_group_add(sgd, is_bias, NULL, NULL, &err[1]), TERN_E_INVALID);
+    assert_string_equal(err[1].text, "a group of adagrad for an optimizer that is sgd");
+    assert_int_equal(tern_lamb_group_add(sgd, is_bias, NULL, NULL, &err[2]), TERN_E_INVALID);
+    assert_string_equal(err[2].text, "a group of lamb for an optimizer that is sgd");
+    for (int i = 0; i < 3; i++) err[i] = (tern_error){.code = TERN_E_IO};
+    assert_int_equal(tern_rmsprop_group_add(sgd, is_bias, NULL, NULL, &err[0]), TERN_E_IO);
+    assert_int_equal(tern_adagrad_group_add(sgd, is_bias, NULL, NULL, &err[1]), TERN_E_IO);
+    assert_int_equal(tern_lamb_group_add(sgd, is_bias, NULL, NULL, &err[2]), TERN_E_IO);
+    tern_optim_free(sgd);
+    close_bench(&b);
+}
+
 static void no_module(void **state)
 {
     (void)state;
@@ -252,9 +372,18 @@ static void no_module(void **state)
                    "the module is NULL");
     expect_refused(tern_adamw_new(NULL, NULL, &err), &err, TERN_E_INVALID, "tern_adamw_new",
                    "the module is NULL");
+    expect_refused(tern_rmsprop_new(NULL, NULL, &err), &err, TERN_E_INVALID, "tern_rmsprop_new",
+                   "the module is NULL");
+    expect_refused(tern_adagrad_new(NULL, NULL, &err), &err, TERN_E_INVALID, "tern_adagrad_new",
+                   "the module is NULL");
+    expect_refused(tern_lamb_new(NULL, NULL, &err), &err, TERN_E_INVALID, "tern_lamb_new",
+                   "the module is NULL");
     err = (tern_error){.code = TERN_E_IO};
     assert_null(tern_adam_new(NULL, NULL, &err));
     assert_null(tern_adamw_new(NULL, NULL, &err));
+    assert_null(tern_rmsprop_new(NULL, NULL, &err));
+    assert_null(tern_adagrad_new(NULL, NULL, &err));
+    assert_null(tern_lamb_new(NULL, NULL, &err));
     assert_int_equal(err.code, TERN_E_IO);
 }
 
@@ -268,6 +397,11 @@ int main(void)
         cmocka_unit_test(a_failed_step_updates_nothing),
         cmocka_unit_test(sgd_options_that_cannot_be),
         cmocka_unit_test(adam_options_that_cannot_be),
+        cmocka_unit_test(rmsprop_options_that_cannot_be),
+        cmocka_unit_test(adagrad_options_that_cannot_be),
+        cmocka_unit_test(lamb_options_that_cannot_be),
+        cmocka_unit_test(larc_that_cannot_be),
+        cmocka_unit_test(groups_of_another_kind),
         cmocka_unit_test(no_module),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,9 +101,11 @@ def norm_of(tensors):
 class Lamb(torch.optim.Optimizer):
     """LAMB by the formulas of apex's FusedLAMB, but with each parameter's own number of steps."""
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, max_grad_norm=1.0, **flags):
-        self.flags = {"bias_correction": True, "grad_averaging": True, "adam_w_mode": True, "use_nvlamb": False, **flags}
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, max_grad_norm=max_grad_norm))
+    def __init__(self, params, adam_w_mode=True, use_nvlamb=False, **options):
+        defaults = dict(lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01)
+        defaults.update(grad_averaging=True, max_grad_norm=1.0)
+        self.adam_w_mode, self.use_nvlamb = adam_w_mode, use_nvlamb
+        super().__init__(params, {**defaults, **options})
 
     @torch.no_grad()
     def step(self):
@@ -114,21 +116,21 @@ class Lamb(torch.optim.Optimizer):
                     self.update(group, p, norm)
 
     def update(self, group, p, norm):
-        state, flags, (beta1, beta2), decay = self.state[p], self.flags, group["betas"], group["weight_decay"]
+        state, (beta1, beta2), decay = self.state[p], group["betas"], group["weight_decay"]
         if not state:
             state.update(step=0, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
         state["step"] += 1
         g = p.grad / max(1.0, norm / group["max_grad_norm"])
-        if not flags["adam_w_mode"]:
+        if not self.adam_w_mode:
             g = g + decay * p
-        state["exp_avg"].mul_(beta1).add_(g, alpha=1 - beta1 if flags["grad_averaging"] else 1)
+        state["exp_avg"].mul_(beta1).add_(g, alpha=1 - beta1 if group["grad_averaging"] else 1)
         state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        unbias1, unbias2 = (1 - beta ** state["step"] if flags["bias_correction"] else 1 for beta in (beta1, beta2))
+        unbias1, unbias2 = (1 - beta ** int(state["step"]) if group["bias_correction"] else 1 for beta in (beta1, beta2))
         update = state["exp_avg"] / unbias1 / ((state["exp_avg_sq"] / unbias2).sqrt() + group["eps"])
-        if flags["adam_w_mode"]:
+        if self.adam_w_mode:
             update = update + decay * p
         norms = norm_of([p]), norm_of([update])
-        ratio = norms[0] / norms[1] if all(norms) and (flags["use_nvlamb"] or decay != 0) else 1
+        ratio = norms[0] / norms[1] if all(norms) and (self.use_nvlamb or decay != 0) else 1
         p.sub_(group["lr"] * ratio * update)
 
 

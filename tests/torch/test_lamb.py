@@ -18,15 +18,11 @@ def combinations():
 
 class Lamb(unittest.TestCase):
     def test_every_combination(self):
-        for options in combinations():
-            train_beside(self, "lamb", **options)
-
-    def test_a_parameter_without_gradient_is_passed_by(self):
-        for options in combinations():
-            train_beside(self, "lamb", two_of_three, **options)
+        for i, options in enumerate(combinations()):
+            train_beside(self, "lamb", two_of_three if i % 3 else lambda step: EVERY, **options)
 
     def test_reference(self):
-        for options in combinations():
+        for options in itertools.islice(combinations(), 0, None, 5):
             train_beside(self, "lamb", two_of_three, device="cpu:reference", **options)
 
     def test_defaults(self):

@@ -22,15 +22,11 @@ class Larc(unittest.TestCase):
             yield kind, dict(options, larc=larc, weight_decay=decay)
 
     def test_every_optimizer(self):
-        for kind, options in self.every():
-            train_beside(self, kind, **options)
-
-    def test_a_parameter_without_gradient_is_passed_by(self):
-        for kind, options in self.every():
-            train_beside(self, kind, two_of_three, **options)
+        for i, (kind, options) in enumerate(self.every()):
+            train_beside(self, kind, two_of_three if i % 3 else lambda step: EVERY, **options)
 
     def test_reference(self):
-        for kind, options in self.every():
+        for kind, options in itertools.islice(self.every(), 0, None, 5):
             train_beside(self, kind, two_of_three, device="cpu:reference", **options)
 
     def test_groups(self):
@@ -39,7 +35,7 @@ class Larc(unittest.TestCase):
 
     def test_norms_of_zero(self):
         """Neither rate nor weight decay."""
-        for kind, options in self.every():
+        for kind, options in itertools.islice(self.every(), 0, None, 3):
             train_beside(self, kind, zeros=[0, 1, 4], **options)
 
     def test_gradients_of_zero(self):
