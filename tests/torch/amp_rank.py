@@ -1,6 +1,6 @@
-"""One rank of test_amp.py: 20 steps of an opt level beside the same in PyTorch, with overflows on the last rank only.
+"""One rank of test_amp.py: 20 steps of each opt level beside the same in PyTorch, with overflows on the last rank only.
 
-    tern run -n N /usr/bin/python3 amp_rank.py MODEL LEVEL
+    tern run -n N /usr/bin/python3 amp_rank.py MODEL LEVEL..
 
 apex is modelled as its sources have it: what it casts, LossScaler.update_scale, masters made of the rounded parameters, the
 mean of the ranks' gradients. Every rank computes it for all ranks. How far bf16 may be from bf16 elsewhere is measured: by how
@@ -153,16 +153,10 @@ def step(net, amp, x, y, boost):
     return value
 
 
-def main():
-    model, level = sys.argv[1], int(sys.argv[2])
+def compare(lib, group, model, level):
+    """20 steps of both."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.set_num_threads(1)
-    lib = library()
-    lib.returns(AmpOpts, "tern_amp_defaults")
-    lib.returns(ctypes.c_void_p, "tern_amp_new", "tern_full", "tern_mul", "tern_amp_state_dict", "tern_module_state_dict")
-    lib.returns(ctypes.c_double, "tern_amp_loss_scale_get")
     objects = Objects(lib)
-    group = ctypes.c_void_p(lib.check("tern_group_open", None))
     net, amp = make_net(lib, model, level, group)
     theirs, plain = (Apex(make_module(model), by, world, SGD[model]) for by in (level, 0))
 
@@ -190,13 +184,25 @@ def main():
         scale = max(1.0, float(want.float().abs().max()))
         moved = max(moved, float((want.float() - other.float()).abs().max()) / scale)
         far = max(far, float((ours.float() - want.float()).abs().max()) / scale)
-    print(f"rank {rank}: losses {worst:.2e} apart, PyTorch's bf16 and f32 {gap:.2e}; parameters {far:.2e} and {moved:.2e}", flush=True)
+    print(f"rank {rank}, O{level}: losses {worst:.2e} apart, PyTorch's bf16 and f32 {gap:.2e}; parameters {far:.2e} and {moved:.2e}", flush=True)
     if level == 0:
         assert worst < 1e-4 and far < 1e-4
     else:
         assert worst <= 1.5 * gap and far <= 1.5 * moved
     lib.tern_amp_free(amp)
     net.close()
+
+
+def main():
+    model, levels = sys.argv[1], sys.argv[2:]
+    torch.set_num_threads(1)
+    lib = library()
+    lib.returns(AmpOpts, "tern_amp_defaults")
+    lib.returns(ctypes.c_void_p, "tern_amp_new", "tern_full", "tern_mul", "tern_amp_state_dict", "tern_module_state_dict")
+    lib.returns(ctypes.c_double, "tern_amp_loss_scale_get")
+    group = ctypes.c_void_p(lib.check("tern_group_open", None))
+    for level in levels:
+        compare(lib, group, model, int(level))
     lib.tern_group_close(group)
     print("equal", flush=True)
 
