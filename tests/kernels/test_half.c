@@ -1,8 +1,9 @@
 /* Kernels on activations of 16 bits beside the reference in f64 on the same numbers: a result is off by half
  * a unit of its last place, and by what f32 rounds in between. Both layouts, odd shapes, stored and added. */
-#include "check.h"
+#include "ledger.h"
 
 #include "kernels/batch_norm.h"
+#include "kernels/conv.h"
 #include "kernels/dropout.h"
 #include "kernels/kernel.h"
 #include "kernels/pointwise.h"
@@ -334,6 +335,57 @@ static void every_number_survives(void **unused)
     assert_ok(err);
 }
 
+/* ---- memory ---- */
+
+/* A layer of each kind in bf16, forward and back. */
+static int layers(tern_device *device, tern__view v[6], tern_error *err)
+{
+    static const tern__conv_attr attr = {{1, 1}, {1, 1}, {1, 1}, 1};
+    tern__view *x = &v[0], *w = &v[1], *y = &v[2], *a = &v[3], *b = &v[4], *c = &v[5];
+    tern__call all[] = {
+        {.kernel = TERN__CONV2D, .in = {x, w}, .out = {y}, .attr = &attr},
+        {.kernel = TERN__CONV2D_DATA_GRAD, .in = {y, w}, .out = {x}, .attr = &attr},
+        {.kernel = TERN__CONV2D_WEIGHT_GRAD, .in = {y, x}, .out = {w}, .attr = &attr},
+        {.kernel = TERN__MATMUL, .in = {a, b}, .out = {c}},
+        {.kernel = TERN__GLOBAL_AVG_POOL_GRAD, .in = {c}, .out = {x}},
+    };
+    int status = TERN_OK;
+    for (size_t i = 0; i < TERN__COUNT(all) && !status; i++) {
+        all[i].device = device;
+        all[i].err = err;
+        status = tern__kernel_run(&all[i]);
+    }
+    return status;
+}
+
+/* Every request refused once is E_MEMORY and nothing else; when warm there is none. oneDNN's own are not
+ * ours. */
+static void memory(void **unused)
+{
+    (void)unused;
+    static const int64_t shapes[6][4] = {{2, 16, 5, 6}, {32, 16, 3, 3}, {2, 32, 5, 6},
+                                         {2, 40},       {40, 16},       {2, 16}};
+    tern__view v[6];
+    for (int i = 0; i < 6; i++)
+        v[i] = make(TERN_BF16, i == 0 || i == 2 ? TERN__BLOCKED16 : TERN__PLAIN, i < 3 ? 4 : 2, shapes[i]);
+    int status = TERN_E_MEMORY;
+    for (int n = 1; status; n++) {
+        ledger books = {.refuse_at = n};
+        tern_error err = {0};
+        ledger_open(&books);
+        tern_device *device = tern_device_open("cpu", &err);
+        status = device ? layers(device, v, &err) : TERN_E_MEMORY;
+        if (status) assert_int_equal(err.code, TERN_E_MEMORY);
+        int before = atomic_load(&books.requests);
+        if (!status) assert_int_equal(layers(device, v, &err), TERN_OK);
+        if (!status) assert_int_equal(atomic_load(&books.requests), before);
+        tern_device_close(device);
+        ledger_close(&books);
+        assert_true(n < 200);
+    }
+    release(v, 6);
+}
+
 static void what_is_lacking_has_a_name(void **unused)
 {
     (void)unused;
@@ -349,6 +401,7 @@ int main(void)
         cmocka_unit_test(elements),
         cmocka_unit_test(sums),
         cmocka_unit_test(every_number_survives),
+        cmocka_unit_test(memory),
         cmocka_unit_test(what_is_lacking_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
