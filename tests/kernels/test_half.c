@@ -260,6 +260,31 @@ static void elements_of(tern_dtype dtype, tern__layout layout, const form *f)
     release((tern__view[]){a, b, y, wide}, 4);
 }
 
+/* Casts of what is transposed, from any of the three to any. */
+static void turned_of(tern_dtype dtype, tern__layout layout, const form *f)
+{
+    static const tern_dtype dtypes[] = {TERN_F32, TERN_BF16, TERN_F16};
+    if (layout != TERN__PLAIN) return;
+    for (size_t i = 0; i < TERN__COUNT(dtypes); i++) {
+        tern__view x = make(dtype, layout, f->ndim, f->shape), y = make(dtypes[i], layout, f->ndim, f->shape);
+        int64_t stride = 1; /* y's dimensions the other way round */
+        for (int d = 0; d < f->ndim; d++) {
+            y.stride[d] = stride;
+            stride *= y.shape[d];
+        }
+        compare((tern__call){.kernel = TERN__COPY, .in = {&x}, .out = {&y}});
+        compare((tern__call){.kernel = TERN__COPY, .in = {&y}, .out = {&x}});
+        tern__free(x.data);
+        tern__free(y.data);
+    }
+}
+
+static void turned(void **unused)
+{
+    (void)unused;
+    each(turned_of);
+}
+
 static void elements(void **unused)
 {
     (void)unused;
@@ -396,13 +421,10 @@ static void what_is_lacking_has_a_name(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batch_norms),
-        cmocka_unit_test(pools),
-        cmocka_unit_test(elements),
-        cmocka_unit_test(sums),
-        cmocka_unit_test(every_number_survives),
-        cmocka_unit_test(memory),
-        cmocka_unit_test(what_is_lacking_has_a_name),
+        cmocka_unit_test(batch_norms), cmocka_unit_test(pools),
+        cmocka_unit_test(elements),    cmocka_unit_test(turned),
+        cmocka_unit_test(sums),        cmocka_unit_test(every_number_survives),
+        cmocka_unit_test(memory),      cmocka_unit_test(what_is_lacking_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

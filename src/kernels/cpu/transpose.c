@@ -1,6 +1,8 @@
 /* transpose.c - in square tiles, each by way of a buffer: so every cache line of the input and of the output
- * is touched once, however far apart the rows are. */
+ * is touched once, however far apart the rows are. A cast between f32, bf16 and f16 is done row by row on the
+ * way to another buffer. */
 #include "kernels/cpu/transpose.h"
+#include "kernels/cpu/staging.h"
 
 #include <string.h>
 
@@ -37,6 +39,7 @@ typedef struct turn {
     tern__plan rest;      /* the other dimensions                                            */
     int64_t width, tiles; /* along in_dim */
     turn_fn fn;
+    bool casts;
 } turn;
 
 static turn_fn turn_of(tern_dtype dtype)
@@ -62,6 +65,29 @@ static char *place(const tern__view *view, int64_t at)
     return (char *)view->data + at * (int64_t)tern_dtype_bytes(view->dtype);
 }
 
+/* n rows of m elements, no more than a tile's, into the output's dtype and behind each other. */
+static void cast_rows(const turn *t, void *to, int64_t at, int64_t step, int64_t n, int64_t m)
+{
+    tern__stage stage;
+    for (int64_t i = 0; i < n; i++) {
+        tern__stage_load(TERN__COMPUTE_F32, &stage, t->in_view->dtype, t->in_view->data, at + i * step, 1, m);
+        tern__stage_store(TERN__COMPUTE_F32, &stage, t->out_view->dtype, to, i * m, 1, m, false);
+    }
+}
+
+/* The tile whose first elements stand at these places. */
+static void tile(const turn *t, int64_t to, int64_t from, int64_t n, int64_t m)
+{
+    int64_t to_step = t->plan->stride[t->out][t->in_dim], step = t->plan->stride[t->in][t->out_dim];
+    uint32_t rows[TILE * TILE];
+    if (!t->casts) {
+        t->fn(place(t->out_view, to), to_step, place(t->in_view, from), step, n, m);
+        return;
+    }
+    cast_rows(t, rows, from, step, n, m);
+    t->fn(place(t->out_view, to), to_step, rows, m, n, m);
+}
+
 /* All tiles along out_dim, at one place along in_dim. */
 static void strip(const turn *t, int64_t number)
 {
@@ -70,9 +96,13 @@ static void strip(const turn *t, int64_t number)
     int64_t j = number % t->tiles * t->width, size = t->plan->shape[t->out_dim];
     int64_t m = TERN__MIN(t->width, t->plan->shape[t->in_dim] - j);
     for (int64_t i = 0; i < size; i += TILE)
-        t->fn(place(t->out_view, c.at[t->out] + j * out[t->in_dim] + i), out[t->in_dim],
-              place(t->in_view, c.at[t->in] + j + i * in[t->out_dim]), in[t->out_dim],
-              TERN__MIN(TILE, size - i), m);
+        tile(t, c.at[t->out] + j * out[t->in_dim] + i, c.at[t->in] + j + i * in[t->out_dim],
+             TERN__MIN(TILE, size - i), m);
+}
+
+static bool is_short(tern_dtype dtype)
+{
+    return dtype == TERN_F32 || dtype == TERN_BF16 || dtype == TERN_F16;
 }
 
 bool tern__transpose(const tern__call *call, const tern__plan *plan, int in, int out)
@@ -80,10 +110,11 @@ bool tern__transpose(const tern__call *call, const tern__plan *plan, int in, int
     turn t = {.plan = plan, .in_view = call->in[0], .out_view = call->out[0], .in = in, .out = out};
     t.in_dim = near_dim(plan, in);
     t.out_dim = near_dim(plan, out);
-    if (call->add[0] || t.in_view->dtype != t.out_view->dtype || t.in_dim < 0 || t.out_dim < 0 ||
-        t.in_dim == t.out_dim)
+    t.casts = t.in_view->dtype != t.out_view->dtype;
+    if (call->add[0] || (t.casts && !(is_short(t.in_view->dtype) && is_short(t.out_view->dtype))) ||
+        t.in_dim < 0 || t.out_dim < 0 || t.in_dim == t.out_dim)
         return false;
-    t.fn = turn_of(t.in_view->dtype);
+    t.fn = turn_of(t.out_view->dtype);
     t.width = TERN__MIN(TILE * TILE / TERN__MIN(TILE, plan->shape[t.out_dim]), WIDEST);
     t.tiles = (plan->shape[t.in_dim] + t.width - 1) / t.width;
     t.rest = *plan;
