@@ -135,8 +135,9 @@ static int check_extent(tern__vm *vm, const extent *e, const tern__vm_storage *s
 {
     int64_t element = (int64_t)tern_dtype_bytes(storage->dtype), last = e->offset, span;
     bool is_empty = false, fits = true;
-    int status = tern__shape_check(FUNC, storage->dtype, e->ndim, e->shape, vm->err);
-    if (status) return status;
+    tern_error why = {0};
+    if (tern__shape_check(FUNC, storage->dtype, e->ndim, e->shape, &why))
+        return tern__vm_refuse(vm, TERN_E_FORMAT, "a tensor: %.200s", why.text);
     for (int d = 0; d < e->ndim; d++) is_empty = is_empty || e->shape[d] == 0;
     for (int d = 0; fits && !is_empty && d < e->ndim; d++)
         fits = !__builtin_mul_overflow(e->shape[d] - 1, e->stride[d], &span) &&

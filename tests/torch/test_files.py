@@ -104,6 +104,15 @@ def test_what_python_has_beside():
             same(expected, FILES.load(path("theirs.pt")))
 
 
+def test_tensors_with_attributes():
+    plain, parameter = torch.arange(3.0), torch.nn.Parameter(torch.ones(2))
+    plain.mark, parameter.mark = "a", {"b": 1}
+    state = {"plain": plain, "parameter": parameter}
+    for zipped in (True, False):
+        torch.save(state, path("theirs.pt"), _use_new_zipfile_serialization=zipped)
+        same(state, FILES.load(path("theirs.pt")))
+
+
 def test_numpy_s_scalars():
     values = [numpy.float64(0.1), numpy.float32(0.5), numpy.int64(-2**63), numpy.int32(-5), numpy.int16(-1), numpy.int8(-128), numpy.uint8(255), numpy.uint32(2**32 - 1),
               numpy.bool_(True)]

@@ -8,6 +8,7 @@ peers.enter()
 
 import torch  # noqa: E402
 
+import tern  # noqa: E402
 from files import Files, same  # noqa: E402
 from objects import DTYPES  # noqa: E402
 
@@ -60,6 +61,16 @@ def test_a_model_and_its_optimizer():
     net.load_state_dict(got["model"], strict=True)
     optim.load_state_dict(got["optimizer"])
     same(expected, {"model": net.state_dict(), "optimizer": optim.state_dict()})
+
+
+def test_a_dtype_that_tern_has_not():
+    torch.save(torch.zeros(2, dtype=torch.uint16), PATH)
+    try:
+        FILES.load(PATH)
+    except tern.TernError as error:
+        assert error.code == -9 and "dtype tern has not" in str(error), error
+    else:
+        raise AssertionError("it was loaded")
 
 
 for name, test in list(globals().items()):

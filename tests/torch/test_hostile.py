@@ -15,7 +15,7 @@ from files import Files, same
 FILES = Files()
 FOLDER = tempfile.TemporaryDirectory()
 PATH = os.path.join(FOLDER.name, "stranger.pt")
-IO, FORMAT, UNSUPPORTED, MEMORY, RANGE, SHAPE = -5, -6, -9, -4, -7, -2
+IO, FORMAT, UNSUPPORTED, MEMORY = -5, -6, -9, -4
 MB = 1 << 20
 
 
@@ -264,13 +264,15 @@ def test_tensors():
     for wrong in (tensor(-1), tensor(0, (-1,), (1,)), tensor(0, (2,), (-1,)), tensor(0, (2, 3), (1,)), tensor(0, (2,), (1,), b"N")):
         pickled(wrong, FORMAT, "other arguments than PyTorch's")
     for shape in ((2**32, 2**32), (2**62,), (0, 2**40, 2**40)):
-        pickled(tensor(0, shape, (0,) * len(shape)), SHAPE, "too many elements")
+        pickled(tensor(0, shape, (0,) * len(shape)), FORMAT, "too many elements")
     pickled(tensor(0, (2**40,), (0,)), UNSUPPORTED, "an expanded tensor that is larger than the file")
     pickled(tensor(0, (1,) * 1000, (1,) * 1000), UNSUPPORTED, "1000 dimensions")
     pickled(tensor(0, (2**64,), (1,)), UNSUPPORTED, "an int of 9 bytes")
 
 
 def test_storages():
+    for old, new in ((b"X\x03\0\0\0cpu", b"X\x06\0\0\0cuda:0"), (b"ctorch\nFloat", b"ctorch.cuda\nFloat"), (b"tQ", b"NtQ")):
+        same(torch.arange(6.0).reshape(2, 3), loaded(tensor(storage=STORAGE.replace(old, new))))
     for old, new, code, part in ((b"K\x06tQ", b"K\x07tQ", FORMAT, "has 24 bytes, expected 28"), (b"X\x01\0\0\x000", b"X\x01\0\0\x009", FORMAT, "data/9"),
                                  (b"K\x06tQ", b"J\xff\xff\xff\xfftQ", FORMAT, "names no storage"), (b"K\x06tQ", number(2**62) + b"tQ", FORMAT, "a storage of"),
                                  (b"X\x01\0\0\x000", b"K\0", FORMAT, "names no storage"), (b"Float", b"QInt8", UNSUPPORTED, "QInt8Storage"),
