@@ -52,10 +52,10 @@ TERN_API tern_object *tern_optim_state_dict(tern_optim *optim, int root, tern_er
 
 /* torch.optim.Optimizer.load_state_dict: state and options of the groups as they were saved, by this library
  * or by torch. A group's rate is the saved one: "initial_lr" where there are schedules, which are loaded
- * by themselves, else "lr". "step" may be a tensor, an int or a float; keys of the groups that this library
- * does not know are ignored; tensors are converted to the dtype of the state. Not collective; all ranks the
- * same. E_INVALID: other groups, a number of parameters or a name that does not fit; E_SHAPE, E_DTYPE,
- * E_RANGE: a tensor or an option that does not; E_MEMORY. */
+ * by themselves, else "lr". "step" may be a tensor, an int or a float, or the group's, as apex's; keys of the
+ * groups that this library does not know are ignored; tensors are converted to the dtype of the state. Not
+ * collective; all ranks the same. E_INVALID: other groups, a number of parameters or a name that does not
+ * fit; E_SHAPE, E_DTYPE, E_RANGE: a tensor or an option that does not; E_MEMORY. */
 TERN_API int tern_optim_state_dict_load(tern_optim *optim, const tern_object *state, tern_error *err);
 
 /* ---- random numbers ---- */

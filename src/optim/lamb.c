@@ -189,6 +189,7 @@ static const tern__option options[] = {
     {"weight_decay", TERN__OPTION_REAL, offsetof(tern_lamb_opts, weight_decay)},
     {"grad_averaging", TERN__OPTION_BOOL, offsetof(tern_lamb_opts, grad_averaging)},
     {"max_grad_norm", TERN__OPTION_REAL, offsetof(tern_lamb_opts, max_grad_norm)},
+    {"step", TERN__OPTION_STEP, 0},
     {NULL, TERN__OPTION_NONE, 0}};
 
 static const tern__optim_rule rule = {.kernel = TERN__LAMB,

@@ -50,6 +50,7 @@ typedef enum tern__option_kind {
     TERN__OPTION_PAIR,  /* two reals, one after the other: a tuple         */
     TERN__OPTION_NONE,  /* None, and ignored: torch's choice of its code   */
     TERN__OPTION_FALSE, /* False, and ignored                              */
+    TERN__OPTION_STEP,  /* apex's: the most steps of a parameter; read only where parameters have none */
 } tern__option_kind;
 
 typedef struct tern__option {

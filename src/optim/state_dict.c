@@ -122,14 +122,23 @@ static tern_object *pair_object(const double *values, tern_error *err)
     return pair;
 }
 
-static tern_object *option_object(const tern__optim_group *group, const tern__option *option, tern_error *err)
+static int64_t most_steps(const tern_optim *optim, int g)
 {
-    const char *at = (const char *)&group->opts + option->offset;
+    int64_t steps = 0;
+    for (int k = 0; k < optim->seal->leaf_count; k++)
+        if (optim->group_of[k] == g) steps = TERN__MAX(steps, optim->steps[k]);
+    return steps;
+}
+
+static tern_object *option_object(const tern_optim *optim, int g, const tern__option *option, tern_error *err)
+{
+    const char *at = (const char *)&optim->groups[g].opts + option->offset;
     switch (option->kind) {
     case TERN__OPTION_REAL: return tern_object_float(*(const double *)at, err);
     case TERN__OPTION_BOOL: return tern_object_bool(*(const bool *)at, err);
     case TERN__OPTION_PAIR: return pair_object((const double *)at, err);
     case TERN__OPTION_FALSE: return tern_object_bool(false, err);
+    case TERN__OPTION_STEP: return tern_object_int(most_steps(optim, g), err);
     default: return tern_object_none(err);
     }
 }
@@ -141,7 +150,7 @@ static tern_object *group_object(const writing *w, int g)
     tern_object *dict = tern_object_dict(w->err), *params = tern_object_list(w->err);
     tern_object_set(dict, "lr", tern_object_float(tern_optim_lr_get(optim, g), w->err), w->err);
     for (const tern__option *option = optim->rule->options; option->name; option++)
-        tern_object_set(dict, option->name, option_object(group, option, w->err), w->err);
+        tern_object_set(dict, option->name, option_object(optim, g, option, w->err), w->err);
     if (optim->schedules) tern_object_set(dict, "initial_lr", tern_object_float(group->lr, w->err), w->err);
     for (int n = 0; n < w->count; n++)
         if (optim->group_of[w->numbers[n]] == g)
@@ -385,6 +394,15 @@ static bool has_no_step(const tern_object *values)
     return tern__object_number(tern_object_get(values, "step"), &step) && step == 0;
 }
 
+/* apex has the number of steps in the group. */
+static int read_group_step(reading *r, int n, const tern_object *values)
+{
+    const tern_object *group = tern_object_at(r->saved, r->optim->group_of[r->numbers[n]]);
+    const tern_object *step = tern_object_get(group, "step");
+    bool lacks = tern_object_count(values) > 0 && !tern_object_get(values, "step");
+    return lacks && step ? read_value(r, n, "step", step) : TERN_OK;
+}
+
 static int read_parameter(reading *r, int64_t index)
 {
     const tern_object *values = tern_object_at(r->states, index);
@@ -397,6 +415,7 @@ static int read_parameter(reading *r, int64_t index)
         return tern__error_set(r->err, load, TERN_E_INVALID, "state[%d] is a %s, expected a dict", n,
                                tern_object_kind_name(tern_object_kind_get(values)));
     if (has_no_step(values)) return TERN_OK;
+    status = read_group_step(r, n, values);
     for (int64_t i = 0; i < tern_object_count(values) && !status; i++) {
         const char *name = tern_object_to_string(tern_object_key(values, i));
         status = read_value(r, n, name ? name : "", tern_object_at(values, i));
@@ -416,7 +435,7 @@ static int open_reading(reading *r, const tern_object *state)
                                "expected a dict of \"state\", a dict, and \"param_groups\", a list");
     size_t entries = 0;
     for (int64_t i = 0; i < tern_object_count(r->states); i++)
-        entries += (size_t)tern_object_count(tern_object_at(r->states, i));
+        entries += 1 + (size_t)tern_object_count(tern_object_at(r->states, i));
     int status = open_numbers(r->optim, load, &r->numbers, &r->count, r->err);
     if (status) return status;
     r->groups = tern__alloc((size_t)r->optim->group_count * sizeof(*r->groups), load, r->err);

@@ -81,7 +81,8 @@ static int sharded_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_sharded_one_is_the_whole_one(void **state)
 {
     (void)state;
-    twin_optim makes[] = {twin_sgd, twin_grouped_sgd, twin_grouped_adamw};
+    twin_optim makes[] = {twin_sgd,     twin_grouped_sgd,  twin_grouped_adamw, twin_grouped_rmsprop,
+                          twin_adagrad, twin_grouped_lamb, twin_larc};
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < TERN__COUNT(makes); i++)
             assert_ranks_ok(ranks_run(world, sharded_body, &makes[i]));
@@ -128,6 +129,28 @@ static int root_body(int rank, const tern__bootstrap *boot, void *arg)
     twins_open(&t, boot, twin_adam);
     RANK_CHECK(rank, !tern_optim_state_dict(t.a.optim, 7, &t.err) && strstr(t.err.text, "root is 7"));
     return twins_close(&t);
+}
+
+static int lamb_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    twins t;
+    twins_open(&t, boot, twin_lamb);
+    for (int step = 0; step < 3; step++) twins_step(&t, &t.b, step);
+    tern_object *state = tern_optim_state_dict(t.b.optim, 0, &t.err);
+    const tern_object *groups = tern_object_get(state, "param_groups");
+    int64_t step = 0;
+    tern_object_to_int(tern_object_get(tern_object_at(groups, 0), "step"), &step, &t.err);
+    RANK_CHECK_OK(rank, t.err);
+    RANK_CHECK(rank, step == 3);
+    tern_object_free(state);
+    return twins_close(&t);
+}
+
+static void lamb_says_its_step_as_apex_does(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(1, lamb_body, NULL));
 }
 
 static void a_root_that_is_not_there(void **state)
@@ -208,11 +231,9 @@ static void nothing_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sharded_one_is_the_whole_one),
-        cmocka_unit_test(a_fresh_one_takes_it),
-        cmocka_unit_test(a_root_that_is_not_there),
-        cmocka_unit_test(out_of_memory_leaves_nothing),
-        cmocka_unit_test(nothing_is_an_error),
+        cmocka_unit_test(a_sharded_one_is_the_whole_one), cmocka_unit_test(a_fresh_one_takes_it),
+        cmocka_unit_test(a_root_that_is_not_there),       cmocka_unit_test(lamb_says_its_step_as_apex_does),
+        cmocka_unit_test(out_of_memory_leaves_nothing),   cmocka_unit_test(nothing_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,6 +118,19 @@ class OptimTest(unittest.TestCase):
                     self.train(again, 4, 4)
                     self.assertLessEqual(again.error(), 40)
 
+    def test_the_step_may_be_the_group_s(self):
+        """As apex's FusedLAMB and FusedAdam save it."""
+        pair = self.pair("adam", lr=0.1)
+        for step in range(4):
+            pair.backward(EVERY)
+            pair.step()
+        saved = pair.torch_optim.state_dict()
+        saved["param_groups"][0]["step"] = 4
+        saved["state"] = {n: {k: v for k, v in state.items() if k != "step"} for n, state in saved["state"].items()}
+        optim_load(pair, saved)
+        self.train(pair, 4, 4)
+        self.assertLessEqual(pair.error(), 40)
+
     def test_a_bit_for_bit_return(self):
         for kind, options, groups in self.cases():
             with self.subTest(kind=kind, groups=groups, **options):
