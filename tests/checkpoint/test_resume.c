@@ -123,6 +123,16 @@ static void with_a_sharded_optimizer_too(void **state)
     expect_same(&whole, 3, train_body, opts, kills[4], -1);
 }
 
+static void with_a_moving_momentum_too(void **state)
+{
+    (void)state;
+    for (int adam = 0; adam < 2; adam++) {
+        trainee_opts opts = {.adam = adam, .cycle = true};
+        result whole = run_whole(1, alone_body, opts);
+        expect_same(&whole, 1, alone_body, opts, kills[4], -1);
+    }
+}
+
 /* Parameters of 16 bits are f32 in the file, and their masters beside them; the loss scale has been made
  * smaller. */
 static void in_mixed_precision_too(void **state)
@@ -159,9 +169,13 @@ static void at_any_step(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_ends_with_the_same_bits),   cmocka_unit_test(without_a_group_too),
-        cmocka_unit_test(with_a_sharded_optimizer_too), cmocka_unit_test(in_mixed_precision_too),
-        cmocka_unit_test(one_rank_may_be_killed),       cmocka_unit_test(at_any_step),
+        cmocka_unit_test(it_ends_with_the_same_bits),
+        cmocka_unit_test(without_a_group_too),
+        cmocka_unit_test(with_a_sharded_optimizer_too),
+        cmocka_unit_test(with_a_moving_momentum_too),
+        cmocka_unit_test(in_mixed_precision_too),
+        cmocka_unit_test(one_rank_may_be_killed),
+        cmocka_unit_test(at_any_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

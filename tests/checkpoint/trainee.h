@@ -34,7 +34,8 @@ static inline int image_get(const tern_dataset *base, int64_t epoch, int64_t ind
 typedef struct trainee_opts {
     const char *dir;
     bool adam, shard;
-    bool amp; /* level O2 with dynamic scaling, in place of the scaler */
+    bool cycle; /* a one-cycle schedule, which moves the momentum too */
+    bool amp;   /* level O2 with dynamic scaling, in place of the scaler */
     int64_t batch_size;
 } trainee_opts;
 
@@ -78,7 +79,8 @@ static inline void trainee_open_optim(trainee *t, const trainee_opts *opts)
     sgd.momentum = 0.9;
     t->optim = opts->adam ? tern_adam_new(t->net, NULL, &t->err) : tern_sgd_new(t->net, &sgd, &t->err);
     if (opts->shard) tern_optim_shard(t->optim, t->world, &t->err);
-    t->schedule = tern_exponential_schedule_new(t->optim, TERN_UNIT_STEPS, 0.97, &t->err);
+    t->schedule = opts->cycle ? tern_one_cycle_schedule_new(t->optim, TERN_UNIT_STEPS, 50, NULL, &t->err)
+                              : tern_exponential_schedule_new(t->optim, TERN_UNIT_STEPS, 0.97, &t->err);
     tern_scaler_opts scaler = tern_scaler_defaults();
     scaler.growth_factor = 1.3; /* no power of two, so that the scale can be seen in the bits */
     scaler.growth_interval = 5;
