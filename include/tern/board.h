@@ -33,6 +33,7 @@
 
 #include <tern/comm.h>
 #include <tern/nn.h>
+#include <tern/object.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -82,6 +83,13 @@ TERN_API int tern_board_scalars(tern_board *board, const char *tag, int count, c
 /* Markdown. SummaryWriter.add_text. */
 TERN_API int tern_board_text(tern_board *board, const char *tag, const char *text, int64_t step,
                              tern_error *err);
+
+/* A row of TensorBoard's table of runs: the run's hyper-parameters, a dict of bools, numbers and strings
+ * (None is left out), and the tags of `count` charts whose last values stand beside them. Once a run.
+ * E_INVALID: no dict, or a key that is no string; E_DTYPE: a value of another kind.
+ * SummaryWriter.add_hparams, which makes a run of its own for it; here it is the board's. */
+TERN_API int tern_board_hparams(tern_board *board, const tern_object *hparams, int count,
+                                const char *const *metrics, tern_error *err);
 
 /* ---- tensors: of any dtype, layout and device; they are read, and nothing is recorded ---- */
 

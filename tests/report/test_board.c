@@ -433,6 +433,7 @@ static void no_board_is_a_board(void **state)
         assert_int_equal(tern_board_histogram(NULL, "a", NULL, 1, e), want);
         assert_int_equal(tern_board_parameters(NULL, NULL, 1, e), want);
         assert_int_equal(tern_board_gradients(NULL, NULL, 1, e), want);
+        assert_int_equal(tern_board_hparams(NULL, NULL, 1, NULL, e), want);
         assert_int_equal(tern_board_flush(NULL, e), want);
     }
     assert_null(tern_board_dir(NULL));

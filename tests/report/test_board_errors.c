@@ -15,6 +15,7 @@ typedef struct fixture {
     tern_rng *rng;
     tern_module *net;
     tern_board *board;
+    tern_object *hparams;
     tern_error err;
 } fixture;
 
@@ -38,11 +39,14 @@ static void open_fixture(fixture *f, const char *folder)
     f->rng = tern_rng_new(1, &f->err);
     f->net = tern_mlp_new((int64_t[]){4, 3, 2}, 3, f->rng, &f->err);
     f->board = tern_board_new(folder, NULL, NULL, &f->err);
+    f->hparams = tern_object_dict(&f->err);
+    tern_object_set(f->hparams, "lr", tern_object_float(0.5, &f->err), &f->err);
     assert_ok(f->err);
 }
 
 static void close_fixture(fixture *f)
 {
+    tern_object_free(f->hparams);
     tern_board_free(f->board);
     tern_module_free(f->net);
     tern_rng_free(f->rng);
@@ -232,6 +236,7 @@ static void open_and_show(fixture *f, tern_error *err)
     tern_board_opts opts = tern_board_defaults();
     opts.csv = opts.jsonl = true;
     tern_board *board = tern_board_new(f->folder, NULL, &opts, err);
+    tern_board_hparams(board, f->hparams, 1, (const char *[]){"a"}, err);
     show_all(f, board, 1, err);
     tern_board_free(board);
 }

@@ -30,6 +30,7 @@ def write(folder):
             board.image("images", volume, step, slice=3)
             board.image("predictions", volume, step, slice=3, threshold=0)
             board.run.end()
+    board.hparams({"batch": 8, "rate": 1e-3, "optimizer": "adam"}, ["learning_rate"])
     board.text("setup", "# U-Net\n\n| batch | rate |\n|---|---|\n| 8 | 1e-3 |\n\nTrained by *tern*.", 0)
     board.close()
 
@@ -50,6 +51,7 @@ PAGES = {
     "images": "shown.filter(e => e.tagName == 'IMG' && e.naturalWidth == 192 && e.naturalHeight == 48).length == 2",
     "histograms": "shown.filter(e => e.tagName == 'path' && e.closest('.histogram, g')).length >= 6",
     "distributions": f"{TEXT}.includes('weights') && shown.some(e => e.tagName == 'svg')",
+    "hparams": f"['adam', '8.0000', 'learning_rate'].every(t => {TEXT}.includes(t))",
     "text": "shown.some(e => e.tagName == 'H1' && e.textContent == 'U-Net') && shown.some(e => e.tagName == 'TD' && e.textContent == '1e-3')",
 }
 

@@ -60,6 +60,25 @@ class Board:
     def histogram(self, tag, tensor, step):
         self.lib.check("tern_board_histogram", self.board, tag.encode(), tensor, ctypes.c_int64(step))
 
+    def hparams(self, values, metrics):
+        self.lib.returns(ctypes.c_void_p, *(f"tern_object_{kind}" for kind in ("dict", "none", "bool", "int", "float", "string", "list")))
+        make = {bool: ("bool", ctypes.c_bool), int: ("int", ctypes.c_int64), float: ("float", ctypes.c_double)}
+        table = ctypes.c_void_p(self.lib.check("tern_object_dict"))
+        for key, value in values.items():
+            if type(value) in make:
+                kind, convert = make[type(value)]
+                item = self.lib.check(f"tern_object_{kind}", convert(value))
+            elif isinstance(value, str):
+                item = self.lib.check("tern_object_string", value.encode())
+            else:
+                item = self.lib.check("tern_object_none" if value is None else "tern_object_list")
+            self.lib.check("tern_object_set", table, key.encode(), ctypes.c_void_p(item))
+        tags = (ctypes.c_char_p * max(1, len(metrics)))(*(m.encode() for m in metrics))
+        try:
+            self.lib.check("tern_board_hparams", self.board, table, len(metrics), tags)
+        finally:
+            self.lib.tern_object_free(table)
+
     def of_module(self, part, module, step):
         self.lib.check(f"tern_board_{part}", self.board, module, ctypes.c_int64(step))
 

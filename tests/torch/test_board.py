@@ -5,6 +5,7 @@ import ctypes
 import json
 import math
 import os
+import struct
 import tempfile
 import unittest
 
@@ -14,6 +15,7 @@ import torch
 import events
 from boards import Board, files
 from ops import BF16, F16, I32, blocked
+from tern import TernError
 
 RNG = numpy.random.default_rng(0)
 
@@ -100,6 +102,35 @@ class Numbers(InAFolder):
         self.assertEqual((tag, step, plugin, content), ("note/text_summary", 4, "text", b""))
         self.assertEqual((tensor[1], tensor[8]), ([7], ["# Überschrift\n*x*".encode()]))
         self.assertEqual(events.fields(events.fields(tensor[2][0])[2][0]), {1: [1]})
+
+    def test_hparams(self):
+        board = self.open()
+        board.hparams({"lr": 0.125, "batch": 8, "optim": "sgd é", "amp": True, "none": None, "zero": 0}, ["loss", "dice"])
+        (a, _, plugin, (_, columns)), (b, _, other, (_, row)) = board.values()
+        self.assertEqual((a, b, plugin, other), ("_hparams_/experiment", "_hparams_/session_start_info", "hparams", "hparams"))
+        (experiment,) = events.fields(columns)[2]
+        infos, metrics = (events.fields(experiment)[number] for number in (4, 5))
+        self.assertEqual([(f[1][0].decode(), f[4][0]) for f in map(events.fields, infos)],
+                         [("lr", 3), ("batch", 3), ("optim", 1), ("amp", 2), ("zero", 3)])
+        self.assertEqual([events.fields(events.fields(m)[1][0]) for m in metrics], [{2: [b"loss"]}, {2: [b"dice"]}])
+        (session,) = events.fields(row)[3]
+        pairs = {f[1][0].decode(): events.fields(f[2][0]) for f in map(events.fields, events.fields(session)[1])}
+        number = lambda value: {2: [struct.pack("<d", value)]}
+        self.assertEqual(pairs, {"lr": number(0.125), "batch": number(8), "optim": {3: ["sgd é".encode()]}, "amp": {4: [1]}, "zero": number(0)})
+
+    def test_hparams_that_are_none(self):
+        board = self.open()
+        with self.assertRaisesRegex(TernError, r'hparams\["a"\]: expected a bool, number or string, got a list'):
+            board.hparams({"a": []}, [])
+        with self.assertRaisesRegex(TernError, "the tag is empty"):
+            board.hparams({"": 1}, [])
+        with self.assertRaisesRegex(TernError, "the tag is empty"):
+            board.hparams({"a": 1}, [""])
+        with self.assertRaisesRegex(TernError, "expected a dict and the metrics' tags, got a none"):
+            board.lib.check("tern_board_hparams", board.board, None, 0, None)
+        self.assertEqual(board.values(), [])
+        board.hparams({}, [])
+        self.assertEqual(len(board.values()), 2)
 
     def test_the_reader_sees_a_flipped_bit(self):
         board = self.open()

@@ -12,7 +12,9 @@ peers.enter()
 
 import numpy  # noqa: E402
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # noqa: E402
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402
+from torch.utils.tensorboard.summary import hparams  # noqa: E402
 
 import events  # noqa: E402
 from boards import Board, files  # noqa: E402
@@ -84,6 +86,16 @@ class Records(Beside):
             with self.subTest(format=format):
                 self.assertEqual((a["height"], a["width"]), (b["height"], b["width"]))
                 numpy.testing.assert_array_equal(self.colours(a), self.colours(b))
+
+    def test_hparams(self):
+        """As messages, since a map has no order; SummaryWriter makes numbers of bools."""
+        values = {"lr": 0.1, "batch": 8, "optim": "sgd é"}
+        board = Board(self.ours)
+        board.hparams(values, ["loss"])
+        mine = [HParamsPluginData.FromString(content) for *_, (_, content) in board.values()]
+        yours = [HParamsPluginData.FromString(s.value[0].metadata.plugin_data.content) for s in hparams(values, {"loss": 0.0})]
+        self.assertEqual(mine, yours[:2])
+        board.close()
 
     def colours(self, image):
         """Grey as SummaryWriter writes it: thrice."""
