@@ -201,6 +201,86 @@ static void gradients_go_over_in_16_bits(void **state)
     for (int i = 0; i < 2; i++) assert_ranks_ok(ranks_run(2, rounded_body, (void *)&dtypes[i]));
 }
 
+/* ---- ranks: sharded masters ---- */
+
+/* Of every kind that has masters: Adam, LAMB, SGD. */
+static tern_optim *optim_of(int kind, tern_module *net, tern_error *err)
+{
+    tern_lamb_opts lamb = tern_lamb_defaults();
+    tern_adam_opts adam = tern_adam_defaults();
+    lamb.lr = adam.lr = 0.01;
+    if (kind == 0) return tern_adam_new(net, &adam, err);
+    return kind == 1 ? tern_lamb_new(net, &lamb, err) : fixture_sgd(net, err);
+}
+
+static void step_of(fixture *f, tern_amp *amp, int step)
+{
+    tern_amp_backward(amp, f->s, loss_of(f, step, f->rank * 8, step == 2 ? 1e38 : 1), NULL);
+    tern_optim_step(f->opt, f->s);
+}
+
+/* Sharded and not, the same bits, also in what is gathered for a checkpoint; it goes on from there. */
+static int sharded_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    int kind = *(const int *)arg;
+    tern_error err = {0};
+    fixture f, g;
+    tern_amp_opts opts = tern_amp_defaults(TERN_O2);
+    tern_amp *amp[2];
+    amp[0] = open_under(&f, boot, NULL, &opts, NULL, &err);
+    tern_rng_seed(f.rng, 7);
+    g = f;
+    g.net = fixture_mlp(f.rng, &err);
+    amp[1] = tern_amp_new(g.net, &opts, &err);
+    g.ddp = tern_ddp_new(g.net, g.world, NULL, &err);
+    tern_optim_free(f.opt);
+    f.opt = optim_of(kind, f.net, &err);
+    g.opt = optim_of(kind, g.net, &err);
+    RANK_CHECK(rank, tern_optim_shard(g.opt, g.world, &err) == TERN_OK);
+    for (int step = 0; step < 6; step++) {
+        step_of(&f, amp[0], step);
+        step_of(&g, amp[1], step);
+        RANK_CHECK(rank, tern_scope_end(f.s, &err) == TERN_OK);
+        RANK_CHECK(rank, fixture_hash(f.net) == fixture_hash(g.net));
+        if (step != 3) continue;
+        double share = (double)tern_optim_state_bytes(g.opt) / (double)tern_optim_state_bytes(f.opt);
+        RANK_CHECK(rank, kind == 1 || share < 0.75); /* LAMB's pieces are larger than this net */
+        tern_optim_state *whole = tern_optim_state_gather(f.opt, -1, &err),
+                         *parts = tern_optim_state_gather(g.opt, -1, &err);
+        RANK_CHECK_OK(rank, err);
+        int count = tern_optim_state_count(whole), masters = 0;
+        RANK_CHECK(rank, count == tern_optim_state_count(parts));
+        for (int i = 0; i < count; i++) {
+            const tern_optim_entry *a = tern_optim_state_entries(whole) + i,
+                                   *b = tern_optim_state_entries(parts) + i;
+            masters += !strcmp(a->name, "master");
+            RANK_CHECK(rank, !strcmp(a->name, b->name) && !strcmp(a->parameter, b->parameter));
+            RANK_CHECK(rank, a->tensor->view.dtype == b->tensor->view.dtype);
+            RANK_CHECK(rank, !memcmp(a->tensor->view.data, b->tensor->view.data,
+                                     tern__view_bytes(&a->tensor->view)));
+        }
+        RANK_CHECK(rank, masters == tern_module_parameter_count(f.net));
+        tern_optim_state_load(g.opt, tern_optim_state_entries(whole), count, &err);
+        tern_optim_state_load(f.opt, tern_optim_state_entries(parts), count, &err);
+        RANK_CHECK_OK(rank, err);
+        tern_optim_state_free(whole);
+        tern_optim_state_free(parts);
+    }
+    tern_optim_free(g.opt);
+    tern_ddp_free(g.ddp);
+    tern_amp_free(amp[0]);
+    tern_amp_free(amp[1]);
+    tern_module_free(g.net);
+    fixture_close(&f);
+    return 0;
+}
+
+static void sharded_masters(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) assert_ranks_ok(ranks_run(2 + kind % 2, sharded_body, &kind));
+}
+
 /* ---- ranks: differences are found ---- */
 
 static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -316,9 +396,13 @@ static void wrong_orders_of_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_ranks_skip_together),      cmocka_unit_test(what_is_not_finite_has_a_name),
-        cmocka_unit_test(gradients_go_over_in_16_bits), cmocka_unit_test(ranks_that_differ),
-        cmocka_unit_test(synced_under_every_level),     cmocka_unit_test(wrong_orders_of_ranks),
+        cmocka_unit_test(all_ranks_skip_together),
+        cmocka_unit_test(what_is_not_finite_has_a_name),
+        cmocka_unit_test(gradients_go_over_in_16_bits),
+        cmocka_unit_test(sharded_masters),
+        cmocka_unit_test(ranks_that_differ),
+        cmocka_unit_test(synced_under_every_level),
+        cmocka_unit_test(wrong_orders_of_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
