@@ -217,6 +217,12 @@ const char *tern__optim_state_name(const tern_optim *optim, int s);
 /* Dtype and shape of the states of parameter k. */
 tern__view tern__optim_state_view(const tern_optim *optim, int k);
 
+/* ---- state_dict.c ---- */
+
+/* *numbers, the caller's: [*count] the leaves in the order in which torch numbers parameters. */
+int tern__optim_numbers(const tern_optim *optim, const char *func, int **numbers, int *count,
+                        tern_error *err);
+
 /* ---- schedule.c ---- */
 
 /* The groups' rates for the next step. */

@@ -1,0 +1,280 @@
+/* What is in a snapshot's folder, whatever happens while it is written, and afterwards: killed at any system
+ * call, damaged, moved. What ranks do together is test_snapshot.c. */
+#include "checkpoint/single.h"
+
+#include <sys/ptrace.h>
+
+/* ---- which files there are ---- */
+
+static void the_last_ones_are_kept(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    single s = open_single(f.path, 3);
+    tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
+    expect_latest(f.path, -1);
+    assert_int_equal(tern_snapshot_step(s.snapshot), -1);
+    for (int64_t step = 1; step <= 12; step++) save_single(&s, step);
+    assert_int_equal(folder_count(f.path, ""), 4);
+    for (int i = 10; i <= 12; i++) {
+        char name[TERN__SNAPSHOT_NAME];
+        tern__snapshot_name(i, name);
+        assert_true(folder_has(f.path, name));
+    }
+    expect_latest(f.path, 12);
+    save_single(&s, 2); /* a run that went back: what it has not reached again stays, but is not the latest */
+    expect_latest(f.path, 2);
+    assert_int_equal(folder_count(f.path, "step-"), 4);
+    save_single(&s, 2);
+    save_single(&s, 11);
+    assert_int_equal(folder_count(f.path, "step-"), 4); /* 2, 10, 11 and 12 */
+    expect_latest(f.path, 11);
+    tern_snapshot_free(s.snapshot);
+    close_folder(&f);
+}
+
+static void all_are_kept_if_asked(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    single s = open_single(f.path, 0);
+    for (int64_t step = 0; step < 9; step++) save_single(&s, step);
+    assert_int_equal(folder_count(f.path, "step-"), 9);
+    tern_snapshot_free(s.snapshot);
+    close_folder(&f);
+}
+
+static void make_file(const char *dir, const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+}
+
+/* What the dead have left goes, what the living write stays, and so does what is somebody else's. */
+static void it_tidies_up(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    char dead[2][64], alive[64], other[64];
+    pid_t pid = fork();
+    if (!pid) _exit(0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    snprintf(dead[0], sizeof(dead[0]), "step-7.pt.%d.tmp", (int)pid);
+    snprintf(dead[1], sizeof(dead[1]), "latest.%d.tmp", (int)pid);
+    snprintf(alive, sizeof(alive), "step-7.pt.%d.tmp", (int)getppid());
+    snprintf(other, sizeof(other), "notes.%d.tmp", (int)pid);
+    const char *all[] = {dead[0], dead[1], alive, other, "step-7.pt.tmp", "step-7.pt.x.tmp", "step-07.pt"};
+    for (size_t i = 0; i < TERN__COUNT(all); i++) make_file(f.path, all[i]);
+    single s = open_single(f.path, 1);
+    tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
+    for (size_t i = 0; i < TERN__COUNT(all); i++) assert_int_equal(folder_has(f.path, all[i]), i >= 2);
+    save_single(&s, 1);
+    save_single(&s, 2);
+    assert_int_equal(folder_count(f.path, ""), 7);
+    tern_snapshot_free(s.snapshot);
+    expect_latest(f.path, 2);
+    close_folder(&f);
+}
+
+static void directories_are_made(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    char deep[128], file[128];
+    snprintf(deep, sizeof(deep), "%s/a/b", f.path);
+    single s = open_single(deep, 3);
+    save_single(&s, 1);
+    tern_snapshot_free(s.snapshot);
+    empty_folder(deep);
+    assert_int_equal(rmdir(deep), 0);
+    *strrchr(deep, '/') = '\0';
+    assert_int_equal(rmdir(deep), 0);
+    make_file(f.path, "file");
+    snprintf(file, sizeof(file), "%s/file/a", f.path);
+    s = open_single(file, 3);
+    assert_null(s.snapshot);
+    assert_int_equal(s.err.code, TERN_E_IO);
+    assert_non_null(strstr(s.err.text, "/file"));
+    close_folder(&f);
+}
+
+/* ---- damage ---- */
+
+static void a_damaged_one_is_passed_over(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    single s = open_single(f.path, 3);
+    tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
+    for (int64_t step = 1; step <= 3; step++) save_single(&s, step);
+    tern_log_set(note_warning, NULL);
+    damage(f.path, 3, 0);
+    expect_latest(f.path, 2);
+    assert_non_null(strstr(warning, "step-3.pt is damaged"));
+    damage(f.path, 2, 1);
+    expect_latest(f.path, 1);
+    assert_non_null(strstr(warning, "step-2.pt is damaged"));
+    char path[128];
+    snprintf(path, sizeof(path), "%s/step-3.pt", f.path);
+    assert_int_equal(tern_snapshot_load(s.snapshot, path, &s.err), TERN_E_FORMAT);
+    assert_non_null(strstr(s.err.text, "step-3.pt"));
+    s.err = (tern_error){0};
+    damage(f.path, 1, 30);
+    assert_int_equal(tern_snapshot_load(s.snapshot, NULL, &s.err), TERN_E_FORMAT);
+    assert_non_null(strstr(s.err.text, "step-3.pt")); /* of the newest */
+    assert_int_equal(s.value, 30);
+    s.err = (tern_error){0};
+    assert_int_equal(tern_snapshot_load(s.snapshot, "nowhere.pt", &s.err), TERN_E_IO);
+    tern_log_set(NULL, NULL);
+    tern_snapshot_free(s.snapshot);
+    close_folder(&f);
+}
+
+/* A link that names nothing is as none: the highest step is taken. */
+static void a_lost_link_is_made_good(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    char latest[128];
+    single s = open_single(f.path, 3);
+    tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
+    for (int64_t step = 1; step <= 3; step++) save_single(&s, step);
+    snprintf(latest, sizeof(latest), "%s/latest", f.path);
+    unlink(latest);
+    expect_latest(f.path, 3);
+    assert_int_equal(symlink("step-77.pt", latest), 0);
+    expect_latest(f.path, 3);
+    unlink(latest);
+    assert_int_equal(symlink("step-2.pt", latest), 0);
+    expect_latest(f.path, 2);
+    tern_snapshot_free(s.snapshot);
+    close_folder(&f);
+}
+
+/* ---- killed at the k-th system call ---- */
+
+enum { SHAPE = 1000 };
+
+/* A module whose values tell the step. */
+static tern_module *numbered(int64_t step, tern_error *err)
+{
+    tern_module *net = tern_sequential_new(err);
+    tern_tensor *weight = tern_parameter_add(net, "weight", TERN_F32, 1, (int64_t[]){SHAPE}, err);
+    float *values = tern_tensor_data(weight);
+    for (int i = 0; values && i < SHAPE; i++) values[i] = (float)(step * 10000 + i);
+    return net;
+}
+
+static int save_numbered(const char *dir, int64_t step)
+{
+    tern_error err = {0};
+    tern_module *net = numbered(step, &err);
+    tern_snapshot_opts opts = tern_snapshot_defaults();
+    opts.keep_last = 1;
+    tern_snapshot *snapshot = tern_snapshot_new(dir, NULL, &opts, &err);
+    tern_snapshot_add_module(snapshot, "model", net, &err);
+    tern_snapshot_save(snapshot, step, &err);
+    tern_snapshot_free(snapshot);
+    tern_module_free(net);
+    return tern_error_print(&err);
+}
+
+/* The step that is loaded, whole; -1 if there is none. */
+static int64_t load_numbered(const char *dir)
+{
+    tern_error err = {0};
+    tern_module *net = numbered(0, &err);
+    tern_snapshot *snapshot = tern_snapshot_new(dir, NULL, NULL, &err);
+    tern_snapshot_add_module(snapshot, "model", net, &err);
+    tern_snapshot_load(snapshot, NULL, &err);
+    assert_ok(err);
+    int64_t step = tern_snapshot_step(snapshot);
+    const float *values = tern_tensor_data(tern_state_get(net, 0).tensor);
+    for (int i = 0; step >= 0 && i < SHAPE; i++) assert_true(values[i] == (float)(step * 10000 + i));
+    tern_snapshot_free(snapshot);
+    tern_module_free(net);
+    return step;
+}
+
+/* Saves step `step` in a child that is killed as it enters or leaves a system call, the `at`-th of these
+ * moments. False: it had come to its end before. */
+static bool save_and_kill(const char *dir, int64_t step, int at)
+{
+    int status;
+    pid_t pid = fork();
+    if (!pid) {
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+        raise(SIGSTOP);
+        _exit(save_numbered(dir, step));
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSTOPPED(status));
+    ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD);
+    for (int i = 0; i < at; i++) {
+        assert_int_equal(ptrace(PTRACE_SYSCALL, pid, NULL, NULL), 0);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        if (!WIFSTOPPED(status)) {
+            assert_int_equal(status, 0);
+            return false;
+        }
+    }
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return true;
+}
+
+/* From the first snapshot on `latest` names a file that is there. */
+static void expect_link(const char *dir, bool is_wanted)
+{
+    char path[128];
+    struct stat stat_;
+    snprintf(path, sizeof(path), "%s/latest", dir);
+    assert_int_equal(folder_has(dir, "latest") || is_wanted, stat(path, &stat_) == 0);
+}
+
+/* Over an older snapshot (first = 1), and where there is none. */
+static void expect_old_or_new(int64_t first)
+{
+    folder f = open_folder();
+    int64_t old = first ? first : -1, got = old;
+    int moments = 1;
+    for (bool killed = true; killed; moments++) {
+        empty_folder(f.path);
+        if (first) assert_int_equal(save_numbered(f.path, first), 0);
+        killed = save_and_kill(f.path, 2, moments);
+        expect_link(f.path, first);
+        got = load_numbered(f.path);
+        assert_true(got == old || got == 2);
+        assert_true(moments > 1 || got == old);
+        assert_int_equal(folder_count(f.path, ".tmp"), 0);
+        assert_in_range(folder_count(f.path, "step-"), 0, 2);
+    }
+    assert_int_equal(got, 2);
+    assert_in_range(moments, 40, 2000);
+    print_message("killed at %d moments\n", moments - 2);
+    close_folder(&f);
+}
+
+static void killed_at_any_system_call_it_is_the_old_or_the_new(void **state)
+{
+    (void)state;
+    expect_old_or_new(1);
+    expect_old_or_new(0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_last_ones_are_kept),
+        cmocka_unit_test(all_are_kept_if_asked),
+        cmocka_unit_test(it_tidies_up),
+        cmocka_unit_test(directories_are_made),
+        cmocka_unit_test(a_damaged_one_is_passed_over),
+        cmocka_unit_test(a_lost_link_is_made_good),
+        cmocka_unit_test(killed_at_any_system_call_it_is_the_old_or_the_new),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
