@@ -60,6 +60,7 @@ class OptimTest(unittest.TestCase):
         """Versions differ in what says how torch is to compute: 1.13's AdamW and Adagrad have not all that others have."""
         self.assertEqual(len(ours), len(theirs))
         for mine, group in zip(ours, theirs):
+            mine = {name: value for name, value in mine.items() if name != "step"}  # apex's, of LAMB
             extra = {name: mine[name] for name in ("differentiable", "fused", "capturable") if name in mine}
             self.assertEqual(mine, {**{name: group[name] for name in group if name not in LATER}, **extra})
             self.assertLessEqual(set(extra.values()), {None, False})
