@@ -43,14 +43,15 @@ typedef struct tern_board tern_board;
 
 typedef struct tern_board_opts {
     size_t size;
-    const char *tag; /* ends the name of a dated folder; default NULL: nothing                          */
-    bool all_ranks;  /* each rank writes, to a folder rank0, rank1, .. in the run's; default false      */
-    double flush_seconds; /* default 120 */
-    int queue;          /* default 10                                                                      */
-    int64_t purge_step; /* >= 0, after a resume: the first step that will be written again, from which on
-                         * TensorBoard then hides what older files of the folder have; default -1: none    */
-    bool csv;           /* also scalars.csv: wall_time,step,tag,value under a line of these names           */
-    bool jsonl;         /* also scalars.jsonl: {"wall_time":1.5,"step":3,"tag":"loss","value":0.25} a line  */
+    const char *tag;      /* ends the name of a dated folder; default NULL: nothing                        */
+    bool all_ranks;       /* each rank writes, to a folder rank0, rank1, .. in the run's; default false    */
+    double flush_seconds; /* default 120                                                                   */
+    int queue;            /* default 10                                                                    */
+    int64_t purge_step;   /* >= 0, after a resume: the first step that will be written again, from which on
+                           * TensorBoard then hides what older files of the folder have; default -1: none.
+                           * The tables below keep both, the later rows count                              */
+    bool csv;             /* also scalars.csv: wall_time,step,tag,value under a line of these names         */
+    bool jsonl; /* also scalars.jsonl: {"wall_time":1.5,"step":3,"tag":"loss","value":0.25} a line         */
 } tern_board_opts;
 TERN_API tern_board_opts tern_board_defaults(void);
 
