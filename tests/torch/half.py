@@ -4,6 +4,15 @@ import torch
 
 from ops import Run, error_of
 
+
+def torch_sums_in_f32():
+    """Whether PyTorch sums products of bf16 matrices in f32, as tern does: where its oneDNN knows the CPU's bf16. Elsewhere it adds
+    up in bf16, which nobody else can follow to a step."""
+    row = torch.full((64, 512), 2.0**-9, dtype=torch.bfloat16)
+    row[:, 0] = 1
+    return bool((row @ torch.ones(512, 64, dtype=torch.bfloat16) > 1.9).all())
+
+
 TYPES = [(5, torch.bfloat16), (6, torch.float16)]  # tern's number
 
 

@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch.nn.utils.stateless import functional_call
 from torch.utils.checkpoint import checkpoint
 
+from half import torch_sums_in_f32
 from nets import Net, library
+from ops import BF16
 from test_train import peer
 
 STEPS = 6
@@ -56,13 +58,15 @@ class Checkpointed(Net):
         return self.lib.tern_checkpoint(self.module, self.scope, self.tensor(x))
 
 
-def by_replicas(module, x, count):
-    """scatter, replicate, parallel_apply, gather: parameters are shared, buffers move on replica 0 only."""
+def by_replicas(module, x, count, half=False):
+    """scatter, replicate, parallel_apply, gather: parameters are shared, buffers move on replica 0 only. `half`: in a region
+    of autocast, of which each thread has its own, with its own casts."""
     parameters = dict(module.named_parameters())
     outputs = []
     for i, chunk in enumerate(x.chunk(count)):
         buffers = {name: buffer if i == 0 else buffer.clone() for name, buffer in module.named_buffers()}
-        outputs.append(functional_call(module, {**parameters, **buffers}, (chunk,)))
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            outputs.append(functional_call(module, {**parameters, **buffers}, (chunk,)))
     return torch.cat(outputs)
 
 
@@ -77,7 +81,7 @@ class DataParallel(unittest.TestCase):
         for step in range(STEPS):
             x = torch.randn(shapes[step % len(shapes)], generator=generator)
             y = torch.randint(0, 10, (len(x),), generator=generator)
-            ours, theirs = net.step(x.numpy(), y.numpy()), F.cross_entropy(forward(x), y)
+            ours, theirs = net.step(x.numpy(), y.numpy()), F.cross_entropy(forward(x).float(), y)
             optimizer.zero_grad()
             theirs.backward()
             optimizer.step()
@@ -117,6 +121,26 @@ class DataParallel(unittest.TestCase):
     def test_checkpoint(self):
         net, module, sgd = self.mlp(Checkpointed)
         self.train_beside(net, module, lambda x: checkpoint(module, x.requires_grad_()), [(24, 50)], **sgd)
+
+    @unittest.skipUnless(torch_sums_in_f32(), "PyTorch sums products of bf16 in bf16 on this CPU")
+    def test_autocast(self):
+        """Both round at the same places, so nearly always to the same numbers. (PyTorch sums smaller products than these in bf16.)"""
+        for count in (1, 2, 3):
+            with self.subTest(replicas=count):
+                net, module, sgd = self.mlp(Replicated)
+                net.replicate(count)
+                net.region = BF16
+                self.train_beside(net, module, lambda x: by_replicas(module, x, count, True), [(96, 50), (77, 50)], **sgd)
+
+    @unittest.skipUnless(torch_sums_in_f32(), "PyTorch sums products of bf16 in bf16 on this CPU")
+    def test_autocast_and_checkpoint(self):
+        def forward(x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return checkpoint(module, x.requires_grad_())
+
+        net, module, sgd = self.mlp(Checkpointed)
+        net.region = BF16
+        self.train_beside(net, module, forward, [(24, 50)], **sgd)
 
 
 if __name__ == "__main__":
