@@ -93,7 +93,9 @@ size_t tern__escape(const char *text, size_t bytes, char *out, size_t room)
 const char *tern__quote(const char *text, size_t bytes, char out[TERN__QUOTE_TEXT])
 {
     enum { ROOM = TERN__QUOTE_TEXT - 5 }; /* beside quotes and dots */
-    bool fits = tern__escape(text, bytes, out + 1, ROOM) < ROOM;
+    /* What is shown is never shorter than what it shows: a character that begins behind ROOM does not count.
+     */
+    bool fits = tern__escape(text, TERN__MIN(bytes, (size_t)ROOM + 4), out + 1, ROOM) < ROOM;
     out[0] = '"';
     strcat(out, fits ? "\"" : "...\"");
     return out;

@@ -89,6 +89,14 @@ static void a_quote_says_that_it_is_cut(void **state)
     }
     memset(text, '\n', sizeof(text));
     assert_true(strlen(tern__quote(text, 100, out)) < TERN__QUOTE_TEXT);
+    for (size_t bytes = 100; bytes < 140; bytes++) { /* characters of four bytes, at every place of the cut */
+        memset(text, 'x', bytes % 4);
+        for (size_t at = bytes % 4; at < bytes; at += 4) memcpy(text + at, "\xf0\x9f\x98\x80", 4);
+        const char *quoted = tern__quote(text, bytes, out);
+        assert_int_equal(tern__utf8_check(quoted, strlen(quoted)), -1);
+        assert_null(strchr(quoted, '\\'));
+        assert_int_equal(strlen(quoted) == bytes + 2, bytes < 123);
+    }
 }
 
 int main(void)
