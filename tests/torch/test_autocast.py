@@ -183,13 +183,13 @@ class Ops(unittest.TestCase):
     def beside(self, name, halves, region):
         ours, theirs, arrays = CASES[name]
         what = f"{name}, {['bf16', 'f16'][region - BF16]} for inputs {halves}"
-        want = Theirs(name, theirs, arrays, halves, region)
         run = Run("cpu", 1)
         leaves = [run.parameter(a) for a in arrays]
         inputs = [run.op("tern_cast", p, region) if half else p for p, half in zip(leaves, halves)]
         self.region(run, region)
         y = ours(run, *inputs)
         self.region(run, F32)
+        want = Theirs(name, theirs, arrays, halves, region)
         self.assertEqual(KINDS[run.lib.tern_tensor_dtype(y)], want.kind, what)
         if want.exact:
             self.compare(run, what, region, leaves, y, want)
