@@ -386,7 +386,7 @@ static void power_sums(void **state)
 {
     (void)state;
     static const double orders[] = {1, 2, 3, 0.5, INFINITY};
-    static const tern_dtype dtypes[] = {TERN_F32, TERN_F64, TERN_BF16};
+    static const tern_dtype dtypes[] = {TERN_F32, TERN_F64, TERN_BF16, TERN_F16};
     for (size_t s = 0; s < TERN__COUNT(sizes); s++)
         for (size_t d = 0; d < TERN__COUNT(dtypes); d++)
             for (size_t o = 0; o < TERN__COUNT(orders); o++) {

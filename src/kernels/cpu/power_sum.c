@@ -2,6 +2,7 @@
  * matter. */
 #include "kernels/power_sum.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/staging.h"
 
 #include <math.h>
 
@@ -55,23 +56,41 @@ static sum_fn sum_of(double p, bool wide)
     return wide ? power_f64 : power_f32;
 }
 
+static double join(double a, double b, double p)
+{
+    return isinf(p) ? HIGH(a, b) : a + b;
+}
+
+/* Of `count` elements from `at`; what has 16 bits goes through f32 in the first-level cache. */
+static double chunk_sum(const tern__view *x, int64_t at, int64_t count, double p, sum_fn sum)
+{
+    size_t bytes = tern_dtype_bytes(x->dtype);
+    if (bytes != sizeof(uint16_t)) return sum((const char *)x->data + (size_t)at * bytes, count, p);
+    tern__stage stage;
+    double all = 0;
+    for (int64_t i = 0; i < count; i += TERN__STAGE) {
+        int64_t some = TERN__MIN(TERN__STAGE, count - i);
+        tern__stage_load(TERN__COMPUTE_F32, &stage, x->dtype, x->data, at + i, 1, some);
+        all = join(all, sum(stage.f32, some, p), p);
+    }
+    return all;
+}
+
 int tern__cpu_power_sum(const tern__call *call)
 {
     const tern__view *x = call->in[0];
     bool wide = x->dtype == TERN_F64;
-    if ((!wide && x->dtype != TERN_F32) || !tern__view_is_contiguous(x)) return TERN_E_UNSUPPORTED;
+    if (!tern__dtype_is_float(x->dtype) || !tern__view_is_contiguous(x)) return TERN_E_UNSUPPORTED;
     double p = ((const tern__power_attr *)call->attr)->p, all = 0;
     int64_t count = tern__view_count(x), chunks = (count + CHUNK - 1) / CHUNK;
     double *partial = tern__loop_scratch(call, (size_t)chunks * sizeof(*partial));
     if (!partial) return TERN_E_MEMORY;
     sum_fn sum = sum_of(p, wide);
-    size_t bytes = tern_dtype_bytes(x->dtype);
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t c = 0; c < chunks; c++)
-        partial[c] =
-            sum((const char *)x->data + (size_t)c * CHUNK * bytes, TERN__MIN(CHUNK, count - c * CHUNK), p);
-    for (int64_t c = 0; c < chunks; c++) all = isinf(p) ? HIGH(all, partial[c]) : all + partial[c];
+        partial[c] = chunk_sum(x, c * CHUNK, TERN__MIN(CHUNK, count - c * CHUNK), p, sum);
+    for (int64_t c = 0; c < chunks; c++) all = join(all, partial[c], p);
     *(double *)call->out[0]->data = all;
     return TERN_OK;
 }
