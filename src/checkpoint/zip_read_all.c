@@ -1,7 +1,7 @@
-/* zip_read_all.c - most of the time of a load goes into the kernel's copying and giving of pages, which two
- * threads do twice as fast. So entries are cut into pieces; whoever is free takes the next one, reads it and
- * sums it up, and in the end the sums of an entry's pieces become the entry's. The threads are this call's
- * own, and gone when it returns: a program that forks its ranks after it has only one. */
+/* zip_read_all.c - most of the time of a load is the kernel's, which copies and gives pages; two threads take
+ * little more than half of it. So entries are cut into pieces; whoever is free takes the next one, reads it
+ * and sums it up, and in the end the sums of an entry's pieces become the entry's. The threads are this
+ * call's own and gone when it returns: a program that forks its ranks after it has only one. */
 #include "checkpoint/crc32.h"
 #include "checkpoint/zip.h"
 #include "device/device.h"
