@@ -88,6 +88,7 @@ typedef struct walk {
     double numbers[2];
     const tern__view *view[INS + 1]; /* the inputs, then the output; NULL where there is none */
     bool direct[INS + 1];
+    bool casts; /* a copy that needs one stage at most */
 } walk;
 
 /* One thread's stages. What repeats from one stretch to the next is loaded once: `at` is its place plus one,
@@ -137,9 +138,31 @@ static void store(const walk *w, stages *s, int64_t at, int64_t steps)
                           w->view[INS]->data, at + r * p.row_stride, p.stride, p.n, w->call->add[0]);
 }
 
+/* A copy of which one side stands as the loop wants it: that one is the stage. */
+static void cast(const walk *w, const tern__cursor *c, int64_t steps)
+{
+    int staged = w->direct[INS] ? 0 : INS, direct = INS - staged;
+    span p = span_of(w, staged, steps);
+    const tern__view *view = w->view[staged];
+    tern__stage *stage = place(w, direct, c->at[direct]);
+    for (int64_t r = 0; r < p.rows; r++) {
+        int64_t at = c->at[staged] + r * p.row_stride;
+        if (staged == INS)
+            tern__stage_store(w->compute, row_of(w, stage, r * p.n), view->dtype, view->data, at, p.stride,
+                              p.n, w->call->add[0]);
+        else
+            tern__stage_load(w->compute, row_of(w, stage, r * p.n), view->dtype, view->data, at, p.stride,
+                             p.n);
+    }
+}
+
 static void stretch(const walk *w, stages *s, const tern__cursor *c, int64_t steps)
 {
     const void *in[INS] = {0};
+    if (w->casts) {
+        cast(w, c, steps);
+        return;
+    }
     for (int i = 0; i < INS && w->view[i]; i++) {
         if (!w->direct[i]) load(w, s, i, c->at[i], steps);
         in[i] = w->direct[i] ? place(w, i, c->at[i]) : &s->stage[i];
@@ -194,7 +217,8 @@ static void find_direct(walk *w)
                        (p.stride == 1 || p.n == 1) && !(i == INS && w->call->add[0]);
         all = all && w->direct[i];
     }
-    w->most = all ? INT64_MAX : TERN__STAGE / w->inner;
+    w->casts = w->call->kernel == TERN__COPY && w->direct[0] != w->direct[INS];
+    w->most = all || w->casts ? INT64_MAX : TERN__STAGE / w->inner;
 }
 
 static walk walk_of(const tern__call *call)
