@@ -550,6 +550,57 @@ static void warm_steps_allocate_nothing(void **state)
     }
 }
 
+/* ---- a lack of memory ---- */
+
+/* Everything that amp makes, and its model's first step; the code of what failed first. */
+static int make_all(ledger *books, int refuse)
+{
+    tern_error err = {0};
+    fixture f = {0};
+    fixture_open_alone(&f, &err);
+    tern_optim_free(f.opt);
+    tern_scope_free(f.s);
+    tern_module *net = fixture_mlp(f.rng, &err);
+    tern_module_free(f.net);
+    f.net = net;
+    assert_ok(err);
+    tern_amp_opts opts = tern_amp_defaults(TERN_O2);
+    opts.num_losses = 3;
+    books->refuse_at = atomic_load(&books->requests) + refuse;
+    tern_amp *amp = tern_amp_new(f.net, &opts, &err);
+    f.opt = fixture_sgd(f.net, &err);
+    f.s = tern_scope_new(f.dev, NULL, &err);
+    tern_object *state = tern_amp_state_dict(amp, &err), *model = tern_module_state_dict(f.net, &err);
+    if (amp) tern_amp_state_dict_load(amp, state, &err);
+    if (!err.code) {
+        tern_amp_backward(amp, f.s, loss_of(&f, 0, 0, 1), NULL);
+        tern_optim_step(f.opt, f.s);
+        tern_scope_end(f.s, &err);
+    }
+    if (atomic_load(&books->requests) < books->refuse_at) assert_ok(err);
+    books->refuse_at = 0;
+    tern_object_free(state);
+    tern_object_free(model);
+    tern_amp_free(amp);
+    fixture_close(&f);
+    return err.code;
+}
+
+static void memory_that_is_not_there(void **state)
+{
+    (void)state;
+    ledger books = {0};
+    int failures = 0, code = TERN_E_MEMORY;
+    ledger_open(&books);
+    for (int refuse = 1; refuse < 400; refuse++) {
+        code = make_all(&books, refuse);
+        if (code) assert_int_equal(code, TERN_E_MEMORY);
+        failures += code != TERN_OK;
+    }
+    assert_true(failures > 20 && code == TERN_OK); /* the last one was refused nothing */
+    ledger_close(&books);
+}
+
 /* ---- what cannot be ---- */
 
 static void expect_no_amp(tern_module *net, const tern_amp_opts *opts, int code, const char *text)
@@ -682,6 +733,7 @@ int main(void)
         cmocka_unit_test(state_dicts_are_f32),
         cmocka_unit_test(overflows_are_said),
         cmocka_unit_test(warm_steps_allocate_nothing),
+        cmocka_unit_test(memory_that_is_not_there),
         cmocka_unit_test(wrong_orders),
         cmocka_unit_test(wrong_backwards),
         cmocka_unit_test(options_that_cannot_be),

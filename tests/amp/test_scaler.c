@@ -205,6 +205,37 @@ static void warm_steps_allocate_nothing(void **state)
     ledger_close(&books);
 }
 
+static void memory_that_is_not_there(void **state)
+{
+    (void)state;
+    ledger books = {0};
+    int failures = 0, code = TERN_E_MEMORY;
+    ledger_open(&books);
+    for (int refuse = 1; refuse < 60; refuse++) {
+        tern_error err = {0};
+        fixture f;
+        fixture_open_alone(&f, &err);
+        fixture_step(&f, 0, 0, 8, &err);
+        fixture_step(&f, 0, 0, 8, &err);
+        assert_ok(err);
+        books.refuse_at = atomic_load(&books.requests) + refuse;
+        tern_scaler *scaler = tern_scaler_new(NULL, &err);
+        tern_object *saved = scaler ? tern_scaler_state_dict(scaler, &err) : NULL;
+        if (saved) tern_scaler_state_dict_load(scaler, saved, &err);
+        if (saved) scaled_step(&f, scaler, 0, 0, 1);
+        tern_scope_end(f.s, &err);
+        books.refuse_at = 0;
+        code = err.code;
+        if (code) assert_int_equal(code, TERN_E_MEMORY);
+        failures += code != TERN_OK;
+        tern_object_free(saved);
+        tern_scaler_free(scaler);
+        fixture_close(&f);
+    }
+    assert_true(failures > 8 && code == TERN_OK);
+    ledger_close(&books);
+}
+
 /* ---- several ranks ---- */
 
 /* In step 2 the parameter that the ddp leaves to each rank overflows on the last rank only; in step 4 the
@@ -506,6 +537,7 @@ int main(void)
         cmocka_unit_test(clips_what_is_unscaled),
         cmocka_unit_test(disabled_does_nothing),
         cmocka_unit_test(warm_steps_allocate_nothing),
+        cmocka_unit_test(memory_that_is_not_there),
         cmocka_unit_test(state_goes_on),
         cmocka_unit_test(states_that_cannot_be),
         cmocka_unit_test(wrong_orders),
