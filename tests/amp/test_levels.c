@@ -242,6 +242,81 @@ static void losses_add_up(void **state)
     close_one(&o);
 }
 
+/* ---- gradients in f32 and in 16 bits ---- */
+
+typedef tern_module *(*make_fn)(tern_rng *rng, tern_error *err);
+
+static tern_module *wide_mlp(tern_rng *rng, tern_error *err)
+{
+    return tern_mlp_new((int64_t[]){FEATURES, 784, 65, CLASSES}, 4, rng, err);
+}
+
+static tern_module *wide_conv(tern_rng *rng, tern_error *err)
+{
+    tern_module *net = tern_sequential_new(err);
+    tern_sequential_add(net, tern_conv2d_new(1, 32, 1, 1, NULL, rng, err), err);
+    tern_sequential_add(net, tern_relu_new(err), err);
+    tern_sequential_add(net, tern_conv2d_new(32, 48, 3, 3, NULL, rng, err), err);
+    tern_sequential_add(net, tern_flatten_new(err), err);
+    tern_sequential_add(net, tern_linear_new(48 * 2, CLASSES, NULL, rng, err), err);
+    return net;
+}
+
+/* Of two backwards that add up. */
+static void fill_grads(fixture *f, tern_amp *amp, bool images)
+{
+    for (int part = 0; part < 2; part++) {
+        tern_tensor *x = images ? image_rows(f, part, 0, 16) : fixture_rows(f, part, 0, 16);
+        tern_tensor *y = tern_forward(f->net, f->s, x);
+        tern_amp_backward(amp, f->s, tern_cross_entropy(f->s, y, fixture_labels(f, 0, 16), NULL), NULL);
+    }
+    assert_int_equal(tern_scope_error(f->s)->code, TERN_OK);
+}
+
+/* Each of the two is rounded, and once more their sum if it is of 16 bits. */
+static void compare_grads(make_fn make, tern_dtype half, bool images)
+{
+    tern_error err = {0};
+    fixture f[2];
+    tern_amp *amp[2];
+    for (int i = 0; i < 2; i++) {
+        tern_rng *rng = tern_rng_new(3, &err);
+        tern_amp_opts opts = opts_of(TERN_O3, half);
+        opts.gradients_f32 = i;
+        amp[i] = open_under(&f[i], NULL, make(rng, &err), &opts, NULL, &err);
+        fill_grads(&f[i], amp[i], images);
+        tern_rng_free(rng);
+    }
+    for (int k = 0; k < tern_state_count(f[0].net); k++) {
+        const tern_tensor *a = tern_grad_get(tern_state_get(f[0].net, k).tensor);
+        const tern_tensor *b = tern_grad_get(tern_state_get(f[1].net, k).tensor);
+        double size = 0, unit = half == TERN_BF16 ? 0x1p-8 : 0x1p-11;
+        assert_true(a->view.dtype == half && b->view.dtype == TERN_F32);
+        for (int64_t i = 0; i < tern_tensor_count(b); i++)
+            size = fmax(size, fabs(tern__view_get(&b->view, i)));
+        for (int64_t i = 0; i < tern_tensor_count(b); i++) {
+            double x = tern__view_get(&a->view, i), y = tern__view_get(&b->view, i);
+            if (fabs(x - y) > 3 * unit * size)
+                fail_msg("%s [%d]: %g, in f32 %g, of at most %g", tern_state_get(f[0].net, k).name, (int)i, x,
+                         y, size);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        tern_amp_free(amp[i]);
+        fixture_close(&f[i]);
+    }
+}
+
+static void gradients_in_f32(void **state)
+{
+    (void)state;
+    const tern_dtype halves[] = {TERN_BF16, TERN_F16};
+    for (int i = 0; i < 2; i++) {
+        compare_grads(wide_mlp, halves[i], false);
+        compare_grads(wide_conv, halves[i], true);
+    }
+}
+
 /* ---- a weight that is used again before it changes ---- */
 
 /* Of a square convolution, whose data gradient wants it turned. */
@@ -729,6 +804,7 @@ int main(void)
         cmocka_unit_test(replicas_under_every_level),
         cmocka_unit_test(goes_on_bit_for_bit),
         cmocka_unit_test(states_that_cannot_be),
+        cmocka_unit_test(gradients_in_f32),
         cmocka_unit_test(backward_leaves_the_weight),
         cmocka_unit_test(state_dicts_are_f32),
         cmocka_unit_test(overflows_are_said),
