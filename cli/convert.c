@@ -218,12 +218,6 @@ static tern_object *rename_all(const settings *set, tern_object *object, tern_er
 
 /* ---- metadata ---- */
 
-static bool is_safetensors(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    return dot && strcmp(dot, ".safetensors") == 0;
-}
-
 /* That the tensors are PyTorch's, which readers of safetensors want to know. */
 static int add_metadata(tern_object *object, tern_error *err)
 {
@@ -244,7 +238,7 @@ static tern_object *read_in(const settings *set, tern_error *err)
 {
     caster c = {.set = set};
     tern_load_opts opts = set->load;
-    opts.metadata = is_safetensors(set->out);
+    opts.metadata = tern__safetensors_is_path(set->out);
     if (set->dtype >= 0) c.device = tern_device_open(NULL, err);
     if (set->dtype >= 0) c.scope = tern_scope_new(c.device, NULL, err);
     tern_object *read = tern_load(set->in, &opts, err), *made = NULL;
@@ -261,7 +255,7 @@ static int run(const settings *set, tern_error *err)
     object = choose(set, object, err);
     object = flatten(set, object, err);
     object = rename_all(set, object, err);
-    if (object && is_safetensors(set->out)) add_metadata(object, err);
+    if (object && tern__safetensors_is_path(set->out)) add_metadata(object, err);
     if (object && !err->code) tern_save(set->out, object, err);
     tern__object_drop(object);
     return err->code ? TERN__EXIT_FAILED : TERN__EXIT_OK;

@@ -11,6 +11,8 @@
 #define TERN__SAFETENSORS_METADATA   "__metadata__"
 #define TERN__SAFETENSORS_HEADER_MAX 100000000 /* safetensors' own cap */
 
+/* Does the path end in ".safetensors"? */
+bool tern__safetensors_is_path(const char *path);
 /* By the path's suffix, or because a header begins where one should: both, since each may be missing. */
 bool tern__safetensors_is(const tern__input *in);
 

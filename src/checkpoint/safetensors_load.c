@@ -408,11 +408,16 @@ static int add_metadata(const header *h, tern_object *dict, tern_error *err)
     return set_new(h, dict, name, tern__object_hold(h->metadata), err);
 }
 
+bool tern__safetensors_is_path(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot && strcmp(dot, TERN__SAFETENSORS_SUFFIX) == 0;
+}
+
 bool tern__safetensors_is(const tern__input *in)
 {
     char first = 0;
-    size_t length = strlen(in->path), suffix = sizeof(TERN__SAFETENSORS_SUFFIX) - 1;
-    if (length >= suffix && strcmp(in->path + length - suffix, TERN__SAFETENSORS_SUFFIX) == 0) return true;
+    if (tern__safetensors_is_path(in->path)) return true;
     return in->size > 8 && !tern__input_read(in, 8, &first, 1, NULL) && first == '{';
 }
 

@@ -3,19 +3,11 @@
 
 #include <tern/checkpoint.h>
 
-#include <string.h>
-
 static const char FUNC[] = "tern_save";
-
-static bool is_safetensors(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    return dot && strcmp(dot, TERN__SAFETENSORS_SUFFIX) == 0;
-}
 
 static int write_as(tern__output *out, const tern_object *object, tern_error *err)
 {
-    if (is_safetensors(out->path)) return tern__safetensors_save(out, object, err);
+    if (tern__safetensors_is_path(out->path)) return tern__safetensors_save(out, object, err);
     return tern__torch_save(out, object, err);
 }
 
