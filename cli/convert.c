@@ -47,7 +47,8 @@ typedef struct caster {
     tern_scope *scope;
 } caster;
 
-/* Another handle of the tensor, or its values in the dtype that is asked for. */
+/* The same tensor, or its values in the dtype that is asked for; tensors that shared memory have each their
+ * own then. */
 static tern_object *cast(caster *c, const tern_object *value, tern_error *err)
 {
     const tern_tensor *tensor = tern_object_to_tensor(value);
