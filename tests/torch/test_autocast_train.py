@@ -49,7 +49,7 @@ flatten = lambda: layer("flatten", torch.nn.Flatten())
 
 # Of each net: the input's shape, its layers, and how far apart the two may be, in what rounding does.
 NETS = {
-    "mlp": ((31, 50), lambda: [linear(50, 33), relu(), linear(33, 20), relu(), linear(20, 10)], 0.01),
+    "mlp": ((31, 50), lambda: [linear(50, 33), relu(), linear(33, 20), relu(), linear(20, 10)], 0.25),
     "convolutions": ((16, 3, 16, 16), lambda: [conv(3, 16, 3), norm(16), relu(), pool(), conv(16, 32, 3), norm(32), relu(), flatten(),
                                                linear(800, 10)], math.sqrt(2)),
     "layer norm": ((31, 50), lambda: [linear(50, 48), layer_norm(48), gelu(), linear(48, 48), layer_norm(48), gelu(), linear(48, 10)], 0.25),

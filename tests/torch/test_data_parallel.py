@@ -14,6 +14,7 @@ from test_train import peer
 
 STEPS = 6
 SIZES = [50, 33, 20, 10]
+FLIPPED = 5e-4  # a few roundings of half a step of bf16, 2^-8, to the other side in a batch of 24 and more
 
 
 class Opts(ctypes.Structure):
@@ -75,7 +76,7 @@ class DataParallel(unittest.TestCase):
         torch.set_num_threads(1)
         self.lib = library()
 
-    def train_beside(self, net, module, forward, shapes, **sgd):
+    def train_beside(self, net, module, forward, shapes, tolerance=1e-5, **sgd):
         optimizer = torch.optim.SGD(module.parameters(), **sgd)
         generator = torch.Generator().manual_seed(1)
         for step in range(STEPS):
@@ -85,10 +86,10 @@ class DataParallel(unittest.TestCase):
             optimizer.zero_grad()
             theirs.backward()
             optimizer.step()
-            self.assertLessEqual(abs(ours - theirs.item()), 1e-5 * abs(theirs.item()), f"step {step}")
+            self.assertLessEqual(abs(ours - theirs.item()), tolerance * abs(theirs.item()), f"step {step}")
         for name, want in module.state_dict().items():
             difference = float(abs(net.state()[name] - want.numpy()).max())
-            self.assertLessEqual(difference, 2e-5 * max(1.0, float(want.abs().max())), name)
+            self.assertLessEqual(difference, 2 * tolerance * max(1.0, float(want.abs().max())), name)
         net.close()
 
     def mlp(self, kind):
@@ -130,7 +131,7 @@ class DataParallel(unittest.TestCase):
                 net, module, sgd = self.mlp(Replicated)
                 net.replicate(count)
                 net.region = BF16
-                self.train_beside(net, module, lambda x: by_replicas(module, x, count, True), [(96, 50), (77, 50)], **sgd)
+                self.train_beside(net, module, lambda x: by_replicas(module, x, count, True), [(96, 50), (77, 50)], FLIPPED, **sgd)
 
     @unittest.skipUnless(torch_sums_in_f32(), "PyTorch sums products of bf16 in bf16 on this CPU")
     def test_autocast_and_checkpoint(self):
@@ -140,7 +141,7 @@ class DataParallel(unittest.TestCase):
 
         net, module, sgd = self.mlp(Checkpointed)
         net.region = BF16
-        self.train_beside(net, module, forward, [(24, 50)], **sgd)
+        self.train_beside(net, module, forward, [(24, 50)], FLIPPED, **sgd)
 
 
 if __name__ == "__main__":
