@@ -18,9 +18,10 @@ extern "C" {
  * but in safetensors, where each is written.
  *
  * The file is put together under a name beside it (PATH.PID.tmp), synced and renamed, and the directory is
- * synced: whatever happens meanwhile, PATH is the old file or the new one. Permissions are the umask's.
- * E_INVALID: no path or object. E_UNSUPPORTED: a record, or what the format has not, naming its place as
- * state["a"][3]. E_RANGE: nested more than 500 deep. E_IO: the old file is still there. */
+ * synced: whatever happens meanwhile, PATH is the old file or the new one. Permissions are the umask's; a
+ * symbolic link is replaced, not followed. E_INVALID: no path or object. E_UNSUPPORTED: a record, or what the
+ * format has not, naming its place as state["a"][3]. E_RANGE: nested more than 500 deep. E_IO: the old file
+ * is still there. */
 TERN_API int tern_save(const char *path, const tern_object *object, tern_error *err);
 
 typedef struct tern_load_opts {

@@ -86,9 +86,9 @@ static void discard(tern__output *out)
 
 int tern__output_open(tern__output *out, const char *path, tern_error *err)
 {
-    struct stat stat_;
+    struct stat old;
     *out = (tern__output){.path = path, .fd = -1};
-    if (stat(path, &stat_) == 0 && !S_ISREG(stat_.st_mode))
+    if (stat(path, &old) == 0 && !S_ISREG(old.st_mode))
         return tern__error_set(err, SAVE, TERN_E_IO, "%s is there and no regular file", path);
     size_t room = strlen(path) + 32;
     out->temp = tern__alloc(room, SAVE, err);
