@@ -12,8 +12,6 @@
 #define PEAK_LR 0.2
 #define WARM_UP 0.05 /* of all steps */
 
-/* ---- the net ---- */
-
 static tern_optim *new_optim(tern_module *net, tern_error *err)
 {
     tern_sgd_opts opts = tern_sgd_defaults();
@@ -27,11 +25,7 @@ static tern_optim *new_optim(tern_module *net, tern_error *err)
 /* ---- what a run is made of ---- */
 
 typedef struct run {
-    tern_group *world;
-    tern_device *dev;
-    tern_dataset *train_set, *test_set;
-    tern_sampler *train_order, *test_order;
-    tern_loader *train, *test;
+    fashion_data data;
     tern_module *net;
     tern_ddp *ddp;
     tern_optim *opt;
@@ -43,25 +37,18 @@ typedef struct run {
 
 static void open_run(run *r, int epochs, tern_error *err)
 {
-    r->world = tern_group_open(NULL, err);
-    r->dev = tern_device_open(NULL, err);
-    r->train_set = fashion_open("train", err);
-    r->test_set = fashion_open("t10k", err);
-    r->train_order = fashion_train_order(r->world, err);
-    r->test_order = fashion_test_order(r->world, err);
-    r->train = fashion_loader(r->train_set, r->train_order, BATCH, true, err);
-    r->test = fashion_loader(r->test_set, r->test_order, 250, false, err);
+    fashion_data_open(&r->data, BATCH, err);
     r->net = fashion_resnet_new(0, err);
-    r->ddp = tern_ddp_new(r->net, r->world, NULL, err);
+    r->ddp = tern_ddp_new(r->net, r->data.world, NULL, err);
     r->opt = new_optim(r->net, err);
-    int64_t steps = epochs * tern_loader_length(r->train);
+    int64_t steps = epochs * tern_loader_length(r->data.train);
     r->schedule = tern_cosine_schedule_new(r->opt, TERN_UNIT_STEPS, (int64_t)(WARM_UP * (double)steps + 0.5),
                                            steps, err);
-    r->metrics = tern_metrics_new(r->world, err);
+    r->metrics = tern_metrics_new(r->data.world, err);
     tern_board_opts opts = tern_board_defaults();
     opts.tag = "_fashion";
-    r->board = tern_board_new(NULL, r->world, &opts, err);
-    r->s = tern_scope_new(r->dev, r->world, err);
+    r->board = tern_board_new(NULL, r->data.world, &opts, err);
+    r->s = tern_scope_new(r->data.dev, r->data.world, err);
 }
 
 static void close_run(run *r)
@@ -73,29 +60,22 @@ static void close_run(run *r)
     tern_optim_free(r->opt);
     tern_ddp_free(r->ddp);
     tern_module_free(r->net);
-    tern_loader_free(r->test);
-    tern_loader_free(r->train);
-    tern_sampler_free(r->test_order);
-    tern_sampler_free(r->train_order);
-    tern_dataset_free(r->test_set);
-    tern_dataset_free(r->train_set);
-    tern_device_close(r->dev);
-    tern_group_close(r->world);
+    fashion_data_close(&r->data);
 }
 
 static void print_banner(const run *r, int epochs)
 {
-    int ranks = tern_group_size(r->world);
+    int ranks = tern_group_size(r->data.world);
     printf("tern %s\n", tern_version());
     printf("  model     ResNet, stages of 16, 32 and 64 channels, %lld parameters\n",
            (long long)tern_module_element_count(r->net));
     printf("  data      Fashion-MNIST, %d + %d images, %d epochs\n", FASHION_TRAIN, FASHION_TEST, epochs);
     printf("  batch     %d x %d = %d\n", BATCH, ranks, BATCH * ranks);
-    printf("  device    %s, %d thread%s a rank\n", tern_device_name(r->dev), tern_device_threads_get(r->dev),
-           tern_device_threads_get(r->dev) == 1 ? "" : "s");
-    printf("  back end  %s, %d rank%s\n", tern_group_backend(r->world), ranks, ranks == 1 ? "" : "s");
+    printf("  device    %s, %d thread%s a rank\n", tern_device_name(r->data.dev),
+           tern_device_threads_get(r->data.dev), tern_device_threads_get(r->data.dev) == 1 ? "" : "s");
+    printf("  back end  %s, %d rank%s\n", tern_group_backend(r->data.world), ranks, ranks == 1 ? "" : "s");
     printf("  curves    tensorboard --logdir %s\n", tern_board_dir(r->board));
-    fashion_say_ranks(r->world, "build/examples/02_fashion");
+    fashion_say_ranks(r->data.world, "build/examples/02_fashion");
     fflush(stdout);
 }
 
@@ -110,8 +90,9 @@ static double train_epoch(run *r, int epoch, tern_error *err)
     tern_progress_opts opts = tern_progress_defaults();
     opts.unit = "img";
     opts.leave = false;
-    tern_progress *bar = tern_progress_new(title, tern_loader_length(r->train) * BATCH, r->world, &opts, err);
-    while (!err->code && tern_loader_next(r->train, r->s, &b)) {
+    tern_progress *bar =
+        tern_progress_new(title, tern_loader_length(r->data.train) * BATCH, r->data.world, &opts, err);
+    while (!err->code && tern_loader_next(r->data.train, r->s, &b)) {
         tern_tensor *scores = tern_forward(r->net, r->s, b.x);
         tern_tensor *loss = tern_cross_entropy(r->s, scores, b.y, NULL);
         tern_backward(r->s, loss);
@@ -144,9 +125,9 @@ static void log_epoch(run *r, int epoch, double train, double test)
 static void run_epoch(run *r, int epoch, tern_error *err)
 {
     double started = fashion_now(), rate = train_epoch(r, epoch, err), seconds = fashion_now() - started;
-    double test = fashion_accuracy(r->net, r->test, r->s, r->world, err);
+    double test = fashion_accuracy(r->net, r->data.test, r->s, r->data.world, err);
     double train = tern_metrics_get(r->metrics, "right");
-    if (err->code || tern_group_rank(r->world)) return;
+    if (err->code || tern_group_rank(r->data.world)) return;
     log_epoch(r, epoch, train, test);
     printf("epoch %d  loss %.4f  train %.2f %%  test %.2f %%  %.0f images/s  %.1f s\n", epoch,
            tern_metrics_get(r->metrics, "loss"), 100 * train, 100 * test, rate, seconds);
@@ -161,13 +142,13 @@ static void run_epoch(run *r, int epoch, tern_error *err)
 /* Images a second of this rank alone or, with `world`, of all; 0 after a failure. */
 static double measure(run *r, tern_group *world, int threads, tern_error *err)
 {
-    int before = tern_device_threads_get(r->dev);
-    tern_device_threads_set(r->dev, threads, err);
-    tern_loader *loader = fashion_loader(r->train_set, NULL, BATCH, true, err);
+    int before = tern_device_threads_get(r->data.dev);
+    tern_device_threads_set(r->data.dev, threads, err);
+    tern_loader *loader = fashion_loader(r->data.train_set, NULL, BATCH, true, err);
     tern_module *net = fashion_resnet_new(1, err);
     tern_ddp *ddp = world ? tern_ddp_new(net, world, NULL, err) : NULL;
     tern_optim *opt = new_optim(net, err);
-    tern_scope *s = tern_scope_new(r->dev, world, err);
+    tern_scope *s = tern_scope_new(r->data.dev, world, err);
     double started = 0;
     tern_batch b;
     for (int i = 0; i < SPEED_WARM + SPEED_STEPS && !err->code && tern_loader_next(loader, s, &b); i++) {
@@ -182,7 +163,7 @@ static double measure(run *r, tern_group *world, int threads, tern_error *err)
     tern_ddp_free(ddp);
     tern_module_free(net);
     tern_loader_free(loader);
-    tern_device_threads_set(r->dev, before, err);
+    tern_device_threads_set(r->data.dev, before, err);
     int ranks = world ? tern_group_size(world) : 1;
     return err->code ? 0 : (double)SPEED_STEPS * BATCH * ranks / seconds;
 }
@@ -191,12 +172,12 @@ static double measure(run *r, tern_group *world, int threads, tern_error *err)
 static void compare_speed(run *r, tern_error *err)
 {
     double alone[2] = {0};
-    int ranks = tern_group_size(r->world);
-    if (tern_group_rank(r->world) == 0)
+    int ranks = tern_group_size(r->data.world);
+    if (tern_group_rank(r->data.world) == 0)
         for (int threads = 1; threads <= 2; threads++) alone[threads - 1] = measure(r, NULL, threads, err);
-    tern_barrier(r->world, err);
-    double together = measure(r, r->world, 1, err);
-    if (err->code || tern_group_rank(r->world)) return;
+    tern_barrier(r->data.world, err);
+    double together = measure(r, r->data.world, 1, err);
+    if (err->code || tern_group_rank(r->data.world)) return;
     printf("images/s  1 rank x 1 thread: %.0f   1 rank x 2 threads: %.0f   %d rank%s x 1 thread: %.0f\n",
            alone[0], alone[1], ranks, ranks == 1 ? "" : "s", together);
 }
@@ -236,8 +217,8 @@ static void log_pictures(run *r, shown *p)
 /* Rank 0 alone, on a scope without group: the other ranks take no part. */
 static void save_predictions(run *r, const char *path, tern_error *err)
 {
-    tern_scope *s = tern_scope_new(r->dev, NULL, err);
-    tern_loader *loader = fashion_loader(r->test_set, NULL, SHOWN, true, err);
+    tern_scope *s = tern_scope_new(r->data.dev, NULL, err);
+    tern_loader *loader = fashion_loader(r->data.test_set, NULL, SHOWN, true, err);
     float x[SHOWN * SIDE * SIDE];
     int64_t guess[SHOWN], truth[SHOWN];
     shown *pictures = calloc(1, sizeof(*pictures));
@@ -270,7 +251,7 @@ int main(int argc, char **argv)
     run r = {0};
     bool same = false;
     open_run(&r, epochs, &err);
-    bool first = !err.code && tern_group_rank(r.world) == 0;
+    bool first = !err.code && tern_group_rank(r.data.world) == 0;
     if (first) print_banner(&r, epochs);
     for (int epoch = 1; epoch <= epochs && !err.code; epoch++) run_epoch(&r, epoch, &err);
     if (!err.code) compare_speed(&r, &err);
@@ -279,8 +260,8 @@ int main(int argc, char **argv)
         save_predictions(&r, "predictions.png", &figure);
         tern_error_print(&figure);
     }
-    if (!err.code) same = fashion_compare_weights(r.net, r.world, &err);
-    double test = err.code ? 0 : fashion_accuracy(r.net, r.test, r.s, r.world, &err);
+    if (!err.code) same = fashion_compare_weights(r.net, r.data.world, &err);
+    double test = err.code ? 0 : fashion_accuracy(r.net, r.data.test, r.s, r.data.world, &err);
     if (!err.code && first) printf("test accuracy %.2f %%\n", 100 * test);
     close_run(&r);
     return tern_error_print(&err) || !same;

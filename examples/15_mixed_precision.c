@@ -18,11 +18,7 @@ typedef struct wanted {
 } wanted;
 
 typedef struct training {
-    tern_group *world;
-    tern_device *dev;
-    tern_dataset *train_set, *test_set;
-    tern_sampler *train_order, *test_order;
-    tern_loader *train, *test;
+    fashion_data data;
     tern_module *net;
     tern_amp *amp;
     tern_ddp *ddp;
@@ -48,18 +44,6 @@ static wanted read_arguments(int argc, char **argv)
     return w;
 }
 
-static void open_data(training *t, tern_error *err)
-{
-    t->world = tern_group_open(NULL, err);
-    t->dev = tern_device_open(NULL, err);
-    t->train_set = fashion_open("train", err);
-    t->test_set = fashion_open("t10k", err);
-    t->train_order = fashion_train_order(t->world, err);
-    t->test_order = fashion_test_order(t->world, err);
-    t->train = fashion_loader(t->train_set, t->train_order, BATCH, true, err);
-    t->test = fashion_loader(t->test_set, t->test_order, 250, false, err);
-}
-
 /* The order matters: amp casts the model before ddp and the optimizer lay out its memory. */
 static void open_model(training *t, const wanted *w, tern_error *err)
 {
@@ -71,11 +55,11 @@ static void open_model(training *t, const wanted *w, tern_error *err)
     sgd.weight_decay = 5e-4;
     t->net = fashion_resnet_new(0, err);
     t->amp = tern_amp_new(t->net, &amp, err);
-    t->ddp = tern_ddp_new(t->net, t->world, NULL, err);
+    t->ddp = tern_ddp_new(t->net, t->data.world, NULL, err);
     t->opt = tern_sgd_new(t->net, &sgd, err);
-    int64_t steps = w->epochs * tern_loader_length(t->train);
+    int64_t steps = w->epochs * tern_loader_length(t->data.train);
     t->schedule = tern_cosine_schedule_new(t->opt, TERN_UNIT_STEPS, steps / 20, steps, err);
-    t->s = tern_scope_new(t->dev, t->world, err);
+    t->s = tern_scope_new(t->data.dev, t->data.world, err);
 }
 
 static void close_training(training *t)
@@ -86,14 +70,7 @@ static void close_training(training *t)
     tern_ddp_free(t->ddp);
     tern_amp_free(t->amp);
     tern_module_free(t->net);
-    tern_loader_free(t->test);
-    tern_loader_free(t->train);
-    tern_sampler_free(t->test_order);
-    tern_sampler_free(t->train_order);
-    tern_dataset_free(t->test_set);
-    tern_dataset_free(t->train_set);
-    tern_device_close(t->dev);
-    tern_group_close(t->world);
+    fashion_data_close(&t->data);
 }
 
 static void train_epoch(training *t, int epoch, tern_error *err)
@@ -103,8 +80,9 @@ static void train_epoch(training *t, int epoch, tern_error *err)
     snprintf(title, sizeof(title), "epoch %d", epoch);
     tern_progress_opts opts = tern_progress_defaults();
     opts.unit = "img";
-    tern_progress *bar = tern_progress_new(title, tern_loader_length(t->train) * BATCH, t->world, &opts, err);
-    while (!err->code && tern_loader_next(t->train, t->s, &b)) {
+    tern_progress *bar =
+        tern_progress_new(title, tern_loader_length(t->data.train) * BATCH, t->data.world, &opts, err);
+    while (!err->code && tern_loader_next(t->data.train, t->s, &b)) {
         tern_tensor *scores = tern_forward(t->net, t->s, b.x);
         tern_amp_backward(t->amp, t->s, tern_cross_entropy(t->s, scores, b.y, NULL), NULL);
         tern_optim_step(t->opt, t->s);
@@ -133,13 +111,13 @@ int main(int argc, char **argv)
     wanted w = read_arguments(argc, argv);
     training t = {0};
     tern_error err = {0};
-    open_data(&t, &err);
+    fashion_data_open(&t.data, BATCH, &err);
     open_model(&t, &w, &err);
     double started = fashion_now();
     for (int epoch = 1; epoch <= w.epochs && !err.code; epoch++) train_epoch(&t, epoch, &err);
     double seconds = fashion_now() - started;
-    double accuracy = err.code ? 0 : fashion_accuracy(t.net, t.test, t.s, t.world, &err);
-    if (!err.code && tern_group_rank(t.world) == 0) report(&t, &w, seconds, accuracy);
+    double accuracy = err.code ? 0 : fashion_accuracy(t.net, t.data.test, t.s, t.data.world, &err);
+    if (!err.code && tern_group_rank(t.data.world) == 0) report(&t, &w, seconds, accuracy);
     close_training(&t);
     return tern_error_print(&err);
 }

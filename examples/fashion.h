@@ -86,6 +86,41 @@ static inline tern_loader *fashion_loader(tern_dataset *set, tern_sampler *order
     return tern_loader_new(set, &opts, err);
 }
 
+/* The ranks, where they compute, and both sets: this rank's batches for training, and every test image once
+ * over all ranks. */
+typedef struct fashion_data {
+    tern_group *world;
+    tern_device *dev;
+    tern_dataset *train_set, *test_set;
+    tern_sampler *train_order, *test_order;
+    tern_loader *train, *test;
+} fashion_data;
+
+/* Batches of `batch` images on each rank. */
+static inline void fashion_data_open(fashion_data *d, int64_t batch, tern_error *err)
+{
+    d->world = tern_group_open(NULL, err);
+    d->dev = tern_device_open(NULL, err);
+    d->train_set = fashion_open("train", err);
+    d->test_set = fashion_open("t10k", err);
+    d->train_order = fashion_train_order(d->world, err);
+    d->test_order = fashion_test_order(d->world, err);
+    d->train = fashion_loader(d->train_set, d->train_order, batch, true, err);
+    d->test = fashion_loader(d->test_set, d->test_order, 250, false, err);
+}
+
+static inline void fashion_data_close(fashion_data *d)
+{
+    tern_loader_free(d->test);
+    tern_loader_free(d->train);
+    tern_sampler_free(d->test_order);
+    tern_sampler_free(d->train_order);
+    tern_dataset_free(d->test_set);
+    tern_dataset_free(d->train_set);
+    tern_device_close(d->dev);
+    tern_group_close(d->world);
+}
+
 /* (N, 1, 28, 28) -> (N, 10): 784-128-10 with ReLU. */
 static inline tern_module *fashion_mlp_new(tern_rng *rng, tern_error *err)
 {
