@@ -33,7 +33,7 @@ static int read_line(tern__vm *vm, char out[NAME])
     return tern__vm_refuse(vm, TERN_E_FORMAT, "a name longer than %d", NAME - 1);
 }
 
-/* ---- instructions: each has what follows its byte, `bytes` long, still before it ---- */
+/* ---- instructions ---- */
 
 static int run_proto(tern__vm *vm, int bytes)
 {
@@ -51,23 +51,20 @@ static int run_skip(tern__vm *vm, int bytes)
     return read_number(vm, bytes, &number);
 }
 
-static int run_stop(tern__vm *vm, int bytes)
+static int run_stop(tern__vm *vm)
 {
-    (void)bytes;
     vm->is_done = true;
     return TERN_OK;
 }
 
-static int run_mark(tern__vm *vm, int bytes)
+static int run_mark(tern__vm *vm)
 {
-    (void)bytes;
     return tern__vm_mark(vm);
 }
 
 /* An item, or a mark that nothing stands above. */
-static int run_pop(tern__vm *vm, int bytes)
+static int run_pop(tern__vm *vm)
 {
-    (void)bytes;
     if (vm->mark_count && vm->marks[vm->mark_count - 1] == vm->count) {
         vm->mark_count--;
         return TERN_OK;
@@ -75,37 +72,32 @@ static int run_pop(tern__vm *vm, int bytes)
     return tern__vm_pop(vm) ? TERN_OK : vm->err->code;
 }
 
-static int run_pop_mark(tern__vm *vm, int bytes)
+static int run_pop_mark(tern__vm *vm)
 {
-    (void)bytes;
     tern_object **items = NULL;
     int64_t count = 0;
     return tern__vm_pop_mark(vm, &items, &count);
 }
 
-static int run_dup(tern__vm *vm, int bytes)
+static int run_dup(tern__vm *vm)
 {
-    (void)bytes;
     tern_object *top = tern__vm_pop(vm);
     int status = top ? tern__vm_push(vm, top) : vm->err->code;
     return status ? status : tern__vm_push(vm, top);
 }
 
-static int run_none(tern__vm *vm, int bytes)
+static int run_none(tern__vm *vm)
 {
-    (void)bytes;
     return tern__vm_push(vm, tern__vm_none(vm));
 }
 
-static int run_true(tern__vm *vm, int bytes)
+static int run_true(tern__vm *vm)
 {
-    (void)bytes;
     return tern__vm_push(vm, tern__vm_bool(vm, true));
 }
 
-static int run_false(tern__vm *vm, int bytes)
+static int run_false(tern__vm *vm)
 {
-    (void)bytes;
     return tern__vm_push(vm, tern__vm_bool(vm, false));
 }
 
@@ -187,21 +179,18 @@ static int run_old_string(tern__vm *vm, int bytes)
     return tern__vm_push(vm, node);
 }
 
-static int run_empty_list(tern__vm *vm, int bytes)
+static int run_empty_list(tern__vm *vm)
 {
-    (void)bytes;
     return tern__vm_push(vm, tern__vm_list(vm, TERN_OBJECT_LIST));
 }
 
-static int run_empty_tuple(tern__vm *vm, int bytes)
+static int run_empty_tuple(tern__vm *vm)
 {
-    (void)bytes;
     return tern__vm_push(vm, tern__vm_list(vm, TERN_OBJECT_TUPLE));
 }
 
-static int run_empty_dict(tern__vm *vm, int bytes)
+static int run_empty_dict(tern__vm *vm)
 {
-    (void)bytes;
     return tern__vm_push(vm, tern__vm_list(vm, TERN_OBJECT_DICT));
 }
 
@@ -213,15 +202,13 @@ static int new_from_mark(tern__vm *vm, tern_object_kind kind)
     return status ? status : tern__vm_push(vm, tern__vm_list_of(vm, kind, items, count));
 }
 
-static int run_list(tern__vm *vm, int bytes)
+static int run_list(tern__vm *vm)
 {
-    (void)bytes;
     return new_from_mark(vm, TERN_OBJECT_LIST);
 }
 
-static int run_tuple(tern__vm *vm, int bytes)
+static int run_tuple(tern__vm *vm)
 {
-    (void)bytes;
     return new_from_mark(vm, TERN_OBJECT_TUPLE);
 }
 
@@ -233,19 +220,19 @@ static int tuple_of(tern__vm *vm, int count)
     return tern__vm_push(vm, tern__vm_list_of(vm, TERN_OBJECT_TUPLE, items, count));
 }
 
-static int run_tuple1(tern__vm *vm, int bytes)
+static int run_tuple1(tern__vm *vm)
 {
-    return tuple_of(vm, 1 + bytes);
+    return tuple_of(vm, 1);
 }
 
-static int run_tuple2(tern__vm *vm, int bytes)
+static int run_tuple2(tern__vm *vm)
 {
-    return tuple_of(vm, 2 + bytes);
+    return tuple_of(vm, 2);
 }
 
-static int run_tuple3(tern__vm *vm, int bytes)
+static int run_tuple3(tern__vm *vm)
 {
-    return tuple_of(vm, 3 + bytes);
+    return tuple_of(vm, 3);
 }
 
 /* ---- filling containers; an instance of a class that is one has its items as its state ---- */
@@ -276,18 +263,16 @@ static int append_all(tern__vm *vm, tern_object **items, int64_t count)
     return status;
 }
 
-static int run_append(tern__vm *vm, int bytes)
+static int run_append(tern__vm *vm)
 {
-    (void)bytes;
     tern_object *item = tern__vm_pop(vm);
     return item ? append_all(vm, &item, 1) : vm->err->code;
 }
 
 /* The items lie above the top of the stack, where a push of the container does not reach them: it was there.
  */
-static int run_appends(tern__vm *vm, int bytes)
+static int run_appends(tern__vm *vm)
 {
-    (void)bytes;
     tern_object **items = NULL;
     int64_t count = 0;
     int status = tern__vm_pop_mark(vm, &items, &count);
@@ -303,27 +288,24 @@ static int set_all(tern__vm *vm, tern_object **items, int64_t count)
     return status;
 }
 
-static int run_set(tern__vm *vm, int bytes)
+static int run_set(tern__vm *vm)
 {
-    (void)bytes;
     tern_object *pair[2];
     for (int i = 1; i >= 0; i--)
         if (!(pair[i] = tern__vm_pop(vm))) return vm->err->code;
     return set_all(vm, pair, 2);
 }
 
-static int run_sets(tern__vm *vm, int bytes)
+static int run_sets(tern__vm *vm)
 {
-    (void)bytes;
     tern_object **items = NULL;
     int64_t count = 0;
     int status = tern__vm_pop_mark(vm, &items, &count);
     return status ? status : set_all(vm, items, count);
 }
 
-static int run_dict(tern__vm *vm, int bytes)
+static int run_dict(tern__vm *vm)
 {
-    (void)bytes;
     tern_object **items = NULL;
     int64_t count = 0;
     int status = tern__vm_pop_mark(vm, &items, &count);
@@ -343,9 +325,8 @@ static int run_put(tern__vm *vm, int bytes)
     return status ? status : tern__vm_memo_set(vm, number);
 }
 
-static int run_memoize(tern__vm *vm, int bytes)
+static int run_memoize(tern__vm *vm)
 {
-    (void)bytes;
     return tern__vm_memo_set(vm, (uint64_t)vm->memo_count);
 }
 
@@ -369,9 +350,8 @@ static int push_global(tern__vm *vm, const char *module, const char *name)
     return tern__vm_push(vm, tern__vm_global(vm, full));
 }
 
-static int run_global(tern__vm *vm, int bytes)
+static int run_global(tern__vm *vm)
 {
-    (void)bytes;
     char module[NAME], name[NAME];
     int status = read_line(vm, module);
     if (!status) status = read_line(vm, name);
@@ -387,18 +367,16 @@ static bool is_name(const tern_object *object)
     return true;
 }
 
-static int run_stack_global(tern__vm *vm, int bytes)
+static int run_stack_global(tern__vm *vm)
 {
-    (void)bytes;
     tern_object *name = tern__vm_pop(vm), *module = name ? tern__vm_pop(vm) : NULL;
     if (!module) return vm->err->code;
     if (!is_name(name) || !is_name(module)) return tern__vm_refuse(vm, TERN_E_FORMAT, "a name that is none");
     return push_global(vm, tern_object_to_string(module), tern_object_to_string(name));
 }
 
-static int run_call(tern__vm *vm, int bytes)
+static int run_call(tern__vm *vm)
 {
-    (void)bytes;
     tern_object *args = tern__vm_pop(vm), *function = args ? tern__vm_pop(vm) : NULL;
     if (!function) return vm->err->code;
     if (args->kind != TERN_OBJECT_TUPLE)
@@ -408,16 +386,15 @@ static int run_call(tern__vm *vm, int bytes)
 }
 
 /* The arguments by name are left out: only records come here. */
-static int run_new_ex(tern__vm *vm, int bytes)
+static int run_new_ex(tern__vm *vm)
 {
-    return tern__vm_pop(vm) ? run_call(vm, bytes) : vm->err->code;
+    return tern__vm_pop(vm) ? run_call(vm) : vm->err->code;
 }
 
 /* The state of an instance; attributes of dicts and tensors are left out. A dtype of numpy, a string here,
  * has its byte order in it. */
-static int run_build(tern__vm *vm, int bytes)
+static int run_build(tern__vm *vm)
 {
-    (void)bytes;
     tern_object *state = tern__vm_pop(vm), *target = state ? tern__vm_pop(vm) : NULL;
     if (!target) return vm->err->code;
     if (target->kind > TERN_OBJECT_RECORD)
@@ -429,9 +406,8 @@ static int run_build(tern__vm *vm, int bytes)
     return tern__vm_push(vm, target);
 }
 
-static int run_storage(tern__vm *vm, int bytes)
+static int run_storage(tern__vm *vm)
 {
-    (void)bytes;
     tern_object *id = tern__vm_pop(vm);
     return id ? tern__vm_push(vm, tern__vm_storage_get(vm, id)) : vm->err->code;
 }
@@ -439,31 +415,68 @@ static int run_storage(tern__vm *vm, int bytes)
 /* ---- the table ---- */
 
 static const struct {
-    int (*run)(tern__vm *vm, int bytes);
+    int (*run)(tern__vm *vm);
+    int (*read)(tern__vm *vm, int bytes); /* instead, where so many bytes follow that say what or how long */
     int bytes;
 } opcodes[256] = {
-    [0x80] = {run_proto, 1},     [0x95] = {run_skip, 8},       ['.'] = {run_stop, 0},
-    ['('] = {run_mark, 0},       ['0'] = {run_pop, 0},         ['1'] = {run_pop_mark, 0},
-    ['2'] = {run_dup, 0},        ['N'] = {run_none, 0},        [0x88] = {run_true, 0},
-    [0x89] = {run_false, 0},     ['K'] = {run_int, 1},         ['M'] = {run_int, 2},
-    ['J'] = {run_int, 4},        [0x8a] = {run_long, 1},       [0x8b] = {run_long, 4},
-    ['G'] = {run_float, 8},      ['X'] = {run_unicode, 4},     [0x8c] = {run_unicode, 1},
-    [0x8d] = {run_unicode, 8},   ['U'] = {run_old_string, 1},  ['T'] = {run_old_string, 4},
-    ['C'] = {run_bytes, 1},      ['B'] = {run_bytes, 4},       [0x8e] = {run_bytes, 8},
-    [0x96] = {run_bytes, 8},     [']'] = {run_empty_list, 0},  [')'] = {run_empty_tuple, 0},
-    ['}'] = {run_empty_dict, 0}, [0x8f] = {run_empty_list, 0}, ['l'] = {run_list, 0},
-    [0x91] = {run_list, 0},      ['t'] = {run_tuple, 0},       ['d'] = {run_dict, 0},
-    [0x85] = {run_tuple1, 0},    [0x86] = {run_tuple2, 0},     [0x87] = {run_tuple3, 0},
-    ['a'] = {run_append, 0},     ['e'] = {run_appends, 0},     [0x90] = {run_appends, 0},
-    ['s'] = {run_set, 0},        ['u'] = {run_sets, 0},        ['q'] = {run_put, 1},
-    ['r'] = {run_put, 4},        [0x94] = {run_memoize, 0},    ['h'] = {run_get, 1},
-    ['j'] = {run_get, 4},        ['c'] = {run_global, 0},      [0x93] = {run_stack_global, 0},
-    ['R'] = {run_call, 0},       [0x81] = {run_call, 0},       [0x92] = {run_new_ex, 0},
-    ['b'] = {run_build, 0},      ['Q'] = {run_storage, 0},
+    [0x80] = {.read = run_proto, .bytes = 1},
+    [0x95] = {.read = run_skip, .bytes = 8},
+    ['.'] = {.run = run_stop},
+    ['('] = {.run = run_mark},
+    ['0'] = {.run = run_pop},
+    ['1'] = {.run = run_pop_mark},
+    ['2'] = {.run = run_dup},
+    ['N'] = {.run = run_none},
+    [0x88] = {.run = run_true},
+    [0x89] = {.run = run_false},
+    ['K'] = {.read = run_int, .bytes = 1},
+    ['M'] = {.read = run_int, .bytes = 2},
+    ['J'] = {.read = run_int, .bytes = 4},
+    [0x8a] = {.read = run_long, .bytes = 1},
+    [0x8b] = {.read = run_long, .bytes = 4},
+    ['G'] = {.read = run_float, .bytes = 8},
+    ['X'] = {.read = run_unicode, .bytes = 4},
+    [0x8c] = {.read = run_unicode, .bytes = 1},
+    [0x8d] = {.read = run_unicode, .bytes = 8},
+    ['U'] = {.read = run_old_string, .bytes = 1},
+    ['T'] = {.read = run_old_string, .bytes = 4},
+    ['C'] = {.read = run_bytes, .bytes = 1},
+    ['B'] = {.read = run_bytes, .bytes = 4},
+    [0x8e] = {.read = run_bytes, .bytes = 8},
+    [0x96] = {.read = run_bytes, .bytes = 8},
+    [']'] = {.run = run_empty_list},
+    [')'] = {.run = run_empty_tuple},
+    ['}'] = {.run = run_empty_dict},
+    [0x8f] = {.run = run_empty_list},
+    ['l'] = {.run = run_list},
+    [0x91] = {.run = run_list},
+    ['t'] = {.run = run_tuple},
+    ['d'] = {.run = run_dict},
+    [0x85] = {.run = run_tuple1},
+    [0x86] = {.run = run_tuple2},
+    [0x87] = {.run = run_tuple3},
+    ['a'] = {.run = run_append},
+    ['e'] = {.run = run_appends},
+    [0x90] = {.run = run_appends},
+    ['s'] = {.run = run_set},
+    ['u'] = {.run = run_sets},
+    ['q'] = {.read = run_put, .bytes = 1},
+    ['r'] = {.read = run_put, .bytes = 4},
+    [0x94] = {.run = run_memoize},
+    ['h'] = {.read = run_get, .bytes = 1},
+    ['j'] = {.read = run_get, .bytes = 4},
+    ['c'] = {.run = run_global},
+    [0x93] = {.run = run_stack_global},
+    ['R'] = {.run = run_call},
+    [0x81] = {.run = run_call},
+    [0x92] = {.run = run_new_ex},
+    ['b'] = {.run = run_build},
+    ['Q'] = {.run = run_storage},
 };
 
 int tern__vm_step(tern__vm *vm, uint8_t op)
 {
-    if (opcodes[op].run) return opcodes[op].run(vm, opcodes[op].bytes);
+    if (opcodes[op].run) return opcodes[op].run(vm);
+    if (opcodes[op].read) return opcodes[op].read(vm, opcodes[op].bytes);
     return tern__vm_refuse(vm, TERN_E_FORMAT, "opcode 0x%02x, which torch.save does not write", op);
 }

@@ -98,6 +98,11 @@ static int grow_index(dict_node *dict, int64_t capacity, tern_error *err)
         return tern__error_set(err, "tern_object_set", TERN_E_MEMORY, "out of memory: %lld slots",
                                (long long)slots);
     memset(index, 0, (size_t)slots * sizeof(*index));
+    if (!dict->index && sodium_init() < 0) {
+        tern__free(index);
+        return tern__error_set(err, "tern_object_set", TERN_E_SYSTEM,
+                               "libsodium cannot start: no random numbers");
+    }
     if (!dict->index) randombytes_buf(dict->secret, sizeof(dict->secret));
     tern__free(dict->index);
     dict->index = index;
@@ -114,7 +119,8 @@ static int grow_index(dict_node *dict, int64_t capacity, tern_error *err)
 static int grow(dict_node *dict, tern_error *err)
 {
     int64_t capacity = TERN__MAX(2 * dict->capacity, 2);
-    if (capacity > FEW && grow_index(dict, capacity, err)) return TERN_E_MEMORY;
+    int status = capacity > FEW ? grow_index(dict, capacity, err) : TERN_OK;
+    if (status) return status;
     pair *grown = tern__alloc_raw((size_t)capacity * sizeof(*grown), 16);
     if (!grown)
         return tern__error_set(err, "tern_object_set", TERN_E_MEMORY, "out of memory: %lld pairs",
@@ -145,7 +151,8 @@ int tern__object_set(tern_object *object, tern_object *key, tern_object *item, t
         replace(&dict->pairs[at], item);
         return TERN_OK;
     }
-    if (dict->count == dict->capacity && grow(dict, err)) return TERN_E_MEMORY;
+    int status = dict->count == dict->capacity ? grow(dict, err) : TERN_OK;
+    if (status) return status;
     if (dict->index) dict->index[slot_of(dict, &form)] = dict->count + 1;
     dict->pairs[dict->count++] = (pair){tern__object_hold(key), tern__object_hold(item)};
     return TERN_OK;
