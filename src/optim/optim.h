@@ -140,11 +140,14 @@ bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, 
 /* The option of this name, or NULL. */
 const tern__option *tern__option_find(const tern__optim_rule *rule, const char *name);
 
-/* ---- norm.c: norms of whole parameters ---- */
+/* ---- norm.c ---- */
 
-/* The sum of squares; false after a failure. */
+/* The sum of a view's squares; false after a failure. */
 bool tern__norm_square(tern_scope *scope, const tern__view *view, double *sum);
-/* LARC: changes the attributes of the update of leaf k, whose group has this weight decay. */
+
+/* ---- larc.c ---- */
+
+/* Changes the attributes of the update of leaf k, whose group has this weight decay. */
 bool tern__larc_adapt(tern_optim *optim, tern_scope *scope, int k, double decay, tern__optim_attr *attr);
 
 /* ---- lamb.c ---- */

@@ -398,6 +398,21 @@ class Schedule(unittest.TestCase):
         for k in (0, -1, math.nan):
             self.assertTrue(math.isnan(scale(0.1, k, 1)))
 
+    def test_scaled_rate_and_warm_up(self):
+        """As the header says it: 8 ranks, 4 times the rate, which begins with the unscaled one."""
+        base, k, p, total = 0.1, 8, 2 / 3, 5
+        schedules = Schedules(STEPS)
+        lib, pair = schedules.lib, schedules.pair
+        lib.returns(ctypes.c_double, "tern_lr_scale")
+        rate, start = (lib.tern_lr_scale(*(ctypes.c_double(x) for x in xs)) for xs in ((base, k, p), (1, k, -p)))
+        lib.tern_optim_lr_set(pair.optim, 0, ctypes.c_double(rate))
+        warm_up = schedules.make("linear", (number(start), number(1.0), number(total)))
+        for t in range(10):
+            self.assertAlmostEqual(pair.lr(), base + (4 * base - base) * min(t, total) / total, delta=1e-15)
+            lib.tern_schedule_step(warm_up)
+        lib.tern_schedule_free(warm_up)
+        schedules.close()
+
 
 def plain(state):
     """Without what is no number: a Counter, functions."""
