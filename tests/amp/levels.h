@@ -60,4 +60,70 @@ static inline tern_tensor *image_rows(fixture *f, int step, int first, int count
     return tern_reshape(f->s, rows, 4, (int64_t[]){count, 1, 3, 4});
 }
 
+/* Two of its steps overflow. */
+static inline void step_under(fixture *f, tern_amp *amp, int step)
+{
+    tern_error err = {0};
+    tern_amp_backward(amp, f->s, loss_of(f, step, 0, step == 2 || step == 9 ? 1e38 : 1), NULL);
+    tern_optim_step(f->opt, f->s);
+    tern_scope_end(f->s, &err);
+    assert_ok(err);
+}
+
+/* ---- one parameter of one element, whose gradient is what it is multiplied with ---- */
+
+typedef struct one {
+    tern_module net;
+    tern_tensor *p;
+    tern_amp *amp;
+    tern_optim *optim;
+    tern_scope *scope;
+    tern_device *device;
+} one;
+
+static inline tern_tensor *return_p(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    return tern_mul(scope, ((one *)module)->p, x);
+}
+
+static inline void open_one(one *o, const tern_amp_opts *opts, double lr, tern_error *err)
+{
+    *o = (one){0};
+    o->device = tern_device_open("cpu", err);
+    tern_device_threads_set(o->device, 1, err);
+    tern_module_init(&o->net, "one", return_p, err);
+    o->p = tern_parameter_add(&o->net, "p", TERN_F32, 0, NULL, err);
+    *(float *)o->p->view.data = 1;
+    o->amp = tern_amp_new(&o->net, opts, err);
+    tern_sgd_opts sgd = tern_sgd_defaults();
+    sgd.lr = lr;
+    o->optim = tern_sgd_new(&o->net, &sgd, err);
+    o->scope = tern_scope_new(o->device, NULL, err);
+    assert_ok(*err);
+}
+
+static inline void close_one(one *o)
+{
+    tern_scope_free(o->scope);
+    tern_optim_free(o->optim);
+    tern_amp_free(o->amp);
+    tern_module_release(&o->net);
+    tern_device_close(o->device);
+}
+
+/* The gradient of p is x. */
+static inline void step_one(one *o, double x, const tern_amp_backward_opts *opts)
+{
+    tern_tensor *in = tern_full(o->scope, TERN_F32, 0, NULL, x);
+    tern_amp_backward(o->amp, o->scope, tern_forward(&o->net, o->scope, in), opts);
+}
+
+static inline void end_one(one *o)
+{
+    tern_error err = {0};
+    tern_optim_step(o->optim, o->scope);
+    tern_scope_end(o->scope, &err);
+    assert_ok(err);
+}
+
 #endif

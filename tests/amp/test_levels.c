@@ -1,5 +1,5 @@
 /* Opt levels: what becomes of a model, in which order, masters and scales in exact arithmetic, several losses
- * and optimizers, replicas, and a run that is taken up again. */
+ * and optimizers, replicas. */
 #include "amp/levels.h"
 
 #include "ledger.h"
@@ -56,60 +56,6 @@ static void models_of_all_levels(void **state)
 }
 
 /* ---- masters, and the scale over thousands of steps, exactly ---- */
-
-typedef struct one {
-    tern_module net;
-    tern_tensor *p;
-    tern_amp *amp;
-    tern_optim *optim;
-    tern_scope *scope;
-    tern_device *device;
-} one;
-
-static tern_tensor *return_p(tern_module *module, tern_scope *scope, tern_tensor *x)
-{
-    return tern_mul(scope, ((one *)module)->p, x);
-}
-
-static void open_one(one *o, const tern_amp_opts *opts, double lr, tern_error *err)
-{
-    *o = (one){0};
-    o->device = tern_device_open("cpu", err);
-    tern_device_threads_set(o->device, 1, err);
-    tern_module_init(&o->net, "one", return_p, err);
-    o->p = tern_parameter_add(&o->net, "p", TERN_F32, 0, NULL, err);
-    *(float *)o->p->view.data = 1;
-    o->amp = tern_amp_new(&o->net, opts, err);
-    tern_sgd_opts sgd = tern_sgd_defaults();
-    sgd.lr = lr;
-    o->optim = tern_sgd_new(&o->net, &sgd, err);
-    o->scope = tern_scope_new(o->device, NULL, err);
-    assert_ok(*err);
-}
-
-static void close_one(one *o)
-{
-    tern_scope_free(o->scope);
-    tern_optim_free(o->optim);
-    tern_amp_free(o->amp);
-    tern_module_release(&o->net);
-    tern_device_close(o->device);
-}
-
-/* The gradient of p is x. */
-static void step_one(one *o, double x, const tern_amp_backward_opts *opts)
-{
-    tern_tensor *in = tern_full(o->scope, TERN_F32, 0, NULL, x);
-    tern_amp_backward(o->amp, o->scope, tern_forward(&o->net, o->scope, in), opts);
-}
-
-static void end_one(one *o)
-{
-    tern_error err = {0};
-    tern_optim_step(o->optim, o->scope);
-    tern_scope_end(o->scope, &err);
-    assert_ok(err);
-}
 
 /* 2^-12 is less than half a unit of p: without a master p would never move. */
 static void masters_keep_what_rounding_drops(void **state)
@@ -347,31 +293,6 @@ static void backward_leaves_the_weight(void **state)
     }
 }
 
-/* ---- checkpoints of any level ---- */
-
-static void state_dicts_are_f32(void **state)
-{
-    (void)state;
-    for (tern_opt_level level = TERN_O2; level <= TERN_O3; level++) {
-        tern_error err = {0};
-        fixture a, b;
-        tern_amp_opts opts = tern_amp_defaults(level);
-        tern_amp *amp = open_under(&a, NULL, NULL, &opts, NULL, &err);
-        fixture_open_alone(&b, &err);
-        tern_object *saved = tern_module_state_dict(a.net, &err);
-        for (int i = 0; i < tern_state_count(a.net); i++) {
-            const tern_tensor *t = tern_object_to_tensor(tern_object_at(saved, i));
-            assert_int_equal(t->view.dtype, TERN_F32);
-        }
-        assert_int_equal(tern_module_state_dict_load(b.net, saved, NULL, NULL, &err), TERN_OK);
-        assert_true(fixture_difference(a.net, b.net) == 0);
-        tern_object_free(saved);
-        tern_amp_free(amp);
-        fixture_close(&a);
-        fixture_close(&b);
-    }
-}
-
 /* A GAN's two models: each loss is for one optimizer. */
 static void losses_have_optimizers(void **state)
 {
@@ -468,115 +389,6 @@ static void replicas_under_every_level(void **state)
                 fail_msg("O%d, %d replicas: %g, alone %g", level, count, loss, alone);
         }
     }
-}
-
-/* ---- state ---- */
-
-static void save_all(fixture *f, const tern_amp *amp, tern_object *saved, tern_error *err)
-{
-    tern_object_set(saved, "model", tern_module_state_dict(f->net, err), err);
-    tern_object_set(saved, "optimizer", tern_optim_state_dict(f->opt, 0, err), err);
-    tern_object_set(saved, "amp", tern_amp_state_dict(amp, err), err);
-}
-
-static void step_under(fixture *f, tern_amp *amp, int step)
-{
-    tern_error err = {0};
-    tern_amp_backward(amp, f->s, loss_of(f, step, 0, step == 2 || step == 9 ? 1e38 : 1), NULL);
-    tern_optim_step(f->opt, f->s);
-    tern_scope_end(f->s, &err);
-    assert_ok(err);
-}
-
-/* Interrupted after 6 of 12 steps; in either order of loading, masters have all their bits again. */
-static void goes_on_bit_for_bit(void **state)
-{
-    (void)state;
-    for (int order = 0; order < 4; order++) {
-        tern_error err = {0};
-        fixture a, b;
-        tern_amp_opts opts = opts_of(order / 2 ? TERN_O1 : TERN_O2, TERN_BF16);
-        tern_amp *of_a = open_under(&a, NULL, NULL, &opts, NULL, &err);
-        for (int step = 0; step < 6; step++) step_under(&a, of_a, step);
-        tern_object *saved = tern_object_dict(&err);
-        save_all(&a, of_a, saved, &err);
-        tern_amp *of_b = open_under(&b, NULL, NULL, &opts, NULL, &err);
-        step_under(&b, of_b, 11);
-        for (int part = 0; part < 2; part++)
-            if (part == order % 2)
-                tern_module_state_dict_load(b.net, tern_object_get(saved, "model"), NULL, NULL, &err);
-            else
-                tern_optim_state_dict_load(b.opt, tern_object_get(saved, "optimizer"), &err);
-        tern_amp_state_dict_load(of_b, tern_object_get(saved, "amp"), &err);
-        assert_ok(err);
-        tern_object_free(saved);
-        for (int step = 6; step < 12; step++) {
-            step_under(&a, of_a, step);
-            step_under(&b, of_b, step);
-            assert_true(tern_amp_loss_scale_get(of_a, 0) == tern_amp_loss_scale_get(of_b, 0));
-        }
-        assert_true(fixture_hash(a.net) == fixture_hash(b.net));
-        tern_amp_free(of_a);
-        tern_amp_free(of_b);
-        fixture_close(&a);
-        fixture_close(&b);
-    }
-}
-
-static void expect_state(tern_amp *amp, tern_object *state, int code, const char *text)
-{
-    tern_error err = {0};
-    assert_int_equal(tern_amp_state_dict_load(amp, state, &err), code);
-    assert_string_equal(err.text, text);
-    assert_true(tern_amp_loss_scale_get(amp, 0) == 65536);
-    tern_object_free(state);
-}
-
-static tern_object *state_of(const char *key, const char *field, double value)
-{
-    tern_object *state = tern_object_dict(NULL), *scaler = tern_object_dict(NULL);
-    tern_object_set(scaler, field, tern_object_float(value, NULL), NULL);
-    tern_object_set(state, key, scaler, NULL);
-    return state;
-}
-
-static void count_warnings(tern_log_level level, const char *text, void *ctx)
-{
-    if (level == TERN_LOG_WARN && strstr(text, "loss scalers")) ++*(int *)ctx;
-}
-
-static void states_that_cannot_be(void **state)
-{
-    (void)state;
-    tern_error err = {0};
-    one o;
-    int warnings = 0;
-    tern_amp_opts opts = tern_amp_defaults(TERN_O2);
-    opts.num_losses = 2;
-    open_one(&o, &opts, 1, &err);
-    tern_log_set(count_warnings, &warnings);
-    expect_state(o.amp, NULL, TERN_E_INVALID, "the state is no dict");
-    expect_state(o.amp, state_of("scale", "loss_scale", 8), TERN_E_INVALID,
-                 "Error(s) in loading state_dict. Unexpected key(s) in state_dict: \"scale\"");
-    expect_state(o.amp, state_of("loss_scaler0", "loss_scale", 8), TERN_E_INVALID,
-                 "state[\"loss_scaler0\"][\"unskipped\"] is missing");
-    expect_state(
-        o.amp, state_of("loss_scaler0", "loss_scale", -8), TERN_E_RANGE,
-        "state[\"loss_scaler0\"][\"loss_scale\"]: expected a number from 2.22507e-308 to 1.79769e+308, "
-        "got -8");
-    assert_int_equal(warnings, 0);
-    tern_object *one_loss = state_of("loss_scaler0", "loss_scale", 8);
-    tern_object_set((tern_object *)tern_object_get(one_loss, "loss_scaler0"), "unskipped",
-                    tern_object_int(5, &err), &err);
-    assert_int_equal(tern_amp_state_dict_load(o.amp, one_loss, &err), TERN_OK);
-    assert_true(tern_amp_loss_scale_get(o.amp, 0) == 8 && tern_amp_loss_scale_get(o.amp, 1) == 65536);
-    assert_int_equal(o.amp->scalers[0].unskipped, 5);
-    assert_int_equal(warnings, 1);
-    tern_object_free(one_loss);
-    tern_log_set(NULL, NULL);
-    assert_int_equal(tern_amp_state_dict_load(NULL, NULL, NULL), TERN_E_INVALID);
-    assert_null(tern_amp_state_dict(NULL, NULL));
-    close_one(&o);
 }
 
 /* ---- what is said, and what is asked for ---- */
@@ -802,11 +614,8 @@ int main(void)
         cmocka_unit_test(losses_add_up),
         cmocka_unit_test(losses_have_optimizers),
         cmocka_unit_test(replicas_under_every_level),
-        cmocka_unit_test(goes_on_bit_for_bit),
-        cmocka_unit_test(states_that_cannot_be),
         cmocka_unit_test(gradients_in_f32),
         cmocka_unit_test(backward_leaves_the_weight),
-        cmocka_unit_test(state_dicts_are_f32),
         cmocka_unit_test(overflows_are_said),
         cmocka_unit_test(warm_steps_allocate_nothing),
         cmocka_unit_test(memory_that_is_not_there),

@@ -79,8 +79,8 @@ static int named_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_log_set(keep_warning, text);
     for (int step = 0; step < 3; step++) {
         tern_tensor *loss = loss_of(&f, step, rank * 8, 1), *bias = tern_state_find(f.net, "2.bias");
-        tern_tensor *one = tern_select(f.s, bias, 0, 2);
-        if (rank == 1 && step == 2) loss = tern_add(f.s, loss, scaled(&f, one, 1e39));
+        tern_tensor *element = tern_select(f.s, bias, 0, 2);
+        if (rank == 1 && step == 2) loss = tern_add(f.s, loss, scaled(&f, element, 1e39));
         if (by_scaler) {
             tern_backward(f.s, tern_scaler_scale(scaler, f.s, loss));
             RANK_CHECK(rank, tern_scaler_step(scaler, f.s, f.opt) == (step < 2));
