@@ -391,6 +391,35 @@ static void replicas_under_every_level(void **state)
     }
 }
 
+/* ---- recomputation ---- */
+
+/* tern_checkpoint of the whole and of a layer: the same bits. */
+static void recomputed_under_every_level(void **state)
+{
+    (void)state;
+    for (tern_opt_level level = TERN_O0; level <= TERN_O3; level++) {
+        uint64_t hashes[2];
+        for (int again = 0; again < 2; again++) {
+            tern_error err = {0};
+            fixture f;
+            tern_amp_opts opts = tern_amp_defaults(level);
+            tern_amp *amp = open_under(&f, NULL, NULL, &opts, NULL, &err);
+            for (int step = 0; step < 3; step++) {
+                tern_tensor *x = fixture_rows(&f, step, 0, 8);
+                tern_tensor *y = again ? tern_checkpoint(f.net, f.s, x) : tern_forward(f.net, f.s, x);
+                tern_amp_backward(amp, f.s, tern_cross_entropy(f.s, y, fixture_labels(&f, 0, 8), NULL), NULL);
+                tern_optim_step(f.opt, f.s);
+                tern_scope_end(f.s, &err);
+                assert_ok(err);
+            }
+            hashes[again] = fixture_hash(f.net);
+            tern_amp_free(amp);
+            fixture_close(&f);
+        }
+        assert_true(hashes[0] == hashes[1]);
+    }
+}
+
 /* ---- what is said, and what is asked for ---- */
 
 static void keep_text(tern_log_level level, const char *text, void *ctx)
@@ -616,6 +645,7 @@ int main(void)
         cmocka_unit_test(replicas_under_every_level),
         cmocka_unit_test(gradients_in_f32),
         cmocka_unit_test(backward_leaves_the_weight),
+        cmocka_unit_test(recomputed_under_every_level),
         cmocka_unit_test(overflows_are_said),
         cmocka_unit_test(warm_steps_allocate_nothing),
         cmocka_unit_test(memory_that_is_not_there),
