@@ -103,9 +103,9 @@ TERN_API int tern_scaler_state_dict_load(tern_scaler *scaler, const tern_object 
  *     tern_amp_backward(amp, scope, loss, NULL);
  *     tern_optim_step(sgd, scope);
  *
- * in this order; another one is E_STATE and names it. (apex makes the optimizer first and rewrites it; here
- * optimizers fix the model's memory, so amp precedes them, and those that are made on the model later need
- * not be handed over.)
+ * in this order; another one is E_STATE and names it, but an optimizer may precede its ddp. (apex makes the
+ * optimizer first and rewrites it; here optimizers fix the model's memory, so amp precedes them, and those
+ * that are made on the model later need not be handed over.)
  *
  *      cast_model  patch_functions  keep_batch_norm_f32  master_weights  loss_scale
  * O0   no          no               -                    no              1
