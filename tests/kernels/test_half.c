@@ -91,9 +91,8 @@ typedef struct form {
     int64_t shape[4];
 } form;
 
-static const form forms[] = {{4, {2, 16, 5, 7}}, {4, {3, 32, 4, 4}},  {4, {1, 48, 9, 2}},
-                             {4, {2, 5, 6, 7}},  {4, {2, 3, 33, 17}}, {2, {7, 19}},
-                             {2, {33, 16}},      {4, {1, 16, 52, 41}}};
+static const form forms[] = {{4, {2, 16, 5, 7}}, {4, {1, 48, 9, 2}}, {4, {2, 5, 6, 7}},   {4, {2, 3, 33, 17}},
+                             {2, {7, 19}},       {2, {33, 16}},      {4, {1, 16, 52, 41}}};
 
 typedef void (*case_fn)(tern_dtype dtype, tern__layout layout, const form *f);
 

@@ -333,7 +333,7 @@ static int run(const tern__call *call, conv *c)
 static bool needs_f32(const tern__call *call)
 {
     tern_dtype dtype = call->in[0]->dtype;
-    return dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16(call));
+    return dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16());
 }
 
 int tern__cpu_conv2d(const tern__call *call)

@@ -110,10 +110,10 @@ const char *tern__kernel_lacks(tern_dtype dtype)
     return dtype == TERN_F16 ? "a oneDNN with kernels for f16" : NULL;
 }
 
-bool tern__dnnl_has_bf16(const tern__call *call)
+bool tern__dnnl_has_bf16(void)
 {
-    bool chosen = library_of(call) != NULL; /* the instruction set, which the question would settle */
-    return chosen && (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+    avoid_amx_without_tiles(); /* the question settles the instruction set */
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
 tern__prim_key tern__prim_key_make(const tern__call *call, int part)

@@ -59,7 +59,7 @@ tern__prim *tern__prim_find(const tern__call *call, const tern__prim_key *key);
 
 dnnl_engine_t tern__dnnl_engine(const tern__call *call);
 /* Whether this CPU has oneDNN's kernels for bf16. */
-bool tern__dnnl_has_bf16(const tern__call *call);
+bool tern__dnnl_has_bf16(void);
 
 /* Attributes with the scratchpad in our hands; destroy with dnnl_primitive_attr_destroy. */
 int tern__dnnl_attr_new(const tern__call *call, dnnl_primitive_attr_t *attr);
