@@ -147,12 +147,12 @@ static tern_work *start(tern_group *group, const request *r, tern_error *err)
 {
     tern_error why = {0};
     if (check_given(group, r->func, err)) return NULL;
-    tern_work *work = tern__alloc(sizeof(*work), r->func, &why);
+    tern_work *work = tern__work_new(group->staging, r->func, &why);
     if (work && !begin(work, group, r, &why) && (!work->status || !tern__staging_pump(group->staging, &why)))
         return work;
     fail(group, r->func, &why, err);
     if (work && work->status == TERN_PENDING) tern__staging_drop(group->staging, work, why.code);
-    tern__free(work);
+    tern__work_free(work);
     return NULL;
 }
 
@@ -271,6 +271,6 @@ int tern_work_wait(tern_work *work, tern_error *err)
             tern__staging_drop(group->staging, work, status);
         if (status) fail(group, work->func, &why, err);
     }
-    tern__free(work);
+    tern__work_free(work);
     return status;
 }

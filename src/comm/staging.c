@@ -12,6 +12,13 @@ typedef struct flight {
     tern__extent extent;
 } flight;
 
+/* A work that a caller holds, or has given back. */
+typedef struct held {
+    tern_work work;
+    struct held *next;
+    tern__staging *home; /* NULL: closed, or none */
+} held;
+
 struct tern__staging {
     tern_group *group;
     uint32_t window;
@@ -21,6 +28,7 @@ struct tern__staging {
     uint64_t calls;
     tern_work *first, *last; /* the queue                                     */
     tern_work *next;         /* of which pieces are posted next, or NULL      */
+    held *held, *spare;      /* by callers; given back                        */
 };
 
 /* ---- life ---- */
@@ -39,15 +47,50 @@ tern__staging *tern__staging_open(tern_group *group, tern_error *err)
     return staging;
 }
 
+static held *held_pop(held **list)
+{
+    held *first = *list;
+    if (first) *list = first->next;
+    return first;
+}
+
 void tern__staging_close(tern__staging *staging)
 {
     if (!staging) return;
+    for (held *h; (h = held_pop(&staging->held));) h->home = NULL;
+    for (held *h; (h = held_pop(&staging->spare));) tern__free(h);
     for (tern_work *work = staging->first; work; work = work->next) {
         work->group = NULL;
         work->status = TERN_E_STATE;
     }
     staging->group->backend->window_close(staging->group->state, staging->window);
     tern__free(staging);
+}
+
+/* ---- works ---- */
+
+tern_work *tern__work_new(tern__staging *staging, const char *func, tern_error *err)
+{
+    held *h = staging ? held_pop(&staging->spare) : NULL;
+    if (!h && !(h = tern__alloc(sizeof(*h), func, err))) return NULL;
+    h->home = staging;
+    h->next = staging ? staging->held : NULL;
+    if (staging) staging->held = h;
+    return &h->work;
+}
+
+void tern__work_free(tern_work *work)
+{
+    held *h = (held *)work;
+    if (!h || !h->home) {
+        tern__free(h);
+        return;
+    }
+    held **link = &h->home->held;
+    while (*link != h) link = &(*link)->next;
+    *link = h->next;
+    h->next = h->home->spare;
+    h->home->spare = h;
 }
 
 /* ---- the queue ---- */

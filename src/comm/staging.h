@@ -41,6 +41,12 @@ tern__staging *tern__staging_open(tern_group *group, tern_error *err);
 /* Works that are still in the queue fail. NULL is fine. */
 void tern__staging_close(tern__staging *staging);
 
+/* A work for a caller to hold, until tern__work_free. The staging keeps what it is given back for the next
+ * one, so warm steps ask for no memory; a work may be freed after its staging. Without one (NULL) it keeps
+ * none. */
+tern_work *tern__work_new(tern__staging *staging, const char *func, tern_error *err);
+void tern__work_free(tern_work *work);
+
 /* Parts, one a rank, that a work's memory consists of; else 1. */
 size_t tern__staging_parts(const tern_group *group, tern__kind kind);
 /* Elements of one rank that fit a piece. */

@@ -1,5 +1,6 @@
 /* What a group does when its ranks disagree, leave, die, stop or fork: real kills and stops, timed from the
  * event, and no rank ever hangs. */
+#include "ledger.h"
 #include "ranks.h"
 
 #include "comm/group.h"
@@ -594,6 +595,44 @@ static void test_out_of_memory(void **state)
     tern_group_close(group);
 }
 
+/* Works of warm steps are those of earlier ones; one that is waited for late, or not before the close, is
+ * fine too. */
+static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    ledger books = {0};
+    ledger_open(&books); /* of this rank: a process of its own */
+    tern_group *group = tern__group_open_boot(boot, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_work *late = NULL;
+    int asked = 0;
+    for (int step = 0; step < 20; step++) {
+        float x[3] = {1, 1, 1};
+        tern_work *works[3];
+        for (int i = 0; i < 3; i++)
+            works[i] = tern_all_reduce_post(group, &x[i], 1, TERN_F32, TERN_SUM, &err);
+        for (int i = 2; i >= 0; i--) RANK_CHECK(rank, tern_work_wait(works[i], &err) == TERN_OK);
+        if (step == 0) asked = atomic_load(&books.requests);
+    }
+    RANK_CHECK(rank, atomic_load(&books.requests) == asked);
+    float y = 1;
+    late = tern_all_reduce_post(group, &y, 1, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK(rank, tern_barrier(group, &err) == TERN_OK);
+    tern_group_close(group);
+    RANK_CHECK(rank, tern_work_wait(late, &err) == TERN_OK && y == 2);
+    RANK_CHECK_OK(rank, err);
+    tern_allocator_set(NULL);
+    RANK_CHECK(rank, atomic_load(&books.live) == 0);
+    return 0;
+}
+
+static void test_warm_works_ask_for_no_memory(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, warm_body, NULL));
+}
+
 static void test_options_are_checked(void **state)
 {
     (void)state;
@@ -612,6 +651,7 @@ int main(void)
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_options_are_checked),
         cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_warm_works_ask_for_no_memory),
         cmocka_unit_test(test_mismatch_is_told_to_all),
         cmocka_unit_test(test_mismatch_of_roots_in_flight),
         cmocka_unit_test(test_windows_of_different_sizes),
