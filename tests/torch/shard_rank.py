@@ -24,6 +24,8 @@ OPTIONS = {
     "sgd": dict(lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
     "adam": dict(lr=0.01, amsgrad=True),
     "adamw": dict(lr=0.01, weight_decay=0.1),
+    "rmsprop": dict(lr=0.001, momentum=0.9, centered=True),
+    "lamb": dict(lr=0.01, weight_decay=0.1),
 }
 
 
@@ -143,8 +145,9 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     lib = library()
-    lib.returns(ctypes.c_void_p, "tern_adam_new", "tern_adamw_new", "tern_optim_state_gather")
-    lib.returns(KINDS["adam"][0], "tern_adam_defaults", "tern_adamw_defaults")
+    lib.returns(ctypes.c_void_p, *(f"tern_{name}_new" for name in KINDS), "tern_optim_state_gather")
+    for name in KINDS:
+        lib.returns(KINDS[name][0], f"tern_{name}_defaults")
     lib.returns(JoinOpts, "tern_join_defaults")
     lib.returns(ctypes.POINTER(Entry), "tern_optim_state_entries")
     group = ctypes.c_void_p(lib.check("tern_group_open", None))
@@ -153,6 +156,9 @@ def main():
     if uneven:
         optimizer = KINDS[kind][1](ddp.parameters(), **OPTIONS[kind])
         train_uneven(lib, net, ddp, optimizer, rank, STEPS + 2 * rank)
+    elif kind == "lamb":  # torch's shards have only their own parameters' norms
+        optimizer = KINDS[kind][1](ddp.parameters(), **OPTIONS[kind])
+        train(net, ddp, optimizer, rank, STEPS)
     else:
         optimizer = ZeroRedundancyOptimizer(ddp.parameters(), optimizer_class=KINDS[kind][1], **OPTIONS[kind])
         train(net, ddp, optimizer, rank, STEPS)

@@ -26,6 +26,12 @@ class Shard(unittest.TestCase):
     def test_adamw(self):
         self.run_ranks(2, "adamw")
 
+    def test_rmsprop(self):
+        self.run_ranks(2, "rmsprop")
+
+    def test_lamb(self):
+        self.run_ranks(3, "lamb")
+
     def test_join(self):
         self.run_ranks(3, "adam", "uneven")
 
