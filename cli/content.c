@@ -68,32 +68,35 @@ static int add_item(tern__content *c, const path *p, const tern_object *value, t
 
 static int list(tern__content *c, path *p, const tern_object *value, tern_error *err);
 
-static int list_children(tern__content *c, path *p, const tern_object *value, tern_error *err)
+static int list_child(tern__content *c, path *p, const tern_object *parent, int64_t i, tern_error *err)
 {
-    int status = TERN_OK;
     size_t bytes = p->bytes;
-    bool is_dict = tern_object_kind_get(value) == TERN_OBJECT_DICT;
-    for (int64_t i = 0; !status && i < tern_object_count(value); i++) {
-        status = append_key(p, is_dict ? tern_object_key(value, i) : NULL, i, err);
-        if (!status) status = list(c, p, tern_object_at(value, i), err);
-        p->bytes = bytes;
-    }
+    bool is_dict = tern_object_kind_get(parent) == TERN_OBJECT_DICT;
+    int status = append_key(p, is_dict ? tern_object_key(parent, i) : NULL, i, err);
+    if (!status) status = list(c, p, tern_object_at(parent, i), err);
+    p->bytes = bytes;
     return status;
 }
 
-/* The attributes of a module; what is in the three dicts has the name that it has in the state dict. */
-static int list_module(tern__content *c, path *p, const tern_object *state, tern_error *err)
+static int list_children(tern__content *c, path *p, const tern_object *value, tern_error *err)
 {
     int status = TERN_OK;
-    size_t bytes = p->bytes;
-    for (int64_t i = 0; !status && i < tern_object_count(state); i++) {
-        const tern_object *key = tern_object_key(state, i), *item = tern_object_at(state, i);
-        const char *name = tern_object_to_string(key);
-        bool is_part =
-            name && (!strcmp(name, "_parameters") || !strcmp(name, "_buffers") || !strcmp(name, "_modules"));
-        if (!is_part) status = append_key(p, key, i, err);
-        if (!status) status = list(c, p, item, err);
-        p->bytes = bytes;
+    for (int64_t i = 0; !status && i < tern_object_count(value); i++)
+        status = list_child(c, p, value, i, err);
+    return status;
+}
+
+/* Of a module its parameters, buffers and parts, under the names of its state dict. What is None is not
+ * there. */
+static int list_module(tern__content *c, path *p, const tern_object *state, tern_error *err)
+{
+    static const char *const parts[] = {"_parameters", "_buffers", "_modules"};
+    int status = TERN_OK;
+    for (size_t k = 0; k < TERN__COUNT(parts); k++) {
+        const tern_object *part = tern_object_get(state, parts[k]);
+        for (int64_t i = 0; !status && i < tern_object_count(part); i++)
+            if (tern_object_kind_get(tern_object_at(part, i)) != TERN_OBJECT_NONE)
+                status = list_child(c, p, part, i, err);
     }
     return status;
 }
@@ -101,9 +104,9 @@ static int list_module(tern__content *c, path *p, const tern_object *state, tern
 static int list_record(tern__content *c, path *p, const tern_object *value, tern_error *err)
 {
     const tern_object *state = tern_object_record_state(value);
+    if (tern__module_record_is(value)) return list_module(c, p, state, err);
     int status = list(c, p, tern_object_record_args(value), err);
-    if (status) return status;
-    return tern__module_record_is(value) ? list_module(c, p, state, err) : list(c, p, state, err);
+    return status ? status : list(c, p, state, err);
 }
 
 static int list(tern__content *c, path *p, const tern_object *value, tern_error *err)
