@@ -55,6 +55,7 @@ def main():
     parser.add_argument("--model", choices=["mlp", "resnet18"], default="mlp")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: in an autocast region")
     parser.add_argument("--meet", required=True, help="file in which the ranks meet")
     args = parser.parse_args()
     open_world(args.meet)
@@ -68,7 +69,8 @@ def main():
     times = []
     for step in range(WARM_UP + args.steps):
         begin = time.monotonic_ns()
-        loss = F.cross_entropy(ddp(x), y)
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
+            loss = F.cross_entropy(ddp(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -77,7 +79,7 @@ def main():
             first_step_ms = largest((time.monotonic_ns() - started) * 1e-6)
             loss_first = mean(loss)
     peak_rss_mb = largest(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    line = {"model": args.model, "ranks": dist.get_world_size(), "batch": args.batch, "dtype": "f32", "steps": args.steps,
+    line = {"model": args.model, "ranks": dist.get_world_size(), "batch": args.batch, "dtype": args.dtype, "steps": args.steps,
             "median_ms": statistics.median(times[WARM_UP:]), "min_ms": min(times[WARM_UP:]), "peak_rss_mb": peak_rss_mb,
             "first_step_ms": first_step_ms, "loss_first": loss_first, "loss_last": mean(loss)}
     if dist.get_rank() == 0:
