@@ -3,7 +3,7 @@
 # test suite too, `setup.sh bench` for what bench/peers compares with. On other systems it prints what is needed and stops.
 set -eu
 
-build="gcc libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libcjson-dev
+build="gcc libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libdeflate-dev libcjson-dev
 libprotobuf-c-dev protobuf-c-compiler libcairo2-dev libpng-dev"
 demo="dataset-fashion-mnist fonts-dejavu-core"
 tests="g++ gfortran libcmocka-dev python3 python3-numpy python3-torch libopenblas0-pthread procps valgrind clang-format"

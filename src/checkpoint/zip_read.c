@@ -3,9 +3,9 @@
  * 46 bytes an entry point to the entry's own header, 30 bytes, its name and padding, and then the bytes. */
 #include "base/text.h"
 #include "checkpoint/bytes.h"
-#include "checkpoint/crc32.h"
 #include "checkpoint/zip.h"
 
+#include <libdeflate.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,7 +254,7 @@ int tern__zip_read(const tern__zip *zip, tern__zip_entry *entry, void *out, tern
         void *piece = out ? (char *)out + at : spare;
         size_t bytes = (size_t)TERN__MIN(entry->bytes - at, (int64_t)PIECE);
         status = tern__input_read(zip->in, offset + at, piece, bytes, err);
-        if (!status) crc = tern__crc32(crc, piece, bytes);
+        if (!status) crc = libdeflate_crc32(crc, piece, bytes);
     }
     tern__free(spare);
     return status ? status : tern__zip_crc_check(zip, entry, crc, err);

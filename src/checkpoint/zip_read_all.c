@@ -2,10 +2,10 @@
  * little more than half of it. So entries are cut into pieces; whoever is free takes the next one, reads it
  * and sums it up, and in the end the sums of an entry's pieces become the entry's. The threads are this
  * call's own and gone when it returns: a program that forks its ranks after it has only one. */
-#include "checkpoint/crc32.h"
 #include "checkpoint/zip.h"
 #include "device/device.h"
 
+#include <libdeflate.h>
 #include <pthread.h>
 #include <signal.h>
 #include <zlib.h>
@@ -47,7 +47,7 @@ static void *read_pieces(void *ctx)
         if (tern__input_read(r->zip->in, r->places[p->read] + p->at, out, (size_t)p->bytes, &me->err))
             __atomic_store_n(&r->failed, 1, __ATOMIC_RELAXED);
         else
-            p->crc = tern__crc32(0, out, (size_t)p->bytes);
+            p->crc = libdeflate_crc32(0, out, (size_t)p->bytes);
     }
     return NULL;
 }

@@ -2,9 +2,9 @@
  * the bytes, and behind them sizes and CRC, which are known only then; the directory at the end. Sizes and
  * places are always in the long form, so that what is rare is not another way through the code. */
 #include "checkpoint/bytes.h"
-#include "checkpoint/crc32.h"
 #include "checkpoint/zip.h"
 
+#include <libdeflate.h>
 #include <string.h>
 
 static const char FUNC[] = "tern_save";
@@ -82,7 +82,7 @@ static int write_data(const tern__zip_writer *zip, const char *data, size_t byte
     *crc = 0;
     for (size_t at = 0; !status && at < bytes; at += PIECE) {
         size_t piece = TERN__MIN(bytes - at, (size_t)PIECE);
-        *crc = tern__crc32(*crc, data + at, piece);
+        *crc = libdeflate_crc32(*crc, data + at, piece);
         status = tern__output_write(zip->out, data + at, piece, err);
     }
     return status;
