@@ -48,10 +48,10 @@ def output(argv, **options):
     return done.stdout
 
 
-def launched(ranks, *argv):
+def launched(ranks, *argv, **environment):
     """Under `tern run`, its own start included."""
     argv = [TERN, "run", "-n", str(ranks), *map(str, argv)]
-    return output(argv, env={**os.environ, "TERN_STARTED_NS": str(time.monotonic_ns())})
+    return output(argv, env={**os.environ, **environment, "TERN_STARTED_NS": str(time.monotonic_ns())})
 
 
 def by_size(text):
@@ -81,13 +81,23 @@ class Tern:
         return epoch(launched(2, os.path.join(BUILD, "examples", "02_fashion"), 1))
 
 
+# PyTorch's oneDNN dies of an illegal instruction where a virtual machine has AMX but hides its sizes (CPUID's leaf 0x1d).
+WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+
+
+def runs_bf16(python):
+    product = "import torch; print(torch.nn.Linear(784, 1024).bfloat16()(torch.randn(64, 784).bfloat16()).sum())"
+    return subprocess.run([python, "-c", product], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
 class Torch:
     def __init__(self, python, version, folder):
         self.python, self.name, self.folder = python, f"PyTorch {version}", folder
+        self.environment = {} if runs_bf16(python) else WITHOUT_AMX
 
     def launched(self, ranks, script, *argv):
         meet = tempfile.mktemp(dir=self.folder)
-        return launched(ranks, self.python, os.path.join(HERE, script), *argv, "--meet", meet)
+        return launched(ranks, self.python, os.path.join(HERE, script), *argv, "--meet", meet, **self.environment)
 
     def step(self, model, dtype="f32"):
         batch, steps = STEPS[model]
@@ -136,6 +146,8 @@ def find_peers(folder):
         version = torch_version(python)
         if version:
             peers.append(Torch(python, version, folder))
+            if peers[-1].environment:
+                absent.append(f"{peers[-1].name} without AMX, on which it dies here")
         else:
             absent.append(f"no PyTorch: {python} has no torch (./scripts/setup.sh bench)")
     if shutil.which("mpicc") and shutil.which("mpirun"):
