@@ -1,6 +1,7 @@
 /* Opt levels on several ranks: all skip together, gradients go over in the type asked for, differences are
  * found, synchronised batch norms, and the order in which they are set up. */
 #include "amp/levels.h"
+#include "ledger.h"
 
 /* ---- ranks: all skip together ---- */
 
@@ -319,12 +320,14 @@ static void ranks_that_differ(void **state)
     for (int what = 0; what < 4; what++) assert_ranks_ok(ranks_run(2, differ_body, &what));
 }
 
-/* ---- ranks: synchronised batch norms and replicas ---- */
+/* ---- ranks: synchronised batch norms; warm steps ask for no memory ---- */
 
 static int synced_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_opt_level level = *(const tern_opt_level *)arg;
     tern_error err = {0};
+    ledger books = {0};
+    ledger_open(&books);
     fixture f;
     tern_rng *rng = tern_rng_new(3, &err);
     tern_module *net = conv_net(rng, &err);
@@ -333,11 +336,14 @@ static int synced_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_amp_opts opts = tern_amp_defaults(level);
     tern_amp *amp = tern_amp_new(net, &opts, &err);
     f = (fixture){.rank = rank, .net = net, .world = world, .rng = rng, .dev = tern_device_open("cpu", &err)};
-    f.ddp = tern_ddp_new(net, world, NULL, &err);
+    tern_ddp_opts ddp = tern_ddp_defaults();
+    if (level == TERN_O1) ddp.reduce_dtype = TERN_BF16;
+    f.ddp = tern_ddp_new(net, world, &ddp, &err);
     f.opt = fixture_sgd(net, &err);
     f.s = tern_scope_new(f.dev, world, &err);
     RANK_CHECK_OK(rank, err);
     double first = 0;
+    int warm = 0;
     for (int step = 0; step < 8; step++) {
         tern_tensor *y = tern_forward(net, f.s, image_rows(&f, 0, rank * 8, 8));
         tern_amp_backward(amp, f.s, tern_cross_entropy(f.s, y, fixture_labels(&f, rank * 8, 8), NULL), NULL);
@@ -345,10 +351,14 @@ static int synced_body(int rank, const tern__bootstrap *boot, void *arg)
         RANK_CHECK(rank, tern_scope_end(f.s, &err) == TERN_OK);
         RANK_CHECK(rank, fixture_same(world, fixture_hash(net), &err));
         if (step == 0) first = tern_ddp_loss_mean(f.ddp);
+        if (step == 3) warm = atomic_load(&books.requests);
+        if (step == 6) RANK_CHECK(rank, atomic_load(&books.requests) == warm); /* no peer leaves yet */
     }
     RANK_CHECK(rank, tern_ddp_loss_mean(f.ddp) < first);
     tern_amp_free(amp);
     fixture_close(&f);
+    tern_allocator_set(NULL);
+    RANK_CHECK(rank, atomic_load(&books.live) == 0);
     return 0;
 }
 
