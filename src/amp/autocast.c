@@ -53,11 +53,6 @@ static tern_tensor *cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
     return y;
 }
 
-static bool is_half(tern_dtype dtype)
-{
-    return dtype == TERN_BF16 || dtype == TERN_F16;
-}
-
 /* Neither bf16 nor f16 has all values of the other. */
 static tern_dtype wider(tern_dtype a, tern_dtype b)
 {
@@ -96,7 +91,7 @@ static bool find_widest(const operands *in, bool dimensions, tern_dtype *widest)
 static tern_dtype target(rule by, tern_dtype x, tern_dtype region, tern_dtype widest)
 {
     if (by == LOWER) return x == TERN_F64 ? x : region;
-    if (by == FULL) return is_half(x) ? TERN_F32 : x;
+    if (by == FULL) return tern__dtype_is_half(x) ? TERN_F32 : x;
     return widest;
 }
 
@@ -163,20 +158,20 @@ const tern__policy *tern__autocast_policy(tern__autocast_list list, tern_dtype d
 static const tern__policy *next_policy(const tern__policy *now, tern_dtype dtype)
 {
     tern__autocast_list list = now ? ((const policy *)now)->list : TERN__AUTOCAST_TORCH;
-    if (is_half(dtype)) return tern__autocast_policy(list, dtype);
+    if (tern__dtype_is_half(dtype)) return tern__autocast_policy(list, dtype);
     return list == TERN__AUTOCAST_APEX ? &apex_off.base : NULL;
 }
 
 tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype)
 {
     tern_dtype before = scope->policy ? scope->policy->dtype : TERN_F32;
-    if (dtype != TERN_F32 && !is_half(dtype)) {
+    if (dtype != TERN_F32 && !tern__dtype_is_half(dtype)) {
         tern__scope_fail(scope, __func__, TERN_E_DTYPE,
                          "autocast: expected bf16 or f16 to begin a region, or f32 to end it, got %s",
                          tern_dtype_name(dtype));
         return before;
     }
-    if (is_half(dtype)) note_what_lacks(scope, dtype);
+    if (tern__dtype_is_half(dtype)) note_what_lacks(scope, dtype);
     tern__policy_set(scope, next_policy(scope->policy, dtype));
     return before;
 }

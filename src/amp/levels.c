@@ -26,11 +26,6 @@ tern_amp_opts tern_amp_defaults(tern_opt_level level)
 
 /* ---- options ---- */
 
-static bool is_half(tern_dtype dtype)
-{
-    return dtype == TERN_BF16 || dtype == TERN_F16;
-}
-
 static int check_opts(const tern_amp_opts *o, tern_error *err)
 {
     const char *func = "tern_amp_new";
@@ -38,7 +33,7 @@ static int check_opts(const tern_amp_opts *o, tern_error *err)
         return tern__error_set(err, func, TERN_E_INVALID,
                                "amp: unexpected optimization level %d; options are O0, O1, O2, O3",
                                (int)o->level);
-    if (!is_half(o->half_type))
+    if (!tern__dtype_is_half(o->half_type))
         return tern__error_set(err, func, TERN_E_DTYPE, "amp: expected a half_type of bf16 or f16, got %s",
                                tern_dtype_name(o->half_type));
     bool output =

@@ -40,10 +40,15 @@ static inline size_t tern__align_up(size_t n, size_t align)
 
 /* ---- dtypes ---- */
 
+/* Floating point of 16 bits. */
+static inline bool tern__dtype_is_half(tern_dtype dtype)
+{
+    return dtype == TERN_BF16 || dtype == TERN_F16;
+}
 /* f32, f64, bf16 or f16. */
 static inline bool tern__dtype_is_float(tern_dtype dtype)
 {
-    return dtype == TERN_F32 || dtype == TERN_F64 || dtype == TERN_BF16 || dtype == TERN_F16;
+    return dtype == TERN_F32 || dtype == TERN_F64 || tern__dtype_is_half(dtype);
 }
 
 /* ---- log ---- */

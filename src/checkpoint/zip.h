@@ -32,8 +32,7 @@ int tern__zip_open(tern__zip *zip, tern__input *in, tern_error *err);
 void tern__zip_close(tern__zip *zip);
 /* The entry prefix + name; NULL if there is none. */
 tern__zip_entry *tern__zip_find(const tern__zip *zip, const char *name);
-/* Where the entry's bytes begin; they end inside the file. */
-/* E_UNSUPPORTED for one that is compressed. */
+/* Where the entry's bytes begin; they end inside the file. E_UNSUPPORTED for one that is compressed. */
 int tern__zip_place(const tern__zip *zip, const tern__zip_entry *entry, int64_t *offset, tern_error *err);
 /* Reads all of it into `out`, or with NULL only checks it. */
 int tern__zip_read(const tern__zip *zip, tern__zip_entry *entry, void *out, tern_error *err);

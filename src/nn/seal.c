@@ -40,7 +40,7 @@ void tern__seal_free(tern__seal *seal)
 /* A parameter's gradient has its dtype, or more. */
 static tern_dtype grad_dtype(const tern__seal *seal, tern_dtype dtype)
 {
-    bool half = dtype == TERN_BF16 || dtype == TERN_F16;
+    bool half = tern__dtype_is_half(dtype);
     return half && seal->root->tree->precision.gradients_f32 ? TERN_F32 : dtype;
 }
 

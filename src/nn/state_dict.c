@@ -18,7 +18,7 @@ static const char out_func[] = "tern_module_state_dict";
 static tern_object *entry_object(const tern_module *module, const tern_tensor *tensor, tern_error *err)
 {
     tern_dtype dtype = tensor->view.dtype;
-    bool half = dtype == TERN_BF16 || dtype == TERN_F16;
+    bool half = tern__dtype_is_half(dtype);
     if (!half || !tern__module_root((tern_module *)module)->tree->precision.set)
         return tern_object_tensor(tensor, err);
     tern_tensor *wide = tern__tensor_new(TERN_F32, tensor->view.ndim, tensor->view.shape, err);

@@ -175,7 +175,7 @@ void tern__lamb_free(tern_optim *optim);
 static inline bool tern__optim_has_master(const tern_optim *optim, int r)
 {
     tern_dtype dtype = optim->seal->ranges[r].dtype;
-    return optim->masters && (dtype == TERN_BF16 || dtype == TERN_F16);
+    return optim->masters && tern__dtype_is_half(dtype);
 }
 /* In which the state of a range is kept. */
 static inline tern_dtype tern__optim_dtype(const tern_optim *optim, int r)

@@ -36,27 +36,7 @@ typedef struct job {
 
 /* ---- copies of x ---- */
 
-/* Element i of `low` and of `high` beside each other: the first half, or the second. */
-TERN__INLINE tern__halves zip(tern__halves low, tern__halves high, bool second)
-{
-    const tern__halves first_half = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-    return __builtin_shuffle(low, high, second ? first_half + 8 : first_half);
-}
-
-/* Rows become columns: four times every row is zipped with the one eight further on. */
-TERN__INLINE void turn(tern__halves v[ROWS])
-{
-#pragma GCC unroll 4
-    for (int round = 0; round < 4; round++) {
-        tern__halves to[ROWS];
-#pragma GCC unroll 8
-        for (int i = 0; i < ROWS / 2; i++) {
-            to[2 * i] = zip(v[i], v[i + ROWS / 2], false);
-            to[2 * i + 1] = zip(v[i], v[i + ROWS / 2], true);
-        }
-        memcpy(v, to, sizeof(to));
-    }
-}
+TERN__DEFINE_TURN(turn, tern__halves)
 
 /* Up to 16 positions, `step` apart, of 16 channels: to[c * pitch + i]. */
 TERN__SIMD static void turn_positions(uint16_t *to, int64_t pitch, const uint16_t *from, int64_t step,

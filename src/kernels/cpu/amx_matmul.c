@@ -29,26 +29,7 @@ typedef struct job {
  * one place in the sum. */
 typedef tern__words words;
 
-TERN__INLINE words zip(words low, words high, bool second)
-{
-    const words first_half = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-    return __builtin_shuffle(low, high, second ? first_half + 8 : first_half);
-}
-
-/* Rows become columns: four times every row is zipped with the one eight further on. */
-TERN__INLINE void turn(words v[ROWS])
-{
-#pragma GCC unroll 4
-    for (int round = 0; round < 4; round++) {
-        words to[ROWS];
-#pragma GCC unroll 8
-        for (int i = 0; i < ROWS / 2; i++) {
-            to[2 * i] = zip(v[i], v[i + ROWS / 2], false);
-            to[2 * i + 1] = zip(v[i], v[i + ROWS / 2], true);
-        }
-        memcpy(v, to, sizeof(to));
-    }
-}
+TERN__DEFINE_TURN(turn, words)
 
 /* `lines` lines, each of whose elements are neighbours along the sum. */
 TERN__INLINE void load_along(words v[ROWS], const uint16_t *from, int64_t stride, int64_t lines,

@@ -41,6 +41,24 @@ typedef uint16_t tern__halves __attribute__((vector_size(2 * TERN__LANES)));
 typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
 
 /* -1 where a < b, of numbers below 2^31. */
+/* name(v): of LANES vectors the rows become columns. Four times every row is zipped with the one eight
+ * further on: their elements go beside each other, the first half of them and then the second. */
+#define TERN__DEFINE_TURN(name, type)                                                                        \
+    TERN__INLINE void name(type v[TERN__LANES])                                                              \
+    {                                                                                                        \
+        const type first_half = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};                    \
+        _Pragma("GCC unroll 4") for (int round = 0; round < 4; round++)                                      \
+        {                                                                                                    \
+            type to[TERN__LANES];                                                                            \
+            _Pragma("GCC unroll 8") for (int i = 0; i < TERN__LANES / 2; i++)                                \
+            {                                                                                                \
+                to[2 * i] = __builtin_shuffle(v[i], v[i + TERN__LANES / 2], first_half);                     \
+                to[2 * i + 1] = __builtin_shuffle(v[i], v[i + TERN__LANES / 2], first_half + 8);             \
+            }                                                                                                \
+            memcpy(v, to, sizeof(to));                                                                       \
+        }                                                                                                    \
+    }
+
 TERN__INLINE tern__words tern__words_less(tern__words a, tern__words b)
 {
     return (tern__words)((tern__masks)(a - b) >> 31);

@@ -6,7 +6,7 @@
 
 static inline bool tern__is_half(const tern__view *view)
 {
-    return view->dtype == TERN_BF16 || view->dtype == TERN_F16;
+    return tern__dtype_is_half(view->dtype);
 }
 
 /* Runs `kernel`, which takes f32, for a call with operands of 16 bits; other operands stay. */
