@@ -14,19 +14,21 @@ extern "C" {
 
 /* ---- dataset ------------------------------------------------------------------------------------------ */
 
-/* A map-style dataset: put it first in a struct of your own. One sample is `shape` f32 values and one i64
- * label. */
+/* A map-style dataset: put it first in a struct of your own. One sample is `shape` f32 values and a target:
+ * one i64 label, or a map of them, or of values. */
 typedef struct tern_dataset tern_dataset;
 struct tern_dataset {
     int64_t length;
-    int ndim;         /* of one sample                                   */
-    int64_t shape[4]; /* (C, H, W) for images                            */
-    int classes;      /* labels are in [0, classes); 0: not checked      */
-    /* Writes sample `index`, as it is in `epoch`, to x[0..prod(shape)) and its label to *y. 0, or a negative
+    int ndim;                /* of one sample                                                   */
+    int64_t shape[4];        /* (C, H, W) for images, (C, D, H, W) for volumes                  */
+    int target_ndim;         /* 0: a label                                                      */
+    int64_t target_shape[4]; /* (H, W) for a map of an image                                    */
+    tern_dtype target_dtype; /* of a map: TERN_F32, TERN_U8, TERN_I64 ..; a label is always i64 */
+    int classes;             /* a label is in [0, classes); 0, and for maps: not checked        */
+    /* Writes sample `index`, as it is in `epoch`, to x[0..prod(shape)) and its target to y. 0, or a negative
      * status with *err filled. Called by several threads at once; must give the same sample for the same
      * epoch and index every time. */
-    int (*get)(const tern_dataset *dataset, int64_t epoch, int64_t index, float *x, int64_t *y,
-               tern_error *err);
+    int (*get)(const tern_dataset *dataset, int64_t epoch, int64_t index, float *x, void *y, tern_error *err);
     void (*free)(tern_dataset *dataset); /* NULL: nothing to free */
 };
 
@@ -139,8 +141,8 @@ TERN_API tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_o
 TERN_API void tern_loader_free(tern_loader *loader);
 
 typedef struct tern_batch {
-    tern_tensor *x; /* (count, sample shape), f32 */
-    tern_tensor *y; /* (count), i64               */
+    tern_tensor *x; /* (count, sample shape), f32                                 */
+    tern_tensor *y; /* (count, target shape): i64 labels, or maps of target_dtype */
     int64_t count;
 } tern_batch;
 

@@ -152,7 +152,7 @@ static void spare_give(augment *a, spare *taken)
     pthread_mutex_unlock(&a->lock);
 }
 
-static int augment_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
+static int augment_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                        tern_error *err)
 {
     augment *a = (augment *)base;
@@ -202,8 +202,8 @@ static int check_opts(const tern_augment_opts *o, tern_error *err)
 
 static int check_source(const tern_dataset *source, const tern_augment_opts *o, tern_error *err)
 {
-    if (!source || !source->get)
-        return tern__error_set(err, FUNC, TERN_E_INVALID, "expected a dataset with get");
+    if (!source || !source->get || source->target_ndim > 0)
+        return tern__error_set(err, FUNC, TERN_E_INVALID, "expected a dataset with get, of labels");
     const int64_t *shape = source->shape;
     if (source->ndim != 3)
         return tern__error_set(err, FUNC, TERN_E_SHAPE, "expected samples (C, H, W), got %d dimensions",

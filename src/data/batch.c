@@ -24,9 +24,13 @@ static int hold_slot(tern_loader *loader, tern_scope *scope, int slot)
     return scope->error.code;
 }
 
-static tern_tensor *wrap(tern_scope *scope, void *data, tern_dtype dtype, int ndim, const int64_t *shape)
+/* (count, shape of a sample) */
+static tern_tensor *wrap(tern_scope *scope, void *data, tern_dtype dtype, int64_t count, int ndim,
+                         const int64_t *sample)
 {
-    tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    int64_t shape[TERN_NDIM_MAX] = {count};
+    for (int d = 0; d < ndim; d++) shape[d + 1] = sample[d];
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim + 1, shape);
     view.data = data;
     return tern__result_over(scope, &view);
 }
@@ -34,10 +38,9 @@ static tern_tensor *wrap(tern_scope *scope, void *data, tern_dtype dtype, int nd
 static void wrap_batch(tern_loader *loader, tern_scope *scope, const tern__batch *plain, tern_batch *batch)
 {
     const tern_dataset *dataset = tern__loader_dataset(loader);
-    int64_t shape[TERN_NDIM_MAX] = {plain->count};
-    for (int d = 0; d < dataset->ndim; d++) shape[d + 1] = dataset->shape[d];
-    batch->x = wrap(scope, plain->x, TERN_F32, dataset->ndim + 1, shape);
-    batch->y = wrap(scope, plain->y, TERN_I64, 1, shape);
+    batch->x = wrap(scope, plain->x, TERN_F32, plain->count, dataset->ndim, dataset->shape);
+    batch->y = wrap(scope, plain->y, tern__target_dtype(dataset), plain->count, dataset->target_ndim,
+                    dataset->target_shape);
     batch->count = plain->count;
 }
 

@@ -159,8 +159,7 @@ static int check_pair(const idx_file *images, const idx_file *labels, int classe
     return TERN_OK;
 }
 
-static int idx_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
-                   tern_error *err)
+static int idx_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y, tern_error *err)
 {
     (void)epoch;
     const idx_dataset *dataset = (const idx_dataset *)base;
@@ -170,7 +169,7 @@ static int idx_get(const tern_dataset *base, int64_t epoch, int64_t index, float
     size_t pixels = (size_t)(base->shape[1] * base->shape[2]);
     const uint8_t *image = dataset->images + (size_t)index * pixels;
     for (size_t i = 0; i < pixels; i++) x[i] = dataset->value[image[i]];
-    *y = dataset->labels[index];
+    *(int64_t *)y = dataset->labels[index];
     return TERN_OK;
 }
 

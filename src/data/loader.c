@@ -35,6 +35,7 @@ struct tern_loader {
     tern_loader_opts opts;
     int64_t batches;       /* in a pass that begins at a batch's edge */
     int64_t sample_floats; /* in a sample */
+    size_t target_bytes;   /* of a sample */
     int64_t *indices;      /* of this pass, in order */
     int64_t epoch;         /* of this pass */
     bool running;          /* in a pass */
@@ -52,8 +53,8 @@ struct tern_loader {
 
     loader_slot *slots;
     int slot_count;
-    float *x;   /* of all slots */
-    int64_t *y; /* of all slots */
+    float *x; /* of all slots */
+    char *y;  /* of all slots */
     pthread_t *workers;
     int worker_count; /* that run */
 };
@@ -65,16 +66,18 @@ tern_loader_opts tern_loader_defaults(void)
 
 /* ---- fetching ---- */
 
-static int fetch_sample(const tern_loader *loader, int64_t index, float *x, int64_t *y, tern_error *err)
+static int fetch_sample(const tern_loader *loader, int64_t index, float *x, void *y, tern_error *err)
 {
     const tern_dataset *dataset = loader->dataset;
     int status = dataset->get(dataset, loader->epoch, index, x, y, err);
     if (status || tern__is_set(err))
         return tern__error_set(err, "tern_loader_next", status < 0 ? status : TERN_E_INVALID,
                                "the dataset's get returned %d", status);
-    if (dataset->classes > 0 && (*y < 0 || *y >= dataset->classes))
+    if (dataset->classes == 0 || dataset->target_ndim > 0) return TERN_OK;
+    int64_t label = *(const int64_t *)y;
+    if (label < 0 || label >= dataset->classes)
         return tern__error_set(err, "tern_loader_next", TERN_E_RANGE, "label is %lld, expected [0, %d]",
-                               (long long)*y, dataset->classes - 1);
+                               (long long)label, dataset->classes - 1);
     return TERN_OK;
 }
 
@@ -86,8 +89,8 @@ static void fetch(const tern_loader *loader, loader_slot *slot)
     slot->error = (tern_error){0};
     for (int64_t i = 0; i < batch->count && !atomic_load(&loader->stopping); i++) {
         tern_error why = {0};
-        int status =
-            fetch_sample(loader, indices[i], batch->x + i * loader->sample_floats, &batch->y[i], &why);
+        int status = fetch_sample(loader, indices[i], batch->x + i * loader->sample_floats,
+                                  (char *)batch->y + (size_t)i * loader->target_bytes, &why);
         if (!status) continue;
         tern__error_set(&slot->error, why.func, why.code, "batch %lld, sample %lld: %s",
                         (long long)batch->index, (long long)indices[i], why.text);
@@ -326,17 +329,38 @@ static int check_opts(const tern_loader_opts *opts, tern_error *err)
     return TERN_OK;
 }
 
-static int check_dataset(const tern_dataset *dataset, int64_t *sample_floats, tern_error *err)
+/* The elements of a shape; `name` is the field's. */
+static int count_elements(const char *name, int ndim, const int64_t *shape, int64_t *count, tern_error *err)
 {
-    *sample_floats = 1;
-    if (!dataset || !dataset->get || dataset->length < 0 || dataset->ndim < 0 || dataset->ndim > 4)
-        return tern__error_set(
-            err, FUNC, TERN_E_INVALID,
-            "expected a dataset with get, a length of at least 0 and at most 4 dimensions");
-    for (int i = 0; i < dataset->ndim; i++)
-        if (dataset->shape[i] < 1 || __builtin_mul_overflow(*sample_floats, dataset->shape[i], sample_floats))
-            return tern__error_set(err, FUNC, TERN_E_INVALID, "the dataset's shape[%d] is %lld", i,
-                                   (long long)dataset->shape[i]);
+    *count = 1;
+    for (int i = 0; i < ndim; i++)
+        if (shape[i] < 1 || __builtin_mul_overflow(*count, shape[i], count))
+            return tern__error_set(err, FUNC, TERN_E_INVALID, "the dataset's %s[%d] is %lld", name, i,
+                                   (long long)shape[i]);
+    return TERN_OK;
+}
+
+static bool has_dimensions(int ndim)
+{
+    return ndim >= 0 && ndim <= 4;
+}
+
+/* Fills in how much of each sample there is. */
+static int measure_samples(tern_loader *loader, const tern_dataset *dataset, tern_error *err)
+{
+    int64_t values;
+    if (!dataset || !dataset->get || dataset->length < 0 || !has_dimensions(dataset->ndim) ||
+        !has_dimensions(dataset->target_ndim))
+        return tern__error_set(err, FUNC, TERN_E_INVALID,
+                               "expected a dataset with get, a length of at least 0 and samples and targets "
+                               "of at most 4 dimensions");
+    if (count_elements("shape", dataset->ndim, dataset->shape, &loader->sample_floats, err) ||
+        count_elements("target_shape", dataset->target_ndim, dataset->target_shape, &values, err))
+        return TERN_E_INVALID;
+    size_t bytes = tern_dtype_bytes(tern__target_dtype(dataset));
+    if (bytes == 0 || __builtin_mul_overflow((size_t)values, bytes, &loader->target_bytes))
+        return tern__error_set(err, FUNC, TERN_E_INVALID, "the dataset's target_dtype is %d, of %lld values",
+                               dataset->target_dtype, (long long)values);
     return TERN_OK;
 }
 
@@ -368,23 +392,24 @@ static int slots_init(tern_loader *loader, tern_error *err)
 {
     int64_t length = tern_sampler_length(loader->sampler), count = TERN__MIN(loader->opts.batch_size, length);
     int slots = TERN__MAX(loader->opts.workers, 1) * loader->opts.prefetch + 1;
-    size_t floats, bytes;
+    size_t floats, targets;
     if (__builtin_mul_overflow((size_t)count, (size_t)loader->sample_floats, &floats) ||
-        floats > SIZE_MAX / sizeof(float) / (size_t)slots - TERN__LINE)
+        floats > SIZE_MAX / sizeof(float) / (size_t)slots - TERN__LINE ||
+        __builtin_mul_overflow((size_t)count, loader->target_bytes, &targets) ||
+        targets > SIZE_MAX / (size_t)slots - TERN__LINE)
         return tern__error_set(err, FUNC, TERN_E_MEMORY,
                                "%d batches of %lld samples of %lld values are too many", slots,
                                (long long)count, (long long)loader->sample_floats);
     floats = tern__align_up(floats, TERN__LINE / sizeof(float));
-    size_t labels = tern__align_up((size_t)count, TERN__LINE / sizeof(int64_t));
-    bytes = floats * sizeof(float) * (size_t)slots;
+    targets = tern__align_up(targets, TERN__LINE);
     loader->slots = tern__alloc(sizeof(loader_slot) * (size_t)slots, FUNC, err);
-    loader->x = tern__alloc(bytes, FUNC, err);
-    loader->y = tern__alloc(labels * sizeof(int64_t) * (size_t)slots, FUNC, err);
+    loader->x = tern__alloc(floats * sizeof(float) * (size_t)slots, FUNC, err);
+    loader->y = tern__alloc(targets * (size_t)slots, FUNC, err);
     if (!loader->slots || !loader->x || !loader->y) return TERN_E_MEMORY;
     loader->slot_count = slots;
     for (int i = 0; i < slots; i++)
         loader->slots[i].batch = (tern__batch){
-            .x = loader->x + floats * (size_t)i, .y = loader->y + labels * (size_t)i, .slot = i};
+            .x = loader->x + floats * (size_t)i, .y = loader->y + targets * (size_t)i, .slot = i};
     return TERN_OK;
 }
 
@@ -412,18 +437,18 @@ static int workers_start(tern_loader *loader, tern_error *err)
 tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_opts *user, tern_error *err)
 {
     tern_loader_opts opts = tern_loader_defaults();
-    int64_t sample_floats;
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err)) return NULL;
-    if (check_opts(&opts, err) || check_dataset(dataset, &sample_floats, err)) return NULL;
+    if (check_opts(&opts, err)) return NULL;
     tern_loader *loader = tern__alloc(sizeof(*loader), FUNC, err);
     if (!loader) return NULL;
     *loader = (tern_loader){.dataset = dataset,
                             .opts = opts,
-                            .sample_floats = sample_floats,
                             .lock = PTHREAD_MUTEX_INITIALIZER,
                             .claimable = PTHREAD_COND_INITIALIZER,
                             .ready = PTHREAD_COND_INITIALIZER};
-    if (!sampler_init(loader, err) && !slots_init(loader, err) && !workers_start(loader, err)) return loader;
+    if (!measure_samples(loader, dataset, err) && !sampler_init(loader, err) && !slots_init(loader, err) &&
+        !workers_start(loader, err))
+        return loader;
     tern_loader_free(loader);
     return NULL;
 }

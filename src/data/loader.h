@@ -7,7 +7,7 @@
 /* Borrowed from `slot` until that is released. Both buffers start at a multiple of 64 bytes. */
 typedef struct tern__batch {
     float *x;      /* (count, sample shape)                                       */
-    int64_t *y;    /* (count)                                                     */
+    void *y;       /* (count, target shape)                                       */
     int64_t count; /* samples; the last batch of a pass may have fewer than others */
     int64_t index; /* 0, 1, .. in this pass                                       */
     int slot;
@@ -31,6 +31,12 @@ tern__loader_place tern__loader_place_get(const tern_loader *loader);
 void tern__loader_place_set(tern_loader *loader, tern__loader_place place);
 /* Borrowed. */
 tern_sampler *tern__loader_sampler(const tern_loader *loader);
+
+/* Of what `dataset->get` writes to y. */
+static inline tern_dtype tern__target_dtype(const tern_dataset *dataset)
+{
+    return dataset->target_ndim ? dataset->target_dtype : TERN_I64;
+}
 
 /* For the shape of a sample. Borrowed. */
 const tern_dataset *tern__loader_dataset(const tern_loader *loader);

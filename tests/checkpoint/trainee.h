@@ -16,7 +16,7 @@
 enum { IMAGES = 54, SIDE = 6, BATCH = 4, LABELS = 3 };
 
 /* Image i is made of i. */
-static inline int image_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
+static inline int image_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                             tern_error *err)
 {
     (void)base;
@@ -27,7 +27,7 @@ static inline int image_get(const tern_dataset *base, int64_t epoch, int64_t ind
         state = state * 1664525u + 1013904223u;
         x[k] = (float)(int32_t)state / 2147483648.0f;
     }
-    *y = index % LABELS;
+    *(int64_t *)y = index % LABELS;
     return TERN_OK;
 }
 

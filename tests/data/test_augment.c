@@ -21,13 +21,13 @@ typedef struct source {
     int64_t fails_at; /* -1: nowhere */
 } source;
 
-static int source_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
+static int source_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                       tern_error *err)
 {
     if (index == ((const source *)base)->fails_at)
         return tern__error_set(err, "source", TERN_E_IO, "it is torn");
     for (int i = 0; i < VALUES; i++) x[i] = (float)(100 * index + i) + (float)epoch / 16;
-    *y = index;
+    *(int64_t *)y = index;
     return TERN_OK;
 }
 
@@ -88,7 +88,7 @@ static void samples_are_of_the_epoch_in_which_their_pass_began(void **state)
         for (size_t pass = 0; pass < TERN__COUNT(want); pass++) {
             tern__batch batch;
             for (int seen = 0; tern__loader_next(loader, &batch, NULL) == 1; seen++) {
-                assert_true(batch.x[0] == (float)(100 * batch.y[0]) + (float)want[pass] / 16);
+                assert_true(batch.x[0] == (float)(100 * ((int64_t *)batch.y)[0]) + (float)want[pass] / 16);
                 tern__loader_slot_release(loader, batch.slot);
                 if (pass == 2 && seen == 20) tern_sampler_epoch_set(opts.sampler, 40);
             }
@@ -117,7 +117,8 @@ static int expect_epochs(tern_dataset *dataset, int ranks, int rank, int workers
         tern__batch batch;
         while (tern__loader_next(loader, &batch, &err) == 1) {
             for (int64_t i = 0; i < batch.count; i++, seen++)
-                assert_memory_equal(batch.x + i * VALUES, want[e][batch.y[i]], sizeof(want[0][0]));
+                assert_memory_equal(batch.x + i * VALUES, want[e][((int64_t *)batch.y)[i]],
+                                    sizeof(want[0][0]));
             tern__loader_slot_release(loader, batch.slot);
         }
         assert_ok(err);

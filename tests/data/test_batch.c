@@ -14,14 +14,14 @@ typedef struct counting {
     int64_t fails_at; /* -1: nowhere */
 } counting;
 
-static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
+static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                         tern_error *err)
 {
     (void)epoch;
     if (index == ((const counting *)base)->fails_at)
         return tern__error_set(err, "counting", TERN_E_IO, "it is torn");
     for (int i = 0; i < VALUES; i++) x[i] = (float)(10 * index + i);
-    *y = index;
+    *(int64_t *)y = index;
     return TERN_OK;
 }
 
@@ -178,6 +178,51 @@ static void a_loop_may_be_left_anywhere(void **state)
     }
 }
 
+/* Sample i's target is the map (2, 2) of i, i + 1, i + 2, i + 3. */
+static int map_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y, tern_error *err)
+{
+    (void)base, (void)epoch, (void)err;
+    uint8_t *map = y;
+    *x = (float)index;
+    for (int i = 0; i < 4; i++) map[i] = (uint8_t)(index + i);
+    return TERN_OK;
+}
+
+static void a_target_may_be_a_map(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_dataset maps = {.length = 5,
+                         .ndim = 1,
+                         .shape = {1},
+                         .target_ndim = 2,
+                         .target_shape = {2, 2},
+                         .target_dtype = TERN_U8,
+                         .classes = 2, /* not checked in maps */
+                         .get = map_get};
+    tern_loader_opts opts = tern_loader_defaults();
+    opts.batch_size = 3;
+    tern_device *device = tern_device_open("cpu", &err);
+    tern_scope *s = tern_scope_new(device, NULL, &err);
+    tern_loader *loader = tern_loader_new(&maps, &opts, &err);
+    tern_batch batch;
+    for (int64_t seen = 0; tern_loader_next(loader, s, &batch); seen += batch.count) {
+        uint8_t y[12];
+        int64_t shape[] = {batch.count, 2, 2};
+        assert_non_null(batch.y);
+        assert_int_equal(tern_tensor_ndim(batch.y), 3);
+        assert_memory_equal(tern_tensor_shape(batch.y), shape, sizeof(shape));
+        assert_int_equal(tern_tensor_dtype(batch.y), TERN_U8);
+        assert_int_equal(tern_tensor_read(batch.y, y, 4 * (size_t)batch.count, &err), TERN_OK);
+        for (int64_t i = 0; i < 4 * batch.count; i++) assert_int_equal(y[i], seen + i / 4 + i % 4);
+        assert_int_equal(tern_scope_end(s, &err), TERN_OK);
+    }
+    assert_ok(err);
+    tern_loader_free(loader);
+    tern_scope_free(s);
+    tern_device_close(device);
+}
+
 static void memory_runs_out(void **state)
 {
     (void)state;
@@ -209,9 +254,13 @@ static void memory_runs_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_step_hands_its_batch_back),   cmocka_unit_test(a_step_may_hold_several),
-        cmocka_unit_test(a_bad_sample_is_told_by_the_scope), cmocka_unit_test(a_loader_that_is_null),
-        cmocka_unit_test(a_loop_may_be_left_anywhere),       cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(every_step_hands_its_batch_back),
+        cmocka_unit_test(a_step_may_hold_several),
+        cmocka_unit_test(a_bad_sample_is_told_by_the_scope),
+        cmocka_unit_test(a_loader_that_is_null),
+        cmocka_unit_test(a_loop_may_be_left_anywhere),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(a_target_may_be_a_map),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

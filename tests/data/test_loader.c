@@ -26,7 +26,7 @@ typedef struct counting {
     atomic_bool signals_open; /* some thread that fetched would have taken a SIGTERM */
 } counting;
 
-static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
+static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                         tern_error *err)
 {
     (void)epoch;
@@ -43,7 +43,7 @@ static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, 
             return tern__error_set(err, "counting", TERN_E_TIMEOUT, "no other worker came along");
     }
     for (int i = 0; i < VALUES; i++) x[i] = (float)(10 * index + i);
-    *y = index;
+    *(int64_t *)y = index;
     atomic_fetch_add(&dataset->fetched, 1);
     if (index == dataset->goes_at) sem_post(&dataset->gone);
     return TERN_OK;
@@ -70,7 +70,7 @@ static void expect_batch(const tern__batch *batch, const int64_t *indices)
     assert_int_equal((uintptr_t)batch->x % 64, 0);
     assert_int_equal((uintptr_t)batch->y % 64, 0);
     for (int64_t i = 0; i < batch->count; i++) {
-        assert_int_equal(batch->y[i], indices[i]);
+        assert_int_equal(((int64_t *)batch->y)[i], indices[i]);
         for (int j = 0; j < VALUES; j++)
             assert_true(batch->x[i * VALUES + j] == (float)(10 * indices[i] + j));
     }
@@ -157,7 +157,7 @@ static void each_rank_gets_its_share(void **state)
         assert_int_equal(tern_loader_length(loader), rank == 0 ? 2 : 1);
         tern__batch batch;
         while (tern__loader_next(loader, &batch, NULL) == 1) {
-            for (int64_t i = 0; i < batch.count; i++) seen[batch.y[i]]++;
+            for (int64_t i = 0; i < batch.count; i++) seen[((int64_t *)batch.y)[i]]++;
             tern__loader_slot_release(loader, batch.slot);
         }
         assert_int_equal(tern_sampler_epoch_get(opts.sampler), 1);
@@ -259,7 +259,7 @@ static void a_samples_error_comes_at_its_batch(void **state)
     }
 }
 
-static int silent_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
+static int silent_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                       tern_error *err)
 {
     (void)base, (void)epoch, (void)index, (void)x, (void)y, (void)err;
@@ -348,7 +348,7 @@ static void freeing_early_is_clean(void **state)
             tern_loader_free(loader);
             assert_true(atomic_load(&dataset.fetched) >= taken * 16);
             for (int i = 0; i < taken; i++) {
-                assert_int_equal(held[i].y[15], 16 * i + 15);
+                assert_int_equal(((int64_t *)held[i].y)[15], 16 * i + 15);
                 tern__loader_slot_release(loader, held[i].slot);
             }
         }
@@ -393,6 +393,16 @@ static void bad_arguments_are_named(void **state)
     expect_refused(&dataset.base, NULL, TERN_E_INVALID, "shape[1] is 0");
     dataset.base.shape[0] = dataset.base.shape[1] = INT64_MAX;
     expect_refused(&dataset.base, NULL, TERN_E_INVALID, "shape[1] is 9223372036854775807");
+    dataset.base.shape[0] = dataset.base.shape[1] = 1;
+    dataset.base.target_ndim = 5;
+    expect_refused(&dataset.base, NULL, TERN_E_INVALID, "targets of at most 4 dimensions");
+    dataset.base.target_ndim = 1;
+    expect_refused(&dataset.base, NULL, TERN_E_INVALID, "target_shape[0] is 0");
+    dataset.base.target_shape[0] = 1;
+    dataset.base.target_dtype = (tern_dtype)99;
+    expect_refused(&dataset.base, NULL, TERN_E_INVALID, "target_dtype is 99");
+    dataset.base.target_ndim = 0;
+    dataset.base.shape[0] = INT64_MAX;
     dataset.base.shape[1] = 1;
     expect_refused(&dataset.base, NULL, TERN_E_MEMORY, "too many");
     tern_sampler_free(longer);

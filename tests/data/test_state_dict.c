@@ -10,13 +10,13 @@
 
 enum { SAMPLES = 103, MAX_RANKS = 4 };
 
-static int label_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, int64_t *y,
+static int label_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                      tern_error *err)
 {
     (void)base;
     (void)err;
     *x = (float)epoch;
-    *y = index;
+    *(int64_t *)y = index;
     return TERN_OK;
 }
 
@@ -171,7 +171,7 @@ static void the_last_batch_may_be_dropped(void **state)
     tern_object *saved = tern_loader_state_dict(a, &err);
     tern_loader_state_dict_load(b, saved, &err);
     assert_int_equal(tern__loader_next(b, &batch, &err), 1);
-    assert_int_equal(batch.y[0], 90);
+    assert_int_equal(((int64_t *)batch.y)[0], 90);
     tern__loader_slot_release(b, batch.slot);
     assert_int_equal(tern__loader_next(b, &batch, &err), 0);
     assert_ok(err);
