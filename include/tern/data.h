@@ -151,6 +151,10 @@ typedef struct tern_batch {
  * sample, or an earlier one in the scope) it returns true with NULL tensors, and tern_scope_end tells. */
 TERN_API bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch);
 
+/* Seconds that tern_loader_next has waited for samples, or fetched them itself, since the loader was made. 0
+ * if it is NULL. */
+TERN_API double tern_loader_waited(const tern_loader *loader);
+
 /* Batches in a pass of this rank; 0 if the loader is NULL. */
 TERN_API int64_t tern_loader_length(const tern_loader *loader);
 

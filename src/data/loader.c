@@ -43,6 +43,7 @@ struct tern_loader {
     int64_t shift;         /* samples before batch 0 of this pass; < batch_size */
     int64_t pass_batches;  /* number of the batch at which this pass ends       */
     int64_t next_taken;    /* batch number that the caller gets next */
+    int64_t waited_ns;     /* for samples, by the caller */
 
     pthread_mutex_t lock;
     pthread_cond_t claimable; /* a slot or a batch number became free, or stopping */
@@ -189,17 +190,21 @@ static bool all_held(const tern_loader *loader)
     return true;
 }
 
-/* The next batch's slot, from a worker or fetched here; NULL if all are held. Locked. */
+/* The next batch's slot, from a worker or fetched here. Locked; not all slots are held. */
 static loader_slot *wait_next(tern_loader *loader)
 {
-    loader_slot *slot = NULL;
-    if (all_held(loader)) return NULL;
+    loader_slot *slot = ready_slot(loader, loader->next_taken);
+    if (slot) return slot;
+    int64_t started = tern__now_ns();
     if (loader->worker_count == 0) {
         slot = claim(loader);
         fetch(loader, slot);
-        return slot;
     }
-    while (!(slot = ready_slot(loader, loader->next_taken))) pthread_cond_wait(&loader->ready, &loader->lock);
+    while (!slot) {
+        pthread_cond_wait(&loader->ready, &loader->lock);
+        slot = ready_slot(loader, loader->next_taken);
+    }
+    loader->waited_ns += tern__now_ns() - started;
     return slot;
 }
 
@@ -229,7 +234,7 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
         return 0;
     }
     pthread_mutex_lock(&loader->lock);
-    loader_slot *slot = wait_next(loader);
+    loader_slot *slot = all_held(loader) ? NULL : wait_next(loader);
     status = slot ? take(loader, slot, out, err)
                   : tern__error_set(
                         err, "tern_loader_next", TERN_E_STATE,
@@ -301,6 +306,11 @@ tern_sampler *tern__loader_sampler(const tern_loader *loader)
 const tern_dataset *tern__loader_dataset(const tern_loader *loader)
 {
     return loader->dataset;
+}
+
+double tern_loader_waited(const tern_loader *loader)
+{
+    return loader ? 1e-9 * (double)loader->waited_ns : 0;
 }
 
 int64_t tern_loader_length(const tern_loader *loader)

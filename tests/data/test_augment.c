@@ -335,9 +335,9 @@ static void samples_that_are_no_images(void **state)
 {
     (void)state;
     source s = source_make();
-    expect_refused(NULL, NULL, TERN_E_INVALID, "expected a dataset with get");
+    expect_refused(NULL, NULL, TERN_E_INVALID, "expected a dataset with get, of labels");
     s.base.get = NULL;
-    expect_refused(&s.base, NULL, TERN_E_INVALID, "expected a dataset with get");
+    expect_refused(&s.base, NULL, TERN_E_INVALID, "expected a dataset with get, of labels");
     s = source_make();
     s.base.ndim = 2;
     expect_refused(&s.base, NULL, TERN_E_SHAPE, "expected samples (C, H, W), got 2 dimensions");

@@ -357,6 +357,36 @@ static void freeing_early_is_clean(void **state)
     assert_int_equal(tern__loader_next(NULL, &(tern__batch){0}, NULL), TERN_E_INVALID);
 }
 
+/* Takes a millisecond and more. */
+static int slow_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
+                    tern_error *err)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return counting_get(base, epoch, index, x, y, err);
+}
+
+static void waiting_is_counted(void **state)
+{
+    (void)state;
+    for (int workers = 0; workers < 2; workers++) {
+        counting dataset;
+        tern_loader_opts opts = tern_loader_defaults();
+        counting_init(&dataset, 20);
+        dataset.base.get = slow_get;
+        opts.batch_size = 5;
+        opts.workers = workers;
+        tern_loader *loader = tern_loader_new(&dataset.base, &opts, NULL);
+        assert_true(tern_loader_waited(loader) == 0);
+        int64_t started = tern__now_ns();
+        tern__batch batch;
+        while (tern__loader_next(loader, &batch, NULL) == 1) tern__loader_slot_release(loader, batch.slot);
+        double took = 1e-9 * (double)(tern__now_ns() - started), waited = tern_loader_waited(loader);
+        assert_true(waited >= (workers ? 0.001 : 0.02) && waited <= took);
+        tern_loader_free(loader);
+    }
+    assert_true(tern_loader_waited(NULL) == 0);
+}
+
 static void expect_refused(tern_dataset *dataset, const tern_loader_opts *opts, int code, const char *text)
 {
     tern_error err = {0};
@@ -488,6 +518,7 @@ int main(void)
         cmocka_unit_test(nothing_but_errors),
         cmocka_unit_test(label_10_of_10_classes_is_an_error),
         cmocka_unit_test(holding_every_batch_is_an_error_until_one_is_released),
+        cmocka_unit_test(waiting_is_counted),
         cmocka_unit_test(freeing_early_is_clean),
         cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(all_memory_is_taken_when_it_is_made),
