@@ -26,20 +26,31 @@ TERN_API tern_module *tern_basic_block_new(int64_t in, int64_t out, int64_t stri
 typedef struct tern_resnet_opts {
     size_t size;
     int64_t in_channels; /* default 3                                                             */
-    int64_t classes;     /* default 1000                                                          */
+    int64_t classes;     /* default 1000; 0: the net has no fc                                    */
     int stages;          /* default 4; 1 to TERN_RESNET_STAGES                                    */
-    int blocks[TERN_RESNET_STAGES]; /* basic blocks in each stage; default 2, 2, 2, 2 */
+    int blocks[TERN_RESNET_STAGES]; /* in each stage; default 2, 2, 2, 2 */
     int64_t
         channels[TERN_RESNET_STAGES]; /* of each stage; the stem has the first's; default 64, 128, 256, 512 */
     bool small_stem; /* 3x3 stride 1 and no max pool, for images of about 32x32; default false */
     bool kaiming;    /* convolutions as torchvision: normal, fan out; false: PyTorch's default of
                         Conv2d; default true                                                 */
+    bool bottleneck; /* blocks of 1x1, 3x3 (with the stride) and 1x1 convolutions, whose results have 4
+                        times the stage's channels; default false: basic blocks              */
+    bool dilate[TERN_RESNET_STAGES]; /* the stage keeps the size of its input, and it and those after it have
+                        twice the dilation: torchvision's replace_stride_with_dilation is dilate[1] to
+                        dilate[3]; the first stage has no stride to replace. Default false   */
 } tern_resnet_opts;
 /* ResNet-18 (He et al. 2015, torchvision.models.resnet18). */
 TERN_API tern_resnet_opts tern_resnet_defaults(void);
+/* torchvision's resnet18, 34, 50, 101 or 152; of any other depth there are no stages, which tern_resnet_new
+ * refuses. */
+TERN_API tern_resnet_opts tern_resnet_preset(int depth);
 
-/* Residual net of basic blocks; every stage but the first begins with stride 2. torchvision's names: conv1,
- * bn1, layer1.0.conv1, layer2.0.downsample.0, fc ... (N, in_channels, H, W) -> (N, classes) */
+/* Residual net; every stage but the first begins with stride 2 (or dilates). torchvision's names: conv1, bn1,
+ * layer1.0.conv1, layer2.0.downsample.0, fc ... and its initial weights, bit for bit. (N, in_channels, H, W)
+ * -> (N, classes), or without fc (N, channels of the last stage, H', W'). torchvision.models.ResNet, whose
+ * basic blocks do not dilate; here both their convolutions do. E_RANGE: stages, blocks, channels; E_INVALID:
+ * dilate[0]. */
 TERN_API tern_module *tern_resnet_new(const tern_resnet_opts *opts, tern_rng *rng, tern_error *err);
 
 #ifdef __cplusplus

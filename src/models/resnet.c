@@ -1,77 +1,117 @@
-/* resnet.c - residual nets of basic blocks (He et al. 2015), torchvision's names and order of construction,
- * so that the initial weights are those of torchvision for the same generator. */
+/* resnet.c - residual nets (He et al. 2015), torchvision's names and order of construction, so that the
+ * initial weights are those of torchvision for the same generator. */
+#include "models/resnet.h"
 #include "base/opts.h"
 #include "nn/nn.h"
 
 #include <tern/init.h>
-#include <tern/models.h>
 
 #include <stdio.h>
 #include <string.h>
 
-/* ---- basic block: relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)) ---- */
+/* ---- blocks: relu(bn(conv(.. relu(bn(conv(x))))) + shortcut(x)) ---- */
+
+#define CONVS  3 /* at most, in a block */
+#define WIDENS 4 /* by so much, a bottleneck */
 
 typedef struct block {
     tern_module base;
-    tern_module *conv1, *bn1, *conv2, *bn2;
+    int count; /* convolutions: 2 in a basic block, 3 in a bottleneck */
+    tern_module *conv[CONVS], *bn[CONVS];
     tern_module
         *downsample; /* 1x1 convolution and batch norm, where the shape changes; NULL: the input itself */
 } block;
+
+typedef struct convolution {
+    int64_t in, out, kernel, stride, dilation;
+} convolution;
 
 static tern_tensor *block_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     block *self = (block *)module;
     tern_tensor *shortcut = self->downsample ? tern_forward(self->downsample, s, x) : x;
-    tern_tensor *y = tern_forward(self->conv1, s, x);
-    y = tern_batch_norm_act_forward(self->bn1, s, y, NULL, true);
-    y = tern_forward(self->conv2, s, y);
-    return tern_batch_norm_act_forward(self->bn2, s, y, shortcut, true);
+    for (int i = 0; i < self->count; i++) {
+        x = tern_forward(self->conv[i], s, x);
+        x = tern_batch_norm_act_forward(self->bn[i], s, x, i + 1 < self->count ? NULL : shortcut, true);
+    }
+    return x;
 }
 
-static tern_module *new_conv(int64_t in, int64_t out, int64_t kernel, int64_t stride, tern_rng *rng,
-                             tern_error *err)
+/* Padded so that only its stride changes the size. */
+static tern_module *new_conv(const convolution *c, tern_rng *rng, tern_error *err)
 {
     tern_conv2d_opts opts = tern_conv2d_defaults();
-    opts.stride[0] = opts.stride[1] = stride;
-    opts.padding[0] = opts.padding[1] = kernel / 2;
+    for (int d = 0; d < 2; d++) {
+        opts.stride[d] = c->stride;
+        opts.padding[d] = c->kernel / 2 * c->dilation;
+        opts.dilation[d] = c->dilation;
+    }
     opts.bias = false;
-    return tern_conv2d_new(in, out, kernel, kernel, &opts, rng, err);
+    return tern_conv2d_new(c->in, c->out, c->kernel, c->kernel, &opts, rng, err);
 }
 
 static tern_module *new_downsample(int64_t in, int64_t out, int64_t stride, tern_rng *rng, tern_error *err)
 {
     tern_module *both = tern_sequential_new(err);
-    tern_sequential_add(both, new_conv(in, out, 1, stride, rng, err), err);
+    tern_sequential_add(both, new_conv(&(convolution){in, out, 1, stride, 1}, rng, err), err);
     tern_sequential_add(both, tern_batch_norm2d_new(out, NULL, err), err);
     return both;
 }
 
-/* torchvision makes a stage's downsample before the block that uses it, and registers it last. */
-static tern_module *new_block(int64_t in, int64_t out, int64_t stride, tern_rng *rng, tern_error *err)
+static bool add_convolutions(block *self, const convolution *c, int count, tern_rng *rng, tern_error *err)
 {
+    self->count = count;
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "conv%d", i + 1);
+        self->conv[i] = tern_module_add(&self->base, name, new_conv(&c[i], rng, err), err);
+        snprintf(name, sizeof(name), "bn%d", i + 1);
+        self->bn[i] = tern_module_add(&self->base, name, tern_batch_norm2d_new(c[i].out, NULL, err), err);
+        if (!self->bn[i]) return false;
+    }
+    return true;
+}
+
+/* torchvision makes a stage's downsample before the block that uses it, and registers it last. */
+static tern_module *new_block(const char *kind, const convolution *c, int count, int64_t stride,
+                              tern_rng *rng, tern_error *err)
+{
+    int64_t in = c[0].in, out = c[count - 1].out;
     bool changes = stride != 1 || in != out;
     tern_module *downsample = changes ? new_downsample(in, out, stride, rng, err) : NULL;
-    block *self = tern__module_new(sizeof(*self), "basic_block", block_forward, err);
+    block *self = tern__module_new(sizeof(*self), kind, block_forward, err);
     if (!self) {
         tern_module_free(downsample);
         return NULL;
     }
-    tern_module *m = &self->base;
-    self->conv1 = tern_module_add(m, "conv1", new_conv(in, out, 3, stride, rng, err), err);
-    self->bn1 = tern_module_add(m, "bn1", tern_batch_norm2d_new(out, NULL, err), err);
-    self->conv2 = tern_module_add(m, "conv2", new_conv(out, out, 3, 1, rng, err), err);
-    self->bn2 = tern_module_add(m, "bn2", tern_batch_norm2d_new(out, NULL, err), err);
-    if (changes) self->downsample = tern_module_add(m, "downsample", downsample, err);
-    if (self->bn2 && (!changes || self->downsample)) return m;
-    tern_module_free(m);
+    bool whole = add_convolutions(self, c, count, rng, err);
+    if (changes) self->downsample = tern_module_add(&self->base, "downsample", downsample, err);
+    if (whole && (!changes || self->downsample)) return &self->base;
+    tern_module_free(&self->base);
     return NULL;
+}
+
+static tern_module *new_basic(int64_t in, int64_t channels, int64_t stride, int64_t dilation, tern_rng *rng,
+                              tern_error *err)
+{
+    const convolution c[] = {{in, channels, 3, stride, dilation}, {channels, channels, 3, 1, dilation}};
+    return new_block("basic_block", c, 2, stride, rng, err);
+}
+
+static tern_module *new_bottleneck(int64_t in, int64_t channels, int64_t stride, int64_t dilation,
+                                   tern_rng *rng, tern_error *err)
+{
+    const convolution c[] = {{in, channels, 1, 1, 1},
+                             {channels, channels, 3, stride, dilation},
+                             {channels, WIDENS * channels, 1, 1, 1}};
+    return new_block("bottleneck", c, 3, stride, rng, err);
 }
 
 /* A failure must stop what comes after it, also for a caller who does not want to hear of it. */
 tern_module *tern_basic_block_new(int64_t in, int64_t out, int64_t stride, tern_rng *rng, tern_error *err)
 {
     tern_error own = {0};
-    return new_block(in, out, stride, rng, err ? err : &own);
+    return new_basic(in, out, stride, 1, rng, err ? err : &own);
 }
 
 /* ---- the net ---- */
@@ -83,14 +123,24 @@ typedef struct resnet {
     tern_module *layer[TERN_RESNET_STAGES];
 } resnet;
 
-static tern_tensor *resnet_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+tern_tensor *tern__resnet_features(tern_module *module, tern_scope *s, tern_tensor *x, tern_tensor **inner)
 {
     resnet *self = (resnet *)module;
     x = tern_forward(self->conv1, s, x);
     x = tern_batch_norm_act_forward(self->bn1, s, x, NULL, true);
     if (self->maxpool) x = tern_forward(self->maxpool, s, x);
-    for (int i = 0; i < self->stages; i++) x = tern_forward(self->layer[i], s, x);
-    return tern_forward(self->fc, s, tern_global_avg_pool(s, x));
+    for (int i = 0; i < self->stages; i++) {
+        if (inner) *inner = x;
+        x = tern_forward(self->layer[i], s, x);
+    }
+    return x;
+}
+
+static tern_tensor *resnet_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    resnet *self = (resnet *)module;
+    x = tern__resnet_features(module, s, x, NULL);
+    return self->fc ? tern_forward(self->fc, s, tern_global_avg_pool(s, x)) : x;
 }
 
 tern_resnet_opts tern_resnet_defaults(void)
@@ -104,6 +154,28 @@ tern_resnet_opts tern_resnet_defaults(void)
                               .kaiming = true};
 }
 
+tern_resnet_opts tern_resnet_preset(int depth)
+{
+    static const struct preset {
+        int depth;
+        bool bottleneck;
+        int blocks[TERN_RESNET_STAGES];
+    } presets[] = {{18, false, {2, 2, 2, 2}},
+                   {34, false, {3, 4, 6, 3}},
+                   {50, true, {3, 4, 6, 3}},
+                   {101, true, {3, 4, 23, 3}},
+                   {152, true, {3, 8, 36, 3}}};
+    tern_resnet_opts opts = tern_resnet_defaults();
+    opts.stages = 0;
+    for (size_t i = 0; i < sizeof(presets) / sizeof(*presets); i++) {
+        if (presets[i].depth != depth) continue;
+        opts.stages = TERN_RESNET_STAGES;
+        opts.bottleneck = presets[i].bottleneck;
+        memcpy(opts.blocks, presets[i].blocks, sizeof(opts.blocks));
+    }
+    return opts;
+}
+
 static int check_opts(const tern_resnet_opts *o, tern_error *err)
 {
     if (o->stages < 1 || o->stages > TERN_RESNET_STAGES)
@@ -114,13 +186,15 @@ static int check_opts(const tern_resnet_opts *o, tern_error *err)
             return tern__error_set(err, "tern_resnet_new", TERN_E_RANGE,
                                    "resnet: stage %d has %d blocks of %lld channels, expected at least 1",
                                    i + 1, o->blocks[i], (long long)o->channels[i]);
-    return TERN_OK;
+    if (!o->dilate[0]) return TERN_OK;
+    return tern__error_set(err, "tern_resnet_new", TERN_E_INVALID,
+                           "resnet: dilate is set for stage 1, which has no stride that it could replace");
 }
 
 static tern_module *new_stem_conv(const tern_resnet_opts *o, tern_rng *rng, tern_error *err)
 {
-    return o->small_stem ? new_conv(o->in_channels, o->channels[0], 3, 1, rng, err)
-                         : new_conv(o->in_channels, o->channels[0], 7, 2, rng, err);
+    convolution c = {o->in_channels, o->channels[0], o->small_stem ? 3 : 7, o->small_stem ? 1 : 2, 1};
+    return new_conv(&c, rng, err);
 }
 
 static tern_module *new_stem_pool(tern_error *err)
@@ -131,12 +205,24 @@ static tern_module *new_stem_pool(tern_error *err)
     return tern_max_pool2d_new(3, 3, &opts, err);
 }
 
-static tern_module *new_stage(const tern_resnet_opts *o, int stage, tern_rng *rng, tern_error *err)
+/* Channels of the results of a stage. */
+static int64_t widened(const tern_resnet_opts *o, int stage)
+{
+    return o->channels[stage] * (o->bottleneck ? WIDENS : 1);
+}
+
+/* A stage that dilates instead of striding: its first block, which sees what the stage before it made, has
+ * that one's dilation still, and all later blocks of the net have twice as much. */
+static tern_module *new_stage(const tern_resnet_opts *o, int stage, int64_t *dilation, tern_rng *rng,
+                              tern_error *err)
 {
     tern_module *blocks = tern_sequential_new(err);
-    int64_t in = o->channels[stage ? stage - 1 : 0], out = o->channels[stage];
+    int64_t in = stage ? widened(o, stage - 1) : o->channels[0], first = *dilation;
+    if (o->dilate[stage]) *dilation *= 2;
     for (int b = 0; b < o->blocks[stage] && blocks; b++) {
-        tern_module *next = new_block(b ? out : in, out, stage && !b ? 2 : 1, rng, err);
+        tern_module *next = (o->bottleneck ? new_bottleneck : new_basic)(
+            b ? widened(o, stage) : in, o->channels[stage], stage && !b && !o->dilate[stage] ? 2 : 1,
+            b ? *dilation : first, rng, err);
         if (tern_sequential_add(blocks, next, err)) continue;
         tern_module_free(blocks);
         return NULL;
@@ -158,23 +244,29 @@ static bool init_convolutions(tern_module *net, tern_rng *rng, tern_error *err)
     return true;
 }
 
+static bool add_stages(resnet *self, const tern_resnet_opts *o, tern_rng *rng, tern_error *err)
+{
+    int64_t dilation = 1;
+    self->stages = o->stages;
+    for (int i = 0; i < o->stages; i++) {
+        char name[24];
+        snprintf(name, sizeof(name), "layer%d", i + 1);
+        self->layer[i] = tern_module_add(&self->base, name, new_stage(o, i, &dilation, rng, err), err);
+        if (!self->layer[i]) return false;
+    }
+    return true;
+}
+
 static bool add_all(resnet *self, const tern_resnet_opts *o, tern_rng *rng, tern_error *err)
 {
     tern_module *m = &self->base;
     self->conv1 = tern_module_add(m, "conv1", new_stem_conv(o, rng, err), err);
     self->bn1 = tern_module_add(m, "bn1", tern_batch_norm2d_new(o->channels[0], NULL, err), err);
     if (!o->small_stem) self->maxpool = tern_module_add(m, "maxpool", new_stem_pool(err), err);
-    bool whole = self->bn1 && (o->small_stem || self->maxpool);
-    self->stages = o->stages;
-    for (int i = 0; i < o->stages && whole; i++) {
-        char name[24];
-        snprintf(name, sizeof(name), "layer%d", i + 1);
-        self->layer[i] = tern_module_add(m, name, new_stage(o, i, rng, err), err);
-        whole = self->layer[i];
-    }
-    if (whole)
-        self->fc = tern_module_add(
-            m, "fc", tern_linear_new(o->channels[o->stages - 1], o->classes, NULL, rng, err), err);
+    bool whole = self->bn1 && (o->small_stem || self->maxpool) && add_stages(self, o, rng, err);
+    if (!whole || o->classes == 0) return whole;
+    self->fc =
+        tern_module_add(m, "fc", tern_linear_new(widened(o, o->stages - 1), o->classes, NULL, rng, err), err);
     return self->fc;
 }
 

@@ -44,6 +44,8 @@ class ResnetOpts(ctypes.Structure):
         ("channels", ctypes.c_int64 * 4),
         ("small_stem", ctypes.c_bool),
         ("kaiming", ctypes.c_bool),
+        ("bottleneck", ctypes.c_bool),
+        ("dilate", ctypes.c_bool * 4),
     ]
 
 
@@ -77,7 +79,7 @@ def library():
     lib.returns(ctypes.c_double, "tern_item", "tern_ddp_loss_mean")
     lib.returns(StateEntry, "tern_state_get")
     lib.returns(SgdOpts, "tern_sgd_defaults")
-    lib.returns(ResnetOpts, "tern_resnet_defaults")
+    lib.returns(ResnetOpts, "tern_resnet_defaults", "tern_resnet_preset")
     lib.returns(DdpOpts, "tern_ddp_defaults")
     lib.returns(ctypes.c_bool, "tern_ddp_sync_set")
     return lib

@@ -160,7 +160,7 @@ class Models(unittest.TestCase):
         self.refused(lambda: Net.mlp(lib, [5, 0, 3]), "linear: expected at least 1 feature in and out, got 5 and 0")
         self.refused(lambda: Net.resnet(lib, dict(stages=5)), "resnet: stages is 5, expected 1 to 4")
         self.refused(lambda: Net.resnet(lib, dict(blocks=[1, 0])), "resnet: stage 2 has 0 blocks of 128 channels, expected at least 1")
-        self.refused(lambda: Net.resnet(lib, dict(classes=0)), "linear: expected at least 1 feature in and out, got 512 and 0")
+        self.refused(lambda: Net.resnet(lib, dict(classes=-1)), "linear: expected at least 1 feature in and out, got 512 and -1")
 
 
 if __name__ == "__main__":

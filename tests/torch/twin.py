@@ -1,0 +1,120 @@
+"""A model of libtern and one of PyTorch that take each other's files: the same state dict, results, gradients, running statistics.
+
+PyTorch computes in f64, and once more in f32: how far that is off is what f32 costs in this net.
+"""
+import copy
+import ctypes
+import os
+import tempfile
+
+import numpy
+import torch
+
+from nets import Net, library
+from ops import error_of
+
+
+class Twin:
+    def __init__(self, test, make, module, seed=7, lib=None):
+        """`make(lib, rng)` returns tern's module; the torch module gives its weights and its batch norms' statistics."""
+        self.test = test
+        self.lib = lib or library()
+        self.lib.returns(ctypes.c_void_p, "tern_load", "tern_module_state_dict", "tern_mul", "tern_sum", "tern_add")
+        self.net = Net(self.lib, lambda rng: make(self.lib, rng), seed=seed, threads=2)
+        self.module = module
+        test.addCleanup(self.net.close)
+
+    # ---- files ----
+
+    def exchange(self):
+        """torch's file loads here; what is saved here then loads there, with strict=True, to the same bits."""
+        lib, test = self.lib, self.test
+        for name, tensor in self.module.named_buffers():
+            if name.endswith("running_mean"):
+                tensor.normal_(0, 0.1)
+            elif name.endswith("running_var"):
+                tensor.uniform_(0.5, 2)
+        with tempfile.TemporaryDirectory() as folder:
+            theirs, ours = (os.path.join(folder, name) for name in ("torch.pth", "tern.pth"))
+            torch.save(self.module.state_dict(), theirs)
+            state = ctypes.c_void_p(lib.check("tern_load", theirs.encode(), None))
+            lib.check("tern_module_state_dict_load", self.net.module, state, None, None)
+            lib.tern_object_free(state)
+            state = ctypes.c_void_p(lib.check("tern_module_state_dict", self.net.module))
+            lib.check("tern_save", ours.encode(), state)
+            lib.tern_object_free(state)
+            back = torch.load(ours)
+        wanted = self.module.state_dict()
+        test.assertEqual(list(back), list(wanted))
+        for name, tensor in wanted.items():
+            test.assertTrue(torch.equal(back[name], tensor), name)
+        self.module.load_state_dict(back, strict=True)
+        lib.returns(ctypes.c_int64, "tern_module_element_count")
+        test.assertEqual(lib.tern_module_element_count(self.net.module), sum(p.numel() for p in self.module.parameters()))
+
+    # ---- steps ----
+
+    def result(self, x, dys=None):
+        """tern's results on x and, for dys, the gradients of sum(y * dy) over all results."""
+        net, lib = self.net, self.lib
+        ys = [ctypes.c_void_p(y) for y in self.results(net.tensor(x))]
+        net.raise_error()
+        values = [net.read(y.value) for y in ys]
+        grads = None
+        if dys:
+            loss = None
+            for y, dy in zip(ys, dys):
+                part = ctypes.c_void_p(lib.tern_sum(net.scope, ctypes.c_void_p(lib.tern_mul(net.scope, y, net.tensor(dy)))))
+                loss = part if loss is None else ctypes.c_void_p(lib.tern_add(net.scope, loss, part))
+            lib.tern_backward(net.scope, loss)
+            net.raise_error()
+            grads = net.grads()
+        lib.check("tern_scope_end", net.scope)
+        return values, grads
+
+    def results(self, x):
+        """tern's results of one forward; others where a model has several."""
+        return [self.lib.tern_forward(self.net.module, self.net.scope, x)]
+
+    def wanted(self, module, x):
+        """torch's."""
+        return [module(x)]
+
+    def torch_step(self, dtype, x, dys):
+        module = copy.deepcopy(self.module).to(dtype)
+        ys = self.wanted(module, torch.tensor(x).to(dtype))
+        if dys:
+            sum((y * torch.tensor(dy).to(dtype)).sum() for y, dy in zip(ys, dys)).backward()
+        state = {name: t.numpy() for name, t in module.state_dict().items() if "running" in name or "tracked" in name}
+        grads = {name: p.grad.numpy() for name, p in module.named_parameters() if p.grad is not None}
+        return [y.detach().numpy() for y in ys], grads, state
+
+    def close(self, what, got, want, f32, slack):
+        """tern may be off by `slack` times what torch is in f32, or by 2e-5."""
+        error, theirs = error_of(got, want), error_of(f32, want)
+        self.test.assertLessEqual(error, max(2e-5, slack * theirs), f"{what}: off by {error:.2e}, torch in f32 by {theirs:.2e}")
+
+    def compare(self, shape, slack=8, seed=3):
+        """Evaluation, then training: results, gradients of all parameters, statistics."""
+        rng = numpy.random.default_rng(seed)
+        x = rng.standard_normal(shape).astype("float32")
+        self.lib.tern_eval(self.net.module)
+        self.module.eval()
+        (want, _, _), (f32, _, _) = (self.torch_step(dtype, x, None) for dtype in (torch.float64, torch.float32))
+        got, _ = self.result(x)
+        self.test.assertEqual([y.shape for y in got], [y.shape for y in want])
+        for i, y in enumerate(got):
+            self.close(f"result {i} in evaluation", y, want[i], f32[i], slack)
+        self.lib.tern_train(self.net.module)
+        self.module.train()
+        dys = [rng.standard_normal(y.shape).astype("float32") for y in want]
+        (want, grads, state), (f32, grads32, state32) = (self.torch_step(dtype, x, dys) for dtype in (torch.float64, torch.float32))
+        got, ours = self.result(x, dys)
+        for i, y in enumerate(got):
+            self.close(f"result {i} in training", y, want[i], f32[i], slack)
+        self.test.assertEqual({n for n, g in ours.items() if g is not None}, set(grads))
+        for name, grad in grads.items():
+            self.close(f"gradient of {name}", ours[name], grad, grads32[name], slack)
+        after = self.net.state()
+        for name, value in state.items():
+            self.close(name, after[name], value, state32[name], slack)
