@@ -1,5 +1,5 @@
-/* conv.h - convolutions and transposed convolutions over one or two spatial dimensions. x may be a view with
- * gaps; weight and bias have its dtype. Errors: E_SHAPE, E_DTYPE, E_RANGE (options). */
+/* conv.h - convolutions and transposed convolutions over one, two or three spatial dimensions. x may be a
+ * view with gaps; weight and bias have its dtype. Errors: E_SHAPE, E_DTYPE, E_RANGE (options). */
 #ifndef TERN_CONV_H
 #define TERN_CONV_H
 
@@ -23,6 +23,21 @@ TERN_API tern_conv2d_opts tern_conv2d_defaults(void);
  * H' = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1. torch.nn.functional.conv2d. */
 TERN_API tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
                                   const tern_conv2d_opts *opts);
+
+typedef struct tern_conv3d_opts {
+    size_t size;
+    int64_t stride[3];   /* depth, height, width; default 1, 1, 1 */
+    int64_t padding[3];  /* zeros on both sides; default 0, 0, 0 */
+    int64_t dilation[3]; /* default 1, 1, 1 */
+    int64_t groups;      /* default 1 */
+    bool bias;           /* only for tern_conv3d_new: with a bias; default true */
+} tern_conv3d_opts;
+TERN_API tern_conv3d_opts tern_conv3d_defaults(void);
+
+/* x (N, C, D, H, W), weight (O, C / groups, kd, kh, kw), bias (O) or NULL -> y (N, O, D', H', W'), each size
+ * as in conv2d. torch.nn.functional.conv3d. */
+TERN_API tern_tensor *tern_conv3d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                  const tern_conv3d_opts *opts);
 
 typedef struct tern_conv1d_opts {
     size_t size;
@@ -49,6 +64,20 @@ TERN_API tern_conv_transpose2d_opts tern_conv_transpose2d_defaults(void);
  * torch.nn.functional.conv_transpose2d. */
 TERN_API tern_tensor *tern_conv_transpose2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
                                             tern_tensor *bias, const tern_conv_transpose2d_opts *opts);
+
+typedef struct tern_conv_transpose3d_opts {
+    size_t size;
+    int64_t stride[3], padding[3]; /* depth, height, width; default 1, 1, 1 and 0, 0, 0 */
+    int64_t output_padding[3];     /* default 0, 0, 0 */
+    int64_t dilation[3], groups;   /* default 1, 1, 1 and 1 */
+    bool bias;                     /* only for tern_conv_transpose3d_new; default true */
+} tern_conv_transpose3d_opts;
+TERN_API tern_conv_transpose3d_opts tern_conv_transpose3d_defaults(void);
+
+/* x (N, C, D, H, W), weight (C, O / groups, kd, kh, kw), bias (O) or NULL -> y (N, O, D', H', W'), each size
+ * as in conv_transpose2d. torch.nn.functional.conv_transpose3d. */
+TERN_API tern_tensor *tern_conv_transpose3d(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
+                                            tern_tensor *bias, const tern_conv_transpose3d_opts *opts);
 
 typedef struct tern_conv_transpose1d_opts {
     size_t size;

@@ -147,13 +147,20 @@ TERN_API tern_module *tern_conv2d_new(int64_t in, int64_t out, int64_t kernel_h,
 /* torch.nn.Conv1d(in, out, kernel): weight (out, in / groups, kernel). (N, in, L) -> (N, out, L') */
 TERN_API tern_module *tern_conv1d_new(int64_t in, int64_t out, int64_t kernel, const tern_conv1d_opts *opts,
                                       tern_rng *rng, tern_error *err);
-/* torch.nn.ConvTranspose2d and 1d: weight (in, out / groups, kernel ..), otherwise the same. */
+/* torch.nn.Conv3d(in, out, (kernel_d, kernel_h, kernel_w)). (N, in, D, H, W) -> (N, out, D', H', W') */
+TERN_API tern_module *tern_conv3d_new(int64_t in, int64_t out, int64_t kernel_d, int64_t kernel_h,
+                                      int64_t kernel_w, const tern_conv3d_opts *opts, tern_rng *rng,
+                                      tern_error *err);
+/* torch.nn.ConvTranspose2d, 1d and 3d: weight (in, out / groups, kernel ..), otherwise the same. */
 TERN_API tern_module *tern_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel_h, int64_t kernel_w,
                                                 const tern_conv_transpose2d_opts *opts, tern_rng *rng,
                                                 tern_error *err);
 TERN_API tern_module *tern_conv_transpose1d_new(int64_t in, int64_t out, int64_t kernel,
                                                 const tern_conv_transpose1d_opts *opts, tern_rng *rng,
                                                 tern_error *err);
+TERN_API tern_module *tern_conv_transpose3d_new(int64_t in, int64_t out, int64_t kernel_d, int64_t kernel_h,
+                                                int64_t kernel_w, const tern_conv_transpose3d_opts *opts,
+                                                tern_rng *rng, tern_error *err);
 
 /* torch.nn.ReLU, SiLU, Sigmoid, Tanh, GELU (`approximate`: by tanh), LeakyReLU (torch's default slope is
  * 0.01). */

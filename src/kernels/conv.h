@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-/* Height and width. */
+/* Depth, height and width; of operands without a depth the last two count, and the first are 1, 0 and 1. */
 typedef struct tern__conv_attr {
-    int64_t stride[2], padding[2], dilation[2], groups;
+    int64_t stride[3], padding[3], dilation[3], groups;
 } tern__conv_attr;
 
 #endif

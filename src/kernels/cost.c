@@ -14,9 +14,9 @@ static const tern__view *operand(const tern__call *call, int i)
 static const struct {
     int y, w;
 } convolutions[TERN__KERNEL_COUNT] = {
-    [TERN__CONV2D] = {OUT(0), IN(1)},
-    [TERN__CONV2D_DATA_GRAD] = {IN(0), IN(1)},
-    [TERN__CONV2D_WEIGHT_GRAD] = {IN(0), OUT(0)},
+    [TERN__CONV] = {OUT(0), IN(1)},
+    [TERN__CONV_DATA_GRAD] = {IN(0), IN(1)},
+    [TERN__CONV_WEIGHT_GRAD] = {IN(0), OUT(0)},
 };
 
 /* Their outputs are read too. */

@@ -5,8 +5,8 @@
 #include "kernels/kernel.h"
 
 typedef struct tern__cost {
-    double flops; /* of matmul, conv2d and its gradients, two for each product that an element of y is made
-                     of; of the other kernels 0: their bytes are what takes time */
+    double flops; /* of matmul, convolutions and their gradients, two for each product that an element of y is
+                     made of; of the other kernels 0: their bytes are what takes time */
     double bytes; /* every operand once; twice what is added to or updated in place */
 } tern__cost;
 

@@ -1,6 +1,5 @@
-/* conv.c - torch.nn.Conv1d, Conv2d, ConvTranspose1d and ConvTranspose2d: a weight, perhaps a bias, and one
- * op.
- */
+/* conv.c - torch.nn.Conv1d to Conv3d and ConvTranspose1d to ConvTranspose3d: a weight, perhaps a bias, and
+ * one op. */
 #include "base/opts.h"
 #include "nn/init.h"
 #include "nn/nn.h"
@@ -15,8 +14,10 @@ typedef struct conv {
     union {
         tern_conv1d_opts conv1d;
         tern_conv2d_opts conv2d;
+        tern_conv3d_opts conv3d;
         tern_conv_transpose1d_opts conv_transpose1d;
         tern_conv_transpose2d_opts conv_transpose2d;
+        tern_conv_transpose3d_opts conv_transpose3d;
     } opts;
 } conv;
 
@@ -28,8 +29,10 @@ typedef struct conv {
     }
 FORWARD(conv1d)
 FORWARD(conv2d)
+FORWARD(conv3d)
 FORWARD(conv_transpose1d)
 FORWARD(conv_transpose2d)
+FORWARD(conv_transpose3d)
 
 typedef struct kind {
     const char *func, *name;
@@ -39,7 +42,7 @@ typedef struct kind {
 } kind;
 
 typedef struct sizes {
-    int64_t in, out, groups, kernel[2];
+    int64_t in, out, groups, kernel[3];
     bool bias;
 } sizes;
 
@@ -61,7 +64,7 @@ static int check(const kind *k, const sizes *s, tern_error *err)
 static int add_members(conv *self, const kind *k, const sizes *s, tern_rng *rng, tern_error *err)
 {
     int64_t first = k->transposed ? s->in : s->out, second = (k->transposed ? s->out : s->in) / s->groups;
-    int64_t shape[4] = {first, second, s->kernel[0], s->kernel[1]};
+    int64_t shape[5] = {first, second, s->kernel[0], s->kernel[1], s->kernel[2]};
     self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 2 + k->spatial, shape, err);
     if (s->bias) self->bias = tern_parameter_add(&self->base, "bias", TERN_F32, 1, &s->out, err);
     if (!self->weight || (s->bias && !self->bias)) return TERN_E_MEMORY;
@@ -133,5 +136,27 @@ tern_module *tern_conv_transpose1d_new(int64_t in, int64_t out, int64_t kernel,
     static const kind k = {"tern_conv_transpose1d_new", "conv_transpose1d", conv_transpose1d_forward, 1,
                            true};
     sizes s = {in, out, o.groups, {kernel}, o.bias};
+    return new_conv(&k, &s, &o, sizeof(o), rng, err);
+}
+
+tern_module *tern_conv3d_new(int64_t in, int64_t out, int64_t kernel_d, int64_t kernel_h, int64_t kernel_w,
+                             const tern_conv3d_opts *opts, tern_rng *rng, tern_error *err)
+{
+    tern_conv3d_opts o = tern_conv3d_defaults();
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
+    static const kind k = {"tern_conv3d_new", "conv3d", conv3d_forward, 3, false};
+    sizes s = {in, out, o.groups, {kernel_d, kernel_h, kernel_w}, o.bias};
+    return new_conv(&k, &s, &o, sizeof(o), rng, err);
+}
+
+tern_module *tern_conv_transpose3d_new(int64_t in, int64_t out, int64_t kernel_d, int64_t kernel_h,
+                                       int64_t kernel_w, const tern_conv_transpose3d_opts *opts,
+                                       tern_rng *rng, tern_error *err)
+{
+    tern_conv_transpose3d_opts o = tern_conv_transpose3d_defaults();
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
+    static const kind k = {"tern_conv_transpose3d_new", "conv_transpose3d", conv_transpose3d_forward, 3,
+                           true};
+    sizes s = {in, out, o.groups, {kernel_d, kernel_h, kernel_w}, o.bias};
     return new_conv(&k, &s, &o, sizeof(o), rng, err);
 }

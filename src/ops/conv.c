@@ -1,4 +1,5 @@
-/* conv.c - convolutions and transposed convolutions over one or two spatial dimensions, by three kernels.
+/* conv.c - convolutions and transposed convolutions over one, two or three spatial dimensions, by three
+ * kernels.
  *
  * A transposed convolution is the gradient of a convolution from y to x: its forward is the kernel of that
  * one's data gradient, its data gradient the convolution itself, and its weight gradient the same kernel with
@@ -18,15 +19,15 @@ enum { X, WEIGHT, BIAS };
 
 typedef struct conv {
     const char *func, *op; /* "tern_conv1d", "conv1d": for errors */
-    int spatial;           /* 1 or 2                              */
+    int spatial;           /* how many dimensions                 */
     bool transposed;
-    tern__conv_attr attr; /* of a 1-d one the second numbers count */
-    int64_t output_padding[2];
+    tern__conv_attr attr; /* the last numbers count */
+    int64_t output_padding[3];
 } conv;
 
 /* ---- kernels ---- */
 
-/* (N, C, L) as (N, C, 1, L); (C) stays. */
+/* (N, C, L) as (N, C, 1, L); everything else stays. */
 static const tern__view *widened(const tern__view *view, tern__view *seen)
 {
     if (!view || view->ndim != 3) return view;
@@ -85,7 +86,7 @@ static int weight_gradient(tern_scope *scope, tern__node *node)
     const conv *c = node->attr;
     const tern__view *x = &node->saved[X].view, *dy = tern__dy(node);
     bool bias = tern__wants(node, BIAS) && !c->transposed;
-    tern__call call = {.kernel = TERN__CONV2D_WEIGHT_GRAD,
+    tern__call call = {.kernel = TERN__CONV_WEIGHT_GRAD,
                        .in = {c->transposed ? x : dy, c->transposed ? dy : x}};
     call.out[0] = tern__grad_open(scope, node, WEIGHT, &call.add[0]);
     if (bias) call.out[1] = tern__grad_open(scope, node, BIAS, &call.add[1]);
@@ -97,7 +98,7 @@ static int weight_gradient(tern_scope *scope, tern__node *node)
 static int data_gradient(tern_scope *scope, tern__node *node)
 {
     const conv *c = node->attr;
-    tern__call call = {.kernel = c->transposed ? TERN__CONV2D : TERN__CONV2D_DATA_GRAD,
+    tern__call call = {.kernel = c->transposed ? TERN__CONV : TERN__CONV_DATA_GRAD,
                        .in = {tern__dy(node), &node->saved[WEIGHT].view}};
     call.out[0] = tern__grad_open(scope, node, X, &call.add[0]);
     if (!call.out[0] || !run(scope, c, &call)) return scope->error.code;
@@ -119,14 +120,13 @@ static int gradient(tern_scope *scope, tern__node *node)
 /* ---- the shape rule ---- */
 
 /* "(1, 2)", or "2" where one is meant. */
-#define NUMBERS_TEXT 48
+#define NUMBERS_TEXT TERN__SHAPE_TEXT
 
-static const char *numbers(const conv *c, const int64_t v[2], char text[NUMBERS_TEXT])
+static const char *numbers(const conv *c, const int64_t v[3], char text[NUMBERS_TEXT])
 {
-    if (c->spatial == 1)
-        snprintf(text, NUMBERS_TEXT, "%lld", (long long)v[1]);
-    else
-        snprintf(text, NUMBERS_TEXT, "(%lld, %lld)", (long long)v[0], (long long)v[1]);
+    tern__view seen = tern__view_make(TERN_I64, TERN__PLAIN, c->spatial, v + 3 - c->spatial);
+    if (c->spatial > 1) return tern__shape_text(&seen, text);
+    snprintf(text, NUMBERS_TEXT, "%lld", (long long)v[2]);
     return text;
 }
 
@@ -135,7 +135,7 @@ static int check_numbers(tern_scope *scope, const conv *c)
     const tern__conv_attr *a = &c->attr;
     char stride[NUMBERS_TEXT], padding[NUMBERS_TEXT], dilation[NUMBERS_TEXT], more[NUMBERS_TEXT];
     bool fit = a->groups >= 1, more_fit = true;
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 3; d++) {
         fit = fit && a->stride[d] >= 1 && a->padding[d] >= 0 && a->dilation[d] >= 1;
         more_fit = more_fit && c->output_padding[d] >= 0 &&
                    (c->output_padding[d] < a->stride[d] || c->output_padding[d] < a->dilation[d]);
@@ -222,7 +222,7 @@ static int output_shape(tern_scope *scope, const conv *c, const tern_tensor *x, 
     shape[0] = xv->shape[0];
     shape[1] = channels_out(c, &w->view);
     for (int d = 2; d < xv->ndim; d++) {
-        shape[d] = output_size(c, xv, &w->view, d, d - xv->ndim + 2);
+        shape[d] = output_size(c, xv, &w->view, d, d - xv->ndim + 3);
         empty = empty || xv->shape[d] == 0 || shape[d] < 1;
     }
     if (!empty) return TERN_OK;
@@ -238,7 +238,7 @@ static int output_shape(tern_scope *scope, const conv *c, const tern_tensor *x, 
 static bool forward_transposed(tern_scope *scope, const conv *c, const tern__view *x,
                                const tern__view *weight, const tern__view *bias, const tern__view *y)
 {
-    tern__call call = {.kernel = TERN__CONV2D_DATA_GRAD, .in = {x, weight}, .out = {y}};
+    tern__call call = {.kernel = TERN__CONV_DATA_GRAD, .in = {x, weight}, .out = {y}};
     if (!run(scope, c, &call)) return false;
     if (!bias || tern__view_count(y) == 0) return true;
     tern__view seen = of_channels(bias, y);
@@ -250,7 +250,7 @@ static bool forward(tern_scope *scope, const conv *c, const tern__view *x, const
                     const tern__view *bias, const tern__view *y)
 {
     if (c->transposed) return forward_transposed(scope, c, x, weight, bias, y);
-    tern__call call = {.kernel = TERN__CONV2D, .in = {x, weight, bias}, .out = {y}};
+    tern__call call = {.kernel = TERN__CONV, .in = {x, weight, bias}, .out = {y}};
     return run(scope, c, &call);
 }
 
@@ -277,15 +277,52 @@ static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *cons
 
 /* ---- public ---- */
 
-/* True if the operands may be looked at and the options were read into `o`, which holds the defaults. */
-static bool enter(tern_scope *scope, const conv *c, tern_tensor *operands[3], void *o, size_t size,
-                  const void *opts)
+/* What follows the size in each of the opts: `spatial` numbers of a kind, then the groups. */
+static void take_numbers(conv *c, const void *opts)
+{
+    const int64_t *number = (const int64_t *)((const char *)opts + sizeof(size_t));
+    int64_t *const kinds[] = {c->attr.stride, c->attr.padding, c->output_padding, c->attr.dilation};
+    c->attr = (tern__conv_attr){.stride = {1, 1, 1}, .dilation = {1, 1, 1}};
+    for (int i = 0; i < 4; i++) {
+        bool has = c->transposed || kinds[i] != c->output_padding;
+        for (int d = 3 - c->spatial; d < 3 && has; d++) kinds[i][d] = *number++;
+    }
+    c->attr.groups = *number;
+}
+
+/* The op, after its options have been read into `o`, which holds the defaults. */
+static tern_tensor *enter(tern_scope *scope, conv *c, tern_tensor *operands[3], void *o, size_t size,
+                          const void *opts)
 {
     tern_error err = {0};
-    if (!tern__op_enter(scope, c->func, 2, 3, operands)) return false;
-    if (!tern__opts_read(o, size, opts, c->func, &err)) return true;
-    tern__scope_fail_with(scope, &err);
-    return false;
+    if (!tern__op_enter(scope, c->func, 2, 3, operands)) return NULL;
+    if (tern__opts_read(o, size, opts, c->func, &err)) {
+        tern__scope_fail_with(scope, &err);
+        return NULL;
+    }
+    take_numbers(c, o);
+    return convolve(scope, c, operands);
+}
+
+#define CONV(name, dimensions, is_transposed)                                                                \
+    tern_tensor *tern_##name(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,      \
+                             const tern_##name##_opts *opts)                                                 \
+    {                                                                                                        \
+        tern_##name##_opts o = tern_##name##_defaults();                                                     \
+        conv c = {.func = __func__, .op = #name, .spatial = dimensions, .transposed = is_transposed};        \
+        return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), opts);                    \
+    }
+CONV(conv1d, 1, false)
+CONV(conv2d, 2, false)
+CONV(conv3d, 3, false)
+CONV(conv_transpose1d, 1, true)
+CONV(conv_transpose2d, 2, true)
+CONV(conv_transpose3d, 3, true)
+
+tern_conv1d_opts tern_conv1d_defaults(void)
+{
+    return (tern_conv1d_opts){
+        .size = sizeof(tern_conv1d_opts), .stride = 1, .dilation = 1, .groups = 1, .bias = true};
 }
 
 tern_conv2d_opts tern_conv2d_defaults(void)
@@ -294,33 +331,19 @@ tern_conv2d_opts tern_conv2d_defaults(void)
         .size = sizeof(tern_conv2d_opts), .stride = {1, 1}, .dilation = {1, 1}, .groups = 1, .bias = true};
 }
 
-tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                         const tern_conv2d_opts *opts)
+tern_conv3d_opts tern_conv3d_defaults(void)
 {
-    tern_conv2d_opts o = tern_conv2d_defaults();
-    conv c = {.func = __func__, .op = "conv2d", .spatial = 2};
-    tern_tensor *operands[] = {x, weight, bias};
-    if (!enter(scope, &c, operands, &o, sizeof(o), opts)) return NULL;
-    c.attr = (tern__conv_attr){
-        {o.stride[0], o.stride[1]}, {o.padding[0], o.padding[1]}, {o.dilation[0], o.dilation[1]}, o.groups};
-    return convolve(scope, &c, operands);
+    return (tern_conv3d_opts){.size = sizeof(tern_conv3d_opts),
+                              .stride = {1, 1, 1},
+                              .dilation = {1, 1, 1},
+                              .groups = 1,
+                              .bias = true};
 }
 
-tern_conv1d_opts tern_conv1d_defaults(void)
+tern_conv_transpose1d_opts tern_conv_transpose1d_defaults(void)
 {
-    return (tern_conv1d_opts){
-        .size = sizeof(tern_conv1d_opts), .stride = 1, .dilation = 1, .groups = 1, .bias = true};
-}
-
-tern_tensor *tern_conv1d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                         const tern_conv1d_opts *opts)
-{
-    tern_conv1d_opts o = tern_conv1d_defaults();
-    conv c = {.func = __func__, .op = "conv1d", .spatial = 1};
-    tern_tensor *operands[] = {x, weight, bias};
-    if (!enter(scope, &c, operands, &o, sizeof(o), opts)) return NULL;
-    c.attr = (tern__conv_attr){{1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups};
-    return convolve(scope, &c, operands);
+    return (tern_conv_transpose1d_opts){
+        .size = sizeof(tern_conv_transpose1d_opts), .stride = 1, .dilation = 1, .groups = 1, .bias = true};
 }
 
 tern_conv_transpose2d_opts tern_conv_transpose2d_defaults(void)
@@ -332,33 +355,11 @@ tern_conv_transpose2d_opts tern_conv_transpose2d_defaults(void)
                                         .bias = true};
 }
 
-tern_tensor *tern_conv_transpose2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                                   const tern_conv_transpose2d_opts *opts)
+tern_conv_transpose3d_opts tern_conv_transpose3d_defaults(void)
 {
-    tern_conv_transpose2d_opts o = tern_conv_transpose2d_defaults();
-    conv c = {.func = __func__, .op = "conv_transpose2d", .spatial = 2, .transposed = true};
-    tern_tensor *operands[] = {x, weight, bias};
-    if (!enter(scope, &c, operands, &o, sizeof(o), opts)) return NULL;
-    c.attr = (tern__conv_attr){
-        {o.stride[0], o.stride[1]}, {o.padding[0], o.padding[1]}, {o.dilation[0], o.dilation[1]}, o.groups};
-    for (int d = 0; d < 2; d++) c.output_padding[d] = o.output_padding[d];
-    return convolve(scope, &c, operands);
-}
-
-tern_conv_transpose1d_opts tern_conv_transpose1d_defaults(void)
-{
-    return (tern_conv_transpose1d_opts){
-        .size = sizeof(tern_conv_transpose1d_opts), .stride = 1, .dilation = 1, .groups = 1, .bias = true};
-}
-
-tern_tensor *tern_conv_transpose1d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                                   const tern_conv_transpose1d_opts *opts)
-{
-    tern_conv_transpose1d_opts o = tern_conv_transpose1d_defaults();
-    conv c = {.func = __func__, .op = "conv_transpose1d", .spatial = 1, .transposed = true};
-    tern_tensor *operands[] = {x, weight, bias};
-    if (!enter(scope, &c, operands, &o, sizeof(o), opts)) return NULL;
-    c.attr = (tern__conv_attr){{1, o.stride}, {0, o.padding}, {1, o.dilation}, o.groups};
-    c.output_padding[1] = o.output_padding;
-    return convolve(scope, &c, operands);
+    return (tern_conv_transpose3d_opts){.size = sizeof(tern_conv_transpose3d_opts),
+                                        .stride = {1, 1, 1},
+                                        .dilation = {1, 1, 1},
+                                        .groups = 1,
+                                        .bias = true};
 }

@@ -84,8 +84,10 @@ MODULE(linear_new, tern_linear_new(2, 3, opts, rng, err))
 MODULE(embedding_new, tern_embedding_new(2, 3, opts, rng, err))
 MODULE(conv2d_new, tern_conv2d_new(2, 2, 1, 1, opts, rng, err))
 MODULE(conv1d_new, tern_conv1d_new(2, 2, 1, opts, rng, err))
+MODULE(conv3d_new, tern_conv3d_new(2, 2, 1, 1, 1, opts, rng, err))
 MODULE(conv_transpose1d_new, tern_conv_transpose1d_new(2, 2, 1, opts, rng, err))
 MODULE(conv_transpose2d_new, tern_conv_transpose2d_new(2, 2, 1, 1, opts, rng, err))
+MODULE(conv_transpose3d_new, tern_conv_transpose3d_new(2, 2, 1, 1, 1, opts, rng, err))
 MODULE(batch_norm1d_new, tern_batch_norm1d_new(2, opts, err))
 MODULE(batch_norm2d_new, tern_batch_norm2d_new(2, opts, err))
 MODULE(batch_norm3d_new, tern_batch_norm3d_new(2, opts, err))
@@ -97,7 +99,7 @@ MODULE(resnet_new, tern_resnet_new(opts, rng, err))
 
 static tern_tensor *zeros(int ndim)
 {
-    return tern_tensor_from(scope, NULL, TERN_F32, ndim, (int64_t[]){2, 2, 2, 2});
+    return tern_tensor_from(scope, NULL, TERN_F32, ndim, (int64_t[]){2, 2, 2, 2, 2});
 }
 
 static tern_tensor *labels_of_two(void)
@@ -119,8 +121,10 @@ static void load(const void *opts, tern_error *err)
 OP(embedding, tern_embedding(scope, zeros(2), labels_of_two(), opts))
 OP(conv2d, tern_conv2d(scope, zeros(4), zeros(4), NULL, opts))
 OP(conv1d, tern_conv1d(scope, zeros(3), zeros(3), NULL, opts))
+OP(conv3d, tern_conv3d(scope, zeros(5), zeros(5), NULL, opts))
 OP(conv_transpose1d, tern_conv_transpose1d(scope, zeros(3), zeros(3), NULL, opts))
 OP(conv_transpose2d, tern_conv_transpose2d(scope, zeros(4), zeros(4), NULL, opts))
+OP(conv_transpose3d, tern_conv_transpose3d(scope, zeros(5), zeros(5), NULL, opts))
 OP(batch_norm_act, tern_batch_norm_act(scope, zeros(4), zeros(1), zeros(1), zeros(1), zeros(1), NULL, opts))
 OP(layer_norm, tern_layer_norm(scope, zeros(4), zeros(1), zeros(1), opts))
 OP(cross_entropy, tern_cross_entropy(scope, zeros(2), labels_of_two(), opts))
@@ -316,10 +320,14 @@ static void board_image(const void *opts, tern_error *err)
     X(conv2d, conv2d)                                                                                        \
     X(conv1d, conv1d_new)                                                                                    \
     X(conv1d, conv1d)                                                                                        \
+    X(conv3d, conv3d_new)                                                                                    \
+    X(conv3d, conv3d)                                                                                        \
     X(conv_transpose1d, conv_transpose1d_new)                                                                \
     X(conv_transpose1d, conv_transpose1d)                                                                    \
     X(conv_transpose2d, conv_transpose2d_new)                                                                \
     X(conv_transpose2d, conv_transpose2d)                                                                    \
+    X(conv_transpose3d, conv_transpose3d_new)                                                                \
+    X(conv_transpose3d, conv_transpose3d)                                                                    \
     X(batch_norm, batch_norm1d_new)                                                                          \
     X(batch_norm, batch_norm2d_new)                                                                          \
     X(batch_norm, batch_norm3d_new)                                                                          \

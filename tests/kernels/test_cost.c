@@ -35,9 +35,9 @@ static void a_group_sees_its_own_channels(void **state)
     tern__view x = VIEW(TERN_F64, 2, 4, 8, 9), w = VIEW(TERN_F64, 6, 2, 3, 3);
     tern__view y = VIEW(TERN_F64, 2, 6, 6, 7);
     double flops = 2 * (2 * 6 * 6 * 7) * (2 * 9), bytes = 8 * (576 + 108 + 504);
-    assert_cost(&(tern__call){.kernel = TERN__CONV2D, .in = {&x, &w}, .out = {&y}}, flops, bytes);
-    assert_cost(&(tern__call){.kernel = TERN__CONV2D_DATA_GRAD, .in = {&y, &w}, .out = {&x}}, flops, bytes);
-    assert_cost(&(tern__call){.kernel = TERN__CONV2D_WEIGHT_GRAD, .in = {&y, &x}, .out = {&w}}, flops, bytes);
+    assert_cost(&(tern__call){.kernel = TERN__CONV, .in = {&x, &w}, .out = {&y}}, flops, bytes);
+    assert_cost(&(tern__call){.kernel = TERN__CONV_DATA_GRAD, .in = {&y, &w}, .out = {&x}}, flops, bytes);
+    assert_cost(&(tern__call){.kernel = TERN__CONV_WEIGHT_GRAD, .in = {&y, &x}, .out = {&w}}, flops, bytes);
 }
 
 static void what_is_added_to_or_updated_in_place_moves_twice(void **state)

@@ -364,12 +364,12 @@ static void every_number_survives(void **unused)
 /* A layer of each kind in bf16, forward and back. */
 static int layers(tern_device *device, tern__view v[6], tern_error *err)
 {
-    static const tern__conv_attr attr = {{1, 1}, {1, 1}, {1, 1}, 1};
+    static const tern__conv_attr attr = {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1};
     tern__view *x = &v[0], *w = &v[1], *y = &v[2], *a = &v[3], *b = &v[4], *c = &v[5];
     tern__call all[] = {
-        {.kernel = TERN__CONV2D, .in = {x, w}, .out = {y}, .attr = &attr},
-        {.kernel = TERN__CONV2D_DATA_GRAD, .in = {y, w}, .out = {x}, .attr = &attr},
-        {.kernel = TERN__CONV2D_WEIGHT_GRAD, .in = {y, x}, .out = {w}, .attr = &attr},
+        {.kernel = TERN__CONV, .in = {x, w}, .out = {y}, .attr = &attr},
+        {.kernel = TERN__CONV_DATA_GRAD, .in = {y, w}, .out = {x}, .attr = &attr},
+        {.kernel = TERN__CONV_WEIGHT_GRAD, .in = {y, x}, .out = {w}, .attr = &attr},
         {.kernel = TERN__MATMUL, .in = {a, b}, .out = {c}},
         {.kernel = TERN__GLOBAL_AVG_POOL_GRAD, .in = {c}, .out = {x}},
     };

@@ -278,6 +278,13 @@ static void layers_say_what_they_compute(void **state)
                    tern_conv_transpose1d_new(2, 2, 3, &up, rng, &err));
     expect_options(" stride 1x1 padding 0x0 output_padding 0x0 dilation 1x1 groups 1",
                    tern_conv_transpose2d_new(2, 2, 3, 3, NULL, rng, &err));
+    tern_conv3d_opts deep = tern_conv3d_defaults();
+    deep.stride[0] = 2;
+    deep.padding[2] = 1;
+    expect_options(" stride 2x1x1 padding 0x0x1 dilation 1x1x1 groups 1",
+                   tern_conv3d_new(2, 2, 3, 3, 3, &deep, rng, &err));
+    expect_options(" stride 1x1x1 padding 0x0x0 output_padding 0x0x0 dilation 1x1x1 groups 1",
+                   tern_conv_transpose3d_new(2, 2, 3, 3, 3, NULL, rng, &err));
     expect_options(" kernel 3x2 stride 0x0 padding 1x0 dilation 1x1 ceil_mode without pad",
                    tern_avg_pool2d_new(3, 2, &pool, &err));
     expect_options(" padding_idx 3", tern_embedding_new(5, 2, &rows, rng, &err));

@@ -142,11 +142,11 @@ class Run:
 
 
 def blocked(run, x):
-    """x (N, C, H, W) with C % 16 == 0 in the layout of blocks of 16 channels: through a convolution that is the
+    """x (N, C, [D,] H, W) with C % 16 == 0 in the layout of blocks of 16 channels: through a convolution that is the
     identity, values and gradients exactly."""
     shape, dtype = run.shape(x), run.dtype(x)
-    weight = numpy.eye(shape[1], dtype=dtype).reshape(shape[1], shape[1], 1, 1)
-    return run.op("tern_conv2d", x, run.constant(weight), None, None)
+    weight = numpy.eye(shape[1], dtype=dtype).reshape(shape[1], *[1 if d else shape[1] for d in range(len(shape) - 1)])
+    return run.op(f"tern_conv{len(shape) - 2}d", x, run.constant(weight), None, None)
 
 
 def rounded(array, kind):

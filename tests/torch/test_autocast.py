@@ -22,7 +22,7 @@ reals = lambda *shape: numpy.random.default_rng(sum(shape) + len(shape)).standar
 positive = lambda *shape: numpy.abs(reals(*shape)) + numpy.float32(0.5)
 LABELS = numpy.array([1, 0, 3, 2, 1, 3], "int64")
 INDEX = numpy.array([1, 0, 2], "int64")
-X, IMAGE, LINE = reals(6, 4), reals(3, 16, 9, 8), reals(3, 4, 11)
+X, IMAGE, LINE, VOLUME = reals(6, 4), reals(3, 16, 9, 8), reals(3, 4, 11), reals(2, 16, 5, 4, 6)
 numbers = lambda *values: (ctypes.c_int64 * len(values))(*values)
 dims = lambda *values: (ctypes.c_int * len(values))(*values)
 double = ctypes.c_double
@@ -58,6 +58,8 @@ CASES = {
     "conv1d": (lambda r, *t: r.op("tern_conv1d", *t, None), F.conv1d, [LINE, reals(5, 4, 3), reals(5)]),
     "conv2d": (lambda r, *t: r.op("tern_conv2d", *t, None), F.conv2d, [IMAGE, reals(16, 16, 3, 3), reals(16)]),
     "conv_transpose1d": (lambda r, *t: r.op("tern_conv_transpose1d", *t, None), F.conv_transpose1d, [LINE, reals(4, 5, 3), reals(5)]),
+    "conv3d": (lambda r, *t: r.op("tern_conv3d", *t, None), F.conv3d, [VOLUME, reals(16, 16, 2, 3, 1), reals(16)]),
+    "conv_transpose3d": (lambda r, *t: r.op("tern_conv_transpose3d", *t, None), F.conv_transpose3d, [VOLUME, reals(16, 5, 2, 3, 2), reals(5)]),
     "conv_transpose2d": (lambda r, *t: r.op("tern_conv_transpose2d", *t, None), F.conv_transpose2d, [IMAGE, reals(16, 5, 3, 3), reals(5)]),
     "embedding": (lambda r, w: r.op("tern_embedding", w, r.constant(INDEX), None), lambda w: F.embedding(torch.tensor(INDEX), w), [X]),
     "dropout": one("dropout", lambda x: F.dropout(x, 0.0), X, double(0)),
@@ -119,7 +121,7 @@ CASES = {
     "bce_with_logits_loss": (lambda r, x: r.op("tern_bce_with_logits_loss", x, r.constant(positive(6, 4)), None, 0),
                              lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor(positive(6, 4))), [X]),
 }
-LATER = {"conv_transpose1d", "conv_transpose2d"}  # in 16 bits since PyTorch 2.1
+LATER = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}  # in 16 bits since PyTorch 2.1
 MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs beside f32 parameters
 NORMS = {"batch_norm_act", *MIXED_LATER}          # whose parameters are f32
 

@@ -1,4 +1,4 @@
-"""conv1d and transposed convolutions against torch, and what all convolutions share: views with gaps, 16-bit types, empty
+"""conv1d, conv3d and transposed convolutions against torch, and what all convolutions share: views with gaps, 16-bit types, empty
 batches, layers. conv2d's shapes are in test_conv2d.py."""
 import ctypes
 import os
@@ -16,27 +16,33 @@ from ops import Module, Run, blocked, compare, gradient_check
 
 F = torch.nn.functional
 INT = ctypes.c_int64
-OPTIONS = {  # fields of 1-d and 2-d options, and how many numbers each has
+OPTIONS = {  # fields of the options, and how many numbers each has
     "conv1d": [("stride", 1), ("padding", 1), ("dilation", 1), ("groups", 1), ("bias", 0)],
     "conv2d": [("stride", 2), ("padding", 2), ("dilation", 2), ("groups", 1), ("bias", 0)],
+    "conv3d": [("stride", 3), ("padding", 3), ("dilation", 3), ("groups", 1), ("bias", 0)],
     "conv_transpose1d": [("stride", 1), ("padding", 1), ("output_padding", 1), ("dilation", 1), ("groups", 1), ("bias", 0)],
     "conv_transpose2d": [("stride", 2), ("padding", 2), ("output_padding", 2), ("dilation", 2), ("groups", 1), ("bias", 0)],
+    "conv_transpose3d": [("stride", 3), ("padding", 3), ("output_padding", 3), ("dilation", 3), ("groups", 1), ("bias", 0)],
 }
 DEFAULTS = dict(stride=1, padding=0, output_padding=0, dilation=1, groups=1, bias=True)
 
 
 def options(op, **given):
-    """The op's options struct, by torch's names; a number stands for two."""
-    kinds = {0: ctypes.c_bool, 1: INT, 2: INT * 2}
+    """The op's options struct, by torch's names; a number stands for two or three."""
+    kinds = {0: ctypes.c_bool, 1: INT, 2: INT * 2, 3: INT * 3}
     fields = [("size", ctypes.c_size_t)] + [(name, kinds[count]) for name, count in OPTIONS[op]]
     struct = type("Opts", (ctypes.Structure,), {"_fields_": fields})
     opts = struct(ctypes.sizeof(struct))
     for name, count in OPTIONS[op]:
         value = given.get(name, DEFAULTS[name])
-        if count == 2:
-            value = kinds[2](*(value if isinstance(value, tuple) else (value, value)))
+        if count > 1:
+            value = kinds[count](*(value if isinstance(value, tuple) else (value,) * count))
         setattr(opts, name, value)
     return opts
+
+
+def dims_of(op):
+    return int(op[-2])
 
 
 def conv(run, op, x, weight, bias=None, **given):
@@ -53,7 +59,7 @@ CHANNELS += [(32, 32, 32), (32, 64, 2), (6, 12, 3), (24, 24, 24), (20, 20, 4)]
 
 def cases(op, seed, count, channels, biggest):
     """Random shapes and options: x's shape, the weight's, the options."""
-    rng, dims = random.Random(seed), 2 if op.endswith("2d") else 1
+    rng, dims = random.Random(seed), dims_of(op)
     pick = lambda *choices: tuple(rng.choice(choices) for _ in range(dims))
     for i in range(count):
         c, o, groups = channels[i % len(channels)]
@@ -94,13 +100,13 @@ class ConvTest(unittest.TestCase):
             compare(f"{op} {device} {x} {weight} {given}", ours, theirs, arrays, tolerance, device, threads=1)
 
     def test_fast(self):
-        for op in ("conv1d", "conv_transpose1d", "conv_transpose2d"):
-            self.beside(op, 1, 48, CHANNELS, 9, "cpu", "f", 2e-5)
+        for op, biggest in (("conv1d", 9), ("conv3d", 5), ("conv_transpose1d", 9), ("conv_transpose2d", 9), ("conv_transpose3d", 5)):
+            self.beside(op, 1, 48, CHANNELS, biggest, "cpu", "f", 2e-5)
 
     def test_reference(self):
         small = [c for c in CHANNELS if c[0] * c[1] <= 512 * c[2]]
-        for op in ("conv1d", "conv_transpose1d", "conv_transpose2d"):
-            self.beside(op, 2, 24, small, 3, "cpu:reference", "d", 1e-12)
+        for op in OPTIONS:
+            self.beside(op, 2, 24, small, 3 if dims_of(op) < 3 else 2, "cpu:reference", "d", 1e-12)
 
     def test_output_padding_beyond_the_stride(self):
         """Less than the dilation is enough: the last rows get nothing but the bias."""
@@ -132,8 +138,8 @@ class ConvTest(unittest.TestCase):
     def test_views_with_gaps(self):
         for device, dtype, tolerance in (("cpu", "f", 2e-5), ("cpu:reference", "d", 1e-12)):
             for op in OPTIONS:
-                dims, transposed = 2 if op.endswith("2d") else 1, op.startswith("conv_t")
-                arrays = [self.draw((2, 7, 6, 5)[: dims + 2], dtype), self.draw((4, 5, 2, 3)[: dims + 2], dtype), self.draw((9,), dtype)]
+                dims, transposed = dims_of(op), op.startswith("conv_t")
+                arrays = [self.draw((2, 7, 6, 5, 5)[: dims + 2], dtype), self.draw((4, 5, 2, 3, 1)[: dims + 2], dtype), self.draw((9,), dtype)]
 
                 def ours(run, x, w, b):
                     x = run.op("tern_slice", run.op("tern_transpose", x, 1, -1), 1, INT(0), INT(4), INT(1))
@@ -147,7 +153,7 @@ class ConvTest(unittest.TestCase):
 
     def test_which_gradients_are_wanted(self):
         for op in OPTIONS:
-            x, w = ((2, 16, 6, 5), (16, 16, 3, 2)) if op.endswith("2d") else ((2, 16, 6), (16, 16, 3))
+            x, w = (2, 16, 6, 5, 3)[: dims_of(op) + 2], (16, 16, 3, 2, 3)[: dims_of(op) + 2]
             arrays = self.arrays(x, w, op, {})
             for constant in ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2)):
                 compare(f"{op} {constant}", lambda run, *a: conv(run, op, *a), getattr(F, op), arrays, 2e-5, constant=constant)
@@ -155,14 +161,14 @@ class ConvTest(unittest.TestCase):
     def test_16_bits(self):
         for device in ("cpu", "cpu:reference"):
             for op in OPTIONS:
-                x, w = ((2, 16, 6, 5), (16, 16, 3, 2)) if op.endswith("2d") else ((2, 6, 9), (6, 6, 3))
+                x, w = ((2, 6, 9), (6, 6, 3)) if dims_of(op) == 1 else ((2, 16, 6, 5, 3)[: dims_of(op) + 2], (16, 16, 3, 2, 3)[: dims_of(op) + 2])
                 compare_half(op, lambda run, *a: conv(run, op, *a), getattr(F, op), self.arrays(x, w, op, {}), device, roundings=2 if "transpose" in op else 1)
 
     def test_empty_batches(self):
         """The result is empty; the parameters' gradients are 0, and stay what they are where there were some."""
         for device in ("cpu", "cpu:reference"):
             for op in OPTIONS:
-                x, w = ((2, 3, 6, 5), (3, 3, 3, 2)) if op.endswith("2d") else ((2, 3, 6), (3, 3, 3))
+                x, w = (2, 3, 6, 5, 4)[: dims_of(op) + 2], (3, 3, 3, 2, 3)[: dims_of(op) + 2]
                 arrays = self.arrays(x, w, op, {})
                 none = numpy.zeros((0, *x[1:]), "f")
                 run = Run(device)
@@ -183,13 +189,15 @@ class ConvTest(unittest.TestCase):
                 run.close()
 
     def test_views_with_gaps_run_vendor_code(self):
-        """They are copied and do not end in the plain loops: three convolutions a pass, two passes, four ops."""
+        """They are copied and do not end in the plain loops: three convolutions a pass, two passes, six ops."""
         command = [sys.executable, __file__, "ConvTest.test_views_with_gaps"]
         text = subprocess.run(command, env=dict(os.environ, ONEDNN_VERBOSE="1"), check=True, capture_output=True, text=True).stdout
-        self.assertEqual(sum(line.startswith("onednn_verbose,exec,cpu,convolution") for line in text.splitlines()), 3 * 2 * 4)
+        self.assertEqual(sum(line.startswith("onednn_verbose,exec,cpu,convolution") for line in text.splitlines()), 3 * 2 * 6)
 
     def test_finite_differences(self):
-        for op, x, w in (("conv1d", (2, 4, 7), (6, 2, 3)), ("conv_transpose1d", (2, 4, 5), (4, 3, 3)), ("conv_transpose2d", (2, 4, 3, 4), (4, 3, 3, 2))):
+        shapes = [("conv1d", (2, 4, 7), (6, 2, 3)), ("conv_transpose1d", (2, 4, 5), (4, 3, 3)), ("conv_transpose2d", (2, 4, 3, 4), (4, 3, 3, 2))]
+        shapes += [("conv3d", (2, 4, 4, 5, 3), (6, 2, 3, 2, 1)), ("conv_transpose3d", (2, 4, 2, 3, 3), (4, 3, 2, 3, 1))]
+        for op, x, w in shapes:
             given = dict(stride=2, padding=1, dilation=2, groups=2, **(dict(output_padding=1) if "transpose" in op else {}))
             gradient_check(op, lambda run, *a: conv(run, op, *a, **given), self.arrays(x, w, op, given, "d"))
 
@@ -215,6 +223,16 @@ class ConvTest(unittest.TestCase):
             (("conv2d", f(2, 4, 0, 2), f(4, 4, 1, 1)), dict(padding=1), shape, "nothing to compute"),
             (("conv2d", f(2, 0, 3, 2), f(4, 0, 1, 1)), {}, shape, "nothing to compute"),
             (("conv2d", f(2, 4, 3, 2), numpy.ones((4, 4, 1, 1))), {}, dtype, "expected one floating-point dtype, got weight f64, input f32, bias none"),
+            (("conv3d", f(2, 3, 4, 5, 6), f(4, 2, 1, 2, 3)), {}, shape, "conv3d: weight is (4, 2, 1, 2, 3) but input is (2, 3, 4, 5, 6)"),
+            (("conv3d", f(2, 3, 4, 5), f(4, 3, 1, 1)), {}, shape, "conv3d: weight is (4, 3, 1, 1) but input is (2, 3, 4, 5)"),
+            (("conv3d", f(2, 3, 4, 5, 6), f(4, 3, 1, 1, 1), f(3)), {}, shape, "conv3d: weight is (4, 3, 1, 1, 1) but bias is (3)"),
+            (("conv3d", f(2, 3, 2, 5, 6), f(4, 3, 3, 1, 1)), dict(dilation=2), shape, "conv3d: nothing to compute: weight is (4, 3, 3, 1, 1), input (2, 3, 2, 5, 6), padding (0, 0, 0), dilation (2, 2, 2)"),
+            (("conv3d", f(2, 3, 2, 5, 6), f(4, 3, 1, 1, 1)), dict(stride=(0, 1, 2)), out_of_range, "got stride (0, 1, 2), dilation (1, 1, 1), groups 1, padding (0, 0, 0)"),
+            (("conv3d", f(2, 3, 2, 5, 6), f(4, 3, 1, 1, 1)), dict(padding=(0, 0, -1)), out_of_range, "padding (0, 0, -1)"),
+            (("conv3d", f(2, 3, 2, 5, 6), numpy.ones((4, 3, 1, 1, 1))), {}, dtype, "expected one floating-point dtype, got weight f64, input f32, bias none"),
+            (("conv_transpose3d", f(2, 3, 2, 5, 6), f(4, 3, 1, 1, 1)), {}, shape, "conv_transpose3d: weight is (4, 3, 1, 1, 1) but input is (2, 3, 2, 5, 6)"),
+            (("conv_transpose3d", f(2, 4, 5, 5, 5), f(4, 3, 3, 3, 3)), dict(output_padding=(2, 0, 0), stride=2), out_of_range, f"{transposed} (2, 0, 0), stride (2, 2, 2), dilation (1, 1, 1)"),
+            (("conv_transpose3d", f(2, 4, 2, 2, 2), f(4, 3, 3, 3, 1)), dict(padding=2), shape, "conv_transpose3d: nothing to compute"),
             (("conv1d", numpy.ones((2, 3, 5), "i8"), numpy.ones((4, 3, 3), "i8")), {}, dtype, "got weight i64, input i64, bias none"),
         ]
         for (op, *arrays), given, code, text in cases:
@@ -228,27 +246,28 @@ class ConvTest(unittest.TestCase):
 
 
 class ModuleTest(unittest.TestCase):
-    KINDS = {"conv1d": torch.nn.Conv1d, "conv2d": torch.nn.Conv2d, "conv_transpose1d": torch.nn.ConvTranspose1d, "conv_transpose2d": torch.nn.ConvTranspose2d}
+    KINDS = {"conv1d": torch.nn.Conv1d, "conv2d": torch.nn.Conv2d, "conv3d": torch.nn.Conv3d}
+    KINDS.update(conv_transpose1d=torch.nn.ConvTranspose1d, conv_transpose2d=torch.nn.ConvTranspose2d, conv_transpose3d=torch.nn.ConvTranspose3d)
 
     def test_beside_torch(self):
         """The same names, the same initial bits from the same generator, the same values, for several options."""
         rng = numpy.random.default_rng(0)
         for op, kind in self.KINDS.items():
-            dims = 2 if op.endswith("2d") else 1
+            dims = dims_of(op)
             for i, given in enumerate(({}, dict(bias=False), dict(groups=2, stride=2, padding=1), dict(dilation=2))):
                 more = dict(given, output_padding=1) if "transpose" in op and "stride" in given else given
                 torch.manual_seed(i)
                 run = Run("cpu")
                 generator = ctypes.c_void_p(run.lib.check("tern_rng_new", ctypes.c_uint64(i)))
-                theirs = kind(6, 16, (3, 2)[:dims] if dims == 2 else 3, **more)
-                kernel = [INT(k) for k in ((3, 2) if dims == 2 else (3,))]
+                theirs = kind(6, 16, (3, 2, 1)[:dims], **more)
+                kernel = [INT(k) for k in (3, 2, 1)[:dims]]
                 layer = run.layer(f"tern_{op}_new", INT(6), INT(16), *kernel, ctypes.byref(options(op, **more)), generator)
                 self.assertEqual(Module.from_address(layer.value).kind, op.encode())
                 for name, value in theirs.state_dict().items():
                     found = ctypes.c_void_p(run.lib.tern_state_find(layer, name.encode()))
                     numpy.testing.assert_array_equal(run.value(found), value.numpy())
                 self.assertEqual(run.lib.tern_state_count(layer), len(theirs.state_dict()))
-                x = rng.standard_normal((2, 6, 8, 9)[: dims + 2]).astype("f")
+                x = rng.standard_normal((2, 6, 8, 9, 5)[: dims + 2]).astype("f")
                 got = run.value(run.forward(layer, run.constant(x)))
                 numpy.testing.assert_allclose(got, theirs(torch.tensor(x)).detach().numpy(), rtol=0, atol=2e-6)
                 run.lib.tern_rng_free(generator)
@@ -258,11 +277,11 @@ class ModuleTest(unittest.TestCase):
         run = Run("cpu")
         rng = ctypes.c_void_p(run.lib.check("tern_rng_new", ctypes.c_uint64(0)))
         for op in self.KINDS:
-            dims = 2 if op.endswith("2d") else 1
+            dims = dims_of(op)
             for sizes, given in (((0, 4), {}), ((4, 0), {}), ((4, 6), dict(groups=4)), ((6, 4), dict(groups=4)), ((4, 4), dict(groups=0))):
                 with self.assertRaises(tern.TernError) as caught:
                     run.layer(f"tern_{op}_new", *map(INT, sizes), *[INT(3)] * dims, ctypes.byref(options(op, **given)), rng)
-                kernel = "(3, 3)" if dims == 2 else "(3)"
+                kernel = f"({', '.join('3' * dims)})"
                 self.assertIn(f"got {sizes[0]} in, {sizes[1]} out, {given.get('groups', 1)} groups, kernel {kernel}", str(caught.exception))
                 self.assertEqual(caught.exception.code, -7)
             with self.assertRaises(tern.TernError) as caught:

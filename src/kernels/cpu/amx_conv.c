@@ -258,7 +258,7 @@ static int fill(job *j, const int64_t kernel[2], const tern__view *bias)
 int tern__amx_conv(const tern__call *call, const tern__view *x, const tern__view *y, const void *weight,
                    const tern__view *bias)
 {
-    bool gradient = call->kernel == TERN__CONV2D_DATA_GRAD;
+    bool gradient = call->kernel == TERN__CONV_DATA_GRAD;
     const int64_t *kernel = call->in[1]->shape + 2;
     job j = {.call = call, .source = gradient ? y : x, .target = gradient ? x : y, .weight = weight};
     for (int d = 0; d < 2; d++) j.axis[d] = tern__axis_of(call->attr, d, x, y, kernel[d], gradient);

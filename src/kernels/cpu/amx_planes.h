@@ -18,9 +18,9 @@ typedef struct tern__axis {
 static inline tern__axis tern__axis_of(const tern__conv_attr *attr, int d, const tern__view *x,
                                        const tern__view *y, int64_t kernel, bool gradient)
 {
-    int64_t in = x->shape[2 + d], out = y->shape[2 + d], stride = attr->stride[d];
-    int64_t reach = (kernel - 1) * attr->dilation[d], padding = attr->padding[d];
-    tern__axis a = {gradient, stride,  attr->dilation[d],   padding, in, out, stride,
+    int64_t in = x->shape[2 + d], out = y->shape[2 + d], stride = attr->stride[1 + d];
+    int64_t reach = (kernel - 1) * attr->dilation[1 + d], padding = attr->padding[1 + d];
+    tern__axis a = {gradient, stride,  attr->dilation[1 + d], padding, in, out, stride,
                     1,        padding, out + reach / stride};
     if (gradient) {
         a.source = out;

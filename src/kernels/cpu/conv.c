@@ -1,4 +1,5 @@
-/* conv.c - 2-d convolution and its gradients by oneDNN's direct algorithm.
+/* conv.c - convolutions over two or three spatial dimensions and their gradients by oneDNN's direct
+ * algorithm.
  *
  * oneDNN is first asked for the activations as they stand. Where it has only fallbacks for that (mixed
  * layouts, channel counts that fill no block), it may choose their format too. The weight's format is always
@@ -42,15 +43,21 @@ typedef struct conv {
     operand op[OPERANDS];
 } conv;
 
+/* The first of the attributes' three numbers that counts: depth's or height's. */
+static int first_axis(const conv *c)
+{
+    return 5 - c->op[X].view->ndim;
+}
+
 /* ---- descriptions ---- */
 
-/* A grouped weight is (groups, O / groups, C / groups, kh, kw) to oneDNN. */
+/* A grouped weight is (groups, O / groups, C / groups, [kd,] kh, kw) to oneDNN. */
 static dnnl_status_t describe_weight(const tern__view *w, int64_t groups, dnnl_memory_desc_t *desc)
 {
     if (groups == 1) return tern__dnnl_describe(w, desc);
-    const int64_t *shape = w->shape;
-    dnnl_dims_t dims = {groups, shape[0] / groups, shape[1], shape[2], shape[3]};
-    return dnnl_memory_desc_init_by_tag(desc, 5, dims, tern__dnnl_type(w->dtype), dnnl_goihw);
+    dnnl_dims_t dims = {groups, w->shape[0] / groups};
+    memcpy(dims + 2, w->shape + 1, (size_t)(w->ndim - 1) * sizeof(*dims));
+    return dnnl_memory_desc_init_by_strides(desc, w->ndim + 1, dims, tern__dnnl_type(w->dtype), NULL);
 }
 
 static dnnl_status_t describe(conv *c)
@@ -78,8 +85,9 @@ static dnnl_status_t any_format(const operand *op, dnnl_memory_desc_t *any)
 static int64_t padding_after(const conv *c, int axis)
 {
     const tern__conv_attr *a = c->attr;
-    int64_t in = c->op[X].view->shape[2 + axis], out = c->op[Y].view->shape[2 + axis];
-    int64_t reach = a->dilation[axis] * (c->op[W].view->shape[2 + axis] - 1) + 1, padding = a->padding[axis];
+    int d = 2 + axis - first_axis(c);
+    int64_t in = c->op[X].view->shape[d], out = c->op[Y].view->shape[d];
+    int64_t reach = a->dilation[axis] * (c->op[W].view->shape[d] - 1) + 1, padding = a->padding[axis];
     if ((in + 2 * padding - reach) / a->stride[axis] + 1 == out) return padding;
     return (out - 1) * a->stride[axis] + reach - in - padding;
 }
@@ -88,10 +96,13 @@ static dnnl_status_t init_desc(const conv *c, bool free_choice, dnnl_convolution
 {
     dnnl_memory_desc_t x = c->op[X].have, w, y = c->op[Y].have, vector = c->op[B].have;
     const dnnl_memory_desc_t *b = c->op[B].view ? &vector : NULL;
-    dnnl_dims_t stride = {c->attr->stride[0], c->attr->stride[1]};
-    dnnl_dims_t padding = {c->attr->padding[0], c->attr->padding[1]};
-    dnnl_dims_t after = {padding_after(c, 0), padding_after(c, 1)};
-    dnnl_dims_t dilation = {c->attr->dilation[0] - 1, c->attr->dilation[1] - 1};
+    dnnl_dims_t stride, padding, after, dilation;
+    for (int i = 0, axis = first_axis(c); axis < 3; i++, axis++) {
+        stride[i] = c->attr->stride[axis];
+        padding[i] = c->attr->padding[axis];
+        after[i] = padding_after(c, axis);
+        dilation[i] = c->attr->dilation[axis] - 1;
+    }
     dnnl_status_t vendor = any_format(&c->op[W], &w);
     if (vendor == dnnl_success && free_choice) vendor = any_format(&c->op[X], &x);
     if (vendor == dnnl_success && free_choice) vendor = any_format(&c->op[Y], &y);
@@ -159,14 +170,15 @@ static tern__prim_key key_of(const tern__call *call, const conv *c)
 {
     tern__prim_key key = tern__prim_key_make(call, 0);
     int64_t *number = key.number;
-    memcpy(number, c->op[X].view->shape, 4 * sizeof(*number));
-    memcpy(number + 4, c->op[W].view->shape, 4 * sizeof(*number));
-    memcpy(number + 8, c->attr, sizeof(*c->attr));
-    number[15] = c->op[X].view->layout;
-    number[16] = c->op[Y].view->layout;
-    number[17] = c->op[B].view != NULL;
-    number[18] = c->algorithm;
-    for (int i = 0; i < OPERANDS; i++) number[19 + i] = c->op[i].view ? c->op[i].view->dtype : 0;
+    size_t shape_bytes = (size_t)c->op[X].view->ndim * sizeof(*number);
+    memcpy(number, c->op[X].view->shape, shape_bytes);
+    memcpy(number + 5, c->op[W].view->shape, shape_bytes);
+    memcpy(number + 10, c->attr, sizeof(*c->attr));
+    number[20] = c->op[X].view->layout;
+    number[21] = c->op[Y].view->layout;
+    number[22] = c->op[B].view != NULL;
+    number[23] = c->algorithm;
+    for (int i = 0; i < OPERANDS; i++) number[24 + i] = c->op[i].view ? c->op[i].view->dtype : 0;
     return key;
 }
 
@@ -250,18 +262,18 @@ static int run_library(const tern__call *call, conv *c)
 
 /* ---- by tiles ---- */
 
-/* Whether the tile unit computes it: bf16, one group. */
+/* Whether the tile unit computes it: bf16, one group, two dimensions. */
 static bool by_tiles(const conv *c)
 {
-    return c->op[X].view->dtype == TERN_BF16 && c->attr->groups == 1 && tern__amx_has();
+    return c->op[X].view->dtype == TERN_BF16 && c->attr->groups == 1 && first_axis(c) == 1 && tern__amx_has();
 }
 
 /* The weight as amx_conv.h wants it: in a data gradient with its channels in each other's places. */
 static dnnl_status_t describe_tiles(operand *w, dnnl_prop_kind_t kind, dnnl_memory_desc_t *to)
 {
-    const int64_t *shape = w->view->shape, area = shape[2] * shape[3];
+    const int64_t *shape = w->view->shape;
     bool turned = kind == dnnl_backward_data;
-    int64_t outs = shape[turned], ins = shape[!turned];
+    int64_t outs = shape[turned], ins = shape[!turned], area = shape[2] * shape[3];
     dnnl_dims_t dims = {outs, ins, shape[2], shape[3]};
     dnnl_dims_t strides = {turned ? area : ins * area, turned ? outs * area : area, shape[3], 1};
     dnnl_status_t vendor =
@@ -320,8 +332,9 @@ static bool takes(const conv *c)
             !(blocked || tern__view_is_contiguous(view)))
             return false;
     }
-    return tern__dnnl_type(c->op[X].view->dtype) != dnnl_data_type_undef && padding_after(c, 0) >= 0 &&
-           padding_after(c, 1) >= 0;
+    bool fit = tern__dnnl_type(c->op[X].view->dtype) != dnnl_data_type_undef;
+    for (int axis = first_axis(c); axis < 3; axis++) fit = fit && padding_after(c, axis) >= 0;
+    return fit;
 }
 
 static int run(const tern__call *call, conv *c)
@@ -336,9 +349,9 @@ static bool needs_f32(const tern__call *call)
     return dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16());
 }
 
-int tern__cpu_conv2d(const tern__call *call)
+int tern__cpu_conv(const tern__call *call)
 {
-    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_conv2d);
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_conv);
     conv c = {.kind = dnnl_forward_training,
               .algorithm = dnnl_convolution_direct,
               .attr = call->attr,
@@ -349,9 +362,9 @@ int tern__cpu_conv2d(const tern__call *call)
     return run(call, &c);
 }
 
-int tern__cpu_conv2d_data_grad(const tern__call *call)
+int tern__cpu_conv_data_grad(const tern__call *call)
 {
-    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_conv2d_data_grad);
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_conv_data_grad);
     conv c = {
         .kind = dnnl_backward_data,
         .algorithm = dnnl_convolution_direct,
@@ -362,9 +375,9 @@ int tern__cpu_conv2d_data_grad(const tern__call *call)
     return run(call, &c);
 }
 
-int tern__cpu_conv2d_weight_grad(const tern__call *call)
+int tern__cpu_conv_weight_grad(const tern__call *call)
 {
-    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_conv2d_weight_grad);
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_conv_weight_grad);
     if (!call->out[0]) return TERN_E_UNSUPPORTED;
     conv c = {
         .kind = dnnl_backward_weights,

@@ -12,7 +12,7 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #define TERN__PRIM_ARGS 8
-#define TERN__PRIM_KEY  24
+#define TERN__PRIM_KEY  32
 
 /* Filled with zeros and then with what tells two primitives apart. */
 typedef struct tern__prim_key {

@@ -11,8 +11,9 @@
 #include <omp.h>
 #endif
 
+/* A depth of 0: there are two dimensions. */
 typedef struct sizes {
-    int64_t images, in, height, width, out, kernel[2];
+    int64_t images, in, size[3], out, kernel[3];
     tern__conv_attr attr;
 } sizes;
 
@@ -52,19 +53,22 @@ static tern__view filled(tern_dtype dtype, int seed, tern__layout layout, int nd
 
 static int64_t out_size(const sizes *s, int axis)
 {
-    int64_t in = axis ? s->width : s->height;
-    return (in + 2 * s->attr.padding[axis] - s->attr.dilation[axis] * (s->kernel[axis] - 1) - 1) /
-               s->attr.stride[axis] +
-           1;
+    const tern__conv_attr *a = &s->attr;
+    int64_t reach = a->dilation[axis] * (s->kernel[axis] - 1) + 1;
+    return (s->size[axis] + 2 * a->padding[axis] - reach) / a->stride[axis] + 1;
 }
 
 static operands make(const sizes *s, dtypes t, tern__layout x_layout, tern__layout y_layout)
 {
-    int64_t x[] = {s->images, s->in, s->height, s->width};
-    int64_t w[] = {s->out, s->in / s->attr.groups, s->kernel[0], s->kernel[1]};
-    int64_t y[] = {s->images, s->out, out_size(s, 0), out_size(s, 1)};
-    return (operands){filled(t.data, 1, x_layout, 4, x), filled(t.weight, 2, TERN__PLAIN, 4, w),
-                      filled(t.weight, 3, TERN__PLAIN, 1, &s->out), filled(t.data, 4, y_layout, 4, y)};
+    int ndim = s->size[0] ? 5 : 4;
+    int64_t x[5] = {s->images, s->in}, w[5] = {s->out, s->in / s->attr.groups}, y[5] = {s->images, s->out};
+    for (int d = 2, axis = 5 - ndim; axis < 3; d++, axis++) {
+        x[d] = s->size[axis];
+        w[d] = s->kernel[axis];
+        y[d] = out_size(s, axis);
+    }
+    return (operands){filled(t.data, 1, x_layout, ndim, x), filled(t.weight, 2, TERN__PLAIN, ndim, w),
+                      filled(t.weight, 3, TERN__PLAIN, 1, &s->out), filled(t.data, 4, y_layout, ndim, y)};
 }
 
 static void release(operands *o)
@@ -81,7 +85,7 @@ static tern__call call_of(tern__kernel kernel, operands *o, const sizes *s, bool
     const tern__view *b = bias ? &o->b : NULL;
     const tern__view *ins[][3] = {{&o->x, &o->w, b}, {&o->y, &o->w}, {&o->y, &o->x}};
     const tern__view *outs[][2] = {{&o->y}, {&o->x}, {&o->w, b}};
-    int k = (int)kernel - TERN__CONV2D;
+    int k = (int)kernel - TERN__CONV;
     for (int i = 0; i < 3; i++) call.in[i] = ins[k][i];
     for (int i = 0; i < 2; i++) call.out[i] = outs[k][i];
     return call;
@@ -124,7 +128,7 @@ static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, 
         for (int out = 0; out < 2; out++)
             if (ours.out[out])
                 expect_equal(ours.out[out], oracle.out[out],
-                             rounding_of(oracle.out[out], add && kernel != TERN__CONV2D_WEIGHT_GRAD),
+                             rounding_of(oracle.out[out], add && kernel != TERN__CONV_WEIGHT_GRAD),
                              tern__kernel_name(kernel));
     }
     release(&a);
@@ -135,19 +139,25 @@ static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, 
 static void layouts_and_adds_of(dtypes t)
 {
     static const sizes all[] = {
-        {1, 16, 5, 4, 32, {3, 2}, {{1, 1}, {1, 1}, {1, 1}, 1}},
-        {2, 32, 5, 7, 16, {1, 1}, {{2, 2}, {0, 0}, {1, 1}, 1}},
-        {2, 3, 5, 6, 16, {3, 2}, {{2, 1}, {1, 0}, {1, 2}, 1}},
-        {1, 16, 5, 4, 7, {3, 3}, {{1, 1}, {2, 2}, {2, 2}, 1}},
-        {1, 5, 6, 6, 9, {2, 3}, {{1, 2}, {0, 1}, {1, 1}, 1}},
-        {2, 32, 5, 4, 32, {3, 3}, {{1, 1}, {1, 1}, {1, 1}, 32}},
-        {1, 32, 3, 4, 64, {2, 3}, {{1, 1}, {1, 1}, {1, 1}, 2}},
-        {2, 6, 5, 5, 4, {3, 1}, {{1, 1}, {1, 0}, {1, 1}, 2}},
+        {1, 16, {0, 5, 4}, 32, {0, 3, 2}, {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1}},
+        {2, 32, {0, 5, 7}, 16, {0, 1, 1}, {{1, 2, 2}, {0, 0, 0}, {1, 1, 1}, 1}},
+        {2, 3, {0, 5, 6}, 16, {0, 3, 2}, {{1, 2, 1}, {0, 1, 0}, {1, 1, 2}, 1}},
+        {1, 16, {0, 5, 4}, 7, {0, 3, 3}, {{1, 1, 1}, {0, 2, 2}, {1, 2, 2}, 1}},
+        {1, 5, {0, 6, 6}, 9, {0, 2, 3}, {{1, 1, 2}, {0, 0, 1}, {1, 1, 1}, 1}},
+        {2, 32, {0, 5, 4}, 32, {0, 3, 3}, {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 32}},
+        {1, 32, {0, 3, 4}, 64, {0, 2, 3}, {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 2}},
+        {2, 6, {0, 5, 5}, 4, {0, 3, 1}, {{1, 1, 1}, {0, 1, 0}, {1, 1, 1}, 2}},
+        {1, 16, {3, 4, 5}, 32, {3, 2, 3}, {{1, 1, 1}, {1, 0, 1}, {1, 1, 1}, 1}},
+        {2, 16, {4, 6, 3}, 16, {2, 2, 2}, {{2, 2, 2}, {0, 0, 0}, {1, 1, 1}, 1}},
+        {2, 1, {4, 3, 4}, 16, {3, 3, 3}, {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1}},
+        {1, 16, {5, 3, 4}, 3, {1, 3, 2}, {{2, 1, 3}, {0, 2, 1}, {1, 2, 1}, 1}},
+        {1, 5, {3, 6, 4}, 9, {3, 1, 2}, {{1, 3, 1}, {2, 1, 0}, {2, 1, 3}, 1}},
+        {1, 32, {3, 2, 4}, 32, {3, 2, 1}, {{1, 1, 2}, {1, 1, 0}, {1, 1, 1}, 2}},
     };
     tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
     for (size_t i = 0; i < TERN__COUNT(all); i++)
-        for (int k = t.data == t.weight ? TERN__CONV2D : TERN__CONV2D_WEIGHT_GRAD;
-             k <= TERN__CONV2D_WEIGHT_GRAD; k++)
+        for (int k = t.data == t.weight ? TERN__CONV : TERN__CONV_WEIGHT_GRAD; k <= TERN__CONV_WEIGHT_GRAD;
+             k++)
             for (int bits = 0; bits < 16; bits++) {
                 tern__layout x = bits & 1 ? TERN__BLOCKED16 : TERN__PLAIN;
                 tern__layout y = bits & 2 ? TERN__BLOCKED16 : TERN__PLAIN;
@@ -180,18 +190,28 @@ static void large_ones_in_bf16(void **state)
         sizes s;
         tern__layout x, y;
     } all[] = {
-        {{1, 80, 5, 4, 48, {3, 3}, {{1, 1}, {1, 1}, {1, 1}, 1}}, TERN__BLOCKED16, TERN__BLOCKED16},
-        {{1, 80, 5, 4, 48, {3, 3}, {{2, 2}, {1, 1}, {1, 1}, 1}}, TERN__PLAIN, TERN__BLOCKED16},
-        {{3, 35, 6, 9, 37, {2, 5}, {{1, 2}, {1, 3}, {2, 1}, 1}}, TERN__PLAIN, TERN__PLAIN},
-        {{2, 3, 23, 21, 16, {7, 7}, {{2, 2}, {3, 3}, {1, 1}, 1}}, TERN__PLAIN, TERN__BLOCKED16},
-        {{9, 16, 64, 63, 2, {1, 1}, {{1, 1}, {0, 0}, {1, 1}, 1}}, TERN__BLOCKED16, TERN__PLAIN},
-        {{9, 16, 4, 3, 32, {3, 3}, {{3, 3}, {2, 2}, {1, 1}, 1}}, TERN__BLOCKED16, TERN__BLOCKED16},
+        {{1, 80, {0, 5, 4}, 48, {0, 3, 3}, {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1}},
+         TERN__BLOCKED16,
+         TERN__BLOCKED16},
+        {{1, 80, {0, 5, 4}, 48, {0, 3, 3}, {{1, 2, 2}, {0, 1, 1}, {1, 1, 1}, 1}},
+         TERN__PLAIN,
+         TERN__BLOCKED16},
+        {{3, 35, {0, 6, 9}, 37, {0, 2, 5}, {{1, 1, 2}, {0, 1, 3}, {1, 2, 1}, 1}}, TERN__PLAIN, TERN__PLAIN},
+        {{2, 3, {0, 23, 21}, 16, {0, 7, 7}, {{1, 2, 2}, {0, 3, 3}, {1, 1, 1}, 1}},
+         TERN__PLAIN,
+         TERN__BLOCKED16},
+        {{9, 16, {0, 64, 63}, 2, {0, 1, 1}, {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1}},
+         TERN__BLOCKED16,
+         TERN__PLAIN},
+        {{9, 16, {0, 4, 3}, 32, {0, 3, 3}, {{1, 3, 3}, {0, 2, 2}, {1, 1, 1}, 1}},
+         TERN__BLOCKED16,
+         TERN__BLOCKED16},
     };
     dtypes t = {TERN_BF16, TERN_BF16};
     for (int threads = 1; threads <= 2; threads++) {
         tern_device *fast = open_device("cpu", threads), *plain = open_device("cpu:reference", 1);
         for (size_t i = 0; i < TERN__COUNT(all); i++)
-            for (int k = TERN__CONV2D; k <= TERN__CONV2D_WEIGHT_GRAD; k++)
+            for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++)
                 compare(fast, plain, (tern__kernel)k, &all[i].s, t, all[i].x, all[i].y, threads == 2, true);
         tern_device_close(fast);
         tern_device_close(plain);
@@ -211,7 +231,7 @@ static void layouts_and_adds_in_f16(void **state)
     layouts_and_adds_of((dtypes){TERN_F16, TERN_F16});
 }
 
-static const sizes threaded = {2, 16, 6, 5, 16, {3, 3}, {{1, 1}, {1, 1}, {1, 1}, 1}};
+static const sizes threaded = {2, 16, {0, 6, 5}, 16, {0, 3, 3}, {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1}};
 
 static int running_threads(void)
 {
@@ -232,7 +252,7 @@ static void a_device_of_one_thread_starts_no_other(void **state)
     omp_set_num_threads(4);
 #endif
     tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
-    for (int k = TERN__CONV2D; k <= TERN__CONV2D_WEIGHT_GRAD; k++)
+    for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++)
         compare(fast, plain, (tern__kernel)k, &threaded, f32, TERN__BLOCKED16, TERN__BLOCKED16, true, true);
     assert_int_equal(running_threads(), before);
 #ifdef _OPENMP
@@ -250,7 +270,7 @@ static void one_thread_and_then_two(void **state)
         tern_error err = {0};
         tern_device_threads_set(fast, threads, &err);
         assert_ok(err);
-        for (int k = TERN__CONV2D; k <= TERN__CONV2D_WEIGHT_GRAD; k++)
+        for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++)
             compare(fast, plain, (tern__kernel)k, &threaded, f32, TERN__BLOCKED16, TERN__BLOCKED16, true,
                     true);
     }
