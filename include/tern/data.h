@@ -30,6 +30,15 @@ struct tern_dataset {
      * epoch and index every time. */
     int (*get)(const tern_dataset *dataset, int64_t epoch, int64_t index, float *x, void *y, tern_error *err);
     void (*free)(tern_dataset *dataset); /* NULL: nothing to free */
+
+    /* An iterable-style dataset, of samples that come one after the other and nobody knows how many
+     * (torch.utils.data.IterableDataset), has no get and no length but these. open returns a cursor at the
+     * beginning of part `part` of `parts`, which are read side by side by the ranks' workers; next writes the
+     * sample there and moves on: 1, 0 at the end, or a negative status with *err filled. A cursor is used by
+     * one thread at a time, and closed at its end, after an error, or when a pass is given up. */
+    void *(*open)(const tern_dataset *dataset, int64_t epoch, int64_t part, int64_t parts, tern_error *err);
+    int (*next)(void *cursor, float *x, void *y, tern_error *err);
+    void (*close)(void *cursor); /* NULL: nothing to close */
 };
 
 TERN_API void tern_dataset_free(tern_dataset *dataset);
@@ -126,6 +135,8 @@ typedef struct tern_loader_opts {
     bool drop_last;        /* leave out a last batch that is not full; default false                       */
     int workers;           /* threads that fetch ahead; 0: the caller's own thread fetches; default 1      */
     int prefetch;          /* batches fetched ahead by each worker; default 2                              */
+    int rank, ranks;       /* of an iterable dataset, this rank's parts: those that its workers read, of
+                              ranks x workers; default 0, 1                                                */
 } tern_loader_opts;
 
 TERN_API tern_loader_opts tern_loader_defaults(void);
@@ -135,7 +146,12 @@ TERN_API tern_loader_opts tern_loader_defaults(void);
  * that memory is allocated here, none later. Samples are asked for with the epoch that the sampler had when
  * the pass began. The loader borrows dataset and sampler. E_INVALID: shuffle with
  * a sampler, a batch size or a sample shape below 1; E_RANGE: workers, prefetch, or a sampler of more samples
- * than the dataset has. Yours: tern_loader_free, which waits for the samples being fetched and needs no pass
+ * than the dataset has.
+ *
+ * Of an iterable dataset each worker makes batches of its own part, and they are handed out in turn, as
+ * PyTorch does; parts may end at different times, and a rank may get more batches than another one
+ * (tern_ddp_join). A pass that is taken up again must have as many workers, and reads again what it has
+ * behind it. Yours: tern_loader_free, which waits for the samples being fetched and needs no pass
  * to be finished; batches that a scope still holds last until it ends. */
 TERN_API tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_opts *opts, tern_error *err);
 TERN_API void tern_loader_free(tern_loader *loader);
@@ -155,7 +171,7 @@ TERN_API bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batc
  * if it is NULL. */
 TERN_API double tern_loader_waited(const tern_loader *loader);
 
-/* Batches in a pass of this rank; 0 if the loader is NULL. */
+/* Batches in a pass of this rank; 0 if the loader is NULL or of an iterable dataset. */
 TERN_API int64_t tern_loader_length(const tern_loader *loader);
 
 #ifdef __cplusplus

@@ -1,0 +1,78 @@
+/* loader_inner.h - a loader from inside: slots, readers, and what its three files call of each other. */
+#ifndef TERN_SRC_LOADER_INNER_H
+#define TERN_SRC_LOADER_INNER_H
+
+#include "base/base.h"
+#include "data/loader.h"
+#include "data/sampler.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef enum tern__slot_state { TERN__FREE, TERN__FETCHING, TERN__READY, TERN__HELD } tern__slot_state;
+
+typedef struct tern__slot {
+    tern__slot_state state;
+    tern__batch batch;
+    tern_error error; /* of fetching it */
+} tern__slot;
+
+/* Who fetches: a worker, or the caller where there are none. */
+typedef struct tern__reader {
+    tern_loader *loader;
+    int number;
+    pthread_t thread;
+    void *cursor; /* of a stream, by whoever fetches; NULL: not open    */
+    int64_t skip; /* samples of it that come before this pass's first   */
+    int64_t next; /* batch of a stream that it fetches next             */
+    bool ended;   /* of a stream: there is no more of it in this pass   */
+} tern__reader;
+
+struct tern_loader {
+    tern_dataset *dataset;
+    bool stream; /* the dataset is one: the sampler only counts epochs */
+    tern_sampler *sampler;
+    tern_sampler *own_sampler; /* NULL: the caller's */
+    tern_loader_opts opts;
+    int64_t batches;       /* in a pass that begins at a batch's edge */
+    int64_t sample_floats; /* in a sample */
+    size_t target_bytes;   /* of a sample */
+    int64_t *indices;      /* of this pass, in order */
+    int64_t epoch;         /* of this pass */
+    bool running;          /* in a pass */
+    int64_t start;         /* samples that the next pass leaves out: it was begun before a resume */
+    int64_t shift;         /* samples before batch 0 of this pass; < batch_size */
+    int64_t pass_batches;  /* number of the batch at which this pass ends       */
+    int64_t next_taken;    /* batch number that the caller gets next */
+    int64_t waited_ns;     /* for samples, by the caller */
+
+    pthread_mutex_t lock;
+    pthread_cond_t claimable; /* a slot or a batch number became free, or stopping */
+    pthread_cond_t ready;     /* a slot became READY, or a reader ended */
+    int64_t next_claimed;     /* batch number that is fetched next; `pass_batches`: none */
+    bool flowing;             /* a stream is being read */
+    atomic_bool stopping;
+    bool abandoned; /* freed while batches are held: the last one given back destroys it */
+
+    tern__slot *slots;
+    int slot_count;
+    float *x; /* of all slots */
+    char *y;  /* of all slots */
+    tern__reader *readers;
+    int reader_count, worker_count; /* workers: readers whose threads run */
+};
+
+/* fetch.c: fills a claimed slot, without the lock; false if the reader's part of a stream is at its end. */
+bool tern__loader_fetch(tern__reader *reader, tern__slot *slot);
+void tern__reader_close(tern__reader *reader);
+
+/* loader.c */
+void *tern__loader_work(void *reader);
+tern__slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state state);
+/* Batches in that many samples. */
+int64_t tern__loader_batches(const tern_loader *loader, int64_t samples);
+
+/* loader_new.c */
+void tern__loader_destroy(tern_loader *loader);
+
+#endif
