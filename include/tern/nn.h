@@ -221,6 +221,9 @@ TERN_API tern_module *tern_avg_pool2d_new(int64_t kernel_h, int64_t kernel_w, co
 /* torch.nn.AdaptiveAvgPool2d(1) and torch.nn.Flatten: (N, C, H, W) -> (N, C) */
 TERN_API tern_module *tern_global_avg_pool_new(tern_error *err);
 
+/* torch.nn.Upsample: tern_interpolate. */
+TERN_API tern_module *tern_upsample_new(const tern_interpolate_opts *opts, tern_error *err);
+
 /* torch.nn.Flatten: (N, ...) -> (N, the product of the rest) */
 TERN_API tern_module *tern_flatten_new(tern_error *err);
 

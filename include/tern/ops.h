@@ -87,6 +87,26 @@ TERN_API tern_tensor *tern_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t
 /* The mean over all positions: x (N, C, H, W) -> (N, C). torch.nn.AdaptiveAvgPool2d(1) and a flatten. */
 TERN_API tern_tensor *tern_global_avg_pool(tern_scope *scope, tern_tensor *x);
 
+typedef enum tern_interpolation { TERN_INTERPOLATE_NEAREST, TERN_INTERPOLATE_LINEAR } tern_interpolation;
+
+typedef struct tern_interpolate_opts {
+    size_t size;
+    tern_interpolation mode; /* default TERN_INTERPOLATE_NEAREST */
+    bool align_corners;      /* linear: the middles of first and last elements fall together, else their
+                              * outer edges; default false                                           */
+    int64_t shape[3];        /* the result's spatial sizes, in order; default 0s: by scale           */
+    double scale[3];         /* or: x's times these, rounded down; 0: as the first; default 2, 0, 0  */
+} tern_interpolate_opts;
+TERN_API tern_interpolate_opts tern_interpolate_defaults(void);
+
+/* x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with other spatial sizes, in x's dtype and layout: each
+ * element is the nearest one of x (the one in which it begins, as PyTorch's mode="nearest"), or a weighted
+ * sum of two along each dimension: linear, bilinear, trilinear. A given scale is also the step from element
+ * to element, even if the size was rounded. A shape or scale of more dimensions than x has, or align_corners
+ * for the nearest: E_INVALID; a scale not above 0: E_RANGE; nothing left of a dimension: E_SHAPE.
+ * torch.nn.functional.interpolate. */
+TERN_API tern_tensor *tern_interpolate(tern_scope *scope, tern_tensor *x, const tern_interpolate_opts *opts);
+
 /* ---- element by element, with PyTorch's broadcasting: shapes are aligned at their last dimensions, and a
  * dimension that is missing or 1 is repeated. Inputs have one dtype (E_DTYPE; tern_cast); where it is an
  * integer, ops without a meaning for it are E_DTYPE too. A NaN that goes in comes out. tern_full makes a

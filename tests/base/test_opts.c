@@ -95,6 +95,7 @@ MODULE(layer_norm_new, tern_layer_norm_new(1, (int64_t[]){2}, opts, err))
 MODULE(group_norm_new, tern_group_norm_new(1, 2, opts, err))
 MODULE(max_pool2d_new, tern_max_pool2d_new(2, 2, opts, err))
 MODULE(avg_pool2d_new, tern_avg_pool2d_new(2, 2, opts, err))
+MODULE(upsample_new, tern_upsample_new(opts, err))
 MODULE(resnet_new, tern_resnet_new(opts, rng, err))
 
 static tern_tensor *zeros(int ndim)
@@ -130,6 +131,7 @@ OP(layer_norm, tern_layer_norm(scope, zeros(4), zeros(1), zeros(1), opts))
 OP(cross_entropy, tern_cross_entropy(scope, zeros(2), labels_of_two(), opts))
 OP(nll_loss, tern_nll_loss(scope, zeros(2), labels_of_two(), opts))
 OP(max_pool2d, tern_max_pool2d(scope, zeros(4), 2, 2, opts))
+OP(interpolate, tern_interpolate(scope, zeros(4), opts))
 OP(avg_pool2d, tern_avg_pool2d(scope, zeros(4), 2, 2, opts))
 
 #define OPTIM(name, made)                                                                                    \
@@ -341,6 +343,8 @@ static void board_image(const void *opts, tern_error *err)
     X(pool2d, avg_pool2d_new)                                                                                \
     X(pool2d, max_pool2d)                                                                                    \
     X(pool2d, avg_pool2d)                                                                                    \
+    X(interpolate, upsample_new)                                                                             \
+    X(interpolate, interpolate)                                                                              \
     X(resnet, resnet_new)                                                                                    \
     X(sgd, sgd_new)                                                                                          \
     X(sgd, sgd_group_add)                                                                                    \

@@ -70,6 +70,7 @@ CASES = {
     "max_pool2d": one("max_pool2d", lambda x: F.max_pool2d(x, 2), IMAGE, ctypes.c_int64(2), ctypes.c_int64(2), None),
     "avg_pool2d": one("avg_pool2d", lambda x: F.avg_pool2d(x, 2), IMAGE, ctypes.c_int64(2), ctypes.c_int64(2), None),
     "global_avg_pool": one("global_avg_pool", lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), IMAGE),
+    "interpolate": one("interpolate", lambda x: F.interpolate(x, scale_factor=2), IMAGE, None),
     "add": two("add", torch.add),
     "sub": two("sub", torch.sub),
     "mul": two("mul", torch.mul),

@@ -39,6 +39,8 @@ int tern__cpu_max_pool2d(const tern__call *call);
 int tern__cpu_max_pool2d_grad(const tern__call *call);
 int tern__cpu_avg_pool2d(const tern__call *call);
 int tern__cpu_avg_pool2d_grad(const tern__call *call);
+int tern__cpu_interpolate(const tern__call *call);
+int tern__cpu_interpolate_grad(const tern__call *call);
 int tern__cpu_sgd(const tern__call *call);
 int tern__cpu_rmsprop(const tern__call *call);
 int tern__cpu_lamb(const tern__call *call);

@@ -51,6 +51,8 @@ int tern__reference_max_pool2d(const tern__call *call);
 int tern__reference_max_pool2d_grad(const tern__call *call);
 int tern__reference_avg_pool2d(const tern__call *call);
 int tern__reference_avg_pool2d_grad(const tern__call *call);
+int tern__reference_interpolate(const tern__call *call);
+int tern__reference_interpolate_grad(const tern__call *call);
 int tern__reference_sgd(const tern__call *call);
 int tern__reference_rmsprop(const tern__call *call);
 int tern__reference_lamb(const tern__call *call);

@@ -1,0 +1,59 @@
+/* interpolate.h - the attributes of an interpolation, and what of x an element of y is made of. */
+#ifndef TERN_SRC_KERNELS_INTERPOLATE_H
+#define TERN_SRC_KERNELS_INTERPOLATE_H
+
+#include "kernels/space.h"
+
+#include <math.h>
+
+typedef struct tern__interpolate_attr {
+    int64_t linear, align_corners; /* not 0: yes                                              */
+    double scale[TERN__SPACE];     /* of each axis, as the caller gave it; 0: the sizes' ratio */
+} tern__interpolate_attr;
+
+/* Along one axis: x's element `first` and the next one, each with its weight, which is 0 for one that does
+ * not count (and perhaps is not there). */
+typedef struct tern__taps {
+    int64_t first;
+    double weight[2];
+} tern__taps;
+
+/* How far apart two neighbours in y are in x. */
+static inline double tern__interpolate_step(const tern__interpolate_attr *a, int axis, int64_t in,
+                                            int64_t out)
+{
+    if (a->align_corners) return out > 1 ? (double)(in - 1) / (double)(out - 1) : 0;
+    return a->scale[axis] > 0 ? 1 / a->scale[axis] : (double)in / (double)out;
+}
+
+/* Elements are cells of width 1 and their values stand in the middle, but with align_corners the first and
+ * the last ones of x and y fall together. */
+static inline tern__taps tern__linear_taps(const tern__interpolate_attr *a, int axis, int64_t in, int64_t out,
+                                           int64_t i)
+{
+    double step = tern__interpolate_step(a, axis, in, out);
+    double at = a->align_corners ? step * (double)i : step * ((double)i + 0.5) - 0.5;
+    if (in == out) at = (double)i;
+    if (at < 0) at = 0;
+    int64_t first = TERN__MIN((int64_t)at, in - 1);
+    double part = first == in - 1 ? 0 : TERN__MIN(at - (double)first, 1.0);
+    return (tern__taps){first, {1 - part, part}};
+}
+
+/* The cell in which y's cell begins. PyTorch computes that in f32 but for `f64` tensors, and rounding can
+ * decide which cell it is. */
+static inline tern__taps tern__nearest_taps(const tern__interpolate_attr *a, int axis, int64_t in,
+                                            int64_t out, int64_t i, bool f64)
+{
+    double step = tern__interpolate_step(a, axis, in, out);
+    float at = f64 ? (float)(step * (double)i) : (float)step * (float)i;
+    return (tern__taps){TERN__MIN((int64_t)floorf(at), in - 1), {1, 0}};
+}
+
+static inline tern__taps tern__taps_of(const tern__interpolate_attr *a, int axis, int64_t in, int64_t out,
+                                       int64_t i, bool f64)
+{
+    return a->linear ? tern__linear_taps(a, axis, in, out, i) : tern__nearest_taps(a, axis, in, out, i, f64);
+}
+
+#endif
