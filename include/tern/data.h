@@ -6,6 +6,7 @@
 #define TERN_DATA_H
 
 #include <tern/autograd.h>
+#include <tern/comm.h>
 #include <tern/rng.h>
 
 #ifdef __cplusplus
@@ -42,6 +43,19 @@ struct tern_dataset {
 };
 
 TERN_API void tern_dataset_free(tern_dataset *dataset);
+
+/* Samples indices[0..count) of `dataset`, in that order; a sample may come several times. Copies the indices,
+ * borrows `dataset`. E_INVALID: no dataset with get; E_RANGE: an index. Yours: tern_dataset_free.
+ * torch.utils.data.Subset. */
+TERN_API tern_dataset *tern_subset_new(const tern_dataset *dataset, const int64_t *indices, int64_t count,
+                                       tern_error *err);
+
+/* The samples of `dataset` that can be read, the same ones on all ranks: each is got once, in epoch 0, by one
+ * of the ranks, and what fails there is left out everywhere. Its length tells how many those are; what and
+ * why is a warning (tern_log_set) of the rank that tried. Collective; `group` may be NULL: alone. Borrows
+ * `dataset`. E_INVALID: no dataset with get; E_IO: none can be read; those of tern_all_reduce. Yours:
+ * tern_dataset_free. */
+TERN_API tern_dataset *tern_readable_new(const tern_dataset *dataset, tern_group *group, tern_error *err);
 
 typedef struct tern_idx_opts {
     size_t size;

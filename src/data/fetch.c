@@ -3,12 +3,12 @@
 
 static const char FUNC[] = "tern_loader_next";
 
-static int check_label(const tern_dataset *dataset, const void *y, tern_error *err)
+int tern__label_check(const char *func, const tern_dataset *dataset, const void *y, tern_error *err)
 {
     if (dataset->classes == 0 || dataset->target_ndim > 0) return TERN_OK;
     int64_t label = *(const int64_t *)y;
     if (label >= 0 && label < dataset->classes) return TERN_OK;
-    return tern__error_set(err, FUNC, TERN_E_RANGE, "label is %lld, expected [0, %d]", (long long)label,
+    return tern__error_set(err, func, TERN_E_RANGE, "label is %lld, expected [0, %d]", (long long)label,
                            dataset->classes - 1);
 }
 
@@ -28,7 +28,7 @@ static int get_sample(const tern_loader *loader, int64_t index, float *x, void *
 {
     const tern_dataset *dataset = loader->dataset;
     int status = dataset->get(dataset, loader->epoch, index, x, y, err);
-    if (!status && !tern__is_set(err)) return check_label(dataset, y, err);
+    if (!status && !tern__is_set(err)) return tern__label_check(FUNC, dataset, y, err);
     return tern__error_set(err, FUNC, status < 0 ? status : TERN_E_INVALID, "the dataset's get returned %d",
                            status);
 }
@@ -58,7 +58,7 @@ static int next_sample(tern__reader *reader, float *x, void *y, tern_error *err)
     if (tern__is_set(err) || status < 0 || status > 1)
         return tern__error_set(err, FUNC, status < 0 ? status : TERN_E_INVALID,
                                "the stream's next returned %d", status);
-    return status == 1 && check_label(dataset, y, err) ? err->code : status;
+    return status == 1 && tern__label_check(FUNC, dataset, y, err) ? err->code : status;
 }
 
 /* Part r W + w of R W for worker w of W on rank r of R. What a resumed pass has behind it is read and

@@ -38,6 +38,9 @@ static inline tern_dtype tern__target_dtype(const tern_dataset *dataset)
     return dataset->target_ndim ? dataset->target_dtype : TERN_I64;
 }
 
+/* E_RANGE for a label outside of the dataset's classes. */
+int tern__label_check(const char *func, const tern_dataset *dataset, const void *y, tern_error *err);
+
 /* For the shape of a sample. Borrowed. */
 const tern_dataset *tern__loader_dataset(const tern_loader *loader);
 

@@ -1,0 +1,125 @@
+/* subset.c - some of a dataset's samples: chosen ones, or those that can be read. */
+#include "data/loader.h"
+
+#include "base/base.h"
+
+typedef struct subset {
+    tern_dataset base;
+    const tern_dataset *source;
+    int64_t *indices; /* length of them */
+} subset;
+
+static int subset_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
+                      tern_error *err)
+{
+    const subset *s = (const subset *)base;
+    return s->source->get(s->source, epoch, s->indices[index], x, y, err);
+}
+
+static void subset_free(tern_dataset *base)
+{
+    subset *s = (subset *)base;
+    tern__free(s->indices);
+    tern__free(s);
+}
+
+static int check_source(const char *func, const tern_dataset *dataset, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (dataset && dataset->get) return TERN_OK;
+    return tern__error_set(err, func, TERN_E_INVALID, "expected a dataset with get");
+}
+
+/* With room for `count` indices, which are not filled in. */
+static subset *subset_alloc(const char *func, const tern_dataset *source, int64_t count, tern_error *err)
+{
+    subset *s = tern__alloc(sizeof(*s), func, err);
+    int64_t *indices = tern__alloc((size_t)count * sizeof(*indices), func, err);
+    if (!s || !indices) {
+        tern__free(s);
+        tern__free(indices);
+        return NULL;
+    }
+    *s = (subset){.base = *source, .source = source, .indices = indices};
+    s->base.length = count;
+    s->base.get = subset_get;
+    s->base.free = subset_free;
+    return s;
+}
+
+tern_dataset *tern_subset_new(const tern_dataset *dataset, const int64_t *indices, int64_t count,
+                              tern_error *err)
+{
+    if (check_source(__func__, dataset, err)) return NULL;
+    for (int64_t i = 0; i < count; i++)
+        if (indices[i] < 0 || indices[i] >= dataset->length) {
+            tern__error_set(err, __func__, TERN_E_RANGE, "indices[%lld] is %lld, expected [0, %lld]",
+                            (long long)i, (long long)indices[i], (long long)dataset->length - 1);
+            return NULL;
+        }
+    subset *s = subset_alloc(__func__, dataset, TERN__MAX(count, 0), err);
+    if (!s) return NULL;
+    for (int64_t i = 0; i < count; i++) s->indices[i] = indices[i];
+    return &s->base;
+}
+
+/* ---- those that can be read ---- */
+
+static size_t sample_bytes(int ndim, const int64_t *shape, size_t element)
+{
+    for (int d = 0; d < ndim; d++) element *= (size_t)shape[d];
+    return element;
+}
+
+/* bad[i] = 1 for each sample that this rank looks at and cannot get. */
+static int look_through(const tern_dataset *dataset, tern_group *group, uint8_t *bad, tern_error *err)
+{
+    static const char func[] = "tern_readable_new";
+    int ranks = group ? tern_group_size(group) : 1, rank = group ? tern_group_rank(group) : 0;
+    size_t element = tern_dtype_bytes(tern__target_dtype(dataset));
+    float *x = tern__alloc(sample_bytes(dataset->ndim, dataset->shape, sizeof(*x)), func, err);
+    void *y = tern__alloc(sample_bytes(dataset->target_ndim, dataset->target_shape, element), func, err);
+    for (int64_t i = rank; x && y && i < dataset->length; i += ranks) {
+        tern_error why = {0};
+        bad[i] = dataset->get(dataset, 0, i, x, y, &why) || tern__label_check(func, dataset, y, &why);
+        if (bad[i]) tern__log(TERN_LOG_WARN, "sample %lld is left out: %s", (long long)i, why.text);
+    }
+    tern__free(x);
+    tern__free(y);
+    return x && y ? TERN_OK : TERN_E_MEMORY;
+}
+
+static int64_t count_bad(const uint8_t *bad, int64_t length)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < length; i++) count += bad[i];
+    return count;
+}
+
+static tern_dataset *leave_out(const tern_dataset *dataset, const uint8_t *bad, tern_error *err)
+{
+    static const char func[] = "tern_readable_new";
+    int64_t left = dataset->length - count_bad(bad, dataset->length), count = 0;
+    if (left == 0) {
+        tern__error_set(err, func, TERN_E_IO, "none of %lld samples can be read", (long long)dataset->length);
+        return NULL;
+    }
+    subset *s = subset_alloc(func, dataset, left, err);
+    for (int64_t i = 0; s && i < dataset->length; i++)
+        if (!bad[i]) s->indices[count++] = i;
+    return s ? &s->base : NULL;
+}
+
+tern_dataset *tern_readable_new(const tern_dataset *dataset, tern_group *group, tern_error *err)
+{
+    if (check_source(__func__, dataset, err)) return NULL;
+    tern_dataset *readable = NULL;
+    size_t length = (size_t)dataset->length;
+    uint8_t *bad = tern__alloc(length, __func__, err);
+    for (size_t i = 0; bad && i < length; i++) bad[i] = 0;
+    if (bad && !look_through(dataset, group, bad, err) &&
+        (!group || !tern_all_reduce(group, bad, length, TERN_U8, TERN_MAX, err)))
+        readable = leave_out(dataset, bad, err);
+    tern__free(bad);
+    return readable;
+}
