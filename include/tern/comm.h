@@ -63,6 +63,7 @@ TERN_API tern_group *tern_group_new(tern_group *parent, const int *ranks, int co
  * torch.distributed.get_global_rank. */
 TERN_API int tern_group_world_rank(const tern_group *group, int rank);
 
+/* NULL, a group that could not be opened, too, is one rank alone: 0 of 1. */
 TERN_API int tern_group_rank(const tern_group *group);
 TERN_API int tern_group_size(const tern_group *group);
 /* This process's on its host, the same in every group. */

@@ -172,22 +172,22 @@ void tern_group_close(tern_group *group)
 
 int tern_group_rank(const tern_group *group)
 {
-    return group->boot.rank;
+    return group ? group->boot.rank : 0;
 }
 
 int tern_group_size(const tern_group *group)
 {
-    return group->boot.world;
+    return group ? group->boot.world : 1;
 }
 
 int tern_group_local_rank(const tern_group *group)
 {
-    return group->boot.local_rank;
+    return group ? group->boot.local_rank : 0;
 }
 
 const char *tern_group_backend(const tern_group *group)
 {
-    return group->backend->name;
+    return group ? group->backend->name : "self";
 }
 
 /* ---- failures ---- */

@@ -542,6 +542,16 @@ static void test_fifty_groups_leave_no_descriptors(void **state)
 
 /* ---- alone ---- */
 
+/* So that a program may ask for its share of the data before it looks at the error. */
+static void test_no_group_is_one_rank(void **state)
+{
+    (void)state;
+    assert_int_equal(tern_group_rank(NULL), 0);
+    assert_int_equal(tern_group_size(NULL), 1);
+    assert_int_equal(tern_group_local_rank(NULL), 0);
+    assert_string_equal(tern_group_backend(NULL), "self");
+}
+
 static void test_alone(void **state)
 {
     (void)state;
@@ -648,6 +658,7 @@ static void test_options_are_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_group_is_one_rank),
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_options_are_checked),
         cmocka_unit_test(test_out_of_memory),
