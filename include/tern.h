@@ -23,6 +23,7 @@
 #include <tern/parallel.h>
 #include <tern/data_parallel.h>
 #include <tern/stats.h>
+#include <tern/image.h>
 #include <tern/data.h>
 #include <tern/metrics.h>
 #include <tern/state_dict.h>

@@ -16,7 +16,7 @@ layer() {
     parallel) echo 8 ;;
     nn | loss | optim | data | checkpoint | report | amp) echo 7 ;;
     ops) echo 6 ;;
-    autograd | comm) echo 5 ;;
+    autograd | comm | image) echo 5 ;;
     kernels) echo 4 ;;
     tensor) echo 3 ;;
     device) echo 2 ;;

@@ -1,43 +1,206 @@
-/* png.c - the PNG plug-in, by libpng's simplified interface. */
-#include <tern/backend/png.h>
-
-#include <tern/base.h>
+/* png.c - the PNG plug-in, by libpng. Its errors jump out of it, to where the function of ours began: so what
+ * has to be freed stands in the codec's own struct, and no variable has to survive the jump. */
+#include <tern/backend/image.h>
 
 #include <png.h>
+#include <setjmp.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-static png_image image_of(int width, int height, int channels)
+typedef struct codec {
+    jmp_buf out;
+    png_structp png;
+    png_infop info;
+    const uint8_t *from; /* of decoding: what is left */
+    uint8_t *to;         /* of encoding: where to go on */
+    size_t left;
+    int passes;
+    char *why;
+    size_t why_size;
+} codec;
+
+static void fail(png_structp png, png_const_charp text)
 {
-    static const png_uint_32 formats[5] = {
-        [1] = PNG_FORMAT_GRAY, [3] = PNG_FORMAT_RGB, [4] = PNG_FORMAT_RGBA};
-    return (png_image){.version = PNG_IMAGE_VERSION,
-                       .width = (png_uint_32)width,
-                       .height = (png_uint_32)height,
-                       .format = formats[channels]};
+    codec *c = png_get_error_ptr(png);
+    snprintf(c->why, c->why_size, "%s", text);
+    longjmp(c->out, 1);
 }
 
-static size_t bytes_most(int width, int height, int channels)
+static void ignore(png_structp png, png_const_charp text)
 {
-    const png_image image = image_of(width, height, channels);
-    return PNG_IMAGE_PNG_SIZE_MAX(image);
+    (void)png;
+    (void)text;
 }
 
-static int encode(const uint8_t *pixels, int width, int height, int channels, void *out, size_t *bytes,
-                  char *why, size_t why_size)
+/* ---- decoding ---- */
+
+static void *decoder_new(void)
 {
-    png_image image = image_of(width, height, channels);
-    png_alloc_size_t room = *bytes;
-    if (!png_image_write_to_memory(&image, out, &room, 0, pixels, width * channels, NULL)) {
-        snprintf(why, why_size, "%s", image.message);
-        return -1;
-    }
-    *bytes = room;
+    return calloc(1, sizeof(codec));
+}
+
+static void finish(codec *c)
+{
+    if (c->png) png_destroy_read_struct(&c->png, &c->info, NULL);
+}
+
+static void decoder_free(void *decoder)
+{
+    finish(decoder);
+    free(decoder);
+}
+
+static void take(png_structp png, png_bytep to, size_t bytes)
+{
+    codec *c = png_get_io_ptr(png);
+    if (bytes > c->left) png_error(png, "the file is truncated");
+    memcpy(to, c->from, bytes);
+    c->from += bytes;
+    c->left -= bytes;
+}
+
+static int open_reader(codec *c, const tern_image_request *request)
+{
+    finish(c);
+    c->from = request->bytes;
+    c->left = request->size;
+    c->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, c, fail, ignore);
+    if (c->png) c->info = png_create_info_struct(c->png);
+    return c->info ? 0 : TERN_E_MEMORY;
+}
+
+/* Asks for bytes, or 16-bit samples of this machine, of 1 or 3 channels. */
+static void set_form(codec *c, bool indices)
+{
+    int type = png_get_color_type(c->png, c->info), bits = png_get_bit_depth(c->png, c->info);
+    if (type == PNG_COLOR_TYPE_PALETTE && !indices) png_set_palette_to_rgb(c->png);
+    if (type == PNG_COLOR_TYPE_GRAY && bits < 8 && !indices) png_set_expand_gray_1_2_4_to_8(c->png);
+    if (bits < 8) png_set_packing(c->png);
+    if (bits == 16) png_set_swap(c->png);
+    png_set_strip_alpha(c->png);
+    c->passes = png_set_interlace_handling(c->png);
+    png_read_update_info(c->png, c->info);
+}
+
+static int begin(void *decoder, const tern_image_request *request, tern_image *image, char *why,
+                 size_t why_size)
+{
+    codec *c = decoder;
+    c->why = why;
+    c->why_size = why_size;
+    if (setjmp(c->out)) return TERN_E_FORMAT;
+    int status = open_reader(c, request);
+    if (status) return status;
+    png_set_user_limits(c->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+    png_set_read_fn(c->png, c, take);
+    png_read_info(c->png, c->info);
+    image->height = png_get_image_height(c->png, c->info);
+    image->width = png_get_image_width(c->png, c->info);
+    if (image->height > request->opts.pixels_most / image->width) return 0; /* it is not going to be read */
+    set_form(c, request->opts.indices);
+    image->channels = png_get_channels(c->png, c->info);
+    image->sample = png_get_bit_depth(c->png, c->info) == 16 ? TERN_IMAGE_U16 : TERN_IMAGE_U8;
+    image->pages = 1;
     return 0;
 }
 
-TERN_API extern const tern_png_backend tern_png_plugin;
-const tern_png_backend tern_png_plugin = {.abi = TERN_PNG_ABI,
-                                          .size = sizeof(tern_png_backend),
-                                          .name = "libpng",
-                                          .bytes_most = bytes_most,
-                                          .encode = encode};
+/* The rows of an interlaced picture become whole only with the last pass, and those of any other are not to
+ * be had without those before them: all are read. */
+static int read(void *decoder, int64_t top, int64_t rows, const tern_image *image, char *why, size_t why_size)
+{
+    (void)top;
+    (void)rows;
+    codec *c = decoder;
+    c->why = why;
+    c->why_size = why_size;
+    if (setjmp(c->out)) return TERN_E_FORMAT;
+    size_t row = png_get_rowbytes(c->png, c->info);
+    for (int pass = 0; pass < c->passes; pass++)
+        for (int64_t y = 0; y < image->height; y++)
+            png_read_row(c->png, (png_bytep)image->data + (size_t)y * row, NULL);
+    png_read_end(c->png, NULL);
+    finish(c);
+    return 0;
+}
+
+/* ---- encoding ---- */
+
+static void put(png_structp png, png_bytep from, size_t bytes)
+{
+    codec *c = png_get_io_ptr(png);
+    if (bytes > c->left) png_error(png, "there is not enough room");
+    memcpy(c->to, from, bytes);
+    c->to += bytes;
+    c->left -= bytes;
+}
+
+static void flush(png_structp png)
+{
+    (void)png;
+}
+
+static size_t row_bytes(const tern_image *image)
+{
+    return (size_t)image->width * (size_t)image->channels * (image->sample == TERN_IMAGE_U16 ? 2 : 1);
+}
+
+/* zlib's bound for any window, a chunk's head and end every 8 KiB, and all that stands before the pixels. */
+static size_t encode_most(const tern_image *image)
+{
+    size_t plain = (row_bytes(image) + 1) * (size_t)image->height;
+    size_t packed = plain + ((plain + 7) >> 3) + ((plain + 63) >> 6) + 11;
+    return packed + 12 * (packed / 8192 + 1) + 2048;
+}
+
+static void put_head(codec *c, const tern_image *image, const tern_image_save_opts *opts)
+{
+    static const int types[5] = {[1] = PNG_COLOR_TYPE_GRAY, [3] = PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGBA};
+    png_color colours[256];
+    for (int i = 0; opts->palette && i < opts->colours; i++) {
+        const uint8_t *from = opts->palette + 3 * i;
+        colours[i] = (png_color){from[0], from[1], from[2]};
+    }
+    png_set_IHDR(c->png, c->info, (png_uint_32)image->width, (png_uint_32)image->height,
+                 image->sample == TERN_IMAGE_U16 ? 16 : 8,
+                 opts->palette ? PNG_COLOR_TYPE_PALETTE : types[image->channels], PNG_INTERLACE_NONE,
+                 PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    if (opts->palette) png_set_PLTE(c->png, c->info, colours, opts->colours);
+    png_write_info(c->png, c->info);
+    if (image->sample == TERN_IMAGE_U16) png_set_swap(c->png);
+}
+
+static int write_picture(codec *c, const tern_image *image, const tern_image_save_opts *opts)
+{
+    if (setjmp(c->out)) return TERN_E_INVALID;
+    c->png = png_create_write_struct(PNG_LIBPNG_VER_STRING, c, fail, ignore);
+    if (c->png) c->info = png_create_info_struct(c->png);
+    if (!c->info) return TERN_E_MEMORY;
+    png_set_write_fn(c->png, c, put, flush);
+    put_head(c, image, opts);
+    for (int64_t y = 0; y < image->height; y++)
+        png_write_row(c->png, (png_const_bytep)image->data + (size_t)y * row_bytes(image));
+    png_write_end(c->png, NULL);
+    return 0;
+}
+
+static int encode(const tern_image *image, const tern_image_save_opts *opts, void *out, size_t *bytes,
+                  char *why, size_t why_size)
+{
+    codec c = {.to = out, .left = *bytes, .why = why, .why_size = why_size};
+    int status = write_picture(&c, image, opts);
+    if (c.png) png_destroy_write_struct(&c.png, &c.info);
+    *bytes -= c.left;
+    return status;
+}
+
+TERN_API extern const tern_image_codec tern_image_plugin;
+const tern_image_codec tern_image_plugin = {.abi = TERN_IMAGE_ABI,
+                                            .size = sizeof(tern_image_codec),
+                                            .name = "libpng",
+                                            .decoder_new = decoder_new,
+                                            .decoder_free = decoder_free,
+                                            .begin = begin,
+                                            .read = read,
+                                            .encode_most = encode_most,
+                                            .encode = encode};

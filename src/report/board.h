@@ -10,7 +10,6 @@
 
 #include "event.pb-c.h"
 
-#include <tern/backend/png.h>
 #include <tern/board.h>
 
 /* A folder with an event file. The board's own is the first, curves of tern_board_scalars follow. */
@@ -39,7 +38,6 @@ struct tern_board {
         void *data;
         size_t bytes;
     } spaces[TERN__SPACE_COUNT];
-    const tern_png_backend *png; /* loaded with the first image */
 };
 
 /* ---- a public call: nothing to do; the errors in it are `why`'s; in the end they are the caller's ---- */

@@ -2,7 +2,7 @@
 #include "report/board.h"
 
 #include "base/opts.h"
-#include "base/plugin.h"
+#include "image/codec.h"
 
 #include <math.h>
 #include <string.h>
@@ -137,29 +137,18 @@ static int draw(tern_board *board, picture *p, batch *b, const tern_board_image_
 
 /* ---- PNG ---- */
 
-static int open_plugin(tern_board *board, tern_error *err)
-{
-    tern_error missing = {0};
-    if (board->png) return TERN_OK;
-    const tern_png_backend *png = tern__plugin_open("tern_png.so", TERN_PNG_SYMBOL, &missing);
-    if (!png)
-        return tern__error_set(err, FUNC, missing.code, "images need libpng (Debian: libpng16-16): %s",
-                               missing.text);
-    if (png->abi != TERN_PNG_ABI)
-        return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED, "PNG plug-in \"%s\" has ABI %d, expected %d",
-                               png->name, png->abi, TERN_PNG_ABI);
-    board->png = png;
-    return TERN_OK;
-}
-
 static int encode(tern_board *board, const picture *p, ProtobufCBinaryData *out, tern_error *err)
 {
     char why[128] = "";
-    out->len = board->png->bytes_most(p->width, p->height, p->channels);
+    const tern_image_save_opts plain = tern_image_save_defaults();
+    const tern_image image = {
+        .height = p->height, .width = p->width, .channels = p->channels, .pages = 1, .data = p->pixels};
+    const tern_image_codec *png = tern__codec_open(TERN__CODEC_PNG, "images", FUNC, err);
+    if (!png) return TERN_E_UNSUPPORTED;
+    out->len = png->encode_most(&image);
     out->data = tern__board_space(board, TERN__SPACE_PNG, out->len, FUNC, err);
     if (!out->data) return TERN_E_MEMORY;
-    if (board->png->encode(p->pixels, p->width, p->height, p->channels, out->data, &out->len, why,
-                           sizeof(why)))
+    if (png->encode(&image, &plain, out->data, &out->len, why, sizeof(why)))
         return tern__error_set(err, FUNC, TERN_E_IO, "a picture of %d x %d: %s", p->width, p->height, why);
     return TERN_OK;
 }
@@ -189,7 +178,7 @@ static int put_image(tern_board *board, const char *tag, const tern_tensor *tens
     if (tern__board_view(board, tensor, false, &view, FUNC, err)) return err->code;
     const char *format = format_of(opts, view.ndim);
     if (check_format(&view, format, err) || find_pixels(&b, &view, format, opts->slice, err) ||
-        check_sizes(&b, &view, err) || open_plugin(board, err) || draw(board, &p, &b, opts, err))
+        check_sizes(&b, &view, err) || draw(board, &p, &b, opts, err))
         return err->code;
     return put_picture(board, tag, &p, step, err);
 }

@@ -308,6 +308,21 @@ static void board_image(const void *opts, tern_error *err)
     tern_board_free(board);
 }
 
+/* There is no such file, but that is found out after the options were read. */
+static void image_load(const void *opts, tern_error *err)
+{
+    tern_image image = {0};
+    tern_image_load("/nowhere", opts, &image, err);
+    if (err->code == TERN_E_IO) *err = (tern_error){0};
+}
+
+static void image_save(const void *opts, tern_error *err)
+{
+    tern_image image = {0};
+    tern_image_save("/nowhere", &image, opts, err);
+    if (err->code == TERN_E_INVALID && strstr(err->text, "pixels")) *err = (tern_error){0};
+}
+
 /* Whose defaults, and who reads them. */
 #define READERS(X)                                                                                           \
     X(group, group_open)                                                                                     \
@@ -370,6 +385,8 @@ static void board_image(const void *opts, tern_error *err)
     X(augment, augment_new)                                                                                  \
     X(distributed, distributed_sampler_new)                                                                  \
     X(loader, loader_new)                                                                                    \
+    X(image, image_load)                                                                                     \
+    X(image_save, image_save)                                                                                \
     X(board, board_new)                                                                                      \
     X(board_image, board_image)                                                                              \
     X(load, load)                                                                                            \

@@ -1,0 +1,208 @@
+/* reader.c - a file's bytes, the decoder that its first bytes ask for, and the form that was asked for. */
+#include "image/codec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- the file ---- */
+
+static void drop_bytes(tern__image_reader *reader)
+{
+    if (reader->mapped)
+        munmap(reader->bytes, reader->size);
+    else
+        tern__free(reader->bytes);
+    reader->bytes = NULL;
+    reader->room = 0;
+    reader->mapped = false;
+}
+
+static int find_codec(tern__image_reader *reader, int fd, const char *path, const char *func, tern_error *err)
+{
+    static const struct {
+        const char *magic;
+        size_t size;
+        tern__codec codec;
+    } kinds[] = {{"\xff\xd8\xff", 3, TERN__CODEC_JPEG}, {"\x89PNG", 4, TERN__CODEC_PNG},
+                 {"II*\0", 4, TERN__CODEC_TIFF},        {"MM\0*", 4, TERN__CODEC_TIFF},
+                 {"II+\0", 4, TERN__CODEC_TIFF},        {"MM\0+", 4, TERN__CODEC_TIFF}};
+    char first[4] = "";
+    ssize_t got = pread(fd, first, sizeof(first), 0);
+    if (got < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot read %s", path);
+    for (size_t i = 0; i < TERN__COUNT(kinds); i++)
+        if ((size_t)got >= kinds[i].size && !memcmp(first, kinds[i].magic, kinds[i].size)) {
+            reader->codec = kinds[i].codec;
+            return TERN_OK;
+        }
+    return tern__error_set(err, func, TERN_E_FORMAT, "%s is %s: expected a JPEG, PNG or TIFF", path,
+                           got ? "no picture" : "empty");
+}
+
+/* A TIFF may be a stack of gigabytes, of which a page is wanted. */
+static int map_file(tern__image_reader *reader, int fd, const char *path, const char *func, tern_error *err)
+{
+    drop_bytes(reader);
+    void *bytes = mmap(NULL, reader->size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (bytes == MAP_FAILED) return tern__error_errno(err, func, TERN_E_IO, "cannot map %s", path);
+    reader->bytes = bytes;
+    reader->mapped = true;
+    return TERN_OK;
+}
+
+static int read_file(tern__image_reader *reader, int fd, const char *path, const char *func, tern_error *err)
+{
+    if (reader->mapped || reader->room < reader->size) {
+        drop_bytes(reader);
+        reader->bytes = tern__alloc(reader->size + reader->size / 2, func, err);
+        if (!reader->bytes) return TERN_E_MEMORY;
+        reader->room = reader->size + reader->size / 2;
+    }
+    for (size_t got = 0; got < reader->size;) {
+        ssize_t n = pread(fd, reader->bytes + got, reader->size - got, (off_t)got);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot read %s", path);
+        if (!n)
+            return tern__error_set(err, func, TERN_E_IO, "%s became shorter: expected %zu bytes, got %zu",
+                                   path, reader->size, got);
+        got += (size_t)n;
+    }
+    return TERN_OK;
+}
+
+static int take_file(tern__image_reader *reader, int fd, const char *path, const char *func, tern_error *err)
+{
+    struct stat about;
+    if (fstat(fd, &about)) return tern__error_errno(err, func, TERN_E_IO, "cannot read %s", path);
+    if (!S_ISREG(about.st_mode)) return tern__error_set(err, func, TERN_E_IO, "%s is not a file", path);
+    if (find_codec(reader, fd, path, func, err)) return TERN_E_FORMAT;
+    if (reader->mapped) drop_bytes(reader);
+    reader->size = (size_t)about.st_size;
+    return reader->codec == TERN__CODEC_TIFF ? map_file(reader, fd, path, func, err)
+                                             : read_file(reader, fd, path, func, err);
+}
+
+static int open_file(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot open %s", path);
+    int status = take_file(reader, fd, path, func, err);
+    close(fd);
+    return status;
+}
+
+/* ---- the decoder ---- */
+
+static int fail(int status, const char *path, const char *why, const char *func, tern_error *err)
+{
+    return tern__error_set(err, func, status, "%s: %s", path, *why ? why : "it is damaged");
+}
+
+static int check_form(const char *path, const tern_image_opts *opts, const tern_image *image,
+                      const char *func, tern_error *err)
+{
+    if (image->height > opts->pixels_most / image->width)
+        return tern__error_set(
+            err, func, TERN_E_RANGE, "%s says that it has %lld x %lld pixels, at most %lld", path,
+            (long long)image->height, (long long)image->width, (long long)opts->pixels_most);
+    if (opts->indices && image->channels != 1)
+        return tern__error_set(err, func, TERN_E_FORMAT, "%s is a picture in colours, expected labels", path);
+    return TERN_OK;
+}
+
+int tern__image_begin(tern__image_reader *reader, const char *path, const tern_image_opts *opts,
+                      tern_image *image, const char *func, tern_error *err)
+{
+    char why[256] = "";
+    if (open_file(reader, path, func, err)) return TERN_E_IO;
+    const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
+    if (!codec) return TERN_E_UNSUPPORTED;
+    void **decoder = &reader->decoders[reader->codec];
+    if (!*decoder) *decoder = codec->decoder_new();
+    if (!*decoder) return tern__error_set(err, func, TERN_E_MEMORY, "%s: no memory to decode it", path);
+    tern_image_request request = {.bytes = reader->bytes, .size = reader->size, .opts = *opts};
+    int status = codec->begin(*decoder, &request, image, why, sizeof(why));
+    return status ? fail(status, path, why, func, err) : check_form(path, opts, image, func, err);
+}
+
+void tern__image_reader_free(tern__image_reader *reader)
+{
+    for (int i = 0; i < TERN__CODEC_COUNT; i++)
+        if (reader->decoders[i]) tern__codec_open(i, "", __func__, NULL)->decoder_free(reader->decoders[i]);
+    drop_bytes(reader);
+    *reader = (tern__image_reader){0};
+}
+
+/* ---- pixels ---- */
+
+static size_t sample_bytes(const tern_image *image)
+{
+    static const size_t bytes[] = {[TERN_IMAGE_U8] = 1, [TERN_IMAGE_U16] = 2, [TERN_IMAGE_F32] = 4};
+    return bytes[image->sample];
+}
+
+static int make_room(const char *path, int channels, tern_image *image, const char *func, tern_error *err)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow((size_t)image->height * (size_t)image->width,
+                               (size_t)channels * sample_bytes(image), &bytes))
+        return tern__error_set(err, func, TERN_E_RANGE, "%s: %lld x %lld pixels", path,
+                               (long long)image->height, (long long)image->width);
+    if (image->data && image->bytes >= bytes) return TERN_OK;
+    tern__free(image->data);
+    image->data = tern__alloc(bytes, func, err);
+    image->bytes = image->data ? bytes : 0;
+    return image->data ? TERN_OK : TERN_E_MEMORY;
+}
+
+/* Rec. 601 in 16 bits of fraction: the weights of Pillow's convert("L"). */
+#define DEFINE_FORM(type, grey)                                                                              \
+    static void to_grey_##type(type *data, size_t count)                                                     \
+    {                                                                                                        \
+        for (size_t i = 0; i < count; i++) {                                                                 \
+            const type *p = data + 3 * i;                                                                    \
+            data[i] = (type)(grey);                                                                          \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void to_rgb_##type(type *data, size_t count)                                                      \
+    {                                                                                                        \
+        for (size_t i = count; i-- > 0;) data[3 * i] = data[3 * i + 1] = data[3 * i + 2] = data[i];          \
+    }
+
+#define LUMA ((p[0] * UINT64_C(19595) + p[1] * UINT64_C(38470) + p[2] * UINT64_C(7471) + 0x8000) >> 16)
+DEFINE_FORM(uint8_t, LUMA)
+DEFINE_FORM(uint16_t, LUMA)
+DEFINE_FORM(float, p[0] * 0.299f + p[1] * 0.587f + p[2] * 0.114f)
+
+static void to_grey(tern_image *image, size_t count)
+{
+    if (image->sample == TERN_IMAGE_U8) to_grey_uint8_t(image->data, count);
+    if (image->sample == TERN_IMAGE_U16) to_grey_uint16_t(image->data, count);
+    if (image->sample == TERN_IMAGE_F32) to_grey_float(image->data, count);
+}
+
+static void to_rgb(tern_image *image, size_t count)
+{
+    if (image->sample == TERN_IMAGE_U8) to_rgb_uint8_t(image->data, count);
+    if (image->sample == TERN_IMAGE_U16) to_rgb_uint16_t(image->data, count);
+    if (image->sample == TERN_IMAGE_F32) to_rgb_float(image->data, count);
+}
+
+int tern__image_read(tern__image_reader *reader, const char *path, const tern_image_opts *opts, int64_t top,
+                     int64_t rows, tern_image *image, const char *func, tern_error *err)
+{
+    char why[256] = "";
+    const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
+    int wanted = opts->channels ? opts->channels : image->channels;
+    if (make_room(path, TERN__MAX(wanted, image->channels), image, func, err)) return TERN_E_MEMORY;
+    int status = codec->read(reader->decoders[reader->codec], top, rows, image, why, sizeof(why));
+    if (status) return fail(status, path, why, func, err);
+    size_t count = (size_t)image->height * (size_t)image->width;
+    if (wanted < image->channels) to_grey(image, count);
+    if (wanted > image->channels) to_rgb(image, count);
+    image->channels = wanted;
+    return TERN_OK;
+}

@@ -1,0 +1,166 @@
+/* jpeg.c - the JPEG plug-in, by libjpeg-turbo. Its errors jump out of it, to where the function of ours
+ * began: what has to be freed stands in the decoder, and no variable has to survive the jump. */
+#include <tern/backend/image.h>
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+typedef struct decoder {
+    struct jpeg_decompress_struct jpeg;
+    struct jpeg_error_mgr errors;
+    jmp_buf out;
+    char *why;
+    size_t why_size;
+} decoder;
+
+static void fail(j_common_ptr jpeg)
+{
+    decoder *d = jpeg->client_data;
+    char text[JMSG_LENGTH_MAX];
+    d->errors.format_message(jpeg, text);
+    if (d->why) snprintf(d->why, d->why_size, "%s", text);
+    longjmp(d->out, 1);
+}
+
+/* libjpeg goes on where data are missing or make no sense, and shows grey. That is an error here; bytes too
+ * many, or a header that is odd, are not. */
+static void warn(j_common_ptr jpeg, int level)
+{
+    static const int losses[] = {JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE, JWRN_ARITH_BAD_CODE,
+                                 JWRN_MUST_RESYNC};
+    for (size_t i = 0; level < 0 && i < sizeof(losses) / sizeof(*losses); i++)
+        if (jpeg->err->msg_code == losses[i]) fail(jpeg);
+}
+
+static void decoder_free(void *data)
+{
+    decoder *d = data;
+    jpeg_destroy_decompress(&d->jpeg);
+    free(d);
+}
+
+static int create(decoder *d)
+{
+    if (setjmp(d->out)) return TERN_E_MEMORY;
+    jpeg_create_decompress(&d->jpeg);
+    return 0;
+}
+
+static void *decoder_new(void)
+{
+    decoder *d = calloc(1, sizeof(*d));
+    if (!d) return NULL;
+    d->jpeg.err = jpeg_std_error(&d->errors);
+    d->jpeg.client_data = d;
+    d->errors.error_exit = fail;
+    d->errors.emit_message = warn;
+    if (!create(d)) return d;
+    decoder_free(d);
+    return NULL;
+}
+
+/* ---- the header ---- */
+
+/* libjpeg has no way from CMYK to RGB. */
+static bool is_cmyk(const decoder *d)
+{
+    return d->jpeg.jpeg_color_space == JCS_CMYK || d->jpeg.jpeg_color_space == JCS_YCCK;
+}
+
+static J_COLOR_SPACE space_of(const decoder *d, int wanted)
+{
+    if (is_cmyk(d)) return JCS_CMYK;
+    bool is_grey = wanted ? wanted == 1 : d->jpeg.num_components == 1;
+    return is_grey ? JCS_GRAYSCALE : JCS_RGB;
+}
+
+static bool is_large_enough(const decoder *d, unsigned part, const int64_t *least)
+{
+    return (d->jpeg.image_height + part - 1) / part >= least[0] &&
+           (d->jpeg.image_width + part - 1) / part >= least[1];
+}
+
+static unsigned part_of(const decoder *d, const int64_t *least)
+{
+    unsigned part = 1;
+    while (least[0] > 0 && least[1] > 0 && part < 8 && is_large_enough(d, 2 * part, least)) part *= 2;
+    return part;
+}
+
+static int begin(void *data, const tern_image_request *request, tern_image *image, char *why, size_t why_size)
+{
+    decoder *d = data;
+    d->why = why;
+    d->why_size = why_size;
+    jpeg_abort_decompress(&d->jpeg);
+    if (setjmp(d->out)) return TERN_E_FORMAT;
+    jpeg_mem_src(&d->jpeg, request->bytes, request->size);
+    jpeg_read_header(&d->jpeg, TRUE);
+    d->jpeg.out_color_space = space_of(d, request->opts.channels);
+    d->jpeg.scale_num = 1;
+    d->jpeg.scale_denom = part_of(d, request->opts.least);
+    jpeg_calc_output_dimensions(&d->jpeg);
+    image->height = d->jpeg.output_height;
+    image->width = d->jpeg.output_width;
+    image->channels = d->jpeg.out_color_space == JCS_GRAYSCALE ? 1 : 3;
+    image->sample = TERN_IMAGE_U8;
+    image->pages = 1;
+    return 0;
+}
+
+/* ---- pixels ---- */
+
+/* x / 255, rounded. */
+static int over_255(int x)
+{
+    x += 128;
+    return (x + (x >> 8)) >> 8;
+}
+
+/* Inks are taken to be stored inverted, as Adobe's programs do; Pillow takes them so too. */
+static void rgb_of_cmyk(const uint8_t *from, uint8_t *to, int64_t width)
+{
+    for (int64_t x = 0; x < width; x++)
+        for (int c = 0; c < 3; c++) to[3 * x + c] = (uint8_t)over_255(from[4 * x + c] * from[4 * x + 3]);
+}
+
+static void read_rows(decoder *d, const tern_image *image, int64_t end)
+{
+    size_t row = (size_t)image->width * (size_t)image->channels;
+    JSAMPARRAY inks = is_cmyk(d) ? d->jpeg.mem->alloc_sarray((j_common_ptr)&d->jpeg, JPOOL_IMAGE,
+                                                             (JDIMENSION)image->width * 4, 1)
+                                 : NULL;
+    while ((int64_t)d->jpeg.output_scanline < end) {
+        JSAMPROW to = (uint8_t *)image->data + d->jpeg.output_scanline * row;
+        jpeg_read_scanlines(&d->jpeg, inks ? inks : &to, 1);
+        if (inks) rgb_of_cmyk(*inks, to, image->width);
+    }
+}
+
+static int read(void *data, int64_t top, int64_t rows, const tern_image *image, char *why, size_t why_size)
+{
+    decoder *d = data;
+    d->why = why;
+    d->why_size = why_size;
+    if (setjmp(d->out)) return TERN_E_FORMAT;
+    jpeg_start_decompress(&d->jpeg);
+    if (top > 0) jpeg_skip_scanlines(&d->jpeg, (JDIMENSION)top);
+    read_rows(d, image, top + rows);
+    if (top + rows < image->height) jpeg_skip_scanlines(&d->jpeg, (JDIMENSION)(image->height - top - rows));
+    jpeg_finish_decompress(&d->jpeg);
+    return 0;
+}
+
+TERN_API extern const tern_image_codec tern_image_plugin;
+const tern_image_codec tern_image_plugin = {.abi = TERN_IMAGE_ABI,
+                                            .size = sizeof(tern_image_codec),
+                                            .name = "libjpeg-turbo",
+                                            .decoder_new = decoder_new,
+                                            .decoder_free = decoder_free,
+                                            .begin = begin,
+                                            .read = read};

@@ -1,0 +1,287 @@
+/* tiff.c - the TIFF plug-in, by libtiff. Pages of plain 8-bit, 16-bit and f32 samples, grey or RGB, in strips
+ * or tiles, are read as they are; what else has 8 bits a sample or fewer (palettes, bilevel, YCbCr ..)
+ * libtiff turns into RGBA. */
+#include <tern/backend/image.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tiffio.h>
+
+typedef struct decoder {
+    TIFF *tiff;
+    const uint8_t *bytes;
+    size_t size, at;
+    uint16_t samples, bits, format, photometric, planar;
+    bool plain;  /* samples are taken as they are */
+    size_t most; /* bytes in one allocation       */
+    char *why;
+    size_t why_size;
+} decoder;
+
+/* ---- the file ---- */
+
+static tmsize_t file_read(thandle_t handle, void *to, tmsize_t bytes)
+{
+    decoder *d = handle;
+    size_t left = d->at < d->size ? d->size - d->at : 0;
+    size_t taken = (size_t)bytes < left ? (size_t)bytes : left;
+    memcpy(to, d->bytes + d->at, taken);
+    d->at += taken;
+    return (tmsize_t)taken;
+}
+
+static tmsize_t file_write(thandle_t handle, void *from, tmsize_t bytes)
+{
+    (void)handle;
+    (void)from;
+    (void)bytes;
+    return -1;
+}
+
+static toff_t file_seek(thandle_t handle, toff_t to, int whence)
+{
+    decoder *d = handle;
+    d->at = whence == SEEK_SET ? to : to + (whence == SEEK_CUR ? d->at : d->size);
+    return d->at;
+}
+
+static int file_close(thandle_t handle)
+{
+    (void)handle;
+    return 0;
+}
+
+static toff_t file_size(thandle_t handle)
+{
+    return ((decoder *)handle)->size;
+}
+
+/* The first error says most. */
+static int note(TIFF *tiff, void *data, const char *module, const char *format, va_list args)
+{
+    (void)tiff;
+    (void)module;
+    decoder *d = data;
+    if (d->why && !*d->why) vsnprintf(d->why, d->why_size, format, args);
+    return 1;
+}
+
+static int ignore(TIFF *tiff, void *data, const char *module, const char *format, va_list args)
+{
+    (void)tiff;
+    (void)data;
+    (void)module;
+    (void)format;
+    (void)args;
+    return 1;
+}
+
+static void finish(decoder *d)
+{
+    if (d->tiff) TIFFClose(d->tiff);
+    d->tiff = NULL;
+}
+
+static void *decoder_new(void)
+{
+    return calloc(1, sizeof(decoder));
+}
+
+static void decoder_free(void *data)
+{
+    finish(data);
+    free(data);
+}
+
+static int open_file(decoder *d, const tern_image_request *request)
+{
+    finish(d);
+    d->bytes = request->bytes;
+    d->size = request->size;
+    d->at = 0;
+    d->most = (size_t)request->opts.pixels_most * 16;
+    TIFFOpenOptions *options = TIFFOpenOptionsAlloc();
+    if (!options) return TERN_E_MEMORY;
+    TIFFOpenOptionsSetErrorHandlerExtR(options, note, d);
+    TIFFOpenOptionsSetWarningHandlerExtR(options, ignore, NULL);
+    TIFFOpenOptionsSetMaxSingleMemAlloc(options, (tmsize_t)d->most);
+    d->tiff = TIFFClientOpenExt("picture", "rm", d, file_read, file_write, file_seek, file_close, file_size,
+                                NULL, NULL, options);
+    TIFFOpenOptionsFree(options);
+    return d->tiff ? 0 : TERN_E_FORMAT;
+}
+
+/* ---- the page ---- */
+
+static int go_to_page(decoder *d, int64_t page, int64_t pages)
+{
+    if (page < 0 || page >= pages) {
+        snprintf(d->why, d->why_size, "page %lld of %lld", (long long)page, (long long)pages);
+        return TERN_E_RANGE;
+    }
+    return TIFFSetDirectory(d->tiff, (tdir_t)page) ? 0 : TERN_E_FORMAT;
+}
+
+static bool has_plain_samples(const decoder *d)
+{
+    if (d->format == SAMPLEFORMAT_IEEEFP) return d->bits == 32;
+    return d->format == SAMPLEFORMAT_UINT && (d->bits == 8 || d->bits == 16);
+}
+
+static int channels_of(const decoder *d)
+{
+    bool is_grey = d->photometric == PHOTOMETRIC_MINISBLACK || d->photometric == PHOTOMETRIC_MINISWHITE;
+    return is_grey || (d->plain && d->photometric == PHOTOMETRIC_PALETTE) ? 1 : 3;
+}
+
+static int read_fields(decoder *d, tern_image *image, bool indices)
+{
+    uint32_t height = 0, width = 0;
+    char text[1024];
+    TIFFGetField(d->tiff, TIFFTAG_IMAGELENGTH, &height);
+    TIFFGetField(d->tiff, TIFFTAG_IMAGEWIDTH, &width);
+    TIFFGetFieldDefaulted(d->tiff, TIFFTAG_SAMPLESPERPIXEL, &d->samples);
+    TIFFGetFieldDefaulted(d->tiff, TIFFTAG_BITSPERSAMPLE, &d->bits);
+    TIFFGetFieldDefaulted(d->tiff, TIFFTAG_SAMPLEFORMAT, &d->format);
+    TIFFGetFieldDefaulted(d->tiff, TIFFTAG_PLANARCONFIG, &d->planar);
+    if (!height || !width || !TIFFGetField(d->tiff, TIFFTAG_PHOTOMETRIC, &d->photometric))
+        return TERN_E_FORMAT;
+    d->plain = has_plain_samples(d) && (d->photometric == PHOTOMETRIC_MINISBLACK ||
+                                        (d->photometric == PHOTOMETRIC_RGB && d->samples >= 3) ||
+                                        (d->photometric == PHOTOMETRIC_PALETTE && d->bits == 8 && indices));
+    image->height = height;
+    image->width = width;
+    image->channels = channels_of(d);
+    image->sample =
+        !d->plain || d->bits == 8 ? TERN_IMAGE_U8 : (d->bits == 16 ? TERN_IMAGE_U16 : TERN_IMAGE_F32);
+    if (d->plain || (d->format == SAMPLEFORMAT_UINT && d->bits <= 8 && TIFFRGBAImageOK(d->tiff, text)))
+        return 0;
+    snprintf(d->why, d->why_size, "%d-bit samples of format %d, photometric %d: expected 8 or 16 bits or f32",
+             d->bits, d->format, d->photometric);
+    return TERN_E_UNSUPPORTED;
+}
+
+static int begin(void *data, const tern_image_request *request, tern_image *image, char *why, size_t why_size)
+{
+    decoder *d = data;
+    d->why = why;
+    d->why_size = why_size;
+    int status = open_file(d, request);
+    if (status) return status;
+    image->pages = TIFFNumberOfDirectories(d->tiff);
+    status = go_to_page(d, request->opts.page, image->pages);
+    return status ? status : read_fields(d, image, request->opts.indices);
+}
+
+/* ---- plain samples ---- */
+
+/* `count` pixels of `take` samples each; pixels of `from` are `step` samples apart, those of `to` `stride`.
+ */
+static void copy(const decoder *d, const uint8_t *from, size_t step, uint8_t *to, size_t stride, size_t take,
+                 size_t count)
+{
+    size_t bytes = d->bits / 8;
+    if (step == take && stride == take)
+        memcpy(to, from, count * take * bytes);
+    else
+        for (size_t i = 0; i < count; i++)
+            memcpy(to + i * stride * bytes, from + i * step * bytes, take * bytes);
+}
+
+/* A rectangle of the page from a buffer of rows of `width` pixels; `plane` is -1 if all samples stand
+ * together. */
+static void put(const decoder *d, const tern_image *image, const uint8_t *from, size_t width, size_t x,
+                size_t y, size_t rows, int plane)
+{
+    size_t channels = (size_t)image->channels, bytes = d->bits / 8, row = (size_t)image->width;
+    size_t step = plane < 0 ? d->samples : 1, take = plane < 0 ? channels : 1;
+    size_t columns = width < row - x ? width : row - x;
+    for (size_t i = 0; i < rows && y + i < (size_t)image->height; i++) {
+        uint8_t *to =
+            (uint8_t *)image->data + (((y + i) * row + x) * channels + (plane < 0 ? 0 : plane)) * bytes;
+        copy(d, from + i * width * step * bytes, step, to, channels, take, columns);
+    }
+}
+
+static int read_rows(decoder *d, const tern_image *image, uint8_t *buffer, int plane)
+{
+    for (uint32_t y = 0; y < (uint32_t)image->height; y++) {
+        if (TIFFReadScanline(d->tiff, buffer, y, plane < 0 ? 0 : (uint16_t)plane) < 0) return TERN_E_FORMAT;
+        put(d, image, buffer, (size_t)image->width, 0, y, 1, plane);
+    }
+    return 0;
+}
+
+static int read_tiles(decoder *d, const tern_image *image, uint8_t *buffer, int plane)
+{
+    uint32_t rows = 0, width = 0;
+    TIFFGetField(d->tiff, TIFFTAG_TILELENGTH, &rows);
+    TIFFGetField(d->tiff, TIFFTAG_TILEWIDTH, &width);
+    for (size_t y = 0; y < (size_t)image->height; y += rows)
+        for (size_t x = 0; x < (size_t)image->width; x += width) {
+            if (TIFFReadTile(d->tiff, buffer, (uint32_t)x, (uint32_t)y, 0, plane < 0 ? 0 : (uint16_t)plane) <
+                0)
+                return TERN_E_FORMAT;
+            put(d, image, buffer, width, x, y, rows, plane);
+        }
+    return 0;
+}
+
+static int read_plane(decoder *d, const tern_image *image, uint8_t *buffer, int plane)
+{
+    return TIFFIsTiled(d->tiff) ? read_tiles(d, image, buffer, plane) : read_rows(d, image, buffer, plane);
+}
+
+static int read_plain(decoder *d, const tern_image *image)
+{
+    tmsize_t bytes = TIFFIsTiled(d->tiff) ? TIFFTileSize(d->tiff) : TIFFScanlineSize(d->tiff);
+    if (bytes <= 0 || (size_t)bytes > d->most) return TERN_E_FORMAT;
+    uint8_t *buffer = malloc((size_t)bytes);
+    if (!buffer) return TERN_E_MEMORY;
+    int status = 0;
+    if (d->planar == PLANARCONFIG_CONTIG || d->samples == 1)
+        status = read_plane(d, image, buffer, -1);
+    else
+        for (int c = 0; c < image->channels && !status; c++) status = read_plane(d, image, buffer, c);
+    free(buffer);
+    return status;
+}
+
+/* ---- the rest ---- */
+
+static int read_rgba(decoder *d, const tern_image *image)
+{
+    size_t count = (size_t)image->height * (size_t)image->width, channels = (size_t)image->channels;
+    uint32_t *pixels = malloc(count * sizeof(*pixels));
+    if (!pixels) return TERN_E_MEMORY;
+    int is_read = TIFFReadRGBAImageOriented(d->tiff, (uint32_t)image->width, (uint32_t)image->height, pixels,
+                                            ORIENTATION_TOPLEFT, 1);
+    for (size_t i = 0; is_read && i < count; i++)
+        for (size_t c = 0; c < channels; c++)
+            ((uint8_t *)image->data)[channels * i + c] = (uint8_t)(pixels[i] >> (8 * c));
+    free(pixels);
+    return is_read ? 0 : TERN_E_FORMAT;
+}
+
+static int read(void *data, int64_t top, int64_t rows, const tern_image *image, char *why, size_t why_size)
+{
+    (void)top;
+    (void)rows;
+    decoder *d = data;
+    d->why = why;
+    d->why_size = why_size;
+    int status = d->plain ? read_plain(d, image) : read_rgba(d, image);
+    finish(d);
+    return status;
+}
+
+TERN_API extern const tern_image_codec tern_image_plugin;
+const tern_image_codec tern_image_plugin = {.abi = TERN_IMAGE_ABI,
+                                            .size = sizeof(tern_image_codec),
+                                            .name = "libtiff",
+                                            .decoder_new = decoder_new,
+                                            .decoder_free = decoder_free,
+                                            .begin = begin,
+                                            .read = read};

@@ -1,0 +1,271 @@
+"""Pictures in files beside Pillow: every kind that it writes decodes to the same pixels; what is saved it reads; and damage
+of any sort is an error with the file's name, or leaves the pixels as they were."""
+import os
+import tempfile
+import unittest
+import zlib
+
+import numpy as np
+import PIL.Image
+
+import images
+import tern
+
+DRAW = np.random.default_rng(31)
+E_IO, E_FORMAT, E_RANGE = -5, -6, -7
+
+
+def bytes_of(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def smooth(height, width, channels=3):
+    """A picture as cameras take them rather than noise, of which JPEG would keep little."""
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(x / (3 + c) + c) * np.cos(y / (5 + c)) * 100 + 128 for c in range(channels)]
+    return (np.stack(waves, -1) + DRAW.normal(0, 8, (height, width, channels))).clip(0, 255).astype(np.uint8)
+
+
+class ImageTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def written(self, picture, name, **options):
+        picture.save(self.path(name), **options)
+        return self.path(name)
+
+    def sizes(self):
+        return [(1, 1), (1, 17), (16, 1), (8, 8), (37, 53), (64, 129)]
+
+    # ---- JPEG ----
+
+    def test_jpeg(self):
+        for height, width in self.sizes():
+            for mode, channels in (("RGB", 3), ("L", 1)):
+                for options in ({}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}, {"quality": 20}):
+                    data = smooth(height, width, channels).squeeze(-1) if channels == 1 else smooth(height, width)
+                    path = self.written(PIL.Image.fromarray(data, mode), "a.jpg", **options)
+                    want = PIL.Image.open(path)
+                    np.testing.assert_array_equal(images.load(path)[0], np.asarray(want))
+                    np.testing.assert_array_equal(images.load(path, channels=3)[0], np.asarray(want.convert("RGB")))
+
+    def test_grey_of_a_jpeg_is_its_own(self):
+        path = self.written(PIL.Image.fromarray(smooth(40, 50)), "a.jpg", quality=95)
+        want = PIL.Image.open(path)
+        want.draft("L", want.size)
+        np.testing.assert_array_equal(images.load(path, channels=1)[0], np.asarray(want))
+
+    def test_inks(self):
+        """Pillow's own conversion, from a file that says it is Adobe's and from one that does not."""
+        path = self.written(PIL.Image.fromarray(smooth(21, 33, 4), "CMYK"), "a.jpg", quality=90)
+        np.testing.assert_array_equal(images.load(path)[0], np.asarray(PIL.Image.open(path).convert("RGB")))
+        data = bytes_of(path)
+        at = data.index(b"\xff\xeeAdobe".replace(b"Adobe", b"\x00\x0eAdobe"))
+        with open(path, "wb") as file:
+            file.write(data[:at] + data[at + 16 :])
+        np.testing.assert_array_equal(images.load(path)[0], np.asarray(PIL.Image.open(path).convert("RGB")))
+
+    def test_smaller_jpeg(self):
+        path = self.written(PIL.Image.fromarray(smooth(75, 101)), "a.jpg")
+        for least, part in (((75, 101), 1), ((38, 51), 2), ((38, 52), 1), ((10, 26), 4), ((10, 13), 8), ((1, 1), 8)):
+            want = PIL.Image.open(path)
+            want.draft("RGB", (101 // part, 75 // part))
+            got = images.load(path, least=least)[0]
+            self.assertEqual(got.shape[:2], (-(-75 // part), -(-101 // part)))
+            np.testing.assert_array_equal(got, np.asarray(want))
+
+    # ---- PNG ----
+
+    def test_png(self):
+        for height, width in self.sizes():
+            grey, rgba = smooth(height, width, 1)[..., 0], smooth(height, width, 4)
+            for data, mode in ((grey, "L"), (rgba[..., :3], "RGB"), (rgba, "RGBA"), (rgba[..., :2], "LA")):
+                path = self.written(PIL.Image.fromarray(np.ascontiguousarray(data), mode), "a.png")
+                want = data[..., 0] if mode == "LA" else data if mode == "L" else data[..., :3]
+                np.testing.assert_array_equal(images.load(path)[0], want)
+                convert = PIL.Image.fromarray(np.ascontiguousarray(want)).convert
+                np.testing.assert_array_equal(images.load(path, channels=3)[0], np.asarray(convert("RGB")))
+                np.testing.assert_array_equal(images.load(path, channels=1)[0], np.asarray(convert("L")))
+
+    def test_png_of_16_bits(self):
+        for height, width in self.sizes():
+            data = DRAW.integers(0, 65536, (height, width)).astype(np.uint16)
+            path = self.written(PIL.Image.fromarray(data), "a.png")
+            np.testing.assert_array_equal(images.load(path)[0], data)
+            np.testing.assert_array_equal(images.load(path, channels=3)[0], np.stack([data] * 3, -1))
+
+    def test_palettes(self):
+        for colours, bits in ((2, 1), (4, 2), (16, 4), (200, 8)):
+            index = DRAW.integers(0, colours, (13, 19)).astype(np.uint8)
+            palette = DRAW.integers(0, 256, (colours, 3)).astype(np.uint8)
+            picture = PIL.Image.fromarray(index, "P")
+            picture.putpalette(palette.tobytes())
+            path = self.written(picture, "a.png", bits=bits)
+            np.testing.assert_array_equal(images.load(path, indices=True)[0], index)
+            np.testing.assert_array_equal(images.load(path)[0], palette[index])
+            path = self.written(picture, "b.png", bits=bits, transparency=0)
+            np.testing.assert_array_equal(images.load(path)[0], palette[index])
+
+    def test_grey_of_few_bits(self):
+        data = DRAW.integers(0, 2, (9, 21)).astype(bool)
+        path = self.written(PIL.Image.fromarray(data), "a.png")
+        np.testing.assert_array_equal(images.load(path)[0], data * np.uint8(255))
+        np.testing.assert_array_equal(images.load(path, indices=True)[0], data)
+
+    def test_colours_are_no_labels(self):
+        path = self.written(PIL.Image.fromarray(smooth(4, 4)), "a.png")
+        with self.assertRaisesRegex(tern.TernError, "a.png is a picture in colours, expected labels"):
+            images.load(path, indices=True)
+
+    # ---- TIFF ----
+
+    def test_tiff(self):
+        for compression in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits"):
+            for height, width in self.sizes():
+                for data in (
+                    smooth(height, width),
+                    smooth(height, width, 1)[..., 0],
+                    DRAW.integers(0, 65536, (height, width)).astype(np.uint16),
+                    DRAW.standard_normal((height, width)).astype(np.float32),
+                ):
+                    path = self.written(PIL.Image.fromarray(data), "a.tif", compression=compression)
+                    np.testing.assert_array_equal(images.load(path)[0], data)
+
+    def test_other_kinds_of_tiff(self):
+        """Palettes, bilevel, alpha, and JPEG inside."""
+        index = DRAW.integers(0, 256, (20, 30)).astype(np.uint8)
+        picture = PIL.Image.fromarray(index, "P")
+        picture.putpalette(DRAW.integers(0, 256, 768).astype(np.uint8).tobytes())
+        path = self.written(picture, "a.tif")
+        np.testing.assert_array_equal(images.load(path)[0], np.asarray(picture.convert("RGB")))
+        np.testing.assert_array_equal(images.load(path, indices=True)[0], index)
+        rgba = smooth(20, 30, 4)
+        path = self.written(PIL.Image.fromarray(rgba), "b.tif")
+        np.testing.assert_array_equal(images.load(path)[0], rgba[..., :3])
+        bits = index > 99
+        path = self.written(PIL.Image.fromarray(bits), "c.tif", compression="group4")
+        np.testing.assert_array_equal(images.load(path)[0], bits * np.uint8(255))
+        path = self.written(PIL.Image.fromarray(smooth(32, 48)), "d.tif", compression="jpeg", quality=95)
+        near = images.load(path)[0].astype(int) - np.asarray(PIL.Image.open(path).convert("RGB"))
+        self.assertLessEqual(abs(near).max(), 2)
+
+    def test_stack(self):
+        pages = DRAW.integers(0, 65536, (7, 11, 13)).astype(np.uint16)
+        pictures = [PIL.Image.fromarray(page) for page in pages]
+        path = self.written(pictures[0], "stack.tif", save_all=True, append_images=pictures[1:])
+        for page in range(7):
+            got, count = images.load(path, page=page)
+            self.assertEqual(count, 7)
+            np.testing.assert_array_equal(got, pages[page])
+        for page in (-1, 7):
+            with self.assertRaisesRegex(tern.TernError, rf"stack.tif: page {page} of 7") as caught:
+                images.load(path, page=page)
+            self.assertEqual(caught.exception.code, E_RANGE)
+
+    # ---- probing, saving ----
+
+    def test_probe(self):
+        for name, kind in (("a.jpg", "JPEG"), ("a.png", "PNG"), ("a.tif", "TIFF")):
+            path = self.written(PIL.Image.fromarray(smooth(12, 34)), name)
+            os.rename(path, self.path("nameless"))  # the content says what it is
+            probe, pages = images.load(self.path("nameless"), probe=True)
+            self.assertEqual((probe.height, probe.width, probe.channels, probe.sample, pages), (12, 34, 3, 0, 1), kind)
+            self.assertIsNone(probe.data)
+
+    def test_save(self):
+        for height, width in self.sizes():
+            rgba = smooth(height, width, 4)
+            deep = DRAW.integers(0, 65536, (height, width, 3)).astype(np.uint16)
+            for data in (rgba, rgba[..., :3], rgba[..., 0], deep[..., 0]):
+                images.save(self.path("s.png"), data)
+                np.testing.assert_array_equal(np.asarray(PIL.Image.open(self.path("s.png"))), data)
+            images.save(self.path("s.png"), deep)  # Pillow has no such mode
+            np.testing.assert_array_equal(images.load(self.path("s.png"))[0], deep)
+            palette = DRAW.integers(0, 256, (7, 3))
+            index = DRAW.integers(0, 7, (height, width)).astype(np.uint8)
+            images.save(self.path("s.png"), index, palette)
+            np.testing.assert_array_equal(np.asarray(PIL.Image.open(self.path("s.png"))), index)
+            np.testing.assert_array_equal(np.asarray(PIL.Image.open(self.path("s.png")).convert("RGB")), palette[index])
+
+    # ---- damage ----
+
+    def kinds(self):
+        pages = [PIL.Image.fromarray(smooth(40, 30)) for _ in range(2)]
+        yield self.written(pages[0], "a.jpg")
+        yield self.written(pages[0], "progressive.jpg", progressive=True)
+        yield self.written(pages[0], "a.png")
+        yield self.written(pages[0], "a.tif")
+        yield self.written(pages[0], "packed.tif", compression="tiff_lzw", save_all=True, append_images=pages[1:])
+
+    def refused(self, path, data, **options):
+        with open(path, "wb") as file:
+            file.write(data)
+        with self.assertRaises(tern.TernError) as caught:
+            images.load(path, **options)
+        self.assertIn(os.path.basename(path), str(caught.exception))
+        return caught.exception
+
+    def test_truncated_anywhere(self):
+        """A TIFF's last page may be missing and the first whole, so there the last is asked for."""
+        for path in self.kinds():
+            data, pages = bytes_of(path), images.load(path)[1]
+            for size in sorted({0, 1, 2, 3, 4, 8, *range(5, len(data) - 4, 101), len(data) - 4}):
+                with self.subTest(path=path, size=size, of=len(data)):
+                    error = self.refused(path, data[:size], page=pages - 1)
+                    self.assertIn(error.code, (E_FORMAT, E_RANGE), str(error))
+
+    def test_bytes_changed_anywhere(self):
+        """No crash, and whatever comes of it has its size."""
+        for path in self.kinds():
+            data = bytes_of(path)
+            for _ in range(120):
+                broken = bytearray(data)
+                for at in DRAW.integers(0, len(data), DRAW.integers(1, 4)):
+                    broken[at] = DRAW.integers(0, 256)
+                with open(path, "wb") as file:
+                    file.write(broken)
+                try:
+                    images.load(path, pixels_most=1 << 20)
+                except tern.TernError as error:
+                    self.assertIn(os.path.basename(path), str(error))
+
+    def test_sizes_are_not_believed(self):
+        """Headers that claim 10^9 pixels and more, with nothing behind."""
+        jpeg = bytearray(bytes_of(self.written(PIL.Image.fromarray(smooth(8, 8)), "a.jpg")))
+        at = jpeg.index(b"\xff\xc0")
+        jpeg[at + 5 : at + 9] = (40000).to_bytes(2, "big") * 2
+        self.assertEqual(self.refused(self.path("a.jpg"), jpeg).code, E_RANGE)
+        images.save(self.path("a.png"), smooth(8, 8))
+        png = bytearray(bytes_of(self.path("a.png")))
+        png[16:24] = (2**31 - 1).to_bytes(4, "big") * 2
+        png[29:33] = zlib.crc32(png[12:29]).to_bytes(4, "big")
+        error = self.refused(self.path("a.png"), png)
+        self.assertEqual(error.code, E_RANGE)
+        self.assertRegex(str(error), "a.png says that it has 2147483647 x 2147483647 pixels, at most 268435456")
+        path = self.written(PIL.Image.fromarray(smooth(8, 8)), "a.tif")
+        tiff = bytearray(bytes_of(path))
+        directory = int.from_bytes(tiff[4:8], "little")
+        for entry in range(int.from_bytes(tiff[directory : directory + 2], "little")):
+            at = directory + 2 + 12 * entry
+            if int.from_bytes(tiff[at : at + 2], "little") in (256, 257, 278):  # width, length, rows in a strip
+                tiff[at + 2 : at + 12] = b"\x04\0\1\0\0\0" + (40000).to_bytes(4, "little")
+        self.assertEqual(self.refused(path, tiff).code, E_RANGE)
+
+    def test_no_picture(self):
+        for data, text in ((b"", "no.png is empty"), (b"GIF89a", "no.png is no picture: expected a JPEG, PNG or TIFF")):
+            self.assertIn(text, str(self.refused(self.path("no.png"), data)))
+        with self.assertRaisesRegex(tern.TernError, "cannot open .*/nowhere.*No such file") as caught:
+            images.load(self.path("nowhere"))
+        self.assertEqual(caught.exception.code, E_IO)
+        with self.assertRaisesRegex(tern.TernError, "is not a file"):
+            images.load(self.folder)
+
+
+if __name__ == "__main__":
+    unittest.main()
