@@ -53,6 +53,36 @@ TERN_API tern_resnet_opts tern_resnet_preset(int depth);
  * dilate[0]. */
 TERN_API tern_module *tern_resnet_new(const tern_resnet_opts *opts, tern_rng *rng, tern_error *err);
 
+typedef struct tern_deeplabv3_opts {
+    size_t size;
+    int depth;           /* of the backbone, as tern_resnet_preset; default 50                        */
+    int64_t in_channels; /* default 3                                                                 */
+    int64_t classes;     /* default 21                                                                */
+    int64_t channels[TERN_RESNET_STAGES]; /* of the backbone's stages; default 64, 128, 256, 512      */
+    bool small_stem;       /* the backbone's, so that small things are seen; default false            */
+    bool aux;              /* with a second classifier, of the last stage but one; default false      */
+    int output_stride;     /* of the features: the last stages dilate instead of striding. 4, 8, 16 or
+                              32, with a small stem 1, 2, 4 or 8; default 8                           */
+    int64_t rates[3];      /* dilations of the pyramid; default 0s: 96, 192 and 288 / output_stride,
+                              which is 12, 24, 36 at 8 and 6, 12, 18 at 16                            */
+    int64_t head_channels; /* of the pyramid and the classifier; default 256                          */
+    double dropout;        /* of what the pyramid gives; default 0.5                                  */
+    double aux_dropout;    /* in the second classifier; default 0.1                                   */
+} tern_deeplabv3_opts;
+TERN_API tern_deeplabv3_opts tern_deeplabv3_defaults(void);
+
+/* DeepLabV3 (Chen et al. 2017): scores of every pixel, bilinear from the features' size. torchvision's names:
+ * backbone.conv1 .., classifier.0.convs.0.0 .., aux_classifier.0 .. (N, in_channels, H, W) -> (N, classes, H,
+ * W). In training the pyramid's mean over an image is normalised over the batch, which must therefore be
+ * larger than 1. torchvision.models.segmentation.deeplabv3_resnet50; with depth 18 a light one. E_RANGE:
+ * depth, output_stride, dropout, and what layers refuse. */
+TERN_API tern_module *tern_deeplabv3_new(const tern_deeplabv3_opts *opts, tern_rng *rng, tern_error *err);
+/* The same as tern_forward, and in *aux the scores of the second classifier, of the same shape, for a loss of
+ * their own (torchvision's scripts add half of it); NULL if the net has none. With aux NULL, and by
+ * tern_forward, the second classifier is not computed. E_INVALID: another module. */
+TERN_API tern_tensor *tern_deeplabv3_forward(tern_module *deeplabv3, tern_scope *scope, tern_tensor *x,
+                                             tern_tensor **aux);
+
 #ifdef __cplusplus
 }
 #endif

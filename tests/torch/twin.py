@@ -106,6 +106,7 @@ class Twin:
         for i, y in enumerate(got):
             self.close(f"result {i} in evaluation", y, want[i], f32[i], slack)
         self.lib.tern_train(self.net.module)
+        self.lib.tern_zero_grad(self.net.module)
         self.module.train()
         dys = [rng.standard_normal(y.shape).astype("float32") for y in want]
         (want, grads, state), (f32, grads32, state32) = (self.torch_step(dtype, x, dys) for dtype in (torch.float64, torch.float32))
