@@ -1,0 +1,272 @@
+#include "flags.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST   64  /* flags of a program           */
+#define LONGER 256 /* getopt's numbers above chars */
+
+flags flags_defaults(const char *program, const char *about)
+{
+    return (flags){.program = program,
+                   .about = about,
+                   .workers = 1,
+                   .batch = 64,
+                   .epochs = 10,
+                   .lr = 0.1,
+                   .momentum = 0.9,
+                   .weight_decay = 1e-4,
+                   .gamma = 0.1,
+                   .opt_level = TERN_O1};
+}
+
+/* ---- ending ---- */
+
+static bool speaks(void)
+{
+    const char *rank = getenv("RANK");
+    return !rank || !strcmp(rank, "0");
+}
+
+/* A launcher ends the other ranks as soon as one is gone: so they meet before they leave, after rank 0 has
+ * spoken. */
+static _Noreturn void leave(int status)
+{
+    tern_error err = {0};
+    fflush(NULL);
+    tern_group_close(tern_group_open(NULL, &err));
+    exit(status);
+}
+
+void flags_wrong(const flags *f, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    if (speaks()) {
+        fprintf(stderr, "%s: ", f->program);
+        vfprintf(stderr, format, list);
+        fputc('\n', stderr);
+    }
+    va_end(list);
+    leave(2);
+}
+
+/* ---- values ---- */
+
+static bool read_number(const char *text, const flag *row, double *out)
+{
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    if (end == text || *end || errno || !(value >= row->low && value <= row->high)) return false;
+    *out = value;
+    return true;
+}
+
+static bool read_count(const char *text, const flag *row, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end || errno || (double)value < row->low || (double)value > row->high) return false;
+    *out = value;
+    return true;
+}
+
+static bool read_choice(const char *text, const flag *row, int *out)
+{
+    size_t length = strlen(text);
+    const char *word = row->wants;
+    for (int i = 0; word; i++) {
+        size_t size = strcspn(word, "|");
+        if (size == length && !strncmp(word, text, size)) {
+            *out = i;
+            return true;
+        }
+        word = word[size] ? word + size + 1 : NULL;
+    }
+    return false;
+}
+
+static bool read_list(const char *text, flag_list *out)
+{
+    flag_list list = {.count = 0};
+    for (const char *at = text; list.count < (int)(sizeof(list.items) / sizeof(*list.items)); at++) {
+        char *end;
+        long long value = strtoll(at, &end, 10);
+        if (end == at || value < 1 || (list.count && value <= list.items[list.count - 1])) return false;
+        list.items[list.count++] = value;
+        at = end;
+        if (!*at) *out = list;
+        if (*at != ',') return !*at;
+    }
+    return false;
+}
+
+static bool read_value(const flag *row, const char *text)
+{
+    switch (row->kind) {
+    case FLAG_COUNT: return read_count(text, row, row->value);
+    case FLAG_NUMBER: return read_number(text, row, row->value);
+    case FLAG_CHOICE: return read_choice(text, row, row->value);
+    case FLAG_LIST: return read_list(text, row->value);
+    case FLAG_TEXT: *(const char **)row->value = text; return true;
+    case FLAG_SWITCH: *(bool *)row->value = true; return true;
+    }
+    return false;
+}
+
+static void describe(const flag *row, char *text, size_t size)
+{
+    switch (row->kind) {
+    case FLAG_COUNT: snprintf(text, size, "a whole number from %.0f to %.0f", row->low, row->high); break;
+    case FLAG_NUMBER:
+        if (isfinite(row->high))
+            snprintf(text, size, "a number from %g to %g", row->low, row->high);
+        else
+            snprintf(text, size, "a number from %g on", row->low);
+        break;
+    case FLAG_LIST: snprintf(text, size, "rising whole numbers from 1 on, as 25,50,75"); break;
+    default: snprintf(text, size, "%s", row->wants); break;
+    }
+}
+
+/* ---- help ---- */
+
+static void print_default(const flag *row)
+{
+    const char *word = row->wants;
+    const flag_list *list = row->value;
+    switch (row->kind) {
+    case FLAG_COUNT: printf(" (default %lld)", (long long)*(int64_t *)row->value); break;
+    case FLAG_NUMBER: printf(" (default %g)", *(double *)row->value); break;
+    case FLAG_CHOICE:
+        for (int i = *(int *)row->value; i > 0; i--) word += strcspn(word, "|") + 1;
+        printf(" (default %.*s)", (int)strcspn(word, "|"), word);
+        break;
+    case FLAG_TEXT:
+        if (*(const char **)row->value) printf(" (default %s)", *(const char **)row->value);
+        break;
+    case FLAG_LIST:
+        for (int i = 0; i < list->count; i++)
+            printf("%s%lld%s", i ? "," : " (default ", (long long)list->items[i],
+                   i + 1 < list->count ? "" : ")");
+        break;
+    case FLAG_SWITCH: break;
+    }
+}
+
+static void print_help(const flags *f, const flag *rows, int count)
+{
+    printf("usage: [tern run -n RANKS] %s [FLAG ..]\n\n%s\n\n", f->program, f->about);
+    for (int i = 0; i < count; i++) {
+        char head[64];
+        snprintf(head, sizeof(head), "--%s%s%s", rows[i].name, rows[i].wants ? " " : "",
+                 rows[i].wants ? rows[i].wants : "");
+        if (rows[i].letter)
+            printf("  -%c, %-30s  %s", rows[i].letter, head, rows[i].help);
+        else
+            printf("      %-30s  %s", head, rows[i].help);
+        print_default(&rows[i]);
+        putchar('\n');
+    }
+    printf("  -h, %-30s  this text\n", "--help");
+}
+
+/* ---- reading ---- */
+
+/* The flags of all programs, and behind them the program's own. Their number. */
+static int all_rows(flags *f, const flag *own, flag rows[MOST])
+{
+    const flag shared[] = {
+        {"data", 0, FLAG_TEXT, &f->data, "PATH", "where the data is", 0, 0},
+        {"workers", 'j', FLAG_COUNT, &f->workers, "N", "threads a rank that fetch data", 0, 256},
+        {"batch-size", 'b', FLAG_COUNT, &f->batch, "N", "samples a rank and step", 1, 1 << 20},
+        {"epochs", 0, FLAG_COUNT, &f->epochs, "N", "passes over the training data", 0, 100000},
+        {"start-epoch", 0, FLAG_COUNT, &f->start_epoch, "N", "begin as if so many were done", 0, 100000},
+        {"lr", 0, FLAG_NUMBER, &f->lr, "RATE", "learning rate", 0, INFINITY},
+        {"momentum", 0, FLAG_NUMBER, &f->momentum, "M", "of SGD", 0, 1},
+        {"weight-decay", 0, FLAG_NUMBER, &f->weight_decay, "W", "L2 penalty", 0, INFINITY},
+        {"warm-up", 0, FLAG_NUMBER, &f->warm_up, "EPOCHS", "in which the rate rises to --lr", 0, 100000},
+        {"milestones", 0, FLAG_LIST, &f->milestones, "E,E,..", "epochs after which it is lowered", 0, 0},
+        {"gamma", 0, FLAG_NUMBER, &f->gamma, "G", "by this factor", 0, 1},
+        {"opt-level", 0, FLAG_CHOICE, &f->opt_level, "O0|O1|O2|O3", "mixed precision, apex's levels", 0, 0},
+        {"half", 0, FLAG_CHOICE, &f->half, "bf16|f16", "its 16-bit type", 0, 0},
+        {"sync-bn", 0, FLAG_SWITCH, &f->sync_bn, NULL, "batch norm over the batches of all ranks", 0, 0},
+        {"backend", 0, FLAG_CHOICE, &f->backend, "native", "how the ranks communicate", 0, 0},
+        {"device", 0, FLAG_CHOICE, &f->device, "cpu|cpu:reference", "what computes", 0, 0},
+        {"threads", 0, FLAG_COUNT, &f->threads, "N", "of a rank's kernels; 0: its share of cores", 0, 1024},
+        {"resume", 0, FLAG_TEXT, &f->resume, "FILE|latest", "go on from a checkpoint", 0, 0},
+        {"log-dir", 0, FLAG_TEXT, &f->log_dir, "DIR", "of curves and checkpoints; else a dated one", 0, 0},
+        {"seed", 0, FLAG_COUNT, &f->seed, "N", "of weights, order and augmentation", 0, 4294967295.0},
+    };
+    int count = sizeof(shared) / sizeof(*shared);
+    memcpy(rows, shared, sizeof(shared));
+    for (; own && own->name && count < MOST; own++) rows[count++] = *own;
+    return count;
+}
+
+/* getopt's two descriptions of the rows; a long flag's number is LONGER + its row's. */
+static void describe_to_getopt(const flag *rows, int count, struct option *longs, char *shorts)
+{
+    *shorts++ = ':'; /* a missing argument is told apart from an unknown flag */
+    for (int i = 0; i < count; i++) {
+        bool takes = rows[i].kind != FLAG_SWITCH;
+        longs[i] = (struct option){rows[i].name, takes ? required_argument : no_argument, NULL, LONGER + i};
+        if (!rows[i].letter) continue;
+        *shorts++ = (char)rows[i].letter;
+        if (takes) *shorts++ = ':';
+    }
+    longs[count] = (struct option){"help", no_argument, NULL, 'h'};
+    longs[count + 1] = (struct option){0};
+    *shorts++ = 'h';
+    *shorts = 0;
+}
+
+static const flag *row_of(const flag *rows, int count, int option)
+{
+    if (option >= LONGER) return &rows[option - LONGER];
+    for (int i = 0; i < count; i++)
+        if (rows[i].letter == option) return &rows[i];
+    return NULL;
+}
+
+static void take(const flags *f, const flag *row, const char *text)
+{
+    char wants[128];
+    if (text && read_value(row, text)) return;
+    if (!text && row->kind == FLAG_SWITCH && read_value(row, text)) return;
+    describe(row, wants, sizeof(wants));
+    if (text)
+        flags_wrong(f, "--%s: expected %s, got \"%s\"", row->name, wants, text);
+    else
+        flags_wrong(f, "--%s: expected %s, got nothing", row->name, wants);
+}
+
+void flags_read(flags *f, const flag *own, int argc, char **argv)
+{
+    flag rows[MOST];
+    struct option longs[MOST + 2];
+    char shorts[2 * MOST + 3];
+    int count = all_rows(f, own, rows);
+    describe_to_getopt(rows, count, longs, shorts);
+    opterr = 0;
+    for (int option; (option = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
+        if (option == 'h') {
+            if (speaks()) print_help(f, rows, count);
+            leave(0);
+        }
+        const flag *row = row_of(rows, count, option == ':' ? optopt : option);
+        if (!row) flags_wrong(f, "unknown flag \"%s\"; --help lists them", argv[optind - 1]);
+        take(f, row, optarg);
+    }
+    if (optind < argc) flags_wrong(f, "expected flags only, got \"%s\"; --help lists them", argv[optind]);
+    if (f->resume && f->start_epoch)
+        flags_wrong(f, "--start-epoch: expected nothing beside --resume, which knows the epoch, got %lld",
+                    (long long)f->start_epoch);
+}

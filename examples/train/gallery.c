@@ -1,0 +1,49 @@
+#include "gallery.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint8_t *gallery_add(gallery *g, int rows, int columns, int channels, bool marked, const char *caption, ...)
+{
+    uint8_t *pixels = g->count < GALLERY_MAX ? calloc((size_t)rows * columns, (size_t)channels) : NULL;
+    if (!pixels) return NULL;
+    va_list list;
+    va_start(list, caption);
+    vsnprintf(g->captions[g->count], sizeof(g->captions[0]), caption, list);
+    va_end(list);
+    g->pictures[g->count] = (tern_picture){.pixels = pixels,
+                                           .rows = rows,
+                                           .columns = columns,
+                                           .caption = g->captions[g->count],
+                                           .marked = marked,
+                                           .channels = channels};
+    g->count++;
+    return pixels;
+}
+
+void gallery_free(gallery *g)
+{
+    for (int i = 0; i < g->count; i++) free((void *)g->pictures[i].pixels);
+    g->count = 0;
+}
+
+void gallery_image(uint8_t *pixels, const float *x, int rows, int columns, int channels, const float *mean,
+                   const float *std)
+{
+    int64_t size = (int64_t)rows * columns;
+    for (int c = 0; pixels && c < channels; c++)
+        for (int64_t i = 0; i < size; i++) {
+            float value = x[c * size + i] * (std ? std[c] : 1) + (mean ? mean[c] : 0);
+            pixels[i * channels + c] = (uint8_t)lrintf(fminf(fmaxf(value, 0), 1) * 255);
+        }
+}
+
+void gallery_map(uint8_t *pixels, const uint8_t *labels, int64_t count, const uint8_t (*colours)[3],
+                 int classes)
+{
+    for (int64_t i = 0; pixels && i < count; i++)
+        if (labels[i] < classes) memcpy(pixels + 3 * i, colours[labels[i]], 3);
+}

@@ -1,0 +1,484 @@
+#include "trainer.h"
+
+#include <glob.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BOARD_STEPS 50 /* between two points of the curve of the steps' losses */
+
+static void say(const trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(const trainer *t, const char *format, ...)
+{
+    if (!t->first) return;
+    va_list list;
+    va_start(list, format);
+    vprintf(format, list);
+    va_end(list);
+    fflush(stdout);
+}
+
+static void fail(tern_error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void fail(tern_error *err, int code, const char *format, ...)
+{
+    if (err->code) return;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(err->text, sizeof(err->text), format, list);
+    va_end(list);
+    err->code = code;
+    err->func = "train";
+}
+
+void trainer_open(trainer *t, const flags *f, tern_error *err)
+{
+    static const char *const devices[] = {"cpu", "cpu:reference"};
+    *t = (trainer){.flags = f};
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    t->world = tern_group_open(NULL, err);
+    t->first = tern_group_rank(t->world) == 0;
+    t->device = tern_device_open(devices[f->device], err);
+    if (f->threads) tern_device_threads_set(t->device, (int)f->threads, err);
+    t->rng = tern_rng_new((uint64_t)f->seed, err);
+}
+
+/* ---- errors before the first step: the same ones of all ranks are told once ---- */
+
+/* Whether this rank is the one that tells its error, if it has one; sets an error where another rank has. */
+static bool tells(trainer *t, tern_error *err)
+{
+    int ranks = tern_group_size(t->world), rank = tern_group_rank(t->world);
+    char mine[TERN_ERROR_TEXT] = "", *all = calloc((size_t)ranks, sizeof(mine));
+    bool alone = true, none = true;
+    if (err->code) memcpy(mine, err->text, sizeof(mine));
+    if (!all || tern_all_gather(t->world, mine, all, sizeof(mine), TERN_U8, NULL)) none = false;
+    for (int r = 0; all && r < ranks; r++) {
+        const char *text = all + (size_t)r * sizeof(mine);
+        none &= !*text;
+        alone &= r >= rank || strcmp(text, mine);
+    }
+    free(all);
+    if (err->code) return alone;
+    if (!none) fail(err, TERN_E_PEER, "another rank could not begin");
+    return false;
+}
+
+static void agree(trainer *t, tern_error *err)
+{
+    if (!t->world) return;
+    if (tells(t, err)) tern_error_print(err);
+    t->told = err->code != TERN_OK;
+    tern_barrier(t->world,
+                 NULL); /* a launcher ends the others when one leaves: none before all have spoken */
+}
+
+/* ---- the folder of the run ---- */
+
+static time_t changed(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) ? 0 : info.st_mtime;
+}
+
+/* That of this program in which something was saved last; "" if there is none. */
+static void find_newest(const trainer *t, char *dir, size_t size)
+{
+    char pattern[256];
+    glob_t found = {0};
+    time_t newest = 0;
+    snprintf(pattern, sizeof(pattern), "runs/*_%s/latest", t->flags->program);
+    glob(pattern, 0, NULL, &found);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        time_t when = changed(found.gl_pathv[i]);
+        if (when <= newest) continue;
+        newest = when;
+        snprintf(dir, size, "%.*s", (int)(strlen(found.gl_pathv[i]) - strlen("/latest")), found.gl_pathv[i]);
+    }
+    globfree(&found);
+}
+
+/* runs/Nov21_17-05-59_<host>_<program>, as TensorBoard's users know it. */
+static void name_by_date(const trainer *t, char *dir, size_t size)
+{
+    char when[32], host[64] = "";
+    time_t now = time(NULL);
+    strftime(when, sizeof(when), "%b%d_%H-%M-%S", localtime(&now));
+    gethostname(host, sizeof(host) - 1);
+    snprintf(dir, size, "runs/%s_%s_%s", when, host, t->flags->program);
+}
+
+/* Rank 0 decides. */
+static void choose_dir(trainer *t, tern_error *err)
+{
+    const flags *f = t->flags;
+    if (f->log_dir)
+        snprintf(t->dir, sizeof(t->dir), "%s", f->log_dir);
+    else if (f->resume && !strcmp(f->resume, "latest"))
+        find_newest(t, t->dir, sizeof(t->dir));
+    if (!*t->dir) name_by_date(t, t->dir, sizeof(t->dir));
+    tern_broadcast(t->world, t->dir, sizeof(t->dir), TERN_U8, 0, err);
+}
+
+/* ---- making everything, in the order that matters ---- */
+
+static tern_loader *new_loader(trainer *t, tern_dataset *set, tern_sampler *order, bool train,
+                               tern_error *err)
+{
+    tern_loader_opts opts = tern_loader_defaults();
+    opts.batch_size = t->flags->batch;
+    opts.workers = (int)t->flags->workers;
+    opts.sampler = order;
+    opts.drop_last = train;
+    return err->code ? NULL : tern_loader_new(set, &opts, err);
+}
+
+static tern_sampler *new_order(trainer *t, const tern_dataset *set, bool train, tern_error *err)
+{
+    tern_distributed_opts opts = tern_distributed_defaults();
+    opts.seed = (uint64_t)t->flags->seed;
+    opts.shuffle = opts.pad = train; /* of a test set every sample once over all ranks */
+    return err->code ? NULL
+                     : tern_distributed_sampler_new(set->length, tern_group_size(t->world),
+                                                    tern_group_rank(t->world), &opts, err);
+}
+
+static void open_data(trainer *t, tern_error *err)
+{
+    const task *k = t->task;
+    t->train_order = new_order(t, k->train, true, err);
+    t->train = new_loader(t, k->train, t->train_order, true, err);
+    if (!err->code && tern_loader_length(t->train) < 1)
+        fail(err, TERN_E_RANGE, "%s: %lld training samples make no batch of %lld on each of %d ranks",
+             k->data, (long long)k->train->length, (long long)t->flags->batch, tern_group_size(t->world));
+    if (!k->test) return;
+    t->test_order = new_order(t, k->test, false, err);
+    t->test = new_loader(t, k->test, t->test_order, false, err);
+}
+
+static tern_optim *new_sgd(trainer *t, tern_error *err)
+{
+    tern_sgd_opts opts = tern_sgd_defaults();
+    opts.lr = t->flags->lr;
+    opts.momentum = t->flags->momentum;
+    opts.weight_decay = t->flags->weight_decay;
+    return tern_sgd_new(t->task->net, &opts, err);
+}
+
+/* Synchronised batch norm, mixed precision, ddp, optimizer. */
+static void open_model(trainer *t, tern_error *err)
+{
+    const flags *f = t->flags;
+    tern_amp_opts amp = tern_amp_defaults((tern_opt_level)f->opt_level);
+    amp.half_type = f->half ? TERN_F16 : TERN_BF16;
+    if (f->sync_bn) tern_sync_batch_norm_convert(t->task->net, t->world, err);
+    t->amp = tern_amp_new(t->task->net, &amp, err);
+    t->ddp = tern_ddp_new(t->task->net, t->world, NULL, err);
+    t->optim = err->code ? NULL : t->task->optim ? t->task->optim(t, err) : new_sgd(t, err);
+}
+
+static void open_schedule(trainer *t, tern_error *err)
+{
+    const flags *f = t->flags;
+    int64_t steps = llround(f->warm_up * (double)tern_loader_length(t->train));
+    if (steps)
+        t->warm_up =
+            tern_linear_schedule_new(t->optim, TERN_UNIT_STEPS, 1.0 / (double)(steps + 1), 1, steps, err);
+    if (f->milestones.count)
+        t->schedule = tern_multi_step_schedule_new(t->optim, TERN_UNIT_EPOCHS, f->milestones.count,
+                                                   f->milestones.items, f->gamma, err);
+}
+
+/* Everything that the next step depends on, and the curves so far. */
+static void open_snapshot(trainer *t, tern_error *err)
+{
+    tern_snapshot_opts opts = tern_snapshot_defaults();
+    opts.keep_last = 2;
+    t->snapshot = tern_snapshot_new(t->dir, t->world, &opts, err);
+    tern_snapshot_add_module(t->snapshot, "model", t->task->net, err);
+    tern_snapshot_add_optim(t->snapshot, "optimizer", t->optim, err);
+    tern_snapshot_add_amp(t->snapshot, "amp", t->amp, err);
+    if (t->warm_up) tern_snapshot_add_schedule(t->snapshot, "warm_up", t->warm_up, err);
+    if (t->schedule) tern_snapshot_add_schedule(t->snapshot, "scheduler", t->schedule, err);
+    tern_snapshot_add_loader(t->snapshot, "loader", t->train, err);
+    tern_snapshot_add_scope(t->snapshot, "scope", t->s, err);
+    tern_snapshot_add_int(t->snapshot, "epoch", &t->epoch, err);
+    tern_snapshot_add(t->snapshot, "history", history_save, history_load, &t->history, err);
+}
+
+/* As if --start-epoch epochs were done. */
+static void skip_epochs(trainer *t)
+{
+    for (; t->epoch < t->flags->start_epoch; t->epoch++) {
+        for (int64_t i = 0; i < tern_loader_length(t->train); i++, t->step++) tern_schedule_step(t->warm_up);
+        tern_schedule_epoch(t->schedule);
+    }
+    t->history.epochs = t->epoch;
+    tern_sampler_epoch_set(t->train_order, t->epoch);
+    tern_scope_seed(t->s, (uint64_t)t->flags->seed, (uint64_t)t->step);
+}
+
+static void resume(trainer *t, tern_error *err)
+{
+    const char *from = t->flags->resume;
+    bool latest = !strcmp(from, "latest");
+    int found = tern_snapshot_load(t->snapshot, latest ? NULL : from, err);
+    if (found < 0) return;
+    if (found) t->step = tern_snapshot_step(t->snapshot);
+    if (found)
+        say(t, "goes on at epoch %lld, step %lld of %s\n", (long long)t->epoch, (long long)t->step,
+            latest ? t->dir : from);
+    else
+        say(t, "no checkpoint in %s yet: begins anew\n", t->dir);
+}
+
+static void open_board(trainer *t, tern_error *err)
+{
+    tern_board_opts opts = tern_board_defaults();
+    opts.csv = true;
+    opts.flush_seconds = 10;
+    if (t->step) opts.purge_step = t->step + 1;
+    t->board = tern_board_new(t->dir, t->world, &opts, err);
+}
+
+static void open_all(trainer *t, tern_error *err)
+{
+    agree(t, err);
+    if (err->code) return;
+    open_data(t, err);
+    agree(t, err);
+    choose_dir(t, err);
+    if (!err->code) open_model(t, err);
+    open_schedule(t, err);
+    t->s = tern_scope_new(t->device, t->world, err);
+    t->preempt = tern_preempt_new(t->world, NULL, err);
+    if (err->code) return;
+    open_snapshot(t, err);
+    skip_epochs(t);
+    if (t->flags->resume) resume(t, err);
+    open_board(t, err);
+    agree(t, err);
+}
+
+static void close_all(trainer *t)
+{
+    gallery_free(&t->gallery);
+    history_free(&t->history);
+    tern_board_free(t->board);
+    tern_preempt_free(t->preempt);
+    tern_snapshot_free(t->snapshot);
+    tern_schedule_free(t->schedule);
+    tern_schedule_free(t->warm_up);
+    tern_scope_free(t->s);
+    tern_optim_free(t->optim);
+    tern_ddp_free(t->ddp);
+    tern_amp_free(t->amp);
+    tern_loader_free(t->test);
+    tern_loader_free(t->train);
+    tern_sampler_free(t->test_order);
+    tern_sampler_free(t->train_order);
+}
+
+/* ---- the banner ---- */
+
+static void print_banner(const trainer *t)
+{
+    const flags *f = t->flags;
+    const task *k = t->task;
+    int ranks = tern_group_size(t->world), threads = tern_device_threads_get(t->device);
+    say(t, "tern %s, %s\n", tern_version(), f->program);
+    say(t, "  model      %s, %lld parameters\n", k->model, (long long)tern_module_element_count(k->net));
+    say(t, "  data       %s, %lld + %lld samples\n", k->data, (long long)k->train->length,
+        (long long)(k->test ? k->test->length : 0));
+    say(t, "  ranks      %d x %d thread%s, %s, %s\n", ranks, threads, threads == 1 ? "" : "s",
+        tern_group_backend(t->world), tern_device_name(t->device));
+    say(t, "  batch      %lld x %d = %lld, %lld steps an epoch\n", (long long)f->batch, ranks,
+        (long long)f->batch * ranks, (long long)tern_loader_length(t->train));
+    say(t, "  precision  O%d%s%s\n", f->opt_level, f->opt_level ? (f->half ? ", f16" : ", bf16") : "",
+        f->sync_bn ? ", synchronised batch norm" : "");
+    say(t, "  run        %s (tensorboard --logdir %s)\n", t->dir, t->dir);
+}
+
+/* ---- numbers and pictures ---- */
+
+static bool in_line(const char *name)
+{
+    return !strchr(name, '/') || !strncmp(name, "loss/", 5);
+}
+
+void trainer_number(trainer *t, const char *name, double value)
+{
+    history_set(&t->history, name, value);
+    tern_board_scalar(t->board, name, value, t->step, NULL);
+}
+
+static void print_epoch(const trainer *t, double seconds, double rate)
+{
+    const history *h = &t->history;
+    say(t, "epoch %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
+    for (int i = 0; i < h->count; i++)
+        if (in_line(h->series[i].name))
+            say(t, "  %s %.4f", h->series[i].name, h->series[i].values[h->epochs]);
+    say(t, "  %.1f samples/s  %.1f s\n", rate, seconds);
+}
+
+/* The gallery as one picture on the board, if its pictures are of one size. */
+static void board_gallery(trainer *t)
+{
+    const gallery *g = &t->gallery;
+    const tern_picture *p = g->pictures;
+    size_t pixels = (size_t)p->rows * (size_t)p->columns;
+    uint8_t *all = calloc((size_t)g->count * pixels, 3);
+    bool alike = all;
+    for (int i = 0; i < g->count && alike; i++) {
+        alike = p[i].rows == p->rows && p[i].columns == p->columns;
+        for (size_t k = 0; alike && k < pixels * 3; k++)
+            all[(size_t)i * pixels * 3 + k] = p[i].pixels[p[i].channels == 3 ? k : k / 3];
+    }
+    tern_board_image_opts opts = tern_board_image_defaults();
+    opts.format = "NHWC";
+    opts.across = g->across;
+    tern_tensor *images =
+        alike ? tern_tensor_wrap(all, TERN_U8, 4, (int64_t[]){g->count, p->rows, p->columns, 3}, NULL, NULL,
+                                 NULL)
+              : NULL;
+    if (images) tern_board_image(t->board, "examples", images, t->step, &opts, NULL);
+    tern_tensor_free(images);
+    free(all);
+}
+
+/* Rank 0 alone, on a scope without a group. */
+static void show(trainer *t, tern_error *err)
+{
+    if (!t->first || !t->task->show || err->code) return;
+    tern_scope *s = tern_scope_new(t->device, NULL, err);
+    gallery_free(&t->gallery);
+    tern_eval(t->task->net);
+    if (s) tern_grad_set(s, false);
+    if (s) t->task->show(t, s, &t->gallery, err);
+    tern_train(t->task->net);
+    tern_scope_free(s);
+    if (t->gallery.count) board_gallery(t);
+}
+
+/* ---- an epoch ---- */
+
+static void train_step(trainer *t, const tern_batch *b, tern_error *err)
+{
+    tern_tensor *output = tern_forward(t->task->net, t->s, b->x);
+    tern_amp_backward(t->amp, t->s, t->task->loss(t, output, b), NULL);
+    tern_optim_step(t->optim, t->s);
+    tern_schedule_step(t->warm_up);
+    if (tern_scope_end(t->s, err)) return;
+    t->step++;
+    t->history.loss_sum += tern_ddp_loss_mean(t->ddp);
+    t->history.loss_count++;
+    if (t->step % BOARD_STEPS == 0)
+        tern_board_scalar(t->board, "step/loss", tern_ddp_loss_mean(t->ddp), t->step, NULL);
+}
+
+/* To the end of the epoch; true if asked to stop before. */
+static bool train_steps(trainer *t, tern_progress *bar, tern_error *err)
+{
+    tern_batch b;
+    while (!err->code && tern_loader_next(t->train, t->s, &b)) {
+        train_step(t, &b, err);
+        tern_progress_postfix(bar, "loss", tern_ddp_loss_mean(t->ddp));
+        tern_progress_postfix(bar, "lr", tern_optim_lr_get(t->optim, 0));
+        tern_progress_update(bar, b.count);
+        if (!err->code && tern_preempt_pending(t->preempt, err)) return true;
+    }
+    return false;
+}
+
+static void evaluate(trainer *t, tern_error *err)
+{
+    tern_eval(t->task->net);
+    bool was = tern_grad_set(t->s, false);
+    t->task->evaluate(t, err);
+    tern_grad_set(t->s, was);
+    tern_train(t->task->net);
+}
+
+/* The weights alone, which torch.load reads and a model's load_state_dict takes. */
+static void save_weights(trainer *t, const char *name, tern_error *err)
+{
+    char path[600];
+    if (!t->first || err->code) return;
+    snprintf(path, sizeof(path), "%s/%s", t->dir, name);
+    tern_object *weights = tern_module_state_dict(t->task->net, err);
+    tern_save(path, weights, err);
+    tern_object_free(weights);
+}
+
+static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
+{
+    history *h = &t->history;
+    trainer_number(t, "loss/train", h->loss_sum / h->loss_count);
+    evaluate(t, err);
+    if (err->code) return;
+    tern_board_scalar(t->board, "lr", tern_optim_lr_get(t->optim, 0), t->step, NULL);
+    tern_board_scalar(t->board, "samples/s", rate, t->step, NULL);
+    print_epoch(t, seconds, rate);
+    if (t->task->best && history_is_best(h, t->task->best)) save_weights(t, "best.pth", err);
+    show(t, err);
+    tern_schedule_epoch(t->schedule);
+    h->loss_sum = h->loss_count = 0;
+    h->epochs = ++t->epoch;
+    tern_snapshot_save(t->snapshot, t->step, err);
+}
+
+/* True if asked to stop before its end. */
+static bool run_epoch(trainer *t, tern_error *err)
+{
+    char title[48];
+    snprintf(title, sizeof(title), "epoch %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
+    tern_progress_opts opts = tern_progress_defaults();
+    opts.leave = false;
+    opts.initial = (int64_t)t->history.loss_count * t->flags->batch;
+    tern_progress *bar =
+        tern_progress_new(title, tern_loader_length(t->train) * t->flags->batch, t->world, &opts, err);
+    bool stopped = train_steps(t, bar, err);
+    double seconds = tern_progress_seconds(bar), rate = tern_progress_rate(bar);
+    tern_progress_free(bar);
+    if (!stopped && !err->code) end_epoch(t, seconds, rate, err);
+    return stopped;
+}
+
+/* ---- the whole of it ---- */
+
+static void run_epochs(trainer *t, tern_error *err)
+{
+    bool stopped = false;
+    tern_train(t->task->net);
+    while (t->epoch < t->flags->epochs && !stopped && !err->code) stopped = run_epoch(t, err);
+    if (stopped) tern_snapshot_save(t->snapshot, t->step, err);
+    if (stopped && !err->code)
+        say(t, "asked to stop: saved at step %lld; --resume latest --log-dir %s goes on\n",
+            (long long)t->step, t->dir);
+    if (!stopped) save_weights(t, "last.pth", err);
+}
+
+void trainer_run(trainer *t, const task *task, tern_error *err)
+{
+    t->task = task;
+    open_all(t, err);
+    if (!err->code) {
+        print_banner(t);
+        run_epochs(t, err);
+    }
+    close_all(t);
+}
+
+int trainer_close(trainer *t, tern_error *err)
+{
+    int status = t->told ? 1 : tern_error_print(err);
+    tern_rng_free(t->rng);
+    tern_device_close(t->device);
+    tern_group_close(t->world);
+    return status;
+}
