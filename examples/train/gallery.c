@@ -30,6 +30,34 @@ void gallery_free(gallery *g)
     g->count = 0;
 }
 
+/* Pixels of all, in colours, one picture after the other; NULL if they are of different sizes. */
+static uint8_t *join(const gallery *g)
+{
+    const tern_picture *p = g->pictures;
+    size_t bytes = (size_t)p->rows * (size_t)p->columns * 3;
+    for (int i = 1; i < g->count; i++)
+        if (p[i].rows != p->rows || p[i].columns != p->columns) return NULL;
+    uint8_t *all = calloc((size_t)g->count, bytes);
+    for (int i = 0; i < g->count && all; i++)
+        for (size_t k = 0; k < bytes; k++)
+            all[(size_t)i * bytes + k] = p[i].pixels[p[i].channels == 3 ? k : k / 3];
+    return all;
+}
+
+void gallery_log(const gallery *g, tern_board *board, int64_t step)
+{
+    uint8_t *all = g->count ? join(g) : NULL;
+    if (!all) return;
+    tern_board_image_opts opts = tern_board_image_defaults();
+    opts.format = "NHWC";
+    opts.across = g->across;
+    int64_t shape[] = {g->count, g->pictures->rows, g->pictures->columns, 3};
+    tern_tensor *images = tern_tensor_wrap(all, TERN_U8, 4, shape, NULL, NULL, NULL);
+    tern_board_image(board, "examples", images, step, &opts, NULL);
+    tern_tensor_free(images);
+    free(all);
+}
+
 void gallery_image(uint8_t *pixels, const float *x, int rows, int columns, int channels, const float *mean,
                    const float *std)
 {

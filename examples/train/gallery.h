@@ -17,6 +17,8 @@ typedef struct gallery {
 uint8_t *gallery_add(gallery *g, int rows, int columns, int channels, bool marked, const char *caption, ...)
     __attribute__((format(printf, 6, 7)));
 void gallery_free(gallery *g);
+/* All pictures as one, "examples", on the board; nothing if they are of different sizes. */
+void gallery_log(const gallery *g, tern_board *board, int64_t step);
 
 /* pixels (rows, columns, channels) from x (channels, rows, columns) * std + mean, where 0 is black and 1 is
  * white; mean and std NULL: 0 and 1. NULL pixels are ignored, here and below. */

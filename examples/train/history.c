@@ -52,6 +52,11 @@ bool history_is_best(const history *h, const char *name)
     return !isnan(last);
 }
 
+bool history_is_main(const char *name)
+{
+    return !strchr(name, '/') || !strncmp(name, "loss/", 5);
+}
+
 void history_free(history *h)
 {
     for (int i = 0; i < h->count; i++) free(h->series[i].values);

@@ -23,6 +23,8 @@ void history_set(history *h, const char *name, double value);
 double history_get(const history *h, const char *name, int64_t epoch);
 /* Whether the last epoch has a larger one than all before it. */
 bool history_is_best(const history *h, const char *name);
+/* Without a slash, or a loss ("loss/test"): what a person looks at first. */
+bool history_is_main(const char *name);
 void history_free(history *h);
 
 /* For tern_snapshot_add; `self` is a history. */

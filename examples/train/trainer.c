@@ -1,4 +1,5 @@
 #include "trainer.h"
+#include "figure.h"
 
 #include <glob.h>
 #include <math.h>
@@ -305,11 +306,6 @@ static void print_banner(const trainer *t)
 
 /* ---- numbers and pictures ---- */
 
-static bool in_line(const char *name)
-{
-    return !strchr(name, '/') || !strncmp(name, "loss/", 5);
-}
-
 void trainer_number(trainer *t, const char *name, double value)
 {
     history_set(&t->history, name, value);
@@ -321,34 +317,9 @@ static void print_epoch(const trainer *t, double seconds, double rate)
     const history *h = &t->history;
     say(t, "epoch %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
     for (int i = 0; i < h->count; i++)
-        if (in_line(h->series[i].name))
+        if (history_is_main(h->series[i].name))
             say(t, "  %s %.4f", h->series[i].name, h->series[i].values[h->epochs]);
-    say(t, "  %.1f samples/s  %.1f s\n", rate, seconds);
-}
-
-/* The gallery as one picture on the board, if its pictures are of one size. */
-static void board_gallery(trainer *t)
-{
-    const gallery *g = &t->gallery;
-    const tern_picture *p = g->pictures;
-    size_t pixels = (size_t)p->rows * (size_t)p->columns;
-    uint8_t *all = calloc((size_t)g->count * pixels, 3);
-    bool alike = all;
-    for (int i = 0; i < g->count && alike; i++) {
-        alike = p[i].rows == p->rows && p[i].columns == p->columns;
-        for (size_t k = 0; alike && k < pixels * 3; k++)
-            all[(size_t)i * pixels * 3 + k] = p[i].pixels[p[i].channels == 3 ? k : k / 3];
-    }
-    tern_board_image_opts opts = tern_board_image_defaults();
-    opts.format = "NHWC";
-    opts.across = g->across;
-    tern_tensor *images =
-        alike ? tern_tensor_wrap(all, TERN_U8, 4, (int64_t[]){g->count, p->rows, p->columns, 3}, NULL, NULL,
-                                 NULL)
-              : NULL;
-    if (images) tern_board_image(t->board, "examples", images, t->step, &opts, NULL);
-    tern_tensor_free(images);
-    free(all);
+    say(t, "  %.1f samples/s  %.1f s, %.1f %% of it waiting for data\n", rate, seconds, 100 * t->waiting);
 }
 
 /* Rank 0 alone, on a scope without a group. */
@@ -362,7 +333,7 @@ static void show(trainer *t, tern_error *err)
     if (s) t->task->show(t, s, &t->gallery, err);
     tern_train(t->task->net);
     tern_scope_free(s);
-    if (t->gallery.count) board_gallery(t);
+    gallery_log(&t->gallery, t->board, t->step);
 }
 
 /* ---- an epoch ---- */
@@ -385,10 +356,13 @@ static void train_step(trainer *t, const tern_batch *b, tern_error *err)
 static bool train_steps(trainer *t, tern_progress *bar, tern_error *err)
 {
     tern_batch b;
+    double waited = tern_loader_waited(t->train);
     while (!err->code && tern_loader_next(t->train, t->s, &b)) {
         train_step(t, &b, err);
         tern_progress_postfix(bar, "loss", tern_ddp_loss_mean(t->ddp));
         tern_progress_postfix(bar, "lr", tern_optim_lr_get(t->optim, 0));
+        t->waiting = (tern_loader_waited(t->train) - waited) / tern_progress_seconds(bar);
+        tern_progress_postfix(bar, "data %", 100 * t->waiting);
         tern_progress_update(bar, b.count);
         if (!err->code && tern_preempt_pending(t->preempt, err)) return true;
     }
@@ -422,7 +396,8 @@ static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
     evaluate(t, err);
     if (err->code) return;
     tern_board_scalar(t->board, "lr", tern_optim_lr_get(t->optim, 0), t->step, NULL);
-    tern_board_scalar(t->board, "samples/s", rate, t->step, NULL);
+    tern_board_scalar(t->board, "speed/samples", rate, t->step, NULL);
+    tern_board_scalar(t->board, "speed/waiting", t->waiting, t->step, NULL);
     print_epoch(t, seconds, rate);
     if (t->task->best && history_is_best(h, t->task->best)) save_weights(t, "best.pth", err);
     show(t, err);
@@ -451,6 +426,18 @@ static bool run_epoch(trainer *t, tern_error *err)
 
 /* ---- the whole of it ---- */
 
+/* A missing plug-in does not end the run. */
+static void save_figure(trainer *t)
+{
+    char path[600], title[128];
+    tern_error err = {0};
+    if (!t->first || !t->history.epochs) return;
+    snprintf(path, sizeof(path), "%s/%s.png", t->dir, t->flags->program);
+    snprintf(title, sizeof(title), "%s on %s", t->task->model, t->task->data);
+    figure_save(path, title, &t->history, &t->gallery, &err);
+    if (!tern_error_print(&err)) say(t, "wrote %s\n", path);
+}
+
 static void run_epochs(trainer *t, tern_error *err)
 {
     bool stopped = false;
@@ -460,12 +447,15 @@ static void run_epochs(trainer *t, tern_error *err)
     if (stopped && !err->code)
         say(t, "asked to stop: saved at step %lld; --resume latest --log-dir %s goes on\n",
             (long long)t->step, t->dir);
-    if (!stopped) save_weights(t, "last.pth", err);
+    if (stopped || err->code) return;
+    save_weights(t, "last.pth", err);
+    if (!t->gallery.count) show(t, err); /* all epochs were done before */
+    save_figure(t);
 }
 
-void trainer_run(trainer *t, const task *task, tern_error *err)
+void trainer_run(trainer *t, const task *k, tern_error *err)
 {
-    t->task = task;
+    t->task = k;
     open_all(t, err);
     if (!err->code) {
         print_banner(t);

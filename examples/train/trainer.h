@@ -56,6 +56,7 @@ struct trainer {
     gallery gallery;
     char dir[512];       /* of this run: curves and checkpoints */
     int64_t epoch, step; /* that are done                       */
+    double waiting;      /* share of the epoch's time in which this rank waited for data */
     bool first;          /* this is rank 0                       */
     bool told;           /* an error, in the name of all ranks  */
 };
@@ -63,12 +64,12 @@ struct trainer {
 /* The ranks, the device and the generator. */
 void trainer_open(trainer *t, const flags *f, tern_error *err);
 /* Trains. An error that is set already (data that is not there) is told here: once if all ranks have it. */
-void trainer_run(trainer *t, const task *task, tern_error *err);
+void trainer_run(trainer *t, const task *k, tern_error *err);
 /* Tells an error that nobody has told. The exit code. */
 int trainer_close(trainer *t, tern_error *err);
 
 /* A number of this epoch, the same on all ranks: "top1", "loss/test", "iou/lake". All stand in TensorBoard
- * and in checkpoints; those without a slash, and losses, also in the epoch's line and in the figure. */
+ * and in checkpoints; the main ones (history.h) also in the epoch's line and in the figure. */
 void trainer_number(trainer *t, const char *name, double value);
 
 #endif

@@ -59,12 +59,14 @@ TERN_API double tern_progress_seconds(const tern_progress *bar);
 
 /* ---- figures (plug-in; cairo) ---- */
 
-/* One picture of a grid: `pixels` are rows * columns grey values, 0 black. */
+/* One picture of a grid: `pixels` are rows * columns grey values, 0 black, or as many times red, green, blue.
+ */
 typedef struct tern_picture {
     const uint8_t *pixels;
     int rows, columns;
     const char *caption; /* below the picture */
     bool marked;         /* caption in red    */
+    int channels;        /* 0 or 1: grey; 3: colours */
 } tern_picture;
 
 /* Writes `count` pictures, `across` to a row, as a PNG. E_UNSUPPORTED if the plug-in is not installed (the
@@ -89,6 +91,36 @@ typedef struct tern_chart {
 /* Writes the curves over common axes as a PNG. Errors: as tern_picture_grid_save; E_INVALID (something is
  * NULL), E_RANGE (no curve, too few points, or one that is not finite). */
 TERN_API int tern_chart_save(const char *path, const tern_chart *chart, tern_error *err);
+
+/* Bars side by side to compare numbers from 0 on, each with its name and number, and from `low` to `high` a
+ * line of what was between. */
+typedef struct tern_bar {
+    const char *name;
+    double value, low, high;
+    int colour; /* bars of one number have one colour */
+} tern_bar;
+
+typedef struct tern_bars {
+    const char *title;
+    const tern_bar *bars;
+    int count;
+} tern_bars;
+
+/* A page: pictures `across` to a row, and below them bars, and then charts, two to a row. What has a count of
+ * 0 is left out, but not all. */
+typedef struct tern_figure {
+    const char *title;
+    const tern_picture *pictures;
+    int picture_count, across;
+    const tern_bars *bars;
+    int bars_count;
+    const tern_chart *charts;
+    int chart_count;
+} tern_figure;
+
+/* Writes the page as a PNG. Errors: as tern_chart_save, of each chart too; E_RANGE also: nothing to draw,
+ * bars that are negative or not finite, none of 1 or 3 channels, a picture without pixels. */
+TERN_API int tern_figure_save(const char *path, const tern_figure *figure, tern_error *err);
 
 #ifdef __cplusplus
 }

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#define WIDTH  820
-#define HEIGHT 500
+#define WIDTH  TERN__CHART_WIDTH
+#define HEIGHT TERN__CHART_HEIGHT
 #define LEFT   78
 #define RIGHT  28
 #define TOP    74
@@ -30,9 +30,11 @@ static double round_step(double range)
     return power * (rest < 1.5 ? 1 : rest < 3.5 ? 2 : rest < 7.5 ? 5 : 10);
 }
 
-static axis axis_of(double low, double high, double from, double to)
+/* Where all values are whole, epochs say, ticks are too. */
+static axis axis_of(double low, double high, bool whole, double from, double to)
 {
     double step = round_step(high > low ? high - low : fmax(1, fabs(low)));
+    if (whole) step = fmax(step, 1);
     axis a = {floor(low / step) * step, ceil(high / step) * step, step, from, to};
     if (a.low == a.high) a.high += step;
     return a;
@@ -46,6 +48,14 @@ static void extend(const double *values, int count, double *low, double *high)
     }
 }
 
+static bool all_whole(const tern_chart *chart)
+{
+    for (int i = 0; i < chart->count; i++)
+        for (int k = 0; k < chart->curves[i].count; k++)
+            if (chart->curves[i].x[k] != floor(chart->curves[i].x[k])) return false;
+    return true;
+}
+
 static void find_axes(const tern_chart *chart, axis *x, axis *y)
 {
     double x_low = DBL_MAX, x_high = -DBL_MAX, y_low = DBL_MAX, y_high = -DBL_MAX;
@@ -56,8 +66,8 @@ static void find_axes(const tern_chart *chart, axis *x, axis *y)
         extend(c->low, c->count, &y_low, &y_high);
         extend(c->high, c->count, &y_low, &y_high);
     }
-    *x = axis_of(x_low, x_high, LEFT, WIDTH - RIGHT);
-    *y = axis_of(y_low, y_high, HEIGHT - BOTTOM, TOP);
+    *x = axis_of(x_low, x_high, all_whole(chart), LEFT, WIDTH - RIGHT);
+    *y = axis_of(y_low, y_high, false, HEIGHT - BOTTOM, TOP);
 }
 
 /* ---- axes ---- */
@@ -130,7 +140,7 @@ static void draw_labels(cairo_t *cr, const tern_chart *chart)
 /* ---- curves ---- */
 
 /* Colours that also those tell apart who see no red or no green. */
-static void colour(cairo_t *cr, int i, double alpha)
+void tern__colour(cairo_t *cr, int i, double alpha)
 {
     static const double colours[][3] = {
         {0.84, 0.37, 0.00}, {0.00, 0.45, 0.70}, {0.00, 0.62, 0.45}, {0.80, 0.47, 0.65}, {0.35, 0.35, 0.35}};
@@ -162,7 +172,7 @@ static void draw_legend(cairo_t *cr, const tern_chart *chart)
     cairo_text_extents_t size;
     double at = LEFT + 2;
     for (int i = 0; i < chart->count; i++) {
-        colour(cr, i, 1);
+        tern__colour(cr, i, 1);
         cairo_set_line_width(cr, 3);
         draw_line(cr, at, TOP - 20, at + 22, TOP - 20);
         grey(cr, 0.15);
@@ -173,22 +183,27 @@ static void draw_legend(cairo_t *cr, const tern_chart *chart)
     }
 }
 
-int tern__chart_save(const char *path, const tern_chart *chart, char *why, size_t why_size)
+void tern__chart_draw(cairo_t *cr, const tern_chart *chart)
 {
     axis x, y;
     find_axes(chart, &x, &y);
-    cairo_t *cr = tern__page_new(WIDTH, HEIGHT);
     cairo_set_font_size(cr, 13);
     draw_axes(cr, &x, &y);
     draw_labels(cr, chart);
     for (int i = 0; i < chart->count; i++) {
-        colour(cr, i, 0.16);
+        tern__colour(cr, i, 0.16);
         if (chart->curves[i].low) draw_band(cr, &chart->curves[i], &x, &y);
     }
     for (int i = 0; i < chart->count; i++) {
-        colour(cr, i, 1);
+        tern__colour(cr, i, 1);
         draw_curve(cr, &chart->curves[i], &x, &y);
     }
     draw_legend(cr, chart);
+}
+
+int tern__chart_save(const char *path, const tern_chart *chart, char *why, size_t why_size)
+{
+    cairo_t *cr = tern__page_new(WIDTH, HEIGHT);
+    tern__chart_draw(cr, chart);
     return tern__page_save(cr, path, why, why_size);
 }

@@ -1,6 +1,7 @@
 /* figure.c - the figure plug-in: pictures and captions drawn with cairo. */
 #include "figure.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #define ZOOM    3 /* screen pixels a picture pixel */
@@ -9,7 +10,14 @@
 #define TITLE   34
 #define FONT    12.0
 
-static cairo_surface_t *grey_surface(const tern_picture *picture)
+static uint32_t pixel(const tern_picture *picture, int i)
+{
+    if (picture->channels != 3) return picture->pixels[i] * 0x010101u;
+    const uint8_t *rgb = picture->pixels + 3 * i;
+    return (uint32_t)rgb[0] << 16 | (uint32_t)rgb[1] << 8 | rgb[2];
+}
+
+static cairo_surface_t *surface_of(const tern_picture *picture)
 {
     cairo_surface_t *surface =
         cairo_image_surface_create(CAIRO_FORMAT_RGB24, picture->columns, picture->rows);
@@ -19,8 +27,7 @@ static cairo_surface_t *grey_surface(const tern_picture *picture)
     cairo_surface_flush(surface);
     for (int y = 0; y < picture->rows; y++) {
         uint32_t *row = (uint32_t *)(void *)(data + y * stride);
-        for (int x = 0; x < picture->columns; x++)
-            row[x] = picture->pixels[y * picture->columns + x] * 0x010101u;
+        for (int x = 0; x < picture->columns; x++) row[x] = pixel(picture, y * picture->columns + x);
     }
     cairo_surface_mark_dirty(surface);
     return surface;
@@ -34,20 +41,21 @@ void tern__draw_text(cairo_t *cr, const char *text, double centre, double baseli
     cairo_show_text(cr, text);
 }
 
-static void draw_picture(cairo_t *cr, const tern_picture *picture, double x, double y, double width)
+void tern__picture_draw(cairo_t *cr, const tern_picture *picture, double zoom, double x, double y,
+                        double width)
 {
-    cairo_surface_t *surface = grey_surface(picture);
+    cairo_surface_t *surface = surface_of(picture);
     cairo_save(cr);
-    cairo_translate(cr, x + (width - picture->columns * ZOOM) / 2, y);
-    cairo_scale(cr, ZOOM, ZOOM);
+    cairo_translate(cr, x + floor((width - picture->columns * zoom) / 2), y);
+    cairo_scale(cr, zoom, zoom);
     cairo_set_source_surface(cr, surface, 0, 0);
-    cairo_pattern_set_filter(cairo_get_source(cr), CAIRO_FILTER_NEAREST);
+    cairo_pattern_set_filter(cairo_get_source(cr), zoom < 1 ? CAIRO_FILTER_GOOD : CAIRO_FILTER_NEAREST);
     cairo_paint(cr);
     cairo_restore(cr);
     cairo_surface_destroy(surface);
     cairo_set_source_rgb(cr, picture->marked ? 0.8 : 0.15, picture->marked ? 0.1 : 0.15,
                          picture->marked ? 0.1 : 0.15);
-    tern__draw_text(cr, picture->caption, x + width / 2, y + picture->rows * ZOOM + CAPTION - 4);
+    tern__draw_text(cr, picture->caption, x + width / 2, y + picture->rows * zoom + CAPTION - 4);
 }
 
 /* The widest picture or caption. */
@@ -104,8 +112,8 @@ static int grid_save(const char *path, const char *title, const tern_picture *pi
     cairo_set_source_rgb(cr, 0.15, 0.15, 0.15);
     tern__draw_text(cr, title, width / 2, TITLE - 14);
     for (int i = 0; i < count; i++)
-        draw_picture(cr, &pictures[i], GAP + i % across * (cell + GAP),
-                     TITLE + i / across * (tall + CAPTION + GAP), cell);
+        tern__picture_draw(cr, &pictures[i], ZOOM, GAP + i % across * (cell + GAP),
+                           TITLE + i / across * (tall + CAPTION + GAP), cell);
     return tern__page_save(cr, path, why, why_size);
 }
 
@@ -114,4 +122,5 @@ const tern_figure_backend tern_figure_plugin = {.abi = TERN_FIGURE_ABI,
                                                 .size = sizeof(tern_figure_backend),
                                                 .name = "cairo",
                                                 .grid_save = grid_save,
-                                                .chart_save = tern__chart_save};
+                                                .chart_save = tern__chart_save,
+                                                .figure_save = tern__figure_save};

@@ -9,9 +9,8 @@ static bool all_finite(const double *values, int count)
     return true;
 }
 
-static int check_curve(const tern_curve *c, tern_error *err)
+static int check_curve(const char *func, const tern_curve *c, tern_error *err)
 {
-    const char *func = "tern_chart_save";
     if (!c->name || !c->x || !c->y || !c->low != !c->high)
         return tern__error_set(err, func, TERN_E_INVALID,
                                "curve \"%s\" wants a name, x, y, and low with high", c->name ? c->name : "");
@@ -24,15 +23,14 @@ static int check_curve(const tern_curve *c, tern_error *err)
     return tern__error_set(err, func, TERN_E_RANGE, "curve \"%s\" has a point that is not finite", c->name);
 }
 
-static int check(const tern_chart *chart, tern_error *err)
+int tern__chart_check(const char *func, const tern_chart *chart, tern_error *err)
 {
-    const char *func = "tern_chart_save";
     if (!chart || !chart->title || !chart->x_label || !chart->y_label)
         return tern__error_set(err, func, TERN_E_INVALID, "the chart, its title or a label is NULL");
     if (chart->count < 1)
         return tern__error_set(err, func, TERN_E_RANGE, "expected at least one curve, got %d", chart->count);
     for (int i = 0; i < chart->count; i++)
-        if (check_curve(&chart->curves[i], err)) return err->code;
+        if (check_curve(func, &chart->curves[i], err)) return err->code;
     return TERN_OK;
 }
 
@@ -40,7 +38,7 @@ int tern_chart_save(const char *path, const tern_chart *chart, tern_error *err)
 {
     tern_error own = {0};
     tern_error *e = err ? err : &own;
-    if (tern__is_set(e) || check(chart, e)) return e->code;
+    if (tern__is_set(e) || tern__chart_check(__func__, chart, e)) return e->code;
     const tern_figure_backend *plugin = tern__figure_open(__func__, e);
     if (!plugin) return e->code;
     if (plugin->size < offsetof(tern_figure_backend, chart_save) + sizeof(plugin->chart_save))

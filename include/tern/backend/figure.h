@@ -5,7 +5,7 @@
 
 #include <tern/report.h>
 
-#define TERN_FIGURE_ABI    1
+#define TERN_FIGURE_ABI    2
 #define TERN_FIGURE_SYMBOL "tern_figure_plugin"
 
 typedef struct tern_figure_backend {
@@ -16,6 +16,7 @@ typedef struct tern_figure_backend {
     int (*grid_save)(const char *path, const char *title, const tern_picture *pictures, int count, int across,
                      char *why, size_t why_size);
     int (*chart_save)(const char *path, const tern_chart *chart, char *why, size_t why_size);
+    int (*figure_save)(const char *path, const tern_figure *figure, char *why, size_t why_size);
 } tern_figure_backend;
 
 #endif

@@ -1,0 +1,224 @@
+/* train_classifier.c - a ResNet on Fashion-MNIST, CIFAR or folders of photographs as ImageNet's.
+ *
+ *     tern run -n 2 build/examples/train_classifier
+ *     tern run -n 2 build/examples/train_classifier --arch resnet18 --epochs 20 --milestones 10,15
+ *
+ * Shows top-1 and top-5 accuracy over every test image once, leaves curves for TensorBoard, checkpoints that
+ * --resume takes up and torch.load reads, and classifier.png. */
+#include "trainer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHOWN  32
+#define ACROSS 8
+#define TOP    5
+
+/* What --data and --dataset lead to. */
+typedef struct images {
+    tern_dataset *train, *test;         /* what the loaders read             */
+    tern_dataset *raw_train, *raw_test; /* what those change, or NULL        */
+    const char *const *names;           /* of the classes; NULL: numbers     */
+    float mean[3], std[3];              /* by which pixels were normalised   */
+} images;
+
+typedef struct classifier {
+    images images;
+    int arch, dataset;
+    double label_smoothing;
+} classifier;
+
+static const char *const fashion_names[] = {"T-shirt", "trouser", "pullover", "dress", "coat",
+                                            "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
+
+/* ---- data ---- */
+
+static tern_dataset *open_fashion(const char *dir, const char *name, tern_error *err)
+{
+    char pixels[512], labels[512];
+    tern_idx_opts opts = tern_idx_defaults();
+    opts.mean = 0.2860f;
+    opts.std = 0.3530f;
+    snprintf(pixels, sizeof(pixels), "%s/%s-images-idx3-ubyte.gz", dir, name);
+    snprintf(labels, sizeof(labels), "%s/%s-labels-idx1-ubyte.gz", dir, name);
+    return tern_idx_open(pixels, labels, &opts, err);
+}
+
+static void open_data(classifier *c, const flags *f, tern_error *err)
+{
+    const char *dir = f->data ? f->data : "/usr/share/datasets/fashion-mnist";
+    images *i = &c->images;
+    i->train = open_fashion(dir, "train", err);
+    i->test = open_fashion(dir, "t10k", err);
+    i->names = fashion_names;
+    i->mean[0] = 0.2860f;
+    i->std[0] = 0.3530f;
+}
+
+static void close_data(images *i)
+{
+    tern_dataset_free(i->test);
+    tern_dataset_free(i->train);
+    tern_dataset_free(i->raw_test);
+    tern_dataset_free(i->raw_train);
+}
+
+/* ---- the net ---- */
+
+#define ARCHS "small|resnet18|resnet34|resnet50|resnet101"
+static const char *const arch_names[] = {"small ResNet", "ResNet-18", "ResNet-34", "ResNet-50", "ResNet-101"};
+
+/* For images of about 32x32 without the halvings at the start; `small` is the demo's net of 16, 32 and 64
+ * channels. */
+static tern_module *new_net(const classifier *c, const tern_dataset *set, tern_rng *rng, tern_error *err)
+{
+    static const int depths[] = {18, 18, 34, 50, 101};
+    if (err->code) return NULL;
+    tern_resnet_opts opts = tern_resnet_preset(depths[c->arch]);
+    opts.in_channels = set->shape[0];
+    opts.classes = set->classes;
+    opts.small_stem = set->shape[1] < 64;
+    if (c->arch == 0) {
+        opts.stages = 3;
+        for (int i = 0; i < 3; i++) opts.blocks[i] = 1, opts.channels[i] = 16 << i;
+    }
+    return tern_resnet_new(&opts, rng, err);
+}
+
+static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
+{
+    const classifier *c = t->task->self;
+    tern_cross_entropy_opts opts = tern_cross_entropy_defaults();
+    opts.label_smoothing = c->label_smoothing;
+    return tern_cross_entropy(t->s, scores, b->y, &opts);
+}
+
+/* ---- evaluation: exact, every image once over all ranks ---- */
+
+typedef struct counts {
+    int64_t seen, first, among; /* right ones: the best guess, one of the best TOP */
+    double loss;
+} counts;
+
+/* How many classes score higher than the label. */
+static int place_of(const float *scores, int64_t label, int64_t classes)
+{
+    int higher = 0;
+    for (int64_t k = 0; k < classes; k++) higher += scores[k] > scores[label];
+    return higher;
+}
+
+static void count_batch(counts *n, tern_tensor *scores, const tern_batch *b, int64_t classes, tern_error *err)
+{
+    size_t size = (size_t)(b->count * classes);
+    float *all = malloc(size * sizeof(*all));
+    int64_t *labels = malloc((size_t)b->count * sizeof(*labels));
+    if (all && labels && scores && !tern_tensor_read(scores, all, size * sizeof(*all), err) &&
+        !tern_tensor_read(b->y, labels, (size_t)b->count * sizeof(*labels), err))
+        for (int64_t i = 0; i < b->count; i++) {
+            int place = place_of(all + i * classes, labels[i], classes);
+            n->first += place < 1;
+            n->among += place < TOP;
+        }
+    n->seen += b->count;
+    free(labels);
+    free(all);
+}
+
+static void evaluate(trainer *t, tern_error *err)
+{
+    const task *k = t->task;
+    counts n = {0};
+    tern_batch b;
+    while (!err->code && tern_loader_next(t->test, t->s, &b)) {
+        tern_tensor *scores = tern_cast(t->s, tern_forward(k->net, t->s, b.x), TERN_F32);
+        count_batch(&n, scores, &b, k->test->classes, err);
+        n.loss += tern_item(tern_cross_entropy(t->s, scores, b.y, NULL)) * (double)b.count;
+        tern_scope_end(t->s, err);
+    }
+    tern_all_reduce(t->world, &n, 3, TERN_I64, TERN_SUM, err);
+    tern_all_reduce(t->world, &n.loss, 1, TERN_F64, TERN_SUM, err);
+    if (err->code) return;
+    trainer_number(t, "loss/test", n.loss / (double)n.seen);
+    trainer_number(t, "top1", (double)n.first / (double)n.seen);
+    trainer_number(t, "top5", (double)n.among / (double)n.seen);
+}
+
+/* ---- pictures ---- */
+
+static void name_class(const images *i, int64_t label, char *text, size_t size)
+{
+    if (i->names)
+        snprintf(text, size, "%s", i->names[label]);
+    else
+        snprintf(text, size, "class %lld", (long long)label);
+}
+
+static void show_image(const images *i, gallery *g, const float *x, int64_t guess, int64_t truth)
+{
+    char guessed[32], is[32];
+    int channels = (int)i->test->shape[0], rows = (int)i->test->shape[1], columns = (int)i->test->shape[2];
+    bool right = guess == truth;
+    name_class(i, guess, guessed, sizeof(guessed));
+    name_class(i, truth, is, sizeof(is));
+    uint8_t *pixels = right ? gallery_add(g, rows, columns, channels, false, "%s", guessed)
+                            : gallery_add(g, rows, columns, channels, true, "%s (is %s)", guessed, is);
+    gallery_image(pixels, x, rows, columns, channels, i->mean, i->std);
+}
+
+static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
+{
+    const images *i = &((classifier *)t->task->self)->images;
+    tern_loader_opts opts = tern_loader_defaults();
+    opts.batch_size = SHOWN;
+    tern_loader *loader = tern_loader_new(i->test, &opts, err);
+    tern_batch b;
+    g->across = ACROSS;
+    if (!err->code && tern_loader_next(loader, s, &b)) {
+        size_t size = (size_t)tern_tensor_count(b.x);
+        float *x = malloc(size * sizeof(*x));
+        int64_t guess[SHOWN], truth[SHOWN];
+        size_t bytes = (size_t)b.count * sizeof(*guess);
+        tern_tensor *best = tern_argmax(s, tern_forward(t->task->net, s, b.x), 1, false);
+        if (x && best && !tern_tensor_read(b.x, x, size * sizeof(*x), err) &&
+            !tern_tensor_read(best, guess, bytes, err) && !tern_tensor_read(b.y, truth, bytes, err))
+            for (int64_t n = 0; n < b.count; n++)
+                show_image(i, g, x + n * (int64_t)size / b.count, guess[n], truth[n]);
+        free(x);
+        tern_scope_end(s, err);
+    }
+    tern_loader_free(loader);
+}
+
+int main(int argc, char **argv)
+{
+    classifier c = {0};
+    flags f = flags_defaults("train_classifier", "Trains a ResNet to tell what an image shows.");
+    const flag own[] = {
+        {"arch", 0, FLAG_CHOICE, &c.arch, ARCHS, "the net", 0, 0},
+        {"label-smoothing", 0, FLAG_NUMBER, &c.label_smoothing, "S", "spread over all classes", 0, 1},
+        {0}};
+    f.warm_up = 0.5;
+    f.milestones = (flag_list){{5, 8}, 2};
+    flags_read(&f, own, argc, argv);
+
+    trainer t;
+    tern_error err = {0};
+    trainer_open(&t, &f, &err);
+    open_data(&c, &f, &err);
+    const task k = {.model = arch_names[c.arch],
+                    .data = "Fashion-MNIST",
+                    .net = new_net(&c, c.images.train, t.rng, &err),
+                    .train = c.images.train,
+                    .test = c.images.test,
+                    .best = "top1",
+                    .self = &c,
+                    .loss = loss,
+                    .evaluate = evaluate,
+                    .show = show};
+    trainer_run(&t, &k, &err);
+    tern_module_free(k.net);
+    close_data(&c.images);
+    return trainer_close(&t, &err);
+}

@@ -1,0 +1,86 @@
+/* page.c - pictures, bars and charts on one page, from top to bottom; what stands two to a row is as wide as
+ * two charts, and with it the page. */
+#include "figure.h"
+
+#include <math.h>
+
+#define TITLE   52
+#define GAP     14
+#define CAPTION 24
+#define TALL    320 /* the most that a picture takes */
+
+/* One column where nothing stands beside another. */
+static double page_width(const tern_figure *f)
+{
+    bool two = f->bars_count > 1 || f->chart_count > 1 || (!f->bars_count && !f->chart_count);
+    return (two ? 2 : 1) * TERN__CHART_WIDTH;
+}
+
+static double cell_width(const tern_figure *f)
+{
+    return (page_width(f) - GAP) / f->across - GAP;
+}
+
+/* The largest that fits a cell, in whole pixels if it is larger than the picture itself. */
+static double zoom_of(const tern_figure *f, const tern_picture *p)
+{
+    double zoom = fmin(cell_width(f) / p->columns, (double)TALL / p->rows);
+    return zoom > 1 ? floor(zoom) : zoom;
+}
+
+static double row_height(const tern_figure *f, int first)
+{
+    double tall = 0;
+    for (int i = first; i < f->picture_count && i < first + f->across; i++)
+        tall = fmax(tall, f->pictures[i].rows * zoom_of(f, &f->pictures[i]));
+    return ceil(tall) + CAPTION + GAP;
+}
+
+static double bars_height(const tern_figure *f, int first)
+{
+    double height = tern__bars_height(&f->bars[first]);
+    return first + 1 < f->bars_count ? fmax(height, tern__bars_height(&f->bars[first + 1])) : height;
+}
+
+/* Draws everything, or with cr NULL only finds the height. */
+static double lay_out(cairo_t *cr, const tern_figure *f)
+{
+    double y = TITLE;
+    for (int i = 0; i < f->picture_count; i++) {
+        if (i && i % f->across == 0) y += row_height(f, i - f->across);
+        double x = GAP + i % f->across * (cell_width(f) + GAP);
+        if (cr) tern__picture_draw(cr, &f->pictures[i], zoom_of(f, &f->pictures[i]), x, y, cell_width(f));
+    }
+    if (f->picture_count) y += row_height(f, (f->picture_count - 1) / f->across * f->across);
+    for (int i = 0; i < f->bars_count + f->chart_count; i++) {
+        bool bars = i < f->bars_count;
+        int k = bars ? i : i - f->bars_count;
+        if (cr) {
+            cairo_save(cr);
+            cairo_translate(cr, k % 2 * TERN__CHART_WIDTH, y);
+            bars ? tern__bars_draw(cr, &f->bars[k]) : tern__chart_draw(cr, &f->charts[k]);
+            cairo_restore(cr);
+        }
+        bool ends = k % 2 || k + 1 == (bars ? f->bars_count : f->chart_count);
+        if (ends) y += bars ? bars_height(f, k - k % 2) : TERN__CHART_HEIGHT;
+    }
+    return y;
+}
+
+static void draw_title(cairo_t *cr, const tern_figure *f)
+{
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_BOLD);
+    cairo_set_font_size(cr, 18);
+    cairo_set_source_rgb(cr, 0.15, 0.15, 0.15);
+    tern__draw_text(cr, f->title, page_width(f) / 2, 34);
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
+    cairo_set_font_size(cr, 14);
+}
+
+int tern__figure_save(const char *path, const tern_figure *figure, char *why, size_t why_size)
+{
+    cairo_t *cr = tern__page_new(page_width(figure), lay_out(NULL, figure) + GAP);
+    draw_title(cr, figure);
+    lay_out(cr, figure);
+    return tern__page_save(cr, path, why, why_size);
+}
