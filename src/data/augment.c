@@ -2,12 +2,13 @@
  *
  * What happens to a sample follows from (seed, epoch, index) alone, so no generator is shared and neither
  * workers, ranks nor a resume change anything. The three are hashed into a key, and the key starts SplitMix64
- * (Steele, Lea, Flood 2014): one multiplication chain a number and no state to set up, where the mt19937 of
+ * (draw.h): one multiplication chain a number and no state to set up, where the mt19937 of
  * tern_rng would fill 624 words for the three numbers that a sample needs. data.h has the recipe. */
 #include <tern/data.h>
 
 #include "base/base.h"
 #include "base/opts.h"
+#include "data/draw.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -43,26 +44,6 @@ tern_augment_opts tern_augment_defaults(void)
 
 /* ---- what happens to a sample ---- */
 
-static uint64_t splitmix(uint64_t state)
-{
-    uint64_t z = state + 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-/* Number `i` of the stream that starts at `key`. */
-static uint64_t draw(uint64_t key, uint64_t i)
-{
-    return splitmix(key + i * 0x9e3779b97f4a7c15u);
-}
-
-/* In [0, n): the high word of the product. */
-static int64_t place(uint64_t number, int64_t n)
-{
-    return (int64_t)(((unsigned __int128)number * (uint64_t)n) >> 64);
-}
-
 /* room / 2 as Python rounds it: a half goes to the even number. */
 static int64_t centre(int64_t room)
 {
@@ -72,14 +53,14 @@ static int64_t centre(int64_t room)
 static change choose(const augment *a, int64_t epoch, int64_t index)
 {
     const tern_augment_opts *o = &a->opts;
-    uint64_t key = splitmix(splitmix(splitmix(o->seed) + (uint64_t)epoch) + (uint64_t)index);
+    uint64_t key = tern__draw_key(o->seed, epoch, index);
     int64_t down = a->source->shape[1] + 2 * o->padding[0] - o->crop[0];
     int64_t right = a->source->shape[2] + 2 * o->padding[1] - o->crop[1];
     bool random = o->random_crop;
     return (change){
-        .top = (random ? place(draw(key, 0), down + 1) : centre(down)) - o->padding[0],
-        .left = (random ? place(draw(key, 1), right + 1) : centre(right)) - o->padding[1],
-        .flip = (double)(draw(key, 2) >> 11) * 0x1p-53 < o->flip,
+        .top = (random ? tern__draw_place(tern__draw(key, 0), down + 1) : centre(down)) - o->padding[0],
+        .left = (random ? tern__draw_place(tern__draw(key, 1), right + 1) : centre(right)) - o->padding[1],
+        .flip = tern__draw_share(tern__draw(key, 2)) < o->flip,
     };
 }
 

@@ -278,6 +278,23 @@ static void augment_new(const void *opts, tern_error *err)
     tern_dataset_free(tern_augment_new(samples, opts, err));
 }
 
+static void patches_new(const void *opts, tern_error *err)
+{
+    tern_volume *volume = tern_volume_new((int64_t[]){1, 32, 64, 64}, err);
+    const tern_volume *const volumes[] = {volume};
+    tern_dataset_free(tern_patches_new(volumes, volumes, 1, opts, err));
+    tern_volume_free(volume);
+}
+
+static void sliding_window(const void *opts, tern_error *err)
+{
+    tern_volume *volume = tern_volume_new((int64_t[]){1, 1, 1, 1}, err);
+    tern_module *net = tern_relu_new(err);
+    tern_volume_free(tern_sliding_window(net, scope, volume, 1, opts, err));
+    tern_module_free(net);
+    tern_volume_free(volume);
+}
+
 static void distributed_sampler_new(const void *opts, tern_error *err)
 {
     tern_sampler_free(tern_distributed_sampler_new(8, 2, 1, opts, err));
@@ -385,6 +402,8 @@ static void image_save(const void *opts, tern_error *err)
     X(data_parallel, data_parallel_new)                                                                      \
     X(idx, idx_open)                                                                                         \
     X(augment, augment_new)                                                                                  \
+    X(patches, patches_new)                                                                                  \
+    X(window, sliding_window)                                                                                \
     X(distributed, distributed_sampler_new)                                                                  \
     X(loader, loader_new)                                                                                    \
     X(image, image_load)                                                                                     \

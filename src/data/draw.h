@@ -1,0 +1,40 @@
+/* draw.h - the random numbers of one sample: a function of (seed, epoch, index) and of which number it is, as
+ * tern/data.h writes it down. No generator is shared, so workers, ranks and a resume change nothing. */
+#ifndef TERN_SRC_DATA_DRAW_H
+#define TERN_SRC_DATA_DRAW_H
+
+#include <stdint.h>
+
+/* SplitMix64 (Steele, Lea, Flood 2014). */
+static inline uint64_t tern__splitmix(uint64_t state)
+{
+    uint64_t z = state + 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static inline uint64_t tern__draw_key(uint64_t seed, int64_t epoch, int64_t index)
+{
+    return tern__splitmix(tern__splitmix(tern__splitmix(seed) + (uint64_t)epoch) + (uint64_t)index);
+}
+
+/* Number `i` of the stream that starts at `key`. */
+static inline uint64_t tern__draw(uint64_t key, uint64_t i)
+{
+    return tern__splitmix(key + i * 0x9e3779b97f4a7c15u);
+}
+
+/* In [0, n): the high word of the product. */
+static inline int64_t tern__draw_place(uint64_t number, int64_t n)
+{
+    return (int64_t)(((unsigned __int128)number * (uint64_t)n) >> 64);
+}
+
+/* In [0, 1). */
+static inline double tern__draw_share(uint64_t number)
+{
+    return (double)(number >> 11) * 0x1p-53;
+}
+
+#endif

@@ -1,0 +1,234 @@
+"""Volumes in NIfTI's files beside nibabel: dims, values, scale and place both ways; damaged files are errors that name them."""
+import gzip
+import pathlib
+import tempfile
+
+import nibabel
+import numpy
+import tern
+import volumes
+
+E_SHAPE, E_DTYPE, E_IO, E_FORMAT, E_RANGE, E_UNSUPPORTED = -2, -3, -5, -6, -7, -9
+random = numpy.random.default_rng(11)
+folder = tempfile.TemporaryDirectory()
+plain, packed = (pathlib.Path(folder.name) / name for name in ["v.nii", "v.nii.gz"])
+
+
+def random_affine():
+    affine = numpy.eye(4)
+    affine[:3] = random.standard_normal((3, 4)).astype("f4")
+    return affine
+
+
+def random_image(dtype, ndim=3, affine=None):
+    shape = random.integers(1, 9, ndim)
+    high = 100 if numpy.dtype(dtype).itemsize == 1 else 30000
+    data = random.integers(0, high, shape).astype(dtype)
+    return nibabel.Nifti1Image(data, random_affine() if affine is None else affine, dtype=data.dtype)
+
+
+def values_of(image):
+    """nibabel's (x, y, z, t) as (C, D, H, W)."""
+    data = image.get_fdata(dtype=numpy.float64).T
+    return data.reshape((1,) * (4 - data.ndim) + data.shape)
+
+
+def expect_same(volume, image):
+    expected = values_of(image).astype(numpy.float32)
+    assert tuple(volume.shape) == expected.shape, (tuple(volume.shape), expected.shape)
+    assert (volume.array() == expected).all()
+    assert numpy.abs(volume.matrix() - image.affine[:3]).max() == 0
+    assert list(volume.spacing) == list(image.header["pixdim"][3:0:-1])
+
+
+def reads_what_nibabel_writes():
+    for dtype in ["u1", "i1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]:
+        for ndim in [2, 3, 4]:
+            for path in [plain, packed]:
+                nibabel.save(random_image(dtype, ndim), path)
+                volume = volumes.load(path)
+                expect_same(volume, nibabel.load(path))
+                volumes.free(volume)
+
+
+def other_byte_orders():
+    for dtype in ["i2", "f4", "f8"]:
+        image = random_image(dtype)
+        swapped = nibabel.Nifti1Image(image.dataobj, image.affine, image.header.as_byteswapped(">"), dtype=dtype)
+        nibabel.save(swapped, packed)
+        assert gzip.open(packed).read(4) == b"\0\0\1\x5c"
+        volume = volumes.load(packed)
+        expect_same(volume, nibabel.load(packed))
+        volumes.save(plain, volume)
+        expect_same(volume, nibabel.load(plain))
+        volumes.free(volume)
+
+
+def scale_is_applied():
+    image = random_image("i2")
+    image.header.set_slope_inter(0.25, -3)
+    nibabel.save(image, plain)
+    volume = volumes.load(plain)
+    assert (volume.array() == values_of(nibabel.load(plain))).all()
+    volumes.free(volume)
+
+
+def qform_where_there_is_no_sform():
+    affine = numpy.diag([2.0, 3, 4, 1])
+    affine[:3, 3] = [5, 6, 7]
+    image = random_image("u1", affine=affine)
+    image.set_qform(affine, 1)
+    image.set_sform(None, 0)
+    nibabel.save(image, plain)
+    volume = volumes.load(plain)
+    expect_same(volume, nibabel.load(plain))
+    volumes.free(volume)
+
+
+def nibabel_reads_what_is_written():
+    for dtype in ["uint8", "int32", "float32"]:
+        for ndim in [3, 4]:
+            image = random_image("u1", ndim)
+            image.header["descrip"] = b"a source"
+            image.header.set_xyzt_units("mm", "sec")
+            nibabel.save(image, plain)
+            source = nibabel.load(plain)
+            volume = volumes.load(plain)
+            for path in [packed, plain]:
+                volumes.save(path, volume, dtype)
+                got = nibabel.load(path)
+                assert got.get_data_dtype() == dtype
+                expect_same(volume, got)
+                assert got.header["descrip"] == b"a source" and got.header.get_xyzt_units() == ("mm", "sec")
+                assert (got.get_qform() == source.get_qform()).all()
+            volumes.free(volume)
+
+
+def without_a_source():
+    array = random.standard_normal((1, 3, 4, 5)).astype("f4")
+    volume = volumes.new(array)
+    volumes.save(packed, volume)
+    got = nibabel.load(packed)
+    assert (values_of(got) == array).all() and (got.affine == numpy.eye(4)).all()
+    volumes.free(volume)
+
+
+def a_crop_stays_where_it_is():
+    image = random_image("u1", affine=random_affine())
+    data = numpy.pad(image.get_fdata(), 3)
+    nibabel.save(nibabel.Nifti1Image(data.astype("u1"), image.affine), plain)
+    volume = volumes.load(plain)
+    start, shape = [1, 2, 0], [volume.shape[1] - 2, volume.shape[2] - 3, volume.shape[3] - 1]
+    int64s = tern.ctypes.c_int64 * 3
+    box = volumes.lib.check("tern_volume_crop", tern.ctypes.byref(volume), int64s(*start), int64s(*shape)).contents
+    slices = tuple(slice(s, s + n) for s, n in zip(start, shape))
+    assert (box.array()[0] == volume.array()[0][slices]).all()
+    volumes.save(packed, box)
+    got = nibabel.load(packed)
+    expected = nibabel.load(plain).slicer[tuple(slice(s, s + n) for s, n in zip(start[::-1], shape[::-1]))]
+    assert numpy.allclose(got.affine, expected.affine, rtol=1e-6, atol=1e-6)
+    for bad_start, bad_shape in [([-1, 0, 0], [1, 1, 1]), ([0, 0, 0], [1, 1, 99]), ([0, 0, 0], [1, 0, 1]), ([2**62, 0, 0], [1, 1, 1])]:
+        expect(E_RANGE, "the volume has", lambda: volumes.lib.check(
+            "tern_volume_crop", tern.ctypes.byref(volume), int64s(*bad_start), int64s(*bad_shape)))
+    volumes.free(box)
+    volumes.free(volume)
+
+
+def npy_both_ways():
+    path = plain.with_suffix(".npy")
+    for shape in [(3, 4, 5), (2, 3, 4, 5)]:
+        array = random.integers(0, 250, shape).astype("u1")
+        numpy.save(path, numpy.asfortranarray(array))
+        volume = volumes.load(path)
+        assert (volume.array() == array).all() and volume.array().ndim == 4
+        for dtype in ["uint8", "int32", "float32"]:
+            volumes.save(path, volume, dtype)
+            got = numpy.load(path)
+            assert got.dtype == dtype and got.shape == shape and (got == array).all()
+        volumes.free(volume)
+    numpy.save(path, numpy.zeros(3))
+    expect(E_SHAPE, "1 dimensions", lambda: volumes.load(path))
+    path.unlink()
+
+
+def expect(code, text, call):
+    try:
+        call()
+    except tern.TernError as error:
+        assert error.code == code and text in str(error), (code, text, str(error))
+        return str(error)
+    raise AssertionError(f"no error, expected {text}")
+
+
+def expect_bad(code, text, path):
+    assert str(path) in expect(code, text, lambda: volumes.load(path))
+
+
+def damaged_files_are_named():
+    nibabel.save(nibabel.Nifti1Image(random.integers(0, 99, (20, 30, 40)).astype("u1"), numpy.eye(4)), packed)
+    whole, unpacked = packed.read_bytes(), gzip.open(packed).read()
+    for length in [0, 9, 100, len(whole) // 2, len(whole) - 8, len(whole) - 1]:
+        packed.write_bytes(whole[:length])
+        expect_bad(E_IO, "truncated", packed)
+    packed.write_bytes(whole[:-6] + b"\0" + whole[-5:])
+    expect_bad(E_FORMAT, "cannot unpack", packed)
+    packed.write_bytes(whole[:2000] + b"\0\0\0\0" + whole[2004:])
+    expect_bad(E_FORMAT, "cannot unpack", packed)
+    for length in [0, 200, 348, 400, len(unpacked) - 1]:
+        plain.write_bytes(unpacked[:length])
+        expect_bad(E_IO, "truncated", plain)
+    expect_bad(E_IO, "No such file", plain.with_name("missing.nii"))
+
+
+def bad_headers_are_refused():
+    image = nibabel.Nifti1Image(numpy.zeros((2, 3, 4), "u1"), numpy.eye(4))
+    nibabel.save(image, plain)
+    whole = plain.read_bytes()
+
+    def patched(offset, data):
+        plain.write_bytes(whole[:offset] + data + whole[offset + len(data):])
+
+    for offset, data, code, text in [
+            (0, b"\0\0\0\0", E_FORMAT, "no header of NIfTI-1"), (344, b"ni1\0", E_FORMAT, "no header of NIfTI-1"),
+            (40, b"\xff\x7f", E_FORMAT, "no header"), (40, b"\0\0", E_FORMAT, "no header"),
+            (42, b"\0\0", E_FORMAT, "a dimension below 1"), (44, b"\xff\xff", E_FORMAT, "a dimension below 1"),
+            (108, b"\0\0\x80\x7f", E_FORMAT, "vox_offset"), (108, b"\0\0\0\0", E_FORMAT, "vox_offset"),
+            (42, b"\xff\x7f\xff\x7f\xff\x7f", E_IO, "truncated"),
+            (40, b"\x05\0\x01\0\x01\0\x01\0\x01\0\x02\0", E_UNSUPPORTED, "5 dimensions"),
+            (70, b"\x20\0", E_UNSUPPORTED, "COMPLEX64"), (70, b"\x80\0", E_UNSUPPORTED, "RGB24"),
+            (70, b"\x99\x09", E_UNSUPPORTED, "2457")]:
+        patched(offset, data)
+        expect_bad(code, text, plain)
+    packed.write_bytes(gzip.compress(whole[:40] + b"\x03\0\xff\x7f\xff\x7f\xff\x7f" + whole[48:]))
+    expect_bad(E_IO, "truncated", packed)
+
+
+def what_cannot_be_saved():
+    volume = volumes.new(numpy.full((1, 1, 2, 3), 0.5, "f4"))
+    expect(E_RANGE, "voxel 0 is 0.5, which u8 does not hold", lambda: volumes.save(plain, volume, "uint8"))
+    volume.array()[0, 0, 1, 2] = 256
+    volume.array()[0, 0, :2, :2] = 1
+    volume.array()[0, 0, 0, 2] = 1
+    expect(E_RANGE, "voxel 5 is 256", lambda: volumes.save(plain, volume, "uint8"))
+    expect(E_RANGE, "voxel 5 is 256", lambda: volumes.save(plain.with_suffix(".npy"), volume, "uint8"))
+    volume.array()[0, 0, 1, 2] = 2.0**31
+    expect(E_RANGE, "i32", lambda: volumes.save(plain, volume, "int32"))
+    expect(E_DTYPE, "got f64", lambda: volumes.save(plain, volume, "float64"))
+    expect(E_UNSUPPORTED, "expected .nii", lambda: volumes.save(plain.with_suffix(".mgz"), volume))
+    expect(E_UNSUPPORTED, "expected .nii", lambda: volumes.load(plain.with_suffix(".mgz")))
+    expect(E_IO, "cannot create", lambda: volumes.save(plain.with_name("missing") / "v.nii", volume))
+    volumes.free(volume)
+    wide = volumes.new(numpy.zeros((1, 1, 1, 40000), "f4"))
+    expect(E_UNSUPPORTED, "at most 32767", lambda: volumes.save(plain, wide))
+    volumes.free(wide)
+    int64s = tern.ctypes.c_int64 * 4
+    expect(E_SHAPE, "no volume has shape", lambda: volumes.lib.check("tern_volume_new", int64s(1, 0, 1, 1)))
+    expect(E_SHAPE, "no volume has shape", lambda: volumes.lib.check("tern_volume_new", int64s(2**40, 2**40, 1, 1)))
+    assert all(".tmp" not in file.name for file in plain.parent.iterdir())
+
+
+for test in [reads_what_nibabel_writes, other_byte_orders, scale_is_applied, qform_where_there_is_no_sform,
+             nibabel_reads_what_is_written, without_a_source, a_crop_stays_where_it_is, npy_both_ways,
+             damaged_files_are_named, bad_headers_are_refused, what_cannot_be_saved]:
+    test()
+    print(test.__name__)
