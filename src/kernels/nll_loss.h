@@ -1,16 +1,19 @@
 /* nll_loss.h - the attributes of the kernels that compare log probabilities (N, C, ..) or (C) with labels.
  *
  * The loss of one label y is -(1 - smoothing) w[y] logp[y] - smoothing / C sum_c w[c] logp[c], and its weight
- * in the mean is w[y]; an ignored label has neither. */
+ * in the mean is w[y]; an ignored label has neither. Focal loss is (1 - exp(logp[y]))^gamma times that,
+ * without smoothing. */
 #ifndef TERN_SRC_KERNELS_NLL_LOSS_H
 #define TERN_SRC_KERNELS_NLL_LOSS_H
 
 #include "kernels/lines.h"
 
+#include <math.h>
+
 typedef struct tern__nll_attr {
     const char *func, *op; /* for errors */
     int64_t ignored;
-    double smoothing;
+    double smoothing, gamma;
     int64_t mean, each; /* divide by the sum of weights; do not add up */
 } tern__nll_attr;
 
@@ -18,6 +21,19 @@ typedef struct tern__nll_attr {
 static inline tern__lines tern__class_lines(const tern__view *logp)
 {
     return tern__lines_of(logp, logp->ndim > 1);
+}
+
+/* What focal loss multiplies a label's loss by, and the loss's slope by -log p: with q = 1 - p these are
+ * q^gamma and q^gamma - gamma p log p q^(gamma - 1), the latter 0 at q = 0, or 1 for gamma = 0. */
+static inline double tern__focus(double logp, double gamma)
+{
+    return gamma == 0 ? 1 : pow(fmax(-expm1(logp), 0), gamma);
+}
+static inline double tern__focus_slope(double logp, double gamma)
+{
+    double q = -expm1(logp);
+    if (gamma == 0 || q <= 0) return gamma == 0;
+    return pow(q, gamma) * (1 - gamma * exp(logp) * logp / q);
 }
 
 /* E_RANGE that names the label and its place. */

@@ -58,5 +58,18 @@ static inline __attribute__((always_inline)) float tern__normal_f32(float x, flo
 /* Its slope (1 - t) s(x) - w t s(-x) with the sigmoid s(|x|) = 1 / (1 + e), s(-|x|) = e / (1 + e). */
 #define LOGIT_SLOPE(x, t, w, e)                                                                              \
     (((x) < 0 ? (1 - (t)) * (e) - (w) * (t) : (1 - (t)) - (w) * (t) * (e)) / (1 + (e)))
+/* Focal loss (Lin et al. 2017): with w = 1 the error above, here without its cancelling out where x is right,
+ * times share(t) q^gamma, where q = s(x) (1 - t) + s(-x) t is the probability of what is not the case. Its
+ * slope is share q^gamma (gamma q' / q error + error'), in which q may have become 0, but then q' has too. */
+#define FOCAL_SHARE(t, alpha)     ((alpha) < 0 ? 1 : (alpha) * (t) + (1 - (alpha)) * (1 - (t)))
+#define FOCAL_ENTROPY(x, t, tail) (((x) < 0 ? -(x) * (t) : (x) * (1 - (t))) + (tail))
+#define FOCAL_MISS(x, t, e)       (((x) < 0 ? (1 - (t)) * (e) + (t) : (1 - (t)) + (t) * (e)) / (1 + (e)))
+#define FOCAL_GROWTH(x, t, e)                                                                                \
+    ((1 - 2 * (t)) * (e) / ((1 + (e)) * (1 + (e))) / (FOCAL_MISS(x, t, e) + (R)1e-37))
+#define FOCAL_ERROR_OF(x, t, gamma, alpha, e)                                                                \
+    (FOCAL_SHARE(t, alpha) * pow(FOCAL_MISS(x, t, e), gamma) * FOCAL_ENTROPY(x, t, log1p(e)))
+#define FOCAL_SLOPE(x, t, gamma, alpha, e)                                                                   \
+    (FOCAL_SHARE(t, alpha) * pow(FOCAL_MISS(x, t, e), gamma) *                                               \
+     ((gamma)*FOCAL_GROWTH(x, t, e) * FOCAL_ENTROPY(x, t, log1p(e)) + LOGIT_SLOPE(x, t, 1, e)))
 
 #endif

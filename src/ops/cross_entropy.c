@@ -2,9 +2,7 @@
  * gradient for both. The sum of the labels' weights, which a mean is divided by, is kept with the tape. */
 #include "base/opts.h"
 #include "kernels/nll_loss.h"
-#include "ops/ops.h"
-
-#include <tern/loss.h>
+#include "ops/focal_loss.h"
 
 enum { LOGP, LABEL, WEIGHT, WEIGHTS }; /* what is saved; WEIGHTS is the sum */
 
@@ -185,4 +183,17 @@ tern_tensor *tern_nll_loss(tern_scope *scope, tern_tensor *logp, tern_tensor *la
     tern__scope_fail(scope, __func__, TERN_E_RANGE, "nll_loss: expected no label_smoothing, got %g",
                      p.attr.smoothing);
     return NULL;
+}
+
+tern_tensor *tern__focal_class_loss(tern_scope *scope, const char *func, tern_tensor *x, tern_tensor *label,
+                                    const tern_focal_opts *opts)
+{
+    problem p = {.x = x, .label = label, .attr = {.func = func, .op = "focal_loss", .gamma = opts->gamma}};
+    tern_cross_entropy_opts entropy = tern_cross_entropy_defaults();
+    entropy.weight = opts->weight;
+    entropy.ignore_index = opts->ignore_index;
+    entropy.reduction = opts->reduction;
+    if (prepare(scope, &entropy, &p)) return NULL;
+    tern_tensor *logp = log_softmax(scope, p.x);
+    return logp ? loss_of(scope, &p, logp, cross_entropy_gradient) : NULL;
 }

@@ -1,4 +1,5 @@
 /* error_loss.c - losses that compare each element with its target. */
+#include "ops/focal_loss.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
 
@@ -27,8 +28,10 @@ static const tern__pointwise_op smooth_op = {"smooth_l1_loss", TERN__SMOOTH_ERRO
                                              .grad = BOTH_WAYS(TERN__SMOOTH_ERROR_GRAD)};
 static const tern__pointwise_op sharp_op = {"smooth_l1_loss", TERN__ABS_ERROR, 2, /* beta 0 */
                                             .grad = BOTH_WAYS(TERN__ABS_ERROR_GRAD)};
-static const tern__pointwise_op logit_op = {"bce_with_logits_loss", TERN__LOGIT_ERROR, 3,
+static const tern__pointwise_op logit_op = {"bce_with_logits_loss", TERN__LOGIT_ERROR, 3, .masks = true,
                                             .grad = {{TERN__LOGIT_ERROR_GRAD, {DY, X, TARGET, WEIGHT}}}};
+static const tern__pointwise_op focal_op = {"focal_loss", TERN__FOCAL_ERROR, 2, .masks = true,
+                                            .grad = {{TERN__FOCAL_ERROR_GRAD, {DY, X, TARGET}}}};
 
 static bool fits(tern_scope *scope, const char *func, const tern__pointwise_op *op, const tern_tensor *x,
                  const tern_tensor *target)
@@ -42,7 +45,7 @@ static bool fits(tern_scope *scope, const char *func, const tern__pointwise_op *
 }
 
 static tern_tensor *loss(tern_scope *scope, const char *func, const tern__pointwise_op *op,
-                         tern_tensor **inputs, double k, tern_reduction reduction)
+                         tern_tensor **inputs, const double k[2], tern_reduction reduction)
 {
     if (!tern__op_enter(scope, func, 2, 2, inputs) || !fits(scope, func, op, inputs[0], inputs[1]))
         return NULL;
@@ -51,39 +54,54 @@ static tern_tensor *loss(tern_scope *scope, const char *func, const tern__pointw
                          (int)reduction);
         return NULL;
     }
-    tern_tensor *each = tern__pointwise(scope, func, op, inputs, (double[]){k, 0});
+    tern_tensor *each = tern__pointwise(scope, func, op, inputs, k);
     return tern__loss_reduce(scope, each, reduction);
 }
 
 tern_tensor *tern_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, tern_reduction reduction)
 {
-    return loss(scope, __func__, &l1_op, (tern_tensor *[]){x, target}, 0, reduction);
+    return loss(scope, __func__, &l1_op, (tern_tensor *[]){x, target}, NULL, reduction);
 }
 
 tern_tensor *tern_mse_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, tern_reduction reduction)
 {
-    return loss(scope, __func__, &mse_op, (tern_tensor *[]){x, target}, 0, reduction);
+    return loss(scope, __func__, &mse_op, (tern_tensor *[]){x, target}, NULL, reduction);
 }
 
 tern_tensor *tern_smooth_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, double beta,
                                  tern_reduction reduction)
 {
     const tern__pointwise_op *op = beta == 0 ? &sharp_op : &smooth_op;
-    if (beta >= 0) return loss(scope, __func__, op, (tern_tensor *[]){x, target}, beta, reduction);
+    if (beta >= 0)
+        return loss(scope, __func__, op, (tern_tensor *[]){x, target}, (double[]){beta, 0}, reduction);
     if (scope && !scope->error.code)
         tern__scope_fail(scope, __func__, TERN_E_RANGE, "smooth_l1_loss: expected beta >= 0, got %g", beta);
     return NULL;
 }
 
+/* Of a mask no gradient is known. */
+static bool is_fixed(tern_scope *scope, const char *func, const tern__pointwise_op *op,
+                     const tern_tensor *target)
+{
+    if (!target->requires_grad) return true;
+    tern__scope_fail(scope, func, TERN_E_UNSUPPORTED, "%s: the target wants a gradient; tern_detach it",
+                     op->name);
+    return false;
+}
+
 tern_tensor *tern_bce_with_logits_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
                                        tern_tensor *pos_weight, tern_reduction reduction)
 {
-    if (!TERN__ENTER(scope, __func__, 2, &x, &target)) return NULL;
-    if (target->requires_grad) {
-        tern__scope_fail(scope, __func__, TERN_E_UNSUPPORTED,
-                         "bce_with_logits_loss: the target wants a gradient; tern_detach it");
+    if (!TERN__ENTER(scope, __func__, 2, &x, &target) || !is_fixed(scope, __func__, &logit_op, target))
         return NULL;
-    }
     if (!pos_weight) pos_weight = tern_full(scope, x->view.dtype, 0, NULL, 1);
-    return loss(scope, __func__, &logit_op, (tern_tensor *[]){x, target, pos_weight}, 0, reduction);
+    return loss(scope, __func__, &logit_op, (tern_tensor *[]){x, target, pos_weight}, NULL, reduction);
+}
+
+tern_tensor *tern__focal_mask_loss(tern_scope *scope, const char *func, tern_tensor *x, tern_tensor *mask,
+                                   const tern_focal_opts *opts)
+{
+    if (!TERN__ENTER(scope, func, 2, &x, &mask) || !is_fixed(scope, func, &focal_op, mask)) return NULL;
+    return loss(scope, func, &focal_op, (tern_tensor *[]){x, mask}, (double[]){opts->gamma, opts->alpha},
+                opts->reduction);
 }

@@ -107,7 +107,8 @@ static int check_dtypes(tern_scope *scope, const char *func, const tern__pointwi
     int first = op->chooses ? 1 : 0;
     tern_dtype dtype = in[first]->view.dtype;
     for (int i = first + 1; i < op->inputs; i++)
-        if (in[i]->view.dtype != dtype) return fail_dtypes(scope, func, op->name, dtype, in[i]->view.dtype);
+        if (in[i]->view.dtype != dtype && !(op->masks && i == 1))
+            return fail_dtypes(scope, func, op->name, dtype, in[i]->view.dtype);
     bool fit = tern__dtype_is_float(dtype) || op->takes == TERN__ALL ||
                (op->takes == TERN__NUMBERS && dtype != TERN_BOOL);
     if (fit) return TERN_OK;

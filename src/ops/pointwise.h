@@ -33,6 +33,7 @@ typedef struct tern__pointwise_op {
     tern__takes takes;
     bool compares; /* the result is bool                               */
     bool chooses;  /* the first input is a condition of any dtype      */
+    bool masks;    /* the second input is a mask of any dtype          */
     tern__pointwise_grad grad[TERN__POINTWISE_ARGS];
 } tern__pointwise_op;
 

@@ -130,6 +130,9 @@ OP(conv_transpose3d, tern_conv_transpose3d(scope, zeros(5), zeros(5), NULL, opts
 OP(batch_norm_act, tern_batch_norm_act(scope, zeros(4), zeros(1), zeros(1), zeros(1), zeros(1), NULL, opts))
 OP(layer_norm, tern_layer_norm(scope, zeros(4), zeros(1), zeros(1), opts))
 OP(cross_entropy, tern_cross_entropy(scope, zeros(2), labels_of_two(), opts))
+OP(focal_loss, tern_focal_loss(scope, zeros(2), zeros(2), opts))
+OP(dice_loss, tern_dice_loss(scope, zeros(2), zeros(2), opts))
+OP(bce_dice_loss, tern_bce_dice_loss(scope, zeros(2), zeros(2), 1, 1, opts))
 OP(nll_loss, tern_nll_loss(scope, zeros(2), labels_of_two(), opts))
 OP(max_pool2d, tern_max_pool2d(scope, zeros(4), 2, 2, opts))
 OP(interpolate, tern_interpolate(scope, zeros(4), opts))
@@ -371,6 +374,9 @@ static void image_save(const void *opts, tern_error *err)
     X(norm, group_norm_new)                                                                                  \
     X(layer_norm, layer_norm)                                                                                \
     X(cross_entropy, cross_entropy)                                                                          \
+    X(focal, focal_loss)                                                                                     \
+    X(dice, dice_loss)                                                                                       \
+    X(dice, bce_dice_loss)                                                                                   \
     X(cross_entropy, nll_loss)                                                                               \
     X(pool2d, max_pool2d_new)                                                                                \
     X(pool2d, avg_pool2d_new)                                                                                \

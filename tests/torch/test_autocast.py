@@ -10,6 +10,7 @@ import unittest
 import numpy
 import torch
 import torch.nn.functional as F
+import torchvision
 
 from ops import BF16, F16, F32, Run, error_of
 
@@ -49,6 +50,12 @@ def two(name, theirs, a=X, b=positive(6, 4)):
 
 def batch_norm(x, weight, bias):
     return F.batch_norm(x, None, None, weight, bias, True)
+
+
+def dice_of(x, target):
+    """Soft Dice of each row and column; PyTorch has none, so f32 is what tern's row of the list says."""
+    p, t = x.float().sigmoid(), torch.tensor(target)
+    return (1 - (2 * p * t + 1e-5) / (p + t + 1e-5)).mean()
 
 
 # Of each op: how tern is called, how torch is, the arrays of floating point. Arrays of integers are inside.
@@ -119,6 +126,11 @@ CASES = {
     "l1_loss": (lambda r, *t: r.op("tern_l1_loss", *t, 0), F.l1_loss, [X, reals(6, 4) + 1]),
     "mse_loss": (lambda r, *t: r.op("tern_mse_loss", *t, 0), F.mse_loss, [X, reals(6, 4) + 1]),
     "smooth_l1_loss": (lambda r, *t: r.op("tern_smooth_l1_loss", *t, double(1), 0), F.smooth_l1_loss, [X, reals(6, 4) + 1]),
+    "focal_loss": (lambda r, x: r.op("tern_focal_loss", x, r.constant(positive(6, 4)), None),
+                   lambda x: torchvision.ops.sigmoid_focal_loss(x.float(), torch.tensor(positive(6, 4)), reduction="mean"), [X]),
+    "dice_loss": (lambda r, x: r.op("tern_dice_loss", x, r.constant(positive(6, 4)), None), lambda x: dice_of(x, positive(6, 4)), [X]),
+    "bce_dice_loss": (lambda r, x: r.op("tern_bce_dice_loss", x, r.constant(positive(6, 4)), double(0.5), double(2), None),
+                      lambda x: 0.5 * F.binary_cross_entropy_with_logits(x.float(), torch.tensor(positive(6, 4))) + 2 * dice_of(x, positive(6, 4)), [X]),
     "bce_with_logits_loss": (lambda r, x: r.op("tern_bce_with_logits_loss", x, r.constant(positive(6, 4)), None, 0),
                              lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor(positive(6, 4))), [X]),
 }

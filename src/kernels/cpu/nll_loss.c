@@ -92,7 +92,7 @@ static partial tile_loss(const problem *p, const tern__line_tile *t, float *each
         if (label != p->attr->ignored) {
             double w = (double)weight_of(p, label);
             double logp = (double)p->logp[t->at + j * p->tiles.apart + label * p->tiles.step];
-            loss = -(1 - smoothing) * w * logp;
+            loss = -(1 - smoothing) * w * logp * tern__focus(logp, p->attr->gamma);
             if (smoothing) loss -= smoothing / (double)p->lines.size * sum[j];
             part.weight += w;
         }
@@ -216,12 +216,23 @@ TERN__SIMD static void spread_columns(const problem *p, const tern__line_tile *t
     }
 }
 
+/* Of focal loss each line counts by how well it is known. */
+static void focus_sent(const problem *p, const tern__line_tile *t, const tern__stage *labels, float *sent)
+{
+    for (int64_t j = 0; j < t->lines; j++) {
+        float logp = p->logp[t->at + j * p->tiles.apart + labels->i64[j] * p->tiles.step];
+        if (sent[j] != 0)
+            sent[j] = (float)((double)sent[j] * tern__focus_slope((double)logp, p->attr->gamma));
+    }
+}
+
 static void tile_gradient(const problem *p, const tern__line_tile *t, float *dx, double all_weights)
 {
     tern__stage labels;
     float sent[WIDTH], gain[WIDTH], even[WIDTH];
     double smoothing = p->attr->smoothing, share = smoothing / (double)p->lines.size;
     load_sent(p, t, p->call->in[4], &labels, sent);
+    if (p->attr->gamma != 0) focus_sent(p, t, &labels, sent);
     for (int64_t j = 0; j < t->lines; j++) {
         double w = (double)weight_of(p, labels.i64[j]);
         gain[j] = (float)((double)sent[j] * ((1 - smoothing) * w + share * all_weights));

@@ -45,7 +45,7 @@ static double loss_of(const problem *p, int64_t line, int64_t label)
         double q = q_of(p, label, c);
         if (c == label || p->attr->smoothing) loss -= q * tern__view_get(p->logp, place(p, line, c));
     }
-    return loss;
+    return loss * tern__focus(tern__view_get(p->logp, place(p, line, label)), p->attr->gamma);
 }
 
 int tern__reference_nll_loss(const tern__call *call)
@@ -94,6 +94,7 @@ int tern__reference_cross_entropy_grad(const tern__call *call)
     for (int64_t i = 0; i < p.lines.outer * p.lines.inner; i++) {
         int64_t label = tern__view_get_int(p.label, i);
         double d = label == p.attr->ignored ? 0 : sent(&p, call->in[0], call->in[4], i), all = 0;
+        if (d != 0) d *= tern__focus_slope(tern__view_get(p.logp, place(&p, i, label)), p.attr->gamma);
         for (int64_t c = 0; c < p.lines.size; c++) all += q_of(&p, label, c);
         for (int64_t c = 0; c < p.lines.size; c++) {
             double share = exp(tern__view_get(p.logp, place(&p, i, c))) * all - q_of(&p, label, c);
