@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- in memory ---- */
 
@@ -103,9 +104,10 @@ static bool is_nifti(const char *path)
     return ends_with(path, ".nii") || ends_with(path, ".nii.gz");
 }
 
-static int unknown(const char *func, const char *path, tern_error *err)
+static bool is_folder(const char *path)
 {
-    return tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: expected .nii, .nii.gz or .npy", path);
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 static tern_volume *of_tensor(const char *path, tern_tensor *tensor, tern_error *err)
@@ -138,7 +140,10 @@ tern_volume *tern_volume_load(const char *path, tern_error *err)
     if (tern__is_set(err)) return NULL;
     if (is_nifti(path)) return tern__nifti_load(path, err);
     if (ends_with(path, ".npy")) return load_npy(path, err);
-    unknown(__func__, path, err);
+    if (ends_with(path, ".tif") || ends_with(path, ".tiff")) return tern__pages_load(path, err);
+    if (is_folder(path)) return tern__folder_load(path, err);
+    tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
+                    "%s: expected .nii, .nii.gz, .npy, .tif or a folder of slices", path);
     return NULL;
 }
 
@@ -181,5 +186,5 @@ int tern_volume_save(const char *path, const tern_volume *volume, tern_dtype dty
                                tern_dtype_name(dtype));
     if (is_nifti(path)) return tern__nifti_save(path, volume, dtype, err);
     if (ends_with(path, ".npy")) return save_npy(path, volume, dtype, err);
-    return unknown(__func__, path, err);
+    return tern__error_set(err, __func__, TERN_E_UNSUPPORTED, "%s: expected .nii, .nii.gz or .npy", path);
 }

@@ -7,6 +7,7 @@ import nibabel
 import numpy
 import tern
 import volumes
+from PIL import Image
 
 E_SHAPE, E_DTYPE, E_IO, E_FORMAT, E_RANGE, E_UNSUPPORTED = -2, -3, -5, -6, -7, -9
 random = numpy.random.default_rng(11)
@@ -227,8 +228,41 @@ def what_cannot_be_saved():
     assert all(".tmp" not in file.name for file in plain.parent.iterdir())
 
 
+def stacks_of_pictures():
+    stack = plain.with_name("stack")
+    stack.mkdir()
+    expect_bad(E_IO, "no slice", stack)
+    array = random.integers(0, 256, (12, 5, 7)).astype("u1")
+    for kind in ["png", "tif"]:
+        for z, slice_ in enumerate(array):
+            Image.fromarray(slice_).save(stack / f"slice{z}.{kind}")
+        (stack / "notes.txt").write_text("no slice")
+        volume = volumes.load(stack)
+        assert volume.array().shape == (1, 12, 5, 7) and (volume.array()[0] == array).all()
+        volumes.free(volume)
+        Image.fromarray(array[0, :, :6]).save(stack / f"slice7.{kind}")
+        expect(E_SHAPE, f"stack/slice7.{kind} is 6 x 5, the slices before it are 7 x 5", lambda: volumes.load(stack))
+        (stack / f"slice7.{kind}").write_bytes(b"none")
+        expect(E_FORMAT, f"stack/slice7.{kind}", lambda: volumes.load(stack))
+        for file in stack.iterdir():
+            file.unlink()
+    stack.rmdir()
+
+
+def pages_of_a_tiff():
+    path = plain.with_suffix(".tif")
+    for dtype, mode in [("u1", "L"), ("u2", "I;16"), ("f4", "F")]:
+        array = random.integers(0, 200, (3, 4, 5)).astype(dtype)
+        pages = [Image.fromarray(page, mode) for page in array]
+        pages[0].save(path, save_all=True, append_images=pages[1:])
+        volume = volumes.load(path)
+        assert (volume.array()[0] == array).all(), dtype
+        volumes.free(volume)
+    path.unlink()
+
+
 for test in [reads_what_nibabel_writes, other_byte_orders, scale_is_applied, qform_where_there_is_no_sform,
-             nibabel_reads_what_is_written, without_a_source, a_crop_stays_where_it_is, npy_both_ways,
+             nibabel_reads_what_is_written, without_a_source, a_crop_stays_where_it_is, npy_both_ways, stacks_of_pictures, pages_of_a_tiff,
              damaged_files_are_named, bad_headers_are_refused, what_cannot_be_saved]:
     test()
     print(test.__name__)

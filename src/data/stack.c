@@ -1,0 +1,115 @@
+/* stack.c - volumes that come as pictures: a folder with one for each slice, or the pages of a TIFF. */
+#include <tern/image.h>
+
+#include "data/volume.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOAD TERN__VOLUME_LOAD
+
+enum { PATH_ROOM = 4096 };
+
+/* ---- which files ---- */
+
+static int is_slice(const struct dirent *entry)
+{
+    static const char *const ends[] = {".png", ".tif", ".tiff", ".jpg", ".jpeg"};
+    const char *end = strrchr(entry->d_name, '.');
+    for (size_t i = 0; end && end != entry->d_name && i < TERN__COUNT(ends); i++)
+        if (!strcasecmp(end, ends[i])) return 1;
+    return 0;
+}
+
+/* slice2 before slice10. */
+static int by_number(const struct dirent **a, const struct dirent **b)
+{
+    return strverscmp((*a)->d_name, (*b)->d_name);
+}
+
+static void free_names(struct dirent **names, int count)
+{
+    for (int i = 0; i < count; i++) free(names[i]);
+    free(names);
+}
+
+/* ---- pixels ---- */
+
+static void copy_slice(const tern_image *image, float *to)
+{
+    int64_t count = image->height * image->width;
+    for (int64_t i = 0; i < count; i++)
+        to[i] = image->sample == TERN_IMAGE_U8    ? (float)((const uint8_t *)image->data)[i]
+                : image->sample == TERN_IMAGE_U16 ? (float)((const uint16_t *)image->data)[i]
+                                                  : ((const float *)image->data)[i];
+}
+
+/* The first slice decides the size and makes the volume. */
+static int add_slice(tern_volume **volume, const tern_image *image, const char *path, int64_t z,
+                     int64_t depth, tern_error *err)
+{
+    if (!*volume) *volume = tern_volume_new((int64_t[]){1, depth, image->height, image->width}, err);
+    if (!*volume) return TERN_E_MEMORY;
+    const int64_t *s = (*volume)->shape;
+    if (image->height != s[2] || image->width != s[3])
+        return tern__error_set(
+            err, LOAD, TERN_E_SHAPE, "%s is %lld x %lld, the slices before it are %lld x %lld", path,
+            (long long)image->width, (long long)image->height, (long long)s[3], (long long)s[2]);
+    copy_slice(image, (*volume)->values + z * s[2] * s[3]);
+    return TERN_OK;
+}
+
+/* What one picture after the other has become. */
+static tern_volume *finish(tern_volume *volume, tern_image *image, int status)
+{
+    tern_image_free(image);
+    if (!status) return volume;
+    tern_volume_free(volume);
+    return NULL;
+}
+
+static tern_image_opts grey(void)
+{
+    tern_image_opts opts = tern_image_defaults();
+    opts.channels = 1;
+    return opts;
+}
+
+tern_volume *tern__pages_load(const char *path, tern_error *err)
+{
+    tern_image_opts opts = grey();
+    tern_image image = {0};
+    tern_volume *volume = NULL;
+    int status = tern_image_probe(path, &opts, &image, err);
+    int64_t pages = image.pages;
+    for (; !status && opts.page < pages; opts.page++) {
+        status = tern_image_load(path, &opts, &image, err);
+        if (!status) status = add_slice(&volume, &image, path, opts.page, pages, err);
+    }
+    return finish(volume, &image, status);
+}
+
+tern_volume *tern__folder_load(const char *folder, tern_error *err)
+{
+    struct dirent **names = NULL;
+    tern_image_opts opts = grey();
+    tern_image image = {0};
+    tern_volume *volume = NULL;
+    char path[PATH_ROOM];
+    int count = scandir(folder, &names, is_slice, by_number);
+    int status = TERN_OK;
+    if (count < 0) status = tern__error_errno(err, LOAD, TERN_E_IO, "cannot read %s", folder);
+    if (count == 0)
+        status =
+            tern__error_set(err, LOAD, TERN_E_IO, "%s: no slice (.png, .tif, .jpg) in this folder", folder);
+    for (int i = 0; !status && i < count; i++) {
+        if (snprintf(path, sizeof(path), "%s/%s", folder, names[i]->d_name) >= (int)sizeof(path))
+            status = tern__error_set(err, LOAD, TERN_E_IO, "%.200s..: too long a path", folder);
+        if (!status) status = tern_image_load(path, &opts, &image, err);
+        if (!status) status = add_slice(&volume, &image, path, i, count, err);
+    }
+    free_names(names, count);
+    return finish(volume, &image, status);
+}
