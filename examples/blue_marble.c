@@ -20,11 +20,9 @@
 enum { OCEAN, LAND, LAKE, ICE, CLASSES };
 static const char *const class_names[CLASSES] = {"ocean", "land", "lake", "ice"};
 
-#define BANDS      10
-#define FIFTH      5 /* every so many'th band is val */
-#define ROW_TILES  3
-#define UNITS      120 /* of Natural Earth's coordinates, in a degree */
-#define TILE_BANDS 2   /* a tile of train is so wide */
+#define BANDS 10
+#define FIFTH 5   /* every so many'th band is val */
+#define UNITS 120 /* of Natural Earth's coordinates, in a degree */
 
 typedef struct earth {
     tern_image picture; /* RGB */
@@ -237,13 +235,13 @@ static void save_tile(const earth *e, const char *folder, bool val, const tile *
     save_part(folder, "gtFine", "gtFine_labelIds", val, t, e->labels, 1, e->width, err);
 }
 
-/* Bands of val as they are, from pole to pole; those of train by twos and in three rows. */
+/* A band of val in five squares; bands of train by twos and in three rows. */
 static void save_all(const earth *e, const char *folder, tern_error *err)
 {
     int64_t wide = e->width / BANDS;
-    for (int64_t band = 0; band < BANDS; band += is_val(band) ? 1 : TILE_BANDS) {
+    for (int64_t band = 0; band < BANDS; band += is_val(band) ? 1 : 2) {
         bool val = is_val(band);
-        int rows = val ? 1 : ROW_TILES, bands = val ? 1 : TILE_BANDS;
+        int rows = val ? 5 : 3, bands = val ? 1 : 2;
         int degrees = (int)(band * 360 / BANDS) - 180;
         for (int i = 0; i < rows; i++) {
             tile t = {i * e->height / rows, band * wide, e->height / rows, bands * wide, "", i};
