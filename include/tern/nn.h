@@ -218,6 +218,12 @@ TERN_API tern_module *tern_max_pool2d_new(int64_t kernel_h, int64_t kernel_w, co
 TERN_API tern_module *tern_avg_pool2d_new(int64_t kernel_h, int64_t kernel_w, const tern_pool2d_opts *opts,
                                           tern_error *err);
 
+/* torch.nn.MaxPool3d, AvgPool3d((kernel_d, kernel_h, kernel_w)): (N, C, D, H, W) -> (N, C, D', H', W') */
+TERN_API tern_module *tern_max_pool3d_new(int64_t kernel_d, int64_t kernel_h, int64_t kernel_w,
+                                          const tern_pool3d_opts *opts, tern_error *err);
+TERN_API tern_module *tern_avg_pool3d_new(int64_t kernel_d, int64_t kernel_h, int64_t kernel_w,
+                                          const tern_pool3d_opts *opts, tern_error *err);
+
 /* torch.nn.AdaptiveAvgPool2d(1) and torch.nn.Flatten: (N, C, H, W) -> (N, C) */
 TERN_API tern_module *tern_global_avg_pool_new(tern_error *err);
 

@@ -84,7 +84,24 @@ TERN_API tern_tensor *tern_max_pool2d(tern_scope *scope, tern_tensor *x, int64_t
 TERN_API tern_tensor *tern_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h, int64_t kernel_w,
                                       const tern_pool2d_opts *opts);
 
-/* The mean over all positions: x (N, C, H, W) -> (N, C). torch.nn.AdaptiveAvgPool2d(1) and a flatten. */
+typedef struct tern_pool3d_opts {
+    size_t size;
+    int64_t stride[3];      /* depth, height, width; default 0, 0, 0: the kernel's size  */
+    int64_t padding[3];     /* on both sides, at most half the kernel; default 0, 0, 0   */
+    bool count_include_pad; /* average: padding counts as zeros; default true            */
+    int64_t dilation[3];    /* maximum only; default 1, 1, 1                             */
+    bool ceil_mode;         /* a last window that ends beyond the padding; default false */
+} tern_pool3d_opts;
+TERN_API tern_pool3d_opts tern_pool3d_defaults(void);
+
+/* The same of volumes: x (N, C, D, H, W) -> (N, C, D', H', W'). torch.nn.functional.max_pool3d, avg_pool3d.
+ */
+TERN_API tern_tensor *tern_max_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d, int64_t kernel_h,
+                                      int64_t kernel_w, const tern_pool3d_opts *opts);
+TERN_API tern_tensor *tern_avg_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d, int64_t kernel_h,
+                                      int64_t kernel_w, const tern_pool3d_opts *opts);
+
+/* The mean over all positions: x (N, C, ..) -> (N, C). torch.nn.AdaptiveAvgPool2d(1) and a flatten. */
 TERN_API tern_tensor *tern_global_avg_pool(tern_scope *scope, tern_tensor *x);
 
 typedef enum tern_interpolation { TERN_INTERPOLATE_NEAREST, TERN_INTERPOLATE_LINEAR } tern_interpolation;

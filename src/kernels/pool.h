@@ -1,18 +1,18 @@
-/* pool.h - the attributes of a 2-d pooling and its windows. */
+/* pool.h - the attributes of a pooling over three axes and its windows. */
 #ifndef TERN_SRC_KERNELS_POOL_H
 #define TERN_SRC_KERNELS_POOL_H
 
-#include "base/base.h"
+#include "kernels/space.h"
 
-/* Height and width. */
+/* Depth, height and width; without a depth the first are 1, 1, 0 and 1. */
 typedef struct tern__pool_attr {
-    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    int64_t kernel[TERN__SPACE], stride[TERN__SPACE], padding[TERN__SPACE], dilation[TERN__SPACE];
     int64_t count_pad; /* average: not 0 if the padding counts as zeros */
 } tern__pool_attr;
 
 /* What an element of y sees of x along one axis: kernel place k lies at corner + k * dilation, and those from
- * `first` to `last` - 1 lie inside x (perhaps none, with dilation). An average divides by the product of both
- * divisors. The place of a maximum is row * kernel width + column, in places of the kernel. */
+ * `first` to `last` - 1 lie inside x (perhaps none, with dilation). An average divides by the product of all
+ * divisors. The place of a maximum is its number among all places of the kernel, row-major. */
 typedef struct tern__span {
     int64_t corner, first, last, divisor;
 } tern__span;
@@ -25,6 +25,17 @@ static inline tern__span tern__span_of(const tern__pool_attr *p, int axis, int64
     s.last = TERN__MIN(kernel, (input - s.corner + dilation - 1) / dilation);
     s.divisor = p->count_pad ? TERN__MIN(s.corner + kernel, input + padding) - s.corner : s.last - s.first;
     return s;
+}
+
+/* Places of a window. */
+static inline int64_t tern__pool_places(const tern__pool_attr *p)
+{
+    return p->kernel[0] * p->kernel[1] * p->kernel[2];
+}
+
+static inline int64_t tern__pool_place(const tern__pool_attr *p, int64_t d, int64_t r, int64_t c)
+{
+    return (d * p->kernel[1] + r) * p->kernel[2] + c;
 }
 
 #endif

@@ -95,6 +95,8 @@ MODULE(layer_norm_new, tern_layer_norm_new(1, (int64_t[]){2}, opts, err))
 MODULE(group_norm_new, tern_group_norm_new(1, 2, opts, err))
 MODULE(max_pool2d_new, tern_max_pool2d_new(2, 2, opts, err))
 MODULE(avg_pool2d_new, tern_avg_pool2d_new(2, 2, opts, err))
+MODULE(max_pool3d_new, tern_max_pool3d_new(2, 2, 2, opts, err))
+MODULE(avg_pool3d_new, tern_avg_pool3d_new(2, 2, 2, opts, err))
 MODULE(upsample_new, tern_upsample_new(opts, err))
 MODULE(resnet_new, tern_resnet_new(opts, rng, err))
 MODULE(deeplabv3_new, tern_deeplabv3_new(opts, rng, err))
@@ -135,6 +137,8 @@ OP(dice_loss, tern_dice_loss(scope, zeros(2), zeros(2), opts))
 OP(bce_dice_loss, tern_bce_dice_loss(scope, zeros(2), zeros(2), 1, 1, opts))
 OP(nll_loss, tern_nll_loss(scope, zeros(2), labels_of_two(), opts))
 OP(max_pool2d, tern_max_pool2d(scope, zeros(4), 2, 2, opts))
+OP(max_pool3d, tern_max_pool3d(scope, zeros(5), 2, 2, 2, opts))
+OP(avg_pool3d, tern_avg_pool3d(scope, zeros(5), 2, 2, 2, opts))
 OP(interpolate, tern_interpolate(scope, zeros(4), opts))
 OP(avg_pool2d, tern_avg_pool2d(scope, zeros(4), 2, 2, opts))
 
@@ -382,6 +386,10 @@ static void image_save(const void *opts, tern_error *err)
     X(pool2d, avg_pool2d_new)                                                                                \
     X(pool2d, max_pool2d)                                                                                    \
     X(pool2d, avg_pool2d)                                                                                    \
+    X(pool3d, max_pool3d_new)                                                                                \
+    X(pool3d, avg_pool3d_new)                                                                                \
+    X(pool3d, max_pool3d)                                                                                    \
+    X(pool3d, avg_pool3d)                                                                                    \
     X(interpolate, upsample_new)                                                                             \
     X(interpolate, interpolate)                                                                              \
     X(resnet, resnet_new)                                                                                    \

@@ -183,15 +183,15 @@ static void batch_norms(void **unused)
 static void pool(tern_dtype dtype, tern__layout layout, const form *f, const tern__pool_attr *attr)
 {
     int64_t out[4] = {f->shape[0], f->shape[1]};
-    for (int d = 0; d < 2; d++)
-        out[2 + d] =
-            (f->shape[2 + d] + 2 * attr->padding[d] - attr->dilation[d] * (attr->kernel[d] - 1) - 1) /
+    for (int d = 1; d < 3; d++)
+        out[1 + d] =
+            (f->shape[1 + d] + 2 * attr->padding[d] - attr->dilation[d] * (attr->kernel[d] - 1) - 1) /
                 attr->stride[d] +
             1;
     tern__view v[] = {make(dtype, layout, 4, f->shape), make(dtype, layout, 4, out),
                       make(TERN_U8, layout, 4, out)};
-    for (int kernel = TERN__MAX_POOL2D; kernel <= TERN__AVG_POOL2D_GRAD; kernel++) {
-        bool max = kernel <= TERN__MAX_POOL2D_GRAD, forward = (kernel - TERN__MAX_POOL2D) % 2 == 0;
+    for (int kernel = TERN__MAX_POOL; kernel <= TERN__AVG_POOL_GRAD; kernel++) {
+        bool max = kernel <= TERN__MAX_POOL_GRAD, forward = (kernel - TERN__MAX_POOL) % 2 == 0;
         for (int add = 0; add <= !forward; add++) {
             tern__call call = {.kernel = (tern__kernel)kernel, .in = {&v[!forward]}, .out = {&v[forward]}};
             call.attr = attr;
@@ -206,9 +206,10 @@ static void pool(tern_dtype dtype, tern__layout layout, const form *f, const ter
 
 static void pools_of(tern_dtype dtype, tern__layout layout, const form *f)
 {
-    static const tern__pool_attr all[] = {{{3, 3}, {2, 2}, {1, 1}, {1, 1}, 1},
-                                          {{2, 2}, {2, 1}, {0, 1}, {1, 1}, 0},
-                                          {{4, 5}, {1, 2}, {2, 2}, {1, 1}, 1}};
+    static const tern__pool_attr all[] = {{{1, 3, 3}, {1, 2, 2}, {0, 1, 1}, {1, 1, 1}, 1},
+                                          {{1, 2, 2}, {1, 2, 1}, {0, 0, 1}, {1, 1, 1}, 0},
+                                          {{1, 2, 2}, {1, 2, 2}, {0, 0, 0}, {1, 1, 1}, 0},
+                                          {{1, 4, 5}, {1, 1, 2}, {0, 2, 2}, {1, 1, 1}, 1}};
     if (f->ndim != 4 || f->shape[2] < 4) return;
     for (size_t i = 0; i < TERN__COUNT(all); i++) pool(dtype, layout, f, &all[i]);
     tern__view x = make(dtype, layout, 4, f->shape), y = make(dtype, TERN__PLAIN, 2, f->shape);

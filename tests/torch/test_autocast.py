@@ -76,6 +76,8 @@ CASES = {
                    lambda x, w, b: F.group_norm(x, 2, w, b), [LINE, reals(4), reals(4)]),
     "max_pool2d": one("max_pool2d", lambda x: F.max_pool2d(x, 2), IMAGE, ctypes.c_int64(2), ctypes.c_int64(2), None),
     "avg_pool2d": one("avg_pool2d", lambda x: F.avg_pool2d(x, 2), IMAGE, ctypes.c_int64(2), ctypes.c_int64(2), None),
+    "max_pool3d": one("max_pool3d", lambda x: F.max_pool3d(x, 2), VOLUME, *[ctypes.c_int64(2)] * 3, None),
+    "avg_pool3d": one("avg_pool3d", lambda x: F.avg_pool3d(x, 2), VOLUME, *[ctypes.c_int64(2)] * 3, None),
     "global_avg_pool": one("global_avg_pool", lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), IMAGE),
     "interpolate": one("interpolate", lambda x: F.interpolate(x, scale_factor=2), IMAGE, None),
     "add": two("add", torch.add),

@@ -1,0 +1,537 @@
+/* pool.c - max and average pooling over slices, rows and columns, 16 planes at a time, which lie side by side
+ * in the lanes. Without a depth there is one slice.
+ *
+ * In the blocked layout the 16 channels of a block stand so. Of a plain tensor, whose images and channels are
+ * one long row of planes, the next 16 are brought side by side, and the result is taken apart again: a strip
+ * of rows at a time, so that the copies stay in the cache. Blocked tensors of 16 bits are copied so too, into
+ * f32; plain ones go through f32 as a whole.
+ *
+ * What is computed at once is a box of y, some slices and rows of it. Threads take planes, and parts of
+ * planes where those are few. In a gradient boxes must not meet in dx: where windows do not overlap, each box
+ * owns what lies between its first window and the next box's, stores it, and need not know what was there.
+ * Elsewhere one thread has the plane, clears it and adds; 16 bits, which are rounded once, are then one box.
+ *
+ * Max pooling keeps the place of the maximum in its window, the first one of equals and the last NaN (as
+ * PyTorch does), in one byte. Its gradient adds dy where the place says: in small windows of 16 planes by
+ * going through all places, elsewhere one by one. */
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/planes.h"
+#include "kernels/cpu/widen.h"
+#include "kernels/pool.h"
+
+#include <math.h>
+
+#define LANES  TERN__LANES
+#define STRIP  98304 /* floats of x in a strip, about */
+#define PLACES 256   /* that fit into a byte          */
+#define FEW    16    /* places of a small window      */
+
+/* Scratch buffers. */
+enum { SPANS, COPIES };
+
+/* Slices and rows, with all their columns. */
+typedef struct box {
+    int64_t slice, slices, row, rows;
+} box;
+
+typedef struct pooling pooling;
+typedef struct block block;
+typedef void (*block_fn)(const pooling *p, const block *b);
+
+struct pooling {
+    const tern__call *call;
+    const tern__pool_attr *attr;
+    const tern__view *x, *y, *place; /* or their gradients; place NULL: not wanted */
+    block_fn fn;
+    bool gradient; /* x is the result */
+    tern__space in, out;
+    int64_t planes;
+    const tern__span *spans[TERN__SPACE]; /* of each slice, row and column of y              */
+    int cut;                              /* the axis along which a plane has parts          */
+    int64_t parts;
+    int64_t slices, rows;   /* of y that are copied at a time                  */
+    bool stores;            /* gradient: each box owns its part of x           */
+    int64_t x_room, y_room; /* floats of a strip's copies                      */
+    float *copies;          /* of x, y and the places for each thread          */
+};
+
+/* 16 planes side by side: of x what is in a box, and what is computed of y. */
+struct block {
+    float *x, *y;
+    uint8_t *place;
+    box in, out;
+};
+
+typedef struct window {
+    tern__span d, r, c;
+    float *corner; /* of its first lane, perhaps outside of x */
+    int64_t step[TERN__SPACE];
+} window;
+
+TERN__INLINE window window_of(const pooling *p, const block *b, int64_t slice, int64_t row, int64_t col)
+{
+    const int64_t *dilation = p->attr->dilation, width = p->in.size[2] * LANES;
+    window w = {.d = p->spans[0][slice], .r = p->spans[1][row], .c = p->spans[2][col]};
+    w.step[0] = dilation[0] * b->in.rows * width;
+    w.step[1] = dilation[1] * width;
+    w.step[2] = dilation[2] * LANES;
+    w.corner = b->x + ((w.d.corner - b->in.slice) * b->in.rows + w.r.corner - b->in.row) * width +
+               w.c.corner * LANES;
+    return w;
+}
+
+TERN__INLINE float *x_at(const window *w, int64_t d, int64_t r, int64_t c)
+{
+    return w->corner + d * w->step[0] + r * w->step[1] + c * w->step[2];
+}
+
+TERN__INLINE int32_t place_of(const pooling *p, int64_t d, int64_t r, int64_t c)
+{
+    return (int32_t)tern__pool_place(p->attr, d, r, c);
+}
+
+TERN__INLINE float divisor(const window *w)
+{
+    return (float)(w->d.divisor * w->r.divisor * w->c.divisor);
+}
+
+#define EACH_PLACE(w)                                                                                        \
+    for (int64_t d = (w)->d.first; d < (w)->d.last; d++)                                                     \
+        for (int64_t r = (w)->r.first; r < (w)->r.last; r++)                                                 \
+            for (int64_t c = (w)->c.first; c < (w)->c.last; c++)
+
+/* ---- one window of 16 planes ---- */
+
+/* Four lanes, which every target compares at once (see lanes.h). */
+typedef float quad __attribute__((vector_size(16)));
+typedef int32_t quad_mask __attribute__((vector_size(16)));
+typedef uint8_t quad_bytes __attribute__((vector_size(4)));
+enum { QUAD = 4, QUADS = LANES / QUAD };
+
+typedef struct maximum {
+    quad best;
+    quad_mask place;
+} maximum;
+
+TERN__INLINE void take(maximum *m, const float *x, int32_t place)
+{
+    quad v;
+    memcpy(&v, x, sizeof(v));
+    quad_mask larger = (v > m->best) | (v != v);
+    m->best = (quad)(((quad_mask)v & larger) | ((quad_mask)m->best & ~larger));
+    m->place = (place & larger) | (m->place & ~larger);
+}
+
+TERN__INLINE void max_window(const pooling *p, const window *w, float *y, uint8_t *place)
+{
+    maximum m[QUADS];
+    for (int q = 0; q < QUADS; q++) {
+        m[q].best = (quad){0} - INFINITY;
+        m[q].place = (quad_mask){0} + place_of(p, w->d.first, w->r.first, w->c.first);
+    }
+    EACH_PLACE(w)
+    for (int q = 0; q < QUADS; q++) take(&m[q], x_at(w, d, r, c) + q * QUAD, place_of(p, d, r, c));
+    for (int q = 0; q < QUADS; q++) {
+        quad_bytes bytes = __builtin_convertvector(m[q].place, quad_bytes);
+        memcpy(y + q * QUAD, &m[q].best, sizeof(quad));
+        if (place) memcpy(place + q * QUAD, &bytes, sizeof(bytes));
+    }
+}
+
+TERN__INLINE void max_grad_window(const pooling *p, const window *w, const float *y, const uint8_t *place)
+{
+    typedef uint8_t bytes __attribute__((vector_size(LANES)));
+    bytes places;
+    memcpy(&places, place, sizeof(places));
+    tern__masks at = __builtin_convertvector(places, tern__masks);
+    tern__lanes dy = tern__lanes_load(y, LANES);
+    EACH_PLACE(w)
+    {
+        tern__masks other = at ^ place_of(p, d, r, c); /* 0 where it is here, else positive */
+        tern__lanes_put(x_at(w, d, r, c), tern__lanes_where((other - 1) >> 31, dy), LANES, true);
+    }
+}
+
+TERN__INLINE void avg_window(const window *w, float *y)
+{
+    tern__lanes sum = {0};
+    EACH_PLACE(w) sum += tern__lanes_load(x_at(w, d, r, c), LANES);
+    tern__lanes_store(y, sum / divisor(w), LANES);
+}
+
+TERN__INLINE void avg_grad_window(const window *w, const float *y)
+{
+    tern__lanes share = tern__lanes_load(y, LANES) / divisor(w);
+    EACH_PLACE(w) tern__lanes_put(x_at(w, d, r, c), share, LANES, true);
+}
+
+/* ---- all windows of a block ---- */
+
+/* A function that does `code` for every window; it is compiled with its loops in one piece. */
+#define BLOCK_LOOP(name, code)                                                                               \
+    TERN__SIMD static void name(const pooling *p, const block *b)                                            \
+    {                                                                                                        \
+        const box *o = &b->out;                                                                              \
+        int64_t at = 0;                                                                                      \
+        for (int64_t slice = o->slice; slice < o->slice + o->slices; slice++)                                \
+            for (int64_t row = o->row; row < o->row + o->rows; row++)                                        \
+                for (int64_t col = 0; col < p->out.size[2]; col++, at += LANES) {                            \
+                    window w = window_of(p, b, slice, row, col);                                             \
+                    float *y = b->y + at;                                                                    \
+                    uint8_t *place = b->place ? b->place + at : NULL;                                        \
+                    (void)place;                                                                             \
+                    code;                                                                                    \
+                }                                                                                            \
+    }
+BLOCK_LOOP(max_block, max_window(p, &w, y, place))
+BLOCK_LOOP(max_grad_block, max_grad_window(p, &w, y, place))
+BLOCK_LOOP(avg_block, avg_window(&w, y))
+BLOCK_LOOP(avg_grad_block, avg_grad_window(&w, y))
+
+/* ---- boxes ---- */
+
+static int64_t reach_of(const pooling *p, int axis)
+{
+    return (p->attr->kernel[axis] - 1) * p->attr->dilation[axis] + 1;
+}
+
+/* Windows of this axis do not overlap. */
+static bool is_disjoint(const pooling *p, int axis)
+{
+    return reach_of(p, axis) <= p->attr->stride[axis];
+}
+
+/* From y's elements first to first + n - 1 of an axis to x's, low to high - 1: those that are seen, or, in a
+ * gradient where boxes own theirs, up to the next box. */
+static void find_range(const pooling *p, int axis, int64_t first, int64_t n, int64_t *low, int64_t *high)
+{
+    int64_t in = p->in.size[axis], end = first + n;
+    const tern__span *spans = p->spans[axis];
+    if (p->gradient && p->stores) {
+        *low = first ? TERN__MIN(spans[first].corner, in) : 0;
+        *high = end < p->out.size[axis] ? TERN__MIN(spans[end].corner, in) : in;
+        return;
+    }
+    *low = in;
+    *high = 0;
+    for (int64_t i = first; i < end; i++) {
+        const tern__span *s = &spans[i];
+        if (s->first >= s->last) continue;
+        *low = TERN__MIN(*low, s->corner + s->first * p->attr->dilation[axis]);
+        *high = TERN__MAX(*high, s->corner + (s->last - 1) * p->attr->dilation[axis] + 1);
+    }
+    *low = TERN__MIN(*low, *high);
+}
+
+static box box_of_x(const pooling *p, const box *y)
+{
+    box x;
+    int64_t slices, rows;
+    find_range(p, 0, y->slice, y->slices, &x.slice, &slices);
+    find_range(p, 1, y->row, y->rows, &x.row, &rows);
+    x.slices = slices - x.slice;
+    x.rows = rows - x.row;
+    return x;
+}
+
+/* All of a plane of x, or of y. */
+static box whole(const tern__space *space)
+{
+    return (box){0, space->size[0], 0, space->size[1]};
+}
+
+/* Part `i` of a plane of y. */
+static box part_of(const pooling *p, int64_t i)
+{
+    box b = whole(&p->out);
+    int64_t n = p->out.size[p->cut], first = n * i / p->parts, count = n * (i + 1) / p->parts - first;
+    if (p->cut == 0) {
+        b.slice = first;
+        b.slices = count;
+    } else {
+        b.row = first;
+        b.rows = count;
+    }
+    return b;
+}
+
+/* Its first element's number among the positions of a plane. */
+static int64_t start_of(const box *b, const tern__space *space)
+{
+    return (b->slice * space->size[1] + b->row) * space->size[2];
+}
+
+/* ---- the ways to go through planes ---- */
+
+static uint8_t *places_at(const pooling *p, int64_t at)
+{
+    return p->place ? (uint8_t *)p->place->data + at : NULL;
+}
+
+/* A box of `width` planes of x side by side. */
+static void clear(const pooling *p, float *x, const box *b, int width)
+{
+    int64_t row = p->in.size[2] * width;
+    for (int64_t s = b->slice; s < b->slice + b->slices && !p->call->add[0]; s++)
+        memset(x + (s * p->in.size[1] + b->row) * row, 0, (size_t)(b->rows * row) * sizeof(*x));
+}
+
+/* A part of block `i` of the blocked layout. */
+static void do_block(const pooling *p, int64_t i, int64_t part, int thread)
+{
+    (void)thread;
+    block b = {.in = whole(&p->in), .out = part_of(p, part)};
+    int64_t from = i * p->in.count * LANES, to = (i * p->out.count + start_of(&b.out, &p->out)) * LANES;
+    b.x = (float *)p->x->data + from;
+    b.y = (float *)p->y->data + to;
+    b.place = places_at(p, to);
+    box own = p->stores ? box_of_x(p, &b.out) : b.in;
+    if (p->gradient) clear(p, b.x, &own, LANES);
+    p->fn(p, &b);
+}
+
+/* Slice after slice between a box's copy and the tensor. */
+static void bring(const pooling *p, float *to, const tern__planes *from, const box *b)
+{
+    int64_t n = b->rows * p->in.size[2], first = start_of(b, &p->in);
+    for (int64_t s = 0; s < b->slices; s++)
+        tern__planes_join(to + s * n * LANES, from, first + s * p->in.size[1] * p->in.size[2], n);
+}
+
+static void take_back(const pooling *p, const tern__planes *to, const float *from, const box *b, bool add)
+{
+    int64_t n = b->rows * p->in.size[2], first = start_of(b, &p->in);
+    for (int64_t s = 0; s < b->slices; s++)
+        tern__planes_part(to, from + s * n * LANES, first + s * p->in.size[1] * p->in.size[2], n, add);
+}
+
+static void forward_strip(const pooling *p, block *b, int64_t plane, int lanes)
+{
+    tern__planes x = {p->x, plane, p->in.count, lanes}, y = {p->y, plane, p->out.count, lanes};
+    int64_t first = start_of(&b->out, &p->out), n = b->out.slices * b->out.rows * p->out.size[2];
+    b->in = box_of_x(p, &b->out);
+    bring(p, b->x, &x, &b->in);
+    p->fn(p, b);
+    tern__planes_part(&y, b->y, first, n, false);
+    tern__planes place = {p->place, plane, p->out.count, lanes};
+    if (b->place) tern__planes_part_bytes(&place, b->place, first, n);
+}
+
+/* The places are read where they are: only those of blocked planes are. */
+static void backward_strip(const pooling *p, block *b, int64_t plane, int lanes)
+{
+    tern__planes x = {p->x, plane, p->in.count, lanes}, y = {p->y, plane, p->out.count, lanes};
+    int64_t first = start_of(&b->out, &p->out), n = b->out.slices * b->out.rows * p->out.size[2];
+    b->in = box_of_x(p, &b->out);
+    tern__planes_join(b->y, &y, first, n);
+    b->place = places_at(p, plane * p->out.count + first * LANES);
+    memset(b->x, 0, (size_t)(b->in.slices * b->in.rows * p->in.size[2] * LANES) * sizeof(*b->x));
+    p->fn(p, b);
+    take_back(p, &x, b->x, &b->in, !p->stores || p->call->add[0]);
+}
+
+/* A part of planes 16 i and those after it: strip after strip. */
+static void do_planes(const pooling *p, int64_t i, int64_t part, int thread)
+{
+    int64_t plane = i * LANES;
+    int lanes = (int)TERN__MIN(LANES, p->planes - plane);
+    float *room = p->copies + thread * (p->x_room + 2 * p->y_room);
+    block b = {.x = room, .y = room + p->x_room};
+    box all = part_of(p, part), plane_of_x = whole(&p->in);
+    if (p->place) b.place = (uint8_t *)(room + p->x_room + p->y_room);
+    for (int l = 0; p->gradient && !p->stores && l < lanes; l++)
+        clear(p, (float *)p->x->data + (plane + l) * p->in.count, &plane_of_x, 1);
+    for (int64_t s = 0; s < all.slices; s += p->slices)
+        for (int64_t r = 0; r < all.rows; r += p->rows) {
+            b.out = (box){all.slice + s, TERN__MIN(p->slices, all.slices - s), all.row + r,
+                          TERN__MIN(p->rows, all.rows - r)};
+            if (p->gradient)
+                backward_strip(p, &b, plane, lanes);
+            else
+                forward_strip(p, &b, plane, lanes);
+        }
+}
+
+/* Where each place of the kernel lies, from the window's corner. */
+static void find_offsets(const pooling *p, int64_t offset[PLACES])
+{
+    const tern__pool_attr *a = p->attr;
+    int64_t width = p->in.size[2], slice = p->in.size[1] * width, k = 0;
+    for (int64_t d = 0; d < a->kernel[0]; d++)
+        for (int64_t r = 0; r < a->kernel[1]; r++)
+            for (int64_t c = 0; c < a->kernel[2]; c++)
+                offset[k++] = d * a->dilation[0] * slice + r * a->dilation[1] * width + c * a->dilation[2];
+}
+
+/* Adds each dy of a row where its place says, `width` planes side by side, if the row sees anything. */
+static void scatter_row(const pooling *p, const int64_t *offset, int64_t row, float *x, const float *y,
+                        const uint8_t *place, int width)
+{
+    const tern__span *d = &p->spans[0][row / p->out.size[1]], *r = &p->spans[1][row % p->out.size[1]];
+    if (d->first >= d->last || r->first >= r->last) return;
+    int64_t start = (d->corner * p->in.size[1] + r->corner) * p->in.size[2];
+    for (int64_t col = 0; col < p->out.size[2]; col++, y += width, place += width) {
+        const tern__span *c = &p->spans[2][col];
+        if (c->first >= c->last) continue;
+        float *corner = x + (start + c->corner) * width;
+        for (int l = 0; l < width; l++) corner[offset[place[l]] * width + l] += y[l];
+    }
+}
+
+/* `width` planes side by side, which are plane or block `i`. */
+static void scatter(const pooling *p, int64_t i, int width)
+{
+    int64_t offset[PLACES], rows = p->out.size[0] * p->out.size[1], row_size = p->out.size[2] * width;
+    int64_t at = i * p->out.count * width;
+    float *x = (float *)p->x->data + i * p->in.count * width;
+    box all = whole(&p->in);
+    clear(p, x, &all, width);
+    find_offsets(p, offset);
+    for (int64_t row = 0; row < rows; row++, at += row_size)
+        scatter_row(p, offset, row, x, (const float *)p->y->data + at, places_at(p, at), width);
+}
+
+static void scatter_block(const pooling *p, int64_t i, int64_t part, int thread)
+{
+    (void)part;
+    (void)thread;
+    scatter(p, i, LANES);
+}
+
+static void scatter_plane(const pooling *p, int64_t i, int64_t part, int thread)
+{
+    (void)part;
+    (void)thread;
+    scatter(p, i, 1);
+}
+
+/* ---- kernels ---- */
+
+static int find_spans(pooling *p)
+{
+    const int64_t *out = p->out.size;
+    tern__span *spans = tern__loop_scratch_of(p->call, TERN__SCRATCH_OPERAND + SPANS,
+                                              (size_t)(out[0] + out[1] + out[2]) * sizeof(*spans));
+    if (!spans) return TERN_E_MEMORY;
+    for (int axis = 0; axis < TERN__SPACE; axis++) {
+        p->spans[axis] = spans;
+        for (int64_t i = 0; i < out[axis]; i++) *spans++ = tern__span_of(p->attr, axis, p->in.size[axis], i);
+    }
+    return TERN_OK;
+}
+
+/* Elements of x that n of y may see or own along an axis. */
+static int64_t room_of(const pooling *p, int axis, int64_t n)
+{
+    if (n == p->out.size[axis]) return p->in.size[axis];
+    return TERN__MIN(p->in.size[axis], n * p->attr->stride[axis] + reach_of(p, axis));
+}
+
+/* All of a plane if that is little, which then is its owner in any case; else rows of one slice. */
+static void find_strip(pooling *p)
+{
+    int64_t row = p->in.size[2] * LANES, stride = p->attr->stride[1];
+    p->slices = p->out.size[0];
+    p->rows = p->out.size[1];
+    bool one = p->gradient && !p->stores && tern__is_half(p->x);
+    if (p->parts == 1 && (one || p->in.size[0] * p->in.size[1] * row <= STRIP)) {
+        p->stores = true;
+        return;
+    }
+    p->slices = 1;
+    int64_t rows = STRIP / (row * TERN__MIN(p->in.size[0], reach_of(p, 0)));
+    p->rows = TERN__MIN(p->rows, TERN__MAX(rows - reach_of(p, 1), 0) / stride + 1);
+}
+
+static int open_copies(pooling *p, int threads)
+{
+    find_strip(p);
+    p->x_room = room_of(p, 0, p->slices) * room_of(p, 1, p->rows) * p->in.size[2] * LANES;
+    p->y_room = p->slices * p->rows * p->out.size[2] * LANES;
+    p->copies = tern__loop_scratch_of(p->call, TERN__SCRATCH_OPERAND + COPIES,
+                                      (size_t)(threads * (p->x_room + 2 * p->y_room)) * sizeof(*p->copies));
+    return p->copies ? TERN_OK : TERN_E_MEMORY;
+}
+
+/* Enough for every thread; in a gradient also so many that what was cleared is still in the cache when it is
+ * added to. */
+static int64_t parts_of(const pooling *p, int64_t items, int threads)
+{
+    int64_t parts = threads > 1 ? (4 * threads + items - 1) / items : 1;
+    if (p->gradient && !p->stores) return 1;
+    if (p->gradient) parts = TERN__MAX(parts, p->in.count * LANES / STRIP);
+    return TERN__MAX(1, TERN__MIN(parts, p->out.size[p->cut]));
+}
+
+typedef void (*item_fn)(const pooling *p, int64_t i, int64_t part, int thread);
+
+static int run(pooling *p)
+{
+    const tern__call *call = p->call;
+    bool blocked = p->x->layout == TERN__BLOCKED16, few = tern__pool_places(p->attr) <= FEW;
+    bool scattered = call->kernel == TERN__MAX_POOL_GRAD && !(blocked && few),
+         copied = !scattered && (!blocked || tern__is_half(p->x));
+    int64_t items = p->planes / (blocked ? LANES : 1);
+    item_fn fn = scattered ? (blocked ? scatter_block : scatter_plane) : blocked ? do_block : do_planes;
+    if (copied) fn = do_planes;
+    if (copied) items = (p->planes + LANES - 1) / LANES;
+    int threads = tern__loop_threads(call, p->planes * p->in.count);
+    p->cut = p->out.size[0] > 1 ? 0 : 1;
+    p->stores = is_disjoint(p, 0) && is_disjoint(p, 1);
+    p->parts = scattered ? 1 : parts_of(p, items, threads);
+    if (find_spans(p) || (copied && open_copies(p, threads))) return TERN_E_MEMORY;
+    items *= p->parts;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int t = 0; t < threads; t++)
+        for (int64_t i = items * t / threads; i < items * (t + 1) / threads; i++)
+            fn(p, i / p->parts, i % p->parts, t);
+    return TERN_OK;
+}
+
+/* x and y of one layout, `place` (of y) or NULL. */
+static int pool(const tern__call *call, const tern__view *x, const tern__view *y, const tern__view *place,
+                block_fn fn, bool gradient)
+{
+    pooling p = {
+        .call = call, .attr = call->attr, .x = x, .y = y, .place = place, .fn = fn, .gradient = gradient};
+    bool dense =
+        x->dtype == y->dtype && x->layout == y->layout && tern__view_is_dense(x) && tern__view_is_dense(y);
+    if (!dense || x->dtype == TERN_F64 || (place && place->dtype != TERN_U8) || (!gradient && call->add[0]))
+        return TERN_E_UNSUPPORTED;
+    p.planes = x->shape[0] * x->shape[1];
+    p.in = tern__space_of(x);
+    p.out = tern__space_of(y);
+    return run(&p);
+}
+
+/* Large windows' gradients add up one by one in their place. */
+static bool needs_f32(const tern__call *call)
+{
+    bool scattered = call->kernel == TERN__MAX_POOL_GRAD && tern__pool_places(call->attr) > FEW;
+    return tern__is_half(call->in[0]) && (call->in[0]->layout == TERN__PLAIN || scattered);
+}
+
+int tern__cpu_max_pool(const tern__call *call)
+{
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_max_pool);
+    return pool(call, call->in[0], call->out[0], call->out[1], max_block, false);
+}
+
+int tern__cpu_max_pool_grad(const tern__call *call)
+{
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_max_pool_grad);
+    return pool(call, call->out[0], call->in[0], call->in[1], max_grad_block, true);
+}
+
+int tern__cpu_avg_pool(const tern__call *call)
+{
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_avg_pool);
+    return pool(call, call->in[0], call->out[0], NULL, avg_block, false);
+}
+
+int tern__cpu_avg_pool_grad(const tern__call *call)
+{
+    if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_avg_pool_grad);
+    return pool(call, call->out[0], call->in[0], NULL, avg_grad_block, true);
+}

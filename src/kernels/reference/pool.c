@@ -1,0 +1,107 @@
+#include "kernels/pool.h"
+#include "kernels/reference/reference.h"
+
+#include <math.h>
+
+/* What y's element i sees: depths, rows, columns, and the number of its plane's first element in x. */
+typedef struct window {
+    tern__span span[TERN__SPACE];
+    tern__space in;
+    int64_t plane;
+} window;
+
+static window window_of(const tern__call *call, const tern__view *x, const tern__view *y, int64_t i)
+{
+    window w = {.in = tern__space_of(x)};
+    tern__space out = tern__space_of(y);
+    w.plane = i / out.count * w.in.count;
+    for (int axis = TERN__SPACE - 1; axis >= 0; i /= out.size[axis--])
+        w.span[axis] = tern__span_of(call->attr, axis, w.in.size[axis], i % out.size[axis]);
+    return w;
+}
+
+/* The number in x of what kernel place (d, r, c) sees. */
+static int64_t number(const tern__call *call, const window *w, int64_t d, int64_t r, int64_t c)
+{
+    const tern__pool_attr *p = call->attr;
+    int64_t at = 0, place[TERN__SPACE] = {d, r, c};
+    for (int axis = 0; axis < TERN__SPACE; axis++)
+        at = at * w->in.size[axis] + w->span[axis].corner + place[axis] * p->dilation[axis];
+    return w->plane + at;
+}
+
+#define EACH_PLACE(w)                                                                                        \
+    for (int64_t d = (w).span[0].first; d < (w).span[0].last; d++)                                           \
+        for (int64_t r = (w).span[1].first; r < (w).span[1].last; r++)                                       \
+            for (int64_t c = (w).span[2].first; c < (w).span[2].last; c++)
+
+int tern__reference_max_pool(const tern__call *call)
+{
+    const tern__view *x = call->in[0], *y = call->out[0];
+    int64_t count = tern__view_count(y);
+    for (int64_t i = 0; i < count; i++) {
+        window w = window_of(call, x, y, i);
+        double best = -INFINITY;
+        int64_t place = tern__pool_place(call->attr, w.span[0].first, w.span[1].first, w.span[2].first);
+        EACH_PLACE(w)
+        {
+            double v = tern__view_get(x, number(call, &w, d, r, c));
+            if (!(v > best) && v == v) continue; /* the first of equals, the last NaN */
+            best = v;
+            place = tern__pool_place(call->attr, d, r, c);
+        }
+        tern__reference_put(call, 0, i, best);
+        if (call->out[1]) tern__view_set(call->out[1], i, (double)place);
+    }
+    return TERN_OK;
+}
+
+int tern__reference_max_pool_grad(const tern__call *call)
+{
+    const tern__view *dy = call->in[0], *dx = call->out[0];
+    int64_t count = tern__view_count(dy);
+    double *sums = tern__reference_sums_new(call, 0);
+    if (!sums) return TERN_E_MEMORY;
+    for (int64_t i = 0; i < count; i++) {
+        window w = window_of(call, dx, dy, i);
+        int64_t place = (int64_t)tern__view_get(call->in[1], i);
+        EACH_PLACE(w)
+        if (tern__pool_place(call->attr, d, r, c) == place)
+            sums[tern__view_offset(dx, number(call, &w, d, r, c))] += tern__view_get(dy, i);
+    }
+    tern__reference_sums_put(call, sums, 1);
+    return TERN_OK;
+}
+
+static double divisor(const window *w)
+{
+    return (double)(w->span[0].divisor * w->span[1].divisor * w->span[2].divisor);
+}
+
+int tern__reference_avg_pool(const tern__call *call)
+{
+    const tern__view *x = call->in[0], *y = call->out[0];
+    int64_t count = tern__view_count(y);
+    for (int64_t i = 0; i < count; i++) {
+        window w = window_of(call, x, y, i);
+        double sum = 0;
+        EACH_PLACE(w) sum += tern__view_get(x, number(call, &w, d, r, c));
+        tern__reference_put(call, 0, i, sum / divisor(&w));
+    }
+    return TERN_OK;
+}
+
+int tern__reference_avg_pool_grad(const tern__call *call)
+{
+    const tern__view *dy = call->in[0], *dx = call->out[0];
+    int64_t count = tern__view_count(dy);
+    double *sums = tern__reference_sums_new(call, 0);
+    if (!sums) return TERN_E_MEMORY;
+    for (int64_t i = 0; i < count; i++) {
+        window w = window_of(call, dx, dy, i);
+        EACH_PLACE(w)
+        sums[tern__view_offset(dx, number(call, &w, d, r, c))] += tern__view_get(dy, i) / divisor(&w);
+    }
+    tern__reference_sums_put(call, sums, 1);
+    return TERN_OK;
+}

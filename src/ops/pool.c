@@ -1,0 +1,237 @@
+#include "base/opts.h"
+#include "kernels/pool.h"
+#include "ops/ops.h"
+
+tern_pool2d_opts tern_pool2d_defaults(void)
+{
+    return (tern_pool2d_opts){
+        .size = sizeof(tern_pool2d_opts), .count_include_pad = true, .dilation = {1, 1}};
+}
+
+tern_pool3d_opts tern_pool3d_defaults(void)
+{
+    return (tern_pool3d_opts){
+        .size = sizeof(tern_pool3d_opts), .count_include_pad = true, .dilation = {1, 1, 1}};
+}
+
+/* ---- gradients ---- */
+
+static int run_gradient(tern_scope *scope, tern__node *node, tern__kernel kernel, const tern__view *place)
+{
+    tern__call call = {.kernel = kernel, .in = {tern__dy(node), place}, .attr = node->attr};
+    call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
+    if (!call.out[0]) return scope->error.code;
+    if (tern__view_count(call.in[0]) > 0 && !tern__run(scope, &call)) return scope->error.code;
+    return tern__grad_done(scope, node, 0);
+}
+
+static int max_gradient(tern_scope *scope, tern__node *node)
+{
+    return run_gradient(scope, node, TERN__MAX_POOL_GRAD, &node->saved[0].view);
+}
+
+static int avg_gradient(tern_scope *scope, tern__node *node)
+{
+    return run_gradient(scope, node, TERN__AVG_POOL_GRAD, NULL);
+}
+
+/* ---- options ---- */
+
+/* Two or three numbers an axis; ceil_mode is no matter of the kernels. */
+typedef struct pool {
+    const char *func, *op;
+    int axes;
+    tern__pool_attr attr;
+    bool dilates, ceil_mode;
+} pool;
+
+/* Without a depth its numbers are those of a kernel that sees one slice. */
+static pool pool_of(const char *func, const char *op, int axes, bool dilates)
+{
+    tern__pool_attr none = {{1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 0};
+    return (pool){.func = func, .op = op, .axes = axes, .attr = none, .dilates = dilates};
+}
+
+/* "(3, 3)": of the axes that there are. */
+static const char *numbers(const pool *p, const int64_t values[TERN__SPACE], char text[TERN__SHAPE_TEXT])
+{
+    tern__view view = tern__view_make(TERN_F32, TERN__PLAIN, p->axes, values + TERN__SPACE - p->axes);
+    return tern__shape_text(&view, text);
+}
+
+static int fail_numbers(tern_scope *scope, const pool *p)
+{
+    char kernel[TERN__SHAPE_TEXT], stride[TERN__SHAPE_TEXT], padding[TERN__SHAPE_TEXT],
+        dilation[TERN__SHAPE_TEXT];
+    return tern__scope_fail(
+        scope, p->func, TERN_E_RANGE,
+        "pooling: expected a kernel, stride and dilation of at least 1%s and padding of at most half the "
+        "kernel, got kernel %s, stride %s, padding %s, dilation %s",
+        p->dilates ? "" : " (no dilation of averages)", numbers(p, p->attr.kernel, kernel),
+        numbers(p, p->attr.stride, stride), numbers(p, p->attr.padding, padding),
+        numbers(p, p->attr.dilation, dilation));
+}
+
+/* The caller's numbers, each from its first axis on. */
+static int take(tern_scope *scope, pool *p, const int64_t *kernel, const tern_pool3d_opts *o)
+{
+    tern__pool_attr *a = &p->attr;
+    bool fit = true;
+    for (int d = 0; d < p->axes; d++) {
+        int axis = TERN__SPACE - p->axes + d;
+        a->kernel[axis] = kernel[d];
+        a->stride[axis] = o->stride[d] ? o->stride[d] : kernel[d];
+        a->padding[axis] = o->padding[d];
+        a->dilation[axis] = o->dilation[d];
+        fit = fit && kernel[d] >= 1 && a->stride[axis] >= 1 && o->padding[d] >= 0 &&
+              o->padding[d] <= kernel[d] / 2 && o->dilation[d] >= 1 && (p->dilates || o->dilation[d] == 1);
+    }
+    a->count_pad = o->count_include_pad;
+    p->ceil_mode = o->ceil_mode;
+    return fit ? TERN_OK : fail_numbers(scope, p);
+}
+
+static int read_opts2d(tern_scope *scope, pool *p, int64_t kernel_h, int64_t kernel_w,
+                       const tern_pool2d_opts *opts)
+{
+    tern_error err = {0};
+    tern_pool2d_opts o = tern_pool2d_defaults();
+    if (tern__opts_read(&o, sizeof(o), opts, p->func, &err)) return tern__scope_fail_with(scope, &err);
+    tern_pool3d_opts two = {.stride = {o.stride[0], o.stride[1]},
+                            .padding = {o.padding[0], o.padding[1]},
+                            .count_include_pad = o.count_include_pad,
+                            .dilation = {o.dilation[0], o.dilation[1]},
+                            .ceil_mode = o.ceil_mode};
+    return take(scope, p, (int64_t[]){kernel_h, kernel_w}, &two);
+}
+
+static int read_opts3d(tern_scope *scope, pool *p, int64_t kernel_d, int64_t kernel_h, int64_t kernel_w,
+                       const tern_pool3d_opts *opts)
+{
+    tern_error err = {0};
+    tern_pool3d_opts o = tern_pool3d_defaults();
+    if (tern__opts_read(&o, sizeof(o), opts, p->func, &err)) return tern__scope_fail_with(scope, &err);
+    return take(scope, p, (int64_t[]){kernel_d, kernel_h, kernel_w}, &o);
+}
+
+/* ---- shape rule ---- */
+
+static int check(tern_scope *scope, const pool *p, const tern__view *x)
+{
+    char shape[TERN__SHAPE_TEXT];
+    bool fits = x->ndim == 2 + p->axes;
+    for (int d = 1; d < x->ndim; d++) fits = fits && x->shape[d] > 0;
+    if (!fits)
+        return tern__scope_fail(scope, p->func, TERN_E_SHAPE,
+                                "pooling: expected (N, C, %sH, W), empty at most in N, got %s",
+                                p->axes == 3 ? "D, " : "", tern__shape_text(x, shape));
+    if (tern__dtype_is_float(x->dtype)) return TERN_OK;
+    return tern__scope_fail(scope, p->func, TERN_E_DTYPE, "pooling: expected floating point, got %s",
+                            tern_dtype_name(x->dtype));
+}
+
+/* Windows along one axis; 0: none fits. With ceil_mode the last one may end beyond the padding, but begins
+ * before that on the right. */
+static int64_t output_size(const pool *p, int64_t input, int axis)
+{
+    const tern__pool_attr *a = &p->attr;
+    int64_t stride = a->stride[axis], padding = a->padding[axis];
+    int64_t room = input + 2 * padding - a->dilation[axis] * (a->kernel[axis] - 1) - 1;
+    if (p->ceil_mode) room += stride - 1;
+    if (room < 0) return 0;
+    int64_t size = room / stride + 1;
+    return p->ceil_mode && (size - 1) * stride >= input + padding ? size - 1 : size;
+}
+
+static int output_shape(tern_scope *scope, const pool *p, const tern__view *x, int64_t shape[TERN_NDIM_MAX])
+{
+    char xs[TERN__SHAPE_TEXT], kernel[TERN__SHAPE_TEXT], padding[TERN__SHAPE_TEXT],
+        dilation[TERN__SHAPE_TEXT];
+    bool fits = true;
+    for (int d = 0; d < x->ndim; d++) {
+        shape[d] = d < 2 ? x->shape[d] : output_size(p, x->shape[d], TERN__SPACE - x->ndim + d);
+        fits = fits && (d < 2 || shape[d] > 0);
+    }
+    if (fits) return TERN_OK;
+    return tern__scope_fail(scope, p->func, TERN_E_SHAPE,
+                            "pooling: the kernel %s does not fit into input %s with padding %s, dilation %s",
+                            numbers(p, p->attr.kernel, kernel), tern__shape_text(x, xs),
+                            numbers(p, p->attr.padding, padding), numbers(p, p->attr.dilation, dilation));
+}
+
+/* Replaces *x by what the kernels take. */
+static tern_tensor *new_output(tern_scope *scope, const pool *p, tern_tensor **x)
+{
+    int64_t shape[TERN_NDIM_MAX];
+    if (check(scope, p, &(*x)->view) || output_shape(scope, p, &(*x)->view, shape)) return NULL;
+    *x = tern__dense(scope, *x);
+    return *x ? tern__result(scope, (*x)->view.dtype, (*x)->view.layout, (*x)->view.ndim, shape) : NULL;
+}
+
+/* ---- ops ---- */
+
+static bool run(tern_scope *scope, tern__kernel kernel, const pool *p, const tern_tensor *x,
+                const tern_tensor *y, const tern_tensor *place)
+{
+    tern__call call = {
+        .kernel = kernel, .in = {&x->view}, .out = {&y->view, place ? &place->view : NULL}, .attr = &p->attr};
+    return tern__view_count(&y->view) == 0 || tern__run(scope, &call);
+}
+
+static tern_tensor *max_pool(tern_scope *scope, tern_tensor *x, const pool *p)
+{
+    tern_tensor *y = new_output(scope, p, &x), *place = NULL;
+    if (!y) return NULL;
+    if (scope->grad && x->requires_grad) {
+        tern_dtype dtype = tern__pool_places(&p->attr) <= 256 ? TERN_U8 : TERN_I32;
+        place = tern__result(scope, dtype, y->view.layout, y->view.ndim, y->view.shape);
+        if (!place) return NULL;
+    }
+    if (!run(scope, TERN__MAX_POOL, p, x, y, place)) return NULL;
+    tern__node *node = tern__record(scope, p->op, max_gradient, y, 1, &x);
+    tern__save_attr(scope, node, &p->attr, sizeof(p->attr));
+    tern__save(node, 0, place);
+    return y;
+}
+
+static tern_tensor *avg_pool(tern_scope *scope, tern_tensor *x, const pool *p)
+{
+    tern_tensor *y = new_output(scope, p, &x);
+    if (!y || !run(scope, TERN__AVG_POOL, p, x, y, NULL)) return NULL;
+    tern__save_attr(scope, tern__record(scope, p->op, avg_gradient, y, 1, &x), &p->attr, sizeof(p->attr));
+    return y;
+}
+
+tern_tensor *tern_max_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h, int64_t kernel_w,
+                             const tern_pool2d_opts *opts)
+{
+    pool p = pool_of(__func__, "max_pool2d", 2, true);
+    if (!TERN__ENTER(scope, __func__, 1, &x) || read_opts2d(scope, &p, kernel_h, kernel_w, opts)) return NULL;
+    return max_pool(scope, x, &p);
+}
+
+tern_tensor *tern_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h, int64_t kernel_w,
+                             const tern_pool2d_opts *opts)
+{
+    pool p = pool_of(__func__, "avg_pool2d", 2, false);
+    if (!TERN__ENTER(scope, __func__, 1, &x) || read_opts2d(scope, &p, kernel_h, kernel_w, opts)) return NULL;
+    return avg_pool(scope, x, &p);
+}
+
+tern_tensor *tern_max_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d, int64_t kernel_h,
+                             int64_t kernel_w, const tern_pool3d_opts *opts)
+{
+    pool p = pool_of(__func__, "max_pool3d", 3, true);
+    if (!TERN__ENTER(scope, __func__, 1, &x) || read_opts3d(scope, &p, kernel_d, kernel_h, kernel_w, opts))
+        return NULL;
+    return max_pool(scope, x, &p);
+}
+
+tern_tensor *tern_avg_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d, int64_t kernel_h,
+                             int64_t kernel_w, const tern_pool3d_opts *opts)
+{
+    pool p = pool_of(__func__, "avg_pool3d", 3, false);
+    if (!TERN__ENTER(scope, __func__, 1, &x) || read_opts3d(scope, &p, kernel_d, kernel_h, kernel_w, opts))
+        return NULL;
+    return avg_pool(scope, x, &p);
+}
