@@ -37,4 +37,10 @@ static inline double tern__draw_share(uint64_t number)
     return (double)(number >> 11) * 0x1p-53;
 }
 
+/* In [low, high). */
+static inline double tern__draw_between(uint64_t number, double low, double high)
+{
+    return low + tern__draw_share(number) * (high - low);
+}
+
 #endif

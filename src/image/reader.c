@@ -87,7 +87,8 @@ static int take_file(tern__image_reader *reader, int fd, const char *path, const
 
 static int open_file(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* Of a pipe it would be waited for that someone writes. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot open %s", path);
     int status = take_file(reader, fd, path, func, err);
     close(fd);
@@ -144,11 +145,13 @@ static size_t sample_bytes(const tern_image *image)
     return bytes[image->sample];
 }
 
+/* With a few bytes more, since tern__resize_u8 reads pixels as words. */
 static int make_room(const char *path, int channels, tern_image *image, const char *func, tern_error *err)
 {
     size_t bytes;
     if (__builtin_mul_overflow((size_t)image->height * (size_t)image->width,
-                               (size_t)channels * sample_bytes(image), &bytes))
+                               (size_t)channels * sample_bytes(image), &bytes) ||
+        __builtin_add_overflow(bytes, 8, &bytes))
         return tern__error_set(err, func, TERN_E_RANGE, "%s: %lld x %lld pixels", path,
                                (long long)image->height, (long long)image->width);
     if (image->data && image->bytes >= bytes) return TERN_OK;

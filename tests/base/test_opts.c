@@ -341,6 +341,12 @@ static void image_load(const void *opts, tern_error *err)
     if (err->code == TERN_E_IO) *err = (tern_error){0};
 }
 
+static void image_folder_open(const void *opts, tern_error *err)
+{
+    tern_dataset_free(tern_image_folder_open("/nowhere", opts, err));
+    if (err->code == TERN_E_IO) *err = (tern_error){0};
+}
+
 static void image_save(const void *opts, tern_error *err)
 {
     tern_image image = {0};
@@ -421,6 +427,7 @@ static void image_save(const void *opts, tern_error *err)
     X(distributed, distributed_sampler_new)                                                                  \
     X(loader, loader_new)                                                                                    \
     X(image, image_load)                                                                                     \
+    X(image_folder, image_folder_open)                                                                       \
     X(image_save, image_save)                                                                                \
     X(board, board_new)                                                                                      \
     X(board_image, board_image)                                                                              \

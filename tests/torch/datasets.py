@@ -21,9 +21,15 @@ Dataset._fields_ = [
     ("length", ctypes.c_int64),
     ("ndim", ctypes.c_int),
     ("shape", ctypes.c_int64 * 4),
+    ("target_ndim", ctypes.c_int),
+    ("target_shape", ctypes.c_int64 * 4),
+    ("target_dtype", ctypes.c_int),
     ("classes", ctypes.c_int),
     ("get", GET),
     ("free", ctypes.c_void_p),
+    ("open", ctypes.c_void_p),
+    ("next", ctypes.c_void_p),
+    ("close", ctypes.c_void_p),
 ]
 
 

@@ -1,0 +1,118 @@
+#include "data/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+bool tern__ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), tail = strlen(end);
+    return length >= tail && !strcasecmp(name + length - tail, end);
+}
+
+static int append(tern__files *files, char *path, const char *func, tern_error *err)
+{
+    if (files->count == files->room) {
+        int64_t room = TERN__MAX(2 * files->room, 64);
+        size_t was = (size_t)files->room * sizeof(tern__file), is = (size_t)room * sizeof(tern__file);
+        tern__file *grown = tern__realloc_array(files->file, was, is, func, err);
+        if (!grown) return TERN_E_MEMORY;
+        files->file = grown;
+        files->room = room;
+    }
+    files->file[files->count++] = (tern__file){.path = path, .folder = (size_t)(strrchr(path, '/') - path)};
+    return TERN_OK;
+}
+
+static char *join(const char *folder, const char *name, const char *func, tern_error *err)
+{
+    size_t bytes = strlen(folder) + strlen(name) + 2;
+    char *path = tern__alloc(bytes, func, err);
+    if (path) snprintf(path, bytes, "%s/%s", folder, name);
+    return path;
+}
+
+typedef struct walk {
+    tern__files *files;
+    bool (*wanted)(const char *name); /* NULL: the folders */
+    const char *func;
+    tern_error *err;
+} walk;
+
+static int walk_folder(const walk *w, const char *folder);
+
+/* A link to nowhere is a file, which whoever opens it finds out. */
+static int visit(const walk *w, char *path, const char *name, bool *kept)
+{
+    struct stat about;
+    bool is_there = !stat(path, &about);
+    if (!is_there && errno != ENOENT && errno != ELOOP)
+        return tern__error_errno(w->err, w->func, TERN_E_IO, "cannot read %s", path);
+    bool is_folder = is_there && S_ISDIR(about.st_mode);
+    if (is_folder && w->wanted) return walk_folder(w, path);
+    *kept = w->wanted ? w->wanted(name) : is_folder;
+    return *kept ? append(w->files, path, w->func, w->err) : TERN_OK;
+}
+
+static int visit_name(const walk *w, const char *folder, const char *name)
+{
+    bool kept = false;
+    if (!strcmp(name, ".") || !strcmp(name, "..")) return TERN_OK;
+    char *path = join(folder, name, w->func, w->err);
+    if (!path) return TERN_E_MEMORY;
+    int status = visit(w, path, name, &kept);
+    if (!kept || status) tern__free(path);
+    return status;
+}
+
+static int walk_folder(const walk *w, const char *folder)
+{
+    DIR *dir = opendir(folder);
+    if (!dir) return tern__error_errno(w->err, w->func, TERN_E_IO, "cannot read the folder %s", folder);
+    int status = TERN_OK;
+    for (struct dirent *entry; !status && (entry = readdir(dir));)
+        status = visit_name(w, folder, entry->d_name);
+    closedir(dir);
+    return status;
+}
+
+/* By the folder's path, then by the name, byte by byte. */
+static int compare(const void *a, const void *b)
+{
+    const tern__file *x = a, *y = b;
+    int order = memcmp(x->path, y->path, TERN__MIN(x->folder, y->folder));
+    if (!order) order = (x->folder > y->folder) - (x->folder < y->folder);
+    return order ? order : strcmp(x->path + x->folder, y->path + y->folder);
+}
+
+static int walk_sorted(tern__files *files, const char *folder, bool (*wanted)(const char *name),
+                       const char *func, tern_error *err)
+{
+    int64_t from = files->count;
+    int status = walk_folder(&(walk){files, wanted, func, err}, folder);
+    if (files->count > from)
+        qsort(files->file + from, (size_t)(files->count - from), sizeof(tern__file), compare);
+    return status;
+}
+
+int tern__files_walk(tern__files *files, const char *folder, bool (*wanted)(const char *name),
+                     const char *func, tern_error *err)
+{
+    return walk_sorted(files, folder, wanted, func, err);
+}
+
+int tern__folders_list(tern__files *files, const char *folder, const char *func, tern_error *err)
+{
+    return walk_sorted(files, folder, NULL, func, err);
+}
+
+void tern__files_free(tern__files *files)
+{
+    for (int64_t i = 0; i < files->count; i++) tern__free(files->file[i].path);
+    tern__free(files->file);
+    *files = (tern__files){0};
+}

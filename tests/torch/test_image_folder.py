@@ -1,0 +1,225 @@
+"""tern_image_folder_open beside torchvision's ImageFolder: the same classes, files and labels; the same pixels, bit for
+bit, as Resize and CenterCrop and, with our random numbers in torchvision's formulas, RandomResizedCrop make them."""
+import ctypes
+import math
+import os
+import tempfile
+import unittest
+
+import numpy as np
+import PIL.Image
+import torchvision
+from torchvision.transforms import functional
+
+import datasets
+import images
+import tern
+from test_augment import GOLDEN, WORD, mix
+
+DRAW = np.random.default_rng(32)
+
+
+class FolderOpts(ctypes.Structure):
+    """tern_image_folder_opts."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("channels", ctypes.c_int),
+        ("crop", ctypes.c_int64 * 2),
+        ("resize", ctypes.c_int64),
+        ("random", ctypes.c_bool),
+        ("scale", ctypes.c_double * 2),
+        ("ratio", ctypes.c_double * 2),
+        ("seed", ctypes.c_uint64),
+    ]
+
+
+lib = images.lib
+lib.returns(FolderOpts, "tern_image_folder_defaults")
+lib.returns(ctypes.POINTER(datasets.Dataset), "tern_image_folder_open")
+lib.returns(ctypes.c_char_p, "tern_image_folder_class", "tern_image_folder_path")
+
+
+class Folder:
+    """A tern_image_folder as a sequence of (picture, label)."""
+
+    def __init__(self, root, **options):
+        opts = lib.tern_image_folder_defaults()
+        for name, value in options.items():
+            setattr(opts, name, value)
+        self.dataset = lib.check("tern_image_folder_open", root.encode(), ctypes.byref(opts))
+        self.shape = tuple(self.dataset.contents.shape[:3])
+        self.classes = []
+        while name := lib.tern_image_folder_class(self.dataset, len(self.classes)):
+            self.classes.append(name.decode())
+
+    def __del__(self):
+        if hasattr(self, "dataset"):
+            lib.tern_dataset_free(self.dataset)
+
+    def __len__(self):
+        return self.dataset.contents.length
+
+    def path(self, index):
+        return lib.tern_image_folder_path(self.dataset, ctypes.c_int64(index)).decode()
+
+    def sample(self, index, epoch=0):
+        x, y, err = np.empty(self.shape, np.float32), ctypes.c_int64(), tern.Error()
+        self.dataset.contents.get(self.dataset, epoch, index, x.ctypes.data, ctypes.addressof(y), ctypes.byref(err))
+        if err.code:
+            raise tern.TernError(err)
+        return x, y.value
+
+
+def uniform(key, i, low, high):
+    return low + (mix(key + i * GOLDEN & WORD) >> 11) / 2**53 * (high - low)
+
+
+def random_part(key, height, width, scale, ratio):
+    """RandomResizedCrop.get_params with the numbers of image_data.h: (top, left, height, width)."""
+    for i in range(64, 104, 4):
+        area = height * width * uniform(key, i, *scale)
+        aspect = math.exp(uniform(key, i + 1, math.log(ratio[0]), math.log(ratio[1])))
+        w, h = int(round(math.sqrt(area * aspect))), int(round(math.sqrt(area / aspect)))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = (mix(key + (i + 2 + k) * GOLDEN & WORD) * n >> 64 for k, n in ((0, height - h + 1), (1, width - w + 1)))
+            return top, left, h, w
+    own = width / height
+    w, h = width, height
+    if own < min(ratio):
+        h = int(round(w / min(ratio)))
+    elif own > max(ratio):
+        w = int(round(h * max(ratio)))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+class ImageFolderTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+
+    def put(self, name, height=9, width=7, mode="RGB", **options):
+        path = os.path.join(self.root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        channels = len(mode)
+        data = DRAW.integers(0, 256, (height, width, channels)).astype(np.uint8)
+        PIL.Image.fromarray(data.squeeze(-1) if channels == 1 else data, mode).save(path, **options)
+
+    def test_files_and_labels(self):
+        """Sub-folders, odd names, links, capital endings, and files that are no samples."""
+        for name in ("b/2.png", "b/10.jpg", "b/sub/a.JPEG", "b/sub/z/a.png", "b/sub.x/q.png", "B/x.Tiff", "ä/é.jpg", "b/.h.png"):
+            self.put(name)
+        os.symlink(os.path.join(self.root, "b"), os.path.join(self.root, "c"))
+        for name in ("notes.txt", "b/readme.md", "b/png"):
+            with open(os.path.join(self.root, name), "w", encoding="utf8") as file:
+                file.write("no picture")
+        theirs = torchvision.datasets.ImageFolder(self.root)
+        ours = Folder(self.root, crop=(4, 4), resize=4)
+        self.assertEqual(ours.classes, theirs.classes)
+        self.assertEqual(ours.dataset.contents.classes, len(theirs.classes))
+        self.assertEqual([ours.path(i) for i in range(len(ours))], [path for path, _ in theirs.samples])
+        self.assertEqual([ours.sample(i)[1] for i in range(len(ours))], theirs.targets)
+
+    def various(self):
+        for i, (height, width) in enumerate([(40, 40), (41, 90), (87, 30), (12, 200), (33, 32), (200, 9), (64, 64), (5, 5), (1, 3)]):
+            self.put(f"a/{i:02}.png", height, width)
+            self.put(f"a/{i:02}.jpg", height, width, quality=90)
+            self.put(f"b/{i:02}.png", height, width, "L")
+            self.put(f"b/{i:02}.jpg", height, width, "L")
+            self.put(f"c/{i:02}.png", height, width, "RGBA")
+            self.put(f"c/{i:02}.jpg", height, width, "CMYK")
+        return torchvision.datasets.ImageFolder(self.root)
+
+    def expect(self, got, want):
+        np.testing.assert_array_equal(got.view(np.uint32), functional.to_tensor(want).numpy().view(np.uint32))
+
+    def test_resize_and_center_crop(self):
+        theirs = self.various()
+        for resize, crop in ((32, (32, 32)), (40, (32, 28)), (33, (17, 33)), (5, (1, 1))):
+            ours = Folder(self.root, resize=resize, crop=crop)
+            self.assertEqual(ours.shape, (3, *crop))
+            for i in range(len(ours)):
+                picture, label = theirs[i]
+                self.assertEqual(ours.sample(i)[1], label)
+                self.expect(ours.sample(i)[0], functional.center_crop(functional.resize(picture, resize), crop))
+
+    def test_random_resized_crop(self):
+        theirs = self.various()
+        for trial in range(6):
+            crop = tuple(int(n) for n in DRAW.integers(1, 50, 2))
+            scale = tuple(sorted(DRAW.uniform(0.05, 1, 2)))
+            ratio = tuple(sorted(DRAW.uniform(0.3, 3, 2)))
+            seed, epoch = int(DRAW.integers(0, 2**63)), int(DRAW.integers(0, 1000))
+            ours = Folder(self.root, crop=crop, random=True, scale=scale, ratio=ratio, seed=seed)
+            for i in range(len(ours)):
+                picture = theirs[i][0]
+                key = mix(mix(mix(seed) + epoch & WORD) + i & WORD)
+                part = random_part(key, picture.height, picture.width, scale, ratio)
+                self.expect(ours.sample(i, epoch)[0], functional.resized_crop(picture, *part, crop))
+
+    def test_random_parts_are_as_torchvisions(self):
+        """Areas, ratios and places of many draws beside as many of torchvision's: means within 5 standard errors."""
+        self.put("a/a.png", 60, 80)
+        picture = PIL.Image.new("RGB", (80, 60))
+        theirs = [torchvision.transforms.RandomResizedCrop.get_params(picture, [0.08, 1], [3 / 4, 4 / 3]) for _ in range(4000)]
+        ours = [random_part(mix(mix(mix(9) + e & WORD)), 60, 80, (0.08, 1), (3 / 4, 4 / 3)) for e in range(4000)]
+        for figure in (lambda p: p[0], lambda p: p[1], lambda p: p[2] * p[3], lambda p: p[3] / p[2]):
+            a, b = (np.array([figure(p) for p in parts], float) for parts in (ours, theirs))
+            self.assertLess(abs(a.mean() - b.mean()), 5 * math.sqrt((a.var() + b.var()) / 4000))
+
+    def test_grey(self):
+        self.put("a/a.png", 50, 60)
+        self.put("a/b.png", 50, 60, "L")
+        ours = Folder(self.root, channels=1, resize=20, crop=(20, 20))
+        for i, name in enumerate(("a/a.png", "a/b.png")):
+            picture = PIL.Image.open(os.path.join(self.root, name)).convert("L")
+            self.expect(ours.sample(i)[0], functional.center_crop(functional.resize(picture, 20), 20))
+
+    # ---- what is wrong ----
+
+    def refused(self, code, text, **options):
+        with self.assertRaisesRegex(tern.TernError, text) as caught:
+            Folder(self.root, **options)
+        self.assertEqual(caught.exception.code, code)
+
+    def test_no_samples(self):
+        self.refused(-5, "has no folders, expected one a class")
+        os.mkdir(os.path.join(self.root, "empty"))
+        self.put("full/a.png")
+        self.refused(-5, "there is no picture in .*/empty")
+        self.root = os.path.join(self.root, "nowhere")
+        self.refused(-5, "cannot read the folder .*/nowhere: No such file or directory")
+
+    def test_options(self):
+        self.put("a/a.png")
+        self.refused(-7, "channels is 2, expected 1 or 3", channels=2)
+        self.refused(-7, r"crop\[1\] is 0, expected \[1, 32768\]", crop=(4, 0))
+        self.refused(-7, r"resize is 255, expected \[256, 32768\]", crop=(4, 256), resize=255)
+        self.refused(-7, r"scale is \[0.5, 1.5\], expected 0 < low <= high <= 1", scale=(0.5, 1.5))
+        self.refused(-7, r"ratio is \[2, 1\], expected 0 < low <= high <= 64", ratio=(2, 1))
+
+    def test_bad_pictures_are_named(self):
+        self.put("a/a.jpg", 100, 100)
+        path = os.path.join(self.root, "a/a.jpg")
+        with open(path, "rb") as file:
+            data = file.read()
+        with open(path, "wb") as file:
+            file.write(data[: len(data) // 2])
+        with open(os.path.join(self.root, "a/b.bmp"), "wb") as file:
+            file.write(b"BM")
+        os.symlink("/nowhere", os.path.join(self.root, "a/c.png"))
+        images.save(os.path.join(self.root, "a/d.png"), np.zeros((4, 4), np.uint16))
+        ours = Folder(self.root, crop=(4, 4), resize=4)
+        for index, (code, text) in enumerate(
+            [(-6, "a/a.jpg: Premature end of JPEG file"), (-6, "a/b.bmp is no picture"), (-5, "cannot open .*/a/c.png"), (-9, "a/d.png: expected 8 bits")]
+        ):
+            with self.assertRaisesRegex(tern.TernError, text) as caught:
+                ours.sample(index)
+            self.assertEqual(caught.exception.code, code)
+        self.put("a/a.jpg")
+        ours.sample(0)
+
+
+if __name__ == "__main__":
+    unittest.main()
