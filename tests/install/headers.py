@@ -36,6 +36,15 @@ def including(names):
     return "".join(f"#include <{name}>\n" for name in names)
 
 
+def names():
+    """Everything in the headers that begins with tern_ or TERN_: functions, types, fields' types, constants, macros."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = os.path.join(folder, "all.c")
+        with open(source, "w") as file:
+            file.write(including(headers()))
+        return {name for flag in ("-P", "-dM") for name in re.findall(r"\b(?:tern|TERN)_\w+", call("gcc", "-E", flag, "-I", INCLUDE, source))}
+
+
 def declarations():
     """Every function in the headers: {name: (header, is it defined there)}. gcc writes them with -aux-info."""
     with tempfile.TemporaryDirectory() as folder:

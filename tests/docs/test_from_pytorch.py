@@ -1,0 +1,183 @@
+"""docs/from-pytorch.md: its programs print what it says, C beside PyTorch; its table of names knows every function."""
+import concurrent.futures
+import fnmatch
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import document
+from install import headers
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PAGE = document.read("docs/from-pytorch.md")
+
+NOT_RUN = {"mixed.py": "apex needs CUDA, and is no package of Debian's"}
+NOT_EQUAL = {"any": "PyTorch has three ways where tern has two, and one of the three lets ranks drift apart"}
+
+NO_COUNTERPART = {
+    "*_free": "Python collects garbage",
+    "*_close": "Python collects garbage",
+    "tern_module_release": "Python collects garbage",
+    "*_defaults": "options are keyword arguments",
+    "tern_error_print": "exceptions",
+    "tern_status_*": "exceptions",
+    "tern_scope_error": "exceptions",
+    "tern_group_abort": "exceptions",
+    "tern_allocator_set": "a hook for the embedding program",
+    "tern_log_set": "a hook for the embedding program",
+    "tern_group_mem_*": "windows that peers read",
+    "tern_preempt_ask": "beside tern_preempt_pending",
+    "tern_preempt_fd": "beside tern_preempt_pending",
+}
+
+
+def same(printed, expected):
+    """Line by line the same text, and numbers up to ten units of the last digit that is shown."""
+    number = r"-?\d+\.\d+"
+    if re.sub(number, "N", printed) != re.sub(number, "N", expected):
+        return False
+    pairs = zip(re.findall(number, printed), re.findall(number, expected))
+    return all(abs(float(a) - float(b)) <= 10.5 * 10.0 ** -len(b.split(".")[1]) for a, b in pairs)
+
+
+def compile_program(folder, name):
+    program = os.path.join(folder, name[:-2])
+    headers.call("gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", *headers.sanitizer(), "-I", headers.INCLUDE, program + ".c",
+                 "-o", program, "-L", headers.BUILD, "-ltern", f"-Wl,-rpath,{headers.BUILD}")
+
+
+def has_tensorboard():
+    return importlib.util.find_spec("tensorboard") is not None
+
+
+class Programs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.programs = document.programs(PAGE)
+        for name, text in cls.programs.items():
+            with open(os.path.join(cls.folder, name), "w") as file:
+                file.write(text)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda name: compile_program(cls.folder, name), [name for name in cls.programs if name.endswith(".c")]))
+        cls.env = {**os.environ, "PATH": f"{headers.BUILD}:/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+        for name in ("RANK", "WORLD_SIZE", "TERN_DEVICE"):
+            cls.env.pop(name, None)
+
+    def run_command(self, command):
+        if not has_tensorboard():
+            command = command.replace("python3 record.py", f"python3 {HERE}/without_tensorboard.py record.py")
+        env = dict(self.env)
+        if "python3" in command:
+            env.pop("LD_PRELOAD", None)
+        return subprocess.run(command, shell=True, cwd=self.folder, env=env, text=True, capture_output=True, timeout=120)
+
+    def test_programs_print_what_the_page_says(self):
+        for session in document.sessions(PAGE):
+            for command, expected in session:
+                if command.endswith("./parts") and len(os.sched_getaffinity(0)) < 2:
+                    continue  # there is no cpu:1
+                with self.subTest(command=command):
+                    done = self.run_command(command)
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                    self.assertTrue(same(done.stdout, expected), f"\n{done.stdout}instead of\n{expected}")
+
+    def test_every_program_is_run(self):
+        commands = [command for session in document.sessions(PAGE) for command, _ in session]
+        self.assertGreater(len(commands), 15)
+        for name in self.programs:
+            call = rf"python3 {name}\b" if name.endswith(".py") else rf"\./{name[:-2]}$"
+            self.assertEqual(any(re.search(call, command) for command in commands), name not in NOT_RUN, name)
+
+    def test_what_is_not_run_is_python(self):
+        for name in NOT_RUN:
+            compile(self.programs[name], name, "exec")
+
+    def test_python_and_c_print_the_same(self):
+        for session in document.sessions(PAGE):
+            name = re.search(r"(\w+)$", session[-1][0]).group(1)
+            if len(session) > 1 and name not in NOT_EQUAL:
+                with self.subTest(program=name):
+                    self.assertTrue(same(session[0][1], session[1][1]))
+
+
+class Excerpts(unittest.TestCase):
+    def test_they_stand_in_the_files_that_they_name(self):
+        for path, lines in document.excerpts(PAGE):
+            with self.subTest(path=path):
+                left = [line.strip() for line in document.read(path).splitlines()]
+                for line in lines:
+                    if line.strip() in ("", "..."):
+                        continue
+                    self.assertIn(line.strip(), left)
+                    left = left[left.index(line.strip()) + 1:]
+
+    def test_every_block_of_c_is_a_program_or_an_excerpt(self):
+        for language, text in document.blocks(PAGE):
+            if language == "c":
+                self.assertRegex(text.splitlines()[0], r"^/\* (\w+\.c|from \S+) \*/$")
+
+
+class Names(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.functions = set(headers.declarations())
+        cls.known = headers.names()
+        cls.rows = document.rows(PAGE[PAGE.index("\n## Names\n"):])
+
+    def listed(self, name):
+        """Whether the table has it, by itself or by a pattern (tern_object_*)."""
+        return any(fnmatch.fnmatch(name, pattern) for cells in self.rows for text in document.code(cells[-1]) + document.code(cells[0])
+                   for pattern in re.findall(r"\btern_\w+\*?", text))
+
+    def test_tern_names_exist(self):
+        for text in document.code(PAGE):
+            for name in re.findall(r"\b(?:tern|TERN)_\w+\*?", text):
+                if re.match(r"TERN_(DEVICE|LOG|TRACE|PORT|PLUGIN_PATH)$", name) or name == "tern_":
+                    continue
+                with self.subTest(name=name):
+                    self.assertTrue(fnmatch.filter(self.known, name), "in no header")
+
+    def test_every_function_is_in_the_table(self):
+        missing = {name for name in self.functions if not self.listed(name)}
+        excused = {name for name in missing if any(fnmatch.fnmatch(name, pattern) for pattern in NO_COUNTERPART)}
+        self.assertEqual(sorted(missing - excused), [], "neither in the table of docs/from-pytorch.md nor in NO_COUNTERPART")
+
+    def test_exceptions_are_of_use(self):
+        for pattern in NO_COUNTERPART:
+            with self.subTest(pattern=pattern):
+                self.assertTrue(fnmatch.filter(self.functions, pattern))
+
+    def test_torch_names_exist(self):
+        """On the left, what begins with torch. is a name of PyTorch's."""
+        names = {name for cells in self.rows for text in document.code(cells[0]) for name in re.findall(r"^torch(?:\.\w+)+", text)}
+        self.assertGreater(len(names), 150)
+        for name in sorted(names):
+            with self.subTest(name=name):
+                module, attributes = importlib.import_module("torch"), name.split(".")[1:]
+                for i, attribute in enumerate(attributes):
+                    if not hasattr(module, attribute):
+                        importlib.import_module("torch." + ".".join(attributes[:i + 1]))
+                    module = getattr(module, attribute)
+
+
+class Links(unittest.TestCase):
+    def test_they_lead_somewhere(self):
+        for path in ("docs/from-pytorch.md", "README.zh-CN.md"):
+            if not os.path.exists(os.path.join(document.SOURCE, path)):
+                continue
+            for target, anchor in document.links(document.read(path)):
+                with self.subTest(page=path, target=target, anchor=anchor):
+                    whole = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
+                    self.assertTrue(os.path.exists(os.path.join(document.SOURCE, whole)))
+                    if anchor:
+                        self.assertIn(anchor, document.anchors(document.read(whole)))
+
+
+if __name__ == "__main__":
+    unittest.main()
