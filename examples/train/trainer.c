@@ -151,11 +151,15 @@ static tern_sampler *new_order(trainer *t, const tern_dataset *set, bool train, 
 static void open_data(trainer *t, tern_error *err)
 {
     const task *k = t->task;
+    int ranks = tern_group_size(t->world);
+    if (!err->code && k->train->length < ranks)
+        fail(err, TERN_E_RANGE, "%s: %lld training samples are fewer than %d ranks", k->data,
+             (long long)k->train->length, ranks);
     t->train_order = new_order(t, k->train, true, err);
     t->train = new_loader(t, k->train, t->train_order, true, err);
     if (!err->code && tern_loader_length(t->train) < 1)
         fail(err, TERN_E_RANGE, "%s: %lld training samples make no batch of %lld on each of %d ranks",
-             k->data, (long long)k->train->length, (long long)t->flags->batch, tern_group_size(t->world));
+             k->data, (long long)k->train->length, (long long)t->flags->batch, ranks);
     if (!k->test) return;
     t->test_order = new_order(t, k->test, false, err);
     t->test = new_loader(t, k->test, t->test_order, false, err);
@@ -414,6 +418,7 @@ static bool run_epoch(trainer *t, tern_error *err)
     snprintf(title, sizeof(title), "epoch %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
     tern_progress_opts opts = tern_progress_defaults();
     opts.leave = false;
+    opts.unit = " samples";
     opts.initial = (int64_t)t->history.loss_count * t->flags->batch;
     tern_progress *bar =
         tern_progress_new(title, tern_loader_length(t->train) * t->flags->batch, t->world, &opts, err);

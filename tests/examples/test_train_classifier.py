@@ -1,0 +1,220 @@
+"""train_classifier on small data: what it says, leaves and takes up again, alone and on 2 ranks."""
+import glob
+import os
+import re
+import signal
+import subprocess
+import unittest
+
+import torch
+
+import events
+from training import Folder, call, command, complaints, same, shapes, train, write_fashion
+
+NAME = "train_classifier"
+
+
+class CommandLine(unittest.TestCase):
+    def test_help_lists_every_flag_once(self):
+        for ranks in (1, 2):
+            out = train(ranks, NAME, "--help")
+            flags = re.findall(r"^  (?:-\w, |    )--([\w-]+)", out, re.M)
+            self.assertEqual(len(flags), len(set(flags)))
+            wanted = ("workers batch-size epochs start-epoch lr momentum weight-decay opt-level half sync-bn backend device threads "
+                      "data resume log-dir seed warm-up milestones arch label-smoothing gamma help")
+            self.assertLessEqual(set(wanted.split()), set(flags))
+            self.assertIn("threads a rank that fetch data (default 1)", out)
+
+    def test_wrong_input_is_one_line_and_exit_code_2(self):
+        said = {
+            ("--batch-size", "0"): '--batch-size: expected a whole number from 1 to 1048576, got "0"',
+            ("-b", "3.5"): '--batch-size: expected a whole number from 1 to 1048576, got "3.5"',
+            ("-j", "-1"): '--workers: expected a whole number from 0 to 256, got "-1"',
+            ("--lr", "fast"): '--lr: expected a number from 0 on, got "fast"',
+            ("--lr", "nan"): '--lr: expected a number from 0 on, got "nan"',
+            ("--momentum", "1.5"): '--momentum: expected a number from 0 to 1, got "1.5"',
+            ("--epochs",): "--epochs: expected a whole number from 0 to 100000, got nothing",
+            ("--opt-level", "O4"): '--opt-level: expected O0|O1|O2|O3, got "O4"',
+            ("--opt-level", "O"): '--opt-level: expected O0|O1|O2|O3, got "O"',
+            ("--half", "f32"): '--half: expected bf16|f16, got "f32"',
+            ("--backend", "nccl"): '--backend: expected native, got "nccl"',
+            ("--device", "cuda"): '--device: expected cpu|cpu:reference, got "cuda"',
+            ("--milestones", "5,5"): '--milestones: expected rising whole numbers from 1 on, as 25,50,75, got "5,5"',
+            ("--milestones", "5,"): '--milestones: expected rising whole numbers from 1 on, as 25,50,75, got "5,"',
+            ("--fast",): 'unknown flag "--fast"; --help lists them',
+            ("fast",): 'expected flags only, got "fast"; --help lists them',
+            ("--resume", "latest", "--start-epoch", "3"):
+                "--start-epoch: expected nothing beside --resume, which knows the epoch, got 3",
+        }
+        for flags, text in said.items():
+            with self.subTest(flags=flags):
+                code, out, err = call(1, NAME, *flags)
+                self.assertEqual((code, out, err), (2, "", f"{NAME}: {text}\n"))
+
+    def test_of_several_ranks_the_first_speaks(self):
+        for _ in range(3):
+            code, out, err = call(2, NAME, "--arch", "vgg")
+            self.assertEqual((code, out), (2, ""))
+            self.assertEqual(complaints(err), [f'{NAME}: --arch: expected small|resnet18|resnet34|resnet50|resnet101, got "vgg"'])
+
+
+class Data(Folder):
+    def said_once(self, ranks, *flags):
+        code, out, err = call(ranks, NAME, *flags, cwd=self.folder)
+        self.assertEqual((code, out), (1, ""))
+        (line,) = complaints(err)
+        self.assertEqual(os.listdir(self.folder), self.before)  # nothing was begun
+        return line
+
+    def test_what_is_not_there_is_said_once(self):
+        self.before = []
+        for ranks in (1, 2):
+            line = self.said_once(ranks, "--data", "nowhere")
+            self.assertIn("nowhere/train-images-idx3-ubyte.gz: No such file or directory", line)
+
+    def test_fewer_samples_than_ranks(self):
+        os.mkdir(self.path("data"))
+        write_fashion(self.path("data"), 2, 2)
+        self.before = ["data"]
+        line = self.said_once(3, "--data", "data", "-b", 1)
+        self.assertTrue(line.endswith("Fashion-MNIST: 2 training samples are fewer than 3 ranks"), line)
+        line = self.said_once(2, "--data", "data", "-b", 2)
+        self.assertTrue(line.endswith("Fashion-MNIST: 2 training samples make no batch of 2 on each of 2 ranks"), line)
+
+
+class Training(Folder):
+    def setUp(self):
+        super().setUp()
+        write_fashion(self.folder, 192, 50)
+        self.shared = ("--data", self.folder, "-b", 16, "--lr", 0.05)
+
+    def train(self, ranks, log_dir, *flags):
+        return train(ranks, NAME, *self.shared, "--log-dir", self.path(log_dir), *flags)
+
+    def load(self, *parts):
+        return torch.load(self.path(*parts))
+
+    def test_an_epoch_and_what_it_leaves(self):
+        out = self.train(2, "run", "--epochs", 2)
+        self.assertIn("small ResNet, 77754 parameters", out)
+        self.assertIn("192 + 50 samples", out)
+        self.assertIn("2 x 1 thread", out)
+        self.assertIn("16 x 2 = 32, 6 steps an epoch", out)
+        epochs = re.findall(r"^epoch (\d)/2  loss/train (\S+)  loss/test (\S+)  top1 (\S+)  top5 (\S+)  \S+ samples/s  \S+ s, \S+ % of it waiting for data$",
+                            out, re.M)
+        self.assertEqual([epoch[0] for epoch in epochs], ["1", "2"])
+        # Curves.
+        (path,) = glob.glob(self.path("run", "events*"))
+        curves = {}
+        for tag, step, kind, value in events.values(path):
+            curves.setdefault((tag, kind), []).append((step, value))
+        for i, tag in enumerate(("loss/train", "loss/test", "top1", "top5"), 1):
+            points = curves[tag, "scalar"]
+            self.assertEqual([step for step, _ in points], [6, 12])
+            for (_, value), epoch in zip(points, epochs):
+                self.assertEqual(f"{value:.4f}", epoch[i])
+        self.assertEqual([step for step, _ in curves["examples", "image"]], [6, 12])
+        self.assertEqual(len(curves["lr", "scalar"]), 2)
+        # The picture.
+        with open(self.path("run", f"{NAME}.png"), "rb") as file:
+            height, width, channels, pixels = events.png_pixels(file.read())
+        self.assertEqual((width, channels), (1640, 3))
+        self.assertGreater(height, 1000)
+        # Exact accuracy: that of the saved weights in PyTorch.
+        self.check_accuracy(float(epochs[1][3]), float(epochs[1][4]))
+
+    def check_accuracy(self, first, among):
+        """In evaluation mode and f32; 16 bits may turn a close one around."""
+        images, labels = shapes(50, 10, 28, 1)
+        net = small_resnet()
+        net.load_state_dict(self.load("run", "last.pth"))
+        net.eval()
+        with torch.no_grad():
+            x = (torch.from_numpy(images)[:, None].float() / 255 - 0.2860) / 0.3530
+            order = net(x).argsort(1, descending=True)
+        hits = order == torch.from_numpy(labels).long()[:, None]
+        self.assertLessEqual(abs(hits[:, 0].float().mean().item() - first), 0.041)
+        self.assertLessEqual(abs(hits[:, :5].any(1).float().mean().item() - among), 0.041)
+
+    def test_the_loss_falls_and_the_best_is_kept(self):
+        out = self.train(2, "run", "--epochs", 6, "--opt-level", "O0")
+        top1 = [float(value) for value in re.findall(r"top1 (\S+)", out)]
+        losses = [float(value) for value in re.findall(r"loss/train (\S+)", out)]
+        self.assertLess(losses[-1], losses[0] / 2)
+        self.assertGreater(max(top1), 0.5)
+        state = self.load("run", "latest")
+        self.assertEqual([round(value, 4) for value in state["history"]["numbers"]["top1"]], top1)
+        self.assertEqual((state["epoch"], state["step"]), (6, 36))
+        if top1.index(max(top1)) == 5:
+            self.assertIsNone(same(self.load("run", "best.pth"), self.load("run", "last.pth")))
+        self.assertIsNone(same(self.load("run", "last.pth"), state["model"]))
+
+    def test_resumed_is_as_if_it_had_never_stopped(self):
+        schedule = ("--warm-up", 1.5, "--milestones", "2", "--opt-level", "O2", "--half", "f16", "--sync-bn")
+        self.train(2, "whole", "--epochs", 3, *schedule)
+        self.train(2, "parts", "--epochs", 1, *schedule)
+        out = self.train(2, "parts", "--epochs", 3, "--resume", "latest", *schedule)
+        self.assertIn(f"goes on at epoch 1, step 6 of {self.path('parts')}", out)
+        self.assertEqual(re.findall(r"^epoch (\d)/3", out, re.M), ["2", "3"])
+        whole, parts = (self.load(name, "latest") for name in ("whole", "parts"))
+        self.assertIsNone(same(whole, parts))
+        self.assertIn("loss_scaler0", whole["amp"])
+        out = self.train(2, "other", "--epochs", 3, "--resume", self.path("parts", "step-12.pt"), *schedule)
+        self.assertIn("goes on at epoch 2, step 12", out)
+        self.assertIsNone(same(whole, self.load("other", "latest")))
+        self.assertIsNotNone(same(whole, self.load("parts", "step-12.pt")))
+
+    def test_asked_to_stop_it_saves_and_goes_on_with_the_same_bits(self):
+        flags = (*self.shared, "--epochs", 12)
+        self.train(2, "whole", "--epochs", 12)
+        first = subprocess.Popen(command(2, NAME, *flags, "--log-dir", self.path("parts")), text=True, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        for line in first.stdout:
+            if line.startswith("epoch 3/"):
+                first.send_signal(signal.SIGTERM)
+                break
+        rest = first.stdout.read()
+        first.stdout.close()
+        first.wait()
+        self.assertRegex(rest, r"asked to stop: saved at step \d+")
+        self.assertNotIn("epoch 12/", rest)
+        out = self.train(2, "parts", "--epochs", 12, "--resume", "latest")
+        self.assertRegex(out, r"goes on at epoch \d+, step \d+ of ")
+        self.assertIsNone(same(self.load("whole", "latest"), self.load("parts", "latest")))
+
+    def test_a_dated_folder_and_the_newest_of_them(self):
+        out = train(1, NAME, *self.shared, "--epochs", 1, cwd=self.folder)
+        (run,) = os.listdir(self.path("runs"))
+        self.assertRegex(run, rf"^\w{{3}}\d\d_\d\d-\d\d-\d\d_.*_{NAME}$")
+        self.assertIn(f"runs/{run} (tensorboard --logdir runs/{run})", out)
+        out = train(2, NAME, *self.shared, "--epochs", 2, "--resume", "latest", cwd=self.folder)
+        self.assertIn(f"of runs/{run}", out)
+        self.assertEqual(os.listdir(self.path("runs")), [run])
+
+    def test_what_cannot_be_taken_up(self):
+        code, _, err = call(2, NAME, *self.shared, "--log-dir", self.path("run"), "--resume", self.path("nothing.pt"))
+        self.assertEqual(code, 1)
+        (line,) = complaints(err)
+        self.assertIn("nothing.pt", line)
+        out = self.train(1, "run", "--epochs", 0, "--resume", "latest")
+        self.assertIn(f"no checkpoint in {self.path('run')} yet: begins anew", out)
+
+    def test_start_epoch_begins_with_its_rate_and_order(self):
+        self.train(1, "run", "--epochs", 3, "--start-epoch", 2, "--milestones", "1,2", "--warm-up", 0)
+        state = self.load("run", "latest")
+        self.assertEqual((state["epoch"], state["step"]), (3, 36))
+        self.assertEqual(state["loader"]["epoch"], 3)
+        self.assertAlmostEqual(state["optimizer"]["param_groups"][0]["lr"], 0.05 * 0.01, 12)
+        self.assertEqual(len(state["history"]["numbers"]["top1"]), 3)
+
+
+def small_resnet():
+    """The program's `small`, in PyTorch."""
+    import sys
+    sys.path.insert(0, os.path.join(os.environ["TERN_SOURCE"], "bench", "peers"))
+    import fashion
+    return fashion.Net()
+
+
+if __name__ == "__main__":
+    unittest.main()

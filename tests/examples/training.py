@@ -1,0 +1,98 @@
+"""What the tests of the training programs share: starting them, and small data sets that they write themselves."""
+import gzip
+import os
+import struct
+import subprocess
+import tempfile
+import unittest
+
+import numpy as np
+
+BUILD = os.environ["TERN_BUILD"]
+TERN = os.path.join(BUILD, "tern")
+
+
+def program(name):
+    return os.path.join(BUILD, "examples", name)
+
+
+def command(ranks, name, *flags):
+    alone = [program(name), *map(str, flags)]
+    return [TERN, "run", "-n", str(ranks), *alone] if ranks > 1 else alone
+
+
+def call(ranks, name, *flags, **options):
+    """Exit code, stdout, stderr."""
+    done = subprocess.run(command(ranks, name, *flags), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=120, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def train(ranks, name, *flags, **options):
+    """stdout of a run that must succeed."""
+    code, out, err = call(ranks, name, *flags, **options)
+    assert code == 0, (flags, code, out, err)
+    return out
+
+
+def complaints(err):
+    """Lines of stderr but the launcher's own and the progress bar's."""
+    return [line for line in err.splitlines() if line and not line.startswith(("tern run:", "epoch "))]
+
+
+def shapes(count, classes, side, seed):
+    """Images (count, side, side) u8 that a net tells apart after a few steps: noise with a bright bar, whose place is the class."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, classes, count)
+    images = random.integers(0, 80, (count, side, side))
+    for image, label in zip(images, labels):
+        image[:, label * side // classes:(label + 1) * side // classes] += 150
+    return images.astype(np.uint8), labels.astype(np.uint8)
+
+
+def write_fashion(folder, train_count, test_count):
+    """The four files of Fashion-MNIST, with so many images."""
+    for name, count, seed in (("train", train_count, 0), ("t10k", test_count, 1)):
+        images, labels = shapes(count, 10, 28, seed)
+        with gzip.open(os.path.join(folder, f"{name}-images-idx3-ubyte.gz"), "wb") as file:
+            file.write(struct.pack(">4i", 0x803, count, 28, 28) + images.tobytes())
+        with gzip.open(os.path.join(folder, f"{name}-labels-idx1-ubyte.gz"), "wb") as file:
+            file.write(struct.pack(">2i", 0x801, count) + labels.tobytes())
+
+
+def tensors(value, place=""):
+    """{place: tensor or number} of nested containers."""
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    else:
+        return {place: value}
+    found = {}
+    for key, item in items:
+        found.update(tensors(item, f"{place}[{key!r}]"))
+    return found
+
+
+def same(a, b):
+    """None, or the first place at which two checkpoints differ in a bit."""
+    a, b = tensors(a), tensors(b)
+    if a.keys() != b.keys():
+        return f"keys {sorted(a.keys() ^ b.keys())}"
+    for place, value in a.items():
+        equal = value.equal(b[place]) if hasattr(value, "equal") else value == b[place]
+        if not equal:
+            return f"{place}: {value} and {b[place]}"
+    return None
+
+
+class Folder(unittest.TestCase):
+    """Each test in an empty folder of its own, self.folder."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, *parts):
+        return os.path.join(self.folder, *parts)
