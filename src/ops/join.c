@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#define BLOCK 16 /* channels of TERN__BLOCKED16 */
+
 /* The part of `all` that begins at `start` and has the given shape. */
 static tern__view part_of(const tern__view *all, const int64_t *start, const int64_t *shape)
 {
@@ -16,14 +18,38 @@ static tern__view part_of(const tern__view *all, const int64_t *start, const int
     return part;
 }
 
+/* A part of a result and the input that belongs there, as views of one shape. */
+typedef struct pair {
+    tern__view part, input;
+} pair;
+
+/* A blocked view as the plain (N, C / 16, all the rest) that it is. */
+static tern__view blocks_of(const tern__view *view)
+{
+    int64_t rest = BLOCK, shape[] = {view->shape[0], view->shape[1] / BLOCK, 0};
+    for (int d = 2; d < view->ndim; d++) rest *= view->shape[d];
+    shape[2] = rest;
+    tern__view seen = tern__view_make(view->dtype, TERN__PLAIN, 3, shape);
+    seen.data = view->data;
+    return seen;
+}
+
+/* Of a blocked `all` the input is blocked too, and whole blocks of it begin at `start`. */
+static pair pair_of(const tern__view *all, const int64_t *start, const tern__view *input)
+{
+    if (all->layout == TERN__PLAIN) return (pair){part_of(all, start, input->shape), *input};
+    tern__view blocks = blocks_of(all), own = blocks_of(input);
+    return (pair){part_of(&blocks, (int64_t[]){start[0], start[1] / BLOCK, 0}, own.shape), own};
+}
+
 /* Adds the gradient of input i: the part of dy that begins at `start`. */
 static int part_gradient(tern_scope *scope, tern__node *node, int i, const int64_t *start)
 {
     bool add;
     const tern__view *to = tern__grad_open(scope, node, i, &add);
     if (!to) return scope->error.code;
-    tern__view part = part_of(tern__dy(node), start, to->shape);
-    if (!tern__copy_into(scope, to, &part, add)) return scope->error.code;
+    pair p = pair_of(tern__dy(node), start, to);
+    if (!tern__copy_into(scope, &p.input, &p.part, add)) return scope->error.code;
     return tern__grad_done(scope, node, i);
 }
 
@@ -81,19 +107,35 @@ static int line_up(tern_scope *scope, const char *func, int count, tern_tensor *
     return TERN_OK;
 }
 
-static tern_tensor *cat(tern_scope *scope, const char *func, int count, tern_tensor *const *x, int dim)
+/* Whole blocks of channels beside each other stay blocks if any of the inputs stands so. */
+static int settle_layout(tern_scope *scope, int count, tern_tensor **x, int dim, tern__layout *layout)
 {
+    bool any = false, whole = dim == 1 && x[0]->view.ndim > 2;
+    for (int i = 0; i < count; i++) {
+        any = any || x[i]->view.layout == TERN__BLOCKED16;
+        whole = whole && x[i]->view.shape[1] % BLOCK == 0;
+    }
+    *layout = any && whole ? TERN__BLOCKED16 : TERN__PLAIN;
+    for (int i = 0; i < count && *layout; i++)
+        if (!(x[i] = tern__laid_out(scope, x[i], *layout))) return scope->error.code;
+    return TERN_OK;
+}
+
+static tern_tensor *cat(tern_scope *scope, const char *func, int count, tern_tensor **x, int dim)
+{
+    tern__layout layout;
     int64_t shape[TERN_NDIM_MAX], start[TERN_NDIM_MAX] = {0};
     joint *j = tern__scope_alloc(scope, sizeof(*j) + (size_t)count * sizeof(*j->start));
     if (!j) return NULL;
     j->dim = dim;
     if (line_up(scope, func, count, x, j, shape)) return NULL;
     if (!tern__can_be(scope, func, x[0]->view.dtype, x[0]->view.ndim, shape)) return NULL;
-    tern_tensor *y = tern__result(scope, x[0]->view.dtype, TERN__PLAIN, x[0]->view.ndim, shape);
+    if (settle_layout(scope, count, x, dim, &layout)) return NULL;
+    tern_tensor *y = tern__result(scope, x[0]->view.dtype, layout, x[0]->view.ndim, shape);
     for (int i = 0; i < count && y; i++) {
         start[dim] = j->start[i];
-        tern__view part = part_of(&y->view, start, x[i]->view.shape);
-        if (!tern__copy(scope, &part, &x[i]->view)) return NULL;
+        pair p = pair_of(&y->view, start, &x[i]->view);
+        if (!tern__copy(scope, &p.part, &p.input)) return NULL;
     }
     if (!y) return NULL;
     tern__node *node = tern__record(scope, "cat", cat_gradient, y, count, x);

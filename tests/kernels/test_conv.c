@@ -182,7 +182,8 @@ static void layouts_and_adds_in_bf16(void **state)
     layouts_and_adds_of((dtypes){TERN_BF16, TERN_BF16});
 }
 
-/* More than fits into one go: of images, of channels, of positions; and channels that fill no block. */
+/* More than fits into one go: of images, of channels, of positions, of sheets; and channels that fill no
+ * block. */
 static void large_ones_in_bf16(void **state)
 {
     (void)state;
@@ -204,6 +205,16 @@ static void large_ones_in_bf16(void **state)
          TERN__BLOCKED16,
          TERN__PLAIN},
         {{9, 16, {0, 4, 3}, 32, {0, 3, 3}, {{1, 3, 3}, {0, 2, 2}, {1, 1, 1}, 1}},
+         TERN__BLOCKED16,
+         TERN__BLOCKED16},
+        {{1, 16, {23, 30, 32}, 2, {3, 1, 2}, {{1, 1, 1}, {1, 0, 1}, {1, 1, 1}, 1}},
+         TERN__BLOCKED16,
+         TERN__PLAIN},
+        {{2, 3, {40, 25, 30}, 3, {3, 2, 1}, {{3, 1, 2}, {2, 1, 0}, {1, 1, 1}, 1}}, TERN__PLAIN, TERN__PLAIN},
+        {{1, 16, {19, 29, 33}, 16, {2, 1, 1}, {{1, 1, 1}, {2, 0, 0}, {3, 1, 1}, 1}},
+         TERN__BLOCKED16,
+         TERN__BLOCKED16},
+        {{3, 48, {5, 3, 4}, 32, {3, 3, 3}, {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1}},
          TERN__BLOCKED16,
          TERN__BLOCKED16},
     };

@@ -5,11 +5,12 @@
  * of x to s planes (phases), of which each tap sees one; a data gradient computes the rows of dx in s turns,
  * each with taps of its own. So positions are always neighbours: a tile takes 16 of them as they follow each
  * other in the plane, row after row. The places between the end of one row of results and the beginning of
- * the next are computed too, and left out of the result.
+ * the next are computed too, and left out of the result. A volume has sheets of rows, and its planes as many
+ * sheets; depth is an axis like the others, and an image a volume of one sheet.
  *
  * A plane has 32 channels of a position side by side, a row of a tile; sums go over taps and channels. As
  * many images are copied at a time as the second-level cache holds, so that weights are read once for all of
- * them. */
+ * them; of a volume that is larger as many sheets (a slab). */
 #include "kernels/cpu/amx_conv.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/amx_planes.h"
@@ -21,25 +22,26 @@
 #define WIDE     (2 * TERN__AMX_DEPTH) /* bytes of a position in a plane        */
 #define TOGETHER 4
 #define FEW      18
-#define CACHE    (1 << 20) /* of images that are copied at a time   */
+#define CACHE    (1 << 20) /* of what is copied at a time           */
 
 /* Scratch buffers; conv.c has the one between them. */
 enum { PLANES = TERN__SCRATCH_OPERAND, STEPS = TERN__SCRATCH_OPERAND + 2 };
 
 /* What a turn adds up: the steps' places in an image's planes and in the weights of 16 columns. */
 typedef struct turn {
-    int64_t start[2], count[2]; /* its first row and column of the target, and how many */
+    int64_t start[3], count[3]; /* its first sheet, row and column of the target, and how many */
     int64_t steps, *a_at, *b_at;
 } turn;
 
 typedef struct job {
     const tern__call *call;
     const tern__view *source, *target;
-    tern__axis axis[2];
+    tern__planes p;
     int64_t blocks, outs; /* of 32 channels of the source; channels of the target */
-    int64_t plane, image; /* positions of a plane; bytes of an image's planes      */
-    int64_t group, slack; /* images copied together; bytes read behind the last one */
-    int64_t column;       /* bytes of 16 columns of weights                        */
+    int64_t deep, slabs;  /* sheets of results of a slab; slabs of an image       */
+    int64_t plane, slab;  /* positions of a slab's plane; bytes of its planes     */
+    int64_t group, slack; /* slabs copied together; bytes read behind the last    */
+    int64_t column;       /* bytes of 16 columns of weights                       */
     const char *weight;
     const float *bias; /* NULL: none */
     turn *turns;
@@ -50,7 +52,7 @@ typedef struct job {
 /* Of 16 channels of a block at one source row; `to` is position 0 of the plane's row. */
 static void copy_row(const job *j, char *to, const uint16_t *from, int64_t phase)
 {
-    const tern__axis *a = &j->axis[1];
+    const tern__axis *a = &j->p.axis[2];
     for (int64_t i = 0; i < a->size; i++) {
         int64_t at = tern__axis_source(a, phase, i);
         if (at >= 0) memcpy(to + i * WIDE, from + at * ROWS, ROWS * sizeof(*from));
@@ -59,89 +61,114 @@ static void copy_row(const job *j, char *to, const uint16_t *from, int64_t phase
 
 static void copy_plain_row(const job *j, char *to, const uint16_t *from, int64_t phase)
 {
-    const tern__axis *a = &j->axis[1];
+    const tern__axis *a = &j->p.axis[2];
     for (int64_t i = 0; i < a->size; i++) {
         int64_t at = tern__axis_source(a, phase, i);
         if (at >= 0) memcpy(to + i * WIDE, from + at, sizeof(*from));
     }
 }
 
-/* Channels first to first + count - 1, which stand together, of image n. */
-static void copy_channels(const job *j, char *planes, int64_t n, int64_t first, int64_t count)
+/* What another slab had in the place of padding goes. */
+static void clear_row(const job *j, char *to, int64_t channels)
 {
-    const tern__axis *rows = &j->axis[0], *columns = &j->axis[1];
-    int64_t area = rows->source * columns->source;
-    const uint16_t *from = (const uint16_t *)j->source->data + (n * j->source->shape[1] + first) * area;
-    for (int64_t p = 0; p < rows->step * columns->step; p++) {
-        char *to = planes + (p * j->blocks + first / 32) * j->plane * WIDE + first % 32 * 2;
-        for (int64_t i = 0; i < rows->size; i++) {
-            int64_t at = tern__axis_source(rows, p / columns->step, i);
-            if (at < 0) continue;
-            (count == 1 ? copy_plain_row : copy_row)(j, to + i * columns->size * WIDE,
-                                                     from + at * columns->source * count, p % columns->step);
+    for (int64_t i = 0; i < j->p.axis[2].size; i++) memset(to + i * WIDE, 0, (size_t)channels * 2);
+}
+
+/* Channels first to first + count - 1, which stand together, of image n, for the slab that begins at `sheet`.
+ */
+static void copy_channels(const job *j, char *planes, int64_t n, int64_t sheet, int64_t first, int64_t count)
+{
+    const tern__planes *p = &j->p;
+    int64_t size = p->axis[0].source * p->axis[1].source * p->axis[2].source;
+    const uint16_t *from = (const uint16_t *)j->source->data + (n * j->source->shape[1] + first) * size;
+    for (int64_t phase = 0; phase < p->phases; phase++) {
+        char *to = planes + (phase * j->blocks + first / 32) * j->plane * WIDE + first % 32 * 2;
+        for (int64_t i = 0; i < (j->deep + p->more) * p->axis[1].size; i++, to += p->axis[2].size * WIDE) {
+            int64_t at = tern__planes_row(p, phase, sheet + i / p->axis[1].size, i % p->axis[1].size);
+            if (at < 0)
+                clear_row(j, to, count);
+            else
+                (count == 1 ? copy_plain_row : copy_row)(j, to, from + at * count, phase % p->axis[2].step);
         }
     }
 }
 
-static void copy_image(const job *j, char *planes, int64_t n)
+static void copy_slab(const job *j, char *planes, int64_t n, int64_t sheet)
 {
     int64_t together = j->source->layout == TERN__BLOCKED16 ? ROWS : 1;
-    for (int64_t c = 0; c < j->source->shape[1]; c += together) copy_channels(j, planes, n, c, together);
+    for (int64_t c = 0; c < j->source->shape[1]; c += together)
+        copy_channels(j, planes, n, sheet, c, together);
 }
 
 /* ---- results ---- */
 
-/* A block's place: its image, turn, first position and first channel. */
+/* A block's place: its image and turn, where its first position is in the turn's results, its first channel.
+ */
 typedef struct place {
-    int64_t image, row, column, channel;
+    int64_t image, sheet, row, column, channel;
     const turn *turn;
 } place;
 
-/* 16 channels of one position: `lanes` of them are the target's. */
-TERN__INLINE void put_lanes(const job *j, const place *b, int64_t row, int64_t column, int64_t channel,
+/* The target's place of one position. */
+TERN__INLINE int64_t target_of(const job *j, const place *b)
+{
+    const tern__axis *a = j->p.axis;
+    const int64_t *start = b->turn->start;
+    return ((start[0] + b->sheet * a[0].turns) * a[1].target + start[1] + b->row * a[1].turns) * a[2].target +
+           start[2] + b->column * a[2].turns;
+}
+
+/* 16 channels of one position: `lanes` of them are the target's, whose images have `size` places. */
+TERN__INLINE void put_lanes(const job *j, const place *b, int64_t at, int64_t size, int64_t channel,
                             const float *sums, int lanes)
 {
     const tern__view *y = j->target;
-    const tern__axis *rows = &j->axis[0], *columns = &j->axis[1];
-    int64_t at = (b->turn->start[0] + row * rows->turns) * columns->target + b->turn->start[1] +
-                 column * columns->turns;
-    int64_t area = rows->target * columns->target;
     tern__lanes v = tern__lanes_load(sums, ROWS);
     bool add = j->call->add[0];
     if (j->bias) v += tern__lanes_load(j->bias + channel, ROWS);
     if (y->layout == TERN__BLOCKED16) {
-        tern__lanes_set(y->data, TERN_BF16, ((b->image * j->outs + channel) * area) + at * ROWS, v, ROWS,
+        tern__lanes_set(y->data, TERN_BF16, ((b->image * j->outs + channel) * size) + at * ROWS, v, ROWS,
                         add);
         return;
     }
     for (int l = 0; l < lanes; l++) {
         tern__lanes one = {v[l]};
-        tern__lanes_set(y->data, TERN_BF16, (b->image * j->outs + channel + l) * area + at, one, 1, add);
+        tern__lanes_set(y->data, TERN_BF16, (b->image * j->outs + channel + l) * size + at, one, 1, add);
     }
 }
 
-TERN__SIMD static void put(const job *j, const place *b, const float *sums, int rows)
+/* To the next position of the plane. */
+TERN__INLINE void step(const job *j, place *b)
 {
-    int64_t row = b->row, column = b->column;
-    for (int r = 0; r < rows && row < b->turn->count[0]; r++) {
-        for (int c = 0; c < 2 && column < b->turn->count[1]; c++) {
+    if (++b->column < j->p.axis[2].size) return;
+    b->column = 0;
+    if (++b->row < j->p.axis[1].size) return;
+    b->row = 0;
+    b->sheet++;
+}
+
+TERN__SIMD static void put(const job *j, place *b, const float *sums, int rows)
+{
+    const tern__axis *a = j->p.axis;
+    int64_t size = a[0].target * a[1].target * a[2].target;
+    for (int r = 0; r < rows; r++, step(j, b)) {
+        if (b->row >= b->turn->count[1] || b->column >= b->turn->count[2]) continue;
+        int64_t at = target_of(j, b);
+        for (int c = 0; c < 2; c++) {
             int64_t channel = b->channel + c * ROWS, lanes = TERN__MIN(ROWS, j->outs - channel);
             if (lanes > 0)
-                put_lanes(j, b, row, column, channel, sums + ((r / ROWS * 2 + c) * ROWS + r % ROWS) * ROWS,
+                put_lanes(j, b, at, size, channel, sums + ((r / ROWS * 2 + c) * ROWS + r % ROWS) * ROWS,
                           (int)lanes);
         }
-        if (++column < j->axis[1].size) continue;
-        column = 0;
-        row++;
     }
 }
 
 /* ---- the walk ---- */
 
-/* A turn in a group of images: pairs of 16 positions, numbered through all of them. */
+/* A turn in a group of slabs: pairs of 16 positions, numbered through all of them. */
 typedef struct stretch {
     const char *planes;
-    int64_t first_image, channel, all, pairs; /* positions of an image, and how many pairs they make */
+    int64_t first_slab, channel, all, pairs; /* positions of a slab, and how many pairs they make */
     const turn *turn;
 } stretch;
 
@@ -160,47 +187,66 @@ static void add_up(const job *j, const stretch *s, int64_t first, int64_t count,
         o.steps = TERN__MIN(FEW, t->steps - step);
         o.more = step > 0;
         for (int64_t i = 0; i < count; i++) {
-            int64_t image = (first + i) / s->pairs, at = (first + i) % s->pairs * PAIR;
-            o.a = s->planes + image * j->image + at * WIDE;
+            int64_t slab = (first + i) / s->pairs, at = (first + i) % s->pairs * PAIR;
+            o.a = s->planes + slab * j->slab + at * WIDE;
             o.a_next = at + ROWS < s->all ? ROWS * WIDE : 0;
             tern__amx_block(&o, sums[i]);
         }
     }
 }
 
-static void pairs(const job *j, const stretch *s, int64_t images)
+static place place_of(const job *j, const stretch *s, int64_t slab, int64_t at)
+{
+    int64_t number = s->first_slab + slab, columns = j->p.axis[2].size;
+    return (place){.image = number / j->slabs,
+                   .sheet = number % j->slabs * j->deep + at / j->p.sheet,
+                   .row = at % j->p.sheet / columns,
+                   .column = at % columns,
+                   .channel = s->channel,
+                   .turn = s->turn};
+}
+
+static void pairs(const job *j, const stretch *s, int64_t slabs)
 {
     float sums[TOGETHER][TERN__AMX_SUMS] __attribute__((aligned(64)));
-    int64_t width = j->axis[1].size;
-    for (int64_t first = 0; first < images * s->pairs; first += TOGETHER) {
-        int64_t count = TERN__MIN(TOGETHER, images * s->pairs - first);
+    for (int64_t first = 0; first < slabs * s->pairs; first += TOGETHER) {
+        int64_t count = TERN__MIN(TOGETHER, slabs * s->pairs - first);
         add_up(j, s, first, count, sums);
         for (int64_t i = 0; i < count; i++) {
-            int64_t image = (first + i) / s->pairs, at = (first + i) % s->pairs * PAIR;
-            place b = {s->first_image + image, at / width, at % width, s->channel, s->turn};
+            int64_t slab = (first + i) / s->pairs, at = (first + i) % s->pairs * PAIR;
+            place b = place_of(j, s, slab, at);
             put(j, &b, sums[i], (int)TERN__MIN(PAIR, s->all - at));
         }
     }
 }
 
+/* Positions of a turn's results in a slab: an image's last slab may have fewer sheets. */
+static int64_t positions(const job *j, const turn *t, int64_t slab)
+{
+    int64_t sheets = TERN__MIN(j->deep, t->count[0] - slab % j->slabs * j->deep);
+    if (sheets <= 0 || t->count[1] == 0 || t->count[2] == 0) return 0;
+    return (sheets - 1) * j->p.sheet + (t->count[1] - 1) * j->p.axis[2].size + t->count[2];
+}
+
+/* Slabs first to last - 1: whole images, or one. */
 static void group(const job *j, char *planes, int64_t first, int64_t last)
 {
-    for (int64_t n = first; n < last; n++) copy_image(j, planes + (n - first) * j->image, n);
+    for (int64_t n = first; n < last; n++)
+        copy_slab(j, planes + (n - first) * j->slab, n / j->slabs, n % j->slabs * j->deep);
     for (int64_t channel = 0; channel < j->outs; channel += PAIR)
-        for (int64_t t = 0; t < j->axis[0].turns * j->axis[1].turns; t++) {
-            stretch s = {.planes = planes, .first_image = first, .channel = channel, .turn = &j->turns[t]};
-            if (s.turn->count[0] == 0 || s.turn->count[1] == 0) continue;
-            s.all = (s.turn->count[0] - 1) * j->axis[1].size + s.turn->count[1];
+        for (int64_t t = 0; t < j->p.turns; t++) {
+            stretch s = {.planes = planes, .first_slab = first, .channel = channel, .turn = &j->turns[t]};
+            s.all = positions(j, s.turn, first);
             s.pairs = (s.all + PAIR - 1) / PAIR;
-            pairs(j, &s, last - first);
+            if (s.all) pairs(j, &s, last - first);
         }
 }
 
 static int walk(const job *j)
 {
-    int64_t images = j->source->shape[0], groups = (images + j->group - 1) / j->group;
+    int64_t slabs = j->source->shape[0] * j->slabs, groups = (slabs + j->group - 1) / j->group;
     int threads = (int)TERN__MIN((int64_t)j->call->device->threads, groups);
-    int64_t room = j->group * j->image + j->slack;
+    int64_t room = j->group * j->slab + j->slack;
     char *planes = tern__loop_scratch_of(j->call, PLANES, (size_t)(threads * room));
     if (!planes) return TERN_E_MEMORY;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
@@ -209,7 +255,7 @@ static int walk(const job *j)
         memset(mine, 0, (size_t)room);
         tern__amx_open();
         for (int64_t g = groups * t / threads; g < groups * (t + 1) / threads; g++)
-            group(j, mine, g * j->group, TERN__MIN(images, (g + 1) * j->group));
+            group(j, mine, g * j->group, TERN__MIN(slabs, (g + 1) * j->group));
         tern__amx_close();
     }
     return TERN_OK;
@@ -218,27 +264,26 @@ static int walk(const job *j)
 /* ---- the plan ---- */
 
 /* The steps of turn t behind those of the turns before it. */
-static void fill_turn(const job *j, int64_t t, int64_t *at, const int64_t kernel[2])
+static void fill_turn(const job *j, int64_t t, int64_t *at)
 {
-    const tern__axis *rows = &j->axis[0], *columns = &j->axis[1];
+    const tern__planes *p = &j->p;
     turn *to = &j->turns[t];
-    int64_t taps = kernel[0] * kernel[1], all = taps * j->blocks, phase[2], shift[2];
-    *to = (turn){.start = {t / columns->turns, t % columns->turns}, .a_at = at, .b_at = at + all};
-    for (int d = 0; d < 2; d++) to->count[d] = tern__axis_positions(&j->axis[d], to->start[d]);
+    int64_t all = p->taps * j->blocks, phase, shift;
+    *to = (turn){.a_at = at, .b_at = at + all};
+    for (int64_t d = 2, rest = t; d >= 0; rest /= p->axis[d--].turns) {
+        to->start[d] = rest % p->axis[d].turns;
+        to->count[d] = tern__axis_positions(&p->axis[d], to->start[d]);
+    }
     for (int64_t i = 0; i < all; i++) {
-        int64_t b = i / taps, k = i % taps;
-        if (!tern__axis_tap(rows, to->start[0], k / kernel[1], &phase[0], &shift[0]) ||
-            !tern__axis_tap(columns, to->start[1], k % kernel[1], &phase[1], &shift[1]))
-            continue;
-        int64_t plane = (phase[0] * columns->step + phase[1]) * j->blocks + b;
-        to->a_at[to->steps] = (plane * j->plane + shift[0] * columns->size + shift[1]) * WIDE;
+        if (!tern__planes_tap(p, t, i % p->taps, &phase, &shift)) continue;
+        to->a_at[to->steps] = ((phase * j->blocks + i / p->taps) * j->plane + shift) * WIDE;
         to->b_at[to->steps++] = i * TERN__AMX_TILE;
     }
 }
 
-static int fill(job *j, const int64_t kernel[2], const tern__view *bias)
+static int fill(job *j, const tern__view *bias)
 {
-    int64_t turns = j->axis[0].turns * j->axis[1].turns, steps = kernel[0] * kernel[1] * j->blocks;
+    int64_t turns = j->p.turns, steps = j->p.taps * j->blocks;
     int64_t columns = (j->outs + ROWS - 1) / ROWS * ROWS;
     size_t turn_bytes = (size_t)turns * sizeof(turn),
            step_bytes = (size_t)(2 * steps * turns) * sizeof(int64_t);
@@ -246,8 +291,7 @@ static int fill(job *j, const int64_t kernel[2], const tern__view *bias)
         tern__loop_scratch_of(j->call, STEPS, turn_bytes + step_bytes + (size_t)columns * sizeof(float));
     if (!room) return TERN_E_MEMORY;
     j->turns = (turn *)room;
-    for (int64_t t = 0; t < turns; t++)
-        fill_turn(j, t, (int64_t *)(room + turn_bytes) + 2 * steps * t, kernel);
+    for (int64_t t = 0; t < turns; t++) fill_turn(j, t, (int64_t *)(room + turn_bytes) + 2 * steps * t);
     if (!bias) return TERN_OK;
     float *values = (float *)(room + turn_bytes + step_bytes);
     for (int64_t c = 0; c < columns; c++) values[c] = c < j->outs ? (float)tern__view_get(bias, c) : 0;
@@ -255,21 +299,33 @@ static int fill(job *j, const int64_t kernel[2], const tern__view *bias)
     return TERN_OK;
 }
 
+/* Slabs that fit the cache, and at least one for each thread. */
+static void cut(job *j)
+{
+    const tern__planes *p = &j->p;
+    int64_t threads = j->call->device->threads, images = j->source->shape[0];
+    int64_t sheet = p->phases * j->blocks * p->sheet * WIDE;
+    int64_t least = (threads + images - 1) / images; /* slabs of an image */
+    j->deep = TERN__MIN(CACHE / sheet - p->more, (p->most + least - 1) / least);
+    j->deep = TERN__MAX(1, TERN__MIN(j->deep, p->most));
+    j->slabs = (p->most + j->deep - 1) / j->deep;
+    j->plane = (j->deep + p->more) * p->sheet;
+    j->slab = (j->deep + p->more) * sheet;
+    j->slack = (p->axis[2].size + PAIR) * WIDE;
+    int64_t share = (images + threads - 1) / threads;
+    j->group = j->slabs > 1 ? 1 : TERN__MAX(1, TERN__MIN(share, CACHE / j->slab));
+}
+
 int tern__amx_conv(const tern__call *call, const tern__view *x, const tern__view *y, const void *weight,
                    const tern__view *bias)
 {
     bool gradient = call->kernel == TERN__CONV_DATA_GRAD;
-    const int64_t *kernel = call->in[1]->shape + 2;
     job j = {.call = call, .source = gradient ? y : x, .target = gradient ? x : y, .weight = weight};
-    for (int d = 0; d < 2; d++) j.axis[d] = tern__axis_of(call->attr, d, x, y, kernel[d], gradient);
+    j.p = tern__planes_of(call->attr, x, y, call->in[1], gradient);
     j.blocks = (j.source->shape[1] + 31) / 32;
     j.outs = j.target->shape[1];
-    j.plane = j.axis[0].size * j.axis[1].size;
-    j.image = j.axis[0].step * j.axis[1].step * j.blocks * j.plane * WIDE;
-    j.slack = (j.axis[1].size + PAIR) * WIDE;
-    int64_t share = (j.source->shape[0] + call->device->threads - 1) / call->device->threads;
-    j.group = TERN__MAX(1, TERN__MIN(share, CACHE / j.image));
-    j.column = kernel[0] * kernel[1] * j.blocks * TERN__AMX_TILE;
-    int status = fill(&j, kernel, bias);
+    j.column = j.p.taps * j.blocks * TERN__AMX_TILE;
+    cut(&j);
+    int status = fill(&j, bias);
     return status ? status : walk(&j);
 }

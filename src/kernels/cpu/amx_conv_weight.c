@@ -2,9 +2,12 @@
  * all positions, 32 of them a step.
  *
  * x is copied into planes as in amx_conv.c, but one a channel, whose neighbours are positions: a tile is 16
- * channels. dy is copied in pairs of positions, 16 channels each, with zeros where x's planes have a position
- * that y has not. The images whose copies fit the cache are one sum; these are added up in f32 in the order
- * of the images, whatever the number of threads, which take columns. */
+ * channels, and a tap of the kernel a shift of it. dy is copied in pairs of positions, 16 channels each, with
+ * zeros where x's planes have a position that y has not. Images, or slabs of them, whose copies fit the cache
+ * are one sum; these are added up in f32 in their order, whatever the number of threads, which take columns.
+ * Inside of a sum a few steps are taken for all taps before the next ones: their copies are read again and
+ * again from the first-level cache. A row of a block is two tiles: of 32 channels for a tap, or, where there
+ * are 16 only, of two taps. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/amx_conv.h"
 #include "kernels/cpu/amx_planes.h"
@@ -15,6 +18,8 @@
 #define PAIR  (2 * ROWS)
 #define DEPTH TERN__AMX_DEPTH
 #define CACHE (3 << 19) /* bytes of what a thread reads again and again */
+#define FEW   16        /* steps at a time                              */
+#define SIDE  16        /* rows of blocks side by side                  */
 
 /* Scratch buffers; conv.c has the one between them. */
 enum { PLANES = TERN__SCRATCH_OPERAND, PAIRS = TERN__SCRATCH_OPERAND + 2, STEPS };
@@ -22,13 +27,13 @@ enum { PLANES = TERN__SCRATCH_OPERAND, PAIRS = TERN__SCRATCH_OPERAND + 2, STEPS 
 typedef struct job {
     const tern__call *call;
     const tern__view *x, *dy;
-    tern__axis axis[2];
-    int64_t kernel[2];
+    tern__planes p;
     int64_t ins, outs;     /* blocks of 16 channels of x and of dy                   */
-    int64_t depth;         /* positions that are summed, in whole steps              */
+    int64_t deep, slabs;   /* sheets of dy of a slab; slabs of an image              */
+    int64_t depth;         /* positions of a slab that are summed, in whole steps    */
     int64_t pitch;         /* values of a channel's plane                            */
-    int64_t planes, pairs; /* bytes of an image's copies of x and of dy              */
-    int64_t group;         /* images that are one sum                                */
+    int64_t planes, pairs; /* bytes of a slab's copies of x and of dy                */
+    int64_t group;         /* slabs that are one sum                                 */
     char *x_copies, *dy_copies;
     int64_t *a_at, *b_at;
     float *dw;
@@ -56,7 +61,7 @@ TERN__SIMD static void turn_positions(uint16_t *to, int64_t pitch, const uint16_
 /* A row of 16 channels, or of one; `to` is position 0 of the plane's row. */
 static void copy_row(const job *j, uint16_t *to, const uint16_t *from, int64_t phase, bool blocked)
 {
-    const tern__axis *a = &j->axis[1];
+    const tern__axis *a = &j->p.axis[2];
     int64_t first = 0, last = a->size;
     while (first < last && tern__axis_source(a, phase, first) < 0) first++;
     while (last > first && tern__axis_source(a, phase, last - 1) < 0) last--;
@@ -69,22 +74,37 @@ static void copy_row(const job *j, uint16_t *to, const uint16_t *from, int64_t p
     }
 }
 
-static void copy_x(const job *j, int64_t n)
+/* What another slab had in the place of padding goes. */
+static void clear_row(const job *j, uint16_t *to, int64_t channels)
 {
-    const tern__axis *rows = &j->axis[0], *columns = &j->axis[1];
-    bool blocked = j->x->layout == TERN__BLOCKED16;
-    int64_t together = blocked ? ROWS : 1, area = rows->source * columns->source;
-    uint16_t *planes = (uint16_t *)(j->x_copies + n % j->group * j->planes);
-    for (int64_t c = 0; c < j->x->shape[1]; c += together) {
-        const uint16_t *from = (const uint16_t *)j->x->data + (n * j->x->shape[1] + c) * area;
-        for (int64_t p = 0; p < rows->step * columns->step; p++)
-            for (int64_t i = 0; i < rows->size; i++) {
-                int64_t at = tern__axis_source(rows, p / columns->step, i);
-                if (at < 0) continue;
-                uint16_t *to = planes + (p * j->ins * ROWS + c) * j->pitch + i * columns->size;
-                copy_row(j, to, from + at * columns->source * together, p % columns->step, blocked);
-            }
+    for (int64_t c = 0; c < channels; c++)
+        memset(to + c * j->pitch, 0, (size_t)j->p.axis[2].size * sizeof(*to));
+}
+
+/* Channels c to c + count - 1 of image n, for the slab that begins at `sheet`. */
+static void copy_channels(const job *j, uint16_t *planes, int64_t n, int64_t sheet, int64_t c, int64_t count)
+{
+    const tern__planes *p = &j->p;
+    int64_t size = p->axis[0].source * p->axis[1].source * p->axis[2].source;
+    const uint16_t *from = (const uint16_t *)j->x->data + (n * j->x->shape[1] + c) * size;
+    for (int64_t phase = 0; phase < p->phases; phase++) {
+        uint16_t *to = planes + (phase * j->ins * ROWS + c) * j->pitch;
+        for (int64_t i = 0; i < (j->deep + p->more) * p->axis[1].size; i++, to += p->axis[2].size) {
+            int64_t at = tern__planes_row(p, phase, sheet + i / p->axis[1].size, i % p->axis[1].size);
+            if (at < 0)
+                clear_row(j, to, count);
+            else
+                copy_row(j, to, from + at * count, phase % p->axis[2].step, count > 1);
+        }
     }
+}
+
+static void copy_x(const job *j, int64_t slab)
+{
+    int64_t together = j->x->layout == TERN__BLOCKED16 ? ROWS : 1;
+    uint16_t *planes = (uint16_t *)(j->x_copies + slab % j->group * j->planes);
+    for (int64_t c = 0; c < j->x->shape[1]; c += together)
+        copy_channels(j, planes, slab / j->slabs, slab % j->slabs * j->deep, c, together);
 }
 
 /* ---- copies of dy ---- */
@@ -102,20 +122,37 @@ TERN__SIMD static void pair_row(uint16_t *to, const uint16_t *from, int64_t n)
     }
 }
 
-static void copy_dy(const job *j, int64_t n)
+/* A row of one channel, the pairs' values 16 channels apart. */
+static void pair_plain_row(uint16_t *to, const uint16_t *from, int64_t n)
 {
-    int64_t height = j->dy->shape[2], width = j->dy->shape[3], area = height * width;
-    bool blocked = j->dy->layout == TERN__BLOCKED16;
-    uint16_t *pairs = (uint16_t *)(j->dy_copies + n % j->group * j->pairs);
-    for (int64_t c = 0; c < j->dy->shape[1]; c += blocked ? ROWS : 1) {
-        const uint16_t *from = (const uint16_t *)j->dy->data + (n * j->dy->shape[1] + c) * area;
-        for (int64_t row = 0; row < height; row++) {
-            uint16_t *to = pairs + (c / ROWS * j->depth + row * j->axis[1].size) * ROWS;
-            if (blocked) pair_row(to, from + row * width * ROWS, width);
-            for (int64_t i = 0; i < width && !blocked; i++)
-                to[i / 2 * PAIR + c % ROWS * 2 + i % 2] = from[row * width + i];
-        }
+    for (int64_t i = 0; i < n; i++) to[i / 2 * PAIR + i % 2] = from[i];
+}
+
+/* Channel c, or 16 from there, of sheet `sheet` of image n; none: what another slab had there goes. */
+static void copy_sheet(const job *j, uint16_t *to, int64_t n, int64_t sheet, int64_t c, bool blocked)
+{
+    const tern__axis *a = j->p.axis;
+    int64_t width = a[2].target, area = a[1].target * width, together = blocked ? ROWS : 1;
+    const uint16_t *from = (const uint16_t *)j->dy->data + (n * j->dy->shape[1] + c) * a[0].target * area +
+                           sheet * area * together;
+    for (int64_t row = 0; row < a[1].target; row++, to += a[2].size * ROWS, from += width * together) {
+        if (sheet >= a[0].target)
+            memset(to, 0, (size_t)(width * ROWS) * sizeof(*to));
+        else if (blocked)
+            pair_row(to, from, width);
+        else
+            pair_plain_row(to + c % ROWS * 2, from, width);
     }
+}
+
+static void copy_dy(const job *j, int64_t slab)
+{
+    bool blocked = j->dy->layout == TERN__BLOCKED16;
+    uint16_t *pairs = (uint16_t *)(j->dy_copies + slab % j->group * j->pairs);
+    for (int64_t c = 0; c < j->dy->shape[1]; c += blocked ? ROWS : 1)
+        for (int64_t i = 0; i < j->deep; i++)
+            copy_sheet(j, pairs + (c / ROWS * j->depth + i * j->p.sheet) * ROWS, slab / j->slabs,
+                       slab % j->slabs * j->deep + i, c, blocked);
 }
 
 /* ---- products ---- */
@@ -125,37 +162,75 @@ TERN__SIMD static void add_tile(float *restrict to, const float *restrict from, 
     for (int i = 0; i < ROWS * ROWS; i++) to[i] = add ? to[i] + from[i] : from[i];
 }
 
-/* Two blocks of x's channels by two of dy's, for one tap, over the images of a group. */
-static void block(const job *j, int64_t in, int64_t out, int64_t tap, int64_t images, bool add)
+/* A row of blocks: 16 channels of x for a tap; it may have a second tile. */
+typedef struct row {
+    int64_t in[2], tap[2], at[2];
+    int tiles;
+} row;
+
+static void add_to_row(const job *j, row *r, int64_t in, int64_t tap)
 {
-    float sums[TERN__AMX_SUMS] __attribute__((aligned(64)));
-    int64_t taps = j->kernel[0] * j->kernel[1], phase[2], shift[2];
-    tern__axis_tap(&j->axis[0], 0, tap / j->kernel[1], &phase[0], &shift[0]);
-    tern__axis_tap(&j->axis[1], 0, tap % j->kernel[1], &phase[1], &shift[1]);
-    int64_t plane = ((phase[0] * j->axis[1].step + phase[1]) * j->ins + in) * ROWS;
-    tern__amx_operands o = {.a = j->x_copies + 2 * (plane * j->pitch + shift[0] * j->axis[1].size + shift[1]),
-                            .b = j->dy_copies + out * j->depth * PAIR,
-                            .a_row = 2 * j->pitch,
-                            .a_next = in + 1 < j->ins ? 2 * ROWS * j->pitch : 0,
-                            .b_next = out + 1 < j->outs ? j->depth * PAIR : 0,
-                            .a_at = j->a_at,
-                            .b_at = j->b_at,
-                            .steps = images * (j->depth / DEPTH)};
-    tern__amx_block(&o, sums);
-    for (int r = 0; r < (o.a_next ? 2 : 1); r++)
-        for (int c = 0; c < (o.b_next ? 2 : 1); c++)
-            add_tile(j->dw + (((out + c) * j->ins + in + r) * taps + tap) * ROWS * ROWS,
-                     sums + (r * 2 + c) * ROWS * ROWS, add);
+    int64_t phase, shift;
+    tern__planes_tap(&j->p, 0, tap, &phase, &shift);
+    r->in[r->tiles] = in;
+    r->tap[r->tiles] = tap;
+    r->at[r->tiles++] = 2 * ((phase * j->ins + in) * ROWS * j->pitch + shift);
 }
 
-/* Columns first to last - 1, in pairs. */
-static void columns(const job *j, int64_t first, int64_t last, int64_t images, bool add)
+/* Rows first to first + SIDE - 1 of x's channels from block `in` on, all taps; returns how many. */
+static int64_t rows_of(const job *j, int64_t in, int64_t first, row rows[SIDE])
 {
+    bool two = in + 1 < j->ins;
+    int64_t all = two ? j->p.taps : (j->p.taps + 1) / 2, count = TERN__MIN(SIDE, all - first);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t tap = (first + i) * (two ? 1 : 2);
+        rows[i].tiles = 0;
+        add_to_row(j, &rows[i], in, tap);
+        if (two || tap + 1 < j->p.taps) add_to_row(j, &rows[i], in + two, tap + !two);
+    }
+    return count;
+}
+
+/* The sums of some rows by two blocks of dy's channels over `steps` steps. */
+static void add_up(const job *j, const row *rows, int64_t count, int64_t out, int64_t steps,
+                   float sums[SIDE][TERN__AMX_SUMS])
+{
+    tern__amx_operands o = {.b = j->dy_copies + out * j->depth * PAIR,
+                            .a_row = 2 * j->pitch,
+                            .b_next = out + 1 < j->outs ? j->depth * PAIR : 0};
+    for (int64_t step = 0; step < steps; step += FEW) {
+        o.a_at = j->a_at + step;
+        o.b_at = j->b_at + step;
+        o.steps = TERN__MIN(FEW, steps - step);
+        o.more = step > 0;
+        for (int64_t i = 0; i < count; i++) {
+            o.a = j->x_copies + rows[i].at[0];
+            o.a_next = rows[i].tiles > 1 ? rows[i].at[1] - rows[i].at[0] : 0;
+            tern__amx_block(&o, sums[i]);
+        }
+    }
+}
+
+static void put(const job *j, const row *r, int64_t out, const float *sums, bool add)
+{
+    for (int t = 0; t < r->tiles; t++)
+        for (int c = 0; c < 2 && out + c < j->outs; c++)
+            add_tile(j->dw + (((out + c) * j->ins + r->in[t]) * j->p.taps + r->tap[t]) * ROWS * ROWS,
+                     sums + (t * 2 + c) * ROWS * ROWS, add);
+}
+
+/* Columns first to last - 1, in pairs, over the slabs of a group. */
+static void columns(const job *j, int64_t first, int64_t last, int64_t slabs, bool add)
+{
+    float sums[SIDE][TERN__AMX_SUMS] __attribute__((aligned(64)));
+    row rows[SIDE];
     tern__amx_open();
     for (int64_t in = 0; in < j->ins; in += 2)
-        for (int64_t out = first; out < last; out += 2)
-            for (int64_t tap = 0; tap < j->kernel[0] * j->kernel[1]; tap++)
-                block(j, in, out, tap, images, add);
+        for (int64_t at = 0, count; (count = rows_of(j, in, at, rows)) > 0; at += count)
+            for (int64_t out = first; out < last; out += 2) {
+                add_up(j, rows, count, out, slabs * (j->depth / DEPTH), sums);
+                for (int64_t i = 0; i < count; i++) put(j, &rows[i], out, sums[i], add);
+            }
     tern__amx_close();
 }
 
@@ -178,7 +253,7 @@ static void group(const job *j, int64_t first, int64_t last, int threads)
 
 /* ---- the plan ---- */
 
-/* The places of a group's steps: image by image. */
+/* The places of a group's steps: slab by slab. */
 static int fill(job *j)
 {
     int64_t steps = j->depth / DEPTH;
@@ -199,29 +274,40 @@ static int fill(job *j)
     return TERN_OK;
 }
 
-/* A plane's values and the zeros behind them that a tap reads; rows of a tile then lie an odd number of cache
- * lines apart, in different sets of the cache. */
-static int64_t pitch_of(const job *j)
+/* The sizes of slabs of `deep` sheets; returns the bytes that a block of columns reads. A plane has the zeros
+ * behind its values that a tap reads; rows of a tile then lie an odd number of cache lines apart, in
+ * different sets of the cache. */
+static int64_t size_up(job *j, int64_t deep)
 {
-    const tern__axis *rows = &j->axis[0], *columns = &j->axis[1];
-    int64_t shift = (rows->size - j->dy->shape[2]) * columns->size + columns->size;
-    return TERN__MAX(rows->size * columns->size, j->depth + shift) / 64 * 64 + 96;
+    const tern__planes *p = &j->p;
+    int64_t values = (deep + p->more) * p->sheet;
+    j->deep = deep;
+    j->slabs = (p->most + deep - 1) / deep;
+    j->depth = (deep * p->sheet + DEPTH - 1) / DEPTH * DEPTH;
+    j->pitch = (values + DEPTH + p->axis[2].size) / 64 * 64 + 96;
+    j->planes = p->phases * j->ins * ROWS * j->pitch * 2;
+    j->pairs = j->outs * j->depth * PAIR;
+    return j->pairs + PAIR * j->pitch * 2;
+}
+
+/* Whole images as many as fit the cache, or as many sheets of one. */
+static void cut(job *j)
+{
+    int64_t images = j->x->shape[0], deep = j->p.most, bytes = size_up(j, deep);
+    while (bytes > CACHE && deep > 1) bytes = size_up(j, deep = (deep + 1) / 2);
+    j->group = j->slabs > 1 ? 1 : TERN__MAX(1, TERN__MIN(images, CACHE / bytes));
 }
 
 int tern__amx_conv_weight(const tern__call *call, const tern__view *x, const tern__view *dy, float *dw)
 {
-    const int64_t *kernel = call->out[0]->shape + 2, images = x->shape[0];
-    job j = {.call = call, .x = x, .dy = dy, .kernel = {kernel[0], kernel[1]}, .dw = dw};
-    for (int d = 0; d < 2; d++) j.axis[d] = tern__axis_of(call->attr, d, x, dy, kernel[d], false);
+    job j = {.call = call, .x = x, .dy = dy, .dw = dw};
+    j.p = tern__planes_of(call->attr, x, dy, call->out[0], false);
     j.ins = (x->shape[1] + ROWS - 1) / ROWS;
     j.outs = (dy->shape[1] + ROWS - 1) / ROWS;
-    j.depth = (dy->shape[2] * j.axis[1].size + DEPTH - 1) / DEPTH * DEPTH;
-    j.pitch = pitch_of(&j);
-    j.planes = j.axis[0].step * j.axis[1].step * j.ins * ROWS * j.pitch * 2;
-    j.pairs = j.outs * j.depth * PAIR;
-    j.group = TERN__MAX(1, TERN__MIN(images, CACHE / (j.pairs + PAIR * j.pitch * 2)));
-    int threads = tern__loop_threads(call, images * j.pairs), status = fill(&j);
-    for (int64_t n = 0; n < images && !status; n += j.group)
-        group(&j, n, TERN__MIN(images, n + j.group), threads);
+    cut(&j);
+    int64_t slabs = x->shape[0] * j.slabs;
+    int threads = tern__loop_threads(call, x->shape[0] * j.slabs * j.pairs), status = fill(&j);
+    for (int64_t n = 0; n < slabs && !status; n += j.group)
+        group(&j, n, TERN__MIN(slabs, n + j.group), threads);
     return status;
 }

@@ -262,26 +262,31 @@ static int run_library(const tern__call *call, conv *c)
 
 /* ---- by tiles ---- */
 
-/* Whether the tile unit computes it: bf16, one group, two dimensions. */
+/* Whether the tile unit computes it: bf16, one group. */
 static bool by_tiles(const conv *c)
 {
-    return c->op[X].view->dtype == TERN_BF16 && c->attr->groups == 1 && first_axis(c) == 1 && tern__amx_has();
+    return c->op[X].view->dtype == TERN_BF16 && c->attr->groups == 1 && tern__amx_has();
 }
 
 /* The weight as amx_conv.h wants it: in a data gradient with its channels in each other's places. */
 static dnnl_status_t describe_tiles(operand *w, dnnl_prop_kind_t kind, dnnl_memory_desc_t *to)
 {
-    const int64_t *shape = w->view->shape;
+    static const dnnl_format_tag_t tags[2][2] = {{dnnl_OIhw16i16o2i, dnnl_OIhw16i16o},
+                                                 {dnnl_OIdhw16i16o2i, dnnl_OIdhw16i16o}};
+    const tern__view *view = w->view;
     bool turned = kind == dnnl_backward_data;
-    int64_t outs = shape[turned], ins = shape[!turned], area = shape[2] * shape[3];
-    dnnl_dims_t dims = {outs, ins, shape[2], shape[3]};
-    dnnl_dims_t strides = {turned ? area : ins * area, turned ? outs * area : area, shape[3], 1};
+    dnnl_dims_t dims = {0}, strides = {0};
+    for (int d = 0; d < view->ndim; d++) {
+        int from = d < 2 ? d ^ turned : d;
+        dims[d] = view->shape[from];
+        strides[d] = view->stride[from];
+    }
     dnnl_status_t vendor =
-        dnnl_memory_desc_init_by_strides(&w->have, 4, dims, tern__dnnl_type(w->view->dtype), strides);
+        dnnl_memory_desc_init_by_strides(&w->have, view->ndim, dims, tern__dnnl_type(view->dtype), strides);
     if (vendor != dnnl_success) return vendor;
     w->to = to;
-    if (w->result) return dnnl_memory_desc_init_by_tag(to, 4, dims, dnnl_f32, dnnl_OIhw16i16o);
-    return dnnl_memory_desc_init_by_tag(to, 4, dims, dnnl_bf16, dnnl_OIhw16i16o2i);
+    return dnnl_memory_desc_init_by_tag(to, view->ndim, dims, w->result ? dnnl_f32 : dnnl_bf16,
+                                        tags[view->ndim == 5][w->result]);
 }
 
 /* db: all of dy that is of a channel. */
