@@ -1,5 +1,6 @@
-/* image_data.h - datasets of pictures. Samples are (C, H, W) in [0, 1], bytes / 255, as torchvision's
- * ToTensor; normalise and augment them with tern_augment_new.
+/* image_data.h - datasets of pictures: a folder a class, pictures with maps of labels (Cityscapes' layout),
+ * and CIFAR. Samples are (C, H, W) in [0, 1], bytes / 255, as torchvision's ToTensor; normalise and augment
+ * them with tern_augment_new.
  *
  * Threads: data.h's. Files are opened when a sample is asked for; its errors name the file. */
 #ifndef TERN_IMAGE_DATA_H
@@ -40,6 +41,46 @@ TERN_API tern_dataset *tern_image_folder_open(const char *root, const tern_image
 /* The name of a class and the path of a sample's file; borrowed. NULL: there is no such. */
 TERN_API const char *tern_image_folder_class(const tern_dataset *folder, int label);
 TERN_API const char *tern_image_folder_path(const tern_dataset *folder, int64_t index);
+
+/* ---- pictures with maps ---- */
+
+typedef struct tern_cityscapes_opts {
+    size_t size;
+    const uint8_t *train_ids; /* train_ids[id] is the class of what the map calls `id`, 255 to ignore it;
+                                 copied. Default NULL: Cityscapes' 34 ids and 19 classes */
+    int ids;           /* in train_ids; an id beyond is E_RANGE; default 34                            */
+    int classes;       /* train_ids are below it, or 255; default 19                                   */
+    int64_t resize[2]; /* height, width to which picture (bilinear) and map (nearest) are resized;
+                          default 0, 0: not, and all pictures must be as large as the first            */
+} tern_cityscapes_opts;
+
+TERN_API tern_cityscapes_opts tern_cityscapes_defaults(void);
+
+/* Cityscapes' layout: root/leftImg8bit/SPLIT/CITY/NAME_leftImg8bit.png with the map
+ * root/gtFine/SPLIT/CITY/NAME_gtFine_labelIds.png, sorted by city and name. Samples are (3, H, W), targets
+ * (H, W) of u8 classes. E_IO: a folder cannot be read, there is no picture, or one without a map. When a
+ * sample is asked for: E_SHAPE: picture and map, or picture and first picture, differ in size; E_RANGE: an
+ * id. */
+TERN_API tern_dataset *tern_cityscapes_open(const char *root, const char *split,
+                                            const tern_cityscapes_opts *opts, tern_error *err);
+/* The path of a sample's picture; borrowed. NULL: there is no such. */
+TERN_API const char *tern_cityscapes_path(const tern_dataset *dataset, int64_t index);
+
+/* ---- CIFAR ---- */
+
+typedef struct tern_cifar_opts {
+    size_t size;
+    int classes; /* 10, or 100; default 10                                                                 */
+    bool test;   /* the test set, not the training set; default false                                      */
+    bool coarse; /* CIFAR-100's 20 coarse labels; default false                                            */
+} tern_cifar_opts;
+
+TERN_API tern_cifar_opts tern_cifar_defaults(void);
+
+/* CIFAR's binary version, read whole: of CIFAR-10 data_batch_1.bin to data_batch_5.bin, or test_batch.bin;
+ * of CIFAR-100 train.bin, or test.bin. Samples are (3, 32, 32). E_IO: a file cannot be read; E_FORMAT: it is
+ * not a whole number of records (what a truncated file is not); E_RANGE: a label, an option. */
+TERN_API tern_dataset *tern_cifar_open(const char *folder, const tern_cifar_opts *opts, tern_error *err);
 
 #ifdef __cplusplus
 }

@@ -347,6 +347,18 @@ static void image_folder_open(const void *opts, tern_error *err)
     if (err->code == TERN_E_IO) *err = (tern_error){0};
 }
 
+static void cityscapes_open(const void *opts, tern_error *err)
+{
+    tern_dataset_free(tern_cityscapes_open("/nowhere", "train", opts, err));
+    if (err->code == TERN_E_IO) *err = (tern_error){0};
+}
+
+static void cifar_open(const void *opts, tern_error *err)
+{
+    tern_dataset_free(tern_cifar_open("/nowhere", opts, err));
+    if (err->code == TERN_E_IO) *err = (tern_error){0};
+}
+
 static void image_save(const void *opts, tern_error *err)
 {
     tern_image image = {0};
@@ -427,6 +439,8 @@ static void image_save(const void *opts, tern_error *err)
     X(distributed, distributed_sampler_new)                                                                  \
     X(loader, loader_new)                                                                                    \
     X(image, image_load)                                                                                     \
+    X(cityscapes, cityscapes_open)                                                                           \
+    X(cifar, cifar_open)                                                                                     \
     X(image_folder, image_folder_open)                                                                       \
     X(image_save, image_save)                                                                                \
     X(board, board_new)                                                                                      \

@@ -1,0 +1,274 @@
+/* cityscapes.c - pictures with maps of labels, in the layout of the Cityscapes data set. */
+#include <tern/image_data.h>
+
+#include "base/opts.h"
+#include "data/files.h"
+#include "data/picture.h"
+#include "data/pool.h"
+#include "image/codec.h"
+#include "image/resize.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char FUNC[] = "tern_cityscapes_open", GET[] = "tern_cityscapes_get";
+static const char PICTURES[] = "leftImg8bit", MAPS[] = "gtFine";
+static const char PICTURE_END[] = "_leftImg8bit.png", MAP_END[] = "_gtFine_labelIds.png";
+
+enum { MAX_IDS = 256, IGNORED = 255, MAX_SIDE = 1 << 15 };
+
+/* The classes that the benchmark evaluates: https://github.com/mcordts/cityscapesScripts, labels.py. */
+static const uint8_t usual_ids[] = {255, 255, 255, 255, 255, 255, 255, 0,  1,  255, 255, 2,
+                                    3,   4,   255, 255, 255, 5,   255, 6,  7,  8,   9,   10,
+                                    11,  12,  13,  14,  15,  255, 255, 16, 17, 18};
+
+typedef struct cityscapes {
+    tern_dataset base;
+    int64_t resize[2];
+    uint8_t train_ids[MAX_IDS];
+    int ids;
+    tern_image_opts picture, map; /* how they are loaded */
+    tern__files pictures;
+    char **maps;     /* (pictures.count) */
+    tern__pool pool; /* of workers       */
+} cityscapes;
+
+/* What one call of get needs. */
+typedef struct worker {
+    tern__pooled pooled;
+    tern__image_reader reader;
+    tern__resizer resizer;
+    tern_image picture, map;
+    uint8_t *resized; /* (H, W, 3) */
+} worker;
+
+tern_cityscapes_opts tern_cityscapes_defaults(void)
+{
+    return (tern_cityscapes_opts){
+        .size = sizeof(tern_cityscapes_opts), .ids = TERN__COUNT(usual_ids), .classes = 19};
+}
+
+/* ---- a sample ---- */
+
+static int load(worker *w, const char *path, const tern_image_opts *opts, tern_image *image, tern_error *err)
+{
+    int status = tern__image_begin(&w->reader, path, opts, image, GET, err);
+    if (!status) status = tern__image_read(&w->reader, path, opts, 0, image->height, image, GET, err);
+    if (status || image->sample == TERN_IMAGE_U8) return status;
+    return tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits a sample", path);
+}
+
+static int check_sizes(const cityscapes *c, const worker *w, int64_t index, tern_error *err)
+{
+    const char *path = c->pictures.file[index].path;
+    const int64_t *shape = c->base.target_shape;
+    const tern_image *p = &w->picture, *m = &w->map;
+    if (p->height != m->height || p->width != m->width)
+        return tern__error_set(err, GET, TERN_E_SHAPE, "%s is %lld x %lld, but its map %s is %lld x %lld",
+                               path, (long long)p->height, (long long)p->width, c->maps[index],
+                               (long long)m->height, (long long)m->width);
+    if (!c->resize[0] && (p->height != shape[0] || p->width != shape[1]))
+        return tern__error_set(err, GET, TERN_E_SHAPE, "%s is %lld x %lld, expected %lld x %lld as %s", path,
+                               (long long)p->height, (long long)p->width, (long long)shape[0],
+                               (long long)shape[1], c->pictures.file[0].path);
+    return TERN_OK;
+}
+
+/* Ids become classes where they stand. */
+static int translate(const cityscapes *c, const tern_image *map, const char *path, tern_error *err)
+{
+    uint8_t *id = map->data;
+    for (int64_t i = 0; i < map->height * map->width; i++) {
+        if (id[i] >= c->ids)
+            return tern__error_set(err, GET, TERN_E_RANGE,
+                                   "%s: id %d at row %lld, column %lld, expected [0, %d]", path, id[i],
+                                   (long long)(i / map->width), (long long)(i % map->width), c->ids - 1);
+        id[i] = c->train_ids[id[i]];
+    }
+    return TERN_OK;
+}
+
+static int put_resized(const cityscapes *c, worker *w, float *x, uint8_t *y, tern_error *err)
+{
+    const int64_t *size = c->resize;
+    const tern__resize how = {.cut = {0, 0, w->picture.height, w->picture.width},
+                              .size = {size[0], size[1]},
+                              .part = {0, 0, size[0], size[1]}};
+    if (!w->resized) w->resized = tern__alloc((size_t)(size[0] * size[1]) * 3, GET, err);
+    if (!w->resized ||
+        tern__resize_u8(&w->resizer, w->picture.data, w->picture.width, 3, &how, w->resized, GET, err) ||
+        tern__resize_nearest(&w->resizer, w->map.data, w->map.width, 1, &how, y, GET, err))
+        return TERN_E_MEMORY;
+    tern__picture_floats(w->resized, 3, size[0] * size[1], x);
+    return TERN_OK;
+}
+
+static int put(const cityscapes *c, worker *w, float *x, uint8_t *y, tern_error *err)
+{
+    int64_t pixels = w->map.height * w->map.width;
+    if (c->resize[0]) return put_resized(c, w, x, y, err);
+    tern__picture_floats(w->picture.data, 3, pixels, x);
+    memcpy(y, w->map.data, (size_t)pixels);
+    return TERN_OK;
+}
+
+static int read_sample(const cityscapes *c, worker *w, int64_t index, float *x, uint8_t *y, tern_error *err)
+{
+    int status = load(w, c->pictures.file[index].path, &c->picture, &w->picture, err);
+    if (!status) status = load(w, c->maps[index], &c->map, &w->map, err);
+    if (!status) status = check_sizes(c, w, index, err);
+    if (!status) status = translate(c, &w->map, c->maps[index], err);
+    return status ? status : put(c, w, x, y, err);
+}
+
+static int cityscapes_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
+                          tern_error *err)
+{
+    (void)epoch;
+    cityscapes *c = (cityscapes *)base;
+    worker *w = tern__pool_take(&c->pool, sizeof(*w), GET, err);
+    if (!w) return TERN_E_MEMORY;
+    int status = read_sample(c, w, index, x, y, err);
+    tern__pool_give(&c->pool, w);
+    return status;
+}
+
+static void cityscapes_free(tern_dataset *base)
+{
+    cityscapes *c = (cityscapes *)base;
+    for (worker *w; (w = tern__pool_close(&c->pool)); tern__free(w)) {
+        tern__image_reader_free(&w->reader);
+        tern__resizer_free(&w->resizer);
+        tern_image_free(&w->picture);
+        tern_image_free(&w->map);
+        tern__free(w->resized);
+    }
+    for (int64_t i = 0; c->maps && i < c->pictures.count; i++) tern__free(c->maps[i]);
+    tern__free(c->maps);
+    tern__files_free(&c->pictures);
+    tern__free(c);
+}
+
+/* ---- making it ---- */
+
+static bool is_picture(const char *name)
+{
+    return tern__ends_with(name, PICTURE_END);
+}
+
+static char *join(const char *root, const char *kind, const char *split, const char *rest, size_t length,
+                  const char *end, tern_error *err)
+{
+    size_t bytes = strlen(root) + strlen(kind) + strlen(split) + length + strlen(end) + 3;
+    char *path = tern__alloc(bytes, FUNC, err);
+    if (path) snprintf(path, bytes, "%s/%s/%s%.*s%s", root, kind, split, (int)length, rest, end);
+    return path;
+}
+
+/* CITY/NAME_leftImg8bit.png below the folder of pictures, of which `base` bytes are the path, has its map at
+ * CITY/NAME_gtFine_labelIds.png. */
+static int find_maps(cityscapes *c, const char *root, const char *split, size_t base, tern_error *err)
+{
+    c->maps = tern__alloc((size_t)c->pictures.count * sizeof(char *), FUNC, err);
+    if (!c->maps) return TERN_E_MEMORY;
+    for (int64_t i = 0; i < c->pictures.count; i++) {
+        const char *rest = c->pictures.file[i].path + base;
+        c->maps[i] = join(root, MAPS, split, rest, strlen(rest) - strlen(PICTURE_END), MAP_END, err);
+        if (!c->maps[i]) return TERN_E_MEMORY;
+        FILE *file = fopen(c->maps[i], "rb");
+        if (!file)
+            return tern__error_errno(err, FUNC, TERN_E_IO, "%s has no map: cannot open %s",
+                                     c->pictures.file[i].path, c->maps[i]);
+        fclose(file);
+    }
+    return TERN_OK;
+}
+
+static int find_files(cityscapes *c, const char *root, const char *split, tern_error *err)
+{
+    char *folder = join(root, PICTURES, split, "", 0, "", err);
+    int status = folder ? tern__files_walk(&c->pictures, folder, is_picture, FUNC, err) : TERN_E_MEMORY;
+    if (!status && !c->pictures.count)
+        status = tern__error_set(err, FUNC, TERN_E_IO, "there is no CITY/NAME%s in %s", PICTURE_END, folder);
+    if (!status) status = find_maps(c, root, split, strlen(folder), err);
+    tern__free(folder);
+    return status;
+}
+
+/* Without a size asked for, that of the first picture. */
+static int find_size(cityscapes *c, tern_error *err)
+{
+    tern_image first = {0};
+    int64_t size[2] = {c->resize[0], c->resize[1]};
+    if (!size[0]) {
+        tern__image_reader reader = {0};
+        int status = tern__image_begin(&reader, c->pictures.file[0].path, &c->picture, &first, FUNC, err);
+        tern__image_reader_free(&reader);
+        if (status) return status;
+        size[0] = first.height;
+        size[1] = first.width;
+    }
+    for (int d = 0; d < 2; d++) c->base.shape[1 + d] = c->base.target_shape[d] = size[d];
+    return TERN_OK;
+}
+
+static int check_opts(const tern_cityscapes_opts *o, const uint8_t *train_ids, tern_error *err)
+{
+    if (o->ids < 1 || o->ids > (o->train_ids ? MAX_IDS : (int)TERN__COUNT(usual_ids)))
+        return tern__error_set(err, FUNC, TERN_E_RANGE, "ids is %d, expected [1, %d]", o->ids,
+                               o->train_ids ? MAX_IDS : (int)TERN__COUNT(usual_ids));
+    for (int i = 0; i < o->ids; i++)
+        if (train_ids[i] >= o->classes && train_ids[i] != IGNORED)
+            return tern__error_set(err, FUNC, TERN_E_RANGE, "train_ids[%d] is %d, expected [0, %d] or 255", i,
+                                   train_ids[i], o->classes - 1);
+    for (int d = 0; d < 2; d++)
+        if (o->resize[d] < 0 || o->resize[d] > MAX_SIDE || !o->resize[0] != !o->resize[1])
+            return tern__error_set(err, FUNC, TERN_E_RANGE, "resize is %lld, %lld, expected [1, %d], or 0, 0",
+                                   (long long)o->resize[0], (long long)o->resize[1], MAX_SIDE);
+    return TERN_OK;
+}
+
+static cityscapes *cityscapes_alloc(const tern_cityscapes_opts *o, const uint8_t *train_ids, tern_error *err)
+{
+    cityscapes *c = tern__alloc(sizeof(*c), FUNC, err);
+    if (!c) return NULL;
+    *c = (cityscapes){.base = {.ndim = 3,
+                               .shape = {3},
+                               .target_ndim = 2,
+                               .target_dtype = TERN_U8,
+                               .classes = o->classes,
+                               .get = cityscapes_get,
+                               .free = cityscapes_free},
+                      .resize = {o->resize[0], o->resize[1]},
+                      .ids = o->ids,
+                      .picture = tern_image_defaults(),
+                      .map = tern_image_defaults(),
+                      .pool = TERN__POOL_INITIALIZER};
+    memcpy(c->train_ids, train_ids, (size_t)o->ids);
+    c->picture.channels = 3;
+    c->map.indices = true;
+    return c;
+}
+
+tern_dataset *tern_cityscapes_open(const char *root, const char *split, const tern_cityscapes_opts *user,
+                                   tern_error *err)
+{
+    tern_cityscapes_opts opts = tern_cityscapes_defaults();
+    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err)) return NULL;
+    const uint8_t *train_ids = opts.train_ids ? opts.train_ids : usual_ids;
+    if (check_opts(&opts, train_ids, err)) return NULL;
+    cityscapes *c = cityscapes_alloc(&opts, train_ids, err);
+    if (!c) return NULL;
+    if (find_files(c, root, split, err) || find_size(c, err)) {
+        cityscapes_free(&c->base);
+        return NULL;
+    }
+    c->base.length = c->pictures.count;
+    return &c->base;
+}
+
+const char *tern_cityscapes_path(const tern_dataset *dataset, int64_t index)
+{
+    const cityscapes *c = (const cityscapes *)dataset;
+    return index < 0 || index >= c->base.length ? NULL : c->pictures.file[index].path;
+}
