@@ -34,9 +34,10 @@ TERN_API tern_group_opts tern_group_defaults(void);
 
 /* The world: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who this process is and where rank 0 listens
  * (set by tern run, torchrun or by hand); without them a group of one. TERN_PORT goes before MASTER_PORT:
- * tern run sets both, so that another library can meet at MASTER_PORT. Collective: returns when all ranks
- * have met. Yours: tern_group_close, which tells the peers goodbye. NULL opts are the defaults. Errors: E_ENV
- * (a malformed variable), E_TIMEOUT (names the ranks that did not come), E_PEER, E_SYSTEM. */
+ * tern run sets both, so that another library can meet at MASTER_PORT; and where torchrun's agent has taken
+ * that (TORCHELASTIC_USE_AGENT_STORE=True), it is the next port. Collective: returns when all ranks have met.
+ * Yours: tern_group_close, which tells the peers goodbye. NULL opts are the defaults. Errors: E_ENV (a
+ * malformed variable), E_TIMEOUT (names the ranks that did not come), E_PEER, E_SYSTEM. */
 TERN_API tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err);
 /* In any order: what groups made from this one need of it stays until they are closed, too. */
 TERN_API void tern_group_close(tern_group *group);

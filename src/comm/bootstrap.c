@@ -106,12 +106,20 @@ static int read_local(tern__bootstrap *out, tern_error *err)
                            out->local_rank, out->local_world);
 }
 
+/* torchrun's agent often keeps a store of its own at MASTER_PORT, and then says so: the port beside it. */
+static int beside_agent(int port)
+{
+    const char *agent = tern__env("TORCHELASTIC_USE_AGENT_STORE");
+    if (!port || !agent || strcmp(agent, "True") != 0) return port;
+    return port < 65535 ? port + 1 : port - 1;
+}
+
 /* A group of one needs no meeting point, but a malformed one is still a mistake. */
 static int read_master(tern__bootstrap *out, tern_error *err)
 {
     if (check_not_empty("MASTER_ADDR", err)) return err->code;
     if (read_int("MASTER_PORT", 1, 65535, 0, &out->port, err)) return err->code;
-    if (read_int(TERN__ENV_PORT, 1, 65535, out->port, &out->port, err)) return err->code;
+    if (read_int(TERN__ENV_PORT, 1, 65535, beside_agent(out->port), &out->port, err)) return err->code;
     const char *addr = tern__env("MASTER_ADDR");
     if (out->world > 1 && (!addr || !out->port))
         return tern__error_set(err, func, TERN_E_ENV,

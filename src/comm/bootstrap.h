@@ -16,7 +16,7 @@
 typedef struct tern__bootstrap {
     int rank, world, local_rank, local_world;
     char addr[256]; /* MASTER_ADDR                                       */
-    int port;       /* TERN_PORT, or else MASTER_PORT                    */
+    int port;       /* TERN_PORT, or else MASTER_PORT or beside it       */
     int listen_fd;  /* inherited listening descriptor (rank 0), or -1    */
     bool has_secret;
     uint8_t secret[TERN__SECRET_BYTES];
