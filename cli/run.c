@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_ADDR = 256, OPT_PORT, OPT_GRACE, OPT_NO_PYTHON };
+enum { OPT_ADDR = 256, OPT_PORT, OPT_GRACE, OPT_NO_PYTHON, OPT_NODES, OPT_NODE_RANK, OPT_STANDALONE };
 
 /* torchrun takes both spellings. '+' below: everything from the program on is the program's. */
 static const struct option options[] = {
@@ -25,6 +25,10 @@ static const struct option options[] = {
     {"grace", required_argument, NULL, OPT_GRACE},
     {"no-python", no_argument, NULL, OPT_NO_PYTHON},
     {"no_python", no_argument, NULL, OPT_NO_PYTHON},
+    {"nnodes", required_argument, NULL, OPT_NODES},
+    {"node-rank", required_argument, NULL, OPT_NODE_RANK},
+    {"node_rank", required_argument, NULL, OPT_NODE_RANK},
+    {"standalone", no_argument, NULL, OPT_STANDALONE},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
@@ -43,6 +47,8 @@ static const char help[] =
     "      --grace SECONDS      time from SIGTERM, or a signal that is passed on, to SIGKILL\n"
     "                           (default 5 after a rank failed, 30 after a signal to tern run)\n"
     "      --no-python          accepted for torchrun's sake: a program is never taken for a Python script\n"
+    "      --standalone, --nnodes 1, --node-rank 0\n"
+    "                           accepted for torchrun's sake: a job is on one host\n"
     "  -h, --help               this text\n"
     "\n"
     "Environment of a rank: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the rest of "
@@ -81,6 +87,15 @@ static int parse_grace(const char *text, tern__job *job, tern_error *err)
                            text);
 }
 
+/* The one thing that is the case: one node, whose rank is 0. */
+static int parse_node(const char *option, const char *only, tern_error *err)
+{
+    if (!strcmp(optarg, only)) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
+                           "%s %s: this version of tern starts jobs of one host only, which is %s %s", option,
+                           optarg, option, only);
+}
+
 static int parse_option(int option, const char *word, tern__job *job, tern_error *err)
 {
     switch (option) {
@@ -88,7 +103,10 @@ static int parse_option(int option, const char *word, tern__job *job, tern_error
     case OPT_ADDR: job->launch.addr = optarg; return TERN_OK;
     case OPT_PORT: return parse_int("--master-port", optarg, 0, 65535, &job->launch.port, err);
     case OPT_GRACE: return parse_grace(optarg, job, err);
-    case OPT_NO_PYTHON: return TERN_OK;
+    case OPT_NODES: return parse_node("--nnodes", "1", err);
+    case OPT_NODE_RANK: return parse_node("--node-rank", "0", err);
+    case OPT_NO_PYTHON:
+    case OPT_STANDALONE: return TERN_OK;
     case ':': return tern__error_set(err, __func__, TERN_E_INVALID, "%s: expected a value after it", word);
     default: return tern__error_set(err, __func__, TERN_E_INVALID, "unknown option \"%s\"", word);
     }

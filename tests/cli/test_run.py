@@ -78,6 +78,10 @@ class Options(unittest.TestCase):
             out = job.tern("run", "-n", count, "sh", "-c", "echo $WORLD_SIZE")[1]
             self.assertIn(str(usable_cores()), out.splitlines())
 
+    def test_one_host_may_be_said(self):
+        for options in (["--standalone"], ["--nnodes=1", "--node_rank=0"], ["--nnodes", "1", "--node-rank", "0"]):
+            self.assertEqual(job.tern("run", *options, "sh", "-c", "echo $GROUP_WORLD_SIZE"), (0, "1\n", ""))
+
     def test_arguments_after_the_program_are_its_own(self):
         out = job.tern("run", "-n", "1", "echo", "-n", "2", "--help", "--", "x")[1]
         self.assertEqual(out, "2 --help -- x")
@@ -90,7 +94,8 @@ class Options(unittest.TestCase):
                  (["--grace", "soon", "true"], 'expected seconds above 0, got "soon"'),
                  (["--grace", "nan", "true"], 'got "nan"'),
                  (["-n"], "-n: expected a value"), (["--master-addr"], "--master-addr: expected a value"),
-                 (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
+                 (["--nnodes", "2", "true"], "--nnodes 2: this version of tern starts jobs of one host only"),
+                 (["--node-rank=1", "true"], "--node-rank 1: "), (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
         for args, text in cases:
             with self.subTest(args=args):
                 code, out, err = job.tern("run", *args)
@@ -101,7 +106,7 @@ class Options(unittest.TestCase):
     def test_help(self):
         code, out, err = job.tern("run", "--help")
         self.assertEqual((code, err), (0, ""))
-        for option in ("--nproc-per-node", "--master-addr", "--master-port", "--grace", "--no-python"):
+        for option in ("--nproc-per-node", "--master-addr", "--master-port", "--grace", "--no-python", "--standalone", "--nnodes"):
             self.assertIn(option, out)
 
 

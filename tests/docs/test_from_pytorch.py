@@ -1,4 +1,5 @@
-"""docs/from-pytorch.md: its programs print what it says, C beside PyTorch; its table of names knows every function."""
+"""docs/from-pytorch.md: its programs print what it says, C beside PyTorch; its table of names knows every function. And the program
+of README.zh-CN.md, which is the same for those who read Chinese."""
 import concurrent.futures
 import fnmatch
 import importlib
@@ -14,6 +15,7 @@ from install import headers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = document.read("docs/from-pytorch.md")
+CHINESE = document.read("README.zh-CN.md")
 
 NOT_RUN = {"mixed.py": "apex needs CUDA, and is no package of Debian's", "deeplab.py": "GPUs, and Cityscapes is given to who registers"}
 NOT_EQUAL = {"any": "PyTorch has three ways where tern has two, and one of the three lets ranks drift apart"}
@@ -59,7 +61,7 @@ class Programs(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp()
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        cls.programs = document.programs(PAGE)
+        cls.programs = {**document.programs(PAGE), **document.programs(CHINESE)}
         for name, text in cls.programs.items():
             with open(os.path.join(cls.folder, name), "w") as file:
                 file.write(text)
@@ -78,7 +80,7 @@ class Programs(unittest.TestCase):
         return subprocess.run(command, shell=True, cwd=self.folder, env=env, text=True, capture_output=True, timeout=120)
 
     def test_programs_print_what_the_page_says(self):
-        for session in document.sessions(PAGE):
+        for session in document.sessions(PAGE) + document.sessions(CHINESE):
             for command, expected in session:
                 if command.endswith("./parts") and len(os.sched_getaffinity(0)) < 2:
                     continue  # there is no cpu:1
@@ -88,7 +90,7 @@ class Programs(unittest.TestCase):
                     self.assertTrue(same(done.stdout, expected), f"\n{done.stdout}instead of\n{expected}")
 
     def test_every_program_is_run(self):
-        commands = [command for session in document.sessions(PAGE) for command, _ in session]
+        commands = [command for session in document.sessions(PAGE) + document.sessions(CHINESE) for command, _ in session]
         self.assertGreater(len(commands), 15)
         for name in self.programs:
             call = rf"python3 {name}\b" if name.endswith(".py") else rf"\./{name[:-2]}$"
@@ -118,7 +120,7 @@ class Excerpts(unittest.TestCase):
                     left = left[left.index(line.strip()) + 1:]
 
     def test_every_block_of_c_is_a_program_or_an_excerpt(self):
-        for language, text in document.blocks(PAGE):
+        for language, text in document.blocks(PAGE) + document.blocks(CHINESE):
             if language == "c":
                 self.assertRegex(text.splitlines()[0], r"^/\* (\w+\.c|from \S+) \*/$")
 
@@ -136,7 +138,7 @@ class Names(unittest.TestCase):
                    for pattern in re.findall(r"\btern_\w+\*?", text))
 
     def test_tern_names_exist(self):
-        for text in document.code(PAGE):
+        for text in document.code(PAGE) + document.code(CHINESE):
             for name in re.findall(r"\b(?:tern|TERN)_\w+\*?", text):
                 if re.match(r"TERN_(DEVICE|LOG|TRACE|PORT|PLUGIN_PATH)$", name) or name == "tern_":
                     continue
@@ -168,10 +170,8 @@ class Names(unittest.TestCase):
 
 class Links(unittest.TestCase):
     def test_they_lead_somewhere(self):
-        for path in ("docs/from-pytorch.md", "README.zh-CN.md"):
-            if not os.path.exists(os.path.join(document.SOURCE, path)):
-                continue
-            for target, anchor in document.links(document.read(path)):
+        for path, page in (("docs/from-pytorch.md", PAGE), ("README.zh-CN.md", CHINESE)):
+            for target, anchor in document.links(page):
                 with self.subTest(page=path, target=target, anchor=anchor):
                     whole = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
                     self.assertTrue(os.path.exists(os.path.join(document.SOURCE, whole)))
