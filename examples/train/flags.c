@@ -185,6 +185,7 @@ static int all_rows(flags *f, const flag *own, flag rows[MOST])
 {
     const flag shared[] = {
         {"data", 0, FLAG_TEXT, &f->data, "PATH", "where the data is", 0, 0},
+        {"skip-bad", 0, FLAG_SWITCH, &f->skip_bad, NULL, "leave out samples that cannot be read", 0, 0},
         {"workers", 'j', FLAG_COUNT, &f->workers, "N", "threads a rank that fetch data", 0, 256},
         {"batch-size", 'b', FLAG_COUNT, &f->batch, "N", "samples a rank and step", 1, 1 << 20},
         {"epochs", 0, FLAG_COUNT, &f->epochs, "N", "passes over the training data", 0, 100000},

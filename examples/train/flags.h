@@ -38,8 +38,8 @@ typedef struct flags {
     double warm_up;       /* epochs in which the rate rises to lr                        */
     flag_list milestones; /* epochs from which on the rate is gamma times as large        */
     double gamma;
-    int opt_level, half; /* places among O0|O1|O2|O3 and bf16|f16                         */
-    bool sync_bn;
+    int opt_level, half;    /* places among O0|O1|O2|O3 and bf16|f16                         */
+    bool sync_bn, skip_bad; /* skip_bad: samples that cannot be read are left out, else they end the run */
     int backend, device;
     int64_t threads; /* of kernels, a rank; 0: as the device decides                      */
     const char *data, *resume, *log_dir;

@@ -15,45 +15,108 @@
 #define ACROSS 8
 #define TOP    5
 
-/* What --data and --dataset lead to. */
+static const char *const fashion_names[] = {"T-shirt", "trouser", "pullover", "dress", "coat",
+                                            "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
+
+#define DATASETS "fashion|folder"
+enum { FASHION, FOLDER };
+
+/* What --dataset and --data lead to. */
 typedef struct images {
-    tern_dataset *train, *test;         /* what the loaders read             */
-    tern_dataset *raw_train, *raw_test; /* what those change, or NULL        */
-    const char *const *names;           /* of the classes; NULL: numbers     */
-    float mean[3], std[3];              /* by which pixels were normalised   */
+    const char *name;
+    tern_dataset *train, *test;         /* what the loaders read                   */
+    tern_dataset *raw_train, *raw_test; /* what those change                       */
+    const char *const *names;           /* of the classes; NULL: as the folders      */
+    float mean[3], std[3];              /* by which pixels are normalised          */
 } images;
 
 typedef struct classifier {
     images images;
     int arch, dataset;
+    int64_t size; /* of a photograph's crop */
     double label_smoothing;
 } classifier;
 
-static const char *const fashion_names[] = {"T-shirt", "trouser", "pullover", "dress", "coat",
-                                            "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
-
 /* ---- data ---- */
 
-static tern_dataset *open_fashion(const char *dir, const char *name, tern_error *err)
+static void open_fashion(images *i, const char *dir, tern_error *err)
 {
-    char pixels[512], labels[512];
+    static const char *const names[] = {"train", "t10k"};
     tern_idx_opts opts = tern_idx_defaults();
-    opts.mean = 0.2860f;
-    opts.std = 0.3530f;
-    snprintf(pixels, sizeof(pixels), "%s/%s-images-idx3-ubyte.gz", dir, name);
-    snprintf(labels, sizeof(labels), "%s/%s-labels-idx1-ubyte.gz", dir, name);
-    return tern_idx_open(pixels, labels, &opts, err);
+    tern_dataset *sets[2];
+    for (int k = 0; k < 2; k++) {
+        char pixels[512], labels[512];
+        snprintf(pixels, sizeof(pixels), "%s/%s-images-idx3-ubyte.gz", dir, names[k]);
+        snprintf(labels, sizeof(labels), "%s/%s-labels-idx1-ubyte.gz", dir, names[k]);
+        sets[k] = tern_idx_open(pixels, labels, &opts, err);
+    }
+    *i = (images){.name = "Fashion-MNIST",
+                  .names = fashion_names,
+                  .raw_train = sets[0],
+                  .raw_test = sets[1],
+                  .mean = {0.2860f},
+                  .std = {0.3530f}};
+}
+
+/* The class of every label must be the same one in both. */
+static void compare_classes(const tern_dataset *train, const tern_dataset *test, const char *dir,
+                            tern_error *err)
+{
+    for (int k = 0; !err->code && k < train->classes + test->classes; k++) {
+        const char *a = tern_image_folder_class(train, k), *b = tern_image_folder_class(test, k);
+        if (!a && !b) return;
+        if (a && b && !strcmp(a, b)) continue;
+        err->code = TERN_E_MISMATCH;
+        err->func = "train_classifier";
+        snprintf(err->text, sizeof(err->text), "%s: class %d is \"%s\" in train and \"%s\" in val", dir, k,
+                 a ? a : "", b ? b : "");
+    }
+}
+
+/* ImageNet's layout: DIR/train/CLASS/.. and DIR/val/CLASS/.., a random part of each training picture, the
+ * middle of the others. */
+static void open_folder(images *i, const classifier *c, const flags *f, tern_error *err)
+{
+    char path[512];
+    tern_image_folder_opts opts = tern_image_folder_defaults();
+    opts.crop[0] = opts.crop[1] = c->size;
+    opts.resize = c->size * 8 / 7;
+    opts.seed = (uint64_t)f->seed;
+    *i = (images){.name = "image folder", .mean = {0.485f, 0.456f, 0.406f}, .std = {0.229f, 0.224f, 0.225f}};
+    opts.random = true;
+    snprintf(path, sizeof(path), "%s/train", f->data);
+    i->raw_train = tern_image_folder_open(path, &opts, err);
+    opts.random = false;
+    snprintf(path, sizeof(path), "%s/val", f->data);
+    i->raw_test = tern_image_folder_open(path, &opts, err);
+    compare_classes(i->raw_train, i->raw_test, f->data, err);
+}
+
+/* Normalised; for training also shifted and mirrored at random, photographs mirrored only. */
+static tern_dataset *augment(const images *i, const tern_dataset *raw, int64_t shift, bool train,
+                             const flags *f, tern_error *err)
+{
+    tern_augment_opts opts = tern_augment_defaults();
+    if (err->code) return NULL;
+    opts.padding[0] = opts.padding[1] = train ? shift : 0;
+    opts.random_crop = train;
+    opts.flip = train ? 0.5 : 0;
+    opts.channels = (int)raw->shape[0];
+    memcpy(opts.mean, i->mean, sizeof(i->mean));
+    memcpy(opts.std, i->std, sizeof(i->std));
+    opts.seed = (uint64_t)f->seed;
+    return tern_augment_new(raw, &opts, err);
 }
 
 static void open_data(classifier *c, const flags *f, tern_error *err)
 {
-    const char *dir = f->data ? f->data : "/usr/share/datasets/fashion-mnist";
     images *i = &c->images;
-    i->train = open_fashion(dir, "train", err);
-    i->test = open_fashion(dir, "t10k", err);
-    i->names = fashion_names;
-    i->mean[0] = 0.2860f;
-    i->std[0] = 0.3530f;
+    if (c->dataset == FASHION)
+        open_fashion(i, f->data ? f->data : "/usr/share/datasets/fashion-mnist", err);
+    else
+        open_folder(i, c, f, err);
+    i->train = augment(i, i->raw_train, c->dataset == FOLDER ? 0 : 2, true, f, err);
+    i->test = augment(i, i->raw_test, 0, false, f, err);
 }
 
 static void close_data(images *i)
@@ -152,7 +215,7 @@ static void name_class(const images *i, int64_t label, char *text, size_t size)
     if (i->names)
         snprintf(text, size, "%s", i->names[label]);
     else
-        snprintf(text, size, "class %lld", (long long)label);
+        snprintf(text, size, "%s", tern_image_folder_class(i->raw_test, (int)label));
 }
 
 static void show_image(const images *i, gallery *g, const float *x, int64_t guess, int64_t truth)
@@ -193,22 +256,26 @@ static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
 
 int main(int argc, char **argv)
 {
-    classifier c = {0};
+    classifier c = {.size = 224};
     flags f = flags_defaults("train_classifier", "Trains a ResNet to tell what an image shows.");
     const flag own[] = {
         {"arch", 0, FLAG_CHOICE, &c.arch, ARCHS, "the net", 0, 0},
+        {"dataset", 0, FLAG_CHOICE, &c.dataset, DATASETS, "what is in --data", 0, 0},
+        {"image-size", 0, FLAG_COUNT, &c.size, "N", "height and width of photographs", 32, 1024},
         {"label-smoothing", 0, FLAG_NUMBER, &c.label_smoothing, "S", "spread over all classes", 0, 1},
         {0}};
     f.warm_up = 0.5;
     f.milestones = (flag_list){{5, 8}, 2};
     flags_read(&f, own, argc, argv);
+    if (c.dataset != FASHION && !f.data)
+        flags_wrong(&f, "--data: expected the folder of the data set, got nothing");
 
     trainer t;
     tern_error err = {0};
     trainer_open(&t, &f, &err);
     open_data(&c, &f, &err);
     const task k = {.model = arch_names[c.arch],
-                    .data = "Fashion-MNIST",
+                    .data = c.images.name,
                     .net = new_net(&c, c.images.train, t.rng, &err),
                     .train = c.images.train,
                     .test = c.images.test,

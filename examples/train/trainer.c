@@ -148,21 +148,39 @@ static tern_sampler *new_order(trainer *t, const tern_dataset *set, bool train, 
                                                     tern_group_rank(t->world), &opts, err);
 }
 
+/* What of a set can be read, if asked for; the same samples on all ranks. */
+static tern_dataset *readable(trainer *t, tern_dataset *set, tern_error *err)
+{
+    if (err->code || !set || !t->flags->skip_bad) return set;
+    tern_dataset *rest = tern_readable_new(set, t->world, err);
+    if (rest && rest->length < set->length)
+        say(t, "left out %lld of %lld samples that cannot be read\n", (long long)(set->length - rest->length),
+            (long long)set->length);
+    return rest;
+}
+
+static void check_length(trainer *t, tern_error *err)
+{
+    int ranks = tern_group_size(t->world);
+    long long samples = err->code ? 0 : t->train_set->length, batch = t->flags->batch;
+    if (samples < ranks)
+        fail(err, TERN_E_RANGE, "%s: %lld training samples are fewer than %d ranks", t->task->data, samples,
+             ranks);
+    if ((samples + ranks - 1) / ranks < batch)
+        fail(err, TERN_E_RANGE, "%s: %lld training samples make no batch of %lld on each of %d ranks",
+             t->task->data, samples, batch, ranks);
+}
+
 static void open_data(trainer *t, tern_error *err)
 {
-    const task *k = t->task;
-    int ranks = tern_group_size(t->world);
-    if (!err->code && k->train->length < ranks)
-        fail(err, TERN_E_RANGE, "%s: %lld training samples are fewer than %d ranks", k->data,
-             (long long)k->train->length, ranks);
-    t->train_order = new_order(t, k->train, true, err);
-    t->train = new_loader(t, k->train, t->train_order, true, err);
-    if (!err->code && tern_loader_length(t->train) < 1)
-        fail(err, TERN_E_RANGE, "%s: %lld training samples make no batch of %lld on each of %d ranks",
-             k->data, (long long)k->train->length, (long long)t->flags->batch, ranks);
-    if (!k->test) return;
-    t->test_order = new_order(t, k->test, false, err);
-    t->test = new_loader(t, k->test, t->test_order, false, err);
+    t->train_set = readable(t, t->task->train, err);
+    t->test_set = readable(t, t->task->test, err);
+    check_length(t, err);
+    t->train_order = new_order(t, t->train_set, true, err);
+    t->train = new_loader(t, t->train_set, t->train_order, true, err);
+    if (!t->test_set) return;
+    t->test_order = new_order(t, t->test_set, false, err);
+    t->test = new_loader(t, t->test_set, t->test_order, false, err);
 }
 
 static tern_optim *new_sgd(trainer *t, tern_error *err)
@@ -286,6 +304,8 @@ static void close_all(trainer *t)
     tern_loader_free(t->train);
     tern_sampler_free(t->test_order);
     tern_sampler_free(t->train_order);
+    if (t->test_set != t->task->test) tern_dataset_free(t->test_set);
+    if (t->train_set != t->task->train) tern_dataset_free(t->train_set);
 }
 
 /* ---- the banner ---- */
@@ -297,8 +317,8 @@ static void print_banner(const trainer *t)
     int ranks = tern_group_size(t->world), threads = tern_device_threads_get(t->device);
     say(t, "tern %s, %s\n", tern_version(), f->program);
     say(t, "  model      %s, %lld parameters\n", k->model, (long long)tern_module_element_count(k->net));
-    say(t, "  data       %s, %lld + %lld samples\n", k->data, (long long)k->train->length,
-        (long long)(k->test ? k->test->length : 0));
+    say(t, "  data       %s, %lld + %lld samples\n", k->data, (long long)t->train_set->length,
+        (long long)(t->test_set ? t->test_set->length : 0));
     say(t, "  ranks      %d x %d thread%s, %s, %s\n", ranks, threads, threads == 1 ? "" : "s",
         tern_group_backend(t->world), tern_device_name(t->device));
     say(t, "  batch      %lld x %d = %lld, %lld steps an epoch\n", (long long)f->batch, ranks,

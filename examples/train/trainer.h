@@ -43,6 +43,7 @@ struct trainer {
     tern_device *device;
     tern_rng *rng; /* seeded: for the net's weights */
     tern_scope *s;
+    tern_dataset *train_set, *test_set; /* the task's, or what of them can be read */
     tern_sampler *train_order, *test_order;
     tern_loader *train, *test;
     tern_amp *amp;
