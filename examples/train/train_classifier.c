@@ -1,10 +1,13 @@
 /* train_classifier.c - a ResNet on Fashion-MNIST, CIFAR or folders of photographs as ImageNet's.
  *
  *     tern run -n 2 build/examples/train_classifier
- *     tern run -n 2 build/examples/train_classifier --arch resnet18 --epochs 20 --milestones 10,15
+ *     tern run -n 2 build/examples/train_classifier --dataset cifar10 --data cifar-10-batches-bin --arch
+ * resnet18 tern run -n 2 build/examples/train_classifier --dataset folder --data imagenet --arch resnet50 -b
+ * 32 -j 4
  *
+ * An image folder has train/CLASS/.. and val/CLASS/.. with JPEG, PNG or TIFF files.
  * Shows top-1 and top-5 accuracy over every test image once, leaves curves for TensorBoard, checkpoints that
- * --resume takes up and torch.load reads, and classifier.png. */
+ * --resume takes up and torch.load reads, and train_classifier.png. */
 #include "trainer.h"
 
 #include <stdio.h>
@@ -17,16 +20,19 @@
 
 static const char *const fashion_names[] = {"T-shirt", "trouser", "pullover", "dress", "coat",
                                             "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
+static const char *const cifar_names[] = {"airplane", "automobile", "bird",  "cat",  "deer",
+                                          "dog",      "frog",       "horse", "ship", "truck"};
 
-#define DATASETS "fashion|folder"
-enum { FASHION, FOLDER };
+#define DATASETS "fashion|cifar10|cifar100|folder"
+enum { FASHION, CIFAR10, CIFAR100, FOLDER };
 
 /* What --dataset and --data lead to. */
 typedef struct images {
     const char *name;
     tern_dataset *train, *test;         /* what the loaders read                   */
     tern_dataset *raw_train, *raw_test; /* what those change                       */
-    const char *const *names;           /* of the classes; NULL: as the folders      */
+    const char *const *names;           /* of the classes; NULL: as the folders, or numbers */
+    bool folder;                        /* raw_train and raw_test are image folders         */
     float mean[3], std[3];              /* by which pixels are normalised          */
 } images;
 
@@ -58,6 +64,19 @@ static void open_fashion(images *i, const char *dir, tern_error *err)
                   .std = {0.3530f}};
 }
 
+static void open_cifar(images *i, int classes, const char *dir, tern_error *err)
+{
+    tern_cifar_opts opts = tern_cifar_defaults();
+    opts.classes = classes;
+    *i = (images){.name = classes == 10 ? "CIFAR-10" : "CIFAR-100",
+                  .names = classes == 10 ? cifar_names : NULL,
+                  .mean = {0.4914f, 0.4822f, 0.4465f},
+                  .std = {0.2470f, 0.2435f, 0.2616f}};
+    i->raw_train = tern_cifar_open(dir, &opts, err);
+    opts.test = true;
+    i->raw_test = tern_cifar_open(dir, &opts, err);
+}
+
 /* The class of every label must be the same one in both. */
 static void compare_classes(const tern_dataset *train, const tern_dataset *test, const char *dir,
                             tern_error *err)
@@ -82,7 +101,10 @@ static void open_folder(images *i, const classifier *c, const flags *f, tern_err
     opts.crop[0] = opts.crop[1] = c->size;
     opts.resize = c->size * 8 / 7;
     opts.seed = (uint64_t)f->seed;
-    *i = (images){.name = "image folder", .mean = {0.485f, 0.456f, 0.406f}, .std = {0.229f, 0.224f, 0.225f}};
+    *i = (images){.name = "image folder",
+                  .folder = true,
+                  .mean = {0.485f, 0.456f, 0.406f},
+                  .std = {0.229f, 0.224f, 0.225f}};
     opts.random = true;
     snprintf(path, sizeof(path), "%s/train", f->data);
     i->raw_train = tern_image_folder_open(path, &opts, err);
@@ -113,9 +135,12 @@ static void open_data(classifier *c, const flags *f, tern_error *err)
     images *i = &c->images;
     if (c->dataset == FASHION)
         open_fashion(i, f->data ? f->data : "/usr/share/datasets/fashion-mnist", err);
-    else
+    else if (c->dataset == FOLDER)
         open_folder(i, c, f, err);
-    i->train = augment(i, i->raw_train, c->dataset == FOLDER ? 0 : 2, true, f, err);
+    else
+        open_cifar(i, c->dataset == CIFAR10 ? 10 : 100, f->data, err);
+    int64_t shift = err->code || i->folder ? 0 : i->raw_train->shape[1] / 8;
+    i->train = augment(i, i->raw_train, shift, true, f, err);
     i->test = augment(i, i->raw_test, 0, false, f, err);
 }
 
@@ -212,10 +237,13 @@ static void evaluate(trainer *t, tern_error *err)
 
 static void name_class(const images *i, int64_t label, char *text, size_t size)
 {
-    if (i->names)
-        snprintf(text, size, "%s", i->names[label]);
+    const char *name = i->names    ? i->names[label]
+                       : i->folder ? tern_image_folder_class(i->raw_test, (int)label)
+                                   : NULL;
+    if (name)
+        snprintf(text, size, "%s", name);
     else
-        snprintf(text, size, "%s", tern_image_folder_class(i->raw_test, (int)label));
+        snprintf(text, size, "class %lld", (long long)label);
 }
 
 static void show_image(const images *i, gallery *g, const float *x, int64_t guess, int64_t truth)

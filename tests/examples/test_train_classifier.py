@@ -7,9 +7,10 @@ import subprocess
 import unittest
 
 import torch
+import torchvision
 
 import events
-from training import Folder, call, command, complaints, same, shapes, train, write_fashion
+from training import Folder, call, command, complaints, same, stripes, train, write_cifar, write_fashion, write_photographs
 
 NAME = "train_classifier"
 
@@ -21,7 +22,7 @@ class CommandLine(unittest.TestCase):
             flags = re.findall(r"^  (?:-\w, |    )--([\w-]+)", out, re.M)
             self.assertEqual(len(flags), len(set(flags)))
             wanted = ("workers batch-size epochs start-epoch lr momentum weight-decay opt-level half sync-bn backend device threads "
-                      "data resume log-dir seed warm-up milestones arch label-smoothing gamma help")
+                      "data resume log-dir seed warm-up milestones arch label-smoothing gamma dataset image-size skip-bad help")
             self.assertLessEqual(set(wanted.split()), set(flags))
             self.assertIn("threads a rank that fetch data (default 1)", out)
 
@@ -63,7 +64,7 @@ class Data(Folder):
         code, out, err = call(ranks, NAME, *flags, cwd=self.folder)
         self.assertEqual((code, out), (1, ""))
         (line,) = complaints(err)
-        self.assertEqual(os.listdir(self.folder), self.before)  # nothing was begun
+        self.assertEqual(sorted(os.listdir(self.folder)), self.before)  # nothing was begun
         return line
 
     def test_what_is_not_there_is_said_once(self):
@@ -71,6 +72,21 @@ class Data(Folder):
         for ranks in (1, 2):
             line = self.said_once(ranks, "--data", "nowhere")
             self.assertIn("nowhere/train-images-idx3-ubyte.gz: No such file or directory", line)
+
+    def test_what_wants_a_folder(self):
+        for name in ("cifar10", "cifar100", "folder"):
+            code, out, err = call(1, NAME, "--dataset", name)
+            self.assertEqual((code, out, err), (2, "", f"{NAME}: --data: expected the folder of the data set, got nothing\n"))
+        self.before = []
+        self.assertIn("nowhere/data_batch_1.bin", self.said_once(2, "--dataset", "cifar10", "--data", "nowhere"))
+        self.assertIn("nowhere/train", self.said_once(2, "--dataset", "folder", "--data", "nowhere"))
+
+    def test_folders_of_other_classes(self):
+        write_photographs(self.folder, "train", ("cat", "dog"), 2)
+        write_photographs(self.folder, "val", ("cat", "fox"), 1)
+        self.before = sorted(os.listdir(self.folder))
+        line = self.said_once(2, "--dataset", "folder", "--data", self.folder, "-b", 1)
+        self.assertTrue(line.endswith(f'{self.folder}: class 1 is "dog" in train and "fox" in val'), line)
 
     def test_fewer_samples_than_ranks(self):
         os.mkdir(self.path("data"))
@@ -125,7 +141,7 @@ class Training(Folder):
 
     def check_accuracy(self, first, among):
         """In evaluation mode and f32; 16 bits may turn a close one around."""
-        images, labels = shapes(50, 10, 28, 1)
+        images, labels = stripes(50, 10, 28, 1)
         net = small_resnet()
         net.load_state_dict(self.load("run", "last.pth"))
         net.eval()
@@ -206,6 +222,48 @@ class Training(Folder):
         self.assertEqual(state["loader"]["epoch"], 3)
         self.assertAlmostEqual(state["optimizer"]["param_groups"][0]["lr"], 0.05 * 0.01, 12)
         self.assertEqual(len(state["history"]["numbers"]["top1"]), 3)
+
+
+class OtherData(Folder):
+    """CIFAR's files and folders of photographs."""
+
+    def test_cifar(self):
+        write_cifar(self.folder, [32] * 5 + [20])
+        out = train(2, NAME, "--dataset", "cifar10", "--data", self.folder, "-b", 16, "--epochs", 1, "--log-dir", self.path("run"))
+        self.assertIn("CIFAR-10, 160 + 20 samples", out)
+        self.assertEqual(torch.load(self.path("run", "last.pth"))["conv1.weight"].shape, (16, 3, 3, 3))
+        write_cifar(self.folder, [64, 20], 100)
+        out = train(1, NAME, "--dataset", "cifar100", "--data", self.folder, "-b", 16, "--epochs", 1, "--log-dir", self.path("run100"))
+        self.assertIn("CIFAR-100, 64 + 20 samples", out)
+        self.assertEqual(torch.load(self.path("run100", "last.pth"))["fc.weight"].shape, (100, 64))
+
+    def photographs(self):
+        """12 + 6 of three classes."""
+        write_photographs(self.folder, "val", ("ant", "bee", "cat"), 2)
+        self.flags = ("--dataset", "folder", "--data", self.folder, "--image-size", 32, "-b", 2, "--epochs", 2)
+        return write_photographs(self.folder, "train", ("ant", "bee", "cat"), 4)
+
+    def test_photographs_are_the_same_on_any_number_of_workers(self):
+        self.photographs()
+        for workers in (0, 2):
+            out = train(2, NAME, *self.flags, "-j", workers, "--arch", "resnet18", "--log-dir", self.path(f"run{workers}"))
+            self.assertIn("ResNet-18", out)
+            self.assertIn("image folder, 12 + 6 samples", out)
+        self.assertIsNone(same(*(torch.load(self.path(f"run{workers}", "last.pth")) for workers in (0, 2))))
+        net = torchvision.models.resnet18(num_classes=3)
+        net.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)  # the stem for small images
+        net.load_state_dict(torch.load(self.path("run0", "best.pth")))
+
+    def test_a_photograph_that_is_cut_off(self):
+        paths = self.photographs()
+        with open(paths[5], "r+b") as file:
+            file.truncate(100)
+        code, _, err = call(2, NAME, *self.flags, "--log-dir", self.path("run"))
+        self.assertEqual(code, 1)
+        self.assertTrue(any(paths[5] in line for line in complaints(err)), err)
+        out = train(2, NAME, *self.flags, "--log-dir", self.path("run"), "--skip-bad")
+        self.assertIn("left out 1 of 12 samples that cannot be read", out)
+        self.assertIn("image folder, 11 + 6 samples", out)
 
 
 def small_resnet():

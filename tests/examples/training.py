@@ -40,24 +40,51 @@ def complaints(err):
     return [line for line in err.splitlines() if line and not line.startswith(("tern run:", "epoch "))]
 
 
-def shapes(count, classes, side, seed):
-    """Images (count, side, side) u8 that a net tells apart after a few steps: noise with a bright bar, whose place is the class."""
+def stripes(count, classes, side, seed):
+    """Images (count, side, side) u8 that a net tells apart after a few steps, shifted or mirrored: noise with bright stripes, of
+    which the class says how wide they are."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, count)
     images = random.integers(0, 80, (count, side, side))
+    rows = np.arange(side)
     for image, label in zip(images, labels):
-        image[:, label * side // classes:(label + 1) * side // classes] += 150
+        image[rows // (1 + label) % 2 == 0] += 150
     return images.astype(np.uint8), labels.astype(np.uint8)
 
 
 def write_fashion(folder, train_count, test_count):
     """The four files of Fashion-MNIST, with so many images."""
     for name, count, seed in (("train", train_count, 0), ("t10k", test_count, 1)):
-        images, labels = shapes(count, 10, 28, seed)
+        images, labels = stripes(count, 10, 28, seed)
         with gzip.open(os.path.join(folder, f"{name}-images-idx3-ubyte.gz"), "wb") as file:
             file.write(struct.pack(">4i", 0x803, count, 28, 28) + images.tobytes())
         with gzip.open(os.path.join(folder, f"{name}-labels-idx1-ubyte.gz"), "wb") as file:
             file.write(struct.pack(">2i", 0x801, count) + labels.tobytes())
+
+
+def write_cifar(folder, counts, classes=10):
+    """CIFAR's binary files with so many images each."""
+    names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"] if classes == 10 else ["train.bin", "test.bin"]
+    for seed, (name, count) in enumerate(zip(names, counts)):
+        images, labels = stripes(count, classes, 32, seed)
+        with open(os.path.join(folder, name), "wb") as file:
+            for image, label in zip(images, labels):
+                file.write(bytes([label] if classes == 10 else [label // 5, label]) + image.tobytes() * 3)
+
+
+def write_photographs(folder, split, classes, count, size=(48, 64)):
+    """folder/split/CLASS/N.jpg, `count` of each class; their paths."""
+    from PIL import Image
+    paths = []
+    for label, name in enumerate(classes):
+        os.makedirs(os.path.join(folder, split, name))
+        images, _ = stripes(count, 1, max(size), len(split) * 100 + label)
+        for i, image in enumerate(images):
+            picture = np.repeat(image[:size[0], :size[1], None] // 3, 3, 2)
+            picture[..., label % 3] += 120
+            paths.append(os.path.join(folder, split, name, f"{i}.jpg"))
+            Image.fromarray(picture).save(paths[-1], quality=90)
+    return paths
 
 
 def tensors(value, place=""):
