@@ -138,6 +138,9 @@ TERN_API tern_module *tern_embedding_new(int64_t count, int64_t size, const tern
 
 /* torch.nn.Dropout(p): tern_dropout in training, x itself in evaluation. */
 TERN_API tern_module *tern_dropout_new(double p, tern_error *err);
+/* torch.nn.Dropout2d(p), Dropout3d(p): whole channels. */
+TERN_API tern_module *tern_dropout2d_new(double p, tern_error *err);
+TERN_API tern_module *tern_dropout3d_new(double p, tern_error *err);
 
 /* torch.nn.Conv2d(in, out, (kernel_h, kernel_w)): weight (out, in / groups, kernel_h, kernel_w), bias (out),
  * initialised from `rng` as PyTorch does, bit for bit. (N, in, H, W) -> (N, out, H', W') */

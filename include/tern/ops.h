@@ -32,6 +32,10 @@ TERN_API tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *weight, ter
  * seed and step (tern_scope_seed), the rank of its group, the number of the draw in the step and the place in
  * x; so no thread count and no device changes it. torch.nn.functional.dropout. */
 TERN_API tern_tensor *tern_dropout(tern_scope *scope, tern_tensor *x, double p);
+/* The same of whole channels: x (N, C, H, W) and (N, C, D, H, W), and the place is that of (sample, channel).
+ * torch.nn.functional.dropout2d, dropout3d. */
+TERN_API tern_tensor *tern_dropout2d(tern_scope *scope, tern_tensor *x, double p);
+TERN_API tern_tensor *tern_dropout3d(tern_scope *scope, tern_tensor *x, double p);
 
 typedef struct tern_batch_norm_act_opts {
     size_t size;

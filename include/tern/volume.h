@@ -45,9 +45,9 @@ TERN_API void tern_volume_free(tern_volume *volume);
 /* Reads by the name's end: .nii and .nii.gz (NIfTI-1 in one file, any of its real dtypes, scl_slope and
  * scl_inter applied), .npy (D, H, W) or (C, D, H, W), .tif (its pages, in grey), and a folder of slices (PNG,
  * TIFF, JPEG, in grey, ordered by name with numbers as numbers: slice2 before slice10). Errors name the file.
- * E_IO: missing, truncated, an empty folder; E_FORMAT: damaged; E_SHAPE: slices of different size, an array of
- * other dimensions; E_UNSUPPORTED: another kind of file, complex or colour voxels, more than four dimensions,
- * a plug-in that is missing. Yours: tern_volume_free. */
+ * E_IO: missing, truncated, an empty folder; E_FORMAT: damaged; E_SHAPE: slices of different size, an array
+ * of other dimensions; E_UNSUPPORTED: another kind of file, complex or colour voxels, more than four
+ * dimensions, a plug-in that is missing. Yours: tern_volume_free. */
 TERN_API tern_volume *tern_volume_load(const char *path, tern_error *err);
 
 /* Writes .nii, .nii.gz or .npy, as f32, i32 or u8; values that i32 and u8 cannot hold, fractions too, are

@@ -1,10 +1,11 @@
-/* dropout.h - the attributes of dropout, and where its random words stand. */
+/* dropout.h - the attributes of dropout, and where its random words stand. What is decided about are
+ * elements, or channels: number n C + c is channel c of sample n. */
 #ifndef TERN_SRC_KERNELS_DROPOUT_H
 #define TERN_SRC_KERNELS_DROPOUT_H
 
 #include "base/philox.h"
 
-/* Element i is kept if word i % 4 of block i / 4 reaches the threshold, p 2^32. What is kept is multiplied
+/* Number i is kept if word i % 4 of block i / 4 reaches the threshold, p 2^32. What is kept is multiplied
  * with scale. */
 typedef struct tern__dropout_attr {
     uint64_t key, step, number, threshold;

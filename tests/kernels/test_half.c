@@ -7,6 +7,7 @@
 #include "kernels/dropout.h"
 #include "kernels/kernel.h"
 #include "kernels/pointwise.h"
+#include "kernels/interpolate.h"
 #include "kernels/pool.h"
 #include "kernels/reduce.h"
 
@@ -226,6 +227,32 @@ static void pools(void **unused)
     each(pools_of);
 }
 
+/* ---- interpolation ---- */
+
+static void interpolations_of(tern_dtype dtype, tern__layout layout, const form *f)
+{
+    int64_t up[] = {f->shape[0], f->shape[1], 2 * f->shape[2], f->shape[3] + 5};
+    if (f->ndim != 4) return;
+    tern__view x = make(dtype, layout, 4, f->shape), y = make(dtype, layout, 4, up);
+    for (int linear = 0; linear < 2; linear++) {
+        tern__interpolate_attr attr = {.linear = linear};
+        for (int add = 0; add < 2; add++) {
+            tern__call forth = {.kernel = TERN__INTERPOLATE, .in = {&x}, .out = {&y}, .attr = &attr};
+            tern__call back = {.kernel = TERN__INTERPOLATE_GRAD, .in = {&y}, .out = {&x}, .attr = &attr};
+            forth.add[0] = back.add[0] = add;
+            compare(forth);
+            compare(back);
+        }
+    }
+    release((tern__view[]){x, y}, 2);
+}
+
+static void interpolations(void **unused)
+{
+    (void)unused;
+    each(interpolations_of);
+}
+
 /* ---- element by element, and sums ---- */
 
 static void elements_of(tern_dtype dtype, tern__layout layout, const form *f)
@@ -256,6 +283,8 @@ static void elements_of(tern_dtype dtype, tern__layout layout, const form *f)
         tern__dropout_attr dropout = {.threshold = 1u << 30, .scale = 4. / 3, .key = 7};
         compare(
             (tern__call){.kernel = TERN__DROPOUT, .in = {&a}, .out = {&b}, .add = {add}, .attr = &dropout});
+        compare((tern__call){
+            .kernel = TERN__DROPOUT_CHANNELS, .in = {&a}, .out = {&b}, .add = {add}, .attr = &dropout});
     }
     release((tern__view[]){a, b, y, wide}, 4);
 }
@@ -421,10 +450,15 @@ static void what_is_lacking_has_a_name(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batch_norms), cmocka_unit_test(pools),
-        cmocka_unit_test(elements),    cmocka_unit_test(turned),
-        cmocka_unit_test(sums),        cmocka_unit_test(every_number_survives),
-        cmocka_unit_test(memory),      cmocka_unit_test(what_is_lacking_has_a_name),
+        cmocka_unit_test(batch_norms),
+        cmocka_unit_test(pools),
+        cmocka_unit_test(interpolations),
+        cmocka_unit_test(elements),
+        cmocka_unit_test(turned),
+        cmocka_unit_test(sums),
+        cmocka_unit_test(every_number_survives),
+        cmocka_unit_test(memory),
+        cmocka_unit_test(what_is_lacking_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

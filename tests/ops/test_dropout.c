@@ -1,5 +1,5 @@
-/* Dropout, an embedding and the largest of its features in a whole step: no allocation once warm, and memory
- * running out everywhere. Values are compared in tests/torch. */
+/* Dropout of elements and channels, an embedding and the largest of its features in a whole step: no
+ * allocation once warm, and memory running out everywhere. Values are compared in tests/torch. */
 #include "world.h"
 
 static tern_module *make(world *w)
@@ -18,6 +18,8 @@ static int step(world *w, tern_module *net)
     tern_tensor *low = tern_min_dim(s, tern_add(s, y, y), -1, true, NULL);
     tern_argmin(s, y, 0, false);
     tern_tensor *all = tern_add(s, tern_sum(s, tern_cast(s, top, TERN_F32)), tern_sum(s, low));
+    tern_tensor *maps = tern_reshape(s, y, 4, (int64_t[]){1, 3, 2, 2});
+    all = tern_add(s, all, tern_sum(s, tern_dropout2d(s, maps, 0.5)));
     tern_backward(s, tern_add(s, all, tern_sum(s, tern_dropout(s, y, 1))));
     return tern_scope_end(s, NULL);
 }

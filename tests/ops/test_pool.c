@@ -15,7 +15,11 @@ static int step(world *w, tern_module *net)
     tern_tensor *x = tern_forward(net, s, zeros4(w, 2, 6, 40, 40));
     tern_tensor *max = tern_max_pool2d(s, x, 3, 3, &opts), *avg = tern_avg_pool2d(s, x, 3, 3, &opts);
     tern_tensor *places = tern_max_pool2d(s, x, 17, 17, &wide); /* more places than a byte has */
-    tern_tensor *loss = tern_add(s, tern_sum(s, tern_add(s, max, avg)), tern_sum(s, places));
+    tern_tensor *volume = tern_reshape(s, x, 5, (int64_t[]){2, 6, 10, 10, 16});
+    tern_tensor *deep = tern_sum(s, tern_max_pool3d(s, volume, 2, 2, 2, NULL));
+    deep = tern_add(s, deep, tern_sum(s, tern_avg_pool3d(s, volume, 3, 3, 3, NULL)));
+    tern_tensor *flat = tern_add(s, tern_sum(s, tern_add(s, max, avg)), tern_sum(s, places));
+    tern_tensor *loss = tern_add(s, flat, deep);
     int code = loss ? tern_backward(s, loss) : tern_scope_error(s)->code;
     tern_error ended = {0};
     tern_scope_end(s, &ended);

@@ -70,6 +70,8 @@ CASES = {
     "conv_transpose2d": (lambda r, *t: r.op("tern_conv_transpose2d", *t, None), F.conv_transpose2d, [IMAGE, reals(16, 5, 3, 3), reals(5)]),
     "embedding": (lambda r, w: r.op("tern_embedding", w, r.constant(INDEX), None), lambda w: F.embedding(torch.tensor(INDEX), w), [X]),
     "dropout": one("dropout", lambda x: F.dropout(x, 0.0), X, double(0)),
+    "dropout2d": one("dropout2d", lambda x: F.dropout2d(x, 0.0), IMAGE, double(0)),
+    "dropout3d": one("dropout3d", lambda x: F.dropout3d(x, 0.0), VOLUME, double(0)),
     "batch_norm_act": (lambda r, *t: r.op("tern_batch_norm_act", *t, None, None, None, None), batch_norm, [IMAGE, reals(16), reals(16)]),
     "layer_norm": (lambda r, *t: r.op("tern_layer_norm", *t, None), lambda x, w, b: F.layer_norm(x, (4,), w, b), [X, reals(4), reals(4)]),
     "group_norm": (lambda r, x, w, b: r.op("tern_group_norm", x, ctypes.c_int64(2), w, b, double(1e-5)),

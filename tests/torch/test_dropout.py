@@ -186,6 +186,94 @@ class DropoutTest(unittest.TestCase):
         run.close()
 
 
+class ChannelsTest(unittest.TestCase):
+    """dropout2d and dropout3d: one decision for each channel of each sample."""
+
+    def setUp(self):
+        self.rng = numpy.random.default_rng(1)
+
+    def cases(self):
+        for device in DEVICES:
+            for shape in ((3, 5, 4, 7), (2, 16, 3, 5), (40, 32, 1, 1), (2, 3, 4, 5, 6), (3, 16, 2, 3, 3), (9, 37, 1, 1, 1)):
+                for prepare in (lambda run, x: x,) + ((blocked,) if shape[1] % 16 == 0 else ()):
+                    yield device, f"tern_dropout{len(shape) - 2}d", shape, prepare
+
+    def test_channels_and_gradient(self):
+        """Values and gradients, stored and added, in both layouts and on any number of threads."""
+        for device, name, shape, prepare in self.cases():
+            for dtype in "f" if device == "cpu" else "fd":
+                for threads, p in ((1, 0.5), (3, 0.2)):
+                    x, dy = (self.rng.standard_normal(shape).astype(dtype) for _ in range(2))
+                    factor = [kept(shape[0] * shape[1], p, 7, 0, n).reshape(*shape[:2], *[1] * (len(shape) - 2)) * x.dtype.type(1 / (1 - p)) for n in (0, 1)]
+                    run = seeded(device, 7, threads=threads)
+                    w = run.parameter(x)
+                    y = run.op(name, prepare(run, w), ctypes.c_double(p))
+                    numpy.testing.assert_array_equal(run.value(y), x * factor[0])
+                    run.backward(y, dy)
+                    numpy.testing.assert_array_equal(run.grad(w), dy * factor[0])
+                    run.backward(run.op(name, prepare(run, w), ctypes.c_double(p)), dy)
+                    numpy.testing.assert_allclose(run.grad(w), dy * factor[0] + dy * factor[1], rtol=1e-6, atol=1e-6)
+                    run.close()
+
+    def test_16_bits(self):
+        """Powers of two times a scale of 2 are exact, in parts that several threads share."""
+        x = 2.0 ** self.rng.integers(-3, 4, (3, 16, 41, 43)).astype("f")
+        for device in DEVICES:
+            for half in (5, 6):
+                for prepare in (lambda run, x: x, lambda run, x: run.op("tern_cast", blocked(run, run.op("tern_cast", x, 0)), half)):
+                    run = seeded(device, threads=2)
+                    w = run.parameter(x)
+                    y = run.op("tern_dropout2d", prepare(run, run.op("tern_cast", w, half)), ctypes.c_double(0.5))
+                    self.assertEqual(run.lib.tern_tensor_dtype(y), half)
+                    want = 2 * kept(48, 0.5).reshape(3, 16, 1, 1)
+                    y = run.op("tern_cast", y, 0)
+                    numpy.testing.assert_array_equal(run.value(y), x * want)
+                    run.backward(y, x)
+                    numpy.testing.assert_array_equal(run.grad(w), x * want)
+                    run.close()
+
+    def test_what_torch_says(self):
+        """The same channels as a mask: torch drops whole ones, scales the others alike, and passes no number on."""
+        x = torch.ones(64, 32, 3, 2)
+        x[0, :, 1, 1] = numpy.nan
+        theirs = torch.nn.functional.dropout2d(x, 0.25).numpy()
+        run = seeded()
+        mine = run.value(run.op("tern_dropout2d", run.constant(x.numpy()), ctypes.c_double(0.25)))
+        for y in (mine, theirs):
+            self.assertTrue(numpy.isnan(y[0, :, 1, 1]).all())
+            self.assertTrue((y[1:] == y[1:, :, :1, :1]).all())
+            self.assertEqual(set(numpy.unique(y[1:])), {0, numpy.float32(1 / 0.75)})
+            self.assertLess(abs((y[1:, :, 0, 0] > 0).mean() - 0.75), 5 * (0.25 * 0.75 / 2016) ** 0.5)
+        run.close()
+
+    def test_nothing_and_none(self):
+        for device in DEVICES:
+            run = seeded(device)
+            for shape in ((0, 3, 2, 2), (2, 0, 2, 2), (2, 3, 0, 2)):
+                self.assertEqual(run.value(run.op("tern_dropout2d", run.constant(numpy.zeros(shape, "f")), ctypes.c_double(0.5))).shape, shape)
+            x = run.constant(numpy.ones((1, 2, 3, 4, 5), "f"))
+            self.assertEqual(run.op("tern_dropout3d", x, ctypes.c_double(0)).value, x.value)
+            run.close()
+
+    def test_errors(self):
+        one = numpy.ones((1, 2, 3, 4), "f")
+        for name, x, p, code, text in (
+            ("tern_dropout2d", one[0], 0.5, -2, "dropout of channels: expected (N, C, H, W), got (2, 3, 4)"),
+            ("tern_dropout3d", one, 0.5, -2, "dropout of channels: expected (N, C, D, H, W), got (1, 2, 3, 4)"),
+            ("tern_dropout2d", one.astype("i8"), 0.5, -3, "dropout: expected floating point, got i64"),
+            ("tern_dropout2d", one, 1.5, -7, "dropout: expected a probability in [0, 1], got 1.5"),
+        ):
+            run = Run("cpu")
+            with self.assertRaises(tern.TernError) as caught:
+                run.op(name, run.constant(x), ctypes.c_double(p))
+            self.assertEqual((caught.exception.code, str(caught.exception)), (code, f"{name}: {text}"))
+            run.end_failed()
+            run.close()
+        with self.assertRaises(tern.TernError) as caught:
+            Run("cpu").layer("tern_dropout3d_new", ctypes.c_double(2))
+        self.assertEqual(str(caught.exception), "tern_dropout3d_new: dropout: expected a probability in [0, 1], got 2")
+
+
 class ModuleTest(unittest.TestCase):
     def test_drops_in_training_only(self):
         run = seeded(seed=9)
@@ -196,6 +284,18 @@ class ModuleTest(unittest.TestCase):
         run.lib.tern_train(layer)
         numpy.testing.assert_array_equal(run.value(run.forward(layer, x)), 2 * kept(100, 0.5, 9))
         run.close()
+
+    def test_channels(self):
+        for name, shape in (("tern_dropout2d_new", (3, 5, 2, 2)), ("tern_dropout3d_new", (3, 5, 2, 2, 2))):
+            run = seeded(seed=9)
+            layer = run.layer(name, ctypes.c_double(0.5))
+            x = run.constant(numpy.ones(shape, "f"))
+            run.lib.tern_eval(layer)
+            self.assertEqual(run.forward(layer, x).value, x.value)
+            run.lib.tern_train(layer)
+            want = 2 * kept(15, 0.5, 9).reshape(3, 5, *[1] * (len(shape) - 2))
+            numpy.testing.assert_array_equal(run.value(run.forward(layer, x)), numpy.broadcast_to(want, shape))
+            run.close()
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ LAYERS = {
     "group_norm": (lambda run, x, w, b: run.op("tern_group_norm", x, INT(2), w, b, REAL(1e-5)), lambda x, w, b: F.group_norm(x, 2, w, b),
                    empty(4, 3), full(4), full(4)),
     "layer_norm": (op("tern_layer_norm", None), lambda x, w, b: F.layer_norm(x, (4,), w, b), empty(4), full(4), full(4)),
+    "dropout2d": (op("tern_dropout2d", REAL(0.5)), F.dropout2d, empty(4, 3, 2)),
     "dropout": (op("tern_dropout", REAL(0.5)), F.dropout, empty(4)),
     "softmax": (op("tern_softmax", 1), lambda x: F.softmax(x, 1), empty(4)),
     "flatten": (op("tern_flatten", 1), lambda x: x.flatten(1), empty(3, 8, 8)),

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import tern
 from half import compare_half
-from ops import Run, compare, gradient_check
+from ops import Run, blocked, compare, gradient_check
 
 DEVICES = [("cpu", "f", 2e-6), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-12)]
 NEAREST, LINEAR = 0, 1
@@ -55,18 +55,10 @@ def oracle(x, mode, align=False, **given):
     return F.interpolate(x, size=given.get("size"), scale_factor=given.get("scale"), mode=name, align_corners=align)
 
 
-def in_blocks(run, x):
-    """x with C % 16 == 0 in the layout of blocks of 16 channels, values and gradients exactly: through the identity as a convolution,
-    over the last dimensions as one."""
-    shape = run.shape(x)
-    weight = numpy.eye(shape[1], dtype=run.dtype(x)).reshape(shape[1], shape[1], *[1] * (len(shape) - 2))
-    return run.op(f"tern_conv{len(shape) - 2}d", x, run.constant(weight), None, None)
-
-
 def layouts(shape):
     yield "plain", lambda run, x: x
-    if shape[1] % 16 == 0 and len(shape) == 4:
-        yield "blocked", in_blocks
+    if shape[1] % 16 == 0 and len(shape) > 3:
+        yield "blocked", blocked
 
 
 class InterpolateTest(unittest.TestCase):
@@ -121,6 +113,119 @@ class InterpolateTest(unittest.TestCase):
                     got = run.value(interpolate(run, run.constant(x), NEAREST, size=(size,)))
                     numpy.testing.assert_array_equal(got, F.interpolate(torch.tensor(x), size=size).numpy())
                 run.end()
+            run.close()
+
+    def test_random_sizes(self):
+        """Up and down, on any number of threads, from and to rows shorter and longer than a vector."""
+        for turn in range(30):
+            axes = turn % 3 + 1
+            shape = (int(self.rng.integers(1, 3)), (3, 16, 5)[turn % 3], *map(int, self.rng.integers(1, 40 if axes < 3 else 12, axes)))
+            size = tuple(map(int, self.rng.integers(1, 70 if axes < 3 else 25, axes)))
+            for layout, prepare in layouts(shape):
+                for align in (False, True):
+                    op = lambda run, x: interpolate(run, prepare(run, x), LINEAR, align, size)
+                    compare(f"{shape} {size} {layout}", op, lambda x: oracle(x, LINEAR, align, size=size), [self.draw(shape)], 2e-6, threads=turn % 4 + 1)
+
+    def test_same_bits_for_any_number_of_threads(self):
+        for shape, prepare in (((1, 19, 33, 33), lambda run, x: x), ((1, 16, 9, 20, 21), blocked)):
+            x, seen = self.draw(shape), set()
+            for threads in (1, 2, 3):
+                run = Run("cpu", threads)
+                p = run.parameter(x)
+                for _ in range(2):  # the second gradient is written over the first
+                    run.lib.tern_zero_grad(ctypes.byref(run.module))
+                    y = interpolate(run, prepare(run, p), LINEAR, scale=(3, 2.2))
+                    run.backward(run.op("tern_sum", run.op("tern_mul", y, y)))
+                    seen.add(run.value(y).tobytes() + run.grad(p).tobytes())
+                run.close()
+            self.assertEqual(len(seen), 1)
+
+    def test_views_with_gaps(self):
+        for device, dtype, tolerance in DEVICES:
+            half = lambda run, a: run.op("tern_slice", run.op("tern_transpose", a, 1, 3), 2, *map(ctypes.c_int64, (1, 8, 2)))
+            op = lambda run, a: interpolate(run, half(run, a), LINEAR, size=(9, 5))
+            want = lambda a: oracle(a.transpose(1, 3)[:, :, 1::2], LINEAR, size=(9, 5))
+            compare(f"gaps {device}", op, want, [self.draw((2, 7, 8, 5), dtype)], tolerance, device)
+
+    def test_16_bits(self):
+        """One rounding of the result, and in the gradient one of the sum."""
+        turned = lambda run, a: run.op("tern_cast", blocked(run, run.op("tern_cast", a, 0)), run.lib.tern_tensor_dtype(a))
+        for device in ("cpu", "cpu:reference"):
+            for shape, prepare, size in (
+                ((2, 3, 7), lambda run, a: a, (20,)),
+                ((2, 5, 9, 21), lambda run, a: a, (20, 33)),
+                ((1, 16, 5, 6), turned, (11, 4)),
+                ((1, 3, 3, 4, 18), lambda run, a: a, (6, 5, 40)),
+                ((1, 16, 3, 4, 5), turned, (6, 8, 10)),
+            ):
+                for mode in (NEAREST, LINEAR):
+                    op = lambda run, a: interpolate(run, prepare(run, a), mode, size=size)
+                    compare_half(f"{shape} {mode}", op, lambda a: oracle(a, mode, size=size), [self.draw(shape)], device)
+
+    def test_infinities_stay_where_they_are_seen(self):
+        """What has no weight is not multiplied, so no number comes of it."""
+        for device in ("cpu", "cpu:reference"):
+            run = Run(device)
+            x = numpy.arange(7, dtype="f").reshape(1, 1, 7)
+            x[0, 0, 3] = numpy.inf
+            got = run.value(interpolate(run, run.constant(x), LINEAR, True, size=(13,))).ravel()
+            numpy.testing.assert_array_equal(numpy.isinf(got), [i in (5, 6, 7) for i in range(13)])
+            self.assertFalse(numpy.isnan(got).any())
+            p = run.parameter(numpy.zeros((1, 1, 7), "f"))
+            dy = numpy.zeros((1, 1, 13), "f")
+            dy[0, 0, 6] = dy[0, 0, 0] = numpy.inf
+            run.backward(interpolate(run, p, LINEAR, True, size=(13,)), dy)
+            numpy.testing.assert_array_equal(run.grad(p).ravel(), [numpy.inf, 0, 0, numpy.inf, 0, 0, 0])
+            run.close()
+
+    def test_gradients_by_finite_differences(self):
+        for mode in (NEAREST, LINEAR):
+            gradient_check("up", lambda run, a: interpolate(run, a, mode, scale=(2, 1.5)), [self.draw((2, 3, 4, 5), "d")])
+            gradient_check("down", lambda run, a: interpolate(run, a, mode, size=(2, 3, 2)), [self.draw((1, 2, 3, 4, 5), "d")])
+
+    def test_scales(self):
+        """Those that are not given are as the first; without options everything is doubled."""
+        run = Run()
+        x = self.draw((1, 2, 4, 6, 5))
+        for opts, scale in ((None, 2), (options(NEAREST, scale=(1.5,)), 1.5), (options(NEAREST, scale=(3, 0, 2)), (3, 3, 2))):
+            want = F.interpolate(torch.tensor(x), scale_factor=scale).numpy()
+            numpy.testing.assert_array_equal(run.value(run.op("tern_interpolate", run.constant(x), opts)), want)
+        run.close()
+
+    def test_module(self):
+        run = Run()
+        x = self.draw((2, 3, 4, 5))
+        layer = run.layer("tern_upsample_new", options(LINEAR, True, scale=(2,)))
+        want = torch.nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)(torch.tensor(x)).numpy()
+        numpy.testing.assert_allclose(run.value(run.forward(layer, run.constant(x))), want, rtol=1e-5, atol=1e-6)
+        run.close()
+
+    def test_errors(self):
+        shape, dtype, invalid, out_of_range = -2, -3, -1, -7
+        one = numpy.zeros((1, 1, 4, 4), "f")
+        for x, given, code, text in (
+            (one[0, 0], options(NEAREST, scale=(2,)), shape, "expected (N, C, L), (N, C, H, W) or (N, C, D, H, W), empty at most in N, got (4, 4)"),
+            (one[:, :0], options(NEAREST, scale=(2,)), shape, "got (1, 0, 4, 4)"),
+            (one[:, :, :, :0], options(NEAREST, scale=(2,)), shape, "got (1, 1, 4, 0)"),
+            (one.astype("i8"), options(NEAREST, scale=(2,)), dtype, "expected floating point, got i64"),
+            (one, options(7, scale=(2,)), invalid, "expected TERN_INTERPOLATE_NEAREST or TERN_INTERPOLATE_LINEAR, got mode 7"),
+            (one, options(NEAREST, True, scale=(2,)), invalid, "align_corners has no meaning for TERN_INTERPOLATE_NEAREST"),
+            (one, options(NEAREST, size=(2, 2, 2)), invalid, "the input has 2 spatial dimension(s), got a shape or scale of more"),
+            (one, options(LINEAR, scale=(2, 2, 2)), invalid, "got a shape or scale of more"),
+            (one, options(LINEAR), out_of_range, "expected scales above 0, got 0"),
+            (one, options(LINEAR, scale=(2, -1)), out_of_range, "expected scales above 0, got -1"),
+            (one, options(LINEAR, scale=(2, float("nan"))), out_of_range, "expected scales above 0, got nan"),
+            (one, options(LINEAR, scale=(0.2,)), shape, "expected 1 to 2^31 - 2 elements along spatial dimension 0, got 0.8"),
+            (one, options(LINEAR, size=(5, 0)), shape, "along spatial dimension 1, got 0"),
+            (one, options(LINEAR, size=(5, 1 << 40)), shape, "along spatial dimension 1, got 1.09951e+12"),
+            (one, options(LINEAR, size=(2**31 - 2, 2**31 - 2)), shape, ""),
+        ):
+            run = Run("cpu")
+            with self.assertRaises(tern.TernError) as caught:
+                run.op("tern_interpolate", run.constant(x), given)
+            self.assertIn(text, str(caught.exception))
+            self.assertEqual(caught.exception.code, code, text)
+            run.end_failed()
             run.close()
 
 

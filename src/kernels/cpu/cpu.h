@@ -23,6 +23,7 @@ int tern__cpu_argmax(const tern__call *call);
 int tern__cpu_argmin(const tern__call *call);
 int tern__cpu_choice_grad(const tern__call *call);
 int tern__cpu_dropout(const tern__call *call);
+int tern__cpu_dropout_channels(const tern__call *call);
 int tern__cpu_embedding(const tern__call *call);
 int tern__cpu_embedding_grad(const tern__call *call);
 int tern__cpu_conv(const tern__call *call);

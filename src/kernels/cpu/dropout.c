@@ -3,6 +3,7 @@
 #include "kernels/dropout.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/space.h"
 
 #include <string.h>
 
@@ -102,5 +103,70 @@ int tern__cpu_dropout(const tern__call *call)
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++)
         drop(call, chunks * t / threads * CHUNK, TERN__MIN(count, chunks * (t + 1) / threads * CHUNK));
+    return TERN_OK;
+}
+
+/* ---- whole channels ---- */
+
+/* A plane has one channel, or 16 side by side in the blocked layout. */
+typedef struct planes {
+    const tern__call *call;
+    const float *factor; /* of each channel of each sample */
+    int64_t size;        /* elements of a plane            */
+    int width;           /* channels of a plane            */
+} planes;
+
+TERN__SIMD static void draw_all(const tern__dropout_attr *a, int64_t chunks, factors *to)
+{
+    for (int64_t i = 0; i < chunks; i++) draw(a, (uint64_t)(i * BLOCKS), &to[i]);
+}
+
+/* Elements first to last - 1; in the blocked layout first is a multiple of 16. */
+TERN__INLINE void scale_of(const planes *p, int64_t first, int64_t last, tern_dtype dtype)
+{
+    const void *x = p->call->in[0]->data;
+    void *y = p->call->out[0]->data;
+    bool add = p->call->add[0];
+    while (first < last) {
+        int64_t plane = first / p->size, end = TERN__MIN(last, (plane + 1) * p->size), i = first;
+        tern__lanes factor = p->width == 1 ? (tern__lanes){0} + p->factor[plane]
+                                           : tern__lanes_load(p->factor + plane * TERN__LANES, TERN__LANES);
+        for (; i + TERN__LANES <= end; i += TERN__LANES)
+            tern__lanes_set(y, dtype, i, tern__lanes_get(x, dtype, i, TERN__LANES) * factor, TERN__LANES,
+                            add);
+        int rest = (int)(end - i);
+        if (rest) tern__lanes_set(y, dtype, i, tern__lanes_get(x, dtype, i, rest) * factor, rest, add);
+        first = end;
+    }
+}
+
+TERN__SIMD static void scale(const planes *p, int64_t first, int64_t last)
+{
+    if (p->call->in[0]->dtype == TERN_F32)
+        scale_of(p, first, last, TERN_F32);
+    else if (p->call->in[0]->dtype == TERN_BF16)
+        scale_of(p, first, last, TERN_BF16);
+    else
+        scale_of(p, first, last, TERN_F16);
+}
+
+int tern__cpu_dropout_channels(const tern__call *call)
+{
+    const tern__view *x = call->in[0], *y = call->out[0];
+    if (!tern__view_is_dense(x) || !tern__view_is_dense(y) || x->layout != y->layout ||
+        x->dtype != y->dtype || x->dtype == TERN_F64)
+        return TERN_E_UNSUPPORTED;
+    int64_t count = tern__view_count(x), chunks = (x->shape[0] * x->shape[1] + CHUNK - 1) / CHUNK;
+    factors *f = tern__loop_scratch(call, (size_t)TERN__MAX(chunks, 1) * sizeof(*f));
+    if (!f) return TERN_E_MEMORY;
+    draw_all(call->attr, chunks, f);
+    planes p = {.call = call, .factor = f->factor, .width = x->layout == TERN__BLOCKED16 ? TERN__LANES : 1};
+    p.size = tern__space_of(x).count * p.width;
+    int threads = tern__loop_threads(call, count);
+    int64_t rows = count / TERN__LANES;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int t = 0; t < threads; t++)
+        scale(&p, rows * t / threads * TERN__LANES,
+              t + 1 < threads ? rows * (t + 1) / threads * TERN__LANES : count);
     return TERN_OK;
 }

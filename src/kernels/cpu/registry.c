@@ -18,6 +18,7 @@ const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
     [TERN__ARGMIN] = tern__cpu_argmin,
     [TERN__CHOICE_GRAD] = tern__cpu_choice_grad,
     [TERN__DROPOUT] = tern__cpu_dropout,
+    [TERN__DROPOUT_CHANNELS] = tern__cpu_dropout_channels,
     [TERN__EMBEDDING] = tern__cpu_embedding,
     [TERN__EMBEDDING_GRAD] = tern__cpu_embedding_grad,
     [TERN__CONV] = tern__cpu_conv,

@@ -35,6 +35,7 @@ int tern__reference_argmax(const tern__call *call);
 int tern__reference_argmin(const tern__call *call);
 int tern__reference_choice_grad(const tern__call *call);
 int tern__reference_dropout(const tern__call *call);
+int tern__reference_dropout_channels(const tern__call *call);
 int tern__reference_embedding(const tern__call *call);
 int tern__reference_embedding_grad(const tern__call *call);
 int tern__reference_conv(const tern__call *call);

@@ -15,6 +15,7 @@ const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__ARGMIN] = tern__reference_argmin,
     [TERN__CHOICE_GRAD] = tern__reference_choice_grad,
     [TERN__DROPOUT] = tern__reference_dropout,
+    [TERN__DROPOUT_CHANNELS] = tern__reference_dropout_channels,
     [TERN__EMBEDDING] = tern__reference_embedding,
     [TERN__EMBEDDING_GRAD] = tern__reference_embedding_grad,
     [TERN__SUM] = tern__reference_sum,

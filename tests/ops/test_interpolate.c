@@ -1,0 +1,51 @@
+/* Interpolation in a whole step, up and down and in both layouts: no allocation once warm, and memory running
+ * out everywhere. Values are compared in tests/torch. */
+#include "world.h"
+
+#include <tern/conv.h>
+
+static tern_module *make(world *w)
+{
+    tern_module *net = tern_sequential_new(&w->err);
+    tern_sequential_add(net, tern_batch_norm2d_new(6, NULL, &w->err), &w->err);
+    return tern_sequential_add(net, tern_upsample_new(NULL, &w->err), &w->err) ? net : NULL;
+}
+
+static int step(world *w, tern_module *net)
+{
+    tern_scope *s = w->scope;
+    tern_interpolate_opts opts = tern_interpolate_defaults();
+    opts.mode = TERN_INTERPOLATE_LINEAR;
+    opts.shape[0] = 9;
+    opts.shape[1] = 33;
+    tern_tensor *x = tern_forward(net, s, zeros4(w, 2, 6, 7, 10));
+    tern_tensor *y = tern_conv2d(s, x, zeros4(w, 16, 6, 1, 1), NULL, NULL); /* in blocks */
+    tern_tensor *blocked = tern_interpolate(s, y, &opts);
+    tern_tensor *plain = tern_interpolate(s, tern_slice(s, blocked, 1, 0, 3, 1), NULL);
+    tern_backward(s, tern_add(s, tern_sum(s, blocked), tern_sum(s, plain)));
+    int code = tern_scope_error(s)->code;
+    tern_error ended = {0};
+    tern_scope_end(s, &ended);
+    return code;
+}
+
+static void a_warm_step_allocates_nothing(void **state)
+{
+    (void)state;
+    expect_warm_steps_to_allocate_nothing(make, step);
+}
+
+static void out_of_memory_anywhere(void **state)
+{
+    (void)state;
+    assert_true(expect_out_of_memory_to_be_told(make, step) > 10);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_warm_step_allocates_nothing),
+        cmocka_unit_test(out_of_memory_anywhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
