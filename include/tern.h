@@ -25,6 +25,7 @@
 #include <tern/stats.h>
 #include <tern/image.h>
 #include <tern/data.h>
+#include <tern/augment.h>
 #include <tern/image_data.h>
 #include <tern/volume.h>
 #include <tern/metrics.h>

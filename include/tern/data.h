@@ -71,36 +71,6 @@ TERN_API tern_idx_opts tern_idx_defaults(void);
 TERN_API tern_dataset *tern_idx_open(const char *images, const char *labels, const tern_idx_opts *opts,
                                      tern_error *err);
 
-typedef struct tern_augment_opts {
-    size_t size;
-    int64_t crop[2];       /* height, width of what is cut out; default 0, 0: the sample's own              */
-    int64_t padding[2];    /* zeros on both sides before the cut; default 0, 0                              */
-    bool random_crop;      /* a random place, else the centre; default true                                 */
-    double flip;           /* probability of a mirror image, left to right; default 0                       */
-    int channels;          /* of mean and std; default 0: no normalisation                                  */
-    float mean[4], std[4]; /* x = (x - mean) / std, after all else, padding too                             */
-    uint64_t seed;         /* default 0                                                                     */
-} tern_augment_opts;
-
-TERN_API tern_augment_opts tern_augment_defaults(void);
-
-/* The samples (C, H, W) of `dataset`, each changed as the options say by numbers of its own from (seed,
- * epoch, index): the same on any number of ranks and workers, and after a resume. Crop of the padded sample,
- * mirror image and normalisation as torchvision's RandomCrop or CenterCrop, RandomHorizontalFlip and
- * Normalize, with other random numbers:
- *
- *     mix(z): z += G; z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9; z = (z ^ z >> 27) * 0x94d049bb133111eb;
- *             z ^ z >> 31; all modulo 2^64, with G = 0x9e3779b97f4a7c15: SplitMix64's output
- *     key = mix(mix(mix(seed) + epoch) + index), number i = mix(key + i G)
- *     top = number 0 * (padded height - crop height + 1) / 2^64, rounded down; left with number 1 and widths
- *     mirrored if (number 2 >> 11) / 2^53 < flip
- *
- * Borrows `dataset`. The loader tells the epoch. E_INVALID: no dataset. E_SHAPE: samples that are not (C, H,
- * W), a crop larger than the padded sample, another number of channels. E_RANGE: an option. Yours:
- * tern_dataset_free, before `dataset`. */
-TERN_API tern_dataset *tern_augment_new(const tern_dataset *dataset, const tern_augment_opts *opts,
-                                        tern_error *err);
-
 /* ---- sampler ------------------------------------------------------------------------------------------ */
 
 typedef struct tern_sampler tern_sampler;

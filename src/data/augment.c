@@ -1,176 +1,240 @@
-/* augment.c - samples cut, mirrored and normalised, each by numbers of its own.
- *
- * What happens to a sample follows from (seed, epoch, index) alone, so no generator is shared and neither
- * workers, ranks nor a resume change anything. The three are hashed into a key, and the key starts SplitMix64
- * (draw.h): one multiplication chain a number and no state to set up, where the mt19937 of
- * tern_rng would fill 624 words for the three numbers that a sample needs. data.h has the recipe. */
-#include <tern/data.h>
+/* augment.c - samples changed by numbers of their own, which follow from (seed, epoch, index) alone: so no
+ * generator is shared and neither workers, ranks nor a resume change anything. Each slice of the sample and
+ * of its map is resized if need be, only where it is cut, and cut, mirrored and turned in one pass (cut.c).
+ */
+#include "data/augment.h"
 
-#include "base/base.h"
 #include "base/opts.h"
-#include "data/draw.h"
+#include "data/pool.h"
+#include "image/resize.h"
+#include "kernels/kernel.h"
 
-#include <pthread.h>
 #include <string.h>
 
-static const char FUNC[] = "tern_augment_new";
+static const char FUNC[] = "tern_augment_new", GET[] = "tern_augment_get";
 
 enum { MAX_CHANNELS = 4 /* that tern_augment_opts has room for */, MAX_PADDING = INT32_MAX };
-
-/* A sample of the source; as many as there were calls at the same time. */
-typedef struct spare {
-    struct spare *next;
-    float values[];
-} spare;
+#define MAX_SCALE 64.0
 
 typedef struct augment {
     tern_dataset base;
     const tern_dataset *source;
     tern_augment_opts opts;
-    pthread_mutex_t lock;
-    spare *spares; /* that no call uses */
+    int64_t channels, from[3], size[3], cut[3]; /* of the source, resized, of what is cut out */
+    size_t map_bytes;                           /* of an element of the map; 0: labels        */
+    uint64_t ignored;                           /* one of them                                */
+    bool resizes;
+    tern__pool pool; /* of workers */
 } augment;
 
-/* Where the cut begins in the source, negative in the padding, and whether it is mirrored. */
-typedef struct change {
-    int64_t top, left;
-    bool flip;
-} change;
+/* What one call of get needs: the source's sample and map, and a part of a resized slice of either. */
+typedef struct worker {
+    tern__pooled pooled;
+    tern__resizer resizer;
+    _Alignas(TERN__LINE) char memory[];
+} worker;
 
 tern_augment_opts tern_augment_defaults(void)
 {
-    return (tern_augment_opts){.size = sizeof(tern_augment_opts), .random_crop = true};
+    return (tern_augment_opts){
+        .size = sizeof(tern_augment_opts), .random_crop = true, .ignore = 255, .scale = {1, 1}};
 }
 
-/* ---- what happens to a sample ---- */
+/* ---- a worker's memory ---- */
 
-/* room / 2 as Python rounds it: a half goes to the even number. */
-static int64_t centre(int64_t room)
+static size_t count_of(const int64_t size[3])
 {
-    return (room + (room >> 1 & 1)) / 2;
+    return (size_t)(size[0] * size[1] * size[2]);
 }
 
-static change choose(const augment *a, int64_t epoch, int64_t index)
+static size_t sample_bytes(const augment *a)
 {
-    const tern_augment_opts *o = &a->opts;
-    uint64_t key = tern__draw_key(o->seed, epoch, index);
-    int64_t down = a->source->shape[1] + 2 * o->padding[0] - o->crop[0];
-    int64_t right = a->source->shape[2] + 2 * o->padding[1] - o->crop[1];
-    bool random = o->random_crop;
-    return (change){
-        .top = (random ? tern__draw_place(tern__draw(key, 0), down + 1) : centre(down)) - o->padding[0],
-        .left = (random ? tern__draw_place(tern__draw(key, 1), right + 1) : centre(right)) - o->padding[1],
-        .flip = tern__draw_share(tern__draw(key, 2)) < o->flip,
-    };
+    return tern__align_up((size_t)a->channels * count_of(a->from) * sizeof(float), TERN__LINE);
 }
 
-/* ---- doing it ---- */
-
-static void mirror(float *row, int64_t n)
+static size_t target_bytes(const augment *a)
 {
-    for (int64_t i = 0; i < n / 2; i++) {
-        float kept = row[i];
-        row[i] = row[n - 1 - i];
-        row[n - 1 - i] = kept;
+    return tern__align_up(count_of(a->from) * a->map_bytes, TERN__LINE);
+}
+
+static size_t part_bytes(const augment *a)
+{
+    return a->resizes ? (size_t)(a->cut[1] * a->cut[2]) * TERN__MAX(a->map_bytes, sizeof(float)) : 0;
+}
+
+/* ---- a slice ---- */
+
+/* Where the cut overlaps the resized slice: its own part of that. */
+static tern__window overlap(const augment *a, const tern__change *c)
+{
+    int64_t first[2], end[2];
+    for (int d = 0; d < 2; d++) {
+        first[d] = TERN__MAX(c->start[1 + d], 0);
+        end[d] = TERN__MIN(c->start[1 + d] + a->cut[1 + d], c->size[1 + d]);
+        end[d] = TERN__MAX(end[d], first[d]);
     }
+    return (tern__window){first[0], first[1], end[0] - first[0], end[1] - first[1]};
 }
 
-/* One row of the cut from one of the source; NULL: a row of the padding. */
-static void cut_row(const augment *a, const change *c, const float *from, float *to)
+/* *slice is the whole one or, resized, the part of it that is cut. */
+static int resize(const augment *a, worker *w, const tern__change *c, bool nearest, tern__slice *slice,
+                  tern_error *err)
 {
-    int64_t width = a->source->shape[2], cut = a->opts.crop[1];
-    int64_t first = TERN__MAX(-c->left, 0), end = TERN__MIN(width - c->left, cut);
-    memset(to, 0, (size_t)cut * sizeof(float));
-    if (!from || first >= end) return;
-    memcpy(to + first, from + c->left + first, (size_t)(end - first) * sizeof(float));
-    if (c->flip) mirror(to, cut);
+    void *part = w->memory + sample_bytes(a) + target_bytes(a);
+    const tern__resize how = {
+        .cut = {0, 0, a->from[1], a->from[2]}, .size = {c->size[1], c->size[2]}, .part = overlap(a, c)};
+    int status = TERN_OK;
+    if (c->size[1] == a->from[1] && c->size[2] == a->from[2]) return TERN_OK;
+    if (!how.part.height || !how.part.width)
+        status = TERN_OK;
+    else if (nearest)
+        status =
+            tern__resize_nearest(&w->resizer, slice->data, a->from[2], slice->bytes, &how, part, GET, err);
+    else
+        status = tern__resize_f32(&w->resizer, slice->data, a->from[2], &how, part, GET, err);
+    slice->data = part;
+    slice->origin[0] = how.part.top;
+    slice->origin[1] = how.part.left;
+    slice->size[0] = how.part.height;
+    slice->size[1] = how.part.width;
+    return status;
 }
 
-static void cut_channel(const augment *a, const change *c, const float *from, float *to)
+/* All slices of `channels` channels, of elements of `bytes` bytes. */
+static int cut_slices(const augment *a, worker *w, const tern__change *c, int64_t channels, size_t bytes,
+                      const void *fill, bool nearest, const char *from, char *to, tern_error *err)
 {
-    int64_t height = a->source->shape[1], width = a->source->shape[2];
-    for (int64_t y = 0; y < a->opts.crop[0]; y++) {
-        int64_t at = c->top + y;
-        bool inside = at >= 0 && at < height;
-        cut_row(a, c, inside ? from + at * width : NULL, to + y * a->opts.crop[1]);
+    size_t in = (size_t)(a->from[1] * a->from[2]) * bytes, out = (size_t)(a->cut[1] * a->cut[2]) * bytes;
+    int status = TERN_OK;
+    for (int64_t i = 0; i < channels * a->cut[0] && !status; i++) {
+        int64_t z = i % a->cut[0], at = c->start[0] + (c->flip[0] ? a->cut[0] - 1 - z : z);
+        bool inside = at >= 0 && at < a->from[0];
+        const char *data = from + (size_t)(i / a->cut[0] * a->from[0] + (inside ? at : 0)) * in;
+        tern__slice slice = {.data = data, .size = {inside ? a->from[1] : 0, a->from[2]}, .bytes = bytes};
+        if (inside) status = resize(a, w, c, nearest, &slice, err);
+        if (!status) tern__slice_cut(&slice, c, a->cut, fill, to + (size_t)i * out);
     }
+    return status;
 }
 
-static void normalize(float *values, int64_t count, float mean, float std)
+/* ---- values ---- */
+
+TERN__SIMD static void normalize(float *values, int64_t count, float mean, float std)
 {
     for (int64_t i = 0; i < count; i++) values[i] = (values[i] - mean) / std;
 }
 
-static void apply(const augment *a, const change *c, const float *from, float *to)
+TERN__SIMD static void change_intensity(float *values, int64_t count, float scale, float shift)
+{
+    for (int64_t i = 0; i < count; i++) values[i] = values[i] * scale + shift;
+}
+
+static void change_values(const augment *a, const tern__change *c, float *x)
 {
     const tern_augment_opts *o = &a->opts;
-    int64_t in = a->source->shape[1] * a->source->shape[2], out = o->crop[0] * o->crop[1];
-    for (int64_t channel = 0; channel < a->source->shape[0]; channel++) {
-        cut_channel(a, c, from + channel * in, to + channel * out);
-        if (o->channels) normalize(to + channel * out, out, o->mean[channel], o->std[channel]);
-    }
+    int64_t count = (int64_t)count_of(a->cut);
+    if (a->source->ndim == 3) tern__colours_change(c, a->channels, count, x);
+    if (o->intensity_scale != 0 || o->intensity_shift != 0)
+        change_intensity(x, a->channels * count, c->scale, c->shift);
+    for (int i = 0; i < o->channels; i++) normalize(x + i * count, count, o->mean[i], o->std[i]);
 }
 
 /* ---- the dataset ---- */
 
-static spare *spare_take(augment *a, tern_error *err)
+static int change_sample(const augment *a, worker *w, const tern__change *c, float *x, void *y,
+                         tern_error *err)
 {
-    pthread_mutex_lock(&a->lock);
-    spare *taken = a->spares;
-    if (taken) a->spares = taken->next;
-    pthread_mutex_unlock(&a->lock);
-    if (taken) return taken;
-    const int64_t *shape = a->source->shape;
-    return tern__alloc(sizeof(spare) + (size_t)(shape[0] * shape[1] * shape[2]) * sizeof(float),
-                       "tern_augment_get", err);
-}
-
-static void spare_give(augment *a, spare *taken)
-{
-    pthread_mutex_lock(&a->lock);
-    taken->next = a->spares;
-    a->spares = taken;
-    pthread_mutex_unlock(&a->lock);
+    const float zero = 0;
+    int status = cut_slices(a, w, c, a->channels, sizeof(float), &zero, false, w->memory, (char *)x, err);
+    if (!status && a->map_bytes)
+        status = cut_slices(a, w, c, 1, a->map_bytes, &a->ignored, true, w->memory + sample_bytes(a), y, err);
+    if (!status) change_values(a, c, x);
+    return status;
 }
 
 static int augment_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                        tern_error *err)
 {
     augment *a = (augment *)base;
-    spare *sample = spare_take(a, err);
-    if (!sample) return TERN_E_MEMORY;
-    int status = a->source->get(a->source, epoch, index, sample->values, y, err);
+    size_t bytes = sizeof(worker) + sample_bytes(a) + target_bytes(a) + part_bytes(a);
+    worker *w = tern__pool_take(&a->pool, bytes, GET, err);
+    if (!w) return TERN_E_MEMORY;
+    void *target = a->map_bytes ? w->memory + sample_bytes(a) : y;
+    int status = a->source->get(a->source, epoch, index, (float *)(void *)w->memory, target, err);
     if (!status) {
-        change c = choose(a, epoch, index);
-        apply(a, &c, sample->values, x);
+        tern__change c = tern__change_draw(&a->opts, a->size, a->cut, epoch, index);
+        status = change_sample(a, w, &c, x, y, err);
     }
-    spare_give(a, sample);
+    tern__pool_give(&a->pool, w);
     return status;
 }
 
 static void augment_free(tern_dataset *base)
 {
     augment *a = (augment *)base;
-    for (spare *s = a->spares, *next; s; s = next) {
-        next = s->next;
-        tern__free(s);
-    }
-    pthread_mutex_destroy(&a->lock);
+    for (worker *w; (w = tern__pool_close(&a->pool)); tern__free(w)) tern__resizer_free(&w->resizer);
     tern__free(a);
 }
 
-/* ---- making it ---- */
+/* ---- options ---- */
 
-static int check_opts(const tern_augment_opts *o, tern_error *err)
+static int check_sizes(const tern_augment_opts *o, tern_error *err)
 {
-    for (int d = 0; d < 2; d++)
-        if (o->crop[d] < 0 || o->padding[d] < 0 || o->padding[d] > MAX_PADDING)
-            return tern__error_set(
-                err, FUNC, TERN_E_RANGE,
-                "crop[%d] is %lld, expected at least 0; padding[%d] is %lld, expected [0, %d]", d,
-                (long long)o->crop[d], d, (long long)o->padding[d], MAX_PADDING);
-    if (!(o->flip >= 0 && o->flip <= 1))
-        return tern__error_set(err, FUNC, TERN_E_RANGE, "flip is %g, expected [0, 1]", o->flip);
+    const struct {
+        const char *crop, *padding;
+        int64_t crops, pads;
+    } sizes[] = {{"crop[0]", "padding[0]", o->crop[0], o->padding[0]},
+                 {"crop[1]", "padding[1]", o->crop[1], o->padding[1]},
+                 {"crop_depth", "padding_depth", o->crop_depth, o->padding_depth}};
+    for (size_t i = 0; i < TERN__COUNT(sizes); i++)
+        if (sizes[i].crops < 0 || sizes[i].pads < 0 || sizes[i].pads > MAX_PADDING)
+            return tern__error_set(err, FUNC, TERN_E_RANGE,
+                                   "%s is %lld, expected at least 0; %s is %lld, expected [0, %d]",
+                                   sizes[i].crop, (long long)sizes[i].crops, sizes[i].padding,
+                                   (long long)sizes[i].pads, MAX_PADDING);
+    return TERN_OK;
+}
+
+static int check_interval(const char *name, double value, double most, tern_error *err)
+{
+    if (value >= 0 && value <= most) return TERN_OK;
+    return tern__error_set(err, FUNC, TERN_E_RANGE, "%s is %g, expected [0, %g]", name, value, most);
+}
+
+static int check_amounts(const tern_augment_opts *o, tern_error *err)
+{
+    const struct {
+        const char *name;
+        double value, most;
+    } amounts[] = {{"flip", o->flip, 1},
+                   {"flip_vertical", o->flip_vertical, 1},
+                   {"flip_depth", o->flip_depth, 1},
+                   {"brightness", o->brightness, 1},
+                   {"contrast", o->contrast, 1},
+                   {"saturation", o->saturation, 1},
+                   {"hue", o->hue, 0.5},
+                   {"intensity_scale", o->intensity_scale, 1e6},
+                   {"intensity_shift", o->intensity_shift, 1e6}};
+    int status = TERN_OK;
+    for (size_t i = 0; i < TERN__COUNT(amounts) && !status; i++)
+        status = check_interval(amounts[i].name, amounts[i].value, amounts[i].most, err);
+    return status;
+}
+
+static int check_resizing(const tern_augment_opts *o, tern_error *err)
+{
+    bool one = !o->resize[0] != !o->resize[1];
+    if (o->resize[0] < 0 || o->resize[1] < 0 || o->resize[0] > 1 << 15 || o->resize[1] > 1 << 15 || one)
+        return tern__error_set(err, FUNC, TERN_E_RANGE, "resize is %lld, %lld, expected [1, 32768], or 0, 0",
+                               (long long)o->resize[0], (long long)o->resize[1]);
+    if (!(o->scale[0] > 0 && o->scale[0] <= o->scale[1] && o->scale[1] <= MAX_SCALE))
+        return tern__error_set(err, FUNC, TERN_E_RANGE, "scale is [%g, %g], expected 0 < low <= high <= %g",
+                               o->scale[0], o->scale[1], MAX_SCALE);
+    return TERN_OK;
+}
+
+static int check_normal(const tern_augment_opts *o, tern_error *err)
+{
     if (o->channels < 0 || o->channels > MAX_CHANNELS)
         return tern__error_set(err, FUNC, TERN_E_RANGE, "channels is %d, expected [0, %d]", o->channels,
                                MAX_CHANNELS);
@@ -181,53 +245,146 @@ static int check_opts(const tern_augment_opts *o, tern_error *err)
     return TERN_OK;
 }
 
-static int check_source(const tern_dataset *source, const tern_augment_opts *o, tern_error *err)
+static int check_opts(const tern_augment_opts *o, tern_error *err)
 {
-    if (!source || !source->get || source->target_ndim > 0)
-        return tern__error_set(err, FUNC, TERN_E_INVALID, "expected a dataset with get, of labels");
-    const int64_t *shape = source->shape;
-    if (source->ndim != 3)
-        return tern__error_set(err, FUNC, TERN_E_SHAPE, "expected samples (C, H, W), got %d dimensions",
-                               source->ndim);
+    int status = check_sizes(o, err);
+    if (!status) status = check_amounts(o, err);
+    if (!status) status = check_resizing(o, err);
+    return status ? status : check_normal(o, err);
+}
+
+/* ---- the source ---- */
+
+static int check_shape(const tern_dataset *source, tern_error *err)
+{
+    static const char want[] = "expected samples (C, H, W) or (C, D, H, W), got";
+    const int64_t *s = source->shape;
+    if (source->ndim != 3 && source->ndim != 4)
+        return tern__error_set(err, FUNC, TERN_E_SHAPE, "%s %d dimensions", want, source->ndim);
     int64_t bytes = sizeof(float);
-    for (int d = 0; d < 3; d++)
-        if (shape[d] < 1 || __builtin_mul_overflow(bytes, shape[d], &bytes))
+    for (int d = 0; d < source->ndim; d++)
+        if (s[d] < 1 || __builtin_mul_overflow(bytes, s[d], &bytes))
             return tern__error_set(err, FUNC, TERN_E_SHAPE,
-                                   "expected samples (C, H, W), got (%lld, %lld, %lld)", (long long)shape[0],
-                                   (long long)shape[1], (long long)shape[2]);
-    if (o->channels && o->channels != shape[0])
+                                   source->ndim == 3 ? "%s (%lld, %lld, %lld)"
+                                                     : "%s (%lld, %lld, %lld, %lld)",
+                                   want, (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3]);
+    return TERN_OK;
+}
+
+/* What maps of the dtype have in the padding, as one element. */
+static int find_ignored(augment *a, tern_dtype dtype, tern_error *err)
+{
+    const int64_t i64 = a->opts.ignore;
+    const int32_t i32 = a->opts.ignore;
+    const uint8_t u8 = (uint8_t)a->opts.ignore;
+    const float f32 = (float)a->opts.ignore;
+    const void *element = dtype == TERN_I64   ? (const void *)&i64
+                          : dtype == TERN_I32 ? (const void *)&i32
+                          : dtype == TERN_F32 ? (const void *)&f32
+                          : dtype == TERN_U8  ? (const void *)&u8
+                                              : NULL;
+    if (!element)
+        return tern__error_set(err, FUNC, TERN_E_DTYPE, "maps of %s, expected f32, u8, i32 or i64",
+                               tern_dtype_name(dtype));
+    if (element == &u8 && u8 != i64)
+        return tern__error_set(err, FUNC, TERN_E_RANGE, "ignore is %lld, maps of u8 have [0, 255]",
+                               (long long)i64);
+    a->map_bytes = tern_dtype_bytes(dtype);
+    memcpy(&a->ignored, element, a->map_bytes);
+    return TERN_OK;
+}
+
+static int check_map(augment *a, tern_error *err)
+{
+    const tern_dataset *source = a->source;
+    if (!source->target_ndim) return TERN_OK;
+    bool fits = source->target_ndim == source->ndim - 1;
+    for (int d = 1; d < source->ndim && fits; d++) fits = source->target_shape[d - 1] == source->shape[d];
+    if (fits) return find_ignored(a, source->target_dtype, err);
+    return tern__error_set(err, FUNC, TERN_E_SHAPE, "expected maps of %d dimensions, as large as the samples",
+                           source->ndim - 1);
+}
+
+/* Options that the other kind of sample has not. */
+static int check_kind(const augment *a, tern_error *err)
+{
+    const tern_augment_opts *o = &a->opts;
+    bool is_volume = a->source->ndim == 4;
+    bool colours = o->brightness != 0 || o->contrast != 0 || o->saturation != 0 || o->hue != 0;
+    if (is_volume && a->resizes)
+        return tern__error_set(err, FUNC, TERN_E_SHAPE, "resize and scale are for images, not volumes");
+    if (colours && (is_volume || (a->channels != 1 && a->channels != 3)))
+        return tern__error_set(err, FUNC, TERN_E_SHAPE,
+                               "colours are of images of 1 or 3 channels, not %s of %lld",
+                               is_volume ? "volumes" : "images", (long long)a->channels);
+    if (!is_volume && (o->crop_depth || o->padding_depth || o->flip_depth != 0))
+        return tern__error_set(err, FUNC, TERN_E_SHAPE, "images have no depth");
+    if (o->channels && o->channels != a->channels)
         return tern__error_set(err, FUNC, TERN_E_SHAPE, "mean and std of %d channels, the samples have %lld",
-                               o->channels, (long long)shape[0]);
+                               o->channels, (long long)a->channels);
     return TERN_OK;
 }
 
 /* Fills in the crop's default, the sample's own size. */
-static int check_crop(const tern_dataset *source, tern_augment_opts *o, tern_error *err)
+static int check_crop(augment *a, tern_error *err)
 {
-    static const char *const names[] = {"height", "width"};
-    for (int d = 0; d < 2; d++) {
-        int64_t padded = source->shape[d + 1] + 2 * o->padding[d];
-        if (!o->crop[d]) o->crop[d] = source->shape[d + 1];
-        if (o->crop[d] > padded)
+    static const char *const names[] = {"depth", "height", "width"};
+    const tern_augment_opts *o = &a->opts;
+    const int64_t crop[3] = {o->crop_depth, o->crop[0], o->crop[1]};
+    const int64_t padding[3] = {o->padding_depth, o->padding[0], o->padding[1]};
+    bool scales = o->scale[0] != 1 || o->scale[1] != 1;
+    for (int d = 0; d < 3; d++) {
+        int64_t padded = a->size[d] + 2 * padding[d];
+        a->cut[d] = crop[d] ? crop[d] : a->size[d];
+        if (a->cut[d] > (scales ? MAX_PADDING : padded))
             return tern__error_set(err, FUNC, TERN_E_SHAPE,
                                    "crop of %s %lld, the samples have %lld with their padding", names[d],
-                                   (long long)o->crop[d], (long long)padded);
+                                   (long long)a->cut[d], (long long)padded);
     }
+    if (o->rotate && a->cut[1] != a->cut[2])
+        return tern__error_set(err, FUNC, TERN_E_SHAPE, "rotate: a crop of %lld x %lld is not square",
+                               (long long)a->cut[1], (long long)a->cut[2]);
     return TERN_OK;
+}
+
+static void find_sizes(augment *a)
+{
+    const tern_augment_opts *o = &a->opts;
+    const tern_dataset *s = a->source;
+    a->channels = s->shape[0];
+    a->from[0] = s->ndim == 4 ? s->shape[1] : 1;
+    for (int d = 0; d < 2; d++) a->from[1 + d] = s->shape[s->ndim - 2 + d];
+    a->size[0] = a->from[0];
+    for (int d = 0; d < 2; d++) a->size[1 + d] = o->resize[d] ? o->resize[d] : a->from[1 + d];
+    a->resizes = o->resize[0] || o->scale[0] != 1 || o->scale[1] != 1;
+}
+
+/* ---- making it ---- */
+
+static void augment_init(augment *a)
+{
+    int d = a->source->ndim == 4 ? 0 : 1;
+    for (int i = d; i < 3; i++) a->base.shape[1 + i - d] = a->cut[i];
+    for (int i = d; i < 3 && a->map_bytes; i++) a->base.target_shape[i - d] = a->cut[i];
+    a->base.get = augment_get;
+    a->base.free = augment_free;
 }
 
 tern_dataset *tern_augment_new(const tern_dataset *dataset, const tern_augment_opts *user, tern_error *err)
 {
     tern_augment_opts opts = tern_augment_defaults();
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err)) return NULL;
-    if (check_opts(&opts, err) || check_source(dataset, &opts, err) || check_crop(dataset, &opts, err))
+    if (!dataset || !dataset->get) {
+        tern__error_set(err, FUNC, TERN_E_INVALID, "expected a dataset with get");
         return NULL;
+    }
+    if (check_opts(&opts, err) || check_shape(dataset, err)) return NULL;
+    augment made = {.base = *dataset, .source = dataset, .opts = opts, .pool = TERN__POOL_INITIALIZER};
+    find_sizes(&made);
+    if (check_map(&made, err) || check_kind(&made, err) || check_crop(&made, err)) return NULL;
     augment *a = tern__alloc(sizeof(*a), FUNC, err);
     if (!a) return NULL;
-    *a = (augment){.base = *dataset, .source = dataset, .opts = opts, .lock = PTHREAD_MUTEX_INITIALIZER};
-    a->base.shape[1] = opts.crop[0];
-    a->base.shape[2] = opts.crop[1];
-    a->base.get = augment_get;
-    a->base.free = augment_free;
+    *a = made;
+    augment_init(a);
     return &a->base;
 }

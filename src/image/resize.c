@@ -212,9 +212,10 @@ int tern__resize_f32(tern__resizer *r, const float *from, int64_t width, const t
 
 /* ---- labels ---- */
 
+/* The pixel in which the place's centre lies, the one after it if it lies between two. */
 static int64_t nearest(int64_t place, int64_t length, int64_t size)
 {
-    return TERN__MIN((int64_t)(((double)place + 0.5) * ((double)length / (double)size)), length - 1);
+    return (2 * place + 1) * length / (2 * size);
 }
 
 int tern__resize_nearest(tern__resizer *r, const void *from, int64_t width, size_t bytes,

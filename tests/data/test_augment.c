@@ -128,14 +128,12 @@ static int expect_epochs(tern_dataset *dataset, int ranks, int rank, int workers
     return seen;
 }
 
-static void the_same_for_any_workers_and_ranks(void **state)
+static void expect_the_same(const tern_augment_opts *opts)
 {
-    (void)state;
     static const int all_workers[] = {0, 1, 2, 4}, all_ranks[] = {1, 2, 3, 8};
     static epochs want;
     source s = source_make();
-    tern_augment_opts opts = opts_make();
-    tern_dataset *dataset = augment_new(&s, &opts);
+    tern_dataset *dataset = augment_new(&s, opts);
     fetch_all(dataset, want);
     for (size_t w = 0; w < TERN__COUNT(all_workers); w++)
         for (size_t r = 0; r < TERN__COUNT(all_ranks); r++) {
@@ -145,6 +143,18 @@ static void the_same_for_any_workers_and_ranks(void **state)
             assert_int_equal(seen, EPOCHS * LENGTH);
         }
     tern_dataset_free(dataset);
+}
+
+static void the_same_for_any_workers_and_ranks(void **state)
+{
+    (void)state;
+    tern_augment_opts opts = opts_make();
+    expect_the_same(&opts);
+    opts.scale[0] = 0.4;
+    opts.scale[1] = 2;
+    opts.flip_vertical = 0.5;
+    opts.intensity_scale = 0.5;
+    expect_the_same(&opts);
 }
 
 /* A resume makes a new dataset and asks for a later epoch first. */
@@ -335,18 +345,19 @@ static void samples_that_are_no_images(void **state)
 {
     (void)state;
     source s = source_make();
-    expect_refused(NULL, NULL, TERN_E_INVALID, "expected a dataset with get, of labels");
+    expect_refused(NULL, NULL, TERN_E_INVALID, "expected a dataset with get");
     s.base.get = NULL;
-    expect_refused(&s.base, NULL, TERN_E_INVALID, "expected a dataset with get, of labels");
+    expect_refused(&s.base, NULL, TERN_E_INVALID, "expected a dataset with get");
     s = source_make();
     s.base.ndim = 2;
-    expect_refused(&s.base, NULL, TERN_E_SHAPE, "expected samples (C, H, W), got 2 dimensions");
+    expect_refused(&s.base, NULL, TERN_E_SHAPE,
+                   "expected samples (C, H, W) or (C, D, H, W), got 2 dimensions");
     s = source_make();
     s.base.shape[1] = 0;
-    expect_refused(&s.base, NULL, TERN_E_SHAPE, "expected samples (C, H, W), got (2, 0, 6)");
+    expect_refused(&s.base, NULL, TERN_E_SHAPE, "expected samples (C, H, W) or (C, D, H, W), got (2, 0, 6)");
     s.base.shape[1] = INT64_MAX / 2;
     expect_refused(&s.base, NULL, TERN_E_SHAPE,
-                   "expected samples (C, H, W), got (2, 4611686018427387903, 6)");
+                   "expected samples (C, H, W) or (C, D, H, W), got (2, 4611686018427387903, 6)");
 }
 
 static void after_an_error_nothing_is_made(void **state)

@@ -33,13 +33,24 @@ Dataset._fields_ = [
 ]
 
 
-def over(samples):
-    """Sample i is samples[i], of f32, and its label i. Keep the result as long as it is used."""
+DTYPES = ["float32", "float64", "int64", "int32", "uint8", None, "float16", "bool"]  # as tern_dtype numbers them
+
+
+def over(samples, targets=None):
+    """Sample i is samples[i], of f32, and its label i, or its map targets[i]. Keep the result as long as it is used."""
 
     def get(dataset, epoch, index, x, y, err):
         ctypes.memmove(x, samples[index].ctypes.data, samples[index].nbytes)
-        ctypes.c_int64.from_address(y).value = index
+        if targets is None:
+            ctypes.c_int64.from_address(y).value = index
+        else:
+            ctypes.memmove(y, targets[index].ctypes.data, targets[index].nbytes)
         return 0
 
     shape = (ctypes.c_int64 * 4)(*samples.shape[1:])
-    return Dataset(length=len(samples), ndim=samples.ndim - 1, shape=shape, get=GET(get))
+    dataset = Dataset(length=len(samples), ndim=samples.ndim - 1, shape=shape, get=GET(get))
+    if targets is not None:
+        dataset.target_ndim = targets.ndim - 1
+        dataset.target_shape = (ctypes.c_int64 * 4)(*targets.shape[1:])
+        dataset.target_dtype = DTYPES.index(str(targets.dtype))
+    return dataset

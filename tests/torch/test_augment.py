@@ -1,5 +1,5 @@
 """Augmentation against torchvision's formulas in torch: padding, cut, mirror image and normalisation, bit for bit; and
-the numbers behind it: the recipe of data.h, and that they are as uniform as they should be."""
+the numbers behind it: the recipe of augment.h, and that they are as uniform as they should be."""
 import ctypes
 import unittest
 
@@ -23,6 +23,20 @@ class AugmentOpts(ctypes.Structure):
         ("mean", ctypes.c_float * 4),
         ("std", ctypes.c_float * 4),
         ("seed", ctypes.c_uint64),
+        ("flip_vertical", ctypes.c_double),
+        ("rotate", ctypes.c_bool),
+        ("ignore", ctypes.c_int),
+        ("resize", ctypes.c_int64 * 2),
+        ("scale", ctypes.c_double * 2),
+        ("brightness", ctypes.c_double),
+        ("contrast", ctypes.c_double),
+        ("saturation", ctypes.c_double),
+        ("hue", ctypes.c_double),
+        ("crop_depth", ctypes.c_int64),
+        ("padding_depth", ctypes.c_int64),
+        ("flip_depth", ctypes.c_double),
+        ("intensity_scale", ctypes.c_double),
+        ("intensity_shift", ctypes.c_double),
     ]
 
 
@@ -59,7 +73,7 @@ class Augmented:
         return x
 
 
-# ---- the recipe of data.h ----
+# ---- the recipe of augment.h ----
 
 GOLDEN, WORD = 0x9E3779B97F4A7C15, 2**64 - 1
 
