@@ -3,6 +3,7 @@ of README.zh-CN.md, which is the same for those who read Chinese."""
 import concurrent.futures
 import fnmatch
 import importlib
+import importlib.util
 import os
 import re
 import shutil
