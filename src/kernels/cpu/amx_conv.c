@@ -13,7 +13,7 @@
  * them; of a volume that is larger as many sheets (a slab). */
 #include "kernels/cpu/amx_conv.h"
 #include "kernels/cpu/amx.h"
-#include "kernels/cpu/amx_planes.h"
+#include "kernels/cpu/amx_unfold.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 
@@ -36,6 +36,7 @@ typedef struct turn {
 typedef struct job {
     const tern__call *call;
     const tern__view *source, *target;
+    const tern__unfold *unfold; /* of the source; NULL: it is copied */
     tern__planes p;
     int64_t blocks, outs; /* of 32 channels of the source; channels of the target */
     int64_t deep, slabs;  /* sheets of results of a slab; slabs of an image       */
@@ -49,33 +50,57 @@ typedef struct job {
 
 /* ---- copies of the source ---- */
 
+TERN__DEFINE_TURN(turn_halves, tern__halves)
+
 /* Of 16 channels of a block at one source row; `to` is position 0 of the plane's row. */
 static void copy_row(const job *j, char *to, const uint16_t *from, int64_t phase)
 {
     const tern__axis *a = &j->p.axis[2];
-    for (int64_t i = 0; i < a->size; i++) {
-        int64_t at = tern__axis_source(a, phase, i);
-        if (at >= 0) memcpy(to + i * WIDE, from + at * ROWS, ROWS * sizeof(*from));
-    }
+    int64_t first, last;
+    tern__axis_range(a, phase, &first, &last);
+    from += (phase - a->margin) * ROWS;
+    for (int64_t i = first; i < last; i++)
+        memcpy(to + i * WIDE, from + i * a->step * ROWS, ROWS * sizeof(*from));
 }
 
-static void copy_plain_row(const job *j, char *to, const uint16_t *from, int64_t phase)
+/* n positions of 16 channels, of which v has the rows. */
+TERN__INLINE void put_turned(char *to, tern__halves v[ROWS], int64_t n)
+{
+    turn_halves(v);
+    for (int64_t l = 0; l < n; l++) memcpy(to + l * WIDE, &v[l], sizeof(v[l]));
+}
+
+/* The same of `count` channels that stand `size` apart. */
+TERN__SIMD static void copy_plain_row(const job *j, char *to, const uint16_t *from, int64_t phase,
+                                      int64_t size, int64_t count)
 {
     const tern__axis *a = &j->p.axis[2];
-    for (int64_t i = 0; i < a->size; i++) {
-        int64_t at = tern__axis_source(a, phase, i);
-        if (at >= 0) memcpy(to + i * WIDE, from + at, sizeof(*from));
+    int64_t first, last;
+    tern__axis_range(a, phase, &first, &last);
+    from += phase - a->margin;
+    for (int64_t i = first; i < last; i += ROWS) {
+        tern__halves v[ROWS] = {{0}};
+        int64_t n = TERN__MIN(ROWS, last - i);
+        for (int64_t c = 0; c < count; c++) {
+            uint16_t values[ROWS] = {0};
+            const uint16_t *row = from + c * size + i * a->step;
+            if (a->step == 1 && n == ROWS)
+                memcpy(values, row, sizeof(values));
+            else
+                for (int64_t l = 0; l < n; l++) values[l] = row[l * a->step];
+            memcpy(&v[c], values, sizeof(v[c]));
+        }
+        put_turned(to + i * WIDE, v, n);
     }
 }
 
 /* What another slab had in the place of padding goes. */
-static void clear_row(const job *j, char *to, int64_t channels)
+static void clear_row(const job *j, char *to)
 {
-    for (int64_t i = 0; i < j->p.axis[2].size; i++) memset(to + i * WIDE, 0, (size_t)channels * 2);
+    for (int64_t i = 0; i < j->p.axis[2].size; i++) memset(to + i * WIDE, 0, ROWS * sizeof(uint16_t));
 }
 
-/* Channels first to first + count - 1, which stand together, of image n, for the slab that begins at `sheet`.
- */
+/* Channels first to first + count - 1 of image n, for the slab that begins at `sheet`. */
 static void copy_channels(const job *j, char *planes, int64_t n, int64_t sheet, int64_t first, int64_t count)
 {
     const tern__planes *p = &j->p;
@@ -86,18 +111,45 @@ static void copy_channels(const job *j, char *planes, int64_t n, int64_t sheet, 
         for (int64_t i = 0; i < (j->deep + p->more) * p->axis[1].size; i++, to += p->axis[2].size * WIDE) {
             int64_t at = tern__planes_row(p, phase, sheet + i / p->axis[1].size, i % p->axis[1].size);
             if (at < 0)
-                clear_row(j, to, count);
+                clear_row(j, to);
+            else if (j->source->layout == TERN__BLOCKED16)
+                copy_row(j, to, from + at * ROWS, phase % p->axis[2].step);
             else
-                (count == 1 ? copy_plain_row : copy_row)(j, to, from + at * count, phase % p->axis[2].step);
+                copy_plain_row(j, to, from + at, phase % p->axis[2].step, size, count);
         }
     }
 }
 
+/* A row of what is unfolded, from a place of the target on: 16 channels from the first. */
+TERN__SIMD static void copy_unfolded_row(const job *j, char *to, int64_t n, const int64_t row[2],
+                                         int64_t first)
+{
+    int64_t width = j->p.axis[2].target, count = TERN__MIN(ROWS, j->unfold->count - first);
+    for (int64_t i = 0; i < width; i += ROWS) {
+        tern__halves v[ROWS] = {{0}};
+        for (int64_t c = 0; c < count; c++)
+            v[c] = tern__unfold_get(j->unfold, n, first + c, (int64_t[]){row[0], row[1], i});
+        put_turned(to + i * WIDE, v, TERN__MIN(ROWS, width - i));
+    }
+}
+
+static void copy_unfolded(const job *j, char *planes, int64_t n, int64_t sheet)
+{
+    int64_t height = j->p.axis[1].target;
+    for (int64_t i = 0; i < j->deep * height; i++)
+        for (int64_t first = 0; first < j->unfold->count; first += ROWS)
+            copy_unfolded_row(j, planes + i * j->p.axis[2].size * WIDE + 2 * first, n,
+                              (int64_t[]){sheet + i / height, i % height}, first);
+}
+
 static void copy_slab(const job *j, char *planes, int64_t n, int64_t sheet)
 {
-    int64_t together = j->source->layout == TERN__BLOCKED16 ? ROWS : 1;
-    for (int64_t c = 0; c < j->source->shape[1]; c += together)
-        copy_channels(j, planes, n, sheet, c, together);
+    int64_t channels = j->source->shape[1];
+    if (j->unfold)
+        copy_unfolded(j, planes, n, sheet);
+    else
+        for (int64_t c = 0; c < channels; c += ROWS)
+            copy_channels(j, planes, n, sheet, c, TERN__MIN(ROWS, channels - c));
 }
 
 /* ---- results ---- */
@@ -118,49 +170,80 @@ TERN__INLINE int64_t target_of(const job *j, const place *b)
            start[2] + b->column * a[2].turns;
 }
 
-/* 16 channels of one position: `lanes` of them are the target's, whose images have `size` places. */
-TERN__INLINE void put_lanes(const job *j, const place *b, int64_t at, int64_t size, int64_t channel,
-                            const float *sums, int lanes)
+/* n positions further in the plane. */
+TERN__INLINE void step(const job *j, place *b, int64_t n)
 {
-    const tern__view *y = j->target;
-    tern__lanes v = tern__lanes_load(sums, ROWS);
+    for (b->column += n; b->column >= j->p.axis[2].size; b->column -= j->p.axis[2].size)
+        if (++b->row == j->p.axis[1].size) {
+            b->row = 0;
+            b->sheet++;
+        }
+}
+
+/* Whether the target has what is in that row. */
+TERN__INLINE bool is_result(const place *b)
+{
+    return b->row < b->turn->count[1] && b->column < b->turn->count[2];
+}
+
+/* Values of neighbouring positions, or channels of one, `apart` from each other in the target. */
+TERN__INLINE void put_values(const job *j, int64_t at, int64_t apart, tern__lanes v, int n)
+{
     bool add = j->call->add[0];
-    if (j->bias) v += tern__lanes_load(j->bias + channel, ROWS);
-    if (y->layout == TERN__BLOCKED16) {
-        tern__lanes_set(y->data, TERN_BF16, ((b->image * j->outs + channel) * size) + at * ROWS, v, ROWS,
-                        add);
+    if (apart == 1 && n == ROWS) {
+        tern__lanes_set(j->target->data, TERN_BF16, at, v, ROWS, add);
         return;
     }
-    for (int l = 0; l < lanes; l++) {
+    for (int l = 0; l < n; l++) {
         tern__lanes one = {v[l]};
-        tern__lanes_set(y->data, TERN_BF16, (b->image * j->outs + channel + l) * size + at, one, 1, add);
+        tern__lanes_set(j->target->data, TERN_BF16, at + l * apart, one, 1, add);
     }
 }
 
-/* To the next position of the plane. */
-TERN__INLINE void step(const job *j, place *b)
+/* `rows` positions of 16 channels. */
+TERN__SIMD static void put_blocked(const job *j, place b, int64_t size, const float *sums, int rows)
 {
-    if (++b->column < j->p.axis[2].size) return;
-    b->column = 0;
-    if (++b->row < j->p.axis[1].size) return;
-    b->row = 0;
-    b->sheet++;
+    int64_t first = (b.image * j->outs + b.channel) * size;
+    tern__lanes bias = {0};
+    if (j->bias) bias = tern__lanes_load(j->bias + b.channel, ROWS);
+    for (int r = 0; r < rows; r++, step(j, &b, 1))
+        if (is_result(&b))
+            put_values(j, first + target_of(j, &b) * ROWS, 1, tern__lanes_load(sums + r * ROWS, ROWS) + bias,
+                       ROWS);
 }
 
-TERN__SIMD static void put(const job *j, place *b, const float *sums, int rows)
+TERN__DEFINE_TURN(turn_words, tern__words)
+
+/* Channel by channel, as far as positions are neighbours in the target. */
+TERN__SIMD static void put_plain(const job *j, place b, int64_t size, const float *sums, int rows)
 {
-    const tern__axis *a = j->p.axis;
-    int64_t size = a[0].target * a[1].target * a[2].target;
-    for (int r = 0; r < rows; r++, step(j, b)) {
-        if (b->row >= b->turn->count[1] || b->column >= b->turn->count[2]) continue;
-        int64_t at = target_of(j, b);
-        for (int c = 0; c < 2; c++) {
-            int64_t channel = b->channel + c * ROWS, lanes = TERN__MIN(ROWS, j->outs - channel);
-            if (lanes > 0)
-                put_lanes(j, b, at, size, channel, sums + ((r / ROWS * 2 + c) * ROWS + r % ROWS) * ROWS,
-                          (int)lanes);
+    int64_t lanes = TERN__MIN(ROWS, j->outs - b.channel), n;
+    tern__words v[ROWS];
+    memcpy(v, sums, sizeof(v));
+    turn_words(v);
+    for (int r = 0; r < rows; r += (int)n, step(j, &b, n)) {
+        n = TERN__MIN(rows - r, (is_result(&b) ? b.turn->count[2] : j->p.axis[2].size) - b.column);
+        for (int64_t c = 0; c < lanes && is_result(&b); c++) {
+            const float *values = (const float *)&v[c] + r;
+            int64_t channel = b.channel + c, at = (b.image * j->outs + channel) * size + target_of(j, &b);
+            tern__lanes sum = tern__lanes_load(values, (int)n);
+            if (j->bias) sum += j->bias[channel];
+            put_values(j, at, j->p.axis[2].turns, sum, (int)n);
         }
     }
+}
+
+/* A block: up to 32 positions of up to 32 channels. */
+static void put(const job *j, place b, const float *sums, int rows)
+{
+    const tern__axis *a = j->p.axis;
+    int64_t size = a[0].target * a[1].target * a[2].target, first = b.channel;
+    for (int r = 0; r < rows; r += ROWS, step(j, &b, ROWS))
+        for (int c = 0; c < 2 && first + c * ROWS < j->outs; c++) {
+            b.channel = first + c * ROWS;
+            (j->target->layout == TERN__BLOCKED16 ? put_blocked : put_plain)(
+                j, b, size, sums + (r / ROWS * 2 + c) * ROWS * ROWS, TERN__MIN(ROWS, rows - r));
+        }
 }
 
 /* ---- the walk ---- */
@@ -214,8 +297,7 @@ static void pairs(const job *j, const stretch *s, int64_t slabs)
         add_up(j, s, first, count, sums);
         for (int64_t i = 0; i < count; i++) {
             int64_t slab = (first + i) / s->pairs, at = (first + i) % s->pairs * PAIR;
-            place b = place_of(j, s, slab, at);
-            put(j, &b, sums[i], (int)TERN__MIN(PAIR, s->all - at));
+            put(j, place_of(j, s, slab, at), sums[i], (int)TERN__MIN(PAIR, s->all - at));
         }
     }
 }
@@ -320,9 +402,18 @@ int tern__amx_conv(const tern__call *call, const tern__view *x, const tern__view
                    const tern__view *bias)
 {
     bool gradient = call->kernel == TERN__CONV_DATA_GRAD;
+    const tern__view *w = call->in[1];
     job j = {.call = call, .source = gradient ? y : x, .target = gradient ? x : y, .weight = weight};
-    j.p = tern__planes_of(call->attr, x, y, call->in[1], gradient);
-    j.blocks = (j.source->shape[1] + 31) / 32;
+    tern__unfold unfold;
+    if (!gradient && tern__amx_unfolds(x, w)) {
+        unfold = tern__unfold_of(call->attr, x, y, w);
+        j.unfold = &unfold;
+        j.p = tern__unfold_planes(y);
+        j.blocks = 1;
+    } else {
+        j.p = tern__planes_of(call->attr, x, y, w, gradient);
+        j.blocks = (j.source->shape[1] + 31) / 32;
+    }
     j.outs = j.target->shape[1];
     j.column = j.p.taps * j.blocks * TERN__AMX_TILE;
     cut(&j);

@@ -10,7 +10,7 @@
  * are 16 only, of two taps. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/amx_conv.h"
-#include "kernels/cpu/amx_planes.h"
+#include "kernels/cpu/amx_unfold.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 
@@ -27,6 +27,7 @@ enum { PLANES = TERN__SCRATCH_OPERAND, PAIRS = TERN__SCRATCH_OPERAND + 2, STEPS 
 typedef struct job {
     const tern__call *call;
     const tern__view *x, *dy;
+    const tern__unfold *unfold; /* of x; NULL: it is copied */
     tern__planes p;
     int64_t ins, outs;     /* blocks of 16 channels of x and of dy                   */
     int64_t deep, slabs;   /* sheets of dy of a slab; slabs of an image              */
@@ -62,9 +63,8 @@ TERN__SIMD static void turn_positions(uint16_t *to, int64_t pitch, const uint16_
 static void copy_row(const job *j, uint16_t *to, const uint16_t *from, int64_t phase, bool blocked)
 {
     const tern__axis *a = &j->p.axis[2];
-    int64_t first = 0, last = a->size;
-    while (first < last && tern__axis_source(a, phase, first) < 0) first++;
-    while (last > first && tern__axis_source(a, phase, last - 1) < 0) last--;
+    int64_t first, last;
+    tern__axis_range(a, phase, &first, &last);
     for (int64_t i = first; i < last; i += blocked ? ROWS : 1) {
         int64_t at = tern__axis_source(a, phase, i);
         if (blocked)
@@ -99,10 +99,34 @@ static void copy_channels(const job *j, uint16_t *planes, int64_t n, int64_t she
     }
 }
 
+/* A row of what is unfolded, from a place of dy on. */
+TERN__SIMD static void copy_unfolded_row(const job *j, uint16_t *to, int64_t n, int64_t r,
+                                         const int64_t row[2])
+{
+    int64_t width = j->p.axis[2].target;
+    for (int64_t i = 0; i < width; i += ROWS) {
+        tern__halves v = tern__unfold_get(j->unfold, n, r, (int64_t[]){row[0], row[1], i});
+        memcpy(to + i, &v, (size_t)TERN__MIN(ROWS, width - i) * sizeof(*to));
+    }
+}
+
+static void copy_unfolded(const job *j, uint16_t *planes, int64_t n, int64_t sheet)
+{
+    int64_t height = j->p.axis[1].target;
+    for (int64_t r = 0; r < j->unfold->count; r++)
+        for (int64_t i = 0; i < j->deep * height; i++)
+            copy_unfolded_row(j, planes + r * j->pitch + i * j->p.axis[2].size, n, r,
+                              (int64_t[]){sheet + i / height, i % height});
+}
+
 static void copy_x(const job *j, int64_t slab)
 {
     int64_t together = j->x->layout == TERN__BLOCKED16 ? ROWS : 1;
     uint16_t *planes = (uint16_t *)(j->x_copies + slab % j->group * j->planes);
+    if (j->unfold) {
+        copy_unfolded(j, planes, slab / j->slabs, slab % j->slabs * j->deep);
+        return;
+    }
     for (int64_t c = 0; c < j->x->shape[1]; c += together)
         copy_channels(j, planes, slab / j->slabs, slab % j->slabs * j->deep, c, together);
 }
@@ -300,9 +324,18 @@ static void cut(job *j)
 
 int tern__amx_conv_weight(const tern__call *call, const tern__view *x, const tern__view *dy, float *dw)
 {
+    const tern__view *w = call->out[0];
     job j = {.call = call, .x = x, .dy = dy, .dw = dw};
-    j.p = tern__planes_of(call->attr, x, dy, call->out[0], false);
-    j.ins = (x->shape[1] + ROWS - 1) / ROWS;
+    tern__unfold unfold;
+    if (tern__amx_unfolds(x, w)) {
+        unfold = tern__unfold_of(call->attr, x, dy, w);
+        j.unfold = &unfold;
+        j.p = tern__unfold_planes(dy);
+        j.ins = (unfold.count + ROWS - 1) / ROWS;
+    } else {
+        j.p = tern__planes_of(call->attr, x, dy, w, false);
+        j.ins = (x->shape[1] + ROWS - 1) / ROWS;
+    }
     j.outs = (dy->shape[1] + ROWS - 1) / ROWS;
     cut(&j);
     int64_t slabs = x->shape[0] * j.slabs;

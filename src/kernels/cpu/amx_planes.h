@@ -63,6 +63,14 @@ static inline int64_t tern__axis_source(const tern__axis *a, int64_t phase, int6
     return at < a->source ? at : -1;
 }
 
+/* Rows first to last - 1 of a phase's plane are the source's. */
+static inline void tern__axis_range(const tern__axis *a, int64_t phase, int64_t *first, int64_t *last)
+{
+    int64_t begin = a->margin - phase, end = a->source + begin;
+    *first = TERN__MIN(a->size, (begin + a->step - 1) / a->step);
+    *last = TERN__MAX(*first, TERN__MIN(a->size, (end + a->step - 1) / a->step));
+}
+
 /* Where kernel place k sees the source from the first position of a turn; false: nowhere. */
 static inline bool tern__axis_tap(const tern__axis *a, int64_t turn, int64_t k, int64_t *phase,
                                   int64_t *shift)

@@ -15,6 +15,7 @@
 #include "kernels/conv.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/amx_conv.h"
+#include "kernels/cpu/amx_unfold.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/cpu/widen.h"
@@ -268,8 +269,9 @@ static bool by_tiles(const conv *c)
     return c->op[X].view->dtype == TERN_BF16 && c->attr->groups == 1 && tern__amx_has();
 }
 
-/* The weight as amx_conv.h wants it: in a data gradient with its channels in each other's places. */
-static dnnl_status_t describe_tiles(operand *w, dnnl_prop_kind_t kind, dnnl_memory_desc_t *to)
+/* The weight as amx_conv.h wants it: in a data gradient with its channels in each other's places, where x is
+ * unfolded with a channel for every tap. */
+static dnnl_status_t describe_tiles(operand *w, dnnl_prop_kind_t kind, bool unfolded, dnnl_memory_desc_t *to)
 {
     static const dnnl_format_tag_t tags[2][2] = {{dnnl_OIhw16i16o2i, dnnl_OIhw16i16o},
                                                  {dnnl_OIdhw16i16o2i, dnnl_OIdhw16i16o}};
@@ -280,6 +282,10 @@ static dnnl_status_t describe_tiles(operand *w, dnnl_prop_kind_t kind, dnnl_memo
         int from = d < 2 ? d ^ turned : d;
         dims[d] = view->shape[from];
         strides[d] = view->stride[from];
+    }
+    for (int d = 2; d < view->ndim && unfolded; d++) {
+        dims[1] *= dims[d];
+        dims[d] = strides[d] = strides[1] = 1;
     }
     dnnl_status_t vendor =
         dnnl_memory_desc_init_by_strides(&w->have, view->ndim, dims, tern__dnnl_type(view->dtype), strides);
@@ -312,7 +318,8 @@ static int run_tiles(const tern__call *call, conv *c)
 {
     operand *w = &c->op[W];
     dnnl_memory_desc_t to;
-    dnnl_status_t vendor = describe_tiles(w, c->kind, &to);
+    bool unfolded = c->kind != dnnl_backward_data && tern__amx_unfolds(c->op[X].view, w->view);
+    dnnl_status_t vendor = describe_tiles(w, c->kind, unfolded, &to);
     if (vendor != dnnl_success) return tern__dnnl_fail(call, vendor, "memory description");
     tern__prim_key key = key_of(call, c);
     int status = bring(call, &key, w, W);

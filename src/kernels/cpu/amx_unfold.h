@@ -1,0 +1,74 @@
+/* amx_unfold.h - an input of few channels, seen with a channel for every tap of the kernel: where all of them
+ * fit into one step of the tiles, a convolution is one product at each place of y. Channels of a tap follow
+ * each other as in the weight, whose (O, C, taps) is (O, C x taps) then. */
+#ifndef TERN_SRC_KERNELS_CPU_AMX_UNFOLD_H
+#define TERN_SRC_KERNELS_CPU_AMX_UNFOLD_H
+
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/amx_planes.h"
+#include "kernels/cpu/lanes.h"
+
+typedef struct tern__unfold {
+    const tern__view *x;
+    int64_t count; /* channels x taps */
+    int64_t stride[3], size[3];
+    struct {
+        int64_t channel, at[3]; /* what it sees from y's place 0 */
+    } tap[TERN__AMX_DEPTH];
+} tern__unfold;
+
+static inline bool tern__amx_unfolds(const tern__view *x, const tern__view *w)
+{
+    int64_t taps = tern__view_count(w) / (w->shape[0] * w->shape[1]);
+    return x->layout == TERN__PLAIN && taps > 1 && w->shape[1] * taps <= TERN__AMX_DEPTH;
+}
+
+static inline tern__unfold tern__unfold_of(const tern__conv_attr *attr, const tern__view *x,
+                                           const tern__view *y, const tern__view *w)
+{
+    tern__planes p = tern__planes_of(attr, x, y, w, false);
+    tern__unfold u = {.x = x, .count = x->shape[1] * p.taps};
+    for (int64_t r = 0; r < u.count; r++) {
+        u.tap[r].channel = r / p.taps;
+        for (int64_t d = 2, tap = r % p.taps; d >= 0; tap /= p.axis[d--].kernel)
+            u.tap[r].at[d] = tap % p.axis[d].kernel * attr->dilation[d] - attr->padding[d];
+    }
+    for (int d = 0; d < 3; d++) {
+        u.stride[d] = attr->stride[d];
+        u.size[d] = p.axis[d].source;
+    }
+    return u;
+}
+
+/* The planes of what has been unfolded: y's places, and one tap. */
+static inline tern__planes tern__unfold_planes(const tern__view *y)
+{
+    static const tern__conv_attr plain = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1};
+    tern__view w = *y;
+    for (int d = 0; d < w.ndim; d++) w.shape[d] = 1;
+    return tern__planes_of(&plain, y, y, &w, false);
+}
+
+/* Up to 16 values of channel r from a place of y on, along its row; 0 in the padding. */
+TERN__INLINE tern__halves tern__unfold_get(const tern__unfold *u, int64_t n, int64_t r,
+                                           const int64_t place[3])
+{
+    uint16_t values[TERN__LANES] = {0};
+    tern__halves v;
+    int64_t at[3];
+    for (int d = 0; d < 3; d++) at[d] = place[d] * u->stride[d] + u->tap[r].at[d];
+    if (at[0] >= 0 && at[0] < u->size[0] && at[1] >= 0 && at[1] < u->size[1]) {
+        int64_t row = (n * u->x->shape[1] + u->tap[r].channel) * u->size[0] + at[0], step = u->stride[2];
+        const uint16_t *from = (const uint16_t *)u->x->data + (row * u->size[1] + at[1]) * u->size[2];
+        int64_t first = at[2] < 0 ? (-at[2] + step - 1) / step : 0;
+        int64_t last = TERN__MIN(TERN__LANES, (u->size[2] - at[2] + step - 1) / step);
+        if (step == 1 && first == 0 && last == TERN__LANES)
+            memcpy(values, from + at[2], sizeof(values));
+        else
+            for (int64_t l = first; l < last; l++) values[l] = from[at[2] + l * step];
+    }
+    memcpy(&v, values, sizeof(v));
+    return v;
+}
+
+#endif
