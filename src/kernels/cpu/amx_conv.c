@@ -120,15 +120,18 @@ static void copy_channels(const job *j, char *planes, int64_t n, int64_t sheet, 
     }
 }
 
-/* A row of what is unfolded, from a place of the target on: 16 channels from the first. */
-TERN__SIMD static void copy_unfolded_row(const job *j, char *to, int64_t n, const int64_t row[2],
+/* A row of what is unfolded: 16 channels from the first. */
+TERN__SIMD static void copy_unfolded_row(const job *j, char *to, int64_t n, const int64_t place[2],
                                          int64_t first)
 {
     int64_t width = j->p.axis[2].target, count = TERN__MIN(ROWS, j->unfold->count - first);
+    tern__unfold_row rows[ROWS];
+    for (int64_t c = 0; c < count; c++) rows[c] = tern__unfold_row_of(j->unfold, n, first + c, place, width);
     for (int64_t i = 0; i < width; i += ROWS) {
-        tern__halves v[ROWS] = {{0}};
-        for (int64_t c = 0; c < count; c++)
-            v[c] = tern__unfold_get(j->unfold, n, first + c, (int64_t[]){row[0], row[1], i});
+        uint16_t values[ROWS][ROWS] = {{0}};
+        tern__halves v[ROWS];
+        for (int64_t c = 0; c < count; c++) tern__unfold_read(j->unfold, &rows[c], i, i + ROWS, values[c]);
+        memcpy(v, values, sizeof(v));
         put_turned(to + i * WIDE, v, TERN__MIN(ROWS, width - i));
     }
 }

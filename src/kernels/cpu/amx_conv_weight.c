@@ -99,24 +99,17 @@ static void copy_channels(const job *j, uint16_t *planes, int64_t n, int64_t she
     }
 }
 
-/* A row of what is unfolded, from a place of dy on. */
-TERN__SIMD static void copy_unfolded_row(const job *j, uint16_t *to, int64_t n, int64_t r,
-                                         const int64_t row[2])
-{
-    int64_t width = j->p.axis[2].target;
-    for (int64_t i = 0; i < width; i += ROWS) {
-        tern__halves v = tern__unfold_get(j->unfold, n, r, (int64_t[]){row[0], row[1], i});
-        memcpy(to + i, &v, (size_t)TERN__MIN(ROWS, width - i) * sizeof(*to));
-    }
-}
-
 static void copy_unfolded(const job *j, uint16_t *planes, int64_t n, int64_t sheet)
 {
-    int64_t height = j->p.axis[1].target;
+    int64_t height = j->p.axis[1].target, width = j->p.axis[2].target;
     for (int64_t r = 0; r < j->unfold->count; r++)
-        for (int64_t i = 0; i < j->deep * height; i++)
-            copy_unfolded_row(j, planes + r * j->pitch + i * j->p.axis[2].size, n, r,
-                              (int64_t[]){sheet + i / height, i % height});
+        for (int64_t i = 0; i < j->deep * height; i++) {
+            uint16_t *to = planes + r * j->pitch + i * j->p.axis[2].size;
+            int64_t place[] = {sheet + i / height, i % height};
+            tern__unfold_row row = tern__unfold_row_of(j->unfold, n, r, place, width);
+            memset(to, 0, (size_t)width * sizeof(*to));
+            tern__unfold_read(j->unfold, &row, 0, width, to);
+        }
 }
 
 static void copy_x(const job *j, int64_t slab)

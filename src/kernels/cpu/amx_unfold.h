@@ -49,26 +49,39 @@ static inline tern__planes tern__unfold_planes(const tern__view *y)
     return tern__planes_of(&plain, y, y, &w, false);
 }
 
-/* Up to 16 values of channel r from a place of y on, along its row; 0 in the padding. */
-TERN__INLINE tern__halves tern__unfold_get(const tern__unfold *u, int64_t n, int64_t r,
-                                           const int64_t place[3])
+/* A row of image n as channel r shows it to a row of y: the value for place i is at [i * stride[2]]. Places
+ * first to last - 1 are there, the others padding. */
+typedef struct tern__unfold_row {
+    const uint16_t *data;
+    int64_t first, last;
+} tern__unfold_row;
+
+static inline tern__unfold_row tern__unfold_row_of(const tern__unfold *u, int64_t n, int64_t r,
+                                                   const int64_t place[2], int64_t width)
 {
-    uint16_t values[TERN__LANES] = {0};
-    tern__halves v;
-    int64_t at[3];
-    for (int d = 0; d < 3; d++) at[d] = place[d] * u->stride[d] + u->tap[r].at[d];
-    if (at[0] >= 0 && at[0] < u->size[0] && at[1] >= 0 && at[1] < u->size[1]) {
-        int64_t row = (n * u->x->shape[1] + u->tap[r].channel) * u->size[0] + at[0], step = u->stride[2];
-        const uint16_t *from = (const uint16_t *)u->x->data + (row * u->size[1] + at[1]) * u->size[2];
-        int64_t first = at[2] < 0 ? (-at[2] + step - 1) / step : 0;
-        int64_t last = TERN__MIN(TERN__LANES, (u->size[2] - at[2] + step - 1) / step);
-        if (step == 1 && first == 0 && last == TERN__LANES)
-            memcpy(values, from + at[2], sizeof(values));
-        else
-            for (int64_t l = first; l < last; l++) values[l] = from[at[2] + l * step];
+    int64_t at[3] = {0, 0, u->tap[r].at[2]}, step = u->stride[2];
+    for (int d = 0; d < 2; d++) {
+        at[d] = place[d] * u->stride[d] + u->tap[r].at[d];
+        if (at[d] < 0 || at[d] >= u->size[d]) return (tern__unfold_row){0};
     }
-    memcpy(&v, values, sizeof(v));
-    return v;
+    int64_t row = ((n * u->x->shape[1] + u->tap[r].channel) * u->size[0] + at[0]) * u->size[1] + at[1];
+    tern__unfold_row of = {.data = (const uint16_t *)u->x->data + row * u->size[2] + at[2]};
+    of.first = TERN__MIN(width, TERN__MAX(0, (step - 1 - at[2]) / step));
+    of.last = TERN__MAX(of.first, TERN__MIN(width, (u->size[2] - at[2] + step - 1) / step));
+    return of;
+}
+
+/* Its values from place `from` to `to` - 1; padding is left as it is. */
+TERN__INLINE void tern__unfold_read(const tern__unfold *u, const tern__unfold_row *row, int64_t from,
+                                    int64_t to, uint16_t *values)
+{
+    int64_t first = TERN__MAX(row->first, from), last = TERN__MIN(row->last, to), step = u->stride[2];
+    if (step == 1 && last - first == TERN__LANES)
+        memcpy(values + first - from, row->data + first, TERN__LANES * sizeof(*values));
+    else if (step == 1 && last > first)
+        memcpy(values + first - from, row->data + first, (size_t)(last - first) * sizeof(*values));
+    else
+        for (int64_t i = first; i < last; i++) values[i - from] = row->data[i * step];
 }
 
 #endif
