@@ -83,6 +83,29 @@ TERN_API tern_module *tern_deeplabv3_new(const tern_deeplabv3_opts *opts, tern_r
 TERN_API tern_tensor *tern_deeplabv3_forward(tern_module *deeplabv3, tern_scope *scope, tern_tensor *x,
                                              tern_tensor **aux);
 
+#define TERN_UNET_LEVELS 6
+
+typedef enum tern_unet_norm { TERN_UNET_BATCH, TERN_UNET_GROUP } tern_unet_norm;
+
+typedef struct tern_unet3d_opts {
+    size_t size;
+    int64_t in_channels; /* default 1                                                            */
+    int64_t classes;     /* default 1                                                            */
+    int64_t width;       /* channels of the first level; each level has twice as many; default 32 */
+    int levels;          /* sizes; 2 to TERN_UNET_LEVELS; default 4                              */
+    tern_unet_norm norm; /* default TERN_UNET_BATCH                                              */
+    int64_t groups;      /* of a group norm; default 8                                           */
+    bool deconv;         /* up by transposed convolutions, else trilinear; default true          */
+} tern_unet3d_opts;
+TERN_API tern_unet3d_opts tern_unet3d_defaults(void);
+
+/* 3-D U-Net (Cicek et al. 2016): at each level two 3x3x3 convolutions without bias, each with norm and ReLU;
+ * max pools down, and up what the level had on the way down before what comes from below. Names: encoder.0.0
+ * (convolution), encoder.0.1 (norm), encoder.0.3, encoder.0.4 .., up.0 .., decoder.0.0 .., head. (N,
+ * in_channels, D, H, W) -> (N, classes, D, H, W); sizes that are not divisible by 2^(levels - 1) are E_SHAPE.
+ * E_RANGE: levels, norm, and what layers refuse. */
+TERN_API tern_module *tern_unet3d_new(const tern_unet3d_opts *opts, tern_rng *rng, tern_error *err);
+
 #ifdef __cplusplus
 }
 #endif

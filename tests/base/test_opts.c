@@ -100,6 +100,7 @@ MODULE(avg_pool3d_new, tern_avg_pool3d_new(2, 2, 2, opts, err))
 MODULE(upsample_new, tern_upsample_new(opts, err))
 MODULE(resnet_new, tern_resnet_new(opts, rng, err))
 MODULE(deeplabv3_new, tern_deeplabv3_new(opts, rng, err))
+MODULE(unet3d_new, tern_unet3d_new(opts, rng, err))
 
 static tern_tensor *zeros(int ndim)
 {
@@ -412,6 +413,7 @@ static void image_save(const void *opts, tern_error *err)
     X(interpolate, interpolate)                                                                              \
     X(resnet, resnet_new)                                                                                    \
     X(deeplabv3, deeplabv3_new)                                                                              \
+    X(unet3d, unet3d_new)                                                                                    \
     X(sgd, sgd_new)                                                                                          \
     X(sgd, sgd_group_add)                                                                                    \
     X(adam, adam_new)                                                                                        \
