@@ -13,7 +13,7 @@
 #ifndef TERN_METRICS_H
 #define TERN_METRICS_H
 
-#include <tern/comm.h>
+#include <tern/autograd.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,6 +47,22 @@ TERN_API double tern_metrics_weight(const tern_metrics *metrics, const char *nam
 /* The names of the last reduce, in the order of rank 0's and then of what others had besides; NULL behind the
  * last. Borrowed, until the next reduce. */
 TERN_API const char *tern_metrics_name(const tern_metrics *metrics, int index);
+
+/* ---- top-k accuracy ---- */
+
+/* correct[i] = how many of the labels are among the k[i] classes with the largest scores, of x (N, C, ..) and
+ * label (N, ..) of u8, i32 or i64; ignore_index does not count. Where scores are equal the class that stands
+ * first goes before (torch.topk takes any of them), and a NaN is the largest. For k >= C all are among them.
+ * To have it over all ranks:
+ *
+ *     tern_topk_correct(scope, scores, batch.y, -100, 2, (int64_t[]){1, 5}, correct);
+ *     tern_metrics_sum(metrics, "top 5", correct[1]);
+ *     tern_metrics_sum(metrics, "samples", batch.count);
+ *
+ * No gradient. E_SHAPE, E_DTYPE, E_INVALID: no k; E_RANGE: a k below 1, or a label that is no class, naming
+ * sample and position. The error is the scope's. */
+TERN_API int tern_topk_correct(tern_scope *scope, tern_tensor *x, tern_tensor *label, int64_t ignore_index,
+                               int count, const int64_t *k, int64_t *correct);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
 #include "kernels/dice_loss.h"
+#include "kernels/labels.h"
 
 tern__channels tern__channels_of(const tern__view *x)
 {
@@ -10,11 +11,10 @@ tern__channels tern__channels_of(const tern__view *x)
 int tern__dice_label_error(const tern__call *call, const tern__channels *c, int64_t element, int64_t label)
 {
     const tern__dice_attr *attr = call->attr;
+    int64_t classes = attr->classes ? c->channels : 2;
     int64_t of_sample = c->inner * (attr->classes ? 1 : c->channels);
-    return tern__error_set(call->err, attr->func, TERN_E_RANGE,
-                           "%s: label %lld of sample %lld at position %lld is not in [0, %lld)", attr->op,
-                           (long long)label, (long long)(element / of_sample),
-                           (long long)(element % of_sample), (long long)(attr->classes ? c->channels : 2));
+    return tern__label_error(call->err, (tern__labels){attr->func, attr->op, NULL, classes, of_sample},
+                             element, label);
 }
 
 /* The sums of the region that a channel of a sample is part of. */

@@ -6,6 +6,7 @@
 #ifndef TERN_SRC_KERNELS_NLL_LOSS_H
 #define TERN_SRC_KERNELS_NLL_LOSS_H
 
+#include "kernels/labels.h"
 #include "kernels/lines.h"
 
 #include <math.h>
@@ -36,8 +37,9 @@ static inline double tern__focus_slope(double logp, double gamma)
     return pow(q, gamma) * (1 - gamma * exp(logp) * logp / q);
 }
 
-/* E_RANGE that names the label and its place. */
-int tern__label_error(tern_error *err, const tern__nll_attr *attr, const tern__lines *lines, int64_t line,
-                      int64_t label);
+static inline tern__labels tern__nll_labels(const tern__nll_attr *attr, const tern__lines *lines)
+{
+    return (tern__labels){attr->func, attr->op, NULL, lines->size, lines->inner};
+}
 
 #endif

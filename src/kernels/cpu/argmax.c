@@ -3,6 +3,7 @@
  *
  * A long row is first taken for its largest stretch, which is a loop without branches, and only that stretch
  * is searched for the place. Lines beside each other each keep their best so far. */
+#include "kernels/cpu/argmax.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/lines.h"
 #include "kernels/cpu/loops.h"
@@ -90,16 +91,21 @@ TERN__SIMD static void best_of_columns(const float *x, float sign, int64_t colum
     for (int64_t j = 0; j < columns; j++) index[j] = best[j];
 }
 
+void tern__cpu_best(const float *x, const tern__line_tiles *tiles, int64_t lines, float sign, int64_t *best)
+{
+    if (tiles->rows)
+        best_of_rows(x, sign, lines, tiles->size, best);
+    else
+        best_of_columns(x, sign, lines, tiles->size, tiles->step, best);
+}
+
 /* The lines of one tile. */
 static void choose(const tern__call *call, const tern__line_tiles *tiles, const tern__line_tile *t,
                    float sign)
 {
     const float *x = (const float *)call->in[0]->data + t->at;
     int64_t best[WIDTH];
-    if (tiles->rows)
-        best_of_rows(x, sign, t->lines, tiles->size, best);
-    else
-        best_of_columns(x, sign, t->lines, tiles->size, tiles->step, best);
+    tern__cpu_best(x, tiles, t->lines, sign, best);
     for (int64_t j = 0; j < t->lines; j++) {
         if (call->out[0]) ((int64_t *)call->out[0]->data)[t->line + j] = best[j];
         if (call->out[1])

@@ -20,6 +20,8 @@ int tern__cpu_cross_entropy_grad(const tern__call *call);
 int tern__cpu_dice_loss(const tern__call *call);
 int tern__cpu_dice_loss_grad(const tern__call *call);
 int tern__cpu_argmax(const tern__call *call);
+int tern__cpu_confusion(const tern__call *call);
+int tern__cpu_label_rank(const tern__call *call);
 int tern__cpu_argmin(const tern__call *call);
 int tern__cpu_choice_grad(const tern__call *call);
 int tern__cpu_dropout(const tern__call *call);

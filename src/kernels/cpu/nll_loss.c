@@ -49,7 +49,8 @@ static int check_labels(const problem *p)
         load_labels(p, &stage, first, n);
         for (int64_t i = 0; i < n; i++)
             if ((stage.i64[i] < 0 || stage.i64[i] >= classes) && stage.i64[i] != p->attr->ignored)
-                return tern__label_error(p->call->err, p->attr, &p->lines, first + i, stage.i64[i]);
+                return tern__label_error(p->call->err, tern__nll_labels(p->attr, &p->lines), first + i,
+                                         stage.i64[i]);
     }
     return TERN_OK;
 }
@@ -75,6 +76,26 @@ TERN__SIMD static void line_sums(const problem *p, const tern__line_tile *t, dou
     }
 }
 
+/* What focal loss multiplies the losses of a tile by, or their slopes: formulas in kernels/nll_loss.h, of
+ * many at a time. Of an ignored label, some number. */
+TERN__SIMD static void focus(const problem *p, const tern__line_tile *t, const tern__stage *labels,
+                             bool slope, double *factor)
+{
+    double logp[WIDTH], p_of[WIDTH], gamma = p->attr->gamma;
+    for (int64_t j = 0; j < t->lines; j++) factor[j] = 1;
+    if (gamma == 0) return;
+    for (int64_t j = 0; j < t->lines; j++) {
+        int64_t label = labels->i64[j] == p->attr->ignored ? 0 : labels->i64[j];
+        logp[j] = (double)p->logp[t->at + j * p->tiles.apart + label * p->tiles.step];
+    }
+    for (int64_t j = 0; j < t->lines; j++) p_of[j] = exp(logp[j]);
+    for (int64_t j = 0; j < t->lines; j++) {
+        double q = p_of[j] < 1 ? 1 - p_of[j] : 0, power = pow(q, gamma);
+        double share = 1 - gamma * p_of[j] * logp[j] / (q + 1e-300);
+        factor[j] = !slope ? power : q > 0 ? power * share : 0;
+    }
+}
+
 typedef struct partial {
     double loss, weight;
 } partial;
@@ -82,17 +103,18 @@ typedef struct partial {
 static partial tile_loss(const problem *p, const tern__line_tile *t, float *each)
 {
     tern__stage labels;
-    double sum[WIDTH] = {0}, smoothing = p->attr->smoothing;
+    double sum[WIDTH] = {0}, factor[WIDTH], smoothing = p->attr->smoothing;
     partial part = {0};
     load_labels(p, &labels, t->line, t->lines);
     if (smoothing) line_sums(p, t, sum);
+    focus(p, t, &labels, false, factor);
     for (int64_t j = 0; j < t->lines; j++) {
         int64_t label = labels.i64[j];
         double loss = 0;
         if (label != p->attr->ignored) {
             double w = (double)weight_of(p, label);
             double logp = (double)p->logp[t->at + j * p->tiles.apart + label * p->tiles.step];
-            loss = -(1 - smoothing) * w * logp * tern__focus(logp, p->attr->gamma);
+            loss = -(1 - smoothing) * w * logp * factor[j];
             if (smoothing) loss -= smoothing / (double)p->lines.size * sum[j];
             part.weight += w;
         }
@@ -106,7 +128,11 @@ static int all_tiles(const problem *p, float *each, partial *sum)
 {
     partial *parts = tern__loop_scratch(p->call, (size_t)p->tiles.count * sizeof(*parts));
     if (!parts) return TERN_E_MEMORY;
-    int threads = tern__loop_threads(p->call, p->attr->smoothing ? p->lines.size * p->lines.outer : 0);
+    int64_t count = p->lines.outer * p->lines.inner;
+    int threads = tern__loop_threads(p->call, (p->attr->smoothing ? p->lines.size
+                                               : p->attr->gamma   ? 8
+                                                                  : 0) *
+                                                  count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t i = 0; i < p->tiles.count; i++) {
         tern__line_tile t = tern__line_tile_at(&p->tiles, i);
@@ -219,11 +245,9 @@ TERN__SIMD static void spread_columns(const problem *p, const tern__line_tile *t
 /* Of focal loss each line counts by how well it is known. */
 static void focus_sent(const problem *p, const tern__line_tile *t, const tern__stage *labels, float *sent)
 {
-    for (int64_t j = 0; j < t->lines; j++) {
-        float logp = p->logp[t->at + j * p->tiles.apart + labels->i64[j] * p->tiles.step];
-        if (sent[j] != 0)
-            sent[j] = (float)((double)sent[j] * tern__focus_slope((double)logp, p->attr->gamma));
-    }
+    double factor[WIDTH];
+    focus(p, t, labels, true, factor);
+    for (int64_t j = 0; j < t->lines; j++) sent[j] = sent[j] != 0 ? (float)((double)sent[j] * factor[j]) : 0;
 }
 
 static void tile_gradient(const problem *p, const tern__line_tile *t, float *dx, double all_weights)

@@ -56,7 +56,7 @@ int tern__reference_nll_loss(const tern__call *call)
         int64_t label = tern__view_get_int(p.label, i);
         bool ignored = label == p.attr->ignored;
         if (!ignored && (label < 0 || label >= p.lines.size))
-            return tern__label_error(call->err, p.attr, &p.lines, i, label);
+            return tern__label_error(call->err, tern__nll_labels(p.attr, &p.lines), i, label);
         double one = ignored ? 0 : loss_of(&p, i, label);
         if (p.attr->each) tern__reference_put(call, 0, i, one);
         loss += one;

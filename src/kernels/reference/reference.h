@@ -32,6 +32,8 @@ int tern__reference_cross_entropy_grad(const tern__call *call);
 int tern__reference_dice_loss(const tern__call *call);
 int tern__reference_dice_loss_grad(const tern__call *call);
 int tern__reference_argmax(const tern__call *call);
+int tern__reference_confusion(const tern__call *call);
+int tern__reference_label_rank(const tern__call *call);
 int tern__reference_argmin(const tern__call *call);
 int tern__reference_choice_grad(const tern__call *call);
 int tern__reference_dropout(const tern__call *call);
