@@ -9,6 +9,7 @@ typedef struct batch_norm {
     double eps, momentum;
     bool cumulative;
     int ndim_min, ndim_max;
+    const char *expected;       /* "(N, C, H, W)" */
     tern__batch_norm_sync sync; /* zeros: this rank's batch alone */
 } batch_norm;
 
@@ -39,9 +40,8 @@ static tern_tensor *run(batch_norm *self, tern_scope *scope, tern_tensor *x, ter
 {
     char shape[TERN__SHAPE_TEXT];
     if (x->view.ndim < self->ndim_min || x->view.ndim > self->ndim_max) {
-        tern__scope_fail(scope, "tern_batch_norm_act_forward", TERN_E_SHAPE,
-                         "%s: expected %d to %d dimensions, got input %s", self->base.kind, self->ndim_min,
-                         self->ndim_max, tern__shape_text(&x->view, shape));
+        tern__scope_fail(scope, "tern_batch_norm_act_forward", TERN_E_SHAPE, "%s: expected %s, got %s",
+                         self->base.kind, self->expected, tern__shape_text(&x->view, shape));
         return NULL;
     }
     tern_batch_norm_act_opts opts = tern_batch_norm_act_defaults();
@@ -135,8 +135,9 @@ static int add_members(batch_norm *self, int64_t channels, const tern_batch_norm
     return TERN_OK;
 }
 
-static tern_module *new_batch_norm(const char *func, const char *kind, int ndim_min, int ndim_max,
-                                   int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
+static tern_module *new_batch_norm(const char *func, const char *kind, const char *expected, int ndim_min,
+                                   int ndim_max, int64_t channels, const tern_batch_norm_opts *opts,
+                                   tern_error *err)
 {
     tern_batch_norm_opts o = tern_batch_norm_defaults();
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, func, err)) return NULL;
@@ -150,6 +151,7 @@ static tern_module *new_batch_norm(const char *func, const char *kind, int ndim_
     self->eps = o.eps;
     self->momentum = o.momentum;
     self->cumulative = o.cumulative;
+    self->expected = expected;
     self->ndim_min = ndim_min;
     self->ndim_max = ndim_max;
     tern__options_add_real(&self->base, "eps", o.eps);
@@ -161,15 +163,15 @@ static tern_module *new_batch_norm(const char *func, const char *kind, int ndim_
 
 tern_module *tern_batch_norm1d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
 {
-    return new_batch_norm(__func__, "batch_norm1d", 2, 3, channels, opts, err);
+    return new_batch_norm(__func__, "batch_norm1d", "(N, C) or (N, C, L)", 2, 3, channels, opts, err);
 }
 
 tern_module *tern_batch_norm2d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
 {
-    return new_batch_norm(__func__, "batch_norm2d", 4, 4, channels, opts, err);
+    return new_batch_norm(__func__, "batch_norm2d", "(N, C, H, W)", 4, 4, channels, opts, err);
 }
 
 tern_module *tern_batch_norm3d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
 {
-    return new_batch_norm(__func__, "batch_norm3d", 5, 5, channels, opts, err);
+    return new_batch_norm(__func__, "batch_norm3d", "(N, C, D, H, W)", 5, 5, channels, opts, err);
 }

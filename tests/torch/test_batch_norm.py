@@ -10,7 +10,7 @@ from half import TYPES, compare_half
 from ops import Module, Run, blocked, compare, error_of, gradient_check
 
 DEVICES = [("cpu", "f", 2e-6, 2e-5), ("cpu:reference", "f", 2e-6, 2e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
-SHAPES = [(4, 32, 5, 7), (3, 5, 9, 11), (6, 5), (70, 33), (2, 16, 40, 41), (5, 1, 7), (9, 16, 1, 1), (2, 3, 2, 3, 4)]
+SHAPES = [(4, 32, 5, 7), (3, 5, 9, 11), (6, 5), (70, 33), (2, 16, 40, 41), (5, 1, 7), (9, 16, 1, 1), (2, 3, 2, 3, 4), (2, 16, 3, 5, 4)]
 
 
 class Opts(ctypes.Structure):
@@ -71,7 +71,7 @@ class BatchNormTest(unittest.TestCase):
             for shape in SHAPES:
                 if device == "cpu:reference" and numpy.prod(shape) > 5000:
                     continue
-                layouts = [lambda run, x: x] + ([blocked] if len(shape) == 4 and shape[1] % 16 == 0 else [])
+                layouts = [lambda run, x: x] + ([blocked] if len(shape) > 3 and shape[1] % 16 == 0 else [])
                 for layout in layouts:
                     for flags in range(8):
                         training, relu, residual = bool(flags & 1), bool(flags & 2), bool(flags & 4)
@@ -346,6 +346,25 @@ class ModuleTest(unittest.TestCase):
             run.lib.tern_module_free(ours)
             run.close()
 
+    def test_each_takes_its_dimensions_only(self):
+        """As torch's do."""
+        for kind, good, expected in (("1d", (2, 3), "(N, C) or (N, C, L)"), ("2d", (4,), "(N, C, H, W)"), ("3d", (5,), "(N, C, D, H, W)")):
+            for ndim in range(1, 7):
+                run = Run("cpu")
+                shape = (2, 3, 2, 2, 2, 2)[:ndim]
+                x, layer = numpy.arange(numpy.prod(shape), dtype="f").reshape(shape), getattr(torch.nn, f"BatchNorm{kind}")(3)
+                ours = run.layer(f"tern_batch_norm{kind}_new", ctypes.c_int64(3), None)
+                if ndim in good:
+                    self.assertLess(error_of(run.value(run.forward(ours, run.constant(x))), layer(torch.tensor(x)).detach().numpy()), 2e-6)
+                else:
+                    self.assertRaises(ValueError, layer, torch.tensor(x))
+                    with self.assertRaises(tern.TernError) as caught:
+                        run.forward(ours, run.constant(x))
+                    self.assertEqual(caught.exception.code, -2)
+                    self.assertIn(f"batch_norm{kind}: expected {expected}, got ({', '.join(map(str, shape))})", str(caught.exception))
+                    run.end_failed()
+                run.close()
+
     def test_names_and_order_are_torch_s(self):
         class Entry(ctypes.Structure):
             _fields_ = [("name", ctypes.c_char_p), ("tensor", ctypes.c_void_p), ("is_buffer", ctypes.c_bool)]
@@ -375,7 +394,7 @@ class ModuleTest(unittest.TestCase):
         self.assertIsNone(run.lib.tern_forward(ours, run.scope, run.constant(x[0])))
         with self.assertRaises(tern.TernError) as caught:
             run.raise_error()
-        self.assertIn("batch_norm2d: expected 4", str(caught.exception))
+        self.assertIn("batch_norm2d: expected (N, C, H, W), got (16, 5, 4)", str(caught.exception))
         run.end_failed()
         for module in (ours, relu):
             run.lib.tern_module_free(module)

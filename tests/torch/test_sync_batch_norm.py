@@ -11,7 +11,7 @@ import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROWS = {1: [[4]], 2: [[3, 3], [1, 2], [5, 2], [0, 4]], 3: [[2, 2, 2], [1, 0, 5], [0, 0, 3]], 4: [[2, 2, 2, 2], [3, 0, 1, 2]]}
-KINDS = [("1d", (5,)), ("1d", (3, 7)), ("2d", (16, 5, 4)), ("2d", (32, 1, 1)), ("2d", (3, 9, 6)), ("3d", (2, 3, 4, 5))]
+KINDS = [("1d", (5,)), ("1d", (3, 7)), ("2d", (16, 5, 4)), ("2d", (32, 1, 1)), ("2d", (3, 9, 6)), ("3d", (2, 3, 4, 5)), ("3d", (16, 2, 3, 4))]
 FORMS = [("cpu", "f"), ("cpu", "bf16"), ("cpu:reference", "f"), ("cpu:reference", "d")]
 
 
@@ -24,7 +24,7 @@ def facts_of(ranks):
             flags = 5 * cut + 3 * number
             case = dict(rows=rows, kind=kind, rest=rest, relu=bool(flags & 1), residual=bool(flags & 2), cumulative=bool(flags & 4))
             cases.append(dict(case, device=device, dtype=dtype, blocked=False))
-            if kind == "2d" and rest[0] % 16 == 0:
+            if kind != "1d" and rest[0] % 16 == 0:
                 cases.append(dict(case, device="cpu", dtype="f", blocked=True))
     return cases
 
