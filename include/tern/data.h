@@ -44,6 +44,12 @@ struct tern_dataset {
 
 TERN_API void tern_dataset_free(tern_dataset *dataset);
 
+/* Sample i is x[i] with target y[i]: x (n, ..) of f32, y (n) of i64 labels, or (n, ..) of any dtype, which
+ * are maps. Tensors that were kept or wrapped; their memory is shared and read where it is, and they may be
+ * freed before. E_INVALID: NULL; E_LIFETIME: of a scope or module; E_DTYPE; E_SHAPE: unequal n, dimensions;
+ * E_UNSUPPORTED: gaps. Yours: tern_dataset_free. torch.utils.data.TensorDataset. */
+TERN_API tern_dataset *tern_tensor_dataset_new(const tern_tensor *x, const tern_tensor *y, tern_error *err);
+
 /* Samples indices[0..count) of `dataset`, in that order; a sample may come several times. Copies the indices,
  * borrows `dataset`. E_INVALID: no dataset with get; E_RANGE: an index. Yours: tern_dataset_free.
  * torch.utils.data.Subset. */
