@@ -17,9 +17,9 @@
 #define CLASSES 10
 
 typedef struct settings {
-    const char *model, *dtype, *reduce;
+    const char *model, *dtype, *reduce, *level; /* level NULL: no amp */
     long batch, steps;
-    bool json, profile, shapes, data_parallel;
+    bool json, profile, shapes, data_parallel, shard;
 } settings;
 
 typedef struct result {
@@ -29,6 +29,7 @@ typedef struct result {
     double pss_mb;     /* of a rank, the mean: what several processes map counts as a share of it */
     double tensor_mb;  /* activations and their gradients: what rank 0's device has taken for tensors */
     double reduced_mb; /* gradients of a step, as they go over */
+    double state_mb;   /* of this rank's optimizer */
     double total_ms;   /* of all steps that count */
     tern__machine machine;
 } result;
@@ -39,6 +40,7 @@ typedef struct bench {
     tern_device *device;
     tern_rng *rng;
     tern_module *net;
+    tern_amp *amp; /* NULL: no opt level */
     tern_ddp *ddp;
     tern_data_parallel *parallel; /* NULL: one device */
     tern_optim *optim;
@@ -53,7 +55,8 @@ typedef struct bench {
 static const char usage[] =
     "usage: tern bench step [--model mlp|resnet18] [--batch N] [--steps K] "
     "[--dtype f32|bf16|f16]\n"
-    "                       [--reduce f32|bf16|f16] [--data-parallel] [--profile[=shapes]] [--json]\n"
+    "                       [--opt-level O0|O1|O2|O3] [--reduce f32|bf16|f16] [--shard] [--data-parallel]\n"
+    "                       [--profile[=shapes]] [--json]\n"
     "\n"
     "Times forward, cross entropy, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 "
     "steps\n"
@@ -63,6 +66,7 @@ static const char usage[] =
     "is the "
     "type\n"
     "in which gradients go over.\n"
+    "--opt-level is amp's instead, in bf16. --shard splits the optimizer's state and update over the ranks.\n"
     "--data-parallel splits the batch over replicas, one on each core of the rank's.\n"
     "--profile adds what each kernel took: its arithmetic (products and convolutions) beside the measured "
     "peak of "
@@ -110,6 +114,10 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
     b->device = tern_device_open(NULL, err);
     b->rng = tern_rng_new(0, err);
     b->net = err->code ? NULL : new_model(b, set, err);
+    if (set->level) {
+        tern_amp_opts amp = tern_amp_defaults((tern_opt_level)(set->level[1] - '0'));
+        b->amp = tern_amp_new(b->net, &amp, err);
+    }
     tern_ddp_opts ddp = tern_ddp_defaults();
     ddp.reduce_dtype = dtype_of(set->reduce);
     b->ddp = tern_ddp_new(b->net, b->world, &ddp, err);
@@ -118,6 +126,7 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
     sgd.lr = 0.01;
     sgd.momentum = 0.9;
     b->optim = tern_sgd_new(b->net, &sgd, err);
+    if (set->shard) tern_optim_shard(b->optim, b->world, err);
     b->scope = tern_scope_new(b->device, b->world, err);
     if (!err->code) tern_autocast_set(b->scope, dtype_of(set->dtype));
     if (!err->code) make_data(b, err);
@@ -132,6 +141,7 @@ static void close_bench(bench *b)
     tern_optim_free(b->optim);
     tern_data_parallel_free(b->parallel);
     tern_ddp_free(b->ddp);
+    tern_amp_free(b->amp);
     tern_module_free(b->net);
     tern_rng_free(b->rng);
     tern_device_close(b->device);
@@ -150,7 +160,11 @@ static double step(bench *b, tern_error *err)
     int64_t started = tern__now_ns();
     tern_tensor *x = tern_tensor_from(b->scope, b->x, TERN_F32, b->ndim, b->shape);
     tern_tensor *y = tern_tensor_from(b->scope, b->y, TERN_I64, 1, b->shape);
-    tern_backward(b->scope, tern_cross_entropy(b->scope, scores_of(b, x), y, NULL));
+    tern_tensor *loss = tern_cross_entropy(b->scope, scores_of(b, x), y, NULL);
+    if (b->amp)
+        tern_amp_backward(b->amp, b->scope, loss, NULL);
+    else
+        tern_backward(b->scope, loss);
     tern_optim_step(b->optim, b->scope);
     tern_scope_end(b->scope, err);
     return (double)(tern__now_ns() - started) * 1e-6;
@@ -226,6 +240,7 @@ static void time_steps(bench *b, const settings *set, double *ms, result *r, ter
     r->pss_mb = pss_mb(b, err);
     r->tensor_mb = (double)tern__device_bytes(b->device) / (1 << 20);
     r->reduced_mb = reduced_mb(b);
+    r->state_mb = (double)tern_optim_state_bytes(b->optim) / (1 << 20);
 }
 
 /* All ranks at once: cores share clock and memory. */
@@ -254,6 +269,7 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     cJSON_AddNumberToObject(line, "replicas", b->parallel ? tern_data_parallel_count(b->parallel) : 1);
     cJSON_AddNumberToObject(line, "batch", (double)set->batch);
     cJSON_AddStringToObject(line, "dtype", set->dtype);
+    if (set->level) cJSON_AddStringToObject(line, "opt_level", set->level);
     cJSON_AddStringToObject(line, "reduce", set->reduce);
     cJSON_AddNumberToObject(line, "steps", (double)set->steps);
     cJSON_AddNumberToObject(line, "median_ms", r->median_ms);
@@ -263,6 +279,7 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     cJSON_AddNumberToObject(line, "pss_mb", r->pss_mb);
     cJSON_AddNumberToObject(line, "tensor_mb", r->tensor_mb);
     cJSON_AddNumberToObject(line, "reduced_mb", r->reduced_mb);
+    cJSON_AddNumberToObject(line, "state_mb", r->state_mb);
     if (r->first_step_ms >= 0)
         cJSON_AddNumberToObject(line, "first_step_ms", r->first_step_ms);
     else
@@ -282,8 +299,8 @@ static void print_text(const bench *b, const settings *set, int ranks, const res
 {
     printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, "
            "PSS %.0f MB, tensors %.1f MB, reduced %.1f MB, ",
-           set->model, set->dtype, ranks, ranks == 1 ? "" : "s", set->batch, ranks, r->median_ms, r->min_ms,
-           r->samples_per_s, r->peak_rss_mb, r->pss_mb, r->tensor_mb, r->reduced_mb);
+           set->model, set->level ? set->level : set->dtype, ranks, ranks == 1 ? "" : "s", set->batch, ranks,
+           r->median_ms, r->min_ms, r->samples_per_s, r->peak_rss_mb, r->pss_mb, r->tensor_mb, r->reduced_mb);
     if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
     printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
     if (ranks == 1) printf("1 rank (start with tern run -n 2 tern bench step)\n");
@@ -313,7 +330,8 @@ static bool one_of(const char *option, const char *text, const char *const *name
 }
 
 static const char *const models[] = {"mlp", "resnet18", NULL}, *const dtypes[] = {"f32", "bf16", "f16", NULL},
-                         *const details[] = {"shapes", NULL};
+                         *const details[] = {"shapes", NULL},
+                         *const levels[] = {"O0", "O1", "O2", "O3", NULL};
 
 static bool parse_profile(const char *text, settings *set)
 {
@@ -326,11 +344,18 @@ static bool parse_profile(const char *text, settings *set)
 static int parse(int argc, char **argv, settings *set)
 {
     static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},  {"batch", required_argument, NULL, 'b'},
-        {"steps", required_argument, NULL, 's'},  {"dtype", required_argument, NULL, 'd'},
-        {"reduce", required_argument, NULL, 'g'}, {"profile", optional_argument, NULL, 'p'},
-        {"json", no_argument, NULL, 'j'},         {"data-parallel", no_argument, NULL, 'r'},
-        {"help", no_argument, NULL, 'h'},         {0},
+        {"model", required_argument, NULL, 'm'},
+        {"batch", required_argument, NULL, 'b'},
+        {"steps", required_argument, NULL, 's'},
+        {"dtype", required_argument, NULL, 'd'},
+        {"reduce", required_argument, NULL, 'g'},
+        {"profile", optional_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},
+        {"data-parallel", no_argument, NULL, 'r'},
+        {"opt-level", required_argument, NULL, 'o'},
+        {"shard", no_argument, NULL, 'z'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
     };
     argv[0] = "tern bench step"; /* as getopt names it */
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
@@ -342,6 +367,8 @@ static int parse(int argc, char **argv, settings *set)
         case 'd': fine = one_of("--dtype", set->dtype = optarg, dtypes); break;
         case 'g': fine = one_of("--reduce", set->reduce = optarg, dtypes); break;
         case 'p': fine = parse_profile(optarg, set); break;
+        case 'o': fine = one_of("--opt-level", set->level = optarg, levels); break;
+        case 'z': set->shard = true; break;
         case 'r': set->data_parallel = true; break;
         case 'j': set->json = true; break;
         case 'h': fputs(usage, stdout); return -1;
@@ -351,6 +378,10 @@ static int parse(int argc, char **argv, settings *set)
     }
     if (set->profile && set->data_parallel) {
         fprintf(stderr, "tern bench step: --profile sees the kernels of one device, not of replicas\n");
+        return TERN__EXIT_USAGE;
+    }
+    if (set->level && (strcmp(set->dtype, "f32") || set->data_parallel)) {
+        fprintf(stderr, "tern bench step: --opt-level goes neither with --dtype nor with --data-parallel\n");
         return TERN__EXIT_USAGE;
     }
     if (optind == argc) return TERN__EXIT_OK;

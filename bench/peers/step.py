@@ -1,4 +1,4 @@
-"""The training step of `tern bench step` in PyTorch DistributedDataParallel over gloo: the same nets, weights, data and optimizer.
+"""The training step of `tern bench step` in PyTorch, on several ranks DistributedDataParallel over gloo: the same nets, weights, data and optimizer.
 
     tern run -n 2 /usr/bin/python3 bench/peers/step.py --model mlp --batch 64 --steps 20 --meet /tmp/meet
 
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from fashion import Block
-from world import largest, leave_world, open_world
+from world import largest, leave_world, open_world, pss_mb
 
 WARM_UP = 3
 CLASSES = 10
@@ -56,12 +56,13 @@ def main():
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: in an autocast region")
+    parser.add_argument("--threads", type=int, default=1, help="of a rank")
     parser.add_argument("--meet", required=True, help="file in which the ranks meet")
     args = parser.parse_args()
-    open_world(args.meet)
+    open_world(args.meet, args.threads)
     torch.manual_seed(0)
     net, shape = mlp() if args.model == "mlp" else resnet18()
-    ddp = DistributedDataParallel(net)
+    ddp = DistributedDataParallel(net) if dist.get_world_size() > 1 else net
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
     torch.manual_seed(dist.get_rank() + 1)
     x, y = torch.randn(args.batch, *shape), torch.arange(args.batch) % CLASSES
@@ -79,8 +80,10 @@ def main():
             first_step_ms = largest((time.monotonic_ns() - started) * 1e-6)
             loss_first = mean(loss)
     peak_rss_mb = largest(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    median_ms = statistics.median(times[WARM_UP:])
     line = {"model": args.model, "ranks": dist.get_world_size(), "batch": args.batch, "dtype": args.dtype, "steps": args.steps,
-            "median_ms": statistics.median(times[WARM_UP:]), "min_ms": min(times[WARM_UP:]), "peak_rss_mb": peak_rss_mb,
+            "median_ms": median_ms, "min_ms": min(times[WARM_UP:]),
+            "samples_per_s": args.batch * dist.get_world_size() / median_ms * 1e3, "peak_rss_mb": peak_rss_mb, "pss_mb": pss_mb(),
             "first_step_ms": first_step_ms, "loss_first": loss_first, "loss_last": mean(loss)}
     if dist.get_rank() == 0:
         print(json.dumps(line), flush=True)

@@ -1,4 +1,4 @@
-"""The ranks of a PyTorch peer: gloo, one thread each, started by any launcher that sets RANK and WORLD_SIZE."""
+"""The ranks of a PyTorch peer: gloo, started by any launcher that sets RANK and WORLD_SIZE."""
 import os
 import sys
 import time
@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 
-def open_world(meet):
+def open_world(meet, threads=1):
     """`meet`: a file that must not exist yet."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     dist.init_process_group("gloo", init_method=f"file://{os.path.abspath(meet)}", rank=int(os.environ["RANK"]),
                             world_size=int(os.environ["WORLD_SIZE"]))
 
@@ -26,6 +26,16 @@ def largest(value):
     value = torch.tensor(value, dtype=torch.float64)
     dist.all_reduce(value, dist.ReduceOp.MAX)
     return value.tolist()
+
+
+def pss_mb():
+    """Mean over the ranks of their pages, of which those that several processes map count as a share."""
+    dist.barrier()
+    with open("/proc/self/smaps_rollup") as file:
+        (kb,) = (int(line.split()[1]) for line in file if line.startswith("Pss:"))
+    value = torch.tensor(kb / 1024, dtype=torch.float64)
+    dist.all_reduce(value)
+    return value.item() / dist.get_world_size()
 
 
 def span_ns(work):

@@ -54,6 +54,21 @@ class Step(unittest.TestCase):
         self.assertAlmostEqual(bf16["reduced_mb"] * 2**20 / (2 * parameters), 1, places=2)
         self.assertTrue(0 < bf16["tensor_mb"] and 0 < f32["tensor_mb"])
 
+    def test_opt_levels(self):
+        """O0 is the plain step bit for bit, O1 the same training to rounding."""
+        (plain,), (o0,), (o1,) = (bench(2, "step", "--batch", "64", "--steps", "2", *options)
+                                  for options in ((), ("--opt-level", "O0"), ("--opt-level", "O1")))
+        self.assertEqual([line.get("opt_level") for line in (plain, o0, o1)], [None, "O0", "O1"])
+        for name in ("loss_first", "loss_last"):
+            self.assertEqual(plain[name], o0[name])
+            self.assertNotEqual(plain[name], o1[name])
+            self.assertAlmostEqual(plain[name] / o1[name], 1, places=1)
+
+    def test_a_sharded_optimizer_has_half_the_state_and_the_same_bits(self):
+        (plain,), (shard,) = (bench(2, "step", "--batch", "8", "--steps", "2", *options) for options in ((), ("--shard",)))
+        self.assertEqual(plain["loss_last"], shard["loss_last"])
+        self.assertAlmostEqual(shard["state_mb"] / plain["state_mb"], 0.5, places=2)
+
     def test_data_parallel_is_the_same_training(self):
         """Of one rank, whose replicas share its rows."""
         (one,), (split,) = (bench(1, "step", "--batch", "8", "--steps", "3", *options) for options in ((), ("--data-parallel",)))
@@ -146,6 +161,9 @@ class Step(unittest.TestCase):
                            (["--profile=lines"], '--profile: expected shapes, got "lines"'),
                            (["--steps", "2x"], '--steps: expected a number from 1 to 1048576, got "2x"'),
                            (["--step=2", "now"], 'unexpected "now"'),
+                           (["--opt-level", "O4"], '--opt-level: expected O0 or O1 or O2 or O3, got "O4"'),
+                           (["--opt-level", "O1", "--dtype", "bf16"], "--opt-level goes neither with --dtype"),
+                           (["--opt-level", "O1", "--data-parallel"], "--opt-level goes neither with --dtype"),
                            (["--profile", "--data-parallel"], "--profile sees the kernels of one device"), (["--batches"], "'--batches'")):
             with self.subTest(args=args):
                 refused(self, ["step", *args], text)
