@@ -176,6 +176,8 @@ def aims(values):
     """[(what, measured, aim)]"""
     found = []
     for model, apart in (("resnet18", 1.05), ("mlp", 1.2)):
+        if model not in values:
+            continue
         title, ways = MODELS[model][0], values[model]
         found += [(f"{title}: DDP's step / that of ranks apart", ratio(ways, "DDP", "ranks apart", "median_ms"), apart),
                   (f"{title}: DataParallel's step / DDP's", ratio(ways, "DataParallel", "DDP", "median_ms"), 1.05),
