@@ -29,6 +29,7 @@
 #include <tern/image_data.h>
 #include <tern/volume.h>
 #include <tern/metrics.h>
+#include <tern/confusion.h>
 #include <tern/state_dict.h>
 #include <tern/snapshot.h>
 #include <tern/checkpoint.h>
