@@ -1,0 +1,302 @@
+/* grains.c - a seeded polycrystal.
+ *
+ * Grains are the Voronoi cells of one point in each cube of CELL voxels, at a random place in it, so the
+ * points that can be nearest to a voxel are those of its own cube and of the 26 around it. Boundaries of
+ * Voronoi cells are flat; they become wavy because distances are measured from where a smooth field has moved
+ * the voxel to. A voxel is a boundary's if its distance to the plane between its two nearest points,
+ * (b - a) / (2 |p - q|) for squared distances a <= b, is at most 3/2.
+ *
+ * The image has a grey level for each grain, darker boundaries, some of which fade until they cannot be seen
+ * (as etching does, so that a model must go by the course of what is left), dark pits that are no boundaries,
+ * all of it blurred, and noise. */
+#include "grains.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CELL = 36,      /* voxels between the points of grains, about     */
+    WAVE = 16,      /* between the nodes of smooth fields             */
+    SWAY = 5,       /* voxels by which these move a voxel at most     */
+    PIT = 30,       /* voxels between pits                            */
+    PIT_MOST = 4,   /* the largest radius of one                      */
+    NOISE = 22,     /* standard deviation, grey levels                */
+    DEPTH_MOST = 90 /* what a boundary takes away where it is darkest */
+};
+
+enum { FIELD_Z, FIELD_Y, FIELD_X, FIELD_FADE, FIELDS };
+enum { DRAW_POINT = FIELDS, DRAW_GREY, DRAW_PIT, DRAW_NOISE };
+
+typedef struct point {
+    int z, y, x, grey;
+} point;
+
+/* Nodes of something on a coarse lattice over the volume. */
+typedef struct lattice {
+    int step, count[3];
+} lattice;
+
+typedef struct crystal {
+    int size[3]; /* depth, height, width */
+    uint64_t seed;
+    lattice cells, waves;
+    point *points;          /* [cells]                                     */
+    int16_t *nodes[FIELDS]; /* [waves], in 1/256                           */
+    int *line[FIELDS];      /* of one row: the fields at the nodes along x */
+    uint8_t *grey, *blurred;
+} crystal;
+
+/* ---- random numbers: of a kind of thing at a place ---- */
+
+static uint64_t mix(uint64_t z)
+{
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static uint64_t draw(const crystal *c, int kind, int64_t place)
+{
+    return mix(mix(c->seed * 16 + (uint64_t)kind) + (uint64_t)place);
+}
+
+/* In [0, n), from 16 bits of a number. */
+static int part(uint64_t number, int which, int n)
+{
+    return (int)((number >> (16 * which) & 0xffff) * (uint64_t)n >> 16);
+}
+
+/* ---- points and fields ---- */
+
+/* One node before the volume and enough behind it. */
+static lattice lattice_of(const int size[3], int step)
+{
+    lattice l = {.step = step};
+    for (int d = 0; d < 3; d++) l.count[d] = size[d] / step + 3;
+    return l;
+}
+
+static int64_t node_count(const lattice *l)
+{
+    return (int64_t)l->count[0] * l->count[1] * l->count[2];
+}
+
+static void place_points(crystal *c)
+{
+    const int *n = c->cells.count;
+    for (int64_t i = 0; i < node_count(&c->cells); i++) {
+        uint64_t where = draw(c, DRAW_POINT, i), grey = draw(c, DRAW_GREY, i);
+        c->points[i] = (point){((int)(i / n[2] / n[1]) - 1) * CELL + part(where, 0, CELL),
+                               ((int)(i / n[2] % n[1]) - 1) * CELL + part(where, 1, CELL),
+                               ((int)(i % n[2]) - 1) * CELL + part(where, 2, CELL), 120 + part(grey, 0, 80)};
+    }
+}
+
+static void place_nodes(crystal *c)
+{
+    for (int field = 0; field < FIELDS; field++)
+        for (int64_t i = 0; i < node_count(&c->waves); i++)
+            c->nodes[field][i] = (int16_t)(part(draw(c, field, i), 0, 513) - 256);
+}
+
+/* The fields of row (z, y), linear between nodes along both: at the nodes along x, in 1/256. */
+static void fill_lines(crystal *c, int z, int y)
+{
+    const int *n = c->waves.count, in_z = z % WAVE, in_y = y % WAVE;
+    int64_t first = ((int64_t)(z / WAVE + 1) * n[1] + y / WAVE + 1) * n[2];
+    for (int field = 0; field < FIELDS; field++)
+        for (int i = 0; i < n[2]; i++) {
+            const int16_t *at = c->nodes[field] + first + i;
+            int near = at[0] * (WAVE - in_y) + at[n[2]] * in_y;
+            at += n[1] * n[2];
+            int far = at[0] * (WAVE - in_y) + at[n[2]] * in_y;
+            c->line[field][i] = (near * (WAVE - in_z) + far * in_z) / (WAVE * WAVE);
+        }
+}
+
+static int field_at(const crystal *c, int field, int x)
+{
+    const int *at = c->line[field] + x / WAVE + 1;
+    return (at[0] * (WAVE - x % WAVE) + at[1] * (x % WAVE)) / WAVE;
+}
+
+/* ---- grains ---- */
+
+typedef struct nearest {
+    const point *first, *second;
+    int a, b; /* squared distances */
+} nearest;
+
+static nearest find_nearest(const crystal *c, const int cell[3], int z, int y, int x)
+{
+    nearest n = {.a = 1 << 30, .b = 1 << 30};
+    const int *count = c->cells.count;
+    for (int i = 0; i < 27; i++) {
+        int64_t at =
+            ((int64_t)(cell[0] + i / 9) * count[1] + cell[1] + i / 3 % 3) * count[2] + cell[2] + i % 3;
+        const point *p = c->points + at;
+        int dz = z - p->z, dy = y - p->y, dx = x - p->x, d = dz * dz + dy * dy + dx * dx;
+        if (d < n.a) {
+            n.second = n.first, n.b = n.a;
+            n.first = p, n.a = d;
+        } else if (d < n.b) {
+            n.second = p, n.b = d;
+        }
+    }
+    return n;
+}
+
+/* Nine times the square of the distance to the boundary in units of 3/2 voxels, so up to 9 is inside of it.
+ */
+static int64_t boundary_distance(const nearest *n)
+{
+    int64_t dz = n->first->z - n->second->z, dy = n->first->y - n->second->y, dx = n->first->x - n->second->x;
+    int64_t apart = dz * dz + dy * dy + dx * dx, difference = n->b - n->a;
+    return apart ? difference * difference / apart : 0;
+}
+
+/* Dark at a boundary, and not at all where it has faded. */
+static int grey_of(const crystal *c, const nearest *n, int64_t distance, int x)
+{
+    int fade = field_at(c, FIELD_FADE, x) + 110; /* of 256; below 0: gone */
+    int depth = fade < 0 ? 0 : fade > 256 ? DEPTH_MOST : fade * DEPTH_MOST / 256;
+    return distance <= 9 ? n->first->grey - depth : n->first->grey;
+}
+
+static void fill_row(crystal *c, int z, int y, uint8_t *grey, float *label)
+{
+    fill_lines(c, z, y);
+    for (int x = 0; x < c->size[2]; x++) {
+        int cell[3] = {z / CELL, y / CELL, x / CELL};
+        nearest n =
+            find_nearest(c, cell, z + field_at(c, FIELD_Z, x) * SWAY / 256,
+                         y + field_at(c, FIELD_Y, x) * SWAY / 256, x + field_at(c, FIELD_X, x) * SWAY / 256);
+        int64_t distance = boundary_distance(&n);
+        grey[x] = (uint8_t)grey_of(c, &n, distance, x);
+        if (label) label[x] = distance <= 9;
+    }
+}
+
+static void fill_rows(crystal *c, float *label)
+{
+    int64_t width = c->size[2];
+    for (int z = 0; z < c->size[0]; z++)
+        for (int y = 0; y < c->size[1]; y++) {
+            int64_t row = ((int64_t)z * c->size[1] + y) * width;
+            fill_row(c, z, y, c->grey + row, label ? label + row : NULL);
+        }
+}
+
+/* ---- pits ---- */
+
+static void dig(crystal *c, const int at[3], int radius)
+{
+    int from[3], to[3];
+    for (int d = 0; d < 3; d++) {
+        from[d] = at[d] - radius < 0 ? 0 : at[d] - radius;
+        to[d] = at[d] + radius >= c->size[d] ? c->size[d] - 1 : at[d] + radius;
+    }
+    for (int z = from[0]; z <= to[0]; z++)
+        for (int y = from[1]; y <= to[1]; y++)
+            for (int x = from[2]; x <= to[2]; x++) {
+                int dz = z - at[0], dy = y - at[1], dx = x - at[2];
+                if (dz * dz + dy * dy + dx * dx <= radius * radius)
+                    c->grey[((int64_t)z * c->size[1] + y) * c->size[2] + x] = 50;
+            }
+}
+
+static void dig_all(crystal *c)
+{
+    lattice l = lattice_of(c->size, PIT);
+    for (int64_t i = 0; i < node_count(&l); i++) {
+        uint64_t number = draw(c, DRAW_PIT, i);
+        int at[3] = {((int)(i / l.count[2] / l.count[1]) - 1) * PIT + part(number, 0, PIT),
+                     ((int)(i / l.count[2] % l.count[1]) - 1) * PIT + part(number, 1, PIT),
+                     ((int)(i % l.count[2]) - 1) * PIT + part(number, 2, PIT)};
+        dig(c, at, part(number, 3, PIT_MOST + 1));
+    }
+}
+
+/* ---- what the camera does ---- */
+
+/* (1 2 1) / 4 along one dimension, the border repeated. */
+static void blur(const crystal *c, const uint8_t *from, uint8_t *to, int dimension)
+{
+    int64_t step = dimension == 2 ? 1 : dimension == 1 ? c->size[2] : (int64_t)c->size[1] * c->size[2];
+    int64_t count = (int64_t)c->size[0] * c->size[1] * c->size[2];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t place = i / step % c->size[dimension];
+        int before = from[place ? i - step : i], after = from[place + 1 < c->size[dimension] ? i + step : i];
+        to[i] = (uint8_t)((before + 2 * from[i] + after + 2) / 4);
+    }
+}
+
+/* The sum of eight random bytes is almost normal: mean 1020, deviation 209. */
+static int noise(const crystal *c, int64_t i)
+{
+    uint64_t number = draw(c, DRAW_NOISE, i);
+    int sum = -1020;
+    for (int byte = 0; byte < 8; byte++) sum += (int)(number >> (8 * byte) & 255);
+    return sum * NOISE / 209;
+}
+
+static void expose(crystal *c, float *values)
+{
+    int64_t count = (int64_t)c->size[0] * c->size[1] * c->size[2];
+    blur(c, c->grey, c->blurred, 2);
+    blur(c, c->blurred, c->grey, 1);
+    blur(c, c->grey, c->blurred, 0);
+    for (int64_t i = 0; i < count; i++) {
+        int grey = c->blurred[i] + noise(c, i);
+        values[i] = (float)(grey < 0 ? 0 : grey > 255 ? 255 : grey);
+    }
+}
+
+/* ---- all of it ---- */
+
+static bool open_crystal(crystal *c)
+{
+    size_t voxels = (size_t)c->size[0] * (size_t)c->size[1] * (size_t)c->size[2];
+    bool ok = (c->points = malloc((size_t)node_count(&c->cells) * sizeof(*c->points))) != NULL;
+    for (int field = 0; field < FIELDS; field++) {
+        ok &= (c->nodes[field] = malloc((size_t)node_count(&c->waves) * sizeof(int16_t))) != NULL;
+        ok &= (c->line[field] = malloc((size_t)c->waves.count[2] * sizeof(int))) != NULL;
+    }
+    ok &= (c->grey = malloc(voxels)) != NULL;
+    ok &= (c->blurred = malloc(voxels)) != NULL;
+    return ok;
+}
+
+static void close_crystal(crystal *c)
+{
+    free(c->points);
+    for (int field = 0; field < FIELDS; field++) {
+        free(c->nodes[field]);
+        free(c->line[field]);
+    }
+    free(c->grey);
+    free(c->blurred);
+}
+
+int grains_make(tern_volume *image, tern_volume *label, uint64_t seed, tern_error *err)
+{
+    const int64_t *s = image->shape;
+    crystal c = {.size = {(int)s[1], (int)s[2], (int)s[3]}, .seed = seed};
+    c.cells = lattice_of(c.size, CELL);
+    c.waves = lattice_of(c.size, WAVE);
+    if (open_crystal(&c)) {
+        place_points(&c);
+        place_nodes(&c);
+        fill_rows(&c, label ? label->values : NULL);
+        dig_all(&c);
+        expose(&c, image->values);
+    } else if (!err->code) {
+        *err = (tern_error){.code = TERN_E_MEMORY, .func = "grains_make"};
+        snprintf(err->text, sizeof(err->text), "no memory for a volume of %lld x %lld x %lld",
+                 (long long)s[1], (long long)s[2], (long long)s[3]);
+    }
+    close_crystal(&c);
+    return err->code;
+}

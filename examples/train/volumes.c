@@ -1,0 +1,130 @@
+#include "volumes.h"
+
+#include "grains.h"
+#include "tissues.h"
+
+#include <glob.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TEMPLATES "/usr/share/mricron/templates/"
+
+static const char *const names_of_two[] = {"background", "foreground"};
+static const char *const names_of_tissues[TISSUES] = {"background",  "cortex",     "white matter",
+                                                      "subcortical", "cerebellum", "csf"};
+static const uint8_t colours[][3] = {{0, 0, 0},      {230, 159, 0}, {240, 240, 240},
+                                     {0, 114, 178},  {0, 158, 115}, {204, 121, 167},
+                                     {86, 180, 233}, {213, 94, 0},  {240, 228, 66}};
+
+static void add(volume_set *set, tern_volume *image, tern_volume *label)
+{
+    set->images[set->count] = image;
+    set->labels[set->count++] = label;
+}
+
+/* ---- grains ---- */
+
+static void add_grains(volume_set *set, const int64_t shape[3], uint64_t seed, tern_error *err)
+{
+    const int64_t full[4] = {1, shape[0], shape[1], shape[2]};
+    tern_volume *image = tern_volume_new(full, err), *label = tern_volume_new(full, err);
+    add(set, image, label);
+    if (!err->code) grains_make(image, label, seed, err);
+}
+
+void volumes_grains(volumes *v, int count, const int64_t shape[3], uint64_t seed, tern_error *err)
+{
+    *v = (volumes){.name = "grains", .classes = 1, .names = names_of_two, .colours = colours};
+    for (int i = 0; i < count; i++) add_grains(&v->train, shape, 1000 * seed + 1 + (uint64_t)i, err);
+    add_grains(&v->test, shape, 1000 * seed + 500, err);
+}
+
+/* ---- brains ---- */
+
+static tern_volume *half_of(const tern_volume *volume, bool right, tern_error *err)
+{
+    const int64_t *s = volume->shape, half = s[3] / 2;
+    const int64_t start[3] = {0, 0, right ? s[3] - half : 0}, shape[3] = {s[1], s[2], half};
+    return tern_volume_crop(volume, start, shape, err);
+}
+
+static void add_halves(volumes *v, tern_volume *image, tern_volume *label, tern_error *err)
+{
+    if (!err->code) add(&v->train, half_of(image, false, err), half_of(label, false, err));
+    if (!err->code) add(&v->test, half_of(image, true, err), half_of(label, true, err));
+    tern_volume_free(image);
+    tern_volume_free(label);
+}
+
+static int64_t count_of(const tern_volume *volume)
+{
+    const int64_t *s = volume->shape;
+    return s[0] * s[1] * s[2] * s[3];
+}
+
+void volumes_brain(volumes *v, tern_error *err)
+{
+    *v = (volumes){.name = "brain (ch2)", .classes = 1, .names = names_of_two, .colours = colours};
+    tern_volume *image = tern_volume_load(TEMPLATES "ch2.nii.gz", err);
+    tern_volume *label = tern_volume_load(TEMPLATES "ch2bet.nii.gz", err);
+    for (int64_t i = 0; !err->code && i < count_of(label); i++) label->values[i] = label->values[i] > 0;
+    add_halves(v, image, label, err);
+}
+
+void volumes_macaque(volumes *v, tern_error *err)
+{
+    *v = (volumes){
+        .name = "macaque (inia19)", .classes = TISSUES, .names = names_of_tissues, .colours = colours};
+    tern_volume *image = tern_volume_load(TEMPLATES "inia19-t1-brain.nii.gz", err);
+    tern_volume *label = tern_volume_load(TEMPLATES "inia19-NeuroMaps.nii.gz", err);
+    for (int64_t i = 0; !err->code && i < count_of(label); i++)
+        label->values[i] = (float)tissue_of((int)label->values[i]);
+    add_halves(v, image, label, err);
+}
+
+/* ---- a folder ---- */
+
+static void fail(tern_error *err, const char *text, const char *path)
+{
+    if (err->code) return;
+    *err = (tern_error){.code = TERN_E_IO, .func = "volumes_folder"};
+    snprintf(err->text, sizeof(err->text), "%s: %s", path, text);
+}
+
+static void add_folder(volume_set *set, const char *dir, const char *part, tern_error *err)
+{
+    char path[1024];
+    glob_t found = {0};
+    snprintf(path, sizeof(path), "%s/%s/images/*", dir, part);
+    if (glob(path, 0, NULL, &found)) fail(err, "no volumes", path);
+    if (found.gl_pathc > VOLUMES_MAX) fail(err, "too many volumes", path);
+    for (size_t i = 0; !err->code && i < found.gl_pathc; i++) {
+        const char *name = strrchr(found.gl_pathv[i], '/') + 1;
+        snprintf(path, sizeof(path), "%s/%s/labels/%s", dir, part, name);
+        tern_volume *image = tern_volume_load(found.gl_pathv[i], err);
+        add(set, image, tern_volume_load(path, err));
+    }
+    globfree(&found);
+}
+
+void volumes_folder(volumes *v, const char *dir, int classes, tern_error *err)
+{
+    *v = (volumes){.name = dir, .classes = classes, .colours = colours};
+    v->names = classes == 1 ? names_of_two : NULL;
+    add_folder(&v->train, dir, "train", err);
+    add_folder(&v->test, dir, "val", err);
+}
+
+static void free_set(volume_set *set)
+{
+    for (int i = 0; i < set->count; i++) {
+        tern_volume_free(set->images[i]);
+        tern_volume_free(set->labels[i]);
+    }
+}
+
+void volumes_free(volumes *v)
+{
+    free_set(&v->train);
+    free_set(&v->test);
+}
