@@ -4,7 +4,7 @@
  * points that can be nearest to a voxel are those of its own cube and of the 26 around it. Boundaries of
  * Voronoi cells are flat; they become wavy because distances are measured from where a smooth field has moved
  * the voxel to. A voxel is a boundary's if its distance to the plane between its two nearest points,
- * (b - a) / (2 |p - q|) for squared distances a <= b, is at most 3/2.
+ * (b - a) / (2 |p - q|) for squared distances a <= b, is at most 3/2 voxels.
  *
  * The image has a grey level for each grain, darker boundaries, some of which fade until they cannot be seen
  * (as etching does, so that a model must go by the course of what is left), dark pits that are no boundaries,
@@ -18,6 +18,7 @@
 enum {
     CELL = 36,      /* voxels between the points of grains, about     */
     WAVE = 16,      /* between the nodes of smooth fields             */
+    FINE = 4,       /* units of length in a voxel                     */
     SWAY = 5,       /* voxels by which these move a voxel at most     */
     PIT = 30,       /* voxels between pits                            */
     PIT_MOST = 4,   /* the largest radius of one                      */
@@ -29,7 +30,8 @@ enum { FIELD_Z, FIELD_Y, FIELD_X, FIELD_FADE, FIELDS };
 enum { DRAW_POINT = FIELDS, DRAW_GREY, DRAW_PIT, DRAW_NOISE };
 
 typedef struct point {
-    int z, y, x, grey;
+    int z, y, x; /* in FINE units, as squared distances are */
+    int grey;
 } point;
 
 /* Nodes of something on a coarse lattice over the volume. */
@@ -88,9 +90,10 @@ static void place_points(crystal *c)
     const int *n = c->cells.count;
     for (int64_t i = 0; i < node_count(&c->cells); i++) {
         uint64_t where = draw(c, DRAW_POINT, i), grey = draw(c, DRAW_GREY, i);
-        c->points[i] = (point){((int)(i / n[2] / n[1]) - 1) * CELL + part(where, 0, CELL),
-                               ((int)(i / n[2] % n[1]) - 1) * CELL + part(where, 1, CELL),
-                               ((int)(i % n[2]) - 1) * CELL + part(where, 2, CELL), 120 + part(grey, 0, 80)};
+        c->points[i] = (point){FINE * ((int)(i / n[2] / n[1]) - 1) * CELL + part(where, 0, FINE * CELL),
+                               FINE * ((int)(i / n[2] % n[1]) - 1) * CELL + part(where, 1, FINE * CELL),
+                               FINE * ((int)(i % n[2]) - 1) * CELL + part(where, 2, FINE * CELL),
+                               120 + part(grey, 0, 80)};
     }
 }
 
@@ -148,8 +151,8 @@ static nearest find_nearest(const crystal *c, const int cell[3], int z, int y, i
     return n;
 }
 
-/* Nine times the square of the distance to the boundary in units of 3/2 voxels, so up to 9 is inside of it.
- */
+/* The square of twice the distance to the boundary; that of half its thickness, 3/2 voxels. */
+enum { HALF = 3 * FINE * 3 * FINE };
 static int64_t boundary_distance(const nearest *n)
 {
     int64_t dz = n->first->z - n->second->z, dy = n->first->y - n->second->y, dx = n->first->x - n->second->x;
@@ -162,7 +165,7 @@ static int grey_of(const crystal *c, const nearest *n, int64_t distance, int x)
 {
     int fade = field_at(c, FIELD_FADE, x) + 110; /* of 256; below 0: gone */
     int depth = fade < 0 ? 0 : fade > 256 ? DEPTH_MOST : fade * DEPTH_MOST / 256;
-    return distance <= 9 ? n->first->grey - depth : n->first->grey;
+    return distance <= HALF ? n->first->grey - depth : n->first->grey;
 }
 
 static void fill_row(crystal *c, int z, int y, uint8_t *grey, float *label)
@@ -170,12 +173,12 @@ static void fill_row(crystal *c, int z, int y, uint8_t *grey, float *label)
     fill_lines(c, z, y);
     for (int x = 0; x < c->size[2]; x++) {
         int cell[3] = {z / CELL, y / CELL, x / CELL};
-        nearest n =
-            find_nearest(c, cell, z + field_at(c, FIELD_Z, x) * SWAY / 256,
-                         y + field_at(c, FIELD_Y, x) * SWAY / 256, x + field_at(c, FIELD_X, x) * SWAY / 256);
+        nearest n = find_nearest(c, cell, FINE * z + field_at(c, FIELD_Z, x) * SWAY * FINE / 256,
+                                 FINE * y + field_at(c, FIELD_Y, x) * SWAY * FINE / 256,
+                                 FINE * x + field_at(c, FIELD_X, x) * SWAY * FINE / 256);
         int64_t distance = boundary_distance(&n);
         grey[x] = (uint8_t)grey_of(c, &n, distance, x);
-        if (label) label[x] = distance <= 9;
+        if (label) label[x] = distance <= HALF;
     }
 }
 

@@ -19,7 +19,6 @@
 #include <string.h>
 
 enum { SHOWN = 4, MOST_CLASSES = 9 };
-static const int64_t stack[3] = {74, 320, 320}; /* of grains */
 
 /* What a data set asks for; flags change it. */
 typedef struct plan {
@@ -43,7 +42,8 @@ typedef struct unet {
     volumes volumes;
     int64_t classes; /* of a folder */
     bool like_seed;
-    const char *patch;
+    const char *patch, *stack; /* as the command line says them */
+    int64_t size[3];           /* of stacks of grains */
     tern_dataset *train, *test;
 } unet;
 
@@ -70,6 +70,16 @@ static plan find_plan(int argc, char **argv)
     return any_folder;
 }
 
+static void read_size(const flags *f, const char *name, const char *text, int64_t size[3])
+{
+    long long d[3];
+    int rest = 0;
+    if (sscanf(text, "%lldx%lldx%lld%n", &d[0], &d[1], &d[2], &rest) != 3 || text[rest] || d[0] < 1 ||
+        d[1] < 1 || d[2] < 1)
+        flags_wrong(f, "--%s: expected DxHxW, as 32x64x64, got \"%s\"", name, text);
+    for (int i = 0; i < 3; i++) size[i] = d[i];
+}
+
 static void read_flags(unet *u, flags *f, int argc, char **argv)
 {
     plan *p = &u->plan;
@@ -79,6 +89,7 @@ static void read_flags(unet *u, flags *f, int argc, char **argv)
         {"patches", 0, FLAG_COUNT, &p->patches, "N", "random patches an epoch", 1, 1 << 20},
         {"width", 0, FLAG_COUNT, &p->width, "N", "channels of the first level", 1, 1024},
         {"foreground", 0, FLAG_NUMBER, &p->foreground, "SHARE", "patches drawn for a class", 0, 1},
+        {"stack", 0, FLAG_TEXT, &u->stack, "DxHxW", "size of volumes of grains", 0, 0},
         {"volumes", 0, FLAG_COUNT, &p->volumes, "N", "of grains to train on", 1, VOLUMES_MAX},
         {"classes", 0, FLAG_COUNT, &u->classes, "N", "of a folder; 1: labels are 0 and 1", 1, MOST_CLASSES},
         {"like-seed", 0, FLAG_SWITCH, &u->like_seed, NULL, "the size and numbers of the article", 0, 0},
@@ -91,11 +102,8 @@ static void read_flags(unet *u, flags *f, int argc, char **argv)
     f->gamma = 0.2;
     f->sync_bn = true;
     flags_read(f, own, argc, argv);
-    long long d[3];
-    if (!u->patch) return;
-    if (sscanf(u->patch, "%lldx%lldx%lld", &d[0], &d[1], &d[2]) != 3)
-        flags_wrong(f, "--patch: expected DxHxW, as 32x64x64, got \"%s\"", u->patch);
-    for (int i = 0; i < 3; i++) p->patch[i] = d[i];
+    if (u->patch) read_size(f, "patch", u->patch, p->patch);
+    read_size(f, "stack", u->stack, u->size);
 }
 
 /* ---- data ---- */
@@ -121,7 +129,7 @@ static void open_data(unet *u, const flags *f, tern_error *err)
     uint64_t seed = (uint64_t)f->seed;
     volumes *v = &u->volumes;
     if (!strcmp(f->data, "grains"))
-        volumes_grains(v, (int)u->plan.volumes, stack, seed, err);
+        volumes_grains(v, (int)u->plan.volumes, u->size, seed, err);
     else if (!strcmp(f->data, "brain"))
         volumes_brain(v, err);
     else if (!strcmp(f->data, "macaque"))
@@ -362,7 +370,7 @@ static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
 
 int main(int argc, char **argv)
 {
-    unet u = {.classes = 1};
+    unet u = {.classes = 1, .stack = "74x320x320"};
     flags f = flags_defaults("train_unet3d", "Trains a 3-D U-Net to segment volumes.");
     read_flags(&u, &f, argc, argv);
 

@@ -88,7 +88,7 @@ static void fail(tern_error *err, const char *text, const char *path)
 {
     if (err->code) return;
     *err = (tern_error){.code = TERN_E_IO, .func = "volumes_folder"};
-    snprintf(err->text, sizeof(err->text), "%s: %s", path, text);
+    snprintf(err->text, sizeof(err->text), "%.400s: %s", path, text);
 }
 
 static void add_folder(volume_set *set, const char *dir, const char *part, tern_error *err)
