@@ -171,34 +171,10 @@ static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
 
 /* ---- evaluation: exact, every patch once over all ranks ---- */
 
-typedef struct counts {
-    int64_t both[MOST_CLASSES + 1], guessed[MOST_CLASSES + 1], true_[MOST_CLASSES + 1];
-} counts;
-
 /* The number of labels; a net of one class tells two apart. */
 static int label_count(const volumes *v)
 {
     return v->classes == 1 ? 2 : v->classes;
-}
-
-static void count_voxels(counts *n, const uint8_t *guess, const uint8_t *truth, int64_t voxels)
-{
-    for (int64_t i = 0; i < voxels; i++) {
-        if (truth[i] == 255) continue; /* ignored */
-        n->guessed[guess[i]]++;
-        n->true_[truth[i]]++;
-        if (guess[i] == truth[i]) n->both[guess[i]]++;
-    }
-}
-
-static double dice_of(const counts *n, int k)
-{
-    return 2.0 * (double)n->both[k] / (double)(n->guessed[k] + n->true_[k]);
-}
-
-static double iou_of(const counts *n, int k)
-{
-    return (double)n->both[k] / (double)(n->guessed[k] + n->true_[k] - n->both[k]);
 }
 
 /* Scores (N, classes, d, h, w) as labels. */
@@ -208,30 +184,19 @@ static tern_tensor *labels_of(const unet *u, tern_scope *s, tern_tensor *scores)
     return tern_cast(s, tern_gt(s, scores, tern_full(s, TERN_F32, 0, NULL, 0)), TERN_U8);
 }
 
-static void count_batch(counts *n, const unet *u, tern_scope *s, tern_tensor *scores, const tern_batch *b,
-                        tern_error *err)
-{
-    size_t voxels = (size_t)tern_tensor_count(b->y);
-    uint8_t *guess = malloc(voxels), *truth = malloc(voxels);
-    tern_tensor *labels = labels_of(u, s, scores);
-    if (guess && truth && labels && !tern_tensor_read(labels, guess, voxels, err) &&
-        !tern_tensor_read(b->y, truth, voxels, err))
-        count_voxels(n, guess, truth, (int64_t)voxels);
-    free(guess);
-    free(truth);
-}
-
-static void tell(trainer *t, const counts *n)
+/* Means over all classes but the background. */
+static void tell(trainer *t, const tern_confusion *seen)
 {
     const volumes *v = &((const unet *)t->task->self)->volumes;
     double dice = 0, iou = 0;
     int last = label_count(v) - 1;
     for (int k = 1; k <= last; k++) {
-        char name[48];
-        snprintf(name, sizeof(name), "dice/%s", v->names ? v->names[k] : (char[]){(char)('0' + k), 0});
-        if (last > 1) trainer_number(t, name, dice_of(n, k));
-        dice += dice_of(n, k) / last;
-        iou += iou_of(n, k) / last;
+        char name[48], number[8];
+        snprintf(number, sizeof(number), "%d", k);
+        snprintf(name, sizeof(name), "dice/%s", v->names ? v->names[k] : number);
+        if (last > 1) trainer_number(t, name, tern_confusion_dice(seen, k));
+        dice += tern_confusion_dice(seen, k) / last;
+        iou += tern_confusion_iou(seen, k) / last;
     }
     trainer_number(t, "dice", dice);
     trainer_number(t, "iou", iou);
@@ -240,21 +205,21 @@ static void tell(trainer *t, const counts *n)
 static void evaluate(trainer *t, tern_error *err)
 {
     const unet *u = t->task->self;
-    counts n = {0};
+    tern_confusion *seen = tern_confusion_new(t->world, label_count(&u->volumes), 255, err);
     double sums[2] = {0}; /* loss and patches */
     tern_batch b;
     while (!err->code && tern_loader_next(t->test, t->s, &b)) {
         tern_tensor *scores = tern_cast(t->s, tern_forward(t->task->net, t->s, b.x), TERN_F32);
-        count_batch(&n, u, t->s, scores, &b, err);
+        tern_confusion_update(seen, t->s, labels_of(u, t->s, scores), b.y);
         sums[0] += tern_item(loss(t, scores, &b)) * (double)b.count;
         sums[1] += (double)b.count;
         tern_scope_end(t->s, err);
     }
-    tern_all_reduce(t->world, &n, sizeof(n) / sizeof(int64_t), TERN_I64, TERN_SUM, err);
+    tern_confusion_reduce(seen, err);
     tern_all_reduce(t->world, sums, 2, TERN_F64, TERN_SUM, err);
-    if (err->code) return;
-    trainer_number(t, "loss/test", sums[0] / sums[1]);
-    tell(t, &n);
+    if (!err->code) trainer_number(t, "loss/test", sums[0] / sums[1]);
+    if (!err->code) tell(t, seen);
+    tern_confusion_free(seen);
 }
 
 /* ---- pictures ---- */
@@ -317,15 +282,20 @@ static void save(const trainer *t, const char *name, const tern_volume *volume, 
     tern_volume_save(path, volume, dtype, err);
 }
 
-static void print_scores(const unet *u, const uint8_t *guess, const uint8_t *truth, int64_t voxels)
+static void print_scores(const unet *u, tern_scope *s, uint8_t *guess, uint8_t *truth, int64_t voxels,
+                         tern_error *err)
 {
-    counts n = {0};
-    count_voxels(&n, guess, truth, voxels);
+    tern_confusion *seen = tern_confusion_new(NULL, label_count(&u->volumes), 255, err);
+    tern_confusion_update(seen, s, tern_tensor_from(s, guess, TERN_U8, 1, &voxels),
+                          tern_tensor_from(s, truth, TERN_U8, 1, &voxels));
+    tern_confusion_reduce(seen, err);
+    tern_scope_end(s, err);
     printf("the whole volume:");
     for (int k = 1; k < label_count(&u->volumes); k++)
-        printf("  %s Dice %.4f IoU %.4f", u->volumes.names ? u->volumes.names[k] : "class", dice_of(&n, k),
-               iou_of(&n, k));
+        printf("  %s Dice %.4f IoU %.4f", u->volumes.names ? u->volumes.names[k] : "class",
+               tern_confusion_dice(seen, k), tern_confusion_iou(seen, k));
     putchar('\n');
+    tern_confusion_free(seen);
 }
 
 static void show_volume(trainer *t, tern_scope *s, gallery *g, tern_error *err)
@@ -345,7 +315,7 @@ static void show_volume(trainer *t, tern_scope *s, gallery *g, tern_error *err)
     if (guess && truth) {
         to_bytes(found, guess);
         to_bytes(label, truth);
-        print_scores(u, guess, truth, voxels);
+        print_scores(u, s, guess, truth, voxels, err);
         for (int i = 1; i <= 2; i++) {
             int64_t z = shape[1] * i / 3;
             char of[32];
