@@ -191,7 +191,7 @@ static void tell(trainer *t, const tern_confusion *seen)
     double dice = 0, iou = 0;
     int last = label_count(v) - 1;
     for (int k = 1; k <= last; k++) {
-        char name[48], number[8];
+        char name[48], number[12];
         snprintf(number, sizeof(number), "%d", k);
         snprintf(name, sizeof(name), "dice/%s", v->names ? v->names[k] : number);
         if (last > 1) trainer_number(t, name, tern_confusion_dice(seen, k));
