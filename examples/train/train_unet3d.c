@@ -210,7 +210,10 @@ static void evaluate(trainer *t, tern_error *err)
     tern_batch b;
     while (!err->code && tern_loader_next(t->test, t->s, &b)) {
         tern_tensor *scores = tern_cast(t->s, tern_forward(t->task->net, t->s, b.x), TERN_F32);
-        tern_confusion_update(seen, t->s, labels_of(u, t->s, scores), b.y);
+        if (u->volumes.classes > 1)
+            tern_confusion_update(seen, t->s, scores, b.y);
+        else
+            tern_confusion_update_mask(seen, t->s, scores, b.y, 0);
         sums[0] += tern_item(loss(t, scores, &b)) * (double)b.count;
         sums[1] += (double)b.count;
         tern_scope_end(t->s, err);
