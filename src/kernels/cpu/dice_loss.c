@@ -84,8 +84,8 @@ TERN__SIMD static double mask_entropy(const float *x, const stretch *s, int64_t 
     return tern__dot(e, NULL, n);
 }
 
-/* One loop for all sums of n elements with probabilities p and targets t. Whether squares are summed stands in
- * factors: with a condition gcc would make two loops of it, and vectorise one. */
+/* One loop for all sums of n elements with probabilities p and targets t. Whether squares are summed stands
+ * in factors: with a condition gcc would make two loops of it, and vectorise one. */
 TERN__INLINE tern__overlap overlap_of(const float *p, const float *t, const float *counts, int64_t n,
                                       bool squared)
 {
