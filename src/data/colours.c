@@ -3,11 +3,20 @@
 
 #include "kernels/kernel.h"
 
-#include <math.h>
+/* Not fminf and fmaxf, which have rules for NaN that no instruction has. */
+static inline float least(float a, float b)
+{
+    return a < b ? a : b;
+}
+
+static inline float largest(float a, float b)
+{
+    return a > b ? a : b;
+}
 
 static inline float clamp(float x)
 {
-    return fminf(fmaxf(x, 0), 1);
+    return least(largest(x, 0), 1);
 }
 
 TERN__SIMD static void blend(float *x, int64_t n, float factor, float other)
@@ -20,13 +29,22 @@ static inline float grey_of(const float *x, int64_t pixels, int64_t i)
     return 0.2989f * x[i] + 0.587f * x[pixels + i] + 0.114f * x[2 * pixels + i];
 }
 
-TERN__SIMD static double grey_mean(const float *x, int64_t channels, int64_t pixels)
+TERN__SIMD static void grey_row(const float *x, int64_t pixels, int64_t n, float *grey)
 {
+    for (int64_t i = 0; i < n; i++) grey[i] = grey_of(x, pixels, i);
+}
+
+/* In f64, in the order of the pixels. */
+static double grey_mean(const float *x, int64_t channels, int64_t pixels)
+{
+    enum { ROW = 256 };
+    float grey[ROW];
     double sum = 0;
-    if (channels == 1)
-        for (int64_t i = 0; i < pixels; i++) sum += (double)x[i];
-    else
-        for (int64_t i = 0; i < pixels; i++) sum += (double)grey_of(x, pixels, i);
+    for (int64_t i = 0; i < pixels; i += ROW) {
+        int64_t n = TERN__MIN(ROW, pixels - i);
+        if (channels == 3) grey_row(x + i, pixels, n, grey);
+        for (int64_t k = 0; k < n; k++) sum += (double)(channels == 3 ? grey[k] : x[i + k]);
+    }
     return sum / (double)pixels;
 }
 
@@ -50,7 +68,7 @@ static inline float missing(float sixths, float offset)
 {
     float k = sixths + offset;
     k = k >= 6 ? k - 6 : k;
-    return fmaxf(0, fminf(fminf(k, 4 - k), 1));
+    return largest(0, least(least(k, 4 - k), 1));
 }
 
 TERN__SIMD static void turn_hue(float *x, int64_t pixels, float angle)
@@ -58,7 +76,7 @@ TERN__SIMD static void turn_hue(float *x, int64_t pixels, float angle)
     float *red = x, *green = x + pixels, *blue = x + 2 * pixels;
     for (int64_t i = 0; i < pixels; i++) {
         float r = red[i], g = green[i], b = blue[i];
-        float most = fmaxf(r, fmaxf(g, b)), range = most - fminf(r, fminf(g, b));
+        float most = largest(r, largest(g, b)), range = most - least(r, least(g, b));
         float sixths = sixths_of(r, g, b, most, range > 0 ? range : 1) + 6 * angle;
         sixths = sixths < 0 ? sixths + 6 : sixths >= 6 ? sixths - 6 : sixths;
         red[i] = most - range * missing(sixths, 5);
