@@ -78,7 +78,8 @@ static int take_file(tern__image_reader *reader, int fd, const char *path, const
     struct stat about;
     if (fstat(fd, &about)) return tern__error_errno(err, func, TERN_E_IO, "cannot read %s", path);
     if (!S_ISREG(about.st_mode)) return tern__error_set(err, func, TERN_E_IO, "%s is not a file", path);
-    if (find_codec(reader, fd, path, func, err)) return TERN_E_FORMAT;
+    int status = find_codec(reader, fd, path, func, err);
+    if (status) return status;
     if (reader->mapped) drop_bytes(reader);
     reader->size = (size_t)about.st_size;
     return reader->codec == TERN__CODEC_TIFF ? map_file(reader, fd, path, func, err)
@@ -118,14 +119,15 @@ int tern__image_begin(tern__image_reader *reader, const char *path, const tern_i
                       tern_image *image, const char *func, tern_error *err)
 {
     char why[256] = "";
-    if (open_file(reader, path, func, err)) return TERN_E_IO;
+    int status = open_file(reader, path, func, err);
+    if (status) return status;
     const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
     if (!codec) return TERN_E_UNSUPPORTED;
     void **decoder = &reader->decoders[reader->codec];
     if (!*decoder) *decoder = codec->decoder_new();
     if (!*decoder) return tern__error_set(err, func, TERN_E_MEMORY, "%s: no memory to decode it", path);
     tern_image_request request = {.bytes = reader->bytes, .size = reader->size, .opts = *opts};
-    int status = codec->begin(*decoder, &request, image, why, sizeof(why));
+    status = codec->begin(*decoder, &request, image, why, sizeof(why));
     return status ? fail(status, path, why, func, err) : check_form(path, opts, image, func, err);
 }
 

@@ -12,20 +12,20 @@ enum { CLASSES = 2, EACH = 3, LENGTH = CLASSES * EACH, SIDE = 8, VALUES = 3 * SI
 
 /* ---- files ---- */
 
-static bool put_picture(const char *root, const char *folder, const char *name, int64_t height, int64_t width,
+static bool put_picture(const char *root, const char *below, const char *name, int64_t height, int64_t width,
                         int channels)
 {
     static uint8_t pixels[64 * 64 * 3];
     char path[256];
     for (size_t i = 0; i < sizeof(pixels); i++)
         pixels[i] = (uint8_t)(channels == 1 ? i % 4 : i * (size_t)width);
-    for (const char *slash = folder; slash; slash = strchr(slash + 1, '/')) {
-        snprintf(path, sizeof(path), "%s/%.*s", root, (int)(slash - folder), folder);
+    for (const char *slash = below; slash; slash = strchr(slash + 1, '/')) {
+        snprintf(path, sizeof(path), "%s/%.*s", root, (int)(slash - below), below);
         mkdir(path, 0777);
     }
-    snprintf(path, sizeof(path), "%s/%s", root, folder);
+    snprintf(path, sizeof(path), "%s/%s", root, below);
     mkdir(path, 0777);
-    snprintf(path, sizeof(path), "%s/%s/%s", root, folder, name);
+    snprintf(path, sizeof(path), "%s/%s/%s", root, below, name);
     tern_image image = {.height = height, .width = width, .channels = channels, .data = pixels};
     return tern_image_save(path, &image, NULL, NULL) == TERN_OK;
 }
