@@ -54,22 +54,22 @@ static void read_all(const tern_object *object, size_t size)
     for (int64_t i = 0; tern_object_at(object, i); i++) read_all(tern_object_at(object, i), size);
 }
 
-static int file_of(const uint8_t *data, size_t size)
+int fuzz_file(const uint8_t *data, size_t size, char path[FUZZ_PATH])
 {
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
     if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
+    snprintf(path, FUZZ_PATH, "/proc/self/fd/%d", fd);
     return fd;
 }
 
 void fuzz_load(const uint8_t *data, size_t size, int records)
 {
     static const tern_allocator allocator = {count_alloc, count_free, NULL};
-    char path[64];
+    char path[FUZZ_PATH];
     tern_error err = {0};
     tern_load_opts opts = tern_load_defaults();
     opts.records = records;
-    int fd = file_of(data, size);
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    int fd = fuzz_file(data, size, path);
     live = peak = 0;
     tern_allocator_set(&allocator);
     tern_object *object = tern_load(path, &opts, &err);

@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-"""Writes the first inputs for the fuzzers into fuzz/corpus: small files of PyTorch and of safetensors, one thing each."""
+"""Writes the first inputs for the fuzzers into fuzz/corpus: small files of PyTorch, of safetensors and of Pillow, one thing each."""
 import collections
 import os
 import struct
 
+import numpy as np
+import PIL.Image
 import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -65,3 +67,33 @@ def safetensors():
 for name, header, data in safetensors():
     with open(os.path.join(HERE, "corpus/safetensors", name), "wb") as file:
         file.write(struct.pack("<Q", len(header)) + header.encode() + data)
+
+
+def pictures():
+    """(name, format, picture, options)"""
+    rng = np.random.default_rng(0)
+    bytes_of = lambda *shape: rng.integers(0, 256, shape).astype(np.uint8)
+    colours, grey, inks = PIL.Image.fromarray(bytes_of(9, 17, 3)), PIL.Image.fromarray(bytes_of(9, 17)), PIL.Image.fromarray(bytes_of(9, 17, 4), "CMYK")
+    alpha, deep = PIL.Image.fromarray(bytes_of(5, 6, 4)), PIL.Image.fromarray(rng.integers(0, 65536, (5, 6)).astype(np.uint16))
+    indices = PIL.Image.fromarray(bytes_of(5, 6) % 4, "P")
+    indices.putpalette(bytes_of(12).tobytes())
+    for name, picture, options in (("colours", colours, {}), ("grey", grey, {}), ("inks", inks, {}), ("progressive", colours, {"progressive": True})):
+        yield "jpeg_" + name, "JPEG", picture, {"quality": 30, **options}
+    for name, picture in (("colours", colours), ("grey", grey), ("alpha", alpha), ("deep", deep), ("indices", indices)):
+        yield "png_" + name, "PNG", picture, {"bits": 2} if name == "indices" else {}
+    for name, picture, options in (
+        ("colours", colours, {}),
+        ("deep", deep, {}),
+        ("floats", PIL.Image.fromarray(rng.random((4, 5)).astype("f")), {}),
+        ("indices", indices, {}),
+        ("lzw", colours, {"compression": "tiff_lzw"}),
+        ("deflate", deep, {"compression": "tiff_adobe_deflate"}),
+        ("bits", PIL.Image.fromarray(bytes_of(5, 6) > 99), {"compression": "group4"}),
+        ("jpeg", colours, {"compression": "jpeg"}),
+        ("stack", grey, {"save_all": True, "append_images": [grey]}),
+    ):
+        yield "tiff_" + name, "TIFF", picture, options
+
+
+for name, kind, picture, options in pictures():
+    picture.save(os.path.join(HERE, "corpus/image", name), kind, **options)

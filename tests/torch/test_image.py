@@ -1,6 +1,7 @@
 """Pictures in files beside Pillow: every kind that it writes decodes to the same pixels; what is saved it reads; and damage
 of any sort is an error with the file's name, or leaves the pixels as they were."""
 import os
+import struct
 import tempfile
 import unittest
 import zlib
@@ -12,7 +13,7 @@ import images
 import tern
 
 DRAW = np.random.default_rng(31)
-E_IO, E_FORMAT, E_RANGE = -5, -6, -7
+E_IO, E_FORMAT, E_RANGE, E_UNSUPPORTED = -5, -6, -7, -9
 
 
 def bytes_of(path):
@@ -25,6 +26,49 @@ def smooth(height, width, channels=3):
     y, x = np.mgrid[:height, :width]
     waves = [np.sin(x / (3 + c) + c) * np.cos(y / (5 + c)) * 100 + 128 for c in range(channels)]
     return (np.stack(waves, -1) + DRAW.normal(0, 8, (height, width, channels))).clip(0, 255).astype(np.uint8)
+
+
+def tiff_of(array, order="<", planar=False, tile=None):
+    """An uncompressed TIFF of (height, width, samples) in either byte order, its samples together or in planes, in strips of
+    3 rows or in tiles of (height, width)."""
+    height, width, samples = array.shape
+    array = array.astype(array.dtype.newbyteorder(order))
+    blocks = []
+    for plane in array.transpose(2, 0, 1)[..., None] if planar else [array]:
+        rows, columns = tile or (3, width)
+        for y in range(0, height, rows):
+            for x in range(0, width, columns):
+                block = plane[y : y + rows, x : x + columns]
+                if tile:
+                    block = np.pad(block, [(0, rows - block.shape[0]), (0, columns - block.shape[1]), (0, 0)])
+                blocks.append(block.tobytes())
+    kind = {"u": 1, "i": 2, "f": 3}[array.dtype.kind]
+    fields = {256: [width], 257: [height], 258: [8 * array.itemsize] * samples, 259: [1], 262: [2 if samples > 2 else 1]}
+    fields |= {277: [samples], 284: [2 if planar else 1], 339: [kind] * samples}
+    fields |= {322: [tile[1]], 323: [tile[0]]} if tile else {278: [3]}
+    starts, counts = (324, 325) if tile else (273, 279)
+    fields[counts] = [len(block) for block in blocks]
+    fields[starts] = [8 + sum(fields[counts][:i]) for i in range(len(blocks))]
+    at = 8 + sum(fields[counts])
+    directory, more = b"", b""
+    for tag, values in sorted(fields.items()):
+        data = struct.pack(f"{order}{len(values)}I", *values)
+        if len(data) > 4:
+            more, data = more + data, struct.pack(order + "I", at + 2 + 12 * len(fields) + 4 + len(more))
+        directory += struct.pack(order + "HHI", tag, 4, len(values)) + data
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", at)
+    return head + b"".join(blocks) + struct.pack(order + "H", len(fields)) + directory + bytes(4) + more
+
+
+def interlaced_png(array):
+    """Adam7, of (height, width, 3) bytes."""
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b""
+    for y, x, down, right in ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)):
+        part = array[y::down, x::right]
+        rows += b"".join(b"\0" + row.tobytes() for row in part) if part.size else b""
+    head = struct.pack(">IIBBBBB", array.shape[1], array.shape[0], 8, 2, 0, 0, 1)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 class ImageTest(unittest.TestCase):
@@ -93,6 +137,14 @@ class ImageTest(unittest.TestCase):
                 np.testing.assert_array_equal(images.load(path, channels=3)[0], np.asarray(convert("RGB")))
                 np.testing.assert_array_equal(images.load(path, channels=1)[0], np.asarray(convert("L")))
 
+    def test_interlaced_png(self):
+        for height, width in self.sizes():
+            data = smooth(height, width)
+            with open(self.path("a.png"), "wb") as file:
+                file.write(interlaced_png(data))
+            np.testing.assert_array_equal(np.asarray(PIL.Image.open(self.path("a.png"))), data)
+            np.testing.assert_array_equal(images.load(self.path("a.png"))[0], data)
+
     def test_png_of_16_bits(self):
         for height, width in self.sizes():
             data = DRAW.integers(0, 65536, (height, width)).astype(np.uint16)
@@ -136,6 +188,24 @@ class ImageTest(unittest.TestCase):
                 ):
                     path = self.written(PIL.Image.fromarray(data), "a.tif", compression=compression)
                     np.testing.assert_array_equal(images.load(path)[0], data)
+
+    def test_byte_orders_planes_and_tiles(self):
+        for height, width in self.sizes():
+            for samples, dtype in ((1, np.uint8), (3, np.uint8), (4, np.uint16), (3, np.float32)):
+                data = DRAW.integers(0, 256, (height, width, samples)).astype(dtype)
+                for order in "<>":
+                    for planar in (False, True):
+                        for tile in (None, (16, 32)):
+                            with open(self.path("a.tif"), "wb") as file:
+                                file.write(tiff_of(data, order, planar, tile))
+                            got = images.load(self.path("a.tif"))[0]
+                            np.testing.assert_array_equal(got, data.squeeze(-1) if samples == 1 else data[..., :3])
+
+    def test_kinds_of_samples_that_are_refused(self):
+        for dtype in (np.int16, np.uint32, np.float64):
+            error = self.refused(self.path("a.tif"), tiff_of(np.zeros((4, 4, 1), dtype)))
+            self.assertEqual(error.code, E_UNSUPPORTED)
+            self.assertRegex(str(error), "a.tif: .*-bit samples of format .*: expected 8 or 16 bits or f32")
 
     def test_other_kinds_of_tiff(self):
         """Palettes, bilevel, alpha, and JPEG inside."""
@@ -212,10 +282,10 @@ class ImageTest(unittest.TestCase):
         return caught.exception
 
     def test_truncated_anywhere(self):
-        """A TIFF's last page may be missing and the first whole, so there the last is asked for."""
+        """Of a TIFF the last page: the first may be whole. At its end are up to 15 bytes that nobody needs."""
         for path in self.kinds():
             data, pages = bytes_of(path), images.load(path)[1]
-            for size in sorted({0, 1, 2, 3, 4, 8, *range(5, len(data) - 4, 101), len(data) - 4}):
+            for size in sorted({0, 1, 2, 3, 4, 8, *range(5, len(data) - 16, 101), len(data) - 16}):
                 with self.subTest(path=path, size=size, of=len(data)):
                     error = self.refused(path, data[:size], page=pages - 1)
                     self.assertIn(error.code, (E_FORMAT, E_RANGE), str(error))
