@@ -10,6 +10,7 @@ from torch import nn
 from torchvision.models.segmentation import deeplabv3, deeplabv3_resnet50
 
 import tern
+from light_deeplab import light_deeplab
 from twin import Twin
 
 
@@ -65,45 +66,6 @@ class One(Twin):
         return [module(x)["out"]]
 
 
-class LightBlock(nn.Module):
-    """A basic block that dilates, which torchvision's does not."""
-
-    def __init__(self, inside, out, stride, dilation):
-        super().__init__()
-        self.downsample = None
-        if stride != 1 or inside != out:
-            downsample = nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
-        self.conv1 = nn.Conv2d(inside, out, 3, stride, dilation, dilation, bias=False)
-        self.bn1 = nn.BatchNorm2d(out)
-        self.conv2 = nn.Conv2d(out, out, 3, 1, dilation, dilation, bias=False)
-        self.bn2 = nn.BatchNorm2d(out)
-        if stride != 1 or inside != out:
-            self.downsample = downsample
-
-    def forward(self, x):
-        shortcut = x if self.downsample is None else self.downsample(x)
-        return torch.relu(self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))) + shortcut)
-
-
-class LightBackbone(nn.Sequential):
-    """Basic blocks with a small stem; stages 3 and 4 of `dilations` (first block, second block)."""
-
-    def __init__(self, channels, strides, dilations):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, channels[0], 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels[0])
-        self.relu = nn.ReLU()
-        inside = channels[0]
-        for i, out in enumerate(channels):
-            first, second = dilations[i]
-            stage = nn.Sequential(LightBlock(inside, out, strides[i], first), LightBlock(out, out, 1, second))
-            self.add_module(f"layer{i + 1}", stage)
-            inside = out
-
-    def forward(self, x):
-        return {"out": super().forward(x)}
-
-
 def without_dropout(module):
     for part in module.modules():
         if isinstance(part, nn.Dropout):
@@ -138,14 +100,8 @@ class DeepLab(unittest.TestCase):
         """A small stem, basic blocks, output stride 4, rates and widths of one's own."""
         torch.manual_seed(5)
         channels, rates = [8, 16, 24, 40], [3, 5, 7]
-        backbone = LightBackbone(channels, [1, 2, 2, 1], [(1, 1), (1, 1), (1, 1), (1, 2)])
-        for part in backbone.modules():
-            if isinstance(part, nn.Conv2d):
-                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
         out = 20
-        head = nn.Sequential(deeplabv3.ASPP(40, rates, out), nn.Conv2d(out, out, 3, padding=1, bias=False),
-                             nn.BatchNorm2d(out), nn.ReLU(), nn.Conv2d(out, 3, 1))
-        module = deeplabv3.DeepLabV3(backbone, head)
+        module = light_deeplab(channels, [1, 2, 2, 1], [(1, 1), (1, 1), (1, 1), (1, 2)], rates, out, 3)
         make = make_deeplab(depth=18, classes=3, channels=channels, small_stem=True, output_stride=4, rates=rates,
                             head_channels=out, dropout=0)
         twin = self.beside(One, make, module, (3, 3, 37, 50))

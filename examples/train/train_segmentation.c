@@ -1,0 +1,339 @@
+/* train_segmentation.c - DeepLabV3 on pictures with maps in Cityscapes' layout.
+ *
+ *     build/examples/blue_marble blue_marble                        the earth from space, written in that
+ * layout tern run -n 2 build/examples/train_segmentation --sync-bn --opt-level O1 tern run -n 8
+ * build/examples/train_segmentation --dataset cityscapes --data cityscapes --arch resnet50 ..
+ *
+ * Shows the IoU of every class over all pixels of `val`, leaves curves for TensorBoard, checkpoints that
+ * --resume takes up and torch.load reads, and train_segmentation.png. */
+#include "trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CLASSES_MAX 19
+#define IGNORED     255
+#define SHOWN       4  /* samples in the gallery, */
+#define LOOKED_AT   16 /* chosen of so many       */
+
+typedef struct label {
+    const char *name;
+    uint8_t colour[3];
+} label;
+
+static const label earth_labels[] = {
+    {"ocean", {20, 60, 130}}, {"land", {70, 120, 50}}, {"lake", {230, 60, 50}}, {"ice", {235, 240, 245}}};
+static const label street_labels[CLASSES_MAX] = {{"road", {128, 64, 128}},
+                                                 {"sidewalk", {244, 35, 232}},
+                                                 {"building", {70, 70, 70}},
+                                                 {"wall", {102, 102, 156}},
+                                                 {"fence", {190, 153, 153}},
+                                                 {"pole", {153, 153, 153}},
+                                                 {"traffic light", {250, 170, 30}},
+                                                 {"traffic sign", {220, 220, 0}},
+                                                 {"vegetation", {107, 142, 35}},
+                                                 {"terrain", {152, 251, 152}},
+                                                 {"sky", {70, 130, 180}},
+                                                 {"person", {220, 20, 60}},
+                                                 {"rider", {255, 0, 0}},
+                                                 {"car", {0, 0, 142}},
+                                                 {"truck", {0, 0, 70}},
+                                                 {"bus", {0, 60, 100}},
+                                                 {"train", {0, 80, 100}},
+                                                 {"motorcycle", {0, 0, 230}},
+                                                 {"bicycle", {119, 11, 32}}};
+/* ImageNet's. */
+static const float mean[] = {0.485f, 0.456f, 0.406f}, deviation[] = {0.229f, 0.224f, 0.225f};
+
+enum { EARTH, STREETS };
+enum { LIGHT, RESNET18, RESNET50, RESNET101 };
+static const char *const models[] = {"DeepLabV3, light", "DeepLabV3, ResNet-18", "DeepLabV3, ResNet-50",
+                                     "DeepLabV3, ResNet-101"};
+
+typedef struct segmentation {
+    int dataset, arch;
+    int64_t crop, repeat;
+    double scale[2], balance;
+    const label *labels;
+    int classes;
+    tern_dataset *files[2], *repeated, *train, *test;
+    float weights[CLASSES_MAX]; /* of the classes in the loss */
+    tern_confusion *seen;
+} segmentation;
+
+/* ---- data ---- */
+
+static tern_dataset *open_files(segmentation *g, const flags *f, const char *split, tern_error *err)
+{
+    static const uint8_t as_they_are[] = {0, 1, 2, 3};
+    const char *dir = f->data ? f->data : g->dataset == EARTH ? "blue_marble" : "cityscapes";
+    tern_cityscapes_opts opts = tern_cityscapes_defaults();
+    if (g->dataset == EARTH) {
+        opts.train_ids = as_they_are;
+        opts.ids = opts.classes = g->classes;
+    }
+    return err->code ? NULL : tern_cityscapes_open(dir, split, &opts, err);
+}
+
+/* Each sample `repeat` times, for a crop of each. */
+static tern_dataset *repeat(const tern_dataset *set, int64_t times, tern_error *err)
+{
+    if (err->code) return NULL;
+    int64_t count = set->length * times, *indices = malloc((size_t)count * sizeof(*indices));
+    for (int64_t i = 0; indices && i < count; i++) indices[i] = i % set->length;
+    tern_dataset *repeated = indices ? tern_subset_new(set, indices, count, err) : NULL;
+    free(indices);
+    return repeated;
+}
+
+static tern_dataset *augment(const segmentation *g, const tern_dataset *set, bool train, const flags *f,
+                             tern_error *err)
+{
+    tern_augment_opts opts = tern_augment_defaults();
+    if (train) {
+        opts.crop[0] = opts.crop[1] = g->crop;
+        memcpy(opts.scale, g->scale, sizeof(opts.scale));
+        opts.flip = 0.5;
+        opts.flip_vertical = g->dataset == EARTH ? 0.5 : 0;
+    }
+    opts.channels = 3;
+    memcpy(opts.mean, mean, sizeof(mean));
+    memcpy(opts.std, deviation, sizeof(deviation));
+    opts.seed = (uint64_t)f->seed;
+    return err->code ? NULL : tern_augment_new(set, &opts, err);
+}
+
+/* Pixels of each class in the whole of `set`. */
+static void count_pixels(const tern_dataset *set, int64_t counts[256], tern_error *err)
+{
+    int64_t pixels = set->target_shape[0] * set->target_shape[1];
+    float *x = malloc((size_t)pixels * 3 * sizeof(*x));
+    uint8_t *map = malloc((size_t)pixels);
+    for (int64_t i = 0; x && map && i < set->length && !set->get(set, 0, i, x, map, err); i++)
+        for (int64_t k = 0; k < pixels; k++) counts[map[k]]++;
+    free(map);
+    free(x);
+}
+
+/* share^-balance, so that the weights of what is rare are larger; 1 for a class that is not there. */
+static void weigh_classes(segmentation *g, tern_error *err)
+{
+    int64_t counts[256] = {0}, sum = 0;
+    for (int c = 0; c < g->classes; c++) g->weights[c] = 1;
+    if (g->balance == 0 || err->code) return;
+    count_pixels(g->files[0], counts, err);
+    for (int c = 0; c < g->classes; c++) sum += counts[c];
+    for (int c = 0; c < g->classes; c++)
+        if (counts[c]) g->weights[c] = (float)pow((double)counts[c] / (double)sum, -g->balance);
+}
+
+static void open_data(segmentation *g, const flags *f, tern_error *err)
+{
+    g->labels = g->dataset == EARTH ? earth_labels : street_labels;
+    g->classes = g->dataset == EARTH ? 4 : CLASSES_MAX;
+    g->files[0] = open_files(g, f, "train", err);
+    g->files[1] = open_files(g, f, "val", err);
+    g->repeated = repeat(g->files[0], g->repeat, err);
+    g->train = augment(g, g->repeated, true, f, err);
+    g->test = augment(g, g->files[1], false, f, err);
+    weigh_classes(g, err);
+}
+
+static void close_data(segmentation *g)
+{
+    tern_dataset_free(g->test);
+    tern_dataset_free(g->train);
+    tern_dataset_free(g->repeated);
+    tern_dataset_free(g->files[1]);
+    tern_dataset_free(g->files[0]);
+}
+
+/* ---- the net ---- */
+
+/* The light one is narrow and sees every pixel: no halving before the second stage, features of half the
+ * size, and a pyramid of small steps, for things of a few pixels. */
+static tern_module *new_net(const segmentation *g, int64_t output_stride, tern_rng *rng, tern_error *err)
+{
+    static const int depths[] = {18, 18, 50, 101};
+    tern_deeplabv3_opts opts = tern_deeplabv3_defaults();
+    opts.depth = depths[g->arch];
+    opts.classes = g->classes;
+    if (g->arch == LIGHT) {
+        opts.small_stem = true;
+        opts.output_stride = 2;
+        opts.head_channels = 64;
+        opts.dropout = 0.1;
+        memcpy(opts.channels, (int64_t[]){16, 32, 64, 64}, sizeof(opts.channels));
+        memcpy(opts.rates, (int64_t[]){6, 12, 18}, sizeof(opts.rates));
+    }
+    if (output_stride) opts.output_stride = (int)output_stride;
+    return err->code ? NULL : tern_deeplabv3_new(&opts, rng, err);
+}
+
+static tern_tensor *cross_entropy(const segmentation *g, tern_scope *s, tern_tensor *scores, tern_tensor *map)
+{
+    tern_cross_entropy_opts opts = tern_cross_entropy_defaults();
+    opts.ignore_index = IGNORED;
+    opts.weight = tern_tensor_from(s, g->weights, TERN_F32, 1, (int64_t[]){g->classes});
+    return tern_cross_entropy(s, scores, map, &opts);
+}
+
+static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
+{
+    return cross_entropy(t->task->self, t->s, scores, b->y);
+}
+
+/* ---- evaluation: exact, every pixel once over all ranks ---- */
+
+static void tell(trainer *t, const segmentation *g, double test_loss)
+{
+    bool few = g->classes <= 6;
+    trainer_number(t, "loss/test", test_loss);
+    trainer_number(t, "mIoU", tern_confusion_mean_iou(g->seen));
+    for (int c = 0; c < g->classes; c++) {
+        char name[48];
+        snprintf(name, sizeof(name), few ? "%s" : "IoU/%s", g->labels[c].name);
+        trainer_number(t, name, tern_confusion_iou(g->seen, c));
+    }
+}
+
+static void evaluate(trainer *t, tern_error *err)
+{
+    segmentation *g = t->task->self;
+    double sums[2] = {0}; /* of losses, and of what they were divided by */
+    tern_batch b;
+    while (!err->code && tern_loader_next(t->test, t->s, &b)) {
+        tern_tensor *scores = tern_forward(t->task->net, t->s, b.x);
+        tern_confusion_update(g->seen, t->s, scores, b.y);
+        sums[0] += tern_item(cross_entropy(g, t->s, scores, b.y)) * (double)b.count;
+        sums[1] += (double)b.count;
+        tern_scope_end(t->s, err);
+    }
+    tern_all_reduce(t->world, sums, 2, TERN_F64, TERN_SUM, err);
+    tern_confusion_reduce(g->seen, err);
+    if (!err->code) tell(t, g, sums[0] / sums[1]);
+}
+
+/* ---- pictures ---- */
+
+/* How many classes the map has. */
+static int richness(const tern_dataset *set, int64_t index, float *x, uint8_t *map, tern_error *err)
+{
+    bool there[256] = {false};
+    int count = 0;
+    if (set->get(set, 0, index, x, map, err)) return 0;
+    for (int64_t k = 0; k < set->target_shape[0] * set->target_shape[1]; k++) there[map[k]] = true;
+    for (int c = 0; c < IGNORED; c++) count += there[c];
+    return count;
+}
+
+/* The samples with the most classes of the first ones; returns how many. */
+static int choose(const tern_dataset *set, int64_t chosen[SHOWN], tern_error *err)
+{
+    int rich[LOOKED_AT], looked = (int)(set->length < LOOKED_AT ? set->length : LOOKED_AT), count = 0;
+    int64_t pixels = set->target_shape[0] * set->target_shape[1];
+    float *x = malloc((size_t)pixels * 3 * sizeof(*x));
+    uint8_t *map = malloc((size_t)pixels);
+    for (int i = 0; i < looked; i++) rich[i] = x && map ? richness(set, i, x, map, err) : 0;
+    for (; count < SHOWN && count < looked; count++) {
+        int best = 0;
+        for (int i = 1; i < looked; i++)
+            if (rich[i] > rich[best]) best = i;
+        chosen[count] = best;
+        rich[best] = -1;
+    }
+    free(map);
+    free(x);
+    return count;
+}
+
+static void show_map(const segmentation *g, gallery *a, const uint8_t *map, int rows, int columns,
+                     const char *caption)
+{
+    uint8_t colours[CLASSES_MAX][3];
+    for (int c = 0; c < g->classes; c++) memcpy(colours[c], g->labels[c].colour, 3);
+    gallery_map(gallery_add(a, rows, columns, 3, false, "%s", caption), map, (int64_t)rows * columns,
+                (const uint8_t(*)[3])colours, g->classes);
+}
+
+static void show_sample(trainer *t, tern_scope *s, gallery *a, const tern_batch *b, tern_error *err)
+{
+    const segmentation *g = t->task->self;
+    const int64_t *shape = g->test->shape;
+    int rows = (int)shape[1], columns = (int)shape[2];
+    size_t pixels = (size_t)rows * (size_t)columns;
+    float *x = malloc(3 * pixels * sizeof(*x));
+    int64_t *best = malloc(pixels * sizeof(*best));
+    uint8_t *map = malloc(pixels);
+    tern_tensor *classes = tern_argmax(s, tern_forward(t->task->net, s, b->x), 1, false);
+    if (x && best && map && classes && !tern_tensor_read(b->x, x, 3 * pixels * sizeof(*x), err) &&
+        !tern_tensor_read(b->y, map, pixels, err) &&
+        !tern_tensor_read(classes, best, pixels * sizeof(*best), err)) {
+        gallery_image(gallery_add(a, rows, columns, 3, false, "picture"), x, rows, columns, 3, mean,
+                      deviation);
+        show_map(g, a, map, rows, columns, "label");
+        for (size_t i = 0; i < pixels; i++) map[i] = (uint8_t)best[i];
+        show_map(g, a, map, rows, columns, "prediction");
+    }
+    free(map);
+    free(best);
+    free(x);
+}
+
+static void show(trainer *t, tern_scope *s, gallery *a, tern_error *err)
+{
+    const segmentation *g = t->task->self;
+    int64_t chosen[SHOWN];
+    int count = choose(g->test, chosen, err);
+    tern_dataset *few = tern_subset_new(g->test, chosen, count, err);
+    tern_loader *loader = err->code ? NULL : tern_loader_new(few, NULL, err);
+    tern_batch b;
+    a->across = 3;
+    while (!err->code && tern_loader_next(loader, s, &b)) {
+        show_sample(t, s, a, &b, err);
+        tern_scope_end(s, err);
+    }
+    tern_loader_free(loader);
+    tern_dataset_free(few);
+}
+
+int main(int argc, char **argv)
+{
+    int64_t output_stride = 0;
+    segmentation g = {.crop = 257, .repeat = 1, .scale = {1, 1.5}};
+    flags f = flags_defaults("train_segmentation", "Trains DeepLabV3 to tell what each pixel is.");
+    const flag own[] = {
+        {"dataset", 0, FLAG_CHOICE, &g.dataset, "blue-marble|cityscapes", "whose labels --data has", 0, 0},
+        {"arch", 0, FLAG_CHOICE, &g.arch, "light|resnet18|resnet50|resnet101", "the backbone", 0, 0},
+        {"output-stride", 0, FLAG_COUNT, &output_stride, "N", "of its features; 0: its usual one", 0, 32},
+        {"crop", 0, FLAG_COUNT, &g.crop, "N", "rows and columns of a training sample", 33, 4096},
+        {"repeat", 0, FLAG_COUNT, &g.repeat, "N", "crops of a picture in an epoch", 1, 10000},
+        {"scale-min", 0, FLAG_NUMBER, &g.scale[0], "S", "pictures are scaled by this ..", 0.1, 10},
+        {"scale-max", 0, FLAG_NUMBER, &g.scale[1], "S", ".. to this before a crop is cut", 0.1, 10},
+        {"balance", 0, FLAG_NUMBER, &g.balance, "P", "a class counts share^-P in the loss", 0, 1},
+        {0}};
+    flags_read(&f, own, argc, argv);
+
+    trainer t;
+    tern_error err = {0};
+    trainer_open(&t, &f, &err);
+    open_data(&g, &f, &err);
+    g.seen = err.code ? NULL : tern_confusion_new(t.world, g.classes, IGNORED, &err);
+    const task k = {.model = models[g.arch],
+                    .data = g.dataset == EARTH ? "Blue Marble" : "Cityscapes",
+                    .net = new_net(&g, output_stride, t.rng, &err),
+                    .train = g.train,
+                    .test = g.test,
+                    .best = "mIoU",
+                    .self = &g,
+                    .loss = loss,
+                    .evaluate = evaluate,
+                    .show = show};
+    trainer_run(&t, &k, &err);
+    tern_module_free(k.net);
+    tern_confusion_free(g.seen);
+    close_data(&g);
+    return trainer_close(&t, &err);
+}
