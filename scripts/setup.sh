@@ -5,7 +5,7 @@ set -eu
 
 build="gcc libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libdeflate-dev libcjson-dev
 libprotobuf-c-dev protobuf-c-compiler libcairo2-dev libjpeg-dev libpng-dev libtiff-dev libnifti-dev"
-demo="dataset-fashion-mnist fonts-dejavu-core"
+demo="dataset-fashion-mnist fonts-dejavu-core marble-qt-data"
 tests="g++ gfortran libcmocka-dev python3 python3-numpy python3-torch python3-torchvision python3-pil python3-nibabel
 libopenblas0-pthread procps valgrind clang-format"
 bench="python3 python3-numpy python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev"
