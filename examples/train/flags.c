@@ -116,7 +116,9 @@ static bool read_value(const flag *row, const char *text)
     case FLAG_CHOICE: return read_choice(text, row, row->value);
     case FLAG_LIST: return read_list(text, row->value);
     case FLAG_TEXT: *(const char **)row->value = text; return true;
-    case FLAG_SWITCH: *(bool *)row->value = true; return true;
+    case FLAG_SWITCH:
+        *(bool *)row->value = !text || strcmp(text, "off");
+        return !text || !strcmp(text, "on") || !strcmp(text, "off");
     }
     return false;
 }
@@ -132,6 +134,7 @@ static void describe(const flag *row, char *text, size_t size)
             snprintf(text, size, "a number from %g on", row->low);
         break;
     case FLAG_LIST: snprintf(text, size, "rising whole numbers from 1 on, as 25,50,75"); break;
+    case FLAG_SWITCH: snprintf(text, size, "on or off"); break;
     default: snprintf(text, size, "%s", row->wants); break;
     }
 }
@@ -157,7 +160,9 @@ static void print_default(const flag *row)
             printf("%s%lld%s", i ? "," : " (default ", (long long)list->items[i],
                    i + 1 < list->count ? "" : ")");
         break;
-    case FLAG_SWITCH: break;
+    case FLAG_SWITCH:
+        if (*(bool *)row->value) printf(" (default on; --%s=off)", row->name);
+        break;
     }
 }
 
@@ -217,11 +222,11 @@ static void describe_to_getopt(const flag *rows, int count, struct option *longs
 {
     *shorts++ = ':'; /* a missing argument is told apart from an unknown flag */
     for (int i = 0; i < count; i++) {
-        bool takes = rows[i].kind != FLAG_SWITCH;
-        longs[i] = (struct option){rows[i].name, takes ? required_argument : no_argument, NULL, LONGER + i};
+        int takes = rows[i].kind == FLAG_SWITCH ? optional_argument : required_argument;
+        longs[i] = (struct option){rows[i].name, takes, NULL, LONGER + i};
         if (!rows[i].letter) continue;
         *shorts++ = (char)rows[i].letter;
-        if (takes) *shorts++ = ':';
+        if (takes == required_argument) *shorts++ = ':';
     }
     longs[count] = (struct option){"help", no_argument, NULL, 'h'};
     longs[count + 1] = (struct option){0};
@@ -240,8 +245,7 @@ static const flag *row_of(const flag *rows, int count, int option)
 static void take(const flags *f, const flag *row, const char *text)
 {
     char wants[128];
-    if (text && read_value(row, text)) return;
-    if (!text && row->kind == FLAG_SWITCH && read_value(row, text)) return;
+    if ((text || row->kind == FLAG_SWITCH) && read_value(row, text)) return;
     describe(row, wants, sizeof(wants));
     if (text)
         flags_wrong(f, "--%s: expected %s, got \"%s\"", row->name, wants, text);

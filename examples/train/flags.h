@@ -11,7 +11,7 @@ typedef enum flag_kind {
     FLAG_TEXT,   /* const char **                                         */
     FLAG_CHOICE, /* int *: the place among the words of `wants`, "O0|O1"  */
     FLAG_LIST,   /* flag_list *: rising whole numbers, "25,50,75"         */
-    FLAG_SWITCH, /* bool *: becomes true                                  */
+    FLAG_SWITCH, /* bool *: becomes true, or with =off false               */
 } flag_kind;
 
 typedef struct flag_list {

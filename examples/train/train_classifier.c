@@ -184,53 +184,27 @@ static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
 
 /* ---- evaluation: exact, every image once over all ranks ---- */
 
-typedef struct counts {
-    int64_t seen, first, among; /* right ones: the best guess, one of the best TOP */
-    double loss;
-} counts;
-
-/* How many classes score higher than the label. */
-static int place_of(const float *scores, int64_t label, int64_t classes)
-{
-    int higher = 0;
-    for (int64_t k = 0; k < classes; k++) higher += scores[k] > scores[label];
-    return higher;
-}
-
-static void count_batch(counts *n, tern_tensor *scores, const tern_batch *b, int64_t classes, tern_error *err)
-{
-    size_t size = (size_t)(b->count * classes);
-    float *all = malloc(size * sizeof(*all));
-    int64_t *labels = malloc((size_t)b->count * sizeof(*labels));
-    if (all && labels && scores && !tern_tensor_read(scores, all, size * sizeof(*all), err) &&
-        !tern_tensor_read(b->y, labels, (size_t)b->count * sizeof(*labels), err))
-        for (int64_t i = 0; i < b->count; i++) {
-            int place = place_of(all + i * classes, labels[i], classes);
-            n->first += place < 1;
-            n->among += place < TOP;
-        }
-    n->seen += b->count;
-    free(labels);
-    free(all);
-}
-
 static void evaluate(trainer *t, tern_error *err)
 {
-    const task *k = t->task;
-    counts n = {0};
+    int64_t n[3] = {0}; /* images with the right class first, among the first TOP, and all */
+    double sum = 0;
     tern_batch b;
     while (!err->code && tern_loader_next(t->test, t->s, &b)) {
-        tern_tensor *scores = tern_cast(t->s, tern_forward(k->net, t->s, b.x), TERN_F32);
-        count_batch(&n, scores, &b, k->test->classes, err);
-        n.loss += tern_item(tern_cross_entropy(t->s, scores, b.y, NULL)) * (double)b.count;
+        int64_t right[2] = {0};
+        tern_tensor *scores = tern_forward(t->task->net, t->s, b.x);
+        tern_topk_correct(t->s, scores, b.y, -1, 2, (int64_t[]){1, TOP}, right);
+        sum += tern_item(tern_cross_entropy(t->s, scores, b.y, NULL)) * (double)b.count;
+        n[0] += right[0];
+        n[1] += right[1];
+        n[2] += b.count;
         tern_scope_end(t->s, err);
     }
-    tern_all_reduce(t->world, &n, 3, TERN_I64, TERN_SUM, err);
-    tern_all_reduce(t->world, &n.loss, 1, TERN_F64, TERN_SUM, err);
+    tern_all_reduce(t->world, n, 3, TERN_I64, TERN_SUM, err);
+    tern_all_reduce(t->world, &sum, 1, TERN_F64, TERN_SUM, err);
     if (err->code) return;
-    trainer_number(t, "loss/test", n.loss / (double)n.seen);
-    trainer_number(t, "top1", (double)n.first / (double)n.seen);
-    trainer_number(t, "top5", (double)n.among / (double)n.seen);
+    trainer_number(t, "loss/test", sum / (double)n[2]);
+    trainer_number(t, "top1", (double)n[0] / (double)n[2]);
+    trainer_number(t, "top5", (double)n[1] / (double)n[2]);
 }
 
 /* ---- pictures ---- */

@@ -1,15 +1,12 @@
 #include "trainer.h"
 #include "figure.h"
+#include "run_dir.h"
 
-#include <glob.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 #define BOARD_STEPS 50 /* between two points of the curve of the steps' losses */
 
@@ -76,53 +73,6 @@ static void agree(trainer *t, tern_error *err)
     t->told = err->code != TERN_OK;
     tern_barrier(t->world,
                  NULL); /* a launcher ends the others when one leaves: none before all have spoken */
-}
-
-/* ---- the folder of the run ---- */
-
-static time_t changed(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) ? 0 : info.st_mtime;
-}
-
-/* That of this program in which something was saved last; "" if there is none. */
-static void find_newest(const trainer *t, char *dir, size_t size)
-{
-    char pattern[256];
-    glob_t found = {0};
-    time_t newest = 0;
-    snprintf(pattern, sizeof(pattern), "runs/*_%s/latest", t->flags->program);
-    glob(pattern, 0, NULL, &found);
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        time_t when = changed(found.gl_pathv[i]);
-        if (when <= newest) continue;
-        newest = when;
-        snprintf(dir, size, "%.*s", (int)(strlen(found.gl_pathv[i]) - strlen("/latest")), found.gl_pathv[i]);
-    }
-    globfree(&found);
-}
-
-/* runs/Nov21_17-05-59_<host>_<program>, as TensorBoard's users know it. */
-static void name_by_date(const trainer *t, char *dir, size_t size)
-{
-    char when[32], host[64] = "";
-    time_t now = time(NULL);
-    strftime(when, sizeof(when), "%b%d_%H-%M-%S", localtime(&now));
-    gethostname(host, sizeof(host) - 1);
-    snprintf(dir, size, "runs/%s_%s_%s", when, host, t->flags->program);
-}
-
-/* Rank 0 decides. */
-static void choose_dir(trainer *t, tern_error *err)
-{
-    const flags *f = t->flags;
-    if (f->log_dir)
-        snprintf(t->dir, sizeof(t->dir), "%s", f->log_dir);
-    else if (f->resume && !strcmp(f->resume, "latest"))
-        find_newest(t, t->dir, sizeof(t->dir));
-    if (!*t->dir) name_by_date(t, t->dir, sizeof(t->dir));
-    tern_broadcast(t->world, t->dir, sizeof(t->dir), TERN_U8, 0, err);
 }
 
 /* ---- making everything, in the order that matters ---- */
@@ -274,7 +224,8 @@ static void open_all(trainer *t, tern_error *err)
     if (err->code) return;
     open_data(t, err);
     agree(t, err);
-    choose_dir(t, err);
+    run_dir_choose(t->flags, t->dir, sizeof(t->dir)); /* rank 0's counts */
+    tern_broadcast(t->world, t->dir, sizeof(t->dir), TERN_U8, 0, err);
     if (!err->code) open_model(t, err);
     open_schedule(t, err);
     t->s = tern_scope_new(t->device, t->world, err);
@@ -323,7 +274,11 @@ static void print_banner(const trainer *t)
         tern_group_backend(t->world), tern_device_name(t->device));
     say(t, "  batch      %lld x %d = %lld, %lld steps an epoch\n", (long long)f->batch, ranks,
         (long long)f->batch * ranks, (long long)tern_loader_length(t->train));
-    say(t, "  precision  O%d%s%s\n", f->opt_level, f->opt_level ? (f->half ? ", f16" : ", bf16") : "",
+    say(t, "  rate       %g", f->lr);
+    if (f->warm_up > 0) say(t, ", rising for %g epochs", f->warm_up);
+    for (int i = 0; i < f->milestones.count; i++)
+        say(t, "%s%lld", i ? ", " : ", lowered after epochs ", (long long)f->milestones.items[i]);
+    say(t, "\n  precision  O%d%s%s\n", f->opt_level, f->opt_level ? (f->half ? ", f16" : ", bf16") : "",
         f->sync_bn ? ", synchronised batch norm" : "");
     say(t, "  run        %s (tensorboard --logdir %s)\n", t->dir, t->dir);
 }

@@ -42,6 +42,7 @@ class CommandLine(unittest.TestCase):
             ("--device", "cuda"): '--device: expected cpu|cpu:reference, got "cuda"',
             ("--milestones", "5,5"): '--milestones: expected rising whole numbers from 1 on, as 25,50,75, got "5,5"',
             ("--milestones", "5,"): '--milestones: expected rising whole numbers from 1 on, as 25,50,75, got "5,"',
+            ("--sync-bn=maybe",): '--sync-bn: expected on or off, got "maybe"',
             ("--fast",): 'unknown flag "--fast"; --help lists them',
             ("fast",): 'expected flags only, got "fast"; --help lists them',
             ("--resume", "latest", "--start-epoch", "3"):
@@ -116,6 +117,8 @@ class Training(Folder):
         self.assertIn("192 + 50 samples", out)
         self.assertIn("2 x 1 thread", out)
         self.assertIn("16 x 2 = 32, 6 steps an epoch", out)
+        self.assertIn("0.05, rising for 0.5 epochs, lowered after epochs 5, 8", out)
+        self.assertIn("O1, bf16\n", out)
         epochs = re.findall(r"^epoch (\d)/2  loss/train (\S+)  loss/test (\S+)  top1 (\S+)  top5 (\S+)  \S+ samples/s  \S+ s, \S+ % of it waiting for data$",
                             out, re.M)
         self.assertEqual([epoch[0] for epoch in epochs], ["1", "2"])
@@ -166,7 +169,7 @@ class Training(Folder):
         self.assertIsNone(same(self.load("run", "last.pth"), state["model"]))
 
     def test_resumed_is_as_if_it_had_never_stopped(self):
-        schedule = ("--warm-up", 1.5, "--milestones", "2", "--opt-level", "O2", "--half", "f16", "--sync-bn")
+        schedule = ("--warm-up", 1.5, "--milestones", "2", "--opt-level", "O2", "--half", "f16", "--sync-bn=on")
         self.train(2, "whole", "--epochs", 3, *schedule)
         self.train(2, "parts", "--epochs", 1, *schedule)
         out = self.train(2, "parts", "--epochs", 3, "--resume", "latest", *schedule)

@@ -1,0 +1,11 @@
+/* run_dir.h - the folder of a run, for its curves and checkpoints. */
+#ifndef TERN_EXAMPLES_RUN_DIR_H
+#define TERN_EXAMPLES_RUN_DIR_H
+
+#include "flags.h"
+
+/* --log-dir; or with --resume latest that of this program's runs in which something was saved last; or a new
+ * one, named by date, host and program. Only a name: nothing is made. */
+void run_dir_choose(const flags *f, char *dir, size_t size);
+
+#endif
