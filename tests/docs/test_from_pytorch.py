@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = document.read("docs/from-pytorch.md")
 CHINESE = document.read("README.zh-CN.md")
 
-NOT_RUN = {"mixed.py": "apex needs CUDA, and is no package of Debian's", "deeplab.py": "GPUs, and Cityscapes is given to who registers"}
+NOT_RUN = {"mixed.py": "apex needs CUDA, and is no package of Debian's", "unet3d.py": "apex", "deeplab.py": "Cityscapes is not free to copy"}
 NOT_EQUAL = {"any": "PyTorch has three ways where tern has two, and one of the three lets ranks drift apart"}
 
 NO_COUNTERPART = {
