@@ -3,16 +3,17 @@
  * Along each axis an element of the result is a weighted sum of a few neighbours of the source: a band. Of
  * the gradient that is true as well, since its matrix is the transpose, whose rows are bands too. So one loop
  * does both: a row of the result is made of the source's rows that its bands of depth and height name, which
- * are first added up into one row, all lanes side by side; only then that is resized along its width, in
- * which neighbours are 16 channels (the blocked layout) or single elements (gathered). Rows are independent
- * of each other, whatever plane they are of: threads take any number of them, and bits do not depend on how
- * many.
+ * are first added up into one row, along which the lanes go; only then that is resized along its width. There
+ * a lane is a channel in the blocked layout, and in the plain one a row: 16 of them are brought side by side,
+ * whatever planes they are of, and taken apart again. Rows do not depend on each other: threads take any of
+ * them, and bits do not depend on how many threads there are.
  *
  * f32, bf16 and f16, converted in registers; sums in f32. What has weight 0 is not looked at, so an infinity
  * stays where it is seen. */
 #include "kernels/interpolate.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/planes.h"
 
 #define LANES  TERN__LANES
 #define BESIDE 4 /* vectors of a row that are summed at a time */
@@ -42,13 +43,19 @@ typedef struct resizing {
     const tern__call *call;
     const tern__view *from, *to;
     axis axes[TERN__SPACE];
-    int lanes;      /* of a position: 16, or 1 in the plain layout                            */
-    int64_t planes; /* of so many lanes                                                        */
-    int32_t *first; /* plain: [to] where each band along the width begins                      */
-    float *columns; /* plain: [widest][to] the bands' weights number 0, 1, ..; 0 where none is */
-    char *rooms;    /* for each thread: parts, a row of the source, a row of the result        */
-    int64_t room, parts_room, row_room;
+    int lanes;   /* of a position: 16, or 1 in the plain layout */
+    char *rooms; /* of each thread                              */
+    int64_t room, parts_room, from_room, to_room;
 } resizing;
+
+/* A thread's memory. */
+typedef struct room {
+    part *parts;
+    float *rows; /* of the source, added up: one, or in the plain layout 16 */
+    float *side; /* plain: these side by side                               */
+    float *wide; /* plain: what is made of them                             */
+    float *line; /* plain: it taken apart                                   */
+} room;
 
 /* ---- bands ---- */
 
@@ -90,18 +97,6 @@ static void find_transposed_bands(const resizing *r, int d, axis *a)
     }
 }
 
-/* What the gathering loop reads: k-th weights of all elements side by side. */
-static void find_columns(resizing *r)
-{
-    const axis *a = &r->axes[2];
-    memset(r->columns, 0, (size_t)(a->widest * a->to) * sizeof(*r->columns));
-    for (int64_t i = 0; i < a->to; i++) {
-        const band *b = &a->bands[i];
-        r->first[i] = b->first;
-        for (int k = 0; k < b->count; k++) r->columns[k * a->to + i] = a->weights[b->at + k];
-    }
-}
-
 static int open_bands(resizing *r, bool gradient)
 {
     int64_t bands = 0, weights = 0;
@@ -134,23 +129,23 @@ static int64_t lines_of(int64_t floats)
     return (floats + LANES - 1) / LANES * LANES * (int64_t)sizeof(float);
 }
 
-/* The gathering loop may look beyond a row by less than the widest band. */
 static int open_rooms(resizing *r, int threads)
 {
     const axis *a = r->axes;
-    int64_t columns = r->lanes == 1 ? lines_of(a[2].widest * a[2].to) : 0;
-    int64_t firsts = r->lanes == 1 ? lines_of(a[2].to) : 0;
     r->parts_room = lines_of(a[0].widest * a[1].widest * (int64_t)(sizeof(part) / sizeof(float)));
-    r->row_room = lines_of(a[2].from * r->lanes + a[2].widest);
-    r->room = r->parts_room + r->row_room + lines_of(a[2].to);
-    char *all = tern__loop_scratch_of(r->call, TERN__SCRATCH_OPERAND + ROWS,
-                                      (size_t)(columns + firsts + threads * r->room));
-    if (!all) return TERN_E_MEMORY;
-    r->columns = (float *)all;
-    r->first = (int32_t *)(all + columns);
-    r->rooms = all + columns + firsts;
-    if (r->lanes == 1) find_columns(r);
-    return TERN_OK;
+    r->from_room = lines_of(a[2].from * LANES);
+    r->to_room = lines_of(a[2].to * LANES);
+    r->room = r->parts_room + r->from_room + (r->lanes == 1 ? r->from_room + 2 * r->to_room : 0);
+    r->rooms = tern__loop_scratch_of(r->call, TERN__SCRATCH_OPERAND + ROWS, (size_t)(threads * r->room));
+    return r->rooms ? TERN_OK : TERN_E_MEMORY;
+}
+
+static room room_of(const resizing *r, int thread)
+{
+    char *parts = r->rooms + thread * r->room, *rows = parts + r->parts_room;
+    if (r->lanes == LANES) return (room){.parts = (part *)parts, .rows = (float *)rows};
+    char *side = rows + r->from_room, *wide = side + r->from_room, *line = wide + r->to_room;
+    return (room){(part *)parts, (float *)rows, (float *)side, (float *)wide, (float *)line};
 }
 
 /* ---- the rows that count become one ---- */
@@ -182,7 +177,9 @@ TERN__INLINE void sum_rows(const resizing *r, const part *parts, int64_t count, 
 
 /* ---- along the width ---- */
 
-TERN__INLINE void resize_block(const resizing *r, const float *row, int64_t at, tern_dtype dtype)
+/* From 16 lanes to 16 lanes, from element `at` of memory of `dtype` on. */
+TERN__INLINE void resize_width(const resizing *r, const float *row, void *to, int64_t at, tern_dtype dtype,
+                               bool add)
 {
     const axis *a = &r->axes[2];
     for (int64_t i = 0; i < a->to; i++) {
@@ -190,37 +187,27 @@ TERN__INLINE void resize_block(const resizing *r, const float *row, int64_t at, 
         tern__lanes sum = {0};
         for (int k = 0; k < b->count; k++)
             sum += a->weights[b->at + k] * tern__lanes_load(row + (b->first + k) * LANES, LANES);
-        tern__lanes_set(r->to->data, dtype, at + i * LANES, sum, LANES, r->call->add[0]);
+        tern__lanes_set(to, dtype, at + i * LANES, sum, LANES, add);
     }
 }
 
-/* to[i] = sum of weight * row[..] over the band, number after number. */
-TERN__INLINE void resize_line(const resizing *r, const float *restrict row, float *restrict to)
+/* n floats to element `at` of the result on. */
+TERN__INLINE void put_line(const resizing *r, const float *line, int64_t at, int64_t n, tern_dtype dtype)
 {
-    const axis *a = &r->axes[2];
-    const int32_t *restrict first = r->first;
-    for (int64_t i = 0; i < a->to; i++) to[i] = 0;
-    for (int64_t k = 0; k < a->widest; k++) {
-        const float *restrict weight = r->columns + k * a->to;
-        for (int64_t i = 0; i < a->to; i++) to[i] += weight[i] != 0 ? weight[i] * row[first[i] + k] : 0;
-    }
-}
-
-TERN__INLINE void put_line(const resizing *r, const float *line, int64_t at, tern_dtype dtype)
-{
-    int64_t n = r->axes[2].to, i = 0;
+    int64_t i = 0;
     bool add = r->call->add[0];
+    void *to = r->to->data;
     for (; i + LANES <= n; i += LANES)
-        tern__lanes_set(r->to->data, dtype, at + i, tern__lanes_load(line + i, LANES), LANES, add);
-    if (i < n)
-        tern__lanes_set(r->to->data, dtype, at + i, tern__lanes_load(line + i, (int)(n - i)), (int)(n - i),
-                        add);
+        tern__lanes_set(to, dtype, at + i, tern__lanes_load(line + i, LANES), LANES, add);
+    int rest = (int)(n - i);
+    if (rest) tern__lanes_set(to, dtype, at + i, tern__lanes_load(line + i, rest), rest, add);
 }
 
 /* ---- rows of the result ---- */
 
-/* The source's rows of which row (d, h) of a plane is made. */
-static int64_t find_parts(const resizing *r, int64_t plane, int64_t d, int64_t h, part *parts)
+/* The source's rows of which row (d, h) of a plane is made. Inline: for the target of its caller, whose wide
+ * registers code for another one would have to save. */
+TERN__INLINE int64_t find_parts(const resizing *r, int64_t plane, int64_t d, int64_t h, part *parts)
 {
     const axis *a = r->axes;
     const band *outer = &a[0].bands[d], *inner = &a[1].bands[h];
@@ -234,34 +221,51 @@ static int64_t find_parts(const resizing *r, int64_t plane, int64_t d, int64_t h
     return count;
 }
 
-TERN__INLINE void resize_row(const resizing *r, int64_t number, char *room, tern_dtype dtype)
+/* The source's rows of which row `number` of all is made become one. */
+TERN__INLINE void make_row(const resizing *r, int64_t number, part *parts, float *row, tern_dtype dtype)
 {
     const axis *a = r->axes;
-    part *parts = (part *)room;
-    float *row = (float *)(room + r->parts_room), *line = (float *)(room + r->parts_room + r->row_room);
     int64_t h = number % a[1].to, d = number / a[1].to % a[0].to, plane = number / a[1].to / a[0].to;
-    int64_t count = find_parts(r, plane, d, h, parts), at = number * a[2].to * r->lanes;
-    sum_rows(r, parts, count, row, dtype);
-    if (r->lanes == LANES) {
-        resize_block(r, row, at, dtype);
+    sum_rows(r, parts, find_parts(r, plane, d, h, parts), row, dtype);
+}
+
+TERN__INLINE void resize_block(const resizing *r, int64_t number, const room *m, tern_dtype dtype)
+{
+    make_row(r, number, m->parts, m->rows, dtype);
+    resize_width(r, m->rows, r->to->data, number * r->axes[2].to * LANES, dtype, r->call->add[0]);
+}
+
+/* Rows first to first + n - 1 of the plain layout. */
+TERN__INLINE void resize_lines(const resizing *r, int64_t first, int n, const room *m, tern_dtype dtype)
+{
+    int64_t from = r->axes[2].from, to = r->axes[2].to;
+    for (int l = 0; l < n; l++) make_row(r, first + l, m->parts, m->rows + l * from, dtype);
+    tern__join(m->side, m->rows, from, from, n);
+    resize_width(r, m->side, m->wide, 0, TERN_F32, false);
+    if (dtype == TERN_F32) {
+        tern__part((float *)r->to->data + first * to, m->wide, to, to, n, r->call->add[0]);
         return;
     }
-    resize_line(r, row, line);
-    put_line(r, line, at, dtype);
+    tern__part(m->line, m->wide, to, to, n, false);
+    put_line(r, m->line, first * to, n * to, dtype);
+}
+
+TERN__INLINE void resize_rows(const resizing *r, int64_t first, int64_t last, const room *m, tern_dtype dtype)
+{
+    for (int64_t i = first; i < last && r->lanes == LANES; i++) resize_block(r, i, m, dtype);
+    for (int64_t i = first; i < last && r->lanes == 1; i += LANES)
+        resize_lines(r, i, (int)TERN__MIN(LANES, last - i), m, dtype);
 }
 
 /* Rows first to last - 1 of all planes' rows. */
-TERN__SIMD static void resize(const resizing *r, int64_t first, int64_t last, char *room)
+TERN__SIMD static void resize(const resizing *r, int64_t first, int64_t last, const room *m)
 {
-    tern_dtype dtype = r->from->dtype;
-    for (int64_t i = first; i < last; i++) {
-        if (dtype == TERN_F32)
-            resize_row(r, i, room, TERN_F32);
-        else if (dtype == TERN_BF16)
-            resize_row(r, i, room, TERN_BF16);
-        else
-            resize_row(r, i, room, TERN_F16);
-    }
+    if (r->from->dtype == TERN_F32)
+        resize_rows(r, first, last, m, TERN_F32);
+    else if (r->from->dtype == TERN_BF16)
+        resize_rows(r, first, last, m, TERN_BF16);
+    else
+        resize_rows(r, first, last, m, TERN_F16);
 }
 
 static int run(const tern__call *call, bool gradient)
@@ -273,13 +277,14 @@ static int run(const tern__call *call, bool gradient)
     resizing r = {.call = call, .from = from, .to = to, .lanes = from->layout == TERN__BLOCKED16 ? LANES : 1};
     tern__space in = tern__space_of(from), out = tern__space_of(to);
     for (int d = 0; d < TERN__SPACE; d++) r.axes[d] = (axis){.from = in.size[d], .to = out.size[d]};
-    r.planes = from->shape[0] * from->shape[1] / r.lanes;
-    int64_t rows = r.planes * out.size[0] * out.size[1];
+    int64_t rows = from->shape[0] * from->shape[1] / r.lanes * out.size[0] * out.size[1];
     int threads = tern__loop_threads(call, TERN__MAX(tern__view_count(from), tern__view_count(to)));
     if (open_bands(&r, gradient) || open_rooms(&r, threads)) return TERN_E_MEMORY;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int t = 0; t < threads; t++)
-        resize(&r, rows * t / threads, rows * (t + 1) / threads, r.rooms + t * r.room);
+    for (int t = 0; t < threads; t++) {
+        room m = room_of(&r, t);
+        resize(&r, rows * t / threads, rows * (t + 1) / threads, &m);
+    }
     return TERN_OK;
 }
 

@@ -1,9 +1,14 @@
-/* planes.h - 16 planes of a tensor side by side in f32, and apart again, for kernels that go along all of
- * them at once. */
+/* planes.h - 16 lines or planes side by side in f32, and apart again, for kernels that go along all of them
+ * at once. */
 #ifndef TERN_SRC_KERNELS_CPU_PLANES_H
 #define TERN_SRC_KERNELS_CPU_PLANES_H
 
 #include "tensor/view.h"
+
+/* to[16 i + l] = from[l step + i] for i < n; in lanes that there are not, l = 0. */
+void tern__join(float *to, const float *from, int64_t step, int64_t n, int lanes);
+/* The way back: to[l step + i] = or += from[16 i + l] for l < lanes. */
+void tern__part(float *to, const float *from, int64_t step, int64_t n, int lanes, bool add);
 
 /* Planes `plane` to plane + lanes - 1, of `size` elements each, of a plain f32 tensor; or of a blocked one of
  * 16 bits, whose planes stand side by side already: `plane` is the first of 16. */
@@ -13,7 +18,7 @@ typedef struct tern__planes {
     int lanes;
 } tern__planes;
 
-/* to[16 i + l] = element first + i of plane l, for i < n; in lanes that there are not, of plane 0. */
+/* Their elements first to first + n - 1, side by side. */
 void tern__planes_join(float *to, const tern__planes *from, int64_t first, int64_t n);
 /* The way back; or added to what is there. */
 void tern__planes_part(const tern__planes *to, const float *from, int64_t first, int64_t n, bool add);
