@@ -65,20 +65,26 @@ struct block {
 
 typedef struct window {
     tern__span d, r, c;
-    float *corner; /* of its first lane, perhaps outside of x */
+    float *row, *corner; /* first lanes of the row's beginning and of the window, perhaps outside of x */
     int64_t step[TERN__SPACE];
 } window;
 
-TERN__INLINE window window_of(const pooling *p, const block *b, int64_t slice, int64_t row, int64_t col)
+/* What all windows of a row have. */
+TERN__INLINE window row_of(const pooling *p, const block *b, int64_t slice, int64_t row)
 {
     const int64_t *dilation = p->attr->dilation, width = p->in.size[2] * LANES;
-    window w = {.d = p->spans[0][slice], .r = p->spans[1][row], .c = p->spans[2][col]};
+    window w = {.d = p->spans[0][slice], .r = p->spans[1][row]};
+    w.row = b->x + ((w.d.corner - b->in.slice) * b->in.rows + w.r.corner - b->in.row) * width;
     w.step[0] = dilation[0] * b->in.rows * width;
     w.step[1] = dilation[1] * width;
     w.step[2] = dilation[2] * LANES;
-    w.corner = b->x + ((w.d.corner - b->in.slice) * b->in.rows + w.r.corner - b->in.row) * width +
-               w.c.corner * LANES;
     return w;
+}
+
+TERN__INLINE void move_to(window *w, const tern__span *col)
+{
+    w->c = *col;
+    w->corner = w->row + col->corner * LANES;
 }
 
 TERN__INLINE float *x_at(const window *w, int64_t d, int64_t r, int64_t c)
@@ -175,14 +181,16 @@ TERN__INLINE void avg_grad_window(const window *w, const float *y)
         const box *o = &b->out;                                                                              \
         int64_t at = 0;                                                                                      \
         for (int64_t slice = o->slice; slice < o->slice + o->slices; slice++)                                \
-            for (int64_t row = o->row; row < o->row + o->rows; row++)                                        \
+            for (int64_t row = o->row; row < o->row + o->rows; row++) {                                      \
+                window w = row_of(p, b, slice, row);                                                         \
                 for (int64_t col = 0; col < p->out.size[2]; col++, at += LANES) {                            \
-                    window w = window_of(p, b, slice, row, col);                                             \
                     float *y = b->y + at;                                                                    \
                     uint8_t *place = b->place ? b->place + at : NULL;                                        \
                     (void)place;                                                                             \
+                    move_to(&w, &p->spans[2][col]);                                                          \
                     code;                                                                                    \
                 }                                                                                            \
+            }                                                                                                \
     }
 BLOCK_LOOP(max_block, max_window(p, &w, y, place))
 BLOCK_LOOP(max_grad_block, max_grad_window(p, &w, y, place))
