@@ -96,6 +96,20 @@ class CrossEntropyTest(unittest.TestCase):
                         for weight in (None, weights_of(shape, "f")):
                             self.beside("labels", name, x, label, weight, 2e-6, device, ignore_index=ignored, reduction="sum")
 
+    def test_maps_and_volumes(self):
+        """Of segmentation: u8 labels of which 255 is ignored, weights of classes, scores that are plain or blocked."""
+        for shape in ((2, 19, 65, 67), (1, 7, 9, 20, 21), (2, 16, 33, 35), (1, 32, 40, 41)):
+            x, label, weight = RNG.standard_normal(shape).astype("f"), labels_of(shape, "uint8"), weights_of(shape, "f")
+            label[RNG.random(label.shape) < 0.2] = 255
+            for w, threads in ((None, 1), (weight, 2)):
+                op = lambda r, a, b, c=None: r.op("tern_cross_entropy", a, b, opts_of(r, c, ignore_index=255))
+                oracle = lambda a, b, c=None: F.cross_entropy(a, b.long(), c, ignore_index=255)
+                arrays = [x, label] + ([] if w is None else [w])
+                compare(f"{shape}", op, oracle, arrays, 3e-6, constant=(1, 2), threads=threads)
+                if shape[1] % 16 == 0:
+                    over = lambda r, a, *rest: op(r, blocked(r, a), *rest)
+                    compare(f"blocked {shape}", over, oracle, arrays, 3e-6, constant=(1, 2), threads=threads)
+
     def test_views_and_blocked(self):
         x, label, weight = RNG.standard_normal((6, 32, 5, 5)).astype("f"), labels_of((6, 32, 5, 5)), weights_of((6, 64), "f")
         turn = lambda r, t, *dims: r.op("tern_transpose", t, *dims)

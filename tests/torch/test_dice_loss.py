@@ -250,6 +250,29 @@ class DiceTest(unittest.TestCase):
             numpy.testing.assert_equal(run.lib.tern_loss_normaliser(y), want)
         run.close()
 
+    def test_means_of_unequal_batches(self):
+        """Weighed by what they say they were divided by, the losses and gradients of 1 and 4 samples are those of all 5."""
+        x, mask, label = RNG.standard_normal((5, 3, 40)), mask_of((5, 3, 40), "uint8"), map_of((5, 3, 40), "uint8")
+
+        def told(part, target, call):
+            run = Run("cpu:reference")
+            run.lib.returns(ctypes.c_double, "tern_loss_normaliser")
+            p = run.parameter(x[part])
+            y = call(run, p, run.constant(target[part]))
+            count = run.lib.tern_loss_normaliser(y)
+            run.backward(y)
+            result = run.value(y), count, run.grad(p)
+            run.close()
+            return result
+
+        for target, classes in ((mask, False), (label, True)):
+            opts = lambda r: opts_of(r, classes=classes)
+            for call in (lambda r, a, b: r.op("tern_dice_loss", a, b, opts(r)), lambda r, a, b: r.op("tern_bce_dice_loss", a, b, double(1), double(2), opts(r))):
+                (a, m, da), (b, n, db), (whole, all_, dx) = [told(part, target, call) for part in (slice(0, 1), slice(1, 5), slice(0, 5))]
+                self.assertEqual(m + n, all_)
+                self.assertAlmostEqual((a * m + b * n) / all_, whole, delta=1e-14)
+                numpy.testing.assert_allclose(numpy.concatenate([da * m, db * n]) / all_, dx, rtol=1e-12)
+
     def test_labels_out_of_range(self):
         """The first one is named, with its sample and position."""
         cases = [(True, (2, 3, 4, 500), numpy.int64, (1, 2, 7), 3, "label 3 of sample 1 at position 1007 is not in [0, 3)"),
