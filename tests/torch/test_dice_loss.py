@@ -150,12 +150,16 @@ class DiceTest(unittest.TestCase):
                     mask[0, 0, 0, :2], mask[1] = (0, 0), ignored
                     x[mask == ignored] = 1e4  # is not looked at
                     self.beside(x, mask, tolerance, device, weights, ignore_index=ignored, **options)
+                    p = RNG.uniform(0.2, 0.8, x.shape).astype(dtype)
+                    self.beside(p, mask, tolerance, device, probabilities=True, ignore_index=ignored, **options)
                     if kind == "float32":
                         continue
                     x = RNG.standard_normal((3, 5, 30, 20)).astype(dtype)
                     label = ignoring(map_of(x.shape, kind), 0.3, ignored)
                     label[0, 0, 0], label[1] = 0, ignored
                     self.beside(x, label, tolerance, device, weights, classes=True, ignore_index=ignored, **options)
+                    p = RNG.uniform(0.2, 0.8, x.shape).astype(dtype)
+                    self.beside(p, label, tolerance, device, classes=True, probabilities=True, ignore_index=ignored, **options)
 
     def test_targets(self):
         """Masks of every dtype, also without the channel; labels of each."""
