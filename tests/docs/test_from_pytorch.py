@@ -90,6 +90,28 @@ class Programs(unittest.TestCase):
                     self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                     self.assertTrue(same(done.stdout, expected), f"\n{done.stdout}instead of\n{expected}")
 
+    def test_each_opens_the_others_checkpoint(self):
+        """One keeps its file and the other does not write its own: what is printed after loading is what the page says. Python's
+        loads into the net, as the page says too: the names in tern's file have no "module."."""
+        session = next(session for session in document.sessions(PAGE) if session[0][0].endswith("checkpoint.py"))
+        commands = {command.replace("checkpoint", "other"): expected for command, expected in session}
+        lines = {"other.py": ("os.remove(", "torch.save("), "other.c": ("unlink(", "tern_save(")}
+        for writer, reader in (("other.py", "other.c"), ("other.c", "other.py")):
+            for name, line in ((writer, lines[writer][0]), (reader, lines[reader][1])):
+                text = self.programs[name.replace("other", "checkpoint")]
+                self.assertEqual(text.count(line), 1)
+                never = "if (0) " if name.endswith(".c") else "if False: "
+                with open(os.path.join(self.folder, name), "w") as file:
+                    text = text.replace(line, never + line)
+                    file.write(text.replace("model.load", "net.load") if name == reader else text)
+            compile_program(self.folder, "other.c")
+            for name in (writer, reader):
+                command = next(command for command in commands if command.endswith(name.replace(".c", "")))
+                with self.subTest(writer=writer, command=command):
+                    done = self.run_command(command)
+                    self.assertTrue(same(done.stdout, commands[command]), done.stdout + done.stderr)
+            self.assertFalse(os.path.exists(os.path.join(self.folder, "demo.pt")), "the reader takes it away")
+
     def test_every_program_is_run(self):
         commands = [command for session in document.sessions(PAGE) + document.sessions(CHINESE) for command, _ in session]
         self.assertGreater(len(commands), 15)
