@@ -1,8 +1,8 @@
 /* train_segmentation.c - DeepLabV3 on pictures with maps in Cityscapes' layout.
  *
- *     build/examples/blue_marble blue_marble                        the earth from space, written in that
- * layout tern run -n 2 build/examples/train_segmentation --sync-bn --opt-level O1 tern run -n 8
- * build/examples/train_segmentation --dataset cityscapes --data cityscapes --arch resnet50 ..
+ *     build/examples/blue_marble blue_marble     writes the earth from space in that layout
+ *     tern run -n 2 build/examples/train_segmentation --sync-bn --opt-level O1
+ *     tern run -n 8 build/examples/train_segmentation --dataset cityscapes --data cityscapes --arch resnet50
  *
  * Shows the IoU of every class over all pixels of `val`, leaves curves for TensorBoard, checkpoints that
  * --resume takes up and torch.load reads, and train_segmentation.png. */

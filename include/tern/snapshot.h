@@ -5,8 +5,8 @@
  *     tern_snapshot_add_module(snap, "model", net, &err);
  *     tern_snapshot_add_optim(snap, "optimizer", optim, &err);
  *     tern_snapshot_add_int(snap, "epoch", &epoch, &err);
- *     if (tern_snapshot_load(snap, NULL, &err) == 1) printf("goes on at step %lld\n",
- * tern_snapshot_step(snap));
+ *     if (tern_snapshot_load(snap, NULL, &err) == 1)
+ *         printf("goes on at step %lld\n", (long long)tern_snapshot_step(snap));
  *     ...
  *     tern_snapshot_save(snap, step, &err);
  *
