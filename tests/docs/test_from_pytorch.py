@@ -191,6 +191,18 @@ class Names(unittest.TestCase):
                     module = getattr(module, attribute)
 
 
+class Chinese(unittest.TestCase):
+    def test_its_figures_are_those_of_the_other_pages(self):
+        prose = re.sub(r"^```.*?^```$", "", CHINESE, flags=re.M | re.S)
+        others = "".join(document.read(name) for name in ("README.md", "docs/parallel.md", "docs/training.md"))
+        figures = set(re.findall(r"\d+(?:\.\d+)?", prose))
+        self.assertGreater(len([figure for figure in figures if len(figure) > 2]), 5)
+        for figure in figures:
+            if len(figure) > 2:
+                with self.subTest(figure=figure):
+                    self.assertRegex(others, rf"(?<![\d.]){re.escape(figure)}(?![\d]|\.\d)")
+
+
 class Links(unittest.TestCase):
     def test_they_lead_somewhere(self):
         for path, page in (("docs/from-pytorch.md", PAGE), ("README.zh-CN.md", CHINESE)):
