@@ -235,18 +235,16 @@ static void save_tile(const earth *e, const char *folder, bool val, const tile *
     save_part(folder, "gtFine", "gtFine_labelIds", val, t, e->labels, 1, e->width, err);
 }
 
-/* A band of val in five squares; bands of train by twos and in three rows. */
+/* Every band in squares. */
 static void save_all(const earth *e, const char *folder, tern_error *err)
 {
-    int64_t wide = e->width / BANDS;
-    for (int64_t band = 0; band < BANDS; band += is_val(band) ? 1 : 2) {
-        bool val = is_val(band);
-        int rows = val ? 5 : 3, bands = val ? 1 : 2;
+    int64_t side = e->width / BANDS;
+    for (int64_t band = 0; band < BANDS; band++) {
         int degrees = (int)(band * 360 / BANDS) - 180;
-        for (int i = 0; i < rows; i++) {
-            tile t = {i * e->height / rows, band * wide, e->height / rows, bands * wide, "", i};
+        for (int64_t i = 0; i < e->height / side; i++) {
+            tile t = {i * side, band * side, side, side, "", (int)i};
             snprintf(t.city, sizeof(t.city), "%c%03d", degrees < 0 ? 'w' : 'e', abs(degrees));
-            save_tile(e, folder, val, &t, err);
+            save_tile(e, folder, is_val(band), &t, err);
         }
     }
 }

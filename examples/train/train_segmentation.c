@@ -1,8 +1,13 @@
 /* train_segmentation.c - DeepLabV3 on pictures with maps in Cityscapes' layout.
  *
- *     build/examples/blue_marble blue_marble     writes the earth from space in that layout
- *     tern run -n 2 build/examples/train_segmentation --sync-bn --opt-level O1
- *     tern run -n 8 build/examples/train_segmentation --dataset cityscapes --data cityscapes --arch resnet50
+ *     build/examples/blue_marble blue_marble
+ *     tern run -n 2 build/examples/train_segmentation
+ *
+ * is the earth from space (blue_marble.c). And streets, in a folder with leftImg8bit and gtFine:
+ *
+ *     tern run -n 8 build/examples/train_segmentation --dataset cityscapes --data cityscapes \
+ *         --arch resnet50 --crop 769 --scale-min 0.5 --scale-max 2 --repeat 1 --uniform=off \
+ *         --balance 0 --lr 0.01 --epochs 200 --milestones 150,180
  *
  * Shows the IoU of every class over all pixels of `val`, leaves curves for TensorBoard, checkpoints that
  * --resume takes up and torch.load reads, and train_segmentation.png. */
@@ -55,10 +60,11 @@ static const char *const models[] = {"DeepLabV3, light", "DeepLabV3, ResNet-18",
 typedef struct segmentation {
     int dataset, arch;
     int64_t crop, repeat;
+    bool uniform;
     double scale[2], balance;
     const label *labels;
     int classes;
-    tern_dataset *files[2], *repeated, *train, *test;
+    tern_dataset *files[2], *sampled, *train, *test;
     float weights[CLASSES_MAX]; /* of the classes in the loss */
     tern_confusion *seen;
 } segmentation;
@@ -77,15 +83,65 @@ static tern_dataset *open_files(segmentation *g, const flags *f, const char *spl
     return err->code ? NULL : tern_cityscapes_open(dir, split, &opts, err);
 }
 
-/* Each sample `repeat` times, for a crop of each. */
-static tern_dataset *repeat(const tern_dataset *set, int64_t times, tern_error *err)
+/* counts[i][c]: pixels of class c in sample i. Yours: free; NULL after a failure. */
+static int64_t (*count_pixels(const tern_dataset *set, tern_error *err))[256]
+{
+    int64_t pixels = set->target_shape[0] * set->target_shape[1];
+    int64_t(*counts)[256] = calloc((size_t)set->length, sizeof(*counts));
+    float *x = malloc((size_t)pixels * 3 * sizeof(*x));
+    uint8_t *map = malloc((size_t)pixels);
+    for (int64_t i = 0; counts && x && map && i < set->length; i++) {
+        if (set->get(set, 0, i, x, map, err)) break;
+        for (int64_t k = 0; k < pixels; k++) counts[i][map[k]]++;
+    }
+    free(map);
+    free(x);
+    return counts;
+}
+
+/* Of `count` samples that show class c each pixel of it equally often: the sample with number i's pixel, of
+ * all that class c has, if they are taken at equal distances. */
+static void spread(int64_t (*counts)[256], int64_t length, int c, int64_t count, int64_t *indices)
+{
+    int64_t all = 0, before = 0, at = 0;
+    for (int64_t i = 0; i < length; i++) all += counts[i][c];
+    for (int64_t i = 0; i < count; i++) {
+        while (at + 1 < length && before + counts[at][c] <= (2 * i + 1) * all / (2 * count))
+            before += counts[at++][c];
+        indices[i] = all ? at : i % length;
+    }
+}
+
+/* share^-balance of each class in the samples, so that what is rare counts more; 1 for one that is not there.
+ */
+static void weigh_classes(segmentation *g, int64_t (*counts)[256], const int64_t *indices, int64_t count)
+{
+    double of[CLASSES_MAX] = {0}, sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        for (int c = 0; c < g->classes; c++) of[c] += (double)counts[indices[i]][c];
+    for (int c = 0; c < g->classes; c++) sum += of[c];
+    for (int c = 0; c < g->classes; c++) g->weights[c] = of[c] > 0 ? (float)pow(of[c] / sum, -g->balance) : 1;
+}
+
+/* What an epoch takes its crops from: every sample equally often, or, if `uniform`, for every class equally
+ * many that show it. */
+static tern_dataset *sample(segmentation *g, const tern_dataset *set, tern_error *err)
 {
     if (err->code) return NULL;
-    int64_t count = set->length * times, *indices = malloc((size_t)count * sizeof(*indices));
+    bool looks = g->uniform || g->balance > 0;
+    int64_t count = set->length * g->repeat, *indices = malloc((size_t)count * sizeof(*indices));
+    int64_t(*counts)[256] = looks ? count_pixels(set, err) : NULL;
     for (int64_t i = 0; indices && i < count; i++) indices[i] = i % set->length;
-    tern_dataset *repeated = indices ? tern_subset_new(set, indices, count, err) : NULL;
+    for (int c = 0; indices && counts && g->uniform && c < g->classes; c++) {
+        int64_t first = count * c / g->classes, last = count * (c + 1) / g->classes;
+        spread(counts, set->length, c, last - first, indices + first);
+    }
+    for (int c = 0; c < g->classes; c++) g->weights[c] = 1;
+    if (indices && counts) weigh_classes(g, counts, indices, count);
+    tern_dataset *sampled = indices && !err->code ? tern_subset_new(set, indices, count, err) : NULL;
+    free(counts);
     free(indices);
-    return repeated;
+    return sampled;
 }
 
 static tern_dataset *augment(const segmentation *g, const tern_dataset *set, bool train, const flags *f,
@@ -105,47 +161,22 @@ static tern_dataset *augment(const segmentation *g, const tern_dataset *set, boo
     return err->code ? NULL : tern_augment_new(set, &opts, err);
 }
 
-/* Pixels of each class in the whole of `set`. */
-static void count_pixels(const tern_dataset *set, int64_t counts[256], tern_error *err)
-{
-    int64_t pixels = set->target_shape[0] * set->target_shape[1];
-    float *x = malloc((size_t)pixels * 3 * sizeof(*x));
-    uint8_t *map = malloc((size_t)pixels);
-    for (int64_t i = 0; x && map && i < set->length && !set->get(set, 0, i, x, map, err); i++)
-        for (int64_t k = 0; k < pixels; k++) counts[map[k]]++;
-    free(map);
-    free(x);
-}
-
-/* share^-balance, so that the weights of what is rare are larger; 1 for a class that is not there. */
-static void weigh_classes(segmentation *g, tern_error *err)
-{
-    int64_t counts[256] = {0}, sum = 0;
-    for (int c = 0; c < g->classes; c++) g->weights[c] = 1;
-    if (g->balance == 0 || err->code) return;
-    count_pixels(g->files[0], counts, err);
-    for (int c = 0; c < g->classes; c++) sum += counts[c];
-    for (int c = 0; c < g->classes; c++)
-        if (counts[c]) g->weights[c] = (float)pow((double)counts[c] / (double)sum, -g->balance);
-}
-
 static void open_data(segmentation *g, const flags *f, tern_error *err)
 {
     g->labels = g->dataset == EARTH ? earth_labels : street_labels;
     g->classes = g->dataset == EARTH ? 4 : CLASSES_MAX;
     g->files[0] = open_files(g, f, "train", err);
     g->files[1] = open_files(g, f, "val", err);
-    g->repeated = repeat(g->files[0], g->repeat, err);
-    g->train = augment(g, g->repeated, true, f, err);
+    g->sampled = sample(g, g->files[0], err);
+    g->train = augment(g, g->sampled, true, f, err);
     g->test = augment(g, g->files[1], false, f, err);
-    weigh_classes(g, err);
 }
 
 static void close_data(segmentation *g)
 {
     tern_dataset_free(g->test);
     tern_dataset_free(g->train);
-    tern_dataset_free(g->repeated);
+    tern_dataset_free(g->sampled);
     tern_dataset_free(g->files[1]);
     tern_dataset_free(g->files[0]);
 }
@@ -302,14 +333,22 @@ static void show(trainer *t, tern_scope *s, gallery *a, tern_error *err)
 int main(int argc, char **argv)
 {
     int64_t output_stride = 0;
-    segmentation g = {.crop = 257, .repeat = 1, .scale = {1, 1.5}};
+    segmentation g = {.crop = 257, .repeat = 6, .scale = {1, 1.5}, .uniform = true, .balance = 0.5};
     flags f = flags_defaults("train_segmentation", "Trains DeepLabV3 to tell what each pixel is.");
+    f.batch = 2;
+    f.lr = 0.05;
+    f.epochs = 24;
+    f.milestones = (flag_list){{16, 21}, 2};
+    f.gamma = 0.2;
+    f.opt_level = 1;
+    f.sync_bn = true;
     const flag own[] = {
         {"dataset", 0, FLAG_CHOICE, &g.dataset, "blue-marble|cityscapes", "whose labels --data has", 0, 0},
         {"arch", 0, FLAG_CHOICE, &g.arch, "light|resnet18|resnet50|resnet101", "the backbone", 0, 0},
         {"output-stride", 0, FLAG_COUNT, &output_stride, "N", "of its features; 0: its usual one", 0, 32},
         {"crop", 0, FLAG_COUNT, &g.crop, "N", "rows and columns of a training sample", 33, 4096},
-        {"repeat", 0, FLAG_COUNT, &g.repeat, "N", "crops of a picture in an epoch", 1, 10000},
+        {"repeat", 0, FLAG_COUNT, &g.repeat, "N", "crops in an epoch for each picture", 1, 10000},
+        {"uniform", 0, FLAG_SWITCH, &g.uniform, NULL, "an epoch shows every class equally often", 0, 0},
         {"scale-min", 0, FLAG_NUMBER, &g.scale[0], "S", "pictures are scaled by this ..", 0.1, 10},
         {"scale-max", 0, FLAG_NUMBER, &g.scale[1], "S", ".. to this before a crop is cut", 0.1, 10},
         {"balance", 0, FLAG_NUMBER, &g.balance, "P", "a class counts share^-P in the loss", 0, 1},
