@@ -227,6 +227,11 @@ TERN_API tern_module *tern_max_pool3d_new(int64_t kernel_d, int64_t kernel_h, in
 TERN_API tern_module *tern_avg_pool3d_new(int64_t kernel_d, int64_t kernel_h, int64_t kernel_w,
                                           const tern_pool3d_opts *opts, tern_error *err);
 
+/* torch.nn.AdaptiveAvgPool2d((height, width)), AdaptiveAvgPool3d((depth, height, width)). */
+TERN_API tern_module *tern_adaptive_avg_pool2d_new(int64_t height, int64_t width, tern_error *err);
+TERN_API tern_module *tern_adaptive_avg_pool3d_new(int64_t depth, int64_t height, int64_t width,
+                                                   tern_error *err);
+
 /* torch.nn.AdaptiveAvgPool2d(1) and torch.nn.Flatten: (N, C, H, W) -> (N, C) */
 TERN_API tern_module *tern_global_avg_pool_new(tern_error *err);
 

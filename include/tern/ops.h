@@ -105,6 +105,14 @@ TERN_API tern_tensor *tern_max_pool3d(tern_scope *scope, tern_tensor *x, int64_t
 TERN_API tern_tensor *tern_avg_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d, int64_t kernel_h,
                                       int64_t kernel_w, const tern_pool3d_opts *opts);
 
+/* x's plane, or volume, in height x width equal parts, and the mean over all elements that each of them
+ * touches: x (N, C, H, W) -> (N, C, height, width), (N, C, D, H, W) -> (N, C, depth, height, width).
+ * torch.nn.functional.adaptive_avg_pool2d, adaptive_avg_pool3d; also what interpolate calls area. */
+TERN_API tern_tensor *tern_adaptive_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t height,
+                                               int64_t width);
+TERN_API tern_tensor *tern_adaptive_avg_pool3d(tern_scope *scope, tern_tensor *x, int64_t depth,
+                                               int64_t height, int64_t width);
+
 /* The mean over all positions: x (N, C, ..) -> (N, C). torch.nn.AdaptiveAvgPool2d(1) and a flatten. */
 TERN_API tern_tensor *tern_global_avg_pool(tern_scope *scope, tern_tensor *x);
 

@@ -91,9 +91,22 @@ static int find_shape(tern_scope *scope, const tern_interpolate_opts *o, const t
         if (find_size(scope, o, d, x->shape[2 + d], &shape[2 + d])) return scope->error.code;
         attr->scale[TERN__SPACE - axes + d] = scale_of(o, d);
     }
-    attr->linear = o->mode == TERN_INTERPOLATE_LINEAR;
+    attr->mode = o->mode == TERN_INTERPOLATE_LINEAR ? TERN__LINEAR : TERN__NEAREST;
     attr->align_corners = o->align_corners;
     return tern__can_be(scope, FUNC, x->dtype, x->ndim, shape) ? TERN_OK : scope->error.code;
+}
+
+/* y of another shape, by the kernel. */
+static tern_tensor *resize(tern_scope *scope, const char *op, tern_tensor *x, const int64_t *shape,
+                           const tern__interpolate_attr *attr)
+{
+    if (!(x = tern__dense(scope, x))) return NULL;
+    tern_tensor *y = tern__result(scope, x->view.dtype, x->view.layout, x->view.ndim, shape);
+    if (!y) return NULL;
+    tern__call call = {.kernel = TERN__INTERPOLATE, .in = {&x->view}, .out = {&y->view}, .attr = attr};
+    if (tern__view_count(&y->view) > 0 && !tern__run(scope, &call)) return NULL;
+    tern__save_attr(scope, tern__record(scope, op, gradient, y, 1, &x), attr, sizeof(*attr));
+    return y;
 }
 
 tern_tensor *tern_interpolate(tern_scope *scope, tern_tensor *x, const tern_interpolate_opts *opts)
@@ -108,12 +121,49 @@ tern_tensor *tern_interpolate(tern_scope *scope, tern_tensor *x, const tern_inte
         return NULL;
     }
     if (check_input(scope, &x->view) || check_opts(scope, &o, x->view.ndim - 2) ||
-        find_shape(scope, &o, &x->view, shape, &attr) || !(x = tern__dense(scope, x)))
+        find_shape(scope, &o, &x->view, shape, &attr))
         return NULL;
-    tern_tensor *y = tern__result(scope, x->view.dtype, x->view.layout, x->view.ndim, shape);
-    if (!y) return NULL;
-    tern__call call = {.kernel = TERN__INTERPOLATE, .in = {&x->view}, .out = {&y->view}, .attr = &attr};
-    if (tern__view_count(&y->view) > 0 && !tern__run(scope, &call)) return NULL;
-    tern__save_attr(scope, tern__record(scope, "interpolate", gradient, y, 1, &x), &attr, sizeof(attr));
-    return y;
+    return resize(scope, "interpolate", x, shape, &attr);
+}
+
+/* ---- adaptive average pooling: the same with means ---- */
+
+static tern_tensor *adapt(tern_scope *scope, const char *func, const char *op, tern_tensor *x, int axes,
+                          const int64_t *size)
+{
+    char text[TERN__SHAPE_TEXT];
+    int64_t shape[TERN_NDIM_MAX];
+    const tern__view *view = &x->view;
+    tern__interpolate_attr attr = {.mode = TERN__MEAN};
+    bool fits = view->ndim == 2 + axes, sized = true;
+    for (int d = 0; d < view->ndim; d++) {
+        shape[d] = d < 2 || !fits ? view->shape[d] : size[d - 2];
+        fits = fits && (d == 0 || view->shape[d] > 0);
+        sized = sized && (d < 2 || (shape[d] >= 1 && shape[d] < INT32_MAX));
+    }
+    if (!fits)
+        tern__scope_fail(scope, func, TERN_E_SHAPE,
+                         "adaptive pooling: expected (N, C, %sH, W), empty at most in N, got %s",
+                         axes == 3 ? "D, " : "", tern__shape_text(view, text));
+    else if (!tern__dtype_is_float(view->dtype))
+        tern__scope_fail(scope, func, TERN_E_DTYPE, "adaptive pooling: expected floating point, got %s",
+                         tern_dtype_name(view->dtype));
+    else if (!sized)
+        tern__scope_fail(scope, func, TERN_E_RANGE, "adaptive pooling: expected sizes of at least 1");
+    else if (tern__can_be(scope, func, view->dtype, view->ndim, shape))
+        return resize(scope, op, x, shape, &attr);
+    return NULL;
+}
+
+tern_tensor *tern_adaptive_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t height, int64_t width)
+{
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
+    return adapt(scope, __func__, "adaptive_avg_pool2d", x, 2, (int64_t[]){height, width});
+}
+
+tern_tensor *tern_adaptive_avg_pool3d(tern_scope *scope, tern_tensor *x, int64_t depth, int64_t height,
+                                      int64_t width)
+{
+    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
+    return adapt(scope, __func__, "adaptive_avg_pool3d", x, 3, (int64_t[]){depth, height, width});
 }

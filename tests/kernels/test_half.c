@@ -234,8 +234,8 @@ static void interpolations_of(tern_dtype dtype, tern__layout layout, const form 
     int64_t up[] = {f->shape[0], f->shape[1], 2 * f->shape[2], f->shape[3] + 5};
     if (f->ndim != 4) return;
     tern__view x = make(dtype, layout, 4, f->shape), y = make(dtype, layout, 4, up);
-    for (int linear = 0; linear < 2; linear++) {
-        tern__interpolate_attr attr = {.linear = linear};
+    for (int mode = TERN__NEAREST; mode <= TERN__MEAN; mode++) {
+        tern__interpolate_attr attr = {.mode = mode};
         for (int add = 0; add < 2; add++) {
             tern__call forth = {.kernel = TERN__INTERPOLATE, .in = {&x}, .out = {&y}, .attr = &attr};
             tern__call back = {.kernel = TERN__INTERPOLATE_GRAD, .in = {&y}, .out = {&x}, .attr = &attr};

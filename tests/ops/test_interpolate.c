@@ -22,7 +22,8 @@ static int step(world *w, tern_module *net)
     tern_tensor *y = tern_conv2d(s, x, zeros4(w, 16, 6, 1, 1), NULL, NULL); /* in blocks */
     tern_tensor *blocked = tern_interpolate(s, y, &opts);
     tern_tensor *plain = tern_interpolate(s, tern_slice(s, blocked, 1, 0, 3, 1), NULL);
-    tern_backward(s, tern_add(s, tern_sum(s, blocked), tern_sum(s, plain)));
+    tern_tensor *means = tern_adaptive_avg_pool2d(s, plain, 4, 7);
+    tern_backward(s, tern_add(s, tern_sum(s, blocked), tern_sum(s, means)));
     int code = tern_scope_error(s)->code;
     tern_error ended = {0};
     tern_scope_end(s, &ended);

@@ -80,6 +80,8 @@ CASES = {
     "avg_pool2d": one("avg_pool2d", lambda x: F.avg_pool2d(x, 2), IMAGE, ctypes.c_int64(2), ctypes.c_int64(2), None),
     "max_pool3d": one("max_pool3d", lambda x: F.max_pool3d(x, 2), VOLUME, *[ctypes.c_int64(2)] * 3, None),
     "avg_pool3d": one("avg_pool3d", lambda x: F.avg_pool3d(x, 2), VOLUME, *[ctypes.c_int64(2)] * 3, None),
+    "adaptive_avg_pool2d": one("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, (5, 3)), IMAGE, *map(ctypes.c_int64, (5, 3))),
+    "adaptive_avg_pool3d": one("adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, (2, 3, 4)), VOLUME, *map(ctypes.c_int64, (2, 3, 4))),
     "global_avg_pool": one("global_avg_pool", lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), IMAGE),
     "interpolate": one("interpolate", lambda x: F.interpolate(x, scale_factor=2), IMAGE, None),
     "add": two("add", torch.add),

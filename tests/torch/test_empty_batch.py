@@ -34,6 +34,7 @@ LAYERS = {
     "avg_pool2d": (op("tern_avg_pool2d", INT(2), INT(2), None), lambda x: F.avg_pool2d(x, 2), empty(3, 8, 8)),
     "max_pool3d": (op("tern_max_pool3d", INT(2), INT(2), INT(2), None), lambda x: F.max_pool3d(x, 2), empty(3, 8, 8, 4)),
     "avg_pool3d": (op("tern_avg_pool3d", INT(2), INT(2), INT(2), None), lambda x: F.avg_pool3d(x, 2), empty(3, 8, 8, 4)),
+    "adaptive_avg_pool2d": (op("tern_adaptive_avg_pool2d", INT(2), INT(3)), lambda x: F.adaptive_avg_pool2d(x, (2, 3)), empty(3, 8, 8)),
     "interpolate": (op("tern_interpolate", None), lambda x: F.interpolate(x, scale_factor=2), empty(3, 4, 5)),
     "global_avg_pool": (op("tern_global_avg_pool"), lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), empty(3, 8, 8)),
     "linear": (op("tern_linear"), F.linear, empty(5), full(4, 5), full(4)),

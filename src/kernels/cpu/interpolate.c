@@ -66,10 +66,10 @@ static tern__taps taps_of(const resizing *r, int d, int64_t in, int64_t out, int
 
 static void find_bands(const resizing *r, int d, axis *a)
 {
-    for (int64_t i = 0; i < a->to; i++) {
+    for (int64_t i = 0, at = 0; i < a->to; i++) {
         tern__taps t = taps_of(r, d, a->from, a->to, i);
-        a->bands[i] = (band){(int32_t)t.first, t.weight[1] != 0 ? 2 : 1, (int32_t)(2 * i)};
-        for (int k = 0; k < 2; k++) a->weights[2 * i + k] = (float)t.weight[k];
+        a->bands[i] = (band){(int32_t)t.first, (int32_t)t.count, (int32_t)at};
+        for (int64_t k = 0; k < t.count; k++) a->weights[at++] = (float)t.weight[k > 0];
     }
 }
 
@@ -81,11 +81,10 @@ static void find_transposed_bands(const resizing *r, int d, axis *a)
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t i = 0; i < a->from; i++) {
             tern__taps t = taps_of(r, d, a->to, a->from, i);
-            for (int k = 0; k < 2; k++) {
-                if (t.weight[k] == 0) continue;
+            for (int64_t k = 0; k < t.count; k++) {
                 band *b = &a->bands[t.first + k];
                 if (b->count == 0) b->first = (int32_t)i;
-                if (pass) a->weights[b->at + b->count] = (float)t.weight[k];
+                if (pass) a->weights[b->at + b->count] = (float)t.weight[k > 0];
                 b->count++;
             }
         }
@@ -97,12 +96,18 @@ static void find_transposed_bands(const resizing *r, int d, axis *a)
     }
 }
 
+/* No more than two weights an element of y, or, in means, than x has elements and one more for each of y. */
+static int64_t weights_of(const axis *a)
+{
+    return 2 * (a->from + a->to);
+}
+
 static int open_bands(resizing *r, bool gradient)
 {
     int64_t bands = 0, weights = 0;
     for (int d = 0; d < TERN__SPACE; d++) {
         bands += r->axes[d].to;
-        weights += 2 * (gradient ? r->axes[d].from : r->axes[d].to);
+        weights += weights_of(&r->axes[d]);
     }
     size_t bytes = (size_t)bands * sizeof(band) + (size_t)weights * sizeof(float);
     band *b = tern__loop_scratch_of(r->call, TERN__SCRATCH_OPERAND + BANDS, bytes);
@@ -113,7 +118,7 @@ static int open_bands(resizing *r, bool gradient)
         a->bands = b;
         a->weights = w;
         b += a->to;
-        w += 2 * (gradient ? a->from : a->to);
+        w += weights_of(a);
         if (gradient)
             find_transposed_bands(r, d, a);
         else
