@@ -101,7 +101,7 @@ static void open_folder(images *i, const classifier *c, const flags *f, tern_err
     opts.crop[0] = opts.crop[1] = c->size;
     opts.resize = c->size * 8 / 7;
     opts.seed = (uint64_t)f->seed;
-    *i = (images){.name = "image folder",
+    *i = (images){.name = "photographs",
                   .folder = true,
                   .mean = {0.485f, 0.456f, 0.406f},
                   .std = {0.229f, 0.224f, 0.225f}};
@@ -232,28 +232,41 @@ static void show_image(const images *i, gallery *g, const float *x, int64_t gues
     gallery_image(pixels, x, rows, columns, channels, i->mean, i->std);
 }
 
-static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
+/* Of all classes, since folders stand one after the other. */
+static tern_dataset *choose(const tern_dataset *set, tern_error *err)
+{
+    int64_t chosen[SHOWN], count = set->length < SHOWN ? set->length : SHOWN;
+    for (int64_t i = 0; i < count; i++) chosen[i] = i * set->length / count;
+    return tern_subset_new(set, chosen, count, err);
+}
+
+static void show_batch(trainer *t, tern_scope *s, gallery *g, const tern_batch *b, tern_error *err)
 {
     const images *i = &((classifier *)t->task->self)->images;
+    int64_t guess[SHOWN], truth[SHOWN], size = tern_tensor_count(b->x);
+    size_t bytes = (size_t)b->count * sizeof(*guess);
+    float *x = malloc((size_t)size * sizeof(*x));
+    tern_tensor *best = tern_argmax(s, tern_forward(t->task->net, s, b->x), 1, false);
+    if (x && best && !tern_tensor_read(b->x, x, (size_t)size * sizeof(*x), err) &&
+        !tern_tensor_read(best, guess, bytes, err) && !tern_tensor_read(b->y, truth, bytes, err))
+        for (int64_t n = 0; n < b->count; n++) show_image(i, g, x + n * size / b->count, guess[n], truth[n]);
+    free(x);
+}
+
+static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
+{
     tern_loader_opts opts = tern_loader_defaults();
     opts.batch_size = SHOWN;
-    tern_loader *loader = tern_loader_new(i->test, &opts, err);
+    tern_dataset *few = choose(t->test_set, err);
+    tern_loader *loader = err->code ? NULL : tern_loader_new(few, &opts, err);
     tern_batch b;
     g->across = ACROSS;
-    if (!err->code && tern_loader_next(loader, s, &b)) {
-        size_t size = (size_t)tern_tensor_count(b.x);
-        float *x = malloc(size * sizeof(*x));
-        int64_t guess[SHOWN], truth[SHOWN];
-        size_t bytes = (size_t)b.count * sizeof(*guess);
-        tern_tensor *best = tern_argmax(s, tern_forward(t->task->net, s, b.x), 1, false);
-        if (x && best && !tern_tensor_read(b.x, x, size * sizeof(*x), err) &&
-            !tern_tensor_read(best, guess, bytes, err) && !tern_tensor_read(b.y, truth, bytes, err))
-            for (int64_t n = 0; n < b.count; n++)
-                show_image(i, g, x + n * (int64_t)size / b.count, guess[n], truth[n]);
-        free(x);
+    if (loader && tern_loader_next(loader, s, &b)) {
+        if (b.x) show_batch(t, s, g, &b, err);
         tern_scope_end(s, err);
     }
     tern_loader_free(loader);
+    tern_dataset_free(few);
 }
 
 int main(int argc, char **argv)

@@ -178,10 +178,28 @@ class Training(Folder):
         whole, parts = (self.load(name, "latest") for name in ("whole", "parts"))
         self.assertIsNone(same(whole, parts))
         self.assertIn("loss_scaler0", whole["amp"])
+        self.assertEqual(self.curves("whole"), self.curves("parts"))
         out = self.train(2, "other", "--epochs", 3, "--resume", self.path("parts", "step-12.pt"), *schedule)
         self.assertIn("goes on at epoch 2, step 12", out)
         self.assertIsNone(same(whole, self.load("other", "latest")))
         self.assertIsNotNone(same(whole, self.load("parts", "step-12.pt")))
+
+    def curves(self, run):
+        """[(step, tag, value)] of what does not tell the time."""
+        with open(self.path(run, "scalars.csv")) as file:
+            rows = [line.strip().split(",")[1:] for line in file]
+        return [row for row in rows if row[0] != "step" and not row[1].startswith("speed/")]
+
+    def test_the_plain_kernels_train_alike(self):
+        os.mkdir(self.path("few"))
+        write_fashion(self.path("few"), 4, 2)
+        for device in ("cpu", "cpu:reference"):
+            out = self.train(1, device, "--data", self.path("few"), "--device", device, "--epochs", 1, "--opt-level", "O0", "-b", 2)
+            self.assertRegex(out, rf"(?m)^  ranks      .*, {device}$")
+        fast, plain = (self.load(device, "latest")["history"]["numbers"] for device in ("cpu", "cpu:reference"))
+        for name in ("loss/train", "loss/test"):
+            self.assertAlmostEqual(fast[name][0], plain[name][0], 3)
+        self.assertIsNotNone(same(*(self.load(device, "last.pth") for device in ("cpu", "cpu:reference"))))
 
     def test_asked_to_stop_it_saves_and_goes_on_with_the_same_bits(self):
         flags = (*self.shared, "--epochs", 12)
@@ -251,7 +269,7 @@ class OtherData(Folder):
         for workers in (0, 2):
             out = train(2, NAME, *self.flags, "-j", workers, "--arch", "resnet18", "--log-dir", self.path(f"run{workers}"))
             self.assertIn("ResNet-18", out)
-            self.assertIn("image folder, 12 + 6 samples", out)
+            self.assertIn("photographs, 12 + 6 samples", out)
         self.assertIsNone(same(*(torch.load(self.path(f"run{workers}", "last.pth")) for workers in (0, 2))))
         net = torchvision.models.resnet18(num_classes=3)
         net.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)  # the stem for small images
@@ -266,7 +284,7 @@ class OtherData(Folder):
         self.assertTrue(any(paths[5] in line for line in complaints(err)), err)
         out = train(2, NAME, *self.flags, "--log-dir", self.path("run"), "--skip-bad")
         self.assertIn("left out 1 of 12 samples that cannot be read", out)
-        self.assertIn("image folder, 11 + 6 samples", out)
+        self.assertIn("photographs, 11 + 6 samples", out)
 
 
 def small_resnet():
