@@ -125,6 +125,8 @@ class ImageFolderTest(unittest.TestCase):
         for i, (height, width) in enumerate([(40, 40), (41, 90), (87, 30), (12, 200), (33, 32), (200, 9), (64, 64), (5, 5), (1, 3)]):
             self.put(f"a/{i:02}.png", height, width)
             self.put(f"a/{i:02}.jpg", height, width, quality=90)
+            self.put(f"a/{i:02}.jpeg", height, width, progressive=True, subsampling=i % 3)
+            self.put(f"b/{i:02}.jpeg", height, width, subsampling=i % 2)
             self.put(f"b/{i:02}.png", height, width, "L")
             self.put(f"b/{i:02}.jpg", height, width, "L")
             self.put(f"c/{i:02}.png", height, width, "RGBA")
