@@ -18,7 +18,7 @@
 #define PAIR  (2 * ROWS)
 #define DEPTH TERN__AMX_DEPTH
 #define CACHE (3 << 19) /* bytes of what a thread reads again and again */
-#define FEW   16        /* steps at a time                              */
+#define FEW   8         /* steps at a time                              */
 #define SIDE  16        /* rows of blocks side by side                  */
 
 /* Scratch buffers; conv.c has the one between them. */
@@ -300,7 +300,7 @@ static int64_t size_up(job *j, int64_t deep)
     int64_t values = (deep + p->more) * p->sheet;
     j->deep = deep;
     j->slabs = (p->most + deep - 1) / deep;
-    j->depth = (deep * p->sheet + DEPTH - 1) / DEPTH * DEPTH;
+    j->depth = ((deep - 1) * p->sheet + p->axis[1].target * p->axis[2].size + DEPTH - 1) / DEPTH * DEPTH;
     j->pitch = (values + DEPTH + p->axis[2].size) / 64 * 64 + 96;
     j->planes = p->phases * j->ins * ROWS * j->pitch * 2;
     j->pairs = j->outs * j->depth * PAIR;
