@@ -164,6 +164,47 @@ class ConvTest(unittest.TestCase):
                 x, w = ((2, 6, 9), (6, 6, 3)) if dims_of(op) == 1 else ((2, 16, 6, 5, 3)[: dims_of(op) + 2], (16, 16, 3, 2, 3)[: dims_of(op) + 2])
                 compare_half(op, lambda run, *a: conv(run, op, *a), getattr(F, op), self.arrays(x, w, op, {}), device, roundings=2 if "transpose" in op else 1)
 
+    def test_16_bits_of_volumes(self):
+        """Random shapes: channels of whole blocks and others, one channel, transposed with a stride."""
+        for op in ("conv3d", "conv_transpose3d"):
+            for x, weight, given in cases(op, 3, 10, [c for c in CHANNELS if c[0] * c[1] <= 2048], 5):
+                ours, theirs = lambda run, *a: conv(run, op, *a, **given), lambda *a: getattr(F, op)(*a, **given)
+                compare_half(f"{op} {x} {weight} {given}", ours, theirs, self.arrays(x, weight, op, given), roundings=2 if "transpose" in op else 1)
+
+    def test_far_apart(self):
+        """Kernels that are spread further than the image, as DeepLab's: padding is as much as the dilation."""
+        for rate in (6, 12, 18, 36):
+            given = dict(padding=rate, dilation=rate)
+            ours, theirs = lambda run, *a: conv(run, "conv2d", *a, **given), lambda *a: F.conv2d(*a, **given)
+            in_blocks = lambda run, x, *a: ours(run, blocked(run, x), *a)
+            for op, x, w in ((in_blocks, (2, 32, 17, 14), (16, 32, 3, 3)), (ours, (1, 5, 19, 13), (7, 5, 3, 3))):
+                compare(f"{rate} {x}", op, theirs, self.arrays(x, w, "conv2d", given), 2e-5)
+                compare_half(f"{rate} {x}", ours, theirs, self.arrays(x, w, "conv2d", given))
+            x, w = (1, 2, 9, 7), (2, 2, 3, 3)
+            compare(f"{rate} reference", ours, theirs, self.arrays(x, w, "conv2d", given, "d"), 1e-12, "cpu:reference")
+            compare_half(f"{rate} reference", ours, theirs, self.arrays(x, w, "conv2d", given), "cpu:reference")
+
+    def test_a_step_down_and_up_again(self):
+        """Two levels of a U-Net over a volume of odd size: down by a stride, up by a transposed convolution with output padding, and
+        beside it what was there before."""
+        shapes = [(16, 1, 3, 3, 3), (32, 16, 2, 2, 2), (32, 16, 2, 2, 2), (16, 32, 3, 3, 3), (3, 16, 1, 1, 1)]
+        more = dict(stride=2, output_padding=(1, 0, 1))
+
+        def ours(run, x, a, down, up, b, head):
+            left = run.op("tern_relu", conv(run, "conv3d", x, a, padding=1))
+            y = conv(run, "conv_transpose3d", run.op("tern_relu", conv(run, "conv3d", left, down, stride=2)), up, **more)
+            y = run.op("tern_cat", 2, (ctypes.c_void_p * 2)(left, run.op("tern_relu", y)), 1)
+            return conv(run, "conv3d", run.op("tern_relu", conv(run, "conv3d", y, b, padding=1)), head)
+
+        def theirs(x, a, down, up, b, head):
+            left = F.conv3d(x, a, padding=1).relu()
+            y = F.conv_transpose3d(F.conv3d(left, down, stride=2).relu(), up, **more).relu()
+            return F.conv3d(F.conv3d(torch.cat([left, y], 1), b, padding=1).relu(), head)
+
+        arrays = [self.draw((2, 1, 5, 6, 7))] + [self.draw(s) for s in shapes]
+        compare("U-Net", ours, theirs, arrays, 2e-5)
+        compare("U-Net, reference", ours, theirs, [a.astype("d") for a in arrays], 1e-12, "cpu:reference")
+
     def test_empty_batches(self):
         """The result is empty; the parameters' gradients are 0, and stay what they are where there were some."""
         for device in ("cpu", "cpu:reference"):
