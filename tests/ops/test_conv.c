@@ -1,6 +1,8 @@
 /* test_conv.c - errors of convolutions, the names in them, and their memory. */
 #include "world.h"
 
+#include "kernels/kernel.h"
+
 static void shapes_that_do_not_fit(void **state)
 {
     (void)state;
@@ -128,6 +130,109 @@ static int step(world *w, tern_module *net, tern_tensor *x, tern_tensor *label)
     return loss ? tern_backward(w->scope, loss) : tern_scope_error(w->scope)->code;
 }
 
+/* Volumes: a layer down, one up, and what was there before beside it. */
+typedef struct unet {
+    tern_module base;
+    tern_module *first, *norm, *drop, *pool, *down, *up, *last;
+} unet;
+
+static tern_tensor *unet_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    unet *u = (unet *)module;
+    tern_tensor *left = tern_forward(u->norm, scope, tern_forward(u->first, scope, x));
+    left = tern_forward(u->drop, scope, tern_relu(scope, left));
+    tern_tensor *y = tern_forward(u->down, scope, tern_forward(u->pool, scope, left));
+    y = tern_forward(u->up, scope, tern_sigmoid(scope, y));
+    y = tern_cat(scope, 2, (tern_tensor *[]){left, tern_add(scope, y, left)}, 1);
+    return tern_forward(u->last, scope, y);
+}
+
+static tern_module *new_unet(world *w)
+{
+    tern_conv3d_opts same = tern_conv3d_defaults();
+    tern_conv_transpose3d_opts twice = tern_conv_transpose3d_defaults();
+    for (int d = 0; d < 3; d++) {
+        same.padding[d] = 1;
+        twice.stride[d] = 2;
+    }
+    unet *u = calloc(1, sizeof(*u));
+    assert_non_null(u);
+    tern_module *m = &u->base;
+    tern_module_init(m, "unet", unet_forward, &w->err);
+    u->first = tern_module_add(m, "first", tern_conv3d_new(1, 16, 3, 3, 3, &same, w->rng, &w->err), &w->err);
+    u->norm = tern_module_add(m, "norm", tern_batch_norm3d_new(16, NULL, &w->err), &w->err);
+    u->drop = tern_module_add(m, "drop", tern_dropout3d_new(0.5, &w->err), &w->err);
+    u->pool = tern_module_add(m, "pool", tern_max_pool3d_new(2, 2, 2, NULL, &w->err), &w->err);
+    u->down = tern_module_add(m, "down", tern_conv3d_new(16, 32, 3, 3, 3, &same, w->rng, &w->err), &w->err);
+    u->up = tern_module_add(m, "up", tern_conv_transpose3d_new(32, 16, 2, 2, 2, &twice, w->rng, &w->err),
+                            &w->err);
+    u->last = tern_module_add(m, "last", tern_conv3d_new(32, 16, 1, 1, 1, NULL, w->rng, &w->err), &w->err);
+    assert_ok(w->err);
+    return m;
+}
+
+static int unet_step(world *w, tern_module *net)
+{
+    tern_tensor *x = tern_tensor_from(w->scope, NULL, TERN_F32, 5, (int64_t[]){2, 1, 4, 6, 4});
+    tern_tensor *y = tern_forward(net, w->scope, x);
+    tern_tensor *loss =
+        tern_cross_entropy(w->scope, tern_global_avg_pool(w->scope, y), zeros1(w, TERN_I64, 2), NULL);
+    int code = loss ? tern_backward(w->scope, loss) : tern_scope_error(w->scope)->code;
+    tern_error ended = {0};
+    tern_scope_end(w->scope, &ended);
+    return code;
+}
+
+static int plain_volumes, volumes;
+
+/* But for those of convolutions, whose weights are plain; and a bias seen as a volume is none. */
+static void count_volumes(tern__kernel_observer *self, const tern__call *call, int64_t ns)
+{
+    (void)self;
+    (void)ns;
+    if (call->kernel >= TERN__CONV && call->kernel <= TERN__CONV_WEIGHT_GRAD) return;
+    for (int i = 0; i < TERN__KERNEL_INS + TERN__KERNEL_OUTS; i++) {
+        const tern__view *view = i < TERN__KERNEL_INS ? call->in[i] : call->out[i - TERN__KERNEL_INS];
+        if (!view || view->ndim != 5 || view->stride[4] == 0) continue;
+        volumes++;
+        plain_volumes += view->layout == TERN__PLAIN;
+    }
+}
+
+static void volumes_in_blocks_stay_so(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_module *net = new_unet(&w);
+    tern__kernel_observer observer = {count_volumes};
+    w.device->observer = &observer;
+    assert_int_equal(unet_step(&w, net), TERN_OK);
+    assert_true(volumes > 20);
+    assert_int_equal(plain_volumes, 0);
+    w.device->observer = NULL;
+    tern_module_release(net);
+    free(net);
+    close_world(&w);
+}
+
+/* The third step still finds blocks of its size taken by the one before the last. */
+static void a_warm_step_over_volumes_allocates_nothing(void **state)
+{
+    (void)state;
+    counter count = {0};
+    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    world w = open_world();
+    tern_module *net = new_unet(&w);
+    for (int i = 0; i < 3; i++) assert_int_equal(unet_step(&w, net), TERN_OK);
+    int warm = count.calls;
+    for (int i = 0; i < 3; i++) assert_int_equal(unet_step(&w, net), TERN_OK);
+    assert_int_equal(count.calls, warm);
+    tern_module_release(net);
+    free(net);
+    close_world(&w);
+    tern_allocator_set(NULL);
+}
+
 static tern_module *new_net(world *w)
 {
     static const int64_t channels[] = {3, 16, 32, 16, 7};
@@ -198,10 +303,15 @@ static void out_of_memory_anywhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_that_do_not_fit), cmocka_unit_test(nothing_to_compute),
-        cmocka_unit_test(options_and_dtypes),     cmocka_unit_test(channels_that_groups_do_not_divide),
-        cmocka_unit_test(errors_name_the_layer),  cmocka_unit_test(a_warm_step_allocates_nothing),
+        cmocka_unit_test(shapes_that_do_not_fit),
+        cmocka_unit_test(nothing_to_compute),
+        cmocka_unit_test(options_and_dtypes),
+        cmocka_unit_test(channels_that_groups_do_not_divide),
+        cmocka_unit_test(errors_name_the_layer),
+        cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(out_of_memory_anywhere),
+        cmocka_unit_test(volumes_in_blocks_stay_so),
+        cmocka_unit_test(a_warm_step_over_volumes_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
