@@ -14,6 +14,7 @@
 #include "trainer.h"
 #include "volumes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,8 @@ typedef struct unet {
     const char *patch, *stack; /* as the command line says them */
     int64_t size[3];           /* of stacks of grains */
     tern_dataset *train, *test;
+    float weights[MOST_CLASSES + 1];
+    tern_tensor *weight; /* of the classes, over `weights` */
 } unet;
 
 /* ---- what the command line asks for ---- */
@@ -124,6 +127,22 @@ static tern_dataset *open_patches(const unet *u, const volume_set *set, bool tra
                             set->count, &opts, err);
 }
 
+/* Rare classes count more: one over the root of their share of the training voxels. */
+static void weigh_classes(unet *u, tern_error *err)
+{
+    double counts[MOST_CLASSES + 1] = {0}, all = 0;
+    const volume_set *set = &u->volumes.train;
+    int64_t classes = u->volumes.classes;
+    for (int i = 0; i < set->count && !err->code && classes > 1; i++) {
+        const int64_t *s = set->labels[i]->shape, voxels = s[1] * s[2] * s[3];
+        for (int64_t v = 0; v < voxels; v++)
+            if (set->labels[i]->values[v] >= 0 && set->labels[i]->values[v] < (float)classes)
+                counts[(int)set->labels[i]->values[v]]++, all++;
+    }
+    for (int k = 0; k < classes; k++) u->weights[k] = counts[k] > 0 ? (float)sqrt(all / counts[k]) : 1;
+    u->weight = tern_tensor_wrap(u->weights, TERN_F32, 1, &classes, NULL, NULL, err);
+}
+
 static void open_data(unet *u, const flags *f, tern_error *err)
 {
     uint64_t seed = (uint64_t)f->seed;
@@ -136,6 +155,7 @@ static void open_data(unet *u, const flags *f, tern_error *err)
         volumes_macaque(v, err);
     else
         volumes_folder(v, f->data, (int)u->classes, err);
+    weigh_classes(u, err);
     u->train = open_patches(u, &v->train, true, seed, err);
     u->test = open_patches(u, &v->test, false, seed, err);
 }
@@ -160,13 +180,18 @@ static tern_optim *new_adam(trainer *t, tern_error *err)
     return tern_adam_new(t->task->net, &opts, err);
 }
 
-/* Cross entropy and Dice, half of what is right in either: of a mask, or of a map of classes. */
+/* Of a mask: binary cross entropy and Dice. Of a map of classes: cross entropy by those weights and Dice. */
 static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
 {
     const unet *u = t->task->self;
-    tern_dice_opts opts = tern_dice_defaults();
-    opts.classes = u->volumes.classes > 1;
-    return tern_bce_dice_loss(t->s, scores, b->y, 1, 1, &opts);
+    tern_dice_opts dice = tern_dice_defaults();
+    if (u->volumes.classes == 1) return tern_bce_dice_loss(t->s, scores, b->y, 1, 1, &dice);
+    tern_cross_entropy_opts entropy = tern_cross_entropy_defaults();
+    dice.classes = true;
+    dice.ignore_index = entropy.ignore_index = 255;
+    entropy.weight = u->weight;
+    return tern_add(t->s, tern_cross_entropy(t->s, scores, b->y, &entropy),
+                    tern_dice_loss(t->s, scores, b->y, &dice));
 }
 
 /* ---- evaluation: exact, every patch once over all ranks ---- */
@@ -364,6 +389,7 @@ int main(int argc, char **argv)
                     .show = show};
     trainer_run(&t, &k, &err);
     tern_module_free(k.net);
+    tern_tensor_free(u.weight);
     tern_dataset_free(u.test);
     tern_dataset_free(u.train);
     volumes_free(&u.volumes);
