@@ -1,6 +1,9 @@
 """Volumes in NIfTI's files beside nibabel: dims, values, scale and place both ways; damaged files are errors that name them."""
 import gzip
+import os
 import pathlib
+import subprocess
+import sys
 import tempfile
 
 import nibabel
@@ -228,6 +231,17 @@ def what_cannot_be_saved():
     assert all(".tmp" not in file.name for file in plain.parent.iterdir())
 
 
+def without_the_plug_in():
+    """In a process of its own, since a plug-in that was found stays."""
+    nibabel.save(random_image("u1"), plain)
+    lines = ["import volumes", f"volumes.load({str(plain)!r})"]
+    path = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], text=True, capture_output=True,
+                          env={**os.environ, "TERN_PLUGIN_PATH": folder.name, "PYTHONPATH": path})
+    assert done.returncode and f"{plain}: the plug-in tern_nifti.so cannot be loaded" in done.stderr, done.stderr
+    assert "libnifti-dev" in done.stderr
+
+
 def stacks_of_pictures():
     stack = plain.with_name("stack")
     stack.mkdir()
@@ -262,7 +276,7 @@ def pages_of_a_tiff():
 
 
 for test in [reads_what_nibabel_writes, other_byte_orders, scale_is_applied, qform_where_there_is_no_sform,
-             nibabel_reads_what_is_written, without_a_source, a_crop_stays_where_it_is, npy_both_ways, stacks_of_pictures, pages_of_a_tiff,
+             nibabel_reads_what_is_written, without_a_source, a_crop_stays_where_it_is, npy_both_ways, without_the_plug_in, stacks_of_pictures, pages_of_a_tiff,
              damaged_files_are_named, bad_headers_are_refused, what_cannot_be_saved]:
     test()
     print(test.__name__)

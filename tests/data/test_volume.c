@@ -1,0 +1,111 @@
+/* Volumes and arrays when memory is short; what files hold is compared in tests/torch/test_volume.py. */
+#include "check.h"
+#include "ledger.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/tern-volume-XXXXXX";
+static char npy[64], nifti[64], out[64];
+
+/* Volumes of 3 x 4 x 5 in files: an array in Fortran order, and a NIfTI file where the plug-in is. */
+static int setup(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    if (!mkdtemp(folder)) return -1;
+    snprintf(npy, sizeof(npy), "%s/a.npy", folder);
+    snprintf(nifti, sizeof(nifti), "%s/a.nii.gz", folder);
+    snprintf(out, sizeof(out), "%s/out.npy", folder);
+    FILE *file = fopen(npy, "wb");
+    static const char header[] = "{'descr': '|u1', 'fortran_order': True, 'shape': (3, 4, 5), }\n";
+    if (!file) return -1;
+    fwrite("\x93NUMPY\x01\x00", 1, 8, file);
+    fwrite((char[]){sizeof(header) - 1, 0}, 1, 2, file);
+    fwrite(header, 1, sizeof(header) - 1, file);
+    for (int i = 0; i < 60; i++) fputc(i, file);
+    fclose(file);
+    tern_volume *volume = tern_volume_load(npy, &err);
+    tern_volume_save(nifti, volume, TERN_U8, &err);
+    tern_volume_free(volume);
+    return err.code && err.code != TERN_E_UNSUPPORTED ? -1 : 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    unlink(npy);
+    unlink(nifti);
+    unlink(out);
+    return rmdir(folder);
+}
+
+static void fortran_order_is_turned(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_volume *volume = tern_volume_load(npy, &err);
+    assert_ok(err);
+    for (int z = 0; z < 3; z++)
+        for (int y = 0; y < 4; y++)
+            for (int x = 0; x < 5; x++)
+                assert_true(volume->values[(z * 4 + y) * 5 + x] == (float)(x * 12 + y * 3 + z));
+    tern_volume_free(volume);
+}
+
+/* Every request is refused once, until a call needs none that is. */
+static void expect_no_memory(void (*call)(tern_error *err))
+{
+    for (int n = 1;; n++) {
+        tern_error err = {0};
+        ledger books = {.refuse_at = n};
+        ledger_open(&books);
+        call(&err);
+        int requests = atomic_load(&books.requests);
+        ledger_close(&books);
+        if (requests < n) {
+            assert_ok(err);
+            assert_true(n > 1);
+            return;
+        }
+        assert_string_equal(tern_status_name(err.code), "E_MEMORY");
+    }
+}
+
+static void load_npy(tern_error *err)
+{
+    tern_volume_free(tern_volume_load(npy, err));
+}
+
+static void load_nifti(tern_error *err)
+{
+    tern_volume_free(tern_volume_load(nifti, err));
+}
+
+static void crop_and_save(tern_error *err)
+{
+    tern_volume *volume = tern_volume_load(npy, err);
+    tern_volume *box =
+        volume ? tern_volume_crop(volume, (int64_t[]){1, 1, 1}, (int64_t[]){2, 3, 4}, err) : NULL;
+    if (box) tern_volume_save(out, box, TERN_U8, err);
+    tern_volume_free(box);
+    tern_volume_free(volume);
+}
+
+static void every_refused_allocation_is_an_error(void **state)
+{
+    (void)state;
+    expect_no_memory(load_npy);
+    if (access(nifti, F_OK) == 0) expect_no_memory(load_nifti);
+    expect_no_memory(crop_and_save);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fortran_order_is_turned),
+        cmocka_unit_test(every_refused_allocation_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
