@@ -1,4 +1,5 @@
-/* rng.h - PyTorch's CPU generator, bit for bit (mt19937; at::CPUGeneratorImpl).
+/* rng.h - PyTorch's CPU generator, bit for bit (mt19937; at::CPUGeneratorImpl). Of NULL, an rng that could
+ * not be made, everything is 0.
  *
  * Threads: an rng belongs to one thread at a time. */
 #ifndef TERN_RNG_H
@@ -36,7 +37,8 @@ TERN_API void tern_rng_permutation(tern_rng *rng, int64_t *out, int64_t n);
 #define TERN_RNG_STATE_BYTES 5056
 
 /* What torch.Generator.get_state gives, byte for byte but for fields that it does not read, and set_state:
- * the stream goes on as it would have. E_FORMAT: no such state, and nothing has changed. */
+ * the stream goes on as it would have. E_FORMAT: no such state, and nothing has changed; E_INVALID: no rng.
+ */
 TERN_API void tern_rng_state_get(const tern_rng *rng, void *out);
 TERN_API int tern_rng_state_set(tern_rng *rng, const void *state, tern_error *err);
 

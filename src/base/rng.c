@@ -43,6 +43,7 @@ void tern_rng_free(tern_rng *rng)
 
 void tern_rng_seed(tern_rng *rng, uint64_t seed)
 {
+    if (!rng) return;
     uint32_t *s = rng->state;
     s[0] = (uint32_t)seed;
     for (uint32_t i = 1; i < STATE; i++) s[i] = 1812433253u * (s[i - 1] ^ (s[i - 1] >> 30)) + i;
@@ -79,13 +80,20 @@ static inline uint32_t draw(tern_rng *rng)
 
 uint32_t tern_rng_u32(tern_rng *rng)
 {
-    return draw(rng);
+    return rng ? draw(rng) : 0;
 }
 
 uint64_t tern_rng_u64(tern_rng *rng)
 {
-    uint64_t high = draw(rng);
-    return high << 32 | draw(rng);
+    uint64_t high = tern_rng_u32(rng);
+    return high << 32 | tern_rng_u32(rng);
+}
+
+/* Of an rng that could not be made there are zeros. */
+static bool is_missing(const tern_rng *rng, void *out, size_t bytes)
+{
+    if (!rng) memset(out, 0, bytes);
+    return !rng;
 }
 
 static void fill_unit(tern_rng *rng, float *out, size_t n)
@@ -117,6 +125,7 @@ _Static_assert(sizeof(torch_state) == TERN_RNG_STATE_BYTES, "torch's size");
 void tern_rng_state_get(const tern_rng *rng, void *out)
 {
     torch_state s;
+    if (is_missing(rng, out, sizeof(s))) return;
     memset(&s, 0, sizeof(s));
     s.seed = rng->seed;
     s.left = STATE + 1 - rng->next;
@@ -132,6 +141,7 @@ int tern_rng_state_set(tern_rng *rng, const void *state, tern_error *err)
 {
     torch_state s;
     if (tern__is_set(err)) return err->code;
+    if (!rng) return tern__error_set(err, __func__, TERN_E_INVALID, "no rng");
     memcpy(&s, state, offsetof(torch_state, has_float_normal));
     if (s.seeded != 1 || s.left < 1 || s.left > STATE || s.next > STATE ||
         (s.left > 1 && s.next != (uint64_t)(STATE + 1 - s.left)))
@@ -292,6 +302,7 @@ static const tern__rng_loops *best_loops(void)
 void tern_rng_uniform(tern_rng *rng, float *out, size_t n, double from, double to)
 {
     float low = (float)from, range = (float)to - (float)from;
+    if (is_missing(rng, out, n * sizeof(*out))) return;
     fill_unit(rng, out, n);
     best_loops()->scale(out, n, range, low);
 }
@@ -320,6 +331,7 @@ static void normal_many(tern_rng *rng, float *out, size_t n, float mean, float s
 
 void tern_rng_normal(tern_rng *rng, float *out, size_t n, double mean, double std)
 {
+    if (is_missing(rng, out, n * sizeof(*out))) return;
     if (n >= BLOCK) {
         normal_many(rng, out, n, (float)mean, (float)std);
         return;
@@ -340,6 +352,7 @@ static void swap(int64_t *a, int64_t *b)
 
 void tern_rng_permutation(tern_rng *rng, int64_t *out, int64_t n)
 {
+    if (is_missing(rng, out, n > 0 ? (size_t)n * sizeof(*out) : 0)) return;
     if (n < LARGE_PERMUTATION) {
         for (int64_t i = 0; i < n; i++) out[i] = i;
         for (int64_t i = 0; i < n - 1; i++) swap(&out[i], &out[i + draw(rng) % (uint32_t)(n - i)]);

@@ -183,13 +183,37 @@ static void no_memory_is_an_error(void **state)
     tern_rng_free(NULL);
 }
 
+/* So that a program may draw its data before it looks at the error. */
+static void of_null_everything_is_zero(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    float x[3] = {1, 2, 3};
+    int64_t order[3] = {1, 2, 3};
+    static char bytes[TERN_RNG_STATE_BYTES] = {1};
+    tern_rng_seed(NULL, 3);
+    assert_true(tern_rng_u32(NULL) == 0 && tern_rng_u64(NULL) == 0);
+    tern_rng_uniform(NULL, x, 2, 1, 2);
+    assert_true(x[0] == 0 && x[1] == 0 && x[2] == 3);
+    tern_rng_normal(NULL, x + 1, 2, 1, 2);
+    assert_true(x[1] == 0 && x[2] == 0);
+    tern_rng_permutation(NULL, order, 2);
+    tern_rng_permutation(NULL, order, -1);
+    assert_true(order[0] == 0 && order[1] == 0 && order[2] == 3);
+    tern_rng_state_get(NULL, bytes);
+    assert_int_equal(bytes[0], 0);
+    assert_int_equal(tern_rng_state_set(NULL, bytes, &err), TERN_E_INVALID);
+    assert_string_equal(err.text, "no rng");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_are_pytorchs),       cmocka_unit_test(permutations_are_pytorchs),
-        cmocka_unit_test(engine_is_mt19937),        cmocka_unit_test(u64_is_two_draws_high_first),
-        cmocka_unit_test(seed_restarts_the_stream), cmocka_unit_test(many_draws_are_pytorchs),
-        cmocka_unit_test(loops_give_the_same_bits), cmocka_unit_test(no_memory_is_an_error),
+        cmocka_unit_test(draws_are_pytorchs),         cmocka_unit_test(permutations_are_pytorchs),
+        cmocka_unit_test(engine_is_mt19937),          cmocka_unit_test(u64_is_two_draws_high_first),
+        cmocka_unit_test(seed_restarts_the_stream),   cmocka_unit_test(many_draws_are_pytorchs),
+        cmocka_unit_test(loops_give_the_same_bits),   cmocka_unit_test(no_memory_is_an_error),
+        cmocka_unit_test(of_null_everything_is_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
