@@ -90,6 +90,20 @@ class Programs(unittest.TestCase):
                     self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
                     self.assertTrue(same(done.stdout, expected), f"\n{done.stdout}instead of\n{expected}")
 
+    def test_an_error_ends_a_program_with_its_text(self):
+        """Whatever the first call says, the others keep still, without a check between."""
+        faults = {"tern_group_open(": ({"RANK": "x", "WORLD_SIZE": "2"}, 'RANK="x" is not an integer'),
+                  "tern_device_open(NULL": ({"TERN_DEVICE": "none"}, 'device "none": expected')}
+        for name, text in self.programs.items():
+            for call, (variables, error) in faults.items():
+                if not name.endswith(".c") or call not in text or "tern_spawn" in text:
+                    continue
+                with self.subTest(program=name, call=call):
+                    done = subprocess.run([os.path.join(self.folder, name[:-2])], env={**self.env, **variables}, cwd=self.folder, text=True,
+                                          capture_output=True, timeout=60)
+                    self.assertEqual((done.returncode, done.stdout), (1, ""))
+                    self.assertIn(error, done.stderr)
+
     def test_each_opens_the_others_checkpoint(self):
         """One keeps its file and the other does not write its own: what is printed after loading is what the page says. Python's
         loads into the net, as the page says too: the names in tern's file have no "module."."""
