@@ -166,7 +166,7 @@ class RanksTest(unittest.TestCase):
     def test_whole(self):
         """All ranks have the same bits, which are numpy's of the whole; with 2 samples ranks 2 and 3 have none."""
         path = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), os.environ["PYTHONPATH"]])
-        for ranks, samples in ((1, 7), (2, 7), (3, 11), (4, 2), (4, 9)):
+        for ranks, samples in ((1, 7), (2, 7), (3, 11), (4, 2)):
             x, label = data(samples)
             want = matrix_of(x.argmax(1), label, 5, 255)
             order, counts = (-x).argsort(1, kind="stable"), label != 255
