@@ -33,9 +33,11 @@ TERN_API tern_image_folder_opts tern_image_folder_defaults(void);
  * below them and has the ending of a picture (.jpg, .jpeg, .png, .tif, .tiff, .bmp, .pgm, .ppm, .webp in any
  * case) the samples, folder by folder sorted by name; of the last four kinds each is an error when it is
  * asked for. Pictures become the crop as by torchvision's Resize and CenterCrop or, if `random`, by its
- * RandomResizedCrop, on Pillow's images, bit for bit, with random numbers of data.h's augmentation: of
- * attempt a, number 64 + 4 a the area, 65 + 4 a the logarithm of the ratio, 66 + 4 a the top, 67 + 4 a the
- * left. E_IO: a folder cannot be read, there is no class, a class has no picture. E_RANGE: an option. */
+ * RandomResizedCrop, on Pillow's images, bit for bit (but the grey of a JPEG in colours is its own), with
+ * random numbers of augment.h: of attempt a, number 64 + 4 a the area, 65 + 4 a the logarithm of the ratio,
+ * 66 + 4 a the top, 67 + 4 a the left. E_IO: a folder cannot be read, there is no class, a class has no
+ * picture. E_RANGE: an option. When a sample is asked for, tern_image_load's errors, and E_UNSUPPORTED if it
+ * has not 8 bits a sample. */
 TERN_API tern_dataset *tern_image_folder_open(const char *root, const tern_image_folder_opts *opts,
                                               tern_error *err);
 /* The name of a class and the path of a sample's file; borrowed. NULL: there is no such. */

@@ -57,9 +57,15 @@ static size_t target_bytes(const augment *a)
     return tern__align_up(count_of(a->from) * a->map_bytes, TERN__LINE);
 }
 
+/* The part of a resized slice that is cut: never more of it than there is. */
 static size_t part_bytes(const augment *a)
 {
-    return a->resizes ? (size_t)(a->cut[1] * a->cut[2]) * TERN__MAX(a->map_bytes, sizeof(float)) : 0;
+    size_t bytes = TERN__MAX(a->map_bytes, sizeof(float));
+    for (int d = 1; d < 3; d++) {
+        int64_t most = (int64_t)((double)a->size[d] * a->opts.scale[1]) + 1;
+        bytes *= (size_t)TERN__MIN(a->cut[d], most);
+    }
+    return a->resizes ? bytes : 0;
 }
 
 /* ---- a slice ---- */
