@@ -186,7 +186,7 @@ static void rare_classes_are_seen_as_often(void **state)
     opts.foreground = 1;
     tern_dataset *dataset = open_all(&opts, &err);
     assert_ok(err);
-    int with_rare = 0;
+    int with_rare = 0, starts[16] = {0};
     for (int64_t i = 0; i < dataset->length; i++) {
         float x[CHANNELS * PATCH_VOXELS];
         uint8_t y[PATCH_VOXELS];
@@ -200,8 +200,10 @@ static void rare_classes_are_seen_as_often(void **state)
         assert_true(any);
         assert_true(p.volume == 0 || !rare);
         with_rare += rare;
+        if (rare) starts[p.start[1]]++;
     }
     assert_in_range(with_rare, 200, 400);
+    assert_true(starts[3] > 50 && starts[4] > 50); /* wherever a patch has row 7 */
     tern_dataset_free(dataset);
 }
 
@@ -212,15 +214,18 @@ static void ignored_voxels_are_no_foreground(void **state)
     tern_patches_opts opts = small();
     tern_volume *label = tern_volume_new((int64_t[]){1, 7, 9, 11}, &err);
     for (int64_t i = 0; i < 693; i++) label->values[i] = 255;
-    opts.count = 2;
+    label->values[0] = 1;
+    opts.count = 20;
     opts.foreground = 1;
     const tern_volume *const image_list[] = {images[0]}, *const label_list[] = {label};
     tern_dataset *dataset = tern_patches_new(image_list, label_list, 1, &opts, &err);
     assert_ok(err);
     float x[CHANNELS * PATCH_VOXELS];
     uint8_t y[PATCH_VOXELS];
-    assert_int_equal(dataset->get(dataset, 0, 0, x, y, &err), TERN_OK);
-    for (int v = 0; v < PATCH_VOXELS; v++) assert_int_equal(y[v], 255);
+    for (int64_t i = 0; i < 20; i++) {
+        assert_int_equal(dataset->get(dataset, 0, i, x, y, &err), TERN_OK);
+        for (int v = 0; v < PATCH_VOXELS; v++) assert_int_equal(y[v], v ? 255 : 1);
+    }
     tern_dataset_free(dataset);
     tern_volume_free(label);
 }
