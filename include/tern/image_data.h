@@ -25,6 +25,9 @@ typedef struct tern_image_folder_opts {
     double scale[2]; /* of a random part: its share of the picture's area; default 0.08, 1              */
     double ratio[2]; /* and its width / height; default 3/4, 4/3                                        */
     uint64_t seed;   /* default 0                                                                       */
+    bool draft;      /* decode JPEGs at 1/2, 1/4 or 1/8 where at least twice the crop's pixels are left
+                        along each side, which makes little difference to see and large photographs much
+                        faster; default false                                                           */
 } tern_image_folder_opts;
 
 TERN_API tern_image_folder_opts tern_image_folder_defaults(void);

@@ -108,21 +108,52 @@ static int check_picture(const char *path, const tern_image *image, tern_error *
     return tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits a sample", path);
 }
 
+/* How many pixels of a JPEG may become one before what is cut is resized. */
+static int64_t part_of(const tern__resize *how)
+{
+    int64_t part = 1;
+    while (part < 8 && how->cut.height >= 4 * part * how->size[0] &&
+           how->cut.width >= 4 * part * how->size[1])
+        part *= 2;
+    return part;
+}
+
+/* The header again, asking for a smaller picture, if that is enough. */
+static int begin_smaller(const image_folder *f, worker *w, const char *path, int64_t part, tern_error *err)
+{
+    tern_image_opts loading = f->loading;
+    loading.least[0] = (w->image.height + part - 1) / part;
+    loading.least[1] = (w->image.width + part - 1) / part;
+    return part > 1 ? tern__image_begin(&w->reader, path, &loading, &w->image, GET, err) : TERN_OK;
+}
+
+static int begin(const image_folder *f, worker *w, int64_t epoch, int64_t index, tern__resize *how,
+                 tern_error *err)
+{
+    const char *path = f->files.file[index].path;
+    int status = tern__image_begin(&w->reader, path, &f->loading, &w->image, GET, err);
+    if (!status) status = check_picture(path, &w->image, err);
+    if (status) return status;
+    *how = choose(f, epoch, index, &w->image);
+    if (!f->opts.draft) return TERN_OK;
+    status = begin_smaller(f, w, path, part_of(how), err);
+    if (!status) *how = choose(f, epoch, index, &w->image);
+    return status;
+}
+
 static int read_sample(const image_folder *f, worker *w, int64_t epoch, int64_t index, float *x,
                        tern_error *err)
 {
     const char *path = f->files.file[index].path;
-    const int64_t *crop = f->opts.crop;
-    int status = tern__image_begin(&w->reader, path, &f->loading, &w->image, GET, err);
-    if (!status) status = check_picture(path, &w->image, err);
-    if (status) return status;
-    tern__resize how = choose(f, epoch, index, &w->image);
-    status =
-        tern__image_read(&w->reader, path, &f->loading, how.cut.top, how.cut.height, &w->image, GET, err);
+    tern__resize how;
+    int status = begin(f, w, epoch, index, &how, err);
+    if (!status)
+        status =
+            tern__image_read(&w->reader, path, &f->loading, how.cut.top, how.cut.height, &w->image, GET, err);
     if (!status)
         status = tern__resize_u8(&w->resizer, w->image.data, w->image.width, f->opts.channels, &how,
                                  w->sample, GET, err);
-    if (!status) tern__picture_floats(w->sample, f->opts.channels, crop[0] * crop[1], x);
+    if (!status) tern__picture_floats(w->sample, f->opts.channels, f->opts.crop[0] * f->opts.crop[1], x);
     return status;
 }
 

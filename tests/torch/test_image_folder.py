@@ -31,6 +31,7 @@ class FolderOpts(ctypes.Structure):
         ("scale", ctypes.c_double * 2),
         ("ratio", ctypes.c_double * 2),
         ("seed", ctypes.c_uint64),
+        ("draft", ctypes.c_bool),
     ]
 
 
@@ -159,6 +160,31 @@ class ImageFolderTest(unittest.TestCase):
                 key = mix(mix(mix(seed) + epoch & WORD) + i & WORD)
                 part = random_part(key, picture.height, picture.width, scale, ratio)
                 self.expect(ours.sample(i, epoch)[0], functional.resized_crop(picture, *part, crop))
+
+    def test_draft(self):
+        """Pillow's own draft, resized and cut; how small it may be follows from what the whole picture would be cut to."""
+        sizes = [(100, 150), (333, 250), (801, 640), (64, 1000)]
+        for i, size in enumerate(sizes):
+            self.put(f"a/{i}.jpg", *size)
+        self.put("b/0.png", 333, 250)  # there is no draft of a PNG
+        parts = set()
+        for trial in range(12):
+            random = bool(trial % 2)
+            ours = Folder(self.root, crop=(16, 12), resize=20, random=random, seed=trial, draft=True)
+            for i in range(5):
+                picture, key = PIL.Image.open(ours.path(i)), mix(mix(mix(trial) + 0 & WORD) + i & WORD)
+                small = lambda p: random_part(key, p.height, p.width, (0.08, 1), (3 / 4, 4 / 3))[2:] if random else p.size[::-1]
+                whole = functional.resize(PIL.Image.open(ours.path(i)), 20).size[::-1]  # which decodes it
+                reach = min(n / m for n, m in zip(small(picture), (16, 12) if random else whole))
+                part = max(p for p in (1, 2, 4, 8) if p == 1 or reach >= 2 * p) if i < 4 else 1
+                parts.add(part)
+                picture.draft("RGB", (picture.width // part, picture.height // part))
+                if random:
+                    want = functional.resized_crop(picture, *random_part(key, picture.height, picture.width, (0.08, 1), (3 / 4, 4 / 3)), (16, 12))
+                else:
+                    want = functional.center_crop(functional.resize(picture, 20), (16, 12))
+                self.expect(ours.sample(i)[0], want)
+        self.assertEqual(parts, {1, 2, 4, 8})
 
     def test_random_parts_are_as_torchvisions(self):
         """Areas, ratios and places of many draws beside as many of torchvision's: means within 5 standard errors."""
