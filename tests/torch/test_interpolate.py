@@ -17,11 +17,11 @@ NAMES = {1: "linear", 2: "bilinear", 3: "trilinear"}
 CASES = [
     ((2, 3, 7), [(14,), (3,), (7,), (1,), (100,)], [(2,), (1.5,), (0.5,), (1.1,), (0.9,), (2.7,)]),
     ((1, 1, 1), [(1,), (5,)], [(3,)]),
-    ((3, 5, 9, 11), [(18, 22), (4, 30), (9, 11), (1, 1), (65, 67)], [(2, 2), (0.4, 3.3), (1.05, 2)]),
-    ((1, 7, 33, 33), [(65, 65)], [(0.25, 0.75)]),
+    ((2, 3, 9, 11), [(18, 22), (4, 30), (9, 11), (1, 1), (30, 67)], [(2, 2), (0.4, 3.3), (1.05, 2)]),
+    ((1, 5, 17, 33), [(33, 65)], [(0.25, 0.75)]),
     ((2, 16, 5, 4), [(10, 8), (3, 9)], [(2, 2), (1.7, 0.8)]),
     ((1, 32, 1, 6), [(4, 6)], [(3, 1.2)]),
-    ((2, 3, 4, 5, 6), [(8, 10, 12), (2, 7, 18), (1, 1, 3)], [(2, 2, 2), (1.3, 0.7, 2.2)]),
+    ((2, 3, 4, 5, 6), [(8, 10, 12), (1, 1, 3)], [(1.3, 0.7, 2.2)]),
     ((1, 16, 3, 4, 5), [(6, 8, 10), (5, 2, 7)], [(2, 2, 2), (0.7, 1.9, 1)]),
     ((1, 2, 3, 2, 40), [(5, 4, 81), (3, 2, 39)], [(1, 2, 0.3)]),
 ]
@@ -55,9 +55,9 @@ def oracle(x, mode, align=False, **given):
     return F.interpolate(x, size=given.get("size"), scale_factor=given.get("scale"), mode=name, align_corners=align)
 
 
-def layouts(shape):
+def layouts(shape, device="cpu"):
     yield "plain", lambda run, x: x
-    if shape[1] % 16 == 0 and len(shape) > 3:
+    if shape[1] % 16 == 0 and len(shape) > 3 and device == "cpu":
         yield "blocked", blocked
 
 
@@ -74,7 +74,7 @@ class InterpolateTest(unittest.TestCase):
     def test_linear(self):
         for device, dtype, tolerance in DEVICES:
             for shape, sizes, scales in CASES:
-                for layout, prepare in layouts(shape):
+                for layout, prepare in layouts(shape, device):
                     for target in self.targets(sizes, scales):
                         for align in (False, True):
                             op = lambda run, x: interpolate(run, prepare(run, x), LINEAR, align, **target)
@@ -86,7 +86,7 @@ class InterpolateTest(unittest.TestCase):
         size as it is, torch's forward takes steps and its backward none: the gradient is that of what was computed."""
         for device, dtype, _ in DEVICES:
             for shape, sizes, scales in CASES:
-                for layout, prepare in layouts(shape):
+                for layout, prepare in layouts(shape, device):
                     for target in self.targets(sizes, scales):
                         x = self.draw(shape, dtype)
                         theirs = torch.tensor(x, requires_grad=True)
@@ -109,7 +109,7 @@ class InterpolateTest(unittest.TestCase):
             run = Run(device)
             for n in (1, 3, 7, 10, 49, 63):
                 x = numpy.arange(n, dtype=dtype).reshape(1, 1, n)
-                for size in range(1, 200, 3):
+                for size in range(1, 200, 7):
                     got = run.value(interpolate(run, run.constant(x), NEAREST, size=(size,)))
                     numpy.testing.assert_array_equal(got, F.interpolate(torch.tensor(x), size=size).numpy())
                 run.end()
@@ -117,7 +117,7 @@ class InterpolateTest(unittest.TestCase):
 
     def test_random_sizes(self):
         """Up and down, on any number of threads, from and to rows shorter and longer than a vector."""
-        for turn in range(30):
+        for turn in range(18):
             axes = turn % 3 + 1
             shape = (int(self.rng.integers(1, 3)), (3, 16, 5)[turn % 3], *map(int, self.rng.integers(1, 40 if axes < 3 else 12, axes)))
             size = tuple(map(int, self.rng.integers(1, 70 if axes < 3 else 25, axes)))

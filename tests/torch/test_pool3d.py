@@ -12,7 +12,7 @@ from half import compare_half
 from ops import Run, blocked, compare, gradient_check
 
 DEVICES = [("cpu", "f", 1e-6), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
-SHAPES = [(2, 5, 5, 7, 6), (2, 32, 4, 5, 4), (1, 1, 1, 1, 1)]
+SHAPES = [(2, 5, 5, 7, 6), (1, 32, 4, 5, 4), (1, 1, 1, 1, 1)]
 WINDOWS = [  # kernel, stride, padding
     ((2, 2, 2), (0, 0, 0), (0, 0, 0)),
     ((3, 3, 3), (2, 2, 2), (1, 1, 1)),
@@ -56,7 +56,7 @@ class Pool3dTest(unittest.TestCase):
     def cases(self):
         for device, dtype, tolerance in DEVICES:
             for shape in SHAPES[: 1 if (device, dtype) == ("cpu:reference", "f") else None]:
-                layouts = [("plain", lambda run, x: x)] + ([("blocked", blocked)] if shape[1] % 16 == 0 else [])
+                layouts = [("plain", lambda run, x: x)] + ([("blocked", blocked)] if shape[1] % 16 == 0 and device == "cpu" else [])
                 for layout, prepare in layouts:
                     yield device, dtype, tolerance, shape, f"{device} {dtype} {layout} {shape}", prepare
 
@@ -103,22 +103,22 @@ class Pool3dTest(unittest.TestCase):
 
     def test_random_windows(self):
         """Volumes, kernels, strides and padding of any size, with and without gaps and overlaps, on several threads."""
-        for turn in range(20):
+        for turn in range(24):
             shape = (int(self.rng.integers(1, 3)), (3, 16, 17, 32)[turn % 4], *map(int, self.rng.integers(1, 13, 3)))
             kernel = tuple(int(self.rng.integers(1, min(5, s) + 1)) for s in shape[2:])
             stride, padding = tuple(map(int, self.rng.integers(1, 5, 3))), tuple(int(self.rng.integers(0, k // 2 + 1)) for k in kernel)
             x = self.rng.permutation(numpy.prod(shape)).reshape(shape).astype("f")
             prepare = blocked if shape[1] % 16 == 0 else lambda run, a: a
-            for ceil_mode in (False, True):
-                self.compare_max(shape, x, kernel, stride, padding, prepare=prepare, threads=turn % 3 + 1, ceil_mode=ceil_mode)
-                self.compare_avg(shape, x, kernel, stride, padding, prepare=prepare, threads=turn % 3 + 1, ceil_mode=ceil_mode)
+            given = dict(prepare=prepare, threads=turn % 3 + 1, ceil_mode=turn % 2 == 0)
+            self.compare_max(shape, x, kernel, stride, padding, **given)
+            self.compare_avg(shape, x, kernel, stride, padding, **given)
 
     def test_large_volumes(self):
         """More than one strip and part of a plane, in both layouts; the same bits for any number of threads, a second gradient written
         over the first."""
-        for shape, prepare in (((1, 5, 9, 40, 41), lambda run, a: a), ((1, 16, 10, 40, 41), blocked)):
+        for shape, prepare in (((1, 5, 5, 40, 41), lambda run, a: a), ((1, 16, 8, 40, 41), blocked)):
             x = self.rng.permutation(numpy.prod(shape)).reshape(shape).astype("f")
-            for kernel, stride, padding in (((2, 2, 2), (2, 2, 2), (0, 0, 0)), ((3, 3, 3), (2, 2, 2), (1, 1, 1)), ((2, 3, 2), (3, 3, 2), (1, 1, 1))):
+            for kernel, stride, padding in (((2, 2, 2), (2, 2, 2), (0, 0, 0)), ((3, 3, 3), (2, 2, 2), (1, 1, 1))):
                 self.compare_max("large", x, kernel, stride, padding, prepare=prepare)
                 self.compare_avg("large", x, kernel, stride, padding, prepare=prepare)
                 seen = set()
