@@ -233,8 +233,8 @@ static void interpolations_of(tern_dtype dtype, tern__layout layout, const form 
 {
     int64_t up[] = {f->shape[0], f->shape[1], 2 * f->shape[2], f->shape[3] + 5};
     if (f->ndim != 4) return;
-    tern__view x = make(dtype, layout, 4, f->shape), y = make(dtype, layout, 4, up);
     for (int mode = TERN__NEAREST; mode <= TERN__MEAN; mode++) {
+        tern__view x = make(dtype, layout, 4, f->shape), y = make(dtype, layout, 4, up);
         tern__interpolate_attr attr = {.mode = mode};
         for (int add = 0; add < 2; add++) {
             tern__call forth = {.kernel = TERN__INTERPOLATE, .in = {&x}, .out = {&y}, .attr = &attr};
@@ -243,8 +243,8 @@ static void interpolations_of(tern_dtype dtype, tern__layout layout, const form 
             compare(forth);
             compare(back);
         }
+        release((tern__view[]){x, y}, 2);
     }
-    release((tern__view[]){x, y}, 2);
 }
 
 static void interpolations(void **unused)
