@@ -184,6 +184,20 @@ class ConvTest(unittest.TestCase):
             compare(f"{rate} reference", ours, theirs, self.arrays(x, w, "conv2d", given, "d"), 1e-12, "cpu:reference")
             compare_half(f"{rate} reference", ours, theirs, self.arrays(x, w, "conv2d", given), "cpu:reference")
 
+    def test_one_weight_near_and_far(self):
+        """Over small and large images, of which the small ones see some of the weight's places only, in which others count."""
+        given = dict(padding=(4, 9), dilation=(3, 8))
+
+        def ours(run, w, *images):
+            pooled = [run.op("tern_global_avg_pool", conv(run, "conv2d", x, w, **given)) for x in images]
+            return run.op("tern_add", run.op("tern_add", pooled[0], pooled[1]), pooled[2])
+
+        theirs = lambda w, *images: sum(F.conv2d(x, w, **given).mean((2, 3)) for x in images)
+        for c, o in ((16, 32), (5, 6)):
+            arrays = [self.draw(s) for s in ((o, c, 4, 3), (2, c, 3, 4), (2, c, 12, 30), (2, c, 2, 7))]
+            compare("one weight", ours, theirs, arrays, 2e-5)
+            compare_half("one weight", ours, theirs, arrays, roundings=5)
+
     def test_a_step_down_and_up_again(self):
         """Two levels of a U-Net over a volume of odd size: down by a stride, up by a transposed convolution with output padding, and
         beside it what was there before."""

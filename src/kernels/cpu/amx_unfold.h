@@ -20,7 +20,8 @@ typedef struct tern__unfold {
 static inline bool tern__amx_unfolds(const tern__view *x, const tern__view *w)
 {
     int64_t taps = tern__view_count(w) / (w->shape[0] * w->shape[1]);
-    return x->layout == TERN__PLAIN && taps > 1 && w->shape[1] * taps <= TERN__AMX_DEPTH;
+    return x->layout == TERN__PLAIN && taps > 1 && w->shape[1] * taps <= TERN__AMX_DEPTH &&
+           tern__view_is_contiguous(w);
 }
 
 static inline tern__unfold tern__unfold_of(const tern__conv_attr *attr, const tern__view *x,

@@ -32,6 +32,7 @@ typedef struct operand {
     bool result, add;
     int arg;                      /* its DNNL_ARG_ number    */
     dnnl_data_type_t type;        /* that is computed with   */
+    int64_t offset;               /* elements before the first of the view */
     dnnl_memory_desc_t have;      /* as the caller has it    */
     const dnnl_memory_desc_t *to; /* as the primitive has it */
     void *data;                   /* what the primitive gets */
@@ -53,12 +54,19 @@ static int first_axis(const conv *c)
 /* ---- descriptions ---- */
 
 /* A grouped weight is (groups, O / groups, C / groups, [kd,] kh, kw) to oneDNN. */
-static dnnl_status_t describe_weight(const tern__view *w, int64_t groups, dnnl_memory_desc_t *desc)
+static dnnl_status_t describe_weight(operand *op, int64_t groups)
 {
-    if (groups == 1) return tern__dnnl_describe(w, desc);
-    dnnl_dims_t dims = {groups, w->shape[0] / groups};
-    memcpy(dims + 2, w->shape + 1, (size_t)(w->ndim - 1) * sizeof(*dims));
-    return dnnl_memory_desc_init_by_strides(desc, w->ndim + 1, dims, tern__dnnl_type(w->dtype), NULL);
+    const tern__view *w = op->view;
+    int more = groups > 1;
+    dnnl_dims_t dims = {groups}, strides = {w->stride[0] * (w->shape[0] / groups)};
+    for (int d = 0; d < w->ndim; d++) {
+        dims[more + d] = d ? w->shape[d] : w->shape[0] / groups;
+        strides[more + d] = w->stride[d];
+    }
+    dnnl_status_t vendor =
+        dnnl_memory_desc_init_by_strides(&op->have, w->ndim + more, dims, tern__dnnl_type(w->dtype), strides);
+    op->have.offset0 = op->offset;
+    return vendor;
 }
 
 static dnnl_status_t describe(conv *c)
@@ -68,8 +76,7 @@ static dnnl_status_t describe(conv *c)
         operand *op = &c->op[i];
         if (!op->view) continue;
         op->type = tern__dnnl_type(op->result && (i == W || i == B) ? TERN_F32 : op->view->dtype);
-        vendor = i == W ? describe_weight(op->view, c->attr->groups, &op->have)
-                        : tern__dnnl_describe(op->view, &op->have);
+        vendor = i == W ? describe_weight(op, c->attr->groups) : tern__dnnl_describe(op->view, &op->have);
     }
     return vendor;
 }
@@ -180,6 +187,8 @@ static tern__prim_key key_of(const tern__call *call, const conv *c)
     number[22] = c->op[B].view != NULL;
     number[23] = c->algorithm;
     for (int i = 0; i < OPERANDS; i++) number[24 + i] = c->op[i].view ? c->op[i].view->dtype : 0;
+    number[28] = c->op[W].offset;
+    memcpy(number + 29, c->op[W].view->stride + 1, 3 * sizeof(*number));
     return key;
 }
 
@@ -290,6 +299,7 @@ static dnnl_status_t describe_tiles(operand *w, dnnl_prop_kind_t kind, bool unfo
     dnnl_status_t vendor =
         dnnl_memory_desc_init_by_strides(&w->have, view->ndim, dims, tern__dnnl_type(view->dtype), strides);
     if (vendor != dnnl_success) return vendor;
+    w->have.offset0 = w->offset;
     w->to = to;
     return dnnl_memory_desc_init_by_tag(to, view->ndim, dims, w->result ? dnnl_f32 : dnnl_bf16,
                                         tags[view->ndim == 5][w->result]);
@@ -349,10 +359,40 @@ static bool takes(const conv *c)
     return fit;
 }
 
+/* ---- taps that see nothing ---- */
+
+/* Leaves out the ends of a kernel's axis that see nothing but padding, wherever they are: a dilated kernel
+ * may be larger than the image. Padding does not become negative by that, before or behind. */
+static bool trim_axis(const conv *c, int axis, tern__view *w, tern__conv_attr *attr, int64_t *offset)
+{
+    int d = 2 + axis - first_axis(c);
+    int64_t in = c->op[X].view->shape[d], way = (c->op[Y].view->shape[d] - 1) * attr->stride[axis];
+    int64_t dilation = attr->dilation[axis], padding = attr->padding[axis], all = w->shape[d];
+    int64_t first = padding > way ? (padding - way + dilation - 1) / dilation : 0;
+    int64_t last = (in - 1 + padding) / dilation, least = (in - 1 + padding - way + dilation - 1) / dilation;
+    first = TERN__MIN(TERN__MIN(first, padding / dilation), all - 1);
+    last = TERN__MIN(TERN__MAX(TERN__MAX(last, least), first), all - 1);
+    w->shape[d] = last - first + 1;
+    attr->padding[axis] -= first * dilation;
+    *offset += first * w->stride[d];
+    return w->shape[d] < all;
+}
+
 static int run(const tern__call *call, conv *c)
 {
     if (!takes(c)) return TERN_E_UNSUPPORTED;
-    return by_tiles(c) ? run_tiles(call, c) : run_library(call, c);
+    operand *op = &c->op[W];
+    tern__call seen = *call;
+    tern__view w = *op->view;
+    tern__conv_attr attr = *c->attr;
+    bool trimmed = false;
+    for (int axis = first_axis(c); axis < 3; axis++)
+        trimmed = trim_axis(c, axis, &w, &attr, &op->offset) || trimmed;
+    if (trimmed && op->result && !op->add) /* the gradient of what is left out */
+        memset(op->view->data, 0, tern__view_bytes(op->view));
+    *(op->result ? &seen.out[0] : &seen.in[1]) = op->view = &w;
+    seen.attr = c->attr = &attr;
+    return by_tiles(c) ? run_tiles(&seen, c) : run_library(&seen, c);
 }
 
 static bool needs_f32(const tern__call *call)
