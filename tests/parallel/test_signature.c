@@ -287,6 +287,17 @@ static void layers_say_what_they_compute(void **state)
                    tern_conv_transpose3d_new(2, 2, 3, 3, 3, NULL, rng, &err));
     expect_options(" kernel 3x2 stride 0x0 padding 1x0 dilation 1x1 ceil_mode without pad",
                    tern_avg_pool2d_new(3, 2, &pool, &err));
+    tern_pool3d_opts volume = tern_pool3d_defaults();
+    volume.stride[0] = 1;
+    expect_options(" kernel 3x2x2 stride 1x0x0 padding 0x0x0 dilation 1x1x1",
+                   tern_max_pool3d_new(3, 2, 2, &volume, &err));
+    expect_options(" to 3x2", tern_adaptive_avg_pool2d_new(3, 2, &err));
+    tern_interpolate_opts resized = tern_interpolate_defaults();
+    expect_options(" nearest scale 2", tern_upsample_new(&resized, &err));
+    resized.mode = TERN_INTERPOLATE_LINEAR;
+    resized.align_corners = true;
+    resized.shape[0] = resized.shape[1] = 7;
+    expect_options(" linear align_corners to 7x7x0", tern_upsample_new(&resized, &err));
     expect_options(" padding_idx 3", tern_embedding_new(5, 2, &rows, rng, &err));
     expect_options(" p 0.25", tern_dropout_new(0.25, &err));
     expect_options(" dim -1", tern_log_softmax_new(-1, &err));
