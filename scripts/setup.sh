@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what is missing from Debian's or Ubuntu's packages: `setup.sh` for building and the demo, `setup.sh test` for the
-# test suite too, `setup.sh bench` for what bench/peers compares with. On other systems it prints what is needed and stops.
+# test suite too, `setup.sh bench` for what bench/ compares with. On other systems it prints what is needed and stops.
 set -eu
 
 build="gcc libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libdeflate-dev libcjson-dev
@@ -8,7 +8,7 @@ libprotobuf-c-dev protobuf-c-compiler libcairo2-dev libjpeg-dev libpng-dev libti
 demo="dataset-fashion-mnist fonts-dejavu-core marble-qt-data"
 tests="g++ gfortran libcmocka-dev python3 python3-numpy python3-torch python3-torchvision python3-pil python3-nibabel
 libopenblas0-pthread procps valgrind clang-format"
-bench="python3 python3-numpy python3-torch libopenblas0-pthread openmpi-bin libopenmpi-dev"
+bench="python3 python3-numpy python3-torch python3-torchvision python3-pil libopenblas0-pthread openmpi-bin libopenmpi-dev"
 
 wanted="$build $demo"
 [ "${1:-}" = test ] && wanted="$wanted $tests"
