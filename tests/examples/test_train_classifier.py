@@ -194,6 +194,13 @@ class Training(Folder):
             rows = [line.strip().split(",")[1:] for line in file]
         return [row for row in rows if row[0] != "step" and not row[1].startswith("speed/")]
 
+    def test_label_smoothing_is_of_the_training_loss_only(self):
+        for share in (0, 0.5):
+            self.train(1, f"run{share}", "--epochs", 1, "--lr", 0, "--label-smoothing", share)
+        plain, smooth = (self.load(f"run{share}", "latest")["history"]["numbers"] for share in (0, 0.5))
+        self.assertEqual(plain["loss/test"], smooth["loss/test"])
+        self.assertGreater(abs(plain["loss/train"][0] - smooth["loss/train"][0]), 0.01)
+
     def test_the_plain_kernels_train_alike(self):
         os.mkdir(self.path("few"))
         write_fashion(self.path("few"), 4, 2)
