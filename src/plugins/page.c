@@ -7,7 +7,8 @@
 #define TITLE   52
 #define GAP     14
 #define CAPTION 24
-#define TALL    320 /* the most that a picture takes */
+#define TALL    420 /* the most that a picture takes */
+#define NARROW  180 /* room for a caption             */
 
 /* One column where nothing stands beside another. */
 static double page_width(const tern_figure *f)
@@ -16,7 +17,7 @@ static double page_width(const tern_figure *f)
     return (two ? 2 : 1) * TERN__CHART_WIDTH;
 }
 
-static double cell_width(const tern_figure *f)
+static double share_of_width(const tern_figure *f)
 {
     return (page_width(f) - GAP) / f->across - GAP;
 }
@@ -24,8 +25,24 @@ static double cell_width(const tern_figure *f)
 /* The largest that fits a cell, in whole pixels if it is larger than the picture itself. */
 static double zoom_of(const tern_figure *f, const tern_picture *p)
 {
-    double zoom = fmin(cell_width(f) / p->columns, (double)TALL / p->rows);
+    double zoom = fmin(share_of_width(f) / p->columns, (double)TALL / p->rows);
     return zoom > 1 ? floor(zoom) : zoom;
+}
+
+/* Of the widest picture, so that what belongs together stands together. */
+static double cell_width(const tern_figure *f)
+{
+    double width = NARROW;
+    for (int i = 0; i < f->picture_count; i++)
+        width = fmax(width, f->pictures[i].columns * zoom_of(f, &f->pictures[i]));
+    return ceil(fmin(width, share_of_width(f)));
+}
+
+/* The left of a picture; the rows stand in the middle of the page. */
+static double column_left(const tern_figure *f, int column)
+{
+    double pitch = cell_width(f) + GAP;
+    return floor((page_width(f) - f->across * pitch + GAP) / 2) + column * pitch;
 }
 
 static double row_height(const tern_figure *f, int first)
@@ -48,7 +65,7 @@ static double lay_out(cairo_t *cr, const tern_figure *f)
     double y = TITLE;
     for (int i = 0; i < f->picture_count; i++) {
         if (i && i % f->across == 0) y += row_height(f, i - f->across);
-        double x = GAP + i % f->across * (cell_width(f) + GAP);
+        double x = column_left(f, i % f->across);
         if (cr) tern__picture_draw(cr, &f->pictures[i], zoom_of(f, &f->pictures[i]), x, y, cell_width(f));
     }
     if (f->picture_count) y += row_height(f, (f->picture_count - 1) / f->across * f->across);
