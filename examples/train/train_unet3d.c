@@ -30,9 +30,9 @@ typedef struct plan {
 } plan;
 
 static const plan plans[] = {
-    {"grains", {32, 64, 64}, 128, 2, 8, 8, 2, {{4, 6}, 2}, 2e-3, 0, {.5, .5, .5}},
-    {"brain", {64, 64, 64}, 48, 2, 6, 8, 1, {{3, 5}, 2}, 2e-3, .3, {0, 0, .5}},
-    {"macaque", {64, 64, 64}, 64, 2, 16, 12, 1, {{8, 12}, 2}, 2e-3, .7, {0, 0, .5}},
+    {"grains", {32, 64, 64}, 128, 2, 8, 16, 2, {{5, 7}, 2}, 2e-3, 0, {.5, .5, .5}},
+    {"brain", {64, 64, 64}, 96, 2, 6, 16, 1, {{4, 5}, 2}, 2e-3, .3, {0, 0, .5}},
+    {"macaque", {48, 64, 64}, 128, 1, 10, 16, 1, {{7, 9}, 2}, 3e-3, .7, {0, 0, .5}},
 };
 static const plan any_folder = {"", {32, 64, 64}, 128, 2, 20, 16, 1, {{10, 15}, 2}, 1e-3, .5, {0, 0, .5}};
 static const plan like_seed = {"grains", {32, 160, 160},    96,   8, 100,         32,
@@ -302,12 +302,14 @@ static void to_bytes(const tern_volume *from, uint8_t *to)
     for (int64_t i = 0; i < count; i++) to[i] = (uint8_t)from->values[i];
 }
 
-static void save(const trainer *t, const char *name, const tern_volume *volume, tern_dtype dtype,
-                 tern_error *err)
+/* Without the plug-in for NIfTI files there are none, and that is all. */
+static void save(const trainer *t, const char *name, const tern_volume *volume, tern_dtype dtype)
 {
     char path[600];
+    tern_error err = {0};
     snprintf(path, sizeof(path), "%s/%s.nii.gz", t->dir, name);
-    tern_volume_save(path, volume, dtype, err);
+    tern_volume_save(path, volume, dtype, &err);
+    tern_error_print(&err);
 }
 
 static void print_scores(const unet *u, tern_scope *s, uint8_t *guess, uint8_t *truth, int64_t voxels,
@@ -326,31 +328,55 @@ static void print_scores(const unet *u, tern_scope *s, uint8_t *guess, uint8_t *
     tern_confusion_free(seen);
 }
 
+/* As viewers show a slice: the first row, which is farthest back, below. */
+static void turn(const gallery *g, int first)
+{
+    for (int i = first; i < g->count; i++) {
+        const tern_picture *p = &g->pictures[i];
+        size_t row = (size_t)p->columns * (size_t)p->channels;
+        uint8_t *pixels = (uint8_t *)p->pixels, kept;
+        for (size_t y = 0; y < (size_t)p->rows / 2; y++)
+            for (size_t k = 0; k < row; k++) {
+                uint8_t *above = pixels + y * row + k, *below = pixels + ((size_t)p->rows - 1 - y) * row + k;
+                kept = *above, *above = *below, *below = kept;
+            }
+    }
+}
+
+static void show_slices(const unet *u, gallery *g, const tern_volume *image, const uint8_t *truth,
+                        const uint8_t *guess)
+{
+    const int64_t *shape = image->shape, plane = shape[2] * shape[3];
+    int first = g->count;
+    for (int i = 1; i <= 2; i++) {
+        int64_t z = shape[1] * i / 3;
+        char of[32];
+        snprintf(of, sizeof(of), "slice %lld", (long long)z);
+        show_slice(u, g, image->values + z * plane, truth + z * plane, guess + z * plane, (int)shape[2],
+                   (int)shape[3], of);
+    }
+    turn(g, first);
+}
+
 static void show_volume(trainer *t, tern_scope *s, gallery *g, tern_error *err)
 {
     const unet *u = t->task->self;
     const tern_volume *image = u->volumes.test.images[0], *label = u->volumes.test.labels[0];
-    const int64_t *shape = image->shape, plane = shape[2] * shape[3], voxels = shape[1] * plane;
+    int64_t voxels = image->shape[1] * image->shape[2] * image->shape[3];
     tern_window_opts opts = tern_window_defaults();
     memcpy(opts.patch, u->plan.patch, sizeof(opts.patch));
     opts.output = TERN_WINDOW_CLASSES;
     tern_volume *found = tern_sliding_window(t->task->net, s, image, u->volumes.classes, &opts, err);
     if (!found) return;
-    save(t, "image", image, TERN_F32, err);
-    save(t, "label", label, TERN_U8, err);
-    save(t, "prediction", found, TERN_U8, err);
+    save(t, "image", image, TERN_F32);
+    save(t, "label", label, TERN_U8);
+    save(t, "prediction", found, TERN_U8);
     uint8_t *guess = malloc((size_t)voxels), *truth = malloc((size_t)voxels);
     if (guess && truth) {
         to_bytes(found, guess);
         to_bytes(label, truth);
         print_scores(u, s, guess, truth, voxels, err);
-        for (int i = 1; i <= 2; i++) {
-            int64_t z = shape[1] * i / 3;
-            char of[32];
-            snprintf(of, sizeof(of), "slice %lld", (long long)z);
-            show_slice(u, g, image->values + z * plane, truth + z * plane, guess + z * plane, (int)shape[2],
-                       (int)shape[3], of);
-        }
+        show_slices(u, g, image, truth, guess);
     }
     free(guess);
     free(truth);
