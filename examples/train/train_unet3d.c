@@ -11,6 +11,7 @@
  * image.nii.gz and label.nii.gz, for any viewer, and unet3d.png. --like-seed has the size and the numbers of
  * a well-known script: 100 epochs, 8 patches of 32x160x160 a rank, Adam at 2e-4 that is lowered to a fifth
  * after 25, 50 and 75 epochs. */
+#include "slices.h"
 #include "trainer.h"
 #include "volumes.h"
 
@@ -32,7 +33,7 @@ typedef struct plan {
 static const plan plans[] = {
     {"grains", {32, 64, 64}, 128, 2, 8, 16, 2, {{5, 7}, 2}, 2e-3, 0, {.5, .5, .5}},
     {"brain", {64, 64, 64}, 96, 2, 6, 16, 1, {{4, 5}, 2}, 2e-3, .3, {0, 0, .5}},
-    {"macaque", {48, 64, 64}, 128, 1, 10, 16, 1, {{7, 9}, 2}, 3e-3, .7, {0, 0, .5}},
+    {"macaque", {48, 64, 64}, 128, 1, 12, 16, 1, {{8, 11}, 2}, 3e-3, .7, {0, 0, .5}},
 };
 static const plan any_folder = {"", {32, 64, 64}, 128, 2, 20, 16, 1, {{10, 15}, 2}, 1e-3, .5, {0, 0, .5}};
 static const plan like_seed = {"grains", {32, 160, 160},    96,   8, 100,         32,
@@ -196,12 +197,6 @@ static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
 
 /* ---- evaluation: exact, every patch once over all ranks ---- */
 
-/* The number of labels; a net of one class tells two apart. */
-static int label_count(const volumes *v)
-{
-    return v->classes == 1 ? 2 : v->classes;
-}
-
 /* Scores (N, classes, d, h, w) as labels. */
 static tern_tensor *labels_of(const unet *u, tern_scope *s, tern_tensor *scores)
 {
@@ -214,7 +209,7 @@ static void tell(trainer *t, const tern_confusion *seen)
 {
     const volumes *v = &((const unet *)t->task->self)->volumes;
     double dice = 0, iou = 0;
-    int last = label_count(v) - 1;
+    int last = volumes_labels(v) - 1;
     for (int k = 1; k <= last; k++) {
         char name[48], number[12];
         snprintf(number, sizeof(number), "%d", k);
@@ -230,7 +225,7 @@ static void tell(trainer *t, const tern_confusion *seen)
 static void evaluate(trainer *t, tern_error *err)
 {
     const unet *u = t->task->self;
-    tern_confusion *seen = tern_confusion_new(t->world, label_count(&u->volumes), 255, err);
+    tern_confusion *seen = tern_confusion_new(t->world, volumes_labels(&u->volumes), 255, err);
     double sums[2] = {0}; /* loss and patches */
     tern_batch b;
     while (!err->code && tern_loader_next(t->test, t->s, &b)) {
@@ -252,26 +247,6 @@ static void evaluate(trainer *t, tern_error *err)
 
 /* ---- pictures ---- */
 
-/* Three in a row: grey levels from low to high, labels, prediction. */
-static void show_slice(const unet *u, gallery *g, const float *image, const uint8_t *truth,
-                       const uint8_t *guess, int rows, int columns, const char *of)
-{
-    int64_t count = (int64_t)rows * columns;
-    const volumes *v = &u->volumes;
-    float low = image[0], high = image[0], scale[2];
-    for (int64_t i = 1; i < count; i++) {
-        low = image[i] < low ? image[i] : low;
-        high = image[i] > high ? image[i] : high;
-    }
-    scale[1] = high > low ? 1 / (high - low) : 1;
-    scale[0] = -low * scale[1];
-    gallery_image(gallery_add(g, rows, columns, 1, false, "%s", of), image, rows, columns, 1, &scale[0],
-                  &scale[1]);
-    gallery_map(gallery_add(g, rows, columns, 3, false, "label"), truth, count, v->colours, label_count(v));
-    gallery_map(gallery_add(g, rows, columns, 3, false, "prediction"), guess, count, v->colours,
-                label_count(v));
-}
-
 /* Slice 0 of patches from all over the grid. */
 static void show_patches(trainer *t, tern_scope *s, gallery *g, tern_error *err)
 {
@@ -286,7 +261,7 @@ static void show_patches(trainer *t, tern_scope *s, gallery *g, tern_error *err)
         tern_tensor *scores = tern_forward(t->task->net, s, tern_tensor_from(s, x, TERN_F32, 5, shape));
         tern_tensor *labels = labels_of(u, s, tern_cast(s, scores, TERN_F32));
         if (labels && !tern_tensor_read(labels, guess, (size_t)voxels, err))
-            show_slice(u, g, x, truth, guess, (int)p[1], (int)p[2], "slice 0");
+            slices_add(g, &u->volumes, x, truth, guess, (int)p[1], (int)p[2], "slice 0");
         tern_scope_end(s, err);
     }
     free(x);
@@ -315,47 +290,17 @@ static void save(const trainer *t, const char *name, const tern_volume *volume, 
 static void print_scores(const unet *u, tern_scope *s, uint8_t *guess, uint8_t *truth, int64_t voxels,
                          tern_error *err)
 {
-    tern_confusion *seen = tern_confusion_new(NULL, label_count(&u->volumes), 255, err);
+    tern_confusion *seen = tern_confusion_new(NULL, volumes_labels(&u->volumes), 255, err);
     tern_confusion_update(seen, s, tern_tensor_from(s, guess, TERN_U8, 1, &voxels),
                           tern_tensor_from(s, truth, TERN_U8, 1, &voxels));
     tern_confusion_reduce(seen, err);
     tern_scope_end(s, err);
     printf("the whole volume:");
-    for (int k = 1; k < label_count(&u->volumes); k++)
+    for (int k = 1; k < volumes_labels(&u->volumes); k++)
         printf("  %s Dice %.4f IoU %.4f", u->volumes.names ? u->volumes.names[k] : "class",
                tern_confusion_dice(seen, k), tern_confusion_iou(seen, k));
     putchar('\n');
     tern_confusion_free(seen);
-}
-
-/* As viewers show a slice: the first row, which is farthest back, below. */
-static void turn(const gallery *g, int first)
-{
-    for (int i = first; i < g->count; i++) {
-        const tern_picture *p = &g->pictures[i];
-        size_t row = (size_t)p->columns * (size_t)p->channels;
-        uint8_t *pixels = (uint8_t *)p->pixels, kept;
-        for (size_t y = 0; y < (size_t)p->rows / 2; y++)
-            for (size_t k = 0; k < row; k++) {
-                uint8_t *above = pixels + y * row + k, *below = pixels + ((size_t)p->rows - 1 - y) * row + k;
-                kept = *above, *above = *below, *below = kept;
-            }
-    }
-}
-
-static void show_slices(const unet *u, gallery *g, const tern_volume *image, const uint8_t *truth,
-                        const uint8_t *guess)
-{
-    const int64_t *shape = image->shape, plane = shape[2] * shape[3];
-    int first = g->count;
-    for (int i = 1; i <= 2; i++) {
-        int64_t z = shape[1] * i / 3;
-        char of[32];
-        snprintf(of, sizeof(of), "slice %lld", (long long)z);
-        show_slice(u, g, image->values + z * plane, truth + z * plane, guess + z * plane, (int)shape[2],
-                   (int)shape[3], of);
-    }
-    turn(g, first);
 }
 
 static void show_volume(trainer *t, tern_scope *s, gallery *g, tern_error *err)
@@ -376,7 +321,7 @@ static void show_volume(trainer *t, tern_scope *s, gallery *g, tern_error *err)
         to_bytes(found, guess);
         to_bytes(label, truth);
         print_scores(u, s, guess, truth, voxels, err);
-        show_slices(u, g, image, truth, guess);
+        slices_of(g, &u->volumes, image, truth, guess);
     }
     free(guess);
     free(truth);

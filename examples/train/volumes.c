@@ -115,6 +115,11 @@ void volumes_folder(volumes *v, const char *dir, int classes, tern_error *err)
     add_folder(&v->test, dir, "val", err);
 }
 
+int volumes_labels(const volumes *v)
+{
+    return v->classes == 1 ? 2 : v->classes;
+}
+
 static void free_set(volume_set *set)
 {
     for (int i = 0; i < set->count; i++) {

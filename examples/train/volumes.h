@@ -29,6 +29,8 @@ void volumes_macaque(volumes *v, tern_error *err);
 /* DIR/train/images, DIR/train/labels, DIR/val/images and DIR/val/labels, in each the same names: whatever
  * tern_volume_load reads. Labels are 0 to classes - 1. */
 void volumes_folder(volumes *v, const char *dir, int classes, tern_error *err);
+/* The number of labels; a net of one class tells two apart. */
+int volumes_labels(const volumes *v);
 void volumes_free(volumes *v);
 
 #endif
