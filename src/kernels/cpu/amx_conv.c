@@ -1,4 +1,5 @@
-/* amx_conv.c - convolutions as products of tiles, without unfolding the input.
+/* amx_conv.c - convolutions as products of tiles, without unfolding the input (but for few channels:
+ * amx_unfold.h).
  *
  * What is multiplied (the source: x, or dy in a data gradient) is copied into planes with the padding around
  * it, so that a tap of the kernel sees the whole plane shifted. With a stride of s, a forward deals the rows
