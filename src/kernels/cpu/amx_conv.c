@@ -9,9 +9,11 @@
  * the next are computed too, and left out of the result. A volume has sheets of rows, and its planes as many
  * sheets; depth is an axis like the others, and an image a volume of one sheet.
  *
- * A plane has 32 channels of a position side by side, a row of a tile; sums go over taps and channels. As
- * many images are copied at a time as the second-level cache holds, so that weights are read once for all of
- * them; of a volume that is larger as many sheets (a slab). */
+ * A plane has 32 channels of a position side by side, a row of a tile; sums go over taps and channels. Where
+ * there are 16 only, a plane has those, and a row of a tile is two neighbouring positions, for two taps:
+ * tiles of weights are put together for that. As many images are copied at a time as the second-level cache
+ * holds, so that weights are read once for all of them; of a volume that is larger as many sheets (a slab).
+ */
 #include "kernels/cpu/amx_conv.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/amx_unfold.h"
@@ -20,7 +22,8 @@
 
 #define ROWS     TERN__AMX_ROWS
 #define PAIR     (2 * ROWS)            /* positions, or columns, of a block     */
-#define WIDE     (2 * TERN__AMX_DEPTH) /* bytes of a position in a plane        */
+#define WIDE     (2 * TERN__AMX_DEPTH) /* bytes of a row of a tile              */
+#define HALF     (TERN__AMX_TILE / 2)  /* bytes of 16 channels' weights         */
 #define TOGETHER 4
 #define FEW      18
 #define CACHE    (1 << 20) /* of what is copied at a time           */
@@ -44,6 +47,7 @@ typedef struct job {
     int64_t plane, slab;  /* positions of a slab's plane; bytes of its planes     */
     int64_t group, slack; /* slabs copied together; bytes read behind the last    */
     int64_t column;       /* bytes of 16 columns of weights                       */
+    int64_t wide;         /* bytes of a position in a plane: WIDE, or half of it   */
     const char *weight;
     const float *bias; /* NULL: none */
     turn *turns;
@@ -61,14 +65,14 @@ static void copy_row(const job *j, char *to, const uint16_t *from, int64_t phase
     tern__axis_range(a, phase, &first, &last);
     from += (phase - a->margin) * ROWS;
     for (int64_t i = first; i < last; i++)
-        memcpy(to + i * WIDE, from + i * a->step * ROWS, ROWS * sizeof(*from));
+        memcpy(to + i * j->wide, from + i * a->step * ROWS, ROWS * sizeof(*from));
 }
 
 /* n positions of 16 channels, of which v has the rows. */
-TERN__INLINE void put_turned(char *to, tern__halves v[ROWS], int64_t n)
+TERN__INLINE void put_turned(const job *j, char *to, tern__halves v[ROWS], int64_t n)
 {
     turn_halves(v);
-    for (int64_t l = 0; l < n; l++) memcpy(to + l * WIDE, &v[l], sizeof(v[l]));
+    for (int64_t l = 0; l < n; l++) memcpy(to + l * j->wide, &v[l], sizeof(v[l]));
 }
 
 /* The same of `count` channels that stand `size` apart. */
@@ -91,14 +95,14 @@ TERN__SIMD static void copy_plain_row(const job *j, char *to, const uint16_t *fr
                 for (int64_t l = 0; l < n; l++) values[l] = row[l * a->step];
             memcpy(&v[c], values, sizeof(v[c]));
         }
-        put_turned(to + i * WIDE, v, n);
+        put_turned(j, to + i * j->wide, v, n);
     }
 }
 
 /* What another slab had in the place of padding goes. */
 static void clear_row(const job *j, char *to)
 {
-    for (int64_t i = 0; i < j->p.axis[2].size; i++) memset(to + i * WIDE, 0, ROWS * sizeof(uint16_t));
+    for (int64_t i = 0; i < j->p.axis[2].size; i++) memset(to + i * j->wide, 0, ROWS * sizeof(uint16_t));
 }
 
 /* Channels first to first + count - 1 of image n, for the slab that begins at `sheet`. */
@@ -108,8 +112,8 @@ static void copy_channels(const job *j, char *planes, int64_t n, int64_t sheet, 
     int64_t size = p->axis[0].source * p->axis[1].source * p->axis[2].source;
     const uint16_t *from = (const uint16_t *)j->source->data + (n * j->source->shape[1] + first) * size;
     for (int64_t phase = 0; phase < p->phases; phase++) {
-        char *to = planes + (phase * j->blocks + first / 32) * j->plane * WIDE + first % 32 * 2;
-        for (int64_t i = 0; i < (j->deep + p->more) * p->axis[1].size; i++, to += p->axis[2].size * WIDE) {
+        char *to = planes + (phase * j->blocks + first / 32) * j->plane * j->wide + first % 32 * 2;
+        for (int64_t i = 0; i < (j->deep + p->more) * p->axis[1].size; i++, to += p->axis[2].size * j->wide) {
             int64_t at = tern__planes_row(p, phase, sheet + i / p->axis[1].size, i % p->axis[1].size);
             if (at < 0)
                 clear_row(j, to);
@@ -133,7 +137,7 @@ TERN__SIMD static void copy_unfolded_row(const job *j, char *to, int64_t n, cons
         tern__halves v[ROWS];
         for (int64_t c = 0; c < count; c++) tern__unfold_read(j->unfold, &rows[c], i, i + ROWS, values[c]);
         memcpy(v, values, sizeof(v));
-        put_turned(to + i * WIDE, v, TERN__MIN(ROWS, width - i));
+        put_turned(j, to + i * j->wide, v, TERN__MIN(ROWS, width - i));
     }
 }
 
@@ -142,7 +146,7 @@ static void copy_unfolded(const job *j, char *planes, int64_t n, int64_t sheet)
     int64_t height = j->p.axis[1].target;
     for (int64_t i = 0; i < j->deep * height; i++)
         for (int64_t first = 0; first < j->unfold->count; first += ROWS)
-            copy_unfolded_row(j, planes + i * j->p.axis[2].size * WIDE + 2 * first, n,
+            copy_unfolded_row(j, planes + i * j->p.axis[2].size * j->wide + 2 * first, n,
                               (int64_t[]){sheet + i / height, i % height}, first);
 }
 
@@ -266,7 +270,7 @@ static void add_up(const job *j, const stretch *s, int64_t first, int64_t count,
 {
     const turn *t = s->turn;
     tern__amx_operands o = {.b = j->weight + s->channel / ROWS * j->column,
-                            .a_row = WIDE,
+                            .a_row = j->wide,
                             .b_next = s->channel + ROWS < j->outs ? j->column : 0};
     for (int64_t step = 0; step == 0 || step < t->steps; step += FEW) {
         o.a_at = t->a_at + step;
@@ -275,8 +279,8 @@ static void add_up(const job *j, const stretch *s, int64_t first, int64_t count,
         o.more = step > 0;
         for (int64_t i = 0; i < count; i++) {
             int64_t slab = (first + i) / s->pairs, at = (first + i) % s->pairs * PAIR;
-            o.a = s->planes + slab * j->slab + at * WIDE;
-            o.a_next = at + ROWS < s->all ? ROWS * WIDE : 0;
+            o.a = s->planes + slab * j->slab + at * j->wide;
+            o.a_next = at + ROWS < s->all ? ROWS * j->wide : 0;
             tern__amx_block(&o, sums[i]);
         }
     }
@@ -349,35 +353,83 @@ static int walk(const job *j)
 
 /* ---- the plan ---- */
 
-/* The steps of turn t behind those of the turns before it. */
-static void fill_turn(const job *j, int64_t t, int64_t *at)
+/* A step for each tap and block of channels. */
+static void fill_taps(const job *j, int64_t t)
 {
-    const tern__planes *p = &j->p;
     turn *to = &j->turns[t];
-    int64_t all = p->taps * j->blocks, phase, shift;
-    *to = (turn){.a_at = at, .b_at = at + all};
-    for (int64_t d = 2, rest = t; d >= 0; rest /= p->axis[d--].turns) {
-        to->start[d] = rest % p->axis[d].turns;
-        to->count[d] = tern__axis_positions(&p->axis[d], to->start[d]);
-    }
-    for (int64_t i = 0; i < all; i++) {
-        if (!tern__planes_tap(p, t, i % p->taps, &phase, &shift)) continue;
-        to->a_at[to->steps] = ((phase * j->blocks + i / p->taps) * j->plane + shift) * WIDE;
+    int64_t taps = j->p.taps, phase, shift;
+    for (int64_t i = 0; i < taps * j->blocks; i++) {
+        if (!tern__planes_tap(&j->p, t, i % taps, &phase, &shift)) continue;
+        to->a_at[to->steps] = ((phase * j->blocks + i / taps) * j->plane + shift) * j->wide;
         to->b_at[to->steps++] = i * TERN__AMX_TILE;
     }
 }
 
+/* A tile of two taps for each 16 columns of `weight`; first = -1: zeros, and the second tap. */
+static void put_together(const job *j, char *tiles, const char *weight, int64_t first, int64_t second)
+{
+    for (int64_t c = 0; c * ROWS < j->outs; c++) {
+        char *to = tiles + c * j->column;
+        const char *from = weight + c * j->p.taps * TERN__AMX_TILE;
+        if (first < 0)
+            memset(to, 0, HALF);
+        else
+            memcpy(to, from + first * TERN__AMX_TILE, HALF);
+        memcpy(to + HALF, from + second * TERN__AMX_TILE, HALF);
+    }
+}
+
+/* Two taps to a step: their shifts differ by one position. The last tap of an odd row goes with the one
+ * before it once more, whose weights are 0 then. */
+static void fill_pairs(const job *j, int64_t t, char *tiles, const char *weight)
+{
+    turn *to = &j->turns[t];
+    int64_t width = j->p.axis[2].kernel, phase, shift;
+    bool back = j->p.axis[2].gradient; /* there taps go from the last to the first */
+    for (int64_t row = 0; row < j->p.taps; row += width)
+        for (int64_t i = 0; i < width; i += 2) {
+            int64_t at = TERN__MIN(i, width - 2);
+            int64_t first = row + (back ? width - 1 - at : at), second = first + (back ? -1 : 1);
+            if (!tern__planes_tap(&j->p, t, first, &phase, &shift)) break;
+            to->a_at[to->steps] = (phase * j->plane + shift) * j->wide;
+            to->b_at[to->steps] = (t * j->p.taps + to->steps) * TERN__AMX_TILE;
+            put_together(j, tiles + to->b_at[to->steps++], weight, at < i ? -1 : first, second);
+        }
+}
+
+static void fill_turn(const job *j, int64_t t, int64_t *at)
+{
+    const tern__planes *p = &j->p;
+    turn *to = &j->turns[t];
+    *to = (turn){.a_at = at, .b_at = at + p->taps * j->blocks};
+    for (int64_t d = 2, rest = t; d >= 0; rest /= p->axis[d--].turns) {
+        to->start[d] = rest % p->axis[d].turns;
+        to->count[d] = tern__axis_positions(&p->axis[d], to->start[d]);
+    }
+}
+
+/* Tiles of pairs, turns, their steps one behind the other, and the bias. */
 static int fill(job *j, const tern__view *bias)
 {
     int64_t turns = j->p.turns, steps = j->p.taps * j->blocks;
     int64_t columns = (j->outs + ROWS - 1) / ROWS * ROWS;
-    size_t turn_bytes = (size_t)turns * sizeof(turn),
-           step_bytes = (size_t)(2 * steps * turns) * sizeof(int64_t);
-    char *room =
-        tern__loop_scratch_of(j->call, STEPS, turn_bytes + step_bytes + (size_t)columns * sizeof(float));
-    if (!room) return TERN_E_MEMORY;
+    bool pairs = j->wide < WIDE;
+    if (pairs) j->column = turns * steps * TERN__AMX_TILE;
+    size_t tile_bytes = pairs ? (size_t)(columns / ROWS * j->column) : 0;
+    size_t turn_bytes = (size_t)turns * sizeof(turn);
+    size_t step_bytes = (size_t)(2 * steps * turns) * sizeof(int64_t);
+    size_t bytes = tile_bytes + turn_bytes + step_bytes + (size_t)columns * sizeof(float);
+    char *tiles = tern__loop_scratch_of(j->call, STEPS, bytes), *room = tiles + tile_bytes;
+    if (!tiles) return TERN_E_MEMORY;
     j->turns = (turn *)room;
-    for (int64_t t = 0; t < turns; t++) fill_turn(j, t, (int64_t *)(room + turn_bytes) + 2 * steps * t);
+    for (int64_t t = 0; t < turns; t++) {
+        fill_turn(j, t, (int64_t *)(room + turn_bytes) + 2 * steps * t);
+        if (pairs)
+            fill_pairs(j, t, tiles, j->weight);
+        else
+            fill_taps(j, t);
+    }
+    if (pairs) j->weight = tiles;
     if (!bias) return TERN_OK;
     float *values = (float *)(room + turn_bytes + step_bytes);
     for (int64_t c = 0; c < columns; c++) values[c] = c < j->outs ? (float)tern__view_get(bias, c) : 0;
@@ -390,7 +442,7 @@ static void cut(job *j)
 {
     const tern__planes *p = &j->p;
     int64_t threads = j->call->device->threads, images = j->source->shape[0];
-    int64_t sheet = p->phases * j->blocks * p->sheet * WIDE;
+    int64_t sheet = p->phases * j->blocks * p->sheet * j->wide;
     int64_t least = (threads + images - 1) / images; /* slabs of an image */
     j->deep = TERN__MIN(CACHE / sheet - p->more, (p->most + least - 1) / least);
     j->deep = TERN__MAX(1, TERN__MIN(j->deep, p->most));
@@ -418,6 +470,9 @@ int tern__amx_conv(const tern__call *call, const tern__view *x, const tern__view
         j.p = tern__planes_of(call->attr, x, y, w, gradient);
         j.blocks = (j.source->shape[1] + 31) / 32;
     }
+    const tern__axis *columns = &j.p.axis[2];
+    bool neighbours = columns->stride == 1 && columns->dilation == 1 && columns->kernel > 1;
+    j.wide = neighbours && j.source->shape[1] <= ROWS ? WIDE / 2 : WIDE;
     j.outs = j.target->shape[1];
     j.column = j.p.taps * j.blocks * TERN__AMX_TILE;
     cut(&j);
