@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_EPOCHS 1000000
+
 static int find(const history *h, const char *name)
 {
     for (int i = 0; i < h->count; i++)
@@ -85,7 +87,7 @@ tern_object *history_save(void *self, tern_error *err)
 
 static void load_series(history *h, const char *name, const tern_object *list, tern_error *err)
 {
-    int i = tern_object_count(list) == h->epochs ? add(h, name) : -1;
+    int i = name && tern_object_count(list) == h->epochs ? add(h, name) : -1;
     for (int64_t e = 0; i >= 0 && e < h->epochs; e++)
         tern_object_to_float(tern_object_at(list, e), &h->series[i].values[e], err);
 }
@@ -96,6 +98,12 @@ int history_load(void *self, const tern_object *state, tern_error *err)
     const tern_object *numbers = tern_object_get(state, "numbers");
     history_free(h);
     tern_object_to_int(tern_object_get(state, "epochs"), &h->epochs, err);
+    if (h->epochs < 0 || h->epochs > MOST_EPOCHS) {
+        snprintf(err->text, sizeof(err->text), "history of %lld epochs, expected 0 to %d",
+                 (long long)h->epochs, MOST_EPOCHS);
+        h->epochs = 0;
+        return err->code = TERN_E_RANGE;
+    }
     tern_object_to_float(tern_object_get(state, "loss_sum"), &h->loss_sum, err);
     tern_object_to_float(tern_object_get(state, "loss_count"), &h->loss_count, err);
     for (int64_t i = 0; i < tern_object_count(numbers) && !err->code; i++)

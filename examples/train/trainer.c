@@ -66,13 +66,13 @@ static bool tells(trainer *t, tern_error *err)
     return false;
 }
 
+/* No rank leaves before all have spoken, since a launcher ends the others when one does. */
 static void agree(trainer *t, tern_error *err)
 {
     if (!t->world) return;
     if (tells(t, err)) tern_error_print(err);
     t->told = err->code != TERN_OK;
-    tern_barrier(t->world,
-                 NULL); /* a launcher ends the others when one leaves: none before all have spoken */
+    tern_barrier(t->world, NULL);
 }
 
 /* ---- making everything, in the order that matters ---- */

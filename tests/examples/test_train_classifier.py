@@ -247,6 +247,15 @@ class Training(Folder):
         out = self.train(1, "run", "--epochs", 0, "--resume", "latest")
         self.assertIn(f"no checkpoint in {self.path('run')} yet: begins anew", out)
 
+    def test_without_plug_ins_it_trains_all_the_same(self):
+        code, out, err = call(2, NAME, *self.shared, "--epochs", 1, "--log-dir", self.path("run"),
+                              env={**os.environ, "TERN_PLUGIN_PATH": self.path("run")})
+        self.assertEqual(code, 0, err)
+        (line,) = complaints(err)
+        self.assertIn("the plug-in tern_figure.so cannot be loaded", line)
+        self.assertNotIn("wrote", out)
+        self.assertEqual((self.load("run", "latest")["epoch"], len(self.load("run", "last.pth"))), (1, len(small_resnet().state_dict())))
+
     def test_start_epoch_begins_with_its_rate_and_order(self):
         self.train(1, "run", "--epochs", 3, "--start-epoch", 2, "--milestones", "1,2", "--warm-up", 0)
         state = self.load("run", "latest")
