@@ -22,8 +22,9 @@ typedef struct volumes {
 /* Grains: `count` volumes of `shape` (depth, height, width) for training and one for testing, from seeds of
  * their own. */
 void volumes_grains(volumes *v, int count, const int64_t shape[3], uint64_t seed, tern_error *err);
-/* Debian's mricron-data: one brain, its left half (as the file is stored, low x) for training, its right half
- * for testing. */
+/* Debian's mricron-data: the head ch2 with its brain, and the macaque's brain inia19 with its tissues
+ * (tissues.h). Each is one brain, so training and test are apart in space only: the half of low x, its left,
+ * for training, the right half for testing, and the two are nearly mirror images of each other. */
 void volumes_brain(volumes *v, tern_error *err);
 void volumes_macaque(volumes *v, tern_error *err);
 /* DIR/train/images, DIR/train/labels, DIR/val/images and DIR/val/labels, in each the same names: whatever
