@@ -251,8 +251,9 @@ class Training(Folder):
         code, out, err = call(2, NAME, *self.shared, "--epochs", 1, "--log-dir", self.path("run"),
                               env={**os.environ, "TERN_PLUGIN_PATH": self.path("run")})
         self.assertEqual(code, 0, err)
-        (line,) = complaints(err)
-        self.assertIn("the plug-in tern_figure.so cannot be loaded", line)
+        png, figure = complaints(err)
+        self.assertIn("the plug-in tern_png.so cannot be loaded", png)
+        self.assertIn("the plug-in tern_figure.so cannot be loaded", figure)
         self.assertNotIn("wrote", out)
         self.assertEqual((self.load("run", "latest")["epoch"], len(self.load("run", "last.pth"))), (1, len(small_resnet().state_dict())))
 
