@@ -153,7 +153,7 @@ class Excerpts(unittest.TestCase):
                 for line in lines:
                     if line.strip() in ("", "..."):
                         continue
-                    self.assertIn(line.strip(), left)
+                    self.assertTrue(line.strip() in left, f"{line.strip()} is not there, or not in this order")
                     left = left[left.index(line.strip()) + 1:]
 
     def test_every_block_of_c_is_a_program_or_an_excerpt(self):
