@@ -194,30 +194,42 @@ TERN__INLINE bool is_result(const place *b)
     return b->row < b->turn->count[1] && b->column < b->turn->count[2];
 }
 
-/* Values of neighbouring positions, or channels of one, `apart` from each other in the target. */
-TERN__INLINE void put_values(const job *j, int64_t at, int64_t apart, tern__lanes v, int n)
+/* How many positions from there on, of `left`, are neighbours: all results, or none. */
+TERN__INLINE int64_t run_of(const job *j, const place *b, int64_t left)
+{
+    return TERN__MIN(left, (is_result(b) ? b->turn->count[2] : j->p.axis[2].size) - b->column);
+}
+
+/* `rows` positions of 16 channels. */
+TERN__SIMD static void put_blocked(const job *j, place b, int64_t size, const float *sums, int rows)
+{
+    int64_t first = (b.image * j->outs + b.channel) * size, apart = j->p.axis[2].turns * ROWS, n;
+    void *data = j->target->data;
+    bool add = j->call->add[0];
+    tern__lanes bias = {0};
+    if (j->bias) bias = tern__lanes_load(j->bias + b.channel, ROWS);
+    for (int64_t r = 0; r < rows; r += n, step(j, &b, n)) {
+        n = run_of(j, &b, rows - r);
+        int64_t at = first + target_of(j, &b) * ROWS;
+        for (int64_t i = 0; i < n && is_result(&b); i++) {
+            tern__lanes v = tern__lanes_load(sums + (r + i) * ROWS, ROWS) + bias;
+            tern__lanes_set(data, TERN_BF16, at + i * apart, v, ROWS, add);
+        }
+    }
+}
+
+/* Values of neighbouring positions, `apart` from each other in the target. */
+TERN__INLINE void put_values(const job *j, int64_t at, int64_t apart, tern__lanes v, int64_t n)
 {
     bool add = j->call->add[0];
     if (apart == 1 && n == ROWS) {
         tern__lanes_set(j->target->data, TERN_BF16, at, v, ROWS, add);
         return;
     }
-    for (int l = 0; l < n; l++) {
+    for (int64_t l = 0; l < n; l++) {
         tern__lanes one = {v[l]};
         tern__lanes_set(j->target->data, TERN_BF16, at + l * apart, one, 1, add);
     }
-}
-
-/* `rows` positions of 16 channels. */
-TERN__SIMD static void put_blocked(const job *j, place b, int64_t size, const float *sums, int rows)
-{
-    int64_t first = (b.image * j->outs + b.channel) * size;
-    tern__lanes bias = {0};
-    if (j->bias) bias = tern__lanes_load(j->bias + b.channel, ROWS);
-    for (int r = 0; r < rows; r++, step(j, &b, 1))
-        if (is_result(&b))
-            put_values(j, first + target_of(j, &b) * ROWS, 1, tern__lanes_load(sums + r * ROWS, ROWS) + bias,
-                       ROWS);
 }
 
 TERN__DEFINE_TURN(turn_words, tern__words)
@@ -229,14 +241,14 @@ TERN__SIMD static void put_plain(const job *j, place b, int64_t size, const floa
     tern__words v[ROWS];
     memcpy(v, sums, sizeof(v));
     turn_words(v);
-    for (int r = 0; r < rows; r += (int)n, step(j, &b, n)) {
-        n = TERN__MIN(rows - r, (is_result(&b) ? b.turn->count[2] : j->p.axis[2].size) - b.column);
+    for (int64_t r = 0; r < rows; r += n, step(j, &b, n)) {
+        n = run_of(j, &b, rows - r);
         for (int64_t c = 0; c < lanes && is_result(&b); c++) {
             const float *values = (const float *)&v[c] + r;
             int64_t channel = b.channel + c, at = (b.image * j->outs + channel) * size + target_of(j, &b);
             tern__lanes sum = tern__lanes_load(values, (int)n);
             if (j->bias) sum += j->bias[channel];
-            put_values(j, at, j->p.axis[2].turns, sum, (int)n);
+            put_values(j, at, j->p.axis[2].turns, sum, n);
         }
     }
 }
