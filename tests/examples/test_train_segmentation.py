@@ -16,14 +16,14 @@ MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.22
 SIDE = 40
 
 
-def write_maps(folder, split, count, side=SIDE):
-    """Pictures of four colours with noise, in blocks of pixels, and their maps, in Cityscapes' layout."""
+def write_maps(folder, split, count, side=SIDE, ids=(0, 1, 2, 3)):
+    """Pictures of four colours with noise, in blocks of pixels, and their maps with these ids, in Cityscapes' layout."""
     random = np.random.default_rng(len(split))
     for i in range(count):
         city = f"city{i % 2}"
         labels = random.integers(0, 4, (side // 8 + 1, side // 8 + 1)).repeat(8, 0).repeat(8, 1)[:side, :side]
         picture = COLOURS[labels] + random.integers(-20, 20, (side, side, 3))
-        for kind, ending, array in (("leftImg8bit", "leftImg8bit", picture.clip(0, 255)), ("gtFine", "gtFine_labelIds", labels)):
+        for kind, ending, array in (("leftImg8bit", "leftImg8bit", picture.clip(0, 255)), ("gtFine", "gtFine_labelIds", np.array(ids)[labels])):
             place = os.path.join(folder, kind, split, city)
             os.makedirs(place, exist_ok=True)
             Image.fromarray(array.astype(np.uint8)).save(os.path.join(place, f"{city}_{i:06}_000000_{ending}.png"))
@@ -89,6 +89,16 @@ class Segmentation(Folder):
     def test_alone_in_bf16(self):
         out = train(1, NAME, *self.FLAGS, "-b", 4, "--uniform=off", "--epochs", 6, cwd=self.folder)
         self.assertGreater(self.told(out, 6)["mIoU"], 0.6)
+
+    def test_streets(self):
+        """Road, sidewalk, sky and what does not count, of Cityscapes' 34 ids."""
+        for split in ("train", "val"):
+            write_maps(self.path("streets"), split, 4, ids=(7, 8, 23, 0))
+        out = train(2, NAME, "--dataset", "cityscapes", "--data", "streets", "--arch", "resnet18", "--crop", 33, "--repeat", 1, "--uniform=off",
+                    "--balance", 0, "-b", 2, "--epochs", 1, "--threads", 1, "--log-dir", "run", cwd=self.folder)
+        self.assertIn("DeepLabV3, ResNet-18", out)
+        self.assertEqual(set(self.told(out, 1)) & {"mIoU", "road"}, {"mIoU"})
+        self.assertEqual(torch.load(self.path("run", "last.pth"))["classifier.4.weight"].shape, (19, 256, 1, 1))
 
     def said(self, *flags):
         code, out, err = call(1, NAME, *flags, cwd=self.folder)

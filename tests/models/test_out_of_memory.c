@@ -33,6 +33,35 @@ static tern_module *make_resnet(tern_rng *rng, tern_error *err)
     return tern_resnet_new(&opts, rng, err);
 }
 
+static tern_module *make_bottlenecks(tern_rng *rng, tern_error *err)
+{
+    tern_resnet_opts opts = tern_resnet_preset(50);
+    opts.classes = CLASSES;
+    for (int i = 0; i < TERN_RESNET_STAGES; i++) opts.blocks[i] = 1, opts.channels[i] = 2;
+    return tern_resnet_new(&opts, rng, err);
+}
+
+static tern_module *make_deeplab(tern_rng *rng, tern_error *err)
+{
+    tern_deeplabv3_opts opts = tern_deeplabv3_defaults();
+    opts.depth = 18;
+    opts.classes = CLASSES;
+    for (int i = 0; i < TERN_RESNET_STAGES; i++) opts.channels[i] = 4;
+    opts.head_channels = 4;
+    opts.aux = true;
+    return tern_deeplabv3_new(&opts, rng, err);
+}
+
+static tern_module *make_unet(tern_rng *rng, tern_error *err)
+{
+    tern_unet3d_opts opts = tern_unet3d_defaults();
+    opts.width = 2;
+    opts.levels = 3;
+    opts.norm = TERN_UNET_GROUP;
+    opts.groups = 2;
+    return tern_unet3d_new(&opts, rng, err);
+}
+
 /* Linear over weights that are computed themselves: their gradients are no parameters'. */
 static tern_tensor *computed_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
@@ -189,29 +218,41 @@ static void under_autocast(void **state)
     assert_in_range(sweep(&cast, false), 30, 1000);
 }
 
-/* A caller who takes no error gets a whole net or none. */
-static void nets_made_without_an_error(void **state)
+/* One request after the other is refused: a caller gets a whole net or none. */
+static void make_again_and_again(tern_module *(*make)(tern_rng *, tern_error *), tern_rng *rng,
+                                 tern_error *err)
+{
+    tern_module *net = make(rng, NULL);
+    int count = tern_state_count(net), at = 0;
+    tern_module_free(net);
+    for (bool whole = false; !whole;) {
+        ledger books = {.refuse_at = ++at};
+        if (err) *err = (tern_error){0};
+        ledger_open(&books);
+        net = make(rng, err);
+        whole = atomic_load(&books.requests) < at;
+        books.refuse_at = 0;
+        assert_true(whole == (net != NULL));
+        if (err) assert_int_equal(err->code, whole ? TERN_OK : TERN_E_MEMORY);
+        if (net) assert_int_equal(tern_state_count(net), count);
+        tern_module_free(net);
+        ledger_close(&books);
+    }
+}
+
+/* With an error and without. */
+static void nets_that_are_not_made(void **state)
 {
     (void)state;
-    static const recipe *const recipes[] = {&mlp, &resnet};
-    for (int i = 0; i < 2; i++) {
-        tern_rng *rng = tern_rng_new(1, NULL);
-        tern_module *net = recipes[i]->make(rng, NULL);
-        int count = tern_state_count(net), at = 0;
-        tern_module_free(net);
-        for (bool whole = false; !whole;) {
-            ledger books = {.refuse_at = ++at};
-            ledger_open(&books);
-            net = recipes[i]->make(rng, NULL);
-            whole = atomic_load(&books.requests) < at;
-            books.refuse_at = 0;
-            assert_true(whole == (net != NULL));
-            if (net) assert_int_equal(tern_state_count(net), count);
-            tern_module_free(net);
-            ledger_close(&books);
-        }
-        tern_rng_free(rng);
+    static tern_module *(*const makers[])(tern_rng *, tern_error *) = {
+        make_mlp, make_resnet, make_bottlenecks, make_deeplab, make_unet};
+    tern_rng *rng = tern_rng_new(1, NULL);
+    for (size_t i = 0; i < sizeof(makers) / sizeof(*makers); i++) {
+        tern_error err;
+        make_again_and_again(makers[i], rng, NULL);
+        make_again_and_again(makers[i], rng, &err);
     }
+    tern_rng_free(rng);
 }
 
 int main(void)
@@ -221,7 +262,7 @@ int main(void)
         cmocka_unit_test(a_resnet),
         cmocka_unit_test(computed_weights),
         cmocka_unit_test(under_autocast),
-        cmocka_unit_test(nets_made_without_an_error),
+        cmocka_unit_test(nets_that_are_not_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
