@@ -39,7 +39,7 @@ static const plan plans[] = {{.data = "grains",
                               .width = 16,
                               .volumes = 2,
                               .milestones = {{5, 7}, 2},
-                              .lr = 2e-3,
+                              .lr = 1e-3,
                               .flip = {.5, .5, .5}},
                              {.data = "brain",
                               .patch = {64, 64, 64},
@@ -48,17 +48,17 @@ static const plan plans[] = {{.data = "grains",
                               .epochs = 6,
                               .width = 16,
                               .milestones = {{4, 5}, 2},
-                              .lr = 2e-3,
+                              .lr = 1e-3,
                               .foreground = .3,
                               .flip = {0, 0, .5}},
                              {.data = "macaque",
                               .patch = {48, 64, 64},
                               .patches = 128,
                               .batch = 1,
-                              .epochs = 12,
+                              .epochs = 10,
                               .width = 16,
-                              .milestones = {{8, 11}, 2},
-                              .lr = 3e-3,
+                              .milestones = {{6, 9}, 2},
+                              .lr = 2e-3,
                               .foreground = .7,
                               .flip = {0, 0, .5}}};
 static const plan any_folder = {.data = "",
@@ -171,7 +171,8 @@ static tern_dataset *open_patches(const unet *u, const volume_set *set, bool tra
                             set->count, &opts, err);
 }
 
-/* Rare classes count more: one over the root of their share of the training voxels. */
+/* Rare classes count more: one over the fourth root of their share of the training voxels. The root itself
+ * takes from the frequent ones what it gives to the rare. */
 static void weigh_classes(unet *u, tern_error *err)
 {
     double counts[MOST_CLASSES + 1] = {0}, all = 0;
@@ -183,7 +184,7 @@ static void weigh_classes(unet *u, tern_error *err)
             if (set->labels[i]->values[v] >= 0 && set->labels[i]->values[v] < (float)classes)
                 counts[(int)set->labels[i]->values[v]]++, all++;
     }
-    for (int k = 0; k < classes; k++) u->weights[k] = counts[k] > 0 ? (float)sqrt(all / counts[k]) : 1;
+    for (int k = 0; k < classes; k++) u->weights[k] = counts[k] > 0 ? (float)sqrt(sqrt(all / counts[k])) : 1;
     u->weight = tern_tensor_wrap(u->weights, TERN_F32, 1, &classes, NULL, NULL, err);
 }
 
