@@ -335,10 +335,11 @@ int main(int argc, char **argv)
     int64_t output_stride = 0;
     segmentation g = {.crop = 257, .repeat = 6, .scale = {1, 1.5}, .uniform = true, .balance = 0.5};
     flags f = flags_defaults("train_segmentation", "Trains DeepLabV3 to tell what each pixel is.");
-    f.batch = 2;
+    f.batch = 4;
     f.lr = 0.05;
-    f.epochs = 24;
-    f.milestones = (flag_list){{16, 21}, 2};
+    f.warm_up = 1;
+    f.epochs = 36;
+    f.milestones = (flag_list){{26, 33}, 2};
     f.gamma = 0.2;
     f.opt_level = 1;
     f.sync_bn = true;

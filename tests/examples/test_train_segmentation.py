@@ -56,7 +56,7 @@ def ious(path, samples):
 
 
 class Segmentation(Folder):
-    FLAGS = ("--data", "task", "--crop", 33, "--repeat", 6, "--scale-max", 1.2, "--lr", 0.05, "--threads", 1, "--log-dir", "run")
+    FLAGS = ("--data", "task", "--crop", 33, "--repeat", 6, "--scale-max", 1.2, "--lr", 0.05, "--warm-up", 0, "--threads", 1, "--log-dir", "run")
 
     def setUp(self):
         super().setUp()
