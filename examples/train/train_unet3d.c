@@ -55,10 +55,10 @@ static const plan plans[] = {{.data = "grains",
                               .patch = {48, 64, 64},
                               .patches = 128,
                               .batch = 1,
-                              .epochs = 10,
+                              .epochs = 11,
                               .width = 16,
-                              .milestones = {{6, 9}, 2},
-                              .lr = 2e-3,
+                              .milestones = {{8}, 1},
+                              .lr = 3e-3,
                               .foreground = .7,
                               .flip = {0, 0, .5}}};
 static const plan any_folder = {.data = "",
@@ -171,8 +171,7 @@ static tern_dataset *open_patches(const unet *u, const volume_set *set, bool tra
                             set->count, &opts, err);
 }
 
-/* Rare classes count more: one over the fourth root of their share of the training voxels. The root itself
- * takes from the frequent ones what it gives to the rare. */
+/* Rare classes count more: one over the root of their share of the training voxels. */
 static void weigh_classes(unet *u, tern_error *err)
 {
     double counts[MOST_CLASSES + 1] = {0}, all = 0;
@@ -184,7 +183,7 @@ static void weigh_classes(unet *u, tern_error *err)
             if (set->labels[i]->values[v] >= 0 && set->labels[i]->values[v] < (float)classes)
                 counts[(int)set->labels[i]->values[v]]++, all++;
     }
-    for (int k = 0; k < classes; k++) u->weights[k] = counts[k] > 0 ? (float)sqrt(sqrt(all / counts[k])) : 1;
+    for (int k = 0; k < classes; k++) u->weights[k] = counts[k] > 0 ? (float)sqrt(all / counts[k]) : 1;
     u->weight = tern_tensor_wrap(u->weights, TERN_F32, 1, &classes, NULL, NULL, err);
 }
 
