@@ -3,7 +3,9 @@
  *     build/examples/blue_marble blue_marble
  *     tern run -n 2 build/examples/train_segmentation
  *
- * is the earth from space (blue_marble.c). And streets, in a folder with leftImg8bit and gtFine:
+ * is the earth from space (blue_marble.c): IoU of ocean 0.990, land 0.962, lake 0.342, ice 0.977, mean 0.818
+ * after 36 epochs, where colours alone come to 0.990, 0.963, 0.048, 0.972, mean 0.743. And streets, in a
+ * folder with leftImg8bit and gtFine:
  *
  *     tern run -n 8 build/examples/train_segmentation --dataset cityscapes --data cityscapes \
  *         --arch resnet50 --crop 769 --scale-min 0.5 --scale-max 2 --repeat 1 --uniform=off \
