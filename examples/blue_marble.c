@@ -308,6 +308,10 @@ static void print_colours(const earth *e)
 
 int main(int argc, char **argv)
 {
+    if (argc > 3 || (argc > 1 && argv[1][0] == '-')) {
+        fprintf(stderr, "usage: blue_marble [FOLDER] [MARBLE'S DATA]\n");
+        return 2;
+    }
     const char *folder = argc > 1 ? argv[1] : "blue_marble";
     const char *marble = argc > 2 ? argv[2] : "/usr/share/marble/data";
     tern_error err = {0};
