@@ -241,6 +241,20 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
     return status;
 }
 
+void tern__loader_destroy(tern_loader *loader)
+{
+    pthread_cond_destroy(&loader->claimable);
+    pthread_cond_destroy(&loader->ready);
+    pthread_mutex_destroy(&loader->lock);
+    tern_sampler_free(loader->own_sampler);
+    tern__free(loader->indices);
+    tern__free(loader->slots);
+    tern__free(loader->x);
+    tern__free(loader->y);
+    tern__free(loader->readers);
+    tern__free(loader);
+}
+
 void tern__loader_slot_release(tern_loader *loader, int slot)
 {
     pthread_mutex_lock(&loader->lock);

@@ -1,4 +1,4 @@
-/* loader_inner.h - a loader from inside: slots, readers, and what its three files call of each other. */
+/* loader_inner.h - a loader from inside: slots, readers, and what its files call of each other. */
 #ifndef TERN_SRC_LOADER_INNER_H
 #define TERN_SRC_LOADER_INNER_H
 
@@ -71,8 +71,6 @@ void *tern__loader_work(void *reader);
 tern__slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state state);
 /* Batches in that many samples. */
 int64_t tern__loader_batches(const tern_loader *loader, int64_t samples);
-
-/* loader_new.c */
 void tern__loader_destroy(tern_loader *loader);
 
 #endif

@@ -184,20 +184,6 @@ tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_opts *user
     return NULL;
 }
 
-void tern__loader_destroy(tern_loader *loader)
-{
-    pthread_cond_destroy(&loader->claimable);
-    pthread_cond_destroy(&loader->ready);
-    pthread_mutex_destroy(&loader->lock);
-    tern_sampler_free(loader->own_sampler);
-    tern__free(loader->indices);
-    tern__free(loader->slots);
-    tern__free(loader->x);
-    tern__free(loader->y);
-    tern__free(loader->readers);
-    tern__free(loader);
-}
-
 static void workers_stop(tern_loader *loader)
 {
     pthread_mutex_lock(&loader->lock);
