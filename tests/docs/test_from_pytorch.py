@@ -209,7 +209,7 @@ class Chinese(unittest.TestCase):
     def test_its_figures_are_those_of_the_other_pages(self):
         prose = re.sub(r"^```.*?^```$", "", CHINESE, flags=re.M | re.S)
         others = "".join(document.read(name) for name in ("README.md", "docs/parallel.md", "docs/training.md"))
-        figures = set(re.findall(r"\d+(?:\.\d+)?", prose))
+        figures = set(re.findall(r"\d+(?:\.\d+)*", prose))
         self.assertGreater(len([figure for figure in figures if len(figure) > 2]), 5)
         for figure in figures:
             if len(figure) > 2:
