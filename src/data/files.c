@@ -39,6 +39,7 @@ static char *join(const char *folder, const char *name, const char *func, tern_e
 typedef struct walk {
     tern__files *files;
     bool (*wanted)(const char *name); /* NULL: the folders */
+    bool deep;                        /* folders in the folder, too */
     const char *func;
     tern_error *err;
 } walk;
@@ -53,7 +54,7 @@ static int visit(const walk *w, char *path, const char *name, bool *kept)
     if (!is_there && errno != ENOENT && errno != ELOOP)
         return tern__error_errno(w->err, w->func, TERN_E_IO, "cannot read %s", path);
     bool is_folder = is_there && S_ISDIR(about.st_mode);
-    if (is_folder && w->wanted) return walk_folder(w, path);
+    if (is_folder && w->wanted) return w->deep ? walk_folder(w, path) : TERN_OK;
     *kept = w->wanted ? w->wanted(name) : is_folder;
     return *kept ? append(w->files, path, w->func, w->err) : TERN_OK;
 }
@@ -89,11 +90,11 @@ static int compare(const void *a, const void *b)
     return order ? order : strcmp(x->path + x->folder, y->path + y->folder);
 }
 
-static int walk_sorted(tern__files *files, const char *folder, bool (*wanted)(const char *name),
-                       const char *func, tern_error *err)
+static int walk_sorted(const walk *w, const char *folder)
 {
+    tern__files *files = w->files;
     int64_t from = files->count;
-    int status = walk_folder(&(walk){files, wanted, func, err}, folder);
+    int status = walk_folder(w, folder);
     if (files->count > from)
         qsort(files->file + from, (size_t)(files->count - from), sizeof(tern__file), compare);
     return status;
@@ -102,12 +103,18 @@ static int walk_sorted(tern__files *files, const char *folder, bool (*wanted)(co
 int tern__files_walk(tern__files *files, const char *folder, bool (*wanted)(const char *name),
                      const char *func, tern_error *err)
 {
-    return walk_sorted(files, folder, wanted, func, err);
+    return walk_sorted(&(walk){files, wanted, true, func, err}, folder);
+}
+
+int tern__files_list(tern__files *files, const char *folder, bool (*wanted)(const char *name),
+                     const char *func, tern_error *err)
+{
+    return walk_sorted(&(walk){files, wanted, false, func, err}, folder);
 }
 
 int tern__folders_list(tern__files *files, const char *folder, const char *func, tern_error *err)
 {
-    return walk_sorted(files, folder, NULL, func, err);
+    return walk_sorted(&(walk){files, NULL, false, func, err}, folder);
 }
 
 void tern__files_free(tern__files *files)

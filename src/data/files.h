@@ -19,7 +19,10 @@ typedef struct tern__files {
  * paths' bytes, names in the order of theirs. E_IO naming what cannot be read, E_MEMORY. */
 int tern__files_walk(tern__files *files, const char *folder, bool (*wanted)(const char *name),
                      const char *func, tern_error *err);
-/* The same, not of what is below the folders in it: those folders themselves. */
+/* The same of the files in `folder` itself alone. */
+int tern__files_list(tern__files *files, const char *folder, bool (*wanted)(const char *name),
+                     const char *func, tern_error *err);
+/* The same of the folders in it. */
 int tern__folders_list(tern__files *files, const char *folder, const char *func, tern_error *err);
 void tern__files_free(tern__files *files);
 

@@ -1,38 +1,38 @@
 /* stack.c - volumes that come as pictures: a folder with one for each slice, or the pages of a TIFF. */
 #include <tern/image.h>
 
+#include "data/files.h"
 #include "data/volume.h"
 
-#include <dirent.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define LOAD TERN__VOLUME_LOAD
 
-enum { PATH_ROOM = 4096 };
-
 /* ---- which files ---- */
 
-static int is_slice(const struct dirent *entry)
+static bool is_slice(const char *name)
 {
     static const char *const ends[] = {".png", ".tif", ".tiff", ".jpg", ".jpeg"};
-    const char *end = strrchr(entry->d_name, '.');
-    for (size_t i = 0; end && end != entry->d_name && i < TERN__COUNT(ends); i++)
-        if (!strcasecmp(end, ends[i])) return 1;
-    return 0;
+    for (size_t i = 0; i < TERN__COUNT(ends); i++)
+        if (tern__ends_with(name, ends[i]) && strlen(name) > strlen(ends[i])) return true;
+    return false;
 }
 
 /* slice2 before slice10. */
-static int by_number(const struct dirent **a, const struct dirent **b)
+static int by_number(const void *a, const void *b)
 {
-    return strverscmp((*a)->d_name, (*b)->d_name);
+    return strverscmp(((const tern__file *)a)->path, ((const tern__file *)b)->path);
 }
 
-static void free_names(struct dirent **names, int count)
+static int list_slices(const char *folder, tern__files *slices, tern_error *err)
 {
-    for (int i = 0; i < count; i++) free(names[i]);
-    free(names);
+    int status = tern__files_list(slices, folder, is_slice, LOAD, err);
+    if (!status && slices->count == 0)
+        status =
+            tern__error_set(err, LOAD, TERN_E_IO, "%s: no slice (.png, .tif, .jpg) in this folder", folder);
+    if (!status) qsort(slices->file, (size_t)slices->count, sizeof(*slices->file), by_number);
+    return status;
 }
 
 /* ---- pixels ---- */
@@ -93,23 +93,16 @@ tern_volume *tern__pages_load(const char *path, tern_error *err)
 
 tern_volume *tern__folder_load(const char *folder, tern_error *err)
 {
-    struct dirent **names = NULL;
+    tern__files slices = {0};
     tern_image_opts opts = grey();
     tern_image image = {0};
     tern_volume *volume = NULL;
-    char path[PATH_ROOM];
-    int count = scandir(folder, &names, is_slice, by_number);
-    int status = TERN_OK;
-    if (count < 0) status = tern__error_errno(err, LOAD, TERN_E_IO, "cannot read %s", folder);
-    if (count == 0)
-        status =
-            tern__error_set(err, LOAD, TERN_E_IO, "%s: no slice (.png, .tif, .jpg) in this folder", folder);
-    for (int i = 0; !status && i < count; i++) {
-        if (snprintf(path, sizeof(path), "%s/%s", folder, names[i]->d_name) >= (int)sizeof(path))
-            status = tern__error_set(err, LOAD, TERN_E_IO, "%.200s..: too long a path", folder);
-        if (!status) status = tern_image_load(path, &opts, &image, err);
-        if (!status) status = add_slice(&volume, &image, path, i, count, err);
+    int status = list_slices(folder, &slices, err);
+    for (int64_t i = 0; !status && i < slices.count; i++) {
+        const char *path = slices.file[i].path;
+        status = tern_image_load(path, &opts, &image, err);
+        if (!status) status = add_slice(&volume, &image, path, i, slices.count, err);
     }
-    free_names(names, count);
+    tern__files_free(&slices);
     return finish(volume, &image, status);
 }

@@ -245,13 +245,13 @@ TERN__INLINE void resize_lines(const resizing *r, int64_t first, int n, const ro
 {
     int64_t from = r->axes[2].from, to = r->axes[2].to;
     for (int l = 0; l < n; l++) make_row(r, first + l, m->parts, m->rows + l * from, dtype);
-    tern__join(m->side, m->rows, from, from, n);
+    tern__lines_join(m->side, m->rows, from, from, n);
     resize_width(r, m->side, m->wide, 0, TERN_F32, false);
     if (dtype == TERN_F32) {
-        tern__part((float *)r->to->data + first * to, m->wide, to, to, n, r->call->add[0]);
+        tern__lines_part((float *)r->to->data + first * to, m->wide, to, to, n, r->call->add[0]);
         return;
     }
-    tern__part(m->line, m->wide, to, to, n, false);
+    tern__lines_part(m->line, m->wide, to, to, n, false);
     put_line(r, m->line, first * to, n * to, dtype);
 }
 

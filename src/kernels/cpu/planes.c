@@ -22,7 +22,7 @@ TERN__INLINE void turn(quad v[QUAD])
     v[3] = __builtin_shuffle(b, d, (quad_mask){2, 3, 6, 7});
 }
 
-TERN__SIMD void tern__join(float *to, const float *from, int64_t step, int64_t n, int lanes)
+TERN__SIMD static void join(float *to, const float *from, int64_t step, int64_t n, int lanes)
 {
     int64_t i = 0;
     for (; i + QUAD <= n; i += QUAD)
@@ -37,7 +37,7 @@ TERN__SIMD void tern__join(float *to, const float *from, int64_t step, int64_t n
         for (int l = 0; l < LANES; l++) to[i * LANES + l] = from[(l < lanes ? l : 0) * step + i];
 }
 
-TERN__SIMD void tern__part(float *to, const float *from, int64_t step, int64_t n, int lanes, bool add)
+TERN__SIMD static void part(float *to, const float *from, int64_t step, int64_t n, int lanes, bool add)
 {
     for (int l = 0; l < lanes; l += QUAD) {
         int64_t i = 0;
@@ -58,6 +58,16 @@ TERN__SIMD void tern__part(float *to, const float *from, int64_t step, int64_t n
     }
 }
 
+void tern__lines_join(float *to, const float *from, int64_t step, int64_t n, int lanes)
+{
+    join(to, from, step, n, lanes);
+}
+
+void tern__lines_part(float *to, const float *from, int64_t step, int64_t n, int lanes, bool add)
+{
+    part(to, from, step, n, lanes, add);
+}
+
 /* In a blocked tensor: 16 at a time. */
 static int64_t place_in(const tern__planes *p, int64_t first)
 {
@@ -71,7 +81,7 @@ void tern__planes_join(float *to, const tern__planes *from, int64_t first, int64
     if (view->layout == TERN__BLOCKED16)
         tern__stage_load(TERN__COMPUTE_F32, (tern__stage *)to, view->dtype, view->data, at, 1, n * LANES);
     else
-        tern__join(to, (const float *)view->data + at, from->size, n, from->lanes);
+        join(to, (const float *)view->data + at, from->size, n, from->lanes);
 }
 
 void tern__planes_part(const tern__planes *to, const float *from, int64_t first, int64_t n, bool add)
@@ -82,7 +92,7 @@ void tern__planes_part(const tern__planes *to, const float *from, int64_t first,
         tern__stage_store(TERN__COMPUTE_F32, (const tern__stage *)from, view->dtype, view->data, at, 1,
                           n * LANES, add);
     else
-        tern__part((float *)view->data + at, from, to->size, n, to->lanes, add);
+        part((float *)view->data + at, from, to->size, n, to->lanes, add);
 }
 
 void tern__planes_part_bytes(const tern__planes *to, const uint8_t *from, int64_t first, int64_t n)

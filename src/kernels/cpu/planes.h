@@ -6,9 +6,9 @@
 #include "tensor/view.h"
 
 /* to[16 i + l] = from[l step + i] for i < n; in lanes that there are not, l = 0. */
-void tern__join(float *to, const float *from, int64_t step, int64_t n, int lanes);
+void tern__lines_join(float *to, const float *from, int64_t step, int64_t n, int lanes);
 /* The way back: to[l step + i] = or += from[16 i + l] for l < lanes. */
-void tern__part(float *to, const float *from, int64_t step, int64_t n, int lanes, bool add);
+void tern__lines_part(float *to, const float *from, int64_t step, int64_t n, int lanes, bool add);
 
 /* Planes `plane` to plane + lanes - 1, of `size` elements each, of a plain f32 tensor; or of a blocked one of
  * 16 bits, whose planes stand side by side already: `plane` is the first of 16. */
