@@ -194,6 +194,7 @@ if rank == 0: sys.exit(0)
 for _ in range(500):
     try: socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['TERN_PORT'])), 5).close()
     except ConnectionRefusedError: sys.exit(0)
+    except ConnectionResetError: pass  # it was dying just then
     time.sleep(0.01)
 sys.exit(1)
 """
