@@ -7,8 +7,14 @@ import sys
 import unittest
 
 # torchrun of PyTorch 1.13 itself ends with an AttributeError under Python 3.11, whose enums print otherwise: what it makes of
-# --redirects is given here. Newer ones are as they are.
+# --redirects is given here. Newer ones are as they are. Its ranks look for the agent by the machine's name, which not every machine
+# can resolve.
 TORCHRUN = """
+import socket
+try:
+    socket.gethostbyname(socket.gethostname())
+except OSError:
+    socket.getfqdn = lambda *_: "127.0.0.1"
 from torch.distributed import run
 from torch.distributed.elastic import multiprocessing
 from torch.distributed.elastic.multiprocessing import Std, api
