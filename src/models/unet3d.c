@@ -41,7 +41,8 @@ static tern_module *new_pair(const tern_unet3d_opts *o, int64_t in, int64_t out,
                              tern_error *err)
 {
     pair *self = tern__module_new(sizeof(*self), "unet_pair", pair_forward, err);
-    bool whole = self;
+    bool whole = true;
+    if (!self) return NULL;
     for (int i = 0; i < 2 && whole; i++)
         whole = tern__conv_norm_add(&self->convs[i], &self->base, 3 * i,
                                     new_conv(i ? out : in, out, rng, err), new_norm(o, out, err), err);
