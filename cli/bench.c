@@ -11,10 +11,22 @@ typedef struct bench {
 } bench;
 
 static const bench benches[] = {
-    {"all_reduce", "a sum over all ranks, by size", tern__bench_all_reduce},
     {"board", "what the calls of a board cost a training loop", tern__bench_board},
+    {"collectives", "all of them, by size; or one:", tern__bench_collective},
+    {"all_reduce", "a sum over all ranks, to all", tern__bench_collective},
+    {"reduce", "a sum over all ranks, to rank 0", tern__bench_collective},
+    {"broadcast", "what rank 0 has, to all", tern__bench_collective},
+    {"all_gather", "a part of each rank, to all", tern__bench_collective},
+    {"reduce_scatter", "a sum over all ranks, a part to each", tern__bench_collective},
+    {"gather", "a part of each rank, to rank 0", tern__bench_collective},
+    {"scatter", "what rank 0 has, a part to each", tern__bench_collective},
+    {"all_to_all", "a part of each rank for each", tern__bench_collective},
+    {"barrier", "all ranks meet", tern__bench_collective},
+    {"sendrecv", "a message from rank 0 to rank 1", tern__bench_collective},
+    {"conv", "convolutions by each algorithm: how fast, how exact", tern__bench_conv},
     {"optimizer", "the updates of SGD and Adam beside a copy", tern__bench_optimizer},
-    {"step", "a training step of an MLP or a ResNet-18", tern__bench_step},
+    {"step", "a training step of an MLP or a convolutional net", tern__bench_step},
+    {"store", "keys of a TCP store, set and got, of one client and of many", tern__bench_store},
 };
 
 static int by_value(const void *a, const void *b)
@@ -29,11 +41,40 @@ double tern__bench_median(double *values, size_t count)
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
+static bool parse_size(const char *text, size_t step, size_t *bytes)
+{
+    static const char units[] = "KMG";
+    char *end;
+    if (*text < '0' || *text > '9') return false;
+    unsigned long long number = strtoull(text, &end, 10);
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (end[unit != NULL] || !number || number > (UINT64_C(1) << 40) >> shift) return false;
+    *bytes = (size_t)(number << shift);
+    return *bytes % step == 0;
+}
+
+bool tern__bench_sizes(const char *who, char *text, size_t step, size_t *sizes, int most, int *count)
+{
+    *count = 0;
+    for (char *one; (one = strsep(&text, ",")); ++*count) {
+        if (*count == most) {
+            fprintf(stderr, "%s: --sizes: at most %d\n", who, most);
+            return false;
+        }
+        if (parse_size(one, step, &sizes[*count])) continue;
+        fprintf(stderr, "%s: --sizes: expected bytes in steps of %zu, as in 4,64K,25M, got \"%s\"\n", who,
+                step, one);
+        return false;
+    }
+    return true;
+}
+
 static void print_usage(FILE *out)
 {
     fprintf(out, "usage: tern bench BENCH [OPTIONS] ...\n\nbenches:\n");
     for (size_t i = 0; i < TERN__COUNT(benches); i++)
-        fprintf(out, "  %-12s %s\n", benches[i].name, benches[i].help);
+        fprintf(out, "  %-15s %s\n", benches[i].name, benches[i].help);
     fprintf(out, "\n`tern bench BENCH --help` says more. Several ranks: tern run -n 2 tern bench ...\n");
 }
 

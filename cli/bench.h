@@ -5,12 +5,18 @@
 
 #include "cli.h"
 
-tern__cli_fn tern__bench_all_reduce;
 tern__cli_fn tern__bench_board;
+tern__cli_fn tern__bench_collective; /* by its argv[0]: one of them, or "collectives" */
+tern__cli_fn tern__bench_conv;
 tern__cli_fn tern__bench_optimizer;
 tern__cli_fn tern__bench_step;
+tern__cli_fn tern__bench_store;
 
 /* The middle one of `count` values, or the mean of the middle two; sorts them. */
 double tern__bench_median(double *values, size_t count);
+
+/* "4,1K,64K" into sizes[0..*count), at most `most`, each a multiple of `step`. False: it is something else,
+ * and `who` has said so. */
+bool tern__bench_sizes(const char *who, char *text, size_t step, size_t *sizes, int most, int *count);
 
 #endif

@@ -11,6 +11,7 @@
 typedef struct row {
     tern__kernel kernel;
     char shapes[SHAPES_TEXT]; /* "" where a row is a kernel of any shape */
+    const char *algorithm;    /* of a convolution, by shape; else NULL   */
     long calls;
     double ns;
     tern__cost cost;
@@ -64,9 +65,13 @@ static row *add_row(tern__profile *self)
 static row *find_row(tern__profile *self, const tern__call *call)
 {
     row like = {.kernel = call->kernel};
-    if (self->by_shape) put_shapes(like.shapes, call);
+    if (self->by_shape) {
+        put_shapes(like.shapes, call);
+        like.algorithm = self->device->algorithm;
+    }
     for (size_t i = 0; i < self->count; i++)
-        if (self->rows[i].kernel == like.kernel && !strcmp(self->rows[i].shapes, like.shapes))
+        if (self->rows[i].kernel == like.kernel && self->rows[i].algorithm == like.algorithm &&
+            !strcmp(self->rows[i].shapes, like.shapes))
             return &self->rows[i];
     row *added = add_row(self);
     if (added) *added = like;
@@ -141,6 +146,7 @@ static void print_row(const row *r, const line *l, long steps)
         printf(" %9s %6s", "-", "-");
     printf(" %10.3f %8.1f %6.1f", r->cost.bytes * 1e-6 / (double)r->calls, l->gbs, l->copy_percent);
     if (*r->shapes) printf("  %s", r->shapes);
+    if (r->algorithm) printf("  %s", r->algorithm);
     printf("\n");
 }
 
@@ -163,6 +169,7 @@ static cJSON *row_json(const row *r, const line *l, long steps)
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "kernel", tern__kernel_name(r->kernel));
     cJSON_AddStringToObject(object, "shapes", r->shapes);
+    if (r->algorithm) cJSON_AddStringToObject(object, "algorithm", r->algorithm);
     cJSON_AddNumberToObject(object, "calls", (double)r->calls / (double)steps);
     cJSON_AddNumberToObject(object, "ms", l->ms / (double)steps);
     cJSON_AddNumberToObject(object, "step_percent", l->step_percent);

@@ -1,6 +1,7 @@
-/* bench_step.c - `tern bench step`: the time of a training step (forward, cross entropy, backward, SGD) on
- * synthetic data. */
+/* bench_step.c - `tern bench step`: the time of a training step (forward, loss, backward, SGD) on synthetic
+ * data. */
 #include "bench.h"
+#include "bench_model.h"
 #include "bench_profile.h"
 
 #include <tern.h>
@@ -14,16 +15,18 @@
 #include <sys/resource.h>
 
 #define WARM_UP 3
-#define CLASSES 10
 
 typedef struct settings {
-    const char *model, *dtype, *reduce, *level; /* level NULL: no amp */
+    const tern__bench_model *model;
+    const char *size_text, *dtype, *reduce, *level; /* level NULL: no amp */
+    int64_t size[3];                                /* of the spatial dimensions */
     long batch, steps;
     bool json, profile, shapes, data_parallel, shard;
 } settings;
 
 typedef struct result {
     double median_ms, min_ms, samples_per_s, loss_first, loss_last;
+    double cpu_ms;        /* of a step, all threads of a rank; the ranks' mean */
     double first_step_ms; /* from the launcher's start to the end of the first step; -1: nobody said when */
     double peak_rss_mb;
     double pss_mb;     /* of a rank, the mean: what several processes map counts as a share of it */
@@ -46,61 +49,69 @@ typedef struct bench {
     tern_optim *optim;
     tern_scope *scope;
     tern__profile *profile; /* NULL: not asked for */
-    int ndim;
-    int64_t shape[4];
+    int64_t shape[5], label_shape[5];
+    int ndim, label_ndim;
     float *x;
-    int64_t *y;
+    int64_t *labels;
 } bench;
 
 static const char usage[] =
-    "usage: tern bench step [--model mlp|resnet18] [--batch N] [--steps K] "
-    "[--dtype f32|bf16|f16]\n"
-    "                       [--opt-level O0|O1|O2|O3] [--reduce f32|bf16|f16] [--shard] [--data-parallel]\n"
-    "                       [--profile[=shapes]] [--json]\n"
+    "usage: tern bench step [--model mlp|resnet18|resnet50|deeplabv3|unet3d] [--batch N]\n"
+    "                       [--size HxW|DxHxW] [--steps K] [--dtype f32|bf16|f16]\n"
+    "                       [--opt-level O0|O1|O2|O3] [--reduce f32|bf16|f16] [--shard]\n"
+    "                       [--exact-conv] [--deterministic] [--data-parallel] [--profile[=shapes]] "
+    "[--json]\n"
     "\n"
-    "Times forward, cross entropy, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 "
-    "steps\n"
-    "that do not count. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per rank.\n"
+    "Times forward, loss, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 steps\n"
+    "that do not count. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per\n"
+    "rank.\n"
     "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n"
-    "--dtype bf16 or f16 computes in an autocast region; parameters and their gradients stay f32. --reduce "
-    "is the "
-    "type\n"
-    "in which gradients go over.\n"
-    "--opt-level is amp's instead, in bf16. --shard splits the optimizer's state and update over the ranks.\n"
+    "resnet50 and deeplabv3 (on a ResNet-50; a label for each pixel, no dropout) are torchvision's,\n"
+    "with 4 images of 257x257 a batch. unet3d has 16 channels in its first level and learns the mask\n"
+    "of one volume of 32x64x64 by binary cross entropy and Dice; the others learn classes by cross\n"
+    "entropy. --size has other images and volumes: 257 for 257x257.\n"
+    "--dtype bf16 or f16 computes in an autocast region; parameters and their gradients stay f32.\n"
+    "--reduce is the type in which gradients go over.\n"
+    "--opt-level is amp's instead, in bf16. --shard splits the optimizer's state and update over the\n"
+    "ranks.\n"
+    "--exact-conv and --deterministic are tern_device_conv_opts of these names: f32 is multiplied and\n"
+    "added in f32, and convolutions' algorithms are those of a fixed table.\n"
     "--data-parallel splits the batch over replicas, one on each core of the rank's.\n"
-    "--profile adds what each kernel took: its arithmetic (products and convolutions) beside the measured "
-    "peak of "
-    "the\n"
-    "cores, the bytes of its operands beside the bandwidth of a copy that no cache holds. --profile=shapes "
-    "has "
-    "a\n"
-    "line for each kernel and its shapes.\n";
+    "--profile adds what each kernel took: its arithmetic (products and convolutions) beside the\n"
+    "measured peak of the cores, the bytes of its operands beside the bandwidth of a copy that no\n"
+    "cache holds. --profile=shapes has a line for each kernel and its shapes, and the\n"
+    "algorithm of convolutions.\n";
 
-static tern_module *new_model(bench *b, const settings *set, tern_error *err)
-{
-    if (!strcmp(set->model, "mlp")) {
-        b->ndim = 2;
-        memcpy(b->shape, (int64_t[]){set->batch, 784}, 2 * sizeof(int64_t));
-        return tern_mlp_new((int64_t[]){784, 1024, 1024, CLASSES}, 4, b->rng, err);
-    }
-    tern_resnet_opts opts = tern_resnet_defaults();
-    opts.classes = CLASSES;
-    opts.small_stem = true;
-    b->ndim = 4;
-    memcpy(b->shape, (int64_t[]){set->batch, 3, 32, 32}, 4 * sizeof(int64_t));
-    return tern_resnet_new(&opts, b->rng, err);
-}
-
-static void make_data(bench *b, tern_error *err)
+static int64_t count_of(const int64_t *shape, int ndim)
 {
     int64_t count = 1;
-    for (int d = 0; d < b->ndim; d++) count *= b->shape[d];
+    for (int d = 0; d < ndim; d++) count *= shape[d];
+    return count;
+}
+
+/* (N, C, size), and of the labels (N), (N, size), or of a mask (N, 1, size). */
+static void set_shapes(bench *b, const settings *set)
+{
+    const tern__bench_model *model = set->model;
+    b->shape[b->ndim++] = b->label_shape[b->label_ndim++] = set->batch;
+    b->shape[b->ndim++] = model->channels;
+    if (model->classes == 1) b->label_shape[b->label_ndim++] = 1;
+    for (int d = 0; d < model->spatial; d++) {
+        b->shape[b->ndim++] = set->size[d];
+        if (model->dense) b->label_shape[b->label_ndim++] = set->size[d];
+    }
+}
+
+static void make_data(bench *b, const settings *set, tern_error *err)
+{
+    set_shapes(b, set);
+    int64_t count = count_of(b->shape, b->ndim), labels = count_of(b->label_shape, b->label_ndim);
     b->x = tern__alloc((size_t)count * sizeof(*b->x), "tern bench step", err);
-    b->y = tern__alloc((size_t)b->shape[0] * sizeof(*b->y), "tern bench step", err);
-    if (!b->x || !b->y) return;
+    b->labels = tern__alloc((size_t)labels * sizeof(*b->labels), "tern bench step", err);
+    if (!b->x || !b->labels) return;
     tern_rng_seed(b->rng, (uint64_t)tern_group_rank(b->world) + 1);
     tern_rng_normal(b->rng, b->x, (size_t)count, 0, 1);
-    for (int64_t i = 0; i < b->shape[0]; i++) b->y[i] = i % CLASSES;
+    for (int64_t i = 0; i < labels; i++) b->labels[i] = i % TERN__MAX(set->model->classes, 2);
 }
 
 static tern_dtype dtype_of(const char *name)
@@ -113,7 +124,7 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
     b->world = tern_group_open(NULL, err);
     b->device = tern_device_open(NULL, err);
     b->rng = tern_rng_new(0, err);
-    b->net = err->code ? NULL : new_model(b, set, err);
+    b->net = err->code ? NULL : set->model->make(set->model, b->rng, err);
     if (set->level) {
         tern_amp_opts amp = tern_amp_defaults((tern_opt_level)(set->level[1] - '0'));
         b->amp = tern_amp_new(b->net, &amp, err);
@@ -129,13 +140,13 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
     if (set->shard) tern_optim_shard(b->optim, b->world, err);
     b->scope = tern_scope_new(b->device, b->world, err);
     if (!err->code) tern_autocast_set(b->scope, dtype_of(set->dtype));
-    if (!err->code) make_data(b, err);
+    if (!err->code) make_data(b, set, err);
 }
 
 static void close_bench(bench *b)
 {
     tern__profile_free(b->profile);
-    tern__free(b->y);
+    tern__free(b->labels);
     tern__free(b->x);
     tern_scope_free(b->scope);
     tern_optim_free(b->optim);
@@ -155,12 +166,12 @@ static tern_tensor *scores_of(bench *b, tern_tensor *x)
 }
 
 /* One step; returns its milliseconds. */
-static double step(bench *b, tern_error *err)
+static double step(bench *b, const settings *set, tern_error *err)
 {
     int64_t started = tern__now_ns();
     tern_tensor *x = tern_tensor_from(b->scope, b->x, TERN_F32, b->ndim, b->shape);
-    tern_tensor *y = tern_tensor_from(b->scope, b->y, TERN_I64, 1, b->shape);
-    tern_tensor *loss = tern_cross_entropy(b->scope, scores_of(b, x), y, NULL);
+    tern_tensor *labels = tern_tensor_from(b->scope, b->labels, TERN_I64, b->label_ndim, b->label_shape);
+    tern_tensor *loss = set->model->loss(b->scope, scores_of(b, x), labels);
     if (b->amp)
         tern_amp_backward(b->amp, b->scope, loss, NULL);
     else
@@ -178,6 +189,15 @@ static double ms_since_launch(bench *b, tern_error *err)
     double ms = launched ? (double)(tern__now_ns() - launched) * 1e-6 : -1;
     tern_all_reduce(b->world, &ms, 1, TERN_F64, TERN_MAX, err);
     return ms;
+}
+
+/* Of this process so far. */
+static double own_cpu_ms(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1e3 +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-3;
 }
 
 static double peak_rss_mb(bench *b, tern_error *err)
@@ -209,10 +229,10 @@ static double pss_mb(bench *b, tern_error *err)
     return mb;
 }
 
-static void warm_up(bench *b, result *r, tern_error *err)
+static void warm_up(bench *b, const settings *set, result *r, tern_error *err)
 {
     for (int i = 0; i < WARM_UP && !err->code; i++) {
-        step(b, err);
+        step(b, set, err);
         if (i > 0 || err->code) continue;
         r->first_step_ms = ms_since_launch(b, err);
         r->loss_first = tern_ddp_loss_mean(b->ddp);
@@ -230,8 +250,11 @@ static double reduced_mb(const bench *b)
 static void time_steps(bench *b, const settings *set, double *ms, result *r, tern_error *err)
 {
     if (set->profile) b->profile = tern__profile_new(b->device, set->shapes, err);
-    for (long i = 0; i < set->steps && !err->code; i++) r->total_ms += ms[i] = step(b, err);
+    double used = own_cpu_ms();
+    for (long i = 0; i < set->steps && !err->code; i++) r->total_ms += ms[i] = step(b, set, err);
     if (err->code) return;
+    r->cpu_ms = (own_cpu_ms() - used) / (double)set->steps;
+    tern_all_reduce(b->world, &r->cpu_ms, 1, TERN_F64, TERN_AVG, err);
     r->median_ms = tern__bench_median(ms, (size_t)set->steps);
     r->min_ms = ms[0];
     r->samples_per_s = (double)set->batch * tern_group_size(b->world) / r->median_ms * 1e3;
@@ -254,7 +277,7 @@ static result measure(bench *b, const settings *set, tern_error *err)
 {
     result r = {0};
     double *ms = tern__alloc((size_t)set->steps * sizeof(*ms), "tern bench step", err);
-    warm_up(b, &r, err);
+    warm_up(b, set, &r, err);
     if (!err->code) time_steps(b, set, ms, &r, err);
     if (set->profile && !err->code) measure_machine(b, &r, err);
     tern__free(ms);
@@ -264,16 +287,20 @@ static result measure(bench *b, const settings *set, tern_error *err)
 static void print_json(const bench *b, const settings *set, int ranks, const result *r)
 {
     cJSON *line = cJSON_CreateObject();
-    cJSON_AddStringToObject(line, "model", set->model);
+    cJSON_AddStringToObject(line, "model", set->model->name);
     cJSON_AddNumberToObject(line, "ranks", ranks);
     cJSON_AddNumberToObject(line, "replicas", b->parallel ? tern_data_parallel_count(b->parallel) : 1);
     cJSON_AddNumberToObject(line, "batch", (double)set->batch);
+    cJSON *size = cJSON_AddArrayToObject(line, "size");
+    for (int d = 0; d < set->model->spatial; d++)
+        cJSON_AddItemToArray(size, cJSON_CreateNumber((double)set->size[d]));
     cJSON_AddStringToObject(line, "dtype", set->dtype);
     if (set->level) cJSON_AddStringToObject(line, "opt_level", set->level);
     cJSON_AddStringToObject(line, "reduce", set->reduce);
     cJSON_AddNumberToObject(line, "steps", (double)set->steps);
     cJSON_AddNumberToObject(line, "median_ms", r->median_ms);
     cJSON_AddNumberToObject(line, "min_ms", r->min_ms);
+    cJSON_AddNumberToObject(line, "cpu_ms", r->cpu_ms);
     cJSON_AddNumberToObject(line, "samples_per_s", r->samples_per_s);
     cJSON_AddNumberToObject(line, "peak_rss_mb", r->peak_rss_mb);
     cJSON_AddNumberToObject(line, "pss_mb", r->pss_mb);
@@ -299,8 +326,9 @@ static void print_text(const bench *b, const settings *set, int ranks, const res
 {
     printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, "
            "PSS %.0f MB, tensors %.1f MB, reduced %.1f MB, ",
-           set->model, set->level ? set->level : set->dtype, ranks, ranks == 1 ? "" : "s", set->batch, ranks,
-           r->median_ms, r->min_ms, r->samples_per_s, r->peak_rss_mb, r->pss_mb, r->tensor_mb, r->reduced_mb);
+           set->model->name, set->level ? set->level : set->dtype, ranks, ranks == 1 ? "" : "s", set->batch,
+           ranks, r->median_ms, r->min_ms, r->samples_per_s, r->peak_rss_mb, r->pss_mb, r->tensor_mb,
+           r->reduced_mb);
     if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
     printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
     if (ranks == 1) printf("1 rank (start with tern run -n 2 tern bench step)\n");
@@ -329,8 +357,7 @@ static bool one_of(const char *option, const char *text, const char *const *name
     return false;
 }
 
-static const char *const models[] = {"mlp", "resnet18", NULL}, *const dtypes[] = {"f32", "bf16", "f16", NULL},
-                         *const details[] = {"shapes", NULL},
+static const char *const dtypes[] = {"f32", "bf16", "f16", NULL}, *const details[] = {"shapes", NULL},
                          *const levels[] = {"O0", "O1", "O2", "O3", NULL};
 
 static bool parse_profile(const char *text, settings *set)
@@ -340,12 +367,30 @@ static bool parse_profile(const char *text, settings *set)
     return !text || one_of("--profile", text, details);
 }
 
+/* Takes from the model what was not asked for. False: options do not go together, and that is said. */
+static bool complete(settings *set)
+{
+    if (set->profile && set->data_parallel) {
+        fprintf(stderr, "tern bench step: --profile sees the kernels of one device, not of replicas\n");
+        return false;
+    }
+    if (set->level && (strcmp(set->dtype, "f32") || set->data_parallel)) {
+        fprintf(stderr, "tern bench step: --opt-level goes neither with --dtype nor with --data-parallel\n");
+        return false;
+    }
+    if (!set->model) set->model = tern__bench_model_find("mlp");
+    if (!set->batch) set->batch = set->model->batch;
+    memcpy(set->size, set->model->size, sizeof(set->size));
+    return !set->size_text || tern__bench_model_size(set->model, set->size_text, set->size);
+}
+
 /* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
 static int parse(int argc, char **argv, settings *set)
 {
     static const struct option options[] = {
         {"model", required_argument, NULL, 'm'},
         {"batch", required_argument, NULL, 'b'},
+        {"size", required_argument, NULL, 'v'},
         {"steps", required_argument, NULL, 's'},
         {"dtype", required_argument, NULL, 'd'},
         {"reduce", required_argument, NULL, 'g'},
@@ -354,6 +399,8 @@ static int parse(int argc, char **argv, settings *set)
         {"data-parallel", no_argument, NULL, 'r'},
         {"opt-level", required_argument, NULL, 'o'},
         {"shard", no_argument, NULL, 'z'},
+        {"exact-conv", no_argument, NULL, 'x'},
+        {"deterministic", no_argument, NULL, 'f'},
         {"help", no_argument, NULL, 'h'},
         {0},
     };
@@ -361,7 +408,8 @@ static int parse(int argc, char **argv, settings *set)
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         bool fine = true;
         switch (option) {
-        case 'm': fine = one_of("--model", set->model = optarg, models); break;
+        case 'm': fine = (set->model = tern__bench_model_find(optarg)) != NULL; break;
+        case 'v': set->size_text = optarg; break;
         case 'b': fine = positive("--batch", optarg, &set->batch); break;
         case 's': fine = positive("--steps", optarg, &set->steps); break;
         case 'd': fine = one_of("--dtype", set->dtype = optarg, dtypes); break;
@@ -369,6 +417,8 @@ static int parse(int argc, char **argv, settings *set)
         case 'p': fine = parse_profile(optarg, set); break;
         case 'o': fine = one_of("--opt-level", set->level = optarg, levels); break;
         case 'z': set->shard = true; break;
+        case 'x': setenv("TERN_EXACT_CONV", "1", 1); break; /* of replicas' devices, too */
+        case 'f': setenv("TERN_DETERMINISTIC", "1", 1); break;
         case 'r': set->data_parallel = true; break;
         case 'j': set->json = true; break;
         case 'h': fputs(usage, stdout); return -1;
@@ -376,22 +426,16 @@ static int parse(int argc, char **argv, settings *set)
         }
         if (!fine) return TERN__EXIT_USAGE;
     }
-    if (set->profile && set->data_parallel) {
-        fprintf(stderr, "tern bench step: --profile sees the kernels of one device, not of replicas\n");
+    if (optind < argc) {
+        fprintf(stderr, "tern bench step: unexpected \"%s\"\n", argv[optind]);
         return TERN__EXIT_USAGE;
     }
-    if (set->level && (strcmp(set->dtype, "f32") || set->data_parallel)) {
-        fprintf(stderr, "tern bench step: --opt-level goes neither with --dtype nor with --data-parallel\n");
-        return TERN__EXIT_USAGE;
-    }
-    if (optind == argc) return TERN__EXIT_OK;
-    fprintf(stderr, "tern bench step: unexpected \"%s\"\n", argv[optind]);
-    return TERN__EXIT_USAGE;
+    return complete(set) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
 }
 
 int tern__bench_step(int argc, char **argv)
 {
-    settings set = {.model = "mlp", .dtype = "f32", .reduce = "f32", .batch = 64, .steps = 20};
+    settings set = {.dtype = "f32", .reduce = "f32", .steps = 20};
     int status = parse(argc, argv, &set);
     if (status) return status < 0 ? TERN__EXIT_OK : status;
     tern_error err = {0};

@@ -1,42 +1,26 @@
 /* tern info - what this build is and what this machine offers it. */
-#include "cli.h"
+#include "info.h"
 
-#include "comm/backend.h"
+#include "comm/bootstrap/bootstrap.h"
 #include "device/device.h"
+#include "kernels/choices.h"
 
 #include <cjson/cJSON.h>
+#include <limits.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <sodium.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include <zlib.h>
 
-static void print_row(const char *name, const char *value)
+void tern__info_row(const char *name, const char *value)
 {
     printf("%-14s %s\n", name, value);
 }
 
-/* ---- the processor, from /proc/cpuinfo's first entry ---- */
-
-/* The value of the first line that begins with `key`, a copy to be freed; NULL if there is none. */
-static char *read_cpuinfo(const char *key)
-{
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    char *line = NULL, *value = NULL;
-    size_t size = 0;
-    while (file && !value && getline(&line, &size, file) > 0) {
-        const char *colon = strchr(line, ':');
-        if (!colon || strncmp(line, key, strlen(key))) continue;
-        line[strcspn(line, "\n")] = '\0';
-        value = strdup(colon + 1 + strspn(colon + 1, " "));
-    }
-    free(line);
-    if (file) fclose(file);
-    return value;
-}
+/* ---- the processor ---- */
 
 /* Whether `word` is one of the words in `text`, which spaces part. */
 static bool has_word(const char *text, const char *word)
@@ -51,56 +35,75 @@ static bool has_word(const char *text, const char *word)
 static void print_features(void)
 {
     static const char *const wanted[] = {"avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16"};
-    char *flags = read_cpuinfo("flags"), found[256] = "none of those that tern uses";
+    char flags[8192], found[256] = "none of those that tern uses";
     size_t used = 0;
+    bool known = tern__device_cpuinfo("flags", flags, sizeof(flags));
     for (size_t i = 0; i < TERN__COUNT(wanted); i++)
-        if (flags && has_word(flags, wanted[i]))
+        if (known && has_word(flags, wanted[i]))
             used += (size_t)snprintf(found + used, sizeof(found) - used, "%s%s", used ? " " : "", wanted[i]);
-    print_row("features", found);
-    free(flags);
+    tern__info_row("features", found);
 }
 
 static void print_machine(void)
 {
-    char text[64], *model = read_cpuinfo("model name");
-    print_row("processor", model ? model : "unknown");
-    free(model);
+    char text[64], model[128];
+    tern__info_row("processor", tern__device_cpuinfo("model name", model, sizeof(model)) ? model : "unknown");
     print_features();
     snprintf(text, sizeof(text), "%d that may be used, %ld online", tern__device_cores(),
              sysconf(_SC_NPROCESSORS_ONLN));
-    print_row("cores", text);
+    tern__info_row("cores", text);
     snprintf(text, sizeof(text), "%ld bytes", sysconf(_SC_PAGESIZE));
-    print_row("page", text);
+    tern__info_row("page", text);
 }
 
 /* ---- what this build contains ---- */
-
-static void print_back_ends(void)
-{
-    char text[64];
-    snprintf(text, sizeof(text), "%s, %s", tern__comm_native.name, tern__comm_self.name);
-    print_row("devices", "cpu, cpu:reference");
-    print_row("collectives", text);
-}
 
 static void print_libraries(void)
 {
     char text[64];
     const dnnl_version_t *dnnl = dnnl_version();
     snprintf(text, sizeof(text), "%d.%d.%d", dnnl->major, dnnl->minor, dnnl->patch);
-    print_row("oneDNN", text);
-    print_row("zlib", zlibVersion());
-    print_row("libsodium", sodium_version_string());
+    tern__info_row("oneDNN", text);
+    tern__info_row("zlib", zlibVersion());
+    tern__info_row("libsodium", sodium_version_string());
     unsigned xxhash = XXH_versionNumber();
     snprintf(text, sizeof(text), "%u.%u.%u", xxhash / 10000, xxhash / 100 % 100, xxhash % 100);
-    print_row("xxHash", text);
-    print_row("cJSON", cJSON_Version());
+    tern__info_row("xxHash", text);
+    tern__info_row("cJSON", cJSON_Version());
 #ifdef _OPENMP
     snprintf(text, sizeof(text), "specification %d", _OPENMP);
-    print_row("OpenMP", text);
+    tern__info_row("OpenMP", text);
 #else
-    print_row("OpenMP", "not built in");
+    tern__info_row("OpenMP", "not built in");
 #endif
+}
+
+/* Where measured convolutions are kept, and how many of them are of this machine and build. */
+static void print_choices(void)
+{
+    char path[PATH_MAX], text[PATH_MAX + 32];
+    bool is_kept = tern__choices_path(path, sizeof(path));
+    int count = is_kept ? tern__choices_count() : 0;
+    snprintf(text, sizeof(text), "%s, %d case%s", path, count, count == 1 ? "" : "s");
+    tern__info_row("convolutions", is_kept ? text : "choices are not kept");
+}
+
+/* ---- this process ---- */
+
+/* What tern_group_open would make of the environment. */
+static int print_start(void)
+{
+    char text[512];
+    tern_error err = {0};
+    tern__bootstrap boot;
+    if (tern__bootstrap_from_env(&boot, &err)) return tern_error_print(&err);
+    int used = snprintf(text, sizeof(text), "%s, rank %d of %d", boot.source, boot.rank, boot.world);
+    if (boot.world > 1 && boot.port)
+        snprintf(text + used, sizeof(text) - (size_t)used, ", %s %s port %d",
+                 boot.by_agent ? "by torchrun's agent at" : "at", boot.addr, boot.port);
+    tern__info_row("launcher", boot.world > 1 || strcmp(boot.source, "alone") ? text : "none");
+    sodium_memzero(&boot, sizeof(boot));
+    return TERN__EXIT_OK;
 }
 
 int tern__cli_info(int argc, char **argv)
@@ -109,9 +112,13 @@ int tern__cli_info(int argc, char **argv)
         fprintf(stderr, "tern info: expected no arguments, got \"%s\"\n", argv[1]);
         return TERN__EXIT_USAGE;
     }
-    print_row("tern", tern_version());
+    tern__info_row("tern", tern_version());
     print_machine();
-    print_back_ends();
+    tern__info_row("devices", "cpu, cpu:reference");
+    tern__info_back_ends();
     print_libraries();
-    return fflush(stdout) ? TERN__EXIT_FAILED : TERN__EXIT_OK;
+    tern__info_plugins();
+    print_choices();
+    int status = print_start();
+    return fflush(stdout) ? TERN__EXIT_FAILED : status;
 }

@@ -17,11 +17,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LINE_BYTES   8192 /* a longer line is passed on in pieces of this size, each a line of its own */
-#define PREFIX_BYTES 16   /* "[2147483647] "                                                           */
-#define READ_ROOM    (LINE_BYTES * (PREFIX_BYTES + 2)) /* one read of nothing but newlines             */
-#define SINK_BYTES   (2 * READ_ROOM)
-#define NOTE_BYTES   (1 << 16) /* fits into READ_ROOM */
+#define LINE_BYTES 8192 /* a longer line is passed on in pieces of this size, each a line of its own */
+#define READ_ROOM  (LINE_BYTES * (TERN__PREFIX_BYTES + 2)) /* one read of nothing but newlines       */
+#define SINK_BYTES (2 * READ_ROOM)
+#define TAIL_BYTES 2048 /* of the last lines, at least, unless there were fewer                      */
+#define TAIL_LINES 10
+#define NOTE_BYTES (1 << 16) /* fits into READ_ROOM */
 
 typedef struct sink {
     int fd; /* our own, to where the launcher's points; -1 once its reader is gone */
@@ -31,11 +32,15 @@ typedef struct sink {
 
 typedef struct source {
     int fd;
+    int log_fd; /* -1: none */
     size_t prefix_bytes;
-    char prefix[PREFIX_BYTES]; /* "[3] " */
-    bool ended;                /* the rank is dead and `left` bytes of its own are still in the pipe */
+    char prefix[TERN__PREFIX_BYTES]; /* "[3] " */
+    bool ended;                      /* the rank is dead and `left` bytes of its own are still in the pipe */
     size_t left;
-    sink *to;
+    sink *to; /* NULL: it is not shown */
+    bool keeps_tail;
+    size_t tail_bytes;
+    char tail[2 * TAIL_BYTES];
     size_t used;
     char line[LINE_BYTES];
 } source;
@@ -58,7 +63,7 @@ static bool is_waiting(const sink *s)
 
 static bool has_room(const sink *s)
 {
-    return s->tail - s->head + READ_ROOM <= SINK_BYTES;
+    return !s || s->fd < 0 || s->tail - s->head + READ_ROOM <= SINK_BYTES;
 }
 
 static void append(sink *s, const char *data, size_t bytes)
@@ -101,36 +106,68 @@ static int open_sink(int fd)
 
 /* ---- sources ---- */
 
-static void pass_line(source *s, const char *text, size_t bytes)
+/* The newest bytes are at the end; the older half goes when there is no room. */
+static void keep(source *s, const char *data, size_t bytes)
 {
+    size_t more = TERN__MIN(bytes, (size_t)TAIL_BYTES);
+    if (!s->keeps_tail) return;
+    if (s->tail_bytes + more > sizeof(s->tail)) {
+        memmove(s->tail, s->tail + s->tail_bytes - TAIL_BYTES, TAIL_BYTES);
+        s->tail_bytes = TAIL_BYTES;
+    }
+    memcpy(s->tail + s->tail_bytes, data + bytes - more, more);
+    s->tail_bytes += more;
+}
+
+/* A disk that is full ends the log, not the job. */
+static void save(tern__relay *relay, source *s, const char *data, size_t bytes)
+{
+    while (bytes && s->log_fd >= 0) {
+        ssize_t wrote = write(s->log_fd, data, bytes);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0) {
+            tern__relay_say(relay, "tern run: a log ends here, as it cannot be written: %s", strerror(errno));
+            tern__close(&s->log_fd);
+            return;
+        }
+        data += wrote;
+        bytes -= (size_t)wrote;
+    }
+}
+
+/* Without a prefix the bytes pass as they are: no newline is added. */
+static void pass_line(source *s, const char *text, size_t bytes, bool is_whole)
+{
+    if (!s->to || s->to->fd < 0) return;
     append(s->to, s->prefix, s->prefix_bytes);
     append(s->to, text, bytes);
-    append(s->to, "\n", 1);
+    if (is_whole || s->prefix_bytes) append(s->to, "\n", 1);
 }
 
 static void pass_lines(source *s)
 {
     char *at = s->line, *end = s->line + s->used, *newline;
     while ((newline = memchr(at, '\n', (size_t)(end - at)))) {
-        pass_line(s, at, (size_t)(newline - at));
+        pass_line(s, at, (size_t)(newline - at), true);
         at = newline + 1;
     }
     s->used = (size_t)(end - at);
     memmove(s->line, at, s->used);
     if (s->used < LINE_BYTES) return;
-    pass_line(s, s->line, s->used);
+    pass_line(s, s->line, s->used, false);
     s->used = 0;
 }
 
 static void finish(source *s)
 {
-    if (s->used) pass_line(s, s->line, s->used);
+    if (s->used) pass_line(s, s->line, s->used, false);
     s->used = 0;
     tern__close(&s->fd);
+    tern__close(&s->log_fd);
 }
 
 /* Called where something is to be read: poll said so, or `left` does. */
-static void read_some(source *s)
+static void read_some(tern__relay *relay, source *s)
 {
     size_t want = LINE_BYTES - s->used;
     if (s->ended) want = TERN__MIN(want, s->left);
@@ -140,6 +177,8 @@ static void read_some(source *s)
         finish(s);
         return;
     }
+    save(relay, s, s->line + s->used, (size_t)got);
+    keep(s, s->line + s->used, (size_t)got);
     s->used += (size_t)got;
     if (s->ended) s->left -= (size_t)got;
     pass_lines(s);
@@ -147,11 +186,11 @@ static void read_some(source *s)
 
 /* ---- the relay ---- */
 
-static bool is_same_file(int a, int b)
+bool tern__relay_joins(void)
 {
-    struct stat first, second;
-    return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
-           first.st_ino == second.st_ino;
+    struct stat out, err;
+    return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
+           out.st_ino == err.st_ino;
 }
 
 tern__relay *tern__relay_new(int ranks, tern_error *err)
@@ -164,7 +203,7 @@ tern__relay *tern__relay_new(int ranks, tern_error *err)
         tern__free(relay);
         return NULL;
     }
-    for (int i = 0; i < relay->count; i++) relay->sources[i].fd = -1;
+    for (int i = 0; i < relay->count; i++) relay->sources[i].fd = relay->sources[i].log_fd = -1;
     relay->sinks[0].fd = open_sink(STDOUT_FILENO);
     relay->sinks[1].fd = open_sink(STDERR_FILENO);
     if (relay->sinks[0].fd < 0 || relay->sinks[1].fd < 0) {
@@ -174,30 +213,38 @@ tern__relay *tern__relay_new(int ranks, tern_error *err)
         return NULL;
     }
     relay->out = &relay->sinks[0];
-    relay->err = is_same_file(STDOUT_FILENO, STDERR_FILENO) ? relay->out : &relay->sinks[1];
+    relay->err = tern__relay_joins() ? relay->out : &relay->sinks[1];
     return relay;
 }
 
 void tern__relay_free(tern__relay *relay)
 {
     if (!relay) return;
-    for (int i = 0; i < relay->count; i++) tern__close(&relay->sources[i].fd);
+    for (int i = 0; i < relay->count; i++) {
+        tern__close(&relay->sources[i].fd);
+        tern__close(&relay->sources[i].log_fd);
+    }
     for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++) tern__close(&relay->sinks[i].fd);
     tern__free(relay->sources);
     tern__free(relay);
 }
 
-static void source_open(source *s, int rank, int fd, sink *to)
+static void source_open(source *s, const tern__output *output, sink *to)
 {
-    s->fd = fd;
-    s->to = to;
-    s->prefix_bytes = (size_t)snprintf(s->prefix, sizeof(s->prefix), "[%d] ", rank);
+    s->ended = false;
+    s->used = s->tail_bytes = 0;
+    s->fd = output->fd;
+    s->log_fd = output->file_fd;
+    s->to = output->shows ? to : NULL;
+    s->keeps_tail = output->keeps_tail && s->fd >= 0;
+    s->prefix_bytes = strlen(output->prefix);
+    memcpy(s->prefix, output->prefix, s->prefix_bytes);
 }
 
-void tern__relay_add(tern__relay *relay, int rank, int out_fd, int err_fd)
+void tern__relay_add(tern__relay *relay, int local, const tern__output outputs[2])
 {
-    source_open(&relay->sources[2 * rank], rank, out_fd, relay->out);
-    source_open(&relay->sources[2 * rank + 1], rank, err_fd, relay->err);
+    source_open(&relay->sources[2 * local], &outputs[0], relay->out);
+    source_open(&relay->sources[2 * local + 1], &outputs[1], relay->err);
 }
 
 nfds_t tern__relay_poll_count(const tern__relay *relay)
@@ -214,13 +261,18 @@ static void pass_notes(tern__relay *relay)
     relay->noted = 0;
 }
 
+static bool has_lost_reader(const source *s)
+{
+    return s->to && s->to->fd < 0 && s->log_fd < 0;
+}
+
 /* Where the reader of a sink is gone, a rank's pipe closes too: its next write meets the same SIGPIPE that it
  * would have met without a launcher between. */
 void tern__relay_prepare(tern__relay *relay, struct pollfd *polls)
 {
     for (int i = 0; i < relay->count; i++) {
         source *s = &relay->sources[i];
-        if (s->fd >= 0 && s->to->fd < 0) tern__close(&s->fd);
+        if (s->fd >= 0 && has_lost_reader(s)) tern__close(&s->fd);
         polls[i] = (struct pollfd){.fd = s->fd >= 0 && has_room(s->to) ? s->fd : -1, .events = POLLIN};
     }
     pass_notes(relay);
@@ -235,26 +287,34 @@ void tern__relay_handle(tern__relay *relay, const struct pollfd *polls)
 {
     for (int i = 0; i < relay->count; i++) {
         source *s = &relay->sources[i];
-        if ((polls[i].revents || s->ended) && s->fd >= 0 && has_room(s->to)) read_some(s);
+        if ((polls[i].revents || s->ended) && s->fd >= 0 && has_room(s->to)) read_some(relay, s);
     }
     for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++)
         if (polls[(size_t)relay->count + i].revents && is_waiting(&relay->sinks[i]))
             write_some(&relay->sinks[i]);
 }
 
-static void end_source(source *s)
+static void end_source(tern__relay *relay, source *s)
 {
     int bytes = 0;
     if (s->fd < 0) return;
     s->ended = true;
     s->left = ioctl(s->fd, FIONREAD, &bytes) == 0 ? (size_t)bytes : 0;
-    while (s->fd >= 0 && has_room(s->to)) read_some(s);
+    while (s->fd >= 0 && has_room(s->to)) read_some(relay, s);
 }
 
-void tern__relay_end(tern__relay *relay, int rank)
+void tern__relay_end(tern__relay *relay, int local)
 {
-    end_source(&relay->sources[2 * rank]);
-    end_source(&relay->sources[2 * rank + 1]);
+    end_source(relay, &relay->sources[2 * local]);
+    end_source(relay, &relay->sources[2 * local + 1]);
+}
+
+/* Of the stream that keeps them: stderr, or both in one. */
+const char *tern__relay_tail(const tern__relay *relay, int local, size_t *bytes)
+{
+    const source *both = &relay->sources[2 * local], *s = both->keeps_tail ? both : both + 1;
+    *bytes = s->keeps_tail ? s->tail_bytes : 0;
+    return s->tail;
 }
 
 void tern__relay_say(tern__relay *relay, const char *fmt, ...)
@@ -270,10 +330,15 @@ void tern__relay_say(tern__relay *relay, const char *fmt, ...)
     relay->notes[relay->noted++] = '\n';
 }
 
-bool tern__relay_is_idle(const tern__relay *relay)
+bool tern__relay_is_drained(const tern__relay *relay)
 {
     for (int i = 0; i < relay->count; i++)
-        if (relay->sources[i].fd >= 0 && relay->sources[i].to->fd >= 0) return false;
-    return !is_waiting(&relay->sinks[0]) && !is_waiting(&relay->sinks[1]) &&
+        if (relay->sources[i].fd >= 0 && !has_lost_reader(&relay->sources[i])) return false;
+    return true;
+}
+
+bool tern__relay_is_idle(const tern__relay *relay)
+{
+    return tern__relay_is_drained(relay) && !is_waiting(&relay->sinks[0]) && !is_waiting(&relay->sinks[1]) &&
            (!relay->noted || relay->err->fd < 0);
 }

@@ -1,60 +1,66 @@
-/* One poll waits for everything: a signalfd (SIGCHLD and the signals that end a job), the ranks' pipes and
- * the launcher's own output. A job runs through at most four phases, each entered once and left when all
- * ranks are gone or at its deadline:
+/* One poll waits for everything: a signalfd (SIGCHLD and the signals that end a job), the ranks' deaths and
+ * pipes, the launchers of other hosts and the launcher's own output. An attempt runs through phases, each
+ * entered at most once and left when all ranks of this host are gone or at its deadline:
  *
- *   RUNNING    until a rank fails or a signal comes
+ *   RUNNING    until a rank of any host fails or a signal comes
  *   REPORTING  1 s in which the survivors of a failure say by themselves what they saw
  *   STOPPING   SIGTERM, or the user's signal, was sent; ranks have the grace period to end
  *   KILLING    SIGKILL was sent; a rank that even this does not end (a dead file system) is named and left
- * behind */
+ *              behind
+ *   AWAITING   this host's ranks are gone; others' may not be
+ *   OVER       all is decided; what was printed is still passed on
+ *
+ * When all ranks of all hosts are gone node 0 decides: another attempt, or the end. */
 #include "supervise.h"
 
-#include "rank.h"
-#include "relay.h"
+#include "cli.h"
+#include "host.h"
+#include "nodes.h"
+#include "report.h"
+#include "signals.h"
 
 #include "comm/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define REPORT_SECONDS       1.0
 #define GRACE_AFTER_FAILURE  5.0
 #define GRACE_AFTER_SIGNAL   30.0 /* a checkpoint may be written; Slurm and torchrun wait as long */
 #define SECONDS_TO_BE_KILLED 2.0
+#define SECONDS_FOR_OTHERS   5.0 /* beyond the grace, for other hosts to end */
 
-typedef enum phase { RUNNING, REPORTING, STOPPING, KILLING, GIVEN_UP } phase;
+typedef enum phase { RUNNING, REPORTING, STOPPING, KILLING, AWAITING, OVER, GIVEN_UP } phase;
 
 typedef struct supervisor {
     tern__job *job;
-    tern__rank *ranks;
-    int alive;
+    tern__nodes *nodes;
+    tern__logs logs;
+    tern__binding binding;
+    tern__host host;
     tern__relay *relay;
+    tern__report report;
     struct pollfd *polls;
+    nfds_t poll_count;
     sigset_t mask_before;
     int signal_fd;
-    int report[2]; /* a rank that cannot run the program says why */
     phase phase;
     int64_t deadline; /* of the phase */
-    int code;         /* of the first failure */
-    int sent;         /* the signal that ends the ranks, once it was sent */
+    double grace;     /* that the ranks had */
+    int64_t last_ns;  /* of the last death, so that each has a time of its own */
+    int code;         /* of this host's first failure */
+    int final_code;   /* the job's, once it is over */
+    bool was_signaled;
+    bool has_lost_node_0;
+    bool wants_attempt;
+    bool was_reported;
 } supervisor;
-
-static const int ending_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-/* Batch systems warn with them; what they mean is the program's to say. */
-static const int passed_signals[] = {SIGUSR1, SIGUSR2};
-
-static const char *signal_name(int number)
-{
-    const char *name = sigabbrev_np(number);
-    return name ? name : "RT";
-}
 
 /* ---- phases ---- */
 
@@ -64,47 +70,55 @@ static void enter(supervisor *s, phase next, double seconds)
     s->deadline = seconds > 0 ? tern__deadline(seconds) : INT64_MAX;
 }
 
-/* SIGCONT, because a stopped process would not see any signal but SIGKILL. */
-static void signal_ranks(supervisor *s, int number, bool deliver)
-{
-    s->sent = number;
-    for (int i = 0; i < s->job->launch.ranks; i++) {
-        if (s->ranks[i].gone) continue;
-        if (deliver) kill(s->ranks[i].pid, number);
-        kill(s->ranks[i].pid, SIGCONT);
-    }
-}
-
 static void stop_ranks(supervisor *s, int number, bool deliver, double grace)
 {
-    signal_ranks(s, number, deliver);
-    enter(s, STOPPING, s->job->grace > 0 ? s->job->grace : grace);
+    s->grace = s->job->grace > 0 ? s->job->grace : grace;
+    tern__host_end(&s->host, number, deliver);
+    enter(s, STOPPING, s->grace);
 }
 
 static void kill_ranks(supervisor *s)
 {
-    signal_ranks(s, SIGKILL, true);
+    tern__host_end(&s->host, SIGKILL, true);
     enter(s, KILLING, SECONDS_TO_BE_KILLED);
 }
 
 static void name_survivors(supervisor *s, const char *what)
 {
-    for (int i = 0; i < s->job->launch.ranks; i++)
-        if (!s->ranks[i].gone)
-            tern__relay_say(s->relay, "tern run: rank %d (pid %d) %s", i, (int)s->ranks[i].pid, what);
+    for (int i = 0; i < s->host.count; i++)
+        if (!s->host.ranks[i].gone)
+            tern__relay_say(s->relay, "tern run: rank %d (pid %d) %s", s->job->launch.first + i,
+                            (int)s->host.ranks[i].pid, what);
 }
 
 /* They count as dead of it: the job has not succeeded, and what is said of them is still written. */
 static void leave_survivors(supervisor *s)
 {
     name_survivors(s, "does not die of SIGKILL and is left behind");
-    for (int i = 0; i < s->job->launch.ranks; i++) {
-        if (s->ranks[i].gone) continue;
-        s->ranks[i].gone = true;
+    for (int i = 0; i < s->host.count; i++) {
+        if (s->host.ranks[i].gone) continue;
+        s->host.ranks[i].gone = true;
         tern__relay_end(s->relay, i);
     }
-    s->alive = 0;
+    s->host.alive = 0;
     if (!s->code) s->code = 128 + SIGKILL;
+}
+
+/* Once something has failed there is an end to it. */
+static void await_others(supervisor *s)
+{
+    double grace = s->grace > 0 ? s->grace : s->job->grace > 0 ? s->job->grace : GRACE_AFTER_FAILURE;
+    enter(s, AWAITING, REPORT_SECONDS + grace + SECONDS_TO_BE_KILLED + SECONDS_FOR_OTHERS);
+}
+
+static void give_up_others(supervisor *s)
+{
+    char missing[128];
+    tern__nodes_name_missing(s->nodes, missing, sizeof(missing));
+    tern__relay_say(s->relay, "tern run: %s did not end in time and is left behind",
+                    *missing ? missing : "node 0");
+    s->final_code = s->code ? s->code : TERN__EXIT_FAILED;
+    enter(s, OVER, 0);
 }
 
 static void end_phase(supervisor *s)
@@ -116,50 +130,112 @@ static void end_phase(supervisor *s)
         kill_ranks(s);
         break;
     case KILLING: leave_survivors(s); break;
+    case AWAITING: give_up_others(s); break;
     case RUNNING:
+    case OVER:
     case GIVEN_UP: break;
     }
 }
 
-/* ---- deaths ---- */
+/* ---- failures ---- */
 
-static void name_failure(supervisor *s, int rank, int status)
+static tern__failure make_failure(supervisor *s, const tern__death *death)
 {
-    int reason;
-    char text[128];
-    tern__launch_describe(rank, s->ranks[rank].pid, status, text, sizeof(text));
-    if (read(s->report[0], &reason, sizeof(reason)) == sizeof(reason))
-        tern__relay_say(s->relay, "tern run: cannot run \"%s\": %s", s->job->argv[0], strerror(reason));
-    else
-        tern__relay_say(s->relay, "tern run: %s", text);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    s->last_ns = TERN__MAX(tern__now_ns(), s->last_ns + 1);
+    tern__failure failure = {.node = s->job->launch.node,
+                             .rank = s->job->launch.first + death->local,
+                             .local = death->local,
+                             .pid = s->host.ranks[death->local].pid,
+                             .status = death->status,
+                             .at_ns = s->last_ns,
+                             .wall_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec};
+    gethostname(failure.host, sizeof(failure.host) - 1);
+    return failure;
 }
 
-/* Only the first failure is named: the others are its consequence. */
-static void take_failure(supervisor *s, int rank, int status)
+/* What the dead rank has left to say; its pipe may hold more than could be read at its death. */
+static void read_last_words(supervisor *s, tern__failure *failure)
 {
-    bool was_sent = WIFSIGNALED(status) && WTERMSIG(status) == s->sent;
-    if (s->code) return;
-    s->code = tern__launch_exit_code(status);
-    if (!was_sent) name_failure(s, rank, status);
+    char path[PATH_MAX];
+    bool is_own = failure->node == s->job->launch.node && failure->rank >= 0;
+    if (!is_own || failure->local < 0 || failure->local >= s->host.count) return; /* it may come from afar */
+    size_t bytes;
+    const char *tail = tern__relay_tail(s->relay, failure->local, &bytes);
+    if (bytes) tern__failure_set_tail(failure, tail, bytes);
+    if (!bytes && tern__logs_path(&s->logs, failure->local, "stderr.log", path, sizeof(path)))
+        tern__failure_read_tail(failure, path);
+    if (tern__logs_path(&s->logs, failure->local, "error.json", path, sizeof(path))) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        tern__failure_read_error(failure, fd);
+        tern__close(&fd);
+    } else {
+        tern__failure_read_error(failure, s->host.ranks[failure->local].error_fd);
+    }
+    tern__failure_clean(failure);
+}
+
+static void name_failure(supervisor *s, const tern__failure *failure)
+{
+    char text[640];
+    tern__failure_describe(failure, s->job->launch.node, text, sizeof(text));
+    tern__relay_say(s->relay, "tern run: %s", text);
+}
+
+/* The first one is named at once; what comes after it is its consequence, until ranks are told to end: then
+ * it is ours. It may come when this host's ranks are gone already. */
+static void take_failure(supervisor *s, const tern__failure *failure)
+{
+    if (s->host.sent || s->was_signaled || s->phase > AWAITING) return;
+    bool is_first = !tern__report_root(&s->report);
+    tern__report_add(&s->report, failure);
+    if (is_first) name_failure(s, failure);
     if (s->phase == RUNNING) enter(s, REPORTING, REPORT_SECONDS);
+    if (s->phase == AWAITING && is_first) await_others(s);
 }
 
-/* Of ranks found dead at the same time, one that a signal killed came before those that exited: a survivor
- * reports with an exit code. */
+/* It is no failure of training, so a line says all; other hosts hear of it as of any other. */
+static void take_unstarted(supervisor *s, tern__failure *failure, int reason)
+{
+    if (s->phase != RUNNING) return;
+    snprintf(failure->error, sizeof(failure->error), "cannot run \"%.256s\": %s", s->job->argv[0],
+             strerror(reason));
+    tern__relay_say(s->relay, "tern run: %s", failure->error);
+    tern__nodes_fail(s->nodes, failure);
+    enter(s, REPORTING, REPORT_SECONDS);
+}
+
+/* Of those that were told to end, only one that ended otherwise is named, and only if it is the first. */
+static void take_late(supervisor *s, const tern__failure *failure, bool is_first)
+{
+    bool was_sent = WIFSIGNALED(failure->status) && WTERMSIG(failure->status) == s->host.sent;
+    if (is_first && !was_sent && !tern__report_root(&s->report)) name_failure(s, failure);
+}
+
+static void take_death(supervisor *s, const tern__death *death)
+{
+    bool is_first = !s->code;
+    tern__relay_end(s->relay, death->local);
+    if (!death->status) return;
+    if (is_first) s->code = tern__launch_exit_code(death->status);
+    tern__failure failure = make_failure(s, death);
+    if (s->host.sent) {
+        take_late(s, &failure, is_first);
+    } else if (death->reason) {
+        take_unstarted(s, &failure, death->reason);
+    } else {
+        read_last_words(s, &failure);
+        take_failure(s, &failure);
+        tern__nodes_fail(s->nodes, &failure);
+    }
+}
+
 static void reap(supervisor *s)
 {
-    int first = -1, first_status = 0;
-    for (int i = 0; i < s->job->launch.ranks; i++) {
-        int status;
-        if (s->ranks[i].gone || waitpid(s->ranks[i].pid, &status, WNOHANG) <= 0) continue;
-        s->ranks[i].gone = true;
-        s->alive--;
-        tern__relay_end(s->relay, i);
-        if (!status || (first >= 0 && (WIFSIGNALED(first_status) || !WIFSIGNALED(status)))) continue;
-        first = i;
-        first_status = status;
-    }
-    if (first >= 0) take_failure(s, first, first_status);
+    tern__death death;
+    while (tern__host_reap(&s->host, &death)) take_death(s, &death);
+    tern__host_reap_strangers(&s->host);
 }
 
 /* ---- signals ---- */
@@ -171,29 +247,24 @@ static bool has_reached_ranks(const struct signalfd_siginfo *info)
     return info->ssi_code == SI_KERNEL && info->ssi_signo != SIGHUP;
 }
 
-static void take_ending_signal(supervisor *s, const struct signalfd_siginfo *info)
+static void take_ending_signal(supervisor *s, int number, bool deliver)
 {
-    int number = (int)info->ssi_signo;
-    if (s->alive == 0) {
+    s->was_signaled = true;
+    if (s->host.alive == 0) {
+        if (s->phase != OVER || s->wants_attempt) s->final_code = s->code ? s->code : 128 + number;
+        s->wants_attempt = false;
         enter(s, GIVEN_UP, 0);
-    } else if (s->phase >= STOPPING) {
-        kill_ranks(s);
-    } else {
-        tern__relay_say(s->relay, "tern run: SIG%s: passed on to the ranks; a second one kills them",
-                        signal_name(number));
-        stop_ranks(s, number, !has_reached_ranks(info), GRACE_AFTER_SIGNAL);
+        return;
     }
-}
-
-static bool is_passed(int number)
-{
-    return number == passed_signals[0] || number == passed_signals[1];
-}
-
-static void pass_signal(supervisor *s, int number)
-{
-    for (int i = 0; i < s->job->launch.ranks; i++)
-        if (!s->ranks[i].gone) kill(s->ranks[i].pid, number);
+    bool kills = s->phase >= STOPPING;
+    tern__nodes_signal(s->nodes, number, kills);
+    if (kills) {
+        kill_ranks(s);
+        return;
+    }
+    tern__relay_say(s->relay, "tern run: SIG%s: passed on to the ranks; a second one kills them",
+                    tern__signal_name(number));
+    stop_ranks(s, number, deliver, GRACE_AFTER_SIGNAL);
 }
 
 static void take_signals(supervisor *s)
@@ -201,106 +272,216 @@ static void take_signals(supervisor *s)
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
         int number = (int)info.ssi_signo;
-        if (is_passed(number)) pass_signal(s, number);
-        if (number != SIGCHLD && !is_passed(number)) take_ending_signal(s, &info);
+        if (tern__signal_is_passed(number)) tern__host_pass(&s->host, number);
+        if (tern__signal_is_ending(number)) take_ending_signal(s, number, !has_reached_ranks(&info));
     }
-    reap(s);
 }
 
-/* An ending signal that is ignored stays so: nohup and a shell's background jobs mean it. SIGPIPE is blocked,
- * so that a reader that went away is an EPIPE. The ranks get the mask from before. */
-static int open_signals(supervisor *s, tern_error *err)
+/* ---- what other hosts say ---- */
+
+static void take_foreign_signal(supervisor *s, const tern__news *news)
 {
-    sigset_t taken, blocked;
-    sigemptyset(&taken);
-    sigaddset(&taken, SIGCHLD);
-    for (size_t i = 0; i < TERN__COUNT(passed_signals); i++) sigaddset(&taken, passed_signals[i]);
-    for (size_t i = 0; i < TERN__COUNT(ending_signals); i++) {
-        struct sigaction now;
-        if (sigaction(ending_signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
-            sigaddset(&taken, ending_signals[i]);
+    int number = tern__signal_is_ending(news->signal) ? news->signal : SIGTERM;
+    s->was_signaled = true;
+    if (!s->host.alive) return;
+    if (news->kills) {
+        kill_ranks(s);
+    } else if (s->phase < STOPPING) {
+        tern__relay_say(s->relay, "tern run: SIG%s on node %d: passed on to the ranks",
+                        tern__signal_name(number), news->node);
+        stop_ranks(s, number, true, GRACE_AFTER_SIGNAL);
     }
-    blocked = taken;
-    sigaddset(&blocked, SIGPIPE);
-    /* A parent that ignored SIGCHLD would leave us children that cannot be waited for. */
-    if (sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, NULL) ||
-        sigprocmask(SIG_BLOCK, &blocked, &s->mask_before) ||
-        (s->signal_fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK)) < 0)
-        return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot watch for signals");
+}
+
+static void take_foreign_failure(supervisor *s, const tern__news *news)
+{
+    bool is_node_0 = news->failure.rank < 0 && news->failure.node == 0;
+    s->has_lost_node_0 |= is_node_0 && s->job->launch.node;
+    take_failure(s, &news->failure);
+}
+
+static void take_finish(supervisor *s, const tern__news *news)
+{
+    if (news->has_failure) tern__report_set_root(&s->report, &news->failure);
+    s->final_code = news->code;
+    enter(s, OVER, 0);
+}
+
+static void take_news(supervisor *s)
+{
+    tern__news news;
+    while (tern__nodes_next(s->nodes, &news)) {
+        switch (news.kind) {
+        case TERN__NEWS_FAILED: take_foreign_failure(s, &news); break;
+        case TERN__NEWS_SIGNAL: take_foreign_signal(s, &news); break;
+        case TERN__NEWS_FINISHED: take_finish(s, &news); break;
+        }
+    }
+}
+
+/* ---- the end of an attempt ---- */
+
+static void begin_again(supervisor *s)
+{
+    tern__report_restart(&s->report);
+    s->wants_attempt = true;
+    enter(s, OVER, 0);
+}
+
+/* Node 0's: all ranks of all hosts are gone. */
+static void decide(supervisor *s)
+{
+    int others;
+    tern__launch *launch = &s->job->launch;
+    const tern__failure *root = tern__report_root(&s->report);
+    if (!tern__nodes_have_ended(s->nodes, &others)) return;
+    bool may_restart = root && !s->was_signaled && tern__nodes_are_all_there(s->nodes);
+    if (may_restart && launch->attempt < launch->max_restarts) {
+        launch->attempt++;
+        begin_again(s);
+        return;
+    }
+    s->final_code = root ? tern__failure_code(root) : s->code ? s->code : others;
+    tern__nodes_finish(s->nodes, root, s->final_code);
+    enter(s, OVER, 0);
+}
+
+static void await_decision(supervisor *s)
+{
+    if (tern__nodes_have_started(s->nodes)) {
+        begin_again(s);
+    } else if (s->has_lost_node_0) {
+        const tern__failure *root = tern__report_root(&s->report);
+        s->final_code = root ? tern__failure_code(root) : s->code ? s->code : TERN__EXIT_FAILED;
+        enter(s, OVER, 0);
+    }
+}
+
+/* What the ranks have left behind ends with a job that failed; one that succeeded may have meant it. */
+static void end_host(supervisor *s)
+{
+    bool has_failed = s->code || s->phase >= REPORTING;
+    if (has_failed) tern__host_sweep(&s->host);
+    tern__nodes_end(s->nodes, s->code);
+    if (has_failed)
+        await_others(s);
+    else
+        enter(s, AWAITING, 0);
+}
+
+static void report(supervisor *s)
+{
+    tern__failure *root = tern__report_root(&s->report);
+    s->was_reported = true;
+    if (s->wants_attempt) {
+        tern__relay_say(s->relay, "tern run: all ranks start again, attempt %d of %d after the first",
+                        s->job->launch.attempt + (s->job->launch.node != 0), s->job->launch.max_restarts);
+        return;
+    }
+    if (root) read_last_words(s, root);
+    tern__report_print(&s->report, &s->job->launch, s->relay);
+}
+
+static void advance(supervisor *s)
+{
+    if (s->host.alive == 0 && s->phase < AWAITING) end_host(s);
+    if (s->phase == AWAITING && s->job->launch.node == 0) decide(s);
+    if (s->phase == AWAITING && s->job->launch.node != 0) await_decision(s);
+    if (s->phase == OVER && !s->was_reported && tern__relay_is_drained(s->relay)) report(s);
+}
+
+/* ---- an attempt ---- */
+
+static bool is_over(const supervisor *s)
+{
+    return s->phase == GIVEN_UP || (s->phase == OVER && s->was_reported && tern__relay_is_idle(s->relay));
+}
+
+/* The polls: signals, deaths, the nodes', the relay's. */
+static int watch(supervisor *s, tern_error *err)
+{
+    struct pollfd *nodes = s->polls + 2, *relay = nodes + tern__nodes_poll_count(s->nodes);
+    for (advance(s); !is_over(s); advance(s)) {
+        s->polls[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
+        s->polls[1] = (struct pollfd){.fd = s->host.epoll_fd, .events = POLLIN};
+        tern__nodes_prepare(s->nodes, nodes);
+        tern__relay_prepare(s->relay, relay);
+        if (tern__poll(s->polls, s->poll_count, s->deadline) < 0)
+            return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot wait for the ranks");
+        if (s->polls[0].revents) take_signals(s);
+        reap(s);
+        tern__nodes_handle(s->nodes, nodes);
+        take_news(s);
+        tern__relay_handle(s->relay, relay);
+        if (tern__now_ns() >= s->deadline) end_phase(s);
+    }
     return TERN_OK;
+}
+
+static int run_attempt(supervisor *s, tern_error *err)
+{
+    s->code = 0;
+    s->grace = 0;
+    s->wants_attempt = s->was_reported = false;
+    enter(s, RUNNING, 0);
+    int status = tern__nodes_start(s->nodes, err);
+    if (!status) status = tern__host_start(&s->host, s->relay, err);
+    /* Rank 0 alone listens now: were it to die, its peers would be refused instead of kept waiting. */
+    tern__close(&s->job->launch.listen_fd);
+    return status ? status : watch(s, err);
 }
 
 /* ---- the job ---- */
 
-static int start_ranks(supervisor *s, tern_error *err)
+static void say_logs(const supervisor *s)
 {
-    if (pipe2(s->report, O_CLOEXEC | O_NONBLOCK))
-        return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot make a pipe");
-    for (int i = 0; i < s->job->launch.ranks; i++) {
-        int status = tern__rank_start(s->job, i, &s->mask_before, s->report[1], &s->ranks[i], err);
-        if (status) return status;
-        s->alive++;
-        tern__relay_add(s->relay, i, s->ranks[i].out_fd, s->ranks[i].err_fd);
-    }
-    /* Rank 0 alone listens now: were it to die, its peers would be refused instead of kept waiting. */
-    tern__close(&s->job->launch.listen_fd);
-    return TERN_OK;
+    if (*s->logs.folder) fprintf(stderr, "tern run: logs in %s\n", s->logs.folder);
 }
 
-static bool is_over(const supervisor *s)
+static int open_host(supervisor *s, tern_error *err)
 {
-    return s->phase == GIVEN_UP || (s->alive == 0 && tern__relay_is_idle(s->relay));
+    tern__start start = {.job = s->job, .logs = &s->logs, .binding = &s->binding, .mask = &s->mask_before};
+    int status = tern__logs_open(&s->logs, s->job, err);
+    if (!status) status = tern__binding_open(&s->binding, s->job, err);
+    if (!status) status = tern__host_open(&s->host, &start, err);
+    return status;
 }
 
-static int watch(supervisor *s, tern_error *err)
-{
-    nfds_t count = 1 + tern__relay_poll_count(s->relay);
-    while (!is_over(s)) {
-        s->polls[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
-        tern__relay_prepare(s->relay, s->polls + 1);
-        if (tern__poll(s->polls, count, s->alive ? s->deadline : INT64_MAX) < 0)
-            return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot wait for the ranks");
-        if (s->polls[0].revents) take_signals(s);
-        tern__relay_handle(s->relay, s->polls + 1);
-        if (s->alive && tern__now_ns() >= s->deadline) end_phase(s);
-    }
-    return TERN_OK;
-}
-
-static void abandon_ranks(supervisor *s)
-{
-    for (int i = 0; s->ranks && i < s->job->launch.ranks; i++)
-        if (s->ranks[i].pid > 0 && !s->ranks[i].gone) kill(s->ranks[i].pid, SIGKILL);
-}
-
+/* The other hosts come first: until then a signal just ends this process. */
 static int supervisor_open(supervisor *s, tern_error *err)
 {
-    size_t ranks = (size_t)s->job->launch.ranks;
-    s->ranks = tern__alloc(ranks * sizeof(*s->ranks), __func__, err);
-    s->relay = tern__relay_new(s->job->launch.ranks, err);
-    if (!s->ranks || !s->relay) return TERN_E_MEMORY;
-    s->polls = tern__alloc((1 + tern__relay_poll_count(s->relay)) * sizeof(*s->polls), __func__, err);
-    return s->polls ? open_signals(s, err) : TERN_E_MEMORY;
+    if (!(s->nodes = tern__nodes_open(s->job, err))) return err->code;
+    if (!(s->relay = tern__relay_new(s->job->launch.ranks, err))) return err->code;
+    int status = open_host(s, err);
+    if (status) return status;
+    s->poll_count = 2 + tern__nodes_poll_count(s->nodes) + tern__relay_poll_count(s->relay);
+    s->polls = tern__alloc(s->poll_count * sizeof(*s->polls), __func__, err);
+    if (!s->polls) return TERN_E_MEMORY;
+    s->signal_fd = tern__signals_open(&s->mask_before, err);
+    say_logs(s);
+    return s->signal_fd < 0 ? s->signal_fd : TERN_OK;
 }
 
 static void supervisor_close(supervisor *s)
 {
     tern__close(&s->signal_fd);
-    tern__close(&s->report[0]);
-    tern__close(&s->report[1]);
+    tern__host_close(&s->host);
     tern__relay_free(s->relay);
+    tern__nodes_close(s->nodes);
     tern__free(s->polls);
-    tern__free(s->ranks);
 }
 
 int tern__job_supervise(tern__job *job, int *code, tern_error *err)
 {
-    supervisor s = {.job = job, .signal_fd = -1, .report = {-1, -1}, .deadline = INT64_MAX};
+    static supervisor s;
+    s = (supervisor){
+        .job = job, .signal_fd = -1, .report = {.program = job->argv[0], .node = job->launch.node}};
+    s.host = (tern__host){.epoll_fd = -1, .report = {-1, -1}};
     int status = supervisor_open(&s, err);
-    if (!status) status = start_ranks(&s, err);
-    if (!status) status = watch(&s, err);
-    if (status) abandon_ranks(&s);
-    *code = s.code;
+    do status = status ? status : run_attempt(&s, err);
+    while (!status && s.wants_attempt);
+    if (status) tern__host_pass(&s.host, SIGKILL);
+    *code = s.final_code;
     supervisor_close(&s);
     return status;
 }

@@ -4,8 +4,9 @@
 
 #include "job.h"
 
-/* Starts the ranks, takes over job->launch.listen_fd, and watches until all are gone. *code = 0, or the first
- * failing rank's exit code (128 + signal). An error means that no rank is left running. */
+/* Meets the launchers of the other hosts, starts the ranks, again after a failure if the job says so, and
+ * watches until all are gone. *code = 0, or the exit code of the first failing rank of all hosts (128 +
+ * signal). An error means that no rank of this host is left running. */
 int tern__job_supervise(tern__job *job, int *code, tern_error *err);
 
 #endif

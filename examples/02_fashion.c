@@ -8,9 +8,10 @@
  */
 #include "fashion.h"
 
-#define BATCH   64
-#define PEAK_LR 0.2
-#define WARM_UP 0.05 /* of all steps */
+#define BATCH       64
+#define PEAK_LR     0.2
+#define WARM_UP     0.05 /* of all steps */
+#define CURVE_STEPS 50
 
 static tern_optim *new_optim(tern_module *net, tern_error *err)
 {
@@ -33,6 +34,8 @@ typedef struct run {
     tern_metrics *metrics;
     tern_board *board;
     tern_scope *s;
+    double loss_sum; /* of the steps since the last point of its curve */
+    int64_t steps;
 } run;
 
 static void open_run(run *r, int epochs, tern_error *err)
@@ -47,6 +50,7 @@ static void open_run(run *r, int epochs, tern_error *err)
     r->metrics = tern_metrics_new(r->data.world, err);
     tern_board_opts opts = tern_board_defaults();
     opts.tag = "_fashion";
+    opts.csv = true;
     r->board = tern_board_new(NULL, r->data.world, &opts, err);
     r->s = tern_scope_new(r->data.dev, r->data.world, err);
 }
@@ -81,6 +85,15 @@ static void print_banner(const run *r, int epochs)
 
 /* ---- training ---- */
 
+/* A point of the curve: the mean over CURVE_STEPS steps, of all ranks. */
+static void log_step(run *r)
+{
+    r->loss_sum += tern_ddp_loss_mean(r->ddp);
+    if (++r->steps % CURVE_STEPS) return;
+    tern_board_scalar(r->board, "loss/step", r->loss_sum / CURVE_STEPS, r->steps, NULL);
+    r->loss_sum = 0;
+}
+
 /* Trains for an epoch; loss and accuracy are then in the metrics, over all ranks. Returns images a second. */
 static double train_epoch(run *r, int epoch, tern_error *err)
 {
@@ -101,6 +114,7 @@ static double train_epoch(run *r, int epoch, tern_error *err)
         tern_metrics_mean(r->metrics, "loss", tern_item(loss), (double)b.count);
         tern_metrics_mean(r->metrics, "right", (double)fashion_right(r->s, scores, b.y) / (double)b.count,
                           (double)b.count);
+        log_step(r);
         tern_progress_postfix(bar, "loss", tern_ddp_loss_mean(r->ddp));
         tern_progress_update(bar, b.count);
         if (tern_scope_end(r->s, err)) break;

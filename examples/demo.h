@@ -1,5 +1,5 @@
-/* demo.h - how the demos start: as ranks of tern run or torchrun, or alone, when they spawn their ranks
- * themselves. */
+/* demo.h - how the demos start: as ranks of a launcher (tern run, torchrun, srun, mpirun), or alone, when
+ * they spawn their ranks themselves. */
 #ifndef TERN_EXAMPLES_DEMO_H
 #define TERN_EXAMPLES_DEMO_H
 
@@ -13,8 +13,8 @@
 static inline int run_demo(int (*demo)(int rank, void *arg), int argc, char **argv)
 {
     tern_error err = {0};
-    int ranks = argc > 1 ? atoi(argv[1]) : 2;
-    if (getenv("RANK")) return demo(atoi(getenv("RANK")), NULL);
+    int ranks = argc > 1 ? atoi(argv[1]) : 2, rank = tern_launched_rank();
+    if (rank >= 0) return demo(rank, NULL);
     tern_spawn(demo, ranks, NULL, NULL, &err);
     return tern_error_print(&err);
 }

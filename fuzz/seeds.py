@@ -97,3 +97,38 @@ def pictures():
 
 for name, kind, picture, options in pictures():
     picture.save(os.path.join(HERE, "corpus/image", name), kind, **options)
+
+
+def string(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+def keys(*names):
+    return struct.pack("<Q", len(names)) + b"".join(map(string, names))
+
+
+def number(value):
+    return struct.pack("<q", value)
+
+
+def stores():
+    """(name, bytes): queries of PyTorch 2 and of PyTorch 1, answers behind their code, and a file store's records."""
+    yield "values", b"\1" + string(b"/k") + string(b"v") + b"\2" + string(b"/k") + string(b"v") + string(b"w") + b"\3" + string(b"/k") + b"\x08" + string(b"/k")
+    yield "counter", (b"\4" + string(b"/n") + number(5)) * 2 + b"\7"
+    yield "several", b"\5" + keys(b"/a", b"/b") + b"\x0b" + struct.pack("<Q", 2) + string(b"/a") + string(b"1") + string(b"/b") + string(b"2") + b"\x0a" + keys(b"/a", b"/b")
+    yield "waits", b"\6" + keys(b"/a") + b"\x0c" + b"\x12" + string(b"/b") + number(1) + b"\x40" + string(b"/c") + b"\x0d" + b"1234"
+    yield "queue", b"\x0e" + string(b"/q") + string(b"v") + b"\x10" + string(b"/q") + b"\x0f" + string(b"/q") + b"\x11\x09" + string(b"/p") + string(b"x")
+    yield "torch1", b"\0" + string(b"/k") + string(b"v") + b"\1" + string(b"/k") + string(b"v") + string(b"w") + b"\3" + string(b"/n") + number(-1) + b"\6\x08" + string(b"/k")
+    yield "answers", b"\x0a" + string(b"1") + string(b"") + string(b"333")
+    yield "popped", b"\x0f" + number(2) + string(b"value")
+    yield "records", b"".join(struct.pack("<I", len(part)) + part for part in (b"refcount/", b"1", b"/k", b"v", b"-/k", b"", b"/n", b"17"))
+
+
+os.makedirs(os.path.join(HERE, "corpus/nodelist"), exist_ok=True)
+for i, text in enumerate(("n[001-003,10],login", "rack[1-2]n[07-09]-ib", "vm", "4(x2),1", "1,2,3", "n[1-", "2(x0)")):
+    with open(os.path.join(HERE, f"corpus/nodelist/{i}"), "w") as file:
+        file.write(text)
+os.makedirs(os.path.join(HERE, "corpus/store"), exist_ok=True)
+for name, data in stores():
+    with open(os.path.join(HERE, "corpus/store", name), "wb") as file:
+        file.write(data)

@@ -7,7 +7,11 @@
 #include <tern/device.h>
 #include <tern/tensor.h>
 #include <tern/object.h>
+#include <tern/store.h>
 #include <tern/comm.h>
+#include <tern/collectives.h>
+#include <tern/p2p.h>
+#include <tern/mpi.h>
 #include <tern/spawn.h>
 #include <tern/preempt.h>
 #include <tern/autograd.h>

@@ -3,12 +3,13 @@
 # test suite too, `setup.sh bench` for what bench/ compares with. On other systems it prints what is needed and stops.
 set -eu
 
-build="gcc libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libdeflate-dev libcjson-dev
-libprotobuf-c-dev protobuf-c-compiler libcairo2-dev libjpeg-dev libpng-dev libtiff-dev libnifti-dev"
+build="gcc g++ libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libdeflate-dev libcjson-dev
+libprotobuf-c-dev protobuf-c-compiler libcairo2-dev libjpeg-dev libpng-dev libtiff-dev libnifti-dev libhwloc-dev libgloo-dev"
 demo="dataset-fashion-mnist fonts-dejavu-core marble-qt-data"
-tests="g++ gfortran libcmocka-dev python3 python3-numpy python3-torch python3-torchvision python3-pil python3-nibabel
-libopenblas0-pthread procps valgrind clang-format"
-bench="python3 python3-numpy python3-torch python3-torchvision python3-pil libopenblas0-pthread openmpi-bin libopenmpi-dev"
+tests="gfortran libcmocka-dev python3 python3-numpy python3-torch python3-torchvision python3-pil python3-nibabel
+libopenblas0-pthread procps iproute2 valgrind clang-format slurm-wlm munge
+openmpi-bin libopenmpi-dev mpich libmpich-dev"
+bench="python3 python3-numpy python3-torch python3-torchvision python3-pil libopenblas0-pthread openmpi-bin libopenmpi-dev mpich libmpich-dev"
 
 wanted="$build $demo"
 [ "${1:-}" = test ] && wanted="$wanted $tests"

@@ -9,8 +9,9 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "peers"))
-from run import BUILD, DEBIAN_PYTHON, TERN, Torch, cell, cpu_seconds, help_openblas, machine, others_percent, output, torch_version  # noqa: E402
+sys.path[:0] = [os.path.join(HERE, "..", "peers"), os.path.join(HERE, "..")]
+from peers import BUILD, DEBIAN_PYTHON, TERN, Torch, output, torch_version  # noqa: E402
+from run import cell, cpu_seconds, help_openblas, machine, others_percent  # noqa: E402
 
 from chart import save_bars  # noqa: E402
 

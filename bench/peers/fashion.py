@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 
-from world import leave_world, open_world
+from world import WAYS, arranged, compiled, leave_world, open_world
 
 DATA = "/usr/share/datasets/fashion-mnist/"
 BATCH = 64
@@ -80,6 +80,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--schedule-epochs", type=int, default=0, help="length of the schedule, if other than --epochs")
+    parser.add_argument("--way", choices=WAYS, default="default")
     parser.add_argument("--meet", required=True, help="file in which the ranks meet")
     args = parser.parse_args()
     open_world(args.meet)
@@ -87,7 +88,8 @@ def main():
     torch.manual_seed(0)
     x, y = read_set("train")
     test_x, test_y = read_set("t10k")
-    net = DistributedDataParallel(Net())
+    net = DistributedDataParallel(arranged(args.way, Net()))
+    forward = compiled(args.way, net)
     sampler = DistributedSampler(range(len(x)), world, rank, shuffle=True)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
     per_epoch = len(sampler) // BATCH
@@ -104,7 +106,7 @@ def main():
             index = order[i * BATCH:(i + 1) * BATCH]
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, steps)
-            loss = F.cross_entropy(net(x[index]), y[index])
+            loss = F.cross_entropy(forward(arranged(args.way, x[index])), y[index])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

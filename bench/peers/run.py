@@ -4,157 +4,54 @@ import json
 import os
 import platform
 import re
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
+from collections import namedtuple
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-BUILD = os.path.abspath(os.environ.get("TERN_BUILD", os.path.join(HERE, "..", "..", "build")))
-TERN = os.path.join(BUILD, "tern")
-DEBIAN_PYTHON = "/usr/bin/python3"
-SIZES = {4: "4 B", 1 << 20: "1 MB", 25 << 20: "25 MB"}
-STEPS = {"mlp": (64, 100), "resnet18": (32, 8)}  # batch a rank, steps that count
+from peers import SIZES, STEPS, TERN, find_peers, launched, output, step_options
 
-# A job is (what, *arguments); a row is one field of what a job's peers say: (label, unit, job, field).
-MLP, RESNET, DEMO = ("step", "mlp"), ("step", "resnet18"), ("demo",)
-ROWS = [
-    ("MLP step, batch 64 x 2", "ms", MLP, "median_ms"),
-    ("MLP first step after starting", "ms", MLP, "first_step_ms"),
-    ("MLP peak memory of a rank", "MB", MLP, "peak_rss_mb"),
-    ("ResNet-18 step, batch 32 x 2", "ms", RESNET, "median_ms"),
-    ("ResNet-18 peak memory of a rank", "MB", RESNET, "peak_rss_mb"),
-    *((f"all_reduce {name}, {ranks} ranks, {memory}", "us", ("all_reduce", ranks, memory), size)
-      for ranks in (2, 8) for memory in ("window", "plain") for size, name in reversed(SIZES.items())),
-]
-BF16_ROWS = [
-    ("MLP step in bf16", "ms", ("step", "mlp", "bf16"), "median_ms"),
-    ("ResNet-18 step in bf16", "ms", ("step", "resnet18", "bf16"), "median_ms"),
-    ("ResNet-18 peak memory of a rank in bf16", "MB", ("step", "resnet18", "bf16"), "peak_rss_mb"),
-]
-DEMO_ROW = ("demo, an epoch on 2 ranks", "s", DEMO, "epoch_s")
+# A job is (what, *arguments); a row is one field of what a job's peers say, `goal` the least ratio to the best peer that tern wants.
+Row = namedtuple("Row", "label unit job field goal", defaults=[None])
+MEMORY_GOAL = 1 / 0.6
 
 
-# ---- peers ----
-
-def output(argv, **options):
-    """What a command prints; its failure, or ten minutes without an end, ends the bench."""
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600,
-                          **options)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, argv))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
+def step_rows(title, model, dtype="f32", size=None, goal=None, memory_goal=None):
+    """Of one training step: its time, what of it is the processor's (waiting included, where a rank waits by looking), memory."""
+    job = ("step", model, dtype, size)
+    return [Row(f"{title}, a step", "ms", job, "median_ms", goal), Row(f"{title}, processor time", "ms", job, "cpu_ms"),
+            Row(f"{title}, peak memory of a rank", "MB", job, "peak_rss_mb", memory_goal),
+            Row(f"{title}, the same shared out (PSS)", "MB", job, "pss_mb")]
 
 
-def launched(ranks, *argv, **environment):
-    """Under `tern run`, its own start included."""
-    argv = [TERN, "run", "-n", str(ranks), *map(str, argv)]
-    return output(argv, env={**os.environ, **environment, "TERN_STARTED_NS": str(time.monotonic_ns())})
+def both_dtypes(name, title, model, size=None, goals=(None, None), memory_goal=None):
+    return {name: step_rows(title, model, "f32", size, goals[0], memory_goal),
+            f"{name}-bf16": step_rows(f"{title}, bf16", model, "bf16", size, goals[1])}
 
 
-def by_size(text):
-    """An all_reduce's lines: bytes -> microseconds, and the ratio to the bound where one was measured."""
-    lines = [json.loads(line) for line in text.splitlines()]
-    bounds = {("bound", line["bytes"]): line["bound_ratio"] for line in lines if line.get("bound_ratio")}
-    return {**{line["bytes"]: line["median_us"] for line in lines}, **bounds}
+GROUPS = {
+    **both_dtypes("mlp", "MLP, batch 64 x 2", "mlp"),
+    **both_dtypes("resnet18", "ResNet-18, batch 32 x 2 of 32x32", "resnet18", None, (2, 1.3), MEMORY_GOAL),
+    **both_dtypes("unet3d", "3-D U-Net, batch 1 x 2 of 32x64x64", "unet3d", None, (1.9, 1.3), MEMORY_GOAL),
+    **both_dtypes("unet3d-160", "3-D U-Net, batch 1 x 2 of 32x160x160", "unet3d", "32x160x160"),
+    **both_dtypes("resnet50", "ResNet-50, batch 4 x 2 of 257x257", "resnet50", None, (1.5, None)),
+    **both_dtypes("deeplabv3", "DeepLabV3, batch 4 x 2 of 257x257", "deeplabv3", None, (1.5, None)),
+    "start": [Row("MLP, first step after starting", "ms", ("step", "mlp", "f32", None), "first_step_ms")],
+    "all_reduce": [Row(f"all_reduce {name}, {ranks} ranks, {memory}", "us", ("all_reduce", ranks, memory), size)
+                   for ranks in (2, 8) for memory in ("window", "plain") for size, name in reversed(SIZES.items())],
+    "demo": [Row("demo, 4 epochs on 2 ranks", "s", ("demo", 4), "training_s", 2)],
+}
+USUAL, LARGE = ["mlp", "start", "resnet18", "unet3d", "all_reduce"], ["unet3d-160", "resnet50", "deeplabv3"]
 
 
-def epoch(text):
-    return {"epoch_s": float(re.search(r"^epoch 1 .* ([\d.]+) s$", text, re.M).group(1))}
-
-
-class Tern:
-    name = "tern"
-
-    def step(self, model, dtype="f32"):
-        batch, steps = STEPS[model]
-        return json.loads(launched(2, TERN, "bench", "step", "--model", model, "--batch", batch, "--steps", steps, "--dtype", dtype,
-                                   "--json"))
-
-    def all_reduce(self, ranks, memory):
-        sizes = ",".join(map(str, SIZES))
-        return by_size(launched(ranks, TERN, "bench", "all_reduce", "--sizes", sizes, "--memory", memory, "--json"))
-
-    def demo(self):
-        return epoch(launched(2, os.path.join(BUILD, "examples", "02_fashion"), 1))
-
-
-# PyTorch's oneDNN dies of an illegal instruction where a virtual machine has AMX but hides its sizes (CPUID's leaf 0x1d).
-WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
-
-
-def runs_bf16(python):
-    product = "import torch; print(torch.nn.Linear(784, 1024).bfloat16()(torch.randn(64, 784).bfloat16()).sum())"
-    return subprocess.run([python, "-c", product], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
-
-
-class Torch:
-    def __init__(self, python, version, folder):
-        self.python, self.name, self.folder = python, f"PyTorch {version}", folder
-        self.environment = {} if runs_bf16(python) else WITHOUT_AMX
-
-    def launched(self, ranks, script, *argv):
-        meet = tempfile.mktemp(dir=self.folder)
-        return launched(ranks, self.python, os.path.join(HERE, script), *argv, "--meet", meet, **self.environment)
-
-    def step(self, model, dtype="f32"):
-        batch, steps = STEPS[model]
-        return json.loads(self.launched(2, "step.py", "--model", model, "--batch", batch, "--steps", steps, "--dtype", dtype))
-
-    def all_reduce(self, ranks, memory):
-        """Gloo knows no windows; both rows show the same."""
-        return by_size(self.launched(ranks, "all_reduce.py", "--sizes", ",".join(map(str, SIZES)))) if memory == "plain" else None
-
-    def demo(self):
-        return epoch(self.launched(2, "fashion.py", "--epochs", 1))
-
-
-class Mpi:
-    def __init__(self, folder):
-        self.program = os.path.join(folder, "all_reduce_mpi")
-        output(["mpicc", "-O2", "-o", self.program, os.path.join(HERE, "all_reduce_mpi.c")])
-        self.name = "Open MPI " + re.search(r"[\d.]+", output(["mpirun", "--version"])).group()
-
-    def step(self, model, dtype="f32"):
-        return None
-
-    def all_reduce(self, ranks, memory):
-        if memory != "plain":
-            return None
-        fits = ranks <= len(os.sched_getaffinity(0))
-        binding = ["--bind-to", "core"] if fits else ["--oversubscribe", "--bind-to", "none"]
-        root = ["--allow-run-as-root"] if os.getuid() == 0 else []
-        return by_size(output(["mpirun", *root, *binding, "-n", str(ranks), self.program, *map(str, SIZES)]))
-
-    def demo(self):
-        return None
-
-
-def torch_version(python):
-    """None where it has no torch."""
-    done = subprocess.run([python, "-c", "import torch; print(torch.__version__.split('+')[0])"], stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True)
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def find_peers(folder):
-    """Those that are here, and a line for each that is not."""
-    peers, absent = [Tern()], []
-    for python in filter(None, (DEBIAN_PYTHON, os.environ.get("TORCH_PYTHON"))):
-        version = torch_version(python)
-        if version:
-            peers.append(Torch(python, version, folder))
-            if peers[-1].environment:
-                absent.append(f"{peers[-1].name} without AMX, on which it dies here")
-        else:
-            absent.append(f"no PyTorch: {python} has no torch (./scripts/setup.sh bench)")
-    if shutil.which("mpicc") and shutil.which("mpirun"):
-        peers.append(Mpi(folder))
-    else:
-        absent.append("no Open MPI: mpicc or mpirun is missing (./scripts/setup.sh bench)")
-    return peers, absent
+def chosen_groups(args):
+    """Names, each once; --bf16 adds to what is chosen."""
+    names = args.only.split(",") if args.only else USUAL + LARGE * args.large + ["demo"] * args.demo
+    for name in names:
+        if name not in GROUPS:
+            sys.exit(f"run.sh: --only: expected some of {','.join(GROUPS)}, got {name!r}")
+    names += [f"{name}-bf16" for name in names if args.bf16 and f"{name}-bf16" in GROUPS]
+    return list(dict.fromkeys(names))
 
 
 # ---- the machine ----
@@ -199,7 +96,7 @@ def check_same_work(found):
     """The first step's loss tells that nets, weights and data are the same; in bf16 to its 8 bits."""
     losses = {peer: said["loss_first"] for peer, said in found.items() if "loss_first" in said}
     half = any(said.get("dtype") == "bf16" for said in found.values())
-    if losses and max(losses.values()) - min(losses.values()) > (2e-2 if half else 1e-4):
+    if losses and max(losses.values()) - min(losses.values()) > (2e-2 if half else 1e-4) * max(1, *losses.values()):
         sys.exit(f"not the same work: the losses of the first step are {losses}")
 
 
@@ -216,7 +113,7 @@ def run_round(jobs, peers, values):
 
 
 def measure(rows, peers, rounds, say):
-    jobs = list(dict.fromkeys(job for _, _, job, _ in rows))
+    jobs = list(dict.fromkeys(row.job for row in rows))
     values, others = {}, []
     for number in range(rounds):
         before = cpu_seconds()
@@ -237,14 +134,15 @@ def samples(values, job, peer, field):
 
 
 def summary(rows, names, values):
-    """A row: label, unit, a list of samples a peer, the ratio of medians to tern's, tern's median ratio to its bound."""
+    """A row: label, unit, a list of samples a peer, the ratio of medians to tern's, the best peer, tern's median ratio to its bound."""
     lines = []
-    for label, unit, job, field in rows:
-        found = {name: samples(values, job, name, field) for name in names}
+    for row in rows:
+        found = {name: samples(values, row.job, name, row.field) for name in names}
         ours = statistics.median(found[names[0]])
         ratios = {name: statistics.median(one) / ours for name, one in found.items() if one}
-        bound = samples(values, job, names[0], ("bound", field))
-        lines.append({"row": label, "unit": unit, "samples": found, "ratio": ratios,
+        bound = samples(values, row.job, names[0], ("bound", row.field))
+        lines.append({"row": row.label, "unit": row.unit, "samples": found, "ratio": ratios, "goal": row.goal,
+                      "best": min(names[1:], key=lambda name: ratios.get(name, float("inf"))) if len(ratios) > 1 else None,
                       "bound_ratio": statistics.median(bound) if bound else None})
     return lines
 
@@ -257,62 +155,77 @@ def cell(found):
     return f"{number(statistics.median(found))} ({number(min(found))}..{number(max(found))})" if found else "-"
 
 
-def table(lines, names):
-    """Text: medians with (lowest..highest), and above which ratio tern is the faster or smaller one."""
-    head = ["median (lowest..highest)", "unit", names[0], "of bound"]
-    for name in names[1:]:
-        head += [name, "ratio"]
-    text = [head]
+def verdict(line):
+    if line["bound_ratio"]:
+        return f"{line['bound_ratio']:.2f} of the bound"
+    if not line["goal"] or not line["best"]:
+        return ""
+    met = line["ratio"][line["best"]] >= line["goal"]
+    return f"goal {line['goal']:.2f}: {'met' if met else 'not met'}"
+
+
+def table(lines):
+    """Text: a line each for tern and its peers, the best first, with the ratio above 1 of which tern is the faster or smaller one."""
+    text = []
     for line in lines:
-        bound = line["bound_ratio"]
-        one = [line["row"], line["unit"], cell(line["samples"][names[0]]), f"{bound:.2f}" if bound else ""]
-        for name in names[1:]:
-            one += [cell(line["samples"][name]), f"{line['ratio'][name]:.2f}" if name in line["ratio"] else ""]
-        text.append(one)
+        ours, *names = line["samples"]
+        names = sorted((name for name in names if name in line["ratio"]), key=line["ratio"].get)
+        text.append([f"{line['row']} [{line['unit']}]", ours, cell(line["samples"][ours]), "", verdict(line)])
+        text += [["", name, cell(line["samples"][name]), f"{line['ratio'][name]:.2f}", ""] for name in names]
     widths = [max(map(len, column)) for column in zip(*text)]
     return "\n".join("  ".join(part.ljust(width) for part, width in zip(one, widths)).rstrip() for one in text)
 
 
-def profiles(*options):
-    """What `tern bench step --profile` says of each model."""
-    for model, (batch, steps) in STEPS.items():
-        yield launched(2, TERN, "bench", "step", "--model", model, "--batch", batch, "--steps", steps, *options)
+def profiles(rows, *options):
+    """What `tern bench step --profile` says of each of the rows' steps."""
+    for what, *arguments in dict.fromkeys(row.job for row in rows):
+        if what == "step":
+            yield launched(2, TERN, "bench", "step", *step_options(*arguments), *options)
 
 
-def main():
+def parse():
     parser = argparse.ArgumentParser(prog="run.sh")
     parser.add_argument("rounds", type=int, nargs="?", default=3)
-    parser.add_argument("--profile", action="store_true", help="what each kernel of tern's steps takes")
-    parser.add_argument("--demo", action="store_true", help="an epoch of the demo's net too")
+    parser.add_argument("--only", metavar="NAME,..", help=f"some of {','.join(GROUPS)}")
+    parser.add_argument("--peers", metavar="WORD,..", help="whose names have a part of these: 1.13,compile")
+    parser.add_argument("--large", action="store_true", help="steps of seconds too")
+    parser.add_argument("--demo", action="store_true", help="the demo's 4 epochs too")
     parser.add_argument("--bf16", action="store_true", help="the steps in bf16 too")
+    parser.add_argument("--profile", action="store_true", help="what each kernel of tern's steps takes")
     parser.add_argument("--json", metavar="FILE", help="everything measured")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("rounds: expected 1 or more")
+    return args
+
+
+NOTES = """
+ratio: the peer's median by tern's, the best peer first. The bound is a read-add-write pass of all ranks at once. One thread a rank. MPI is
+bound to cores where the ranks fit on them, else Open MPI has --oversubscribe --bind-to none."""
+
+
+def main():
+    args = parse()
     if not os.access(TERN, os.X_OK):
         sys.exit(f"run.sh: {TERN} is not there: build first, or say where the build is with TERN_BUILD")
-    rows = ROWS + BF16_ROWS * args.bf16 + [DEMO_ROW] * args.demo
+    rows = [row for name in chosen_groups(args) for row in GROUPS[name]]
     help_openblas()
     with tempfile.TemporaryDirectory() as folder:
-        peers, absent = find_peers(folder)
-        names = [peer.name for peer in peers]
+        peers, absent = find_peers(folder, args.peers.split(",") if args.peers else ())
         about = machine()
         print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
         for line in absent:
             print(line, flush=True)
         values, others = measure(rows, peers, args.rounds, lambda text: print(text, flush=True))
-    lines = summary(rows, names, values)
-    print("\n" + table(lines, names))
-    print("\nratio: the peer's median by tern's. of bound: tern's time by that of a read-add-write pass of all ranks at once.\n"
-          "One thread a rank. Open MPI is bound to cores where the ranks fit on them, else --oversubscribe --bind-to none. "
-          f"OPENBLAS_CORETYPE is {os.environ.get('OPENBLAS_CORETYPE', 'not set')}.")
+    lines = summary(rows, [peer.name for peer in peers], values)
+    print(f"\n{table(lines)}\n{NOTES} OPENBLAS_CORETYPE is {os.environ.get('OPENBLAS_CORETYPE', 'not set')}.")
     if args.profile:
-        for text in profiles("--profile"):
+        for text in profiles(rows, "--profile"):
             print(f"\n{text.strip()}")
     if args.json:
         found = {"machine": about, "others_percent": others, "rows": lines}
         if args.profile:
-            found["profiles"] = list(map(json.loads, profiles("--profile=shapes", "--json")))
+            found["profiles"] = list(map(json.loads, profiles(rows, "--profile=shapes", "--json")))
         with open(args.json, "w") as file:
             json.dump(found, file, indent=1)
 

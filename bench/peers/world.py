@@ -21,6 +21,31 @@ def leave_world():
     os._exit(0)
 
 
+# How a net is trained: in PyTorch's usual layout, with channels last, or compiled (in the usual layout).
+WAYS = ("default", "channels_last", "compile")
+
+
+def arranged(way, thing):
+    """A net or a batch in the way's layout."""
+    if way != "channels_last":
+        return thing
+    tensors = thing.parameters() if isinstance(thing, torch.nn.Module) else [thing]
+    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
+    dims = max(tensor.ndim for tensor in tensors)
+    return thing.to(memory_format=layouts[dims]) if dims in layouts else thing
+
+
+def compiled(way, net):
+    return torch.compile(net) if way == "compile" else net
+
+
+def mean(value):
+    """Over all ranks."""
+    value = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(value)
+    return value.item() / dist.get_world_size()
+
+
 def largest(value):
     """Over all ranks."""
     value = torch.tensor(value, dtype=torch.float64)
@@ -33,9 +58,7 @@ def pss_mb():
     dist.barrier()
     with open("/proc/self/smaps_rollup") as file:
         (kb,) = (int(line.split()[1]) for line in file if line.startswith("Pss:"))
-    value = torch.tensor(kb / 1024, dtype=torch.float64)
-    dist.all_reduce(value)
-    return value.item() / dist.get_world_size()
+    return mean(kb / 1024)
 
 
 def span_ns(work):

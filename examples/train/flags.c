@@ -13,6 +13,7 @@
 
 flags flags_defaults(const char *program, const char *about)
 {
+    const tern_device_conv_opts conv = tern_device_conv_defaults();
     return (flags){.program = program,
                    .about = about,
                    .workers = 1,
@@ -22,15 +23,16 @@ flags flags_defaults(const char *program, const char *about)
                    .momentum = 0.9,
                    .weight_decay = 1e-4,
                    .gamma = 0.1,
-                   .opt_level = TERN_O1};
+                   .opt_level = TERN_O1,
+                   .exact_conv = conv.exact,
+                   .deterministic = conv.deterministic};
 }
 
 /* ---- ending ---- */
 
 static bool speaks(void)
 {
-    const char *rank = getenv("RANK");
-    return !rank || !strcmp(rank, "0");
+    return tern_launched_rank() <= 0;
 }
 
 /* A launcher ends the other ranks as soon as one is gone: so they meet before they leave, after rank 0 has
@@ -207,6 +209,8 @@ static int all_rows(flags *f, const flag *own, flag rows[MOST])
         {"backend", 0, FLAG_CHOICE, &f->backend, "native", "how the ranks communicate", 0, 0},
         {"device", 0, FLAG_CHOICE, &f->device, "cpu|cpu:reference", "what computes", 0, 0},
         {"threads", 0, FLAG_COUNT, &f->threads, "N", "of a rank's kernels; 0: its share of cores", 0, 1024},
+        {"exact-conv", 0, FLAG_SWITCH, &f->exact_conv, NULL, "f32 is multiplied and added in f32", 0, 0},
+        {"deterministic", 0, FLAG_SWITCH, &f->deterministic, NULL, "the same bits in every run", 0, 0},
         {"resume", 0, FLAG_TEXT, &f->resume, "FILE|latest", "go on from a checkpoint", 0, 0},
         {"log-dir", 0, FLAG_TEXT, &f->log_dir, "DIR", "of curves and checkpoints; else a dated one", 0, 0},
         {"seed", 0, FLAG_COUNT, &f->seed, "N", "of weights, order and augmentation", 0, 4294967295.0},

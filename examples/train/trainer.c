@@ -41,6 +41,10 @@ void trainer_open(trainer *t, const flags *f, tern_error *err)
     t->world = tern_group_open(NULL, err);
     t->first = tern_group_rank(t->world) == 0;
     t->device = tern_device_open(devices[f->device], err);
+    tern_device_conv_opts conv = tern_device_conv_defaults();
+    conv.exact = f->exact_conv;
+    conv.deterministic = f->deterministic;
+    if (t->device) tern_device_conv_set(t->device, &conv, err);
     if (f->threads) tern_device_threads_set(t->device, (int)f->threads, err);
     t->rng = tern_rng_new((uint64_t)f->seed, err);
 }

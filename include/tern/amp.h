@@ -31,7 +31,8 @@ extern "C" {
  * src/amp/autocast.def. A parameter is cast once in a region and step, not by every op that uses it. Module
  * calls, tern_checkpoint, tern_data_parallel and a ddp follow the scope; backward runs in the types that its
  * ops ran in, wherever it is called. Where the CPU has no instructions for the dtype a warning says so, once
- * a process. Any other dtype is the scope's E_DTYPE and changes nothing. torch.autocast("cpu"). */
+ * a process. Any other dtype is the scope's E_DTYPE and changes nothing. Without a scope nothing happens, as
+ * with ops; TERN_F32. torch.autocast("cpu"). */
 TERN_API tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype);
 
 /* ---- loss scaling: torch.cuda.amp.GradScaler ----

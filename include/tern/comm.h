@@ -1,11 +1,12 @@
-/* comm.h - groups of ranks and their collectives.
+/* comm.h - groups of ranks, works under way and memory that the peers can reach.
  *
- * A group knows who the ranks are; a back end moves the bytes. Every collective is called by all ranks of the
- * group, in the same order, with the same kind, dtype, count, operation and root: a difference is an error on
- * all of them that shows both descriptions (E_MISMATCH), and so it is, within a second, if ranks wait for
- * each other in different calls, one in a barrier and one in a backward, say. A rank that dies, leaves or
- * fails ends the group: every pending and later call returns an error that names it. After that the group can
- * only be closed; a new one may be opened. A group and those made from it are a family, which fails as a
+ * A group knows who the ranks are; a back end moves the bytes. Every collective (collectives.h) is called by
+ * all ranks of the group, in the same order, with the same kind, dtype, count, operation and root: a
+ * difference is an error on all of them that shows both descriptions (E_MISMATCH), and so it is, within a
+ * second, if ranks of one host wait for each other in different calls, one in a barrier and one in a
+ * backward, say; between hosts that ends in the time-out, which says who did what. A rank that dies, leaves
+ * or fails ends the group: every pending and later call returns an error that names it. After that the group
+ * can only be closed; a new one may be opened. A group and those made from it are a family, which fails as a
  * whole, as its ranks cannot go on in step: a failure in one group of it is a failure of all, on all ranks.
  * Errors name ranks as the world counts them.
  *
@@ -26,19 +27,55 @@ typedef struct tern_group_opts {
     size_t size;              /* sizeof(tern_group_opts), set by tern_group_defaults             */
     double connect_timeout_s; /* until all ranks have met; default 300                            */
     double timeout_s;         /* of one blocking call, while all peers are alive; default 1800    */
-    const char *trace; /* file that becomes the job's timeline, the same on all ranks; default TERN_TRACE,
-                        * NULL is none. Groups made from this one share it                               */
+    const char *trace;   /* file that becomes the job's timeline, the same on all ranks; default TERN_TRACE,
+                          * NULL is none. Groups made from this one share it                               */
+    const char *backend; /* "native" (one host), "mpi", "gloo", "native+mpi", "native+gloo"; default
+                          * TERN_BACKEND, NULL is what fits the job. "debug" or "debug+native" stands before
+                          * it, says on standard error (TERN_DEBUG_FILE: at that file's end) what each rank
+                          * asks it to do, and finds buffers that are changed, or used for two things, while
+                          * they are under way (E_STATE, E_INVALID)                                      */
+    const char *init_method;  /* where the ranks meet, as torch.distributed.init_process_group's; default
+                               * NULL: what the environment says (see below)                             */
+    int rank, world;          /* -1: as the method or the environment says                               */
+    double host_timeout_s;    /* a host that answers nothing for so long is lost, with all its ranks: a cable
+                               * that is pulled, a power cut. Default 15, at least 1 counts. A process that dies
+                               * is noticed at once, one that is stopped counts as alive                     */
+    struct tern_store *store; /* instead of an init_method, with rank and world: where ranks tell each other
+                               * where they meet. Borrowed until tern_group_open returns; the keys are gone
+                               * then, but for a meeting that failed. Default NULL                          */
 } tern_group_opts;
 
 TERN_API tern_group_opts tern_group_defaults(void);
 
-/* The world: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who this process is and where rank 0 listens
- * (set by tern run, torchrun or by hand); without them a group of one. TERN_PORT goes before MASTER_PORT:
- * tern run sets both, so that another library can meet at MASTER_PORT; and where torchrun's agent has taken
- * that (TORCHELASTIC_USE_AGENT_STORE=True), it is the next port. Collective: returns when all ranks have met.
- * Yours: tern_group_close, which tells the peers goodbye. NULL opts are the defaults. Errors: E_ENV (a
- * malformed variable), E_TIMEOUT (names the ranks that did not come), E_PEER, E_SYSTEM. */
+/* The world: who this process is and where rank 0 listens. Without an init_method, a rank and a world the
+ * environment says so: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (set by tern run, torchrun or by hand),
+ * else those of mpirun (see tern/mpi.h) or of a step of Slurm (srun); without any of them it is a group of
+ * one. TERN_PORT goes before MASTER_PORT: tern run sets both, so that another library can meet at
+ * MASTER_PORT; and where torchrun's agent serves a store there (TORCHELASTIC_USE_AGENT_STORE=True), ranks
+ * tell each other in it. docs/launchers.md has a table of launchers. An init_method is
+ *
+ *     env://                                 those four variables, no others
+ *     tcp://host:port?rank=0&world_size=4    rank 0 listens there
+ *     file:///path?rank=0&world_size=4       rank 0 says in the file where; it is made for this user alone,
+ *                                            and gone when all have met
+ *
+ * where rank and world_size may be given in the method or in the options (env:// takes what is given nowhere
+ * from the environment); a rank or world without a method means env://. TERN_SECRET, LOCAL_RANK and
+ * LOCAL_WORLD_SIZE hold for all; without the last two ranks are counted on each host when they have met.
+ *
+ * Ranks of other hosts are reached by TCP, by way of the interface that leads to rank 0 or that
+ * TERN_SOCKET_IFNAME names; TERN_HOST_ID tells apart what shares a machine. A job of one host has no port
+ * open but rank 0's.
+ *
+ * Collective: returns when all ranks have met. Yours: tern_group_close, which tells the peers goodbye. NULL
+ * opts are the defaults. Errors: E_ENV (a malformed or missing variable), E_INVALID (a malformed init_method,
+ * or one without rank or world), E_UNSUPPORTED (a back end that is not there), E_TIMEOUT (names the ranks
+ * that did not come), E_PEER, E_SYSTEM. torch.distributed.init_process_group. */
 TERN_API tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err);
+/* The rank that a launcher started this process as, before any group is open; -1: nobody did, so a program
+ * may start its ranks itself (tern_spawn). Where the environment is malformed it is 0, and tern_group_open
+ * says what is wrong. torch.distributed.is_torchelastic_launched. */
+TERN_API int tern_launched_rank(void);
 /* In any order: what groups made from this one need of it stays until they are closed, too. */
 TERN_API void tern_group_close(tern_group *group);
 
@@ -69,50 +106,22 @@ TERN_API int tern_group_rank(const tern_group *group);
 TERN_API int tern_group_size(const tern_group *group);
 /* This process's on its host, the same in every group. */
 TERN_API int tern_group_local_rank(const tern_group *group);
-/* "native" (shared windows of one host) or "self" (one rank). */
+/* What moves the bytes: "self" (one rank), "native", "native+gloo" or another that opts.backend knows,
+ * "debug+" before it. */
 TERN_API const char *tern_group_backend(const tern_group *group);
 
 /* Ends the group for all ranks: peers get an error that names this rank and carries `text`. */
 TERN_API void tern_group_abort(tern_group *group, int code, const char *text);
 
-/* Integers wrap, a NaN wins over any number, bf16 and f16 are combined in f32 and rounded once. AVG is for
- * floating point (E_DTYPE), and of bool SUM and MAX are "or", PRODUCT and MIN "and". */
-typedef enum tern_reduce_op { TERN_SUM, TERN_AVG, TERN_MIN, TERN_MAX, TERN_PRODUCT } tern_reduce_op;
+/* ---- works: what a `_post` of collectives.h has started ---- */
 
-/* ---- collectives that block. Return TERN_OK or a negative status, also in *err. ---- */
-
-/* buf[0..count) of every rank becomes the reduction in rank order: the same bits on every rank. */
-TERN_API int tern_all_reduce(tern_group *group, void *buf, size_t count, tern_dtype dtype, tern_reduce_op op,
-                             tern_error *err);
-/* buf[0..count) of every rank becomes root's. */
-TERN_API int tern_broadcast(tern_group *group, void *buf, size_t count, tern_dtype dtype, int root,
-                            tern_error *err);
-/* out[r * count .. (r + 1) * count) becomes rank r's in[0..count); out holds count * size elements. */
-TERN_API int tern_all_gather(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
-                             tern_error *err);
-/* out[0..count) of rank r becomes the reduction of all ranks' in[r * count .. (r + 1) * count); `in` holds
- * count * size elements and is not written, unless `out` is this rank's own part of it. From a window a rank
- * reads count * size elements and writes count. torch.distributed.reduce_scatter_tensor. */
-TERN_API int tern_reduce_scatter(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
-                                 tern_reduce_op op, tern_error *err);
-/* Returns when every rank has called it. */
-TERN_API int tern_barrier(tern_group *group, tern_error *err);
-
-/* ---- the same, started now and finished later ---- */
-
-/* The buffers belong to the work until wait returns. NULL on error. */
-TERN_API tern_work *tern_all_reduce_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,
-                                         tern_reduce_op op, tern_error *err);
-TERN_API tern_work *tern_broadcast_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,
-                                        int root, tern_error *err);
-TERN_API tern_work *tern_all_gather_post(tern_group *group, const void *in, void *out, size_t count,
-                                         tern_dtype dtype, tern_error *err);
-TERN_API tern_work *tern_reduce_scatter_post(tern_group *group, const void *in, void *out, size_t count,
-                                             tern_dtype dtype, tern_reduce_op op, tern_error *err);
 /* TERN_OK when done, TERN_PENDING, or a negative status; never blocks; makes progress. */
 TERN_API int tern_work_test(tern_work *work, tern_error *err);
 /* Blocks until done or failed, and frees the work; before tern_group_close. */
 TERN_API int tern_work_wait(tern_work *work, tern_error *err);
+
+/* Of bytes that a function of collectives.h or p2p.h has made; NULL is fine. */
+TERN_API void tern_bytes_free(void *bytes);
 
 /* ---- memory that the peers can reach: collectives on it copy nothing ---- */
 

@@ -6,6 +6,9 @@
 
 #include <tern/base.h>
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -31,6 +34,20 @@ TERN_API const char *tern_device_name(const tern_device *device);
 TERN_API int tern_device_threads_get(const tern_device *device);
 /* n >= 1; takes effect with the next kernel. */
 TERN_API int tern_device_threads_set(tern_device *device, int n, tern_error *err);
+
+/* How convolutions are computed. Each case (shapes, direction, dtype) is timed with its first use by every
+ * algorithm that has it, and the fastest is kept, as with torch.backends.cudnn.benchmark. */
+typedef struct tern_device_conv_opts {
+    size_t size;        /* sizeof(tern_device_conv_opts), set by tern_device_conv_defaults      */
+    size_t workspace;   /* bytes that an algorithm may use beside its operands; default 64 MiB  */
+    bool exact;         /* f32 is multiplied and added in f32, no faster way that rounds more   */
+    bool deterministic; /* a fixed table instead of clocks: the same choices in every run       */
+} tern_device_conv_opts;
+
+/* exact and deterministic are true where TERN_EXACT_CONV and TERN_DETERMINISTIC are 1 in the environment. */
+TERN_API tern_device_conv_opts tern_device_conv_defaults(void);
+/* For cases that come up from now on; a device is opened with the defaults. */
+TERN_API int tern_device_conv_set(tern_device *device, const tern_device_conv_opts *opts, tern_error *err);
 
 #ifdef __cplusplus
 }

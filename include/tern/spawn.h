@@ -26,6 +26,13 @@ TERN_API tern_spawn_opts tern_spawn_defaults(void);
 TERN_API int tern_spawn(int (*fn)(int rank, void *arg), int n, void *arg, const tern_spawn_opts *opts,
                         tern_error *err);
 
+/* Takes what torch.distributed.launch and `tern run --pass-local-rank` put among a program's arguments out of
+ * them: `--local-rank=N`, `--local_rank=N` and the same with N as the next one. argv[0], what is behind `--`
+ * and the NULL at the end stay where they are. *local_rank = N, the last one where there are several, and
+ * stays as it was where there is none. Errors: E_INVALID where N is no whole number from 0; argv is then as
+ * it was. Any thread. */
+TERN_API int tern_local_rank_take(int *argc, char **argv, int *local_rank, tern_error *err);
+
 #ifdef __cplusplus
 }
 #endif

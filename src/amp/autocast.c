@@ -164,6 +164,7 @@ static const tern__policy *next_policy(const tern__policy *now, tern_dtype dtype
 
 tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype)
 {
+    if (!scope) return TERN_F32;
     tern_dtype before = scope->policy ? scope->policy->dtype : TERN_F32;
     if (dtype != TERN_F32 && !tern__dtype_is_half(dtype)) {
         tern__scope_fail(scope, __func__, TERN_E_DTYPE,

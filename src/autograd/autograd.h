@@ -15,7 +15,7 @@
 #include <tern/autograd.h>
 
 #define TERN__NODE_INS   5 /* a node has room for at least so many */
-#define TERN__NODE_SAVES 5
+#define TERN__NODE_SAVES 6
 
 struct tern_module;
 
@@ -150,6 +150,7 @@ struct tern_scope {
     int slot_count;
     bool is_replica;           /* parameters and buffers count as being on its device            */
     bool keeps_buffers;        /* running statistics are not moved here, but by replica 0 or the first time */
+    bool follows;              /* its convolutions are measured elsewhere, by replica 0              */
     tern_scope *child;         /* in which tern_checkpoint computes again; owned, NULL before the first */
     tern__use *uses;           /* leaves met while gradients are off for tern_checkpoint, newest first */
     const tern_tensor *traced; /* the input of that tern_checkpoint, or NULL */
@@ -237,6 +238,9 @@ const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bo
 int tern__grad_done(tern_scope *scope, tern__node *node, int i);
 /* Gives dy's own memory (perhaps overwritten, seen as `view`) to input i as its gradient. */
 int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view *view);
+/* The same of what the node has saved, if nobody else holds that either. */
+bool tern__owns_saved(const tern__node *node, int slot);
+int tern__grad_give_saved(tern_scope *scope, tern__node *node, int i, int slot);
 
 /* Backward through this scope's own tape from `count` results whose gradients are given; dy[i].data NULL:
  * none. No listener is told when it begins or ends. */

@@ -18,6 +18,12 @@ bool tern__owns_dy(const tern__node *node)
     return tern__storage_is_sole(node->out->grad_storage);
 }
 
+bool tern__owns_saved(const tern__node *node, int slot)
+{
+    const tern__storage *storage = node->saved[slot].storage;
+    return storage && tern__storage_is_sole(storage);
+}
+
 /* A leaf's gradient, or the replica's own. */
 static const tern__view *leaf_open(tern_scope *scope, tern__leaf *leaf, bool *add)
 {
@@ -126,12 +132,12 @@ static int add_into(tern_scope *scope, const tern__view *to, const tern__view *f
     return tern__run(scope, &call) ? TERN_OK : scope->error.code;
 }
 
-int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view *view)
+static int give(tern_scope *scope, tern__node *node, int i, const tern__view *view, tern__storage *storage)
 {
     tern_tensor *tensor = node->in[i];
     if (!tensor->leaf && !tensor->grad_storage && view->layout == tensor->view.layout) {
         tensor->grad = *view;
-        tensor->grad_storage = tern__storage_hold(node->out->grad_storage);
+        tensor->grad_storage = tern__storage_hold(storage);
         return TERN_OK;
     }
     bool add;
@@ -139,6 +145,16 @@ int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view
     if (!to) return scope->error.code;
     int status = add_into(scope, to, view, add);
     return status ? status : tern__grad_done(scope, node, i);
+}
+
+int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view *view)
+{
+    return give(scope, node, i, view, node->out->grad_storage);
+}
+
+int tern__grad_give_saved(tern_scope *scope, tern__node *node, int i, int slot)
+{
+    return give(scope, node, i, &node->saved[slot].view, node->saved[slot].storage);
 }
 
 /* ---- the walk ---- */

@@ -1,5 +1,6 @@
 #include "base/text.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -99,4 +100,13 @@ const char *tern__quote(const char *text, size_t bytes, char out[TERN__QUOTE_TEX
     out[0] = '"';
     strcat(out, fits ? "\"" : "...\"");
     return out;
+}
+
+void tern__text_append(char *text, size_t size, const char *fmt, ...)
+{
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text + used, size - used, fmt, args);
+    va_end(args);
 }

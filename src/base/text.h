@@ -23,4 +23,7 @@ size_t tern__escape(const char *text, size_t bytes, char *out, size_t room);
 #define TERN__QUOTE_TEXT 128
 const char *tern__quote(const char *text, size_t bytes, char out[TERN__QUOTE_TEXT]);
 
+/* Puts more behind the text of a string with `size` bytes of room; what does not fit is left out. */
+void tern__text_append(char *text, size_t size, const char *fmt, ...) TERN__PRINTF(3, 4);
+
 #endif

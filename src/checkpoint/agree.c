@@ -2,6 +2,8 @@
 
 #include "base/base.h"
 
+#include <tern/collectives.h>
+
 #include <string.h>
 
 /* What of an error another process can read. */

@@ -10,6 +10,7 @@
 #include "tensor/field.h"
 
 #include <tern/checkpoint.h>
+#include <tern/collectives.h>
 
 #include <stdio.h>
 #include <string.h>

@@ -12,15 +12,35 @@
 
 #include "base/base.h"
 
-#include <tern/comm.h>
+#include <tern/collectives.h>
+#include <tern/p2p.h>
 
+/* The last five are *moves*, which differ only in who has something for whom: see tern__move. */
 typedef enum tern__kind {
     TERN__ALL_REDUCE,
     TERN__BROADCAST,
     TERN__ALL_GATHER,
     TERN__REDUCE_SCATTER,
-    TERN__BARRIER
+    TERN__BARRIER,
+    TERN__MONITORED_BARRIER,
+    TERN__REDUCE,
+    TERN__GATHER,
+    TERN__SCATTER,
+    TERN__ALL_TO_ALL,
+    TERN__ALL_GATHER_V,
+    TERN__ALL_TO_ALL_V
 } tern__kind;
+
+static inline bool tern__kind_is_move(tern__kind kind)
+{
+    return kind >= TERN__GATHER;
+}
+
+/* Whose data is combined. */
+static inline bool tern__kind_reduces(tern__kind kind)
+{
+    return kind == TERN__ALL_REDUCE || kind == TERN__REDUCE_SCATTER || kind == TERN__REDUCE;
+}
 
 /* The bucket of what is no gradient but a slice of a sharded optimizer; `backward` is its step then. */
 #define TERN__SLICE_BUCKET UINT32_MAX
@@ -31,9 +51,25 @@ typedef struct tern__extent {
     uint64_t offset, count;
 } tern__extent;
 
-/* What a rank says of a work. It is compared between ranks, the extents too, but not `out`, nor a weight or
- * share or who is a shadow. In an all_gather and a reduce_scatter the extents describe all `world` parts,
- * equal in size; rank r's own stands at place r.
+/* What goes between this rank and another, in a move: elements [from, from + count) of the extents. */
+typedef struct tern__move {
+    void *to; /* of what this rank takes */
+    uint64_t from, count;
+} tern__move;
+
+/* What a rank says of a work. It is compared between ranks, the extents too, but not `out` or the moves, nor
+ * a weight or share or who is a shadow.
+ *
+ * What a back end may touch of it, and when: the extents' memory from the moment that all ranks have posted
+ * until the work is done, and `out` and what moves go to until then, too. It writes
+ *   all_reduce, broadcast, all_gather    all of the extents, on every rank; with `out` nothing of them;
+ *   reduce_scatter                       rank r its own part of the extents on rank r; with `out` nothing;
+ *   reduce                               the extents on `root` only;
+ *   moves                                nothing of the extents, and of each takes[r].to its `count`
+ * elements. In an all_gather and a reduce_scatter the extents describe all `world` parts, equal in size; rank
+ * r's own stands at place r. A move has one extent or none, on each rank what that one gives; takes[r] says
+ * what this rank takes of rank r's extent and where to, gives[r] what rank r takes of this one's, so gives[r]
+ * here has the `from` and `count` of takes[me] there. Nobody moves to itself: count is 0 at the own place.
  *
  * A mean to which any rank gives a weight is sum(weight[r] * x[r]) / sum(share[r]), in rank order, in f32
  * (f64 for f64), rounded once; who says nothing has 1 and 1. Memory of weight 0 is not read. Where all
@@ -49,28 +85,71 @@ typedef struct tern__post {
     uint32_t owner;  /* which user of the channel: a ddp's number, 0 for the user's own collectives */
     uint32_t bucket; /* and for a ddp: bucket, backward number and microbatches folded into it      */
     uint64_t backward;
-    uint32_t folded;
-    uint64_t total; /* elements of the call that this work is a piece of; 0: those in the extents     */
+    uint32_t folded; /* of the user's own: a digest of a list's counts, 0 if it is no list            */
+    uint64_t total;  /* elements of the call that this work is a piece of; 0: those in the extents     */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
     void *out;       /* NULL: the result goes to the extents. Else to this memory of the rank's own, and the
                       * extents are only read. Not of an all_reduce                                          */
     uint64_t stride; /* of an all_gather to `out`: elements from one rank's part to the next there */
-    bool weighted;   /* the two below count. Only of a mean (TERN_AVG)                             */
-    double weight;   /* finite                                                                     */
-    double share;    /* finite, not negative                                                       */
+    char *kept; /* of an all_reduce, where the back end `keeps_parts`: this rank's part (tern__kept_start) of
+                 * the extent is not there but at the same place from `kept` on, as is its result; NULL: it is
+                 */
+    const tern__move *takes, *gives; /* [world] of a move, borrowed until the work is done           */
+    bool wait_all; /* of a monitored barrier: who waits in vain names all that are missing         */
+    bool weighted; /* the two below count. Only of a mean, or of TERN_PREMUL_SUM: sum(weight[r] * x[r]) */
+    double weight; /* finite                                                                     */
+    double share;  /* finite, not negative                                                       */
     bool shadow;
+    bool only_meets; /* the ranks say and compare all this, and wait for each other: no memory is touched */
 } tern__post;
+
+/* Where the part of `rank` begins, of a work of `count` elements of which each rank keeps its part: whole
+ * cache lines of the extent. */
+static inline uint64_t tern__kept_start(uint64_t count, tern_dtype dtype, int parts, int rank)
+{
+    uint64_t line = TERN__LINE / tern_dtype_bytes(dtype),
+             each = (count + (uint64_t)parts - 1) / (uint64_t)parts;
+    return TERN__MIN((uint64_t)rank * tern__align_up(each, line), count);
+}
 
 /* What the ranks have said of a work. */
 typedef struct tern__tally {
-    const bool *shadow; /* [world]                                                     */
-    int shadows;        /* how many                                                    */
-    double shares;      /* their sum; of a mean of 0 the results are as they were      */
+    const bool *shadow;   /* [world]                                                   */
+    int shadows;          /* how many                                                  */
+    double shares;        /* their sum; of a mean of 0 the results are as they were    */
+    const double *weight; /* [world] of a weighted mean; NULL: every one is 1          */
 } tern__tally;
+
+/* ---- messages between two ranks ---- */
+
+/* What a message is: the caller's own data, or a string of bytes, whose length goes before it. */
+typedef enum tern__form { TERN__FORM_DATA, TERN__FORM_LENGTH, TERN__FORM_BYTES } tern__form;
+
+/* A message that this rank sends or receives. The caller holds it at one address while it is pending. */
+typedef struct tern__transfer {
+    bool is_recv;
+    tern__form form; /* compared between the two ranks, as are dtype and count */
+    int peer;        /* of the group; of a receive also TERN_ANY_SOURCE         */
+    int tag;
+    tern_dtype dtype;
+    size_t count;
+    char *buf;
+    int status; /* TERN_PENDING until it is done; E_STATE if its mailbox was closed before */
+    int source; /* of a receive that is done: where it came from                           */
+    /* The back end's: */
+    struct tern__transfer *next;
+    uint64_t serial;
+    size_t moved; /* bytes */
+} tern__transfer;
+
+/* ---- the struct ---- */
 
 typedef struct tern__comm_backend {
     const char *name;
+    bool keeps_parts;      /* it knows of a post's `kept` */
+    bool lands_in_windows; /* results go to the extents: `out` is never given, nor a window of the caller's
+                            * that is only read */
 
     /* State of one group; blocks until all ranks have called it. */
     void *(*open)(tern_group *group, tern_error *err);
@@ -81,6 +160,8 @@ typedef struct tern__comm_backend {
      * reachable by the peers. */
     int (*window_open)(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
     void *(*window_base)(void *state, uint32_t window);
+    /* The memory of a `rank` as this one sees it. */
+    char *(*window_peer)(void *state, uint32_t window, int rank);
     /* Gives the peers' views back; a `base` of the caller's keeps its contents. Not collective: the caller
      * makes sure that no work still uses it. */
     void (*window_close)(void *state, uint32_t window);
@@ -102,12 +183,30 @@ typedef struct tern__comm_backend {
     /* The channel's user (a ddp) has begun its `backward`th, and posts nothing of the last `folded`. That is
      * said to peers that wait in vain. */
     void (*mark)(void *channel, uint64_t backward, uint32_t folded);
+    /* Writes "; rank 1 (host, pid 77) .." for every rank that a work is waited for. */
+    void (*late)(void *channel, uint64_t seq, char *text, size_t size);
     /* Of a work that is done; valid until this rank has posted `slots` more. The same on all ranks. */
     const tern__tally *(*tally)(void *channel, uint64_t seq);
+
+    /* A rank's messages of one group. Not collective: opened with the first. A back end of one rank, which
+     * has nobody to send to, has none of these six. */
+    void *(*mailbox_open)(void *state, tern_error *err);
+    /* What is pending gets E_STATE, and the peers are told. */
+    void (*mailbox_close)(void *mailbox);
+    /* Takes a transfer, pending or, if that can be, done already; never blocks. */
+    int (*start)(void *mailbox, tern__transfer *transfer, tern_error *err);
+    /* Moves messages on, works of channels too; never blocks. */
+    int (*carry)(void *mailbox, tern_error *err);
+    /* Blocks until the transfer is done. */
+    int (*await)(void *mailbox, const tern__transfer *transfer, tern_error *err);
+    /* Forgets a transfer. Only after a failure of the group: the message may be half over. */
+    void (*drop)(void *mailbox, tern__transfer *transfer);
 } tern__comm_backend;
 
 extern const tern__comm_backend tern__comm_native;
 extern const tern__comm_backend tern__comm_self;
+extern const tern__comm_backend tern__comm_debug; /* stands before the group's `behind` */
+extern const tern__comm_backend tern__comm_hosts;
 
 /* ---- post.c ---- */
 
@@ -117,7 +216,13 @@ int tern__post_check(const tern__post *post, tern_error *err);
 
 /* ---- registry.c ---- */
 
-/* The back end for a group of `world` ranks on one host. */
-const tern__comm_backend *tern__comm_pick(int world);
+/* Gives the group the back end that its options ask for, or else that its ranks need. E_UNSUPPORTED: hosts
+ * that it does not join. */
+int tern__comm_pick(tern_group *group, tern_error *err);
+/* Puts the debug back end before the group's, if its options say so; and says what the user sees as its name.
+ */
+void tern__comm_debug_add(tern_group *group);
+/* Is there a back end of that name (NULL: any)? E_INVALID. */
+int tern__comm_check(const char *name, const char *func, tern_error *err);
 
 #endif

@@ -1,6 +1,8 @@
 #include "comm/group.h"
 
 #include "base/opts.h"
+#include "comm/hosts/hosts.h"
+#include "comm/mpi.h"
 #include "comm/staging.h"
 
 #include <sodium.h>
@@ -12,7 +14,11 @@ tern_group_opts tern_group_defaults(void)
     return (tern_group_opts){.size = sizeof(tern_group_opts),
                              .connect_timeout_s = 300,
                              .timeout_s = 1800,
-                             .trace = tern__env("TERN_TRACE")};
+                             .trace = tern__env("TERN_TRACE"),
+                             .backend = tern__env("TERN_BACKEND"),
+                             .rank = -1,
+                             .world = -1,
+                             .host_timeout_s = 15};
 }
 
 /* ---- open ---- */
@@ -44,15 +50,22 @@ static int check_seconds(const char *name, double value, const char *func, tern_
 int tern__group_opts_check(const tern_group_opts *opts, const char *func, tern_error *err)
 {
     int status = check_seconds("connect_timeout_s", opts->connect_timeout_s, func, err);
-    return status ? status : check_seconds("timeout_s", opts->timeout_s, func, err);
+    if (!status) status = check_seconds("timeout_s", opts->timeout_s, func, err);
+    if (!status) status = check_seconds("host_timeout_s", opts->host_timeout_s, func, err);
+    return status ? status : tern__comm_check(opts->backend, func, err);
+}
+
+int tern__group_opts_read(tern_group_opts *opts, const tern_group_opts *user, tern_error *err)
+{
+    *opts = tern_group_defaults();
+    int status = tern__opts_read(opts, sizeof(*opts), user, "tern_group_open", err);
+    return status ? status : tern__group_opts_check(opts, "tern_group_open", err);
 }
 
 static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts *user, tern_error *err)
 {
-    tern_group_opts opts = tern_group_defaults();
-    if (tern__opts_read(&opts, sizeof(opts), user, "tern_group_open", err) ||
-        tern__group_opts_check(&opts, "tern_group_open", err))
-        return NULL;
+    tern_group_opts opts;
+    if (tern__group_opts_read(&opts, user, err)) return NULL;
     tern_group *group = tern__alloc(sizeof(*group), "tern_group_open", err);
     if (!group) return NULL;
     *group = (tern_group){.boot = *boot,
@@ -67,13 +80,28 @@ static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts 
     return NULL;
 }
 
+/* Among the ranks of its host. */
+static void place(tern__bootstrap *boot, const tern__control *control)
+{
+    int own = tern__control_host(control, boot->rank);
+    boot->local_rank = boot->local_world = 0;
+    for (int rank = 0; rank < boot->world; rank++) {
+        bool is_here = tern__control_host(control, rank) == own;
+        boot->local_world += is_here;
+        boot->local_rank += is_here && rank < boot->rank;
+    }
+}
+
 static int meet(tern_group *group, tern_error *err)
 {
     if (group->boot.world == 1) return TERN_OK;
     group->store = tern__store_open(&group->boot, group->opts.connect_timeout_s, err);
     if (!group->store) return err->code;
-    group->control = tern__control_open(&group->boot, group->store, group->opts.connect_timeout_s, err);
-    return group->control ? TERN_OK : err->code;
+    group->control = tern__control_open(&group->boot, group->store, group->opts.connect_timeout_s,
+                                        group->opts.host_timeout_s, err);
+    if (!group->control) return err->code;
+    if (!group->boot.is_placed) place(&group->boot, group->control);
+    return TERN_OK;
 }
 
 /* Rank 0 begins the timeline before the others can have met it, and can only close it after they have opened
@@ -85,13 +113,14 @@ static int meet_traced(tern_group *group, tern_error *err)
     if (path && rank == 0) group->trace = tern__trace_open(path, rank);
     int status = meet(group, err);
     if (path && rank != 0 && !status) group->trace = tern__trace_open(path, rank);
-    group->opts.trace = NULL;
+    group->opts.trace = group->opts.init_method = NULL; /* the caller's, and read */
     return status;
 }
 
 int tern__group_build(tern_group *group, tern_error *err)
 {
-    group->backend = tern__comm_pick(group->boot.world);
+    if (tern__comm_pick(group, err)) return err->code;
+    tern__comm_debug_add(group);
     group->state = group->backend->open(group, err);
     if (!group->state) return err->code;
     group->channel = group->backend->channel_open(group->state, TERN__FLIGHT_SLOTS, err);
@@ -116,11 +145,14 @@ tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_
     return NULL;
 }
 
-tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err)
+tern_group *tern_group_open(const tern_group_opts *user, tern_error *err)
 {
     tern__bootstrap boot;
-    if (tern__is_set(err) || tern__bootstrap_from_env(&boot, err)) return NULL;
-    tern_group *group = tern__group_open_boot(&boot, opts, err);
+    tern_group_opts opts;
+    if (tern__is_set(err) || tern__group_opts_read(&opts, user, err) ||
+        tern__bootstrap_read(&boot, &opts, err))
+        return NULL;
+    tern_group *group = tern__group_open_boot(&boot, &opts, err);
     sodium_memzero(&boot, sizeof(boot));
     return group;
 }
@@ -144,9 +176,11 @@ static void leave_family(tern_group *group)
 
 static void close_family(tern_group *root)
 {
+    bool failed = root->error.code || (root->control && !tern__control_is_healthy(root->control));
     if (root->state) root->backend->close(root->state);
     tern__control_close(root->control);
-    tern__store_close(root->store);
+    tern_store_close(root->store);
+    tern__mpi_finish(&root->boot, failed);
     tern__trace_close(root->trace);
     munmap((void *)root->mark, (size_t)sysconf(_SC_PAGESIZE));
     sodium_memzero(root, sizeof(*root));
@@ -159,7 +193,9 @@ void tern_group_close(tern_group *group)
     tern_group *root = group->root;
     void *channel = group->channel;
     struct tern__staging *staging = group->staging;
-    group->channel = NULL; /* nobody of the family comes back to them */
+    if (group->mailbox) group->backend->mailbox_close(group->mailbox);
+    group->mailbox = NULL; /* nobody of the family comes back to them */
+    group->channel = NULL;
     group->staging = NULL;
     if (channel) group->backend->channel_close(channel);
     tern__staging_close(staging);
@@ -187,7 +223,7 @@ int tern_group_local_rank(const tern_group *group)
 
 const char *tern_group_backend(const tern_group *group)
 {
-    return group ? group->backend->name : "self";
+    return group ? group->shown_name : "self";
 }
 
 /* ---- failures ---- */
@@ -217,12 +253,15 @@ int tern__group_check(tern_group *group, const char *func, tern_error *err)
     return error->code ? tern__error_set(err, func, error->code, "%s", error->text) : TERN_OK;
 }
 
+/* Whoever is told of a failure may free what was under way: so from here on the transport, which a peer's
+ * message may reach later, touches no memory. */
 int tern__group_fail(tern_group *group, const tern_error *err)
 {
     tern_group *root = group->root;
     if (root->error.code || check_fork(root, NULL, NULL)) return err->code;
     root->error = *err;
     if (group->control) tern__control_abort(group->control, err->code, err->text);
+    if (root->link) tern__link_give_up(root->link);
     return err->code;
 }
 
@@ -237,7 +276,8 @@ void tern_group_abort(tern_group *group, int code, const char *text)
 int tern__group_progress(tern_group *group, tern_error *err)
 {
     const tern_group *root = group->root;
-    int status = root->staging ? tern__staging_pump(root->staging, err) : TERN_OK;
+    int status = root->link ? tern__link_progress(root->link, err) : TERN_OK;
+    if (!status && root->staging) status = tern__staging_pump(root->staging, err);
     for (const tern_group *g = root->subgroups; g && !status; g = g->next)
         status = g->staging ? tern__staging_pump(g->staging, err) : TERN_OK;
     return status;

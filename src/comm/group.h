@@ -10,8 +10,8 @@
 
 #include "base/trace.h"
 #include "comm/backend.h"
-#include "comm/bootstrap.h"
-#include "comm/control.h"
+#include "comm/bootstrap/bootstrap.h"
+#include "comm/control/control.h"
 
 /* What tern_group_mem_alloc gave. */
 typedef struct tern__mem {
@@ -24,33 +24,45 @@ typedef struct tern__mem {
 struct tern_group {
     tern__bootstrap boot;
     tern_group_opts opts;
-    tern_group *root;   /* of the family; itself if it was opened                         */
-    tern_group *next;   /* in the root's `subgroups`                                      */
-    int *ranks;         /* [world] owned: its ranks in the root; NULL in the root          */
-    uint32_t id;        /* unique among the groups that any two ranks have in common; 0: root */
-    tern__store *store; /* the root's, as is control; NULL if it is one rank               */
+    tern_group *root;  /* of the family; itself if it was opened                         */
+    tern_group *next;  /* in the root's `subgroups`                                      */
+    int *ranks;        /* [world] owned: its ranks in the root; NULL in the root          */
+    uint32_t id;       /* unique among the groups that any two ranks have in common; 0: root */
+    tern_store *store; /* the root's, as is control; NULL if it is one rank               */
     tern__control *control;
+    char backend_name[32]; /* of the one that moves the data: "native+gloo" */
+    char shown_name[40];   /* as the user sees it: "debug+native+gloo"      */
     const tern__comm_backend *backend;
-    void *state;                   /* the back end's, owned                    */
-    void *channel;                 /* the user's own collectives               */
-    struct tern__staging *staging; /* their queue; NULL in a group of one      */
+    const tern__comm_backend *behind; /* of the debug back end: the one that does it */
+    void *state;                      /* the back end's, owned                    */
+    void *channel;                    /* the user's own collectives               */
+    struct tern__staging *staging;    /* their queue; NULL in a group of one      */
+    void *mailbox;                    /* the back end's; NULL until a message     */
     tern__mem *mems;
     tern__trace *trace;  /* the root's; NULL: off                   */
     uint32_t next_owner; /* numbers handed to ddps                      */
 
     /* Of the root only: the family's. */
     tern_group *subgroups;
-    int users;        /* groups of it that are not closed            */
-    uint32_t next_id; /* of the next group made from any of them     */
-    tern_error error; /* sticky: the first failure                   */
-    int pid;          /* of the process that opened it               */
-    const int *mark;  /* 1, and 0 in a forked child                  */
-    void *listeners;  /* to backward (live ddps), in creation order; opaque here, defined in autograd */
+    int users;               /* groups of it that are not closed            */
+    uint32_t next_id;        /* of the next group made from any of them     */
+    tern_error error;        /* sticky: the first failure                   */
+    int pid;                 /* of the process that opened it               */
+    const int *mark;         /* 1, and 0 in a forked child                  */
+    struct tern__link *link; /* messages between hosts; NULL: none needed                         */
+    void *lobby;             /* of the native back end: where the ranks of this host wait; opaque here  */
+    void *listeners; /* to backward (live ddps), in creation order; opaque here, defined in autograd */
 };
 
 static inline tern_group *tern__group_root(const tern_group *group)
 {
     return group->root;
+}
+
+/* The one that moves the data. */
+static inline const tern__comm_backend *tern__group_mover(const tern_group *group)
+{
+    return group->behind ? group->behind : group->backend;
 }
 
 /* As tern_group_open, with the environment already read: for tests, whose ranks may be threads of one
@@ -64,6 +76,8 @@ int tern__group_check(tern_group *group, const char *func, tern_error *err);
 int tern__group_fail(tern_group *group, const tern_error *err);
 /* What a back end does while a call of its own blocks: moves the family's queued collectives on. */
 int tern__group_progress(tern_group *group, tern_error *err);
+/* The defaults with what `user` has changed, checked. */
+int tern__group_opts_read(tern_group_opts *opts, const tern_group_opts *user, tern_error *err);
 int tern__group_opts_check(const tern_group_opts *opts, const char *func, tern_error *err);
 /* Opens the back end of a group whose `boot`, `opts`, `root` and `ranks` are there. */
 int tern__group_build(tern_group *group, tern_error *err);

@@ -20,17 +20,22 @@
 
 tern__launch tern__launch_local(int ranks)
 {
-    return (tern__launch){.ranks = ranks, .addr = "127.0.0.1", .reserve_fd = -1, .listen_fd = -1};
+    return (tern__launch){.ranks = ranks,
+                          .world = ranks,
+                          .nodes = 1,
+                          .role_world = ranks,
+                          .role = "default",
+                          .run_id = "none",
+                          .addr = "127.0.0.1",
+                          .reserve_fd = -1,
+                          .listen_fd = -1};
 }
 
-static int make_secret(tern__launch *launch, tern_error *err)
+static int make_seed(tern__launch *launch, tern_error *err)
 {
-    uint8_t bytes[TERN__SECRET_BYTES];
     if (sodium_init() < 0)
         return tern__error_set(err, __func__, TERN_E_SYSTEM, "libsodium cannot start: no random numbers");
-    randombytes_buf(bytes, sizeof(bytes));
-    sodium_bin2hex(launch->secret, sizeof(launch->secret), bytes, sizeof(bytes));
-    sodium_memzero(bytes, sizeof(bytes));
+    randombytes_buf(launch->seed, sizeof(launch->seed));
     return TERN_OK;
 }
 
@@ -46,32 +51,47 @@ static int read_port(int fd, int *port, tern_error *err)
     return TERN_OK;
 }
 
-static int open_meeting_point(tern__launch *launch, tern_error *err)
+static int set_addr(const tern__launch *launch, tern__bootstrap *boot, tern_error *err)
+{
+    const char *addr = launch->at_addr ? launch->at_addr : launch->addr;
+    if (strlen(addr) >= sizeof(boot->addr))
+        return tern__error_set(err, __func__, TERN_E_INVALID, "\"%.32s...\" is too long", addr);
+    memcpy(boot->addr, addr, strlen(addr) + 1);
+    return TERN_OK;
+}
+
+int tern__launch_reserve(tern__launch *launch, tern_error *err)
 {
     tern__bootstrap boot = {.port = launch->port, .listen_fd = -1};
-    if (strlen(launch->addr) >= sizeof(boot.addr))
-        return tern__error_set(err, __func__, TERN_E_INVALID, "\"%.32s...\" is too long", launch->addr);
-    memcpy(boot.addr, launch->addr, strlen(launch->addr) + 1);
+    int status = set_addr(launch, &boot, err);
+    if (status) return status;
     launch->reserve_fd = tern__reserve(&boot, err);
-    if (launch->reserve_fd < 0) return launch->reserve_fd;
-    boot.port = 0;
+    return launch->reserve_fd < 0 ? launch->reserve_fd : read_port(launch->reserve_fd, &launch->port, err);
+}
+
+int tern__launch_listen(tern__launch *launch, tern_error *err)
+{
+    tern__bootstrap boot = {.listen_fd = -1};
+    int status = make_seed(launch, err);
+    if (!status) status = set_addr(launch, &boot, err);
+    if (status) return status;
+    tern__close(&launch->listen_fd);
     launch->listen_fd = tern__listen(&boot, err);
-    if (launch->listen_fd < 0) return launch->listen_fd;
-    int status = read_port(launch->reserve_fd, &launch->port, err);
-    return status ? status : read_port(launch->listen_fd, &launch->meet_port, err);
+    return launch->listen_fd < 0 ? launch->listen_fd : read_port(launch->listen_fd, &launch->meet_port, err);
 }
 
 int tern__launch_open(tern__launch *launch, tern_error *err)
 {
-    int status = make_secret(launch, err);
-    return status ? status : open_meeting_point(launch, err);
+    int status = tern__launch_reserve(launch, err);
+    return status ? status : tern__launch_listen(launch, err);
 }
 
 void tern__launch_close(tern__launch *launch)
 {
     tern__close(&launch->listen_fd);
     tern__close(&launch->reserve_fd);
-    sodium_memzero(launch->secret, sizeof(launch->secret));
+    sodium_memzero(launch->key, sizeof(launch->key));
+    sodium_memzero(launch->seed, sizeof(launch->seed));
 }
 
 /* ---- the environment: torchrun's names and values ---- */
@@ -88,24 +108,39 @@ static int put_int(const char *name, int value)
     return put(name, text);
 }
 
-/* One host, one role: each of torchrun's three kinds of rank is the same number. */
-static int put_torchrun(const tern__launch *launch, int rank)
+static int put_numbers(const tern__launch *launch, int local)
 {
-    return put_int("RANK", rank) || put_int("LOCAL_RANK", rank) || put_int("ROLE_RANK", rank) ||
-           put_int("WORLD_SIZE", launch->ranks) || put_int("LOCAL_WORLD_SIZE", launch->ranks) ||
-           put_int("ROLE_WORLD_SIZE", launch->ranks) || put_int("GROUP_RANK", 0) ||
-           put_int("GROUP_WORLD_SIZE", 1) || put("ROLE_NAME", "default") ||
-           put("MASTER_ADDR", launch->addr) || put_int("MASTER_PORT", launch->port) ||
-           put_int("TORCHELASTIC_RESTART_COUNT", 0) || put_int("TORCHELASTIC_MAX_RESTARTS", 0) ||
-           put("TORCHELASTIC_RUN_ID", "none") || put("TORCHELASTIC_USE_AGENT_STORE", "False");
+    return put_int("RANK", launch->first + local) || put_int("WORLD_SIZE", launch->world) ||
+           put_int("LOCAL_RANK", local) || put_int("LOCAL_WORLD_SIZE", launch->ranks) ||
+           put_int("ROLE_RANK", launch->role_first + local) ||
+           put_int("ROLE_WORLD_SIZE", launch->role_world) || put_int("GROUP_RANK", launch->node) ||
+           put_int("GROUP_WORLD_SIZE", launch->nodes);
 }
 
-static int put_environment(const tern__launch *launch, int rank)
+static int put_torchrun(const tern__launch *launch, int local)
 {
-    if (put_torchrun(launch, rank) || put(TERN__ENV_SECRET, launch->secret) ||
-        put_int(TERN__ENV_PORT, launch->meet_port))
+    return put_numbers(launch, local) || put("ROLE_NAME", launch->role) || put("MASTER_ADDR", launch->addr) ||
+           put_int("MASTER_PORT", launch->port) || put_int("TORCHELASTIC_RESTART_COUNT", launch->attempt) ||
+           put_int("TORCHELASTIC_MAX_RESTARTS", launch->max_restarts) ||
+           put("TORCHELASTIC_RUN_ID", launch->run_id) || put("TORCHELASTIC_USE_AGENT_STORE", "False") ||
+           setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", 0);
+}
+
+static int put_secret(const tern__launch *launch)
+{
+    uint8_t bytes[crypto_auth_hmacsha256_BYTES];
+    char text[2 * sizeof(bytes) + 1];
+    crypto_auth_hmacsha256(bytes, launch->seed, sizeof(launch->seed), launch->key);
+    sodium_bin2hex(text, sizeof(text), bytes, sizeof(bytes));
+    return put(TERN__ENV_SECRET, text);
+}
+
+static int put_environment(const tern__launch *launch, int local)
+{
+    if (put_torchrun(launch, local) || put_secret(launch) || put_int(TERN__ENV_PORT, launch->meet_port))
         return -1;
-    if (rank == 0 ? put_int(TERN__ENV_LISTEN_FD, launch->listen_fd) : unsetenv(TERN__ENV_LISTEN_FD))
+    if (launch->first + local == 0 ? put_int(TERN__ENV_LISTEN_FD, launch->listen_fd)
+                                   : unsetenv(TERN__ENV_LISTEN_FD))
         return -1;
     if (getenv("OMP_NUM_THREADS")) return 0;
     return put_int("OMP_NUM_THREADS", TERN__MAX(1, tern__device_cores() / launch->ranks));
@@ -122,16 +157,17 @@ static int die_with(pid_t parent)
 }
 
 /* Rank 0 alone listens, also after an exec: were it to die, its peers would be refused instead of kept
- * waiting. */
-static int keep_descriptors(const tern__launch *launch, int rank)
+ * waiting. The other nodes' launchers have neither descriptor. */
+static int keep_descriptors(const tern__launch *launch, int local)
 {
+    if (launch->node) return 0;
     close(launch->reserve_fd);
-    return rank == 0 ? fcntl(launch->listen_fd, F_SETFD, 0) : close(launch->listen_fd);
+    return local == 0 ? fcntl(launch->listen_fd, F_SETFD, 0) : close(launch->listen_fd);
 }
 
-int tern__launch_enter(const tern__launch *launch, int rank, pid_t parent)
+int tern__launch_enter(const tern__launch *launch, int local, pid_t parent)
 {
-    return die_with(parent) || keep_descriptors(launch, rank) || put_environment(launch, rank) ? -1 : 0;
+    return die_with(parent) || keep_descriptors(launch, local) || put_environment(launch, local) ? -1 : 0;
 }
 
 /* ---- how a rank ended ---- */

@@ -4,9 +4,9 @@
 
 int tern__post_check(const tern__post *post, tern_error *err)
 {
-    bool reduces = post->kind == TERN__ALL_REDUCE || post->kind == TERN__REDUCE_SCATTER;
+    bool weighs = post->op == TERN_AVG || post->op == TERN_PREMUL_SUM;
     if (!post->weighted) return TERN_OK;
-    if (!reduces || post->op != TERN_AVG)
+    if (!tern__kind_reduces(post->kind) || !weighs)
         return tern__error_set(err, "tern_backward", TERN_E_INVALID, "a weight for what is no mean");
     if (!isfinite(post->weight) || !isfinite(post->share) || post->share < 0)
         return tern__error_set(err, "tern_backward", TERN_E_RANGE,

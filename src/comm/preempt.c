@@ -7,6 +7,7 @@
 #include "base/base.h"
 #include "base/opts.h"
 
+#include <tern/collectives.h>
 #include <tern/preempt.h>
 
 #include <errno.h>

@@ -23,6 +23,10 @@ enum { block_bytes = 8 << 10 }; /* of the scratch block */
 #define HIGH(a, b)       ((a) > (b) ? (a) : (b))
 #define OR(a, b)         (((a) | (b)) != 0)
 #define AND(a, b)        (((a) != 0) & ((b) != 0))
+#define DIFFER(a, b)     (((a) != 0) ^ ((b) != 0))
+#define BITS_AND(a, b)   ((a) & (b))
+#define BITS_OR(a, b)    ((a) | (b))
+#define BITS_XOR(a, b)   ((a) ^ (b))
 #define SAME(a)          (a)
 
 /* `start`: block = one OP other, where the block may be one of them. `add`: block = block OP more. */
@@ -56,7 +60,10 @@ enum { block_bytes = 8 << 10 }; /* of the scratch block */
     DEFINE_LOOPS(name##_sum, bits, bits, SAME, ADD)                                                          \
     DEFINE_LOOPS(name##_min, type, type, SAME, LOW)                                                          \
     DEFINE_LOOPS(name##_max, type, type, SAME, HIGH)                                                         \
-    DEFINE_LOOPS(name##_product, bits, bits, SAME, TIMES)
+    DEFINE_LOOPS(name##_product, bits, bits, SAME, TIMES)                                                    \
+    DEFINE_LOOPS(name##_band, bits, bits, SAME, BITS_AND)                                                    \
+    DEFINE_LOOPS(name##_bor, bits, bits, SAME, BITS_OR)                                                      \
+    DEFINE_LOOPS(name##_bxor, bits, bits, SAME, BITS_XOR)
 
 DEFINE_FLOATS(f32, float, float, SAME)
 DEFINE_FLOATS(f64, double, double, SAME)
@@ -67,6 +74,7 @@ DEFINE_INTEGERS(i32, int32_t, uint32_t)
 DEFINE_INTEGERS(u8, uint8_t, uint8_t)
 DEFINE_LOOPS(bool_or, uint8_t, uint8_t, SAME, OR)
 DEFINE_LOOPS(bool_and, uint8_t, uint8_t, SAME, AND)
+DEFINE_LOOPS(bool_xor, uint8_t, uint8_t, SAME, DIFFER)
 
 typedef struct loops {
     void (*start)(void *block, const void *one, const void *other, size_t count);
@@ -80,7 +88,8 @@ typedef struct loops {
 #define INTEGERS(name)                                                                                       \
     {                                                                                                        \
         [TERN_SUM] = LOOPS(name##_sum), [TERN_MIN] = LOOPS(name##_min), [TERN_MAX] = LOOPS(name##_max),      \
-        [TERN_PRODUCT] = LOOPS(name##_product)                                                               \
+        [TERN_PRODUCT] = LOOPS(name##_product), [TERN_BAND] = LOOPS(name##_band),                            \
+        [TERN_BOR] = LOOPS(name##_bor), [TERN_BXOR] = LOOPS(name##_bxor)                                     \
     }
 #define FLOATS(name)                                                                                         \
     {                                                                                                        \
@@ -88,7 +97,7 @@ typedef struct loops {
         [TERN_MAX] = LOOPS(name##_max), [TERN_PRODUCT] = LOOPS(name##_product)                               \
     }
 
-static const loops loops_of[TERN_DTYPE_COUNT][TERN_PRODUCT + 1] = {
+static const loops loops_of[TERN_DTYPE_COUNT][TERN_BXOR + 1] = {
     [TERN_F32] = FLOATS(f32),
     [TERN_F64] = FLOATS(f64),
     [TERN_I64] = INTEGERS(i64),
@@ -99,7 +108,10 @@ static const loops loops_of[TERN_DTYPE_COUNT][TERN_PRODUCT + 1] = {
     [TERN_BOOL] = {[TERN_SUM] = LOOPS(bool_or),
                    [TERN_MIN] = LOOPS(bool_and),
                    [TERN_MAX] = LOOPS(bool_or),
-                   [TERN_PRODUCT] = LOOPS(bool_and)},
+                   [TERN_PRODUCT] = LOOPS(bool_and),
+                   [TERN_BAND] = LOOPS(bool_and),
+                   [TERN_BOR] = LOOPS(bool_or),
+                   [TERN_BXOR] = LOOPS(bool_xor)},
 };
 
 /* ---- the end of a block: a mean's division, rounding ---- */

@@ -2,11 +2,11 @@
 #ifndef TERN_SRC_COMM_REDUCE_H
 #define TERN_SRC_COMM_REDUCE_H
 
-#include <tern/comm.h>
+#include <tern/collectives.h>
 
 /* out[0..outs)[0..count) = the reduction of in[0..world)[0..count), world >= 2, in rank order. Buffers may
  * start at any byte. An output may be an input, from the same byte on; otherwise no two overlap. AVG is for
- * floating-point dtypes. */
+ * floating-point dtypes, BAND, BOR and BXOR for the others, PREMUL_SUM is below. */
 void tern__reduce(tern_dtype dtype, tern_reduce_op op, const char *const *in, int world, char *const *out,
                   int outs, size_t count);
 

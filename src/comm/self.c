@@ -21,6 +21,7 @@ typedef struct self {
 typedef struct word {
     tern__tally tally;
     bool shadow;
+    double weight;
 } word;
 
 typedef struct channel {
@@ -81,6 +82,12 @@ static void *self_window_base(void *state, uint32_t number)
     return ((self *)state)->windows[number].base;
 }
 
+static char *self_window_peer(void *state, uint32_t number, int rank)
+{
+    (void)rank;
+    return self_window_base(state, number);
+}
+
 static void self_channel_close(void *of)
 {
     channel *c = of;
@@ -99,20 +106,23 @@ static void *self_channel_open(void *state, int slots, tern_error *err)
     return NULL;
 }
 
-/* The mean of one rank's data is x * weight / share; what goes to memory of its own is copied there, but for
- * a broadcast's, whose root is this rank. */
+/* The mean of one rank's data is x * weight / share, its premul_sum x * weight; what goes to memory of its
+ * own is copied there, but for a broadcast's, whose root is this rank. */
 static void finish(const self *of, const tern__post *post)
 {
-    bool weighs = post->weighted && (post->weight != 1 || post->share != 1);
+    bool is_premul = post->op == TERN_PREMUL_SUM;
+    double share = is_premul ? 1 : post->share;
+    bool weighs = post->weighted && (post->weight != 1 || share != 1);
     size_t size = tern_dtype_bytes(post->dtype);
     char *out = post->out;
-    if (weighs ? post->share == 0 || post->weight == 0 : !out || post->kind == TERN__BROADCAST) return;
+    bool is_moot = !is_premul && (share == 0 || post->weight == 0);
+    if (weighs ? is_moot : !out || post->kind == TERN__BROADCAST) return;
     for (int i = 0; i < post->extent_count; i++) {
         const tern__extent *e = &post->extents[i];
         char *at = (char *)of->windows[e->window].base + e->offset, *to = out ? out : at;
         if (weighs)
-            tern__reduce_weighted(post->dtype, &post->weight, post->share, (const char *const *)&at, 1, &to,
-                                  1, e->count);
+            tern__reduce_weighted(post->dtype, &post->weight, share, (const char *const *)&at, 1, &to, 1,
+                                  e->count);
         else
             memcpy(to, at, e->count * size);
         if (out) out += e->count * size;
@@ -127,9 +137,12 @@ static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     *seq = ++c->posted;
     word *w = &c->words[*seq % c->slots];
     w->shadow = post->shadow;
-    w->tally = (tern__tally){
-        .shadow = &w->shadow, .shadows = post->shadow, .shares = post->weighted ? post->share : 1};
-    finish(c->of, post);
+    w->weight = post->weight;
+    w->tally = (tern__tally){.shadow = &w->shadow,
+                             .shadows = post->shadow,
+                             .shares = post->weighted ? post->share : 1,
+                             .weight = post->weighted ? &w->weight : NULL};
+    if (!post->only_meets) finish(c->of, post);
     return TERN_OK;
 }
 
@@ -138,6 +151,13 @@ static void self_mark(void *of, uint64_t backward, uint32_t folded)
     (void)of;
     (void)backward;
     (void)folded;
+}
+
+static void self_late(void *of, uint64_t seq, char *text, size_t size)
+{
+    (void)of;
+    (void)seq;
+    if (size) *text = '\0';
 }
 
 static const tern__tally *self_tally(void *of, uint64_t seq)
@@ -167,6 +187,7 @@ const tern__comm_backend tern__comm_self = {
     .close = self_close,
     .window_open = self_window_open,
     .window_base = self_window_base,
+    .window_peer = self_window_peer,
     .window_close = self_window_close,
     .channel_open = self_channel_open,
     .channel_close = self_channel_close,
@@ -175,5 +196,6 @@ const tern__comm_backend tern__comm_self = {
     .test = self_await,
     .wait = self_await,
     .mark = self_mark,
+    .late = self_late,
     .tally = self_tally,
 };

@@ -41,6 +41,26 @@ static int wait_for(int fd, short events, int64_t deadline)
     return ready ? 0 : -ETIMEDOUT;
 }
 
+/* How a connect that was begun ended: 0 or -errno. */
+static int await_connected(int fd, int64_t deadline)
+{
+    int native = 0, status = wait_for(fd, POLLOUT, deadline);
+    socklen_t size = sizeof(native);
+    if (status) return status;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &native, &size) ? -errno : -native;
+}
+
+int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline)
+{
+    int fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -errno;
+    int status = connect(fd, at, size) ? -errno : 0;
+    if (status == -EINPROGRESS) status = await_connected(fd, deadline);
+    if (!status) return fd;
+    tern__close(&fd);
+    return status;
+}
+
 int tern__send_all(int fd, const void *data, size_t bytes, int64_t deadline)
 {
     const char *at = data;

@@ -6,6 +6,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/socket.h>
 
 /* A point of tern__now_ns(), never past the end of the clock. */
 int64_t tern__deadline(double seconds);
@@ -15,6 +16,9 @@ int tern__deadline_ms(int64_t deadline);
 /* poll() until `deadline`, whatever signals arrive: the number of ready descriptors, 0 at the deadline, -1
  * and errno. */
 int tern__poll(struct pollfd *fds, nfds_t count, int64_t deadline);
+
+/* A non-blocking TCP socket that is connected, or -errno (-ETIMEDOUT at the deadline). */
+int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline);
 
 /* Everything or an error: 0, or -errno (-ETIMEDOUT at the deadline, -ECONNRESET at the end of the stream). */
 int tern__send_all(int fd, const void *data, size_t bytes, int64_t deadline);

@@ -1,12 +1,8 @@
 /* idx.c - (Fashion-)MNIST's pair of IDX files: a big-endian header (magic, counts), then bytes. */
 #include <tern/data.h>
 
-#include "base/base.h"
 #include "base/opts.h"
-
-#include <errno.h>
-#include <string.h>
-#include <zlib.h>
+#include "data/packed.h"
 
 static const char FUNC[] = "tern_idx_open";
 
@@ -24,7 +20,7 @@ typedef struct idx_dataset {
 
 typedef struct idx_file {
     const char *path;
-    gzFile gz;
+    tern__packed packed;
     uint32_t dim[3];
     uint8_t *data; /* product of dim */
 } idx_file;
@@ -35,25 +31,6 @@ tern_idx_opts tern_idx_defaults(void)
 }
 
 /* ---- one file ---- */
-
-/* How many of `want` bytes there were; negative with *err filled if they cannot be read or unpacked. */
-static int64_t read_bytes(const idx_file *file, uint8_t *out, size_t want, tern_error *err)
-{
-    size_t got = 0;
-    while (got < want) {
-        int n = gzread(file->gz, out + got, (unsigned)TERN__MIN(want - got, (size_t)1 << 30));
-        if (n == 0) break;
-        if (n > 0) {
-            got += (size_t)n;
-            continue;
-        }
-        int code;
-        const char *why = gzerror(file->gz, &code);
-        if (code == Z_ERRNO) return tern__error_errno(err, FUNC, TERN_E_IO, "cannot read %s", file->path);
-        return tern__error_set(err, FUNC, TERN_E_FORMAT, "cannot unpack %s: %s", file->path, why);
-    }
-    return (int64_t)got;
-}
 
 static int truncated(const idx_file *file, const char *what, size_t expected, size_t got, tern_error *err)
 {
@@ -70,7 +47,7 @@ static int read_header(idx_file *file, uint32_t magic, int ndim, tern_error *err
 {
     uint8_t header[MAX_HEADER];
     size_t size = 4 * (size_t)(1 + ndim);
-    int64_t got = read_bytes(file, header, size, err);
+    int64_t got = tern__packed_some(&file->packed, header, size, err);
     if (got < 0) return (int)got;
     if (got < (int64_t)size) return truncated(file, "header", size, (size_t)got, err);
     if (big_endian(header) != magic)
@@ -100,7 +77,7 @@ static int read_data(idx_file *file, size_t bytes, tern_error *err)
         if (!data) return TERN_E_MEMORY;
         file->data = data;
         room = grown;
-        int64_t n = read_bytes(file, data + got, room - got, err);
+        int64_t n = tern__packed_some(&file->packed, data + got, room - got, err);
         if (n < 0) return (int)n;
         got += (size_t)n;
         if (got < room) return truncated(file, "data", bytes, got, err);
@@ -108,22 +85,13 @@ static int read_data(idx_file *file, size_t bytes, tern_error *err)
     return TERN_OK;
 }
 
-/* Reading past the end makes zlib compare the checksum, and shows what the header does not account for. */
-static int expect_end(idx_file *file, size_t bytes, tern_error *err)
+static int expect_end(const idx_file *file, size_t bytes, tern_error *err)
 {
-    uint8_t extra;
-    int64_t got = read_bytes(file, &extra, 1, err);
-    if (got < 0) return (int)got;
-    if (got > 0)
-        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: expected %zu bytes of data, got more",
-                               file->path, bytes);
-    int code;
-    gzerror(file->gz, &code);
-    return code == Z_OK || code == Z_STREAM_END
-               ? TERN_OK
-               : tern__error_set(err, FUNC, TERN_E_IO,
-                                 "%s is truncated: expected a checksum after %zu bytes of data", file->path,
-                                 bytes);
+    int64_t extra;
+    int status = tern__packed_end(&file->packed, &extra, err);
+    if (status || !extra) return status;
+    return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: expected %zu bytes of data, got more", file->path,
+                           bytes);
 }
 
 static int read_opened(idx_file *file, uint32_t magic, int ndim, tern_error *err)
@@ -137,11 +105,9 @@ static int read_opened(idx_file *file, uint32_t magic, int ndim, tern_error *err
 
 static int read_file(idx_file *file, uint32_t magic, int ndim, tern_error *err)
 {
-    errno = ENOMEM; /* what gzopen means when it sets nothing */
-    file->gz = gzopen(file->path, "rbe");
-    if (!file->gz) return tern__error_errno(err, FUNC, TERN_E_IO, "cannot open %s", file->path);
-    int status = read_opened(file, magic, ndim, err);
-    gzclose(file->gz);
+    int status = tern__packed_open(&file->packed, file->path, FUNC, err);
+    if (!status) status = read_opened(file, magic, ndim, err);
+    tern__packed_close(&file->packed);
     return status;
 }
 

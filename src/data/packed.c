@@ -1,4 +1,5 @@
 #include "data/packed.h"
+#include "data/files.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +19,9 @@ int tern__packed_open(tern__packed *file, const char *path, const char *func, te
     struct stat info;
     *file = (tern__packed){.path = path, .func = func};
     if (stat(path, &info)) return tern__error_errno(err, func, TERN_E_IO, "cannot open %s", path);
-    if (!S_ISREG(info.st_mode)) return tern__error_set(err, func, TERN_E_IO, "%s is no regular file", path);
+    if (!S_ISREG(info.st_mode))
+        return tern__error_set(err, func, TERN_E_IO, "%s is %s", path,
+                               S_ISDIR(info.st_mode) ? "a directory, no regular file" : "no regular file");
     errno = ENOMEM; /* what gzopen means when it sets nothing */
     file->gz = gzopen(path, "rbe");
     if (!file->gz) return tern__error_errno(err, func, TERN_E_IO, "cannot open %s", path);
@@ -28,15 +31,22 @@ int tern__packed_open(tern__packed *file, const char *path, const char *func, te
     return TERN_OK;
 }
 
-/* Bytes read, fewer than asked for only at the end; negative with *err filled. */
-static int64_t read_some(const tern__packed *file, void *out, size_t bytes, tern_error *err)
+static int cannot_read(const tern__packed *file, tern_error *err)
 {
-    int n = gzread(file->gz, out, (unsigned)TERN__MIN(bytes, AT_ONCE));
-    if (n >= 0) return n;
     int code;
     const char *why = gzerror(file->gz, &code);
     if (code == Z_ERRNO) return tern__error_errno(err, file->func, TERN_E_IO, "cannot read %s", file->path);
     return tern__error_set(err, file->func, TERN_E_FORMAT, "cannot unpack %s: %s", file->path, why);
+}
+
+int64_t tern__packed_some(const tern__packed *file, void *out, size_t bytes, tern_error *err)
+{
+    size_t got = 0;
+    for (int n = 1; n > 0 && got < bytes; got += (size_t)n) {
+        n = gzread(file->gz, (char *)out + got, (unsigned)TERN__MIN(bytes - got, AT_ONCE));
+        if (n < 0) return cannot_read(file, err);
+    }
+    return (int64_t)got;
 }
 
 int tern__packed_read(const tern__packed *file, void *out, size_t bytes, tern_error *err)
@@ -44,7 +54,7 @@ int tern__packed_read(const tern__packed *file, void *out, size_t bytes, tern_er
     char skipped[4096];
     for (size_t got = 0; got < bytes;) {
         size_t want = out ? bytes - got : TERN__MIN(bytes - got, sizeof(skipped));
-        int64_t n = read_some(file, out ? (char *)out + got : skipped, want, err);
+        int64_t n = tern__packed_some(file, out ? (char *)out + got : skipped, want, err);
         if (n < 0) return (int)n;
         if (n == 0)
             return tern__error_set(err, file->func, TERN_E_IO,
@@ -60,7 +70,7 @@ int tern__packed_end(const tern__packed *file, int64_t *extra, tern_error *err)
     char rest[4096];
     int64_t n;
     *extra = 0;
-    while ((n = read_some(file, rest, sizeof(rest), err)) > 0) *extra += n;
+    while ((n = tern__packed_some(file, rest, sizeof(rest), err)) > 0) *extra += n;
     if (n < 0) return (int)n;
     int code;
     gzerror(file->gz, &code);
@@ -79,8 +89,8 @@ void tern__packed_close(tern__packed *file)
 
 int tern__packed_create(tern__packed *file, const char *path, const char *func, tern_error *err)
 {
-    size_t length = strlen(path), room = length + 32;
-    bool is_gzipped = length > 3 && !strcmp(path + length - 3, ".gz");
+    size_t room = strlen(path) + 32;
+    bool is_gzipped = tern__ends_with(path, ".gz");
     *file = (tern__packed){.path = path, .func = func, .temp = tern__alloc(room, func, err)};
     if (!file->temp) return TERN_E_MEMORY;
     snprintf(file->temp, room, "%s.%d.tmp", path, (int)getpid());

@@ -14,6 +14,8 @@ typedef struct tern__packed {
 
 /* A regular file, gzipped or not. */
 int tern__packed_open(tern__packed *file, const char *path, const char *func, tern_error *err);
+/* How many of `bytes` there were, fewer only at the end; negative with *err filled: E_IO, E_FORMAT. */
+int64_t tern__packed_some(const tern__packed *file, void *out, size_t bytes, tern_error *err);
 /* All `bytes`, or E_IO saying that the file is truncated, or E_FORMAT that it cannot be unpacked. `out` NULL:
  * skips them. */
 int tern__packed_read(const tern__packed *file, void *out, size_t bytes, tern_error *err);

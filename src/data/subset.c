@@ -3,6 +3,8 @@
 
 #include "base/base.h"
 
+#include <tern/collectives.h>
+
 typedef struct subset {
     tern_dataset base;
     const tern_dataset *source;

@@ -1,4 +1,5 @@
 /* volume.c - volumes in memory, and which file format a name means. */
+#include "data/files.h"
 #include "data/volume.h"
 
 #include "tensor/tensor.h"
@@ -93,15 +94,9 @@ void tern__volume_statistics(const tern_volume *volume, float *mean, float *std)
 
 /* ---- files ---- */
 
-static bool ends_with(const char *path, const char *end)
-{
-    size_t length = strlen(path), tail = strlen(end);
-    return length > tail && !strcmp(path + length - tail, end);
-}
-
 static bool is_nifti(const char *path)
 {
-    return ends_with(path, ".nii") || ends_with(path, ".nii.gz");
+    return tern__ends_with(path, ".nii") || tern__ends_with(path, ".nii.gz");
 }
 
 static bool is_folder(const char *path)
@@ -139,8 +134,8 @@ tern_volume *tern_volume_load(const char *path, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
     if (is_nifti(path)) return tern__nifti_load(path, err);
-    if (ends_with(path, ".npy")) return load_npy(path, err);
-    if (ends_with(path, ".tif") || ends_with(path, ".tiff")) return tern__pages_load(path, err);
+    if (tern__ends_with(path, ".npy")) return load_npy(path, err);
+    if (tern__ends_with(path, ".tif") || tern__ends_with(path, ".tiff")) return tern__pages_load(path, err);
     if (is_folder(path)) return tern__folder_load(path, err);
     tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
                     "%s: expected .nii, .nii.gz, .npy, .tif or a folder of slices", path);
@@ -185,6 +180,6 @@ int tern_volume_save(const char *path, const tern_volume *volume, tern_dtype dty
         return tern__error_set(err, __func__, TERN_E_DTYPE, "%s: expected f32, i32 or u8, got %s", path,
                                tern_dtype_name(dtype));
     if (is_nifti(path)) return tern__nifti_save(path, volume, dtype, err);
-    if (ends_with(path, ".npy")) return save_npy(path, volume, dtype, err);
+    if (tern__ends_with(path, ".npy")) return save_npy(path, volume, dtype, err);
     return tern__error_set(err, __func__, TERN_E_UNSUPPORTED, "%s: expected .nii, .nii.gz or .npy", path);
 }

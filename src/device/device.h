@@ -12,7 +12,7 @@
 #define TERN__DEVICE_BINS 192
 #define TERN__DEVICE_NAME 64
 
-typedef enum tern__device_slot { TERN__SLOT_DNNL, TERN__SLOT_COUNT } tern__device_slot;
+typedef enum tern__device_slot { TERN__SLOT_DNNL, TERN__SLOT_CONV, TERN__SLOT_COUNT } tern__device_slot;
 
 /* A kernel may hold one buffer of each kind at once: the vendor library's own, and one for each operand that
  * it copies into another format. */
@@ -26,9 +26,12 @@ struct tern_device {
     char name[TERN__DEVICE_NAME];
     bool reference; /* plain kernels only                  */
     int threads;
-    struct tern__worker *worker;                 /* the thread of a group of cores, else NULL  */
-    size_t bytes;                                /* of all blocks, free or not                 */
-    pthread_mutex_t lock;                        /* over bins and bytes                        */
+    tern_device_conv_opts conv;
+    bool follows;                /* measures no convolutions: another rank or replica does, and tells */
+    const char *algorithm;       /* of the convolution that ran last, or NULL: none did since          */
+    struct tern__worker *worker; /* the thread of a group of cores, else NULL  */
+    size_t bytes;                /* of all blocks, free or not                 */
+    pthread_mutex_t lock;        /* over bins and bytes                        */
     struct tern__block *bins[TERN__DEVICE_BINS]; /* free blocks by size class, last freed first */
     struct {
         void *data;
@@ -41,10 +44,17 @@ struct tern_device {
     struct tern__kernel_observer *observer; /* NULL: nobody (kernels/kernel.h) */
 };
 
+/* "1": the launcher has bound this rank to its share of the cores. */
+#define TERN__ENV_BOUND "TERN_BOUND"
+
 /* Cores that this process may use: the affinity mask, cut down to the cgroup's quota. */
 int tern__device_cores(void);
-/* This rank's share of them, at least one: `count` cores from number `first` on. */
+/* This rank's share of them, all if it is bound, at least one: `count` cores from number `first` on. */
 int tern__device_share(int *first, int *count, tern_error *err);
+
+/* What /proc/cpuinfo says of the first processor behind the first key that begins with `key`, as much of it
+ * as there is room for. False: nothing. */
+bool tern__device_cpuinfo(const char *key, char *value, size_t size);
 
 /* Bytes that the device has taken from the system for tensors. */
 size_t tern__device_bytes(tern_device *device);
@@ -70,9 +80,14 @@ bool tern__device_is_here(const tern_device *device);
  * step whose sizes were seen before calls no allocator. NULL: out of memory, after the cache was emptied. */
 void *tern__device_alloc(tern_device *device, size_t bytes);
 void tern__device_free(tern_device *device, void *data);
+/* Frees to the system, not to the cache: what is of a size that will not be asked for again. */
+void tern__device_release(tern_device *device, void *data);
 
 /* Scratch buffer `which`, at least `bytes` large; it keeps its size, and its contents until the next call for
- * the same one. NULL: out of memory. */
+ * the same one. One that it has outgrown goes back to the system: no tensor is of its size. NULL: out of
+ * memory. */
 void *tern__device_scratch(tern_device *device, int which, size_t bytes);
+/* Gives all of them back to the system: who has tried what is not used makes room for what is. */
+void tern__device_scratch_free(tern_device *device);
 
 #endif

@@ -52,6 +52,7 @@ static int run_observed(const tern__call *call)
 {
     tern__kernel_observer *observer = call->device->observer;
     int64_t started = tern__now_ns();
+    call->device->algorithm = NULL;
     int status = run(call);
     observer->ran(observer, call, tern__now_ns() - started);
     return status;

@@ -30,6 +30,7 @@ static tern_scope *open_child(tern_scope *scope, const record *r)
     child->slots = scope->slots;
     child->slot_count = scope->slot_count;
     child->keeps_buffers = true;
+    child->follows = scope->follows;
     child->weight = scope->weight;
     return child;
 }

@@ -270,9 +270,18 @@ tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, t
     return y;
 }
 
+/* Where a ddp's first rank measures convolutions the others do not; nor do replicas but the first. */
+static void follow(tern_module *module, const tern_scope *scope)
+{
+    const tern__seal *seal = tern__module_root(module)->tree->seal;
+    bool is_led = seal && seal->attached && tern_group_rank(seal->group) != 0;
+    scope->here->follows = is_led || scope->follows;
+}
+
 tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
     if (!module || !TERN__ENTER(scope, "tern_forward", 1, &x)) return NULL;
+    follow(module, scope);
     tern_tensor *mark = tern__frame_enter(scope);
     return tern__module_return(module, scope, mark, tern__module_call(module, scope, x));
 }

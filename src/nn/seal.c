@@ -3,6 +3,7 @@
  * own; their gradients get a parallel range. From then on no address changes: a back end may replace the
  * pages under a range, never the range. Buckets are pieces of the gradient range, so nothing is ever copied
  * in or out, and an optimizer is one pass over both. */
+#include "base/pages.h"
 #include "nn/nn.h"
 
 #include <string.h>
@@ -17,10 +18,13 @@ static size_t page_round(size_t bytes)
 static char *reserve(size_t bytes, tern_error *err)
 {
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data != MAP_FAILED) return data;
-    tern__error_errno(err, "tern_module_seal", TERN_E_MEMORY,
-                      "out of memory: %zu bytes for parameters or gradients", bytes);
-    return NULL;
+    if (data == MAP_FAILED) {
+        tern__error_errno(err, "tern_module_seal", TERN_E_MEMORY,
+                          "out of memory: %zu bytes for parameters or gradients", bytes);
+        return NULL;
+    }
+    tern__pages_enlarge(data, bytes);
+    return data;
 }
 
 void tern__seal_free(tern__seal *seal)

@@ -2,9 +2,10 @@
 #include "base/opts.h"
 #include "kernels/batch_norm.h"
 
-/* Inputs and what is kept of them: y, and the statistics that it was made with. */
+/* Inputs and what is kept of them and of the result: y where the ReLU is not made again, and the statistics
+ * that it was made with. */
 enum { X, WEIGHT, BIAS, RESIDUAL };
-enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR, SAVED_WEIGHT };
+enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR, SAVED_WEIGHT, SAVED_BIAS };
 
 typedef struct record {
     tern__batch_norm_attr attr; /* its count is that of all ranks               */
@@ -16,6 +17,12 @@ typedef struct record {
 static const tern__view *saved(const tern__node *node, int slot)
 {
     return node->saved[slot].view.data ? &node->saved[slot].view : NULL;
+}
+
+/* Statistics of this rank's batch alone are made and used by one kernel, and so are the sums of backward. */
+static bool is_whole(const record *r)
+{
+    return r->training && !r->sync.group && r->own_count > 0;
 }
 
 /* ---- gradient ---- */
@@ -112,9 +119,55 @@ static int gradient_to_x(tern_scope *scope, tern__node *node)
     return status;
 }
 
+/* Where dx goes: over dy if that is this node's and no residual's gradient takes it, over x if nobody else
+ * holds it and no gradient is there to add to, or to memory of its own. */
+typedef enum place { PLACE_OWN, PLACE_DY, PLACE_X } place;
+
+static place place_of_dx(const tern__node *node, bool overwrites_dy)
+{
+    if (overwrites_dy) return PLACE_DY;
+    return tern__owns_saved(node, SAVED_X) && !node->in[X]->grad_storage ? PLACE_X : PLACE_OWN;
+}
+
+static int finish_dx(tern_scope *scope, tern__node *node, place at)
+{
+    if (at == PLACE_DY) return tern__grad_give(scope, node, X, tern__dy(node));
+    return at == PLACE_X ? tern__grad_give_saved(scope, node, X, SAVED_X) : tern__grad_done(scope, node, X);
+}
+
+/* All gradients by one kernel. Without a ReLU the residual's is dy itself. */
+static int whole_gradient(tern_scope *scope, tern__node *node)
+{
+    const record *r = node->attr;
+    const tern__view *dy = tern__dy(node);
+    bool residual = tern__wants(node, RESIDUAL), owned = tern__owns_dy(node);
+    bool passed = residual && r->relu, give_dy = residual && (!r->relu || owned);
+    tern__call call = {.kernel = TERN__BATCH_NORM_GRAD,
+                       .in = {dy, saved(node, SAVED_X), saved(node, SAVED_Y), saved(node, SAVED_MEAN),
+                              saved(node, SAVED_VAR), saved(node, SAVED_WEIGHT), saved(node, SAVED_BIAS)},
+                       .attr = &r->attr};
+    place at = place_of_dx(node, owned && !residual);
+    if (at == PLACE_OWN)
+        call.out[0] = tern__grad_open(scope, node, X, &call.add[0]);
+    else
+        call.out[0] = at == PLACE_DY ? dy : call.in[1];
+    if (passed) call.out[1] = owned ? dy : tern__grad_open(scope, node, RESIDUAL, &call.add[1]);
+    for (int i = WEIGHT; i <= BIAS; i++) {
+        int out = i == WEIGHT ? 3 : 2;
+        if (tern__wants(node, i)) call.out[out] = tern__grad_open(scope, node, i, &call.add[out]);
+    }
+    if (scope->error.code || !tern__run(scope, &call)) return scope->error.code;
+    for (int i = BIAS; i >= WEIGHT; i--)
+        if (tern__wants(node, i) && tern__grad_done(scope, node, i)) return scope->error.code;
+    if (finish_dx(scope, node, at)) return scope->error.code;
+    if (give_dy) return tern__grad_give(scope, node, RESIDUAL, dy);
+    return residual ? tern__grad_done(scope, node, RESIDUAL) : TERN_OK;
+}
+
 static int gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
+    if (is_whole(r) && tern__wants(node, X)) return whole_gradient(scope, node);
     if (r->training && r->attr.count > 0 && tern__wants(node, X)) return gradient_to_x(scope, node);
     if (r->own_count == 0) return empty_gradient(scope, node);
     int status = TERN_OK;
@@ -212,18 +265,6 @@ static bool has_variance(tern_scope *scope, const args *a, const record *r)
     return false;
 }
 
-/* The batch's statistics, which also move the running ones. */
-static bool make_stats(tern_scope *scope, const args *a, const record *r, const tern__view *mean,
-                       const tern__view *var)
-{
-    tern__call call = {.kernel = TERN__BATCH_NORM_STATS,
-                       .in = {&a->x->view},
-                       .out = {mean, var, a->mean ? &a->mean->view : NULL, a->var ? &a->var->view : NULL},
-                       .attr = &r->attr};
-    if (r->attr.count == 0) return tern__fill(scope, mean, 0) && tern__fill(scope, var, 0);
-    return has_variance(scope, a, r) && tern__run(scope, &call);
-}
-
 static void move_running(const tern_tensor *running, const tern__view *value, double factor, double share)
 {
     for (int64_t c = 0; running && c < value->shape[0]; c++)
@@ -256,19 +297,41 @@ static bool copy_stats(tern_scope *scope, const args *a, const tern__view *mean,
     return tern__copy(scope, mean, &a->mean->view) && tern__copy(scope, var, &a->var->view);
 }
 
-/* Replaces mean and var by the statistics to normalise with. */
-static bool take_stats(tern_scope *scope, args *a, record *r)
+/* The statistics to normalise with, which are not made with y: running ones, those of all ranks, none. */
+static bool take_stats(tern_scope *scope, const args *a, record *r, const tern__view *mean,
+                       const tern__view *var)
 {
-    int64_t channels = a->x->view.shape[1];
-    tern_tensor *mean = tern__result(scope, stats_dtype(a->x), TERN__PLAIN, 1, &channels);
-    tern_tensor *var = mean ? like(scope, &mean->view) : NULL;
-    if (!var) return false;
-    bool made = !r->training    ? copy_stats(scope, a, &mean->view, &var->view)
-                : r->sync.group ? make_joint_stats(scope, a, r, &mean->view, &var->view)
-                                : make_stats(scope, a, r, &mean->view, &var->view);
-    a->mean = mean;
-    a->var = var;
-    return made;
+    if (!r->training) return copy_stats(scope, a, mean, var);
+    if (r->sync.group) return make_joint_stats(scope, a, r, mean, var);
+    return tern__fill(scope, mean, 0) && tern__fill(scope, var, 0);
+}
+
+static const tern__view *view_of(const tern_tensor *tensor)
+{
+    return tensor ? &tensor->view : NULL;
+}
+
+/* y by the statistics. */
+static bool apply(tern_scope *scope, const args *a, const record *r, const tern__view *mean,
+                  const tern__view *var, const tern__view *y)
+{
+    tern__call call = {
+        .kernel = TERN__BATCH_NORM_APPLY,
+        .in = {&a->x->view, mean, var, view_of(a->weight), view_of(a->bias), view_of(a->residual)},
+        .out = {y},
+        .attr = &r->attr};
+    return r->own_count == 0 || tern__run(scope, &call);
+}
+
+/* The statistics, which also move the running ones, and y. */
+static bool normalise(tern_scope *scope, const args *a, const record *r, const tern__view *mean,
+                      const tern__view *var, const tern__view *y)
+{
+    tern__call call = {.kernel = TERN__BATCH_NORM,
+                       .in = {&a->x->view, view_of(a->weight), view_of(a->bias), view_of(a->residual)},
+                       .out = {y, mean, var, view_of(a->mean), view_of(a->var)},
+                       .attr = &r->attr};
+    return has_variance(scope, a, r) && tern__run(scope, &call);
 }
 
 static void keep(tern_scope *scope, const args *a, tern_tensor *y, const record *r)
@@ -277,7 +340,9 @@ static void keep(tern_scope *scope, const args *a, tern_tensor *y, const record 
     tern__node *node = tern__record(scope, "batch_norm", gradient, y, 4, inputs);
     tern__save_attr(scope, node, r, sizeof(*r));
     tern__save(node, SAVED_X, a->x);
-    tern__save(node, SAVED_Y, r->relu ? y : NULL);
+    bool again = is_whole(r) && !a->residual && node && tern__wants(node, X);
+    tern__save(node, SAVED_Y, r->relu && !again ? y : NULL);
+    tern__save(node, SAVED_BIAS, r->relu && again ? a->bias : NULL);
     tern__save(node, SAVED_MEAN, a->mean);
     tern__save(node, SAVED_VAR, a->var);
     tern__save(node, SAVED_WEIGHT, a->weight);
@@ -301,15 +366,17 @@ static bool make_dense(tern_scope *scope, args *a)
 
 static tern_tensor *run(tern_scope *scope, args *a, record *r)
 {
-    if (!make_dense(scope, a) || !take_stats(scope, a, r)) return NULL;
-    tern_tensor *y = like(scope, &a->x->view);
+    if (!make_dense(scope, a)) return NULL;
+    int64_t channels = a->x->view.shape[1];
+    tern_tensor *mean = tern__result(scope, stats_dtype(a->x), TERN__PLAIN, 1, &channels);
+    tern_tensor *var = mean ? like(scope, &mean->view) : NULL, *y = var ? like(scope, &a->x->view) : NULL;
     if (!y) return NULL;
-    tern__call call = {.kernel = TERN__BATCH_NORM_APPLY,
-                       .in = {&a->x->view, &a->mean->view, &a->var->view, a->weight ? &a->weight->view : NULL,
-                              a->bias ? &a->bias->view : NULL, a->residual ? &a->residual->view : NULL},
-                       .out = {&y->view},
-                       .attr = &r->attr};
-    if (r->own_count > 0 && !tern__run(scope, &call)) return NULL;
+    bool made = is_whole(r) ? normalise(scope, a, r, &mean->view, &var->view, &y->view)
+                            : take_stats(scope, a, r, &mean->view, &var->view) &&
+                                  apply(scope, a, r, &mean->view, &var->view, &y->view);
+    if (!made) return NULL;
+    a->mean = mean;
+    a->var = var;
     keep(scope, a, y, r);
     return y;
 }

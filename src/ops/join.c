@@ -61,14 +61,34 @@ typedef struct joint {
     int64_t start[];
 } joint;
 
+/* Behind each other along the outermost dimension that is not 1 (channels, in a batch of one) the parts are
+ * pieces of memory, and nothing need be copied out of them. */
+static bool is_in_pieces(const tern__view *all, int dim)
+{
+    for (int d = 0; d < dim; d++)
+        if (all->shape[d] != 1) return false;
+    return tern__view_is_dense(all);
+}
+
+/* Gives input i its piece of dy, which begins at `start`. */
+static int piece_gradient(tern_scope *scope, tern__node *node, int i, const int64_t *start)
+{
+    const tern__view *x = &node->in[i]->view;
+    tern__view piece = tern__view_make(x->dtype, tern__dy(node)->layout, x->ndim, x->shape);
+    piece.data = pair_of(tern__dy(node), start, &piece).part.data;
+    return tern__grad_give(scope, node, i, &piece);
+}
+
 static int cat_gradient(tern_scope *scope, tern__node *node)
 {
     const joint *j = node->attr;
+    bool pieces = is_in_pieces(tern__dy(node), j->dim);
     for (int i = 0; i < node->in_count; i++) {
         int64_t start[TERN_NDIM_MAX] = {0};
         if (!tern__wants(node, i)) continue;
         start[j->dim] = j->start[i];
-        if (part_gradient(scope, node, i, start)) return scope->error.code;
+        bool give = pieces && !node->in[i]->leaf;
+        if ((give ? piece_gradient : part_gradient)(scope, node, i, start)) return scope->error.code;
     }
     return TERN_OK;
 }

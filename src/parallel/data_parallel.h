@@ -18,6 +18,7 @@ typedef struct tern__replica {
     char *grads;       /* the slots' memory                           */
     size_t grad_bytes;
     int64_t forward_ns, backward_ns;
+    uint64_t choices;        /* up to which it has those of the pass's device (kernels/choices.h) */
     struct tern__pass *pass; /* that its thread works on */
 } tern__replica;
 
@@ -30,6 +31,7 @@ struct tern_data_parallel {
     tern__seal *seal;        /* once gradients were wanted                          */
     const tern_scope *scope; /* whose end the replicas' scopes end with, in the step */
     uint64_t generation;     /* that the scope had                                  */
+    uint64_t choices;        /* up to which replica 0's are the pass's device's, too    */
     bool warned;             /* about results without dimensions                    */
 };
 

@@ -96,7 +96,8 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     return tern__state_plan_buffers(ddp, err);
 }
 
-/* More slots than one backward posts works: buckets, buffers and the ready order. */
+/* More slots than one backward posts works: buckets, buffers, the ready order and what ranks tell each
+ * other. */
 static int open_channel(tern_ddp *ddp, tern_error *err)
 {
     ddp->channel = ddp->group->backend->channel_open(ddp->group->state, 2 * ddp->seal->leaf_count + 4, err);
@@ -124,6 +125,7 @@ static int build(tern_ddp *ddp, tern_error *err)
     if (!status) status = open_channel(ddp, err);
     if (!status) status = tern__bucket_plan(ddp, err);
     if (!status) status = tern__checksum_open(ddp, err);
+    if (!status) status = tern__sharing_open(ddp, err);
     if (!status) status = tern__stats_open(ddp, err);
     if (!status) listen_to_backward(ddp);
     return status;
@@ -197,6 +199,7 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__free(ddp->extents);
     tern__compress_close(ddp);
     tern__checksum_close(ddp);
+    tern__sharing_close(ddp);
     tern__stats_close(ddp);
     tern__free(ddp);
 }

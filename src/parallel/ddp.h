@@ -28,6 +28,17 @@ typedef struct tern__checksum {
     uint64_t seq;    /* the running one's work; 0: it has none                                    */
 } tern__checksum;
 
+/* What of choices.c stays from backward to backward. */
+typedef struct tern__sharing {
+    uint32_t window; /* rank 0's lines, and a 0 */
+    bool has_window; /* false: there is only one rank */
+    tern__extent extent;
+    uint64_t rounds; /* synchronised backwards, this rank's own and those in which it was a shadow */
+    bool is_posted;  /* in the running backward                                        */
+    uint64_t serial; /* of rank 0's devices, summed up, when it last wrote into the window */
+    uint64_t hash;   /* of what this rank has last read, and of where to               */
+} tern__sharing;
+
 struct tern_ddp {
     tern__listener listener; /* first: the group's list links these */
     tern_module *module;
@@ -74,6 +85,7 @@ struct tern_ddp {
     bool shadow, over; /* in tern_ddp_join; and all ranks were, in the last round */
     int last_active;   /* the highest rank that was no shadow in the last round in which there was one */
     tern__checksum checksum;
+    tern__sharing choices;
     tern__stats stats;
 };
 
@@ -136,6 +148,15 @@ void tern__checksum_close(tern_ddp *ddp);
 int tern__checksum_post(tern_ddp *ddp, tern_error *err);
 /* When the backward's works are done: E_MISMATCH on all ranks if one has drifted. */
 int tern__checksum_check(const tern_ddp *ddp, tern_error *err);
+
+/* ---- choices.c: rank 0's algorithms of convolutions to all ranks ---- */
+
+int tern__sharing_open(tern_ddp *ddp, tern_error *err);
+void tern__sharing_close(tern_ddp *ddp);
+/* Before a synchronised backward's works are awaited. */
+int tern__sharing_post(tern_ddp *ddp, tern_error *err);
+/* After they are done. */
+void tern__sharing_done(tern_ddp *ddp);
 
 /* ---- signature.c ---- */
 

@@ -81,6 +81,7 @@ static int post_rest(tern_ddp *ddp, tern_error *err)
     int status = post_ready(ddp, err);
     if (!status && ddp->buffer_extent_count)
         status = post_broadcast(ddp, ddp->buffer_extents, ddp->buffer_extent_count, err);
+    if (!status) status = tern__sharing_post(ddp, err);
     return status ? status : tern__straggler_post(ddp, err);
 }
 
@@ -196,6 +197,7 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     int status = wait_last(ddp, err);
     if (status) return status;
     tern__straggler_done(ddp);
+    tern__sharing_done(ddp);
     tern__side_take(ddp);
     tern__compress_take(ddp);
     take_tally(ddp);

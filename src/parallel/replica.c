@@ -3,6 +3,7 @@
 #include "parallel/data_parallel.h"
 
 #include "comm/reduce.h"
+#include "kernels/choices.h"
 
 #include <string.h>
 
@@ -14,6 +15,7 @@ int tern__replica_open(tern__replica *replica, tern_error *err)
     if (!replica->scope) return err->code;
     replica->scope->is_replica = true;
     replica->scope->keeps_buffers = replica->index > 0;
+    replica->scope->follows = replica->index > 0;
     return TERN_OK;
 }
 
@@ -50,15 +52,31 @@ int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_err
 
 /* ---- on all threads ---- */
 
+/* Replica 0 measures convolutions; the others, and a ddp around them all, hear of it by way of the device
+ * that the pass was called on. */
+static void share_choices(tern__pass *pass)
+{
+    tern_data_parallel *parallel = pass->parallel;
+    tern_device *middle = pass->scope->device, *first = parallel->replicas[0].device;
+    tern__choices_copy(first, parallel->choices, middle);
+    parallel->choices = tern__choices_serial(first);
+    for (int i = 0; i < parallel->count; i++) {
+        tern__choices_copy(middle, parallel->replicas[i].choices, parallel->replicas[i].device);
+        parallel->replicas[i].choices = tern__choices_serial(middle);
+    }
+}
+
 static void run_all(tern__pass *pass, void (*fn)(void *replica))
 {
     tern__replica *replicas = pass->parallel->replicas;
     tern__device_rest(pass->scope->device);
+    share_choices(pass);
     for (int i = 0; i < pass->count; i++) {
         replicas[i].pass = pass;
         tern__device_start(replicas[i].device, fn, &replicas[i]);
     }
     for (int i = 0; i < pass->count; i++) tern__device_await(replicas[i].device);
+    share_choices(pass);
 }
 
 static int first_error(tern__pass *pass, const char *func)

@@ -4,6 +4,8 @@
 #include "base/opts.h"
 #include "base/text.h"
 
+#include <tern/collectives.h>
+
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

@@ -5,6 +5,7 @@
 #include "ops/ops.h"
 #include "report/predictions.h"
 
+#include <tern/collectives.h>
 #include <tern/confusion.h>
 
 #include <math.h>

@@ -3,6 +3,7 @@
  * largest, ranks may know different names, and a mistake of one rank travels as an entry of its ledger. */
 #include "base/base.h"
 
+#include <tern/collectives.h>
 #include <tern/metrics.h>
 
 #include <math.h>

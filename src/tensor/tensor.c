@@ -1,8 +1,8 @@
 #include "tensor/tensor.h"
+#include "base/pages.h"
 
 #include <math.h>
 #include <string.h>
-#include <sys/mman.h>
 
 void tern__storage_drop(tern__storage *storage)
 {
@@ -125,16 +125,6 @@ static void release_own(void *ctx)
     tern__free(ctx);
 }
 
-/* Whoever fills a large block waits for the kernel to give its pages; 512 at once are quicker (loading 100
- * MB: 37 ms of CPU instead of 62). Only whole ones are asked for, so no memory is taken beyond the block. */
-static void ask_for_large_pages(void *block, size_t bytes)
-{
-    enum { PAGE = 2 << 20 };
-    uintptr_t begin = ((uintptr_t)block + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
-    uintptr_t end = ((uintptr_t)block + bytes) & ~(uintptr_t)(PAGE - 1);
-    if (end > begin) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
-}
-
 /* One block: the storage on a line of its own, and what it holds behind it. */
 tern__storage *tern__storage_new(size_t bytes, const char *func, tern_error *err)
 {
@@ -144,7 +134,7 @@ tern__storage *tern__storage_new(size_t bytes, const char *func, tern_error *err
         tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
         return NULL;
     }
-    ask_for_large_pages(storage, bytes);
+    tern__pages_enlarge(storage, bytes);
     *storage = (tern__storage){
         .refs = 1, .data = (char *)storage + TERN__LINE, .release = release_own, .ctx = storage};
     return storage;

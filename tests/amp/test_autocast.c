@@ -112,6 +112,15 @@ static void a_region_outlives_its_step(void **state)
     end(f);
 }
 
+/* tern_scope_new has failed, and whoever asked looks at its error later. */
+static void without_a_scope(void **state)
+{
+    (void)state;
+    assert_int_equal(tern_autocast_set(NULL, TERN_BF16), TERN_F32);
+    assert_int_equal(tern_autocast_set(NULL, TERN_I32), TERN_F32);
+    assert_null(tern_relu(NULL, NULL));
+}
+
 static void another_dtype_is_refused(void **state)
 {
     fixture *f = *state;
@@ -536,6 +545,7 @@ int main(void)
         TEST(what_the_machine_lacks_is_said_once),
         TEST(regions_nest_and_return_what_was),
         TEST(a_region_outlives_its_step),
+        TEST(without_a_scope),
         TEST(another_dtype_is_refused),
         TEST(f64_stays),
         TEST(the_widest_type),

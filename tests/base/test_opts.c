@@ -258,6 +258,11 @@ static void ddp_new(const void *opts, tern_error *err)
     tern_group_close(world);
 }
 
+static void device_conv_set(const void *opts, tern_error *err)
+{
+    tern_device_conv_set(device, opts, err);
+}
+
 static void ddp_join(const void *opts, tern_error *err)
 {
     tern_group *world = tern_group_open(NULL, err);
@@ -367,8 +372,16 @@ static void image_save(const void *opts, tern_error *err)
     if (err->code == TERN_E_INVALID && strstr(err->text, "pixels")) *err = (tern_error){0};
 }
 
+/* A client needs a port, which is found missing after the options were read. */
+static void store_tcp_open(const void *opts, tern_error *err)
+{
+    tern_store_close(tern_store_tcp_open("localhost", 0, opts, err));
+    if (err->code == TERN_E_INVALID && strstr(err->text, "no port")) *err = (tern_error){0};
+}
+
 /* Whose defaults, and who reads them. */
 #define READERS(X)                                                                                           \
+    X(store_tcp, store_tcp_open)                                                                             \
     X(group, group_open)                                                                                     \
     X(spawn, spawn)                                                                                          \
     X(module_load, module_state_dict_load)                                                                   \
@@ -432,6 +445,7 @@ static void image_save(const void *opts, tern_error *err)
     X(one_cycle, one_cycle_new)                                                                              \
     X(plateau, plateau_new)                                                                                  \
     X(ddp, ddp_new)                                                                                          \
+    X(device_conv, device_conv_set)                                                                          \
     X(join, ddp_join)                                                                                        \
     X(data_parallel, data_parallel_new)                                                                      \
     X(idx, idx_open)                                                                                         \

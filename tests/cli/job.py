@@ -7,6 +7,10 @@ import time
 
 TERN = os.path.join(os.environ["TERN_BUILD"], "tern")
 
+# Seconds after which a test gives up on what never comes. Nothing is measured by it, as machines are slow and busy; but what a
+# test says does not happen takes longer: ranks sleep for a minute, and graces are as long.
+GIVE_UP = 30
+
 
 def python(code, *args):
     """A rank's command line that runs `code`."""
@@ -15,12 +19,12 @@ def python(code, *args):
 
 def tern(*args, **options):
     """Runs the command to its end: (exit code, stdout, stderr)."""
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": 30, **options}
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": GIVE_UP, **options}
     done = subprocess.run([TERN, *args], text=True, **options)
     return done.returncode, done.stdout, done.stderr
 
 
-def until(condition, what, seconds=5.0):
+def until(condition, what, seconds=GIVE_UP):
     """Polls until `condition()` is true and returns the seconds that it took."""
     start = time.monotonic()
     while not condition():
@@ -30,12 +34,23 @@ def until(condition, what, seconds=5.0):
     return time.monotonic() - start
 
 
+def is_quick(seconds, attempt):
+    """Does `attempt`, which returns the seconds that it took, ever take less? A busy machine delays anything, so it may try
+    again; but one that waits for a time-out of so many seconds is never early."""
+    return any(attempt() < seconds for _ in range(10))
+
+
+def state(pid):
+    """Of the process: "S" sleeps, "Z" is a zombie; "X" if there is none."""
+    try:
+        return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
 def is_alive(pid):
     """A zombie is dead: who reaps an orphan is not ours to say."""
-    try:
-        return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return state(pid) not in "ZX"
 
 
 def read(path):
@@ -59,9 +74,9 @@ class Job:
         until(lambda: all(map(os.path.exists, names)), "all ranks ready")
         return [int(read(name)) for name in names]
 
-    def end(self, seconds=10):
+    def end(self):
         """(exit code, stdout, stderr)"""
-        out, err = self.launcher.communicate(timeout=seconds)
+        out, err = self.launcher.communicate(timeout=GIVE_UP)
         return self.launcher.returncode, out, err
 
     def __enter__(self):

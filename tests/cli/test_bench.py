@@ -42,6 +42,20 @@ class Step(unittest.TestCase):
                 self.assertTrue(20 < line["pss_mb"] <= line["peak_rss_mb"])
                 self.assertTrue(0 < line["loss_last"] < line["loss_first"] < 4)
 
+    @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
+    def test_convolutional_nets(self):
+        """Tiny ones, in f32 and bf16: the same training to rounding."""
+        for model, size, batch in (("resnet18", [8, 12], 4), ("resnet50", [17, 33], 2), ("deeplabv3", [9, 17], 2), ("unet3d", [8, 16, 24], 1)):
+            options = ("step", "--model", model, "--size", "x".join(map(str, size)), "--batch", str(batch), "--steps", "1")
+            with self.subTest(model=model):
+                (f32,), (bf16,) = (bench(1, *options, "--dtype", dtype) for dtype in ("f32", "bf16"))
+                self.assertEqual([f32[name] for name in ("model", "size", "batch", "dtype")], [model, size, batch, "f32"])
+                self.assertTrue(0 < f32["cpu_ms"] and 0 < f32["tensor_mb"])
+                self.assertNotEqual(f32["loss_first"], bf16["loss_first"])
+                self.assertAlmostEqual(f32["loss_first"] / bf16["loss_first"], 1, delta=0.05)
+        (cube,) = bench(1, "step", "--model", "unet3d", "--size", "16", "--steps", "1")
+        self.assertEqual((cube["size"], cube["batch"]), ([16, 16, 16], 1))
+
     def test_dtypes(self):
         """The same training to rounding, in half the tensors; what goes over has a dtype of its own."""
         (f32,), (bf16,) = (bench(2, "step", "--batch", "256", "--steps", "2", *options) for options in ((), ("--dtype", "bf16", "--reduce", "bf16")))
@@ -126,6 +140,35 @@ class Step(unittest.TestCase):
         self.assertRegex(out, r"(?m)^nll_loss +1\.0( +[\d.]+){2} +- +-( +[\d.]+){3}  8x10 8 > \(\)$")
         self.assertRegex(out, r"\noutside of kernels( +[\d.]+){2}\n$")
 
+    def test_profile_names_the_algorithms_of_convolutions(self):
+        def rows(*options, **environment):
+            code, out, err = job.tern("bench", "step", "--model", "resnet18", "--batch", "2", "--steps", "1", "--json", "--profile=shapes",
+                                      *options, env={**os.environ, "OMP_NUM_THREADS": "1", "TERN_EXACT_CONV": "0",
+                                                     "TERN_DETERMINISTIC": "0", **environment})
+            self.assertEqual((code, err), (0, ""))
+            return [row for row in json.loads(out)["profile"]["rows"]]
+
+        with tempfile.TemporaryDirectory() as folder:
+            cache = os.path.join(folder, "tern", "conv.jsonl")
+            self.check_algorithms(rows("--exact-conv", TERN_CONV_CACHE=cache), {"direct"})
+            self.assertFalse(os.path.exists(cache))  # there is nothing to choose
+            self.check_algorithms(rows("--deterministic", TERN_CONV_CACHE=cache), {"direct", "winograd", "tiles"})
+            self.assertFalse(os.path.exists(cache))
+            self.check_algorithms(rows(TERN_CONV_CACHE=cache), {"direct", "winograd", "tiles"})
+            if os.path.exists(cache):  # this CPU has several
+                with open(cache) as file:
+                    cases = len([json.loads(line) for line in file])
+                out = job.tern("info", env={**os.environ, "TERN_CONV_CACHE": cache})[1]
+                self.assertRegex(out, rf"(?m)^convolutions +{cache}, {cases} cases$")
+        self.assertRegex(job.tern("info", env={**os.environ, "TERN_CONV_CACHE": "off"})[1], r"(?m)^convolutions +choices are not kept$")
+
+    def check_algorithms(self, rows, known):
+        for row in rows:
+            if row["kernel"].startswith("conv"):
+                self.assertIn(row["algorithm"], known)
+            else:
+                self.assertNotIn("algorithm", row)
+
     def test_profile_says_when_memory_runs_out(self):
         def within(megabytes, *options):
             limits = (megabytes << 20, megabytes << 20)
@@ -147,15 +190,20 @@ class Step(unittest.TestCase):
         self.assertTrue(line["median_ms"] < line["first_step_ms"] < (time.monotonic() - started) * 1e3)
 
     def test_first_step_is_counted_from_where_the_caller_says(self):
-        minute_ago = {**os.environ, "TERN_STARTED_NS": str(time.monotonic_ns() - 60 * 10**9)}
+        began = (time.monotonic() - 60) * 1e3
+        minute_ago = {**os.environ, "TERN_STARTED_NS": str(int(began * 1e6) + 1)}
         code, out, err = job.tern("run", "-n", "2", job.TERN, "bench", "step", "--batch", "8", "--steps", "1", env=minute_ago)
         self.assertEqual((code, err), (0, ""))
-        self.assertTrue(60e3 < float(re.search(r"first step after ([\d.]+) ms", out).group(1)) < 70e3)
+        self.assertTrue(60e3 < float(re.search(r"first step after ([\d.]+) ms", out).group(1)) < time.monotonic() * 1e3 - began)
         code, out, err = job.tern("bench", "step", "--steps", "1", env={**os.environ, "TERN_STARTED_NS": "now"})
         self.assertEqual((code, out, err), (1, "", 'tern: tern__env_int: TERN_STARTED_NS="now" is not an integer\n'))
 
     def test_mistakes(self):
-        for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18, got "vgg"'),
+        for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18 or resnet50 or deeplabv3 or unet3d, got "vgg"'),
+                           (["--size", "28x28"], "--size: mlp has no size to choose"),
+                           *((["--model", "unet3d", "--size", size], f'--size: expected 3 numbers up to 4096, as in 32x160x160, or one for all, got "{size}"')
+                             for size in ("32x64", "32x64x64x64", "32x64x", "0", "-8", "4097", "123456", "16 x16x16", "")),
+                           (["--model", "resnet50", "--size", "9x9x9"], "--size: expected 2 numbers up to 4096, as in 257x257, or one"),
                            (["--dtype", "f64"], '--dtype: expected f32 or bf16 or f16, got "f64"'), (["--reduce", "i32"], '--reduce: expected f32 or bf16 or f16, got "i32"'),
                            (["--batch", "0"], '--batch: expected a number from 1 to 1048576, got "0"'),
                            (["--profile=lines"], '--profile: expected shapes, got "lines"'),
@@ -169,35 +217,106 @@ class Step(unittest.TestCase):
                 refused(self, ["step", *args], text)
 
 
-class AllReduce(unittest.TestCase):
+class Collectives(unittest.TestCase):
+    OPS = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "barrier", "sendrecv"]
+
     def test_a_line_a_size(self):
         for ranks in (1, 2):
             for memory in ("window", "plain"):
                 with self.subTest(ranks=ranks, memory=memory):
-                    lines = bench(ranks, "all_reduce", "--sizes", "4,64K", "--memory", memory)
+                    lines = bench(ranks, "all_reduce", "--sizes", "4,64K", "--memory", memory, "--seconds", "0.1")
                     self.assertEqual([line["bytes"] for line in lines], [4, 65536])
                     for line in lines:
-                        self.check(line, ranks, memory)
+                        self.check(line, "all_reduce", ranks, memory)
 
-    def check(self, line, ranks, memory):
-        want = {"op": "all_reduce", "backend": "native" if ranks > 1 else "self", "ranks": ranks, "memory": memory}
+    def test_all_of_them(self):
+        for ranks, dtype, memory in ((2, "bf16", "window"), (3, "f32", "plain"), (3, "bf16", "plain"), (1, "f32", "window")):
+            with self.subTest(ranks=ranks, dtype=dtype, memory=memory):
+                lines = bench(ranks, "collectives", "--sizes", "4,12,196612", "--memory", memory, "--dtype", dtype, "--seconds", "0")
+                self.assertEqual(list(dict.fromkeys(line["op"] for line in lines)), self.OPS[:-1] if ranks == 1 else self.OPS)
+                for line in lines:
+                    self.assertEqual(line["dtype"], dtype)
+                    self.check(line, line["op"], ranks, memory)
+                step = ranks * {"f32": 4, "bf16": 2}[dtype]
+                self.assertEqual([line["bytes"] for line in lines if line["op"] == "all_to_all"],
+                                 [-(-size // step) * step for size in (4, 12, 196612)])
+                self.assertEqual([line["bytes"] for line in lines if line["op"] == "barrier"], [0])
+
+    def test_one_of_them(self):
+        for op in self.OPS:
+            lines = bench(2, op, "--sizes", "8", "--seconds", "0.01")
+            self.assertEqual([line["op"] for line in lines], [op])
+
+    def check(self, line, op, ranks, memory):
+        want = {"op": op, "backend": "native" if ranks > 1 else "self", "ranks": ranks, "memory": memory}
         self.assertEqual({name: line.get(name) for name in want}, want)
         self.assertGreater(line["median_us"], 0)
-        self.assertAlmostEqual(line["algbw_gbs"] * line["median_us"] * 1e3 / line["bytes"], 1, places=6)
-        self.assertAlmostEqual(line["busbw_gbs"], line["algbw_gbs"] * 2 * (ranks - 1) / ranks, places=6)
-        if line["bytes"] < 65536:
+        others = (ranks - 1) / ranks
+        bus = {"all_reduce": 2 * others, "reduce": 1, "broadcast": 1, "sendrecv": 1}.get(op, others)
+        self.assertAlmostEqual(line["algbw_gbs"] * line["median_us"] * 1e3, line["bytes"], places=3)
+        self.assertAlmostEqual(line["busbw_gbs"], line["algbw_gbs"] * bus, places=6)
+        if line["bytes"] < 65536 or (op, ranks) == ("broadcast", 1):
             self.assertIsNone(line["bound_ratio"])
         else:
             self.assertGreater(line["bound_ratio"], 0)
+
+    def test_alone_there_is_nobody_to_send_to(self):
+        code, out, err = job.tern("bench", "sendrecv")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("one rank has nobody to send to: tern run -n 2 tern bench sendrecv", err)
+
+    def test_text(self):
+        code, out, err = job.tern("bench", "reduce", "--sizes", "4,64K", "--seconds", "0")
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"^reduce of f32, 1 rank, self, window memory\n +bytes .*\n +4( +[\d.]+){3} +-\n +65536( +[\d.]+){4}\n$")
+
+    def test_back_ends(self):
+        quiet = {**os.environ, "TERN_DEBUG_FILE": "/dev/null"}
+        code, out, err = job.tern("run", "-n", "2", job.TERN, "bench", "gather", "--backend", "debug", "--sizes", "4", "--seconds", "0", "--json", env=quiet)
+        self.assertEqual((code, err), (0, ""))
+        self.assertTrue(json.loads(out)["backend"].startswith("debug"))
+        code, out, err = job.tern("bench", "gather", "--backend", "pigeons")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn('back end "pigeons": expected native', err)
 
     def test_mistakes(self):
         for args, text in ((["--sizes", "3"], 'in steps of 4, as in 4,64K,25M, got "3"'), (["--sizes", "4,"], 'got ""'),
                            (["--sizes", "4Q"], 'got "4Q"'), (["--sizes", "-4"], 'got "-4"'),
                            (["--sizes", ",".join(["4"] * 33)], "at most 32"),
                            (["--memory", "disk"], 'expected window or plain, got "disk"'),
-                           (["--size"], "requires an argument"), (["--fast"], "'--fast'")):
-            with self.subTest(args=args):
-                refused(self, ["all_reduce", *args], text)
+                           (["--dtype", "f16"], 'expected f32 or bf16, got "f16"'),
+                           (["--seconds", "4s"], 'expected a number from 0 to 3600, got "4s"'), (["--seconds", "nan"], 'got "nan"'),
+                           (["--s"], "is ambiguous"), (["--fast"], "'--fast'"), (["more"], 'unexpected "more"')):
+            for op in ("all_reduce", "collectives"):
+                with self.subTest(op=op, args=args):
+                    refused(self, [op, *args], text)
+
+
+class Conv(unittest.TestCase):
+    CASES = ("--case", "2,16,9,8:32,3,3", "--case", "1,3,7,7:5,1,1", "--case", "1,16,4,5,6:16,3,3,3:2:1")
+
+    def test_every_algorithm_that_takes_a_case(self):
+        """direct takes all; what rounds more than f32's products is no worse than bf16's pairs."""
+        lines = bench(1, "conv", *self.CASES, "--rounds", "2")
+        self.assertEqual([(line["case"], line["kernel"]) for line in lines if line["algorithm"] == "direct"],
+                         [(case, kernel) for case in ("2,16,9,8:32,3,3", "1,3,7,7:5,1,1", "1,16,4,5,6:16,3,3,3:2:1:1")
+                          for kernel in ("conv", "conv_data_grad", "conv_weight_grad")])
+        for line in lines:
+            self.assertTrue(line["median_ms"] > 0 and line["gflops"] > 0, line)
+            self.assertTrue(0 < line["error"] < (1e-6 if line["algorithm"] == "direct" else 2e-5), line)
+
+    def test_text(self):
+        code, out, err = job.tern("bench", "conv", *self.CASES[:2], "--rounds", "1", "--no-error")
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"^case +kernel +direct ms +GFLOPS .*\n2,16,9,8:32,3,3 +conv +[\d.]+ +\d+")
+
+    def test_wrong_options(self):
+        for shape in ("", "1", "1,2,3:4", "1,2,3,4:5", "1,2,3,4:5,3", "0,2,3,4:5,3,3", "1,2,3,4:5,9,9:1:0", "1,2,3,4:5,3,3:x",
+                      "1,2,3,4:5,3,3:1:1:1:1"):
+            refused(self, ["conv", "--case", shape], "expected a shape")
+        refused(self, ["conv", "--rounds", "0"], "--rounds: expected a number")
+        refused(self, ["conv", "--dtype", "f64"], "expected f32 or bf16")
+        refused(self, ["conv", "more"], "unexpected")
 
 
 class Optimizer(unittest.TestCase):
@@ -260,10 +379,23 @@ class Bench(unittest.TestCase):
     def test_which(self):
         refused(self, [], "expected a bench\n")
         refused(self, ["fly"], 'expected a bench, got "fly"')
-        for name in ("step", "all_reduce", "optimizer", "board"):
+        for name in ("step", *Collectives.OPS, "collectives", "conv", "optimizer", "board"):
             code, out, err = job.tern("bench", name, "--help")
             self.assertEqual((code, err), (0, ""))
             self.assertTrue(out.startswith(f"usage: tern bench {name} "))
+
+
+class Store(unittest.TestCase):
+    def test_one_client_and_many(self):
+        one, many = bench(1, "store", "--clients", "5", "--pairs", "100", "--rounds", "2")
+        self.assertEqual((one["clients"], many["clients"]), (1, 5))
+        for line in (one, many):
+            self.assertTrue(0 < line["slowest_pairs_per_s"] <= line["median_pairs_per_s"] <= line["fastest_pairs_per_s"])
+
+    def test_what_is_refused(self):
+        refused(self, ["store", "--clients", "0"], "--clients: expected a number from 1 to 1024")
+        refused(self, ["store", "--port", "many"], "--port: expected")
+        refused(self, ["store", "more"], 'unexpected "more"')
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """tern: the command itself, and tern info."""
 import os
 import re
+import tempfile
 import unittest
 
 import job
@@ -31,10 +32,50 @@ class Info(unittest.TestCase):
         self.assertEqual("tern " + rows["tern"], job.tern("--version")[1].strip())
         self.assertLessEqual(int(rows["cores"].split()[0]), len(os.sched_getaffinity(0)))
         self.assertEqual(rows["page"], f"{os.sysconf('SC_PAGESIZE')} bytes")
-        self.assertEqual((rows["devices"], rows["collectives"]), ("cpu, cpu:reference", "native, self"))
+        self.assertEqual(rows["devices"], "cpu, cpu:reference")
+        self.assertRegex(rows["collectives"], r"^self, native(, [a-z+]+)*; debug\+ before any$")
         for name in ("oneDNN", "zlib", "libsodium", "cJSON"):
             self.assertRegex(rows[name], r"^\d+\.\d+")
         self.assertEqual(len({re.match(r"\S+ +", line).end() for line in out.splitlines()}), 1, "two aligned columns")
+
+    PLUGINS = {"figure": "libcairo2", "jpeg": "libjpeg62-turbo", "png": "libpng16-16", "tiff": "libtiff6", "nifti": "libnifti2",
+               "topology": "libhwloc15", "openmpi": "libopenmpi3", "mpich": "libmpich12", "gloo": "libgloo0"}
+
+    def test_plugins(self):
+        """Those that were built are there; of the others it says why not."""
+        rows = dict(line.split(None, 1) for line in job.tern("info")[1].splitlines())
+        for name in self.PLUGINS:
+            with self.subTest(name=name):
+                if os.path.exists(os.path.join(os.environ["TERN_BUILD"], f"tern_{name}.so")):
+                    self.assertRegex(rows[name], r"^(tern_\w+\.so|Open MPI \d.*|MPICH \d.*|gloo \d.*)$")
+                else:
+                    self.assertTrue(rows[name].startswith("no: "), rows[name])
+
+    def test_plugins_that_are_not_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "tern_png.so"), "w") as file:
+                file.write("no library")
+            code, out, err = job.tern("info", env={**os.environ, "TERN_PLUGIN_PATH": folder})
+        self.assertEqual((code, err), (0, ""))
+        rows = dict(line.split(None, 1) for line in out.splitlines())
+        self.assertEqual(rows["collectives"], "self, native; debug+ before any")
+        for name, package in self.PLUGINS.items():
+            with self.subTest(name=name):
+                why = "file too short" if name == "png" else "cannot open shared object file: No such file or directory"
+                self.assertEqual(rows[name], f"no: the plug-in tern_{name}.so cannot be loaded: {folder}/tern_{name}.so: {why} "
+                                             f"(apt install {package})")
+
+    def test_launcher(self):
+        """What a group would make of the environment; a malformed one is an error."""
+        def launcher(**env):
+            alone = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+            code, out, err = job.tern("info", env={**alone, **env})
+            return code, re.findall(r"^launcher +(.*)$", out, re.M), err
+        self.assertEqual(launcher(), (0, ["none"], ""))
+        job_of_two = {"WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "7"}
+        self.assertEqual(launcher(RANK="1", **job_of_two), (0, ["RANK/WORLD_SIZE, rank 1 of 2, at here port 7"], ""))
+        self.assertEqual(launcher(RANK="0", WORLD_SIZE="1"), (0, ["RANK/WORLD_SIZE, rank 0 of 1"], ""))
+        self.assertEqual(launcher(RANK="2", **job_of_two), (1, [], "tern: tern_group_open: RANK=2 is not below WORLD_SIZE=2\n"))
 
     def test_features_are_the_processors(self):
         with open("/proc/cpuinfo") as file:

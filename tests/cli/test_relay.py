@@ -67,10 +67,11 @@ sys.stderr.buffer.write(b'the last line'); sys.stderr.flush(); os._exit(4)
             full, tail = 0, []
             for line in err:
                 full += line == "[1] " + "y" * 99 + "\n"
-                tail = (tail + [line])[-2:]
+                tail = (tail + [line])[-30:]
         self.assertEqual(full, 1000000)
-        self.assertEqual(tail[0], "[1] the last line\n")
-        self.assertRegex(tail[1], r"^tern run: rank 1 \(pid \d+\) exited with code 4\n$")
+        last = tail.index("[1] the last line\n")
+        self.assertRegex(tail[last + 1], r"^tern run: rank 1 \(pid \d+\) exited with code 4\n$")
+        self.assertEqual([line for line in tail[last + 2:] if line.startswith("  | ")], 9 * ["  | " + "y" * 99 + "\n"] + ["  | the last line\n"])
 
     def test_reader_that_does_not_read_holds_nobody_alive(self):
         code = job.Job.READY + """
@@ -80,7 +81,7 @@ time.sleep(60)
 """
         with tempfile.TemporaryDirectory() as folder, job.Job(folder, 3, job.python(code)) as run:
             pids = run.pids()
-            job.until(lambda: not any(map(job.is_alive, pids)), "all ranks dead while nobody reads", 3)
+            job.until(lambda: not any(map(job.is_alive, pids)), "all ranks dead while nobody reads")
             code, _, err = run.end()
         self.assertEqual(code, 3)
         self.assertEqual(job.named_failure(err), (2, "exited with code 3"))
@@ -92,16 +93,17 @@ time.sleep(60)
             run.launcher.stdout.readline()
             run.launcher.stdout.close()
             err = run.launcher.stderr.read()
-            self.assertEqual(run.launcher.wait(5), 128 + 13)
+            self.assertEqual(run.launcher.wait(job.GIVE_UP), 128 + 13)
         self.assertEqual(job.named_failure(err), (1, "was killed by signal 13 (SIGPIPE)"))
 
     def test_last_lines_come_before_the_name_of_the_dead(self):
-        """Also where nobody reads yet, so that they are still in the rank's pipe when it dies."""
+        """Also where nobody reads yet, so that they are still in the rank's pipe when it dies; which holds 200 kB with what the
+        launcher keeps."""
         code = job.Job.READY + """
 if rank == 0: sys.exit(0)
 os.set_blocking(2, False)
 count, stuck = 0, time.monotonic() + 0.3
-while time.monotonic() < stuck:
+while count < 3100 or time.monotonic() < stuck:
     try: os.write(2, b'%060d\\n' % count)
     except BlockingIOError: time.sleep(0.01)
     else: count, stuck = count + 1, time.monotonic() + 0.3
@@ -112,15 +114,15 @@ os._exit(4)
             job.until(lambda: not any(map(job.is_alive, pids)), "both dead")
             code, _, err = run.end()
         lines = err.splitlines()
-        self.assertEqual((code, job.named_failure(lines[-1])), (4, (1, "exited with code 4")))
-        self.assertEqual(lines[:-1], [f"[1] {i:060d}" for i in range(len(lines) - 1)])
+        named = next(i for i, line in enumerate(lines) if not line.startswith("[1] "))
+        self.assertEqual((code, job.named_failure(lines[named])), (4, (1, "exited with code 4")))
+        self.assertEqual(lines[:named], [f"[1] {i:060d}" for i in range(named)])
+        self.assertEqual([line for line in lines if line.startswith("  | ")], [f"  | {i:060d}" for i in range(named - 10, named)])
         self.assertGreater(len(err), 200000)
 
     def test_process_left_behind_does_not_hold_the_job(self):
-        for left_behind in ("sleep 3 & echo $!", "yes & echo $!; sleep 0.1"):
-            start = time.monotonic()
+        for left_behind in ("sleep 60 & echo $!", "yes & echo $!; sleep 0.1"):
             out = job.tern("run", "-n", "2", "sh", "-c", "test $RANK = 0 || { %s; }" % left_behind)[1]
-            self.assertLess(time.monotonic() - start, 1.5)
             pid = next(line for line in job.lines_of(1, out) if line != "y")
             if left_behind.startswith("yes"):
                 job.until(lambda: not job.is_alive(int(pid)), "yes met the closed pipe")
@@ -140,7 +142,7 @@ os._exit(4)
 
 
 class Terminal(unittest.TestCase):
-    def read_all(self, fd, seconds=10):
+    def read_all(self, fd, seconds=job.GIVE_UP):
         text, end = b"", time.monotonic() + seconds
         while time.monotonic() < end and select.select([fd], [], [], end - time.monotonic())[0]:
             try:
@@ -182,7 +184,7 @@ print('counted', count, flush=True)
         pid, fd = self.start(2, code)
         text = ""
         while text.count("ready") < 2:
-            self.assertTrue(select.select([fd], [], [], 5)[0], text)
+            self.assertTrue(select.select([fd], [], [], job.GIVE_UP)[0], text)
             text += os.read(fd, 4096).decode()
         os.write(fd, b"\x03")
         code, text = self.finish(pid, fd)

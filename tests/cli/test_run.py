@@ -1,6 +1,7 @@
 """tern run: what a rank is started with, and what the command refuses."""
 import json
 import os
+import re
 import socket
 import subprocess
 import tempfile
@@ -15,7 +16,7 @@ def environments(ranks, *options, **popen):
     """Of every rank, and the launcher's pid."""
     with subprocess.Popen([job.TERN, "run", "-n", str(ranks), *options, *job.python(DUMP)], text=True,
                           stdout=subprocess.PIPE, **popen) as launcher:
-        out = launcher.communicate(timeout=10)[0]
+        out = launcher.communicate(timeout=job.GIVE_UP)[0]
         assert launcher.returncode == 0
     lines = [line for line in out.splitlines() if not line.startswith("[")]
     lines += [line for rank in range(1, ranks) for line in job.lines_of(rank, out)]
@@ -60,7 +61,7 @@ class Environment(unittest.TestCase):
 
     def test_signals_are_as_the_launcher_found_them(self):
         def mask_of(command):
-            out = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=10).stdout
+            out = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=job.GIVE_UP).stdout
             return [line.split()[-2:] for line in out.splitlines() if "SigBlk" in line or "SigIgn" in line]
         status = ["cat", "/proc/self/status"]
         alone, ranks = mask_of(status), mask_of([job.TERN, "run", "-n", "2", *status])
@@ -78,6 +79,64 @@ class Options(unittest.TestCase):
             out = job.tern("run", "-n", count, "sh", "-c", "echo $WORLD_SIZE")[1]
             self.assertIn(str(usable_cores()), out.splitlines())
 
+    def test_gpus(self):
+        """There are none where this runs, or as many as the driver shows; CUDA_VISIBLE_DEVICES may only hide some."""
+        shown = len([name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)])
+        code, out, err = job.tern("run", "-n", "gpu", "sh", "-c", "echo $WORLD_SIZE")
+        if shown:
+            self.assertEqual((code, out.splitlines()[-1].split()[-1]), (0, str(shown)))
+        for variables in ({"CUDA_VISIBLE_DEVICES": ""}, {"CUDA_VISIBLE_DEVICES": "-1"}, *([] if shown else [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}])):
+            code, out, err = job.tern("run", "--nproc-per-node=gpu", "true", env={**os.environ, **variables})
+            self.assertEqual((code, out), (2, ""))
+            self.assertIn('--nproc-per-node: "gpu" means a rank for each GPU, and this machine shows none', err)
+
+    def test_beginnings_and_both_spellings_in_one(self):
+        for options in (["--nproc", "2"], ["--nproc_per-node", "2"], ["--np=2"], ["-n", "2", "--"]):
+            self.assertEqual(sorted(job.tern("run", *options, "sh", "-c", "echo $WORLD_SIZE")[1].splitlines()), ["2", "[1] 2"], options)
+
+    def test_environment_says_what_the_command_line_does_not(self):
+        show = ["sh", "-c", "echo $WORLD_SIZE $ROLE_NAME $TORCHELASTIC_RUN_ID $TORCHELASTIC_MAX_RESTARTS"]
+        env = {**os.environ, "PET_NPROC_PER_NODE": "1", "PET_ROLE": "trainer", "PET_RDZV_ID": "a b", "PET_MAX_RESTARTS": "4", "PET_STANDALONE": "1",
+               "PET_NO_PYTHON": "0"}
+        self.assertEqual(job.tern("run", *show, env=env), (0, "1 trainer a b 4\n", ""))
+        self.assertEqual(job.tern("run", "--role", "x", "--max_restarts=0", *show, env={**env, "PET_MAX_RESTARTS": "nonsense"}), (0, "1 x a b 0\n", ""))
+        for name, value, text in (("PET_NNODES", "x", 'PET_NNODES: expected a whole number from 1 to 4096, got "x"'),
+                                  ("PET_STANDALONE", "yes", 'PET_STANDALONE: expected 0 or 1, got "yes"'), ("PET_ROLE", "", "PET_ROLE: expected a value"),
+                                  ("PET_NUMA_BINDING", "node", "PET_NUMA_BINDING: use --bind core"), ("TERN_SECRET", "xyz", "TERN_SECRET is not 64 hex digits")):
+            code, out, err = job.tern("run", *show, env={**os.environ, name: value})
+            self.assertEqual((code, out), (2, ""))
+            self.assertIn(text, err)
+            self.assertNotIn("xyz", err)
+
+    def test_every_option_of_torchrun_is_known(self):
+        """Those of the newest, from its documentation; what makes no sense here says why."""
+        accepted = {"nnodes": "1", "nproc-per-node": "1", "rdzv-backend": "static", "rdzv-endpoint": "127.0.0.1:0", "rdzv-id": "x", "rdzv-conf": "timeout=3",
+                    "standalone": None, "max-restarts": "0", "monitor-interval": "0.1", "start-method": "spawn", "role": "x", "no-python": None,
+                    "log-dir": tempfile.gettempdir(), "redirects": "0", "tee": "0", "log-line-prefix-template": "", "local-ranks-filter": "", "node-rank": "0",
+                    "master-addr": "[::1]" if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6") and job.read("/proc/net/if_inet6") else "localhost",
+                    "master-port": "0", "local-addr": "127.0.0.1", "shutdown-timeout": "3", "use-env": None}
+        refused = {"rdzv-backend": "c10d", "module": None, "run-path": None, "event-log-handler": "null", "logs-specs": "x", "duplicate-stdout-filters": "x",
+                   "duplicate-stderr-filters": "x", "numa-binding": "node", "signals-to-handle": "SIGTERM", "virtual-local-rank": None}
+        for spelling in (lambda name: name, lambda name: name.replace("-", "_")):
+            for options, want in ((accepted, 0), (refused, 2)):
+                for name, value in options.items():
+                    with self.subTest(name=name):
+                        words = [f"--{spelling(name)}"] + ([] if value is None else [value])
+                        with tempfile.TemporaryDirectory() as folder:
+                            words = [folder if word == tempfile.gettempdir() else word for word in words]
+                            code, _, err = job.tern("run", *words, "true")
+                        self.assertEqual(code, want, err)
+                        if want:
+                            self.assertRegex(err.splitlines()[0], f"^tern run: --{spelling(name)}: .{{10}}")
+
+    def test_local_rank_for_programs_that_want_it(self):
+        show = ["sh", "-c", 'echo "$0 $*"', "first", "x${local_rank}y${local_rank}", "$local_rank", "$$", "${other}", "${local_rank"]
+        out = job.tern("run", "-n", "2", *show)[1]
+        self.assertEqual(sorted(out.splitlines()), ["[1] first x1y1 $local_rank $$ ${other} ${local_rank", "first x0y0 $local_rank $$ ${other} ${local_rank"])
+        out = job.tern("run", "-n", "2", "--pass-local-rank", "echo", "x")[1]
+        self.assertEqual(sorted(out.splitlines()), ["--local-rank=0 x", "[1] --local-rank=1 x"])
+        self.assertEqual(job.tern("run", "--use-env", "echo", "x")[1], "x\n")
+
     def test_one_host_may_be_said(self):
         for options in (["--standalone"], ["--nnodes=1", "--node_rank=0"], ["--nnodes", "1", "--node-rank", "0"]):
             self.assertEqual(job.tern("run", *options, "sh", "-c", "echo $GROUP_WORLD_SIZE"), (0, "1\n", ""))
@@ -94,8 +153,18 @@ class Options(unittest.TestCase):
                  (["--grace", "soon", "true"], 'expected seconds above 0, got "soon"'),
                  (["--grace", "nan", "true"], 'got "nan"'),
                  (["-n"], "-n: expected a value"), (["--master-addr"], "--master-addr: expected a value"),
-                 (["--nnodes", "2", "true"], "--nnodes 2: this version of tern starts jobs of one host only"),
-                 (["--node-rank=1", "true"], "--node-rank 1: "), (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
+                 (["--nnodes", "1:2", "true"], '--nnodes: "1:2": the number of hosts is fixed'), (["--nnodes", "x", "true"], 'got "x"'),
+                 (["--standalone", "--nnodes=2", "true"], "--standalone: is for one host, not --nnodes 2"),
+                 (["--nnodes=2", "--node-rank=2", "true"], "--node-rank 2: expected 0 to 1 of --nnodes 2"),
+                 (["--nnodes=2", "--master-port=0", "true"], "--master-port 0: hosts can meet only at a port that all of them know"),
+                 (["--rdzv-conf", "is_host=1", "true"], '--rdzv-conf: "is_host" is not one of'), (["--rdzv-conf", "timeout", "true"], "expected NAME=VALUE"),
+                 (["--rdzv-conf", "timeout=0", "true"], "expected seconds above 0"), (["--rdzv-endpoint", ":1", "true"], "expected HOST or HOST:PORT"),
+                 (["--rdzv-id", "a/b", "true"], "without a slash"), (["--role", "", "true"], "--role: expected a value"),
+                 (["--redirects", "4", "true"], "--redirects: expected 0 (nothing)"), (["-t", "0:3,", "true"], '-t: expected 0 (nothing)'),
+                 (["-t", "0:3,1", "true"], 'got "0:3,1"'), (["--local-ranks-filter", "0,,1", "true"], "expected local ranks as 0,2"),
+                 (["--bind", "socket", "true"], '--bind: expected none, core or auto, got "socket"'), (["--max-restarts", "-1", "true"], 'got "-1"'),
+                 (["--no-python=1", "true"], "--no-python: takes no value"), (["--n", "2", "true"], '"--n" may be --nproc-per-node or --nnodes'),
+                 (["--node-rank=1", "true"], "--node-rank 1: expected 0 to 0 of --nnodes 1"), (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
         for args, text in cases:
             with self.subTest(args=args):
                 code, out, err = job.tern("run", *args)
@@ -108,6 +177,73 @@ class Options(unittest.TestCase):
         self.assertEqual((code, err), (0, ""))
         for option in ("--nproc-per-node", "--master-addr", "--master-port", "--grace", "--no-python", "--standalone", "--nnodes"):
             self.assertIn(option, out)
+
+
+class Cores(unittest.TestCase):
+    """What a rank is bound to, whether by hwloc's plug-in or by the kernel's numbers."""
+
+    def masks(self, ranks, *options, **env):
+        """Of each rank, and its OMP_NUM_THREADS."""
+        bare = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+        code = "print(rank, *sorted(os.sched_getaffinity(0)), '/', os.environ['OMP_NUM_THREADS'])"
+        code, out, err = job.tern("run", "-n", str(ranks), *options, *job.python(code), env={**bare, **env})
+        self.assertEqual((code, err), (0, ""))
+        found = [(line.partition("] ")[2] or line).partition(" / ") for line in out.splitlines()]
+        found = {int(words.split()[0]): (set(map(int, words.split()[1:])), int(threads)) for words, _, threads in found}
+        return [found[rank] for rank in range(ranks)]
+
+    def cores(self):
+        """CPUs by core, of those that may be used."""
+        cores = {}
+        for cpu in sorted(os.sched_getaffinity(0)):
+            where = f"/sys/devices/system/cpu/cpu{cpu}/topology/"
+            try:
+                name = job.read(where + "physical_package_id"), job.read(where + "core_id")
+            except FileNotFoundError:
+                name = cpu
+            cores.setdefault(name, set()).add(cpu)
+        return list(cores.values())
+
+    def check(self, found, ranks):
+        self.assertEqual(sorted(cpu for cpus, _ in found for cpu in cpus), sorted(os.sched_getaffinity(0)), "each CPU is one rank's")
+        for cpus, threads in found:
+            self.assertEqual(sum(core <= cpus for core in self.cores()), sum(bool(core & cpus) for core in self.cores()), "whole cores")
+            self.assertEqual(threads, max(1, usable_cores() // ranks))
+
+    def test_shares_of_whole_cores(self):
+        for ranks in {1, 2, 3, len(self.cores())}:
+            if ranks > len(self.cores()):
+                continue
+            for plugins in ({}, {"TERN_PLUGIN_PATH": "/nowhere"}):
+                self.check(self.masks(ranks, "--bind", "core", **plugins), ranks)
+
+    def test_more_ranks_than_cores(self):
+        count = len(self.cores())
+        code, _, err = job.tern("run", "-n", str(count + 1), "--bind", "core", "true")
+        self.assertEqual(code, 1)
+        self.assertIn(f"--bind core: {count + 1} ranks, but only {count} core", err)
+        for cpus, _ in self.masks(count + 1, "--bind", "auto"):
+            self.assertEqual(cpus, os.sched_getaffinity(0))
+
+    def test_who_has_chosen_is_left_alone(self):
+        all_of_them = os.sched_getaffinity(0)
+        for options, env in (((), {}), (("--bind", "none"), {}), ((), {"OMP_PLACES": "cores"}), (("--bind=auto",), {"OMP_PLACES": "cores"}),
+                             (("--bind=auto",), {"OMP_PROC_BIND": "true"}), (("--bind=auto",), {"GOMP_CPU_AFFINITY": "0"})):
+            self.assertEqual([cpus for cpus, _ in self.masks(2, *options, **env)], [all_of_them] * 2, (options, env))
+        self.assertEqual(self.masks(1, "--bind=auto")[0][0], all_of_them)
+
+    def test_auto_binds_on_a_whole_machine(self):
+        whole = len(os.sched_getaffinity(0)) == os.sysconf("SC_NPROCESSORS_ONLN") == usable_cores()
+        if len(self.cores()) < 2 or not whole:
+            self.skipTest("one core, or not all of them are ours")
+        self.check(self.masks(2, "--bind=auto"), 2)
+
+    def test_a_part_of_the_machine_is_shared_out_on_request(self):
+        one = min(os.sched_getaffinity(0))
+        code = "print(*sorted(os.sched_getaffinity(0)))"
+        for options in ((), ("--bind", "auto"), ("--bind", "core")):
+            out = job.tern("run", *options, *job.python(code), preexec_fn=lambda: os.sched_setaffinity(0, {one}))[1]
+            self.assertEqual(out, f"{one}\n")
 
 
 class Program(unittest.TestCase):
@@ -133,7 +269,7 @@ os._exit(wrong)
 """
         for closed, shell in (("0", "<&-"), ("1", ">&-"), ("012", "<&- >&- 2>&-")):
             command = ["sh", "-c", f'exec "$@" {shell}', "sh", job.TERN, "run", "-n", "2", *job.python(show, closed)]
-            self.assertEqual(subprocess.run(command, timeout=10, stdin=subprocess.DEVNULL).returncode, 0, closed)
+            self.assertEqual(subprocess.run(command, timeout=job.GIVE_UP, stdin=subprocess.DEVNULL).returncode, 0, closed)
 
 
 class MeetingPoint(unittest.TestCase):
@@ -176,7 +312,7 @@ if rank == 0:
     def test_fixed_port_free_then_taken(self):
         with socket.create_server(("127.0.0.1", 0)) as holder:
             port = holder.getsockname()[1]
-            code, out, err = job.tern("run", "-n", "2", "--master-port", str(port), "echo", "started", timeout=3)
+            code, out, err = job.tern("run", "-n", "2", "--master-port", str(port), "echo", "started")
         self.assertEqual((code, out), (1, ""))
         self.assertIn(f"port {port} of 127.0.0.1 is taken", err)
         self.assertEqual(job.tern("run", "--master_port", str(port), "sh", "-c", "echo $MASTER_PORT"), (0, f"{port}\n", ""))

@@ -43,8 +43,8 @@ class Case(unittest.TestCase):
                 found.append(int(file.read()))
         return found
 
-    def until_dead(self, pids, seconds):
-        return job.until(lambda: not any(map(job.is_alive, pids)), f"all of {pids} dead", seconds)
+    def until_dead(self, pids):
+        job.until(lambda: not any(map(job.is_alive, pids)), f"all of {pids} dead")
 
 
 class Terminal(Case):
@@ -74,13 +74,15 @@ if rank == 2: os._exit(3)
 """ + SLEEP
         launcher = self.start(3, code)
         pids = self.pids(3)
-        time.sleep(0.5)  # for rank 1 to fill the terminal, which nobody reads
+        # Rank 1 has filled its pipe, and the launcher does not go to it.
+        job.until(lambda: job.state(pids[1]) == "S" and job.state(launcher) == "S", "the terminal full")
         before = processor_ticks(launcher)
         time.sleep(0.3)
         self.assertLessEqual(processor_ticks(launcher) - before, 2, "the launcher spins")
+        start = time.monotonic()
         open(os.path.join(self.folder, "go"), "w").close()
-        took = self.until_dead(pids, 4)
-        self.assertTrue(0.9 < took < 2.5, took)
+        self.until_dead(pids)
+        self.assertGreater(time.monotonic() - start, 0.99)
 
     def test_hangup_reaches_every_rank(self):
         code = """
@@ -93,7 +95,7 @@ signal.signal(signal.SIGHUP, record)
         pids = self.pids(3)
         os.close(self.terminal)
         self.terminal = -1
-        self.assertLess(self.until_dead(pids, 4), 1.0)
+        self.until_dead(pids)
         for rank in range(3):
             self.assertTrue(os.path.exists(os.path.join(self.folder, f"hung{rank}")), rank)
 
@@ -114,9 +116,7 @@ class Unreapable(Case):
             run.launcher.terminate()
             self.assertIn("passed on", run.launcher.stderr.readline())
             run.launcher.terminate()
-            start = time.monotonic()
-            code, _, err = run.end(5)
-            self.assertLess(time.monotonic() - start, 3.0)
+            code, _, err = run.end()
         self.assertEqual(code, 137)
         self.assertEqual(err, f"tern run: rank 0 (pid {pid}) does not die of SIGKILL and is left behind\n")
 

@@ -1,5 +1,6 @@
-"""tern run: deaths and signals. Real kills and stops, each rule timed from its event."""
+"""tern run: deaths and signals. Real kills and stops."""
 import os
+import resource
 import signal
 import subprocess
 import tempfile
@@ -24,8 +25,8 @@ class Case(unittest.TestCase):
         self.addCleanup(run.__exit__)
         return run
 
-    def until_dead(self, pids, seconds):
-        return job.until(lambda: not any(map(job.is_alive, pids)), f"all of {pids} dead", seconds)
+    def until_dead(self, pids):
+        job.until(lambda: not any(map(job.is_alive, pids)), f"all of {pids} dead")
 
 
 class Failures(Case):
@@ -49,7 +50,7 @@ class Failures(Case):
         self.assertEqual((code, out, err), (0, "done\n", ""))
 
     def test_only_the_first_failure_is_named(self):
-        code = READY + """
+        code = IGNORE + READY + """
 if rank == 2: time.sleep(0.1); sys.exit(5)
 while not os.path.exists('ready2'): time.sleep(0.01)
 first = int(open('ready2').read())
@@ -57,7 +58,7 @@ while os.path.exists('/proc/%d' % first): time.sleep(0.01)
 print('rank %d saw it' % rank, file=sys.stderr)
 sys.exit(9)
 """
-        code, _, err = self.start(3, code).end()
+        code, _, err = self.start(3, code, ["--grace", "60"]).end()
         self.assertEqual((code, job.named_failure(err)), (5, (2, "exited with code 5")))
         self.assertIn("[1] rank 1 saw it\n", err)
         self.assertIn("\nrank 0 saw it\n", "\n" + err)
@@ -68,61 +69,64 @@ sys.exit(9)
         pids = run.pids()
         os.kill(run.launcher.pid, signal.SIGSTOP)
         os.kill(pids[1], signal.SIGKILL)
+        self.until_dead(pids[1:])
         run.launcher.stdin.close()
-        self.until_dead(pids, 2)
+        self.until_dead(pids)
         os.kill(run.launcher.pid, signal.SIGCONT)
         run.launcher.stdin = None
         code, _, err = run.end()
         self.assertEqual((code, job.named_failure(err)), (137, (1, "was killed by signal 9 (SIGKILL)")))
 
     def test_survivors_have_a_second_to_report(self):
-        code = READY + """
-if rank == 1: time.sleep(60)
-while not os.path.exists('ready1'): time.sleep(0.01)
-peer = int(open('ready1').read())
-while os.path.exists('/proc/%d' % peer): time.sleep(0.01)
-time.sleep(0.5)
-print('lost rank 1', flush=True)
-time.sleep(60)
+        code = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n" + READY + """
+signal.sigwait([signal.SIGTERM])
+print(time.monotonic(), flush=True)
 """
         run = self.start(2, code)
         pids = run.pids()
+        killed = time.monotonic()
         os.kill(pids[1], signal.SIGKILL)
-        took = self.until_dead(pids, 3)
-        self.assertTrue(0.9 < took < 2.0, took)
         code, out, err = run.end()
-        self.assertEqual((code, out), (137, "lost rank 1\n"))
+        self.assertEqual(code, 137)
+        self.assertGreater(float(out) - killed, 0.99)
         self.assertEqual(job.named_failure(err), (1, "was killed by signal 9 (SIGKILL)"))
 
     def test_stopped_survivor_ends_too(self):
-        run = self.start(2, READY + SLEEP)
+        run = self.start(2, READY + SLEEP, ["--grace", "60"])
         pids = run.pids()
         os.kill(pids[0], signal.SIGSTOP)
         os.kill(pids[1], signal.SIGKILL)
-        self.assertLess(self.until_dead(pids, 3), 2.0)
+        self.until_dead(pids)
         self.assertEqual(run.end()[0], 137)
 
     def test_survivor_that_ignores_sigterm_is_killed_after_the_grace(self):
         run = self.start(3, IGNORE + READY + "if rank == 2: os.kill(os.getpid(), signal.SIGSTOP)\n" + SLEEP,
                          ["--grace", "0.4"])
         pids = run.pids()
+        start = time.monotonic()
         os.kill(pids[1], signal.SIGSEGV)
-        took = self.until_dead(pids, 4)
-        self.assertTrue(1.3 < took < 2.5, took)
+        self.until_dead(pids)
+        self.assertGreater(time.monotonic() - start, 1.39)
         code, _, err = run.end()
         self.assertEqual(code, 139)
         self.assertIn("rank 1 (pid %d) was killed by signal 11 (SIGSEGV)" % pids[1], err)
         for rank in (0, 2):
             self.assertIn("rank %d (pid %d) did not end in time: SIGKILL" % (rank, pids[rank]), err)
 
-    def test_all_die_at_once(self):
-        run = self.start(4, READY + SLEEP)
-        for pid in run.pids():
-            os.kill(pid, signal.SIGKILL)
-        start = time.monotonic()
-        code, _, err = run.end()
-        self.assertLess(time.monotonic() - start, 1.0)
-        self.assertEqual((code, job.named_failure(err)[1]), (137, "was killed by signal 9 (SIGKILL)"))
+    def kill_all(self):
+        """The seconds that the job lives on."""
+        with tempfile.TemporaryDirectory() as self.folder:
+            run = self.start(4, READY + SLEEP)
+            pids = run.pids()
+            start = time.monotonic()
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            code, _, err = run.end()
+            self.assertEqual((code, job.named_failure(err)[1]), (137, "was killed by signal 9 (SIGKILL)"))
+            return time.monotonic() - start
+
+    def test_nobody_is_left_to_report(self):
+        self.assertTrue(job.is_quick(0.99, self.kill_all))
 
 
 class Signals(Case):
@@ -144,29 +148,30 @@ for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(si
                 self.assertEqual(err, f"tern run: {name}: passed on to the ranks; a second one kills them\n")
 
     def test_ranks_that_die_of_it(self):
-        run = self.start(2, READY + SLEEP)
+        run = self.start(2, READY + SLEEP, ["--grace", "60"])
         pids = run.pids()
         run.launcher.terminate()
-        self.assertLess(self.until_dead(pids, 2), 1.0)
+        self.until_dead(pids)
         code, _, err = run.end()
         self.assertEqual((code, err.count("\n")), (128 + 15, 1))
 
     def test_second_signal_kills_at_once(self):
-        run = self.start(2, IGNORE + READY + SLEEP)
+        run = self.start(2, IGNORE + READY + SLEEP, ["--grace", "60"])
         pids = run.pids()
         run.launcher.terminate()
         self.assertIn("passed on", run.launcher.stderr.readline())
         self.assertTrue(all(map(job.is_alive, pids)))
         run.launcher.terminate()
-        self.assertLess(self.until_dead(pids, 2), 1.0)
+        self.until_dead(pids)
         self.assertEqual(run.end()[0], 137)
 
     def test_grace_after_a_signal(self):
         run = self.start(2, IGNORE + READY + SLEEP, ["--grace", "0.5"])
         pids = run.pids()
+        start = time.monotonic()
         run.launcher.terminate()
-        took = self.until_dead(pids, 3)
-        self.assertTrue(0.45 < took < 1.5, took)
+        self.until_dead(pids)
+        self.assertGreater(time.monotonic() - start, 0.49)
         self.assertEqual(run.end()[0], 137)
 
     def test_ignored_hangup_stays_ignored(self):
@@ -194,19 +199,28 @@ for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(si
                 os.unlink(os.path.join(self.folder, f"ready{rank}"))
 
     def test_parent_that_ignores_children(self):
-        done = subprocess.run([job.TERN, "run", "-n", "2", "sh", "-c", "exit 3"], stderr=subprocess.PIPE, text=True, timeout=10,
+        done = subprocess.run([job.TERN, "run", "-n", "2", "sh", "-c", "exit 3"], stderr=subprocess.PIPE, text=True, timeout=job.GIVE_UP,
                               preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
         self.assertEqual(done.returncode, 3)
 
 
 class Launcher(Case):
+    def test_many_ranks_take_more_descriptors_than_a_shell_allows(self):
+        """The soft limit is raised for the launcher alone; a hard one that is too low is named."""
+        show = job.python("import resource\nprint(*resource.getrlimit(resource.RLIMIT_NOFILE))")
+        limit = lambda hard: (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, hard)))
+        code, out, err = job.tern("run", "-n", "8", *show, preexec_fn=limit(500))
+        self.assertEqual((code, err, sorted({line.rpartition("] ")[2] for line in out.splitlines()})), (0, "", ["32 500"]))
+        code, out, err = job.tern("run", "-n", "60", *show, preexec_fn=limit(100))
+        self.assertEqual((code, out, err), (1, "", "tern run: 60 ranks take about 364 descriptors here, and at most 100 are allowed (ulimit -Hn)\n"))
+
     def test_no_orphan_when_it_is_killed(self):
         stubborn = "for number in set(signal.valid_signals()) - {9, 17, 19}: signal.signal(number, signal.SIG_IGN)\n"
         run = self.start(4, stubborn + READY + "if rank == 3: os.kill(os.getpid(), signal.SIGSTOP)\n" + SLEEP)
         pids = run.pids()
         self.assertTrue(all(map(job.is_alive, pids)))
         run.launcher.kill()
-        self.assertLess(self.until_dead(pids, 2), 1.0)
+        self.until_dead(pids)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 #ifndef TERN_TESTS_COMM_ELEMENTS_H
 #define TERN_TESTS_COMM_ELEMENTS_H
 
-#include "check.h"
+#include "ranks.h"
 
 #include "base/base.h"
 
@@ -137,33 +137,89 @@ static inline uint64_t reduce_two_integers(tern_reduce_op op, int64_t a, int64_t
     case TERN_MIN: return (uint64_t)(a < b ? a : b);
     case TERN_MAX: return (uint64_t)(a > b ? a : b);
     case TERN_PRODUCT: return (uint64_t)a * (uint64_t)b;
+    case TERN_BAND: return (uint64_t)(a & b);
+    case TERN_BOR: return (uint64_t)(a | b);
+    case TERN_BXOR: return (uint64_t)(a ^ b);
     default: return (uint64_t)a + (uint64_t)b;
     }
+}
+
+static inline uint64_t reduce_two_bools(tern_reduce_op op, bool a, bool b)
+{
+    switch (op) {
+    case TERN_SUM:
+    case TERN_MAX:
+    case TERN_BOR: return a || b;
+    case TERN_BXOR: return a != b;
+    default: return a && b;
+    }
+}
+
+/* The operations of a dtype: a mean is of floats, bits are of the others. */
+static inline bool element_has_op(tern_dtype dtype, tern_reduce_op op)
+{
+    bool is_float = tern__dtype_is_float(dtype);
+    return op == TERN_AVG ? is_float : op >= TERN_BAND ? !is_float && op <= TERN_BXOR : true;
+}
+
+/* Whose host a rank is on, by the first rank there: sums of floats are a host's before they are all hosts'.
+ */
+static _Thread_local int elements_host[64];
+
+static inline void elements_note_hosts(const tern_group *group)
+{
+    for (int rank = 0; rank < tern_group_size(group); rank++) {
+        const char *host = ranks_host_of(tern_group_world_rank(group, rank));
+        int first = 0;
+        while (first < rank && ranks_host_of(tern_group_world_rank(group, first)) != host) first++;
+        elements_host[rank] = first;
+    }
+}
+
+static inline double floats_reduced(tern_dtype dtype, tern_reduce_op op, int host, int world, size_t i)
+{
+    char own[8];
+    double value = 0;
+    for (int rank = host; rank < world; rank++) {
+        if (elements_host[rank] != host) continue;
+        element_put(dtype, own, rank, i);
+        double x = element_float(dtype, own);
+        value = rank == host ? x : reduce_two_floats(op, value, x, dtype == TERN_F64);
+    }
+    return value;
+}
+
+static inline void float_reduced(tern_dtype dtype, tern_reduce_op op, void *at, int world, size_t i)
+{
+    double value = floats_reduced(dtype, op, 0, world, i);
+    for (int host = 1; host < world; host++)
+        if (elements_host[host] == host)
+            value =
+                reduce_two_floats(op, value, floats_reduced(dtype, op, host, world, i), dtype == TERN_F64);
+    if (op == TERN_AVG) value = dtype == TERN_F64 ? value / world : (float)value / (float)world;
+    element_float_put(dtype, at, value);
 }
 
 static inline void element_reduced(tern_dtype dtype, tern_reduce_op op, void *at, int world, size_t i)
 {
     char own[8];
+    if (tern__dtype_is_float(dtype)) {
+        float_reduced(dtype, op, at, world, i);
+        return;
+    }
     element_put(dtype, at, 0, i);
-    double value = tern__dtype_is_float(dtype) ? element_float(dtype, at) : 0;
-    uint64_t integer = tern__dtype_is_float(dtype) ? 0 : (uint64_t)element_integer(dtype, at);
+    uint64_t integer = (uint64_t)element_integer(dtype, at);
     for (int rank = 1; rank < world; rank++) {
         element_put(dtype, own, rank, i);
-        if (tern__dtype_is_float(dtype))
-            value = reduce_two_floats(op, value, element_float(dtype, own), dtype == TERN_F64);
-        else if (dtype == TERN_BOOL)
-            integer = op == TERN_SUM || op == TERN_MAX ? integer || own[0] : integer && own[0];
+        if (dtype == TERN_BOOL)
+            integer = reduce_two_bools(op, integer, own[0]);
         else {
             integer = reduce_two_integers(op, (int64_t)integer, element_integer(dtype, own));
             memcpy(at, &integer, tern_dtype_bytes(dtype));
             integer = (uint64_t)element_integer(dtype, at);
         }
     }
-    if (op == TERN_AVG) value = dtype == TERN_F64 ? value / world : (float)value / (float)world;
-    if (tern__dtype_is_float(dtype))
-        element_float_put(dtype, at, value);
-    else
-        memcpy(at, &integer, tern_dtype_bytes(dtype));
+    memcpy(at, &integer, tern_dtype_bytes(dtype));
 }
 
 static inline void elements_reduced(tern_dtype dtype, tern_reduce_op op, void *buf, int world, size_t first,

@@ -13,7 +13,7 @@
 
 typedef struct fixture {
     tern__bootstrap boot;
-    tern__store *store;
+    tern_store *store;
 } fixture;
 
 static inline int setup(void **state)
@@ -29,15 +29,15 @@ static inline int setup(void **state)
 
 static inline int teardown(void **state)
 {
-    tern__store_close(((fixture *)*state)->store);
+    tern_store_close(((fixture *)*state)->store);
     return 0;
 }
 
-static inline tern__store *open_client(const fixture *f, int rank)
+static inline tern_store *open_client(const fixture *f, int rank)
 {
     tern_error err = {0};
     tern__bootstrap boot = ranks_boot_of(&f->boot, rank);
-    tern__store *store = tern__store_open(&boot, 5, &err);
+    tern_store *store = tern__store_open(&boot, 5, &err);
     assert_ok(err);
     return store;
 }
@@ -47,16 +47,16 @@ static inline double seconds_since(int64_t start)
     return (double)(tern__now_ns() - start) * 1e-9;
 }
 
-/* The first client still gets its answers, soon. */
+/* The first client still gets its answers, before a stranger's TERN__HELLO_DEADLINE_S, 5 s, could be over. */
 static inline void assert_served(const fixture *f)
 {
     tern_error err = {0};
     int64_t before, after, start = tern__now_ns();
-    tern__store_add(f->store, "served", 1, &before, &err);
-    tern__store_add(f->store, "served", 1, &after, &err);
+    tern_store_add(f->store, "served", 1, &before, &err);
+    tern_store_add(f->store, "served", 1, &after, &err);
     assert_ok(err);
     assert_int_equal(after, before + 1);
-    assert_true(seconds_since(start) < 1.0);
+    assert_true(seconds_since(start) < 4);
 }
 
 /* ---- strangers: plain sockets ---- */
@@ -91,7 +91,7 @@ static inline void begin_handshake(const fixture *f, int fd, tern__hello *hello,
 {
     tern__hello_make(hello, TERN__PURPOSE_STORE, 1, 0, f->boot.world);
     say(fd, hello, sizeof(*hello));
-    assert_int_equal(tern__recv_all(fd, challenge, sizeof(*challenge), tern__deadline(2)), 0);
+    assert_int_equal(tern__recv_all(fd, challenge, sizeof(*challenge), tern__deadline(10)), 0);
 }
 
 /* A stranger that knows the secret, and what follows it. */
@@ -105,7 +105,7 @@ static inline int insider(const fixture *f)
     begin_handshake(f, fd, &hello, &challenge);
     assert_true(tern__hello_answer(&hello, &challenge, f->boot.secret, &proof));
     say(fd, &proof, sizeof(proof));
-    assert_int_equal(tern__recv_all(fd, &welcome, sizeof(welcome), tern__deadline(2)), 0);
+    assert_int_equal(tern__recv_all(fd, &welcome, sizeof(welcome), tern__deadline(10)), 0);
     assert_true(tern__hello_is_welcome(&welcome));
     return fd;
 }

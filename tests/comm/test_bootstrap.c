@@ -1,6 +1,6 @@
 #include "check.h"
 
-#include "comm/bootstrap.h"
+#include "comm/bootstrap/bootstrap.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -136,18 +136,24 @@ static void torchrun_variables_are_read(void **state)
     assert_string_equal(boot.source, "RANK/WORLD_SIZE");
 }
 
-/* Where it keeps a store at MASTER_PORT, ranks meet beside it. */
-static void the_port_of_torchruns_agent_is_left_to_it(void **state)
+/* Where it says so, and ranks would listen there. */
+static void the_store_of_torchruns_agent_is_used(void **state)
 {
     (void)state;
     static const char addr[] = "127.0.0.1", variable[] = "TORCHELASTIC_USE_AGENT_STORE";
-    setenv(variable, "True", 1);
-    assert_int_equal(read_good(&(environment){{"0", "2", addr, "1234"}, NULL}).port, 1235);
-    assert_int_equal(read_good(&(environment){{"0", "2", addr, "65535"}, NULL}).port, 65534);
+    const environment given = {{"0", "2", addr, "1234"}, NULL};
     const environment own = {{"0", "2", addr, "1234", NULL, NULL, NULL, NULL, "77"}, NULL};
+    static const char *const no[] = {"False", "true", "1", ""};
+    assert_false(read_good(&given).by_agent);
+    for (size_t i = 0; i < TERN__COUNT(no); i++) {
+        setenv(variable, no[i], 1);
+        assert_false(read_good(&given).by_agent);
+    }
+    setenv(variable, "True", 1);
+    assert_true(read_good(&given).by_agent);
+    assert_int_equal(read_good(&given).port, 1234);
+    assert_false(read_good(&own).by_agent);
     assert_int_equal(read_good(&own).port, 77);
-    setenv(variable, "False", 1);
-    assert_int_equal(read_good(&(environment){{"0", "2", addr, "1234"}, NULL}).port, 1234);
     unsetenv(variable);
 }
 
@@ -244,7 +250,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(malformed_environments_name_variable_and_value),
         cmocka_unit_test(nothing_set_is_alone),
         cmocka_unit_test(torchrun_variables_are_read),
-        cmocka_unit_test(the_port_of_torchruns_agent_is_left_to_it),
+        cmocka_unit_test(the_store_of_torchruns_agent_is_used),
         cmocka_unit_test(local_variables_default_to_one_host),
         cmocka_unit_test(a_world_of_one_needs_no_master),
         cmocka_unit_test(tern_port_goes_before_master_port),

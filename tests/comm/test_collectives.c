@@ -37,6 +37,21 @@ static int check_all_reduce(fixture *f, char *buf, tern_dtype dtype, tern_reduce
     return op == TERN_SUM || op == TERN_MAX ? check_agreement(f, buf, few * tern_dtype_bytes(dtype)) : 0;
 }
 
+/* Only root's is written. */
+static int check_reduce(fixture *f, char *buf, tern_dtype dtype, tern_reduce_op op, size_t count)
+{
+    int root = (int)((count + (size_t)op) % (size_t)f->world);
+    elements_put(dtype, buf, f->rank, 0, count);
+    if (f->rank == root)
+        elements_reduced(dtype, op, f->expected, f->world, 0, count);
+    else
+        elements_put(dtype, f->expected, f->rank, 0, count);
+    tern_reduce(f->group, buf, count, dtype, op, root, &f->err);
+    RANK_CHECK_OK(f->rank, f->err);
+    RANK_CHECK(f->rank, elements_match(dtype, buf, f->expected, count));
+    return 0;
+}
+
 /* The result goes to other memory, or, every other time, to the rank's own part of `buf`; nothing else of
  * `buf` is written. */
 static int check_reduce_scatter(fixture *f, char *buf, tern_dtype dtype, tern_reduce_op op, size_t count)
@@ -85,13 +100,22 @@ static int check_all_gather(fixture *f, char *buf, tern_dtype dtype, size_t coun
 static int check_dtype(fixture *f, char *buf, tern_dtype dtype, size_t count)
 {
     size_t part = (count + (size_t)f->world - 1) / (size_t)f->world;
-    for (tern_reduce_op op = TERN_SUM; op <= TERN_PRODUCT; op++) {
-        if (op == TERN_AVG && !tern__dtype_is_float(dtype)) continue;
-        if (check_all_reduce(f, buf, dtype, op, count) || check_reduce_scatter(f, buf, dtype, op, part))
+    for (tern_reduce_op op = TERN_SUM; op <= TERN_BXOR; op++) {
+        if (!element_has_op(dtype, op)) continue;
+        bool to_root = (op + dtype + count) % 3 == 0; /* another third of the operations each time */
+        if ((to_root && check_reduce(f, buf, dtype, op, count)) ||
+            check_all_reduce(f, buf, dtype, op, count) || check_reduce_scatter(f, buf, dtype, op, part))
             return 1;
     }
     int root = (int)(count % (size_t)f->world);
     return check_broadcast(f, buf, dtype, root, count) || check_all_gather(f, buf, dtype, part);
+}
+
+/* Over hosts, where a collective takes several messages' time, each count and dtype has its turn in one of
+ * the two kinds of memory; in groups in the other one. */
+static bool has_turn(bool splits, bool plain, size_t which)
+{
+    return !getenv("TERN_TEST_HOSTS") || (which + splits + plain) % 2;
 }
 
 static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -100,10 +124,13 @@ static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f;
     size_t bytes = (size_t)2 * (most + 8) * 8 + 64;
     if (*splits ? fixture_split(&f, rank, boot, bytes) : fixture_open(&f, rank, boot, bytes)) return 1;
+    elements_note_hosts(f.group);
     for (size_t c = 0; c < TERN__COUNT(counts); c++)
         for (tern_dtype dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++)
-            if (check_dtype(&f, f.window + (c + dtype) % 8, dtype, counts[c]) ||
-                check_dtype(&f, f.plain + (c + dtype + (size_t)rank) % 8, dtype, counts[c])) {
+            if ((has_turn(*splits, false, c + dtype) &&
+                 check_dtype(&f, f.window + (c + dtype) % 8, dtype, counts[c])) ||
+                (has_turn(*splits, true, c + dtype) &&
+                 check_dtype(&f, f.plain + (c + dtype + (size_t)rank) % 8, dtype, counts[c]))) {
                 fprintf(stderr, "rank %d of %d: %zu %s\n", rank, f.world, counts[c], tern_dtype_name(dtype));
                 return 1;
             }
@@ -134,6 +161,7 @@ static int roots_body(int rank, const tern__bootstrap *boot, void *arg)
     (void)arg;
     fixture f;
     if (fixture_open(&f, rank, boot, most * 4)) return 1;
+    elements_note_hosts(f.group);
     for (int root = 0; root < boot->world; root++)
         if (check_broadcast(&f, f.window, TERN_I32, root, most) ||
             check_broadcast(&f, f.plain, TERN_I32, root, most))
@@ -170,9 +198,10 @@ static int large_body(int rank, const tern__bootstrap *boot, void *arg)
     (void)arg;
     fixture f;
     if (fixture_open(&f, rank, boot, (size_t)large * 16 + 64)) return 1;
+    elements_note_hosts(f.group);
     for (tern_dtype dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++) {
-        tern_reduce_op op = (tern_reduce_op)((2 * (int)dtype + f.world) % (TERN_PRODUCT + 1));
-        if (op == TERN_AVG && !tern__dtype_is_float(dtype)) op = TERN_SUM;
+        tern_reduce_op op = (tern_reduce_op)((2 * (int)dtype + f.world) % (TERN_BXOR + 1));
+        if (!element_has_op(dtype, op)) op = TERN_SUM;
         if (!check_large(&f, dtype, op, (size_t)(3 * (int)dtype + rank) % 8)) continue;
         fprintf(stderr, "rank %d of %d: %s, operation %d\n", rank, f.world, tern_dtype_name(dtype), op);
         return 1;

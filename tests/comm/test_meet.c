@@ -2,7 +2,7 @@
  * came twice, or does not fit. */
 #include "comm/ranks.h"
 
-#include "comm/control_inner.h"
+#include "comm/control/inner.h"
 #include "comm/store/hello.h"
 
 #include <stdatomic.h>
@@ -39,20 +39,45 @@ static void board_free(board *b)
 
 static bool await_count(atomic_int *count, int wanted)
 {
-    int64_t deadline = tern__deadline(10);
+    int64_t deadline = tern__deadline(RANKS_DEADLINE_S);
     while (atomic_load(count) < wanted && tern__now_ns() < deadline)
         tern__poll(NULL, 0, tern__deadline(0.001));
     return atomic_load(count) >= wanted;
+}
+
+/* Every second rank is on another host. */
+static bool apart;
+
+static int together(void **state)
+{
+    (void)state;
+    apart = false;
+    return 0;
+}
+
+static int on_two_hosts(void **state)
+{
+    (void)state;
+    apart = true;
+    return 0;
+}
+
+static tern__bootstrap host_of(const tern__bootstrap *boot)
+{
+    tern__bootstrap own = *boot;
+    if (apart) own.host_id = boot->rank % 2 ? "attic" : "cellar";
+    return own;
 }
 
 /* Meets, and writes down how it went. Rank 0 serves the store until all are done. */
 static int meet(const tern__bootstrap *boot, board *b, outcome *o, int all)
 {
     tern_error err = {0};
+    const tern__bootstrap own = host_of(boot);
     int64_t start = tern__now_ns();
     o->pid = getpid();
-    tern__store *store = tern__store_open(boot, b->timeout_s, &err);
-    tern__control *control = tern__control_open(boot, store, b->timeout_s, &err);
+    tern_store *store = tern__store_open(boot, b->timeout_s, &err);
+    tern__control *control = tern__control_open(&own, store, b->timeout_s, 15, &err);
     o->seconds = (double)(tern__now_ns() - start) * 1e-9;
     o->code = err.code;
     snprintf(o->text, sizeof(o->text), "%s", err.text);
@@ -60,7 +85,7 @@ static int meet(const tern__bootstrap *boot, board *b, outcome *o, int all)
     atomic_fetch_add(&b->done, 1);
     RANK_CHECK(boot->rank, await_count(&b->done, all));
     tern__control_close(control);
-    tern__store_close(store);
+    tern_store_close(store);
     return 0;
 }
 
@@ -81,6 +106,23 @@ static int meet_with_gaps(int rank, const tern__bootstrap *boot, void *arg)
     return meet(boot, b, &b->outcomes[rank], boot->world - __builtin_popcount((unsigned)b->mode));
 }
 
+static bool names_missing(int world, int missing, const char *text, double timeout_s)
+{
+    board *b = board_new(timeout_s);
+    bool all_say = true;
+    b->mode = missing;
+    assert_ranks_ok(ranks_run(world, meet_with_gaps, b));
+    for (int rank = 0; rank < world; rank++) {
+        if (missing >> rank & 1) continue;
+        assert_int_equal(b->outcomes[rank].code, TERN_E_TIMEOUT);
+        assert_true(b->outcomes[rank].seconds >= 0.99 * timeout_s);
+        assert_true(b->outcomes[rank].seconds < timeout_s + RANKS_SOON_S);
+        all_say &= says(&b->outcomes[rank], text);
+    }
+    board_free(b);
+    return all_say;
+}
+
 static void missing_ranks_are_named_at_the_deadline(void **state)
 {
     (void)state;
@@ -91,16 +133,11 @@ static void missing_ranks_are_named_at_the_deadline(void **state)
                 {4, 1 << 1 | 1 << 3, "2 of 4 ranks came; missing: ranks 1, 3"},
                 {2, 1 << 1, "1 of 2 ranks came; missing: rank 1"}};
     for (size_t i = 0; i < TERN__COUNT(rows); i++) {
-        board *b = board_new(0.3);
-        b->mode = rows[i].missing;
-        assert_ranks_ok(ranks_run(rows[i].world, meet_with_gaps, b));
-        for (int rank = 0; rank < rows[i].world; rank++) {
-            if (b->mode >> rank & 1) continue;
-            assert_int_equal(b->outcomes[rank].code, TERN_E_TIMEOUT);
-            assert_true(says(&b->outcomes[rank], rows[i].text));
-            assert_true(b->outcomes[rank].seconds >= 0.29 && b->outcomes[rank].seconds < 1.4);
+        double timeout_s = 0.3; /* on a busy machine others may be late, too */
+        while (!names_missing(rows[i].world, rows[i].missing, rows[i].text, timeout_s)) {
+            timeout_s *= 3;
+            assert_true(timeout_s < 10);
         }
-        board_free(b);
     }
 }
 
@@ -133,7 +170,7 @@ static void two_processes_with_one_rank_are_both_named(void **state)
         env += o->code == TERN_E_ENV;
         assert_true(o->code == TERN_E_ENV || o->code == TERN_E_PEER);
         assert_true(says(o, "RANK=1 is taken twice") && says(o, first) && says(o, second));
-        assert_true(o->seconds < 3); /* nobody waits 10 s for rank 2 */
+        assert_true(o->seconds < RANKS_SOON_S); /* nobody waits 10 s for rank 2 */
     }
     assert_int_equal(env, 1);
     board_free(b);
@@ -141,7 +178,7 @@ static void two_processes_with_one_rank_are_both_named(void **state)
 
 /* ---- ranks that do not fit ---- */
 
-enum { OTHER_HOST, OTHER_WORLD, TOO_LONG_ID };
+enum { OTHER_WORLD, TOO_LONG_ID };
 
 static int meet_as_a_misfit(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -150,24 +187,9 @@ static int meet_as_a_misfit(int rank, const tern__bootstrap *boot, void *arg)
     char id[200];
     memset(id, 'i', sizeof(id) - 1);
     id[sizeof(id) - 1] = '\0';
-    if (rank == 1 && b->mode == OTHER_HOST) setenv("TERN_HOST_ID", "attic", 1);
     if (rank == 1 && b->mode == TOO_LONG_ID) setenv("TERN_HOST_ID", id, 1);
     if (rank == 1 && b->mode == OTHER_WORLD) own.world = 4;
     return meet(&own, b, &b->outcomes[rank], boot->world);
-}
-
-static void a_rank_on_another_host_is_unsupported(void **state)
-{
-    (void)state;
-    board *b = board_new(10);
-    b->mode = OTHER_HOST;
-    assert_ranks_ok(ranks_run(2, meet_as_a_misfit, b));
-    for (int rank = 0; rank < 2; rank++) {
-        assert_int_equal(b->outcomes[rank].code, TERN_E_UNSUPPORTED);
-        assert_true(says(&b->outcomes[rank], "rank 0 (") && says(&b->outcomes[rank], "rank 1 ("));
-        assert_true(says(&b->outcomes[rank], "different hosts"));
-    }
-    board_free(b);
 }
 
 static void different_world_sizes_are_named(void **state)
@@ -180,7 +202,7 @@ static void different_world_sizes_are_named(void **state)
         const outcome *o = &b->outcomes[rank];
         assert_true(o->code == TERN_E_ENV || o->code == TERN_E_PEER); /* saw it, or was told */
         assert_true(says(o, "WORLD_SIZE=") && says(o, "rank 1 ("));
-        assert_true(o->seconds < 3);
+        assert_true(o->seconds < RANKS_SOON_S);
     }
     board_free(b);
 }
@@ -196,7 +218,7 @@ static void a_rank_that_fails_alone_is_named_by_all(void **state)
     for (int rank = 0; rank < 3; rank += 2) {
         assert_int_equal(b->outcomes[rank].code, TERN_E_PEER);
         assert_true(says(&b->outcomes[rank], "rank 1 (") && says(&b->outcomes[rank], "failed: TERN_HOST_ID"));
-        assert_true(b->outcomes[rank].seconds < 3);
+        assert_true(b->outcomes[rank].seconds < RANKS_SOON_S);
     }
     board_free(b);
 }
@@ -204,12 +226,12 @@ static void a_rank_that_fails_alone_is_named_by_all(void **state)
 /* ---- no descriptors, no memory ---- */
 
 /* Rank 0's store takes descriptors of rank 0 for its clients: they are there before it runs out. */
-static void await_clients(tern__store *store, int rank, int world)
+static void await_clients(tern_store *store, int rank, int world)
 {
     char key[32];
     for (int other = 0; other < world; other++) {
         snprintf(key, sizeof(key), "join/%d", other);
-        while (other != rank && tern__store_check(store, key, NULL) == 0) usleep(1000);
+        while (other != rank && tern__store_has(store, key, NULL) == 0) usleep(1000);
     }
 }
 
@@ -219,19 +241,20 @@ static int meet_without_descriptors(int rank, const tern__bootstrap *boot, void 
     board *b = arg;
     if (rank != b->mode) return meet(boot, b, &b->outcomes[rank], boot->world);
     tern_error err = {0};
-    tern__store *store = tern__store_open(boot, 10, &err);
+    const tern__bootstrap own = host_of(boot);
+    tern_store *store = tern__store_open(boot, 10, &err);
     RANK_CHECK_OK(rank, err);
     await_clients(store, rank, boot->world);
     int top = dup(0);
     close(top);
     const struct rlimit limit = {(rlim_t)top + 2, (rlim_t)top + 2};
     RANK_CHECK(rank, !setrlimit(RLIMIT_NOFILE, &limit));
-    RANK_CHECK(rank, !tern__control_open(boot, store, 10, &err));
+    RANK_CHECK(rank, !tern__control_open(&own, store, 10, 15, &err));
     b->outcomes[rank].code = err.code;
     snprintf(b->outcomes[rank].text, sizeof(err.text), "%s", err.text);
     atomic_fetch_add(&b->done, 1);
     RANK_CHECK(rank, await_count(&b->done, boot->world));
-    tern__store_close(store);
+    tern_store_close(store);
     return 0;
 }
 
@@ -250,7 +273,7 @@ static void a_rank_without_descriptors_says_so(void **state)
             snprintf(who, sizeof(who), "rank %d (", victim);
             assert_int_equal(b->outcomes[rank].code, TERN_E_PEER);
             assert_true(says(&b->outcomes[rank], who) && says(&b->outcomes[rank], "Too many open files"));
-            assert_true(b->outcomes[rank].seconds < 3);
+            assert_true(b->outcomes[rank].seconds < RANKS_SOON_S);
         }
         board_free(b);
     }
@@ -283,13 +306,13 @@ static void out_of_memory_anywhere_is_an_error(void **state)
     int named = 0;
     for (int victim = 0; victim < 2; victim++)
         for (int n = 0; n < (victim ? 6 : 9); n++) {
-            board *b = board_new(0.15);
+            board *b = board_new(0.3);
             b->mode = victim;
             atomic_store(&b->places, n);
             assert_ranks_ok(ranks_run(2, meet_without_memory, b));
             const outcome *o = &b->outcomes[victim];
             if (o->code == TERN_E_MEMORY) named += says(o, "out of memory");
-            for (int rank = 0; rank < 2; rank++) assert_true(b->outcomes[rank].seconds < 2);
+            for (int rank = 0; rank < 2; rank++) assert_true(b->outcomes[rank].seconds < RANKS_SOON_S);
             board_free(b);
         }
     assert_true(named >=
@@ -305,11 +328,11 @@ static int meet_around_a_death(int rank, const tern__bootstrap *boot, void *arg)
     if (rank == 2) RANK_CHECK(rank, await_count(&b->published, 2));
     if (rank != 1) return meet(boot, b, &b->outcomes[rank], 2);
     tern_error err = {0};
-    tern__store *store = tern__store_open(boot, 10, &err);
+    tern_store *store = tern__store_open(boot, 10, &err);
     tern__card card;
-    tern__card_make(&card, boot->world, &err);
+    tern__card_make(&card, boot, &err);
     tern__card_publish(&card, rank, store, &err);
-    tern__store_check(store, "x", &err);
+    tern__store_has(store, "x", &err);
     RANK_CHECK_OK(rank, err);
     atomic_fetch_add(&b->published, 1);
     for (;;) pause();
@@ -327,7 +350,7 @@ static void a_death_during_the_meeting_ends_it(void **state)
     int64_t killed = tern__now_ns();
     atomic_fetch_add(&b->published, 1);
     ranks_wait(&r);
-    assert_true(tern__now_ns() - killed < 2000000000);
+    assert_true(tern__now_ns() - killed < RANKS_SOON_S * INT64_C(1000000000));
     for (int rank = 0; rank < 3; rank += 2) {
         assert_int_equal(r.status[rank], 0);
         assert_int_equal(b->outcomes[rank].code, TERN_E_PEER);
@@ -351,7 +374,7 @@ static bool is_shown_the_door(int fd, const void *packet, size_t bytes)
 {
     char byte;
     if (send(fd, packet, bytes, MSG_NOSIGNAL) < 0) return errno == EPIPE;
-    bool closed = tern__recv_all(fd, &byte, 1, tern__deadline(2)) == -ECONNRESET;
+    bool closed = tern__recv_all(fd, &byte, 1, tern__deadline(4)) == -ECONNRESET;
     close(fd);
     return closed;
 }
@@ -363,8 +386,8 @@ static int knock_and_meet(int rank, const tern__bootstrap *boot, void *arg)
     if (rank == 0) return meet(boot, b, &b->outcomes[0], 2);
     tern_error err = {0};
     tern__card card;
-    tern__store *store = tern__store_open(boot, 10, &err);
-    tern__card_make(&card, 2, &err);
+    tern_store *store = tern__store_open(boot, 10, &err);
+    tern__card_make(&card, boot, &err);
     tern__card_publish(&card, 1, store, &err); /* rank 0 opens its door when all cards are there */
     tern__card_get(&card, 0, store, 10, &err);
     RANK_CHECK_OK(rank, err);
@@ -384,9 +407,9 @@ static int knock_and_meet(int rank, const tern__bootstrap *boot, void *arg)
     tern__challenge challenge;
     int fd = call(&card);
     RANK_CHECK(rank, send(fd, &good, sizeof(good), 0) == sizeof(good));
-    RANK_CHECK(rank, tern__recv_all(fd, &challenge, sizeof(challenge), tern__deadline(2)) == 0);
+    RANK_CHECK(rank, tern__recv_all(fd, &challenge, sizeof(challenge), tern__deadline(4)) == 0);
     RANK_CHECK(rank, is_shown_the_door(fd, challenge.mac, sizeof(challenge.mac)));
-    tern__store_close(store);
+    tern_store_close(store);
     int status = meet(boot, b, &b->outcomes[1], 2);
     close(silent);
     return status;
@@ -428,11 +451,11 @@ static int meet_with_another_secret(int rank, const tern__bootstrap *boot, void 
     tern_error err = {0};
     tern__bootstrap other = *boot;
     if (rank == 0) return meet(boot, b, &b->outcomes[0], 2);
-    tern__store *store = tern__store_open(boot, 5, &err);
+    tern_store *store = tern__store_open(boot, 5, &err);
     other.secret[0] ^= 1;
-    RANK_CHECK(rank, !tern__control_open(&other, store, 5, &err));
+    RANK_CHECK(rank, !tern__control_open(&other, store, 5, 15, &err));
     RANK_CHECK(rank, strstr(err.text, "does not know this job's secret"));
-    tern__store_close(store);
+    tern_store_close(store);
     atomic_fetch_add(&b->done, 1);
     return 0;
 }
@@ -446,20 +469,22 @@ static void another_secret_is_refused(void **state)
     board_free(b);
 }
 
+/* A test that holds for ranks of one host and of several. */
+#define ANYWHERE(test) cmocka_unit_test_setup(test, together), cmocka_unit_test_setup(test, on_two_hosts)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(missing_ranks_are_named_at_the_deadline),
-        cmocka_unit_test(two_processes_with_one_rank_are_both_named),
-        cmocka_unit_test(a_rank_on_another_host_is_unsupported),
-        cmocka_unit_test(different_world_sizes_are_named),
-        cmocka_unit_test(a_rank_that_fails_alone_is_named_by_all),
-        cmocka_unit_test(a_rank_without_descriptors_says_so),
-        cmocka_unit_test(out_of_memory_anywhere_is_an_error),
-        cmocka_unit_test(a_death_during_the_meeting_ends_it),
-        cmocka_unit_test(strangers_at_the_control_socket_are_turned_away),
-        cmocka_unit_test(another_user_is_refused),
-        cmocka_unit_test(another_secret_is_refused),
+        ANYWHERE(missing_ranks_are_named_at_the_deadline),
+        ANYWHERE(two_processes_with_one_rank_are_both_named),
+        ANYWHERE(different_world_sizes_are_named),
+        cmocka_unit_test_setup(a_rank_that_fails_alone_is_named_by_all, together),
+        ANYWHERE(a_rank_without_descriptors_says_so),
+        ANYWHERE(out_of_memory_anywhere_is_an_error),
+        cmocka_unit_test_setup(a_death_during_the_meeting_ends_it, together),
+        cmocka_unit_test_setup(strangers_at_the_control_socket_are_turned_away, together),
+        cmocka_unit_test_setup(another_user_is_refused, together),
+        cmocka_unit_test_setup(another_secret_is_refused, together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

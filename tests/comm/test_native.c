@@ -378,7 +378,8 @@ static void test_many_small_works(void **state)
 /* ---- asleep ---- */
 
 /* Rank 1 comes to a barrier 10 ms late, and then says when that was: rank 0 sleeps by then, and would look up
- * by itself only every 50 ms. A few rounds may be late: the machine may be busy. */
+ * by itself only every 50 ms. Not all rounds need be prompt, as the machine may be busy; without a bell none
+ * would be, but for chance: one in five. */
 static int sleep_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -395,7 +396,7 @@ static int sleep_body(int rank, const tern__bootstrap *boot, void *arg)
         RANK_CHECK_OK(rank, f.err);
         prompt += returned_ns - called_ns < 10e6;
     }
-    RANK_CHECK(rank, prompt >= rounds * 3 / 4);
+    RANK_CHECK(rank, prompt >= rounds / 2);
     return fixture_close(&f);
 }
 

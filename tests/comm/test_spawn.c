@@ -227,9 +227,11 @@ static void test_failing_rank_is_named(void **state)
         board *b = board_new();
         char expected[128];
         tern_error err = {0};
+        tern_spawn_opts opts = tern_spawn_defaults();
+        opts.grace_s = 60;
         int64_t started = tern__now_ns();
-        assert_int_equal(tern_spawn(cases[i].fn, 3, b, NULL, &err), TERN_E_PEER);
-        assert_true(tern__now_ns() - started < INT64_C(4000000000)); /* nobody needed SIGKILL */
+        assert_int_equal(tern_spawn(cases[i].fn, 3, b, &opts, &err), TERN_E_PEER);
+        assert_true(tern__now_ns() - started < INT64_C(50000000000)); /* nobody needed SIGKILL */
         snprintf(expected, sizeof(expected), "rank 1 (pid %d) %s", b->pids[1], cases[i].how);
         assert_string_equal(err.text, expected);
         assert_string_equal(err.func, "tern_spawn");
@@ -250,7 +252,7 @@ static void test_sigkill_after_the_grace(void **state)
     assert_int_equal(tern_spawn(stay_on_sigterm, 3, b, &opts, &err), TERN_E_PEER);
     double seconds = (double)(tern__now_ns() - started) * 1e-9;
     assert_non_null(strstr(err.text, "exited with code 3"));
-    assert_true(seconds >= 0.1 && seconds < 4);
+    assert_true(seconds >= 0.1 && seconds < RANKS_SOON_S);
     assert_no_child();
     board_free(b);
 }

@@ -11,20 +11,20 @@ static void values_are_set_and_got(void **state)
     tern_error err = {0};
     char value[8] = "........";
     size_t bytes = 99;
-    tern__store_set(f->store, "a", "one\0two", 7, &err);
-    tern__store_get(f->store, "a", value, sizeof(value), &bytes, 1, &err);
+    tern_store_set(f->store, "a", "one\0two", 7, &err);
+    tern__store_read(f->store, "a", value, sizeof(value), &bytes, 1, &err);
     assert_ok(err);
     assert_int_equal(bytes, 7);
     assert_memory_equal(value, "one\0two.", 8);
 
-    tern__store_set(f->store, "a", "longer than the buffer", 22, &err);
-    tern__store_get(f->store, "a", value, 6, &bytes, 1, &err);
+    tern_store_set(f->store, "a", "longer than the buffer", 22, &err);
+    tern__store_read(f->store, "a", value, 6, &bytes, 1, &err);
     assert_ok(err);
     assert_int_equal(bytes, 22);
     assert_memory_equal(value, "longero.", 8);
 
-    tern__store_set(f->store, "", NULL, 0, &err);
-    tern__store_get(f->store, "", value, sizeof(value), &bytes, 1, &err);
+    tern_store_set(f->store, "", NULL, 0, &err);
+    tern__store_read(f->store, "", value, sizeof(value), &bytes, 1, &err);
     assert_ok(err);
     assert_int_equal(bytes, 0);
 }
@@ -36,13 +36,13 @@ static void counters_add_and_keys_are_checked(void **state)
     char text[32];
     int64_t sum;
     size_t bytes;
-    assert_int_equal(tern__store_check(f->store, "n", &err), 0);
-    assert_int_equal(tern__store_add(f->store, "n", 5, &sum, &err), TERN_OK);
+    assert_int_equal(tern__store_has(f->store, "n", &err), 0);
+    assert_int_equal(tern_store_add(f->store, "n", 5, &sum, &err), TERN_OK);
     assert_int_equal(sum, 5);
-    assert_int_equal(tern__store_add(f->store, "n", -7, &sum, &err), TERN_OK);
+    assert_int_equal(tern_store_add(f->store, "n", -7, &sum, &err), TERN_OK);
     assert_int_equal(sum, -2);
-    assert_int_equal(tern__store_check(f->store, "n", &err), 1);
-    tern__store_get(f->store, "n", text, sizeof(text), &bytes, 1, &err);
+    assert_int_equal(tern__store_has(f->store, "n", &err), 1);
+    tern__store_read(f->store, "n", text, sizeof(text), &bytes, 1, &err);
     assert_ok(err);
     assert_int_equal(bytes, 2);
     assert_memory_equal(text, "-2", 2);
@@ -53,10 +53,10 @@ static void a_counter_that_overflows_costs_only_its_client(void **state)
     const fixture *f = *state;
     tern_error err = {0};
     int64_t sum;
-    tern__store *client = open_client(f, 1);
-    assert_int_equal(tern__store_add(client, "big", INT64_MAX, &sum, &err), TERN_OK);
-    assert_int_equal(tern__store_add(client, "big", 1, &sum, &err), TERN_E_PEER);
-    tern__store_close(client);
+    tern_store *client = open_client(f, 1);
+    assert_int_equal(tern_store_add(client, "big", INT64_MAX, &sum, &err), TERN_OK);
+    assert_int_equal(tern_store_add(client, "big", 1, &sum, &err), TERN_E_PEER);
+    tern_store_close(client);
     assert_served(f);
 }
 
@@ -69,11 +69,11 @@ typedef struct setter {
 static void *set_later(void *arg)
 {
     setter *s = arg;
-    tern__store *store = open_client(s->f, 1);
+    tern_store *store = open_client(s->f, 1);
     tern__poll(NULL, 0, tern__deadline(s->delay_s));
     s->set_at = tern__now_ns();
-    tern__store_set(store, "late", "x", 1, NULL);
-    tern__store_close(store);
+    tern_store_set(store, "late", "x", 1, NULL);
+    tern_store_close(store);
     return NULL;
 }
 
@@ -86,12 +86,12 @@ static void get_waits_for_the_key(void **state)
     setter s = {.f = f, .delay_s = 0.2};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, set_later, &s), 0);
-    tern__store_get(f->store, "late", &value, 1, &bytes, 5, &err);
+    tern__store_read(f->store, "late", &value, 1, &bytes, 5, &err);
     int64_t got_at = tern__now_ns();
     pthread_join(thread, NULL);
     assert_ok(err);
     assert_int_equal(value, 'x');
-    assert_true(got_at > s.set_at && got_at - s.set_at < 500000000);
+    assert_true(got_at > s.set_at && got_at - s.set_at < 4000000000);
 }
 
 static void a_wait_that_times_out_names_the_key_and_the_client_goes_on(void **state)
@@ -101,8 +101,8 @@ static void a_wait_that_times_out_names_the_key_and_the_client_goes_on(void **st
     char value;
     size_t bytes;
     int64_t start = tern__now_ns();
-    assert_int_equal(tern__store_get(f->store, "never", &value, 1, &bytes, 0.2, &err), TERN_E_TIMEOUT);
-    assert_true(seconds_since(start) >= 0.2 && seconds_since(start) < 1.0);
+    assert_int_equal(tern__store_read(f->store, "never", &value, 1, &bytes, 0.2, &err), TERN_E_TIMEOUT);
+    assert_true(seconds_since(start) >= 0.2 && seconds_since(start) < 4);
     assert_non_null(strstr(err.text, "\"never\""));
     assert_served(f);
 }
@@ -111,7 +111,7 @@ static void a_wait_that_times_out_names_the_key_and_the_client_goes_on(void **st
 static void waits_canceled_at_the_last_moment_leave_the_stream_in_step(void **state)
 {
     const fixture *f = *state;
-    tern__store *other = open_client(f, 1);
+    tern_store *other = open_client(f, 1);
     int timeouts = 0;
     for (int i = 0; i < 300; i++) {
         tern_error err = {0};
@@ -119,23 +119,23 @@ static void waits_canceled_at_the_last_moment_leave_the_stream_in_step(void **st
         size_t bytes;
         int64_t sum;
         snprintf(key, sizeof(key), "race/%d", i);
-        assert_int_equal(tern__store_set(other, key, "y", 1, &err), TERN_OK);
-        int status = tern__store_get(f->store, key, &value, 1, &bytes, 0, NULL);
+        assert_int_equal(tern_store_set(other, key, "y", 1, &err), TERN_OK);
+        int status = tern__store_read(f->store, key, &value, 1, &bytes, 0, NULL);
         assert_true(status == TERN_OK || status == TERN_E_TIMEOUT);
         timeouts += status == TERN_E_TIMEOUT;
-        assert_int_equal(tern__store_add(f->store, "race", 1, &sum, &err), TERN_OK);
+        assert_int_equal(tern_store_add(f->store, "race", 1, &sum, &err), TERN_OK);
         assert_int_equal(sum, i + 1);
     }
     assert_true(timeouts > 0);
-    tern__store_close(other);
+    tern_store_close(other);
 }
 
 static void *add_100(void *arg)
 {
-    tern__store *store = open_client(arg, 1);
+    tern_store *store = open_client(arg, 1);
     int64_t sum;
-    for (int i = 0; i < 100; i++) tern__store_add(store, "shared", 1, &sum, NULL);
-    tern__store_close(store);
+    for (int i = 0; i < 100; i++) tern_store_add(store, "shared", 1, &sum, NULL);
+    tern_store_close(store);
     return NULL;
 }
 
@@ -149,7 +149,7 @@ static void many_clients_are_served(void **state)
     for (int i = 0; i < clients; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, add_100, (void *)f), 0);
     for (int i = 0; i < clients; i++) pthread_join(threads[i], NULL);
-    assert_int_equal(tern__store_add(f->store, "shared", 0, &sum, &err), TERN_OK);
+    assert_int_equal(tern_store_add(f->store, "shared", 0, &sum, &err), TERN_OK);
     assert_int_equal(sum, clients * 100);
 }
 
@@ -159,14 +159,14 @@ static void values_up_to_the_limit_pass(void **state)
 {
     const fixture *f = *state;
     tern_error err = {0};
-    size_t bytes, limit = TERN__STORE_VALUE_MAX;
+    size_t bytes, limit = TERN_STORE_VALUE_MAX;
     uint8_t *value = malloc(limit + 1), *back = malloc(limit);
     for (size_t i = 0; i <= limit; i++) value[i] = (uint8_t)(i * 2654435761u >> 13);
-    assert_int_equal(tern__store_set(f->store, "big", value, limit, &err), TERN_OK);
-    assert_int_equal(tern__store_get(f->store, "big", back, limit, &bytes, 5, &err), TERN_OK);
+    assert_int_equal(tern_store_set(f->store, "big", value, limit, &err), TERN_OK);
+    assert_int_equal(tern__store_read(f->store, "big", back, limit, &bytes, 5, &err), TERN_OK);
     assert_int_equal(bytes, limit);
     assert_memory_equal(value, back, limit);
-    assert_int_equal(tern__store_set(f->store, "big", value, limit + 1, &err), TERN_E_INVALID);
+    assert_int_equal(tern_store_set(f->store, "big", value, limit + 1, &err), TERN_E_INVALID);
     assert_non_null(strstr(err.text, "8388609"));
     assert_served(f);
     free(value);
@@ -177,12 +177,12 @@ static void keys_up_to_the_limit_pass(void **state)
 {
     const fixture *f = *state;
     tern_error err = {0};
-    static char key[TERN__STORE_KEY_MAX + 2];
-    memset(key, 'k', TERN__STORE_KEY_MAX);
-    assert_int_equal(tern__store_set(f->store, key, "v", 1, &err), TERN_OK);
-    assert_int_equal(tern__store_check(f->store, key, &err), 1);
-    key[TERN__STORE_KEY_MAX] = 'k';
-    assert_int_equal(tern__store_set(f->store, key, "v", 1, &err), TERN_E_INVALID);
+    static char key[TERN_STORE_KEY_MAX + 2];
+    memset(key, 'k', TERN_STORE_KEY_MAX - 1); /* and the store's own "/" */
+    assert_int_equal(tern_store_set(f->store, key, "v", 1, &err), TERN_OK);
+    assert_int_equal(tern__store_has(f->store, key, &err), 1);
+    key[TERN_STORE_KEY_MAX - 1] = 'k';
+    assert_int_equal(tern_store_set(f->store, key, "v", 1, &err), TERN_E_INVALID);
     assert_served(f);
 }
 
@@ -197,13 +197,13 @@ static void a_job_without_a_secret_uses_zeros(void **state)
     memset(f.boot.secret, 0, sizeof(f.boot.secret));
     f.store = tern__store_open(&f.boot, 5, &err);
     assert_ok(err);
-    tern__store *other = open_client(&f, 1);
+    tern_store *other = open_client(&f, 1);
     assert_served(&f);
     int fd = stranger(&f);
     say(fd, "\0\xce\xf7\x85\x3c", 5);
     assert_hung_up(fd, 2);
-    tern__store_close(other);
-    tern__store_close(f.store);
+    tern_store_close(other);
+    tern_store_close(f.store);
 }
 
 static void a_taken_port_is_named(void **state)
@@ -214,7 +214,7 @@ static void a_taken_port_is_named(void **state)
     boot.listen_fd = -1;
     int64_t start = tern__now_ns();
     assert_null(tern__store_open(&boot, 5, &err));
-    assert_true(seconds_since(start) < 1.0);
+    assert_true(seconds_since(start) < 4);
     assert_int_equal(err.code, TERN_E_SYSTEM);
     assert_int_equal(err.native, EADDRINUSE);
     snprintf(expected, sizeof(expected), "port %d of 127.0.0.1 is taken: Address already in use", boot.port);
@@ -238,7 +238,7 @@ static void rank_0_binds_only_its_address(void **state)
     assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), -1);
     assert_int_equal(errno, ECONNREFUSED);
     close(fd);
-    tern__store_close(f.store);
+    tern_store_close(f.store);
 
     snprintf(f.boot.addr, sizeof(f.boot.addr), "192.0.2.1"); /* of nobody's host */
     assert_null(tern__store_open(&f.boot, 5, &err));
@@ -256,7 +256,7 @@ static void nobody_there_is_a_timeout_with_address_attempts_and_reason(void **st
     boot = ranks_boot_of(&boot, 1);
     int64_t start = tern__now_ns();
     assert_null(tern__store_open(&boot, 0.5, &err));
-    assert_true(seconds_since(start) >= 0.5 && seconds_since(start) < 1.5);
+    assert_true(seconds_since(start) >= 0.5 && seconds_since(start) < RANKS_SOON_S);
     assert_int_equal(err.code, TERN_E_TIMEOUT);
     assert_int_equal(err.native, ECONNREFUSED);
     snprintf(expected, sizeof(expected), "127.0.0.1 port %d", boot.port);
@@ -283,12 +283,12 @@ static void a_client_may_come_before_the_server(void **state)
         assert_int_equal(pthread_create(&thread, NULL, open_later, &f), 0);
         tern__bootstrap boot = ranks_boot_of(&f.boot, 1);
         tern_error err = {0};
-        tern__store *store = tern__store_open(&boot, 5, &err);
+        tern_store *store = tern__store_open(&boot, 5, &err);
         pthread_join(thread, NULL);
         assert_ok(err);
         assert_non_null(f.store);
-        tern__store_close(store);
-        tern__store_close(f.store);
+        tern_store_close(store);
+        tern_store_close(f.store);
     }
 }
 
@@ -319,12 +319,12 @@ static void a_server_that_ends_is_an_error_of_its_clients(void **state)
     int64_t sum;
     f.store = tern__store_open(&f.boot, 5, &err);
     assert_ok(err);
-    tern__store *client = open_client(&f, 1);
-    tern__store_close(f.store);
-    assert_int_equal(tern__store_add(client, "k", 1, &sum, &err), TERN_E_PEER);
+    tern_store *client = open_client(&f, 1);
+    tern_store_close(f.store);
+    assert_int_equal(tern_store_add(client, "k", 1, &sum, &err), TERN_E_PEER);
     assert_non_null(strstr(err.text, "127.0.0.1"));
-    assert_int_equal(tern__store_add(client, "k", 1, &sum, &again), TERN_E_PEER);
-    tern__store_close(client);
+    assert_int_equal(tern_store_add(client, "k", 1, &sum, &again), TERN_E_PEER);
+    tern_store_close(client);
 }
 
 /* A server that may open three more descriptors, and reports by its exit status whether it went to sleep
@@ -334,12 +334,12 @@ static int serve_with_few_descriptors(const tern__bootstrap *boot, int done)
     tern_error err = {0};
     char byte;
     struct rusage usage;
-    tern__store *store = tern__store_open(boot, 5, &err);
+    tern_store *store = tern__store_open(boot, 5, &err);
     int top = dup(0);
     close(top);
     const struct rlimit limit = {(rlim_t)top + 3, (rlim_t)top + 3};
     if (err.code || setrlimit(RLIMIT_NOFILE, &limit) || read(done, &byte, 1) != 1) return 1;
-    tern__store_close(store);
+    tern_store_close(store);
     if (getrusage(RUSAGE_SELF, &usage)) return 1;
     double seconds = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                      (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
@@ -366,9 +366,9 @@ static void a_server_without_descriptors_backs_off_and_recovers(void **state)
         tern__poll(NULL, 0, tern__deadline(0.1));
     }
     for (size_t i = 0; i < TERN__COUNT(held); i++) close(held[i]);
-    tern__store *late = open_client(&f, 1);
-    tern__store_close(late);
-    tern__store_close(f.store);
+    tern_store *late = open_client(&f, 1);
+    tern_store_close(late);
+    tern_store_close(f.store);
     int status;
     assert_int_equal(write(done[1], "x", 1), 1);
     assert_int_equal(waitpid(pid, &status, 0), pid);

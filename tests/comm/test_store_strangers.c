@@ -64,7 +64,7 @@ static void huge_lengths_from_insiders_are_refused_before_memory_is_taken(void *
 {
     const fixture *f = *state;
     static const uint64_t lengths[] = {
-        TERN__STORE_VALUE_MAX + 1, 1u << 31, UINT32_MAX, 1ull << 32, 1ull << 63, UINT64_MAX};
+        TERN_STORE_VALUE_MAX + 1, 1u << 31, UINT32_MAX, 1ull << 32, 1ull << 63, UINT64_MAX};
     size_t live = atomic_load(&live_bytes), resident = resident_bytes();
     atomic_store(&peak_bytes, live);
     for (size_t i = 0; i < TERN__COUNT(lengths); i++) {
@@ -77,7 +77,7 @@ static void huge_lengths_from_insiders_are_refused_before_memory_is_taken(void *
         for (size_t j = 0; j < TERN__COUNT(claims); j++) {
             int fd = insider(f);
             say_claim(fd, &claims[j]);
-            assert_hung_up(fd, 2);
+            assert_hung_up(fd, 4);
         }
     }
     assert_served(f);
@@ -96,7 +96,7 @@ static void promised_bytes_that_never_come_take_no_memory(void **state)
     atomic_store(&peak_bytes, live);
     for (size_t i = 0; i < TERN__COUNT(fds); i++) {
         fds[i] = insider(f);
-        say_claim(fds[i], &(claim){TERN__QUERY_SET, 0, TERN__STORE_VALUE_MAX, true});
+        say_claim(fds[i], &(claim){TERN__QUERY_SET, 0, TERN_STORE_VALUE_MAX, true});
     }
     assert_served(f);
     assert_true(atomic_load(&peak_bytes) - live < 8 << 20);
@@ -110,11 +110,11 @@ static void promised_bytes_that_never_come_take_no_memory(void **state)
 static void unknown_queries_are_refused(void **state)
 {
     const fixture *f = *state;
-    static const uint8_t codes[] = {0, 2, 7, 8, 9, 10, 11, 13, 14, 'G', 255};
+    static const uint8_t codes[] = {0, 19, 63, 65, 'G', 255};
     for (size_t i = 0; i < TERN__COUNT(codes); i++) {
         int fd = insider(f);
         say(fd, &codes[i], 1);
-        assert_hung_up(fd, 2);
+        assert_hung_up(fd, 4);
     }
     assert_served(f);
 }
@@ -130,7 +130,7 @@ static void a_query_may_come_byte_by_byte(void **state)
         say(fd, &query[i], 1);
         if (i % 8 == 0) assert_served(f);
     }
-    assert_int_equal(tern__recv_all(fd, &sum, sizeof(sum), tern__deadline(2)), 0);
+    assert_int_equal(tern__recv_all(fd, &sum, sizeof(sum), tern__deadline(10)), 0);
     assert_int_equal(sum, 42);
     close(fd);
 }
@@ -141,16 +141,16 @@ static void a_client_that_does_not_read_stalls_nobody(void **state)
 {
     const fixture *f = *state;
     tern_error err = {0};
-    static uint8_t value[TERN__STORE_VALUE_MAX];
+    static uint8_t value[TERN_STORE_VALUE_MAX];
     static const uint8_t query[] = {TERN__QUERY_GET, 1, 0, 0, 0, 0, 0, 0, 0, 'v'};
-    assert_int_equal(tern__store_set(f->store, "v", value, sizeof(value), &err), TERN_OK);
+    assert_int_equal(tern_store_set(f->store, "v", value, sizeof(value), &err), TERN_OK);
     assert_served(f);
     size_t live = atomic_load(&live_bytes);
     atomic_store(&peak_bytes, live);
     int fd = insider(f);
     for (int i = 0; i < 20; i++) say(fd, query, sizeof(query));
     for (int i = 0; i < 50; i++) assert_served(f);
-    assert_true(atomic_load(&peak_bytes) - live < 3u * TERN__STORE_VALUE_MAX);
+    assert_true(atomic_load(&peak_bytes) - live < 3u * TERN_STORE_VALUE_MAX);
     close(fd);
     assert_served(f);
 }
@@ -171,7 +171,7 @@ static void what_is_no_hello_is_refused(void **state)
         noise[0] = (uint8_t)(noise[0] == 'T' ? 't' : noise[0]);
         int fd = stranger(f);
         say(fd, noise, sizeof(noise));
-        assert_hung_up(fd, 2);
+        assert_hung_up(fd, 4);
     }
     const struct {
         const void *data;
@@ -184,7 +184,7 @@ static void what_is_no_hello_is_refused(void **state)
     for (size_t i = 0; i < TERN__COUNT(words); i++) {
         int fd = stranger(f);
         say(fd, words[i].data, words[i].bytes);
-        assert_hung_up(fd, 2);
+        assert_hung_up(fd, 4);
     }
     assert_served(f);
 }
@@ -202,7 +202,7 @@ static void a_hello_for_somebody_else_is_refused(void **state)
     for (int i = 0; i < 4; i++) {
         int fd = stranger(f);
         say(fd, &hellos[i], sizeof(hellos[i]));
-        assert_hung_up(fd, 2);
+        assert_hung_up(fd, 4);
     }
 }
 
@@ -220,7 +220,7 @@ static void a_wrong_secret_is_refused_on_both_sides(void **state)
         assert_null(tern__store_open(&boot, 5, &err));
         assert_int_equal(err.code, TERN_E_PEER);
         assert_non_null(strstr(err.text, "secret"));
-        assert_true(seconds_since(start) < 1.0);
+        assert_true(seconds_since(start) < 4);
         memcpy(boot.secret, f->boot.secret, sizeof(boot.secret));
     }
     tern__hello hello;
@@ -229,7 +229,7 @@ static void a_wrong_secret_is_refused_on_both_sides(void **state)
     int fd = stranger(f);
     begin_handshake(f, fd, &hello, &challenge);
     say(fd, &proof, sizeof(proof));
-    assert_hung_up(fd, 2);
+    assert_hung_up(fd, 4);
     assert_served(f);
 }
 
@@ -245,7 +245,7 @@ static void a_proof_with_one_flipped_bit_is_refused(void **state)
         assert_true(tern__hello_answer(&hello, &challenge, f->boot.secret, &proof));
         proof.mac[bit / 8] ^= (uint8_t)(1 << bit % 8);
         say(fd, &proof, sizeof(proof));
-        assert_hung_up(fd, 2);
+        assert_hung_up(fd, 4);
     }
 }
 
@@ -262,16 +262,16 @@ static void replayed_and_reflected_proofs_are_refused(void **state)
 
     fd = stranger(f); /* the same hello and the proof that was good for it */
     say(fd, &hello, sizeof(hello));
-    assert_int_equal(tern__recv_all(fd, &second, sizeof(second), tern__deadline(2)), 0);
+    assert_int_equal(tern__recv_all(fd, &second, sizeof(second), tern__deadline(10)), 0);
     assert_memory_not_equal(second.nonce, challenge.nonce, sizeof(second.nonce));
     say(fd, &proof, sizeof(proof));
-    assert_hung_up(fd, 2);
+    assert_hung_up(fd, 4);
 
     fd = stranger(f); /* the server's own words */
     begin_handshake(f, fd, &hello, &challenge);
     memcpy(reflected.mac, challenge.mac, sizeof(reflected.mac));
     say(fd, &reflected, sizeof(reflected));
-    assert_hung_up(fd, 2);
+    assert_hung_up(fd, 4);
     assert_served(f);
 }
 
@@ -304,7 +304,7 @@ static void slow_strangers_are_dropped_at_their_deadline(void **state)
     assert_hung_up(slow, 2);
     assert_hung_up(unproved, 2);
     assert_true(seconds_since(start) >= TERN__HELLO_DEADLINE_S - 0.01);
-    tern__store_close(open_client(f, 2));
+    tern_store_close(open_client(f, 2));
     for (size_t i = 0; i < TERN__COUNT(crowd); i++) close(crowd[i]);
     assert_served(f);
 }
@@ -313,6 +313,7 @@ static void clients_that_vanish_leave_nothing_behind(void **state)
 {
     const fixture *f = *state;
     static const uint8_t wait[] = {TERN__QUERY_WAIT, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 'w'};
+    assert_served(f); /* whose buffers stay */
     size_t live = atomic_load(&live_bytes);
     for (int round = 0; round < 20; round++) {
         int waiting = insider(f), greeting = stranger(f), silent = stranger(f);
@@ -322,7 +323,7 @@ static void clients_that_vanish_leave_nothing_behind(void **state)
         close(greeting);
         close(silent);
     }
-    int64_t deadline = tern__deadline(2);
+    int64_t deadline = tern__deadline(30);
     while (atomic_load(&live_bytes) > live + 4096 && tern__now_ns() < deadline) assert_served(f);
     assert_true(atomic_load(&live_bytes) <= live + 4096); /* the counter "served", and a longer client list */
 }

@@ -1,7 +1,7 @@
 /* What the control thread makes of a peer's packets and end, told by hand through a socket pair. */
 #include "check.h"
 
-#include "comm/control_inner.h"
+#include "comm/control/inner.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +49,7 @@ static void tell(const pair *p, const void *packet, size_t bytes)
 
 static void tell_kind(const pair *p, uint32_t kind, const char *text)
 {
-    tern__message message = {.kind = kind, .code = TERN_E_IO};
+    tern__message message = {.kind = kind, .code = TERN_E_IO, .bytes = (uint32_t)strlen(text) + 1};
     snprintf(message.text, sizeof(message.text), "%s", text);
     tell(p, &message, TERN__MESSAGE_HEAD + strlen(text) + 1);
 }
@@ -119,7 +119,7 @@ static void the_first_event_stays(void **state)
 static void malformed_packets_are_the_senders_failure(void **state)
 {
     pair *p = *state;
-    tern__message full = {.kind = TERN__MESSAGE_ABORT};
+    tern__message full = {.kind = TERN__MESSAGE_ABORT, .bytes = sizeof(full.text)};
     memset(full.text, 'x', sizeof(full.text)); /* no terminator */
     char huge[2048] = {TERN__MESSAGE_ABORT};
     const struct {
@@ -141,7 +141,7 @@ static void malformed_packets_are_the_senders_failure(void **state)
 
 static void tell_with_fds(const pair *p, uint32_t kind, int count)
 {
-    tern__message message = {.kind = kind, .tag = 3};
+    tern__message message = {.kind = kind, .tag = 3, .bytes = 1};
     int fds[2] = {0, 0};
     union {
         struct cmsghdr align;

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -240,6 +241,41 @@ static void scratch_grows_and_survives_a_refusal(void **state)
     ledger_close(&books);
 }
 
+/* Kilobytes of this process that are in memory. */
+static long resident_kb(void)
+{
+    char line[256];
+    long kb = -1;
+    FILE *file = fopen("/proc/self/smaps_rollup", "re");
+    while (file && fgets(line, sizeof(line), file) && sscanf(line, "Rss: %ld", &kb) != 1) continue;
+    if (file) fclose(file);
+    return kb;
+}
+
+/* Whoever holds a large mapped block when another one is freed gets the next ones from malloc's heap, which
+ * does not shrink below what is in use. */
+static void outgrown_scratch_leaves_memory(void **state)
+{
+    (void)state;
+    enum { MB = 1 << 20, LARGE = 24 * MB };
+    tern_device *device = open_well("cpu");
+    tern__device_release(device, tern__device_alloc(device, LARGE)); /* malloc has seen one now */
+    void *scratch = tern__device_scratch(device, TERN__SCRATCH_LIBRARY, LARGE);
+    void *above = tern__device_alloc(device, LARGE / 2);
+    memset(scratch, 1, LARGE);
+    memset(above, 1, LARGE / 2);
+    size_t bytes = tern__device_bytes(device);
+    long full = resident_kb();
+    assert_non_null(tern__device_scratch(device, TERN__SCRATCH_LIBRARY, 2 * LARGE)); /* not touched */
+    assert_true(resident_kb() < full - LARGE / 1024 * 3 / 4);
+    assert_int_equal(tern__device_bytes(device), bytes + LARGE);
+    tern__device_scratch_free(device);
+    assert_int_equal(tern__device_bytes(device), bytes - LARGE);
+    assert_int_equal(((char *)above)[LARGE / 2 - 1], 1);
+    tern__device_free(device, above);
+    tern_device_close(device);
+}
+
 static void errors_tell_size_and_shape(void **state)
 {
     (void)state;
@@ -279,6 +315,7 @@ int main(void)
         cmocka_unit_test(a_block_comes_back_from_another_thread),
         cmocka_unit_test(the_cache_is_emptied_before_memory_is_out),
         cmocka_unit_test(scratch_grows_and_survives_a_refusal),
+        cmocka_unit_test(outgrown_scratch_leaves_memory),
         cmocka_unit_test(errors_tell_size_and_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

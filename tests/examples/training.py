@@ -36,8 +36,9 @@ def train(ranks, name, *flags, **options):
 
 
 def complaints(err):
-    """Lines of stderr but the launcher's own and the progress bar's."""
-    return [line for line in err.splitlines() if line and not line.startswith(("tern run:", "epoch "))]
+    """Lines of stderr but the launcher's own, with its report, and the progress bar's."""
+    said = err.split("\n" + "=" * 20, 1)[0]
+    return [line for line in said.splitlines() if line and not line.startswith(("tern run:", "epoch "))]
 
 
 def stripes(count, classes, side, seed):

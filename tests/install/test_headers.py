@@ -72,7 +72,7 @@ class Macros(unittest.TestCase):
                     if arguments:
                         self.assertEqual((arguments, name[-5:]), ("(X)", "_LIST"))
                     elif name != "TERN_API":
-                        self.assertRegex(value, r'^(|\d+(\.\d+)?|"\w+")( */\*.*)?$')
+                        self.assertRegex(value, r'^(|\d+(\.\d+)?|\(-\d+\)|"\w+")( */\*.*)?$')
 
 
 class Options(unittest.TestCase):

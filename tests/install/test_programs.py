@@ -63,6 +63,12 @@ class PkgConfig(Prefix):
             with open(picture, "rb") as file:
                 self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
 
+    def test_mpirun(self):
+        """Of either MPI, with no other setting: the plug-ins are installed, too."""
+        for launcher in ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], ["mpiexec.mpich"]:
+            if shutil.which(launcher[0]) and os.path.exists(os.path.join(BUILD, f"tern_{launcher[0].split('.')[1]}.so")):
+                self.check_training(call(*launcher, "-n", "2", self.program, env=self.running))
+
     def test_without_the_plug_in(self):
         os.rename(os.path.join(self.lib, "tern"), os.path.join(self.lib, "hidden"))
         self.addCleanup(os.rename, os.path.join(self.lib, "hidden"), os.path.join(self.lib, "tern"))

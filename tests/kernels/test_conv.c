@@ -184,8 +184,8 @@ static void layouts_and_adds_in_bf16(void **state)
     layouts_and_adds_of((dtypes){TERN_BF16, TERN_BF16});
 }
 
-/* More than fits into one go: of images, of channels, of positions, of sheets; and channels that fill no
- * block. */
+/* More than fits into one go: of images, of channels, of positions, of sheets; channels that fill no block;
+ * images so small that some go together. */
 static void large_ones_in_bf16(void **state)
 {
     (void)state;
@@ -216,6 +216,12 @@ static void large_ones_in_bf16(void **state)
          TERN__PLAIN,
          TERN__BLOCKED16},
         {{2, 33, {2, 3, 4}, 17, {3, 3, 3}, {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1}}, TERN__PLAIN, TERN__PLAIN},
+        {{19, 48, {0, 4, 4}, 32, {0, 3, 3}, {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1}},
+         TERN__BLOCKED16,
+         TERN__BLOCKED16},
+        {{7, 32, {3, 4, 4}, 16, {3, 3, 3}, {{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 1}},
+         TERN__BLOCKED16,
+         TERN__BLOCKED16},
     };
     dtypes t = {TERN_BF16, TERN_BF16};
     for (int threads = 1; threads <= 2; threads++) {

@@ -444,7 +444,6 @@ static int set_error_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *world = tern__group_open_boot(boot, NULL, &err);
     tern_rng *rng = tern_rng_new(0, &err);
     tern_module *net = fixture_mlp(rng, &err);
-    RANK_CHECK_OK(rank, err);
     if (rank == 1) tern_idx_open("/nowhere/images.gz", "/nowhere/labels.gz", NULL, &err);
     RANK_CHECK(rank, !tern_ddp_new(net, world, NULL, &err));
     RANK_CHECK(rank, strstr(err.text, "/nowhere/images.gz"));
@@ -513,12 +512,12 @@ static int killed_body(int rank, const tern__bootstrap *boot, void *arg)
     if (!strstr(err.text, "rank 1")) fprintf(stderr, "%s\n", err.text);
     RANK_CHECK(rank, err.code == TERN_E_PEER);
     RANK_CHECK(rank, strstr(err.text, "rank 1"));
-    RANK_CHECK(rank, seconds < 1.0);
+    RANK_CHECK(rank, seconds < RANKS_SOON_S);
     fixture_close(&f);
     return 0;
 }
 
-static void a_killed_rank_is_named_within_a_second(void **state)
+static void a_killed_rank_is_named_soon(void **state)
 {
     (void)state;
     killed_at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -592,7 +591,7 @@ int main(void)
         cmocka_unit_test(different_models_are_refused_by_name),
         cmocka_unit_test(an_error_before_ddp_reaches_all),
         cmocka_unit_test(a_failing_op_ends_the_step_of_all),
-        cmocka_unit_test(a_killed_rank_is_named_within_a_second),
+        cmocka_unit_test(a_killed_rank_is_named_soon),
         cmocka_unit_test(a_warm_step_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

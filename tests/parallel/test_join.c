@@ -429,7 +429,7 @@ static int otherwise_body(int rank, const tern__bootstrap *boot, void *arg)
         RANK_CHECK(rank, end_otherwise(&f, how, &err) < 0);
     } else {
         RANK_CHECK(rank, err.code == TERN_E_PEER || err.code == TERN_E_MISMATCH);
-        RANK_CHECK(rank, tern__now_ns() - began < INT64_C(3000000000));
+        RANK_CHECK(rank, tern__now_ns() - began < RANKS_SOON_S * INT64_C(1000000000));
     }
     if (rank != 1 || err.code) RANK_CHECK(rank, strstr(err.text, "rank 1"));
     if (how == NO_SYNC) RANK_CHECK(rank, strstr(err.text, "no_sync"));
@@ -438,9 +438,11 @@ static int otherwise_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
+/* Ranks of several hosts that wait for each other are only told by their time-out. */
 static void a_rank_that_ends_otherwise_is_named(void **state)
 {
     (void)state;
+    if (getenv("TERN_TEST_HOSTS")) return;
     for (int how = 0; how < ENDINGS; how++)
         for (int world = 2; world <= 3; world++) {
             ending then = (ending)how;

@@ -2,6 +2,7 @@
 batches of 3. Without torch, which takes seconds to load. What all ranks have together is printed."""
 import ctypes
 import json
+import os
 import sys
 from ctypes import c_bool, c_size_t, c_uint64
 
@@ -95,7 +96,7 @@ def main(samples):
     lib.check("tern_metrics_reduce", metrics)
     tops = [lib.tern_metrics_get(metrics, name) for name in (b"top 1", b"top 3")]
     numbers = [seen.number(name).hex() for name in ("accuracy", "mean_iou", "mean_dice")]
-    print("told", json.dumps([len(mine), matrix, numbers, tops]), flush=True)
+    os.write(1, f"told {json.dumps([len(mine), matrix, numbers, tops])}\n".encode())  # at once: other ranks write there, too
     seen.free()
     run.close()
     lib.tern_metrics_free(metrics)

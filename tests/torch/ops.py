@@ -8,6 +8,7 @@
     run.value(y), run.grad(x)
 """
 import ctypes
+import re
 
 import numpy
 
@@ -166,6 +167,12 @@ def in_16_bits(op, dtype):
         return run.op("tern_cast", y, F32)
 
     return wrapped
+
+
+def kernels_run(primitive, text):
+    """The names of the kernels by which oneDNN has run a primitive, from what it prints under ONEDNN_VERBOSE=1: 2.x says
+    onednn_verbose,exec,cpu,convolution,NAME,.. and 3.x onednn_verbose,v1,primitive,exec,.."""
+    return re.findall(rf"(?m)^onednn_verbose,(?:v1,primitive,)?exec,cpu,{primitive},([^,]+),", text)
 
 
 def error_of(got, want):

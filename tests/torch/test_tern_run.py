@@ -1,5 +1,6 @@
 """A PyTorch program under tern run: torch.distributed meets at MASTER_PORT as under torchrun, also beside tern's own group."""
 import os
+import socket
 import subprocess
 import sys
 import unittest
@@ -40,6 +41,19 @@ class TernRun(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         for rank in range(ranks):
             self.assertIn(f"done {rank}", done.stdout)
+
+    def test_torch_over_two_launchers(self):
+        """MASTER_PORT is where the launchers met; then it is torch's."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "TERN_SECRET": "5e" * 32}
+        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "--nnodes", "2", "--master-port", str(port)]
+        program = [sys.executable, "-c", PROGRAM, "torch"]
+        launchers = [subprocess.Popen(command + ["--node-rank", str(node), "-n", str(node + 1), *program], env=env, text=True, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE) for node in (0, 1)]
+        results = [launcher.communicate(timeout=60) for launcher in launchers]
+        self.assertEqual([launcher.returncode for launcher in launchers], [0, 0], results)
+        self.assertEqual(sorted(results[0][0].split() + results[1][0].split()), sorted("done 0 [1] done 1 [2] done 2".split()))
 
     def test_a_program_of_torch_alone(self):
         self.check(2, "torch")

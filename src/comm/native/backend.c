@@ -1,6 +1,7 @@
 /* backend.c - the native back end: ranks of one host that reduce in memory which all of them see. */
-#include "comm/native/native.h"
+#include "comm/native/mailbox.h"
 
+#include <math.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -71,6 +72,7 @@ static void leave_lobby(const tern__native *native)
 {
     if (native->pid == getpid()) tern__control_wake_set(native->control, NULL, NULL);
     tern__shared_close(native, native->lobby, tern__lobby_bytes(native->world));
+    native->group->root->lobby = NULL;
     tern__free(native->circle.ranks);
     tern__free(native->circle.turns);
     tern__free(native->circle.known);
@@ -94,12 +96,13 @@ static void *native_open(tern_group *group, tern_error *err)
                              .control = group->control,
                              .rank = group->boot.rank,
                              .world = group->boot.world,
-                             .late_s = 0.05,
+                             .late_s = group->root == group ? 0.05 : INFINITY,
                              .pid = getpid()};
-    if (group->root != group) {
-        use_lobby(native, group->root->state);
+    if (group->root->lobby) {
+        use_lobby(native, group->root->lobby);
         return native;
     }
+    group->root->lobby = native;
     if (make_circle(&native->circle, native->world, err) || enter_lobby(native, err)) {
         native_close(native);
         return NULL;
@@ -110,10 +113,12 @@ static void *native_open(tern_group *group, tern_error *err)
 
 const tern__comm_backend tern__comm_native = {
     .name = "native",
+    .keeps_parts = true,
     .open = native_open,
     .close = native_close,
     .window_open = tern__window_open,
     .window_base = tern__window_base,
+    .window_peer = tern__window_peer,
     .window_close = tern__window_close,
     .channel_open = tern__channel_open,
     .channel_close = tern__channel_close,
@@ -122,5 +127,12 @@ const tern__comm_backend tern__comm_native = {
     .test = tern__channel_test,
     .wait = tern__channel_wait,
     .mark = tern__channel_mark,
+    .late = tern__channel_late,
     .tally = tern__channel_tally,
+    .mailbox_open = tern__mailbox_open,
+    .mailbox_close = tern__mailbox_close,
+    .start = tern__mailbox_start,
+    .carry = tern__mailbox_carry,
+    .await = tern__mailbox_await,
+    .drop = tern__mailbox_drop,
 };

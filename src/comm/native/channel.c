@@ -59,7 +59,7 @@ uint64_t tern__channel_blocker(const tern__channel *channel)
 bool tern__channel_owes_chunk(tern__channel *channel, uint64_t seq, int rank)
 {
     const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
-    return tern__channel_all_posted(channel) >= seq && task->is_own &&
+    return tern__channel_all_posted(channel) >= seq && task->is_own && tern__task_chunks(task, rank) &&
            !tern__tagged(atomic_load(&tern__slot_claim(channel, seq)[rank].value), seq);
 }
 
@@ -177,7 +177,7 @@ static int check_post(const tern__channel *channel, const tern__post *post, uint
                                    (unsigned long long)e->count, (unsigned long long)e->offset, e->window);
     }
     bool has_parts = post->kind == TERN__ALL_GATHER || post->kind == TERN__REDUCE_SCATTER;
-    if (has_parts && count % (uint64_t)native->world)
+    if (has_parts && !post->only_meets && count % (uint64_t)native->world)
         return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "%llu elements are no %d equal parts",
                                (unsigned long long)count, native->world);
     return TERN_OK;
@@ -255,6 +255,7 @@ static void release(tern__channel *channel)
     tern__shared_close(channel->native, channel->base, channel->bytes);
     tern__free(channel->tasks);
     tern__free(channel->at);
+    tern__free(channel->to);
     tern__free(channel->shadows);
     tern__free(channel->weights);
     tern__free(channel);
@@ -265,9 +266,10 @@ static bool alloc_own(tern__channel *channel, size_t world, tern_error *err)
     const char *func = "tern_group_open";
     channel->tasks = tern__alloc(channel->slots * sizeof(*channel->tasks), func, err);
     channel->at = tern__alloc(world * sizeof(*channel->at), func, err);
+    channel->to = tern__alloc(world * sizeof(*channel->to), func, err);
     channel->shadows = tern__alloc((channel->slots + 1) * world * sizeof(*channel->shadows), func, err);
-    channel->weights = tern__alloc(world * sizeof(*channel->weights), func, err);
-    return channel->tasks && channel->at && channel->shadows && channel->weights;
+    channel->weights = tern__alloc(channel->slots * world * sizeof(*channel->weights), func, err);
+    return channel->tasks && channel->at && channel->to && channel->shadows && channel->weights;
 }
 
 void *tern__channel_open(void *state, int slots, tern_error *err)
@@ -289,6 +291,7 @@ void *tern__channel_open(void *state, int slots, tern_error *err)
     lay_out(channel);
     channel->next = native->root->channels;
     native->root->channels = channel;
+    if (!native->first) native->first = channel;
     return channel;
 }
 
@@ -340,6 +343,7 @@ void tern__channel_close(void *self)
     tern__channel **link = &channel->native->root->channels;
     while (*link != channel) link = &(*link)->next;
     *link = channel->next;
+    if (channel->native->first == channel) channel->native->first = NULL;
     if (channel->native->pid == getpid()) leave(channel);
     release(channel);
 }

@@ -1,10 +1,11 @@
 /* deadlock.c - ranks that wait for each other in different works.
  *
  * A rank that has waited for long writes into the lobby, before each sleep, what it waits in, how often it
- * has acted so far (posted, finished, retired, passed, joined: whatever others may wait for), and of every
- * rank that it misses how often that one had acted when it was missed. Its turn is odd from then until it
- * wakes, and meanwhile it does nothing. Then it follows whom it misses, whom those miss, and so on. It is a
- * deadlock if all of them sleep, and none has acted since it was missed, in which case it is missed still.
+ * has acted so far (posted, finished, retired, passed, joined, sent, received: whatever others may wait for),
+ * and of every rank that it misses how often that one had acted when it was missed. Its turn is odd from then
+ * until it wakes, and meanwhile it does nothing. Then it follows whom it misses, whom those miss, and so on.
+ * It is a deadlock if all of them sleep, and none has acted since it was missed, in which case it is missed
+ * still.
  *
  * For why that is never wrong, take a moment between the two times that the turns were read: all of these
  * ranks slept, each missing others of them. The first to go on again would need an act of one that it misses.
@@ -15,7 +16,7 @@
  *
  * It is always found: once nothing moves, every rank says at its next sleep how often it has acted, and at
  * the one after that all have seen it. */
-#include "comm/native/native.h"
+#include "comm/native/mailbox.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -56,14 +57,14 @@ static void read_text(_Atomic(uint64_t) *words, char text[TERN__WORK_TEXT])
 /* ---- whom this rank misses ---- */
 
 /* Of a rank that is missed several times the first count stays: it was true for all. */
-static void miss(const tern__native *native, int rank, uint64_t acts)
+void tern__deadlock_miss(const tern__native *native, int rank, uint64_t acts)
 {
     tern__waiter *own = waiter_of(native, native->root->rank);
     _Atomic(uint64_t) *word = &own->words[tern_group_world_rank(native->group, rank)];
     if (!atomic_load(word)) atomic_store(word, acts + 1);
 }
 
-static uint64_t acts_of(const tern__native *native, int rank)
+uint64_t tern__deadlock_acts(const tern__native *native, int rank)
 {
     return atomic_load(&waiter_of(native, tern_group_world_rank(native->group, rank))->acts);
 }
@@ -83,17 +84,19 @@ static int miss_in(tern__channel *channel, uint64_t seq)
     const tern__native *native = channel->native;
     int count = 0;
     for (int rank = 0; rank < native->world; rank++) {
-        uint64_t acts = acts_of(native, rank);
+        uint64_t acts = tern__deadlock_acts(native, rank);
         if (!holds_up(channel, rank, seq)) continue;
-        miss(native, rank, acts);
+        tern__deadlock_miss(native, rank, acts);
         count++;
     }
     return count;
 }
 
-/* False if there is anything that this rank could do in some channel. */
+/* False if there is anything that this rank could do in some channel or mailbox. */
 static bool miss_in_all(const tern__native *native)
 {
+    for (tern__mailbox *mailbox = native->root->mailboxes; mailbox; mailbox = mailbox->next)
+        if (!tern__mailbox_miss(mailbox)) return false;
     for (tern__channel *channel = native->root->channels; channel; channel = channel->next) {
         if (channel->claimed < tern__channel_all_posted(channel)) return false;
         if (channel->own_retired < channel->own_posted && !miss_in(channel, 0)) return false;
@@ -113,18 +116,23 @@ static bool miss_in_work(const tern__goal *goal)
 static bool miss_joiners(const tern__native *native, const tern__goal *goal)
 {
     for (int rank = 0; rank < native->world; rank++)
-        if (rank != native->rank) miss(native, rank, acts_of(native, rank));
+        if (rank != native->rank) tern__deadlock_miss(native, rank, tern__deadlock_acts(native, rank));
     return !goal->is_met(goal);
+}
+
+bool tern__deadlock_lacks_fd(const tern__native *native, int rank, uint32_t serial)
+{
+    const tern__waiter *peer = waiter_of(native, tern_group_world_rank(native->group, rank));
+    uint64_t sent = atomic_load(&peer->words[native->root->world + native->root->rank]);
+    return tern__group_lacks_fd(native->group, rank, serial, sent);
 }
 
 /* A descriptor that is on its way is missed of nobody. */
 static bool miss_sender(const tern__native *native, const tern__goal *goal)
 {
-    uint64_t acts = acts_of(native, goal->peer);
-    const tern__waiter *peer = waiter_of(native, tern_group_world_rank(native->group, goal->peer));
-    uint64_t sent = atomic_load(&peer->words[native->root->world + native->root->rank]);
-    if (!tern__group_lacks_fd(native->group, goal->peer, goal->serial, sent)) return false;
-    miss(native, goal->peer, acts);
+    uint64_t acts = tern__deadlock_acts(native, goal->peer);
+    if (!tern__deadlock_lacks_fd(native, goal->peer, goal->serial)) return false;
+    tern__deadlock_miss(native, goal->peer, acts);
     return true;
 }
 
@@ -133,6 +141,7 @@ static bool miss_any(const tern__native *native, const tern__goal *goal)
     tern__waiter *own = waiter_of(native, native->root->rank);
     for (int rank = 0; rank < native->root->world; rank++) atomic_store(&own->words[rank], 0);
     if (!miss_in_all(native)) return false;
+    if (goal->transfer) return !goal->is_met(goal);
     if (goal->channel) return miss_in_work(goal);
     return goal->head ? miss_joiners(native, goal) : miss_sender(native, goal);
 }
@@ -148,6 +157,7 @@ static void say_goal(const tern__native *native, const tern__goal *goal, tern__w
         uint64_t seq = TERN__MIN(tern__channel_blocker(goal->channel), goal->channel->own_posted);
         tern__desc_text(&tern__slot_desc(goal->channel, seq)[native->rank], seq, what, sizeof(what));
     }
+    if (goal->transfer) tern__transfer_text(native->group, goal->transfer, what, sizeof(what));
     snprintf(text, sizeof(text), "%s%s", what, where + (*where == ';'));
     write_text(own->text, text);
 }
@@ -165,13 +175,28 @@ static void say_hint(const tern__native *native, const tern__goal *goal, tern__w
     write_text(own->hint, text);
 }
 
+void tern__deadlock_tell_sent(const tern__native *native)
+{
+    const tern__native *root = native->root;
+    tern__waiter *own = waiter_of(root, root->rank);
+    for (int rank = 0; rank < root->world; rank++)
+        atomic_store(&own->words[root->world + rank], tern__control_sent(root->control, rank));
+}
+
+bool tern__deadlock_text(const tern__native *native, int rank, char text[TERN__WORK_TEXT])
+{
+    int name = tern_group_world_rank(native->group, rank);
+    uint64_t turn = tern__deadlock_turn(native, name);
+    read_text(waiter_of(native, name)->text, text);
+    return turn % 2 && tern__deadlock_turn(native, name) == turn;
+}
+
 bool tern__deadlock_begin(const tern__native *native, const tern__goal *goal)
 {
     if (!native->lobby || !miss_any(native, goal)) return false;
     const tern__native *root = native->root;
     tern__waiter *own = waiter_of(native, root->rank);
-    for (int rank = 0; rank < root->world; rank++)
-        atomic_store(&own->words[root->world + rank], tern__control_sent(root->control, rank));
+    tern__deadlock_tell_sent(native);
     say_goal(native, goal, own);
     say_hint(native, goal, own);
     atomic_store(&own->acts, root->acts);

@@ -5,15 +5,24 @@
 #include <string.h>
 
 static const char *const kind_names[] = {
-    [TERN__ALL_REDUCE] = "all_reduce", [TERN__BROADCAST] = "broadcast",
-    [TERN__ALL_GATHER] = "all_gather", [TERN__REDUCE_SCATTER] = "reduce_scatter",
+    [TERN__ALL_REDUCE] = "all_reduce",
+    [TERN__BROADCAST] = "broadcast",
+    [TERN__ALL_GATHER] = "all_gather",
+    [TERN__REDUCE_SCATTER] = "reduce_scatter",
     [TERN__BARRIER] = "barrier",
+    [TERN__MONITORED_BARRIER] = "monitored_barrier",
+    [TERN__REDUCE] = "reduce",
+    [TERN__GATHER] = "gather",
+    [TERN__SCATTER] = "scatter",
+    [TERN__ALL_TO_ALL] = "all_to_all",
+    [TERN__ALL_GATHER_V] = "all_gather_v",
+    [TERN__ALL_TO_ALL_V] = "all_to_all_v",
 };
-static const char *const op_names[] = {[TERN_SUM] = "sum",
-                                       [TERN_AVG] = "avg",
-                                       [TERN_MIN] = "min",
-                                       [TERN_MAX] = "max",
-                                       [TERN_PRODUCT] = "product"};
+static const char *const op_names[] = {
+    [TERN_SUM] = "sum", [TERN_AVG] = "avg",   [TERN_PRODUCT] = "product",
+    [TERN_MIN] = "min", [TERN_MAX] = "max",   [TERN_BAND] = "band",
+    [TERN_BOR] = "bor", [TERN_BXOR] = "bxor", [TERN_PREMUL_SUM] = "premul_sum",
+};
 
 /* FNV-1a over the words of the extents. */
 static uint64_t digest(const tern__post *post)
@@ -49,7 +58,8 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
 static void place_text(const tern__desc *desc, uint64_t seq, char *text, size_t size)
 {
     if (desc->owner == 0)
-        snprintf(text, size, "(work %llu)", (unsigned long long)(desc->backward ? desc->backward : seq));
+        snprintf(text, size, "%s(work %llu)", desc->folded ? "in a list " : "",
+                 (unsigned long long)(desc->backward ? desc->backward : seq));
     else if (desc->bucket == TERN__SLICE_BUCKET)
         snprintf(text, size, "(sharded optimizer %u, step %llu)", desc->owner,
                  (unsigned long long)desc->backward);
@@ -73,12 +83,57 @@ void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t si
     case TERN__REDUCE_SCATTER:
         snprintf(rest, room, " of %llu %s, %s %s", total, dtype, op_names[desc->op], place);
         break;
+    case TERN__REDUCE:
+        snprintf(rest, room, " of %llu %s, %s to rank %u %s", total, dtype, op_names[desc->op], desc->root,
+                 place);
+        break;
     case TERN__BROADCAST:
+    case TERN__SCATTER:
         snprintf(rest, room, " of %llu %s from rank %u %s", total, dtype, desc->root, place);
         break;
+    case TERN__GATHER:
+        snprintf(rest, room, " to %llu %s on rank %u %s", total, dtype, desc->root, place);
+        break;
     case TERN__ALL_GATHER: snprintf(rest, room, " to %llu %s %s", total, dtype, place); break;
+    case TERN__ALL_TO_ALL: snprintf(rest, room, " of %llu %s %s", total, dtype, place); break;
+    case TERN__ALL_GATHER_V:
+    case TERN__ALL_TO_ALL_V: snprintf(rest, room, " of %s %s", dtype, place); break;
     default: snprintf(rest, room, " %s", place);
     }
+}
+
+bool tern__channel_last(const tern__channel *channel, int rank, char *text, size_t size)
+{
+    uint64_t posted = channel ? atomic_load(&channel->posted[rank].value) : 0;
+    if (posted) tern__desc_text(&tern__slot_desc(channel, posted)[rank], posted, text, size);
+    return posted;
+}
+
+/* The work's number, then its descriptor. */
+static void said_text(const uint64_t *words, char *text, size_t size)
+{
+    tern__desc desc;
+    memcpy(&desc, words + 1, sizeof(desc));
+    tern__desc_text(&desc, words[0], text, size);
+}
+
+void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq)
+{
+    uint64_t words[1 + sizeof(*desc) / sizeof(uint64_t)] = {seq};
+    _Static_assert(TERN__COUNT(words) <= TERN__LAST_WORDS, "a descriptor fits");
+    memcpy(words + 1, desc, sizeof(*desc));
+    tern__control_last_set(control, said_text, words, TERN__COUNT(words));
+}
+
+void tern__native_last(const tern__native *native, int rank, char *text, size_t size)
+{
+    char last[TERN__WORK_TEXT];
+    if (native->lobby && tern__deadlock_text(native, rank, last))
+        snprintf(text, size, ", which waits in %s", last);
+    else if (tern__channel_last(native->first, rank, last, sizeof(last)))
+        snprintf(text, size, ", whose last collective was %s", last);
+    else
+        snprintf(text, size, ", which has called no collective yet");
 }
 
 /* Works that read the same may be in other memory. */
@@ -86,6 +141,8 @@ static const char *explain(const tern__desc *one, const tern__desc *other, bool 
 {
     if (one->owner && one->bucket == TERN__SLICE_BUCKET && one->backward == other->backward)
         return "; they have updated other parameters: their gradients or groups differ";
+    if (!one->owner && one->folded != other->folded && one->folded && other->folded)
+        return "; their lists of buffers differ in length or counts";
     if (same)
         return "; the same, but in other memory: a block of tern_group_mem_alloc is used at one offset by "
                "all "
@@ -95,17 +152,23 @@ static const char *explain(const tern__desc *one, const tern__desc *other, bool 
     return "";
 }
 
+void tern__desc_differ(const tern__desc *one, const tern__desc *other, int one_rank, int other_rank,
+                       uint64_t seq, char *text, size_t size)
+{
+    char first[TERN__WORK_TEXT], second[TERN__WORK_TEXT];
+    tern__desc_text(one, seq, first, sizeof(first));
+    tern__desc_text(other, seq, second, sizeof(second));
+    snprintf(text, size, "rank %d: %s; rank %d: %s%s", one_rank, first, other_rank, second,
+             explain(one, other, strcmp(first, second) == 0));
+}
+
 void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, int other, char *text,
                          size_t size)
 {
-    char first[TERN__WORK_TEXT], second[TERN__WORK_TEXT];
     const tern__desc *desc = tern__slot_desc(channel, seq);
     const tern_group *group = channel->native->group;
-    tern__desc_text(&desc[one], seq, first, sizeof(first));
-    tern__desc_text(&desc[other], seq, second, sizeof(second));
-    snprintf(text, size, "rank %d: %s; rank %d: %s%s", tern_group_world_rank(group, one), first,
-             tern_group_world_rank(group, other), second,
-             explain(&desc[one], &desc[other], strcmp(first, second) == 0));
+    tern__desc_differ(&desc[one], &desc[other], tern_group_world_rank(group, one),
+                      tern_group_world_rank(group, other), seq, text, size);
 }
 
 void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, char *text, size_t size)

@@ -22,10 +22,13 @@ typedef struct tern__word {
     _Alignas(TERN__LINE) _Atomic(uint64_t) value;
 } tern__word;
 
+#define TERN__SHARED_RANKS 1024
+
 /* Starts every shared segment. */
 typedef struct tern__shared_head {
     _Alignas(TERN__LINE) atomic_uint joined; /* ranks that have mapped it; only grows                    */
     atomic_uint sharers;                     /* ranks that use the creator's mapping: its process's own  */
+    _Atomic(uint64_t) here[TERN__SHARED_RANKS / 64]; /* who has joined, of so many: for errors           */
 } tern__shared_head;
 
 enum { TERN__ABORT_NONE, TERN__ABORT_WRITING, TERN__ABORT_WRITTEN };

@@ -1,7 +1,7 @@
 /* native.h - what the native back end's files share: backend.c (the struct), segment.c (shared memory and how
  * ranks hand it to each other), window.c (the ranks' data), channel.c (the protocol), tally.c (what the ranks
  * said of a work), task.c (its chunks), wait.c (blocking, and what is said when it fails), deadlock.c (ranks
- * that wait for each other), describe.c (a work in words). */
+ * that wait for each other), describe.c (a work in words). Messages between two ranks: mailbox.h. */
 #ifndef TERN_SRC_COMM_NATIVE_H
 #define TERN_SRC_COMM_NATIVE_H
 
@@ -10,6 +10,7 @@
 
 typedef struct tern__native tern__native;
 typedef struct tern__channel tern__channel;
+typedef struct tern__mailbox tern__mailbox;
 
 /* A window as this rank sees it. */
 typedef struct tern__window {
@@ -32,15 +33,17 @@ struct tern__native {
     tern__native *root; /* of the family's root group: the lobby and the list of channels are its */
     tern__control *control;
     int rank, world, pid;
-    uint32_t serial; /* of the next descriptor that is passed: the same on all ranks */
-    int spins;       /* before the next wait yields; 0: there are more ranks than CPUs   */
+    uint32_t serial;      /* of the next descriptor that is passed: the same on all ranks */
+    int spins;            /* before the next wait yields; 0: there are more ranks than CPUs   */
+    tern__channel *first; /* of the group's channels, that of its own collectives; NULL once closed */
     tern__lobby *lobby;
     tern__window **windows; /* by number; NULL once closed */
     uint32_t window_count, window_room;
     /* The root's: */
     tern__channel *channels; /* of all groups of the family                           */
-    uint64_t acts;           /* how often this rank has done what others may wait for */
-    double late_s;           /* who waits for longer may be in a deadlock             */
+    tern__mailbox *mailboxes;
+    uint64_t acts; /* how often this rank has done what others may wait for */
+    double late_s; /* who waits for longer may be in a deadlock             */
     tern__circle circle;
 };
 
@@ -74,8 +77,9 @@ struct tern__channel {
     int posted_last, retired_last;
     tern__task *tasks; /* [slots] */
     char **at;         /* [world] where a piece begins in every rank's window */
+    char **to;         /* [world] and where a result goes, this rank's first  */
     bool *shadows;     /* [slots + 1][world], what tallies point to; last: nobody */
-    double *weights;   /* [world] of the weighted mean that is run            */
+    double *weights;   /* [slots][world], the same                            */
 };
 
 static inline tern__desc *tern__slot_desc(const tern__channel *channel, uint64_t seq)
@@ -103,6 +107,8 @@ typedef struct tern__goal {
     const tern__shared_head *head; /* all ranks have joined it, or NULL */
     int peer;                      /* else its descriptor under `serial` */
     uint32_t serial;
+    tern__mailbox *mailbox; /* of the message `transfer`, or NULL */
+    const tern__transfer *transfer;
 } tern__goal;
 
 /* ---- segment.c ---- */
@@ -132,6 +138,7 @@ void tern__shared_close(const tern__native *native, void *base, size_t bytes);
 
 int tern__window_open(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
 void *tern__window_base(void *state, uint32_t window);
+char *tern__window_peer(void *state, uint32_t window, int rank);
 void tern__window_close(void *state, uint32_t window);
 
 /* ---- channel.c ---- */
@@ -143,6 +150,7 @@ int tern__channel_progress(void *channel, tern_error *err);
 int tern__channel_test(void *channel, uint64_t seq, tern_error *err);
 int tern__channel_wait(void *channel, uint64_t seq, tern_error *err);
 void tern__channel_mark(void *channel, uint64_t backward, uint32_t folded);
+void tern__channel_late(void *channel, uint64_t seq, char *text, size_t size);
 const tern__tally *tern__channel_tally(void *channel, uint64_t seq);
 /* `rank` has closed it. */
 bool tern__channel_is_closed(const tern__channel *channel, int rank);
@@ -198,6 +206,16 @@ int tern__deadlock_check(const tern__native *native, tern_error *err);
 void tern__deadlock_end(const tern__native *native);
 /* How often `rank` of the family's root has begun and ended, so far. */
 uint64_t tern__deadlock_turn(const tern__native *native, int rank);
+/* For what waits to say so: how often `rank` of the group had acted when it said so last, and that it is
+ * missed since then. */
+uint64_t tern__deadlock_acts(const tern__native *native, int rank);
+void tern__deadlock_miss(const tern__native *native, int rank, uint64_t acts);
+/* Says how many descriptors this rank has passed. By that a peer knows whether all have come and none is
+ * `serial`: exact once it has left or sleeps. */
+void tern__deadlock_tell_sent(const tern__native *native);
+bool tern__deadlock_lacks_fd(const tern__native *native, int rank, uint32_t serial);
+/* What `rank` of the group waits in; false if it is awake. */
+bool tern__deadlock_text(const tern__native *native, int rank, char text[TERN__WORK_TEXT]);
 
 /* ---- describe.c ---- */
 
@@ -209,7 +227,17 @@ void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track tr
  * "". */
 void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, char *text, size_t size);
 void tern__desc_write(tern__desc *desc, const tern__post *post);
+/* The last that `rank` has posted; false if there is none. */
+bool tern__channel_last(const tern__channel *channel, int rank, char *text, size_t size);
+/* Tells ranks of other hosts, when they ask, that this is what the rank did last: some stores. */
+void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq);
+/* ", which waits in barrier (work 5)", or what else shared memory tells of `rank`, for an error. */
+void tern__native_last(const tern__native *native, int rank, char *text, size_t size);
+/* Do two ranks mean the same? Shadows' backwards are not compared. */
+bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like);
 /* "rank 0: <its work>; rank 2: <its>", of two that differ. */
+void tern__desc_differ(const tern__desc *one, const tern__desc *other, int one_rank, int other_rank,
+                       uint64_t seq, char *text, size_t size);
 void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, int other, char *text,
                          size_t size);
 

@@ -169,14 +169,15 @@ int tern__segment_send(tern__native *native, int peer, uint32_t serial, int fd, 
 
 static int fail_awaiting(const tern__native *native, int peer, bool has_left, tern_error *err)
 {
-    char who[128];
+    char who[128], last[256];
     int name = tern_group_world_rank(native->group, native->rank);
     tern__group_describe(native->group, peer, who, sizeof(who));
+    tern__native_last(native, peer, last, sizeof(last));
     if (has_left)
         return tern__error_set(err, func, TERN_E_PEER, "%s has closed its group while rank %d opens a window",
                                who, name);
-    return tern__error_set(err, func, TERN_E_TIMEOUT, "rank %d waited %g s for %s to open the same window",
-                           name, native->group->opts.timeout_s, who);
+    return tern__error_set(err, func, TERN_E_TIMEOUT, "rank %d waited %g s for %s%s, to open the same window",
+                           name, native->group->opts.timeout_s, who, last);
 }
 
 /* The family goes on meanwhile. */
@@ -201,7 +202,7 @@ static int recv_once(tern__native *native, int peer, uint32_t serial, bool is_la
 }
 
 /* What a peer sent before it left may still be on its way. */
-int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd, tern_error *err)
+static int recv_awaited(tern__native *native, int peer, uint32_t serial, int *fd, tern_error *err)
 {
     const double left_s = 1.0;
     int64_t late = tern__deadline(native->root->late_s),
@@ -217,6 +218,14 @@ int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd,
         has_left = true;
         deadline = TERN__MIN(deadline, tern__deadline(left_s));
     }
+}
+
+int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd, tern_error *err)
+{
+    tern__control_wait_set(native->control, true);
+    int status = recv_awaited(native, peer, serial, fd, err);
+    tern__control_wait_set(native->control, false);
+    return status;
 }
 
 /* ---- one for all ---- */
@@ -263,6 +272,8 @@ int tern__shared_open(tern__native *native, size_t bytes, void **base, tern_erro
     if (status) return status;
     tern__shared_head *head = *base;
     if (!native->lobby) native->lobby = *base;
+    if (native->rank < TERN__SHARED_RANKS)
+        atomic_fetch_or(&head->here[native->rank / 64], UINT64_C(1) << native->rank % 64);
     atomic_fetch_add(&head->joined, 1);
     native->root->acts++;
     tern__lobby_ring(native->lobby);

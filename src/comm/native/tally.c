@@ -37,7 +37,7 @@ static bool is_shadow(const tern__desc *desc)
 }
 
 /* What need not be the same is taken from `like`. */
-static bool is_same(const tern__desc *desc, const tern__desc *like)
+bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like)
 {
     tern__desc said = *desc;
     said.flags = like->flags;
@@ -55,7 +55,8 @@ static int compare(const tern__channel *channel, uint64_t seq, tern_error *err)
     int world = channel->native->world, like = 0;
     while (like < world - 1 && is_shadow(&desc[like])) like++;
     for (int rank = 0; rank < world; rank++)
-        if (!is_same(&desc[rank], &desc[like])) return fail_mismatch(channel, seq, like, rank, err);
+        if (!tern__desc_is_same(&desc[rank], &desc[like]))
+            return fail_mismatch(channel, seq, like, rank, err);
     return TERN_OK;
 }
 
@@ -85,23 +86,29 @@ static void count_shadows(const tern__channel *channel, uint64_t seq, tern__task
 }
 
 /* Where every weight is 1, and as many shares are given as there are ranks, it is the plain mean; where none
- * weighs anything, there is none. */
+ * weighs anything, there is none. A sum of products is no mean: it is there whatever the factors. */
 static void weigh(const tern__channel *channel, uint64_t seq, tern__task *task)
 {
     const tern__desc *desc = tern__slot_desc(channel, seq);
     const tern__part *part = tern__slot_part(channel, seq);
     int world = channel->native->world;
+    double *weight = channel->weights + (seq & (channel->slots - 1)) * (size_t)world;
     bool is_plain = true, weighs = false;
     task->tally.shares = 0;
+    task->tally.weight = weight;
     for (int rank = 0; rank < world; rank++) {
         bool says = desc[rank].flags & TERN__WEIGHTED;
-        channel->weights[rank] = says ? part[rank].weight : 1;
+        weight[rank] = says ? part[rank].weight : 1;
         task->tally.shares += says ? part[rank].share : 1;
-        is_plain &= channel->weights[rank] == 1;
-        weighs |= channel->weights[rank] != 0;
+        is_plain &= weight[rank] == 1;
+        weighs |= weight[rank] != 0;
     }
     task->is_moot = !weighs || task->tally.shares == 0;
     task->is_weighted = !is_plain || task->tally.shares != world;
+    if (task->post.op != TERN_PREMUL_SUM) return;
+    task->tally.shares = 1;
+    task->is_moot = false;
+    task->is_weighted = true;
 }
 
 int tern__tally_take(tern__channel *channel, uint64_t seq, tern_error *err)

@@ -20,8 +20,11 @@ static uint64_t slice_start(const tern__task *task, int rank)
     return TERN__MIN((uint64_t)rank * task->slice, task->count);
 }
 
+/* Whoever gets nothing owes nothing. */
 uint64_t tern__task_chunks(const tern__task *task, int rank)
 {
+    if (task->is_own && task->post.kind == TERN__GATHER) return rank == task->post.root;
+    if (task->is_own && task->post.kind == TERN__SCATTER) return rank != task->post.root;
     if (task->is_own) return 1;
     uint64_t length = slice_start(task, rank + 1) - slice_start(task, rank);
     return (length + task->chunk - 1) / task->chunk;
@@ -33,8 +36,8 @@ void tern__task_cut(tern__task *task, const tern__post *post, uint64_t count, in
 {
     uint64_t size = tern_dtype_bytes(post->dtype), line = TERN__LINE / size;
     uint64_t each = (count + (uint64_t)world - 1) / (uint64_t)world;
-    *task = (tern__task){.post = *post, .count = count, .is_own = post->out != NULL};
-    if (post->kind == TERN__BARRIER || count == 0) return;
+    *task = (tern__task){.post = *post, .count = count, .is_own = post->out || post->kept || post->takes};
+    if (post->only_meets || count == 0) return;
     task->slice = tern__align_up(count * size <= small_bytes ? count : each, line);
     task->chunk = TERN__MAX(chunk_bytes / size, tern__align_up(count >> (TERN__TAG_BITS - 1), line));
     for (int rank = 0; rank < world; rank++) task->chunks += tern__task_chunks(task, rank);
@@ -51,7 +54,8 @@ static void reduce(const tern__channel *channel, const tern__task *task, char *c
     if (!task->is_weighted)
         tern__reduce(post->dtype, post->op, in, world, out, outs, count);
     else if (!task->is_moot)
-        tern__reduce_weighted(post->dtype, channel->weights, task->tally.shares, in, world, out, outs, count);
+        tern__reduce_weighted(post->dtype, task->tally.weight, task->tally.shares, in, world, out, outs,
+                              count);
 }
 
 /* ---- for all ranks, in the windows ---- */
@@ -92,7 +96,8 @@ static void run_shared(const tern__channel *channel, const tern__task *task, uin
         break;
     case TERN__ALL_GATHER:
     case TERN__REDUCE_SCATTER: run_parts(channel, task, first, count); break;
-    case TERN__BARRIER: break;
+    case TERN__REDUCE: reduce(channel, task, &channel->at[task->post.root], 1, count); break;
+    default: break;
     }
 }
 
@@ -115,12 +120,23 @@ static uint64_t own_part(const tern__task *task, const tern__native *native)
     return (uint64_t)native->rank * (task->count / (uint64_t)native->world);
 }
 
+/* Its part of an all_reduce, of which it has the data and the others get the result. */
+static void run_kept(const tern__channel *channel, const tern__task *task, uint64_t first, uint64_t count)
+{
+    const tern__native *native = channel->native;
+    char **at = channel->at, **to = channel->to;
+    at[native->rank] = task->post.kept + first * tern_dtype_bytes(task->post.dtype);
+    for (int i = 0; i < native->world; i++) to[i] = at[(native->rank + i) % native->world];
+    reduce(channel, task, to, native->world, count);
+}
+
 static void run_own(const tern__channel *channel, const tern__task *task, uint64_t first, uint64_t count)
 {
     const tern__native *native = channel->native;
     uint64_t size = tern_dtype_bytes(task->post.dtype);
     char *out = task->post.out;
     switch (task->post.kind) {
+    case TERN__ALL_REDUCE: run_kept(channel, task, first, count); break;
     case TERN__REDUCE_SCATTER:
         out += (first - own_part(task, native)) * size;
         reduce(channel, task, &out, 1, count);
@@ -130,8 +146,21 @@ static void run_own(const tern__channel *channel, const tern__task *task, uint64
             memcpy(out + first * size, channel->at[task->source], count * size);
         break;
     case TERN__ALL_GATHER: collect(task, channel->at, native->world, first, count); break;
-    case TERN__ALL_REDUCE:
-    case TERN__BARRIER: break;
+    default: break;
+    }
+}
+
+static void run_moves(const tern__channel *channel, const tern__task *task)
+{
+    const tern__native *native = channel->native;
+    const tern__extent *e = task->post.extents;
+    size_t size = tern_dtype_bytes(task->post.dtype);
+    for (int i = 1; i < native->world; i++) {
+        int rank = (native->rank + i) % native->world;
+        const tern__move *take = &task->post.takes[rank];
+        if (take->count)
+            memcpy(take->to, native->windows[e->window]->bases[rank] + e->offset + take->from * size,
+                   take->count * size);
     }
 }
 
@@ -163,11 +192,18 @@ static void run_range(tern__channel *channel, const tern__task *task, uint64_t l
     }
 }
 
-/* A rank's part of a reduce_scatter, all of anything else. */
+/* What a move has for the rank, its part of a reduce_scatter, all of anything else. */
 static void run_for_self(tern__channel *channel, const tern__task *task)
 {
+    const tern__post *post = &task->post;
+    int rank = channel->native->rank, world = channel->native->world;
     uint64_t start = own_part(task, channel->native), part = task->count / (uint64_t)channel->native->world;
-    if (task->post.kind == TERN__REDUCE_SCATTER)
+    if (post->kept)
+        run_range(channel, task, tern__kept_start(task->count, post->dtype, world, rank),
+                  tern__kept_start(task->count, post->dtype, world, rank + 1));
+    else if (tern__kind_is_move(task->post.kind))
+        run_moves(channel, task);
+    else if (task->post.kind == TERN__REDUCE_SCATTER)
         run_range(channel, task, start, start + part);
     else
         run_range(channel, task, 0, task->count);

@@ -5,8 +5,9 @@
  * again, then sleeps unless the bell has changed. Whoever moves a word that others may wait for looks at the
  * count afterwards. In the one order of these four accesses either the sleeper sees the word or the other the
  * sleeper. */
-#include "comm/native/native.h"
+#include "comm/native/mailbox.h"
 
+#include "base/text.h"
 #include "comm/sys.h"
 
 #include <errno.h>
@@ -96,15 +97,15 @@ int tern__native_fail(const tern__native *native, int code, const char *text, te
 {
     char full[TERN_ERROR_TEXT], where[128];
     tern__group_text(native->group, where, sizeof(where));
-    snprintf(full, sizeof(full), "%s%s", text, where);
+    snprintf(full, sizeof(full), "%.*s%s", (int)(sizeof(full) - 1 - strlen(where)), text, where);
     tern__native_abort(native, code, full);
     return tern__native_check(native, err);
 }
 
 bool tern__native_has_left(const tern__native *native, int rank)
 {
-    const tern__channel *channel = native->group->channel;
-    return tern__group_has_left(native->group, rank) || (channel && tern__channel_is_closed(channel, rank));
+    const tern__channel *first = native->first;
+    return tern__group_has_left(native->group, rank) || (first && tern__channel_is_closed(first, rank));
 }
 
 /* Of all groups of the family. */
@@ -114,42 +115,88 @@ int tern__native_progress(tern__native *native, tern_error *err)
     int status = channels ? TERN_OK : tern__native_check(native, err);
     for (tern__channel *channel = channels; channel && !status; channel = channel->next)
         status = tern__channel_progress(channel, err);
+    for (tern__mailbox *mailbox = native->root->mailboxes; mailbox && !status; mailbox = mailbox->next)
+        status = tern__mailbox_progress(mailbox, err);
     return status;
 }
 
 /* ---- why it takes so long ---- */
 
-static void append(char *text, size_t size, const char *fmt, ...) TERN__PRINTF(3, 4);
-static void append(char *text, size_t size, const char *fmt, ...)
-{
-    size_t used = strlen(text);
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text + used, size - used, fmt, args);
-    va_end(args);
-}
-
 static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
 {
     char who[128], last[TERN__WORK_TEXT] = "nothing", hint[TERN__WORK_TEXT];
-    uint64_t seq = tern__channel_blocker(channel), posted = atomic_load(&channel->posted[rank].value);
+    uint64_t seq = tern__channel_blocker(channel);
     tern__group_describe(channel->native->group, rank, who, sizeof(who));
-    if (posted) tern__desc_text(&tern__slot_desc(channel, posted)[rank], posted, last, sizeof(last));
+    tern__channel_last(channel, rank, last, sizeof(last));
     tern__desc_hint(channel, TERN__MIN(seq, channel->own_posted), rank, hint, sizeof(hint));
-    append(text, size, "; not called by %s, whose last was %s%s", who, last, hint);
+    tern__text_append(text, size, "; not called by %s, whose last was %s%s", who, last, hint);
 }
 
-static void append_who(const tern__channel *channel, int rank, const char *what, char *text, size_t size)
+static void append_who(const tern__native *native, int rank, const char *what, char *text, size_t size)
 {
     char who[128];
-    tern__group_describe(channel->native->group, rank, who, sizeof(who));
-    append(text, size, "; %s %s", who, what);
+    tern__group_describe(native->group, rank, who, sizeof(who));
+    tern__text_append(text, size, "; %s %s", who, what);
 }
 
 /* "all_reduce of 100 f32, sum (work 7)". */
 static void own_text(const tern__channel *channel, uint64_t seq, char *text, size_t size)
 {
     tern__desc_text(&tern__slot_desc(channel, seq)[channel->native->rank], seq, text, size);
+}
+
+static int count_missing(const tern__channel *channel, uint64_t seq)
+{
+    int count = 0;
+    for (int rank = 0; rank < channel->native->world; rank++)
+        count += atomic_load(&channel->posted[rank].value) < seq;
+    return count;
+}
+
+/* "; ranks 1, 3 failed to pass": in few words, where the many below may not have room. */
+static void append_missing(const tern__channel *channel, uint64_t seq, char *text, size_t size)
+{
+    int count = count_missing(channel, seq);
+    const char *before = count == 1 ? "; rank " : "; ranks ";
+    for (int rank = 0; rank < channel->native->world; rank++) {
+        if (atomic_load(&channel->posted[rank].value) >= seq) continue;
+        tern__text_append(text, size, "%s%d", before, tern_group_world_rank(channel->native->group, rank));
+        before = ", ";
+    }
+    if (*before == ',') tern__text_append(text, size, " failed to pass");
+}
+
+/* Why `seq`, which is due before work `goal`, is not over; true if it is this rank's doing. */
+static bool append_why(tern__channel *channel, int rank, uint64_t seq, uint64_t goal, char *text, size_t size)
+{
+    const tern__native *native = channel->native;
+    bool is_late = atomic_load(&channel->posted[rank].value) < seq;
+    if (is_late)
+        append_late(channel, rank, text, size);
+    else if (rank != native->rank && atomic_load(&channel->inside[rank].value))
+        append_who(channel->native, rank, "is stopped in the midst of it", text, size);
+    else if (tern__channel_owes_chunk(channel, seq, rank))
+        append_who(channel->native, rank, "has not come back to do its part", text, size);
+    else if (atomic_load(&channel->retired[rank].value) + channel->slots < goal)
+        append_who(channel->native, rank, "has not come back to its earlier works", text, size);
+    return is_late;
+}
+
+/* A monitored barrier names one, or all at once. */
+static void append_all(tern__channel *channel, uint64_t seq, uint64_t goal, char *text, size_t size)
+{
+    const tern__post *post = &channel->tasks[seq & (channel->slots - 1)].post;
+    bool is_monitored = post->kind == TERN__MONITORED_BARRIER, is_named = false;
+    if (is_monitored && post->wait_all) append_missing(channel, seq, text, size);
+    for (int rank = 0; rank < channel->native->world && !is_named; rank++)
+        is_named = append_why(channel, rank, seq, goal, text, size) && is_monitored && !post->wait_all;
+}
+
+void tern__channel_late(void *self, uint64_t seq, char *text, size_t size)
+{
+    tern__channel *channel = self;
+    if (size) *text = '\0';
+    append_all(channel, TERN__MIN(seq, tern__channel_blocker(channel)), seq, text, size);
 }
 
 static int fail_late(const tern__goal *goal, tern_error *err)
@@ -161,16 +208,7 @@ static int fail_late(const tern__goal *goal, tern_error *err)
     own_text(channel, seq, work, sizeof(work));
     snprintf(text, sizeof(text), "rank %d waited %g s in %s",
              tern_group_world_rank(native->group, native->rank), native->group->opts.timeout_s, work);
-    for (int rank = 0; rank < native->world; rank++) {
-        if (atomic_load(&channel->posted[rank].value) < seq)
-            append_late(channel, rank, text, sizeof(text));
-        else if (rank != native->rank && atomic_load(&channel->inside[rank].value))
-            append_who(channel, rank, "is stopped in the midst of it", text, sizeof(text));
-        else if (tern__channel_owes_chunk(channel, seq, rank))
-            append_who(channel, rank, "has not come back to do its part", text, sizeof(text));
-        else if (atomic_load(&channel->retired[rank].value) + channel->slots < goal->seq)
-            append_who(channel, rank, "has not come back to its earlier works", text, sizeof(text));
-    }
+    append_all(channel, seq, goal->seq, text, sizeof(text));
     return tern__native_fail(native, TERN_E_TIMEOUT, text, err);
 }
 
@@ -188,11 +226,23 @@ static int check_joining(const tern__native *native, const tern__goal *goal, ter
     return TERN_OK;
 }
 
-static int fail_joining(const tern__native *native, tern_error *err)
+static bool has_joined(const tern__shared_head *head, int rank)
 {
-    return tern__error_set(err, "tern_group", TERN_E_TIMEOUT,
-                           "rank %d waited %g s for all ranks to open a channel",
-                           tern_group_world_rank(native->group, native->rank), native->group->opts.timeout_s);
+    return rank >= TERN__SHARED_RANKS || atomic_load(&head->here[rank / 64]) >> rank % 64 & 1;
+}
+
+static int fail_joining(const tern__native *native, const tern__goal *goal, tern_error *err)
+{
+    char text[TERN_ERROR_TEXT], last[256];
+    snprintf(text, sizeof(text), "rank %d waited %g s for all ranks to open a channel",
+             tern_group_world_rank(native->group, native->rank), native->group->opts.timeout_s);
+    for (int rank = 0; rank < native->world; rank++) {
+        if (has_joined(goal->head, rank)) continue;
+        tern__native_last(native, rank, last, sizeof(last));
+        append_who(native, rank, "has not come", text, sizeof(text));
+        tern__text_append(text, sizeof(text), "%s", last);
+    }
+    return tern__error_set(err, "tern_group", TERN_E_TIMEOUT, "%s", text);
 }
 
 /* A rank that has said goodbye before it posted what is waited for never will. */
@@ -250,9 +300,12 @@ static int sleep_once(tern__native *native, const tern__goal *goal, bool is_late
 
 static int check_slow(const tern__native *native, const tern__goal *goal, int64_t deadline, tern_error *err)
 {
-    int status = goal->channel ? check_left(goal, err) : check_joining(native, goal, err);
-    if (status || tern__now_ns() < deadline) return status;
-    return goal->channel ? fail_late(goal, err) : fail_joining(native, err);
+    int status = goal->channel    ? check_left(goal, err)
+                 : goal->transfer ? tern__mailbox_check_left(goal->mailbox, goal->transfer, err)
+                                  : check_joining(native, goal, err);
+    if (status || tern__now_ns() < deadline || goal->is_met(goal)) return status;
+    if (goal->transfer) return tern__mailbox_fail_late(goal->mailbox, goal->transfer, err);
+    return goal->channel ? fail_late(goal, err) : fail_joining(native, goal, err);
 }
 
 static int spin(tern__native *native, const tern__goal *goal, bool *met, tern_error *err)
@@ -268,11 +321,11 @@ static int spin(tern__native *native, const tern__goal *goal, bool *met, tern_er
     return status;
 }
 
-static int await_goal(tern__native *native, const tern__goal *goal, tern_error *err)
+/* Meanwhile it says so to whoever asks. */
+static int await_longer(tern__native *native, const tern__goal *goal, tern_error *err)
 {
     bool met = false;
-    int status = spin(native, goal, &met, err);
-    if (status || met) return status;
+    int status = TERN_OK;
     int64_t late = tern__deadline(native->root->late_s),
             deadline = tern__deadline(native->group->opts.timeout_s);
     for (int i = 0; !status && !met; i++) {
@@ -284,11 +337,23 @@ static int await_goal(tern__native *native, const tern__goal *goal, tern_error *
     return status;
 }
 
+static int await_goal(tern__native *native, const tern__goal *goal, tern_error *err)
+{
+    bool met = false;
+    int status = spin(native, goal, &met, err);
+    if (status || met) return status;
+    tern__control_wait_set(native->control, true);
+    status = await_longer(native, goal, err);
+    tern__control_wait_set(native->control, false);
+    return status;
+}
+
 int tern__native_await(tern__native *native, const tern__goal *goal, tern_error *err)
 {
     int64_t began = tern__trace_now(native->group->trace);
     int status = await_goal(native, goal, err);
     tern__channel *channel = goal->channel;
+    if (goal->transfer) tern__mailbox_trace(goal->mailbox, goal->transfer, began);
     if (channel)
         tern__work_trace(channel, TERN__MIN(goal->seq, channel->own_posted), TERN__TRACK_WAIT, began);
     return status;

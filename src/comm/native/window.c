@@ -117,6 +117,12 @@ void *tern__window_base(void *state, uint32_t window)
     return native->windows[window]->bases[native->rank];
 }
 
+char *tern__window_peer(void *state, uint32_t window, int rank)
+{
+    const tern__native *native = state;
+    return native->windows[window]->bases[rank];
+}
+
 void tern__window_close(void *state, uint32_t window)
 {
     tern__native *native = state;

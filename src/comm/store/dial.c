@@ -12,8 +12,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-static const char func[] = "tern_group_open";
-
 enum {
     attempt_seconds = 10, /* a host that answers nothing does not eat the whole deadline */
     pause_first_ms = 10,
@@ -21,8 +19,20 @@ enum {
     hangups_max = 5, /* a store that is just closing hangs up once; a stranger's service always */
 };
 
+/* Who is called, and by whom. */
+typedef struct party {
+    tern__purpose purpose;
+    const char *name, *caller;
+    bool torch; /* greeted as PyTorch's clients do */
+} party;
+
+static const party store = {TERN__PURPOSE_STORE, "rank 0's store", "rank", false};
+static const party public_store = {TERN__PURPOSE_STORE, "the store", "rank", true};
+static const party node_0 = {TERN__PURPOSE_NODES, "node 0's tern run", "node", false};
+
 typedef struct dialer {
     const tern__bootstrap *boot;
+    const party *callee;
     int64_t start, deadline;
     int attempts, hangups;
     const char *why; /* of the last failure; static */
@@ -37,30 +47,15 @@ static int failed(dialer *d, int native)
     return -1;
 }
 
-/* The result of a connect that was begun: 0 or an errno. */
-static int await_connect(int fd, int64_t deadline)
-{
-    struct pollfd poll_fd = {.fd = fd, .events = POLLOUT};
-    int ready = tern__poll(&poll_fd, 1, deadline), result = 0;
-    socklen_t size = sizeof(result);
-    if (ready < 0) return errno;
-    if (ready == 0) return ETIMEDOUT;
-    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &result, &size) ? errno : result;
-}
-
 static int connect_to(dialer *d, const struct addrinfo *at)
 {
-    int one = 1, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
-    if (fd < 0) return failed(d, errno);
-    int status = connect(fd, at->ai_addr, at->ai_addrlen) ? errno : 0;
-    if (status == EINPROGRESS)
-        status = await_connect(fd, TERN__MIN(d->deadline, tern__deadline(attempt_seconds)));
-    if (!status && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))) status = errno;
-    if (status) {
-        tern__close(&fd);
-        return failed(d, status);
-    }
-    return fd;
+    int64_t deadline = TERN__MIN(d->deadline, tern__deadline(attempt_seconds));
+    int one = 1, fd = tern__connect(at->ai_addr, at->ai_addrlen, deadline);
+    if (fd < 0) return failed(d, -fd);
+    if (!setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))) return fd;
+    int native = errno;
+    tern__close(&fd);
+    return failed(d, native);
 }
 
 static int connect_any(dialer *d)
@@ -81,13 +76,15 @@ static int connect_any(dialer *d)
     return fd;
 }
 
-/* 0, or -errno. Waits for the answer as long as there is time: the launcher listens before rank 0 serves. */
-static int shake_hands(dialer *d, int fd)
+/* ---- greetings: 0, or -errno. They wait for the answer as long as there is time: the launcher listens
+ * before rank 0 serves. ---- */
+
+static int greet_tern(dialer *d, int fd)
 {
     tern__hello hello;
     tern__challenge challenge;
     tern__proof proof;
-    tern__hello_make(&hello, TERN__PURPOSE_STORE, d->boot->rank, 0, d->boot->world);
+    tern__hello_make(&hello, d->callee->purpose, d->boot->rank, 0, d->boot->world);
     int status = tern__send_all(fd, &hello, sizeof(hello), d->deadline);
     if (!status) status = tern__recv_all(fd, &challenge, sizeof(challenge), d->deadline);
     if (status) return status;
@@ -102,21 +99,71 @@ static int shake_hands(dialer *d, int fd)
     return status || tern__hello_is_welcome(&welcome) ? status : -EPROTO;
 }
 
-static int dial_once(dialer *d)
+/* The nonce comes back, or ours says that the server is of tern. */
+static int greet_torch2(const dialer *d, tern__line *line)
+{
+    uint8_t hello[10] = {TERN__VALIDATE, [5] = TERN__QUERY_PING};
+    const uint32_t magic = TERN__MAGIC, asks = TERN__PING_ASKS;
+    uint32_t answer;
+    memcpy(hello + 1, &magic, sizeof(magic));
+    memcpy(hello + 6, &asks, sizeof(asks));
+    int status = tern__send_all(line->fd, hello, sizeof(hello), d->deadline);
+    if (!status) status = tern__recv_all(line->fd, &answer, sizeof(answer), d->deadline);
+    if (status) return status;
+    line->dialect = TERN__DIALECT_TORCH2;
+    line->is_tern = answer == TERN__PING_IS_TERN;
+    return line->is_tern || answer == asks ? 0 : -EPROTO;
+}
+
+/* Version 1 has no greeting: a question without consequences. */
+static int greet_torch1(const dialer *d, tern__line *line)
+{
+    uint8_t ask = tern__code_to(TERN__DIALECT_TORCH1, TERN__QUERY_NUM_KEYS);
+    int64_t keys;
+    line->dialect = TERN__DIALECT_TORCH1;
+    line->is_tern = false;
+    int status = tern__send_all(line->fd, &ask, sizeof(ask), d->deadline);
+    if (!status) status = tern__recv_all(line->fd, &keys, sizeof(keys), d->deadline);
+    return status || keys >= 0 ? status : -EPROTO;
+}
+
+static bool hung_up(int status)
+{
+    return status && status != -ETIMEDOUT;
+}
+
+static int greet(dialer *d, tern__line *line)
+{
+    if (!d->callee->torch) {
+        line->dialect = TERN__DIALECT_TORCH2;
+        line->is_tern = true;
+        return greet_tern(d, line->fd);
+    }
+    int status = greet_torch2(d, line);
+    if (!hung_up(status)) return status;
+    tern__close(&line->fd);
+    line->fd = connect_any(d);
+    return line->fd < 0 ? status : greet_torch1(d, line);
+}
+
+static bool dial_once(dialer *d, tern__line *line)
 {
     d->attempts++;
-    int fd = connect_any(d);
-    if (fd < 0) return -1;
-    int status = shake_hands(d, fd);
-    if (!status) return fd;
-    tern__close(&fd);
-    if (d->refused) return -1;
-    if (status != -ETIMEDOUT && ++d->hangups >= hangups_max) {
-        d->why = "it hangs up on our hello: it is no store of this job, or of another version of tern";
+    line->fd = connect_any(d);
+    if (line->fd < 0) return false;
+    int status = greet(d, line);
+    if (!status) return true;
+    tern__close(&line->fd);
+    if (d->refused) return false;
+    if (hung_up(status) && ++d->hangups >= hangups_max) {
+        d->why = d->callee->torch
+                     ? "it hangs up on PyTorch's clients: it is no store, or wants a secret"
+                     : "it hangs up on our hello: it is none of this job, or of another version of tern";
         d->refused = true;
-        return -1;
+        return false;
     }
-    return failed(d, -status);
+    failed(d, -status);
+    return false;
 }
 
 /* Sleeps between half and all of the pause, which grows by half each time. */
@@ -128,28 +175,40 @@ static void pause_dialing(const dialer *d, int *pause_ms)
     *pause_ms = TERN__MIN(*pause_ms * 3 / 2, (int)pause_last_ms);
 }
 
-static int give_up(const dialer *d, tern_error *err)
+static int give_up(const dialer *d, const char *func, tern_error *err)
 {
     const tern__bootstrap *boot = d->boot;
     const char *why = d->why ? d->why : strerror(d->native);
     double seconds = (double)(tern__now_ns() - d->start) * 1e-9;
     if (d->refused)
-        return tern__error_set(err, func, TERN_E_PEER, "what listens at %s port %d refused rank %d: %s",
-                               boot->addr, boot->port, boot->rank, why);
-    int code =
-        tern__error_set(err, func, TERN_E_TIMEOUT,
-                        "cannot reach rank 0's store at %s port %d: %d attempts in %.1f s, the last: %s",
-                        boot->addr, boot->port, d->attempts, seconds, why);
+        return tern__error_set(err, func, TERN_E_PEER, "what listens at %s port %d refused %s %d: %s",
+                               boot->addr, boot->port, d->callee->caller, boot->rank, why);
+    int code = tern__error_set(err, func, TERN_E_TIMEOUT,
+                               "cannot reach %s at %s port %d: %d attempts in %.1f s, the last: %s",
+                               d->callee->name, boot->addr, boot->port, d->attempts, seconds, why);
     if (err && err->code == code) err->native = d->native;
     return code;
 }
 
-int tern__dial(const tern__bootstrap *boot, int64_t deadline, tern_error *err)
+static int dial(const party *callee, tern__line *line, const tern__bootstrap *boot, int64_t deadline,
+                const char *func, tern_error *err)
 {
-    dialer d = {.boot = boot, .start = tern__now_ns(), .deadline = deadline};
+    dialer d = {.boot = boot, .callee = callee, .start = tern__now_ns(), .deadline = deadline};
     for (int pause_ms = pause_first_ms;; pause_dialing(&d, &pause_ms)) {
-        int fd = dial_once(&d);
-        if (fd >= 0) return fd;
-        if (d.refused || tern__now_ns() >= deadline) return give_up(&d, err);
+        if (dial_once(&d, line)) return TERN_OK;
+        if (d.refused || tern__now_ns() >= deadline) return give_up(&d, func, err);
     }
+}
+
+int tern__dial(tern__line *line, const tern__bootstrap *boot, bool torch, int64_t deadline, const char *func,
+               tern_error *err)
+{
+    return dial(torch ? &public_store : &store, line, boot, deadline, func, err);
+}
+
+int tern__dial_node(const tern__bootstrap *boot, int64_t deadline, tern_error *err)
+{
+    tern__line line;
+    int status = dial(&node_0, &line, boot, deadline, "tern_group_open", err);
+    return status ? status : line.fd;
 }

@@ -14,13 +14,17 @@
 #ifndef TERN_SRC_COMM_STORE_HELLO_H
 #define TERN_SRC_COMM_STORE_HELLO_H
 
-#include "comm/bootstrap.h"
+#include "comm/bootstrap/bootstrap.h"
 
 #define TERN__NONCE_BYTES      32
 #define TERN__MAC_BYTES        32
 #define TERN__HELLO_DEADLINE_S 5.0 /* from accept to proof */
 
-typedef enum tern__purpose { TERN__PURPOSE_STORE = 1, TERN__PURPOSE_CONTROL = 2 } tern__purpose;
+typedef enum tern__purpose {
+    TERN__PURPOSE_STORE = 1,
+    TERN__PURPOSE_CONTROL = 2,
+    TERN__PURPOSE_NODES = 3, /* between the launchers of several hosts */
+} tern__purpose;
 
 typedef struct tern__hello {
     uint8_t magic[8]; /* its first byte, 'T', is no TCPStore query */

@@ -5,17 +5,24 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
-static const char func[] = "tern_group_open";
+/* On whose behalf, for errors. */
+typedef struct caller {
+    const char *func, *hint;
+} caller;
 
-static int set_nonblocking(int fd, tern_error *err)
+static const caller group = {"tern_group_open",
+                             " (set MASTER_PORT to a free one, or start with tern run, which chooses one)"};
+
+static int set_nonblocking(int fd, const caller *who, tern_error *err)
 {
     int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK))
-        return tern__error_errno(err, func, TERN_E_SYSTEM,
+        return tern__error_errno(err, who->func, TERN_E_SYSTEM,
                                  "cannot make the listening descriptor %d non-blocking", fd);
     return fd;
 }
@@ -35,23 +42,21 @@ static int bind_to(const struct addrinfo *at, bool listens)
     return fd;
 }
 
-static int fail(const tern__bootstrap *boot, tern_error *err)
+static int fail(const tern__bootstrap *boot, const caller *who, tern_error *err)
 {
     if (errno != EADDRINUSE)
-        return tern__error_errno(
-            err, func, TERN_E_SYSTEM,
-            "cannot listen on port %d of %s (MASTER_ADDR must be an address of rank 0's host)", boot->port,
-            boot->addr);
-    tern__error_errno(err, func, TERN_E_SYSTEM, "port %d of %s is taken", boot->port, boot->addr);
+        return tern__error_errno(err, who->func, TERN_E_SYSTEM,
+                                 "cannot listen on port %d of %s, which must be an address of this host",
+                                 boot->port, boot->addr);
+    tern__error_errno(err, who->func, TERN_E_SYSTEM, "port %d of %s is taken", boot->port, boot->addr);
     if (err && err->code == TERN_E_SYSTEM) {
         size_t used = strlen(err->text);
-        snprintf(err->text + used, sizeof(err->text) - used,
-                 " (set MASTER_PORT to a free one, or start with tern run, which chooses one)");
+        snprintf(err->text + used, sizeof(err->text) - used, "%s", who->hint);
     }
     return TERN_E_SYSTEM;
 }
 
-static int take_port(const tern__bootstrap *boot, bool listens, tern_error *err)
+static int take_port(const tern__bootstrap *boot, bool listens, const caller *who, tern_error *err)
 {
     char port[16];
     snprintf(port, sizeof(port), "%d", boot->port);
@@ -59,8 +64,8 @@ static int take_port(const tern__bootstrap *boot, bool listens, tern_error *err)
     struct addrinfo *list;
     int unresolved = getaddrinfo(boot->addr, port, &hints, &list);
     if (unresolved)
-        return tern__error_set(err, func, TERN_E_SYSTEM, "cannot resolve MASTER_ADDR=\"%s\": %s", boot->addr,
-                               gai_strerror(unresolved));
+        return tern__error_set(err, who->func, TERN_E_SYSTEM, "cannot resolve the host \"%s\": %s",
+                               boot->addr, gai_strerror(unresolved));
     int fd = -1;
     for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
         fd = bind_to(at, listens);
@@ -70,15 +75,35 @@ static int take_port(const tern__bootstrap *boot, bool listens, tern_error *err)
     int saved = errno;
     freeaddrinfo(list);
     errno = saved;
-    return fd >= 0 ? fd : fail(boot, err);
+    return fd >= 0 ? fd : fail(boot, who, err);
+}
+
+int tern__port_of(int fd)
+{
+    struct sockaddr_storage at = {0};
+    socklen_t size = sizeof(at);
+    if (getsockname(fd, (struct sockaddr *)&at, &size)) return 0;
+    return ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                          : ((struct sockaddr_in *)&at)->sin_port);
+}
+
+static int listen_for(const tern__bootstrap *boot, const caller *who, tern_error *err)
+{
+    return boot->listen_fd >= 0 ? set_nonblocking(boot->listen_fd, who, err)
+                                : take_port(boot, true, who, err);
 }
 
 int tern__listen(const tern__bootstrap *boot, tern_error *err)
 {
-    return boot->listen_fd >= 0 ? set_nonblocking(boot->listen_fd, err) : take_port(boot, true, err);
+    return listen_for(boot, &group, err);
+}
+
+int tern__listen_public(const tern__bootstrap *boot, const char *func, tern_error *err)
+{
+    return listen_for(boot, &(caller){func, " (port 0 is any free one)"}, err);
 }
 
 int tern__reserve(const tern__bootstrap *boot, tern_error *err)
 {
-    return take_port(boot, false, err);
+    return take_port(boot, false, &group, err);
 }

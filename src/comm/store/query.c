@@ -1,75 +1,76 @@
 #include "comm/store/query.h"
 
-#include "comm/store/wire.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Where in the query the parser stands. The first piece that is missing or over its limit decides `result`,
- * and every later take() leaves it alone. */
-typedef struct cursor {
-    tern__slice in;
-    size_t at;
-    tern__query_result result;
-} cursor;
+typedef struct run {
+    tern__table *table;
+    tern__cursor in;
+    tern__waiter *waiter;
+    tern__buffer *reply;
+} run;
 
-static bool take(cursor *c, void *out, size_t bytes)
+/* ---- answers ---- */
+
+static tern__query_result done_if(bool fine)
 {
-    if (c->result == TERN__QUERY_DONE && c->in.bytes - c->at < bytes) c->result = TERN__QUERY_MORE;
-    if (c->result != TERN__QUERY_DONE) return false;
-    memcpy(out, c->in.data + c->at, bytes);
-    c->at += bytes;
-    return true;
+    return fine ? TERN__QUERY_DONE : TERN__QUERY_BAD;
 }
 
-/* A length is checked against its limit before anybody waits for that many bytes. */
-static tern__slice take_string(cursor *c, size_t limit)
+static tern__query_result answer_byte(run *r, uint8_t byte)
 {
-    uint64_t bytes;
-    if (!take(c, &bytes, sizeof(bytes))) return (tern__slice){0};
-    if (bytes > limit)
-        c->result = TERN__QUERY_BAD;
-    else if (c->in.bytes - c->at < bytes)
-        c->result = TERN__QUERY_MORE;
-    if (c->result != TERN__QUERY_DONE) return (tern__slice){0};
-    tern__slice string = {c->in.data + c->at, (size_t)bytes};
-    c->at += (size_t)bytes;
-    return string;
+    return done_if(tern__buffer_append(r->reply, &byte, sizeof(byte)));
 }
 
-static tern__slice take_key(cursor *c)
+static tern__query_result answer_number(run *r, int64_t number)
 {
-    return take_string(c, TERN__STORE_KEY_MAX);
+    return done_if(tern__buffer_append(r->reply, &number, sizeof(number)));
 }
 
-static void answer(cursor *c, tern__buffer *reply, const void *data, size_t bytes)
+static tern__query_result answer_string(run *r, tern__bytes string)
 {
-    if (!tern__buffer_append(reply, data, bytes)) c->result = TERN__QUERY_BAD;
+    size_t room = TERN__QUERY_BYTES_MAX - TERN__MIN(r->reply->bytes, TERN__QUERY_BYTES_MAX);
+    return done_if(string.bytes + sizeof(uint64_t) <= room &&
+                   tern__buffer_append_string(r->reply, string.data, string.bytes));
 }
 
-static bool run_set(cursor *c, tern__table *table)
+/* ---- values ---- */
+
+static tern__query_result run_set(run *r)
 {
-    tern__slice key = take_key(c), value = take_string(c, TERN__STORE_VALUE_MAX);
-    if (c->result != TERN__QUERY_DONE) return false;
-    if (!tern__table_set(table, key, value)) c->result = TERN__QUERY_BAD;
-    return c->result == TERN__QUERY_DONE;
+    tern__bytes key = tern__take_string(&r->in);
+    return done_if(tern__table_set(r->table, key, tern__take_string(&r->in)));
 }
 
-static void run_get(cursor *c, const tern__table *table, tern__buffer *reply)
+static tern__query_result run_append(run *r)
 {
-    tern__slice key = take_key(c);
-    if (c->result != TERN__QUERY_DONE) return;
-    tern__slice value = tern__table_get(table, key);
-    uint64_t bytes = value.bytes;
-    answer(c, reply, &bytes, sizeof(bytes));
-    answer(c, reply, value.data, value.bytes);
+    tern__bytes key = tern__take_string(&r->in), value = tern__take_string(&r->in);
+    if (tern__table_get(r->table, key).bytes + value.bytes > TERN_STORE_VALUE_MAX) return TERN__QUERY_BAD;
+    return done_if(tern__table_append(r->table, key, value));
+}
+
+static tern__query_result run_get(run *r)
+{
+    return answer_string(r, tern__table_get(r->table, tern__take_string(&r->in)));
+}
+
+static tern__query_result run_compare_set(run *r)
+{
+    tern__bytes key = tern__take_string(&r->in), expected = tern__take_string(&r->in),
+                desired = tern__take_string(&r->in), now = tern__table_get(r->table, key);
+    bool equal = now.bytes == expected.bytes &&
+                 !memcmp(now.data ? now.data : expected.data, expected.data, expected.bytes);
+    if (!now.data && expected.bytes) return answer_string(r, expected);
+    if (!equal) return answer_string(r, now);
+    if (!tern__table_set(r->table, key, desired)) return TERN__QUERY_BAD;
+    return answer_string(r, desired);
 }
 
 /* The decimal number in `value`; a missing counter is 0. */
-static bool parse_counter(tern__slice value, int64_t *out)
+static bool parse_counter(tern__bytes value, int64_t *out)
 {
     char text[24] = "0", *end;
     if (value.bytes >= sizeof(text)) return false;
@@ -82,78 +83,181 @@ static bool parse_counter(tern__slice value, int64_t *out)
     return !errno && end != text && !*end;
 }
 
-static bool run_add(cursor *c, tern__table *table, tern__buffer *reply)
+static bool count(run *r, tern__bytes key, int64_t delta, int64_t *sum)
 {
-    int64_t delta, sum;
-    tern__slice key = take_key(c);
-    if (!take(c, &delta, sizeof(delta))) return false;
     char text[24];
-    bool done = parse_counter(tern__table_get(table, key), &sum) && !__builtin_add_overflow(sum, delta, &sum);
-    if (done) {
-        int bytes = snprintf(text, sizeof(text), "%" PRId64, sum);
-        done = tern__table_set(table, key, (tern__slice){(uint8_t *)text, (size_t)bytes});
+    if (!parse_counter(tern__table_get(r->table, key), sum) || __builtin_add_overflow(*sum, delta, sum))
+        return false;
+    int bytes = snprintf(text, sizeof(text), "%" PRId64, *sum);
+    return tern__table_set(r->table, key, (tern__bytes){(uint8_t *)text, (size_t)bytes});
+}
+
+static tern__query_result run_add(run *r)
+{
+    int64_t sum;
+    tern__bytes key = tern__take_string(&r->in);
+    bool fine = count(r, key, (int64_t)tern__take_number(&r->in), &sum);
+    return fine ? answer_number(r, sum) : TERN__QUERY_BAD;
+}
+
+static tern__query_result run_multi_get(run *r)
+{
+    tern__query_result result = TERN__QUERY_DONE;
+    for (uint64_t left = tern__take_number(&r->in); left && result == TERN__QUERY_DONE; left--)
+        result = run_get(r);
+    return result;
+}
+
+static tern__query_result run_multi_set(run *r)
+{
+    tern__query_result result = TERN__QUERY_DONE;
+    for (uint64_t left = tern__take_number(&r->in); left && result == TERN__QUERY_DONE; left--)
+        result = run_set(r);
+    return result;
+}
+
+static tern__query_result run_list_keys(run *r)
+{
+    tern__table_cursor cursor = {0};
+    tern__bytes key;
+    tern__query_result result = answer_number(r, (int64_t)tern__table_count(r->table));
+    while (result == TERN__QUERY_DONE && tern__table_next(r->table, &cursor, &key))
+        result = answer_string(r, key);
+    return result;
+}
+
+/* ---- queues ---- */
+
+static tern__query_result run_queue_push(run *r)
+{
+    tern__bytes key = tern__take_string(&r->in);
+    return done_if(tern__table_push(r->table, key, tern__take_string(&r->in)));
+}
+
+static tern__query_result run_queue_pop(run *r)
+{
+    tern__bytes key = tern__take_string(&r->in), front = tern__table_front(r->table, key);
+    tern__query_result result = answer_number(r, (int64_t)tern__table_queued(r->table, key));
+    if (result == TERN__QUERY_DONE && front.data) result = answer_string(r, front);
+    if (result == TERN__QUERY_DONE) tern__table_pop(r->table, key);
+    return result;
+}
+
+/* ---- waiting ---- */
+
+/* The first of a CHECK's or WAIT's keys that does not exist; false: all do. */
+static bool find_missing(run *r, tern__bytes *missing)
+{
+    for (uint64_t left = tern__take_number(&r->in); left; left--) {
+        *missing = tern__take_string(&r->in);
+        if (!tern__table_has(r->table, *missing)) return true;
     }
-    if (!done)
-        c->result = TERN__QUERY_BAD;
-    else
-        answer(c, reply, &sum, sizeof(sum));
-    return done;
+    return false;
 }
 
-/* CHECK and WAIT: do all keys exist? */
-static bool have_all(cursor *c, const tern__table *table)
+static tern__query_result block_at(run *r, tern__bytes key)
 {
-    uint64_t count;
-    bool all = true;
-    if (!take(c, &count, sizeof(count))) return false;
-    if (count > TERN__QUERY_KEYS_MAX) c->result = TERN__QUERY_BAD;
-    for (uint64_t i = 0; i < count && c->result == TERN__QUERY_DONE; i++) {
-        tern__slice key = take_key(c);
-        if (c->result == TERN__QUERY_DONE && !tern__table_get(table, key).data) all = false;
+    return tern__table_wait(r->table, key, r->waiter) ? TERN__QUERY_BLOCKS : TERN__QUERY_BAD;
+}
+
+static tern__query_result run_check(run *r)
+{
+    tern__bytes missing;
+    return answer_byte(r, find_missing(r, &missing) ? TERN__CHECK_NOT_READY : TERN__CHECK_READY);
+}
+
+static tern__query_result run_wait(run *r)
+{
+    tern__bytes missing;
+    return find_missing(r, &missing) ? block_at(r, missing) : answer_byte(r, TERN__WAIT_DONE);
+}
+
+static tern__query_result run_fetch(run *r)
+{
+    tern__bytes key = tern__take_string(&r->in), value = tern__table_get(r->table, key);
+    if (!value.data) return block_at(r, key);
+    tern__query_result result = answer_byte(r, TERN__WAIT_DONE);
+    return result == TERN__QUERY_DONE ? answer_string(r, value) : result;
+}
+
+/* Counts the caller once, however often it is run. */
+static tern__query_result run_barrier(run *r)
+{
+    int64_t sum;
+    tern__bytes key = tern__take_string(&r->in);
+    int64_t world = (int64_t)tern__take_number(&r->in);
+    if (!r->waiter->is_counted) {
+        if (!count(r, key, 1, &sum)) return TERN__QUERY_BAD;
+        r->waiter->is_counted = true;
+        if (sum >= world) tern__table_wake(r->table, key);
+    } else if (!parse_counter(tern__table_get(r->table, key), &sum)) {
+        return TERN__QUERY_BAD;
     }
-    return all;
+    if (sum < world) return block_at(r, key);
+    r->waiter->is_counted = false;
+    return answer_byte(r, TERN__WAIT_DONE);
 }
 
-static void run_check(cursor *c, const tern__table *table, tern__buffer *reply)
+tern__query_result tern__query_cancel(tern__table *table, tern__waiter *waiter, tern__buffer *reply)
 {
-    uint8_t ready = have_all(c, table) ? TERN__CHECK_READY : TERN__CHECK_NOT_READY;
-    if (c->result == TERN__QUERY_DONE) answer(c, reply, &ready, sizeof(ready));
+    run r = {.reply = reply};
+    tern__table_leave(table, waiter);
+    return answer_byte(&r, TERN__WAIT_CANCELED);
 }
 
-/* A wait that must wait stays at the front of the client's bytes, so it needs no state of its own. All that
- * may follow it there is its cancel. */
-static void run_wait(cursor *c, const tern__table *table, tern__buffer *reply)
+bool tern__query_writes(uint8_t code)
 {
-    uint8_t done = TERN__WAIT_DONE, next;
-    bool all = have_all(c, table);
-    if (c->result != TERN__QUERY_DONE) return;
-    if (!all) {
-        done = TERN__WAIT_CANCELED;
-        if (!take(c, &next, sizeof(next)))
-            c->result = TERN__QUERY_BLOCKS;
-        else if (next != TERN__QUERY_CANCEL_WAIT)
-            c->result = TERN__QUERY_BAD;
-    }
-    if (c->result == TERN__QUERY_DONE) answer(c, reply, &done, sizeof(done));
-}
-
-tern__query_result tern__query_run(tern__table *table, tern__slice in, size_t *used, tern__buffer *reply,
-                                   bool *changed)
-{
-    cursor c = {.in = in};
-    uint8_t code = 0, canceled = TERN__WAIT_CANCELED;
-    *changed = false;
-    *used = 0;
-    if (!take(&c, &code, sizeof(code))) return c.result;
     switch (code) {
-    case TERN__QUERY_SET: *changed = run_set(&c, table); break;
-    case TERN__QUERY_GET: run_get(&c, table, reply); break;
-    case TERN__QUERY_ADD: *changed = run_add(&c, table, reply); break;
-    case TERN__QUERY_CHECK: run_check(&c, table, reply); break;
-    case TERN__QUERY_WAIT: run_wait(&c, table, reply); break;
-    case TERN__QUERY_CANCEL_WAIT: answer(&c, reply, &canceled, sizeof(canceled)); break;
-    default: c.result = TERN__QUERY_BAD;
+    case TERN__QUERY_SET:
+    case TERN__QUERY_COMPARE_SET:
+    case TERN__QUERY_ADD:
+    case TERN__QUERY_DELETE:
+    case TERN__QUERY_APPEND:
+    case TERN__QUERY_MULTI_SET:
+    case TERN__QUERY_BARRIER: return true;
+    default: return false;
     }
-    if (c.result == TERN__QUERY_DONE) *used = c.at;
-    return c.result;
+}
+
+/* A PING comes back, but that of a client of ours is told that the server is ours too. */
+static tern__query_result run_ping(run *r)
+{
+    uint32_t number;
+    memcpy(&number, r->in.at, sizeof(number));
+    if (number == TERN__PING_ASKS) number = TERN__PING_IS_TERN;
+    return done_if(tern__buffer_append(r->reply, &number, sizeof(number)));
+}
+
+static tern__query_result dispatch(run *r, uint8_t code)
+{
+    switch (code) {
+    case TERN__QUERY_SET: return run_set(r);
+    case TERN__QUERY_COMPARE_SET: return run_compare_set(r);
+    case TERN__QUERY_GET: return run_get(r);
+    case TERN__QUERY_ADD: return run_add(r);
+    case TERN__QUERY_CHECK: return run_check(r);
+    case TERN__QUERY_WAIT: return run_wait(r);
+    case TERN__QUERY_NUM_KEYS: return answer_number(r, (int64_t)tern__table_count(r->table));
+    case TERN__QUERY_DELETE: return answer_number(r, tern__table_delete(r->table, tern__take_string(&r->in)));
+    case TERN__QUERY_APPEND: return run_append(r);
+    case TERN__QUERY_MULTI_GET: return run_multi_get(r);
+    case TERN__QUERY_MULTI_SET: return run_multi_set(r);
+    case TERN__QUERY_CANCEL_WAIT: return answer_byte(r, TERN__WAIT_CANCELED);
+    case TERN__QUERY_PING: return run_ping(r);
+    case TERN__QUERY_QUEUE_PUSH: return run_queue_push(r);
+    case TERN__QUERY_QUEUE_POP: return run_queue_pop(r);
+    case TERN__QUERY_QUEUE_LEN:
+        return answer_number(r, (int64_t)tern__table_queued(r->table, tern__take_string(&r->in)));
+    case TERN__QUERY_LIST_KEYS: return run_list_keys(r);
+    case TERN__QUERY_BARRIER: return run_barrier(r);
+    case TERN__QUERY_FETCH: return run_fetch(r);
+    default: return TERN__QUERY_BAD;
+    }
+}
+
+tern__query_result tern__query_run(tern__table *table, const uint8_t *query, tern__waiter *waiter,
+                                   tern__buffer *reply)
+{
+    run r = {table, {query + 1}, waiter, reply};
+    return dispatch(&r, *query);
 }

@@ -1,19 +1,23 @@
-/* query.h - one query of a client, from bytes to bytes: no sockets, no threads. */
+/* query.h - one query, from bytes to bytes, on a table: what the server does for its clients, the hash store
+ * for itself, and the file store on its copy of the file. No sockets, no threads. */
 #ifndef TERN_SRC_COMM_STORE_QUERY_H
 #define TERN_SRC_COMM_STORE_QUERY_H
 
+#include "comm/store/frame.h"
 #include "comm/store/table.h"
 
 typedef enum tern__query_result {
-    TERN__QUERY_DONE,   /* *used bytes of `in` are dealt with, the answer is appended to `reply`           */
-    TERN__QUERY_MORE,   /* not yet complete                                                                */
-    TERN__QUERY_BLOCKS, /* a WAIT for keys that do not exist yet: try again after the table has changed    */
-    TERN__QUERY_BAD,    /* no query, over a limit, or no memory: the client cannot be served any more       */
+    TERN__QUERY_DONE,   /* the answer is appended to `reply`                                             */
+    TERN__QUERY_BLOCKS, /* `waiter` waits: run the same query again when it was woken                    */
+    TERN__QUERY_BAD,    /* over a limit, no number, or no memory: nothing has changed                    */
 } tern__query_result;
 
-/* Runs the query at the front of `in`. *changed = whether the table did. Never allocates by what a length
- * claims. */
-tern__query_result tern__query_run(tern__table *table, tern__slice in, size_t *used, tern__buffer *reply,
-                                   bool *changed);
+/* Runs a query that tern__frame_scan found complete, with a code of PyTorch 2. */
+tern__query_result tern__query_run(tern__table *table, const uint8_t *query, tern__waiter *waiter,
+                                   tern__buffer *reply);
+/* The answer to whoever gives up waiting. */
+tern__query_result tern__query_cancel(tern__table *table, tern__waiter *waiter, tern__buffer *reply);
+/* Does the query change values, so that a file must hear of it? */
+bool tern__query_writes(uint8_t code);
 
 #endif

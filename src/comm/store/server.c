@@ -1,281 +1,259 @@
-/* A client is a small state machine: hello, proof, queries. Until its proof it may send exactly the
- * handshake's bytes, within 5 s; after it, a query is parsed as far as its bytes have come. Nothing blocks,
- * so nobody waits for a slow client but that client: an answer that does not fit its socket waits in its
- * buffer, and until it has left no more of this client is read. A client that errs is closed; the server goes
- * on. */
 #include "comm/store/server.h"
 
-#include "comm/store/hello.h"
-#include "comm/store/listen.h"
-#include "comm/store/query.h"
-#include "comm/store/wire.h"
+#include "comm/store/guest.h"
 #include "comm/sys.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sodium.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum {
-    strangers_max = 256,   /* connections without a proof; more wait in the backlog       */
-    read_bytes = 64 << 10, /* of one client in one round, so that all get their turn       */
-    accept_pause_ms = 100, /* when descriptors or memory have run out                      */
+    strangers_max = 256,   /* more wait in the backlog                                        */
+    silent_max = 256,      /* beside one for each client of PyTorch 1                         */
+    accept_pause_ms = 100, /* when descriptors or memory have run out                         */
     accepts_per_round = 64,
+    events_per_round = 64,
 };
 
-typedef enum stage { STAGE_HELLO, STAGE_PROOF, STAGE_QUERIES } stage;
+static const size_t buffered_max = 256u << 20; /* in the buffers of all guests */
 
-typedef struct client {
-    int fd;
-    stage stage;
-    int64_t deadline; /* of the handshake */
-    tern__hello hello;
-    tern__challenge challenge;
-    tern__buffer in, out;
-    bool closed;
-} client;
+typedef struct guest_list {
+    tern__guest *first, *last;
+    int count;
+} guest_list;
 
 struct tern__server {
-    int listen_fd, bell, pid;
+    tern__host host;
+    int listen_fd, bell, epoll, pid;
     pthread_t thread;
     uint8_t secret[TERN__SECRET_BYTES];
-    tern__table *table;
-    client **clients;     /* owned */
-    struct pollfd *polls; /* bell, listener, then one per client; as long as `cap` + 2 */
-    int count, cap, strangers, refused;
-    int64_t accept_after; /* no accept before this time */
-    bool stop;            /* the thread's own */
+    guest_list guests[TERN__STANDINGS]; /* strangers by deadline, silent ones by age */
+    guest_list closed;                  /* in this round                             */
+    int torch1_count;                   /* of known guests                           */
+    size_t buffered;
+    int64_t accept_after; /* no accept before this time                */
+    bool listens;         /* epoll looks at the listening socket       */
+    bool stop;            /* the thread's own                          */
 };
 
-/* ---- one client ---- */
+/* ---- lists ---- */
 
-static void refuse(tern__server *server, client *c, const char *why)
+static void list_add(guest_list *list, tern__guest *g)
 {
-    char host[64] = "?", port[16] = "?";
-    struct sockaddr_storage addr;
-    socklen_t size = sizeof(addr);
-    if (!getpeername(c->fd, (struct sockaddr *)&addr, &size))
-        getnameinfo((struct sockaddr *)&addr, size, host, sizeof(host), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV);
-    server->refused++;
-    tern__log(server->refused == 1 ? TERN_LOG_WARN : TERN_LOG_INFO,
-              "store: refused %s port %s (%d so far): %s", host, port, server->refused, why);
-    c->closed = true;
+    g->next = NULL;
+    g->prev = list->last;
+    *(list->last ? &list->last->next : &list->first) = g;
+    list->last = g;
+    list->count++;
 }
 
-/* Reads what is there, at most `limit` bytes in all. False: nothing came, or the client is gone. */
-static bool receive(client *c, size_t limit)
+static void list_remove(guest_list *list, tern__guest *g)
 {
-    size_t room = TERN__MIN(limit - c->in.bytes, (size_t)read_bytes);
-    if (!tern__buffer_reserve(&c->in, room)) {
-        c->closed = true;
-        return false;
-    }
-    ssize_t got = recv(c->fd, c->in.data + c->in.bytes, room, MSG_DONTWAIT);
-    if (got > 0) c->in.bytes += (size_t)got;
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) c->closed = true;
-    return got > 0;
+    *(g->prev ? &g->prev->next : &list->first) = g->next;
+    *(g->next ? &g->next->prev : &list->last) = g->prev;
+    list->count--;
 }
 
-/* Sends what fits. */
-static void flush(client *c)
+static bool is_torch1(const tern__guest *g)
 {
-    if (!c->out.bytes) return;
-    ssize_t sent = send(c->fd, c->out.data, c->out.bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0) tern__buffer_consume(&c->out, (size_t)sent);
-    if (sent < 0 && errno != EAGAIN && errno != EINTR) c->closed = true;
+    return g->dialect == TERN__DIALECT_TORCH1;
 }
 
-static void take_hello(tern__server *server, client *c)
+/* Moves a guest between the lists as its standing, or its end, says. */
+static void move(tern__server *server, tern__guest *g, tern__standing from)
 {
-    if (!receive(c, sizeof(c->hello))) return;
-    if (c->in.data[0] != 'T') {
-        refuse(server, c, "no hello of tern's");
-        return;
-    }
-    if (c->in.bytes < sizeof(c->hello)) return;
-    memcpy(&c->hello, c->in.data, sizeof(c->hello));
-    tern__buffer_release(&c->in);
-    if (!tern__hello_is_for(&c->hello, TERN__PURPOSE_STORE, 0, 0)) {
-        refuse(server, c, "malformed hello, or another version of tern");
-        return;
-    }
-    tern__hello_challenge(&c->hello, server->secret, &c->challenge);
-    c->closed = !tern__buffer_append(&c->out, &c->challenge, sizeof(c->challenge));
-    c->stage = STAGE_PROOF;
-    flush(c);
+    if (!g->is_closed && g->standing == from) return;
+    list_remove(&server->guests[from], g);
+    server->torch1_count -= from == TERN__KNOWN && is_torch1(g);
+    server->torch1_count += !g->is_closed && g->standing == TERN__KNOWN && is_torch1(g);
+    list_add(g->is_closed ? &server->closed : &server->guests[g->standing], g);
 }
 
-static void take_proof(tern__server *server, client *c)
+static void close_guest(tern__server *server, tern__guest *g)
 {
-    if (!receive(c, sizeof(tern__proof)) || c->in.bytes < sizeof(tern__proof)) return;
-    tern__proof proof;
-    memcpy(&proof, c->in.data, sizeof(proof));
-    tern__buffer_release(&c->in);
-    if (!tern__hello_is_proved(&c->hello, &c->challenge, server->secret, &proof)) {
-        refuse(server, c, "it does not know this job's secret");
-        return;
-    }
-    tern__welcome welcome;
-    tern__hello_welcome(&welcome);
-    c->closed = !tern__buffer_append(&c->out, &welcome, sizeof(welcome));
-    c->stage = STAGE_QUERIES;
-    server->strangers--;
-    flush(c);
+    g->is_closed = true;
+    move(server, g, g->standing);
 }
 
-/* Runs the queries that are complete, until an answer does not fit the socket. */
-static bool run_queries(tern__server *server, client *c)
+/* ---- one guest ---- */
+
+static void watch(const tern__server *server, tern__guest *g)
 {
-    bool any_change = false;
-    size_t at = 0;
-    while (!c->closed && at < c->in.bytes && !c->out.bytes) {
-        bool changed;
-        size_t used;
-        tern__slice in = {c->in.data + at, c->in.bytes - at};
-        tern__query_result result = tern__query_run(server->table, in, &used, &c->out, &changed);
-        any_change |= changed;
-        at += used;
-        if (result == TERN__QUERY_BAD) refuse(server, c, "malformed query, or one over a limit");
-        if (result != TERN__QUERY_DONE) break;
-        flush(c);
-    }
-    if (at) tern__buffer_consume(&c->in, at);
-    return any_change;
+    uint32_t events = g->out.bytes ? EPOLLOUT : EPOLLIN;
+    if (events == g->events || g->is_closed) return;
+    struct epoll_event event = {.events = events, .data.ptr = g};
+    if (epoll_ctl(server->epoll, g->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, g->fd, &event))
+        g->is_closed = true;
+    g->events = events;
 }
 
-/* A key that somebody waits for may exist now; whoever wakes may have sent more behind its wait. */
-static void wake_waiters(tern__server *server)
+static tern__guest *largest_guest(const tern__server *server)
 {
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (int i = 0; i < server->count; i++)
-            if (server->clients[i]->stage == STAGE_QUERIES)
-                changed |= run_queries(server, server->clients[i]);
+    tern__guest *largest = NULL;
+    for (int i = 0; i < TERN__STANDINGS; i++)
+        for (tern__guest *g = server->guests[i].first; g; g = g->next)
+            if (!largest || g->counted > largest->counted) largest = g;
+    return largest;
+}
+
+/* Bytes that guests leave in the server's buffers are bounded for all of them together; who has most of them
+ * goes first. */
+static void count_buffers(tern__server *server, tern__guest *g)
+{
+    server->buffered += g->in.cap + g->out.cap - g->counted;
+    g->counted = g->in.cap + g->out.cap;
+    if (server->buffered <= buffered_max) return;
+    tern__guest *largest = largest_guest(server);
+    tern__guest_refuse(&server->host, largest, "the unfinished queries of all clients are over the limit");
+    move(server, largest, largest->standing);
+}
+
+static void settle(tern__server *server, tern__guest *g, tern__standing from)
+{
+    watch(server, g);
+    move(server, g, from);
+    if (!g->is_closed) count_buffers(server, g);
+}
+
+static void serve(tern__server *server, tern__guest *g)
+{
+    tern__standing from = g->standing;
+    tern__guest_run(&server->host, g);
+    settle(server, g, from);
+}
+
+/* Those whose waiting has ended, whose answers must leave and who may have asked more meanwhile. */
+static void serve_ready(tern__server *server)
+{
+    while (server->host.ready) {
+        tern__guest *g = server->host.ready;
+        server->host.ready = g->next_ready;
+        g->is_ready = false;
+        if (!g->is_closed) serve(server, g);
     }
 }
 
-static void serve_client(tern__server *server, client *c, short events)
+static void handle(tern__server *server, tern__guest *g, uint32_t events)
 {
-    if (events & POLLOUT) flush(c);
-    if (events & (POLLIN | POLLHUP | POLLERR)) {
-        if (c->stage == STAGE_HELLO)
-            take_hello(server, c);
-        else if (c->stage == STAGE_PROOF)
-            take_proof(server, c);
-        else
-            receive(c, TERN__QUERY_BYTES_MAX);
+    tern__standing from = g->standing;
+    if (g->is_closed) return;
+    if (events & EPOLLOUT) tern__guest_flush(g);
+    if (!g->out.bytes) tern__guest_receive(&server->host, g);
+    if (from == TERN__SILENT && g->in.bytes) {
+        g->standing = TERN__STRANGER;
+        g->deadline = tern__deadline(TERN__HELLO_DEADLINE_S);
     }
-    if (c->stage == STAGE_QUERIES && run_queries(server, c)) wake_waiters(server);
-    if (c->stage != STAGE_QUERIES && !c->closed && tern__now_ns() >= c->deadline)
-        refuse(server, c, "no proof within the handshake's deadline");
+    if (!g->is_closed) tern__guest_run(&server->host, g);
+    settle(server, g, from);
+    serve_ready(server);
 }
 
-static void client_free(tern__server *server, client *c)
-{
-    if (c->stage != STAGE_QUERIES) server->strangers--;
-    tern__close(&c->fd);
-    tern__buffer_release(&c->in);
-    tern__buffer_release(&c->out);
-    tern__free(c);
-}
+/* ---- all guests ---- */
 
-/* ---- all clients ---- */
-
-static bool grow(tern__server *server)
-{
-    if (server->count < server->cap) return true;
-    int cap = server->cap ? 2 * server->cap : 16;
-    client **clients = tern__realloc_array(server->clients, (size_t)server->cap * sizeof(*clients),
-                                           (size_t)cap * sizeof(*clients), __func__, NULL);
-    if (!clients) return false;
-    server->clients = clients;
-    struct pollfd *polls = tern__alloc((size_t)(cap + 2) * sizeof(*polls), __func__, NULL);
-    if (!polls) return false;
-    tern__free(server->polls);
-    server->polls = polls;
-    server->cap = cap;
-    return true;
-}
-
-/* False: nobody is there, or the resources for one more have run out, and accepting pauses. */
-static bool accept_one(tern__server *server)
+static tern__guest *guest_new(int fd)
 {
     int one = 1;
-    client *fresh = NULL;
-    int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) return false;
-    if (fd >= 0 && grow(server)) fresh = tern__alloc(sizeof(*fresh), __func__, NULL);
-    if (!fresh) {
-        tern__close(&fd);
-        server->accept_after = tern__now_ns() + accept_pause_ms * INT64_C(1000000);
-        return false;
-    }
+    tern__guest *fresh = tern__alloc(sizeof(*fresh), __func__, NULL);
+    if (!fresh) return NULL;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* else answers are only later */
     fresh->fd = fd;
     fresh->deadline = tern__deadline(TERN__HELLO_DEADLINE_S);
-    server->clients[server->count++] = fresh;
-    server->strangers++;
+    return fresh;
+}
+
+/* False: nobody is there, or the resources for one more have run out. A silent guest's descriptor is given
+ * up for one that may speak; otherwise accepting pauses. */
+static bool accept_one(tern__server *server)
+{
+    int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) return false;
+    tern__guest *fresh = fd >= 0 ? guest_new(fd) : NULL;
+    if (!fresh) {
+        tern__close(&fd);
+        if (server->guests[TERN__SILENT].first) close_guest(server, server->guests[TERN__SILENT].first);
+        server->accept_after = tern__now_ns() + accept_pause_ms * INT64_C(1000000);
+        return false;
+    }
+    list_add(&server->guests[TERN__STRANGER], fresh);
+    settle(server, fresh, TERN__STRANGER);
     return true;
 }
 
 static bool may_accept(const tern__server *server)
 {
-    return server->strangers < strangers_max && tern__now_ns() >= server->accept_after;
+    return server->guests[TERN__STRANGER].count < strangers_max && tern__now_ns() >= server->accept_after;
 }
 
-static void sweep(tern__server *server)
+/* Strangers whose time is over: who has said nothing may stay in silence, at a public store. */
+static void end_strangers(tern__server *server)
 {
-    int kept = 0;
-    for (int i = 0; i < server->count; i++) {
-        client *c = server->clients[i];
-        if (c->closed)
-            client_free(server, c);
+    guest_list *silent = &server->guests[TERN__SILENT];
+    int64_t now = tern__now_ns();
+    for (tern__guest *g; (g = server->guests[TERN__STRANGER].first) != NULL && now >= g->deadline;) {
+        if (server->host.is_public && g->stage == TERN__STAGE_FIRST && !g->in.bytes)
+            g->standing = TERN__SILENT;
         else
-            server->clients[kept++] = c;
+            tern__guest_refuse(&server->host, g, "no proof or query within the handshake's deadline");
+        move(server, g, TERN__STRANGER);
     }
-    server->count = kept;
+    while (silent->count > silent_max + server->torch1_count) close_guest(server, silent->first);
 }
 
-/* Fills the poll list; returns until when to sleep: the next handshake's deadline, or the end of an accept
- * pause. */
-static int64_t prepare(tern__server *server)
+static void free_closed(tern__server *server)
 {
-    int64_t until = INT64_MAX;
-    bool accepting = may_accept(server);
-    server->polls[0] = (struct pollfd){.fd = server->bell, .events = POLLIN};
-    server->polls[1] = (struct pollfd){.fd = accepting ? server->listen_fd : -1, .events = POLLIN};
-    if (!accepting && tern__now_ns() < server->accept_after) until = server->accept_after;
-    for (int i = 0; i < server->count; i++) {
-        client *c = server->clients[i];
-        short events = c->out.bytes ? POLLOUT : POLLIN;
-        server->polls[2 + i] = (struct pollfd){.fd = c->fd, .events = events};
-        if (c->stage != STAGE_QUERIES) until = TERN__MIN(until, c->deadline);
+    for (tern__guest *g; (g = server->closed.first) != NULL;) {
+        list_remove(&server->closed, g);
+        server->buffered -= g->counted;
+        /* A forked child of this process may have the descriptor, too, and then closing it is not enough. */
+        epoll_ctl(server->epoll, EPOLL_CTL_DEL, g->fd, NULL);
+        tern__guest_free(&server->host, g);
     }
-    return until;
+}
+
+static void listen_if(tern__server *server, bool listens)
+{
+    struct epoll_event event = {.events = listens ? EPOLLIN : 0, .data.ptr = &server->listen_fd};
+    if (listens == server->listens) return;
+    epoll_ctl(server->epoll, EPOLL_CTL_MOD, server->listen_fd, &event);
+    server->listens = listens;
+}
+
+/* How long to sleep: until the next stranger's deadline, or the end of an accept pause. */
+static int sleep_ms(const tern__server *server)
+{
+    const tern__guest *next = server->guests[TERN__STRANGER].first;
+    int64_t until = next ? next->deadline : INT64_MAX;
+    if (!server->listens && tern__now_ns() < server->accept_after)
+        until = TERN__MIN(until, server->accept_after);
+    return until == INT64_MAX ? -1 : tern__deadline_ms(until);
 }
 
 static void round_trip(tern__server *server)
 {
-    int count = server->count;
-    int ready = tern__poll(server->polls, (nfds_t)count + 2, prepare(server));
-    if (ready < 0) { /* out of kernel memory: the one reason left */
-        server->accept_after = tern__now_ns() + accept_pause_ms * INT64_C(1000000);
-        return;
+    struct epoll_event events[events_per_round];
+    bool knocks = false;
+    listen_if(server, may_accept(server));
+    int count = epoll_wait(server->epoll, events, events_per_round, sleep_ms(server));
+    for (int i = 0; i < count; i++) {
+        if (events[i].data.ptr == &server->bell)
+            server->stop = true;
+        else if (events[i].data.ptr == &server->listen_fd)
+            knocks = true;
+        else
+            handle(server, events[i].data.ptr, events[i].events);
     }
-    if (server->polls[0].revents) server->stop = true;
-    for (int i = 0; i < count; i++) serve_client(server, server->clients[i], server->polls[2 + i].revents);
-    bool knocks = server->polls[1].revents != 0;
     for (int i = 0; knocks && i < accepts_per_round && may_accept(server) && accept_one(server); i++)
         continue;
-    sweep(server);
+    end_strangers(server);
+    free_closed(server);
 }
 
-static void *serve(void *arg)
+static void *serve_all(void *arg)
 {
     tern__server *server = arg;
     while (!server->stop) round_trip(server);
@@ -286,30 +264,51 @@ static void *serve(void *arg)
 
 static void release(tern__server *server)
 {
-    for (int i = 0; i < server->count; i++) client_free(server, server->clients[i]);
-    tern__free(server->clients);
-    tern__free(server->polls);
-    tern__table_free(server->table);
+    for (int i = 0; i < TERN__STANDINGS; i++)
+        while (server->guests[i].first) close_guest(server, server->guests[i].first);
+    free_closed(server);
+    tern__table_free(server->host.table);
     tern__close(&server->listen_fd);
     tern__close(&server->bell);
+    tern__close(&server->epoll);
     sodium_memzero(server->secret, sizeof(server->secret));
     tern__free(server);
 }
 
-tern__server *tern__server_start(const tern__bootstrap *boot, tern_error *err)
+static int look_at(const tern__server *server, const int *fd)
 {
-    tern__server *server = tern__alloc(sizeof(*server), "tern_group_open", err);
-    if (!server) return NULL;
-    *server = (tern__server){.listen_fd = -1, .bell = -1, .pid = getpid()};
-    memcpy(server->secret, boot->secret, sizeof(server->secret));
-    server->table = tern__table_new(TERN__STORE_KEYS_MAX, TERN__STORE_BYTES_MAX, err);
-    bool ready = server->table && (server->bell = tern__bell_open(err)) >= 0 &&
-                 (server->listen_fd = tern__listen(boot, err)) >= 0;
-    if (ready && !grow(server)) {
-        tern__error_set(err, "tern_group_open", TERN_E_MEMORY, "out of memory for the store's clients");
-        ready = false;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = (void *)fd};
+    return epoll_ctl(server->epoll, EPOLL_CTL_ADD, *fd, &event);
+}
+
+static int prepare(tern__server *server, const char *func, tern_error *err)
+{
+    server->host.table = tern__table_new(TERN__STORE_KEYS_MAX, TERN__STORE_BYTES_MAX, func, err);
+    if (!server->host.table) return TERN_E_MEMORY;
+    server->bell = tern__bell_open(err);
+    if (server->bell < 0) return server->bell;
+    server->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (server->epoll < 0 || look_at(server, &server->bell) || look_at(server, &server->listen_fd))
+        return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot make an epoll of the store's sockets");
+    server->listens = true;
+    return TERN_OK;
+}
+
+tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRET_BYTES], bool is_public,
+                                 const char *func, tern_error *err)
+{
+    tern__server *server = tern__alloc(sizeof(*server), func, err);
+    if (!server) {
+        tern__close(&listen_fd);
+        return NULL;
     }
-    if (ready && !tern__thread_start(&server->thread, serve, server, "tern-store", err)) return server;
+    *server = (tern__server){.listen_fd = listen_fd, .bell = -1, .epoll = -1, .pid = getpid()};
+    memcpy(server->secret, secret, sizeof(server->secret));
+    server->host.secret = server->secret;
+    server->host.is_public = is_public;
+    if (!prepare(server, func, err) &&
+        !tern__thread_start(&server->thread, serve_all, server, "tern-store", err))
+        return server;
     release(server);
     return NULL;
 }

@@ -1,13 +1,15 @@
-/* server.h - the store's server: one thread, one poll loop, no client that can stall another. */
+/* server.h - the TCP store's server: one thread that sleeps in epoll, no client that can stall another. */
 #ifndef TERN_SRC_COMM_STORE_SERVER_H
 #define TERN_SRC_COMM_STORE_SERVER_H
 
-#include "comm/bootstrap.h"
+#include "comm/bootstrap/bootstrap.h"
 
 typedef struct tern__server tern__server;
 
-/* Listens on boot's address (or takes boot->listen_fd over) and starts serving. */
-tern__server *tern__server_start(const tern__bootstrap *boot, tern_error *err);
+/* Serves on `listen_fd`, which is the server's from now on, also on error. Whoever connects must prove that
+ * it knows the secret, or, if `is_public`, may be a client of PyTorch's. */
+tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRET_BYTES], bool is_public,
+                                 const char *func, tern_error *err);
 void tern__server_stop(tern__server *server);
 
 #endif

@@ -1,34 +1,51 @@
-/* store.h - a key-value store over TCP in which ranks find each other. Rank 0 serves it from a thread of its
- * own; every rank, rank 0 too, is a client. The queries and their encoding are PyTorch's TCPStore's (SET,
- * GET, ADD, CHECK, WAIT, CANCEL_WAIT); before them stands a hello of our own, whose first byte is no TCPStore
- * query, authenticated both ways by the job's secret (HMAC-SHA256 over both nonces) before any length is
- * believed.
- *
- * Threads: a client belongs to one thread at a time. */
+/* store.h - what the stores share. A store is one function, `ask`, from the bytes of a query (wire.h) to
+ * those of its answer: the TCP store sends them to its server, the hash store runs them on its table, the
+ * file store on its copy of the file. Everything else, keys with their prefixes, encoding and decoding, is
+ * the same for all and stands in store.c. A prefix store asks its root: it is nothing but a prefix. */
 #ifndef TERN_SRC_COMM_STORE_H
 #define TERN_SRC_COMM_STORE_H
 
-#include "comm/bootstrap.h"
+#include "comm/bootstrap/bootstrap.h"
+#include "comm/store/buffer.h"
 
-typedef struct tern__store tern__store;
+#include <tern/store.h>
 
-#define TERN__STORE_KEY_MAX   8192
-#define TERN__STORE_VALUE_MAX (8u << 20)
+typedef struct tern__store_ops {
+    /* Appends the answer of store->root to store->answer. A query that must wait does so until `deadline`:
+     * E_TIMEOUT without words, which the caller has. */
+    int (*ask)(tern_store *root, tern__bytes query, int64_t deadline, tern__buffer *answer, const char *func,
+               tern_error *err);
+    tern_store *(*clone)(tern_store *root, tern_error *err);
+    void (*close)(tern_store *root); /* what is the kind's own; the caller frees */
+    bool has_barrier;                /* knows BARRIER                            */
+} tern__store_ops;
+
+struct tern_store {
+    const tern__store_ops *ops; /* NULL: a prefix store                                   */
+    tern_store *root;           /* who is asked: itself, or what a prefix store is made of */
+    bool owns_root;             /* a clone of a prefix store                              */
+    char *prefix;               /* before every key                                       */
+    size_t prefix_bytes;
+    double timeout_s;
+    tern__buffer query, answer, values; /* of the last call */
+    int port;                           /* a TCP store's, or 0 */
+    char where[320];                    /* "the store at 10.0.0.1 port 29500", a root's     */
+};
+
+/* Fills what the kinds share. `where` is for errors. */
+int tern__store_init(tern_store *store, const tern__store_ops *ops, const char *prefix, const char *func,
+                     tern_error *err);
+
+/* ---- a job's own store ---- */
 
 /* Rank 0: binds addr:port (or takes the inherited descriptor) and serves. All: connect, retrying until the
- * deadline. Errors: E_SYSTEM "port 29500 is taken", E_TIMEOUT with address and last errno, E_PEER if the
- * hello is refused. */
-tern__store *tern__store_open(const tern__bootstrap *boot, double timeout_s, tern_error *err);
-/* Rank 0's server lives until this; peers that still talk to it get E_PEER. */
-void tern__store_close(tern__store *store);
-
-int tern__store_set(tern__store *store, const char *key, const void *value, size_t bytes, tern_error *err);
-/* Waits until `key` exists; copies at most `cap` bytes, *bytes = its size. E_TIMEOUT names the key. */
-int tern__store_get(tern__store *store, const char *key, void *value, size_t cap, size_t *bytes,
-                    double timeout_s, tern_error *err);
-/* *sum = the counter after adding. */
-int tern__store_add(tern__store *store, const char *key, int64_t delta, int64_t *sum, tern_error *err);
+ * deadline, with the job's secret. Errors: E_SYSTEM "port 29500 is taken", E_TIMEOUT with address and last
+ * errno, E_PEER if the hello is refused. Rank 0's server lives until its tern_store_close. */
+tern_store *tern__store_open(const tern__bootstrap *boot, double timeout_s, tern_error *err);
 /* 1 if the key exists, 0 if not, negative on error. */
-int tern__store_check(tern__store *store, const char *key, tern_error *err);
+int tern__store_has(tern_store *store, const char *key, tern_error *err);
+/* Waits until `key` exists; copies at most `cap` bytes, *bytes = its size. */
+int tern__store_read(tern_store *store, const char *key, void *value, size_t cap, size_t *bytes,
+                     double timeout_s, tern_error *err);
 
 #endif

@@ -3,7 +3,6 @@
 #ifdef __x86_64__
 #include <cpuid.h>
 #include <immintrin.h>
-#include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,48 +66,98 @@ TILES void tern__amx_close(void)
 }
 
 /* Tiles 0 to 3 hold the sums, 4 and 5 are of a, 6 and 7 of b. */
-#define BLOCK(name, rows, columns)                                                                           \
+#define BLOCK_PART TILES static inline __attribute__((always_inline)) void
+
+BLOCK_PART load_sums(const float *sums, int rows, int columns)
+{
+    _tile_loadd(0, sums, 64);
+    if (columns > 1) _tile_loadd(1, sums + 256, 64);
+    if (rows > 1) _tile_loadd(2, sums + 512, 64);
+    if (rows > 1 && columns > 1) _tile_loadd(3, sums + 768, 64);
+}
+
+BLOCK_PART clear_sums(void)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+BLOCK_PART store_sums(float *sums, int rows, int columns)
+{
+    _tile_stored(0, sums, 64);
+    if (columns > 1) _tile_stored(1, sums + 256, 64);
+    if (rows > 1) _tile_stored(2, sums + 512, 64);
+    if (rows > 1 && columns > 1) _tile_stored(3, sums + 768, 64);
+}
+
+BLOCK_PART load_a(const tern__amx_operands *o, const char *a, int rows)
+{
+    _tile_loadd(4, a, (size_t)o->a_row);
+    if (rows > 1) _tile_loadd(5, a + o->a_next, (size_t)o->a_row);
+}
+
+BLOCK_PART load_b(const tern__amx_operands *o, const char *b, int columns)
+{
+    _tile_loadd(6, b, 64);
+    if (columns > 1) _tile_loadd(7, b + o->b_next, 64);
+}
+
+BLOCK_PART multiply(int rows, int columns)
+{
+    _tile_dpbf16ps(0, 4, 6);
+    if (columns > 1) _tile_dpbf16ps(1, 4, 7);
+    if (rows > 1) _tile_dpbf16ps(2, 5, 6);
+    if (rows > 1 && columns > 1) _tile_dpbf16ps(3, 5, 7);
+}
+
+/* Of two parts, both of a are multiplied by the higher of b, and then the higher of a, which is there, by the
+ * lower of b. */
+BLOCK_PART block(const tern__amx_operands *o, float *sums, int rows, int columns, int parts)
+{
+    MEMORY_IS_WRITTEN;
+    if (o->more)
+        load_sums(sums, rows, columns);
+    else
+        clear_sums();
+    for (int64_t i = 0; i < o->steps; i++) {
+        const char *a = o->a + o->a_at[i], *b = o->b + o->b_at[i];
+        load_b(o, b, columns);
+        if (parts > 1) {
+            load_a(o, a + o->a_low, rows);
+            multiply(rows, columns);
+        }
+        load_a(o, a, rows);
+        multiply(rows, columns);
+        if (parts > 1) {
+            load_b(o, b + o->b_low, columns);
+            multiply(rows, columns);
+        }
+    }
+    store_sums(sums, rows, columns);
+}
+
+#define BLOCK(name, rows, columns, parts)                                                                    \
     TILES static void name(const tern__amx_operands *o, float *sums)                                         \
     {                                                                                                        \
-        MEMORY_IS_WRITTEN;                                                                                   \
-        if (o->more) {                                                                                       \
-            _tile_loadd(0, sums, 64);                                                                        \
-            if (columns > 1) _tile_loadd(1, sums + 256, 64);                                                 \
-            if (rows > 1) _tile_loadd(2, sums + 512, 64);                                                    \
-            if (rows > 1 && columns > 1) _tile_loadd(3, sums + 768, 64);                                     \
-        } else {                                                                                             \
-            _tile_zero(0);                                                                                   \
-            if (columns > 1) _tile_zero(1);                                                                  \
-            if (rows > 1) _tile_zero(2);                                                                     \
-            if (rows > 1 && columns > 1) _tile_zero(3);                                                      \
-        }                                                                                                    \
-        for (int64_t i = 0; i < o->steps; i++) {                                                             \
-            const char *a = o->a + o->a_at[i], *b = o->b + o->b_at[i];                                       \
-            _tile_loadd(6, b, 64);                                                                           \
-            _tile_loadd(4, a, (size_t)o->a_row);                                                             \
-            if (columns > 1) _tile_loadd(7, b + o->b_next, 64);                                              \
-            if (rows > 1) _tile_loadd(5, a + o->a_next, (size_t)o->a_row);                                   \
-            _tile_dpbf16ps(0, 4, 6);                                                                         \
-            if (columns > 1) _tile_dpbf16ps(1, 4, 7);                                                        \
-            if (rows > 1) _tile_dpbf16ps(2, 5, 6);                                                           \
-            if (rows > 1 && columns > 1) _tile_dpbf16ps(3, 5, 7);                                            \
-        }                                                                                                    \
-        _tile_stored(0, sums, 64);                                                                           \
-        if (columns > 1) _tile_stored(1, sums + 256, 64);                                                    \
-        if (rows > 1) _tile_stored(2, sums + 512, 64);                                                       \
-        if (rows > 1 && columns > 1) _tile_stored(3, sums + 768, 64);                                        \
+        block(o, sums, rows, columns, parts);                                                                \
     }
-BLOCK(block_1x1, 1, 1)
-BLOCK(block_1x2, 1, 2)
-BLOCK(block_2x1, 2, 1)
-BLOCK(block_2x2, 2, 2)
+BLOCK(block_1x1, 1, 1, 1)
+BLOCK(block_1x2, 1, 2, 1)
+BLOCK(block_2x1, 2, 1, 1)
+BLOCK(block_2x2, 2, 2, 1)
+BLOCK(block_1x1_of_parts, 1, 1, 2)
+BLOCK(block_1x2_of_parts, 1, 2, 2)
+BLOCK(block_2x1_of_parts, 2, 1, 2)
+BLOCK(block_2x2_of_parts, 2, 2, 2)
 
 void tern__amx_block(const tern__amx_operands *o, float sums[TERN__AMX_SUMS])
 {
-    if (o->a_next)
-        (o->b_next ? block_2x2 : block_2x1)(o, sums);
-    else
-        (o->b_next ? block_1x2 : block_1x1)(o, sums);
+    static void (*const blocks[2][2][2])(const tern__amx_operands *o, float *sums) = {
+        {{block_1x1, block_1x2}, {block_2x1, block_2x2}},
+        {{block_1x1_of_parts, block_1x2_of_parts}, {block_2x1_of_parts, block_2x2_of_parts}}};
+    blocks[o->a_low != 0][o->a_next != 0][o->b_next != 0](o, sums);
 }
 
 #else

@@ -25,10 +25,14 @@ void tern__amx_close(void);
 /* A block: 32 rows by 32 columns, or half of either, as the sum over `steps` steps of what stands at a +
  * a_at[i] times what stands at b + b_at[i] (offsets in bytes). A tile of a is 16 rows of 32 values, `a_row`
  * bytes apart; of b it is 1024 bytes, 16 pairs of rows, each with 16 columns of two values. The second tile
- * of each stands a_next and b_next behind the first; 0: there is none. */
+ * of each stands a_next and b_next behind the first; 0: there is none.
+ *
+ * Floats are sums of two parts (tern__lanes_split), of which the lower stand a_low and b_low behind the
+ * higher; 0: there are none. Of their product the lower parts' is left out: it is below 2^-16 of it, and what
+ * is beyond the parts below 2^-17 of each operand. */
 typedef struct tern__amx_operands {
     const char *a, *b;
-    int64_t a_row, a_next, b_next;
+    int64_t a_row, a_next, b_next, a_low, b_low;
     const int64_t *a_at, *b_at;
     int64_t steps;
     bool more; /* the sums go on from what they were */

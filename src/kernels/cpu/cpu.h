@@ -28,14 +28,14 @@ int tern__cpu_dropout(const tern__call *call);
 int tern__cpu_dropout_channels(const tern__call *call);
 int tern__cpu_embedding(const tern__call *call);
 int tern__cpu_embedding_grad(const tern__call *call);
-int tern__cpu_conv(const tern__call *call);
-int tern__cpu_conv_data_grad(const tern__call *call);
-int tern__cpu_conv_weight_grad(const tern__call *call);
+int tern__cpu_conv(const tern__call *call); /* and its gradients */
 int tern__cpu_reorder(const tern__call *call);
 int tern__cpu_batch_norm_stats(const tern__call *call);
 int tern__cpu_batch_norm_apply(const tern__call *call);
 int tern__cpu_batch_norm_sums(const tern__call *call);
 int tern__cpu_batch_norm_data_grad(const tern__call *call);
+int tern__cpu_batch_norm(const tern__call *call);
+int tern__cpu_batch_norm_grad(const tern__call *call);
 int tern__cpu_group_norm(const tern__call *call);
 int tern__cpu_group_norm_grad(const tern__call *call);
 int tern__cpu_global_avg_pool(const tern__call *call);

@@ -1,6 +1,7 @@
 #include "kernels/cpu/dnnl.h"
 
 #include "kernels/cpu/amx.h"
+#include "kernels/cpu/dnnl_api.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,31 +67,38 @@ static void avoid_amx_without_tiles(void)
 #endif
 }
 
-/* The device's oneDNN, opened with its first kernel. NULL: call->err is set. */
-static library *library_of(const tern__call *call)
+static int library_new(const tern__call *call, library **out)
 {
-    tern_device *device = call->device;
-    if (device->slots[TERN__SLOT_DNNL].data) return device->slots[TERN__SLOT_DNNL].data;
     library *lib = tern__alloc(sizeof(*lib), __func__, call->err);
-    if (!lib) return NULL;
+    if (!lib) return TERN_E_MEMORY;
     avoid_amx_without_tiles();
     dnnl_status_t status = dnnl_engine_create(&lib->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
         status = dnnl_stream_create(&lib->stream, lib->engine, dnnl_stream_default_flags);
     if (status != dnnl_success) {
-        tern__dnnl_fail(call, status, "engine");
         library_free(lib);
-        return NULL;
+        return tern__dnnl_fail(call, status, "engine");
     }
-    device->slots[TERN__SLOT_DNNL].data = lib;
-    device->slots[TERN__SLOT_DNNL].free = library_free;
-    return lib;
+    *out = lib;
+    return TERN_OK;
 }
 
-dnnl_engine_t tern__dnnl_engine(const tern__call *call)
+/* The device's oneDNN; NULL before tern__dnnl_open. */
+static library *library_of(const tern__call *call)
 {
+    return call->device->slots[TERN__SLOT_DNNL].data;
+}
+
+int tern__dnnl_open(const tern__call *call, dnnl_engine_t *engine)
+{
+    tern_device *device = call->device;
     library *lib = library_of(call);
-    return lib ? lib->engine : NULL;
+    int status = lib ? TERN_OK : library_new(call, &lib);
+    if (status) return status;
+    device->slots[TERN__SLOT_DNNL].data = lib;
+    device->slots[TERN__SLOT_DNNL].free = library_free;
+    *engine = lib->engine;
+    return TERN_OK;
 }
 
 void tern__kernel_choices(char *text, size_t size)
@@ -121,84 +129,81 @@ tern__prim_key tern__prim_key_make(const tern__call *call, int part)
     return (tern__prim_key){.kernel = (int32_t)call->kernel, .part = part, .threads = call->device->threads};
 }
 
-/* FNV-1a over the key's words. */
-static unsigned bucket_of(const tern__prim_key *key)
+uint64_t tern__dnnl_hash(const void *bytes, size_t size)
 {
     uint64_t hash = 1469598103934665603u;
-    const uint32_t *word = (const uint32_t *)key;
-    for (size_t i = 0; i < sizeof(*key) / sizeof(*word); i++) hash = (hash ^ word[i]) * 1099511628211u;
-    return (unsigned)(hash >> 32) % BUCKETS;
+    const uint32_t *word = bytes;
+    for (size_t i = 0; i < size / sizeof(*word); i++) hash = (hash ^ word[i]) * 1099511628211u;
+    return hash;
+}
+
+unsigned tern__prim_key_hash(const tern__prim_key *key)
+{
+    return (unsigned)(tern__dnnl_hash(key, sizeof(*key)) >> 32);
 }
 
 tern__prim *tern__prim_find(const tern__call *call, const tern__prim_key *key)
 {
     library *lib = library_of(call);
-    tern__prim *prim = lib ? lib->buckets[bucket_of(key)] : NULL;
+    tern__prim *prim = lib ? lib->buckets[tern__prim_key_hash(key) % BUCKETS] : NULL;
     while (prim && memcmp(&prim->key, key, sizeof(*key)) != 0) prim = prim->next;
     return prim;
 }
 
-int tern__dnnl_attr_new(const tern__call *call, dnnl_primitive_attr_t *attr)
+/* How the primitive has its argument: the caller's words for it where they say the same. */
+static dnnl_status_t take_desc(tern__prim *prim, int i, const void *own, const tern__dnnl_desc *have)
 {
-    dnnl_status_t status = dnnl_primitive_attr_create(attr);
-    if (status == dnnl_success)
-        status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
-    return status == dnnl_success ? TERN_OK : tern__dnnl_fail(call, status, "attributes");
+    void *told = NULL;
+    dnnl_status_t status = tern__dnnl_api_describe(have, &told);
+    if (status != dnnl_success) return status;
+    if (dnnl_memory_desc_equal(own, told))
+        prim->desc[i] = *have;
+    else
+        prim->desc[i] = (tern__dnnl_desc){.own = own, .own_signature = tern__dnnl_api_signature(own)};
+    prim->bytes[i] = dnnl_memory_desc_get_size(own);
+    tern__dnnl_api_free(told);
+    return dnnl_success;
 }
 
-dnnl_data_type_t tern__dnnl_type(tern_dtype dtype)
-{
-    return dtype == TERN_F32 ? dnnl_f32 : dtype == TERN_BF16 ? dnnl_bf16 : dnnl_data_type_undef;
-}
-
-dnnl_status_t tern__dnnl_describe(const tern__view *view, dnnl_memory_desc_t *desc)
-{
-    static const dnnl_format_tag_t blocked[] = {[3] = dnnl_nCw16c, [4] = dnnl_nChw16c, [5] = dnnl_nCdhw16c};
-    dnnl_data_type_t type = tern__dnnl_type(view->dtype);
-    dnnl_dims_t dims = {0};
-    memcpy(dims, view->shape, sizeof(view->shape));
-    if (view->layout == TERN__PLAIN || view->ndim == 2)
-        return dnnl_memory_desc_init_by_strides(desc, view->ndim, dims, type, NULL);
-    if (view->ndim < 3 || view->ndim > 5) return dnnl_unimplemented;
-    return dnnl_memory_desc_init_by_tag(desc, view->ndim, dims, type, blocked[view->ndim]);
-}
-
+/* Descriptions are the primitive's own, which last as long as it does. */
 static dnnl_status_t fill_args(tern__prim *prim, dnnl_engine_t engine, const tern__prim_arg *args,
-                               int arg_count, const dnnl_memory_desc_t *scratch)
+                               int arg_count)
 {
-    dnnl_status_t status = dnnl_success;
+    const_dnnl_primitive_desc_t plan = NULL;
+    dnnl_status_t status = dnnl_primitive_get_primitive_desc(prim->primitive, &plan);
     for (int i = 0; i < arg_count && status == dnnl_success; i++) {
+        const void *own = dnnl_primitive_desc_query_md(plan, dnnl_query_exec_arg_md, args[i].arg);
         prim->args[i].arg = args[i].arg;
-        status = dnnl_memory_create(&prim->args[i].memory, args[i].desc, engine, DNNL_MEMORY_NONE);
+        status = dnnl_memory_create(&prim->args[i].memory, own, engine, DNNL_MEMORY_NONE);
+        if (status == dnnl_success) status = take_desc(prim, i, own, args[i].have);
     }
+    if (status != dnnl_success) return status;
+    const void *scratch = dnnl_primitive_desc_query_md(plan, dnnl_query_scratchpad_md, 0);
     prim->arg_count = arg_count;
     prim->scratch_bytes = scratch ? dnnl_memory_desc_get_size(scratch) : 0;
-    if (status == dnnl_success && prim->scratch_bytes) {
-        prim->args[arg_count].arg = DNNL_ARG_SCRATCHPAD;
-        status = dnnl_memory_create(&prim->args[arg_count].memory, scratch, engine, DNNL_MEMORY_NONE);
-    }
-    return status;
+    if (!prim->scratch_bytes) return dnnl_success;
+    prim->args[arg_count].arg = DNNL_ARG_SCRATCHPAD;
+    return dnnl_memory_create(&prim->args[arg_count].memory, scratch, engine, DNNL_MEMORY_NONE);
 }
 
-int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primitive_desc_t desc,
+int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primitive_desc_t plan,
                    const tern__prim_arg *args, int arg_count, tern__prim **out)
 {
-    library *lib = library_of(call);
-    tern__prim *prim = lib ? tern__alloc(sizeof(*prim), __func__, call->err) : NULL;
+    library *lib = library_of(call); /* which the plan was made with */
+    tern__prim *prim = tern__alloc(sizeof(*prim), __func__, call->err);
     if (!prim) {
-        dnnl_primitive_desc_destroy(desc);
+        dnnl_primitive_desc_destroy(plan);
         return TERN_E_MEMORY;
     }
     prim->key = *key;
-    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-    dnnl_status_t status = dnnl_primitive_create(&prim->primitive, desc);
-    if (status == dnnl_success) status = fill_args(prim, lib->engine, args, arg_count, scratch);
-    dnnl_primitive_desc_destroy(desc);
+    dnnl_status_t status = dnnl_primitive_create(&prim->primitive, plan);
+    dnnl_primitive_desc_destroy(plan);
+    if (status == dnnl_success) status = fill_args(prim, lib->engine, args, arg_count);
     if (status != dnnl_success) {
         prim_free(prim);
         return tern__dnnl_fail(call, status, "primitive");
     }
-    tern__prim **bucket = &lib->buckets[bucket_of(key)];
+    tern__prim **bucket = &lib->buckets[tern__prim_key_hash(key) % BUCKETS];
     prim->next = *bucket;
     *bucket = prim;
     *out = prim;

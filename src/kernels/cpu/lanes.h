@@ -40,7 +40,6 @@ TERN__INLINE void tern__lanes_put(float *to, tern__lanes v, int n, bool add)
 typedef uint16_t tern__halves __attribute__((vector_size(2 * TERN__LANES)));
 typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
 
-/* -1 where a < b, of numbers below 2^31. */
 /* name(v): of LANES vectors the rows become columns. Four times every row is zipped with the one eight
  * further on: their elements go beside each other, the first half of them and then the second. */
 #define TERN__DEFINE_TURN(name, type)                                                                        \
@@ -59,6 +58,7 @@ typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
         }                                                                                                    \
     }
 
+/* -1 where a < b, of numbers below 2^31. */
 TERN__INLINE tern__words tern__words_less(tern__words a, tern__words b)
 {
     return (tern__words)((tern__masks)(a - b) >> 31);
@@ -80,6 +80,33 @@ TERN__INLINE tern__halves tern__lanes_to_bf16(tern__lanes v)
     tern__words nan = tern__words_less(infinity, bits & 0x7fffffff);
     tern__words rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     return __builtin_convertvector(tern__words_pick(nan, bits >> 16 | 0x40, rounded), tern__halves);
+}
+
+/* v as a sum of two bf16: v rounded, and what that leaves of it, rounded: together v but for 2^-17 of it. */
+typedef struct tern__parts {
+    tern__halves high, low;
+} tern__parts;
+
+/* The same in the upper halves of words; what the lower ones have does not count. */
+typedef struct tern__word_parts {
+    tern__words high, low;
+} tern__word_parts;
+
+/* What would be rounded to infinity is cut off instead, so that both parts of a finite v are finite. Of
+ * infinity the lower part is NaN, of NaN one of them is: no product of theirs is finite. */
+TERN__INLINE tern__word_parts tern__lanes_split_words(tern__lanes v)
+{
+    tern__words bits = (tern__words)v, last = (tern__words){0} + 0x7f7f7fff;
+    tern__words half = 0x8000 & ~tern__words_less(last, bits & 0x7fffffff);
+    tern__words high = (bits + half) & 0xffff0000;
+    return (tern__word_parts){high, (tern__words)(v - (tern__lanes)high) + 0x8000};
+}
+
+TERN__INLINE tern__parts tern__lanes_split(tern__lanes v)
+{
+    tern__word_parts w = tern__lanes_split_words(v);
+    return (tern__parts){__builtin_convertvector(w.high >> 16, tern__halves),
+                         __builtin_convertvector(w.low >> 16, tern__halves)};
 }
 
 TERN__INLINE tern__lanes tern__lanes_of_f16(tern__halves h)

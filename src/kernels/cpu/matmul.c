@@ -116,7 +116,7 @@ static product product_of(const tern__call *call)
 
 /* The operand's matrices: oneDNN's batch stands before the two dimensions of each, the outermost first. Where
  * an operand stands still it has size 1 and any stride that keeps clear of the others. */
-static dnnl_status_t describe(const product *p, int operand, dnnl_memory_desc_t *desc)
+static tern__dnnl_desc describe(const product *p, int operand)
 {
     stand s;
     find_stand(p, operand, &s);
@@ -134,59 +134,34 @@ static dnnl_status_t describe(const product *p, int operand, dnnl_memory_desc_t 
         dims[row - 1 - i] = stride ? p->batch[i].size : 1;
         strides[row - 1 - i] = stride ? stride : span;
     }
-    return dnnl_memory_desc_init_by_strides(desc, column + 1, dims, tern__dnnl_type(p->view[operand]->dtype),
-                                            strides);
+    return tern__dnnl_by_strides(column + 1, dims, strides, tern__dnnl_type(p->view[operand]->dtype));
 }
 
-static dnnl_status_t describe_bias(const product *p, dnnl_memory_desc_t *desc)
+static tern__dnnl_desc describe_bias(const product *p)
 {
-    dnnl_dims_t dims = {0};
-    if (!p->bias) return dnnl_success;
-    for (int d = 0; d <= p->batches; d++) dims[d] = 1;
-    dims[p->batches + 1] = p->axis[N].size;
-    return dnnl_memory_desc_init_by_strides(desc, p->batches + 2, dims, tern__dnnl_type(p->bias->dtype),
-                                            NULL);
-}
-
-static dnnl_status_t append_sum(dnnl_primitive_attr_t attr)
-{
-    dnnl_post_ops_t sum;
-    dnnl_status_t status = dnnl_post_ops_create(&sum);
-    if (status != dnnl_success) return status;
-    status = dnnl_post_ops_append_sum(sum, 1.0f);
-    if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(attr, sum);
-    dnnl_post_ops_destroy(sum);
-    return status;
-}
-
-static int plan(const tern__call *call, const dnnl_memory_desc_t md[4], bool bias, bool add,
-                dnnl_primitive_desc_t *desc)
-{
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_matmul_desc_t matmul;
-    int status = tern__dnnl_attr_new(call, &attr);
-    if (status) return status;
-    dnnl_status_t vendor = dnnl_matmul_desc_init(&matmul, &md[A], &md[B], bias ? &md[3] : NULL, &md[Y]);
-    if (vendor == dnnl_success && add) vendor = append_sum(attr);
-    if (vendor == dnnl_success)
-        vendor = dnnl_primitive_desc_create(desc, &matmul, attr, tern__dnnl_engine(call), NULL);
-    dnnl_primitive_attr_destroy(attr);
-    return vendor == dnnl_success ? TERN_OK : tern__dnnl_fail(call, vendor, "matmul");
+    dnnl_dims_t dims = {0}, strides = {0};
+    int column = p->batches + 1;
+    for (int d = 0; d < column; d++) {
+        dims[d] = 1;
+        strides[d] = p->axis[N].size;
+    }
+    dims[column] = p->axis[N].size;
+    strides[column] = 1;
+    return tern__dnnl_by_strides(column + 1, dims, strides, tern__dnnl_type(p->bias->dtype));
 }
 
 static int prim_new(const tern__call *call, const tern__prim_key *key, const product *p, bool add,
                     tern__prim **prim)
 {
-    dnnl_memory_desc_t md[4];
-    dnnl_status_t vendor = describe_bias(p, &md[3]);
-    for (int i = 0; i < OPERANDS && vendor == dnnl_success; i++) vendor = describe(p, i, &md[i]);
-    if (vendor != dnnl_success) return tern__dnnl_fail(call, vendor, "memory description");
-    dnnl_primitive_desc_t desc;
-    int status = plan(call, md, p->bias != NULL, add, &desc);
+    tern__dnnl_desc a = describe(p, A), b = describe(p, B), y = describe(p, Y), bias = {0};
+    if (p->bias) bias = describe_bias(p);
+    dnnl_primitive_desc_t plan = NULL;
+    tern__dnnl_matmul m = {.a = &a, .b = &b, .y = &y, .bias = p->bias ? &bias : NULL, .add = add};
+    int status = tern__dnnl_plan_matmul(call, &m, &plan);
     if (status) return status;
     tern__prim_arg args[] = {
-        {DNNL_ARG_SRC, &md[A]}, {DNNL_ARG_WEIGHTS, &md[B]}, {DNNL_ARG_DST, &md[Y]}, {DNNL_ARG_BIAS, &md[3]}};
-    return tern__prim_new(call, key, desc, args, p->bias ? 4 : 3, prim);
+        {DNNL_ARG_SRC, &a}, {DNNL_ARG_WEIGHTS, &b}, {DNNL_ARG_DST, &y}, {DNNL_ARG_BIAS, &bias}};
+    return tern__prim_new(call, key, plan, args, p->bias ? 4 : 3, prim);
 }
 
 static tern__prim_key key_of(const tern__call *call, const product *p, bool add)
@@ -209,14 +184,31 @@ static tern__prim_key key_of(const tern__call *call, const product *p, bool add)
     return key;
 }
 
-/* One product, of what stands at these places. */
-static int run_one(const tern__call *call, const product *p, char *const at[OPERANDS], bool add)
+/* The product with the operands' first elements at these places. */
+static int run_prim(const tern__call *call, const product *p, char *const at[OPERANDS], bool add)
 {
     tern__prim_key key = key_of(call, p, add);
     tern__prim *prim = tern__prim_find(call, &key);
     int status = prim ? TERN_OK : prim_new(call, &key, p, add, &prim);
     if (status) return status;
     return tern__prim_run(call, prim, (void *[]){at[A], at[B], at[Y], p->bias ? p->bias->data : NULL});
+}
+
+/* What oneDNN has not as a batch, it has one after the other. */
+static int run_one(const tern__call *call, const product *p, char *const at[OPERANDS], bool add)
+{
+    int status = run_prim(call, p, at, add);
+    if (status != TERN_E_UNSUPPORTED || p->batches == 0) return status;
+    product inner = *p;
+    axis outer = inner.batch[--inner.batches];
+    status = TERN_OK;
+    for (int64_t n = 0; n < outer.size && !status; n++) {
+        char *there[OPERANDS];
+        for (int o = 0; o < OPERANDS; o++)
+            there[o] = at[o] + n * outer.stride[o] * (int64_t)tern_dtype_bytes(p->view[o]->dtype);
+        status = run_one(call, &inner, there, add);
+    }
+    return status;
 }
 
 /* ---- by tiles ---- */

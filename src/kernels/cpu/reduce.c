@@ -6,6 +6,7 @@
  * chunks of them are reduced apart and then put together in their order. So the number of threads does not
  * matter. */
 #include "kernels/reduce.h"
+#include "kernels/cpu/channel_sum.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/plan.h"
@@ -285,6 +286,8 @@ static int reduce(const tern__call *call, const operation *op, double factor)
 
 int tern__cpu_sum(const tern__call *call)
 {
+    int status = tern__cpu_channel_sum(call);
+    if (status != TERN_E_UNSUPPORTED) return status;
     return reduce(call, &sum, ((const tern__factor_attr *)call->attr)->factor);
 }
 

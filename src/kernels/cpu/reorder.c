@@ -3,28 +3,14 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 
-static int reorder_new(const tern__call *call, const tern__prim_key *key, const dnnl_memory_desc_t *from,
-                       const dnnl_memory_desc_t *to, bool add, tern__prim **prim)
+static int reorder_new(const tern__call *call, const tern__prim_key *key, const tern__dnnl_desc *from,
+                       const tern__dnnl_desc *to, bool add, tern__prim **prim)
 {
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t sum = NULL;
-    dnnl_primitive_desc_t desc = NULL;
-    int status = tern__dnnl_attr_new(call, &attr);
+    dnnl_primitive_desc_t plan = NULL;
+    int status = tern__dnnl_plan_reorder(call, from, to, add, &plan);
     if (status) return status;
-    dnnl_status_t vendor = dnnl_success;
-    if (add) {
-        vendor = dnnl_post_ops_create(&sum);
-        if (vendor == dnnl_success) vendor = dnnl_post_ops_append_sum(sum, 1.0f);
-        if (vendor == dnnl_success) vendor = dnnl_primitive_attr_set_post_ops(attr, sum);
-        if (sum) dnnl_post_ops_destroy(sum);
-    }
-    dnnl_engine_t engine = tern__dnnl_engine(call);
-    if (vendor == dnnl_success)
-        vendor = dnnl_reorder_primitive_desc_create(&desc, from, engine, to, engine, attr);
-    dnnl_primitive_attr_destroy(attr);
-    if (vendor != dnnl_success) return tern__dnnl_fail(call, vendor, "reorder");
     tern__prim_arg args[] = {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}};
-    return tern__prim_new(call, key, desc, args, 2, prim);
+    return tern__prim_new(call, key, plan, args, 2, prim);
 }
 
 int tern__dnnl_reorder(const tern__call *call, const tern__prim_key *key, const tern__dnnl_memory *from,
@@ -38,7 +24,7 @@ int tern__dnnl_reorder(const tern__call *call, const tern__prim_key *key, const 
 static bool takes(const tern__view *view)
 {
     return tern__dnnl_type(view->dtype) != dnnl_data_type_undef && tern__view_count(view) > 0 &&
-           (view->layout == TERN__BLOCKED16 || tern__view_is_contiguous(view));
+           ((view->layout == TERN__BLOCKED16 && view->ndim <= 5) || tern__view_is_contiguous(view));
 }
 
 /* A copy's plan sees both layouts alike. */
@@ -53,10 +39,8 @@ static int copy(const tern__call *call)
 int tern__cpu_reorder(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    dnnl_memory_desc_t from, to;
     if (!takes(x) || !takes(y)) return copy(call);
-    if (tern__dnnl_describe(x, &from) != dnnl_success || tern__dnnl_describe(y, &to) != dnnl_success)
-        return TERN_E_UNSUPPORTED;
+    tern__dnnl_desc from = tern__dnnl_describe(x), to = tern__dnnl_describe(y);
     tern__prim_key key = tern__prim_key_make(call, 0);
     key.number[0] = x->layout;
     key.number[1] = y->layout;

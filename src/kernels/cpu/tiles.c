@@ -2,7 +2,8 @@
 
 #include "kernels/cpu/loops.h"
 
-#define LANES TERN__LANES
+#define LANES     TERN__LANES
+#define PAGE_ROWS 64 /* of floats: below a page of each sample the way to the next costs more */
 
 tern__tiling tern__tiling_of(const tern__view *x)
 {
@@ -26,10 +27,11 @@ tern__tiling tern__tiling_of(const tern__view *x)
     return s;
 }
 
-/* Tile i in the order of memory: sample, group of channels, part. */
-static tern__tile tile_of(const tern__tiling *s, int64_t i)
+/* Tile i of the span in the order of memory: sample, group of channels, part. */
+static tern__tile tile_of(const tern__tiling *s, const tern__span *span, int64_t i)
 {
-    int64_t part = i % s->parts, group = i / s->parts % s->groups, n = i / s->parts / s->groups;
+    int64_t groups = span->last - span->first;
+    int64_t part = i % s->parts, group = span->first + i / s->parts % groups, n = i / s->parts / groups;
     int64_t first = part * s->per_part;
     tern__tile t = {.number = n * s->parts + part, .channel = group * s->width};
     t.channels = (int)TERN__MIN(s->width, s->channels - t.channel);
@@ -50,21 +52,40 @@ static tern__tile tile_of(const tern__tiling *s, int64_t i)
     return t;
 }
 
-static void run_part(const tern__call *call, const tern__tiling *s, tern__tile_fn fn, void *ctx,
-                     bool backwards, int part, int parts)
+static void run_part(const tern__tiling *s, const tern__span *span, tern__tile_fn fn, void *ctx,
+                     bool backwards, int part)
 {
-    int64_t all = s->tiles * s->groups, first = all * part / parts, last = all * (part + 1) / parts;
+    int64_t all = s->tiles * (span->last - span->first);
+    int64_t first = all * part / span->threads, last = all * (part + 1) / span->threads;
     for (int64_t i = first; i < last; i++) {
-        tern__tile t = tile_of(s, backwards ? last - 1 - (i - first) : i);
-        fn(call, &t, ctx);
+        tern__tile t = tile_of(s, span, backwards ? last - 1 - (i - first) : i);
+        fn(&t, ctx);
     }
 }
 
-void tern__tiles_each(const tern__call *call, const tern__tiling *s, tern__tile_fn fn, void *ctx,
+void tern__tiles_each(const tern__tiling *s, const tern__span *span, tern__tile_fn fn, void *ctx,
                       bool backwards)
 {
-    int64_t n = s->batch * s->channels * s->positions;
-    int threads = tern__loop_threads(call, n);
+    int threads = span->threads;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int p = 0; p < threads; p++) run_part(call, s, fn, ctx, backwards, p, threads);
+    for (int p = 0; p < threads; p++) run_part(s, span, fn, ctx, backwards, p);
+}
+
+tern__span tern__span_all(const tern__call *call, const tern__tiling *s)
+{
+    return (tern__span){0, s->groups, tern__loop_threads(call, s->batch * s->channels * s->positions)};
+}
+
+void tern__spans_each(const tern__call *call, const tern__tiling *s, tern__span_fn fn, void *ctx)
+{
+    tern__span all = tern__span_all(call, s);
+    int threads = all.threads;
+    bool fair = s->groups % threads == 0 || s->groups >= 4 * threads;
+    bool near = s->stride == LANES && s->positions * s->width >= LANES * PAGE_ROWS;
+    if (!fair || !near) {
+        fn(&all, ctx);
+        return;
+    }
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t g = 0; g < s->groups; g++) fn(&(tern__span){g, g + 1, 1}, ctx);
 }

@@ -37,10 +37,36 @@ typedef struct tern__tile {
 
 tern__tiling tern__tiling_of(const tern__view *x);
 
-typedef void (*tern__tile_fn)(const tern__call *call, const tern__tile *t, void *ctx);
-/* Every tile, in the order of memory: each thread takes a run of them, or goes through its run from the end.
- */
-void tern__tiles_each(const tern__call *call, const tern__tiling *tiling, tern__tile_fn fn, void *ctx,
+/* Groups of channels from `first` to before `last`, and the threads that share their tiles. */
+typedef struct tern__span {
+    int64_t first, last;
+    int threads;
+} tern__span;
+
+static inline int64_t tern__span_channel(const tern__tiling *s, const tern__span *span)
+{
+    return span->first * s->width;
+}
+
+/* How many channels from there on. */
+static inline int64_t tern__span_channels(const tern__tiling *s, const tern__span *span)
+{
+    return TERN__MIN(span->last * s->width, s->channels) - tern__span_channel(s, span);
+}
+
+/* All groups. */
+tern__span tern__span_all(const tern__call *call, const tern__tiling *tiling);
+
+typedef void (*tern__span_fn)(const tern__span *span, void *ctx);
+/* Covers all groups such that what fn goes through twice stays in the cache, if it can: one group at a time,
+ * in each thread. Where that would leave threads without work, and where groups lie across each other's
+ * lines, it is all of them at once. */
+void tern__spans_each(const tern__call *call, const tern__tiling *tiling, tern__span_fn fn, void *ctx);
+
+typedef void (*tern__tile_fn)(const tern__tile *t, void *ctx);
+/* Every tile of the span, in the order of memory: each thread takes a run of them, or goes through its run
+ * from the end. */
+void tern__tiles_each(const tern__tiling *tiling, const tern__span *span, tern__tile_fn fn, void *ctx,
                       bool backwards);
 
 #endif

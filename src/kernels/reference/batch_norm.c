@@ -3,6 +3,7 @@
 #include "kernels/reference/reference.h"
 
 #include <math.h>
+#include <string.h>
 
 /* A channel's values have the numbers ((n * channels) + c) * positions + p. */
 typedef struct shape {
@@ -112,6 +113,55 @@ int tern__reference_batch_norm_data_grad(const tern__call *call)
             if (call->out[0]) tern__reference_put(call, 0, i, scale * dx);
             if (call->out[1]) tern__reference_put(call, 1, i, dy);
         }
+    }
+    return TERN_OK;
+}
+
+int tern__reference_batch_norm(const tern__call *call)
+{
+    const tern__view *const *in = call->in, *const *out = call->out;
+    tern__call stats = *call, apply = *call;
+    memcpy(stats.out, out + 1, 4 * sizeof(*out));
+    int status = tern__reference_batch_norm_stats(&stats);
+    memcpy(apply.in, (const tern__view *[]){in[0], out[1], out[2], in[1], in[2], in[3]}, 6 * sizeof(*in));
+    return status ? status : tern__reference_batch_norm_apply(&apply);
+}
+
+/* Of a channel: y is (x - mean) * scale + bias, and dy' as in `masked`. */
+typedef struct channel {
+    double mean, scale, bias;
+} channel;
+
+static double passed(const tern__call *call, const channel *c, int64_t i)
+{
+    bool relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
+    if (call->in[2] || !relu) return masked(call, i);
+    double y = (tern__view_get(call->in[1], i) - c->mean) * c->scale + c->bias;
+    return y <= 0 ? 0 : tern__view_get(call->in[0], i);
+}
+
+int tern__reference_batch_norm_grad(const tern__call *call)
+{
+    const tern__view *x = call->in[1];
+    shape s = shape_of(x);
+    double n = (double)(s.batch * s.positions);
+    for (int64_t c = 0; c < s.channels; c++) {
+        double inverse = inverse_deviation(call, call->in[4], c), sum = 0, product = 0;
+        channel of = {tern__view_get(call->in[3], c), inverse * value_of(call->in[5], c, 1),
+                      value_of(call->in[6], c, 0)};
+        for (int64_t k = 0; k < s.batch * s.positions; k++) {
+            int64_t i = number(&s, c, k);
+            sum += passed(call, &of, i);
+            product += passed(call, &of, i) * (tern__view_get(x, i) - of.mean) * inverse;
+        }
+        for (int64_t k = 0; k < s.batch * s.positions; k++) {
+            int64_t i = number(&s, c, k);
+            double dy = passed(call, &of, i), xhat = (tern__view_get(x, i) - of.mean) * inverse;
+            if (call->out[0]) tern__reference_put(call, 0, i, of.scale * (dy - sum / n - xhat * product / n));
+            if (call->out[1]) tern__reference_put(call, 1, i, dy);
+        }
+        if (call->out[2]) tern__reference_put(call, 2, c, sum);
+        if (call->out[3]) tern__reference_put(call, 3, c, product);
     }
     return TERN_OK;
 }

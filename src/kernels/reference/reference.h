@@ -48,6 +48,8 @@ int tern__reference_batch_norm_stats(const tern__call *call);
 int tern__reference_batch_norm_apply(const tern__call *call);
 int tern__reference_batch_norm_sums(const tern__call *call);
 int tern__reference_batch_norm_data_grad(const tern__call *call);
+int tern__reference_batch_norm(const tern__call *call);
+int tern__reference_batch_norm_grad(const tern__call *call);
 int tern__reference_group_norm(const tern__call *call);
 int tern__reference_group_norm_grad(const tern__call *call);
 int tern__reference_global_avg_pool(const tern__call *call);

@@ -1,0 +1,163 @@
+"""The nets of `tern bench step` in PyTorch, with its initial weights, data and losses: torchvision's ResNets and DeepLabV3 (which not
+every PyTorch has beside it), tests/torch/test_unet3d.py's 3-D U-Net."""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+def conv(inputs, outputs, size, stride=1, dilation=1):
+    return nn.Conv2d(inputs, outputs, size, stride, dilation * (size // 2), dilation, bias=False)
+
+
+def unit(inputs, outputs, size, dilation=1):
+    return nn.Sequential(conv(inputs, outputs, size, 1, dilation), nn.BatchNorm2d(outputs), nn.ReLU(True))
+
+
+class Block(nn.Module):
+    """torchvision's BasicBlock or Bottleneck: the shortcut is made first and registered last."""
+
+    def __init__(self, layers, inputs, outputs, stride):
+        super().__init__()
+        downsample = None
+        if stride != 1 or inputs != outputs:
+            downsample = nn.Sequential(conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+        parts = [part for layer in layers for part in (conv(*layer), nn.BatchNorm2d(layer[1]), nn.ReLU(True))]
+        self.body = nn.Sequential(*parts[:-1])
+        self.downsample = downsample
+
+    def forward(self, x):
+        y = self.body(x)
+        y += x if self.downsample is None else self.downsample(x)
+        return F.relu(y, inplace=True)
+
+
+def basic(inputs, channels, stride, dilation):
+    return Block([(inputs, channels, 3, stride), (channels, channels, 3)], inputs, channels, stride)
+
+
+def bottleneck(inputs, channels, stride, dilation):
+    layers = [(inputs, channels, 1), (channels, channels, 3, stride, dilation), (channels, 4 * channels, 1)]
+    return Block(layers, inputs, 4 * channels, stride)
+
+
+def backbone(block, wide, depths, stem, dilated=(False,) * 4):
+    """Stages of 64 to 512 channels, `wide` times as many behind a block; one that is dilated keeps the size."""
+    parts, inputs, dilation = [*stem, nn.BatchNorm2d(64), nn.ReLU(True)], 64, 1
+    if stem[0].stride[0] == 2:
+        parts.append(nn.MaxPool2d(3, 2, 1))
+    for stage, (depth, dilate) in enumerate(zip(depths, dilated)):
+        channels, stride, first = 64 << stage, 1 if stage == 0 or dilate else 2, dilation
+        dilation *= 2 if dilate else 1
+        blocks = [block(inputs, channels, stride, first)]
+        inputs = wide * channels
+        blocks += [block(inputs, channels, 1, dilation) for _ in range(depth - 1)]
+        parts.append(nn.Sequential(*blocks))
+    return parts
+
+
+def with_kaiming(net):
+    """torchvision's initial weights, drawn after PyTorch's own."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return net
+
+
+def classifier(parts, features, classes):
+    return with_kaiming(nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, classes)))
+
+
+class Pyramid(nn.Module):
+    """ASPP, without dropout."""
+
+    def __init__(self, inputs, outputs, rates):
+        super().__init__()
+        self.convs = nn.ModuleList([unit(inputs, outputs, 1), *(unit(inputs, outputs, 3, rate) for rate in rates)])
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), *unit(inputs, outputs, 1))
+        self.project = unit(5 * outputs, outputs, 1)
+
+    def forward(self, x):
+        mean = F.interpolate(self.pool(x), x.shape[-2:], mode="bilinear", align_corners=False)
+        return self.project(torch.cat([one(x) for one in self.convs] + [mean], 1))
+
+
+class DeepLabV3(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False)]
+        self.backbone = with_kaiming(nn.Sequential(*backbone(bottleneck, 4, (3, 4, 6, 3), stem, (False, False, True, True))))
+        self.head = nn.Sequential(Pyramid(2048, 256, (12, 24, 36)), unit(256, 256, 3), nn.Conv2d(256, classes, 1))
+
+    def forward(self, x):
+        return F.interpolate(self.head(self.backbone(x)), x.shape[-2:], mode="bilinear", align_corners=False)
+
+
+class Unet3d(nn.Module):
+    def __init__(self, width, levels=4):
+        super().__init__()
+
+        def pair(inside, out):
+            layers = [(nn.Conv3d(a, out, 3, padding=1, bias=False), nn.BatchNorm3d(out), nn.ReLU()) for a in (inside, out)]
+            return nn.Sequential(*layers[0], *layers[1])
+
+        widths = [width << i for i in range(levels)]
+        self.encoder = nn.ModuleList(pair(a, b) for a, b in zip([1] + widths, widths))
+        self.up, self.decoder = nn.ModuleList(), nn.ModuleList()
+        for below, out in zip(widths[:0:-1], widths[-2::-1]):
+            self.up.append(nn.ConvTranspose3d(below, out, 2, 2))
+            self.decoder.append(pair(2 * out, out))
+        self.head = nn.Conv3d(width, 1, 1)
+
+    def forward(self, x):
+        kept = []
+        for i, pair in enumerate(self.encoder):
+            x = pair(F.max_pool3d(x, 2) if i else x)
+            kept.append(x)
+        for up, pair, skip in zip(self.up, self.decoder, kept[-2::-1]):
+            x = pair(torch.cat([skip, up(x)], 1))
+        return self.head(x)
+
+
+def mlp():
+    sizes = [784, 1024, 1024, 10]
+    layers = [part for pair in zip(sizes, sizes[1:]) for part in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def resnet18():
+    """With the stem for images of 32x32."""
+    return classifier(backbone(basic, 1, (2, 2, 2, 2), [conv(3, 64, 3)]), 512, 10)
+
+
+def resnet50():
+    return classifier(backbone(bottleneck, 4, (3, 4, 6, 3), [nn.Conv2d(3, 64, 7, 2, 3, bias=False)]), 2048, 1000)
+
+
+def bce_dice(scores, mask):
+    """Binary cross entropy, and Dice of each sample."""
+    scores, mask = scores.float(), mask.float()
+    p, axes = scores.sigmoid(), tuple(range(2, scores.ndim))
+    dice = 1 - (2 * (p * mask).sum(axes) + 1e-5) / (p.sum(axes) + mask.sum(axes) + 1e-5)
+    return F.binary_cross_entropy_with_logits(scores, mask) + dice.mean()
+
+
+# name -> the net, channels and usual size of a sample, shape of its labels for a size, classes, loss
+NETS = {
+    "mlp": (mlp, 784, (), lambda size: (), 10, F.cross_entropy),
+    "resnet18": (resnet18, 3, (32, 32), lambda size: (), 10, F.cross_entropy),
+    "resnet50": (resnet50, 3, (257, 257), lambda size: (), 1000, F.cross_entropy),
+    "deeplabv3": (lambda: DeepLabV3(21), 3, (257, 257), lambda size: size, 21, F.cross_entropy),
+    "unet3d": (lambda: Unet3d(16), 1, (32, 64, 64), lambda size: (1, *size), 2, bce_dice),
+}
+
+
+def make(name, batch, size, rank):
+    """Net, samples, labels and loss; `size` is text as tern's --size, or None."""
+    build, channels, usual, labels_of, classes, loss = NETS[name]
+    numbers = tuple(map(int, size.split("x"))) if size else usual
+    size = numbers * len(usual) if len(numbers) == 1 else numbers
+    torch.manual_seed(0)
+    net = build()
+    torch.manual_seed(rank + 1)
+    x, shape = torch.randn(batch, channels, *size), (batch, *labels_of(size))
+    return net, x, (torch.arange(torch.Size(shape).numel()) % classes).view(shape), loss

@@ -1,0 +1,186 @@
+"""Who takes part in run.sh: each peer does a job and says what it measured, or None where the job is nothing to it."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BUILD = os.path.abspath(os.environ.get("TERN_BUILD", os.path.join(HERE, "..", "..", "build")))
+TERN = os.path.join(BUILD, "tern")
+DEBIAN_PYTHON = "/usr/bin/python3"
+SIZES = {4: "4 B", 1 << 20: "1 MB", 25 << 20: "25 MB"}
+# Batch of a rank, steps that count.
+STEPS = {"mlp": (64, 100), "resnet18": (32, 8), "unet3d": (1, 8), "resnet50": (4, 4), "deeplabv3": (4, 2)}
+
+
+def output(argv, **options):
+    """What a command prints; its failure, or half an hour without an end, ends the bench."""
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=1800,
+                          **options)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, argv))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def launched(ranks, *argv, **environment):
+    """Under `tern run`, its own start included."""
+    argv = [TERN, "run", "-n", str(ranks), *map(str, argv)]
+    return output(argv, env={**os.environ, **environment, "TERN_STARTED_NS": str(time.monotonic_ns())})
+
+
+def step_options(model, dtype, size):
+    batch, steps = STEPS[model]
+    return ["--model", model, "--batch", batch, "--steps", steps, "--dtype", dtype, *(["--size", size] if size else [])]
+
+
+def by_size(text):
+    """An all_reduce's lines: bytes -> microseconds, and the ratio to the bound where one was measured."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    bounds = {("bound", line["bytes"]): line["bound_ratio"] for line in lines if line.get("bound_ratio")}
+    return {**{line["bytes"]: line["median_us"] for line in lines}, **bounds}
+
+
+def training(text):
+    """Seconds of a demo's epochs together, without its tests."""
+    return {"training_s": sum(map(float, re.findall(r"(?m)^epoch \d+ .* ([\d.]+) s$", text)))}
+
+
+class Tern:
+    name = "tern"
+
+    def step(self, model, dtype="f32", size=None):
+        return json.loads(launched(2, TERN, "bench", "step", *step_options(model, dtype, size), "--json"))
+
+    def all_reduce(self, ranks, memory):
+        sizes = ",".join(map(str, SIZES))
+        return by_size(launched(ranks, TERN, "bench", "all_reduce", "--sizes", sizes, "--memory", memory, "--json"))
+
+    def demo(self, epochs):
+        with tempfile.TemporaryDirectory() as folder:  # for the pictures that it leaves
+            argv = [TERN, "run", "-n", "2", os.path.join(BUILD, "examples", "02_fashion"), str(epochs)]
+            return training(output(argv, cwd=folder))
+
+
+# PyTorch's oneDNN dies of an illegal instruction where a virtual machine has AMX but hides its sizes (CPUID's leaf 0x1d).
+WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+
+
+def runs_bf16(python):
+    product = "import torch; print(torch.nn.Linear(784, 1024).bfloat16()(torch.randn(64, 784).bfloat16()).sum())"
+    return subprocess.run([python, "-c", product], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def torch_environment(python):
+    return {} if runs_bf16(python) else WITHOUT_AMX
+
+
+class Torch:
+    """One PyTorch in one way to train (world.py's WAYS)."""
+
+    def __init__(self, python, version, folder, way="default", environment=None):
+        self.python, self.folder, self.way = python, folder, way
+        self.name = f"PyTorch {version}" if way == "default" else f"PyTorch {version} {way}"
+        self.environment = dict(torch_environment(python) if environment is None else environment)
+        if way == "compile":  # once a run, and not in its rounds
+            self.environment["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, "compiled")
+
+    def launched(self, ranks, script, *argv):
+        meet = tempfile.mktemp(dir=self.folder)
+        return launched(ranks, self.python, os.path.join(HERE, script), *argv, "--meet", meet, **self.environment)
+
+    def trained(self, script, *argv):
+        """A net that cannot be compiled is nothing to who compiles."""
+        try:
+            return self.launched(2, script, *argv, "--way", self.way)
+        except (SystemExit, subprocess.TimeoutExpired) as failure:
+            if self.way != "compile":
+                raise
+            print(f"{self.name} {script} {' '.join(map(str, argv))}: {str(failure).strip().splitlines()[-1]}", flush=True)
+            return None
+
+    def step(self, model, dtype="f32", size=None):
+        if model == "mlp" and self.way == "channels_last":
+            return None
+        text = self.trained("step.py", *step_options(model, dtype, size))
+        return text and json.loads(text)
+
+    def all_reduce(self, ranks, memory):
+        """Gloo knows no windows; both rows show the same."""
+        if memory != "plain" or self.way != "default":
+            return None
+        return by_size(self.launched(ranks, "all_reduce.py", "--sizes", ",".join(map(str, SIZES))))
+
+    def demo(self, epochs):
+        text = self.trained("fashion.py", "--epochs", epochs)
+        return text and training(text)
+
+
+class Mpi:
+    """One of the two: Debian installs each under its own name beside the one that mpicc and mpirun are."""
+
+    def __init__(self, folder, kind):
+        self.run, self.program = f"mpirun.{kind}", os.path.join(folder, f"all_reduce_{kind}")
+        output([f"mpicc.{kind}", "-O2", "-o", self.program, os.path.join(HERE, "all_reduce_mpi.c")])
+        version = re.search(r"\d+\.\d[\d.]*", output([self.run, "--version"])).group()
+        self.name = f"{'Open MPI' if kind == 'openmpi' else 'MPICH'} {version}"
+
+    @staticmethod
+    def is_here(kind):
+        return shutil.which(f"mpicc.{kind}") and shutil.which(f"mpirun.{kind}")
+
+    def binding(self, fits):
+        if self.run == "mpirun.mpich":
+            return ["-bind-to", "core"] if fits else []
+        root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+        return root + (["--bind-to", "core"] if fits else ["--oversubscribe", "--bind-to", "none"])
+
+    def step(self, model, dtype="f32", size=None):
+        return None
+
+    def all_reduce(self, ranks, memory):
+        if memory != "plain":
+            return None
+        binding = self.binding(ranks <= len(os.sched_getaffinity(0)))
+        return by_size(output([self.run, *binding, "-n", str(ranks), self.program, *map(str, SIZES)]))
+
+    def demo(self, epochs):
+        return None
+
+
+def torch_version(python):
+    """None where it has no torch."""
+    done = subprocess.run([python, "-c", "import torch; print(torch.__version__.split('+')[0])"], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def find_torches(python, folder):
+    """One for each way that this PyTorch has, and lines that say what it lacks."""
+    version = torch_version(python)
+    if not version:
+        return [], [f"no PyTorch: {python} has no torch (./scripts/setup.sh bench)"]
+    environment = torch_environment(python)
+    notes = [f"PyTorch {version} without AMX, on which it dies here"] if environment else []
+    ways = ["default", "channels_last"]
+    if int(version.split(".")[0]) >= 2:
+        ways.append("compile")
+    return [Torch(python, version, folder, way, environment) for way in ways], notes
+
+
+def find_peers(folder, words=()):
+    """Those that are here, and of whose name `words` have a part, if there are any; and a line for each that is not here."""
+    peers, absent = [Tern()], []
+    for python in filter(None, (DEBIAN_PYTHON, os.environ.get("TORCH_PYTHON"))):
+        torches, notes = find_torches(python, folder)
+        peers += torches
+        absent += notes
+    for kind in ("openmpi", "mpich"):
+        if Mpi.is_here(kind):
+            peers.append(Mpi(folder, kind))
+        else:
+            absent.append(f"no {kind}: mpicc.{kind} or mpirun.{kind} is missing (./scripts/setup.sh bench)")
+    return [peer for peer in peers if not words or peer.name == "tern" or any(word in peer.name for word in words)], absent

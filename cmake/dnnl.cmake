@@ -1,0 +1,26 @@
+# oneDNN 2.6 to 3.x for CPUs: DNNL_INCLUDE_DIR, DNNL_LIBRARY, DNNL_VERSION and DNNL_MAJOR. One of one's own is found by
+# CMAKE_PREFIX_PATH or dnnl_DIR. Its dnnl-config.cmake is not asked: Debian's wants OpenCL, which the CPU build does not use.
+set(dnnl_DIR "" CACHE PATH "Where another oneDNN's dnnl-config.cmake is (PREFIX/lib/cmake/dnnl)")
+set(hints "")
+if(dnnl_DIR)
+  get_filename_component(hints ${dnnl_DIR}/../../.. ABSOLUTE)
+endif()
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h HINTS ${hints} PATH_SUFFIXES include)
+find_library(DNNL_LIBRARY dnnl HINTS ${hints} PATH_SUFFIXES lib lib64)
+
+# Which libdnnl-dev is looked for with the others (libraries.cmake).
+if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
+  set(header ${DNNL_INCLUDE_DIR}/oneapi/dnnl)
+  file(STRINGS ${header}/dnnl_version.h numbers REGEX "define DNNL_VERSION_(MAJOR|MINOR|PATCH) ")
+  string(REGEX REPLACE "[^0-9;]" "" numbers "${numbers}")
+  list(GET numbers 0 DNNL_MAJOR)
+  list(JOIN numbers "." DNNL_VERSION)
+  if(DNNL_VERSION VERSION_LESS 2.6 OR DNNL_VERSION VERSION_GREATER_EQUAL 4)
+    message(FATAL_ERROR "tern needs oneDNN 2.6 to 3.x, and ${DNNL_INCLUDE_DIR} is of ${DNNL_VERSION}")
+  endif()
+  file(STRINGS ${header}/dnnl_config.h runtime REGEX "define DNNL_CPU_RUNTIME DNNL_RUNTIME_")
+  string(REGEX REPLACE ".*DNNL_RUNTIME_" "" runtime "${runtime}")
+  if(NOT runtime MATCHES "^(OMP|SEQ)$")
+    message(FATAL_ERROR "tern needs a oneDNN whose CPU runtime is OMP or SEQ (threads), and ${DNNL_LIBRARY} has ${runtime}")
+  endif()
+endif()

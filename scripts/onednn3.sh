@@ -1,0 +1,19 @@
+#!/bin/sh
+# Builds against oneDNN 3 in build-onednn3/ and runs the tests that compute with it: `onednn3.sh PREFIX` with the one installed there,
+# `onednn3.sh` with the newest that PyPI has for gcc's OpenMP (3.2; later wheels are made for SYCL), in ~/.cache/tern-onednn3.
+set -eu
+cd "$(dirname "$0")/.."
+prefix=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/tern-onednn3}
+if [ $# = 0 ] && [ ! -d "$prefix" ]; then
+    wheels=$(mktemp -d)
+    trap 'rm -rf "$wheels"' EXIT
+    python3 -m pip download --quiet --no-deps --dest "$wheels" onednn-cpu-gomp onednn-devel-cpu-gomp
+    for wheel in "$wheels"/*.whl; do python3 -m zipfile -e "$wheel" "$wheels/all"; done
+    mkdir -p "$prefix.part"
+    for data in "$wheels"/all/*.data/data; do cp -r "$data/." "$prefix.part"; done
+    mv "$prefix.part" "$prefix"
+fi
+cmake -S . -B build-onednn3 -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+cmake --build build-onednn3 -j "$(nproc)"
+ctest --test-dir build-onednn3 --output-on-failure \
+    -R '^(kernels|ops|nn|models|amp)/|^torch/(conv|conv2d|linear|matmul|resnet|deeplabv3|unet3d|models|autocast|ddp)$'

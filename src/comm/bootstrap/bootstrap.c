@@ -1,0 +1,159 @@
+#include "comm/bootstrap/inner.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char tern__boot_func[] = "tern_group_open";
+
+/* ---- what the sources share ---- */
+
+int tern__boot_check_set(const char *name, tern_error *err)
+{
+    const char *value = getenv(name);
+    if (!value || *value) return TERN_OK;
+    return tern__error_set(err, tern__boot_func, TERN_E_ENV, "%s=\"\" is set but empty", name);
+}
+
+int tern__boot_int(const char *name, long low, long high, long fallback, int *out, tern_error *err)
+{
+    long value;
+    int status = tern__boot_check_set(name, err);
+    if (!status) status = tern__env_int(name, low, high, fallback, &value, err);
+    if (!status) *out = (int)value;
+    return status;
+}
+
+int tern__boot_addr(tern__bootstrap *out, const char *name, const char *text, size_t bytes, tern_error *err)
+{
+    if (bytes >= sizeof(out->addr))
+        return tern__error_set(err, tern__boot_func, TERN_E_ENV,
+                               "%s=\"%.32s...\" has %zu characters, at most %zu fit", name, text, bytes,
+                               sizeof(out->addr) - 1);
+    memcpy(out->addr, text, bytes);
+    out->addr[bytes] = '\0';
+    return TERN_OK;
+}
+
+int tern__boot_local(tern__bootstrap *out, tern_error *err)
+{
+    if (tern__boot_int("LOCAL_WORLD_SIZE", 1, out->world, out->world, &out->local_world, err))
+        return err->code;
+    if (tern__boot_int("LOCAL_RANK", 0, INT_MAX, out->rank, &out->local_rank, err)) return err->code;
+    out->is_placed = getenv("LOCAL_RANK") != NULL;
+    if (out->local_rank < out->local_world) return TERN_OK;
+    if (!out->is_placed)
+        return tern__error_set(
+            err, tern__boot_func, TERN_E_ENV,
+            "LOCAL_WORLD_SIZE=%d is set but LOCAL_RANK is not, and RANK=%d is no local rank",
+            out->local_world, out->rank);
+    return tern__error_set(err, tern__boot_func, TERN_E_ENV, "LOCAL_RANK=%d is not below LOCAL_WORLD_SIZE=%d",
+                           out->local_rank, out->local_world);
+}
+
+/* ---- what leaves the environment ---- */
+
+/* Copies a variable into `text` and takes it out of the environment, its bytes too: /proc/PID/environ shows
+ * them. */
+static bool take(const char *name, char *text, size_t size)
+{
+    char *value = getenv(name);
+    if (!value) return false;
+    size_t length = strnlen(value, size - 1);
+    memcpy(text, value, length);
+    text[length] = '\0';
+    sodium_memzero(value, strlen(value));
+    unsetenv(name);
+    return true;
+}
+
+/* The value itself is a secret: an error does not show it. */
+static int parse_secret(const char *text, tern__bootstrap *out, tern_error *err)
+{
+    size_t bytes = 0, length = strlen(text);
+    bool all = length == 2 * TERN__SECRET_BYTES &&
+               sodium_hex2bin(out->secret, sizeof(out->secret), text, length, NULL, &bytes, NULL) == 0;
+    if (!all || bytes != sizeof(out->secret))
+        return tern__error_set(err, tern__boot_func, TERN_E_ENV,
+                               TERN__ENV_SECRET " is not %d hex digits (its value is not shown)",
+                               2 * TERN__SECRET_BYTES);
+    out->has_secret = true;
+    return TERN_OK;
+}
+
+/* The secret leaves the environment with the first group, and this process may open more: the one thing of
+ * the environment that is remembered. */
+static struct {
+    pthread_mutex_t lock;
+    bool is_known;
+    uint8_t bytes[TERN__SECRET_BYTES];
+} job_secret = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void remember_secret(tern__bootstrap *out)
+{
+    pthread_mutex_lock(&job_secret.lock);
+    if (out->has_secret) memcpy(job_secret.bytes, out->secret, sizeof(job_secret.bytes));
+    job_secret.is_known |= out->has_secret;
+    if (job_secret.is_known) memcpy(out->secret, job_secret.bytes, sizeof(out->secret));
+    out->has_secret = job_secret.is_known;
+    pthread_mutex_unlock(&job_secret.lock);
+}
+
+int tern__boot_start(tern__bootstrap *out, tern_error *err)
+{
+    char secret[2 * TERN__SECRET_BYTES + 2];
+    *out = (tern__bootstrap){.world = 1, .local_world = 1, .listen_fd = -1, .source = "alone"};
+    bool has_secret = take(TERN__ENV_SECRET, secret, sizeof(secret));
+    int status = has_secret ? parse_secret(secret, out, err) : TERN_OK;
+    sodium_memzero(secret, sizeof(secret));
+    if (!status) remember_secret(out);
+    return status;
+}
+
+/* ---- the sources, in their order ---- */
+
+/* The nearest launcher speaks first: tern run, torchrun and tern_spawn set RANK and may be started by MPI or
+ * Slurm; mpirun inside a job of Slurm starts its ranks by steps of its own, whose numbers are not theirs. */
+static int (*const sources[])(tern__bootstrap *out, bool *found, tern_error *err) = {
+    tern__bootstrap_from_ranks,
+    tern__bootstrap_from_mpi,
+    tern__bootstrap_from_slurm,
+};
+
+static int read_sources(tern__bootstrap *out, bool *found, tern_error *err)
+{
+    int status = TERN_OK;
+    *found = false;
+    for (size_t i = 0; i < TERN__COUNT(sources) && !*found && !status; i++)
+        status = sources[i](out, found, err);
+    return status;
+}
+
+int tern__boot_finish(int status, const tern__bootstrap *boot, const tern_error *why, tern_error *err)
+{
+    unsetenv(TERN__ENV_LISTEN_FD);
+    if (status) return tern__error_set(err, tern__boot_func, status, "%s", why->text);
+    tern__log(TERN_LOG_INFO, "rank %d of %d, by %s", boot->rank, boot->world, boot->source);
+    return TERN_OK;
+}
+
+int tern__bootstrap_from_env(tern__bootstrap *out, tern_error *err)
+{
+    tern_error why = {0};
+    bool found = false;
+    int status = tern__boot_start(out, &why);
+    if (!status) status = read_sources(out, &found, &why);
+    if (!status && !found) tern__bootstrap_warn_slurm();
+    return tern__boot_finish(status, out, &why, err);
+}
+
+int tern_launched_rank(void)
+{
+    tern_error why = {0};
+    bool found = false;
+    tern__bootstrap boot = {.world = 1, .local_world = 1, .listen_fd = -1};
+    if (read_sources(&boot, &found, &why)) return 0;
+    return found ? boot.rank : -1;
+}

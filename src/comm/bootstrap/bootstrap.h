@@ -1,0 +1,47 @@
+/* bootstrap.h - who am I and where is everybody: an init_method or the environment, parsed once, kept apart
+ * from how bytes move. */
+#ifndef TERN_SRC_COMM_BOOTSTRAP_H
+#define TERN_SRC_COMM_BOOTSTRAP_H
+
+#include "base/base.h"
+
+#include <tern/comm.h>
+
+#define TERN__SECRET_BYTES 32
+
+/* Environment that `tern run` sets beside torchrun's variables. */
+#define TERN__ENV_PORT "TERN_PORT" /* where our ranks meet: MASTER_PORT is left to other libraries */
+#define TERN__ENV_LISTEN_FD                                                                                  \
+    "TERN_LISTEN_FD"                   /* rank 0: a descriptor that already listens on TERN_PORT       */
+#define TERN__ENV_SECRET "TERN_SECRET" /* 64 hex digits: authenticates every connection of the job     */
+
+typedef struct tern__bootstrap {
+    int rank, world, local_rank, local_world;
+    bool is_placed; /* the launcher said the local numbers; else they are counted when all have met */
+    char addr[256]; /* MASTER_ADDR                                       */
+    int port;       /* TERN_PORT, or else MASTER_PORT                    */
+    int listen_fd;  /* inherited listening descriptor (rank 0), or -1    */
+    bool has_secret;
+    uint8_t secret[TERN__SECRET_BYTES];
+    const char *source;       /* which one said so: "RANK/WORLD_SIZE", "MPI", "tcp://", "alone"; static */
+    const char *host_id;      /* tells hosts apart that share a machine; NULL: TERN_HOST_ID does        */
+    struct tern_store *store; /* where the ranks have yet to tell each other where rank 0 listens:      */
+    const char *file;         /* the caller's store, a file (both borrowed until then), or the one that */
+    size_t file_bytes;        /* torchrun's agent serves at addr and port                               */
+    bool by_agent;
+    bool by_mpi;                /* the ranks have yet to meet by MPI, which says the rest          */
+    const struct tern_mpi *mpi; /* the plug-in that was started for this group, or NULL            */
+    int comm; /* with it, until the group is open: a communicator of the ranks (Fortran handle)    */
+} tern__bootstrap;
+
+/* As opts->init_method, rank and world say; if they say nothing, as the environment does. E_INVALID: a
+ * malformed init_method, or nobody says the rank or the world. */
+int tern__bootstrap_read(tern__bootstrap *out, const tern_group_opts *opts, tern_error *err);
+
+/* The first source of the environment that knows this process (bootstrap.c has their order), or alone: rank 0
+ * of 1. A variable that contradicts another one, is out of range or no number: E_ENV naming the variable and
+ * its value. Takes TERN_SECRET and TERN_LISTEN_FD out of the environment, so that a rank's own children
+ * inherit neither. */
+int tern__bootstrap_from_env(tern__bootstrap *out, tern_error *err);
+
+#endif

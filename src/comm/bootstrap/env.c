@@ -1,0 +1,115 @@
+#include "comm/bootstrap/inner.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static int fail_missing(const char *name, tern_error *err)
+{
+    return tern__error_set(err, tern__boot_func, TERN_E_ENV, "%s is not set, but init_method env:// needs it",
+                           name);
+}
+
+/* One of them without the other is as good as none, but for env://, which may have been given the other. */
+static int check_both(tern_error *err)
+{
+    const char *rank = getenv("RANK"), *world = getenv("WORLD_SIZE");
+    if (!rank == !world) return TERN_OK;
+    return tern__error_set(err, tern__boot_func, TERN_E_ENV,
+                           "%s=\"%s\" is set but %s is not: set both or neither",
+                           rank ? "RANK" : "WORLD_SIZE", rank ? rank : world, rank ? "WORLD_SIZE" : "RANK");
+}
+
+static int read_ranks(tern__bootstrap *out, int rank, int world, tern_error *err)
+{
+    out->rank = rank;
+    out->world = world;
+    if (world < 0 && tern__boot_int("WORLD_SIZE", 1, INT_MAX, 1, &out->world, err)) return err->code;
+    if (rank < 0 && tern__boot_int("RANK", 0, INT_MAX, 0, &out->rank, err)) return err->code;
+    if (out->rank < out->world) return TERN_OK;
+    return tern__error_set(err, tern__boot_func, TERN_E_ENV, "RANK=%d is not below WORLD_SIZE=%d", out->rank,
+                           out->world);
+}
+
+static bool is_set_to(const char *name, const char *value)
+{
+    const char *is = tern__env(name);
+    return is && !strcmp(is, value);
+}
+
+/* It says so, and it means the one at MASTER_ADDR and MASTER_PORT. */
+bool tern__boot_is_agents(const tern__bootstrap *boot)
+{
+    char port[16];
+    snprintf(port, sizeof(port), "%d", boot->port);
+    return is_set_to("TORCHELASTIC_USE_AGENT_STORE", "True") && is_set_to("MASTER_ADDR", boot->addr) &&
+           is_set_to("MASTER_PORT", port);
+}
+
+/* A group of one needs no meeting point, but a malformed one is still a mistake. */
+static int read_master(tern__bootstrap *out, tern_error *err)
+{
+    if (tern__boot_check_set("MASTER_ADDR", err)) return err->code;
+    if (tern__boot_int("MASTER_PORT", 1, 65535, 0, &out->port, err)) return err->code;
+    if (tern__boot_int(TERN__ENV_PORT, 1, 65535, out->port, &out->port, err)) return err->code;
+    const char *addr = tern__env("MASTER_ADDR");
+    if (out->world > 1 && (!addr || !out->port))
+        return tern__error_set(err, tern__boot_func, TERN_E_ENV,
+                               "%s is not set, but WORLD_SIZE=%d ranks need it to meet",
+                               addr ? "MASTER_PORT" : "MASTER_ADDR", out->world);
+    if (addr && tern__boot_addr(out, "MASTER_ADDR", addr, strlen(addr), err)) return err->code;
+    out->by_agent = tern__boot_is_agents(out);
+    return TERN_OK;
+}
+
+/* What rank 0 inherits from tern run. */
+static int read_listen_fd(tern__bootstrap *out, tern_error *err)
+{
+    const char *text = getenv(TERN__ENV_LISTEN_FD);
+    if (!text || out->rank != 0) return TERN_OK;
+    char *end;
+    errno = 0;
+    long fd = strtol(text, &end, 10);
+    if (errno || end == text || *end || fd < 0 || fd > INT_MAX)
+        return tern__error_set(err, tern__boot_func, TERN_E_ENV,
+                               TERN__ENV_LISTEN_FD "=\"%s\" is not a descriptor", text);
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    if (getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) || !listens)
+        return tern__error_set(err, tern__boot_func, TERN_E_ENV,
+                               TERN__ENV_LISTEN_FD "=%ld is not a listening socket", fd);
+    if (fcntl((int)fd, F_SETFD, FD_CLOEXEC))
+        return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM,
+                                 "cannot set close-on-exec on descriptor %ld", fd);
+    out->listen_fd = (int)fd;
+    return TERN_OK;
+}
+
+static int read_all(tern__bootstrap *out, int rank, int world, tern_error *err)
+{
+    int status = read_ranks(out, rank, world, err);
+    if (!status) status = tern__boot_local(out, err);
+    if (!status) status = read_master(out, err);
+    if (!status) status = read_listen_fd(out, err);
+    if (!status) out->source = "RANK/WORLD_SIZE";
+    return status;
+}
+
+int tern__bootstrap_from_ranks(tern__bootstrap *out, bool *found, tern_error *err)
+{
+    *found = getenv("RANK") || getenv("WORLD_SIZE");
+    if (!*found) return TERN_OK;
+    int status = check_both(err);
+    return status ? status : read_all(out, -1, -1, err);
+}
+
+int tern__bootstrap_env_method(tern__bootstrap *out, int rank, int world, tern_error *err)
+{
+    if (rank < 0 && !getenv("RANK")) return fail_missing("RANK", err);
+    if (world < 0 && !getenv("WORLD_SIZE")) return fail_missing("WORLD_SIZE", err);
+    return read_all(out, rank, world, err);
+}

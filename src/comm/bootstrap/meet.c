@@ -1,0 +1,346 @@
+/* Where nobody knows beforehand where rank 0 will listen, ranks tell each other in a store that all of them
+ * know: torchrun's agent's, a file, or the caller's own. Each rank claims its number ("claim/R") and leaves
+ * its card under "rank/R". Rank 0 reads all cards, and so knows whether the job needs a port that other hosts
+ * can reach; it listens on a free one and leaves word where. Who has read that adds to "read", and the last
+ * one takes everything away again: a later meeting in the same store finds none of it, unless this one has
+ * failed.
+ *
+ * With the word comes a secret, if the user has set none: who can read the store is of the job, and who knows
+ * the port only is not. */
+#include "comm/bootstrap/inner.h"
+#include "comm/control/inner.h"
+#include "comm/store/hello.h"
+#include "comm/store/listen.h"
+
+#include <tern/store.h>
+
+#include <fcntl.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What rank 0 leaves. */
+typedef struct word {
+    char magic[8];
+    int32_t port;
+    char addr[64];
+    uint8_t secret[TERN__SECRET_BYTES];
+    char failure[TERN_ERROR_TEXT]; /* not "": why rank 0 has given up */
+} word;
+
+static const char word_magic[8] = "ternword";
+
+static const double agent_timeout_s = 30;
+
+typedef struct meeting {
+    tern__bootstrap *boot;
+    tern_store *store;
+    int64_t deadline;
+    tern__card own;
+    bool is_one_machine;
+} meeting;
+
+static void key_of(int rank, char key[32])
+{
+    snprintf(key, 32, "rank/%d", rank);
+}
+
+static void claim_of(int rank, char key[32])
+{
+    snprintf(key, 32, "claim/%d", rank);
+}
+
+/* ---- cards ---- */
+
+static bool copy_card(tern__card *card, const void *data, size_t bytes)
+{
+    if (bytes != sizeof(*card)) return false;
+    memcpy(card, data, sizeof(*card));
+    return tern__card_is_sound(card, bytes);
+}
+
+static int fail_twice(const meeting *m, tern_error *err)
+{
+    char key[32], one[128] = "something that is no rank of tern's", other[128];
+    const char *keys = key;
+    size_t bytes;
+    tern__card card;
+    key_of(m->boot->rank, key);
+    bool is_there = !tern_store_wait(m->store, &keys, 1, 1.0, NULL);
+    const void *data = is_there ? tern_store_get(m->store, key, &bytes, NULL) : NULL;
+    if (data && copy_card(&card, data, bytes)) tern__card_describe(&card, m->boot->rank, one, sizeof(one));
+    tern__card_describe(&m->own, m->boot->rank, other, sizeof(other));
+    return tern__error_set(
+        err, tern__boot_func, TERN_E_ENV,
+        "rank %d is taken twice: by %s and by %s; or an earlier job that failed has left its keys "
+        "where these ranks meet",
+        m->boot->rank, one, other);
+}
+
+/* Not by COMPARE_SET, after which the server of PyTorch 1 wakes nobody who waits for the key. */
+static int claim_rank(meeting *m, tern_error *err)
+{
+    char key[32];
+    int64_t claims;
+    claim_of(m->boot->rank, key);
+    int status = tern__card_make(&m->own, m->boot, err);
+    if (!status) status = tern_store_add(m->store, key, 1, &claims, err);
+    if (status) return status;
+    if (claims != 1) return fail_twice(m, err);
+    key_of(m->boot->rank, key);
+    return tern_store_set(m->store, key, &m->own, sizeof(m->own), err);
+}
+
+static int fail_missing(const meeting *m, tern_error *err)
+{
+    char missing[256] = "", key[32];
+    const char *keys = key;
+    size_t used = 0;
+    int came = 0;
+    for (int rank = 0; rank < m->boot->world; rank++) {
+        key_of(rank, key);
+        bool is_here = tern_store_check(m->store, &keys, 1, NULL) != 0;
+        came += is_here;
+        if (!is_here && used < sizeof(missing))
+            used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%d", used ? ", " : "", rank);
+    }
+    if (!used)
+        return tern__error_set(err, tern__boot_func, TERN_E_TIMEOUT,
+                               "rank 0 did not say in time where it listens");
+    return tern__error_set(err, tern__boot_func, TERN_E_TIMEOUT, "%d of %d ranks came; missing: rank%s %s",
+                           came, m->boot->world, m->boot->world - came > 1 ? "s" : "", missing);
+}
+
+static const void *await_key(const meeting *m, const char *key, size_t *bytes, tern_error *err)
+{
+    tern_error why = {0};
+    tern_store_wait(m->store, &key, 1, tern__deadline_ms(m->deadline) * 1e-3, &why);
+    if (why.code == TERN_E_TIMEOUT)
+        fail_missing(m, err);
+    else if (why.code)
+        tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
+    return why.code ? NULL : tern_store_get(m->store, key, bytes, err);
+}
+
+static int look_at_machines(meeting *m, tern_error *err)
+{
+    m->is_one_machine = true;
+    for (int rank = 1; rank < m->boot->world; rank++) {
+        char key[32];
+        size_t bytes;
+        key_of(rank, key);
+        tern__card card;
+        const void *data = await_key(m, key, &bytes, err);
+        if (!data) return err->code;
+        if (!copy_card(&card, data, bytes))
+            return tern__error_set(err, tern__boot_func, TERN_E_PEER,
+                                   "what rank %d left in the store is no card of tern's", rank);
+        m->is_one_machine &= tern__card_is_same_machine(&card, &m->own);
+    }
+    return TERN_OK;
+}
+
+/* ---- rank 0: the word ---- */
+
+static int port_of(const struct sockaddr_storage *at)
+{
+    return ntohs(at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_port
+                                           : ((const struct sockaddr_in *)at)->sin_port);
+}
+
+static int listen_inside(tern__bootstrap *boot, struct sockaddr_storage *at, tern_error *err)
+{
+    socklen_t size = sizeof(*at);
+    snprintf(boot->addr, sizeof(boot->addr), "127.0.0.1");
+    boot->port = 0;
+    int fd = tern__listen(boot, err);
+    if (fd < 0 || !getsockname(fd, (struct sockaddr *)at, &size)) return fd;
+    tern__close(&fd);
+    return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "cannot read a socket's port");
+}
+
+/* A job of one machine is not to be reached from another one. */
+static int listen_anywhere(const meeting *m, tern_error *err)
+{
+    tern__bootstrap *boot = m->boot;
+    struct sockaddr_storage at = {0};
+    boot->listen_fd =
+        m->is_one_machine ? listen_inside(boot, &at, err) : tern__tcp_listen(boot, false, &at, err);
+    if (boot->listen_fd < 0) return boot->listen_fd;
+    tern__tcp_host(&at, boot->addr, sizeof(boot->addr));
+    boot->port = port_of(&at);
+    return TERN_OK;
+}
+
+static void make_secret(tern__bootstrap *boot)
+{
+    if (!boot->has_secret) randombytes_buf(boot->secret, sizeof(boot->secret));
+}
+
+/* A failure is left, too, so that the others need not wait for it. */
+static int leave_word(const meeting *m, const tern_error *why, tern_error *err)
+{
+    const tern__bootstrap *boot = m->boot;
+    word w = {.port = boot->port};
+    memcpy(w.magic, word_magic, sizeof(w.magic));
+    snprintf(w.addr, sizeof(w.addr), "%.63s", boot->addr); /* a numeric one */
+    if (!boot->has_secret) memcpy(w.secret, boot->secret, sizeof(w.secret));
+    if (why->code) snprintf(w.failure, sizeof(w.failure), "%s", why->text);
+    int status = tern_store_set(m->store, "word", &w, sizeof(w), err);
+    sodium_memzero(&w, sizeof(w));
+    return status;
+}
+
+static int invite(meeting *m, tern_error *err)
+{
+    int status = look_at_machines(m, err);
+    if (!status) status = listen_anywhere(m, err);
+    if (!status) make_secret(m->boot);
+    int left = leave_word(m, err, status ? NULL : err);
+    return status ? status : left;
+}
+
+/* ---- the others: reading it ---- */
+
+static int fail_word(size_t bytes, tern_error *err)
+{
+    return tern__error_set(err, tern__boot_func, TERN_E_PEER,
+                           "rank 0 left a malformed word of %zu bytes, expected %zu", bytes, sizeof(word));
+}
+
+static int take_word(tern__bootstrap *boot, const word *w, tern_error *err)
+{
+    if (memcmp(w->magic, word_magic, sizeof(w->magic)) || !memchr(w->addr, 0, sizeof(w->addr)) ||
+        !memchr(w->failure, 0, sizeof(w->failure)))
+        return fail_word(sizeof(*w), err);
+    if (*w->failure) return tern__error_set(err, tern__boot_func, TERN_E_PEER, "rank 0: %s", w->failure);
+    if (w->port < 1 || w->port > 65535) return fail_word(sizeof(*w), err);
+    memcpy(boot->addr, w->addr, sizeof(w->addr));
+    boot->port = w->port;
+    if (!boot->has_secret) memcpy(boot->secret, w->secret, sizeof(boot->secret));
+    return TERN_OK;
+}
+
+static int read_word(meeting *m, tern_error *err)
+{
+    size_t bytes;
+    word w;
+    const void *data = await_key(m, "word", &bytes, err);
+    if (!data) return err->code;
+    if (bytes != sizeof(w)) return fail_word(bytes, err);
+    memcpy(&w, data, sizeof(w));
+    int status = take_word(m->boot, &w, err);
+    sodium_memzero(&w, sizeof(w));
+    return status;
+}
+
+/* ---- the end ---- */
+
+static int clean_up(const meeting *m, tern_error *err)
+{
+    int64_t readers;
+    int status = tern_store_add(m->store, "read", 1, &readers, err);
+    if (status || readers < m->boot->world) return status;
+    for (int rank = 0; rank < m->boot->world && status >= 0; rank++) {
+        char key[32];
+        key_of(rank, key);
+        status = tern_store_delete(m->store, key, err);
+        claim_of(rank, key);
+        if (status >= 0) status = tern_store_delete(m->store, key, err);
+    }
+    if (status >= 0) status = tern_store_delete(m->store, "word", err);
+    if (status >= 0) status = tern_store_delete(m->store, "read", err);
+    return status < 0 ? status : TERN_OK;
+}
+
+static int meet_in(tern__bootstrap *boot, tern_store *store, double timeout_s, tern_error *err)
+{
+    meeting m = {.boot = boot, .store = store, .deadline = tern__deadline(timeout_s)};
+    int status = tern__hello_init(err);
+    if (!status) status = claim_rank(&m, err);
+    if (!status) status = boot->rank == 0 ? invite(&m, err) : read_word(&m, err);
+    return status ? status : clean_up(&m, err);
+}
+
+/* ---- the store ---- */
+
+/* An agent was there before its ranks, so nobody waits long for one that is not. */
+static tern_store *open_agents(const tern__bootstrap *boot, double timeout_s, tern_error *err)
+{
+    tern_error why = {0};
+    tern_store_tcp_opts opts = tern_store_tcp_defaults();
+    opts.timeout_s = TERN__MIN(timeout_s, agent_timeout_s);
+    tern_store *store = tern_store_tcp_open(boot->addr, boot->port, &opts, &why);
+    if (!store)
+        tern__error_set(
+            err, tern__boot_func, why.code,
+            "TORCHELASTIC_USE_AGENT_STORE=True, but torchrun's agent serves no store at %s port %d: %s",
+            boot->addr, boot->port, why.text);
+    return store;
+}
+
+/* For this user's eyes: it will hold a secret. Somebody else's file would let him say where to meet. */
+static int make_file(const char *path, tern_error *err)
+{
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return tern__error_errno(err, tern__boot_func, TERN_E_IO, "init_method: cannot open %s", path);
+    bool is_ours = !fstat(fd, &info) && info.st_uid == geteuid();
+    tern__close(&fd);
+    if (is_ours) return TERN_OK;
+    return tern__error_set(err, tern__boot_func, TERN_E_IO, "init_method: %s belongs to another user", path);
+}
+
+static tern_store *open_file(const tern__bootstrap *boot, tern_error *err)
+{
+    char path[PATH_MAX];
+    if (boot->file_bytes >= sizeof(path)) {
+        tern__error_set(err, tern__boot_func, TERN_E_INVALID,
+                        "init_method's path has %zu characters, at most %zu fit", boot->file_bytes,
+                        sizeof(path) - 1);
+        return NULL;
+    }
+    memcpy(path, boot->file, boot->file_bytes);
+    path[boot->file_bytes] = '\0';
+    return make_file(path, err) ? NULL : tern_store_file_open(path, boot->world, err);
+}
+
+/* The job's part of the store, and this attempt's: a restarted rank does not read what the last attempt left.
+ */
+static tern_store *open_part(tern_store *store, tern_error *err)
+{
+    char prefix[256];
+    const char *run = tern__env("TORCHELASTIC_RUN_ID"), *attempt = tern__env("TORCHELASTIC_RESTART_COUNT");
+    snprintf(prefix, sizeof(prefix), "tern/%.200s/%.20s", run ? run : "none", attempt ? attempt : "0");
+    return tern_store_prefix_new(prefix, store, err);
+}
+
+static int meet_in_part(tern__bootstrap *boot, tern_store *store, double timeout_s, tern_error *err)
+{
+    tern_store *part = open_part(store, err);
+    if (!part) return err->code;
+    int status = meet_in(boot, part, timeout_s, err);
+    tern_store_close(part);
+    return status;
+}
+
+int tern__boot_meet(tern__bootstrap *boot, double timeout_s, tern_error *err)
+{
+    tern_error why = {0};
+    tern_store *own = NULL;
+    if (boot->world == 1 || !(boot->store || boot->file || boot->by_agent)) return TERN_OK;
+    if (boot->file) own = open_file(boot, &why);
+    if (boot->by_agent) own = open_agents(boot, timeout_s, &why);
+    if (!why.code) meet_in_part(boot, own ? own : boot->store, timeout_s, &why);
+    tern_store_close(own);
+    boot->store = NULL;
+    boot->file = NULL;
+    if (!why.code) return TERN_OK;
+    tern__close(&boot->listen_fd);
+    return tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
+}

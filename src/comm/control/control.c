@@ -1,0 +1,228 @@
+#include "comm/control/inner.h"
+#include "comm/store/hello.h"
+
+#include <errno.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- open and close ---- */
+
+static int init_locks(tern__control *control, tern_error *err)
+{
+    pthread_condattr_t clock;
+    int status = pthread_condattr_init(&clock);
+    if (!status) status = pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    if (!status) status = pthread_mutex_init(&control->lock, NULL);
+    if (!status) status = pthread_mutex_init(&control->send_lock, NULL);
+    if (!status) status = pthread_mutex_init(&control->wake_lock, NULL);
+    if (!status) status = pthread_cond_init(&control->changed, &clock);
+    pthread_condattr_destroy(&clock);
+    if (!status) return TERN_OK;
+    errno = status;
+    return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot make a lock");
+}
+
+static tern__control *control_new(const tern__bootstrap *boot, double host_timeout_s, tern_error *err)
+{
+    size_t world = (size_t)boot->world;
+    tern__control *control = tern__alloc(sizeof(*control), "tern_group_open", err);
+    if (!control) return NULL;
+    *control = (tern__control){.rank = boot->rank,
+                               .world = boot->world,
+                               .pid = getpid(),
+                               .host_timeout_s = host_timeout_s,
+                               .is_loud = boot->mpi != NULL, /* mpirun kills the others at once */
+                               .listen_fd = -1,
+                               .listen_tcp = -1,
+                               .bell = -1};
+    int status = init_locks(control, err);
+    control->peers = tern__alloc(world * sizeof(*control->peers), "tern_group_open", err);
+    for (int rank = 0; control->peers && rank < boot->world; rank++)
+        control->peers[rank] = (tern__peer){.rank = rank, .fd = -1, .pidfd = -1};
+    control->polls = tern__alloc((1 + 2 * world) * sizeof(*control->polls), "tern_group_open", err);
+    if (!status && control->peers && control->polls && !tern__control_fork_begin(control, err))
+        return control;
+    tern__control_close(control);
+    return NULL;
+}
+
+/* Peers that have already met this rank learn why it will not stay. */
+static void fail_open(tern__control *control, const tern_error *why, tern_error *err)
+{
+    tern__control_abort(control, why->code, why->text);
+    tern__control_close(control);
+    tern__error_set(err, why->func, why->code, "%s", why->text);
+    if (err && err->code == why->code) err->native = why->native;
+}
+
+tern__control *tern__control_open(const tern__bootstrap *boot, tern_store *store, double timeout_s,
+                                  double host_timeout_s, tern_error *err)
+{
+    tern_error why = {0};
+    if (tern__is_set(err) || tern__hello_init(err)) return NULL;
+    tern__control *control = control_new(boot, host_timeout_s, err);
+    if (!control) return NULL;
+    int status = tern__control_meet(control, boot, store, tern__deadline(timeout_s), &why);
+    sodium_memzero(control->secret, sizeof(control->secret));
+    if (!status && (control->bell = tern__bell_open(&why)) < 0) status = control->bell;
+    if (!status)
+        status = tern__thread_start(&control->thread, tern__control_watch, control, "tern-control", &why);
+    if (!status) {
+        control->running = true;
+        return control;
+    }
+    fail_open(control, &why, err);
+    return NULL;
+}
+
+static void send_to_all(tern__control *control, tern__message *message)
+{
+    message->bytes = (uint32_t)strlen(message->text) + 1;
+    for (int rank = 0; rank < control->world; rank++) {
+        tern__peer *peer = &control->peers[rank];
+        int native = peer->fd < 0 ? 0 : tern__line_send(control, peer, message);
+        if (native && native != EPIPE && native != ECONNRESET)
+            tern__log(TERN_LOG_WARN, "control: rank %d cannot be told: %s", rank, strerror(native));
+    }
+}
+
+static void release(tern__control *control)
+{
+    tern__control_fork_end(control);
+    for (int rank = 0; control->peers && rank < control->world; rank++) {
+        tern__close(&control->peers[rank].fd);
+        tern__close(&control->peers[rank].pidfd);
+        tern__free(control->peers[rank].stream);
+    }
+    while (control->parcels) {
+        tern__parcel *dead = control->parcels;
+        control->parcels = dead->next;
+        tern__close(&dead->fd);
+        tern__free(dead);
+    }
+    tern__close(&control->listen_fd);
+    tern__close(&control->listen_tcp);
+    tern__close(&control->bell);
+    pthread_cond_destroy(&control->changed);
+    pthread_mutex_destroy(&control->wake_lock);
+    pthread_mutex_destroy(&control->send_lock);
+    pthread_mutex_destroy(&control->lock);
+    tern__free(control->polls);
+    tern__free(control->peers);
+    tern__free(control);
+}
+
+/* The other hosts get the goodbye even if packets are lost; the first loop lets all of them hurry at once. */
+static void part_from_hosts(tern__control *control)
+{
+    for (int rank = 0; rank < control->world; rank++)
+        if (control->peers[rank].stream) shutdown(control->peers[rank].fd, SHUT_WR);
+    for (int rank = 0; rank < control->world; rank++)
+        if (control->peers[rank].stream) tern__tcp_close(&control->peers[rank].fd);
+}
+
+/* A forked child has the sockets, but neither the thread nor the right to speak for the rank. */
+void tern__control_close(tern__control *control)
+{
+    if (!control) return;
+    if (control->running && control->pid == getpid()) {
+        tern__message goodbye = {.kind = TERN__MESSAGE_GOODBYE};
+        if (!control->told) send_to_all(control, &goodbye);
+        atomic_store(&control->stop, true);
+        tern__bell_ring(control->bell);
+        pthread_join(control->thread, NULL);
+        if (tern__control_is_healthy(control)) part_from_hosts(control);
+    }
+    release(control);
+}
+
+/* ---- events ---- */
+
+void tern__control_wake_set(tern__control *control, void (*wake)(void *ctx), void *ctx)
+{
+    pthread_mutex_lock(&control->wake_lock);
+    control->wake = wake;
+    control->wake_ctx = ctx;
+    pthread_mutex_unlock(&control->wake_lock);
+}
+
+bool tern__control_is_healthy(const tern__control *control)
+{
+    return !atomic_load_explicit(&control->failed, memory_order_relaxed);
+}
+
+int tern__control_check(const tern__control *control, const char *func, tern_error *err)
+{
+    if (!atomic_load_explicit(&control->failed, memory_order_acquire)) return TERN_OK;
+    const tern_error *event = &control->event;
+    bool fresh = err && !err->code;
+    tern__error_set(err, func, event->code, "%s", event->text);
+    if (fresh) err->native = event->native;
+    return event->code;
+}
+
+bool tern__control_has_left(const tern__control *control, int peer)
+{
+    return atomic_load(&control->peers[peer].left);
+}
+
+bool tern__control_is_same_process(const tern__control *control, int peer)
+{
+    struct ucred cred;
+    socklen_t size = sizeof(cred);
+    if (peer == control->rank) return true;
+    if (control->peers[peer].stream) return false;
+    if (getsockopt(control->peers[peer].fd, SOL_SOCKET, SO_PEERCRED, &cred, &size)) return false;
+    return cred.pid == getpid();
+}
+
+int tern__control_host(const tern__control *control, int rank)
+{
+    return control->peers[rank].host;
+}
+
+int tern__control_hosts(const tern__control *control)
+{
+    return control->hosts;
+}
+
+bool tern__control_is_same_host(const tern__control *control, int peer)
+{
+    return control->peers[peer].host == control->peers[control->rank].host;
+}
+
+void tern__control_address(const tern__control *control, char *text, size_t size)
+{
+    if (control->hosts > 1)
+        tern__tcp_host(&control->at, text, size);
+    else
+        snprintf(text, size, "127.0.0.1");
+}
+
+void tern__control_describe(const tern__control *control, int peer, char *text, size_t size)
+{
+    tern__card_describe(&control->peers[peer].card, peer, text, size);
+}
+
+/* A rank that stops because of a peer passes on what it heard, so that every rank names the rank that failed
+ * first. */
+void tern__control_abort(tern__control *control, int code, const char *text)
+{
+    if (control->pid != getpid()) return;
+    tern_error why = {0};
+    tern__error_set(&why, NULL, code < 0 ? code : TERN_E_PEER, "%s", text);
+    bool own = tern__control_fail(control, &why);
+    pthread_mutex_lock(&control->lock);
+    bool told = control->told;
+    control->told = true;
+    pthread_mutex_unlock(&control->lock);
+    if (told) return;
+    tern__message message = {.kind = own ? TERN__MESSAGE_ABORT : TERN__MESSAGE_RELAY,
+                             .code = own ? control->event.code : control->event.native};
+    memcpy(message.text, control->event.text, sizeof(message.text));
+    send_to_all(control, &message);
+    if (control->bell >= 0) tern__bell_ring(control->bell);
+}

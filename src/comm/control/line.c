@@ -1,0 +1,170 @@
+/* What goes over a control connection. Inside a host it is a Unix socket that keeps packets whole and takes
+ * descriptors along. Between hosts it is a TCP stream, cut into frames: a head of fixed size that says how
+ * long the text is, which is checked before it is believed. */
+#include "comm/control/inner.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+
+/* ---- handshakes ---- */
+
+bool tern__line_put(int fd, const void *data, size_t bytes)
+{
+    ssize_t sent;
+    do sent = send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)bytes;
+}
+
+/* A packet is whole or wrong; of a stream the rest may follow. */
+int tern__line_take(int fd, bool is_stream, void *data, size_t bytes, size_t *got)
+{
+    ssize_t count;
+    do count = recv(fd, (char *)data + *got, bytes - *got, MSG_DONTWAIT | (is_stream ? 0 : MSG_TRUNC));
+    while (count < 0 && errno == EINTR);
+    if (count < 0) return errno == EAGAIN ? 0 : -1;
+    *got += (size_t)count;
+    if (*got == bytes) return 1;
+    return is_stream && count > 0 ? 0 : -1;
+}
+
+/* ---- sending ---- */
+
+static int send_some(int fd, const char *data, size_t bytes, size_t *sent)
+{
+    *sent = 0;
+    while (*sent < bytes) {
+        ssize_t count = send(fd, data + *sent, bytes - *sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (count >= 0)
+            *sent += (size_t)count;
+        else if (errno != EINTR)
+            return errno == EAGAIN ? 0 : errno;
+    }
+    return 0;
+}
+
+/* Under the lock. */
+static int flush(tern__stream *stream, int fd)
+{
+    size_t sent;
+    int native = send_some(fd, stream->outbox, stream->unsent, &sent);
+    stream->unsent -= sent;
+    memmove(stream->outbox, stream->outbox + sent, stream->unsent);
+    return native;
+}
+
+static int send_frame(tern__stream *stream, int fd, const tern__message *message, size_t bytes)
+{
+    int native = flush(stream, fd);
+    if (native) return native;
+    if (stream->unsent + bytes > sizeof(stream->outbox)) return EAGAIN;
+    memcpy(stream->outbox + stream->unsent, message, bytes);
+    stream->unsent += bytes;
+    return flush(stream, fd);
+}
+
+int tern__line_send(tern__control *control, tern__peer *peer, const tern__message *message)
+{
+    size_t bytes = TERN__MESSAGE_HEAD + message->bytes;
+    if (!peer->stream) return tern__line_put(peer->fd, message, bytes) ? 0 : errno;
+    pthread_mutex_lock(&control->send_lock);
+    int native = send_frame(peer->stream, peer->fd, message, bytes);
+    pthread_mutex_unlock(&control->send_lock);
+    return native;
+}
+
+/* An error shows when the stream is read. */
+void tern__line_flush(tern__control *control, tern__peer *peer)
+{
+    if (!peer->stream) return;
+    pthread_mutex_lock(&control->send_lock);
+    flush(peer->stream, peer->fd);
+    pthread_mutex_unlock(&control->send_lock);
+}
+
+bool tern__line_is_waiting(tern__control *control, const tern__peer *peer)
+{
+    if (!peer->stream) return false;
+    pthread_mutex_lock(&control->send_lock);
+    bool is_waiting = peer->stream->unsent > 0;
+    pthread_mutex_unlock(&control->send_lock);
+    return is_waiting;
+}
+
+/* ---- receiving ---- */
+
+static bool is_sound(const tern__message *message)
+{
+    return message->bytes >= 1 && message->bytes <= sizeof(message->text);
+}
+
+static bool is_terminated(const tern__message *message)
+{
+    return message->text[message->bytes - 1] == '\0';
+}
+
+/* The one descriptor of a message, or -1. The padding of the control data leaves room for a second: that one,
+ * and every one of a pair, is closed. */
+static int take_fd(struct msghdr *header)
+{
+    const struct cmsghdr *c = CMSG_FIRSTHDR(header);
+    if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) return -1;
+    int fd = -1, count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(fd));
+    for (int i = 0; i < count; i++) {
+        memcpy(&fd, CMSG_DATA(c) + (size_t)i * sizeof(fd), sizeof(fd));
+        if (count > 1) tern__close(&fd);
+    }
+    return fd;
+}
+
+/* A reset only says that the peer left some of ours unread: the next read says more. */
+static int recv_packet(const tern__peer *peer, tern__message *message, int *fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } room;
+    struct iovec body = {.iov_base = message, .iov_len = sizeof(*message)};
+    struct msghdr header = {
+        .msg_iov = &body, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof(room.bytes)};
+    ssize_t got;
+    do got = recvmsg(peer->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    while (got < 0 && (errno == EINTR || errno == ECONNRESET));
+    if (got < 0) return errno == EAGAIN ? 0 : -errno;
+    *fd = take_fd(&header);
+    if (got == 0) return -ENODATA;
+    bool whole = got >= (ssize_t)TERN__MESSAGE_HEAD && !(header.msg_flags & MSG_TRUNC) && is_sound(message) &&
+                 (size_t)got == TERN__MESSAGE_HEAD + message->bytes && is_terminated(message);
+    if (whole) return 1;
+    tern__close(fd);
+    return -EBADMSG;
+}
+
+/* The frame's head first, then what the head says. */
+static int recv_frame(tern__stream *stream, int fd, tern__message *message)
+{
+    tern__message *inbox = &stream->inbox;
+    for (;;) {
+        bool has_head = stream->got >= TERN__MESSAGE_HEAD;
+        size_t wanted = TERN__MESSAGE_HEAD + (has_head ? inbox->bytes : 0);
+        ssize_t got = recv(fd, (char *)inbox + stream->got, wanted - stream->got, MSG_DONTWAIT);
+        if (got == 0) return -ENODATA;
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return errno == EAGAIN ? 0 : -errno;
+        stream->got += (size_t)got;
+        if (stream->got < wanted) continue;
+        if (!has_head && !is_sound(inbox)) return -EBADMSG;
+        if (!has_head) continue;
+        stream->got = 0;
+        *message = *inbox;
+        return is_terminated(message) && message->kind != TERN__MESSAGE_FD ? 1 : -EBADMSG;
+    }
+}
+
+int tern__line_recv(tern__peer *peer, tern__message *message, int *fd)
+{
+    *fd = -1;
+    return peer->stream ? recv_frame(peer->stream, peer->fd, message) : recv_packet(peer, message, fd);
+}

@@ -1,0 +1,245 @@
+/* Every rank opens a socket and publishes its name on its card; when it has all cards, it connects to all
+ * lower ranks and then accepts all higher ones. Rank 0 only accepts, rank 1 connects to 0 and then accepts,
+ * and so on: nobody waits in a circle. A rank for which the meeting fails leaves a note in the store, which
+ * the others read while they wait, so that all of them end soon and with the same reason. */
+#include "comm/control/inner.h"
+
+#include <errno.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char func[] = "tern_group_open";
+
+/* ---- cards ---- */
+
+static int claim_rank(const tern__control *control, const tern__card *own, tern_store *store, tern_error *err)
+{
+    char key[32], one[128], other[128] = "another process";
+    int64_t claims;
+    snprintf(key, sizeof(key), "join/%d", control->rank);
+    int status = tern_store_add(store, key, 1, &claims, err);
+    if (status || claims == 1) return status;
+    tern__card first;
+    if (tern__card_get(&first, control->rank, store, 1.0, NULL) == TERN_OK)
+        tern__card_describe(&first, control->rank, other, sizeof(other));
+    tern__card_describe(own, control->rank, one, sizeof(one));
+    return tern__error_set(err, func, TERN_E_ENV, "RANK=%d is taken twice: by %s and by %s", control->rank,
+                           other, one);
+}
+
+static void list_missing(const tern__control *control, tern_store *store, int *came, char *text, size_t size)
+{
+    size_t used = 0;
+    int missing = 0;
+    text[0] = '\0';
+    for (int rank = 0; rank < control->world; rank++) {
+        char key[32];
+        snprintf(key, sizeof(key), "control/%d", rank);
+        if (control->peers[rank].met || tern__store_has(store, key, NULL) != 0) continue;
+        if (used < size)
+            used += (size_t)snprintf(text + used, size - used, "%s%d", missing ? ", " : "", rank);
+        missing++;
+    }
+    *came = control->world - missing;
+}
+
+static int fail_missing(const tern__control *control, tern_store *store, tern_error *err)
+{
+    char missing[256];
+    int came;
+    list_missing(control, store, &came, missing, sizeof(missing));
+    bool one = came == control->world - 1;
+    return tern__error_set(err, func, TERN_E_TIMEOUT, "%d of %d ranks came; missing: rank%s %s", came,
+                           control->world, one ? "" : "s", missing);
+}
+
+static int check_card(tern__peer *peer, const tern__card *own, int own_rank, tern_error *err)
+{
+    char one[128], other[128];
+    const tern__card *card = &peer->card;
+    tern__card_describe(own, own_rank, one, sizeof(one));
+    tern__card_describe(card, peer->rank, other, sizeof(other));
+    if (card->world != own->world)
+        return tern__error_set(err, func, TERN_E_ENV, "WORLD_SIZE=%d on %s, but %d on %s", own->world, one,
+                               card->world, other);
+    if (!strcmp(card->host_key, own->host_key) && card->pid_space == own->pid_space &&
+        tern__peer_watch_pid(peer, card->pid) == ESRCH)
+        return tern__peer_fail_lost(peer, err);
+    return TERN_OK;
+}
+
+/* What `rank` publishes: its card, or its address. */
+typedef int (*getter)(void *into, int rank, tern_store *store, double timeout_s, tern_error *err);
+
+static int get_card(void *into, int rank, tern_store *store, double timeout_s, tern_error *err)
+{
+    return tern__card_get(into, rank, store, timeout_s, err);
+}
+
+static int get_address(void *into, int rank, tern_store *store, double timeout_s, tern_error *err)
+{
+    return tern__tcp_get(into, rank, store, timeout_s, err);
+}
+
+/* What does not come may have its reason in a note. */
+static int await_published(getter get, void *into, int rank, tern_store *store, int64_t deadline,
+                           tern_error *err)
+{
+    for (;;) {
+        tern_error why = {0};
+        double left = tern__deadline_ms(deadline) * 1e-3;
+        double slice = TERN__MIN(left, TERN__NOTE_INTERVAL_S);
+        int status = get(into, rank, store, slice, &why);
+        if (status == TERN_E_TIMEOUT && left > slice)
+            status = tern__note_check(store, &why);
+        else if (status == TERN_OK || status == TERN_E_TIMEOUT)
+            return status;
+        if (status) return tern__error_set(err, func, status, "%s", why.text);
+    }
+}
+
+static int gather_cards(tern__control *control, const tern__card *own, tern_store *store, int64_t deadline,
+                        tern_error *err)
+{
+    for (int rank = 0; rank < control->world; rank++) {
+        tern__peer *peer = &control->peers[rank];
+        int status = rank == control->rank
+                         ? TERN_OK
+                         : await_published(get_card, &peer->card, rank, store, deadline, err);
+        if (status == TERN_E_TIMEOUT) return fail_missing(control, store, err);
+        if (status) return status;
+        peer->met = true;
+        if (rank != control->rank) status = check_card(peer, own, control->rank, err);
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+/* ---- the note: why the meeting fails, from the first rank that knows ---- */
+
+static void leave_note(tern_store *store, const char *text)
+{
+    int64_t count;
+    if (tern_store_add(store, "control/failures", 1, &count, NULL) || count != 1) return;
+    tern_store_set(store, "control/failure", text, strlen(text), NULL);
+    tern__store_has(store, "control/failure", NULL); /* its answer says that the server has the note */
+}
+
+int tern__note_check(tern_store *store, tern_error *err)
+{
+    char text[TERN_ERROR_TEXT];
+    size_t bytes;
+    if (tern__store_has(store, "control/failure", NULL) != 1) return TERN_OK;
+    if (tern__store_read(store, "control/failure", text, sizeof(text) - 1, &bytes, 1.0, NULL)) return TERN_OK;
+    text[TERN__MIN(bytes, sizeof(text) - 1)] = '\0';
+    return tern__error_set(err, func, TERN_E_PEER, "%s", text);
+}
+
+/* Others' fault: look for a better reason, and make it the event, so that its own words are passed on. */
+static void blame_others(tern__control *control, tern_store *store, tern_error *why)
+{
+    tern_error note = {0};
+    if (tern__note_check(store, &note)) *why = note;
+    tern__control_fail(control, why);
+    if (why->code == TERN_E_PEER) leave_note(store, why->text);
+}
+
+static void blame_oneself(const tern__control *control, tern_store *store, const tern_error *why)
+{
+    char who[128];
+    tern_error full = {0};
+    tern__control_describe(control, control->rank, who, sizeof(who));
+    tern__error_set(&full, func, why->code, "%s failed: %s", who, why->text);
+    leave_note(store, full.text);
+}
+
+/* ---- hosts ---- */
+
+/* Each rank's is that of the first rank with the same key, so all ranks number them alike. */
+static void number_hosts(tern__control *control)
+{
+    for (int rank = 0; rank < control->world; rank++) {
+        tern__peer *peer = &control->peers[rank];
+        int first = 0;
+        while (strcmp(control->peers[first].card.host_key, peer->card.host_key)) first++;
+        peer->host = first == rank ? control->hosts++ : control->peers[first].host;
+    }
+}
+
+static int make_streams(tern__control *control, tern_error *err)
+{
+    for (int rank = 0; rank < control->world; rank++) {
+        if (tern__control_is_same_host(control, rank)) continue;
+        control->peers[rank].stream = tern__alloc(sizeof(*control->peers[rank].stream), func, err);
+        if (!control->peers[rank].stream) return TERN_E_MEMORY;
+    }
+    return TERN_OK;
+}
+
+/* A job of one host opens no port. */
+static int open_port(tern__control *control, const tern__bootstrap *boot, tern_store *store, tern_error *err)
+{
+    if (control->hosts == 1) return TERN_OK;
+    bool is_one_machine = true;
+    for (int rank = 0; rank < control->world; rank++)
+        is_one_machine &= tern__card_is_same_machine(&control->peers[0].card, &control->peers[rank].card);
+    int fd = tern__tcp_listen(boot, is_one_machine, &control->at, err);
+    if (fd < 0) return fd;
+    control->listen_tcp = fd;
+    return tern__tcp_publish(&control->at, control->rank, store, err);
+}
+
+/* Connections prove that both sides know the job's secret and are of this meeting: where there is no secret,
+ * a rank of an earlier attempt is still a stranger. */
+static void make_secret(tern__control *control, const uint8_t *secret)
+{
+    const tern__card *zero = &control->peers[0].card;
+    crypto_auth_hmacsha256(control->secret, zero->epoch, sizeof(zero->epoch), secret);
+}
+
+/* All of them before the first is called: rank 0 may leave, and its store with it, once all have called. */
+static int gather_addresses(tern__control *control, tern_store *store, int64_t deadline, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int rank = 0; rank < control->rank && !status; rank++) {
+        const tern__peer *peer = &control->peers[rank];
+        if (!peer->stream) continue;
+        status = await_published(get_address, &peer->stream->at, rank, store, deadline, err);
+        if (status == TERN_E_TIMEOUT) return tern__peer_fail_late(peer, "open its port", err);
+    }
+    return status;
+}
+
+static int meet(tern__control *control, const tern__bootstrap *boot, tern_store *store, int64_t deadline,
+                tern_error *err)
+{
+    tern__card *own = &control->peers[control->rank].card;
+    int status = tern__card_make(own, boot, err);
+    if (!status) status = tern__control_listen(control, own, err);
+    if (!status) status = claim_rank(control, own, store, err);
+    if (!status) status = tern__card_publish(own, control->rank, store, err);
+    if (!status) status = gather_cards(control, own, store, deadline, err);
+    if (status) return status;
+    make_secret(control, boot->secret);
+    number_hosts(control);
+    status = make_streams(control, err);
+    if (!status) status = open_port(control, boot, store, err);
+    if (!status) status = gather_addresses(control, store, deadline, err);
+    for (int rank = 0; rank < control->rank && !status; rank++)
+        status = tern__control_connect(control, &control->peers[rank], deadline, err);
+    return status ? status : tern__control_accept(control, store, deadline, err);
+}
+
+int tern__control_meet(tern__control *control, const tern__bootstrap *boot, tern_store *store,
+                       int64_t deadline, tern_error *err)
+{
+    int status = meet(control, boot, store, deadline, err);
+    if (status == TERN_E_PEER || status == TERN_E_TIMEOUT)
+        blame_others(control, store, err);
+    else if (status)
+        blame_oneself(control, store, err);
+    tern__close(&control->listen_fd);
+    tern__close(&control->listen_tcp);
+    return err->code;
+}

@@ -1,0 +1,221 @@
+/* The network between hosts: which address the others reach this host by, and connections whose other end
+ * may vanish without a word. A connection on which nothing is said is probed, and one whose probes or data
+ * stay unanswered for `host_timeout_s` fails: without that the kernel would try for a quarter of an hour, or
+ * for ever where there is nothing to send. A process that is merely stopped answers: its kernel does. */
+#include "comm/control/inner.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char func[] = "tern_group_open";
+
+/* ---- addresses ---- */
+
+static socklen_t size_of(const struct sockaddr_storage *at)
+{
+    return at->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+static void set_port(struct sockaddr_storage *at, int port)
+{
+    if (at->ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)at)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)at)->sin_port = htons((uint16_t)port);
+}
+
+void tern__tcp_host(const struct sockaddr_storage *at, char *text, size_t size)
+{
+    int status =
+        getnameinfo((const struct sockaddr *)at, size_of(at), text, (socklen_t)size, NULL, 0, NI_NUMERICHOST);
+    if (status) snprintf(text, size, "an unknown address");
+}
+
+void tern__tcp_text(const struct sockaddr_storage *at, char *text, size_t size)
+{
+    char host[INET6_ADDRSTRLEN + IF_NAMESIZE];
+    tern__tcp_host(at, host, sizeof(host));
+    int port = at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_port
+                                         : ((const struct sockaddr_in *)at)->sin_port;
+    snprintf(text, size, "%s port %d", host, ntohs((uint16_t)port));
+}
+
+static bool is_network(const struct sockaddr *at)
+{
+    return at->sa_family == AF_INET || at->sa_family == AF_INET6;
+}
+
+/* Meaningless on another host. */
+static bool is_link_local(const struct sockaddr *at)
+{
+    return at->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)at)->sin6_addr);
+}
+
+static bool is_loopback(const struct sockaddr_storage *at)
+{
+    if (at->ss_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)at)->sin6_addr);
+    return ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+static void copy_address(struct sockaddr_storage *to, const struct sockaddr *from)
+{
+    socklen_t size = from->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    memset(to, 0, sizeof(*to));
+    memcpy(to, from, size);
+}
+
+/* ---- which address is ours ---- */
+
+/* Is it one of `name`, or, without a name, of any that is not the loopback? */
+static bool is_wanted(const struct ifaddrs *interface, const char *name)
+{
+    const struct sockaddr *at = interface->ifa_addr;
+    if (!at || !is_network(at) || is_link_local(at) || !(interface->ifa_flags & IFF_UP)) return false;
+    if (name) return !strcmp(interface->ifa_name, name);
+    return !(interface->ifa_flags & IFF_LOOPBACK);
+}
+
+/* Of an interface that is up, an IPv4 address if it has one. */
+static bool find_interface(const char *name, struct sockaddr_storage *at)
+{
+    struct ifaddrs *list;
+    bool found = false;
+    if (getifaddrs(&list)) return false;
+    for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
+        if (!is_wanted(i, name) || (found && i->ifa_addr->sa_family != AF_INET)) continue;
+        copy_address(at, i->ifa_addr);
+        found = true;
+        if (at->ss_family == AF_INET) break;
+    }
+    freeifaddrs(list);
+    return found;
+}
+
+/* Connecting a datagram socket sends nothing: it only asks the routing table. */
+static bool find_route(const struct addrinfo *to, struct sockaddr_storage *at)
+{
+    socklen_t size = sizeof(*at);
+    int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool found = fd >= 0 && !connect(fd, to->ai_addr, to->ai_addrlen) &&
+                 !getsockname(fd, (struct sockaddr *)at, &size);
+    tern__close(&fd);
+    return found;
+}
+
+static bool find_route_to(const char *host, struct sockaddr_storage *at)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *list;
+    bool found = false;
+    if (getaddrinfo(host, "9", &hints, &list)) return false;
+    for (const struct addrinfo *to = list; to && !found; to = to->ai_next) found = find_route(to, at);
+    freeaddrinfo(list);
+    return found;
+}
+
+int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct sockaddr_storage *at,
+                  tern_error *err)
+{
+    const char *name = tern__env("TERN_SOCKET_IFNAME");
+    if (name && find_interface(name, at)) return TERN_OK;
+    if (name)
+        return tern__error_set(err, func, TERN_E_ENV,
+                               "TERN_SOCKET_IFNAME=\"%s\" is no interface that is up and has an address",
+                               name);
+    errno = 0;
+    if (*boot->addr && find_route_to(boot->addr, at) && (is_one_machine || !is_loopback(at))) return TERN_OK;
+    if (find_interface(NULL, at)) return TERN_OK;
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+        return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot look for the way to the other hosts");
+    return tern__error_set(
+        err, func, TERN_E_SYSTEM,
+        "no interface of this host leads to rank 0 at \"%s\" (TERN_SOCKET_IFNAME names one)", boot->addr);
+}
+
+/* ---- listening ---- */
+
+int tern__tcp_listen(const tern__bootstrap *boot, bool is_one_machine, struct sockaddr_storage *at,
+                     tern_error *err)
+{
+    char text[128];
+    socklen_t size = sizeof(*at);
+    int status = tern__tcp_own(boot, is_one_machine, at, err);
+    if (status) return status;
+    set_port(at, 0);
+    int fd = socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && !bind(fd, (struct sockaddr *)at, size_of(at)) && !listen(fd, SOMAXCONN) &&
+        !getsockname(fd, (struct sockaddr *)at, &size))
+        return fd;
+    tern__tcp_text(at, text, sizeof(text));
+    tern__error_errno(err, func, TERN_E_SYSTEM, "cannot listen for the other hosts at %s", text);
+    tern__close(&fd);
+    return TERN_E_SYSTEM;
+}
+
+/* Under a key of its own: only a job that spans hosts has one. */
+static void key_of(int rank, char *key, size_t size)
+{
+    snprintf(key, size, "control/%d/tcp", rank);
+}
+
+int tern__tcp_publish(const struct sockaddr_storage *at, int rank, tern_store *store, tern_error *err)
+{
+    char key[32];
+    key_of(rank, key, sizeof(key));
+    return tern_store_set(store, key, at, sizeof(*at), err);
+}
+
+int tern__tcp_get(struct sockaddr_storage *at, int rank, tern_store *store, double timeout_s, tern_error *err)
+{
+    char key[32];
+    size_t bytes;
+    key_of(rank, key, sizeof(key));
+    int status = tern__store_read(store, key, at, sizeof(*at), &bytes, timeout_s, err);
+    if (status || (bytes == sizeof(*at) && is_network((const struct sockaddr *)at))) return status;
+    return tern__error_set(err, func, TERN_E_PEER, "rank %d published no address but %zu bytes", rank, bytes);
+}
+
+/* ---- connecting ---- */
+
+int tern__tcp_connect(const struct sockaddr_storage *at, int64_t deadline)
+{
+    return tern__connect((const struct sockaddr *)at, size_of(at), deadline);
+}
+
+static int set_int(int fd, int level, int option, int value)
+{
+    return setsockopt(fd, level, option, &value, sizeof(value)) ? errno : 0;
+}
+
+/* Three probes in the time after which a host is given up; the kernel counts their pauses in seconds. */
+int tern__tcp_tune(int fd, double host_timeout_s)
+{
+    const double clamped = TERN__MIN(TERN__MAX(host_timeout_s, 1.0), 3600.0);
+    const int pause = TERN__MAX(1, (int)(clamped / 3));
+    int native = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    if (!native) native = set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    if (!native) native = set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, pause);
+    if (!native) native = set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, pause);
+    if (!native) native = set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(clamped * 1000));
+    return native;
+}
+
+/* What is still unread would make the kernel reset the connection, and what was said last would be lost with
+ * it where packets are. */
+void tern__tcp_close(int *fd)
+{
+    const struct linger linger = {.l_onoff = 1, .l_linger = 1};
+    char rest[1024];
+    if (*fd < 0) return;
+    while (recv(*fd, rest, sizeof(rest), MSG_DONTWAIT) > 0) continue;
+    setsockopt(*fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+    tern__close(fd);
+}

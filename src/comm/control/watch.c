@@ -1,0 +1,173 @@
+/* The thread sleeps in poll() on the bell and on every peer's socket and pidfd. A peer's socket is always
+ * read to its end before its death is believed, so what a rank said last (abort, goodbye) wins over the fact
+ * that it is gone. */
+#include "comm/control/inner.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+bool tern__control_fail(tern__control *control, const tern_error *why)
+{
+    pthread_mutex_lock(&control->lock);
+    bool first = !control->event.code;
+    if (first) {
+        control->event = *why;
+        atomic_store_explicit(&control->failed, 1, memory_order_release);
+    }
+    pthread_cond_broadcast(&control->changed);
+    pthread_mutex_unlock(&control->lock);
+    return first;
+}
+
+/* Peers are told these words as they are, so they name this rank. */
+static void fail_own(tern__control *control, int code, const char *text)
+{
+    char who[128];
+    tern_error why = {0};
+    tern__card_describe(&control->peers[control->rank].card, control->rank, who, sizeof(who));
+    tern__error_set(&why, NULL, code, "%s failed: the control thread: %s", who, text);
+    tern__control_fail(control, &why);
+}
+
+static void fail_peer(tern__control *control, const tern__peer *peer, int native, const char *verb,
+                      const char *text)
+{
+    char who[128];
+    tern_error why = {0};
+    tern__card_describe(&peer->card, peer->rank, who, sizeof(who));
+    tern__error_set(&why, NULL, TERN_E_PEER, "%s %s: %s", who, verb, text);
+    why.native = native;
+    if (tern__control_fail(control, &why) && control->is_loud) tern__log(TERN_LOG_ERROR, "%s", why.text);
+}
+
+/* The sender's words already name the rank that failed first. */
+static void fail_relayed(tern__control *control, int native, const char *text)
+{
+    tern_error why = {0};
+    tern__error_set(&why, NULL, TERN_E_PEER, "%s", text);
+    why.native = native;
+    tern__control_fail(control, &why);
+}
+
+/* `native` is an errno, ENODATA or ECONNRESET if its kernel has closed the connection: so it is the process
+ * that has gone. Anything else is the network's. */
+static void lose(tern__control *control, tern__peer *peer, int native)
+{
+    char text[192] = "killed or exited without tern_group_close";
+    if (native != ENODATA && native != ECONNRESET)
+        snprintf(text, sizeof(text), "no answer from %.64s for %g s (%.40s)", peer->card.host,
+                 control->host_timeout_s, strerror(native));
+    peer->gone = true;
+    if (!atomic_load(&peer->left)) fail_peer(control, peer, 0, "was lost", text);
+}
+
+/* A frame that is wrong leaves the place of the next unknown. */
+static void fail_garbled(tern__control *control, tern__peer *peer, const char *text)
+{
+    peer->gone = peer->stream != NULL;
+    fail_peer(control, peer, 0, "is of no use", text);
+}
+
+static void store_parcel(tern__control *control, tern__peer *peer, uint64_t tag, int fd)
+{
+    tern__parcel *parcel = tern__alloc(sizeof(*parcel), __func__, NULL);
+    if (!parcel) {
+        tern__close(&fd);
+        fail_own(control, TERN_E_MEMORY, "no memory for a descriptor that a peer sent");
+        return;
+    }
+    *parcel = (tern__parcel){.peer = peer->rank, .tag = tag, .fd = fd};
+    pthread_mutex_lock(&control->lock);
+    tern__parcel **end = &control->parcels;
+    while (*end) end = &(*end)->next;
+    *end = parcel;
+    peer->came++;
+    pthread_cond_broadcast(&control->changed);
+    pthread_mutex_unlock(&control->lock);
+}
+
+static void say_goodbye_of(tern__control *control, tern__peer *peer)
+{
+    pthread_mutex_lock(&control->lock);
+    atomic_store(&peer->left, true);
+    pthread_cond_broadcast(&control->changed);
+    pthread_mutex_unlock(&control->lock);
+}
+
+static void take_message(tern__control *control, tern__peer *peer, const tern__message *message, int fd)
+{
+    switch (message->kind) {
+    case TERN__MESSAGE_GOODBYE: say_goodbye_of(control, peer); break;
+    case TERN__MESSAGE_ABORT: fail_peer(control, peer, message->code, "failed", message->text); break;
+    case TERN__MESSAGE_RELAY: fail_relayed(control, message->code, message->text); break;
+    case TERN__MESSAGE_FD: store_parcel(control, peer, message->tag, fd); return;
+    case TERN__MESSAGE_ASK: tern__control_last_answer(control, peer, message->tag); break;
+    case TERN__MESSAGE_ANSWER: tern__control_last_keep(control, peer, message); break;
+    default: fail_garbled(control, peer, "it sent a control message of an unknown kind");
+    }
+    tern__close(&fd);
+}
+
+/* True if there may be more. */
+static bool read_message(tern__control *control, tern__peer *peer)
+{
+    tern__message message;
+    int fd, got = tern__line_recv(peer, &message, &fd);
+    if (got == 0) return false;
+    if (got > 0)
+        take_message(control, peer, &message, fd);
+    else if (got == -EBADMSG)
+        fail_garbled(control, peer, "it sent a malformed control message");
+    else
+        lose(control, peer, -got);
+    return true;
+}
+
+bool tern__control_serve_peer(tern__control *control, tern__peer *peer, short socket_events, short pid_events)
+{
+    if (peer->gone || !(socket_events | pid_events)) return false;
+    if (socket_events & POLLOUT) tern__line_flush(control, peer);
+    while (!peer->gone && read_message(control, peer)) continue;
+    if (pid_events && !peer->gone) lose(control, peer, ENODATA);
+    return true;
+}
+
+static void call_wake(tern__control *control)
+{
+    pthread_mutex_lock(&control->wake_lock);
+    if (control->wake) control->wake(control->wake_ctx);
+    pthread_mutex_unlock(&control->wake_lock);
+}
+
+void tern__control_prepare(tern__control *control, struct pollfd *polls)
+{
+    for (int rank = 0; rank < control->world; rank++) {
+        const tern__peer *peer = &control->peers[rank];
+        const short events = tern__line_is_waiting(control, peer) ? POLLIN | POLLOUT : POLLIN;
+        *polls++ = (struct pollfd){.fd = peer->gone ? -1 : peer->fd, .events = events};
+        *polls++ = (struct pollfd){.fd = peer->gone ? -1 : peer->pidfd, .events = POLLIN};
+    }
+}
+
+void *tern__control_watch(void *arg)
+{
+    tern__control *control = arg;
+    while (!atomic_load(&control->stop)) {
+        struct pollfd *polls = control->polls;
+        polls[0] = (struct pollfd){.fd = control->bell, .events = POLLIN};
+        tern__control_prepare(control, polls + 1);
+        if (tern__poll(polls, (nfds_t)(1 + 2 * control->world), INT64_MAX) < 0) {
+            fail_own(control, TERN_E_SYSTEM, strerror(errno));
+            break;
+        }
+        bool learnt = polls[0].revents != 0;
+        if (learnt) tern__bell_clear(control->bell);
+        for (int rank = 0; rank < control->world; rank++) {
+            const struct pollfd *of = polls + 1 + 2 * rank;
+            learnt |= tern__control_serve_peer(control, &control->peers[rank], of[0].revents, of[1].revents);
+        }
+        if (learnt) call_wake(control);
+    }
+    return NULL;
+}

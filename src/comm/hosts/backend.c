@@ -1,0 +1,296 @@
+#include "comm/hosts/hosts.h"
+
+#include "comm/native/native.h"
+#include "comm/sys.h"
+#include "comm/transport.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char func[] = "tern_group_open";
+
+/* ---- failures ---- */
+
+static tern__native *lobby_of(const tern__hosts *hosts)
+{
+    return hosts->group->root->lobby;
+}
+
+/* A failure that is a disagreement with this rank is this rank's too. */
+int tern__hosts_code(const tern_error *event)
+{
+    return event->code == TERN_E_PEER && event->native == TERN_E_MISMATCH ? TERN_E_MISMATCH : event->code;
+}
+
+/* Ranks of a host all tell the first failure in the words of their lobby. */
+int tern__hosts_check(const tern__hosts *hosts, tern_error *err)
+{
+    const tern_group *root = hosts->group->root;
+    tern_error event = {0};
+    if (lobby_of(hosts)) return tern__native_check(lobby_of(hosts), err);
+    if (tern__control_is_healthy(root->control)) return TERN_OK;
+    if (root->error.code)
+        return tern__error_set(err, root->error.func, root->error.code, "%s", root->error.text);
+    tern__control_check(root->control, "tern_group", &event);
+    return tern__error_set(err, "tern_group", tern__hosts_code(&event), "%s", event.text);
+}
+
+int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_error *err)
+{
+    char full[TERN_ERROR_TEXT], where[128];
+    tern__group_text(hosts->group, where, sizeof(where));
+    snprintf(full, sizeof(full), "%.*s%s", (int)(sizeof(full) - 1 - strlen(where)), text, where);
+    if (lobby_of(hosts)) {
+        tern__native_abort(lobby_of(hosts), code, full);
+        return tern__native_check(lobby_of(hosts), err);
+    }
+    int status = tern__hosts_check(hosts, err);
+    return status ? status : tern__error_set(err, "tern_group", code, "%s", full);
+}
+
+/* ---- waiting ---- */
+
+/* Messages come without a bell, so a rank that waits for them looks: at first all the time, then less and
+ * less often. */
+static void rest(int turns)
+{
+    const int eager = 200, longest_us = 200;
+    if (turns < eager)
+        sched_yield();
+    else
+        tern__poll(NULL, 0, tern__now_ns() + INT64_C(1000) * TERN__MIN((turns - eager) / 4 + 20, longest_us));
+}
+
+int tern__hosts_progress(const tern__hosts *hosts, tern_error *err)
+{
+    int status = lobby_of(hosts) ? tern__native_progress(lobby_of(hosts), err) : TERN_OK;
+    return status ? status : tern__group_progress(hosts->group, err);
+}
+
+void tern__hosts_say_last(const tern__hosts *hosts, int rank, char *text, size_t size)
+{
+    char last[TERN__LAST_TEXT];
+    int peer = tern_group_world_rank(hosts->group, rank);
+    tern__control_last_get(hosts->group->control, peer, 0.5, last, sizeof(last));
+    snprintf(text, size, ", whose last was %s", last);
+}
+
+/* A work waits for everybody. */
+static int find_gone(const tern__hosts *hosts, const void *arg)
+{
+    const tern_group *group = hosts->group;
+    (void)arg;
+    for (int rank = 0; rank < group->boot.world; rank++)
+        if (rank != group->boot.rank && tern__group_has_left(group, rank)) return rank;
+    return -1;
+}
+
+static int fail_gone(const tern__hosts *hosts, int rank, const char *what, tern_error *err)
+{
+    char who[128], text[TERN_ERROR_TEXT];
+    tern__group_describe(hosts->group, rank, who, sizeof(who));
+    snprintf(text, sizeof(text), "%s has closed its group while rank %d waits in %.300s", who,
+             tern_group_world_rank(hosts->group, hosts->group->boot.rank), what);
+    return tern__hosts_fail(hosts, TERN_E_PEER, text, err);
+}
+
+static int fail_late(const tern__hosts *hosts, const char *what, tern_error *err)
+{
+    char text[TERN_ERROR_TEXT], idle[171];
+    tern__control_idle_text(hosts->group->control, 0.5, idle, sizeof(idle));
+    snprintf(text, sizeof(text), "rank %d waited %g s in %.270s%.170s",
+             tern_group_world_rank(hosts->group, hosts->group->boot.rank), hosts->group->opts.timeout_s, what,
+             idle);
+    return tern__hosts_fail(hosts, TERN_E_TIMEOUT, text, err);
+}
+
+/* Whoever has said goodbye has sent all that it ever will; give it time to come in. */
+static int await_met(tern__hosts *hosts, bool (*is_met)(const void *arg),
+                     void (*late)(const void *arg, char *text, size_t size), tern__hosts_find *find,
+                     const void *arg, tern_error *err)
+{
+    char what[TERN_ERROR_TEXT - 200];
+    int64_t deadline = tern__deadline(hosts->group->opts.timeout_s), gone_deadline = INT64_MAX;
+    for (int turns = 0;; turns++) {
+        int status = tern__hosts_check(hosts, err);
+        if (!status) status = tern__hosts_progress(hosts, err);
+        if (status) return status;
+        if (is_met(arg)) return TERN_OK;
+        int64_t now = tern__now_ns();
+        int gone = find(hosts, arg);
+        if (gone >= 0 && gone_deadline == INT64_MAX) gone_deadline = tern__deadline(1.0);
+        if (now >= deadline || now >= gone_deadline) late(arg, what, sizeof(what));
+        if (now >= gone_deadline) return fail_gone(hosts, gone, what, err);
+        if (now >= deadline) return fail_late(hosts, what, err);
+        rest(turns);
+    }
+}
+
+/* Who asks meanwhile is told that it waits. */
+int tern__hosts_await_some(tern__hosts *hosts, bool (*is_met)(const void *arg),
+                           void (*late)(const void *arg, char *text, size_t size), tern__hosts_find *find,
+                           const void *arg, tern_error *err)
+{
+    tern__control_wait_set(hosts->group->control, true);
+    int status = await_met(hosts, is_met, late, find, arg, err);
+    tern__control_wait_set(hosts->group->control, false);
+    return status;
+}
+
+int tern__hosts_await(tern__hosts *hosts, bool (*is_met)(const void *arg),
+                      void (*late)(const void *arg, char *text, size_t size), const void *arg,
+                      tern_error *err)
+{
+    return tern__hosts_await_some(hosts, is_met, late, find_gone, arg, err);
+}
+
+/* ---- life ---- */
+
+static const char *after_plus(const char *name)
+{
+    const char *plus = strchr(name, '+');
+    return plus ? plus + 1 : name;
+}
+
+/* The ranks of this host are a group of their own, of which only the local back end knows. */
+static int open_here(tern__hosts *hosts, tern_error *err)
+{
+    const tern_group *group = hosts->group;
+    const tern__host_map *map = &hosts->map;
+    int size = tern__host_size(map, map->own);
+    hosts->here = (tern_group){.boot = group->boot,
+                               .opts = group->opts,
+                               .root = group->root,
+                               .control = group->control,
+                               .trace = group->trace,
+                               .id = group->id | UINT32_C(1) << 31};
+    tern_group *here = &hosts->here;
+    snprintf(here->backend_name, sizeof(here->backend_name), "%s", size == 1 ? "self" : "native");
+    here->boot.rank = map->place;
+    here->boot.world = size;
+    here->ranks = tern__alloc((size_t)size * sizeof(*here->ranks), func, err);
+    if (!here->ranks) return TERN_E_MEMORY;
+    for (int place = 0; place < size; place++)
+        here->ranks[place] = tern_group_world_rank(group, tern__host_rank(map, map->own, place));
+    here->backend = size == 1 ? &tern__comm_self : &tern__comm_native;
+    here->state = here->backend->open(here, err);
+    return here->state ? TERN_OK : err->code;
+}
+
+static int open_link(tern__hosts *hosts, tern_error *err)
+{
+    tern_group *root = hosts->group->root;
+    if (!root->link) {
+        const tern_transport *transport = tern__transport_find(after_plus(hosts->group->backend_name), err);
+        if (!transport) return err->code;
+        root->link = tern__link_open(root, transport, err);
+    }
+    hosts->link = root->link;
+    return hosts->link ? TERN_OK : err->code;
+}
+
+static void hosts_close(void *state)
+{
+    tern__hosts *hosts = state;
+    tern_group *root = hosts->group->root;
+    if (root == hosts->group) {
+        tern__link_close(root->link);
+        root->link = NULL;
+    }
+    if (hosts->here.state) hosts->here.backend->close(hosts->here.state);
+    tern__free(hosts->here.ranks);
+    tern__host_map_release(&hosts->map);
+    tern__free(hosts);
+}
+
+static void *hosts_open(tern_group *group, tern_error *err)
+{
+    tern__hosts *hosts = tern__alloc(sizeof(*hosts), func, err);
+    if (!hosts) return NULL;
+    hosts->group = group;
+    bool flat = !strchr(group->backend_name, '+');
+    int status = tern__host_map_make(&hosts->map, group, flat, err);
+    if (!status) status = open_here(hosts, err);
+    if (!status) status = open_link(hosts, err);
+    if (!status) status = tern__hosts_tags(hosts, 3, &hosts->mail_tag, err);
+    if (!status) return hosts;
+    hosts_close(hosts);
+    return NULL;
+}
+
+/* ---- windows: this host's ---- */
+
+static int fail_size(const tern__hosts *hosts, int rank, size_t own, uint64_t theirs, tern_error *err)
+{
+    char text[TERN_ERROR_TEXT];
+    snprintf(text, sizeof(text), "rank %d opens a window of %zu bytes, rank %d one of %llu",
+             tern_group_world_rank(hosts->group, hosts->group->boot.rank), own,
+             tern_group_world_rank(hosts->group, rank), (unsigned long long)theirs);
+    return tern__hosts_fail(hosts, TERN_E_MISMATCH, text, err);
+}
+
+/* Ranks of one host compare as they hand the window to each other; here all do. */
+static int agree_on_size(tern__hosts *hosts, size_t bytes, tern_error *err)
+{
+    int world = hosts->group->boot.world;
+    uint64_t *sizes = tern__alloc((size_t)world * sizeof(*sizes), "tern_group_mem_alloc", err);
+    if (!sizes) return TERN_E_MEMORY;
+    int status = tern__hosts_vote(hosts, "open a window", bytes, sizes, err);
+    for (int rank = 0; rank < world && !status; rank++)
+        if (sizes[rank] != bytes) status = fail_size(hosts, rank, bytes, sizes[rank], err);
+    tern__free(sizes);
+    return status;
+}
+
+static int hosts_window_open(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err)
+{
+    tern__hosts *hosts = state;
+    const tern_group *here = &hosts->here;
+    int status = agree_on_size(hosts, bytes, err);
+    return status ? status : here->backend->window_open(here->state, base, bytes, window, err);
+}
+
+static void *hosts_window_base(void *state, uint32_t window)
+{
+    const tern_group *here = &((tern__hosts *)state)->here;
+    return here->backend->window_base(here->state, window);
+}
+
+static char *hosts_window_peer(void *state, uint32_t window, int rank)
+{
+    const tern_group *here = &((tern__hosts *)state)->here;
+    return here->backend->window_peer(here->state, window, rank);
+}
+
+static void hosts_window_close(void *state, uint32_t window)
+{
+    const tern_group *here = &((tern__hosts *)state)->here;
+    here->backend->window_close(here->state, window);
+}
+
+const tern__comm_backend tern__comm_hosts = {
+    .name = "hosts",
+    .lands_in_windows = true,
+    .open = hosts_open,
+    .close = hosts_close,
+    .window_open = hosts_window_open,
+    .window_base = hosts_window_base,
+    .window_close = hosts_window_close,
+    .window_peer = hosts_window_peer,
+    .channel_open = tern__hosts_channel_open,
+    .channel_close = tern__hosts_channel_close,
+    .post = tern__hosts_channel_post,
+    .progress = tern__hosts_channel_progress,
+    .test = tern__hosts_channel_test,
+    .wait = tern__hosts_channel_wait,
+    .mark = tern__hosts_channel_mark,
+    .late = tern__hosts_channel_late,
+    .tally = tern__hosts_channel_tally,
+    .mailbox_open = tern__hosts_mailbox_open,
+    .mailbox_close = tern__hosts_mailbox_close,
+    .start = tern__hosts_mailbox_start,
+    .carry = tern__hosts_mailbox_carry,
+    .await = tern__hosts_mailbox_await,
+    .drop = tern__hosts_mailbox_drop,
+};

@@ -1,0 +1,335 @@
+/* channel.c - the way of a work. The ranks of a host first meet in it (`arrive`): they say and compare what
+ * it is, and from then on their windows lie still. Then the ranks that talk to other hosts do their shares,
+ * each for all ranks of the host, and then all meet again (`leave`): who sees that knows that the results are
+ * there. Of a move nothing has gone over by then: each rank now fetches its own, and a third meeting (`part`)
+ * says that all have, before anybody's window changes. These are works of the host's own channels in which
+ * nothing moves but words, so who waits there is named, and who dies is seen, as in a group of one host.
+ *
+ * Works cross one after the other, in their order on every rank. A rank posts a work only when it has seen
+ * the end of the one that had its slot; so in the channels of the host there is always room. */
+#include "comm/hosts/hosts.h"
+
+#include "comm/native/native.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char func[] = "tern_group_open";
+
+/* What a rank that does not talk to other hosts is told of a work. */
+typedef struct notice {
+    double shares;
+    int32_t shadows;
+    bool shadow[]; /* [world] */
+} notice;
+
+static tern__crossing *work_at(const tern__hosts_channel *channel, uint64_t seq)
+{
+    return &channel->works[seq % channel->slots];
+}
+
+static bool talks(const tern__hosts_channel *channel)
+{
+    return channel->hosts->map.place < channel->hosts->map.flows;
+}
+
+/* ---- telling the host ---- */
+
+static notice *notice_at(const tern__hosts_channel *channel, uint64_t seq, int place)
+{
+    const tern_group *here = &channel->hosts->here;
+    char *board = here->backend->window_peer(here->state, channel->board, place);
+    return (notice *)(board + (seq % channel->slots) * channel->notice_bytes);
+}
+
+static void tell(const tern__hosts_channel *channel, uint64_t seq)
+{
+    const tern__hosts *hosts = channel->hosts;
+    const tern__tally *tally = &work_at(channel, seq)->tally;
+    if (hosts->map.place != 0) return;
+    for (int place = hosts->map.flows; place < hosts->here.boot.world; place++) {
+        notice *to = notice_at(channel, seq, place);
+        to->shares = tally->shares;
+        to->shadows = tally->shadows;
+        memcpy(to->shadow, tally->shadow, (size_t)hosts->group->boot.world * sizeof(bool));
+    }
+}
+
+static void hear(const tern__hosts_channel *channel, uint64_t seq)
+{
+    const tern__hosts *hosts = channel->hosts;
+    tern__crossing *work = work_at(channel, seq);
+    if (talks(channel)) return;
+    const notice *from = notice_at(channel, seq, hosts->map.place);
+    work->tally.shares = from->shares;
+    work->tally.shadows = from->shadows;
+    memcpy(tern__crossing_shadows(channel, work), from->shadow,
+           (size_t)hosts->group->boot.world * sizeof(bool));
+}
+
+/* ---- moving on ---- */
+
+static int meet(const tern__hosts_channel *channel, void *where, const tern__crossing *work, uint64_t *seq,
+                tern_error *err)
+{
+    tern__post post = work->post;
+    post.only_meets = true;
+    post.out = NULL;
+    return channel->hosts->here.backend->post(where, &post, seq, err);
+}
+
+/* All of the host are there. */
+static int arrive(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+{
+    const tern__comm_backend *local = channel->hosts->here.backend;
+    int status = local->test(channel->arrive, work->arrive, err);
+    if (status) return status;
+    work->arrived = true;
+    if (!talks(channel)) return TERN_OK;
+    return tern__exchange_begin(&channel->exchange, work, local->tally(channel->arrive, work->arrive), err);
+}
+
+static int cross(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+{
+    int status = work->arrived ? TERN_OK : arrive(channel, work, err);
+    if (!status && talks(channel)) status = tern__exchange_step(&channel->exchange, err);
+    if (status) return status;
+    tell(channel, channel->crossed + 1);
+    status = meet(channel, channel->leave, work, &work->leave, err);
+    channel->crossed += !status;
+    return status;
+}
+
+static int cross_all(tern__hosts_channel *channel, tern_error *err)
+{
+    int status = TERN_OK;
+    while (!status && channel->crossed < channel->posted)
+        status = cross(channel, work_at(channel, channel->crossed + 1), err);
+    return status == TERN_PENDING ? TERN_OK : status;
+}
+
+/* All of the host know that all hosts mean the same. */
+static int begin_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+{
+    int status = channel->hosts->here.backend->test(channel->leave, work->leave, err);
+    if (status) return status;
+    work->moves = true;
+    return tern__moves_begin(&channel->moves, channel->tag + 1, work, err);
+}
+
+static int end_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+{
+    int status = tern__messages_test(&channel->moves, err);
+    if (status) return status;
+    work->moved = true;
+    return meet(channel, channel->part, work, &work->part, err);
+}
+
+static int end(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+{
+    const tern__comm_backend *local = channel->hosts->here.backend;
+    if (!tern__kind_is_move(work->post.kind)) return local->test(channel->leave, work->leave, err);
+    int status = work->moves ? TERN_OK : begin_moves(channel, work, err);
+    if (!status && !work->moved) status = end_moves(channel, work, err);
+    return status ? status : local->test(channel->part, work->part, err);
+}
+
+static int end_all(tern__hosts_channel *channel, tern_error *err)
+{
+    while (channel->done < channel->crossed) {
+        int status = end(channel, work_at(channel, channel->done + 1), err);
+        if (status) return status == TERN_PENDING ? TERN_OK : status;
+        hear(channel, ++channel->done);
+    }
+    return TERN_OK;
+}
+
+int tern__hosts_channel_progress(void *self, tern_error *err)
+{
+    tern__hosts_channel *channel = self;
+    int status = tern__hosts_check(channel->hosts, err);
+    if (!status) status = cross_all(channel, err);
+    return status ? status : end_all(channel, err);
+}
+
+/* ---- posting and finishing ---- */
+
+static bool has_room(const void *arg)
+{
+    const tern__hosts_channel *channel = arg;
+    return channel->posted - channel->done < channel->slots;
+}
+
+typedef struct goal {
+    const tern__hosts_channel *channel;
+    uint64_t seq;
+} goal;
+
+static bool is_done(const void *arg)
+{
+    const goal *g = arg;
+    return g->channel->done >= g->seq;
+}
+
+/* "all_reduce of 100 f32, sum (work 7)", and what it waits for. */
+static void describe_late(const tern__hosts_channel *channel, char *text, size_t size)
+{
+    const tern__comm_backend *local = channel->hosts->here.backend;
+    uint64_t seq = channel->done + 1;
+    const tern__crossing *work = work_at(channel, seq);
+    tern__desc_text(&work->desc, seq, text, size);
+    size_t used = strlen(text);
+    if (work->moved)
+        local->late(channel->part, work->part, text + used, size - used);
+    else if (work->moves)
+        snprintf(text + used, size - used, "; what other hosts give has not come");
+    else if (channel->crossed >= seq)
+        local->late(channel->leave, work->leave, text + used, size - used);
+    else if (!work->arrived)
+        local->late(channel->arrive, work->arrive, text + used, size - used);
+    else
+        tern__exchange_late(&channel->exchange, text + used, size - used);
+}
+
+static void late_room(const void *arg, char *text, size_t size)
+{
+    describe_late(arg, text, size);
+}
+
+static void late_work(const void *arg, char *text, size_t size)
+{
+    describe_late(((const goal *)arg)->channel, text, size);
+}
+
+static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t count, tern_error *err)
+{
+    bool has_parts = post->kind == TERN__ALL_GATHER || post->kind == TERN__REDUCE_SCATTER;
+    int status = tern__post_check(post, err);
+    if (status || !has_parts || count % (uint64_t)hosts->group->boot.world == 0) return status;
+    return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "%llu elements are no %d equal parts",
+                           (unsigned long long)count, hosts->group->boot.world);
+}
+
+int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, tern_error *err)
+{
+    tern__hosts_channel *channel = self;
+    const tern__hosts *hosts = channel->hosts;
+    tern__crossing next = {.post = *post, .source = post->root};
+    tern__desc_write(&next.desc, post);
+    next.count = next.desc.count;
+    int status = check_post(hosts, post, next.count, err);
+    if (!status && !has_room(channel))
+        status = tern__hosts_await(channel->hosts, has_room, late_room, channel, err);
+    if (status) return status;
+    tern__crossing *work = work_at(channel, channel->posted + 1);
+    next.tally = (tern__tally){.shadow = tern__crossing_shadows(channel, work)};
+    *work = next;
+    status = meet(channel, channel->arrive, work, &work->arrive, err);
+    if (status) return status;
+    *seq = ++channel->posted;
+    tern__desc_say(hosts->group->control, &work->desc, *seq);
+    return TERN_OK;
+}
+
+int tern__hosts_channel_test(void *self, uint64_t seq, tern_error *err)
+{
+    const tern__hosts_channel *channel = self;
+    int status = channel->done >= seq ? TERN_OK : tern__hosts_channel_progress(self, err);
+    if (status) return status;
+    return channel->done >= seq ? TERN_OK : TERN_PENDING;
+}
+
+int tern__hosts_channel_wait(void *self, uint64_t seq, tern_error *err)
+{
+    tern__hosts_channel *channel = self;
+    goal g = {channel, seq};
+    int status = tern__hosts_channel_test(channel, seq, err);
+    return status == TERN_PENDING ? tern__hosts_await(channel->hosts, is_done, late_work, &g, err) : status;
+}
+
+void tern__hosts_channel_mark(void *self, uint64_t backward, uint32_t folded)
+{
+    const tern__hosts_channel *channel = self;
+    channel->hosts->here.backend->mark(channel->arrive, backward, folded);
+}
+
+void tern__hosts_channel_late(void *self, uint64_t seq, char *text, size_t size)
+{
+    (void)seq;
+    describe_late(self, text, size);
+}
+
+const tern__tally *tern__hosts_channel_tally(void *self, uint64_t seq)
+{
+    return &work_at(self, seq)->tally;
+}
+
+/* ---- life ---- */
+
+static void unlink_channel(tern__hosts_channel *channel)
+{
+    tern__hosts_channel **at = &channel->hosts->link->channels;
+    while (*at && *at != channel) at = &(*at)->next;
+    if (*at) *at = channel->next;
+}
+
+void tern__hosts_channel_close(void *self)
+{
+    tern__hosts_channel *channel = self;
+    const tern_group *here = &channel->hosts->here;
+    unlink_channel(channel);
+    tern__exchange_close(&channel->exchange);
+    tern__messages_close(&channel->moves);
+    if (channel->arrive) here->backend->channel_close(channel->arrive);
+    if (channel->leave) here->backend->channel_close(channel->leave);
+    if (channel->part) here->backend->channel_close(channel->part);
+    if (channel->has_board) here->backend->window_close(here->state, channel->board);
+    tern__free(channel->works);
+    tern__free(channel->shadows);
+    tern__free(channel);
+}
+
+static int open_board(tern__hosts_channel *channel, tern_error *err)
+{
+    const tern_group *here = &channel->hosts->here;
+    size_t world = (size_t)channel->hosts->group->boot.world;
+    channel->notice_bytes = tern__align_up(sizeof(notice) + world * sizeof(bool), TERN__LINE);
+    int status = here->backend->window_open(here->state, NULL, channel->slots * channel->notice_bytes,
+                                            &channel->board, err);
+    channel->has_board = !status;
+    return status;
+}
+
+static int open_parts(tern__hosts_channel *channel, tern_error *err)
+{
+    const tern_group *here = &channel->hosts->here;
+    size_t world = (size_t)channel->hosts->group->boot.world;
+    channel->works = tern__alloc(channel->slots * sizeof(*channel->works), func, err);
+    channel->shadows = tern__alloc(channel->slots * world * sizeof(*channel->shadows), func, err);
+    if (!channel->works || !channel->shadows) return TERN_E_MEMORY;
+    channel->arrive = here->backend->channel_open(here->state, (int)channel->slots, err);
+    if (!channel->arrive) return err->code;
+    channel->leave = here->backend->channel_open(here->state, (int)channel->slots, err);
+    if (!channel->leave) return err->code;
+    channel->part = here->backend->channel_open(here->state, (int)channel->slots, err);
+    if (!channel->part) return err->code;
+    int status = open_board(channel, err);
+    if (!status) status = tern__messages_open(&channel->moves, channel->hosts, err);
+    if (!status) status = tern__exchange_open(&channel->exchange, channel, err);
+    return status ? status : tern__hosts_tags(channel->hosts, 2, &channel->tag, err);
+}
+
+void *tern__hosts_channel_open(void *state, int slots, tern_error *err)
+{
+    tern__hosts *hosts = state;
+    tern__hosts_channel *channel = tern__alloc(sizeof(*channel), func, err);
+    if (!channel) return NULL;
+    *channel = (tern__hosts_channel){.hosts = hosts, .slots = (uint64_t)TERN__MAX(slots, 2)};
+    if (open_parts(channel, err)) {
+        tern__hosts_channel_close(channel);
+        return NULL;
+    }
+    channel->next = hosts->link->channels;
+    hosts->link->channels = channel;
+    return channel;
+}

@@ -1,0 +1,244 @@
+/* hosts.h - what the files of the back end `hosts` share: backend.c (the struct, windows), map.c (which ranks
+ * are on which host), link.c (messages between ranks of other hosts), messages.c (those that are under way),
+ * channel.c (the way of a work), exchange.c (what hosts say to each other about one), region.c (which
+ * elements), partial.c (their sums).
+ *
+ * The back end of a group that spans hosts. Inside a host ranks reach each other's windows by a back end of
+ * their own, native or self (`here`); between hosts messages go over a transport, MPI or gloo. A group that
+ * shall use the transport alone has a host for every rank. */
+#ifndef TERN_SRC_COMM_HOSTS_H
+#define TERN_SRC_COMM_HOSTS_H
+
+#include "comm/group.h"
+#include "comm/native/layout.h"
+
+#include <tern/backend/transport.h>
+
+typedef struct tern__hosts tern__hosts;
+typedef struct tern__hosts_channel tern__hosts_channel;
+
+/* ---- map.c ---- */
+
+/* Hosts are numbered by their first rank, their ranks ascend. */
+typedef struct tern__host_map {
+    int count;      /* of hosts                                         */
+    int own, place; /* this rank's host, and its number there           */
+    int flows;  /* ranks of the smallest host: so many talk to those of the other hosts, each of a share */
+    int most;   /* ranks of the largest                             */
+    int *host;  /* [world] of a rank                                */
+    int *ranks; /* [world] one host after the other                 */
+    int *first; /* [count + 1] where a host begins in `ranks`       */
+} tern__host_map;
+
+int tern__host_map_make(tern__host_map *map, const tern_group *group, bool flat, tern_error *err);
+void tern__host_map_release(tern__host_map *map);
+
+static inline int tern__host_size(const tern__host_map *map, int host)
+{
+    return map->first[host + 1] - map->first[host];
+}
+
+static inline int tern__host_rank(const tern__host_map *map, int host, int place)
+{
+    return map->ranks[map->first[host] + place];
+}
+
+/* ---- link.c ---- */
+
+/* A family's messages: its transport, which knows the root's ranks. */
+typedef struct tern__link {
+    const tern_transport *transport;
+    void *state; /* NULL: given up after a failure */
+    tern_group *root;
+    int next_tag;
+    tern__hosts_channel *channels;   /* of all groups of the family */
+    struct tern__mailbox *mailboxes; /* the same                    */
+    struct tern__mailbox *asking;    /* closed, with a receive that the transport still holds */
+} tern__link;
+
+/* Collective over the root, which is `group`. */
+tern__link *tern__link_open(tern_group *group, const tern_transport *transport, tern_error *err);
+void tern__link_close(tern__link *link);
+/* Of all channels of the family. */
+int tern__link_progress(tern__link *link, tern_error *err);
+/* No buffer of a message is touched any more. */
+void tern__link_give_up(tern__link *link);
+/* To and from a rank of `group`. */
+int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag, const void *data,
+                    size_t bytes, tern_transport_message *message, tern_error *err);
+int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag, void *data, size_t bytes,
+                    tern_transport_message *message, tern_error *err);
+int tern__link_test(tern__link *link, tern_transport_message *message, tern_error *err);
+
+/* ---- messages.c ---- */
+
+/* To each rank of the group at most one, and from each one. */
+typedef struct tern__messages {
+    const tern__hosts *hosts;
+    int begun;                       /* are under way */
+    tern_transport_message *handles; /* [2 * world]   */
+    bool *is_begun;                  /* [2 * world]   */
+} tern__messages;
+
+/* Into zeros; close it after an error, too. */
+int tern__messages_open(tern__messages *messages, const tern__hosts *hosts, tern_error *err);
+/* What is still under way is given up, with the link. */
+void tern__messages_close(tern__messages *messages);
+/* Of no bytes there is no message. */
+int tern__messages_send(tern__messages *messages, int rank, int tag, const void *data, size_t bytes,
+                        tern_error *err);
+int tern__messages_recv(tern__messages *messages, int rank, int tag, void *data, size_t bytes,
+                        tern_error *err);
+/* TERN_OK when all are over, or TERN_PENDING. */
+int tern__messages_test(tern__messages *messages, tern_error *err);
+/* Is one from `rank` under way? */
+bool tern__messages_awaits(const tern__messages *messages, int rank);
+
+/* ---- vote.c ---- */
+
+/* votes[r] = what rank r says. Collective over the group, for `what`: "open a channel". */
+int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_t *votes, tern_error *err);
+/* `count` tags, from *tag on, that no two ranks of the group have used. The same. */
+int tern__hosts_tags(tern__hosts *hosts, int count, int *tag, tern_error *err);
+
+/* ---- backend.c ---- */
+
+struct tern__hosts {
+    tern_group *group;
+    tern__link *link; /* the family's */
+    tern__host_map map;
+    tern_group here; /* this host's ranks of the group */
+    int mail_tag;    /* the first of its messages'     */
+};
+
+/* Of what the control plane tells: a peer's mismatch is this rank's too. */
+int tern__hosts_code(const tern_error *event);
+/* TERN_OK as long as nobody failed. */
+int tern__hosts_check(const tern__hosts *hosts, tern_error *err);
+/* The first failure of the family, for all ranks. Returns it. */
+int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_error *err);
+/* Moves all works and messages of the family on. */
+int tern__hosts_progress(const tern__hosts *hosts, tern_error *err);
+/* ", whose last was ..": what a rank of the group says that it did. */
+void tern__hosts_say_last(const tern__hosts *hosts, int rank, char *text, size_t size);
+/* Moves all works of the family on until is_met(arg), or an error, of which `late` says what is missing. */
+int tern__hosts_await(tern__hosts *hosts, bool (*is_met)(const void *arg),
+                      void (*late)(const void *arg, char *text, size_t size), const void *arg,
+                      tern_error *err);
+/* The same where only some ranks are waited for: a rank that has closed its group, and that `arg` cannot do
+ * without, or -1. */
+typedef int tern__hosts_find(const tern__hosts *hosts, const void *arg);
+int tern__hosts_await_some(tern__hosts *hosts, bool (*is_met)(const void *arg),
+                           void (*late)(const void *arg, char *text, size_t size), tern__hosts_find *find,
+                           const void *arg, tern_error *err);
+
+/* ---- mailbox_life.c ---- */
+
+void *tern__hosts_mailbox_open(void *hosts, tern_error *err);
+void tern__hosts_mailbox_close(void *mailbox);
+int tern__hosts_mailbox_start(void *mailbox, tern__transfer *transfer, tern_error *err);
+int tern__hosts_mailbox_carry(void *mailbox, tern_error *err);
+int tern__hosts_mailbox_await(void *mailbox, const tern__transfer *transfer, tern_error *err);
+void tern__hosts_mailbox_drop(void *mailbox, tern__transfer *transfer);
+void tern__mail_free(struct tern__mailbox *mailbox);
+
+/* ---- channel.c ---- */
+
+/* A work as this rank posted it. */
+typedef struct tern__crossing {
+    tern__post post;
+    tern__desc desc;
+    uint64_t count;               /* elements in the extents                                       */
+    uint64_t arrive, leave, part; /* its places in the channels of this host            */
+    bool arrived, moves, moved;   /* moves: its messages are under way; moved: they are over */
+    /* Once all hosts have said what they mean: */
+    tern__tally tally;
+    int source; /* of a broadcast; -1: nobody's data                                  */
+    bool is_weighted, is_moot;
+} tern__crossing;
+
+/* ---- exchange.c ---- */
+
+/* One work between this rank and those of the other hosts that have the same share of it. */
+typedef struct tern__exchange {
+    tern__hosts_channel *channel;
+    tern__crossing *work;
+    int step;
+    uint64_t round, rounds;
+    tern__messages messages;
+    size_t head_bytes, buffer_bytes;
+    char *heads;                         /* [hosts]: what each says; this one's own too */
+    char *partials, *arrivals, *results; /* [hosts] buffers each: to every host, from every host, for all */
+    char **parts;                        /* [hosts] the arrivals */
+} tern__exchange;
+
+int tern__exchange_open(tern__exchange *exchange, tern__hosts_channel *channel, tern_error *err);
+void tern__exchange_close(tern__exchange *exchange);
+int tern__exchange_begin(tern__exchange *exchange, tern__crossing *work, const tern__tally *local,
+                         tern_error *err);
+/* TERN_OK when this rank's share is where all ranks of the host have it, TERN_PENDING, or an error. */
+int tern__exchange_step(tern__exchange *exchange, tern_error *err);
+/* Who has not been heard of yet. */
+void tern__exchange_late(const tern__exchange *exchange, char *text, size_t size);
+
+/* ---- moves.c ---- */
+
+/* Copies what this rank takes of its own host's, and begins what it gives to and takes of the others'. */
+int tern__moves_begin(tern__messages *messages, int tag, const tern__crossing *work, tern_error *err);
+
+struct tern__hosts_channel {
+    tern__hosts_channel *next;
+    tern__hosts *hosts;
+    int tag; /* and the next one, of moves */
+    uint64_t slots;
+    void *arrive, *leave, *part; /* this host's channels */
+    uint32_t board; /* a window: what the ranks that do not talk to other hosts are told of each work */
+    bool has_board;
+    size_t notice_bytes; /* of one work on it */
+    uint64_t posted, crossed, done;
+    tern__crossing *works; /* [slots] */
+    bool *shadows;         /* [slots][world], what tallies point to */
+    tern__exchange exchange;
+    tern__messages moves; /* of the move that is under way */
+};
+
+/* [world] of a work's tally. */
+static inline bool *tern__crossing_shadows(const tern__hosts_channel *channel, const tern__crossing *work)
+{
+    return channel->shadows + (size_t)(work - channel->works) * (size_t)channel->hosts->group->boot.world;
+}
+
+void *tern__hosts_channel_open(void *hosts, int slots, tern_error *err);
+void tern__hosts_channel_close(void *channel);
+int tern__hosts_channel_post(void *channel, const tern__post *post, uint64_t *seq, tern_error *err);
+int tern__hosts_channel_progress(void *channel, tern_error *err);
+int tern__hosts_channel_test(void *channel, uint64_t seq, tern_error *err);
+int tern__hosts_channel_wait(void *channel, uint64_t seq, tern_error *err);
+void tern__hosts_channel_mark(void *channel, uint64_t backward, uint32_t folded);
+void tern__hosts_channel_late(void *channel, uint64_t seq, char *text, size_t size);
+const tern__tally *tern__hosts_channel_tally(void *channel, uint64_t seq);
+
+/* ---- region.c ---- */
+
+/* How many elements of a work this rank's share has of what belongs to `host`. */
+uint64_t tern__region_count(const tern__hosts *hosts, const tern__crossing *work, int host);
+/* Elements [first, first + count) of it, between a buffer and the window of the rank at `place` of this host;
+ * TERN__OWNER: of whichever rank an element belongs to. */
+#define TERN__OWNER (-1)
+void tern__region_read(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                       uint64_t count, int place, char *buffer);
+void tern__region_write(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                        uint64_t count, int place, const char *buffer);
+
+/* ---- partial.c ---- */
+
+/* Sums of a host's ranks go over in this dtype. */
+tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__crossing *work);
+/* out = the sum (or what the operation is) over this host's ranks of elements of the region of `host`. */
+void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,
+                        int host, uint64_t first, uint64_t count, char *out);
+/* out = the result of all hosts' parts, in the order of hosts, in the work's dtype. `parts` are changed. */
+void tern__partial_join(const tern__hosts *hosts, const tern__crossing *work, char *const *parts,
+                        uint64_t count, char *out);
+
+#endif

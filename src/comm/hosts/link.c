@@ -1,0 +1,166 @@
+/* link.c - a family's messages. Tag 0 is for what ranks agree on while they open something, which all ranks
+ * of a group do in the same order; every channel has a tag of its own. */
+#include "comm/hosts/mailbox.h"
+
+#include "comm/sys.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char func[] = "tern_group_open";
+
+enum { WHY = 256 };
+
+/* ---- notes, for transports that have to find each other ---- */
+
+static int set_note(void *store, const char *key, const void *value, size_t bytes, char *why, size_t why_size)
+{
+    tern_error err = {0};
+    char name[256];
+    snprintf(name, sizeof(name), "transport/%s", key);
+    int status = tern_store_set(store, name, value, bytes, &err);
+    snprintf(why, why_size, "%s", err.text);
+    return status;
+}
+
+typedef struct notes {
+    tern_store *store;
+    double timeout_s;
+} notes;
+
+static int set(void *of, const char *key, const void *value, size_t bytes, char *why, size_t why_size)
+{
+    return set_note(((notes *)of)->store, key, value, bytes, why, why_size);
+}
+
+static int get(void *of, const char *key, void *value, size_t cap, size_t *bytes, char *why, size_t why_size)
+{
+    const notes *n = of;
+    tern_error err = {0};
+    char name[256];
+    snprintf(name, sizeof(name), "transport/%s", key);
+    int status = tern__store_read(n->store, name, value, cap, bytes, n->timeout_s, &err);
+    snprintf(why, why_size, "%s", err.text);
+    return status;
+}
+
+/* ---- life ---- */
+
+static int start(tern__link *link, const int *hosts, tern_error *err)
+{
+    const tern_group *root = link->root;
+    char why[WHY] = "", address[64];
+    tern__control_address(root->control, address, sizeof(address));
+    int status = TERN_E_SYSTEM;
+    notes of = {root->store, root->opts.connect_timeout_s};
+    tern_transport_place place = {.size = sizeof(place),
+                                  .rank = root->boot.rank,
+                                  .world = root->boot.world,
+                                  .timeout_s = root->opts.connect_timeout_s,
+                                  .address = address,
+                                  .hosts = hosts,
+                                  .native = root->boot.mpi ? root->boot.comm : -1,
+                                  .store = &of,
+                                  .set = set,
+                                  .get = get};
+    link->state = link->transport->open(&place, &status, why, sizeof(why));
+    if (link->state) return TERN_OK;
+    return tern__error_set(err, func, status, "%s: %s", link->transport->name, why);
+}
+
+tern__link *tern__link_open(tern_group *group, const tern_transport *transport, tern_error *err)
+{
+    tern__host_map map;
+    tern__link *link = tern__alloc(sizeof(*link), func, err);
+    if (!link) return NULL;
+    *link = (tern__link){.transport = transport, .root = group, .next_tag = 1};
+    int status = tern__host_map_make(&map, group, false, err);
+    if (!status) status = start(link, map.host, err);
+    tern__host_map_release(&map);
+    if (!status) return link;
+    tern__free(link);
+    return NULL;
+}
+
+/* A forked child has copies of the connections, over which it may say nothing. */
+static void close_transport(tern__link *link, bool failed)
+{
+    if (link->state && link->root->pid == getpid()) link->transport->close(link->state, failed);
+    link->state = NULL;
+}
+
+void tern__link_give_up(tern__link *link)
+{
+    close_transport(link, true);
+}
+
+void tern__link_close(tern__link *link)
+{
+    if (!link) return;
+    bool failed = link->root->error.code || !tern__control_is_healthy(link->root->control);
+    close_transport(link, failed || link->asking);
+    for (struct tern__mailbox *mailbox; (mailbox = link->asking);) {
+        link->asking = mailbox->next;
+        tern__mail_free(mailbox);
+    }
+    tern__free(link);
+}
+
+int tern__link_progress(tern__link *link, tern_error *err)
+{
+    int status = TERN_OK;
+    for (tern__hosts_channel *channel = link->channels; channel && !status; channel = channel->next)
+        status = tern__hosts_channel_progress(channel, err);
+    for (struct tern__mailbox *mailbox = link->mailboxes; mailbox && !status; mailbox = mailbox->next)
+        status = tern__mail_progress(mailbox, err);
+    return status;
+}
+
+/* ---- messages ---- */
+
+/* A transport sees a connection that closes; the control plane knows why, or will in a moment. */
+static int fail(const tern__link *link, int status, const char *why, tern_error *err)
+{
+    const tern__control *control = link->root->control;
+    tern_error event = {0};
+    int64_t deadline = tern__deadline(1.0);
+    while (tern__control_is_healthy(control) && tern__now_ns() < deadline)
+        tern__poll(NULL, 0, tern__now_ns() + 1000000);
+    if (tern__control_check(control, "tern_group", &event))
+        return tern__error_set(err, "tern_group", tern__hosts_code(&event), "%s", event.text);
+    return tern__error_set(err, "tern_group", status, "%s: %s", link->transport->name, why);
+}
+
+static int check(const tern__link *link, tern_error *err)
+{
+    return link->state ? TERN_OK : fail(link, TERN_E_PEER, "it was given up after a failure", err);
+}
+
+int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag, const void *data,
+                    size_t bytes, tern_transport_message *message, tern_error *err)
+{
+    char why[WHY] = "";
+    int peer = tern_group_world_rank(group, rank), status = check(link, err);
+    if (status) return status;
+    status = link->transport->send(link->state, peer, tag, data, bytes, message, why, sizeof(why));
+    return status ? fail(link, status, why, err) : TERN_OK;
+}
+
+int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag, void *data, size_t bytes,
+                    tern_transport_message *message, tern_error *err)
+{
+    char why[WHY] = "";
+    int peer = tern_group_world_rank(group, rank), status = check(link, err);
+    if (status) return status;
+    status = link->transport->recv(link->state, peer, tag, data, bytes, message, why, sizeof(why));
+    return status ? fail(link, status, why, err) : TERN_OK;
+}
+
+int tern__link_test(tern__link *link, tern_transport_message *message, tern_error *err)
+{
+    char why[WHY] = "";
+    int status = check(link, err);
+    if (!status) status = link->transport->test(link->state, message, why, sizeof(why));
+    return status < 0 ? fail(link, status, why, err) : status;
+}

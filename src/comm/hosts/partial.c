@@ -1,0 +1,140 @@
+/* partial.c - sums in two steps: a host's ranks in their order, then the hosts in theirs. bf16 and f16 go
+ * over in f32, so that the result is rounded once, as inside a host; where every host is one rank and nothing
+ * is weighted, the elements themselves are the sums. */
+#include "comm/hosts/hosts.h"
+
+#include "base/half.h"
+#include "comm/reduce.h"
+#include "kernels/kernel.h"
+
+#include <string.h>
+
+enum { block_elements = 8 << 10 };
+
+/* ---- 16 bits ---- */
+
+static bool is_half(tern_dtype dtype)
+{
+    return dtype == TERN_BF16 || dtype == TERN_F16;
+}
+
+TERN__SIMD static void bf16_widen(float *to, const uint16_t *from, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) to[i] = tern__bf16_to_f32(from[i]);
+}
+
+TERN__SIMD static void f16_widen(float *to, const uint16_t *from, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) to[i] = tern__f16_to_f32(from[i]);
+}
+
+TERN__SIMD static void bf16_narrow(uint16_t *to, const float *from, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) to[i] = tern__bf16_from_f32(from[i]);
+}
+
+TERN__SIMD static void f16_narrow(uint16_t *to, const float *from, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) to[i] = tern__f16_from_f32(from[i]);
+}
+
+tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__crossing *work)
+{
+    bool is_raw = hosts->map.most == 1 && !work->is_weighted;
+    return is_half(work->post.dtype) && !is_raw ? TERN_F32 : work->post.dtype;
+}
+
+/* ---- a host's ranks ---- */
+
+/* A mean is a sum until all hosts' are there. */
+static tern_reduce_op op_of(const tern__crossing *work)
+{
+    return work->is_weighted || work->post.op == TERN_AVG ? TERN_SUM : work->post.op;
+}
+
+/* sum += x, or sum = x for the first. */
+static void add(tern_dtype dtype, const tern__crossing *work, double weight, bool is_first, char *sum,
+                const char *x, uint64_t count)
+{
+    const char *const both[] = {sum, x}, *const one[] = {x};
+    const double weights[] = {1, weight};
+    if (work->is_weighted && is_first)
+        tern__reduce_weighted(dtype, &weight, 1, one, 1, &sum, 1, count);
+    else if (work->is_weighted)
+        tern__reduce_weighted(dtype, weights, 1, both, 2, &sum, 1, count);
+    else if (is_first)
+        memcpy(sum, x, count * tern_dtype_bytes(dtype));
+    else
+        tern__reduce(dtype, op_of(work), both, 2, &sum, 1, count);
+}
+
+/* Elements of one rank in the dtype of sums. */
+static void read_wide(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                      uint64_t count, int place, tern_dtype dtype, char *out)
+{
+    uint16_t narrow[block_elements];
+    bool widens = dtype != work->post.dtype;
+    tern__region_read(hosts, work, host, first, count, place, widens ? (char *)narrow : out);
+    if (!widens) return;
+    if (work->post.dtype == TERN_BF16)
+        bf16_widen((float *)out, narrow, count);
+    else
+        f16_widen((float *)out, narrow, count);
+}
+
+static void make_block(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,
+                       int host, uint64_t first, uint64_t count, char *sum)
+{
+    _Alignas(TERN__LINE) char x[block_elements * sizeof(double)];
+    tern_dtype dtype = tern__partial_dtype(hosts, work);
+    bool is_first = true;
+    for (int place = 0; place < hosts->here.boot.world; place++) {
+        double weight = local->weight ? local->weight[place] : 1;
+        if (work->is_weighted && weight == 0) continue;
+        read_wide(hosts, work, host, first, count, place, dtype, x);
+        add(dtype, work, weight, is_first, sum, x, count);
+        is_first = false;
+    }
+    if (is_first) memset(sum, 0, count * tern_dtype_bytes(dtype));
+}
+
+void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,
+                        int host, uint64_t first, uint64_t count, char *out)
+{
+    size_t size = tern_dtype_bytes(tern__partial_dtype(hosts, work));
+    for (uint64_t done = 0, here; done < count; done += here) {
+        here = TERN__MIN(count - done, (uint64_t)block_elements);
+        make_block(hosts, work, local, host, first + done, here, out + done * size);
+    }
+}
+
+/* ---- the hosts ---- */
+
+static bool divides(const tern__crossing *work)
+{
+    return work->is_weighted || work->post.op == TERN_AVG;
+}
+
+/* sum /= shares; the weight of a sum is 1. */
+static void divide(tern_dtype dtype, double shares, char *sum, uint64_t count)
+{
+    const double one = 1;
+    const char *const in[] = {sum};
+    tern__reduce_weighted(dtype, &one, shares, in, 1, &sum, 1, count);
+}
+
+void tern__partial_join(const tern__hosts *hosts, const tern__crossing *work, char *const *parts,
+                        uint64_t count, char *out)
+{
+    tern_dtype dtype = tern__partial_dtype(hosts, work), result = work->post.dtype;
+    const char *const *in = (const char *const *)parts;
+    char *sum = dtype == result ? out : parts[0];
+    bool is_raw = is_half(dtype);
+    tern__reduce(dtype, is_raw ? work->post.op : op_of(work), in, hosts->map.count, &sum, 1, count);
+    if (divides(work) && !is_raw) divide(dtype, work->tally.shares, sum, count);
+    if (dtype == result) return;
+    if (result == TERN_BF16)
+        bf16_narrow((uint16_t *)out, (const float *)sum, count);
+    else
+        f16_narrow((uint16_t *)out, (const float *)sum, count);
+}

@@ -1,0 +1,137 @@
+/* region.c - which elements of a work this rank carries. A work's elements are those of its extents one
+ * behind the other. They are cut twice: into regions, one for each host, and each region into shares, one for
+ * each rank of a host that talks to other hosts. The share at place j goes between ranks at place j only.
+ *
+ * What belongs to a host: of an all_reduce, one of as many equal pieces as there are hosts, which this host
+ * sums up; of an all_gather and a reduce_scatter, the parts of its ranks; of a broadcast and a reduce, all,
+ * if the root is there. */
+#include "comm/hosts/hosts.h"
+
+#include <string.h>
+
+/* Elements [begin, end) of the work, and whose they are. */
+typedef struct piece {
+    uint64_t begin, end;
+    int owner;
+} piece;
+
+/* Number `index` of `parts` of [begin, end), cut on cache lines. */
+static piece cut(piece of, int parts, int index, uint64_t line)
+{
+    uint64_t count = of.end - of.begin;
+    uint64_t each = tern__align_up((count + (uint64_t)parts - 1) / (uint64_t)parts, line);
+    piece p = {.begin = of.begin + TERN__MIN((uint64_t)index * each, count), .owner = of.owner};
+    p.end = of.begin + TERN__MIN((uint64_t)(index + 1) * each, count);
+    return p;
+}
+
+static bool has_parts(const tern__crossing *work)
+{
+    return work->post.kind == TERN__ALL_GATHER || work->post.kind == TERN__REDUCE_SCATTER;
+}
+
+static int piece_count(const tern__hosts *hosts, const tern__crossing *work, int host)
+{
+    return has_parts(work) ? tern__host_size(&hosts->map, host) : 1;
+}
+
+/* Of the region of `host`, before it is cut into shares. */
+static piece whole_piece(const tern__hosts *hosts, const tern__crossing *work, int host, int index,
+                         uint64_t line)
+{
+    const tern__host_map *map = &hosts->map;
+    piece all = {0, work->count, work->source};
+    if (has_parts(work)) {
+        int owner = tern__host_rank(map, host, index);
+        uint64_t each = work->count / (uint64_t)hosts->group->boot.world;
+        return (piece){(uint64_t)owner * each, (uint64_t)(owner + 1) * each, owner};
+    }
+    if (work->post.kind == TERN__ALL_REDUCE) return cut(all, map->count, host, line);
+    bool is_there = work->source >= 0 && map->host[work->source] == host;
+    return is_there ? all : (piece){.owner = work->source};
+}
+
+static piece share(const tern__hosts *hosts, const tern__crossing *work, int host, int index)
+{
+    uint64_t line = TERN__LINE / tern_dtype_bytes(work->post.dtype);
+    piece of = whole_piece(hosts, work, host, index, line);
+    return cut(of, hosts->map.flows, hosts->map.place, line);
+}
+
+uint64_t tern__region_count(const tern__hosts *hosts, const tern__crossing *work, int host)
+{
+    uint64_t count = 0;
+    for (int i = 0; i < piece_count(hosts, work, host); i++) {
+        piece p = share(hosts, work, host, i);
+        count += p.end - p.begin;
+    }
+    return count;
+}
+
+/* ---- memory ---- */
+
+/* Contiguous elements of a window. */
+typedef struct run {
+    tern__extent at;
+    int owner;
+} run;
+
+/* From element `element` of the work, at most `most`. */
+static tern__extent find(const tern__crossing *work, uint64_t element, uint64_t most)
+{
+    const tern__extent *e = work->post.extents;
+    for (; element >= e->count; e++) element -= e->count;
+    return (tern__extent){.window = e->window,
+                          .offset = e->offset + element * tern_dtype_bytes(work->post.dtype),
+                          .count = TERN__MIN(most, e->count - element)};
+}
+
+/* From place `at` in the share of a region, at most `most`. */
+static run next_run(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t at,
+                    uint64_t most)
+{
+    int index = 0;
+    piece p = share(hosts, work, host, index);
+    while (at >= p.end - p.begin) {
+        at -= p.end - p.begin;
+        p = share(hosts, work, host, ++index);
+    }
+    uint64_t element = p.begin + at;
+    return (run){find(work, element, TERN__MIN(most, p.end - element)), p.owner};
+}
+
+static int owner_place(const tern__hosts *hosts, int owner)
+{
+    int place = 0;
+    while (tern__host_rank(&hosts->map, hosts->map.own, place) != owner) place++;
+    return place;
+}
+
+static char *memory(const tern__hosts *hosts, const run *r, int place)
+{
+    const tern_group *here = &hosts->here;
+    if (place == TERN__OWNER) place = owner_place(hosts, r->owner);
+    return here->backend->window_peer(here->state, r->at.window, place) + r->at.offset;
+}
+
+void tern__region_read(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                       uint64_t count, int place, char *buffer)
+{
+    size_t size = tern_dtype_bytes(work->post.dtype);
+    for (uint64_t done = 0; done < count;) {
+        run r = next_run(hosts, work, host, first + done, count - done);
+        memcpy(buffer + done * size, memory(hosts, &r, place), r.at.count * size);
+        done += r.at.count;
+    }
+}
+
+void tern__region_write(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                        uint64_t count, int place, const char *buffer)
+{
+    size_t size = tern_dtype_bytes(work->post.dtype);
+    for (uint64_t done = 0; done < count;) {
+        run r = next_run(hosts, work, host, first + done, count - done);
+        memcpy(memory(hosts, &r, place), buffer + done * size, r.at.count * size);
+        done += r.at.count;
+    }
+}

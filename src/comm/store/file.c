@@ -1,0 +1,313 @@
+/* A file that all users append records to, under its lock, and of which each keeps a copy as a table: before
+ * every query it reads what has come behind the place where it stopped. Queries run on the table as the
+ * server's do; what they change becomes records. Who waits looks again every 10 ms. A file that is no file of
+ * records, ends in the middle of one or has become shorter is an error at once; PyTorch's readers wait for
+ * the rest for ever. */
+#include "comm/store/query.h"
+#include "comm/store/record.h"
+#include "comm/store/store.h"
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const double look_interval_s = 0.01;
+static const char users_key[] = "refcount/", done_key[] = "cleanup/";
+
+typedef struct file_store {
+    tern_store base;
+    char *path;
+    int world; /* the last of so many users removes the file; below 0: nobody does */
+    tern__table *table;
+    bool is_user; /* is counted in the file               */
+    int fd;       /* open from the first query on, so that a file in its place is none of the same number */
+    off_t at;     /* what of the file is in the table     */
+    tern__buffer bytes; /* of records, read or to be written */
+} file_store;
+
+static const tern__store_ops ops;
+
+/* One query while the file is open and locked. */
+typedef struct visit {
+    file_store *store;
+    int64_t deadline;
+    const char *func;
+    tern_error *err;
+} visit;
+
+static int fail(const visit *v, const char *what)
+{
+    return tern__error_errno(v->err, v->func, TERN_E_IO, "%s: cannot %s", v->store->base.where, what);
+}
+
+static int spoiled(const visit *v, const char *how)
+{
+    return tern__error_set(v->err, v->func, TERN_E_FORMAT, "%s: byte %lld: %s", v->store->base.where,
+                           (long long)v->store->at, how);
+}
+
+/* ---- opening and locking ---- */
+
+/* The lock may be held by a process that is stopped: it is not waited for beyond the deadline. */
+static int lock(const visit *v, bool writes)
+{
+    while (flock(v->store->fd, (writes ? LOCK_EX : LOCK_SH) | LOCK_NB)) {
+        if (errno != EWOULDBLOCK && errno != EINTR) return fail(v, "lock it");
+        if (tern__now_ns() >= v->deadline)
+            return tern__error_set(v->err, v->func, TERN_E_TIMEOUT, "%s: another process keeps its lock",
+                                   v->store->base.where);
+        tern__poll(NULL, 0, tern__deadline(1e-3));
+    }
+    return TERN_OK;
+}
+
+/* Opens and locks the file; one that is removed before it is locked is opened anew. */
+static int open_locked(const visit *v, bool writes, struct stat *now)
+{
+    file_store *s = v->store;
+    for (;;) {
+        if (s->fd < 0) s->fd = open(s->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+        if (s->fd < 0) return fail(v, "open it");
+        int status = lock(v, writes);
+        if (status) return status;
+        if (fstat(s->fd, now)) return fail(v, "look at it");
+        if (!S_ISREG(now->st_mode))
+            return tern__error_set(v->err, v->func, TERN_E_IO, "%s: it is no regular file", s->base.where);
+        if (now->st_nlink || s->at) return TERN_OK;
+        tern__close(&s->fd);
+    }
+}
+
+static int enter(const visit *v, bool writes)
+{
+    struct stat now;
+    int status = open_locked(v, writes, &now);
+    if (status) return status;
+    if (!now.st_nlink) return spoiled(v, "it was removed, or another file has taken its place");
+    return now.st_size < v->store->at ? spoiled(v, "it is shorter than when it was read before") : TERN_OK;
+}
+
+/* ---- reading ---- */
+
+static int read_some(const visit *v)
+{
+    enum { piece = 64 << 10 };
+    tern__buffer *bytes = &v->store->bytes;
+    if (!tern__buffer_reserve(bytes, piece))
+        return tern__error_set(v->err, v->func, TERN_E_MEMORY, "out of memory for %s", v->store->base.where);
+    ssize_t got;
+    do got = pread(v->store->fd, bytes->data + bytes->bytes, piece, v->store->at + (off_t)bytes->bytes);
+    while (got < 0 && errno == EINTR);
+    if (got < 0) return fail(v, "read it");
+    bytes->bytes += (size_t)got;
+    return got > 0 ? TERN_PENDING : TERN_OK;
+}
+
+/* Applies the records that are complete. */
+static int apply_records(const visit *v)
+{
+    file_store *s = v->store;
+    size_t done = 0, used;
+    tern__record_state state = TERN__RECORD_CUT;
+    while (done < s->bytes.bytes) {
+        tern__bytes rest = {s->bytes.data + done, s->bytes.bytes - done};
+        state = tern__record_apply(s->table, rest, &used);
+        if (state != TERN__RECORD_DONE) break;
+        done += used;
+        s->at += (off_t)used;
+    }
+    if (done) tern__buffer_consume(&s->bytes, done);
+    return state == TERN__RECORD_BAD ? spoiled(v, "no record of a file store, or more than fits one")
+                                     : TERN_OK;
+}
+
+static int read_news(const visit *v)
+{
+    file_store *s = v->store;
+    int status = TERN_PENDING;
+    s->bytes.bytes = 0;
+    while (status == TERN_PENDING) {
+        status = read_some(v);
+        int failed = status < 0 ? status : apply_records(v);
+        if (failed) return failed;
+    }
+    return s->bytes.bytes ? spoiled(v, "the file ends in the middle of a record") : TERN_OK;
+}
+
+/* ---- writing ---- */
+
+/* After a failure the table has what the file has not: it is read again from the start. */
+static int forget(const visit *v, off_t size, const char *what)
+{
+    int saved = errno;
+    bool cut = ftruncate(v->store->fd, size) == 0;
+    tern__table_clear(v->store->table);
+    v->store->at = 0;
+    errno = saved;
+    return fail(v, cut ? what : "write to it, nor take half a record away again");
+}
+
+static int write_records(const visit *v)
+{
+    file_store *s = v->store;
+    for (size_t done = 0; done < s->bytes.bytes;) {
+        ssize_t written = write(s->fd, s->bytes.data + done, s->bytes.bytes - done);
+        if (written < 0 && errno != EINTR) return forget(v, s->at, "write to it");
+        if (written > 0) done += (size_t)written;
+    }
+    s->at += (off_t)s->bytes.bytes;
+    return TERN_OK;
+}
+
+/* Records of the query's keys, as they are now. */
+static bool make_records(file_store *s, tern__bytes query)
+{
+    bool is_multi = query.data[0] == TERN__QUERY_MULTI_SET, fine = true;
+    tern__cursor in = {query.data + 1};
+    uint64_t keys = is_multi ? tern__take_number(&in) : 1;
+    for (; keys && fine; keys--) {
+        fine = tern__record_append(&s->bytes, s->table, tern__take_string(&in));
+        if (is_multi) tern__take_string(&in);
+    }
+    return fine;
+}
+
+/* Did a COMPARE_SET set? Its answer is then what was desired. */
+static bool has_set(tern__bytes query, const tern__buffer *answer, size_t before)
+{
+    tern__cursor in = {query.data + 1}, out = {answer->data + before};
+    tern__take_string(&in);
+    tern__take_string(&in);
+    tern__bytes desired = tern__take_string(&in), now = tern__take_string(&out);
+    return desired.bytes == now.bytes && !memcmp(desired.data, now.data, now.bytes);
+}
+
+static int publish(const visit *v, tern__bytes query, const tern__buffer *answer, size_t before)
+{
+    file_store *s = v->store;
+    if (query.data[0] == TERN__QUERY_COMPARE_SET && !has_set(query, answer, before)) return TERN_OK;
+    s->bytes.bytes = 0;
+    if (make_records(s, query)) return write_records(v);
+    errno = ENOMEM;
+    return forget(v, s->at, "write to it");
+}
+
+/* ---- queries ---- */
+
+/* TERN_PENDING: it must wait. */
+static int run(const visit *v, tern__bytes query, tern__buffer *answer)
+{
+    file_store *s = v->store;
+    tern__waiter waiter = {0};
+    size_t before = answer->bytes;
+    tern__query_result result = tern__query_run(s->table, query.data, &waiter, answer);
+    while (tern__table_woken(s->table)) continue;
+    tern__table_leave(s->table, &waiter);
+    if (result == TERN__QUERY_BLOCKS) return TERN_PENDING;
+    if (result == TERN__QUERY_DONE)
+        return tern__query_writes(query.data[0]) ? publish(v, query, answer, before) : TERN_OK;
+    tern__table_clear(s->table); /* of several keys some may be set */
+    s->at = 0;
+    return tern__error_set(v->err, v->func, TERN_E_INVALID,
+                           "%s cannot do that: it is full, or the value is no number that can be counted",
+                           s->base.where);
+}
+
+static int ask_once(const visit *v, tern__bytes query, tern__buffer *answer)
+{
+    int status = enter(v, tern__query_writes(query.data[0]));
+    if (!status) status = read_news(v);
+    if (!status) status = run(v, query, answer);
+    if (v->store->fd >= 0) flock(v->store->fd, LOCK_UN);
+    return status;
+}
+
+static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buffer *answer, const char *func,
+               tern_error *err)
+{
+    const visit v = {(file_store *)root, deadline, func, err};
+    if (query.data[0] == TERN__QUERY_QUEUE_PUSH || query.data[0] == TERN__QUERY_QUEUE_POP)
+        return tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: a file store has no queues", root->where);
+    for (;;) {
+        int status = ask_once(&v, query, answer);
+        if (status != TERN_PENDING) return status;
+        if (tern__now_ns() >= deadline) return TERN_E_TIMEOUT;
+        tern__poll(NULL, 0, TERN__MIN(deadline, tern__deadline(look_interval_s)));
+    }
+}
+
+/* ---- opening and closing ---- */
+
+/* Counts at a key that no user's can be. */
+static int count(file_store *s, const char *key, int64_t delta, int64_t *sum, tern_error *err)
+{
+    s->base.prefix_bytes = 0;
+    int status = tern_store_add(&s->base, key, delta, sum, err);
+    s->base.prefix_bytes = strlen(s->base.prefix);
+    return status;
+}
+
+/* The last user removes the file, once all of the world have come and gone. */
+static void leave(file_store *s)
+{
+    int64_t done, users;
+    if (count(s, done_key, 1, &done, NULL) || count(s, users_key, -1, &users, NULL)) return;
+    if (users <= 0 && s->world >= 0 && done >= s->world) unlink(s->path);
+}
+
+static void release(file_store *s)
+{
+    tern__close(&s->fd);
+    tern__table_free(s->table);
+    tern__buffer_release(&s->bytes);
+    tern__free(s->path);
+    s->table = NULL;
+    s->path = NULL;
+}
+
+static void close_store(tern_store *root)
+{
+    file_store *s = (file_store *)root;
+    if (s->is_user) leave(s);
+    release(s);
+}
+
+static tern_store *open_store(const char *path, int world, const char *func, tern_error *err)
+{
+    int64_t users;
+    file_store *s = tern__alloc(sizeof(*s), func, err);
+    if (!s) return NULL;
+    int status = tern__store_init(&s->base, &ops, "/", func, err);
+    s->world = world;
+    s->fd = -1;
+    snprintf(s->base.where, sizeof(s->base.where), "the store in \"%s\"", path);
+    if (!status && !(s->path = tern__strdup(path, func, err))) status = TERN_E_MEMORY;
+    if (!status && !(s->table = tern__table_new(TERN__STORE_KEYS_MAX, TERN__STORE_BYTES_MAX, func, err)))
+        status = TERN_E_MEMORY;
+    if (!status) status = count(s, users_key, 1, &users, err);
+    s->is_user = !status;
+    if (!status) return &s->base;
+    tern_store_close(&s->base);
+    return NULL;
+}
+
+tern_store *tern_store_file_open(const char *path, int world, tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    if (path && *path) return open_store(path, world, __func__, err);
+    tern__error_set(err, __func__, TERN_E_INVALID, "a file store needs a path");
+    return NULL;
+}
+
+static tern_store *clone_store(tern_store *root, tern_error *err)
+{
+    const file_store *s = (const file_store *)root;
+    return open_store(s->path, s->world, "tern_store_clone", err);
+}
+
+static const tern__store_ops ops = {.ask = ask, .clone = clone_store, .close = close_store};

@@ -1,0 +1,70 @@
+/* channel_sum.c - the sum of each channel of a blocked tensor, which is the gradient of a bias. A tile's rows
+ * are summed in f32 by at most BLOCK, the rest in double, and tiles in their order. */
+#include "kernels/cpu/channel_sum.h"
+
+#include "kernels/cpu/channels.h"
+#include "kernels/reduce.h"
+
+typedef struct channel_sum {
+    const tern__view *x;
+    partial sums;
+} channel_sum;
+
+TERN__INLINE void sum_of(const void *x, const tern__strip *s, double sum[LANES], int lanes, tern_dtype dtype)
+{
+    for (int64_t first = 0; first < s->rows; first += BLOCK) {
+        int64_t last = TERN__MIN(s->rows, first + BLOCK), r = first;
+        tern__lanes a[CHAINS] = {0};
+        for (; r + CHAINS <= last; r += CHAINS) {
+#pragma GCC unroll 4
+            for (int i = 0; i < CHAINS; i++)
+                a[i] += tern__lanes_get(x, dtype, s->at + (r + i) * s->stride, lanes);
+        }
+        for (; r < last; r++) a[0] += tern__lanes_get(x, dtype, s->at + r * s->stride, lanes);
+        add_lanes(sum, a);
+    }
+}
+
+TERN__SIMD static void sum_strip(const tern__view *x, const tern__strip *s, double sum[LANES])
+{
+    EACH_KIND(sum_of, s, x->dtype, x->data, s, sum);
+}
+
+static void tile_sum(const tern__tile *t, void *ctx)
+{
+    const channel_sum *self = ctx;
+    double sum[LANES] = {0};
+    for (int i = 0; i < 2; i++) sum_strip(self->x, &t->strips[i], sum);
+    gather(self->sums.first + t->number * self->sums.channels + t->channel, t, sum);
+}
+
+/* Blocks of channels, and a result that falls together along all else. */
+static bool is_of_channels(const tern__call *call)
+{
+    const tern__view *x = call->in[0], *y = call->out[0];
+    bool fit = x->layout == TERN__BLOCKED16 && y->layout == TERN__PLAIN && takes(x) &&
+               tern__view_count(x) > 0 && y->stride[1] != 0;
+    for (int d = 0; d < x->ndim; d++) fit = fit && (d == 1 || y->stride[d] == 0 || y->shape[d] == 1);
+    return fit;
+}
+
+int tern__cpu_channel_sum(const tern__call *call)
+{
+    if (!is_of_channels(call)) return TERN_E_UNSUPPORTED;
+    channel_sum self = {.x = call->in[0]};
+    const tern__view *y = call->out[0];
+    tern__tiling s = tern__tiling_of(self.x);
+    if (partial_new(call, &s, &self.sums)) return TERN_E_MEMORY;
+    tern__span all = tern__span_all(call, &s);
+    tern__tiles_each(&s, &all, tile_sum, &self, false);
+    tern__view vector = tern__view_make(y->dtype, TERN__PLAIN, 1, &s.channels);
+    vector.data = y->data;
+    vector.stride[0] = y->stride[1];
+    for (int64_t c = 0; c < s.channels; c++) {
+        double sum = 0;
+        for (int64_t t = 0; t < s.tiles; t++) sum += self.sums.first[t * s.channels + c];
+        sum *= ((const tern__factor_attr *)call->attr)->factor;
+        tern__view_set(&vector, c, call->add[0] ? tern__view_get(&vector, c) + sum : sum);
+    }
+    return TERN_OK;
+}

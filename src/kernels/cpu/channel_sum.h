@@ -1,0 +1,10 @@
+/* channel_sum.h - a sum over all but the channels of a blocked tensor. */
+#ifndef TERN_SRC_KERNELS_CPU_CHANNEL_SUM_H
+#define TERN_SRC_KERNELS_CPU_CHANNEL_SUM_H
+
+#include "kernels/cpu/cpu.h"
+
+/* E_UNSUPPORTED: the call is about something else. */
+int tern__cpu_channel_sum(const tern__call *call);
+
+#endif

@@ -1,0 +1,342 @@
+/* choice.c - the table of a device's cases, and how a case gets its algorithm.
+ *
+ * A case is decided when it first comes up. What another rank has told comes first, then what the user's file
+ * knows, and what nobody knows is measured. Only algorithms that the device's rules allow at that moment
+ * count: the file tells times, of which the least is taken among those, and where one of them has no time yet
+ * all are measured anew. A device that follows another rank does not look at clocks: until it is told it
+ * takes what the fixed table says, as it does where it was told of what it may or can not run. */
+#include "kernels/cpu/conv/choice.h"
+#include "kernels/choices.h"
+
+#include <string.h>
+
+#define BUCKETS 256
+#define TRIES   3 /* timed runs, of which the fastest counts */
+
+/* From what takes every case to what is the fastest where it takes one. */
+const tern__conv_algorithm *const tern__conv_algorithms[TERN__CHOICE_ALGORITHMS + 1] = {
+    &tern__conv_direct, &tern__conv_winograd, &tern__conv_tiles};
+
+typedef struct entry entry;
+struct entry {
+    tern__choice choice;                   /* .chosen -1: nobody has measured it                       */
+    const tern__conv_algorithm *algorithm; /* NULL: not decided since it was last heard of             */
+    bool told;                             /* by another rank or device, not by the file or by a clock */
+    uint64_t serial;                       /* when it became one of the learned; 0: it is not          */
+    entry *next, *before;                  /* in its bucket; among the learned                         */
+};
+
+typedef struct table {
+    entry *buckets[BUCKETS];
+    entry *learned; /* measured, found in the file when it was needed, or told: the newest first */
+    uint64_t serial;
+    bool has_read_file;
+} table;
+
+/* ---- the table ---- */
+
+static void table_free(void *data)
+{
+    table *all = data;
+    for (int b = 0; b < BUCKETS; b++)
+        for (entry *one; (one = all->buckets[b]);) {
+            all->buckets[b] = one->next;
+            tern__free(one);
+        }
+    tern__free(all);
+}
+
+static table *table_of(tern_device *device, tern_error *err)
+{
+    if (!device->slots[TERN__SLOT_CONV].data) {
+        device->slots[TERN__SLOT_CONV].data = tern__alloc(sizeof(table), __func__, err);
+        device->slots[TERN__SLOT_CONV].free = table_free;
+    }
+    return device->slots[TERN__SLOT_CONV].data;
+}
+
+static entry *find(const table *all, const tern__prim_key *key)
+{
+    entry *one = all->buckets[tern__prim_key_hash(key) % BUCKETS];
+    while (one && memcmp(&one->choice.key, key, sizeof(*key)) != 0) one = one->next;
+    return one;
+}
+
+static entry *add(table *all, const tern__prim_key *key, tern_error *err)
+{
+    entry **bucket = &all->buckets[tern__prim_key_hash(key) % BUCKETS];
+    entry *one = tern__alloc(sizeof(*one), __func__, err);
+    if (!one) return NULL;
+    *one = (entry){.choice = {.key = *key, .chosen = -1}, .next = *bucket};
+    return *bucket = one;
+}
+
+static void learn(table *all, entry *one)
+{
+    if (!one->serial) {
+        one->before = all->learned;
+        all->learned = one;
+    }
+    one->serial = ++all->serial;
+}
+
+/* What others tell stands above the file's; a case that is decided already is opened again only if they chose
+ * otherwise. */
+static bool is_news(const entry *one, const tern__choice *choice, bool told)
+{
+    if (told) return !one->algorithm || one->choice.chosen != choice->chosen;
+    return !one->algorithm && !one->told;
+}
+
+static void hear(table *all, const tern__choice *choice, bool told)
+{
+    entry *one = find(all, &choice->key);
+    if (!one) one = add(all, &choice->key, NULL);
+    if (!one || !is_news(one, choice, told)) return;
+    one->choice = *choice;
+    one->algorithm = NULL;
+    one->told = told;
+    if (told) learn(all, one);
+}
+
+/* ---- who may ---- */
+
+static bool is_allowed(const tern__conv *c, const tern__conv_algorithm *a)
+{
+    const tern_device_conv_opts *rules = &c->call->device->conv;
+    bool rounds = a->rounds_f32 && c->op[TERN__CONV_X].view->dtype == TERN_F32;
+    if (a == tern__conv_algorithms[0]) return true;
+    return !(rounds && rules->exact) && a->takes(c) && a->scratch(c) <= rules->workspace;
+}
+
+static bool pays(const tern__conv *c, const tern__conv_algorithm *a)
+{
+    return !a->pays || a->pays(c);
+}
+
+/* The fixed table: the last that is allowed and pays. */
+static const tern__conv_algorithm *look_up(const tern__conv *c)
+{
+    const tern__conv_algorithm *best = tern__conv_algorithms[0];
+    for (int i = 1; tern__conv_algorithms[i]; i++)
+        if (is_allowed(c, tern__conv_algorithms[i]) && pays(c, tern__conv_algorithms[i]))
+            best = tern__conv_algorithms[i];
+    return best;
+}
+
+/* ---- measuring ---- */
+
+/* The case once more, whose results go elsewhere. */
+typedef struct trial {
+    tern__conv c;
+    tern__call call;
+    tern__view views[TERN__CONV_OPERANDS];
+    void *blocks[TERN__CONV_OPERANDS];
+} trial;
+
+static size_t span(const tern__view *view)
+{
+    if (view->layout != TERN__PLAIN) return tern__view_bytes(view);
+    return (size_t)(view->shape[0] * view->stride[0]) * tern_dtype_bytes(view->dtype);
+}
+
+/* Weights are packed at every run, as they are in a step. */
+static bool trial_open(trial *t, const tern__conv *c)
+{
+    bool fits = true;
+    *t = (trial){.c = *c, .call = *c->call};
+    t->c.call = &t->call;
+    t->call.err = NULL;
+    t->call.add[0] = t->call.add[1] = false;
+    for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
+        tern__conv_operand *op = &t->c.op[i];
+        if (!op->view) continue;
+        t->views[i] = *op->view;
+        t->views[i].packs = NULL;
+        if (op->result) t->views[i].data = t->blocks[i] = tern__device_alloc(c->call->device, span(op->view));
+        fits = fits && t->views[i].data;
+        op->view = &t->views[i];
+        op->add = false;
+        if (op->result) t->call.out[i == TERN__CONV_B] = op->view;
+    }
+    if (!t->c.op[TERN__CONV_W].result) t->call.in[1] = t->c.op[TERN__CONV_W].view;
+    return fits;
+}
+
+/* Leaves no more memory taken than there was: who is not chosen may have wanted much. */
+static void trial_close(trial *t)
+{
+    for (int i = 0; i < TERN__CONV_OPERANDS; i++) tern__device_release(t->call.device, t->blocks[i]);
+    tern__device_scratch_free(t->call.device);
+}
+
+/* Nanoseconds of the fastest run; INT64_MAX: it cannot. The first run makes what is made once. */
+static int64_t time_of(const trial *t, const tern__conv_algorithm *a)
+{
+    int64_t best = INT64_MAX;
+    for (int i = 0; i <= TRIES; i++) {
+        tern__conv c = t->c;
+        int64_t started = tern__now_ns();
+        if (a->run(&c)) return INT64_MAX;
+        if (i > 0) best = TERN__MIN(best, tern__now_ns() - started);
+    }
+    return best;
+}
+
+/* What is timed is nobody's step. False: there is no memory for it. */
+static bool measure(const tern__conv *c, int64_t ns[TERN__CHOICE_ALGORITHMS])
+{
+    tern_device *device = c->call->device;
+    struct tern__kernel_observer *observer = device->observer;
+    trial t;
+    device->observer = NULL;
+    bool fits = trial_open(&t, c);
+    for (int i = 0; fits && tern__conv_algorithms[i]; i++)
+        if (is_allowed(c, tern__conv_algorithms[i])) ns[i] = time_of(&t, tern__conv_algorithms[i]);
+    trial_close(&t);
+    device->observer = observer;
+    return fits;
+}
+
+/* ---- deciding ---- */
+
+/* A tenth is not worth an error in the last places, nor a choice that the next clock reverses. */
+static int fastest(const tern__conv *c, const int64_t ns[TERN__CHOICE_ALGORITHMS])
+{
+    int best = 0;
+    for (int i = 1; tern__conv_algorithms[i]; i++)
+        if (ns[i] && ns[i] < ns[best] - ns[best] / 10 && is_allowed(c, tern__conv_algorithms[i])) best = i;
+    return best;
+}
+
+static bool has_alternatives(const tern__conv *c)
+{
+    int count = 0;
+    for (int i = 0; tern__conv_algorithms[i]; i++) count += is_allowed(c, tern__conv_algorithms[i]);
+    return count > 1;
+}
+
+static bool knows_all_times(const entry *one, const tern__conv *c)
+{
+    bool all = true;
+    for (int i = 0; tern__conv_algorithms[i]; i++)
+        all = all && (one->choice.ns[i] || !is_allowed(c, tern__conv_algorithms[i]));
+    return all;
+}
+
+static void hear_from_file(void *ctx, const tern__choice *choice)
+{
+    hear(ctx, choice, false);
+}
+
+/* What the file knows of it, or a clock. */
+static void decide_by_times(table *all, entry *one, const tern__conv *c)
+{
+    if (!all->has_read_file) {
+        all->has_read_file = true;
+        tern__choice_file_read(hear_from_file, all);
+    }
+    bool is_known = knows_all_times(one, c);
+    if (!is_known) {
+        memset(one->choice.ns, 0, sizeof(one->choice.ns));
+        if (!measure(c, one->choice.ns)) return;
+    }
+    one->choice.chosen = fastest(c, one->choice.ns);
+    one->algorithm = tern__conv_algorithms[one->choice.chosen];
+    learn(all, one);
+    if (!is_known) tern__choice_file_append(&one->choice);
+}
+
+static void decide_as_told(entry *one, const tern__conv *c)
+{
+    const tern__conv_algorithm *told = tern__conv_algorithms[one->choice.chosen];
+    if (is_allowed(c, told)) one->algorithm = told;
+}
+
+static void decide(table *all, entry *one, const tern__conv *c)
+{
+    const tern_device *device = c->call->device;
+    if (!device->conv.deterministic && has_alternatives(c)) {
+        if (one->told) decide_as_told(one, c);
+        if (!one->algorithm && !device->follows) decide_by_times(all, one, c);
+    }
+    if (!one->algorithm) one->algorithm = look_up(c);
+}
+
+int tern__conv_choose(const tern__conv *c, const tern__conv_algorithm **chosen)
+{
+    table *all = table_of(c->call->device, c->call->err);
+    if (!all) return TERN_E_MEMORY;
+    tern__prim_key key = tern__conv_key(c);
+    entry *one = find(all, &key);
+    if (!one) one = add(all, &key, c->call->err);
+    if (!one) return TERN_E_MEMORY;
+    if (!one->algorithm) decide(all, one, c);
+    *chosen = one->algorithm;
+    return TERN_OK;
+}
+
+/* ---- telling others (kernels/choices.h) ---- */
+
+static const table *learned_by(const tern_device *device)
+{
+    return device->slots[TERN__SLOT_CONV].data;
+}
+
+uint64_t tern__choices_serial(const tern_device *device)
+{
+    return learned_by(device) ? learned_by(device)->serial : 0;
+}
+
+size_t tern__choices_write(const tern_device *device, char *text, size_t size)
+{
+    const tern__choice_machine machine = tern__choice_machine_get();
+    const entry *one = learned_by(device) ? learned_by(device)->learned : NULL;
+    char line[TERN__CHOICE_LINE];
+    size_t used = 0;
+    for (; one; one = one->before) {
+        size_t bytes = tern__choice_print(&one->choice, &machine, line);
+        if (used + bytes >= size) break;
+        memcpy(text + used, line, bytes);
+        used += bytes;
+    }
+    text[used] = '\0';
+    return used;
+}
+
+void tern__choices_read(tern_device *device, const char *text, size_t bytes)
+{
+    table *all = table_of(device, NULL);
+    const char *end = text + bytes;
+    tern__choice choice;
+    for (const char *next; all && text < end; text = next + 1) {
+        next = memchr(text, '\n', (size_t)(end - text));
+        if (!next) next = end;
+        if (tern__choice_parse(text, (size_t)(next - text), NULL, &choice)) hear(all, &choice, true);
+    }
+}
+
+void tern__choices_copy(const tern_device *from, uint64_t since, tern_device *to)
+{
+    table *all = tern__choices_serial(from) > since ? table_of(to, NULL) : NULL;
+    if (!all) return;
+    for (const entry *one = learned_by(from)->learned; one; one = one->before)
+        if (one->serial > since) hear(all, &one->choice, true);
+}
+
+static void count_case(void *ctx, const tern__choice *choice)
+{
+    table *all = ctx;
+    if (find(all, &choice->key)) return;
+    all->serial += add(all, &choice->key, NULL) != NULL;
+}
+
+int tern__choices_count(void)
+{
+    table *all = tern__alloc(sizeof(*all), __func__, NULL);
+    if (!all) return 0;
+    tern__choice_file_read(count_case, all);
+    int count = (int)all->serial;
+    table_free(all);
+    return count;
+}

@@ -1,0 +1,52 @@
+/* choice.h - which algorithm computes a case of a convolution: the fastest of those that the device's rules
+ * allow (tern_device_conv_opts), as measured with the case's first use on this machine; what another rank has
+ * chosen, if the device follows one; or, if results must not depend on clocks, what a fixed table says. */
+#ifndef TERN_SRC_KERNELS_CPU_CHOICE_H
+#define TERN_SRC_KERNELS_CPU_CHOICE_H
+
+#include "kernels/cpu/conv/conv.h"
+
+/* Room for algorithms; the table of them ends with NULL. */
+#define TERN__CHOICE_ALGORITHMS 8
+extern const tern__conv_algorithm *const tern__conv_algorithms[TERN__CHOICE_ALGORITHMS + 1];
+
+#define TERN__CHOICE_FAILED INT64_MAX
+
+/* What was measured of a case. Numbers of algorithms are places in the table. */
+typedef struct tern__choice {
+    tern__prim_key key;
+    int64_t ns[TERN__CHOICE_ALGORITHMS]; /* 0: was not measured, TERN__CHOICE_FAILED: could not run */
+    int chosen;
+} tern__choice;
+
+/* TERN_OK, or E_MEMORY with the call's error set. */
+int tern__conv_choose(const tern__conv *c, const tern__conv_algorithm **chosen);
+
+/* ---- choice_line.c: a choice as a line of JSON ---- */
+
+#define TERN__CHOICE_LINE 2048 /* bytes; longer ones are none of ours */
+
+/* What a measurement is true of. */
+typedef struct tern__choice_machine {
+    char cpu[128], kernels[96];
+} tern__choice_machine;
+
+tern__choice_machine tern__choice_machine_get(void);
+/* With a newline and a 0 behind it; the number of bytes before that, 0: there is no memory. */
+size_t tern__choice_print(const tern__choice *choice, const tern__choice_machine *machine,
+                          char line[TERN__CHOICE_LINE]);
+/* False for what is no such line, or of another machine than this (NULL: any) or another version of tern. */
+bool tern__choice_parse(const char *line, size_t bytes, const tern__choice_machine *machine,
+                        tern__choice *choice);
+
+/* ---- choice_file.c: the lines that outlive the process ---- */
+
+#define TERN__CHOICE_FILE_MAX ((size_t)4 << 20) /* bytes; a larger file is put aside */
+
+typedef void tern__choice_taker(void *ctx, const tern__choice *choice);
+
+/* Hands over all choices of this machine; where the file has several of a case, the last one counts. */
+void tern__choice_file_read(tern__choice_taker *take, void *ctx);
+void tern__choice_file_append(const tern__choice *choice);
+
+#endif

@@ -1,0 +1,136 @@
+/* choice_file.c - the file in which choices outlive the process: $XDG_CACHE_HOME/tern/conv.jsonl, else
+ * ~/.cache/tern/conv.jsonl, or what TERN_CONV_CACHE names ("off": none).
+ *
+ * A line is appended by one write when its case has been measured, so processes need no lock, and one that is
+ * killed takes nothing with it. A half line, which only a full disk leaves, is closed by the next writer.
+ * What a file says is believed only if it is the user's own and no link, and even so it can but choose among
+ * algorithms that are right. Without a file, training goes on: what is wrong with it is one warning. */
+#include "kernels/choices.h"
+#include "kernels/cpu/conv/choice.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- where ---- */
+
+bool tern__choices_path(char *path, size_t size)
+{
+    const char *named = tern__env("TERN_CONV_CACHE"), *cache = tern__env("XDG_CACHE_HOME"),
+               *home = tern__env("HOME");
+    int length = -1;
+    if (named)
+        length = strcmp(named, "off") ? snprintf(path, size, "%s", named) : -1;
+    else if (cache && *cache == '/') /* relative ones are invalid (XDG Base Directory Specification) */
+        length = snprintf(path, size, "%s/tern/conv.jsonl", cache);
+    else if (home)
+        length = snprintf(path, size, "%s/.cache/tern/conv.jsonl", home);
+    return length > 0 && (size_t)length < size;
+}
+
+static void warn(const char *path, const char *what)
+{
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&warned))
+        tern__log(TERN_LOG_WARN, "%s: %s; choices of convolutions are measured anew in every process", path,
+                  what);
+}
+
+static void make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+}
+
+/* A regular file of the user's own; -1 else. That there is none yet is nothing to warn of. */
+static int open_own(const char *path, int flags, struct stat *about)
+{
+    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (fd < 0) {
+        if (errno != ENOENT) warn(path, strerror(errno));
+        return -1;
+    }
+    if (!fstat(fd, about) && S_ISREG(about->st_mode) && about->st_uid == geteuid()) return fd;
+    warn(path, "expected a file of the user's own");
+    close(fd);
+    return -1;
+}
+
+/* ---- reading ---- */
+
+static void put_aside(const char *path)
+{
+    char old[PATH_MAX + 4];
+    snprintf(old, sizeof(old), "%s.old", path);
+    if (rename(path, old)) warn(path, strerror(errno));
+}
+
+static size_t read_all(int fd, char *text, size_t size)
+{
+    size_t used = 0;
+    for (ssize_t got; used < size && (got = read(fd, text + used, size - used)) != 0;) {
+        if (got < 0 && errno != EINTR) break;
+        if (got > 0) used += (size_t)got;
+    }
+    return used;
+}
+
+static void take_lines(const char *text, size_t bytes, tern__choice_taker *take, void *ctx)
+{
+    const tern__choice_machine machine = tern__choice_machine_get();
+    const char *end = text + bytes;
+    for (const char *next; text < end; text = next + 1) {
+        tern__choice choice;
+        next = memchr(text, '\n', (size_t)(end - text));
+        if (!next) next = end;
+        if (tern__choice_parse(text, (size_t)(next - text), &machine, &choice)) take(ctx, &choice);
+    }
+}
+
+void tern__choice_file_read(tern__choice_taker *take, void *ctx)
+{
+    char path[PATH_MAX], *text;
+    struct stat about;
+    int fd = tern__choices_path(path, sizeof(path)) ? open_own(path, O_RDONLY, &about) : -1;
+    if (fd < 0) return;
+    if (about.st_size > (off_t)TERN__CHOICE_FILE_MAX) {
+        put_aside(path);
+    } else if ((text = tern__alloc((size_t)about.st_size + 1, __func__, NULL))) {
+        take_lines(text, read_all(fd, text, (size_t)about.st_size), take, ctx);
+        tern__free(text);
+    }
+    close(fd);
+}
+
+/* ---- writing ---- */
+
+static bool ends_line(int fd, off_t size)
+{
+    char last = '\n';
+    return size == 0 || pread(fd, &last, 1, size - 1) != 1 || last == '\n';
+}
+
+void tern__choice_file_append(const tern__choice *choice)
+{
+    char path[PATH_MAX], line[TERN__CHOICE_LINE + 1] = "\n";
+    const tern__choice_machine machine = tern__choice_machine_get();
+    struct stat about;
+    size_t bytes =
+        tern__choices_path(path, sizeof(path)) ? tern__choice_print(choice, &machine, line + 1) : 0;
+    if (!bytes) return;
+    make_folders(path);
+    int fd = open_own(path, O_RDWR | O_APPEND | O_CREAT, &about);
+    if (fd < 0) return;
+    bool whole = ends_line(fd, about.st_size);
+    const char *from = whole ? line + 1 : line;
+    if (write(fd, from, bytes + !whole) < 0) warn(path, strerror(errno));
+    close(fd);
+}

@@ -1,0 +1,173 @@
+/* library.c - convolutions over two or three spatial dimensions and their gradients by oneDNN: its direct
+ * algorithm.
+ *
+ * oneDNN is first asked for the activations as they stand. Where it has only fallbacks for that (mixed
+ * layouts, channel counts that fill no block), it may choose their format too. The weight's format is always
+ * its choice. Then every operand is brought to the format that the primitive wants: those that stand so
+ * already are passed as they are, the others go through a copy. A weight's copy is kept with the
+ * parameter where that pays (kernels/pack.h); a result's copy is reordered into its place afterwards, which
+ * is its store or, where the caller adds, its add.
+ *
+ * bf16 where the CPU has oneDNN's kernels for it: all of them take the blocked layout of f32, none takes
+ * blocks of 32, and in oneDNN 2.6 only the forward has a kernel for AMX, which wants channels last. Gradients
+ * of weights and biases are computed in f32 and rounded on the way to their place, whose dtype they may
+ * choose. */
+#include "kernels/cpu/conv/conv.h"
+
+#include <string.h>
+
+/* ---- descriptions ---- */
+
+/* A grouped weight is (groups, O / groups, C / groups, [kd,] kh, kw) to oneDNN. */
+static tern__dnnl_desc describe_weight(const tern__view *w, int64_t groups)
+{
+    int more = groups > 1;
+    dnnl_dims_t shape = {groups}, stride = {w->stride[0] * (w->shape[0] / groups)};
+    for (int d = 0; d < w->ndim; d++) {
+        shape[more + d] = d ? w->shape[d] : w->shape[0] / groups;
+        stride[more + d] = w->stride[d];
+    }
+    return tern__dnnl_by_strides(w->ndim + more, shape, stride, tern__dnnl_type(w->dtype));
+}
+
+static void describe(tern__conv *c)
+{
+    for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
+        tern__conv_operand *op = &c->op[i];
+        if (!op->view) continue;
+        bool exact = op->result && (i == TERN__CONV_W || i == TERN__CONV_B);
+        op->type = tern__dnnl_type(exact ? TERN_F32 : op->view->dtype);
+        op->have =
+            i == TERN__CONV_W ? describe_weight(op->view, c->attr->groups) : tern__dnnl_describe(op->view);
+    }
+}
+
+/* The same tensor in whatever format oneDNN likes. */
+static tern__dnnl_desc any_format(const tern__conv_operand *op)
+{
+    return tern__dnnl_by_tag(op->have.ndim, op->have.shape, dnnl_format_tag_any, op->type);
+}
+
+static dnnl_prop_kind_t direction(tern__kernel kernel)
+{
+    return kernel == TERN__CONV             ? dnnl_forward_training
+           : kernel == TERN__CONV_DATA_GRAD ? dnnl_backward_data
+                                            : dnnl_backward_weights;
+}
+
+static int plan(const tern__conv *c, bool free_choice, dnnl_primitive_desc_t *found)
+{
+    const tern__conv_operand *op = c->op;
+    tern__dnnl_desc w = any_format(&op[TERN__CONV_W]), b = op[TERN__CONV_B].have;
+    tern__dnnl_desc x = free_choice ? any_format(&op[TERN__CONV_X]) : op[TERN__CONV_X].have;
+    tern__dnnl_desc y = free_choice ? any_format(&op[TERN__CONV_Y]) : op[TERN__CONV_Y].have;
+    b.type = (int32_t)op[TERN__CONV_B].type;
+    tern__dnnl_conv want = {.kind = direction(c->call->kernel),
+                            .algorithm = dnnl_convolution_direct,
+                            .x = &x,
+                            .w = &w,
+                            .y = &y,
+                            .b = op[TERN__CONV_B].view ? &b : NULL};
+    for (int i = 0, axis = tern__conv_first_axis(c); axis < 3; i++, axis++) {
+        want.stride[i] = c->attr->stride[axis];
+        want.dilation[i] = c->attr->dilation[axis] - 1;
+        want.before[i] = c->attr->padding[axis];
+        want.after[i] = tern__conv_padding_after(c, axis);
+    }
+    return tern__dnnl_plan_conv(c->call, &want, found);
+}
+
+/* ---- the primitive ---- */
+
+/* Not code made for these very shapes, but a slow product of matrices or very slow plain loops. */
+static bool is_fallback(const_dnnl_primitive_desc_t found)
+{
+    const char *name = tern__dnnl_plan_name(found);
+    return strstr(name, "ref") || strstr(name, "gemm");
+}
+
+static int choose(const tern__conv *c, dnnl_primitive_desc_t *chosen)
+{
+    int status = TERN_E_UNSUPPORTED;
+    *chosen = NULL;
+    for (int free_choice = 0; free_choice < 2; free_choice++) {
+        dnnl_primitive_desc_t found = NULL;
+        status = plan(c, free_choice, &found);
+        if (status) continue;
+        if (*chosen) dnnl_primitive_desc_destroy(*chosen);
+        *chosen = found;
+        if (!is_fallback(found)) break;
+    }
+    return *chosen ? TERN_OK : status;
+}
+
+/* The DNNL_ARG_ numbers of the operands. */
+static const int *arguments(tern__kernel kernel)
+{
+    static const int forward[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS};
+    static const int data[] = {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST, 0};
+    static const int weight[] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS};
+    return kernel == TERN__CONV ? forward : kernel == TERN__CONV_DATA_GRAD ? data : weight;
+}
+
+static int conv_new(const tern__conv *c, const tern__prim_key *key, tern__prim **prim)
+{
+    dnnl_primitive_desc_t chosen;
+    int status = choose(c, &chosen);
+    if (status) return status;
+    tern__prim_arg args[TERN__CONV_OPERANDS];
+    int count = 0;
+    for (int i = 0; i < TERN__CONV_OPERANDS; i++)
+        if (c->op[i].view) args[count++] = (tern__prim_arg){arguments(c->call->kernel)[i], &c->op[i].have};
+    return tern__prim_new(c->call, key, chosen, args, count, prim);
+}
+
+/* The primitive, made with its first use. */
+static int find(tern__conv *c, tern__prim_key *key, tern__prim **prim)
+{
+    *key = tern__conv_key(c);
+    *prim = tern__prim_find(c->call, key);
+    describe(c);
+    return *prim ? TERN_OK : conv_new(c, key, prim);
+}
+
+static int run(tern__conv *c)
+{
+    tern__prim_key key;
+    tern__prim *prim;
+    int status = find(c, &key, &prim);
+    void *data[TERN__CONV_OPERANDS];
+    int count = 0;
+    for (int i = 0; i < TERN__CONV_OPERANDS && !status; i++) {
+        if (!c->op[i].view) continue;
+        c->op[i].to = &prim->desc[count];
+        c->op[i].bytes = prim->bytes[count];
+        status = tern__conv_bring(c, &key, i);
+        data[count++] = c->op[i].data;
+    }
+    if (!status) status = tern__prim_run(c->call, prim, data);
+    for (int i = 0; i < TERN__CONV_OPERANDS && !status; i++)
+        if (c->op[i].view) status = tern__conv_take_back(c, &key, i);
+    return status;
+}
+
+static bool takes(const tern__conv *c)
+{
+    (void)c;
+    return true;
+}
+
+/* SIZE_MAX: oneDNN does not have it. */
+static size_t scratch(const tern__conv *c)
+{
+    tern__call quiet = *c->call; /* what it lacks is no error */
+    tern__conv seen = *c;
+    tern__prim_key key;
+    tern__prim *prim;
+    quiet.err = NULL;
+    seen.call = &quiet;
+    return find(&seen, &key, &prim) ? SIZE_MAX : prim->scratch_bytes;
+}
+
+const tern__conv_algorithm tern__conv_direct = {
+    .name = "direct", .takes = takes, .scratch = scratch, .run = run};

@@ -1,0 +1,89 @@
+#include "kernels/cpu/conv/conv.h"
+#include "kernels/pack.h"
+#include "kernels/reduce.h"
+
+static void *data_of(const tern__conv_operand *op)
+{
+    return (char *)op->view->data + op->offset * (int64_t)tern_dtype_bytes(op->view->dtype);
+}
+
+/* The reorder of operand i has the convolution's key, and a part of its own. */
+static int reorder(const tern__call *call, tern__prim_key key, int i, const tern__dnnl_memory *from,
+                   const tern__dnnl_memory *to, bool add)
+{
+    key.part = 1 + 2 * i + add;
+    return tern__dnnl_reorder(call, &key, from, to, add);
+}
+
+/* A kept copy is told by what it was made from, too: a data gradient's tiles have the channels in each
+ * other's places, which of a square weight is the same format. And by the kernel: where forward and data
+ * gradient want the same, a training step would be two uses, and keep what the next one throws away. Where
+ * the library's own description of it lies tells nothing. */
+static void *copy_of(const tern__conv *c, int i, bool *stale)
+{
+    const tern__conv_operand *op = &c->op[i];
+    tern_device *device = c->call->device;
+    tern__packs *packs = op->result ? NULL : op->view->packs;
+    struct {
+        tern__dnnl_desc have, to;
+        int64_t offset, kernel;
+    } format = {op->have, *op->to, op->offset, c->call->kernel};
+    format.to.own = NULL;
+    *stale = true;
+    void *kept = packs ? tern__pack_get(packs, device, &format, sizeof(format), op->bytes, stale) : NULL;
+    return kept ? kept : tern__device_scratch(device, TERN__SCRATCH_OPERAND + i, op->bytes);
+}
+
+int tern__conv_bring(tern__conv *c, const tern__prim_key *key, int i)
+{
+    tern__conv_operand *op = &c->op[i];
+    op->data = data_of(op);
+    if (!op->add && tern__dnnl_same(&op->have, op->to)) return TERN_OK;
+    bool stale;
+    op->data = copy_of(c, i, &stale);
+    if (!op->data) return tern__dnnl_fail(c->call, dnnl_out_of_memory, "copy of an operand");
+    if (op->result || !stale) return TERN_OK;
+    return reorder(c->call, *key, i, &(tern__dnnl_memory){&op->have, data_of(op)},
+                   &(tern__dnnl_memory){op->to, op->data}, false);
+}
+
+/* The same format on both sides: a plain sum, where oneDNN's reorder would take a slow path. */
+static int add_same(const tern__call *call, const tern__conv_operand *op)
+{
+    tern__view place = *op->view, computed = *op->view;
+    place.data = data_of(op);
+    computed.data = op->data;
+    tern__call add = {.device = call->device,
+                      .kernel = TERN__ADD,
+                      .in = {&place, &computed},
+                      .out = {&place},
+                      .err = call->err};
+    return tern__kernel_run(&add);
+}
+
+int tern__conv_take_back(tern__conv *c, const tern__prim_key *key, int i)
+{
+    const tern__conv_operand *op = &c->op[i];
+    if (!op->result || op->data == data_of(op)) return TERN_OK;
+    if (op->add && tern__dnnl_same(&op->have, op->to)) return add_same(c->call, op);
+    return reorder(c->call, *key, i, &(tern__dnnl_memory){op->to, op->data},
+                   &(tern__dnnl_memory){&op->have, data_of(op)}, op->add);
+}
+
+int tern__conv_sum_bias(const tern__conv *c)
+{
+    static const tern__factor_attr one = {1};
+    const tern__view *b = c->op[TERN__CONV_B].view, *dy = c->op[TERN__CONV_Y].view;
+    if (!b) return TERN_OK;
+    tern__view seen = tern__view_make(b->dtype, TERN__PLAIN, dy->ndim, dy->shape);
+    for (int d = 0; d < dy->ndim; d++) seen.stride[d] = d == 1;
+    seen.data = b->data;
+    tern__call sum = {.device = c->call->device,
+                      .kernel = TERN__SUM,
+                      .in = {dy},
+                      .out = {&seen},
+                      .add = {c->op[TERN__CONV_B].add},
+                      .attr = &one,
+                      .err = c->call->err};
+    return tern__kernel_run(&sum);
+}

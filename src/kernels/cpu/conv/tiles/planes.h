@@ -1,0 +1,141 @@
+/* planes.h - how the sheets (of a volume), rows and columns of a convolution's source become those of
+ * planes in which every tap of the kernel is a shift; tiles/conv.c tells why. */
+#ifndef TERN_SRC_KERNELS_CPU_CONV_TILES_PLANES_H
+#define TERN_SRC_KERNELS_CPU_CONV_TILES_PLANES_H
+
+#include "kernels/conv.h"
+#include "tensor/view.h"
+
+/* One dimension. The source is x, the target y; in a data gradient the other way round. */
+typedef struct tern__axis {
+    bool gradient;
+    int64_t stride, dilation, padding, kernel;
+    int64_t source, target; /* rows                                                          */
+    int64_t step, turns;    /* phases, turns: one of them is the stride, the other one is 1 */
+    int64_t margin, size;   /* row of the plane where source row 0 would be (times step); rows of a plane */
+} tern__axis;
+
+/* Position j of a turn is row turn + j * turns of the target: how many there are. */
+static inline int64_t tern__axis_positions(const tern__axis *a, int64_t turn)
+{
+    return turn < a->target ? (a->target - turn + a->turns - 1) / a->turns : 0;
+}
+
+static inline void tern__axis_turn_round(tern__axis *a, int64_t in, int64_t out, int64_t reach)
+{
+    a->source = out;
+    a->target = in;
+    a->step = 1;
+    a->turns = a->stride;
+    a->margin = TERN__MAX(0, (reach - a->padding + a->stride - 1) / a->stride);
+    a->size = 0;
+    for (int64_t t = 0; t < a->turns; t++)
+        a->size = TERN__MAX(a->size, a->margin + (t + a->padding) / a->stride + tern__axis_positions(a, t));
+}
+
+/* Axis d of depth (where there is none, one sheet), rows and columns. */
+static inline tern__axis tern__axis_of(const tern__conv_attr *attr, int d, const tern__view *x,
+                                       const tern__view *y, const tern__view *w, bool gradient)
+{
+    int dim = x->ndim - 3 + d;
+    bool none = dim < 2;
+    int64_t in = none ? 1 : x->shape[dim], out = none ? 1 : y->shape[dim], kernel = none ? 1 : w->shape[dim];
+    int64_t reach = (kernel - 1) * attr->dilation[d];
+    tern__axis a = {.gradient = gradient,
+                    .stride = attr->stride[d],
+                    .dilation = attr->dilation[d],
+                    .padding = attr->padding[d],
+                    .kernel = kernel,
+                    .source = in,
+                    .target = out,
+                    .step = attr->stride[d],
+                    .turns = 1,
+                    .margin = attr->padding[d],
+                    .size = out + reach / attr->stride[d]};
+    if (gradient) tern__axis_turn_round(&a, in, out, reach);
+    return a;
+}
+
+/* The source's row that is row i of a phase's plane; -1: padding. */
+static inline int64_t tern__axis_source(const tern__axis *a, int64_t phase, int64_t i)
+{
+    int64_t at = i * a->step + phase - a->margin;
+    return at < a->source ? at : -1;
+}
+
+/* Rows first to last - 1 of a phase's plane are the source's. */
+static inline void tern__axis_range(const tern__axis *a, int64_t phase, int64_t *first, int64_t *last)
+{
+    int64_t begin = a->margin - phase, end = a->source + begin;
+    *first = TERN__MIN(a->size, (begin + a->step - 1) / a->step);
+    *last = TERN__MAX(*first, TERN__MIN(a->size, (end + a->step - 1) / a->step));
+}
+
+/* Where kernel place k sees the source from the first position of a turn; false: nowhere. */
+static inline bool tern__axis_tap(const tern__axis *a, int64_t turn, int64_t k, int64_t *phase,
+                                  int64_t *shift)
+{
+    int64_t at = k * a->dilation;
+    if (a->gradient) at = turn + a->padding + a->margin * a->stride - at;
+    *phase = a->gradient ? 0 : at % a->step;
+    *shift = at / a->stride;
+    return !a->gradient || at % a->stride == 0;
+}
+
+/* All three. Phases, turns and taps are row-major numbers. A volume is computed in slabs of some sheets of
+ * results, for which its planes have `more` sheets. */
+typedef struct tern__planes {
+    tern__axis axis[3];
+    int64_t phases, turns, taps;
+    int64_t sheet;      /* positions of a sheet of a plane          */
+    int64_t most, more; /* sheets of a turn's results; beyond these */
+} tern__planes;
+
+static inline tern__planes tern__planes_of(const tern__conv_attr *attr, const tern__view *x,
+                                           const tern__view *y, const tern__view *w, bool gradient)
+{
+    tern__planes p = {.phases = 1, .turns = 1, .taps = 1};
+    for (int d = 0; d < 3; d++) {
+        p.axis[d] = tern__axis_of(attr, d, x, y, w, gradient);
+        p.phases *= p.axis[d].step;
+        p.turns *= p.axis[d].turns;
+        p.taps *= p.axis[d].kernel;
+    }
+    p.axis[2].size += p.axis[2].size % 2; /* pairs of positions begin with each row */
+    p.sheet = p.axis[1].size * p.axis[2].size;
+    const tern__axis *deep = &p.axis[0];
+    p.most = tern__axis_positions(deep, 0);
+    p.more = gradient ? deep->margin + (deep->turns - 1 + deep->padding) / deep->stride : deep->size - p.most;
+    return p;
+}
+
+/* Where a row of a sheet of a phase's plane stands in the source: its first column's place; -1: padding. */
+static inline int64_t tern__planes_row(const tern__planes *p, int64_t phase, int64_t sheet, int64_t row)
+{
+    const tern__axis *a = p->axis;
+    int64_t z = tern__axis_source(&a[0], phase / a[2].step / a[1].step, sheet);
+    int64_t y = tern__axis_source(&a[1], phase / a[2].step % a[1].step, row);
+    return z < 0 || y < 0 ? -1 : (z * a[1].source + y) * a[2].source;
+}
+
+/* Where a tap sees the source from the first position of a turn; false: nowhere. */
+static inline bool tern__planes_tap(const tern__planes *p, int64_t turn, int64_t tap, int64_t *phase,
+                                    int64_t *shift)
+{
+    int64_t phases = 1, positions = 1;
+    *phase = *shift = 0;
+    for (int d = 2; d >= 0; d--) {
+        const tern__axis *a = &p->axis[d];
+        int64_t one_phase, one_shift;
+        if (!tern__axis_tap(a, turn % a->turns, tap % a->kernel, &one_phase, &one_shift)) return false;
+        *phase += one_phase * phases;
+        *shift += one_shift * positions;
+        phases *= a->step;
+        positions *= a->size;
+        turn /= a->turns;
+        tap /= a->kernel;
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,35 @@
+/* winograd.c - 3x3 convolutions of f32 by Winograd's algorithm (winograd/conv.h). */
+#include "kernels/cpu/conv/winograd/conv.h"
+#include "kernels/cpu/conv/conv.h"
+
+static bool takes(const tern__conv *c)
+{
+    return tern__winograd_takes(c->call, c->op[TERN__CONV_X].view, c->op[TERN__CONV_W].view,
+                                c->op[TERN__CONV_Y].view);
+}
+
+/* The transformed weights are four times as many, and each is read once: a handful of tiles does not earn
+ * that. */
+static bool pays(const tern__conv *c)
+{
+    const tern__view *y = c->op[TERN__CONV_Y].view;
+    return y->shape[0] * ((y->shape[2] + 3) / 4) * ((y->shape[3] + 3) / 4) >= 16;
+}
+
+static size_t scratch(const tern__conv *c)
+{
+    return (c->op[TERN__CONV_W].result ? tern__winograd_weight_scratch : tern__winograd_scratch)(
+        c->call, c->op[TERN__CONV_X].view, c->op[TERN__CONV_Y].view);
+}
+
+static int run(tern__conv *c)
+{
+    const tern__view *x = c->op[TERN__CONV_X].view, *w = c->op[TERN__CONV_W].view;
+    const tern__view *y = c->op[TERN__CONV_Y].view;
+    if (!c->op[TERN__CONV_W].result) return tern__winograd(c->call, x, w, y, c->op[TERN__CONV_B].view);
+    int status = tern__winograd_weight_grad(c->call, x, y, w);
+    return status ? status : tern__conv_sum_bias(c);
+}
+
+const tern__conv_algorithm tern__conv_winograd = {
+    .name = "winograd", .rounds_f32 = true, .takes = takes, .pays = pays, .scratch = scratch, .run = run};

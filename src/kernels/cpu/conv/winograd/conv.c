@@ -1,0 +1,242 @@
+/* conv.c - the forward and the data gradient, which is the forward of a weight turned by 180 degrees with
+ * its channels in each other's places, and with padding 2 - p.
+ *
+ * Tiles are taken in runs, and a run in slices. A slice's inputs are transformed, and then for a group of 32
+ * outputs after the other its 36 products are computed, whose sums stay in the cache, and transformed back.
+ * So scratch is of a cache's size, whatever the layer's.
+ *
+ * Few channels: slices are small enough for the second-level cache, every thread has one, and transformed
+ * weights are made beforehand (and kept over microbatches, pack.h). Many channels: such slices would be too
+ * small to be worth reading the weights for, which are four times as large transformed. There a slice is
+ * larger, and a group's weights are transformed when their turn comes, some inputs at a time, and never leave
+ * the cache; threads share a slice and take groups. In both cases every output is a sum of its own, in the
+ * order of the channels, so no bit depends on how work is cut. */
+#include "kernels/cpu/conv/winograd/conv.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/cpu/conv/winograd/product.h"
+#include "kernels/cpu/conv/winograd/transform.h"
+#include "kernels/pack.h"
+
+#define LANES  16
+#define POINTS TERN__WINOGRAD_POINTS
+#define CACHE  (1 << 19) /* bytes of a slice's inputs                       */
+#define FEW    28        /* tiles for which it is worth reading all weights */
+#define LONG   128       /* tiles of a slice where weights are made for it  */
+#define CHUNK  128       /* inputs whose weights are made at once           */
+
+/* Scratch buffers. */
+enum { WEIGHTS = TERN__SCRATCH_OPERAND, TILES, SUMS };
+
+typedef struct job {
+    const tern__call *call;
+    const tern__view *in, *out;
+    const float *bias; /* NULL: none */
+    int threads;
+    tern__winograd_grid grid;
+    tern__winograd_weights w;
+    int64_t groups;              /* of outputs                                          */
+    bool keeps;                  /* transformed weights are made beforehand,            */
+    const float *kept;           /* here                                                */
+    int64_t chunk;               /* inputs that are multiplied at once                  */
+    int64_t slice, slices, room; /* tiles; of a run; tiles that a slice has place for   */
+    int64_t in_pitch, sum_pitch; /* floats of a point's inputs and sums of a slice      */
+    int64_t in_size, sum_size;   /* floats of all points                                */
+    int64_t own_size;            /* of a thread's sums and weights                      */
+    float *tiles, *own;
+} job;
+
+/* A slice of a run: its tiles and its transformed inputs. */
+typedef struct part {
+    int64_t first, count;
+    float *tiles;
+} part;
+
+static bool is_dense(const tern__view *view)
+{
+    return view->layout == TERN__BLOCKED16 && view->dtype == TERN_F32 && view->ndim == 4 &&
+           tern__view_count(view) > 0;
+}
+
+bool tern__winograd_takes(const tern__call *call, const tern__view *x, const tern__view *w,
+                          const tern__view *y)
+{
+    const tern__conv_attr *a = call->attr;
+    bool takes = a->groups == 1 && is_dense(x) && is_dense(y) && w->dtype == TERN_F32 &&
+                 tern__view_is_contiguous(w) && w->shape[2] == 3 && w->shape[3] == 3;
+    for (int d = 1; d < 3; d++)
+        takes = takes && a->stride[d] == 1 && a->dilation[d] == 1 && a->padding[d] >= 0 &&
+                a->padding[d] <= 2 && y->shape[1 + d] == x->shape[1 + d] + 2 * a->padding[d] - 2;
+    return takes;
+}
+
+/* Floats of a group's transformed weights. */
+static int64_t weight_room(const job *j, int64_t ins)
+{
+    return POINTS * tern__winograd_pitch(&j->w, 0, ins);
+}
+
+/* ---- a slice ---- */
+
+static part part_of(const job *j, int64_t first, int64_t slice)
+{
+    first += slice * j->slice;
+    return (part){first, TERN__MIN(j->slice, j->grid.count - first), j->tiles + slice * j->in_size};
+}
+
+static void transform_inputs(const job *j, const part *s, int64_t block)
+{
+    tern__winograd_points to = {s->tiles + block * j->room * LANES, j->in_pitch};
+    tern__winograd_inputs(to, &j->grid, j->in, block, s->first, s->count);
+}
+
+/* All points of a group of outputs, from inputs `in` on, whose weights are `weight`. */
+static void multiply(const job *j, const part *s, float *sums, const float *weight, int64_t group, int64_t in)
+{
+    int64_t ins = TERN__MIN(j->chunk, j->w.ins - in), room = j->room * LANES;
+    tern__winograd_product p = {.blocks = ins / LANES,
+                                .tiles = s->count,
+                                .width = tern__winograd_width(&j->w, group),
+                                .in_pitch = room,
+                                .sum_pitch = room,
+                                .add = in > 0};
+    for (int64_t point = 0; point < POINTS; point++) {
+        p.weight = weight + point * tern__winograd_pitch(&j->w, group, ins);
+        p.in = s->tiles + point * j->in_pitch + in / LANES * room;
+        p.sums = sums + point * j->sum_pitch;
+        tern__winograd_multiply(&p);
+    }
+}
+
+static void transform_outputs(const job *j, const part *s, float *sums, int64_t group)
+{
+    static const float none[LANES];
+    for (int64_t b = 0; b * LANES < tern__winograd_width(&j->w, group); b++) {
+        int64_t block = 2 * group + b;
+        tern__winograd_points from = {sums + b * j->room * LANES, j->sum_pitch};
+        tern__winograd_outputs(from, &j->grid, j->out, j->bias ? j->bias + block * LANES : none,
+                               j->call->add[0], block, s->first, s->count);
+    }
+}
+
+/* A group of outputs. */
+static void compute(const job *j, const part *s, float *own, int64_t group)
+{
+    float *made = own + j->sum_size;
+    for (int64_t in = 0; in < j->w.ins; in += j->chunk) {
+        const float *weight = j->keeps ? j->kept + group * weight_room(j, j->w.ins) : made;
+        if (!j->keeps) tern__winograd_pack(made, &j->w, group, in, TERN__MIN(j->chunk, j->w.ins - in));
+        multiply(j, s, own, weight, group, in);
+    }
+    transform_outputs(j, s, own, group);
+}
+
+/* ---- the walk ---- */
+
+/* All blocks of all slices of a run and then all groups, the same share of both to a thread: where every
+ * thread has a slice, it is its own. */
+static void run(const job *j, int64_t first)
+{
+    int64_t left = (j->grid.count - first + j->slice - 1) / j->slice, slices = TERN__MIN(j->slices, left);
+    int64_t blocks = j->w.ins / LANES, ins = slices * blocks, outs = slices * j->groups;
+#pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
+    for (int t = 0; t < j->threads; t++)
+        for (int64_t i = ins * t / j->threads; i < ins * (t + 1) / j->threads; i++) {
+            part s = part_of(j, first, i / blocks);
+            transform_inputs(j, &s, i % blocks);
+        }
+#pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
+    for (int t = 0; t < j->threads; t++)
+        for (int64_t i = outs * t / j->threads; i < outs * (t + 1) / j->threads; i++) {
+            part s = part_of(j, first, i / j->groups);
+            compute(j, &s, j->own + t * j->own_size, i % j->groups);
+        }
+}
+
+/* ---- the plan ---- */
+
+/* Where tiles are few for the threads, each takes less: but no panel less than its least. */
+static void cut(job *j)
+{
+    int64_t most = CACHE / (POINTS * j->w.ins * (int64_t)sizeof(float)), share = j->grid.count;
+    j->keeps = most >= FEW && j->grid.count > most;
+    if (j->keeps) share = (share + j->threads - 1) / j->threads;
+    j->slice = TERN__MIN(j->keeps ? most : LONG, TERN__MAX(share, TERN__WINOGRAD_LEAST));
+    j->slices = j->keeps ? j->threads : (j->threads + j->groups - 1) / j->groups;
+    j->chunk = j->keeps ? j->w.ins : TERN__MIN(j->w.ins, CHUNK);
+    j->room = tern__winograd_room(j->slice);
+    j->in_pitch = j->w.ins * j->room + LANES;
+    j->in_size = POINTS * j->in_pitch;
+    j->sum_pitch = 2 * j->room * LANES + LANES;
+    j->sum_size = POINTS * j->sum_pitch;
+    j->own_size = j->sum_size + (j->keeps ? 0 : weight_room(j, j->chunk));
+}
+
+static job plan(const tern__call *call, const tern__view *x, const tern__view *y)
+{
+    const tern__conv_attr *a = call->attr;
+    bool turned = call->kernel == TERN__CONV_DATA_GRAD;
+    job j = {.call = call, .in = turned ? y : x, .out = turned ? x : y, .threads = call->device->threads};
+    int64_t padding[2];
+    for (int d = 0; d < 2; d++) padding[d] = turned ? 2 - a->padding[1 + d] : a->padding[1 + d];
+    j.grid = tern__winograd_grid_of(j.in, j.out, padding);
+    j.w = (tern__winograd_weights){.ins = j.in->shape[1], .outs = j.out->shape[1], .turned = turned};
+    j.groups = (j.w.outs + 31) / 32;
+    cut(&j);
+    return j;
+}
+
+static size_t kept_bytes(const job *j)
+{
+    return (size_t)(j->groups * weight_room(j, j->w.ins)) * sizeof(float);
+}
+
+static size_t tile_bytes(const job *j)
+{
+    return (size_t)(j->slices * j->in_size) * sizeof(float);
+}
+
+static size_t own_bytes(const job *j)
+{
+    return (size_t)(j->threads * j->own_size) * sizeof(float);
+}
+
+size_t tern__winograd_scratch(const tern__call *call, const tern__view *x, const tern__view *y)
+{
+    job j = plan(call, x, y);
+    return (j.keeps ? kept_bytes(&j) : 0) + tile_bytes(&j) + own_bytes(&j);
+}
+
+/* All weights, where they are made beforehand. */
+static int keep(job *j, const tern__view *w)
+{
+    const struct {
+        char algorithm[8];
+        int64_t turned;
+    } format = {"winogr.", j->w.turned};
+    size_t bytes = kept_bytes(j);
+    bool stale = true;
+    float *to =
+        w->packs ? tern__pack_get(w->packs, j->call->device, &format, sizeof(format), bytes, &stale) : NULL;
+    if (!to) to = tern__loop_scratch_of(j->call, WEIGHTS, bytes);
+    if (!to) return TERN_E_MEMORY;
+    j->kept = to;
+    if (!stale) return TERN_OK;
+    int threads = (int)TERN__MIN(j->threads, j->groups);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t g = 0; g < j->groups; g++)
+        tern__winograd_pack(to + g * weight_room(j, j->w.ins), &j->w, g, 0, j->w.ins);
+    return TERN_OK;
+}
+
+int tern__winograd(const tern__call *call, const tern__view *x, const tern__view *w, const tern__view *y,
+                   const tern__view *bias)
+{
+    job j = plan(call, x, y);
+    j.w.data = w->data;
+    if (bias) j.bias = bias->data;
+    j.tiles = tern__loop_scratch_of(call, TILES, tile_bytes(&j));
+    j.own = tern__loop_scratch_of(call, SUMS, own_bytes(&j));
+    if (!j.tiles || !j.own || (j.keeps && keep(&j, w))) return TERN_E_MEMORY;
+    for (int64_t first = 0; first < j.grid.count; first += j.slices * j.slice) run(&j, first);
+    return TERN_OK;
+}

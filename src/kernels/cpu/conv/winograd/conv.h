@@ -1,0 +1,29 @@
+/* conv.h - convolutions of f32 with 3x3 weights by Winograd's algorithm F(4x4, 3x3): a quarter of the
+ * multiplications, for an error of some roundings more. Two spatial dimensions, stride and dilation 1, one
+ * group, blocked activations, padding up to 2, contiguous weights.
+ *
+ * Sources: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016); Barabasz et al., Error
+ * Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks (2020). */
+#ifndef TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_CONV_H
+#define TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_CONV_H
+
+#include "kernels/conv.h"
+#include "kernels/kernel.h"
+
+/* Whether it computes this convolution (call->attr) or either of its gradients. */
+bool tern__winograd_takes(const tern__call *call, const tern__view *x, const tern__view *w,
+                          const tern__view *y);
+
+/* call's kernel is CONV: y = or += conv(x, w) + bias (contiguous; NULL: none). CONV_DATA_GRAD: x = or += the
+ * gradient from y. A copy of w is kept with it where that pays (pack.h). E_MEMORY. */
+int tern__winograd(const tern__call *call, const tern__view *x, const tern__view *w, const tern__view *y,
+                   const tern__view *bias);
+/* dw = or += the weight gradient. E_MEMORY. */
+int tern__winograd_weight_grad(const tern__call *call, const tern__view *x, const tern__view *dy,
+                               const tern__view *dw);
+
+/* Bytes of scratch that they take. */
+size_t tern__winograd_scratch(const tern__call *call, const tern__view *x, const tern__view *y);
+size_t tern__winograd_weight_scratch(const tern__call *call, const tern__view *x, const tern__view *dy);
+
+#endif

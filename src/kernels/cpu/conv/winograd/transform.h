@@ -1,0 +1,77 @@
+/* transform.h - the transforms around the products of Winograd's algorithm, sixteen channels at a
+ * time.
+ *
+ * A tile is 4x4 outputs and the 6x6 inputs that they see. With d the inputs, g the 3x3 weight of a pair of
+ * channels and y the outputs,
+ *     y = A' [ sum over channels (G g G') . (B' d B) ] A,
+ * . being the product element by element: in place of 144 multiplications a pair of channels takes 36. These
+ * 36 elements (points) are as many independent products of matrices, weights by tiles. The algorithm is
+ * bilinear, so the gradient of g comes of the same matrices:
+ *     dg = G' [ sum over tiles (A dy A') . (B' d B) ] G.
+ * What the points 0, a, -a, b, -b and infinity give (M(x) = x (x^2 - a^2) (x^2 - b^2)): column p of A is 1,
+ * p, p^2, p^3; row p of G is (1, p, p^2) / N_p with N_p = M'(p); row p of B' has the coefficients of M(x) /
+ * (x - p). With a = 5/8, b = 3/2 every element of A and B is exact in f32, and of small fractions these lose
+ * the least: half of what Lavin's 1 and 2 do. As the points come in pairs of either sign, even and odd powers
+ * are summed apart and serve both. */
+#ifndef TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_TRANSFORM_H
+#define TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_TRANSFORM_H
+
+#include "kernels/conv.h"
+#include "kernels/kernel.h"
+
+#define TERN__WINOGRAD_POINTS 36
+#define TERN__WINOGRAD_OUT    4 /* outputs of a tile along an axis */
+#define TERN__WINOGRAD_IN     6 /* inputs                          */
+
+/* Tiles of all images, numbered as their first outputs follow each other. */
+typedef struct tern__winograd_grid {
+    int64_t in[2], out[2], padding[2]; /* height and width          */
+    int64_t tiles[2], count;           /* of an image; in all images */
+} tern__winograd_grid;
+
+tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__view *out,
+                                           const int64_t padding[2]);
+
+/* Transformed tiles of a block of channels: tile t of point p is the 16 floats at data + p * pitch + 16 t. */
+typedef struct tern__winograd_points {
+    float *data;
+    int64_t pitch;
+} tern__winograd_points;
+
+/* B' d B and A dy A' of tiles `first` to first + count - 1 of channel block `block`. */
+void tern__winograd_inputs(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *in,
+                           int64_t block, int64_t first, int64_t count);
+void tern__winograd_grads(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *out,
+                          int64_t block, int64_t first, int64_t count);
+/* A' m A, plus 16 values of a bias, into or onto the outputs. */
+void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_grid *grid,
+                            const tern__view *out, const float bias[16], bool add, int64_t block,
+                            int64_t first, int64_t count);
+
+/* Weights (O, C, 3, 3), or their gradient; turned: as a data gradient has them, by 180 degrees and with
+ * outputs for inputs. Transformed ones stand in groups of 32 outputs, of which the last may have 16: point p
+ * of input c of a group's outputs begins at p * pitch + c * width. */
+typedef struct tern__winograd_weights {
+    float *data;
+    int64_t ins, outs; /* as turned */
+    bool turned;
+} tern__winograd_weights;
+
+static inline int64_t tern__winograd_width(const tern__winograd_weights *w, int64_t group)
+{
+    return TERN__MIN(32, w->outs - 32 * group);
+}
+/* Of so many inputs; points are a line off a power of two, so that they do not meet in a cache's set. */
+static inline int64_t tern__winograd_pitch(const tern__winograd_weights *w, int64_t group, int64_t ins)
+{
+    return ins * tern__winograd_width(w, group) + 16;
+}
+
+/* G g G' of a group's outputs and inputs `first` to first + count - 1, whole blocks of 16. */
+void tern__winograd_pack(float *to, const tern__winograd_weights *w, int64_t group, int64_t first,
+                         int64_t count);
+/* G' m G into or onto the same part of the weights. */
+void tern__winograd_unpack(const float *from, const tern__winograd_weights *w, int64_t group, int64_t first,
+                           int64_t count, bool add);
+
+#endif

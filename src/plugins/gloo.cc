@@ -1,0 +1,439 @@
+/* gloo.cc - the gloo plug-in: the transport of <tern/backend/transport.h> over gloo's TCP pairs.
+ *
+ * Ranks publish, for each peer, the address on which they listen for it and a random token. Once all are
+ * known each pair connects, and the tokens go over it: a pair whose other end does not know the token that
+ * only the store could tell is a stranger's. (gloo itself lets in whoever connects first.)
+ *
+ * gloo moves bytes on a thread of its own. A message there is an "unbound buffer": ours reaches over all of
+ * the memory, so that one object serves any message, and none is made once there are enough. Three things
+ * that gloo does are kept away from who uses it:
+ *   - A wait that times out closes all pairs of its context, and there is no other way to ask whether a
+ *     message is done. So the pairs are taken out of the context; to have waited in vain is an exception
+ * then, and nothing else.
+ *   - A message longer than what was asked for throws on gloo's thread, which ends the process, and one that
+ * is shorter passes for whole. Sizes are part of the slot here, so messages of other sizes do not meet.
+ *   - A pair that breaks tells only the messages that wait in a queue, not the one whose bytes are on the
+ * way. Each peer therefore has a watch: a receive of something that is never sent, which stays in the queue.
+ *
+ * Two ways to end the process on gloo's thread are left: a peer that writes what is no message of gloo's, and
+ * a write that fails for another reason than a closed connection (a host that was unreachable for minutes).
+ */
+#include <tern/backend/transport.h>
+
+#include <gloo/common/error.h>
+#include <gloo/config.h>
+#include <gloo/transport/address.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+#include <vector>
+
+namespace
+{
+namespace transport = gloo::transport;
+
+const size_t TOKEN = 16;
+const std::chrono::milliseconds NO_TIME(0);
+const unsigned char FAREWELL[1] = {0};
+enum { PARTING_MS = 500 };
+/* Behind the tags of users: what is sent first, and last. */
+enum { TAG_TOKEN = TERN_TRANSPORT_TAGS, TAG_WATCH, TAGS };
+
+/* What a rank publishes for a peer. */
+struct card {
+    uint32_t bytes;
+    char address[transport::Address::kMaxByteSize];
+    unsigned char token[TOKEN];
+};
+
+struct failure : std::runtime_error {
+    int status;
+    failure(int code, const std::string &text) : std::runtime_error(text), status(code)
+    {
+    }
+};
+
+/* One send or receive. */
+struct message {
+    std::unique_ptr<gloo::transport::UnboundBuffer> memory;
+    int peer;
+    bool sends, is_lost; /* lost: its peer had left before it began */
+};
+
+/* No signal is taken on the thread that is started meanwhile. */
+class all_signals_blocked
+{
+    sigset_t before;
+
+  public:
+    all_signals_blocked()
+    {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~all_signals_blocked()
+    {
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+};
+
+/* gloo writes to sockets whose peer may have closed: that is to be an error, and not the process's end. */
+class sigpipe_blocked
+{
+    sigset_t pipe, before;
+
+  public:
+    sigpipe_blocked()
+    {
+        sigemptyset(&pipe);
+        sigaddset(&pipe, SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    }
+    ~sigpipe_blocked()
+    {
+        const timespec now = {0, 0};
+        if (sigismember(&before, SIGPIPE)) return;
+        sigtimedwait(&pipe, nullptr, &now);
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+};
+
+struct neighbour {
+    std::unique_ptr<transport::Pair> pair;
+    card own, theirs; /* what this rank has published for it, and it for this one */
+    unsigned char token[TOKEN], last[1];
+    message *watch, *greetings[2], *farewell;
+    bool has_left;
+};
+
+/* It is taken apart from the last member to the first: what gloo's thread calls has to go before what it
+ * calls it with. */
+struct mesh {
+    tern_transport_place place; /* during `open` */
+    std::shared_ptr<transport::Device> device;
+    std::shared_ptr<transport::Context> context;
+    std::vector<std::unique_ptr<message>> messages; /* all, idle or not                              */
+    std::vector<message *> idle;                    /* room for all, so giving one back cannot fail */
+    std::vector<neighbour> peers;                   /* [world], oneself's is empty                   */
+};
+
+/* ---- errors ---- */
+
+/* The reason without its place in gloo's source, "[pair.cc:598] ". */
+const char *reason(const std::exception &e)
+{
+    const char *text = e.what(), *end = *text == '[' ? strstr(text, "] ") : nullptr;
+    return end ? end + 2 : text;
+}
+
+/* Runs `body`. What gloo throws becomes `status` and a text: "sending to rank 2: Connection closed ..". */
+template <class Body>
+int guarded(int status, const char *doing, int peer, char *why, size_t why_size, Body body) noexcept
+{
+    char whom[24] = "";
+    if (peer >= 0) snprintf(whom, sizeof(whom), " rank %d", peer);
+    try {
+        body();
+        return TERN_OK;
+    } catch (const failure &f) {
+        snprintf(why, why_size, "%s", f.what());
+        return f.status;
+    } catch (const std::bad_alloc &) {
+        snprintf(why, why_size, "%s%s: out of memory", doing, whom);
+        return TERN_E_MEMORY;
+    } catch (const std::exception &e) {
+        snprintf(why, why_size, "%s%s: %s", doing, whom, reason(e));
+        return status;
+    } catch (...) {
+        snprintf(why, why_size, "%s%s: it failed", doing, whom);
+        return status;
+    }
+}
+
+int64_t now_ms()
+{
+    using namespace std::chrono;
+    return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+/* ---- messages ---- */
+
+message *take(mesh *m)
+{
+    if (m->idle.empty()) {
+        m->idle.reserve(m->messages.size() + 1);
+        m->messages.emplace_back(
+            new message{m->context->createUnboundBuffer(nullptr, SIZE_MAX), -1, false, false});
+        m->idle.push_back(m->messages.back().get());
+    }
+    message *taken = m->idle.back();
+    m->idle.pop_back();
+    return taken;
+}
+
+void begin(transport::Pair &pair, const message *of, int tag, const void *data, size_t bytes)
+{
+    sigpipe_blocked quiet;
+    size_t slot = bytes * TAGS + (size_t)tag, offset = (size_t)data;
+    if (of->sends)
+        pair.send(of->memory.get(), slot, offset, bytes);
+    else
+        pair.recv(of->memory.get(), slot, offset, bytes);
+}
+
+/* Has the peer said that it closes? */
+bool has_left(neighbour &peer)
+{
+    try {
+        peer.has_left = peer.has_left || (peer.watch && peer.watch->memory->waitRecv(nullptr, NO_TIME));
+    } catch (const gloo::IoException &) {
+    }
+    return peer.has_left;
+}
+
+message *start(mesh *m, bool sends, int peer, int tag, const void *data, size_t bytes)
+{
+    message *taken = take(m);
+    neighbour &to = m->peers[(size_t)peer];
+    taken->peer = peer;
+    taken->sends = sends;
+    try {
+        begin(*to.pair, taken, tag, data, bytes);
+    } catch (const std::exception &) {
+        if (!has_left(to)) throw;
+        taken->is_lost = true;
+    }
+    return taken;
+}
+
+/* Throws if the pair is broken and its peer has not left. A wait that was called off before it began returns
+ * where the message is done, throws if the pair is broken, and else returns. */
+void look_at(message *watch)
+{
+    watch->memory->abortWaitRecv();
+    watch->memory->waitRecv(nullptr, NO_TIME);
+}
+
+/* Done, and free for another use; or not yet; or it throws. */
+bool finish(mesh *m, message *of)
+{
+    try {
+        if (of->sends ? of->memory->waitSend(nullptr, NO_TIME) : of->memory->waitRecv(nullptr, NO_TIME)) {
+            m->idle.push_back(of);
+            return true;
+        }
+    } catch (const gloo::IoException &) {
+        look_at(m->peers[(size_t)of->peer].watch);
+    }
+    return false;
+}
+
+/* ---- opening ---- */
+
+/* The address of this host, or that of the interface that GLOO_SOCKET_IFNAME names, the first of several. */
+std::shared_ptr<transport::Device> make_device(const char *address)
+{
+    transport::tcp::attr attr(address);
+    const char *names = getenv("GLOO_SOCKET_IFNAME");
+    if (names) attr.iface.assign(names, strcspn(names, ","));
+    all_signals_blocked quiet;
+    return transport::tcp::CreateDevice(attr);
+}
+
+/* gloo waits five times as long as it is told for a pair to connect. */
+void make_mesh(mesh *m)
+{
+    const tern_transport_place &place = m->place;
+    auto timeout = std::chrono::milliseconds(std::max(1L, (long)(200 * place.timeout_s)));
+    m->device = make_device(place.address);
+    m->context = m->device->createContext(place.rank, place.world);
+    m->context->setTimeout(timeout);
+    m->peers.resize((size_t)place.world);
+}
+
+std::string key_of(int from, int to)
+{
+    return "gloo/" + std::to_string(from) + "/" + std::to_string(to);
+}
+
+void publish(mesh *m, int peer)
+{
+    neighbour &to = m->peers[(size_t)peer];
+    card &own = to.own;
+    char why[256] = "";
+    to.pair = std::move(m->context->createPair(peer));
+    std::vector<char> address = to.pair->address().bytes();
+    if (address.size() > sizeof(own.address)) throw failure(TERN_E_UNSUPPORTED, "gloo's address is too long");
+    own.bytes = (uint32_t)address.size();
+    memcpy(own.address, address.data(), address.size());
+    if (getrandom(own.token, TOKEN, 0) != (ssize_t)TOKEN)
+        throw failure(TERN_E_SYSTEM, "the kernel has no random numbers");
+    std::string key = key_of(m->place.rank, peer);
+    int status = m->place.set(m->place.store, key.c_str(), &own, sizeof(own), why, sizeof(why));
+    if (status) throw failure(status, why);
+}
+
+void look_up(mesh *m, int peer)
+{
+    card &theirs = m->peers[(size_t)peer].theirs;
+    char why[256] = "";
+    size_t bytes = 0;
+    std::string key = key_of(peer, m->place.rank);
+    int status = m->place.get(m->place.store, key.c_str(), &theirs, sizeof(theirs), &bytes, why, sizeof(why));
+    if (status) throw failure(status, why);
+    if (bytes != sizeof(theirs) || theirs.bytes > sizeof(theirs.address))
+        throw failure(TERN_E_FORMAT, "what is under " + key + " in the store is no address of gloo's");
+}
+
+/* `body`, with what gloo throws in it said of the peer; where the time was up, that was why. */
+template <class Body> void with_peer(const char *doing, int peer, int64_t end, Body body)
+{
+    char why[256];
+    int status = guarded(TERN_E_PEER, doing, peer, why, sizeof(why), body);
+    if (status) throw failure(status == TERN_E_PEER && now_ms() >= end ? TERN_E_TIMEOUT : status, why);
+}
+
+void connect(mesh *m, int peer, int64_t end)
+{
+    neighbour &to = m->peers[(size_t)peer];
+    const char *address = to.theirs.address;
+    with_peer("connecting to", peer, end, [&] { to.pair->connect({address, address + to.theirs.bytes}); });
+}
+
+void greet(mesh *m, int peer)
+{
+    neighbour &to = m->peers[(size_t)peer];
+    to.watch = start(m, false, peer, TAG_WATCH, to.last, sizeof(to.last));
+    to.greetings[0] = start(m, false, peer, TAG_TOKEN, to.token, TOKEN);
+    to.greetings[1] = start(m, true, peer, TAG_TOKEN, to.own.token, TOKEN);
+}
+
+/* What a peer sends first is what it has published for this rank. */
+void meet(mesh *m, int peer, int64_t end)
+{
+    neighbour &to = m->peers[(size_t)peer];
+    for (message *greeting : to.greetings)
+        while (!finish(m, greeting)) {
+            if (now_ms() >= end)
+                throw failure(TERN_E_TIMEOUT, "rank " + std::to_string(peer) + " does not answer");
+            sched_yield();
+        }
+    if (memcmp(to.token, to.theirs.token, TOKEN))
+        throw failure(TERN_E_PEER, "a stranger has connected in the place of rank " + std::to_string(peer));
+}
+
+void connect_all(mesh *m)
+{
+    int64_t end = now_ms() + (int64_t)(1000 * m->place.timeout_s);
+    auto for_peers = [m](auto body) {
+        for (int p = 0; p < m->place.world; p++)
+            if (p != m->place.rank) body(p);
+    };
+    for_peers([m](int p) { publish(m, p); });
+    for_peers([m](int p) { look_up(m, p); });
+    for_peers([m, end](int p) { connect(m, p, end); });
+    for_peers([m, end](int p) { with_peer("greeting", p, end, [m, p] { greet(m, p); }); });
+    for_peers([m, end](int p) { with_peer("waiting for", p, end, [m, p, end] { meet(m, p, end); }); });
+}
+
+/* Tells the peers, and waits until they close, too, but not for long: a socket that is closed while bytes
+ * come in forgets those that have still to go out. */
+void part(mesh *m)
+{
+    int64_t end = now_ms() + PARTING_MS;
+    for (int p = 0; p < m->place.world; p++)
+        if (m->peers[(size_t)p].pair)
+            m->peers[(size_t)p].farewell = start(m, true, p, TAG_WATCH, FAREWELL, sizeof(FAREWELL));
+    for (neighbour &to : m->peers) {
+        bool is_on_its_way = to.farewell && !to.farewell->is_lost;
+        while (is_on_its_way && !finish(m, to.farewell) && now_ms() < end) usleep(100);
+        while (to.pair && !has_left(to) && now_ms() < end) usleep(100);
+    }
+}
+
+void gloo_close(void *state, bool failed)
+{
+    mesh *m = static_cast<mesh *>(state);
+    char why[256];
+    if (!failed) guarded(TERN_E_PEER, "closing", -1, why, sizeof(why), [m] { part(m); });
+    delete m;
+}
+
+void *gloo_open(const tern_transport_place *place, int *status, char *why, size_t why_size)
+{
+    mesh *m = new (std::nothrow) mesh();
+    if (!m) {
+        snprintf(why, why_size, "opening gloo: out of memory");
+        return *status = TERN_E_MEMORY, nullptr;
+    }
+    m->place = *place;
+    *status = guarded(TERN_E_IO, "opening gloo", -1, why, why_size, [m] {
+        make_mesh(m);
+        connect_all(m);
+    });
+    if (!*status) return m;
+    gloo_close(m, true);
+    return nullptr;
+}
+
+/* ---- the transport ---- */
+
+void gloo_version(char *text, size_t size)
+{
+    snprintf(text, size, "gloo %d.%d.%d", GLOO_VERSION_MAJOR, GLOO_VERSION_MINOR, GLOO_VERSION_PATCH);
+}
+
+int gloo_send(void *state, int peer, int tag, const void *data, size_t bytes, tern_transport_message *to,
+              char *why, size_t why_size)
+{
+    mesh *m = static_cast<mesh *>(state);
+    return guarded(TERN_E_PEER, "sending to", peer, why, why_size,
+                   [&] { to->slots[0] = start(m, true, peer, tag, data, bytes); });
+}
+
+int gloo_recv(void *state, int peer, int tag, void *data, size_t bytes, tern_transport_message *to, char *why,
+              size_t why_size)
+{
+    mesh *m = static_cast<mesh *>(state);
+    return guarded(TERN_E_PEER, "receiving from", peer, why, why_size,
+                   [&] { to->slots[0] = start(m, false, peer, tag, data, bytes); });
+}
+
+int gloo_test(void *state, tern_transport_message *of, char *why, size_t why_size)
+{
+    mesh *m = static_cast<mesh *>(state);
+    message *started = static_cast<message *>(of->slots[0]);
+    bool is_done = false;
+    int status = guarded(TERN_E_PEER, started->sends ? "sending to" : "receiving from", started->peer, why,
+                         why_size, [&] { is_done = finish(m, started); });
+    return status ? status : is_done ? TERN_OK : TERN_PENDING;
+}
+} // namespace
+
+extern "C" __attribute__((visibility("default"))) const tern_transport tern_transport_plugin = {
+    TERN_TRANSPORT_ABI,
+    sizeof(tern_transport),
+    "gloo",
+    gloo_version,
+    gloo_open,
+    gloo_close,
+    gloo_send,
+    gloo_recv,
+    gloo_test,
+};

@@ -1,0 +1,495 @@
+/* mpi.c - the MPI plug-ins: the same source, built once with Open MPI and once with MPICH.
+ *
+ * A transport is a duplicate of a communicator, on which messages of bytes go: MPI_Isend, MPI_Irecv,
+ * MPI_Test. Nothing of MPI's own reductions is used: their order of operands depends on the library, the
+ * count and the machine, and neither knows bf16.
+ *
+ * Messages that are under way form a list through the callers' tern_transport_message, so that closing after
+ * a failure can call the receives back: MPI would otherwise write into memory that is no longer the group's,
+ * whenever anybody in the process calls it. */
+#include <tern/backend/mpi.h>
+
+#include <dlfcn.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef OPEN_MPI
+#define NAME "Open MPI"
+#else
+#define NAME "MPICH"
+#endif
+
+/* ---- errors ---- */
+
+static int fail(int status, const char *text, char *why, size_t why_size)
+{
+    snprintf(why, why_size, "%s", text);
+    return status;
+}
+
+static int fail_mpi(int status, const char *call, int code, char *why, size_t why_size)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(code, text, &length);
+    snprintf(why, why_size, "%s: %s", call, text);
+    return status;
+}
+
+/* MPI ends the program when a call fails, unless its communicator says otherwise; what is wrong with a handle
+ * is said by MPI_COMM_WORLD's and MPI_COMM_SELF's. All three are the program's, and get their own back. */
+typedef struct quiet {
+    MPI_Comm comms[3];
+    MPI_Errhandler handlers[3];
+    int count;
+} quiet;
+
+static void be_quiet_on(quiet *q, MPI_Comm comm)
+{
+    MPI_Errhandler handler;
+    if (MPI_Comm_get_errhandler(comm, &handler)) return;
+    q->comms[q->count] = comm;
+    q->handlers[q->count++] = handler;
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+}
+
+static quiet be_quiet(MPI_Comm comm)
+{
+    quiet q = {.count = 0};
+    be_quiet_on(&q, MPI_COMM_WORLD);
+    be_quiet_on(&q, MPI_COMM_SELF);
+    if (comm != MPI_COMM_NULL && comm != MPI_COMM_WORLD && comm != MPI_COMM_SELF) be_quiet_on(&q, comm);
+    return q;
+}
+
+static void be_loud(quiet *q)
+{
+    while (q->count) {
+        q->count--;
+        MPI_Comm_set_errhandler(q->comms[q->count], q->handlers[q->count]);
+        MPI_Errhandler_free(&q->handlers[q->count]);
+    }
+}
+
+/* ---- MPI's life ---- */
+
+/* A process has one MPI. */
+static struct {
+    pthread_mutex_t lock;
+    pid_t owner; /* the process whose MPI was initialised here; 0: nobody's */
+    int users;   /* starts without their finish                             */
+    bool failed;
+} life = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool is_running(void)
+{
+    int initialized = 0, finalized = 0;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    return initialized && !finalized;
+}
+
+/* A forked child that exits is not the rank. MPI_Finalize waits for all ranks, also for those that are lost
+ * or wait for this one; and a rank that ends with 0 without it is all right to MPICH's launcher, whatever its
+ * peers say. */
+static void end(int code, void *unused)
+{
+    (void)unused;
+    if (code || life.owner != getpid() || !is_running()) return;
+    if (!life.users && !life.failed) {
+        MPI_Finalize();
+        return;
+    }
+    fflush(NULL);
+    fprintf(stderr, "tern: a rank ends the job: it exits with 0, but with a group that %s\n",
+            life.failed ? "has failed" : "is not closed");
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+/* Open MPI's components look for the library's symbols in the process, not in whoever loaded it. */
+static void show_library(void)
+{
+    Dl_info info;
+    if (dladdr((const void *)MPI_Init_thread, &info) && info.dli_fname)
+        dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+}
+
+/* MPI_Init waits for all ranks, without a limit: for ever, if a process of the job has ended before its own
+ * and the launcher does not mind. It cannot be called off, so a rank that has waited for too long ends, which
+ * launchers do mind. */
+typedef struct patience {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    double timeout_s;
+    bool is_over; /* MPI_Init has returned */
+} patience;
+
+static void *lose_patience(void *arg)
+{
+    patience *p = arg;
+    struct timespec until;
+    int late = 0;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    double seconds = p->timeout_s < 1e9 ? p->timeout_s : 1e9;
+    until.tv_sec += (time_t)seconds + 1; /* never early */
+    pthread_mutex_lock(&p->lock);
+    while (!p->is_over && !late)
+        late = pthread_cond_clockwait(&p->changed, &p->lock, CLOCK_MONOTONIC, &until);
+    if (!p->is_over) {
+        fprintf(stderr, "tern: not all ranks have come to MPI_Init within %g s: this one ends\n",
+                p->timeout_s);
+        _exit(1);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* Signals are for the program's own threads. */
+static bool start_patience(patience *p)
+{
+    sigset_t all, before;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = !pthread_create(&p->thread, NULL, lose_patience, p);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+static void end_patience(patience *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->is_over = true;
+    pthread_cond_signal(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    pthread_join(p->thread, NULL);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+}
+
+/* MPICH asks MPI_COMM_WORLD's handler about some errors of other communicators' messages. Where MPI is the
+ * program's, so is that: a lost peer may then end the job at once. */
+static void take_over(void)
+{
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    life.owner = getpid();
+}
+
+static int initialize(double timeout_s, char *why, size_t why_size)
+{
+    int provided = MPI_THREAD_SINGLE;
+    patience p = {.timeout_s = timeout_s};
+    show_library();
+    if (!start_patience(&p)) return fail(TERN_E_SYSTEM, "cannot start a thread", why, why_size);
+    int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+    end_patience(&p);
+    if (code) return fail_mpi(TERN_E_SYSTEM, "MPI_Init_thread", code, why, why_size);
+    take_over();
+    if (on_exit(end, NULL)) return fail(TERN_E_MEMORY, "on_exit: no memory", why, why_size);
+    return TERN_OK;
+}
+
+/* Only the group's thread calls MPI, so MPI_THREAD_FUNNELED is enough where that is the main one. SINGLE, the
+ * level of a plain MPI_Init, promises that there are no other threads; here are some that never call MPI, for
+ * which neither library makes a difference. */
+static int check_thread(char *why, size_t why_size)
+{
+    int level, is_main;
+    MPI_Query_thread(&level);
+    MPI_Is_thread_main(&is_main);
+    if (level >= MPI_THREAD_SERIALIZED || is_main) return TERN_OK;
+    return fail(
+        TERN_E_STATE,
+        "the program initialised MPI at a level (MPI_THREAD_FUNNELED or below) at which only the thread "
+        "that did so may call it, and this is another one: ask MPI_Init_thread for "
+        "MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE",
+        why, why_size);
+}
+
+static int begin(double timeout_s, char *why, size_t why_size)
+{
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized)
+        return fail(TERN_E_STATE, "MPI was finalised, and cannot be initialised again", why, why_size);
+    return is_running() ? check_thread(why, why_size) : initialize(timeout_s, why, why_size);
+}
+
+static int start(double timeout_s, char *why, size_t why_size)
+{
+    pthread_mutex_lock(&life.lock);
+    int status = begin(timeout_s, why, why_size);
+    if (!status) life.users++;
+    pthread_mutex_unlock(&life.lock);
+    return status;
+}
+
+static void finish(bool failed)
+{
+    pthread_mutex_lock(&life.lock);
+    life.users--;
+    life.failed |= failed;
+    pthread_mutex_unlock(&life.lock);
+}
+
+/* ---- who ---- */
+
+static int world_handle(void)
+{
+    return (int)MPI_Comm_c2f(MPI_COMM_WORLD);
+}
+
+static int ask_place(MPI_Comm comm, int *rank, int *world, char *why, size_t why_size)
+{
+    int is_inter = 0, code = comm == MPI_COMM_NULL ? MPI_ERR_COMM : MPI_Comm_test_inter(comm, &is_inter);
+    if (!code) code = MPI_Comm_rank(comm, rank);
+    if (!code) code = MPI_Comm_size(comm, world);
+    if (code) return fail_mpi(TERN_E_INVALID, "no communicator's handle", code, why, why_size);
+    if (!is_inter) return TERN_OK;
+    return fail(TERN_E_INVALID,
+                "a communicator between two groups (MPI_Intercomm_create) is not one of ranks", why,
+                why_size);
+}
+
+static int place_in(int handle, int *rank, int *world, char *why, size_t why_size)
+{
+    MPI_Comm comm = MPI_Comm_f2c((MPI_Fint)handle);
+    quiet q = be_quiet(comm);
+    int status = ask_place(comm, rank, world, why, why_size);
+    be_loud(&q);
+    return status;
+}
+
+/* ---- messages ---- */
+
+/* What is in a tern_transport_message. */
+typedef struct __attribute__((may_alias)) letter {
+    MPI_Request request;
+    uint32_t bytes;
+    int peer; /* ~peer: from it */
+    struct letter *next, *prev;
+} letter;
+
+_Static_assert(sizeof(letter) <= sizeof(tern_transport_message), "a letter fits the message");
+
+typedef struct transport {
+    MPI_Comm comm;
+    letter *letters; /* under way */
+} transport;
+
+static void letter_add(transport *t, letter *l, size_t bytes, int peer)
+{
+    l->bytes = (uint32_t)bytes;
+    l->peer = peer;
+    l->prev = NULL;
+    l->next = t->letters;
+    if (l->next) l->next->prev = l;
+    t->letters = l;
+}
+
+static void letter_remove(transport *t, const letter *l)
+{
+    if (l->next) l->next->prev = l->prev;
+    if (l->prev) l->prev->next = l->next;
+    if (!l->prev) t->letters = l->next;
+}
+
+static int message_send(void *state, int peer, int tag, const void *data, size_t bytes,
+                        tern_transport_message *message, char *why, size_t why_size)
+{
+    transport *t = state;
+    letter *l = (letter *)message;
+    int code = MPI_Isend(data, (int)bytes, MPI_BYTE, peer, tag, t->comm, &l->request);
+    if (code) return fail_mpi(TERN_E_PEER, "MPI_Isend", code, why, why_size);
+    letter_add(t, l, bytes, peer);
+    return TERN_OK;
+}
+
+static int message_recv(void *state, int peer, int tag, void *data, size_t bytes,
+                        tern_transport_message *message, char *why, size_t why_size)
+{
+    transport *t = state;
+    letter *l = (letter *)message;
+    int code = MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, tag, t->comm, &l->request);
+    if (code) return fail_mpi(TERN_E_PEER, "MPI_Irecv", code, why, why_size);
+    letter_add(t, l, bytes, ~peer);
+    return TERN_OK;
+}
+
+static int fail_letter(const letter *l, int code, char *why, size_t why_size)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length, is_recv = l->peer < 0;
+    MPI_Error_string(code, text, &length);
+    snprintf(why, why_size, "a message of %u bytes %s rank %d: %s", (unsigned)l->bytes,
+             is_recv ? "from" : "to", is_recv ? ~l->peer : l->peer, text);
+    return TERN_E_PEER;
+}
+
+static int check_bytes(const letter *l, const MPI_Status *got, char *why, size_t why_size)
+{
+    int bytes = 0;
+    MPI_Get_count(got, MPI_BYTE, &bytes);
+    if (l->peer >= 0 || (uint32_t)bytes == l->bytes) return TERN_OK;
+    snprintf(why, why_size, "rank %d sent %d bytes, expected %u", ~l->peer, bytes, (unsigned)l->bytes);
+    return TERN_E_PEER;
+}
+
+static int message_test(void *state, tern_transport_message *message, char *why, size_t why_size)
+{
+    letter *l = (letter *)message;
+    int done = 0;
+    MPI_Status got;
+    int code = MPI_Test(&l->request, &done, &got);
+    if (!code && !done) return TERN_PENDING;
+    letter_remove(state, l);
+    return code ? fail_letter(l, code, why, why_size) : check_bytes(l, &got, why, why_size);
+}
+
+/* ---- opening and closing ---- */
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void pause_briefly(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+}
+
+/* One that does not come in time stays under way for good, and so do its request and what it would make: the
+ * job has failed. */
+static int duplicate(MPI_Comm comm, double timeout_s, MPI_Comm *copy, char *why, size_t why_size)
+{
+    MPI_Request request;
+    double deadline = seconds() + timeout_s;
+    int done = 0, code = MPI_Comm_idup(comm, copy, &request);
+    for (int tries = 0; !code && !done; tries++) {
+        code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (code || done) break;
+        if (seconds() > deadline)
+            return fail(TERN_E_TIMEOUT, "not all ranks of the communicator have come", why, why_size);
+        if (tries > 100) pause_briefly();
+    }
+    if (code) return fail_mpi(TERN_E_SYSTEM, "MPI_Comm_idup", code, why, why_size);
+    MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN);
+    return TERN_OK;
+}
+
+/* MPI writes the handle when the last rank has come, be that after the deadline: so it stands in the state,
+ * which is then not freed. */
+static int open_on(transport *t, const tern_transport_place *place, char *why, size_t why_size)
+{
+    int rank, world;
+    MPI_Comm comm = MPI_Comm_f2c((MPI_Fint)place->native);
+    int status = ask_place(comm, &rank, &world, why, why_size);
+    if (!status && (rank != place->rank || world != place->world)) {
+        snprintf(why, why_size, "rank %d of %d is rank %d of %d in the communicator", place->rank,
+                 place->world, rank, world);
+        status = TERN_E_INVALID;
+    }
+    return status ? status : duplicate(comm, place->timeout_s, &t->comm, why, why_size);
+}
+
+static void *transport_open(const tern_transport_place *place, int *status, char *why, size_t why_size)
+{
+    transport *t = calloc(1, sizeof(*t));
+    *status = t ? TERN_OK : fail(TERN_E_MEMORY, "no memory", why, why_size);
+    if (!t) return NULL;
+    if (place->native == -1) {
+        free(t);
+        *status = fail(TERN_E_UNSUPPORTED, "the job was not started by MPI", why, why_size);
+        return NULL;
+    }
+    quiet q = be_quiet(MPI_Comm_f2c((MPI_Fint)place->native));
+    *status = open_on(t, place, why, why_size);
+    be_loud(&q);
+    if (!*status) return t;
+    if (*status != TERN_E_TIMEOUT) free(t);
+    return NULL;
+}
+
+static void cancel_all(const transport *t)
+{
+    for (letter *l = t->letters; l; l = l->next)
+        if (l->peer < 0) MPI_Cancel(&l->request);
+}
+
+/* A receive that was called back is done at once. One that has begun, and any send, is done if the peer is
+ * still there; nothing but MPI's next call would move what is left. */
+static void drain(transport *t)
+{
+    double deadline = seconds() + 0.5;
+    while (t->letters && seconds() < deadline) {
+        for (letter *l = t->letters, *next; l; l = next) {
+            int done = 0;
+            next = l->next;
+            if (MPI_Test(&l->request, &done, MPI_STATUS_IGNORE) || done) letter_remove(t, l);
+        }
+        if (t->letters) pause_briefly();
+    }
+}
+
+/* MPI_Comm_free is collective, so after a failure nobody is asked for it. */
+static void transport_close(void *state, bool failed)
+{
+    transport *t = state;
+    bool running = is_running();
+    if (running && failed) {
+        cancel_all(t);
+        drain(t);
+    }
+    if (running && !failed) MPI_Comm_free(&t->comm);
+    free(t);
+}
+
+static void version(char *text, size_t text_size)
+{
+    char full[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length;
+    MPI_Get_library_version(full, &length);
+#ifdef OPEN_MPI
+    snprintf(text, text_size, "Open MPI %d.%d.%d", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION,
+             OMPI_RELEASE_VERSION);
+    const char *number = strstr(full, "Open MPI v");
+    if (number) snprintf(text, text_size, "Open MPI %.*s", (int)strcspn(number + 10, ", "), number + 10);
+#else
+    const char *number = strstr(full, "MPICH Version:");
+    number = number ? number + 14 + strspn(number + 14, " \t") : MPICH_VERSION;
+    snprintf(text, text_size, "MPICH %.*s", (int)strcspn(number, "\n"), number);
+#endif
+}
+
+TERN_API extern const tern_transport tern_transport_plugin;
+const tern_transport tern_transport_plugin = {.abi = TERN_TRANSPORT_ABI,
+                                              .size = sizeof(tern_transport),
+                                              .name = "mpi",
+                                              .version = version,
+                                              .open = transport_open,
+                                              .close = transport_close,
+                                              .send = message_send,
+                                              .recv = message_recv,
+                                              .test = message_test};
+
+TERN_API extern const tern_mpi tern_mpi_plugin;
+const tern_mpi tern_mpi_plugin = {.abi = TERN_MPI_ABI,
+                                  .size = sizeof(tern_mpi),
+                                  .name = NAME,
+                                  .transport = &tern_transport_plugin,
+                                  .is_running = is_running,
+                                  .start = start,
+                                  .finish = finish,
+                                  .world = world_handle,
+                                  .place = place_in};

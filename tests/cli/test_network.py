@@ -1,0 +1,153 @@
+"""tern run on two hosts with a network between: two network namespaces and a pair of virtual interfaces, which can be taken
+down. Needs root."""
+import os
+import signal
+import subprocess
+import tempfile
+import unittest
+
+import job
+
+READY = job.Job.READY
+SLEEP = "time.sleep(60)\n"
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+
+
+def ip(*words):
+    return subprocess.run(["ip", *words], capture_output=True, text=True)
+
+
+class Hosts:
+    """Named after this process, so that tests do not meet."""
+
+    def __init__(self):
+        self.names = [f"tern{os.getpid()}{side}" for side in "ab"]
+        self.links = [f"t{os.getpid()}{side}" for side in "ab"]
+
+    def make(self):
+        """Why not, or None."""
+        for name in self.names:
+            done = ip("netns", "add", name)
+            if done.returncode:
+                return done.stderr.strip()
+        steps = [("link", "add", self.links[0], "netns", self.names[0], "type", "veth", "peer", "name", self.links[1], "netns", self.names[1])]
+        for name, link, address in zip(self.names, self.links, ADDRESSES):
+            steps += [("-n", name, "addr", "add", address + "/24", "dev", link), ("-n", name, "link", "set", link, "up"),
+                      ("-n", name, "link", "set", "lo", "up")]
+        failed = [done.stderr.strip() for done in (ip(*step) for step in steps) if done.returncode]
+        return failed[0] if failed else None
+
+    def cut(self):
+        ip("-n", self.names[1], "link", "set", self.links[1], "down")
+
+    def remove(self):
+        for name in self.names:
+            try:
+                ip("netns", "del", name)
+            except FileNotFoundError:
+                return
+
+
+class Network(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.hosts = Hosts()
+        self.addCleanup(self.hosts.remove)
+        self.assertIsNone(self.hosts.make())
+
+    def launch(self, node, ranks, code, *options):
+        line = ["ip", "netns", "exec", self.hosts.names[node], job.TERN, "run", "-n", str(ranks), "--nnodes", "2", "--node-rank", str(node),
+                "--master-addr", ADDRESSES[0], "--rdzv-conf", "timeout=30,keep_alive_interval=1,keep_alive_max_attempt=2", *options, *job.python(code)]
+        env = {**os.environ, "TERN_HOST_ID": f"host{node}", "TERN_SECRET": "77" * 32}
+        launcher = subprocess.Popen(line, text=True, cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(self.end, launcher)
+        return launcher
+
+    def end(self, launcher):
+        if launcher.poll() is None:
+            launcher.kill()
+        launcher.wait()
+        launcher.stdout.close()
+        launcher.stderr.close()
+
+    def pids(self, ranks):
+        names = [os.path.join(self.folder, f"ready{rank}") for rank in range(ranks)]
+        job.until(lambda: all(map(os.path.exists, names)), "all ranks ready")
+        return [int(job.read(name)) for name in names]
+
+    def until_dead(self, pids):
+        job.until(lambda: not any(map(job.is_alive, pids)), f"all of {pids} dead")
+
+    def test_ranks_meet_over_the_network(self):
+        code = """
+import socket
+where = (os.environ['MASTER_ADDR'], int(os.environ['TERN_PORT']))
+if rank == 0:
+    listener = socket.socket(fileno=int(os.environ['TERN_LISTEN_FD']))
+    listener.setblocking(True)
+    print(sorted(listener.accept()[0].recv(1).decode() for _ in range(2)))
+else: socket.create_connection(where, 5).sendall(b'%d' % rank)
+"""
+        launchers = [self.launch(1, 2, code), self.launch(0, 1, code)]
+        results = [launcher.communicate(timeout=job.GIVE_UP) + (launcher.returncode,) for launcher in launchers]
+        self.assertEqual(results, [("", "", 0), ("['1', '2']\n", "", 0)])
+
+    def test_nobody_listens_anywhere_else(self):
+        """Neither on the host's other addresses, and on MASTER_PORT nobody, once all have come."""
+        launchers = [self.launch(node, 1, READY + "while not os.path.exists('go'): time.sleep(0.01)\n") for node in (0, 1)]
+        self.pids(2)
+        sockets = subprocess.run(["ip", "netns", "exec", self.hosts.names[0], "cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True)
+        listening = [line.split()[1] for line in sockets.stdout.splitlines() if " 0A " in line]
+        self.assertEqual([where.partition(":")[0] for where in listening], ["01004D0A"], "the ranks' meeting point, at 10.77.0.1")
+        self.assertNotEqual(int(listening[0].partition(":")[2], 16), 29500)
+        open(os.path.join(self.folder, "go"), "w").close()
+        self.assertEqual([launcher.wait(job.GIVE_UP) for launcher in launchers], [0, 0])
+
+    def test_a_failure_crosses_the_network(self):
+        launchers = [self.launch(node, 1, READY + SLEEP) for node in (0, 1)]
+        pids = self.pids(2)
+        os.kill(pids[1], signal.SIGKILL)
+        self.until_dead(pids)
+        for launcher in launchers:
+            err = launcher.communicate(timeout=job.GIVE_UP)[1]
+            self.assertEqual(launcher.returncode, 137)
+            self.assertIn("rank 1 (pid %d) was killed by signal 9 (SIGKILL)" % pids[1], err)
+
+    def test_a_lost_network_is_noticed_on_both_sides(self):
+        """2 s of silence are too long here; the kernel alone would wait for a quarter of an hour."""
+        launchers = [self.launch(node, 1, READY + SLEEP) for node in (0, 1)]
+        pids = self.pids(2)
+        self.hosts.cut()
+        self.until_dead(pids)
+        for node, launcher in enumerate(launchers):
+            err = launcher.communicate(timeout=job.GIVE_UP)[1]
+            self.assertEqual(launcher.returncode, 1)
+            self.assertRegex(err, rf"tern run: node {1 - node} \(.*\): its tern run is gone: (Connection timed out|No route to host)")
+
+    def test_node_0_unreachable(self):
+        self.hosts.cut()
+        launcher = self.launch(1, 1, "pass", "--rdzv-conf", "timeout=1")
+        err = launcher.communicate(timeout=job.GIVE_UP)[1]
+        self.assertEqual(launcher.returncode, 1)
+        self.assertRegex(err, r"cannot reach node 0's tern run at 10.77.0.1 port 29500: \d+ attempts in .*(unreachable|timed out|No route)")
+
+
+def why_not():
+    """What is missing here, or None."""
+    hosts = Hosts()
+    try:
+        return hosts.make()
+    except FileNotFoundError:
+        return "no ip command"
+    finally:
+        hosts.remove()
+
+
+if __name__ == "__main__":
+    missing = why_not()
+    if missing:
+        print(f"skipped: no network namespaces here: {missing}")
+    else:
+        unittest.main()

@@ -1,0 +1,480 @@
+/* Ranks that tell each other in a store where they meet: the caller's, a file, the store of torchrun's agent.
+ */
+#include "ranks.h"
+
+#include "comm/control/control.h"
+
+#include <tern/comm.h>
+#include <tern/store.h>
+
+#include <sys/stat.h>
+
+/* ---- a store that all ranks reach, served by the test ---- */
+
+enum { ANY_ERROR = 1 };
+
+typedef struct board {
+    tern_store *server;
+    int port;
+    double timeout_s;    /* until all have met            */
+    const char *method;  /* init_method; NULL: the store  */
+    int rank_of[4];      /* what each says that it is     */
+    int code_of[4];      /* of the error expected of each */
+    const char *says[4]; /* what is in it                 */
+} board;
+
+static const char *const said[] = {"RANK",
+                                   "WORLD_SIZE",
+                                   "MASTER_ADDR",
+                                   "MASTER_PORT",
+                                   "TERN_PORT",
+                                   "TERN_SECRET",
+                                   "TERN_HOST_ID",
+                                   "TERN_SOCKET_IFNAME",
+                                   "LOCAL_RANK",
+                                   "LOCAL_WORLD_SIZE",
+                                   "TORCHELASTIC_RUN_ID",
+                                   "TORCHELASTIC_RESTART_COUNT",
+                                   "TORCHELASTIC_USE_AGENT_STORE"};
+
+static board board_new(void)
+{
+    tern_error err = {0};
+    board b = {.timeout_s = 20, .rank_of = {0, 1, 2, 3}};
+    tern_store_tcp_opts opts = tern_store_tcp_defaults();
+    for (size_t i = 0; i < TERN__COUNT(said); i++) unsetenv(said[i]);
+    opts.is_server = true;
+    b.server = tern_store_tcp_open("127.0.0.1", 0, &opts, &err);
+    assert_ok(err);
+    b.port = tern_store_port(b.server);
+    return b;
+}
+
+/* Opens this rank's own handle on it; NULL for an init_method. */
+static tern_store *board_open(const board *b, tern_error *err)
+{
+    return b->method ? NULL : tern_store_tcp_open("127.0.0.1", b->port, NULL, err);
+}
+
+static int meet(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const board *b = arg;
+    tern_error err = {0};
+    tern_store *store = board_open(b, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_group_opts opts = tern_group_defaults();
+    opts.init_method = b->method;
+    opts.store = store;
+    opts.rank = b->rank_of[rank];
+    opts.world = boot->world;
+    opts.connect_timeout_s = b->timeout_s;
+    int64_t sum = b->rank_of[rank] + 1;
+    tern_group *group = tern_group_open(&opts, &err);
+    tern_store_close(store);
+    tern_all_reduce(group, &sum, 1, TERN_I64, TERN_SUM, &err);
+    tern_group_close(group);
+    const char *text = b->says[rank] ? b->says[rank] : "";
+    bool is_code = b->code_of[rank] == ANY_ERROR ? err.code < 0 : err.code == b->code_of[rank];
+    if (!is_code || !strstr(err.text, text)) {
+        fprintf(stderr, "rank %d: wanted \"%s\", got %s: %s\n", rank, text, tern_status_name(err.code),
+                err.text);
+        return 1;
+    }
+    RANK_CHECK(rank, err.code || sum == boot->world * (boot->world + 1) / 2);
+    return 0;
+}
+
+/* The store is as before. */
+static void check_meeting(board *b, int world)
+{
+    tern_error err = {0};
+    int64_t keys = tern_store_num_keys(b->server, &err);
+    assert_ranks_ok(ranks_run(world, meet, b));
+    assert_int_equal(tern_store_num_keys(b->server, &err), keys);
+    assert_ok(err);
+}
+
+/* ---- meetings ---- */
+
+/* Each leaves the store as it was, so the next one can be held there. */
+static void ranks_meet_in_a_store_of_the_caller(void **state)
+{
+    (void)state;
+    board b = board_new();
+    for (int world = 1; world <= 4; world++) check_meeting(&b, world);
+    check_meeting(&b, 2);
+    tern_store_close(b.server);
+}
+
+static void ranks_meet_in_a_file(void **state)
+{
+    (void)state;
+    char path[64], method[96];
+    board b = board_new();
+    snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());
+    snprintf(method, sizeof(method), "file://%s", path);
+    b.method = method;
+    for (int world = 1; world <= 4; world++) {
+        check_meeting(&b, world);
+        assert_int_equal(access(path, F_OK), -1);
+    }
+    tern_store_close(b.server);
+}
+
+static void be_under_an_agent(const board *b, const char *attempt)
+{
+    char port[16];
+    snprintf(port, sizeof(port), "%d", b->port);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", port, 1);
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    setenv("TORCHELASTIC_RUN_ID", "run/of mine", 1);
+    setenv("TORCHELASTIC_RESTART_COUNT", attempt, 1);
+}
+
+/* Rank 0 would find the port taken if it wanted to listen there itself. */
+static void ranks_meet_in_the_store_of_an_agent(void **state)
+{
+    (void)state;
+    char method[64];
+    board b = board_new();
+    b.method = "env://";
+    be_under_an_agent(&b, "0");
+    check_meeting(&b, 3);
+    snprintf(method, sizeof(method), "tcp://127.0.0.1:%d", b.port);
+    b.method = method;
+    check_meeting(&b, 2);
+    tern_store_close(b.server);
+}
+
+/* What an attempt that failed has left is not read by the next one. */
+static void an_attempt_does_not_read_what_the_last_one_left(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    board b = board_new();
+    b.method = "env://";
+    tern_store_set(b.server, "tern/run/of mine/0/word", "nonsense", 8, &err);
+    tern_store_set(b.server, "tern/run/of mine/0/claim/0", "7", 1, &err);
+    assert_ok(err);
+    be_under_an_agent(&b, "1");
+    check_meeting(&b, 2);
+    tern_store_close(b.server);
+}
+
+/* ---- who the ranks are then ---- */
+
+static int compare(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const board *b = arg;
+    tern_error err = {0};
+    tern__bootstrap own;
+    uint8_t zero[TERN__SECRET_BYTES] = {0};
+    tern_store *store = board_open(b, &err);
+    tern_group_opts opts = tern_group_defaults();
+    opts.store = store;
+    opts.rank = rank;
+    opts.world = boot->world;
+    tern__bootstrap_read(&own, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !own.store && !own.file && !strcmp(own.addr, "127.0.0.1") && own.port > 0);
+    RANK_CHECK(rank, (own.listen_fd >= 0) == (rank == 0));
+    RANK_CHECK(rank, memcmp(own.secret, zero, sizeof(zero)));
+    char key[32];
+    size_t bytes;
+    snprintf(key, sizeof(key), "secret/%d", rank);
+    tern_store_set(store, key, own.secret, sizeof(own.secret), &err);
+    const void *first = tern_store_get(store, "secret/0", &bytes, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, bytes == sizeof(own.secret) && !memcmp(first, own.secret, bytes));
+    tern_store_close(store);
+    return 0;
+}
+
+static void a_secret_comes_with_the_word(void **state)
+{
+    (void)state;
+    board b = board_new();
+    assert_ranks_ok(ranks_run(3, compare, &b));
+    tern_store_close(b.server);
+}
+
+/* ---- what goes wrong ---- */
+
+static int read_alone(tern_group_opts *opts, double timeout_s, tern_error *err)
+{
+    tern__bootstrap boot;
+    opts->connect_timeout_s = timeout_s;
+    return tern__bootstrap_read(&boot, opts, err);
+}
+
+static tern_group_opts opts_of(tern_store *store, int rank, int world)
+{
+    tern_group_opts opts = tern_group_defaults();
+    opts.store = store;
+    opts.rank = rank;
+    opts.world = world;
+    return opts;
+}
+
+static void two_processes_of_one_rank_are_both_named(void **state)
+{
+    (void)state;
+    static const char *const key = "tern/none/0/rank/1";
+    tern_error err = {0};
+    char other[64], own[64];
+    board b = board_new();
+    b.timeout_s = 0.5;
+    b.rank_of[1] = 1;
+    b.code_of[1] = TERN_E_TIMEOUT;
+    b.says[1] = "1 of 2 ranks came; missing: rank 0";
+    tern__bootstrap two = ranks_boot(2);
+    ranks r = {.world = 1, .pids = {ranks_fork(&two, 1, meet, &b)}};
+    snprintf(other, sizeof(other), "pid %d) and by rank 1 (", (int)r.pids[0]);
+    snprintf(own, sizeof(own), "pid %d);", (int)getpid());
+    close(two.listen_fd);
+    assert_int_equal(tern_store_wait(b.server, &key, 1, 10, &err), TERN_OK);
+    tern_group_opts opts = opts_of(b.server, 1, 2);
+    assert_int_equal(read_alone(&opts, 5, &err), TERN_E_ENV);
+    assert_non_null(strstr(err.text, "rank 1 is taken twice: by rank 1 ("));
+    if (!strstr(err.text, other) || !strstr(err.text, own)) fail_msg("%s", err.text);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    tern_store_close(b.server);
+}
+
+static void what_is_no_rank_is_said(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    board b = board_new();
+    tern_group_opts zero = opts_of(b.server, 0, 2), one = opts_of(b.server, 1, 2);
+    tern_store_set(b.server, "tern/none/0/rank/1", "nonsense", 8, &err);
+    assert_int_equal(read_alone(&zero, 5, &err), TERN_E_PEER);
+    assert_string_equal(err.text, "what rank 1 left in the store is no card of tern's");
+    err = (tern_error){0};
+    tern_store_set(b.server, "tern/none/0/claim/1", "1", 1, &err);
+    assert_int_equal(read_alone(&one, 5, &err), TERN_E_ENV);
+    assert_non_null(
+        strstr(err.text, "rank 1 is taken twice: by something that is no rank of tern's and by rank 1 ("));
+    tern_store_close(b.server);
+}
+
+static void ranks_that_do_not_come_are_named(void **state)
+{
+    (void)state;
+    board b = board_new();
+    b.timeout_s = 1.5; /* rank 2 is not as late */
+    b.rank_of[1] = 2;
+    b.code_of[0] = TERN_E_TIMEOUT;
+    b.code_of[1] =
+        ANY_ERROR; /* rank 2's own time is over at once with that of rank 0, whose word it may hear */
+    b.says[0] = b.says[1] = "2 of 4 ranks came; missing: ranks 1, 3";
+    ranks r = {.world = 2};
+    tern__bootstrap four = ranks_boot(4);
+    for (int rank = 0; rank < 2; rank++) r.pids[rank] = ranks_fork(&four, rank, meet, &b);
+    close(four.listen_fd);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    tern_store_close(b.server);
+}
+
+static void a_rank_0_that_says_nothing_is_named(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    board b = board_new();
+    tern_group_opts opts = opts_of(b.server, 1, 2);
+    tern_store_set(b.server, "tern/none/0/rank/0", "me", 2, &err);
+    assert_int_equal(read_alone(&opts, 0.1, &err), TERN_E_TIMEOUT);
+    assert_string_equal(err.text, "rank 0 did not say in time where it listens");
+    tern_store_close(b.server);
+}
+
+/* They are told apart, but meet on the loopback. */
+static int be_in_the_attic(int rank, const tern__bootstrap *boot, void *arg)
+{
+    setenv("TERN_HOST_ID", rank ? "attic" : "cellar", 1);
+    return compare(rank, boot, arg);
+}
+
+static void hosts_of_one_machine_meet_inside_of_it(void **state)
+{
+    (void)state;
+    board b = board_new();
+    assert_ranks_ok(ranks_run(2, be_in_the_attic, &b));
+    tern_store_close(b.server);
+}
+
+static void check_word(board *b, const void *word, size_t bytes, int code, const char *text)
+{
+    tern_error err = {0};
+    tern_group_opts opts = opts_of(b->server, 1, 2);
+    tern_store_set(b->server, "tern/none/0/word", word, bytes, &err);
+    assert_ok(err);
+    int status = read_alone(&opts, 1, &err);
+    if (status != code || !strstr(err.text, text)) fail_msg("wanted \"%s\", got \"%s\"", text, err.text);
+    err = (tern_error){0};
+    assert_int_equal(tern_store_delete(b->server, "tern/none/0/claim/1", &err), 1);
+}
+
+/* The layout stands in comm/bootstrap/meet.c: magic, port, address, secret, failure. */
+static void a_malformed_word_is_refused(void **state)
+{
+    (void)state;
+    board b = board_new();
+    struct {
+        char magic[8];
+        int32_t port;
+        char addr[64];
+        uint8_t secret[TERN__SECRET_BYTES];
+        char failure[TERN_ERROR_TEXT];
+    } word = {"ternwor", 1, "h", {0}, ""}, good;
+    word.magic[7] = 'd';
+    good = word;
+    check_word(&b, "", 0, TERN_E_PEER, "malformed word of 0 bytes");
+    check_word(&b, &word, sizeof(word) - 1, TERN_E_PEER, "malformed word");
+    word.magic[0] = 'T';
+    check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed word");
+    word = good;
+    memset(word.addr, 'h', sizeof(word.addr));
+    check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed word");
+    word = good;
+    memset(word.failure, 'f', sizeof(word.failure));
+    check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed word");
+    for (int i = 0; i < 3; i++) {
+        word = good;
+        word.port = (int[]){0, -1, 65536}[i];
+        check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed word");
+    }
+    word = good;
+    snprintf(word.failure, sizeof(word.failure), "no way");
+    check_word(&b, &word, sizeof(word), TERN_E_PEER, "rank 0: no way");
+    tern_store_close(b.server);
+}
+
+static void a_store_excludes_an_init_method_and_needs_rank_and_world(void **state)
+{
+    (void)state;
+    static const struct {
+        int rank, world;
+        const char *method, *text;
+    } rows[] = {{0, 2, "env://", "init_method \"env://\" and a store are both given"},
+                {-1, 2, NULL, "got rank -1 of 2"},
+                {0, -1, NULL, "got rank 0 of -1"},
+                {2, 2, NULL, "got rank 2 of 2"}};
+    board b = board_new();
+    for (size_t i = 0; i < TERN__COUNT(rows); i++) {
+        tern_error err = {0};
+        tern_group_opts opts = opts_of(b.server, rows[i].rank, rows[i].world);
+        opts.init_method = rows[i].method;
+        assert_int_equal(read_alone(&opts, 1, &err), TERN_E_INVALID);
+        if (!strstr(err.text, rows[i].text)) fail_msg("%s", err.text);
+    }
+    tern_store_close(b.server);
+}
+
+/* An environment that speaks of an agent: of one that is gone, and of another one. */
+static void an_agent_that_is_not_there_is_said_soon(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern__bootstrap boot;
+    board b = board_new();
+    tern_store_close(b.server);
+    be_under_an_agent(&b, "0");
+    tern_group_opts opts = opts_of(NULL, 0, 2);
+    assert_int_equal(read_alone(&opts, 0.3, &err), TERN_E_TIMEOUT);
+    assert_non_null(
+        strstr(err.text,
+               "TORCHELASTIC_USE_AGENT_STORE=True, but torchrun's agent serves no store at 127.0.0.1 port "));
+    for (int i = 2; i < 4; i++) {
+        char method[64];
+        snprintf(method, sizeof(method), "tcp://127.0.0.%d:%d", i, b.port);
+        opts.init_method = method;
+        assert_int_equal(tern__bootstrap_read(&boot, &opts, NULL), TERN_OK);
+        assert_int_equal(boot.port, b.port);
+        assert_false(boot.by_agent);
+    }
+}
+
+static void check_file(const char *path, int code, const char *text)
+{
+    char method[96];
+    tern_error err = {0};
+    tern_group_opts opts = opts_of(NULL, 0, 2);
+    snprintf(method, sizeof(method), "file://%s", path);
+    opts.init_method = method;
+    int status = read_alone(&opts, 0.3, &err);
+    if (status != code || !strstr(err.text, path) || !strstr(err.text, text))
+        fail_msg("wanted %s \"%s\", got %s \"%s\"", path, text, tern_status_name(status), err.text);
+}
+
+static void a_file_that_cannot_be_used_is_named(void **state)
+{
+    (void)state;
+    char path[64], text[6000] = "file:///";
+    tern_error err = {0};
+    board b = board_new();
+    snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());
+    check_file("/no/such/folder/meet", TERN_E_IO, "No such file or directory");
+    FILE *file = fopen(path, "wx");
+    assert_non_null(file);
+    assert_int_equal(fwrite("\1\0\0\0", 4, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+    check_file(path, TERN_E_FORMAT, "");
+    if (!geteuid()) {
+        assert_return_code(chown(path, 65534, 65534), errno);
+        check_file(path, TERN_E_IO, "belongs to another user");
+    }
+    unlink(path);
+    memset(text + 8, 'x', 5000);
+    tern_group_opts opts = opts_of(NULL, 0, 2);
+    opts.init_method = text;
+    assert_int_equal(read_alone(&opts, 0.3, &err), TERN_E_INVALID);
+    assert_string_equal(err.text, "init_method's path has 5001 characters, at most 4095 fit");
+    tern_store_close(b.server);
+}
+
+/* A rank that never had peers leaves it behind. */
+static void the_file_is_for_its_users_eyes_only(void **state)
+{
+    (void)state;
+    char path[64];
+    struct stat info;
+    board b = board_new();
+    snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());
+    char method[96];
+    tern_error err = {0};
+    tern_group_opts opts = opts_of(NULL, 0, 2);
+    snprintf(method, sizeof(method), "file://%s", path);
+    opts.init_method = method;
+    assert_int_equal(read_alone(&opts, 0.1, &err), TERN_E_TIMEOUT);
+    assert_string_equal(err.text, "1 of 2 ranks came; missing: rank 1");
+    assert_return_code(stat(path, &info), errno);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    unlink(path);
+    tern_store_close(b.server);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_meet_in_a_store_of_the_caller),
+        cmocka_unit_test(ranks_meet_in_a_file),
+        cmocka_unit_test(ranks_meet_in_the_store_of_an_agent),
+        cmocka_unit_test(an_attempt_does_not_read_what_the_last_one_left),
+        cmocka_unit_test(a_secret_comes_with_the_word),
+        cmocka_unit_test(two_processes_of_one_rank_are_both_named),
+        cmocka_unit_test(what_is_no_rank_is_said),
+        cmocka_unit_test(ranks_that_do_not_come_are_named),
+        cmocka_unit_test(a_rank_0_that_says_nothing_is_named),
+        cmocka_unit_test(hosts_of_one_machine_meet_inside_of_it),
+        cmocka_unit_test(a_malformed_word_is_refused),
+        cmocka_unit_test(a_store_excludes_an_init_method_and_needs_rank_and_world),
+        cmocka_unit_test(an_agent_that_is_not_there_is_said_soon),
+        cmocka_unit_test(a_file_that_cannot_be_used_is_named),
+        cmocka_unit_test(the_file_is_for_its_users_eyes_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,254 @@
+/* What a rank last did, asked for by another: at once, while it computes, waits, or writes it down anew; and
+ * what is said of one that is stopped or has left. */
+#include "comm/control_fixture.h"
+
+#include "comm/native/native.h"
+
+/* "work 7", or that the words are of two works. */
+static void work_text(const uint64_t *words, char *text, size_t size)
+{
+    for (int i = 1; i < TERN__LAST_WORDS; i++)
+        if (words[i] != words[0]) {
+            snprintf(text, size, "torn");
+            return;
+        }
+    snprintf(text, size, "work %llu", (unsigned long long)words[0]);
+}
+
+static void set_work(tern__control *control, uint64_t number)
+{
+    uint64_t words[TERN__LAST_WORDS];
+    for (int i = 0; i < TERN__LAST_WORDS; i++) words[i] = number;
+    tern__control_last_set(control, work_text, words, TERN__LAST_WORDS);
+}
+
+/* Of rank 1, by every rank. */
+static int expect(const seat *s, int rank, const char *expected)
+{
+    char text[TERN__LAST_TEXT];
+    RANK_CHECK(rank, tern__control_last_get(s->control, 1, 20, text, sizeof(text)) == TERN_OK);
+    if (strcmp(text, expected)) fprintf(stderr, "rank %d: \"%s\", not \"%s\"\n", rank, text, expected);
+    return strcmp(text, expected) != 0;
+}
+
+/* Rank 1 never looks up while the others ask. */
+static void compute(board *b, int others)
+{
+    int64_t deadline = tern__deadline(10);
+    while (atomic_load(&b->go) < others && tern__now_ns() < deadline) continue;
+}
+
+static int ask_while_it_computes(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !expect(&s, rank, "nothing"));
+    RANK_CHECK(rank, all_are_here(b, boot->world));
+    if (rank == 1) set_work(s.control, 7);
+    RANK_CHECK(rank, rank == 1 ? atomic_fetch_add(&b->events, 1) == 0 : await_count(&b->events, 1));
+    if (rank == 1) compute(b, boot->world - 1);
+    RANK_CHECK(rank, !expect(&s, rank, "work 7"));
+    atomic_fetch_add(&b->go, 1);
+    RANK_CHECK(rank, await_count(&b->go, boot->world));
+    get_up(&s);
+    return 0;
+}
+
+static void a_rank_that_computes_answers(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world += 2) {
+        board *b = board_new();
+        assert_ranks_ok(ranks_run(world, ask_while_it_computes, b));
+        board_free(b);
+    }
+}
+
+/* How long it has waited is measured, so it is only as long as it can be. */
+static int ask_while_it_waits(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    char text[TERN__LAST_TEXT];
+    double seconds = -1;
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    int64_t start = tern__now_ns();
+    if (rank == 1) set_work(s.control, 3);
+    if (rank == 1) tern__control_wait_set(s.control, true);
+    RANK_CHECK(rank, all_are_here(b, 2));
+    tern__poll(NULL, 0, tern__deadline(0.05));
+    RANK_CHECK(rank, tern__control_last_get(s.control, 1, 20, text, sizeof(text)) == TERN_OK);
+    double longest = (double)(tern__now_ns() - start) * 1e-9 + 1;
+    RANK_CHECK(rank, sscanf(text, "work 3; it has waited for %lg s", &seconds) == 1);
+    RANK_CHECK(rank, seconds >= 0.049 && seconds < longest);
+    atomic_fetch_add(&b->go, 1);
+    RANK_CHECK(rank, await_count(&b->go, 2));
+    if (rank == 1) tern__control_wait_set(s.control, false);
+    atomic_fetch_add(&b->events, 1);
+    RANK_CHECK(rank, await_count(&b->events, 2));
+    RANK_CHECK(rank, !expect(&s, rank, "work 3"));
+    RANK_CHECK(rank, await_count(&b->ready, 2));
+    atomic_fetch_add(&b->go, 1);
+    RANK_CHECK(rank, await_count(&b->go, 4));
+    get_up(&s);
+    return 0;
+}
+
+static void a_rank_that_waits_says_for_how_long(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, ask_while_it_waits, b));
+    board_free(b);
+}
+
+/* Rank 1 writes without a pause; whatever the others see is whole and never older than what they saw. */
+static int ask_while_it_writes(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    char text[TERN__LAST_TEXT];
+    unsigned long long seen = 0, now = 0;
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1) set_work(s.control, 1);
+    RANK_CHECK(rank, all_are_here(b, boot->world));
+    int64_t deadline = tern__deadline(10);
+    for (uint64_t i = 2; rank == 1 && atomic_load(&b->go) < boot->world - 1 && tern__now_ns() < deadline; i++)
+        set_work(s.control, i);
+    for (int i = 0; rank != 1 && (i < 300 || (seen <= 1 && tern__now_ns() < deadline)); i++, seen = now) {
+        RANK_CHECK(rank, tern__control_last_get(s.control, 1, 20, text, sizeof(text)) == TERN_OK);
+        RANK_CHECK(rank, sscanf(text, "work %llu", &now) == 1 || strstr(text, "just posting"));
+        RANK_CHECK(rank, now >= seen);
+    }
+    atomic_fetch_add(&b->go, 1);
+    RANK_CHECK(rank, await_count(&b->go, boot->world));
+    RANK_CHECK(rank, seen > 1 || rank == 1);
+    get_up(&s);
+    return 0;
+}
+
+static void what_is_read_is_whole(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run_threads(3, ask_while_it_writes, b));
+    atomic_store(&b->go, 0);
+    atomic_store(&b->ready, 0);
+    assert_ranks_ok(ranks_run(3, ask_while_it_writes, b));
+    board_free(b);
+}
+
+/* ---- works ---- */
+
+static int ask_for_works(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    char text[TERN__LAST_TEXT];
+    const tern__extent extent = {.count = 100};
+    const tern__post post = {
+        .kind = TERN__BROADCAST, .dtype = TERN_BF16, .root = 1, .extents = &extent, .extent_count = 1};
+    tern__desc desc;
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    tern__desc_write(&desc, &post);
+    tern__desc_say(s.control, &desc, 5 + (uint64_t)rank);
+    RANK_CHECK(rank, all_are_here(arg, 2));
+    RANK_CHECK(rank, tern__control_last_get(s.control, 1, 20, text, sizeof(text)) == TERN_OK);
+    RANK_CHECK(rank, !strcmp(text, "broadcast of 100 bf16 from rank 1 (work 6)"));
+    RANK_CHECK(rank, all_are_here(arg, 4));
+    get_up(&s);
+    return 0;
+}
+
+static void works_are_told_in_words(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, ask_for_works, b));
+    board_free(b);
+}
+
+/* ---- no answer ---- */
+
+static int ask_the_stopped(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    char text[TERN__LAST_TEXT];
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1) set_work(s.control, 9);
+    atomic_fetch_add(&b->ready, 1);
+    RANK_CHECK(rank, await_count(&b->go, 1));
+    if (rank == 0) {
+        int64_t start = tern__now_ns();
+        tern__control_last_ask(s.control, 1);
+        RANK_CHECK(rank, tern__control_last_get(s.control, 1, 0.2, text, sizeof(text)) == TERN_E_TIMEOUT);
+        RANK_CHECK(rank, tern__now_ns() - start >= 200000000 && strstr(text, "stopped"));
+        RANK_CHECK(rank, tern__control_is_healthy(s.control));
+        atomic_fetch_add(&b->go, 1);
+        RANK_CHECK(rank, !expect(&s, rank, "work 9"));
+    }
+    atomic_fetch_add(&b->go, 1);
+    RANK_CHECK(rank, await_count(&b->go, 4));
+    get_up(&s);
+    return 0;
+}
+
+static void a_stopped_rank_does_not_answer(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r = ranks_start(2, ask_the_stopped, b);
+    assert_true(await_count(&b->ready, 2));
+    assert_return_code(kill(r.pids[1], SIGSTOP), errno);
+    int status;
+    assert_int_equal(waitpid(r.pids[1], &status, WUNTRACED), r.pids[1]);
+    atomic_store(&b->go, 1);
+    assert_true(await_count(&b->go, 2));
+    assert_return_code(kill(r.pids[1], SIGCONT), errno);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    board_free(b);
+}
+
+static int ask_one_who_leaves(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    char text[TERN__LAST_TEXT];
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, all_are_here(b, 2));
+    if (rank == 0) {
+        int64_t deadline = tern__deadline(10);
+        while (!tern__control_has_left(s.control, 1) && tern__now_ns() < deadline)
+            tern__poll(NULL, 0, tern__deadline(0.001));
+        RANK_CHECK(rank, tern__control_last_get(s.control, 1, 20, text, sizeof(text)) == TERN_E_PEER);
+        RANK_CHECK(rank, !strcmp(text, "to leave"));
+    }
+    get_up(&s);
+    return 0;
+}
+
+static void who_has_left_says_nothing(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, ask_one_who_leaves, b));
+    board_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        EVERYWHERE(a_rank_that_computes_answers), EVERYWHERE(a_rank_that_waits_says_for_how_long),
+        EVERYWHERE(what_is_read_is_whole),        EVERYWHERE(a_stopped_rank_does_not_answer),
+        EVERYWHERE(who_has_left_says_nothing),    cmocka_unit_test_setup(works_are_told_in_words, two_hosts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,309 @@
+/* The control plane over real networks: ranks in network namespaces, cables that are pulled, hosts that drop
+ * what is sent to them. All times are taken from the event. */
+#include "comm/control_fixture.h"
+#include "comm/network.h"
+
+static network net;
+
+/* Ranks are dealt out in turn. */
+static bool go_to_host(int rank)
+{
+    return network_enter(&net, rank % NETWORK_HOSTS);
+}
+
+static seat take_seat(int rank, const tern__bootstrap *boot, tern_error *err)
+{
+    seat none = {0};
+    if (!go_to_host(rank)) tern__error_set(err, __func__, TERN_E_SYSTEM, "no such host");
+    return err->code ? none : sit_down(boot, 20, err);
+}
+
+/* ---- meeting, leaving, aborting ---- */
+
+static int meet_and_leave(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    char address[64];
+    seat s = take_seat(rank, boot, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, tern__control_hosts(s.control) == TERN__MIN(boot->world, NETWORK_HOSTS));
+    for (int peer = 0; peer < boot->world; peer++)
+        RANK_CHECK(rank, tern__control_host(s.control, peer) == peer % NETWORK_HOSTS);
+    tern__control_address(s.control, address, sizeof(address));
+    RANK_CHECK(rank, !strcmp(address, network_addresses[rank % NETWORK_HOSTS]));
+    int64_t deadline = tern__deadline(10);
+    bool leaves = rank == boot->world - 1;
+    while (!leaves && !tern__control_has_left(s.control, boot->world - 1) && tern__now_ns() < deadline)
+        tern__poll(NULL, 0, tern__deadline(0.001));
+    RANK_CHECK(rank, leaves || tern__control_has_left(s.control, boot->world - 1));
+    RANK_CHECK(rank, tern__control_is_healthy(s.control));
+    if (!leaves) RANK_CHECK(rank, all_are_here(b, boot->world - 1));
+    get_up(&s);
+    return 0;
+}
+
+static void ranks_of_several_hosts_meet_and_leave(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 5; world++) {
+        board *b = board_new();
+        ranks r = network_start(&net, world, meet_and_leave, b);
+        ranks_wait(&r);
+        assert_ranks_ok(r);
+        board_free(b);
+    }
+}
+
+static int abort_over_hosts(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = take_seat(rank, boot, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, all_are_here(b, boot->world));
+    if (rank == 1) tern__control_abort(s.control, TERN_E_IO, "disk full");
+    if (await_failure(s.control, rank, b)) return 1;
+    get_up(&s);
+    return 0;
+}
+
+static void an_abort_carries_its_text_over_hosts(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r = network_start(&net, 4, abort_over_hosts, b);
+    char expected[64];
+    snprintf(expected, sizeof(expected), "pid %d) failed: disk full", (int)r.pids[1]);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    for (int rank = 0; rank < 4; rank++)
+        if (rank != 1) assert_non_null(strstr(b->reports[rank].text, expected));
+    board_free(b);
+}
+
+/* ---- ends ---- */
+
+static int wait_for_an_end(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = take_seat(rank, boot, &err);
+    RANK_CHECK_OK(rank, err);
+    tern__control_wake_set(s.control, on_event, &b->reports[rank].seen_at);
+    atomic_fetch_add(&b->ready, 1);
+    int status = await_failure(s.control, rank, b);
+    get_up(&s);
+    return status;
+}
+
+static void a_killed_rank_of_another_host_is_named_within_a_second(void **state)
+{
+    (void)state;
+    double slowest = 0, quickest = RANKS_SOON_S; /* the others had to wait for a busy machine, at worst */
+    for (int victim = 0; victim < 4; victim++) {
+        board *b = board_new();
+        char expected[128];
+        ranks r = network_start(&net, 4, wait_for_an_end, b);
+        assert_true(await_count(&b->ready, 4));
+        snprintf(expected, sizeof(expected), "pid %d) was lost: killed or exited", (int)r.pids[victim]);
+        int64_t start = tern__now_ns();
+        assert_return_code(kill(r.pids[victim], SIGKILL), errno);
+        ranks_wait(&r);
+        for (int rank = 0; rank < 4; rank++) {
+            if (rank == victim) continue;
+            assert_int_equal(r.status[rank], 0);
+            assert_non_null(strstr(b->reports[rank].text, expected));
+            double seconds = (double)(b->reports[rank].seen_at - start) * 1e-9;
+            slowest = TERN__MAX(slowest, seconds);
+            quickest = TERN__MIN(quickest, seconds);
+        }
+        board_free(b);
+    }
+    assert_true(quickest < 1.0 && slowest < RANKS_SOON_S);
+    print_message("slowest: %.1f ms after the kill\n", slowest * 1e3);
+}
+
+/* Host 1 has rank 1 alone. It and the others lose each other; if it still hears, it may hear that they have
+ * given it up first. */
+static void check_vanished(bool hears, const char *pull, const char *repair)
+{
+    board *b = board_new();
+    host_timeout_s = 2;
+    ranks r = network_start(&net, 3, wait_for_an_end, b);
+    assert_true(await_count(&b->ready, 3));
+    int64_t start = tern__now_ns();
+    assert_true(network_run(&net, 1, pull));
+    ranks_wait(&r);
+    assert_true(network_run(&net, 1, repair));
+    assert_ranks_ok(r);
+    for (int rank = 0; rank < 3; rank++) {
+        const report *seen = &b->reports[rank];
+        double seconds = (double)(seen->seen_at - start) * 1e-9;
+        print_message("%.1f s: %s\n", seconds, seen->text);
+        assert_int_equal(seen->code, TERN_E_PEER);
+        assert_true(strstr(seen->text, "was lost: no answer from ") || (hears && rank == 1));
+        assert_true(strstr(seen->text, " for 2 s") || (hears && rank == 1));
+        assert_int_equal(strncmp(seen->text, "rank 1 (", 8) == 0, rank != 1);
+        assert_true(seconds > 0.5 && seconds < 2 + RANKS_SOON_S);
+    }
+    board_free(b);
+    host_timeout_s = 15;
+}
+
+static void a_cable_that_is_pulled_is_noticed_by_both_ends(void **state)
+{
+    (void)state;
+    check_vanished(false, "ip link set eth0 down", "ip link set eth0 up; ip route add default via 10.99.1.1");
+}
+
+/* Nobody's card has that address: what host 1 sends is dropped. */
+static void a_host_that_only_hears_is_noticed_by_both_ends(void **state)
+{
+    (void)state;
+    check_vanished(true, "ip neigh replace 10.99.1.1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
+                   "ip neigh del 10.99.1.1 dev eth0");
+}
+
+static int outlast_a_stop(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    seat s = take_seat(rank, boot, &err);
+    RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->ready, 1);
+    RANK_CHECK(rank, await_count(&b->go, 1));
+    RANK_CHECK(rank, tern__control_is_healthy(s.control));
+    RANK_CHECK(rank, all_are_here(b, 2 * boot->world));
+    get_up(&s);
+    return 0;
+}
+
+/* Its kernel answers for it. */
+static void a_stopped_rank_of_another_host_is_not_lost(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    host_timeout_s = 1;
+    ranks r = network_start(&net, 2, outlast_a_stop, b);
+    assert_true(await_count(&b->ready, 2));
+    assert_return_code(kill(r.pids[1], SIGSTOP), errno);
+    int status;
+    assert_int_equal(waitpid(r.pids[1], &status, WUNTRACED), r.pids[1]);
+    tern__poll(NULL, 0, tern__deadline(3.5 * host_timeout_s));
+    assert_return_code(kill(r.pids[1], SIGCONT), errno);
+    atomic_store(&b->go, 1);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    board_free(b);
+    host_timeout_s = 15;
+}
+
+/* ---- who cannot reach whom ---- */
+
+/* Who has met all others already is told afterwards. */
+static int fail_to_meet(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    report *seen = &b->reports[rank];
+    int64_t start = tern__now_ns();
+    seat s = take_seat(rank, boot, &err);
+    seen->code = err.code;
+    snprintf(seen->text, sizeof(seen->text), "%s", err.text);
+    int status = s.control ? await_failure(s.control, rank, b) : 0;
+    seen->seen_at = tern__now_ns() - start;
+    RANK_CHECK(rank, all_are_here(b, boot->world));
+    get_up(&s);
+    return status;
+}
+
+/* Hosts 1 and 2 reach host 0, but not each other. */
+static void two_that_cannot_reach_each_other_are_named(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    host_timeout_s = 1;
+    assert_true(network_forward(&net, false));
+    ranks r = network_start(&net, 3, fail_to_meet, b);
+    ranks_wait(&r);
+    assert_true(network_forward(&net, true));
+    assert_ranks_ok(r);
+    for (int rank = 0; rank < 3; rank++) {
+        const report *seen = &b->reports[rank];
+        assert_int_equal(seen->code, TERN_E_PEER);
+        assert_non_null(strstr(seen->text, "no control connection to rank 1 ("));
+        assert_non_null(strstr(seen->text, ": rank 2 ("));
+        assert_non_null(strstr(seen->text, "cannot reach it at 10.99.1.2 port "));
+        assert_true(seen->seen_at < RANKS_SOON_S * INT64_C(1000000000));
+    }
+    board_free(b);
+    host_timeout_s = 15;
+}
+
+/* ---- which interface ---- */
+
+static int meet_at_an_interface(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    char address[64];
+    setenv("TERN_SOCKET_IFNAME", rank == 0 ? "eth2" : "eth0", 1);
+    seat s = take_seat(rank, boot, &err);
+    RANK_CHECK_OK(rank, err);
+    tern__control_address(s.control, address, sizeof(address));
+    RANK_CHECK(rank, !strcmp(address, rank == 0 ? "10.99.2.1" : network_addresses[1]));
+    RANK_CHECK(rank, all_are_here(arg, 2));
+    get_up(&s);
+    return 0;
+}
+
+static void the_interface_can_be_chosen(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r = network_start(&net, 2, meet_at_an_interface, b);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    board_free(b);
+}
+
+static int meet_at_no_interface(int rank, const tern__bootstrap *boot, void *arg)
+{
+    if (rank == 1) setenv("TERN_SOCKET_IFNAME", "carrier-pigeon", 1);
+    return fail_to_meet(rank, boot, arg);
+}
+
+static void an_interface_that_is_none_is_an_error_of_its_rank(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r = network_start(&net, 2, meet_at_no_interface, b);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    assert_int_equal(b->reports[1].code, TERN_E_ENV);
+    assert_int_equal(b->reports[0].code, TERN_E_PEER);
+    for (int rank = 0; rank < 2; rank++)
+        assert_non_null(
+            strstr(b->reports[rank].text, "TERN_SOCKET_IFNAME=\"carrier-pigeon\" is no interface"));
+    board_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_of_several_hosts_meet_and_leave),
+        cmocka_unit_test(an_abort_carries_its_text_over_hosts),
+        cmocka_unit_test(a_killed_rank_of_another_host_is_named_within_a_second),
+        cmocka_unit_test(a_cable_that_is_pulled_is_noticed_by_both_ends),
+        cmocka_unit_test(a_host_that_only_hears_is_noticed_by_both_ends),
+        cmocka_unit_test(a_stopped_rank_of_another_host_is_not_lost),
+        cmocka_unit_test(two_that_cannot_reach_each_other_are_named),
+        cmocka_unit_test(the_interface_can_be_chosen),
+        cmocka_unit_test(an_interface_that_is_none_is_an_error_of_its_rank),
+    };
+    if (!network_open(&net)) {
+        printf("skipped: no network namespaces here: that takes root and ip\n");
+        return 0;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

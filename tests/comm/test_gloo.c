@@ -1,0 +1,351 @@
+/* The gloo plug-in: messages between forked ranks, and what its errors say. */
+#include "board.h"
+#include "storm.h"
+
+static const tern_transport *gloo;
+static char why[256];
+
+static void *open_gloo(board *b, int rank, int world)
+{
+    tern_transport_place place = board_place(b, rank, world);
+    int status = 0;
+    void *state = gloo->open(&place, &status, why, sizeof(why));
+    if (!state) fprintf(stderr, "rank %d: %s\n", rank, why);
+    return state;
+}
+
+/* Until it is done or failed. */
+static int finish(void *state, tern_transport_message *message)
+{
+    int status = TERN_PENDING;
+    while (status == TERN_PENDING) status = gloo->test(state, message, why, sizeof(why));
+    return status;
+}
+
+static int send_one(void *state, int peer, const void *data, size_t bytes)
+{
+    tern_transport_message message;
+    int status = gloo->send(state, peer, 1, data, bytes, &message, why, sizeof(why));
+    return status ? status : finish(state, &message);
+}
+
+static int recv_one(void *state, int peer, void *data, size_t bytes)
+{
+    tern_transport_message message;
+    int status = gloo->recv(state, peer, 1, data, bytes, &message, why, sizeof(why));
+    return status ? status : finish(state, &message);
+}
+
+static ranks run(int world, ranks_body body)
+{
+    board *b = board_new();
+    ranks r = ranks_run(world, body, b);
+    board_free(b);
+    return r;
+}
+
+/* ---- messages ---- */
+
+static int storm_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    void *state = open_gloo(arg, rank, boot->world);
+    RANK_CHECK(rank, state);
+    int status = storm_run(gloo, state, rank, boot->world);
+    gloo->close(state, status != 0);
+    return status;
+}
+
+static void a_storm(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world++) assert_ranks_ok(run(world, storm_body));
+}
+
+/* The sender closes at once; its last bytes arrive. */
+static int last_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    enum { BYTES = 3 << 20 };
+    unsigned char *data = malloc(BYTES);
+    void *state = open_gloo(arg, rank, boot->world);
+    RANK_CHECK(rank, state);
+    memset(data, rank ? 0 : 7, BYTES);
+    RANK_CHECK(rank, (rank ? recv_one(state, 0, data, BYTES) : send_one(state, 1, data, BYTES)) == TERN_OK);
+    RANK_CHECK(rank, data[0] == 7 && data[BYTES - 1] == 7);
+    gloo->close(state, false);
+    free(data);
+    return 0;
+}
+
+static void the_last_message_arrives(void **state)
+{
+    (void)state;
+    assert_ranks_ok(run(2, last_body));
+}
+
+/* Rank 0 still expects something of rank 1, which closes in good order: that is for others to find strange.
+ */
+static int left_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    unsigned char data[4];
+    tern_transport_message before, after;
+    void *state = open_gloo(arg, rank, boot->world);
+    size_t none = 0;
+    RANK_CHECK(rank, state);
+    if (!rank) RANK_CHECK(rank, !gloo->recv(state, 1, 1, data, 4, &before, why, sizeof(why)));
+    if (rank == 1) {
+        gloo->close(state, false);
+        return board_set(arg, "closed", "", 0, why, sizeof(why));
+    }
+    RANK_CHECK(rank, !board_get(arg, "closed", NULL, 0, &none, why, sizeof(why)));
+    RANK_CHECK(rank, rank || !gloo->recv(state, 1, 1, data, 4, &after, why, sizeof(why)));
+    for (int times = 0; times < 2000 && !rank; times++) {
+        RANK_CHECK(rank, gloo->test(state, &before, why, sizeof(why)) == TERN_PENDING);
+        RANK_CHECK(rank, gloo->test(state, &after, why, sizeof(why)) == TERN_PENDING);
+    }
+    RANK_CHECK(rank, (rank ? recv_one(state, 0, data, 4) : send_one(state, 2, data, 4)) == TERN_OK);
+    gloo->close(state, !rank);
+    return 0;
+}
+
+static void a_peer_that_has_left(void **state)
+{
+    (void)state;
+    assert_ranks_ok(run(3, left_body));
+}
+
+/* gloo itself ends the process when more comes than was asked for. Nobody closes before both have looked. */
+static int sizes_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    unsigned char data[200] = {0}, bytes[4] = {1, 2, 3, 4};
+    size_t none = 0;
+    tern_transport_message long_one, short_one;
+    void *state = open_gloo(arg, rank, boot->world);
+    RANK_CHECK(rank, state);
+    int status = rank ? gloo->send(state, 0, 1, data, 200, &long_one, why, sizeof(why))
+                      : gloo->recv(state, 1, 1, data, 100, &long_one, why, sizeof(why));
+    status |= rank ? gloo->send(state, 0, 2, data, 50, &short_one, why, sizeof(why))
+                   : gloo->recv(state, 1, 2, data, 100, &short_one, why, sizeof(why));
+    RANK_CHECK(rank, status == TERN_OK);
+    RANK_CHECK(rank, (rank ? recv_one(state, 0, data, 4) : send_one(state, 1, bytes, 4)) == TERN_OK);
+    RANK_CHECK(rank, (rank ? send_one(state, 0, bytes, 4) : recv_one(state, 1, data, 4)) == TERN_OK);
+    RANK_CHECK(rank, gloo->test(state, &long_one, why, sizeof(why)) == TERN_PENDING);
+    RANK_CHECK(rank, gloo->test(state, &short_one, why, sizeof(why)) == TERN_PENDING);
+    RANK_CHECK(rank, !board_set(arg, rank ? "one" : "zero", "", 0, why, sizeof(why)));
+    RANK_CHECK(rank, !board_get(arg, rank ? "zero" : "one", NULL, 0, &none, why, sizeof(why)));
+    gloo->close(state, true);
+    return 0;
+}
+
+static void other_sizes_do_not_meet(void **state)
+{
+    (void)state;
+    assert_ranks_ok(run(2, sizes_body));
+}
+
+/* Rank 0 gives up and closes, while rank 1 sends as much as it can. */
+static int given_up_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    unsigned char data[64] = {0};
+    size_t none = 0;
+    int status = TERN_OK;
+    tern_transport_message message;
+    void *state = open_gloo(arg, rank, boot->world);
+    RANK_CHECK(rank, state);
+    if (rank) {
+        while (!status) status = gloo->send(state, 0, 1, data, 64, &message, why, sizeof(why));
+        RANK_CHECK(rank, status == TERN_E_PEER && strstr(why, "sending to rank 0: ") == why);
+        gloo->close(state, true);
+        return board_set(arg, "told", "", 0, why, sizeof(why));
+    }
+    RANK_CHECK(rank, !gloo->recv(state, 1, 1, data, 64, &message, why, sizeof(why)));
+    gloo->close(state, true);
+    memset(data, 5, sizeof(data));
+    RANK_CHECK(rank, !board_get(arg, "told", NULL, 0, &none, why, sizeof(why)));
+    for (size_t i = 0; i < sizeof(data); i++) RANK_CHECK(rank, data[i] == 5);
+    return 0;
+}
+
+static void given_up(void **state)
+{
+    (void)state;
+    assert_ranks_ok(run(2, given_up_body));
+}
+
+/* ---- peers that fail ---- */
+
+/* Rank 1 dies in the middle of what it sends to rank 0: some bytes have come. */
+static int death_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    enum { BYTES = 256 << 20 };
+    unsigned char *data = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *state = open_gloo(arg, rank, boot->world);
+    tern_transport_message message;
+    RANK_CHECK(rank, state);
+    if (rank == 1) {
+        memset(data, 1, BYTES);
+        RANK_CHECK(rank, !gloo->send(state, 0, 1, data, BYTES, &message, why, sizeof(why)));
+        for (;;) gloo->test(state, &message, why, sizeof(why));
+    }
+    if (rank == 0) {
+        RANK_CHECK(rank, !gloo->recv(state, 1, 1, data, BYTES, &message, why, sizeof(why)));
+        while (!__atomic_load_n(data, __ATOMIC_RELAXED))
+            RANK_CHECK(rank, gloo->test(state, &message, why, sizeof(why)) == TERN_PENDING);
+        RANK_CHECK(rank, !board_set(arg, "begun", "", 0, why, sizeof(why)));
+        RANK_CHECK(rank, finish(state, &message) == TERN_E_PEER && !data[BYTES - 1]);
+    }
+    if (rank == 2) RANK_CHECK(rank, recv_one(state, 1, data, 1) == TERN_E_PEER);
+    RANK_CHECK(rank, strstr(why, "receiving from rank 1: ") == why && !strstr(why, ".cc"));
+    RANK_CHECK(rank, !board_set(arg, "told", "", 0, why, sizeof(why)));
+    /* The others' messages go on. */
+    int other = 2 - rank;
+    RANK_CHECK(rank, (rank ? recv_one(state, other, data, 9) : send_one(state, other, data, 9)) == TERN_OK);
+    gloo->close(state, true);
+    return 0;
+}
+
+static void a_rank_dies(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r = ranks_start(3, death_body, b);
+    size_t none = 0;
+    assert_int_equal(board_get(b, "begun", NULL, 0, &none, why, sizeof(why)), TERN_OK);
+    kill(r.pids[1], SIGKILL);
+    ranks_wait(&r);
+    assert_int_equal(r.status[1], 128 + SIGKILL);
+    assert_int_equal(r.status[0], 0);
+    assert_int_equal(r.status[2], 0);
+    board_free(b);
+}
+
+/* ---- opening ---- */
+
+typedef int (*get_fn)(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *text,
+                      size_t size);
+
+/* The status of an opening in which the store answers otherwise. */
+static int open_with(board *b, int rank, int world, get_fn get)
+{
+    tern_transport_place place = board_place(b, rank, world);
+    int status = TERN_OK;
+    place.get = get;
+    if (rank == 0) place.timeout_s = 0.3;
+    void *state = gloo->open(&place, &status, why, sizeof(why));
+    if (state) gloo->close(state, true);
+    return status;
+}
+
+static int get_other_token(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *text,
+                           size_t size)
+{
+    int status = board_get(store, key, value, cap, bytes, text, size);
+    ((unsigned char *)value)[*bytes - 1] ^= 1;
+    return status;
+}
+
+static int get_nothing(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *text,
+                       size_t size)
+{
+    (void)store;
+    (void)value;
+    (void)cap;
+    (void)bytes;
+    snprintf(text, size, "no %s here", key);
+    return TERN_E_TIMEOUT;
+}
+
+/* After rank 0 has given up. */
+static int get_late(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *text,
+                    size_t size)
+{
+    size_t none = 0;
+    int status = board_get(store, "given up", NULL, 0, &none, text, size);
+    return status ? status : board_get(store, key, value, cap, bytes, text, size);
+}
+
+static int stranger_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    int status = open_with(arg, rank, boot->world, rank ? board_get : get_other_token);
+    RANK_CHECK(rank, rank || status == TERN_E_PEER);
+    RANK_CHECK(rank, rank || !strcmp(why, "a stranger has connected in the place of rank 1"));
+    return 0;
+}
+
+/* Rank 1 has published where it is, and then neither connects nor says anything. */
+static int late_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    int64_t start = tern__now_ns();
+    int status = open_with(arg, rank, boot->world, rank ? get_late : board_get);
+    double took = (double)(tern__now_ns() - start) * 1e-9;
+    if (rank) return status != TERN_E_PEER;
+    RANK_CHECK(rank, status == TERN_E_TIMEOUT && strstr(why, "rank 1") && took >= 0.29);
+    return board_set(arg, "given up", "", 0, why, sizeof(why));
+}
+
+static void strangers_and_latecomers(void **state)
+{
+    (void)state;
+    assert_ranks_ok(run(2, stranger_body));
+    for (int times = 0; times < 4; times++) assert_ranks_ok(run(2, late_body));
+}
+
+static void a_store_that_fails(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_int_equal(open_with(b, 0, 2, get_nothing), TERN_E_TIMEOUT);
+    assert_string_equal(why, "no gloo/1/0 here");
+    char noise[300] = "";
+    assert_int_equal(board_set(b, "gloo/1/0", noise, sizeof(noise), why, sizeof(why)), TERN_OK);
+    assert_int_equal(open_with(b, 0, 2, board_get), TERN_E_FORMAT);
+    assert_string_equal(why, "what is under gloo/1/0 in the store is no address of gloo's");
+    b->count = 256;
+    assert_int_equal(open_with(b, 0, 2, board_get), TERN_E_MEMORY);
+    assert_string_equal(why, "the board has no room for gloo/0/1");
+    board_free(b);
+}
+
+static void interfaces(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    setenv("GLOO_SOCKET_IFNAME", "no_such,lo", 1);
+    assert_int_equal(open_with(b, 0, 1, board_get), TERN_E_IO);
+    assert_non_null(strstr(why, "opening gloo: "));
+    assert_non_null(strstr(why, "no_such"));
+    setenv("GLOO_SOCKET_IFNAME", "lo,no_such", 1);
+    assert_int_equal(open_with(b, 0, 1, board_get), TERN_OK);
+    assert_ranks_ok(run(2, last_body));
+    unsetenv("GLOO_SOCKET_IFNAME");
+    board_free(b);
+}
+
+static void version(void **state)
+{
+    (void)state;
+    char text[64];
+    gloo->version(text, sizeof(text));
+    assert_int_equal(strncmp(text, "gloo 0.", 7), 0);
+    assert_string_equal(gloo->name, "gloo");
+    assert_int_equal(gloo->abi, TERN_TRANSPORT_ABI);
+    assert_int_equal(gloo->size, sizeof(tern_transport));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_storm),
+        cmocka_unit_test(the_last_message_arrives),
+        cmocka_unit_test(a_peer_that_has_left),
+        cmocka_unit_test(other_sizes_do_not_meet),
+        cmocka_unit_test(given_up),
+        cmocka_unit_test(a_rank_dies),
+        cmocka_unit_test(strangers_and_latecomers),
+        cmocka_unit_test(a_store_that_fails),
+        cmocka_unit_test(interfaces),
+        cmocka_unit_test(version),
+    };
+    gloo = board_plugin("tern_gloo.so");
+    if (!gloo) return puts("skipped: the gloo plug-in was not built"), 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

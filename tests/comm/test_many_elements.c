@@ -1,0 +1,106 @@
+/* More elements than 31 bits count. What is only read is sparse; where only the end of what is written
+ * counts, the same few pages are mapped again and again. */
+#include "group_fixture.h"
+
+#include <sys/mman.h>
+
+#define COUNT ((UINT64_C(1) << 31) + 5)
+
+#ifdef __SANITIZE_THREAD__
+enum { is_slow = 1 }; /* it looks at each of them */
+#else
+enum { is_slow = 0 };
+#endif
+enum { tile = 16 << 20, marks = 4 };
+
+/* Places that are not zero in what rank 0 has: at the ends, and on both sides of where 31 bits end. */
+static const uint64_t places[marks] = {0, (UINT64_C(1) << 31) - 1, UINT64_C(1) << 31, COUNT - 1};
+
+static uint8_t *map_sparse(void)
+{
+    void *at = mmap(NULL, COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static uint8_t *map_tiles(void)
+{
+    int fd = memfd_create("tiles", MFD_CLOEXEC);
+    uint8_t *at = map_sparse();
+    bool is_mapped = at && fd >= 0 && !ftruncate(fd, tile);
+    for (uint64_t from = 0; is_mapped && from < COUNT; from += tile)
+        is_mapped = mmap(at + from, TERN__MIN((uint64_t)tile, COUNT - from), PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
+    close(fd);
+    return is_mapped ? at : NULL;
+}
+
+static void mark(uint8_t *x)
+{
+    for (int i = 0; i < marks; i++) x[places[i]] = (uint8_t)(i + 1);
+}
+
+/* The last tile, but for the mark of the first one. */
+static bool is_end(const uint8_t *x)
+{
+    uint64_t from = (COUNT - 1) / tile * tile, others = 0;
+    for (uint64_t i = from; i < COUNT; i++) others += x[i];
+    return others == 3 + 4 && x[places[2]] == 3 && x[places[3]] == 4;
+}
+
+static int moves_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    fixture f;
+    const size_t gives[] = {0, rank == 0 ? COUNT : 0}, takes[] = {rank == 1 ? COUNT : 0, 0};
+    if (fixture_open(&f, rank, boot, 64)) return 1;
+    uint8_t *x = rank == 0 ? map_sparse() : map_tiles();
+    RANK_CHECK(rank, x);
+    if (rank == 0) mark(x);
+    tern_all_to_all_v(f.group, x, gives, x, takes, TERN_U8, &f.err);
+    RANK_CHECK_OK(rank, f.err);
+    RANK_CHECK(rank, rank == 0 || is_end(x));
+    munmap(x, COUNT);
+    return fixture_close(&f);
+}
+
+static void test_moves(void **state)
+{
+    (void)state;
+    if (is_slow) skip();
+    assert_ranks_ok(ranks_run(2, moves_body, NULL));
+}
+
+/* What falls on one place of root's few pages is or-ed there. */
+static int reduce_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    fixture f;
+    uint64_t sum = 0;
+    if (fixture_open(&f, rank, boot, 64)) return 1;
+    uint8_t *x = rank == 0 ? map_sparse() : map_tiles();
+    RANK_CHECK(rank, x);
+    if (rank == 0) mark(x);
+    tern_reduce(f.group, x, COUNT, TERN_U8, TERN_BOR, 1, &f.err);
+    RANK_CHECK_OK(rank, f.err);
+    for (int i = 0; i < marks && rank == 0; i++) RANK_CHECK(rank, x[places[i]] == i + 1);
+    for (int i = 0; i < tile; i++) sum += x[i];
+    if (rank == 1) RANK_CHECK(rank, x[0] == (1 | 3) && x[tile - 1] == 2 && x[4] == 4 && sum == 3 + 2 + 4);
+    munmap(x, COUNT);
+    return fixture_close(&f);
+}
+
+static void test_reduce(void **state)
+{
+    (void)state;
+    if (is_slow) skip();
+    assert_ranks_ok(ranks_run(2, reduce_body, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_reduce),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,377 @@
+/* A public store's door: PyTorch's clients of both versions, byte by byte, and what knocks besides: garbage,
+ * huge lengths, half queries, silence, crowds. All of them are bounded and none stalls a client. And how a
+ * TCP store is opened, or is not. */
+#include "check.h"
+#include "comm/store/listen.h"
+#include "comm/store/wire.h"
+#include "comm/sys.h"
+#include "ledger.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static ledger books;
+
+typedef struct fixture {
+    tern_store *store;
+    int port;
+} fixture;
+
+static int setup(void **state)
+{
+    static fixture f;
+    tern_error err = {0};
+    tern_store_tcp_opts opts = tern_store_tcp_defaults();
+    opts.is_server = true;
+    f.store = tern_store_tcp_open("127.0.0.1", 0, &opts, &err);
+    assert_ok(err);
+    f.port = tern_store_port(f.store);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    tern_store_close(((fixture *)*state)->store);
+    return 0;
+}
+
+static void assert_served(const fixture *f)
+{
+    tern_error err = {0};
+    int64_t sum, start = tern__now_ns();
+    tern_store_add(f->store, "served", 1, &sum, &err);
+    assert_ok(err);
+    assert_true(tern__now_ns() - start < 4000000000); /* a stranger has 5 s */
+}
+
+static int connect_to(const fixture *f)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                             .sin_port = htons((uint16_t)f->port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_return_code(connect(fd, (struct sockaddr *)&at, sizeof(at)), errno);
+    return fd;
+}
+
+static void say(int fd, const void *data, size_t bytes)
+{
+    int status = tern__send_all(fd, data, bytes, tern__deadline(5));
+    assert_true(status == 0 || status == -EPIPE || status == -ECONNRESET);
+}
+
+static void assert_hears(int fd, const void *expected, size_t bytes)
+{
+    uint8_t heard[64];
+    assert_int_equal(tern__recv_all(fd, heard, bytes, tern__deadline(5)), 0);
+    assert_memory_equal(heard, expected, bytes);
+}
+
+static void assert_hung_up(int fd, double seconds)
+{
+    char byte;
+    assert_int_equal(tern__recv_all(fd, &byte, 1, tern__deadline(seconds)), -ECONNRESET);
+    close(fd);
+}
+
+static const uint8_t validate[] = {0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4};
+
+static int torch2(const fixture *f)
+{
+    int fd = connect_to(f);
+    say(fd, validate, sizeof(validate));
+    assert_hears(fd, validate + 6, 4);
+    return fd;
+}
+
+/* ---- clients ---- */
+
+#define SAY(fd, text)   say(fd, text, sizeof(text) - 1)
+#define HEARS(fd, text) assert_hears(fd, text, sizeof(text) - 1)
+
+static void pytorch_2_is_served_however_its_bytes_come(void **state)
+{
+    const fixture *f = *state;
+    for (int slow = 0; slow < 2; slow++) {
+        static const char all[] =
+            "\1\2\0\0\0\0\0\0\0/k\3\0\0\0\0\0\0\0one"                           /* SET */
+            "\6\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0/k\3\2\0\0\0\0\0\0\0/k"          /* WAIT, GET */
+            "\x05\2\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0/k\2\0\0\0\0\0\0\0/n\x0c\x07"; /* CHECK .. */
+        int fd = connect_to(f);
+        for (size_t i = 0; i < sizeof(validate) && slow; i++) say(fd, validate + i, 1);
+        if (!slow) say(fd, validate, sizeof(validate));
+        for (size_t i = 0; i < sizeof(all) - 1 && slow; i++) say(fd, all + i, 1);
+        if (!slow) SAY(fd, all);
+        assert_hears(fd, validate + 6, 4);
+        HEARS(fd, "\0\3\0\0\0\0\0\0\0one\1\1");
+        int64_t keys;
+        assert_int_equal(tern__recv_all(fd, &keys, sizeof(keys), tern__deadline(5)), 0);
+        assert_int_equal(keys, 1 + slow); /* "/k", and "/served" the second time */
+        close(fd);
+        assert_served(f);
+    }
+}
+
+/* Its SET has the code of PyTorch 2's greeting; a wait that it has given up is not answered any more. */
+static void pytorch_1_is_served(void **state)
+{
+    const fixture *f = *state;
+    int fd = connect_to(f), callbacks = connect_to(f);
+    SAY(fd, "\0\2\0\0\0\0\0\0\0/k\3\0\0\0\0\0\0\0one\2\2\0\0\0\0\0\0\0/k");
+    HEARS(fd, "\3\0\0\0\0\0\0\0one");
+    SAY(fd, "\5\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0/w"); /* WAIT, in vain */
+    assert_served(f);
+    SAY(fd, "\6"); /* GETNUMKEYS */
+    HEARS(fd, "\2\0\0\0\0\0\0\0");
+    tern_error err = {0};
+    tern_store_set(f->store, "w", "", 0, &err);
+    assert_served(f); /* an answer on the same connection: the key is there */
+    SAY(fd, "\6");
+    HEARS(fd, "\3\0\0\0\0\0\0\0");
+    SAY(fd, "\7"); /* WATCH_KEY is nobody's any more */
+    assert_hung_up(fd, 2);
+    close(callbacks);
+    assert_served(f);
+}
+
+/* ---- strangers ---- */
+
+#define TEXT(text)                                                                                           \
+    {                                                                                                        \
+        text, sizeof(text) - 1                                                                               \
+    }
+
+static void what_is_no_client_is_refused(void **state)
+{
+    const fixture *f = *state;
+    static const struct {
+        const char *text;
+        size_t bytes;
+    } words[] = {
+        TEXT("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+        TEXT("SSH-2.0-OpenSSH_9.2\r\n"),
+        TEXT("\x16\3\1\2\0\1\0\1\xfc\3\3"),
+        TEXT("TernHi\r\n and more that is no hello of anybody's at all ................"),
+        TEXT("\0\xce\xf7\x85\x3c\x13"),
+        TEXT("\0\xce\xf7\x85\x3d\0\0\0\0"),
+        TEXT("\0\xff\xff\xff\xff\xff\xff\xff\xff"),
+        TEXT("\4\xff\xff\xff\xff\0\0\0\0"),
+        TEXT("\1\1\x20\0\0\0\0\0\0"),
+    };
+    for (size_t i = 0; i < TERN__COUNT(words); i++) {
+        int fd = connect_to(f);
+        say(fd, words[i].text, words[i].bytes);
+        assert_hung_up(fd, 2);
+    }
+    assert_served(f);
+}
+
+static void huge_lengths_and_counts_take_no_memory(void **state)
+{
+    const fixture *f = *state;
+    static const uint64_t lengths[] = {TERN_STORE_VALUE_MAX + 1, UINT32_MAX, 1ull << 32, 1ull << 63,
+                                       UINT64_MAX};
+    static const uint8_t codes[] = {1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 14, 15, 16, 18, 64};
+    assert_served(f);
+    int big = atomic_load(&books.big);
+    for (size_t i = 0; i < TERN__COUNT(lengths); i++)
+        for (size_t j = 0; j < TERN__COUNT(codes); j++) {
+            uint8_t query[9] = {codes[j]};
+            memcpy(query + 1, &lengths[i], sizeof(lengths[i]));
+            int fd = torch2(f);
+            say(fd, query, sizeof(query));
+            assert_hung_up(fd, 2);
+        }
+    assert_int_equal(atomic_load(&books.big), big);
+    assert_served(f);
+}
+
+/* A value of 8 MiB that is promised and never comes, of many; two hundred clients that ask and do not read.
+ */
+static void half_queries_and_deaf_clients_stall_nobody(void **state)
+{
+    const fixture *f = *state;
+    int fds[200];
+    tern_error err = {0};
+    static uint8_t value[100000];
+    tern_store_set(f->store, "v", value, sizeof(value), &err);
+    assert_ok(err);
+    int big = atomic_load(&books.big);
+    for (size_t i = 0; i < TERN__COUNT(fds); i++) {
+        fds[i] = torch2(f);
+        if (i % 2)
+            SAY(fds[i], "\1\2\0\0\0\0\0\0\0/h\0\0\x80\0\0\0\0\0 a few bytes of it");
+        else
+            for (int n = 0; n < 100; n++) SAY(fds[i], "\3\2\0\0\0\0\0\0\0/v");
+    }
+    for (int i = 0; i < 50; i++) assert_served(f);
+    assert_true(atomic_load(&books.big) - big <= 200); /* an answer for each deaf one at most */
+    for (size_t i = 0; i < TERN__COUNT(fds); i++) close(fds[i]);
+    assert_served(f);
+}
+
+/* Who has begun to speak has 5 s; who says nothing may stay, as PyTorch 1's second connection, until there
+ * are too many. The first silent one is there before the crowd and must go for it. */
+static void slow_ones_are_dropped_and_silent_ones_bounded(void **state)
+{
+    const fixture *f = *state;
+    enum { crowd = 270, more = 5 };
+    int silent[crowd + more];
+    int64_t start = tern__now_ns();
+    for (int i = 0; i < 200; i++) silent[i] = connect_to(f);
+    int half = connect_to(f), slow = connect_to(f);
+    SAY(half, "\0\xce\xf7");
+    for (int i = 0; i < 8; i++) { /* of a SET's length, a byte at a time */
+        SAY(slow, "\0");
+        assert_served(f);
+        tern__poll(NULL, 0, start + (i + 1) * INT64_C(500000000));
+    }
+    assert_hung_up(half, 7);
+    assert_hung_up(slow, 2);
+    double seconds = (double)(tern__now_ns() - start) * 1e-9;
+    assert_true(seconds >= 4.9);
+    struct pollfd first = {silent[0], POLLIN, 0};
+    for (int i = 200; i < crowd + more; i++) silent[i] = connect_to(f);
+    assert_served(f);
+    assert_int_equal(poll(&first, 1, 0), 0); /* in silence since 5 s, and still there */
+    say(silent[1], validate, sizeof(validate));
+    assert_hears(silent[1], validate + 6, 4);    /* it speaks at last */
+    assert_int_equal(poll(&first, 1, 20000), 1); /* the others' 5 s are over, and they are too many */
+    assert_served(f);
+    for (int i = 0; i < crowd + more; i++) close(silent[i]);
+    assert_served(f);
+}
+
+static void a_storm_of_connections_passes(void **state)
+{
+    const fixture *f = *state;
+    static int fds[700];
+    for (size_t i = 0; i < TERN__COUNT(fds); i++) {
+        fds[i] = connect_to(f);
+        say(fds[i], validate, sizeof(validate));
+    }
+    for (size_t i = 0; i < TERN__COUNT(fds); i++) assert_hears(fds[i], validate + 6, 4);
+    assert_served(f);
+    for (size_t i = 0; i < TERN__COUNT(fds); i++) close(fds[i]);
+    assert_served(f);
+}
+
+static void who_vanishes_leaves_nothing_behind(void **state)
+{
+    const fixture *f = *state;
+    assert_served(f);
+    int live = atomic_load(&books.live);
+    for (int i = 0; i < 50; i++) {
+        int waits = torch2(f), meets = torch2(f), half = torch2(f);
+        SAY(waits, "\6\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0/w");
+        SAY(meets, "\6\2\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0/w\2\0\0\0\0\0\0\0/x");
+        SAY(half, "\1\2\0\0\0\0\0\0\0/h");
+        close(waits);
+        close(meets);
+        close(half);
+    }
+    int64_t deadline = tern__deadline(30);
+    while (atomic_load(&books.live) > live && tern__now_ns() < deadline) assert_served(f);
+    assert_int_equal(atomic_load(&books.live), live);
+}
+
+/* ---- opening ---- */
+
+static int refusal(const char *host, int port, const tern_store_tcp_opts *opts, const char *text)
+{
+    tern_error err = {0};
+    assert_null(tern_store_tcp_open(host, port, opts, &err));
+    if (!strstr(err.text, text)) fail_msg("\"%s\" says nothing of \"%s\"", err.text, text);
+    assert_string_equal(err.func, "tern_store_tcp_open");
+    return err.code;
+}
+
+static void what_cannot_be_opened_is_said(void **state)
+{
+    const fixture *f = *state;
+    tern_store_tcp_opts server = tern_store_tcp_defaults(), client = server, bad = server;
+    char taken[64];
+    server.is_server = true;
+    client.timeout_s = 0.3;
+    snprintf(taken, sizeof(taken), "port %d of 127.0.0.1 is taken", f->port);
+    assert_int_equal(refusal("127.0.0.1", f->port, &server, taken), TERN_E_SYSTEM);
+    assert_int_equal(refusal("192.0.2.1", 0, &server, "192.0.2.1"), TERN_E_SYSTEM); /* of nobody's host */
+    assert_int_equal(refusal("no-such-host.invalid", 1, &client, "no-such-host.invalid"), TERN_E_TIMEOUT);
+    assert_int_equal(refusal("127.0.0.1", 1, &client, "attempts"), TERN_E_TIMEOUT);
+    assert_int_equal(refusal("127.0.0.1", 0, &client, "no port"), TERN_E_INVALID);
+    assert_int_equal(refusal("127.0.0.1", 65536, &client, "65536"), TERN_E_INVALID);
+    assert_int_equal(refusal("", 1, &client, "host"), TERN_E_INVALID);
+    assert_int_equal(refusal(NULL, 1, &client, "host"), TERN_E_INVALID);
+    bad.world = -1;
+    assert_int_equal(refusal("127.0.0.1", 1, &bad, "world -1"), TERN_E_INVALID);
+    bad = client;
+    bad.timeout_s = 0;
+    assert_int_equal(refusal("127.0.0.1", 1, &bad, "timeout_s 0"), TERN_E_INVALID);
+}
+
+static void a_public_store_binds_only_its_address(void **state)
+{
+    const fixture *f = *state;
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1),
+                             .sin_port = htons((uint16_t)f->port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), -1);
+    close(fd);
+}
+
+/* Whatever request for memory is refused, it is an error or nothing, and all memory comes back. */
+static void memory_may_run_out(void **state)
+{
+    (void)state;
+    int live = atomic_load(&books.live), done = 0;
+    for (int n = 1; !done; n++) {
+        tern_error err = {0};
+        atomic_store(&books.requests, 0);
+        books.refuse_at = n;
+        tern_store *store = tern_store_hash_new(&err), *part = tern_store_prefix_new("p", store, &err),
+                   *clone = tern_store_clone(part, &err);
+        size_t count;
+        tern_store_set(part, "k", "value", 5, &err);
+        tern_store_append(clone, "k", "more", 4, &err);
+        tern_store_get(clone, "k", NULL, &err);
+        tern_store_queue_push(part, "q", "1", 1, &err);
+        tern_store_queue_pop(clone, "q", true, NULL, &err);
+        tern_store_list_keys(part, &count, &err);
+        tern_store_close(clone);
+        tern_store_close(part);
+        tern_store_close(store);
+        done = atomic_load(&books.requests) < n;
+        books.refuse_at = 0;
+        assert_true(!err.code || err.code == TERN_E_MEMORY || err.code == TERN_E_INVALID);
+        assert_int_equal(atomic_load(&books.live), live);
+    }
+}
+
+#define WITH_STORE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+    const tern_allocator counting = {ledger_alloc, ledger_free, &books};
+    tern_allocator_set(&counting);
+    const struct CMUnitTest tests[] = {
+        WITH_STORE(pytorch_2_is_served_however_its_bytes_come),
+        WITH_STORE(pytorch_1_is_served),
+        WITH_STORE(what_is_no_client_is_refused),
+        WITH_STORE(huge_lengths_and_counts_take_no_memory),
+        WITH_STORE(half_queries_and_deaf_clients_stall_nobody),
+        WITH_STORE(slow_ones_are_dropped_and_silent_ones_bounded),
+        WITH_STORE(a_storm_of_connections_passes),
+        WITH_STORE(who_vanishes_leaves_nothing_behind),
+        WITH_STORE(what_cannot_be_opened_is_said),
+        WITH_STORE(a_public_store_binds_only_its_address),
+        cmocka_unit_test(memory_may_run_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

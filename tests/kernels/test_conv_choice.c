@@ -1,0 +1,696 @@
+/* Which algorithm computes a convolution: by clocks, by the file, by what others tell, by the table. */
+#include "ledger.h"
+
+#include "kernels/choices.h"
+#include "kernels/cpu/conv/choice.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- a convolution of random numbers ---- */
+
+typedef struct problem {
+    tern__view x, w, y;
+    tern__call call;
+} problem;
+
+static const tern__conv_attr attr = {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1};
+
+static void fill(tern__view *view, tern_dtype dtype, tern__layout layout, const int64_t *shape, uint32_t seed)
+{
+    *view = tern__view_make(dtype, layout, 4, shape);
+    view->data = aligned_alloc(TERN__LINE, tern__align_up(tern__view_bytes(view), TERN__LINE));
+    assert_non_null(view->data);
+    int64_t count = tern__view_count(view);
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        tern__view_set(view, i, (double)(int32_t)(seed & ~255u) * 0x1p-31);
+    }
+}
+
+static problem problem_new(tern__kernel kernel, tern_dtype dtype, int64_t channels, int64_t size)
+{
+    problem p;
+    tern__layout layout = dtype == TERN_F64 ? TERN__PLAIN : TERN__BLOCKED16;
+    fill(&p.x, dtype, layout, (int64_t[]){2, channels, size, size}, 1);
+    fill(&p.w, dtype, TERN__PLAIN, (int64_t[]){32, channels, 3, 3}, 2);
+    fill(&p.y, dtype, layout, (int64_t[]){2, 32, size, size}, 3);
+    p.call = (tern__call){.kernel = kernel, .attr = &attr};
+    return p;
+}
+
+static void problem_free(problem *p)
+{
+    free(p->x.data);
+    free(p->w.data);
+    free(p->y.data);
+}
+
+static void place(problem *p)
+{
+    const tern__view *in[][2] = {{&p->x, &p->w}, {&p->y, &p->w}, {&p->y, &p->x}};
+    const tern__view *out[] = {&p->y, &p->x, &p->w};
+    int k = (int)p->call.kernel - TERN__CONV;
+    p->call.in[0] = in[k][0];
+    p->call.in[1] = in[k][1];
+    p->call.out[0] = out[k];
+}
+
+/* The algorithm that computed it. */
+static const char *run(tern_device *device, tern__kernel kernel, int64_t channels)
+{
+    tern_error err = {0};
+    problem p = problem_new(kernel, TERN_F32, channels, 16);
+    place(&p);
+    p.call.device = device;
+    p.call.err = &err;
+    device->algorithm = NULL;
+    assert_int_equal(tern__kernel_run(&p.call), TERN_OK);
+    assert_ok(err);
+    problem_free(&p);
+    return device->algorithm;
+}
+
+/* No clocks are excluded by the environment of the tests here. */
+static tern_device *open_device(bool exact, bool deterministic)
+{
+    tern_error err = {0};
+    tern_device *device = tern_device_open("cpu", &err);
+    tern_device_conv_opts rules = tern_device_conv_defaults();
+    rules.exact = exact;
+    rules.deterministic = deterministic;
+    tern_device_conv_set(device, &rules, &err);
+    tern_device_threads_set(device, 1, &err);
+    assert_ok(err);
+    return device;
+}
+
+/* A place in the table other than 0 that has these cases; skips the test where this machine has none. */
+static int find_alternative(void)
+{
+    tern_device *device = open_device(false, true);
+    const char *name = run(device, TERN__CONV, 32);
+    int found = 0;
+    for (int i = 0; tern__conv_algorithms[i]; i++)
+        if (!strcmp(tern__conv_algorithms[i]->name, name)) found = i;
+    tern_device_close(device);
+    if (!found) skip();
+    return found;
+}
+
+/* ---- files ---- */
+
+typedef struct folder {
+    char name[64], file[128];
+} folder;
+
+static void folder_open(folder *f)
+{
+    strcpy(f->name, "/tmp/tern-choice-XXXXXX");
+    assert_non_null(mkdtemp(f->name));
+    snprintf(f->file, sizeof(f->file), "%s/a/b/conv.jsonl", f->name);
+    setenv("TERN_CONV_CACHE", f->file, 1);
+}
+
+static void folder_close(folder *f)
+{
+    char command[128];
+    snprintf(command, sizeof(command), "rm -rf '%s'", f->name);
+    assert_int_equal(system(command), 0);
+    setenv("TERN_CONV_CACHE", "off", 1);
+}
+
+static size_t load(const char *name, char *text, size_t size)
+{
+    FILE *file = fopen(name, "re");
+    size_t bytes = file ? fread(text, 1, size - 1, file) : 0;
+    if (file) fclose(file);
+    text[bytes] = '\0';
+    return bytes;
+}
+
+static void store(const folder *f, const char *text, size_t bytes)
+{
+    char path[160];
+    snprintf(path, sizeof(path), "%s/a", f->name);
+    mkdir(path, 0700);
+    snprintf(path, sizeof(path), "%s/a/b", f->name);
+    mkdir(path, 0700);
+    FILE *file = fopen(f->file, "we");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static int lines_in(const folder *f)
+{
+    static char text[1 << 16];
+    int lines = 0;
+    load(f->file, text, sizeof(text));
+    for (char *at = text; (at = strchr(at, '\n')); at++) lines++;
+    return lines;
+}
+
+/* The case that run() computes, as if one algorithm were far the fastest. */
+static tern__choice choice_of(tern_device *device, tern__kernel kernel, int64_t channels, int chosen)
+{
+    problem p = problem_new(kernel, TERN_F32, channels, 16);
+    place(&p);
+    p.call.device = device;
+    tern__conv c = {.call = &p.call, .attr = &attr};
+    c.op[TERN__CONV_X].view = &p.x;
+    c.op[TERN__CONV_W].view = &p.w;
+    c.op[TERN__CONV_Y].view = &p.y;
+    tern__choice choice = {.key = tern__conv_key(&c), .chosen = chosen};
+    for (int i = 0; tern__conv_algorithms[i]; i++) choice.ns[i] = i == chosen ? 100 : 5000;
+    problem_free(&p);
+    return choice;
+}
+
+static size_t line_of(tern_device *device, int64_t channels, int chosen, char line[TERN__CHOICE_LINE])
+{
+    const tern__choice_machine machine = tern__choice_machine_get();
+    tern__choice choice = choice_of(device, TERN__CONV, channels, chosen);
+    return tern__choice_print(&choice, &machine, line);
+}
+
+static void store_choice(const folder *f, int chosen)
+{
+    char line[TERN__CHOICE_LINE];
+    tern_device *device = open_device(false, false);
+    store(f, line, line_of(device, 32, chosen, line));
+    tern_device_close(device);
+}
+
+/* The algorithm that a new device of these rules takes for that case. */
+static const char *taken(bool exact, bool deterministic, size_t workspace)
+{
+    tern_device *device = open_device(exact, deterministic);
+    device->conv.workspace = workspace;
+    const char *name = run(device, TERN__CONV, 32);
+    tern_device_close(device);
+    return name;
+}
+
+#define ROOM ((size_t)64 << 20)
+
+/* ---- the file ---- */
+
+static void count(void *ctx, const tern__choice *choice)
+{
+    (void)choice;
+    ++*(int *)ctx;
+}
+
+static int cases_in_file(void)
+{
+    int cases = 0;
+    tern__choice_file_read(count, &cases);
+    return cases;
+}
+
+static void a_choice_is_kept_for_the_next_process(void **state)
+{
+    (void)state;
+    folder f;
+    find_alternative();
+    folder_open(&f);
+    struct stat about;
+    tern_device *device = open_device(false, false);
+    const char *names[3];
+    for (int k = 0; k < 3; k++) names[k] = run(device, (tern__kernel)(TERN__CONV + k), 32);
+    int cases = lines_in(&f);
+    assert_in_range(cases, 1, 3);
+    run(device, TERN__CONV, 32);
+    tern_device_close(device);
+    assert_int_equal(cases_in_file(), cases);
+    assert_int_equal(tern__choices_count(), cases);
+    device = open_device(false, false);
+    for (int k = 0; k < 3; k++)
+        assert_string_equal(run(device, (tern__kernel)(TERN__CONV + k), 32), names[k]);
+    assert_int_equal(lines_in(&f), cases); /* nothing was measured again */
+    tern_device_close(device);
+    assert_int_equal(stat(f.file, &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0600);
+    *strrchr(f.file, '/') = '\0';
+    assert_int_equal(stat(f.file, &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0700);
+    folder_close(&f);
+}
+
+static void the_file_decides_within_the_rules(void **state)
+{
+    (void)state;
+    folder f;
+    int other = find_alternative();
+    const tern__conv_algorithm *fast = tern__conv_algorithms[other];
+    folder_open(&f);
+    store_choice(&f, 0);
+    assert_string_equal(taken(false, false, ROOM), "direct");
+    assert_string_equal(taken(false, true, ROOM), fast->name); /* the table's, whatever the file says */
+    store_choice(&f, other);
+    assert_string_equal(taken(false, false, ROOM), fast->name);
+    assert_string_equal(taken(false, true, ROOM), fast->name);
+    if (fast->rounds_f32) assert_string_equal(taken(true, false, ROOM), "direct");
+    assert_int_equal(lines_in(&f), 1);
+    folder_close(&f);
+}
+
+/* Winograd's, which a file says is the fastest, is some MiB. */
+static void no_algorithm_takes_more_workspace_than_it_may(void **state)
+{
+    (void)state;
+    folder f;
+    int winograd = 0;
+    while (tern__conv_algorithms[winograd] && strcmp(tern__conv_algorithms[winograd]->name, "winograd"))
+        winograd++;
+    folder_open(&f);
+    store_choice(&f, winograd);
+    if (strcmp(taken(false, false, ROOM), "winograd")) skip(); /* oneDNN does not have it for this CPU */
+    assert_string_not_equal(taken(false, false, 0), "winograd");
+    assert_string_not_equal(taken(false, true, 0), "winograd");
+    folder_close(&f);
+}
+
+/* Times that a stricter rule had no use for are measured when they are wanted. */
+static void a_time_that_is_missing_is_measured(void **state)
+{
+    (void)state;
+    folder f;
+    find_alternative();
+    folder_open(&f);
+    char line[TERN__CHOICE_LINE];
+    const tern__choice_machine machine = tern__choice_machine_get();
+    tern_device *device = open_device(false, false);
+    tern__choice choice = choice_of(device, TERN__CONV, 32, 0);
+    memset(choice.ns + 1, 0, sizeof(choice.ns) - sizeof(*choice.ns));
+    store(&f, line, tern__choice_print(&choice, &machine, line));
+    run(device, TERN__CONV, 32);
+    tern_device_close(device);
+    assert_int_equal(lines_in(&f), 2);
+    folder_close(&f);
+}
+
+static void the_last_line_of_a_case_counts(void **state)
+{
+    (void)state;
+    folder f;
+    int other = find_alternative();
+    folder_open(&f);
+    char text[3 * TERN__CHOICE_LINE];
+    tern_device *device = open_device(false, false);
+    size_t bytes = line_of(device, 32, other, text);
+    bytes += line_of(device, 32, 0, text + bytes);
+    store(&f, text, bytes);
+    assert_string_equal(run(device, TERN__CONV, 32), "direct");
+    tern_device_close(device);
+    assert_int_equal(tern__choices_count(), 1);
+    folder_close(&f);
+}
+
+static void every_prefix_of_a_file_is_read(void **state)
+{
+    (void)state;
+    folder f;
+    folder_open(&f);
+    char text[2 * TERN__CHOICE_LINE];
+    tern_device *device = open_device(false, false);
+    size_t first = line_of(device, 32, 0, text), all = first + line_of(device, 16, 0, text + first);
+    for (size_t cut = 0; cut <= all; cut++) {
+        store(&f, text, cut);
+        assert_int_equal(cases_in_file(), (cut >= first - 1) + (cut >= all - 1));
+    }
+    tern_device_close(device);
+    folder_close(&f);
+}
+
+/* A half line spoils no other one. */
+static void a_half_line_is_closed(void **state)
+{
+    (void)state;
+    folder f;
+    find_alternative();
+    folder_open(&f);
+    char text[TERN__CHOICE_LINE];
+    tern_device *device = open_device(false, false);
+    store(&f, text, line_of(device, 16, 0, text) / 2);
+    run(device, TERN__CONV, 32);
+    tern_device_close(device);
+    assert_int_equal(cases_in_file(), 1);
+    folder_close(&f);
+}
+
+/* Replaces what stands behind `from`, up to `stop`. */
+static bool parses_with(const char *line, const char *from, char stop, const char *put)
+{
+    char changed[TERN__CHOICE_LINE];
+    tern__choice choice;
+    const char *at = strstr(line, from);
+    assert_non_null(at);
+    at += strlen(from);
+    int bytes = snprintf(changed, sizeof(changed), "%.*s%s%s", (int)(at - line), line, put, strchr(at, stop));
+    return tern__choice_parse(changed, (size_t)bytes, NULL, &choice);
+}
+
+static void what_is_no_line_of_ours_is_passed_over(void **state)
+{
+    (void)state;
+    static const char *const numbers[] = {"1e400", "-1",   "0",  "1.5", "9007199254740994",
+                                          "\"1\"", "null", "[1]"};
+    char line[TERN__CHOICE_LINE], deep[TERN__CHOICE_LINE];
+    tern__choice choice, again;
+    const tern__choice_machine here = tern__choice_machine_get();
+    tern__choice_machine there = here;
+    tern_device *device = open_device(false, false);
+    size_t bytes = line_of(device, 32, 0, line);
+    assert_true(tern__choice_parse(line, bytes, &here, &choice));
+    again = choice_of(device, TERN__CONV, 32, 0);
+    assert_memory_equal(&choice.key, &again.key, sizeof(choice.key));
+    assert_memory_equal(choice.ns, again.ns, sizeof(choice.ns));
+    assert_int_equal(choice.chosen, 0);
+    there.cpu[0] ^= 1;
+    assert_false(tern__choice_parse(line, bytes, &there, &choice));
+    assert_true(parses_with(line, "\"threads\":", ',', "1"));
+    for (size_t i = 0; i < TERN__COUNT(numbers); i++) {
+        assert_false(parses_with(line, "\"threads\":", ',', numbers[i]));
+        assert_false(parses_with(line, "\"x\":[", ',', numbers[i]));
+        if (i != 6) assert_false(parses_with(line, "\"direct\":", ',', numbers[i])); /* null: it cannot */
+    }
+    assert_false(parses_with(line, "\"choice\":", '}', "\"magic\""));
+    assert_false(parses_with(line, "\"kernel\":", ',', "\"matmul\""));
+    assert_false(parses_with(line, "\"tern\":", ',', "\"0.0.0\""));
+    assert_false(parses_with(line, "\"x_layout\":", ',', "\"round\""));
+    assert_false(parses_with(line, "\"stride\":", '"', "[1,1],"));
+    assert_false(parses_with(line, "\"dtypes\":{", ',', "\"x\":\"f33\""));
+    memset(deep, '[', sizeof(deep));
+    assert_false(tern__choice_parse(deep, sizeof(deep) - 1, NULL, &choice));
+    assert_false(tern__choice_parse(deep, sizeof(deep), NULL, &choice));
+    assert_false(tern__choice_parse("", 0, NULL, &choice));
+    tern_device_close(device);
+}
+
+/* One byte in any place; it may still be a line, but never more than a choice among what is right. */
+static void garbage_changes_no_result(void **state)
+{
+    (void)state;
+    char line[TERN__CHOICE_LINE];
+    tern_device *device = open_device(false, false);
+    size_t bytes = line_of(device, 32, 0, line);
+    uint32_t seed = 7;
+    for (int i = 0; i < 20000; i++) {
+        tern__choice choice;
+        seed = seed * 1664525u + 1013904223u;
+        size_t at = (seed >> 8) % bytes;
+        char was = line[at];
+        line[at] = (char)(seed >> 24);
+        if (tern__choice_parse(line, bytes, NULL, &choice)) {
+            assert_in_range(choice.chosen, 0, TERN__CHOICE_ALGORITHMS - 1);
+            assert_non_null(tern__conv_algorithms[choice.chosen]);
+        }
+        tern__choices_read(device, line, bytes);
+        line[at] = was;
+    }
+    assert_non_null(run(device, TERN__CONV, 32));
+    tern_device_close(device);
+}
+
+/* ---- files that are not trusted ---- */
+
+static void only_a_file_of_the_users_own_is_read(void **state)
+{
+    (void)state;
+    folder f;
+    char real[160];
+    folder_open(&f);
+    store_choice(&f, 0);
+    assert_int_equal(cases_in_file(), 1);
+    if (geteuid() == 0) {
+        assert_int_equal(chown(f.file, 12345, -1), 0);
+        assert_int_equal(cases_in_file(), 0);
+        assert_int_equal(chown(f.file, 0, -1), 0);
+    }
+    snprintf(real, sizeof(real), "%s.real", f.file);
+    assert_int_equal(rename(f.file, real), 0);
+    assert_int_equal(symlink(real, f.file), 0);
+    assert_int_equal(cases_in_file(), 0);
+    assert_int_equal(unlink(f.file), 0);
+    assert_int_equal(mkfifo(f.file, 0600), 0);
+    assert_int_equal(cases_in_file(), 0);
+    assert_int_equal(unlink(f.file), 0);
+    assert_int_equal(mkdir(f.file, 0700), 0);
+    assert_int_equal(cases_in_file(), 0);
+    find_alternative();
+    assert_non_null(taken(false, false, ROOM)); /* which cannot be written either */
+    folder_close(&f);
+}
+
+static void a_huge_file_is_put_aside(void **state)
+{
+    (void)state;
+    folder f;
+    struct stat about;
+    folder_open(&f);
+    store_choice(&f, 0);
+    assert_int_equal(truncate(f.file, (off_t)TERN__CHOICE_FILE_MAX), 0);
+    assert_int_equal(cases_in_file(), 1);
+    assert_int_equal(truncate(f.file, (off_t)TERN__CHOICE_FILE_MAX + 1), 0);
+    assert_int_equal(cases_in_file(), 0);
+    assert_int_not_equal(stat(f.file, &about), 0);
+    strcat(f.file, ".old");
+    assert_int_equal(stat(f.file, &about), 0);
+    folder_close(&f);
+}
+
+static void the_file_is_where_the_environment_says(void **state)
+{
+    (void)state;
+    char path[128], small[8];
+    setenv("TERN_CONV_CACHE", "off", 1);
+    assert_false(tern__choices_path(path, sizeof(path)));
+    setenv("TERN_CONV_CACHE", "here", 1);
+    assert_true(tern__choices_path(path, sizeof(path)));
+    assert_string_equal(path, "here");
+    unsetenv("TERN_CONV_CACHE");
+    setenv("HOME", "/h", 1);
+    setenv("XDG_CACHE_HOME", "/c", 1);
+    assert_true(tern__choices_path(path, sizeof(path)));
+    assert_string_equal(path, "/c/tern/conv.jsonl");
+    setenv("XDG_CACHE_HOME", "relative", 1);
+    assert_true(tern__choices_path(path, sizeof(path)));
+    assert_string_equal(path, "/h/.cache/tern/conv.jsonl");
+    assert_false(tern__choices_path(small, sizeof(small)));
+    unsetenv("HOME");
+    assert_false(tern__choices_path(path, sizeof(path)));
+    unsetenv("XDG_CACHE_HOME");
+    setenv("TERN_CONV_CACHE", "off", 1);
+}
+
+/* ---- being told ---- */
+
+static void who_follows_takes_what_it_is_told(void **state)
+{
+    (void)state;
+    folder f;
+    int other = find_alternative();
+    char line[TERN__CHOICE_LINE];
+    folder_open(&f);
+    store_choice(&f, 0);
+    tern_device *device = open_device(false, false);
+    device->follows = true;
+    assert_string_equal(run(device, TERN__CONV, 32), tern__conv_algorithms[other]->name); /* the table's */
+    assert_string_equal(run(device, TERN__CONV_DATA_GRAD, 32), run(device, TERN__CONV_DATA_GRAD, 32));
+    assert_int_equal(tern__choices_serial(device), 0);
+    tern__choices_read(device, line, line_of(device, 32, 0, line));
+    assert_string_equal(run(device, TERN__CONV, 32), "direct");
+    tern__choices_read(device, line, line_of(device, 32, other, line));
+    assert_string_equal(run(device, TERN__CONV, 32), tern__conv_algorithms[other]->name);
+    tern__choices_read(device, line, line_of(device, 32, 0, line));
+    device->conv.deterministic = true;
+    assert_string_equal(run(device, TERN__CONV, 32), tern__conv_algorithms[other]->name); /* clocks are out */
+    assert_int_equal(lines_in(&f), 1);
+    tern_device_close(device);
+    folder_close(&f);
+}
+
+/* As much as there is room for, the newest first, in whole lines; and the same by a copy. */
+static void what_was_learned_goes_to_another_device(void **state)
+{
+    (void)state;
+    char text[8 * TERN__CHOICE_LINE], line[TERN__CHOICE_LINE];
+    find_alternative();
+    tern_device *from = open_device(false, false), *to = open_device(false, false),
+                *copy = open_device(false, false);
+    to->follows = copy->follows = true;
+    assert_int_equal(tern__choices_write(from, text, sizeof(text)), 0);
+    const char *names[] = {run(from, TERN__CONV, 16), run(from, TERN__CONV, 32)};
+    uint64_t serial = tern__choices_serial(from);
+    assert_int_equal(serial, 2);
+    run(from, TERN__CONV, 32);
+    assert_int_equal(tern__choices_serial(from), serial);
+    size_t bytes = tern__choices_write(from, text, sizeof(text));
+    assert_int_equal(text[bytes - 1], '\n');
+    size_t first = (size_t)(strchr(text, '\n') - text) + 1;
+    assert_non_null(strstr(text, "\"x\":[2,32,"));
+    assert_true(strstr(text, "\"x\":[2,32,") < text + first);
+    assert_int_equal(tern__choices_write(from, line, first), 0);
+    assert_int_equal(tern__choices_write(from, line, first + 1), first);
+    tern__choices_read(to, text, bytes);
+    tern__choices_copy(from, 0, copy);
+    tern__choices_copy(from, serial, copy);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(run(to, TERN__CONV, 16 + 16 * i), names[i]);
+        assert_string_equal(run(copy, TERN__CONV, 16 + 16 * i), names[i]);
+    }
+    assert_int_equal(tern__choices_serial(to), 2);
+    assert_int_equal(tern__choices_serial(copy), 2);
+    tern_device_close(from);
+    tern_device_close(to);
+    tern_device_close(copy);
+}
+
+/* ---- what is computed ---- */
+
+static double error_of(const tern__view *computed, const tern__view *exact)
+{
+    double error = 0, power = 0;
+    int64_t number = tern__view_count(exact);
+    for (int64_t i = 0; i < number; i++) {
+        double e = tern__view_get(exact, i), difference = tern__view_get(computed, i) - e;
+        error += difference * difference;
+        power += e * e;
+    }
+    return sqrt(error / power);
+}
+
+/* Relative to the results' root mean square, of independent numbers. A sum of n products that is rounded to
+ * u = 2^-24 after each is off by at most u sqrt(n). Winograd's F(4x4, 3x3) has some 30 roundings more on a
+ * way from operand to result, and on that way errors grow: with the matrices of Lavin and Gray, along one
+ * axis, the mean over rows p of sum_i A_pi^2 |G_i|^2 |B_i|^2 is 32.3 of a result's 3 (43.1 of 4 in a weight's
+ * gradient): 10.8 for both axes. Numbers that are split into two bf16 parts lack low times low and what is
+ * below low, each at most 2^-18 of a product. */
+static double bound_of(const tern__conv_algorithm *a, int64_t n)
+{
+    if (!a->rounds_f32) return 0x1p-24 * sqrt((double)n);
+    if (!strcmp(a->name, "tiles")) return 0x1p-24 * sqrt((double)n) + 3 * 0x1p-18;
+    return 10.8 * 0x1p-24 * sqrt((double)n + 30);
+}
+
+static void every_algorithm_is_as_exact_as_it_says(void **state)
+{
+    (void)state;
+    tern_device *device = open_device(false, true);
+    for (int k = 0; k < 3; k++) {
+        problem exact = problem_new((tern__kernel)(TERN__CONV + k), TERN_F64, 64, 13);
+        place(&exact);
+        assert_int_equal(tern__reference_kernels[exact.call.kernel](&exact.call), TERN_OK);
+        for (int i = 0; tern__conv_algorithms[i]; i++) {
+            const tern__conv_algorithm *a = tern__conv_algorithms[i];
+            problem p = problem_new((tern__kernel)(TERN__CONV + k), TERN_F32, 64, 13);
+            place(&p);
+            p.call.device = device;
+            int status = tern__conv_run(&p.call, a);
+            double error = status ? 0 : error_of(p.call.out[0], exact.call.out[0]);
+            double bound = bound_of(a, k == 2 ? 2 * 13 * 13 : (k ? 32 : 64) * 9);
+            problem_free(&p);
+            if (status == TERN_E_UNSUPPORTED && i) continue;
+            assert_int_equal(status, TERN_OK);
+            if (!(error < bound)) fail_msg("%s, direction %d: %g, bound %g", a->name, k, error, bound);
+        }
+        problem_free(&exact);
+    }
+    tern_device_close(device);
+}
+
+/* ---- memory ---- */
+
+static void a_warm_convolution_allocates_nothing(void **state)
+{
+    (void)state;
+    ledger books = {0};
+    ledger_open(&books);
+    tern_device *device = open_device(false, false);
+    problem p = problem_new(TERN__CONV, TERN_F32, 32, 8);
+    place(&p);
+    p.call.device = device;
+    for (int i = 0; i < 4; i++) {
+        if (i == 2) atomic_store(&books.requests, 0);
+        assert_int_equal(tern__kernel_run(&p.call), TERN_OK);
+    }
+    assert_int_equal(atomic_load(&books.requests), 0);
+    tern_device_close(device);
+    problem_free(&p);
+    ledger_close(&books);
+}
+
+/* The workspace of what was not chosen, and the results of what was timed. */
+static void measuring_leaves_no_memory_behind(void **state)
+{
+    (void)state;
+    char text[4 * TERN__CHOICE_LINE];
+    tern_device *device = open_device(false, false), *told = open_device(false, false);
+    find_alternative();
+    run(device, TERN__CONV, 64);
+    tern__choices_read(told, text, tern__choices_write(device, text, sizeof(text)));
+    run(told, TERN__CONV, 64);
+    assert_int_equal(tern__device_bytes(device), tern__device_bytes(told));
+    tern_device_close(device);
+    tern_device_close(told);
+}
+
+/* What cannot be measured is computed all the same, or it is E_MEMORY. */
+static void memory_may_run_out(void **state)
+{
+    (void)state;
+    folder f;
+    folder_open(&f);
+    store_choice(&f, 0);
+    for (int number = 1, last = 0; number <= last + 1; number++) {
+        ledger books = {0};
+        tern_error err = {0};
+        ledger_open(&books);
+        tern_device *device = open_device(false, false);
+        problem p = problem_new(TERN__CONV, TERN_F32, 32, 8);
+        place(&p);
+        p.call.device = device;
+        p.call.err = &err;
+        int before = atomic_load(&books.requests);
+        books.refuse_at = before + number;
+        int status = tern__kernel_run(&p.call);
+        if (status) assert_int_equal(err.code, TERN_E_MEMORY);
+        last = TERN__MAX(last, atomic_load(&books.requests) - before);
+        tern_device_close(device);
+        problem_free(&p);
+        ledger_close(&books);
+    }
+    folder_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_choice_is_kept_for_the_next_process),
+        cmocka_unit_test(the_file_decides_within_the_rules),
+        cmocka_unit_test(no_algorithm_takes_more_workspace_than_it_may),
+        cmocka_unit_test(a_time_that_is_missing_is_measured),
+        cmocka_unit_test(the_last_line_of_a_case_counts),
+        cmocka_unit_test(every_prefix_of_a_file_is_read),
+        cmocka_unit_test(a_half_line_is_closed),
+        cmocka_unit_test(what_is_no_line_of_ours_is_passed_over),
+        cmocka_unit_test(garbage_changes_no_result),
+        cmocka_unit_test(only_a_file_of_the_users_own_is_read),
+        cmocka_unit_test(a_huge_file_is_put_aside),
+        cmocka_unit_test(the_file_is_where_the_environment_says),
+        cmocka_unit_test(who_follows_takes_what_it_is_told),
+        cmocka_unit_test(what_was_learned_goes_to_another_device),
+        cmocka_unit_test(every_algorithm_is_as_exact_as_it_says),
+        cmocka_unit_test(a_warm_convolution_allocates_nothing),
+        cmocka_unit_test(measuring_leaves_no_memory_behind),
+        cmocka_unit_test(memory_may_run_out),
+    };
+    setenv("TERN_CONV_CACHE", "off", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

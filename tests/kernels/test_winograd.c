@@ -1,0 +1,566 @@
+/* Winograd's convolutions against the plain one in double. How far they may be off is computed, not tried
+ * out: with the algorithm's matrices A, G, B (made here from its points, by their definition) a result is A'
+ * [ sum (G g G') . (B' d B) ] A, and what every path through it is worth, without signs, |A|' [ sum (|G| |g|
+ * |G|') . (|B|' |d| |B|) ] |A|, is what a rounding of it can cost. A path has at most 4 roundings in each of
+ * its six one-dimensional steps (constants, products, sums), one product, as many sums as there are terms,
+ * and a bias and an old value to be added: no element may be further off than that many units of 2^-24. Of
+ * all elements together more is asked: roundings are independent and data have no preferred sign, so squares
+ * add up and not values: the same expression of squares bounds the mean square. */
+#include "check.h"
+#include "ledger.h"
+
+#include "kernels/cpu/conv/winograd/conv.h"
+#include "kernels/pack.h"
+
+#include <math.h>
+#include <string.h>
+
+#define UNIT 0x1p-24
+
+typedef struct sizes {
+    int64_t images, in, out, size[2], padding[2];
+} sizes;
+
+typedef struct operands {
+    tern__view x, w, b, y;
+    tern__conv_attr attr;
+} operands;
+
+/* ---- the matrices ---- */
+
+enum { POINTS = 6, OUTS = 4, TAPS = 3 };
+static double a_matrix[POINTS][OUTS], g_matrix[POINTS][TAPS], b_matrix[POINTS][POINTS];
+
+/* The coefficients of the product of (x - q) over all finite points q but p, and its value at p. */
+static void polynomial(int p, const double *points, double coefficients[POINTS])
+{
+    memset(coefficients, 0, POINTS * sizeof(double));
+    coefficients[0] = 1;
+    for (int q = 0, degree = 0; q < POINTS - 1; q++) {
+        if (q == p) continue;
+        degree++;
+        for (int i = degree; i >= 0; i--)
+            coefficients[i] = (i ? coefficients[i - 1] : 0) - points[q] * coefficients[i];
+    }
+}
+
+static double value_at(const double coefficients[POINTS], double x)
+{
+    double value = 0;
+    for (int i = POINTS - 1; i >= 0; i--) value = value * x + coefficients[i];
+    return value;
+}
+
+static void make_matrices(void)
+{
+    const double points[POINTS - 1] = {0, 0.625, -0.625, 1.5, -1.5};
+    for (int p = 0; p < POINTS; p++) {
+        bool finite = p < POINTS - 1;
+        polynomial(p, points, b_matrix[p]);
+        double scale = finite ? value_at(b_matrix[p], points[p]) : 1;
+        for (int i = 0; i < OUTS; i++) a_matrix[p][i] = finite ? pow(points[p], i) : i == OUTS - 1;
+        for (int i = 0; i < TAPS; i++) g_matrix[p][i] = finite ? pow(points[p], i) / scale : i == TAPS - 1;
+    }
+}
+
+/* ---- a case ---- */
+
+static tern__view filled(uint32_t *state, tern__layout layout, int ndim, const int64_t *shape)
+{
+    tern__view view = tern__view_make(TERN_F32, layout, ndim, shape);
+    view.data = tern__alloc(tern__view_bytes(&view), __func__, NULL);
+    assert_non_null(view.data);
+    float *data = view.data;
+    for (int64_t i = 0; i < tern__view_count(&view); i++) {
+        *state = *state * 1664525u + 1013904223u;
+        data[i] = (float)((double)(*state >> 8) * 0x1p-23 - 1);
+    }
+    return view;
+}
+
+static operands make(const sizes *s, uint32_t seed)
+{
+    const int64_t *p = s->padding, height = s->size[0], width = s->size[1];
+    int64_t x[] = {s->images, s->in, height, width}, w[] = {s->out, s->in, 3, 3};
+    int64_t y[] = {s->images, s->out, height + 2 * p[0] - 2, width + 2 * p[1] - 2};
+    operands o = {.attr = {{1, 1, 1}, {0, p[0], p[1]}, {1, 1, 1}, 1}};
+    o.x = filled(&seed, TERN__BLOCKED16, 4, x);
+    o.w = filled(&seed, TERN__PLAIN, 4, w);
+    o.b = filled(&seed, TERN__PLAIN, 1, &s->out);
+    o.y = filled(&seed, TERN__BLOCKED16, 4, y);
+    return o;
+}
+
+static void release(operands *o)
+{
+    tern__free(o->x.data);
+    tern__free(o->w.data);
+    tern__free(o->b.data);
+    tern__free(o->y.data);
+}
+
+static tern__view *result_of(operands *o, tern__kernel kernel)
+{
+    return kernel == TERN__CONV ? &o->y : kernel == TERN__CONV_DATA_GRAD ? &o->x : &o->w;
+}
+
+static tern__call call_of(tern_device *device, tern__kernel kernel, operands *o, bool add, tern_error *err)
+{
+    const tern__view *ins[][3] = {{&o->x, &o->w, &o->b}, {&o->y, &o->w}, {&o->y, &o->x}};
+    tern__call call = {.device = device, .kernel = kernel, .attr = &o->attr, .add = {add}, .err = err};
+    for (int i = 0; i < 3; i++) call.in[i] = ins[(int)kernel - TERN__CONV][i];
+    call.out[0] = result_of(o, kernel);
+    return call;
+}
+
+static int run(const tern__call *call, operands *o)
+{
+    assert_true(tern__winograd_takes(call, &o->x, &o->w, &o->y));
+    if (call->kernel == TERN__CONV_WEIGHT_GRAD) return tern__winograd_weight_grad(call, &o->x, &o->y, &o->w);
+    return tern__winograd(call, &o->x, &o->w, &o->y, call->in[2]);
+}
+
+/* Not a number wherever a kernel could read what it has not written. */
+static void poison(tern_device *device)
+{
+    for (int i = 0; i < TERN__SCRATCH_COUNT; i++)
+        if (device->scratch[i].data) memset(device->scratch[i].data, 0xff, device->scratch[i].bytes);
+}
+
+static tern_device *open_device(const char *name, int threads)
+{
+    tern_error err = {0};
+    tern_device *device = tern_device_open(name, &err);
+    tern_device_threads_set(device, threads, &err);
+    assert_ok(err);
+    return device;
+}
+
+/* ---- what a rounding can cost ---- */
+
+/* to = m from m' or, where rows are m's columns, m' from m. */
+typedef struct side {
+    const double *m;
+    int rows, inner;
+    bool transposed;
+} side;
+
+static const side of_input = {&b_matrix[0][0], POINTS, POINTS, false};
+static const side of_weight = {&g_matrix[0][0], POINTS, TAPS, false};
+static const side of_grad = {&a_matrix[0][0], POINTS, OUTS, false};
+static const side to_output = {&a_matrix[0][0], OUTS, POINTS, true};
+static const side to_weight = {&g_matrix[0][0], TAPS, POINTS, true};
+
+static double factor(const side *s, int row, int inner, int power)
+{
+    double m = fabs(s->transposed ? s->m[inner * s->rows + row] : s->m[row * s->inner + inner]);
+    return power == 2 ? m * m : m;
+}
+
+static void both_sides(double *to, const side *s, const double *from, int power)
+{
+    double half[POINTS * POINTS];
+    for (int i = 0; i < s->rows; i++)
+        for (int l = 0; l < s->inner; l++) {
+            half[i * s->inner + l] = 0;
+            for (int k = 0; k < s->inner; k++)
+                half[i * s->inner + l] += factor(s, i, k, power) * from[k * s->inner + l];
+        }
+    for (int i = 0; i < s->rows; i++)
+        for (int j = 0; j < s->rows; j++) {
+            to[i * s->rows + j] = 0;
+            for (int l = 0; l < s->inner; l++)
+                to[i * s->rows + j] += half[i * s->inner + l] * factor(s, j, l, power);
+        }
+}
+
+/* |element| of a plane of 16 channels, or of plain taps, to the power; 0 outside. */
+static double size_at(const tern__view *view, int64_t n, int64_t c, int64_t row, int64_t column, int power)
+{
+    const int64_t *shape = view->shape;
+    if (row < 0 || column < 0 || row >= shape[2] || column >= shape[3]) return 0;
+    double v = fabs(tern__view_get(view, ((n * shape[1] + c) * shape[2] + row) * shape[3] + column));
+    return power == 2 ? v * v : v;
+}
+
+/* The square of a view at (row, column), transformed. */
+static void transformed(double to[POINTS * POINTS], const side *s, const tern__view *view, int64_t n,
+                        int64_t c, int64_t row, int64_t column, int power)
+{
+    double from[POINTS * POINTS];
+    for (int i = 0; i < s->inner; i++)
+        for (int j = 0; j < s->inner; j++)
+            from[i * s->inner + j] = size_at(view, n, c, row + i, column + j, power);
+    both_sides(to, s, from, power);
+}
+
+/* Sums over channels of two operands, element by element: sum[o][p] += ins[c][p] weights[o][c][p]. */
+typedef double points[POINTS * POINTS];
+
+static void add_products(double *sum, const double *a, const double *b)
+{
+    for (int p = 0; p < POINTS * POINTS; p++) sum[p] += a[p] * b[p];
+}
+
+static int64_t tiles_of(int64_t size)
+{
+    return (size + OUTS - 1) / OUTS;
+}
+
+/* A source (x; dy in a data gradient) and a target, whose channels the weight joins in that order. */
+typedef struct direction {
+    const tern__view *in, *out, *w;
+    int64_t padding[2];
+    bool turned;
+} direction;
+
+static direction direction_of(operands *o, bool turned)
+{
+    direction d = {turned ? &o->y : &o->x, turned ? &o->x : &o->y, &o->w, {0}, turned};
+    for (int i = 0; i < 2; i++) d.padding[i] = turned ? 2 - o->attr.padding[1 + i] : o->attr.padding[1 + i];
+    return d;
+}
+
+static points *weights_of(const direction *d, int power)
+{
+    int64_t ins = d->in->shape[1], outs = d->out->shape[1];
+    points *w = tern__alloc((size_t)(ins * outs) * sizeof(*w), __func__, NULL);
+    for (int64_t o = 0; o < outs; o++)
+        for (int64_t c = 0; c < ins; c++) {
+            double taps[TAPS * TAPS];
+            for (int k = 0; k < TAPS * TAPS; k++) {
+                int tap = d->turned ? TAPS * TAPS - 1 - k : k;
+                taps[k] = size_at(d->w, d->turned ? c : o, d->turned ? o : c, tap / TAPS, tap % TAPS, power);
+            }
+            both_sides(w[o * ins + c], &of_weight, taps, power);
+        }
+    return w;
+}
+
+/* A tile of all channels of an image; cost has the target's shape, row-major. */
+static void tile_cost(const direction *d, points *weights, double *cost, int64_t n, int64_t row,
+                      int64_t column, int power)
+{
+    int64_t ins = d->in->shape[1], outs = d->out->shape[1], height = d->out->shape[2],
+            width = d->out->shape[3];
+    points *tile = tern__alloc((size_t)ins * sizeof(*tile), __func__, NULL);
+    for (int64_t c = 0; c < ins; c++)
+        transformed(tile[c], &of_input, d->in, n, c, row - d->padding[0], column - d->padding[1], power);
+    for (int64_t o = 0; o < outs; o++) {
+        points sum = {0};
+        double out[OUTS * OUTS];
+        for (int64_t c = 0; c < ins; c++) add_products(sum, tile[c], weights[o * ins + c]);
+        both_sides(out, &to_output, sum, power);
+        for (int i = 0; i < OUTS && row + i < height; i++)
+            for (int j = 0; j < OUTS && column + j < width; j++)
+                cost[((n * outs + o) * height + row + i) * width + column + j] = out[i * OUTS + j];
+    }
+    tern__free(tile);
+}
+
+static void output_cost(const direction *d, double *cost, int power)
+{
+    points *weights = weights_of(d, power);
+    for (int64_t n = 0; n < d->out->shape[0]; n++)
+        for (int64_t row = 0; row < d->out->shape[2]; row += OUTS)
+            for (int64_t column = 0; column < d->out->shape[3]; column += OUTS)
+                tile_cost(d, weights, cost, n, row, column, power);
+    tern__free(weights);
+}
+
+/* All tiles of a channel, one behind the other. */
+static points *tiles_of_channel(const side *s, const tern__view *view, const operands *o, int64_t c,
+                                const int64_t back[2], int power)
+{
+    int64_t rows = tiles_of(o->y.shape[2]), columns = tiles_of(o->y.shape[3]);
+    int64_t count = o->y.shape[0] * rows * columns;
+    points *tiles = tern__alloc((size_t)count * sizeof(*tiles), __func__, NULL);
+    for (int64_t t = 0; t < count; t++)
+        transformed(tiles[t], s, view, t / (rows * columns), c, t / columns % rows * OUTS - back[0],
+                    t % columns * OUTS - back[1], power);
+    return tiles;
+}
+
+static void weight_cost(const operands *o, double *cost, int power)
+{
+    int64_t ins = o->x.shape[1], outs = o->y.shape[1];
+    int64_t count = o->y.shape[0] * tiles_of(o->y.shape[2]) * tiles_of(o->y.shape[3]);
+    points **x = tern__alloc((size_t)ins * sizeof(*x), __func__, NULL);
+    for (int64_t c = 0; c < ins; c++)
+        x[c] = tiles_of_channel(&of_input, &o->x, o, c, o->attr.padding + 1, power);
+    for (int64_t k = 0; k < outs; k++) {
+        points *dy = tiles_of_channel(&of_grad, &o->y, o, k, (int64_t[]){0, 0}, power);
+        for (int64_t c = 0; c < ins; c++) {
+            points sum = {0};
+            for (int64_t t = 0; t < count; t++) add_products(sum, x[c][t], dy[t]);
+            both_sides(cost + (k * ins + c) * TAPS * TAPS, &to_weight, sum, power);
+        }
+        tern__free(dy);
+    }
+    for (int64_t c = 0; c < ins; c++) tern__free(x[c]);
+    tern__free(x);
+}
+
+/* The two expressions of this file's head for every element of a result, and how many terms are added up. */
+static double *costs_of(operands *o, tern__kernel kernel, int power, int64_t *terms)
+{
+    double *cost =
+        tern__alloc((size_t)tern__view_count(result_of(o, kernel)) * sizeof(*cost), __func__, NULL);
+    if (kernel == TERN__CONV_WEIGHT_GRAD) {
+        *terms = o->y.shape[0] * tiles_of(o->y.shape[2]) * tiles_of(o->y.shape[3]);
+        weight_cost(o, cost, power);
+    } else {
+        direction d = direction_of(o, kernel == TERN__CONV_DATA_GRAD);
+        *terms = d.in->shape[1];
+        output_cost(&d, cost, power);
+    }
+    return cost;
+}
+
+/* ---- tests ---- */
+
+/* 4 in each of six steps, the product, the terms, a bias, an old value; the oracle's own rounding. */
+static double roundings(int64_t terms)
+{
+    return 24 + 1 + (double)terms + 2 + 1;
+}
+
+static void expect_near(operands *ours, operands *plain, tern__kernel kernel)
+{
+    int64_t terms, count = tern__view_count(result_of(ours, kernel));
+    double *cost = costs_of(plain, kernel, 1, &terms), *squares = costs_of(plain, kernel, 2, &terms);
+    double error = 0, allowed = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double want = tern__view_get(result_of(plain, kernel), i);
+        double off = tern__view_get(result_of(ours, kernel), i) - want;
+        double most = UNIT * roundings(terms) * (cost[i] + 2); /* bias and old value are below 1 */
+        if (!(fabs(off) <= most)) fail_msg("element %lld is off by %g, at most %g", (long long)i, off, most);
+        error += off * off;
+        allowed += UNIT * UNIT * roundings(terms) * (squares[i] + 2);
+    }
+    if (!(error <= allowed))
+        fail_msg("mean square %g, at most %g", error / (double)count, allowed / (double)count);
+    tern__free(cost);
+    tern__free(squares);
+}
+
+static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, const sizes *s, bool add)
+{
+    tern_error err = {0};
+    operands a = make(s, 7), b = make(s, 7);
+    tern__call ours = call_of(fast, kernel, &a, add, &err), oracle = call_of(plain, kernel, &b, add, &err);
+    poison(fast);
+    assert_int_equal(run(&ours, &a), TERN_OK);
+    assert_int_equal(tern__kernel_run(&oracle), TERN_OK);
+    assert_ok(err);
+    expect_near(&a, &b, kernel);
+    release(&a);
+    release(&b);
+}
+
+static uint32_t draw(uint32_t *state, uint32_t below)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (*state >> 8) % below;
+}
+
+/* Images of 1x1 to 37x37, 16 to 112 channels; where they are large they are few. */
+static sizes random_sizes(uint32_t *state)
+{
+    sizes s = {1 + draw(state, 5), 16 * (1 + draw(state, 7)), 16 * (1 + draw(state, 7)), {0}, {0}};
+    for (int i = 0; i < 2; i++) {
+        s.padding[i] = draw(state, 3);
+        s.size[i] = 1 + draw(state, 37);
+        if (s.size[i] + 2 * s.padding[i] < 3) s.size[i] += 2;
+    }
+    while (s.images * s.in * s.out * s.size[0] * s.size[1] > 50000) {
+        if (s.images > 1)
+            s.images--;
+        else if (s.in > 16)
+            s.in -= 16;
+        else if (s.out > 16)
+            s.out -= 16;
+        else
+            break;
+    }
+    return s;
+}
+
+static void random_shapes(void **state)
+{
+    (void)state;
+    uint32_t seed = 2;
+    tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
+    for (int i = 0; i < 45; i++) {
+        sizes s = random_sizes(&seed);
+        compare(fast, plain, (tern__kernel)(TERN__CONV + i % 3), &s, i & 1);
+    }
+    tern_device_close(fast);
+    tern_device_close(plain);
+}
+
+/* Several runs of tiles with weights made beforehand and with weights made in their turn; inputs of more than
+ * a chunk; a last group of 16 outputs; one tile. */
+static const sizes large[] = {
+    {114, 16, 16, {3, 7}, {0, 0}}, {29, 64, 16, {3, 7}, {0, 0}}, {129, 144, 16, {3, 3}, {0, 0}},
+    {2, 16, 272, {7, 5}, {0, 2}},  {1, 272, 48, {5, 6}, {1, 1}}, {1, 512, 512, {1, 1}, {1, 1}},
+    {1, 512, 32, {3, 2}, {1, 2}},
+};
+
+static void large_shapes(void **state)
+{
+    (void)state;
+    tern_device *fast = open_device("cpu", 2), *plain = open_device("cpu:reference", 1);
+    for (size_t i = 0; i < TERN__COUNT(large); i++)
+        for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++)
+            compare(fast, plain, (tern__kernel)k, &large[i], k == TERN__CONV);
+    tern_device_close(fast);
+    tern_device_close(plain);
+}
+
+static void any_number_of_threads_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TERN__COUNT(large); i++)
+        for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++) {
+            operands one = make(&large[i], 3);
+            for (int threads = 1; threads <= 5; threads += 1 + (threads > 1) * 2) {
+                tern_error err = {0};
+                operands more = make(&large[i], 3);
+                tern_device *device = open_device("cpu", threads);
+                tern__call call = call_of(device, (tern__kernel)k, threads == 1 ? &one : &more, false, &err);
+                assert_int_equal(run(&call, threads == 1 ? &one : &more), TERN_OK);
+                const tern__view *a = result_of(&one, (tern__kernel)k), *b = call.out[0];
+                assert_memory_equal(a->data, b->data, tern__view_bytes(a));
+                tern_device_close(device);
+                release(&more);
+            }
+            release(&one);
+        }
+}
+
+/* Over microbatches; and made anew when the weight has changed. */
+static void weights_are_kept_with_their_parameter(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
+    operands a = make(&large[1], 5), b = make(&large[1], 5);
+    tern__packs packs = {0};
+    a.w.packs = &packs;
+    for (int use = 0; use < 6; use++)
+        for (int k = TERN__CONV; k <= TERN__CONV_DATA_GRAD; k++) {
+            tern__call ours = call_of(fast, (tern__kernel)k, &a, false, &err);
+            tern__call oracle = call_of(plain, (tern__kernel)k, &b, false, &err);
+            if (use == 3 && k == TERN__CONV) {
+                packs.version++;
+                tern__view_set(&a.w, 100, 9);
+                tern__view_set(&b.w, 100, 9);
+            }
+            assert_int_equal(run(&ours, &a), TERN_OK);
+            assert_int_equal(tern__kernel_run(&oracle), TERN_OK);
+            expect_near(&a, &b, (tern__kernel)k);
+            memcpy(ours.out[0]->data, oracle.out[0]->data, tern__view_bytes(ours.out[0]));
+        }
+    tern__packs_free(&packs);
+    release(&a);
+    release(&b);
+    tern_device_close(fast);
+    tern_device_close(plain);
+}
+
+static void what_it_does_not_take(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    operands o = make(&large[0], 1);
+    tern__call call = call_of(NULL, TERN__CONV, &o, false, &err);
+    const tern__conv_attr right = o.attr;
+    const tern__conv_attr wrong[] = {{{1, 2, 1}, {0, 1, 1}, {1, 1, 1}, 1},
+                                     {{1, 1, 1}, {0, 1, 3}, {1, 1, 1}, 1},
+                                     {{1, 1, 1}, {0, 1, 1}, {1, 1, 2}, 1},
+                                     {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 16}};
+    assert_true(tern__winograd_takes(&call, &o.x, &o.w, &o.y));
+    for (size_t i = 0; i < TERN__COUNT(wrong); i++) {
+        o.attr = wrong[i];
+        assert_false(tern__winograd_takes(&call, &o.x, &o.w, &o.y));
+    }
+    o.attr = right;
+    tern__view x = o.x, w = o.w;
+    x.layout = TERN__PLAIN;
+    assert_false(tern__winograd_takes(&call, &x, &o.w, &o.y));
+    x = o.x;
+    x.dtype = TERN_BF16;
+    assert_false(tern__winograd_takes(&call, &x, &o.w, &o.y));
+    w.shape[3] = 1;
+    assert_false(tern__winograd_takes(&call, &o.x, &w, &o.y));
+    w = o.w;
+    w.stride[0] *= 2;
+    assert_false(tern__winograd_takes(&call, &o.x, &w, &o.y));
+    release(&o);
+}
+
+static size_t scratch_of(const tern__call *call, const operands *o)
+{
+    bool weight = call->kernel == TERN__CONV_WEIGHT_GRAD;
+    return (weight ? tern__winograd_weight_scratch : tern__winograd_scratch)(call, &o->x, &o->y);
+}
+
+/* As many bytes as it said, and nothing in the second call. */
+static void expect_warm(ledger *books, const tern__call *call, operands *o)
+{
+    int asked = atomic_load(&books->requests);
+    size_t bytes = 0;
+    for (int i = 0; i < TERN__SCRATCH_COUNT; i++) bytes += call->device->scratch[i].bytes;
+    assert_int_equal(bytes, scratch_of(call, o));
+    assert_int_equal(run(call, o), TERN_OK);
+    assert_int_equal(atomic_load(&books->requests), asked);
+}
+
+/* Whether every request of memory, the first `granted` but for, is refused in vain. */
+static bool is_refused(ledger *books, tern__kernel kernel, operands *o, int granted)
+{
+    tern_error err = {0};
+    tern_device *device = open_device("cpu", 2);
+    tern__call call = call_of(device, kernel, o, false, &err);
+    books->refuse_at = atomic_load(&books->requests) + granted + 1;
+    int status = run(&call, o);
+    books->refuse_at = 0;
+    assert_int_equal(err.code, status);
+    if (status)
+        assert_int_equal(status, TERN_E_MEMORY);
+    else
+        expect_warm(books, &call, o);
+    tern_device_close(device);
+    return status;
+}
+
+static void scratch_is_asked_for_once(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TERN__COUNT(large); i++)
+        for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++) {
+            ledger books = {.refuse_all = true};
+            ledger_open(&books);
+            operands o = make(&large[i], 1);
+            int granted = 0;
+            while (is_refused(&books, (tern__kernel)k, &o, granted)) granted++;
+            assert_true(granted == 2 || granted == 3);
+            release(&o);
+            ledger_close(&books);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_shapes),
+        cmocka_unit_test(large_shapes),
+        cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
+        cmocka_unit_test(weights_are_kept_with_their_parameter),
+        cmocka_unit_test(what_it_does_not_take),
+        cmocka_unit_test(scratch_is_asked_for_once),
+    };
+    make_matrices();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,117 @@
+"""srun starts tern programs as they are: a real slurmctld with two nodes on this machine."""
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import unittest
+
+from launchers import slurm
+
+BUILD = os.environ["TERN_BUILD"]
+MEET = os.path.join(BUILD, "tests", "meet")
+TERN = os.path.join(BUILD, "tern")
+
+if slurm.missing():
+    print("skipped: this machine has no", slurm.missing(), flush=True)
+    sys.exit(0)
+
+
+def has_name():
+    try:
+        return bool(socket.gethostbyname(socket.gethostname()))
+    except OSError:
+        return False
+
+
+def sums(ranks, places):
+    """What meet prints, of ranks with these local ranks."""
+    total = ranks * (ranks + 1) // 2
+    return [f"rank {rank} of {ranks} ({place} here): {total}" for rank, place in enumerate(places)]
+
+
+class Slurm(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = slurm.Cluster().__enter__()
+        cls.addClassCleanup(cls.cluster.__exit__)
+
+    def check(self, command, expected, **options):
+        code, out, err = self.cluster.run(*command, **options)
+        self.assertEqual((code, sorted(out.splitlines())), (0, expected), err)
+
+    def batch(self, *lines, tasks=2):
+        """What a script prints that sbatch has run, but for srun's own words while a step has to wait for the one before. sbatch's --wait
+        asks in seconds, so the script itself says when it is over."""
+        path = self.cluster.path("batch")
+        with open(path + ".sh", "w") as file:
+            file.write("\n".join(["#!/bin/sh", f"trap 'mv {path}.open {path}.out' EXIT", "set -e", *lines]) + "\n")
+        code, _, err = self.cluster.run("sbatch", "-n", str(tasks), "-o", path + ".open", path + ".sh")
+        self.assertEqual(code, 0, err)
+        slurm.until(lambda: os.path.exists(path + ".out"), "the script over", seconds=45)
+        with open(path + ".out") as file:
+            out = file.read()
+        os.remove(path + ".out")
+        return [line for line in out.splitlines() if not line.startswith("srun: ")]
+
+    def test_srun(self):
+        self.check(["srun", "-n", "2", MEET], sums(2, [0, 1]))
+
+    def test_the_demo_prints_its_steps_once(self):
+        code, out, err = self.cluster.run("srun", "-n", "2", os.path.join(BUILD, "examples", "05_basic"))
+        self.assertEqual((code, len(out.splitlines())), (0, 10), err)
+
+    def test_one_task(self):
+        self.check(["srun", "-n", "1", MEET], sums(1, [0]))
+
+    def test_two_nodes(self):
+        """Their names are none of this machine's, so rank 0's address is given."""
+        self.check(["srun", "-N", "2", "-n", "3", MEET], sums(3, [0, 1, 0]), env={"MASTER_ADDR": "127.0.0.1"})
+
+    def test_with_a_secret(self):
+        self.check(["srun", "-n", "2", MEET], sums(2, [0, 1]), env={"TERN_SECRET": os.urandom(32).hex()})
+
+    def test_with_a_process_manager_of_mpi(self):
+        """Where srun has one by default, programs that are none of MPI's have its variables, too."""
+        self.check(["srun", "--mpi=pmi2", "-n", "2", MEET], sums(2, [0, 1]))
+
+    def test_steps_at_the_same_time(self):
+        command, options = ["srun", "-n", "2", MEET], {"env": self.cluster.env, "text": True, "stdout": subprocess.PIPE}
+        steps = [subprocess.Popen(command, **options) for _ in range(3)]
+        for step in steps:
+            out = step.communicate(timeout=30)[0]
+            self.assertEqual((step.returncode, sorted(out.splitlines())), (0, sums(2, [0, 1])))
+
+    def test_sbatch_with_srun(self):
+        out = self.batch(f"srun {MEET}", f"srun {MEET}")
+        self.assertEqual(sorted(out), sorted(2 * sums(2, [0, 1])))
+
+    def test_sbatch_without_srun(self):
+        out = self.batch(f"{MEET} 2>&1")
+        self.assertEqual(out, ["tern: warn: SLURM_NTASKS=2, but no step of Slurm started this process, which is alone: inside "
+                               "sbatch or salloc without srun? use srun", *sums(1, [0])])
+
+    def test_tern_run_inside_a_job(self):
+        out = self.batch(f"{TERN} run -n 2 {MEET}")
+        self.assertEqual(sorted(line.removeprefix("[1] ") for line in out), sums(2, [0, 1]))
+
+    def test_mpirun_inside_a_job(self):
+        """Slurm's variables are there, too, and are not the ranks'."""
+        for mpi, mpirun in (("openmpi", "mpirun.openmpi --allow-run-as-root --oversubscribe"), ("mpich", "mpirun.mpich")):
+            with self.subTest(mpi):
+                if not (shutil.which(mpirun.split()[0]) and os.path.exists(os.path.join(BUILD, f"tern_{mpi}.so"))):
+                    self.skipTest(f"no {mpi} here")
+                if mpi == "mpich" and not has_name():
+                    self.skipTest("this machine's own name resolves to nothing, and Hydra waits for it in a job of Slurm")
+                out = self.batch(f"{mpirun} -n 3 {MEET}")
+                self.assertEqual(sorted(out), sums(3, [0, 1, 2]))
+
+    def test_info_says_who_started_it(self):
+        code, out, err = self.cluster.run("srun", "-n", "2", "--label", TERN, "info")
+        self.assertEqual(code, 0, err)
+        for rank in (0, 1):
+            self.assertRegex(out, rf"(?m)^{rank}: launcher +SLURM_PROCID, rank {rank} of 2, at 127\.0\.0\.1 port [23]\d{{4}}$")
+
+
+if __name__ == "__main__":
+    unittest.main()

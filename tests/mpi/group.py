@@ -1,0 +1,80 @@
+"""tern_group_from_mpi in programs that own MPI: split.c, built with each, and split.f90, which is built here."""
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import mpirun
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Group(unittest.TestCase):
+    def hold(self, what, level, *around):
+        done = mpirun.run(5, *around, mpirun.program(f"mpi_split_{mpirun.NAME}"), what, level)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_part_of_the_world(self):
+        """At every thread level."""
+        for level in "single", "funneled", "serialized", "multiple":
+            self.hold("split", level)
+
+    def test_many_at_once(self):
+        self.hold("many", "funneled")
+
+    def test_a_failed_group(self):
+        self.hold("fails", "single")
+
+    def test_over_hosts(self):
+        """MPI carries what goes between them, beside what the program itself sends."""
+        for what in "many", "fails":
+            self.hold(what, "single", *mpirun.hosts_of(2))
+
+    def test_handles(self):
+        self.hold("handles", "single")
+
+    def test_threads(self):
+        for level in "single", "funneled", "serialized", "multiple":
+            self.hold("thread", level)
+
+    def test_a_program_that_leaves_it_to_tern(self):
+        self.hold("world", "never")
+
+
+class OtherMpi(unittest.TestCase):
+    """A program with this MPI, started by the mpirun of the other: each rank thinks that it is alone."""
+
+    def test_says_so(self):
+        other = "mpich" if mpirun.NAME == "openmpi" else "openmpi"
+        launcher = mpirun.LAUNCHERS[other]
+        if not shutil.which(launcher[0]):
+            self.skipTest(f"no {launcher[0]}")
+        done = subprocess.run([*launcher, "-n", "2", mpirun.program(f"mpi_split_{mpirun.NAME}"), "world", "single"], text=True,
+                              capture_output=True, timeout=60, env=mpirun.environment())
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, rf"by its environment this is rank [01] of 2, but {mpirun.TEXT}, which this program has, says 0 of 1")
+
+
+class Fortran(unittest.TestCase):
+    def test_trains(self):
+        compiler = f"mpifort.{mpirun.NAME}"
+        if not shutil.which(compiler) or not shutil.which("gfortran"):
+            self.skipTest(f"no {compiler}")
+        with tempfile.TemporaryDirectory() as folder:
+            sources = [os.path.join(mpirun.SOURCE, "examples", "fortran", "tern.f90"), os.path.join(HERE, "split.f90")]
+            sanitizer = [f"-fsanitize={os.environ['TERN_SANITIZE']}"] if os.environ.get("TERN_SANITIZE") else []
+            built = subprocess.run([compiler, "-Wall", "-Werror", *sanitizer, *sources, "-o", "split", "-L" + mpirun.BUILD, "-ltern",
+                                    "-Wl,-rpath," + mpirun.BUILD], cwd=folder, text=True, capture_output=True, timeout=120)
+            self.assertEqual(built.returncode, 0, built.stdout + built.stderr)
+            done = mpirun.run(4, os.path.join(folder, "split"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        lines = sorted(re.findall(r"rank (\d) of (\d)  loss +(\S+)", done.stdout))
+        self.assertEqual([line[:2] for line in lines], [("0", "3"), ("1", "3"), ("2", "3")])
+        self.assertEqual(len({line[2] for line in lines}), 1)
+        self.assertLess(float(lines[0][2]), 1e-3)
+
+
+if __name__ == "__main__":
+    mpirun.main()

@@ -1,0 +1,115 @@
+"""Two hosts, which are namespaces of this machine with a cable between them: mpirun starts ranks on both. Needs root."""
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import mpirun
+
+ADDRESSES = "10.98.1.1", "10.98.1.2"
+
+# What mpirun would call ssh: goes to the host that stands first among the addresses in what it is told to do.
+AGENT = """#!/bin/sh
+while :; do
+    case "$1" in
+    {0}) host={2}; break ;;
+    {1}) host={3}; break ;;
+    esac
+    shift
+done
+shift
+exec nsenter -t $host -n -u sh -c "$*"
+"""
+
+
+class Host:
+    """A process that keeps the namespaces of a host; `run` runs there."""
+
+    def __init__(self, name):
+        self.holder = subprocess.Popen(["unshare", "-n", "-u", "sh", "-c", f"hostname {name} && ip link set lo up && echo && exec sleep 600"],
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.is_up = self.holder.stdout.readline() == b"\n"
+
+    def command(self, *what):
+        return ["nsenter", "-t", str(self.holder.pid), "-n", "-u", *what]
+
+    def run(self, *what):
+        return subprocess.run(self.command(*what), capture_output=True).returncode == 0
+
+    def close(self):
+        self.holder.kill()
+        self.holder.wait()
+        self.holder.stdout.close()
+
+
+def can_be():
+    """May this user make namespaces and cables?"""
+    host = Host("trial")
+    works = host.is_up and host.run("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
+    host.close()
+    return works
+
+
+class TwoHosts(unittest.TestCase):
+    def setUp(self):
+        self.hosts = [Host("one"), Host("two")]
+        for host in self.hosts:
+            self.addCleanup(host.close)
+        one, two = self.hosts
+        self.assertTrue(one.run("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", str(two.holder.pid)))
+        for host, address in zip(self.hosts, ADDRESSES):
+            self.assertTrue(host.run("ip", "addr", "add", address + "/24", "dev", "eth0") and host.run("ip", "link", "set", "eth0", "up"))
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.agent = os.path.join(self.folder.name, "agent")
+        with open(self.agent, "w") as file:
+            file.write(AGENT.format(*ADDRESSES, *(host.holder.pid for host in self.hosts)))
+        os.chmod(self.agent, 0o755)
+
+    def start(self, *what, **more):
+        """Two ranks on each host."""
+        if mpirun.NAME == "mpich":
+            launcher = [*mpirun.LAUNCHER, "-launcher", "ssh", "-launcher-exec", self.agent, "-hosts", ",".join(a + ":2" for a in ADDRESSES)]
+        else:
+            launcher = [*mpirun.LAUNCHER, "--mca", "plm_rsh_agent", self.agent, "--host", ",".join(a + ":2" for a in ADDRESSES)]
+        return subprocess.Popen(self.hosts[0].command(*launcher, "-n", "4", *what), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, env=mpirun.environment(**more))
+
+    def run_ranks(self, *what):
+        job = self.start(*what)
+        out, err = job.communicate(timeout=60)
+        return subprocess.CompletedProcess(job.args, job.returncode, out, err)
+
+    def test_transport(self):
+        """Ranks meet at an address that both hosts know, and the messages go over the cable."""
+        seen = os.path.join(self.folder.name, "seen")
+        os.mkdir(seen)
+        env = f"TERN_PLUGIN_PATH={mpirun.BUILD}"
+        done = self.run_ranks("env", env, mpirun.program("mpi_storm"), "hosts", seen)
+        self.assertEqual(sorted(os.listdir(seen)), ["0", "1", "2", "3"], done.stdout + done.stderr)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_group(self):
+        """One group over both: windows inside each, and MPI between."""
+        done = self.run_ranks(mpirun.program("mpi_rank"), "bits")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        lines = re.findall(r"rank (\d) of 4, local (\d), pid \d+, (\S+)", done.stdout)
+        self.assertEqual(sorted(lines), [(str(rank), str(rank % 2), "native+mpi") for rank in range(4)])
+        self.assertEqual(len(set(re.findall(r"hash (\w+)", done.stdout))), 1)
+
+    def test_a_killed_rank(self):
+        """On the host where mpirun is not: the others say so, or are killed before they can."""
+        job = self.start(mpirun.program("mpi_rank"), "work")
+        pids = dict(re.match(r"rank (\d) of 4, local \d, pid (\d+)", job.stdout.readline()).groups() for _ in range(4))
+        os.kill(int(pids["3"]), signal.SIGKILL)
+        begin = time.monotonic()
+        job.communicate(timeout=60)
+        self.assertLess(time.monotonic() - begin, 30)
+        self.assertNotEqual(job.returncode, 0)
+
+
+if __name__ == "__main__":
+    mpirun.main(None if can_be() else "no namespaces with cables, which need root and ip")

@@ -1,0 +1,117 @@
+"""A program that knows tern and no MPI, started by mpirun with no other setting: who its ranks are, how they end."""
+import os
+import re
+import signal
+import time
+import unittest
+
+import mpirun
+
+RANK = mpirun.program("mpi_rank")
+SOON = 50  # seconds: against what hangs, as ranks wait for half an hour
+LINE = r"rank (\d+) of (\d+), local (\d+), pid (\d+), (\S+)"
+
+
+def ranks_of(text):
+    return sorted(tuple(map(int, line[:3])) for line in re.findall(LINE, text))
+
+
+def is_alive(pid):
+    """A process that nobody has waited for yet is dead."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Launch(unittest.TestCase):
+    def check(self, done, ranks, times=1):
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(ranks_of(done.stdout), sorted(times * [(rank, ranks, rank) for rank in range(ranks)]))
+        self.assertNotIn("finalize", done.stderr)
+
+    def test_any_number(self):
+        for ranks in 1, 2, 4:
+            self.check(mpirun.run(ranks, RANK), ranks)
+
+    def test_groups_one_after_the_other(self):
+        """MPI begins once, with the first, and ends once, with the process."""
+        self.check(mpirun.run(3, RANK, "twice"), 3, 2)
+
+    def test_the_secret_may_be_the_users(self):
+        self.check(mpirun.run(2, RANK, TERN_SECRET="00" * 32), 2)
+
+
+class Hosts(unittest.TestCase):
+    """Two ranks a host, as TERN_HOST_ID pretends: what goes between hosts goes by MPI, unless all of it does."""
+
+    def check(self, backend, name, ranks=4):
+        more = {"TERN_BACKEND": backend} if backend else {}
+        done = mpirun.run(ranks, *mpirun.hosts_of(2, RANK, "bits"), **more)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(ranks_of(done.stdout), [(rank, ranks, rank % 2) for rank in range(ranks)])
+        self.assertEqual({line[4] for line in re.findall(LINE, done.stdout)}, {name})
+        hashes = re.findall(r"hash (\w+)", done.stdout)
+        self.assertEqual((len(hashes), len(set(hashes))), (ranks, 1), done.stdout)
+
+    def test_back_ends(self):
+        self.check(None, "native+mpi")
+        self.check("native+mpi", "native+mpi", 3)
+        self.check("mpi", "mpi")
+
+    def test_windows_alone_do_not_reach(self):
+        done = mpirun.run(4, *mpirun.hosts_of(2, RANK), TERN_BACKEND="native")
+        self.assertNotEqual(done.returncode, 0)
+
+    def test_all_by_mpi_on_one_host(self):
+        done = mpirun.run(3, RANK, "bits", TERN_BACKEND="mpi")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual({line[4] for line in re.findall(LINE, done.stdout)}, {"mpi"})
+
+
+class Failures(unittest.TestCase):
+    def kill(self, *around, **more):
+        """True if somebody says which rank was killed. The job ends soon, with a code, and nobody is left."""
+        job = mpirun.start(4, *around, RANK, "work", **more)
+        lines = [re.match(LINE, job.stdout.readline()) for _ in range(4)]
+        pids = {int(line[1]): int(line[4]) for line in lines}
+        os.kill(pids[2], signal.SIGKILL)
+        begin = time.monotonic()
+        out, err = job.communicate(timeout=60)
+        self.assertLess(time.monotonic() - begin, SOON)
+        self.assertNotEqual(job.returncode, 0)
+        while any(map(is_alive, pids.values())):
+            self.assertLess(time.monotonic() - begin, SOON)
+        return bool(re.search(rf"rank 2 \(\S+, pid {pids[2]}\) was lost", out + err))
+
+    def test_a_killed_rank_ends_the_job(self):
+        """MPICH's launcher kills the others within a millisecond, which now and then is before they can name it."""
+        tries = 3 if mpirun.NAME == "mpich" else 1
+        self.assertTrue(any([self.kill() for _ in range(tries)]))
+
+    def test_a_killed_rank_of_another_host(self):
+        for backend in "native+mpi", "mpi":
+            tries = 3 if mpirun.NAME == "mpich" else 1
+            self.assertTrue(any([self.kill(*mpirun.hosts_of(2), TERN_BACKEND=backend) for _ in range(tries)]), backend)
+
+    def test_a_rank_that_exits(self):
+        """With a code, or with a group still open: the others do not wait for it in MPI_Finalize."""
+        for what in "exit", "leave":
+            begin = time.monotonic()
+            done = mpirun.run(3, RANK, what)
+            self.assertNotEqual(done.returncode, 0, what)
+            self.assertLess(time.monotonic() - begin, SOON, what)
+
+    def test_a_process_that_is_no_rank(self):
+        """It ends with 0 before it has heard of MPI, and MPI_Init would wait for it for ever."""
+        script = '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 ] && exit 0; exec "$0" impatient'
+        begin = time.monotonic()
+        done = mpirun.run(3, "sh", "-c", script, RANK)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertLess(time.monotonic() - begin, SOON)
+        self.assertIn("not all ranks have come to MPI_Init within 1 s", done.stderr)
+
+
+if __name__ == "__main__":
+    mpirun.main()

@@ -1,0 +1,62 @@
+"""Starting ranks by an MPI's own launcher, which is the script's first argument: "openmpi" or "mpich"."""
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+BUILD, SOURCE = os.environ["TERN_BUILD"], os.environ["TERN_SOURCE"]
+NAME = sys.argv.pop(1) if len(sys.argv) > 1 else "openmpi"
+
+# As root and with more ranks than cores, which Open MPI wants to be told.
+LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], "mpich": ["mpiexec.mpich"]}
+TEXTS = {"openmpi": "Open MPI", "mpich": "MPICH"}
+LIBRARIES = {"openmpi": "libmpi.so", "mpich": "libmpich.so"}
+LAUNCHER, TEXT = LAUNCHERS[NAME], TEXTS[NAME]
+
+
+def is_here():
+    return bool(shutil.which(LAUNCHER[0])) and os.path.exists(os.path.join(BUILD, f"tern_{NAME}.so"))
+
+
+def program(name):
+    return os.path.join(BUILD, "tests", name)
+
+
+def command(ranks, *what):
+    return [*LAUNCHER, "-n", str(ranks), *what]
+
+
+def hosts_of(ranks, *what):
+    """The same command, where every so many ranks take themselves for a host of their own."""
+    script = f'TERN_HOST_ID=$((${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} / {ranks})) exec "$0" "$@"'
+    return ["sh", "-c", script, *what]
+
+
+def environment(**more):
+    """Nothing of a job's own but what `more` says."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("TERN_P", "OMPI_", "PMI", "SLURM_"))}
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        env.pop(name, None)
+    return {**env, "OMP_NUM_THREADS": "1", **more}
+
+
+def start(ranks, *what, **more):
+    return subprocess.Popen(command(ranks, *what), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=environment(**more))
+
+
+def run(ranks, *what, **more):
+    """To its end, within a minute; CompletedProcess."""
+    return subprocess.run(command(ranks, *what), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+                          env=environment(**more))
+
+
+def main(missing=None):
+    """Runs the script's tests; a line for CTest where the MPI, or what else is `missing`, is not there."""
+    if not is_here():
+        missing = f"no {TEXT}: {LAUNCHER[0]} or tern_{NAME}.so"
+    if missing:
+        print(f"skipped: {missing}")
+    else:
+        unittest.main()

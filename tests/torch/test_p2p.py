@@ -1,0 +1,26 @@
+"""Messages between ranks beside torch's send, recv, isend, irecv and batch_isend_irecv over gloo."""
+import os
+import subprocess
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class P2P(unittest.TestCase):
+    def run_ranks(self, ranks):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), "/usr/bin/python3"]
+            command += [os.path.join(HERE, "p2p_rank.py"), os.path.join(folder, "meeting")]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("equal"), ranks)
+
+    def test_messages(self):
+        for ranks in (2, 3):
+            with self.subTest(ranks=ranks):
+                self.run_ranks(ranks)
+
+
+if __name__ == "__main__":
+    unittest.main()

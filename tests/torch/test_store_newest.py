@@ -1,0 +1,11 @@
+"""The same beside the newest PyTorch, with both of its servers."""
+import peers
+
+peers.enter()
+
+import unittest  # noqa: E402
+
+from stores import Gloo, Same, Together  # noqa: F401, E402
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,16 @@
+"""torchrun of the newest PyTorch starts tern programs."""
+import unittest
+
+import peers
+
+peers.enter()
+
+import torchrun  # noqa: E402
+
+
+class Newest(torchrun.Torchrun, unittest.TestCase):
+    pass
+
+
+if __name__ == "__main__":
+    unittest.main()
