@@ -83,8 +83,7 @@ int tern__prim_run(const tern__call *call, tern__prim *prim, void *const *data);
 /* ---- plans: what the library would compute, and how ---- */
 
 typedef struct tern__dnnl_conv {
-    dnnl_prop_kind_t kind; /* forward_training, backward_data or backward_weights */
-    dnnl_alg_kind_t algorithm;
+    dnnl_prop_kind_t kind;                       /* forward_training, backward_data or backward_weights */
     const tern__dnnl_desc *x, *w, *y, *b;        /* or their gradients; no b: NULL */
     dnnl_dims_t stride, dilation, before, after; /* dilation from 0; what is padded on both sides */
 } tern__dnnl_conv;

@@ -39,13 +39,13 @@ static dnnl_status_t describe_conv(const tern__dnnl_conv *c, const void *const o
     const dnnl_memory_desc_t *x = own[TERN__DNNL_X], *w = own[TERN__DNNL_W], *y = own[TERN__DNNL_Y],
                              *b = own[TERN__DNNL_B];
     if (c->kind == dnnl_backward_data)
-        return dnnl_dilated_convolution_backward_data_desc_init(desc, c->algorithm, x, w, y, c->stride,
-                                                                c->dilation, c->before, c->after);
+        return dnnl_dilated_convolution_backward_data_desc_init(desc, dnnl_convolution_direct, x, w, y,
+                                                                c->stride, c->dilation, c->before, c->after);
     if (c->kind == dnnl_backward_weights)
-        return dnnl_dilated_convolution_backward_weights_desc_init(desc, c->algorithm, x, w, b, y, c->stride,
-                                                                   c->dilation, c->before, c->after);
-    return dnnl_dilated_convolution_forward_desc_init(desc, c->kind, c->algorithm, x, w, b, y, c->stride,
-                                                      c->dilation, c->before, c->after);
+        return dnnl_dilated_convolution_backward_weights_desc_init(
+            desc, dnnl_convolution_direct, x, w, b, y, c->stride, c->dilation, c->before, c->after);
+    return dnnl_dilated_convolution_forward_desc_init(desc, c->kind, dnnl_convolution_direct, x, w, b, y,
+                                                      c->stride, c->dilation, c->before, c->after);
 }
 
 dnnl_status_t tern__dnnl_api_plan_conv(dnnl_engine_t engine, const tern__dnnl_conv *conv,

@@ -69,13 +69,16 @@ dnnl_status_t tern__dnnl_api_plan_conv(dnnl_engine_t engine, const tern__dnnl_co
                              b = own[TERN__DNNL_B];
     if (reads_beside(c)) return dnnl_unimplemented;
     if (c->kind == dnnl_backward_data)
-        return dnnl_convolution_backward_data_primitive_desc_create(
-            plan, engine, c->algorithm, x, w, y, c->stride, c->dilation, c->before, c->after, NULL, attr);
+        return dnnl_convolution_backward_data_primitive_desc_create(plan, engine, dnnl_convolution_direct, x,
+                                                                    w, y, c->stride, c->dilation, c->before,
+                                                                    c->after, NULL, attr);
     if (c->kind == dnnl_backward_weights)
-        return dnnl_convolution_backward_weights_primitive_desc_create(
-            plan, engine, c->algorithm, x, w, b, y, c->stride, c->dilation, c->before, c->after, NULL, attr);
-    return dnnl_convolution_forward_primitive_desc_create(plan, engine, c->kind, c->algorithm, x, w, b, y,
-                                                          c->stride, c->dilation, c->before, c->after, attr);
+        return dnnl_convolution_backward_weights_primitive_desc_create(plan, engine, dnnl_convolution_direct,
+                                                                       x, w, b, y, c->stride, c->dilation,
+                                                                       c->before, c->after, NULL, attr);
+    return dnnl_convolution_forward_primitive_desc_create(plan, engine, c->kind, dnnl_convolution_direct, x,
+                                                          w, b, y, c->stride, c->dilation, c->before,
+                                                          c->after, attr);
 }
 
 /* The code for AVX-512 takes some operands for denser than they are (3.6 does): batches of more than one

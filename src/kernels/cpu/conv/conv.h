@@ -32,8 +32,9 @@ typedef struct tern__conv_algorithm {
     const char *name;
     bool rounds_f32; /* more than products in f32 and their sum do */
     bool (*takes)(const tern__conv *c);
-    bool (*pays)(const tern__conv *c);      /* as a rule it is faster than those before it; NULL: always */
-    size_t (*scratch)(const tern__conv *c); /* bytes of workspace, only of what it takes */
+    bool (*pays)(const tern__conv *c); /* as a rule it is faster than those before it; NULL: always */
+    size_t (*scratch)(
+        const tern__conv *c); /* bytes of workspace, only of what it takes; the first has none */
     int (*run)(tern__conv *c);
 } tern__conv_algorithm;
 

@@ -63,7 +63,6 @@ static int plan(const tern__conv *c, bool free_choice, dnnl_primitive_desc_t *fo
     tern__dnnl_desc y = free_choice ? any_format(&op[TERN__CONV_Y]) : op[TERN__CONV_Y].have;
     b.type = (int32_t)op[TERN__CONV_B].type;
     tern__dnnl_conv want = {.kind = direction(c->call->kernel),
-                            .algorithm = dnnl_convolution_direct,
                             .x = &x,
                             .w = &w,
                             .y = &y,
@@ -157,17 +156,4 @@ static bool takes(const tern__conv *c)
     return true;
 }
 
-/* SIZE_MAX: oneDNN does not have it. */
-static size_t scratch(const tern__conv *c)
-{
-    tern__call quiet = *c->call; /* what it lacks is no error */
-    tern__conv seen = *c;
-    tern__prim_key key;
-    tern__prim *prim;
-    quiet.err = NULL;
-    seen.call = &quiet;
-    return find(&seen, &key, &prim) ? SIZE_MAX : prim->scratch_bytes;
-}
-
-const tern__conv_algorithm tern__conv_direct = {
-    .name = "direct", .takes = takes, .scratch = scratch, .run = run};
+const tern__conv_algorithm tern__conv_direct = {.name = "direct", .takes = takes, .run = run};
