@@ -14,10 +14,11 @@
 
 typedef enum tern__device_slot { TERN__SLOT_DNNL, TERN__SLOT_CONV, TERN__SLOT_COUNT } tern__device_slot;
 
-/* A kernel may hold one buffer of each kind at once: the vendor library's own, and one for each operand that
- * it copies into another format. */
+/* A kernel may hold one buffer of each kind at once: the vendor library's own, one for the positions that a
+ * strided convolution sees, and one for each operand that it copies into another format. */
 typedef enum tern__scratch {
     TERN__SCRATCH_LIBRARY,
+    TERN__SCRATCH_THIN,
     TERN__SCRATCH_OPERAND,
     TERN__SCRATCH_COUNT = TERN__SCRATCH_OPERAND + 4
 } tern__scratch;

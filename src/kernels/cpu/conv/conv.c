@@ -87,6 +87,16 @@ static int run_by(tern__conv *c, const tern__conv_algorithm *algorithm)
     return status;
 }
 
+/* The case itself, or the one of stride 1 that it is but for a copy. */
+static int run_dense(tern__conv *c, const tern__conv_algorithm *algorithm)
+{
+    tern__conv_thin thin;
+    if (!tern__conv_is_thin(c)) return run_by(c, algorithm);
+    int status = tern__conv_thin_open(c, &thin);
+    if (!status) status = run_by(&thin.c, algorithm);
+    return status ? status : tern__conv_thin_close(c, &thin);
+}
+
 /* The views of x, w, y and b, whichever of them are inputs. */
 static void find_views(const tern__call *call, const tern__view *views[TERN__CONV_OPERANDS])
 {
@@ -123,7 +133,7 @@ int tern__conv_run(const tern__call *call, const tern__conv_algorithm *algorithm
         memset(w->view->data, 0, tern__view_bytes(w->view));
     *(w->result ? &seen.out[0] : &seen.in[1]) = w->view = &kernel;
     seen.attr = c.attr = &attr;
-    return run_by(&c, algorithm);
+    return run_dense(&c, algorithm);
 }
 
 /* ---- the three kernels ---- */

@@ -63,6 +63,22 @@ tern__prim_key tern__conv_key(const tern__conv *c);
 /* The call's kernel by `algorithm`, or by the one that is chosen for it (NULL). E_UNSUPPORTED: not taken. */
 int tern__conv_run(const tern__call *call, const tern__conv_algorithm *algorithm);
 
+/* ---- thin.c: strided convolutions of single points ---- */
+
+bool tern__conv_is_thin(const tern__conv *c);
+
+/* The same case with stride 1, over what is seen of x. It stays where it is while it is used. */
+typedef struct tern__conv_thin {
+    tern__conv c;
+    tern__call call;
+    tern__conv_attr attr;
+    tern__view seen;
+} tern__conv_thin;
+/* Brings together what is seen of x, or makes room for its gradient. E_MEMORY. */
+int tern__conv_thin_open(const tern__conv *c, tern__conv_thin *t);
+/* Of a data gradient: to the places in x that it is seen of, stored or, where the caller adds, added. */
+int tern__conv_thin_close(const tern__conv *c, const tern__conv_thin *t);
+
 /* ---- operands.c: bringing what the algorithm wants ---- */
 
 /* Finds the memory of op[i] in the format op[i].to (of op[i].bytes) and, if it is read, fills it: the
