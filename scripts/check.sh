@@ -17,7 +17,7 @@ layer() {
     nn | loss | optim | data | checkpoint | report | amp) echo 7 ;;
     ops) echo 6 ;;
     autograd | comm | image) echo 5 ;;
-    kernels) echo 4 ;;
+    kernels | cuda) echo 4 ;;
     tensor) echo 3 ;;
     device) echo 2 ;;
     base) echo 1 ;;

@@ -47,3 +47,8 @@ class Library:
 def pointer(array):
     """The address of a contiguous numpy array or torch tensor."""
     return ctypes.c_void_p(array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data)
+
+
+def device(name):
+    """The device that stands in a test for "cpu": TERN_TEST_DEVICE, by which the same tests run on others."""
+    return os.environ.get("TERN_TEST_DEVICE", name) if name == "cpu" else name

@@ -76,7 +76,11 @@ static bool own_copy(tern_scope *scope, tern_tensor *tensor)
 {
     tern__saved own = tern__temporary(scope, &tensor->grad);
     if (!own.storage) return false;
-    tern__view_copy(&own.view, &tensor->grad);
+    tern__call copy = {.kernel = TERN__COPY, .in = {&tensor->grad}, .out = {&own.view}};
+    if (!tern__run(scope, &copy)) {
+        tern__storage_drop(own.storage);
+        return false;
+    }
     tern__storage_drop(tensor->grad_storage);
     tensor->grad = own.view;
     tensor->grad_storage = own.storage;
@@ -124,11 +128,8 @@ int tern__grad_done(tern_scope *scope, tern__node *node, int i)
 
 static int add_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add)
 {
-    if (!add) {
-        tern__view_copy(to, from);
-        return TERN_OK;
-    }
-    tern__call call = {.kernel = TERN__ADD, .in = {to, from}, .out = {to}};
+    tern__call call = {.kernel = add ? TERN__ADD : TERN__COPY, .in = {add ? to : from, from}, .out = {to}};
+    if (!add) call.in[1] = NULL;
     return tern__run(scope, &call) ? TERN_OK : scope->error.code;
 }
 
@@ -236,10 +237,13 @@ static int seed_loss(tern_scope *scope, tern_tensor *loss)
     scope->here = loss->device ? loss->device : scope->device;
     tern__saved seed = tern__temporary(scope, &loss->view);
     if (!seed.storage) return scope->error.code;
-    tern__view_set(&seed.view, 0, 1.0);
     loss->grad = seed.view;
     loss->grad_storage = seed.storage;
-    return TERN_OK;
+    float one = 1;
+    tern__view ones = {.data = &one, .dtype = TERN_F32, .ndim = loss->view.ndim};
+    for (int d = 0; d < ones.ndim; d++) ones.shape[d] = 1;
+    tern__call call = {.kernel = TERN__COPY, .in = {&ones}, .out = {&loss->grad}};
+    return tern__run(scope, &call) ? TERN_OK : scope->error.code;
 }
 
 /* ---- listeners ---- */

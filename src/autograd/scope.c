@@ -329,11 +329,11 @@ tern_tensor *tern_tensor_from(tern_scope *scope, const void *data, tern_dtype dt
     tern_tensor *tensor = tern__result(scope, dtype, TERN__PLAIN, ndim, shape);
     if (!tensor) return NULL;
     size_t bytes = tern__view_bytes(&tensor->view);
-    if (data)
-        memcpy(tensor->view.data, data, bytes);
-    else
-        memset(tensor->view.data, 0, bytes);
-    return tensor;
+    int status = data ? tern__memory_copy(tensor->view.data, data, bytes, &err)
+                      : tern__memory_zero(tensor->view.data, bytes, &err);
+    if (!status) return tensor;
+    tern__scope_fail_with(scope, &err);
+    return NULL;
 }
 
 /* ---- frames ---- */

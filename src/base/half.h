@@ -3,11 +3,13 @@
 #ifndef TERN_SRC_BASE_HALF_H
 #define TERN_SRC_BASE_HALF_H
 
+#include "base/anywhere.h"
+
 #include <stdint.h>
 #include <string.h>
 
 /* bf16 is the upper half of an f32. */
-static inline float tern__bf16_to_f32(uint16_t half)
+TERN__ANYWHERE float tern__bf16_to_f32(uint16_t half)
 {
     uint32_t bits = (uint32_t)half << 16;
     float value;
@@ -15,7 +17,7 @@ static inline float tern__bf16_to_f32(uint16_t half)
     return value;
 }
 
-static inline uint16_t tern__bf16_from_f32(float value)
+TERN__ANYWHERE uint16_t tern__bf16_from_f32(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
@@ -23,14 +25,14 @@ static inline uint16_t tern__bf16_from_f32(float value)
     return (uint16_t)(value == value ? rounded : (bits >> 16 | 0x40));
 }
 
-static inline float tern__float_of(uint32_t bits)
+TERN__ANYWHERE float tern__float_of(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof(value));
     return value;
 }
 
-static inline uint32_t tern__bits_of(float value)
+TERN__ANYWHERE uint32_t tern__bits_of(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
@@ -40,7 +42,7 @@ static inline uint32_t tern__bits_of(float value)
 /* IEEE 754 binary16, by integers, since compilers do not vectorise _Float16. Its bits without the sign, moved
  * to where f32 has them, lack 112 in the exponent; of a subnormal, an exponent of 1 is put before and taken
  * away. */
-static inline float tern__f16_to_f32(uint16_t half)
+TERN__ANYWHERE float tern__f16_to_f32(uint16_t half)
 {
     const uint32_t bias = 112u << 23, least = 113u << 23, infinity = 0x7f800000;
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = (uint32_t)(half & 0x7fff) << 13;
@@ -53,7 +55,7 @@ static inline float tern__f16_to_f32(uint16_t half)
 /* Adding 0.5 leaves of a small number what a subnormal half has, rounded; a normal one is rounded by adding
  * almost half a unit of the last place, and the unit's own last bit. A carry out of the largest makes
  * infinity. */
-static inline uint16_t tern__f16_from_f32(float value)
+TERN__ANYWHERE uint16_t tern__f16_from_f32(float value)
 {
     const uint32_t least = 113u << 23, most = 143u << 23, infinity = 0x7f800000;
     uint32_t bits = tern__bits_of(value), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;

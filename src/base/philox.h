@@ -6,6 +6,8 @@
 #ifndef TERN_SRC_BASE_PHILOX_H
 #define TERN_SRC_BASE_PHILOX_H
 
+#include "base/anywhere.h"
+
 #include <stdint.h>
 
 #define TERN__PHILOX_ROUNDS 10
@@ -19,17 +21,17 @@ typedef struct tern__philox_words {
 #define TERN__PHILOX_ODD  0xcd9e8d57u
 
 /* The key's words in a round. */
-static inline uint32_t tern__philox_key0(uint64_t key, int round)
+TERN__ANYWHERE uint32_t tern__philox_key0(uint64_t key, int round)
 {
     return (uint32_t)key + (uint32_t)round * 0x9e3779b9u;
 }
 
-static inline uint32_t tern__philox_key1(uint64_t key, int round)
+TERN__ANYWHERE uint32_t tern__philox_key1(uint64_t key, int round)
 {
     return (uint32_t)(key >> 32) + (uint32_t)round * 0xbb67ae85u;
 }
 
-static inline tern__philox_words tern__philox(uint64_t key, tern__philox_words counter)
+TERN__ANYWHERE tern__philox_words tern__philox(uint64_t key, tern__philox_words counter)
 {
     uint32_t *c = counter.word;
     for (int r = 0; r < TERN__PHILOX_ROUNDS; r++) {

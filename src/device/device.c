@@ -1,4 +1,4 @@
-#include "device/device.h"
+#include "device/backend.h"
 #include "base/pages.h"
 #include "base/opts.h"
 
@@ -70,11 +70,12 @@ static const char *core_list(const char *name)
 static int fill(tern_device *device, const char *name, tern_error *err)
 {
     const char *list = core_list(name);
+    if (tern__device_is_plugged(name)) return tern__device_plug(device, name, err);
     device->reference = !strcmp(name, "cpu:reference");
     if (!list && !device->reference && strcmp(name, "cpu") != 0)
         return tern__error_set(err, "tern_device_open", TERN_E_UNSUPPORTED,
-                               "device \"%s\": expected \"cpu\", \"cpu:reference\" or a group of cores as "
-                               "\"cpu:0\" or \"cpu:0-3\"",
+                               "device \"%s\": expected \"cpu\", \"cpu:reference\", a group of cores as "
+                               "\"cpu:0\" or \"cpu:0-3\", \"cuda\" or \"cuda:0\"",
                                name);
     snprintf(device->name, sizeof(device->name), "%s", name);
     if (!list) return default_threads(&device->threads, err);
@@ -225,6 +226,7 @@ static struct tern__block *new_block(tern_device *device, int bin, size_t bytes)
 void *tern__device_alloc(tern_device *device, size_t bytes)
 {
     if (bytes > SIZE_MAX / 4) return NULL;
+    if (device->backend) return device->backend->alloc(device, TERN__MAX(bytes, (size_t)1));
     size_t rounded;
     int bin = bin_of(TERN__MAX(bytes, (size_t)SMALLEST), &rounded);
     pthread_mutex_lock(&device->lock);
@@ -240,6 +242,10 @@ void *tern__device_alloc(tern_device *device, size_t bytes)
 void tern__device_free(tern_device *device, void *data)
 {
     if (!data) return;
+    if (device->backend) {
+        device->backend->free(device, data);
+        return;
+    }
     struct tern__block *block = (struct tern__block *)data - 1;
     pthread_mutex_lock(&device->lock);
     block->next = device->bins[block->bin];
@@ -260,6 +266,10 @@ static void drop_pages(struct tern__block *block)
 void tern__device_release(tern_device *device, void *data)
 {
     if (!data) return;
+    if (device->backend) {
+        device->backend->free(device, data);
+        return;
+    }
     struct tern__block *block = (struct tern__block *)data - 1;
     pthread_mutex_lock(&device->lock);
     device->bytes -= block->bytes;
@@ -270,6 +280,7 @@ void tern__device_release(tern_device *device, void *data)
 
 size_t tern__device_bytes(tern_device *device)
 {
+    if (device->backend) return device->backend->bytes(device);
     pthread_mutex_lock(&device->lock);
     size_t bytes = device->bytes;
     pthread_mutex_unlock(&device->lock);
@@ -302,6 +313,7 @@ void tern_device_close(tern_device *device)
     for (int slot = TERN__SLOT_COUNT - 1; slot >= 0; slot--)
         if (device->slots[slot].data) device->slots[slot].free(device->slots[slot].data);
     tern__device_scratch_free(device);
+    tern__device_unplug(device);
     empty_cache(device);
     pthread_mutex_destroy(&device->lock);
     tern__free(device);

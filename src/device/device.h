@@ -23,9 +23,20 @@ typedef enum tern__scratch {
     TERN__SCRATCH_COUNT = TERN__SCRATCH_OPERAND + 4
 } tern__scratch;
 
+/* Addresses [base, base + bytes). */
+typedef struct tern__memory {
+    char *base;
+    size_t bytes;
+} tern__memory;
+
 struct tern_device {
     char name[TERN__DEVICE_NAME];
-    bool reference; /* plain kernels only                  */
+    const struct tern__device_backend *backend; /* of a device with memory of its own; NULL: the host's */
+    int index;                                  /* its number there          */
+    void *state;                                /* the back end's            */
+    tern_device *host;                          /* that computes for it what it has no kernel for */
+    tern__memory memory;                        /* where that lies           */
+    bool reference;                             /* plain kernels only                  */
     int threads;
     tern_device_conv_opts conv;
     bool follows;                /* measures no convolutions: another rank or replica does, and tells */
@@ -56,6 +67,28 @@ int tern__device_share(int *first, int *count, tern_error *err);
 /* What /proc/cpuinfo says of the first processor behind the first key that begins with `key`, as much of it
  * as there is room for. False: nothing. */
 bool tern__device_cpuinfo(const char *key, char *value, size_t size);
+
+/* ---- backend.c: devices with memory of their own ---- */
+
+/* Is `name` one that a back end has ("cuda", "cuda:1")? */
+bool tern__device_is_plugged(const char *name);
+/* Opens it; "cuda" is the one whose number is LOCAL_RANK. E_UNSUPPORTED: no plug-in, no driver; E_RANGE:
+ * there are not so many. */
+int tern__device_plug(tern_device *device, const char *name, tern_error *err);
+void tern__device_unplug(tern_device *device);
+
+/* ---- memory.c: bytes, wherever they are ---- */
+
+/* The open device in whose own memory `data` lies; NULL: the host's. Any thread. */
+tern_device *tern__memory_device(const void *data);
+/* Copies `bytes` bytes between any two memories, in the order of what their devices were asked for; the
+ * host's may be used when it returns. Waits only for copies to the host. */
+int tern__memory_copy(void *to, const void *from, size_t bytes, tern_error *err);
+int tern__memory_zero(void *to, size_t bytes, tern_error *err);
+/* Memory of its own for what lives long: of the device, or for NULL and devices without any the host's,
+ * zeroed then. NULL: E_MEMORY. `free` gives it back to whom it is of. */
+void *tern__memory_new(tern_device *device, size_t bytes, const char *func, tern_error *err);
+void tern__memory_free(void *data);
 
 /* Bytes that the device has taken from the system for tensors. */
 size_t tern__device_bytes(tern_device *device);

@@ -13,7 +13,7 @@ typedef struct tern__dropout_attr {
 } tern__dropout_attr;
 
 /* The counter of a block: the draw's number in the step has 24 bits, the block's number 40. */
-static inline tern__philox_words tern__dropout_counter(const tern__dropout_attr *a, uint64_t block)
+TERN__ANYWHERE tern__philox_words tern__dropout_counter(const tern__dropout_attr *a, uint64_t block)
 {
     return (tern__philox_words){{(uint32_t)block, (uint32_t)(a->number << 8 | block >> 32), (uint32_t)a->step,
                                  (uint32_t)(a->step >> 32)}};

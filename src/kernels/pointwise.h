@@ -3,6 +3,8 @@
 #ifndef TERN_SRC_KERNELS_POINTWISE_H
 #define TERN_SRC_KERNELS_POINTWISE_H
 
+#include "base/anywhere.h"
+
 #include <math.h>
 #include <stdint.h>
 
@@ -13,7 +15,7 @@ typedef struct tern__pointwise_attr {
 } tern__pointwise_attr;
 
 /* A number of the attributes for kernels that compute in integers: the nearest one that there is. */
-static inline int64_t tern__nearest_integer(double k)
+TERN__ANYWHERE int64_t tern__nearest_integer(double k)
 {
     if (k >= 0x1p63) return INT64_MAX;
     return k < -0x1p63 ? INT64_MIN : (int64_t)k;
@@ -21,7 +23,7 @@ static inline int64_t tern__nearest_integer(double k)
 
 /* Phi(x) of bell = exp(-x^2 / 2), to 1e-7 and so to the last place of what is near 1: erfc(z) is about bell
  * times a polynomial in t = 1 / (1 + p z) (Abramowitz and Stegun 1964, 7.1.26). */
-static inline __attribute__((always_inline)) float tern__normal_f32(float x, float bell)
+TERN__ANYWHERE __attribute__((always_inline)) float tern__normal_f32(float x, float bell)
 {
     float z = fabsf(x) * 0.70710678f, t = 1 / (1 + 0.3275911f * z);
     float sum = 1.061405429f * t - 1.453152027f;
@@ -42,9 +44,15 @@ static inline __attribute__((always_inline)) float tern__normal_f32(float x, flo
 /* GELU (Hendrycks and Gimpel 2016): x Phi(x), with the normal distribution Phi; or with tanh in its place. In
  * f32 Phi comes from its bell. 0.398.. = 1 / sqrt(2 pi). */
 #define BELL(x) exp((x) * (x) * (R)-0.5)
+#ifdef __cplusplus
+#define NORMAL(x, bell)                                                                                      \
+    (sizeof(R) == sizeof(float) ? (R)tern__normal_f32((float)(x), (float)(bell))                             \
+                                : (R)(0.5 * (1 + erf((double)(x)*M_SQRT1_2))))
+#else
 #define NORMAL(x, bell)                                                                                      \
     _Generic((R)0, float                                                                                     \
              : tern__normal_f32((float)(x), (float)(bell)), default : 0.5 * (1 + erf((x)*M_SQRT1_2)))
+#endif
 #define GELU_SLOPE(x, bell)   (NORMAL(x, bell) + (x) * (bell) * (R)0.39894228040143267794)
 #define GELU_INNER(x)         ((R)(M_SQRT2 * M_2_SQRTPI * 0.5) * ((x) + (R)0.044715 * (x) * (x) * (x)))
 #define GELU_INNER_SLOPE(x)   ((R)(M_SQRT2 * M_2_SQRTPI * 0.5) * (1 + (R)(3 * 0.044715) * (x) * (x)))

@@ -1,4 +1,5 @@
-#include "kernels/kernel.h"
+#include "device/backend.h"
+#include "kernels/away.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -40,20 +41,46 @@ static int explain(const tern__call *call, int status)
                            tern__shape_text(in, shape), tern_status_text(status));
 }
 
-static int run(const tern__call *call)
+static int run_on_host(const tern__call *call)
 {
     tern__kernel_fn fast = call->device->reference ? NULL : tern__cpu_kernels[call->kernel];
     int status = fast ? run_with_threads(call, fast) : TERN_E_UNSUPPORTED;
-    if (status == TERN_E_UNSUPPORTED) status = tern__reference_kernels[call->kernel](call);
+    return status == TERN_E_UNSUPPORTED ? tern__reference_kernels[call->kernel](call) : status;
+}
+
+/* By the device's kernel, or on the host where it has none. */
+static int run_away(const tern__call *call)
+{
+    tern__kernel_fn fast = call->device->backend->kernels[call->kernel];
+    int status = fast ? TERN_OK : TERN_E_UNSUPPORTED;
+    if (fast) status = tern__call_strays(call) ? tern__call_carried(call, call->device, fast) : fast(call);
+    return status == TERN_E_UNSUPPORTED
+               ? tern__call_carried(call, NULL, tern__reference_kernels[call->kernel])
+               : status;
+}
+
+static int run(const tern__call *call)
+{
+    int status = call->device->backend     ? run_away(call)
+                 : tern__call_strays(call) ? tern__call_carried(call, NULL, run_on_host)
+                                           : run_on_host(call);
     return status ? explain(call, status) : TERN_OK;
+}
+
+/* A device that goes on by itself has then done what it was asked. */
+static void settle(const tern__call *call)
+{
+    if (call->device->backend) call->device->backend->wait(call->device, NULL);
 }
 
 static int run_observed(const tern__call *call)
 {
     tern__kernel_observer *observer = call->device->observer;
+    settle(call);
     int64_t started = tern__now_ns();
     call->device->algorithm = NULL;
     int status = run(call);
+    settle(call);
     observer->ran(observer, call, tern__now_ns() - started);
     return status;
 }

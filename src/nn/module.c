@@ -45,7 +45,7 @@ static void member_free(tern__member *member)
 {
     tern__packs_free(&member->leaf.packs);
     tern__free(member->leaf.grad);
-    tern__free(member->memory);
+    tern__memory_free(member->memory);
     tern__free(member->name);
     tern__free(member);
 }

@@ -50,12 +50,15 @@ typedef struct tern__module_tree {
     int state_count;
 } tern__module_tree;
 
-/* The parameters of one dtype: one address range, and a parallel one for gradients. */
+/* The parameters of one dtype in one memory: one address range, and a parallel one for gradients. */
 typedef struct tern__range {
     tern_dtype dtype, grad_dtype;
+    tern_device *device;      /* whose memory it is in; NULL: the host's */
     size_t bytes, grad_bytes; /* multiples of the page size */
     char *params, *grads;
 } tern__range;
+
+#define TERN__RANGES 16
 
 /* Where the gradients of what lies at `offset` of the parameters lie. */
 static inline size_t tern__grad_offset(const tern__range *range, size_t offset)
@@ -69,10 +72,10 @@ typedef struct tern__seal {
     tern__leaf **leaves; /* in reverse registration order: as backward finishes them, by and large */
     int *range_of;       /* [leaf_count]                   */
     size_t *offset;      /* [leaf_count] byte offset in its range */
-    tern__range ranges[TERN_DTYPE_COUNT];
+    tern__range ranges[TERN__RANGES];
     int range_count;
-    char *buffers;             /* one range for all buffers of every dtype */
-    size_t buffer_bytes;       /* 0: no buffers */
+    char *buffers;             /* one range for all of the host's buffers of every dtype */
+    size_t buffer_bytes;       /* 0: no buffers; those in a device's memory stay where they are */
     void *attached;            /* the ddp that shares the gradients, or NULL */
     tern_group *group;         /* its group                                  */
     bool is_asked;             /* an optimizer asks all ranks of the group whether to step */

@@ -99,10 +99,10 @@ int tern_init_orthogonal(tern_tensor *tensor, double gain, tern_rng *rng, tern_e
             matrix.stride[0] = 1;
             matrix.stride[1] = d.rows;
         }
-        tern__view_copy(&matrix, &flat);
+        tern__view_copy(&matrix, &flat, NULL);
         decompose(&d);
         scale(&d, (float)gain);
-        tern__view_copy(&flat, &matrix);
+        tern__view_copy(&flat, &matrix, NULL);
     }
     tern__free(d.matrix);
     return status;

@@ -1,12 +1,31 @@
 /* place.c - which device a part of a model is on. */
 #include "nn/nn.h"
 
-static void place(tern_module *module, tern_device *device)
+/* Into the device's memory, under all its names. */
+static int move(tern__member *member, tern_device *device, tern_error *err)
 {
-    for (tern__member *member = module->tree->members; member; member = member->next)
+    size_t bytes = tern__view_bytes(&member->tensor.view);
+    tern_device *home = device->backend ? device : NULL;
+    if (tern__memory_device(member->memory) == home) return TERN_OK;
+    void *memory = tern__memory_new(device, bytes, "tern_module_to", err);
+    if (!memory) return TERN_E_MEMORY;
+    int status = tern__memory_copy(memory, member->memory, bytes, err);
+    tern__memory_free(member->memory);
+    member->memory = member->tensor.view.data = memory;
+    for (tern__member *name = member->names; name; name = name->names) name->tensor.view.data = memory;
+    return status;
+}
+
+static int place(tern_module *module, tern_device *device, tern_error *err)
+{
+    int status = TERN_OK;
+    for (tern__member *member = module->tree->members; member && !status; member = member->next) {
+        if (tern__member_owns(member)) status = move(member, device, err);
         member->tensor.device = device;
-    for (tern__module_tree *child = module->tree->children; child; child = child->next)
-        place(child->module, device);
+    }
+    for (tern__module_tree *child = module->tree->children; child && !status; child = child->next)
+        status = place(child->module, device, err);
+    return status;
 }
 
 int tern_module_to(tern_module *module, tern_device *device, tern_error *err)
@@ -18,6 +37,5 @@ int tern_module_to(tern_module *module, tern_device *device, tern_error *err)
         return tern__error_set(
             err, __func__, TERN_E_STATE,
             "%s already belongs to a ddp or an optimizer: place the parts of a model first", module->kind);
-    place(module, device);
-    return TERN_OK;
+    return place(module, device, err);
 }

@@ -15,8 +15,10 @@ static size_t page_round(size_t bytes)
     return tern__align_up(TERN__MAX(bytes, (size_t)1), (size_t)sysconf(_SC_PAGESIZE));
 }
 
-static char *reserve(size_t bytes, tern_error *err)
+static char *reserve(tern_device *device, size_t bytes, tern_error *err)
 {
+    if (device) return tern__memory_new(device, bytes, "tern_module_seal", err);
+
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) {
         tern__error_errno(err, "tern_module_seal", TERN_E_MEMORY,
@@ -27,14 +29,23 @@ static char *reserve(size_t bytes, tern_error *err)
     return data;
 }
 
+static void give_back(tern_device *device, char *data, size_t bytes)
+{
+    if (device)
+        tern__memory_free(data);
+    else if (data)
+        munmap(data, bytes);
+}
+
 void tern__seal_free(tern__seal *seal)
 {
     if (!seal) return;
     for (int r = 0; r < seal->range_count; r++) {
-        if (seal->ranges[r].params) munmap(seal->ranges[r].params, seal->ranges[r].bytes);
-        if (seal->ranges[r].grads) munmap(seal->ranges[r].grads, seal->ranges[r].grad_bytes);
+        const tern__range *range = &seal->ranges[r];
+        give_back(range->device, range->params, range->bytes);
+        give_back(range->device, range->grads, range->grad_bytes);
     }
-    if (seal->buffers) munmap(seal->buffers, seal->buffer_bytes);
+    give_back(NULL, seal->buffers, seal->buffer_bytes);
     tern__free(seal->leaves);
     tern__free(seal->range_of);
     tern__free(seal->offset);
@@ -48,16 +59,19 @@ static tern_dtype grad_dtype(const tern__seal *seal, tern_dtype dtype)
     return half && seal->root->tree->precision.gradients_f32 ? TERN_F32 : dtype;
 }
 
-static int range_index(tern__seal *seal, tern_dtype dtype)
+static int range_index(tern__seal *seal, const tern__view *view)
 {
+    tern_device *device = tern__memory_device(view->data);
     for (int r = 0; r < seal->range_count; r++)
-        if (seal->ranges[r].dtype == dtype) return r;
-    seal->ranges[seal->range_count] = (tern__range){.dtype = dtype, .grad_dtype = grad_dtype(seal, dtype)};
+        if (seal->ranges[r].dtype == view->dtype && seal->ranges[r].device == device) return r;
+    if (seal->range_count == TERN__RANGES) return -1;
+    seal->ranges[seal->range_count] =
+        (tern__range){.dtype = view->dtype, .grad_dtype = grad_dtype(seal, view->dtype), .device = device};
     return seal->range_count++;
 }
 
 /* Gives every leaf, last registered first, its place; buffers theirs in order. */
-static void plan(tern__seal *seal, const tern__module_tree *tree)
+static int plan(tern__seal *seal, const tern__module_tree *tree, tern_error *err)
 {
     size_t buffer_bytes = 0;
     for (int i = tree->state_count - 1; i >= 0; i--) {
@@ -65,10 +79,14 @@ static void plan(tern__seal *seal, const tern__module_tree *tree)
         if (tern__state_repeats(tree->module, i)) continue;
         size_t bytes = tern__align_up(tern__view_bytes(&tensor->view), TERN__LINE);
         if (!tensor->leaf) {
-            buffer_bytes += bytes;
+            buffer_bytes += tern__memory_device(tensor->view.data) ? 0 : bytes;
             continue;
         }
-        int k = seal->leaf_count++, r = range_index(seal, tensor->view.dtype);
+        int k = seal->leaf_count++, r = range_index(seal, &tensor->view);
+        if (r < 0)
+            return tern__error_set(err, "tern_module_seal", TERN_E_UNSUPPORTED,
+                                   "the parameters are of more than %d pairs of dtype and device",
+                                   TERN__RANGES);
         seal->leaves[k] = tensor->leaf;
         seal->range_of[k] = r;
         seal->offset[k] = seal->ranges[r].bytes;
@@ -77,6 +95,7 @@ static void plan(tern__seal *seal, const tern__module_tree *tree)
         tensor->leaf->index = k;
     }
     seal->buffer_bytes = buffer_bytes;
+    return TERN_OK;
 }
 
 static int reserve_all(tern__seal *seal, tern_error *err)
@@ -85,13 +104,13 @@ static int reserve_all(tern__seal *seal, tern_error *err)
         tern__range *range = &seal->ranges[r];
         range->grad_bytes = page_round(tern__grad_offset(range, range->bytes));
         range->bytes = page_round(range->bytes);
-        range->params = reserve(range->bytes, err);
-        range->grads = range->params ? reserve(range->grad_bytes, err) : NULL;
+        range->params = reserve(range->device, range->bytes, err);
+        range->grads = range->params ? reserve(range->device, range->grad_bytes, err) : NULL;
         if (!range->grads) return TERN_E_MEMORY;
     }
     if (!seal->buffer_bytes) return TERN_OK;
     seal->buffer_bytes = page_round(seal->buffer_bytes);
-    seal->buffers = reserve(seal->buffer_bytes, err);
+    seal->buffers = reserve(NULL, seal->buffer_bytes, err);
     return seal->buffers ? TERN_OK : TERN_E_MEMORY;
 }
 
@@ -118,9 +137,10 @@ static void drop_grads(tern__seal *seal)
     }
 }
 
+/* Within one memory. */
 static void move_tensor(tern_tensor *tensor, char *to)
 {
-    memcpy(to, tensor->view.data, tern__view_bytes(&tensor->view));
+    tern__memory_copy(to, tensor->view.data, tern__view_bytes(&tensor->view), NULL);
     tensor->view.data = to;
 }
 
@@ -136,13 +156,14 @@ static void move_parameter(const tern__seal *seal, tern__member *member)
 static void move_members(tern__seal *seal, tern__module_tree *tree, size_t *buffer_at)
 {
     for (tern__member *member = tree->members; member; member = member->next) {
+        if (member->is_buffer && tern__memory_device(member->memory)) continue;
         if (member->is_buffer) {
             move_tensor(&member->tensor, seal->buffers + *buffer_at);
             *buffer_at += tern__align_up(tern__view_bytes(&member->tensor.view), TERN__LINE);
         } else if (tern__member_owns(member)) {
             move_parameter(seal, member);
         }
-        tern__free(member->memory);
+        tern__memory_free(member->memory);
         member->memory = NULL;
     }
     for (tern__module_tree *child = tree->children; child; child = child->next)
@@ -170,8 +191,7 @@ tern__seal *tern__module_seal(tern_module *module, tern_error *err)
     if (tern__module_state(root, err)) return NULL;
     tern__seal *seal = new_seal(root, err);
     if (!seal) return NULL;
-    plan(seal, root->tree);
-    if (reserve_all(seal, err) || make_grads(seal, err)) {
+    if (plan(seal, root->tree, err) || reserve_all(seal, err) || make_grads(seal, err)) {
         drop_grads(seal);
         tern__seal_free(seal);
         return NULL;

@@ -79,7 +79,7 @@ static int check_member(const tern_module *module, const tern__member *member, c
 static void link_to(tern__member *member, tern__leaf *leaf)
 {
     tern__member *owner = owner_of(leaf);
-    tern__free(member->memory);
+    tern__memory_free(member->memory);
     member->memory = NULL;
     member->tensor.view = owner->tensor.view;
     member->tensor.leaf = leaf;

@@ -227,7 +227,7 @@ static void write_entry(tern_tensor *tensor, const tern_tensor *value)
     if (tensor->view.data == from.data) return;
     if (tensor->view.ndim == 0) from.ndim = 0;
     if (tensor->view.dtype == from.dtype)
-        tern__view_copy(&tensor->view, &from);
+        tern__view_copy(&tensor->view, &from, NULL);
     else
         convert(&tensor->view, &from);
     if (tensor->view.packs) tensor->view.packs->version++;

@@ -51,6 +51,12 @@ tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layo
     return copy(scope, "contiguous", x, x->view.dtype, layout);
 }
 
+tern__layout tern__layout_of(const tern_device *device, int64_t channels)
+{
+    if (device->backend) return TERN__CHANNELS_LAST;
+    return channels % 16 ? TERN__PLAIN : TERN__BLOCKED16;
+}
+
 tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x)
 {
     return tern__laid_out(scope, x, TERN__PLAIN);

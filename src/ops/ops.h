@@ -12,6 +12,8 @@ tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x);
 /* The same, but blocked tensors stay; the same in a layout that x's shape can have. */
 tern_tensor *tern__dense(tern_scope *scope, tern_tensor *x);
 tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layout);
+/* What a convolution on this device gives its result of so many channels. */
+tern__layout tern__layout_of(const tern_device *device, int64_t channels);
 
 /* to = (or +=) from, of one shape: any dtypes, strides and layouts. False after a failure. */
 bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from);

@@ -18,10 +18,10 @@ int tern__board_view(tern_board *board, const tern_tensor *tensor, bool dense, t
     if (tern__tensor_check(tensor, func, err)) return err->code;
     const tern__view *own = &tensor->view;
     *view = *own;
-    if (dense ? tern__view_is_dense(own) : own->layout == TERN__PLAIN) return TERN_OK;
+    bool is_here = !tern__memory_device(own->data);
+    if (is_here && (dense ? tern__view_is_dense(own) : own->layout == TERN__PLAIN)) return TERN_OK;
     *view = tern__view_make(own->dtype, TERN__PLAIN, own->ndim, own->shape);
     view->data = tern__board_space(board, TERN__SPACE_PLAIN, tern__view_bytes(view), func, err);
     if (!view->data) return TERN_E_MEMORY;
-    tern__view_copy(view, own);
-    return TERN_OK;
+    return tern__view_copy(view, own, err);
 }

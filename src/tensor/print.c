@@ -1,3 +1,4 @@
+#include "tensor/host.h"
 #include "tensor/tensor.h"
 
 #include <stdio.h>
@@ -44,6 +45,9 @@ void tern_print(const tern_tensor *tensor)
         return;
     }
     printf("tensor %s %s\n", tern__shape_text(&tensor->view, shape), tern_dtype_name(tensor->view.dtype));
-    if (tern__view_count(&tensor->view)) print_dimension(&tensor->view, 0, 0);
+    tern__host host;
+    if (tern__host_open(&host, &tensor->view, NULL)) return;
+    if (tern__view_count(&tensor->view)) print_dimension(&host.view, 0, 0);
+    tern__host_close(&host, false, NULL);
     printf("\n");
 }

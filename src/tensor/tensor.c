@@ -1,3 +1,4 @@
+#include "tensor/host.h"
 #include "tensor/tensor.h"
 #include "base/pages.h"
 
@@ -64,14 +65,27 @@ static void copy_elements(const tern__view *dst, const tern__view *src)
                (const char *)src->data + (size_t)tern__view_offset(src, i) * bytes, bytes);
 }
 
-void tern__view_copy(const tern__view *dst, const tern__view *src)
+/* Layouts that differ, on the host. */
+static int copy_over_host(const tern__view *dst, const tern__view *src, tern_error *err)
+{
+    tern__host from, to;
+    int status = tern__host_open(&from, src, err);
+    if (status) return status;
+    status = tern__host_open(&to, dst, err);
+    if (!status) {
+        copy_elements(&to.view, &from.view);
+        status = tern__host_close(&to, true, err);
+    }
+    tern__host_close(&from, false, NULL);
+    return status;
+}
+
+int tern__view_copy(const tern__view *dst, const tern__view *src, tern_error *err)
 {
     bool flat = (tern__view_is_contiguous(dst) && tern__view_is_contiguous(src)) ||
-                (dst->layout == TERN__BLOCKED16 && src->layout == TERN__BLOCKED16);
-    if (flat)
-        memcpy(dst->data, src->data, tern__view_bytes(src));
-    else
-        copy_elements(dst, src);
+                (dst->layout == src->layout && dst->layout != TERN__PLAIN);
+    return flat ? tern__memory_copy(dst->data, src->data, tern__view_bytes(src), err)
+                : copy_over_host(dst, src, err);
 }
 
 static int check_bytes(const tern_tensor *tensor, size_t bytes, const char *func, tern_error *err)
@@ -100,8 +114,7 @@ int tern_tensor_read(const tern_tensor *tensor, void *out, size_t bytes, tern_er
     int status = check_bytes(tensor, bytes, __func__, err);
     if (status) return status;
     tern__view dst = plain_over(&tensor->view, out);
-    tern__view_copy(&dst, &tensor->view);
-    return TERN_OK;
+    return tern__view_copy(&dst, &tensor->view, err);
 }
 
 int tern_tensor_write(tern_tensor *tensor, const void *in, size_t bytes, tern_error *err)
@@ -109,15 +122,18 @@ int tern_tensor_write(tern_tensor *tensor, const void *in, size_t bytes, tern_er
     int status = check_bytes(tensor, bytes, __func__, err);
     if (status) return status;
     tern__view src = plain_over(&tensor->view, in);
-    tern__view_copy(&tensor->view, &src);
     if (tensor->view.packs) tensor->view.packs->version++;
-    return TERN_OK;
+    return tern__view_copy(&tensor->view, &src, err);
 }
 
 double tern_item(const tern_tensor *tensor)
 {
     if (tern__tensor_check(tensor, __func__, NULL) || tern__view_count(&tensor->view) != 1) return NAN;
-    return tern__view_get(&tensor->view, 0);
+    tern__host host;
+    if (tern__host_open(&host, &tensor->view, NULL)) return NAN;
+    double value = tern__view_get(&host.view, 0);
+    tern__host_close(&host, false, NULL);
+    return value;
 }
 
 static void release_own(void *ctx)
@@ -167,8 +183,9 @@ tern_tensor *tern_keep(const tern_tensor *tensor, tern_error *err)
 {
     if (tern__is_set(err) || tern__tensor_check(tensor, __func__, err)) return NULL;
     tern_tensor *copy = tern__tensor_new(tensor->view.dtype, tensor->view.ndim, tensor->view.shape, err);
-    if (copy) tern__view_copy(&copy->view, &tensor->view);
-    return copy;
+    if (!copy || !tern__view_copy(&copy->view, &tensor->view, err)) return copy;
+    tern_tensor_free(copy);
+    return NULL;
 }
 
 /* The storage of memory that is the caller's, with what to call when its last user is gone. */

@@ -58,7 +58,8 @@ tern_tensor *tern__tensor_over(tern__storage *storage, void *data, tern_dtype dt
                                const int64_t *shape, const int64_t *stride, const char *func,
                                tern_error *err);
 
-/* dst = src, element by element, any layouts, same shape; dtypes equal. */
-void tern__view_copy(const tern__view *dst, const tern__view *src);
+/* dst = src, element by element, any layouts and memories, same shape; dtypes equal. Fails only where one is
+ * in a device's memory. */
+int tern__view_copy(const tern__view *dst, const tern__view *src, tern_error *err);
 
 #endif

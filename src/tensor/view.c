@@ -47,12 +47,15 @@ int tern__shape_check(const char *func, tern_dtype dtype, int ndim, const int64_
 tern__view tern__view_make(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape)
 {
     tern__view view = {.dtype = dtype, .layout = layout, .ndim = ndim};
-    int64_t stride = 1;
+    bool last = layout == TERN__CHANNELS_LAST;
+    int64_t stride = last ? shape[1] : 1;
     for (int d = ndim - 1; d >= 0; d--) {
         view.shape[d] = shape[d];
+        if (last && d == 1) continue;
         view.stride[d] = stride;
         stride *= shape[d];
     }
+    if (last) view.stride[1] = 1;
     return view;
 }
 

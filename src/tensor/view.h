@@ -7,8 +7,9 @@
 #include <tern/tensor.h>
 
 /* BLOCKED16: (N, C, spatial..) with C % 16 == 0 stored as N, C / 16, spatial.., 16 and no gaps: oneDNN's
- * nC[dh]w16c. Its strides are not used. */
-typedef enum tern__layout { TERN__PLAIN, TERN__BLOCKED16 } tern__layout;
+ * nC[dh]w16c. Its strides are not used. CHANNELS_LAST: (N, C, spatial..) stored as N, spatial.., C without
+ * gaps, as its strides say: what GPUs convolve fastest. */
+typedef enum tern__layout { TERN__PLAIN, TERN__BLOCKED16, TERN__CHANNELS_LAST } tern__layout;
 
 /* Copies of a parameter that kernels keep in layouts of their own (kernels/pack.h). Whoever changes the
  * parameter counts `version` up; a copy of an older version is made anew at its next use. */

@@ -93,7 +93,7 @@ class Net:
 
     def __init__(self, lib, make, seed=0, device=b"cpu", threads=1, group=None, ddp_opts=None, **sgd):
         self.lib = lib
-        self.device = ctypes.c_void_p(lib.check("tern_device_open", device))
+        self.device = ctypes.c_void_p(lib.check("tern_device_open", tern.device(device.decode()).encode()))
         lib.check("tern_device_threads_set", self.device, threads)
         rng = ctypes.c_void_p(lib.check("tern_rng_new", ctypes.c_uint64(seed)))
         self.module = ctypes.c_void_p(make(rng))

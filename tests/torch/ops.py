@@ -45,7 +45,7 @@ class Run:
         self.lib = tern.Library()
         self.lib.returns(ctypes.c_void_p, *POINTERS)
         self.lib.returns(ctypes.c_int64, "tern_tensor_count")
-        self.device = ctypes.c_void_p(self.lib.check("tern_device_open", device.encode()))
+        self.device = ctypes.c_void_p(self.lib.check("tern_device_open", tern.device(device).encode()))
         if threads:
             self.lib.check("tern_device_threads_set", self.device, threads)
         self.scope = ctypes.c_void_p(self.lib.check("tern_scope_new", self.device, group))

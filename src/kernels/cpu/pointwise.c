@@ -5,7 +5,7 @@
  * others go through a stage, a stretch at a time. */
 #include "kernels/pointwise.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/plan.h"
+#include "kernels/plan.h"
 #include "kernels/cpu/staging.h"
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vector_math.h"

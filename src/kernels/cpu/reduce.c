@@ -9,7 +9,7 @@
 #include "kernels/cpu/channel_sum.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/plan.h"
+#include "kernels/plan.h"
 #include "kernels/cpu/staging.h"
 
 #include <math.h>

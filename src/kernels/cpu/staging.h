@@ -3,20 +3,7 @@
 #ifndef TERN_SRC_KERNELS_CPU_STAGING_H
 #define TERN_SRC_KERNELS_CPU_STAGING_H
 
-#include "tensor/view.h"
-
-/* What is computed in: f32 for f32, bf16, f16; f64 if there is one, or if floating point meets i64 or i32;
- * i64 if all are integers. */
-typedef enum tern__compute {
-    TERN__COMPUTE_F32,
-    TERN__COMPUTE_F64,
-    TERN__COMPUTE_I64,
-    TERN__COMPUTES
-} tern__compute;
-
-tern__compute tern__compute_of(const tern__view *const *views, int count);
-/* The dtype that stands for it. */
-tern_dtype tern__compute_dtype(tern__compute compute);
+#include "kernels/compute.h"
 
 /* A loop takes so many elements at a time: all its arrays stay in the first-level cache. */
 #define TERN__STAGE 256

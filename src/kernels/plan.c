@@ -1,4 +1,4 @@
-#include "kernels/cpu/plan.h"
+#include "kernels/plan.h"
 
 #define BLOCK 16
 

@@ -1,0 +1,32 @@
+# The plug-in for NVIDIA's GPUs. It is built with nvcc; and always, where there is a C++ compiler, for the tests on CPUs, with
+# tests/cuda/emulated in the places of CUDA's headers and of the files that ask its libraries.
+option(TERN_CUDA "Build the plug-in for NVIDIA's GPUs: nvcc, cuDNN 9, cuBLASLt, NCCL" OFF)
+set(TERN_CUDA_ARCHITECTURES "80;90" CACHE STRING "Of the GPUs that the plug-in has code for")
+
+file(GLOB TERN_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c ${PROJECT_SOURCE_DIR}/src/cuda/*.cc ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
+# What the library and the plug-in have in common: pure functions on views, errors and dtypes.
+set(TERN_CUDA_COMMON ${PROJECT_SOURCE_DIR}/src/tensor/view.c ${PROJECT_SOURCE_DIR}/src/base/error.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c
+                     ${PROJECT_SOURCE_DIR}/src/kernels/plan.c ${PROJECT_SOURCE_DIR}/src/kernels/compute.c)
+
+function(tern_cuda_properties target)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(${target} PRIVATE _GNU_SOURCE TERN_VERSION="${PROJECT_VERSION}")
+  target_link_libraries(${target} PRIVATE m)
+  set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME tern_cuda CXX_STANDARD 17 CXX_VISIBILITY_PRESET hidden
+                        CUDA_STANDARD 17 CUDA_VISIBILITY_PRESET hidden)
+endfunction()
+
+if(TERN_CUDA)
+  set(CMAKE_CUDA_ARCHITECTURES ${TERN_CUDA_ARCHITECTURES})
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+  find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+  find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+  add_library(tern_cuda MODULE ${TERN_CUDA_SOURCES} ${TERN_CUDA_COMMON})
+  tern_cuda_properties(tern_cuda)
+  target_include_directories(tern_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
+  target_link_libraries(tern_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${CUDNN_LIBRARY} ${NCCL_LIBRARY})
+  set_target_properties(tern_cuda PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON) # CUDA lies anywhere
+endif()

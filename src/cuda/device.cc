@@ -1,0 +1,124 @@
+/* device.cc - opening a GPU, its memory and its stream. */
+#include "cuda/device.h"
+#include "cuda/pool.h"
+
+#include <cstdio>
+#include <cstring>
+
+int tern__cuda_check(cudaError_t code, const char *what, tern_error *err)
+{
+    if (code == cudaSuccess) return TERN_OK;
+    int status = code == cudaErrorMemoryAllocation ? TERN_E_MEMORY : TERN_E_SYSTEM;
+    tern__error_set(err, "tern_device", status, "%s: %s (%s)", what, cudaGetErrorName(code), cudaGetErrorString(code));
+    if (err && !err->native) err->native = (int)code;
+    return status;
+}
+
+int tern__cuda_count(tern_error *err)
+{
+    int found = 0;
+    cudaError_t code = cudaGetDeviceCount(&found);
+    if (code == cudaErrorNoDevice) return 0;
+    int status = tern__cuda_check(code, "cudaGetDeviceCount", err);
+    return status ? status : found;
+}
+
+void tern__cuda_describe(int index, char *text, size_t size)
+{
+    cudaDeviceProp p;
+    if (cudaGetDeviceProperties(&p, index) != cudaSuccess) {
+        std::snprintf(text, size, "?");
+        return;
+    }
+    std::snprintf(text, size, "%s, %.1f GiB, compute capability %d.%d", p.name,
+                  (double)p.totalGlobalMem / ((size_t)1 << 30), p.major, p.minor);
+}
+
+void tern__cuda_libraries(char *text, size_t size)
+{
+    int version = 0;
+    cudaRuntimeGetVersion(&version);
+    std::snprintf(text, size, "CUDA %d.%d", version / 1000, version % 1000 / 10);
+}
+
+/* ---- life ---- */
+
+void tern__cuda_close(tern_device *device)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    if (!cuda) return;
+    cudaSetDevice(cuda->index);
+    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    tern__cuda_pool_close(cuda->pool);
+    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    delete cuda;
+    device->state = nullptr;
+}
+
+static int open_parts(tern__cuda *cuda, tern__memory *memory, tern_error *err)
+{
+    cudaDeviceProp p;
+    int status = tern__cuda_check(cudaSetDevice(cuda->index), "cudaSetDevice", err);
+    if (!status) status = tern__cuda_check(cudaGetDeviceProperties(&p, cuda->index), "cudaGetDeviceProperties", err);
+    if (status) return status;
+    cuda->processors = p.multiProcessorCount;
+    status = tern__cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "cudaStreamCreate", err);
+    return status ? status : tern__cuda_pool_open(cuda, p.totalGlobalMem, memory, err);
+}
+
+int tern__cuda_open(tern_device *device, int index, tern_error *err)
+{
+    tern__cuda *cuda = new tern__cuda();
+    cuda->index = index;
+    device->state = cuda;
+    int status = open_parts(cuda, &device->memory, err);
+    if (status) tern__cuda_close(device);
+    return status;
+}
+
+/* ---- copies ---- */
+
+/* Memory of the host that is pageable: the runtime has read it when the call returns. */
+int tern__cuda_copy(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    bool to_host = (size_t)((char *)to - device->memory.base) >= device->memory.bytes;
+    cudaSetDevice(cuda->index);
+    cudaError_t code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream);
+    int status = tern__cuda_check(code, "cudaMemcpyAsync", err);
+    return status || !to_host ? status : tern__cuda_wait(device, err);
+}
+
+/* The copy is in this device's stream, after the other's work and before what the other does next. */
+int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device), *giver = tern__cuda_of(other);
+    cudaEvent_t ready = nullptr, done = nullptr;
+    cudaSetDevice(giver->index);
+    cudaError_t code = cudaEventCreateWithFlags(&ready, cudaEventDisableTiming);
+    if (code == cudaSuccess) code = cudaEventRecord(ready, giver->stream);
+    cudaSetDevice(cuda->index);
+    if (code == cudaSuccess) code = cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
+    if (code == cudaSuccess) code = cudaStreamWaitEvent(cuda->stream, ready);
+    if (code == cudaSuccess) code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream);
+    if (code == cudaSuccess) code = cudaEventRecord(done, cuda->stream);
+    if (code == cudaSuccess) code = cudaStreamWaitEvent(giver->stream, done);
+    if (ready) cudaEventDestroy(ready);
+    if (done) cudaEventDestroy(done);
+    return tern__cuda_check(code, "a copy between devices", err);
+}
+
+int tern__cuda_zero(tern_device *device, void *to, size_t bytes, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    cudaSetDevice(cuda->index);
+    return tern__cuda_check(cudaMemsetAsync(to, 0, bytes, cuda->stream), "cudaMemsetAsync", err);
+}
+
+/* ---- waiting ---- */
+
+int tern__cuda_wait(tern_device *device, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    return tern__cuda_check(cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize", err);
+}

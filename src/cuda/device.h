@@ -1,0 +1,31 @@
+/* device.h - the functions of the back end's struct (device/backend.h). */
+#ifndef TERN_SRC_CUDA_DEVICE_H
+#define TERN_SRC_CUDA_DEVICE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "device/backend.h"
+
+int tern__cuda_count(tern_error *err);
+void tern__cuda_describe(int index, char *text, size_t size);
+void tern__cuda_libraries(char *text, size_t size);
+int tern__cuda_open(tern_device *device, int index, tern_error *err);
+void tern__cuda_close(tern_device *device);
+int tern__cuda_copy(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err);
+int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
+                         tern_error *err);
+int tern__cuda_zero(tern_device *device, void *to, size_t bytes, tern_error *err);
+int tern__cuda_wait(tern_device *device, tern_error *err);
+
+/* ---- pool.cc ---- */
+
+void *tern__cuda_alloc(tern_device *device, size_t bytes);
+void tern__cuda_free(tern_device *device, void *data);
+size_t tern__cuda_bytes(tern_device *device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,66 @@
+/* pages.cc - the driver's virtual memory. Its functions are asked for by name, so that nothing here is linked with the
+ * driver, which is there only where a GPU is. */
+#include "cuda/pool.h"
+
+#include <cuda.h>
+
+template <class F> static F *driver(const char *name)
+{
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+    return (F *)found;
+}
+
+/* The driver's function of that name. */
+#define DRIVER(name) (driver<decltype(name)>(#name))
+
+int tern__cuda_reserve(size_t bytes, void **base, tern_error *err)
+{
+    CUdeviceptr found = 0;
+    auto *reserve = DRIVER(cuMemAddressReserve);
+    CUresult code = reserve ? reserve(&found, bytes, TERN__CUDA_PAGE, 0, 0) : CUDA_ERROR_NOT_FOUND;
+    *base = (void *)found;
+    if (code == CUDA_SUCCESS) return TERN_OK;
+    return tern__error_set(err, "tern_device_open", TERN_E_SYSTEM, "cuMemAddressReserve of %zu bytes: CUDA error %d",
+                           bytes, (int)code);
+}
+
+void tern__cuda_unreserve(void *base, size_t bytes)
+{
+    auto *give_back = DRIVER(cuMemAddressFree);
+    if (give_back) give_back((CUdeviceptr)base, bytes);
+}
+
+static bool let_use(int index, void *at, size_t bytes)
+{
+    CUmemAccessDesc access = {};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = index;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    return DRIVER(cuMemSetAccess)((CUdeviceptr)at, bytes, &access, 1) == CUDA_SUCCESS;
+}
+
+bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle)
+{
+    CUmemAllocationProp what = {};
+    CUmemGenericAllocationHandle memory;
+    what.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    what.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    what.location.id = index;
+    if (DRIVER(cuMemCreate)(&memory, bytes, &what, 0) != CUDA_SUCCESS) return false;
+    if (DRIVER(cuMemMap)((CUdeviceptr)at, bytes, 0, memory, 0) != CUDA_SUCCESS) {
+        DRIVER(cuMemRelease)(memory);
+        return false;
+    }
+    *handle = memory;
+    if (let_use(index, at, bytes)) return true;
+    tern__cuda_unmap(at, bytes, memory);
+    return false;
+}
+
+void tern__cuda_unmap(void *at, size_t bytes, unsigned long long handle)
+{
+    DRIVER(cuMemUnmap)((CUdeviceptr)at, bytes);
+    DRIVER(cuMemRelease)((CUmemGenericAllocationHandle)handle);
+}

@@ -1,0 +1,178 @@
+/* pointwise.cu - all pointwise kernels on views of any dtype, stride and layout, from the list of pointwise.def.
+ *
+ * The plan (kernels/plan.h) merges the dimensions that all operands walk through alike. What is one run of neighbours
+ * then, with or without scalars beside it, is taken four elements at a time; else each thread finds its element's place
+ * in every operand. */
+#include "cuda/elements.h"
+#include "cuda/kernels.h"
+
+extern "C" {
+#include "kernels/compute.h"
+#include "kernels/plan.h"
+#include "kernels/pointwise.h"
+}
+
+#define OPERANDS (TERN__POINTWISE_INS + 1) /* the output is the last */
+#define OUT      TERN__POINTWISE_INS
+#define THREADS  256
+
+typedef struct walk {
+    tern__plan plan;
+    void *data[OPERANDS]; /* NULL: absent */
+    int dtype[OPERANDS];
+    double numbers[2];
+    bool add, fours;
+} walk;
+
+template <class R> __device__ R number(double k)
+{
+    return (R)k;
+}
+template <> __device__ int64_t number<int64_t>(double k)
+{
+    return tern__nearest_integer(k);
+}
+
+/* ---- the formulas ---- */
+
+#define P(ID, name, inputs, dtypes, expression)                                                                        \
+    struct ID {                                                                                                        \
+        enum { INS = inputs };                                                                                         \
+        template <class R> static __device__ R of(R a, R b, R c, R d, const R *k)                                      \
+        {                                                                                                              \
+            (void)b, (void)c, (void)d, (void)k;                                                                        \
+            return (R)(expression);                                                                                    \
+        }                                                                                                              \
+    };
+namespace op {
+#include "kernels/pointwise.def"
+}
+#undef P
+
+/* ---- the walks ---- */
+
+template <class O, class R> __device__ R compute(const R v[4], const R k[2])
+{
+    return O::template of<R>(v[0], O::INS > 1 ? v[1] : R(0), O::INS > 2 ? v[2] : R(0), O::INS > 3 ? v[3] : R(0), k);
+}
+
+template <class O, class R> __device__ void store(const walk &w, int64_t at, R value)
+{
+    if (w.add) value += tern__element<R>(w.data[OUT], w.dtype[OUT], at);
+    tern__element_set<R>(w.data[OUT], w.dtype[OUT], at, value);
+}
+
+template <class O, class R> __global__ void run_fours(walk w)
+{
+    const R k[2] = {number<R>(w.numbers[0]), number<R>(w.numbers[1])};
+    int64_t step = (int64_t)gridDim.x * blockDim.x * 4;
+    for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; at < w.plan.count; at += step) {
+        tern__four<R> in[4] = {}, out = {};
+        int most = w.plan.count - at < 4 ? (int)(w.plan.count - at) : 4;
+        for (int i = 0; i < O::INS; i++) {
+            if (w.plan.stride[i][0] == 0 || most < 4)
+                for (int e = 0; e < most; e++)
+                    in[i].v[e] = tern__element<R>(w.data[i], w.dtype[i], (at + e) * w.plan.stride[i][0]);
+            else
+                in[i] = tern__four_get<R>(w.data[i], w.dtype[i], at);
+        }
+        for (int e = 0; e < most; e++) {
+            R v[4] = {};
+            for (int i = 0; i < O::INS; i++) v[i] = in[i].v[e];
+            out.v[e] = compute<O, R>(v, k);
+        }
+        if (most < 4 || w.add)
+            for (int e = 0; e < most; e++) store<O, R>(w, at + e, out.v[e]);
+        else
+            tern__four_set<R>(w.data[OUT], w.dtype[OUT], at, out);
+    }
+}
+
+template <class O, class R> __global__ void run_places(walk w)
+{
+    const R k[2] = {number<R>(w.numbers[0]), number<R>(w.numbers[1])};
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.plan.count; i += step) {
+        int64_t at[OPERANDS] = {0}, rest = i;
+        for (int d = 0; d < w.plan.ndim; d++) {
+            int64_t index = d + 1 < w.plan.ndim ? rest % w.plan.shape[d] : rest;
+            rest /= w.plan.shape[d];
+            for (int o = 0; o < O::INS; o++) at[o] += index * w.plan.stride[o][d];
+            at[OUT] += index * w.plan.stride[OUT][d];
+        }
+        R v[4] = {};
+        for (int o = 0; o < O::INS; o++) v[o] = tern__element<R>(w.data[o], w.dtype[o], at[o]);
+        store<O, R>(w, at[OUT], compute<O, R>(v, k));
+    }
+}
+
+/* ---- which ---- */
+
+template <class O, class R> static int start(const tern__call *call, const walk &w)
+{
+    if (!w.fours)
+        return tern__cuda_launch(call, run_places<O, R>, tern__cuda_grid(call, w.plan.count, THREADS, 1), THREADS, 0, w);
+    return tern__cuda_launch(call, run_fours<O, R>, tern__cuda_grid(call, w.plan.count, THREADS, 4), THREADS, 0, w);
+}
+
+template <class O> static int start_any(const tern__call *call, const walk &w, tern__compute compute)
+{
+    if (compute == TERN__COMPUTE_I64) return start<O, int64_t>(call, w);
+    return compute == TERN__COMPUTE_F64 ? start<O, double>(call, w) : start<O, float>(call, w);
+}
+
+template <class O> static int start_float(const tern__call *call, const walk &w, tern__compute compute)
+{
+    if (compute == TERN__COMPUTE_I64) return TERN_E_UNSUPPORTED;
+    return compute == TERN__COMPUTE_F64 ? start<O, double>(call, w) : start<O, float>(call, w);
+}
+
+/* All operands are neighbours or scalars, and stand where four can be read at once. */
+static bool takes_fours(const walk *w)
+{
+    bool fours = w->plan.ndim == 1 && w->plan.stride[OUT][0] == 1;
+    for (int i = 0; i < OPERANDS && fours; i++) {
+        if (!w->data[i]) continue;
+        bool is_scalar = w->plan.stride[i][0] == 0 && i != OUT;
+        size_t bytes = 4 * tern_dtype_bytes((tern_dtype)w->dtype[i]);
+        fours = is_scalar || (w->plan.stride[i][0] == 1 && (uintptr_t)w->data[i] % TERN__MIN(bytes, (size_t)16) == 0);
+    }
+    return fours;
+}
+
+int tern__cuda_pointwise(const tern__call *call)
+{
+    const tern__view *views[OPERANDS] = {call->in[0], call->in[1], call->in[2], call->in[3], call->out[0]};
+    walk w = {};
+    w.plan = tern__plan_of(views, OPERANDS);
+    for (int i = 0; i < OPERANDS; i++) {
+        w.data[i] = views[i] ? views[i]->data : nullptr;
+        w.dtype[i] = views[i] ? views[i]->dtype : 0;
+    }
+    const tern__pointwise_attr *attr = (const tern__pointwise_attr *)call->attr;
+    for (int i = 0; attr && i < 2; i++) w.numbers[i] = attr->k[i];
+    w.add = call->add[0];
+    w.fours = takes_fours(&w);
+    /* A copy is computed in what it is copied from, and so rounded once. */
+    bool is_copy = call->kernel == TERN__COPY && !call->add[0];
+    tern__compute compute = tern__compute_of(views, is_copy ? OUT : OPERANDS);
+    if (w.plan.count == 0) return TERN_OK;
+    switch ((int)call->kernel) {
+#define START_ANY(ID)   start_any<op::ID>(call, w, compute)
+#define START_FLOAT(ID) start_float<op::ID>(call, w, compute)
+#define P(ID, name, inputs, dtypes, expression)                                                                        \
+    case TERN__##ID: return START_##dtypes(ID);
+#include "kernels/pointwise.def"
+#undef P
+    }
+    return TERN_E_UNSUPPORTED;
+}
+
+/* The plan sees all layouts alike. */
+int tern__cuda_reorder(const tern__call *call)
+{
+    tern__call copy = *call;
+    copy.kernel = TERN__COPY;
+    copy.attr = nullptr;
+    return tern__cuda_pointwise(&copy);
+}

@@ -1,0 +1,165 @@
+/* pool.cc - blocks by size class, four to each power of two, as the CPU's devices have them.
+ *
+ * A block that is given back waits for the next one of its class. All of a device's work is in one stream, so whoever
+ * gets it comes after whoever had it, and nobody has to wait for that. Small blocks are cut from pages that stay.
+ * Large ones have pages of their own; where there is no memory left those of free ones are taken away, which is the
+ * only time that the pool waits for the device, and their addresses wait for the next block of their class. */
+#include "cuda/pool.h"
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#define SMALLEST 256
+#define BINS     192
+
+struct block {
+    char *data;
+    size_t bytes;
+    int bin;
+    bool is_mapped;
+    unsigned long long handle;
+};
+
+struct tern__cuda_pool {
+    tern__cuda *cuda;
+    std::mutex lock;
+    std::unordered_map<void *, block *> blocks; /* all that there are */
+    std::vector<block *> bins[BINS];            /* free ones, last freed last */
+    char *base, *top, *end;                     /* addresses: used up to the top */
+    char *page;                                 /* what is left of the last page for small blocks */
+    size_t page_left, bytes;
+};
+
+static int bin_of(size_t bytes, size_t *rounded)
+{
+    size_t base = SMALLEST;
+    int bin = 0, quarter = 0;
+    while (base * 2 <= bytes) {
+        base *= 2;
+        bin += 4;
+    }
+    while (base + base / 4 * (size_t)quarter < bytes) quarter++;
+    *rounded = tern__align_up(base + base / 4 * (size_t)quarter, SMALLEST);
+    return bin + quarter;
+}
+
+int tern__cuda_pool_open(tern__cuda *cuda, size_t total, tern__memory *memory, tern_error *err)
+{
+    void *base;
+    size_t bytes = tern__align_up(4 * total, TERN__CUDA_PAGE); /* room for free blocks of classes that are out of use */
+    int status = tern__cuda_reserve(bytes, &base, err);
+    if (status) return status;
+    tern__cuda_pool *pool = new tern__cuda_pool();
+    pool->cuda = cuda;
+    pool->base = pool->top = (char *)base;
+    pool->end = pool->base + bytes;
+    *memory = (tern__memory){pool->base, bytes};
+    cuda->pool = pool;
+    return TERN_OK;
+}
+
+void tern__cuda_pool_close(tern__cuda_pool *pool)
+{
+    if (!pool) return;
+    for (auto &entry : pool->blocks) {
+        block *b = entry.second;
+        if (b->bytes >= TERN__CUDA_PAGE && b->is_mapped) tern__cuda_unmap(b->data, b->bytes, b->handle);
+        delete b;
+    }
+    tern__cuda_unreserve(pool->base, (size_t)(pool->end - pool->base));
+    delete pool;
+}
+
+/* Takes away what is behind free large blocks. */
+static void give_up(tern__cuda_pool *pool)
+{
+    cudaStreamSynchronize(pool->cuda->stream);
+    for (auto &bin : pool->bins)
+        for (block *b : bin) {
+            if (b->bytes < TERN__CUDA_PAGE || !b->is_mapped) continue;
+            tern__cuda_unmap(b->data, b->bytes, b->handle);
+            b->is_mapped = false;
+            pool->bytes -= b->bytes;
+        }
+}
+
+static bool map(tern__cuda_pool *pool, char *at, size_t bytes, unsigned long long *handle)
+{
+    bool done = tern__cuda_map(pool->cuda->index, at, bytes, handle);
+    if (!done) {
+        give_up(pool);
+        done = tern__cuda_map(pool->cuda->index, at, bytes, handle);
+    }
+    pool->bytes += done ? bytes : 0;
+    return done;
+}
+
+static char *take_addresses(tern__cuda_pool *pool, size_t bytes)
+{
+    if ((size_t)(pool->end - pool->top) < bytes) return nullptr;
+    char *at = pool->top;
+    pool->top += bytes;
+    return at;
+}
+
+/* A piece of a page for small ones; the rest of the last page is too little, and left. */
+static char *cut(tern__cuda_pool *pool, size_t bytes)
+{
+    if (pool->page_left < bytes) {
+        unsigned long long handle;
+        char *page = take_addresses(pool, TERN__CUDA_PAGE);
+        if (!page || !map(pool, page, TERN__CUDA_PAGE, &handle)) return nullptr;
+        pool->page = page;
+        pool->page_left = TERN__CUDA_PAGE;
+    }
+    char *data = pool->page;
+    pool->page += bytes;
+    pool->page_left -= bytes;
+    return data;
+}
+
+static block *new_block(tern__cuda_pool *pool, int bin, size_t bytes)
+{
+    block *b = new block();
+    bool is_large = bytes >= TERN__CUDA_PAGE;
+    *b = (block){nullptr, is_large ? tern__align_up(bytes, TERN__CUDA_PAGE) : bytes, bin, !is_large, 0};
+    b->data = is_large ? take_addresses(pool, b->bytes) : cut(pool, bytes);
+    if (b->data) {
+        pool->blocks[b->data] = b;
+        return b;
+    }
+    delete b;
+    return nullptr;
+}
+
+void *tern__cuda_alloc(tern_device *device, size_t bytes)
+{
+    tern__cuda_pool *pool = tern__cuda_of(device)->pool;
+    std::lock_guard<std::mutex> hold(pool->lock);
+    size_t rounded;
+    int bin = bin_of(TERN__MAX(bytes, (size_t)SMALLEST), &rounded);
+    std::vector<block *> &free = pool->bins[bin];
+    block *b = free.empty() ? new_block(pool, bin, rounded) : free.back();
+    if (!b) return nullptr;
+    if (!free.empty()) free.pop_back();
+    if (!b->is_mapped) b->is_mapped = map(pool, b->data, b->bytes, &b->handle);
+    if (b->is_mapped) return b->data;
+    free.push_back(b);
+    return nullptr;
+}
+
+void tern__cuda_free(tern_device *device, void *data)
+{
+    tern__cuda_pool *pool = tern__cuda_of(device)->pool;
+    std::lock_guard<std::mutex> hold(pool->lock);
+    auto found = data ? pool->blocks.find(data) : pool->blocks.end();
+    if (found != pool->blocks.end()) pool->bins[found->second->bin].push_back(found->second);
+}
+
+size_t tern__cuda_bytes(tern_device *device)
+{
+    tern__cuda_pool *pool = tern__cuda_of(device)->pool;
+    std::lock_guard<std::mutex> hold(pool->lock);
+    return pool->bytes;
+}

@@ -1,0 +1,25 @@
+/* pool.h - a device's memory: a range of addresses in which pages are mapped as they are needed, and blocks that are
+ * kept when they are given back. */
+#ifndef TERN_SRC_CUDA_POOL_H
+#define TERN_SRC_CUDA_POOL_H
+
+#include "cuda/device.h"
+#include "cuda/runtime.h"
+
+/* ---- pool.cc ---- */
+
+int tern__cuda_pool_open(tern__cuda *cuda, size_t total, tern__memory *memory, tern_error *err);
+void tern__cuda_pool_close(tern__cuda_pool *pool);
+
+/* ---- pages.cc: the driver's virtual memory ---- */
+
+#define TERN__CUDA_PAGE ((size_t)2 << 20)
+
+/* A range of `bytes` addresses, a multiple of the page, with nothing behind them. */
+int tern__cuda_reserve(size_t bytes, void **base, tern_error *err);
+void tern__cuda_unreserve(void *base, size_t bytes);
+/* Puts memory of device `index` behind whole pages; *handle is for unmap. False: there is none left. */
+bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle);
+void tern__cuda_unmap(void *at, size_t bytes, unsigned long long handle);
+
+#endif

@@ -1,0 +1,89 @@
+/* backend.c - finding a device's plug-in, and the device in it. */
+#include "device/backend.h"
+#include "base/plugin.h"
+#include "device/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const names[] = {"cuda"};
+
+/* The back end's name that `name` begins with, or NULL. */
+static const char *backend_of(const char *name)
+{
+    for (size_t i = 0; i < TERN__COUNT(names); i++) {
+        size_t length = strlen(names[i]);
+        if (!strncmp(name, names[i], length) && (!name[length] || name[length] == ':')) return names[i];
+    }
+    return NULL;
+}
+
+bool tern__device_is_plugged(const char *name)
+{
+    return backend_of(name) != NULL;
+}
+
+const tern__device_backend *tern__device_backend_open(const char *name, tern_error *err)
+{
+    char file[32];
+    snprintf(file, sizeof(file), "tern_%s.so", name);
+    const tern__device_backend *backend = tern__plugin_open(file, TERN__DEVICE_SYMBOL, err);
+    if (!backend) return NULL;
+    if (!strcmp(backend->version, tern_version()) && backend->device_size == sizeof(tern_device))
+        return backend;
+    tern__error_set(err, "tern_device_open", TERN_E_UNSUPPORTED,
+                    "the plug-in %s is of tern %s and was not built with this library, which is %s", file,
+                    backend->version, tern_version());
+    return NULL;
+}
+
+/* The number behind the colon, or this rank's place on its host. */
+static int index_of(const char *name, long *index, tern_error *err)
+{
+    const char *number = strchr(name, ':');
+    char end;
+    if (!number) return tern__env_int("LOCAL_RANK", 0, 1 << 20, 0, index, err);
+    if (strspn(number + 1, "0123456789") == strlen(number + 1) &&
+        sscanf(number + 1, "%6ld%c", index, &end) == 1)
+        return TERN_OK;
+    return tern__error_set(err, "tern_device_open", TERN_E_INVALID,
+                           "device \"%s\": expected a number behind the colon", name);
+}
+
+static int check_index(const tern__device_backend *backend, const char *name, long index, tern_error *err)
+{
+    int count = backend->count(err);
+    if (count < 0 || index < count) return TERN__MIN(count, TERN_OK);
+    return tern__error_set(err, "tern_device_open", TERN_E_RANGE,
+                           "device \"%s\": there is no number %ld among the %d that this process may use "
+                           "(CUDA_VISIBLE_DEVICES); ranks that are to share one name it, \"%s:0\"",
+                           name, index, count, backend->name);
+}
+
+int tern__device_plug(tern_device *device, const char *name, tern_error *err)
+{
+    const tern__device_backend *backend = tern__device_backend_open(backend_of(name), err);
+    long index = 0;
+    int status = backend ? index_of(name, &index, err) : TERN_E_UNSUPPORTED;
+    if (!status) status = check_index(backend, name, index, err);
+    if (status) return status;
+    snprintf(device->name, sizeof(device->name), "%s:%ld", backend->name, index);
+    device->threads = 1;
+    device->index = (int)index;
+    status = backend->open(device, device->index, err);
+    if (status) return status;
+    device->backend = backend;
+    device->host = tern_device_open("cpu:reference", err);
+    status = device->host ? tern__memory_add(device, err) : TERN_E_MEMORY;
+    if (status) tern__device_unplug(device);
+    return status;
+}
+
+void tern__device_unplug(tern_device *device)
+{
+    if (!device->backend) return;
+    tern__memory_remove(device);
+    device->backend->close(device);
+    tern_device_close(device->host);
+    device->backend = NULL;
+}

@@ -1,0 +1,62 @@
+/* backend.h - what a kind of device with memory of its own is: one const struct in a shared object,
+ * tern_cuda.so, found beside the library.
+ *
+ * Everything that is asked of one device happens in the order in which it was asked: kernels, copies, memory
+ * that is given back and given out again. Nothing waits for the device but what says so. A device serves one
+ * thread at a time; `alloc`, `free` and `bytes` may be called from any.
+ *
+ * A plug-in sees the library's inner types, so it fits only the library that it was built with: `version` and
+ * `device_size` are compared. Functions that return int return TERN_OK or a negative status with *err set. */
+#ifndef TERN_SRC_DEVICE_BACKEND_H
+#define TERN_SRC_DEVICE_BACKEND_H
+
+#include "device/device.h"
+
+#define TERN__DEVICE_SYMBOL "tern__device_plugin"
+
+struct tern__call;
+
+typedef struct tern__device_backend {
+    const char *version; /* TERN_VERSION of its build    */
+    size_t device_size;  /* sizeof(tern_device)          */
+    const char *name;    /* "cuda", as device names begin */
+
+    /* How many devices this process may use, or a negative status. */
+    int (*count)(tern_error *err);
+    /* "NVIDIA H200, 139.8 GiB, compute capability 9.0", of the device with this number. */
+    void (*describe)(int index, char *text, size_t size);
+    /* Of the libraries below it: "CUDA 13.0, cuDNN 9.14, cuBLAS 13.1". */
+    void (*libraries)(char *text, size_t size);
+
+    /* Fills device->state and device->memory, in which all addresses that it gives out lie. */
+    int (*open)(tern_device *device, int index, tern_error *err);
+    /* Waits for what was asked. */
+    void (*close)(tern_device *device);
+
+    /* At least `bytes` bytes, 256-byte aligned, not zeroed; from its cache if it can. NULL: out of memory. */
+    void *(*alloc)(tern_device *device, size_t bytes);
+    void (*free)(tern_device *device, void *data);
+    /* What it has taken from the system, cached or not. */
+    size_t (*bytes)(tern_device *device);
+
+    /* Between the device and the host, or within the device. Of the host's memory, what is read may be
+     * changed and what is written is there when it returns, so a copy to the host waits for all that was
+     * asked before. */
+    int (*copy)(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err);
+    /* From memory of another device of this back end, which the other's work before and this one's after wait
+     * for. */
+    int (*copy_from)(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
+                     tern_error *err);
+    int (*zero)(tern_device *device, void *to, size_t bytes, tern_error *err);
+    /* Waits for all that was asked; and says what has failed meanwhile. */
+    int (*wait)(tern_device *device, tern_error *err);
+
+    /* By tern__kernel; NULL, or E_UNSUPPORTED: the host computes it from copies. All operands are in the
+     * device's memory. */
+    int (*const *kernels)(const struct tern__call *call);
+} tern__device_backend;
+
+/* The plug-in of that name ("cuda"); it stays loaded. NULL: E_UNSUPPORTED saying what is missing. */
+const tern__device_backend *tern__device_backend_open(const char *name, tern_error *err);
+
+#endif

@@ -1,0 +1,147 @@
+/* away.c - a call's operands brought to where its kernel can reach them.
+ *
+ * An operand is copied with all that lies between its first and its last element. Operands may share memory,
+ * as a gradient that is written over what it is made from does, so pieces that overlap are one region, which
+ * is copied once; the copies lie in it as the operands do in theirs. A region that an output lies in is
+ * written back whole: between its elements stands what was there before. */
+#include "kernels/away.h"
+
+#define OPERANDS (TERN__KERNEL_INS + TERN__KERNEL_OUTS)
+
+typedef struct region {
+    char *begin, *end; /* as the caller has it */
+    char *copy;
+    bool is_written;
+} region;
+
+typedef struct carried {
+    tern__call call;
+    tern__view views[OPERANDS];
+    tern_device *home;
+    region regions[OPERANDS];
+    int count;
+} carried;
+
+static const tern__view **operand(tern__call *call, int i)
+{
+    return i < TERN__KERNEL_INS ? &call->in[i] : &call->out[i - TERN__KERNEL_INS];
+}
+
+static bool is_away(const tern__view *view, const tern_device *home)
+{
+    return view && tern__view_count(view) > 0 && tern__memory_device(view->data) != home;
+}
+
+bool tern__call_strays(const tern__call *call)
+{
+    const tern_device *home = call->device->backend ? call->device : NULL;
+    tern__call seen = *call;
+    bool strays = false;
+    for (int i = 0; i < OPERANDS && !strays; i++) strays = is_away(*operand(&seen, i), home);
+    return strays;
+}
+
+static region region_of(const tern__view *view, bool is_written)
+{
+    int64_t last = 0;
+    if (tern__view_is_dense(view))
+        last = tern__view_count(view) - 1;
+    else
+        for (int d = 0; d < view->ndim; d++) last += (view->shape[d] - 1) * view->stride[d];
+    char *begin = view->data;
+    return (region){begin, begin + (size_t)(last + 1) * tern_dtype_bytes(view->dtype), NULL, is_written};
+}
+
+/* Adds a region, with all that it meets as one. */
+static void add_region(carried *c, region more)
+{
+    for (int i = 0; i < c->count;) {
+        region *other = &c->regions[i];
+        if (other->end <= more.begin || more.end <= other->begin) {
+            i++;
+            continue;
+        }
+        more.begin = TERN__MIN(more.begin, other->begin);
+        more.end = TERN__MAX(more.end, other->end);
+        more.is_written |= other->is_written;
+        *other = c->regions[--c->count];
+        i = 0;
+    }
+    c->regions[c->count++] = more;
+}
+
+static void *take(const carried *c, size_t bytes)
+{
+    return c->home ? tern__device_alloc(c->home, bytes) : tern__alloc_raw(bytes, TERN__LINE);
+}
+
+static int bring(carried *c)
+{
+    int status = TERN_OK;
+    for (int i = 0; i < c->count && !status; i++) {
+        region *r = &c->regions[i];
+        size_t bytes = (size_t)(r->end - r->begin);
+        r->copy = take(c, bytes);
+        status = r->copy ? tern__memory_copy(r->copy, r->begin, bytes, c->call.err) : TERN_E_MEMORY;
+    }
+    return status;
+}
+
+static void point(carried *c, tern__view *view)
+{
+    char *data = view->data;
+    for (int i = 0; i < c->count; i++)
+        if (data >= c->regions[i].begin && data < c->regions[i].end)
+            view->data = c->regions[i].copy + (data - c->regions[i].begin);
+}
+
+static int take_back(carried *c)
+{
+    int status = TERN_OK;
+    for (int i = 0; i < c->count && !status; i++) {
+        const region *r = &c->regions[i];
+        if (r->is_written)
+            status = tern__memory_copy(r->begin, r->copy, (size_t)(r->end - r->begin), c->call.err);
+    }
+    return status;
+}
+
+static void drop(carried *c)
+{
+    for (int i = 0; i < c->count; i++)
+        if (c->home)
+            tern__device_free(c->home, c->regions[i].copy);
+        else
+            tern__free(c->regions[i].copy);
+}
+
+/* The same view twice is the same copy: kernels know what is updated in place by its address. */
+static void replace(carried *c)
+{
+    for (int i = 0; i < OPERANDS; i++) {
+        const tern__view **place = operand(&c->call, i);
+        if (!is_away(*place, c->home)) continue;
+        c->views[i] = **place;
+        c->views[i].packs = NULL;
+        point(c, &c->views[i]);
+        *place = &c->views[i];
+    }
+}
+
+int tern__call_carried(const tern__call *call, tern_device *home, tern__kernel_fn kernel)
+{
+    carried c = {.call = *call, .home = home};
+    if (!home && call->device->backend) c.call.device = call->device->host;
+    for (int i = 0; i < OPERANDS; i++) {
+        const tern__view *view = *operand(&c.call, i);
+        if (is_away(view, home)) add_region(&c, region_of(view, i >= TERN__KERNEL_INS));
+    }
+    int status = bring(&c);
+    if (!status) {
+        replace(&c);
+        status = kernel(&c.call);
+    }
+    if (!status) status = take_back(&c);
+    drop(&c);
+    return status;
+}

@@ -1,0 +1,19 @@
+/* host.h - a view's elements for the host, wherever they are. */
+#ifndef TERN_SRC_TENSOR_HOST_H
+#define TERN_SRC_TENSOR_HOST_H
+
+#include "tensor/view.h"
+
+/* A view as the host can read and write it: the caller's own, or one of a copy. */
+typedef struct tern__host {
+    tern__view view;
+    void *home; /* what the copy is of, or NULL */
+    size_t bytes;
+} tern__host;
+
+/* Waits until the device has written it. E_MEMORY, or the device's error. */
+int tern__host_open(tern__host *host, const tern__view *view, tern_error *err);
+/* With `written` what it holds becomes the view's. */
+int tern__host_close(tern__host *host, bool written, tern_error *err);
+
+#endif

@@ -1,0 +1,171 @@
+/* cuda_runtime.h - as much of CUDA as src/cuda asks for, on the CPU, so that its kernels and their host side can be
+ * tested where no GPU is: threads of a block are fibers, blocks run one after the other, and the device's memory
+ * cannot be reached by the host but through copies (a stray access is a segmentation fault). Everything is done when
+ * a call returns, so it shows nothing of what a GPU does at the same time. */
+#ifndef TERN_TESTS_CUDA_RUNTIME_H
+#define TERN_TESTS_CUDA_RUNTIME_H
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#define TERN_CUDA_EMULATED 1
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ inline
+#define __shared__ static
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned width = 1, unsigned height = 1, unsigned depth = 1) : x(width), y(height), z(depth) {}
+};
+extern dim3 gridDim, blockDim, blockIdx, threadIdx;
+
+struct __align__(16) float4 {
+    float x, y, z, w;
+};
+struct __align__(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct __align__(8) uint2 {
+    unsigned x, y;
+};
+struct __align__(8) float2 {
+    float x, y;
+};
+
+/* ---- what threads of a block do together ---- */
+
+void __syncthreads();
+void __syncwarp(unsigned mask = 0xffffffffu);
+/* The value that lane `from` of this warp has put in, 8 bytes at most. */
+uint64_t emulated_shuffle(uint64_t value, int from);
+int emulated_lane();
+char *emulated_shared();
+
+template <class T> T emulated_shuffle_of(T value, int from)
+{
+    uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(value));
+    bits = emulated_shuffle(bits, from);
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+template <class T> T __shfl_sync(unsigned, T value, int lane)
+{
+    return emulated_shuffle_of(value, lane);
+}
+template <class T> T __shfl_xor_sync(unsigned, T value, int mask)
+{
+    return emulated_shuffle_of(value, emulated_lane() ^ mask);
+}
+template <class T> T __shfl_down_sync(unsigned, T value, int delta)
+{
+    int from = emulated_lane() + delta;
+    return emulated_shuffle_of(value, from < 32 ? from : emulated_lane());
+}
+
+/* One thread runs at a time, so these are plain. */
+template <class T> T atomicAdd(T *at, T value)
+{
+    T before = *at;
+    *at = before + value;
+    return before;
+}
+template <class T> T atomicMax(T *at, T value)
+{
+    T before = *at;
+    *at = before < value ? value : before;
+    return before;
+}
+template <class T> T atomicCAS(T *at, T expected, T value)
+{
+    T before = *at;
+    if (before == expected) *at = value;
+    return before;
+}
+inline void __threadfence() {}
+inline void __threadfence_system() {}
+template <class T> T __ldg(const T *at)
+{
+    return *at;
+}
+inline uint32_t __umulhi(uint32_t a, uint32_t b)
+{
+    return (uint32_t)((uint64_t)a * b >> 32);
+}
+inline float rsqrtf(float x)
+{
+    return 1 / std::sqrt(x);
+}
+inline double rsqrt(double x)
+{
+    return 1 / std::sqrt(x);
+}
+
+/* ---- the runtime ---- */
+
+typedef enum cudaError { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNoDevice = 100 } cudaError_t;
+typedef struct emulated_stream *cudaStream_t;
+typedef struct emulated_event *cudaEvent_t;
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocMapped = 2 };
+typedef enum cudaMemcpyKind { cudaMemcpyDefault = 4 } cudaMemcpyKind;
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem;
+    int major, minor, multiProcessorCount;
+};
+
+const char *cudaGetErrorName(cudaError_t error);
+const char *cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int index);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int index);
+cudaError_t cudaRuntimeGetVersion(int *version);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void *data);
+
+/* Runs `thread` once for each thread of the grid. */
+void emulated_run(dim3 grid, dim3 block, size_t shared, void (*thread)(void *ctx), void *ctx);
+
+template <class... P> struct emulated_launch {
+    void (*kernel)(P...);
+    void **args;
+    template <size_t... I> void call(std::index_sequence<I...>)
+    {
+        kernel(*(P *)args[I]...);
+    }
+    static void thread(void *ctx)
+    {
+        ((emulated_launch *)ctx)->call(std::index_sequence_for<P...>());
+    }
+};
+template <class... P>
+cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t)
+{
+    emulated_launch<P...> launch = {kernel, args};
+    emulated_run(grid, block, shared, emulated_launch<P...>::thread, &launch);
+    return cudaSuccess;
+}
+
+#endif

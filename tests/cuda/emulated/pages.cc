@@ -1,0 +1,75 @@
+#include "memory.h"
+
+#include "cuda/pool.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <sys/mman.h>
+#include <vector>
+
+struct piece {
+    void *at;
+    size_t bytes;
+};
+
+static std::mutex lock;
+static std::vector<piece> pieces;
+static int working;
+
+static void protect(const piece &p, int protection)
+{
+    if (!mprotect(p.at, p.bytes, protection)) return;
+    std::perror("emulated: mprotect");
+    std::abort();
+}
+
+void emulated_memory_open()
+{
+    std::lock_guard<std::mutex> hold(lock);
+    if (working++ == 0)
+        for (const piece &p : pieces) protect(p, PROT_READ | PROT_WRITE);
+}
+
+void emulated_memory_close()
+{
+    std::lock_guard<std::mutex> hold(lock);
+    if (--working == 0)
+        for (const piece &p : pieces) protect(p, PROT_NONE);
+}
+
+int tern__cuda_reserve(size_t bytes, void **base, tern_error *err)
+{
+    *base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (*base != MAP_FAILED) return TERN_OK;
+    return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "mmap");
+}
+
+void tern__cuda_unreserve(void *base, size_t bytes)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    for (size_t i = 0; i < pieces.size();)
+        if ((char *)pieces[i].at >= (char *)base && (char *)pieces[i].at < (char *)base + bytes)
+            pieces.erase(pieces.begin() + (long)i);
+        else
+            i++;
+    munmap(base, bytes);
+}
+
+bool tern__cuda_map(int, void *at, size_t bytes, unsigned long long *handle)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    *handle = 1;
+    /* What is next to the last one becomes one piece with it: a change of protection costs a call each. */
+    if (!pieces.empty() && (char *)pieces.back().at + pieces.back().bytes == at)
+        pieces.back().bytes += bytes;
+    else
+        pieces.push_back({at, bytes});
+    if (working) protect({at, bytes}, PROT_READ | PROT_WRITE);
+    return true;
+}
+
+void tern__cuda_unmap(void *at, size_t bytes, unsigned long long)
+{
+    madvise(at, bytes, MADV_DONTNEED);
+}

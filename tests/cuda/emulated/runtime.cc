@@ -1,0 +1,282 @@
+#include "cuda_runtime.h"
+#include "memory.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <vector>
+
+dim3 gridDim, blockDim, blockIdx, threadIdx;
+
+/* ---- fibers: the threads of a block ---- */
+
+#define WARP  32
+#define STACK (128 << 10)
+
+enum wait { RUNNING, AT_BLOCK, AT_WARP, DONE };
+
+struct fiber {
+    ucontext_t context;
+    wait state;
+    int shuffles;
+    dim3 index;
+    char *stack;
+};
+
+static struct {
+    ucontext_t scheduler;
+    std::vector<fiber *> fibers;
+    int current, count;
+    void (*thread)(void *ctx);
+    void *ctx;
+    uint64_t slots[2][1024];
+    std::vector<char> shared;
+} block;
+
+static void yield(wait state)
+{
+    fiber *self = block.fibers[block.current];
+    self->state = state;
+    swapcontext(&self->context, &block.scheduler);
+}
+
+static void body()
+{
+    for (;;) {
+        block.thread(block.ctx);
+        yield(DONE);
+    }
+}
+
+static fiber *new_fiber()
+{
+    fiber *f = new fiber();
+    f->stack = (char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = STACK;
+    makecontext(&f->context, body, 0);
+    return f;
+}
+
+void __syncthreads()
+{
+    yield(AT_BLOCK);
+}
+
+void __syncwarp(unsigned)
+{
+    yield(AT_WARP);
+}
+
+int emulated_lane()
+{
+    return block.current % WARP;
+}
+
+char *emulated_shared()
+{
+    return block.shared.data();
+}
+
+/* Two sets of slots in turn: one is written while the other may still be read. */
+uint64_t emulated_shuffle(uint64_t value, int from)
+{
+    int set = block.fibers[block.current]->shuffles++ % 2, warp = block.current / WARP * WARP;
+    block.slots[set][block.current] = value;
+    yield(AT_WARP);
+    return block.slots[set][warp + from % WARP];
+}
+
+/* All of [first, last) that are not done wait for each other: they may go on. */
+static bool release(int first, int last, wait state)
+{
+    int arrived = 0;
+    for (int i = first; i < last; i++) {
+        if (block.fibers[i]->state == DONE) continue;
+        if (block.fibers[i]->state != state) return false;
+        arrived++;
+    }
+    for (int i = first; i < last && arrived; i++)
+        if (block.fibers[i]->state == state) block.fibers[i]->state = RUNNING;
+    return arrived > 0;
+}
+
+static bool is_over()
+{
+    for (int i = 0; i < block.count; i++)
+        if (block.fibers[i]->state != DONE) return false;
+    return true;
+}
+
+static void run_block()
+{
+    for (int i = 0; i < block.count; i++) {
+        block.fibers[i]->state = RUNNING;
+        block.fibers[i]->shuffles = 0;
+    }
+    while (!is_over()) {
+        bool moved = false;
+        for (int i = 0; i < block.count; i++) {
+            fiber *f = block.fibers[i];
+            if (f->state != RUNNING) continue;
+            block.current = i;
+            threadIdx = f->index;
+            swapcontext(&block.scheduler, &f->context);
+            moved = true;
+        }
+        for (int warp = 0; warp < block.count; warp += WARP)
+            moved |= release(warp, warp + WARP < block.count ? warp + WARP : block.count, AT_WARP);
+        moved |= release(0, block.count, AT_BLOCK);
+        if (moved) continue;
+        std::fprintf(stderr, "emulated: threads of a block wait at different places\n");
+        std::abort();
+    }
+}
+
+void emulated_run(dim3 grid, dim3 size, size_t shared, void (*thread)(void *ctx), void *ctx)
+{
+    gridDim = grid;
+    blockDim = size;
+    block.count = (int)(size.x * size.y * size.z);
+    if (block.count > 1024 || shared > 48 << 10) std::abort();
+    block.thread = thread;
+    block.ctx = ctx;
+    block.shared.assign(shared + 16, (char)0x5a);
+    while ((int)block.fibers.size() < block.count) block.fibers.push_back(new_fiber());
+    for (unsigned i = 0; i < (unsigned)block.count; i++)
+        block.fibers[i]->index = dim3(i % size.x, i / size.x % size.y, i / size.x / size.y);
+    emulated_memory_open();
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                blockIdx = dim3(x, y, z);
+                run_block();
+            }
+    emulated_memory_close();
+}
+
+/* ---- the runtime ---- */
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    return error == cudaSuccess ? "cudaSuccess" : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaError";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
+}
+
+cudaError_t cudaGetLastError()
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    const char *visible = std::getenv("TERN_EMULATED_DEVICES");
+    *count = visible ? std::atoi(visible) : 2;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int)
+{
+    *properties = {};
+    std::snprintf(properties->name, sizeof(properties->name), "emulated GPU");
+    properties->totalGlobalMem = (size_t)2 << 30;
+    properties->multiProcessorCount = 2;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = 0;
+    return cudaSuccess;
+}
+
+struct emulated_stream {};
+struct emulated_event {};
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+{
+    *stream = new emulated_stream();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    *event = new emulated_event();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t)
+{
+    emulated_memory_open();
+    std::memmove(to, from, bytes);
+    emulated_memory_close();
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t)
+{
+    emulated_memory_open();
+    std::memset(to, value, bytes);
+    emulated_memory_close();
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned)
+{
+    *data = std::calloc(1, bytes);
+    return *data ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFreeHost(void *data)
+{
+    std::free(data);
+    return cudaSuccess;
+}
