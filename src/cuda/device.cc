@@ -9,7 +9,8 @@ int tern__cuda_check(cudaError_t code, const char *what, tern_error *err)
 {
     if (code == cudaSuccess) return TERN_OK;
     int status = code == cudaErrorMemoryAllocation ? TERN_E_MEMORY : TERN_E_SYSTEM;
-    tern__error_set(err, "tern_device", status, "%s: %s (%s)", what, cudaGetErrorName(code), cudaGetErrorString(code));
+    tern__error_set(err, "tern_device", status, "%s: %s (%s)", what, cudaGetErrorName(code),
+                    cudaGetErrorString(code));
     if (err && !err->native) err->native = (int)code;
     return status;
 }
@@ -59,10 +60,12 @@ static int open_parts(tern__cuda *cuda, tern__memory *memory, tern_error *err)
 {
     cudaDeviceProp p;
     int status = tern__cuda_check(cudaSetDevice(cuda->index), "cudaSetDevice", err);
-    if (!status) status = tern__cuda_check(cudaGetDeviceProperties(&p, cuda->index), "cudaGetDeviceProperties", err);
+    if (!status)
+        status = tern__cuda_check(cudaGetDeviceProperties(&p, cuda->index), "cudaGetDeviceProperties", err);
     if (status) return status;
     cuda->processors = p.multiProcessorCount;
-    status = tern__cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "cudaStreamCreate", err);
+    status = tern__cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
+                              "cudaStreamCreate", err);
     return status ? status : tern__cuda_pool_open(cuda, p.totalGlobalMem, memory, err);
 }
 
@@ -90,7 +93,8 @@ int tern__cuda_copy(tern_device *device, void *to, const void *from, size_t byte
 }
 
 /* The copy is in this device's stream, after the other's work and before what the other does next. */
-int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes, tern_error *err)
+int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
+                         tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device), *giver = tern__cuda_of(other);
     cudaEvent_t ready = nullptr, done = nullptr;

@@ -1,4 +1,5 @@
-/* elements.h - elements of memory of any dtype, as the type R that a kernel computes in: float, double or int64_t. */
+/* elements.h - elements of memory of any dtype, as the type R that a kernel computes in: float, double or
+ * int64_t. */
 #ifndef TERN_SRC_CUDA_ELEMENTS_H
 #define TERN_SRC_CUDA_ELEMENTS_H
 
@@ -21,7 +22,8 @@ template <class R> __device__ __forceinline__ R tern__element(const void *data, 
 }
 
 /* A number that is no integer loses its fraction on the way to one. */
-template <class R> __device__ __forceinline__ void tern__element_set(void *data, int dtype, int64_t at, R value)
+template <class R>
+__device__ __forceinline__ void tern__element_set(void *data, int dtype, int64_t at, R value)
 {
     switch (dtype) {
     case TERN_F32: ((float *)data)[at] = (float)value; break;
@@ -40,7 +42,8 @@ template <class R> struct tern__four {
     R v[4];
 };
 
-template <class R> __device__ __forceinline__ tern__four<R> tern__four_get(const void *data, int dtype, int64_t at)
+template <class R>
+__device__ __forceinline__ tern__four<R> tern__four_get(const void *data, int dtype, int64_t at)
 {
     tern__four<R> f;
     if (dtype == TERN_F32) {

@@ -1,5 +1,5 @@
-/* pages.cc - the driver's virtual memory. Its functions are asked for by name, so that nothing here is linked with the
- * driver, which is there only where a GPU is. */
+/* pages.cc - the driver's virtual memory. Its functions are asked for by name, so that nothing here is linked
+ * with the driver, which is there only where a GPU is. */
 #include "cuda/pool.h"
 
 #include <cuda.h>
@@ -22,8 +22,8 @@ int tern__cuda_reserve(size_t bytes, void **base, tern_error *err)
     CUresult code = reserve ? reserve(&found, bytes, TERN__CUDA_PAGE, 0, 0) : CUDA_ERROR_NOT_FOUND;
     *base = (void *)found;
     if (code == CUDA_SUCCESS) return TERN_OK;
-    return tern__error_set(err, "tern_device_open", TERN_E_SYSTEM, "cuMemAddressReserve of %zu bytes: CUDA error %d",
-                           bytes, (int)code);
+    return tern__error_set(err, "tern_device_open", TERN_E_SYSTEM,
+                           "cuMemAddressReserve of %zu bytes: CUDA error %d", bytes, (int)code);
 }
 
 void tern__cuda_unreserve(void *base, size_t bytes)

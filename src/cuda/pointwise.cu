@@ -1,8 +1,9 @@
-/* pointwise.cu - all pointwise kernels on views of any dtype, stride and layout, from the list of pointwise.def.
+/* pointwise.cu - all pointwise kernels on views of any dtype, stride and layout, from the list of
+ * pointwise.def.
  *
- * The plan (kernels/plan.h) merges the dimensions that all operands walk through alike. What is one run of neighbours
- * then, with or without scalars beside it, is taken four elements at a time; else each thread finds its element's place
- * in every operand. */
+ * The plan (kernels/plan.h) merges the dimensions that all operands walk through alike. What is one run of
+ * neighbours then, with or without scalars beside it, is taken four elements at a time; else each thread
+ * finds its element's place in every operand. */
 #include "cuda/elements.h"
 #include "cuda/kernels.h"
 
@@ -35,16 +36,17 @@ template <> __device__ int64_t number<int64_t>(double k)
 
 /* ---- the formulas ---- */
 
-#define P(ID, name, inputs, dtypes, expression)                                                                        \
-    struct ID {                                                                                                        \
-        enum { INS = inputs };                                                                                         \
-        template <class R> static __device__ R of(R a, R b, R c, R d, const R *k)                                      \
-        {                                                                                                              \
-            (void)b, (void)c, (void)d, (void)k;                                                                        \
-            return (R)(expression);                                                                                    \
-        }                                                                                                              \
+#define P(ID, name, inputs, dtypes, expression)                                                              \
+    struct ID {                                                                                              \
+        enum { INS = inputs };                                                                               \
+        template <class R> static __device__ R of(R a, R b, R c, R d, const R *k)                            \
+        {                                                                                                    \
+            (void)b, (void)c, (void)d, (void)k;                                                              \
+            return (R)(expression);                                                                          \
+        }                                                                                                    \
     };
-namespace op {
+namespace op
+{
 #include "kernels/pointwise.def"
 }
 #undef P
@@ -53,7 +55,8 @@ namespace op {
 
 template <class O, class R> __device__ R compute(const R v[4], const R k[2])
 {
-    return O::template of<R>(v[0], O::INS > 1 ? v[1] : R(0), O::INS > 2 ? v[2] : R(0), O::INS > 3 ? v[3] : R(0), k);
+    return O::template of<R>(v[0], O::INS > 1 ? v[1] : R(0), O::INS > 2 ? v[2] : R(0),
+                             O::INS > 3 ? v[3] : R(0), k);
 }
 
 template <class O, class R> __device__ void store(const walk &w, int64_t at, R value)
@@ -111,8 +114,10 @@ template <class O, class R> __global__ void run_places(walk w)
 template <class O, class R> static int start(const tern__call *call, const walk &w)
 {
     if (!w.fours)
-        return tern__cuda_launch(call, run_places<O, R>, tern__cuda_grid(call, w.plan.count, THREADS, 1), THREADS, 0, w);
-    return tern__cuda_launch(call, run_fours<O, R>, tern__cuda_grid(call, w.plan.count, THREADS, 4), THREADS, 0, w);
+        return tern__cuda_launch(call, run_places<O, R>, tern__cuda_grid(call, w.plan.count, THREADS, 1),
+                                 THREADS, 0, w);
+    return tern__cuda_launch(call, run_fours<O, R>, tern__cuda_grid(call, w.plan.count, THREADS, 4), THREADS,
+                             0, w);
 }
 
 template <class O> static int start_any(const tern__call *call, const walk &w, tern__compute compute)
@@ -135,7 +140,8 @@ static bool takes_fours(const walk *w)
         if (!w->data[i]) continue;
         bool is_scalar = w->plan.stride[i][0] == 0 && i != OUT;
         size_t bytes = 4 * tern_dtype_bytes((tern_dtype)w->dtype[i]);
-        fours = is_scalar || (w->plan.stride[i][0] == 1 && (uintptr_t)w->data[i] % TERN__MIN(bytes, (size_t)16) == 0);
+        fours = is_scalar ||
+                (w->plan.stride[i][0] == 1 && (uintptr_t)w->data[i] % TERN__MIN(bytes, (size_t)16) == 0);
     }
     return fours;
 }
@@ -160,8 +166,9 @@ int tern__cuda_pointwise(const tern__call *call)
     switch ((int)call->kernel) {
 #define START_ANY(ID)   start_any<op::ID>(call, w, compute)
 #define START_FLOAT(ID) start_float<op::ID>(call, w, compute)
-#define P(ID, name, inputs, dtypes, expression)                                                                        \
-    case TERN__##ID: return START_##dtypes(ID);
+#define P(ID, name, inputs, dtypes, expression)                                                              \
+    case TERN__##ID:                                                                                         \
+        return START_##dtypes(ID);
 #include "kernels/pointwise.def"
 #undef P
     }

@@ -1,9 +1,10 @@
 /* pool.cc - blocks by size class, four to each power of two, as the CPU's devices have them.
  *
- * A block that is given back waits for the next one of its class. All of a device's work is in one stream, so whoever
- * gets it comes after whoever had it, and nobody has to wait for that. Small blocks are cut from pages that stay.
- * Large ones have pages of their own; where there is no memory left those of free ones are taken away, which is the
- * only time that the pool waits for the device, and their addresses wait for the next block of their class. */
+ * A block that is given back waits for the next one of its class. All of a device's work is in one stream, so
+ * whoever gets it comes after whoever had it, and nobody has to wait for that. Small blocks are cut from
+ * pages that stay. Large ones have pages of their own; where there is no memory left those of free ones are
+ * taken away, which is the only time that the pool waits for the device, and their addresses wait for the
+ * next block of their class. */
 #include "cuda/pool.h"
 
 #include <mutex>
@@ -47,7 +48,8 @@ static int bin_of(size_t bytes, size_t *rounded)
 int tern__cuda_pool_open(tern__cuda *cuda, size_t total, tern__memory *memory, tern_error *err)
 {
     void *base;
-    size_t bytes = tern__align_up(4 * total, TERN__CUDA_PAGE); /* room for free blocks of classes that are out of use */
+    size_t bytes =
+        tern__align_up(4 * total, TERN__CUDA_PAGE); /* room for free blocks of classes that are out of use */
     int status = tern__cuda_reserve(bytes, &base, err);
     if (status) return status;
     tern__cuda_pool *pool = new tern__cuda_pool();

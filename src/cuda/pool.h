@@ -1,5 +1,5 @@
-/* pool.h - a device's memory: a range of addresses in which pages are mapped as they are needed, and blocks that are
- * kept when they are given back. */
+/* pool.h - a device's memory: a range of addresses in which pages are mapped as they are needed, and blocks
+ * that are kept when they are given back. */
 #ifndef TERN_SRC_CUDA_POOL_H
 #define TERN_SRC_CUDA_POOL_H
 

@@ -1,7 +1,7 @@
 /* runtime.h - what every file of this plug-in needs: a device's state, errors, and how kernels are started.
  *
- * This is C++ for nvcc's sake; the language is that of C otherwise: no classes, no exceptions. The library's own
- * headers are included, but none of its functions can be called except the inline ones and those of
+ * This is C++ for nvcc's sake; the language is that of C otherwise: no classes, no exceptions. The library's
+ * own headers are included, but none of its functions can be called except the inline ones and those of
  * src/tensor/view.c, src/base/error.c and src/kernels/cpu/plan.c, which are compiled into the plug-in. */
 #ifndef TERN_SRC_CUDA_RUNTIME_H
 #define TERN_SRC_CUDA_RUNTIME_H
@@ -40,18 +40,20 @@ int tern__cuda_check(cudaError_t code, const char *what, tern_error *err);
 
 /* Starts a kernel of grid x block threads; `shared` bytes are what tern__cuda_shared gives. */
 template <class... P, class... A>
-int tern__cuda_launch(const tern__call *call, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args)
+int tern__cuda_launch(const tern__call *call, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                      A... args)
 {
     std::tuple<P...> values(static_cast<P>(args)...);
     void *pointers[sizeof...(P)];
     int i = 0;
     std::apply([&](P &...each) { ((pointers[i++] = (void *)&each), ...); }, values);
-    cudaError_t code = cudaLaunchKernel(kernel, grid, block, pointers, shared, tern__cuda_of(call->device)->stream);
+    cudaError_t code =
+        cudaLaunchKernel(kernel, grid, block, pointers, shared, tern__cuda_of(call->device)->stream);
     return code == cudaSuccess ? TERN_OK : tern__cuda_check(code, "cudaLaunchKernel", call->err);
 }
 
-/* Enough blocks of `threads` for `count` elements, of which a thread takes `each`; no more than keep the device busy,
- * so kernels go on in steps of the grid. */
+/* Enough blocks of `threads` for `count` elements, of which a thread takes `each`; no more than keep the
+ * device busy, so kernels go on in steps of the grid. */
 static inline dim3 tern__cuda_grid(const tern__call *call, int64_t count, int threads, int each)
 {
     int64_t wanted = (count + (int64_t)threads * each - 1) / ((int64_t)threads * each);
@@ -59,8 +61,8 @@ static inline dim3 tern__cuda_grid(const tern__call *call, int64_t count, int th
     return dim3((unsigned)TERN__MAX((int64_t)1, TERN__MIN(wanted, most)));
 }
 
-/* Memory that a kernel needs while it runs: it may be given back as soon as the kernel is started, since whoever gets
- * it next comes later in the stream. */
+/* Memory that a kernel needs while it runs: it may be given back as soon as the kernel is started, since
+ * whoever gets it next comes later in the stream. */
 static inline void *tern__cuda_scratch(const tern__call *call, size_t bytes)
 {
     return call->device->backend->alloc(call->device, bytes);

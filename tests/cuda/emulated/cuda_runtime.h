@@ -1,7 +1,7 @@
-/* cuda_runtime.h - as much of CUDA as src/cuda asks for, on the CPU, so that its kernels and their host side can be
- * tested where no GPU is: threads of a block are fibers, blocks run one after the other, and the device's memory
- * cannot be reached by the host but through copies (a stray access is a segmentation fault). Everything is done when
- * a call returns, so it shows nothing of what a GPU does at the same time. */
+/* cuda_runtime.h - as much of CUDA as src/cuda asks for, on the CPU, so that its kernels and their host side
+ * can be tested where no GPU is: threads of a block are fibers, blocks run one after the other, and the
+ * device's memory cannot be reached by the host but through copies (a stray access is a segmentation fault).
+ * Everything is done when a call returns, so it shows nothing of what a GPU does at the same time. */
 #ifndef TERN_TESTS_CUDA_RUNTIME_H
 #define TERN_TESTS_CUDA_RUNTIME_H
 
@@ -18,27 +18,34 @@
 #define __host__
 #define __constant__
 #define __forceinline__ inline
-#define __shared__ static
+#define __shared__      static
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 
 struct dim3 {
     unsigned x, y, z;
-    constexpr dim3(unsigned width = 1, unsigned height = 1, unsigned depth = 1) : x(width), y(height), z(depth) {}
+    constexpr dim3(unsigned width = 1, unsigned height = 1, unsigned depth = 1)
+        : x(width), y(height), z(depth)
+    {
+    }
 };
 extern dim3 gridDim, blockDim, blockIdx, threadIdx;
 
-struct __align__(16) float4 {
+struct __align__(16) float4
+{
     float x, y, z, w;
 };
-struct __align__(16) uint4 {
+struct __align__(16) uint4
+{
     unsigned x, y, z, w;
 };
-struct __align__(8) uint2 {
+struct __align__(8) uint2
+{
     unsigned x, y;
 };
-struct __align__(8) float2 {
+struct __align__(8) float2
+{
     float x, y;
 };
 
@@ -92,8 +99,12 @@ template <class T> T atomicCAS(T *at, T expected, T value)
     if (before == expected) *at = value;
     return before;
 }
-inline void __threadfence() {}
-inline void __threadfence_system() {}
+inline void __threadfence()
+{
+}
+inline void __threadfence_system()
+{
+}
 template <class T> T __ldg(const T *at)
 {
     return *at;
@@ -113,7 +124,12 @@ inline double rsqrt(double x)
 
 /* ---- the runtime ---- */
 
-typedef enum cudaError { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorNoDevice = 100 } cudaError_t;
+typedef enum cudaError {
+    cudaSuccess,
+    cudaErrorInvalidValue,
+    cudaErrorMemoryAllocation,
+    cudaErrorNoDevice = 100
+} cudaError_t;
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocMapped = 2 };
@@ -140,7 +156,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *data);
@@ -161,7 +178,8 @@ template <class... P> struct emulated_launch {
     }
 };
 template <class... P>
-cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t)
+cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args, size_t shared,
+                             cudaStream_t)
 {
     emulated_launch<P...> launch = {kernel, args};
     emulated_run(grid, block, shared, emulated_launch<P...>::thread, &launch);

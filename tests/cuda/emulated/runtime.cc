@@ -161,7 +161,9 @@ void emulated_run(dim3 grid, dim3 size, size_t shared, void (*thread)(void *ctx)
 
 const char *cudaGetErrorName(cudaError_t error)
 {
-    return error == cudaSuccess ? "cudaSuccess" : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaError";
+    return error == cudaSuccess                 ? "cudaSuccess"
+           : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
+                                                : "cudaError";
 }
 
 const char *cudaGetErrorString(cudaError_t error)
@@ -201,8 +203,10 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-struct emulated_stream {};
-struct emulated_event {};
+struct emulated_stream {
+};
+struct emulated_event {
+};
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
