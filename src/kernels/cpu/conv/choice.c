@@ -15,7 +15,7 @@
 
 /* From what takes every case to what is the fastest where it takes one. */
 const tern__conv_algorithm *const tern__conv_algorithms[TERN__CHOICE_ALGORITHMS + 1] = {
-    &tern__conv_direct, &tern__conv_winograd, &tern__conv_tiles};
+    &tern__conv_direct, &tern__conv_winograd, &tern__conv_tiles, &tern__conv_taps};
 
 typedef struct entry entry;
 struct entry {

@@ -1,5 +1,6 @@
 /* conv.h - a convolution as the algorithms of this folder see it: oneDNN's direct one (library.c), Winograd's
- * (winograd.c) and products of tiles (tiles.c). choice.h tells which of them computes a case. */
+ * (winograd.c), products of tiles (tiles.c) and sums over taps (taps.c). choice.h tells which of them
+ * computes a case. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_H
 #define TERN_SRC_KERNELS_CPU_CONV_H
 
@@ -38,7 +39,7 @@ typedef struct tern__conv_algorithm {
     int (*run)(tern__conv *c);
 } tern__conv_algorithm;
 
-extern const tern__conv_algorithm tern__conv_direct, tern__conv_winograd, tern__conv_tiles;
+extern const tern__conv_algorithm tern__conv_direct, tern__conv_winograd, tern__conv_tiles, tern__conv_taps;
 
 /* The first of the attributes' three numbers that counts: depth's or height's. */
 static inline int tern__conv_first_axis(const tern__conv *c)

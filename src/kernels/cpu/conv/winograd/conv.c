@@ -11,9 +11,9 @@
  * larger, and a group's weights are transformed when their turn comes, some inputs at a time, and never leave
  * the cache; threads share a slice and take groups. In both cases every output is a sum of its own, in the
  * order of the channels, so no bit depends on how work is cut. */
+#include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/conv/winograd/product.h"
 #include "kernels/cpu/conv/winograd/transform.h"
 #include "kernels/pack.h"
 
@@ -22,6 +22,7 @@
 #define CACHE  (1 << 19) /* bytes of a slice's inputs                       */
 #define FEW    28        /* tiles for which it is worth reading all weights */
 #define LONG   128       /* tiles of a slice where weights are made for it  */
+#define LEAST  8         /* tiles that fill the sums of a product           */
 #define CHUNK  128       /* inputs whose weights are made at once           */
 
 /* Scratch buffers. */
@@ -38,7 +39,7 @@ typedef struct job {
     bool keeps;                  /* transformed weights are made beforehand,            */
     const float *kept;           /* here                                                */
     int64_t chunk;               /* inputs that are multiplied at once                  */
-    int64_t slice, slices, room; /* tiles; of a run; tiles that a slice has place for   */
+    int64_t slice, slices;       /* tiles; of a run                                     */
     int64_t in_pitch, sum_pitch; /* floats of a point's inputs and sums of a slice      */
     int64_t in_size, sum_size;   /* floats of all points                                */
     int64_t own_size;            /* of a thread's sums and weights                      */
@@ -85,25 +86,26 @@ static part part_of(const job *j, int64_t first, int64_t slice)
 
 static void transform_inputs(const job *j, const part *s, int64_t block)
 {
-    tern__winograd_points to = {s->tiles + block * j->room * LANES, j->in_pitch};
+    tern__winograd_points to = {s->tiles + block * j->slice * LANES, j->in_pitch};
     tern__winograd_inputs(to, &j->grid, j->in, block, s->first, s->count);
 }
 
 /* All points of a group of outputs, from inputs `in` on, whose weights are `weight`. */
 static void multiply(const job *j, const part *s, float *sums, const float *weight, int64_t group, int64_t in)
 {
-    int64_t ins = TERN__MIN(j->chunk, j->w.ins - in), room = j->room * LANES;
-    tern__winograd_product p = {.blocks = ins / LANES,
-                                .tiles = s->count,
-                                .width = tern__winograd_width(&j->w, group),
-                                .in_pitch = room,
-                                .sum_pitch = room,
-                                .add = in > 0};
+    int64_t ins = TERN__MIN(j->chunk, j->w.ins - in), room = j->slice * LANES;
+    tern__conv_product p = {.blocks = ins / LANES,
+                            .rows = 1,
+                            .columns = s->count,
+                            .width = tern__winograd_width(&j->w, group),
+                            .in_pitch = room,
+                            .sum_pitch = room,
+                            .add = in > 0};
     for (int64_t point = 0; point < POINTS; point++) {
         p.weight = weight + point * tern__winograd_pitch(&j->w, group, ins);
         p.in = s->tiles + point * j->in_pitch + in / LANES * room;
         p.sums = sums + point * j->sum_pitch;
-        tern__winograd_multiply(&p);
+        tern__conv_multiply(&p);
     }
 }
 
@@ -112,7 +114,7 @@ static void transform_outputs(const job *j, const part *s, float *sums, int64_t 
     static const float none[LANES];
     for (int64_t b = 0; b * LANES < tern__winograd_width(&j->w, group); b++) {
         int64_t block = 2 * group + b;
-        tern__winograd_points from = {sums + b * j->room * LANES, j->sum_pitch};
+        tern__winograd_points from = {sums + b * j->slice * LANES, j->sum_pitch};
         tern__winograd_outputs(from, &j->grid, j->out, j->bias ? j->bias + block * LANES : none,
                                j->call->add[0], block, s->first, s->count);
     }
@@ -154,19 +156,18 @@ static void run(const job *j, int64_t first)
 
 /* ---- the plan ---- */
 
-/* Where tiles are few for the threads, each takes less: but no panel less than its least. */
+/* Where tiles are few for the threads, each takes less, but for LEAST. */
 static void cut(job *j)
 {
     int64_t most = CACHE / (POINTS * j->w.ins * (int64_t)sizeof(float)), share = j->grid.count;
     j->keeps = most >= FEW && j->grid.count > most;
     if (j->keeps) share = (share + j->threads - 1) / j->threads;
-    j->slice = TERN__MIN(j->keeps ? most : LONG, TERN__MAX(share, TERN__WINOGRAD_LEAST));
+    j->slice = TERN__MIN(j->keeps ? most : LONG, TERN__MAX(share, LEAST));
     j->slices = j->keeps ? j->threads : (j->threads + j->groups - 1) / j->groups;
     j->chunk = j->keeps ? j->w.ins : TERN__MIN(j->w.ins, CHUNK);
-    j->room = tern__winograd_room(j->slice);
-    j->in_pitch = j->w.ins * j->room + LANES;
+    j->in_pitch = j->w.ins * j->slice + LANES;
     j->in_size = POINTS * j->in_pitch;
-    j->sum_pitch = 2 * j->room * LANES + LANES;
+    j->sum_pitch = 2 * j->slice * LANES + LANES;
     j->sum_size = POINTS * j->sum_pitch;
     j->own_size = j->sum_size + (j->keeps ? 0 : weight_room(j, j->chunk));
 }

@@ -7,9 +7,9 @@
  * blocks of channels, then parts. Runs are added up in their order and do not depend on the threads, so no
  * bit does.
  */
-#include "kernels/cpu/loops.h"
+#include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
-#include "kernels/cpu/conv/winograd/product.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/conv/winograd/transform.h"
 
 #define LANES  16
@@ -51,16 +51,17 @@ static void multiply(const job *j, int64_t part, float *sums, int64_t first, int
 {
     int64_t room = j->run * LANES, group = part / j->chunks, in = part % j->chunks * j->chunk;
     int64_t ins = TERN__MIN(j->chunk, j->w.ins - in), pitch = tern__winograd_pitch(&j->w, group, ins);
-    tern__winograd_product p = {.blocks = ins / LANES,
-                                .tiles = count,
-                                .width = tern__winograd_width(&j->w, group),
-                                .in_pitch = room,
-                                .sum_pitch = room,
-                                .add = first > 0};
+    tern__conv_product p = {.blocks = ins / LANES,
+                            .rows = 1,
+                            .columns = count,
+                            .width = tern__winograd_width(&j->w, group),
+                            .in_pitch = room,
+                            .sum_pitch = room,
+                            .add = first > 0};
     for (int64_t point = 0; point < POINTS; point++) {
         p.in = j->inputs + point * j->x_pitch + in / LANES * room;
         p.sums = j->grads + point * j->dy_pitch + 2 * group * room;
-        tern__winograd_multiply_back(&p, sums + point * pitch);
+        tern__conv_multiply_back(&p, sums + point * pitch);
     }
     if (first + count == j->grid.count) tern__winograd_unpack(sums, &j->w, group, in, ins, j->call->add[0]);
 }

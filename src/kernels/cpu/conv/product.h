@@ -1,0 +1,25 @@
+/* product.h - products of f32 between weights and positions of blocked activations: small dense products
+ * whose operands lie in the caches. Winograd's points are made of them, and so are a convolution's taps. */
+#ifndef TERN_SRC_KERNELS_CPU_CONV_PRODUCT_H
+#define TERN_SRC_KERNELS_CPU_CONV_PRODUCT_H
+
+#include "kernels/kernel.h"
+
+/* sums[o][p] = or += sum over c of weight[c][o] in[c][p]: `width` outputs (16 or 32) at the positions p of a
+ * rectangle. in: [blocks][rows][columns][16]; weight: [16 blocks][width]; sums: [width /
+ * 16][rows][columns][16]. Pitches are floats from a block to the next, `row`s from a row to the next. */
+typedef struct tern__conv_product {
+    const float *weight, *in;
+    float *sums;
+    int64_t blocks, width;
+    int64_t rows, columns;
+    int64_t in_pitch, in_row, sum_pitch, sum_row;
+    bool add;
+} tern__conv_product;
+
+void tern__conv_multiply(const tern__conv_product *p);
+
+/* The gradient of `weight`, = or +=, from in and those of the sums. */
+void tern__conv_multiply_back(const tern__conv_product *p, float *dw);
+
+#endif

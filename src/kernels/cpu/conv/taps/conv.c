@@ -1,0 +1,175 @@
+/* conv.c - the forward and the data gradient, which is the forward with the channels in each other's places
+ * and every tap on the other side.
+ *
+ * A tap's outputs that see the image are a rectangle, and so are the inputs that they see; rows of both stand
+ * in the blocked layout as the product wants them, so nothing but the weight is ever copied. Outputs begin as
+ * the bias, or as what is added to, and each tap adds its product on its own rectangle, some inputs at a
+ * time: so many that a tap's weights stay in the first-level cache for the rectangle, and an image's inputs
+ * in the second-level one while all groups of outputs and all taps use them. Threads share images and groups
+ * of 32 outputs, and where these are few, bands of rows. Every output is a sum of its own in the order of
+ * inputs and taps, so no bit depends on how work is cut. */
+#include "kernels/cpu/conv/taps/conv.h"
+#include "kernels/cpu/conv/taps/plane.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/pack.h"
+
+#define LANES TERN__LANES
+#define CHUNK 128 /* inputs that are multiplied at once */
+
+/* Scratch buffer. */
+enum { WEIGHTS = TERN__SCRATCH_OPERAND };
+
+typedef struct job {
+    const tern__call *call;
+    const tern__view *in, *out;
+    const float *bias; /* NULL: none */
+    int threads;
+    tern__taps_plane plane;
+    tern__taps_weight w;
+    int64_t groups;      /* of outputs                   */
+    int64_t bands, band; /* of an image; rows            */
+    const float *packed; /* weights of all groups        */
+} job;
+
+/* What a thread computes at a time: a group of outputs of a band of an image. */
+typedef struct part {
+    int64_t image, begin, end, group;
+} part;
+
+static bool is_dense(const tern__view *view)
+{
+    return view->layout == TERN__BLOCKED16 && view->dtype == TERN_F32 && view->ndim == 4 &&
+           tern__view_count(view) > 0;
+}
+
+bool tern__taps_takes(const tern__call *call, const tern__view *x, const tern__view *w, const tern__view *y)
+{
+    const tern__conv_attr *a = call->attr;
+    return a->groups == 1 && is_dense(x) && is_dense(y) && w->dtype == TERN_F32 && a->stride[1] == 1 &&
+           a->stride[2] == 1;
+}
+
+/* ---- a part ---- */
+
+static part part_of(const job *j, int64_t number)
+{
+    int64_t band = number / j->groups, begin = band % j->bands * j->band;
+    return (part){band / j->bands, begin, TERN__MIN(j->plane.axis[0].out, begin + j->band),
+                  number % j->groups};
+}
+
+static const float *plane_of(const tern__view *view, int64_t image, int64_t block)
+{
+    const int64_t *shape = view->shape;
+    return (const float *)view->data + (image * (shape[1] / LANES) + block) * shape[2] * shape[3] * LANES;
+}
+
+/* A block of outputs before the first product. */
+TERN__SIMD static void begin(float *to, const float *bias, int64_t positions, bool add)
+{
+    tern__lanes value = {0};
+    if (bias) value = tern__lanes_load(bias, LANES);
+    if (!bias && add) return;
+    for (int64_t i = 0; i < positions; i++) tern__lanes_put(to + i * LANES, value, LANES, add);
+}
+
+static void begin_part(const job *j, const part *s, float *outs)
+{
+    const tern__taps_axis *rows = &j->plane.axis[0], *columns = &j->plane.axis[1];
+    for (int64_t b = 0; b * LANES < tern__taps_width(&j->w, s->group); b++) {
+        float *to = outs + (b * rows->out + s->begin) * columns->out * LANES;
+        const float *bias = j->bias ? j->bias + (2 * s->group + b) * LANES : NULL;
+        begin(to, bias, (s->end - s->begin) * columns->out, j->call->add[0]);
+    }
+}
+
+/* All taps, of inputs `in` and the following. */
+static void add_inputs(const job *j, const part *s, int64_t in)
+{
+    const float *ins = plane_of(j->in, s->image, in / LANES);
+    float *outs = (float *)plane_of(j->out, s->image, 2 * s->group);
+    const float *weight = j->packed + s->group * tern__taps_room(&j->w, j->w.ins);
+    int64_t width = tern__taps_width(&j->w, s->group);
+    if (in == 0) begin_part(j, s, outs);
+    for (int64_t tap = 0; tap < tern__taps_count(&j->plane); tap++) {
+        tern__conv_product p = tern__taps_product(&j->plane, tap, s->begin, s->end, ins, outs);
+        p.weight = weight + tap * tern__taps_pitch(&j->w, s->group, j->w.ins) + in * width;
+        p.blocks = TERN__MIN(CHUNK, j->w.ins - in) / LANES;
+        p.width = width;
+        if (p.rows) tern__conv_multiply(&p);
+    }
+}
+
+/* Parts `first` to last - 1: those of a band one after the other for every chunk of inputs. */
+static void compute(const job *j, int64_t first, int64_t last)
+{
+    for (int64_t next; first < last; first = next) {
+        next = TERN__MIN(last, (first / j->groups + 1) * j->groups);
+        for (int64_t in = 0; in < j->w.ins; in += CHUNK)
+            for (int64_t i = first; i < next; i++) {
+                part s = part_of(j, i);
+                add_inputs(j, &s, in);
+            }
+    }
+}
+
+/* ---- the plan ---- */
+
+static job plan(const tern__call *call, const tern__view *x, const tern__view *w, int64_t offset,
+                const tern__view *y)
+{
+    bool turned = call->kernel == TERN__CONV_DATA_GRAD;
+    job j = {.call = call, .in = turned ? y : x, .out = turned ? x : y, .threads = call->device->threads};
+    j.plane = tern__taps_plane_of(call->attr, j.in, j.out, w, turned);
+    j.w = tern__taps_weight_of(w, offset, turned);
+    j.groups = tern__taps_groups(&j.w);
+    int64_t rows = j.plane.axis[0].out, whole = j.out->shape[0] * j.groups;
+    int64_t cuts = TERN__MIN(rows, (j.threads + whole - 1) / whole);
+    j.band = (rows + cuts - 1) / cuts;
+    j.bands = (rows + j.band - 1) / j.band;
+    return j;
+}
+
+static size_t weight_bytes(const job *j)
+{
+    return (size_t)(j->groups * tern__taps_room(&j->w, j->w.ins)) * sizeof(float);
+}
+
+size_t tern__taps_scratch(const tern__call *call, const tern__view *x, const tern__view *w,
+                          const tern__view *y)
+{
+    job j = plan(call, x, w, 0, y);
+    return weight_bytes(&j);
+}
+
+/* A kept copy is told by all that says how the weight is seen. */
+static float *packed_weights(const job *j, const tern__view *w, int64_t offset)
+{
+    const int64_t format[] = {j->groups,    offset,       j->w.in_stride,     j->w.out_stride,
+                              j->w.taps[0], j->w.taps[1], j->w.tap_stride[0], j->w.tap_stride[1],
+                              j->w.ins,     j->w.outs};
+    size_t bytes = weight_bytes(j);
+    bool stale = true;
+    float *to =
+        w->packs ? tern__pack_get(w->packs, j->call->device, format, sizeof(format), bytes, &stale) : NULL;
+    if (!to) to = tern__loop_scratch_of(j->call, WEIGHTS, bytes);
+    if (!to || !stale) return to;
+    int threads = (int)TERN__MIN(j->threads, j->groups);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t g = 0; g < j->groups; g++)
+        tern__taps_pack(to + g * tern__taps_room(&j->w, j->w.ins), &j->w, g, 0, j->w.ins);
+    return to;
+}
+
+int tern__taps(const tern__call *call, const tern__view *x, const tern__view *w, int64_t offset,
+               const tern__view *y, const tern__view *bias)
+{
+    job j = plan(call, x, w, offset, y);
+    if (bias) j.bias = bias->data;
+    j.packed = packed_weights(&j, w, offset);
+    if (!j.packed) return TERN_E_MEMORY;
+    int64_t parts = j.out->shape[0] * j.bands * j.groups;
+#pragma omp parallel for num_threads(j.threads) schedule(static) if (j.threads > 1)
+    for (int t = 0; t < j.threads; t++) compute(&j, parts * t / j.threads, parts * (t + 1) / j.threads);
+    return TERN_OK;
+}

@@ -1,0 +1,47 @@
+/* pack.h - the weight of a convolution tap by tap, as products want it. */
+#ifndef TERN_SRC_KERNELS_CPU_CONV_TAPS_PACK_H
+#define TERN_SRC_KERNELS_CPU_CONV_TAPS_PACK_H
+
+#include "kernels/kernel.h"
+
+/* (O, C, kh, kw), whose taps may have gaps, or its gradient; turned: as a data gradient has them, with
+ * outputs for inputs. Packed ones stand in groups of 32 outputs, of which the last may have 16: tap t of
+ * input c of a group's outputs begins at t * pitch + c * width. */
+typedef struct tern__taps_weight {
+    float *data;
+    int64_t ins, outs; /* as turned */
+    int64_t in_stride, out_stride;
+    int64_t taps[2], tap_stride[2];
+} tern__taps_weight;
+
+tern__taps_weight tern__taps_weight_of(const tern__view *w, int64_t offset, bool turned);
+
+static inline int64_t tern__taps_groups(const tern__taps_weight *w)
+{
+    return (w->outs + 31) / 32;
+}
+
+static inline int64_t tern__taps_width(const tern__taps_weight *w, int64_t group)
+{
+    return TERN__MIN(32, w->outs - 32 * group);
+}
+
+/* Of so many inputs; taps are a line off a power of two, so that they do not meet in a cache's set. */
+static inline int64_t tern__taps_pitch(const tern__taps_weight *w, int64_t group, int64_t ins)
+{
+    return ins * tern__taps_width(w, group) + 16;
+}
+
+/* Floats of a group of so many inputs, of which none has more than the first. */
+static inline int64_t tern__taps_room(const tern__taps_weight *w, int64_t ins)
+{
+    return w->taps[0] * w->taps[1] * tern__taps_pitch(w, 0, ins);
+}
+
+/* A group's outputs and inputs `first` to first + count - 1, whole blocks of 16. */
+void tern__taps_pack(float *to, const tern__taps_weight *w, int64_t group, int64_t first, int64_t count);
+/* Stored in or added to the same part of the weight. */
+void tern__taps_unpack(const float *from, const tern__taps_weight *w, int64_t group, int64_t first,
+                       int64_t count, bool add);
+
+#endif

@@ -1,0 +1,429 @@
+/* Convolutions tap by tap against the plain ones. Of small integers every sum is exact, so both must agree to
+ * the last bit whatever their order; of other numbers, how far a sum may be off follows from its longest
+ * chain of additions. */
+#include "check.h"
+#include "ledger.h"
+
+#include "kernels/cpu/conv/choice.h"
+#include "kernels/cpu/conv/taps/conv.h"
+#include "kernels/pack.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct sizes {
+    int64_t images, in, out, size[2], kernel[2], padding[2], dilation[2];
+} sizes;
+
+typedef struct operands {
+    tern__view x, w, b, y;
+    tern__conv_attr attr;
+} operands;
+
+static uint32_t seed = 1;
+
+static uint32_t draw(void)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return seed >> 8;
+}
+
+static int64_t draw_of(int64_t least, int64_t most)
+{
+    return least + draw() % (most - least + 1);
+}
+
+/* ---- a case ---- */
+
+static tern__view filled(tern__layout layout, int ndim, const int64_t *shape, bool whole)
+{
+    tern__view view = tern__view_make(TERN_F32, layout, ndim, shape);
+    view.data = tern__alloc(tern__view_bytes(&view), __func__, NULL);
+    assert_non_null(view.data);
+    float *data = view.data;
+    for (int64_t i = 0; i < tern__view_count(&view); i++)
+        data[i] = whole ? (float)(draw() % 15) - 7 : (float)draw() * 0x1p-23f - 1;
+    return view;
+}
+
+static operands make(const sizes *s, uint32_t from, bool whole)
+{
+    int64_t x[] = {s->images, s->in, s->size[0], s->size[1]}, y[] = {s->images, s->out, 0, 0};
+    int64_t w[] = {s->out, s->in, s->kernel[0], s->kernel[1]};
+    operands o = {.attr = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1}};
+    for (int d = 0; d < 2; d++) {
+        o.attr.padding[1 + d] = s->padding[d];
+        o.attr.dilation[1 + d] = s->dilation[d];
+        y[2 + d] = s->size[d] + 2 * s->padding[d] - s->dilation[d] * (s->kernel[d] - 1);
+        assert_true(y[2 + d] > 0);
+    }
+    seed = from;
+    o.x = filled(TERN__BLOCKED16, 4, x, whole);
+    o.w = filled(TERN__PLAIN, 4, w, whole);
+    o.b = filled(TERN__PLAIN, 1, &s->out, whole);
+    o.y = filled(TERN__BLOCKED16, 4, y, whole);
+    return o;
+}
+
+static void release(operands *o)
+{
+    tern__free(o->x.data);
+    tern__free(o->w.data);
+    tern__free(o->b.data);
+    tern__free(o->y.data);
+}
+
+/* The bias' gradient is a result of its own. */
+static tern__call call_of(tern_device *device, tern__kernel kernel, operands *o, bool add, bool bias,
+                          tern_error *err)
+{
+    const tern__view *b = bias ? &o->b : NULL;
+    const tern__view *ins[][3] = {{&o->x, &o->w, b}, {&o->y, &o->w}, {&o->y, &o->x}};
+    const tern__view *outs[][2] = {{&o->y}, {&o->x}, {&o->w, b}};
+    int k = (int)kernel - TERN__CONV;
+    tern__call call = {.device = device, .kernel = kernel, .attr = &o->attr, .add = {add, add}, .err = err};
+    for (int i = 0; i < 3; i++) call.in[i] = ins[k][i];
+    for (int i = 0; i < 2; i++) call.out[i] = outs[k][i];
+    return call;
+}
+
+/* Past the choice, which has it only where more than one dilated tap sees anything; otherwise without a bias'
+ * gradient, and the device does not name it. */
+static int run(const tern__call *call, const operands *o)
+{
+    int status = tern__conv_run(call, &tern__conv_taps);
+    if (status != TERN_E_UNSUPPORTED) return status;
+    assert_true(tern__taps_takes(call, &o->x, &o->w, &o->y));
+    if (call->kernel == TERN__CONV_WEIGHT_GRAD) return tern__taps_weight_grad(call, &o->x, &o->y, &o->w, 0);
+    return tern__taps(call, &o->x, &o->w, 0, &o->y, call->in[2]);
+}
+
+static tern_device *open_device(const char *name, int threads)
+{
+    tern_error err = {0};
+    tern_device *device = tern_device_open(name, &err);
+    tern_device_threads_set(device, threads, &err);
+    assert_ok(err);
+    return device;
+}
+
+/* Not a number wherever a kernel could read what it has not written. */
+static void poison(tern_device *device)
+{
+    for (int i = 0; i < TERN__SCRATCH_COUNT; i++)
+        if (device->scratch[i].data) memset(device->scratch[i].data, 0xff, device->scratch[i].bytes);
+}
+
+/* ---- exact sums ---- */
+
+static void expect_same(const tern__view *fast, const tern__view *plain, const sizes *s, tern__kernel kernel)
+{
+    int64_t count = tern__view_count(plain);
+    for (int64_t i = 0; i < count; i++)
+        if (tern__view_get(fast, i) != tern__view_get(plain, i))
+            fail_msg("%s of %lldx%lldx%lldx%lld, kernel %lldx%lld, padding %lld and %lld, dilation %lld and "
+                     "%lld: element %lld is %g, expected %g",
+                     tern__kernel_name(kernel), (long long)s->images, (long long)s->in, (long long)s->size[0],
+                     (long long)s->size[1], (long long)s->kernel[0], (long long)s->kernel[1],
+                     (long long)s->padding[0], (long long)s->padding[1], (long long)s->dilation[0],
+                     (long long)s->dilation[1], (long long)i, tern__view_get(fast, i),
+                     tern__view_get(plain, i));
+}
+
+/* Twice, so that the second one adds to a changed result and meets dirty scratch. */
+static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, const sizes *s, bool add,
+                    bool bias)
+{
+    tern_error err = {0};
+    operands a = make(s, 1, true), b = make(s, 1, true);
+    tern__call ours = call_of(fast, kernel, &a, add, bias, &err);
+    tern__call oracle = call_of(plain, kernel, &b, add, bias, &err);
+    for (int i = 0; i < 2; i++) {
+        poison(fast);
+        fast->algorithm = NULL;
+        assert_int_equal(run(&ours, &a), TERN_OK);
+        assert_int_equal(tern__kernel_run(&oracle), TERN_OK);
+        assert_ok(err);
+        for (int out = 0; out < (fast->algorithm ? 2 : 1); out++)
+            if (ours.out[out]) expect_same(ours.out[out], oracle.out[out], s, kernel);
+    }
+    release(&a);
+    release(&b);
+}
+
+/* Dilations from 1 to beyond the image, and paddings from none to more than the kernel reaches over. */
+static sizes draw_sizes(void)
+{
+    sizes s = {.images = draw_of(1, 3), .in = 16 * draw_of(1, 3), .out = 16 * draw_of(1, 3)};
+    for (int d = 0; d < 2; d++) {
+        s.size[d] = draw_of(1, 16);
+        s.kernel[d] = draw_of(1, 4);
+        s.dilation[d] = draw() % 4 ? draw_of(1, s.size[d] + 2) : 1;
+        int64_t reach = s.dilation[d] * (s.kernel[d] - 1);
+        int64_t least = TERN__MAX(0, (reach - s.size[d] + 2) / 2);
+        s.padding[d] = draw() % 2 ? TERN__MAX(least, reach / 2) : least + draw_of(0, 2);
+    }
+    return s;
+}
+
+static void random_shapes(void **state)
+{
+    (void)state;
+    tern_device *plain = open_device("cpu:reference", 1);
+    for (int threads = 1; threads <= 3; threads++) {
+        tern_device *fast = open_device("cpu", threads);
+        uint32_t place = 100u * (uint32_t)threads;
+        for (int i = 0; i < 30; i++) {
+            seed = place;
+            sizes s = draw_sizes();
+            bool add = draw() % 2, bias = draw() % 2;
+            place = seed;
+            for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++)
+                compare(fast, plain, (tern__kernel)k, &s, add, bias);
+        }
+        tern_device_close(fast);
+    }
+    tern_device_close(plain);
+}
+
+/* More inputs than are multiplied at once, and no whole number of such; groups of 16 outputs; an image of one
+ * group in bands; rows of more than a band's positions; DeepLab's. */
+static const sizes large[] = {
+    {1, 272, 48, {5, 6}, {3, 3}, {3, 3}, {3, 3}},     {1, 16, 16, {31, 9}, {3, 3}, {7, 4}, {7, 4}},
+    {1, 16, 32, {3, 140}, {2, 3}, {1, 40}, {2, 40}},  {1, 16, 48, {33, 33}, {3, 3}, {24, 24}, {24, 24}},
+    {2, 16, 144, {9, 9}, {3, 3}, {12, 12}, {12, 12}},
+};
+
+static void large_shapes(void **state)
+{
+    (void)state;
+    tern_device *fast = open_device("cpu", 2), *plain = open_device("cpu:reference", 1);
+    for (size_t i = 0; i < TERN__COUNT(large); i++)
+        for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++)
+            compare(fast, plain, (tern__kernel)k, &large[i], k == TERN__CONV_DATA_GRAD, true);
+    tern_device_close(fast);
+    tern_device_close(plain);
+}
+
+/* ---- other numbers ---- */
+
+static const tern__view *result_of(const operands *o, tern__kernel kernel)
+{
+    return kernel == TERN__CONV ? &o->y : kernel == TERN__CONV_DATA_GRAD ? &o->x : &o->w;
+}
+
+static void any_number_of_threads_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < TERN__COUNT(large); i++)
+        for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++) {
+            operands one = make(&large[i], 3, false);
+            for (int threads = 1; threads <= 5; threads++) {
+                tern_error err = {0};
+                operands more = make(&large[i], 3, false), *o = threads == 1 ? &one : &more;
+                tern_device *device = open_device("cpu", threads);
+                tern__call call = call_of(device, (tern__kernel)k, o, true, k == TERN__CONV, &err);
+                assert_int_equal(run(&call, o), TERN_OK);
+                const tern__view *a = result_of(&one, (tern__kernel)k), *b = call.out[0];
+                assert_memory_equal(a->data, b->data, tern__view_bytes(a));
+                tern_device_close(device);
+                release(&more);
+            }
+            release(&one);
+        }
+}
+
+/* Of all or of their magnitudes. */
+static operands widened(const operands *o, bool magnitudes)
+{
+    operands wide = *o;
+    tern__view *views[] = {&wide.x, &wide.w, &wide.b, &wide.y};
+    for (size_t i = 0; i < TERN__COUNT(views); i++) {
+        tern__view from = *views[i];
+        views[i]->dtype = TERN_F64;
+        views[i]->data = tern__alloc(tern__view_bytes(views[i]), __func__, NULL);
+        assert_non_null(views[i]->data);
+        for (int64_t k = 0; k < tern__view_count(&from); k++) {
+            double value = tern__view_get(&from, k);
+            tern__view_set(views[i], k, magnitudes ? fabs(value) : value);
+        }
+    }
+    return wide;
+}
+
+/* A product that is in a sum of n others, a bias and an old value goes through n + 2 additions at most; where
+ * `most` products are added up apart and the sums of `sums` such together, through as many as these. Each is
+ * off by 2^-24 of what was summed so far, which is less than all magnitudes together. */
+static void expect_near(tern__kernel kernel, const sizes *s, int64_t most, int64_t sums)
+{
+    tern_error err = {0};
+    tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
+    operands o = make(s, 5, false), exact = widened(&o, false), size = widened(&o, true);
+    tern__call ours = call_of(fast, kernel, &o, false, kernel == TERN__CONV, &err);
+    tern__call oracle = call_of(plain, kernel, &exact, false, kernel == TERN__CONV, &err);
+    tern__call bound = call_of(plain, kernel, &size, false, kernel == TERN__CONV, &err);
+    assert_int_equal(run(&ours, &o), TERN_OK);
+    assert_int_equal(tern__kernel_run(&oracle), TERN_OK);
+    assert_int_equal(tern__kernel_run(&bound), TERN_OK);
+    for (int64_t i = 0; i < tern__view_count(oracle.out[0]); i++) {
+        double off = fabs(tern__view_get(ours.out[0], i) - tern__view_get(oracle.out[0], i));
+        double may = (double)(most + sums + 2) * 0x1p-24 * tern__view_get(bound.out[0], i);
+        if (!(off <= may))
+            fail_msg("%s: element %lld is off by %g, at most %g expected", tern__kernel_name(kernel),
+                     (long long)i, off, may);
+    }
+    release(&o);
+    release(&exact);
+    release(&size);
+    tern_device_close(fast);
+    tern_device_close(plain);
+}
+
+static void long_sums_are_added_up_in_parts(void **state)
+{
+    (void)state;
+    static const sizes wide = {1, 2048, 16, {5, 5}, {3, 3}, {2, 2}, {2, 2}};
+    static const sizes back = {1, 16, 2048, {5, 5}, {3, 3}, {2, 2}, {2, 2}};
+    static const sizes many = {1, 16, 16, {33, 33}, {3, 3}, {12, 12}, {12, 12}};
+    expect_near(TERN__CONV, &wide, 128, 9 * 2048 / 128);
+    expect_near(TERN__CONV_DATA_GRAD, &back, 128, 9 * 2048 / 128);
+    expect_near(TERN__CONV_WEIGHT_GRAD, &many, 3 * 33, 33 / 3);
+}
+
+/* ---- memory ---- */
+
+/* Over microbatches; and made anew when the weight has changed. */
+static void weights_are_kept_with_their_parameter(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
+    const sizes square = {1, 32, 32, {5, 6}, {3, 3}, {3, 3}, {3, 3}};
+    operands a = make(&square, 5, true), b = make(&square, 5, true);
+    tern__packs packs = {0};
+    a.w.packs = &packs;
+    for (int use = 0; use < 6; use++)
+        for (int k = TERN__CONV; k <= TERN__CONV_DATA_GRAD; k++) {
+            tern__call ours = call_of(fast, (tern__kernel)k, &a, false, false, &err);
+            tern__call oracle = call_of(plain, (tern__kernel)k, &b, false, false, &err);
+            if (use == 3 && k == TERN__CONV) {
+                packs.version++;
+                tern__view_set(&a.w, 100, 9);
+                tern__view_set(&b.w, 100, 9);
+            }
+            assert_int_equal(run(&ours, &a), TERN_OK);
+            assert_int_equal(tern__kernel_run(&oracle), TERN_OK);
+            expect_same(ours.out[0], oracle.out[0], &square, (tern__kernel)k);
+            operands again = make(&square, 6 + (uint32_t)use, true);
+            const tern__view *from = k == TERN__CONV ? &again.y : &again.x;
+            memcpy(ours.out[0]->data, from->data, tern__view_bytes(from));
+            memcpy(oracle.out[0]->data, from->data, tern__view_bytes(from));
+            release(&again);
+        }
+    assert_non_null(packs.first);
+    tern__packs_free(&packs);
+    release(&a);
+    release(&b);
+    tern_device_close(fast);
+    tern_device_close(plain);
+}
+
+static size_t scratch_of(const tern__call *call, const operands *o)
+{
+    bool weight = call->kernel == TERN__CONV_WEIGHT_GRAD;
+    return (weight ? tern__taps_weight_scratch : tern__taps_scratch)(call, &o->x, &o->w, &o->y);
+}
+
+/* As many bytes as it said, nothing in the second call, and an error where that is refused. */
+static void scratch_is_asked_for_once(void **state)
+{
+    (void)state;
+    for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++) {
+        tern_error err = {0};
+        ledger books = {.refuse_all = true};
+        ledger_open(&books);
+        operands o = make(&large[0], 1, true);
+        tern_device *device = open_device("cpu", 2);
+        tern__call call = call_of(device, (tern__kernel)k, &o, false, k == TERN__CONV, &err);
+        books.refuse_at = atomic_load(&books.requests) + 1;
+        assert_int_equal(run(&call, &o), TERN_E_MEMORY);
+        assert_int_equal(err.code, TERN_E_MEMORY);
+        books.refuse_at = 0;
+        err = (tern_error){0};
+        assert_int_equal(run(&call, &o), TERN_OK);
+        size_t bytes = 0;
+        for (int i = 0; i < TERN__SCRATCH_COUNT; i++) bytes += device->scratch[i].bytes;
+        assert_int_equal(bytes, scratch_of(&call, &o));
+        int asked = atomic_load(&books.requests);
+        assert_int_equal(run(&call, &o), TERN_OK);
+        assert_int_equal(atomic_load(&books.requests), asked);
+        tern_device_close(device);
+        release(&o);
+        ledger_close(&books);
+    }
+}
+
+/* ---- what it is for ---- */
+
+static const char *chosen_for(const sizes *s)
+{
+    tern_error err = {0};
+    tern_device *device = open_device("cpu", 1);
+    operands o = make(s, 1, true);
+    tern__call call = call_of(device, TERN__CONV, &o, false, false, &err);
+    assert_int_equal(tern__kernel_run(&call), TERN_OK);
+    const char *name = device->algorithm;
+    release(&o);
+    tern_device_close(device);
+    return name;
+}
+
+/* By the fixed table. */
+static void much_padding_is_left_out(void **state)
+{
+    (void)state;
+    static const sizes near = {1, 16, 16, {33, 33}, {3, 3}, {2, 2}, {2, 2}},
+                       far = {1, 16, 16, {33, 33}, {3, 3}, {12, 12}, {12, 12}},
+                       beyond = {1, 16, 16, {33, 33}, {3, 3}, {36, 36}, {36, 36}};
+    assert_string_not_equal(chosen_for(&near), "taps");
+    assert_string_equal(chosen_for(&far), "taps");
+    assert_string_not_equal(chosen_for(&beyond), "taps"); /* one tap is left of it */
+}
+
+static void what_it_does_not_take(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    operands o = make(&large[0], 1, true);
+    tern__call call = call_of(NULL, TERN__CONV, &o, false, false, &err);
+    const tern__conv_attr right = o.attr;
+    assert_true(tern__taps_takes(&call, &o.x, &o.w, &o.y));
+    o.attr.stride[1] = 2;
+    assert_false(tern__taps_takes(&call, &o.x, &o.w, &o.y));
+    o.attr = right;
+    o.attr.groups = 16;
+    assert_false(tern__taps_takes(&call, &o.x, &o.w, &o.y));
+    o.attr = right;
+    tern__view x = o.x;
+    x.layout = TERN__PLAIN;
+    assert_false(tern__taps_takes(&call, &x, &o.w, &o.y));
+    x = o.x;
+    x.dtype = TERN_BF16;
+    assert_false(tern__taps_takes(&call, &x, &o.w, &o.y));
+    release(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_shapes),
+        cmocka_unit_test(large_shapes),
+        cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
+        cmocka_unit_test(long_sums_are_added_up_in_parts),
+        cmocka_unit_test(weights_are_kept_with_their_parameter),
+        cmocka_unit_test(scratch_is_asked_for_once),
+        cmocka_unit_test(much_padding_is_left_out),
+        cmocka_unit_test(what_it_does_not_take),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
