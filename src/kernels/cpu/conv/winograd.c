@@ -1,4 +1,4 @@
-/* winograd.c - 3x3 convolutions of f32 by Winograd's algorithm (winograd/conv.h). */
+/* winograd.c - 3x3 convolutions by Winograd's algorithm (winograd/conv.h). */
 #include "kernels/cpu/conv/winograd/conv.h"
 #include "kernels/cpu/conv/conv.h"
 

@@ -1,5 +1,5 @@
 /* transform.h - the transforms around the products of Winograd's algorithm, sixteen channels at a
- * time.
+ * time. Activations and weights are f32, bf16 or f16; what is transformed is f32.
  *
  * A tile is 4x4 outputs and the 6x6 inputs that they see. With d the inputs, g the 3x3 weight of a pair of
  * channels and y the outputs,
@@ -43,16 +43,17 @@ void tern__winograd_inputs(tern__winograd_points to, const tern__winograd_grid *
                            int64_t block, int64_t first, int64_t count);
 void tern__winograd_grads(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *out,
                           int64_t block, int64_t first, int64_t count);
-/* A' m A, plus 16 values of a bias, into or onto the outputs. */
+/* A' m A, plus a bias of the outputs' dtype (NULL: none), into or onto the outputs. */
 void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_grid *grid,
-                            const tern__view *out, const float bias[16], bool add, int64_t block,
-                            int64_t first, int64_t count);
+                            const tern__view *out, const void *bias, bool add, int64_t block, int64_t first,
+                            int64_t count);
 
 /* Weights (O, C, 3, 3), or their gradient; turned: as a data gradient has them, by 180 degrees and with
  * outputs for inputs. Transformed ones stand in groups of 32 outputs, of which the last may have 16: point p
  * of input c of a group's outputs begins at p * pitch + c * width. */
 typedef struct tern__winograd_weights {
-    float *data;
+    void *data;
+    tern_dtype dtype;
     int64_t ins, outs; /* as turned */
     bool turned;
 } tern__winograd_weights;

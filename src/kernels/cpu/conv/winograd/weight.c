@@ -122,6 +122,7 @@ int tern__winograd_weight_grad(const tern__call *call, const tern__view *x, cons
 {
     job j = plan(call, x, dy);
     j.w.data = dw->data;
+    j.w.dtype = dw->dtype;
     j.inputs = tern__loop_scratch_of(call, TILES, tile_bytes(&j));
     j.sums = tern__loop_scratch_of(call, SUMS, sum_bytes(&j));
     if (!j.inputs || !j.sums) return TERN_E_MEMORY;
