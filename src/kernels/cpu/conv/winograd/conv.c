@@ -1,5 +1,5 @@
 /* conv.c - the forward and the data gradient, which is the forward of a weight turned by 180 degrees with
- * its channels in each other's places, and with padding 2 - p.
+ * its channels in each other's places, and with padding 2 d - p for a dilation of d.
  *
  * Tiles are taken in runs, and a run in slices. A slice's inputs are transformed, and then for a group of 32
  * outputs after the other its 36 products are computed, whose sums stay in the cache, and transformed back.
@@ -66,8 +66,8 @@ bool tern__winograd_takes(const tern__call *call, const tern__view *x, const ter
                  (w->dtype == TERN_F32 || w->dtype == x->dtype) && tern__view_is_contiguous(w) &&
                  w->shape[2] == 3 && w->shape[3] == 3;
     for (int d = 1; d < 3; d++)
-        takes = takes && a->stride[d] == 1 && a->dilation[d] == 1 && a->padding[d] >= 0 &&
-                a->padding[d] <= 2 && y->shape[1 + d] == x->shape[1 + d] + 2 * a->padding[d] - 2;
+        takes = takes && a->stride[d] == 1 && a->padding[d] >= 0 && a->padding[d] <= 2 * a->dilation[d] &&
+                y->shape[1 + d] == x->shape[1 + d] + 2 * (a->padding[d] - a->dilation[d]);
     return takes;
 }
 
@@ -173,12 +173,9 @@ static void cut(job *j)
 
 static job plan(const tern__call *call, const tern__view *x, const tern__view *y)
 {
-    const tern__conv_attr *a = call->attr;
     bool turned = call->kernel == TERN__CONV_DATA_GRAD;
     job j = {.call = call, .in = turned ? y : x, .out = turned ? x : y, .threads = call->device->threads};
-    int64_t padding[2];
-    for (int d = 0; d < 2; d++) padding[d] = turned ? 2 - a->padding[1 + d] : a->padding[1 + d];
-    j.grid = tern__winograd_grid_of(j.in, j.out, padding);
+    j.grid = tern__winograd_grid_of(j.out, call->attr, turned);
     j.w = (tern__winograd_weights){.ins = j.in->shape[1], .outs = j.out->shape[1], .turned = turned};
     j.groups = (j.w.outs + 31) / 32;
     cut(&j);

@@ -1,6 +1,6 @@
 /* conv.h - convolutions with 3x3 weights by Winograd's algorithm F(4x4, 3x3): a quarter of the
- * multiplications, for an error of some roundings more. Two spatial dimensions, stride and dilation 1, one
- * group, blocked activations, padding up to 2, contiguous weights.
+ * multiplications, for an error of some roundings more. Two spatial dimensions, stride 1, any
+ * dilation d, one group, blocked activations, padding up to 2 d, contiguous weights.
  *
  * Activations are f32, bf16 or f16, both of one dtype, weights and their gradients of that or f32. All is
  * computed in f32: elements are widened where a transform loads them, and a result is rounded once, where it

@@ -132,17 +132,23 @@ DEFINE_BOTH(weight_grad_tile, weight_grad_step, IN, 3)
 
 /* ---- tiles of an image ---- */
 
-tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__view *out,
-                                           const int64_t padding[2])
+static tern__winograd_axis axis_of(int64_t out, int64_t padding, int64_t step)
+{
+    tern__winograd_axis a = {.out = out, .padding = padding, .step = step, .longer = out % step};
+    a.long_tiles = (out / step + 1 + OUT - 1) / OUT;
+    a.short_tiles = (out / step + OUT - 1) / OUT;
+    a.tiles = a.longer * a.long_tiles + (step - a.longer) * a.short_tiles;
+    return a;
+}
+
+tern__winograd_grid tern__winograd_grid_of(const tern__view *out, const tern__conv_attr *attr, bool turned)
 {
     tern__winograd_grid g;
     for (int d = 0; d < 2; d++) {
-        g.in[d] = in->shape[2 + d];
-        g.out[d] = out->shape[2 + d];
-        g.padding[d] = padding[d];
-        g.tiles[d] = (g.out[d] + OUT - 1) / OUT;
+        int64_t step = attr->dilation[1 + d], padding = attr->padding[1 + d];
+        g.axis[d] = axis_of(out->shape[2 + d], turned ? 2 * step - padding : padding, step);
     }
-    g.count = out->shape[0] * g.tiles[0] * g.tiles[1];
+    g.count = out->shape[0] * g.axis[0].tiles * g.axis[1].tiles;
     return g;
 }
 
@@ -151,18 +157,26 @@ typedef struct place {
     int64_t plane, row, column;
 } place;
 
-TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view, int64_t block, int64_t t)
+TERN__INLINE int64_t first_output(const tern__winograd_axis *a, int64_t tile)
 {
-    int64_t area = g->tiles[0] * g->tiles[1], image = t / area, rest = t % area;
-    int64_t plane = image * (view->shape[1] / LANES) + block;
-    return (place){plane * view->shape[2] * view->shape[3] * LANES, rest / g->tiles[1] * OUT,
-                   rest % g->tiles[1] * OUT};
+    int64_t rest = tile - a->longer * a->long_tiles;
+    if (rest < 0) return tile / a->long_tiles + tile % a->long_tiles * OUT * a->step;
+    return a->longer + rest / a->short_tiles + rest % a->short_tiles * OUT * a->step;
 }
 
-/* Lines of lanes of one dtype: the first's element, and how many elements a row of them has. */
+TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view, int64_t block, int64_t t)
+{
+    int64_t across = g->axis[1].tiles, area = g->axis[0].tiles * across, image = t / area, rest = t % area;
+    int64_t plane = image * (view->shape[1] / LANES) + block;
+    return (place){plane * view->shape[2] * view->shape[3] * LANES, first_output(&g->axis[0], rest / across),
+                   first_output(&g->axis[1], rest % across)};
+}
+
+/* Lines of lanes of one dtype: the first's element, and how many elements further on the next one and the
+ * next row's begin. */
 typedef struct lines {
     const void *data;
-    int64_t first, row_pitch;
+    int64_t first, row_pitch, pitch;
 } lines;
 
 /* A line's bits as they are; NULL: zeros. */
@@ -179,22 +193,24 @@ TERN__INLINE void copy_line(void *to, int64_t at, const void *from, int64_t from
     }
 }
 
-/* The square of `side` lines at p, which may reach over the edges of its plane: where it stands, or a copy in
- * `room` with zeros around it. */
-TERN__INLINE lines square(const tern__view *view, place p, int side, void *room, tern_dtype dtype)
+/* The square of `side` lines at p, a step apart, which may reach over the edges of its plane: where it
+ * stands, or a copy in `room` with zeros around it. */
+TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, place p, int side, void *room,
+                          tern_dtype dtype)
 {
-    int64_t height = view->shape[2], width = view->shape[3];
+    int64_t height = view->shape[2], width = view->shape[3], down = g->axis[0].step, on = g->axis[1].step;
     const void *data = view->data;
-    if (p.row >= 0 && p.column >= 0 && p.row + side <= height && p.column + side <= width)
-        return (lines){data, p.plane + (p.row * width + p.column) * LANES, width * LANES};
+    if (p.row >= 0 && p.column >= 0 && p.row + (side - 1) * down < height &&
+        p.column + (side - 1) * on < width)
+        return (lines){data, p.plane + (p.row * width + p.column) * LANES, down * width * LANES, on * LANES};
     for (int i = 0; i < side; i++)
         for (int j = 0; j < side; j++) {
-            int64_t r = p.row + i, c = p.column + j;
+            int64_t r = p.row + i * down, c = p.column + j * on;
             bool inside = r >= 0 && c >= 0 && r < height && c < width;
             copy_line(room, (i * side + j) * LANES, inside ? data : NULL, p.plane + (r * width + c) * LANES,
                       dtype);
         }
-    return (lines){room, 0, side * LANES};
+    return (lines){room, 0, side * LANES, LANES};
 }
 
 TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
@@ -203,10 +219,10 @@ TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g,
     float room[IN * IN * LANES];
     for (int64_t t = 0; t < count; t++) {
         place p = place_of(g, in, block, first + t);
-        p.row -= g->padding[0];
-        p.column -= g->padding[1];
-        lines from = square(in, p, IN, room, dtype);
-        input_tile(to.data + t * LANES, to.pitch, from.data, from.first, from.row_pitch, LANES, dtype);
+        p.row -= g->axis[0].padding;
+        p.column -= g->axis[1].padding;
+        lines from = square(g, in, p, IN, room, dtype);
+        input_tile(to.data + t * LANES, to.pitch, from.data, from.first, from.row_pitch, from.pitch, dtype);
     }
 }
 
@@ -215,8 +231,8 @@ TERN__INLINE void grads(tern__winograd_points to, const tern__winograd_grid *g, 
 {
     float room[OUT * OUT * LANES];
     for (int64_t t = 0; t < count; t++) {
-        lines from = square(out, place_of(g, out, block, first + t), OUT, room, dtype);
-        grad_tile(to.data + t * LANES, to.pitch, from.data, from.first, from.row_pitch, LANES, dtype);
+        lines from = square(g, out, place_of(g, out, block, first + t), OUT, room, dtype);
+        grad_tile(to.data + t * LANES, to.pitch, from.data, from.first, from.row_pitch, from.pitch, dtype);
     }
 }
 
@@ -231,12 +247,11 @@ TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid 
     for (int64_t t = 0; t < count; t++) {
         place p = place_of(g, out, block, first + t);
         output_tile(room, LANES, from.data, t * LANES, IN * from.pitch, from.pitch, TERN_F32);
-        int64_t rows = TERN__MIN(OUT, g->out[0] - p.row), columns = TERN__MIN(OUT, g->out[1] - p.column);
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t j = 0; j < columns; j++) {
+        const tern__winograd_axis *down = &g->axis[0], *on = &g->axis[1];
+        for (int64_t i = 0, row = p.row; i < OUT && row < down->out; i++, row += down->step)
+            for (int64_t j = 0, column = p.column; j < OUT && column < on->out; j++, column += on->step) {
                 tern__lanes v = tern__lanes_load(room + (i * OUT + j) * LANES, LANES) + more;
-                int64_t at = p.plane + ((p.row + i) * g->out[1] + p.column + j) * LANES;
-                tern__lanes_set(data, dtype, at, v, LANES, add);
+                tern__lanes_set(data, dtype, p.plane + (row * on->out + column) * LANES, v, LANES, add);
             }
     }
 }

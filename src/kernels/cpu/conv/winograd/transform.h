@@ -23,14 +23,23 @@
 #define TERN__WINOGRAD_OUT    4 /* outputs of a tile along an axis */
 #define TERN__WINOGRAD_IN     6 /* inputs                          */
 
-/* Tiles of all images, numbered as their first outputs follow each other. */
+/* With a dilation of `step` outputs see each other's inputs only step apart: an axis is that many of stride
+ * 1, of which the first `longer` have an output more than the others. Each is cut into tiles by itself. */
+typedef struct tern__winograd_axis {
+    int64_t out, padding, step;
+    int64_t longer, long_tiles, short_tiles; /* tiles of each */
+    int64_t tiles;                           /* of all        */
+} tern__winograd_axis;
+
+/* Tiles of all images, in their order. */
 typedef struct tern__winograd_grid {
-    int64_t in[2], out[2], padding[2]; /* height and width          */
-    int64_t tiles[2], count;           /* of an image; in all images */
+    tern__winograd_axis axis[2]; /* height and width */
+    int64_t count;               /* in all images    */
 } tern__winograd_grid;
 
-tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__view *out,
-                                           const int64_t padding[2]);
+/* Of what computes `out`: a data gradient is a convolution turned around, whose padding is what is left of
+ * two steps. */
+tern__winograd_grid tern__winograd_grid_of(const tern__view *out, const tern__conv_attr *attr, bool turned);
 
 /* Transformed tiles of a block of channels: tile t of point p is the 16 floats at data + p * pitch + 16 t. */
 typedef struct tern__winograd_points {

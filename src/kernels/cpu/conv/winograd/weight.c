@@ -92,9 +92,8 @@ static void cut(job *j)
 
 static job plan(const tern__call *call, const tern__view *x, const tern__view *dy)
 {
-    const tern__conv_attr *a = call->attr;
     job j = {.call = call, .x = x, .dy = dy, .threads = call->device->threads};
-    j.grid = tern__winograd_grid_of(x, dy, a->padding + 1);
+    j.grid = tern__winograd_grid_of(dy, call->attr, false);
     j.w = (tern__winograd_weights){.ins = x->shape[1], .outs = dy->shape[1]};
     cut(&j);
     return j;
