@@ -13,8 +13,8 @@
  * order of the channels, so no bit depends on how work is cut. */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
-#include "kernels/cpu/loops.h"
 #include "kernels/cpu/conv/winograd/transform.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/pack.h"
 
 #define LANES  16

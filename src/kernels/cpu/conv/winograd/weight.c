@@ -9,8 +9,8 @@
  */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
-#include "kernels/cpu/loops.h"
 #include "kernels/cpu/conv/winograd/transform.h"
+#include "kernels/cpu/loops.h"
 
 #define LANES  16
 #define POINTS TERN__WINOGRAD_POINTS
