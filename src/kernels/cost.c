@@ -1,4 +1,5 @@
 #include "kernels/cost.h"
+#include "kernels/conv.h"
 
 /* Operands of a call by one number, inputs first. */
 #define IN(i)  (i)
@@ -9,14 +10,14 @@ static const tern__view *operand(const tern__call *call, int i)
     return i < TERN__KERNEL_INS ? call->in[i] : call->out[i - TERN__KERNEL_INS];
 }
 
-/* Where a convolution has its y and its w, or their gradients: the three products of a layer take equally
- * many operations. w = 0: none. */
+/* Where a convolution has its x, its y and its w, or their gradients: the three products of a layer take
+ * equally many operations. w = 0: none. */
 static const struct {
-    int y, w;
+    int x, y, w;
 } convolutions[TERN__KERNEL_COUNT] = {
-    [TERN__CONV] = {OUT(0), IN(1)},
-    [TERN__CONV_DATA_GRAD] = {IN(0), IN(1)},
-    [TERN__CONV_WEIGHT_GRAD] = {IN(0), OUT(0)},
+    [TERN__CONV] = {IN(0), OUT(0), IN(1)},
+    [TERN__CONV_DATA_GRAD] = {OUT(0), IN(0), IN(1)},
+    [TERN__CONV_WEIGHT_GRAD] = {IN(1), IN(0), OUT(0)},
 };
 
 /* Their outputs are read too. */
@@ -25,16 +26,40 @@ static const bool in_place[TERN__KERNEL_COUNT] = {
     [TERN__LAMB_MOMENTS] = true, [TERN__RMSPROP] = true, [TERN__SGD] = true,
 };
 
-/* w is (O, ..): an element of y is a sum over the rest; in a product of matrices over a row of a. */
+/* Pairs of a place of y and a tap along an axis that see a place of x, and not padding. */
+static int64_t pairs_of(int64_t x, int64_t y, int64_t taps, int64_t stride, int64_t padding, int64_t dilation)
+{
+    int64_t pairs = 0;
+    for (int64_t tap = 0; tap < taps; tap++) {
+        int64_t before = padding - tap * dilation, end = x - 1 + before;
+        int64_t first = before > 0 ? (before + stride - 1) / stride : 0;
+        int64_t last = end < 0 ? 0 : TERN__MIN(y, end / stride + 1);
+        pairs += TERN__MAX(0, last - first);
+    }
+    return pairs;
+}
+
+/* w is (O, ..): a channel of y is made of C / groups. */
+static double conv_flops(const tern__call *call)
+{
+    const tern__conv_attr *a = call->attr;
+    const tern__view *x = operand(call, convolutions[call->kernel].x);
+    const tern__view *y = operand(call, convolutions[call->kernel].y);
+    const tern__view *w = operand(call, convolutions[call->kernel].w);
+    if (!w) return 0;
+    double products = (double)(y->shape[0] * y->shape[1] * w->shape[1]);
+    for (int d = 2, axis = 5 - y->ndim; d < y->ndim; d++, axis++)
+        products *= (double)pairs_of(x->shape[d], y->shape[d], w->shape[d], a->stride[axis], a->padding[axis],
+                                     a->dilation[axis]);
+    return 2 * products;
+}
+
+/* In a product of matrices an element is a sum over a row of a. */
 static double flops_of(const tern__call *call)
 {
     if (call->kernel == TERN__MATMUL)
         return 2 * (double)(tern__view_count(call->out[0]) * call->in[0]->shape[call->in[0]->ndim - 1]);
-    int at = convolutions[call->kernel].w;
-    const tern__view *w = at ? operand(call, at) : NULL;
-    if (!w || !w->shape[0]) return 0;
-    double terms = (double)(tern__view_count(w) / w->shape[0]);
-    return 2 * terms * (double)tern__view_count(operand(call, convolutions[call->kernel].y));
+    return convolutions[call->kernel].w ? conv_flops(call) : 0;
 }
 
 /* A broadcast dimension is in memory once. */

@@ -6,7 +6,8 @@
 
 typedef struct tern__cost {
     double flops; /* of matmul, convolutions and their gradients, two for each product that an element of y is
-                     made of; of the other kernels 0: their bytes are what takes time */
+                     made of, those by a convolution's padding not counted; of the other kernels 0: their
+                     bytes are what takes time */
     double bytes; /* every operand once; twice what is added to or updated in place */
 } tern__cost;
 

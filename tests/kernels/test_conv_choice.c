@@ -2,6 +2,7 @@
 #include "ledger.h"
 
 #include "kernels/choices.h"
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/conv/choice.h"
 
 #include <fcntl.h>
@@ -60,11 +61,11 @@ static void place(problem *p)
     p->call.out[0] = out[k];
 }
 
-/* The algorithm that computed it. */
-static const char *run(tern_device *device, tern__kernel kernel, int64_t channels)
+static const char *run_of(tern_device *device, tern__kernel kernel, tern_dtype dtype, int64_t channels,
+                          int64_t size)
 {
     tern_error err = {0};
-    problem p = problem_new(kernel, TERN_F32, channels, 16);
+    problem p = problem_new(kernel, dtype, channels, size);
     place(&p);
     p.call.device = device;
     p.call.err = &err;
@@ -73,6 +74,12 @@ static const char *run(tern_device *device, tern__kernel kernel, int64_t channel
     assert_ok(err);
     problem_free(&p);
     return device->algorithm;
+}
+
+/* The algorithm that computed it. */
+static const char *run(tern_device *device, tern__kernel kernel, int64_t channels)
+{
+    return run_of(device, kernel, TERN_F32, channels, 16);
 }
 
 /* No clocks are excluded by the environment of the tests here. */
@@ -274,6 +281,26 @@ static void no_algorithm_takes_more_workspace_than_it_may(void **state)
     assert_string_not_equal(taken(false, false, 0), "winograd");
     assert_string_not_equal(taken(false, true, 0), "winograd");
     folder_close(&f);
+}
+
+/* By the fixed table, whatever the rules about f32 are: tiles of bf16 where the CPU has them, Winograd's in
+ * any case where there are tiles enough, and else oneDNN's, in f32 where it has no other. */
+static void what_computes_16_bits(void **state)
+{
+    (void)state;
+    tern_device *device = open_device(true, true);
+    for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++) {
+        tern__kernel kernel = (tern__kernel)k;
+        bool has_tiles = tern__amx_has();
+        assert_string_equal(run_of(device, kernel, TERN_BF16, 32, 16), has_tiles ? "tiles" : "winograd");
+        assert_string_equal(run_of(device, kernel, TERN_BF16, 32, 4), has_tiles ? "tiles" : "direct");
+        assert_string_equal(run_of(device, kernel, TERN_F16, 32, 16), "winograd");
+        assert_string_equal(run_of(device, kernel, TERN_F16, 32, 4), "direct");
+    }
+    device->conv.workspace = 0;
+    assert_string_not_equal(run_of(device, TERN__CONV, TERN_BF16, 64, 16), "winograd");
+    assert_string_equal(run_of(device, TERN__CONV, TERN_F16, 64, 16), "direct");
+    tern_device_close(device);
 }
 
 /* Times that a stricter rule had no use for are measured when they are wanted. */
@@ -703,6 +730,7 @@ int main(void)
         cmocka_unit_test(a_choice_is_kept_for_the_next_process),
         cmocka_unit_test(the_file_decides_within_the_rules),
         cmocka_unit_test(no_algorithm_takes_more_workspace_than_it_may),
+        cmocka_unit_test(what_computes_16_bits),
         cmocka_unit_test(a_time_that_is_missing_is_measured),
         cmocka_unit_test(a_line_older_than_an_algorithm_is_measured_anew),
         cmocka_unit_test(the_last_line_of_a_case_counts),

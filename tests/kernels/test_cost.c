@@ -1,6 +1,7 @@
 /* What a call costs, counted by hand, and who is told when it runs. */
 #include "check.h"
 
+#include "kernels/conv.h"
 #include "kernels/cost.h"
 
 #define VIEW(dtype, ...)                                                                                     \
@@ -12,6 +13,16 @@ static void assert_cost(const tern__call *call, double flops, double bytes)
     tern__cost cost = tern__call_cost(call);
     assert_true(cost.flops == flops);
     assert_true(cost.bytes == bytes);
+}
+
+static void assert_convs(const tern__view *x, const tern__view *w, const tern__view *y,
+                         const tern__conv_attr *attr, double flops, double bytes)
+{
+    assert_cost(&(tern__call){.kernel = TERN__CONV, .in = {x, w}, .out = {y}, .attr = attr}, flops, bytes);
+    assert_cost(&(tern__call){.kernel = TERN__CONV_DATA_GRAD, .in = {y, w}, .out = {x}, .attr = attr}, flops,
+                bytes);
+    assert_cost(&(tern__call){.kernel = TERN__CONV_WEIGHT_GRAD, .in = {y, x}, .out = {w}, .attr = attr},
+                flops, bytes);
 }
 
 static void the_three_products_of_a_layer_cost_the_same(void **state)
@@ -34,10 +45,39 @@ static void a_group_sees_its_own_channels(void **state)
     (void)state;
     tern__view x = VIEW(TERN_F64, 2, 4, 8, 9), w = VIEW(TERN_F64, 6, 2, 3, 3);
     tern__view y = VIEW(TERN_F64, 2, 6, 6, 7);
+    const tern__conv_attr attr = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 2};
     double flops = 2 * (2 * 6 * 6 * 7) * (2 * 9), bytes = 8 * (576 + 108 + 504);
-    assert_cost(&(tern__call){.kernel = TERN__CONV, .in = {&x, &w}, .out = {&y}}, flops, bytes);
-    assert_cost(&(tern__call){.kernel = TERN__CONV_DATA_GRAD, .in = {&y, &w}, .out = {&x}}, flops, bytes);
-    assert_cost(&(tern__call){.kernel = TERN__CONV_WEIGHT_GRAD, .in = {&y, &x}, .out = {&w}}, flops, bytes);
+    assert_convs(&x, &w, &y, &attr, flops, bytes);
+}
+
+/* Every pair of an output and a tap is tried. */
+static double products_seen(int64_t x, int64_t y, int64_t taps, const int64_t at[3])
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < y; i++)
+        for (int64_t tap = 0; tap < taps; tap++) {
+            int64_t place = i * at[0] - at[1] + tap * at[2];
+            count += place >= 0 && place < x;
+        }
+    return (double)count;
+}
+
+/* Of channels 3 to 5, 2 images; stride, padding and dilation. */
+static void padding_costs_nothing(void **state)
+{
+    (void)state;
+    static const int64_t cases[][6] = {{8, 8, 3, 1, 1, 1},  {9, 9, 3, 1, 4, 4},  {9, 9, 3, 1, 12, 12},
+                                       {11, 4, 3, 3, 1, 1}, {7, 9, 4, 1, 4, 2},  {5, 4, 2, 3, 4, 2},
+                                       {1, 1, 5, 2, 2, 1},  {6, 13, 1, 1, 4, 1}, {6, 2, 1, 9, 4, 1}};
+    for (size_t i = 0; i < TERN__COUNT(cases); i++) {
+        const int64_t *c = cases[i];
+        const tern__conv_attr attr = {{1, c[3], 1}, {0, c[4], 0}, {1, c[5], 1}, 1};
+        tern__view x = VIEW(TERN_F32, 2, 3, c[0], 7), w = VIEW(TERN_F32, 5, 3, c[2], 2);
+        tern__view y = VIEW(TERN_F32, 2, 5, c[1], 6);
+        double flops = 2 * 2 * 3 * 5 * (2 * 6) * products_seen(c[0], c[1], c[2], c + 3);
+        double bytes = 4 * (double)(2 * 3 * 7 * c[0] + 5 * 3 * 2 * c[2] + 2 * 5 * 6 * c[1]);
+        assert_convs(&x, &w, &y, &attr, flops, bytes);
+    }
 }
 
 static void what_is_added_to_or_updated_in_place_moves_twice(void **state)
@@ -111,6 +151,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_three_products_of_a_layer_cost_the_same),
         cmocka_unit_test(a_group_sees_its_own_channels),
+        cmocka_unit_test(padding_costs_nothing),
         cmocka_unit_test(what_is_added_to_or_updated_in_place_moves_twice),
         cmocka_unit_test(what_is_broadcast_moves_once),
         cmocka_unit_test(the_observer_is_told_of_every_kernel),

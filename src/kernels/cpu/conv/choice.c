@@ -4,7 +4,9 @@
  * knows, and what nobody knows is measured. Only algorithms that the device's rules allow at that moment
  * count: the file tells times, of which the least is taken among those, and where one of them has no time yet
  * all are measured anew. A device that follows another rank does not look at clocks: until it is told it
- * takes what the fixed table says, as it does where it was told of what it may or can not run. */
+ * takes what the fixed table says, as it does where it was told of what it may or can not run. Of what the
+ * table has nothing for, no clock is asked either: that goes through copies in f32, which are a case of their
+ * own. */
 #include "kernels/cpu/conv/choice.h"
 #include "kernels/choices.h"
 
@@ -13,7 +15,7 @@
 #define BUCKETS 256
 #define TRIES   3 /* timed runs, of which the fastest counts */
 
-/* From what takes every case to what is the fastest where it takes one. */
+/* From what takes the most cases to what is the fastest where it takes one. */
 const tern__conv_algorithm *const tern__conv_algorithms[TERN__CHOICE_ALGORITHMS + 1] = {
     &tern__conv_direct, &tern__conv_winograd, &tern__conv_tiles, &tern__conv_taps};
 
@@ -105,8 +107,7 @@ static bool is_allowed(const tern__conv *c, const tern__conv_algorithm *a)
 {
     const tern_device_conv_opts *rules = &c->call->device->conv;
     bool rounds = a->rounds_f32 && c->op[TERN__CONV_X].view->dtype == TERN_F32;
-    if (a == tern__conv_algorithms[0]) return true;
-    return !(rounds && rules->exact) && a->takes(c) && a->scratch(c) <= rules->workspace;
+    return !(rounds && rules->exact) && a->takes(c) && (!a->scratch || a->scratch(c) <= rules->workspace);
 }
 
 static bool pays(const tern__conv *c, const tern__conv_algorithm *a)
@@ -114,11 +115,11 @@ static bool pays(const tern__conv *c, const tern__conv_algorithm *a)
     return !a->pays || a->pays(c);
 }
 
-/* The fixed table: the last that is allowed and pays. */
+/* The fixed table: the last that is allowed and pays; NULL: none. */
 static const tern__conv_algorithm *look_up(const tern__conv *c)
 {
-    const tern__conv_algorithm *best = tern__conv_algorithms[0];
-    for (int i = 1; tern__conv_algorithms[i]; i++)
+    const tern__conv_algorithm *best = NULL;
+    for (int i = 0; tern__conv_algorithms[i]; i++)
         if (is_allowed(c, tern__conv_algorithms[i]) && pays(c, tern__conv_algorithms[i]))
             best = tern__conv_algorithms[i];
     return best;
@@ -201,11 +202,17 @@ static bool measure(const tern__conv *c, int64_t ns[TERN__CHOICE_ALGORITHMS])
 /* ---- deciding ---- */
 
 /* A tenth is not worth an error in the last places, nor a choice that the next clock reverses. */
+static bool is_faster(int64_t ns, int64_t than)
+{
+    return ns < than - than / 10;
+}
+
+/* Of several that are allowed and have a time. */
 static int fastest(const tern__conv *c, const int64_t ns[TERN__CHOICE_ALGORITHMS])
 {
-    int best = 0;
-    for (int i = 1; tern__conv_algorithms[i]; i++)
-        if (ns[i] && ns[i] < ns[best] - ns[best] / 10 && is_allowed(c, tern__conv_algorithms[i])) best = i;
+    int best = -1;
+    for (int i = 0; tern__conv_algorithms[i]; i++)
+        if (is_allowed(c, tern__conv_algorithms[i]) && (best < 0 || is_faster(ns[i], ns[best]))) best = i;
     return best;
 }
 
@@ -273,7 +280,7 @@ int tern__conv_choose(const tern__conv *c, const tern__conv_algorithm **chosen)
     if (!one) return TERN_E_MEMORY;
     if (!one->algorithm) decide(all, one, c);
     *chosen = one->algorithm;
-    return TERN_OK;
+    return *chosen ? TERN_OK : TERN_E_UNSUPPORTED;
 }
 
 /* ---- telling others (kernels/choices.h) ---- */

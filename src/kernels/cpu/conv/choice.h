@@ -19,7 +19,7 @@ typedef struct tern__choice {
     int chosen;
 } tern__choice;
 
-/* TERN_OK, or E_MEMORY with the call's error set. */
+/* E_MEMORY with the call's error set; E_UNSUPPORTED without: no algorithm takes it and pays. */
 int tern__conv_choose(const tern__conv *c, const tern__conv_algorithm **chosen);
 
 /* ---- choice_line.c: a choice as a line of JSON ---- */

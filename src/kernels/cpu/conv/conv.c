@@ -1,7 +1,6 @@
 /* conv.c - convolutions over two or three spatial dimensions and their gradients: three kernels, whose cases
- * one of several algorithms computes (choice.h). f16 goes through f32 copies, and so does bf16 on CPUs that
- * do not multiply it. */
-#include "kernels/cpu/amx.h"
+ * one of several algorithms computes (choice.h). What none of them takes in 16 bits goes through f32 copies.
+ */
 #include "kernels/cpu/conv/choice.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/widen.h"
@@ -51,7 +50,7 @@ static bool takes(const tern__conv *c)
             !(blocked || tern__view_is_contiguous(view)))
             return false;
     }
-    bool fit = tern__dnnl_type(c->op[TERN__CONV_X].view->dtype) != dnnl_data_type_undef;
+    bool fit = true;
     for (int axis = tern__conv_first_axis(c); axis < 3; axis++)
         fit = fit && tern__conv_padding_after(c, axis) >= 0;
     return fit;
@@ -87,10 +86,18 @@ static int run_by(tern__conv *c, const tern__conv_algorithm *algorithm)
     return status;
 }
 
+static bool is_taken(const tern__conv *c)
+{
+    bool taken = false;
+    for (int i = 0; tern__conv_algorithms[i]; i++) taken = taken || tern__conv_algorithms[i]->takes(c);
+    return taken;
+}
+
 /* The case itself, or the one of stride 1 that it is but for a copy. */
 static int run_dense(tern__conv *c, const tern__conv_algorithm *algorithm)
 {
     tern__conv_thin thin;
+    if (!is_taken(c)) return TERN_E_UNSUPPORTED;
     if (!tern__conv_is_thin(c)) return run_by(c, algorithm);
     int status = tern__conv_thin_open(c, &thin);
     if (!status) status = run_by(&thin.c, algorithm);
@@ -138,16 +145,10 @@ int tern__conv_run(const tern__call *call, const tern__conv_algorithm *algorithm
 
 /* ---- the three kernels ---- */
 
-static bool needs_f32(const tern__call *call)
-{
-    tern_dtype dtype = call->in[0]->dtype;
-    return dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16());
-}
-
 /* What there is no algorithm for in 16 bits there may be in 32. */
 int tern__cpu_conv(const tern__call *call)
 {
-    int status = needs_f32(call) ? TERN_E_UNSUPPORTED : tern__conv_run(call, NULL);
+    int status = tern__conv_run(call, NULL);
     bool widens = status == TERN_E_UNSUPPORTED && tern__is_half(call->in[0]);
     return widens ? tern__cpu_widened(call, tern__cpu_conv) : status;
 }

@@ -33,9 +33,8 @@ typedef struct tern__conv_algorithm {
     const char *name;
     bool rounds_f32; /* more than products in f32 and their sum do */
     bool (*takes)(const tern__conv *c);
-    bool (*pays)(const tern__conv *c); /* as a rule it is faster than those before it; NULL: always */
-    size_t (*scratch)(
-        const tern__conv *c); /* bytes of workspace, only of what it takes; the first has none */
+    bool (*pays)(const tern__conv *c);      /* as a rule it is faster than those before it; NULL: always */
+    size_t (*scratch)(const tern__conv *c); /* bytes of workspace, only of what it takes; NULL: none */
     int (*run)(tern__conv *c);
 } tern__conv_algorithm;
 
@@ -61,7 +60,8 @@ int64_t tern__conv_padding_after(const tern__conv *c, int axis);
 /* What tells one case from another: the key of all its primitives. */
 tern__prim_key tern__conv_key(const tern__conv *c);
 
-/* The call's kernel by `algorithm`, or by the one that is chosen for it (NULL). E_UNSUPPORTED: not taken. */
+/* The call's kernel by `algorithm`, or by the one that is chosen for it (NULL). E_UNSUPPORTED: not taken, or
+ * none is chosen. */
 int tern__conv_run(const tern__call *call, const tern__conv_algorithm *algorithm);
 
 /* ---- thin.c: strided convolutions of single points ---- */

@@ -150,10 +150,11 @@ static int run(tern__conv *c)
     return status;
 }
 
+/* It has no f16, and bf16 only where there is AVX-512. */
 static bool takes(const tern__conv *c)
 {
-    (void)c;
-    return true;
+    tern_dtype dtype = c->op[TERN__CONV_X].view->dtype;
+    return dtype == TERN_F32 || (dtype == TERN_BF16 && tern__dnnl_has_bf16());
 }
 
 const tern__conv_algorithm tern__conv_direct = {.name = "direct", .takes = takes, .run = run};

@@ -1,5 +1,6 @@
-/* winograd.c - 3x3 convolutions of f32 by Winograd's algorithm (winograd/conv.h). */
+/* winograd.c - 3x3 convolutions by Winograd's algorithm (winograd/conv.h). */
 #include "kernels/cpu/conv/winograd/conv.h"
+#include "kernels/cpu/conv/winograd/transform.h"
 #include "kernels/cpu/conv/conv.h"
 
 static bool takes(const tern__conv *c)
@@ -9,11 +10,12 @@ static bool takes(const tern__conv *c)
 }
 
 /* The transformed weights are four times as many, and each is read once: a handful of tiles does not earn
- * that. */
+ * that. Nor do tiles that are not half full, as those of images hardly wider than the dilation. */
 static bool pays(const tern__conv *c)
 {
     const tern__view *y = c->op[TERN__CONV_Y].view;
-    return y->shape[0] * ((y->shape[2] + 3) / 4) * ((y->shape[3] + 3) / 4) >= 16;
+    int64_t tiles = tern__winograd_grid_of(y, c->attr, false).count;
+    return tiles >= 16 && TERN__WINOGRAD_POINTS * tiles <= 9 * tern__conv_positions(c, TERN__CONV_Y) / 2;
 }
 
 static size_t scratch(const tern__conv *c)

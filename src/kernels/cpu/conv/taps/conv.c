@@ -58,18 +58,12 @@ static part part_of(const job *j, int64_t number)
                   number % j->groups};
 }
 
-static const float *plane_of(const tern__view *view, int64_t image, int64_t block)
-{
-    const int64_t *shape = view->shape;
-    return (const float *)view->data + (image * (shape[1] / LANES) + block) * shape[2] * shape[3] * LANES;
-}
-
 /* A block of outputs before the first product. */
 TERN__SIMD static void begin(float *to, const float *bias, int64_t positions, bool add)
 {
+    if (!bias && add) return;
     tern__lanes value = {0};
     if (bias) value = tern__lanes_load(bias, LANES);
-    if (!bias && add) return;
     for (int64_t i = 0; i < positions; i++) tern__lanes_put(to + i * LANES, value, LANES, add);
 }
 
@@ -86,8 +80,8 @@ static void begin_part(const job *j, const part *s, float *outs)
 /* All taps, of inputs `in` and the following. */
 static void add_inputs(const job *j, const part *s, int64_t in)
 {
-    const float *ins = plane_of(j->in, s->image, in / LANES);
-    float *outs = (float *)plane_of(j->out, s->image, 2 * s->group);
+    const float *ins = tern__taps_block(j->in, s->image, in / LANES);
+    float *outs = tern__taps_block(j->out, s->image, 2 * s->group);
     const float *weight = j->packed + s->group * tern__taps_room(&j->w, j->w.ins);
     int64_t width = tern__taps_width(&j->w, s->group);
     if (in == 0) begin_part(j, s, outs);

@@ -47,6 +47,14 @@ static inline tern__taps_range tern__taps_see(const tern__taps_axis *a, int64_t 
     return (tern__taps_range){first, TERN__MAX(0, last - first), first + shift};
 }
 
+/* A block of an image's channels. */
+static inline float *tern__taps_block(const tern__view *view, int64_t image, int64_t block)
+{
+    const int64_t *shape = view->shape;
+    return (float *)view->data +
+           (image * (shape[1] / TERN__LANES) + block) * shape[2] * shape[3] * TERN__LANES;
+}
+
 static inline int64_t tern__taps_count(const tern__taps_plane *p)
 {
     return p->axis[0].taps * p->axis[1].taps;

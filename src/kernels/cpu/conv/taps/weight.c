@@ -27,18 +27,12 @@ typedef struct job {
     int64_t room;                  /* floats of a part's sums                        */
 } job;
 
-static float *plane_of(const tern__view *view, int64_t image, int64_t block)
-{
-    const int64_t *shape = view->shape;
-    return (float *)view->data + (image * (shape[1] / LANES) + block) * shape[2] * shape[3] * LANES;
-}
-
 /* All taps of a band of an image. */
 static void add_band(const job *j, float *sums, int64_t image, int64_t row, int64_t group, int64_t in,
                      int64_t ins)
 {
-    const float *x = plane_of(j->x, image, in / LANES);
-    float *dy = plane_of(j->dy, image, 2 * group);
+    const float *x = tern__taps_block(j->x, image, in / LANES);
+    float *dy = tern__taps_block(j->dy, image, 2 * group);
     int64_t end = TERN__MIN(j->plane.axis[0].out, row + j->band);
     for (int64_t tap = 0; tap < tern__taps_count(&j->plane); tap++) {
         tern__conv_product p = tern__taps_product(&j->plane, tap, row, end, x, dy);

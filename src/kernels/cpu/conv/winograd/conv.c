@@ -1,5 +1,5 @@
 /* conv.c - the forward and the data gradient, which is the forward of a weight turned by 180 degrees with
- * its channels in each other's places, and with padding 2 - p.
+ * its channels in each other's places, and with padding 2 d - p for a dilation of d.
  *
  * Tiles are taken in runs, and a run in slices. A slice's inputs are transformed, and then for a group of 32
  * outputs after the other its 36 products are computed, whose sums stay in the cache, and transformed back.
@@ -13,8 +13,8 @@
  * order of the channels, so no bit depends on how work is cut. */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
-#include "kernels/cpu/loops.h"
 #include "kernels/cpu/conv/winograd/transform.h"
+#include "kernels/cpu/loops.h"
 #include "kernels/pack.h"
 
 #define LANES  16
@@ -31,7 +31,7 @@ enum { WEIGHTS = TERN__SCRATCH_OPERAND, TILES, SUMS };
 typedef struct job {
     const tern__call *call;
     const tern__view *in, *out;
-    const float *bias; /* NULL: none */
+    const void *bias; /* NULL: none */
     int threads;
     tern__winograd_grid grid;
     tern__winograd_weights w;
@@ -54,19 +54,20 @@ typedef struct part {
 
 static bool is_dense(const tern__view *view)
 {
-    return view->layout == TERN__BLOCKED16 && view->dtype == TERN_F32 && view->ndim == 4 &&
-           tern__view_count(view) > 0;
+    bool has_lanes = view->dtype == TERN_F32 || view->dtype == TERN_BF16 || view->dtype == TERN_F16;
+    return view->layout == TERN__BLOCKED16 && has_lanes && view->ndim == 4 && tern__view_count(view) > 0;
 }
 
 bool tern__winograd_takes(const tern__call *call, const tern__view *x, const tern__view *w,
                           const tern__view *y)
 {
     const tern__conv_attr *a = call->attr;
-    bool takes = a->groups == 1 && is_dense(x) && is_dense(y) && w->dtype == TERN_F32 &&
-                 tern__view_is_contiguous(w) && w->shape[2] == 3 && w->shape[3] == 3;
+    bool takes = a->groups == 1 && is_dense(x) && is_dense(y) && y->dtype == x->dtype &&
+                 (w->dtype == TERN_F32 || w->dtype == x->dtype) && tern__view_is_contiguous(w) &&
+                 w->shape[2] == 3 && w->shape[3] == 3;
     for (int d = 1; d < 3; d++)
-        takes = takes && a->stride[d] == 1 && a->dilation[d] == 1 && a->padding[d] >= 0 &&
-                a->padding[d] <= 2 && y->shape[1 + d] == x->shape[1 + d] + 2 * a->padding[d] - 2;
+        takes = takes && a->stride[d] == 1 && a->padding[d] >= 0 && a->padding[d] <= 2 * a->dilation[d] &&
+                y->shape[1 + d] == x->shape[1 + d] + 2 * (a->padding[d] - a->dilation[d]);
     return takes;
 }
 
@@ -111,12 +112,10 @@ static void multiply(const job *j, const part *s, float *sums, const float *weig
 
 static void transform_outputs(const job *j, const part *s, float *sums, int64_t group)
 {
-    static const float none[LANES];
     for (int64_t b = 0; b * LANES < tern__winograd_width(&j->w, group); b++) {
         int64_t block = 2 * group + b;
         tern__winograd_points from = {sums + b * j->slice * LANES, j->sum_pitch};
-        tern__winograd_outputs(from, &j->grid, j->out, j->bias ? j->bias + block * LANES : none,
-                               j->call->add[0], block, s->first, s->count);
+        tern__winograd_outputs(from, &j->grid, j->out, j->bias, j->call->add[0], block, s->first, s->count);
     }
 }
 
@@ -174,12 +173,9 @@ static void cut(job *j)
 
 static job plan(const tern__call *call, const tern__view *x, const tern__view *y)
 {
-    const tern__conv_attr *a = call->attr;
     bool turned = call->kernel == TERN__CONV_DATA_GRAD;
     job j = {.call = call, .in = turned ? y : x, .out = turned ? x : y, .threads = call->device->threads};
-    int64_t padding[2];
-    for (int d = 0; d < 2; d++) padding[d] = turned ? 2 - a->padding[1 + d] : a->padding[1 + d];
-    j.grid = tern__winograd_grid_of(j.in, j.out, padding);
+    j.grid = tern__winograd_grid_of(j.out, call->attr, turned);
     j.w = (tern__winograd_weights){.ins = j.in->shape[1], .outs = j.out->shape[1], .turned = turned};
     j.groups = (j.w.outs + 31) / 32;
     cut(&j);
@@ -234,6 +230,7 @@ int tern__winograd(const tern__call *call, const tern__view *x, const tern__view
 {
     job j = plan(call, x, y);
     j.w.data = w->data;
+    j.w.dtype = w->dtype;
     if (bias) j.bias = bias->data;
     j.tiles = tern__loop_scratch_of(call, TILES, tile_bytes(&j));
     j.own = tern__loop_scratch_of(call, SUMS, own_bytes(&j));

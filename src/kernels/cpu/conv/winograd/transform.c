@@ -1,5 +1,6 @@
 /* transform.c - see winograd/transform.h. Each transform is two rounds of the same one-dimensional
- * step, down the columns and then along the rows. */
+ * step, down the columns and then along the rows. What comes from outside is widened to f32 where it is
+ * loaded, and what goes there is rounded where it is stored. */
 #include "kernels/cpu/conv/winograd/transform.h"
 #include "kernels/cpu/lanes.h"
 
@@ -79,19 +80,39 @@ TERN__INLINE void weight_grad_step(tern__lanes to[3], const tern__lanes m[IN])
     to[2] = AA / N_A * even_a + (BB / N_B * even_b + m[5]);
 }
 
+/* ---- dtypes ---- */
+
+/* `name`, which is inlined, once for each dtype as a constant. */
+#define DEFINE_FOR_DTYPES(name, parameters, ...)                                                             \
+    TERN__SIMD static void name##_f32 parameters                                                             \
+    {                                                                                                        \
+        name(__VA_ARGS__, TERN_F32);                                                                         \
+    }                                                                                                        \
+    TERN__SIMD static void name##_bf16 parameters                                                            \
+    {                                                                                                        \
+        name(__VA_ARGS__, TERN_BF16);                                                                        \
+    }                                                                                                        \
+    TERN__SIMD static void name##_f16 parameters                                                             \
+    {                                                                                                        \
+        name(__VA_ARGS__, TERN_F16);                                                                         \
+    }
+#define FOR_DTYPE(name, dtype)                                                                               \
+    ((dtype) == TERN_F32 ? name##_f32 : (dtype) == TERN_BF16 ? name##_bf16 : name##_f16)
+
 /* ---- two dimensions ---- */
 
-/* One step for each of the columns `from`, of `rows` lines of lanes `pitch` floats apart, and one for each
- * line of what comes of that: every result's place is to + (IN i + j) * to_pitch. */
+/* One step for each of the columns of `rows` lines of lanes, from the `first` element of `from` on, and one
+ * for each line of what comes of that: every result's place is to + (IN i + j) * to_pitch. */
 #define DEFINE_BOTH(name, step, rows, results)                                                               \
-    TERN__INLINE void name(float *to, int64_t to_pitch, const float *from, int64_t row_pitch, int64_t pitch) \
+    TERN__INLINE void name(float *to, int64_t to_pitch, const void *from, int64_t first, int64_t row_pitch,  \
+                           int64_t pitch, tern_dtype dtype)                                                  \
     {                                                                                                        \
         tern__lanes half[results][rows];                                                                     \
         _Pragma("GCC unroll 6") for (int j = 0; j < (rows); j++)                                             \
         {                                                                                                    \
             tern__lanes line[rows], result[results];                                                         \
             _Pragma("GCC unroll 6") for (int i = 0; i < (rows); i++) line[i] =                               \
-                tern__lanes_load(from + i * row_pitch + j * pitch, LANES);                                   \
+                tern__lanes_get(from, dtype, first + i * row_pitch + j * pitch, LANES);                      \
             step(result, line);                                                                              \
             _Pragma("GCC unroll 6") for (int i = 0; i < (results); i++) half[i][j] = result[i];              \
         }                                                                                                    \
@@ -111,143 +132,188 @@ DEFINE_BOTH(weight_grad_tile, weight_grad_step, IN, 3)
 
 /* ---- tiles of an image ---- */
 
-tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__view *out,
-                                           const int64_t padding[2])
+static tern__winograd_axis axis_of(int64_t out, int64_t padding, int64_t step)
+{
+    tern__winograd_axis a = {.out = out, .padding = padding, .step = step, .longer = out % step};
+    a.long_tiles = (out / step + 1 + OUT - 1) / OUT;
+    a.short_tiles = (out / step + OUT - 1) / OUT;
+    a.tiles = a.longer * a.long_tiles + (step - a.longer) * a.short_tiles;
+    return a;
+}
+
+tern__winograd_grid tern__winograd_grid_of(const tern__view *out, const tern__conv_attr *attr, bool turned)
 {
     tern__winograd_grid g;
     for (int d = 0; d < 2; d++) {
-        g.in[d] = in->shape[2 + d];
-        g.out[d] = out->shape[2 + d];
-        g.padding[d] = padding[d];
-        g.tiles[d] = (g.out[d] + OUT - 1) / OUT;
+        int64_t step = attr->dilation[1 + d], padding = attr->padding[1 + d];
+        g.axis[d] = axis_of(out->shape[2 + d], turned ? 2 * step - padding : padding, step);
     }
-    g.count = out->shape[0] * g.tiles[0] * g.tiles[1];
+    g.count = out->shape[0] * g.axis[0].tiles * g.axis[1].tiles;
     return g;
 }
 
-/* A block of channels of tile t's image, and the tile's first output. */
+/* Of a block of channels of tile t's image: its first element, and the tile's first output. */
 typedef struct place {
     int64_t plane, row, column;
 } place;
 
+TERN__INLINE int64_t first_output(const tern__winograd_axis *a, int64_t tile)
+{
+    int64_t rest = tile - a->longer * a->long_tiles;
+    if (rest < 0) return tile / a->long_tiles + tile % a->long_tiles * OUT * a->step;
+    return a->longer + rest / a->short_tiles + rest % a->short_tiles * OUT * a->step;
+}
+
 TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view, int64_t block, int64_t t)
 {
-    int64_t area = g->tiles[0] * g->tiles[1], image = t / area, rest = t % area;
-    return (place){image * (view->shape[1] / LANES) + block, rest / g->tiles[1] * OUT,
-                   rest % g->tiles[1] * OUT};
+    int64_t across = g->axis[1].tiles, area = g->axis[0].tiles * across, image = t / area, rest = t % area;
+    int64_t plane = image * (view->shape[1] / LANES) + block;
+    return (place){plane * view->shape[2] * view->shape[3] * LANES, first_output(&g->axis[0], rest / across),
+                   first_output(&g->axis[1], rest % across)};
 }
 
-/* The square of `side` lines at (row, column) of a plane, which may reach over its edges: where it stands, or
- * a copy in `room` with zeros around it. */
-TERN__INLINE const float *square(const float *plane, const int64_t size[2], int64_t row, int64_t column,
-                                 int side, float *room, int64_t *row_pitch)
+/* Lines of lanes of one dtype: the first's element, and how many elements further on the next one and the
+ * next row's begin. */
+typedef struct lines {
+    const void *data;
+    int64_t first, row_pitch, pitch;
+} lines;
+
+/* A line's bits as they are; NULL: zeros. */
+TERN__INLINE void copy_line(void *to, int64_t at, const void *from, int64_t from_at, tern_dtype dtype)
 {
-    if (row >= 0 && column >= 0 && row + side <= size[0] && column + side <= size[1]) {
-        *row_pitch = size[1] * LANES;
-        return plane + (row * size[1] + column) * LANES;
+    if (dtype == TERN_F32) {
+        tern__lanes v = {0};
+        if (from) v = tern__lanes_load((const float *)from + from_at, LANES);
+        tern__lanes_store((float *)to + at, v, LANES);
+    } else {
+        tern__halves v = {0};
+        if (from) memcpy(&v, (const uint16_t *)from + from_at, sizeof(v));
+        memcpy((uint16_t *)to + at, &v, sizeof(v));
     }
-    *row_pitch = side * LANES;
+}
+
+/* The square of `side` lines at p, a step apart, which may reach over the edges of its plane: where it
+ * stands, or a copy in `room` with zeros around it. */
+TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, place p, int side, void *room,
+                          tern_dtype dtype)
+{
+    int64_t height = view->shape[2], width = view->shape[3], down = g->axis[0].step, on = g->axis[1].step;
+    const void *data = view->data;
+    if (p.row >= 0 && p.column >= 0 && p.row + (side - 1) * down < height &&
+        p.column + (side - 1) * on < width)
+        return (lines){data, p.plane + (p.row * width + p.column) * LANES, down * width * LANES, on * LANES};
     for (int i = 0; i < side; i++)
         for (int j = 0; j < side; j++) {
-            int64_t r = row + i, c = column + j;
-            tern__lanes v = {0};
-            if (r >= 0 && c >= 0 && r < size[0] && c < size[1])
-                v = tern__lanes_load(plane + (r * size[1] + c) * LANES, LANES);
-            tern__lanes_store(room + (i * side + j) * LANES, v, LANES);
+            int64_t r = p.row + i * down, c = p.column + j * on;
+            bool inside = r >= 0 && c >= 0 && r < height && c < width;
+            copy_line(room, (i * side + j) * LANES, inside ? data : NULL, p.plane + (r * width + c) * LANES,
+                      dtype);
         }
-    return room;
+    return (lines){room, 0, side * LANES, LANES};
 }
 
-TERN__SIMD static void inputs(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
-                              int64_t block, int64_t first, int64_t count)
+TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
+                         int64_t block, int64_t first, int64_t count, tern_dtype dtype)
 {
     float room[IN * IN * LANES];
     for (int64_t t = 0; t < count; t++) {
         place p = place_of(g, in, block, first + t);
-        const float *plane = (const float *)in->data + p.plane * g->in[0] * g->in[1] * LANES;
-        int64_t row_pitch;
-        const float *from =
-            square(plane, g->in, p.row - g->padding[0], p.column - g->padding[1], IN, room, &row_pitch);
-        input_tile(to.data + t * LANES, to.pitch, from, row_pitch, LANES);
+        p.row -= g->axis[0].padding;
+        p.column -= g->axis[1].padding;
+        lines from = square(g, in, p, IN, room, dtype);
+        input_tile(to.data + t * LANES, to.pitch, from.data, from.first, from.row_pitch, from.pitch, dtype);
     }
 }
 
-TERN__SIMD static void grads(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *out,
-                             int64_t block, int64_t first, int64_t count)
+TERN__INLINE void grads(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *out,
+                        int64_t block, int64_t first, int64_t count, tern_dtype dtype)
 {
     float room[OUT * OUT * LANES];
     for (int64_t t = 0; t < count; t++) {
-        place p = place_of(g, out, block, first + t);
-        const float *plane = (const float *)out->data + p.plane * g->out[0] * g->out[1] * LANES;
-        int64_t row_pitch;
-        const float *from = square(plane, g->out, p.row, p.column, OUT, room, &row_pitch);
-        grad_tile(to.data + t * LANES, to.pitch, from, row_pitch, LANES);
+        lines from = square(g, out, place_of(g, out, block, first + t), OUT, room, dtype);
+        grad_tile(to.data + t * LANES, to.pitch, from.data, from.first, from.row_pitch, from.pitch, dtype);
     }
 }
 
-TERN__SIMD static void outputs(tern__winograd_points from, const tern__winograd_grid *g,
-                               const tern__view *out, const float bias[LANES], bool add, int64_t block,
-                               int64_t first, int64_t count)
+TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid *g, const tern__view *out,
+                          const void *bias, bool add, int64_t block, int64_t first, int64_t count,
+                          tern_dtype dtype)
 {
     float room[OUT * OUT * LANES];
-    tern__lanes more = tern__lanes_load(bias, LANES);
+    void *data = out->data;
+    tern__lanes more = {0};
+    if (bias) more = tern__lanes_get(bias, dtype, block * LANES, LANES);
     for (int64_t t = 0; t < count; t++) {
         place p = place_of(g, out, block, first + t);
-        float *plane = (float *)out->data + p.plane * g->out[0] * g->out[1] * LANES;
-        output_tile(room, LANES, from.data + t * LANES, IN * from.pitch, from.pitch);
-        int64_t rows = TERN__MIN(OUT, g->out[0] - p.row), columns = TERN__MIN(OUT, g->out[1] - p.column);
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t j = 0; j < columns; j++) {
-                float *to = plane + ((p.row + i) * g->out[1] + p.column + j) * LANES;
+        output_tile(room, LANES, from.data, t * LANES, IN * from.pitch, from.pitch, TERN_F32);
+        const tern__winograd_axis *down = &g->axis[0], *on = &g->axis[1];
+        for (int64_t i = 0, row = p.row; i < OUT && row < down->out; i++, row += down->step)
+            for (int64_t j = 0, column = p.column; j < OUT && column < on->out; j++, column += on->step) {
                 tern__lanes v = tern__lanes_load(room + (i * OUT + j) * LANES, LANES) + more;
-                tern__lanes_put(to, v, LANES, add);
+                tern__lanes_set(data, dtype, p.plane + (row * on->out + column) * LANES, v, LANES, add);
             }
     }
 }
 
+DEFINE_FOR_DTYPES(inputs,
+                  (tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
+                   int64_t block, int64_t first, int64_t count),
+                  to, g, in, block, first, count)
+DEFINE_FOR_DTYPES(grads,
+                  (tern__winograd_points to, const tern__winograd_grid *g, const tern__view *out,
+                   int64_t block, int64_t first, int64_t count),
+                  to, g, out, block, first, count)
+DEFINE_FOR_DTYPES(outputs,
+                  (tern__winograd_points from, const tern__winograd_grid *g, const tern__view *out,
+                   const void *bias, bool add, int64_t block, int64_t first, int64_t count),
+                  from, g, out, bias, add, block, first, count)
+
 void tern__winograd_inputs(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *in,
                            int64_t block, int64_t first, int64_t count)
 {
-    inputs(to, grid, in, block, first, count);
+    FOR_DTYPE(inputs, in->dtype)(to, grid, in, block, first, count);
 }
 
 void tern__winograd_grads(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *out,
                           int64_t block, int64_t first, int64_t count)
 {
-    grads(to, grid, out, block, first, count);
+    FOR_DTYPE(grads, out->dtype)(to, grid, out, block, first, count);
 }
 
 void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_grid *grid,
-                            const tern__view *out, const float bias[LANES], bool add, int64_t block,
-                            int64_t first, int64_t count)
+                            const tern__view *out, const void *bias, bool add, int64_t block, int64_t first,
+                            int64_t count)
 {
-    outputs(from, grid, out, bias, add, block, first, count);
+    FOR_DTYPE(outputs, out->dtype)(from, grid, out, bias, add, block, first, count);
 }
 
 /* ---- weights ---- */
 
 TERN__DEFINE_TURN(turn, tern__words)
 
-/* The plain weights of 16 outputs and 16 inputs. */
+/* The plain weights of 16 outputs and 16 inputs: elements of w's memory. */
 typedef struct channels {
-    float *data;
-    int64_t out_stride, in_stride;
+    void *data;
+    int64_t first, out_stride, in_stride;
 } channels;
 
 static channels channels_of(const tern__winograd_weights *w, int64_t out, int64_t in)
 {
     int64_t row = (w->turned ? w->outs : w->ins) * TAPS;
-    channels c = {.out_stride = w->turned ? TAPS : row, .in_stride = w->turned ? row : TAPS};
-    c.data = w->data + out * c.out_stride + in * c.in_stride;
+    channels c = {.data = w->data, .out_stride = w->turned ? TAPS : row, .in_stride = w->turned ? row : TAPS};
+    c.first = out * c.out_stride + in * c.in_stride;
     return c;
 }
 
 /* taps[c][k][lane] of weights whose inputs follow each other: lines of 16 taps become columns. */
-TERN__INLINE void load_following(float *taps, const channels *c)
+TERN__INLINE void load_following(float *taps, const channels *c, tern_dtype dtype)
 {
     for (int i = 0; i < TAPS; i++) {
         tern__words v[LANES];
-        for (int l = 0; l < LANES; l++) memcpy(&v[l], c->data + l * c->out_stride + i * LANES, sizeof(v[l]));
+        for (int l = 0; l < LANES; l++)
+            v[l] =
+                (tern__words)tern__lanes_get(c->data, dtype, c->first + l * c->out_stride + i * LANES, LANES);
         turn(v);
         memcpy(taps + i * LANES * LANES, v, sizeof(v));
     }
@@ -255,68 +321,78 @@ TERN__INLINE void load_following(float *taps, const channels *c)
 
 /* The same where outputs do: of lines of 16 the first 9 count. They are copied first, for what is read behind
  * the last. */
-TERN__INLINE void load_turned(float *taps, const channels *c)
+TERN__INLINE void load_turned(float *taps, const channels *c, tern_dtype dtype)
 {
-    float lines[LANES * TAPS * LANES + LANES];
+    float rows[LANES * TAPS * LANES + LANES];
     for (int i = 0; i < LANES; i++)
-        memcpy(lines + i * TAPS * LANES, c->data + i * c->in_stride, TAPS * LANES * sizeof(*lines));
-    memset(lines + LANES * TAPS * LANES, 0, LANES * sizeof(*lines));
+        for (int k = 0; k < TAPS; k++) {
+            int64_t at = c->first + i * c->in_stride + k * LANES;
+            tern__lanes_store(rows + (i * TAPS + k) * LANES, tern__lanes_get(c->data, dtype, at, LANES),
+                              LANES);
+        }
+    memset(rows + LANES * TAPS * LANES, 0, LANES * sizeof(*rows));
     for (int i = 0; i < LANES; i++) {
         tern__words v[LANES];
-        for (int l = 0; l < LANES; l++) memcpy(&v[l], lines + (i * LANES + l) * TAPS, sizeof(v[l]));
+        for (int l = 0; l < LANES; l++) memcpy(&v[l], rows + (i * LANES + l) * TAPS, sizeof(v[l]));
         turn(v);
         memcpy(taps + i * TAPS * LANES, v, TAPS * sizeof(v[0]));
     }
 }
 
-TERN__SIMD static void pack_channels(float *to, int64_t pitch, int64_t width, channels c, bool turned)
+TERN__INLINE void pack(float *to, int64_t pitch, int64_t width, channels c, bool turned, tern_dtype dtype)
 {
     float taps[LANES * TAPS * LANES];
     if (turned)
-        load_turned(taps, &c);
+        load_turned(taps, &c, dtype);
     else
-        load_following(taps, &c);
+        load_following(taps, &c, dtype);
     for (int i = 0; i < LANES; i++) {
-        const float *from = taps + i * TAPS * LANES;
+        int64_t from = i * TAPS * LANES;
         if (turned)
-            weight_tile(to + i * width, pitch, from + (TAPS - 1) * LANES, -3 * LANES, -LANES);
+            weight_tile(to + i * width, pitch, taps, from + (TAPS - 1) * LANES, -3 * LANES, -LANES, TERN_F32);
         else
-            weight_tile(to + i * width, pitch, from, 3 * LANES, LANES);
+            weight_tile(to + i * width, pitch, taps, from, 3 * LANES, LANES, TERN_F32);
     }
 }
 
-TERN__SIMD static void unpack_channels(const float *from, int64_t pitch, int64_t width, channels c, bool add)
+TERN__INLINE void unpack(const float *from, int64_t pitch, int64_t width, channels c, bool add,
+                         tern_dtype dtype)
 {
     float taps[LANES * TAPS * LANES];
     for (int i = 0; i < LANES; i++)
-        weight_grad_tile(taps + i * TAPS * LANES, LANES, from + i * width, IN * pitch, pitch);
+        weight_grad_tile(taps + i * TAPS * LANES, LANES, from, i * width, IN * pitch, pitch, TERN_F32);
     for (int k = 0; k < TAPS; k++) {
         tern__words v[LANES];
         memcpy(v, taps + k * LANES * LANES, sizeof(v));
         turn(v);
         for (int l = 0; l < LANES; l++) {
-            tern__lanes line = (tern__lanes)v[l];
-            tern__lanes_put(c.data + l * c.out_stride + k * LANES, line, LANES, add);
+            int64_t at = c.first + l * c.out_stride + k * LANES;
+            tern__lanes_set(c.data, dtype, at, (tern__lanes)v[l], LANES, add);
         }
     }
 }
+
+DEFINE_FOR_DTYPES(pack, (float *to, int64_t pitch, int64_t width, channels c, bool turned), to, pitch, width,
+                  c, turned)
+DEFINE_FOR_DTYPES(unpack, (const float *from, int64_t pitch, int64_t width, channels c, bool add), from,
+                  pitch, width, c, add)
 
 void tern__winograd_pack(float *to, const tern__winograd_weights *w, int64_t group, int64_t first,
                          int64_t count)
 {
     int64_t width = tern__winograd_width(w, group), pitch = tern__winograd_pitch(w, group, count);
+    void (*one)(float *, int64_t, int64_t, channels, bool) = FOR_DTYPE(pack, w->dtype);
     for (int64_t c = 0; c < count; c += LANES)
         for (int64_t o = 0; o < width; o += LANES)
-            pack_channels(to + c * width + o, pitch, width, channels_of(w, 32 * group + o, first + c),
-                          w->turned);
+            one(to + c * width + o, pitch, width, channels_of(w, 32 * group + o, first + c), w->turned);
 }
 
 void tern__winograd_unpack(const float *from, const tern__winograd_weights *w, int64_t group, int64_t first,
                            int64_t count, bool add)
 {
     int64_t width = tern__winograd_width(w, group), pitch = tern__winograd_pitch(w, group, count);
+    void (*one)(const float *, int64_t, int64_t, channels, bool) = FOR_DTYPE(unpack, w->dtype);
     for (int64_t c = 0; c < count; c += LANES)
         for (int64_t o = 0; o < width; o += LANES)
-            unpack_channels(from + c * width + o, pitch, width, channels_of(w, 32 * group + o, first + c),
-                            add);
+            one(from + c * width + o, pitch, width, channels_of(w, 32 * group + o, first + c), add);
 }

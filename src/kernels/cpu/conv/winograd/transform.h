@@ -1,5 +1,5 @@
 /* transform.h - the transforms around the products of Winograd's algorithm, sixteen channels at a
- * time.
+ * time. Activations and weights are f32, bf16 or f16; what is transformed is f32.
  *
  * A tile is 4x4 outputs and the 6x6 inputs that they see. With d the inputs, g the 3x3 weight of a pair of
  * channels and y the outputs,
@@ -23,14 +23,23 @@
 #define TERN__WINOGRAD_OUT    4 /* outputs of a tile along an axis */
 #define TERN__WINOGRAD_IN     6 /* inputs                          */
 
-/* Tiles of all images, numbered as their first outputs follow each other. */
+/* With a dilation of `step` outputs see each other's inputs only step apart: an axis is that many of stride
+ * 1, of which the first `longer` have an output more than the others. Each is cut into tiles by itself. */
+typedef struct tern__winograd_axis {
+    int64_t out, padding, step;
+    int64_t longer, long_tiles, short_tiles; /* tiles of each */
+    int64_t tiles;                           /* of all        */
+} tern__winograd_axis;
+
+/* Tiles of all images, in their order. */
 typedef struct tern__winograd_grid {
-    int64_t in[2], out[2], padding[2]; /* height and width          */
-    int64_t tiles[2], count;           /* of an image; in all images */
+    tern__winograd_axis axis[2]; /* height and width */
+    int64_t count;               /* in all images    */
 } tern__winograd_grid;
 
-tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__view *out,
-                                           const int64_t padding[2]);
+/* Of what computes `out`: a data gradient is a convolution turned around, whose padding is what is left of
+ * two steps. */
+tern__winograd_grid tern__winograd_grid_of(const tern__view *out, const tern__conv_attr *attr, bool turned);
 
 /* Transformed tiles of a block of channels: tile t of point p is the 16 floats at data + p * pitch + 16 t. */
 typedef struct tern__winograd_points {
@@ -43,16 +52,17 @@ void tern__winograd_inputs(tern__winograd_points to, const tern__winograd_grid *
                            int64_t block, int64_t first, int64_t count);
 void tern__winograd_grads(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *out,
                           int64_t block, int64_t first, int64_t count);
-/* A' m A, plus 16 values of a bias, into or onto the outputs. */
+/* A' m A, plus a bias of the outputs' dtype (NULL: none), into or onto the outputs. */
 void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_grid *grid,
-                            const tern__view *out, const float bias[16], bool add, int64_t block,
-                            int64_t first, int64_t count);
+                            const tern__view *out, const void *bias, bool add, int64_t block, int64_t first,
+                            int64_t count);
 
 /* Weights (O, C, 3, 3), or their gradient; turned: as a data gradient has them, by 180 degrees and with
  * outputs for inputs. Transformed ones stand in groups of 32 outputs, of which the last may have 16: point p
  * of input c of a group's outputs begins at p * pitch + c * width. */
 typedef struct tern__winograd_weights {
-    float *data;
+    void *data;
+    tern_dtype dtype;
     int64_t ins, outs; /* as turned */
     bool turned;
 } tern__winograd_weights;

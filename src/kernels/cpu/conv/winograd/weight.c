@@ -9,8 +9,8 @@
  */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
-#include "kernels/cpu/loops.h"
 #include "kernels/cpu/conv/winograd/transform.h"
+#include "kernels/cpu/loops.h"
 
 #define LANES  16
 #define POINTS TERN__WINOGRAD_POINTS
@@ -92,9 +92,8 @@ static void cut(job *j)
 
 static job plan(const tern__call *call, const tern__view *x, const tern__view *dy)
 {
-    const tern__conv_attr *a = call->attr;
     job j = {.call = call, .x = x, .dy = dy, .threads = call->device->threads};
-    j.grid = tern__winograd_grid_of(x, dy, a->padding + 1);
+    j.grid = tern__winograd_grid_of(dy, call->attr, false);
     j.w = (tern__winograd_weights){.ins = x->shape[1], .outs = dy->shape[1]};
     cut(&j);
     return j;
@@ -122,6 +121,7 @@ int tern__winograd_weight_grad(const tern__call *call, const tern__view *x, cons
 {
     job j = plan(call, x, dy);
     j.w.data = dw->data;
+    j.w.dtype = dw->dtype;
     j.inputs = tern__loop_scratch_of(call, TILES, tile_bytes(&j));
     j.sums = tern__loop_scratch_of(call, SUMS, sum_bytes(&j));
     if (!j.inputs || !j.sums) return TERN_E_MEMORY;
