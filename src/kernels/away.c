@@ -5,6 +5,7 @@
  * is copied once; the copies lie in it as the operands do in theirs. A region that an output lies in is
  * written back whole: between its elements stands what was there before. */
 #include "kernels/away.h"
+#include "kernels/reduce.h"
 
 #define OPERANDS (TERN__KERNEL_INS + TERN__KERNEL_OUTS)
 
@@ -27,9 +28,10 @@ static const tern__view **operand(tern__call *call, int i)
     return i < TERN__KERNEL_INS ? &call->in[i] : &call->out[i - TERN__KERNEL_INS];
 }
 
+/* The sum of nothing has a place, though it is seen with no elements. */
 static bool is_away(const tern__view *view, const tern_device *home)
 {
-    return view && tern__view_count(view) > 0 && tern__memory_device(view->data) != home;
+    return view && tern__own_count(view) > 0 && tern__memory_device(view->data) != home;
 }
 
 bool tern__call_strays(const tern__call *call)
