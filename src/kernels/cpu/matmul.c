@@ -1,11 +1,6 @@
 /* matmul.c - the matrix product as oneDNN's matmul on strided descriptions: a transpose is only a pair of
  * strides, and what is read or written stays where it is (a weight in the parameter range, its gradient).
- *
- * The product has three axes: m (of a and y), k (of a and b) and n (of b and y). Each dimension of the batch
- * becomes a part of one of them where it continues that axis in every operand: rows of a that all meet one b
- * are more rows, and where y stands still (the batch is summed) the sum is longer. Of what is left, oneDNN
- * takes the dimensions along which y moves as its batch; those along which it stands still are a loop of
- * products that add up.
+ * Of the product's batch (kernels/product.h) oneDNN takes the dimensions along which y moves as its own.
  *
  * f32, and bf16 (y may be f32 beside it) where the CPU has the tile unit (amx_matmul.c) or oneDNN's kernels
  * for it. Other 16-bit products are made of f32 copies. */
@@ -14,116 +9,23 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/cpu/widen.h"
+#include "kernels/product.h"
 
-enum { A, B, Y, OPERANDS };
-enum { M, K, N, AXES };
-#define BATCH (TERN_NDIM_MAX - 2)
-
-/* How many, and how far apart they are in each operand: 0 in one that does not move. */
-typedef struct axis {
-    int64_t size, stride[OPERANDS];
-} axis;
-
-typedef struct product {
-    const tern__view *view[OPERANDS];
-    axis axis[AXES], batch[BATCH], sum[BATCH];
-    int batches, sums;
-    const tern__view *bias; /* (n), or NULL */
-} product;
-
-/* A matrix of one operand: the axes of its rows and columns. */
-static const int rows_of[OPERANDS] = {M, K, M}, columns_of[OPERANDS] = {K, N, N};
-
-/* ---- from views to axes ---- */
-
-static axis axis_of(const tern__call *call, int d)
-{
-    const tern__view *y = call->out[0];
-    return (axis){y->shape[d], {call->in[A]->stride[d], call->in[B]->stride[d], y->stride[d]}};
-}
-
-static bool has(int operand, int at)
-{
-    return rows_of[operand] == at || columns_of[operand] == at;
-}
-
-/* The axis with `outer` around it, if that is an axis too: an operand that has it walks straight on, the
- * others stand still. A single element walks as one likes. */
-static bool extend(axis *inner, const axis *outer, int at)
-{
-    axis both = {inner->size * outer->size, {0}};
-    for (int i = 0; i < OPERANDS; i++) {
-        int64_t step = has(i, at) && inner->size == 1 ? outer->stride[i] : inner->stride[i];
-        if (outer->stride[i] != (has(i, at) ? inner->size * step : 0)) return false;
-        both.stride[i] = step;
-    }
-    *inner = both;
-    return true;
-}
-
-/* How the matrix of an operand stands: by rows or, transposed, by columns, each `step` behind the last. */
-typedef struct stand {
-    bool transposed;
-    int64_t step;
-} stand;
-
-static bool find_stand(const product *p, int operand, stand *s)
-{
-    const axis *rows = &p->axis[rows_of[operand]], *columns = &p->axis[columns_of[operand]];
-    s->transposed = columns->size > 1 && columns->stride[operand] != 1;
-    const axis *outer = s->transposed ? columns : rows, *inner = s->transposed ? rows : columns;
-    s->step = outer->size > 1 ? outer->stride[operand] : inner->size;
-    return (inner->size == 1 || inner->stride[operand] == 1) && s->step >= inner->size &&
-           (operand != Y || !s->transposed);
-}
-
-static bool stands(const product *p)
-{
-    stand s;
-    return find_stand(p, A, &s) && find_stand(p, B, &s) && find_stand(p, Y, &s);
-}
-
-/* One more dimension of the batch, the next one outwards. A bias is as long as n. */
-static void push(product *p, axis outer)
-{
-    for (int at = 0; at < (p->bias ? N : AXES); at++) {
-        product longer = *p;
-        if (extend(&longer.axis[at], &outer, at) && stands(&longer)) {
-            *p = longer;
-            return;
-        }
-    }
-    if (outer.stride[Y])
-        p->batch[p->batches++] = outer;
-    else
-        p->sum[p->sums++] = outer;
-}
-
-static product product_of(const tern__call *call)
-{
-    const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
-    int row = y->ndim - 2, column = y->ndim - 1;
-    product p = {.view = {a, b, y}, .bias = call->in[2]};
-    p.axis[M] = (axis){y->shape[row], {a->stride[row], 0, y->stride[row]}};
-    p.axis[K] = (axis){a->shape[column], {a->stride[column], b->stride[row], 0}};
-    p.axis[N] = (axis){y->shape[column], {0, b->stride[column], y->stride[column]}};
-    for (int d = row - 1; d >= 0; d--)
-        if (y->shape[d] > 1) push(&p, axis_of(call, d));
-    return p;
-}
+enum { A, B, Y, OPERANDS = TERN__PRODUCT_OPERANDS };
+enum { M, K, N };
 
 /* ---- oneDNN ---- */
 
 /* The operand's matrices: oneDNN's batch stands before the two dimensions of each, the outermost first. Where
  * an operand stands still it has size 1 and any stride that keeps clear of the others. */
-static tern__dnnl_desc describe(const product *p, int operand)
+static tern__dnnl_desc describe(const tern__product *p, int operand)
 {
-    stand s;
-    find_stand(p, operand, &s);
+    tern__stand s;
+    tern__product_stand(p, operand, &s);
     int row = p->batches, column = row + 1;
     dnnl_dims_t dims = {0}, strides = {0};
-    dims[row] = p->axis[rows_of[operand]].size;
-    dims[column] = p->axis[columns_of[operand]].size;
+    dims[row] = tern__product_rows(p, operand)->size;
+    dims[column] = tern__product_columns(p, operand)->size;
     strides[row] = s.transposed ? 1 : s.step;
     strides[column] = s.transposed ? s.step : 1;
     int64_t span = s.step * dims[s.transposed ? column : row];
@@ -137,7 +39,7 @@ static tern__dnnl_desc describe(const product *p, int operand)
     return tern__dnnl_by_strides(column + 1, dims, strides, tern__dnnl_type(p->view[operand]->dtype));
 }
 
-static tern__dnnl_desc describe_bias(const product *p)
+static tern__dnnl_desc describe_bias(const tern__product *p)
 {
     dnnl_dims_t dims = {0}, strides = {0};
     int column = p->batches + 1;
@@ -150,7 +52,7 @@ static tern__dnnl_desc describe_bias(const product *p)
     return tern__dnnl_by_strides(column + 1, dims, strides, tern__dnnl_type(p->bias->dtype));
 }
 
-static int prim_new(const tern__call *call, const tern__prim_key *key, const product *p, bool add,
+static int prim_new(const tern__call *call, const tern__prim_key *key, const tern__product *p, bool add,
                     tern__prim **prim)
 {
     tern__dnnl_desc a = describe(p, A), b = describe(p, B), y = describe(p, Y), bias = {0};
@@ -164,14 +66,14 @@ static int prim_new(const tern__call *call, const tern__prim_key *key, const pro
     return tern__prim_new(call, key, plan, args, p->bias ? 4 : 3, prim);
 }
 
-static tern__prim_key key_of(const tern__call *call, const product *p, bool add)
+static tern__prim_key key_of(const tern__call *call, const tern__product *p, bool add)
 {
     tern__prim_key key = tern__prim_key_make(call, 0);
     int64_t *number = key.number;
     int64_t flags = (p->bias ? p->bias->dtype + 1 : 0) << 1 | add;
     for (int i = 0; i < OPERANDS; i++) {
-        stand s;
-        find_stand(p, i, &s);
+        tern__stand s;
+        tern__product_stand(p, i, &s);
         flags = (flags << 4 | p->view[i]->dtype) << 1 | s.transposed;
         *number++ = p->axis[i].size;
         *number++ = s.step;
@@ -185,7 +87,7 @@ static tern__prim_key key_of(const tern__call *call, const product *p, bool add)
 }
 
 /* The product with the operands' first elements at these places. */
-static int run_prim(const tern__call *call, const product *p, char *const at[OPERANDS], bool add)
+static int run_prim(const tern__call *call, const tern__product *p, char *const at[OPERANDS], bool add)
 {
     tern__prim_key key = key_of(call, p, add);
     tern__prim *prim = tern__prim_find(call, &key);
@@ -195,12 +97,12 @@ static int run_prim(const tern__call *call, const product *p, char *const at[OPE
 }
 
 /* What oneDNN has not as a batch, it has one after the other. */
-static int run_one(const tern__call *call, const product *p, char *const at[OPERANDS], bool add)
+static int run_one(const tern__call *call, const tern__product *p, char *const at[OPERANDS], bool add)
 {
     int status = run_prim(call, p, at, add);
     if (status != TERN_E_UNSUPPORTED || p->batches == 0) return status;
-    product inner = *p;
-    axis outer = inner.batch[--inner.batches];
+    tern__product inner = *p;
+    tern__product_axis outer = inner.batch[--inner.batches];
     status = TERN_OK;
     for (int64_t n = 0; n < outer.size && !status; n++) {
         char *there[OPERANDS];
@@ -213,17 +115,18 @@ static int run_one(const tern__call *call, const product *p, char *const at[OPER
 
 /* ---- by tiles ---- */
 
-static tern__matrix matrix_of(const product *p, int operand, char *data)
+static tern__matrix matrix_of(const tern__product *p, int operand, char *data)
 {
-    const axis *rows = &p->axis[rows_of[operand]], *columns = &p->axis[columns_of[operand]];
-    stand s;
-    find_stand(p, operand, &s);
+    const tern__product_axis *rows = tern__product_rows(p, operand),
+                             *columns = tern__product_columns(p, operand);
+    tern__stand s;
+    tern__product_stand(p, operand, &s);
     return (tern__matrix){data, rows->size, columns->size, s.transposed ? 1 : s.step,
                           s.transposed ? s.step : 1};
 }
 
 /* Matrix by matrix of the batch. */
-static int run_tiles(const tern__call *call, const product *p, char *const at[OPERANDS], bool add)
+static int run_tiles(const tern__call *call, const tern__product *p, char *const at[OPERANDS], bool add)
 {
     int64_t count = 1;
     int status = TERN_OK;
@@ -241,7 +144,7 @@ static int run_tiles(const tern__call *call, const product *p, char *const at[OP
     return status;
 }
 
-static int run(const tern__call *call, const product *p)
+static int run(const tern__call *call, const tern__product *p)
 {
     bool by_tiles = p->view[A]->dtype == TERN_BF16 && tern__amx_has();
     int64_t count = 1;
@@ -269,8 +172,8 @@ int tern__cpu_matmul(const tern__call *call)
         return tern__cpu_widened(call, tern__cpu_matmul);
     if (tern__dnnl_type(dtype) == dnnl_data_type_undef) return TERN_E_UNSUPPORTED;
     if (y->dtype != dtype && y->dtype != TERN_F32) return TERN_E_UNSUPPORTED;
-    product p = product_of(call);
-    if (!stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
+    tern__product p = tern__product_of(call);
+    if (!tern__product_stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
     /* Sums that are rounded to 16 bits in between would lose what f32 keeps. */
     return y->dtype == TERN_BF16 && p.sums ? tern__cpu_widened(call, tern__cpu_matmul) : run(call, &p);
 }
