@@ -1,5 +1,7 @@
 /* device.cc - opening a GPU, its memory and its stream. */
 #include "cuda/device.h"
+#include "cuda/cublas.h"
+#include "cuda/cudnn.h"
 #include "cuda/pool.h"
 
 #include <cstdio>
@@ -39,7 +41,11 @@ void tern__cuda_libraries(char *text, size_t size)
 {
     int version = 0;
     cudaRuntimeGetVersion(&version);
-    std::snprintf(text, size, "CUDA %d.%d", version / 1000, version % 1000 / 10);
+    char cudnn[32], cublas[32];
+    tern__cudnn_version(cudnn, sizeof(cudnn));
+    tern__cublas_version(cublas, sizeof(cublas));
+    std::snprintf(text, size, "CUDA %d.%d%s%s%s%s", version / 1000, version % 1000 / 10, *cudnn ? ", " : "",
+                  cudnn, *cublas ? ", " : "", cublas);
 }
 
 /* ---- life ---- */
@@ -50,6 +56,8 @@ void tern__cuda_close(tern_device *device)
     if (!cuda) return;
     cudaSetDevice(cuda->index);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    for (tern__cuda_library &library : cuda->libraries)
+        if (library.free) library.free(device, library.state);
     tern__cuda_pool_close(cuda->pool);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     delete cuda;

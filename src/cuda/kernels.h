@@ -8,6 +8,10 @@ extern "C" {
 
 #include "kernels/kernel.h"
 
+int tern__cuda_matmul(const tern__call *call);
+int tern__cuda_conv(const tern__call *call);
+int tern__cuda_conv_data_grad(const tern__call *call);
+int tern__cuda_conv_weight_grad(const tern__call *call);
 int tern__cuda_pointwise(const tern__call *call);
 int tern__cuda_reorder(const tern__call *call);
 

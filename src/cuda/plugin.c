@@ -3,6 +3,10 @@
 #include "cuda/kernels.h"
 
 static const tern__kernel_fn kernels[TERN__KERNEL_COUNT] = {
+    [TERN__MATMUL] = tern__cuda_matmul,
+    [TERN__CONV] = tern__cuda_conv,
+    [TERN__CONV_DATA_GRAD] = tern__cuda_conv_data_grad,
+    [TERN__CONV_WEIGHT_GRAD] = tern__cuda_conv_weight_grad,
     [TERN__REORDER] = tern__cuda_reorder,
 #define P(ID, name, inputs, dtypes, expression) [TERN__##ID] = tern__cuda_pointwise,
 #include "kernels/pointwise.def"

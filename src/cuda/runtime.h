@@ -20,10 +20,18 @@ extern "C" {
 
 struct tern__cuda_pool;
 
+/* What a vendor's library keeps for a device: made with its first use, freed with the device. */
+enum { TERN__CUDA_CUBLAS, TERN__CUDA_CUDNN, TERN__CUDA_LIBRARIES };
+typedef struct tern__cuda_library {
+    void *state;
+    void (*free)(tern_device *device, void *state);
+} tern__cuda_library;
+
 typedef struct tern__cuda {
     int index, processors;
     cudaStream_t stream; /* of all that is asked of the device */
     tern__cuda_pool *pool;
+    tern__cuda_library libraries[TERN__CUDA_LIBRARIES];
 } tern__cuda;
 
 static inline tern__cuda *tern__cuda_of(const tern_device *device)

@@ -1,0 +1,239 @@
+/* cublas.cc - cuBLASLt knows matrices by columns, so it is asked for y^T = b^T a^T: what stands by rows here
+ * is its own transpose there. What its heuristics say of a case is kept. */
+#include "cuda/cublas.h"
+
+#include <array>
+#include <cstdio>
+#include <cublasLt.h>
+#include <map>
+
+#define WORKSPACE ((size_t)32 << 20)
+
+enum { A, B, Y, OPERANDS };
+
+typedef std::array<int64_t, 16> gemm_key;
+
+typedef struct gemm_plan {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t layout[OPERANDS];
+    cublasLtMatmulAlgo_t algorithm;
+    bool works;
+} gemm_plan;
+
+typedef struct cublas {
+    cublasLtHandle_t handle;
+    void *workspace;
+    std::map<gemm_key, gemm_plan> plans;
+} cublas;
+
+static int check(const tern__call *call, cublasStatus_t code, const char *what)
+{
+    if (code == CUBLAS_STATUS_SUCCESS) return TERN_OK;
+    int status = code == CUBLAS_STATUS_ALLOC_FAILED ? TERN_E_MEMORY : TERN_E_SYSTEM;
+    tern__error_set(call->err, "matmul", status, "%s: %s", what, cublasLtGetStatusString(code));
+    if (call->err && !call->err->native) call->err->native = (int)code;
+    return status;
+}
+
+/* ---- the library's state ---- */
+
+static void plan_free(gemm_plan *plan)
+{
+    for (cublasLtMatrixLayout_t layout : plan->layout)
+        if (layout) cublasLtMatrixLayoutDestroy(layout);
+    if (plan->desc) cublasLtMatmulDescDestroy(plan->desc);
+}
+
+static void cublas_free(tern_device *device, void *state)
+{
+    cublas *lib = (cublas *)state;
+    for (auto &entry : lib->plans) plan_free(&entry.second);
+    if (lib->handle) cublasLtDestroy(lib->handle);
+    if (lib->workspace) device->backend->free(device, lib->workspace);
+    delete lib;
+}
+
+static int cublas_of(const tern__call *call, cublas **lib)
+{
+    tern__cuda_library *slot = &tern__cuda_of(call->device)->libraries[TERN__CUDA_CUBLAS];
+    *lib = (cublas *)slot->state;
+    if (*lib) return TERN_OK;
+    *lib = new cublas();
+    int status = check(call, cublasLtCreate(&(*lib)->handle), "cublasLtCreate");
+    if (!status) (*lib)->workspace = tern__cuda_scratch(call, WORKSPACE);
+    if (!status && !(*lib)->workspace) status = TERN_E_MEMORY;
+    if (status)
+        cublas_free(call->device, *lib);
+    else
+        *slot = (tern__cuda_library){*lib, cublas_free};
+    return status;
+}
+
+/* ---- plans ---- */
+
+static cudaDataType_t type_of(tern_dtype dtype)
+{
+    switch ((int)dtype) {
+    case TERN_F64: return CUDA_R_64F;
+    case TERN_BF16: return CUDA_R_16BF;
+    case TERN_F16: return CUDA_R_16F;
+    default: return CUDA_R_32F;
+    }
+}
+
+static gemm_key key_of(const tern__gemm *g)
+{
+    gemm_key key = {g->m, g->n, g->k, g->count};
+    const tern__gemm_operand *operands[OPERANDS] = {&g->a, &g->b, &g->y};
+    size_t at = 4;
+    for (int i = 0; i < OPERANDS; i++) {
+        key[at++] = operands[i]->step;
+        key[at++] = operands[i]->next;
+        key[at++] = (int64_t)operands[i]->dtype << 16 | g->alignment[i] << 1 | operands[i]->transposed;
+    }
+    key[at++] = (g->bias != nullptr) << 1 | g->add;
+    return key;
+}
+
+static cublasStatus_t set_layout(cublasLtMatrixLayout_t *layout, const tern__gemm_operand *o, int64_t rows,
+                                 int64_t columns, int64_t count)
+{
+    int64_t inner = o->transposed ? rows : columns, outer = o->transposed ? columns : rows;
+    int32_t batches = (int32_t)count;
+    cublasStatus_t code =
+        cublasLtMatrixLayoutCreate(layout, type_of(o->dtype), (uint64_t)inner, (uint64_t)outer, o->step);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches,
+                                                sizeof(batches));
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                &o->next, sizeof(o->next));
+    return code;
+}
+
+static cublasStatus_t set_layouts(gemm_plan *plan, const tern__gemm *g)
+{
+    cublasStatus_t code = set_layout(&plan->layout[A], &g->a, g->m, g->k, g->count);
+    if (code == CUBLAS_STATUS_SUCCESS) code = set_layout(&plan->layout[B], &g->b, g->k, g->n, g->count);
+    if (code == CUBLAS_STATUS_SUCCESS) code = set_layout(&plan->layout[Y], &g->y, g->m, g->n, g->count);
+    return code;
+}
+
+static cublasStatus_t set_bias(const gemm_plan *plan, const void *bias)
+{
+    return cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+}
+
+/* f32 is multiplied as f32, as PyTorch does unless it is told otherwise. */
+static cublasStatus_t set_desc(gemm_plan *plan, const tern__gemm *g)
+{
+    bool doubles = g->a.dtype == TERN_F64;
+    cublasOperation_t first = g->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t second = g->a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cublasStatus_t code = cublasLtMatmulDescCreate(
+        &plan->desc, doubles ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, doubles ? CUDA_R_64F : CUDA_R_32F);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof(first));
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code =
+            cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second));
+    if (code == CUBLAS_STATUS_SUCCESS && g->bias)
+        code = cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                              sizeof(epilogue));
+    if (code == CUBLAS_STATUS_SUCCESS && g->bias) code = set_bias(plan, g->bias);
+    return code;
+}
+
+/* Parts of long sums are added in f32, never in 16 bits. */
+static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, const tern__gemm *g)
+{
+    size_t workspace = WORKSPACE;
+    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint32_t first = (uint32_t)g->alignment[B], second = (uint32_t)g->alignment[A];
+    uint32_t result = (uint32_t)g->alignment[Y];
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const void *value;
+        size_t size;
+    } settings[] = {{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)},
+                    {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof(reduction)},
+                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &first, sizeof(first)},
+                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &second, sizeof(second)},
+                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &result, sizeof(result)},
+                    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &result, sizeof(result)}};
+    cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
+    for (const auto &s : settings)
+        if (code == CUBLAS_STATUS_SUCCESS)
+            code = cublasLtMatmulPreferenceSetAttribute(preference, s.attribute, s.value, s.size);
+    return code;
+}
+
+/* The first of the heuristics' answers; none is no error. */
+static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
+{
+    cublasLtMatmulPreference_t preference;
+    int status = check(call, cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+    if (status) return status;
+    status = check(call, set_preference(preference, g), "cublasLtMatmulPreferenceSetAttribute");
+    cublasLtMatmulHeuristicResult_t found = {};
+    int count = 0;
+    cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
+    if (!status)
+        code =
+            cublasLtMatmulAlgoGetHeuristic(lib->handle, plan->desc, plan->layout[B], plan->layout[A],
+                                           plan->layout[Y], plan->layout[Y], preference, 1, &found, &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (status) return status;
+    bool is_none = code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE;
+    plan->works = code == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
+    plan->algorithm = found.algo;
+    return is_none ? TERN_OK : check(call, code, "cublasLtMatmulAlgoGetHeuristic");
+}
+
+static int plan_of(const tern__call *call, cublas *lib, const tern__gemm *g, const gemm_plan **plan)
+{
+    gemm_key key = key_of(g);
+    auto known = lib->plans.find(key);
+    if (known == lib->plans.end()) {
+        gemm_plan made = {};
+        int status = check(call, set_layouts(&made, g), "cublasLtMatrixLayoutSetAttribute");
+        if (!status) status = check(call, set_desc(&made, g), "cublasLtMatmulDescSetAttribute");
+        if (!status) status = choose(call, lib, &made, g);
+        if (status) {
+            plan_free(&made);
+            return status;
+        }
+        known = lib->plans.emplace(key, made).first;
+    }
+    *plan = &known->second;
+    return (*plan)->works ? TERN_OK : TERN_E_UNSUPPORTED;
+}
+
+/* ---- products ---- */
+
+int tern__cublas_gemm(const tern__call *call, const tern__gemm *g)
+{
+    const float one = 1, beta = g->add;
+    const double ones = 1, betas = g->add;
+    bool doubles = g->a.dtype == TERN_F64;
+    tern__cuda *cuda = tern__cuda_of(call->device);
+    const gemm_plan *plan;
+    cublas *lib;
+    cudaSetDevice(cuda->index);
+    int status = cublas_of(call, &lib);
+    if (!status) status = plan_of(call, lib, g, &plan);
+    if (!status && g->bias) status = check(call, set_bias(plan, g->bias), "cublasLtMatmulDescSetAttribute");
+    if (status) return status;
+    cublasStatus_t code = cublasLtMatmul(
+        lib->handle, plan->desc, doubles ? (const void *)&ones : &one, g->b.data, plan->layout[B], g->a.data,
+        plan->layout[A], doubles ? (const void *)&betas : &beta, g->y.data, plan->layout[Y], g->y.data,
+        plan->layout[Y], &plan->algorithm, lib->workspace, WORKSPACE, cuda->stream);
+    return check(call, code, "cublasLtMatmul");
+}
+
+void tern__cublas_version(char *text, size_t size)
+{
+    size_t version = cublasLtGetVersion();
+    std::snprintf(text, size, "cuBLAS %zu.%zu", version / 10000, version / 100 % 100);
+}

@@ -1,0 +1,32 @@
+/* cublas.h - what the plug-in asks of cuBLASLt. */
+#ifndef TERN_SRC_CUDA_CUBLAS_H
+#define TERN_SRC_CUDA_CUBLAS_H
+
+#include "cuda/runtime.h"
+
+/* Matrices by rows or, transposed, by columns, each `step` elements behind the last; a batch of them is
+ * `next` elements apart. */
+typedef struct tern__gemm_operand {
+    void *data;
+    tern_dtype dtype;
+    bool transposed;
+    int64_t step, next;
+} tern__gemm_operand;
+
+/* y (m, n) = or += a (m, k) b (k, n) + bias (n), `count` times. a and b are of one dtype, y is of that or
+ * f32, and not transposed; the bias is of y's dtype, or NULL. Sums are made in f32, of f64 in f64. */
+typedef struct tern__gemm {
+    int64_t m, n, k, count;
+    tern__gemm_operand a, b, y;
+    const void *bias;
+    bool add;
+    int64_t alignment[3]; /* bytes, of all addresses at which a matrix of a, b or y begins */
+} tern__gemm;
+
+/* E_UNSUPPORTED, with nothing computed: cuBLASLt has none. */
+int tern__cublas_gemm(const tern__call *call, const tern__gemm *gemm);
+
+/* "cuBLAS 13.1". */
+void tern__cublas_version(char *text, size_t size);
+
+#endif

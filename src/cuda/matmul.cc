@@ -1,0 +1,220 @@
+/* matmul.cc - the matrix product (kernels/product.h) as products of cuBLASLt, of which each takes one
+ * dimension of the batch, the longest; the others are a loop.
+ *
+ * An operand whose neighbours are apart is copied first. y is made beside, in f32, where it is transposed or
+ * where sums of several products would be rounded to 16 bits in between. */
+#include "cuda/copy.h"
+#include "cuda/cublas.h"
+#include "cuda/kernels.h"
+
+extern "C" {
+#include "kernels/product.h"
+}
+
+enum { A, B, Y, OPERANDS };
+enum { M, K, N };
+
+typedef tern__product_axis axis;
+
+static int matmul(const tern__call *call);
+
+/* ---- which ---- */
+
+static bool is_half(tern_dtype dtype)
+{
+    return dtype == TERN_BF16 || dtype == TERN_F16;
+}
+
+static bool fits(tern_dtype dtype, tern_dtype of)
+{
+    return dtype == of || (dtype == TERN_F32 && is_half(of));
+}
+
+/* Is some dimension of y summed? */
+static bool falls_together(const tern__view *y, int first, int last)
+{
+    bool does = false;
+    for (int d = first; d < last; d++) does |= y->shape[d] > 1 && y->stride[d] == 0;
+    return does;
+}
+
+static bool takes(const tern__call *call)
+{
+    const tern__view *a = call->in[A], *b = call->in[B], *bias = call->in[2], *y = call->out[0];
+    return tern__dtype_is_float(a->dtype) && b->dtype == a->dtype && fits(y->dtype, a->dtype) &&
+           (!bias || (fits(bias->dtype, a->dtype) && !falls_together(y, 0, y->ndim - 2))) &&
+           !falls_together(y, y->ndim - 2, y->ndim) && tern__view_count(y) > 0 && tern__view_count(a) > 0;
+}
+
+/* ---- products ---- */
+
+/* Dimensions of the batch that continue each other are one. */
+static void merge(tern__product *p)
+{
+    int kept = 0;
+    for (int i = 1; i < p->batches; i++) {
+        axis *inner = &p->batch[kept], *outer = &p->batch[i];
+        bool continues = true;
+        for (int o = 0; o < OPERANDS; o++) continues &= outer->stride[o] == inner->size * inner->stride[o];
+        if (continues)
+            inner->size *= outer->size;
+        else
+            p->batch[++kept] = *outer;
+    }
+    p->batches = TERN__MIN(p->batches, kept + 1);
+}
+
+/* The longest dimension of the batch, taken out. */
+static axis take_longest(tern__product *p)
+{
+    axis longest = {1, {0}};
+    int at = -1;
+    for (int i = 0; i < p->batches; i++)
+        if (p->batch[i].size > longest.size && p->batch[i].size <= INT32_MAX) longest = p->batch[at = i];
+    if (at >= 0) p->batch[at] = p->batch[--p->batches];
+    return longest;
+}
+
+/* What all addresses have in common, 256 bytes at most. */
+static int64_t alignment_of(const tern__product *p, int operand, const axis *taken)
+{
+    int64_t bytes = (int64_t)tern_dtype_bytes(p->view[operand]->dtype);
+    int64_t bits = 256 | (int64_t)(uintptr_t)p->view[operand]->data | taken->stride[operand] * bytes;
+    for (int i = 0; i < p->batches; i++) bits |= p->batch[i].stride[operand] * bytes;
+    for (int i = 0; i < p->sums; i++) bits |= p->sum[i].stride[operand] * bytes;
+    return bits & -bits;
+}
+
+static tern__gemm gemm_of(const tern__product *p, const axis *taken)
+{
+    tern__gemm g = {};
+    tern__gemm_operand *operands[OPERANDS] = {&g.a, &g.b, &g.y};
+    g.m = p->axis[M].size, g.n = p->axis[N].size, g.k = p->axis[K].size, g.count = taken->size;
+    for (int i = 0; i < OPERANDS; i++) {
+        tern__stand s;
+        tern__product_stand(p, i, &s);
+        *operands[i] = {p->view[i]->data, p->view[i]->dtype, s.transposed, s.step, taken->stride[i]};
+        g.alignment[i] = alignment_of(p, i, taken);
+    }
+    g.bias = p->bias ? p->bias->data : nullptr;
+    return g;
+}
+
+/* How far from the first the operand's matrix number `n` of these dimensions is. */
+static int64_t offset_of(const axis *axes, int count, int operand, int64_t n)
+{
+    int64_t offset = 0;
+    for (int i = 0; i < count; n /= axes[i++].size) offset += n % axes[i].size * axes[i].stride[operand];
+    return offset;
+}
+
+static int64_t count_of(const axis *axes, int count)
+{
+    int64_t all = 1;
+    for (int i = 0; i < count; i++) all *= axes[i].size;
+    return all;
+}
+
+static int run(const tern__call *call, tern__product p)
+{
+    merge(&p);
+    axis taken = take_longest(&p);
+    const tern__gemm first = gemm_of(&p, &taken);
+    int64_t sums = count_of(p.sum, p.sums), batches = count_of(p.batch, p.batches);
+    int status = TERN_OK;
+    for (int64_t n = 0; n < sums * batches && !status; n++) {
+        tern__gemm g = first;
+        tern__gemm_operand *operands[OPERANDS] = {&g.a, &g.b, &g.y};
+        for (int i = 0; i < OPERANDS; i++) {
+            int64_t offset = offset_of(p.sum, p.sums, i, n / batches);
+            offset += offset_of(p.batch, p.batches, i, n % batches);
+            operands[i]->data =
+                (char *)operands[i]->data + offset * (int64_t)tern_dtype_bytes(operands[i]->dtype);
+        }
+        g.add = call->add[0] || n >= batches;
+        status = tern__cublas_gemm(call, &g);
+    }
+    return status;
+}
+
+/* ---- what stands otherwise ---- */
+
+/* A view of which each element stands once, and room for a dense copy: as such, and seen like the view. */
+typedef struct beside {
+    tern__view once, made, seen;
+} beside;
+
+static bool beside_of(const tern__call *call, const tern__view *view, tern_dtype dtype, beside *b)
+{
+    b->once = *view;
+    for (int d = 0; d < view->ndim - 2; d++)
+        if (view->stride[d] == 0) b->once.shape[d] = 1;
+    if (!tern__cuda_dense(call, &b->once, dtype, TERN__PLAIN, &b->made)) return false;
+    b->seen = b->made;
+    for (int d = 0; d < view->ndim - 2; d++) {
+        b->seen.shape[d] = view->shape[d];
+        if (view->stride[d] == 0) b->seen.stride[d] = 0;
+    }
+    return true;
+}
+
+/* With a dense copy of input `i`, of that dtype. */
+static int with_copy(const tern__call *call, int i, tern_dtype dtype)
+{
+    beside b;
+    if (!beside_of(call, call->in[i], dtype, &b)) return TERN_E_MEMORY;
+    tern__call inner = *call;
+    inner.in[i] = &b.seen;
+    int status = tern__cuda_copy_view(call, &b.once, &b.made, false);
+    if (!status) status = matmul(&inner);
+    tern__cuda_scratch_free(call, b.made.data);
+    return status;
+}
+
+/* y is made in f32 (f64 of f64), and copied or added then. */
+static int made_beside(const tern__call *call)
+{
+    const tern__view *y = call->out[0];
+    beside b;
+    if (!beside_of(call, y, y->dtype == TERN_F64 ? TERN_F64 : TERN_F32, &b)) return TERN_E_MEMORY;
+    tern__call inner = *call;
+    inner.out[0] = &b.seen;
+    inner.add[0] = false;
+    int status = matmul(&inner);
+    if (!status) status = tern__cuda_copy_view(call, &b.made, &b.once, call->add[0]);
+    tern__cuda_scratch_free(call, b.made.data);
+    return status;
+}
+
+/* The product is added to its bias. */
+static int after_bias(const tern__call *call)
+{
+    const tern__view *y = call->out[0];
+    tern__view bias = tern__cuda_along(call->in[2], y, y->ndim - 1);
+    tern__call inner = *call;
+    inner.in[2] = nullptr;
+    inner.add[0] = true;
+    int status = tern__cuda_copy_view(call, &bias, y, call->add[0]);
+    return status ? status : matmul(&inner);
+}
+
+static int matmul(const tern__call *call)
+{
+    const tern__view *bias = call->in[2], *y = call->out[0];
+    tern__product p = tern__product_of(call);
+    tern__stand s;
+    for (int i = A; i <= B; i++)
+        if (!tern__product_stand(&p, i, &s)) return with_copy(call, i, call->in[i]->dtype);
+    bool is_wider = bias && is_half(y->dtype) && bias->dtype != y->dtype;
+    if (!tern__product_stand(&p, Y, &s) || (is_half(y->dtype) && p.sums) || is_wider)
+        return made_beside(call);
+    bool is_apart = bias && bias->shape[0] > 1 && bias->stride[0] != 1;
+    if (bias && (bias->dtype != y->dtype || is_apart)) return with_copy(call, 2, y->dtype);
+    int status = run(call, p);
+    return status == TERN_E_UNSUPPORTED && bias ? after_bias(call) : status;
+}
+
+int tern__cuda_matmul(const tern__call *call)
+{
+    return takes(call) ? matmul(call) : TERN_E_UNSUPPORTED;
+}
