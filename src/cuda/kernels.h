@@ -14,6 +14,28 @@ int tern__cuda_conv_data_grad(const tern__call *call);
 int tern__cuda_conv_weight_grad(const tern__call *call);
 int tern__cuda_pointwise(const tern__call *call);
 int tern__cuda_reorder(const tern__call *call);
+int tern__cuda_batch_norm_stats(const tern__call *call);
+int tern__cuda_batch_norm_apply(const tern__call *call);
+int tern__cuda_batch_norm_sums(const tern__call *call);
+int tern__cuda_batch_norm_data_grad(const tern__call *call);
+int tern__cuda_batch_norm(const tern__call *call);
+int tern__cuda_batch_norm_grad(const tern__call *call);
+int tern__cuda_group_norm(const tern__call *call);
+int tern__cuda_group_norm_grad(const tern__call *call);
+int tern__cuda_global_avg_pool(const tern__call *call);
+int tern__cuda_global_avg_pool_grad(const tern__call *call);
+int tern__cuda_max_pool(const tern__call *call);
+int tern__cuda_max_pool_grad(const tern__call *call);
+int tern__cuda_avg_pool(const tern__call *call);
+int tern__cuda_avg_pool_grad(const tern__call *call);
+int tern__cuda_interpolate(const tern__call *call);
+int tern__cuda_interpolate_grad(const tern__call *call);
+int tern__cuda_adagrad(const tern__call *call);
+int tern__cuda_adam(const tern__call *call);
+int tern__cuda_lamb(const tern__call *call);
+int tern__cuda_lamb_moments(const tern__call *call);
+int tern__cuda_rmsprop(const tern__call *call);
+int tern__cuda_sgd(const tern__call *call);
 
 #ifdef __cplusplus
 }

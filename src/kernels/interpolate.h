@@ -2,6 +2,7 @@
 #ifndef TERN_SRC_KERNELS_INTERPOLATE_H
 #define TERN_SRC_KERNELS_INTERPOLATE_H
 
+#include "base/anywhere.h"
 #include "kernels/space.h"
 
 #include <math.h>
@@ -22,8 +23,8 @@ typedef struct tern__taps {
 } tern__taps;
 
 /* How far apart two neighbours in y are in x. */
-static inline double tern__interpolate_step(const tern__interpolate_attr *a, int axis, int64_t in,
-                                            int64_t out)
+TERN__ANYWHERE double tern__interpolate_step(const tern__interpolate_attr *a, int axis, int64_t in,
+                                             int64_t out)
 {
     if (a->align_corners) return out > 1 ? (double)(in - 1) / (double)(out - 1) : 0;
     return a->scale[axis] > 0 ? 1 / a->scale[axis] : (double)in / (double)out;
@@ -31,8 +32,8 @@ static inline double tern__interpolate_step(const tern__interpolate_attr *a, int
 
 /* Elements are cells of width 1 and their values stand in the middle, but with align_corners the first and
  * the last ones of x and y fall together. */
-static inline tern__taps tern__linear_taps(const tern__interpolate_attr *a, int axis, int64_t in, int64_t out,
-                                           int64_t i)
+TERN__ANYWHERE tern__taps tern__linear_taps(const tern__interpolate_attr *a, int axis, int64_t in,
+                                            int64_t out, int64_t i)
 {
     double step = tern__interpolate_step(a, axis, in, out);
     double at = a->align_corners ? step * (double)i : step * ((double)i + 0.5) - 0.5;
@@ -45,8 +46,8 @@ static inline tern__taps tern__linear_taps(const tern__interpolate_attr *a, int 
 
 /* The cell in which y's cell begins. PyTorch computes that in f32 but for `f64` tensors, and rounding can
  * decide which cell it is. */
-static inline tern__taps tern__nearest_taps(const tern__interpolate_attr *a, int axis, int64_t in,
-                                            int64_t out, int64_t i, bool f64)
+TERN__ANYWHERE tern__taps tern__nearest_taps(const tern__interpolate_attr *a, int axis, int64_t in,
+                                             int64_t out, int64_t i, bool f64)
 {
     double step = tern__interpolate_step(a, axis, in, out);
     float at = f64 ? (float)(step * (double)i) : (float)step * (float)i;
@@ -54,15 +55,15 @@ static inline tern__taps tern__nearest_taps(const tern__interpolate_attr *a, int
 }
 
 /* The mean of all cells that y's cell touches: PyTorch's adaptive pooling. */
-static inline tern__taps tern__mean_taps(int64_t in, int64_t out, int64_t i)
+TERN__ANYWHERE tern__taps tern__mean_taps(int64_t in, int64_t out, int64_t i)
 {
     int64_t first = i * in / out, last = ((i + 1) * in + out - 1) / out;
     double share = 1 / (double)(last - first);
     return (tern__taps){first, last - first, {share, share}};
 }
 
-static inline tern__taps tern__taps_of(const tern__interpolate_attr *a, int axis, int64_t in, int64_t out,
-                                       int64_t i, bool f64)
+TERN__ANYWHERE tern__taps tern__taps_of(const tern__interpolate_attr *a, int axis, int64_t in, int64_t out,
+                                        int64_t i, bool f64)
 {
     if (a->mode == TERN__MEAN) return tern__mean_taps(in, out, i);
     if (a->mode == TERN__LINEAR) return tern__linear_taps(a, axis, in, out, i);

@@ -2,6 +2,7 @@
 #ifndef TERN_SRC_KERNELS_POOL_H
 #define TERN_SRC_KERNELS_POOL_H
 
+#include "base/anywhere.h"
 #include "kernels/space.h"
 
 /* Depth, height and width; without a depth the first are 1, 1, 0 and 1. */
@@ -17,23 +18,30 @@ typedef struct tern__span {
     int64_t corner, first, last, divisor;
 } tern__span;
 
-static inline tern__span tern__span_of(const tern__pool_attr *p, int axis, int64_t input, int64_t out)
+/* As many steps as cover a length: the usual one needs no division. */
+TERN__ANYWHERE int64_t tern__pool_steps(int64_t length, int64_t step)
+{
+    return step == 1 ? length : (length + step - 1) / step;
+}
+
+TERN__ANYWHERE tern__span tern__span_of(const tern__pool_attr *p, int axis, int64_t input, int64_t out)
 {
     int64_t kernel = p->kernel[axis], dilation = p->dilation[axis], padding = p->padding[axis];
-    tern__span s = {.corner = out * p->stride[axis] - padding};
-    s.first = s.corner < 0 ? (-s.corner + dilation - 1) / dilation : 0;
-    s.last = TERN__MIN(kernel, (input - s.corner + dilation - 1) / dilation);
+    tern__span s;
+    s.corner = out * p->stride[axis] - padding;
+    s.first = s.corner < 0 ? tern__pool_steps(-s.corner, dilation) : 0;
+    s.last = TERN__MIN(kernel, tern__pool_steps(input - s.corner, dilation));
     s.divisor = p->count_pad ? TERN__MIN(s.corner + kernel, input + padding) - s.corner : s.last - s.first;
     return s;
 }
 
 /* Places of a window. */
-static inline int64_t tern__pool_places(const tern__pool_attr *p)
+TERN__ANYWHERE int64_t tern__pool_places(const tern__pool_attr *p)
 {
     return p->kernel[0] * p->kernel[1] * p->kernel[2];
 }
 
-static inline int64_t tern__pool_place(const tern__pool_attr *p, int64_t d, int64_t r, int64_t c)
+TERN__ANYWHERE int64_t tern__pool_place(const tern__pool_attr *p, int64_t d, int64_t r, int64_t c)
 {
     return (d * p->kernel[1] + r) * p->kernel[2] + c;
 }

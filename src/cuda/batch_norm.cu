@@ -1,0 +1,225 @@
+/* batch_norm.cu - batch norm in passes over columns of channels (columns.h).
+ *
+ * Statistics: a thread sums d and d * d with d = x - shift, where shift is the mean of its first rows; that
+ * close to the mean nothing cancels, and one pass over memory is enough. What threads have found, a mean and
+ * a centred second moment, is merged as such: two by two in a block, then part by part in double. Gradients'
+ * sums go the same way. What is then made of each element is a pass with a few constants a channel.
+ *
+ * Activations have one dtype and layout. Rows are read some at a time before any is written, which may be in
+ * the same place. */
+#include "cuda/batch_norm_inner.h"
+
+/* ---- statistics ---- */
+
+template <int DTYPE, int N>
+static __device__ __forceinline__ void find_shift(const batch_norm &a, tern__seat s,
+                                                  tern__number<DTYPE> *shift)
+{
+    int n = 0;
+    for (; n < HEAD && s.row < s.last; n++, tern__seat_move(a.k, &s)) {
+        tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, s.at);
+        for (int l = 0; l < N; l++) shift[l] += x.get(l);
+    }
+    for (int l = 0; l < N; l++) shift[l] /= (tern__number<DTYPE>)(n ? n : 1);
+}
+
+template <int DTYPE, int N> static __global__ void run_moments(batch_norm a)
+{
+    typedef tern__number<DTYPE> R;
+    tern__seat s = tern__seat_of(a.k, blockIdx.y), from = s;
+    R shift[N] = {}, sum[N] = {}, square[N] = {}, n = 0;
+    find_shift<DTYPE, N>(a, s, shift);
+#pragma unroll 4
+    for (; s.row < s.last; tern__seat_move(a.k, &s)) {
+        tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, s.at);
+        n += 1;
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            R d = x.get(l) - shift[l];
+            sum[l] += d;
+            square[l] += d * d;
+        }
+    }
+#pragma unroll
+    for (int l = 0; l < N; l++) {
+        if (n == 0) break;
+        R mean = sum[l] / n;
+        square[l] -= sum[l] * mean;
+        sum[l] = shift[l] + mean;
+    }
+    tern__columns_leave<tern__join_moments, R, N>(a.k, (R *)a.partial, from, n, sum, square);
+}
+
+typedef struct batch_norm_stats {
+    tern__columns k;
+    const void *partial;
+    int lanes;
+    double momentum;
+    tern__vector mean, var, running_mean, running_var;
+} batch_norm_stats;
+
+static __device__ __forceinline__ double count_of(const batch_norm_stats &a, int64_t part)
+{
+    int64_t rows = a.k.rows - part * a.k.per_part;
+    if (rows > a.k.per_part) rows = a.k.per_part;
+    return (double)(a.k.is_last ? rows : rows * a.lanes);
+}
+
+static __device__ void move_towards(const tern__vector &v, int64_t c, double value, double share)
+{
+    tern__vector to = v;
+    to.add = false;
+    tern__vector_put(to, c, (1 - share) * tern__vector_get<double>(v, c, 0) + share * value);
+}
+
+/* Some channels a block: all parts' moments become the batch's. */
+template <class R> static __global__ void run_stats(batch_norm_stats a)
+{
+    int64_t c = (int64_t)blockIdx.x * MERGED + threadIdx.x % MERGED, far = a.k.parts * a.k.channels;
+    const R *partial = (const R *)a.partial;
+    double n = 0, mean = 0, m2 = 0, inverse = 0;
+    for (int64_t part = threadIdx.x / MERGED; c < a.k.channels && part < a.k.parts;
+         part += THREADS / MERGED) {
+        n += count_of(a, part);
+        mean += count_of(a, part) * (double)partial[tern__columns_part(a.k, part, c)];
+    }
+    inverse = n > 0 ? 1 / n : 0;
+    mean *= inverse;
+    for (int64_t part = threadIdx.x / MERGED; c < a.k.channels && part < a.k.parts;
+         part += THREADS / MERGED) {
+        double d = (double)partial[tern__columns_part(a.k, part, c)] - mean;
+        m2 += (double)partial[far + tern__columns_part(a.k, part, c)] + count_of(a, part) * d * d;
+    }
+    tern__join_rows<tern__join_moments, double, 1>(MERGED, n, &mean, &m2);
+    if (threadIdx.x >= MERGED || c >= a.k.channels) return;
+    double all = (double)a.k.rows * (a.k.is_last ? 1 : a.lanes);
+    tern__vector_put(a.mean, c, mean);
+    tern__vector_put(a.var, c, m2 / all);
+    move_towards(a.running_mean, c, mean, a.momentum);
+    move_towards(a.running_var, c, m2 / (all - 1), a.momentum);
+}
+
+/* ---- y = act((x - mean) * scale + bias + residual) ---- */
+
+/* From the last part to the first: what statistics have read last may still be in a cache. */
+template <int DTYPE, int N> static __global__ void run_apply(batch_norm a)
+{
+    typedef tern__number<DTYPE> R;
+    tern__seat s = tern__seat_of(a.k, (int)(gridDim.y - 1 - blockIdx.y));
+    batch_norm_constants<R, N> k = constants_of<R, N>(a, s);
+    while (s.row < s.last) {
+        tern__bunch<DTYPE, N> x[AHEAD] = {}, residual[AHEAD] = {};
+        int64_t at[AHEAD];
+        int rows = 0;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++, tern__seat_move(a.k, &s)) {
+            at[i] = s.at;
+            if (s.row >= s.last) continue;
+            rows++;
+            x[i] = tern__bunch_get<DTYPE, N>(a.x, at[i]);
+            if (a.residual) residual[i] = tern__bunch_get<DTYPE, N>(a.residual, at[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (i >= rows) break;
+            tern__bunch<DTYPE, N> y;
+#pragma unroll
+            for (int l = 0; l < N; l++) {
+                R v = affine(x[i].get(l), k.mean[l], k.scale[l], k.bias[l]) + residual[i].get(l);
+                y.set(l, a.relu && v < 0 ? 0 : v);
+            }
+            tern__bunch_put(a.y, at[i], y, a.add_y);
+        }
+    }
+}
+
+/* ---- the kernels ---- */
+
+template <int DTYPE, int N> static int start_moments(const tern__call *call, const batch_norm &a)
+{
+    return launch(call, a, run_moments<DTYPE, N>);
+}
+
+template <int DTYPE, int N> static int start_apply(const tern__call *call, const batch_norm &a)
+{
+    return launch(call, a, run_apply<DTYPE, N>);
+}
+
+static int find_moments(const tern__call *call, const batch_norm &a, const fields &f)
+{
+    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_moments, call, a);
+}
+
+/* Statistics of x to four vectors. */
+static int make_stats(const tern__call *call, const fields &f, const tern__view *const *to)
+{
+    const tern__batch_norm_attr *attr = (const tern__batch_norm_attr *)call->attr;
+    batch_norm a = {};
+    a.k = tern__columns_of(f.views[0], lanes_of(&f), SUM_BLOCKS);
+    a.x = f.views[0]->data;
+    a.partial = partial_new(call, a, is_wide(&f));
+    if (!a.partial) return TERN_E_MEMORY;
+    batch_norm_stats s = {};
+    s.k = a.k;
+    s.partial = a.partial;
+    s.lanes = lanes_of(&f);
+    s.momentum = attr->momentum;
+    s.mean = tern__vector_of(to[0], false);
+    s.var = tern__vector_of(to[1], false);
+    s.running_mean = tern__vector_of(to[2], false);
+    s.running_var = tern__vector_of(to[3], false);
+    int status = find_moments(call, a, f);
+    if (!status)
+        status = tern__cuda_launch(call, is_wide(&f) ? run_stats<double> : run_stats<float>, merge_grid(a),
+                                   THREADS, 0, s);
+    tern__cuda_scratch_free(call, a.partial);
+    return status;
+}
+
+static int apply_to(const tern__call *call, const fields &f, const batch_norm &a)
+{
+    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_apply, call, a);
+}
+
+/* The operands are x, mean, var, weight, bias, residual. */
+static int apply_stats(const tern__call *call, const fields &f, const tern__view *const *in)
+{
+    const tern__batch_norm_attr *attr = (const tern__batch_norm_attr *)call->attr;
+    batch_norm a = {};
+    a.k = tern__columns_of(in[0], lanes_of(&f), PASS_BLOCKS);
+    a.x = in[0]->data;
+    a.residual = in[5] ? in[5]->data : nullptr;
+    a.y = call->out[0]->data;
+    a.mean = tern__vector_of(in[1], false);
+    a.var = tern__vector_of(in[2], false);
+    a.weight = tern__vector_of(in[3], false);
+    a.bias = tern__vector_of(in[4], false);
+    a.eps = attr->eps;
+    a.relu = attr->relu != 0;
+    a.add_y = call->add[0];
+    return apply_to(call, f, a);
+}
+
+int tern__cuda_batch_norm_stats(const tern__call *call)
+{
+    fields f = {{call->in[0]}};
+    if (!takes(&f) || tern__view_count(call->in[0]) == 0) return TERN_E_UNSUPPORTED;
+    return make_stats(call, f, call->out);
+}
+
+int tern__cuda_batch_norm_apply(const tern__call *call)
+{
+    fields f = {{call->in[0], call->in[5], call->out[0]}};
+    if (!takes(&f)) return TERN_E_UNSUPPORTED;
+    return tern__view_count(call->in[0]) == 0 ? TERN_OK : apply_stats(call, f, call->in);
+}
+
+int tern__cuda_batch_norm(const tern__call *call)
+{
+    const tern__view *const *in = call->in, *const *out = call->out;
+    const tern__view *all[] = {in[0], out[1], out[2], in[1], in[2], in[3]};
+    fields f = {{in[0], in[3], out[0]}};
+    if (!takes(&f) || tern__view_count(in[0]) == 0) return TERN_E_UNSUPPORTED;
+    int status = make_stats(call, f, out + 1);
+    return status ? status : apply_stats(call, f, all);
+}

@@ -1,0 +1,246 @@
+/* batch_norm_grad.cu - the gradients of batch norm: a pass that sums dy' and dy' xhat of each channel, where
+ * dy' is dy that a ReLU has let through, and one that makes dx of them. */
+#include "cuda/batch_norm_inner.h"
+
+/* dy where the ReLU let something through; that includes NaN. */
+template <int DTYPE, int N>
+static __device__ __forceinline__ void passed(const batch_norm &a,
+                                              const batch_norm_constants<tern__number<DTYPE>, N> &k,
+                                              const tern__bunch<DTYPE, N> &dy, const tern__bunch<DTYPE, N> &x,
+                                              const tern__bunch<DTYPE, N> &y, tern__number<DTYPE> *d)
+{
+#pragma unroll
+    for (int l = 0; l < N; l++) {
+        tern__number<DTYPE> out = 1;
+        if (a.mask == BY_OUTPUT) out = y.get(l);
+        if (a.mask == BY_INPUT) out = affine(x.get(l), k.mean[l], k.scale[l], k.bias[l]);
+        d[l] = out <= 0 ? 0 : dy.get(l);
+    }
+}
+
+template <int DTYPE, int N> static __global__ void run_sums(batch_norm a)
+{
+    typedef tern__number<DTYPE> R;
+    tern__seat s = tern__seat_of(a.k, blockIdx.y), from = s;
+    batch_norm_constants<R, N> k = constants_of<R, N>(a, s);
+    R sum[N] = {}, product[N] = {};
+#pragma unroll 2
+    for (; s.row < s.last; tern__seat_move(a.k, &s)) {
+        tern__bunch<DTYPE, N> dy = tern__bunch_get<DTYPE, N>(a.dy, s.at), y = {};
+        tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, s.at);
+        if (a.mask == BY_OUTPUT) y = tern__bunch_get<DTYPE, N>(a.output, s.at);
+        R d[N];
+        passed<DTYPE, N>(a, k, dy, x, y, d);
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            sum[l] += d[l];
+            product[l] += d[l] * (x.get(l) - k.mean[l]);
+        }
+    }
+    tern__columns_leave<tern__join_sums, R, N>(a.k, (R *)a.partial, from, R(0), sum, product);
+}
+
+typedef struct batch_norm_totals {
+    tern__columns k;
+    const void *partial;
+    double eps;
+    tern__vector var, s, p, db, dw;
+} batch_norm_totals;
+
+template <class R> static __global__ void run_totals(batch_norm_totals a)
+{
+    int64_t c = (int64_t)blockIdx.x * MERGED + threadIdx.x % MERGED, far = a.k.parts * a.k.channels;
+    const R *partial = (const R *)a.partial;
+    double sum = 0, product = 0;
+    for (int64_t part = threadIdx.x / MERGED; c < a.k.channels && part < a.k.parts;
+         part += THREADS / MERGED) {
+        sum += (double)partial[tern__columns_part(a.k, part, c)];
+        product += (double)partial[far + tern__columns_part(a.k, part, c)];
+    }
+    tern__join_rows<tern__join_sums, double, 1>(MERGED, 0.0, &sum, &product);
+    if (threadIdx.x >= MERGED || c >= a.k.channels) return;
+    product /= sqrt(tern__vector_get<double>(a.var, c, 0) + a.eps);
+    tern__vector_put(a.s, c, sum);
+    tern__vector_put(a.p, c, product);
+    tern__vector_put(a.db, c, sum);
+    tern__vector_put(a.dw, c, product);
+}
+
+/* dx = scale (dy' - s / n - (x - mean) p / (n deviation)) */
+template <int DTYPE, int N> static __global__ void run_data_grad(batch_norm a)
+{
+    typedef tern__number<DTYPE> R;
+    tern__seat s = tern__seat_of(a.k, (int)(gridDim.y - 1 - blockIdx.y));
+    batch_norm_constants<R, N> k = constants_of<R, N>(a, s);
+    R middle[N] = {}, slope[N] = {};
+#pragma unroll
+    for (int l = 0; l < N; l++) {
+        if (s.column >= a.k.columns) break;
+        int64_t c = tern__seat_channel(a.k, s, l, N);
+        middle[l] = tern__vector_get<R>(a.s, c, 0) / (R)a.count;
+        slope[l] = tern__vector_get<R>(a.p, c, 0) * k.inverse[l] / (R)a.count;
+    }
+    while (s.row < s.last) {
+        tern__bunch<DTYPE, N> dy[AHEAD / 2] = {}, x[AHEAD / 2] = {}, y[AHEAD / 2] = {};
+        int64_t at[AHEAD / 2];
+        int rows = 0;
+#pragma unroll
+        for (int i = 0; i < AHEAD / 2; i++, tern__seat_move(a.k, &s)) {
+            at[i] = s.at;
+            if (s.row >= s.last) continue;
+            rows++;
+            dy[i] = tern__bunch_get<DTYPE, N>(a.dy, at[i]);
+            x[i] = tern__bunch_get<DTYPE, N>(a.x, at[i]);
+            if (a.mask == BY_OUTPUT) y[i] = tern__bunch_get<DTYPE, N>(a.output, at[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD / 2; i++) {
+            if (i >= rows) break;
+            tern__bunch<DTYPE, N> dx, dresidual;
+            R d[N];
+            passed<DTYPE, N>(a, k, dy[i], x[i], y[i], d);
+#pragma unroll
+            for (int l = 0; l < N; l++) {
+                dx.set(l, k.scale[l] * (d[l] - middle[l] - (x[i].get(l) - k.mean[l]) * slope[l]));
+                dresidual.set(l, d[l]);
+            }
+            if (a.dx) tern__bunch_put(a.dx, at[i], dx, a.add_dx);
+            if (a.dresidual) tern__bunch_put(a.dresidual, at[i], dresidual, a.add_dresidual);
+        }
+    }
+}
+
+/* ---- the kernels ---- */
+
+template <int DTYPE, int N> static int start_sums(const tern__call *call, const batch_norm &a)
+{
+    return launch(call, a, run_sums<DTYPE, N>);
+}
+
+template <int DTYPE, int N> static int start_data_grad(const tern__call *call, const batch_norm &a)
+{
+    return launch(call, a, run_data_grad<DTYPE, N>);
+}
+
+static int sum_up(const tern__call *call, const batch_norm &a, const fields &f)
+{
+    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_sums, call, a);
+}
+
+static int make_grad(const tern__call *call, const batch_norm &a, const fields &f)
+{
+    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_data_grad, call, a);
+}
+
+static void *data_of(const tern__view *view)
+{
+    return view ? view->data : nullptr;
+}
+
+/* dy, x, [y], mean, var, [weight] are operands of all of them. */
+static batch_norm norm_of(const tern__call *call)
+{
+    const tern__batch_norm_attr *attr = (const tern__batch_norm_attr *)call->attr;
+    const tern__view *const *in = call->in;
+    batch_norm a = {};
+    a.dy = in[0]->data;
+    a.x = in[1]->data;
+    a.output = data_of(in[2]);
+    a.mask = in[2] ? BY_OUTPUT : NOTHING;
+    a.mean = tern__vector_of(in[3], false);
+    a.var = tern__vector_of(in[4], false);
+    a.eps = attr->eps;
+    a.count = (double)attr->count;
+    return a;
+}
+
+/* Where dx and dresidual go. */
+static void give_outputs(const tern__call *call, batch_norm *a)
+{
+    a->dx = data_of(call->out[0]);
+    a->dresidual = data_of(call->out[1]);
+    a->add_dx = call->add[0];
+    a->add_dresidual = call->add[1];
+}
+
+/* Parts' sums are left in a.partial and go on to the vectors of `to`. */
+static int make_sums(const tern__call *call, batch_norm a, const fields &f, batch_norm_totals to)
+{
+    to.k = a.k;
+    to.partial = a.partial;
+    to.eps = a.eps;
+    to.var = a.var;
+    int status = sum_up(call, a, f);
+    return status ? status
+                  : tern__cuda_launch(call, is_wide(&f) ? run_totals<double> : run_totals<float>,
+                                      merge_grid(a), THREADS, 0, to);
+}
+
+int tern__cuda_batch_norm_sums(const tern__call *call)
+{
+    const tern__view *x = call->in[1];
+    fields f = {{x, call->in[0], call->in[2]}};
+    if (!takes(&f) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
+    batch_norm a = norm_of(call);
+    a.k = tern__columns_of(x, lanes_of(&f), SUM_BLOCKS);
+    a.partial = partial_new(call, a, is_wide(&f));
+    if (!a.partial) return TERN_E_MEMORY;
+    batch_norm_totals to = {};
+    tern__vector *vectors[] = {&to.s, &to.p, &to.db, &to.dw};
+    for (int i = 0; i < 4; i++) *vectors[i] = tern__vector_of(call->out[i], call->add[i]);
+    int status = make_sums(call, a, f, to);
+    tern__cuda_scratch_free(call, a.partial);
+    return status;
+}
+
+int tern__cuda_batch_norm_data_grad(const tern__call *call)
+{
+    const tern__view *x = call->in[1];
+    fields f = {{x, call->in[0], call->in[2], call->out[0], call->out[1]}};
+    if (!takes(&f)) return TERN_E_UNSUPPORTED;
+    if (tern__view_count(x) == 0) return TERN_OK;
+    batch_norm a = norm_of(call);
+    a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS);
+    a.weight = tern__vector_of(call->in[5], false);
+    a.s = tern__vector_of(call->in[6], false);
+    a.p = tern__vector_of(call->in[7], false);
+    give_outputs(call, &a);
+    return make_grad(call, a, f);
+}
+
+/* The sums of all parts follow those of each in the same memory. */
+static batch_norm_totals totals_of(const tern__call *call, const batch_norm &a, bool wide)
+{
+    batch_norm_totals to = {};
+    size_t size = wide ? sizeof(double) : sizeof(float);
+    char *after = (char *)a.partial + 2 * (size_t)a.k.parts * (size_t)a.k.channels * size;
+    to.s = {after, wide ? TERN_F64 : TERN_F32, 1, false};
+    to.p = {after + (size_t)a.k.channels * size, wide ? TERN_F64 : TERN_F32, 1, false};
+    to.db = tern__vector_of(call->out[2], call->add[2]);
+    to.dw = tern__vector_of(call->out[3], call->add[3]);
+    return to;
+}
+
+int tern__cuda_batch_norm_grad(const tern__call *call)
+{
+    const tern__view *x = call->in[1];
+    fields f = {{x, call->in[0], call->in[2], call->out[0], call->out[1]}};
+    if (!takes(&f) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
+    batch_norm a = norm_of(call);
+    if (!call->in[2] && ((const tern__batch_norm_attr *)call->attr)->relu) a.mask = BY_INPUT;
+    a.weight = tern__vector_of(call->in[5], false);
+    a.bias = tern__vector_of(call->in[6], false);
+    a.k = tern__columns_of(x, lanes_of(&f), SUM_BLOCKS);
+    a.count = (double)(x->shape[0] * tern__positions_of(x));
+    a.partial = partial_new(call, a, is_wide(&f));
+    if (!a.partial) return TERN_E_MEMORY;
+    batch_norm_totals to = totals_of(call, a, is_wide(&f));
+    int status = make_sums(call, a, f, to);
+    a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS);
+    a.s = to.s;
+    a.p = to.p;
+    give_outputs(call, &a);
+    if (!status && (a.dx || a.dresidual)) status = make_grad(call, a, f);
+    tern__cuda_scratch_free(call, a.partial);
+    return status;
+}

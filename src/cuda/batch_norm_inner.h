@@ -1,0 +1,114 @@
+/* batch_norm_inner.h - what batch norm's forward and backward kernels have in common: operands, how the
+ * threads of a block put together what they have found, and how kernels are started. */
+#ifndef TERN_SRC_CUDA_BATCH_NORM_INNER_H
+#define TERN_SRC_CUDA_BATCH_NORM_INNER_H
+
+#include "cuda/columns.h"
+#include "cuda/kernels.h"
+
+extern "C" {
+#include "kernels/batch_norm.h"
+}
+
+#define THREADS     TERN__COLUMN_THREADS
+#define HEAD        4    /* rows that the shift is the mean of */
+#define AHEAD       4    /* rows that are read at a time       */
+#define SUM_BLOCKS  2048 /* their parts have to be merged      */
+#define PASS_BLOCKS 8192
+#define MERGED      8 /* channels of a block that merges */
+
+typedef enum mask { NOTHING, BY_OUTPUT, BY_INPUT } mask;
+
+typedef struct batch_norm {
+    tern__columns k;
+    const void *x, *dy, *output, *residual;
+    void *y, *dx, *dresidual; /* NULL: not wanted */
+    tern__vector mean, var, weight, bias, s, p;
+    double eps, count;
+    int mask; /* which of dy a ReLU has let through */
+    bool relu, add_y, add_dx, add_dresidual;
+    void *partial; /* [2][parts][channels] */
+} batch_norm;
+
+/* ---- what a thread knows of its channels ---- */
+
+template <class R, int N> struct batch_norm_constants {
+    R mean[N], scale[N], bias[N], inverse[N];
+};
+
+template <class R, int N>
+static __device__ __forceinline__ batch_norm_constants<R, N> constants_of(const batch_norm &a,
+                                                                          const tern__seat &s)
+{
+    batch_norm_constants<R, N> k = {};
+    if (s.column >= a.k.columns) return k;
+    for (int l = 0; l < N; l++) {
+        int64_t c = tern__seat_channel(a.k, s, l, N);
+        k.mean[l] = tern__vector_get<R>(a.mean, c, 0);
+        k.inverse[l] = 1 / sqrt(tern__vector_get<R>(a.var, c, 0) + (R)a.eps);
+        k.scale[l] = k.inverse[l] * tern__vector_get<R>(a.weight, c, 1);
+        k.bias[l] = tern__vector_get<R>(a.bias, c, 0);
+    }
+    return k;
+}
+
+/* The gradient asks in the same way whether y was positive. */
+template <class R> static __device__ __forceinline__ R affine(R x, R mean, R scale, R bias)
+{
+    return (x - mean) * scale + bias;
+}
+
+/* ---- starting them ---- */
+
+/* All activations that are there stand as x does, without gaps. */
+static bool stands_as(const tern__view *view, const tern__view *x)
+{
+    return !view || (view->dtype == x->dtype && view->layout == x->layout && tern__view_is_dense(view) &&
+                     view->layout != TERN__BLOCKED16);
+}
+
+typedef struct fields {
+    const tern__view *views[5]; /* the first is x */
+} fields;
+
+static bool takes(const fields *f)
+{
+    bool fine = tern__dtype_is_float(f->views[0]->dtype);
+    for (int i = 0; i < 5; i++) fine &= stands_as(f->views[i], f->views[0]);
+    return fine;
+}
+
+/* Lanes of a bunch. */
+static int lanes_of(const fields *f)
+{
+    const tern__view *x = f->views[0];
+    int64_t positions = tern__positions_of(x);
+    bool last = tern__columns_are_last(x, positions);
+    return tern__bunches_fit(f->views, 5, last ? x->shape[1] : positions) ? tern__bunch_most(x->dtype) : 1;
+}
+
+static bool is_wide(const fields *f)
+{
+    return f->views[0]->dtype == TERN_F64;
+}
+
+typedef void (*kernel_fn)(batch_norm a);
+
+static int launch(const tern__call *call, const batch_norm &a, kernel_fn kernel)
+{
+    return tern__cuda_launch(call, kernel, tern__columns_grid(a.k), THREADS, 0, a);
+}
+
+/* Memory for what parts have found: two numbers a channel each, and two more in all. */
+static void *partial_new(const tern__call *call, const batch_norm &a, bool wide)
+{
+    size_t numbers = 2 * (size_t)(a.k.parts + 1) * (size_t)a.k.channels;
+    return tern__cuda_scratch(call, numbers * (wide ? sizeof(double) : sizeof(float)));
+}
+
+static dim3 merge_grid(const batch_norm &a)
+{
+    return dim3((unsigned)((a.k.channels + MERGED - 1) / MERGED));
+}
+
+#endif

@@ -1,0 +1,205 @@
+/* columns.h - how blocks walk through (N, C, ..) channel by channel.
+ *
+ * A column is what a thread stays with: as many channels as 16 bytes hold, whose rows are the positions of
+ * all images, where channels lie next to each other; else one channel, and its rows are bunches of neighbours
+ * in its planes. A block has some neighbouring columns, of which each row is read at once, and one part of
+ * their rows. Parts depend on the shape only, so sums do not depend on the device. */
+#ifndef TERN_SRC_CUDA_COLUMNS_H
+#define TERN_SRC_CUDA_COLUMNS_H
+
+#include "cuda/bunches.h"
+
+#define TERN__COLUMN_THREADS 256
+
+typedef struct tern__columns {
+    int64_t channels, columns, rows, per_part; /* rows of a part                           */
+    int parts, across, down;                   /* of a block: columns, and rows at a time  */
+    bool is_last;                              /* each lane has a channel of its own       */
+    int64_t column_step, step, run, run_step;  /* to the next column, row; rows to a gap   */
+    int64_t leap, leap_rows;                   /* what `down` rows are without the gap     */
+} tern__columns;
+
+/* Whether channels lie next to each other, as they do without positions. */
+static inline bool tern__columns_are_last(const tern__view *x, int64_t positions)
+{
+    return x->layout == TERN__CHANNELS_LAST || positions == 1;
+}
+
+static inline int64_t tern__positions_of(const tern__view *x)
+{
+    int64_t positions = 1;
+    for (int d = 2; d < x->ndim; d++) positions *= x->shape[d];
+    return positions;
+}
+
+/* `lanes` to a bunch; about `blocks` blocks, whose threads have at least 8 rows. */
+static inline tern__columns tern__columns_of(const tern__view *x, int lanes, int64_t blocks)
+{
+    int64_t images = x->shape[0], channels = x->shape[1], positions = tern__positions_of(x);
+    tern__columns k = {};
+    k.channels = channels;
+    k.is_last = tern__columns_are_last(x, positions);
+    k.columns = k.is_last ? channels / lanes : channels;
+    k.rows = k.is_last ? images * positions : images * (positions / lanes);
+    k.column_step = k.is_last ? lanes : positions;
+    k.step = k.is_last ? channels : lanes;
+    k.run = k.is_last ? k.rows : positions / lanes;
+    k.run_step = channels * positions;
+    k.across = 1;
+    while (k.is_last && k.across < 32 && k.across < k.columns) k.across *= 2;
+    k.down = TERN__COLUMN_THREADS / k.across;
+    int64_t tiles = (k.columns + k.across - 1) / k.across, parts = (blocks + tiles - 1) / tiles;
+    k.per_part = TERN__MAX((k.rows + parts - 1) / parts, (int64_t)8 * k.down);
+    k.parts = (int)((k.rows + k.per_part - 1) / k.per_part);
+    k.leap_rows = k.down % k.run;
+    k.leap = k.down / k.run * k.run_step + k.leap_rows * k.step;
+    return k;
+}
+
+static inline dim3 tern__columns_grid(const tern__columns &k)
+{
+    return dim3((unsigned)((k.columns + k.across - 1) / k.across), (unsigned)k.parts);
+}
+
+/* A thread's place: its column, and the next of its rows. */
+typedef struct tern__seat {
+    int64_t column, row, last, at, in_run;
+    int x, y; /* in the block */
+} tern__seat;
+
+static __device__ __forceinline__ tern__seat tern__seat_of(const tern__columns &k, int part)
+{
+    tern__seat s;
+    s.x = (int)threadIdx.x & (k.across - 1);
+    s.y = (int)threadIdx.x / k.across;
+    s.column = (int64_t)blockIdx.x * k.across + s.x;
+    int64_t first = part * k.per_part, next = first + k.per_part;
+    s.last = s.column >= k.columns ? 0 : next < k.rows ? next : k.rows;
+    s.row = first + s.y;
+    int64_t image = tern__quotient(s.row, k.run);
+    s.in_run = s.row - image * k.run;
+    s.at = s.column * k.column_step + image * k.run_step + s.in_run * k.step;
+    return s;
+}
+
+static __device__ __forceinline__ void tern__seat_move(const tern__columns &k, tern__seat *s)
+{
+    s->row += k.down;
+    s->at += k.leap;
+    s->in_run += k.leap_rows;
+    if (s->in_run < k.run) return;
+    s->in_run -= k.run;
+    s->at += k.run_step - k.run * k.step;
+}
+
+/* The channel of a lane. */
+static __device__ __forceinline__ int64_t tern__seat_channel(const tern__columns &k, const tern__seat &s,
+                                                             int lane, int lanes)
+{
+    return k.is_last ? s.column * lanes + lane : s.column;
+}
+
+/* Of the first number of channel c that a part has found; the second is parts * channels further on. */
+static __device__ __forceinline__ int64_t tern__columns_part(const tern__columns &k, int64_t part, int64_t c)
+{
+    return part * k.channels + c;
+}
+
+/* ---- pairs of numbers of a block's threads ---- */
+
+struct tern__join_moments { /* a mean and a centred second moment */
+    template <class R>
+    static __device__ __forceinline__ void of(R n, R &mean, R &m2, R other_n, R other_mean, R other_m2)
+    {
+        R all = n + other_n, d = other_mean - mean;
+        if (other_n == 0) return;
+        mean += d * (other_n / all);
+        m2 += other_m2 + d * d * (n * other_n / all);
+    }
+};
+
+struct tern__join_sums {
+    template <class R> static __device__ __forceinline__ void of(R, R &a, R &b, R, R other_a, R other_b)
+    {
+        a += other_a;
+        b += other_b;
+    }
+};
+
+/* The first row of threads gets what all have of their columns, n values each. */
+template <class J, class R, int N> __device__ void tern__join_rows(int across, R n, R *first, R *second)
+{
+    __shared__ R values[2][N][TERN__COLUMN_THREADS / 2], counts[TERN__COLUMN_THREADS / 2];
+    int thread = (int)threadIdx.x;
+    for (int half = TERN__COLUMN_THREADS / 2; half >= across; half /= 2) {
+        bool gives = thread >= half && thread < 2 * half;
+        if (gives) {
+            counts[thread - half] = n;
+            for (int l = 0; l < N; l++) values[0][l][thread - half] = first[l];
+            for (int l = 0; l < N; l++) values[1][l][thread - half] = second[l];
+        }
+        __syncthreads();
+        if (thread < half) {
+            R more = counts[thread];
+            for (int l = 0; l < N; l++)
+                J::of(n, first[l], second[l], more, values[0][l][thread], values[1][l][thread]);
+            n += more;
+        }
+        __syncthreads();
+    }
+}
+
+/* Lanes that are all of one channel become one. */
+template <class J, class R, int N> __device__ void tern__join_lanes(R n, R *first, R *second)
+{
+#pragma unroll
+    for (int half = N / 2; half > 0; half /= 2, n *= 2)
+#pragma unroll
+        for (int l = 0; l < half; l++) J::of(n, first[l], second[l], n, first[l + half], second[l + half]);
+}
+
+/* Of a thread: n values of each lane. */
+template <class J, class R, int N>
+__device__ void tern__columns_leave(const tern__columns &k, R *partial, const tern__seat &s, R n, R *first,
+                                    R *second)
+{
+    if (!k.is_last) tern__join_lanes<J, R, N>(n, first, second);
+    tern__join_rows<J, R, N>(k.across, k.is_last ? n : n * N, first, second);
+    if (s.y > 0 || s.column >= k.columns) return;
+#pragma unroll
+    for (int l = 0; l < N; l++) {
+        if (l > 0 && !k.is_last) break;
+        int64_t at = tern__columns_part(k, blockIdx.y, tern__seat_channel(k, s, l, N));
+        partial[at] = first[l];
+        partial[k.parts * k.channels + at] = second[l];
+    }
+}
+
+/* ---- a number a channel ---- */
+
+typedef struct tern__vector {
+    void *data; /* NULL: absent */
+    int dtype;
+    int64_t stride;
+    bool add; /* of an output */
+} tern__vector;
+
+static inline tern__vector tern__vector_of(const tern__view *view, bool add)
+{
+    if (!view) return {};
+    return {view->data, (int)view->dtype, view->ndim ? view->stride[0] : 0, add};
+}
+
+template <class R> __device__ __forceinline__ R tern__vector_get(const tern__vector &v, int64_t c, R fallback)
+{
+    return v.data ? tern__element<R>(v.data, v.dtype, c * v.stride) : fallback;
+}
+
+static __device__ __forceinline__ void tern__vector_put(const tern__vector &v, int64_t c, double value)
+{
+    if (!v.data) return;
+    if (v.add) value += tern__element<double>(v.data, v.dtype, c * v.stride);
+    tern__element_set<double>(v.data, v.dtype, c * v.stride, value);
+}
+
+#endif

@@ -1,0 +1,298 @@
+/* group_norm.cu - group norm, which layer norm and instance norm are too: a block has a row, a few rows after
+ * each other, and reads it again while it is in a cache. The mean is made first and what the deviations from
+ * it sum up to is taken off, so nothing cancels. Gradients of weight and bias are sums over columns
+ * (columns.h), as batch norm's are. */
+#include "cuda/columns.h"
+#include "cuda/kernels.h"
+#include "cuda/sums.h"
+
+extern "C" {
+#include "kernels/group_norm.h"
+}
+
+#define SUM_BLOCKS 2048
+#define MERGED     8    /* channels of a block that merges */
+#define MOST       1024 /* threads for a row               */
+
+typedef struct group_norm {
+    tern__group_shape shape;
+    int64_t rows;
+    const void *x, *dy;
+    void *y; /* or dx */
+    tern__vector weight, bias, mean, inverse;
+    bool fours; /* weight and bias can be read so */
+    double eps;
+    bool add;
+} group_norm;
+
+/* Of element i of a row: its channel among all. A bunch has one, or neighbours if rows have no positions. */
+static __device__ __forceinline__ int64_t channel_of(const group_norm &a, int64_t row, int64_t i)
+{
+    int64_t group = row - tern__quotient(row, a.shape.groups) * a.shape.groups;
+    int64_t within = a.shape.positions == 1 ? i : tern__quotient(i, a.shape.positions);
+    return group * a.shape.channels + within;
+}
+
+/* The numbers of N neighbours' channels. */
+template <class R, int N>
+static __device__ __forceinline__ void get_numbers(const group_norm &a, const tern__vector &v, int64_t c,
+                                                   R fallback, R *to)
+{
+    if (a.shape.positions > 1 || !v.data) {
+        R same = tern__vector_get<R>(v, c, fallback);
+        for (int l = 0; l < N; l++) to[l] = same;
+        return;
+    }
+    if constexpr (N % 4 == 0)
+        if (a.fours) {
+            for (int q = 0; q < N; q += 4) {
+                tern__four<R> f = tern__four_get<R>(v.data, v.dtype, c + q);
+                for (int l = 0; l < 4; l++) to[q + l] = f.v[l];
+            }
+            return;
+        }
+    for (int l = 0; l < N; l++) to[l] = tern__vector_get<R>(v, c + l, fallback);
+}
+
+template <int DTYPE, int N> static __device__ tern__number<DTYPE> sum_of_row(const group_norm &a, int64_t row)
+{
+    tern__number<DTYPE> sum = 0;
+    for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
+        tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, row * a.shape.size + i);
+        for (int l = 0; l < N; l++) sum += x.get(l);
+    }
+    return tern__block_sum(sum);
+}
+
+template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_norm(group_norm a)
+{
+    typedef tern__number<DTYPE> R;
+    const R n = (R)a.shape.size;
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        R mean = sum_of_row<DTYPE, N>(a, row) / n, moments[2] = {};
+        for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
+            tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, row * a.shape.size + i);
+            for (int l = 0; l < N; l++) {
+                R d = x.get(l) - mean;
+                moments[0] += d;
+                moments[1] += d * d;
+            }
+        }
+        tern__block_sums<2, R>(moments);
+        R rest = moments[0] / n, inverse = 1 / sqrt(moments[1] / n - rest * rest + (R)a.eps);
+        mean += rest;
+        for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
+            R w[N], b[N];
+            int64_t c = channel_of(a, row, i), at = row * a.shape.size + i;
+            get_numbers<R, N>(a, a.weight, c, 1, w);
+            get_numbers<R, N>(a, a.bias, c, 0, b);
+            tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at), y;
+            for (int l = 0; l < N; l++) y.set(l, (x.get(l) - mean) * inverse * w[l] + b[l]);
+            tern__bunch_put(a.y, at, y, a.add);
+        }
+        if (threadIdx.x > 0) continue;
+        tern__element_set<R>(a.mean.data, a.mean.dtype, row, mean);
+        tern__element_set<R>(a.inverse.data, a.inverse.dtype, row, inverse);
+    }
+}
+
+/* dx = inverse (w dy - mean(w dy) - xhat mean(w dy xhat)) */
+template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_data_grad(group_norm a)
+{
+    typedef tern__number<DTYPE> R;
+    const R n = (R)a.shape.size;
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        R mean = tern__element<R>(a.mean.data, a.mean.dtype, row), sums[2] = {}, w[N];
+        R inverse = tern__element<R>(a.inverse.data, a.inverse.dtype, row);
+        for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
+            int64_t at = row * a.shape.size + i;
+            tern__bunch<DTYPE, N> dy = tern__bunch_get<DTYPE, N>(a.dy, at);
+            tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at);
+            get_numbers<R, N>(a, a.weight, channel_of(a, row, i), 1, w);
+            for (int l = 0; l < N; l++) {
+                R d = dy.get(l) * w[l];
+                sums[0] += d;
+                sums[1] += d * (x.get(l) - mean);
+            }
+        }
+        tern__block_sums<2, R>(sums);
+        R middle = sums[0] / n, slope = sums[1] * inverse * inverse / n;
+        for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
+            int64_t at = row * a.shape.size + i;
+            tern__bunch<DTYPE, N> dy = tern__bunch_get<DTYPE, N>(a.dy, at), dx;
+            tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at);
+            get_numbers<R, N>(a, a.weight, channel_of(a, row, i), 1, w);
+            for (int l = 0; l < N; l++)
+                dx.set(l, inverse * (dy.get(l) * w[l] - middle - (x.get(l) - mean) * slope));
+            tern__bunch_put(a.y, at, dx, a.add);
+        }
+    }
+}
+
+/* ---- dw = sum(dy xhat) and db = sum(dy) of each channel ---- */
+
+typedef struct group_norm_weights {
+    tern__columns k; /* of x as (N, G K, S) */
+    group_norm a;
+    void *partial;
+    tern__vector dw, db;
+} group_norm_weights;
+
+template <int DTYPE, int N> static __global__ void run_sums(group_norm_weights w)
+{
+    typedef tern__number<DTYPE> R;
+    const group_norm &a = w.a;
+    tern__seat s = tern__seat_of(w.k, blockIdx.y), from = s;
+    int64_t group = tern__quotient(tern__seat_channel(w.k, s, 0, N), a.shape.channels);
+    R db[N] = {}, dw[N] = {};
+    for (; s.row < s.last; tern__seat_move(w.k, &s)) {
+        int64_t row = (w.k.is_last ? s.row : tern__quotient(s.row, w.k.run)) * a.shape.groups + group;
+        R mean = tern__element<R>(a.mean.data, a.mean.dtype, row);
+        R inverse = tern__element<R>(a.inverse.data, a.inverse.dtype, row);
+        tern__bunch<DTYPE, N> dy = tern__bunch_get<DTYPE, N>(a.dy, s.at);
+        tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, s.at);
+        for (int l = 0; l < N; l++) {
+            db[l] += dy.get(l);
+            dw[l] += dy.get(l) * ((x.get(l) - mean) * inverse);
+        }
+    }
+    tern__columns_leave<tern__join_sums, R, N>(w.k, (R *)w.partial, from, R(0), db, dw);
+}
+
+template <class R> static __global__ void run_totals(group_norm_weights w)
+{
+    int64_t c = (int64_t)blockIdx.x * MERGED + threadIdx.x % MERGED, far = w.k.parts * w.k.channels;
+    const R *partial = (const R *)w.partial;
+    double db = 0, dw = 0;
+    int64_t part = threadIdx.x / MERGED, pace = TERN__COLUMN_THREADS / MERGED;
+    for (; c < w.k.channels && part < w.k.parts; part += pace) {
+        db += (double)partial[tern__columns_part(w.k, part, c)];
+        dw += (double)partial[far + tern__columns_part(w.k, part, c)];
+    }
+    tern__join_rows<tern__join_sums, double, 1>(MERGED, 0.0, &db, &dw);
+    if (threadIdx.x >= MERGED || c >= w.k.channels) return;
+    tern__vector_put(w.db, c, db);
+    tern__vector_put(w.dw, c, dw);
+}
+
+/* ---- which ---- */
+
+static bool fits(const tern__view *view, const tern__view *x)
+{
+    return !view || (view->dtype == x->dtype && tern__view_is_contiguous(view));
+}
+
+static bool is_row(const tern__view *view)
+{
+    return !view || tern__view_is_contiguous(view);
+}
+
+/* Without weight and bias, and what is written. */
+static group_norm norm_of(const tern__view *x, const tern__view *mean, const tern__view *inverse)
+{
+    group_norm a = {};
+    a.shape = tern__group_shape_of(x);
+    a.rows = a.shape.samples * a.shape.groups;
+    a.x = x->data;
+    a.mean = tern__vector_of(mean, false);
+    a.inverse = tern__vector_of(inverse, false);
+    a.fours = true;
+    return a;
+}
+
+static void give_numbers(group_norm *a, tern__vector *to, const tern__view *view)
+{
+    *to = tern__vector_of(view, false);
+    if (view) a->fours &= (uintptr_t)view->data % 16 == 0;
+}
+
+/* All neighbours of a bunch have one channel, or one each. */
+static bool is_bunched(const group_norm &a, const tern__view *const *views, int count)
+{
+    return tern__bunches_fit(views, count, a.shape.positions == 1 ? a.shape.channels : a.shape.positions);
+}
+
+typedef void (*kernel_fn)(group_norm a);
+
+/* As many warps as have something to do. */
+static int launch(const tern__call *call, const group_norm &a, kernel_fn kernel, int lanes)
+{
+    int threads = TERN__WARP;
+    while (threads < MOST && threads * 4 * lanes < a.shape.size) threads *= 2;
+    return tern__cuda_launch(call, kernel, tern__cuda_grid(call, a.rows, 1, 1), threads, 0, a);
+}
+
+template <int DTYPE, int N> static int start_norm(const tern__call *call, const group_norm &a)
+{
+    return launch(call, a, run_norm<DTYPE, N>, N);
+}
+
+int tern__cuda_group_norm(const tern__call *call)
+{
+    const tern__view *x = call->in[0], *y = call->out[0], *views[] = {x, y};
+    bool fine = tern__dtype_is_float(x->dtype) && fits(x, x) && fits(y, x) && is_row(call->out[1]) &&
+                is_row(call->out[2]) && is_row(call->in[1]) && is_row(call->in[2]);
+    if (!fine || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
+    group_norm a = norm_of(x, call->out[1], call->out[2]);
+    give_numbers(&a, &a.weight, call->in[1]);
+    give_numbers(&a, &a.bias, call->in[2]);
+    a.y = y->data;
+    a.eps = ((const tern__group_norm_attr *)call->attr)->eps;
+    a.add = call->add[0];
+    TERN__BUNCHED(x->dtype, is_bunched(a, views, 2), start_norm, call, a);
+}
+
+template <int DTYPE, int N> static int start_data_grad(const tern__call *call, const group_norm &a)
+{
+    return launch(call, a, run_data_grad<DTYPE, N>, N);
+}
+
+template <int DTYPE, int N>
+static int start_weights(const tern__call *call, const group_norm &a, const tern__view *flat)
+{
+    typedef tern__number<DTYPE> R;
+    group_norm_weights w = {};
+    w.k = tern__columns_of(flat, N, SUM_BLOCKS);
+    w.a = a;
+    w.dw = tern__vector_of(call->out[1], call->add[1]);
+    w.db = tern__vector_of(call->out[2], call->add[2]);
+    w.partial = tern__cuda_scratch(call, 2 * (size_t)w.k.parts * (size_t)w.k.channels * sizeof(R));
+    if (!w.partial) return TERN_E_MEMORY;
+    int status =
+        tern__cuda_launch(call, run_sums<DTYPE, N>, tern__columns_grid(w.k), TERN__COLUMN_THREADS, 0, w);
+    dim3 grid((unsigned)((w.k.channels + MERGED - 1) / MERGED));
+    if (!status) status = tern__cuda_launch(call, run_totals<R>, grid, TERN__COLUMN_THREADS, 0, w);
+    tern__cuda_scratch_free(call, w.partial);
+    return status;
+}
+
+static int weight_grad(const tern__call *call, const group_norm &a, bool bunched)
+{
+    const tern__view *x = call->in[1];
+    int64_t shape[] = {a.shape.samples, a.shape.groups * a.shape.channels, a.shape.positions};
+    tern__view flat = tern__view_make(x->dtype, TERN__PLAIN, 3, shape);
+    TERN__BUNCHED(x->dtype, bunched, start_weights, call, a, &flat);
+}
+
+static int data_grad(const tern__call *call, const group_norm &a, bool bunched)
+{
+    TERN__BUNCHED(call->in[1]->dtype, bunched, start_data_grad, call, a);
+}
+
+/* The weights first: dx may lie over dy. */
+int tern__cuda_group_norm_grad(const tern__call *call)
+{
+    const tern__view *dy = call->in[0], *x = call->in[1], *dx = call->out[0], *views[] = {x, dy, dx};
+    bool fine = tern__dtype_is_float(x->dtype) && fits(x, x) && fits(dy, x) && fits(dx, x) &&
+                is_row(call->in[2]) && is_row(call->in[3]) && is_row(call->in[4]);
+    if (!fine || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
+    group_norm a = norm_of(x, call->in[2], call->in[3]);
+    give_numbers(&a, &a.weight, call->in[4]);
+    a.dy = dy->data;
+    bool bunched = is_bunched(a, views, 3);
+    int status = call->out[1] || call->out[2] ? weight_grad(call, a, bunched) : TERN_OK;
+    if (status || !dx) return status;
+    a.y = dx->data;
+    a.add = call->add[0];
+    return data_grad(call, a, bunched);
+}

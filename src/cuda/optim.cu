@@ -1,0 +1,363 @@
+/* optim.cu - optimizers in one pass over memory: each element of gradient, parameter and state is read once
+ * and written once, in place, four neighbours at a time.
+ *
+ * The usual dtypes, parameter and states in the type that is computed in, have kernels of their own; the
+ * gradient and the parameter's copy may have any. */
+#include "cuda/elements.h"
+#include "cuda/kernels.h"
+#include "cuda/sums.h"
+
+extern "C" {
+#include "kernels/optim.h"
+}
+
+#include <math.h>
+
+#define THREADS 256
+#define STATES  3
+#define ANY     (-1) /* parameter and states have dtypes of their own */
+
+enum { GRADIENT, PARAMETER, STATE, COPY = STATE + STATES, OPERANDS };
+
+typedef struct optim_walk {
+    void *data[OPERANDS]; /* NULL: absent */
+    int dtype[OPERANDS];
+    int64_t count;
+    bool fours; /* all stand where four can be read at once */
+} optim_walk;
+
+/* ---- the formulas: how p and its states go on ---- */
+
+template <class R> struct common {
+    R lr, scale, decay;
+    __device__ R gradient(R g, R p) const
+    {
+        return scale * g + decay * p;
+    }
+};
+
+template <class R> static common<R> common_of(const tern__step_attr &a)
+{
+    return {(R)a.lr, (R)a.scale, (R)a.decay};
+}
+
+template <class R> struct sgd {
+    enum { READS_GRADIENT = 1, STATES_WRITTEN = 1 };
+    common<R> step;
+    R momentum, take;
+    bool moves, first, nesterov;
+
+    static sgd of(const void *attr, const optim_walk &w)
+    {
+        const tern__sgd_attr &a = *(const tern__sgd_attr *)attr;
+        return {common_of<R>(a.step),     (R)a.momentum, (R)(1 - a.dampening),
+                w.data[STATE] != nullptr, a.first != 0,  a.nesterov != 0};
+    }
+    __device__ void go_on(R g, R &p, R *s) const
+    {
+        R d = step.gradient(g, p);
+        s[0] = first ? d : momentum * s[0] + take * d;
+        R moving = nesterov ? d + momentum * s[0] : s[0];
+        p -= step.lr * (moves ? moving : d);
+    }
+};
+
+template <class R> struct adam {
+    enum { READS_GRADIENT = 1, STATES_WRITTEN = 3 };
+    common<R> step;
+    R keep, beta1, rest1, beta2, rest2, eps, rate, unbias;
+    bool amsgrad;
+
+    static adam of(const void *attr, const optim_walk &w)
+    {
+        const tern__adam_attr &a = *(const tern__adam_attr *)attr;
+        double rate = a.step.lr / (1 - pow(a.beta1, a.count)), unbias = 1 / sqrt(1 - pow(a.beta2, a.count));
+        return {common_of<R>(a.step), (R)a.keep, (R)a.beta1, (R)(1 - a.beta1), (R)a.beta2,
+                (R)(1 - a.beta2),     (R)a.eps,  (R)rate,    (R)unbias,        w.data[STATE + 2] != nullptr};
+    }
+    __device__ void go_on(R g, R &p, R *s) const
+    {
+        R d = step.gradient(g, p);
+        s[0] = beta1 * s[0] + rest1 * d;
+        s[1] = beta2 * s[1] + rest2 * d * d;
+        s[2] = s[2] >= s[1] || s[2] != s[2] ? s[2] : s[1]; /* a NaN stays */
+        p = keep * p - rate * s[0] / (unbias * sqrt(amsgrad ? s[2] : s[1]) + eps);
+    }
+};
+
+template <class R> struct rmsprop {
+    enum { READS_GRADIENT = 1, STATES_WRITTEN = 3 };
+    common<R> step;
+    R alpha, rest, eps, momentum;
+    bool moves, centred;
+
+    static rmsprop of(const void *attr, const optim_walk &w)
+    {
+        const tern__rmsprop_attr &a = *(const tern__rmsprop_attr *)attr;
+        return {common_of<R>(a.step),
+                (R)a.alpha,
+                (R)(1 - a.alpha),
+                (R)a.eps,
+                (R)a.momentum,
+                w.data[STATE + 1] != nullptr,
+                w.data[STATE + 2] != nullptr};
+    }
+    __device__ void go_on(R g, R &p, R *s) const
+    {
+        R d = step.gradient(g, p);
+        s[0] = alpha * s[0] + rest * d * d;
+        s[2] = alpha * s[2] + rest * d;
+        R u = d / (sqrt(centred ? s[0] - s[2] * s[2] : s[0]) + eps);
+        s[1] = momentum * s[1] + u;
+        p -= step.lr * (moves ? s[1] : u);
+    }
+};
+
+template <class R> struct adagrad {
+    enum { READS_GRADIENT = 1, STATES_WRITTEN = 1 };
+    common<R> step;
+    R eps, start;
+    bool first;
+
+    static adagrad of(const void *attr, const optim_walk &)
+    {
+        const tern__adagrad_attr &a = *(const tern__adagrad_attr *)attr;
+        return {common_of<R>(a.step), (R)a.eps, (R)a.start, a.first != 0};
+    }
+    __device__ void go_on(R g, R &p, R *s) const
+    {
+        R d = step.gradient(g, p);
+        s[0] = (first ? start : s[0]) + d * d;
+        p -= step.lr * (d / (sqrt(s[0]) + eps));
+    }
+};
+
+template <class R> struct lamb {
+    enum { READS_GRADIENT = 0, STATES_WRITTEN = 0 };
+    common<R> step;
+    R beta1, take, beta2, rest2, unbias1, unbias2, eps, pull;
+
+    static lamb of(const void *attr, const optim_walk &)
+    {
+        const tern__lamb_attr &a = *(const tern__lamb_attr *)attr;
+        return {common_of<R>(a.step), (R)a.beta1,   (R)a.take, (R)a.beta2, (R)(1 - a.beta2),
+                (R)a.unbias1,         (R)a.unbias2, (R)a.eps,  (R)a.pull};
+    }
+    __device__ R update(R p, const R *s) const
+    {
+        return unbias1 * s[0] / (unbias2 * sqrt(s[1]) + eps) + pull * p;
+    }
+    __device__ void go_on(R, R &p, R *s) const
+    {
+        p -= step.lr * update(p, s);
+    }
+    __device__ void move(R g, R p, R *s) const
+    {
+        R d = step.gradient(g, p);
+        s[0] = beta1 * s[0] + take * d;
+        s[1] = beta2 * s[1] + rest2 * d * d;
+    }
+};
+
+/* ---- the walk: loops over four elements are unrolled, so that these stay in registers ---- */
+
+template <class R>
+static __device__ __forceinline__ tern__four<R> get(const optim_walk &w, int i, int dtype, int64_t at,
+                                                    int most)
+{
+    if (w.fours && most == 4) return tern__four_get<R>(w.data[i], dtype, at);
+    tern__four<R> f = {};
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (e < most) f.v[e] = tern__element<R>(w.data[i], dtype, at + e);
+    return f;
+}
+
+template <class R>
+static __device__ __forceinline__ void put(const optim_walk &w, int i, int dtype, int64_t at, int most,
+                                           const tern__four<R> &f)
+{
+    if (w.fours && most == 4) return tern__four_set<R>(w.data[i], dtype, at, f);
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (e < most) tern__element_set<R>(w.data[i], dtype, at + e, f.v[e]);
+}
+
+/* Four elements of parameter, states and gradient. */
+template <class R> struct optim_stretch {
+    tern__four<R> p, g, s[STATES];
+};
+
+/* What is most and has a fixed dtype is asked for first. */
+template <class R, int DTYPE>
+static __device__ __forceinline__ optim_stretch<R> load(const optim_walk &w, int64_t at, int most,
+                                                        bool gradient)
+{
+    optim_stretch<R> t = {};
+    t.p = get<R>(w, PARAMETER, DTYPE == ANY ? w.dtype[PARAMETER] : DTYPE, at, most);
+    for (int i = 0; i < STATES; i++)
+        if (w.data[STATE + i])
+            t.s[i] = get<R>(w, STATE + i, DTYPE == ANY ? w.dtype[STATE + i] : DTYPE, at, most);
+    if (gradient) t.g = get<R>(w, GRADIENT, w.dtype[GRADIENT], at, most);
+    return t;
+}
+
+template <class R, int DTYPE>
+static __device__ __forceinline__ void store_states(const optim_walk &w, int64_t at, int most,
+                                                    const optim_stretch<R> &t, int states)
+{
+    for (int i = 0; i < STATES; i++)
+        if (i < states && w.data[STATE + i])
+            put<R>(w, STATE + i, DTYPE == ANY ? w.dtype[STATE + i] : DTYPE, at, most, t.s[i]);
+}
+
+template <class O, class R, int DTYPE> static __global__ void run_step(optim_walk w, O o)
+{
+    int64_t pace = (int64_t)gridDim.x * blockDim.x * 4;
+    for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; at < w.count; at += pace) {
+        int most = w.count - at < 4 ? (int)(w.count - at) : 4;
+        optim_stretch<R> t = load<R, DTYPE>(w, at, most, O::READS_GRADIENT);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            R s[STATES] = {t.s[0].v[e], t.s[1].v[e], t.s[2].v[e]};
+            o.go_on(t.g.v[e], t.p.v[e], s);
+            for (int i = 0; i < STATES; i++) t.s[i].v[e] = s[i];
+        }
+        store_states<R, DTYPE>(w, at, most, t, O::STATES_WRITTEN);
+        put<R>(w, PARAMETER, DTYPE == ANY ? w.dtype[PARAMETER] : DTYPE, at, most, t.p);
+        if (w.data[COPY]) put<R>(w, COPY, w.dtype[COPY], at, most, t.p);
+    }
+}
+
+/* ---- which ---- */
+
+static const tern__view *operand(const tern__call *call, int i)
+{
+    return i == GRADIENT ? call->in[0] : call->out[i - PARAMETER];
+}
+
+static bool all_are(const optim_walk *w, int first, int last, int dtype)
+{
+    bool fine = true;
+    for (int i = first; i <= last; i++) fine &= !w->data[i] || w->dtype[i] == dtype;
+    return fine;
+}
+
+/* Views without gaps; a copy is of an f32 master. */
+static bool walk_of(const tern__call *call, int operands, optim_walk *w)
+{
+    bool fine = true;
+    *w = {};
+    w->count = tern__view_count(call->out[0]);
+    w->fours = true;
+    for (int i = 0; i < operands; i++) {
+        const tern__view *view = operand(call, i);
+        if (!view) continue;
+        w->data[i] = view->data;
+        w->dtype[i] = view->dtype;
+        size_t bytes = TERN__MIN(4 * tern_dtype_bytes(view->dtype), (size_t)16);
+        w->fours &= (uintptr_t)view->data % bytes == 0;
+        fine &= tern__dtype_is_float(view->dtype) && tern__view_is_contiguous(view);
+    }
+    return fine && (!w->data[COPY] || w->dtype[PARAMETER] == TERN_F32);
+}
+
+template <class O, class R, int DTYPE> static int start(const tern__call *call, const optim_walk &w)
+{
+    return tern__cuda_launch(call, run_step<O, R, DTYPE>, tern__cuda_grid(call, w.count, THREADS, 4), THREADS,
+                             0, w, O::of(call->attr, w));
+}
+
+template <template <class> class O> static int run(const tern__call *call)
+{
+    optim_walk w;
+    if (!walk_of(call, OPERANDS, &w)) return TERN_E_UNSUPPORTED;
+    if (w.count == 0) return TERN_OK;
+    bool wide = false;
+    for (int i = 0; i < OPERANDS; i++) wide |= w.data[i] && w.dtype[i] == TERN_F64;
+    if (all_are(&w, PARAMETER, COPY - 1, TERN_F32) && !wide) return start<O<float>, float, TERN_F32>(call, w);
+    return wide ? start<O<double>, double, ANY>(call, w) : start<O<float>, float, ANY>(call, w);
+}
+
+int tern__cuda_sgd(const tern__call *call)
+{
+    return run<sgd>(call);
+}
+
+int tern__cuda_adam(const tern__call *call)
+{
+    return run<adam>(call);
+}
+
+int tern__cuda_rmsprop(const tern__call *call)
+{
+    return run<rmsprop>(call);
+}
+
+int tern__cuda_adagrad(const tern__call *call)
+{
+    return run<adagrad>(call);
+}
+
+int tern__cuda_lamb(const tern__call *call)
+{
+    return run<lamb>(call);
+}
+
+/* ---- LAMB's moments, and the norms of its pieces ---- */
+
+typedef struct optim_pieces {
+    double *sums; /* of p^2 and of the update's, piece by piece */
+    int64_t number, lead, each;
+} optim_pieces;
+
+/* A block has a piece; the sums are of double. */
+template <class R, int DTYPE> static __global__ void run_moments(optim_walk w, lamb<R> o, optim_pieces c)
+{
+    for (int64_t i = blockIdx.x; i < c.number; i += gridDim.x) {
+        int64_t first = i ? c.lead + (i - 1) * c.each : 0;
+        int64_t next = c.lead + i * c.each;
+        if (next > w.count) next = w.count;
+        double sums[2] = {0, 0};
+        for (int64_t at = first + threadIdx.x * 4; at < next; at += THREADS * 4) {
+            int most = next - at < 4 ? (int)(next - at) : 4;
+            optim_stretch<R> t = load<R, DTYPE>(w, at, most, true);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                R p = t.p.v[e], s[2] = {t.s[0].v[e], t.s[1].v[e]};
+                o.move(t.g.v[e], p, s);
+                R u = o.update(p, s);
+                t.s[0].v[e] = s[0];
+                t.s[1].v[e] = s[1];
+                sums[0] += e < most ? (double)p * (double)p : 0;
+                sums[1] += e < most ? (double)u * (double)u : 0;
+            }
+            store_states<R, DTYPE>(w, at, most, t, 2);
+        }
+        tern__block_sums<2, double>(sums);
+        if (threadIdx.x < 2) c.sums[2 * i + threadIdx.x] = sums[threadIdx.x];
+    }
+}
+
+template <class R, int DTYPE>
+static int start_moments(const tern__call *call, const optim_walk &w, const optim_pieces &c)
+{
+    return tern__cuda_launch(call, run_moments<R, DTYPE>, tern__cuda_grid(call, c.number, 1, 1), THREADS, 0,
+                             w, lamb<R>::of(call->attr, w), c);
+}
+
+/* Parameter and moments are f32 or f64; the gradient may be of 16 bits. */
+int tern__cuda_lamb_moments(const tern__call *call)
+{
+    const tern__lamb_attr *attr = (const tern__lamb_attr *)call->attr;
+    const tern__view *sums = call->out[3];
+    optim_walk w;
+    if (!walk_of(call, STATE + 2, &w) || !tern__view_is_contiguous(sums)) return TERN_E_UNSUPPORTED;
+    optim_pieces c = {(double *)sums->data, tern__view_count(sums) / 2, (int64_t)attr->lead,
+                      (int64_t)attr->piece};
+    w.fours = w.fours && c.lead % 4 == 0 && c.each % 4 == 0;
+    if (c.number == 0) return TERN_OK;
+    if (all_are(&w, PARAMETER, STATE + 1, TERN_F64)) return start_moments<double, TERN_F64>(call, w, c);
+    bool fine = all_are(&w, PARAMETER, STATE + 1, TERN_F32) && w.dtype[GRADIENT] != TERN_F64;
+    return fine ? start_moments<float, TERN_F32>(call, w, c) : TERN_E_UNSUPPORTED;
+}

@@ -1,0 +1,462 @@
+/* The plug-in's kernels on images, and those that go row by row or element by element beside them: norms,
+ * poolings, resizings and optimizers of any dtype and layout, against the reference's. None may decline. */
+#include "check.h"
+
+#include "device/backend.h"
+#include "kernels/away.h"
+#include "kernels/batch_norm.h"
+#include "kernels/group_norm.h"
+#include "kernels/interpolate.h"
+#include "kernels/optim.h"
+#include "kernels/pool.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tern_device *cuda, *oracle;
+static unsigned seed = 1;
+
+static int64_t drawn_between(int64_t low, int64_t high)
+{
+    return low + rand_r(&seed) % (high - low + 1);
+}
+
+/* ---- operands ---- */
+
+#define MOST 16
+static tern__view made[MOST];
+static int made_count;
+
+static const tern__view *drawn(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape)
+{
+    tern__view *view = &made[made_count++];
+    *view = tern__view_make(dtype, layout, ndim, shape);
+    view->data = tern__alloc(tern__view_bytes(view) + 1, __func__, NULL);
+    assert_non_null(view->data);
+    int64_t count = tern__view_count(view);
+    for (int64_t i = 0; i < count; i++) tern__view_set(view, i, (double)drawn_between(-700, 1300) * 1e-3);
+    return view;
+}
+
+/* What is squared, or a variance. */
+static const tern__view *drawn_positive(tern_dtype dtype, int64_t count)
+{
+    const tern__view *view = drawn(dtype, TERN__PLAIN, 1, &count);
+    for (int64_t i = 0; i < count; i++) tern__view_set(view, i, (double)drawn_between(100, 1300) * 1e-3);
+    return view;
+}
+
+static const tern__view *vector(tern_dtype dtype, int64_t count)
+{
+    return drawn(dtype, TERN__PLAIN, 1, &count);
+}
+
+static void free_all(void)
+{
+    while (made_count) tern__free(made[--made_count].data);
+}
+
+/* What a test that has failed leaves. */
+static int forget(void **state)
+{
+    (void)state;
+    free_all();
+    return 0;
+}
+
+static tern_dtype statistics_of(tern_dtype dtype)
+{
+    return dtype == TERN_F64 ? TERN_F64 : TERN_F32;
+}
+
+/* ---- comparing ---- */
+
+static double tolerance_of(tern_dtype dtype)
+{
+    return dtype == TERN_F64 ? 1e-12 : dtype == TERN_F32 ? 2e-5 : dtype == TERN_F16 ? 4e-3 : 3e-2;
+}
+
+static void assert_alike(const tern__call *call, int out, const tern__view *want)
+{
+    const tern__view *got = call->out[out];
+    bool widened = call->kernel == TERN__LAMB_MOMENTS; /* sums in f64 of what is computed in p's dtype */
+    double tolerance = tolerance_of(widened ? call->out[0]->dtype : got->dtype);
+    int64_t count = tern__view_count(want);
+    char text[TERN__SHAPE_TEXT];
+    for (int64_t i = 0; i < count; i++) {
+        double a = tern__view_get(got, i), b = tern__view_get(want, i);
+        if (a != b && !(fabs(a - b) <= tolerance * (1 + fabs(b))))
+            fail_msg("%s of %s %s, output %d, element %lld: %g, expected %g", tern__kernel_name(call->kernel),
+                     tern_dtype_name(call->in[0]->dtype), tern__shape_text(call->in[0], text), out,
+                     (long long)i, a, b);
+    }
+}
+
+typedef struct memory {
+    void *before, *want;
+} memory;
+
+static void keep(void **to, const tern__view *view)
+{
+    *to = tern__alloc(tern__view_bytes(view) + 1, __func__, NULL);
+    memcpy(*to, view->data, tern__view_bytes(view));
+}
+
+/* Outputs may lie over inputs, so all of them are what they were before the second of both. */
+static void compare(tern__call call)
+{
+    tern_error err = {0};
+    memory outs[TERN__KERNEL_OUTS] = {{0}};
+    call.err = &err;
+    call.device = oracle;
+    for (int i = 0; i < TERN__KERNEL_OUTS; i++)
+        if (call.out[i]) keep(&outs[i].before, call.out[i]);
+    assert_int_equal(tern__reference_kernels[call.kernel](&call), TERN_OK);
+    for (int i = 0; i < TERN__KERNEL_OUTS; i++)
+        if (call.out[i]) keep(&outs[i].want, call.out[i]);
+    for (int i = 0; i < TERN__KERNEL_OUTS; i++)
+        if (call.out[i]) memcpy(call.out[i]->data, outs[i].before, tern__view_bytes(call.out[i]));
+    call.device = cuda;
+    assert_non_null(cuda->backend->kernels[call.kernel]);
+    int status = tern__call_carried(&call, cuda, cuda->backend->kernels[call.kernel]);
+    assert_ok(err);
+    if (status) fail_msg("%s: %s", tern__kernel_name(call.kernel), tern_status_name(status));
+    for (int i = 0; i < TERN__KERNEL_OUTS; i++) {
+        if (!call.out[i]) continue;
+        tern__view want = *call.out[i];
+        want.data = outs[i].want;
+        assert_alike(&call, i, &want);
+        tern__free(outs[i].before);
+        tern__free(outs[i].want);
+    }
+}
+
+/* ---- batch norm ---- */
+
+/* bits: 1 the ReLU, 2 a residual, 4 outputs are added to, 8 over dy and x, 16 without weight and bias. */
+enum { RELU = 1, RESIDUAL = 2, ADD = 4, IN_PLACE = 8, BARE = 16, ALL_BITS = 31 };
+
+static void batch_norm(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape, int bits)
+{
+    const tern__view *x = drawn(dtype, layout, ndim, shape), *y = drawn(dtype, layout, ndim, shape);
+    const tern__view *residual = bits & RESIDUAL ? drawn(dtype, layout, ndim, shape) : NULL;
+    const tern__view *mean = drawn_positive(statistics_of(dtype), shape[1]);
+    const tern__view *var = drawn_positive(statistics_of(dtype), shape[1]);
+    const tern__view *running_mean = vector(TERN_F32, shape[1]), *running_var = vector(TERN_F32, shape[1]);
+    const tern__view *w = bits & BARE ? NULL : vector(dtype, shape[1]),
+                     *b = w ? vector(dtype, shape[1]) : NULL;
+    tern__batch_norm_attr attr = {.eps = 1e-5, .momentum = 0.2, .relu = bits & RELU};
+    compare((tern__call){.kernel = TERN__BATCH_NORM_STATS,
+                         .in = {x},
+                         .out = {mean, var, running_mean, running_var},
+                         .attr = &attr});
+    compare((tern__call){
+        .kernel = TERN__BATCH_NORM_APPLY, .in = {x, mean, var, w, b, residual}, .out = {y}, .attr = &attr});
+    compare((tern__call){.kernel = TERN__BATCH_NORM,
+                         .in = {x, w, b, residual},
+                         .out = {y, mean, var, running_mean, running_var},
+                         .attr = &attr});
+    free_all();
+}
+
+static void batch_norm_grad(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape, int bits)
+{
+    const tern__view *x = drawn(dtype, layout, ndim, shape), *dy = drawn(dtype, layout, ndim, shape);
+    const tern__view *y = bits & RELU ? drawn(dtype, layout, ndim, shape) : NULL;
+    const tern__view *dx = bits & IN_PLACE ? x : drawn(dtype, layout, ndim, shape);
+    const tern__view *mean = drawn_positive(statistics_of(dtype), shape[1]);
+    const tern__view *var = drawn_positive(statistics_of(dtype), shape[1]);
+    const tern__view *w = bits & BARE ? NULL : vector(dtype, shape[1]),
+                     *b = w ? vector(dtype, shape[1]) : NULL;
+    const tern__view *s = vector(statistics_of(dtype), shape[1]), *p = vector(statistics_of(dtype), shape[1]);
+    const tern__view *db = vector(statistics_of(dtype), shape[1]),
+                     *dw = vector(statistics_of(dtype), shape[1]);
+    const tern__view *dresidual = !(bits & RESIDUAL) ? NULL
+                                  : bits & IN_PLACE  ? dy
+                                                     : drawn(dtype, layout, ndim, shape);
+    bool add = (bits & ADD) && !(bits & IN_PLACE);
+    tern__batch_norm_attr attr = {.eps = 1e-5, .relu = bits & RELU, .count = 17};
+    compare((tern__call){.kernel = TERN__BATCH_NORM_SUMS,
+                         .in = {dy, x, y, mean, var},
+                         .out = {s, p, db, dw},
+                         .add = {false, false, add, add},
+                         .attr = &attr});
+    compare((tern__call){.kernel = TERN__BATCH_NORM_DATA_GRAD,
+                         .in = {dy, x, y, mean, var, w, s, p},
+                         .out = {dx, dresidual},
+                         .add = {add, add},
+                         .attr = &attr});
+    compare((tern__call){.kernel = TERN__BATCH_NORM_GRAD,
+                         .in = {dy, x, bits & RESIDUAL ? y : NULL, mean, var, w, b},
+                         .out = {bits & IN_PLACE && !dresidual ? dy : dx, dresidual, db, dw},
+                         .add = {add, add, add, add},
+                         .attr = &attr});
+    free_all();
+}
+
+static const tern_dtype dtypes[] = {TERN_F32, TERN_F64, TERN_BF16, TERN_F16};
+
+static void batch_norms(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][5] = {{3, 32, 8, 9}, {2, 16, 2, 5, 7}, {3, 5, 7, 3},
+                                        {9, 21},       {700, 8},         {2, 3, 16, 33}};
+    static const int ndims[] = {4, 5, 4, 2, 2, 4};
+    int bits = 0;
+    for (size_t i = 0; i < TERN__COUNT(ndims); i++)
+        for (size_t d = 0; d < TERN__COUNT(dtypes); d++)
+            for (int last = 0; last < 2 && (!last || ndims[i] > 2);
+                 last++, bits = (bits + 5) % (ALL_BITS + 1)) {
+                tern__layout layout = last ? TERN__CHANNELS_LAST : TERN__PLAIN;
+                batch_norm(dtypes[d], layout, ndims[i], shapes[i], bits);
+                batch_norm_grad(dtypes[d], layout, ndims[i], shapes[i], bits);
+            }
+}
+
+/* ---- group norm ---- */
+
+static void group_norm(tern_dtype dtype, const int64_t shape[4], bool bare)
+{
+    int64_t rows = shape[0] * shape[1], channels = shape[1] * shape[2];
+    const tern__view *x = drawn(dtype, TERN__PLAIN, 4, shape), *y = drawn(dtype, TERN__PLAIN, 4, shape);
+    const tern__view *dy = drawn(dtype, TERN__PLAIN, 4, shape);
+    const tern__view *mean = vector(statistics_of(dtype), rows),
+                     *inverse = vector(statistics_of(dtype), rows);
+    const tern__view *w = bare ? NULL : vector(dtype, channels),
+                     *b = bare ? NULL : vector(TERN_F32, channels);
+    const tern__view *dw = vector(statistics_of(dtype), channels),
+                     *db = vector(statistics_of(dtype), channels);
+    tern__group_norm_attr attr = {1e-5};
+    compare(
+        (tern__call){.kernel = TERN__GROUP_NORM, .in = {x, w, b}, .out = {y, mean, inverse}, .attr = &attr});
+    compare((tern__call){.kernel = TERN__GROUP_NORM_GRAD,
+                         .in = {dy, x, mean, inverse, w},
+                         .out = {bare ? dy : y, dw, db},
+                         .add = {!bare, !bare, false},
+                         .attr = &attr});
+    free_all();
+}
+
+static void group_norms(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][4] = {
+        {37, 1, 48, 1}, {5, 1, 7, 1}, {2, 3, 4, 16}, {3, 2, 5, 9}, {1, 2, 8, 640}};
+    for (size_t i = 0; i < TERN__COUNT(shapes); i++)
+        for (size_t d = 0; d < TERN__COUNT(dtypes); d++) group_norm(dtypes[d], shapes[i], (i + d) % 2);
+}
+
+/* ---- pooling ---- */
+
+static int64_t pooled(const tern__pool_attr *p, int axis, int64_t size)
+{
+    return (size + 2 * p->padding[axis] - p->dilation[axis] * (p->kernel[axis] - 1) - 1) / p->stride[axis] +
+           1;
+}
+
+static tern__pool_attr drawn_pool(bool max, bool deep)
+{
+    tern__pool_attr p = {.count_pad = drawn_between(0, 1)};
+    for (int axis = 0; axis < TERN__SPACE; axis++) {
+        bool flat = axis == 0 && !deep;
+        p.kernel[axis] = flat ? 1 : drawn_between(1, 3);
+        p.stride[axis] = flat ? 1 : drawn_between(1, 3);
+        p.padding[axis] = flat ? 0 : drawn_between(0, p.kernel[axis] / 2);
+        p.dilation[axis] = flat || !max ? 1 : drawn_between(1, 2);
+    }
+    return p;
+}
+
+static void pool(tern_dtype dtype, tern__layout layout, int64_t channels, bool deep)
+{
+    for (int max = 0; max < 2; max++) {
+        tern__pool_attr p = drawn_pool(max, deep);
+        int ndim = deep ? 5 : 4;
+        int64_t in[5] = {2, channels}, out[5] = {2, channels};
+        for (int d = 2; d < ndim; d++) {
+            in[d] = drawn_between(6, 9);
+            out[d] = pooled(&p, TERN__SPACE - ndim + d, in[d]);
+        }
+        const tern__view *x = drawn(dtype, layout, ndim, in), *y = drawn(dtype, layout, ndim, out);
+        tern_dtype narrow = drawn_between(0, 1) ? TERN_U8 : TERN_I32;
+        const tern__view *place = max ? drawn(narrow, layout, ndim, out) : NULL;
+        bool add = drawn_between(0, 1);
+        compare((tern__call){.kernel = max ? TERN__MAX_POOL : TERN__AVG_POOL,
+                             .in = {x},
+                             .out = {y, place},
+                             .add = {add},
+                             .attr = &p});
+        compare((tern__call){.kernel = max ? TERN__MAX_POOL_GRAD : TERN__AVG_POOL_GRAD,
+                             .in = {y, place},
+                             .out = {x},
+                             .add = {add},
+                             .attr = &p});
+        free_all();
+    }
+}
+
+static void pools(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 6; round++)
+        for (size_t d = 0; d < TERN__COUNT(dtypes); d++) {
+            pool(dtypes[d], TERN__CHANNELS_LAST, round % 2 ? 16 : 5, round == 2);
+            pool(dtypes[d], TERN__PLAIN, 3, round == 3);
+        }
+}
+
+static void global_avg_pools(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][4] = {{2, 16, 7, 7}, {3, 5, 3, 4}, {2, 40, 1, 1}, {1, 3, 16, 24}};
+    for (size_t i = 0; i < TERN__COUNT(shapes); i++)
+        for (int d = 0; d < 8; d++) {
+            tern__layout layout = d / 4 ? TERN__CHANNELS_LAST : TERN__PLAIN;
+            const tern__view *x = drawn(dtypes[d % 4], layout, 4, shapes[i]);
+            const tern__view *y = drawn(dtypes[d % 4], TERN__PLAIN, 2, shapes[i]);
+            compare((tern__call){.kernel = TERN__GLOBAL_AVG_POOL, .in = {x}, .out = {y}, .add = {d % 2}});
+            compare(
+                (tern__call){.kernel = TERN__GLOBAL_AVG_POOL_GRAD, .in = {y}, .out = {x}, .add = {d % 2}});
+            free_all();
+        }
+}
+
+/* ---- resizing ---- */
+
+static void resize(tern_dtype dtype, tern__layout layout, int ndim, tern__interpolation mode)
+{
+    int64_t in[5] = {2, layout == TERN__PLAIN ? 3 : 8}, out[5] = {2, in[1]};
+    for (int d = 2; d < ndim; d++) {
+        in[d] = drawn_between(1, 9);
+        out[d] = drawn_between(1, 12);
+    }
+    tern__interpolate_attr attr = {.mode = mode,
+                                   .align_corners = mode == TERN__LINEAR && drawn_between(0, 1)};
+    const tern__view *x = drawn(dtype, layout, ndim, in), *y = drawn(dtype, layout, ndim, out);
+    bool add = drawn_between(0, 1);
+    compare((tern__call){.kernel = TERN__INTERPOLATE, .in = {x}, .out = {y}, .add = {add}, .attr = &attr});
+    compare(
+        (tern__call){.kernel = TERN__INTERPOLATE_GRAD, .in = {y}, .out = {x}, .add = {add}, .attr = &attr});
+    free_all();
+}
+
+static void resizings(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 8; round++)
+        for (size_t d = 0; d < TERN__COUNT(dtypes); d++)
+            for (int mode = TERN__NEAREST; mode <= TERN__MEAN; mode++) {
+                resize(dtypes[d], round % 2 ? TERN__CHANNELS_LAST : TERN__PLAIN, 3 + round % 3,
+                       (tern__interpolation)mode);
+            }
+}
+
+/* ---- optimizers ---- */
+
+/* What a state may be and what is asked of it: states that are squares are positive. */
+static void step(tern__kernel kernel, tern_dtype gradient, tern_dtype dtype, int64_t count, const void *attr,
+                 const char *states, bool copy)
+{
+    tern__call call = {.kernel = kernel, .in = {vector(gradient, count)}, .attr = attr};
+    call.out[0] = vector(dtype, count);
+    for (int i = 0; states[i]; i++)
+        call.out[i + 1] = states[i] == '+'   ? drawn_positive(dtype, count)
+                          : states[i] == '.' ? vector(dtype, count)
+                                             : NULL;
+    if (copy) call.out[TERN__OPTIM_COPY] = vector(TERN_BF16, count);
+    compare(call);
+    free_all();
+}
+
+static void steps(tern_dtype gradient, tern_dtype dtype, int64_t count, bool copy)
+{
+    tern__step_attr common = {.lr = 0.1, .scale = 0.5, .decay = 0.01};
+    tern__sgd_attr sgd = {common, .momentum = 0.9, .dampening = 0.1};
+    tern__sgd_attr nesterov = {common, .momentum = 0.9, .nesterov = 1, .first = 1};
+    tern__adam_attr adam = {common, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .keep = 0.98, .count = 3};
+    tern__rmsprop_attr rmsprop = {common, .alpha = 0.9, .eps = 1e-2, .momentum = 0.8};
+    tern__adagrad_attr adagrad = {common, .eps = 1e-3},
+                       first = {common, .eps = 1e-3, .start = 0.2, .first = 1};
+    tern__lamb_attr lamb = {common,       .beta1 = 0.9, .take = 0.1, .beta2 = 0.99,
+                            .unbias1 = 2, .unbias2 = 3, .eps = 1e-3, .pull = 0.1};
+    step(TERN__SGD, gradient, dtype, count, &sgd, "", copy);
+    step(TERN__SGD, gradient, dtype, count, &sgd, ".", copy);
+    step(TERN__SGD, gradient, dtype, count, &nesterov, ".", copy);
+    step(TERN__ADAM, gradient, dtype, count, &adam, ".+", copy);
+    step(TERN__ADAM, gradient, dtype, count, &adam, ".++", copy);
+    step(TERN__RMSPROP, gradient, dtype, count, &rmsprop, "+", copy);
+    step(TERN__RMSPROP, gradient, dtype, count, &rmsprop, "+.", copy);
+    step(TERN__ADAGRAD, gradient, dtype, count, &adagrad, "+", copy);
+    step(TERN__ADAGRAD, gradient, dtype, count, &first, "+", copy);
+    step(TERN__LAMB, gradient, dtype, count, &lamb, ".+", copy);
+}
+
+static void optimizers(void **state)
+{
+    (void)state;
+    static const int64_t counts[] = {1, 1027};
+    for (size_t i = 0; i < TERN__COUNT(counts); i++) {
+        steps(TERN_F32, TERN_F32, counts[i], false);
+        steps(TERN_BF16, TERN_F32, counts[i], true);
+        steps(TERN_F16, TERN_F16, counts[i], false);
+        steps(TERN_F64, TERN_F64, counts[i], false);
+    }
+}
+
+static void norms_of_pieces(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        tern_dtype dtype = i % 3 ? TERN_F32 : TERN_F64, gradient = i % 3 == 1 ? TERN_BF16 : dtype;
+        tern__lamb_attr attr = {{.scale = 0.5, .decay = 0.01},
+                                .beta1 = 0.9,
+                                .take = 0.1,
+                                .beta2 = 0.99,
+                                .unbias1 = 2,
+                                .unbias2 = 3,
+                                .eps = 1e-3,
+                                .pull = 0.1,
+                                .lead = i < 3 ? 13 : 16,
+                                .piece = 256};
+        int64_t count = 701, pieces[] = {4, 2};
+        compare((tern__call){.kernel = TERN__LAMB_MOMENTS,
+                             .in = {vector(gradient, count)},
+                             .out = {vector(dtype, count), vector(dtype, count), drawn_positive(dtype, count),
+                                     drawn(TERN_F64, TERN__PLAIN, 2, pieces)},
+                             .attr = &attr});
+        free_all();
+    }
+}
+
+static int open_devices(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    cuda = tern_device_open("cuda:0", &err);
+    oracle = tern_device_open("cpu:reference", &err);
+    assert_ok(err);
+    return 0;
+}
+
+static int close_devices(void **state)
+{
+    (void)state;
+    tern_device_close(cuda);
+    tern_device_close(oracle);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(batch_norms, forget),
+        cmocka_unit_test_teardown(group_norms, forget),
+        cmocka_unit_test_teardown(pools, forget),
+        cmocka_unit_test_teardown(global_avg_pools, forget),
+        cmocka_unit_test_teardown(resizings, forget),
+        cmocka_unit_test_teardown(optimizers, forget),
+        cmocka_unit_test_teardown(norms_of_pieces, forget),
+    };
+    return cmocka_run_group_tests(tests, open_devices, close_devices);
+}
