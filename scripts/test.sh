@@ -3,6 +3,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 ./scripts/setup.sh test
-cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON >/dev/null
+cuda=OFF
+if command -v nvcc >/dev/null; then cuda=ON; fi
+cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON -DTERN_CUDA=$cuda \
+    -DTERN_CUDA_ARCHITECTURES=90 >/dev/null
 cmake --build build -j "$(nproc)"
 ctest --test-dir build --output-on-failure

@@ -1,22 +1,20 @@
 /* cudnn.cc - a convolution as a graph of one operation (cuDNN 9's C API: descriptors with attributes), the
  * engines that its heuristics name for it, and the one of them that is kept.
  *
- * Engines are tried in the heuristics' order, those for everything else last. Where clocks may decide, the
- * fastest of the first ones is taken; else the first. Engines that need more memory than the device's rules
- * allow count only where there is no other. */
+ * Where clocks may decide, the fastest of those that the heuristics find fit is taken, else the first.
+ * Engines for everything, and then those that need more memory than the device's rules allow, count only
+ * where there is no other. */
 #include "cuda/cudnn.h"
+#include "cuda/cudnn_row.h"
 
 #include <array>
 #include <cstdio>
-#include <cudnn.h>
 #include <map>
 #include <vector>
 
-#define TRIED 10 /* engines that are timed, as many as PyTorch does */
 #define RUNS  3
 #define SIDES TERN__CONV_OPERANDS
 
-typedef cudnnBackendDescriptor_t desc;
 typedef std::array<int64_t, 40> conv_key;
 
 typedef struct conv_plan {
@@ -26,90 +24,10 @@ typedef struct conv_plan {
     char name[32];
 } conv_plan;
 
-typedef struct cudnn {
+struct cudnn {
     cudnnHandle_t handle;
     std::map<conv_key, conv_plan> plans;
-} cudnn;
-
-/* ---- calls of the library, of which the first that fails ends the row ---- */
-
-typedef struct row {
-    const tern__call *call;
-    cudnn *lib;
-    cudnnStatus_t code;
-    const char *what;
-} row;
-
-static bool went(row *r, cudnnStatus_t code, const char *what)
-{
-    r->code = code;
-    r->what = what;
-    return code == CUDNN_STATUS_SUCCESS;
-}
-
-static bool is_well(const row *r)
-{
-    return r->code == CUDNN_STATUS_SUCCESS;
-}
-
-static desc make(row *r, cudnnBackendDescriptorType_t type)
-{
-    desc made = nullptr;
-    if (is_well(r)) went(r, cudnnBackendCreateDescriptor(type, &made), "cudnnBackendCreateDescriptor");
-    return made;
-}
-
-static void set(row *r, desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                int64_t count, const void *values)
-{
-    if (is_well(r))
-        went(r, cudnnBackendSetAttribute(d, name, type, count, values), "cudnnBackendSetAttribute");
-}
-
-/* How many there are, of which no more than `most` are got. */
-static int64_t get(row *r, desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                   int64_t most, void *values)
-{
-    int64_t count = 0;
-    if (is_well(r))
-        went(r, cudnnBackendGetAttribute(d, name, type, most, &count, values), "cudnnBackendGetAttribute");
-    return is_well(r) ? count : 0;
-}
-
-static void set_desc(row *r, desc d, cudnnBackendAttributeName_t name, desc value)
-{
-    set(r, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
-}
-
-static void set_int64(row *r, desc d, cudnnBackendAttributeName_t name, int64_t value)
-{
-    set(r, d, name, CUDNN_TYPE_INT64, 1, &value);
-}
-
-static void finalize(row *r, desc d)
-{
-    if (is_well(r)) went(r, cudnnBackendFinalize(d), "cudnnBackendFinalize");
-}
-
-static void destroy(desc d)
-{
-    if (d) cudnnBackendDestroyDescriptor(d);
-}
-
-/* What has failed, in cuDNN's words; E_UNSUPPORTED without any where it only has no such thing. */
-static int status_of(const row *r)
-{
-    if (is_well(r)) return TERN_OK;
-    if (CUDNN_STATUS_CATEGORY(r->code) == CUDNN_STATUS_NOT_SUPPORTED) return TERN_E_UNSUPPORTED;
-    bool is_memory = r->code == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
-                     r->code == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
-    int status = is_memory ? TERN_E_MEMORY : TERN_E_SYSTEM;
-    char more[256] = "";
-    cudnnGetLastErrorString(more, sizeof(more));
-    tern__error_set(r->call->err, "conv", status, "%s: %s: %s", r->what, cudnnGetErrorString(r->code), more);
-    if (r->call->err && !r->call->err->native) r->call->err->native = (int)r->code;
-    return status;
-}
+};
 
 /* ---- the library's state ---- */
 
@@ -277,7 +195,6 @@ static desc graph(row *r, conv_plan *p, const tern__cudnn_conv *c)
 typedef struct candidate {
     desc config, plan;
     int64_t workspace, engine;
-    float ms;
 } candidate;
 
 static void candidate_free(const candidate *c)
@@ -303,7 +220,7 @@ static void add_candidates(const row *outer, desc graph, cudnnBackendHeurMode_t 
                       configs.data());
     for (int64_t i = 0; i < count; i++)
         if (i < got)
-            all->push_back({configs[(size_t)i], nullptr, 0, 0, 0});
+            all->push_back({configs[(size_t)i], nullptr, 0, 0});
         else
             destroy(configs[(size_t)i]);
     destroy(heuristics);
@@ -352,18 +269,27 @@ static bool build(const row *outer, const tern__cudnn_conv *conv, candidate *c)
     return is_well(&r);
 }
 
-/* The first `most` candidates that can run within so much memory; the others are freed. */
-static std::vector<candidate> buildable(const row *r, const tern__cudnn_conv *conv, desc graph, size_t most)
+/* Those of one mode that can run, within so much memory or beyond it; not more than one if that will do. */
+static void sort_out(const row *r, const tern__cudnn_conv *conv, std::vector<candidate> *all,
+                     bool one_will_do, std::vector<candidate> *fit, std::vector<candidate> *large)
 {
-    const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     size_t limit = r->call->device->conv.workspace;
-    std::vector<candidate> all, fit, large;
-    for (cudnnBackendHeurMode_t mode : modes) add_candidates(r, graph, mode, &all);
-    for (candidate &c : all) {
-        if (fit.size() >= most || !build(r, conv, &c))
+    for (candidate &c : *all) {
+        if ((one_will_do && !fit->empty()) || !build(r, conv, &c))
             candidate_free(&c);
         else
-            ((size_t)c.workspace <= limit ? fit : large).push_back(c);
+            ((size_t)c.workspace <= limit ? fit : large)->push_back(c);
+    }
+}
+
+static std::vector<candidate> buildable(const row *r, const tern__cudnn_conv *conv, desc graph,
+                                        bool one_will_do)
+{
+    std::vector<candidate> fit, large;
+    for (cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+        std::vector<candidate> all;
+        if (fit.empty()) add_candidates(r, graph, mode, &all);
+        sort_out(r, conv, &all, one_will_do, &fit, &large);
     }
     if (fit.empty() && !large.empty()) {
         fit.push_back(large.front());
@@ -387,45 +313,60 @@ static void execute(row *r, desc plan, void *const data[SIDES], void *workspace)
     destroy(pack);
 }
 
-/* Milliseconds of some runs behind a first one; negative if it cannot. */
-static float time_of(const row *outer, const candidate *c, void *const data[SIDES], cudaEvent_t started,
-                     cudaEvent_t ended)
+/* A clock on the device's stream. */
+typedef struct clock_pair {
+    cudaEvent_t started, ended;
+} clock_pair;
+
+/* Milliseconds of a run, the mean of so many; negative if it cannot. */
+static float time_of(row *r, desc plan, void *const data[SIDES], void *workspace, const clock_pair *clock,
+                     int runs)
+{
+    cudaStream_t stream = tern__cuda_of(r->call->device)->stream;
+    float ms = 0;
+    cudaEventRecord(clock->started, stream);
+    for (int i = 0; i < runs; i++) execute(r, plan, data, workspace);
+    cudaEventRecord(clock->ended, stream);
+    bool ran = cudaEventSynchronize(clock->ended) == cudaSuccess && is_well(r) &&
+               cudaEventElapsedTime(&ms, clock->started, clock->ended) == cudaSuccess;
+    return ran ? ms / (float)runs : -1;
+}
+
+/* The first run loads code and counts for nothing; what is far behind the best has no more than one other. */
+static float try_out(const row *outer, const candidate *c, void *const data[SIDES], const clock_pair *clock,
+                     float best)
 {
     row r = *outer;
-    cudaStream_t stream = tern__cuda_of(r.call->device)->stream;
     void *workspace = c->workspace ? tern__cuda_scratch(r.call, (size_t)c->workspace) : nullptr;
-    float ms = -1;
-    if (c->workspace && !workspace) return ms;
-    execute(&r, c->plan, data, workspace);
-    cudaEventRecord(started, stream);
-    for (int i = 0; i < RUNS; i++) execute(&r, c->plan, data, workspace);
-    cudaEventRecord(ended, stream);
+    if (c->workspace && !workspace) return -1;
+    float ms = time_of(&r, c->plan, data, workspace, clock, 1);
+    if (ms >= 0) ms = time_of(&r, c->plan, data, workspace, clock, 1);
+    if (ms >= 0 && (best < 0 || ms < 2 * best)) ms = time_of(&r, c->plan, data, workspace, clock, RUNS);
     tern__cuda_scratch_free(r.call, workspace);
-    bool ran = cudaEventSynchronize(ended) == cudaSuccess && is_well(&r) &&
-               cudaEventElapsedTime(&ms, started, ended) == cudaSuccess;
-    return ran ? ms : -1;
+    return ms;
 }
 
 /* The place of the fastest. What is added to is not touched: results go elsewhere. */
-static size_t fastest(const row *r, const tern__cudnn_conv *conv, std::vector<candidate> *all)
+static size_t fastest(const row *r, const tern__cudnn_conv *conv, const std::vector<candidate> *all)
 {
     const tern__view *result = &conv->operand[conv->result];
     void *elsewhere = conv->add ? tern__cuda_scratch(r->call, tern__view_bytes(result)) : nullptr;
     void *data[SIDES];
     for (int i = 0; i < SIDES; i++) data[i] = conv->operand[i].data;
     if (elsewhere) data[conv->result] = elsewhere;
-    cudaEvent_t started = nullptr, ended = nullptr;
+    clock_pair clock = {};
     size_t best = 0;
-    bool can = (elsewhere || !conv->add) && cudaEventCreate(&started) == cudaSuccess &&
-               cudaEventCreate(&ended) == cudaSuccess;
+    float least = -1;
+    bool can = (elsewhere || !conv->add) && cudaEventCreate(&clock.started) == cudaSuccess &&
+               cudaEventCreate(&clock.ended) == cudaSuccess;
     for (size_t i = 0; i < all->size() && can; i++) {
-        candidate *c = &(*all)[i];
-        c->ms = time_of(r, c, data, started, ended);
-        bool is_better = c->ms >= 0 && ((*all)[best].ms < 0 || c->ms < (*all)[best].ms);
-        if (is_better) best = i;
+        float ms = try_out(r, &(*all)[i], data, &clock, least);
+        if (ms < 0 || (least >= 0 && ms >= least)) continue;
+        best = i;
+        least = ms;
     }
-    if (started) cudaEventDestroy(started);
-    if (ended) cudaEventDestroy(ended);
+    if (clock.started) cudaEventDestroy(clock.started);
+    if (clock.ended) cudaEventDestroy(clock.ended);
     tern__cuda_scratch_free(r->call, elsewhere);
     return best;
 }
@@ -437,7 +378,7 @@ static void choose(row *r, const tern__cudnn_conv *conv, conv_plan *p)
     desc whole = graph(r, p, conv);
     if (!is_well(r)) return;
     bool by_clock = !device->conv.deterministic && !device->follows;
-    std::vector<candidate> all = buildable(r, conv, whole, by_clock ? TRIED : 1);
+    std::vector<candidate> all = buildable(r, conv, whole, !by_clock);
     size_t best = all.size() > 1 ? fastest(r, conv, &all) : 0;
     for (size_t i = 0; i < all.size(); i++) {
         if (i != best) {

@@ -22,6 +22,10 @@ int tern__cuda_count(tern_error *err)
     int found = 0;
     cudaError_t code = cudaGetDeviceCount(&found);
     if (code == cudaErrorNoDevice) return 0;
+    if (code == cudaErrorInsufficientDriver)
+        return tern__error_set(err, "tern_device_open", TERN_E_UNSUPPORTED,
+                               "NVIDIA's driver (libcuda.so.1) is missing or older than CUDA %d.%d: %s",
+                               CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, cudaGetErrorString(code));
     int status = tern__cuda_check(code, "cudaGetDeviceCount", err);
     return status ? status : found;
 }

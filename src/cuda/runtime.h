@@ -88,8 +88,8 @@ static inline char *tern__cuda_shared(void)
 #else
 static __device__ __forceinline__ char *tern__cuda_shared(void)
 {
-    extern __shared__ __align__(16) char bytes[];
-    return bytes;
+    extern __shared__ __align__(16) char tern__cuda_shared_bytes[];
+    return tern__cuda_shared_bytes;
 }
 #endif
 

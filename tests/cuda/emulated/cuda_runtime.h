@@ -12,6 +12,7 @@
 #include <utility>
 
 #define TERN_CUDA_EMULATED 1
+#define CUDART_VERSION     0
 
 #define __global__
 #define __device__
@@ -128,6 +129,7 @@ typedef enum cudaError {
     cudaSuccess,
     cudaErrorInvalidValue,
     cudaErrorMemoryAllocation,
+    cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100
 } cudaError_t;
 typedef struct emulated_stream *cudaStream_t;

@@ -1,0 +1,91 @@
+/* cudnn_row.h - calls of cuDNN one after the other: the first that fails ends the row, and the others do
+ * nothing. Descriptors are what its graphs are made of: made, given attributes, and finalized. */
+#ifndef TERN_SRC_CUDA_CUDNN_ROW_H
+#define TERN_SRC_CUDA_CUDNN_ROW_H
+
+#include "cuda/runtime.h"
+
+#include <cudnn.h>
+
+typedef cudnnBackendDescriptor_t desc;
+struct cudnn;
+
+typedef struct row {
+    const tern__call *call;
+    cudnn *lib;
+    cudnnStatus_t code;
+    const char *what;
+} row;
+
+static inline bool went(row *r, cudnnStatus_t code, const char *what)
+{
+    r->code = code;
+    r->what = what;
+    return code == CUDNN_STATUS_SUCCESS;
+}
+
+static inline bool is_well(const row *r)
+{
+    return r->code == CUDNN_STATUS_SUCCESS;
+}
+
+static inline desc make(row *r, cudnnBackendDescriptorType_t type)
+{
+    desc made = nullptr;
+    if (is_well(r)) went(r, cudnnBackendCreateDescriptor(type, &made), "cudnnBackendCreateDescriptor");
+    return made;
+}
+
+static inline void set(row *r, desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                       int64_t count, const void *values)
+{
+    if (is_well(r))
+        went(r, cudnnBackendSetAttribute(d, name, type, count, values), "cudnnBackendSetAttribute");
+}
+
+/* How many there are, of which no more than `most` are got. */
+static inline int64_t get(row *r, desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                          int64_t most, void *values)
+{
+    int64_t count = 0;
+    if (is_well(r))
+        went(r, cudnnBackendGetAttribute(d, name, type, most, &count, values), "cudnnBackendGetAttribute");
+    return is_well(r) ? count : 0;
+}
+
+static inline void set_desc(row *r, desc d, cudnnBackendAttributeName_t name, desc value)
+{
+    set(r, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+}
+
+static inline void set_int64(row *r, desc d, cudnnBackendAttributeName_t name, int64_t value)
+{
+    set(r, d, name, CUDNN_TYPE_INT64, 1, &value);
+}
+
+static inline void finalize(row *r, desc d)
+{
+    if (is_well(r)) went(r, cudnnBackendFinalize(d), "cudnnBackendFinalize");
+}
+
+static inline void destroy(desc d)
+{
+    if (d) cudnnBackendDestroyDescriptor(d);
+}
+
+/* What has failed, in cuDNN's words; E_UNSUPPORTED without any where it only has no such thing. */
+static inline int status_of(const row *r)
+{
+    if (is_well(r)) return TERN_OK;
+    if (CUDNN_STATUS_CATEGORY(r->code) == CUDNN_STATUS_NOT_SUPPORTED) return TERN_E_UNSUPPORTED;
+    bool is_memory = r->code == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                     r->code == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+    int status = is_memory ? TERN_E_MEMORY : TERN_E_SYSTEM;
+    char more[256] = "";
+    cudnnGetLastErrorString(more, sizeof(more));
+    tern__error_set(r->call->err, "conv", status, "%s: %s: %s", r->what, cudnnGetErrorString(r->code), more);
+    if (r->call->err && !r->call->err->native) r->call->err->native = (int)r->code;
+    return status;
+}
+
+#endif

@@ -1,0 +1,19 @@
+/* no_driver.c - where NVIDIA's driver is missing the plug-in is loaded all the same, and says by name what
+ * is. */
+#include <stdio.h>
+#include <string.h>
+
+#include <tern.h>
+
+int main(void)
+{
+    tern_error err = {0};
+    tern_device *device = tern_device_open("cuda:0", &err);
+    if (device || err.code == TERN_E_RANGE) {
+        puts("skipped: a driver is here");
+        tern_device_close(device);
+        return 0;
+    }
+    puts(err.text);
+    return err.code == TERN_E_UNSUPPORTED && strstr(err.text, "libcuda.so.1") ? 0 : 1;
+}
