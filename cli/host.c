@@ -165,7 +165,7 @@ static int raise_files(tern__host *host, tern_error *err)
                            host->count, (unsigned long long)need, (unsigned long long)given->rlim_max);
 }
 
-int tern__host_open(tern__host *host, const tern__start *start, tern_error *err)
+int tern__host_adopt(tern__host *host, const tern__start *start, tern_error *err)
 {
     int ranks = start->job->launch.ranks;
     *host = (tern__host){.start = *start, .epoll_fd = -1, .report = {-1, -1}};
@@ -185,7 +185,7 @@ int tern__host_open(tern__host *host, const tern__start *start, tern_error *err)
     return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot watch over ranks");
 }
 
-void tern__host_close(tern__host *host)
+void tern__host_free(tern__host *host)
 {
     for (int i = 0; i < host->count; i++) tern__rank_close(&host->ranks[i]);
     tern__close(&host->epoll_fd);

@@ -17,8 +17,8 @@ typedef struct tern__host {
 
 /* Becomes the parent of what its ranks leave behind. The pointers of `start` must outlive the host. E_MEMORY,
  * E_SYSTEM. */
-int tern__host_open(tern__host *host, const tern__start *start, tern_error *err);
-void tern__host_close(tern__host *host);
+int tern__host_adopt(tern__host *host, const tern__start *start, tern_error *err);
+void tern__host_free(tern__host *host);
 
 /* Starts all ranks of an attempt; their output goes to `relay`. After an error some may run. */
 int tern__host_start(tern__host *host, tern__relay *relay, tern_error *err);

@@ -114,7 +114,7 @@ int tern__cli_info(int argc, char **argv)
     }
     tern__info_row("tern", tern_version());
     print_machine();
-    tern__info_row("devices", "cpu, cpu:reference");
+    tern__info_devices();
     tern__info_back_ends();
     print_libraries();
     tern__info_plugins();

@@ -6,6 +6,11 @@
 
 void tern__info_row(const char *name, const char *value);
 
+/* ---- info_devices.c ---- */
+
+/* Their names, and a row for each of the CUDA plug-in's, or why there are none. */
+void tern__info_devices(void);
+
 /* ---- info_plugins.c ---- */
 
 void tern__info_back_ends(void);

@@ -443,7 +443,7 @@ static int open_host(supervisor *s, tern_error *err)
     tern__start start = {.job = s->job, .logs = &s->logs, .binding = &s->binding, .mask = &s->mask_before};
     int status = tern__logs_open(&s->logs, s->job, err);
     if (!status) status = tern__binding_open(&s->binding, s->job, err);
-    if (!status) status = tern__host_open(&s->host, &start, err);
+    if (!status) status = tern__host_adopt(&s->host, &start, err);
     return status;
 }
 
@@ -465,7 +465,7 @@ static int supervisor_open(supervisor *s, tern_error *err)
 static void supervisor_close(supervisor *s)
 {
     tern__close(&s->signal_fd);
-    tern__host_close(&s->host);
+    tern__host_free(&s->host);
     tern__relay_free(s->relay);
     tern__nodes_close(s->nodes);
     tern__free(s->polls);

@@ -6,6 +6,8 @@ import unittest
 
 import job
 
+EMULATED = os.path.join(os.environ["TERN_BUILD"], "emulated")
+
 
 class Command(unittest.TestCase):
     def test_help_and_version(self):
@@ -32,7 +34,7 @@ class Info(unittest.TestCase):
         self.assertEqual("tern " + rows["tern"], job.tern("--version")[1].strip())
         self.assertLessEqual(int(rows["cores"].split()[0]), len(os.sched_getaffinity(0)))
         self.assertEqual(rows["page"], f"{os.sysconf('SC_PAGESIZE')} bytes")
-        self.assertEqual(rows["devices"], "cpu, cpu:reference")
+        self.assertRegex(rows["devices"], r"^cpu, cpu:reference(, cuda:\d+)*$")
         self.assertRegex(rows["collectives"], r"^self, native(, [a-z+]+)*; debug\+ before any$")
         for name in ("oneDNN", "zlib", "libsodium", "cJSON"):
             self.assertRegex(rows[name], r"^\d+\.\d+")
@@ -64,6 +66,25 @@ class Info(unittest.TestCase):
                 why = "file too short" if name == "png" else "cannot open shared object file: No such file or directory"
                 self.assertEqual(rows[name], f"no: the plug-in tern_{name}.so cannot be loaded: {folder}/tern_{name}.so: {why} "
                                              f"(apt install {package})")
+
+    def test_cuda_that_is_not_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = job.tern("info", env={**os.environ, "TERN_PLUGIN_PATH": folder, "CUDA_VISIBLE_DEVICES": "3,1"})[1]
+        rows = dict(line.split(None, 1) for line in out.splitlines())
+        self.assertEqual(rows["cuda"], f"no: the plug-in tern_cuda.so cannot be loaded: {folder}/tern_cuda.so: cannot open shared "
+                                       "object file: No such file or directory")
+        self.assertEqual((rows["devices"], rows["visible"]), ("cpu, cpu:reference", "CUDA_VISIBLE_DEVICES=3,1"))
+
+    @unittest.skipUnless(os.path.exists(EMULATED), "no emulated CUDA was built")
+    def test_cuda(self):
+        """The plug-in that emulates it."""
+        here = {**os.environ, "TERN_PLUGIN_PATH": EMULATED, "TERN_EMULATED_DEVICES": "2"}
+        code, out, err = job.tern("info", env=here)
+        rows = dict(line.split(None, 1) for line in out.splitlines())
+        self.assertEqual((code, err, rows["devices"]), (0, "", "cpu, cpu:reference, cuda:0, cuda:1"))
+        self.assertRegex(rows["cuda"], r"^CUDA \d+\.\d+")
+        for name in ("cuda:0", "cuda:1"):
+            self.assertRegex(rows[name], r"^.+, \d+\.\d GiB, compute capability \d+\.\d$")
 
     def test_launcher(self):
         """What a group would make of the environment; a malformed one is an error."""
