@@ -52,3 +52,9 @@ def pointer(array):
 def device(name):
     """The device that stands in a test for "cpu": TERN_TEST_DEVICE, by which the same tests run on others."""
     return os.environ.get("TERN_TEST_DEVICE", name) if name == "cpu" else name
+
+
+def place(lib, module, device):
+    """Moves a module to the device under TERN_TEST_DEVICE, which may have memory of its own."""
+    if "TERN_TEST_DEVICE" in os.environ:
+        lib.check("tern_module_to", module, device)

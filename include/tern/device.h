@@ -1,4 +1,4 @@
-/* device.h - where tensors live and kernels run. This build has one kind: "cpu".
+/* device.h - where tensors live and kernels run: "cpu", and "cuda" where its plug-in is.
  *
  * Threads: a device serves one thread at a time; its memory may be returned from any thread. */
 #ifndef TERN_DEVICE_H
@@ -25,8 +25,15 @@ typedef struct tern_device tern_device;
  * where a program for several GPUs has cuda:0, cuda:1: for the parts of a model (tern_module_to, tern_to) and
  * for replicas (tern_data_parallel_new).
  *
- * Yours: tern_device_close, after everything that lives on it. E_UNSUPPORTED: no such device; E_RANGE: a core
- * that this process may not use. */
+ * "cuda:0" is the first of the GPUs that this process may use (CUDA_VISIBLE_DEVICES), "cuda" the one whose
+ * number is LOCAL_RANK, or the first: one rank a GPU. Ranks that are to share one name it. The plug-in
+ * tern_cuda.so is found as all plug-ins are. Such a device has memory of its own: tensors of a scope on it
+ * are made there, tern_module_to moves a model's parameters, buffers, and with them gradients and the state
+ * of optimizers; tern_tensor_read, tern_item and whatever else reads values wait until the device has written
+ * them. What it has no kernel for is computed on the host, from copies: right, and slow.
+ *
+ * Yours: tern_device_close, after everything that lives on it. E_UNSUPPORTED: no such device, or none of its
+ * plug-in or driver; E_RANGE: a core or GPU that this process may not use. */
 TERN_API tern_device *tern_device_open(const char *name, tern_error *err);
 TERN_API void tern_device_close(tern_device *device);
 

@@ -56,9 +56,10 @@ TERN_API tern_tensor *tern_tensor_wrap(void *data, tern_dtype dtype, int ndim, c
 TERN_API void tern_tensor_free(tern_tensor *tensor);
 
 /* The first element, where the tensor is row-major without gaps: read and write in place what the tensor
- * holds. NULL for another layout (tern_keep gives a row-major copy) or after its scope has ended. Of a
- * parameter, ask again each time before you write: the seal may have moved it, and the kernels learn by this
- * call that their copies of it are old. */
+ * holds. Of a tensor in a device's own memory it is the device's address, as torch's data_ptr, which the
+ * host cannot follow: tern_tensor_read and tern_tensor_write copy. NULL for another layout (tern_keep gives a
+ * row-major copy) or after its scope has ended. Of a parameter, ask again each time before you write: the
+ * seal may have moved it, and the kernels learn by this call that their copies of it are old. */
 TERN_API void *tern_tensor_data(tern_tensor *tensor);
 
 /* The gradient of a parameter, borrowed; NULL if it has none. */

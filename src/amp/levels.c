@@ -95,7 +95,7 @@ static void describe(tern_module *model, const tern_amp_opts *o)
     if (o->gradients_f32) tern__options_add(model, "gradients_f32", 1, &patched);
 }
 
-static void prepare(tern_module *model, const tern_amp_opts *o)
+static int prepare(tern_module *model, const tern_amp_opts *o, tern_error *err)
 {
     bool casts = o->cast_model || o->cast_model_outputs != TERN_DTYPE_COUNT;
     model->tree->precision = (tern__precision){
@@ -108,7 +108,7 @@ static void prepare(tern_module *model, const tern_amp_opts *o)
         .gradients_f32 = o->gradients_f32,
     };
     describe(model, o);
-    if (o->cast_model) tern__module_cast(model, o->half_type, o->keep_batch_norm_f32);
+    return o->cast_model ? tern__module_cast(model, o->half_type, o->keep_batch_norm_f32, err) : TERN_OK;
 }
 
 static int add(const char *func, tern_amp *amp, tern_module *model, tern_error *err)
@@ -120,10 +120,8 @@ static int add(const char *func, tern_amp *amp, tern_module *model, tern_error *
     if (!grown) return TERN_E_MEMORY;
     amp->models = grown;
     amp->models[amp->model_count++] = model;
-    if (amp->opts.enabled)
-        prepare(model, &amp->opts);
-    else
-        model->tree->precision.set = true;
+    if (amp->opts.enabled) return prepare(model, &amp->opts, err);
+    model->tree->precision.set = true;
     return TERN_OK;
 }
 

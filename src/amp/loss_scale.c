@@ -25,5 +25,6 @@ tern_tensor *tern__loss_scale(tern_scope *scope, tern_tensor *loss, double scale
     if (!node) return scaled;
     node->scale = scale;
     node->normaliser = loss->node ? loss->node->normaliser : node->normaliser;
+    node->divisor = loss->node ? loss->node->divisor : NULL;
     return scaled;
 }

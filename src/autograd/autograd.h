@@ -67,10 +67,11 @@ struct tern__node {
     int in_count;
     tern_tensor **in; /* [in_count]; NULL: absent or without gradient */
     tern__saved saved[TERN__NODE_SAVES];
-    tern__saved *narrow; /* [in_count] gradients on their way into f32; NULL: none */
-    const void *attr;    /* in the scope's arena             */
-    double normaliser;   /* of a loss that is a mean: what its sum was divided by; else NAN */
-    double scale;        /* of a loss that tern__loss_scale has scaled: by what; else 1                */
+    tern__saved *narrow;       /* [in_count] gradients on their way into f32; NULL: none */
+    const void *attr;          /* in the scope's arena             */
+    double normaliser;         /* of a loss that is a mean: what its sum was divided by; else NAN */
+    const tern__view *divisor; /* where that is, in a device's memory; else NULL */
+    double scale; /* of a loss that tern__loss_scale has scaled: by what; else 1                */
     bool marked, done;
     bool again;           /* it keeps nothing: backward may go through it once more */
     tern__node *previous; /* on the tape                      */

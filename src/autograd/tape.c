@@ -1,6 +1,7 @@
 #include "autograd/autograd.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 static void fail_devices(const char *op, int one, const tern_device *first, int other,
@@ -42,6 +43,23 @@ static void check_input(const char *op, int i, bool needed, const tern_tensor *i
         tern__error_set(err, op, TERN_E_INVALID, "%s: input %d is NULL, and no earlier op has failed", op, i);
 }
 
+/* Once a process: a parameter that nobody moved goes to the device with every op that uses it. */
+static void note_stray(const tern_scope *scope, const char *op, int count, tern_tensor *const *inputs)
+{
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    char name[256];
+    for (int i = 0; i < count; i++) {
+        const tern__leaf *leaf = inputs[i] ? inputs[i]->leaf : NULL;
+        if (!leaf || tern__memory_device(inputs[i]->view.data)) continue;
+        if (atomic_flag_test_and_set(&told)) return;
+        leaf->describe(leaf, name, sizeof(name));
+        tern__log(TERN_LOG_WARN,
+                  "%s: the parameter \"%s\" is in the host's memory and is copied to %s whenever it is used: "
+                  "tern_module_to moves it",
+                  op, name, scope->here->name);
+    }
+}
+
 bool tern__op_enter(tern_scope *scope, const char *op, int needed, int count, tern_tensor **inputs)
 {
     if (!scope || scope->error.code) return false;
@@ -50,6 +68,7 @@ bool tern__op_enter(tern_scope *scope, const char *op, int needed, int count, te
     for (int i = 0; i < count && !err.code; i++) check_input(op, i, i < needed, inputs[i], &err);
     if (!err.code) find_device(scope, op, count, inputs, &err);
     if (err.code) tern__scope_fail_with(scope, &err);
+    if (!err.code && scope->here->backend) note_stray(scope, op, count, inputs);
     if (!err.code && scope->policy) scope->policy->settle(scope->policy, scope, op, count, inputs);
     return !scope->error.code;
 }

@@ -148,11 +148,11 @@ static int write_header(const saving *s, tern_error *err)
     return status;
 }
 
-/* Row-major: what stands otherwise is copied first, one tensor at a time. */
+/* Row-major: what stands otherwise, or elsewhere, is copied first, one tensor at a time. */
 static int write_tensor(const saving *s, const tern_tensor *tensor, tern_error *err)
 {
     const tern__view *view = &tensor->view;
-    if (tern__view_is_contiguous(view))
+    if (tern__view_is_contiguous(view) && !tern__memory_device(view->data))
         return tern__output_write(s->out, view->data, tern__view_bytes(view), err);
     tern_tensor *copy = tern_keep(tensor, err);
     int status =

@@ -3,6 +3,7 @@
  * places are always in the long form, so that what is rare is not another way through the code. */
 #include "checkpoint/bytes.h"
 #include "checkpoint/zip.h"
+#include "device/device.h"
 
 #include <libdeflate.h>
 #include <string.h>
@@ -74,17 +75,28 @@ static int write_header(const tern__zip_writer *zip, const char *name, tern_erro
     return status ? status : tern__output_write(zip->out, zeros, padding, err);
 }
 
-/* A piece is summed up and written while it is in the cache. */
+static int write_piece(const tern__zip_writer *zip, const char *data, size_t bytes, uint32_t *crc,
+                       tern_error *err)
+{
+    *crc = libdeflate_crc32(*crc, data, bytes);
+    return tern__output_write(zip->out, data, bytes, err);
+}
+
+/* A piece is summed up and written while it is in the cache; one in a device's memory is fetched before. */
 static int write_data(const tern__zip_writer *zip, const char *data, size_t bytes, uint32_t *crc,
                       tern_error *err)
 {
     int status = TERN_OK;
+    bool away = tern__memory_device(data) != NULL;
+    char *fetched = away ? tern__alloc(PIECE, FUNC, err) : NULL;
+    if (away && !fetched) return TERN_E_MEMORY;
     *crc = 0;
     for (size_t at = 0; !status && at < bytes; at += PIECE) {
         size_t piece = TERN__MIN(bytes - at, (size_t)PIECE);
-        *crc = libdeflate_crc32(*crc, data + at, piece);
-        status = tern__output_write(zip->out, data + at, piece, err);
+        if (away) status = tern__memory_copy(fetched, data + at, piece, err);
+        if (!status) status = write_piece(zip, away ? fetched : data + at, piece, crc, err);
     }
+    tern__free(fetched);
     return status;
 }
 

@@ -24,12 +24,13 @@ static int hold_slot(tern_loader *loader, tern_scope *scope, int slot)
     return scope->error.code;
 }
 
-/* (count, shape of a sample) */
+/* (count, shape of a sample): over the slot's memory, or a copy where the scope's device has its own. */
 static tern_tensor *wrap(tern_scope *scope, void *data, tern_dtype dtype, int64_t count, int ndim,
                          const int64_t *sample)
 {
     int64_t shape[TERN_NDIM_MAX] = {count};
     for (int d = 0; d < ndim; d++) shape[d + 1] = sample[d];
+    if (scope->device->backend) return tern_tensor_from(scope, data, dtype, ndim + 1, shape);
     tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim + 1, shape);
     view.data = data;
     return tern__result_over(scope, &view);

@@ -301,7 +301,7 @@ int tern_npy_save(const char *path, const tern_tensor *tensor, tern_error *err)
     if (!descr[tensor->view.dtype])
         return tern__error_set(err, SAVE, TERN_E_UNSUPPORTED, "%s: NumPy has no dtype %s", path,
                                tern_dtype_name(tensor->view.dtype));
-    if (tern__view_is_contiguous(&tensor->view))
+    if (tern__view_is_contiguous(&tensor->view) && !tern__memory_device(tensor->view.data))
         return write_array(path, tensor, descr[tensor->view.dtype], err);
     tern_tensor *plain = tern_keep(tensor, err);
     if (plain) write_array(path, plain, descr[tensor->view.dtype], err);

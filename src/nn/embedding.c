@@ -43,7 +43,7 @@ tern_module *tern_embedding_new(int64_t count, int64_t size, const tern_embeddin
         tern_module_free(&self->base);
         return NULL;
     }
-    float *values = tern__init_values(self->weight);
+    float *values = self->weight->view.data;
     if (o.padding_idx >= 0) memset(values + o.padding_idx * size, 0, (size_t)size * sizeof(*values));
     return &self->base;
 }

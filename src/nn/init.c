@@ -27,10 +27,10 @@ int tern__init_check(const tern_tensor *tensor, int low, int high, const char *f
     return TERN_OK;
 }
 
-float *tern__init_values(tern_tensor *tensor)
+int tern__init_open(tern__host *host, tern_tensor *tensor, tern_error *err)
 {
     if (tensor->view.packs) tensor->view.packs->version++;
-    return tensor->view.data;
+    return tern__host_open(host, &tensor->view, err);
 }
 
 static int check_rng(const tern_rng *rng, const char *func, tern_error *err)
@@ -48,8 +48,11 @@ int tern__init_uniform(tern_tensor *tensor, double from, double to, tern_rng *rn
                                "uniform from %g to %g: expected from <= to, and both and their difference "
                                "within f32",
                                from, to);
-    tern_rng_uniform(rng, tern__init_values(tensor), (size_t)tern_tensor_count(tensor), from, to);
-    return TERN_OK;
+    tern__host host;
+    int status = tern__init_open(&host, tensor, err);
+    if (status) return status;
+    tern_rng_uniform(rng, host.view.data, (size_t)tern_tensor_count(tensor), from, to);
+    return tern__host_close(&host, true, err);
 }
 
 int tern__init_normal(tern_tensor *tensor, double mean, double std, tern_rng *rng, const char *func,
@@ -57,25 +60,34 @@ int tern__init_normal(tern_tensor *tensor, double mean, double std, tern_rng *rn
 {
     if (check_rng(rng, func, err)) return TERN_E_INVALID;
     if (!(std >= 0)) return tern__error_set(err, func, TERN_E_RANGE, "std is %g, expected at least 0", std);
-    tern_rng_normal(rng, tern__init_values(tensor), (size_t)tern_tensor_count(tensor), mean, std);
-    return TERN_OK;
+    tern__host host;
+    int status = tern__init_open(&host, tensor, err);
+    if (status) return status;
+    tern_rng_normal(rng, host.view.data, (size_t)tern_tensor_count(tensor), mean, std);
+    return tern__host_close(&host, true, err);
 }
 
 /* ---- constants ---- */
 
-static float *clear(tern_tensor *tensor)
+/* Zeros, on the host. */
+static int clear(tern__host *host, tern_tensor *tensor, tern_error *err)
 {
-    return memset(tern__init_values(tensor), 0, tern__view_bytes(&tensor->view));
+    int status = tern__init_open(host, tensor, err);
+    if (!status) memset(host->view.data, 0, tern__view_bytes(&tensor->view));
+    return status;
 }
 
 int tern_init_constant(tern_tensor *tensor, double value, tern_error *err)
 {
     int status = tern__init_check(tensor, 0, TERN_NDIM_MAX, __func__, err);
     if (status) return status;
-    float *values = tern__init_values(tensor);
+    tern__host host;
+    status = tern__init_open(&host, tensor, err);
+    if (status) return status;
+    float *values = host.view.data;
     int64_t count = tern_tensor_count(tensor);
     for (int64_t i = 0; i < count; i++) values[i] = (float)value;
-    return TERN_OK;
+    return tern__host_close(&host, true, err);
 }
 
 int tern_init_eye(tern_tensor *tensor, tern_error *err)
@@ -83,9 +95,12 @@ int tern_init_eye(tern_tensor *tensor, tern_error *err)
     int status = tern__init_check(tensor, 2, 2, __func__, err);
     if (status) return status;
     const int64_t *shape = tensor->view.shape;
-    float *values = clear(tensor);
+    tern__host host;
+    status = clear(&host, tensor, err);
+    if (status) return status;
+    float *values = host.view.data;
     for (int64_t i = 0; i < TERN__MIN(shape[0], shape[1]); i++) values[i * shape[1] + i] = 1.0f;
-    return TERN_OK;
+    return tern__host_close(&host, true, err);
 }
 
 /* Where the centre of a kernel is, in elements from its first. */
@@ -120,11 +135,14 @@ int tern_init_dirac(tern_tensor *tensor, int64_t groups, tern_error *err)
     if (status) return status;
     const tern__view *view = &tensor->view;
     int64_t out = view->shape[0] / groups, ones = TERN__MIN(out, view->shape[1]);
-    float *values = clear(tensor);
+    tern__host host;
+    status = clear(&host, tensor, err);
+    if (status) return status;
+    float *values = host.view.data;
     for (int64_t g = 0; g < groups; g++)
         for (int64_t i = 0; i < ones; i++)
             values[(g * out + i) * view->stride[0] + i * view->stride[1] + centre(view)] = 1.0f;
-    return TERN_OK;
+    return tern__host_close(&host, true, err);
 }
 
 /* ---- draws ---- */
@@ -142,12 +160,18 @@ int tern_init_normal(tern_tensor *tensor, double mean, double std, tern_rng *rng
 }
 
 /* Every column forgets the rows that come first in a permutation of its own. */
-static void forget(float *values, const int64_t shape[2], int64_t zeros, int64_t *order, tern_rng *rng)
+static int forget(tern_tensor *tensor, int64_t zeros, int64_t *order, tern_rng *rng, tern_error *err)
 {
+    tern__host host;
+    const int64_t *shape = tensor->view.shape;
+    int status = tern__init_open(&host, tensor, err);
+    if (status) return status;
+    float *values = host.view.data;
     for (int64_t column = 0; column < shape[1]; column++) {
         tern_rng_permutation(rng, order, shape[0]);
         for (int64_t i = 0; i < zeros; i++) values[order[i] * shape[1] + column] = 0.0f;
     }
+    return tern__host_close(&host, true, err);
 }
 
 int tern_init_sparse(tern_tensor *tensor, double sparsity, double std, tern_rng *rng, tern_error *err)
@@ -160,7 +184,7 @@ int tern_init_sparse(tern_tensor *tensor, double sparsity, double std, tern_rng 
     int64_t *order = tern__alloc((size_t)shape[0] * sizeof(*order), __func__, err);
     if (!order) return TERN_E_MEMORY;
     status = tern__init_normal(tensor, 0, std, rng, __func__, err);
-    if (!status) forget(tensor->view.data, shape, (int64_t)ceil(sparsity * (double)shape[0]), order, rng);
+    if (!status) status = forget(tensor, (int64_t)ceil(sparsity * (double)shape[0]), order, rng, err);
     tern__free(order);
     return status;
 }

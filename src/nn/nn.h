@@ -95,7 +95,7 @@ tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tens
 void tern__precision_enter(const tern_module *module, tern_scope *scope);
 /* Parameters and buffers of floating point under `module` become `dtype`, before the seal: all but running
  * statistics, and, if `keep_batch_norm`, other tensors of batch norms. */
-void tern__module_cast(tern_module *module, tern_dtype dtype, bool keep_batch_norm);
+int tern__module_cast(tern_module *module, tern_dtype dtype, bool keep_batch_norm, tern_error *err);
 
 /* Ends a module call that began with tern__frame_enter: what it made is given up but for y. Returns y, or
  * NULL after a failure. */

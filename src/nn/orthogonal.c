@@ -99,10 +99,12 @@ int tern_init_orthogonal(tern_tensor *tensor, double gain, tern_rng *rng, tern_e
             matrix.stride[0] = 1;
             matrix.stride[1] = d.rows;
         }
-        tern__view_copy(&matrix, &flat, NULL);
+        status = tern__view_copy(&matrix, &flat, err);
+    }
+    if (!status) {
         decompose(&d);
         scale(&d, (float)gain);
-        tern__view_copy(&flat, &matrix, NULL);
+        status = tern__view_copy(&flat, &matrix, err);
     }
     tern__free(d.matrix);
     return status;

@@ -1,12 +1,20 @@
 /* place.c - which device a part of a model is on. */
 #include "nn/nn.h"
 
+/* A buffer of one integer, as the batches that a batch norm has seen: the host counts, and waits for no
+ * device to do it. */
+static bool is_counter(const tern__member *member)
+{
+    const tern__view *view = &member->tensor.view;
+    return member->is_buffer && view->ndim == 0 && !tern__dtype_is_float(view->dtype);
+}
+
 /* Into the device's memory, under all its names. */
 static int move(tern__member *member, tern_device *device, tern_error *err)
 {
     size_t bytes = tern__view_bytes(&member->tensor.view);
     tern_device *home = device->backend ? device : NULL;
-    if (tern__memory_device(member->memory) == home) return TERN_OK;
+    if (tern__memory_device(member->memory) == home || (home && is_counter(member))) return TERN_OK;
     void *memory = tern__memory_new(device, bytes, "tern_module_to", err);
     if (!memory) return TERN_E_MEMORY;
     int status = tern__memory_copy(memory, member->memory, bytes, err);

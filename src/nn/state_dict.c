@@ -4,6 +4,7 @@
  * too many or of another shape in three lists of names; only if these permit is anything written. */
 #include "base/opts.h"
 #include "nn/nn.h"
+#include "tensor/host.h"
 
 #include <tern/state_dict.h>
 
@@ -23,9 +24,8 @@ static tern_object *entry_object(const tern_module *module, const tern_tensor *t
         return tern_object_tensor(tensor, err);
     tern_tensor *wide = tern__tensor_new(TERN_F32, tensor->view.ndim, tensor->view.shape, err);
     if (!wide) return NULL;
-    for (int64_t i = 0; i < tern__view_count(&wide->view); i++)
-        tern__view_set(&wide->view, i, tern__view_get(&tensor->view, i));
-    tern_object *object = tern_object_tensor(wide, err);
+    bool read = tern__host_convert(&wide->view, &tensor->view, err) == TERN_OK;
+    tern_object *object = read ? tern_object_tensor(wide, err) : NULL;
     tern_tensor_free(wide);
     return object;
 }
@@ -210,27 +210,14 @@ static int judge(loading *l, bool strict)
 
 /* ---- writing ---- */
 
-static void convert(const tern__view *to, const tern__view *from)
-{
-    bool ints = !tern__dtype_is_float(to->dtype) && !tern__dtype_is_float(from->dtype);
-    int64_t count = tern__view_count(to);
-    for (int64_t i = 0; i < count; i++)
-        if (ints)
-            tern__view_set_int(to, i, tern__view_get_int(from, i));
-        else
-            tern__view_set(to, i, tern__view_get(from, i));
-}
-
-static void write_entry(tern_tensor *tensor, const tern_tensor *value)
+static int write_entry(tern_tensor *tensor, const tern_tensor *value, tern_error *err)
 {
     tern__view from = value->view;
-    if (tensor->view.data == from.data) return;
+    if (tensor->view.data == from.data) return TERN_OK;
     if (tensor->view.ndim == 0) from.ndim = 0;
-    if (tensor->view.dtype == from.dtype)
-        tern__view_copy(&tensor->view, &from, NULL);
-    else
-        convert(&tensor->view, &from);
     if (tensor->view.packs) tensor->view.packs->version++;
+    return tensor->view.dtype == from.dtype ? tern__view_copy(&tensor->view, &from, err)
+                                            : tern__host_convert(&tensor->view, &from, err);
 }
 
 static int load_into(loading *l, bool strict)
@@ -239,7 +226,7 @@ static int load_into(loading *l, bool strict)
     if (tern__is_set(l->err)) return l->err->code;
     int status = judge(l, strict);
     for (int i = 0; i < l->module->tree->state_count && !status; i++)
-        if (l->plan[i]) write_entry(l->module->tree->state[i].tensor, l->plan[i]);
+        if (l->plan[i]) status = write_entry(l->module->tree->state[i].tensor, l->plan[i], l->err);
     return status;
 }
 

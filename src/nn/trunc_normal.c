@@ -64,12 +64,15 @@ int tern_init_trunc_normal(tern_tensor *tensor, double mean, double std, double 
     double from = twice_less_one((low - mean) / std), to = twice_less_one((high - mean) / std);
     status = tern__init_uniform(tensor, from, to, rng, __func__, err);
     if (status) return status;
-    float *values = tern__init_values(tensor);
+    tern__host host;
+    status = tern__init_open(&host, tensor, err);
+    if (status) return status;
+    float *values = host.view.data;
     float scale = (float)(std * sqrt(2.0)), shift = (float)mean, least = (float)low, most = (float)high;
     int64_t count = tern_tensor_count(tensor);
     for (int64_t i = 0; i < count; i++) {
         float value = inverse_erf(values[i]) * scale + shift;
         values[i] = value < least ? least : value > most ? most : value;
     }
-    return TERN_OK;
+    return tern__host_close(&host, true, err);
 }

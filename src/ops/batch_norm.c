@@ -1,6 +1,7 @@
 #include "ops/batch_norm.h"
 #include "base/opts.h"
 #include "kernels/batch_norm.h"
+#include "tensor/host.h"
 
 /* Inputs and what is kept of them and of the result: y where the ReLU is not made again, and the statistics
  * that it was made with. */
@@ -265,12 +266,26 @@ static bool has_variance(tern_scope *scope, const args *a, const record *r)
     return false;
 }
 
-static void move_running(const tern_tensor *running, const tern__view *value, double factor, double share)
+static void blend(const tern__view *running, const tern__view *value, double factor, double share)
 {
-    for (int64_t c = 0; running && c < value->shape[0]; c++)
-        tern__view_set(&running->view, c,
-                       (1 - share) * tern__view_get(&running->view, c) +
-                           share * factor * tern__view_get(value, c));
+    for (int64_t c = 0; c < value->shape[0]; c++)
+        tern__view_set(running, c,
+                       (1 - share) * tern__view_get(running, c) + share * factor * tern__view_get(value, c));
+}
+
+static int move_running(const tern_tensor *running, const tern__view *value, double factor, double share,
+                        tern_error *err)
+{
+    tern__host to, from;
+    int status = running ? tern__host_open(&to, &running->view, err) : TERN_OK;
+    if (!running || status) return status;
+    status = tern__host_open(&from, value, err);
+    if (!status) {
+        blend(&to.view, &from.view, factor, share);
+        tern__host_close(&from, false, NULL);
+    }
+    int closed = tern__host_close(&to, !status, err);
+    return status ? status : closed;
 }
 
 /* The same of all ranks' batches: each rank's own first, which move nothing. */
@@ -286,9 +301,12 @@ static bool make_joint_stats(tern_scope *scope, const args *a, record *r, const 
     if (r->attr.count == 0) return true;
     if (!has_variance(scope, a, r)) return false;
     double n = (double)r->attr.count;
-    move_running(a->mean, mean, 1, r->attr.momentum);
-    move_running(a->var, var, n / (n - 1), r->attr.momentum);
-    return true;
+    tern_error err = {0};
+    if (!move_running(a->mean, mean, 1, r->attr.momentum, &err) &&
+        !move_running(a->var, var, n / (n - 1), r->attr.momentum, &err))
+        return true;
+    tern__scope_fail_with(scope, &err);
+    return false;
 }
 
 /* The running statistics may change before backward, so they are copied. */

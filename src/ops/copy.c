@@ -21,8 +21,24 @@ static tern_tensor *copy(tern_scope *scope, const char *op, tern_tensor *x, tern
     return y;
 }
 
+/* Bytes that only change memories need no kernel. */
+static bool is_move(const tern__view *to, const tern__view *from)
+{
+    return tern__memory_device(to->data) != tern__memory_device(from->data) && to->dtype == from->dtype &&
+           to->layout == from->layout && tern__view_is_dense(to) && tern__view_is_dense(from);
+}
+
+static bool move(tern_scope *scope, const tern__view *to, const tern__view *from)
+{
+    tern_error err = {0};
+    if (!tern__memory_copy(to->data, from->data, tern__view_bytes(from), &err)) return true;
+    tern__scope_fail_with(scope, &err);
+    return false;
+}
+
 bool tern__copy_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add)
 {
+    if (!add && is_move(to, from)) return move(scope, to, from);
     bool dense = tern__view_is_dense(from) && tern__view_is_dense(to);
     bool reorder = from->layout != to->layout && from->dtype == to->dtype && dense;
     tern__call call = {
@@ -73,6 +89,14 @@ tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x)
                                                : NULL;
 }
 
+/* The nearest that the device's kernels know. */
+static tern__layout layout_on(const tern_device *device, const tern__view *view)
+{
+    if (view->layout == TERN__PLAIN || !device->backend == (view->layout == TERN__BLOCKED16))
+        return view->layout;
+    return tern__layout_of(device, view->shape[1]);
+}
+
 tern_tensor *tern_to(tern_scope *scope, tern_tensor *x, tern_device *device)
 {
     if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
@@ -82,7 +106,8 @@ tern_tensor *tern_to(tern_scope *scope, tern_tensor *x, tern_device *device)
     }
     if (x->device == device) return x;
     scope->here = device;
-    return copy(scope, "to", x, x->view.dtype, x->view.layout);
+    tern__layout layout = layout_on(device, &x->view);
+    return copy(scope, "to", x, x->view.dtype, layout);
 }
 
 tern_tensor *tern__cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)

@@ -1,6 +1,7 @@
 /* create.c - tensors that come from no other tensor. */
 #include "kernels/pointwise.h"
 #include "ops/ops.h"
+#include "tensor/host.h"
 
 #include <tern/rng.h>
 
@@ -26,16 +27,44 @@ tern_tensor *tern_full(tern_scope *scope, tern_dtype dtype, int ndim, const int6
     return y && tern__fill(scope, &y->view, value) ? y : NULL;
 }
 
+/* ---- draws ---- */
+
+typedef void (*draw_fn)(tern_rng *rng, float *values, size_t count);
+
+static void uniform(tern_rng *rng, float *values, size_t count)
+{
+    tern_rng_uniform(rng, values, count, 0, 1);
+}
+
+static void normal(tern_rng *rng, float *values, size_t count)
+{
+    tern_rng_normal(rng, values, count, 0, 1);
+}
+
+/* By the host's generator wherever the tensor is: a seed gives the same values on all devices. */
+static tern_tensor *draw(tern_scope *scope, const char *func, draw_fn fill, tern_rng *rng, int ndim,
+                         const int64_t *shape)
+{
+    tern_error err = {0};
+    tern__host host;
+    tern_tensor *y = create(scope, func, TERN_F32, ndim, shape);
+    if (!y) return NULL;
+    int status = tern__host_open(&host, &y->view, &err);
+    if (!status) {
+        fill(rng, host.view.data, (size_t)tern__view_count(&y->view));
+        status = tern__host_close(&host, true, &err);
+    }
+    if (!status) return y;
+    tern__scope_fail_with(scope, &err);
+    return NULL;
+}
+
 tern_tensor *tern_rand(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape)
 {
-    tern_tensor *y = create(scope, __func__, TERN_F32, ndim, shape);
-    if (y) tern_rng_uniform(rng, y->view.data, (size_t)tern__view_count(&y->view), 0, 1);
-    return y;
+    return draw(scope, __func__, uniform, rng, ndim, shape);
 }
 
 tern_tensor *tern_randn(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape)
 {
-    tern_tensor *y = create(scope, __func__, TERN_F32, ndim, shape);
-    if (y) tern_rng_normal(rng, y->view.data, (size_t)tern__view_count(&y->view), 0, 1);
-    return y;
+    return draw(scope, __func__, normal, rng, ndim, shape);
 }

@@ -142,6 +142,22 @@ static tern_tensor *log_softmax(tern_scope *scope, tern_tensor *x)
     return y && tern__run(scope, &call) ? y : NULL;
 }
 
+static void drop(void *storage)
+{
+    tern__storage_drop(storage);
+}
+
+/* Nobody waits for a device to learn it who does not ask. */
+static void keep_normaliser(tern_scope *scope, tern__node *node, tern_tensor *weights)
+{
+    if (!tern__memory_device(weights->view.data))
+        node->normaliser = tern__view_get(&weights->view, 0);
+    else if (!tern__scope_borrow(scope, drop, weights->storage)) {
+        tern__storage_hold(weights->storage);
+        node->divisor = &weights->view;
+    }
+}
+
 /* The loss under log probabilities, with `gradient` on the tape as the gradient of p->x. */
 static tern_tensor *loss_of(tern_scope *scope, const problem *p, tern_tensor *logp,
                             tern__gradient_fn gradient)
@@ -161,8 +177,8 @@ static tern_tensor *loss_of(tern_scope *scope, const problem *p, tern_tensor *lo
     tern__save(node, WEIGHT, p->weight);
     tern__save(node, WEIGHTS, weights);
     tern__save_attr(scope, node, &p->attr, sizeof(p->attr));
-    if (node && p->attr.mean) node->normaliser = tern__view_get(&weights->view, 0);
-    return loss;
+    if (node && p->attr.mean) keep_normaliser(scope, node, weights);
+    return scope->error.code ? NULL : loss;
 }
 
 tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *label,

@@ -4,6 +4,7 @@
 #include "kernels/pointwise.h"
 #include "kernels/reduce.h"
 #include "ops/broadcast.h"
+#include "tensor/host.h"
 
 #include <tern/loss.h>
 
@@ -149,7 +150,10 @@ tern_tensor *tern__loss_reduce(tern_scope *scope, tern_tensor *losses, tern_redu
 
 double tern_loss_normaliser(const tern_tensor *loss)
 {
-    return loss && loss->node ? loss->node->normaliser : NAN;
+    double value = NAN;
+    if (!loss || !loss->node) return NAN;
+    if (!loss->node->divisor) return loss->node->normaliser;
+    return tern__host_item(loss->node->divisor, &value, NULL) ? NAN : value;
 }
 
 /* ---- max and min: what is equal to the extreme shares the gradient, as in torch.amax ---- */

@@ -3,6 +3,7 @@
 #include "kernels/pointwise.h"
 #include "kernels/power_sum.h"
 #include "nn/nn.h"
+#include "ops/ops.h"
 
 #include <tern/optim.h>
 
@@ -89,8 +90,7 @@ tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double 
     double norm = isinf(c.p) ? c.sum : c.p == 2 ? sqrt(c.sum) : pow(c.sum, 1 / c.p);
     if (!scale(&c, module, max_norm, norm)) return NULL;
     tern_tensor *result = tern__result(scope, TERN_F32, TERN__PLAIN, 0, NULL);
-    if (result) *(float *)result->view.data = (float)norm;
-    return result;
+    return result && tern__fill(scope, &result->view, norm) ? result : NULL;
 }
 
 void tern_clip_grad_value(tern_scope *scope, tern_module *module, double limit)

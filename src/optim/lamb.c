@@ -112,7 +112,7 @@ static bool move(tern_optim *optim, tern_scope *scope, int k, double norm)
     attr.lamb.piece = (double)(TERN__PIECE / bytes);
     tern__view sums = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){pieces, 2});
     sums.data = optim->lamb->sums + 2 * (size_t)piece;
-    if (tern__optim_has_master(optim, r)) tern__masters_follow(optim, k, k);
+    if (tern__optim_has_master(optim, r) && !tern__masters_follow(optim, scope, k, k)) return false;
     return tern__optim_run(optim, scope, TERN__LAMB_MOMENTS, r, own, group, &attr, &sums);
 }
 

@@ -7,6 +7,7 @@
  * so it does not matter which of a model's and its optimizer's state is loaded first. */
 #include "base/half.h"
 #include "optim/optim.h"
+#include "tensor/host.h"
 
 static void follow(float *master, const uint16_t *p, int64_t count, bool is_bf16)
 {
@@ -16,8 +17,28 @@ static void follow(float *master, const uint16_t *p, int64_t count, bool is_bf16
     }
 }
 
-void tern__masters_follow(tern_optim *optim, int first, int last)
+/* On the host: nobody writes to parameters in every step. */
+static int follow_piece(const tern__range *range, size_t begin, int64_t count, char *data, tern_error *err)
 {
+    tern__host p, master;
+    tern__view narrow = tern__view_make(range->dtype, TERN__PLAIN, 1, &count),
+               wide = tern__view_make(TERN_F32, TERN__PLAIN, 1, &count);
+    narrow.data = range->params + begin;
+    wide.data = data;
+    int status = tern__host_open(&p, &narrow, err);
+    if (status) return status;
+    status = tern__host_open(&master, &wide, err);
+    if (!status) {
+        follow(master.view.data, p.view.data, count, range->dtype == TERN_BF16);
+        status = tern__host_close(&master, true, err);
+    }
+    tern__host_close(&p, false, NULL);
+    return status;
+}
+
+bool tern__masters_follow(tern_optim *optim, tern_scope *scope, int first, int last)
+{
+    tern_error err = {0};
     const tern__seal *seal = optim->seal;
     int r = seal->range_of[first];
     const tern__range *range = &seal->ranges[r];
@@ -29,9 +50,13 @@ void tern__masters_follow(tern_optim *optim, int first, int last)
         if (!tern__slice_bytes(part)) continue;
         char *master = optim->state[TERN__OPTIM_MASTER][r] +
                        tern__optim_scaled(optim, r, part.begin - optim->own[r].begin);
-        follow((float *)master, (const uint16_t *)(range->params + part.begin),
-               (int64_t)(tern__slice_bytes(part) / sizeof(uint16_t)), range->dtype == TERN_BF16);
+        int64_t count = (int64_t)(tern__slice_bytes(part) / sizeof(uint16_t));
+        if (follow_piece(range, part.begin, count, master, &err)) {
+            tern__scope_fail_with(scope, &err);
+            return false;
+        }
     }
+    return true;
 }
 
 void tern__masters_forget(tern_optim *optim)

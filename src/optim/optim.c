@@ -189,6 +189,15 @@ static tern__view piece(tern_dtype dtype, char *base, size_t offset, int64_t cou
     return view;
 }
 
+/* An update is made where the parameters are. */
+static void go_to(tern_scope *scope, const tern__range *range)
+{
+    if (range->device)
+        scope->here = range->device;
+    else if (scope->here->backend)
+        scope->here = scope->device;
+}
+
 bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int r, tern__slice own,
                      const tern__optim_group *group, const tern__optim_attr *attr, const tern__view *more)
 {
@@ -209,6 +218,7 @@ bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, 
         call.out[TERN__OPTIM_COPY] = &p;
     }
     if (more) call.out[3] = more;
+    go_to(scope, range);
     return tern__run(scope, &call);
 }
 
@@ -237,7 +247,7 @@ static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
     if (!attr_of(optim, scope, first, &attr)) return false;
     if (optim->shard) tern__shard_note(optim, r, run, &attr);
     if (!tern__slice_bytes(own)) return true;
-    if (tern__optim_has_master(optim, r)) tern__masters_follow(optim, first, last);
+    if (tern__optim_has_master(optim, r) && !tern__masters_follow(optim, scope, first, last)) return false;
     return tern__optim_run(optim, scope, optim->rule->kernel, r, own, group, &attr, NULL);
 }
 

@@ -101,8 +101,8 @@ struct tern_optim {
     bool begun; /* there is state: groups and shards are final                 */
     /* Of each range, what our parameters lie in, and what of it this rank updates: all without a shard. State
      * is parallel to that; NULL if no group wants it. */
-    tern__slice all[TERN_DTYPE_COUNT], own[TERN_DTYPE_COUNT];
-    char *state[TERN__OPTIM_STATES][TERN_DTYPE_COUNT];
+    tern__slice all[TERN__RANGES], own[TERN__RANGES];
+    char *state[TERN__OPTIM_STATES][TERN__RANGES]; /* in the range's memory */
     bool masters;              /* parameters of 16 bits have an f32 master, and state of f32 */
     uint64_t *versions;        /* [leaf_count] of the parameter that its master is of */
     bool skip;                 /* the next step is none: its gradients have overflowed */
@@ -191,8 +191,8 @@ static inline size_t tern__optim_scaled(const tern_optim *optim, int r, size_t b
 /* Masters are to be compared with their parameters. */
 void tern__masters_forget(tern_optim *optim);
 /* Before an update of the leaves from `first` to `last` of one range: masters of parameters that somebody has
- * written to follow them. */
-void tern__masters_follow(tern_optim *optim, int first, int last);
+ * written to follow them. False after a failure. */
+bool tern__masters_follow(tern_optim *optim, tern_scope *scope, int first, int last);
 
 /* ---- unscale.c: the gradients of an optimizer ---- */
 

@@ -18,7 +18,7 @@
 /* The parameters of a tree as windows, for all its sharded optimizers. */
 typedef struct share {
     int users;
-    uint32_t windows[TERN_DTYPE_COUNT];
+    uint32_t windows[TERN__RANGES];
     int count;
 } share;
 
@@ -124,6 +124,18 @@ static int check_ignored(const tern_optim *optim, tern_error *err)
     return TERN_OK;
 }
 
+/* What is exchanged are pages of the host's. */
+static int check_memory(const tern_optim *optim, tern_error *err)
+{
+    const tern__seal *seal = optim->seal;
+    for (int r = 0; r < seal->range_count; r++)
+        if (seal->ranges[r].device)
+            return tern__error_set(err, "tern_optim_shard", TERN_E_UNSUPPORTED,
+                                   "the parameters are on %s: only those in the host's memory can be sharded",
+                                   seal->ranges[r].device->name);
+    return TERN_OK;
+}
+
 static int check(const tern_optim *optim, tern_group *group, tern_error *err)
 {
     static const char func[] = "tern_optim_shard";
@@ -137,6 +149,7 @@ static int check(const tern_optim *optim, tern_group *group, tern_error *err)
                                "%s has no ddp on this group: first tern_ddp_new, then tern_optim_shard",
                                optim->seal->root->kind);
     int status = check_ignored(optim, err);
+    if (!status) status = check_memory(optim, err);
     return status ? status : tern__group_check(group, func, err);
 }
 

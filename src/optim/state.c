@@ -2,6 +2,7 @@
  * groups there are and which slice is this rank's; copied out as a whole, and taken back. */
 #include "comm/group.h"
 #include "optim/optim.h"
+#include "tensor/host.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,23 +28,34 @@ static size_t bytes_of(const tern_optim *optim, int r, tern__slice slice)
     return tern__optim_scaled(optim, r, tern__slice_bytes(slice));
 }
 
-/* One block a state and range, parallel to these slices. */
-static int alloc_blocks(const tern_optim *optim, const tern__slice *slices,
-                        char *blocks[TERN__OPTIM_STATES][TERN_DTYPE_COUNT], const char *func, tern_error *err)
+static char *new_block(tern_device *device, size_t bytes, const char *func, tern_error *err)
+{
+    char *block = tern__memory_new(device, bytes, func, err);
+    if (block && device && tern__memory_zero(block, bytes, err)) {
+        tern__memory_free(block);
+        return NULL;
+    }
+    return block;
+}
+
+/* One block of zeros a state and range, parallel to these slices: in the range's memory, or the host's. */
+static int alloc_blocks(const tern_optim *optim, const tern__slice *slices, bool on_host,
+                        char *blocks[TERN__OPTIM_STATES][TERN__RANGES], const char *func, tern_error *err)
 {
     for (int s = 0; s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++) {
             size_t bytes = wants_block(optim, s, r) ? bytes_of(optim, r, slices[r]) : 0;
-            if (bytes && !(blocks[s][r] = tern__alloc(bytes, func, err))) return TERN_E_MEMORY;
+            tern_device *device = on_host ? NULL : optim->seal->ranges[r].device;
+            if (bytes && !(blocks[s][r] = new_block(device, bytes, func, err))) return TERN_E_MEMORY;
         }
     return TERN_OK;
 }
 
-static void free_blocks(char *blocks[TERN__OPTIM_STATES][TERN_DTYPE_COUNT])
+static void free_blocks(char *blocks[TERN__OPTIM_STATES][TERN__RANGES])
 {
     for (int s = 0; s < TERN__OPTIM_STATES; s++)
-        for (int r = 0; r < TERN_DTYPE_COUNT; r++) {
-            tern__free(blocks[s][r]);
+        for (int r = 0; r < TERN__RANGES; r++) {
+            tern__memory_free(blocks[s][r]);
             blocks[s][r] = NULL;
         }
 }
@@ -51,7 +63,7 @@ static void free_blocks(char *blocks[TERN__OPTIM_STATES][TERN_DTYPE_COUNT])
 int tern__optim_state_open(tern_optim *optim, const char *func, tern_error *err)
 {
     if (optim->begun) return TERN_OK;
-    int status = alloc_blocks(optim, optim->own, optim->state, func, err);
+    int status = alloc_blocks(optim, optim->own, false, optim->state, func, err);
     if (status) tern__optim_state_drop(optim);
     tern__masters_forget(optim);
     optim->begun = !status;
@@ -75,13 +87,13 @@ size_t tern_optim_state_bytes(const tern_optim *optim)
 /* ---- out ----
  *
  * The slices come together in blocks that are parallel to all of the optimizer's parameters, as the state
- * itself is without a shard; an entry's tensor is a view of them. They travel in pieces, so that a rank that
- * keeps none of it needs little memory. */
+ * itself is without a shard, but in the host's memory; an entry's tensor is a view of them. They travel in
+ * pieces, so that a rank that keeps none of it needs little memory. */
 
 enum { piece_bytes = 1 << 20 };
 
 struct tern_optim_state {
-    char *blocks[TERN__OPTIM_STATES][TERN_DTYPE_COUNT];
+    char *blocks[TERN__OPTIM_STATES][TERN__RANGES];
     int64_t *steps; /* [leaf_count] */
     tern_optim_entry *entries;
     tern_tensor *tensors; /* [count], the entries' */
@@ -178,7 +190,7 @@ static tern_optim_state *new_state(const tern_optim *optim, const char *func, te
     state->entries = tern__alloc(count * sizeof(*state->entries), func, err);
     state->tensors = tern__alloc(count * sizeof(*state->tensors), func, err);
     bool fine = state->steps && state->entries && state->tensors;
-    if (fine && (!optim->begun || !alloc_blocks(optim, optim->all, state->blocks, func, err))) {
+    if (fine && (!optim->begun || !alloc_blocks(optim, optim->all, true, state->blocks, func, err))) {
         memcpy(state->steps, optim->steps, leaves * sizeof(*state->steps));
         list_entries(optim, state);
         return state;
@@ -199,9 +211,9 @@ static int gather_slice(const tern_optim *optim, int s, int r, int rank, char *t
     for (size_t at = 0; at < total; at += piece_bytes) {
         size_t bytes = TERN__MIN((size_t)piece_bytes, total - at);
         char *place = to ? to + begin + at : scratch;
-        if (own && to) memcpy(place, own + at, bytes);
+        int status = own && to ? tern__memory_copy(place, own + at, bytes, err) : TERN_OK;
         if (own && !to) place = own + at;
-        int status = group ? tern_broadcast(group, place, bytes, TERN_U8, rank, err) : TERN_OK;
+        if (!status && group) status = tern_broadcast(group, place, bytes, TERN_U8, rank, err);
         if (status) return status;
     }
     return TERN_OK;
@@ -335,7 +347,7 @@ static int check_whole(const tern_optim *optim, const unsigned *given, tern_erro
 }
 
 /* What of the entry is this rank's. */
-static void take(tern_optim *optim, const tern_optim_entry *entry)
+static int take(tern_optim *optim, const tern_optim_entry *entry, tern_error *err)
 {
     int k = find_leaf(optim, entry->parameter), bit = find_bit(optim, k, entry->name);
     int r = optim->seal->range_of[k];
@@ -343,21 +355,24 @@ static void take(tern_optim *optim, const tern_optim_entry *entry)
     tern__slice own = optim->own[r];
     size_t end = offset + tern__view_bytes(&optim->seal->leaves[k]->parameter->view);
     tern__slice part = tern__slice_cut((tern__slice){offset, end}, own);
-    if (bit == STEP)
-        optim->steps[k] = (int64_t)tern_item(entry->tensor);
-    else if (tern__slice_bytes(part))
-        memcpy(optim->state[bit - 1][r] + tern__optim_scaled(optim, r, part.begin - own.begin),
-               (const char *)entry->tensor->view.data + tern__optim_scaled(optim, r, part.begin - offset),
-               bytes_of(optim, r, part));
+    if (bit == STEP) optim->steps[k] = (int64_t)tern_item(entry->tensor);
+    if (bit == STEP || !tern__slice_bytes(part)) return TERN_OK;
+    char *to = optim->state[bit - 1][r] + tern__optim_scaled(optim, r, part.begin - own.begin);
+    const char *from = entry->tensor->view.data;
+    return tern__memory_copy(to, from + tern__optim_scaled(optim, r, part.begin - offset),
+                             bytes_of(optim, r, part), err);
 }
 
-static void forget(tern_optim *optim, const unsigned *given)
+static int forget(tern_optim *optim, const unsigned *given, tern_error *err)
 {
+    int status = TERN_OK;
     for (int k = 0; k < optim->seal->leaf_count; k++) optim->steps[k] = given[k] != 0;
     tern__masters_forget(optim);
     for (int s = 0; s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++)
-            if (optim->state[s][r]) memset(optim->state[s][r], 0, bytes_of(optim, r, optim->own[r]));
+            if (optim->state[s][r] && !status)
+                status = tern__memory_zero(optim->state[s][r], bytes_of(optim, r, optim->own[r]), err);
+    return status;
 }
 
 int tern_optim_state_load(tern_optim *optim, const tern_optim_entry *entries, int count, tern_error *err)
@@ -370,8 +385,8 @@ int tern_optim_state_load(tern_optim *optim, const tern_optim_entry *entries, in
     for (int i = 0; i < count && !status; i++) status = check_entry(optim, &entries[i], given, err);
     if (!status) status = check_whole(optim, given, err);
     if (!status) status = tern__optim_state_open(optim, load, err);
-    if (!status) forget(optim, given);
-    for (int i = 0; i < count && !status; i++) take(optim, &entries[i]);
+    if (!status) status = forget(optim, given, err);
+    for (int i = 0; i < count && !status; i++) status = take(optim, &entries[i], err);
     tern__free(given);
     return status;
 }

@@ -4,6 +4,7 @@
  * accepted them. */
 #include "optim/optim.h"
 #include "tensor/field.h"
+#include "tensor/host.h"
 
 #include <tern/state_dict.h>
 
@@ -147,9 +148,7 @@ static const tern__view *fit_tensor(reading *r, const tern_tensor *given, int k)
     if (same || !tern__view_same_shape(view, &own)) return view;
     tern_tensor *copy = tern__tensor_new(own.dtype, own.ndim, own.shape, r->err);
     r->copies[r->entry_count] = copy;
-    for (int64_t i = 0; copy && i < tern__view_count(view); i++)
-        tern__view_set(&copy->view, i, tern__view_get(view, i));
-    return copy ? &copy->view : NULL;
+    return copy && !tern__host_convert(&copy->view, view, r->err) ? &copy->view : NULL;
 }
 
 static void add_entry(reading *r, int k, const char *name, const tern__view *view)

@@ -5,6 +5,7 @@
  * gradients': nobody waits for it. Those that most ranks agree on are right, or else rank 0's. A rank without
  * inputs (tern_ddp_join) is behind, and not asked. */
 #include "parallel/ddp.h"
+#include "tensor/host.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -39,13 +40,18 @@ static XXH64_hash_t *hashes_of(const tern_ddp *ddp, int rank)
 }
 
 /* Ignored parameters keep 0. */
-static void hash(const tern_ddp *ddp)
+static int hash(const tern_ddp *ddp, tern_error *err)
 {
     XXH64_hash_t *mine = hashes_of(ddp, tern_group_rank(ddp->group));
     for (int i = 0; i < ddp->leaf_count; i++) {
         const tern__view *view = &ddp->seal->leaves[ddp->order[i]]->parameter->view;
-        mine[ddp->order[i]] = XXH3_64bits(view->data, tern__view_bytes(view));
+        tern__host host;
+        int status = tern__host_open(&host, view, err);
+        if (status) return status;
+        mine[ddp->order[i]] = XXH3_64bits(host.view.data, tern__view_bytes(view));
+        tern__host_close(&host, false, NULL);
     }
+    return TERN_OK;
 }
 
 int tern__checksum_post(tern_ddp *ddp, tern_error *err)
@@ -54,13 +60,14 @@ int tern__checksum_post(tern_ddp *ddp, tern_error *err)
     self->seq = 0;
     self->rounds++;
     if (!self->has_window || self->rounds % (uint64_t)ddp->opts.checksum_every) return TERN_OK;
-    if (!ddp->shadow) hash(ddp);
+    int status = ddp->shadow ? TERN_OK : hash(ddp, err);
+    if (status) return status;
     tern__post work = {.kind = TERN__ALL_GATHER,
                        .dtype = TERN_I64,
                        .bucket = (uint32_t)ddp->bucket_count,
                        .extents = &self->extent,
                        .extent_count = 1};
-    int status = tern__ddp_post(ddp, &work, err);
+    status = tern__ddp_post(ddp, &work, err);
     if (!status) self->seq = ddp->last_seq;
     return status;
 }

@@ -1,8 +1,10 @@
 /* compress.c - gradients of f32 go over in 16 bits: rounded into a window of their own when their bucket is
- * posted, summed in f32 by whoever reduces, and the mean, rounded once more, is what all ranks have then. */
+ * posted, summed in f32 by whoever reduces, and the mean, rounded once more, is what all ranks have then.
+ * Gradients in a device's own memory go the same way, in a window of the host's, whether rounded or not. */
 #include "parallel/ddp.h"
 
 #include "base/half.h"
+#include "tensor/host.h"
 
 #include <unistd.h>
 
@@ -42,6 +44,12 @@ uint32_t tern__compress_window(const tern_ddp *ddp, int r)
     return is_narrow(ddp, r) ? ddp->narrow[r] : ddp->windows[r];
 }
 
+/* They do not go over where they are. */
+static bool is_apart(const tern_ddp *ddp, int r)
+{
+    return is_narrow(ddp, r) || ddp->seal->ranges[r].device;
+}
+
 /* ---- both ways ---- */
 
 #define DEFINE(name, PUT, GET)                                                                               \
@@ -57,32 +65,57 @@ DEFINE(bf16, tern__bf16_from_f32, tern__bf16_to_f32)
 DEFINE(f16, tern__f16_from_f32, tern__f16_to_f32)
 
 /* Where the gradient of leaf k goes over. */
-static uint16_t *place_of(const tern_ddp *ddp, int k)
+static void *place_of(const tern_ddp *ddp, int k)
 {
     int r = ddp->seal->range_of[k];
-    char *base = ddp->group->backend->window_base(ddp->group->state, ddp->narrow[r]);
-    return (uint16_t *)base + ddp->seal->offset[k] / tern_dtype_bytes(ddp->seal->ranges[r].dtype);
+    char *base = ddp->group->backend->window_base(ddp->group->state, tern__compress_window(ddp, r));
+    size_t element = ddp->seal->offset[k] / tern_dtype_bytes(ddp->seal->ranges[r].dtype);
+    return base + element * tern_dtype_bytes(tern__compress_dtype(ddp, r));
 }
 
-void tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket)
+static int put(const tern_ddp *ddp, int k, tern_error *err)
 {
-    for (int place = bucket->first; place < bucket->first + bucket->count; place++) {
+    tern__host host;
+    const tern__view *grad = &ddp->seal->leaves[k]->grad->view;
+    if (!is_narrow(ddp, ddp->seal->range_of[k]))
+        return tern__memory_copy(place_of(ddp, k), grad->data, tern__view_bytes(grad), err);
+    int status = tern__host_open(&host, grad, err);
+    if (status) return status;
+    (ddp->opts.reduce_dtype == TERN_BF16 ? put_bf16 : put_f16)(place_of(ddp, k), host.view.data,
+                                                               tern__view_count(&host.view));
+    return tern__host_close(&host, false, err);
+}
+
+static int take(const tern_ddp *ddp, int k, tern_error *err)
+{
+    tern__host host;
+    const tern__view *grad = &ddp->seal->leaves[k]->grad->view;
+    if (!is_narrow(ddp, ddp->seal->range_of[k]))
+        return tern__memory_copy(grad->data, place_of(ddp, k), tern__view_bytes(grad), err);
+    int status = tern__host_open(&host, grad, err);
+    if (status) return status;
+    (ddp->opts.reduce_dtype == TERN_BF16 ? take_bf16 : take_f16)(host.view.data, place_of(ddp, k),
+                                                                 tern__view_count(&host.view));
+    return tern__host_close(&host, true, err);
+}
+
+int tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int place = bucket->first; place < bucket->first + bucket->count && !status; place++) {
         int k = ddp->order[place];
-        if (!is_narrow(ddp, ddp->seal->range_of[k])) continue;
-        const tern__view *grad = &ddp->seal->leaves[k]->grad->view;
-        (ddp->opts.reduce_dtype == TERN_BF16 ? put_bf16 : put_f16)(place_of(ddp, k), grad->data,
-                                                                   tern__view_count(grad));
+        if (is_apart(ddp, ddp->seal->range_of[k])) status = put(ddp, k, err);
     }
+    return status;
 }
 
-void tern__compress_take(const tern_ddp *ddp)
+int tern__compress_take(const tern_ddp *ddp, tern_error *err)
 {
-    for (int i = 0; i < ddp->leaf_count; i++) {
+    int status = TERN_OK;
+    for (int i = 0; i < ddp->leaf_count && !status; i++) {
         int k = ddp->order[i];
-        const tern__leaf *leaf = ddp->seal->leaves[k];
-        if (!leaf->fresh || !is_narrow(ddp, ddp->seal->range_of[k])) continue;
-        const tern__view *grad = &leaf->grad->view;
-        (ddp->opts.reduce_dtype == TERN_BF16 ? take_bf16 : take_f16)(grad->data, place_of(ddp, k),
-                                                                     tern__view_count(grad));
+        bool apart = ddp->seal->leaves[k]->fresh && is_apart(ddp, ddp->seal->range_of[k]);
+        if (apart) status = take(ddp, k, err);
     }
+    return status;
 }

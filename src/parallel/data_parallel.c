@@ -19,10 +19,10 @@ static int check_devices(const tern_data_parallel_opts *opts, tern_error *err)
                                TERN__REPLICAS_MAX, opts->device_count, opts->dim);
     for (int i = 0; opts->devices && i < opts->device_count; i++) {
         const tern_device *device = opts->devices[i];
-        if (!device || !device->worker)
+        if (!device || !(device->worker || device->backend))
             return tern__error_set(err, "tern_data_parallel_new", TERN_E_INVALID,
-                                   "device %d is %s: expected a group of cores as \"cpu:%d\"", i,
-                                   device ? device->name : "NULL", i);
+                                   "device %d is %s: expected a group of cores as \"cpu:%d\", or \"cuda:%d\"",
+                                   i, device ? device->name : "NULL", i, i);
         for (int j = 0; j < i; j++)
             if (opts->devices[j] == device)
                 return tern__error_set(err, "tern_data_parallel_new", TERN_E_INVALID,

@@ -69,6 +69,19 @@ static int make_arrays(tern_ddp *ddp, tern_error *err)
     return made ? TERN_OK : TERN_E_MEMORY;
 }
 
+static int open_buffers(tern_ddp *ddp, tern_error *err)
+{
+    tern__seal *seal = ddp->seal;
+    int status = tern__away_open(ddp, err);
+    if (!status && seal->buffer_bytes) {
+        status = ddp->group->backend->window_open(ddp->group->state, seal->buffers, seal->buffer_bytes,
+                                                  &ddp->buffer_window, err);
+        ddp->has_buffer_window = !status;
+    }
+    bool any = ddp->has_buffer_window || ddp->away.has_window;
+    return status || !any ? status : tern__state_plan_buffers(ddp, err);
+}
+
 /* The pages of the gradients and of the buffers become reachable by the peers; their addresses stay. */
 static int open_windows(tern_ddp *ddp, tern_error *err)
 {
@@ -77,8 +90,9 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     tern__seal *seal = ddp->seal;
     for (; ddp->window_count < seal->range_count; ddp->window_count++) {
         tern__range *range = &seal->ranges[ddp->window_count];
-        int status = backend->window_open(state, range->grads, range->grad_bytes,
-                                          &ddp->windows[ddp->window_count], err);
+        void *grads = range->device ? NULL : range->grads;
+        int status =
+            backend->window_open(state, grads, range->grad_bytes, &ddp->windows[ddp->window_count], err);
         if (status) return status;
     }
     size_t values = tern__align_up((size_t)tern__side_count(ddp) * sizeof(double), TERN__LINE);
@@ -89,11 +103,7 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     if (status) return status;
     ddp->has_side_window = true;
     ddp->order_extent = (tern__extent){ddp->side_window, values, order};
-    if (!seal->buffer_bytes || !ddp->opts.broadcast_buffers) return TERN_OK;
-    status = backend->window_open(state, seal->buffers, seal->buffer_bytes, &ddp->buffer_window, err);
-    if (status) return status;
-    ddp->has_buffer_window = true;
-    return tern__state_plan_buffers(ddp, err);
+    return ddp->opts.broadcast_buffers ? open_buffers(ddp, err) : TERN_OK;
 }
 
 /* More slots than one backward posts works: buckets, buffers, the ready order and what ranks tell each
@@ -197,6 +207,7 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__free(ddp->bucket_of);
     tern__free(ddp->buckets);
     tern__free(ddp->extents);
+    tern__away_close(ddp);
     tern__compress_close(ddp);
     tern__checksum_close(ddp);
     tern__sharing_close(ddp);

@@ -47,10 +47,10 @@ struct tern_ddp {
     tern_ddp_opts opts;
     uint32_t number;
     void *channel;
-    uint32_t windows[TERN_DTYPE_COUNT]; /* over the seal's gradient ranges */
+    uint32_t windows[TERN__RANGES]; /* over the seal's gradient ranges, or beside one in a device's memory */
     int window_count;
-    uint32_t narrow[TERN_DTYPE_COUNT]; /* windows of gradients that go over in reduce_dtype, by range */
-    bool has_narrow[TERN_DTYPE_COUNT];
+    uint32_t narrow[TERN__RANGES]; /* windows of gradients that go over in reduce_dtype, by range */
+    bool has_narrow[TERN__RANGES];
     uint32_t buffer_window, side_window;
     bool has_buffer_window, has_side_window;
 
@@ -87,6 +87,11 @@ struct tern_ddp {
     tern__checksum checksum;
     tern__sharing choices;
     tern__stats stats;
+    struct {
+        uint32_t window;
+        bool has_window;
+        size_t bytes;
+    } away; /* of the buffers in devices' memory */
 };
 
 /* ---- post.c ---- */
@@ -101,7 +106,16 @@ int tern__ddp_post(tern_ddp *ddp, tern__post *work, tern_error *err);
  * compute_bucket_assignment_by_size). */
 int tern__bucket_plan(tern_ddp *ddp, tern_error *err);
 
-/* ---- compress.c: f32 gradients that go over in reduce_dtype ---- */
+/* ---- away.c: buffers in a device's own memory ---- */
+
+int tern__away_open(tern_ddp *ddp, tern_error *err);
+void tern__away_close(tern_ddp *ddp);
+/* Into their window, and from it. */
+int tern__away_put(const tern_ddp *ddp, tern_error *err);
+int tern__away_take(const tern_ddp *ddp, tern_error *err);
+
+/* ---- compress.c: gradients that go over beside their memory: f32 in reduce_dtype, and those of devices ----
+ */
 
 int tern__compress_open(tern_ddp *ddp, tern_error *err);
 void tern__compress_close(tern_ddp *ddp);
@@ -109,9 +123,9 @@ void tern__compress_close(tern_ddp *ddp);
 tern_dtype tern__compress_dtype(const tern_ddp *ddp, int r);
 uint32_t tern__compress_window(const tern_ddp *ddp, int r);
 /* A bucket's gradients into the window. */
-void tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket);
+int tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err);
 /* The means out of it, of all leaves that have one. */
-void tern__compress_take(const tern_ddp *ddp);
+int tern__compress_take(const tern_ddp *ddp, tern_error *err);
 
 /* ---- side.c: the loss, whether it counts, and one flag a leaf; they ride with the last bucket ---- */
 

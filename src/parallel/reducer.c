@@ -23,13 +23,15 @@ static tern_ddp *ddp_of(tern__listener *self)
 /* ---- posting ---- */
 
 /* A gradient that nothing was written to counts as zero in the sum, as does all of a rank without samples. */
-static void zero_missing(const tern_ddp *ddp, const tern__bucket *bucket)
+static int zero_missing(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err)
 {
-    for (int i = 0; i < bucket->count; i++) {
+    int status = TERN_OK;
+    for (int i = 0; i < bucket->count && !status; i++) {
         const tern__leaf *leaf = ddp->seal->leaves[ddp->order[bucket->first + i]];
         if (!leaf->fresh || !ddp->counts)
-            memset(leaf->grad->view.data, 0, tern__view_bytes(&leaf->grad->view));
+            status = tern__memory_zero(leaf->grad->view.data, tern__view_bytes(&leaf->grad->view), err);
     }
+    return status;
 }
 
 /* A bucket that this rank has not used weighs nothing: it is not read, and not reduced if no rank has. */
@@ -46,12 +48,11 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .weighted = weight != 1 || ddp->share != 1,
                        .weight = weight,
                        .share = ddp->share};
-    if (bucket->used) {
-        zero_missing(ddp, bucket);
-        tern__compress_put(ddp, bucket);
-    }
+    int status = bucket->used ? zero_missing(ddp, bucket, err) : TERN_OK;
+    if (!status && bucket->used) status = tern__compress_put(ddp, bucket, err);
+    if (status) return status;
     tern__stats_posted(ddp, index);
-    int status = tern__ddp_post(ddp, &work, err);
+    status = tern__ddp_post(ddp, &work, err);
     ddp->side_seq = ddp->last_seq;
     return status;
 }
@@ -79,6 +80,7 @@ static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count,
 static int post_rest(tern_ddp *ddp, tern_error *err)
 {
     int status = post_ready(ddp, err);
+    if (!status) status = tern__away_put(ddp, err);
     if (!status && ddp->buffer_extent_count)
         status = post_broadcast(ddp, ddp->buffer_extents, ddp->buffer_extent_count, err);
     if (!status) status = tern__sharing_post(ddp, err);
@@ -199,12 +201,13 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     tern__straggler_done(ddp);
     tern__sharing_done(ddp);
     tern__side_take(ddp);
-    tern__compress_take(ddp);
+    status = tern__compress_take(ddp, err);
+    if (!status) status = tern__away_take(ddp, err);
     take_tally(ddp);
     ddp->folded = 0;
     ddp->count = 0;
     ddp->active = false;
-    status = tern__checksum_check(ddp, err);
+    if (!status) status = tern__checksum_check(ddp, err);
     return status || ddp->rebuilt || !has_gradients(ddp) ? status : rebuild(ddp, err);
 }
 

@@ -4,6 +4,7 @@
 
 #include "comm/reduce.h"
 #include "kernels/choices.h"
+#include "ops/ops.h"
 
 #include <string.h>
 
@@ -23,20 +24,20 @@ void tern__replica_close(tern__replica *replica)
 {
     tern_scope_free(replica->scope);
     tern__free(replica->slots);
-    tern__free(replica->grads);
+    tern__memory_free(replica->grads);
 }
 
 int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_error *err)
 {
     if (replica->index == 0 || replica->slots) return TERN_OK;
-    size_t start[TERN_DTYPE_COUNT];
+    size_t start[TERN__RANGES];
     for (int r = 0; r < seal->range_count; r++) {
         start[r] = replica->grad_bytes;
         replica->grad_bytes += seal->ranges[r].grad_bytes;
     }
     size_t bytes = (size_t)seal->leaf_count * sizeof(*replica->slots);
     replica->slots = tern__alloc(bytes, "tern_data_parallel", err);
-    replica->grads = tern__alloc(replica->grad_bytes, "tern_data_parallel", err);
+    replica->grads = tern__memory_new(replica->device, replica->grad_bytes, "tern_data_parallel", err);
     if (!replica->slots || !replica->grads) return TERN_E_MEMORY;
     for (int k = 0; k < seal->leaf_count; k++) {
         tern__slot *slot = &replica->slots[k];
@@ -171,6 +172,23 @@ static void sum_leaf(const tern__pass *pass, const tern__leaf *leaf, int share)
         tern__reduce(grad->dtype, TERN_SUM, in, count, &out, 1, (high - low) / size);
 }
 
+/* Whole leaves, where a device has memory of its own: its kernels fetch what another one has. */
+static void sum_by_kernels(tern__pass *pass, const tern__leaf *leaf)
+{
+    tern_scope *scope = pass->parallel->replicas[0].scope;
+    const tern__view *grad = &leaf->grad->view;
+    bool any = leaf->fresh;
+    scope->here = scope->device;
+    for (int i = 1; i < pass->count; i++) {
+        const tern__slot *slot = &pass->parallel->replicas[i].slots[leaf->index];
+        tern__call call = {.kernel = TERN__COPY, .in = {&slot->grad}, .out = {grad}, .add = {any}};
+        if (!slot->fresh || tern__view_count(grad) == 0) continue;
+        if (!tern__run(scope, &call)) return;
+        any = true;
+    }
+    if (!any) tern__fill(scope, grad, 0);
+}
+
 static void sum(void *self)
 {
     const tern__replica *replica = self;
@@ -180,7 +198,12 @@ static void sum(void *self)
 
 void tern__replicas_sum(tern__pass *pass)
 {
-    run_all(pass, sum);
+    bool away = false;
+    for (int i = 0; i < pass->count; i++) away |= pass->parallel->replicas[i].device->backend != NULL;
+    if (away)
+        for (int k = 0; k < pass->leaf_count; k++) sum_by_kernels(pass, pass->leaves[k]);
+    else
+        run_all(pass, sum);
     for (int i = 1; i < pass->count; i++)
         for (int k = 0; k < pass->leaf_count; k++)
             pass->parallel->replicas[i].slots[pass->leaves[k]->index].fresh = false;

@@ -68,12 +68,23 @@ static int cut(tern__pass *pass, int i)
     return TERN_OK;
 }
 
+/* A device with memory of its own gets a copy there. */
+static tern_tensor *copy_chunk(tern__pass *pass, tern_scope *inner, const tern__view *chunk)
+{
+    inner->here = inner->device;
+    tern_tensor *x = tern__result(inner, chunk->dtype, TERN__PLAIN, chunk->ndim, chunk->shape);
+    if (x && tern__copy(inner, &x->view, chunk)) return x;
+    tern__scope_fail_with(pass->scope, &inner->error);
+    return NULL;
+}
+
 /* Over the whole input's memory, which lives as long as the pass. */
 static tern_tensor *chunk_tensor(tern__pass *pass, int i, int part)
 {
     tern_scope *inner = pass->parallel->replicas[part].scope;
     tern__view view = tern__chunk_of(pass, i, part, &pass->x[i]->view);
-    tern_tensor *x = tern__result_over(inner, &view);
+    bool away = inner->device->backend && tern__memory_device(view.data) != inner->device;
+    tern_tensor *x = away ? copy_chunk(pass, inner, &view) : tern__result_over(inner, &view);
     if (x) x->requires_grad = pass->x[i]->requires_grad && pass->scope->grad;
     return x;
 }

@@ -24,7 +24,7 @@ static double get(const tern_ddp *ddp, int i)
 void tern__side_write(tern_ddp *ddp, const tern_tensor *loss)
 {
     bool counts = loss && ddp->used && ddp->counts;
-    set(ddp, LOSS, counts ? tern__view_get(&loss->view, 0) / loss->node->scale : 0);
+    set(ddp, LOSS, counts ? tern_item(loss) / loss->node->scale : 0);
     set(ddp, COUNTS, counts);
     for (int k = 0; k < ddp->seal->leaf_count; k++) {
         const tern__leaf *leaf = ddp->seal->leaves[k];

@@ -1,5 +1,6 @@
 /* state.c - which parameters and buffers all ranks share, and how one rank's reach the others. */
 #include "parallel/ddp.h"
+#include "tensor/host.h"
 
 #include <string.h>
 
@@ -58,12 +59,17 @@ static void add_buffer(tern_ddp *ddp, const tern__view *view)
 int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err)
 {
     int count = tern_state_count(ddp->module);
-    ddp->buffer_extents = tern__alloc((size_t)count * sizeof(*ddp->buffer_extents), "tern_ddp_new", err);
+    ddp->buffer_extents =
+        tern__alloc((size_t)(count + 1) * sizeof(*ddp->buffer_extents), "tern_ddp_new", err);
     if (!ddp->buffer_extents) return TERN_E_MEMORY;
     for (int i = 0; i < count; i++) {
         tern_state_entry entry = tern_state_get(ddp->module, i);
-        if (entry.is_buffer && !ddp->ignored[i]) add_buffer(ddp, &entry.tensor->view);
+        bool is_here = !tern__memory_device(entry.tensor->view.data);
+        if (entry.is_buffer && !ddp->ignored[i] && is_here) add_buffer(ddp, &entry.tensor->view);
     }
+    if (ddp->away.has_window)
+        ddp->buffer_extents[ddp->buffer_extent_count++] =
+            (tern__extent){ddp->away.window, 0, ddp->away.bytes};
     return TERN_OK;
 }
 
@@ -77,10 +83,17 @@ typedef struct stretch {
 
 static int send(tern_ddp *ddp, stretch *s, int root, tern_error *err)
 {
-    size_t bytes = s->end - s->begin;
-    char *data = s->base + s->begin;
+    tern__host host;
+    int64_t bytes = (int64_t)(s->end - s->begin);
+    tern__view view = tern__view_make(TERN_U8, TERN__PLAIN, 1, &bytes);
+    view.data = s->base + s->begin;
     *s = (stretch){0};
-    return bytes ? tern_broadcast(ddp->group, data, bytes, TERN_U8, root, err) : TERN_OK;
+    if (!bytes) return TERN_OK;
+    int status = tern__host_open(&host, &view, err);
+    if (status) return status;
+    status = tern_broadcast(ddp->group, host.view.data, (size_t)bytes, TERN_U8, root, err);
+    int closed = tern__host_close(&host, !status, err);
+    return status ? status : closed;
 }
 
 static int add(tern_ddp *ddp, stretch *s, char *base, const tern__view *view, int root, tern_error *err)
@@ -90,6 +103,13 @@ static int add(tern_ddp *ddp, stretch *s, char *base, const tern__view *view, in
     int status = is_next ? TERN_OK : send(ddp, s, root, err);
     *s = (stretch){base, is_next ? s->begin : begin, end};
     return status;
+}
+
+/* Buffers in a device's memory lie by themselves. */
+static int add_buffer_of_any(tern_ddp *ddp, stretch *s, const tern__view *view, int root, tern_error *err)
+{
+    bool is_here = !tern__memory_device(view->data);
+    return add(ddp, s, is_here ? ddp->seal->buffers : view->data, view, root, err);
 }
 
 int tern__state_copy(tern_ddp *ddp, int root, tern_error *err)
@@ -104,7 +124,7 @@ int tern__state_copy(tern_ddp *ddp, int root, tern_error *err)
     for (int i = 0; i < tern_state_count(ddp->module) && !status; i++) {
         tern_state_entry entry = tern_state_get(ddp->module, i);
         if (entry.is_buffer && !ddp->ignored[i])
-            status = add(ddp, &s, seal->buffers, &entry.tensor->view, root, err);
+            status = add_buffer_of_any(ddp, &s, &entry.tensor->view, root, err);
     }
     if (!status) status = send(ddp, &s, root, err);
     tern__seal_touch(seal);

@@ -17,10 +17,15 @@
 
 /* ---- rows of f64: one of each rank, [count, mean (C), var (C)] ---- */
 
+/* In the host's memory, where groups take them from. */
 static tern__saved new_rows(tern_scope *scope, int64_t rows, int64_t length)
 {
     tern__view view = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){rows, length});
-    return tern__temporary(scope, &view);
+    tern_device *here = scope->here;
+    if (here->backend) scope->here = here->host;
+    tern__saved made = tern__temporary(scope, &view);
+    scope->here = here;
+    return made;
 }
 
 /* `count` numbers at `data`. */

@@ -1,5 +1,6 @@
 #include "kernels/confusion.h"
 #include "report/predictions.h"
+#include "tensor/host.h"
 
 #include <tern/metrics.h>
 
@@ -27,6 +28,19 @@ static int check_ks(tern_scope *scope, const char *func, int count, const int64_
     return TERN_OK;
 }
 
+static int count_ranks(const tern__view *rank, int count, const int64_t *k, int64_t *correct, tern_error *err)
+{
+    tern__host host;
+    int status = tern__host_open(&host, rank, err);
+    if (status) return status;
+    for (int i = 0; i < count; i++) correct[i] = 0;
+    for (int64_t n = 0; n < tern__view_count(rank); n++) {
+        int64_t place = tern__view_get_int(&host.view, n);
+        for (int i = 0; i < count; i++) correct[i] += place >= 0 && place < k[i];
+    }
+    return tern__host_close(&host, false, err);
+}
+
 int tern_topk_correct(tern_scope *scope, tern_tensor *x, tern_tensor *label, int64_t ignore_index, int count,
                       const int64_t *k, int64_t *correct)
 {
@@ -36,10 +50,6 @@ int tern_topk_correct(tern_scope *scope, tern_tensor *x, tern_tensor *label, int
         return scope->error.code;
     tern_tensor *rank = ranks_of(scope, __func__, &in, ignore_index);
     if (!rank) return scope->error.code;
-    for (int i = 0; i < count; i++) correct[i] = 0;
-    for (int64_t n = 0; n < tern__view_count(&rank->view); n++) {
-        int64_t place = tern__view_get_int(&rank->view, n);
-        for (int i = 0; i < count; i++) correct[i] += place >= 0 && place < k[i];
-    }
-    return TERN_OK;
+    tern_error err = {0};
+    return count_ranks(&rank->view, count, k, correct, &err) ? tern__scope_fail_with(scope, &err) : TERN_OK;
 }

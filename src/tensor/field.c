@@ -1,5 +1,6 @@
 #include "tensor/field.h"
 
+#include "tensor/host.h"
 #include "tensor/tensor.h"
 
 bool tern__object_number(const tern_object *object, double *out)
@@ -40,12 +41,15 @@ int tern__field_int(const char *func, const tern_object *dict, const char *key, 
 {
     const tern_object *value = find(func, dict, key, err);
     int64_t got;
+    tern__host host;
     if (!value) return missing(err);
     const tern_tensor *tensor = tern_object_to_tensor(value);
     bool is_int = tensor ? tern_tensor_count(tensor) == 1 && !tern__dtype_is_float(tensor->view.dtype)
                          : tern_object_to_int(value, &got, NULL) == TERN_OK;
     if (!is_int) return wrong(func, key, "an int", value, err);
-    if (tensor) got = tern__view_get_int(&tensor->view, 0);
+    if (tensor && tern__host_open(&host, &tensor->view, err)) return missing(err);
+    if (tensor) got = tern__view_get_int(&host.view, 0);
+    if (tensor) tern__host_close(&host, false, NULL);
     if (got < low || got > high)
         return tern__error_set(err, func, TERN_E_RANGE, "\"%s\" is %lld, expected [%lld, %lld]", key,
                                (long long)got, (long long)low, (long long)high);

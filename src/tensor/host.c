@@ -38,3 +38,39 @@ int tern__host_close(tern__host *host, bool written, tern_error *err)
     host->home = NULL;
     return status;
 }
+
+int tern__host_item(const tern__view *view, double *value, tern_error *err)
+{
+    tern__host host;
+    tern__view one = tern__view_make(view->dtype, TERN__PLAIN, 0, NULL);
+    one.data = view->data;
+    int status = tern__host_open(&host, &one, err);
+    if (status) return status;
+    *value = tern__view_get(&host.view, 0);
+    return tern__host_close(&host, false, err);
+}
+
+static void convert(const tern__view *to, const tern__view *from)
+{
+    bool ints = !tern__dtype_is_float(to->dtype) && !tern__dtype_is_float(from->dtype);
+    int64_t count = tern__view_count(to);
+    for (int64_t i = 0; i < count; i++)
+        if (ints)
+            tern__view_set_int(to, i, tern__view_get_int(from, i));
+        else
+            tern__view_set(to, i, tern__view_get(from, i));
+}
+
+int tern__host_convert(const tern__view *to, const tern__view *from, tern_error *err)
+{
+    tern__host source, target;
+    int status = tern__host_open(&source, from, err);
+    if (status) return status;
+    status = tern__host_open(&target, to, err);
+    if (!status) {
+        convert(&target.view, &source.view);
+        status = tern__host_close(&target, true, err);
+    }
+    tern__host_close(&source, false, NULL);
+    return status;
+}

@@ -16,4 +16,9 @@ int tern__host_open(tern__host *host, const tern__view *view, tern_error *err);
 /* With `written` what it holds becomes the view's. */
 int tern__host_close(tern__host *host, bool written, tern_error *err);
 
+/* Element 0 of a view. */
+int tern__host_item(const tern__view *view, double *value, tern_error *err);
+/* to = from, element by element through double, or through int64 between integers: one shape, any dtypes. */
+int tern__host_convert(const tern__view *to, const tern__view *from, tern_error *err);
+
 #endif

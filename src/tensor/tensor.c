@@ -129,11 +129,8 @@ int tern_tensor_write(tern_tensor *tensor, const void *in, size_t bytes, tern_er
 double tern_item(const tern_tensor *tensor)
 {
     if (tern__tensor_check(tensor, __func__, NULL) || tern__view_count(&tensor->view) != 1) return NAN;
-    tern__host host;
-    if (tern__host_open(&host, &tensor->view, NULL)) return NAN;
-    double value = tern__view_get(&host.view, 0);
-    tern__host_close(&host, false, NULL);
-    return value;
+    double value;
+    return tern__host_item(&tensor->view, &value, NULL) ? NAN : value;
 }
 
 static void release_own(void *ctx)

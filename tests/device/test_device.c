@@ -54,12 +54,12 @@ static void names(void **state)
     tern_device_close(device);
     tern_device_close(NULL);
     expect_refused("gpu:7", TERN_E_UNSUPPORTED,
-                   "device \"gpu:7\": expected \"cpu\", \"cpu:reference\" or a group of cores as \"cpu:0\" "
-                   "or \"cpu:0-3\"");
-    setenv("TERN_DEVICE", "cuda", 1);
+                   "device \"gpu:7\": expected \"cpu\", \"cpu:reference\", a group of cores as \"cpu:0\" or "
+                   "\"cpu:0-3\", \"cuda\" or \"cuda:0\"");
+    setenv("TERN_DEVICE", "gpu", 1);
     expect_refused(NULL, TERN_E_UNSUPPORTED,
-                   "device \"cuda\": expected \"cpu\", \"cpu:reference\" or a group of cores as \"cpu:0\" or "
-                   "\"cpu:0-3\"");
+                   "device \"gpu\": expected \"cpu\", \"cpu:reference\", a group of cores as \"cpu:0\" or "
+                   "\"cpu:0-3\", \"cuda\" or \"cuda:0\"");
     tern_error earlier = {.code = TERN_E_IO};
     assert_null(tern_device_open("cpu", &earlier));
 }

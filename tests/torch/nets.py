@@ -98,6 +98,7 @@ class Net:
         rng = ctypes.c_void_p(lib.check("tern_rng_new", ctypes.c_uint64(seed)))
         self.module = ctypes.c_void_p(make(rng))
         lib.tern_rng_free(rng)
+        tern.place(lib, self.module, self.device)
         self.ddp = None
         if group:
             opts = ctypes.byref(ddp_opts) if ddp_opts else None

@@ -58,6 +58,7 @@ class Run:
         """The module that a _new function makes; close() frees it."""
         self.lib.returns(ctypes.c_void_p, name)
         self.layers.append(ctypes.c_void_p(self.lib.check(name, *args)))
+        tern.place(self.lib, self.layers[-1], self.device)
         return self.layers[-1]
 
     def forward(self, layer, x):
@@ -92,6 +93,7 @@ class Run:
             self.lib.check("tern_parameter_add", ctypes.byref(self.module), name, DTYPES[array.dtype], array.ndim, shape_of(array))
         )
         self.write(tensor, array)
+        tern.place(self.lib, ctypes.byref(self.module), self.device)
         return tensor
 
     def constant(self, array):

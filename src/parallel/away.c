@@ -1,0 +1,68 @@
+/* away.c - buffers in a device's own memory go over in a window of the host's: written into it before they
+ * are posted, and read from it when the work is done. Gradients do the same in compress.c. */
+#include "parallel/ddp.h"
+
+#include <unistd.h>
+
+typedef int (*visit_fn)(void *place, void *buffer, size_t bytes, tern_error *err);
+
+/* Calls `visit`, unless it is NULL, with every such buffer that is not ignored and its place behind `base`;
+ * *bytes: where the last one ends. */
+static int each_buffer(const tern_ddp *ddp, visit_fn visit, char *base, size_t *bytes, tern_error *err)
+{
+    int status = TERN_OK;
+    *bytes = 0;
+    for (int i = 0; i < tern_state_count(ddp->module) && !status; i++) {
+        tern_state_entry entry = tern_state_get(ddp->module, i);
+        const tern__view *view = &entry.tensor->view;
+        if (!entry.is_buffer || ddp->ignored[i] || !tern__memory_device(view->data)) continue;
+        if (visit) status = visit(base + *bytes, view->data, tern__view_bytes(view), err);
+        *bytes += tern__align_up(tern__view_bytes(view), TERN__LINE);
+    }
+    return status;
+}
+
+int tern__away_open(tern_ddp *ddp, tern_error *err)
+{
+    size_t bytes, page = (size_t)sysconf(_SC_PAGESIZE);
+    each_buffer(ddp, NULL, NULL, &bytes, NULL);
+    if (!bytes || !ddp->opts.broadcast_buffers) return TERN_OK;
+    int status = ddp->group->backend->window_open(ddp->group->state, NULL, tern__align_up(bytes, page),
+                                                  &ddp->away.window, err);
+    ddp->away.has_window = !status;
+    ddp->away.bytes = bytes;
+    return status;
+}
+
+void tern__away_close(tern_ddp *ddp)
+{
+    if (ddp->away.has_window) ddp->group->backend->window_close(ddp->group->state, ddp->away.window);
+}
+
+static int put(void *place, void *buffer, size_t bytes, tern_error *err)
+{
+    return tern__memory_copy(place, buffer, bytes, err);
+}
+
+static int take(void *place, void *buffer, size_t bytes, tern_error *err)
+{
+    return tern__memory_copy(buffer, place, bytes, err);
+}
+
+static int go_over(const tern_ddp *ddp, visit_fn visit, tern_error *err)
+{
+    size_t bytes;
+    if (!ddp->away.has_window) return TERN_OK;
+    char *base = ddp->group->backend->window_base(ddp->group->state, ddp->away.window);
+    return each_buffer(ddp, visit, base, &bytes, err);
+}
+
+int tern__away_put(const tern_ddp *ddp, tern_error *err)
+{
+    return go_over(ddp, put, err);
+}
+
+int tern__away_take(const tern_ddp *ddp, tern_error *err)
+{
+    return go_over(ddp, take, err);
+}

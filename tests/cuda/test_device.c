@@ -1,0 +1,425 @@
+/* Devices with memory of their own, on the CUDA that the CPU emulates: names, copies, operands of several
+ * memories, and models that are moved there and train as on the CPU. */
+#include "nets.h"
+
+#include "kernels/kernel.h"
+#include "nn/nn.h"
+#include "tensor/host.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tern_device *open_well(const char *name)
+{
+    tern_error err = {0};
+    tern_device *device = tern_device_open(name, &err);
+    assert_ok(err);
+    return device;
+}
+
+static void expect_refused(const char *name, int code, const char *text)
+{
+    tern_error err = {0};
+    assert_null(tern_device_open(name, &err));
+    assert_int_equal(err.code, code);
+    assert_non_null(strstr(err.text, text));
+}
+
+/* ---- names ---- */
+
+static void names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *given, *local_rank, *name;
+    } cases[] = {{"cuda", NULL, "cuda:0"},
+                 {"cuda", "1", "cuda:1"},
+                 {"cuda:0", "1", "cuda:0"},
+                 {"cuda:1", NULL, "cuda:1"}};
+    for (size_t i = 0; i < TERN__COUNT(cases); i++) {
+        setenv("LOCAL_WORLD_SIZE", "2", 1);
+        if (cases[i].local_rank) setenv("LOCAL_RANK", cases[i].local_rank, 1);
+        tern_device *device = open_well(cases[i].given);
+        assert_string_equal(tern_device_name(device), cases[i].name);
+        tern_device_close(device);
+        unsetenv("LOCAL_RANK");
+    }
+    unsetenv("LOCAL_WORLD_SIZE");
+}
+
+static void names_that_are_refused(void **state)
+{
+    (void)state;
+    expect_refused("cuda:2", TERN_E_RANGE,
+                   "device \"cuda:2\": there is no number 2 among the 2 that this process may use");
+    expect_refused("cuda:", TERN_E_INVALID, "device \"cuda:\": expected a number behind the colon");
+    expect_refused("cuda:-1", TERN_E_INVALID, "expected a number behind the colon");
+    expect_refused("cuda:1x", TERN_E_INVALID, "expected a number behind the colon");
+    expect_refused("cudas", TERN_E_UNSUPPORTED, "device \"cudas\": expected \"cpu\"");
+    setenv("LOCAL_RANK", "2", 1);
+    expect_refused("cuda", TERN_E_RANGE, "there is no number 2");
+    unsetenv("LOCAL_RANK");
+}
+
+static void a_plug_in_that_is_not_there(void **state)
+{
+    (void)state;
+    char *path = strdup(getenv("TERN_PLUGIN_PATH"));
+    setenv("TERN_PLUGIN_PATH", "/nowhere", 1);
+    expect_refused("cuda", TERN_E_UNSUPPORTED, "tern_cuda.so");
+    setenv("TERN_PLUGIN_PATH", path, 1);
+    free(path);
+}
+
+/* ---- memory ---- */
+
+typedef struct pair {
+    tern_device *one, *other;
+    tern_error err;
+} pair;
+
+static int open_pair(void **state)
+{
+    pair *p = calloc(1, sizeof(*p));
+    p->one = open_well("cuda:0");
+    p->other = open_well("cuda:1");
+    *state = p;
+    return 0;
+}
+
+static int close_pair(void **state)
+{
+    pair *p = *state;
+    tern_device_close(p->one);
+    tern_device_close(p->other);
+    free(p);
+    return 0;
+}
+
+static void an_address_tells_its_device(void **state)
+{
+    pair *p = *state;
+    char here;
+    char *one = tern__device_alloc(p->one, 1000), *other = tern__device_alloc(p->other, 3 << 20);
+    assert_ptr_equal(tern__memory_device(one), p->one);
+    assert_ptr_equal(tern__memory_device(one + 999), p->one);
+    assert_ptr_equal(tern__memory_device(other + (3 << 20) - 1), p->other);
+    assert_null(tern__memory_device(&here));
+    assert_null(tern__memory_device(NULL));
+    assert_int_equal((size_t)one % 256, 0);
+    tern__device_free(p->one, one);
+    assert_ptr_equal(tern__device_alloc(p->one, 1000), one);
+    tern__device_free(p->one, one);
+    tern__device_free(p->other, other);
+}
+
+enum { COUNT = 5000 };
+
+static void copies(void **state)
+{
+    pair *p = *state;
+    static float in[COUNT], out[COUNT];
+    size_t bytes = sizeof(in);
+    for (int i = 0; i < COUNT; i++) in[i] = (float)i;
+    void *one = tern__device_alloc(p->one, bytes), *next = tern__device_alloc(p->one, bytes),
+         *other = tern__device_alloc(p->other, bytes);
+    tern__memory_copy(one, in, bytes, &p->err);
+    tern__memory_copy(next, one, bytes, &p->err);
+    tern__memory_copy(other, next, bytes, &p->err);
+    tern__memory_copy(out, other, bytes, &p->err);
+    assert_ok(p->err);
+    assert_memory_equal(in, out, bytes);
+    tern__memory_zero((char *)other + 8, 8, &p->err);
+    tern__memory_copy(out, other, bytes, &p->err);
+    assert_ok(p->err);
+    in[2] = in[3] = 0;
+    assert_memory_equal(in, out, bytes);
+    tern__device_free(p->one, one);
+    tern__device_free(p->one, next);
+    tern__device_free(p->other, other);
+}
+
+static void memory_runs_out(void **state)
+{
+    pair *p = *state;
+    tern_scope *scope = tern_scope_new(p->one, NULL, &p->err);
+    assert_null(tern_full(scope, TERN_F32, 1, (int64_t[]){INT64_C(1) << 40}, 1));
+    assert_int_equal(tern_scope_error(scope)->code, TERN_E_MEMORY);
+    tern_scope_end(scope, NULL);
+    tern_tensor *x = tern_full(scope, TERN_F32, 1, (int64_t[]){4}, 1.5);
+    assert_true(tern_item(tern_sum(scope, x)) == 6);
+    tern_scope_free(scope);
+}
+
+/* ---- operands ---- */
+
+static tern__view every_other(float *data, int64_t count)
+{
+    tern__view view = tern__view_make(TERN_F32, TERN__PLAIN, 1, &count);
+    view.stride[0] = 2;
+    view.data = data;
+    return view;
+}
+
+/* odd += even, which lie between each other, in the host's memory or in another device's. */
+static void add_odd_and_even(tern_device *device, float *data, int64_t count, tern_error *err)
+{
+    tern__view even = every_other(data, count), odd = every_other(data + 1, count);
+    tern__call call = {.kernel = TERN__ADD, .device = device, .err = err, .in = {&even, &odd}, .out = {&odd}};
+    assert_int_equal(tern__kernel_run(&call), TERN_OK);
+}
+
+static void expect_sums(const float *data, int64_t count)
+{
+    for (int i = 0; i < count; i++) {
+        assert_true(data[2 * i] == (float)i);
+        assert_true(data[2 * i + 1] == (float)i + 100);
+    }
+}
+
+static void operands_that_overlap_are_carried_as_one(void **state)
+{
+    enum { HALF = 40 };
+    pair *p = *state;
+    tern_device *cpu = open_well("cpu");
+    tern_device *const devices[] = {p->one, p->other, cpu};
+    float in[2 * HALF], out[2 * HALF];
+    for (int i = 0; i < 2 * HALF; i++) in[i] = i % 2 ? 100 : (float)(i / 2);
+    for (int d = 0; d < 3; d++) {
+        memcpy(out, in, sizeof(in));
+        add_odd_and_even(devices[d], out, HALF, &p->err);
+        expect_sums(out, HALF);
+        float *away = tern__device_alloc(p->one, sizeof(in));
+        tern__memory_copy(away, in, sizeof(in), &p->err);
+        add_odd_and_even(devices[d], away, HALF, &p->err);
+        tern__memory_copy(out, away, sizeof(in), &p->err);
+        expect_sums(out, HALF);
+        tern__device_free(p->one, away);
+    }
+    assert_ok(p->err);
+    tern_device_close(cpu);
+}
+
+/* ---- models ---- */
+
+enum { STEPS = 4 };
+
+/* What is trained, how, and the losses. */
+typedef struct training {
+    make_fn make;
+    optim_fn optim;
+    const batch *batch;
+    bool half; /* at opt level O2, after the model was moved */
+    double loss[STEPS];
+} training;
+
+static double make_step(tern_module *net, tern_optim *optim, tern_amp *amp, tern_scope *scope, const batch *b)
+{
+    tern_tensor *x = tern_tensor_from(scope, b->x, TERN_F32, b->ndim, b->shape);
+    tern_tensor *y = tern_tensor_from(scope, b->y, TERN_I64, 1, b->shape);
+    tern_tensor *loss = tern_cross_entropy(scope, tern_forward(net, scope, x), y, NULL);
+    if (amp)
+        tern_amp_backward(amp, scope, loss, NULL);
+    else
+        tern_backward(scope, loss);
+    tern_clip_grad_norm(scope, net, 5, 2);
+    tern_optim_step(optim, scope);
+    return loss ? tern_item(loss) : NAN;
+}
+
+static void train(training *t, const char *name)
+{
+    tern_error err = {0};
+    tern_device *device = open_well(name);
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *net = t->make(rng, &err);
+    tern_module_to(net, device, &err);
+    tern_amp_opts level = tern_amp_defaults(TERN_O2);
+    tern_amp *amp = t->half ? tern_amp_new(net, &level, &err) : NULL;
+    tern_optim *optim = t->optim(net, &err);
+    tern_scope *scope = tern_scope_new(device, NULL, &err);
+    assert_ok(err);
+    for (int i = 0; i < STEPS; i++) {
+        t->loss[i] = make_step(net, optim, amp, scope, t->batch);
+        tern_scope_end(scope, &err);
+        assert_ok(err);
+    }
+    tern_scope_free(scope);
+    tern_optim_free(optim);
+    tern_amp_free(amp);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_device_close(device);
+}
+
+/* The first loss knows of forward alone, the later ones of all. */
+static void expect_the_cpus_losses(training t, double tolerance)
+{
+    training cpu = t;
+    train(&t, "cuda:0");
+    train(&cpu, "cpu");
+    for (int i = 0; i < STEPS; i++)
+        if (!(fabs(t.loss[i] - cpu.loss[i]) <= tolerance))
+            fail_msg("step %d: a loss of %.9g on cuda:0, %.9g on cpu", i, t.loss[i], cpu.loss[i]);
+    assert_true(t.loss[STEPS - 1] < t.loss[0]);
+}
+
+static void an_mlp_trains(void **state)
+{
+    (void)state;
+    static batch b;
+    draw_batch(&b, 5, 2, (int64_t[]){8, 24});
+    expect_the_cpus_losses((training){.make = make_mlp, .optim = make_sgd, .batch = &b}, 1e-5);
+    expect_the_cpus_losses((training){.make = make_mlp, .optim = make_adam, .batch = &b}, 1e-5);
+}
+
+static void a_resnet_trains(void **state)
+{
+    (void)state;
+    static batch b;
+    draw_batch(&b, 5, 4, (int64_t[]){8, 3, 12, 12});
+    expect_the_cpus_losses((training){.make = make_resnet, .optim = make_sgd, .batch = &b}, 1e-4);
+    expect_the_cpus_losses((training){.make = make_resnet, .optim = make_adam, .batch = &b}, 1e-4);
+}
+
+/* bf16 has 8 bits: what is rounded once more or less differs by that. */
+static void a_model_that_was_moved_trains_in_16_bits(void **state)
+{
+    (void)state;
+    static batch b;
+    draw_batch(&b, 5, 4, (int64_t[]){8, 3, 12, 12});
+    expect_the_cpus_losses((training){.make = make_resnet, .optim = make_sgd, .batch = &b, .half = true},
+                           0x1p-4);
+}
+
+/* ---- places ---- */
+
+static void expect_everywhere(const tern_module *net, tern_device *device, bool is_counter_too)
+{
+    for (int i = 0; i < tern_state_count(net); i++) {
+        const tern_tensor *tensor = tern_state_get(net, i).tensor;
+        bool counts = tensor->view.dtype == TERN_I64 && !is_counter_too;
+        assert_ptr_equal(tern__memory_device(tensor->view.data), counts ? NULL : device);
+    }
+}
+
+/* What `a` has, under its names in `b`. */
+static void expect_same_state(const tern_module *a, const tern_module *b, tern_error *err)
+{
+    static char one[1 << 16], other[1 << 16];
+    for (int i = 0; i < tern_state_count(a); i++) {
+        const tern_tensor *x = tern_state_get(a, i).tensor,
+                          *y = tern_state_find(b, tern_state_get(a, i).name);
+        size_t bytes = tern__view_bytes(&x->view);
+        assert_true(bytes <= sizeof(one));
+        tern_tensor_read(x, one, bytes, err);
+        tern_tensor_read(y, other, bytes, err);
+        assert_ok(*err);
+        assert_memory_equal(one, other, bytes);
+    }
+}
+
+/* To a device, on to the next and back, with one parameter under two names. */
+static void a_model_moves_and_comes_back(void **state)
+{
+    pair *p = *state;
+    tern_device *cpu = open_well("cpu");
+    tern_rng *rng = tern_rng_new(3, &p->err);
+    tern_module *net = make_resnet(rng, &p->err), *stays;
+    tern_rng_seed(rng, 3);
+    stays = make_resnet(rng, &p->err);
+    tern_tensor *shared = tern_parameter_share(net, "again", tern_state_find(net, "fc.weight"), &p->err);
+    assert_ok(p->err);
+    tern_device *const way[] = {p->one, p->other, p->one, cpu};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(tern_module_to(net, way[i], &p->err), TERN_OK);
+        expect_everywhere(net, way[i] == cpu ? NULL : way[i], way[i] == cpu);
+        assert_ptr_equal(shared->view.data, tern_state_find(net, "fc.weight")->view.data);
+        expect_same_state(stays, net, &p->err);
+    }
+    tern_module_free(net);
+    tern_module_free(stays);
+    tern_rng_free(rng);
+    tern_device_close(cpu);
+}
+
+/* A state goes from device to device by way of the dict, and initialisers write where the parameter is. */
+static void states_are_read_and_written_there(void **state)
+{
+    pair *p = *state;
+    tern_rng *rng = tern_rng_new(3, &p->err);
+    tern_module *net = make_resnet(rng, &p->err), *copy = make_resnet(rng, &p->err), *plain;
+    tern_module_to(net, p->one, &p->err);
+    tern_module_to(copy, p->other, &p->err);
+    tern_object *dict = tern_module_state_dict(net, &p->err);
+    assert_int_equal(tern_module_state_dict_load(copy, dict, NULL, NULL, &p->err), TERN_OK);
+    expect_same_state(net, copy, &p->err);
+    tern_object_free(dict);
+    plain = make_resnet(rng, &p->err);
+    for (int i = 0; i < 2; i++) {
+        tern_tensor *weight = tern_state_find(i ? plain : net, "fc.weight");
+        tern_rng_seed(rng, 9);
+        tern_init_kaiming_normal(weight, 0, TERN_FAN_IN, TERN_RELU, rng, &p->err);
+        tern_init_trunc_normal(tern_state_find(i ? plain : net, "fc.bias"), 0, 1, -2, 2, rng, &p->err);
+    }
+    assert_ok(p->err);
+    float one[5 * 16], other[5 * 16];
+    tern_tensor_read(tern_state_find(net, "fc.weight"), one, sizeof(one), &p->err);
+    tern_tensor_read(tern_state_find(plain, "fc.weight"), other, sizeof(other), &p->err);
+    assert_memory_equal(one, other, sizeof(one));
+    assert_ok(p->err);
+    tern_module_free(net);
+    tern_module_free(copy);
+    tern_module_free(plain);
+    tern_rng_free(rng);
+}
+
+/* The host's generator draws for all devices. */
+static void draws_are_the_hosts(void **state)
+{
+    pair *p = *state;
+    tern_device *cpu = open_well("cpu");
+    float values[2][64];
+    for (int i = 0; i < 2; i++) {
+        tern_rng *rng = tern_rng_new(3, &p->err);
+        tern_scope *scope = tern_scope_new(i ? cpu : p->one, NULL, &p->err);
+        tern_tensor *x = tern_randn(scope, rng, 1, (int64_t[]){64});
+        tern_tensor_read(x, values[i], sizeof(values[i]), &p->err);
+        tern_scope_free(scope);
+        tern_rng_free(rng);
+    }
+    assert_ok(p->err);
+    assert_memory_equal(values[0], values[1], sizeof(values[0]));
+    tern_device_close(cpu);
+}
+
+static int look_for_plug_in(void **state)
+{
+    (void)state;
+    unsetenv("LOCAL_RANK");
+    setenv("TERN_EMULATED_DEVICES", "2", 1);
+    return 0;
+}
+
+int main(void)
+{
+    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names),
+        cmocka_unit_test(names_that_are_refused),
+        cmocka_unit_test(a_plug_in_that_is_not_there),
+        cmocka_unit_test_setup_teardown(an_address_tells_its_device, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(copies, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(memory_runs_out, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(operands_that_overlap_are_carried_as_one, open_pair, close_pair),
+        cmocka_unit_test(an_mlp_trains),
+        cmocka_unit_test(a_resnet_trains),
+        cmocka_unit_test(a_model_that_was_moved_trains_in_16_bits),
+        cmocka_unit_test_setup_teardown(a_model_moves_and_comes_back, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(states_are_read_and_written_there, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(draws_are_the_hosts, open_pair, close_pair),
+    };
+    return cmocka_run_group_tests(tests, look_for_plug_in, NULL);
+}

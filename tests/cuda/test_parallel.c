@@ -1,0 +1,210 @@
+/* Several ranks and several replicas whose models are on devices with memory of their own: gradients and
+ * buffers go over by way of the host, and the losses are those of the CPU. */
+#include "nets.h"
+
+#include "comm/ranks.h"
+
+#include "comm/group.h"
+#include "nn/nn.h"
+
+#include <math.h>
+
+enum { STEPS = 3, WORLD = 2, ROWS = 8 };
+
+/* ---- ranks ---- */
+
+typedef struct job {
+    make_fn make;
+    tern_dtype reduce_dtype;
+    bool sync_batch_norm;
+    double tolerance;
+    batch batch;
+} job;
+
+/* This rank's half of the batch. */
+static tern_tensor *rows_of(tern_scope *scope, const batch *b, int rank, int parts)
+{
+    int64_t shape[4] = {b->shape[0] / parts}, each = shape[0];
+    for (int d = 1; d < b->ndim; d++) each *= shape[d] = b->shape[d];
+    return tern_tensor_from(scope, b->x + rank * each, TERN_F32, b->ndim, shape);
+}
+
+static tern_tensor *labels_of(tern_scope *scope, const batch *b, int rank, int parts)
+{
+    int64_t rows = b->shape[0] / parts;
+    return tern_tensor_from(scope, b->y + rank * rows, TERN_I64, 1, &rows);
+}
+
+/* STEPS steps on the group; the mean losses. */
+static void train(tern_group *group, const job *j, const char *name, double *loss, tern_error *err)
+{
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.reduce_dtype = j->reduce_dtype;
+    opts.checksum_every = 1;
+    opts.first_bucket_bytes = opts.bucket_bytes = 2000;
+    tern_device *device = tern_device_open(name, err);
+    tern_rng *rng = tern_rng_new(3 + (uint64_t)tern_group_rank(group), err);
+    tern_module *net = j->make(rng, err);
+    tern_module_to(net, device, err);
+    if (j->sync_batch_norm) tern_sync_batch_norm_convert(net, group, err);
+    tern_ddp *ddp = tern_ddp_new(net, group, &opts, err);
+    tern_optim *optim = err->code ? NULL : make_sgd(net, err);
+    tern_scope *scope = err->code ? NULL : tern_scope_new(device, group, err);
+    for (int i = 0; i < STEPS && !err->code; i++) {
+        tern_tensor *x = rows_of(scope, &j->batch, tern_group_rank(group), WORLD);
+        tern_tensor *y = labels_of(scope, &j->batch, tern_group_rank(group), WORLD);
+        tern_backward(scope, tern_cross_entropy(scope, tern_forward(net, scope, x), y, NULL));
+        tern_optim_step(optim, scope);
+        tern_scope_end(scope, err);
+        loss[i] = tern_ddp_loss_mean(ddp);
+    }
+    tern_scope_free(scope);
+    tern_optim_free(optim);
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_device_close(device);
+}
+
+static int body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const job *j = arg;
+    tern_error err = {0};
+    double away[STEPS], here[STEPS];
+    tern_group *group = tern__group_open_boot(boot, NULL, &err);
+    train(group, j, rank ? "cuda:1" : "cuda:0", away, &err);
+    RANK_CHECK_OK(rank, err);
+    train(group, j, "cpu", here, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int i = 0; i < STEPS; i++) {
+        if (!(fabs(away[i] - here[i]) <= j->tolerance))
+            fprintf(stderr, "step %d: %.9g on cuda, %.9g on cpu\n", i, away[i], here[i]);
+        RANK_CHECK(rank, fabs(away[i] - here[i]) <= j->tolerance);
+    }
+    tern_group_close(group);
+    return 0;
+}
+
+static void expect_the_cpus_losses(job *j)
+{
+    if (j->make == make_mlp)
+        draw_batch(&j->batch, 5, 2, (int64_t[]){ROWS, 24});
+    else
+        draw_batch(&j->batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
+    assert_ranks_ok(ranks_run(WORLD, body, j));
+}
+
+static void ranks_train(void **state)
+{
+    (void)state;
+    static job j = {.make = make_resnet, .tolerance = 1e-4};
+    expect_the_cpus_losses(&j);
+}
+
+static void ranks_train_with_gradients_in_16_bits(void **state)
+{
+    (void)state;
+    static job j = {.make = make_mlp, .reduce_dtype = TERN_BF16, .tolerance = 1e-3};
+    expect_the_cpus_losses(&j);
+}
+
+static void ranks_share_their_batch_norms(void **state)
+{
+    (void)state;
+    static job j = {.make = make_resnet, .sync_batch_norm = true, .tolerance = 1e-4};
+    expect_the_cpus_losses(&j);
+}
+
+/* Its exchange is of pages, which are the host's. */
+static int shard_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0}, why = {0};
+    tern_group *group = tern__group_open_boot(boot, NULL, &err);
+    tern_device *device = tern_device_open("cuda:0", &err);
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *net = make_mlp(rng, &err);
+    tern_module_to(net, device, &err);
+    tern_ddp *ddp = tern_ddp_new(net, group, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_optim *optim = make_sgd(net, &err);
+    RANK_CHECK(rank, tern_optim_shard(optim, group, &why) == TERN_E_UNSUPPORTED);
+    RANK_CHECK(rank, strstr(why.text, "the parameters are on cuda:0") != NULL);
+    tern_optim_free(optim);
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_device_close(device);
+    tern_group_close(group);
+    return 0;
+}
+
+static void a_sharded_optimizer_is_refused(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(1, shard_body, NULL));
+}
+
+/* ---- replicas ---- */
+
+/* On `count` devices, or without replicas for 0; the losses. */
+static void train_replicas(const batch *b, int count, double *loss)
+{
+    static const char *const names[] = {"cuda:0", "cuda:1"};
+    tern_error err = {0};
+    tern_device *devices[2] = {tern_device_open(count ? names[0] : "cpu", &err)};
+    if (count == 2) devices[1] = tern_device_open(names[1], &err);
+    tern_data_parallel_opts opts = tern_data_parallel_defaults();
+    opts.devices = devices;
+    opts.device_count = count;
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *net = make_mlp(rng, &err);
+    tern_module_to(net, devices[0], &err);
+    tern_data_parallel *parallel = count ? tern_data_parallel_new(net, &opts, &err) : NULL;
+    tern_optim *optim = make_sgd(net, &err);
+    tern_scope *scope = tern_scope_new(devices[0], NULL, &err);
+    assert_ok(err);
+    for (int i = 0; i < STEPS; i++) {
+        tern_tensor *x = rows_of(scope, b, 0, 1), *y = labels_of(scope, b, 0, 1);
+        tern_tensor *scores =
+            parallel ? tern_data_parallel_forward(parallel, scope, x) : tern_forward(net, scope, x);
+        tern_tensor *l = tern_cross_entropy(scope, scores, y, NULL);
+        tern_backward(scope, l);
+        tern_optim_step(optim, scope);
+        loss[i] = l ? tern_item(l) : NAN;
+        tern_scope_end(scope, &err);
+        assert_ok(err);
+    }
+    tern_scope_free(scope);
+    tern_optim_free(optim);
+    tern_data_parallel_free(parallel);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    for (int i = 0; i < 2; i++) tern_device_close(devices[i]);
+}
+
+static void replicas_train(void **state)
+{
+    (void)state;
+    static batch b;
+    double alone[STEPS], loss[STEPS];
+    draw_batch(&b, 5, 2, (int64_t[]){ROWS - 1, 24});
+    train_replicas(&b, 0, alone);
+    for (int count = 1; count <= 2; count++) {
+        train_replicas(&b, count, loss);
+        for (int i = 0; i < STEPS; i++) assert_true(fabs(loss[i] - alone[i]) <= 1e-5);
+    }
+}
+
+int main(void)
+{
+    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_train),
+        cmocka_unit_test(ranks_train_with_gradients_in_16_bits),
+        cmocka_unit_test(ranks_share_their_batch_norms),
+        cmocka_unit_test(a_sharded_optimizer_is_refused),
+        cmocka_unit_test(replicas_train), /* last: OpenMP's threads do not outlive a fork */
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
