@@ -125,9 +125,7 @@ static bool takes(const tern__call *call)
 int tern__cuda_conv(const tern__call *call)
 {
     int status = takes(call) ? run(call) : TERN_E_UNSUPPORTED;
-    if (status || !call->in[2]) return status;
-    tern__view bias = tern__cuda_along(call->in[2], call->out[0], 1);
-    return tern__cuda_copy_view(call, &bias, call->out[0], true);
+    return status || !call->in[2] ? status : tern__cuda_add_bias(call, call->in[2], call->out[0]);
 }
 
 int tern__cuda_conv_data_grad(const tern__call *call)

@@ -14,4 +14,7 @@ bool tern__cuda_dense(const tern__call *call, const tern__view *view, tern_dtype
 /* What stands once for all places of dimension `d` of the shape of `like`. */
 tern__view tern__cuda_along(const tern__view *vector, const tern__view *like, int d);
 
+/* y += the bias (C) of its channels. */
+int tern__cuda_add_bias(const tern__call *call, const tern__view *bias, const tern__view *y);
+
 #endif
