@@ -6,7 +6,8 @@ set(TERN_CUDA_ARCHITECTURES "80;90" CACHE STRING "Of the GPUs that the plug-in h
 file(GLOB TERN_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c ${PROJECT_SOURCE_DIR}/src/cuda/*.cc ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
 # What the library and the plug-in have in common: pure functions on views, errors and dtypes.
 set(TERN_CUDA_COMMON ${PROJECT_SOURCE_DIR}/src/tensor/view.c ${PROJECT_SOURCE_DIR}/src/base/error.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c
-                     ${PROJECT_SOURCE_DIR}/src/kernels/plan.c ${PROJECT_SOURCE_DIR}/src/kernels/compute.c ${PROJECT_SOURCE_DIR}/src/kernels/product.c)
+                     ${PROJECT_SOURCE_DIR}/src/kernels/plan.c ${PROJECT_SOURCE_DIR}/src/kernels/compute.c ${PROJECT_SOURCE_DIR}/src/kernels/product.c
+                     ${PROJECT_SOURCE_DIR}/src/kernels/labels.c)
 
 function(tern_cuda_properties target)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)

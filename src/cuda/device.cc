@@ -64,6 +64,7 @@ void tern__cuda_close(tern_device *device)
         if (library.free) library.free(device, library.state);
     tern__cuda_pool_close(cuda->pool);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    tern__fault_free(cuda->fault);
     delete cuda;
     device->state = nullptr;
 }
@@ -76,6 +77,7 @@ static int open_parts(tern__cuda *cuda, tern__memory *memory, tern_error *err)
         status = tern__cuda_check(cudaGetDeviceProperties(&p, cuda->index), "cudaGetDeviceProperties", err);
     if (status) return status;
     cuda->processors = p.multiProcessorCount;
+    if ((status = tern__fault_new(&cuda->fault, err))) return status;
     status = tern__cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
                               "cudaStreamCreate", err);
     return status ? status : tern__cuda_pool_open(cuda, p.totalGlobalMem, memory, err);
@@ -136,5 +138,6 @@ int tern__cuda_zero(tern_device *device, void *to, size_t bytes, tern_error *err
 int tern__cuda_wait(tern_device *device, tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
-    return tern__cuda_check(cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize", err);
+    int status = tern__cuda_check(cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize", err);
+    return status || !err ? status : tern__fault_check(cuda->fault, err); /* which nobody would hear */
 }

@@ -17,6 +17,8 @@ extern "C" {
 #define OUT      TERN__POINTWISE_INS
 #define THREADS  256
 
+namespace
+{
 typedef struct walk {
     tern__plan plan;
     void *data[OPERANDS]; /* NULL: absent */
@@ -24,6 +26,7 @@ typedef struct walk {
     double numbers[2];
     bool add, fours;
 } walk;
+} // namespace
 
 template <class R> __device__ R number(double k)
 {

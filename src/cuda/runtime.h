@@ -2,11 +2,14 @@
  *
  * This is C++ for nvcc's sake; the language is that of C otherwise: no classes, no exceptions. The library's
  * own headers are included, but none of its functions can be called except the inline ones and those of
- * src/tensor/view.c, src/base/error.c and src/kernels/cpu/plan.c, which are compiled into the plug-in. */
+ * the files that are compiled into the plug-in. Types of a file's own that its kernels are given are in a
+ * nameless namespace: templates would take those of two files for one by their name. */
 #ifndef TERN_SRC_CUDA_RUNTIME_H
 #define TERN_SRC_CUDA_RUNTIME_H
 
 #include <cuda_runtime.h>
+
+#include "cuda/fault.h"
 
 #include <tuple>
 #include <utility>
@@ -30,6 +33,7 @@ typedef struct tern__cuda_library {
 typedef struct tern__cuda {
     int index, processors;
     cudaStream_t stream; /* of all that is asked of the device */
+    struct tern__fault *fault;
     tern__cuda_pool *pool;
     tern__cuda_library libraries[TERN__CUDA_LIBRARIES];
 } tern__cuda;
@@ -51,6 +55,8 @@ template <class... P, class... A>
 int tern__cuda_launch(const tern__call *call, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                       A... args)
 {
+    int status = tern__fault_check(tern__cuda_of(call->device)->fault, call->err);
+    if (status) return status;
     std::tuple<P...> values(static_cast<P>(args)...);
     void *pointers[sizeof...(P)];
     int i = 0;

@@ -1,5 +1,4 @@
 #include "kernels/dice_loss.h"
-#include "kernels/labels.h"
 
 tern__channels tern__channels_of(const tern__view *x)
 {
@@ -10,34 +9,10 @@ tern__channels tern__channels_of(const tern__view *x)
 
 int tern__dice_label_error(const tern__call *call, const tern__channels *c, int64_t element, int64_t label)
 {
-    const tern__dice_attr *attr = call->attr;
-    int64_t classes = attr->classes ? c->channels : 2;
-    int64_t of_sample = c->inner * (attr->classes ? 1 : c->channels);
-    return tern__label_error(call->err, (tern__labels){attr->func, attr->op, NULL, classes, of_sample},
-                             element, label);
-}
-
-/* The sums of the region that a channel of a sample is part of. */
-static tern__overlap region_of(const tern__dice_attr *attr, const tern__channels *c,
-                               const tern__overlap *sums, int64_t sample, int64_t channel)
-{
-    if (!attr->over_batch) return sums[sample * c->channels + channel];
-    tern__overlap all = {0};
-    for (int64_t n = 0; n < c->samples; n++) tern__overlap_add(&all, &sums[n * c->channels + channel]);
-    return all;
-}
-
-static int64_t regions(const tern__dice_attr *attr, const tern__channels *c)
-{
-    return c->channels * (attr->over_batch ? 1 : c->samples);
+    return tern__label_error(call->err, tern__dice_labels(call->attr, c), element, label);
 }
 
 /* ---- the loss ---- */
-
-static double dice_of(const tern__dice_attr *attr, const tern__overlap *o)
-{
-    return 1 - (2 * o->both + attr->smooth) / (o->x + o->target + attr->smooth);
-}
 
 static void put(const tern__call *call, int64_t i, double value)
 {
@@ -55,12 +30,12 @@ static tern__overlap total_of(const tern__channels *c, const tern__overlap *sums
 void tern__dice_close(const tern__call *call, const tern__channels *c, const tern__overlap *sums)
 {
     const tern__dice_attr *attr = call->attr;
-    int64_t count = regions(attr, c);
+    int64_t count = tern__dice_regions(attr, c);
     double dice = 0;
     for (int64_t i = 0; i < count; i++) {
-        tern__overlap o = region_of(attr, c, sums, i / c->channels, i % c->channels);
-        if (attr->each) put(call, i, attr->dice * dice_of(attr, &o));
-        dice += dice_of(attr, &o);
+        tern__overlap o = tern__dice_region(attr, c, sums, i / c->channels, i % c->channels);
+        if (attr->each) put(call, i, attr->dice * tern__dice_of(attr, &o));
+        dice += tern__dice_of(attr, &o);
     }
     if (attr->each) return;
     double loss = attr->dice * (attr->mean ? dice / (double)count : dice);
@@ -86,10 +61,8 @@ tern__dice_slope tern__dice_slope_of(const tern__dice_back *back, int64_t i)
 {
     const tern__dice_attr *attr = back->call->attr;
     int64_t channel = i % back->c.channels, region = attr->over_batch ? channel : i;
-    tern__overlap o = region_of(attr, &back->c, back->call->in[3]->data, i / back->c.channels, channel);
+    tern__overlap o =
+        tern__dice_region(attr, &back->c, back->call->in[3]->data, i / back->c.channels, channel);
     double sent = tern__view_get(back->call->in[0], attr->each ? region : 0);
-    double dice = sent * attr->dice / (attr->mean ? (double)regions(attr, &back->c) : 1);
-    double size = o.x + o.target + attr->smooth;
-    return (tern__dice_slope){-2 * dice / size, dice * (2 * o.both + attr->smooth) / (size * size),
-                              back->entropy};
+    return tern__dice_slope_by(attr, &back->c, &o, sent, back->entropy);
 }

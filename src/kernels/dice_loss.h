@@ -10,7 +10,9 @@
 #ifndef TERN_SRC_KERNELS_DICE_LOSS_H
 #define TERN_SRC_KERNELS_DICE_LOSS_H
 
+#include "base/anywhere.h"
 #include "kernels/kernel.h"
+#include "kernels/labels.h"
 
 typedef struct tern__dice_attr {
     const char *func, *op; /* for errors */
@@ -31,13 +33,42 @@ typedef struct tern__channels {
 } tern__channels;
 tern__channels tern__channels_of(const tern__view *x);
 
-static inline void tern__overlap_add(tern__overlap *sum, const tern__overlap *part)
+TERN__ANYWHERE void tern__overlap_add(tern__overlap *sum, const tern__overlap *part)
 {
     sum->both += part->both;
     sum->x += part->x;
     sum->target += part->target;
     sum->entropy += part->entropy;
     sum->count += part->count;
+}
+
+/* What stands in errors about the target's labels. */
+static inline tern__labels tern__dice_labels(const tern__dice_attr *attr, const tern__channels *c)
+{
+    int64_t classes = attr->classes ? c->channels : 2;
+    return (tern__labels){attr->func, attr->op, NULL, classes, c->inner * (attr->classes ? 1 : c->channels)};
+}
+
+/* ---- formulas ---- */
+
+TERN__ANYWHERE int64_t tern__dice_regions(const tern__dice_attr *attr, const tern__channels *c)
+{
+    return c->channels * (attr->over_batch ? 1 : c->samples);
+}
+
+/* The sums of the region that a channel of a sample is part of. */
+TERN__ANYWHERE tern__overlap tern__dice_region(const tern__dice_attr *attr, const tern__channels *c,
+                                               const tern__overlap *sums, int64_t sample, int64_t channel)
+{
+    if (!attr->over_batch) return sums[sample * c->channels + channel];
+    tern__overlap all = {0, 0, 0, 0, 0};
+    for (int64_t n = 0; n < c->samples; n++) tern__overlap_add(&all, &sums[n * c->channels + channel]);
+    return all;
+}
+
+TERN__ANYWHERE double tern__dice_of(const tern__dice_attr *attr, const tern__overlap *o)
+{
+    return 1 - (2 * o->both + attr->smooth) / (o->x + o->target + attr->smooth);
 }
 
 /* E_RANGE that names the element of the target, by its number in it, and what it is. */
@@ -59,5 +90,15 @@ typedef struct tern__dice_back {
 } tern__dice_back;
 tern__dice_back tern__dice_back_of(const tern__call *call);
 tern__dice_slope tern__dice_slope_of(const tern__dice_back *back, int64_t i);
+
+/* The slopes of a region's elements, with what is sent back to its loss. */
+TERN__ANYWHERE tern__dice_slope tern__dice_slope_by(const tern__dice_attr *attr, const tern__channels *c,
+                                                    const tern__overlap *o, double sent, double entropy)
+{
+    double dice = sent * attr->dice / (attr->mean ? (double)tern__dice_regions(attr, c) : 1);
+    double size = o->x + o->target + attr->smooth;
+    tern__dice_slope slope = {-2 * dice / size, dice * (2 * o->both + attr->smooth) / (size * size), entropy};
+    return slope;
+}
 
 #endif

@@ -11,3 +11,22 @@ int tern__label_error(tern_error *err, tern__labels l, int64_t number, int64_t l
                            l.op, l.what ? l.what : "label", (long long)label,
                            (long long)(number / l.of_sample), position, (long long)l.classes);
 }
+
+/* "(1, 2)": where number i of the index stands. */
+static const char *place_text(const tern__view *index, int64_t i, char text[TERN__SHAPE_TEXT])
+{
+    tern__view place = {.ndim = index->ndim};
+    for (int d = index->ndim - 1; d >= 0; d--) {
+        place.shape[d] = i % index->shape[d];
+        i /= index->shape[d];
+    }
+    return tern__shape_text(&place, text);
+}
+
+int tern__index_error(tern_error *err, const tern__view *index, int64_t rows, int64_t number, int64_t row)
+{
+    char text[TERN__SHAPE_TEXT];
+    return tern__error_set(err, "tern_embedding", TERN_E_RANGE,
+                           "embedding: index %lld at %s is not in [0, %lld)", (long long)row,
+                           place_text(index, number, text), (long long)rows);
+}

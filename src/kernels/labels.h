@@ -2,7 +2,7 @@
 #ifndef TERN_SRC_KERNELS_LABELS_H
 #define TERN_SRC_KERNELS_LABELS_H
 
-#include "base/base.h"
+#include "tensor/view.h"
 
 typedef struct tern__labels {
     const char *func, *op, *what; /* what: NULL for "label"  */
@@ -11,5 +11,7 @@ typedef struct tern__labels {
 
 /* E_RANGE that names the label and its place, by its number among all. */
 int tern__label_error(tern_error *err, tern__labels labels, int64_t number, int64_t label);
+/* The same of an embedding's index, by its shape. */
+int tern__index_error(tern_error *err, const tern__view *index, int64_t rows, int64_t number, int64_t row);
 
 #endif

@@ -6,6 +6,7 @@
 #ifndef TERN_SRC_KERNELS_NLL_LOSS_H
 #define TERN_SRC_KERNELS_NLL_LOSS_H
 
+#include "base/anywhere.h"
 #include "kernels/labels.h"
 #include "kernels/lines.h"
 
@@ -26,11 +27,11 @@ static inline tern__lines tern__class_lines(const tern__view *logp)
 
 /* What focal loss multiplies a label's loss by, and the loss's slope by -log p: with q = 1 - p these are
  * q^gamma and q^gamma - gamma p log p q^(gamma - 1), the latter 0 at q = 0, or 1 for gamma = 0. */
-static inline double tern__focus(double logp, double gamma)
+TERN__ANYWHERE double tern__focus(double logp, double gamma)
 {
-    return gamma == 0 ? 1 : pow(fmax(-expm1(logp), 0), gamma);
+    return gamma == 0 ? 1 : pow(fmax(-expm1(logp), 0.0), gamma);
 }
-static inline double tern__focus_slope(double logp, double gamma)
+TERN__ANYWHERE double tern__focus_slope(double logp, double gamma)
 {
     double q = -expm1(logp);
     if (gamma == 0 || q <= 0) return gamma == 0;

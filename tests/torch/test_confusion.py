@@ -109,7 +109,7 @@ class ConfusionTest(unittest.TestCase):
         run.close()
 
     def test_out_of_range(self):
-        """Named with sample and position; nothing of the batch is counted."""
+        """Named with sample and position; nothing of the batch is counted, but on a device what is in range."""
         label, map_ = numpy.zeros((2, 3, 100), "uint8"), numpy.zeros((2, 3, 100), "int64")
         scores = numpy.zeros((2, 4, 3, 100), "f")
         bad_label, bad_map = label.copy(), map_.copy()
@@ -122,10 +122,12 @@ class ConfusionTest(unittest.TestCase):
             c = Confusion(run, 4, 255)
             with self.assertRaises(tern.TernError) as caught:
                 c.update(run.constant(x), run.constant(y))
+                c.reduce()
             self.assertEqual(caught.exception.code, -7)
             self.assertIn(text, str(caught.exception))
             run.end_failed()
-            self.assertFalse(c.reduce().any())
+            if tern.device("cpu") == "cpu":
+                self.assertFalse(c.reduce().any())
             c.free()
             run.close()
 

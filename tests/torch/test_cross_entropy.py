@@ -211,7 +211,7 @@ class CrossEntropyTest(unittest.TestCase):
                     if at > 1:
                         label.flat[0] = 7  # ignored, and in the range
                     with self.assertRaises(tern.TernError) as caught:
-                        run.op(f"tern_{name}", run.constant(numpy.zeros(shape, "f")), run.constant(label), opts_of(run, ignore_index=7))
+                        run.value(run.op(f"tern_{name}", run.constant(numpy.zeros(shape, "f")), run.constant(label), opts_of(run, ignore_index=7)))
                     self.assertEqual(caught.exception.code, -7)
                     self.assertIn(f"{name}: label {bad} of {place} is not in [0, 10)", str(caught.exception))
                     run.end_failed()

@@ -111,8 +111,9 @@ class EmbeddingTest(unittest.TestCase):
             index = numpy.zeros((2, 3, 4), "i8")
             for bad in (-1, 10, 1 << 40):
                 index[1, 2, 1] = bad
-                self.refused(run, lambda: embedding(run, zeros((10, 3)), run.constant(index)), -7, f"embedding: index {bad} at (1, 2, 1) is not in [0, 10)")
-            self.refused(run, lambda: embedding(run, zeros((10, 0)), run.constant(index)), -7, f"embedding: index {bad} at (1, 2, 1) is not in [0, 10)")
+                self.refused(run, lambda: run.value(embedding(run, zeros((10, 3)), run.constant(index))), -7, f"embedding: index {bad} at (1, 2, 1) is not in [0, 10)")
+            if tern.device("cpu") == "cpu":  # a device says it with a value that is read, and here is none
+                self.refused(run, lambda: run.value(embedding(run, zeros((10, 0)), run.constant(index))), -7, f"embedding: index {bad} at (1, 2, 1) is not in [0, 10)")
             shapes = "embedding: expected a weight of 2 dimensions and an index of at most 5, got "
             self.refused(run, lambda: embedding(run, zeros(10), zeros(2, "i8")), -2, shapes + "(10) and (2)")
             self.refused(run, lambda: embedding(run, zeros((4, 2)), zeros((1,) * 6, "i8")), -2, shapes + "(4, 2) and (1, 1, 1, 1, 1, 1)")

@@ -153,7 +153,7 @@ class FocalTest(unittest.TestCase):
             run = Run(device)
             label = numpy.array([[0, 1], [2, 3]], "uint8")
             with self.assertRaises(tern.TernError) as caught:
-                run.op("tern_focal_loss", run.constant(numpy.zeros((2, 3, 2), "f")), run.constant(label), opts_of(run, classes=True))
+                run.value(run.op("tern_focal_loss", run.constant(numpy.zeros((2, 3, 2), "f")), run.constant(label), opts_of(run, classes=True)))
             self.assertEqual(caught.exception.code, -7)
             self.assertIn("focal_loss: label 3 of sample 1 at position 1 is not in [0, 3)", str(caught.exception))
             run.end_failed()

@@ -1,28 +1,14 @@
 #include "kernels/embedding.h"
+#include "kernels/labels.h"
 #include "kernels/reference/reference.h"
-
-/* "(1, 2)": where number i of the index stands. */
-static const char *place_text(const tern__view *index, int64_t i, char text[TERN__SHAPE_TEXT])
-{
-    tern__view place = {.ndim = index->ndim};
-    for (int d = index->ndim - 1; d >= 0; d--) {
-        place.shape[d] = i % index->shape[d];
-        i /= index->shape[d];
-    }
-    return tern__shape_text(&place, text);
-}
 
 int tern__embedding_check(const tern__call *call)
 {
     const tern__view *index = call->in[1];
     int64_t count = tern__view_count(index), rows = call->in[0]->shape[0];
-    char text[TERN__SHAPE_TEXT];
     for (int64_t i = 0; i < count; i++) {
         int64_t row = tern__index_at(index, i);
-        if (row < 0 || row >= rows)
-            return tern__error_set(call->err, "tern_embedding", TERN_E_RANGE,
-                                   "embedding: index %lld at %s is not in [0, %lld)", (long long)row,
-                                   place_text(index, i, text), (long long)rows);
+        if (row < 0 || row >= rows) return tern__index_error(call->err, index, rows, i, row);
     }
     return TERN_OK;
 }

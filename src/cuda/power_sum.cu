@@ -1,0 +1,91 @@
+#include "cuda/elements.h"
+#include "cuda/kernels.h"
+#include "cuda/sums.h"
+
+extern "C" {
+#include "kernels/power_sum.h"
+}
+
+#define THREADS 256
+#define LEAST   8192 /* elements of a piece */
+
+namespace
+{
+typedef struct problem {
+    const void *x;
+    int dtype, pieces;
+    int64_t count;
+    double p, *partial, *sum;
+    bool fours, add;
+} problem;
+} // namespace
+
+static __device__ __forceinline__ double power(double x, double p)
+{
+    return p == 2 ? x * x : p == 1 ? fabs(x) : pow(fabs(x), p);
+}
+
+template <class J> static __device__ __forceinline__ double term(double x, double p)
+{
+    if constexpr (std::is_same<J, tern__high>::value)
+        return fabs(x);
+    else
+        return power(x, p);
+}
+
+static __device__ __forceinline__ void put(const problem &p, double value)
+{
+    *p.sum = value + (p.add ? *p.sum : 0);
+}
+
+/* tern__high finds the largest size for p = infinity; there is none below 0. */
+template <class J> static __global__ void run(problem p)
+{
+    double sum = 0;
+    int64_t step = (int64_t)p.pieces * THREADS, first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int64_t fours = p.fours ? p.count / 4 : 0;
+    for (int64_t i = first; i < fours; i += step) {
+        tern__four<double> f = tern__four_get<double>(p.x, p.dtype, i * 4);
+        for (int e = 0; e < 4; e++) sum = J::of(sum, term<J>(f.v[e], p.p));
+    }
+    for (int64_t i = fours * 4 + first; i < p.count; i += step)
+        sum = J::of(sum, term<J>(tern__element<double>(p.x, p.dtype, i), p.p));
+    sum = tern__block_join<J>(sum, 0.0);
+    if (threadIdx.x) return;
+    if (p.pieces > 1)
+        p.partial[blockIdx.x] = sum;
+    else
+        put(p, sum);
+}
+
+template <class J> static __global__ void close(problem p)
+{
+    double sum = tern__pieces_join<J>(p.partial, p.pieces, 1, 0.0);
+    if (threadIdx.x == 0) put(p, sum);
+}
+
+template <class J> static int start(const tern__call *call, problem *p)
+{
+    if (p->pieces > 1) p->partial = (double *)tern__cuda_scratch(call, (size_t)p->pieces * sizeof(double));
+    if (p->pieces > 1 && !p->partial) return TERN_E_MEMORY;
+    int status = tern__cuda_launch(call, run<J>, p->pieces, THREADS, 0, *p);
+    if (!status && p->pieces > 1) status = tern__cuda_launch(call, close<J>, 1, TERN__WARP, 0, *p);
+    tern__cuda_scratch_free(call, p->partial);
+    return status;
+}
+
+int tern__cuda_power_sum(const tern__call *call)
+{
+    const tern__view *x = call->in[0];
+    if (!tern__view_is_dense(x) || !tern__dtype_is_float(x->dtype)) return TERN_E_UNSUPPORTED;
+    problem p = {};
+    p.x = x->data;
+    p.dtype = x->dtype;
+    p.count = tern__view_count(x);
+    p.pieces = tern__sum_pieces(p.count, LEAST);
+    p.p = ((const tern__power_attr *)call->attr)->p;
+    p.sum = (double *)call->out[0]->data;
+    p.add = call->add[0];
+    p.fours = (uintptr_t)p.x % TERN__MIN(4 * tern_dtype_bytes(x->dtype), (size_t)16) == 0;
+    return p.p == (double)INFINITY ? start<tern__high>(call, &p) : start<tern__add>(call, &p);
+}

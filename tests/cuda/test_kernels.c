@@ -1,0 +1,425 @@
+/* The plug-in's kernels against the reference: a table of calls, each run with every floating-point type on
+ * random operands. A row says of every operand what it holds, how it lies in memory and its shape; a kernel
+ * that declines what a row asks for fails the test, since the reference would only be compared with itself.
+ */
+#include "check.h"
+
+#include "device/backend.h"
+#include "kernels/away.h"
+#include "kernels/confusion.h"
+#include "kernels/dice_loss.h"
+#include "kernels/dropout.h"
+#include "kernels/embedding.h"
+#include "kernels/nll_loss.h"
+#include "kernels/power_sum.h"
+#include "kernels/reduce.h"
+#include "kernels/unscale.h"
+
+#include <math.h>
+#include <string.h>
+
+#define IGNORED 200 /* what a u8 has room for */
+
+/* ---- operands ---- */
+
+/* Random numbers, or log probabilities and the like; sums of weights; labels of `classes`, some
+ * ignored; places among `classes`. */
+typedef enum kind { NONE, NUMBERS, LOGS, POSITIVE, LABELS, PLACES } kind;
+/* Without gaps; channels last; with gaps, beside where four elements could be read; dimensions of the `seen`
+ * mask fall together. */
+typedef enum form { PLAIN, LAST, GAPS, SEEN } form;
+
+#define OF_ROW TERN_DTYPE_COUNT /* the type that the row is run with */
+
+typedef struct operand {
+    kind kind;
+    int dtype, ndim;
+    int64_t shape[5];
+    form form;
+    int seen;
+    int64_t classes;
+} operand;
+
+typedef struct row {
+    const char *what;
+    tern__kernel kernel;
+    operand in[5], out[2];
+    const void *attr;
+    bool add;
+} row;
+
+static uint64_t seed;
+
+static double draw(void) /* in [0, 1) */
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (double)(seed >> 40) / (1 << 24);
+}
+
+static double draw_of(const operand *o)
+{
+    switch (o->kind) {
+    case LOGS: return -4 * draw();
+    case POSITIVE: return 0.5 + draw();
+    case LABELS: return draw() < 0.1 ? IGNORED : floor(draw() * (double)o->classes);
+    case PLACES: return floor(draw() * (double)o->classes);
+    default: return 4 * draw() - 2;
+    }
+}
+
+static void set_strides(tern__view *view, const operand *o)
+{
+    int64_t stride = 1;
+    for (int d = view->ndim - 1; d >= 0; d--) {
+        bool is_seen = o->form == SEEN && o->seen >> d & 1;
+        view->stride[d] = is_seen ? 0 : stride;
+        stride *= is_seen ? 1 : view->shape[d] + (o->form == GAPS ? 3 : 0);
+    }
+}
+
+/* Memory for it, with room for gaps. */
+static tern__view new_view(const operand *o, tern_dtype dtype)
+{
+    tern_dtype own = o->dtype == OF_ROW ? dtype : (tern_dtype)o->dtype;
+    tern__view view =
+        tern__view_make(own, o->form == LAST ? TERN__CHANNELS_LAST : TERN__PLAIN, o->ndim, o->shape);
+    int64_t room = 64;
+    if (o->form == GAPS || o->form == SEEN) set_strides(&view, o);
+    for (int d = 0; d < o->ndim; d++) room *= o->shape[d] + 3;
+    view.data = tern__alloc((size_t)room * tern_dtype_bytes(own), __func__, NULL);
+    assert_non_null(view.data);
+    if (o->form == GAPS) view.data = (char *)view.data + tern_dtype_bytes(own);
+    return view;
+}
+
+static void drop_view(tern__view *view, const operand *o)
+{
+    tern__free((char *)view->data - (o->form == GAPS ? tern_dtype_bytes(view->dtype) : 0));
+}
+
+static void fill(const tern__view *view, const operand *o)
+{
+    for (int64_t i = 0; i < tern__view_count(view); i++) tern__view_set(view, i, draw_of(o));
+}
+
+/* ---- the table ---- */
+
+static const tern__factor_attr one = {1}, third = {1 / 3.0};
+static const tern__dim_attr dim0 = {0}, dim1 = {1}, dim2 = {2};
+static const tern__power_attr ones = {1}, squares = {2}, cubes = {3}, largest_size = {INFINITY};
+static const tern__unscale_attr unscale = {1 / 3.0};
+static const tern__dropout_attr dropout = {12345, 6, 7, 1u << 30, 4 / 3.0};
+static const tern__embedding_attr no_padding = {-1}, padding = {2};
+#define NLL(smoothing, gamma, mean, each)                                                                    \
+    (&(const tern__nll_attr){"f", "op", IGNORED, smoothing, gamma, mean, each})
+#define DICE(classes, probabilities, squared, over_batch, mean, each, entropy)                               \
+    (&(const tern__dice_attr){"f", "op", classes, probabilities, squared, over_batch, IGNORED, mean, each,   \
+                              1, entropy, 0.7})
+#define CONFUSED(classes, predict)                                                                           \
+    (&(const tern__confusion_attr){{"f", "op", NULL, classes, 1}, IGNORED, predict, 0.25})
+
+/* An operand of the row's type; of another; labels; a result that dimensions of x fall together in. */
+#define X(...)                                                                                               \
+    {                                                                                                        \
+        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0                 \
+    }
+#define XL(...)                                                                                              \
+    {                                                                                                        \
+        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, LAST, 0, 0                  \
+    }
+#define XG(...)                                                                                              \
+    {                                                                                                        \
+        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, GAPS, 0, 0                  \
+    }
+#define P(...)                                                                                               \
+    {                                                                                                        \
+        LOGS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0                    \
+    }
+#define W(...)                                                                                               \
+    {                                                                                                        \
+        POSITIVE, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0                \
+    }
+#define D(...)                                                                                               \
+    {                                                                                                        \
+        POSITIVE, TERN_F64, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0              \
+    }
+#define I(n, ...)                                                                                            \
+    {                                                                                                        \
+        LABELS, TERN_I64, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, n                \
+    }
+#define U(n, ...)                                                                                            \
+    {                                                                                                        \
+        LABELS, TERN_U8, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, n                 \
+    }
+#define J(n, ...)                                                                                            \
+    {                                                                                                        \
+        PLACES, TERN_I32, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, n                \
+    }
+#define Y(mask, ...)                                                                                         \
+    {                                                                                                        \
+        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, SEEN, mask, 0               \
+    }
+#define YI(mask, ...)                                                                                        \
+    {                                                                                                        \
+        NUMBERS, TERN_I64, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, SEEN, mask, 0             \
+    }
+#define SCALAR                                                                                               \
+    {                                                                                                        \
+        NUMBERS, OF_ROW, 0, {0}, PLAIN, 0, 0                                                                 \
+    }
+#define SCALAR_D                                                                                             \
+    {                                                                                                        \
+        POSITIVE, TERN_F64, 0, {0}, PLAIN, 0, 0                                                              \
+    }
+
+static const row rows[] = {
+    {"all", TERN__SUM, {X(3, 5, 7)}, {Y(7, 3, 5, 7)}, &one, false},
+    {"many", TERN__SUM, {X(40, 1003)}, {Y(3, 40, 1003)}, &third, true},
+    {"many, by fours", TERN__SUM, {X(10, 4096)}, {Y(3, 10, 4096)}, &third, false},
+    {"bias of planes", TERN__SUM, {X(3, 5, 24, 32)}, {Y(13, 3, 5, 24, 32)}, &one, true},
+    {"bias of channels last", TERN__SUM, {XL(3, 64, 9, 7)}, {Y(13, 3, 64, 9, 7)}, &one, false},
+    {"bias of odd channels last", TERN__SUM, {XL(3, 5, 40, 17)}, {Y(13, 3, 5, 40, 17)}, &one, false},
+    {"rows with gaps", TERN__SUM, {XG(9, 33, 5)}, {Y(4, 9, 33, 5)}, &one, false},
+    {"the middle", TERN__SUM, {X(4, 300, 12)}, {Y(2, 4, 300, 12)}, &one, true},
+    {"short rows", TERN__SUM, {X(300, 3)}, {Y(2, 300, 3)}, &one, false},
+    {"the outermost", TERN__AMAX, {X(2000, 6)}, {Y(1, 2000, 6)}, NULL, false},
+    {"long rows", TERN__AMIN, {X(3, 5000)}, {Y(2, 3, 5000)}, NULL, false},
+    {"integers", TERN__SUM, {I(90, 30, 40)}, {YI(1, 30, 40)}, &one, true},
+    {"largest integers", TERN__AMAX, {I(90, 30, 400)}, {YI(3, 30, 400)}, NULL, false},
+    {"last", TERN__SOFTMAX, {X(5, 33)}, {X(5, 33)}, &dim1, false},
+    {"first, with gaps", TERN__SOFTMAX, {XG(6, 11)}, {X(6, 11)}, &dim0, true},
+    {"channels last", TERN__LOG_SOFTMAX, {XL(2, 19, 5, 3)}, {XL(2, 19, 5, 3)}, &dim1, false},
+    {"long lines", TERN__LOG_SOFTMAX, {X(2, 5000)}, {X(2, 5000)}, &dim1, false},
+    {"many lines", TERN__SOFTMAX, {X(1100, 40)}, {X(1100, 40)}, &dim1, false},
+    {"planes", TERN__SOFTMAX_GRAD, {X(2, 7, 9), W(2, 7, 9)}, {X(2, 7, 9)}, &dim1, true},
+    {"lines", TERN__LOG_SOFTMAX_GRAD, {X(3, 4, 50), P(3, 4, 50)}, {X(3, 4, 50)}, &dim2, false},
+    {"weights", TERN__NLL_LOSS, {P(300, 10), I(10, 300), W(10)}, {SCALAR, SCALAR_D}, NLL(0, 0, 1, 0), false},
+    {"smoothed",
+     TERN__NLL_LOSS,
+     {P(20, 100), U(100, 20), W(100)},
+     {SCALAR, SCALAR_D},
+     NLL(0.1, 0, 0, 0),
+     true},
+    {"planes", TERN__NLL_LOSS, {P(2, 3, 1500), I(3, 2, 1500)}, {SCALAR, SCALAR_D}, NLL(0, 2, 1, 0), false},
+    {"each",
+     TERN__NLL_LOSS,
+     {P(2, 5, 70), I(5, 2, 70), W(5)},
+     {X(2, 70), SCALAR_D},
+     NLL(0.2, 1.5, 0, 1),
+     false},
+    {"mean", TERN__NLL_LOSS_GRAD, {SCALAR, I(5, 40), W(5), SCALAR_D}, {X(40, 5)}, NLL(0, 0, 1, 0), true},
+    {"planes", TERN__NLL_LOSS_GRAD, {X(2, 30), I(9, 2, 30)}, {X(2, 9, 30)}, NLL(0, 0, 0, 1), false},
+    {"mean",
+     TERN__CROSS_ENTROPY_GRAD,
+     {SCALAR, P(20, 100), I(100, 20), W(100), SCALAR_D},
+     {X(20, 100)},
+     NLL(0.1, 0, 1, 0),
+     false},
+    {"focal",
+     TERN__CROSS_ENTROPY_GRAD,
+     {X(2, 70), P(2, 5, 70), U(5, 2, 70)},
+     {X(2, 5, 70)},
+     NLL(0, 2, 0, 1),
+     true},
+    {"classes",
+     TERN__DICE_LOSS,
+     {X(2, 3, 50, 50), I(3, 2, 50, 50)},
+     {SCALAR, D(2, 3, 5)},
+     DICE(1, 0, 0, 0, 1, 0, 0.3),
+     false},
+    {"masks",
+     TERN__DICE_LOSS,
+     {X(2, 3, 70), X(2, 3, 70)},
+     {SCALAR, D(2, 3, 5)},
+     DICE(0, 0, 1, 1, 0, 0, 0.3),
+     true},
+    {"each",
+     TERN__DICE_LOSS,
+     {W(3, 2, 90), U(2, 3, 90)},
+     {X(3, 2), D(3, 2, 5)},
+     DICE(1, 1, 1, 0, 0, 1, 0),
+     false},
+    {"classes",
+     TERN__DICE_LOSS_GRAD,
+     {SCALAR, X(2, 3, 99), I(3, 2, 99), D(2, 3, 5)},
+     {X(2, 3, 99)},
+     DICE(1, 0, 1, 1, 1, 0, 0.3),
+     true},
+    {"masks",
+     TERN__DICE_LOSS_GRAD,
+     {X(2, 3), X(2, 3, 99), U(2, 2, 3, 99), D(2, 3, 5)},
+     {X(2, 3, 99)},
+     DICE(0, 0, 0, 0, 0, 1, 0),
+     false},
+    {"lines", TERN__ARGMAX, {X(20, 77)}, {I(1, 20), X(20)}, &dim1, false},
+    {"planes", TERN__ARGMIN, {XL(3, 7, 4, 5)}, {I(1, 3, 4, 5), X(3, 4, 5)}, &dim1, false},
+    {"integers", TERN__ARGMAX, {I(5, 2000, 20)}, {I(1, 2000), I(1, 2000)}, &dim1, false},
+    {"lines", TERN__CHOICE_GRAD, {X(20), I(9, 20)}, {X(20, 9)}, &dim1, true},
+    {"scores",
+     TERN__CONFUSION,
+     {X(50, 12), I(12, 50)},
+     {I(5, 12, 12)},
+     CONFUSED(12, TERN__PREDICT_LARGEST),
+     false},
+    {"maps",
+     TERN__CONFUSION,
+     {X(2, 5, 90), U(5, 2, 90)},
+     {I(5, 5, 5)},
+     CONFUSED(5, TERN__PREDICT_LARGEST),
+     false},
+    {"above", TERN__CONFUSION, {X(700), I(2, 700)}, {I(5, 2, 2)}, CONFUSED(2, TERN__PREDICT_ABOVE), true},
+    {"many classes",
+     TERN__CONFUSION,
+     {X(50, 40), I(40, 50)},
+     {I(5, 40, 40)},
+     CONFUSED(40, TERN__PREDICT_LARGEST),
+     false},
+    {"scores", TERN__LABEL_RANK, {X(50, 40), I(40, 50)}, {I(1, 50)}, CONFUSED(40, 0), false},
+    {"rows", TERN__EMBEDDING, {X(9, 8), J(9, 3, 7)}, {X(3, 7, 8)}, NULL, false},
+    {"rows", TERN__EMBEDDING_GRAD, {X(3000, 5), J(400, 3000)}, {X(400, 5)}, &no_padding, true},
+    {"many columns", TERN__EMBEDDING_GRAD, {X(30, 70), J(4, 30)}, {X(4, 70)}, &padding, false},
+    {"odd", TERN__DROPOUT, {X(3, 1001)}, {X(3, 1001)}, &dropout, false},
+    {"added", TERN__DROPOUT, {X(64)}, {X(64)}, &dropout, true},
+    {"planes", TERN__DROPOUT_CHANNELS, {X(3, 5, 4, 7)}, {X(3, 5, 4, 7)}, &dropout, false},
+    {"channels last", TERN__DROPOUT_CHANNELS, {XL(3, 5, 4, 7)}, {XL(3, 5, 4, 7)}, &dropout, true},
+    {"1", TERN__POWER_SUM, {X(20001)}, {SCALAR_D}, &ones, false},
+    {"2", TERN__POWER_SUM, {X(20001)}, {SCALAR_D}, &squares, true},
+    {"3", TERN__POWER_SUM, {X(77)}, {SCALAR_D}, &cubes, false},
+    {"largest", TERN__POWER_SUM, {X(20001)}, {SCALAR_D}, &largest_size, false},
+    {"nothing", TERN__POWER_SUM, {X(0)}, {SCALAR_D}, &squares, false},
+    {"odd", TERN__UNSCALE, {X(20001)}, {X(20001), SCALAR_D}, &unscale, false},
+};
+
+/* ---- running it ---- */
+
+static double tolerance_of(tern_dtype dtype)
+{
+    return dtype == TERN_F64 ? 1e-12 : dtype == TERN_BF16 ? 0x1p-8 : dtype == TERN_F16 ? 0x1p-10 : 4e-6;
+}
+
+/* By the largest element: sums of both signs may be small themselves. */
+static void compare(const row *r, tern_dtype dtype, const tern__view *got, const tern__view *want)
+{
+    double largest = 0, step = tolerance_of(got->dtype), own = tolerance_of(TERN_F32);
+    if (dtype == TERN_F64) own = tolerance_of(TERN_F64);
+    for (int64_t i = 0; i < tern__view_count(want); i++)
+        largest = fmax(largest, fabs(tern__view_get(want, i)));
+    for (int64_t i = 0; i < tern__view_count(want); i++) {
+        double a = tern__view_get(got, i), b = tern__view_get(want, i);
+        double most = tern__dtype_is_float(got->dtype) ? step * fabs(b) + own * largest : 0;
+        if (!(fabs(a - b) <= most))
+            fail_msg("%s, %s, %s: element %lld is %.9g, expected %.9g", tern__kernel_name(r->kernel), r->what,
+                     tern_dtype_name(dtype), (long long)i, a, b);
+    }
+}
+
+/* One place of the call, on each of the two devices. */
+typedef struct pair {
+    const operand *operand;
+    tern__view device, reference;
+} pair;
+
+static void open_pair(pair *p, const operand *o, tern_dtype dtype)
+{
+    *p = (pair){.operand = o};
+    if (o->kind == NONE) return;
+    uint64_t start = seed;
+    p->device = new_view(o, dtype);
+    fill(&p->device, o);
+    seed = start;
+    p->reference = new_view(o, dtype);
+    fill(&p->reference, o);
+}
+
+static void run_row(const row *r, tern_dtype dtype, tern_device *device, tern_device *reference)
+{
+    pair in[5], out[2];
+    tern_error err = {0};
+    tern__call call = {
+        .device = device, .kernel = r->kernel, .attr = r->attr, .add = {r->add, r->add}, .err = &err};
+    tern__call plain = call;
+    plain.device = reference;
+    for (int i = 0; i < 5; i++) {
+        open_pair(&in[i], &r->in[i], dtype);
+        call.in[i] = in[i].operand->kind ? &in[i].device : NULL;
+        plain.in[i] = in[i].operand->kind ? &in[i].reference : NULL;
+    }
+    for (int i = 0; i < 2; i++) {
+        open_pair(&out[i], &r->out[i], dtype);
+        call.out[i] = out[i].operand->kind ? &out[i].device : NULL;
+        plain.out[i] = out[i].operand->kind ? &out[i].reference : NULL;
+    }
+    assert_int_equal(tern__kernel_run(&plain), TERN_OK);
+    int status = tern__call_carried(&call, device, device->backend->kernels[r->kernel]);
+    assert_ok(err);
+    if (status)
+        fail_msg("%s, %s, %s: %d", tern__kernel_name(r->kernel), r->what, tern_dtype_name(dtype), status);
+    for (int i = 0; i < 2; i++)
+        if (out[i].operand->kind) compare(r, dtype, &out[i].device, &out[i].reference);
+    for (int i = 0; i < 7; i++) {
+        pair *p = i < 5 ? &in[i] : &out[i - 5];
+        if (!p->operand->kind) continue;
+        drop_view(&p->device, p->operand);
+        drop_view(&p->reference, p->operand);
+    }
+}
+
+static void as_the_reference(void **state)
+{
+    static const tern_dtype dtypes[] = {TERN_F32, TERN_F64, TERN_BF16, TERN_F16};
+    tern_error err = {0};
+    tern_device *reference = tern_device_open("cpu:reference", &err);
+    assert_ok(err);
+    for (size_t i = 0; i < TERN__COUNT(rows); i++)
+        for (size_t d = 0; d < TERN__COUNT(dtypes); d++) run_row(&rows[i], dtypes[d], *state, reference);
+    tern_device_close(reference);
+}
+
+/* ---- labels that are no class ---- */
+
+/* The kernel goes on; the value that is read says what was wrong, once. */
+static void names_labels(void **state)
+{
+    tern_device *device = *state;
+    tern_error err = {0};
+    float zeros[30] = {0}, loss = 0;
+    double weights = 0;
+    int64_t label[6] = {0, 1, 2, 3, 4, 7};
+    tern__view x = tern__view_make(TERN_F32, TERN__PLAIN, 2, (int64_t[]){6, 5});
+    tern__view y = tern__view_make(TERN_I64, TERN__PLAIN, 1, (int64_t[]){6});
+    tern__view out = tern__view_make(TERN_F32, TERN__PLAIN, 0, NULL);
+    tern__view sum = tern__view_make(TERN_F64, TERN__PLAIN, 0, NULL);
+    x.data = zeros, y.data = label, out.data = &loss, sum.data = &weights;
+    tern__call call = {.device = device,
+                       .kernel = TERN__NLL_LOSS,
+                       .in = {&x, &y},
+                       .out = {&out, &sum},
+                       .attr = NLL(0, 0, 0, 0),
+                       .err = &err};
+    assert_int_equal(tern__kernel_run(&call), TERN_E_RANGE);
+    assert_string_equal(err.text, "op: label 7 of sample 5 is not in [0, 5)");
+    err = (tern_error){0};
+    label[5] = IGNORED;
+    assert_int_equal(tern__kernel_run(&call), TERN_OK);
+    assert_true(weights == 5);
+}
+
+static int open_device(void **state)
+{
+    tern_error err = {0};
+    *state = tern_device_open("cuda:0", &err);
+    assert_ok(err);
+    return 0;
+}
+
+static int close_device(void **state)
+{
+    tern_device_close(*state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_reference), cmocka_unit_test(names_labels)};
+    return cmocka_run_group_tests(tests, open_device, close_device);
+}
