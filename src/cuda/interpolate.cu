@@ -72,9 +72,9 @@ template <class R, bool GRADIENT>
 static __device__ __forceinline__ R weight_of(const resizing &r, int axis, const band &b, int64_t at,
                                               int64_t k)
 {
-    if (!GRADIENT) return (R)b.weight[k > 0];
+    if (!GRADIENT) return (R)(k > 0 ? b.weight[1] : b.weight[0]);
     const band *y = &r.of_y[axis][b.first + k];
-    return (R)y->weight[at > y->first];
+    return (R)(at > y->first ? y->weight[1] : y->weight[0]);
 }
 
 template <int DTYPE, int N, bool GRADIENT> static __global__ void run_resize(resizing r)

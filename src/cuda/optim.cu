@@ -311,15 +311,17 @@ typedef struct optim_pieces {
     int64_t number, lead, each;
 } optim_pieces;
 
-/* A block has a piece; the sums are of double. */
+/* A warp has a piece; the sums are of double. */
 template <class R, int DTYPE> static __global__ void run_moments(optim_walk w, lamb<R> o, optim_pieces c)
 {
-    for (int64_t i = blockIdx.x; i < c.number; i += gridDim.x) {
+    int lane = (int)threadIdx.x % TERN__WARP;
+    int64_t warps = THREADS / TERN__WARP, own = blockIdx.x * warps + threadIdx.x / TERN__WARP;
+    for (int64_t i = own; i < c.number; i += gridDim.x * warps) {
         int64_t first = i ? c.lead + (i - 1) * c.each : 0;
         int64_t next = c.lead + i * c.each;
         if (next > w.count) next = w.count;
         double sums[2] = {0, 0};
-        for (int64_t at = first + threadIdx.x * 4; at < next; at += THREADS * 4) {
+        for (int64_t at = first + lane * 4; at < next; at += TERN__WARP * 4) {
             int most = next - at < 4 ? (int)(next - at) : 4;
             optim_stretch<R> t = load<R, DTYPE>(w, at, most, true);
 #pragma unroll
@@ -334,16 +336,19 @@ template <class R, int DTYPE> static __global__ void run_moments(optim_walk w, l
             }
             store_states<R, DTYPE>(w, at, most, t, 2);
         }
-        tern__block_sums<2, double>(sums);
-        if (threadIdx.x < 2) c.sums[2 * i + threadIdx.x] = sums[threadIdx.x];
+        sums[0] = tern__warp_sum(sums[0]);
+        sums[1] = tern__warp_sum(sums[1]);
+        if (lane == 0) c.sums[2 * i] = sums[0];
+        if (lane == 0) c.sums[2 * i + 1] = sums[1];
     }
 }
 
 template <class R, int DTYPE>
 static int start_moments(const tern__call *call, const optim_walk &w, const optim_pieces &c)
 {
-    return tern__cuda_launch(call, run_moments<R, DTYPE>, tern__cuda_grid(call, c.number, 1, 1), THREADS, 0,
-                             w, lamb<R>::of(call->attr, w), c);
+    return tern__cuda_launch(call, run_moments<R, DTYPE>,
+                             tern__cuda_grid(call, c.number, THREADS / TERN__WARP, 1), THREADS, 0, w,
+                             lamb<R>::of(call->attr, w), c);
 }
 
 /* Parameter and moments are f32 or f64; the gradient may be of 16 bits. */

@@ -214,6 +214,24 @@ static void batch_norms(void **state)
             }
 }
 
+/* A mean of a thousand deviations. */
+static void moments_far_from_zero(void **state)
+{
+    (void)state;
+    for (int last = 0; last < 2; last++) {
+        const int64_t shape[] = {24, 8, 16, 16};
+        const tern__view *x = drawn(TERN_F32, last ? TERN__CHANNELS_LAST : TERN__PLAIN, 4, shape);
+        int64_t count = tern__view_count(x);
+        for (int64_t i = 0; i < count; i++) tern__view_set(x, i, 600 + tern__view_get(x, i));
+        tern__batch_norm_attr attr = {.eps = 1e-5};
+        compare((tern__call){.kernel = TERN__BATCH_NORM_STATS,
+                             .in = {x},
+                             .out = {vector(TERN_F32, 8), vector(TERN_F32, 8)},
+                             .attr = &attr});
+        free_all();
+    }
+}
+
 /* ---- group norm ---- */
 
 static void group_norm(tern_dtype dtype, const int64_t shape[4], bool bare)
@@ -451,6 +469,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(batch_norms, forget),
+        cmocka_unit_test_teardown(moments_far_from_zero, forget),
         cmocka_unit_test_teardown(group_norms, forget),
         cmocka_unit_test_teardown(pools, forget),
         cmocka_unit_test_teardown(global_avg_pools, forget),
