@@ -40,19 +40,19 @@ template <int DTYPE, int N> static __global__ void run_moments(batch_norm a)
             square[l] += d * d;
         }
     }
+    double means[N], squares[N];
 #pragma unroll
     for (int l = 0; l < N; l++) {
-        if (n == 0) break;
-        R mean = sum[l] / n;
-        square[l] -= sum[l] * mean;
-        sum[l] = shift[l] + mean;
+        R mean = n > 0 ? sum[l] / n : 0;
+        means[l] = (double)shift[l] + (double)mean;
+        squares[l] = (double)(square[l] - sum[l] * mean);
     }
-    tern__columns_leave<tern__join_moments, R, N>(a.k, (R *)a.partial, from, n, sum, square);
+    tern__columns_leave<tern__join_moments, N>(a.k, a.partial, from, (double)n, means, squares);
 }
 
 typedef struct batch_norm_stats {
     tern__columns k;
-    const void *partial;
+    const double *partial;
     int lanes;
     double momentum;
     tern__vector mean, var, running_mean, running_var;
@@ -73,24 +73,24 @@ static __device__ void move_towards(const tern__vector &v, int64_t c, double val
 }
 
 /* Some channels a block: all parts' moments become the batch's. */
-template <class R> static __global__ void run_stats(batch_norm_stats a)
+static __global__ void run_stats(batch_norm_stats a)
 {
     int64_t c = (int64_t)blockIdx.x * MERGED + threadIdx.x % MERGED, far = a.k.parts * a.k.channels;
-    const R *partial = (const R *)a.partial;
+    const double *partial = a.partial;
     double n = 0, mean = 0, m2 = 0, inverse = 0;
     for (int64_t part = threadIdx.x / MERGED; c < a.k.channels && part < a.k.parts;
          part += THREADS / MERGED) {
         n += count_of(a, part);
-        mean += count_of(a, part) * (double)partial[tern__columns_part(a.k, part, c)];
+        mean += count_of(a, part) * partial[tern__columns_part(a.k, part, c)];
     }
     inverse = n > 0 ? 1 / n : 0;
     mean *= inverse;
     for (int64_t part = threadIdx.x / MERGED; c < a.k.channels && part < a.k.parts;
          part += THREADS / MERGED) {
-        double d = (double)partial[tern__columns_part(a.k, part, c)] - mean;
-        m2 += (double)partial[far + tern__columns_part(a.k, part, c)] + count_of(a, part) * d * d;
+        double d = partial[tern__columns_part(a.k, part, c)] - mean;
+        m2 += partial[far + tern__columns_part(a.k, part, c)] + count_of(a, part) * d * d;
     }
-    tern__join_rows<tern__join_moments, double, 1>(MERGED, n, &mean, &m2);
+    tern__join_rows<tern__join_moments, 1>(MERGED, n, &mean, &m2);
     if (threadIdx.x >= MERGED || c >= a.k.channels) return;
     double all = (double)a.k.rows * (a.k.is_last ? 1 : a.lanes);
     tern__vector_put(a.mean, c, mean);
@@ -157,7 +157,7 @@ static int make_stats(const tern__call *call, const fields &f, const tern__view 
     batch_norm a = {};
     a.k = tern__columns_of(f.views[0], lanes_of(&f), SUM_BLOCKS);
     a.x = f.views[0]->data;
-    a.partial = partial_new(call, a, is_wide(&f));
+    a.partial = partial_new(call, a);
     if (!a.partial) return TERN_E_MEMORY;
     batch_norm_stats s = {};
     s.k = a.k;
@@ -169,9 +169,7 @@ static int make_stats(const tern__call *call, const fields &f, const tern__view 
     s.running_mean = tern__vector_of(to[2], false);
     s.running_var = tern__vector_of(to[3], false);
     int status = find_moments(call, a, f);
-    if (!status)
-        status = tern__cuda_launch(call, is_wide(&f) ? run_stats<double> : run_stats<float>, merge_grid(a),
-                                   THREADS, 0, s);
+    if (!status) status = tern__cuda_launch(call, run_stats, merge_grid(a), THREADS, 0, s);
     tern__cuda_scratch_free(call, a.partial);
     return status;
 }

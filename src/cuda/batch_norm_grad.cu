@@ -37,27 +37,30 @@ template <int DTYPE, int N> static __global__ void run_sums(batch_norm a)
             product[l] += d[l] * (x.get(l) - k.mean[l]);
         }
     }
-    tern__columns_leave<tern__join_sums, R, N>(a.k, (R *)a.partial, from, R(0), sum, product);
+    double sums[N], products[N];
+#pragma unroll
+    for (int l = 0; l < N; l++) sums[l] = (double)sum[l], products[l] = (double)product[l];
+    tern__columns_leave<tern__join_sums, N>(a.k, a.partial, from, 0, sums, products);
 }
 
 typedef struct batch_norm_totals {
     tern__columns k;
-    const void *partial;
+    const double *partial;
     double eps;
     tern__vector var, s, p, db, dw;
 } batch_norm_totals;
 
-template <class R> static __global__ void run_totals(batch_norm_totals a)
+static __global__ void run_totals(batch_norm_totals a)
 {
     int64_t c = (int64_t)blockIdx.x * MERGED + threadIdx.x % MERGED, far = a.k.parts * a.k.channels;
-    const R *partial = (const R *)a.partial;
+    const double *partial = a.partial;
     double sum = 0, product = 0;
     for (int64_t part = threadIdx.x / MERGED; c < a.k.channels && part < a.k.parts;
          part += THREADS / MERGED) {
-        sum += (double)partial[tern__columns_part(a.k, part, c)];
-        product += (double)partial[far + tern__columns_part(a.k, part, c)];
+        sum += partial[tern__columns_part(a.k, part, c)];
+        product += partial[far + tern__columns_part(a.k, part, c)];
     }
-    tern__join_rows<tern__join_sums, double, 1>(MERGED, 0.0, &sum, &product);
+    tern__join_rows<tern__join_sums, 1>(MERGED, 0, &sum, &product);
     if (threadIdx.x >= MERGED || c >= a.k.channels) return;
     product /= sqrt(tern__vector_get<double>(a.var, c, 0) + a.eps);
     tern__vector_put(a.s, c, sum);
@@ -171,9 +174,7 @@ static int make_sums(const tern__call *call, batch_norm a, const fields &f, batc
     to.eps = a.eps;
     to.var = a.var;
     int status = sum_up(call, a, f);
-    return status ? status
-                  : tern__cuda_launch(call, is_wide(&f) ? run_totals<double> : run_totals<float>,
-                                      merge_grid(a), THREADS, 0, to);
+    return status ? status : tern__cuda_launch(call, run_totals, merge_grid(a), THREADS, 0, to);
 }
 
 int tern__cuda_batch_norm_sums(const tern__call *call)
@@ -183,7 +184,7 @@ int tern__cuda_batch_norm_sums(const tern__call *call)
     if (!takes(&f) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     batch_norm a = norm_of(call);
     a.k = tern__columns_of(x, lanes_of(&f), SUM_BLOCKS);
-    a.partial = partial_new(call, a, is_wide(&f));
+    a.partial = partial_new(call, a);
     if (!a.partial) return TERN_E_MEMORY;
     batch_norm_totals to = {};
     tern__vector *vectors[] = {&to.s, &to.p, &to.db, &to.dw};
@@ -209,13 +210,12 @@ int tern__cuda_batch_norm_data_grad(const tern__call *call)
 }
 
 /* The sums of all parts follow those of each in the same memory. */
-static batch_norm_totals totals_of(const tern__call *call, const batch_norm &a, bool wide)
+static batch_norm_totals totals_of(const tern__call *call, const batch_norm &a)
 {
     batch_norm_totals to = {};
-    size_t size = wide ? sizeof(double) : sizeof(float);
-    char *after = (char *)a.partial + 2 * (size_t)a.k.parts * (size_t)a.k.channels * size;
-    to.s = {after, wide ? TERN_F64 : TERN_F32, 1, false};
-    to.p = {after + (size_t)a.k.channels * size, wide ? TERN_F64 : TERN_F32, 1, false};
+    double *after = a.partial + 2 * a.k.parts * a.k.channels;
+    to.s = {after, TERN_F64, 1, false};
+    to.p = {after + a.k.channels, TERN_F64, 1, false};
     to.db = tern__vector_of(call->out[2], call->add[2]);
     to.dw = tern__vector_of(call->out[3], call->add[3]);
     return to;
@@ -232,9 +232,9 @@ int tern__cuda_batch_norm_grad(const tern__call *call)
     a.bias = tern__vector_of(call->in[6], false);
     a.k = tern__columns_of(x, lanes_of(&f), SUM_BLOCKS);
     a.count = (double)(x->shape[0] * tern__positions_of(x));
-    a.partial = partial_new(call, a, is_wide(&f));
+    a.partial = partial_new(call, a);
     if (!a.partial) return TERN_E_MEMORY;
-    batch_norm_totals to = totals_of(call, a, is_wide(&f));
+    batch_norm_totals to = totals_of(call, a);
     int status = make_sums(call, a, f, to);
     a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS);
     a.s = to.s;

@@ -27,7 +27,7 @@ typedef struct batch_norm {
     double eps, count;
     int mask; /* which of dy a ReLU has let through */
     bool relu, add_y, add_dx, add_dresidual;
-    void *partial; /* [2][parts][channels] */
+    double *partial; /* [2][parts][channels] */
 } batch_norm;
 
 /* ---- what a thread knows of its channels ---- */
@@ -87,11 +87,6 @@ static int lanes_of(const fields *f)
     return tern__bunches_fit(f->views, 5, last ? x->shape[1] : positions) ? tern__bunch_most(x->dtype) : 1;
 }
 
-static bool is_wide(const fields *f)
-{
-    return f->views[0]->dtype == TERN_F64;
-}
-
 typedef void (*kernel_fn)(batch_norm a);
 
 static int launch(const tern__call *call, const batch_norm &a, kernel_fn kernel)
@@ -100,10 +95,10 @@ static int launch(const tern__call *call, const batch_norm &a, kernel_fn kernel)
 }
 
 /* Memory for what parts have found: two numbers a channel each, and two more in all. */
-static void *partial_new(const tern__call *call, const batch_norm &a, bool wide)
+static double *partial_new(const tern__call *call, const batch_norm &a)
 {
     size_t numbers = 2 * (size_t)(a.k.parts + 1) * (size_t)a.k.channels;
-    return tern__cuda_scratch(call, numbers * (wide ? sizeof(double) : sizeof(float)));
+    return (double *)tern__cuda_scratch(call, numbers * sizeof(double));
 }
 
 static dim3 merge_grid(const batch_norm &a)

@@ -108,10 +108,10 @@ static __device__ __forceinline__ int64_t tern__columns_part(const tern__columns
 /* ---- pairs of numbers of a block's threads ---- */
 
 struct tern__join_moments { /* a mean and a centred second moment */
-    template <class R>
-    static __device__ __forceinline__ void of(R n, R &mean, R &m2, R other_n, R other_mean, R other_m2)
+    static __device__ __forceinline__ void of(double n, double &mean, double &m2, double other_n,
+                                              double other_mean, double other_m2)
     {
-        R all = n + other_n, d = other_mean - mean;
+        double all = n + other_n, d = other_mean - mean;
         if (other_n == 0) return;
         mean += d * (other_n / all);
         m2 += other_m2 + d * d * (n * other_n / all);
@@ -119,7 +119,8 @@ struct tern__join_moments { /* a mean and a centred second moment */
 };
 
 struct tern__join_sums {
-    template <class R> static __device__ __forceinline__ void of(R, R &a, R &b, R, R other_a, R other_b)
+    static __device__ __forceinline__ void of(double, double &a, double &b, double, double other_a,
+                                              double other_b)
     {
         a += other_a;
         b += other_b;
@@ -127,9 +128,9 @@ struct tern__join_sums {
 };
 
 /* The first row of threads gets what all have of their columns, n values each. */
-template <class J, class R, int N> __device__ void tern__join_rows(int across, R n, R *first, R *second)
+template <class J, int N> __device__ void tern__join_rows(int across, double n, double *first, double *second)
 {
-    __shared__ R values[2][N][TERN__COLUMN_THREADS / 2], counts[TERN__COLUMN_THREADS / 2];
+    __shared__ double values[2][N][TERN__COLUMN_THREADS / 2], counts[TERN__COLUMN_THREADS / 2];
     int thread = (int)threadIdx.x;
     for (int half = TERN__COLUMN_THREADS / 2; half >= across; half /= 2) {
         bool gives = thread >= half && thread < 2 * half;
@@ -140,7 +141,7 @@ template <class J, class R, int N> __device__ void tern__join_rows(int across, R
         }
         __syncthreads();
         if (thread < half) {
-            R more = counts[thread];
+            double more = counts[thread];
             for (int l = 0; l < N; l++)
                 J::of(n, first[l], second[l], more, values[0][l][thread], values[1][l][thread]);
             n += more;
@@ -150,7 +151,7 @@ template <class J, class R, int N> __device__ void tern__join_rows(int across, R
 }
 
 /* Lanes that are all of one channel become one. */
-template <class J, class R, int N> __device__ void tern__join_lanes(R n, R *first, R *second)
+template <class J, int N> __device__ void tern__join_lanes(double n, double *first, double *second)
 {
 #pragma unroll
     for (int half = N / 2; half > 0; half /= 2, n *= 2)
@@ -159,12 +160,12 @@ template <class J, class R, int N> __device__ void tern__join_lanes(R n, R *firs
 }
 
 /* Of a thread: n values of each lane. */
-template <class J, class R, int N>
-__device__ void tern__columns_leave(const tern__columns &k, R *partial, const tern__seat &s, R n, R *first,
-                                    R *second)
+template <class J, int N>
+__device__ void tern__columns_leave(const tern__columns &k, double *partial, const tern__seat &s, double n,
+                                    double *first, double *second)
 {
-    if (!k.is_last) tern__join_lanes<J, R, N>(n, first, second);
-    tern__join_rows<J, R, N>(k.across, k.is_last ? n : n * N, first, second);
+    if (!k.is_last) tern__join_lanes<J, N>(n, first, second);
+    tern__join_rows<J, N>(k.across, k.is_last ? n : n * N, first, second);
     if (s.y > 0 || s.column >= k.columns) return;
 #pragma unroll
     for (int l = 0; l < N; l++) {

@@ -134,7 +134,7 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_d
 typedef struct group_norm_weights {
     tern__columns k; /* of x as (N, G K, S) */
     group_norm a;
-    void *partial;
+    double *partial;
     tern__vector dw, db;
 } group_norm_weights;
 
@@ -156,20 +156,21 @@ template <int DTYPE, int N> static __global__ void run_sums(group_norm_weights w
             dw[l] += dy.get(l) * ((x.get(l) - mean) * inverse);
         }
     }
-    tern__columns_leave<tern__join_sums, R, N>(w.k, (R *)w.partial, from, R(0), db, dw);
+    double dbs[N], dws[N];
+    for (int l = 0; l < N; l++) dbs[l] = (double)db[l], dws[l] = (double)dw[l];
+    tern__columns_leave<tern__join_sums, N>(w.k, w.partial, from, 0, dbs, dws);
 }
 
-template <class R> static __global__ void run_totals(group_norm_weights w)
+static __global__ void run_totals(group_norm_weights w)
 {
     int64_t c = (int64_t)blockIdx.x * MERGED + threadIdx.x % MERGED, far = w.k.parts * w.k.channels;
-    const R *partial = (const R *)w.partial;
     double db = 0, dw = 0;
     int64_t part = threadIdx.x / MERGED, pace = TERN__COLUMN_THREADS / MERGED;
     for (; c < w.k.channels && part < w.k.parts; part += pace) {
-        db += (double)partial[tern__columns_part(w.k, part, c)];
-        dw += (double)partial[far + tern__columns_part(w.k, part, c)];
+        db += w.partial[tern__columns_part(w.k, part, c)];
+        dw += w.partial[far + tern__columns_part(w.k, part, c)];
     }
-    tern__join_rows<tern__join_sums, double, 1>(MERGED, 0.0, &db, &dw);
+    tern__join_rows<tern__join_sums, 1>(MERGED, 0, &db, &dw);
     if (threadIdx.x >= MERGED || c >= w.k.channels) return;
     tern__vector_put(w.db, c, db);
     tern__vector_put(w.dw, c, dw);
@@ -180,6 +181,14 @@ template <class R> static __global__ void run_totals(group_norm_weights w)
 static bool fits(const tern__view *view, const tern__view *x)
 {
     return !view || (view->dtype == x->dtype && tern__view_is_contiguous(view));
+}
+
+/* Of any number of dimensions, without gaps. */
+static tern__vector row_of(const tern__view *view, bool add)
+{
+    tern__vector v = tern__vector_of(view, add);
+    v.stride = 1;
+    return v;
 }
 
 static bool is_row(const tern__view *view)
@@ -194,15 +203,15 @@ static group_norm norm_of(const tern__view *x, const tern__view *mean, const ter
     a.shape = tern__group_shape_of(x);
     a.rows = a.shape.samples * a.shape.groups;
     a.x = x->data;
-    a.mean = tern__vector_of(mean, false);
-    a.inverse = tern__vector_of(inverse, false);
+    a.mean = row_of(mean, false);
+    a.inverse = row_of(inverse, false);
     a.fours = true;
     return a;
 }
 
 static void give_numbers(group_norm *a, tern__vector *to, const tern__view *view)
 {
-    *to = tern__vector_of(view, false);
+    *to = row_of(view, false);
     if (view) a->fours &= (uintptr_t)view->data % 16 == 0;
 }
 
@@ -250,18 +259,18 @@ template <int DTYPE, int N> static int start_data_grad(const tern__call *call, c
 template <int DTYPE, int N>
 static int start_weights(const tern__call *call, const group_norm &a, const tern__view *flat)
 {
-    typedef tern__number<DTYPE> R;
     group_norm_weights w = {};
     w.k = tern__columns_of(flat, N, SUM_BLOCKS);
     w.a = a;
-    w.dw = tern__vector_of(call->out[1], call->add[1]);
-    w.db = tern__vector_of(call->out[2], call->add[2]);
-    w.partial = tern__cuda_scratch(call, 2 * (size_t)w.k.parts * (size_t)w.k.channels * sizeof(R));
+    w.dw = row_of(call->out[1], call->add[1]);
+    w.db = row_of(call->out[2], call->add[2]);
+    size_t numbers = 2 * (size_t)w.k.parts * (size_t)w.k.channels;
+    w.partial = (double *)tern__cuda_scratch(call, numbers * sizeof(double));
     if (!w.partial) return TERN_E_MEMORY;
     int status =
         tern__cuda_launch(call, run_sums<DTYPE, N>, tern__columns_grid(w.k), TERN__COLUMN_THREADS, 0, w);
     dim3 grid((unsigned)((w.k.channels + MERGED - 1) / MERGED));
-    if (!status) status = tern__cuda_launch(call, run_totals<R>, grid, TERN__COLUMN_THREADS, 0, w);
+    if (!status) status = tern__cuda_launch(call, run_totals, grid, TERN__COLUMN_THREADS, 0, w);
     tern__cuda_scratch_free(call, w.partial);
     return status;
 }
@@ -284,7 +293,8 @@ int tern__cuda_group_norm_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *x = call->in[1], *dx = call->out[0], *views[] = {x, dy, dx};
     bool fine = tern__dtype_is_float(x->dtype) && fits(x, x) && fits(dy, x) && fits(dx, x) &&
-                is_row(call->in[2]) && is_row(call->in[3]) && is_row(call->in[4]);
+                is_row(call->in[2]) && is_row(call->in[3]) && is_row(call->in[4]) && is_row(call->out[1]) &&
+                is_row(call->out[2]);
     if (!fine || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     group_norm a = norm_of(x, call->in[2], call->in[3]);
     give_numbers(&a, &a.weight, call->in[4]);
