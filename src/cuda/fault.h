@@ -35,6 +35,7 @@ typedef struct tern__judge {
     tern__fault_site site;
 } tern__judge;
 
+#if defined(__CUDACC__) || defined(TERN_CUDA_EMULATED) /* not in what the host's compiler makes */
 static __device__ void tern__fault_raise(const tern__judge &judge, int64_t number, int64_t label)
 {
     if (atomicCAS(&judge.fault->taken, 0, 1)) return;
@@ -52,6 +53,8 @@ static __device__ __forceinline__ bool tern__is_class(const tern__judge &judge, 
     if (!is) tern__fault_raise(judge, number, label);
     return is;
 }
+
+#endif
 
 /* ---- fault.cc ---- */
 
