@@ -101,7 +101,10 @@ static int run_dense(tern__conv *c, const tern__conv_algorithm *algorithm)
     if (!tern__conv_is_thin(c)) return run_by(c, algorithm);
     int status = tern__conv_thin_open(c, &thin);
     if (!status) status = run_by(&thin.c, algorithm);
-    return status ? status : tern__conv_thin_close(c, &thin);
+    const char *name = c->call->device->algorithm;
+    if (!status) status = tern__conv_thin_close(c, &thin);
+    c->call->device->algorithm = name; /* not that of the copies */
+    return status;
 }
 
 /* The views of x, w, y and b, whichever of them are inputs. */

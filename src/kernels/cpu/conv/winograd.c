@@ -3,19 +3,30 @@
 #include "kernels/cpu/conv/winograd/transform.h"
 #include "kernels/cpu/conv/conv.h"
 
+static int64_t products(const tern__conv *c)
+{
+    return TERN__WINOGRAD_POINTS * tern__winograd_grid_of(c->op[TERN__CONV_Y].view, c->attr, false).count;
+}
+
+/* As many as direct makes. */
+static int64_t all_products(const tern__conv *c)
+{
+    return 9 * tern__conv_positions(c, TERN__CONV_Y);
+}
+
+/* Tiles that are nearly empty, of dilations almost as wide as the image, are not worth a try. */
 static bool takes(const tern__conv *c)
 {
     return tern__winograd_takes(c->call, c->op[TERN__CONV_X].view, c->op[TERN__CONV_W].view,
-                                c->op[TERN__CONV_Y].view);
+                                c->op[TERN__CONV_Y].view) &&
+           products(c) <= 2 * all_products(c);
 }
 
 /* The transformed weights are four times as many, and each is read once: a handful of tiles does not earn
  * that. Nor do tiles that are not half full, as those of images hardly wider than the dilation. */
 static bool pays(const tern__conv *c)
 {
-    const tern__view *y = c->op[TERN__CONV_Y].view;
-    int64_t tiles = tern__winograd_grid_of(y, c->attr, false).count;
-    return tiles >= 16 && TERN__WINOGRAD_POINTS * tiles <= 9 * tern__conv_positions(c, TERN__CONV_Y) / 2;
+    return products(c) >= 16 * TERN__WINOGRAD_POINTS && 2 * products(c) <= all_products(c);
 }
 
 static size_t scratch(const tern__conv *c)
