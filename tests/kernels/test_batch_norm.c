@@ -98,8 +98,8 @@ static void backward(tern_device *device, norm *n, int bits)
 
 static void copy_into(norm *to, const norm *from)
 {
-    for (int i = 0; i < ACTIVATIONS; i++) tern__view_copy(&to->activation[i], &from->activation[i]);
-    for (int i = 0; i < VECTORS; i++) tern__view_copy(&to->vector[i], &from->vector[i]);
+    for (int i = 0; i < ACTIVATIONS; i++) tern__view_copy(&to->activation[i], &from->activation[i], NULL);
+    for (int i = 0; i < VECTORS; i++) tern__view_copy(&to->vector[i], &from->vector[i], NULL);
 }
 
 /* Backward begins from what the reference has made, so that it is compared by itself. */
