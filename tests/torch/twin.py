@@ -16,7 +16,7 @@ from ops import error_of
 
 
 NOISE = 4e-7  # of a convolution's result, beside its deviation: what f32 leaves of sums of hundreds of products
-DRAWS = 6
+DRAWS = 12  # few channels have two values that are nearly one, but those go far
 
 
 class Twin:
