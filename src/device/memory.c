@@ -37,6 +37,11 @@ void tern__memory_remove(tern_device *device)
     change(device, NULL);
 }
 
+bool tern__memory_any(void)
+{
+    return __atomic_load_n(&used, __ATOMIC_ACQUIRE) > 0;
+}
+
 tern_device *tern__memory_device(const void *data)
 {
     for (int i = 0, count = __atomic_load_n(&used, __ATOMIC_ACQUIRE); i < count; i++) {

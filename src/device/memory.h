@@ -7,5 +7,7 @@
 /* A device whose `memory` is known. E_RANGE: too many are open. */
 int tern__memory_add(tern_device *device, tern_error *err);
 void tern__memory_remove(tern_device *device);
+/* False: no such device was ever open, as in most programs. */
+bool tern__memory_any(void);
 
 #endif

@@ -1,21 +1,19 @@
 #include "tensor/host.h"
 #include "device/device.h"
 
-/* Bytes from the first element to the end of the last. */
-static size_t reach_of(const tern__view *view)
+size_t tern__view_reach(const tern__view *view)
 {
-    int64_t last = tern__view_count(view) - 1;
-    if (last < 0) return 0;
-    if (!tern__view_is_dense(view)) {
-        last = 0;
+    int64_t last = 0;
+    if (tern__view_is_dense(view))
+        last = tern__view_count(view) - 1;
+    else
         for (int d = 0; d < view->ndim; d++) last += (view->shape[d] - 1) * view->stride[d];
-    }
     return (size_t)(last + 1) * tern_dtype_bytes(view->dtype);
 }
 
 int tern__host_open(tern__host *host, const tern__view *view, tern_error *err)
 {
-    *host = (tern__host){.view = *view, .bytes = reach_of(view)};
+    *host = (tern__host){.view = *view, .bytes = tern__view_count(view) ? tern__view_reach(view) : 0};
     if (!host->bytes || !tern__memory_device(view->data)) return TERN_OK;
     void *copy = tern__alloc_raw(host->bytes, TERN__LINE);
     if (!copy)

@@ -4,6 +4,9 @@
 
 #include "tensor/view.h"
 
+/* Bytes from a view's first element, which there is, to the end of its last. */
+size_t tern__view_reach(const tern__view *view);
+
 /* A view as the host can read and write it: the caller's own, or one of a copy. */
 typedef struct tern__host {
     tern__view view;
