@@ -59,14 +59,32 @@ void tern__cuda_close(tern_device *device)
     tern__cuda *cuda = tern__cuda_of(device);
     if (!cuda) return;
     cudaSetDevice(cuda->index);
-    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    for (cudaStream_t lane : cuda->lanes)
+        if (lane) cudaStreamSynchronize(lane);
     for (tern__cuda_library &library : cuda->libraries)
         if (library.free) library.free(device, library.state);
     tern__cuda_pool_close(cuda->pool);
-    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    for (cudaStream_t lane : cuda->lanes)
+        if (lane) cudaStreamDestroy(lane);
     tern__fault_free(cuda->fault);
     delete cuda;
     device->state = nullptr;
+}
+
+/* Copies and messages are short, and the step will wait for them: they go first. */
+static int open_lanes(tern__cuda *cuda, tern_error *err)
+{
+    int last, first;
+    int status = tern__cuda_check(cudaDeviceGetStreamPriorityRange(&last, &first),
+                                  "cudaDeviceGetStreamPriorityRange", err);
+    for (int i = 0; i < TERN__LANE_COUNT && !status; i++) {
+        int priority = i == TERN__LANE_STEP ? last : first;
+        status = tern__cuda_check(
+            cudaStreamCreateWithPriority(&cuda->lanes[i], cudaStreamNonBlocking, priority),
+            "cudaStreamCreateWithPriority", err);
+    }
+    cuda->stream = cuda->lanes[TERN__LANE_STEP];
+    return status;
 }
 
 static int open_parts(tern__cuda *cuda, tern__memory *memory, tern_error *err)
@@ -78,8 +96,7 @@ static int open_parts(tern__cuda *cuda, tern__memory *memory, tern_error *err)
     if (status) return status;
     cuda->processors = p.multiProcessorCount;
     if ((status = tern__fault_new(&cuda->fault, err))) return status;
-    status = tern__cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
-                              "cudaStreamCreate", err);
+    status = open_lanes(cuda, err);
     return status ? status : tern__cuda_pool_open(cuda, p.totalGlobalMem, memory, err);
 }
 

@@ -19,6 +19,22 @@ int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, cons
 int tern__cuda_zero(tern_device *device, void *to, size_t bytes, tern_error *err);
 int tern__cuda_wait(tern_device *device, tern_error *err);
 
+/* ---- lanes.cc ---- */
+
+void *tern__cuda_pinned_new(tern_device *device, size_t bytes);
+void tern__cuda_pinned_free(tern_device *device, void *data);
+int tern__cuda_pin(tern_device *device, void *base, size_t bytes, tern_error *err);
+void tern__cuda_unpin(tern_device *device, void *base);
+int tern__cuda_lane_copy(tern_device *device, tern__lane lane, void *to, const void *from, size_t bytes,
+                         tern_error *err);
+void *tern__cuda_lane_stream(tern_device *device, tern__lane lane);
+tern__mark *tern__cuda_mark_new(tern_device *device, tern_error *err);
+void tern__cuda_mark_free(tern_device *device, tern__mark *mark);
+int tern__cuda_mark_set(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err);
+int tern__cuda_mark_follow(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err);
+int tern__cuda_mark_test(tern_device *device, tern__mark *mark, tern_error *err);
+int tern__cuda_mark_wait(tern_device *device, tern__mark *mark, tern_error *err);
+
 /* ---- pool.cc ---- */
 
 void *tern__cuda_alloc(tern_device *device, size_t bytes);

@@ -32,7 +32,8 @@ typedef struct tern__cuda_library {
 
 typedef struct tern__cuda {
     int index, processors;
-    cudaStream_t stream; /* of all that is asked of the device */
+    cudaStream_t stream;                  /* the lane of the step                     */
+    cudaStream_t lanes[TERN__LANE_COUNT]; /* all of them; the others come before it where both could run */
     struct tern__fault *fault;
     tern__cuda_pool *pool;
     tern__cuda_library libraries[TERN__CUDA_LIBRARIES];

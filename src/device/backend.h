@@ -1,9 +1,10 @@
 /* backend.h - what a kind of device with memory of its own is: one const struct in a shared object,
  * tern_cuda.so, found beside the library.
  *
- * Everything that is asked of one device happens in the order in which it was asked: kernels, copies, memory
- * that is given back and given out again. Nothing waits for the device but what says so. A device serves one
- * thread at a time; `alloc`, `free` and `bytes` may be called from any.
+ * Everything that is asked of one *lane* of a device happens in the order in which it was asked; lanes run
+ * beside each other, and meet at marks. What names no lane is of the lane of the step: kernels, copies, memory
+ * that is given back and given out again. Nothing waits for the device but what says so. A lane serves one
+ * thread at a time; `alloc`, `free`, `bytes` and what is of the host's memory may be called from any.
  *
  * A plug-in sees the library's inner types, so it fits only the library that it was built with: `version` and
  * `device_size` are compared. Functions that return int return TERN_OK or a negative status with *err set. */
@@ -15,6 +16,16 @@
 #define TERN__DEVICE_SYMBOL "tern__device_plugin"
 
 struct tern__call;
+
+typedef enum tern__lane {
+    TERN__LANE_STEP, /* kernels, and all that names no lane            */
+    TERN__LANE_COPY, /* batches that come while a step computes        */
+    TERN__LANE_COMM, /* gradients that go over while backward computes */
+    TERN__LANE_COUNT
+} tern__lane;
+
+/* A place in the order of a lane. */
+typedef struct tern__mark tern__mark;
 
 typedef struct tern__device_backend {
     const char *version; /* TERN_VERSION of its build    */
@@ -50,6 +61,33 @@ typedef struct tern__device_backend {
     int (*zero)(tern_device *device, void *to, size_t bytes, tern_error *err);
     /* Waits for all that was asked; and says what has failed meanwhile. */
     int (*wait)(tern_device *device, tern_error *err);
+
+    /* Memory of the host that the device reads and writes by itself, so that copies need not wait. NULL: out
+     * of memory. */
+    void *(*pinned_new)(tern_device *device, size_t bytes);
+    void (*pinned_free)(tern_device *device, void *data);
+    /* Makes such of memory that is there already; whole pages. */
+    int (*pin)(tern_device *device, void *base, size_t bytes, tern_error *err);
+    void (*unpin)(tern_device *device, void *base);
+
+    /* A copy in a lane. Of the host's memory only what is pinned, which stays as it is until the lane has
+     * come to a mark behind the copy. A block of the device must not be freed before the step's lane follows
+     * such a mark. */
+    int (*lane_copy)(tern_device *device, tern__lane lane, void *to, const void *from, size_t bytes,
+                     tern_error *err);
+    /* What the lane is for libraries that put work into it themselves: a cudaStream_t. */
+    void *(*lane_stream)(tern_device *device, tern__lane lane);
+
+    /* NULL: E_MEMORY or E_SYSTEM. A mark that was never set is passed. */
+    tern__mark *(*mark_new)(tern_device *device, tern_error *err);
+    void (*mark_free)(tern_device *device, tern__mark *mark);
+    /* Behind all that the lane was asked so far. */
+    int (*mark_set)(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err);
+    /* What the lane is asked from here on comes after the mark. */
+    int (*mark_follow)(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err);
+    /* TERN_OK: the lane has passed it; TERN_PENDING; or an error. Any thread, as is the next one. */
+    int (*mark_test)(tern_device *device, tern__mark *mark, tern_error *err);
+    int (*mark_wait)(tern_device *device, tern__mark *mark, tern_error *err);
 
     /* By tern__kernel; NULL, or E_UNSUPPORTED: the host computes it from copies. All operands are in the
      * device's memory. */

@@ -2,6 +2,7 @@
  * memories, and models that are moved there and train as on the CPU. */
 #include "nets.h"
 
+#include "device/backend.h"
 #include "kernels/kernel.h"
 #include "nn/nn.h"
 #include "tensor/host.h"
@@ -403,6 +404,64 @@ static int look_for_plug_in(void **state)
     return 0;
 }
 
+/* ---- lanes ---- */
+
+enum { PINNED = 1 << 16 };
+
+/* to = from of the host, by way of a block of the device: there in the lane of copies, back in that of messages. */
+static void go_around(tern_device *device, float *to, const float *from, tern_error *err)
+{
+    const tern__device_backend *b = device->backend;
+    float *block = tern__device_alloc(device, PINNED);
+    tern__mark *there = b->mark_new(device, err), *back = b->mark_new(device, err);
+    assert_int_equal(b->mark_test(device, there, err), TERN_OK);
+    b->lane_copy(device, TERN__LANE_COPY, block, from, PINNED, err);
+    b->mark_set(device, TERN__LANE_COPY, there, err);
+    b->mark_follow(device, TERN__LANE_COMM, there, err);
+    b->lane_copy(device, TERN__LANE_COMM, to, block, PINNED, err);
+    b->mark_set(device, TERN__LANE_COMM, back, err);
+    while (b->mark_test(device, back, err) == TERN_PENDING) continue;
+    assert_int_equal(b->mark_wait(device, back, err), TERN_OK);
+    b->mark_free(device, there);
+    b->mark_free(device, back);
+    tern__device_free(device, block);
+}
+
+static void lanes_meet_at_marks(void **state)
+{
+    pair *p = *state;
+    const tern__device_backend *b = p->one->backend;
+    float *from = b->pinned_new(p->one, PINNED), *to = aligned_alloc(4096, PINNED);
+    for (int i = 0; i < PINNED / 4; i++) from[i] = (float)i, to[i] = -1;
+    assert_int_equal(b->pin(p->one, to, PINNED, &p->err), TERN_OK);
+    go_around(p->one, to, from, &p->err);
+    assert_ok(p->err);
+    assert_memory_equal(to, from, PINNED);
+    b->unpin(p->one, to);
+    b->pinned_free(p->one, from);
+    free(to);
+}
+
+/* The step reads what a lane beside it brings only if it follows the lane. */
+static void a_step_follows_a_lane(void **state)
+{
+    pair *p = *state;
+    const tern__device_backend *b = p->one->backend;
+    float *from = b->pinned_new(p->one, 256), *block = tern__device_alloc(p->one, 256), seen = 0;
+    tern__mark *mark = b->mark_new(p->one, &p->err);
+    from[0] = 7;
+    tern__memory_zero(block, 256, &p->err);
+    b->lane_copy(p->one, TERN__LANE_COPY, block, from, 256, &p->err);
+    b->mark_set(p->one, TERN__LANE_COPY, mark, &p->err);
+    b->mark_follow(p->one, TERN__LANE_STEP, mark, &p->err);
+    tern__memory_copy(&seen, block, sizeof(seen), &p->err);
+    assert_ok(p->err);
+    assert_true(seen == 7);
+    b->mark_free(p->one, mark);
+    b->pinned_free(p->one, from);
+    tern__device_free(p->one, block);
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
@@ -414,6 +473,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(copies, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(memory_runs_out, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(operands_that_overlap_are_carried_as_one, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(lanes_meet_at_marks, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(a_step_follows_a_lane, open_pair, close_pair),
         cmocka_unit_test(an_mlp_trains),
         cmocka_unit_test(a_resnet_trains),
         cmocka_unit_test(a_model_that_was_moved_trains_in_16_bits),

@@ -1,7 +1,8 @@
 /* cuda_runtime.h - as much of CUDA as src/cuda asks for, on the CPU, so that its kernels and their host side
  * can be tested where no GPU is: threads of a block are fibers, blocks run one after the other, and the
  * device's memory cannot be reached by the host but through copies (a stray access is a segmentation fault).
- * Everything is done when a call returns, so it shows nothing of what a GPU does at the same time. */
+ * What is asked of the lane of the step is done when the call returns; what is asked of another lane is done
+ * as late as events allow, so whoever forgets to wait reads what is not there yet. */
 #ifndef TERN_TESTS_CUDA_RUNTIME_H
 #define TERN_TESTS_CUDA_RUNTIME_H
 
@@ -9,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #define TERN_CUDA_EMULATED 1
@@ -130,11 +132,18 @@ typedef enum cudaError {
     cudaErrorInvalidValue,
     cudaErrorMemoryAllocation,
     cudaErrorInsufficientDriver = 35,
-    cudaErrorNoDevice = 100
+    cudaErrorNoDevice = 100,
+    cudaErrorNotReady = 600
 } cudaError_t;
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
-enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaHostAllocMapped = 2 };
+enum {
+    cudaStreamNonBlocking = 1,
+    cudaEventDisableTiming = 2,
+    cudaHostAllocPortable = 1,
+    cudaHostAllocMapped = 2,
+    cudaHostRegisterPortable = 1
+};
 typedef enum cudaMemcpyKind { cudaMemcpyDefault = 4 } cudaMemcpyKind;
 struct cudaDeviceProp {
     char name[256];
@@ -149,7 +158,8 @@ cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int index);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int index);
 cudaError_t cudaRuntimeGetVersion(int *version);
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *last, int *first);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
@@ -163,6 +173,11 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *data);
+cudaError_t cudaHostRegister(void *base, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *base);
+
+/* Work of a library in a stream. */
+void emulated_enqueue(cudaStream_t stream, std::function<void()> work);
 
 /* Runs `thread` once for each thread of the grid. */
 void emulated_run(dim3 grid, dim3 block, size_t shared, void (*thread)(void *ctx), void *ctx);

@@ -4,5 +4,7 @@
 
 void emulated_memory_open();
 void emulated_memory_close();
+/* Is it the device's? */
+bool emulated_memory_has(const void *data);
 
 #endif

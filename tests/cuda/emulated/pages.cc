@@ -38,6 +38,14 @@ void emulated_memory_close()
         for (const piece &p : pieces) protect(p, PROT_NONE);
 }
 
+bool emulated_memory_has(const void *data)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    for (const piece &p : pieces)
+        if ((const char *)data >= (char *)p.at && (const char *)data < (char *)p.at + p.bytes) return true;
+    return false;
+}
+
 int tern__cuda_reserve(size_t bytes, void **base, tern_error *err)
 {
     *base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

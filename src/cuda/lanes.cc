@@ -1,0 +1,97 @@
+/* lanes.cc - the host's memory that a device reaches by itself, copies beside the step, and marks: a lane is a
+ * stream, a mark an event. */
+#include "cuda/device.h"
+#include "cuda/runtime.h"
+
+/* ---- the host's memory ---- */
+
+void *tern__cuda_pinned_new(tern_device *device, size_t bytes)
+{
+    void *data = nullptr;
+    cudaSetDevice(tern__cuda_of(device)->index);
+    return cudaHostAlloc(&data, bytes, cudaHostAllocPortable) == cudaSuccess ? data : nullptr;
+}
+
+void tern__cuda_pinned_free(tern_device *device, void *data)
+{
+    cudaSetDevice(tern__cuda_of(device)->index);
+    if (data) cudaFreeHost(data);
+}
+
+int tern__cuda_pin(tern_device *device, void *base, size_t bytes, tern_error *err)
+{
+    cudaSetDevice(tern__cuda_of(device)->index);
+    return tern__cuda_check(cudaHostRegister(base, bytes, cudaHostRegisterPortable), "cudaHostRegister", err);
+}
+
+void tern__cuda_unpin(tern_device *device, void *base)
+{
+    cudaSetDevice(tern__cuda_of(device)->index);
+    cudaHostUnregister(base);
+}
+
+/* ---- lanes ---- */
+
+int tern__cuda_lane_copy(tern_device *device, tern__lane lane, void *to, const void *from, size_t bytes,
+                         tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    cudaSetDevice(cuda->index);
+    return tern__cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->lanes[lane]),
+                            "cudaMemcpyAsync", err);
+}
+
+void *tern__cuda_lane_stream(tern_device *device, tern__lane lane)
+{
+    return tern__cuda_of(device)->lanes[lane];
+}
+
+/* ---- marks ---- */
+
+struct tern__mark {
+    cudaEvent_t event;
+};
+
+tern__mark *tern__cuda_mark_new(tern_device *device, tern_error *err)
+{
+    cudaEvent_t event;
+    cudaSetDevice(tern__cuda_of(device)->index);
+    if (tern__cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", err))
+        return nullptr;
+    return new tern__mark{event};
+}
+
+void tern__cuda_mark_free(tern_device *device, tern__mark *mark)
+{
+    if (!mark) return;
+    cudaSetDevice(tern__cuda_of(device)->index);
+    cudaEventDestroy(mark->event);
+    delete mark;
+}
+
+int tern__cuda_mark_set(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    cudaSetDevice(cuda->index);
+    return tern__cuda_check(cudaEventRecord(mark->event, cuda->lanes[lane]), "cudaEventRecord", err);
+}
+
+int tern__cuda_mark_follow(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    cudaSetDevice(cuda->index);
+    return tern__cuda_check(cudaStreamWaitEvent(cuda->lanes[lane], mark->event), "cudaStreamWaitEvent", err);
+}
+
+int tern__cuda_mark_test(tern_device *device, tern__mark *mark, tern_error *err)
+{
+    cudaSetDevice(tern__cuda_of(device)->index);
+    cudaError_t code = cudaEventQuery(mark->event);
+    return code == cudaErrorNotReady ? TERN_PENDING : tern__cuda_check(code, "cudaEventQuery", err);
+}
+
+int tern__cuda_mark_wait(tern_device *device, tern__mark *mark, tern_error *err)
+{
+    cudaSetDevice(tern__cuda_of(device)->index);
+    return tern__cuda_check(cudaEventSynchronize(mark->event), "cudaEventSynchronize", err);
+}

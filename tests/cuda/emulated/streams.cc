@@ -1,0 +1,189 @@
+/* streams.cc - streams and events. The stream of the lowest priority does at once what it is asked; the others
+ * keep it until an event that somebody waits for lies behind it, or forever if nobody does. */
+#include "cuda_runtime.h"
+#include "memory.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
+
+enum { LAST = 0, FIRST = -5 };
+
+struct emulated_stream {
+    bool is_late;
+    std::deque<std::function<void()>> queue;
+    uint64_t asked, done;
+};
+struct emulated_event {
+    emulated_stream *stream; /* NULL: passed */
+    uint64_t place;
+};
+
+static std::recursive_mutex lock;
+static std::map<const char *, size_t> pinned;
+
+static void run_until(emulated_stream *stream, uint64_t place)
+{
+    while (stream && stream->done < place) {
+        std::function<void()> work = std::move(stream->queue.front());
+        stream->queue.pop_front();
+        stream->done++;
+        work();
+    }
+}
+
+void emulated_enqueue(cudaStream_t stream, std::function<void()> work)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    if (!stream->is_late) return work();
+    stream->queue.push_back(std::move(work));
+    stream->asked++;
+}
+
+/* ---- streams ---- */
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *last, int *first)
+{
+    *last = LAST;
+    *first = FIRST;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int priority)
+{
+    *stream = new emulated_stream{priority != LAST, {}, 0, 0};
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    run_until(stream, stream->asked);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    cudaStreamSynchronize(stream);
+    delete stream;
+    return cudaSuccess;
+}
+
+/* ---- events ---- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    *event = new emulated_event{nullptr, 0};
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    *event = emulated_event{stream->is_late ? stream : nullptr, stream->asked};
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    emulated_event at = *event;
+    if (at.stream != stream) emulated_enqueue(stream, [at] { run_until(at.stream, at.place); });
+    return cudaSuccess;
+}
+
+/* Who asks often enough sees it come. */
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    emulated_stream *stream = event->stream;
+    if (stream && stream->done < event->place) run_until(stream, stream->done + 1);
+    return stream && stream->done < event->place ? cudaErrorNotReady : cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    run_until(event->stream, event->place);
+    return cudaSuccess;
+}
+
+/* ---- copies ---- */
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    emulated_memory_open();
+    std::memmove(to, from, bytes);
+    emulated_memory_close();
+}
+
+static bool is_pinned(const void *data, size_t bytes)
+{
+    auto next = pinned.upper_bound((const char *)data);
+    if (next == pinned.begin()) return false;
+    auto range = std::prev(next);
+    return (const char *)data + bytes <= range->first + range->second;
+}
+
+/* A copy from or to pageable memory would hold the host up. */
+static void expect_pinned(const void *data, size_t bytes)
+{
+    if (emulated_memory_has(data) || is_pinned(data, bytes)) return;
+    std::fprintf(stderr, "emulated: a copy of pageable memory in a stream beside the step's\n");
+    std::abort();
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    if (stream->is_late) {
+        expect_pinned(to, bytes);
+        expect_pinned(from, bytes);
+    }
+    emulated_enqueue(stream, [=] { copy(to, from, bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    emulated_enqueue(stream, [=] {
+        emulated_memory_open();
+        std::memset(to, value, bytes);
+        emulated_memory_close();
+    });
+    return cudaSuccess;
+}
+
+/* ---- the host's memory ---- */
+
+cudaError_t cudaHostRegister(void *base, size_t bytes, unsigned)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    return pinned.emplace((const char *)base, bytes).second ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaHostUnregister(void *base)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    return pinned.erase((const char *)base) ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned flags)
+{
+    *data = std::calloc(1, bytes);
+    return *data ? cudaHostRegister(*data, bytes, flags) : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFreeHost(void *data)
+{
+    cudaHostUnregister(data);
+    std::free(data);
+    return cudaSuccess;
+}
