@@ -79,9 +79,9 @@ static int open_lanes(tern__cuda *cuda, tern_error *err)
                                   "cudaDeviceGetStreamPriorityRange", err);
     for (int i = 0; i < TERN__LANE_COUNT && !status; i++) {
         int priority = i == TERN__LANE_STEP ? last : first;
-        status = tern__cuda_check(
-            cudaStreamCreateWithPriority(&cuda->lanes[i], cudaStreamNonBlocking, priority),
-            "cudaStreamCreateWithPriority", err);
+        status =
+            tern__cuda_check(cudaStreamCreateWithPriority(&cuda->lanes[i], cudaStreamNonBlocking, priority),
+                             "cudaStreamCreateWithPriority", err);
     }
     cuda->stream = cuda->lanes[TERN__LANE_STEP];
     return status;

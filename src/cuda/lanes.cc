@@ -1,5 +1,5 @@
-/* lanes.cc - the host's memory that a device reaches by itself, copies beside the step, and marks: a lane is a
- * stream, a mark an event. */
+/* lanes.cc - the host's memory that a device reaches by itself, copies beside the step, and marks: a lane is
+ * a stream, a mark an event. */
 #include "cuda/device.h"
 #include "cuda/runtime.h"
 

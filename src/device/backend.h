@@ -2,9 +2,9 @@
  * tern_cuda.so, found beside the library.
  *
  * Everything that is asked of one *lane* of a device happens in the order in which it was asked; lanes run
- * beside each other, and meet at marks. What names no lane is of the lane of the step: kernels, copies, memory
- * that is given back and given out again. Nothing waits for the device but what says so. A lane serves one
- * thread at a time; `alloc`, `free`, `bytes` and what is of the host's memory may be called from any.
+ * beside each other, and meet at marks. What names no lane is of the lane of the step: kernels, copies,
+ * memory that is given back and given out again. Nothing waits for the device but what says so. A lane serves
+ * one thread at a time; `alloc`, `free`, `bytes` and what is of the host's memory may be called from any.
  *
  * A plug-in sees the library's inner types, so it fits only the library that it was built with: `version` and
  * `device_size` are compared. Functions that return int return TERN_OK or a negative status with *err set. */

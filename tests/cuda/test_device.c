@@ -408,7 +408,8 @@ static int look_for_plug_in(void **state)
 
 enum { PINNED = 1 << 16 };
 
-/* to = from of the host, by way of a block of the device: there in the lane of copies, back in that of messages. */
+/* to = from of the host, by way of a block of the device: there in the lane of copies, back in that of
+ * messages. */
 static void go_around(tern_device *device, float *to, const float *from, tern_error *err)
 {
     const tern__device_backend *b = device->backend;

@@ -1,5 +1,5 @@
-/* streams.cc - streams and events. The stream of the lowest priority does at once what it is asked; the others
- * keep it until an event that somebody waits for lies behind it, or forever if nobody does. */
+/* streams.cc - streams and events. The stream of the lowest priority does at once what it is asked; the
+ * others keep it until an event that somebody waits for lies behind it, or forever if nobody does. */
 #include "cuda_runtime.h"
 #include "memory.h"
 
