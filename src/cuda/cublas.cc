@@ -26,13 +26,18 @@ typedef struct cublas {
     std::map<gemm_key, gemm_plan> plans;
 } cublas;
 
-static int check(const tern__call *call, cublasStatus_t code, const char *what)
+static int check_code(cublasStatus_t code, const char *what, tern_error *err)
 {
     if (code == CUBLAS_STATUS_SUCCESS) return TERN_OK;
     int status = code == CUBLAS_STATUS_ALLOC_FAILED ? TERN_E_MEMORY : TERN_E_SYSTEM;
-    tern__error_set(call->err, "matmul", status, "%s: %s", what, cublasLtGetStatusString(code));
-    if (call->err && !call->err->native) call->err->native = (int)code;
+    tern__error_set(err, "matmul", status, "%s: %s", what, cublasLtGetStatusString(code));
+    if (err && !err->native) err->native = (int)code;
     return status;
+}
+
+static int check(const tern__call *call, cublasStatus_t code, const char *what)
+{
+    return check_code(code, what, call->err);
 }
 
 /* ---- the library's state ---- */
@@ -212,24 +217,42 @@ static int plan_of(const tern__call *call, cublas *lib, const tern__gemm *g, con
 
 /* ---- products ---- */
 
+/* What a product's item says. */
+typedef struct product {
+    cublas *lib;
+    const gemm_plan *plan;
+    const void *a, *b, *bias;
+    void *y;
+    int64_t add, doubles;
+} product;
+
+static int run_product(tern__cuda *cuda, const void *data, tern_error *err)
+{
+    const product *p = (const product *)data;
+    const gemm_plan *plan = p->plan;
+    const float one = 1, beta = (float)p->add;
+    const double ones = 1, betas = (double)p->add;
+    cublasStatus_t code = p->bias ? set_bias(plan, p->bias) : CUBLAS_STATUS_SUCCESS;
+    if (code != CUBLAS_STATUS_SUCCESS) return check_code(code, "cublasLtMatmulDescSetAttribute", err);
+    code = cublasLtMatmul(p->lib->handle, plan->desc, p->doubles ? (const void *)&ones : &one, p->b,
+                          plan->layout[B], p->a, plan->layout[A], p->doubles ? (const void *)&betas : &beta,
+                          p->y, plan->layout[Y], p->y, plan->layout[Y], &plan->algorithm, p->lib->workspace,
+                          WORKSPACE, cuda->stream);
+    return check_code(code, "cublasLtMatmul", err);
+}
+
 int tern__cublas_gemm(const tern__call *call, const tern__gemm *g)
 {
-    const float one = 1, beta = g->add;
-    const double ones = 1, betas = g->add;
-    bool doubles = g->a.dtype == TERN_F64;
-    tern__cuda *cuda = tern__cuda_of(call->device);
+    static const tern__cuda_kind kind = {sizeof(product), run_product};
     const gemm_plan *plan;
     cublas *lib;
-    cudaSetDevice(cuda->index);
+    cudaSetDevice(tern__cuda_of(call->device)->index);
     int status = cublas_of(call, &lib);
     if (!status) status = plan_of(call, lib, g, &plan);
-    if (!status && g->bias) status = check(call, set_bias(plan, g->bias), "cublasLtMatmulDescSetAttribute");
     if (status) return status;
-    cublasStatus_t code = cublasLtMatmul(
-        lib->handle, plan->desc, doubles ? (const void *)&ones : &one, g->b.data, plan->layout[B], g->a.data,
-        plan->layout[A], doubles ? (const void *)&betas : &beta, g->y.data, plan->layout[Y], g->y.data,
-        plan->layout[Y], &plan->algorithm, lib->workspace, WORKSPACE, cuda->stream);
-    return check(call, code, "cublasLtMatmul");
+    alignas(16) const product p = {lib,     plan,      g->a.data, g->b.data,
+                                   g->bias, g->y.data, g->add,    g->a.dtype == TERN_F64};
+    return tern__cuda_ask(call->device, &kind, &p, call->err);
 }
 
 void tern__cublas_version(char *text, size_t size)

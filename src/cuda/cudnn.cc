@@ -410,22 +410,42 @@ static int plan_of(row *r, const tern__cudnn_conv *conv, const conv_plan **plan)
     return (*plan)->plan ? TERN_OK : TERN_E_UNSUPPORTED;
 }
 
+/* What a convolution's item says. */
+typedef struct execution {
+    cudnn *lib;
+    desc plan;
+    void *data[SIDES], *workspace;
+} execution;
+
+static int run_execution(tern__cuda *, const void *data, tern_error *err)
+{
+    const execution *e = (const execution *)data;
+    tern__call call = {};
+    call.err = err;
+    row r = {&call, e->lib, CUDNN_STATUS_SUCCESS, ""};
+    execute(&r, e->plan, e->data, e->workspace);
+    int status = status_of(&r);
+    return status == TERN_E_UNSUPPORTED ? TERN_E_SYSTEM : status;
+}
+
 int tern__cudnn_conv_run(const tern__call *call, const tern__cudnn_conv *conv)
 {
+    static const tern__cuda_kind kind = {sizeof(execution), run_execution};
     row r = {call, nullptr, CUDNN_STATUS_SUCCESS, ""};
     const conv_plan *plan = nullptr;
-    void *data[SIDES], *workspace = nullptr;
+    alignas(16) execution e = {};
     open_library(&r);
     int status = is_well(&r) ? plan_of(&r, conv, &plan) : status_of(&r);
     if (status) return status;
-    if (plan->workspace) workspace = tern__cuda_scratch(call, (size_t)plan->workspace);
-    if (plan->workspace && !workspace) return TERN_E_MEMORY;
-    for (int i = 0; i < SIDES; i++) data[i] = conv->operand[i].data;
-    execute(&r, plan->plan, data, workspace);
-    tern__cuda_scratch_free(call, workspace);
+    if (plan->workspace) e.workspace = tern__cuda_scratch(call, (size_t)plan->workspace);
+    if (plan->workspace && !e.workspace) return TERN_E_MEMORY;
+    e.lib = r.lib;
+    e.plan = plan->plan;
+    for (int i = 0; i < SIDES; i++) e.data[i] = conv->operand[i].data;
+    status = tern__cuda_ask(call->device, &kind, &e, call->err);
+    tern__cuda_scratch_free(call, e.workspace);
     call->device->algorithm = plan->name;
-    status = status_of(&r);
-    return status == TERN_E_UNSUPPORTED ? TERN_E_SYSTEM : status;
+    return status;
 }
 
 void tern__cudnn_version(char *text, size_t size)

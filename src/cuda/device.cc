@@ -112,15 +112,37 @@ int tern__cuda_open(tern_device *device, int index, tern_error *err)
 
 /* ---- copies ---- */
 
+typedef struct transfer {
+    void *to;
+    const void *from;
+    size_t bytes;
+} transfer;
+
+static int run_transfer(tern__cuda *cuda, const void *data, tern_error *err)
+{
+    const transfer *t = (const transfer *)data;
+    cudaError_t code = cudaMemcpyAsync(t->to, t->from, t->bytes, cudaMemcpyDefault, cuda->stream);
+    return tern__cuda_check(code, "cudaMemcpyAsync", err);
+}
+
+static int run_clearing(tern__cuda *cuda, const void *data, tern_error *err)
+{
+    const transfer *t = (const transfer *)data;
+    return tern__cuda_check(cudaMemsetAsync(t->to, 0, t->bytes, cuda->stream), "cudaMemsetAsync", err);
+}
+
+static bool is_own(const tern_device *device, const void *data)
+{
+    return (size_t)((const char *)data - device->memory.base) < device->memory.bytes;
+}
+
 /* Memory of the host that is pageable: the runtime has read it when the call returns. */
 int tern__cuda_copy(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err)
 {
-    tern__cuda *cuda = tern__cuda_of(device);
-    bool to_host = (size_t)((char *)to - device->memory.base) >= device->memory.bytes;
-    cudaSetDevice(cuda->index);
-    cudaError_t code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream);
-    int status = tern__cuda_check(code, "cudaMemcpyAsync", err);
-    return status || !to_host ? status : tern__cuda_wait(device, err);
+    static const tern__cuda_kind kind = {sizeof(transfer), run_transfer};
+    alignas(16) const transfer t = {to, from, bytes};
+    int status = tern__cuda_ask(device, &kind, &t, err);
+    return status || is_own(device, to) ? status : tern__cuda_wait(device, err);
 }
 
 /* The copy is in this device's stream, after the other's work and before what the other does next. */
@@ -145,9 +167,9 @@ int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, cons
 
 int tern__cuda_zero(tern_device *device, void *to, size_t bytes, tern_error *err)
 {
-    tern__cuda *cuda = tern__cuda_of(device);
-    cudaSetDevice(cuda->index);
-    return tern__cuda_check(cudaMemsetAsync(to, 0, bytes, cuda->stream), "cudaMemsetAsync", err);
+    static const tern__cuda_kind kind = {sizeof(transfer), run_clearing};
+    alignas(16) const transfer t = {to, nullptr, bytes};
+    return tern__cuda_ask(device, &kind, &t, err);
 }
 
 /* ---- waiting ---- */

@@ -10,9 +10,9 @@
 #include <cuda_runtime.h>
 
 #include "cuda/fault.h"
+#include "cuda/item.h"
 
-#include <tuple>
-#include <utility>
+#include <cstring>
 
 extern "C" {
 #include "device/backend.h"
@@ -51,20 +51,54 @@ int tern__cuda_check(cudaError_t code, const char *what, tern_error *err);
 
 /* ---- kernels ---- */
 
+/* The bytes of a kernel's item; its arguments are behind them, each aligned as its type is. */
+typedef struct tern__cuda_start {
+    void (*kernel)();
+    unsigned grid[3], block[3];
+    size_t shared;
+} tern__cuda_start;
+
+/* The place of the next argument. */
+template <class P> void *tern__cuda_argument(const void *data, size_t *offset)
+{
+    static_assert(alignof(P) <= 16, "items are aligned to 16 bytes");
+    *offset = tern__align_up(*offset, alignof(P));
+    void *place = (char *)data + *offset;
+    *offset += sizeof(P);
+    return place;
+}
+
+template <class P> void tern__cuda_put(void *data, size_t *offset, P value)
+{
+    std::memcpy(tern__cuda_argument<P>(data, offset), &value, sizeof(value));
+}
+
+template <class... P> int tern__cuda_start_run(tern__cuda *cuda, const void *data, tern_error *err)
+{
+    const tern__cuda_start *s = (const tern__cuda_start *)data;
+    size_t offset = sizeof(*s);
+    void *pointers[] = {tern__cuda_argument<P>(data, &offset)...};
+    cudaError_t code =
+        cudaLaunchKernel((void (*)(P...))s->kernel, dim3(s->grid[0], s->grid[1], s->grid[2]),
+                         dim3(s->block[0], s->block[1], s->block[2]), pointers, s->shared, cuda->stream);
+    return code == cudaSuccess ? TERN_OK : tern__cuda_check(code, "cudaLaunchKernel", err);
+}
+
 /* Starts a kernel of grid x block threads; `shared` bytes are what tern__cuda_shared gives. */
 template <class... P, class... A>
 int tern__cuda_launch(const tern__call *call, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                       A... args)
 {
+    constexpr size_t size = (sizeof(tern__cuda_start) + ... + (sizeof(P) + alignof(P)));
+    static const tern__cuda_kind kind = {size, tern__cuda_start_run<P...>};
     int status = tern__fault_check(tern__cuda_of(call->device)->fault, call->err);
     if (status) return status;
-    std::tuple<P...> values(static_cast<P>(args)...);
-    void *pointers[sizeof...(P)];
-    int i = 0;
-    std::apply([&](P &...each) { ((pointers[i++] = (void *)&each), ...); }, values);
-    cudaError_t code =
-        cudaLaunchKernel(kernel, grid, block, pointers, shared, tern__cuda_of(call->device)->stream);
-    return code == cudaSuccess ? TERN_OK : tern__cuda_check(code, "cudaLaunchKernel", call->err);
+    alignas(16) char data[size] = {};
+    size_t offset = 0;
+    tern__cuda_put<tern__cuda_start>(
+        data, &offset, {(void (*)())kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared});
+    (tern__cuda_put<P>(data, &offset, args), ...);
+    return tern__cuda_ask(call->device, &kind, data, call->err);
 }
 
 /* Enough blocks of `threads` for `count` elements, of which a thread takes `each`; no more than keep the

@@ -17,8 +17,9 @@ static void put(const tern__gemm *g, int64_t batch, int64_t i, int64_t j, double
     tern__element_set<double>(g->y.data, g->y.dtype, at, sum);
 }
 
-int tern__cublas_gemm(const tern__call *, const tern__gemm *g)
+static int run(tern__cuda *, const void *data, tern_error *)
 {
+    const tern__gemm *g = (const tern__gemm *)data;
     emulated_memory_open();
     for (int64_t batch = 0; batch < g->count; batch++)
         for (int64_t i = 0; i < g->m; i++)
@@ -29,6 +30,33 @@ int tern__cublas_gemm(const tern__call *, const tern__gemm *g)
             }
     emulated_memory_close();
     return TERN_OK;
+}
+
+/* Without what may stand in the gaps of the struct. */
+static void copy_operand(tern__gemm_operand *to, const tern__gemm_operand *from)
+{
+    to->data = from->data;
+    to->dtype = from->dtype;
+    to->transposed = from->transposed;
+    to->step = from->step;
+    to->next = from->next;
+}
+
+int tern__cublas_gemm(const tern__call *call, const tern__gemm *g)
+{
+    static const tern__cuda_kind kind = {sizeof(tern__gemm), run};
+    alignas(16) char data[sizeof(tern__gemm)] = {};
+    tern__gemm *item = (tern__gemm *)data;
+    item->m = g->m;
+    item->n = g->n;
+    item->k = g->k;
+    item->count = g->count;
+    copy_operand(&item->a, &g->a);
+    copy_operand(&item->b, &g->b);
+    copy_operand(&item->y, &g->y);
+    item->bias = g->bias;
+    item->add = g->add;
+    return tern__cuda_ask(call->device, &kind, data, call->err);
 }
 
 void tern__cublas_version(char *text, size_t size)
