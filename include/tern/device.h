@@ -43,10 +43,13 @@ TERN_API int tern_device_threads_get(const tern_device *device);
 TERN_API int tern_device_threads_set(tern_device *device, int n, tern_error *err);
 
 /* How convolutions are computed. Each case (shapes, direction, dtype) is timed with its first use by every
- * algorithm that has it, and the fastest is kept, as with torch.backends.cudnn.benchmark. */
+ * algorithm that has it, and the fastest is kept, as with torch.backends.cudnn.benchmark. On GPUs f32 is
+ * multiplied as TF32 unless `exact` is set (torch.backends.cudnn.allow_tf32); products of matrices are f32's.
+ */
 typedef struct tern_device_conv_opts {
     size_t size;        /* sizeof(tern_device_conv_opts), set by tern_device_conv_defaults      */
-    size_t workspace;   /* bytes that an algorithm may use beside its operands; default 64 MiB  */
+    size_t workspace;   /* bytes that an algorithm may use beside its operands; default 0: the
+                           device's own bound, 64 MiB, of a GPU a sixteenth of its memory       */
     bool exact;         /* f32 is multiplied and added in f32, no faster way that rounds more   */
     bool deterministic; /* a fixed table instead of clocks: the same choices in every run       */
 } tern_device_conv_opts;

@@ -12,25 +12,28 @@ extern "C" {
 #include "kernels/reduce.h"
 }
 
+#define SIDES TERN__CONV_B /* x, w and y */
+
 typedef struct conv {
     const tern__call *call;
-    const tern__view *at[TERN__CONV_OPERANDS];
+    const tern__view *at[SIDES];
     int result;
+    const tern__view *bias; /* that cuDNN is to add, or NULL */
 } conv;
 
 /* What is brought to cuDNN, and the copies that it is brought in. */
 typedef struct brought {
     tern__cudnn_conv conv;
-    bool is_copy[TERN__CONV_OPERANDS];
+    bool is_copy[SIDES];
 } brought;
 
-static conv conv_of(const tern__call *call)
+static conv conv_of(const tern__call *call, const tern__view *bias)
 {
     const tern__view *first = call->in[0], *second = call->in[1], *out = call->out[0];
     switch ((int)call->kernel) {
-    case TERN__CONV: return {call, {first, second, out}, TERN__CONV_Y};
-    case TERN__CONV_DATA_GRAD: return {call, {out, second, first}, TERN__CONV_X};
-    default: return {call, {second, out, first}, TERN__CONV_W};
+    case TERN__CONV: return {call, {first, second, out}, TERN__CONV_Y, bias};
+    case TERN__CONV_DATA_GRAD: return {call, {out, second, first}, TERN__CONV_X, nullptr};
+    default: return {call, {second, out, first}, TERN__CONV_W, nullptr};
     }
 }
 
@@ -46,7 +49,7 @@ static bool stands(const tern__view *view, tern__layout layout, tern__view *as)
 
 static void drop(const conv *c, brought *b)
 {
-    for (int i = 0; i < TERN__CONV_OPERANDS; i++)
+    for (int i = 0; i < SIDES; i++)
         if (b->is_copy[i]) tern__cuda_scratch_free(c->call, b->conv.operand[i].data);
 }
 
@@ -54,7 +57,7 @@ static void drop(const conv *c, brought *b)
 static int bring(const conv *c, tern__layout layout, tern_dtype dtype, bool beside, brought *b)
 {
     int status = TERN_OK;
-    for (int i = 0; i < TERN__CONV_OPERANDS && !status; i++) {
+    for (int i = 0; i < SIDES && !status; i++) {
         bool is_result = i == c->result;
         tern_dtype wanted = is_result ? c->at[i]->dtype : dtype;
         bool is_here = stands(c->at[i], layout, &b->conv.operand[i]) && c->at[i]->dtype == wanted;
@@ -66,6 +69,18 @@ static int bring(const conv *c, tern__layout layout, tern_dtype dtype, bool besi
     return status;
 }
 
+/* The bias as cuDNN sees it, (1, C, 1, ..). */
+static void bring_bias(const conv *c, brought *b)
+{
+    const tern__view *y = &b->conv.operand[TERN__CONV_Y];
+    int64_t shape[TERN_NDIM_MAX];
+    for (int d = 0; d < y->ndim; d++) shape[d] = d == 1 ? y->shape[1] : 1;
+    b->conv.has_bias = c->bias != nullptr;
+    if (!c->bias) return;
+    b->conv.operand[TERN__CONV_B] = tern__view_make(c->bias->dtype, y->layout, y->ndim, shape);
+    b->conv.operand[TERN__CONV_B].data = c->bias->data;
+}
+
 static int run_once(const conv *c, tern__layout layout, tern_dtype dtype, bool beside)
 {
     brought b = {};
@@ -74,7 +89,8 @@ static int run_once(const conv *c, tern__layout layout, tern_dtype dtype, bool b
     b.conv.result = c->result;
     b.conv.attr = (const tern__conv_attr *)c->call->attr;
     b.conv.add = c->call->add[0] && !b.is_copy[c->result];
-    if (!status) status = tern__cudnn_conv_run(c->call, &b.conv);
+    bring_bias(c, &b);
+    if (!status) status = tern__conv_run(c->call, &b.conv);
     if (!status && b.is_copy[c->result])
         status = tern__cuda_copy_view(c->call, &b.conv.operand[c->result], c->at[c->result], c->call->add[0]);
     drop(c, &b);
@@ -99,9 +115,9 @@ static int run_as(const conv *c, tern_dtype dtype)
     return run_in(c, first == TERN__PLAIN ? TERN__CHANNELS_LAST : TERN__PLAIN, dtype);
 }
 
-static int run(const tern__call *call)
+static int run(const tern__call *call, const tern__view *bias)
 {
-    conv c = conv_of(call);
+    conv c = conv_of(call, bias);
     tern_dtype dtype = call->in[0]->dtype, made = call->out[0]->dtype;
     int status = run_as(&c, dtype);
     return status == TERN_E_UNSUPPORTED && made == TERN_F32 && dtype != made ? run_as(&c, made) : status;
@@ -122,19 +138,28 @@ static bool takes(const tern__call *call)
            tern__view_count(first) > 0 && tern__view_count(second) > 0;
 }
 
+/* Can cuDNN's graph add it to a y that is made anew? */
+static bool is_plain_bias(const tern__call *call)
+{
+    const tern__view *bias = call->in[2];
+    return bias && !call->add[0] && bias->dtype == call->out[0]->dtype &&
+           (bias->stride[0] == 1 || bias->shape[0] == 1);
+}
+
 int tern__cuda_conv(const tern__call *call)
 {
-    int status = takes(call) ? run(call) : TERN_E_UNSUPPORTED;
-    return status || !call->in[2] ? status : tern__cuda_add_bias(call, call->in[2], call->out[0]);
+    const tern__view *bias = call->in[2], *within = is_plain_bias(call) ? bias : nullptr;
+    int status = takes(call) ? run(call, within) : TERN_E_UNSUPPORTED;
+    return status || !bias || within ? status : tern__cuda_add_bias(call, bias, call->out[0]);
 }
 
 int tern__cuda_conv_data_grad(const tern__call *call)
 {
-    return takes(call) ? run(call) : TERN_E_UNSUPPORTED;
+    return takes(call) ? run(call, nullptr) : TERN_E_UNSUPPORTED;
 }
 
 /* db: sums over all but the channels. */
-static int bias_grad(const tern__call *call, tern__kernel_fn sum)
+static int bias_grad(const tern__call *call)
 {
     const tern__factor_attr one = {1};
     tern__view db = tern__cuda_along(call->out[1], call->in[0], 1);
@@ -146,13 +171,15 @@ static int bias_grad(const tern__call *call, tern__kernel_fn sum)
     inner.add[0] = call->add[1];
     inner.attr = &one;
     inner.err = call->err;
-    return sum(&inner);
+    return tern__cuda_sum(&inner);
 }
 
+/* dw may have been added to when db comes, so db is not left to one who would compute both again. */
 int tern__cuda_conv_weight_grad(const tern__call *call)
 {
-    tern__kernel_fn sum = call->device->backend->kernels[TERN__SUM];
-    if (!takes(call) || (call->out[1] && !sum)) return TERN_E_UNSUPPORTED;
-    int status = call->out[0] ? run(call) : TERN_OK;
-    return !status && call->out[1] ? bias_grad(call, sum) : status;
+    if (!takes(call)) return TERN_E_UNSUPPORTED;
+    int status = call->out[0] ? run(call, nullptr) : TERN_OK;
+    if (status || !call->out[1]) return status;
+    status = bias_grad(call);
+    return status == TERN_E_UNSUPPORTED ? TERN_E_SYSTEM : status;
 }

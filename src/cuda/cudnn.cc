@@ -1,66 +1,48 @@
-/* cudnn.cc - a convolution as a graph of one operation (cuDNN 9's C API: descriptors with attributes), the
- * engines that its heuristics name for it, and the one of them that is kept.
+/* cudnn.cc - a convolution as a graph of cuDNN 9's (its C API: descriptors with attributes), alone or with the
+ * addition of its bias behind it, and the engines that its heuristics name for it.
  *
- * Where clocks may decide, the fastest of those that the heuristics find fit is taken, else the first.
- * Engines for everything, and then those that need more memory than the device's rules allow, count only
- * where there is no other. */
+ * An engine is known by its number and the values of its knobs, which for one version of cuDNN are the same
+ * in every process. Engines for everything (the fallback's), and then those that need more memory than the
+ * device's rules allow, count only where there is no other. */
 #include "cuda/cudnn.h"
 #include "cuda/cudnn_row.h"
 
-#include <array>
 #include <cstdio>
-#include <map>
+#include <cstdlib>
 #include <vector>
 
-#define RUNS  3
-#define SIDES TERN__CONV_OPERANDS
-
-typedef std::array<int64_t, 40> conv_key;
-
-typedef struct conv_plan {
-    std::vector<desc> parts; /* what the plan is made of, each of those before it */
-    desc plan;               /* NULL: there is none */
-    int64_t workspace;
-    char name[32];
-} conv_plan;
-
-struct cudnn {
-    cudnnHandle_t handle;
-    std::map<conv_key, conv_plan> plans;
+struct tern__cudnn_graph {
+    place at;
+    tern__cudnn_conv conv;
+    std::vector<desc> parts; /* what the graph is made of, each of those before it */
+    desc whole;
 };
 
 /* ---- the library's state ---- */
 
-static void plan_free(conv_plan *p)
-{
-    destroy(p->plan);
-    for (size_t i = p->parts.size(); i > 0; i--) destroy(p->parts[i - 1]);
-}
-
 static void cudnn_free(tern_device *, void *state)
 {
-    cudnn *lib = (cudnn *)state;
-    for (auto &entry : lib->plans) plan_free(&entry.second);
-    if (lib->handle) cudnnDestroy(lib->handle);
-    delete lib;
+    place *at = (place *)state;
+    if (at->handle) cudnnDestroy(at->handle);
+    delete at;
 }
 
-static void open_library(row *r)
+static void open_library(row *r, tern_device *device)
 {
-    tern__cuda *cuda = tern__cuda_of(r->call->device);
+    tern__cuda *cuda = tern__cuda_of(device);
     tern__cuda_library *slot = &cuda->libraries[TERN__CUDA_CUDNN];
     cudaSetDevice(cuda->index);
-    r->lib = (cudnn *)slot->state;
-    if (r->lib) return;
-    cudnn *lib = new cudnn();
-    if (went(r, cudnnCreate(&lib->handle), "cudnnCreate"))
-        went(r, cudnnSetStream(lib->handle, cuda->stream), "cudnnSetStream");
-    if (!is_well(r)) return cudnn_free(r->call->device, lib);
-    *slot = (tern__cuda_library){lib, cudnn_free};
-    r->lib = lib;
+    r->at = (place *)slot->state;
+    if (r->at) return;
+    place *at = new place();
+    if (went(r, cudnnCreate(&at->handle), "cudnnCreate"))
+        went(r, cudnnSetStream(at->handle, cuda->stream), "cudnnSetStream");
+    if (!is_well(r)) return cudnn_free(device, at);
+    *slot = (tern__cuda_library){at, cudnn_free};
+    r->at = at;
 }
 
-/* ---- cases ---- */
+/* ---- graphs ---- */
 
 static int64_t alignment_of(const void *data)
 {
@@ -68,32 +50,11 @@ static int64_t alignment_of(const void *data)
     return bits & -bits;
 }
 
-static conv_key key_of(const tern__cudnn_conv *c)
-{
-    conv_key key = {};
-    size_t at = 0;
-    key[at++] = c->kernel << 1 | c->add;
-    for (const tern__view &v : c->operand) {
-        key[at++] = v.layout << 16 | v.dtype << 8 | alignment_of(v.data);
-        for (int d = 0; d < v.ndim; d++) key[at++] = v.shape[d];
-    }
-    for (int d = 0; d < 3; d++) {
-        key[at++] = c->attr->stride[d];
-        key[at++] = c->attr->padding[d];
-        key[at++] = c->attr->dilation[d];
-    }
-    key[at++] = c->attr->groups;
-    key[at++] = c->operand[0].ndim;
-    return key;
-}
-
-/* ---- graphs ---- */
-
-/* A part of the plan. */
-static desc part(row *r, conv_plan *p, cudnnBackendDescriptorType_t type)
+/* A part of the graph. */
+static desc part(row *r, tern__cudnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     desc made = make(r, type);
-    if (made) p->parts.push_back(made);
+    if (made) g->parts.push_back(made);
     return made;
 }
 
@@ -108,10 +69,10 @@ static cudnnDataType_t type_of(tern_dtype dtype)
 }
 
 /* A tensor is known by its number in `operand`, from 1 on. */
-static desc tensor(row *r, conv_plan *p, const tern__cudnn_conv *c, int i)
+static desc tensor(row *r, tern__cudnn_graph *g, int i)
 {
-    const tern__view *v = &c->operand[i];
-    desc d = part(r, p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    const tern__view *v = &g->conv.operand[i];
+    desc d = part(r, g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     cudnnDataType_t type = type_of(v->dtype);
     set(r, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     set(r, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, v->ndim, v->shape);
@@ -122,20 +83,43 @@ static desc tensor(row *r, conv_plan *p, const tern__cudnn_conv *c, int i)
     return d;
 }
 
-static desc convolution(row *r, conv_plan *p, const tern__cudnn_conv *c)
+/* y before its bias, which stands nowhere: sums as they are. */
+static desc sums(row *r, tern__cudnn_graph *g)
 {
-    int spatial = c->operand[0].ndim - 2, first = 3 - spatial;
-    const int64_t *padding = c->attr->padding + first;
-    cudnnDataType_t compute = c->operand[0].dtype == TERN_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+    const tern__view *v = &g->conv.operand[TERN__CONV_Y];
+    desc d = part(r, g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    cudnnDataType_t type = v->dtype == TERN_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+    bool nowhere = true;
+    set(r, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set(r, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, v->ndim, v->shape);
+    set(r, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, v->ndim, v->stride);
+    set_int64(r, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, TERN__CONV_OPERANDS + 1);
+    set_int64(r, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16);
+    set(r, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &nowhere);
+    finalize(r, d);
+    return d;
+}
+
+static cudnnDataType_t computed_in(const tern__cudnn_graph *g)
+{
+    return g->conv.operand[0].dtype == TERN_F64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
+}
+
+static desc convolution(row *r, tern__cudnn_graph *g)
+{
+    const tern__conv_attr *attr = g->conv.attr;
+    int spatial = g->conv.operand[0].ndim - 2, first = 3 - spatial;
+    const int64_t *padding = attr->padding + first;
+    cudnnDataType_t compute = computed_in(g);
     cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    desc d = part(r, p, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    desc d = part(r, g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
     set(r, d, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
     set(r, d, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
     set_int64(r, d, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, spatial);
     set(r, d, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, spatial, padding);
     set(r, d, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, spatial, padding);
-    set(r, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, spatial, c->attr->dilation + first);
-    set(r, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, spatial, c->attr->stride + first);
+    set(r, d, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, spatial, attr->dilation + first);
+    set(r, d, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, spatial, attr->stride + first);
     finalize(r, d);
     return d;
 }
@@ -143,7 +127,7 @@ static desc convolution(row *r, conv_plan *p, const tern__cudnn_conv *c)
 /* The three operations differ in nothing but the names of their attributes. */
 typedef struct operation_names {
     cudnnBackendDescriptorType_t type;
-    cudnnBackendAttributeName_t operand[SIDES], conv, alpha, beta;
+    cudnnBackendAttributeName_t operand[3], conv, alpha, beta;
 } operation_names;
 
 #define ATTRIBUTE(kind, name) CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_##name
@@ -162,17 +146,15 @@ static const operation_names *names_of(tern__kernel kernel)
     return kernel == TERN__CONV ? &forward : kernel == TERN__CONV_DATA_GRAD ? &data : &weight;
 }
 
-static desc operation(row *r, conv_plan *p, const tern__cudnn_conv *c)
+static desc operation(row *r, tern__cudnn_graph *g, const desc tensors[3])
 {
-    const operation_names *names = names_of(c->kernel);
-    const float alpha = 1, beta = c->add;
-    const double alphas = 1, betas = c->add;
-    bool doubles = c->operand[0].dtype == TERN_F64;
+    const operation_names *names = names_of(g->conv.kernel);
+    const float alpha = 1, beta = g->conv.add;
+    const double alphas = 1, betas = g->conv.add;
+    bool doubles = g->conv.operand[0].dtype == TERN_F64;
     cudnnBackendAttributeType_t type = doubles ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
-    desc tensors[SIDES], how = convolution(r, p, c);
-    for (int i = 0; i < SIDES; i++) tensors[i] = tensor(r, p, c, i);
-    desc d = part(r, p, names->type);
-    for (int i = 0; i < SIDES; i++) set_desc(r, d, names->operand[i], tensors[i]);
+    desc how = convolution(r, g), d = part(r, g, names->type);
+    for (int i = 0; i < 3; i++) set_desc(r, d, names->operand[i], tensors[i]);
     set_desc(r, d, names->conv, how);
     set(r, d, names->alpha, type, 1, doubles ? (const void *)&alphas : &alpha);
     set(r, d, names->beta, type, 1, doubles ? (const void *)&betas : &beta);
@@ -180,37 +162,73 @@ static desc operation(row *r, conv_plan *p, const tern__cudnn_conv *c)
     return d;
 }
 
-static desc graph(row *r, conv_plan *p, const tern__cudnn_conv *c)
+static desc addition(row *r, tern__cudnn_graph *g, desc sums)
 {
-    desc only = operation(r, p, c), d = part(r, p, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    if (d) set(r, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &r->lib->handle);
-    set_desc(r, d, CUDNN_ATTR_OPERATIONGRAPH_OPS, only);
+    cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
+    cudnnDataType_t compute = computed_in(g);
+    desc bias = tensor(r, g, TERN__CONV_B), y = tensor(r, g, TERN__CONV_Y);
+    desc how = part(r, g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    set(r, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set(r, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    finalize(r, how);
+    desc d = part(r, g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    set_desc(r, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    set_desc(r, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, sums);
+    set_desc(r, d, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, bias);
+    set_desc(r, d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
     finalize(r, d);
     return d;
 }
 
-/* ---- engines ---- */
-
-/* One of the heuristics' answers, and what there is of it to run. */
-typedef struct candidate {
-    desc config, plan;
-    int64_t workspace, engine;
-} candidate;
-
-static void candidate_free(const candidate *c)
+/* The convolution, and behind it the addition of its bias. */
+static void connect(row *r, tern__cudnn_graph *g)
 {
-    destroy(c->plan);
-    destroy(c->config);
+    bool has_bias = g->conv.has_bias;
+    desc tensors[3], ops[2];
+    for (int i = 0; i < 3; i++) tensors[i] = i == TERN__CONV_Y && has_bias ? sums(r, g) : tensor(r, g, i);
+    ops[0] = operation(r, g, tensors);
+    if (has_bias) ops[1] = addition(r, g, tensors[TERN__CONV_Y]);
+    g->whole = part(r, g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    set_handle(r, g->whole, CUDNN_ATTR_OPERATIONGRAPH_HANDLE);
+    set(r, g->whole, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1 + has_bias, ops);
+    finalize(r, g->whole);
 }
 
-/* All that one mode of the heuristics names, best first; a mode that has nothing to say is no failure. */
-static void add_candidates(const row *outer, desc graph, cudnnBackendHeurMode_t mode,
-                           std::vector<candidate> *all)
+static int new_graph(row *r, const tern__cudnn_conv *conv, tern__cudnn_graph **graph)
 {
-    row r = *outer;
+    tern__cudnn_graph *g = new tern__cudnn_graph{*r->at, *conv, {}, nullptr};
+    connect(r, g);
+    *graph = g;
+    if (is_well(r)) return TERN_OK;
+    tern__cudnn_graph_free(g);
+    *graph = nullptr;
+    return status_of(r);
+}
+
+int tern__cudnn_graph_new(const tern__call *call, const tern__cudnn_conv *conv, tern__cudnn_graph **graph)
+{
+    row r = row_of(nullptr, call->err);
+    open_library(&r, call->device);
+    return is_well(&r) ? new_graph(&r, conv, graph) : status_of(&r);
+}
+
+void tern__cudnn_graph_free(tern__cudnn_graph *g)
+{
+    if (!g) return;
+    for (size_t i = g->parts.size(); i > 0; i--) destroy(g->parts[i - 1]);
+    delete g;
+}
+
+/* ---- engines ---- */
+
+/* All that one mode of the heuristics names, best first; a mode that has nothing to say is no failure. */
+static std::vector<desc> configs_of(const tern__cudnn_graph *g, cudnnBackendHeurMode_t mode)
+{
+    row r = row_of(&g->at, nullptr);
     desc heuristics = make(&r, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    set_desc(&r, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    set_desc(&r, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, g->whole);
     set(&r, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    set_device(&r, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP);
     finalize(&r, heuristics);
     int64_t count =
         get(&r, heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, nullptr);
@@ -218,27 +236,12 @@ static void add_candidates(const row *outer, desc graph, cudnnBackendHeurMode_t 
     for (int64_t i = 0; i < count; i++) configs.push_back(make(&r, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR));
     int64_t got = get(&r, heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
                       configs.data());
-    for (int64_t i = 0; i < count; i++)
-        if (i < got)
-            all->push_back({configs[(size_t)i], nullptr, 0, 0});
-        else
-            destroy(configs[(size_t)i]);
+    for (; count > got; count--) {
+        destroy(configs.back());
+        configs.pop_back();
+    }
     destroy(heuristics);
-}
-
-/* What an engine does to numbers: a bit for each of cuDNN's notes. */
-static unsigned notes_of(row *r, candidate *c)
-{
-    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-    unsigned bits = 0;
-    desc engine = make(r, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-    get(r, c->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
-    get(r, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &c->engine);
-    int64_t count = get(r, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, notes);
-    for (int64_t i = 0; i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++) bits |= 1u << notes[i];
-    destroy(engine);
-    return bits;
+    return configs;
 }
 
 /* Inputs keep their bits and sums are f32's, always. f32 that is to be exact meets neither TF32, which is
@@ -256,196 +259,190 @@ static bool is_allowed(unsigned notes, const tern_device *device, tern_dtype dty
     return !(notes & never);
 }
 
-/* Makes the plan, of an engine that the rules allow. */
-static bool build(const row *outer, const tern__cudnn_conv *conv, candidate *c)
+/* What an engine does to numbers: a bit for each of cuDNN's notes. */
+static unsigned notes_of(row *r, desc engine)
 {
-    row r = *outer;
-    if (!is_allowed(notes_of(&r, c), r.call->device, conv->operand[0].dtype)) return false;
-    c->plan = make(&r, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    set(&r, c->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &r.lib->handle);
-    set_desc(&r, c->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, c->config);
-    finalize(&r, c->plan);
-    get(&r, c->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &c->workspace);
-    return is_well(&r);
+    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    unsigned bits = 0;
+    int64_t count = get(r, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, notes);
+    for (int64_t i = 0; i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++) bits |= 1u << notes[i];
+    return bits;
 }
 
-/* Those of one mode that can run, within so much memory or beyond it; not more than one if that will do. */
-static void sort_out(const row *r, const tern__cudnn_conv *conv, std::vector<candidate> *all,
-                     bool one_will_do, std::vector<candidate> *fit, std::vector<candidate> *large)
+#define KNOBS 64
+
+/* "12:2=1,5=3". False: there is no room for it. */
+static bool name_it(row *r, desc config, desc engine, char name[TERN__CUDNN_NAME])
 {
-    size_t limit = r->call->device->conv.workspace;
-    for (candidate &c : *all) {
-        if ((one_will_do && !fit->empty()) || !build(r, conv, &c))
-            candidate_free(&c);
-        else
-            ((size_t)c.workspace <= limit ? fit : large)->push_back(c);
+    desc choices[KNOBS];
+    int64_t number = 0, value = 0, type = 0, made = 0;
+    get(r, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &number);
+    size_t used = (size_t)std::snprintf(name, TERN__CUDNN_NAME, "%lld", (long long)number);
+    for (; made < KNOBS; made++) choices[made] = make(r, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+    int64_t count =
+        get(r, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, KNOBS, choices);
+    for (int64_t i = 0; i < count && i < KNOBS && used < TERN__CUDNN_NAME; i++) {
+        cudnnBackendKnobType_t kind = CUDNN_KNOB_TYPE_COUNTS;
+        get(r, choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &kind);
+        get(r, choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value);
+        type = (int64_t)kind;
+        used += (size_t)std::snprintf(name + used, TERN__CUDNN_NAME - used, "%c%lld=%lld", i ? ',' : ':',
+                                      (long long)type, (long long)value);
     }
+    for (desc choice : choices) destroy(choice);
+    return is_well(r) && used < TERN__CUDNN_NAME;
 }
 
-static std::vector<candidate> buildable(const row *r, const tern__cudnn_conv *conv, desc graph,
-                                        bool one_will_do)
+/* Makes the plan, of an engine that the rules allow; the configuration is the engine's then, or destroyed. */
+static bool build(const tern__call *call, const tern__cudnn_graph *g, desc config, tern__cudnn_engine *e)
 {
-    std::vector<candidate> fit, large;
-    for (cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
-        std::vector<candidate> all;
-        if (fit.empty()) add_candidates(r, graph, mode, &all);
-        sort_out(r, conv, &all, one_will_do, &fit, &large);
+    row r = row_of(&g->at, nullptr);
+    int64_t workspace = 0;
+    *e = {};
+    e->config = config;
+    desc engine = make(&r, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    get(&r, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
+    bool fits = is_allowed(notes_of(&r, engine), call->device, g->conv.operand[0].dtype) &&
+                name_it(&r, config, engine, e->name);
+    desc plan = fits ? make(&r, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) : nullptr;
+    if (plan) {
+        set_handle(&r, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE);
+        set_device(&r, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
+        set_desc(&r, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+        finalize(&r, plan);
+        get(&r, plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
     }
-    if (fit.empty() && !large.empty()) {
-        fit.push_back(large.front());
-        large.erase(large.begin());
+    destroy(engine);
+    e->workspace = (size_t)workspace;
+    e->plan = plan;
+    if (is_well(&r) && plan) return true;
+    tern__cudnn_engine_free(e);
+    return false;
+}
+
+/* Those of one mode that can run within the rules' memory, up to `most`, and the first that needs more. */
+static int take(const tern__call *call, const tern__cudnn_graph *g, cudnnBackendHeurMode_t mode, int most,
+                tern__cudnn_engine *fit, tern__cudnn_engine *large)
+{
+    int count = 0;
+    for (desc config : configs_of(g, mode)) {
+        tern__cudnn_engine e;
+        if (count == most) {
+            destroy(config);
+        } else if (build(call, g, config, &e)) {
+            bool fits = e.workspace <= call->device->conv.workspace;
+            if (!fits && large->plan)
+                tern__cudnn_engine_free(&e);
+            else
+                *(fits ? &fit[count++] : large) = e;
+        }
     }
-    for (candidate &c : large) candidate_free(&c);
-    return fit;
+    return count;
+}
+
+int tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *g, int most, tern__cudnn_engine *engines)
+{
+    tern__cudnn_engine large = {};
+    int count = take(call, g, CUDNN_HEUR_MODE_A, most, engines, &large);
+    if (count == 0) count = take(call, g, CUDNN_HEUR_MODE_FALLBACK, most, engines, &large);
+    if (count == 0 && large.plan)
+        engines[count++] = large;
+    else
+        tern__cudnn_engine_free(&large);
+    return count;
+}
+
+void tern__cudnn_engine_free(tern__cudnn_engine *e)
+{
+    destroy((desc)e->plan);
+    destroy((desc)e->config);
+    *e = {};
+}
+
+/* ---- engines by name ---- */
+
+/* The next number of a name, and the character behind it. */
+static int64_t number(const char **name, char *end)
+{
+    char *behind;
+    long long value = std::strtoll(*name, &behind, 10);
+    *end = behind == *name ? '?' : *behind;
+    *name = *end && *end != '?' ? behind + 1 : behind;
+    return value;
+}
+
+/* The knobs that are named behind the engine's number; how many, or -1 for what is no such name. */
+static int knobs_of(row *r, const char *name, desc knobs[KNOBS])
+{
+    char end = ',';
+    int count = 0;
+    while (end == ',' && count < KNOBS) {
+        cudnnBackendKnobType_t kind = (cudnnBackendKnobType_t)number(&name, &end);
+        if (end != '=') return -1;
+        int64_t value = number(&name, &end);
+        knobs[count] = make(r, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+        set(r, knobs[count], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &kind);
+        set(r, knobs[count], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value);
+        finalize(r, knobs[count++]);
+    }
+    return end ? -1 : count;
+}
+
+static desc config_named(const tern__cudnn_graph *g, const char *name)
+{
+    row r = row_of(&g->at, nullptr);
+    desc knobs[KNOBS] = {};
+    char end;
+    int64_t index = number(&name, &end);
+    int count = end == ':' ? knobs_of(&r, name, knobs) : end ? -1 : 0;
+    desc engine = count >= 0 ? make(&r, CUDNN_BACKEND_ENGINE_DESCRIPTOR) : nullptr, config = nullptr;
+    if (engine) {
+        set_desc(&r, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, g->whole);
+        set_int64(&r, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, index);
+        set_device(&r, engine, CUDNN_ATTR_ENGINE_DEVICEPROP);
+        finalize(&r, engine);
+        config = make(&r, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+        set_desc(&r, config, CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+        if (count > 0)
+            set(&r, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, knobs);
+        finalize(&r, config);
+    }
+    for (desc knob : knobs) destroy(knob);
+    destroy(engine);
+    if (is_well(&r)) return config;
+    destroy(config);
+    return nullptr;
+}
+
+bool tern__cudnn_engine_named(const tern__call *call, tern__cudnn_graph *g, const char *name,
+                              tern__cudnn_engine *e)
+{
+    desc config = config_named(g, name);
+    *e = {};
+    if (!config || !build(call, g, config, e)) return false;
+    if (e->workspace <= call->device->conv.workspace) return true;
+    tern__cudnn_engine_free(e);
+    return false;
 }
 
 /* ---- running ---- */
 
-static void execute(row *r, desc plan, void *const data[SIDES], void *workspace)
+int tern__cudnn_run(tern__cuda *cuda, void *plan, bool has_bias, void *const data[TERN__CONV_OPERANDS],
+                    void *workspace, tern_error *err)
 {
-    const int64_t names[SIDES] = {1, 2, 3};
-    desc pack = make(r, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    set(r, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, SIDES, names);
-    set(r, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, SIDES, data);
-    set(r, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    finalize(r, pack);
-    if (is_well(r)) went(r, cudnnBackendExecute(r->lib->handle, plan, pack), "cudnnBackendExecute");
+    const int64_t names[TERN__CONV_OPERANDS] = {1, 2, 3, 4};
+    int count = TERN__CONV_OPERANDS - !has_bias;
+    row r = row_of((const place *)cuda->libraries[TERN__CUDA_CUDNN].state, err);
+    desc pack = make(&r, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    set(&r, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, names);
+    set(&r, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data);
+    set(&r, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    finalize(&r, pack);
+    if (is_well(&r)) went(&r, cudnnBackendExecute(r.at->handle, (desc)plan, pack), "cudnnBackendExecute");
     destroy(pack);
-}
-
-/* A clock on the device's stream. */
-typedef struct clock_pair {
-    cudaEvent_t started, ended;
-} clock_pair;
-
-/* Milliseconds of a run, the mean of so many; negative if it cannot. */
-static float time_of(row *r, desc plan, void *const data[SIDES], void *workspace, const clock_pair *clock,
-                     int runs)
-{
-    cudaStream_t stream = tern__cuda_of(r->call->device)->stream;
-    float ms = 0;
-    cudaEventRecord(clock->started, stream);
-    for (int i = 0; i < runs; i++) execute(r, plan, data, workspace);
-    cudaEventRecord(clock->ended, stream);
-    bool ran = cudaEventSynchronize(clock->ended) == cudaSuccess && is_well(r) &&
-               cudaEventElapsedTime(&ms, clock->started, clock->ended) == cudaSuccess;
-    return ran ? ms / (float)runs : -1;
-}
-
-/* The first run loads code and counts for nothing; what is far behind the best has no more than one other. */
-static float try_out(const row *outer, const candidate *c, void *const data[SIDES], const clock_pair *clock,
-                     float best)
-{
-    row r = *outer;
-    void *workspace = c->workspace ? tern__cuda_scratch(r.call, (size_t)c->workspace) : nullptr;
-    if (c->workspace && !workspace) return -1;
-    float ms = time_of(&r, c->plan, data, workspace, clock, 1);
-    if (ms >= 0) ms = time_of(&r, c->plan, data, workspace, clock, 1);
-    if (ms >= 0 && (best < 0 || ms < 2 * best)) ms = time_of(&r, c->plan, data, workspace, clock, RUNS);
-    tern__cuda_scratch_free(r.call, workspace);
-    return ms;
-}
-
-/* The place of the fastest. What is added to is not touched: results go elsewhere. */
-static size_t fastest(const row *r, const tern__cudnn_conv *conv, const std::vector<candidate> *all)
-{
-    const tern__view *result = &conv->operand[conv->result];
-    void *elsewhere = conv->add ? tern__cuda_scratch(r->call, tern__view_bytes(result)) : nullptr;
-    void *data[SIDES];
-    for (int i = 0; i < SIDES; i++) data[i] = conv->operand[i].data;
-    if (elsewhere) data[conv->result] = elsewhere;
-    clock_pair clock = {};
-    size_t best = 0;
-    float least = -1;
-    bool can = (elsewhere || !conv->add) && cudaEventCreate(&clock.started) == cudaSuccess &&
-               cudaEventCreate(&clock.ended) == cudaSuccess;
-    for (size_t i = 0; i < all->size() && can; i++) {
-        float ms = try_out(r, &(*all)[i], data, &clock, least);
-        if (ms < 0 || (least >= 0 && ms >= least)) continue;
-        best = i;
-        least = ms;
-    }
-    if (clock.started) cudaEventDestroy(clock.started);
-    if (clock.ended) cudaEventDestroy(clock.ended);
-    tern__cuda_scratch_free(r->call, elsewhere);
-    return best;
-}
-
-/* A plan without an engine is one, too: cuDNN is not asked again. */
-static void choose(row *r, const tern__cudnn_conv *conv, conv_plan *p)
-{
-    const tern_device *device = r->call->device;
-    desc whole = graph(r, p, conv);
-    if (!is_well(r)) return;
-    bool by_clock = !device->conv.deterministic && !device->follows;
-    std::vector<candidate> all = buildable(r, conv, whole, !by_clock);
-    size_t best = all.size() > 1 ? fastest(r, conv, &all) : 0;
-    for (size_t i = 0; i < all.size(); i++) {
-        if (i != best) {
-            candidate_free(&all[i]);
-            continue;
-        }
-        p->parts.push_back(all[i].config);
-        p->plan = all[i].plan;
-        p->workspace = all[i].workspace;
-        std::snprintf(p->name, sizeof(p->name), "cuDNN engine %lld", (long long)all[i].engine);
-    }
-}
-
-static int plan_of(row *r, const tern__cudnn_conv *conv, const conv_plan **plan)
-{
-    conv_key key = key_of(conv);
-    auto known = r->lib->plans.find(key);
-    if (known == r->lib->plans.end()) {
-        conv_plan made = {};
-        choose(r, conv, &made);
-        int status = status_of(r);
-        if (status && status != TERN_E_UNSUPPORTED) {
-            plan_free(&made);
-            return status;
-        }
-        known = r->lib->plans.emplace(key, made).first;
-    }
-    *plan = &known->second;
-    return (*plan)->plan ? TERN_OK : TERN_E_UNSUPPORTED;
-}
-
-/* What a convolution's item says. */
-typedef struct execution {
-    cudnn *lib;
-    desc plan;
-    void *data[SIDES], *workspace;
-} execution;
-
-static int run_execution(tern__cuda *, const void *data, tern_error *err)
-{
-    const execution *e = (const execution *)data;
-    tern__call call = {};
-    call.err = err;
-    row r = {&call, e->lib, CUDNN_STATUS_SUCCESS, ""};
-    execute(&r, e->plan, e->data, e->workspace);
     int status = status_of(&r);
     return status == TERN_E_UNSUPPORTED ? TERN_E_SYSTEM : status;
-}
-
-int tern__cudnn_conv_run(const tern__call *call, const tern__cudnn_conv *conv)
-{
-    static const tern__cuda_kind kind = {sizeof(execution), run_execution};
-    row r = {call, nullptr, CUDNN_STATUS_SUCCESS, ""};
-    const conv_plan *plan = nullptr;
-    alignas(16) execution e = {};
-    open_library(&r);
-    int status = is_well(&r) ? plan_of(&r, conv, &plan) : status_of(&r);
-    if (status) return status;
-    if (plan->workspace) e.workspace = tern__cuda_scratch(call, (size_t)plan->workspace);
-    if (plan->workspace && !e.workspace) return TERN_E_MEMORY;
-    e.lib = r.lib;
-    e.plan = plan->plan;
-    for (int i = 0; i < SIDES; i++) e.data[i] = conv->operand[i].data;
-    status = tern__cuda_ask(call->device, &kind, &e, call->err);
-    tern__cuda_scratch_free(call, e.workspace);
-    call->device->algorithm = plan->name;
-    return status;
 }
 
 void tern__cudnn_version(char *text, size_t size)

@@ -8,14 +8,24 @@
 #include <cudnn.h>
 
 typedef cudnnBackendDescriptor_t desc;
-struct cudnn;
+
+/* What plans are made for: the device of a handle, or one that is only described. */
+typedef struct place {
+    cudnnHandle_t handle; /* NULL: it is described */
+    desc device;          /* its description       */
+} place;
 
 typedef struct row {
-    const tern__call *call;
-    cudnn *lib;
+    const place *at;
+    tern_error *err;
     cudnnStatus_t code;
     const char *what;
 } row;
+
+static inline row row_of(const place *at, tern_error *err)
+{
+    return {at, err, CUDNN_STATUS_SUCCESS, ""};
+}
 
 static inline bool went(row *r, cudnnStatus_t code, const char *what)
 {
@@ -63,6 +73,17 @@ static inline void set_int64(row *r, desc d, cudnnBackendAttributeName_t name, i
     set(r, d, name, CUDNN_TYPE_INT64, 1, &value);
 }
 
+/* For which device: by its handle, or by the name for its description. */
+static inline void set_handle(row *r, desc d, cudnnBackendAttributeName_t name)
+{
+    if (r->at->handle) set(r, d, name, CUDNN_TYPE_HANDLE, 1, &r->at->handle);
+}
+
+static inline void set_device(row *r, desc d, cudnnBackendAttributeName_t name)
+{
+    if (!r->at->handle) set_desc(r, d, name, r->at->device);
+}
+
 static inline void finalize(row *r, desc d)
 {
     if (is_well(r)) went(r, cudnnBackendFinalize(d), "cudnnBackendFinalize");
@@ -83,8 +104,8 @@ static inline int status_of(const row *r)
     int status = is_memory ? TERN_E_MEMORY : TERN_E_SYSTEM;
     char more[256] = "";
     cudnnGetLastErrorString(more, sizeof(more));
-    tern__error_set(r->call->err, "conv", status, "%s: %s: %s", r->what, cudnnGetErrorString(r->code), more);
-    if (r->call->err && !r->call->err->native) r->call->err->native = (int)r->code;
+    tern__error_set(r->err, "conv", status, "%s: %s: %s", r->what, cudnnGetErrorString(r->code), more);
+    if (r->err && !r->err->native) r->err->native = (int)r->code;
     return status;
 }
 

@@ -87,7 +87,7 @@ static int open_lanes(tern__cuda *cuda, tern_error *err)
     return status;
 }
 
-static int open_parts(tern__cuda *cuda, tern__memory *memory, tern_error *err)
+static int open_parts(tern_device *device, tern__cuda *cuda, tern_error *err)
 {
     cudaDeviceProp p;
     int status = tern__cuda_check(cudaSetDevice(cuda->index), "cudaSetDevice", err);
@@ -95,9 +95,10 @@ static int open_parts(tern__cuda *cuda, tern__memory *memory, tern_error *err)
         status = tern__cuda_check(cudaGetDeviceProperties(&p, cuda->index), "cudaGetDeviceProperties", err);
     if (status) return status;
     cuda->processors = p.multiProcessorCount;
+    device->workspace = p.totalGlobalMem / 16;
     if ((status = tern__fault_new(&cuda->fault, err))) return status;
     status = open_lanes(cuda, err);
-    return status ? status : tern__cuda_pool_open(cuda, p.totalGlobalMem, memory, err);
+    return status ? status : tern__cuda_pool_open(cuda, p.totalGlobalMem, &device->memory, err);
 }
 
 int tern__cuda_open(tern_device *device, int index, tern_error *err)
@@ -105,7 +106,7 @@ int tern__cuda_open(tern_device *device, int index, tern_error *err)
     tern__cuda *cuda = new tern__cuda();
     cuda->index = index;
     device->state = cuda;
-    int status = open_parts(cuda, &device->memory, err);
+    int status = open_parts(device, cuda, err);
     if (status) tern__cuda_close(device);
     return status;
 }

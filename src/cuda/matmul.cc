@@ -18,6 +18,12 @@ typedef tern__product_axis axis;
 
 static int matmul(const tern__call *call);
 
+/* What comes second cannot be declined: the first is in y. */
+static int must(int status)
+{
+    return status == TERN_E_UNSUPPORTED ? TERN_E_SYSTEM : status;
+}
+
 /* ---- which ---- */
 
 static bool is_half(tern_dtype dtype)
@@ -133,6 +139,7 @@ static int run(const tern__call *call, tern__product p)
         }
         g.add = call->add[0] || n >= batches;
         status = tern__cublas_gemm(call, &g);
+        if (n > 0) status = must(status);
     }
     return status;
 }
@@ -181,21 +188,22 @@ static int made_beside(const tern__call *call)
     inner.out[0] = &b.seen;
     inner.add[0] = false;
     int status = matmul(&inner);
-    if (!status) status = tern__cuda_copy_view(call, &b.made, &b.once, call->add[0]);
+    if (!status) status = must(tern__cuda_copy_view(call, &b.made, &b.once, call->add[0]));
     tern__cuda_scratch_free(call, b.made.data);
     return status;
 }
 
-/* The product is added to its bias. */
-static int after_bias(const tern__call *call)
+/* The product without its bias, which is added then: in f32 where y would be rounded in between. Who declines
+ * has computed nothing, so the bias cannot be added twice. */
+static int before_bias(const tern__call *call)
 {
     const tern__view *y = call->out[0];
+    if (is_half(y->dtype)) return made_beside(call);
     tern__view bias = tern__cuda_along(call->in[2], y, y->ndim - 1);
     tern__call inner = *call;
     inner.in[2] = nullptr;
-    inner.add[0] = true;
-    int status = tern__cuda_copy_view(call, &bias, y, call->add[0]);
-    return status ? status : matmul(&inner);
+    int status = matmul(&inner);
+    return status ? status : must(tern__cuda_copy_view(call, &bias, y, true));
 }
 
 static int matmul(const tern__call *call)
@@ -211,7 +219,7 @@ static int matmul(const tern__call *call)
     bool is_apart = bias && bias->shape[0] > 1 && bias->stride[0] != 1;
     if (bias && (bias->dtype != y->dtype || is_apart)) return with_copy(call, 2, y->dtype);
     int status = run(call, p);
-    return status == TERN_E_UNSUPPORTED && bias ? after_bias(call) : status;
+    return status == TERN_E_UNSUPPORTED && bias ? before_bias(call) : status;
 }
 
 int tern__cuda_matmul(const tern__call *call)

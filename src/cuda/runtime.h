@@ -23,8 +23,9 @@ extern "C" {
 
 struct tern__cuda_pool;
 
-/* What a vendor's library keeps for a device: made with its first use, freed with the device. */
-enum { TERN__CUDA_CUBLAS, TERN__CUDA_CUDNN, TERN__CUDA_LIBRARIES };
+/* What a vendor's library keeps for a device: made with its first use, freed with the device,
+ * plans before what they were made with. */
+enum { TERN__CUDA_CUBLAS, TERN__CUDA_CONV, TERN__CUDA_CUDNN, TERN__CUDA_LIBRARIES };
 typedef struct tern__cuda_library {
     void *state;
     void (*free)(tern_device *device, void *state);

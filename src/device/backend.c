@@ -2,6 +2,7 @@
 #include "device/backend.h"
 #include "base/plugin.h"
 #include "device/memory.h"
+#include "device/notes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -74,7 +75,8 @@ int tern__device_plug(tern_device *device, const char *name, tern_error *err)
     if (status) return status;
     device->backend = backend;
     device->host = tern_device_open("cpu:reference", err);
-    status = device->host ? tern__memory_add(device, err) : TERN_E_MEMORY;
+    status = device->host ? tern__notes_open(device, err) : TERN_E_MEMORY;
+    if (!status) status = tern__memory_add(device, err);
     if (status) tern__device_unplug(device);
     return status;
 }
@@ -84,6 +86,7 @@ void tern__device_unplug(tern_device *device)
     if (!device->backend) return;
     tern__memory_remove(device);
     device->backend->close(device);
+    tern__notes_close(device);
     tern_device_close(device->host);
     device->backend = NULL;
 }

@@ -39,7 +39,8 @@ typedef struct tern__device_backend {
     /* Of the libraries below it: "CUDA 13.0, cuDNN 9.14, cuBLAS 13.1". */
     void (*libraries)(char *text, size_t size);
 
-    /* Fills device->state and device->memory, in which all addresses that it gives out lie. */
+    /* Fills device->state, device->memory, in which all addresses that it gives out lie, and
+     * device->workspace. */
     int (*open)(tern_device *device, int index, tern_error *err);
     /* Waits for what was asked. */
     void (*close)(tern_device *device);

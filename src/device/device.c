@@ -90,9 +90,10 @@ tern_device *tern_device_open(const char *name, tern_error *err)
     if (!name) name = tern__env("TERN_DEVICE");
     tern_device *device = tern__alloc(sizeof(*device), __func__, err);
     if (!device) return NULL;
-    device->conv = tern_device_conv_defaults();
+    device->workspace = (size_t)64 << 20;
     if (fill(device, name ? name : "cpu", &why) == TERN_OK) {
         pthread_mutex_init(&device->lock, NULL);
+        tern_device_conv_set(device, NULL, err);
         return device;
     }
     tern__free(device);
@@ -154,7 +155,6 @@ static bool is_set(const char *name)
 tern_device_conv_opts tern_device_conv_defaults(void)
 {
     return (tern_device_conv_opts){.size = sizeof(tern_device_conv_opts),
-                                   .workspace = (size_t)64 << 20,
                                    .exact = is_set("TERN_EXACT_CONV"),
                                    .deterministic = is_set("TERN_DETERMINISTIC")};
 }
@@ -163,8 +163,10 @@ int tern_device_conv_set(tern_device *device, const tern_device_conv_opts *opts,
 {
     tern_device_conv_opts o = tern_device_conv_defaults();
     int status = tern__opts_read(&o, sizeof(o), opts, __func__, err);
-    if (!status) device->conv = o;
-    return status;
+    if (status) return status;
+    device->conv = o;
+    if (!o.workspace) device->conv.workspace = device->workspace;
+    return TERN_OK;
 }
 
 /* ---- block cache ----

@@ -39,7 +39,9 @@ struct tern_device {
     bool reference;                             /* plain kernels only                  */
     int threads;
     tern_device_conv_opts conv;
+    size_t workspace;            /* of convolutions, where `conv` is not told otherwise               */
     bool follows;                /* measures no convolutions: another rank or replica does, and tells */
+    struct tern__notes *notes;   /* of a back end's choices (device/notes.h); NULL: it has none */
     const char *algorithm;       /* of the convolution that ran last, or NULL: none did since          */
     struct tern__worker *worker; /* the thread of a group of cores, else NULL  */
     size_t bytes;                /* of all blocks, free or not                 */

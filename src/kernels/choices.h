@@ -2,7 +2,8 @@
  * (TERN_CONV_CACHE), the other ranks of a job, other devices.
  *
  * A choice is a line of JSON: the machine, the case (kernel, threads, shapes, attributes, layouts, dtypes),
- * the nanoseconds of each algorithm, and the one that was chosen. Who hears of a choice follows it where its
+ * the nanoseconds of each algorithm, and the one that was chosen; of a device with memory of its own its back
+ * end's names of the case and of what was chosen (device/notes.h). Who hears of a choice follows it where its
  * own rules allow (tern_device_conv_opts) and the algorithm takes the case; else the choice counts for
  * nothing.
  *
@@ -10,6 +11,7 @@
 #ifndef TERN_SRC_KERNELS_CHOICES_H
 #define TERN_SRC_KERNELS_CHOICES_H
 
+#include "device/choice_file.h"
 #include "device/device.h"
 
 /* How often the device has learned something: unchanged, there is no news. */
@@ -22,9 +24,7 @@ void tern__choices_read(tern_device *device, const char *text, size_t bytes);
 /* The same between two devices, of what is newer than serial `since`. */
 void tern__choices_copy(const tern_device *from, uint64_t since, tern_device *to);
 
-/* The file of the user's choices, or false: there is none. */
-bool tern__choices_path(char *path, size_t size);
-/* The cases in it that are of this machine and build. */
+/* The cases in the file that are of this machine and build. */
 int tern__choices_count(void);
 
 #endif

@@ -1,83 +1,110 @@
-/* cudnn.cc - the reference kernels in the place of cuDNN. */
+/* cudnn.cc - the reference kernels in the place of cuDNN, by two engines of which the second one is faster;
+ * a bias can be a part of all graphs but those in f64. */
 #include "cuda/cudnn.h"
 #include "memory.h"
+
+#include <cstdio>
+#include <cstring>
+#include <unistd.h>
 
 extern "C" {
 #include "kernels/reference/reference.h"
 }
 
-static int compute(const tern__call *call, const tern__cudnn_conv *conv)
+#define SLOWER_BY 300 /* microseconds */
+#define ENGINES   2
+
+typedef struct emulated_plan {
+    tern__cudnn_graph *graph;
+    const char *name;
+    useconds_t wait;
+    size_t workspace;
+} emulated_plan;
+
+struct tern__cudnn_graph {
+    tern__cudnn_conv conv;
+    tern__conv_attr attr;
+    emulated_plan plans[ENGINES];
+};
+
+int tern__cudnn_graph_new(const tern__call *, const tern__cudnn_conv *conv, tern__cudnn_graph **graph)
 {
-    const tern__view *x = &conv->operand[TERN__CONV_X], *w = &conv->operand[TERN__CONV_W];
-    const tern__view *y = &conv->operand[TERN__CONV_Y];
-    tern__call inner = *call;
-    inner.kernel = conv->kernel;
-    inner.in[0] = conv->kernel == TERN__CONV ? x : y;
-    inner.in[1] = conv->kernel == TERN__CONV_WEIGHT_GRAD ? x : w;
-    inner.out[0] = &conv->operand[conv->result];
-    inner.add[0] = conv->add;
-    inner.attr = conv->attr;
+    if (conv->has_bias && conv->operand[TERN__CONV_Y].dtype == TERN_F64) return TERN_E_UNSUPPORTED;
+    tern__cudnn_graph *g = new tern__cudnn_graph{*conv, *conv->attr, {}};
+    g->conv.attr = &g->attr;
+    g->plans[0] = {g, "1:2=3", SLOWER_BY, 0};
+    g->plans[1] = {g, "2:0=1,5=4", 0, 4096};
+    *graph = g;
+    return TERN_OK;
+}
+
+void tern__cudnn_graph_free(tern__cudnn_graph *graph)
+{
+    delete graph;
+}
+
+bool tern__cudnn_engine_named(const tern__call *, tern__cudnn_graph *graph, const char *name,
+                              tern__cudnn_engine *engine)
+{
+    *engine = {};
+    for (emulated_plan &plan : graph->plans)
+        if (!std::strcmp(plan.name, name)) {
+            engine->plan = &plan;
+            engine->workspace = plan.workspace;
+            std::snprintf(engine->name, sizeof(engine->name), "%s", name);
+        }
+    return engine->plan != nullptr;
+}
+
+int tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *graph, int most,
+                        tern__cudnn_engine *engines)
+{
+    int count = 0;
+    for (const emulated_plan &plan : graph->plans)
+        if (count < most) count += tern__cudnn_engine_named(call, graph, plan.name, &engines[count]);
+    return count;
+}
+
+void tern__cudnn_engine_free(tern__cudnn_engine *engine)
+{
+    *engine = {};
+}
+
+static int compute(const tern__call *call, tern__kernel kernel)
+{
+    switch ((int)kernel) {
+    case TERN__CONV: return tern__reference_conv(call);
+    case TERN__CONV_DATA_GRAD: return tern__reference_conv_data_grad(call);
+    default: return tern__reference_conv_weight_grad(call);
+    }
+}
+
+int tern__cudnn_run(tern__cuda *, void *plan, bool has_bias, void *const data[TERN__CONV_OPERANDS],
+                    void *workspace, tern_error *err)
+{
+    const emulated_plan *p = (const emulated_plan *)plan;
+    const tern__cudnn_conv *conv = &p->graph->conv;
+    tern__view v[TERN__CONV_OPERANDS];
+    tern__call call = {};
+    if ((p->workspace && !workspace) || has_bias != conv->has_bias) return TERN_E_SYSTEM;
+    usleep(p->wait);
+    for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
+        v[i] = conv->operand[i];
+        v[i].data = data[i];
+    }
+    if (has_bias) v[TERN__CONV_B] = tern__view_make(v[TERN__CONV_B].dtype, TERN__PLAIN, 1, &v[TERN__CONV_Y].shape[1]);
+    v[TERN__CONV_B].data = data[TERN__CONV_B];
+    call.in[0] = conv->kernel == TERN__CONV ? &v[TERN__CONV_X] : &v[TERN__CONV_Y];
+    call.in[1] = conv->kernel == TERN__CONV_WEIGHT_GRAD ? &v[TERN__CONV_X] : &v[TERN__CONV_W];
+    call.in[2] = has_bias ? &v[TERN__CONV_B] : nullptr;
+    call.out[0] = &v[conv->result];
+    call.add[0] = conv->add;
+    call.attr = &p->graph->attr;
+    call.err = err;
     emulated_memory_open();
-    int status = conv->kernel == TERN__CONV             ? tern__reference_conv(&inner)
-                 : conv->kernel == TERN__CONV_DATA_GRAD ? tern__reference_conv_data_grad(&inner)
-                                                        : tern__reference_conv_weight_grad(&inner);
+    int status = compute(&call, conv->kernel);
     emulated_memory_close();
     return status;
-}
-
-/* What a convolution's item says, without gaps. */
-typedef struct execution {
-    tern_device *device;
-    tern__conv_attr attr;
-    int64_t kernel, result, add;
-    struct {
-        void *data;
-        int64_t dtype, layout, ndim, shape[TERN_NDIM_MAX], stride[TERN_NDIM_MAX];
-    } operand[TERN__CONV_OPERANDS];
-} execution;
-
-static int run(tern__cuda *, const void *data, tern_error *err)
-{
-    const execution *e = (const execution *)data;
-    tern__call call = {};
-    tern__cudnn_conv conv = {};
-    call.device = e->device;
-    call.err = err;
-    conv.kernel = (tern__kernel)e->kernel;
-    conv.result = (int)e->result;
-    conv.attr = &e->attr;
-    conv.add = e->add;
-    for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
-        tern__view *view = &conv.operand[i];
-        view->data = e->operand[i].data;
-        view->dtype = (tern_dtype)e->operand[i].dtype;
-        view->layout = (tern__layout)e->operand[i].layout;
-        view->ndim = (int)e->operand[i].ndim;
-        std::memcpy(view->shape, e->operand[i].shape, sizeof(view->shape));
-        std::memcpy(view->stride, e->operand[i].stride, sizeof(view->stride));
-    }
-    return compute(&call, &conv);
-}
-
-int tern__cudnn_conv_run(const tern__call *call, const tern__cudnn_conv *conv)
-{
-    static const tern__cuda_kind kind = {sizeof(execution), run};
-    alignas(16) execution e = {};
-    e.device = call->device;
-    e.attr = *conv->attr;
-    e.kernel = conv->kernel;
-    e.result = conv->result;
-    e.add = conv->add;
-    for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
-        const tern__view *view = &conv->operand[i];
-        e.operand[i].data = view->data;
-        e.operand[i].dtype = view->dtype;
-        e.operand[i].layout = view->layout;
-        e.operand[i].ndim = view->ndim;
-        for (int d = 0; d < view->ndim; d++) e.operand[i].shape[d] = view->shape[d];
-        for (int d = 0; d < view->ndim; d++) e.operand[i].stride[d] = view->stride[d];
-    }
-    return tern__cuda_ask(call->device, &kind, &e, call->err);
 }
 
 void tern__cudnn_version(char *text, size_t size)

@@ -3,6 +3,7 @@
 #include "cuda_runtime.h"
 #include "memory.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -19,6 +20,7 @@ struct emulated_stream {
 struct emulated_event {
     emulated_stream *stream; /* NULL: passed */
     uint64_t place;
+    std::chrono::steady_clock::time_point recorded;
 };
 
 static std::recursive_mutex lock;
@@ -75,7 +77,18 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 {
-    *event = new emulated_event{nullptr, 0};
+    *event = new emulated_event{};
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    return cudaEventCreateWithFlags(event, 0);
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    *ms = std::chrono::duration<float, std::milli>(to->recorded - from->recorded).count();
     return cudaSuccess;
 }
 
@@ -88,7 +101,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    *event = emulated_event{stream->is_late ? stream : nullptr, stream->asked};
+    *event = emulated_event{stream->is_late ? stream : nullptr, stream->asked, std::chrono::steady_clock::now()};
     return cudaSuccess;
 }
 

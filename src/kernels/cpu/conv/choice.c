@@ -231,9 +231,30 @@ static bool knows_all_times(const entry *one, const tern__conv *c)
     return all;
 }
 
-static void hear_from_file(void *ctx, const tern__choice *choice)
+/* Lines of the file are heard, if they are of this machine. */
+typedef struct listener {
+    table *all;
+    tern__choice_machine machine;
+} listener;
+
+static void hear_from_file(void *ctx, const char *line, size_t bytes)
 {
-    hear(ctx, choice, false);
+    const listener *l = ctx;
+    tern__choice choice;
+    if (tern__choice_parse(line, bytes, &l->machine, &choice)) hear(l->all, &choice, false);
+}
+
+static void read_file(table *all)
+{
+    listener l = {all, tern__choice_machine_get()};
+    tern__choice_file_read(hear_from_file, &l);
+}
+
+static void append_to_file(const tern__choice *choice)
+{
+    const tern__choice_machine machine = tern__choice_machine_get();
+    char line[TERN__CHOICE_LINE];
+    tern__choice_file_append(line, tern__choice_print(choice, &machine, line));
 }
 
 /* What the file knows of it, or a clock. */
@@ -241,7 +262,7 @@ static void decide_by_times(table *all, entry *one, const tern__conv *c)
 {
     if (!all->has_read_file) {
         all->has_read_file = true;
-        tern__choice_file_read(hear_from_file, all);
+        read_file(all);
     }
     bool is_known = knows_all_times(one, c);
     if (!is_known) {
@@ -251,7 +272,7 @@ static void decide_by_times(table *all, entry *one, const tern__conv *c)
     one->choice.chosen = fastest(c, one->choice.ns);
     one->algorithm = tern__conv_algorithms[one->choice.chosen];
     learn(all, one);
-    if (!is_known) tern__choice_file_append(&one->choice);
+    if (!is_known) append_to_file(&one->choice);
 }
 
 static void decide_as_told(entry *one, const tern__conv *c)
@@ -290,12 +311,12 @@ static const table *learned_by(const tern_device *device)
     return device->slots[TERN__SLOT_CONV].data;
 }
 
-uint64_t tern__choices_serial(const tern_device *device)
+uint64_t tern__conv_choices_serial(const tern_device *device)
 {
     return learned_by(device) ? learned_by(device)->serial : 0;
 }
 
-size_t tern__choices_write(const tern_device *device, char *text, size_t size)
+size_t tern__conv_choices_write(const tern_device *device, char *text, size_t size)
 {
     const tern__choice_machine machine = tern__choice_machine_get();
     const entry *one = learned_by(device) ? learned_by(device)->learned : NULL;
@@ -311,39 +332,40 @@ size_t tern__choices_write(const tern_device *device, char *text, size_t size)
     return used;
 }
 
-void tern__choices_read(tern_device *device, const char *text, size_t bytes)
+static void hear_told(void *ctx, const char *line, size_t bytes)
 {
-    table *all = table_of(device, NULL);
-    const char *end = text + bytes;
     tern__choice choice;
-    for (const char *next; all && text < end; text = next + 1) {
-        next = memchr(text, '\n', (size_t)(end - text));
-        if (!next) next = end;
-        if (tern__choice_parse(text, (size_t)(next - text), NULL, &choice)) hear(all, &choice, true);
-    }
+    if (tern__choice_parse(line, bytes, NULL, &choice)) hear(ctx, &choice, true);
 }
 
-void tern__choices_copy(const tern_device *from, uint64_t since, tern_device *to)
+void tern__conv_choices_read(tern_device *device, const char *text, size_t bytes)
 {
-    table *all = tern__choices_serial(from) > since ? table_of(to, NULL) : NULL;
+    table *all = table_of(device, NULL);
+    if (all) tern__choice_lines_take(text, bytes, hear_told, all);
+}
+
+void tern__conv_choices_copy(const tern_device *from, uint64_t since, tern_device *to)
+{
+    table *all = tern__conv_choices_serial(from) > since ? table_of(to, NULL) : NULL;
     if (!all) return;
     for (const entry *one = learned_by(from)->learned; one; one = one->before)
         if (one->serial > since) hear(all, &one->choice, true);
 }
 
-static void count_case(void *ctx, const tern__choice *choice)
+static void count_case(void *ctx, const char *line, size_t bytes)
 {
-    table *all = ctx;
-    if (find(all, &choice->key)) return;
-    all->serial += add(all, &choice->key, NULL) != NULL;
+    listener *l = ctx;
+    tern__choice choice;
+    if (!tern__choice_parse(line, bytes, &l->machine, &choice) || find(l->all, &choice.key)) return;
+    l->all->serial += add(l->all, &choice.key, NULL) != NULL;
 }
 
 int tern__choices_count(void)
 {
-    table *all = tern__alloc(sizeof(*all), __func__, NULL);
-    if (!all) return 0;
-    tern__choice_file_read(count_case, all);
-    int count = (int)all->serial;
-    table_free(all);
+    listener l = {tern__alloc(sizeof(*l.all), __func__, NULL), tern__choice_machine_get()};
+    if (!l.all) return 0;
+    tern__choice_file_read(count_case, &l);
+    int count = (int)l.all->serial;
+    table_free(l.all);
     return count;
 }

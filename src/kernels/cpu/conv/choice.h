@@ -4,6 +4,7 @@
 #ifndef TERN_SRC_KERNELS_CPU_CHOICE_H
 #define TERN_SRC_KERNELS_CPU_CHOICE_H
 
+#include "device/choice_file.h"
 #include "kernels/cpu/conv/conv.h"
 
 /* Room for algorithms; the table of them ends with NULL. */
@@ -22,9 +23,13 @@ typedef struct tern__choice {
 /* E_MEMORY with the call's error set; E_UNSUPPORTED without: no algorithm takes it and pays. */
 int tern__conv_choose(const tern__conv *c, const tern__conv_algorithm **chosen);
 
-/* ---- choice_line.c: a choice as a line of JSON ---- */
+/* Those of kernels/choices.h for the algorithms of the CPU. */
+uint64_t tern__conv_choices_serial(const tern_device *device);
+size_t tern__conv_choices_write(const tern_device *device, char *text, size_t size);
+void tern__conv_choices_read(tern_device *device, const char *text, size_t bytes);
+void tern__conv_choices_copy(const tern_device *from, uint64_t since, tern_device *to);
 
-#define TERN__CHOICE_LINE 2048 /* bytes; longer ones are none of ours */
+/* ---- choice_line.c: a choice as a line of JSON ---- */
 
 /* What a measurement is true of. */
 typedef struct tern__choice_machine {
@@ -38,15 +43,5 @@ size_t tern__choice_print(const tern__choice *choice, const tern__choice_machine
 /* False for what is no such line, or of another machine than this (NULL: any) or another version of tern. */
 bool tern__choice_parse(const char *line, size_t bytes, const tern__choice_machine *machine,
                         tern__choice *choice);
-
-/* ---- choice_file.c: the lines that outlive the process ---- */
-
-#define TERN__CHOICE_FILE_MAX ((size_t)4 << 20) /* bytes; a larger file is put aside */
-
-typedef void tern__choice_taker(void *ctx, const tern__choice *choice);
-
-/* Hands over all choices of this machine; where the file has several of a case, the last one counts. */
-void tern__choice_file_read(tern__choice_taker *take, void *ctx);
-void tern__choice_file_append(const tern__choice *choice);
 
 #endif

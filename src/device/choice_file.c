@@ -1,12 +1,10 @@
-/* choice_file.c - the file in which choices outlive the process: $XDG_CACHE_HOME/tern/conv.jsonl, else
- * ~/.cache/tern/conv.jsonl, or what TERN_CONV_CACHE names ("off": none).
+/* choice_file.c - the file of the user's choices.
  *
  * A line is appended by one write when its case has been measured, so processes need no lock, and one that is
  * killed takes nothing with it. A half line, which only a full disk leaves, is closed by the next writer.
  * What a file says is believed only if it is the user's own and no link, and even so it can but choose among
  * algorithms that are right. Without a file, training goes on: what is wrong with it is one warning. */
-#include "kernels/choices.h"
-#include "kernels/cpu/conv/choice.h"
+#include "device/choice_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -83,15 +81,13 @@ static size_t read_all(int fd, char *text, size_t size)
     return used;
 }
 
-static void take_lines(const char *text, size_t bytes, tern__choice_taker *take, void *ctx)
+void tern__choice_lines_take(const char *text, size_t bytes, tern__choice_taker *take, void *ctx)
 {
-    const tern__choice_machine machine = tern__choice_machine_get();
     const char *end = text + bytes;
     for (const char *next; text < end; text = next + 1) {
-        tern__choice choice;
         next = memchr(text, '\n', (size_t)(end - text));
         if (!next) next = end;
-        if (tern__choice_parse(text, (size_t)(next - text), &machine, &choice)) take(ctx, &choice);
+        take(ctx, text, (size_t)(next - text));
     }
 }
 
@@ -104,7 +100,7 @@ void tern__choice_file_read(tern__choice_taker *take, void *ctx)
     if (about.st_size > (off_t)TERN__CHOICE_FILE_MAX) {
         put_aside(path);
     } else if ((text = tern__alloc((size_t)about.st_size + 1, __func__, NULL))) {
-        take_lines(text, read_all(fd, text, (size_t)about.st_size), take, ctx);
+        tern__choice_lines_take(text, read_all(fd, text, (size_t)about.st_size), take, ctx);
         tern__free(text);
     }
     close(fd);
@@ -118,19 +114,16 @@ static bool ends_line(int fd, off_t size)
     return size == 0 || pread(fd, &last, 1, size - 1) != 1 || last == '\n';
 }
 
-void tern__choice_file_append(const tern__choice *choice)
+void tern__choice_file_append(const char *line, size_t bytes)
 {
-    char path[PATH_MAX], line[TERN__CHOICE_LINE + 1] = "\n";
-    const tern__choice_machine machine = tern__choice_machine_get();
+    char path[PATH_MAX], text[TERN__CHOICE_LINE + 1] = "\n";
     struct stat about;
-    size_t bytes =
-        tern__choices_path(path, sizeof(path)) ? tern__choice_print(choice, &machine, line + 1) : 0;
-    if (!bytes) return;
+    if (bytes == 0 || bytes > TERN__CHOICE_LINE || !tern__choices_path(path, sizeof(path))) return;
+    memcpy(text + 1, line, bytes);
     make_folders(path);
     int fd = open_own(path, O_RDWR | O_APPEND | O_CREAT, &about);
     if (fd < 0) return;
     bool whole = ends_line(fd, about.st_size);
-    const char *from = whole ? line + 1 : line;
-    if (write(fd, from, bytes + !whole) < 0) warn(path, strerror(errno));
+    if (write(fd, whole ? text + 1 : text, bytes + !whole) < 0) warn(path, strerror(errno));
     close(fd);
 }

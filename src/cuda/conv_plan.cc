@@ -1,0 +1,365 @@
+/* conv_plan.cc - the table of a device's cases, and which of cuDNN's engines computes each.
+ *
+ * A case is decided when it first comes up. Where clocks may decide, that is the engine that another rank or
+ * the user's file names (device/notes.h), or else the fastest of those that the heuristics put first; a bias
+ * is a part of the graph or a kernel of its own behind it, whichever is faster. What is noted is taken only
+ * where cuDNN has it and the rules of the device allow it. A device that follows takes the heuristics' first
+ * until it is told, and a deterministic one for good. Rules under which other engines are fit are a part of
+ * the case's name, so that a choice made under one set of them does not count under another. */
+#include "cuda/copy.h"
+#include "cuda/cudnn.h"
+
+#include "device/notes.h"
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#define RUNS 3
+#define MOST 10 /* engines that are measured, of each graph */
+#define TEXT 512
+
+typedef std::array<int64_t, 48> conv_key;
+
+typedef struct conv_plan {
+    tern__cudnn_graph *graph;
+    tern__cudnn_engine engine; /* .plan NULL: there is none */
+    bool with_bias;            /* which the graph adds      */
+    uint64_t heard;            /* device->notes->heard when it was chosen */
+    char label[48];
+} conv_plan;
+
+typedef struct conv_plans {
+    std::map<conv_key, conv_plan> of;
+    std::vector<conv_plan> replaced; /* which recorded steps may still run */
+} conv_plans;
+
+/* ---- the table ---- */
+
+static void plan_free(conv_plan *p)
+{
+    tern__cudnn_engine_free(&p->engine);
+    tern__cudnn_graph_free(p->graph);
+}
+
+static void plans_free(tern_device *, void *state)
+{
+    conv_plans *all = (conv_plans *)state;
+    for (auto &entry : all->of) plan_free(&entry.second);
+    for (conv_plan &plan : all->replaced) plan_free(&plan);
+    delete all;
+}
+
+static conv_plans *plans_of(const tern__call *call)
+{
+    tern__cuda_library *slot = &tern__cuda_of(call->device)->libraries[TERN__CUDA_CONV];
+    if (!slot->state) *slot = (tern__cuda_library){new conv_plans(), plans_free};
+    return (conv_plans *)slot->state;
+}
+
+/* ---- cases ---- */
+
+static int64_t alignment_of(const void *data)
+{
+    int64_t bits = 16 | (int64_t)(uintptr_t)data;
+    return bits & -bits;
+}
+
+static conv_key key_of(const tern__cudnn_conv *c)
+{
+    conv_key key = {};
+    size_t at = 0;
+    key[at++] = c->kernel << 2 | c->has_bias << 1 | c->add;
+    key[at++] = c->operand[0].ndim;
+    for (int i = 0; i < TERN__CONV_OPERANDS - !c->has_bias; i++) {
+        const tern__view *v = &c->operand[i];
+        key[at++] = (int64_t)v->layout << 16 | v->dtype << 8 | alignment_of(v->data);
+        for (int d = 0; d < v->ndim; d++) key[at++] = v->shape[d];
+    }
+    for (int d = 0; d < 3; d++) {
+        key[at++] = c->attr->stride[d];
+        key[at++] = c->attr->padding[d];
+        key[at++] = c->attr->dilation[d];
+    }
+    key[at] = c->attr->groups;
+    return key;
+}
+
+static size_t add_numbers(char text[TEXT], size_t used, const char *name, const int64_t *number, int count)
+{
+    for (int i = 0; i < count && used < TEXT; i++)
+        used += (size_t)std::snprintf(text + used, TEXT - used, "%s%lld", i ? "," : name,
+                                      (long long)number[i]);
+    return used;
+}
+
+/* The case and the rules in words: "conv x 256,64,56,56 bf16 last 16 ..". */
+static void describe(const tern__call *call, const tern__cudnn_conv *c, char text[TEXT])
+{
+    static const char *const kernels[] = {"conv", "data gradient", "weight gradient"};
+    static const char *const operands[] = {" x ", " weight ", " y ", " bias "};
+    const tern_device_conv_opts *rules = &call->device->conv;
+    bool exact = rules->exact && c->operand[0].dtype == TERN_F32;
+    size_t used = (size_t)std::snprintf(text, TEXT, "%s", kernels[c->kernel - TERN__CONV]);
+    for (int i = 0; i < TERN__CONV_OPERANDS - !c->has_bias && used < TEXT; i++) {
+        const tern__view *v = &c->operand[i];
+        used = add_numbers(text, used, operands[i], v->shape, v->ndim);
+        used += (size_t)std::snprintf(text + used, TEXT - used, " %s%s at %d", tern_dtype_name(v->dtype),
+                                      v->layout == TERN__CHANNELS_LAST ? " last" : "",
+                                      (int)alignment_of(v->data));
+    }
+    used = add_numbers(text, used, " stride ", c->attr->stride, 3);
+    used = add_numbers(text, used, " padding ", c->attr->padding, 3);
+    used = add_numbers(text, used, " dilation ", c->attr->dilation, 3);
+    used = add_numbers(text, used, " groups ", &c->attr->groups, 1);
+    if (used < TEXT)
+        std::snprintf(text + used, TEXT - used, "%s%s, %zu MiB", c->add ? ", added" : "",
+                      exact ? ", exact" : "", rules->workspace >> 20);
+}
+
+/* ---- running ---- */
+
+/* What a convolution's item says. */
+typedef struct execution {
+    void *plan, *data[TERN__CONV_OPERANDS], *workspace;
+    int64_t has_bias;
+} execution;
+
+static int run_execution(tern__cuda *cuda, const void *data, tern_error *err)
+{
+    const execution *e = (const execution *)data;
+    return tern__cudnn_run(cuda, e->plan, e->has_bias, e->data, e->workspace, err);
+}
+
+/* y += the bias, of a plan that does not add it. */
+static int add_bias(const tern__call *call, const tern__cudnn_conv *conv, void *result)
+{
+    tern__view y = conv->operand[TERN__CONV_Y], bias = conv->operand[TERN__CONV_B];
+    bias = tern__view_make(bias.dtype, TERN__PLAIN, 1, &y.shape[1]);
+    bias.data = conv->operand[TERN__CONV_B].data;
+    y.data = result;
+    return tern__cuda_add_bias(call, &bias, &y);
+}
+
+/* `result` in its place. */
+static int run_plan(const tern__call *call, const tern__cudnn_conv *conv, const conv_plan *p, void *result,
+                    void *workspace)
+{
+    static const tern__cuda_kind kind = {sizeof(execution), run_execution};
+    alignas(16) execution e = {p->engine.plan, {}, workspace, p->with_bias};
+    for (int i = 0; i < TERN__CONV_OPERANDS; i++) e.data[i] = conv->operand[i].data;
+    e.data[conv->result] = result;
+    int status = tern__cuda_ask(call->device, &kind, &e, call->err);
+    return status || p->with_bias || !conv->has_bias ? status : add_bias(call, conv, result);
+}
+
+/* ---- measuring ---- */
+
+/* What is measured: with a clock on the device's stream, and a place for results that are not to be added. */
+typedef struct trial {
+    tern__call call;
+    const tern__cudnn_conv *conv;
+    cudaEvent_t started, ended;
+    void *elsewhere, *result;
+} trial;
+
+static bool trial_open(trial *t, const tern__call *call, const tern__cudnn_conv *conv)
+{
+    *t = {*call, conv, nullptr, nullptr, nullptr, conv->operand[conv->result].data};
+    t->call.err = nullptr;
+    if (conv->add) {
+        t->elsewhere = tern__cuda_scratch(call, tern__view_bytes(&conv->operand[conv->result]));
+        t->result = t->elsewhere;
+    }
+    return t->result && cudaEventCreate(&t->started) == cudaSuccess &&
+           cudaEventCreate(&t->ended) == cudaSuccess;
+}
+
+static void trial_close(trial *t)
+{
+    if (t->started) cudaEventDestroy(t->started);
+    if (t->ended) cudaEventDestroy(t->ended);
+    tern__cuda_scratch_free(&t->call, t->elsewhere);
+}
+
+/* Milliseconds of a run, the mean of so many; negative if it cannot. */
+static float time_of(trial *t, const conv_plan *p, void *workspace, int runs)
+{
+    cudaStream_t stream = tern__cuda_of(t->call.device)->stream;
+    int status = TERN_OK;
+    float ms = 0;
+    cudaEventRecord(t->started, stream);
+    for (int i = 0; i < runs && !status; i++) status = run_plan(&t->call, t->conv, p, t->result, workspace);
+    cudaEventRecord(t->ended, stream);
+    bool ran = cudaEventSynchronize(t->ended) == cudaSuccess && !status &&
+               cudaEventElapsedTime(&ms, t->started, t->ended) == cudaSuccess;
+    cudaGetLastError(); /* what failed here is nobody else's failure */
+    return ran ? ms / (float)runs : -1;
+}
+
+/* The first run makes what is made once; who takes twice as long as the best in the second has no more. */
+static float try_out(trial *t, const conv_plan *p, float best)
+{
+    size_t bytes = p->engine.workspace;
+    void *workspace = bytes ? tern__cuda_scratch(&t->call, bytes) : nullptr;
+    if (bytes && !workspace) return -1;
+    float ms = time_of(t, p, workspace, 1);
+    if (ms >= 0) ms = time_of(t, p, workspace, 1);
+    if (ms >= 0 && (best < 0 || ms < 2 * best)) ms = time_of(t, p, workspace, RUNS);
+    tern__cuda_scratch_free(&t->call, workspace);
+    return ms;
+}
+
+/* ---- choosing ---- */
+
+/* Its graph, with the bias in it or without. */
+static bool open_graph(const tern__call *call, const tern__cudnn_conv *conv, bool with_bias, conv_plan *p,
+                       int *status)
+{
+    tern__cudnn_conv seen = *conv;
+    seen.has_bias = with_bias;
+    *p = {};
+    p->with_bias = with_bias;
+    int code = tern__cudnn_graph_new(call, &seen, &p->graph);
+    if (code && code != TERN_E_UNSUPPORTED) *status = code;
+    return !code;
+}
+
+/* Goes on with the faster of *best and this graph's engines; `t` NULL: with the first that there is. */
+static void try_graph(const tern__call *call, conv_plan *p, trial *t, conv_plan *best, float *least)
+{
+    tern__cudnn_engine engines[MOST] = {};
+    int count = tern__cudnn_engines(call, p->graph, t ? MOST : 1, engines), chosen = -1;
+    for (int i = 0; i < count; i++) {
+        p->engine = engines[i];
+        float ms = t ? try_out(t, p, *least) : -1;
+        bool is_first = !best->engine.plan && chosen < 0;
+        if (!is_first && (ms < 0 || (*least >= 0 && ms >= *least))) continue;
+        chosen = i;
+        *least = ms;
+    }
+    for (int i = 0; i < count; i++)
+        if (i != chosen) tern__cudnn_engine_free(&engines[i]);
+    p->engine = chosen < 0 ? tern__cudnn_engine{} : engines[chosen];
+    if (chosen >= 0) std::swap(*p, *best);
+    plan_free(p);
+}
+
+static int choose_by_clock(const tern__call *call, const tern__cudnn_conv *conv, bool measures, conv_plan *best)
+{
+    trial t;
+    float least = -1;
+    int status = TERN_OK;
+    bool can = measures && trial_open(&t, call, conv);
+    *best = {};
+    for (int with_bias = conv->has_bias; with_bias >= 0; with_bias--) {
+        conv_plan p;
+        bool will_do = best->engine.plan && !can;
+        if (!will_do && !status && open_graph(call, conv, with_bias, &p, &status))
+            try_graph(call, &p, can ? &t : nullptr, best, &least);
+    }
+    if (measures) trial_close(&t);
+    return status;
+}
+
+/* "+12:2=1" is engine 12 of the graph with the bias. */
+static bool take_named(const tern__call *call, const tern__cudnn_conv *conv, const char *name, conv_plan *p)
+{
+    int status = TERN_OK;
+    bool with_bias = *name == '+';
+    if (with_bias && !conv->has_bias) return false;
+    if (!open_graph(call, conv, with_bias, p, &status)) return false;
+    if (tern__cudnn_engine_named(call, p->graph, name + with_bias, &p->engine)) return true;
+    plan_free(p);
+    *p = {};
+    return false;
+}
+
+static void keep(const tern__call *call, const char *what, const conv_plan *p)
+{
+    char name[TERN__CUDNN_NAME + 1];
+    std::snprintf(name, sizeof(name), "%s%s", p->with_bias ? "+" : "", p->engine.name);
+    if (p->engine.plan) call->device->notes->keep(call->device, what, name);
+}
+
+/* A plan without an engine is one, too: cuDNN is not asked again. */
+static int choose(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *p)
+{
+    tern_device *device = call->device;
+    bool by_clock = !device->conv.deterministic, measures = by_clock && !device->follows;
+    char what[TEXT];
+    int status = TERN_OK;
+    describe(call, conv, what);
+    const char *named = by_clock ? device->notes->find(device, what) : nullptr;
+    if (!named || !take_named(call, conv, named, p)) {
+        status = choose_by_clock(call, conv, measures, p);
+        if (measures && !status) keep(call, what, p);
+    }
+    p->heard = device->notes->heard;
+    std::snprintf(p->label, sizeof(p->label), "cuDNN engine %.*s%s",
+                  (int)std::strcspn(p->engine.name, ":"), p->engine.name, p->with_bias ? " with bias" : "");
+    return status;
+}
+
+/* ---- what was told meanwhile ---- */
+
+/* Whether others have chosen another engine than this since. */
+static bool is_outdated(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *p)
+{
+    tern_device *device = call->device;
+    char what[TEXT];
+    if (p->heard == device->notes->heard || device->conv.deterministic) return false;
+    p->heard = device->notes->heard;
+    describe(call, conv, what);
+    const char *named = device->notes->find(device, what);
+    return named && ((*named == '+') != p->with_bias || std::strcmp(named + (*named == '+'), p->engine.name));
+}
+
+static void take_news(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *p)
+{
+    conv_plan next;
+    char what[TEXT];
+    describe(call, conv, what);
+    if (!take_named(call, conv, call->device->notes->find(call->device, what), &next)) return;
+    plans_of(call)->replaced.push_back(*p);
+    next.heard = p->heard;
+    std::memcpy(next.label, p->label, sizeof(next.label));
+    *p = next;
+}
+
+static int plan_of(const tern__call *call, const tern__cudnn_conv *conv, const conv_plan **plan)
+{
+    conv_plans *all = plans_of(call);
+    conv_key key = key_of(conv);
+    auto known = all->of.find(key);
+    if (known == all->of.end()) {
+        conv_plan made;
+        int status = choose(call, conv, &made);
+        if (status) {
+            plan_free(&made);
+            return status;
+        }
+        known = all->of.emplace(key, made).first;
+    } else if (is_outdated(call, conv, &known->second)) {
+        take_news(call, conv, &known->second);
+    }
+    *plan = &known->second;
+    return (*plan)->engine.plan ? TERN_OK : TERN_E_UNSUPPORTED;
+}
+
+int tern__conv_run(const tern__call *call, const tern__cudnn_conv *conv)
+{
+    const conv_plan *plan = nullptr;
+    void *workspace = nullptr;
+    int status = plan_of(call, conv, &plan);
+    if (status) return status;
+    size_t bytes = plan->engine.workspace;
+    if (bytes) workspace = tern__cuda_scratch(call, bytes);
+    if (bytes && !workspace) return TERN_E_MEMORY;
+    status = run_plan(call, conv, plan, conv->operand[conv->result].data, workspace);
+    tern__cuda_scratch_free(call, workspace);
+    call->device->algorithm = plan->label;
+    return status;
+}

@@ -1,0 +1,231 @@
+#include "device/notes.h"
+#include "device/backend.h"
+#include "device/choice_file.h"
+
+#include <cjson/cJSON.h>
+#include <string.h>
+
+typedef struct tern__note {
+    struct tern__note *next;
+    uint64_t serial; /* when it was learned; 0: the file has it, and nobody has asked */
+    bool told;       /* by another rank or device, not by the file or a clock         */
+    char *choice;
+    char what[];
+} note;
+
+/* ---- the list ---- */
+
+static note *find(const struct tern__notes *notes, const char *what)
+{
+    note *one = notes->first;
+    while (one && strcmp(one->what, what) != 0) one = one->next;
+    return one;
+}
+
+static note *add(struct tern__notes *notes, const char *what)
+{
+    size_t bytes = strlen(what) + 1;
+    note *one = tern__alloc(sizeof(*one) + bytes, __func__, NULL);
+    if (!one) return NULL;
+    memcpy(one->what, what, bytes);
+    note **last = &notes->first;
+    while (*last) last = &(*last)->next;
+    return *last = one;
+}
+
+/* What was learned stands first, the newest before all. */
+static void learn(struct tern__notes *notes, note *one)
+{
+    note **at = &notes->first;
+    while (*at != one) at = &(*at)->next;
+    *at = one->next;
+    one->next = notes->first;
+    notes->first = one;
+    one->serial = ++notes->serial;
+}
+
+static note *put(struct tern__notes *notes, const char *what, const char *choice, bool told)
+{
+    note *one = find(notes, what);
+    if (!one) one = add(notes, what);
+    char *copy = one ? tern__strdup(choice, __func__, NULL) : NULL;
+    if (!copy) return NULL;
+    tern__free(one->choice);
+    one->choice = copy;
+    one->told = told;
+    return one;
+}
+
+/* Another's choice, where it is news. */
+static void hear(struct tern__notes *notes, const char *what, const char *choice)
+{
+    note *one = find(notes, what);
+    if (one && one->told && !strcmp(one->choice, choice)) return;
+    one = put(notes, what, choice, true);
+    if (!one) return;
+    learn(notes, one);
+    notes->heard++;
+}
+
+/* ---- lines ---- */
+
+typedef struct machine {
+    char device[128], libraries[128];
+} machine;
+
+static machine machine_of(const tern_device *device)
+{
+    machine m = {0};
+    device->backend->describe(device->index, m.device, sizeof(m.device));
+    device->backend->libraries(m.libraries, sizeof(m.libraries));
+    return m;
+}
+
+/* With a newline and a 0 behind it; the number of bytes before that, 0: there is no memory, or too much. */
+static size_t print(const note *one, const machine *m, char text[TERN__CHOICE_LINE])
+{
+    cJSON *line = cJSON_CreateObject();
+    cJSON_AddStringToObject(line, "tern", tern_version());
+    cJSON_AddStringToObject(line, "device", m->device);
+    cJSON_AddStringToObject(line, "libraries", m->libraries);
+    cJSON_AddStringToObject(line, "case", one->what);
+    cJSON_AddStringToObject(line, "choice", one->choice);
+    bool fits = line && cJSON_PrintPreallocated(line, text, TERN__CHOICE_LINE - 64, false);
+    cJSON_Delete(line);
+    if (!fits) return 0;
+    size_t bytes = strlen(text);
+    text[bytes++] = '\n';
+    text[bytes] = '\0';
+    return bytes;
+}
+
+static const char *text_of(const cJSON *line, const char *name)
+{
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(line, name));
+}
+
+static bool says(const cJSON *line, const char *name, const char *expected)
+{
+    const char *text = text_of(line, name);
+    return text && !strcmp(text, expected);
+}
+
+/* Of which lines, and whose. */
+typedef struct listener {
+    struct tern__notes *notes;
+    const machine *machine; /* NULL: they were told */
+} listener;
+
+static bool is_of(const cJSON *line, const machine *m)
+{
+    if (!says(line, "tern", tern_version())) return false;
+    return !m || (says(line, "device", m->device) && says(line, "libraries", m->libraries));
+}
+
+static void take(void *ctx, const char *text, size_t bytes)
+{
+    const listener *l = ctx;
+    if (bytes >= TERN__CHOICE_LINE) return;
+    cJSON *line = cJSON_ParseWithLength(text, bytes);
+    const char *what = text_of(line, "case"), *choice = text_of(line, "choice");
+    if (what && choice && is_of(line, l->machine)) {
+        note *one = find(l->notes, what);
+        if (!l->machine)
+            hear(l->notes, what, choice);
+        else if (!one || !one->serial)
+            put(l->notes, what, choice, false);
+    }
+    cJSON_Delete(line);
+}
+
+static void read_file(tern_device *device)
+{
+    const machine m = machine_of(device);
+    listener l = {device->notes, &m};
+    device->notes->has_read_file = true;
+    tern__choice_file_read(take, &l);
+}
+
+/* ---- the back end's ---- */
+
+static const char *find_choice(tern_device *device, const char *what)
+{
+    struct tern__notes *notes = device->notes;
+    if (!device->follows && !notes->has_read_file) read_file(device);
+    note *one = find(notes, what);
+    if (!one || (device->follows && !one->told)) return NULL;
+    if (!one->serial) learn(notes, one);
+    return one->choice;
+}
+
+static void keep_choice(tern_device *device, const char *what, const char *choice)
+{
+    const machine m = machine_of(device);
+    char line[TERN__CHOICE_LINE];
+    note *one = put(device->notes, what, choice, false);
+    if (!one) return;
+    learn(device->notes, one);
+    tern__choice_file_append(line, print(one, &m, line));
+}
+
+int tern__notes_open(tern_device *device, tern_error *err)
+{
+    device->notes = tern__alloc(sizeof(*device->notes), __func__, err);
+    if (!device->notes) return TERN_E_MEMORY;
+    device->notes->find = find_choice;
+    device->notes->keep = keep_choice;
+    return TERN_OK;
+}
+
+void tern__notes_close(tern_device *device)
+{
+    if (!device->notes) return;
+    for (note *one; (one = device->notes->first);) {
+        device->notes->first = one->next;
+        tern__free(one->choice);
+        tern__free(one);
+    }
+    tern__free(device->notes);
+    device->notes = NULL;
+}
+
+/* ---- telling others ---- */
+
+uint64_t tern__notes_serial(const tern_device *device)
+{
+    return device->notes->serial;
+}
+
+size_t tern__notes_write(const tern_device *device, char *text, size_t size)
+{
+    const machine m = machine_of(device);
+    char line[TERN__CHOICE_LINE];
+    size_t used = 0;
+    for (const note *one = device->notes->first; one && one->serial; one = one->next) {
+        size_t bytes = print(one, &m, line);
+        if (used + bytes >= size) break;
+        memcpy(text + used, line, bytes);
+        used += bytes;
+    }
+    text[used] = '\0';
+    return used;
+}
+
+void tern__notes_read(tern_device *device, const char *text, size_t bytes)
+{
+    listener l = {device->notes, NULL};
+    tern__choice_lines_take(text, bytes, take, &l);
+}
+
+/* The oldest first, so that the newest stands first there, too. */
+static void copy_before(const note *one, uint64_t since, tern_device *to)
+{
+    if (!one || one->serial <= since) return;
+    copy_before(one->next, since, to);
+    hear(to->notes, one->what, one->choice);
+}
+
+void tern__notes_copy(const tern_device *from, uint64_t since, tern_device *to)
+{
+    if (from != to) copy_before(from->notes->first, since, to);
+}
