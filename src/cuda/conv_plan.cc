@@ -90,8 +90,8 @@ static conv_key key_of(const tern__cudnn_conv *c)
 static size_t add_numbers(char text[TEXT], size_t used, const char *name, const int64_t *number, int count)
 {
     for (int i = 0; i < count && used < TEXT; i++)
-        used += (size_t)std::snprintf(text + used, TEXT - used, "%s%lld", i ? "," : name,
-                                      (long long)number[i]);
+        used +=
+            (size_t)std::snprintf(text + used, TEXT - used, "%s%lld", i ? "," : name, (long long)number[i]);
     return used;
 }
 
@@ -247,7 +247,8 @@ static void try_graph(const tern__call *call, conv_plan *p, trial *t, conv_plan 
     plan_free(p);
 }
 
-static int choose_by_clock(const tern__call *call, const tern__cudnn_conv *conv, bool measures, conv_plan *best)
+static int choose_by_clock(const tern__call *call, const tern__cudnn_conv *conv, bool measures,
+                           conv_plan *best)
 {
     trial t;
     float least = -1;
@@ -277,6 +278,12 @@ static bool take_named(const tern__call *call, const tern__cudnn_conv *conv, con
     return false;
 }
 
+static void set_label(conv_plan *p)
+{
+    std::snprintf(p->label, sizeof(p->label), "cuDNN engine %.*s%s", (int)std::strcspn(p->engine.name, ":"),
+                  p->engine.name, p->with_bias ? " with bias" : "");
+}
+
 static void keep(const tern__call *call, const char *what, const conv_plan *p)
 {
     char name[TERN__CUDNN_NAME + 1];
@@ -298,8 +305,7 @@ static int choose(const tern__call *call, const tern__cudnn_conv *conv, conv_pla
         if (measures && !status) keep(call, what, p);
     }
     p->heard = device->notes->heard;
-    std::snprintf(p->label, sizeof(p->label), "cuDNN engine %.*s%s",
-                  (int)std::strcspn(p->engine.name, ":"), p->engine.name, p->with_bias ? " with bias" : "");
+    set_label(p);
     return status;
 }
 
@@ -325,7 +331,7 @@ static void take_news(const tern__call *call, const tern__cudnn_conv *conv, conv
     if (!take_named(call, conv, call->device->notes->find(call->device, what), &next)) return;
     plans_of(call)->replaced.push_back(*p);
     next.heard = p->heard;
-    std::memcpy(next.label, p->label, sizeof(next.label));
+    set_label(&next);
     *p = next;
 }
 

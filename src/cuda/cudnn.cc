@@ -1,5 +1,5 @@
-/* cudnn.cc - a convolution as a graph of cuDNN 9's (its C API: descriptors with attributes), alone or with the
- * addition of its bias behind it, and the engines that its heuristics name for it.
+/* cudnn.cc - a convolution as a graph of cuDNN 9's (its C API: descriptors with attributes), alone or with
+ * the addition of its bias behind it, and the engines that its heuristics name for it.
  *
  * An engine is known by its number and the values of its knobs, which for one version of cuDNN are the same
  * in every process. Engines for everything (the fallback's), and then those that need more memory than the

@@ -1,11 +1,12 @@
-/* choice_file.h - the file in which choices outlive the process, a line each: $XDG_CACHE_HOME/tern/conv.jsonl,
- * else ~/.cache/tern/conv.jsonl, or what TERN_CONV_CACHE names ("off": none). */
+/* choice_file.h - the file in which choices outlive the process, a line each:
+ * $XDG_CACHE_HOME/tern/conv.jsonl, else ~/.cache/tern/conv.jsonl, or what TERN_CONV_CACHE names ("off":
+ * none). */
 #ifndef TERN_SRC_DEVICE_CHOICE_FILE_H
 #define TERN_SRC_DEVICE_CHOICE_FILE_H
 
 #include "base/base.h"
 
-#define TERN__CHOICE_LINE     2048               /* bytes; longer ones are none of ours */
+#define TERN__CHOICE_LINE     2048              /* bytes; longer ones are none of ours */
 #define TERN__CHOICE_FILE_MAX ((size_t)4 << 20) /* bytes; a larger file is put aside   */
 
 /* Where it is, or false: there is none. */

@@ -1,0 +1,198 @@
+/* described.cc - cuDNN asked for plans for a GPU that is only described, which needs none: every convolution
+ * of ResNet-50 and of a 3-D U-Net in bf16, and what the rules ask for, has engines, tensor cores where they
+ * count, and is found again by its name. Nothing runs. */
+#include "cuda/cudnn.cc"
+
+#include <cstring>
+#include <string>
+
+static const char h200[] =
+    "{\"cudaDeviceId\":0,\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,"
+    "\"multiProcessorCount\":132,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,"
+    "\"totalGlobalMem\":150000000000,\"l2CacheSize\":62914560,\"warpSize\":32,"
+    "\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":232448,"
+    "\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,\"regsPerBlock\":65536,"
+    "\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,"
+    "\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
+    "\"supportCoopLaunch\":1,\"isTccDriver\":0,\"pciDeviceId\":0}";
+
+static place at;
+static tern_device device;
+static tern__call call;
+static tern_error err;
+static int failures;
+
+/* y's sizes follow from the others. */
+typedef struct problem {
+    const char *name;
+    tern_dtype dtype;
+    int spatial;
+    int64_t images, in, out, size[3], kernel[3], stride, padding, groups;
+    bool is_thin; /* has too few channels for tensor cores to count */
+} problem;
+
+static void fail(const problem *p, tern__kernel kernel, const char *what)
+{
+    std::printf("FAILED: %s, kernel %d: %s %s\n", p->name, (int)kernel, what, err.text);
+    failures++;
+    err = {};
+}
+
+static bool describe(void)
+{
+    row r = row_of(&at, &err);
+    at.device = make(&r, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    set(&r, at.device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, sizeof(h200) - 1, h200);
+    finalize(&r, at.device);
+    return is_well(&r);
+}
+
+static tern__cudnn_conv conv_of(const problem *p, tern__conv_attr *attr, tern__kernel kernel, bool has_bias)
+{
+    static char memory[16] __attribute__((aligned(16)));
+    int64_t shape[TERN__CONV_OPERANDS][5] = {
+        {p->images, p->in}, {p->out, p->in / p->groups}, {p->images, p->out}, {1, p->out, 1, 1, 1}};
+    tern__cudnn_conv c = {};
+    *attr = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, p->groups};
+    for (int d = 0; d < p->spatial; d++) {
+        int i = 3 - p->spatial + d;
+        int64_t kernel_size = p->kernel[i], padding = kernel_size > 1 ? p->padding : 0;
+        attr->stride[i] = p->stride;
+        attr->padding[i] = padding;
+        shape[0][2 + d] = p->size[i];
+        shape[1][2 + d] = kernel_size;
+        shape[2][2 + d] = (p->size[i] + 2 * padding - kernel_size) / p->stride + 1;
+    }
+    tern__layout layout = p->dtype == TERN_F64 ? TERN__PLAIN : TERN__CHANNELS_LAST;
+    for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
+        c.operand[i] = tern__view_make(p->dtype, layout, 2 + p->spatial, shape[i]);
+        c.operand[i].data = memory;
+    }
+    c.kernel = kernel;
+    c.attr = attr;
+    c.has_bias = has_bias;
+    return c;
+}
+
+static unsigned notes_of_engine(const tern__cudnn_engine *e)
+{
+    row r = row_of(&at, nullptr);
+    desc engine = make(&r, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    get(&r, (desc)e->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
+    unsigned notes = notes_of(&r, engine);
+    destroy(engine);
+    return notes;
+}
+
+static void check_engine(const problem *p, tern__kernel kernel, tern__cudnn_graph *graph,
+                         tern__cudnn_engine *first)
+{
+    tern__cudnn_engine again;
+    unsigned notes = notes_of_engine(first);
+    bool has_cores = notes & 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    bool is_exact = device.conv.exact && p->dtype == TERN_F32;
+    bool wants_cores = p->dtype != TERN_F64 && !p->is_thin && !is_exact;
+    if (wants_cores && !has_cores) fail(p, kernel, "no tensor cores");
+    if (is_exact && has_cores) fail(p, kernel, "TF32 where f32 is to be exact");
+    if (device.conv.deterministic && (notes & 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
+        fail(p, kernel, "an engine that is not deterministic");
+    if (first->workspace > device.conv.workspace) fail(p, kernel, "more workspace than is allowed");
+    if (!tern__cudnn_engine_named(&call, graph, first->name, &again))
+        return fail(p, kernel, "the engine is not found by its name");
+    if (std::strcmp(again.name, first->name) || again.workspace != first->workspace)
+        fail(p, kernel, "another engine of that name");
+    tern__cudnn_engine_free(&again);
+}
+
+static void check(const problem *p, tern__kernel kernel, bool has_bias)
+{
+    tern__conv_attr attr;
+    tern__cudnn_conv conv = conv_of(p, &attr, kernel, has_bias);
+    tern__cudnn_graph *graph = nullptr;
+    tern__cudnn_engine first = {};
+    row r = row_of(&at, &err);
+    if (new_graph(&r, &conv, &graph)) return fail(p, kernel, "no graph:");
+    if (tern__cudnn_engines(&call, graph, 1, &first) == 1)
+        check_engine(p, kernel, graph, &first);
+    else
+        fail(p, kernel, "no engine");
+    tern__cudnn_engine_free(&first);
+    tern__cudnn_graph_free(graph);
+}
+
+static void check_all(const problem *p)
+{
+    check(p, TERN__CONV, false);
+    check(p, TERN__CONV_DATA_GRAD, false);
+    check(p, TERN__CONV_WEIGHT_GRAD, false);
+    if (p->dtype != TERN_F64) check(p, TERN__CONV, true);
+}
+
+/* A block's convolutions, the first block's of a stage and the others'. */
+static void resnet50(void)
+{
+    const problem stem = {"stem", TERN_BF16, 2, 256, 3, 64, {1, 224, 224}, {1, 7, 7}, 2, 3, 1, false};
+    check_all(&stem);
+    int64_t in = 64, size = 56;
+    for (int64_t width = 64; width <= 512; width *= 2) {
+        int64_t stride = width == 64 ? 1 : 2, out = 4 * width, half = size / stride;
+        const problem all[] = {
+            {"1x1 in", TERN_BF16, 2, 256, in, width, {1, size, size}, {1, 1, 1}, 1, 0, 1, false},
+            {"3x3 first", TERN_BF16, 2, 256, width, width, {1, size, size}, {1, 3, 3}, stride, 1, 1, false},
+            {"1x1 out", TERN_BF16, 2, 256, width, out, {1, half, half}, {1, 1, 1}, 1, 0, 1, false},
+            {"shortcut", TERN_BF16, 2, 256, in, out, {1, size, size}, {1, 1, 1}, stride, 0, 1, false},
+            {"1x1 back", TERN_BF16, 2, 256, out, width, {1, half, half}, {1, 1, 1}, 1, 0, 1, false},
+            {"3x3", TERN_BF16, 2, 256, width, width, {1, half, half}, {1, 3, 3}, 1, 1, 1, false}};
+        for (const problem &p : all) check_all(&p);
+        in = out;
+        size = half;
+    }
+}
+
+static void unet3d(void)
+{
+    int64_t d = 64, h = 160, before = 1;
+    for (int64_t width = 32; width <= 512; width *= 2, d /= 2, h /= 2) {
+        const problem all[] = {
+            {"down", TERN_BF16, 3, 8, before, width, {d, h, h}, {3, 3, 3}, 1, 1, 1, before == 1},
+            {"same", TERN_BF16, 3, 8, width, width, {d, h, h}, {3, 3, 3}, 1, 1, 1, false},
+            {"joined", TERN_BF16, 3, 8, 2 * width, width, {d, h, h}, {3, 3, 3}, 1, 1, 1, false},
+            {"up", TERN_BF16, 3, 8, width, 2 * width, {d, h, h}, {2, 2, 2}, 2, 0, 1, false}};
+        for (const problem &p : all) check_all(&p);
+        before = width;
+    }
+    const problem head = {"head", TERN_BF16, 3, 8, 32, 2, {64, 160, 160}, {1, 1, 1}, 1, 0, 1, true};
+    check_all(&head);
+}
+
+/* What else there is, and under which rules. */
+static void others(void)
+{
+    const problem all[] = {{"f32", TERN_F32, 2, 32, 64, 64, {1, 56, 56}, {1, 3, 3}, 1, 1, 1, false},
+                           {"f16", TERN_F16, 2, 32, 64, 64, {1, 56, 56}, {1, 3, 3}, 1, 1, 1, false},
+                           {"f64", TERN_F64, 2, 8, 64, 64, {1, 56, 56}, {1, 3, 3}, 1, 1, 1, false},
+                           {"in groups", TERN_BF16, 2, 32, 128, 128, {1, 56, 56}, {1, 3, 3}, 1, 1, 32, false},
+                           {"odd channels", TERN_BF16, 2, 32, 21, 13, {1, 33, 33}, {1, 3, 3}, 1, 1, 1, true}};
+    for (int rules = 0; rules < 4; rules++) {
+        device.conv.exact = rules & 1;
+        device.conv.deterministic = rules & 2;
+        for (const problem &p : all) check_all(&p);
+    }
+}
+
+int main(void)
+{
+    call.device = &device;
+    call.err = &err;
+    device.conv.workspace = (size_t)8 << 30;
+    if (!describe()) {
+        std::printf("skipped: this cuDNN takes no description of a device: %s\n", err.text);
+        return 0;
+    }
+    resnet50();
+    unet3d();
+    others();
+    destroy(at.device);
+    if (!failures) std::printf("all have engines\n");
+    return failures != 0;
+}

@@ -1,0 +1,229 @@
+/* Which of cuDNN's engines computes a convolution: by clocks, by the file, by what others tell, by the
+ * heuristics. The emulated cuDNN has two, of which the second one is faster (emulated/cudnn.cc). */
+#include "ledger.h"
+
+#include "kernels/choices.h"
+#include "kernels/conv.h"
+#include "kernels/kernel.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SLOW "cuDNN engine 1"
+#define FAST "cuDNN engine 2"
+#define ROOM ((size_t)16 << 10)
+
+/* ---- a convolution ---- */
+
+static const tern__conv_attr attr = {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1};
+
+static tern__view new_view(tern_device *device, int ndim, const int64_t *shape)
+{
+    tern_error err = {0};
+    tern__view view = tern__view_make(TERN_F32, TERN__PLAIN, ndim, shape);
+    view.data = tern__memory_new(device, tern__view_bytes(&view), __func__, &err);
+    assert_ok(err);
+    tern__memory_zero(view.data, tern__view_bytes(&view), &err);
+    return view;
+}
+
+/* The engine that computed it. */
+static const char *run(tern_device *device, int64_t channels, bool has_bias)
+{
+    tern_error err = {0};
+    tern__view x = new_view(device, 4, (int64_t[]){2, channels, 4, 4});
+    tern__view w = new_view(device, 4, (int64_t[]){3, channels, 3, 3});
+    tern__view y = new_view(device, 4, (int64_t[]){2, 3, 4, 4});
+    tern__view b = new_view(device, 1, (int64_t[]){3});
+    tern__call call = {.device = device,
+                       .kernel = TERN__CONV,
+                       .in = {&x, &w, has_bias ? &b : NULL},
+                       .out = {&y},
+                       .attr = &attr,
+                       .err = &err};
+    device->algorithm = NULL;
+    assert_int_equal(tern__kernel_run(&call), TERN_OK);
+    assert_ok(err);
+    tern__view *all[] = {&x, &w, &y, &b};
+    for (size_t i = 0; i < TERN__COUNT(all); i++) tern__memory_free(all[i]->data);
+    return device->algorithm;
+}
+
+/* No clocks are excluded by the environment of the tests here. */
+static tern_device *open_device(bool deterministic)
+{
+    tern_error err = {0};
+    tern_device *device = tern_device_open("cuda:0", &err);
+    tern_device_conv_opts rules = tern_device_conv_defaults();
+    rules.exact = false;
+    rules.deterministic = deterministic;
+    assert_ok(err);
+    tern_device_conv_set(device, &rules, &err);
+    assert_ok(err);
+    return device;
+}
+
+/* ---- the file ---- */
+
+static int open_file(void **state)
+{
+    char name[] = "/tmp/tern-engines-XXXXXX";
+    close(mkstemp(name));
+    setenv("TERN_CONV_CACHE", name, 1);
+    *state = strdup(name);
+    return 0;
+}
+
+static int close_file(void **state)
+{
+    unlink(*state);
+    free(*state);
+    unsetenv("TERN_CONV_CACHE");
+    return 0;
+}
+
+static size_t read_file(const char *name, char text[ROOM])
+{
+    FILE *file = fopen(name, "r");
+    assert_non_null(file);
+    size_t bytes = fread(text, 1, ROOM - 1, file);
+    text[bytes] = '\0';
+    fclose(file);
+    return bytes;
+}
+
+/* With `to` in the place of the last `from`, which is as long. */
+static void change_file(const char *name, const char *from, const char *to)
+{
+    char text[ROOM], *at = NULL;
+    size_t bytes = read_file(name, text);
+    for (char *next = text; (next = strstr(next, from)); next++) at = next;
+    assert_non_null(at);
+    memcpy(at, to, strlen(to));
+    FILE *file = fopen(name, "w");
+    assert_int_equal(fwrite(text, 1, bytes, file), bytes);
+    fclose(file);
+}
+
+static int lines_of(const char *name)
+{
+    char text[ROOM];
+    int count = 0;
+    size_t bytes = read_file(name, text);
+    for (size_t i = 0; i < bytes; i++) count += text[i] == '\n';
+    return count;
+}
+
+/* ---- tests ---- */
+
+static void the_fastest_is_kept_for_the_next_process(void **state)
+{
+    tern_device *device = open_device(false);
+    assert_string_equal(run(device, 2, false), FAST);
+    assert_string_equal(run(device, 2, false), FAST);
+    assert_string_equal(run(device, 2, true), FAST " with bias");
+    tern_device_close(device);
+    assert_int_equal(lines_of(*state), 2);
+    change_file(*state, "\"+2:0=1,5=4\"", "\"+1:2=3\"    ");
+    device = open_device(false);
+    assert_string_equal(run(device, 2, true), SLOW " with bias");
+    assert_string_equal(run(device, 2, false), FAST);
+    tern_device_close(device);
+    assert_int_equal(lines_of(*state), 2);
+}
+
+static void an_engine_that_is_no_more_is_measured_anew(void **state)
+{
+    tern_device *device = open_device(false);
+    run(device, 2, false);
+    tern_device_close(device);
+    change_file(*state, "\"2:0=1,5=4\"", "\"9:0=1,5=4\"");
+    device = open_device(false);
+    assert_string_equal(run(device, 2, false), FAST);
+    tern_device_close(device);
+    assert_int_equal(lines_of(*state), 2);
+}
+
+static void lines_of_other_devices_are_passed_over(void **state)
+{
+    tern_device *device = open_device(false);
+    run(device, 2, false);
+    tern_device_close(device);
+    change_file(*state, "\"2:0=1,5=4\"", "\"1:2=3\"    ");
+    change_file(*state, "emulated GPU", "imagined GPU");
+    device = open_device(false);
+    assert_string_equal(run(device, 2, false), FAST);
+    tern_device_close(device);
+}
+
+static void without_clocks_the_first_is_taken(void **state)
+{
+    tern_device *device = open_device(true);
+    assert_string_equal(run(device, 2, false), SLOW);
+    assert_string_equal(run(device, 2, true), SLOW " with bias");
+    assert_int_equal(tern__choices_serial(device), 0);
+    tern_device_close(device);
+    assert_int_equal(lines_of(*state), 0);
+}
+
+/* Also of a case that has run already. */
+static void who_follows_takes_what_it_is_told(void **state)
+{
+    char text[ROOM];
+    (void)state;
+    tern_device *first = open_device(false), *other = open_device(false);
+    other->follows = true;
+    assert_string_equal(run(first, 2, false), FAST);
+    assert_string_equal(run(other, 2, false), SLOW);
+    assert_int_equal(tern__choices_serial(other), 0);
+    size_t bytes = tern__choices_write(first, text, sizeof(text));
+    tern__choices_read(other, text, bytes);
+    assert_string_equal(run(other, 2, false), FAST);
+    assert_string_equal(run(other, 3, false), SLOW);
+    assert_string_equal(run(first, 3, false), FAST);
+    tern__choices_copy(first, 1, other);
+    assert_string_equal(run(other, 3, false), FAST);
+    tern_device_close(first);
+    tern_device_close(other);
+}
+
+static void what_is_no_line_is_passed_over(void **state)
+{
+    static const char text[] =
+        "\n{}\nnothing\n{\"tern\":\"0\",\"case\":\"a\",\"choice\":\"b\"}\n{\"case\":1}";
+    (void)state;
+    tern_device *device = open_device(false);
+    tern__choices_read(device, text, sizeof(text) - 1);
+    assert_int_equal(tern__choices_serial(device), 0);
+    tern_device_close(device);
+}
+
+static void workspace_is_the_devices_own_unless_it_is_said(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_device *device = open_device(false);
+    tern_device_conv_opts rules = tern_device_conv_defaults();
+    assert_true(device->conv.workspace == (size_t)128 << 20); /* a sixteenth */
+    rules.workspace = 12345;
+    tern_device_conv_set(device, &rules, &err);
+    assert_true(device->conv.workspace == 12345);
+    tern_device_close(device);
+}
+
+int main(void)
+{
+#define OF_FILE(test) cmocka_unit_test_setup_teardown(test, open_file, close_file)
+    const struct CMUnitTest tests[] = {
+        OF_FILE(the_fastest_is_kept_for_the_next_process),
+        OF_FILE(an_engine_that_is_no_more_is_measured_anew),
+        OF_FILE(lines_of_other_devices_are_passed_over),
+        OF_FILE(without_clocks_the_first_is_taken),
+        OF_FILE(who_follows_takes_what_it_is_told),
+        OF_FILE(what_is_no_line_is_passed_over),
+        OF_FILE(workspace_is_the_devices_own_unless_it_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
