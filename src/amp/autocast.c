@@ -48,7 +48,7 @@ static tern_tensor *cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
     bool kept = x->leaf && x->view.dtype != dtype && !scope->traced;
     tern_tensor *y = kept ? tern__cast_find(scope, x, dtype) : NULL;
     if (y) return y;
-    y = tern__cast(scope, x, dtype);
+    y = kept ? tern__cast_parameter(scope, x, dtype) : tern__cast(scope, x, dtype);
     if (y && kept) tern__cast_keep(scope, x, y);
     return y;
 }

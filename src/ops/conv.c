@@ -254,6 +254,20 @@ static bool forward(tern_scope *scope, const conv *c, const tern__view *x, const
     return run(scope, c, &call);
 }
 
+/* The weight as the device's convolutions take it. The copy of a parameter is made with its first use and
+ * kept for the step as autocast's casts are, so forward and data gradient share it, and the weight gradient
+ * is made in its layout and goes into the parameter's in one pass. */
+static tern_tensor *laid_weight(tern_scope *scope, tern_tensor *weight)
+{
+    tern__layout layout = tern__weight_layout(scope->here, &weight->view);
+    bool kept = weight->leaf && weight->view.layout != layout && !scope->traced;
+    tern_tensor *laid = kept ? tern__cast_find(scope, weight, weight->view.dtype) : NULL;
+    if (laid) return laid;
+    laid = tern__laid_out(scope, weight, layout);
+    if (laid && kept) tern__cast_keep(scope, weight, laid);
+    return laid;
+}
+
 static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *const operands[3])
 {
     tern_tensor *x = operands[X], *weight = operands[WEIGHT], *bias = operands[BIAS];
@@ -262,7 +276,7 @@ static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *cons
         output_shape(scope, c, x, weight, shape))
         return NULL;
     x = tern__dense(scope, x);
-    weight = x ? tern__plain(scope, weight) : NULL;
+    weight = x ? laid_weight(scope, weight) : NULL;
     bias = weight && bias ? tern__plain(scope, bias) : NULL;
     if (scope->error.code) return NULL;
     tern__layout layout = tern__layout_of(scope->here, shape[1]);

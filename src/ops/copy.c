@@ -73,6 +73,15 @@ tern__layout tern__layout_of(const tern_device *device, int64_t channels)
     return channels % 16 ? TERN__PLAIN : TERN__BLOCKED16;
 }
 
+/* Single points are the same in both layouts, and what is f64 GPUs convolve in the plain one. */
+tern__layout tern__weight_layout(const tern_device *device, const tern__view *weight)
+{
+    int64_t points = 1;
+    for (int d = 2; d < weight->ndim; d++) points *= weight->shape[d];
+    bool turns = device->backend && weight->ndim <= 5 && points > 1 && weight->dtype != TERN_F64;
+    return turns ? TERN__CHANNELS_LAST : TERN__PLAIN;
+}
+
 tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x)
 {
     return tern__laid_out(scope, x, TERN__PLAIN);
@@ -113,6 +122,12 @@ tern_tensor *tern_to(tern_scope *scope, tern_tensor *x, tern_device *device)
 tern_tensor *tern__cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
 {
     return x->view.dtype == dtype ? x : copy(scope, "cast", x, dtype, x->view.layout);
+}
+
+tern_tensor *tern__cast_parameter(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
+{
+    if (x->view.dtype == dtype) return x;
+    return copy(scope, "cast", x, dtype, tern__weight_layout(scope->here, &x->view));
 }
 
 tern_tensor *tern_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)

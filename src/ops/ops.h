@@ -12,8 +12,9 @@ tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x);
 /* The same, but blocked tensors stay; the same in a layout that x's shape can have. */
 tern_tensor *tern__dense(tern_scope *scope, tern_tensor *x);
 tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layout);
-/* What a convolution on this device gives its result of so many channels. */
+/* What a convolution on this device gives its result of so many channels, and takes its weight in. */
 tern__layout tern__layout_of(const tern_device *device, int64_t channels);
+tern__layout tern__weight_layout(const tern_device *device, const tern__view *weight);
 
 /* to = (or +=) from, of one shape: any dtypes, strides and layouts. False after a failure. */
 bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from);
@@ -22,6 +23,8 @@ bool tern__fill(tern_scope *scope, const tern__view *to, double value);
 
 /* x in another dtype, with gradient, where the running op is. */
 tern_tensor *tern__cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype);
+/* The same of a parameter: what may be a convolution's weight is laid out as one. */
+tern_tensor *tern__cast_parameter(tern_scope *scope, tern_tensor *x, tern_dtype dtype);
 
 /* A result over x's memory, seen as `view`; a copy of it where x may move (a parameter before the seal). */
 tern_tensor *tern__share(tern_scope *scope, tern_tensor *x, const tern__view *view);

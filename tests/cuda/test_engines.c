@@ -213,6 +213,72 @@ static void workspace_is_the_devices_own_unless_it_is_said(void **state)
     tern_device_close(device);
 }
 
+/* ---- weights ---- */
+
+/* What convolutions were given as weights, and how often one was copied or its gradient was. */
+typedef struct witness {
+    tern__kernel_observer observer; /* first: the observer is the witness */
+    const void *weight;
+    int copies, forward, backward;
+} witness;
+
+static bool is_weight(const tern__view *view)
+{
+    return view && view->ndim == 4 && view->shape[0] == 3 && view->shape[2] == 3;
+}
+
+static void ran(tern__kernel_observer *observer, const tern__call *call, int64_t ns)
+{
+    witness *w = (witness *)observer;
+    (void)ns;
+    if (call->kernel == TERN__CONV || call->kernel == TERN__CONV_DATA_GRAD) {
+        assert_int_equal(call->in[1]->layout, TERN__CHANNELS_LAST);
+        assert_true(!w->weight || w->weight == call->in[1]->data);
+        w->weight = call->in[1]->data;
+        w->forward += call->kernel == TERN__CONV;
+        w->backward += call->kernel == TERN__CONV_DATA_GRAD;
+    } else if (call->kernel == TERN__CONV_WEIGHT_GRAD) {
+        assert_int_equal(call->out[0]->layout, TERN__CHANNELS_LAST);
+    } else {
+        w->copies += is_weight(call->in[0]) && is_weight(call->out[0]);
+    }
+}
+
+/* Two uses of one weight: one copy of it, and its gradient comes back by one. */
+static void a_weight_is_laid_out_once_a_step(void **state)
+{
+    static const float zeros[2 * 3 * 9 * 9];
+    (void)state;
+    tern_error err = {0};
+    tern_device *device = open_device(true);
+    tern_rng *rng = tern_rng_new(1, &err);
+    tern_module *net = tern_conv2d_new(3, 3, 3, 3, NULL, rng, &err);
+    tern_module_to(net, device, &err);
+    tern_optim *optim = tern_sgd_new(net, NULL, &err);
+    tern_scope *s = tern_scope_new(device, NULL, &err);
+    for (int half = 0; half < 2; half++) {
+        witness w = {.observer = {ran}};
+        device->observer = &w.observer;
+        if (half) tern_autocast_set(s, TERN_BF16);
+        tern_tensor *x = tern_tensor_from(s, zeros, TERN_F32, 4, (int64_t[]){2, 3, 9, 9});
+        tern_tensor *y = tern_forward(net, s, tern_forward(net, s, x));
+        if (half) tern_autocast_set(s, TERN_F32);
+        tern_backward(s, tern_mean(s, y));
+        tern_optim_step(optim, s);
+        device->observer = NULL;
+        tern_scope_end(s, &err);
+        assert_ok(err);
+        assert_int_equal(w.copies, 2);
+        assert_int_equal(w.forward, 2);
+        assert_int_equal(w.backward, 1);
+    }
+    tern_scope_free(s);
+    tern_optim_free(optim);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_device_close(device);
+}
+
 int main(void)
 {
 #define OF_FILE(test) cmocka_unit_test_setup_teardown(test, open_file, close_file)
@@ -223,6 +289,7 @@ int main(void)
         OF_FILE(without_clocks_the_first_is_taken),
         OF_FILE(who_follows_takes_what_it_is_told),
         OF_FILE(what_is_no_line_is_passed_over),
+        OF_FILE(a_weight_is_laid_out_once_a_step),
         OF_FILE(workspace_is_the_devices_own_unless_it_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
