@@ -12,7 +12,14 @@
  * offset; that of a scatter or a call with lists of counts may lie anywhere.
  *
  * Each `_post` starts the same and returns at once, NULL on error. The buffers belong to the work until
- * tern_work_wait returns, lists are copied. */
+ * tern_work_wait returns, lists are copied.
+ *
+ * Any buffer may be in the memory of a device that is open (tern_tensor_data of a tensor there), on some
+ * ranks or all: it crosses pinned memory of the host in pieces, beside the device's other work. What the
+ * device was asked before the call is in it, and what it is asked after the call has returned, or
+ * tern_work_wait, finds the result, so a program waits for nothing by itself. Only the parts that ranks
+ * exchange may not be a device's on one side (`out`) and of tern_group_mem_alloc on the other
+ * (E_UNSUPPORTED). */
 #ifndef TERN_COLLECTIVES_H
 #define TERN_COLLECTIVES_H
 

@@ -18,6 +18,9 @@
  * computes neither sends nor receives meanwhile. The first message to a rank makes the way to it, 384 KiB
  * of memory; after that no message allocates, but those that are kept.
  *
+ * Buffers may be in the memory of a device: a send waits until the device has come to it and takes a copy,
+ * and what is received is there for what the device is asked next.
+ *
  * Errors, which end the family as those of collectives do: E_INVALID (a message to or from oneself, no
  * buffer), E_RANGE (no such rank, a negative tag, more than memory holds), E_DTYPE, E_MISMATCH, E_PEER (the
  * other rank has died, failed or closed its group), E_TIMEOUT (names the other rank and what it last did),

@@ -89,8 +89,9 @@ typedef struct tern__post {
     uint64_t total;  /* elements of the call that this work is a piece of; 0: those in the extents     */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
-    void *out;       /* NULL: the result goes to the extents. Else to this memory of the rank's own, and the
-                      * extents are only read. Not of an all_reduce                                          */
+    void *out; /* NULL: the result goes to the extents. Else to this memory of the rank's own, and of the
+                * extents nothing is written that a peer reads: it may be where they would have it on
+                * this rank. Not of an all_reduce                                                      */
     uint64_t stride; /* of an all_gather to `out`: elements from one rank's part to the next there */
     char *kept; /* of an all_reduce, where the back end `keeps_parts`: this rank's part (tern__kept_start) of
                  * the extent is not there but at the same place from `kept` on, as is its result; NULL: it is
@@ -135,6 +136,7 @@ typedef struct tern__transfer {
     tern_dtype dtype;
     size_t count;
     char *buf;
+    char *home; /* in a device's memory, of which `buf` is a copy then; NULL: it is the caller's own */
     int status; /* TERN_PENDING until it is done; E_STATE if its mailbox was closed before */
     int source; /* of a receive that is done: where it came from                           */
     /* The back end's: */

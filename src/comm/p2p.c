@@ -2,6 +2,7 @@
 
 #include "comm/match.h"
 #include "comm/request.h"
+#include "device/device.h"
 
 #include <string.h>
 
@@ -40,6 +41,32 @@ static int check(const tern_group *group, const char *func, const tern__transfer
     return check_peer(group, func, t, err);
 }
 
+/* ---- the memory of devices goes over by way of the host's ---- */
+
+/* What is sent has been computed when this returns. */
+static int leave_home(tern__transfer *t, const char *func, tern_error *err)
+{
+    size_t bytes = tern__transfer_bytes(t);
+    if (!bytes || !tern__memory_device(t->buf)) return TERN_OK;
+    char *copy = tern__alloc_raw(bytes, TERN__LINE);
+    if (!copy) return tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
+    t->home = t->buf;
+    t->buf = copy;
+    return t->is_recv ? TERN_OK : tern__memory_copy(copy, t->home, bytes, err);
+}
+
+/* Of a receive that is done, with what came. */
+static int come_home(tern__transfer *t, tern_error *err)
+{
+    int status = TERN_OK;
+    if (!t->home) return TERN_OK;
+    if (t->is_recv && !t->status) status = tern__memory_copy(t->home, t->buf, tern__transfer_bytes(t), err);
+    tern__free(t->buf);
+    t->buf = t->home;
+    t->home = NULL;
+    return status;
+}
+
 /* ---- starting ---- */
 
 static int open_mailbox(tern_group *group, tern_error *err)
@@ -53,18 +80,19 @@ static int start(tern_group *group, const char *func, tern__transfer *t, tern_er
     t->status = TERN_PENDING;
     int status = tern__group_check(group, func, err);
     if (!status) status = open_mailbox(group, err);
-    if (status) return status;
-    status = group->backend->start(group->mailbox, t, err);
-    if (status) group->backend->drop(group->mailbox, t);
+    if (!status) status = leave_home(t, func, err);
+    if (!status && (status = group->backend->start(group->mailbox, t, err)))
+        group->backend->drop(group->mailbox, t);
+    if (status) come_home(t, NULL);
     return status;
 }
 
 static int finish(tern_group *group, tern__transfer *t, tern_error *err)
 {
-    if (!t->status) return TERN_OK;
-    int status = group->backend->await(group->mailbox, t, err);
+    int status = t->status ? group->backend->await(group->mailbox, t, err) : TERN_OK;
     if (status) group->backend->drop(group->mailbox, t);
-    return status;
+    int returned = come_home(t, err);
+    return status ? status : returned;
 }
 
 static int run(tern_group *group, const char *func, tern__transfer *t, tern_error *err)
@@ -93,6 +121,7 @@ static void forget(tern_work *work)
 {
     if (work->transfer.status == TERN_PENDING)
         work->group->backend->drop(work->group->mailbox, &work->transfer);
+    come_home(&work->transfer, NULL);
     tern__work_free(work);
 }
 
@@ -120,27 +149,37 @@ static int fail_closed(const tern_work *work, tern_error *err)
     return tern__error_set(err, work->func, TERN_E_STATE, "the work was not done when its group was closed");
 }
 
+/* TERN_OK, and what came is where it is to be. */
+static int settle(tern_work *work, tern_error *err)
+{
+    tern_error why = {0};
+    if (work->transfer.status) return fail_closed(work, err);
+    int status = come_home(&work->transfer, &why);
+    return status ? tern__request_fail(work->group, work->func, &why, err) : TERN_OK;
+}
+
 int tern__p2p_test(tern_work *work, tern_error *err)
 {
     tern_error why = {0};
     tern__transfer *t = &work->transfer;
-    if (t->status != TERN_PENDING) return t->status ? fail_closed(work, err) : TERN_OK;
+    if (t->status != TERN_PENDING) return settle(work, err);
     tern_group *group = work->group;
     int status = tern__group_check(group, work->func, &why);
     if (!status) status = group->backend->carry(group->mailbox, &why);
     if (!status && t->status) status = tern__group_progress(group, &why);
-    return status ? tern__request_fail(group, work->func, &why, err) : t->status;
+    if (status) return tern__request_fail(group, work->func, &why, err);
+    return t->status == TERN_PENDING ? TERN_PENDING : settle(work, err);
 }
 
 static int await(tern_work *work, tern_error *err)
 {
     tern_error why = {0};
     tern__transfer *t = &work->transfer;
-    if (t->status != TERN_PENDING) return t->status ? fail_closed(work, err) : TERN_OK;
+    if (t->status != TERN_PENDING) return settle(work, err);
     tern_group *group = work->group;
     int status = tern__group_check(group, work->func, &why);
     if (!status) status = group->backend->await(group->mailbox, t, &why);
-    return status ? tern__request_fail(group, work->func, &why, err) : TERN_OK;
+    return status ? tern__request_fail(group, work->func, &why, err) : settle(work, err);
 }
 
 int tern__p2p_wait(tern_work *work, tern_error *err)

@@ -1,8 +1,9 @@
 #include "comm/request.h"
 
 #include "comm/debug/debug.h"
-
+#include "comm/piece.h"
 #include "comm/reduce.h"
+#include "tensor/host.h"
 
 #include <math.h>
 #include <string.h>
@@ -286,38 +287,52 @@ static int place_counts(tern_work *work, const tern_group *group, const tern__re
 
 /* ---- what needs no peer ---- */
 
-static void copy_span(const void *in, void *out, size_t count, tern_dtype dtype)
+static int copy_span(const void *in, void *out, size_t count, tern_dtype dtype, tern_error *err)
 {
-    if (count && in != out) memcpy(out, in, count * tern_dtype_bytes(dtype));
+    return count && in != out ? tern__memory_copy(out, in, count * tern_dtype_bytes(dtype), err) : TERN_OK;
 }
 
 /* The rank's part of its own data; in a group of one it is all. */
-static void put_own_part(const tern_work *work, const tern_group *group, const tern__request *r)
+static int put_own_part(const tern_work *work, const tern_group *group, const tern__request *r,
+                        tern_error *err)
 {
-    int rank = group->boot.rank;
-    if (work->gives) {
-        copy_span(work->gives[rank].data, work->takes[rank].data, work->takes[rank].count, r->dtype);
-        return;
-    }
+    int rank = group->boot.rank, status = TERN_OK;
+    if (work->gives)
+        return copy_span(work->gives[rank].data, work->takes[rank].data, work->takes[rank].count, r->dtype,
+                         err);
     shape of = shape_of(group, r);
-    for (size_t i = 0; of.in && of.out && i < work->item_count; i++) {
+    for (size_t i = 0; of.in && of.out && i < work->item_count && !status; i++) {
         const tern__item *item = &work->items[i];
         size_t bytes = (size_t)rank * item->count * tern_dtype_bytes(r->dtype);
         if (!item->count) continue;
-        copy_span(item->in + (of.in > 1 ? bytes : 0), item->out + (of.out > 1 ? bytes : 0), item->count,
-                  r->dtype);
+        status = copy_span(item->in + (of.in > 1 ? bytes : 0), item->out + (of.out > 1 ? bytes : 0),
+                           item->count, r->dtype, err);
     }
+    return status;
 }
 
-static void finish_alone(tern_work *work, const tern_group *group, const tern__request *r)
+/* Times the factor of TERN_PREMUL_SUM. */
+static int scale(const tern__item *item, tern_dtype dtype, double factor, tern_error *err)
 {
-    const double factor = r->factor;
-    put_own_part(work, group, r);
-    for (size_t i = 0; r->is_premul && factor != 1 && i < work->item_count; i++)
-        tern__reduce_weighted(r->dtype, &factor, 1, (const char *const *)&work->items[i].out, 1,
-                              (char *const *)&work->items[i].out, 1, work->items[i].count);
+    tern__host host;
+    int64_t count = (int64_t)item->count;
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &count);
+    view.data = item->out;
+    int status = tern__host_open(&host, &view, err);
+    if (status) return status;
+    char *at = host.view.data;
+    tern__reduce_weighted(dtype, &factor, 1, (const char *const *)&at, 1, &at, 1, item->count);
+    return tern__host_close(&host, true, err);
+}
+
+static int finish_alone(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
+{
+    int status = put_own_part(work, group, r, err);
+    for (size_t i = 0; r->is_premul && r->factor != 1 && i < work->item_count && !status; i++)
+        status = scale(&work->items[i], r->dtype, r->factor, err);
     work->group = NULL;
-    work->status = TERN_OK;
+    work->status = status;
+    return status;
 }
 
 /* ---- beginning ---- */
@@ -354,12 +369,11 @@ static int begin(tern_work *work, tern_group *group, const tern__request *r, ter
     if (!status) status = tern__group_check(group, r->func, err);
     if (!status) status = place(work, group, r, err);
     if (status) return status;
-    if (group->boot.world == 1) {
-        finish_alone(work, group, r);
-        return TERN_OK;
-    }
+    if (group->boot.world == 1) return finish_alone(work, group, r, err);
     if (tern__kind_is_move(r->kind) || (r->kind == TERN__ALL_GATHER && work->extents))
-        put_own_part(work, group, r);
+        status = put_own_part(work, group, r, err);
+    if (!status) status = tern__work_depart(group->staging, work, err);
+    if (status) return status;
     work->post.total = total_of(group, work);
     work->piece = work->extents ? work->count : tern__staging_piece(group, r->kind, r->dtype);
     if (work->count > work->piece) work->pieces = (work->count + work->piece - 1) / work->piece;

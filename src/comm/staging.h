@@ -7,7 +7,8 @@
  * any other copies it. In a move each rank takes what is for it from the others' rings. One with lists of
  * counts begins with a piece in which each rank tells each other what it gives and takes; only then is it
  * known how many pieces follow, so later calls wait for that. Pieces are posted in the order of the calls,
- * and those of one call one after the other, whatever the timing, so every rank posts the same sequence. */
+ * and those of one call one after the other, whatever the timing, so every rank posts the same sequence.
+ * Memory of devices crosses the ring in the same pieces (ferry.h). */
 #ifndef TERN_SRC_COMM_STAGING_H
 #define TERN_SRC_COMM_STAGING_H
 
@@ -40,12 +41,13 @@ struct tern_work {
     bool is_uncounted;              /* and the others' are not known          */
     size_t count;                   /* elements of one rank                   */
     size_t piece;                   /* elements of one rank in a piece        */
-    size_t pieces;                  /* posted are `started`, finished `landed` */
-    size_t started, landed;
+    size_t pieces;                  /* in the ring, posted, done: */
+    size_t loaded, started, landed;
     const tern__extent *extents; /* the buffers themselves, or NULL: they travel through the ring */
     int extent_count;
     tern__extent extent;       /* where it is one */
     struct tern__flight *call; /* of the debug back end, or NULL */
+    bool is_away;              /* some of its memory is a device's */
     int status;                /* TERN_PENDING while it is in the queue */
     bool is_transfer;          /* a message: of the above only `group` and `func` count */
     tern__transfer transfer;

@@ -84,9 +84,26 @@ int tern__device_plug(tern_device *device, const char *name, tern_error *err)
 void tern__device_unplug(tern_device *device)
 {
     if (!device->backend) return;
+    for (tern__guest *guest; (guest = device->guests);) {
+        device->guests = guest->next;
+        guest->leave(guest);
+    }
     tern__memory_remove(device);
     device->backend->close(device);
     tern__notes_close(device);
     tern_device_close(device->host);
     device->backend = NULL;
+}
+
+void tern__device_join(tern_device *device, tern__guest *guest)
+{
+    guest->next = device->guests;
+    device->guests = guest;
+}
+
+void tern__device_part(tern_device *device, tern__guest *guest)
+{
+    tern__guest **link = &device->guests;
+    while (*link && *link != guest) link = &(*link)->next;
+    if (*link) *link = guest->next;
 }

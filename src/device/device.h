@@ -29,6 +29,12 @@ typedef struct tern__memory {
     size_t bytes;
 } tern__memory;
 
+/* Who keeps something of a device hears that it is closed. */
+typedef struct tern__guest {
+    struct tern__guest *next;
+    void (*leave)(struct tern__guest *self);
+} tern__guest;
+
 struct tern_device {
     char name[TERN__DEVICE_NAME];
     const struct tern__device_backend *backend; /* of a device with memory of its own; NULL: the host's */
@@ -56,6 +62,7 @@ struct tern_device {
         size_t bytes;
     } scratch[TERN__SCRATCH_COUNT];
     struct tern__kernel_observer *observer; /* NULL: nobody (kernels/kernel.h) */
+    tern__guest *guests;                    /* of a back end's device          */
 };
 
 /* "1": the launcher has bound this rank to its share of the cores. */
@@ -78,6 +85,9 @@ bool tern__device_is_plugged(const char *name);
  * there are not so many. */
 int tern__device_plug(tern_device *device, const char *name, tern_error *err);
 void tern__device_unplug(tern_device *device);
+/* `leave` is called, once, while the device is still what it was, unless the guest has left by itself. */
+void tern__device_join(tern_device *device, tern__guest *guest);
+void tern__device_part(tern_device *device, tern__guest *guest);
 
 /* ---- memory.c: bytes, wherever they are ---- */
 

@@ -4,6 +4,7 @@
  * looked at when the first piece is there and nothing is replaced yet. */
 #include "comm/debug/debug.h"
 #include "comm/staging.h"
+#include "device/device.h"
 
 #include <stdio.h>
 
@@ -64,7 +65,8 @@ static void choose_kept(tern__flight *flight, const tern_work *work)
             bool meets = in->at < out->at + out->bytes && out->at < in->at + in->bytes;
             in->is_in_place |= out->is_written && meets;
         }
-        in->is_kept = !in->is_written && (!in->is_in_place || comes_late);
+        bool is_here = !tern__memory_device(in->at); /* of a device's memory sums would have to wait */
+        in->is_kept = is_here && !in->is_written && (!in->is_in_place || comes_late);
     }
 }
 

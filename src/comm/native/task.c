@@ -111,7 +111,8 @@ static void collect(const tern__task *task, char *const *at, int world, uint64_t
     for (uint64_t done = 0, here; done < count; done += here) {
         uint64_t owner = (first + done) / each, within = (first + done) % each;
         here = TERN__MIN(count - done, each - within);
-        memcpy(out + (owner * task->post.stride + within) * size, at[owner] + done * size, here * size);
+        char *to = out + (owner * task->post.stride + within) * size, *from = at[owner] + done * size;
+        if (to != from) memcpy(to, from, here * size);
     }
 }
 

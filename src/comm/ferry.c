@@ -1,0 +1,174 @@
+#include "comm/ferry.h"
+
+#include "comm/staging.h"
+#include "device/memory.h"
+
+#include <string.h>
+
+struct tern__ferry {
+    tern__guest guest; /* first: a device knows its ferries by it */
+    tern__ferry *next;
+    tern__fleet *fleet;
+    tern_device *device;
+    tern__mark *turn;                  /* of either lane, for the other to follow           */
+    tern__mark *places[TERN__FLIGHTS]; /* of the lane of communication                      */
+    bool is_busy;                      /* copies were asked that no place's mark is behind yet */
+    char *landing;                     /* [FLIGHTS][world][place_bytes] pinned, or NULL      */
+};
+
+/* ---- life ---- */
+
+static void free_marks(const tern__ferry *ferry)
+{
+    const tern__device_backend *backend = ferry->device->backend;
+    backend->mark_free(ferry->device, ferry->turn);
+    for (int i = 0; i < TERN__FLIGHTS; i++) backend->mark_free(ferry->device, ferry->places[i]);
+}
+
+static void wait_all(const tern__ferry *ferry)
+{
+    for (int i = 0; i < TERN__FLIGHTS; i++)
+        ferry->device->backend->mark_wait(ferry->device, ferry->places[i], NULL);
+}
+
+/* The ring is pinned again by the next device. */
+static void leave(tern__guest *guest)
+{
+    tern__ferry *ferry = (tern__ferry *)guest, **link = &ferry->fleet->first;
+    tern__fleet *fleet = ferry->fleet;
+    for (const tern__ferry *any = fleet->first; any; any = any->next) wait_all(any);
+    while (*link != ferry) link = &(*link)->next;
+    *link = ferry->next;
+    if (fleet->pinned == ferry->device) {
+        ferry->device->backend->unpin(ferry->device, fleet->ring);
+        fleet->pinned = NULL;
+    }
+    ferry->device->backend->pinned_free(ferry->device, ferry->landing);
+    free_marks(ferry);
+    tern__free(ferry);
+}
+
+void tern__fleet_close(tern__fleet *fleet)
+{
+    while (fleet->first) {
+        tern__device_part(fleet->first->device, &fleet->first->guest);
+        leave(&fleet->first->guest);
+    }
+}
+
+static int make_marks(tern__ferry *ferry, tern_error *err)
+{
+    const tern__device_backend *backend = ferry->device->backend;
+    ferry->turn = backend->mark_new(ferry->device, err);
+    bool made = ferry->turn;
+    for (int i = 0; i < TERN__FLIGHTS && made; i++)
+        made = (ferry->places[i] = backend->mark_new(ferry->device, err));
+    return made ? TERN_OK : err->code;
+}
+
+static tern__ferry *ferry_new(tern__fleet *fleet, tern_device *device, tern_error *err)
+{
+    tern__ferry *ferry = tern__alloc(sizeof(*ferry), "tern_group", err);
+    if (!ferry) return NULL;
+    *ferry = (tern__ferry){.guest.leave = leave, .next = fleet->first, .fleet = fleet, .device = device};
+    if (make_marks(ferry, err)) {
+        free_marks(ferry);
+        tern__free(ferry);
+        return NULL;
+    }
+    fleet->first = ferry;
+    tern__device_join(device, &ferry->guest);
+    return ferry;
+}
+
+static tern__ferry *find(const tern__fleet *fleet, const tern_device *device)
+{
+    tern__ferry *ferry = device ? fleet->first : NULL;
+    while (ferry && ferry->device != device) ferry = ferry->next;
+    return ferry;
+}
+
+static int pin(tern__fleet *fleet, tern_device *device, tern_error *err)
+{
+    if (fleet->pinned) return TERN_OK;
+    int status = device->backend->pin(device, fleet->ring, TERN__FLIGHTS * fleet->place_bytes, err);
+    if (!status) fleet->pinned = device;
+    return status;
+}
+
+/* ---- copies ---- */
+
+int tern__ferry_begin(tern__fleet *fleet, const void *data, tern_error *err)
+{
+    tern_device *device = tern__memory_device(data);
+    if (!device) return TERN_OK;
+    tern__ferry *ferry = find(fleet, device);
+    if (!ferry && !(ferry = ferry_new(fleet, device, err))) return err->code;
+    int status = pin(fleet, device, err);
+    if (!status) status = device->backend->mark_set(device, TERN__LANE_STEP, ferry->turn, err);
+    return status ? status : device->backend->mark_follow(device, TERN__LANE_COMM, ferry->turn, err);
+}
+
+int tern__ferry_end(tern__fleet *fleet, const void *data, tern_error *err)
+{
+    tern_device *device = tern__memory_device(data);
+    const tern__ferry *ferry = find(fleet, device);
+    if (!ferry) return TERN_OK;
+    int status = device->backend->mark_set(device, TERN__LANE_COMM, ferry->turn, err);
+    return status ? status : device->backend->mark_follow(device, TERN__LANE_STEP, ferry->turn, err);
+}
+
+int tern__ferry_copy(tern__fleet *fleet, void *to, const void *from, size_t bytes, tern_error *err)
+{
+    tern_device *device = tern__memory_any() ? tern__memory_device(to) : NULL;
+    if (!device) device = tern__memory_any() ? tern__memory_device(from) : NULL;
+    tern__ferry *ferry = find(fleet, device);
+    if (!ferry) {
+        memcpy(to, from, bytes);
+        return TERN_OK;
+    }
+    ferry->is_busy = true;
+    return device->backend->lane_copy(device, TERN__LANE_COMM, to, from, bytes, err);
+}
+
+int tern__ferry_mark(tern__fleet *fleet, int place, tern_error *err)
+{
+    int status = TERN_OK;
+    for (tern__ferry *f = fleet->first; f && !status; f = f->next) {
+        if (f->is_busy)
+            status = f->device->backend->mark_set(f->device, TERN__LANE_COMM, f->places[place], err);
+        f->is_busy = false;
+    }
+    return status;
+}
+
+int tern__ferry_test(tern__fleet *fleet, int place, tern_error *err)
+{
+    int status = TERN_OK;
+    for (const tern__ferry *f = fleet->first; f && !status; f = f->next)
+        status = f->device->backend->mark_test(f->device, f->places[place], err);
+    return status;
+}
+
+int tern__ferry_wait(tern__fleet *fleet, int place, tern_error *err)
+{
+    int status = TERN_OK;
+    for (const tern__ferry *f = fleet->first; f && !status; f = f->next)
+        status = f->device->backend->mark_wait(f->device, f->places[place], err);
+    return status;
+}
+
+/* ---- moves ---- */
+
+void *tern__ferry_landing(tern__fleet *fleet, void *data, int place, int rank, tern_error *err)
+{
+    tern_device *device = fleet->first ? tern__memory_device(data) : NULL;
+    tern__ferry *ferry = find(fleet, device);
+    size_t each = fleet->place_bytes, world = (size_t)fleet->world;
+    if (!ferry) return data;
+    if (!ferry->landing) ferry->landing = device->backend->pinned_new(device, TERN__FLIGHTS * world * each);
+    if (ferry->landing) return ferry->landing + ((size_t)place * world + (size_t)rank) * each;
+    tern__error_set(err, "tern_gather", TERN_E_MEMORY, "cannot pin %zu bytes for %s",
+                    TERN__FLIGHTS * world * each, device->name);
+    return NULL;
+}
