@@ -101,8 +101,9 @@ static __global__ void run_stats(batch_norm_stats a)
 
 /* ---- y = act((x - mean) * scale + bias + residual) ---- */
 
-/* From the last part to the first: what statistics have read last may still be in a cache. */
-template <int DTYPE, int N> static __global__ void run_apply(batch_norm a)
+/* From the last part to the first: what statistics have read last may still be in a cache. Four blocks have
+ * as many rows on their way as two that read twice as far ahead, and hide what comes between. */
+template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 4) run_apply(batch_norm a)
 {
     typedef tern__number<DTYPE> R;
     tern__seat s = tern__seat_of(a.k, (int)(gridDim.y - 1 - blockIdx.y));

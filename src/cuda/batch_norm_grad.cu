@@ -84,11 +84,11 @@ template <int DTYPE, int N> static __global__ void run_data_grad(batch_norm a)
         slope[l] = tern__vector_get<R>(a.p, c, 0) * k.inverse[l] / (R)a.count;
     }
     while (s.row < s.last) {
-        tern__bunch<DTYPE, N> dy[AHEAD / 2] = {}, x[AHEAD / 2] = {}, y[AHEAD / 2] = {};
-        int64_t at[AHEAD / 2];
+        tern__bunch<DTYPE, N> dy[AHEAD] = {}, x[AHEAD] = {}, y[AHEAD] = {};
+        int64_t at[AHEAD];
         int rows = 0;
 #pragma unroll
-        for (int i = 0; i < AHEAD / 2; i++, tern__seat_move(a.k, &s)) {
+        for (int i = 0; i < AHEAD; i++, tern__seat_move(a.k, &s)) {
             at[i] = s.at;
             if (s.row >= s.last) continue;
             rows++;
@@ -97,7 +97,7 @@ template <int DTYPE, int N> static __global__ void run_data_grad(batch_norm a)
             if (a.mask == BY_OUTPUT) y[i] = tern__bunch_get<DTYPE, N>(a.output, at[i]);
         }
 #pragma unroll
-        for (int i = 0; i < AHEAD / 2; i++) {
+        for (int i = 0; i < AHEAD; i++) {
             if (i >= rows) break;
             tern__bunch<DTYPE, N> dx, dresidual;
             R d[N];

@@ -12,7 +12,7 @@ extern "C" {
 
 #define THREADS     TERN__COLUMN_THREADS
 #define HEAD        4    /* rows that the shift is the mean of */
-#define AHEAD       4    /* rows that are read at a time       */
+#define AHEAD       2    /* rows that are read at a time       */
 #define SUM_BLOCKS  2048 /* their parts have to be merged      */
 #define PASS_BLOCKS 8192
 #define MERGED      8 /* channels of a block that merges */

@@ -58,6 +58,25 @@ template <int DTYPE, int N> struct alignas(N * sizeof(tern__stored<DTYPE>)) tern
     }
 };
 
+/* Two of 16 bits to a register: who keeps several bunches would need twice the registers for single ones. */
+template <int DTYPE> struct alignas(16) tern__bunch_of_pairs {
+    uint32_t pair[4];
+
+    __device__ __forceinline__ float get(int i) const
+    {
+        return tern__widened<DTYPE>((uint16_t)(pair[i / 2] >> i % 2 * 16));
+    }
+    __device__ __forceinline__ void set(int i, float value)
+    {
+        uint32_t bits = tern__narrowed<DTYPE>(value);
+        pair[i / 2] = i % 2 ? (pair[i / 2] & 0xffff) | bits << 16 : (pair[i / 2] & 0xffff0000) | bits;
+    }
+};
+template <> struct tern__bunch<TERN_BF16, 8> : tern__bunch_of_pairs<TERN_BF16> {
+};
+template <> struct tern__bunch<TERN_F16, 8> : tern__bunch_of_pairs<TERN_F16> {
+};
+
 /* Element `at` and those after it; it is a multiple of N, as the address is of the bunch's size. */
 template <int DTYPE, int N>
 __device__ __forceinline__ tern__bunch<DTYPE, N> tern__bunch_get(const void *data, int64_t at)

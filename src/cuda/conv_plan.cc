@@ -8,8 +8,11 @@
  * the case's name, so that a choice made under one set of them does not count under another. */
 #include "cuda/copy.h"
 #include "cuda/cudnn.h"
+#include "cuda/stopwatch.h"
 
+extern "C" {
 #include "device/notes.h"
+}
 
 #include <array>
 #include <cstdio>
@@ -17,7 +20,6 @@
 #include <map>
 #include <vector>
 
-#define RUNS 3
 #define MOST 10 /* engines that are measured, of each graph */
 #define TEXT 512
 
@@ -157,58 +159,49 @@ static int run_plan(const tern__call *call, const tern__cudnn_conv *conv, const 
 
 /* ---- measuring ---- */
 
-/* What is measured: with a clock on the device's stream, and a place for results that are not to be added. */
+/* What is measured, and a place for results that are not to be added. */
 typedef struct trial {
     tern__call call;
     const tern__cudnn_conv *conv;
-    cudaEvent_t started, ended;
-    void *elsewhere, *result;
+    const conv_plan *plan;
+    void *elsewhere, *result, *workspace;
+    tern__stopwatch watch;
 } trial;
 
 static bool trial_open(trial *t, const tern__call *call, const tern__cudnn_conv *conv)
 {
-    *t = {*call, conv, nullptr, nullptr, nullptr, conv->operand[conv->result].data};
+    *t = {};
+    t->call = *call;
     t->call.err = nullptr;
+    t->conv = conv;
+    t->result = conv->operand[conv->result].data;
     if (conv->add) {
         t->elsewhere = tern__cuda_scratch(call, tern__view_bytes(&conv->operand[conv->result]));
         t->result = t->elsewhere;
     }
-    return t->result && cudaEventCreate(&t->started) == cudaSuccess &&
-           cudaEventCreate(&t->ended) == cudaSuccess;
+    return tern__stopwatch_open(&t->watch, call) && t->result;
 }
 
 static void trial_close(trial *t)
 {
-    if (t->started) cudaEventDestroy(t->started);
-    if (t->ended) cudaEventDestroy(t->ended);
+    tern__stopwatch_close(&t->watch);
     tern__cuda_scratch_free(&t->call, t->elsewhere);
 }
 
-/* Milliseconds of a run, the mean of so many; negative if it cannot. */
-static float time_of(trial *t, const conv_plan *p, void *workspace, int runs)
+static int run_trial(void *ctx)
 {
-    cudaStream_t stream = tern__cuda_of(t->call.device)->stream;
-    int status = TERN_OK;
-    float ms = 0;
-    cudaEventRecord(t->started, stream);
-    for (int i = 0; i < runs && !status; i++) status = run_plan(&t->call, t->conv, p, t->result, workspace);
-    cudaEventRecord(t->ended, stream);
-    bool ran = cudaEventSynchronize(t->ended) == cudaSuccess && !status &&
-               cudaEventElapsedTime(&ms, t->started, t->ended) == cudaSuccess;
-    cudaGetLastError(); /* what failed here is nobody else's failure */
-    return ran ? ms / (float)runs : -1;
+    trial *t = (trial *)ctx;
+    return run_plan(&t->call, t->conv, t->plan, t->result, t->workspace);
 }
 
-/* The first run makes what is made once; who takes twice as long as the best in the second has no more. */
+/* Milliseconds of a run; negative if it cannot. */
 static float try_out(trial *t, const conv_plan *p, float best)
 {
     size_t bytes = p->engine.workspace;
-    void *workspace = bytes ? tern__cuda_scratch(&t->call, bytes) : nullptr;
-    if (bytes && !workspace) return -1;
-    float ms = time_of(t, p, workspace, 1);
-    if (ms >= 0) ms = time_of(t, p, workspace, 1);
-    if (ms >= 0 && (best < 0 || ms < 2 * best)) ms = time_of(t, p, workspace, RUNS);
-    tern__cuda_scratch_free(&t->call, workspace);
+    t->plan = p;
+    t->workspace = bytes ? tern__cuda_scratch(&t->call, bytes) : nullptr;
+    float ms = bytes && !t->workspace ? -1 : tern__stopwatch_try(&t->watch, run_trial, t, best);
+    tern__cuda_scratch_free(&t->call, t->workspace);
     return ms;
 }
 

@@ -1,13 +1,24 @@
 /* cublas.cc - cuBLASLt knows matrices by columns, so it is asked for y^T = b^T a^T: what stands by rows here
- * is its own transpose there. What its heuristics say of a case is kept. */
+ * is its own transpose there. Of what its heuristics name for a case the fastest is kept, or the first where
+ * clocks may not decide (as conv_plan.cc has it). */
 #include "cuda/cublas.h"
+#include "cuda/stopwatch.h"
+
+extern "C" {
+#include "device/notes.h"
+}
 
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <cublasLt.h>
 #include <map>
 
 #define WORKSPACE ((size_t)32 << 20)
+#define MOST      8 /* algorithms that are measured */
+#define TEXT      512
+#define WORDS     8 /* of an algorithm */
+#define NAME      (16 * WORDS + 1)
 
 enum { A, B, Y, OPERANDS };
 
@@ -18,6 +29,7 @@ typedef struct gemm_plan {
     cublasLtMatrixLayout_t layout[OPERANDS];
     cublasLtMatmulAlgo_t algorithm;
     bool works;
+    uint64_t heard; /* device->notes->heard when it was chosen */
 } gemm_plan;
 
 typedef struct cublas {
@@ -174,51 +186,10 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
     return code;
 }
 
-/* The first of the heuristics' answers; none is no error. */
-static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
-{
-    cublasLtMatmulPreference_t preference;
-    int status = check(call, cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
-    if (status) return status;
-    status = check(call, set_preference(preference, g), "cublasLtMatmulPreferenceSetAttribute");
-    cublasLtMatmulHeuristicResult_t found = {};
-    int count = 0;
-    cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
-    if (!status)
-        code =
-            cublasLtMatmulAlgoGetHeuristic(lib->handle, plan->desc, plan->layout[B], plan->layout[A],
-                                           plan->layout[Y], plan->layout[Y], preference, 1, &found, &count);
-    cublasLtMatmulPreferenceDestroy(preference);
-    if (status) return status;
-    bool is_none = code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE;
-    plan->works = code == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
-    plan->algorithm = found.algo;
-    return is_none ? TERN_OK : check(call, code, "cublasLtMatmulAlgoGetHeuristic");
-}
-
-static int plan_of(const tern__call *call, cublas *lib, const tern__gemm *g, const gemm_plan **plan)
-{
-    gemm_key key = key_of(g);
-    auto known = lib->plans.find(key);
-    if (known == lib->plans.end()) {
-        gemm_plan made = {};
-        int status = check(call, set_layouts(&made, g), "cublasLtMatrixLayoutSetAttribute");
-        if (!status) status = check(call, set_desc(&made, g), "cublasLtMatmulDescSetAttribute");
-        if (!status) status = choose(call, lib, &made, g);
-        if (status) {
-            plan_free(&made);
-            return status;
-        }
-        known = lib->plans.emplace(key, made).first;
-    }
-    *plan = &known->second;
-    return (*plan)->works ? TERN_OK : TERN_E_UNSUPPORTED;
-}
-
 /* ---- products ---- */
 
 /* What a product's item says. */
-typedef struct product {
+typedef struct alignas(16) product {
     cublas *lib;
     const gemm_plan *plan;
     const void *a, *b, *bias;
@@ -241,18 +212,190 @@ static int run_product(tern__cuda *cuda, const void *data, tern_error *err)
     return check_code(code, "cublasLtMatmul", err);
 }
 
+static const tern__cuda_kind product_kind = {sizeof(product), run_product};
+
+static product product_of(cublas *lib, const gemm_plan *plan, const tern__gemm *g)
+{
+    return {lib, plan, g->a.data, g->b.data, g->bias, g->y.data, g->add, g->a.dtype == TERN_F64};
+}
+
+/* ---- choosing ---- */
+
+/* The heuristics' answers, the best first; none is no error. */
+static int ask_heuristics(const tern__call *call, cublas *lib, const gemm_plan *plan, const tern__gemm *g,
+                          cublasLtMatmulHeuristicResult_t found[MOST], int *count)
+{
+    cublasLtMatmulPreference_t preference;
+    *count = 0;
+    int status = check(call, cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+    if (status) return status;
+    status = check(call, set_preference(preference, g), "cublasLtMatmulPreferenceSetAttribute");
+    cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
+    if (!status)
+        code =
+            cublasLtMatmulAlgoGetHeuristic(lib->handle, plan->desc, plan->layout[B], plan->layout[A],
+                                           plan->layout[Y], plan->layout[Y], preference, MOST, found, count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (status) return status;
+    bool is_none = code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE;
+    if (code != CUBLAS_STATUS_SUCCESS) *count = 0;
+    return is_none ? TERN_OK : check(call, code, "cublasLtMatmulAlgoGetHeuristic");
+}
+
+/* What is measured, and a place for results that are not to be added. */
+typedef struct trial {
+    tern__call call;
+    product what;
+    tern__stopwatch watch;
+    void *elsewhere;
+} trial;
+
+static int run_trial(void *ctx)
+{
+    trial *t = (trial *)ctx;
+    return tern__cuda_ask(t->call.device, &product_kind, &t->what, t->call.err);
+}
+
+static bool trial_open(trial *t, const tern__call *call, cublas *lib, const gemm_plan *plan,
+                       const tern__gemm *g)
+{
+    int64_t elements = (g->count - 1) * g->y.next + (g->m - 1) * g->y.step + g->n;
+    *t = {};
+    t->call = *call;
+    t->call.err = nullptr;
+    t->what = product_of(lib, plan, g);
+    if (g->add) {
+        t->elsewhere = tern__cuda_scratch(call, (size_t)elements * tern_dtype_bytes(g->y.dtype));
+        t->what.y = t->elsewhere;
+    }
+    return tern__stopwatch_open(&t->watch, call) && t->what.y;
+}
+
+static void trial_close(trial *t)
+{
+    tern__stopwatch_close(&t->watch);
+    tern__cuda_scratch_free(&t->call, t->elsewhere);
+}
+
+/* Leaves the fastest in the plan. */
+static void take_fastest(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g,
+                         const cublasLtMatmulHeuristicResult_t found[MOST], int count)
+{
+    trial t;
+    int best = 0;
+    float least = -1;
+    bool can = trial_open(&t, call, lib, plan, g);
+    for (int i = 0; i < count && can; i++) {
+        plan->algorithm = found[i].algo;
+        float ms = found[i].state == CUBLAS_STATUS_SUCCESS
+                       ? tern__stopwatch_try(&t.watch, run_trial, &t, least)
+                       : -1;
+        if (ms < 0 || (least >= 0 && ms >= least)) continue;
+        best = i;
+        least = ms;
+    }
+    plan->algorithm = found[best].algo;
+    trial_close(&t);
+}
+
+/* ---- what is known of a case ---- */
+
+static void describe(const gemm_key &key, char text[TEXT])
+{
+    size_t used = (size_t)std::snprintf(text, TEXT, "product");
+    for (int64_t number : key)
+        if (used < TEXT) used += (size_t)std::snprintf(text + used, TEXT - used, " %lld", (long long)number);
+}
+
+/* An algorithm is plain bytes, which one version of cuBLAS reads in all processes. */
+static void name_it(const cublasLtMatmulAlgo_t *algorithm, char name[NAME])
+{
+    for (int i = 0; i < WORDS; i++)
+        std::snprintf(name + 16 * i, 17, "%016llx", (unsigned long long)algorithm->data[i]);
+}
+
+static bool take_named(cublas *lib, gemm_plan *plan, const char *name)
+{
+    cublasLtMatmulAlgo_t algorithm = {};
+    cublasLtMatmulHeuristicResult_t result = {};
+    if (std::strlen(name) != NAME - 1) return false;
+    for (int i = 0; i < WORDS; i++) {
+        unsigned long long word;
+        if (std::sscanf(name + 16 * i, "%16llx", &word) != 1) return false;
+        algorithm.data[i] = word;
+    }
+    cublasStatus_t code = cublasLtMatmulAlgoCheck(lib->handle, plan->desc, plan->layout[B], plan->layout[A],
+                                                  plan->layout[Y], plan->layout[Y], &algorithm, &result);
+    if (code != CUBLAS_STATUS_SUCCESS || result.workspaceSize > WORKSPACE) return false;
+    plan->algorithm = algorithm;
+    return plan->works = true;
+}
+
+/* As conv_plan.cc chooses engines. */
+static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
+{
+    tern_device *device = call->device;
+    cublasLtMatmulHeuristicResult_t found[MOST] = {};
+    bool by_clock = !device->conv.deterministic;
+    char what[TEXT], name[NAME];
+    int count = 0;
+    describe(key_of(g), what);
+    plan->heard = device->notes->heard;
+    const char *named = by_clock ? device->notes->find(device, what) : nullptr;
+    if (named && take_named(lib, plan, named)) return TERN_OK;
+    int status = ask_heuristics(call, lib, plan, g, found, &count);
+    plan->works = count > 0 && found[0].state == CUBLAS_STATUS_SUCCESS;
+    plan->algorithm = found[0].algo;
+    if (status || !plan->works || !by_clock || device->follows) return status;
+    take_fastest(call, lib, plan, g, found, count);
+    name_it(&plan->algorithm, name);
+    device->notes->keep(device, what, name);
+    return TERN_OK;
+}
+
+/* What others have told since; an algorithm is a value, so nothing that runs looks at it again. */
+static void take_news(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
+{
+    tern_device *device = call->device;
+    char what[TEXT];
+    plan->heard = device->notes->heard;
+    if (device->conv.deterministic || !plan->works) return;
+    describe(key_of(g), what);
+    const char *named = device->notes->find(device, what);
+    if (named) take_named(lib, plan, named);
+}
+
+static int plan_of(const tern__call *call, cublas *lib, const tern__gemm *g, const gemm_plan **plan)
+{
+    gemm_key key = key_of(g);
+    auto known = lib->plans.find(key);
+    if (known == lib->plans.end()) {
+        gemm_plan made = {};
+        int status = check(call, set_layouts(&made, g), "cublasLtMatrixLayoutSetAttribute");
+        if (!status) status = check(call, set_desc(&made, g), "cublasLtMatmulDescSetAttribute");
+        if (!status) status = choose(call, lib, &made, g);
+        if (status) {
+            plan_free(&made);
+            return status;
+        }
+        known = lib->plans.emplace(key, made).first;
+    } else if (known->second.heard != call->device->notes->heard) {
+        take_news(call, lib, &known->second, g);
+    }
+    *plan = &known->second;
+    return (*plan)->works ? TERN_OK : TERN_E_UNSUPPORTED;
+}
+
 int tern__cublas_gemm(const tern__call *call, const tern__gemm *g)
 {
-    static const tern__cuda_kind kind = {sizeof(product), run_product};
     const gemm_plan *plan;
     cublas *lib;
     cudaSetDevice(tern__cuda_of(call->device)->index);
     int status = cublas_of(call, &lib);
     if (!status) status = plan_of(call, lib, g, &plan);
     if (status) return status;
-    alignas(16) const product p = {lib,     plan,      g->a.data, g->b.data,
-                                   g->bias, g->y.data, g->add,    g->a.dtype == TERN_F64};
-    return tern__cuda_ask(call->device, &kind, &p, call->err);
+    const product p = product_of(lib, plan, g);
+    return tern__cuda_ask(call->device, &product_kind, &p, call->err);
 }
 
 void tern__cublas_version(char *text, size_t size)

@@ -1,0 +1,50 @@
+/* stopwatch.h - how long something takes on the stream of a device's steps. */
+#ifndef TERN_SRC_CUDA_STOPWATCH_H
+#define TERN_SRC_CUDA_STOPWATCH_H
+
+#include "cuda/runtime.h"
+
+typedef struct tern__stopwatch {
+    cudaStream_t stream;
+    cudaEvent_t started, ended;
+} tern__stopwatch;
+
+static inline bool tern__stopwatch_open(tern__stopwatch *w, const tern__call *call)
+{
+    *w = {tern__cuda_of(call->device)->stream, nullptr, nullptr};
+    return cudaEventCreate(&w->started) == cudaSuccess && cudaEventCreate(&w->ended) == cudaSuccess;
+}
+
+static inline void tern__stopwatch_close(tern__stopwatch *w)
+{
+    if (w->started) cudaEventDestroy(w->started);
+    if (w->ended) cudaEventDestroy(w->ended);
+}
+
+/* What is timed; returns a status. */
+typedef int tern__timed(void *ctx);
+
+/* Milliseconds, the mean of so many runs; negative if one failed. */
+static inline float tern__stopwatch_time(tern__stopwatch *w, tern__timed *run, void *ctx, int runs)
+{
+    int status = TERN_OK;
+    float ms = 0;
+    cudaEventRecord(w->started, w->stream);
+    for (int i = 0; i < runs && !status; i++) status = run(ctx);
+    cudaEventRecord(w->ended, w->stream);
+    bool ran = cudaEventSynchronize(w->ended) == cudaSuccess && !status &&
+               cudaEventElapsedTime(&ms, w->started, w->ended) == cudaSuccess;
+    cudaGetLastError(); /* what failed here is nobody else's failure */
+    return ran ? ms / (float)runs : -1;
+}
+
+/* The first run makes what is made once; who takes twice as long as the best in the second has no more. */
+static inline float tern__stopwatch_try(tern__stopwatch *w, tern__timed *run, void *ctx, float best)
+{
+    const int runs = 3;
+    float ms = tern__stopwatch_time(w, run, ctx, 1);
+    if (ms >= 0) ms = tern__stopwatch_time(w, run, ctx, 1);
+    return ms < 0 || (best >= 0 && ms >= 2 * best) ? ms : tern__stopwatch_time(w, run, ctx, runs);
+}
+
+#endif
