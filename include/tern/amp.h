@@ -44,7 +44,10 @@ TERN_API tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype);
  *
  * The loss is multiplied with a scale, so that small gradients do not underflow, and the gradients are
  * divided by it before the optimizer takes them. A step whose gradients have an infinity or a NaN is skipped,
- * on all ranks of the model's tern_ddp if one of them has it: the same steps, state and scale everywhere. */
+ * on all ranks of the model's tern_ddp if one of them has it: the same steps, state and scale everywhere.
+ *
+ * Of a model in a device's own memory nothing here waits for the device, which alone knows the scale and
+ * whether a step is made, but for what reads: tern_scaler_scale_get and the state dicts. */
 
 typedef struct tern_scaler tern_scaler;
 
@@ -71,20 +74,22 @@ TERN_API void tern_scaler_free(tern_scaler *scaler);
 TERN_API tern_tensor *tern_scaler_scale(tern_scaler *scaler, tern_scope *scope, tern_tensor *loss);
 
 /* Divides the optimizer's gradients by the scale, in one pass that also looks for what is not finite. Under a
- * tern_ddp it is collective. E_STATE: called twice since the last update, or after step; E_DTYPE: gradients
- * of f16, in which small ones would be lost again; E_PEER. */
+ * tern_ddp it is collective (in a device's own memory only if the ddp ignores some of the optimizer's
+ * parameters: the others' gradients are the same on all ranks). E_STATE: called twice since the last update,
+ * or after step; E_DTYPE: gradients of f16, in which small ones would be lost again; E_PEER. */
 TERN_API void tern_scaler_unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *optim);
 
 /* Unscales, if that is not done, and makes the optimizer's step, or skips it and forgets the gradients: the
- * optimizer's state and number of steps stay. Returns whether it was made. E_STATE: called twice since the
- * last update, or the optimizer has no gradients; those of unscale. */
+ * optimizer's state and number of steps stay. Returns whether it was made; true where only a device knows:
+ * after the update tern_scaler_scale_get tells. E_STATE: called twice since the last update, or the optimizer
+ * has no gradients; those of unscale. */
 TERN_API bool tern_scaler_step(tern_scaler *scaler, tern_scope *scope, tern_optim *optim);
 
 /* After the steps of all optimizers: a smaller scale if one was skipped, a larger one after enough that were
  * not. E_STATE: nothing was unscaled since the last one. */
 TERN_API void tern_scaler_update(tern_scaler *scaler, tern_scope *scope);
 
-/* 1 if it is not enabled. */
+/* 1 if it is not enabled; NaN if a device has failed. */
 TERN_API double tern_scaler_scale_get(const tern_scaler *scaler);
 
 /* {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}, as GradScaler's; empty
@@ -163,13 +168,14 @@ TERN_API tern_amp_backward_opts tern_amp_backward_defaults(void);
 /* apex's `with amp.scale_loss(loss, optimizers, loss_id) as scaled: scaled.backward()`: backward from the
  * loss times its scale, then gradients are divided by it and searched for what is not finite. If there is
  * any, on any rank of the models' ddps, the scale becomes smaller and the next tern_optim_step of each of the
- * optimizers is none, which rank 0 logs (INFO); after 2000 backwards without, it becomes larger. A constant
- * scale skips nothing, as apex's. Gradients of several losses add up. Returns TERN_OK or the scope's error:
- * E_RANGE for a loss_id that there is not, those of tern_backward. */
+ * optimizers is none, which rank 0 logs (INFO), of a device's own memory when the scale is read next; after
+ * 2000 backwards without, it becomes larger. A constant scale skips nothing, as apex's. Gradients of several
+ * losses add up. Returns TERN_OK or the scope's error: E_RANGE for a loss_id that there is not, those of
+ * tern_backward. */
 TERN_API int tern_amp_backward(tern_amp *amp, tern_scope *scope, tern_tensor *loss,
                                const tern_amp_backward_opts *opts);
 
-/* NaN if there is no such loss. */
+/* NaN if there is no such loss, or a device has failed. */
 TERN_API double tern_amp_loss_scale_get(const tern_amp *amp, int loss_id);
 
 /* apex's amp.state_dict(): {"loss_scaler0": {"loss_scale", "unskipped"}, ..}. Yours: tern_object_free. */

@@ -8,10 +8,13 @@
  * the next. */
 #include "amp/amp.h"
 #include "base/opts.h"
+#include "kernels/pointwise.h"
+#include "tensor/number.h"
 
 #include <tern/comm.h>
 
 #include <math.h>
+#include <stdio.h>
 
 static const char func[] = "tern_amp_backward";
 
@@ -27,7 +30,7 @@ typedef struct pass {
     tern_scope *scope;
     const tern_amp_backward_opts *opts;
     tern__loss_scaler *scaler;
-    bool found;
+    bool found; /* or a device alone knows that */
 } pass;
 
 typedef bool (*visit_fn)(pass *p, tern_optim *optim);
@@ -46,12 +49,34 @@ static bool each_optim(pass *p, visit_fn visit)
 
 /* ---- before: gradients that are there already ---- */
 
+/* Of this scale and the one that the gradients have: where that is. NULL after a failure. */
+static const double *factor_of(const pass *p, tern_optim *optim)
+{
+    const double *scale = &p->scaler->scale->scale;
+    if (!optim->is_scaled) return scale;
+    tern__view new = tern__number_view(scale), old = tern__number_view(optim->skips.scale),
+               factor = tern__number_view(optim->skips.factor);
+    tern__call call = {.kernel = TERN__DIV, .in = {&new, &old}, .out = {&factor}};
+    tern__go_to(p->scope, optim->skips.factor);
+    return tern__run(p->scope, &call) ? optim->skips.factor : NULL;
+}
+
 static bool prepare(pass *p, tern_optim *optim)
 {
-    double factor = p->scaler->scale / optim->grad_scale;
-    if (optim->skip) tern__optim_forget(optim);
-    optim->grad_scale = p->scaler->scale;
-    return tern__optim_rescale(optim, p->scope, factor);
+    if (optim->skip && !tern__number_is_away(optim->skips.verdict)) tern__optim_forget(optim);
+    const double *factor = factor_of(p, optim);
+    return factor && tern__optim_rescale(optim, p->scope, factor);
+}
+
+/* Gradients stay multiplied by the scale that is about to be gone. */
+static bool keep_scale(pass *p, tern_optim *optim)
+{
+    tern_error err = {0};
+    if (!tern__skips_begin(optim, p->scope)) return false;
+    optim->is_scaled = true;
+    int status = tern__memory_copy(optim->skips.scale, &p->scaler->scale->scale, sizeof(double), &err);
+    if (status) tern__scope_fail_with(p->scope, &err);
+    return !status;
 }
 
 /* ---- after ---- */
@@ -59,46 +84,53 @@ static bool prepare(pass *p, tern_optim *optim)
 static bool unscale(pass *p, tern_optim *optim)
 {
     tern__overflow overflow;
-    double factor = 1 / optim->grad_scale;
-    optim->grad_scale = 1;
-    if (!p->scaler->dynamic) return tern__optim_rescale(optim, p->scope, factor);
-    if (!tern__overflow_check(optim, p->scope, factor, &overflow)) return false;
+    optim->is_scaled = false;
+    if (!p->scaler->dynamic) return tern__optim_rescale(optim, p->scope, &p->scaler->scale->inverse);
+    if (!tern__overflow_check(optim, p->scope, p->scaler->scale, &overflow)) return false;
     p->found |= overflow.found;
     return true;
 }
 
 static bool skip_next(pass *p, tern_optim *optim)
 {
-    (void)p;
-    optim->skip = true;
-    return true;
+    return tern__skips_vote(optim, p->scope, &p->scaler->scale->found);
 }
 
-static void report(const pass *p)
+static void report(const tern__loss_scaler *scaler, int loss_id, const tern__loss_scale *values)
 {
-    const tern_group *group = p->scope->group;
-    if (group && tern_group_rank(group) > 0) return;
-    tern__log(TERN_LOG_INFO, "Gradient overflow.  Skipping step, loss scaler %d reducing loss scale to %g",
-              p->opts->loss_id, p->scaler->scale);
+    double more = values->overflows - scaler->told;
+    char times[32] = "";
+    if (more > 1) snprintf(times, sizeof(times), " (%.0f times)", more);
+    tern__log(TERN_LOG_INFO, "Gradient overflow.  Skipping step%s, loss scaler %d reducing loss scale to %g",
+              times, loss_id, values->scale);
+}
+
+int tern__loss_scaler_read(tern__loss_scaler *scaler, int loss_id, tern__loss_scale *values, tern_error *err)
+{
+    int status = tern__memory_copy(values, scaler->scale, sizeof(*values), err);
+    if (status) return status;
+    if (values->overflows > scaler->told && !scaler->is_silent) report(scaler, loss_id, values);
+    scaler->told = values->overflows;
+    return TERN_OK;
 }
 
 /* apex's LossScaler.update_scale. */
-static void update_scale(pass *p)
+static bool update_scale(pass *p)
 {
+    const tern_group *group = p->scope->group;
     const tern_amp_opts *o = &p->amp->opts;
     tern__loss_scaler *scaler = p->scaler;
-    enum { window = 2000 };
-    if (p->found) {
-        scaler->scale = TERN__MAX(o->min_loss_scale, scaler->scale / 2);
-        scaler->unskipped = 0;
-        each_optim(p, skip_next);
-        report(p);
-    } else {
-        scaler->unskipped++;
-    }
-    if (scaler->unskipped != window || !scaler->dynamic) return;
-    scaler->scale = TERN__MIN(o->max_loss_scale, scaler->scale * 2);
-    scaler->unskipped = 0;
+    const tern__scale_attr attr = {.growth = 2,
+                                   .backoff = 0.5,
+                                   .interval = scaler->dynamic ? 2000 : INFINITY,
+                                   .least = o->min_loss_scale,
+                                   .most = o->max_loss_scale};
+    tern__loss_scale values;
+    scaler->is_silent = group && tern_group_rank(group) > 0;
+    if (p->found && !each_optim(p, skip_next)) return false;
+    if (!tern__loss_scale_advance(p->scope, scaler->scale, &attr)) return false;
+    return tern__number_is_away(scaler->scale) ||
+           !tern__loss_scaler_read(scaler, p->opts->loss_id, &values, NULL);
 }
 
 /* ---- the whole ---- */
@@ -116,17 +148,20 @@ static int run(pass *p, tern_tensor *loss)
 {
     tern_scope *scope = p->scope;
     if (!each_optim(p, prepare)) return scope->error.code;
-    int status = go_back(p, tern__loss_scale(scope, loss, p->scaler->scale));
-    if (status || p->opts->delay_unscale) return status;
-    if (!each_optim(p, unscale)) return scope->error.code;
-    update_scale(p);
+    tern_tensor *scaled = tern__loss_scaled(scope, loss, p->scaler->scale);
+    int status = scaled ? go_back(p, scaled) : scope->error.code;
+    if (status || p->opts->delay_unscale) {
+        each_optim(p, keep_scale);
+        return scope->error.code;
+    }
+    if (!each_optim(p, unscale) || !update_scale(p)) return scope->error.code;
     return TERN_OK;
 }
 
 /* Without masters and with a constant scale of 1 apex does nothing. */
 static bool is_plain(const tern_amp *amp, const tern__loss_scaler *scaler)
 {
-    return !amp->opts.enabled || (!amp->opts.master_weights && !scaler->dynamic && scaler->scale == 1);
+    return !amp->opts.enabled || (!amp->opts.master_weights && !scaler->dynamic && scaler->scale->scale == 1);
 }
 
 static int check(const tern_amp *amp, const tern_amp_backward_opts *o, tern_error *err)
@@ -148,11 +183,15 @@ int tern_amp_backward(tern_amp *amp, tern_scope *scope, tern_tensor *loss, const
     if (tern__opts_read(&o, sizeof(o), opts, func, &err) || check(amp, &o, &err))
         return tern__scope_fail_with(scope, &err);
     pass p = {.amp = amp, .scope = scope, .opts = &o, .scaler = &amp->scalers[o.loss_id]};
+    if (p.scaler->dynamic && tern__loss_scale_follow(&p.scaler->scale, loss, &err))
+        return tern__scope_fail_with(scope, &err);
     return is_plain(amp, p.scaler) ? go_back(&p, loss) : run(&p, loss);
 }
 
 double tern_amp_loss_scale_get(const tern_amp *amp, int loss_id)
 {
     bool has = amp && loss_id >= 0 && loss_id < amp->opts.num_losses;
-    return has ? amp->scalers[loss_id].scale : NAN;
+    tern__loss_scale values;
+    if (!has || tern__loss_scaler_read(&amp->scalers[loss_id], loss_id, &values, NULL)) return NAN;
+    return values.scale;
 }

@@ -127,10 +127,24 @@ static int add(const char *func, tern_amp *amp, tern_module *model, tern_error *
 
 /* ---- life ---- */
 
-static void reset(tern__loss_scaler *scaler, const tern_amp_opts *o)
+static int open_scaler(tern__loss_scaler *scaler, const tern_amp_opts *o, tern_error *err)
 {
     scaler->dynamic = o->loss_scale == TERN_LOSS_SCALE_DYNAMIC;
-    scaler->scale = scaler->dynamic ? TERN__MIN(o->max_loss_scale, 0x1p16) : o->loss_scale;
+    double scale = scaler->dynamic ? TERN__MIN(o->max_loss_scale, 0x1p16) : o->loss_scale;
+    scaler->scale = tern__loss_scale_new("tern_amp_new", err);
+    if (!scaler->scale) return TERN_E_MEMORY;
+    *scaler->scale = (tern__loss_scale){.scale = scale, .inverse = 1 / scale};
+    return TERN_OK;
+}
+
+static int open_scalers(tern_amp *amp, tern_error *err)
+{
+    int status = TERN_OK;
+    amp->scalers = tern__alloc((size_t)amp->opts.num_losses * sizeof(*amp->scalers), "tern_amp_new", err);
+    if (!amp->scalers) return TERN_E_MEMORY;
+    for (int i = 0; i < amp->opts.num_losses && !status; i++)
+        status = open_scaler(&amp->scalers[i], &amp->opts, err);
+    return status;
 }
 
 tern_amp *tern_amp_new(tern_module *model, const tern_amp_opts *opts, tern_error *err)
@@ -140,9 +154,7 @@ tern_amp *tern_amp_new(tern_module *model, const tern_amp_opts *opts, tern_error
     tern_amp *amp = tern__alloc(sizeof(*amp), __func__, err);
     if (!amp) return NULL;
     *amp = (tern_amp){.opts = o};
-    amp->scalers = tern__alloc((size_t)o.num_losses * sizeof(*amp->scalers), __func__, err);
-    for (int i = 0; amp->scalers && i < o.num_losses; i++) reset(&amp->scalers[i], &o);
-    if (amp->scalers && add(__func__, amp, model, err) == TERN_OK) return amp;
+    if (open_scalers(amp, err) == TERN_OK && add(__func__, amp, model, err) == TERN_OK) return amp;
     tern_amp_free(amp);
     return NULL;
 }
@@ -157,6 +169,7 @@ int tern_amp_add(tern_amp *amp, tern_module *model, tern_error *err)
 void tern_amp_free(tern_amp *amp)
 {
     if (!amp) return;
+    for (int i = 0; amp->scalers && i < amp->opts.num_losses; i++) tern__memory_free(amp->scalers[i].scale);
     tern__free(amp->scalers);
     tern__free(amp->models);
     tern__free(amp);

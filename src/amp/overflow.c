@@ -1,33 +1,51 @@
 /* overflow.c - has a step's gradients overflowed? Under a ddp gradients are equal on all ranks when backward
  * returns, and so would be the answer, but for parameters that the ddp ignores, or a memory that fails. A
- * rank that makes a step while the others skip it is never equal to them again: so they ask each other. */
+ * rank that makes a step while the others skip it is never equal to them again: so they ask each other. Where
+ * the answer is in a device's memory, to ask would be to wait for it: there only those do who have parameters
+ * that the ddp ignores. */
 #include "amp/amp.h"
 #include "comm/group.h"
+#include "tensor/number.h"
+
+static bool has_ignored(const tern_optim *optim)
+{
+    const tern__seal *seal = optim->seal;
+    bool ignored = false;
+    for (int k = 0; k < seal->leaf_count; k++)
+        ignored |= optim->group_of[k] >= 0 && (void *)seal->leaves[k]->listener != seal->attached;
+    return ignored;
+}
 
 /* Those who agree on the answer; NULL: this rank alone. */
 static tern_group *group_of(const tern_optim *optim)
 {
     tern_group *group = optim->seal->attached ? optim->seal->group : NULL;
-    return group && tern_group_size(group) > 1 ? group : NULL;
+    if (!group || tern_group_size(group) == 1) return NULL;
+    return !tern__number_is_away(optim->skips.bad) || has_ignored(optim) ? group : NULL;
 }
 
-static bool agree(tern_optim *optim, tern_scope *scope, bool *found)
+static bool agree(tern_optim *optim, tern_scope *scope)
 {
     tern_group *group = group_of(optim);
     tern_error err = {0};
-    double most = *found;
+    double most;
     if (!group) return true;
     optim->seal->is_asked = true;
-    if (tern_all_reduce(group, &most, 1, TERN_F64, TERN_MAX, &err)) tern__scope_fail_with(scope, &err);
-    *found = most > 0;
-    return !scope->error.code;
+    int status = tern__memory_copy(&most, optim->skips.bad, sizeof(most), &err);
+    if (!status) status = tern_all_reduce(group, &most, 1, TERN_F64, TERN_MAX, &err);
+    if (!status) status = tern__memory_copy(optim->skips.bad, &most, sizeof(most), &err);
+    if (status) tern__scope_fail_with(scope, &err);
+    return !status;
 }
 
-bool tern__overflow_check(tern_optim *optim, tern_scope *scope, double factor, tern__overflow *result)
+bool tern__overflow_check(tern_optim *optim, tern_scope *scope, tern__loss_scale *scale,
+                          tern__overflow *result)
 {
-    double bad = 0;
     *result = (tern__overflow){0};
-    if (!tern__optim_unscale(optim, scope, factor, &bad, &result->any)) return false;
-    result->found = bad > 0;
-    return agree(optim, scope, &result->found);
+    if (!tern__skips_begin(optim, scope)) return false;
+    if (!tern__optim_unscale(optim, scope, &scale->inverse, optim->skips.bad, &result->any)) return false;
+    if (!agree(optim, scope)) return false;
+    result->is_away = tern__number_is_away(optim->skips.bad);
+    result->found = result->is_away || *optim->skips.bad > 0;
+    return tern__loss_scale_find(scope, scale, optim->skips.bad);
 }

@@ -17,8 +17,7 @@ typedef struct entry {
 
 struct tern_scaler {
     tern_scaler_opts opts;
-    float scale;
-    int64_t tracker;
+    tern__loss_scale *scale;
     entry *entries; /* [count] since the last update */
     int count, capacity;
     tern__non_finite non_finite;
@@ -55,26 +54,39 @@ static int check_opts(const tern_scaler_opts *o, tern_error *err)
     return TERN_OK;
 }
 
+static int set_scale(tern_scaler *scaler, double scale, double tracker, tern_error *err)
+{
+    double rounded = (float)scale;
+    const tern__loss_scale values = {.scale = rounded, .inverse = (float)(1 / rounded), .unskipped = tracker};
+    return tern__memory_copy(scaler->scale, &values, sizeof(values), err);
+}
+
 tern_scaler *tern_scaler_new(const tern_scaler_opts *opts, tern_error *err)
 {
     tern_scaler_opts o = tern_scaler_defaults();
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check_opts(&o, err))
         return NULL;
     tern_scaler *scaler = tern__alloc(sizeof(*scaler), __func__, err);
-    if (scaler) *scaler = (tern_scaler){.opts = o, .scale = (float)o.init_scale};
-    return scaler;
+    if (!scaler) return NULL;
+    *scaler = (tern_scaler){.opts = o, .scale = tern__loss_scale_new(__func__, err)};
+    if (scaler->scale && set_scale(scaler, o.init_scale, 0, err) == TERN_OK) return scaler;
+    tern_scaler_free(scaler);
+    return NULL;
 }
 
 void tern_scaler_free(tern_scaler *scaler)
 {
     if (!scaler) return;
+    tern__memory_free(scaler->scale);
     tern__free(scaler->entries);
     tern__free(scaler);
 }
 
 double tern_scaler_scale_get(const tern_scaler *scaler)
 {
-    return scaler && scaler->opts.enabled ? scaler->scale : 1;
+    tern__loss_scale values;
+    if (!scaler || !scaler->opts.enabled) return 1;
+    return tern__memory_copy(&values, scaler->scale, sizeof(values), NULL) ? NAN : values.scale;
 }
 
 /* ---- what each optimizer has done ---- */
@@ -122,8 +134,10 @@ tern_tensor *tern_scaler_scale(tern_scaler *scaler, tern_scope *scope, tern_tens
         return NULL;
     }
     if (!scaler->opts.enabled) return loss;
+    tern_error err = {0};
+    if (tern__loss_scale_follow(&scaler->scale, loss, &err)) return tern__scope_fail_with(scope, &err), NULL;
     if (scaler->opts.name_non_finite) tern__non_finite_begin(&scaler->non_finite, scope);
-    return tern__loss_scale(scope, loss, scaler->scale);
+    return tern__loss_scaled(scope, loss, scaler->scale);
 }
 
 static bool unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *optim, entry *e)
@@ -134,7 +148,7 @@ static bool unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *optim, e
     }
     e->stage = UNSCALED;
     tern__non_finite_report(&scaler->non_finite, scope);
-    return tern__overflow_check(optim, scope, (float)(1 / (double)scaler->scale), &e->overflow);
+    return tern__overflow_check(optim, scope, scaler->scale, &e->overflow);
 }
 
 void tern_scaler_unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
@@ -174,46 +188,35 @@ bool tern_scaler_step(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
     entry *e = scaler->opts.enabled ? prepare(scaler, scope, optim) : NULL;
     if (scaler->opts.enabled && !e) return false;
     if (e) e->stage = STEPPED;
-    if (e && e->overflow.found)
-        tern__optim_skip(optim);
-    else
-        tern_optim_step(optim, scope);
-    return !scope->error.code && !(e && e->overflow.found);
+    if (e && e->overflow.found) tern__skips_vote(optim, scope, optim->skips.bad);
+    tern_optim_step(optim, scope);
+    return !scope->error.code && !(e && e->overflow.found && !e->overflow.is_away);
 }
 
 /* ---- the scale ---- */
 
-static void grow(tern_scaler *scaler)
+static tern__scale_attr attr_of(const tern_scaler_opts *o)
 {
-    float larger = (float)(scaler->scale * scaler->opts.growth_factor);
-    if (isfinite(larger)) scaler->scale = larger;
-    scaler->tracker = 0;
-}
-
-static void back_off(tern_scaler *scaler)
-{
-    scaler->scale = (float)(scaler->scale * scaler->opts.backoff_factor);
-    scaler->tracker = 0;
+    return (tern__scale_attr){.growth = o->growth_factor,
+                              .backoff = o->backoff_factor,
+                              .interval = (double)o->growth_interval,
+                              .most = FLT_MAX,
+                              .single = 1};
 }
 
 void tern_scaler_update(tern_scaler *scaler, tern_scope *scope)
 {
-    bool any = false, found = false;
+    bool any = false;
     if (scope->error.code || (scaler && !scaler->opts.enabled)) return;
-    for (int i = 0; scaler && i < scaler->count; i++) {
+    for (int i = 0; scaler && i < scaler->count; i++)
         any |= scaler->entries[i].stage != READY && scaler->entries[i].overflow.any;
-        found |= scaler->entries[i].overflow.found;
-    }
     if (!any) {
         tern__scope_fail(scope, __func__, scaler ? TERN_E_STATE : TERN_E_INVALID, "%s",
                          scaler ? "No inf checks were recorded prior to update." : "the scaler is NULL");
         return;
     }
-    if (found)
-        back_off(scaler);
-    else if (++scaler->tracker == scaler->opts.growth_interval)
-        grow(scaler);
-    scaler->count = 0;
+    const tern__scale_attr attr = attr_of(&scaler->opts);
+    if (tern__loss_scale_advance(scope, scaler->scale, &attr)) scaler->count = 0;
 }
 
 /* ---- state ---- */
@@ -225,13 +228,15 @@ tern_object *tern_scaler_state_dict(const tern_scaler *scaler, tern_error *err)
         return NULL;
     }
     const tern_scaler_opts *o = &scaler->opts;
+    tern__loss_scale values;
+    if (tern__memory_copy(&values, scaler->scale, sizeof(values), err)) return NULL;
     tern_object *state = tern_object_dict(err);
     if (!state || !o->enabled) return state;
-    tern_object_set(state, "scale", tern_object_float(scaler->scale, err), err);
+    tern_object_set(state, "scale", tern_object_float(values.scale, err), err);
     tern_object_set(state, "growth_factor", tern_object_float(o->growth_factor, err), err);
     tern_object_set(state, "backoff_factor", tern_object_float(o->backoff_factor, err), err);
     tern_object_set(state, "growth_interval", tern_object_int(o->growth_interval, err), err);
-    tern_object_set(state, "_growth_tracker", tern_object_int(scaler->tracker, err), err);
+    tern_object_set(state, "_growth_tracker", tern_object_int((int64_t)values.unskipped, err), err);
     if (!tern__is_set(err)) return state;
     tern_object_free(state);
     return NULL;
@@ -268,9 +273,7 @@ int tern_scaler_state_dict_load(tern_scaler *scaler, const tern_object *state, t
     tern_scaler_opts o = scaler->opts;
     double tracker;
     int status = read_state(state, &o, &tracker, err);
-    if (status) return status;
-    scaler->opts = o;
-    scaler->scale = (float)o.init_scale;
-    scaler->tracker = (int64_t)tracker;
-    return TERN_OK;
+    if (!status) status = set_scale(scaler, o.init_scale, tracker, err);
+    if (!status) scaler->opts = o;
+    return status;
 }

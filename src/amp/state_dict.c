@@ -3,16 +3,19 @@
 #include "amp/state.h"
 
 #include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 static const char load[] = "tern_amp_state_dict_load";
 
-static tern_object *scaler_object(const tern__loss_scaler *scaler, tern_error *err)
+static tern_object *scaler_object(tern__loss_scaler *scaler, int loss_id, tern_error *err)
 {
+    tern__loss_scale values;
+    if (tern__loss_scaler_read(scaler, loss_id, &values, err)) return NULL;
     tern_object *dict = tern_object_dict(err);
-    tern_object_set(dict, "loss_scale", tern_object_float(scaler->scale, err), err);
-    tern_object_set(dict, "unskipped", tern_object_int(scaler->unskipped, err), err);
+    tern_object_set(dict, "loss_scale", tern_object_float(values.scale, err), err);
+    tern_object_set(dict, "unskipped", tern_object_int((int64_t)values.unskipped, err), err);
     return dict;
 }
 
@@ -26,7 +29,7 @@ tern_object *tern_amp_state_dict(const tern_amp *amp, tern_error *err)
     for (int i = 0; i < amp->opts.num_losses; i++) {
         char key[32];
         snprintf(key, sizeof(key), "loss_scaler%d", i);
-        tern_object_set(state, key, scaler_object(&amp->scalers[i], e), e);
+        tern_object_set(state, key, scaler_object(&amp->scalers[i], i, e), e);
     }
     if (!tern__is_set(e)) return state;
     tern_object_free(state);
@@ -36,7 +39,7 @@ tern_object *tern_amp_state_dict(const tern_amp *amp, tern_error *err)
 /* ---- in ---- */
 
 /* Entry `index` becomes scaler `index`, whatever its number, as in apex. */
-static int read_scaler(const tern_object *state, int64_t index, tern__loss_scaler *scaler, tern_error *err)
+static int read_scaler(const tern_object *state, int64_t index, tern__loss_scale *scale, tern_error *err)
 {
     const char *key = tern_object_to_string(tern_object_key(state, index));
     const tern_object *item = tern_object_at(state, index);
@@ -47,19 +50,32 @@ static int read_scaler(const tern_object *state, int64_t index, tern__loss_scale
                                "Error(s) in loading state_dict. Unexpected key(s) in "
                                "state_dict: \"%s\"",
                                key ? key : "(no string)");
-    if (!scaler) return TERN_OK;
+    if (!scale) return TERN_OK;
     snprintf(path, sizeof(path), "state[\"%s\"]", key);
-    int status = tern__state_number(load, item, path, "loss_scale", DBL_MIN, DBL_MAX, &scaler->scale, err);
+    int status = tern__state_number(load, item, path, "loss_scale", DBL_MIN, DBL_MAX, &scale->scale, err);
     if (!status) status = tern__state_number(load, item, path, "unskipped", 0, 1 << 30, &unskipped, err);
-    if (!status) scaler->unskipped = (int64_t)unskipped;
+    if (status) return status;
+    scale->inverse = 1 / scale->scale;
+    scale->unskipped = floor(unskipped);
+    return TERN_OK;
+}
+
+/* Into copies of what the scalers have. */
+static int read_all(const tern_object *state, const tern_amp *amp, tern__loss_scale *scales, tern_error *err)
+{
+    int status = TERN_OK, count = amp->opts.num_losses;
+    for (int i = 0; i < count && !status; i++)
+        status = tern__memory_copy(&scales[i], amp->scalers[i].scale, sizeof(*scales), err);
+    for (int64_t i = 0; i < tern_object_count(state) && !status; i++)
+        status = read_scaler(state, i, i < count ? &scales[i] : NULL, err);
     return status;
 }
 
-static int read_all(const tern_object *state, tern__loss_scaler *scalers, int count, tern_error *err)
+static int take_all(const tern_amp *amp, const tern__loss_scale *scales, tern_error *err)
 {
     int status = TERN_OK;
-    for (int64_t i = 0; i < tern_object_count(state) && !status; i++)
-        status = read_scaler(state, i, i < count ? &scalers[i] : NULL, err);
+    for (int i = 0; i < amp->opts.num_losses && !status; i++)
+        status = tern__memory_copy(amp->scalers[i].scale, &scales[i], sizeof(*scales), err);
     return status;
 }
 
@@ -74,16 +90,11 @@ int tern_amp_state_dict_load(tern_amp *amp, const tern_object *state, tern_error
     if (tern__is_set(err)) return err->code;
     if (!amp || tern_object_kind_get(state) != TERN_OBJECT_DICT)
         return tern__error_set(err, load, TERN_E_INVALID, "the %s", amp ? "state is no dict" : "amp is NULL");
-    int count = amp->opts.num_losses;
-    size_t bytes = (size_t)count * sizeof(*amp->scalers);
-    tern__loss_scaler *scalers = tern__alloc(bytes, load, err);
-    if (!scalers) return TERN_E_MEMORY;
-    memcpy(scalers, amp->scalers, bytes);
-    int status = read_all(state, scalers, count, err);
-    if (!status) {
-        compare_counts(tern_object_count(state), count);
-        memcpy(amp->scalers, scalers, bytes);
-    }
-    tern__free(scalers);
+    tern__loss_scale *scales = tern__alloc((size_t)amp->opts.num_losses * sizeof(*scales), load, err);
+    if (!scales) return TERN_E_MEMORY;
+    int status = read_all(state, amp, scales, err);
+    if (!status) compare_counts(tern_object_count(state), amp->opts.num_losses);
+    if (!status) status = take_all(amp, scales, err);
+    tern__free(scales);
     return status;
 }

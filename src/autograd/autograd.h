@@ -67,11 +67,12 @@ struct tern__node {
     int in_count;
     tern_tensor **in; /* [in_count]; NULL: absent or without gradient */
     tern__saved saved[TERN__NODE_SAVES];
-    tern__saved *narrow;       /* [in_count] gradients on their way into f32; NULL: none */
-    const void *attr;          /* in the scope's arena             */
-    double normaliser;         /* of a loss that is a mean: what its sum was divided by; else NAN */
-    const tern__view *divisor; /* where that is, in a device's memory; else NULL */
-    double scale; /* of a loss that tern__loss_scale has scaled: by what; else 1                */
+    tern__saved *narrow;        /* [in_count] gradients on their way into f32; NULL: none */
+    const void *attr;           /* in the scope's arena             */
+    double normaliser;          /* of a loss that is a mean: what its sum was divided by; else NAN */
+    const tern__view *divisor;  /* where that is, in a device's memory; else NULL */
+    double scale;               /* of a loss that tern__loss_scaled has made: by what; else 1    */
+    const tern__view *scale_at; /* where that is, in a device's memory; else NULL */
     bool marked, done;
     bool again;           /* it keeps nothing: backward may go through it once more */
     tern__node *previous; /* on the tape                      */
@@ -207,6 +208,8 @@ tern_tensor *tern__result_over(tern_scope *scope, const tern__view *view);
 tern_tensor *tern__result_view(tern_scope *scope, const tern_tensor *source, const tern__view *view);
 /* Fills in the scope's device and error and runs; false after a failure. */
 bool tern__run(tern_scope *scope, tern__call *call);
+/* What follows runs where these bytes are. */
+void tern__go_to(tern_scope *scope, const void *data);
 
 /* Puts the op on the tape if gradients are on and an input wants one; NULL if not (or on failure). */
 tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gradient, tern_tensor *out,

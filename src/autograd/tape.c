@@ -95,6 +95,15 @@ bool tern__run(tern_scope *scope, tern__call *call)
     return false;
 }
 
+void tern__go_to(tern_scope *scope, const void *data)
+{
+    tern_device *device = tern__memory_device(data);
+    if (device)
+        scope->here = device;
+    else if (scope->here->backend)
+        scope->here = scope->device;
+}
+
 /* A gradient goes to leaves, to tensors of the scope's own tape and, while tern_checkpoint tries what it
  * uses, to its input alone. */
 static bool belongs(const tern_scope *scope, const tern_tensor *input)

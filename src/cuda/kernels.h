@@ -54,6 +54,8 @@ int tern__cuda_interpolate_grad(const tern__call *call);
 int tern__cuda_adagrad(const tern__call *call);
 int tern__cuda_adam(const tern__call *call);
 int tern__cuda_unscale(const tern__call *call);
+int tern__cuda_scale_update(const tern__call *call);
+int tern__cuda_norm_factors(const tern__call *call);
 int tern__cuda_lamb(const tern__call *call);
 int tern__cuda_lamb_moments(const tern__call *call);
 int tern__cuda_power_sum(const tern__call *call);

@@ -24,6 +24,7 @@ typedef struct optim_walk {
     int dtype[OPERANDS];
     int64_t count;
     bool fours; /* all stand where four can be read at once */
+    const double *factors, *skip, *skipped; /* what the host does not know; NULL: nothing */
 } optim_walk;
 
 /* ---- the formulas: how p and its states go on ---- */
@@ -36,7 +37,7 @@ template <class R> struct common {
     }
 };
 
-template <class R> static common<R> common_of(const tern__step_attr &a)
+template <class R> static __host__ __device__ common<R> common_of(const tern__step_attr &a)
 {
     return {(R)a.lr, (R)a.scale, (R)a.decay};
 }
@@ -47,11 +48,11 @@ template <class R> struct sgd {
     R momentum, take;
     bool moves, first, nesterov;
 
-    static sgd of(const void *attr, const optim_walk &w)
+    typedef tern__sgd_attr attributes;
+    static __host__ __device__ sgd of(const attributes &a, const optim_walk &w)
     {
-        const tern__sgd_attr &a = *(const tern__sgd_attr *)attr;
-        return {common_of<R>(a.step),     (R)a.momentum, (R)(1 - a.dampening),
-                w.data[STATE] != nullptr, a.first != 0,  a.nesterov != 0};
+        return {common_of<R>(a.step),     (R)a.momentum,     (R)(1 - a.dampening),
+                w.data[STATE] != nullptr, a.step.count == 1, a.nesterov != 0};
     }
     __device__ void go_on(R g, R &p, R *s) const
     {
@@ -68,10 +69,11 @@ template <class R> struct adam {
     R keep, beta1, rest1, beta2, rest2, eps, rate, unbias;
     bool amsgrad;
 
-    static adam of(const void *attr, const optim_walk &w)
+    typedef tern__adam_attr attributes;
+    static __host__ __device__ adam of(const attributes &a, const optim_walk &w)
     {
-        const tern__adam_attr &a = *(const tern__adam_attr *)attr;
-        double rate = a.step.lr / (1 - pow(a.beta1, a.count)), unbias = 1 / sqrt(1 - pow(a.beta2, a.count));
+        double rate = a.step.lr / (1 - pow(a.beta1, a.step.count));
+        double unbias = 1 / sqrt(1 - pow(a.beta2, a.step.count));
         return {common_of<R>(a.step), (R)a.keep, (R)a.beta1, (R)(1 - a.beta1), (R)a.beta2,
                 (R)(1 - a.beta2),     (R)a.eps,  (R)rate,    (R)unbias,        w.data[STATE + 2] != nullptr};
     }
@@ -91,9 +93,9 @@ template <class R> struct rmsprop {
     R alpha, rest, eps, momentum;
     bool moves, centred;
 
-    static rmsprop of(const void *attr, const optim_walk &w)
+    typedef tern__rmsprop_attr attributes;
+    static __host__ __device__ rmsprop of(const attributes &a, const optim_walk &w)
     {
-        const tern__rmsprop_attr &a = *(const tern__rmsprop_attr *)attr;
         return {common_of<R>(a.step),
                 (R)a.alpha,
                 (R)(1 - a.alpha),
@@ -116,19 +118,19 @@ template <class R> struct rmsprop {
 template <class R> struct adagrad {
     enum { READS_GRADIENT = 1, STATES_WRITTEN = 1 };
     common<R> step;
-    R eps, start;
+    R rate, eps, start;
     bool first;
 
-    static adagrad of(const void *attr, const optim_walk &)
+    typedef tern__adagrad_attr attributes;
+    static __host__ __device__ adagrad of(const attributes &a, const optim_walk &)
     {
-        const tern__adagrad_attr &a = *(const tern__adagrad_attr *)attr;
-        return {common_of<R>(a.step), (R)a.eps, (R)a.start, a.first != 0};
+        return {common_of<R>(a.step), (R)tern__adagrad_rate(&a), (R)a.eps, (R)a.start, a.step.count == 1};
     }
     __device__ void go_on(R g, R &p, R *s) const
     {
         R d = step.gradient(g, p);
         s[0] = (first ? start : s[0]) + d * d;
-        p -= step.lr * (d / (sqrt(s[0]) + eps));
+        p -= rate * (d / (sqrt(s[0]) + eps));
     }
 };
 
@@ -137,11 +139,14 @@ template <class R> struct lamb {
     common<R> step;
     R beta1, take, beta2, rest2, unbias1, unbias2, eps, pull;
 
-    static lamb of(const void *attr, const optim_walk &)
+    typedef tern__lamb_attr attributes;
+    static __host__ __device__ lamb of(const attributes &a, const optim_walk &)
     {
-        const tern__lamb_attr &a = *(const tern__lamb_attr *)attr;
-        return {common_of<R>(a.step), (R)a.beta1,   (R)a.take, (R)a.beta2, (R)(1 - a.beta2),
-                (R)a.unbias1,         (R)a.unbias2, (R)a.eps,  (R)a.pull};
+        return {common_of<R>(a.step),      (R)a.beta1,
+                (R)a.take,                 (R)a.beta2,
+                (R)(1 - a.beta2),          (R)tern__lamb_unbias1(&a),
+                (R)tern__lamb_unbias2(&a), (R)a.eps,
+                (R)a.pull};
     }
     __device__ R update(R p, const R *s) const
     {
@@ -211,8 +216,26 @@ static __device__ __forceinline__ void store_states(const optim_walk &w, int64_t
             put<R>(w, STATE + i, DTYPE == ANY ? w.dtype[STATE + i] : DTYPE, at, most, t.s[i]);
 }
 
-template <class O, class R, int DTYPE> static __global__ void run_step(optim_walk w, O o)
+/* What the host does not know is worked out by one thread of each block. False: nothing is to change. */
+template <class O>
+static __device__ __forceinline__ bool settle(const optim_walk &w, typename O::attributes attr, O *o)
 {
+    __shared__ O own;
+    if (w.skip && *w.skip != 0) return false;
+    if (!w.factors && !w.skipped) return true;
+    if (threadIdx.x == 0) {
+        tern__step_settle(&attr.step, w.factors, w.skipped);
+        own = O::of(attr, w);
+    }
+    __syncthreads();
+    *o = own;
+    return true;
+}
+
+template <class O, class R, int DTYPE>
+static __global__ void run_step(optim_walk w, typename O::attributes attr, O o)
+{
+    if (!settle(w, attr, &o)) return;
     int64_t pace = (int64_t)gridDim.x * blockDim.x * 4;
     for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; at < w.count; at += pace) {
         int most = w.count - at < 4 ? (int)(w.count - at) : 4;
@@ -243,6 +266,11 @@ static bool all_are(const optim_walk *w, int first, int last, int dtype)
     return fine;
 }
 
+static const double *number_of(const tern__call *call, int in)
+{
+    return call->in[in] ? (const double *)call->in[in]->data : nullptr;
+}
+
 /* Views without gaps; a copy is of an f32 master. */
 static bool walk_of(const tern__call *call, int operands, optim_walk *w)
 {
@@ -250,6 +278,9 @@ static bool walk_of(const tern__call *call, int operands, optim_walk *w)
     *w = {};
     w->count = tern__view_count(call->out[0]);
     w->fours = true;
+    w->factors = number_of(call, TERN__OPTIM_FACTORS);
+    w->skip = number_of(call, TERN__OPTIM_SKIP);
+    w->skipped = number_of(call, TERN__OPTIM_SKIPPED);
     for (int i = 0; i < operands; i++) {
         const tern__view *view = operand(call, i);
         if (!view) continue;
@@ -262,10 +293,15 @@ static bool walk_of(const tern__call *call, int operands, optim_walk *w)
     return fine && (!w->data[COPY] || w->dtype[PARAMETER] == TERN_F32);
 }
 
+template <class O> static const typename O::attributes &attributes_of(const tern__call *call)
+{
+    return *(const typename O::attributes *)call->attr;
+}
+
 template <class O, class R, int DTYPE> static int start(const tern__call *call, const optim_walk &w)
 {
     return tern__cuda_launch(call, run_step<O, R, DTYPE>, tern__cuda_grid(call, w.count, THREADS, 4), THREADS,
-                             0, w, O::of(call->attr, w));
+                             0, w, attributes_of<O>(call), O::of(attributes_of<O>(call), w));
 }
 
 template <template <class> class O> static int run(const tern__call *call)
@@ -312,8 +348,10 @@ typedef struct optim_pieces {
 } optim_pieces;
 
 /* A warp has a piece; the sums are of double. */
-template <class R, int DTYPE> static __global__ void run_moments(optim_walk w, lamb<R> o, optim_pieces c)
+template <class R, int DTYPE>
+static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb<R> o, optim_pieces c)
 {
+    if (!settle(w, attr, &o)) return;
     int lane = (int)threadIdx.x % TERN__WARP;
     int64_t warps = THREADS / TERN__WARP, own = blockIdx.x * warps + threadIdx.x / TERN__WARP;
     for (int64_t i = own; i < c.number; i += gridDim.x * warps) {
@@ -348,7 +386,7 @@ static int start_moments(const tern__call *call, const optim_walk &w, const opti
 {
     return tern__cuda_launch(call, run_moments<R, DTYPE>,
                              tern__cuda_grid(call, c.number, THREADS / TERN__WARP, 1), THREADS, 0, w,
-                             lamb<R>::of(call->attr, w), c);
+                             attributes_of<lamb<R>>(call), lamb<R>::of(attributes_of<lamb<R>>(call), w), c);
 }
 
 /* Parameter and moments are f32 or f64; the gradient may be of 16 bits. */

@@ -16,7 +16,8 @@ typedef struct problem {
     void *out;
     int g_dtype, out_dtype, pieces;
     int64_t count;
-    double factor, *partial, *bad;
+    double factor, *partial, *bad; /* bad NULL: not wanted */
+    const double *by, *drop;       /* what the host does not know; NULL: nothing */
     bool fours, add;
 } problem;
 } // namespace
@@ -27,28 +28,33 @@ static __device__ __forceinline__ void put(const problem &p, double bad)
 }
 
 /* Returns 1 if the value is not finite. */
-static __device__ __forceinline__ int change(const problem &p, double *value)
+static __device__ __forceinline__ int change(double factor, bool drop, double *value)
 {
+    if (drop) *value = 0;
     int bad = !(fabs(*value) <= 1.7976931348623157e308);
-    *value *= p.factor;
+    *value *= factor;
     return bad;
 }
 
 static __global__ void run(problem p)
 {
     int bad = 0;
+    double factor = p.factor * (p.by ? *p.by : 1);
+    bool drop = p.drop && *p.drop != 0;
+    if (factor == 1 && !drop && !p.bad && p.out == p.g) return; /* as it is */
     int64_t step = (int64_t)p.pieces * THREADS, first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     int64_t fours = p.fours ? p.count / 4 : 0;
     for (int64_t i = first; i < fours; i += step) {
         tern__four<double> f = tern__four_get<double>(p.g, p.g_dtype, i * 4);
-        for (int e = 0; e < 4; e++) bad += change(p, &f.v[e]);
+        for (int e = 0; e < 4; e++) bad += change(factor, drop, &f.v[e]);
         if (p.out) tern__four_set<double>(p.out, p.out_dtype, i * 4, f);
     }
     for (int64_t i = fours * 4 + first; i < p.count; i += step) {
         double value = tern__element<double>(p.g, p.g_dtype, i);
-        bad += change(p, &value);
+        bad += change(factor, drop, &value);
         if (p.out) tern__element_set<double>(p.out, p.out_dtype, i, value);
     }
+    if (!p.bad) return;
     double all = tern__block_sum((double)bad);
     if (threadIdx.x) return;
     if (p.pieces > 1)
@@ -68,6 +74,11 @@ static bool is_aligned(const tern__view *view)
     return !view || (uintptr_t)view->data % TERN__MIN(4 * tern_dtype_bytes(view->dtype), (size_t)16) == 0;
 }
 
+static const double *number_of(const tern__view *view)
+{
+    return view ? (const double *)view->data : nullptr;
+}
+
 int tern__cuda_unscale(const tern__call *call)
 {
     const tern__view *g = call->in[0], *out = call->out[0];
@@ -79,14 +90,16 @@ int tern__cuda_unscale(const tern__call *call)
     p.out_dtype = out ? out->dtype : 0;
     p.count = tern__view_count(g);
     p.factor = ((const tern__unscale_attr *)call->attr)->factor;
-    p.bad = (double *)call->out[1]->data;
+    p.bad = call->out[1] ? (double *)call->out[1]->data : nullptr;
+    p.by = number_of(call->in[TERN__UNSCALE_FACTOR]);
+    p.drop = number_of(call->in[TERN__UNSCALE_DROP]);
     p.add = call->add[1];
     p.fours = is_aligned(g) && is_aligned(out);
     p.pieces = tern__sum_pieces(p.count, LEAST);
-    if (p.pieces > 1) p.partial = (double *)tern__cuda_scratch(call, (size_t)p.pieces * sizeof(double));
-    if (p.pieces > 1 && !p.partial) return TERN_E_MEMORY;
+    if (p.pieces > 1 && p.bad) p.partial = (double *)tern__cuda_scratch(call, (size_t)p.pieces * sizeof(double));
+    if (p.pieces > 1 && p.bad && !p.partial) return TERN_E_MEMORY;
     int status = tern__cuda_launch(call, run, p.pieces, THREADS, 0, p);
-    if (!status && p.pieces > 1) status = tern__cuda_launch(call, close, 1, TERN__WARP, 0, p);
+    if (!status && p.partial) status = tern__cuda_launch(call, close, 1, TERN__WARP, 0, p);
     tern__cuda_scratch_free(call, p.partial);
     return status;
 }

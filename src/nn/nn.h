@@ -118,6 +118,8 @@ int tern__module_state(const tern_module *module, tern_error *err);
 bool tern__state_repeats(const tern_module *module, int index);
 /* The first member under `module` that is this parameter, in the order of the state; NULL: none. */
 const tern__member *tern__leaf_member(const tern_module *module, const tern__leaf *leaf);
+/* Under any of its names. */
+bool tern__leaf_is_under(const tern__leaf *leaf, const tern_module *module);
 /* Calls for every name of the parameter that the leaf is of. */
 void tern__leaf_require(tern__leaf *leaf, bool required);
 /* Writes the module's full name, "layer1.0.conv1"; "" for the root. */

@@ -27,6 +27,13 @@ const tern__member *tern__leaf_member(const tern_module *module, const tern__lea
     return find_in(module->tree, leaf);
 }
 
+bool tern__leaf_is_under(const tern__leaf *leaf, const tern_module *module)
+{
+    const tern_module *inner = leaf->module;
+    while (inner && inner != module) inner = inner->tree->parent;
+    return inner || (leaf->shared && tern__leaf_member(module, leaf));
+}
+
 void tern__leaf_require(tern__leaf *leaf, bool required)
 {
     for (tern__member *name = owner_of(leaf); name; name = name->names) name->tensor.requires_grad = required;

@@ -10,11 +10,11 @@ tern_adagrad_opts tern_adagrad_defaults(void)
 static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
 {
     const tern_adagrad_opts *o = &group->opts.adagrad;
-    double lr = group->rate / (1 + (double)(count - 1) * o->lr_decay);
-    return (tern__optim_attr){.adagrad = {.step = tern__step_attr_make(lr, o->maximize, o->weight_decay),
-                                          .eps = o->eps,
-                                          .start = o->initial_accumulator_value,
-                                          .first = count == 1}};
+    return (tern__optim_attr){
+        .adagrad = {.step = tern__step_attr_make(group->rate, o->maximize, o->weight_decay, count),
+                    .eps = o->eps,
+                    .start = o->initial_accumulator_value,
+                    .lr_decay = o->lr_decay}};
 }
 
 static int check(const char *func, const tern_adagrad_opts *o, tern_error *err)

@@ -20,12 +20,11 @@ static tern__optim_attr adam_attr(const tern__optim_group *group, int64_t count)
 {
     const tern_adam_opts *o = &group->opts.adam;
     return (tern__optim_attr){
-        .adam = {.step = tern__step_attr_make(group->rate, o->maximize, o->weight_decay),
+        .adam = {.step = tern__step_attr_make(group->rate, o->maximize, o->weight_decay, count),
                  .beta1 = o->beta1,
                  .beta2 = o->beta2,
                  .eps = o->eps,
-                 .keep = 1,
-                 .count = (double)count}};
+                 .keep = 1}};
 }
 
 static tern__optim_attr adamw_attr(const tern__optim_group *group, int64_t count)

@@ -1,101 +1,151 @@
-/* clip.c - the gradients of a module tree, one parameter after another: the bytes between them in their range
- * must stay zero, whatever the gradients are multiplied with. */
+/* clip.c - the gradients of a module tree. Neighbours in a range go through the kernels together where there
+ * is nothing between them: the bytes between parameters must stay zero, whatever gradients are multiplied
+ * with. */
+#include "kernels/norm_factors.h"
 #include "kernels/pointwise.h"
 #include "kernels/power_sum.h"
+#include "kernels/unscale.h"
 #include "nn/nn.h"
 #include "ops/ops.h"
+#include "tensor/number.h"
 
 #include <tern/optim.h>
 
-#include <math.h>
-
 typedef struct clip {
     tern_scope *scope;
-    double p, sum; /* of the norm; the largest size for p = infinity */
-    tern__kernel kernel;
-    tern__pointwise_attr attr; /* what is done to each gradient */
+    const tern__seal *seal; /* NULL: there are no gradients */
+    const tern_module *module;
+    double p, *sums;                     /* of the norm, by run */
+    const tern__pointwise_attr *between; /* limits              */
+    const double *factor;
 } clip;
 
-typedef bool (*visit_fn)(clip *c, const tern__view *grad);
+typedef bool (*visit_fn)(clip *c, const tern__view *run, int number);
 
-/* A parameter of several names counts under the first. */
-static bool has_grad(const tern_module *root, const tern__member *member)
+static bool counts(const clip *c, int k)
 {
-    const tern__leaf *leaf = member->tensor.leaf;
-    return leaf && leaf->fresh && (!leaf->shared || tern__leaf_member(root, leaf) == member);
+    const tern__leaf *leaf = c->seal->leaves[k];
+    return leaf->fresh && tern__leaf_is_under(leaf, c->module);
 }
 
-/* Calls `visit` with all gradients under the module, a part of `root`; false after a failure. */
-static bool each_grad(const tern_module *root, const tern_module *module, visit_fn visit, clip *c)
+static char *end_of(const tern__view *view)
 {
-    for (tern__member *member = module->tree->members; member; member = member->next)
-        if (has_grad(root, member) && !visit(c, &member->tensor.leaf->grad->view)) return false;
-    for (tern__module_tree *child = module->tree->children; child; child = child->next)
-        if (!each_grad(root, child->module, visit, c)) return false;
-    return true;
+    return (char *)view->data + tern__view_bytes(view);
 }
 
-static bool add_powers(clip *c, const tern__view *grad)
+/* From leaf k on; *next: behind the run. */
+static tern__view run_of(const clip *c, int k, int *next)
 {
-    double part = 0;
+    const tern__view *first = &c->seal->leaves[k]->grad->view, *last = first;
+    for (*next = k + 1; *next < c->seal->leaf_count; ++*next) {
+        if (c->seal->range_of[*next] != c->seal->range_of[k]) continue;
+        const tern__view *grad = &c->seal->leaves[*next]->grad->view;
+        if (!counts(c, *next) || grad->data != end_of(last)) break;
+        last = grad;
+    }
+    int64_t bytes = end_of(last) - (char *)first->data,
+            count = bytes / (int64_t)tern_dtype_bytes(first->dtype);
+    tern__view run = tern__view_make(first->dtype, TERN__PLAIN, 1, &count);
+    run.data = first->data;
+    return run;
+}
+
+/* Calls `visit`, if not NULL, with all gradients under the module; how many runs they are, or -1 after a
+ * failure. */
+static int each_run(clip *c, visit_fn visit)
+{
+    int runs = 0;
+    for (int r = 0; c->seal && r < c->seal->range_count; r++)
+        for (int k = 0, next; k < c->seal->leaf_count; k = next) {
+            next = k + 1;
+            if (c->seal->range_of[k] != r || !counts(c, k)) continue;
+            tern__view run = run_of(c, k, &next);
+            tern__go_to(c->scope, run.data);
+            if (visit && !visit(c, &run, runs)) return -1;
+            runs++;
+        }
+    return runs;
+}
+
+static bool add_powers(clip *c, const tern__view *run, int number)
+{
     tern__power_attr attr = {c->p};
-    tern__view sum = tern__view_make(TERN_F64, TERN__PLAIN, 0, NULL);
-    sum.data = &part;
-    tern__call call = {.kernel = TERN__POWER_SUM, .in = {grad}, .out = {&sum}, .attr = &attr};
-    if (!tern__run(c->scope, &call)) return false;
-    if (!isinf(c->p))
-        c->sum += part;
-    else if (part > c->sum || part != part) /* nothing is larger than a NaN */
-        c->sum = part;
-    return true;
+    tern__view sum = tern__number_view(c->sums + number);
+    tern__call call = {.kernel = TERN__POWER_SUM, .in = {run}, .out = {&sum}, .attr = &attr};
+    return tern__run(c->scope, &call);
 }
 
-static bool change(clip *c, const tern__view *grad)
+static bool scale(clip *c, const tern__view *run, int number)
 {
-    tern__call call = {.kernel = c->kernel, .in = {grad}, .out = {grad}, .attr = &c->attr};
+    (void)number;
+    tern__view view;
+    const tern__view *given = tern__number_operand(c->factor, &view);
+    tern__unscale_attr attr = {given ? 1 : *c->factor};
+    tern__call call = {.kernel = TERN__UNSCALE, .in = {run, given}, .out = {run}, .attr = &attr};
+    return tern__run(c->scope, &call);
+}
+
+static bool limit_to(clip *c, const tern__view *run, int number)
+{
+    (void)number;
+    tern__call call = {.kernel = TERN__CLAMP, .in = {run}, .out = {run}, .attr = c->between};
     return tern__run(c->scope, &call);
 }
 
 /* `value` is the argument called `name`. */
-static bool check(tern_scope *scope, const char *func, const tern_module *module, const char *name,
-                  double value)
+static bool begin(clip *c, const char *func, tern_module *module, const char *name, double value)
 {
-    if (scope->error.code) return false;
+    if (c->scope->error.code) return false;
     if (!module)
-        tern__scope_fail(scope, func, TERN_E_INVALID, "the module is NULL");
+        tern__scope_fail(c->scope, func, TERN_E_INVALID, "the module is NULL");
     else if (!(value >= 0))
-        tern__scope_fail(scope, func, TERN_E_RANGE, "expected %s >= 0, got %g", name, value);
-    return !scope->error.code;
+        tern__scope_fail(c->scope, func, TERN_E_RANGE, "expected %s >= 0, got %g", name, value);
+    if (c->scope->error.code) return false;
+    c->module = module;
+    c->seal = tern__module_root(module)->tree->seal;
+    return true;
 }
 
-/* max_norm / (norm + 1e-6) for a norm above max_norm, and for one that is NaN. */
-static bool scale(clip *c, const tern_module *module, double max_norm, double norm)
+/* The norm, and by what gradients are multiplied for it. */
+static tern_tensor *measure(clip *c, int runs, double max_norm)
 {
-    double factor = max_norm / (norm + 1e-6);
-    if (factor >= 1) return true;
-    c->kernel = TERN__SCALE;
-    c->attr.k[0] = factor;
-    return each_grad(module, module, change, c);
+    tern__norm_attr attr = {.use = TERN__NORM_CLIP, .p = c->p, .most = max_norm, .eps = 1e-6};
+    tern_tensor *sums = tern__result(c->scope, TERN_F64, TERN__PLAIN, 2, (int64_t[]){runs, 1});
+    tern_tensor *factors = tern__result(c->scope, TERN_F64, TERN__PLAIN, 1, (int64_t[]){3});
+    tern_tensor *norm = tern__result(c->scope, TERN_F32, TERN__PLAIN, 0, NULL);
+    if (!sums || !factors || !norm) return NULL;
+    c->sums = sums->view.data;
+    c->factor = (double *)factors->view.data + 1;
+    if (each_run(c, add_powers) < 0) return NULL;
+    tern__go_to(c->scope, c->sums);
+    tern__call call = {.kernel = TERN__NORM_FACTORS,
+                       .in = {&sums->view},
+                       .out = {&factors->view, &norm->view},
+                       .attr = &attr};
+    return tern__run(c->scope, &call) ? norm : NULL;
 }
 
 tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double max_norm, double norm_type)
 {
-    if (!check(scope, __func__, module, "max_norm", max_norm)) return NULL;
+    clip c = {.scope = scope, .p = norm_type};
+    if (!begin(&c, __func__, module, "max_norm", max_norm)) return NULL;
     if (!(norm_type > 0)) {
         tern__scope_fail(scope, __func__, TERN_E_RANGE, "expected norm_type > 0, got %g", norm_type);
         return NULL;
     }
-    clip c = {.scope = scope, .p = norm_type};
-    if (!each_grad(module, module, add_powers, &c)) return NULL;
-    double norm = isinf(c.p) ? c.sum : c.p == 2 ? sqrt(c.sum) : pow(c.sum, 1 / c.p);
-    if (!scale(&c, module, max_norm, norm)) return NULL;
-    tern_tensor *result = tern__result(scope, TERN_F32, TERN__PLAIN, 0, NULL);
-    return result && tern__fill(scope, &result->view, norm) ? result : NULL;
+    int runs = each_run(&c, NULL);
+    if (runs == 0) {
+        tern_tensor *none = tern__result(scope, TERN_F32, TERN__PLAIN, 0, NULL);
+        return none && tern__fill(scope, &none->view, 0) ? none : NULL;
+    }
+    tern_tensor *norm = measure(&c, runs, max_norm);
+    bool stays = norm && !tern__number_is_away(c.factor) && *c.factor == 1;
+    return norm && (stays || each_run(&c, scale) >= 0) ? norm : NULL;
 }
 
 void tern_clip_grad_value(tern_scope *scope, tern_module *module, double limit)
 {
-    if (!check(scope, __func__, module, "limit", limit)) return;
-    clip c = {.scope = scope, .kernel = TERN__CLAMP, .attr = {{-limit, limit}}};
-    each_grad(module, module, change, &c);
+    const tern__pointwise_attr between = {{-limit, limit}};
+    clip c = {.scope = scope, .between = &between};
+    if (begin(&c, __func__, module, "limit", limit)) each_run(&c, limit_to);
 }

@@ -62,10 +62,10 @@ static int open_lamb(const char *func, tern_optim *optim, tern_error *err)
     tern__lamb *lamb = optim->lamb = tern__alloc(sizeof(*lamb), func, err);
     if (!lamb) return TERN_E_MEMORY;
     lamb->first = tern__alloc(leaves * sizeof(*lamb->first), func, err);
-    lamb->trust = tern__alloc(leaves * sizeof(*lamb->trust), func, err);
-    if (!lamb->first || !lamb->trust) return TERN_E_MEMORY;
+    if (!lamb->first) return TERN_E_MEMORY;
     number_pieces(optim);
-    lamb->sums = lamb->own = tern__alloc((size_t)lamb->pieces * 2 * sizeof(*lamb->own), func, err);
+    size_t bytes = (size_t)lamb->pieces * 2 * sizeof(*lamb->own);
+    lamb->sums = lamb->own = tern__memory_new(tern__optim_device(optim), bytes, func, err);
     return lamb->own ? TERN_OK : TERN_E_MEMORY;
 }
 
@@ -74,33 +74,38 @@ void tern__lamb_free(tern_optim *optim)
     tern__lamb *lamb = optim->lamb;
     if (!lamb) return;
     tern__free(lamb->first);
-    tern__free(lamb->trust);
-    tern__free(lamb->own);
+    tern__memory_free(lamb->own);
     tern__free(lamb);
 }
 
 /* ---- the first pass ---- */
 
-static bool grad_norm(tern_optim *optim, tern_scope *scope, double *norm)
+static bool square(tern_scope *scope, const tern__view *run, void *ctx)
 {
-    double all = 0, sum;
-    for (int k = 0; k < optim->seal->leaf_count; k++) {
-        if (!tern__optim_is_due(optim, k)) continue;
-        if (!tern__norm_square(scope, &optim->seal->leaves[k]->grad->view, &sum)) return false;
-        all += sum;
+    double **next = ctx;
+    return tern__norm_square(scope, run, (*next)++);
+}
+
+/* What the norm of all gradients says to each group. */
+static bool limit(tern_optim *optim, tern_scope *scope)
+{
+    double *sums = tern__norm_sums(optim, 0), *next = sums;
+    if (!tern__optim_each_run(optim, scope, square, &next)) return false;
+    for (int g = 0; g < optim->group_count && next > sums; g++) {
+        const tern__norm_attr attr = {
+            .use = TERN__NORM_LIMIT, .p = 2, .most = optim->groups[g].opts.lamb.max_grad_norm};
+        double *factors = tern__norm_factors_of_group(optim, g);
+        if (!tern__norm_decide(scope, &attr, sums, next - sums, 1, factors)) return false;
     }
-    *norm = sqrt(all);
     return true;
 }
 
 /* Moments and sums of this rank's part of leaf k. */
-static bool move(tern_optim *optim, tern_scope *scope, int k, double norm)
+static bool move(tern_optim *optim, tern_scope *scope, int k)
 {
-    const tern__optim_group *group = &optim->groups[optim->group_of[k]];
-    int r = optim->seal->range_of[k], piece;
-    double most = group->opts.lamb.max_grad_norm;
-    tern__optim_attr attr = optim->rule->attr(group, optim->steps[k] + 1);
-    if (norm > most) attr.step.scale = most / norm;
+    int g = optim->group_of[k], r = optim->seal->range_of[k], piece;
+    tern__optim_attr attr = optim->rule->attr(&optim->groups[g], optim->steps[k] + 1);
+    const double *factors = tern__norm_take(tern__norm_factors_of_group(optim, g), &attr.step);
     if (optim->shard) tern__shard_digest(optim, &attr, sizeof(attr.lamb));
     tern__slice run = {optim->seal->offset[k], tern__optim_end(optim, k)},
                 own = tern__slice_cut(run, optim->own[r]);
@@ -113,33 +118,38 @@ static bool move(tern_optim *optim, tern_scope *scope, int k, double norm)
     tern__view sums = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){pieces, 2});
     sums.data = optim->lamb->sums + 2 * (size_t)piece;
     if (tern__optim_has_master(optim, r) && !tern__masters_follow(optim, scope, k, k)) return false;
-    return tern__optim_run(optim, scope, TERN__LAMB_MOMENTS, r, own, group, &attr, &sums);
+    return tern__optim_run(optim, scope, k, own, &attr, factors, &sums);
+}
+
+static bool has_trust(const tern_optim *optim, int k)
+{
+    const tern_lamb_opts *o = &optim->groups[optim->group_of[k]].opts.lamb;
+    return o->use_nvlamb || o->weight_decay != 0;
 }
 
 /* The ratio of the two norms of leaf k, all of whose sums are there. */
-static double trust_of(const tern_optim *optim, int k)
+static bool trust(tern_optim *optim, tern_scope *scope, int k)
 {
-    const tern_lamb_opts *o = &optim->groups[optim->group_of[k]].opts.lamb;
-    double pp = 0, uu = 0;
+    const tern__norm_attr attr = {.use = TERN__NORM_TRUST, .p = 2};
     int piece = 0, pieces = tern__lamb_pieces(optim, k, optim->all[optim->seal->range_of[k]], &piece);
-    for (int i = piece; i < piece + pieces; i++) {
-        pp += optim->lamb->sums[2 * i];
-        uu += optim->lamb->sums[2 * i + 1];
-    }
-    bool wanted = o->use_nvlamb || o->weight_decay != 0;
-    return wanted && pp != 0 && uu != 0 ? sqrt(pp) / sqrt(uu) : 1;
+    return !has_trust(optim, k) || tern__norm_decide(scope, &attr, optim->lamb->sums + 2 * (size_t)piece,
+                                                     pieces, 2, tern__norm_factors_of(optim, k));
+}
+
+const double *tern__lamb_trust(const tern_optim *optim, int k)
+{
+    return has_trust(optim, k) ? tern__norm_factors_of(optim, k) : NULL;
 }
 
 int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
 {
-    double norm;
-    bool fine = grad_norm(optim, scope, &norm);
+    bool fine = limit(optim, scope);
     for (int k = 0; k < optim->seal->leaf_count && fine; k++)
-        if (tern__optim_is_due(optim, k)) fine = move(optim, scope, k, norm);
+        if (tern__optim_is_due(optim, k)) fine = move(optim, scope, k);
     if (!fine) return scope->error.code;
     int status = optim->shard ? tern__shard_sums(optim, err) : TERN_OK;
     for (int k = 0; k < optim->seal->leaf_count && !status; k++)
-        if (tern__optim_is_due(optim, k)) optim->lamb->trust[k] = trust_of(optim, k);
+        if (tern__optim_is_due(optim, k) && !trust(optim, scope, k)) status = scope->error.code;
     return status;
 }
 
@@ -148,16 +158,14 @@ int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
 static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
 {
     const tern_lamb_opts *o = &group->opts.lamb;
-    bool unbias = o->bias_correction;
-    return (tern__optim_attr){
-        .lamb = {.step = {.lr = group->rate, .scale = 1, .decay = o->adam_w_mode ? 0 : o->weight_decay},
-                 .beta1 = o->beta1,
-                 .take = o->grad_averaging ? 1 - o->beta1 : 1,
-                 .beta2 = o->beta2,
-                 .unbias1 = unbias ? 1 / (1 - pow(o->beta1, (double)count)) : 1,
-                 .unbias2 = unbias ? 1 / sqrt(1 - pow(o->beta2, (double)count)) : 1,
-                 .eps = o->eps,
-                 .pull = o->adam_w_mode ? o->weight_decay : 0}};
+    return (tern__optim_attr){.lamb = {.step = tern__step_attr_make(
+                                           group->rate, false, o->adam_w_mode ? 0 : o->weight_decay, count),
+                                       .beta1 = o->beta1,
+                                       .take = o->grad_averaging ? 1 - o->beta1 : 1,
+                                       .beta2 = o->beta2,
+                                       .unbias = o->bias_correction,
+                                       .eps = o->eps,
+                                       .pull = o->adam_w_mode ? o->weight_decay : 0}};
 }
 
 static int check(const char *func, const tern_lamb_opts *o, tern_error *err)

@@ -6,8 +6,6 @@
 
 #include "base/opts.h"
 
-#include <math.h>
-
 tern_larc_opts tern_larc_defaults(void)
 {
     return (tern_larc_opts){
@@ -32,19 +30,22 @@ int tern_optim_larc(tern_optim *optim, const tern_larc_opts *opts, tern_error *e
     return TERN_OK;
 }
 
-bool tern__larc_adapt(tern_optim *optim, tern_scope *scope, int k, double decay, tern__optim_attr *attr)
+bool tern__larc_adapt(tern_optim *optim, tern_scope *scope, int k, double decay, tern__optim_attr *attr,
+                      const double **factors)
 {
     const tern__leaf *leaf = optim->seal->leaves[k];
     const tern_larc_opts *o = &optim->larc;
-    double pp, gg;
-    if (!tern__norm_square(scope, &leaf->parameter->view, &pp) ||
-        !tern__norm_square(scope, &leaf->grad->view, &gg))
-        return false;
-    double p = sqrt(pp), g = sqrt(gg), rate = optim->groups[optim->group_of[k]].rate;
-    if (p == 0 || g == 0) return true;
-    double adapted = o->trust_coefficient * p / (g + p * decay + o->eps);
-    if (o->clip) adapted = 1 < adapted / rate ? 1 : adapted / rate;
-    attr->step.scale *= adapted;
+    const tern__norm_attr norm = {.use = TERN__NORM_ADAPTED,
+                                  .p = 2,
+                                  .eps = o->eps,
+                                  .coefficient = o->trust_coefficient,
+                                  .decay = decay,
+                                  .rate = optim->groups[optim->group_of[k]].rate,
+                                  .clip = o->clip};
+    double *sums = tern__norm_sums(optim, k);
     attr->step.decay = attr->step.scale * decay;
-    return true;
+    *factors = tern__norm_factors_of(optim, k);
+    return tern__norm_square(scope, &leaf->parameter->view, &sums[0]) &&
+           tern__norm_square(scope, &leaf->grad->view, &sums[1]) &&
+           tern__norm_decide(scope, &norm, sums, 1, 2, tern__norm_factors_of(optim, k));
 }

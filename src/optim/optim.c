@@ -4,19 +4,12 @@
  * neighbours in a range that have a gradient, belong to one group and have made the same number of steps go
  * through the kernel together, with the unused bytes between them, which are zeros and nobody's. */
 #include "optim/optim.h"
+#include "tensor/number.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- life ---- */
-
-/* Under any of its names. */
-static bool is_under(const tern__leaf *leaf, const tern_module *module)
-{
-    const tern_module *inner = leaf->module;
-    while (inner && inner != module) inner = inner->tree->parent;
-    return inner || (leaf->shared && tern__leaf_member(module, leaf));
-}
 
 /* Takes the parameters under `module` into group 0. Their offsets rise. */
 static void claim(tern_optim *optim, const tern_module *module)
@@ -24,7 +17,7 @@ static void claim(tern_optim *optim, const tern_module *module)
     const tern__seal *seal = optim->seal;
     for (int k = 0; k < seal->leaf_count; k++) {
         tern__slice *all = &optim->all[seal->range_of[k]];
-        bool ours = is_under(seal->leaves[k], module);
+        bool ours = tern__leaf_is_under(seal->leaves[k], module);
         optim->group_of[k] = ours ? 0 : -1;
         if (!ours) continue;
         if (!all->end) all->begin = seal->offset[k];
@@ -68,8 +61,7 @@ tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern
     tern__seal *seal = tern__module_seal(module, err);
     tern_optim *optim = seal ? tern__alloc(sizeof(*optim), func, err) : NULL;
     if (!optim) return NULL;
-    *optim = (tern_optim){
-        .rule = rule, .seal = seal, .masters = seal->root->tree->precision.masters, .grad_scale = 1};
+    *optim = (tern_optim){.rule = rule, .seal = seal, .masters = seal->root->tree->precision.masters};
     if (open_optim(func, optim, module, group, err)) {
         tern_optim_free(optim);
         return NULL;
@@ -92,6 +84,8 @@ void tern_optim_free(tern_optim *optim)
     leave(optim);
     tern__shard_free(optim);
     tern__lamb_free(optim);
+    tern__skips_free(optim);
+    tern__norms_free(optim);
     tern__optim_state_drop(optim);
     tern__free(optim->groups);
     tern__free(optim->steps);
@@ -165,6 +159,14 @@ void tern_optim_lr_set(tern_optim *optim, int group, double lr)
 
 /* ---- the step ---- */
 
+tern_device *tern__optim_device(const tern_optim *optim)
+{
+    const tern__seal *seal = optim->seal;
+    for (int r = 0; r < seal->range_count; r++)
+        if (seal->ranges[r].device && tern__slice_bytes(optim->all[r])) return seal->ranges[r].device;
+    return NULL;
+}
+
 /* The last leaf of the run that leaf k begins; itself where updates depend on norms. */
 static int run_end(const tern_optim *optim, int k)
 {
@@ -174,7 +176,7 @@ static int run_end(const tern_optim *optim, int k)
     for (int next = k + 1; next < seal->leaf_count; next++) {
         if (seal->range_of[next] != seal->range_of[k]) continue;
         if (!tern__optim_is_due(optim, next) || optim->group_of[next] != optim->group_of[k] ||
-            optim->steps[next] != optim->steps[k])
+            optim->steps[next] != optim->steps[k] || (optim->skips.apart && optim->skips.apart[next]))
             break;
         last = next;
     }
@@ -189,24 +191,18 @@ static tern__view piece(tern_dtype dtype, char *base, size_t offset, int64_t cou
     return view;
 }
 
-/* An update is made where the parameters are. */
-static void go_to(tern_scope *scope, const tern__range *range)
+bool tern__optim_run(tern_optim *optim, tern_scope *scope, int k, tern__slice own,
+                     const tern__optim_attr *attr, const double *factors, const tern__view *sums)
 {
-    if (range->device)
-        scope->here = range->device;
-    else if (scope->here->backend)
-        scope->here = scope->device;
-}
-
-bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int r, tern__slice own,
-                     const tern__optim_group *group, const tern__optim_attr *attr, const tern__view *more)
-{
+    const tern__optim_group *group = &optim->groups[optim->group_of[k]];
+    int r = optim->seal->range_of[k];
     const tern__range *range = &optim->seal->ranges[r];
     int64_t count = (int64_t)(tern__slice_bytes(own) / tern_dtype_bytes(range->dtype));
     size_t at = tern__optim_scaled(optim, r, own.begin - optim->own[r].begin);
     tern__view p = piece(range->dtype, range->params, own.begin, count), views[TERN__OPTIM_STATES];
     tern__view g = piece(range->grad_dtype, range->grads, tern__grad_offset(range, own.begin), count);
-    tern__call call = {.kernel = kernel, .in = {&g}, .out = {&p}, .attr = attr};
+    tern__call call = {
+        .kernel = sums ? TERN__LAMB_MOMENTS : optim->rule->kernel, .in = {&g}, .out = {&p}, .attr = attr};
     for (int s = 0; s < TERN__OPTIM_STATES; s++) {
         bool kept = s == TERN__OPTIM_MASTER ? tern__optim_has_master(optim, r) : group->states & 1u << s;
         if (!kept) continue;
@@ -217,13 +213,22 @@ bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, 
         call.out[0] = &views[TERN__OPTIM_MASTER];
         call.out[TERN__OPTIM_COPY] = &p;
     }
-    if (more) call.out[3] = more;
-    go_to(scope, range);
+    if (sums) call.out[3] = sums;
+    tern__view given, skip, skipped;
+    if (factors) {
+        given = tern__numbers_view(factors, 3);
+        call.in[TERN__OPTIM_FACTORS] = &given;
+    }
+    if (optim->skip) call.in[TERN__OPTIM_SKIP] = tern__number_operand(optim->skips.verdict, &skip);
+    if (optim->skips.steps)
+        call.in[TERN__OPTIM_SKIPPED] = tern__number_operand(optim->skips.steps + k, &skipped);
+    tern__go_to(scope, range->params);
     return tern__run(scope, &call);
 }
 
-/* The attributes of an update that begins with leaf k. */
-static bool attr_of(tern_optim *optim, tern_scope *scope, int k, tern__optim_attr *attr)
+/* The attributes of an update that begins with leaf k; *factors: what only a device knows of them. */
+static bool attr_of(tern_optim *optim, tern_scope *scope, int k, tern__optim_attr *attr,
+                    const double **factors)
 {
     tern__optim_group group = optim->groups[optim->group_of[k]];
     const tern__option *decay = optim->larc.size ? tern__option_find(optim->rule, "weight_decay") : NULL;
@@ -231,24 +236,26 @@ static bool attr_of(tern_optim *optim, tern_scope *scope, int k, tern__optim_att
            before = value ? *value : 0;
     if (value) *value = 0; /* LARC has it in the gradient */
     *attr = optim->rule->attr(&group, optim->steps[k] + 1);
-    if (optim->lamb) attr->step.lr *= optim->lamb->trust[k];
-    return !optim->larc.size || tern__larc_adapt(optim, scope, k, before, attr);
+    *factors = optim->lamb ? tern__lamb_trust(optim, k) : NULL;
+    if (optim->larc.size && !tern__larc_adapt(optim, scope, k, before, attr, factors)) return false;
+    *factors = tern__norm_take(*factors, &attr->step);
+    return true;
 }
 
 /* One kernel call over this rank's part of what lies from leaf `first` to leaf `last` of one range. */
 static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     const tern__seal *seal = optim->seal;
-    const tern__optim_group *group = &optim->groups[optim->group_of[first]];
     int r = seal->range_of[first];
     tern__slice run = {seal->offset[first], tern__optim_end(optim, last)};
     tern__slice own = tern__slice_cut(run, optim->own[r]);
     tern__optim_attr attr;
-    if (!attr_of(optim, scope, first, &attr)) return false;
+    const double *factors;
+    if (!attr_of(optim, scope, first, &attr, &factors)) return false;
     if (optim->shard) tern__shard_note(optim, r, run, &attr);
     if (!tern__slice_bytes(own)) return true;
     if (tern__optim_has_master(optim, r) && !tern__masters_follow(optim, scope, first, last)) return false;
-    return tern__optim_run(optim, scope, optim->rule->kernel, r, own, group, &attr, NULL);
+    return tern__optim_run(optim, scope, first, own, &attr, factors, NULL);
 }
 
 static void finish(tern_optim *optim, int first, int last)
@@ -278,9 +285,11 @@ static int step(tern_optim *optim, tern_scope *scope, tern_error *err)
     int64_t began = tern__trace_now(scope->trace);
     int status = tern__optim_state_open(optim, "tern_optim_step", err);
     if (!status && optim->shard) status = tern__shard_begin(optim, err);
+    if (!status && (optim->lamb || optim->larc.size)) status = tern__norms_open(optim, err);
     if (!status && optim->lamb) status = tern__lamb_prepare(optim, scope, err);
     if (status) return status;
-    if (!update_all(optim, scope)) return scope->error.code;
+    if (!tern__skips_count(optim, scope) || !update_all(optim, scope)) return scope->error.code;
+    optim->skip = false;
     if (optim->shard) status = tern__shard_exchange(optim, err);
     tern__trace_span(scope->trace, TERN__TRACK_COMPUTE, "optimizer step", began);
     return status;
@@ -290,7 +299,7 @@ void tern_optim_step(tern_optim *optim, tern_scope *scope)
 {
     if (!optim) return;
     tern_error err = {0};
-    if (optim->skip && !scope->error.code) {
+    if (optim->skip && !tern__number_is_away(optim->skips.verdict) && !scope->error.code) {
         tern__optim_skip(optim);
         return;
     }

@@ -2,6 +2,7 @@
 #ifndef TERN_SRC_OPTIM_H
 #define TERN_SRC_OPTIM_H
 
+#include "kernels/norm_factors.h"
 #include "kernels/optim.h"
 #include "nn/nn.h"
 
@@ -38,9 +39,10 @@ typedef union tern__optim_attr {
     tern__lamb_attr lamb;
 } tern__optim_attr;
 
-static inline tern__step_attr tern__step_attr_make(double lr, bool maximize, double weight_decay)
+static inline tern__step_attr tern__step_attr_make(double lr, bool maximize, double weight_decay,
+                                                   int64_t count)
 {
-    return (tern__step_attr){.lr = lr, .scale = maximize ? -1 : 1, .decay = weight_decay};
+    return (tern__step_attr){lr, maximize ? -1 : 1, weight_decay, (double)count};
 }
 
 /* A key of torch's param_groups, and where it lies in `opts` of a group. */
@@ -91,6 +93,23 @@ static inline size_t tern__slice_bytes(tern__slice slice)
     return slice.end > slice.begin ? slice.end - slice.begin : 0;
 }
 
+/* Of steps that may be none (skips.c): numbers in the memory of the parameters, once somebody has looked for
+ * what is not finite. */
+typedef struct tern__skips {
+    double *bad;     /* how many numbers of the gradients were not finite when somebody looked last     */
+    double *verdict; /* in a device's memory: the next step is none, unless it is 0; only while `skip`   */
+    double *scale;   /* by what the gradients are multiplied, while `is_scaled`                          */
+    double *factor;  /* a place for what is made of it                                                   */
+    double *steps;   /* [leaf_count] in a device's memory: how many of the optimizer's were none         */
+    bool *apart;     /* [leaf_count] it and its neighbour before have not made the same steps            */
+} tern__skips;
+
+/* What norms say (norm.c): numbers in the memory of the parameters. */
+typedef struct tern__norms {
+    double *sums;    /* [leaf_count][2]; NULL: nobody needs any */
+    double *factors; /* [leaf_count + group_count][3]           */
+} tern__norms;
+
 struct tern_optim {
     const tern__optim_rule *rule;
     tern__seal *seal; /* borrowed from the module                                  */
@@ -103,10 +122,12 @@ struct tern_optim {
      * is parallel to that; NULL if no group wants it. */
     tern__slice all[TERN__RANGES], own[TERN__RANGES];
     char *state[TERN__OPTIM_STATES][TERN__RANGES]; /* in the range's memory */
-    bool masters;              /* parameters of 16 bits have an f32 master, and state of f32 */
-    uint64_t *versions;        /* [leaf_count] of the parameter that its master is of */
-    bool skip;                 /* the next step is none: its gradients have overflowed */
-    double grad_scale;         /* by what its gradients are multiplied         */
+    bool masters;       /* parameters of 16 bits have an f32 master, and state of f32 */
+    uint64_t *versions; /* [leaf_count] of the parameter that its master is of */
+    bool skip;          /* the next step is none, or as skips.verdict says, if that is away */
+    bool is_scaled;     /* its gradients are multiplied by skips.scale  */
+    tern__skips skips;
+    tern__norms norms;
     struct tern_optim *next;   /* of the seal                                          */
     struct tern__shard *shard; /* NULL: not sharded */
     struct tern__lamb *lamb;   /* NULL: another rule */
@@ -133,22 +154,37 @@ static inline size_t tern__optim_end(const tern_optim *optim, int k)
 {
     return optim->seal->offset[k] + tern__view_bytes(&optim->seal->leaves[k]->parameter->view);
 }
-/* Runs a kernel that is called as the rule's is over the bytes `own` of range r; `more`, if not NULL, is
- * what comes behind two states. */
-bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int r, tern__slice own,
-                     const tern__optim_group *group, const tern__optim_attr *attr, const tern__view *more);
+/* Where its parameters are, the first of them; NULL: in the host's memory. */
+tern_device *tern__optim_device(const tern_optim *optim);
+/* Runs the rule's kernel over the bytes `own` of a range, of leaf k and those that are updated with it, or,
+ * with `sums`, LAMB's first pass. `factors`, three in a device's memory, may be NULL. */
+bool tern__optim_run(tern_optim *optim, tern_scope *scope, int k, tern__slice own,
+                     const tern__optim_attr *attr, const double *factors, const tern__view *sums);
 /* The option of this name, or NULL. */
 const tern__option *tern__option_find(const tern__optim_rule *rule, const char *name);
 
 /* ---- norm.c ---- */
 
-/* The sum of a view's squares; false after a failure. */
+int tern__norms_open(tern_optim *optim, tern_error *err);
+void tern__norms_free(tern_optim *optim);
+double *tern__norm_sums(const tern_optim *optim, int k);
+double *tern__norm_factors_of(const tern_optim *optim, int k);
+double *tern__norm_factors_of_group(const tern_optim *optim, int g);
+/* The sum of a view's squares, where that is; false after a failure, as the next. */
 bool tern__norm_square(tern_scope *scope, const tern__view *view, double *sum);
+/* What sums (rows, columns) say: three factors. */
+bool tern__norm_decide(tern_scope *scope, const tern__norm_attr *attr, const double *sums, int64_t rows,
+                       int64_t columns, double *factors);
+/* Multiplies the attributes with factors that the host sees; others, which a kernel must be given, are
+ * returned. */
+const double *tern__norm_take(const double *factors, tern__step_attr *step);
 
 /* ---- larc.c ---- */
 
-/* Changes the attributes of the update of leaf k, whose group has this weight decay. */
-bool tern__larc_adapt(tern_optim *optim, tern_scope *scope, int k, double decay, tern__optim_attr *attr);
+/* Changes the attributes of the update of leaf k, whose group has this weight decay; *factors: by what they
+ * are multiplied. */
+bool tern__larc_adapt(tern_optim *optim, tern_scope *scope, int k, double decay, tern__optim_attr *attr,
+                      const double **factors);
 
 /* ---- lamb.c ---- */
 
@@ -157,15 +193,16 @@ bool tern__larc_adapt(tern_optim *optim, tern_scope *scope, int k, double decay,
 #define TERN__PIECE ((size_t)4096)
 
 typedef struct tern__lamb {
-    int *first;    /* [leaf_count] a parameter's first piece                                       */
-    double *sums;  /* [pieces][2] squares of parameters and updates; in the shard's window if there is one */
-    double *own;   /* [pieces][2] the same where there is none                                     */
-    double *trust; /* [leaf_count] by which the rate is multiplied                                 */
+    int *first;   /* [leaf_count] a parameter's first piece                                       */
+    double *sums; /* [pieces][2] squares of parameters and updates; in the shard's window if there is one */
+    double *own;  /* [pieces][2] the same where there is none, in the memory of the parameters    */
     int pieces;
 } tern__lamb;
 
 /* Before the updates of a step: moments, norms, trust ratios. */
 int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err);
+/* By what leaf k's update is multiplied; NULL: by nothing. */
+const double *tern__lamb_trust(const tern_optim *optim, int k);
 /* Leaf k's pieces that rank `rank` has the sums of; returns how many, from *piece on. */
 int tern__lamb_pieces(const tern_optim *optim, int k, tern__slice slice, int *piece);
 void tern__lamb_free(tern_optim *optim);
@@ -196,17 +233,33 @@ bool tern__masters_follow(tern_optim *optim, tern_scope *scope, int first, int l
 
 /* ---- unscale.c: the gradients of an optimizer ---- */
 
+/* Calls `visit` with all that there are, as runs of neighbours; false after a failure. */
+typedef bool (*tern__run_fn)(tern_scope *scope, const tern__view *run, void *ctx);
+bool tern__optim_each_run(const tern_optim *optim, tern_scope *scope, tern__run_fn visit, void *ctx);
 /* Whether there is a gradient of this dtype. */
 bool tern__optim_has_grad(const tern_optim *optim, tern_dtype dtype);
-/* Multiplies all that there are with `factor`, if that is not 1; *bad: how many numbers were not finite;
- * *any: there are some. False after a failure. */
-bool tern__optim_unscale(tern_optim *optim, tern_scope *scope, double factor, double *bad, bool *any);
-/* Multiplies all that there are with `factor`; false after a failure. */
-bool tern__optim_rescale(tern_optim *optim, tern_scope *scope, double factor);
+/* Multiplies all that there are with *factor; adds to *bad how many numbers were not finite; *any: there are
+ * some. False after a failure. */
+bool tern__optim_unscale(tern_optim *optim, tern_scope *scope, const double *factor, double *bad, bool *any);
+/* Multiplies all that there are with *factor, but zeros take their place if a device says that the next step
+ * is none; false after a failure. */
+bool tern__optim_rescale(tern_optim *optim, tern_scope *scope, const double *factor);
 /* There are none any more. */
 void tern__optim_forget(tern_optim *optim);
 /* In place of a step: forgets the gradients. */
 void tern__optim_skip(tern_optim *optim);
+
+/* ---- skips.c ---- */
+
+/* Before somebody looks: `bad` is there, and 0. False after a failure. */
+bool tern__skips_begin(tern_optim *optim, tern_scope *scope);
+/* The next step is none: in a device's memory if *bad is not 0, in the host's as the caller has seen that. */
+bool tern__skips_vote(tern_optim *optim, tern_scope *scope, const double *bad);
+/* Before the updates of a step that a device may skip. */
+bool tern__skips_count(tern_optim *optim, tern_scope *scope);
+/* `steps` are right: waits for what a device has counted. */
+int tern__skips_settle(tern_optim *optim, tern_error *err);
+void tern__skips_free(tern_optim *optim);
 
 /* ---- state.c ---- */
 

@@ -12,7 +12,7 @@ static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
     const tern_rmsprop_opts *o = &group->opts.rmsprop;
     (void)count;
     return (tern__optim_attr){
-        .rmsprop = {.step = tern__step_attr_make(group->rate, o->maximize, o->weight_decay),
+        .rmsprop = {.step = tern__step_attr_make(group->rate, o->maximize, o->weight_decay, count),
                     .alpha = o->alpha,
                     .eps = o->eps,
                     .momentum = o->momentum}};

@@ -10,11 +10,11 @@ tern_sgd_opts tern_sgd_defaults(void)
 static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
 {
     const tern_sgd_opts *o = &group->opts.sgd;
-    return (tern__optim_attr){.sgd = {.step = tern__step_attr_make(group->rate, o->maximize, o->weight_decay),
-                                      .momentum = o->momentum,
-                                      .dampening = o->dampening,
-                                      .nesterov = o->nesterov,
-                                      .first = count == 1}};
+    return (tern__optim_attr){
+        .sgd = {.step = tern__step_attr_make(group->rate, o->maximize, o->weight_decay, count),
+                .momentum = o->momentum,
+                .dampening = o->dampening,
+                .nesterov = o->nesterov}};
 }
 
 static int check(const char *func, const tern_sgd_opts *o, tern_error *err)

@@ -256,7 +256,7 @@ tern_optim_state *tern_optim_state_gather(tern_optim *optim, int root, tern_erro
     if (!tern__is_set(e) && group && (root < -1 || root >= tern_group_size(group)))
         tern__error_set(e, __func__, TERN_E_RANGE, "root is %d, expected -1 or a rank below %d", root,
                         tern_group_size(group));
-    if (!tern__is_set(e)) state = gather(optim, root, e);
+    if (!tern__is_set(e) && tern__skips_settle(optim, e) == TERN_OK) state = gather(optim, root, e);
     if (group && tern__is_set(e)) tern__group_fail(group, e);
     return state;
 }
@@ -385,6 +385,7 @@ int tern_optim_state_load(tern_optim *optim, const tern_optim_entry *entries, in
     for (int i = 0; i < count && !status; i++) status = check_entry(optim, &entries[i], given, err);
     if (!status) status = check_whole(optim, given, err);
     if (!status) status = tern__optim_state_open(optim, load, err);
+    if (!status) status = tern__skips_settle(optim, err);
     if (!status) status = forget(optim, given, err);
     for (int i = 0; i < count && !status; i++) status = take(optim, &entries[i], err);
     tern__free(given);

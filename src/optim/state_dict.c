@@ -205,6 +205,7 @@ tern_object *tern_optim_state_dict(tern_optim *optim, int root, tern_error *err)
     if (!optim) tern__error_set(w.err, __func__, TERN_E_INVALID, "the optimizer is NULL");
     if (!optim) return NULL;
     bool alone = !optim->shard;
+    if (!tern__is_set(w.err)) tern__skips_settle(optim, w.err);
     if (!tern__is_set(w.err)) tern__optim_numbers(optim, __func__, &w.numbers, &w.count, w.err);
     tern_optim_state *state = alone ? NULL : tern_optim_state_gather(optim, root, w.err);
     tern_object *whole = NULL;

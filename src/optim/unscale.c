@@ -2,6 +2,7 @@
  * through the kernel together. Others must not: what lies in their place is of a step before. */
 #include "kernels/unscale.h"
 #include "optim/optim.h"
+#include "tensor/number.h"
 
 bool tern__optim_has_grad(const tern_optim *optim, tern_dtype dtype)
 {
@@ -28,39 +29,57 @@ static tern__view run_of(const tern_optim *optim, int k, int *next)
     return run;
 }
 
-static bool unscale(tern_scope *scope, const tern__view *run, double factor, double *bad)
-{
-    double found = 0;
-    tern__unscale_attr attr = {factor};
-    tern__view count = tern__view_make(TERN_F64, TERN__PLAIN, 0, NULL);
-    count.data = &found;
-    tern__call call = {
-        .kernel = TERN__UNSCALE, .in = {run}, .out = {factor != 1 ? run : NULL, &count}, .attr = &attr};
-    if (!tern__run(scope, &call)) return false;
-    *bad += found;
-    return true;
-}
-
-bool tern__optim_unscale(tern_optim *optim, tern_scope *scope, double factor, double *bad, bool *any)
+bool tern__optim_each_run(const tern_optim *optim, tern_scope *scope, tern__run_fn visit, void *ctx)
 {
     const tern__seal *seal = optim->seal;
-    *any = false;
     for (int r = 0; r < seal->range_count; r++)
         for (int k = 0, next; k < seal->leaf_count; k = next) {
             next = k + 1;
             if (seal->range_of[k] != r || !tern__optim_is_due(optim, k)) continue;
             tern__view run = run_of(optim, k, &next);
-            if (!unscale(scope, &run, factor, bad)) return false;
-            *any = true;
+            if (!visit(scope, &run, ctx)) return false;
         }
     return true;
 }
 
-bool tern__optim_rescale(tern_optim *optim, tern_scope *scope, double factor)
+/* What is done to a run: NULL is not. */
+typedef struct change {
+    const double *factor, *drop;
+    double *bad;
+    bool any; /* run was there */
+} change;
+
+static bool change_run(tern_scope *scope, const tern__view *run, void *ctx)
 {
-    double bad = 0;
-    bool any;
-    return factor == 1 || tern__optim_unscale(optim, scope, factor, &bad, &any);
+    change *c = ctx;
+    tern__view factor, drop, bad = tern__number_view(c->bad);
+    const tern__view *given = tern__number_operand(c->factor, &factor),
+                     *dropped = tern__number_operand(c->drop, &drop);
+    tern__unscale_attr attr = {given ? 1 : *c->factor};
+    bool stays = !given && !dropped && attr.factor == 1;
+    c->any = true;
+    if (stays && !c->bad) return true;
+    tern__call call = {.kernel = TERN__UNSCALE,
+                       .in = {run, given, dropped},
+                       .out = {stays ? NULL : run, c->bad ? &bad : NULL},
+                       .add = {false, true},
+                       .attr = &attr};
+    tern__go_to(scope, run->data);
+    return tern__run(scope, &call);
+}
+
+bool tern__optim_unscale(tern_optim *optim, tern_scope *scope, const double *factor, double *bad, bool *any)
+{
+    change c = {.factor = factor, .bad = bad};
+    bool fine = tern__optim_each_run(optim, scope, change_run, &c);
+    *any = c.any;
+    return fine;
+}
+
+bool tern__optim_rescale(tern_optim *optim, tern_scope *scope, const double *factor)
+{
+    change c = {.factor = factor, .drop = optim->skip ? optim->skips.verdict : NULL};
+    return tern__optim_each_run(optim, scope, change_run, &c);
 }
 
 void tern__optim_forget(tern_optim *optim)
@@ -72,6 +91,6 @@ void tern__optim_forget(tern_optim *optim)
 void tern__optim_skip(tern_optim *optim)
 {
     optim->skip = false;
-    optim->grad_scale = 1;
+    optim->is_scaled = false;
     tern__optim_forget(optim);
 }

@@ -2,6 +2,9 @@
  * each leaf that it has used. The mean of the flags tells which leaves anybody has used; the mean loss of
  * those that count is a quotient of two means. */
 #include "parallel/ddp.h"
+#include "tensor/host.h"
+
+#include <math.h>
 
 enum { LOSS, COUNTS, FLAGS };
 
@@ -21,10 +24,18 @@ static double get(const tern_ddp *ddp, int i)
                                                                  : ((const float *)side)[i];
 }
 
+/* By what the loss was multiplied. */
+static double scale_of(const tern__node *node)
+{
+    double value;
+    if (!node->scale_at) return node->scale;
+    return tern__host_item(node->scale_at, &value, NULL) ? NAN : value;
+}
+
 void tern__side_write(tern_ddp *ddp, const tern_tensor *loss)
 {
     bool counts = loss && ddp->used && ddp->counts;
-    set(ddp, LOSS, counts ? tern_item(loss) / loss->node->scale : 0);
+    set(ddp, LOSS, counts ? tern_item(loss) / scale_of(loss->node) : 0);
     set(ddp, COUNTS, counts);
     for (int k = 0; k < ddp->seal->leaf_count; k++) {
         const tern__leaf *leaf = ddp->seal->leaves[k];

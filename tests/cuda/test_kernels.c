@@ -10,7 +10,9 @@
 #include "kernels/dice_loss.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
+#include "kernels/loss_scale.h"
 #include "kernels/nll_loss.h"
+#include "kernels/norm_factors.h"
 #include "kernels/power_sum.h"
 #include "kernels/reduce.h"
 #include "kernels/unscale.h"
@@ -108,6 +110,17 @@ static const tern__factor_attr one = {1}, third = {1 / 3.0};
 static const tern__dim_attr dim0 = {0}, dim1 = {1}, dim2 = {2};
 static const tern__power_attr ones = {1}, squares = {2}, cubes = {3}, largest_size = {INFINITY};
 static const tern__unscale_attr unscale = {1 / 3.0};
+static const tern__scale_attr scale_update = {.growth = 2, .backoff = 0.5, .interval = 3, .most = 1e9};
+static const tern__norm_attr clip = {.use = TERN__NORM_CLIP, .p = 3, .most = 2, .eps = 1e-6},
+                             clip_largest = {.use = TERN__NORM_CLIP, .p = INFINITY, .most = 0.1},
+                             limit = {.use = TERN__NORM_LIMIT, .p = 2, .most = 1},
+                             trust = {.use = TERN__NORM_TRUST, .p = 2},
+                             adapted = {.use = TERN__NORM_ADAPTED,
+                                        .p = 2,
+                                        .coefficient = 0.02,
+                                        .decay = 0.1,
+                                        .rate = 0.1,
+                                        .eps = 1e-8};
 static const tern__dropout_attr dropout = {12345, 6, 7, 1u << 30, 4 / 3.0};
 static const tern__embedding_attr no_padding = {-1}, padding = {2};
 #define NLL(smoothing, gamma, mean, each)                                                                    \
@@ -166,6 +179,14 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
 #define SCALAR                                                                                               \
     {                                                                                                        \
         NUMBERS, OF_ROW, 0, {0}, PLAIN, 0, 0                                                                 \
+    }
+#define NUMBERS_P(...)                                                                                       \
+    {                                                                                                        \
+        POSITIVE, TERN_F64, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0              \
+    }
+#define SCALAR_P                                                                                             \
+    {                                                                                                        \
+        POSITIVE, TERN_F64, 0, {0}, PLAIN, 0, 0                                                              \
     }
 #define SCALAR_D                                                                                             \
     {                                                                                                        \
@@ -288,6 +309,14 @@ static const row rows[] = {
     {"largest", TERN__POWER_SUM, {X(20001)}, {SCALAR_D}, &largest_size, false},
     {"nothing", TERN__POWER_SUM, {X(0)}, {SCALAR_D}, &squares, false},
     {"odd", TERN__UNSCALE, {X(20001)}, {X(20001), SCALAR_D}, &unscale, false},
+    {"times a number", TERN__UNSCALE, {X(20001), SCALAR_P}, {X(20001), SCALAR_D}, &unscale, true},
+    {"dropped", TERN__UNSCALE, {X(901), SCALAR_P, SCALAR_P}, {X(901)}, &unscale, false},
+    {"found", TERN__SCALE_UPDATE, {NUMBERS_P(5)}, {NUMBERS_P(5)}, &scale_update, false},
+    {"many", TERN__NORM_FACTORS, {NUMBERS_P(700, 1)}, {NUMBERS_P(3), SCALAR_D}, &clip, false},
+    {"largest", TERN__NORM_FACTORS, {NUMBERS_P(7, 1)}, {NUMBERS_P(3), SCALAR_D}, &clip_largest, false},
+    {"LAMB", TERN__NORM_FACTORS, {NUMBERS_P(20, 1)}, {NUMBERS_P(3)}, &limit, false},
+    {"pairs", TERN__NORM_FACTORS, {NUMBERS_P(300, 2)}, {NUMBERS_P(3)}, &trust, false},
+    {"LARC", TERN__NORM_FACTORS, {NUMBERS_P(1, 2)}, {NUMBERS_P(3)}, &adapted, false},
 };
 
 /* ---- running it ---- */

@@ -379,11 +379,27 @@ static void resizings(void **state)
 
 /* ---- optimizers ---- */
 
+static const tern__view *number(double value)
+{
+    const tern__view *view = drawn(TERN_F64, TERN__PLAIN, 0, NULL);
+    tern__view_set(view, 0, value);
+    return view;
+}
+
+/* What only a device knows: bits 1 the factors, 2 steps that were none, 4 that this one is. */
+static void give_numbers(tern__call *call, int given)
+{
+    if (given & 1) call->in[TERN__OPTIM_FACTORS] = drawn_positive(TERN_F64, 3);
+    if (given & 2) call->in[TERN__OPTIM_SKIPPED] = number(2);
+    if (given & 2) call->in[TERN__OPTIM_SKIP] = number(given & 4 ? 1 : 0);
+}
+
 /* What a state may be and what is asked of it: states that are squares are positive. */
 static void step(tern__kernel kernel, tern_dtype gradient, tern_dtype dtype, int64_t count, const void *attr,
                  const char *states, bool copy)
 {
     tern__call call = {.kernel = kernel, .in = {vector(gradient, count)}, .attr = attr};
+    give_numbers(&call, drawn_between(0, 7));
     call.out[0] = vector(dtype, count);
     for (int i = 0; states[i]; i++)
         call.out[i + 1] = states[i] == '+'   ? drawn_positive(dtype, count)
@@ -396,15 +412,16 @@ static void step(tern__kernel kernel, tern_dtype gradient, tern_dtype dtype, int
 
 static void steps(tern_dtype gradient, tern_dtype dtype, int64_t count, bool copy)
 {
-    tern__step_attr common = {.lr = 0.1, .scale = 0.5, .decay = 0.01};
+    tern__step_attr common = {.lr = 0.1, .scale = 0.5, .decay = 0.01, .count = 3}, one = common;
+    one.count = 1;
     tern__sgd_attr sgd = {common, .momentum = 0.9, .dampening = 0.1};
-    tern__sgd_attr nesterov = {common, .momentum = 0.9, .nesterov = 1, .first = 1};
-    tern__adam_attr adam = {common, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .keep = 0.98, .count = 3};
+    tern__sgd_attr nesterov = {one, .momentum = 0.9, .nesterov = 1};
+    tern__adam_attr adam = {common, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .keep = 0.98};
     tern__rmsprop_attr rmsprop = {common, .alpha = 0.9, .eps = 1e-2, .momentum = 0.8};
-    tern__adagrad_attr adagrad = {common, .eps = 1e-3},
-                       first = {common, .eps = 1e-3, .start = 0.2, .first = 1};
-    tern__lamb_attr lamb = {common,       .beta1 = 0.9, .take = 0.1, .beta2 = 0.99,
-                            .unbias1 = 2, .unbias2 = 3, .eps = 1e-3, .pull = 0.1};
+    tern__adagrad_attr adagrad = {common, .eps = 1e-3, .lr_decay = 0.5},
+                       first = {one, .eps = 1e-3, .start = 0.2};
+    tern__lamb_attr lamb = {common,      .beta1 = 0.9, .take = 0.1, .beta2 = 0.99,
+                            .unbias = 1, .eps = 1e-3,  .pull = 0.1};
     step(TERN__SGD, gradient, dtype, count, &sgd, "", copy);
     step(TERN__SGD, gradient, dtype, count, &sgd, ".", copy);
     step(TERN__SGD, gradient, dtype, count, &nesterov, ".", copy);
@@ -434,22 +451,23 @@ static void norms_of_pieces(void **state)
     (void)state;
     for (int i = 0; i < 6; i++) {
         tern_dtype dtype = i % 3 ? TERN_F32 : TERN_F64, gradient = i % 3 == 1 ? TERN_BF16 : dtype;
-        tern__lamb_attr attr = {{.scale = 0.5, .decay = 0.01},
+        tern__lamb_attr attr = {{.scale = 0.5, .decay = 0.01, .count = 3},
                                 .beta1 = 0.9,
                                 .take = 0.1,
                                 .beta2 = 0.99,
-                                .unbias1 = 2,
-                                .unbias2 = 3,
+                                .unbias = 1,
                                 .eps = 1e-3,
                                 .pull = 0.1,
                                 .lead = i < 3 ? 13 : 16,
                                 .piece = 256};
         int64_t count = 701, pieces[] = {4, 2};
-        compare((tern__call){.kernel = TERN__LAMB_MOMENTS,
-                             .in = {vector(gradient, count)},
-                             .out = {vector(dtype, count), vector(dtype, count), drawn_positive(dtype, count),
-                                     drawn(TERN_F64, TERN__PLAIN, 2, pieces)},
-                             .attr = &attr});
+        tern__call call = {.kernel = TERN__LAMB_MOMENTS,
+                           .in = {vector(gradient, count)},
+                           .out = {vector(dtype, count), vector(dtype, count), drawn_positive(dtype, count),
+                                   drawn(TERN_F64, TERN__PLAIN, 2, pieces)},
+                           .attr = &attr};
+        give_numbers(&call, i);
+        compare(call);
         free_all();
     }
 }

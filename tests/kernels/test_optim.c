@@ -106,11 +106,10 @@ static void sgd(void **state)
 {
     (void)state;
     for (int bits = 0; bits < 16; bits++) {
-        tern__sgd_attr attr = {.step = {0.1, bits & 2 ? -1 : 0.75, 0.01},
+        tern__sgd_attr attr = {.step = {0.1, bits & 2 ? -1 : 0.75, 0.01, bits & 4 ? 1 : 2},
                                .momentum = 0.9,
                                .dampening = bits & 1 ? 0.25 : 0,
-                               .nesterov = bits & 1 ? 0 : 1,
-                               .first = bits >> 2 & 1};
+                               .nesterov = bits & 1 ? 0 : 1};
         expect_equal(TERN__SGD, &attr, bits & 8 ? 2 : 1);
     }
 }
@@ -119,12 +118,11 @@ static void adam(void **state)
 {
     (void)state;
     for (int bits = 0; bits < 8; bits++) {
-        tern__adam_attr attr = {.step = {0.1, bits & 2 ? -1 : 0.75, bits & 1 ? 0 : 0.01},
+        tern__adam_attr attr = {.step = {0.1, bits & 2 ? -1 : 0.75, bits & 1 ? 0 : 0.01, 7},
                                 .beta1 = 0.9,
                                 .beta2 = 0.99,
                                 .eps = 1e-3,
-                                .keep = bits & 1 ? 0.999 : 1,
-                                .count = 7};
+                                .keep = bits & 1 ? 0.999 : 1};
         expect_equal(TERN__ADAM, &attr, bits & 4 ? 4 : 3);
     }
 }
@@ -143,8 +141,10 @@ static void adagrad(void **state)
 {
     (void)state;
     for (int bits = 0; bits < 4; bits++) {
-        tern__adagrad_attr attr = {
-            .step = {0.1, bits & 1 ? -1 : 0.75, 0.01}, .eps = 1e-3, .start = 2, .first = bits >> 1};
+        tern__adagrad_attr attr = {.step = {0.1, bits & 1 ? -1 : 0.75, 0.01, bits & 2 ? 1 : 5},
+                                   .eps = 1e-3,
+                                   .start = 2,
+                                   .lr_decay = 0.5};
         expect_equal(TERN__ADAGRAD, &attr, 2);
     }
 }
@@ -226,7 +226,7 @@ static void masters_and_halves(void **state)
     (void)state;
     tern__sgd_attr sgd_attr = {.step = {0.1, 1, 0.01}, .momentum = 0.9};
     tern__adam_attr adam_attr = {
-        .step = {0.1, 1, 0}, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .keep = 0.99, .count = 7};
+        .step = {0.1, 1, 0, 7}, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .keep = 0.99};
     for (size_t i = 0; i < TERN__COUNT(mixes); i++)
         for (size_t s = 0; s < TERN__COUNT(sizes); s++) {
             compare_mix(TERN__SGD, &sgd_attr, &mixes[i], sizes[s], (int)(s % 2), 1 + (int)(s % 3));
@@ -272,8 +272,7 @@ static void amsgrad_keeps_a_nan(void **state)
         tern__view_set(&v[4], 3, NAN);
         tern__view_set(&v[4], 5, 1);
         tern__view_set(&v[0], 20, NAN);
-        tern__adam_attr attr = {
-            .step = {1, 1, 0}, .beta1 = 0.5, .beta2 = 0.5, .eps = 1, .keep = 1, .count = 1};
+        tern__adam_attr attr = {.step = {1, 1, 0, 1}, .beta1 = 0.5, .beta2 = 0.5, .eps = 1, .keep = 1};
         tern__call call = {.device = device,
                            .kernel = TERN__ADAM,
                            .in = {&v[0]},
@@ -295,12 +294,11 @@ static void amsgrad_keeps_a_nan(void **state)
 /* For pieces of 256 elements after a shorter first one. */
 static tern__lamb_attr lamb_attr(int64_t count, double lead)
 {
-    return (tern__lamb_attr){.step = {0.1, 0.75, 0.01},
+    return (tern__lamb_attr){.step = {0.1, 0.75, 0.01, 3},
                              .beta1 = 0.9,
                              .take = 0.2,
                              .beta2 = 0.99,
-                             .unbias1 = 3,
-                             .unbias2 = 2,
+                             .unbias = 1,
                              .eps = 1e-3,
                              .pull = 0.1,
                              .lead = fmin(lead, (double)count),

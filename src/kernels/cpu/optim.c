@@ -40,6 +40,12 @@ static bool has_gaps(const tern__call *call)
     return gaps;
 }
 
+/* Of a device that has memory of its own. */
+static bool has_numbers(const tern__call *call)
+{
+    return call->in[TERN__OPTIM_FACTORS] || call->in[TERN__OPTIM_SKIP] || call->in[TERN__OPTIM_SKIPPED];
+}
+
 /* A short stretch: what is not f32 goes through arrays in the first-level cache, and p is copied from there.
  */
 static void update_stage(const tern__call *call, update_fn f32, int64_t at, int64_t count)
@@ -84,7 +90,7 @@ static int run(const tern__call *call, update_fn f32, update_fn f64)
 {
     bool wide = all_are(call, TERN_F64) && !call->out[TERN__OPTIM_COPY];
     bool plain = wide || (all_are(call, TERN_F32) && !call->out[TERN__OPTIM_COPY]);
-    if (has_gaps(call) || !(plain || takes(call))) return TERN_E_UNSUPPORTED;
+    if (has_numbers(call) || has_gaps(call) || !(plain || takes(call))) return TERN_E_UNSUPPORTED;
     update_fn update = wide ? f64 : f32;
     int64_t count = tern__view_count(call->out[0]);
     int threads = tern__loop_threads(call, count);
@@ -117,8 +123,8 @@ static int run(const tern__call *call, update_fn f32, update_fn f64)
                                            int64_t n, const tern__sgd_attr *attr)                            \
     {                                                                                                        \
         TAKE_STEP(type, attr);                                                                               \
-        type keep = attr->first != 0 ? 0 : (type)attr->momentum;                                             \
-        type take = attr->first != 0 ? 1 : (type)(1 - attr->dampening);                                      \
+        type keep = attr->step.count == 1 ? 0 : (type)attr->momentum;                                        \
+        type take = attr->step.count == 1 ? 1 : (type)(1 - attr->dampening);                                 \
         type momentum = (type)attr->momentum;                                                                \
         bool look = attr->nesterov != 0;                                                                     \
         for (int64_t i = 0; i < n; i++) {                                                                    \
@@ -153,8 +159,8 @@ int tern__cpu_sgd(const tern__call *call)
         type scale = (type)attr->step.scale, decay = (type)attr->step.decay, keep = (type)attr->keep;        \
         type beta1 = (type)attr->beta1, rest1 = (type)(1 - attr->beta1);                                     \
         type beta2 = (type)attr->beta2, rest2 = (type)(1 - attr->beta2), eps = (type)attr->eps;              \
-        type rate = (type)(attr->step.lr / (1 - pow(attr->beta1, attr->count)));                             \
-        type unbias = (type)(1 / sqrt(1 - pow(attr->beta2, attr->count)));                                   \
+        type rate = (type)(attr->step.lr / (1 - pow(attr->beta1, attr->step.count)));                        \
+        type unbias = (type)(1 / sqrt(1 - pow(attr->beta2, attr->step.count)));                              \
         for (int64_t i = 0; i < n; i++) {                                                                    \
             type d = scale * g[i] + decay * p[i];                                                            \
             m[i] = beta1 * m[i] + rest1 * d;                                                                 \
@@ -217,9 +223,9 @@ int tern__cpu_rmsprop(const tern__call *call)
     TERN__SIMD static void name##_loop(type *restrict p, type *restrict sum, const type *restrict g,         \
                                        int64_t n, const tern__adagrad_attr *attr)                            \
     {                                                                                                        \
-        TAKE_STEP(type, attr);                                                                               \
-        type eps = (type)attr->eps, start = (type)attr->start;                                               \
-        bool first = attr->first != 0;                                                                       \
+        type scale = (type)attr->step.scale, decay = (type)attr->step.decay;                                 \
+        type lr = (type)tern__adagrad_rate(attr), eps = (type)attr->eps, start = (type)attr->start;          \
+        bool first = attr->step.count == 1;                                                                  \
         for (int64_t i = 0; i < n; i++) {                                                                    \
             type d = scale * g[i] + decay * p[i];                                                            \
             sum[i] = (first ? start : sum[i]) + d * d;                                                       \
@@ -263,9 +269,9 @@ int tern__cpu_adagrad(const tern__call *call)
     }                                                                                                        \
     TERN__SIMD static void name##_sums(const type *restrict p, const type *restrict m,                       \
                                        const type *restrict v, int64_t n, const tern__lamb_attr *attr,       \
-                                       double sums[2])                                                       \
+                                       const double unbias[2], double sums[2])                               \
     {                                                                                                        \
-        type unbias1 = (type)attr->unbias1, unbias2 = (type)attr->unbias2;                                   \
+        type unbias1 = (type)unbias[0], unbias2 = (type)unbias[1];                                           \
         type eps = (type)attr->eps, pull = (type)attr->pull;                                                 \
         double pp[LANES] = {0}, uu[LANES] = {0};                                                             \
         int64_t whole = n / LANES * LANES;                                                                   \
@@ -286,16 +292,17 @@ int tern__cpu_adagrad(const tern__call *call)
             sums[1] += uu[l];                                                                                \
         }                                                                                                    \
     }                                                                                                        \
-    static void name##_norms(const tern__call *call, int64_t first, int64_t count, double sums[2])           \
+    static void name##_norms(const tern__call *call, int64_t first, int64_t count, const double unbias[2],   \
+                             double sums[2])                                                                 \
     {                                                                                                        \
         name##_sums(AT(const type, call->out[0], first), AT(const type, call->out[1], first),                \
-                    AT(const type, call->out[2], first), count, call->attr, sums);                           \
+                    AT(const type, call->out[2], first), count, call->attr, unbias, sums);                   \
     }                                                                                                        \
     TERN__SIMD static void name##_loop(type *restrict p, const type *restrict m, const type *restrict v,     \
                                        int64_t n, const tern__lamb_attr *attr)                               \
     {                                                                                                        \
-        type lr = (type)attr->step.lr, unbias1 = (type)attr->unbias1, unbias2 = (type)attr->unbias2;         \
-        type eps = (type)attr->eps, pull = (type)attr->pull;                                                 \
+        type unbias1 = (type)tern__lamb_unbias1(attr), unbias2 = (type)tern__lamb_unbias2(attr);             \
+        type lr = (type)attr->step.lr, eps = (type)attr->eps, pull = (type)attr->pull;                       \
         for (int64_t i = 0; i < n; i++)                                                                      \
             p[i] -= lr * (unbias1 * m[i] / (unbias2 * ROOT(v[i]) + eps) + pull * p[i]);                      \
     }                                                                                                        \
@@ -320,11 +327,13 @@ int tern__cpu_lamb_moments(const tern__call *call)
         .in = {call->in[0]}, .out = {call->out[0], call->out[1], call->out[2]}, .attr = attr};
     tern_dtype dtype = call->out[0]->dtype;
     bool wide = dtype == TERN_F64, plain = all_are(&moments, dtype);
-    bool fine = call->out[1]->dtype == dtype && call->out[2]->dtype == dtype && !has_gaps(call);
+    bool fine =
+        call->out[1]->dtype == dtype && call->out[2]->dtype == dtype && !has_gaps(call) && !has_numbers(call);
     if (!fine || (!wide && dtype != TERN_F32) || !(plain || takes(&moments))) return TERN_E_UNSUPPORTED;
     int64_t count = tern__view_count(call->out[0]), lead = (int64_t)attr->lead, piece = (int64_t)attr->piece;
     int64_t pieces = tern__view_count(call->out[3]) / 2;
     double *sums = call->out[3]->data;
+    const double unbias[] = {tern__lamb_unbias1(attr), tern__lamb_unbias2(attr)};
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t i = 0; i < pieces; i++) {
@@ -333,7 +342,7 @@ int tern__cpu_lamb_moments(const tern__call *call)
             (wide ? lamb_f64_moments : lamb_f32_moments)(&moments, first, next - first);
         else
             update_staged(&moments, lamb_f32_moments, first, next - first);
-        (wide ? lamb_f64_norms : lamb_f32_norms)(&moments, first, next - first, sums + 2 * i);
+        (wide ? lamb_f64_norms : lamb_f32_norms)(&moments, first, next - first, unbias, sums + 2 * i);
     }
     return TERN_OK;
 }

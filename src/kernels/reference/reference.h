@@ -68,5 +68,7 @@ int tern__reference_adagrad(const tern__call *call);
 int tern__reference_adam(const tern__call *call);
 int tern__reference_power_sum(const tern__call *call);
 int tern__reference_unscale(const tern__call *call);
+int tern__reference_scale_update(const tern__call *call);
+int tern__reference_norm_factors(const tern__call *call);
 
 #endif

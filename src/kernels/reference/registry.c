@@ -50,6 +50,8 @@ const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__POWER_SUM] = tern__reference_power_sum,
     [TERN__RMSPROP] = tern__reference_rmsprop,
     [TERN__UNSCALE] = tern__reference_unscale,
+    [TERN__SCALE_UPDATE] = tern__reference_scale_update,
+    [TERN__NORM_FACTORS] = tern__reference_norm_factors,
     [TERN__SGD] = tern__reference_sgd,
 #define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__reference_pointwise,
 #include "kernels/pointwise.def"

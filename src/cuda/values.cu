@@ -1,0 +1,67 @@
+/* values.cu - kernels of a few numbers that nobody reads: loss scales, and what norms say about an update. */
+#include "cuda/elements.h"
+#include "cuda/kernels.h"
+#include "cuda/sums.h"
+
+extern "C" {
+#include "kernels/loss_scale.h"
+#include "kernels/norm_factors.h"
+}
+
+#define THREADS 256
+
+static __global__ void run_update(const tern__loss_scale *from, tern__loss_scale *to, tern__scale_attr attr)
+{
+    tern__loss_scale scale = *from;
+    tern__loss_scale_update(&scale, &attr);
+    *to = scale;
+}
+
+int tern__cuda_scale_update(const tern__call *call)
+{
+    if (!tern__view_is_contiguous(call->in[0]) || !tern__view_is_contiguous(call->out[0]))
+        return TERN_E_UNSUPPORTED;
+    return tern__cuda_launch(call, run_update, 1, 1, 0, (const tern__loss_scale *)call->in[0]->data,
+                             (tern__loss_scale *)call->out[0]->data, *(const tern__scale_attr *)call->attr);
+}
+
+namespace
+{
+typedef struct problem {
+    const double *sums;
+    double *factors;
+    void *norm;
+    int norm_dtype;
+    int64_t rows, columns;
+    tern__norm_attr attr;
+} problem;
+} // namespace
+
+/* One block; J joins what threads have of each column. */
+template <class J> static __global__ void run_factors(problem p)
+{
+    double all[2] = {0, 0};
+    for (int64_t row = threadIdx.x; row < p.rows; row += THREADS)
+        for (int64_t c = 0; c < p.columns; c++) all[c] = J::of(all[c], p.sums[row * p.columns + c]);
+    tern__block_joins<J>(all, 0.0);
+    if (threadIdx.x) return;
+    double x = tern__norm_root(all[0], p.attr.p), y = tern__norm_root(all[1], p.attr.p);
+    tern__norm_factors(&p.attr, x, y, p.factors);
+    if (p.norm) tern__element_set<double>(p.norm, p.norm_dtype, 0, x);
+}
+
+int tern__cuda_norm_factors(const tern__call *call)
+{
+    const tern__view *sums = call->in[0], *norm = call->out[1];
+    if (!tern__view_is_contiguous(sums) || !tern__view_is_contiguous(call->out[0])) return TERN_E_UNSUPPORTED;
+    problem p = {};
+    p.sums = (const double *)sums->data;
+    p.factors = (double *)call->out[0]->data;
+    p.norm = norm ? norm->data : nullptr;
+    p.norm_dtype = norm ? norm->dtype : 0;
+    p.rows = sums->shape[0];
+    p.columns = sums->shape[1];
+    p.attr = *(const tern__norm_attr *)call->attr;
+    return isinf(p.attr.p) ? tern__cuda_launch(call, run_factors<tern__high>, 1, THREADS, 0, p)
+                           : tern__cuda_launch(call, run_factors<tern__add>, 1, THREADS, 0, p);
+}
