@@ -138,6 +138,11 @@ TERN_API tern_loader_opts tern_loader_defaults(void);
  * a sampler, a batch size or a sample shape below 1; E_RANGE: workers, prefetch, or a sampler of more samples
  * than the dataset has.
  *
+ * Batches for scopes on a GPU come there beside what it computes, two ahead of their use, and nobody waits
+ * for it: what PyTorch's pin_memory and to(device, non_blocking=True) are for is not asked for. The first one
+ * pins the loader's memory and takes blocks of the GPU's for three batches, and more only for a step that
+ * holds more. The loader then belongs to that GPU, which is closed after it; scopes elsewhere get copies.
+ *
  * Of an iterable dataset each worker makes batches of its own part, and they are handed out in turn, as
  * PyTorch does; parts may end at different times, and a rank may get more batches than another one
  * (tern_ddp_join). A pass that is taken up again must have as many workers, and reads again what it has
@@ -152,9 +157,10 @@ typedef struct tern_batch {
     int64_t count;
 } tern_batch;
 
-/* The next batch, as tensors of the scope over the loader's own memory; the slot goes back when the scope
- * ends. False only at the end of the epoch, and then the next call begins the next one. After a failure (of a
- * sample, or an earlier one in the scope) it returns true with NULL tensors, and tern_scope_end tells. */
+/* The next batch, as tensors of the scope over the loader's own memory, the host's or a GPU's; it goes back
+ * when the scope ends. False only at the end of the epoch, and then the next call begins the next one. After
+ * a failure (of a sample, of the GPU, or an earlier one in the scope) it returns true with NULL tensors, and
+ * tern_scope_end tells. */
 TERN_API bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch);
 
 /* Seconds that tern_loader_next has waited for samples, or fetched them itself, since the loader was made. 0

@@ -24,13 +24,21 @@ static int hold_slot(tern_loader *loader, tern_scope *scope, int slot)
     return scope->error.code;
 }
 
-/* (count, shape of a sample): over the slot's memory, or a copy where the scope's device has its own. */
-static tern_tensor *wrap(tern_scope *scope, void *data, tern_dtype dtype, int64_t count, int ndim,
+/* Over the memory where the batch is, if it is the scope's. What is pinned a device may read after the slot
+ * was given back, so it goes no further than to the carrier. */
+static bool can_stay(const tern_loader *loader, const tern_scope *scope, const void *data)
+{
+    tern_device *device = tern__memory_device(data);
+    return device ? device == scope->device : !scope->device->backend && !tern__loader_is_pinned(loader);
+}
+
+/* (count, shape of a sample): over that memory, or a copy. */
+static tern_tensor *wrap(tern_scope *scope, void *data, bool stays, tern_dtype dtype, int64_t count, int ndim,
                          const int64_t *sample)
 {
     int64_t shape[TERN_NDIM_MAX] = {count};
     for (int d = 0; d < ndim; d++) shape[d + 1] = sample[d];
-    if (scope->device->backend) return tern_tensor_from(scope, data, dtype, ndim + 1, shape);
+    if (!stays) return tern_tensor_from(scope, data, dtype, ndim + 1, shape);
     tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim + 1, shape);
     view.data = data;
     return tern__result_over(scope, &view);
@@ -39,10 +47,19 @@ static tern_tensor *wrap(tern_scope *scope, void *data, tern_dtype dtype, int64_
 static void wrap_batch(tern_loader *loader, tern_scope *scope, const tern__batch *plain, tern_batch *batch)
 {
     const tern_dataset *dataset = tern__loader_dataset(loader);
-    batch->x = wrap(scope, plain->x, TERN_F32, plain->count, dataset->ndim, dataset->shape);
-    batch->y = wrap(scope, plain->y, tern__target_dtype(dataset), plain->count, dataset->target_ndim,
+    bool stays = can_stay(loader, scope, plain->x);
+    batch->x = wrap(scope, plain->x, stays, TERN_F32, plain->count, dataset->ndim, dataset->shape);
+    batch->y = wrap(scope, plain->y, stays, tern__target_dtype(dataset), plain->count, dataset->target_ndim,
                     dataset->target_shape);
     batch->count = plain->count;
+}
+
+/* To where the scope's tensors are. */
+static int carry(tern_loader *loader, tern_scope *scope, tern__batch *plain)
+{
+    tern_error err = {0};
+    if (!scope->device->backend || !tern__loader_carry(loader, scope->device, plain, &err)) return TERN_OK;
+    return tern__scope_fail_with(scope, &err);
 }
 
 bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch)
@@ -53,7 +70,8 @@ bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch)
     tern__batch plain;
     int status = tern__loader_next(loader, &plain, &err);
     if (status < 0) tern__scope_fail_with(scope, &err);
-    if (status > 0 && hold_slot(loader, scope, plain.slot) == TERN_OK)
+    if (status > 0 && hold_slot(loader, scope, plain.slot) == TERN_OK &&
+        carry(loader, scope, &plain) == TERN_OK)
         wrap_batch(loader, scope, &plain, batch);
     return status != 0;
 }

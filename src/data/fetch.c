@@ -108,6 +108,7 @@ void tern__reader_close(tern__reader *reader)
 bool tern__loader_fetch(tern__reader *reader, tern__slot *slot)
 {
     slot->error = (tern_error){0};
+    if (tern__slot_await(reader->loader, slot, &slot->error)) return true;
     if (reader->loader->stream) return fetch_stream(reader, slot);
     fetch_indices(reader->loader, slot);
     return true;

@@ -11,7 +11,9 @@
  *
  * Of a stream, reader w of W reads a part of its own, which makes the batches w, w + W, w + 2 W .. ; the
  * numbers of a part that is at its end are skipped. A reader may claim only as far ahead of the caller as
- * there are slots that are not held, so that here too the batch waited for has one. */
+ * there are slots that are not held, so that here too the batch waited for has one.
+ *
+ * What is in a slot may also be on its way to a device (carry.c): its next reader waits for that. */
 #include "data/loader_inner.h"
 
 /* ---- fetching ---- */
@@ -21,6 +23,17 @@ tern__slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state sta
     for (int i = 0; i < loader->slot_count; i++)
         if (loader->slots[i].state == state) return &loader->slots[i];
     return NULL;
+}
+
+/* Of several the one that nobody reads, or whose copy was asked for first. Locked. */
+static tern__slot *free_slot(const tern_loader *loader)
+{
+    tern__slot *found = NULL;
+    for (int i = 0; i < loader->slot_count; i++) {
+        tern__slot *slot = &loader->slots[i];
+        if (slot->state == TERN__FREE && (!found || slot->number < found->number)) found = slot;
+    }
+    return found;
 }
 
 static int held_count(const tern_loader *loader)
@@ -51,7 +64,7 @@ static bool claim_number(tern_loader *loader, tern__reader *reader, tern__batch 
 /* A slot with the next batch's number, to be fetched; NULL if no number or no slot is free. Locked. */
 static tern__slot *claim(tern_loader *loader, tern__reader *reader)
 {
-    tern__slot *slot = tern__loader_slot_in(loader, TERN__FREE);
+    tern__slot *slot = free_slot(loader);
     if (!slot || !claim_number(loader, reader, &slot->batch)) return NULL;
     slot->state = TERN__FETCHING;
     return slot;
@@ -128,6 +141,13 @@ static int pass_start(tern_loader *loader, tern_error *err)
     return TERN_OK;
 }
 
+/* Locked. */
+static void slot_free(const tern_loader *loader, tern__slot *slot)
+{
+    tern__slot_leave(loader, slot);
+    slot->state = TERN__FREE;
+}
+
 /* Nothing is fetched any more, and what was fetched ahead is forgotten. */
 static void pass_stop(tern_loader *loader)
 {
@@ -136,7 +156,7 @@ static void pass_stop(tern_loader *loader)
     loader->flowing = false;
     while (tern__loader_slot_in(loader, TERN__FETCHING)) pthread_cond_wait(&loader->ready, &loader->lock);
     for (int i = 0; i < loader->slot_count; i++)
-        if (loader->slots[i].state == TERN__READY) loader->slots[i].state = TERN__FREE;
+        if (loader->slots[i].state == TERN__READY) slot_free(loader, &loader->slots[i]);
     for (int w = 0; w < loader->reader_count; w++) tern__reader_close(&loader->readers[w]);
     pthread_mutex_unlock(&loader->lock);
     loader->running = false;
@@ -150,13 +170,17 @@ static void pass_end(tern_loader *loader)
 
 /* ---- taking ---- */
 
-/* The slot of batch `index`, READY; NULL if it is not fetched yet. Locked. */
-static tern__slot *ready_slot(const tern_loader *loader, int64_t index)
+tern__slot *tern__loader_slot_of(const tern_loader *loader, int64_t index)
 {
     for (int i = 0; i < loader->slot_count; i++)
         if (loader->slots[i].state == TERN__READY && loader->slots[i].batch.index == index)
             return &loader->slots[i];
     return NULL;
+}
+
+bool tern__loader_is_skipped(const tern_loader *loader, int64_t index)
+{
+    return loader->stream && loader->readers[index % loader->reader_count].ended;
 }
 
 static bool all_ended(const tern_loader *loader)
@@ -186,8 +210,8 @@ static tern__slot *wait_next(tern_loader *loader)
 {
     tern__slot *slot;
     int64_t started = tern__now_ns();
-    while (!(slot = ready_slot(loader, loader->next_taken)) && !is_over(loader)) {
-        if (loader->stream && loader->readers[loader->next_taken % loader->reader_count].ended) {
+    while (!(slot = tern__loader_slot_of(loader, loader->next_taken)) && !is_over(loader)) {
+        if (tern__loader_is_skipped(loader, loader->next_taken)) {
             loader->next_taken++;
             pthread_cond_broadcast(&loader->claimable);
         } else if (loader->worker_count == 0)
@@ -246,6 +270,7 @@ void tern__loader_destroy(tern_loader *loader)
     pthread_cond_destroy(&loader->claimable);
     pthread_cond_destroy(&loader->ready);
     pthread_mutex_destroy(&loader->lock);
+    tern__carrier_free(loader);
     tern_sampler_free(loader->own_sampler);
     tern__free(loader->indices);
     tern__free(loader->slots);
@@ -258,7 +283,7 @@ void tern__loader_destroy(tern_loader *loader)
 void tern__loader_slot_release(tern_loader *loader, int slot)
 {
     pthread_mutex_lock(&loader->lock);
-    loader->slots[slot].state = TERN__FREE;
+    slot_free(loader, &loader->slots[slot]);
     bool last = loader->abandoned && !tern__loader_slot_in(loader, TERN__HELD);
     pthread_cond_broadcast(&loader->claimable);
     pthread_mutex_unlock(&loader->lock);

@@ -21,6 +21,12 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err);
 /* Gives a batch back, from any thread, also after the loader was freed: its memory lasts until then. */
 void tern__loader_slot_release(tern_loader *loader, int slot);
 
+/* Makes x and y of a batch that is held the addresses of its copy in the memory of the device for which the
+ * loader was asked first, and has the next batches copied there beside the step. */
+int tern__loader_carry(tern_loader *loader, tern_device *device, tern__batch *batch, tern_error *err);
+/* Are its slots pinned, since it was? */
+bool tern__loader_is_pinned(const tern_loader *loader);
+
 /* Where the loader is: the epoch of its pass, or the next one's, and how many samples of this rank's share it
  * has handed out in it. */
 typedef struct tern__loader_place {

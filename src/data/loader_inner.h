@@ -1,21 +1,44 @@
-/* loader_inner.h - a loader from inside: slots, readers, and what its files call of each other. */
+/* loader_inner.h - a loader from inside: slots, readers, a carrier, and what its files call of each other. */
 #ifndef TERN_SRC_LOADER_INNER_H
 #define TERN_SRC_LOADER_INNER_H
 
 #include "base/base.h"
 #include "data/loader.h"
 #include "data/sampler.h"
+#include "device/backend.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 typedef enum tern__slot_state { TERN__FREE, TERN__FETCHING, TERN__READY, TERN__HELD } tern__slot_state;
 
+/* A block of a device's memory for a batch. */
+typedef struct tern__copy {
+    char *x;          /* NULL: there is none yet */
+    char *y;          /* behind it */
+    tern__mark *left; /* the step's lane, where the batch that was there last was given back */
+    bool taken;
+    int64_t given_back; /* what number of all that were */
+} tern__copy;
+
 typedef struct tern__slot {
     tern__slot_state state;
     tern__batch batch;
     tern_error error; /* of fetching it */
+
+    /* Of a loader whose batches are carried to a device. */
+    tern__copy *copy;  /* of a batch that is READY or HELD; NULL: none */
+    tern__mark *there; /* the copying lane, behind what was last copied from here */
+    int64_t number;    /* of that among all copies; 0: nobody reads what is here  */
 } tern__slot;
+
+/* How batches come to a device with memory of its own (carry.c). */
+typedef struct tern__carrier {
+    tern_device *device;
+    tern__copy *copies; /* as many as slots, of which some have memory */
+    int64_t sent, given_back;
+    bool x_pinned, y_pinned;
+} tern__carrier;
 
 /* Who fetches: a worker, or the caller where there are none. */
 typedef struct tern__reader {
@@ -56,8 +79,10 @@ struct tern_loader {
 
     tern__slot *slots;
     int slot_count;
-    float *x; /* of all slots */
-    char *y;  /* of all slots */
+    char *x, *y;             /* of all slots    */
+    size_t x_step, y_step;   /* of a slot       */
+    size_t x_bytes, y_bytes; /* in whole pages  */
+    tern__carrier *carrier;  /* NULL: batches are used where they are */
     tern__reader *readers;
     int reader_count, worker_count; /* workers: readers whose threads run */
 };
@@ -66,9 +91,21 @@ struct tern_loader {
 bool tern__loader_fetch(tern__reader *reader, tern__slot *slot);
 void tern__reader_close(tern__reader *reader);
 
+/* carry.c */
+/* Waits until nobody reads the memory of a claimed slot. */
+int tern__slot_await(const tern_loader *loader, tern__slot *slot, tern_error *err);
+/* Its batch is used no more. Locked. */
+void tern__slot_leave(const tern_loader *loader, tern__slot *slot);
+/* Waits for copies that are under way. */
+void tern__carrier_free(tern_loader *loader);
+
 /* loader.c */
 void *tern__loader_work(void *reader);
 tern__slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state state);
+/* The slot of batch `index`, READY; NULL if it is not fetched yet. Locked. */
+tern__slot *tern__loader_slot_of(const tern_loader *loader, int64_t index);
+/* Is it one of a stream's part that was at its end before? Locked. */
+bool tern__loader_is_skipped(const tern_loader *loader, int64_t index);
 /* Batches in that many samples. */
 int64_t tern__loader_batches(const tern_loader *loader, int64_t samples);
 void tern__loader_destroy(tern_loader *loader);

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <string.h>
+#include <unistd.h>
 
 enum { MAX_WORKERS = 1024, MAX_PREFETCH = 1024 };
 
@@ -105,6 +107,17 @@ static int sampler_init(tern_loader *loader, tern_error *err)
     return loader->indices ? TERN_OK : TERN_E_MEMORY;
 }
 
+/* Whole pages of memory, zeroed, which can be pinned. */
+static void *pages_new(size_t *bytes, tern_error *err)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), wanted = TERN__MAX(*bytes, (size_t)1);
+    *bytes = tern__align_up(wanted, page);
+    void *pages = *bytes < wanted ? NULL : tern__alloc_raw(*bytes, page);
+    if (pages) return memset(pages, 0, *bytes);
+    tern__error_set(err, FUNC, TERN_E_MEMORY, "out of memory: %zu bytes", wanted);
+    return NULL;
+}
+
 /* One block of samples and one of labels for all slots; each slot's part starts at a multiple of a cache
  * line. */
 static int slots_init(tern_loader *loader, tern_error *err)
@@ -120,16 +133,19 @@ static int slots_init(tern_loader *loader, tern_error *err)
         return tern__error_set(err, FUNC, TERN_E_MEMORY,
                                "%d batches of %lld samples of %lld values are too many", slots,
                                (long long)count, (long long)loader->sample_floats);
-    floats = tern__align_up(floats, TERN__LINE / sizeof(float));
-    targets = tern__align_up(targets, TERN__LINE);
+    loader->x_step = tern__align_up(floats * sizeof(float), TERN__LINE);
+    loader->y_step = tern__align_up(targets, TERN__LINE);
+    loader->x_bytes = loader->x_step * (size_t)slots;
+    loader->y_bytes = loader->y_step * (size_t)slots;
     loader->slots = tern__alloc(sizeof(tern__slot) * (size_t)slots, FUNC, err);
-    loader->x = tern__alloc(floats * sizeof(float) * (size_t)slots, FUNC, err);
-    loader->y = tern__alloc(targets * (size_t)slots, FUNC, err);
+    loader->x = pages_new(&loader->x_bytes, err);
+    loader->y = pages_new(&loader->y_bytes, err);
     if (!loader->slots || !loader->x || !loader->y) return TERN_E_MEMORY;
     loader->slot_count = slots;
     for (int i = 0; i < slots; i++)
-        loader->slots[i].batch = (tern__batch){
-            .x = loader->x + floats * (size_t)i, .y = loader->y + targets * (size_t)i, .slot = i};
+        loader->slots[i].batch = (tern__batch){.x = (float *)(loader->x + loader->x_step * (size_t)i),
+                                               .y = loader->y + loader->y_step * (size_t)i,
+                                               .slot = i};
     return TERN_OK;
 }
 
