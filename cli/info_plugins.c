@@ -3,6 +3,7 @@
 
 #include "base/plugin.h"
 #include "comm/backend.h"
+#include "comm/nccl/plugin.h"
 
 #include <tern/backend/figure.h>
 #include <tern/backend/image.h>
@@ -57,6 +58,18 @@ static void print_plugin(const plugin *p)
     tern__info_row(p->name, text);
 }
 
+/* "NCCL 2.28.9", or what is missing. */
+static bool describe_nccl(char *text, size_t size)
+{
+    tern_error why = {0};
+    const tern__nccl_plugin *found = tern__plugin_open("tern_nccl.so", TERN__NCCL_SYMBOL, &why);
+    if (found)
+        found->describe(text, size);
+    else
+        snprintf(text, size, "no: %s", why.text);
+    return found;
+}
+
 /* What TERN_BACKEND may say here. */
 void tern__info_back_ends(void)
 {
@@ -64,7 +77,7 @@ void tern__info_back_ends(void)
         const char *name, *transport;
     } all[] = {
         {"native", ""}, {"mpi", "mpi"}, {"gloo", "gloo"}, {"native+mpi", "mpi"}, {"native+gloo", "gloo"}};
-    char text[128];
+    char text[192], nccl[TERN_ERROR_TEXT];
     size_t used = (size_t)snprintf(text, sizeof(text), "self");
     bool has_mpi = is_here("openmpi") || is_here("mpich"), has_gloo = is_here("gloo");
     for (size_t i = 0; i < TERN__COUNT(all); i++) {
@@ -72,11 +85,15 @@ void tern__info_back_ends(void)
         if (lacks || tern__comm_check(all[i].name, __func__, NULL)) continue;
         used += (size_t)snprintf(text + used, sizeof(text) - used, ", %s", all[i].name);
     }
-    snprintf(text + used, sizeof(text) - used, "; debug+ before any");
+    snprintf(text + used, sizeof(text) - used, "%s; debug+ before any",
+             describe_nccl(nccl, sizeof(nccl)) ? "; nccl+ before any" : "");
     tern__info_row("collectives", text);
 }
 
 void tern__info_plugins(void)
 {
+    char nccl[TERN_ERROR_TEXT];
     for (size_t i = 0; i < TERN__COUNT(plugins); i++) print_plugin(&plugins[i]);
+    describe_nccl(nccl, sizeof(nccl));
+    tern__info_row("nccl", nccl);
 }

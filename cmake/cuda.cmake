@@ -17,6 +17,13 @@ function(tern_cuda_properties target)
                         CUDA_STANDARD 17 CUDA_VISIBILITY_PRESET hidden)
 endfunction()
 
+function(tern_nccl_properties target)
+  target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/base/error.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(${target} PRIVATE _GNU_SOURCE TERN_VERSION="${PROJECT_VERSION}")
+  set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME tern_nccl CXX_STANDARD 17 CXX_VISIBILITY_PRESET hidden)
+endfunction()
+
 # header_version(VARIABLE FILE MAJOR MINOR PATCH): "9.14.0", of the numbers that the header defines under these names.
 function(header_version variable file)
   set(version)
@@ -44,7 +51,11 @@ if(TERN_CUDA)
   header_version(NCCL_VERSION ${NCCL_INCLUDE_DIR}/nccl.h NCCL_MAJOR NCCL_MINOR NCCL_PATCH)
   add_library(tern_cuda MODULE ${TERN_CUDA_SOURCES} ${TERN_CUDA_COMMON})
   tern_cuda_properties(tern_cuda)
-  target_include_directories(tern_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
-  target_link_libraries(tern_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${CUDNN_LIBRARY} ${NCCL_LIBRARY})
-  set_target_properties(tern_cuda PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON) # CUDA lies anywhere
+  target_include_directories(tern_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE_DIR})
+  target_link_libraries(tern_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${CUDNN_LIBRARY})
+  add_library(tern_nccl MODULE ${PROJECT_SOURCE_DIR}/src/plugins/nccl.cc)
+  tern_nccl_properties(tern_nccl)
+  target_include_directories(tern_nccl SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${NCCL_INCLUDE_DIR})
+  target_link_libraries(tern_nccl PRIVATE CUDA::cudart_static ${NCCL_LIBRARY})
+  set_target_properties(tern_cuda tern_nccl PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON) # CUDA lies anywhere
 endif()

@@ -13,6 +13,7 @@
 #include "base/base.h"
 
 #include <tern/collectives.h>
+#include <tern/device.h>
 #include <tern/p2p.h>
 
 /* The last five are *moves*, which differ only in who has something for whom: see tern__move. */
@@ -53,7 +54,7 @@ typedef struct tern__extent {
 
 /* What goes between this rank and another, in a move: elements [from, from + count) of the extents. */
 typedef struct tern__move {
-    void *to; /* of what this rank takes */
+    void *to; /* of what this rank takes; of what it gives of a device's memory, where that is */
     uint64_t from, count;
 } tern__move;
 
@@ -161,6 +162,10 @@ typedef struct tern__comm_backend {
      * multiple of the page size) of this process whose address and contents stay, while its pages become
      * reachable by the peers. */
     int (*window_open)(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
+    /* NULL: devices' memory is out of its reach. Collective with the first call for a device: a window over
+     * all of its memory. Extents in it are each rank's own, and not compared but for their counts. A `base`
+     * in a device's memory is for these back ends only, and need not be whole pages. */
+    int (*window_of)(void *state, tern_device *device, uint32_t *window, tern_error *err);
     void *(*window_base)(void *state, uint32_t window);
     /* The memory of a `rank` as this one sees it. */
     char *(*window_peer)(void *state, uint32_t window, int rank);
@@ -209,6 +214,7 @@ extern const tern__comm_backend tern__comm_native;
 extern const tern__comm_backend tern__comm_self;
 extern const tern__comm_backend tern__comm_debug; /* stands before the group's `behind` */
 extern const tern__comm_backend tern__comm_hosts;
+extern const tern__comm_backend tern__comm_nccl; /* stands before the group's `second` */
 
 /* ---- post.c ---- */
 
@@ -221,9 +227,9 @@ int tern__post_check(const tern__post *post, tern_error *err);
 /* Gives the group the back end that its options ask for, or else that its ranks need. E_UNSUPPORTED: hosts
  * that it does not join. */
 int tern__comm_pick(tern_group *group, tern_error *err);
-/* Puts the debug back end before the group's, if its options say so; and says what the user sees as its name.
- */
-void tern__comm_debug_add(tern_group *group);
+/* Puts the debug back end before the group's, and NCCL's before that, if its options say so; and says what
+ * the user sees as its name. */
+void tern__comm_fronts_add(tern_group *group);
 /* Is there a back end of that name (NULL: any)? E_INVALID. */
 int tern__comm_check(const char *name, const char *func, tern_error *err);
 

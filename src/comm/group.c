@@ -120,7 +120,7 @@ static int meet_traced(tern_group *group, tern_error *err)
 int tern__group_build(tern_group *group, tern_error *err)
 {
     if (tern__comm_pick(group, err)) return err->code;
-    tern__comm_debug_add(group);
+    tern__comm_fronts_add(group);
     group->state = group->backend->open(group, err);
     if (!group->state) return err->code;
     group->channel = group->backend->channel_open(group->state, TERN__FLIGHT_SLOTS, err);

@@ -31,9 +31,10 @@ struct tern_group {
     tern_store *store; /* the root's, as is control; NULL if it is one rank               */
     tern__control *control;
     char backend_name[32]; /* of the one that moves the data: "native+gloo" */
-    char shown_name[40];   /* as the user sees it: "debug+native+gloo"      */
+    char shown_name[48];   /* as the user sees it: "debug+nccl+native+gloo" */
     const tern__comm_backend *backend;
-    const tern__comm_backend *behind; /* of the debug back end: the one that does it */
+    const tern__comm_backend *second; /* of NCCL's back end: the one that it stands before */
+    const tern__comm_backend *behind; /* of those two: the one that moves the host's data  */
     void *state;                      /* the back end's, owned                    */
     void *channel;                    /* the user's own collectives               */
     struct tern__staging *staging;    /* their queue; NULL in a group of one      */

@@ -7,22 +7,32 @@
 /* What a user may ask for. "mpi" and "gloo": every byte over it. */
 static const char *const names[] = {"native", "mpi", "gloo", "native+mpi", "native+gloo"};
 
-/* What is meant beside "debug", which goes before any: "debug+native". NULL: what fits. */
-static const char *name_behind(const char *name)
+/* What is left of `name` behind "WORD" or "WORD+", which go before any: "nccl+native"; NULL: nothing. `name`
+ * itself: it does not begin so. */
+static const char *skip(const char *name, const char *word)
 {
-    if (!name || strncmp(name, "debug", 5) != 0) return name;
-    if (name[5] == '+') return name + 6;
-    return name[5] ? name : NULL;
+    size_t length = strlen(word);
+    if (!name || strncmp(name, word, length) != 0) return name;
+    if (name[length] == '+') return name + length + 1;
+    return name[length] ? name : NULL;
 }
 
-void tern__comm_debug_add(tern_group *group)
+/* The one that moves the host's data, beside "debug" and "nccl". */
+static const char *name_behind(const char *name)
 {
-    bool is_wanted = name_behind(group->opts.backend) != group->opts.backend;
-    snprintf(group->shown_name, sizeof(group->shown_name), "%s%s", is_wanted ? "debug+" : "",
-             group->backend_name);
-    if (!is_wanted) return;
-    group->behind = group->backend;
-    group->backend = &tern__comm_debug;
+    return skip(skip(name, "debug"), "nccl");
+}
+
+void tern__comm_fronts_add(tern_group *group)
+{
+    const char *name = group->opts.backend, *rest = skip(name, "debug");
+    bool has_debug = rest != name, has_nccl = skip(rest, "nccl") != rest;
+    snprintf(group->shown_name, sizeof(group->shown_name), "%s%s%s", has_debug ? "debug+" : "",
+             has_nccl ? "nccl+" : "", group->backend_name);
+    if (has_debug || has_nccl) group->behind = group->backend;
+    if (has_debug) group->backend = &tern__comm_debug;
+    group->second = group->backend;
+    if (has_nccl) group->backend = &tern__comm_nccl;
 }
 
 int tern__comm_check(const char *name, const char *func, tern_error *err)
@@ -33,7 +43,9 @@ int tern__comm_check(const char *name, const char *func, tern_error *err)
         if (!strcmp(name, names[i])) return TERN_OK;
     return tern__error_set(
         err, func, TERN_E_INVALID,
-        "back end \"%s\": expected native, mpi, gloo, native+mpi or native+gloo, or debug+one of them", name);
+        "back end \"%s\": expected native, mpi, gloo, native+mpi or native+gloo, or nccl+ or "
+        "debug+ and one of them",
+        name);
 }
 
 /* A rank of another host than the group's first one; -1: all are of one host. */

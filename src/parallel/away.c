@@ -15,7 +15,8 @@ static int each_buffer(const tern_ddp *ddp, visit_fn visit, char *base, size_t *
     for (int i = 0; i < tern_state_count(ddp->module) && !status; i++) {
         tern_state_entry entry = tern_state_get(ddp->module, i);
         const tern__view *view = &entry.tensor->view;
-        if (!entry.is_buffer || ddp->ignored[i] || !tern__memory_device(view->data)) continue;
+        tern_device *device = tern__memory_device(view->data);
+        if (!entry.is_buffer || ddp->ignored[i] || !device || tern__ddp_reaches(ddp, device)) continue;
         if (visit) status = visit(base + *bytes, view->data, tern__view_bytes(view), err);
         *bytes += tern__align_up(tern__view_bytes(view), TERN__LINE);
     }

@@ -50,13 +50,28 @@ static int fill_extents(const tern_ddp *ddp, tern__bucket *bucket, tern__extent 
     return count;
 }
 
-/* The side values ride with the last bucket if that is precise enough. */
+/* A bucket without gradients. */
+static tern__bucket *add_bucket(tern_ddp *ddp, tern__extent *next)
+{
+    tern__bucket *bucket = &ddp->buckets[ddp->bucket_count++];
+    *bucket = (tern__bucket){.first = ddp->leaf_count, .dtype = TERN_F32, .extents = next};
+    return bucket;
+}
+
+/* The side values ride with the last bucket if that is precise enough and of the same memory; the loss that
+ * is on a device goes by itself. */
 static void add_side(tern_ddp *ddp, tern__extent *next)
 {
     tern__bucket *last = &ddp->buckets[ddp->bucket_count - 1];
-    if (last->dtype != TERN_F32 && last->dtype != TERN_F64) {
-        last = &ddp->buckets[ddp->bucket_count++];
-        *last = (tern__bucket){.first = ddp->leaf_count, .dtype = TERN_F32, .extents = next};
+    ddp->side_bucket = ddp->bucket_count - 1;
+    if (ddp->loss.device) {
+        ddp->side_bucket = ddp->bucket_count;
+        last = add_bucket(ddp, next);
+        last->extents[last->extent_count++] = ddp->loss.extent;
+        last = add_bucket(ddp, next + 1);
+    } else if (last->dtype != TERN_F32 && last->dtype != TERN_F64) {
+        ddp->side_bucket = ddp->bucket_count;
+        last = add_bucket(ddp, next);
     }
     last->extents[last->extent_count++] =
         (tern__extent){ddp->side_window, 0, (uint64_t)tern__side_count(ddp)};
@@ -64,7 +79,7 @@ static void add_side(tern_ddp *ddp, tern__extent *next)
 
 static int make_room(tern_ddp *ddp, tern_error *err)
 {
-    size_t most = (size_t)ddp->leaf_count + 1;
+    size_t most = (size_t)ddp->leaf_count + 2;
     if (ddp->buckets) return TERN_OK;
     ddp->buckets = tern__alloc(most * sizeof(*ddp->buckets), "tern_ddp_new", err);
     ddp->extents = tern__alloc(most * sizeof(*ddp->extents), "tern_ddp_new", err);

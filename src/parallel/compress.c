@@ -1,9 +1,11 @@
 /* compress.c - gradients of f32 go over in 16 bits: rounded into a window of their own when their bucket is
  * posted, summed in f32 by whoever reduces, and the mean, rounded once more, is what all ranks have then.
- * Gradients in a device's own memory go the same way, in a window of the host's, whether rounded or not. */
+ * Gradients in a device's own memory go the same way, in a window of the host's, whether rounded or not; but
+ * where the back end reaches the device they are rounded there, by a kernel, into a window there. */
 #include "parallel/ddp.h"
 
 #include "base/half.h"
+#include "kernels/kernel.h"
 #include "tensor/host.h"
 
 #include <unistd.h>
@@ -15,13 +17,31 @@ static bool is_narrow(const tern_ddp *ddp, int r)
     return ddp->opts.reduce_dtype != TERN_F32 && ddp->seal->ranges[r].grad_dtype == TERN_F32;
 }
 
+/* NULL: its gradients go over in the host's memory. */
+static tern_device *device_of(const tern_ddp *ddp, int r)
+{
+    tern_device *device = ddp->seal->ranges[r].device;
+    return tern__ddp_reaches(ddp, device) ? device : NULL;
+}
+
+/* Gaps between gradients are zeros on every rank. */
+static int make_block(tern_ddp *ddp, int r, size_t bytes, tern_error *err)
+{
+    if (!device_of(ddp, r)) return TERN_OK;
+    ddp->narrow_block[r] = tern__memory_new(device_of(ddp, r), bytes, "tern_ddp_new", err);
+    return ddp->narrow_block[r] ? tern__memory_zero(ddp->narrow_block[r], bytes, err) : TERN_E_MEMORY;
+}
+
 int tern__compress_open(tern_ddp *ddp, tern_error *err)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     for (int r = 0; r < ddp->seal->range_count; r++) {
         if (!is_narrow(ddp, r)) continue;
         size_t bytes = tern__align_up(ddp->seal->ranges[r].grad_bytes / 2, page);
-        int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &ddp->narrow[r], err);
+        int status = make_block(ddp, r, bytes, err);
+        if (!status)
+            status = ddp->group->backend->window_open(ddp->group->state, ddp->narrow_block[r], bytes,
+                                                      &ddp->narrow[r], err);
         if (status) return status;
         ddp->has_narrow[r] = true;
     }
@@ -30,8 +50,10 @@ int tern__compress_open(tern_ddp *ddp, tern_error *err)
 
 void tern__compress_close(tern_ddp *ddp)
 {
-    for (int r = 0; r < ddp->seal->range_count; r++)
+    for (int r = 0; r < ddp->seal->range_count; r++) {
         if (ddp->has_narrow[r]) ddp->group->backend->window_close(ddp->group->state, ddp->narrow[r]);
+        if (ddp->narrow_block[r]) tern__memory_free(ddp->narrow_block[r]);
+    }
 }
 
 tern_dtype tern__compress_dtype(const tern_ddp *ddp, int r)
@@ -47,7 +69,7 @@ uint32_t tern__compress_window(const tern_ddp *ddp, int r)
 /* They do not go over where they are. */
 static bool is_apart(const tern_ddp *ddp, int r)
 {
-    return is_narrow(ddp, r) || ddp->seal->ranges[r].device;
+    return is_narrow(ddp, r) || (ddp->seal->ranges[r].device && !device_of(ddp, r));
 }
 
 /* ---- both ways ---- */
@@ -73,10 +95,28 @@ static void *place_of(const tern_ddp *ddp, int k)
     return base + element * tern_dtype_bytes(tern__compress_dtype(ddp, r));
 }
 
+/* Dense, as a gradient is. */
+static int cast(tern_device *device, const tern__view *to, const tern__view *from, tern_error *err)
+{
+    const tern__call call = {.device = device, .kernel = TERN__COPY, .in = {from}, .out = {to}, .err = err};
+    return tern__kernel_run(&call);
+}
+
+/* The gradient's place as a view like it. */
+static tern__view narrow_of(const tern_ddp *ddp, int k)
+{
+    tern__view view = ddp->seal->leaves[k]->grad->view;
+    view.dtype = ddp->opts.reduce_dtype;
+    view.data = place_of(ddp, k);
+    return view;
+}
+
 static int put(const tern_ddp *ddp, int k, tern_error *err)
 {
     tern__host host;
-    const tern__view *grad = &ddp->seal->leaves[k]->grad->view;
+    const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
+    tern_device *device = device_of(ddp, ddp->seal->range_of[k]);
+    if (device) return cast(device, &narrow, grad, err);
     if (!is_narrow(ddp, ddp->seal->range_of[k]))
         return tern__memory_copy(place_of(ddp, k), grad->data, tern__view_bytes(grad), err);
     int status = tern__host_open(&host, grad, err);
@@ -89,7 +129,9 @@ static int put(const tern_ddp *ddp, int k, tern_error *err)
 static int take(const tern_ddp *ddp, int k, tern_error *err)
 {
     tern__host host;
-    const tern__view *grad = &ddp->seal->leaves[k]->grad->view;
+    const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
+    tern_device *device = device_of(ddp, ddp->seal->range_of[k]);
+    if (device) return cast(device, grad, &narrow, err);
     if (!is_narrow(ddp, ddp->seal->range_of[k]))
         return tern__memory_copy(grad->data, place_of(ddp, k), tern__view_bytes(grad), err);
     int status = tern__host_open(&host, grad, err);

@@ -78,8 +78,7 @@ static int open_buffers(tern_ddp *ddp, tern_error *err)
                                                   &ddp->buffer_window, err);
         ddp->has_buffer_window = !status;
     }
-    bool any = ddp->has_buffer_window || ddp->away.has_window;
-    return status || !any ? status : tern__state_plan_buffers(ddp, err);
+    return status ? status : tern__state_plan_buffers(ddp, err);
 }
 
 /* The pages of the gradients and of the buffers become reachable by the peers; their addresses stay. */
@@ -90,7 +89,8 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     tern__seal *seal = ddp->seal;
     for (; ddp->window_count < seal->range_count; ddp->window_count++) {
         tern__range *range = &seal->ranges[ddp->window_count];
-        void *grads = range->device ? NULL : range->grads;
+        bool is_apart = range->device && !tern__ddp_reaches(ddp, range->device);
+        void *grads = is_apart ? NULL : range->grads;
         int status =
             backend->window_open(state, grads, range->grad_bytes, &ddp->windows[ddp->window_count], err);
         if (status) return status;
@@ -131,6 +131,7 @@ static int build(tern_ddp *ddp, tern_error *err)
     if (!status) status = tern__signature_check(ddp, err);
     if (!status) status = open_windows(ddp, err);
     if (!status) status = tern__compress_open(ddp, err);
+    if (!status) status = tern__side_open(ddp, err);
     if (!status) status = tern__state_copy(ddp, 0, err);
     if (!status) status = open_channel(ddp, err);
     if (!status) status = tern__bucket_plan(ddp, err);
@@ -209,6 +210,7 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__free(ddp->extents);
     tern__away_close(ddp);
     tern__compress_close(ddp);
+    tern__side_close(ddp);
     tern__checksum_close(ddp);
     tern__sharing_close(ddp);
     tern__stats_close(ddp);
@@ -226,7 +228,9 @@ bool tern_ddp_sync_set(tern_ddp *ddp, bool sync)
 
 double tern_ddp_loss_mean(const tern_ddp *ddp)
 {
-    return ddp->loss_mean;
+    float mean;
+    if (!ddp->loss.is_known) return ddp->loss_mean;
+    return tern__memory_copy(&mean, ddp->loss.block + 1, sizeof(mean), NULL) ? NAN : mean;
 }
 
 int tern_ddp_bucket_count(const tern_ddp *ddp)

@@ -39,6 +39,15 @@ typedef struct tern__sharing {
     uint64_t hash;   /* of what this rank has last read, and of where to               */
 } tern__sharing;
 
+/* The loss where gradients go over in a device's memory: nobody waits for it before the user asks. */
+typedef struct tern__ddp_loss {
+    tern_device *device; /* NULL: it is among the side values */
+    float *block;        /* this rank's, and after the work the sum; and the mean */
+    uint32_t window;
+    bool has_window, is_known;
+    tern__extent extent;
+} tern__ddp_loss;
+
 struct tern_ddp {
     tern__listener listener; /* first: the group's list links these */
     tern_module *module;
@@ -51,6 +60,7 @@ struct tern_ddp {
     int window_count;
     uint32_t narrow[TERN__RANGES]; /* windows of gradients that go over in reduce_dtype, by range */
     bool has_narrow[TERN__RANGES];
+    void *narrow_block[TERN__RANGES]; /* of a device's memory, under such a window */
     uint32_t buffer_window, side_window;
     bool has_buffer_window, has_side_window;
 
@@ -59,8 +69,8 @@ struct tern_ddp {
     int *order;     /* [leaf_count] leaf indices in bucket order                */
     int *bucket_of; /* by leaf index; -1: ignored                               */
     tern__bucket *buckets;
-    tern__extent *extents; /* the buckets' pieces, one array                     */
-    int bucket_count;
+    tern__extent *extents;         /* the buckets' pieces, one array                     */
+    int bucket_count, side_bucket; /* from the latter on they have side values */
     bool rebuilt;
 
     bool sync, active;           /* active: the running backward is synchronised           */
@@ -70,8 +80,10 @@ struct tern_ddp {
     uint32_t folded;             /* backwards since the last synchronised one, this one included */
     uint64_t last_seq, side_seq; /* the last work, and the one that the side values ride in */
     double loss_mean;
-    tern__extent *buffer_extents; /* NULL: buffers are each rank's own */
+    tern__ddp_loss loss;
+    tern__extent *buffer_extents; /* NULL: buffers are each rank's own; those of the host's memory, then */
     int buffer_extent_count;
+    int away_extent_count; /* those that go over in a device's */
     tern__extent order_extent;
 
     double count;      /* of the backwards folded into the running one: what their losses were divided by */
@@ -93,6 +105,12 @@ struct tern_ddp {
         size_t bytes;
     } away; /* of the buffers in devices' memory */
 };
+
+/* The back end reaches the device's memory: what is in it goes over where it is. */
+static inline bool tern__ddp_reaches(const tern_ddp *ddp, const tern_device *device)
+{
+    return device && device->backend && ddp->group->backend->window_of;
+}
 
 /* ---- post.c ---- */
 
@@ -133,10 +151,12 @@ static inline int tern__side_count(const tern_ddp *ddp)
 {
     return 2 + ddp->seal->leaf_count;
 }
+int tern__side_open(tern_ddp *ddp, tern_error *err);
+void tern__side_close(tern_ddp *ddp);
 /* Of this backward; loss NULL: a shadow's. */
-void tern__side_write(tern_ddp *ddp, const tern_tensor *loss);
+int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err);
 /* The means of all ranks: sets every leaf's `fresh` and the mean loss. */
-void tern__side_take(tern_ddp *ddp);
+int tern__side_take(tern_ddp *ddp, tern_error *err);
 
 /* ---- state.c: what of the model's state all ranks share ---- */
 

@@ -83,6 +83,9 @@ static int post_rest(tern_ddp *ddp, tern_error *err)
     if (!status) status = tern__away_put(ddp, err);
     if (!status && ddp->buffer_extent_count)
         status = post_broadcast(ddp, ddp->buffer_extents, ddp->buffer_extent_count, err);
+    if (!status && ddp->away_extent_count)
+        status =
+            post_broadcast(ddp, ddp->buffer_extents + ddp->buffer_extent_count, ddp->away_extent_count, err);
     if (!status) status = tern__sharing_post(ddp, err);
     return status ? status : tern__straggler_post(ddp, err);
 }
@@ -103,14 +106,14 @@ static void count_waiting(tern_ddp *ddp)
         bucket->used |= leaf->fresh || leaf->pending > 0;
         ddp->used |= bucket->used;
     }
-    ddp->buckets[ddp->bucket_count - 1].used |= ddp->used; /* the side values */
+    for (int b = ddp->side_bucket; b < ddp->bucket_count; b++) ddp->buckets[b].used |= ddp->used;
 }
 
 static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     ddp->next_bucket = 0;
-    tern__side_write(ddp, loss);
-    return tern__checksum_post(ddp, err);
+    int status = tern__side_write(ddp, loss, err);
+    return status ? status : tern__checksum_post(ddp, err);
 }
 
 static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
@@ -200,8 +203,8 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     if (status) return status;
     tern__straggler_done(ddp);
     tern__sharing_done(ddp);
-    tern__side_take(ddp);
-    status = tern__compress_take(ddp, err);
+    status = tern__side_take(ddp, err);
+    if (!status) status = tern__compress_take(ddp, err);
     if (!status) status = tern__away_take(ddp, err);
     take_tally(ddp);
     ddp->folded = 0;

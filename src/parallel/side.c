@@ -1,12 +1,106 @@
 /* side.c - what rides behind the last bucket's gradients: a rank's loss, whether it counts, and a flag for
  * each leaf that it has used. The mean of the flags tells which leaves anybody has used; the mean loss of
- * those that count is a quotient of two means. */
+ * those that count is a quotient of two means. Where the back end reaches the gradients' device the loss goes
+ * over there, and the quotient is made there: the host knows the divisor, and reads the loss when it is asked
+ * for. */
 #include "parallel/ddp.h"
+
+#include "kernels/kernel.h"
+#include "kernels/pointwise.h"
 #include "tensor/host.h"
 
 #include <math.h>
 
 enum { LOSS, COUNTS, FLAGS };
+
+/* ---- the loss on a device ---- */
+
+/* The last gradients', if all that go over are where they are. */
+static tern_device *find_device(const tern_ddp *ddp)
+{
+    tern_device *device = ddp->seal->ranges[0].device;
+    for (int r = 0; r < ddp->seal->range_count; r++)
+        if (!tern__ddp_reaches(ddp, ddp->seal->ranges[r].device)) return NULL;
+    return device;
+}
+
+int tern__side_open(tern_ddp *ddp, tern_error *err)
+{
+    tern__ddp_loss *self = &ddp->loss;
+    self->device = find_device(ddp);
+    if (!self->device) return TERN_OK;
+    self->block = tern__memory_new(self->device, 2 * sizeof(*self->block), "tern_ddp_new", err);
+    if (!self->block) return TERN_E_MEMORY;
+    int status = ddp->group->backend->window_open(ddp->group->state, self->block, 2 * sizeof(*self->block),
+                                                  &self->window, err);
+    self->has_window = !status;
+    self->extent = (tern__extent){self->window, 0, 1};
+    return status;
+}
+
+void tern__side_close(tern_ddp *ddp)
+{
+    tern__ddp_loss *self = &ddp->loss;
+    if (self->has_window) ddp->group->backend->window_close(ddp->group->state, self->window);
+    if (self->block) tern__memory_free(self->block);
+}
+
+/* Number i of the block. */
+static tern__view number_of(const tern__ddp_loss *self, int i)
+{
+    tern__view view = tern__view_make(TERN_F32, TERN__PLAIN, 0, NULL);
+    view.data = self->block + i;
+    return view;
+}
+
+/* block[to] = factor * what is in `from`. */
+static int put(const tern__ddp_loss *self, int to, const tern__view *from, double factor, tern_error *err)
+{
+    tern__view view = number_of(self, to), seen = number_of(self, 0);
+    const tern__pointwise_attr attr = {.k = {factor}};
+    seen.dtype = from->dtype;
+    seen.data = from->data;
+    const tern__call call = {.device = self->device,
+                             .kernel = TERN__SCALE,
+                             .in = {&seen},
+                             .out = {&view},
+                             .attr = &attr,
+                             .err = err};
+    return tern__kernel_run(&call);
+}
+
+/* block[0] /= a scale that only a device knows. */
+static int divide(const tern__ddp_loss *self, const tern__view *scale, tern_error *err)
+{
+    tern__view view = number_of(self, 0), by = number_of(self, 0);
+    by.dtype = scale->dtype;
+    by.data = scale->data;
+    const tern__pointwise_attr attr = {0};
+    const tern__call call = {.device = self->device,
+                             .kernel = TERN__DIV,
+                             .in = {&view, &by},
+                             .out = {&view},
+                             .attr = &attr,
+                             .err = err};
+    return tern__kernel_run(&call);
+}
+
+static int put_loss(const tern_ddp *ddp, const tern_tensor *loss, bool counts, tern_error *err)
+{
+    if (!counts) return tern__memory_zero(ddp->loss.block, sizeof(float), err);
+    const tern__view *scale_at = loss->node->scale_at;
+    int status = put(&ddp->loss, 0, &loss->view, scale_at ? 1 : 1 / loss->node->scale, err);
+    return status || !scale_at ? status : divide(&ddp->loss, scale_at, err);
+}
+
+static int take_loss(tern_ddp *ddp, double counts, tern_error *err)
+{
+    tern__view sum = number_of(&ddp->loss, 0);
+    ddp->loss.is_known = true;
+    return put(&ddp->loss, 1, &sum, 1 / counts, err);
+}
+
+/* ---- all of them ---- */
 
 static void set(const tern_ddp *ddp, int i, double value)
 {
@@ -32,24 +126,29 @@ static double scale_of(const tern__node *node)
     return tern__host_item(node->scale_at, &value, NULL) ? NAN : value;
 }
 
-void tern__side_write(tern_ddp *ddp, const tern_tensor *loss)
+int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
-    bool counts = loss && ddp->used && ddp->counts;
-    set(ddp, LOSS, counts ? tern_item(loss) / scale_of(loss->node) : 0);
+    bool counts = loss && ddp->used && ddp->counts, is_away = ddp->loss.device;
+    set(ddp, LOSS, counts && !is_away ? tern_item(loss) / scale_of(loss->node) : 0);
     set(ddp, COUNTS, counts);
     for (int k = 0; k < ddp->seal->leaf_count; k++) {
         const tern__leaf *leaf = ddp->seal->leaves[k];
         set(ddp, FLAGS + k, loss && (leaf->fresh || leaf->pending > 0));
     }
+    return is_away ? put_loss(ddp, loss, counts, err) : TERN_OK;
 }
 
 /* Where no rank has samples nothing was reduced, and each would have kept its own flags. */
-void tern__side_take(tern_ddp *ddp)
+int tern__side_take(tern_ddp *ddp, tern_error *err)
 {
     const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
-    if (get(ddp, COUNTS) > 0) ddp->loss_mean = get(ddp, LOSS) / get(ddp, COUNTS);
+    double counts = get(ddp, COUNTS);
     for (int i = 0; i < ddp->leaf_count; i++) {
         int k = ddp->order[i];
         ddp->seal->leaves[k]->fresh = tally->shares > 0 && get(ddp, FLAGS + k) > 0;
     }
+    if (!(counts > 0)) return TERN_OK;
+    if (ddp->loss.device) return take_loss(ddp, counts, err);
+    ddp->loss_mean = get(ddp, LOSS) / counts;
+    return TERN_OK;
 }

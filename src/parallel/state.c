@@ -56,6 +56,19 @@ static void add_buffer(tern_ddp *ddp, const tern__view *view)
             (tern__extent){ddp->buffer_window, offset, tern__view_bytes(view)};
 }
 
+/* Those in the memory of devices that the back end reaches go over where they are. */
+static int add_reached(tern_ddp *ddp, const tern__view *view, tern_error *err)
+{
+    uint32_t window;
+    tern_device *device = tern__memory_device(view->data);
+    if (!tern__ddp_reaches(ddp, device)) return TERN_OK;
+    int status = ddp->group->backend->window_of(ddp->group->state, device, &window, err);
+    if (status) return status;
+    ddp->buffer_extents[ddp->buffer_extent_count + ddp->away_extent_count++] =
+        (tern__extent){window, (uint64_t)((char *)view->data - device->memory.base), tern__view_bytes(view)};
+    return TERN_OK;
+}
+
 int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err)
 {
     int count = tern_state_count(ddp->module);
@@ -70,7 +83,12 @@ int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err)
     if (ddp->away.has_window)
         ddp->buffer_extents[ddp->buffer_extent_count++] =
             (tern__extent){ddp->away.window, 0, ddp->away.bytes};
-    return TERN_OK;
+    int status = TERN_OK;
+    for (int i = 0; i < count && !status; i++) {
+        tern_state_entry entry = tern_state_get(ddp->module, i);
+        if (entry.is_buffer && !ddp->ignored[i]) status = add_reached(ddp, &entry.tensor->view, err);
+    }
+    return status;
 }
 
 /* ---- all of it ---- */

@@ -35,7 +35,7 @@ class Info(unittest.TestCase):
         self.assertLessEqual(int(rows["cores"].split()[0]), len(os.sched_getaffinity(0)))
         self.assertEqual(rows["page"], f"{os.sysconf('SC_PAGESIZE')} bytes")
         self.assertRegex(rows["devices"], r"^cpu, cpu:reference(, cuda:\d+)*$")
-        self.assertRegex(rows["collectives"], r"^self, native(, [a-z+]+)*; debug\+ before any$")
+        self.assertRegex(rows["collectives"], r"^self, native(, [a-z+]+)*(; nccl\+ before any)?; debug\+ before any$")
         for name in ("oneDNN", "zlib", "libsodium", "cJSON"):
             self.assertRegex(rows[name], r"^\d+\.\d+")
         self.assertEqual(len({re.match(r"\S+ +", line).end() for line in out.splitlines()}), 1, "two aligned columns")

@@ -196,7 +196,7 @@ static void back_ends_are_known_by_name(void **state)
         {"native", -1, -1, TERN_OK, ""},
         {"native+gloo", -1, -1, TERN_OK, ""},
         {"", -1, -1, TERN_E_INVALID, "back end \"\": expected native"},
-        {"nccl", -1, -1, TERN_E_INVALID, "back end \"nccl\": expected native, mpi"},
+        {"ncclx", -1, -1, TERN_E_INVALID, "back end \"ncclx\": expected native, mpi"},
     };
     for (size_t i = 0; i < TERN__COUNT(rows); i++) {
         tern_error err = {0};
@@ -207,7 +207,7 @@ static void back_ends_are_known_by_name(void **state)
         assert_non_null(strstr(err.text, rows[i].text));
     }
     tern_error err = {0};
-    setenv("TERN_BACKEND", "nccl", 1);
+    setenv("TERN_BACKEND", "ncclx", 1);
     assert_null(tern_group_open(NULL, &err));
     assert_int_equal(err.code, TERN_E_INVALID);
     unsetenv("TERN_BACKEND");

@@ -147,6 +147,9 @@ enum {
 typedef enum cudaMemcpyKind { cudaMemcpyDefault = 4 } cudaMemcpyKind;
 struct cudaDeviceProp {
     char name[256];
+    struct {
+        char bytes[16];
+    } uuid;
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount;
 };
@@ -180,6 +183,19 @@ cudaError_t cudaHostUnregister(void *base);
 
 /* Work of a library in a stream. */
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work);
+
+/* For libraries that are shared objects of their own. Their work may wait for others: it is asked until it
+ * says that it is done. */
+struct emulated_library {
+    void (*enqueue)(cudaStream_t stream, std::function<bool()> work);
+    void (*memory_open)();
+    void (*memory_close)();
+    bool (*memory_has)(const void *data);
+};
+inline const emulated_library *emulated_library_of(cudaStream_t stream)
+{
+    return *(const emulated_library *const *)stream;
+}
 
 /* Runs `thread` once for each thread of the grid. */
 void emulated_run(dim3 grid, dim3 block, size_t shared, void (*thread)(void *ctx), void *ctx);

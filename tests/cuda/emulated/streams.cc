@@ -8,12 +8,14 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <unistd.h>
 
 enum { LAST = 0, FIRST = -5 };
 
 struct emulated_stream {
+    const emulated_library *library; /* first */
     bool is_late;
-    std::deque<std::function<void()>> queue;
+    std::deque<std::function<bool()>> queue;
     uint64_t asked, done;
 };
 struct emulated_event {
@@ -27,23 +29,44 @@ thread_local double emulated_ms;
 static std::recursive_mutex lock;
 static std::map<const char *, size_t> pinned;
 
-static void run_until(emulated_stream *stream, uint64_t place)
+/* Does what can be done, up to `place`; true when that is reached. */
+static bool advance(emulated_stream *stream, uint64_t place)
 {
-    while (stream && stream->done < place) {
-        std::function<void()> work = std::move(stream->queue.front());
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    while (stream && stream->done < place && stream->queue.front()()) {
         stream->queue.pop_front();
         stream->done++;
-        work();
     }
+    return !stream || stream->done >= place;
+}
+
+/* Others, who may end the waiting, are let in between. */
+static void run_until(emulated_stream *stream, uint64_t place)
+{
+    while (!advance(stream, place)) usleep(20);
+}
+
+static void enqueue(cudaStream_t stream, std::function<bool()> work)
+{
+    if (!stream->is_late) {
+        while (!work()) usleep(20);
+        return;
+    }
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    stream->queue.push_back(std::move(work));
+    stream->asked++;
 }
 
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work)
 {
-    std::lock_guard<std::recursive_mutex> hold(lock);
-    if (!stream->is_late) return work();
-    stream->queue.push_back(std::move(work));
-    stream->asked++;
+    enqueue(stream, [work] {
+        work();
+        return true;
+    });
 }
+
+static const emulated_library library = {enqueue, emulated_memory_open, emulated_memory_close,
+                                         emulated_memory_has};
 
 /* ---- streams ---- */
 
@@ -56,7 +79,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *last, int *first)
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int priority)
 {
-    *stream = new emulated_stream{priority != LAST, {}, 0, 0};
+    *stream = new emulated_stream{&library, priority != LAST, {}, 0, 0};
     return cudaSuccess;
 }
 
@@ -67,7 +90,6 @@ long emulated_waits;
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     emulated_waits++;
-    std::lock_guard<std::recursive_mutex> hold(lock);
     run_until(stream, stream->asked);
     return cudaSuccess;
 }
@@ -114,7 +136,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
     emulated_event at = *event;
-    if (at.stream != stream) emulated_enqueue(stream, [at] { run_until(at.stream, at.place); });
+    if (at.stream != stream) enqueue(stream, [at] { return advance(at.stream, at.place); });
     return cudaSuccess;
 }
 
@@ -123,14 +145,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
     emulated_stream *stream = event->stream;
-    if (stream && stream->done < event->place) run_until(stream, stream->done + 1);
+    if (stream && stream->done < event->place) advance(stream, stream->done + 1);
     return stream && stream->done < event->place ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     emulated_waits++;
-    std::lock_guard<std::recursive_mutex> hold(lock);
     run_until(event->stream, event->place);
     return cudaSuccess;
 }

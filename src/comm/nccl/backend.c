@@ -1,0 +1,341 @@
+/* backend.c - the NCCL back end: what is the host's goes to the one behind, what is a device's is done here.
+ */
+#include "comm/nccl/nccl.h"
+
+#include "base/plugin.h"
+
+#include <string.h>
+
+/* ---- state ---- */
+
+static const tern__nccl_plugin *find_plugin(tern_error *err)
+{
+    tern_error why = {0};
+    const tern__nccl_plugin *plugin = tern__plugin_open("tern_nccl.so", TERN__NCCL_SYMBOL, &why);
+    if (plugin && !strcmp(plugin->version, tern_version())) return plugin;
+    if (plugin)
+        tern__error_set(&why, NULL, TERN_E_UNSUPPORTED, "the plug-in tern_nccl.so is of tern %s, expected %s",
+                        plugin->version, tern_version());
+    tern__error_set(err, "tern_group_open", why.code,
+                    "back end \"nccl\": %.400s; build it with -DTERN_CUDA=ON, or choose --backend gloo",
+                    why.text);
+    return NULL;
+}
+
+static int open_parts(tern__nccl *nccl, tern_error *err)
+{
+    size_t world = (size_t)nccl->group->boot.world;
+    nccl->plugin = find_plugin(err);
+    if (!nccl->plugin) return err->code;
+    nccl->nothing = tern__alloc(world * sizeof(*nccl->nothing), "tern_group_open", err);
+    nccl->state = nccl->nothing ? nccl->behind->open(nccl->group, err) : NULL;
+    if (!nccl->state) return err->code;
+    nccl->order = nccl->behind->channel_open(nccl->state, TERN__NCCL_SLOTS, err);
+    return nccl->order ? TERN_OK : err->code;
+}
+
+static void nccl_close(void *state)
+{
+    tern__nccl *nccl = state;
+    tern__nccl_unwatch(nccl);
+    while (nccl->links) tern__nccl_link_close(nccl->links);
+    if (nccl->order) nccl->behind->channel_close(nccl->order);
+    if (nccl->state) nccl->behind->close(nccl->state);
+    pthread_mutex_destroy(&nccl->lock);
+    pthread_cond_destroy(&nccl->changed);
+    tern__free(nccl->windows);
+    tern__free(nccl->nothing);
+    tern__free(nccl);
+}
+
+static void *nccl_open(tern_group *group, tern_error *err)
+{
+    tern__nccl *nccl = tern__alloc(sizeof(*nccl), "tern_group_open", err);
+    if (!nccl) return NULL;
+    *nccl = (tern__nccl){.group = group, .behind = group->second};
+    pthread_mutex_init(&nccl->lock, NULL);
+    pthread_cond_init(&nccl->changed, NULL);
+    if (!open_parts(nccl, err)) return nccl;
+    nccl_close(nccl);
+    return NULL;
+}
+
+/* ---- windows ---- */
+
+/* Numbers are given out again: none goes to another rank. */
+static int add_window(tern__nccl *nccl, tern__nccl_window window, uint32_t *number, tern_error *err)
+{
+    uint32_t free = 0;
+    while (free < nccl->window_count && nccl->windows[free].link) free++;
+    *number = TERN__NCCL_AWAY | free;
+    if (free < nccl->window_count) {
+        nccl->windows[free] = window;
+        return TERN_OK;
+    }
+    size_t count = nccl->window_count;
+    tern__nccl_window *grown = tern__realloc_array(nccl->windows, count * sizeof(*grown),
+                                                   (count + 1) * sizeof(*grown), "tern_ddp_new", err);
+    if (!grown) return TERN_E_MEMORY;
+    nccl->windows = grown;
+    grown[nccl->window_count++] = window;
+    return TERN_OK;
+}
+
+/* The window of that number; NULL: it is the one behind's. */
+static tern__nccl_window *window_at(const tern__nccl *nccl, uint32_t number)
+{
+    return number & TERN__NCCL_AWAY ? &nccl->windows[number & ~TERN__NCCL_AWAY] : NULL;
+}
+
+static int nccl_window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
+{
+    tern__nccl *nccl = state;
+    tern_device *device = base ? tern__memory_device(base) : NULL;
+    if (!device) return nccl->behind->window_open(nccl->state, base, bytes, number, err);
+    tern__nccl_link *link = tern__nccl_link_of(nccl, device, err);
+    return link ? add_window(nccl, (tern__nccl_window){base, bytes, link}, number, err) : err->code;
+}
+
+/* One for all of the device's memory. */
+static int nccl_window_of(void *state, tern_device *device, uint32_t *number, tern_error *err)
+{
+    tern__nccl *nccl = state;
+    tern__nccl_link *link = tern__nccl_link_of(nccl, device, err);
+    if (!link) return err->code;
+    for (uint32_t i = 0; i < nccl->window_count; i++) {
+        const tern__nccl_window *window = &nccl->windows[i];
+        *number = TERN__NCCL_AWAY | i;
+        if (window->link == link && window->base == device->memory.base) return TERN_OK;
+    }
+    return add_window(nccl, (tern__nccl_window){device->memory.base, device->memory.bytes, link}, number,
+                      err);
+}
+
+static void *nccl_window_base(void *state, uint32_t number)
+{
+    const tern__nccl *nccl = state;
+    const tern__nccl_window *window = window_at(nccl, number);
+    return window ? window->base : nccl->behind->window_base(nccl->state, number);
+}
+
+static char *nccl_window_peer(void *state, uint32_t number, int rank)
+{
+    const tern__nccl *nccl = state;
+    return window_at(nccl, number) ? NULL : nccl->behind->window_peer(nccl->state, number, rank);
+}
+
+static void nccl_window_close(void *state, uint32_t number)
+{
+    tern__nccl *nccl = state;
+    tern__nccl_window *window = window_at(nccl, number);
+    if (window)
+        *window = (tern__nccl_window){0};
+    else
+        nccl->behind->window_close(nccl->state, number);
+}
+
+/* ---- channels ---- */
+
+static void *nccl_channel_open(void *state, int slots, tern_error *err)
+{
+    tern__nccl *nccl = state;
+    tern__nccl_channel *c = tern__alloc(sizeof(*c), "tern_group_open", err);
+    if (!c) return NULL;
+    *c = (tern__nccl_channel){.nccl = nccl, .slots = (uint64_t)TERN__MAX(slots, 1), .next = nccl->channels};
+    c->works = tern__alloc(c->slots * sizeof(*c->works), "tern_group_open", err);
+    if (c->works) c->behind = nccl->behind->channel_open(nccl->state, slots, err);
+    if (c->behind) return nccl->channels = c;
+    tern__free(c->works);
+    tern__free(c);
+    return NULL;
+}
+
+/* What is under way in devices' lanes ends before anything that the lanes are asked later, and whoever frees
+ * its memory frees it in the order of a lane that follows them. */
+static void nccl_channel_close(void *of)
+{
+    tern__nccl_channel *c = of, **link = &c->nccl->channels;
+    while (*link != c) link = &(*link)->next;
+    *link = c->next;
+    bool has_held = c->nccl->held >= c->works && c->nccl->held < c->works + c->slots;
+    if (has_held) c->nccl->held = NULL;
+    c->nccl->behind->channel_close(c->behind);
+    tern__free(c->works);
+    tern__free(c);
+}
+
+static tern__nccl_work *work_at(const tern__nccl_channel *c, uint64_t seq)
+{
+    return &c->works[seq % c->slots];
+}
+
+/* The channel behind in which the work is. */
+static void *place_of(const tern__nccl_channel *c, const tern__nccl_work *work)
+{
+    return work->link ? c->nccl->order : c->behind;
+}
+
+typedef int (*ask_fn)(void *channel, uint64_t seq, tern_error *err);
+
+/* All up to `seq`, in their order. Whoever waits behind moves the family's queues on, and so may come here
+ * meanwhile. */
+static int finish_to(tern__nccl_channel *c, uint64_t seq, ask_fn ask, tern_error *err)
+{
+    while (c->finished < seq) {
+        uint64_t next = c->finished + 1;
+        tern__nccl_work *work = work_at(c, next);
+        int status = ask(place_of(c, work), work->seq, err);
+        if (status) return status;
+        if (c->finished >= next) continue;
+        c->finished = next;
+        status = work->link ? tern__nccl_work_finish(work, c->nccl, err) : TERN_OK;
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+static int nccl_wait(void *of, uint64_t seq, tern_error *err)
+{
+    tern__nccl_channel *c = of;
+    return finish_to(c, seq, c->nccl->behind->wait, err);
+}
+
+static int nccl_test(void *of, uint64_t seq, tern_error *err)
+{
+    tern__nccl_channel *c = of;
+    return finish_to(c, seq, c->nccl->behind->test, err);
+}
+
+/* ---- works ---- */
+
+/* Whose memory the post is about; NULL: the host's. E_INVALID: of both. */
+static int find_link(const tern__nccl *nccl, const tern__post *post, tern__nccl_link **link, tern_error *err)
+{
+    *link = NULL;
+    for (int i = 0; i < post->extent_count; i++) {
+        const tern__nccl_window *window = window_at(nccl, post->extents[i].window);
+        tern__nccl_link *of = window ? window->link : NULL;
+        if (i && of != *link)
+            return tern__error_set(err, "tern_backward", TERN_E_INVALID, "a work on two memories");
+        *link = of;
+    }
+    return TERN_OK;
+}
+
+static int nccl_post(void *of, const tern__post *post, uint64_t *seq, tern_error *err)
+{
+    tern__nccl_channel *c = of;
+    tern__nccl *nccl = c->nccl;
+    tern__nccl_link *link;
+    int status = find_link(nccl, post, &link, err);
+    if (!status && c->posted >= c->slots) status = nccl_wait(c, c->posted + 1 - c->slots, err);
+    if (status) return status;
+    tern__nccl_work *work = work_at(c, c->posted + 1);
+    *work = (tern__nccl_work){.link = link};
+    status = link ? tern__nccl_work_post(work, nccl, link, post, err)
+                  : nccl->behind->post(c->behind, post, &work->seq, err);
+    if (!status) *seq = ++c->posted;
+    return status;
+}
+
+static int nccl_progress(void *of, tern_error *err)
+{
+    const tern__nccl_channel *c = of;
+    int status = c->nccl->behind->progress(c->behind, err);
+    return status ? status : c->nccl->behind->progress(c->nccl->order, err);
+}
+
+static void nccl_mark(void *of, uint64_t backward, uint32_t folded)
+{
+    const tern__nccl_channel *c = of;
+    c->nccl->behind->mark(c->behind, backward, folded);
+}
+
+static void nccl_late(void *of, uint64_t seq, char *text, size_t size)
+{
+    const tern__nccl_channel *c = of;
+    const tern__nccl_work *work = work_at(c, seq);
+    c->nccl->behind->late(place_of(c, work), work->seq, text, size);
+}
+
+static const tern__tally *nccl_tally(void *of, uint64_t seq)
+{
+    const tern__nccl_channel *c = of;
+    const tern__nccl_work *work = work_at(c, seq);
+    return c->nccl->behind->tally(place_of(c, work), work->seq);
+}
+
+/* ---- messages: all of them go behind ---- */
+
+typedef struct mailbox {
+    const tern__comm_backend *behind;
+    void *box;
+} mailbox;
+
+static void *nccl_mailbox_open(void *state, tern_error *err)
+{
+    const tern__nccl *nccl = state;
+    mailbox *m = tern__alloc(sizeof(*m), "tern_send", err);
+    if (!m) return NULL;
+    *m = (mailbox){nccl->behind, nccl->behind->mailbox_open(nccl->state, err)};
+    if (m->box) return m;
+    tern__free(m);
+    return NULL;
+}
+
+static void nccl_mailbox_close(void *of)
+{
+    mailbox *m = of;
+    m->behind->mailbox_close(m->box);
+    tern__free(m);
+}
+
+static int nccl_start(void *of, tern__transfer *transfer, tern_error *err)
+{
+    const mailbox *m = of;
+    return m->behind->start(m->box, transfer, err);
+}
+
+static int nccl_carry(void *of, tern_error *err)
+{
+    const mailbox *m = of;
+    return m->behind->carry(m->box, err);
+}
+
+static int nccl_await(void *of, const tern__transfer *transfer, tern_error *err)
+{
+    const mailbox *m = of;
+    return m->behind->await(m->box, transfer, err);
+}
+
+static void nccl_drop(void *of, tern__transfer *transfer)
+{
+    const mailbox *m = of;
+    m->behind->drop(m->box, transfer);
+}
+
+const tern__comm_backend tern__comm_nccl = {
+    .name = "nccl",
+    .open = nccl_open,
+    .close = nccl_close,
+    .window_open = nccl_window_open,
+    .window_of = nccl_window_of,
+    .window_base = nccl_window_base,
+    .window_peer = nccl_window_peer,
+    .window_close = nccl_window_close,
+    .channel_open = nccl_channel_open,
+    .channel_close = nccl_channel_close,
+    .post = nccl_post,
+    .progress = nccl_progress,
+    .test = nccl_test,
+    .wait = nccl_wait,
+    .mark = nccl_mark,
+    .late = nccl_late,
+    .tally = nccl_tally,
+    .mailbox_open = nccl_mailbox_open,
+    .mailbox_close = nccl_mailbox_close,
+    .start = nccl_start,
+    .carry = nccl_carry,
+    .await = nccl_await,
+    .drop = nccl_drop,
+};

@@ -1,0 +1,292 @@
+/* work.c - a work on a device's memory: its meeting behind, and its part in the device.
+ *
+ * The device's part is asked for as soon as the work is posted, when other ranks may not have posted theirs:
+ * a bucket goes over while backward computes the next. A mean is a sum of each rank's values by a factor of
+ * its own, weight / world, so it need not be known what the others weigh; what the shares come to is known
+ * when the ranks have met, and if it is not the world, the step multiplies what has come by the rest. In 16
+ * bits factors are powers of 2, which lose nothing, and the rest makes up for them. Memory of weight 0 is
+ * zeroed rather than multiplied: there may be a NaN in it. A broadcast of a ddp waits for its meeting,
+ * because its root may be a shadow. */
+#include "comm/nccl/nccl.h"
+
+#include "kernels/kernel.h"
+#include "kernels/pointwise.h"
+
+/* ---- the meeting ---- */
+
+static int meet(tern__nccl_work *work, tern__nccl *nccl, const tern__post *post, tern_error *err)
+{
+    tern__post said = *post;
+    said.total = post->total;
+    for (int i = 0; !post->total && i < post->extent_count; i++) said.total += post->extents[i].count;
+    said.extents = NULL;
+    said.extent_count = 0;
+    said.out = NULL;
+    said.kept = NULL;
+    said.takes = said.gives = tern__kind_is_move(post->kind) ? nccl->nothing : NULL;
+    said.only_meets = true;
+    return nccl->behind->post(nccl->order, &said, &work->seq, err);
+}
+
+/* ---- factors ---- */
+
+static bool is_mean(const tern__post *post)
+{
+    return tern__kind_reduces(post->kind) && post->op == TERN_AVG;
+}
+
+/* What a mean is divided by before it is known what the shares come to. */
+static double divisor_of(const tern__post *post, int world)
+{
+    double power = 1;
+    if (post->dtype == TERN_F32 || post->dtype == TERN_F64) return world;
+    while (2 * power <= world) power *= 2;
+    return power;
+}
+
+static double factor_of(const tern__post *post, int world)
+{
+    double weight = post->weighted ? post->weight : 1;
+    return is_mean(post) ? weight / divisor_of(post, world) : weight;
+}
+
+static tern__view elements_of(tern_dtype dtype, void *data, uint64_t count)
+{
+    int64_t shape = (int64_t)count;
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &shape);
+    view.data = data;
+    return view;
+}
+
+static int scale(tern_device *device, tern_dtype dtype, void *data, uint64_t count, double factor,
+                 tern_error *err)
+{
+    tern__view view = elements_of(dtype, data, count);
+    const tern__pointwise_attr attr = {.k = {factor}};
+    const tern__call call = {
+        .device = device, .kernel = TERN__SCALE, .in = {&view}, .out = {&view}, .attr = &attr, .err = err};
+    return count ? tern__kernel_run(&call) : TERN_OK;
+}
+
+/* ---- the parts of a work ---- */
+
+typedef struct part {
+    char *at; /* of the extents */
+    uint64_t count;
+} part;
+
+static part part_of(const tern__nccl *nccl, const tern__post *post, int i)
+{
+    const tern__extent *e = &post->extents[i];
+    return (part){nccl->windows[e->window & ~TERN__NCCL_AWAY].base + e->offset, e->count};
+}
+
+static char *behind(const part *p, const tern__post *post, uint64_t elements)
+{
+    return p->at + elements * tern_dtype_bytes(post->dtype);
+}
+
+/* Where this rank's result of a part is, and how many elements it has; 0: it has none. */
+static part result_of(const tern__nccl *nccl, const tern__post *post, int i)
+{
+    int rank = nccl->group->boot.rank;
+    uint64_t world = (uint64_t)nccl->group->boot.world;
+    part p = part_of(nccl, post, i);
+    if (post->kind == TERN__REDUCE && rank != post->root) p.count = 0;
+    if (post->kind != TERN__REDUCE_SCATTER) return p;
+    p.count /= world;
+    p.at = post->out ? post->out : behind(&p, post, (uint64_t)rank * p.count);
+    return p;
+}
+
+/* ---- the device's part ---- */
+
+static tern__nccl_call call_of(const tern__nccl *nccl, const tern__post *post, int i)
+{
+    uint64_t world = (uint64_t)nccl->group->boot.world;
+    int rank = nccl->group->boot.rank;
+    part p = part_of(nccl, post, i);
+    bool weighs = post->op == TERN_AVG || post->op == TERN_PREMUL_SUM;
+    tern__nccl_call call = {.kind = TERN__NCCL_ALL_REDUCE,
+                            .from = p.at,
+                            .to = p.at,
+                            .count = p.count,
+                            .dtype = post->dtype,
+                            .op = weighs ? TERN_PREMUL_SUM : post->op,
+                            .factor = factor_of(post, (int)world),
+                            .peer = post->root};
+    if (post->kind == TERN__BROADCAST) call.kind = TERN__NCCL_BROADCAST;
+    if (post->kind == TERN__REDUCE) call.kind = TERN__NCCL_REDUCE;
+    if (post->kind == TERN__ALL_GATHER) {
+        call.kind = TERN__NCCL_ALL_GATHER;
+        call.count /= world;
+        call.from = behind(&p, post, (uint64_t)rank * call.count);
+    }
+    if (post->kind == TERN__REDUCE_SCATTER) {
+        call.kind = TERN__NCCL_REDUCE_SCATTER;
+        call.count /= world;
+        call.to = result_of(nccl, post, i).at;
+    }
+    return call;
+}
+
+static int run_extents(const tern__nccl_link *link, const tern__post *post, void *stream, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int i = 0; i < post->extent_count && !status; i++) {
+        tern__nccl_call call = call_of(link->nccl, post, i);
+        if (call.count) status = link->nccl->plugin->run(link->comm, &call, stream, err);
+    }
+    return status;
+}
+
+static int run_moves(const tern__nccl_link *link, const tern__post *post, void *stream, tern_error *err)
+{
+    const tern__nccl_plugin *plugin = link->nccl->plugin;
+    int status = TERN_OK;
+    for (int rank = 0; rank < link->nccl->group->boot.world && !status; rank++) {
+        tern__nccl_call send = {.kind = TERN__NCCL_SEND,
+                                .from = post->gives[rank].to,
+                                .count = post->gives[rank].count,
+                                .dtype = post->dtype,
+                                .peer = rank};
+        tern__nccl_call recv = {.kind = TERN__NCCL_RECV,
+                                .to = post->takes[rank].to,
+                                .count = post->takes[rank].count,
+                                .dtype = post->dtype,
+                                .peer = rank};
+        if (send.count) status = plugin->run(link->comm, &send, stream, err);
+        if (!status && recv.count) status = plugin->run(link->comm, &recv, stream, err);
+    }
+    return status;
+}
+
+static int fail_aborted(tern_error *err)
+{
+    return tern__error_set(err, "tern_work_wait", TERN_E_PEER, "NCCL's communicator was given up");
+}
+
+static int run(tern__nccl_link *link, const tern__post *post, tern_error *err)
+{
+    tern__nccl *nccl = link->nccl;
+    void *stream = link->device->backend->lane_stream(link->device, TERN__LANE_COMM);
+    bool is_move = tern__kind_is_move(post->kind);
+    pthread_mutex_lock(&nccl->lock);
+    int status = link->comm ? nccl->plugin->begin(err) : fail_aborted(err);
+    if (!status) {
+        status = is_move ? run_moves(link, post, stream, err) : run_extents(link, post, stream, err);
+        int ended = nccl->plugin->end(link->comm, status ? NULL : err);
+        if (!status) status = ended;
+    }
+    pthread_mutex_unlock(&nccl->lock);
+    return tern__nccl_link_settle(link, status, "to begin a work", err);
+}
+
+/* Everything that the lane of communication is asked comes behind what the step was asked before. */
+static int launch(tern__nccl_work *work, const tern__post *post, tern_error *err)
+{
+    tern__nccl_link *link = work->link;
+    tern_device *device = link->device;
+    const tern__device_backend *backend = device->backend;
+    int place = (int)(link->launched % TERN__NCCL_MARKS);
+    int status = backend->mark_set(device, TERN__LANE_STEP, link->ready, err);
+    if (!status) status = backend->mark_follow(device, TERN__LANE_COMM, link->ready, err);
+    if (!status) status = run(link, post, err);
+    if (!status) status = backend->mark_set(device, TERN__LANE_COMM, link->marks[place], err);
+    if (status) return status;
+    pthread_mutex_lock(&link->nccl->lock);
+    link->began[place] = tern__now_ns();
+    work->launched = ++link->launched;
+    pthread_mutex_unlock(&link->nccl->lock);
+    return TERN_OK;
+}
+
+static int zero(const tern__nccl *nccl, const tern__post *post, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int i = 0; i < post->extent_count && !status; i++) {
+        part p = part_of(nccl, post, i);
+        status = tern__memory_zero(p.at, p.count * tern_dtype_bytes(post->dtype), err);
+    }
+    return status;
+}
+
+/* ---- posting ---- */
+
+/* Of a ddp, which may have shadows. */
+static bool is_held(const tern__post *post)
+{
+    return post->kind == TERN__BROADCAST && post->owner;
+}
+
+/* The highest rank that is no shadow takes the root's place; where there is none, nobody gives anything. */
+static int launch_held(tern__nccl_work *work, const tern__nccl *nccl, tern_error *err)
+{
+    const tern__tally *tally = nccl->behind->tally(nccl->order, work->seq);
+    tern__post *post = &work->post;
+    if (tally->shadows == nccl->group->boot.world) return TERN_OK;
+    if (tally->shadow[post->root])
+        for (post->root = nccl->group->boot.world - 1; tally->shadow[post->root];) post->root--;
+    return launch(work, post, err);
+}
+
+static int release_held(tern__nccl *nccl, tern_error *err)
+{
+    tern__nccl_work *held = nccl->held;
+    if (!held) return TERN_OK;
+    int status = nccl->behind->wait(nccl->order, held->seq, err);
+    if (nccl->held != held) return status; /* whoever waits may come here meanwhile */
+    nccl->held = NULL;
+    return status ? status : launch_held(held, nccl, err);
+}
+
+static int check_parts(const tern__post *post, tern_error *err)
+{
+    bool has_parts = post->kind == TERN__ALL_GATHER || post->kind == TERN__REDUCE_SCATTER;
+    if (!has_parts || post->extent_count == 1) return TERN_OK;
+    return tern__error_set(err, "tern_work_wait", TERN_E_UNSUPPORTED,
+                           "parts of several pieces of a device's memory");
+}
+
+int tern__nccl_work_post(tern__nccl_work *work, tern__nccl *nccl, tern__nccl_link *link,
+                         const tern__post *post, tern_error *err)
+{
+    bool is_unread = post->kind == TERN__ALL_REDUCE && post->weighted && post->weight == 0;
+    work->link = link;
+    work->post = *post;
+    int status = check_parts(post, err);
+    if (!status) status = release_held(nccl, err);
+    if (!status) status = meet(work, nccl, post, err);
+    if (status || post->only_meets) return status;
+    if (is_unread) status = zero(nccl, post, err);
+    if (!is_held(post)) return status ? status : launch(work, post, err);
+    nccl->held = work;
+    return status;
+}
+
+/* ---- finishing ---- */
+
+/* Where the shares are none, there is no mean. */
+static int scale_rest(const tern__nccl_work *work, const tern__nccl *nccl, tern_error *err)
+{
+    const tern__post *post = &work->post;
+    const tern__tally *tally = nccl->behind->tally(nccl->order, work->seq);
+    double rest = divisor_of(post, nccl->group->boot.world) / tally->shares;
+    int status = TERN_OK;
+    if (!is_mean(post) || tally->shares <= 0 || rest == 1) return TERN_OK;
+    for (int i = 0; i < post->extent_count && !status; i++) {
+        part p = result_of(nccl, post, i);
+        status = scale(work->link->device, post->dtype, p.at, p.count, rest, err);
+    }
+    return status;
+}
+
+int tern__nccl_work_finish(tern__nccl_work *work, tern__nccl *nccl, tern_error *err)
+{
+    tern__nccl_link *link = work->link;
+    int status = nccl->held == work ? release_held(nccl, err) : TERN_OK;
+    if (status || !work->launched) return status;
+    int place = (int)((work->launched - 1) % TERN__NCCL_MARKS);
+    status = link->device->backend->mark_follow(link->device, TERN__LANE_STEP, link->marks[place], err);
+    return status ? status : scale_rest(work, nccl, err);
+}

@@ -1,0 +1,206 @@
+/* NCCL's back end on an emulation of it: ranks are processes, each with an emulated GPU of its own. */
+#include "nets.h"
+
+#include "comm/ranks.h"
+
+#include "comm/group.h"
+#include "nn/nn.h"
+
+#include <math.h>
+
+enum { STEPS = 4, ROWS = 8 };
+
+static tern_group *open_group(const tern__bootstrap *boot, const char *name, tern_error *err)
+{
+    tern_group_opts opts = tern_group_defaults();
+    opts.backend = name;
+    return tern__group_open_boot(boot, &opts, err);
+}
+
+/* "cuda:1" of rank 1. */
+static tern_device *open_device(int rank, tern_error *err)
+{
+    char name[16];
+    snprintf(name, sizeof(name), "cuda:%d", rank);
+    return tern_device_open(name, err);
+}
+
+/* ---- a ddp ---- */
+
+typedef struct job {
+    int world;
+    make_fn make;
+    tern_dtype reduce_dtype;
+    double tolerance, predivide;
+    bool static_graph, accumulates;
+    int fewer; /* steps that the last rank does less, and then joins */
+    batch batch;
+} job;
+
+static tern_tensor *rows_of(tern_scope *scope, const batch *b, int rank, int parts)
+{
+    int64_t shape[4] = {b->shape[0] / parts}, each = shape[0];
+    for (int d = 1; d < b->ndim; d++) each *= shape[d] = b->shape[d];
+    return tern_tensor_from(scope, b->x + rank * each, TERN_F32, b->ndim, shape);
+}
+
+static tern_tensor *labels_of(tern_scope *scope, const batch *b, int rank, int parts)
+{
+    int64_t rows = b->shape[0] / parts;
+    return tern_tensor_from(scope, b->y + rank * rows, TERN_I64, 1, &rows);
+}
+
+static void step(tern_scope *scope, tern_ddp *ddp, tern_module *net, tern_optim *optim, const job *j, int i,
+                 int rank)
+{
+    bool syncs = !j->accumulates || i % 2;
+    tern_ddp_sync_set(ddp, syncs);
+    tern_tensor *x = rows_of(scope, &j->batch, rank, j->world),
+                *y = labels_of(scope, &j->batch, rank, j->world);
+    tern_backward(scope, tern_cross_entropy(scope, tern_forward(net, scope, x), y, NULL));
+    if (syncs) tern_optim_step(optim, scope);
+}
+
+/* The losses, of which the first may not be known, and then elements of the first parameters. */
+static void train(tern_group *group, const job *j, tern_device *device, double *values, tern_error *err)
+{
+    tern_ddp_opts opts = tern_ddp_defaults();
+    int rank = tern_group_rank(group), steps = STEPS - (rank == j->world - 1 ? j->fewer : 0);
+    opts.reduce_dtype = j->reduce_dtype;
+    opts.first_bucket_bytes = opts.bucket_bytes = 2000;
+    opts.static_graph = j->static_graph;
+    if (j->predivide) opts.gradient_predivide_factor = j->predivide;
+    tern_rng *rng = tern_rng_new(3 + (uint64_t)rank, err);
+    tern_module *net = j->make(rng, err);
+    tern_module_to(net, device, err);
+    tern_ddp *ddp = tern_ddp_new(net, group, &opts, err);
+    tern_optim *optim = err->code ? NULL : make_sgd(net, err);
+    tern_scope *scope = err->code ? NULL : tern_scope_new(device, group, err);
+    for (int i = 0; i < steps && !err->code; i++) {
+        step(scope, ddp, net, optim, j, i, rank);
+        tern_scope_end(scope, err);
+        values[i] = i ? tern_ddp_loss_mean(ddp) : 0;
+    }
+    if (j->fewer && !err->code) tern_ddp_join(ddp, NULL, err);
+    for (int k = 0; k < 4 && !err->code; k++) {
+        float element;
+        tern_state_entry entry = tern_state_get(net, k % tern_state_count(net));
+        tern__memory_copy(&element, entry.tensor->view.data, sizeof(element), err);
+        values[STEPS + k] = element;
+    }
+    tern_scope_free(scope);
+    tern_optim_free(optim);
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_rng_free(rng);
+}
+
+static int train_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const job *j = arg;
+    tern_error err = {0};
+    double away[STEPS + 4] = {0}, here[STEPS + 4] = {0};
+    tern_group *group = open_group(boot, "nccl", &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !strcmp(tern_group_backend(group), j->world > 1 ? "nccl+native" : "nccl+self"));
+    tern_device *device = open_device(rank, &err), *cpu = tern_device_open("cpu", &err);
+    train(group, j, device, away, &err);
+    RANK_CHECK_OK(rank, err);
+    train(group, j, cpu, here, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int i = 0; i < STEPS + 4; i++) {
+        if (!(fabs(away[i] - here[i]) <= j->tolerance))
+            fprintf(stderr, "value %d: %.9g on cuda, %.9g on cpu\n", i, away[i], here[i]);
+        RANK_CHECK(rank, fabs(away[i] - here[i]) <= j->tolerance);
+    }
+    RANK_CHECK(rank, here[1] > 0.5 && here[STEPS] != 0);
+    tern_device_close(device);
+    tern_device_close(cpu);
+    tern_group_close(group);
+    return 0;
+}
+
+static void expect_the_cpus_values(job *j)
+{
+    if (j->make == make_mlp)
+        draw_batch(&j->batch, 5, 2, (int64_t[]){ROWS, 24});
+    else
+        draw_batch(&j->batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
+    assert_ranks_ok(ranks_run(j->world, train_body, j));
+}
+
+static void one_rank_trains(void **state)
+{
+    (void)state;
+    static job j = {.world = 1, .make = make_mlp, .tolerance = 1e-5};
+    expect_the_cpus_values(&j);
+}
+
+static void ranks_train(void **state)
+{
+    (void)state;
+    static job j = {.world = 2, .make = make_mlp, .tolerance = 1e-5};
+    expect_the_cpus_values(&j);
+}
+
+static void ranks_train_a_resnet(void **state)
+{
+    (void)state;
+    static job j = {.world = 2, .make = make_resnet, .tolerance = 1e-4};
+    expect_the_cpus_values(&j);
+}
+
+static void four_ranks_train(void **state)
+{
+    (void)state;
+    static job j = {.world = 4, .make = make_mlp, .tolerance = 1e-5};
+    expect_the_cpus_values(&j);
+}
+
+static void gradients_go_over_in_16_bits(void **state)
+{
+    (void)state;
+    static job j = {.world = 2, .make = make_mlp, .reduce_dtype = TERN_BF16, .tolerance = 2e-3};
+    expect_the_cpus_values(&j);
+    static job f16 = {.world = 2, .make = make_mlp, .reduce_dtype = TERN_F16, .tolerance = 1e-3};
+    expect_the_cpus_values(&f16);
+}
+
+static void gradients_are_divided_before(void **state)
+{
+    (void)state;
+    static job j = {.world = 2, .make = make_mlp, .predivide = 4, .tolerance = 1e-5};
+    expect_the_cpus_values(&j);
+}
+
+static void gradients_accumulate(void **state)
+{
+    (void)state;
+    static job j = {
+        .world = 2, .make = make_mlp, .accumulates = true, .static_graph = true, .tolerance = 1e-5};
+    expect_the_cpus_values(&j);
+}
+
+static void a_rank_with_fewer_batches_joins(void **state)
+{
+    (void)state;
+    static job j = {.world = 2, .make = make_resnet, .fewer = 2, .tolerance = 1e-4};
+    expect_the_cpus_values(&j);
+}
+
+int main(void)
+{
+    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    setenv("TERN_EMULATED_DEVICES", "4", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank_trains),
+        cmocka_unit_test(ranks_train),
+        cmocka_unit_test(ranks_train_a_resnet),
+        cmocka_unit_test(four_ranks_train),
+        cmocka_unit_test(gradients_go_over_in_16_bits),
+        cmocka_unit_test(gradients_are_divided_before),
+        cmocka_unit_test(gradients_accumulate),
+        cmocka_unit_test(a_rank_with_fewer_batches_joins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

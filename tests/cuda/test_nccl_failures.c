@@ -1,0 +1,214 @@
+/* What NCCL does not do by itself, on an emulation that hangs as it does: ranks that ask for different
+ * things, die, or come too late are named, and nobody waits for ever. */
+#include "check.h"
+
+#include "comm/ranks.h"
+
+#include "comm/group.h"
+#include "device/backend.h"
+
+#include <time.h>
+
+typedef struct desk {
+    tern_group *group;
+    tern_device *device;
+    float *block;
+    uint32_t window;
+} desk;
+
+/* A group, this rank's GPU, and 256 times rank + 1 in its memory. */
+static int desk_open(desk *d, const tern__bootstrap *boot, int gpu, double timeout_s, tern_error *err)
+{
+    char name[16];
+    float values[256];
+    tern_group_opts opts = tern_group_defaults();
+    opts.backend = "nccl";
+    opts.timeout_s = timeout_s;
+    snprintf(name, sizeof(name), "cuda:%d", gpu);
+    *d = (desk){.group = tern__group_open_boot(boot, &opts, err), .device = tern_device_open(name, err)};
+    if (err->code) return err->code;
+    d->block = tern__memory_new(d->device, sizeof(values), __func__, err);
+    for (size_t i = 0; i < TERN__COUNT(values); i++) values[i] = (float)boot->rank + 1;
+    int status = tern__memory_copy(d->block, values, sizeof(values), err);
+    return status ? status : d->group->backend->window_of(d->group->state, d->device, &d->window, err);
+}
+
+static void desk_close(desk *d)
+{
+    tern__memory_free(d->block);
+    tern_device_close(d->device);
+    tern_group_close(d->group);
+}
+
+static int post_of(desk *d, tern__kind kind, uint64_t count, uint64_t *seq, tern_error *err)
+{
+    static tern__extent extent;
+    extent = (tern__extent){d->window, (uint64_t)((char *)d->block - d->device->memory.base), count};
+    const tern__post post = {
+        .kind = kind, .dtype = TERN_F32, .op = TERN_SUM, .extents = &extent, .extent_count = 1};
+    return d->group->backend->post(d->group->channel, &post, seq, err);
+}
+
+static int sum(desk *d, uint64_t count, tern_error *err)
+{
+    uint64_t seq;
+    int status = post_of(d, TERN__ALL_REDUCE, count, &seq, err);
+    return status ? status : d->group->backend->wait(d->group->channel, seq, err);
+}
+
+static double seconds_since(int64_t began)
+{
+    return (double)(tern__now_ns() - began) * 1e-9;
+}
+
+/* ---- what is right ---- */
+
+static int sum_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    float value = 0;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int i = 0; i < 300; i++) RANK_CHECK(rank, !tern__memory_zero(d.block, 4, &err) && !sum(&d, 2, &err));
+    RANK_CHECK(rank, !sum(&d, 256, &err));
+    tern__memory_copy(&value, d.block + 200, sizeof(value), &err);
+    RANK_CHECK(rank, value == 3);
+    desk_close(&d);
+    return 0;
+}
+
+static void many_works_are_done(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, sum_body, NULL));
+}
+
+/* ---- one GPU ---- */
+
+static int shared_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    RANK_CHECK(rank, desk_open(&d, boot, 0, 60, &err) == TERN_E_UNSUPPORTED);
+    RANK_CHECK(rank,
+               strstr(err.text, "rank 0 (") && strstr(err.text, "rank 1 (") && strstr(err.text, "cuda:0"));
+    RANK_CHECK(rank, strstr(err.text, "choose --backend gloo"));
+    desk_close(&d);
+    return 0;
+}
+
+static void two_ranks_on_one_gpu_are_named(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, shared_body, NULL));
+}
+
+/* ---- different works ---- */
+
+static int mismatch_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    desk d;
+    uint64_t seq;
+    tern_error err = {0};
+    bool differs_in_kind = arg;
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    tern__kind kind = rank && differs_in_kind ? TERN__BROADCAST : TERN__ALL_REDUCE;
+    int status = post_of(&d, kind, rank && !differs_in_kind ? 100 : 200, &seq, &err);
+    if (!status) status = d.group->backend->wait(d.group->channel, seq, &err);
+    RANK_CHECK(rank, status == TERN_E_MISMATCH);
+    RANK_CHECK(rank, strstr(err.text, "all_reduce of 200 f32"));
+    RANK_CHECK(rank, strstr(err.text, differs_in_kind ? "broadcast of 200 f32" : "all_reduce of 100 f32"));
+    tern__group_fail(d.group, &err);
+    desk_close(&d);
+    return 0;
+}
+
+static void different_works_are_named(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, mismatch_body, NULL));
+    static int kinds;
+    assert_ranks_ok(ranks_run(2, mismatch_body, &kinds));
+}
+
+/* ---- death ---- */
+
+/* Rank 1 dies before or after it has posted the work; its device never does its part. */
+static int death_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    desk d;
+    uint64_t seq;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !sum(&d, 256, &err));
+    if (rank == 1 && arg) post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err);
+    if (rank == 1) raise(SIGKILL);
+    int64_t began = tern__now_ns();
+    int status = sum(&d, 256, &err);
+    while (!status && seconds_since(began) < 1) status = tern__group_check(d.group, __func__, &err);
+    if (status != TERN_E_PEER || !strstr(err.text, "rank 1 (")) fprintf(stderr, "%d: %s\n", status, err.text);
+    RANK_CHECK(rank, status == TERN_E_PEER);
+    RANK_CHECK(rank, strstr(err.text, "rank 1 ("));
+    RANK_CHECK(rank, seconds_since(began) < 1);
+    tern__group_fail(d.group, &err);
+    desk_close(&d);
+    return 0;
+}
+
+static void expect_death(void *arg)
+{
+    ranks r = ranks_run(2, death_body, arg);
+    assert_int_equal(r.status[0], 0);
+    assert_int_equal(r.status[1], 128 + SIGKILL);
+}
+
+static void a_rank_that_dies_is_named(void **state)
+{
+    (void)state;
+    static int after;
+    expect_death(NULL);
+    expect_death(&after);
+}
+
+/* ---- time ---- */
+
+static int late_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 1, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !sum(&d, 256, &err));
+    if (rank == 1) sleep(2);
+    int status = sum(&d, 256, &err);
+    RANK_CHECK(rank, status == (rank ? TERN_E_PEER : TERN_E_TIMEOUT) || status == TERN_E_TIMEOUT);
+    RANK_CHECK(rank, strstr(err.text, "rank 0 waited 1 s in all_reduce of 256 f32"));
+    tern__group_fail(d.group, &err);
+    desk_close(&d);
+    return 0;
+}
+
+static void a_rank_that_comes_late_is_named(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, late_body, NULL));
+}
+
+int main(void)
+{
+    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_works_are_done),
+        cmocka_unit_test(two_ranks_on_one_gpu_are_named),
+        cmocka_unit_test(different_works_are_named),
+        cmocka_unit_test(a_rank_that_dies_is_named),
+        cmocka_unit_test(a_rank_that_comes_late_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
