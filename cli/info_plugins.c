@@ -77,7 +77,7 @@ void tern__info_back_ends(void)
         const char *name, *transport;
     } all[] = {
         {"native", ""}, {"mpi", "mpi"}, {"gloo", "gloo"}, {"native+mpi", "mpi"}, {"native+gloo", "gloo"}};
-    char text[192], nccl[TERN_ERROR_TEXT];
+    char text[192], nccl[TERN_ERROR_TEXT + 64];
     size_t used = (size_t)snprintf(text, sizeof(text), "self");
     bool has_mpi = is_here("openmpi") || is_here("mpich"), has_gloo = is_here("gloo");
     for (size_t i = 0; i < TERN__COUNT(all); i++) {
@@ -92,7 +92,7 @@ void tern__info_back_ends(void)
 
 void tern__info_plugins(void)
 {
-    char nccl[TERN_ERROR_TEXT];
+    char nccl[TERN_ERROR_TEXT + 64];
     for (size_t i = 0; i < TERN__COUNT(plugins); i++) print_plugin(&plugins[i]);
     describe_nccl(nccl, sizeof(nccl));
     tern__info_row("nccl", nccl);
