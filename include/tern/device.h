@@ -59,6 +59,16 @@ TERN_API tern_device_conv_opts tern_device_conv_defaults(void);
 /* For cases that come up from now on; a device is opened with the defaults. */
 TERN_API int tern_device_conv_set(tern_device *device, const tern_device_conv_opts *opts, tern_error *err);
 
+/* GPUs only: what repeats itself from step to step is launched as a few graphs instead of thousands of
+ * kernels, for models whose kernels are so short that the host cannot start them fast enough. It is what
+ * torch.cuda.CUDAGraph is for, and asks for nothing: inputs, sizes, rates and the way through the model may
+ * change in any step, which then runs as without graphs, and the host's program runs in every step. What is
+ * computed is the same to the bit. A step ends with its scope's (tern_scope_end); a value that is read in the
+ * middle of it makes two parts of it. Both functions serve the device's thread. Off where a device is opened,
+ * unless TERN_GRAPHS is 1 in the environment; on a CPU there is nothing to launch, and it stays off. */
+TERN_API bool tern_device_graphs_get(const tern_device *device);
+TERN_API int tern_device_graphs_set(tern_device *device, bool on, tern_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -112,6 +112,8 @@ static void recycle(tern_scope *scope)
 
 int tern_scope_end(tern_scope *scope, tern_error *err)
 {
+    tern_error why = {0};
+    if (tern__device_flush(scope->device, &why)) tern__scope_fail_with(scope, &why);
     recycle(scope);
     scope->generation++;
     scope->step++;
@@ -133,6 +135,7 @@ void tern_scope_free(tern_scope *scope)
 {
     if (!scope) return;
     tern_scope_free(scope->child);
+    tern__device_flush(scope->device, NULL);
     recycle(scope);
     for (int i = 0; i < 2; i++) arena_free(scope->arenas[i]);
     tern__free(scope);

@@ -149,7 +149,7 @@ static int add_bias(const tern__call *call, const tern__cudnn_conv *conv, void *
 static int run_plan(const tern__call *call, const tern__cudnn_conv *conv, const conv_plan *p, void *result,
                     void *workspace)
 {
-    static const tern__cuda_kind kind = {sizeof(execution), run_execution};
+    static const tern__cuda_kind kind = {sizeof(execution), sizeof(execution), run_execution, nullptr};
     alignas(16) execution e = {p->engine.plan, {}, workspace, p->with_bias};
     for (int i = 0; i < TERN__CONV_OPERANDS; i++) e.data[i] = conv->operand[i].data;
     e.data[conv->result] = result;

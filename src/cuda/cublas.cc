@@ -212,7 +212,7 @@ static int run_product(tern__cuda *cuda, const void *data, tern_error *err)
     return check_code(code, "cublasLtMatmul", err);
 }
 
-static const tern__cuda_kind product_kind = {sizeof(product), run_product};
+static const tern__cuda_kind product_kind = {sizeof(product), sizeof(product), run_product, nullptr};
 
 static product product_of(cublas *lib, const gemm_plan *plan, const tern__gemm *g)
 {

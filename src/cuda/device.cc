@@ -2,6 +2,7 @@
 #include "cuda/device.h"
 #include "cuda/cublas.h"
 #include "cuda/cudnn.h"
+#include "cuda/graph.h"
 #include "cuda/pool.h"
 
 #include <cstdio>
@@ -58,9 +59,11 @@ void tern__cuda_close(tern_device *device)
 {
     tern__cuda *cuda = tern__cuda_of(device);
     if (!cuda) return;
+    tern__cuda_flush(device, nullptr);
     cudaSetDevice(cuda->index);
     for (cudaStream_t lane : cuda->lanes)
         if (lane) cudaStreamSynchronize(lane);
+    tern__cuda_graphs_free(cuda->graphs);
     for (tern__cuda_library &library : cuda->libraries)
         if (library.free) library.free(device, library.state);
     tern__cuda_pool_close(cuda->pool);
@@ -105,6 +108,7 @@ int tern__cuda_open(tern_device *device, int index, tern_error *err)
 {
     tern__cuda *cuda = new tern__cuda();
     cuda->index = index;
+    cuda->graphs = tern__cuda_graphs_new();
     device->state = cuda;
     int status = open_parts(device, cuda, err);
     if (status) tern__cuda_close(device);
@@ -113,37 +117,29 @@ int tern__cuda_open(tern_device *device, int index, tern_error *err)
 
 /* ---- copies ---- */
 
-typedef struct transfer {
-    void *to;
-    const void *from;
-    size_t bytes;
-} transfer;
-
-static int run_transfer(tern__cuda *cuda, const void *data, tern_error *err)
-{
-    const transfer *t = (const transfer *)data;
-    cudaError_t code = cudaMemcpyAsync(t->to, t->from, t->bytes, cudaMemcpyDefault, cuda->stream);
-    return tern__cuda_check(code, "cudaMemcpyAsync", err);
-}
-
-static int run_clearing(tern__cuda *cuda, const void *data, tern_error *err)
-{
-    const transfer *t = (const transfer *)data;
-    return tern__cuda_check(cudaMemsetAsync(t->to, 0, t->bytes, cuda->stream), "cudaMemsetAsync", err);
-}
-
 static bool is_own(const tern_device *device, const void *data)
 {
     return (size_t)((const char *)data - device->memory.base) < device->memory.bytes;
 }
 
+static int take_back(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    int status = tern__cuda_flush(device, err);
+    if (status) return status;
+    cudaSetDevice(cuda->index);
+    cudaError_t code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream);
+    status = tern__cuda_check(code, "cudaMemcpyAsync", err);
+    return status ? status : tern__cuda_wait(device, err);
+}
+
 /* Memory of the host that is pageable: the runtime has read it when the call returns. */
 int tern__cuda_copy(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err)
 {
-    static const tern__cuda_kind kind = {sizeof(transfer), run_transfer};
-    alignas(16) const transfer t = {to, from, bytes};
-    int status = tern__cuda_ask(device, &kind, &t, err);
-    return status || is_own(device, to) ? status : tern__cuda_wait(device, err);
+    if (!is_own(device, to)) return take_back(device, to, from, bytes, err);
+    if (!is_own(device, from)) return tern__cuda_bring(device, to, from, bytes, err);
+    alignas(16) const tern__cuda_transfer t = {to, from, bytes};
+    return tern__cuda_ask(device, &tern__cuda_transfer_kind, &t, err);
 }
 
 /* The copy is in this device's stream, after the other's work and before what the other does next. */
@@ -152,6 +148,9 @@ int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, cons
 {
     tern__cuda *cuda = tern__cuda_of(device), *giver = tern__cuda_of(other);
     cudaEvent_t ready = nullptr, done = nullptr;
+    int status = tern__cuda_flush(other, err);
+    if (!status) status = tern__cuda_flush(device, err);
+    if (status) return status;
     cudaSetDevice(giver->index);
     cudaError_t code = cudaEventCreateWithFlags(&ready, cudaEventDisableTiming);
     if (code == cudaSuccess) code = cudaEventRecord(ready, giver->stream);
@@ -166,10 +165,17 @@ int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, cons
     return tern__cuda_check(code, "a copy between devices", err);
 }
 
+static int run_clearing(tern__cuda *cuda, const void *data, tern_error *err)
+{
+    const tern__cuda_transfer *t = (const tern__cuda_transfer *)data;
+    return tern__cuda_check(cudaMemsetAsync(t->to, 0, t->bytes, cuda->stream), "cudaMemsetAsync", err);
+}
+
 int tern__cuda_zero(tern_device *device, void *to, size_t bytes, tern_error *err)
 {
-    static const tern__cuda_kind kind = {sizeof(transfer), run_clearing};
-    alignas(16) const transfer t = {to, nullptr, bytes};
+    static const tern__cuda_kind kind = {sizeof(tern__cuda_transfer), sizeof(tern__cuda_transfer),
+                                         run_clearing, nullptr};
+    alignas(16) const tern__cuda_transfer t = {to, nullptr, bytes};
     return tern__cuda_ask(device, &kind, &t, err);
 }
 
@@ -178,6 +184,7 @@ int tern__cuda_zero(tern_device *device, void *to, size_t bytes, tern_error *err
 int tern__cuda_wait(tern_device *device, tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
-    int status = tern__cuda_check(cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize", err);
-    return status || !err ? status : tern__fault_check(cuda->fault, err); /* which nobody would hear */
+    int status = tern__cuda_flush(device, err);
+    if (!status) status = tern__cuda_check(cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize", err);
+    return status || !err ? status : tern__fault_check(cuda->fault, err);
 }

@@ -19,6 +19,10 @@ int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, cons
 int tern__cuda_zero(tern_device *device, void *to, size_t bytes, tern_error *err);
 int tern__cuda_wait(tern_device *device, tern_error *err);
 
+/* ---- graph.cc ---- */
+
+int tern__cuda_flush(tern_device *device, tern_error *err);
+
 /* ---- lanes.cc ---- */
 
 void *tern__cuda_pinned_new(tern_device *device, size_t bytes);

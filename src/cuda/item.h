@@ -1,7 +1,7 @@
 /* item.h - one thing that is asked of a device's stream: a kernel, a call of a library, a copy.
  *
- * All that is put into the stream comes by tern__cuda_ask, as a block of plain bytes and the kind that can
- * read them. So an item can be kept, compared with others, and done later than it was asked for. */
+ * All that is put into the step's stream comes by tern__cuda_ask, as a block of plain bytes and the kind that
+ * can read them. So an item can be kept, compared with others, and done later than it was asked for. */
 #ifndef TERN_SRC_CUDA_ITEM_H
 #define TERN_SRC_CUDA_ITEM_H
 
@@ -13,11 +13,14 @@ extern "C" {
 
 struct tern__cuda;
 
-/* The bytes have no padding, unless it is cleared: they are compared. */
+/* The bytes have no gaps, or such as are cleared: they are compared. */
 typedef struct tern__cuda_kind {
-    size_t size; /* of the bytes */
-    /* Puts it into the stream, by these bytes alone; allocates nothing of the device. */
+    size_t size;  /* of the bytes */
+    size_t fixed; /* those of them, the first, that `change` cannot change */
+    /* Puts it into the stream, by these bytes alone; takes no memory of the device's pool. */
     int (*run)(tern__cuda *cuda, const void *data, tern_error *err);
+    /* Makes the node of a graph do what other bytes say; NULL: all are fixed. */
+    cudaError_t (*change)(const void *data, cudaGraphExec_t exec, cudaGraphNode_t node);
 } tern__cuda_kind;
 
 /* `data` is read before it returns, and aligned to 16 bytes. */

@@ -1,6 +1,7 @@
 /* lanes.cc - the host's memory that a device reaches by itself, copies beside the step, and marks: a lane is
  * a stream, a mark an event. */
 #include "cuda/device.h"
+#include "cuda/graph.h"
 #include "cuda/runtime.h"
 
 /* ---- the host's memory ---- */
@@ -32,17 +33,27 @@ void tern__cuda_unpin(tern_device *device, void *base)
 
 /* ---- lanes ---- */
 
+/* What comes next in the lane comes behind all that it was asked. */
+static int enter(tern_device *device, tern__lane lane, tern_error *err)
+{
+    int status = lane == TERN__LANE_STEP ? tern__cuda_flush(device, err) : TERN_OK;
+    cudaSetDevice(tern__cuda_of(device)->index);
+    return status;
+}
+
 int tern__cuda_lane_copy(tern_device *device, tern__lane lane, void *to, const void *from, size_t bytes,
                          tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
-    cudaSetDevice(cuda->index);
+    int status = enter(device, lane, err);
+    if (status) return status;
     return tern__cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->lanes[lane]),
                             "cudaMemcpyAsync", err);
 }
 
 void *tern__cuda_lane_stream(tern_device *device, tern__lane lane)
 {
+    enter(device, lane, nullptr);
     return tern__cuda_of(device)->lanes[lane];
 }
 
@@ -72,14 +83,16 @@ void tern__cuda_mark_free(tern_device *device, tern__mark *mark)
 int tern__cuda_mark_set(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
-    cudaSetDevice(cuda->index);
+    int status = enter(device, lane, err);
+    if (status) return status;
     return tern__cuda_check(cudaEventRecord(mark->event, cuda->lanes[lane]), "cudaEventRecord", err);
 }
 
 int tern__cuda_mark_follow(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
-    cudaSetDevice(cuda->index);
+    int status = enter(device, lane, err);
+    if (status) return status;
     return tern__cuda_check(cudaStreamWaitEvent(cuda->lanes[lane], mark->event), "cudaStreamWaitEvent", err);
 }
 

@@ -75,6 +75,7 @@ TERN_API const tern__device_backend tern__device_plugin = {
     .copy = tern__cuda_copy,
     .copy_from = tern__cuda_copy_from,
     .zero = tern__cuda_zero,
+    .flush = tern__cuda_flush,
     .wait = tern__cuda_wait,
     .pinned_new = tern__cuda_pinned_new,
     .pinned_free = tern__cuda_pinned_free,

@@ -1,12 +1,16 @@
 /* pool.cc - blocks by size class, four to each power of two, as the CPU's devices have them.
  *
  * A block that is given back waits for the next one of its class. All of a device's work is in one stream, so
- * whoever gets it comes after whoever had it, and nobody has to wait for that. Small blocks are cut from
- * pages that stay. Large ones have pages of their own; where there is no memory left those of free ones are
- * taken away, which is the only time that the pool waits for the device, and their addresses wait for the
- * next block of their class. */
+ * whoever gets it comes after whoever had it, and nobody has to wait for that. Of several the one with the
+ * lowest address goes first: where the same are free, whoever asks for the same gets the same, so the
+ * addresses of a static step are those of the step before, which its graphs live on (graph.cc). Small blocks
+ * are cut from pages that stay. Large ones have pages of their own; where there is no memory left those of
+ * free ones are taken away, which is the only time that the pool waits for the device, and their addresses
+ * wait for the next block of their class. */
 #include "cuda/pool.h"
+#include "cuda/graph.h"
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -26,7 +30,7 @@ struct tern__cuda_pool {
     tern__cuda *cuda;
     std::mutex lock;
     std::unordered_map<void *, block *> blocks; /* all that there are */
-    std::vector<block *> bins[BINS];            /* free ones, last freed last */
+    std::vector<block *> bins[BINS];            /* free ones: heaps, the next one first */
     char *base, *top, *end;                     /* addresses: used up to the top */
     char *page;                                 /* what is left of the last page for small blocks */
     size_t page_left, bytes;
@@ -43,6 +47,27 @@ static int bin_of(size_t bytes, size_t *rounded)
     while (base + base / 4 * (size_t)quarter < bytes) quarter++;
     *rounded = tern__align_up(base + base / 4 * (size_t)quarter, SMALLEST);
     return bin + quarter;
+}
+
+/* Those that have memory come before those that need some. */
+static bool comes_later(const block *a, const block *b)
+{
+    return a->is_mapped != b->is_mapped ? b->is_mapped : a->data > b->data;
+}
+
+static void put(std::vector<block *> *bin, block *b)
+{
+    bin->push_back(b);
+    std::push_heap(bin->begin(), bin->end(), comes_later);
+}
+
+static block *take(std::vector<block *> *bin)
+{
+    if (bin->empty()) return nullptr;
+    std::pop_heap(bin->begin(), bin->end(), comes_later);
+    block *b = bin->back();
+    bin->pop_back();
+    return b;
 }
 
 int tern__cuda_pool_open(tern__cuda *cuda, size_t total, tern__memory *memory, tern_error *err)
@@ -76,14 +101,16 @@ void tern__cuda_pool_close(tern__cuda_pool *pool)
 /* Takes away what is behind free large blocks. */
 static void give_up(tern__cuda_pool *pool)
 {
-    cudaStreamSynchronize(pool->cuda->stream);
-    for (auto &bin : pool->bins)
+    tern__cuda_settle(pool->cuda);
+    for (auto &bin : pool->bins) {
         for (block *b : bin) {
             if (b->bytes < TERN__CUDA_PAGE || !b->is_mapped) continue;
             tern__cuda_unmap(b->data, b->bytes, b->handle);
             b->is_mapped = false;
             pool->bytes -= b->bytes;
         }
+        std::make_heap(bin.begin(), bin.end(), comes_later);
+    }
 }
 
 static bool map(tern__cuda_pool *pool, char *at, size_t bytes, unsigned long long *handle)
@@ -141,13 +168,12 @@ void *tern__cuda_alloc(tern_device *device, size_t bytes)
     std::lock_guard<std::mutex> hold(pool->lock);
     size_t rounded;
     int bin = bin_of(TERN__MAX(bytes, (size_t)SMALLEST), &rounded);
-    std::vector<block *> &free = pool->bins[bin];
-    block *b = free.empty() ? new_block(pool, bin, rounded) : free.back();
+    block *b = take(&pool->bins[bin]);
+    if (!b) b = new_block(pool, bin, rounded);
     if (!b) return nullptr;
-    if (!free.empty()) free.pop_back();
     if (!b->is_mapped) b->is_mapped = map(pool, b->data, b->bytes, &b->handle);
     if (b->is_mapped) return b->data;
-    free.push_back(b);
+    put(&pool->bins[bin], b);
     return nullptr;
 }
 
@@ -156,7 +182,7 @@ void tern__cuda_free(tern_device *device, void *data)
     tern__cuda_pool *pool = tern__cuda_of(device)->pool;
     std::lock_guard<std::mutex> hold(pool->lock);
     auto found = data ? pool->blocks.find(data) : pool->blocks.end();
-    if (found != pool->blocks.end()) pool->bins[found->second->bin].push_back(found->second);
+    if (found != pool->blocks.end()) put(&pool->bins[found->second->bin], found->second);
 }
 
 size_t tern__cuda_bytes(tern_device *device)

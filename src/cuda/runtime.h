@@ -22,6 +22,7 @@ extern "C" {
 /* ---- a device ---- */
 
 struct tern__cuda_pool;
+struct tern__cuda_graphs;
 
 /* What a vendor's library keeps for a device: made with its first use, freed with the device,
  * plans before what they were made with. */
@@ -37,6 +38,7 @@ typedef struct tern__cuda {
     cudaStream_t lanes[TERN__LANE_COUNT]; /* all of them; the others come before it where both could run */
     struct tern__fault *fault;
     tern__cuda_pool *pool;
+    tern__cuda_graphs *graphs;
     tern__cuda_library libraries[TERN__CUDA_LIBRARIES];
 } tern__cuda;
 
@@ -85,13 +87,29 @@ template <class... P> int tern__cuda_start_run(tern__cuda *cuda, const void *dat
     return code == cudaSuccess ? TERN_OK : tern__cuda_check(code, "cudaLaunchKernel", err);
 }
 
+template <class... P>
+cudaError_t tern__cuda_start_change(const void *data, cudaGraphExec_t exec, cudaGraphNode_t node)
+{
+    const tern__cuda_start *s = (const tern__cuda_start *)data;
+    size_t offset = sizeof(*s);
+    void *pointers[] = {tern__cuda_argument<P>(data, &offset)...};
+    cudaKernelNodeParams params = {};
+    params.func = (void *)s->kernel;
+    params.gridDim = dim3(s->grid[0], s->grid[1], s->grid[2]);
+    params.blockDim = dim3(s->block[0], s->block[1], s->block[2]);
+    params.sharedMemBytes = (unsigned)s->shared;
+    params.kernelParams = pointers;
+    return cudaGraphExecKernelNodeSetParams(exec, node, &params);
+}
+
 /* Starts a kernel of grid x block threads; `shared` bytes are what tern__cuda_shared gives. */
 template <class... P, class... A>
 int tern__cuda_launch(const tern__call *call, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
                       A... args)
 {
     constexpr size_t size = (sizeof(tern__cuda_start) + ... + (sizeof(P) + alignof(P)));
-    static const tern__cuda_kind kind = {size, tern__cuda_start_run<P...>};
+    static const tern__cuda_kind kind = {size, sizeof(tern__cuda_start), tern__cuda_start_run<P...>,
+                                         tern__cuda_start_change<P...>};
     int status = tern__fault_check(tern__cuda_of(call->device)->fault, call->err);
     if (status) return status;
     alignas(16) char data[size] = {};

@@ -2,21 +2,27 @@
 #ifndef TERN_SRC_CUDA_STOPWATCH_H
 #define TERN_SRC_CUDA_STOPWATCH_H
 
-#include "cuda/runtime.h"
+#include "cuda/graph.h"
 
 typedef struct tern__stopwatch {
+    tern_device *device; /* NULL: not open */
+    bool graphs;         /* the device's, which launches none while something is timed */
     cudaStream_t stream;
     cudaEvent_t started, ended;
 } tern__stopwatch;
 
 static inline bool tern__stopwatch_open(tern__stopwatch *w, const tern__call *call)
 {
-    *w = {tern__cuda_of(call->device)->stream, nullptr, nullptr};
+    *w = {call->device, call->device->graphs, tern__cuda_of(call->device)->stream, nullptr, nullptr};
+    tern__cuda_flush(w->device, nullptr);
+    w->device->graphs = false;
     return cudaEventCreate(&w->started) == cudaSuccess && cudaEventCreate(&w->ended) == cudaSuccess;
 }
 
 static inline void tern__stopwatch_close(tern__stopwatch *w)
 {
+    if (!w->device) return;
+    w->device->graphs = w->graphs;
     if (w->started) cudaEventDestroy(w->started);
     if (w->ended) cudaEventDestroy(w->ended);
 }

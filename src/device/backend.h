@@ -60,6 +60,10 @@ typedef struct tern__device_backend {
     int (*copy_from)(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
                      tern_error *err);
     int (*zero)(tern_device *device, void *to, size_t bytes, tern_error *err);
+    /* The end of a step: what was asked, and held back to be launched as one (device->graphs), is so no
+     * longer, and what has failed by then is said. Waits for nothing. Without `err` errors are kept for the
+     * next. */
+    int (*flush)(tern_device *device, tern_error *err);
     /* Waits for all that was asked; and says what has failed meanwhile. */
     int (*wait)(tern_device *device, tern_error *err);
 

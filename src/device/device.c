@@ -83,6 +83,12 @@ static int fill(tern_device *device, const char *name, tern_error *err)
     return device->worker ? TERN_OK : err->code;
 }
 
+static bool is_set(const char *name)
+{
+    const char *value = tern__env(name);
+    return value && !strcmp(value, "1");
+}
+
 tern_device *tern_device_open(const char *name, tern_error *err)
 {
     tern_error why = {0};
@@ -94,6 +100,7 @@ tern_device *tern_device_open(const char *name, tern_error *err)
     if (fill(device, name ? name : "cpu", &why) == TERN_OK) {
         pthread_mutex_init(&device->lock, NULL);
         tern_device_conv_set(device, NULL, err);
+        device->graphs = device->backend && is_set("TERN_GRAPHS");
         return device;
     }
     tern__free(device);
@@ -144,13 +151,26 @@ bool tern__device_cpuinfo(const char *key, char *value, size_t size)
     return found;
 }
 
-/* ---- convolutions ---- */
+/* ---- graphs ---- */
 
-static bool is_set(const char *name)
+bool tern_device_graphs_get(const tern_device *device)
 {
-    const char *value = tern__env(name);
-    return value && !strcmp(value, "1");
+    return device->graphs;
 }
+
+int tern_device_graphs_set(tern_device *device, bool on, tern_error *err)
+{
+    int status = tern__device_flush(device, err);
+    device->graphs = on && device->backend;
+    return status;
+}
+
+int tern__device_flush(tern_device *device, tern_error *err)
+{
+    return device->backend ? device->backend->flush(device, err) : TERN_OK;
+}
+
+/* ---- convolutions ---- */
 
 tern_device_conv_opts tern_device_conv_defaults(void)
 {

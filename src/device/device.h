@@ -51,6 +51,7 @@ struct tern_device {
     int threads;
     tern_device_conv_opts conv;
     size_t workspace;            /* of convolutions, where `conv` is not told otherwise               */
+    bool graphs;                 /* back ends only: launches what repeats as graphs */
     bool follows;                /* measures no convolutions: another rank or replica does, and tells */
     struct tern__notes *notes;   /* of a back end's choices (device/notes.h); NULL: it has none */
     const char *algorithm;       /* of the convolution that ran last, or NULL: none did since          */
@@ -69,6 +70,9 @@ struct tern_device {
     struct tern__kernel_observer *observer; /* NULL: nobody (kernels/kernel.h) */
     tern__guest *guests;                    /* of a back end's device          */
 };
+
+/* The end of a step (tern__device_backend.flush). */
+int tern__device_flush(tern_device *device, tern_error *err);
 
 /* "1": the launcher has bound this rank to its share of the cores. */
 #define TERN__ENV_BOUND "TERN_BOUND"

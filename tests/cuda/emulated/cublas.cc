@@ -17,9 +17,8 @@ static void put(const tern__gemm *g, int64_t batch, int64_t i, int64_t j, double
     tern__element_set<double>(g->y.data, g->y.dtype, at, sum);
 }
 
-static int run(tern__cuda *, const void *data, tern_error *)
+static void multiply(const tern__gemm *g)
 {
-    const tern__gemm *g = (const tern__gemm *)data;
     emulated_memory_open();
     for (int64_t batch = 0; batch < g->count; batch++)
         for (int64_t i = 0; i < g->m; i++)
@@ -29,6 +28,12 @@ static int run(tern__cuda *, const void *data, tern_error *)
                 put(g, batch, i, j, sum);
             }
     emulated_memory_close();
+}
+
+static int run(tern__cuda *cuda, const void *data, tern_error *)
+{
+    tern__gemm g = *(const tern__gemm *)data;
+    emulated_enqueue(cuda->stream, [g] { multiply(&g); });
     return TERN_OK;
 }
 
@@ -44,7 +49,7 @@ static void copy_operand(tern__gemm_operand *to, const tern__gemm_operand *from)
 
 int tern__cublas_gemm(const tern__call *call, const tern__gemm *g)
 {
-    static const tern__cuda_kind kind = {sizeof(tern__gemm), run};
+    static const tern__cuda_kind kind = {sizeof(tern__gemm), sizeof(tern__gemm), run, nullptr};
     alignas(16) char data[sizeof(tern__gemm)] = {};
     tern__gemm *item = (tern__gemm *)data;
     item->m = g->m;

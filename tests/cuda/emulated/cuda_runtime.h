@@ -1,8 +1,9 @@
 /* cuda_runtime.h - as much of CUDA as src/cuda asks for, on the CPU, so that its kernels and their host side
  * can be tested where no GPU is: threads of a block are fibers, blocks run one after the other, and the
  * device's memory cannot be reached by the host but through copies (a stray access is a segmentation fault).
- * What is asked of the lane of the step is done when the call returns; what is asked of another lane is done
- * as late as events allow, so whoever forgets to wait reads what is not there yet. */
+ * What is asked of the lane of the step is done when the call returns, or when the graph is launched for
+ * which it was captured; what is asked of another lane is done as late as events allow, so whoever forgets to
+ * wait reads what is not there yet. */
 #ifndef TERN_TESTS_CUDA_RUNTIME_H
 #define TERN_TESTS_CUDA_RUNTIME_H
 
@@ -181,6 +182,46 @@ cudaError_t cudaFreeHost(void *data);
 cudaError_t cudaHostRegister(void *base, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void *base);
 
+/* ---- graphs ---- */
+
+typedef struct emulated_node *cudaGraphNode_t;
+typedef struct emulated_graph *cudaGraph_t;
+typedef struct emulated_exec *cudaGraphExec_t;
+typedef enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 } cudaStreamCaptureMode;
+typedef enum cudaStreamCaptureStatus {
+    cudaStreamCaptureStatusNone,
+    cudaStreamCaptureStatusActive
+} cudaStreamCaptureStatus;
+struct cudaGraphEdgeData;
+struct cudaKernelNodeParams {
+    void *func;
+    dim3 gridDim, blockDim;
+    unsigned sharedMemBytes;
+    void **kernelParams, **extra;
+};
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus *status,
+                                     unsigned long long *id, cudaGraph_t *graph,
+                                     const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     size_t *count);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams *params);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+
+/* What the plug-in has asked for, of all devices, for tests to look at. */
+typedef struct emulated_counts {
+    int64_t kernels, others; /* put into a stream one by one: kernels; libraries' work, copies, zeros */
+    int64_t captures, graphs, changes; /* graphs made, launched; nodes told other arguments */
+} emulated_counts;
+extern "C" __attribute__((visibility("default"))) emulated_counts emulated_counted;
+
+/* ---- what streams are asked for ---- */
+
 /* Work of a library in a stream. */
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work);
 
@@ -213,12 +254,30 @@ template <class... P> struct emulated_launch {
     }
 };
 template <class... P>
-cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args, size_t shared,
-                             cudaStream_t)
+void emulated_start(const void *kernel, dim3 grid, dim3 block, size_t shared, void **args)
 {
-    emulated_launch<P...> launch = {kernel, args};
+    emulated_launch<P...> launch = {(void (*)(P...))kernel, args};
     emulated_run(grid, block, shared, emulated_launch<P...>::thread, &launch);
-    return cudaSuccess;
+}
+
+/* A kernel, how it is started, and what its arguments are. */
+struct emulated_kernel {
+    const void *kernel;
+    void (*start)(const void *kernel, dim3 grid, dim3 block, size_t shared, void **args);
+    dim3 grid, block;
+    size_t shared;
+    const size_t *sizes;
+    int count;
+};
+cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_t stream);
+
+template <class... P>
+cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args, size_t shared,
+                             cudaStream_t stream)
+{
+    static const size_t sizes[] = {sizeof(P)...};
+    return emulated_ask(
+        {(const void *)kernel, emulated_start<P...>, grid, block, shared, sizes, sizeof...(P)}, args, stream);
 }
 
 #endif

@@ -77,33 +77,41 @@ static int compute(const tern__call *call, tern__kernel kernel)
     }
 }
 
-int tern__cudnn_run(tern__cuda *, void *plan, bool has_bias, void *const data[TERN__CONV_OPERANDS],
-                    void *workspace, tern_error *err)
+static void execute(const emulated_plan *p, void *const data[TERN__CONV_OPERANDS])
 {
-    const emulated_plan *p = (const emulated_plan *)plan;
     const tern__cudnn_conv *conv = &p->graph->conv;
     tern__view v[TERN__CONV_OPERANDS];
     tern__call call = {};
-    if ((p->workspace && !workspace) || has_bias != conv->has_bias) return TERN_E_SYSTEM;
     emulated_ms += p->ms;
     for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
         v[i] = conv->operand[i];
         v[i].data = data[i];
     }
-    if (has_bias)
+    if (conv->has_bias)
         v[TERN__CONV_B] = tern__view_make(v[TERN__CONV_B].dtype, TERN__PLAIN, 1, &v[TERN__CONV_Y].shape[1]);
     v[TERN__CONV_B].data = data[TERN__CONV_B];
     call.in[0] = conv->kernel == TERN__CONV ? &v[TERN__CONV_X] : &v[TERN__CONV_Y];
     call.in[1] = conv->kernel == TERN__CONV_WEIGHT_GRAD ? &v[TERN__CONV_X] : &v[TERN__CONV_W];
-    call.in[2] = has_bias ? &v[TERN__CONV_B] : nullptr;
+    call.in[2] = conv->has_bias ? &v[TERN__CONV_B] : nullptr;
     call.out[0] = &v[conv->result];
     call.add[0] = conv->add;
     call.attr = &p->graph->attr;
-    call.err = err;
     emulated_memory_open();
-    int status = compute(&call, conv->kernel);
+    compute(&call, conv->kernel);
     emulated_memory_close();
-    return status;
+}
+
+int tern__cudnn_run(tern__cuda *cuda, void *plan, bool has_bias, void *const data[TERN__CONV_OPERANDS],
+                    void *workspace, tern_error *)
+{
+    const emulated_plan *p = (const emulated_plan *)plan;
+    if ((p->workspace && !workspace) || has_bias != p->graph->conv.has_bias) return TERN_E_SYSTEM;
+    void *x = data[TERN__CONV_X], *w = data[TERN__CONV_W], *y = data[TERN__CONV_Y], *b = data[TERN__CONV_B];
+    emulated_enqueue(cuda->stream, [=] {
+        void *const operands[TERN__CONV_OPERANDS] = {x, w, y, b};
+        execute(p, operands);
+    });
+    return TERN_OK;
 }
 
 void tern__cudnn_version(char *text, size_t size)

@@ -183,11 +183,6 @@ cudaError_t cudaGetDeviceCount(int *count)
     return cudaSuccess;
 }
 
-cudaError_t cudaSetDevice(int)
-{
-    return cudaSuccess;
-}
-
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int)
 {
     *properties = {};

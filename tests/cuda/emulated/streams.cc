@@ -1,6 +1,7 @@
 /* streams.cc - streams and events. The stream of the lowest priority does at once what it is asked; the
  * others keep it until an event that somebody waits for lies behind it, or forever if nobody does. */
 #include "cuda_runtime.h"
+#include "graphs.h"
 #include "memory.h"
 
 #include <cstdio>
@@ -17,6 +18,8 @@ struct emulated_stream {
     bool is_late;
     std::deque<std::function<bool()>> queue;
     uint64_t asked, done;
+    int device;
+    cudaGraph_t captures; /* NULL: none */
 };
 struct emulated_event {
     emulated_stream *stream; /* NULL: passed */
@@ -57,7 +60,7 @@ static void enqueue(cudaStream_t stream, std::function<bool()> work)
     stream->asked++;
 }
 
-void emulated_enqueue(cudaStream_t stream, std::function<void()> work)
+static void put(emulated_stream *stream, std::function<void()> work)
 {
     enqueue(stream, [work] {
         work();
@@ -65,8 +68,80 @@ void emulated_enqueue(cudaStream_t stream, std::function<void()> work)
     });
 }
 
+void emulated_enqueue(cudaStream_t stream, std::function<void()> work)
+{
+    if (stream->captures) return emulated_graph_add(stream->captures, std::move(work));
+    emulated_counted.others++;
+    put(stream, std::move(work));
+}
+
+static void forbid(bool is_wrong, const char *what)
+{
+    if (!is_wrong) return;
+    std::fprintf(stderr, "emulated: %s\n", what);
+    std::abort();
+}
+
 static const emulated_library library = {enqueue, emulated_memory_open, emulated_memory_close,
                                          emulated_memory_has};
+
+/* ---- kernels and graphs ---- */
+
+static thread_local int current;
+
+cudaError_t cudaSetDevice(int index)
+{
+    current = index;
+    return cudaSuccess;
+}
+
+cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_t stream)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    forbid(current != stream->device, "a kernel in the stream of a device that is not the current one");
+    if (stream->captures) {
+        emulated_graph_add_kernel(stream->captures, kernel, args);
+        return cudaSuccess;
+    }
+    emulated_counted.kernels++;
+    forbid(stream->is_late, "a kernel in a stream beside the step's");
+    kernel.start(kernel.kernel, kernel.grid, kernel.block, kernel.shared, args);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+    forbid(stream->captures, "a capture in a capture");
+    stream->captures = emulated_graph_new();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus *status,
+                                     unsigned long long *, cudaGraph_t *, const cudaGraphNode_t **nodes,
+                                     const cudaGraphEdgeData **, size_t *count)
+{
+    *status = stream->captures ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    if (stream->captures) *count = emulated_graph_last(stream->captures, nodes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    forbid(!stream->captures, "the end of a capture that never began");
+    *graph = stream->captures;
+    stream->captures = nullptr;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    forbid(stream->captures, "a graph launched in a capture");
+    forbid(current != stream->device, "a graph in the stream of a device that is not the current one");
+    emulated_counted.graphs++;
+    put(stream, [exec] { emulated_exec_run(exec); });
+    return cudaSuccess;
+}
 
 /* ---- streams ---- */
 
@@ -79,7 +154,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *last, int *first)
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int priority)
 {
-    *stream = new emulated_stream{&library, priority != LAST, {}, 0, 0};
+    *stream = new emulated_stream{&library, priority != LAST, {}, 0, 0, current, nullptr};
     return cudaSuccess;
 }
 
@@ -89,6 +164,7 @@ long emulated_waits;
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    forbid(stream->captures, "a wait for a stream that is captured");
     emulated_waits++;
     run_until(stream, stream->asked);
     return cudaSuccess;
@@ -129,6 +205,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
+    forbid(stream->captures, "an event in a capture");
     *event = emulated_event{stream->is_late ? stream : nullptr, stream->asked, emulated_ms};
     return cudaSuccess;
 }
@@ -136,6 +213,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
     emulated_event at = *event;
+    forbid(stream->captures, "a wait for an event in a capture");
     if (at.stream != stream) enqueue(stream, [at] { return advance(at.stream, at.place); });
     return cudaSuccess;
 }
@@ -176,15 +254,14 @@ static bool is_pinned(const void *data, size_t bytes)
 /* A copy from or to pageable memory would hold the host up. */
 static void expect_pinned(const void *data, size_t bytes)
 {
-    if (emulated_memory_has(data) || is_pinned(data, bytes)) return;
-    std::fprintf(stderr, "emulated: a copy of pageable memory in a stream beside the step's\n");
-    std::abort();
+    forbid(!emulated_memory_has(data) && !is_pinned(data, bytes),
+           "a copy of pageable memory in a stream beside the step's, or in a capture");
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    if (stream->is_late) {
+    if (stream->is_late || stream->captures) {
         expect_pinned(to, bytes);
         expect_pinned(from, bytes);
     }

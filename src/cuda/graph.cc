@@ -1,0 +1,246 @@
+/* graph.cc - what is asked of a device, held back and launched as graphs.
+ *
+ * The program runs in every step as ever: ops, tape, optimizers, what the user wrote. Only its last act, to
+ * put items into the stream, is saved. The items between two ends are a *piece*: an end is a flush (the end
+ * of a scope's step, and whatever looks at the stream: a wait, a copy to the host, another stream), or so
+ * many items, since a device that waits for the last item of a step before it begins with the first would be
+ * idle while the host computes nothing. A piece that was seen twice alike is recorded. From then on its items
+ * are not run but compared, one by one as they are asked, with those of the recordings; and when the piece
+ * ends as one of them does that one's graph is launched. Alike are items of one kind that differ at most in
+ * what a node of a graph can be told anew, as the arguments of a kernel: learning rates, seeds, addresses.
+ *
+ * An item that no recording has at its place is a divergence: what was held back is run, in order, and the
+ * rest of the piece at once. So a step may do what it likes, and be as right and as fast as without graphs.
+ *
+ * Order: held back is always the end of what was asked, so all that goes into the stream outside of this file
+ * is preceded by a flush, and nothing is overtaken. Memory that is freed while items that use it are held
+ * back may be given out at once, for its next user is held back behind them. There is one that overtakes,
+ * bytes from the host's memory: they are the host's again when the call returns. So they go at once, not to
+ * where they are wanted but to a place in `stage`, from where the item that is held back will take them. That
+ * place is of this piece alone: the stream has come past all earlier pieces' items when the bytes arrive, and
+ * no later piece's bytes can come before this piece's items, which were flushed. The first item of a piece
+ * overtakes nothing and needs no stage, so batches, which come at the beginning of a step, are copied once.
+ *
+ * The lock is for tern__cuda_settle, which another thread's allocation may call. The pool's lock is taken
+ * before this one and never after it. */
+#include "cuda/graph.h"
+#include "cuda/record.h"
+
+#include <mutex>
+
+#define PIECE      256 /* items at most                   */
+#define LEAST      4   /* fewer are no quicker as a graph */
+#define RECORDINGS 64
+#define STAGE      ((size_t)4 << 20)
+
+struct tern__cuda_graphs {
+    std::mutex lock;
+    tern__cuda_log log;            /* of this piece                                              */
+    tern__cuda_recording *follows; /* the recording that begins as it does; NULL: it runs at once */
+    std::vector<size_t> changed;   /* items whose bytes are not the recording's                  */
+    tern__cuda_recording recordings[RECORDINGS];
+    uint64_t clock;
+    char *stage;
+    size_t staged;
+    tern_error late;
+};
+
+tern__cuda_graphs *tern__cuda_graphs_new(void)
+{
+    return new tern__cuda_graphs();
+}
+
+void tern__cuda_graphs_free(tern__cuda_graphs *graphs)
+{
+    if (!graphs) return;
+    for (tern__cuda_recording &r : graphs->recordings) tern__cuda_recording_drop(&r);
+    delete graphs;
+}
+
+/* ---- recordings ---- */
+
+/* Compares item `i`, and notes it where it has changed. */
+static bool goes_on(tern__cuda_graphs *g, const tern__cuda_recording *r, size_t i)
+{
+    if (i >= r->log.items.size()) return false;
+    tern__cuda_likeness likeness = tern__cuda_log_compare(&g->log, &r->log, i);
+    if (likeness == TERN__ALIKE) g->changed.push_back(i);
+    return likeness != TERN__OTHER;
+}
+
+/* Does it begin with the whole log? */
+static bool begins(tern__cuda_graphs *g, const tern__cuda_recording *r)
+{
+    g->changed.clear();
+    bool does = r->used > 0;
+    for (size_t i = 0; i < g->log.items.size() && does; i++) does = goes_on(g, r, i);
+    return does;
+}
+
+typedef enum sought { GRAPH_THAT_BEGINS, GRAPH, RECORDING } sought;
+
+/* The one that was used last of those that begin as the log does, or are all that it is. */
+static tern__cuda_recording *find(tern__cuda_graphs *g, sought what)
+{
+    tern__cuda_recording *found = nullptr;
+    for (tern__cuda_recording &r : g->recordings) {
+        if (what != RECORDING && !r.exec) continue;
+        if (what != GRAPH_THAT_BEGINS && r.log.items.size() != g->log.items.size()) continue;
+        if ((!found || r.used > found->used) && begins(g, &r)) found = &r;
+    }
+    if (found) begins(g, found);
+    return found;
+}
+
+static tern__cuda_recording *oldest(tern__cuda_graphs *g)
+{
+    tern__cuda_recording *oldest = &g->recordings[0];
+    for (tern__cuda_recording &r : g->recordings)
+        if (r.used < oldest->used) oldest = &r;
+    return oldest;
+}
+
+/* Of a piece that has run: the second of its like becomes a graph. */
+static void learn(tern__cuda *cuda)
+{
+    tern__cuda_graphs *g = cuda->graphs;
+    if (g->log.items.size() < LEAST) return;
+    tern__cuda_recording *r = find(g, RECORDING);
+    bool is_again = r != nullptr;
+    if (!r) tern__cuda_recording_drop(r = oldest(g));
+    r->used = ++g->clock;
+    if (r->exec) return;
+    std::swap(r->log, g->log);
+    if (is_again && !r->is_refused) tern__cuda_recording_make(cuda, r);
+}
+
+/* ---- pieces ---- */
+
+static int end_held(tern__cuda *cuda, tern_error *err)
+{
+    tern__cuda_graphs *g = cuda->graphs;
+    bool is_whole = g->follows->log.items.size() == g->log.items.size();
+    tern__cuda_recording *r = is_whole ? g->follows : find(g, GRAPH);
+    if (r && tern__cuda_recording_launch(cuda, r, &g->log, &g->changed)) {
+        r->used = ++g->clock;
+        return TERN_OK;
+    }
+    int status = tern__cuda_log_run(cuda, &g->log, 0, err);
+    if (!status) learn(cuda);
+    return status;
+}
+
+static int end_piece(tern__cuda *cuda, tern_error *err)
+{
+    tern__cuda_graphs *g = cuda->graphs;
+    int status = TERN_OK;
+    if (g->follows)
+        status = end_held(cuda, err);
+    else
+        learn(cuda);
+    tern__cuda_log_clear(&g->log);
+    g->follows = nullptr;
+    g->staged = 0;
+    return status;
+}
+
+/* Holds it back, or runs it and all before it that was held back. */
+static int add(tern__cuda *cuda, const tern__cuda_kind *kind, const void *data, tern_error *err)
+{
+    tern__cuda_graphs *g = cuda->graphs;
+    size_t last = g->log.items.size();
+    bool was_held = g->follows || last == 0;
+    tern__cuda_log_add(&g->log, kind, data);
+    if (g->follows && !goes_on(g, g->follows, last)) g->follows = nullptr;
+    if (was_held && !g->follows) g->follows = find(g, GRAPH_THAT_BEGINS);
+    int status = g->follows ? TERN_OK : tern__cuda_log_run(cuda, &g->log, was_held ? 0 : last, err);
+    return !status && last + 1 == PIECE ? end_piece(cuda, err) : status;
+}
+
+/* What failed when nobody could be told. */
+static int be_late(tern__cuda_graphs *g, tern_error *err)
+{
+    int status = err ? g->late.code : TERN_OK;
+    if (!status) return TERN_OK;
+    if (!err->code) *err = g->late;
+    g->late = {};
+    return status;
+}
+
+int tern__cuda_ask(tern_device *device, const tern__cuda_kind *kind, const void *data, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    if (!device->graphs) {
+        cudaSetDevice(cuda->index);
+        return kind->run(cuda, data, err);
+    }
+    std::lock_guard<std::mutex> hold(cuda->graphs->lock);
+    int status = be_late(cuda->graphs, err);
+    return status ? status : add(cuda, kind, data, err);
+}
+
+static int flush(tern__cuda *cuda, tern_error *err)
+{
+    tern__cuda_graphs *g = cuda->graphs;
+    int status = be_late(g, err);
+    if (g->log.items.empty()) return status;
+    int ended = end_piece(cuda, err ? err : &g->late);
+    return status ? status : ended;
+}
+
+int tern__cuda_flush(tern_device *device, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    int status = TERN_OK;
+    if (device->graphs) {
+        std::lock_guard<std::mutex> hold(cuda->graphs->lock);
+        status = flush(cuda, err);
+    }
+    return status || !err ? status : tern__fault_check(cuda->fault, err); /* which nobody would hear */
+}
+
+void tern__cuda_settle(tern__cuda *cuda)
+{
+    std::lock_guard<std::mutex> hold(cuda->graphs->lock);
+    flush(cuda, nullptr);
+    cudaSetDevice(cuda->index);
+    cudaStreamSynchronize(cuda->stream);
+    for (tern__cuda_recording &r : cuda->graphs->recordings) tern__cuda_recording_drop(&r);
+}
+
+/* ---- copies ---- */
+
+static int run_transfer(tern__cuda *cuda, const void *data, tern_error *err)
+{
+    const tern__cuda_transfer *t = (const tern__cuda_transfer *)data;
+    cudaError_t code = cudaMemcpyAsync(t->to, t->from, t->bytes, cudaMemcpyDefault, cuda->stream);
+    return tern__cuda_check(code, "cudaMemcpyAsync", err);
+}
+
+const tern__cuda_kind tern__cuda_transfer_kind = {sizeof(tern__cuda_transfer), sizeof(tern__cuda_transfer),
+                                                  run_transfer, nullptr};
+
+/* The next place in the stage, made with its first use; NULL where there is none, or nothing to overtake. */
+static char *stage(tern_device *device, size_t bytes)
+{
+    tern__cuda_graphs *g = tern__cuda_of(device)->graphs;
+    if (g->log.items.empty() || g->staged + bytes > STAGE) return nullptr;
+    char *place = g->stage ? g->stage + g->staged : nullptr;
+    g->staged += tern__align_up(bytes, 256);
+    return place;
+}
+
+int tern__cuda_bring(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    tern__cuda_graphs *g = cuda->graphs;
+    if (device->graphs && !g->stage) g->stage = (char *)device->backend->alloc(device, STAGE);
+    std::lock_guard<std::mutex> hold(g->lock);
+    char *place = device->graphs ? stage(device, bytes) : nullptr;
+    int status = place ? be_late(g, err) : device->graphs ? flush(cuda, err) : TERN_OK;
+    alignas(16) const tern__cuda_transfer straight = {to, from, bytes}, there = {place, from, bytes},
+                                          on = {to, place, bytes};
+    cudaSetDevice(cuda->index);
+    if (!status) status = run_transfer(cuda, place ? &there : &straight, err);
+    return status || !place ? status : add(cuda, &tern__cuda_transfer_kind, &on, err);
+}

@@ -1,0 +1,125 @@
+#include "cuda/record.h"
+
+/* ---- logs ---- */
+
+void tern__cuda_log_add(tern__cuda_log *log, const tern__cuda_kind *kind, const void *data)
+{
+    size_t offset = log->used;
+    log->used += tern__align_up(kind->size, 16);
+    if (log->used > log->bytes.size()) log->bytes.resize(2 * log->used);
+    std::memcpy(&log->bytes[offset], data, kind->size);
+    log->items.push_back({kind, offset});
+}
+
+void tern__cuda_log_clear(tern__cuda_log *log)
+{
+    log->items.clear();
+    log->used = 0;
+}
+
+tern__cuda_likeness tern__cuda_log_compare(const tern__cuda_log *a, const tern__cuda_log *b, size_t i)
+{
+    const tern__cuda_kind *kind = a->items[i].kind;
+    const char *one = &a->bytes[a->items[i].offset], *other = &b->bytes[b->items[i].offset];
+    if (kind != b->items[i].kind || std::memcmp(one, other, kind->fixed) != 0) return TERN__OTHER;
+    size_t rest = kind->size - kind->fixed;
+    return std::memcmp(one + kind->fixed, other + kind->fixed, rest) ? TERN__ALIKE : TERN__EQUAL;
+}
+
+int tern__cuda_log_run(tern__cuda *cuda, const tern__cuda_log *log, size_t first, tern_error *err)
+{
+    int status = TERN_OK;
+    cudaSetDevice(cuda->index);
+    for (size_t i = first; i < log->items.size() && !status; i++)
+        status = log->items[i].kind->run(cuda, &log->bytes[log->items[i].offset], err);
+    return status;
+}
+
+/* ---- graphs ---- */
+
+/* The node that was captured last: a stream's order is a line, so what comes next hangs on it alone. */
+static bool last_node(cudaStream_t stream, cudaGraphNode_t *node)
+{
+    cudaStreamCaptureStatus status;
+    const cudaGraphNode_t *nodes;
+    size_t count = 0;
+    bool is_known =
+        cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr, &count) == cudaSuccess &&
+        status == cudaStreamCaptureStatusActive && count == 1;
+    if (is_known) *node = nodes[0];
+    return is_known;
+}
+
+static bool capture_items(tern__cuda *cuda, tern__cuda_recording *r)
+{
+    tern_error unheard = {};
+    bool is_well = true;
+    r->nodes.assign(r->log.items.size(), nullptr);
+    for (size_t i = 0; i < r->log.items.size() && is_well; i++) {
+        const auto &item = r->log.items[i];
+        is_well = item.kind->run(cuda, &r->log.bytes[item.offset], &unheard) == TERN_OK &&
+                  (!item.kind->change || last_node(cuda->stream, &r->nodes[i]));
+    }
+    return is_well;
+}
+
+/* Nothing runs while it is captured. Only this thread's calls are restricted meanwhile: others may work on
+ * other devices. */
+static bool capture(tern__cuda *cuda, tern__cuda_recording *r)
+{
+    cudaSetDevice(cuda->index);
+    if (cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return false;
+    bool is_well = capture_items(cuda, r);
+    is_well = cudaStreamEndCapture(cuda->stream, &r->graph) == cudaSuccess && is_well;
+    return is_well && cudaGraphInstantiate(&r->exec, r->graph, 0) == cudaSuccess;
+}
+
+/* The nodes are the graph's, by which the executable one knows them: it stays. */
+static void drop_graph(tern__cuda_recording *r)
+{
+    if (r->exec) cudaGraphExecDestroy(r->exec);
+    if (r->graph) cudaGraphDestroy(r->graph);
+    r->exec = nullptr;
+    r->graph = nullptr;
+}
+
+void tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r)
+{
+    r->is_refused = !capture(cuda, r);
+    if (!r->is_refused) return;
+    drop_graph(r);
+    cudaGetLastError(); /* which is nobody else's */
+}
+
+static bool change(tern__cuda_recording *r, const tern__cuda_log *log, const std::vector<size_t> *changed)
+{
+    bool is_well = true;
+    for (size_t i = 0; i < changed->size() && is_well; i++) {
+        const auto &item = log->items[(*changed)[i]];
+        is_well =
+            item.kind->change(&log->bytes[item.offset], r->exec, r->nodes[(*changed)[i]]) == cudaSuccess;
+    }
+    return is_well;
+}
+
+bool tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, tern__cuda_log *log,
+                                 const std::vector<size_t> *changed)
+{
+    cudaSetDevice(cuda->index);
+    if (change(r, log, changed) && cudaGraphLaunch(r->exec, cuda->stream) == cudaSuccess) {
+        std::swap(r->log, *log);
+        return true;
+    }
+    drop_graph(r);
+    r->is_refused = true;
+    cudaGetLastError();
+    return false;
+}
+
+void tern__cuda_recording_drop(tern__cuda_recording *r)
+{
+    drop_graph(r);
+    tern__cuda_log_clear(&r->log);
+    r->is_refused = false;
+    r->used = 0;
+}
