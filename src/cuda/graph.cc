@@ -21,8 +21,9 @@
  * no later piece's bytes can come before this piece's items, which were flushed. The first item of a piece
  * overtakes nothing and needs no stage, so batches, which come at the beginning of a step, are copied once.
  *
- * The lock is for tern__cuda_settle, which another thread's allocation may call. The pool's lock is taken
- * before this one and never after it. */
+ * The lock is for those who come from other threads: an allocation that finds no memory (tern__cuda_settle),
+ * and a replica's device that copies from this one (tern__cuda_meet). Neither may find the stream while it is
+ * captured. The pool's lock is taken before this one and never after it. */
 #include "cuda/graph.h"
 #include "cuda/record.h"
 
@@ -197,6 +198,16 @@ int tern__cuda_flush(tern_device *device, tern_error *err)
         status = flush(cuda, err);
     }
     return status || !err ? status : tern__fault_check(cuda->fault, err); /* which nobody would hear */
+}
+
+int tern__cuda_meet(tern_device *device, tern_device *other, int (*work)(void *ctx, tern_error *err),
+                    void *ctx, tern_error *err)
+{
+    tern__cuda *one = tern__cuda_of(device), *two = tern__cuda_of(other);
+    std::scoped_lock hold(one->graphs->lock, two->graphs->lock);
+    int status = flush(two, err);
+    if (!status) status = flush(one, err);
+    return status ? status : work(ctx, err);
 }
 
 void tern__cuda_settle(tern__cuda *cuda)

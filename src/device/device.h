@@ -51,8 +51,8 @@ struct tern_device {
     int threads;
     tern_device_conv_opts conv;
     size_t workspace;            /* of convolutions, where `conv` is not told otherwise               */
-    bool graphs;                 /* back ends only: launches what repeats as graphs */
     bool follows;                /* measures no convolutions: another rank or replica does, and tells */
+    bool graphs;                 /* back ends only: launches what repeats as graphs */
     struct tern__notes *notes;   /* of a back end's choices (device/notes.h); NULL: it has none */
     const char *algorithm;       /* of the convolution that ran last, or NULL: none did since          */
     struct tern__worker *worker; /* the thread of a group of cores, else NULL  */
