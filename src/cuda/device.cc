@@ -122,15 +122,24 @@ static bool is_own(const tern_device *device, const void *data)
     return (size_t)((const char *)data - device->memory.base) < device->memory.bytes;
 }
 
+/* And says what has failed meanwhile; without `err` nobody would hear. */
+static int synchronize(tern__cuda *cuda, tern_error *err)
+{
+    int status = tern__cuda_check(cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize", err);
+    return status || !err ? status : tern__fault_check(cuda->fault, err);
+}
+
 static int take_back(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
-    int status = tern__cuda_flush(device, err);
-    if (status) return status;
+    tern__cuda_hold hold;
+    int status = tern__cuda_enter(device, &hold, err);
     cudaSetDevice(cuda->index);
-    cudaError_t code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream);
-    status = tern__cuda_check(code, "cudaMemcpyAsync", err);
-    return status ? status : tern__cuda_wait(device, err);
+    if (!status)
+        status = tern__cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream),
+                                  "cudaMemcpyAsync", err);
+    if (!status) status = synchronize(cuda, err);
+    return status;
 }
 
 /* Memory of the host that is pageable: the runtime has read it when the call returns. */
@@ -142,37 +151,28 @@ int tern__cuda_copy(tern_device *device, void *to, const void *from, size_t byte
     return tern__cuda_ask(device, &tern__cuda_transfer_kind, &t, err);
 }
 
-typedef struct passage {
-    tern__cuda *taker, *giver;
-    tern__cuda_transfer what;
-} passage;
-
-static int run_passage(void *ctx, tern_error *err)
-{
-    const passage *p = (const passage *)ctx;
-    cudaStream_t here = p->taker->stream, there = p->giver->stream;
-    cudaEvent_t ready = nullptr, done = nullptr;
-    cudaSetDevice(p->giver->index);
-    cudaError_t code = cudaEventCreateWithFlags(&ready, cudaEventDisableTiming);
-    if (code == cudaSuccess) code = cudaEventRecord(ready, there);
-    cudaSetDevice(p->taker->index);
-    if (code == cudaSuccess) code = cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
-    if (code == cudaSuccess) code = cudaStreamWaitEvent(here, ready);
-    if (code == cudaSuccess)
-        code = cudaMemcpyAsync(p->what.to, p->what.from, p->what.bytes, cudaMemcpyDefault, here);
-    if (code == cudaSuccess) code = cudaEventRecord(done, here);
-    if (code == cudaSuccess) code = cudaStreamWaitEvent(there, done);
-    if (ready) cudaEventDestroy(ready);
-    if (done) cudaEventDestroy(done);
-    return tern__cuda_check(code, "a copy between devices", err);
-}
-
 /* The copy is in this device's stream, after the other's work and before what the other does next. */
 int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
                          tern_error *err)
 {
-    passage p = {tern__cuda_of(device), tern__cuda_of(other), {to, from, bytes}};
-    return tern__cuda_meet(device, other, run_passage, &p, err);
+    tern__cuda *cuda = tern__cuda_of(device), *giver = tern__cuda_of(other);
+    cudaEvent_t ready = nullptr, done = nullptr;
+    tern_device *const both[2] = {device, other};
+    tern__cuda_hold holds[2];
+    int status = tern__cuda_enter_both(both, holds, err);
+    if (status) return status;
+    cudaSetDevice(giver->index);
+    cudaError_t code = cudaEventCreateWithFlags(&ready, cudaEventDisableTiming);
+    if (code == cudaSuccess) code = cudaEventRecord(ready, giver->stream);
+    cudaSetDevice(cuda->index);
+    if (code == cudaSuccess) code = cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
+    if (code == cudaSuccess) code = cudaStreamWaitEvent(cuda->stream, ready);
+    if (code == cudaSuccess) code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream);
+    if (code == cudaSuccess) code = cudaEventRecord(done, cuda->stream);
+    if (code == cudaSuccess) code = cudaStreamWaitEvent(giver->stream, done);
+    if (ready) cudaEventDestroy(ready);
+    if (done) cudaEventDestroy(done);
+    return tern__cuda_check(code, "a copy between devices", err);
 }
 
 static int run_clearing(tern__cuda *cuda, const void *data, tern_error *err)
@@ -193,8 +193,7 @@ int tern__cuda_zero(tern_device *device, void *to, size_t bytes, tern_error *err
 
 int tern__cuda_wait(tern_device *device, tern_error *err)
 {
-    tern__cuda *cuda = tern__cuda_of(device);
-    int status = tern__cuda_flush(device, err);
-    if (!status) status = tern__cuda_check(cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize", err);
-    return status || !err ? status : tern__fault_check(cuda->fault, err);
+    tern__cuda_hold hold;
+    int status = tern__cuda_enter(device, &hold, err);
+    return status ? status : synchronize(tern__cuda_of(device), err);
 }

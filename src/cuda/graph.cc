@@ -22,12 +22,11 @@
  * overtakes nothing and needs no stage, so batches, which come at the beginning of a step, are copied once.
  *
  * The lock is for those who come from other threads: an allocation that finds no memory (tern__cuda_settle),
- * and a replica's device that copies from this one (tern__cuda_meet). Neither may find the stream while it is
- * captured. The pool's lock is taken before this one and never after it. */
+ * a replica's device that copies from this one, a group's lane that follows the step's (tern__cuda_enter).
+ * None may find the stream while it is captured. The pool's lock is taken before this one and never after it.
+ */
 #include "cuda/graph.h"
 #include "cuda/record.h"
-
-#include <mutex>
 
 #define PIECE      256 /* items at most                   */
 #define LEAST      4   /* fewer are no quicker as a graph */
@@ -200,14 +199,21 @@ int tern__cuda_flush(tern_device *device, tern_error *err)
     return status || !err ? status : tern__fault_check(cuda->fault, err); /* which nobody would hear */
 }
 
-int tern__cuda_meet(tern_device *device, tern_device *other, int (*work)(void *ctx, tern_error *err),
-                    void *ctx, tern_error *err)
+int tern__cuda_enter(tern_device *device, tern__cuda_hold *hold, tern_error *err)
 {
-    tern__cuda *one = tern__cuda_of(device), *two = tern__cuda_of(other);
-    std::scoped_lock hold(one->graphs->lock, two->graphs->lock);
-    int status = flush(two, err);
-    if (!status) status = flush(one, err);
-    return status ? status : work(ctx, err);
+    tern__cuda *cuda = tern__cuda_of(device);
+    *hold = tern__cuda_hold(cuda->graphs->lock);
+    return flush(cuda, err);
+}
+
+int tern__cuda_enter_both(tern_device *const devices[2], tern__cuda_hold holds[2], tern_error *err)
+{
+    int status = TERN_OK;
+    for (int i = 0; i < 2; i++)
+        holds[i] = tern__cuda_hold(tern__cuda_of(devices[i])->graphs->lock, std::defer_lock);
+    std::lock(holds[0], holds[1]);
+    for (int i = 0; i < 2 && !status; i++) status = flush(tern__cuda_of(devices[i]), err);
+    return status;
 }
 
 void tern__cuda_settle(tern__cuda *cuda)

@@ -6,15 +6,20 @@
 #include "cuda/device.h"
 #include "cuda/runtime.h"
 
+#include <mutex>
+
 tern__cuda_graphs *tern__cuda_graphs_new(void);
 /* When the device has done all it was asked. */
 void tern__cuda_graphs_free(tern__cuda_graphs *graphs);
 
 /* A copy from the host's pageable memory, which may change when it returns. */
 int tern__cuda_bring(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err);
-/* Calls work(ctx) when neither of two devices holds anything back, and while nobody asks them for more. */
-int tern__cuda_meet(tern_device *device, tern_device *other, int (*work)(void *ctx, tern_error *err),
-                    void *ctx, tern_error *err);
+/* Whoever puts something into the step's stream by himself, or waits for it, holds this meanwhile: then
+ * nothing is held back, and nobody captures. Any thread. */
+typedef std::unique_lock<std::mutex> tern__cuda_hold;
+int tern__cuda_enter(tern_device *device, tern__cuda_hold *hold, tern_error *err);
+/* Of two devices. */
+int tern__cuda_enter_both(tern_device *const devices[2], tern__cuda_hold holds[2], tern_error *err);
 /* Waits for all of the step's stream, and forgets the graphs: addresses that they know will be gone. Any
  * thread. */
 void tern__cuda_settle(tern__cuda *cuda);

@@ -34,9 +34,9 @@ void tern__cuda_unpin(tern_device *device, void *base)
 /* ---- lanes ---- */
 
 /* What comes next in the lane comes behind all that it was asked. */
-static int enter(tern_device *device, tern__lane lane, tern_error *err)
+static int enter(tern_device *device, tern__lane lane, tern__cuda_hold *hold, tern_error *err)
 {
-    int status = lane == TERN__LANE_STEP ? tern__cuda_flush(device, err) : TERN_OK;
+    int status = lane == TERN__LANE_STEP ? tern__cuda_enter(device, hold, err) : TERN_OK;
     cudaSetDevice(tern__cuda_of(device)->index);
     return status;
 }
@@ -45,7 +45,8 @@ int tern__cuda_lane_copy(tern_device *device, tern__lane lane, void *to, const v
                          tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
-    int status = enter(device, lane, err);
+    tern__cuda_hold hold;
+    int status = enter(device, lane, &hold, err);
     if (status) return status;
     return tern__cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->lanes[lane]),
                             "cudaMemcpyAsync", err);
@@ -53,7 +54,7 @@ int tern__cuda_lane_copy(tern_device *device, tern__lane lane, void *to, const v
 
 void *tern__cuda_lane_stream(tern_device *device, tern__lane lane)
 {
-    enter(device, lane, nullptr);
+    if (lane == TERN__LANE_STEP) tern__cuda_flush(device, nullptr);
     return tern__cuda_of(device)->lanes[lane];
 }
 
@@ -83,7 +84,8 @@ void tern__cuda_mark_free(tern_device *device, tern__mark *mark)
 int tern__cuda_mark_set(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
-    int status = enter(device, lane, err);
+    tern__cuda_hold hold;
+    int status = enter(device, lane, &hold, err);
     if (status) return status;
     return tern__cuda_check(cudaEventRecord(mark->event, cuda->lanes[lane]), "cudaEventRecord", err);
 }
@@ -91,7 +93,8 @@ int tern__cuda_mark_set(tern_device *device, tern__lane lane, tern__mark *mark, 
 int tern__cuda_mark_follow(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
-    int status = enter(device, lane, err);
+    tern__cuda_hold hold;
+    int status = enter(device, lane, &hold, err);
     if (status) return status;
     return tern__cuda_check(cudaStreamWaitEvent(cuda->lanes[lane], mark->event), "cudaStreamWaitEvent", err);
 }
