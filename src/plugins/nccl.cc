@@ -1,5 +1,7 @@
 /* nccl.cc - NCCL's calls (comm/nccl/plugin.h). Like the files of src/cuda this is C in what a C++ compiler
  * takes; nothing of the library can be called but errors, which are compiled into the plug-in. */
+#include "base/half.h" /* first: NCCL's header has a type of the name of its arguments */
+
 #include <cuda_runtime.h>
 #include <nccl.h>
 
@@ -9,8 +11,6 @@ extern "C" {
 
 #include <cstdio>
 #include <cstring>
-
-#include "base/half.h"
 
 /* ---- errors ---- */
 
@@ -137,13 +137,13 @@ static ncclDataType_t type_of(tern_dtype dtype)
 static void write_factor(void *to, tern_dtype dtype, double factor)
 {
     float single = (float)factor;
-    uint16_t half = dtype == TERN_BF16 ? tern__bf16_from_f32(single) : tern__f16_from_f32(single);
+    uint16_t bits = dtype == TERN_BF16 ? tern__bf16_from_f32(single) : tern__f16_from_f32(single);
     if (dtype == TERN_F64)
         std::memcpy(to, &factor, sizeof(factor));
     else if (dtype == TERN_F32)
         std::memcpy(to, &single, sizeof(single));
     else
-        std::memcpy(to, &half, sizeof(half));
+        std::memcpy(to, &bits, sizeof(bits));
 }
 
 static ncclResult_t reduce(ncclComm_t comm, const tern__nccl_call *call, ncclRedOp_t op, cudaStream_t stream)
