@@ -65,7 +65,8 @@ typedef struct tern_scaler_opts {
 } tern_scaler_opts;
 TERN_API tern_scaler_opts tern_scaler_defaults(void);
 
-/* Yours: tern_scaler_free. E_RANGE: an option out of its range; E_MEMORY. */
+/* Yours: tern_scaler_free, before a device with memory of its own, whose losses it has scaled, is closed;
+ * the same of an amp. E_RANGE: an option out of its range; E_MEMORY. */
 TERN_API tern_scaler *tern_scaler_new(const tern_scaler_opts *opts, tern_error *err);
 TERN_API void tern_scaler_free(tern_scaler *scaler);
 
