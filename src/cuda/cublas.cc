@@ -108,7 +108,7 @@ static gemm_key key_of(const tern__gemm *g)
         key[at++] = operands[i]->next;
         key[at++] = (int64_t)operands[i]->dtype << 16 | g->alignment[i] << 1 | operands[i]->transposed;
     }
-    key[at++] = (g->bias != nullptr) << 1 | g->add;
+    key[at++] = (g->row_sums != nullptr) << 2 | (g->bias != nullptr) << 1 | g->add;
     return key;
 }
 
@@ -141,13 +141,19 @@ static cublasStatus_t set_bias(const gemm_plan *plan, const void *bias)
     return cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
 }
 
+/* What an epilogue reads or writes: cuBLASLt has one place for both. */
+static const void *vector_of(const tern__gemm *g)
+{
+    return g->row_sums ? g->row_sums : g->bias;
+}
+
 /* f32 is multiplied as f32, as PyTorch does unless it is told otherwise. */
 static cublasStatus_t set_desc(gemm_plan *plan, const tern__gemm *g)
 {
     bool doubles = g->a.dtype == TERN_F64;
     cublasOperation_t first = g->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = g->a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cublasLtEpilogue_t epilogue = g->row_sums ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BIAS;
     cublasStatus_t code = cublasLtMatmulDescCreate(
         &plan->desc, doubles ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, doubles ? CUDA_R_64F : CUDA_R_32F);
     if (code == CUBLAS_STATUS_SUCCESS)
@@ -155,10 +161,10 @@ static cublasStatus_t set_desc(gemm_plan *plan, const tern__gemm *g)
     if (code == CUBLAS_STATUS_SUCCESS)
         code =
             cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second));
-    if (code == CUBLAS_STATUS_SUCCESS && g->bias)
+    if (code == CUBLAS_STATUS_SUCCESS && vector_of(g))
         code = cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                               sizeof(epilogue));
-    if (code == CUBLAS_STATUS_SUCCESS && g->bias) code = set_bias(plan, g->bias);
+    if (code == CUBLAS_STATUS_SUCCESS && vector_of(g)) code = set_bias(plan, vector_of(g));
     return code;
 }
 
@@ -216,7 +222,7 @@ static const tern__cuda_kind product_kind = {sizeof(product), sizeof(product), r
 
 static product product_of(cublas *lib, const gemm_plan *plan, const tern__gemm *g)
 {
-    return {lib, plan, g->a.data, g->b.data, g->bias, g->y.data, g->add, g->a.dtype == TERN_F64};
+    return {lib, plan, g->a.data, g->b.data, vector_of(g), g->y.data, g->add, g->a.dtype == TERN_F64};
 }
 
 /* ---- choosing ---- */

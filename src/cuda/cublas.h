@@ -19,6 +19,7 @@ typedef struct tern__gemm {
     int64_t m, n, k, count;
     tern__gemm_operand a, b, y;
     const void *bias;
+    void *row_sums; /* of a's rows, (m) of y's dtype, of one matrix without a bias; or NULL */
     bool add;
     int64_t alignment[3]; /* bytes, of all addresses at which a matrix of a, b or y begins */
 } tern__gemm;

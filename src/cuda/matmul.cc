@@ -9,6 +9,7 @@
 
 extern "C" {
 #include "kernels/product.h"
+#include "kernels/reduce.h"
 }
 
 enum { A, B, Y, OPERANDS };
@@ -49,7 +50,8 @@ static bool takes(const tern__call *call)
     const tern__view *a = call->in[A], *b = call->in[B], *bias = call->in[2], *y = call->out[0];
     return tern__dtype_is_float(a->dtype) && b->dtype == a->dtype && fits(y->dtype, a->dtype) &&
            (!bias || (fits(bias->dtype, a->dtype) && !falls_together(y, 0, y->ndim - 2))) &&
-           !falls_together(y, y->ndim - 2, y->ndim) && tern__view_count(y) > 0 && tern__view_count(a) > 0;
+           (!call->out[1] || (!bias && y->ndim == 2)) && !falls_together(y, y->ndim - 2, y->ndim) &&
+           tern__view_count(y) > 0 && tern__view_count(a) > 0;
 }
 
 /* ---- products ---- */
@@ -121,11 +123,36 @@ static int64_t count_of(const axis *axes, int count)
     return all;
 }
 
+/* Whether the product can make them. */
+static bool has_row_sums(const tern__call *call)
+{
+    const tern__view *sums = call->out[1];
+    return sums && !call->add[1] && sums->dtype == call->out[0]->dtype &&
+           (sums->stride[0] == 1 || sums->shape[0] == 1);
+}
+
+/* By a kernel of their own. */
+static int make_row_sums(const tern__call *call)
+{
+    static const tern__factor_attr one = {1};
+    tern__view sums = tern__cuda_along(call->out[1], call->in[A], 0);
+    tern__call inner = {};
+    inner.device = call->device;
+    inner.kernel = TERN__SUM;
+    inner.in[0] = call->in[A];
+    inner.out[0] = &sums;
+    inner.add[0] = call->add[1];
+    inner.attr = &one;
+    inner.err = call->err;
+    return must(tern__cuda_sum(&inner));
+}
+
 static int run(const tern__call *call, tern__product p)
 {
     merge(&p);
     axis taken = take_longest(&p);
-    const tern__gemm first = gemm_of(&p, &taken);
+    tern__gemm first = gemm_of(&p, &taken);
+    if (has_row_sums(call)) first.row_sums = call->out[1]->data;
     int64_t sums = count_of(p.sum, p.sums), batches = count_of(p.batch, p.batches);
     int status = TERN_OK;
     for (int64_t n = 0; n < sums * batches && !status; n++) {
@@ -139,9 +166,13 @@ static int run(const tern__call *call, tern__product p)
         }
         g.add = call->add[0] || n >= batches;
         status = tern__cublas_gemm(call, &g);
+        if (status == TERN_E_UNSUPPORTED && g.row_sums) {
+            g.row_sums = first.row_sums = nullptr;
+            status = tern__cublas_gemm(call, &g);
+        }
         if (n > 0) status = must(status);
     }
-    return status;
+    return status || !call->out[1] || first.row_sums ? status : make_row_sums(call);
 }
 
 /* ---- what stands otherwise ---- */

@@ -1,14 +1,33 @@
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 
+/* dw = dy^T x, and db with it: a GPU's product reads dy anyhow, and a kernel less is started. */
+static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__view *turned,
+                             const tern__view *x)
+{
+    tern__call call = {.kernel = TERN__MATMUL, .in = {turned, x}};
+    call.out[0] = tern__grad_open(scope, node, 1, &call.add[0]);
+    call.out[1] = call.out[0] ? tern__grad_open(scope, node, 2, &call.add[1]) : NULL;
+    if (!call.out[1] || !tern__run(scope, &call)) return scope->error.code;
+    int status = tern__grad_done(scope, node, 2);
+    return status ? status : tern__grad_done(scope, node, 1);
+}
+
+static int parameter_gradients(tern_scope *scope, tern__node *node)
+{
+    const tern__view *dy = tern__dy(node), *x = &node->saved[0].view;
+    bool weight = tern__wants(node, 1), bias = tern__wants(node, 2);
+    tern__view turned = tern__transposed(dy);
+    if (weight && bias && scope->here->backend && dy->ndim == 2)
+        return gradients_at_once(scope, node, &turned, x);
+    int status = bias ? tern__sum_into(scope, node, 2, dy) : TERN_OK;
+    return status || !weight ? status : tern__matmul_grad(scope, node, 1, &turned, x);
+}
+
 static int gradient(tern_scope *scope, tern__node *node)
 {
-    const tern__view *dy = tern__dy(node), *x = &node->saved[0].view, *w = &node->saved[1].view;
-    int status = tern__wants(node, 2) ? tern__sum_into(scope, node, 2, dy) : TERN_OK;
-    if (!status && tern__wants(node, 1)) {
-        tern__view turned = tern__transposed(dy);
-        status = tern__matmul_grad(scope, node, 1, &turned, x);
-    }
+    const tern__view *dy = tern__dy(node), *w = &node->saved[1].view;
+    int status = parameter_gradients(scope, node);
     if (!status && tern__wants(node, 0)) status = tern__matmul_grad(scope, node, 0, dy, w);
     return status;
 }

@@ -1,6 +1,7 @@
 /* Which of cuDNN's engines computes a convolution: by clocks, by the file, by what others tell, by the
- * heuristics. The emulated cuDNN has two, of which the second one is faster (emulated/cudnn.cc). */
-#include "ledger.h"
+ * heuristics. The emulated cuDNN has two, of which the second one is faster (emulated/cudnn.cc). And what a
+ * step asks of the libraries. */
+#include "nets.h"
 
 #include "kernels/choices.h"
 #include "kernels/conv.h"
@@ -279,6 +280,52 @@ static void a_weight_is_laid_out_once_a_step(void **state)
     tern_device_close(device);
 }
 
+/* ---- kernels of a step ---- */
+
+typedef struct counter {
+    tern__kernel_observer observer; /* first: the observer is the counter */
+    int products, with_sums, sums;
+} counter;
+
+static void count(tern__kernel_observer *observer, const tern__call *call, int64_t ns)
+{
+    counter *c = (counter *)observer;
+    (void)ns;
+    c->products += call->kernel == TERN__MATMUL;
+    c->with_sums += call->kernel == TERN__MATMUL && call->out[1];
+    c->sums += call->kernel == TERN__SUM;
+}
+
+/* The gradients of an MLP's biases come with those of its weights. */
+static void a_product_makes_both_gradients(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_device *device = open_device(true);
+    static batch b;
+    counter c = {.observer = {count}};
+    draw_batch(&b, 5, 2, (int64_t[]){8, 24});
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *net = make_mlp(rng, &err);
+    tern_module_to(net, device, &err);
+    tern_optim *optim = make_sgd(net, &err);
+    tern_scope *s = tern_scope_new(device, NULL, &err);
+    device->observer = &c.observer;
+    tern_tensor *y = tern_forward(net, s, tern_tensor_from(s, b.x, TERN_F32, 2, b.shape));
+    tern_backward(s, tern_cross_entropy(s, y, tern_tensor_from(s, b.y, TERN_I64, 1, b.shape), NULL));
+    device->observer = NULL;
+    tern_scope_end(s, &err);
+    assert_ok(err);
+    assert_int_equal(c.products, 5);
+    assert_int_equal(c.with_sums, 2);
+    assert_int_equal(c.sums, 0);
+    tern_scope_free(s);
+    tern_optim_free(optim);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_device_close(device);
+}
+
 int main(void)
 {
 #define OF_FILE(test) cmocka_unit_test_setup_teardown(test, open_file, close_file)
@@ -289,6 +336,7 @@ int main(void)
         OF_FILE(without_clocks_the_first_is_taken),
         OF_FILE(who_follows_takes_what_it_is_told),
         OF_FILE(what_is_no_line_is_passed_over),
+        OF_FILE(a_product_makes_both_gradients),
         OF_FILE(a_weight_is_laid_out_once_a_step),
         OF_FILE(workspace_is_the_devices_own_unless_it_is_said),
     };

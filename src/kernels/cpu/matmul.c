@@ -167,7 +167,7 @@ int tern__cpu_matmul(const tern__call *call)
 {
     const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
     tern_dtype dtype = a->dtype;
-    if (tern__view_count(y) == 0 || tern__view_count(a) == 0) return TERN_E_UNSUPPORTED;
+    if (tern__view_count(y) == 0 || tern__view_count(a) == 0 || call->out[1]) return TERN_E_UNSUPPORTED;
     if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16()))
         return tern__cpu_widened(call, tern__cpu_matmul);
     if (tern__dnnl_type(dtype) == dnnl_data_type_undef) return TERN_E_UNSUPPORTED;

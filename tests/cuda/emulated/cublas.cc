@@ -17,9 +17,19 @@ static void put(const tern__gemm *g, int64_t batch, int64_t i, int64_t j, double
     tern__element_set<double>(g->y.data, g->y.dtype, at, sum);
 }
 
+static void sum_rows(const tern__gemm *g)
+{
+    for (int64_t i = 0; i < g->m && g->row_sums; i++) {
+        double sum = 0;
+        for (int64_t p = 0; p < g->k; p++) sum += get(g->a, 0, i, p);
+        tern__element_set<double>(g->row_sums, g->y.dtype, i, sum);
+    }
+}
+
 static void multiply(const tern__gemm *g)
 {
     emulated_memory_open();
+    sum_rows(g);
     for (int64_t batch = 0; batch < g->count; batch++)
         for (int64_t i = 0; i < g->m; i++)
             for (int64_t j = 0; j < g->n; j++) {
@@ -60,6 +70,7 @@ int tern__cublas_gemm(const tern__call *call, const tern__gemm *g)
     copy_operand(&item->b, &g->b);
     copy_operand(&item->y, &g->y);
     item->bias = g->bias;
+    item->row_sums = g->row_sums;
     item->add = g->add;
     return tern__cuda_ask(call->device, &kind, data, call->err);
 }
