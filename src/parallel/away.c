@@ -1,10 +1,10 @@
 /* away.c - buffers in a device's own memory go over in a window of the host's: written into it before they
- * are posted, and read from it when the work is done. Gradients do the same in compress.c. */
+ * are posted, and read from it when the work is done. Gradients do the same in staged.c. */
 #include "parallel/ddp.h"
 
 #include <unistd.h>
 
-typedef int (*visit_fn)(void *place, void *buffer, size_t bytes, tern_error *err);
+typedef int (*visit_fn)(const tern_ddp *ddp, void *place, void *buffer, size_t bytes, tern_error *err);
 
 /* Calls `visit`, unless it is NULL, with every such buffer that is not ignored and its place behind `base`;
  * *bytes: where the last one ends. */
@@ -17,7 +17,7 @@ static int each_buffer(const tern_ddp *ddp, visit_fn visit, char *base, size_t *
         const tern__view *view = &entry.tensor->view;
         tern_device *device = tern__memory_device(view->data);
         if (!entry.is_buffer || ddp->ignored[i] || !device || tern__ddp_reaches(ddp, device)) continue;
-        if (visit) status = visit(base + *bytes, view->data, tern__view_bytes(view), err);
+        if (visit) status = visit(ddp, base + *bytes, view->data, tern__view_bytes(view), err);
         *bytes += tern__align_up(tern__view_bytes(view), TERN__LINE);
     }
     return status;
@@ -40,30 +40,32 @@ void tern__away_close(tern_ddp *ddp)
     if (ddp->away.has_window) ddp->group->backend->window_close(ddp->group->state, ddp->away.window);
 }
 
-static int put(void *place, void *buffer, size_t bytes, tern_error *err)
+static int put(const tern_ddp *ddp, void *place, void *buffer, size_t bytes, tern_error *err)
 {
-    return tern__memory_copy(place, buffer, bytes, err);
+    return tern__staged_copy(ddp, place, buffer, bytes, err);
 }
 
-static int take(void *place, void *buffer, size_t bytes, tern_error *err)
+static int take(const tern_ddp *ddp, void *place, void *buffer, size_t bytes, tern_error *err)
 {
-    return tern__memory_copy(buffer, place, bytes, err);
+    return tern__staged_copy(ddp, buffer, place, bytes, err);
 }
 
-static int go_over(const tern_ddp *ddp, visit_fn visit, tern_error *err)
+static int go_over(const tern_ddp *ddp, visit_fn visit, bool waits, tern_error *err)
 {
     size_t bytes;
     if (!ddp->away.has_window) return TERN_OK;
     char *base = ddp->group->backend->window_base(ddp->group->state, ddp->away.window);
-    return each_buffer(ddp, visit, base, &bytes, err);
+    int status = tern__staged_depart(ddp, err);
+    if (!status) status = each_buffer(ddp, visit, base, &bytes, err);
+    return status ? status : tern__staged_return(ddp, waits, err);
 }
 
 int tern__away_put(const tern_ddp *ddp, tern_error *err)
 {
-    return go_over(ddp, put, err);
+    return go_over(ddp, put, true, err);
 }
 
 int tern__away_take(const tern_ddp *ddp, tern_error *err)
 {
-    return go_over(ddp, take, err);
+    return go_over(ddp, take, false, err);
 }

@@ -1,12 +1,11 @@
 /* compress.c - gradients of f32 go over in 16 bits: rounded into a window of their own when their bucket is
  * posted, summed in f32 by whoever reduces, and the mean, rounded once more, is what all ranks have then.
- * Gradients in a device's own memory go the same way, in a window of the host's, whether rounded or not; but
- * where the back end reaches the device they are rounded there, by a kernel, into a window there. */
+ * Where the back end reaches a device its gradients are rounded there, by a kernel, into a window there;
+ * those of other devices go over by way of staged.c. */
 #include "parallel/ddp.h"
 
 #include "base/half.h"
 #include "kernels/kernel.h"
-#include "tensor/host.h"
 
 #include <unistd.h>
 
@@ -66,10 +65,10 @@ uint32_t tern__compress_window(const tern_ddp *ddp, int r)
     return is_narrow(ddp, r) ? ddp->narrow[r] : ddp->windows[r];
 }
 
-/* They do not go over where they are. */
+/* Rounded here. */
 static bool is_apart(const tern_ddp *ddp, int r)
 {
-    return is_narrow(ddp, r) || (ddp->seal->ranges[r].device && !device_of(ddp, r));
+    return is_narrow(ddp, r) && (!ddp->seal->ranges[r].device || device_of(ddp, r));
 }
 
 /* ---- both ways ---- */
@@ -113,32 +112,22 @@ static tern__view narrow_of(const tern_ddp *ddp, int k)
 
 static int put(const tern_ddp *ddp, int k, tern_error *err)
 {
-    tern__host host;
     const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
     tern_device *device = device_of(ddp, ddp->seal->range_of[k]);
     if (device) return cast(device, &narrow, grad, err);
-    if (!is_narrow(ddp, ddp->seal->range_of[k]))
-        return tern__memory_copy(place_of(ddp, k), grad->data, tern__view_bytes(grad), err);
-    int status = tern__host_open(&host, grad, err);
-    if (status) return status;
-    (ddp->opts.reduce_dtype == TERN_BF16 ? put_bf16 : put_f16)(place_of(ddp, k), host.view.data,
-                                                               tern__view_count(&host.view));
-    return tern__host_close(&host, false, err);
+    (ddp->opts.reduce_dtype == TERN_BF16 ? put_bf16 : put_f16)(narrow.data, grad->data,
+                                                               tern__view_count(grad));
+    return TERN_OK;
 }
 
 static int take(const tern_ddp *ddp, int k, tern_error *err)
 {
-    tern__host host;
     const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
     tern_device *device = device_of(ddp, ddp->seal->range_of[k]);
     if (device) return cast(device, grad, &narrow, err);
-    if (!is_narrow(ddp, ddp->seal->range_of[k]))
-        return tern__memory_copy(grad->data, place_of(ddp, k), tern__view_bytes(grad), err);
-    int status = tern__host_open(&host, grad, err);
-    if (status) return status;
-    (ddp->opts.reduce_dtype == TERN_BF16 ? take_bf16 : take_f16)(host.view.data, place_of(ddp, k),
-                                                                 tern__view_count(&host.view));
-    return tern__host_close(&host, true, err);
+    (ddp->opts.reduce_dtype == TERN_BF16 ? take_bf16 : take_f16)(grad->data, narrow.data,
+                                                                 tern__view_count(grad));
+    return TERN_OK;
 }
 
 int tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err)

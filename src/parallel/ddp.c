@@ -131,6 +131,7 @@ static int build(tern_ddp *ddp, tern_error *err)
     if (!status) status = tern__signature_check(ddp, err);
     if (!status) status = open_windows(ddp, err);
     if (!status) status = tern__compress_open(ddp, err);
+    if (!status) status = tern__staged_open(ddp, err);
     if (!status) status = tern__side_open(ddp, err);
     if (!status) status = tern__state_copy(ddp, 0, err);
     if (!status) status = open_channel(ddp, err);
@@ -198,6 +199,7 @@ void tern_ddp_free(tern_ddp *ddp)
     const tern__comm_backend *backend = ddp->group->backend;
     stop_listening(ddp);
     if (ddp->channel) backend->channel_close(ddp->channel);
+    tern__staged_close(ddp);
     if (ddp->has_buffer_window) backend->window_close(ddp->group->state, ddp->buffer_window);
     if (ddp->has_side_window) backend->window_close(ddp->group->state, ddp->side_window);
     while (ddp->window_count > 0) backend->window_close(ddp->group->state, ddp->windows[--ddp->window_count]);

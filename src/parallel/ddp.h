@@ -3,6 +3,7 @@
 #define TERN_SRC_PARALLEL_DDP_H
 
 #include "comm/group.h"
+#include "device/backend.h"
 #include "nn/nn.h"
 #include "parallel/stats.h"
 
@@ -48,6 +49,14 @@ typedef struct tern__ddp_loss {
     tern__extent extent;
 } tern__ddp_loss;
 
+/* What staged.c keeps of a gradient range in a device's memory. */
+typedef struct tern__stage {
+    tern__mark *turn;   /* of one lane, for the other to follow                        */
+    tern__mark **there; /* [leaf_count + 2] by bucket: behind the copies into the window */
+    char *narrow;       /* gradients in reduce_dtype, laid out as the window, or NULL    */
+    void *pinned;       /* the window, or NULL                                           */
+} tern__stage;
+
 struct tern_ddp {
     tern__listener listener; /* first: the group's list links these */
     tern_module *module;
@@ -75,7 +84,7 @@ struct tern_ddp {
 
     bool sync, active;           /* active: the running backward is synchronised           */
     bool used;                   /* a bucket is used                                       */
-    int next_bucket;             /* posted so far                                          */
+    int next_put, next_bucket;   /* in their windows or on the way there, and posted so far */
     uint64_t backward;           /* number of the running or last backward                 */
     uint32_t folded;             /* backwards since the last synchronised one, this one included */
     uint64_t last_seq, side_seq; /* the last work, and the one that the side values ride in */
@@ -103,7 +112,9 @@ struct tern_ddp {
         uint32_t window;
         bool has_window;
         size_t bytes;
-    } away; /* of the buffers in devices' memory */
+        tern_device *pinned; /* by which the window is, or NULL */
+    } away;                  /* of the buffers in devices' memory */
+    tern__stage stages[TERN__RANGES];
 };
 
 /* The back end reaches the device's memory: what is in it goes over where it is. */
@@ -132,8 +143,7 @@ void tern__away_close(tern_ddp *ddp);
 int tern__away_put(const tern_ddp *ddp, tern_error *err);
 int tern__away_take(const tern_ddp *ddp, tern_error *err);
 
-/* ---- compress.c: gradients that go over beside their memory: f32 in reduce_dtype, and those of devices ----
- */
+/* ---- compress.c: gradients of f32 that go over in reduce_dtype, beside their memory ---- */
 
 int tern__compress_open(tern_ddp *ddp, tern_error *err);
 void tern__compress_close(tern_ddp *ddp);
@@ -144,6 +154,23 @@ uint32_t tern__compress_window(const tern_ddp *ddp, int r);
 int tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err);
 /* The means out of it, of all leaves that have one. */
 int tern__compress_take(const tern_ddp *ddp, tern_error *err);
+
+/* ---- staged.c: gradients in the memory of devices that the back end does not reach ---- */
+
+int tern__staged_open(tern_ddp *ddp, tern_error *err);
+void tern__staged_close(tern_ddp *ddp);
+/* A bucket's gradients set out for their window. */
+int tern__staged_put(tern_ddp *ddp, int bucket, tern_error *err);
+/* TERN_OK: they are there; TERN_PENDING, unless it `waits`; or an error. */
+int tern__staged_test(const tern_ddp *ddp, int bucket, bool waits, tern_error *err);
+/* The means to the device, of all buckets that have one. */
+int tern__staged_take(const tern_ddp *ddp, tern_error *err);
+
+/* Copies in their lanes of communication, between a `depart` behind the step and a `return` that the step
+ * follows, or the host waits for. Of the host's memory what is pinned. */
+int tern__staged_depart(const tern_ddp *ddp, tern_error *err);
+int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t bytes, tern_error *err);
+int tern__staged_return(const tern_ddp *ddp, bool waits, tern_error *err);
 
 /* ---- side.c: the loss, whether it counts, and one flag a leaf; they ride with the last bucket ---- */
 

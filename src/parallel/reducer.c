@@ -34,6 +34,16 @@ static int zero_missing(const tern_ddp *ddp, const tern__bucket *bucket, tern_er
     return status;
 }
 
+/* Into the windows, if they do not go over where they are. */
+static int put_bucket(tern_ddp *ddp, int index, tern_error *err)
+{
+    const tern__bucket *bucket = &ddp->buckets[index];
+    int status = bucket->used ? zero_missing(ddp, bucket, err) : TERN_OK;
+    if (status || !bucket->used) return status;
+    status = tern__compress_put(ddp, bucket, err);
+    return status ? status : tern__staged_put(ddp, index, err);
+}
+
 /* A bucket that this rank has not used weighs nothing: it is not read, and not reduced if no rank has. */
 static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
 {
@@ -48,22 +58,30 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .weighted = weight != 1 || ddp->share != 1,
                        .weight = weight,
                        .share = ddp->share};
-    int status = bucket->used ? zero_missing(ddp, bucket, err) : TERN_OK;
-    if (!status && bucket->used) status = tern__compress_put(ddp, bucket, err);
-    if (status) return status;
     tern__stats_posted(ddp, index);
-    status = tern__ddp_post(ddp, &work, err);
+    int status = tern__ddp_post(ddp, &work, err);
     ddp->side_seq = ddp->last_seq;
     return status;
 }
 
+static int post_arrived(tern_ddp *ddp, bool waits, tern_error *err)
+{
+    int status = TERN_OK;
+    while (!status && ddp->next_bucket < ddp->next_put) {
+        status = tern__staged_test(ddp, ddp->next_bucket, waits, err);
+        if (!status) status = post_bucket(ddp, ddp->next_bucket++, err);
+    }
+    return status == TERN_PENDING ? TERN_OK : status;
+}
+
 static int post_ready(tern_ddp *ddp, tern_error *err)
 {
-    while (ddp->next_bucket < ddp->bucket_count && ddp->buckets[ddp->next_bucket].waiting == 0) {
-        int status = post_bucket(ddp, ddp->next_bucket++, err);
-        if (status) return status;
+    int status = post_arrived(ddp, false, err);
+    while (!status && ddp->next_put < ddp->bucket_count && ddp->buckets[ddp->next_put].waiting == 0) {
+        status = put_bucket(ddp, ddp->next_put++, err);
+        if (!status) status = post_arrived(ddp, false, err);
     }
-    return TERN_OK;
+    return status;
 }
 
 /* Rank 0's bytes to everybody; the highest rank's that is no shadow if rank 0 is one. */
@@ -80,6 +98,7 @@ static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count,
 static int post_rest(tern_ddp *ddp, tern_error *err)
 {
     int status = post_ready(ddp, err);
+    if (!status) status = post_arrived(ddp, true, err);
     if (!status) status = tern__away_put(ddp, err);
     if (!status && ddp->buffer_extent_count)
         status = post_broadcast(ddp, ddp->buffer_extents, ddp->buffer_extent_count, err);
@@ -111,7 +130,7 @@ static void count_waiting(tern_ddp *ddp)
 
 static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
-    ddp->next_bucket = 0;
+    ddp->next_put = ddp->next_bucket = 0;
     int status = tern__side_write(ddp, loss, err);
     return status ? status : tern__checksum_post(ddp, err);
 }
@@ -205,6 +224,7 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     tern__sharing_done(ddp);
     status = tern__side_take(ddp, err);
     if (!status) status = tern__compress_take(ddp, err);
+    if (!status) status = tern__staged_take(ddp, err);
     if (!status) status = tern__away_take(ddp, err);
     take_tally(ddp);
     ddp->folded = 0;

@@ -9,17 +9,48 @@
 
 #include <math.h>
 
-enum { STEPS = 3, WORLD = 2, ROWS = 8 };
+enum { STEPS = 3, ROWS = 8 };
+
+/* The last two share one. */
+static const char *const names[] = {"cuda:1", "cuda:0", "cuda:0"};
 
 /* ---- ranks ---- */
 
 typedef struct job {
     make_fn make;
+    int world;
     tern_dtype reduce_dtype;
-    bool sync_batch_norm;
+    bool sync_batch_norm, static_graph;
+    bool skips;  /* every second step adds to the gradients of this rank only */
+    bool uneven; /* rank r has r steps fewer                                  */
     double tolerance;
     batch batch;
 } job;
+
+/* A trunk and three heads, of which the last is never used and each rank picks one of the others. */
+typedef struct branches {
+    tern_module base;
+    tern_module *trunk, *heads[3];
+} branches;
+
+static int picked;
+
+static tern_tensor *pick(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    const branches *b = (branches *)module;
+    return tern_forward(b->heads[picked % 2], scope, tern_relu(scope, tern_forward(b->trunk, scope, x)));
+}
+
+static tern_module *make_branches(tern_rng *rng, tern_error *err)
+{
+    static const char *const heads[] = {"one", "other", "none"};
+    branches *b = tern__module_new(sizeof(*b), "branches", pick, err);
+    if (!b) return NULL;
+    b->trunk = tern_module_add(&b->base, "trunk", tern_linear_new(24, 40, NULL, rng, err), err);
+    for (int i = 0; i < 3; i++)
+        b->heads[i] = tern_module_add(&b->base, heads[i], tern_linear_new(40, 5, NULL, rng, err), err);
+    return &b->base;
+}
 
 /* This rank's half of the batch. */
 static tern_tensor *rows_of(tern_scope *scope, const batch *b, int rank, int parts)
@@ -35,11 +66,39 @@ static tern_tensor *labels_of(tern_scope *scope, const batch *b, int rank, int p
     return tern_tensor_from(scope, b->y + rank * rows, TERN_I64, 1, &rows);
 }
 
-/* STEPS steps on the group; the mean losses. */
+static void step(tern_scope *scope, tern_module *net, const job *j, int rank)
+{
+    tern_tensor *x = rows_of(scope, &j->batch, rank, j->world);
+    tern_tensor *y = labels_of(scope, &j->batch, rank, j->world);
+    tern_backward(scope, tern_cross_entropy(scope, tern_forward(net, scope, x), y, NULL));
+}
+
+/* Steps on the group; the mean losses. */
+static void run_steps(tern_ddp *ddp, tern_module *net, tern_device *device, tern_group *group, const job *j,
+                      double *loss, tern_error *err)
+{
+    int rank = tern_group_rank(group), count = j->uneven ? STEPS - rank : STEPS;
+    tern_optim *optim = err->code ? NULL : make_sgd(net, err);
+    tern_scope *scope = err->code ? NULL : tern_scope_new(device, group, err);
+    for (int i = 0; i < count && !err->code; i++) {
+        bool skips = j->skips && i % 2;
+        picked = i + rank;
+        tern_ddp_sync_set(ddp, !skips);
+        step(scope, net, j, rank);
+        if (!skips) tern_optim_step(optim, scope);
+        tern_scope_end(scope, err);
+        loss[i] = tern_ddp_loss_mean(ddp);
+    }
+    if (j->uneven && !err->code) tern_ddp_join(ddp, NULL, err);
+    tern_scope_free(scope);
+    tern_optim_free(optim);
+}
+
 static void train(tern_group *group, const job *j, const char *name, double *loss, tern_error *err)
 {
     tern_ddp_opts opts = tern_ddp_defaults();
     opts.reduce_dtype = j->reduce_dtype;
+    opts.static_graph = j->static_graph;
     opts.checksum_every = 1;
     opts.first_bucket_bytes = opts.bucket_bytes = 2000;
     tern_device *device = tern_device_open(name, err);
@@ -48,18 +107,7 @@ static void train(tern_group *group, const job *j, const char *name, double *los
     tern_module_to(net, device, err);
     if (j->sync_batch_norm) tern_sync_batch_norm_convert(net, group, err);
     tern_ddp *ddp = tern_ddp_new(net, group, &opts, err);
-    tern_optim *optim = err->code ? NULL : make_sgd(net, err);
-    tern_scope *scope = err->code ? NULL : tern_scope_new(device, group, err);
-    for (int i = 0; i < STEPS && !err->code; i++) {
-        tern_tensor *x = rows_of(scope, &j->batch, tern_group_rank(group), WORLD);
-        tern_tensor *y = labels_of(scope, &j->batch, tern_group_rank(group), WORLD);
-        tern_backward(scope, tern_cross_entropy(scope, tern_forward(net, scope, x), y, NULL));
-        tern_optim_step(optim, scope);
-        tern_scope_end(scope, err);
-        loss[i] = tern_ddp_loss_mean(ddp);
-    }
-    tern_scope_free(scope);
-    tern_optim_free(optim);
+    run_steps(ddp, net, device, group, j, loss, err);
     tern_ddp_free(ddp);
     tern_module_free(net);
     tern_rng_free(rng);
@@ -70,9 +118,9 @@ static int body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const job *j = arg;
     tern_error err = {0};
-    double away[STEPS], here[STEPS];
+    double away[STEPS] = {0}, here[STEPS] = {0};
     tern_group *group = tern__group_open_boot(boot, NULL, &err);
-    train(group, j, rank ? "cuda:1" : "cuda:0", away, &err);
+    train(group, j, names[rank], away, &err);
     RANK_CHECK_OK(rank, err);
     train(group, j, "cpu", here, &err);
     RANK_CHECK_OK(rank, err);
@@ -87,11 +135,13 @@ static int body(int rank, const tern__bootstrap *boot, void *arg)
 
 static void expect_the_cpus_losses(job *j)
 {
-    if (j->make == make_mlp)
+    bool is_flat = j->make != make_resnet;
+    if (is_flat)
         draw_batch(&j->batch, 5, 2, (int64_t[]){ROWS, 24});
     else
         draw_batch(&j->batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
-    assert_ranks_ok(ranks_run(WORLD, body, j));
+    for (j->world = 2; j->world <= (is_flat ? 3 : 2); j->world++)
+        assert_ranks_ok(ranks_run(j->world, body, j));
 }
 
 static void ranks_train(void **state)
@@ -112,6 +162,34 @@ static void ranks_share_their_batch_norms(void **state)
 {
     (void)state;
     static job j = {.make = make_resnet, .sync_batch_norm = true, .tolerance = 1e-4};
+    expect_the_cpus_losses(&j);
+}
+
+static void gradients_in_f16(void **state)
+{
+    (void)state;
+    static job j = {.make = make_mlp, .reduce_dtype = TERN_F16, .tolerance = 1e-3};
+    expect_the_cpus_losses(&j);
+}
+
+static void unused_parameters(void **state)
+{
+    (void)state;
+    static job j = {.make = make_branches, .tolerance = 1e-5};
+    expect_the_cpus_losses(&j);
+}
+
+static void steps_without_synchronisation(void **state)
+{
+    (void)state;
+    static job j = {.make = make_mlp, .skips = true, .static_graph = true, .tolerance = 1e-5};
+    expect_the_cpus_losses(&j);
+}
+
+static void ranks_run_out_of_inputs(void **state)
+{
+    (void)state;
+    static job j = {.make = make_mlp, .uneven = true, .tolerance = 1e-5};
     expect_the_cpus_losses(&j);
 }
 
@@ -150,10 +228,9 @@ static void a_sharded_optimizer_is_refused(void **state)
 /* On `count` devices, or without replicas for 0; the losses. */
 static void train_replicas(const batch *b, int count, double *loss)
 {
-    static const char *const names[] = {"cuda:0", "cuda:1"};
     tern_error err = {0};
-    tern_device *devices[2] = {tern_device_open(count ? names[0] : "cpu", &err)};
-    if (count == 2) devices[1] = tern_device_open(names[1], &err);
+    tern_device *devices[2] = {tern_device_open(count ? "cuda:0" : "cpu", &err)};
+    if (count == 2) devices[1] = tern_device_open("cuda:1", &err);
     tern_data_parallel_opts opts = tern_data_parallel_defaults();
     opts.devices = devices;
     opts.device_count = count;
@@ -202,7 +279,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_train),
         cmocka_unit_test(ranks_train_with_gradients_in_16_bits),
+        cmocka_unit_test(gradients_in_f16),
         cmocka_unit_test(ranks_share_their_batch_norms),
+        cmocka_unit_test(unused_parameters),
+        cmocka_unit_test(steps_without_synchronisation),
+        cmocka_unit_test(ranks_run_out_of_inputs),
         cmocka_unit_test(a_sharded_optimizer_is_refused),
         cmocka_unit_test(replicas_train), /* last: OpenMP's threads do not outlive a fork */
     };

@@ -1,0 +1,248 @@
+/* staged.c - gradients in a device's own memory go over in pinned windows of the host's, where the back end
+ * does not reach the device. When a bucket's are
+ * complete, copies into the window are asked of the device's lane of communication, behind what the step's
+ * lane was asked so far: one for each stretch of neighbours. Backward goes on meanwhile, and the bucket is
+ * posted once the mark behind them has passed. The means go back in the same lane, and the step's lane
+ * follows it. What goes over in 16 bits is cast on the device. */
+#include "parallel/ddp.h"
+
+#include "device/backend.h"
+#include "kernels/kernel.h"
+
+/* Of gradient range r; NULL: it goes over where it is. */
+static tern_device *device_of(const tern_ddp *ddp, int r)
+{
+    tern_device *device = ddp->seal->ranges[r].device;
+    return tern__ddp_reaches(ddp, device) ? NULL : device;
+}
+
+static char *window_of(const tern_ddp *ddp, int r)
+{
+    return ddp->group->backend->window_base(ddp->group->state, tern__compress_window(ddp, r));
+}
+
+/* ---- life ---- */
+
+/* A window in which the gradients themselves go over, or one of half the size. */
+static size_t window_bytes(const tern_ddp *ddp, int r)
+{
+    const tern__range *range = &ddp->seal->ranges[r];
+    size_t size = tern_dtype_bytes(tern__compress_dtype(ddp, r));
+    return range->grad_bytes / tern_dtype_bytes(range->grad_dtype) * size;
+}
+
+static int open_stage(tern_ddp *ddp, int r, tern_error *err)
+{
+    tern__stage *stage = &ddp->stages[r];
+    tern_device *device = device_of(ddp, r);
+    size_t marks = (size_t)ddp->seal->leaf_count + 2, bytes = window_bytes(ddp, r);
+    stage->turn = device->backend->mark_new(device, err);
+    stage->there = tern__alloc(marks * sizeof(*stage->there), "tern_ddp_new", err);
+    if (!stage->turn || !stage->there) return err->code;
+    if (tern__compress_dtype(ddp, r) != ddp->seal->ranges[r].grad_dtype) {
+        stage->narrow = tern__memory_new(device, bytes, "tern_ddp_new", err);
+        if (!stage->narrow) return err->code;
+    }
+    int status = device->backend->pin(device, window_of(ddp, r), bytes, err);
+    if (!status) stage->pinned = window_of(ddp, r);
+    return status;
+}
+
+/* The buffers' window, too. */
+static int pin_away(tern_ddp *ddp, tern_error *err)
+{
+    tern_device *device = NULL;
+    for (int r = 0; r < ddp->seal->range_count && !device; r++) device = device_of(ddp, r);
+    if (!device || !ddp->away.has_window) return TERN_OK;
+    void *base = ddp->group->backend->window_base(ddp->group->state, ddp->away.window);
+    int status = device->backend->pin(device, base, ddp->away.bytes, err);
+    if (!status) ddp->away.pinned = device;
+    return status;
+}
+
+int tern__staged_open(tern_ddp *ddp, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int r = 0; r < ddp->seal->range_count && !status; r++)
+        if (device_of(ddp, r)) status = open_stage(ddp, r, err);
+    return status ? status : pin_away(ddp, err);
+}
+
+static void close_stage(const tern_ddp *ddp, int r)
+{
+    const tern__stage *stage = &ddp->stages[r];
+    tern_device *device = device_of(ddp, r);
+    if (stage->turn) device->backend->mark_wait(device, stage->turn, NULL);
+    if (stage->pinned) device->backend->unpin(device, stage->pinned);
+    for (int b = 0; stage->there && b < ddp->seal->leaf_count + 2; b++)
+        device->backend->mark_free(device, stage->there[b]);
+    device->backend->mark_free(device, stage->turn);
+    tern__free(stage->there);
+    if (stage->narrow) tern__memory_free(stage->narrow);
+}
+
+void tern__staged_close(tern_ddp *ddp)
+{
+    for (int r = 0; r < ddp->seal->range_count; r++)
+        if (device_of(ddp, r)) close_stage(ddp, r);
+    if (!ddp->away.pinned) return;
+    void *base = ddp->group->backend->window_base(ddp->group->state, ddp->away.window);
+    ddp->away.pinned->backend->unpin(ddp->away.pinned, base);
+}
+
+/* ---- a bucket's stretches ---- */
+
+static int follow(const tern_ddp *ddp, int r, tern__lane first, tern__lane second, tern_error *err)
+{
+    tern_device *device = device_of(ddp, r);
+    int status = device->backend->mark_set(device, first, ddp->stages[r].turn, err);
+    return status ? status : device->backend->mark_follow(device, second, ddp->stages[r].turn, err);
+}
+
+static bool has_range(const tern_ddp *ddp, const tern__bucket *bucket, int r)
+{
+    bool has = false;
+    for (int i = 0; i < bucket->extent_count; i++)
+        has |= bucket->extents[i].window == tern__compress_window(ddp, r);
+    return has;
+}
+
+/* Where they are on the device, in the dtype in which they go over. */
+static char *place_of(const tern_ddp *ddp, int r, const tern__extent *e)
+{
+    char *base = ddp->stages[r].narrow ? ddp->stages[r].narrow : ddp->seal->ranges[r].grads;
+    return base + e->offset;
+}
+
+static int cast(const tern_ddp *ddp, int r, const tern__extent *e, bool is_put, tern_error *err)
+{
+    const tern__range *range = &ddp->seal->ranges[r];
+    int64_t count = (int64_t)e->count;
+    tern_dtype dtype = tern__compress_dtype(ddp, r);
+    tern__view narrow = tern__view_make(dtype, TERN__PLAIN, 1, &count),
+               wide = tern__view_make(range->grad_dtype, TERN__PLAIN, 1, &count);
+    narrow.data = place_of(ddp, r, e);
+    wide.data = range->grads + e->offset / tern_dtype_bytes(dtype) * tern_dtype_bytes(range->grad_dtype);
+    const tern__call call = {.device = range->device,
+                             .kernel = TERN__COPY,
+                             .in = {is_put ? &wide : &narrow},
+                             .out = {is_put ? &narrow : &wide},
+                             .err = err};
+    return tern__kernel_run(&call);
+}
+
+static int cast_all(const tern_ddp *ddp, const tern__bucket *bucket, int r, bool is_put, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int i = 0; ddp->stages[r].narrow && i < bucket->extent_count && !status; i++)
+        if (bucket->extents[i].window == tern__compress_window(ddp, r))
+            status = cast(ddp, r, &bucket->extents[i], is_put, err);
+    return status;
+}
+
+static int copy_all(const tern_ddp *ddp, const tern__bucket *bucket, int r, bool is_put, tern_error *err)
+{
+    tern_device *device = device_of(ddp, r);
+    size_t size = tern_dtype_bytes(tern__compress_dtype(ddp, r));
+    int status = TERN_OK;
+    for (int i = 0; i < bucket->extent_count && !status; i++) {
+        const tern__extent *e = &bucket->extents[i];
+        if (e->window != tern__compress_window(ddp, r)) continue;
+        char *here = window_of(ddp, r) + e->offset, *there = place_of(ddp, r, e);
+        status = device->backend->lane_copy(device, TERN__LANE_COMM, is_put ? here : there,
+                                            is_put ? there : here, e->count * size, err);
+    }
+    return status;
+}
+
+/* ---- a backward ---- */
+
+static int put(tern_ddp *ddp, int b, int r, tern_error *err)
+{
+    tern_device *device = device_of(ddp, r);
+    tern__mark **there = &ddp->stages[r].there[b];
+    if (!*there) *there = device->backend->mark_new(device, err);
+    if (!*there) return err->code;
+    int status = cast_all(ddp, &ddp->buckets[b], r, true, err);
+    if (!status) status = follow(ddp, r, TERN__LANE_STEP, TERN__LANE_COMM, err);
+    if (!status) status = copy_all(ddp, &ddp->buckets[b], r, true, err);
+    return status ? status : device->backend->mark_set(device, TERN__LANE_COMM, *there, err);
+}
+
+int tern__staged_put(tern_ddp *ddp, int bucket, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int r = 0; r < ddp->seal->range_count && !status; r++)
+        if (device_of(ddp, r) && has_range(ddp, &ddp->buckets[bucket], r)) status = put(ddp, bucket, r, err);
+    return status;
+}
+
+int tern__staged_test(const tern_ddp *ddp, int bucket, bool waits, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int r = 0; r < ddp->seal->range_count && !status; r++) {
+        tern_device *device = device_of(ddp, r);
+        tern__mark *there = device ? ddp->stages[r].there[bucket] : NULL;
+        if (there)
+            status = (waits ? device->backend->mark_wait : device->backend->mark_test)(device, there, err);
+    }
+    return status;
+}
+
+/* Any rank has used a leaf of it. */
+static bool is_fresh(const tern_ddp *ddp, const tern__bucket *bucket)
+{
+    bool fresh = false;
+    for (int i = 0; i < bucket->count; i++) fresh |= ddp->seal->leaves[ddp->order[bucket->first + i]]->fresh;
+    return fresh;
+}
+
+/* Behind the step, which may still read what it had before. */
+static int take(const tern_ddp *ddp, int r, tern_error *err)
+{
+    int status = follow(ddp, r, TERN__LANE_STEP, TERN__LANE_COMM, err);
+    for (int b = 0; b < ddp->bucket_count && !status; b++)
+        if (is_fresh(ddp, &ddp->buckets[b])) status = copy_all(ddp, &ddp->buckets[b], r, false, err);
+    if (!status) status = follow(ddp, r, TERN__LANE_COMM, TERN__LANE_STEP, err);
+    for (int b = 0; b < ddp->bucket_count && !status; b++)
+        if (is_fresh(ddp, &ddp->buckets[b])) status = cast_all(ddp, &ddp->buckets[b], r, false, err);
+    return status;
+}
+
+int tern__staged_take(const tern_ddp *ddp, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int r = 0; r < ddp->seal->range_count && !status; r++)
+        if (device_of(ddp, r)) status = take(ddp, r, err);
+    return status;
+}
+
+/* ---- what else of these devices crosses ---- */
+
+int tern__staged_depart(const tern_ddp *ddp, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int r = 0; r < ddp->seal->range_count && !status; r++)
+        if (device_of(ddp, r)) status = follow(ddp, r, TERN__LANE_STEP, TERN__LANE_COMM, err);
+    return status;
+}
+
+int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t bytes, tern_error *err)
+{
+    tern_device *target = tern__memory_device(to), *device = target ? target : tern__memory_device(from);
+    int r = 0;
+    while (r < ddp->seal->range_count && (!device || device_of(ddp, r) != device)) r++;
+    if (r == ddp->seal->range_count) return tern__memory_copy(to, from, bytes, err);
+    return device->backend->lane_copy(device, TERN__LANE_COMM, to, from, bytes, err);
+}
+
+int tern__staged_return(const tern_ddp *ddp, bool waits, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int r = 0; r < ddp->seal->range_count && !status; r++) {
+        tern_device *device = device_of(ddp, r);
+        if (device) status = follow(ddp, r, TERN__LANE_COMM, TERN__LANE_STEP, err);
+        if (device && waits && !status) status = device->backend->mark_wait(device, ddp->stages[r].turn, err);
+    }
+    return status;
+}
