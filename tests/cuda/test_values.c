@@ -274,6 +274,44 @@ static void steps_are_counted_by_parameter(void **state)
     close_training(&t[1]);
 }
 
+static double first_step(tern_optim *optim)
+{
+    tern_optim_state *own = tern_optim_state_gather(optim, -1, NULL);
+    double step = tern_optim_state_count(own) ? tern_item(tern_optim_state_entries(own)[0].tensor) : 0;
+    tern_optim_state_free(own);
+    return step;
+}
+
+/* The skip is one's own, the scale is shared. */
+static void each_optimizer_skips_for_itself(void **state)
+{
+    (void)state;
+    training t;
+    float before[24 * 40], after[24 * 40];
+    open_training(&t, "cuda:0", make_adam, SCALER);
+    tern_module *net = make_mlp(t.rng, &t.err);
+    tern_module_to(net, t.device, &t.err);
+    tern_optim *optim = make_adam(net, &t.err);
+    const tern_tensor *weight = tern_state_get(net, 0).tensor;
+    tern_tensor_read(weight, before, sizeof(before), &t.err);
+    for (int step = 0; step < 2; step++) {
+        tern_tensor *loss = tern_add(t.scope, loss_of(&t, t.net, 1), loss_of(&t, net, step ? 1 : 1e38));
+        tern_backward(t.scope, tern_scaler_scale(t.scaler, t.scope, loss));
+        assert_true(tern_scaler_step(t.scaler, t.scope, t.optim));
+        assert_true(tern_scaler_step(t.scaler, t.scope, optim)); /* nobody knows yet */
+        tern_scaler_update(t.scaler, t.scope);
+        tern_scope_end(t.scope, &t.err);
+        tern_tensor_read(weight, after, sizeof(after), &t.err);
+        assert_ok(t.err);
+        assert_true(!memcmp(before, after, sizeof(before)) == !step);
+        assert_true(scale_of(&t) == 512);
+        assert_true(first_step(t.optim) == 1 + step && first_step(optim) == step);
+    }
+    tern_optim_free(optim);
+    tern_module_free(net);
+    close_training(&t);
+}
+
 /* ---- two losses, and gradients that stay scaled ---- */
 
 static void losses_have_scales_of_their_own(void **state)
@@ -446,6 +484,7 @@ int main(void)
         cmocka_unit_test(every_optimizer_skips_the_same_steps),
         cmocka_unit_test(in_16_bits),
         cmocka_unit_test(steps_are_counted_by_parameter),
+        cmocka_unit_test(each_optimizer_skips_for_itself),
         cmocka_unit_test(losses_have_scales_of_their_own),
         cmocka_unit_test(norms_of_every_kind),
         cmocka_unit_test(states_come_back),
