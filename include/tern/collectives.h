@@ -19,7 +19,8 @@
  * device was asked before the call is in it, and what it is asked after the call has returned, or
  * tern_work_wait, finds the result, so a program waits for nothing by itself. Only the parts that ranks
  * exchange may not be a device's on one side (`out`) and of tern_group_mem_alloc on the other
- * (E_UNSUPPORTED). */
+ * (E_UNSUPPORTED). With the back end "nccl" it goes over between the devices, and all ranks of a call have
+ * to have it there. */
 #ifndef TERN_COLLECTIVES_H
 #define TERN_COLLECTIVES_H
 

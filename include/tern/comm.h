@@ -30,7 +30,9 @@ typedef struct tern_group_opts {
     const char *trace;   /* file that becomes the job's timeline, the same on all ranks; default TERN_TRACE,
                           * NULL is none. Groups made from this one share it                               */
     const char *backend; /* "native" (one host), "mpi", "gloo", "native+mpi", "native+gloo"; default
-                          * TERN_BACKEND, NULL is what fits the job. "debug" or "debug+native" stands before
+                          * TERN_BACKEND, NULL is what fits the job. "nccl" or "nccl+native" stands before
+                          * it for what lies in the memory of GPUs, of which each rank has one of its own
+                          * then; it is never chosen unasked. "debug" or "debug+native" stands before
                           * it, says on standard error (TERN_DEBUG_FILE: at that file's end) what each rank
                           * asks it to do, and finds buffers that are changed, or used for two things, while
                           * they are under way (E_STATE, E_INVALID)                                      */
@@ -107,7 +109,7 @@ TERN_API int tern_group_size(const tern_group *group);
 /* This process's on its host, the same in every group. */
 TERN_API int tern_group_local_rank(const tern_group *group);
 /* What moves the bytes: "self" (one rank), "native", "native+gloo" or another that opts.backend knows,
- * "debug+" before it. */
+ * "debug+" and "nccl+" before it. */
 TERN_API const char *tern_group_backend(const tern_group *group);
 
 /* Ends the group for all ranks: peers get an error that names this rank and carries `text`. */

@@ -101,6 +101,7 @@ static int copy_in(tern__staging *staging, const tern__piece *piece, tern_error 
 /* Each rank puts its result into its own memory itself: a device's in its own part of the ring. */
 static bool is_own(const tern_work *work)
 {
+    if (work->is_direct) return work->post.kind == TERN__REDUCE_SCATTER;
     if (tern__group_mover(work->group)->lands_in_windows) return false;
     bool is_whole = work->pieces <= TERN__FLIGHTS, is_list = work->item_count != 1;
     if (work->extents) return work->post.kind == TERN__REDUCE_SCATTER;
@@ -187,7 +188,7 @@ static int plan_moves(tern__staging *staging, tern__piece *piece, tern_error *er
         if (rank == boot->rank) continue;
         tern_span give = clip(give_of(staging, work, rank), piece, size);
         uint64_t from = has_parts ? (uint64_t)rank * piece->count : 0;
-        piece->gives[rank] = (tern__move){.from = from, .count = give.count};
+        piece->gives[rank] = (tern__move){give.data, from, give.count};
         status = plan_take(staging, piece, rank, has_parts ? (uint64_t)boot->rank * piece->count : 0, err);
         if (status || !give.count || is_in_place || work->extents) continue;
         status =

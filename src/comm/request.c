@@ -3,6 +3,7 @@
 #include "comm/debug/debug.h"
 #include "comm/piece.h"
 #include "comm/reduce.h"
+#include "device/memory.h"
 #include "tensor/host.h"
 
 #include <math.h>
@@ -285,6 +286,60 @@ static int place_counts(tern_work *work, const tern_group *group, const tern__re
                            taken);
 }
 
+/* ---- what a back end does in devices' memory ---- */
+
+/* No back end of devices has an operation for bits. */
+static bool has_operation(const tern__request *r)
+{
+    bool is_bits = r->op >= TERN_BAND && r->op <= TERN_BXOR;
+    return !tern__kind_reduces(r->kind) || !is_bits;
+}
+
+/* The one device that has all memory of the items that anybody looks at; NULL: there is none. */
+static tern_device *find_home(const tern_work *work, const tern_group *group, const tern__request *r)
+{
+    shape of = shape_of(group, r);
+    tern_device *home = NULL;
+    for (size_t i = 0; i < work->item_count; i++) {
+        const tern__item *item = &work->items[i];
+        tern_device *in = of.in && item->count ? tern__memory_device(item->in) : NULL,
+                    *out = of.out && item->count ? tern__memory_device(item->out) : NULL;
+        bool is_split = item->count && ((of.in && !in) || (of.out && !out) || (in && out && in != out));
+        if (is_split || (home && (in || out) && (in ? in : out) != home)) return NULL;
+        if (in || out) home = in ? in : out;
+    }
+    return home;
+}
+
+/* What the peers are to reach of an item: of moves nothing. */
+static tern__extent reach(const tern_group *group, const tern__request *r, const tern__item *item,
+                          const tern_device *home, uint32_t window)
+{
+    const char *at = r->kind == TERN__ALL_GATHER ? item->out : item->in;
+    if (tern__kind_is_move(r->kind)) return (tern__extent){.window = window};
+    return (tern__extent){window, (uint64_t)(at - home->memory.base),
+                          item->count * tern__staging_parts(group, r->kind)};
+}
+
+/* All ranks have to have their memory on devices, or none. */
+static int go_direct(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
+{
+    bool is_able = group->backend->window_of && tern__memory_any() && has_operation(r) && work->item_count &&
+                   (work->item_count == 1 || tern__staging_parts(group, r->kind) == 1);
+    tern_device *home = is_able && !work->extents ? find_home(work, group, r) : NULL;
+    uint32_t window;
+    if (!home) return TERN_OK;
+    int status = group->backend->window_of(group->state, home, &window, err);
+    if (status) return status;
+    tern__extent *extents = r->is_list ? (tern__extent *)(work->items + work->item_count) : &work->extent;
+    for (size_t i = 0; i < work->item_count; i++)
+        if (work->items[i].count)
+            extents[work->extent_count++] = reach(group, r, &work->items[i], home, window);
+    work->extents = extents;
+    work->is_direct = true;
+    return TERN_OK;
+}
+
 /* ---- what needs no peer ---- */
 
 static int copy_span(const void *in, void *out, size_t count, tern_dtype dtype, tern_error *err)
@@ -370,9 +425,10 @@ static int begin(tern_work *work, tern_group *group, const tern__request *r, ter
     if (!status) status = place(work, group, r, err);
     if (status) return status;
     if (group->boot.world == 1) return finish_alone(work, group, r, err);
-    if (tern__kind_is_move(r->kind) || (r->kind == TERN__ALL_GATHER && work->extents))
+    status = go_direct(work, group, r, err);
+    if (!status && (tern__kind_is_move(r->kind) || (r->kind == TERN__ALL_GATHER && work->extents)))
         status = put_own_part(work, group, r, err);
-    if (!status) status = tern__work_depart(group->staging, work, err);
+    if (!status && !work->is_direct) status = tern__work_depart(group->staging, work, err);
     if (status) return status;
     work->post.total = total_of(group, work);
     work->piece = work->extents ? work->count : tern__staging_piece(group, r->kind, r->dtype);

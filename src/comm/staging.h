@@ -48,6 +48,7 @@ struct tern_work {
     tern__extent extent;       /* where it is one */
     struct tern__flight *call; /* of the debug back end, or NULL */
     bool is_away;              /* some of its memory is a device's */
+    bool is_direct;            /* all of it is, and the back end reaches it: `extents` are there */
     int status;                /* TERN_PENDING while it is in the queue */
     bool is_transfer;          /* a message: of the above only `group` and `func` count */
     tern__transfer transfer;

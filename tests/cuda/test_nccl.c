@@ -6,6 +6,7 @@
 #include "comm/group.h"
 #include "nn/nn.h"
 
+#include <dlfcn.h>
 #include <math.h>
 
 enum { STEPS = 4, ROWS = 8 };
@@ -188,6 +189,60 @@ static void a_rank_with_fewer_batches_joins(void **state)
     expect_the_cpus_values(&j);
 }
 
+/* ---- waits ---- */
+
+static const long *waits(void)
+{
+    char path[1280];
+    snprintf(path, sizeof(path), "%s/tern_cuda.so", getenv("TERN_PLUGIN_PATH"));
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    return plugin ? dlsym(plugin, "emulated_waits") : NULL;
+}
+
+/* What is read and written of the host's memory is pinned or a batch's, which is copied in the step. */
+static int wait_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const job *j = arg;
+    tern_error err = {0};
+    tern_group *group = open_group(boot, "nccl", &err);
+    tern_device *device = open_device(rank, &err);
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *net = j->make(rng, &err);
+    tern_module_to(net, device, &err);
+    tern_ddp *ddp = tern_ddp_new(net, group, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_optim *optim = make_sgd(net, &err);
+    tern_scope *scope = tern_scope_new(device, group, &err);
+    const long *count = waits();
+    long before = 0;
+    RANK_CHECK(rank, count);
+    for (int i = 0; i < STEPS; i++) {
+        if (i == 2) before = *count;
+        step(scope, ddp, net, optim, j, i, rank);
+        tern_scope_end(scope, &err);
+        RANK_CHECK_OK(rank, err);
+    }
+    if (*count != before) fprintf(stderr, "%ld waits\n", *count - before);
+    RANK_CHECK(rank, *count == before);
+    RANK_CHECK(rank, tern_ddp_loss_mean(ddp) > 0.5 && *count > before);
+    tern_scope_free(scope);
+    tern_optim_free(optim);
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_device_close(device);
+    tern_group_close(group);
+    return 0;
+}
+
+static void a_warm_step_waits_for_no_device(void **state)
+{
+    (void)state;
+    static job j = {.world = 2, .make = make_resnet};
+    draw_batch(&j.batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
+    assert_ranks_ok(ranks_run(2, wait_body, &j));
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
@@ -201,6 +256,7 @@ int main(void)
         cmocka_unit_test(gradients_are_divided_before),
         cmocka_unit_test(gradients_accumulate),
         cmocka_unit_test(a_rank_with_fewer_batches_joins),
+        cmocka_unit_test(a_warm_step_waits_for_no_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,8 +37,8 @@ static int open_parts(tern__nccl *nccl, tern_error *err)
 static void nccl_close(void *state)
 {
     tern__nccl *nccl = state;
-    tern__nccl_unwatch(nccl);
     while (nccl->links) tern__nccl_link_close(nccl->links);
+    tern__nccl_unwatch(nccl);
     if (nccl->order) nccl->behind->channel_close(nccl->order);
     if (nccl->state) nccl->behind->close(nccl->state);
     pthread_mutex_destroy(&nccl->lock);

@@ -1,0 +1,209 @@
+/* Every collective of NCCL's back end, with every dtype and operation that it has, on 2 to 4 ranks of an
+ * emulation: against what the host's back end makes of the same numbers. */
+#include "check.h"
+
+#include "comm/ranks.h"
+
+#include "comm/nccl/nccl.h"
+#include "device/device.h"
+#include "tensor/view.h"
+
+enum { COUNT = 37, PARTS = 4, BYTES = COUNT * PARTS * 8 };
+
+typedef struct bench {
+    tern_group *group;
+    tern_device *device;
+    int rank, world;
+    tern_dtype dtype;
+    char *away[2];       /* on the device: in, out */
+    char here[2][BYTES]; /* the same on the host   */
+} bench;
+
+/* Small whole numbers: exact in every dtype, as are their sums, products and means of 2 and 4. */
+static void fill(bench *b, tern_error *err)
+{
+    int64_t shape = COUNT * PARTS, most = b->dtype == TERN_BF16 ? 2 : 4;
+    tern__view view = tern__view_make(b->dtype, TERN__PLAIN, 1, &shape);
+    memset(b->here, 0, sizeof(b->here));
+    for (int which = 0; which < 2; which++) {
+        view.data = b->here[which];
+        for (int64_t i = 0; i < shape; i++) {
+            bool flag = (i + b->rank) % 3 == 0;
+            double number = (double)((i * 7 + b->rank) % most + 1 + which);
+            tern__view_set(&view, i, b->dtype == TERN_BOOL ? flag : number);
+        }
+        tern__memory_copy(b->away[which], b->here[which], BYTES, err);
+    }
+}
+
+static bool is_same(bench *b, const char *what, tern_error *err)
+{
+    static char came[BYTES];
+    for (int which = 0; which < 2; which++) {
+        tern__memory_copy(came, b->away[which], BYTES, err);
+        if (!memcmp(came, b->here[which], BYTES)) continue;
+        fprintf(stderr, "rank %d of %d: %s of %s, %s differs\n", b->rank, b->world, what,
+                tern_dtype_name(b->dtype), which ? "out" : "in");
+        return false;
+    }
+    return !err->code;
+}
+
+typedef void (*run_fn)(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err);
+
+static void all_reduce(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    (void)out;
+    tern_all_reduce(b->group, in, COUNT, b->dtype, op, err);
+}
+static void reduce(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    (void)out;
+    tern_reduce(b->group, in, COUNT, b->dtype, op, b->world - 1, err);
+}
+static void reduce_scatter(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    tern_reduce_scatter(b->group, in, out, COUNT, b->dtype, op, err);
+}
+static void coalesced(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    const tern_span spans[] = {{in, 5}, {out, COUNT}};
+    tern_all_reduce_coalesced(b->group, spans, 2, b->dtype, op, err);
+}
+static void broadcast(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    (void)out;
+    (void)op;
+    tern_broadcast(b->group, in, COUNT, b->dtype, 1, err);
+}
+static void all_gather(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    (void)op;
+    tern_all_gather(b->group, in, out, COUNT, b->dtype, err);
+}
+static void gather(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    (void)op;
+    tern_gather(b->group, in, out, COUNT, b->dtype, 1, err);
+}
+static void scatter(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    (void)op;
+    tern_scatter(b->group, in, out, COUNT, b->dtype, 1, err);
+}
+static void all_to_all(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    (void)op;
+    tern_all_to_all(b->group, in, out, COUNT, b->dtype, err);
+}
+static void all_to_all_v(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    size_t gives[PARTS], takes[PARTS];
+    (void)op;
+    for (int r = 0; r < b->world; r++) {
+        gives[r] = (size_t)(b->rank + 2 * r + 1);
+        takes[r] = (size_t)(r + 2 * b->rank + 1);
+    }
+    tern_all_to_all_v(b->group, in, gives, out, takes, b->dtype, err);
+}
+static void posted(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    tern_work *one = tern_all_reduce_post(b->group, in, COUNT, b->dtype, op, err),
+              *other = tern_all_gather_post(b->group, in + COUNT * 8, out, COUNT, b->dtype, err);
+    tern_work_wait(other, err);
+    tern_work_wait(one, err);
+}
+static void messages(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    int next = (b->rank + 1) % b->world, before = (b->rank + b->world - 1) % b->world;
+    (void)op;
+    tern_work *sent = tern_isend(b->group, in, COUNT, b->dtype, next, 3, err);
+    tern_recv(b->group, out, COUNT, b->dtype, before, 3, NULL, err);
+    tern_work_wait(sent, err);
+}
+
+static const struct {
+    const char *name;
+    run_fn run;
+    bool reduces;
+} calls[] = {{"all_reduce", all_reduce, true},
+             {"reduce", reduce, true},
+             {"reduce_scatter", reduce_scatter, true},
+             {"all_reduce_coalesced", coalesced, true},
+             {"two that are posted", posted, true},
+             {"broadcast", broadcast, false},
+             {"all_gather", all_gather, false},
+             {"gather", gather, false},
+             {"scatter", scatter, false},
+             {"all_to_all", all_to_all, false},
+             {"all_to_all_v", all_to_all_v, false},
+             {"messages", messages, false}};
+
+/* A third is no number of any dtype. */
+static bool is_allowed(const bench *b, tern_reduce_op op)
+{
+    bool is_float =
+        b->dtype == TERN_F32 || b->dtype == TERN_F64 || b->dtype == TERN_F16 || b->dtype == TERN_BF16;
+    if (op == TERN_AVG) return is_float && b->world != 3;
+    return is_float ? op <= TERN_MAX : true;
+}
+
+static int run_all(bench *b)
+{
+    static const tern_reduce_op ops[] = {TERN_SUM, TERN_AVG,  TERN_PRODUCT, TERN_MIN,
+                                         TERN_MAX, TERN_BAND, TERN_BOR,     TERN_BXOR};
+    tern_error err = {0};
+    for (size_t c = 0; c < TERN__COUNT(calls); c++) {
+        for (size_t o = 0; o < (calls[c].reduces ? TERN__COUNT(ops) : 1); o++) {
+            if (calls[c].reduces && !is_allowed(b, ops[o])) continue;
+            fill(b, &err);
+            calls[c].run(b, b->away[0], b->away[1], ops[o], &err);
+            calls[c].run(b, b->here[0], b->here[1], ops[o], &err);
+            RANK_CHECK_OK(b->rank, err);
+            RANK_CHECK(b->rank, is_same(b, calls[c].name, &err));
+        }
+    }
+    return 0;
+}
+
+static int body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    static bench b;
+    char name[16];
+    tern_error err = {0};
+    tern_group_opts opts = tern_group_defaults();
+    (void)arg;
+    opts.backend = "nccl";
+    snprintf(name, sizeof(name), "cuda:%d", rank);
+    b.group = tern__group_open_boot(boot, &opts, &err);
+    b.device = tern_device_open(name, &err);
+    RANK_CHECK_OK(rank, err);
+    b.rank = rank;
+    b.world = boot->world;
+    for (int i = 0; i < 2; i++) b.away[i] = tern__memory_new(b.device, BYTES, __func__, &err);
+    int status = 0;
+    for (int dtype = 0; dtype < TERN_DTYPE_COUNT && !status; dtype++) {
+        b.dtype = (tern_dtype)dtype;
+        status = run_all(&b);
+    }
+    const tern__nccl *nccl = b.group->state;
+    RANK_CHECK(rank, nccl->links && nccl->links->launched > 200); /* and did not go by the host */
+    for (int i = 0; i < 2; i++) tern__memory_free(b.away[i]);
+    tern_device_close(b.device);
+    tern_group_close(b.group);
+    return status;
+}
+
+static void devices_have_what_hosts_have(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, body, NULL));
+}
+
+int main(void)
+{
+    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    setenv("TERN_EMULATED_DEVICES", "4", 1);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(devices_have_what_hosts_have)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
