@@ -1,4 +1,5 @@
 #include "bench_profile.h"
+#include "bench_clock.h"
 
 #include "kernels/cost.h"
 
@@ -7,13 +8,14 @@
 #include <string.h>
 
 #define SHAPES_TEXT 128
+#define CALLS       4096
 
 typedef struct row {
     tern__kernel kernel;
     char shapes[SHAPES_TEXT]; /* "" where a row is a kernel of any shape */
     const char *algorithm;    /* of a convolution, by shape; else NULL   */
     long calls;
-    double ns;
+    double ms;
     tern__cost cost;
 } row;
 
@@ -23,6 +25,9 @@ struct tern__profile {
     bool by_shape;
     row *rows;
     size_t count, capacity;
+    tern__bench_clock *clock; /* [2 CALLS] before and after each     */
+    size_t row_of[CALLS];     /* of a call whose time is not known yet */
+    int calls;
     tern_error *err; /* of the bench */
 };
 
@@ -78,23 +83,40 @@ static row *find_row(tern__profile *self, const tern__call *call)
     return added;
 }
 
-static void ran(tern__kernel_observer *observer, const tern__call *call, int64_t ns)
+static void read_clock(tern__profile *self)
 {
-    row *at = find_row((tern__profile *)observer, call);
+    for (int i = 0; i < self->calls; i++)
+        self->rows[self->row_of[i]].ms += tern__bench_clock_ms(self->clock, 2 * i, 2 * i + 1);
+    self->calls = 0;
+}
+
+static void begins(tern__kernel_observer *observer)
+{
+    tern__profile *self = (tern__profile *)observer;
+    if (self->calls == CALLS) read_clock(self);
+    tern__bench_clock_set(self->clock, 2 * self->calls, self->err);
+}
+
+static void ran(tern__kernel_observer *observer, const tern__call *call)
+{
+    tern__profile *self = (tern__profile *)observer;
+    tern__bench_clock_set(self->clock, 2 * self->calls + 1, self->err);
+    row *at = find_row(self, call);
     if (!at) return;
     tern__cost cost = tern__call_cost(call);
     at->calls++;
-    at->ns += (double)ns;
     at->cost.flops += cost.flops;
     at->cost.bytes += cost.bytes;
+    self->row_of[self->calls++] = (size_t)(at - self->rows);
 }
 
 tern__profile *tern__profile_new(tern_device *device, bool shapes, tern_error *err)
 {
     tern__profile *self = tern__alloc(sizeof(*self), "tern bench", err);
     if (!self) return NULL;
-    *self = (tern__profile){.observer = {ran}, .device = device, .by_shape = shapes, .err = err};
-    device->observer = &self->observer;
+    *self = (tern__profile){.observer = {ran, begins}, .device = device, .by_shape = shapes, .err = err};
+    self->clock = tern__bench_clock_new(device, 2 * CALLS, err);
+    device->observer = self->clock ? &self->observer : NULL;
     return self;
 }
 
@@ -102,6 +124,7 @@ void tern__profile_free(tern__profile *self)
 {
     if (!self) return;
     self->device->observer = NULL;
+    tern__bench_clock_free(self->clock);
     tern__free(self->rows);
     tern__free(self);
 }
@@ -115,7 +138,7 @@ typedef struct line {
 
 static line line_of(const row *r, const tern__machine *machine, double ms)
 {
-    line l = {.ms = r->ns * 1e-6, .gflops = r->cost.flops / r->ns, .gbs = r->cost.bytes / r->ns};
+    line l = {.ms = r->ms, .gflops = r->cost.flops / r->ms * 1e-6, .gbs = r->cost.bytes / r->ms * 1e-6};
     l.step_percent = 100 * l.ms / ms;
     l.peak_percent = 100 * l.gflops / machine->gflops;
     l.copy_percent = 100 * l.gbs / machine->copy_gbs;
@@ -124,15 +147,16 @@ static line line_of(const row *r, const tern__machine *machine, double ms)
 
 static int by_time(const void *a, const void *b)
 {
-    double x = ((const row *)a)->ns, y = ((const row *)b)->ns;
+    double x = ((const row *)a)->ms, y = ((const row *)b)->ms;
     return (x < y) - (x > y);
 }
 
 /* Sorts the rows; returns the milliseconds that none of them has. */
 static double sort_rows(tern__profile *self, double ms)
 {
+    read_clock(self);
     qsort(self->rows, self->count, sizeof(row), by_time);
-    for (size_t i = 0; i < self->count; i++) ms -= self->rows[i].ns * 1e-6;
+    for (size_t i = 0; i < self->count; i++) ms -= self->rows[i].ms;
     return ms;
 }
 
@@ -153,7 +177,7 @@ static void print_row(const row *r, const line *l, long steps)
 void tern__profile_print(tern__profile *self, const tern__machine *machine, long steps, double ms)
 {
     double outside = sort_rows(self, ms);
-    printf("\nrank 0, a mean step of %ld; its threads reach %.1f GFLOPS and copy %.1f GB/s out of cache\n",
+    printf("\nrank 0, a mean step of %ld; its device reaches %.1f GFLOPS and copies %.1f GB/s out of cache\n",
            steps, machine->gflops, machine->copy_gbs);
     printf("%-22s %7s %10s %6s %9s %6s %10s %8s %6s%s\n", "kernel", "calls", "ms", "% step", "GFLOPS",
            "% peak", "MB a call", "GB/s", "% copy", self->by_shape ? "  shapes" : "");

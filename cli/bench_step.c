@@ -1,6 +1,7 @@
 /* bench_step.c - `tern bench step`: the time of a training step (forward, loss, backward, SGD) on synthetic
  * data. */
 #include "bench.h"
+#include "bench_clock.h"
 #include "bench_model.h"
 #include "bench_profile.h"
 
@@ -47,17 +48,18 @@ typedef struct bench {
     tern_ddp *ddp;
     tern_data_parallel *parallel; /* NULL: one device */
     tern_optim *optim;
-    tern_scope *scope;
-    tern__profile *profile; /* NULL: not asked for */
+    tern_scope *scope, *data; /* of a step, and of what all steps see */
+    tern__profile *profile;   /* NULL: not asked for */
     int64_t shape[5], label_shape[5];
     int ndim, label_ndim;
-    float *x;
-    int64_t *labels;
+    float *numbers;
+    int64_t *classes;
+    tern_tensor *x, *labels; /* of these, where the device has them */
 } bench;
 
 static const char usage[] =
     "usage: tern bench step [--model mlp|resnet18|resnet50|deeplabv3|unet3d] [--batch N]\n"
-    "                       [--size HxW|DxHxW] [--steps K] [--dtype f32|bf16|f16]\n"
+    "                       [--size HxW|DxHxW] [--steps K] [--dtype f32|bf16|f16] [--device NAME]\n"
     "                       [--opt-level O0|O1|O2|O3] [--reduce f32|bf16|f16] [--shard]\n"
     "                       [--exact-conv] [--deterministic] [--data-parallel] [--profile[=shapes]] "
     "[--json]\n"
@@ -71,6 +73,7 @@ static const char usage[] =
     "of one volume of 32x64x64 by binary cross entropy and Dice; the others learn classes by cross\n"
     "entropy. --size has other images and volumes: 257 for 257x257.\n"
     "--dtype bf16 or f16 computes in an autocast region; parameters and their gradients stay f32.\n"
+    "--device cuda trains on a GPU, where the data are beforehand; else TERN_DEVICE or the CPU does.\n"
     "--reduce is the type in which gradients go over.\n"
     "--opt-level is amp's instead, in bf16. --shard splits the optimizer's state and update over the\n"
     "ranks.\n"
@@ -106,12 +109,15 @@ static void make_data(bench *b, const settings *set, tern_error *err)
 {
     set_shapes(b, set);
     int64_t count = count_of(b->shape, b->ndim), labels = count_of(b->label_shape, b->label_ndim);
-    b->x = tern__alloc((size_t)count * sizeof(*b->x), "tern bench step", err);
-    b->labels = tern__alloc((size_t)labels * sizeof(*b->labels), "tern bench step", err);
-    if (!b->x || !b->labels) return;
+    b->numbers = tern__alloc((size_t)count * sizeof(*b->numbers), "tern bench step", err);
+    b->classes = tern__alloc((size_t)labels * sizeof(*b->classes), "tern bench step", err);
+    if (!b->numbers || !b->classes) return;
     tern_rng_seed(b->rng, (uint64_t)tern_group_rank(b->world) + 1);
-    tern_rng_normal(b->rng, b->x, (size_t)count, 0, 1);
-    for (int64_t i = 0; i < labels; i++) b->labels[i] = i % TERN__MAX(set->model->classes, 2);
+    tern_rng_normal(b->rng, b->numbers, (size_t)count, 0, 1);
+    for (int64_t i = 0; i < labels; i++) b->classes[i] = i % TERN__MAX(set->model->classes, 2);
+    b->data = tern_scope_new(b->device, b->world, err);
+    b->x = tern_tensor_from(b->data, b->numbers, TERN_F32, b->ndim, b->shape);
+    b->labels = tern_tensor_from(b->data, b->classes, TERN_I64, b->label_ndim, b->label_shape);
 }
 
 static tern_dtype dtype_of(const char *name)
@@ -125,6 +131,7 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
     b->device = tern_device_open(NULL, err);
     b->rng = tern_rng_new(0, err);
     b->net = err->code ? NULL : set->model->make(set->model, b->rng, err);
+    if (b->net) tern_module_to(b->net, b->device, err);
     if (set->level) {
         tern_amp_opts amp = tern_amp_defaults((tern_opt_level)(set->level[1] - '0'));
         b->amp = tern_amp_new(b->net, &amp, err);
@@ -146,9 +153,10 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
 static void close_bench(bench *b)
 {
     tern__profile_free(b->profile);
-    tern__free(b->labels);
-    tern__free(b->x);
     tern_scope_free(b->scope);
+    tern_scope_free(b->data);
+    tern__free(b->classes);
+    tern__free(b->numbers);
     tern_optim_free(b->optim);
     tern_data_parallel_free(b->parallel);
     tern_ddp_free(b->ddp);
@@ -159,26 +167,21 @@ static void close_bench(bench *b)
     tern_group_close(b->world);
 }
 
-static tern_tensor *scores_of(bench *b, tern_tensor *x)
+static tern_tensor *scores_of(bench *b)
 {
-    if (!b->parallel) return tern_forward(b->net, b->scope, x);
-    return tern_to(b->scope, tern_data_parallel_forward(b->parallel, b->scope, x), b->device);
+    if (!b->parallel) return tern_forward(b->net, b->scope, b->x);
+    return tern_to(b->scope, tern_data_parallel_forward(b->parallel, b->scope, b->x), b->device);
 }
 
-/* One step; returns its milliseconds. */
-static double step(bench *b, const settings *set, tern_error *err)
+static void step(bench *b, const settings *set, tern_error *err)
 {
-    int64_t started = tern__now_ns();
-    tern_tensor *x = tern_tensor_from(b->scope, b->x, TERN_F32, b->ndim, b->shape);
-    tern_tensor *labels = tern_tensor_from(b->scope, b->labels, TERN_I64, b->label_ndim, b->label_shape);
-    tern_tensor *loss = set->model->loss(b->scope, scores_of(b, x), labels);
+    tern_tensor *loss = set->model->loss(b->scope, scores_of(b), b->labels);
     if (b->amp)
         tern_amp_backward(b->amp, b->scope, loss, NULL);
     else
         tern_backward(b->scope, loss);
     tern_optim_step(b->optim, b->scope);
     tern_scope_end(b->scope, err);
-    return (double)(tern__now_ns() - started) * 1e-6;
 }
 
 /* Of the slowest rank. */
@@ -246,15 +249,32 @@ static double reduced_mb(const bench *b)
     return bytes / (1 << 20);
 }
 
-/* The milliseconds of each step. */
+/* The milliseconds of each step: from the end of the one before to its own. What the processor does does not
+ * count once a device has been asked for all of them. */
+static void run_steps(bench *b, const settings *set, double *ms, result *r, tern_error *err)
+{
+    tern__bench_clock *clock = tern__bench_clock_new(b->device, (int)set->steps + 1, err);
+    if (!clock) return;
+    double used = own_cpu_ms();
+    tern__bench_clock_set(clock, 0, err);
+    for (int i = 0; i < set->steps && !err->code; i++) {
+        step(b, set, err);
+        tern__bench_clock_set(clock, i + 1, err);
+    }
+    r->cpu_ms = (own_cpu_ms() - used) / (double)set->steps;
+    for (int i = 0; i < set->steps && !err->code; i++) {
+        ms[i] = tern__bench_clock_ms(clock, i, i + 1);
+        r->total_ms += ms[i];
+    }
+    tern__bench_clock_free(clock);
+}
+
 static void time_steps(bench *b, const settings *set, double *ms, result *r, tern_error *err)
 {
     if (set->profile) b->profile = tern__profile_new(b->device, set->shapes, err);
-    double used = own_cpu_ms();
-    for (long i = 0; i < set->steps && !err->code; i++) r->total_ms += ms[i] = step(b, set, err);
-    if (err->code) return;
-    r->cpu_ms = (own_cpu_ms() - used) / (double)set->steps;
+    if (!err->code) run_steps(b, set, ms, r, err);
     tern_all_reduce(b->world, &r->cpu_ms, 1, TERN_F64, TERN_AVG, err);
+    if (err->code) return;
     r->median_ms = tern__bench_median(ms, (size_t)set->steps);
     r->min_ms = ms[0];
     r->samples_per_s = (double)set->batch * tern_group_size(b->world) / r->median_ms * 1e3;
@@ -267,10 +287,10 @@ static void time_steps(bench *b, const settings *set, double *ms, result *r, ter
 }
 
 /* All ranks at once: cores share clock and memory. */
-static void measure_machine(bench *b, result *r, tern_error *err)
+static void measure_machine(bench *b, tern_dtype dtype, result *r, tern_error *err)
 {
     tern_barrier(b->world, err);
-    if (!err->code) tern__machine_measure(tern_device_threads_get(b->device), &r->machine, err);
+    if (!err->code) tern__machine_measure(b->device, dtype, &r->machine, err);
 }
 
 static result measure(bench *b, const settings *set, tern_error *err)
@@ -278,8 +298,9 @@ static result measure(bench *b, const settings *set, tern_error *err)
     result r = {0};
     double *ms = tern__alloc((size_t)set->steps * sizeof(*ms), "tern bench step", err);
     warm_up(b, set, &r, err);
+    if (set->profile && !err->code)
+        measure_machine(b, set->level ? TERN_BF16 : dtype_of(set->dtype), &r, err);
     if (!err->code) time_steps(b, set, ms, &r, err);
-    if (set->profile && !err->code) measure_machine(b, &r, err);
     tern__free(ms);
     return r;
 }
@@ -388,21 +409,14 @@ static bool complete(settings *set)
 static int parse(int argc, char **argv, settings *set)
 {
     static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"batch", required_argument, NULL, 'b'},
-        {"size", required_argument, NULL, 'v'},
-        {"steps", required_argument, NULL, 's'},
-        {"dtype", required_argument, NULL, 'd'},
-        {"reduce", required_argument, NULL, 'g'},
-        {"profile", optional_argument, NULL, 'p'},
-        {"json", no_argument, NULL, 'j'},
-        {"data-parallel", no_argument, NULL, 'r'},
-        {"opt-level", required_argument, NULL, 'o'},
-        {"shard", no_argument, NULL, 'z'},
-        {"exact-conv", no_argument, NULL, 'x'},
-        {"deterministic", no_argument, NULL, 'f'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
+        {"model", required_argument, NULL, 'm'},   {"batch", required_argument, NULL, 'b'},
+        {"size", required_argument, NULL, 'v'},    {"steps", required_argument, NULL, 's'},
+        {"dtype", required_argument, NULL, 'd'},   {"reduce", required_argument, NULL, 'g'},
+        {"profile", optional_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
+        {"data-parallel", no_argument, NULL, 'r'}, {"opt-level", required_argument, NULL, 'o'},
+        {"device", required_argument, NULL, 'c'},  {"shard", no_argument, NULL, 'z'},
+        {"exact-conv", no_argument, NULL, 'x'},    {"deterministic", no_argument, NULL, 'f'},
+        {"help", no_argument, NULL, 'h'},          {0},
     };
     argv[0] = "tern bench step"; /* as getopt names it */
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
@@ -419,6 +433,7 @@ static int parse(int argc, char **argv, settings *set)
         case 'z': set->shard = true; break;
         case 'x': setenv("TERN_EXACT_CONV", "1", 1); break; /* of replicas' devices, too */
         case 'f': setenv("TERN_DETERMINISTIC", "1", 1); break;
+        case 'c': setenv("TERN_DEVICE", optarg, 1); break;
         case 'r': set->data_parallel = true; break;
         case 'j': set->json = true; break;
         case 'h': fputs(usage, stdout); return -1;

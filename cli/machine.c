@@ -111,9 +111,10 @@ static double measure_copy(int threads, tern_error *err)
     return best;
 }
 
-int tern__machine_measure(int threads, tern__machine *machine, tern_error *err)
+int tern__machine_measure(tern_device *device, tern_dtype dtype, tern__machine *machine, tern_error *err)
 {
-    machine->gflops = measure_gflops(threads);
-    machine->copy_gbs = measure_copy(threads, err);
+    if (device->backend) return tern__machine_measure_device(device, dtype, machine, err);
+    machine->gflops = measure_gflops(device->threads);
+    machine->copy_gbs = measure_copy(device->threads, err);
     return tern__is_set(err) ? err->code : TERN_OK;
 }

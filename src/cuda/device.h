@@ -38,6 +38,8 @@ int tern__cuda_mark_set(tern_device *device, tern__lane lane, tern__mark *mark, 
 int tern__cuda_mark_follow(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err);
 int tern__cuda_mark_test(tern_device *device, tern__mark *mark, tern_error *err);
 int tern__cuda_mark_wait(tern_device *device, tern__mark *mark, tern_error *err);
+tern__mark *tern__cuda_timer_new(tern_device *device, tern_error *err);
+double tern__cuda_timer_ms(tern_device *device, tern__mark *from, tern__mark *to);
 
 /* ---- pool.cc ---- */
 

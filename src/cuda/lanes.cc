@@ -64,13 +64,22 @@ struct tern__mark {
     cudaEvent_t event;
 };
 
-tern__mark *tern__cuda_mark_new(tern_device *device, tern_error *err)
+static tern__mark *new_mark(tern_device *device, unsigned flags, tern_error *err)
 {
     cudaEvent_t event;
     cudaSetDevice(tern__cuda_of(device)->index);
-    if (tern__cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate", err))
-        return nullptr;
+    if (tern__cuda_check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate", err)) return nullptr;
     return new tern__mark{event};
+}
+
+tern__mark *tern__cuda_mark_new(tern_device *device, tern_error *err)
+{
+    return new_mark(device, cudaEventDisableTiming, err);
+}
+
+tern__mark *tern__cuda_timer_new(tern_device *device, tern_error *err)
+{
+    return new_mark(device, cudaEventDefault, err);
 }
 
 void tern__cuda_mark_free(tern_device *device, tern__mark *mark)
@@ -110,4 +119,13 @@ int tern__cuda_mark_wait(tern_device *device, tern__mark *mark, tern_error *err)
 {
     cudaSetDevice(tern__cuda_of(device)->index);
     return tern__cuda_check(cudaEventSynchronize(mark->event), "cudaEventSynchronize", err);
+}
+
+double tern__cuda_timer_ms(tern_device *device, tern__mark *from, tern__mark *to)
+{
+    float ms;
+    cudaSetDevice(tern__cuda_of(device)->index);
+    cudaEventSynchronize(from->event);
+    cudaEventSynchronize(to->event);
+    return cudaEventElapsedTime(&ms, from->event, to->event) == cudaSuccess ? ms : -1;
 }

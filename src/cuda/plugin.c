@@ -89,5 +89,7 @@ TERN_API const tern__device_backend tern__device_plugin = {
     .mark_follow = tern__cuda_mark_follow,
     .mark_test = tern__cuda_mark_test,
     .mark_wait = tern__cuda_mark_wait,
+    .timer_new = tern__cuda_timer_new,
+    .timer_ms = tern__cuda_timer_ms,
     .kernels = kernels,
 };

@@ -94,6 +94,11 @@ typedef struct tern__device_backend {
     int (*mark_test)(tern_device *device, tern__mark *mark, tern_error *err);
     int (*mark_wait)(tern_device *device, tern__mark *mark, tern_error *err);
 
+    /* A mark that tells when it was passed. */
+    tern__mark *(*timer_new)(tern_device *device, tern_error *err);
+    /* Milliseconds between two of them; waits for both. Negative: one was never set. */
+    double (*timer_ms)(tern_device *device, tern__mark *from, tern__mark *to);
+
     /* By tern__kernel; NULL, or E_UNSUPPORTED: the host computes it from copies. All operands are in the
      * device's memory. */
     int (*const *kernels)(const struct tern__call *call);

@@ -46,9 +46,10 @@ void tern__kernel_choices(char *text, size_t size);
  * BF16 or AMX"; NULL: nothing. Without them results are the same to rounding, but no faster than f32's. */
 const char *tern__kernel_lacks(tern_dtype dtype);
 
-/* Told of every kernel that a device has run and of the time that it took (device->observer). */
+/* Told of every kernel that a device was asked for (device->observer), and before it if `begins` is there. */
 typedef struct tern__kernel_observer {
-    void (*ran)(struct tern__kernel_observer *self, const tern__call *call, int64_t ns);
+    void (*ran)(struct tern__kernel_observer *self, const tern__call *call);
+    void (*begins)(struct tern__kernel_observer *self);
 } tern__kernel_observer;
 
 extern const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT];

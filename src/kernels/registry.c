@@ -67,21 +67,13 @@ static int run(const tern__call *call)
     return status ? explain(call, status) : TERN_OK;
 }
 
-/* A device that goes on by itself has then done what it was asked. */
-static void settle(const tern__call *call)
-{
-    if (call->device->backend) call->device->backend->wait(call->device, NULL);
-}
-
 static int run_observed(const tern__call *call)
 {
     tern__kernel_observer *observer = call->device->observer;
-    settle(call);
-    int64_t started = tern__now_ns();
+    if (observer->begins) observer->begins(observer);
     call->device->algorithm = NULL;
     int status = run(call);
-    settle(call);
-    observer->ran(observer, call, tern__now_ns() - started);
+    observer->ran(observer, call);
     return status;
 }
 

@@ -135,7 +135,7 @@ class Step(unittest.TestCase):
     def test_profile_as_text(self):
         code, out, err = job.tern("bench", "step", "--batch", "8", "--steps", "1", "--profile=shapes")
         self.assertEqual((code, err), (0, ""))
-        self.assertRegex(out, r"(?m)^rank 0, a mean step of 1; its threads reach [\d.]+ GFLOPS and copy [\d.]+ GB/s out of cache$")
+        self.assertRegex(out, r"(?m)^rank 0, a mean step of 1; its device reaches [\d.]+ GFLOPS and copies [\d.]+ GB/s out of cache$")
         self.assertRegex(out, r"(?m)^matmul +1\.0( +[\d.]+){7}  1024x8 8x784 > 1024x784$")
         self.assertRegex(out, r"(?m)^nll_loss +1\.0( +[\d.]+){2} +- +-( +[\d.]+){3}  8x10 8 > \(\)$")
         self.assertRegex(out, r"\noutside of kernels( +[\d.]+){2}\n$")

@@ -12,10 +12,9 @@ typedef struct call_counter {
     int calls;
 } call_counter;
 
-static void count_call(tern__kernel_observer *self, const tern__call *call, int64_t ns)
+static void count_call(tern__kernel_observer *self, const tern__call *call)
 {
     (void)call;
-    (void)ns;
     ((call_counter *)self)->calls++;
 }
 

@@ -17,10 +17,9 @@ typedef struct witness {
     int convolutions, direct;
 } witness;
 
-static void ran(tern__kernel_observer *observer, const tern__call *call, int64_t ns)
+static void ran(tern__kernel_observer *observer, const tern__call *call)
 {
     witness *w = (witness *)observer;
-    (void)ns;
     if (call->kernel < TERN__CONV || call->kernel > TERN__CONV_WEIGHT_GRAD) return;
     w->convolutions++;
     w->direct += !strcmp(w->device->algorithm, "direct");
@@ -56,7 +55,7 @@ static void open_rank(fixture *f, const tern__bootstrap *boot, tern_error *err)
 static witness step(fixture *f, int64_t size, tern_error *err)
 {
     static _Thread_local float x[2 * 4 * 32 * 32];
-    witness w = {.observer = {ran}, .device = f->dev};
+    witness w = {.observer = {.ran = ran}, .device = f->dev};
     f->dev->observer = &w.observer;
     for (int i = 0; i < (int)TERN__COUNT(x); i++) x[i] = (float)(i % 17 - 8) / 8;
     tern_tensor *in = tern_tensor_from(f->s, x, TERN_F32, 4, (int64_t[]){2, 4, size, size});

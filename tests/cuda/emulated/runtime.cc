@@ -153,6 +153,7 @@ void emulated_run(dim3 grid, dim3 size, size_t shared, void (*thread)(void *ctx)
             for (unsigned x = 0; x < grid.x; x++) {
                 blockIdx = dim3(x, y, z);
                 run_block();
+                emulated_ms += 1e-3;
             }
     emulated_memory_close();
 }

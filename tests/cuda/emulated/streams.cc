@@ -24,7 +24,8 @@ struct emulated_stream {
 struct emulated_event {
     emulated_stream *stream; /* NULL: passed */
     uint64_t place;
-    double ms;
+    bool is_timed, is_set;
+    double ms; /* when it was passed, of the step's stream */
 };
 
 thread_local double emulated_ms;
@@ -179,19 +180,20 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 /* ---- events ---- */
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    *event = new emulated_event{};
+    *event = new emulated_event{nullptr, 0, flags == cudaEventDefault, false, 0};
     return cudaSuccess;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *event)
 {
-    return cudaEventCreateWithFlags(event, 0);
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
+    if (!from->is_timed || !to->is_timed || !from->is_set || !to->is_set) return cudaErrorInvalidValue;
     *ms = (float)(to->ms - from->ms);
     return cudaSuccess;
 }
@@ -206,7 +208,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
     forbid(stream->captures, "an event in a capture");
-    *event = emulated_event{stream->is_late ? stream : nullptr, stream->asked, emulated_ms};
+    *event =
+        emulated_event{stream->is_late ? stream : nullptr, stream->asked, event->is_timed, true, emulated_ms};
     return cudaSuccess;
 }
 
@@ -241,6 +244,7 @@ static void copy(void *to, const void *from, size_t bytes)
     emulated_memory_open();
     std::memmove(to, from, bytes);
     emulated_memory_close();
+    emulated_ms += (double)bytes * 1e-6;
 }
 
 static bool is_pinned(const void *data, size_t bytes)

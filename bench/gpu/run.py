@@ -1,0 +1,137 @@
+"""What run.sh does: rounds of steps by tern and by PyTorch on one GPU in turn, tern's kernels beside a copy, and what a step asks of CUDA."""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../peers"))
+from peers import TERN, output  # noqa: E402
+from run import Row, measure, table, summary  # noqa: E402
+
+# name -> title, (model, batch, size, dtype, steps), the least ratio to PyTorch that tern wants
+STEPS = {
+    "resnet50": ("ResNet-50, batch 256 of 224x224, bf16", ("resnet50", 256, "224", "bf16", 30), 1.0),
+    "unet3d": ("3-D U-Net, batch 8 of 64x160x160, bf16", ("unet3d", 8, "64x160x160", "bf16", 20), 1.0),
+    "mlp": ("MLP, batch 64, f32", ("mlp", 64, None, "f32", 500), 3.0),
+}
+# Kernels that only move memory: the least part of a copy's bandwidth that tern wants of them.
+MEMORY_BOUND = {"batch_norm": 85, "batch_norm_grad": 85, "cross_entropy_grad": 85, "log_softmax": 85, "nll_loss": 85, "sgd": 85}
+# Calls in which the processor waits for the GPU.
+WAITS = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cuMemcpy")
+TRACED = (10, 30)
+
+
+def options(model, batch, size, dtype, steps):
+    return ["--model", model, "--batch", str(batch), "--dtype", dtype, "--steps", str(steps), *(["--size", size] if size else [])]
+
+
+class Tern:
+    name = "tern"
+
+    def __init__(self, graphs):
+        self.environment = {**os.environ, "TERN_GRAPHS": "1" if graphs else "0"}
+        self.name = "tern" if graphs else "tern, no graphs"
+
+    def command(self, *job):
+        return [TERN, "bench", "step", "--device", "cuda", *options(*job), "--json"]
+
+    def step(self, *job):
+        return json.loads(output(self.command(*job), env=self.environment))
+
+
+class Torch:
+    def __init__(self, python, way):
+        self.python, self.way = python, way
+        self.name = f"PyTorch {output([python, '-c', 'import torch; print(torch.__version__)']).strip()}, {way}"
+
+    def step(self, *job):
+        return json.loads(output([self.python, os.path.join(HERE, "step.py"), *options(*job), "--way", self.way]))
+
+
+# ---- tern's kernels ----
+
+def profile(tern, job):
+    said = json.loads(output([*tern.command(*job), "--profile"], env={**tern.environment, "TERN_GRAPHS": "0"}))["profile"]
+    print(f"\ncopy {said['machine_copy_gbs']:.0f} GB/s, product {said['machine_gflops'] / 1e3:.0f} TFLOPS, a step {said['step_ms']:.3f} ms, "
+          f"outside of kernels {said['outside_ms']:.3f} ms")
+    print(f"{'kernel':24}{'calls':>8}{'ms':>10}{'% step':>8}{'TFLOPS':>9}{'GB/s':>9}{'% copy':>8}")
+    for row in said["rows"]:
+        goal = MEMORY_BOUND.get(row["kernel"])
+        verdict = "" if not goal else f"  goal {goal}: {'met' if row['copy_percent'] >= goal else 'not met'}"
+        print(f"{row['kernel']:24}{row['calls']:8.0f}{row['ms']:10.3f}{row['step_percent']:8.1f}{row['gflops'] / 1e3:9.1f}{row['gbs']:9.0f}"
+              f"{row['copy_percent']:8.1f}{verdict}")
+    return said
+
+
+# ---- what a step asks of CUDA ----
+
+def build_trace(folder):
+    cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    library = os.path.join(folder, "libtrace.so")
+    output(["cc", "-shared", "-fPIC", f"-I{cuda}/include", f"-I{cuda}/extras/CUPTI/include", os.path.join(HERE, "trace.c"), "-o", library,
+            f"-L{cuda}/lib64", f"-L{cuda}/lib", f"-L{cuda}/extras/CUPTI/lib64", "-lcupti", f"-Wl,-rpath,{cuda}/lib64:{cuda}/lib:{cuda}/extras/CUPTI/lib64"])
+    return library
+
+
+def calls(tern, job, steps, library, folder):
+    path = os.path.join(folder, "calls")
+    output(tern.command(*job[:-1], steps), env={**tern.environment, "CUDA_INJECTION64_PATH": library, "TRACE_FILE": path})
+    with open(path) as file:
+        return {name: int(count) for count, name in map(str.split, file)}
+
+
+def trace(tern, job, library, folder):
+    """Of a warm step: what more steps ask for more often."""
+    few, many = (calls(tern, job, steps, library, folder) for steps in TRACED)
+    step = {name: (many[name] - few.get(name, 0)) / (TRACED[1] - TRACED[0]) for name in many}
+    step = {name: count for name, count in sorted(step.items()) if count > 0.04 and name != "cuEventRecord"}
+    waits = sum(count for name, count in step.items() if name in WAITS)
+    print(f"a step asks for {', '.join(f'{count:.4g} {name}' for name, count in step.items())}: {waits:g} waits")
+    return step
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="run.sh")
+    parser.add_argument("rounds", type=int, nargs="?", default=3)
+    parser.add_argument("--only", metavar="NAME,..", default=",".join(STEPS), help=f"some of {','.join(STEPS)}")
+    parser.add_argument("--compile", action="store_true", help="torch.compile in its slowest mode too")
+    parser.add_argument("--profile", action="store_true", help="what each of tern's kernels takes, and what a step asks of CUDA")
+    parser.add_argument("--json", metavar="FILE", help="everything measured")
+    args = parser.parse_args()
+    args.names = args.only.split(",")
+    for name in args.names:
+        if name not in STEPS:
+            parser.error(f"--only: expected some of {','.join(STEPS)}, got {name!r}")
+    return args
+
+
+def main():
+    args = parse()
+    python = os.environ.get("TORCH_PYTHON", sys.executable)
+    tern = Tern(graphs=True)
+    peers = [tern, Tern(graphs=False), *(Torch(python, way) for way in ["graph", "eager"] + ["compile"] * args.compile)]
+    print(output([TERN, "info"]), flush=True)
+    jobs = {name: ("step", *STEPS[name][1]) for name in args.names}
+    rows = [Row(f"{STEPS[name][0]}, {label}", unit, jobs[name], field, STEPS[name][2] if field == "median_ms" else None)
+            for name in args.names for label, unit, field in [("a step", "ms", "median_ms"), ("memory", "MB", "tensor_mb")]]
+    values, others = measure(rows, peers, args.rounds, lambda text: print(text, flush=True))
+    lines = summary(rows, [peer.name for peer in peers], values)
+    print(f"\n{table(lines)}", flush=True)
+    found = {"others_percent": others, "rows": lines, "profiles": {}, "traces": {}}
+    if args.profile:
+        with tempfile.TemporaryDirectory() as folder:
+            library = build_trace(folder)
+            for name in args.names:
+                print(f"\n{STEPS[name][0]}", flush=True)
+                found["profiles"][name] = profile(tern, STEPS[name][1])
+                found["traces"][name] = trace(tern, STEPS[name][1], library, folder)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(found, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

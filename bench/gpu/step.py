@@ -1,0 +1,107 @@
+"""The training step of `tern bench step --device cuda` in PyTorch: the same nets, weights, data and optimizer (bench/peers/nets.py), on one GPU.
+
+    python3 bench/gpu/step.py --model resnet50 --batch 256 --size 224 --dtype bf16 --way graph
+
+Prints one JSON object with the names that `tern bench step --json` has. Steps are timed by the device, from the end of one to the end of the
+next, and nobody waits for it meanwhile.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+
+import torch
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../peers"))
+import nets  # noqa: E402
+
+WARM_UP = 3
+WAYS = ("eager", "graph", "compile")
+
+
+def arranged(thing):
+    """Channels last, where there are channels."""
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if isinstance(thing, torch.nn.Module):
+        for dims in {parameter.dim() for parameter in thing.parameters()} & set(layout):
+            thing.to(memory_format=layout[dims])
+        return thing
+    return thing.to(memory_format=layout[thing.dim()]) if thing.dim() in layout else thing
+
+
+class Step:
+    """One step: called, it returns the loss; `way` graph records it once and replays it, compile lets torch.compile do so."""
+
+    def __init__(self, args):
+        self.way = args.way
+        net, x, y, self.loss_of = nets.make(args.model, args.batch, args.size, 0)
+        self.net, self.x, self.y = arranged(net.cuda()), arranged(x.cuda()), y.cuda()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9, fused=True)
+        self.half = {"bf16": torch.bfloat16, "f16": torch.float16}.get(args.dtype)
+        self.forward = torch.compile(self.net, mode="max-autotune") if args.way == "compile" else self.net
+        self.run = self.step
+        if self.way == "graph":
+            self.record()
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        # A recording must not use casts that were made before it.
+        with torch.autocast("cuda", self.half, enabled=self.half is not None, cache_enabled=self.way != "graph"):
+            loss = self.loss_of(self.forward(self.x), self.y)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def record(self):
+        """As PyTorch's manual has it: steps on a side stream, then the recording."""
+        self.first = self.step().detach().clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self.step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = self.step()
+
+        def replay():
+            graph.replay()
+            return loss
+
+        self.run = replay
+
+
+def timed(step, steps):
+    """Milliseconds of each."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        loss = step.run()
+        mark.record()
+    torch.cuda.synchronize()
+    return [one.elapsed_time(other) for one, other in zip(marks, marks[1:])], loss.item()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=nets.NETS, default="mlp")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--size", help="of images or volumes, as tern's; default: the model's usual one")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32", help="bf16, f16: in an autocast region")
+    parser.add_argument("--way", choices=WAYS, default="graph")
+    args = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    step = Step(args)
+    first = step.first.item() if args.way == "graph" else step.run().item()
+    timed(step, WARM_UP)
+    times, last = timed(step, args.steps)
+    print(json.dumps({"model": args.model, "batch": args.batch, "dtype": args.dtype, "steps": args.steps, "way": args.way,
+                      "median_ms": statistics.median(times), "min_ms": min(times), "samples_per_s": args.batch / statistics.median(times) * 1e3,
+                      "tensor_mb": torch.cuda.max_memory_reserved() / 2**20, "loss_first": first, "loss_last": last}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Packs a build for another machine of this processor's kind, one that has a GPU but not the packages: the command, the libraries, the tests that
+# want a GPU, and every shared library that they need beyond those of the C and C++ compilers, of CUDA, cuDNN and NCCL.
+#
+#     cmake -S . -B build -DTERN_CUDA=ON -DTERN_CUDA_ARCHITECTURES=90 && cmake --build build && scripts/pack.sh build tern-gpu.tar.xz
+#
+# There, in a checkout of the same state:
+#
+#     tar xf tern-gpu.tar.xz && . build/packed.sh && bench/gpu/run.sh && ctest --test-dir build -L gpu
+#
+# packed.sh finds CUDA's libraries beside PyTorch's as well. Tests know where they were built: packed.sh links that path to where they are, if nothing
+# is there.
+set -eu
+build=$(cd "$1" && pwd)
+out=$(realpath -m "$2")
+source=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+to=$work/$(basename "$build")
+mkdir -p "$to/lib"
+
+cd "$build"
+cp -P --parents tern libtern.so* ./*.so "$to"
+find . -name CTestTestfile.cmake -exec cp --parents {} "$to" \;
+for name in $(ctest -N -L gpu | sed -n 's/.*: gpu\/\([a-z_]*\).*/\1/p'); do
+    [ ! -x "tests/test_cuda_$name" ] || cp --parents "tests/test_cuda_$name" "$to"
+done
+find "$to" -type f \( -perm -u+x -o -name '*.so*' \) -exec strip --strip-debug {} + 2>/dev/null || :
+
+# Those of the compilers are everywhere, and newer ones there.
+find "$to" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null |
+    sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u |
+    grep -Ev '/(libc|libm|libmvec|libdl|libpthread|librt|libgcc_s|libstdc\+\+|libtern|libcuda|libcudart|libcudnn|libcublas|libcublasLt|libnccl)\.so' |
+    while read -r library; do cp -L "$library" "$to/lib"; done
+
+cat > "$to/packed.sh" <<EOF
+# Read by a shell in the checkout: . $(basename "$build")/packed.sh
+here=\$PWD/$(basename "$build")
+cuda=\$(python3 -c 'import glob, site; print(":".join(p for s in site.getsitepackages() for p in glob.glob(s + "/nvidia/*/lib")))' 2>/dev/null)
+export LD_LIBRARY_PATH="\$here/lib:/usr/local/cuda/lib64:\$cuda\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
+for path in "$build=\$here" "$source=\$PWD"; do
+    [ -e "\${path%%=*}" ] || { mkdir -p "\$(dirname "\${path%%=*}")" && ln -s "\${path#*=}" "\${path%%=*}"; }
+done
+EOF
+tar -C "$work" -cJf "$out" "$(basename "$build")"
+ls -l "$out"
