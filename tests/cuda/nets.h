@@ -3,6 +3,7 @@
 #define TERN_TESTS_CUDA_NETS_H
 
 #include "check.h"
+#include "gpus.h"
 
 typedef struct batch {
     float x[8 * 3 * 12 * 12];

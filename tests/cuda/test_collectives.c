@@ -1,6 +1,7 @@
 /* Every collective and message with tensors in devices' memory, against exact values: ranks that share a
  * device, one on another device and one on the CPU, from no element to more than the staging ring holds. */
 #include "comm/ranks.h"
+#include "gpus.h"
 
 #include "comm/group.h"
 #include "device/device.h"
@@ -10,7 +11,10 @@ enum { most = 170003, shift = 3 };
 static const size_t counts[] = {0, 1, 7, 1023, most};
 
 /* Ranks 0 and 1 share one, rank 2 has none. */
-static const char *const devices[] = {"cuda:0", "cuda:0", "cpu", "cuda:1"};
+static const char *device_of(int rank)
+{
+    return rank < 2 ? "cuda:0" : rank == 2 ? "cpu" : other_gpu();
+}
 
 typedef struct rig {
     tern_group *group;
@@ -28,7 +32,7 @@ static int open_rig(rig *g, int rank, const tern__bootstrap *boot)
     opts.timeout_s = 30;
     *g = (rig){.rank = rank, .world = boot->world};
     g->group = tern__group_open_boot(boot, &opts, &g->err);
-    g->device = tern_device_open(devices[rank], &g->err);
+    g->device = tern_device_open(device_of(rank), &g->err);
     RANK_CHECK_OK(rank, g->err);
     g->in = tern__memory_new(g->device, bytes, "test", &g->err);
     g->out = tern__memory_new(g->device, bytes, "test", &g->err);

@@ -33,6 +33,7 @@ static void expect_refused(const char *name, int code, const char *text)
 static void names(void **state)
 {
     (void)state;
+    if (gpu_count() != 2) skip();
     static const struct {
         const char *given, *local_rank, *name;
     } cases[] = {{"cuda", NULL, "cuda:0"},
@@ -53,6 +54,7 @@ static void names(void **state)
 static void names_that_are_refused(void **state)
 {
     (void)state;
+    if (gpu_count() != 2) skip();
     expect_refused("cuda:2", TERN_E_RANGE,
                    "device \"cuda:2\": there is no number 2 among the 2 that this process may use");
     expect_refused("cuda:", TERN_E_INVALID, "device \"cuda:\": expected a number behind the colon");
@@ -85,7 +87,7 @@ static int open_pair(void **state)
 {
     pair *p = calloc(1, sizeof(*p));
     p->one = open_well("cuda:0");
-    p->other = open_well("cuda:1");
+    p->other = open_well(other_gpu());
     *state = p;
     return 0;
 }

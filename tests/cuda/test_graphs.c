@@ -18,7 +18,7 @@ typedef struct counts {
     int64_t kernels, others, captures, graphs, changes;
 } counts;
 
-static counts *counted;
+static counts *counted; /* of the emulation; all 0 on a real GPU */
 
 static counts since(counts before)
 {
@@ -170,7 +170,7 @@ static void print_counts(const training *t)
 static void expect_graphs(const training *t, int64_t graphs)
 {
     print_counts(t);
-    for (int i = 4; i < t->count; i++) {
+    for (int i = 4; is_emulated() && i < t->count; i++) {
         assert_int_equal(t->steps[i].graphs, graphs);
         assert_int_equal(t->steps[i].kernels, 0);
         assert_int_equal(t->steps[i].captures, 0);
@@ -237,7 +237,8 @@ static void a_step_may_do_what_it_likes(void **state)
         training t = of(make_mlp, make_adam, cases[i]);
         expect_the_same_bits(&t);
         print_counts(&t);
-        assert_true(t.steps[STEPS - 3].graphs + t.steps[STEPS - 2].graphs + t.steps[STEPS - 1].graphs > 0);
+        int64_t graphs = t.steps[STEPS - 3].graphs + t.steps[STEPS - 2].graphs + t.steps[STEPS - 1].graphs;
+        assert_true(!is_emulated() || graphs > 0);
     }
 }
 
@@ -247,7 +248,7 @@ static void a_read_makes_two_graphs(void **state)
     training t = of(make_mlp, make_sgd, READS);
     expect_the_same_bits(&t);
     print_counts(&t);
-    for (int i = 5; i < STEPS; i++) {
+    for (int i = 5; is_emulated() && i < STEPS; i++) {
         assert_int_equal(t.steps[i].graphs, 2);
         assert_int_equal(t.steps[i].kernels, 0);
     }
@@ -258,7 +259,7 @@ static void each_device_has_its_own(void **state)
 {
     (void)state;
     tern_error err = {0};
-    tern_device *devices[2] = {open_device("cuda:0", true), open_device("cuda:1", true)};
+    tern_device *devices[2] = {open_device("cuda:0", true), open_device(other_gpu(), true)};
     tern_scope *scopes[2];
     training t = of(make_mlp, make_sgd, STATIC);
     tern_module *nets[2];
@@ -276,8 +277,9 @@ static void each_device_has_its_own(void **state)
         for (int i = 0; i < 2; i++) train_step(&t, nets[i], optims[i], scopes[i], step);
         for (int i = 0; i < 2; i++) tern_scope_end(scopes[i], &err);
         assert_ok(err);
-        if (step > 4) assert_int_equal(since(before).graphs, 2);
-        if (step > 4) assert_int_equal(since(before).kernels, 0);
+        if (!is_emulated() || step <= 4) continue;
+        assert_int_equal(since(before).graphs, 2);
+        assert_int_equal(since(before).kernels, 0);
     }
     keep_state(&t, nets[0], &err);
     training other = t;
@@ -299,7 +301,7 @@ static void devices_look_at_each_other(void **state)
 {
     (void)state;
     tern_error err = {0};
-    tern_device *one = open_device("cuda:0", true), *other = open_device("cuda:1", true);
+    tern_device *one = open_device("cuda:0", true), *other = open_device(other_gpu(), true);
     tern_scope *scope = tern_scope_new(one, NULL, &err);
     for (int step = 0; step < 8; step++) {
         tern_tensor *x = tern_full(scope, TERN_F32, 1, (int64_t[]){32}, 1 + step);
@@ -362,7 +364,7 @@ static void long_steps_are_several_graphs(void **state)
         assert_true(tern_item(y) == 4 * (step + 600) + 10);
         assert_int_equal(tern_scope_end(scope, &err), TERN_OK);
     }
-    assert_true(since(before).graphs >= 3);
+    assert_true(!is_emulated() || since(before).graphs >= 3);
     assert_true(since(before).kernels < 12);
     free(large);
     tern_scope_free(scope);
@@ -473,7 +475,8 @@ static int look_for_plug_in(void **state)
     setenv("TERN_EMULATED_DEVICES", "2", 1);
     tern_device_close(tern_device_open("cuda:0", NULL));
     void *plugin = dlopen(path, RTLD_NOW);
-    counted = plugin ? dlsym(plugin, "emulated_counted") : NULL;
+    static counts none;
+    counted = !is_emulated() ? &none : plugin ? dlsym(plugin, "emulated_counted") : NULL;
     draw_batch(&flat, 5, 2, (int64_t[]){8, 24});
     draw_batch(&images, 5, 4, (int64_t[]){8, 3, 12, 12});
     return counted ? 0 : -1;

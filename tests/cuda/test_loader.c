@@ -1,5 +1,6 @@
 /* Loaders for devices with memory of their own, on the CUDA that the CPU emulates, whose copies beside the
  * step are done as late as marks allow: batches are those of the CPU, and a warm pass waits for nothing. */
+#include "gpus.h"
 #include "ledger.h"
 #include "spy.h"
 
@@ -380,7 +381,7 @@ static void scopes_of_several_devices_share_a_loader(void **state)
     (void)state;
     feed f;
     open_feed(&f, (kind){.workers = 1, .prefetch = 4});
-    tern_device *second = tern_device_open("cuda:1", &f.err);
+    tern_device *second = tern_device_open(other_gpu(), &f.err);
     assert_ok(f.err);
     tern_scope *scopes[] = {tern_scope_new(f.cpu, NULL, &f.err), f.scope,
                             tern_scope_new(second, NULL, &f.err), tern_scope_new(f.cpu, NULL, &f.err)};

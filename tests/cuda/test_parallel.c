@@ -12,7 +12,10 @@
 enum { STEPS = 3, ROWS = 8 };
 
 /* The last two share one. */
-static const char *const names[] = {"cuda:1", "cuda:0", "cuda:0"};
+static const char *gpu_of(int rank)
+{
+    return rank ? "cuda:0" : other_gpu();
+}
 
 /* ---- ranks ---- */
 
@@ -120,7 +123,7 @@ static int body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     double away[STEPS] = {0}, here[STEPS] = {0};
     tern_group *group = tern__group_open_boot(boot, NULL, &err);
-    train(group, j, names[rank], away, &err);
+    train(group, j, gpu_of(rank), away, &err);
     RANK_CHECK_OK(rank, err);
     train(group, j, "cpu", here, &err);
     RANK_CHECK_OK(rank, err);
@@ -230,7 +233,7 @@ static void train_replicas(const batch *b, int count, double *loss)
 {
     tern_error err = {0};
     tern_device *devices[2] = {tern_device_open(count ? "cuda:0" : "cpu", &err)};
-    if (count == 2) devices[1] = tern_device_open("cuda:1", &err);
+    if (count == 2) devices[1] = tern_device_open(other_gpu(), &err);
     tern_data_parallel_opts opts = tern_data_parallel_defaults();
     opts.devices = devices;
     opts.device_count = count;

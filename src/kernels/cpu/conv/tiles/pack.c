@@ -210,6 +210,7 @@ void tern__amx_pack(const tern__amx_weight *w, int threads, char *tiles)
 {
     bool lines = !has_gaps(w) && (w->depth_stride == w->taps || w->depth == 1);
     int64_t step = lines ? ROWS : DEPTH, all = lines ? w->columns : w->depth;
+    (void)threads; /* which nobody reads without OpenMP */
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t i = 0; i < all; i += step) (lines ? pack_lines : pack_depths)(w, tiles, i);
 }
