@@ -228,10 +228,9 @@ static bool is_weight(const tern__view *view)
     return view && view->ndim == 4 && view->shape[0] == 3 && view->shape[2] == 3;
 }
 
-static void ran(tern__kernel_observer *observer, const tern__call *call, int64_t ns)
+static void ran(tern__kernel_observer *observer, const tern__call *call)
 {
     witness *w = (witness *)observer;
-    (void)ns;
     if (call->kernel == TERN__CONV || call->kernel == TERN__CONV_DATA_GRAD) {
         assert_int_equal(call->in[1]->layout, TERN__CHANNELS_LAST);
         assert_true(!w->weight || w->weight == call->in[1]->data);
@@ -258,7 +257,7 @@ static void a_weight_is_laid_out_once_a_step(void **state)
     tern_optim *optim = tern_sgd_new(net, NULL, &err);
     tern_scope *s = tern_scope_new(device, NULL, &err);
     for (int half = 0; half < 2; half++) {
-        witness w = {.observer = {ran}};
+        witness w = {.observer = {.ran = ran}};
         device->observer = &w.observer;
         if (half) tern_autocast_set(s, TERN_BF16);
         tern_tensor *x = tern_tensor_from(s, zeros, TERN_F32, 4, (int64_t[]){2, 3, 9, 9});
@@ -287,10 +286,9 @@ typedef struct counter {
     int products, with_sums, sums;
 } counter;
 
-static void count(tern__kernel_observer *observer, const tern__call *call, int64_t ns)
+static void count(tern__kernel_observer *observer, const tern__call *call)
 {
     counter *c = (counter *)observer;
-    (void)ns;
     c->products += call->kernel == TERN__MATMUL;
     c->with_sums += call->kernel == TERN__MATMUL && call->out[1];
     c->sums += call->kernel == TERN__SUM;
@@ -303,7 +301,7 @@ static void a_product_makes_both_gradients(void **state)
     tern_error err = {0};
     tern_device *device = open_device(true);
     static batch b;
-    counter c = {.observer = {count}};
+    counter c = {.observer = {.ran = count}};
     draw_batch(&b, 5, 2, (int64_t[]){8, 24});
     tern_rng *rng = tern_rng_new(3, &err);
     tern_module *net = make_mlp(rng, &err);
