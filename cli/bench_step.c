@@ -131,7 +131,7 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
     b->device = tern_device_open(NULL, err);
     b->rng = tern_rng_new(0, err);
     b->net = err->code ? NULL : set->model->make(set->model, b->rng, err);
-    if (b->net) tern_module_to(b->net, b->device, err);
+    if (b->net && b->device->backend) tern_module_to(b->net, b->device, err);
     if (set->level) {
         tern_amp_opts amp = tern_amp_defaults((tern_opt_level)(set->level[1] - '0'));
         b->amp = tern_amp_new(b->net, &amp, err);

@@ -40,8 +40,9 @@ typedef struct flags {
     double gamma;
     int opt_level, half;    /* places among O0|O1|O2|O3 and bf16|f16                         */
     bool sync_bn, skip_bad; /* skip_bad: samples that cannot be read are left out, else they end the run */
-    int backend, device;
-    int64_t threads;                /* of kernels, a rank; 0: as the device decides                      */
+    const char *backend;    /* NULL: what fits, or TERN_BACKEND                             */
+    const char *device;     /* NULL: TERN_DEVICE, or the CPU                            */
+    int64_t threads;        /* of kernels, a rank; 0: as the device decides                      */
     bool exact_conv, deterministic; /* tern_device_conv_opts                                     */
     const char *data, *resume, *log_dir;
     int64_t seed;

@@ -35,12 +35,13 @@ static void fail(tern_error *err, int code, const char *format, ...)
 
 void trainer_open(trainer *t, const flags *f, tern_error *err)
 {
-    static const char *const devices[] = {"cpu", "cpu:reference"};
+    tern_group_opts group = tern_group_defaults();
+    if (f->backend) group.backend = f->backend;
     *t = (trainer){.flags = f};
     setvbuf(stdout, NULL, _IOLBF, 0);
-    t->world = tern_group_open(NULL, err);
+    t->world = tern_group_open(&group, err);
     t->first = tern_group_rank(t->world) == 0;
-    t->device = tern_device_open(devices[f->device], err);
+    t->device = tern_device_open(f->device, err);
     tern_device_conv_opts conv = tern_device_conv_defaults();
     conv.exact = f->exact_conv;
     conv.deterministic = f->deterministic;
@@ -146,12 +147,13 @@ static tern_optim *new_sgd(trainer *t, tern_error *err)
     return tern_sgd_new(t->task->net, &opts, err);
 }
 
-/* Synchronised batch norm, mixed precision, ddp, optimizer. */
+/* To the device, synchronised batch norm, mixed precision, ddp, optimizer. */
 static void open_model(trainer *t, tern_error *err)
 {
     const flags *f = t->flags;
     tern_amp_opts amp = tern_amp_defaults((tern_opt_level)f->opt_level);
     amp.half_type = f->half ? TERN_F16 : TERN_BF16;
+    tern_module_to(t->task->net, t->device, err);
     if (f->sync_bn) tern_sync_batch_norm_convert(t->task->net, t->world, err);
     t->amp = tern_amp_new(t->task->net, &amp, err);
     t->ddp = tern_ddp_new(t->task->net, t->world, NULL, err);

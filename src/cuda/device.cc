@@ -142,7 +142,6 @@ static int take_back(tern_device *device, void *to, const void *from, size_t byt
     return status;
 }
 
-/* Memory of the host that is pageable: the runtime has read it when the call returns. */
 int tern__cuda_copy(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err)
 {
     if (!is_own(device, to)) return take_back(device, to, from, bytes, err);

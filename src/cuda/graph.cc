@@ -247,6 +247,15 @@ static char *stage(tern_device *device, size_t bytes)
     return place;
 }
 
+/* The runtime has read pageable memory when its call returns; pinned memory the device reads by itself. */
+static int be_read(tern__cuda *cuda, const void *from, tern_error *err)
+{
+    cudaPointerAttributes a;
+    bool is_pinned = cudaPointerGetAttributes(&a, from) == cudaSuccess && a.type == cudaMemoryTypeHost;
+    return is_pinned ? tern__cuda_check(cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize", err)
+                     : TERN_OK;
+}
+
 int tern__cuda_bring(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
@@ -259,5 +268,6 @@ int tern__cuda_bring(tern_device *device, void *to, const void *from, size_t byt
                                           on = {to, place, bytes};
     cudaSetDevice(cuda->index);
     if (!status) status = run_transfer(cuda, place ? &there : &straight, err);
+    if (!status) status = be_read(cuda, from, err);
     return status || !place ? status : add(cuda, &tern__cuda_transfer_kind, &on, err);
 }

@@ -12,7 +12,8 @@ tern__cuda_graphs *tern__cuda_graphs_new(void);
 /* When the device has done all it was asked. */
 void tern__cuda_graphs_free(tern__cuda_graphs *graphs);
 
-/* A copy from the host's pageable memory, which may change when it returns. */
+/* A copy from the host's memory, which may change when it returns: of pinned memory it waits for the device.
+ */
 int tern__cuda_bring(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err);
 /* Whoever puts something into the step's stream by himself, or waits for it, holds this meanwhile: then
  * nothing is held back, and nobody captures. Any thread. */

@@ -108,6 +108,17 @@ void tern__choice_file_read(tern__choice_taker *take, void *ctx)
 
 /* ---- writing ---- */
 
+size_t tern__choice_line_print(cJSON *line, char text[TERN__CHOICE_LINE])
+{
+    bool fits = line && cJSON_PrintPreallocated(line, text, TERN__CHOICE_LINE - 64, false);
+    cJSON_Delete(line);
+    if (!fits) return 0;
+    size_t bytes = strlen(text);
+    text[bytes++] = '\n';
+    text[bytes] = '\0';
+    return bytes;
+}
+
 static bool ends_line(int fd, off_t size)
 {
     char last = '\n';

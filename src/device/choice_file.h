@@ -6,6 +6,8 @@
 
 #include "base/base.h"
 
+#include <cjson/cJSON.h>
+
 #define TERN__CHOICE_LINE     2048              /* bytes; longer ones are none of ours */
 #define TERN__CHOICE_FILE_MAX ((size_t)4 << 20) /* bytes; a larger file is put aside   */
 
@@ -15,6 +17,8 @@ bool tern__choices_path(char *path, size_t size);
 /* Of a line, without the newline. */
 typedef void tern__choice_taker(void *ctx, const char *line, size_t bytes);
 
+/* The object as a line with its newline, and frees it. Its bytes; 0: too many, or the object is NULL. */
+size_t tern__choice_line_print(cJSON *line, char text[TERN__CHOICE_LINE]);
 /* Hands over the lines of a text. */
 void tern__choice_lines_take(const char *text, size_t bytes, tern__choice_taker *take, void *ctx);
 /* All lines of the file, the oldest first: of several of a case the last one counts. */

@@ -90,13 +90,7 @@ static size_t print(const note *one, const machine *m, char text[TERN__CHOICE_LI
     cJSON_AddStringToObject(line, "libraries", m->libraries);
     cJSON_AddStringToObject(line, "case", one->what);
     cJSON_AddStringToObject(line, "choice", one->choice);
-    bool fits = line && cJSON_PrintPreallocated(line, text, TERN__CHOICE_LINE - 64, false);
-    cJSON_Delete(line);
-    if (!fits) return 0;
-    size_t bytes = strlen(text);
-    text[bytes++] = '\n';
-    text[bytes] = '\0';
-    return bytes;
+    return tern__choice_line_print(line, text);
 }
 
 static const char *text_of(const cJSON *line, const char *name)

@@ -2,7 +2,9 @@
 #ifndef TERN_TESTS_CUDA_GPUS_H
 #define TERN_TESTS_CUDA_GPUS_H
 
+#include <dlfcn.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static inline bool is_emulated(void)
@@ -19,6 +21,15 @@ static inline int gpu_count(void)
 static inline const char *other_gpu(void)
 {
     return gpu_count() > 1 ? "cuda:1" : "cuda:0";
+}
+
+/* Of the plug-in, which a device has loaded: what the emulation counts. NULL: it is a real one. */
+static inline void *emulated_symbol(const char *name)
+{
+    char path[4096];
+    snprintf(path, sizeof(path), "%s/tern_cuda.so", getenv("TERN_PLUGIN_PATH"));
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    return plugin ? dlsym(plugin, name) : NULL;
 }
 
 #endif

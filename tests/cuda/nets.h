@@ -23,6 +23,20 @@ static inline void draw_batch(batch *b, int64_t classes, int ndim, const int64_t
     tern_rng_free(rng);
 }
 
+/* This rank's part of the batch. */
+static inline tern_tensor *rows_of(tern_scope *scope, const batch *b, int rank, int parts)
+{
+    int64_t shape[4] = {b->shape[0] / parts}, each = shape[0];
+    for (int d = 1; d < b->ndim; d++) each *= shape[d] = b->shape[d];
+    return tern_tensor_from(scope, b->x + rank * each, TERN_F32, b->ndim, shape);
+}
+
+static inline tern_tensor *labels_of(tern_scope *scope, const batch *b, int rank, int parts)
+{
+    int64_t rows = b->shape[0] / parts;
+    return tern_tensor_from(scope, b->y + rank * rows, TERN_I64, 1, &rows);
+}
+
 typedef tern_module *(*make_fn)(tern_rng *rng, tern_error *err);
 typedef tern_optim *(*optim_fn)(tern_module *module, tern_error *err);
 

@@ -445,6 +445,25 @@ static void lanes_meet_at_marks(void **state)
     free(to);
 }
 
+/* A copy is over when it returns, though a device reads pinned memory by itself. */
+static void a_copy_of_pinned_memory_waits(void **state)
+{
+    pair *p = *state;
+    const tern__device_backend *b = p->one->backend;
+    const long *waits = emulated_symbol("emulated_waits");
+    float *from = b->pinned_new(p->one, PINNED), pageable[64] = {0};
+    float *block = tern__device_alloc(p->one, PINNED);
+    if (!waits) skip();
+    long before = *waits;
+    tern__memory_copy(block, pageable, sizeof(pageable), &p->err);
+    assert_int_equal(*waits, before);
+    tern__memory_copy(block, from, PINNED, &p->err);
+    assert_int_equal(*waits, before + 1);
+    assert_ok(p->err);
+    tern__device_free(p->one, block);
+    b->pinned_free(p->one, from);
+}
+
 /* The step reads what a lane beside it brings only if it follows the lane. */
 static void a_step_follows_a_lane(void **state)
 {
@@ -477,6 +496,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(memory_runs_out, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(operands_that_overlap_are_carried_as_one, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(lanes_meet_at_marks, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(a_copy_of_pinned_memory_waits, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(a_step_follows_a_lane, open_pair, close_pair),
         cmocka_unit_test(an_mlp_trains),
         cmocka_unit_test(a_resnet_trains),

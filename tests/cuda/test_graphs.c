@@ -5,7 +5,6 @@
 #include "device/backend.h"
 #include "device/memory.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -469,14 +468,11 @@ static void a_cpu_has_none(void **state)
 static int look_for_plug_in(void **state)
 {
     (void)state;
-    char path[4096];
-    snprintf(path, sizeof(path), "%s/tern_cuda.so", getenv("TERN_PLUGIN_PATH"));
+    static counts none;
     unsetenv("LOCAL_RANK");
     setenv("TERN_EMULATED_DEVICES", "2", 1);
     tern_device_close(tern_device_open("cuda:0", NULL));
-    void *plugin = dlopen(path, RTLD_NOW);
-    static counts none;
-    counted = !is_emulated() ? &none : plugin ? dlsym(plugin, "emulated_counted") : NULL;
+    counted = is_emulated() ? emulated_symbol("emulated_counted") : &none;
     draw_batch(&flat, 5, 2, (int64_t[]){8, 24});
     draw_batch(&images, 5, 4, (int64_t[]){8, 3, 12, 12});
     return counted ? 0 : -1;

@@ -6,7 +6,6 @@
 #include "comm/group.h"
 #include "nn/nn.h"
 
-#include <dlfcn.h>
 #include <math.h>
 
 enum { STEPS = 4, ROWS = 8 };
@@ -37,19 +36,6 @@ typedef struct job {
     int fewer; /* steps that the last rank does less, and then joins */
     batch batch;
 } job;
-
-static tern_tensor *rows_of(tern_scope *scope, const batch *b, int rank, int parts)
-{
-    int64_t shape[4] = {b->shape[0] / parts}, each = shape[0];
-    for (int d = 1; d < b->ndim; d++) each *= shape[d] = b->shape[d];
-    return tern_tensor_from(scope, b->x + rank * each, TERN_F32, b->ndim, shape);
-}
-
-static tern_tensor *labels_of(tern_scope *scope, const batch *b, int rank, int parts)
-{
-    int64_t rows = b->shape[0] / parts;
-    return tern_tensor_from(scope, b->y + rank * rows, TERN_I64, 1, &rows);
-}
 
 static void step(tern_scope *scope, tern_ddp *ddp, tern_module *net, tern_optim *optim, const job *j, int i,
                  int rank)
@@ -192,14 +178,6 @@ static void a_rank_with_fewer_batches_joins(void **state)
 
 /* ---- waits ---- */
 
-static const long *waits(void)
-{
-    char path[1280];
-    snprintf(path, sizeof(path), "%s/tern_cuda.so", getenv("TERN_PLUGIN_PATH"));
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    return plugin ? dlsym(plugin, "emulated_waits") : NULL;
-}
-
 /* What is read and written of the host's memory is pinned or a batch's, which is copied in the step. */
 static int wait_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -214,7 +192,7 @@ static int wait_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     tern_optim *optim = make_sgd(net, &err);
     tern_scope *scope = tern_scope_new(device, group, &err);
-    const long *count = waits();
+    const long *count = emulated_symbol("emulated_waits");
     long before = 0;
     RANK_CHECK(rank, count);
     for (int i = 0; i < STEPS; i++) {
@@ -240,6 +218,7 @@ static void a_warm_step_waits_for_no_device(void **state)
 {
     (void)state;
     static job j = {.world = 2, .make = make_resnet};
+    if (!is_emulated()) skip();
     draw_batch(&j.batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
     assert_ranks_ok(ranks_run(2, wait_body, &j));
 }

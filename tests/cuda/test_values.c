@@ -4,7 +4,6 @@
 
 #include "optim/optim.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -417,23 +416,12 @@ static void states_come_back(void **state)
 
 /* ---- waits ---- */
 
-static const long *waits(void)
-{
-    char path[4096];
-    snprintf(path, sizeof(path), "%s/tern_cuda.so", getenv("TERN_PLUGIN_PATH"));
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    assert_non_null(plugin);
-    const long *count = dlsym(plugin, "emulated_waits");
-    assert_non_null(count);
-    return count;
-}
-
 static void expect_no_waits(optim_fn optim, way scaling)
 {
     training t;
     if (!is_emulated()) return;
     open_training(&t, "cuda:0", optim, scaling);
-    const long *count = waits();
+    const long *count = emulated_symbol("emulated_waits");
     for (int step = 0; step < 2; step++) step_of(&t, loss_of(&t, t.net, step ? 1 : 1e38));
     long before = *count;
     assert_true(before > 0 || scaling != LEVEL_2); /* masters are made by the host */

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import unittest
+from unittest import mock
 
 import torch
 import torchvision
@@ -38,8 +39,6 @@ class CommandLine(unittest.TestCase):
             ("--opt-level", "O4"): '--opt-level: expected O0|O1|O2|O3, got "O4"',
             ("--opt-level", "O"): '--opt-level: expected O0|O1|O2|O3, got "O"',
             ("--half", "f32"): '--half: expected bf16|f16, got "f32"',
-            ("--backend", "nccl"): '--backend: expected native, got "nccl"',
-            ("--device", "cuda"): '--device: expected cpu|cpu:reference, got "cuda"',
             ("--milestones", "5,5"): '--milestones: expected rising whole numbers from 1 on, as 25,50,75, got "5,5"',
             ("--milestones", "5,"): '--milestones: expected rising whole numbers from 1 on, as 25,50,75, got "5,"',
             ("--sync-bn=maybe",): '--sync-bn: expected on or off, got "maybe"',
@@ -211,6 +210,29 @@ class Training(Folder):
         for name in ("loss/train", "loss/test"):
             self.assertAlmostEqual(fast[name][0], plain[name][0], 3)
         self.assertIsNotNone(same(*(self.load(device, "last.pth") for device in ("cpu", "cpu:reference"))))
+
+    def test_other_devices_and_back_ends_train_alike(self):
+        """On CUDA as the CPU emulates it."""
+        os.mkdir(self.path("few"))
+        write_fashion(self.path("few"), 4, 2)
+        emulated = os.path.join(os.environ["TERN_BUILD"], "emulated")
+        if not os.path.exists(os.path.join(emulated, "tern_nccl.so")):
+            self.skipTest("no emulated CUDA was built")
+        runs = {"cpu": ("cpu", "native"), "cuda": ("cuda", "nccl")}
+        with mock.patch.dict(os.environ, TERN_PLUGIN_PATH=emulated):
+            for name, (device, backend) in runs.items():
+                out = self.train(2, name, "--data", self.path("few"), "--device", device, "--backend", backend, "--epochs", 1,
+                                 "--opt-level", "O0", "-b", 1)
+                self.assertRegex(out, rf"(?m)^  ranks      2 x .*{backend}.*, {device}")
+        here, away = (self.load(name, "latest")["history"]["numbers"] for name in runs)
+        for name in ("loss/train", "loss/test"):
+            self.assertAlmostEqual(here[name][0], away[name][0], 3)
+
+    def test_a_device_or_back_end_that_is_not_there_is_named(self):
+        for flags, text in ((("--device", "cpu:99"), "cpu:99"), (("--backend", "carrier"), 'back end "carrier": expected native')):
+            code, out, err = call(1, NAME, *self.shared, *flags)
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn(text, err)
 
     def test_asked_to_stop_it_saves_and_goes_on_with_the_same_bits(self):
         flags = (*self.shared, "--epochs", 12)

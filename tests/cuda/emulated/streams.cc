@@ -285,6 +285,15 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
 /* ---- the host's memory ---- */
 
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *data)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    attributes->type = emulated_memory_has(data) ? cudaMemoryTypeDevice
+                       : is_pinned(data, 1)      ? cudaMemoryTypeHost
+                                                 : cudaMemoryTypeUnregistered;
+    return cudaSuccess;
+}
+
 cudaError_t cudaHostRegister(void *base, size_t bytes, unsigned)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);

@@ -82,13 +82,7 @@ size_t tern__choice_print(const tern__choice *choice, const tern__choice_machine
     cJSON_AddStringToObject(line, "kernels", machine->kernels);
     add_case(line, &choice->key);
     add_times(line, choice);
-    bool fits = line && cJSON_PrintPreallocated(line, text, TERN__CHOICE_LINE - 64, false);
-    cJSON_Delete(line);
-    if (!fits) return 0;
-    size_t bytes = strlen(text);
-    text[bytes++] = '\n';
-    text[bytes] = '\0';
-    return bytes;
+    return tern__choice_line_print(line, text);
 }
 
 /* ---- reading ---- */
