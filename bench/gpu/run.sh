@@ -1,6 +1,6 @@
 #!/bin/sh
 # A training step on one GPU in tern and in PyTorch in turn, round after round: ResNet-50, a 3-D U-Net, an MLP. PyTorch has channels last,
-# autocast, fused SGD and a CUDA graph of the whole step; tern has TERN_GRAPHS. Steps are timed by the device. Prints medians, their spread, the
+# autocast, fused SGD and a CUDA graph of the whole step; tern has TERN_GRAPHS=1, unless the environment says 0. Steps are timed by the device. Prints medians, their spread, the
 # ratios of medians, and which goals are met.
 #
 #     bench/gpu/run.sh [--only NAME,..] [--compile] [--profile] [--json FILE] [rounds]
