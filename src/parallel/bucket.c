@@ -64,7 +64,7 @@ static void add_side(tern_ddp *ddp, tern__extent *next)
 {
     tern__bucket *last = &ddp->buckets[ddp->bucket_count - 1];
     ddp->side_bucket = ddp->bucket_count - 1;
-    if (ddp->loss.device) {
+    if (ddp->loss.is_reached) {
         ddp->side_bucket = ddp->bucket_count;
         last = add_bucket(ddp, next);
         last->extents[last->extent_count++] = ddp->loss.extent;

@@ -40,13 +40,17 @@ typedef struct tern__sharing {
     uint64_t hash;   /* of what this rank has last read, and of where to               */
 } tern__sharing;
 
-/* The loss where gradients go over in a device's memory: nobody waits for it before the user asks. */
+/* The loss of a model in a device's memory, for which nobody waits at the begin of a backward. */
 typedef struct tern__ddp_loss {
-    tern_device *device; /* NULL: it is among the side values */
-    float *block;        /* this rank's, and after the work the sum; and the mean */
-    uint32_t window;
+    tern_device *device; /* of all gradients; NULL: the loss is read where it is    */
+    bool is_reached;     /* by the back end: it goes over there                     */
+    float *block;        /* this rank's, and after the work the sum; and the mean   */
+    uint32_t window;     /* of one that is reached, until the user asks for it      */
     bool has_window, is_known;
     tern__extent extent;
+    float *pinned;     /* of one that is not: where it comes to behind its bucket's */
+    tern__mark *there; /* gradients, and the mark behind its copy                   */
+    bool is_sent;      /* in this backward, and not written to the side values yet  */
 } tern__ddp_loss;
 
 /* What staged.c keeps of a gradient range in a device's memory. */
@@ -182,6 +186,8 @@ int tern__side_open(tern_ddp *ddp, tern_error *err);
 void tern__side_close(tern_ddp *ddp);
 /* Of this backward; loss NULL: a shadow's. */
 int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err);
+/* Before a bucket with side values is posted. */
+int tern__side_arrive(tern_ddp *ddp, tern_error *err);
 /* The means of all ranks: sets every leaf's `fresh` and the mean loss. */
 int tern__side_take(tern_ddp *ddp, tern_error *err);
 

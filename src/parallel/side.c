@@ -2,8 +2,11 @@
  * each leaf that it has used. The mean of the flags tells which leaves anybody has used; the mean loss of
  * those that count is a quotient of two means. Where the back end reaches the gradients' device the loss goes
  * over there, and the quotient is made there: the host knows the divisor, and reads the loss when it is asked
- * for. */
+ * for. Where it does not, the loss is copied to the host beside backward, and is among the side values when
+ * their bucket is posted. */
 #include "parallel/ddp.h"
+
+#include "device/backend.h"
 
 #include "kernels/kernel.h"
 #include "kernels/pointwise.h"
@@ -15,22 +18,21 @@ enum { LOSS, COUNTS, FLAGS };
 
 /* ---- the loss on a device ---- */
 
-/* The last gradients', if all that go over are where they are. */
-static tern_device *find_device(const tern_ddp *ddp)
+/* That of the first gradients, if all have one with memory of its own and are reached as those are. */
+static tern_device *find_device(const tern_ddp *ddp, bool *is_reached)
 {
     tern_device *device = ddp->seal->ranges[0].device;
-    for (int r = 0; r < ddp->seal->range_count; r++)
-        if (!tern__ddp_reaches(ddp, ddp->seal->ranges[r].device)) return NULL;
+    *is_reached = tern__ddp_reaches(ddp, device);
+    for (int r = 0; r < ddp->seal->range_count; r++) {
+        tern_device *other = ddp->seal->ranges[r].device;
+        if (!other || tern__ddp_reaches(ddp, other) != *is_reached) return NULL;
+    }
     return device;
 }
 
-int tern__side_open(tern_ddp *ddp, tern_error *err)
+static int open_window(tern_ddp *ddp, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
-    self->device = find_device(ddp);
-    if (!self->device) return TERN_OK;
-    self->block = tern__memory_new(self->device, 2 * sizeof(*self->block), "tern_ddp_new", err);
-    if (!self->block) return TERN_E_MEMORY;
     int status = ddp->group->backend->window_open(ddp->group->state, self->block, 2 * sizeof(*self->block),
                                                   &self->window, err);
     self->has_window = !status;
@@ -38,10 +40,35 @@ int tern__side_open(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
+static int open_copy(tern__ddp_loss *self, tern_error *err)
+{
+    self->there = self->device->backend->mark_new(self->device, err);
+    if (!self->there) return err->code;
+    self->pinned = self->device->backend->pinned_new(self->device, sizeof(*self->pinned));
+    if (self->pinned) return TERN_OK;
+    return tern__error_set(err, "tern_ddp_new", TERN_E_MEMORY, "cannot pin memory for %s",
+                           self->device->name);
+}
+
+int tern__side_open(tern_ddp *ddp, tern_error *err)
+{
+    tern__ddp_loss *self = &ddp->loss;
+    bool is_reached;
+    self->device = find_device(ddp, &is_reached);
+    if (!self->device) return TERN_OK;
+    self->is_reached = is_reached;
+    self->block = tern__memory_new(self->device, 2 * sizeof(*self->block), "tern_ddp_new", err);
+    if (!self->block) return TERN_E_MEMORY;
+    return self->is_reached ? open_window(ddp, err) : open_copy(self, err);
+}
+
 void tern__side_close(tern_ddp *ddp)
 {
     tern__ddp_loss *self = &ddp->loss;
     if (self->has_window) ddp->group->backend->window_close(ddp->group->state, self->window);
+    if (self->there) self->device->backend->mark_wait(self->device, self->there, NULL);
+    if (self->pinned) self->device->backend->pinned_free(self->device, self->pinned);
+    if (self->there) self->device->backend->mark_free(self->device, self->there);
     if (self->block) tern__memory_free(self->block);
 }
 
@@ -100,6 +127,22 @@ static int take_loss(tern_ddp *ddp, double counts, tern_error *err)
     return put(&ddp->loss, 1, &sum, 1 / counts, err);
 }
 
+/* Beside backward to the host. */
+static int send_loss(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
+{
+    tern__ddp_loss *self = &ddp->loss;
+    const tern__device_backend *backend = self->device->backend;
+    int status = put_loss(ddp, loss, true, err);
+    if (!status) status = backend->mark_set(self->device, TERN__LANE_STEP, self->there, err);
+    if (!status) status = backend->mark_follow(self->device, TERN__LANE_COMM, self->there, err);
+    if (!status)
+        status = backend->lane_copy(self->device, TERN__LANE_COMM, self->pinned, self->block,
+                                    sizeof(*self->pinned), err);
+    if (!status) status = backend->mark_set(self->device, TERN__LANE_COMM, self->there, err);
+    self->is_sent = !status;
+    return status;
+}
+
 /* ---- all of them ---- */
 
 static void set(const tern_ddp *ddp, int i, double value)
@@ -128,14 +171,28 @@ static double scale_of(const tern__node *node)
 
 int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
-    bool counts = loss && ddp->used && ddp->counts, is_away = ddp->loss.device;
-    set(ddp, LOSS, counts && !is_away ? tern_item(loss) / scale_of(loss->node) : 0);
+    bool counts = loss && ddp->used && ddp->counts, is_reached = ddp->loss.is_reached;
+    bool is_away = loss && ddp->loss.device && tern__memory_device(loss->view.data) == ddp->loss.device;
+    set(ddp, LOSS, counts && !is_reached && !is_away ? tern_item(loss) / scale_of(loss->node) : 0);
     set(ddp, COUNTS, counts);
     for (int k = 0; k < ddp->seal->leaf_count; k++) {
         const tern__leaf *leaf = ddp->seal->leaves[k];
         set(ddp, FLAGS + k, loss && (leaf->fresh || leaf->pending > 0));
     }
-    return is_away ? put_loss(ddp, loss, counts, err) : TERN_OK;
+    ddp->loss.is_sent = false;
+    if (is_reached) return put_loss(ddp, loss, counts, err);
+    return counts && is_away ? send_loss(ddp, loss, err) : TERN_OK;
+}
+
+/* Its copy was asked before those of the bucket's gradients, which have come. */
+int tern__side_arrive(tern_ddp *ddp, tern_error *err)
+{
+    tern__ddp_loss *self = &ddp->loss;
+    if (!self->is_sent) return TERN_OK;
+    self->is_sent = false;
+    int status = self->device->backend->mark_wait(self->device, self->there, err);
+    if (!status) set(ddp, LOSS, *self->pinned);
+    return status;
 }
 
 /* Where no rank has samples nothing was reduced, and each would have kept its own flags. */
@@ -148,7 +205,7 @@ int tern__side_take(tern_ddp *ddp, tern_error *err)
         ddp->seal->leaves[k]->fresh = tally->shares > 0 && get(ddp, FLAGS + k) > 0;
     }
     if (!(counts > 0)) return TERN_OK;
-    if (ddp->loss.device) return take_loss(ddp, counts, err);
+    if (ddp->loss.is_reached) return take_loss(ddp, counts, err);
     ddp->loss_mean = get(ddp, LOSS) / counts;
     return TERN_OK;
 }
