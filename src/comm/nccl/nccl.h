@@ -39,8 +39,8 @@ typedef struct tern__nccl_link {
     void *comm;        /* NULL: aborted; under the group's lock */
     tern__mark *ready; /* what the step has written            */
     tern__mark *marks[TERN__NCCL_MARKS];
-    int64_t began[TERN__NCCL_MARKS];
-    uint64_t launched, passed; /* of the device's part of works; under the lock */
+    int64_t began[TERN__NCCL_MARKS]; /* since when all ranks have posted it; 0: not yet */
+    uint64_t launched, passed;       /* of the device's part of works; under the lock */
 } tern__nccl_link;
 
 typedef struct tern__nccl_window {

@@ -20,7 +20,7 @@ static void fail(const tern__nccl *nccl, int code, const char *text)
     if (nccl->group->control) tern__control_abort(nccl->group->control, code, text);
 }
 
-/* The first work that the device has not done. */
+/* The first work that the device has not done. Who is late to post one is named by whoever waits for that. */
 static int check_work(tern__nccl_link *link, char *text, size_t size)
 {
     const tern__device_backend *backend = link->device->backend;
@@ -31,8 +31,8 @@ static int check_work(tern__nccl_link *link, char *text, size_t size)
         link->passed++;
     }
     if (link->passed == link->launched) return TERN_OK;
-    int64_t took = tern__now_ns() - link->began[link->passed % TERN__NCCL_MARKS];
-    if ((double)took * 1e-9 < group->opts.timeout_s) return TERN_OK;
+    int64_t began = link->began[link->passed % TERN__NCCL_MARKS], took = tern__now_ns() - began;
+    if (!began || (double)took * 1e-9 < group->opts.timeout_s) return TERN_OK;
     snprintf(text, size,
              "rank %d waited %g s for %s to be done with work %llu of NCCL, which all have posted",
              tern_group_world_rank(group, group->boot.rank), group->opts.timeout_s, link->device->name,

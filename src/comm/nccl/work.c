@@ -161,8 +161,11 @@ static int run_moves(const tern__nccl_link *link, const tern__post *post, void *
     return status;
 }
 
-static int fail_aborted(tern_error *err)
+/* Whoever gave it up has told the group why, unless it was NCCL alone. */
+static int fail_aborted(const tern_group *group, tern_error *err)
 {
+    int status = group->control ? tern__control_check(group->control, "tern_work_wait", err) : TERN_OK;
+    if (status) return status;
     return tern__error_set(err, "tern_work_wait", TERN_E_PEER, "NCCL's communicator was given up");
 }
 
@@ -172,7 +175,7 @@ static int run(tern__nccl_link *link, const tern__post *post, tern_error *err)
     void *stream = link->device->backend->lane_stream(link->device, TERN__LANE_COMM);
     bool is_move = tern__kind_is_move(post->kind);
     pthread_mutex_lock(&nccl->lock);
-    int status = link->comm ? nccl->plugin->begin(err) : fail_aborted(err);
+    int status = link->comm ? nccl->plugin->begin(err) : fail_aborted(nccl->group, err);
     if (!status) {
         status = is_move ? run_moves(link, post, stream, err) : run_extents(link, post, stream, err);
         int ended = nccl->plugin->end(link->comm, status ? NULL : err);
@@ -195,7 +198,7 @@ static int launch(tern__nccl_work *work, const tern__post *post, tern_error *err
     if (!status) status = backend->mark_set(device, TERN__LANE_COMM, link->marks[place], err);
     if (status) return status;
     pthread_mutex_lock(&link->nccl->lock);
-    link->began[place] = tern__now_ns();
+    link->began[place] = 0;
     work->launched = ++link->launched;
     pthread_mutex_unlock(&link->nccl->lock);
     return TERN_OK;
@@ -287,6 +290,9 @@ int tern__nccl_work_finish(tern__nccl_work *work, tern__nccl *nccl, tern_error *
     int status = nccl->held == work ? release_held(nccl, err) : TERN_OK;
     if (status || !work->launched) return status;
     int place = (int)((work->launched - 1) % TERN__NCCL_MARKS);
+    pthread_mutex_lock(&nccl->lock);
+    link->began[place] = tern__now_ns();
+    pthread_mutex_unlock(&nccl->lock);
     status = link->device->backend->mark_follow(link->device, TERN__LANE_STEP, link->marks[place], err);
     return status ? status : scale_rest(work, nccl, err);
 }
