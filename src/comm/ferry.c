@@ -1,7 +1,6 @@
 #include "comm/ferry.h"
 
 #include "comm/staging.h"
-#include "device/memory.h"
 
 #include <string.h>
 
@@ -120,8 +119,7 @@ int tern__ferry_end(tern__fleet *fleet, const void *data, tern_error *err)
 
 int tern__ferry_copy(tern__fleet *fleet, void *to, const void *from, size_t bytes, tern_error *err)
 {
-    tern_device *device = tern__memory_any() ? tern__memory_device(to) : NULL;
-    if (!device) device = tern__memory_any() ? tern__memory_device(from) : NULL;
+    tern_device *target = tern__memory_device(to), *device = target ? target : tern__memory_device(from);
     tern__ferry *ferry = find(fleet, device);
     if (!ferry) {
         memcpy(to, from, bytes);

@@ -23,11 +23,12 @@ static tern_device *device_of(const tern_ddp *ddp, int r)
     return tern__ddp_reaches(ddp, device) ? device : NULL;
 }
 
-/* Gaps between gradients are zeros on every rank. */
+/* For any device's gradients; gaps between them are zeros on every rank. */
 static int make_block(tern_ddp *ddp, int r, size_t bytes, tern_error *err)
 {
-    if (!device_of(ddp, r)) return TERN_OK;
-    ddp->narrow_block[r] = tern__memory_new(device_of(ddp, r), bytes, "tern_ddp_new", err);
+    tern_device *device = ddp->seal->ranges[r].device;
+    if (!device) return TERN_OK;
+    ddp->narrow_block[r] = tern__memory_new(device, bytes, "tern_ddp_new", err);
     return ddp->narrow_block[r] ? tern__memory_zero(ddp->narrow_block[r], bytes, err) : TERN_E_MEMORY;
 }
 
@@ -38,9 +39,9 @@ int tern__compress_open(tern_ddp *ddp, tern_error *err)
         if (!is_narrow(ddp, r)) continue;
         size_t bytes = tern__align_up(ddp->seal->ranges[r].grad_bytes / 2, page);
         int status = make_block(ddp, r, bytes, err);
+        void *base = device_of(ddp, r) ? ddp->narrow_block[r] : NULL;
         if (!status)
-            status = ddp->group->backend->window_open(ddp->group->state, ddp->narrow_block[r], bytes,
-                                                      &ddp->narrow[r], err);
+            status = ddp->group->backend->window_open(ddp->group->state, base, bytes, &ddp->narrow[r], err);
         if (status) return status;
         ddp->has_narrow[r] = true;
     }

@@ -57,7 +57,6 @@ typedef struct tern__ddp_loss {
 typedef struct tern__stage {
     tern__mark *turn;   /* of one lane, for the other to follow                        */
     tern__mark **there; /* [leaf_count + 2] by bucket: behind the copies into the window */
-    char *narrow;       /* gradients in reduce_dtype, laid out as the window, or NULL    */
     void *pinned;       /* the window, or NULL                                           */
 } tern__stage;
 
@@ -73,7 +72,7 @@ struct tern_ddp {
     int window_count;
     uint32_t narrow[TERN__RANGES]; /* windows of gradients that go over in reduce_dtype, by range */
     bool has_narrow[TERN__RANGES];
-    void *narrow_block[TERN__RANGES]; /* of a device's memory, under such a window */
+    char *narrow_block[TERN__RANGES]; /* of a device's memory: under such a window, or laid out as it is */
     uint32_t buffer_window, side_window;
     bool has_buffer_window, has_side_window;
 

@@ -1,9 +1,8 @@
 /* staged.c - gradients in a device's own memory go over in pinned windows of the host's, where the back end
- * does not reach the device. When a bucket's are
- * complete, copies into the window are asked of the device's lane of communication, behind what the step's
- * lane was asked so far: one for each stretch of neighbours. Backward goes on meanwhile, and the bucket is
- * posted once the mark behind them has passed. The means go back in the same lane, and the step's lane
- * follows it. What goes over in 16 bits is cast on the device. */
+ * does not reach the device. When a bucket's are complete, copies into the window are asked of the device's
+ * lane of communication, behind what the step's lane was asked so far: one for each stretch of neighbours.
+ * Backward goes on meanwhile, and the bucket is posted once the mark behind them has passed. The means go
+ * back in the same lane, and the step's lane follows it. What goes over in 16 bits is cast on the device. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
@@ -39,10 +38,6 @@ static int open_stage(tern_ddp *ddp, int r, tern_error *err)
     stage->turn = device->backend->mark_new(device, err);
     stage->there = tern__alloc(marks * sizeof(*stage->there), "tern_ddp_new", err);
     if (!stage->turn || !stage->there) return err->code;
-    if (tern__compress_dtype(ddp, r) != ddp->seal->ranges[r].grad_dtype) {
-        stage->narrow = tern__memory_new(device, bytes, "tern_ddp_new", err);
-        if (!stage->narrow) return err->code;
-    }
     int status = device->backend->pin(device, window_of(ddp, r), bytes, err);
     if (!status) stage->pinned = window_of(ddp, r);
     return status;
@@ -78,7 +73,6 @@ static void close_stage(const tern_ddp *ddp, int r)
         device->backend->mark_free(device, stage->there[b]);
     device->backend->mark_free(device, stage->turn);
     tern__free(stage->there);
-    if (stage->narrow) tern__memory_free(stage->narrow);
 }
 
 void tern__staged_close(tern_ddp *ddp)
@@ -110,7 +104,7 @@ static bool has_range(const tern_ddp *ddp, const tern__bucket *bucket, int r)
 /* Where they are on the device, in the dtype in which they go over. */
 static char *place_of(const tern_ddp *ddp, int r, const tern__extent *e)
 {
-    char *base = ddp->stages[r].narrow ? ddp->stages[r].narrow : ddp->seal->ranges[r].grads;
+    char *base = ddp->narrow_block[r] ? ddp->narrow_block[r] : ddp->seal->ranges[r].grads;
     return base + e->offset;
 }
 
@@ -134,7 +128,7 @@ static int cast(const tern_ddp *ddp, int r, const tern__extent *e, bool is_put, 
 static int cast_all(const tern_ddp *ddp, const tern__bucket *bucket, int r, bool is_put, tern_error *err)
 {
     int status = TERN_OK;
-    for (int i = 0; ddp->stages[r].narrow && i < bucket->extent_count && !status; i++)
+    for (int i = 0; ddp->narrow_block[r] && i < bucket->extent_count && !status; i++)
         if (bucket->extents[i].window == tern__compress_window(ddp, r))
             status = cast(ddp, r, &bucket->extents[i], is_put, err);
     return status;
