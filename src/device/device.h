@@ -12,12 +12,7 @@
 #define TERN__DEVICE_BINS 192
 #define TERN__DEVICE_NAME 64
 
-typedef enum tern__device_slot {
-    TERN__SLOT_DNNL,
-    TERN__SLOT_CONV,
-    TERN__SLOT_LINKS, /* to other ranks' devices */
-    TERN__SLOT_COUNT
-} tern__device_slot;
+typedef enum tern__device_slot { TERN__SLOT_DNNL, TERN__SLOT_CONV, TERN__SLOT_COUNT } tern__device_slot;
 
 /* A kernel may hold one buffer of each kind at once: the vendor library's own, one for the positions that a
  * strided convolution sees, and one for each operand that it copies into another format. */

@@ -110,26 +110,9 @@ int tern__nccl_link_settle(tern__nccl_link *link, int status, const char *what, 
 /* ---- life ---- */
 
 /* A device that is closed takes its links along. */
-static void close_links(void *first)
+static void leave(tern__guest *guest)
 {
-    for (tern__nccl_link *link = first, *other; link; link = other) {
-        other = link->other;
-        tern__nccl_link_close(link);
-    }
-}
-
-static void join_device(tern__nccl_link *link)
-{
-    link->other = link->device->slots[TERN__SLOT_LINKS].data;
-    link->device->slots[TERN__SLOT_LINKS].data = link;
-    link->device->slots[TERN__SLOT_LINKS].free = close_links;
-}
-
-static void leave_device(tern__nccl_link *link)
-{
-    tern__nccl_link **at = (tern__nccl_link **)&link->device->slots[TERN__SLOT_LINKS].data;
-    while (*at && *at != link) at = &(*at)->other;
-    if (*at) *at = link->other;
+    tern__nccl_link_close((tern__nccl_link *)guest);
 }
 
 static int open_marks(tern__nccl_link *link, tern_error *err)
@@ -164,12 +147,12 @@ static tern__nccl_link *link_new(tern__nccl *nccl, tern_device *device, tern_err
     tern_error why = {0};
     tern__nccl_link *link = tern__alloc(sizeof(*link), "tern_ddp_new", err);
     if (!link) return NULL;
-    *link = (tern__nccl_link){.nccl = nccl, .device = device, .memory = device->memory};
+    *link = (tern__nccl_link){.guest.leave = leave, .nccl = nccl, .device = device, .memory = device->memory};
     pthread_mutex_lock(&nccl->lock);
     link->next = nccl->links;
     nccl->links = link;
     pthread_mutex_unlock(&nccl->lock);
-    join_device(link);
+    tern__device_join(device, &link->guest);
     if (!tern__nccl_watch(nccl, &why) && !open_marks(link, &why) && !open_comm(link, &why)) return link;
     tern__nccl_link_close(link);
     if (err) *err = why;
@@ -200,7 +183,7 @@ static void forget(tern__nccl_link *link)
     pthread_mutex_unlock(&nccl->lock);
     for (uint32_t i = 0; i < nccl->window_count; i++)
         if (nccl->windows[i].link == link) nccl->windows[i] = (tern__nccl_window){0};
-    leave_device(link);
+    tern__device_part(link->device, &link->guest);
 }
 
 static bool has_failed(const tern_group *group)

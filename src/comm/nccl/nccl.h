@@ -31,8 +31,8 @@ typedef struct tern__nccl tern__nccl;
 
 /* A device of this rank, which is joined with one of each other rank. */
 typedef struct tern__nccl_link {
-    struct tern__nccl_link *next;  /* of the same group */
-    struct tern__nccl_link *other; /* of the same device */
+    tern__guest guest;            /* first: a device knows its links by it */
+    struct tern__nccl_link *next; /* of the same group */
     tern__nccl *nccl;
     tern_device *device;
     tern__memory memory;
