@@ -150,6 +150,15 @@ int tern__cuda_copy(tern_device *device, void *to, const void *from, size_t byte
     return tern__cuda_ask(device, &tern__cuda_transfer_kind, &t, err);
 }
 
+/* Memory that the driver has mapped is read over the link between two GPUs by whoever may use it; by others
+ * with the function that says whose it is. */
+static cudaError_t copy_across(tern__cuda *cuda, void *to, tern__cuda *giver, const void *from, size_t bytes)
+{
+    if (cuda->index == giver->index || tern__cuda_pool_share(giver->pool, cuda->index))
+        return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream);
+    return cudaMemcpyPeerAsync(to, cuda->index, from, giver->index, bytes, cuda->stream);
+}
+
 /* The copy is in this device's stream, after the other's work and before what the other does next. */
 int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
                          tern_error *err)
@@ -166,7 +175,7 @@ int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, cons
     cudaSetDevice(cuda->index);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
     if (code == cudaSuccess) code = cudaStreamWaitEvent(cuda->stream, ready);
-    if (code == cudaSuccess) code = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream);
+    if (code == cudaSuccess) code = copy_across(cuda, to, giver, from, bytes);
     if (code == cudaSuccess) code = cudaEventRecord(done, cuda->stream);
     if (code == cudaSuccess) code = cudaStreamWaitEvent(giver->stream, done);
     if (ready) cudaEventDestroy(ready);

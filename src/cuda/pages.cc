@@ -32,7 +32,7 @@ void tern__cuda_unreserve(void *base, size_t bytes)
     if (give_back) give_back((CUdeviceptr)base, bytes);
 }
 
-static bool let_use(int index, void *at, size_t bytes)
+bool tern__cuda_let_use(int index, void *at, size_t bytes)
 {
     CUmemAccessDesc access = {};
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -54,7 +54,7 @@ bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handl
         return false;
     }
     *handle = memory;
-    if (let_use(index, at, bytes)) return true;
+    if (tern__cuda_let_use(index, at, bytes)) return true;
     tern__cuda_unmap(at, bytes, memory);
     return false;
 }

@@ -11,6 +11,7 @@
 #include "cuda/graph.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -26,14 +27,22 @@ struct block {
     unsigned long long handle;
 };
 
+/* For small blocks. */
+struct page {
+    char *data;
+    unsigned long long handle;
+};
+
 struct tern__cuda_pool {
     tern__cuda *cuda;
     std::mutex lock;
     std::unordered_map<void *, block *> blocks; /* all that there are */
     std::vector<block *> bins[BINS];            /* free ones: heaps, the next one first */
-    char *base, *top, *end;                     /* addresses: used up to the top */
-    char *page;                                 /* what is left of the last page for small blocks */
-    size_t page_left, bytes;
+    std::vector<page> pages;
+    std::map<int, bool> peers; /* GPUs that have asked for this one's memory: may they use it? */
+    char *base, *top, *end;    /* addresses: used up to the top */
+    char *next;                /* what is left of the last page */
+    size_t next_left, bytes;
 };
 
 static int bin_of(size_t bytes, size_t *rounded)
@@ -47,6 +56,12 @@ static int bin_of(size_t bytes, size_t *rounded)
     while (base + base / 4 * (size_t)quarter < bytes) quarter++;
     *rounded = tern__align_up(base + base / 4 * (size_t)quarter, SMALLEST);
     return bin + quarter;
+}
+
+/* Of its own. */
+static bool has_pages(const block *b)
+{
+    return b->bytes >= TERN__CUDA_PAGE && b->is_mapped;
 }
 
 /* Those that have memory come before those that need some. */
@@ -91,9 +106,10 @@ void tern__cuda_pool_close(tern__cuda_pool *pool)
     if (!pool) return;
     for (auto &entry : pool->blocks) {
         block *b = entry.second;
-        if (b->bytes >= TERN__CUDA_PAGE && b->is_mapped) tern__cuda_unmap(b->data, b->bytes, b->handle);
+        if (has_pages(b)) tern__cuda_unmap(b->data, b->bytes, b->handle);
         delete b;
     }
+    for (const page &p : pool->pages) tern__cuda_unmap(p.data, TERN__CUDA_PAGE, p.handle);
     tern__cuda_unreserve(pool->base, (size_t)(pool->end - pool->base));
     delete pool;
 }
@@ -104,7 +120,7 @@ static void give_up(tern__cuda_pool *pool)
     tern__cuda_settle(pool->cuda);
     for (auto &bin : pool->bins) {
         for (block *b : bin) {
-            if (b->bytes < TERN__CUDA_PAGE || !b->is_mapped) continue;
+            if (!has_pages(b)) continue;
             tern__cuda_unmap(b->data, b->bytes, b->handle);
             b->is_mapped = false;
             pool->bytes -= b->bytes;
@@ -120,8 +136,10 @@ static bool map(tern__cuda_pool *pool, char *at, size_t bytes, unsigned long lon
         give_up(pool);
         done = tern__cuda_map(pool->cuda->index, at, bytes, handle);
     }
-    pool->bytes += done ? bytes : 0;
-    return done;
+    if (!done) return false;
+    pool->bytes += bytes;
+    for (auto &peer : pool->peers) peer.second = peer.second && tern__cuda_let_use(peer.first, at, bytes);
+    return true;
 }
 
 static char *take_addresses(tern__cuda_pool *pool, size_t bytes)
@@ -135,16 +153,16 @@ static char *take_addresses(tern__cuda_pool *pool, size_t bytes)
 /* A piece of a page for small ones; the rest of the last page is too little, and left. */
 static char *cut(tern__cuda_pool *pool, size_t bytes)
 {
-    if (pool->page_left < bytes) {
-        unsigned long long handle;
-        char *page = take_addresses(pool, TERN__CUDA_PAGE);
-        if (!page || !map(pool, page, TERN__CUDA_PAGE, &handle)) return nullptr;
-        pool->page = page;
-        pool->page_left = TERN__CUDA_PAGE;
+    if (pool->next_left < bytes) {
+        page p = {take_addresses(pool, TERN__CUDA_PAGE), 0};
+        if (!p.data || !map(pool, p.data, TERN__CUDA_PAGE, &p.handle)) return nullptr;
+        pool->pages.push_back(p);
+        pool->next = p.data;
+        pool->next_left = TERN__CUDA_PAGE;
     }
-    char *data = pool->page;
-    pool->page += bytes;
-    pool->page_left -= bytes;
+    char *data = pool->next;
+    pool->next += bytes;
+    pool->next_left -= bytes;
     return data;
 }
 
@@ -190,4 +208,24 @@ size_t tern__cuda_bytes(tern_device *device)
     tern__cuda_pool *pool = tern__cuda_of(device)->pool;
     std::lock_guard<std::mutex> hold(pool->lock);
     return pool->bytes;
+}
+
+static bool let_use(tern__cuda_pool *pool, int peer)
+{
+    int index = pool->cuda->index, can = 0;
+    bool may = cudaDeviceCanAccessPeer(&can, peer, index) == cudaSuccess && can;
+    for (size_t i = 0; i < pool->pages.size() && may; i++)
+        may = tern__cuda_let_use(peer, pool->pages[i].data, TERN__CUDA_PAGE);
+    for (auto &entry : pool->blocks)
+        if (may && has_pages(entry.second))
+            may = tern__cuda_let_use(peer, entry.second->data, entry.second->bytes);
+    return may;
+}
+
+bool tern__cuda_pool_share(tern__cuda_pool *pool, int peer)
+{
+    std::lock_guard<std::mutex> hold(pool->lock);
+    auto found = pool->peers.find(peer);
+    if (found == pool->peers.end()) found = pool->peers.emplace(peer, let_use(pool, peer)).first;
+    return found->second;
 }

@@ -10,6 +10,8 @@
 
 int tern__cuda_pool_open(tern__cuda *cuda, size_t total, tern__memory *memory, tern_error *err);
 void tern__cuda_pool_close(tern__cuda_pool *pool);
+/* Lets the GPU `peer` use the pool's memory, what is mapped later too. False: the two are not joined. */
+bool tern__cuda_pool_share(tern__cuda_pool *pool, int peer);
 
 /* ---- pages.cc: the driver's virtual memory ---- */
 
@@ -20,6 +22,8 @@ int tern__cuda_reserve(size_t bytes, void **base, tern_error *err);
 void tern__cuda_unreserve(void *base, size_t bytes);
 /* Puts memory of device `index` behind whole pages; *handle is for unmap. False: there is none left. */
 bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle);
+/* Another GPU may use them, too. */
+bool tern__cuda_let_use(int index, void *at, size_t bytes);
 void tern__cuda_unmap(void *at, size_t bytes, unsigned long long handle);
 
 #endif

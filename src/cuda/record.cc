@@ -43,9 +43,12 @@ static bool last_node(cudaStream_t stream, cudaGraphNode_t *node)
     cudaStreamCaptureStatus status;
     const cudaGraphNode_t *nodes;
     size_t count = 0;
-    bool is_known =
-        cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr, &count) == cudaSuccess &&
-        status == cudaStreamCaptureStatusActive && count == 1;
+#if CUDART_VERSION >= 13000
+    cudaError_t code = cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr, &count);
+#else
+    cudaError_t code = cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, &count);
+#endif
+    bool is_known = code == cudaSuccess && status == cudaStreamCaptureStatusActive && count == 1;
     if (is_known) *node = nodes[0];
     return is_known;
 }

@@ -144,6 +144,39 @@ static void copies(void **state)
     tern__device_free(p->other, other);
 }
 
+/* From one GPU's memory into another's, of `bytes` that are mapped just now. */
+static void copy_across(const pair *p, size_t bytes, tern_error *err)
+{
+    char *in = malloc(bytes), *out = calloc(1, bytes);
+    char *one = tern__device_alloc(p->one, bytes), *other = tern__device_alloc(p->other, bytes);
+    for (size_t i = 0; i < bytes; i++) in[i] = (char)(i * 7);
+    tern__memory_copy(one, in, bytes, err);
+    tern__memory_copy(other, one, bytes, err);
+    tern__memory_copy(out, other, bytes, err);
+    assert_ok(*err);
+    assert_memory_equal(in, out, bytes);
+    tern__device_free(p->one, one);
+    tern__device_free(p->other, other);
+    free(in);
+    free(out);
+}
+
+/* Pages are opened to the other GPU at the first copy: the small blocks', and large ones that come later. */
+static void copies_go_across(void **state)
+{
+    pair *p = *state;
+    copy_across(p, 1000, &p->err);
+    copy_across(p, 5 << 20, &p->err);
+    copy_across(p, 1000, &p->err);
+}
+
+static void copies_go_across_without_a_link(void **state)
+{
+    setenv("TERN_EMULATED_APART", "1", 1);
+    copies_go_across(state);
+    unsetenv("TERN_EMULATED_APART");
+}
+
 static void memory_runs_out(void **state)
 {
     pair *p = *state;
@@ -493,6 +526,8 @@ int main(void)
         cmocka_unit_test(a_plug_in_that_is_not_there),
         cmocka_unit_test_setup_teardown(an_address_tells_its_device, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(copies, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(copies_go_across, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(copies_go_across_without_a_link, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(memory_runs_out, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(operands_that_overlap_are_carried_as_one, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(lanes_meet_at_marks, open_pair, close_pair),

@@ -12,5 +12,7 @@ void emulated_memory_open();
 void emulated_memory_close();
 /* Is it the device's? */
 bool emulated_memory_has(const void *data);
+/* May the GPU whose memory `to` is read `from`? */
+bool emulated_memory_joined(const void *to, const void *from);
 
 #endif

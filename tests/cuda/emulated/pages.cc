@@ -2,6 +2,7 @@
 
 #include "cuda/pool.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -13,9 +14,23 @@ struct piece {
     size_t bytes;
 };
 
+/* What the driver keeps: who may use what was mapped at once, first of all whose memory it is. */
+struct grant {
+    void *at;
+    size_t bytes;
+    int index;
+};
+
 static std::mutex lock;
 static std::vector<piece> pieces;
+static std::vector<grant> grants;
 static int working;
+
+[[noreturn]] static void stop(const char *what)
+{
+    std::fprintf(stderr, "emulated: %s\n", what);
+    std::abort();
+}
 
 static void protect(const piece &p, int protection)
 {
@@ -46,6 +61,23 @@ bool emulated_memory_has(const void *data)
     return false;
 }
 
+static const grant *first_grant(const void *data)
+{
+    for (const grant &g : grants)
+        if ((const char *)data >= (char *)g.at && (const char *)data < (char *)g.at + g.bytes) return &g;
+    return nullptr;
+}
+
+bool emulated_memory_joined(const void *to, const void *from)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    const grant *target = first_grant(to), *source = first_grant(from);
+    if (!target || !source) return true;
+    for (const grant &g : grants)
+        if (g.at == source->at && g.index == target->index) return true;
+    return false;
+}
+
 int tern__cuda_reserve(size_t bytes, void **base, tern_error *err)
 {
     *base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -56,6 +88,9 @@ int tern__cuda_reserve(size_t bytes, void **base, tern_error *err)
 void tern__cuda_unreserve(void *base, size_t bytes)
 {
     std::lock_guard<std::mutex> hold(lock);
+    for (const grant &g : grants)
+        if ((char *)g.at >= (char *)base && (char *)g.at < (char *)base + bytes)
+            stop("addresses are given back that have memory behind them");
     for (size_t i = 0; i < pieces.size();)
         if ((char *)pieces[i].at >= (char *)base && (char *)pieces[i].at < (char *)base + bytes)
             pieces.erase(pieces.begin() + (long)i);
@@ -64,10 +99,11 @@ void tern__cuda_unreserve(void *base, size_t bytes)
     munmap(base, bytes);
 }
 
-bool tern__cuda_map(int, void *at, size_t bytes, unsigned long long *handle)
+bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle)
 {
     std::lock_guard<std::mutex> hold(lock);
     *handle = 1;
+    grants.push_back({at, bytes, index});
     /* What is next to the last one becomes one piece with it: a change of protection costs a call each. */
     if (!pieces.empty() && (char *)pieces.back().at + pieces.back().bytes == at)
         pieces.back().bytes += bytes;
@@ -77,7 +113,21 @@ bool tern__cuda_map(int, void *at, size_t bytes, unsigned long long *handle)
     return true;
 }
 
+bool tern__cuda_let_use(int index, void *at, size_t bytes)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    const grant *first = first_grant(at);
+    if (!first || first->at != at || first->bytes != bytes) stop("what is granted was not mapped so");
+    grants.push_back({at, bytes, index});
+    return true;
+}
+
 void tern__cuda_unmap(void *at, size_t bytes, unsigned long long)
 {
+    std::lock_guard<std::mutex> hold(lock);
+    const grant *first = first_grant(at);
+    if (!first || first->at != at || first->bytes != bytes) stop("what is unmapped was not mapped so");
+    grants.erase(std::remove_if(grants.begin(), grants.end(), [=](const grant &g) { return g.at == at; }),
+                 grants.end());
     madvise(at, bytes, MADV_DONTNEED);
 }

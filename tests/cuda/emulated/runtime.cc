@@ -184,6 +184,13 @@ cudaError_t cudaGetDeviceCount(int *count)
     return cudaSuccess;
 }
 
+/* TERN_EMULATED_APART: GPUs that are not joined. */
+cudaError_t cudaDeviceCanAccessPeer(int *can, int, int)
+{
+    *can = !std::getenv("TERN_EMULATED_APART");
+    return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int)
 {
     *properties = {};

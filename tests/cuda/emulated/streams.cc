@@ -269,6 +269,14 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
         expect_pinned(to, bytes);
         expect_pinned(from, bytes);
     }
+    forbid(!emulated_memory_joined(to, from), "a copy from a GPU's memory that this one may not use");
+    emulated_enqueue(stream, [=] { copy(to, from, bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t bytes, cudaStream_t stream)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
     emulated_enqueue(stream, [=] { copy(to, from, bytes); });
     return cudaSuccess;
 }
