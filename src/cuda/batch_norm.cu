@@ -99,6 +99,30 @@ static __global__ void run_stats(batch_norm_stats a)
     move_towards(a.running_var, c, m2 / (all - 1), a.momentum);
 }
 
+/* ---- statistics of several parts ---- */
+
+typedef struct batch_norm_merge {
+    const double *rows;
+    int64_t parts, channels;
+    double momentum;
+    tern__vector mean, var, running_mean, running_var, share;
+} batch_norm_merge;
+
+/* A channel a thread. */
+static __global__ void run_merge(batch_norm_merge a)
+{
+    int64_t step = (int64_t)gridDim.x * THREADS;
+    for (int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x; c < a.channels; c += step) {
+        tern__batch_norm_moments m = tern__batch_norm_merged(a.rows, a.parts, a.channels, c);
+        tern__vector_put(a.mean, c, m.mean);
+        tern__vector_put(a.var, c, m.var);
+        if (c == 0) tern__vector_put(a.share, 0, m.count > 0 ? 1 / m.count : 0);
+        if (m.count <= 1) continue;
+        move_towards(a.running_mean, c, m.mean, a.momentum);
+        move_towards(a.running_var, c, m.var * m.count / (m.count - 1), a.momentum);
+    }
+}
+
 /* ---- y = act((x - mean) * scale + bias + residual) ---- */
 
 /* From the last part to the first: what statistics have read last may still be in a cache. Four blocks have
@@ -204,6 +228,20 @@ int tern__cuda_batch_norm_stats(const tern__call *call)
     fields f = {{call->in[0]}};
     if (!takes(&f) || tern__view_count(call->in[0]) == 0) return TERN_E_UNSUPPORTED;
     return make_stats(call, f, call->out);
+}
+
+int tern__cuda_batch_norm_merge(const tern__call *call)
+{
+    const tern__view *rows = call->in[0];
+    if (!tern__view_is_contiguous(rows)) return TERN_E_UNSUPPORTED;
+    batch_norm_merge a = {};
+    a.rows = (const double *)rows->data;
+    a.parts = rows->shape[0];
+    a.channels = call->out[0]->shape[0];
+    a.momentum = ((const tern__batch_norm_attr *)call->attr)->momentum;
+    tern__vector *to[] = {&a.mean, &a.var, &a.running_mean, &a.running_var, &a.share};
+    for (int i = 0; i < 5; i++) *to[i] = tern__vector_of(call->out[i], false);
+    return tern__cuda_launch(call, run_merge, tern__cuda_grid(call, a.channels, THREADS, 1), THREADS, 0, a);
 }
 
 int tern__cuda_batch_norm_apply(const tern__call *call)

@@ -69,7 +69,7 @@ static __global__ void run_totals(batch_norm_totals a)
     tern__vector_put(a.dw, c, product);
 }
 
-/* dx = scale (dy' - s / n - (x - mean) p / (n deviation)) */
+/* dx = scale (dy' - s / n - (x - mean) p / (n deviation)), where s and p are means for n = 1 */
 template <int DTYPE, int N> static __global__ void run_data_grad(batch_norm a)
 {
     typedef tern__number<DTYPE> R;
@@ -153,7 +153,7 @@ static batch_norm norm_of(const tern__call *call)
     a.mean = tern__vector_of(in[3], false);
     a.var = tern__vector_of(in[4], false);
     a.eps = attr->eps;
-    a.count = (double)attr->count;
+    a.count = 1;
     return a;
 }
 

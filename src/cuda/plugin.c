@@ -30,6 +30,7 @@ static const tern__kernel_fn kernels[TERN__KERNEL_COUNT] = {
     [TERN__CONV_WEIGHT_GRAD] = tern__cuda_conv_weight_grad,
     [TERN__REORDER] = tern__cuda_reorder,
     [TERN__BATCH_NORM_STATS] = tern__cuda_batch_norm_stats,
+    [TERN__BATCH_NORM_MERGE] = tern__cuda_batch_norm_merge,
     [TERN__BATCH_NORM_APPLY] = tern__cuda_batch_norm_apply,
     [TERN__BATCH_NORM_SUMS] = tern__cuda_batch_norm_sums,
     [TERN__BATCH_NORM_DATA_GRAD] = tern__cuda_batch_norm_data_grad,

@@ -2,16 +2,18 @@
 #include "base/opts.h"
 #include "kernels/batch_norm.h"
 #include "tensor/host.h"
+#include "tensor/number.h"
 
-/* Inputs and what is kept of them and of the result: y where the ReLU is not made again, and the statistics
- * that it was made with. */
+/* Inputs and what is kept of them and of the result: y or, where the ReLU is made again, the bias; the
+ * statistics that it was made with; and of all ranks' batches, whose ReLU is never made again, their share.
+ */
 enum { X, WEIGHT, BIAS, RESIDUAL };
-enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR, SAVED_WEIGHT, SAVED_BIAS };
+enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR, SAVED_WEIGHT, SAVED_BIAS, SAVED_SHARE = SAVED_BIAS };
 
 typedef struct record {
-    tern__batch_norm_attr attr; /* its count is that of all ranks               */
-    int64_t own_count;          /* values a channel that this rank has          */
-    tern__batch_norm_sync sync; /* zeros: the batch is this rank's alone        */
+    tern__batch_norm_attr attr;
+    int64_t own_count;          /* values a channel that this rank has   */
+    tern__batch_norm_sync sync; /* zeros: the batch is this rank's alone */
     bool training, relu;
 } record;
 
@@ -92,31 +94,29 @@ static int empty_gradient(tern_scope *scope, tern__node *node)
     return TERN_OK;
 }
 
-/* The sums that dx is made of, over all ranks' batches; those of an empty one are zeros. */
-static int take_sums(tern_scope *scope, tern__node *node, const tern__view *sum, const tern__view *product)
+/* By the means of dy' and dy' xhat over all ranks' batches, to which an empty one adds nothing. */
+static int joint_gradient_by(tern_scope *scope, tern__node *node, const tern__view *both)
 {
     const record *r = node->attr;
-    if (r->own_count > 0) {
-        int status = make_sums(scope, node, sum, product);
-        if (status) return status;
-    } else if (!tern__fill(scope, sum, 0) || !tern__fill(scope, product, 0)) {
-        return scope->error.code;
-    }
-    return r->sync.join_sums ? r->sync.join_sums(&r->sync, scope, sum, product) : TERN_OK;
+    int64_t channels = both->shape[0] / 2;
+    const double *data = both->data;
+    tern__view sum = tern__numbers_view(data, channels),
+               product = tern__numbers_view(data + channels, channels);
+    bool empty = r->own_count == 0;
+    int status = empty ? TERN_OK : make_sums(scope, node, &sum, &product);
+    if (empty && !tern__fill(scope, both, 0)) status = scope->error.code;
+    if (!status) status = r->sync.average(&r->sync, scope, both, saved(node, SAVED_SHARE));
+    if (status) return status;
+    return empty ? empty_gradient(scope, node) : make_data_grad(scope, node, &sum, &product);
 }
 
-static int gradient_to_x(tern_scope *scope, tern__node *node)
+static int joint_gradient(tern_scope *scope, tern__node *node)
 {
-    const record *r = node->attr;
-    const tern__view *like = saved(node, SAVED_MEAN);
-    tern__saved sum = tern__temporary(scope, like), product = tern__temporary(scope, like);
-    int status =
-        sum.storage && product.storage ? take_sums(scope, node, &sum.view, &product.view) : scope->error.code;
-    if (!status)
-        status = r->own_count > 0 ? make_data_grad(scope, node, &sum.view, &product.view)
-                                  : empty_gradient(scope, node);
-    tern__saved_drop(&sum);
-    tern__saved_drop(&product);
+    int64_t count = 2 * saved(node, SAVED_MEAN)->shape[0];
+    tern__view like = tern__view_make(TERN_F64, TERN__PLAIN, 1, &count);
+    tern__saved both = tern__temporary(scope, &like);
+    int status = both.storage ? joint_gradient_by(scope, node, &both.view) : scope->error.code;
+    tern__saved_drop(&both);
     return status;
 }
 
@@ -169,7 +169,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
     if (is_whole(r) && tern__wants(node, X)) return whole_gradient(scope, node);
-    if (r->training && r->attr.count > 0 && tern__wants(node, X)) return gradient_to_x(scope, node);
+    if (r->sync.group && tern__wants(node, X)) return joint_gradient(scope, node);
     if (r->own_count == 0) return empty_gradient(scope, node);
     int status = TERN_OK;
     if (tern__wants(node, WEIGHT) || tern__wants(node, BIAS)) status = make_sums(scope, node, NULL, NULL);
@@ -180,6 +180,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 
 typedef struct args {
     tern_tensor *x, *weight, *bias, *mean, *var, *residual;
+    tern_tensor *share;           /* one over all ranks' values a channel; NULL: there are no others */
     char layer[TERN__LAYER_TEXT]; /* for errors */
 } args;
 
@@ -249,16 +250,21 @@ static bool fits(tern_scope *scope, const args *a, bool training)
 
 /* ---- forward ---- */
 
+static const tern__view *view_of(const tern_tensor *tensor)
+{
+    return tensor ? &tensor->view : NULL;
+}
+
 static tern_tensor *like(tern_scope *scope, const tern__view *view)
 {
     return tern__result(scope, view->dtype, view->layout, view->ndim, view->shape);
 }
 
 /* A variance needs two values, wherever they are. */
-static bool has_variance(tern_scope *scope, const args *a, const record *r)
+static bool has_variance(tern_scope *scope, const args *a, const record *r, bool is_one)
 {
     char shape[TERN__SHAPE_TEXT];
-    if (r->attr.count != 1) return true;
+    if (!is_one) return true;
     tern__scope_fail(
         scope, "tern_batch_norm_act", TERN_E_SHAPE,
         "batch_norm%s: expected more than 1 value per channel when training, got input size %s%s", a->layer,
@@ -266,47 +272,54 @@ static bool has_variance(tern_scope *scope, const args *a, const record *r)
     return false;
 }
 
-static void blend(const tern__view *running, const tern__view *value, double factor, double share)
+/* Who has two of them itself need not ask a device how many all ranks have. */
+static bool has_joint_variance(tern_scope *scope, const args *a, const record *r)
 {
-    for (int64_t c = 0; c < value->shape[0]; c++)
-        tern__view_set(running, c,
-                       (1 - share) * tern__view_get(running, c) + share * factor * tern__view_get(value, c));
-}
-
-static int move_running(const tern_tensor *running, const tern__view *value, double factor, double share,
-                        tern_error *err)
-{
-    tern__host to, from;
-    int status = running ? tern__host_open(&to, &running->view, err) : TERN_OK;
-    if (!running || status) return status;
-    status = tern__host_open(&from, value, err);
-    if (!status) {
-        blend(&to.view, &from.view, factor, share);
-        tern__host_close(&from, false, NULL);
-    }
-    int closed = tern__host_close(&to, !status, err);
-    return status ? status : closed;
-}
-
-/* The same of all ranks' batches: each rank's own first, which move nothing. */
-static bool make_joint_stats(tern_scope *scope, const args *a, record *r, const tern__view *mean,
-                             const tern__view *var)
-{
-    tern__call call = {
-        .kernel = TERN__BATCH_NORM_STATS, .in = {&a->x->view}, .out = {mean, var}, .attr = &r->attr};
-    bool empty = r->own_count == 0;
-    if (empty && (!tern__fill(scope, mean, 0) || !tern__fill(scope, var, 0))) return false;
-    if (!empty && !tern__run(scope, &call)) return false;
-    if (r->sync.join_stats(&r->sync, scope, mean, var, &r->attr.count)) return false;
-    if (r->attr.count == 0) return true;
-    if (!has_variance(scope, a, r)) return false;
-    double n = (double)r->attr.count;
+    double share = 0;
     tern_error err = {0};
-    if (!move_running(a->mean, mean, 1, r->attr.momentum, &err) &&
-        !move_running(a->var, var, n / (n - 1), r->attr.momentum, &err))
-        return true;
+    if (r->own_count > 1) return true;
+    if (!tern__host_item(&a->share->view, &share, &err)) return has_variance(scope, a, r, share == 1);
     tern__scope_fail_with(scope, &err);
     return false;
+}
+
+/* [count, mean (C), var (C)] of this rank's own batch. */
+static bool make_row(tern_scope *scope, const args *a, const record *r, const double *row)
+{
+    int64_t channels = a->x->view.shape[1];
+    bool empty = r->own_count == 0;
+    tern__view head = tern__numbers_view(row, empty ? tern__batch_norm_row(channels) : 1),
+               mean = tern__numbers_view(row + 1, channels),
+               var = tern__numbers_view(row + 1 + channels, channels);
+    tern__call call = {
+        .kernel = TERN__BATCH_NORM_STATS, .in = {&a->x->view}, .out = {&mean, &var}, .attr = &r->attr};
+    return tern__fill(scope, &head, (double)r->own_count) && (empty || tern__run(scope, &call));
+}
+
+/* Of all ranks' rows, which also move the running statistics. */
+static bool merge(tern_scope *scope, const args *a, const record *r, const tern__view *rows,
+                  const tern__view *mean, const tern__view *var)
+{
+    tern__call call = {.kernel = TERN__BATCH_NORM_MERGE,
+                       .in = {rows},
+                       .out = {mean, var, view_of(a->mean), view_of(a->var), view_of(a->share)},
+                       .attr = &r->attr};
+    return tern__run(scope, &call);
+}
+
+/* The same of all ranks' batches. */
+static bool make_joint_stats(tern_scope *scope, args *a, const record *r, const tern__view *mean,
+                             const tern__view *var)
+{
+    int64_t length = tern__batch_norm_row(mean->shape[0]);
+    tern__view like = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){r->sync.world, length});
+    tern__saved rows = tern__temporary(scope, &like);
+    const double *own = (const double *)rows.view.data + r->sync.rank * length;
+    a->share = rows.storage ? tern__result(scope, TERN_F64, TERN__PLAIN, 0, NULL) : NULL;
+    bool made = a->share && make_row(scope, a, r, own) && !r->sync.gather(&r->sync, scope, &rows.view) &&
+                merge(scope, a, r, &rows.view, mean, var);
+    tern__saved_drop(&rows);
+    return made && has_joint_variance(scope, a, r);
 }
 
 /* The running statistics may change before backward, so they are copied. */
@@ -316,17 +329,12 @@ static bool copy_stats(tern_scope *scope, const args *a, const tern__view *mean,
 }
 
 /* The statistics to normalise with, which are not made with y: running ones, those of all ranks, none. */
-static bool take_stats(tern_scope *scope, const args *a, record *r, const tern__view *mean,
+static bool take_stats(tern_scope *scope, args *a, const record *r, const tern__view *mean,
                        const tern__view *var)
 {
     if (!r->training) return copy_stats(scope, a, mean, var);
     if (r->sync.group) return make_joint_stats(scope, a, r, mean, var);
     return tern__fill(scope, mean, 0) && tern__fill(scope, var, 0);
-}
-
-static const tern__view *view_of(const tern_tensor *tensor)
-{
-    return tensor ? &tensor->view : NULL;
 }
 
 /* y by the statistics. */
@@ -349,7 +357,7 @@ static bool normalise(tern_scope *scope, const args *a, const record *r, const t
                        .in = {&a->x->view, view_of(a->weight), view_of(a->bias), view_of(a->residual)},
                        .out = {y, mean, var, view_of(a->mean), view_of(a->var)},
                        .attr = &r->attr};
-    return has_variance(scope, a, r) && tern__run(scope, &call);
+    return has_variance(scope, a, r, r->own_count == 1) && tern__run(scope, &call);
 }
 
 static void keep(tern_scope *scope, const args *a, tern_tensor *y, const record *r)
@@ -360,10 +368,11 @@ static void keep(tern_scope *scope, const args *a, tern_tensor *y, const record 
     tern__save(node, SAVED_X, a->x);
     bool again = is_whole(r) && !a->residual && node && tern__wants(node, X);
     tern__save(node, SAVED_Y, r->relu && !again ? y : NULL);
-    tern__save(node, SAVED_BIAS, r->relu && again ? a->bias : NULL);
+    if (r->relu && again) tern__save(node, SAVED_BIAS, a->bias);
     tern__save(node, SAVED_MEAN, a->mean);
     tern__save(node, SAVED_VAR, a->var);
     tern__save(node, SAVED_WEIGHT, a->weight);
+    if (r->sync.group) tern__save(node, SAVED_SHARE, a->share);
 }
 
 tern_batch_norm_act_opts tern_batch_norm_act_defaults(void)
@@ -382,7 +391,7 @@ static bool make_dense(tern_scope *scope, args *a)
     return !scope->error.code;
 }
 
-static tern_tensor *run(tern_scope *scope, args *a, record *r)
+static tern_tensor *run(tern_scope *scope, args *a, const record *r)
 {
     if (!make_dense(scope, a)) return NULL;
     int64_t channels = a->x->view.shape[1];
@@ -404,7 +413,7 @@ tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor
                                   const tern_batch_norm_act_opts *opts, const tern__batch_norm_sync *sync)
 {
     const char *func = "tern_batch_norm_act";
-    args a = {x, weight, bias, running_mean, running_var, residual, ""};
+    args a = {x, weight, bias, running_mean, running_var, residual, NULL, ""};
     tern_batch_norm_act_opts o = tern_batch_norm_act_defaults();
     tern_error err = {0};
     if (!TERN__ENTER(scope, func, 1, &a.x, &a.weight, &a.bias, &a.mean, &a.var, &a.residual)) return NULL;
@@ -416,8 +425,7 @@ tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor
     if (!fits(scope, &a, o.training)) return NULL;
     record r = {.training = o.training, .relu = o.relu};
     r.own_count = tern__view_count(&a.x->view) / a.x->view.shape[1];
-    r.attr =
-        (tern__batch_norm_attr){.eps = o.eps, .momentum = o.momentum, .relu = o.relu, .count = r.own_count};
+    r.attr = (tern__batch_norm_attr){.eps = o.eps, .momentum = o.momentum, .relu = o.relu};
     if (sync) r.sync = *sync;
     return run(scope, &a, &r);
 }

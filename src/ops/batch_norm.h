@@ -5,17 +5,17 @@
 
 #include "ops/ops.h"
 
-/* Each call returns TERN_OK or sets the scope's error; it is made for empty batches, too. Views are (C), f32
- * or f64, without gaps. */
+/* Each call returns TERN_OK or sets the scope's error; it is made for empty batches, too. Views are f64,
+ * without gaps, where the op runs. */
 typedef struct tern__batch_norm_sync {
     tern_group *group; /* borrowed */
-    /* Forward: mean and biased variance of *count values a channel become those of all ranks' values, *count
-     * their number. */
-    int (*join_stats)(const struct tern__batch_norm_sync *self, tern_scope *scope, const tern__view *mean,
-                      const tern__view *var, int64_t *count);
-    /* Backward: sum(dy') and sum(dy' xhat) become those of all ranks. */
-    int (*join_sums)(const struct tern__batch_norm_sync *self, tern_scope *scope, const tern__view *sum,
-                     const tern__view *product);
+    int world, rank;
+    /* Forward: rows (world, ..), of which this rank has its own, become those of all ranks. */
+    int (*gather)(const struct tern__batch_norm_sync *self, tern_scope *scope, const tern__view *rows);
+    /* Backward: this rank's sums become the means over all ranks' values; share () is one over their number.
+     */
+    int (*average)(const struct tern__batch_norm_sync *self, tern_scope *scope, const tern__view *sums,
+                   const tern__view *share);
 } tern__batch_norm_sync;
 
 /* tern_batch_norm_act; `sync` NULL, or for training only. */

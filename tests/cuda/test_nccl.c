@@ -32,7 +32,7 @@ typedef struct job {
     make_fn make;
     tern_dtype reduce_dtype;
     double tolerance, predivide;
-    bool static_graph, accumulates;
+    bool static_graph, accumulates, sync_batch_norm;
     int fewer; /* steps that the last rank does less, and then joins */
     batch batch;
 } job;
@@ -60,6 +60,7 @@ static void train(tern_group *group, const job *j, tern_device *device, double *
     tern_rng *rng = tern_rng_new(3 + (uint64_t)rank, err);
     tern_module *net = j->make(rng, err);
     tern_module_to(net, device, err);
+    if (j->sync_batch_norm) tern_sync_batch_norm_convert(net, group, err);
     tern_ddp *ddp = tern_ddp_new(net, group, &opts, err);
     tern_optim *optim = err->code ? NULL : make_sgd(net, err);
     tern_scope *scope = err->code ? NULL : tern_scope_new(device, group, err);
@@ -138,6 +139,15 @@ static void ranks_train_a_resnet(void **state)
     expect_the_cpus_values(&j);
 }
 
+static void ranks_share_their_batch_norms(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world += 2) {
+        job j = {.world = world, .make = make_resnet, .sync_batch_norm = true, .tolerance = 1e-4};
+        expect_the_cpus_values(&j);
+    }
+}
+
 static void four_ranks_train(void **state)
 {
     (void)state;
@@ -188,6 +198,7 @@ static int wait_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_rng *rng = tern_rng_new(3, &err);
     tern_module *net = j->make(rng, &err);
     tern_module_to(net, device, &err);
+    if (j->sync_batch_norm) tern_sync_batch_norm_convert(net, group, &err);
     tern_ddp *ddp = tern_ddp_new(net, group, NULL, &err);
     RANK_CHECK_OK(rank, err);
     tern_optim *optim = make_sgd(net, &err);
@@ -221,6 +232,8 @@ static void a_warm_step_waits_for_no_device(void **state)
     if (!is_emulated()) skip();
     draw_batch(&j.batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
     assert_ranks_ok(ranks_run(2, wait_body, &j));
+    j.sync_batch_norm = true;
+    assert_ranks_ok(ranks_run(2, wait_body, &j));
 }
 
 int main(void)
@@ -231,6 +244,7 @@ int main(void)
         cmocka_unit_test(one_rank_trains),
         cmocka_unit_test(ranks_train),
         cmocka_unit_test(ranks_train_a_resnet),
+        cmocka_unit_test(ranks_share_their_batch_norms),
         cmocka_unit_test(four_ranks_train),
         cmocka_unit_test(gradients_go_over_in_16_bits),
         cmocka_unit_test(gradients_are_divided_before),

@@ -177,7 +177,7 @@ static void batch_norm_grad(tern_dtype dtype, tern__layout layout, int ndim, con
                                   : bits & IN_PLACE  ? dy
                                                      : drawn(dtype, layout, ndim, shape);
     bool add = (bits & ADD) && !(bits & IN_PLACE);
-    tern__batch_norm_attr attr = {.eps = 1e-5, .relu = bits & RELU, .count = 17};
+    tern__batch_norm_attr attr = {.eps = 1e-5, .relu = bits & RELU};
     compare((tern__call){.kernel = TERN__BATCH_NORM_SUMS,
                          .in = {dy, x, y, mean, var},
                          .out = {s, p, db, dw},
@@ -228,6 +228,29 @@ static void moments_far_from_zero(void **state)
         compare((tern__call){.kernel = TERN__BATCH_NORM_STATS,
                              .in = {x},
                              .out = {vector(TERN_F32, 8), vector(TERN_F32, 8)},
+                             .attr = &attr});
+        free_all();
+    }
+}
+
+/* Of batches of which some are empty, or all but one value. */
+static void merged_moments(void **state)
+{
+    (void)state;
+    static const double counts[][4] = {{9, 0, 5, 1}, {0, 0, 0, 0}, {0, 1, 0, 0}, {700, 2, 3, 4}};
+    tern__batch_norm_attr attr = {.eps = 1e-5, .momentum = 0.2};
+    for (size_t i = 0; i < TERN__COUNT(counts); i++) {
+        int64_t channels = i % 2 ? 700 : 5, length = tern__batch_norm_row(channels);
+        const tern__view *rows = drawn(TERN_F64, TERN__PLAIN, 2, (int64_t[]){4, length});
+        for (int64_t k = 0; k < 4 * length; k++) {
+            double count = counts[i][k / length], number = tern__view_get(rows, k);
+            tern__view_set(rows, k, !count ? 0 : k % length ? fabs(number) : count);
+        }
+        compare((tern__call){.kernel = TERN__BATCH_NORM_MERGE,
+                             .in = {rows},
+                             .out = {vector(TERN_F32, channels), vector(TERN_F64, channels),
+                                     vector(TERN_F32, channels), vector(TERN_F32, channels),
+                                     i ? drawn(TERN_F64, TERN__PLAIN, 0, NULL) : NULL},
                              .attr = &attr});
         free_all();
     }
@@ -496,6 +519,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(batch_norms, forget),
         cmocka_unit_test_teardown(moments_far_from_zero, forget),
+        cmocka_unit_test_teardown(merged_moments, forget),
         cmocka_unit_test_teardown(group_norms, forget),
         cmocka_unit_test_teardown(pools, forget),
         cmocka_unit_test_teardown(global_avg_pools, forget),

@@ -131,14 +131,13 @@ static void positive(tern__view *vector)
 static void batch_norm(tern_dtype dtype, tern_dtype small, tern__layout layout, const form *f)
 {
     enum { ACTS = 5, VECTORS = 8 };
-    int64_t channels = f->shape[1], count = f->shape[0];
-    for (int d = 2; d < f->ndim; d++) count *= f->shape[d];
+    int64_t channels = f->shape[1];
     tern__view a[ACTS], v[VECTORS];
     for (int i = 0; i < ACTS; i++) a[i] = make(dtype, layout, f->ndim, f->shape);
     for (int i = 0; i < VECTORS; i++) v[i] = make(i < 2 ? TERN_F32 : small, TERN__PLAIN, 1, &channels);
     positive(&v[1]);
     tern__view *x = &a[0], *y = &a[1], *dy = &a[2], *dx = &a[3], *z = &a[4];
-    tern__batch_norm_attr attr = {1e-5, 0.1, 0, count};
+    tern__batch_norm_attr attr = {1e-5, 0.1, 0};
     for (int bits = 0; bits < 4; bits++) {
         bool with = bits & 1, add = bits & 2;
         attr.relu = with;

@@ -250,14 +250,13 @@ int tern__cpu_batch_norm_data_grad(const tern__call *call)
                  .add_dx = call->add[0],
                  .add_residual = call->add[1],
                  .mask = call->in[2] ? MASK_Y : MASK_NONE};
-    double n = (double)((const tern__batch_norm_attr *)call->attr)->count;
     if (!fits(&self)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(self.x) == 0) return TERN_OK;
     if (prepare(&self)) return TERN_E_MEMORY;
     fill_line(&self, 0, self.tiling.channels);
     for (int64_t c = 0; c < self.tiling.channels; c++) {
-        self.mean_dy[c] = (float)((double)value_of(call->in[6], c, 0) / n);
-        self.slope[c] = (float)((double)value_of(call->in[7], c, 0) * (double)self.inverse[c] / n);
+        self.mean_dy[c] = value_of(call->in[6], c, 0);
+        self.slope[c] = value_of(call->in[7], c, 0) * self.inverse[c];
     }
     tern__span all = tern__span_all(call, &self.tiling);
     make_dx(&all, &self);

@@ -57,6 +57,23 @@ int tern__reference_batch_norm_stats(const tern__call *call)
     return TERN_OK;
 }
 
+int tern__reference_batch_norm_merge(const tern__call *call)
+{
+    const tern__view *rows = call->in[0], *mean = call->out[0], *var = call->out[1], *share = call->out[4];
+    const tern__batch_norm_attr *attr = call->attr;
+    tern__batch_norm_moments m = {0};
+    for (int64_t c = 0; c < mean->shape[0]; c++) {
+        m = tern__batch_norm_merged(rows->data, rows->shape[0], mean->shape[0], c);
+        tern__view_set(mean, c, m.mean);
+        tern__view_set(var, c, m.var);
+        if (m.count <= 1) continue;
+        move_towards(call->out[2], c, m.mean, attr->momentum);
+        move_towards(call->out[3], c, m.var * m.count / (m.count - 1), attr->momentum);
+    }
+    if (share) tern__view_set(share, 0, m.count > 0 ? 1 / m.count : 0);
+    return TERN_OK;
+}
+
 int tern__reference_batch_norm_apply(const tern__call *call)
 {
     const tern__view *x = call->in[0], *residual = call->in[5];
@@ -101,12 +118,11 @@ int tern__reference_batch_norm_sums(const tern__call *call)
 int tern__reference_batch_norm_data_grad(const tern__call *call)
 {
     const tern__view *x = call->in[1];
-    double n = (double)((const tern__batch_norm_attr *)call->attr)->count;
     shape s = shape_of(x);
     for (int64_t c = 0; c < s.channels; c++) {
         double mean = tern__view_get(call->in[3], c), inverse = inverse_deviation(call, call->in[4], c);
         double scale = inverse * value_of(call->in[5], c, 1);
-        double mean_dy = value_of(call->in[6], c, 0) / n, slope = value_of(call->in[7], c, 0) * inverse / n;
+        double mean_dy = value_of(call->in[6], c, 0), slope = value_of(call->in[7], c, 0) * inverse;
         for (int64_t k = 0; k < s.batch * s.positions; k++) {
             int64_t i = number(&s, c, k);
             double dy = masked(call, i), dx = dy - mean_dy - (tern__view_get(x, i) - mean) * slope;

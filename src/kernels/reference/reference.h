@@ -45,6 +45,7 @@ int tern__reference_conv_data_grad(const tern__call *call);
 int tern__reference_conv_weight_grad(const tern__call *call);
 int tern__reference_reorder(const tern__call *call);
 int tern__reference_batch_norm_stats(const tern__call *call);
+int tern__reference_batch_norm_merge(const tern__call *call);
 int tern__reference_batch_norm_apply(const tern__call *call);
 int tern__reference_batch_norm_sums(const tern__call *call);
 int tern__reference_batch_norm_data_grad(const tern__call *call);

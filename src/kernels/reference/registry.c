@@ -28,6 +28,7 @@ const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__CONV_WEIGHT_GRAD] = tern__reference_conv_weight_grad,
     [TERN__REORDER] = tern__reference_reorder,
     [TERN__BATCH_NORM_STATS] = tern__reference_batch_norm_stats,
+    [TERN__BATCH_NORM_MERGE] = tern__reference_batch_norm_merge,
     [TERN__BATCH_NORM_APPLY] = tern__reference_batch_norm_apply,
     [TERN__BATCH_NORM_SUMS] = tern__reference_batch_norm_sums,
     [TERN__BATCH_NORM_DATA_GRAD] = tern__reference_batch_norm_data_grad,
