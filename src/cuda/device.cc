@@ -151,15 +151,8 @@ int tern__cuda_copy(tern_device *device, void *to, const void *from, size_t byte
 }
 
 /* Memory that the driver has mapped is read over the link between two GPUs by whoever may use it; by others
- * with the function that says whose it is. */
-static cudaError_t copy_across(tern__cuda *cuda, void *to, tern__cuda *giver, const void *from, size_t bytes)
-{
-    if (cuda->index == giver->index || tern__cuda_pool_share(giver->pool, cuda->index))
-        return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream);
-    return cudaMemcpyPeerAsync(to, cuda->index, from, giver->index, bytes, cuda->stream);
-}
-
-/* The copy is in this device's stream, after the other's work and before what the other does next. */
+ * with the function that says whose it is. The copy is in this device's stream, after the other's work and
+ * before what the other does next. */
 int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
                          tern_error *err)
 {
@@ -167,6 +160,7 @@ int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, cons
     cudaEvent_t ready = nullptr, done = nullptr;
     tern_device *const both[2] = {device, other};
     tern__cuda_hold holds[2];
+    bool may = cuda->index == giver->index || tern__cuda_pool_share(giver->pool, cuda->index);
     int status = tern__cuda_enter_both(both, holds, err);
     if (status) return status;
     cudaSetDevice(giver->index);
@@ -175,7 +169,9 @@ int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, cons
     cudaSetDevice(cuda->index);
     if (code == cudaSuccess) code = cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
     if (code == cudaSuccess) code = cudaStreamWaitEvent(cuda->stream, ready);
-    if (code == cudaSuccess) code = copy_across(cuda, to, giver, from, bytes);
+    if (code == cudaSuccess)
+        code = may ? cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream)
+                   : cudaMemcpyPeerAsync(to, cuda->index, from, giver->index, bytes, cuda->stream);
     if (code == cudaSuccess) code = cudaEventRecord(done, cuda->stream);
     if (code == cudaSuccess) code = cudaStreamWaitEvent(giver->stream, done);
     if (ready) cudaEventDestroy(ready);

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <vector>
@@ -33,6 +34,12 @@ static struct {
     uint64_t slots[2][1024];
     std::vector<char> shared;
 } block;
+
+[[noreturn]] static void stop(const char *what)
+{
+    std::fprintf(stderr, "emulated: %s\n", what);
+    std::abort();
+}
 
 static void yield(wait state)
 {
@@ -83,10 +90,13 @@ char *emulated_shared()
 /* Two sets of slots in turn: one is written while the other may still be read. */
 uint64_t emulated_shuffle(uint64_t value, int from)
 {
-    int set = block.fibers[block.current]->shuffles++ % 2, warp = block.current / WARP * WARP;
+    int count = ++block.fibers[block.current]->shuffles, set = count % 2;
+    int other = block.current / WARP * WARP + from % WARP;
     block.slots[set][block.current] = value;
     yield(AT_WARP);
-    return block.slots[set][warp + from % WARP];
+    if (other >= block.count || block.fibers[other]->shuffles < count)
+        stop("a shuffle from a thread that takes no part in it");
+    return block.slots[set][other];
 }
 
 /* All of [first, last) that are not done wait for each other: they may go on. */
@@ -110,6 +120,13 @@ static bool is_over()
     return true;
 }
 
+/* TERN_EMULATED_ORDER=backward: the last block and the last thread go first. Nothing may depend on it. */
+static bool goes_backward()
+{
+    static const char *order = std::getenv("TERN_EMULATED_ORDER");
+    return order && !std::strcmp(order, "backward");
+}
+
 static void run_block()
 {
     for (int i = 0; i < block.count; i++) {
@@ -118,7 +135,8 @@ static void run_block()
     }
     while (!is_over()) {
         bool moved = false;
-        for (int i = 0; i < block.count; i++) {
+        for (int n = 0; n < block.count; n++) {
+            int i = goes_backward() ? block.count - 1 - n : n;
             fiber *f = block.fibers[i];
             if (f->state != RUNNING) continue;
             block.current = i;
@@ -129,10 +147,17 @@ static void run_block()
         for (int warp = 0; warp < block.count; warp += WARP)
             moved |= release(warp, warp + WARP < block.count ? warp + WARP : block.count, AT_WARP);
         moved |= release(0, block.count, AT_BLOCK);
-        if (moved) continue;
-        std::fprintf(stderr, "emulated: threads of a block wait at different places\n");
-        std::abort();
+        if (!moved) stop("threads of a block wait at different places");
     }
+}
+
+/* What a GPU would refuse. */
+static void expect_launchable(dim3 grid, dim3 size, size_t shared)
+{
+    if (!grid.x || !grid.y || !grid.z || !size.x || !size.y || !size.z) stop("a kernel of no threads");
+    if (grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) stop("a kernel of too many blocks");
+    if (size.x * size.y * size.z > 1024 || size.z > 64) stop("a kernel of too many threads a block");
+    if (shared > 48 << 10) stop("a kernel of too much shared memory");
 }
 
 void emulated_run(dim3 grid, dim3 size, size_t shared, void (*thread)(void *ctx), void *ctx)
@@ -140,7 +165,7 @@ void emulated_run(dim3 grid, dim3 size, size_t shared, void (*thread)(void *ctx)
     gridDim = grid;
     blockDim = size;
     block.count = (int)(size.x * size.y * size.z);
-    if (block.count > 1024 || shared > 48 << 10) std::abort();
+    expect_launchable(grid, size, shared);
     block.thread = thread;
     block.ctx = ctx;
     block.shared.assign(shared + 16, (char)0x5a);
@@ -148,13 +173,14 @@ void emulated_run(dim3 grid, dim3 size, size_t shared, void (*thread)(void *ctx)
     for (unsigned i = 0; i < (unsigned)block.count; i++)
         block.fibers[i]->index = dim3(i % size.x, i / size.x % size.y, i / size.x / size.y);
     emulated_memory_open();
-    for (unsigned z = 0; z < grid.z; z++)
-        for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) {
-                blockIdx = dim3(x, y, z);
-                run_block();
-                emulated_ms += 1e-3;
-            }
+    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
+    for (uint64_t n = 0; n < blocks; n++) {
+        uint64_t i = goes_backward() ? blocks - 1 - n : n;
+        blockIdx =
+            dim3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y), (unsigned)(i / grid.x / grid.y));
+        run_block();
+        emulated_ms += 1e-3;
+    }
     emulated_memory_close();
 }
 
