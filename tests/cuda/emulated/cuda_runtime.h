@@ -134,7 +134,8 @@ typedef enum cudaError {
     cudaErrorMemoryAllocation,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
-    cudaErrorNotReady = 600
+    cudaErrorNotReady = 600,
+    cudaErrorHostMemoryAlreadyRegistered = 712
 } cudaError_t;
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;

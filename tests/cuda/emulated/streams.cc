@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <unistd.h>
 
 enum { LAST = 0, FIRST = -5 };
@@ -32,6 +33,7 @@ thread_local double emulated_ms;
 
 static std::recursive_mutex lock;
 static std::map<const char *, size_t> pinned;
+static std::set<const char *> allocated; /* of these, by cudaHostAlloc */
 
 /* Does what can be done, up to `place`; true when that is reached. */
 static bool advance(emulated_stream *stream, uint64_t place)
@@ -302,10 +304,24 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
     return cudaSuccess;
 }
 
+/* Pages are registered, and none twice. */
+static bool is_registered(const void *base, size_t bytes)
+{
+    const uintptr_t page = 4096, first = (uintptr_t)base / page;
+    const uintptr_t last = ((uintptr_t)base + bytes - 1) / page;
+    for (const auto &range : pinned)
+        if ((uintptr_t)range.first / page <= last &&
+            ((uintptr_t)range.first + range.second - 1) / page >= first && !allocated.count(range.first))
+            return true;
+    return false;
+}
+
 cudaError_t cudaHostRegister(void *base, size_t bytes, unsigned)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    return pinned.emplace((const char *)base, bytes).second ? cudaSuccess : cudaErrorInvalidValue;
+    if (is_registered(base, bytes)) return cudaErrorHostMemoryAlreadyRegistered;
+    pinned.emplace((const char *)base, bytes);
+    return cudaSuccess;
 }
 
 cudaError_t cudaHostUnregister(void *base)
@@ -314,15 +330,21 @@ cudaError_t cudaHostUnregister(void *base)
     return pinned.erase((const char *)base) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned flags)
+cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned)
 {
+    std::lock_guard<std::recursive_mutex> hold(lock);
     *data = std::calloc(1, bytes);
-    return *data ? cudaHostRegister(*data, bytes, flags) : cudaErrorMemoryAllocation;
+    if (!*data) return cudaErrorMemoryAllocation;
+    pinned.emplace((const char *)*data, bytes);
+    allocated.insert((const char *)*data);
+    return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void *data)
 {
-    cudaHostUnregister(data);
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    pinned.erase((const char *)data);
+    allocated.erase((const char *)data);
     std::free(data);
     return cudaSuccess;
 }
