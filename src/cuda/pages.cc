@@ -41,13 +41,32 @@ bool tern__cuda_let_use(int index, void *at, size_t bytes)
     return DRIVER(cuMemSetAccess)((CUdeviceptr)at, bytes, &access, 1) == CUDA_SUCCESS;
 }
 
-bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle)
+static bool has(int index, CUdevice_attribute attribute)
+{
+    CUdevice device;
+    int value = 0;
+    return DRIVER(cuDeviceGet)(&device, index) == CUDA_SUCCESS &&
+           DRIVER(cuDeviceGetAttribute)(&value, attribute, device) == CUDA_SUCCESS && value;
+}
+
+/* Such as NCCL can open to other processes and to network cards. */
+static CUmemAllocationProp kind_of(int index)
 {
     CUmemAllocationProp what = {};
-    CUmemGenericAllocationHandle memory;
     what.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     what.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     what.location.id = index;
+    if (has(index, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+        what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (has(index, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
+        what.allocFlags.gpuDirectRDMACapable = 1;
+    return what;
+}
+
+bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle)
+{
+    CUmemAllocationProp what = kind_of(index);
+    CUmemGenericAllocationHandle memory;
     if (DRIVER(cuMemCreate)(&memory, bytes, &what, 0) != CUDA_SUCCESS) return false;
     if (DRIVER(cuMemMap)((CUdeviceptr)at, bytes, 0, memory, 0) != CUDA_SUCCESS) {
         DRIVER(cuMemRelease)(memory);

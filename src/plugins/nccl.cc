@@ -103,6 +103,21 @@ static void abort_comm(void *comm)
     ncclCommAbort((ncclComm_t)comm);
 }
 
+/* ---- memory ---- */
+
+/* Without success it is moved as it would be else; whether NCCL_LOCAL_REGISTER=0 or a lack is why does not
+ * matter. */
+static void *attach(void *comm, void *data, size_t bytes)
+{
+    void *handle = nullptr;
+    return ncclCommRegister((ncclComm_t)comm, data, bytes, &handle) == ncclSuccess ? handle : nullptr;
+}
+
+static void detach(void *comm, void *handle)
+{
+    ncclCommDeregister((ncclComm_t)comm, handle);
+}
+
 /* ---- calls ---- */
 
 /* A bool is 0 or 1, so its sum is the larger and its product the smaller one. */
@@ -211,5 +226,6 @@ static int end(void *comm, tern_error *err)
 }
 
 extern "C" TERN_API const tern__nccl_plugin tern__nccl_functions = {
-    TERN_VERSION, describe, gpu, make_id, open_comm, test, close_comm, abort_comm, begin, run, end,
+    TERN_VERSION, describe, gpu,    make_id, open_comm, test, close_comm,
+    abort_comm,   attach,   detach, begin,   run,       end,
 };

@@ -4,6 +4,7 @@
 #include "comm/ranks.h"
 
 #include "comm/group.h"
+#include "comm/nccl/nccl.h"
 #include "nn/nn.h"
 
 #include <math.h>
@@ -110,7 +111,7 @@ static int train_body(int rank, const tern__bootstrap *boot, void *arg)
 
 static void expect_the_cpus_values(job *j)
 {
-    if (j->make == make_mlp)
+    if (j->make != make_resnet)
         draw_batch(&j->batch, 5, 2, (int64_t[]){ROWS, 24});
     else
         draw_batch(&j->batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
@@ -186,6 +187,70 @@ static void a_rank_with_fewer_batches_joins(void **state)
     expect_the_cpus_values(&j);
 }
 
+/* ---- memory that NCCL knows ---- */
+
+/* Of more than a page of gradients. */
+static tern_module *make_wide(tern_rng *rng, tern_error *err)
+{
+    return tern_mlp_new((int64_t[]){24, 512, 512, 512, 5}, 5, rng, err);
+}
+
+static void gradients_of_many_pages(void **state)
+{
+    (void)state;
+    static job j = {.world = 2, .make = make_wide, .tolerance = 1e-5};
+    expect_the_cpus_values(&j);
+}
+
+static int attached(const tern_group *group)
+{
+    const tern__nccl *nccl = group->state;
+    int count = 0;
+    for (uint32_t i = 0; i < nccl->window_count; i++) count += nccl->windows[i].handle != NULL;
+    return count;
+}
+
+/* How many windows of its ddp are attached. */
+static int attached_of(make_fn make, tern_group *group, tern_device *device, tern_error *err)
+{
+    tern_rng *rng = tern_rng_new(3, err);
+    tern_module *net = make(rng, err);
+    tern_module_to(net, device, err);
+    tern_ddp *ddp = tern_ddp_new(net, group, NULL, err);
+    int count = err->code ? -1 : attached(group);
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    return count;
+}
+
+/* Rank 1 cannot, the second time. */
+static int attach_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    tern_group *group = open_group(boot, "nccl", &err);
+    tern_device *device = open_device(rank, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, attached_of(make_wide, group, device, &err) == 1);
+    RANK_CHECK(rank, attached(group) == 0);
+    RANK_CHECK(rank, attached_of(make_mlp, group, device, &err) == 0);
+    if (rank == 1) setenv("NCCL_LOCAL_REGISTER", "0", 1);
+    RANK_CHECK(rank, attached_of(make_wide, group, device, &err) == 0);
+    RANK_CHECK_OK(rank, err);
+    tern_device_close(device);
+    tern_group_close(group);
+    return 0;
+}
+
+static void all_ranks_attach_their_gradients_or_none(void **state)
+{
+    (void)state;
+    if (!is_emulated()) skip();
+    assert_ranks_ok(ranks_run(2, attach_body, NULL));
+    assert_ranks_ok(ranks_run(3, attach_body, NULL));
+}
+
 /* ---- waits ---- */
 
 /* What is read and written of the host's memory is pinned or a batch's, which is copied in the step. */
@@ -250,6 +315,8 @@ int main(void)
         cmocka_unit_test(gradients_are_divided_before),
         cmocka_unit_test(gradients_accumulate),
         cmocka_unit_test(a_rank_with_fewer_batches_joins),
+        cmocka_unit_test(gradients_of_many_pages),
+        cmocka_unit_test(all_ranks_attach_their_gradients_or_none),
         cmocka_unit_test(a_warm_step_waits_for_no_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -92,11 +92,14 @@ static int nccl_window_open(void *state, void *base, size_t bytes, uint32_t *num
     tern__nccl *nccl = state;
     tern_device *device = base ? tern__memory_device(base) : NULL;
     if (!device) return nccl->behind->window_open(nccl->state, base, bytes, number, err);
-    tern__nccl_link *link = tern__nccl_link_of(nccl, device, err);
-    return link ? add_window(nccl, (tern__nccl_window){base, bytes, link}, number, err) : err->code;
+    tern__nccl_window window = {base, bytes, tern__nccl_link_of(nccl, device, err), NULL};
+    int status = window.link ? tern__nccl_attach(&window, err) : err->code;
+    if (!status) status = add_window(nccl, window, number, err);
+    if (status && window.link) tern__nccl_detach(&window);
+    return status;
 }
 
-/* One for all of the device's memory. */
+/* One for all of the device's memory, which comes and goes and is not attached. */
 static int nccl_window_of(void *state, tern_device *device, uint32_t *number, tern_error *err)
 {
     tern__nccl *nccl = state;
@@ -107,8 +110,8 @@ static int nccl_window_of(void *state, tern_device *device, uint32_t *number, te
         *number = TERN__NCCL_AWAY | i;
         if (window->link == link && window->base == device->memory.base) return TERN_OK;
     }
-    return add_window(nccl, (tern__nccl_window){device->memory.base, device->memory.bytes, link}, number,
-                      err);
+    return add_window(nccl, (tern__nccl_window){device->memory.base, device->memory.bytes, link, NULL},
+                      number, err);
 }
 
 static void *nccl_window_base(void *state, uint32_t number)
@@ -128,10 +131,12 @@ static void nccl_window_close(void *state, uint32_t number)
 {
     tern__nccl *nccl = state;
     tern__nccl_window *window = window_at(nccl, number);
-    if (window)
-        *window = (tern__nccl_window){0};
-    else
+    if (!window) {
         nccl->behind->window_close(nccl->state, number);
+        return;
+    }
+    tern__nccl_detach(window);
+    *window = (tern__nccl_window){0};
 }
 
 /* ---- channels ---- */

@@ -17,22 +17,21 @@ typedef struct card {
 
 /* ---- meeting ---- */
 
-static int exchange(tern__nccl *nccl, card *cards, tern_error *err)
+int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err)
 {
-    size_t bytes = (size_t)nccl->group->boot.world * sizeof(card);
+    size_t bytes = (size_t)nccl->group->boot.world * each, own = (size_t)nccl->group->boot.rank * each;
     uint64_t seq;
     uint32_t window;
-    card *all;
     int status = nccl->behind->window_open(nccl->state, NULL, bytes, &window, err);
     if (status) return status;
-    all = nccl->behind->window_base(nccl->state, window);
-    all[nccl->group->boot.rank] = cards[nccl->group->boot.rank];
+    char *seen = nccl->behind->window_base(nccl->state, window);
+    memcpy(seen + own, (const char *)all + own, each);
     const tern__extent extent = {window, 0, bytes};
     const tern__post post = {
         .kind = TERN__ALL_GATHER, .dtype = TERN_U8, .extents = &extent, .extent_count = 1};
     status = nccl->behind->post(nccl->order, &post, &seq, err);
     if (!status) status = nccl->behind->wait(nccl->order, seq, err);
-    if (!status) memcpy(cards, all, bytes);
+    if (!status) memcpy(all, seen, bytes);
     nccl->behind->window_close(nccl->state, window);
     return status;
 }
@@ -61,7 +60,7 @@ static int introduce(tern__nccl *nccl, const tern_device *device, card *cards, t
     snprintf(own->name, sizeof(own->name), "%s", device->name);
     int status = nccl->plugin->gpu(device->index, own->gpu, err);
     if (!status && nccl->group->boot.rank == 0) status = nccl->plugin->id(own->id, err);
-    if (!status && nccl->group->boot.world > 1) status = exchange(nccl, cards, err);
+    if (!status && nccl->group->boot.world > 1) status = tern__nccl_tell(nccl, cards, sizeof(*cards), err);
     return status ? status : check_gpus(nccl, cards, err);
 }
 
@@ -181,8 +180,12 @@ static void forget(tern__nccl_link *link)
     while (*at != link) at = &(*at)->next;
     *at = link->next;
     pthread_mutex_unlock(&nccl->lock);
-    for (uint32_t i = 0; i < nccl->window_count; i++)
-        if (nccl->windows[i].link == link) nccl->windows[i] = (tern__nccl_window){0};
+    for (uint32_t i = 0; i < nccl->window_count; i++) {
+        tern__nccl_window *window = &nccl->windows[i];
+        if (window->link != link) continue;
+        tern__nccl_detach(window);
+        *window = (tern__nccl_window){0};
+    }
     tern__device_part(link->device, &link->guest);
 }
 
@@ -191,14 +194,20 @@ static bool has_failed(const tern_group *group)
     return group->root->error.code || (group->control && !tern__control_is_healthy(group->control));
 }
 
-/* What is under way is waited for, with the watch beside, unless it will not come. */
+/* With the watch beside, unless it will not come. */
+int tern__nccl_link_drain(const tern__nccl_link *link)
+{
+    int last = (int)((link->launched + TERN__NCCL_MARKS - 1) % TERN__NCCL_MARKS);
+    if (!link->launched) return TERN_OK;
+    if (has_failed(link->nccl->group)) return TERN_E_PEER;
+    return link->device->backend->mark_wait(link->device, link->marks[last], NULL);
+}
+
 void tern__nccl_link_close(tern__nccl_link *link)
 {
     const tern__device_backend *backend = link->device->backend;
     tern__nccl *nccl = link->nccl;
-    int last = (int)((link->launched + TERN__NCCL_MARKS - 1) % TERN__NCCL_MARKS);
-    bool is_done = !link->launched ||
-                   (!has_failed(nccl->group) && !backend->mark_wait(link->device, link->marks[last], NULL));
+    bool is_done = !tern__nccl_link_drain(link);
     forget(link);
     if (link->comm && is_done && !has_failed(nccl->group))
         nccl->plugin->close(link->comm);

@@ -46,7 +46,8 @@ typedef struct tern__nccl_link {
 typedef struct tern__nccl_window {
     char *base;
     size_t bytes;
-    tern__nccl_link *link; /* NULL: closed */
+    tern__nccl_link *link; /* NULL: closed                         */
+    void *handle;          /* of what is attached; NULL: it is not */
 } tern__nccl_window;
 
 /* A work of a channel. */
@@ -96,11 +97,22 @@ int tern__nccl_work_finish(tern__nccl_work *work, tern__nccl *nccl, tern_error *
 /* The device's, opened with the first call, which is collective. E_UNSUPPORTED: two ranks have one GPU. */
 tern__nccl_link *tern__nccl_link_of(tern__nccl *nccl, tern_device *device, tern_error *err);
 void tern__nccl_link_close(tern__nccl_link *link);
+/* TERN_OK: the device is done with all that was ever asked of the communicator. */
+int tern__nccl_link_drain(const tern__nccl_link *link);
+/* What each rank has to say: `each` bytes at its place of `all`, which are known of all ranks then. */
+int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err);
 /* Until what was asked of the communicator is under way in its lane: for the first ones, until all ranks have
  * asked. Moves on what others may wait for. */
 int tern__nccl_link_settle(tern__nccl_link *link, int status, const char *what, tern_error *err);
 /* Under the lock. */
 void tern__nccl_link_abort(tern__nccl_link *link);
+
+/* ---- attach.c ---- */
+
+/* Collective. Memory that cannot be attached is no error. */
+int tern__nccl_attach(tern__nccl_window *window, tern_error *err);
+/* Waits until the device is done with it; NCCL gives up for itself what a failure leaves. */
+void tern__nccl_detach(tern__nccl_window *window);
 
 /* ---- watch.c ---- */
 

@@ -54,6 +54,11 @@ typedef struct tern__nccl_plugin {
     /* At once: what waits in a stream for others goes on, with any result. The communicator is gone. */
     void (*abort)(void *comm);
 
+    /* What lies there moves without copies of NCCL's own from here on. NULL: it cannot, which is no error. */
+    void *(*attach)(void *comm, void *data, size_t bytes);
+    /* Once nothing that moves it is under way. */
+    void (*detach)(void *comm, void *handle);
+
     /* What is asked between the two is one work. */
     int (*begin)(tern_error *err);
     int (*run)(void *comm, const tern__nccl_call *call, void *stream, tern_error *err);

@@ -246,6 +246,7 @@ struct emulated_library {
     void (*memory_open)();
     void (*memory_close)();
     bool (*memory_has)(const void *data);
+    bool (*memory_is_one)(const void *data, size_t bytes);
 };
 inline const emulated_library *emulated_library_of(cudaStream_t stream)
 {

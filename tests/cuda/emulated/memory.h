@@ -3,6 +3,8 @@
 #ifndef TERN_TESTS_CUDA_MEMORY_H
 #define TERN_TESTS_CUDA_MEMORY_H
 
+#include <cstddef>
+
 /* The clock of the device that this thread drives, which is no real one: a block of threads takes a
  * microsecond, a byte that is copied and an operation of a product a nanosecond, a convolution what its
  * engine says. */
@@ -12,6 +14,8 @@ void emulated_memory_open();
 void emulated_memory_close();
 /* Is it the device's? */
 bool emulated_memory_has(const void *data);
+/* Has the driver given it out as one? */
+bool emulated_memory_is_one(const void *data, size_t bytes);
 /* May the GPU whose memory `to` is read `from`? */
 bool emulated_memory_joined(const void *to, const void *from);
 

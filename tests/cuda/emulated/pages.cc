@@ -68,6 +68,13 @@ static const grant *first_grant(const void *data)
     return nullptr;
 }
 
+bool emulated_memory_is_one(const void *data, size_t bytes)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    const grant *g = first_grant(data);
+    return g && (const char *)data + bytes <= (const char *)g->at + g->bytes;
+}
+
 bool emulated_memory_joined(const void *to, const void *from)
 {
     std::lock_guard<std::mutex> hold(lock);

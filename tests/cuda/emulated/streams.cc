@@ -86,7 +86,7 @@ static void forbid(bool is_wrong, const char *what)
 }
 
 static const emulated_library library = {enqueue, emulated_memory_open, emulated_memory_close,
-                                         emulated_memory_has};
+                                         emulated_memory_has, emulated_memory_is_one};
 
 /* ---- kernels and graphs ---- */
 

@@ -26,7 +26,7 @@ enum kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, REC
 /* What the ranks must ask alike; the factor is each one's own. */
 struct asked {
     int kind, type, op, root;
-    size_t count;
+    size_t count, is_registered;
 };
 struct place {
     asked what;
@@ -41,16 +41,23 @@ struct file {
 static const size_t head = (sizeof(file) + 4095) / 4096 * 4096;
 static const size_t all_bytes = head + (2 * RANKS + RANKS * RANKS) * ROOM;
 
+struct range {
+    const char *at;
+    size_t bytes;
+};
 struct state {
     int rank, world;
     char name[64];
     file *shared;
     uint64_t collectives;
     std::atomic<bool> aborted;
+    std::atomic<int> under_way;
     bool has_begun;
+    std::vector<range *> registered;
     std::vector<double> factors; /* of premul ops; NAN: destroyed */
     ~state()
     {
+        for (range *r : registered) delete r;
         shm_unlink(name);
         munmap(shared, all_bytes);
     }
@@ -246,7 +253,7 @@ struct work {
     std::vector<call> calls;
 };
 
-static bool poll_work(work &w)
+static bool is_over(work &w)
 {
     bool all = true, waits = false;
     if (w.s->aborted) return true;
@@ -262,6 +269,13 @@ static bool poll_work(work &w)
     return all;
 }
 
+static bool poll_work(work &w)
+{
+    bool over = is_over(w);
+    if (over) w.s->under_way--;
+    return over;
+}
+
 static thread_local int depth;
 static thread_local std::shared_ptr<work> asked_so_far;
 static thread_local cudaStream_t asked_in;
@@ -271,6 +285,7 @@ static ncclResult_t flush()
     std::shared_ptr<work> w = std::move(asked_so_far);
     asked_so_far = nullptr;
     if (!w) return ncclSuccess;
+    w->s->under_way++;
     w->library->enqueue(asked_in, [w] { return poll_work(*w); });
     if (w->s->has_begun) return ncclSuccess;
     w->s->has_begun = true;
@@ -283,7 +298,14 @@ static bool is_in_progress(const state &s)
     return s.shared->joined < s.world || (s.has_begun && s.shared->begun < s.world);
 }
 
-static ncclResult_t ask(ncclComm_t comm, cudaStream_t stream, const call &c)
+static bool is_registered(const state &s, const char *data)
+{
+    for (const range *r : s.registered)
+        if (!data || (data >= r->at && data < r->at + r->bytes)) return true;
+    return false;
+}
+
+static ncclResult_t ask(ncclComm_t comm, cudaStream_t stream, call c)
 {
     const emulated_library *library = emulated_library_of(stream);
     size_t bytes = c.what.count * size_of(c.what.type);
@@ -292,6 +314,9 @@ static ncclResult_t ask(ncclComm_t comm, cudaStream_t stream, const call &c)
     if (bytes * (size_t)comm->s->world + 64 > ROOM) return ncclInvalidArgument;
     if (c.from && !library->memory_has(c.from)) return ncclInvalidArgument;
     if (c.to && !library->memory_has(c.to)) return ncclInvalidArgument;
+    for (const range *r : comm->s->registered)
+        if (!library->memory_is_one(r->at, r->bytes)) return ncclInvalidArgument;
+    c.what.is_registered = is_registered(*comm->s, c.from) && is_registered(*comm->s, c.to);
     if (asked_so_far && (asked_so_far->s != comm->s || asked_in != stream)) return ncclInvalidUsage;
     if (!asked_so_far) asked_so_far = std::make_shared<work>(work{comm->s, library, {}});
     asked_in = stream;
@@ -399,6 +424,36 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
     return ncclSuccess;
 }
 
+/* ---- registered memory ---- */
+
+[[noreturn]] static void stop(const char *what)
+{
+    std::fprintf(stderr, "emulated: %s\n", what);
+    std::abort();
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, void **handle)
+{
+    const char *may = std::getenv("NCCL_LOCAL_REGISTER");
+    *handle = nullptr;
+    if (may && !std::strcmp(may, "0")) return ncclSuccess;
+    comm->s->registered.push_back(new range{(const char *)data, bytes});
+    *handle = comm->s->registered.back();
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
+{
+    std::vector<range *> &all = comm->s->registered;
+    size_t i = 0;
+    while (i < all.size() && all[i] != handle) i++;
+    if (i == all.size()) stop("what was not registered is given up");
+    if (comm->s->under_way) stop("registered memory is given up while it may be moved");
+    delete all[i];
+    all.erase(all.begin() + (long)i);
+    return ncclSuccess;
+}
+
 /* ---- communicators ---- */
 
 ncclResult_t ncclGetVersion(int *version)
@@ -441,6 +496,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    if (!comm->s->registered.empty()) stop("memory is registered with a communicator that is destroyed");
     delete comm;
     return ncclSuccess;
 }

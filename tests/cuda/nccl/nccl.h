@@ -2,7 +2,9 @@
  * stands on it can be tested where no GPU is. Like NCCL's, a call is work in a stream; ranks that do not call
  * the same hang, until the communicator is aborted; a communicator that does not block is in progress until
  * all ranks have come, and with its first work once more. Stricter than NCCL: data that lie in no device's
- * memory, and calls on what is in progress, are errors. */
+ * memory, and calls on what is in progress, are errors; what is registered is one allocation and stays, on
+ * all ranks or none (else they hang), and is given up before its communicator is, and when nothing is under
+ * way. */
 #ifndef TERN_TESTS_NCCL_H
 #define TERN_TESTS_NCCL_H
 
@@ -56,6 +58,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state);
 const char *ncclGetErrorString(ncclResult_t result);
 const char *ncclGetLastError(ncclComm_t comm);
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, void **handle);
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *factor, ncclDataType_t type,
                                       ncclScalarResidence_t where, ncclComm_t comm);
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
