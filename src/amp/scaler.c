@@ -118,7 +118,7 @@ static entry *entry_of(tern_scaler *scaler, tern_scope *scope, const tern_optim 
 
 static bool can_go(tern_scope *scope, const char *func, const tern_scaler *scaler, const tern_optim *optim)
 {
-    if (scope->error.code) return false;
+    if (!scope || scope->error.code) return false;
     if (!scaler || !optim)
         tern__scope_fail(scope, func, TERN_E_INVALID, "the %s is NULL", scaler ? "optimizer" : "scaler");
     return !scope->error.code;
@@ -207,7 +207,7 @@ static tern__scale_attr attr_of(const tern_scaler_opts *o)
 void tern_scaler_update(tern_scaler *scaler, tern_scope *scope)
 {
     bool any = false;
-    if (scope->error.code || (scaler && !scaler->opts.enabled)) return;
+    if (!scope || scope->error.code || (scaler && !scaler->opts.enabled)) return;
     for (int i = 0; scaler && i < scaler->count; i++)
         any |= scaler->entries[i].stage != READY && scaler->entries[i].overflow.any;
     if (!any) {

@@ -311,7 +311,7 @@ static void trace_all(const tern_scope *scope)
 
 int tern_backward(tern_scope *scope, tern_tensor *loss)
 {
-    if (!TERN__ENTER(scope, "tern_backward", 1, &loss)) return scope->error.code;
+    if (!TERN__ENTER(scope, "tern_backward", 1, &loss)) return tern_scope_error(scope)->code;
     int status = check_loss(scope, loss);
     scope->backward_began = tern__now_ns();
     if (!status) loss->node->marked = true;

@@ -52,6 +52,10 @@ static void arena_free(struct tern__arena *arena)
 
 /* ---- life ---- */
 
+/* Of a scope that could not be made: its steps go on in silence, and their ends say so. */
+static const tern_error no_scope = {
+    .code = TERN_E_INVALID, .func = "tern_scope_end", .text = "the scope is NULL"};
+
 struct tern__borrowed {
     void (*give_back)(void *ctx);
     void *ctx;
@@ -62,6 +66,10 @@ tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *e
 {
     if (tern__is_set(err)) {
         if (group) tern__group_fail(group, err);
+        return NULL;
+    }
+    if (!device) {
+        tern__error_set(err, __func__, TERN_E_INVALID, "the device is NULL");
         return NULL;
     }
     tern_scope *scope = tern__alloc(sizeof(*scope), __func__, err);
@@ -113,6 +121,8 @@ static void recycle(tern_scope *scope)
 int tern_scope_end(tern_scope *scope, tern_error *err)
 {
     tern_error why = {0};
+    if (!scope && err && !err->code) *err = no_scope;
+    if (!scope) return err ? err->code : no_scope.code;
     if (tern__device_flush(scope->device, &why)) tern__scope_fail_with(scope, &why);
     recycle(scope);
     scope->generation++;
@@ -145,6 +155,7 @@ void tern_scope_free(tern_scope *scope)
 
 void tern_scope_seed(tern_scope *scope, uint64_t seed, uint64_t step)
 {
+    if (!scope) return;
     scope->seed = seed;
     scope->step = step;
     scope->draws = 0;
@@ -160,7 +171,7 @@ tern__draw tern__scope_draw(tern_scope *scope)
 
 const tern_error *tern_scope_error(const tern_scope *scope)
 {
-    return &scope->error;
+    return scope ? &scope->error : &no_scope;
 }
 
 int tern__scope_fail_with(tern_scope *scope, const tern_error *err)
@@ -202,8 +213,8 @@ int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ct
 
 bool tern_grad_set(tern_scope *scope, bool enabled)
 {
-    bool before = scope->grad;
-    scope->grad = enabled;
+    bool before = scope && scope->grad;
+    if (scope) scope->grad = enabled;
     return before;
 }
 
@@ -322,7 +333,7 @@ tern__saved tern__temporary(tern_scope *scope, const tern__view *like)
 tern_tensor *tern_tensor_from(tern_scope *scope, const void *data, tern_dtype dtype, int ndim,
                               const int64_t *shape)
 {
-    if (scope->error.code) return NULL;
+    if (!scope || scope->error.code) return NULL;
     tern_error err = {0};
     if (tern__shape_check(__func__, dtype, ndim, shape, &err)) {
         tern__scope_fail_with(scope, &err);

@@ -65,6 +65,7 @@ static int carry(tern_loader *loader, tern_scope *scope, tern__batch *plain)
 bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch)
 {
     *batch = (tern_batch){0};
+    if (!scope) return false;
     if (scope->error.code) return true;
     tern_error err = {0};
     tern__batch plain;

@@ -95,7 +95,7 @@ static bool limit_to(clip *c, const tern__view *run, int number)
 /* `value` is the argument called `name`. */
 static bool begin(clip *c, const char *func, tern_module *module, const char *name, double value)
 {
-    if (c->scope->error.code) return false;
+    if (!c->scope || c->scope->error.code) return false;
     if (!module)
         tern__scope_fail(c->scope, func, TERN_E_INVALID, "the module is NULL");
     else if (!(value >= 0))

@@ -297,7 +297,7 @@ static int step(tern_optim *optim, tern_scope *scope, tern_error *err)
 
 void tern_optim_step(tern_optim *optim, tern_scope *scope)
 {
-    if (!optim) return;
+    if (!optim || !scope) return;
     tern_error err = {0};
     if (optim->skip && !tern__number_is_away(optim->skips.verdict) && !scope->error.code) {
         tern__optim_skip(optim);

@@ -163,6 +163,43 @@ static void an_error_that_is_set_stays(void **state)
     close_world(&w);
 }
 
+/* Nothing of it is done, nobody falls, and the end tells. */
+static void a_step_of_a_scope_that_could_not_be_made(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_rng *rng = tern_rng_new(0, &err);
+    tern_module *net = tern_linear_new(2, 1, NULL, rng, &err);
+    tern_optim *sgd = tern_sgd_new(net, NULL, &err);
+    tern_scaler *scaler = tern_scaler_new(NULL, &err);
+    assert_ok(err);
+    tern_scope *scope = tern_scope_new(NULL, NULL, &err);
+    assert_null(scope);
+    assert_int_equal(err.code, TERN_E_INVALID);
+    assert_string_equal(err.text, "the device is NULL");
+    err = (tern_error){0};
+    tern_scope_seed(scope, 1, 2);
+    assert_false(tern_grad_set(scope, true));
+    assert_int_equal(tern_autocast_set(scope, TERN_BF16), TERN_F32);
+    tern_tensor *x = tern_tensor_from(scope, (float[]){1, 2}, TERN_F32, 2, (int64_t[]){1, 2});
+    tern_tensor *loss = tern_scaler_scale(scaler, scope, tern_mean(scope, tern_forward(net, scope, x)));
+    assert_int_equal(tern_backward(scope, loss), TERN_E_INVALID);
+    tern_scaler_unscale(scaler, scope, sgd);
+    assert_null(tern_clip_grad_norm(scope, net, 1, 2));
+    tern_clip_grad_value(scope, net, 1);
+    assert_false(tern_scaler_step(scaler, scope, sgd));
+    tern_scaler_update(scaler, scope);
+    tern_optim_step(sgd, scope);
+    assert_int_equal(tern_scope_error(scope)->code, TERN_E_INVALID);
+    assert_int_equal(tern_scope_end(scope, &err), TERN_E_INVALID);
+    assert_string_equal(err.text, "the scope is NULL");
+    assert_int_equal(tern_scope_end(scope, NULL), TERN_E_INVALID);
+    tern_scaler_free(scaler);
+    tern_optim_free(sgd);
+    tern_module_free(net);
+    tern_rng_free(rng);
+}
+
 static void shapes_that_cannot_be(void **state)
 {
     (void)state;
@@ -371,6 +408,7 @@ int main(void)
         cmocka_unit_test(the_first_error_is_told_and_the_scope_is_good_again),
         cmocka_unit_test(null_without_an_earlier_failure_names_the_op),
         cmocka_unit_test(an_error_that_is_set_stays),
+        cmocka_unit_test(a_step_of_a_scope_that_could_not_be_made),
         cmocka_unit_test(shapes_that_cannot_be),
         cmocka_unit_test(buffers_of_another_size),
         cmocka_unit_test(item_wants_one_element),
