@@ -83,8 +83,10 @@ typedef struct tern__post {
     tern_dtype dtype;
     tern_reduce_op op;
     int root;
-    uint32_t owner;  /* which user of the channel: a ddp's number, 0 for the user's own collectives */
-    uint32_t bucket; /* and for a ddp: bucket, backward number and microbatches folded into it      */
+    const int *roots; /* [extent_count] of a broadcast in a device's memory, whose each extent is, borrowed as
+                       * they are; NULL: all are the root's. Not compared */
+    uint32_t owner;   /* which user of the channel: a ddp's number, 0 for the user's own collectives */
+    uint32_t bucket;  /* and for a ddp: bucket, backward number and microbatches folded into it      */
     uint64_t backward;
     uint32_t folded; /* of the user's own: a digest of a list's counts, 0 if it is no list            */
     uint64_t total;  /* elements of the call that this work is a piece of; 0: those in the extents     */

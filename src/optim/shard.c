@@ -8,17 +8,15 @@
  *
  * Ranks with other rates or options would stay equal all the same, each element being computed by one of them
  * only. So a digest of the attributes of every update goes with each slice and is compared. */
-#include "comm/group.h"
-#include "optim/optim.h"
+#include "optim/handover.h"
 
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
-/* The parameters of a tree as windows, for all its sharded optimizers. */
+/* The parameters of a tree, range by range, for all its sharded optimizers. */
 typedef struct share {
     int users;
-    uint32_t windows[TERN__RANGES];
+    tern__pane panes[TERN__RANGES];
     int count;
 } share;
 
@@ -29,16 +27,13 @@ typedef struct run {
 
 struct tern__shard {
     tern_group *group;
-    void *channel;
     uint32_t number; /* as ddps have one */
-    uint32_t side;   /* window of a line a rank: its digest */
-    uint32_t sums;   /* window of LAMB's sums               */
-    bool has_side, has_sums;
+    tern__handover handover;
+    tern__pane sums; /* LAMB's */
     uint64_t step;
-    uint64_t digest; /* FNV-1a of this step's attributes */
+    uint64_t digest; /* of this step's attributes: a rank's line */
     run *runs;       /* [leaf_count] updated in this step */
     int run_count;
-    tern__extent *extents; /* of all the works of a step */
 };
 
 /* ---- slices ---- */
@@ -69,30 +64,29 @@ static void take_slices(tern_optim *optim)
     for (int r = 0; r < optim->seal->range_count; r++) optim->own[r] = tern__shard_slice(optim, r, rank);
 }
 
-/* ---- windows ---- */
+/* ---- panes ---- */
 
-static void drop_share(tern__seal *seal, tern_group *group)
+static void drop_share(tern__seal *seal, const tern_group *group)
 {
     share *of = seal->share;
     if (!of || --of->users > 0) return;
-    while (of->count > 0) group->backend->window_close(group->state, of->windows[--of->count]);
+    while (of->count > 0) tern__pane_close(&of->panes[--of->count], group);
     tern__free(of);
     seal->share = NULL;
 }
 
-static int open_windows(tern__seal *seal, tern_group *group, tern_error *err)
+static int open_panes(const tern__seal *seal, const tern_group *group, tern_error *err)
 {
     share *of = seal->share;
-    for (; of->count < seal->range_count; of->count++) {
-        tern__range *range = &seal->ranges[of->count];
-        int status = group->backend->window_open(group->state, range->params, range->bytes,
-                                                 &of->windows[of->count], err);
-        if (status) return status;
+    int status = TERN_OK;
+    while (of->count < seal->range_count && !status) {
+        const tern__range *range = &seal->ranges[of->count];
+        status = tern__pane_open(&of->panes[of->count++], group, range->params, range->bytes, err);
     }
-    return TERN_OK;
+    return status;
 }
 
-/* The first to share a tree opens its windows. */
+/* The first to share a tree opens its panes. */
 static int take_share(tern__seal *seal, tern_group *group, tern_error *err)
 {
     if (seal->share) {
@@ -103,7 +97,7 @@ static int take_share(tern__seal *seal, tern_group *group, tern_error *err)
     if (!of) return TERN_E_MEMORY;
     of->users = 1;
     seal->share = of;
-    int status = open_windows(seal, group, err);
+    int status = open_panes(seal, group, err);
     if (status) drop_share(seal, group);
     return status;
 }
@@ -124,18 +118,6 @@ static int check_ignored(const tern_optim *optim, tern_error *err)
     return TERN_OK;
 }
 
-/* What is exchanged are pages of the host's. */
-static int check_memory(const tern_optim *optim, tern_error *err)
-{
-    const tern__seal *seal = optim->seal;
-    for (int r = 0; r < seal->range_count; r++)
-        if (seal->ranges[r].device)
-            return tern__error_set(err, "tern_optim_shard", TERN_E_UNSUPPORTED,
-                                   "the parameters are on %s: only those in the host's memory can be sharded",
-                                   seal->ranges[r].device->name);
-    return TERN_OK;
-}
-
 static int check(const tern_optim *optim, tern_group *group, tern_error *err)
 {
     static const char func[] = "tern_optim_shard";
@@ -149,52 +131,31 @@ static int check(const tern_optim *optim, tern_group *group, tern_error *err)
                                "%s has no ddp on this group: first tern_ddp_new, then tern_optim_shard",
                                optim->seal->root->kind);
     int status = check_ignored(optim, err);
-    if (!status) status = check_memory(optim, err);
     return status ? status : tern__group_check(group, func, err);
 }
 
-/* A run is cut by slices, each slice has its digest beside. */
-static int make_arrays(tern_optim *optim, tern_error *err)
-{
-    size_t leaves = (size_t)optim->seal->leaf_count, ranges = (size_t)optim->seal->range_count;
-    size_t world = (size_t)tern_group_size(optim->shard->group);
-    optim->shard->runs = tern__alloc(leaves * sizeof(run), "tern_optim_shard", err);
-    optim->shard->extents =
-        tern__alloc((leaves + (ranges + 1) * world) * sizeof(tern__extent), "tern_optim_shard", err);
-    return optim->shard->runs && optim->shard->extents ? TERN_OK : TERN_E_MEMORY;
-}
-
-static int open_side(tern__shard *shard, tern_error *err)
-{
-    const tern_group *group = shard->group;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    size_t bytes = tern__align_up((size_t)tern_group_size(group) * TERN__LINE, page);
-    int status = group->backend->window_open(group->state, NULL, bytes, &shard->side, err);
-    shard->has_side = !status;
-    return status;
-}
-
+/* On the host they are where the peers see them. */
 static int open_sums(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
-    const tern_group *group = shard->group;
-    size_t bytes = (size_t)optim->lamb->pieces * 2 * sizeof(double), page = (size_t)sysconf(_SC_PAGESIZE);
-    int status =
-        group->backend->window_open(group->state, NULL, tern__align_up(bytes, page), &shard->sums, err);
-    shard->has_sums = !status;
-    if (!status) optim->lamb->sums = group->backend->window_base(group->state, shard->sums);
+    tern__lamb *lamb = optim->lamb;
+    size_t bytes = (size_t)lamb->pieces * 2 * sizeof(*lamb->own);
+    double *block = tern__memory_device(lamb->own) ? lamb->own : NULL;
+    int status = tern__pane_open(&shard->sums, shard->group, block, bytes, err);
+    if (!status) lamb->sums = (double *)shard->sums.block;
     return status;
 }
 
-static int build(tern_optim *optim, tern_group *group, tern_error *err)
+/* A run is cut by slices. */
+static int build(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
-    int status = make_arrays(optim, err);
-    if (!status) status = open_side(shard, err);
-    if (!status && optim->lamb) status = open_sums(optim, err);
-    if (status) return status;
-    shard->channel = group->backend->channel_open(group->state, tern_group_size(group) + 1, err);
-    return shard->channel ? TERN_OK : err->code;
+    size_t leaves = (size_t)optim->seal->leaf_count, ranges = (size_t)optim->seal->range_count,
+           extents = leaves + ranges * (size_t)tern_group_size(shard->group);
+    shard->runs = tern__alloc(leaves * sizeof(run), "tern_optim_shard", err);
+    int status = shard->runs ? TERN_OK : TERN_E_MEMORY;
+    if (!status) status = tern__handover_open(&shard->handover, shard->group, extents, ranges, err);
+    return status || !optim->lamb ? status : open_sums(optim, err);
 }
 
 static int open_shard(tern_optim *optim, tern_group *group, tern_error *err)
@@ -207,7 +168,7 @@ static int open_shard(tern_optim *optim, tern_group *group, tern_error *err)
         return TERN_E_MEMORY;
     }
     *optim->shard = (tern__shard){.group = group, .number = ++group->next_owner};
-    status = build(optim, group, err);
+    status = build(optim, err);
     if (status)
         tern__shard_free(optim);
     else
@@ -229,16 +190,11 @@ void tern__shard_free(tern_optim *optim)
 {
     tern__shard *shard = optim->shard;
     if (!shard) return;
-    const tern__comm_backend *backend = shard->group->backend;
-    if (shard->channel) backend->channel_close(shard->channel);
-    if (shard->has_side) backend->window_close(shard->group->state, shard->side);
-    if (shard->has_sums) {
-        backend->window_close(shard->group->state, shard->sums);
-        optim->lamb->sums = optim->lamb->own;
-    }
+    tern__handover_close(&shard->handover);
+    tern__pane_close(&shard->sums, shard->group);
+    if (optim->lamb) optim->lamb->sums = optim->lamb->own;
     drop_share(optim->seal, shard->group);
     tern__free(shard->runs);
-    tern__free(shard->extents);
     tern__free(shard);
     optim->shard = NULL;
 }
@@ -254,15 +210,13 @@ int tern__shard_begin(tern_optim *optim, tern_error *err)
 {
     optim->shard->run_count = 0;
     optim->shard->step++;
-    optim->shard->digest = UINT64_C(0xcbf29ce484222325);
+    optim->shard->digest = TERN__FNV;
     return tern__group_check(optim->shard->group, "tern_optim_step", err);
 }
 
 void tern__shard_digest(tern_optim *optim, const void *data, size_t bytes)
 {
-    tern__shard *shard = optim->shard;
-    for (size_t i = 0; i < bytes; i++)
-        shard->digest = (shard->digest ^ ((const uint8_t *)data)[i]) * UINT64_C(0x100000001b3);
+    optim->shard->digest = tern__fnv(optim->shard->digest, data, bytes);
 }
 
 void tern__shard_note(tern_optim *optim, int r, tern__slice bytes, const tern__optim_attr *attr)
@@ -278,81 +232,57 @@ void tern__shard_note(tern_optim *optim, int r, tern__slice bytes, const tern__o
         shard->runs[shard->run_count++] = (run){r, bytes};
 }
 
-/* What was updated of rank `rank`'s slices, and its digest. Returns how many extents. */
-static int fill_extents(const tern_optim *optim, int rank, tern__extent *extents)
+/* ---- LAMB's sums ---- */
+
+/* The pieces of what is due that are rank `rank`'s. */
+static int fill_sums(const tern_optim *optim, int rank, const tern_device *home, tern__extent *extents)
+{
+    const tern__pane *sums = &optim->shard->sums;
+    int count = 0, piece;
+    for (int k = 0; k < optim->seal->leaf_count && tern__pane_home(sums) == home; k++) {
+        if (!tern__optim_is_due(optim, k)) continue;
+        tern__slice slice = tern__shard_slice(optim, optim->seal->range_of[k], rank);
+        uint64_t bytes = 2 * sizeof(double) * (uint64_t)tern__lamb_pieces(optim, k, slice, &piece);
+        if (bytes)
+            extents[count++] = (tern__extent){sums->window, 2 * sizeof(double) * (uint64_t)piece, bytes};
+    }
+    return count;
+}
+
+int tern__shard_sums(tern_optim *optim, tern_error *err)
+{
+    tern__shard *shard = optim->shard;
+    const tern__lot what = {.panes = &shard->sums, .count = 1, .fill = fill_sums};
+    return tern__handover_run(&shard->handover, optim, &what, shard->number, shard->step, err);
+}
+
+/* ---- the slices ---- */
+
+/* What was updated of rank `rank`'s. */
+static int fill_slices(const tern_optim *optim, int rank, const tern_device *home, tern__extent *extents)
 {
     const tern__shard *shard = optim->shard;
     const share *of = optim->seal->share;
     int count = 0;
     for (int i = 0; i < shard->run_count; i++) {
         int r = shard->runs[i].range;
+        if (tern__pane_home(&of->panes[r]) != home) continue;
         tern__slice piece = tern__slice_cut(shard->runs[i].bytes, tern__shard_slice(optim, r, rank));
         size_t bytes = tern__slice_bytes(piece);
-        if (bytes) extents[count++] = (tern__extent){of->windows[r], piece.begin, bytes};
+        if (bytes) extents[count++] = (tern__extent){of->panes[r].window, piece.begin, bytes};
     }
-    extents[count++] = (tern__extent){shard->side, (uint64_t)rank * TERN__LINE, sizeof(shard->digest)};
     return count;
 }
 
-static int post_slice(tern_optim *optim, int rank, tern__extent *extents, int count, uint64_t *seq,
-                      tern_error *err)
+static char *line_of(const tern__shard *shard, int rank)
 {
-    const tern__shard *shard = optim->shard;
-    tern__post post = {.kind = TERN__BROADCAST,
-                       .dtype = TERN_U8,
-                       .root = rank,
-                       .owner = shard->number,
-                       .bucket = TERN__SLICE_BUCKET,
-                       .backward = shard->step,
-                       .extents = extents,
-                       .extent_count = count};
-    return shard->group->backend->post(shard->channel, &post, seq, err);
-}
-
-/* ---- LAMB's sums ---- */
-
-/* The pieces of what is due that are rank `rank`'s, and its side line, so that nobody posts nothing. */
-static int fill_sums(const tern_optim *optim, int rank, tern__extent *extents)
-{
-    const tern__shard *shard = optim->shard;
-    int count = 0, piece;
-    for (int k = 0; k < optim->seal->leaf_count; k++) {
-        if (!tern__optim_is_due(optim, k)) continue;
-        tern__slice slice = tern__shard_slice(optim, optim->seal->range_of[k], rank);
-        uint64_t bytes = 2 * sizeof(double) * (uint64_t)tern__lamb_pieces(optim, k, slice, &piece);
-        if (bytes)
-            extents[count++] = (tern__extent){shard->sums, 2 * sizeof(double) * (uint64_t)piece, bytes};
-    }
-    extents[count++] = (tern__extent){shard->side, (uint64_t)rank * TERN__LINE, sizeof(shard->digest)};
-    return count;
-}
-
-int tern__shard_sums(tern_optim *optim, tern_error *err)
-{
-    const tern__shard *shard = optim->shard;
-    tern__extent *next = shard->extents;
-    uint64_t seq = 0;
-    int status = TERN_OK;
-    for (int rank = 0; rank < tern_group_size(shard->group) && !status; rank++) {
-        int count = fill_sums(optim, rank, next);
-        status = post_slice(optim, rank, next, count, &seq, err);
-        next += count;
-    }
-    return status ? status : shard->group->backend->wait(shard->channel, seq, err);
-}
-
-/* ---- the slices ---- */
-
-static char *side_of(const tern__shard *shard, int rank)
-{
-    char *side = shard->group->backend->window_base(shard->group->state, shard->side);
-    return side + (size_t)rank * TERN__LINE;
+    return tern__handover_line(&shard->handover, rank);
 }
 
 static int compare_digests(const tern__shard *shard, tern_error *err)
 {
     for (int rank = 1; rank < tern_group_size(shard->group); rank++)
-        if (memcmp(side_of(shard, rank), side_of(shard, 0), sizeof(shard->digest)) != 0)
+        if (memcmp(line_of(shard, rank), line_of(shard, 0), sizeof(shard->digest)) != 0)
             return tern__error_set(err, "tern_optim_step", TERN_E_MISMATCH,
                                    "step %" PRIu64 " of a sharded optimizer: rank %d updated its slice with "
                                    "other options or learning rates than rank %d",
@@ -364,17 +294,11 @@ static int compare_digests(const tern__shard *shard, tern_error *err)
 int tern__shard_exchange(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
-    tern__extent *next = shard->extents;
-    uint64_t seq = 0;
-    int status = TERN_OK;
+    const share *of = optim->seal->share;
+    const tern__lot what = {.panes = of->panes, .count = of->count, .fill = fill_slices, .has_lines = true};
     int64_t began = tern__trace_now(shard->group->trace);
-    memcpy(side_of(shard, tern_group_rank(shard->group)), &shard->digest, sizeof(shard->digest));
-    for (int rank = 0; rank < tern_group_size(shard->group) && !status; rank++) {
-        int count = fill_extents(optim, rank, next);
-        status = post_slice(optim, rank, next, count, &seq, err);
-        next += count;
-    }
-    if (!status) status = shard->group->backend->wait(shard->channel, seq, err);
+    memcpy(line_of(shard, tern_group_rank(shard->group)), &shard->digest, sizeof(shard->digest));
+    int status = tern__handover_run(&shard->handover, optim, &what, shard->number, shard->step, err);
     tern__trace_span(shard->group->trace, TERN__TRACK_WAIT, "parameters", began);
     return status ? status : compare_digests(shard, err);
 }

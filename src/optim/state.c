@@ -211,8 +211,7 @@ static int gather_slice(const tern_optim *optim, int s, int r, int rank, char *t
     for (size_t at = 0; at < total; at += piece_bytes) {
         size_t bytes = TERN__MIN((size_t)piece_bytes, total - at);
         char *place = to ? to + begin + at : scratch;
-        int status = own && to ? tern__memory_copy(place, own + at, bytes, err) : TERN_OK;
-        if (own && !to) place = own + at;
+        int status = own ? tern__memory_copy(place, own + at, bytes, err) : TERN_OK;
         if (!status && group) status = tern_broadcast(group, place, bytes, TERN_U8, rank, err);
         if (status) return status;
     }

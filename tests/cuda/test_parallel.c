@@ -206,36 +206,6 @@ static void ranks_run_out_of_inputs(void **state)
     expect_the_cpus_losses(&j);
 }
 
-/* Its exchange is of pages, which are the host's. */
-static int shard_body(int rank, const tern__bootstrap *boot, void *arg)
-{
-    (void)arg;
-    tern_error err = {0}, why = {0};
-    tern_group *group = tern__group_open_boot(boot, NULL, &err);
-    tern_device *device = tern_device_open("cuda:0", &err);
-    tern_rng *rng = tern_rng_new(3, &err);
-    tern_module *net = make_mlp(rng, &err);
-    tern_module_to(net, device, &err);
-    tern_ddp *ddp = tern_ddp_new(net, group, NULL, &err);
-    RANK_CHECK_OK(rank, err);
-    tern_optim *optim = make_sgd(net, &err);
-    RANK_CHECK(rank, tern_optim_shard(optim, group, &why) == TERN_E_UNSUPPORTED);
-    RANK_CHECK(rank, strstr(why.text, "the parameters are on cuda:0") != NULL);
-    tern_optim_free(optim);
-    tern_ddp_free(ddp);
-    tern_module_free(net);
-    tern_rng_free(rng);
-    tern_device_close(device);
-    tern_group_close(group);
-    return 0;
-}
-
-static void a_sharded_optimizer_is_refused(void **state)
-{
-    (void)state;
-    assert_ranks_ok(ranks_run(1, shard_body, NULL));
-}
-
 /* ---- replicas ---- */
 
 /* On `count` devices, or without replicas for 0; the losses. */
@@ -298,7 +268,6 @@ int main(void)
         cmocka_unit_test(steps_without_synchronisation),
         cmocka_unit_test(ranks_skip_a_step_together),
         cmocka_unit_test(ranks_run_out_of_inputs),
-        cmocka_unit_test(a_sharded_optimizer_is_refused),
         cmocka_unit_test(replicas_train), /* last: OpenMP's threads do not outlive a fork */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,7 +114,7 @@ static tern__nccl_call call_of(const tern__nccl *nccl, const tern__post *post, i
                             .dtype = post->dtype,
                             .op = weighs ? TERN_PREMUL_SUM : post->op,
                             .factor = factor_of(post, (int)world),
-                            .peer = post->root};
+                            .peer = post->roots ? post->roots[i] : post->root};
     if (post->kind == TERN__BROADCAST) call.kind = TERN__NCCL_BROADCAST;
     if (post->kind == TERN__REDUCE) call.kind = TERN__NCCL_REDUCE;
     if (post->kind == TERN__ALL_GATHER) {
@@ -216,10 +216,10 @@ static int zero(const tern__nccl *nccl, const tern__post *post, tern_error *err)
 
 /* ---- posting ---- */
 
-/* Of a ddp, which may have shadows. */
+/* Of a ddp, which may have shadows. Nobody is one in the step of an optimizer. */
 static bool is_held(const tern__post *post)
 {
-    return post->kind == TERN__BROADCAST && post->owner;
+    return post->kind == TERN__BROADCAST && post->owner && post->bucket != TERN__SLICE_BUCKET;
 }
 
 /* The highest rank that is no shadow takes the root's place; where there is none, nobody gives anything. */

@@ -1,0 +1,81 @@
+#include "optim/pane.h"
+
+#include <unistd.h>
+
+/* ---- life ---- */
+
+static int open_stage(tern__pane *pane, char *base, size_t bytes, tern_error *err)
+{
+    const tern__device_backend *backend = pane->device->backend;
+    pane->turn = backend->mark_new(pane->device, err);
+    if (!pane->turn) return err->code;
+    int status = backend->pin(pane->device, base, bytes, err);
+    if (!status) pane->stage = base;
+    return status;
+}
+
+int tern__pane_open(tern__pane *pane, const tern_group *group, void *block, size_t bytes, tern_error *err)
+{
+    const tern__comm_backend *backend = group->backend;
+    *pane = (tern__pane){.block = block, .device = block ? tern__memory_device(block) : NULL};
+    bool is_staged = pane->device && !backend->window_of, is_fresh = !block || is_staged;
+    if (is_fresh) bytes = tern__align_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
+    int status = backend->window_open(group->state, is_fresh ? NULL : block, bytes, &pane->window, err);
+    if (status) return status;
+    pane->is_open = true;
+    char *base = backend->window_base(group->state, pane->window);
+    if (!block) pane->block = base;
+    return is_staged ? open_stage(pane, base, bytes, err) : TERN_OK;
+}
+
+void tern__pane_close(tern__pane *pane, const tern_group *group)
+{
+    if (pane->turn) {
+        const tern__device_backend *backend = pane->device->backend;
+        backend->mark_wait(pane->device, pane->turn, NULL);
+        if (pane->stage) backend->unpin(pane->device, pane->stage);
+        backend->mark_free(pane->device, pane->turn);
+    }
+    if (pane->is_open) group->backend->window_close(group->state, pane->window);
+    *pane = (tern__pane){0};
+}
+
+/* ---- there and back ---- */
+
+static int follow(const tern__pane *pane, tern__lane first, tern__lane second, tern_error *err)
+{
+    const tern__device_backend *backend = pane->device->backend;
+    int status = backend->mark_set(pane->device, first, pane->turn, err);
+    return status ? status : backend->mark_follow(pane->device, second, pane->turn, err);
+}
+
+int tern__pane_depart(const tern__pane *pane, tern_error *err)
+{
+    return pane->stage ? follow(pane, TERN__LANE_STEP, TERN__LANE_COMM, err) : TERN_OK;
+}
+
+int tern__pane_put(const tern__pane *pane, uint64_t offset, uint64_t bytes, tern_error *err)
+{
+    if (!pane->stage) return TERN_OK;
+    return pane->device->backend->lane_copy(pane->device, TERN__LANE_COMM, pane->stage + offset,
+                                            pane->block + offset, bytes, err);
+}
+
+int tern__pane_settle(const tern__pane *pane, tern_error *err)
+{
+    if (!pane->stage) return TERN_OK;
+    int status = pane->device->backend->mark_set(pane->device, TERN__LANE_COMM, pane->turn, err);
+    return status ? status : pane->device->backend->mark_wait(pane->device, pane->turn, err);
+}
+
+int tern__pane_take(const tern__pane *pane, uint64_t offset, uint64_t bytes, tern_error *err)
+{
+    if (!pane->stage) return TERN_OK;
+    return pane->device->backend->lane_copy(pane->device, TERN__LANE_COMM, pane->block + offset,
+                                            pane->stage + offset, bytes, err);
+}
+
+int tern__pane_return(const tern__pane *pane, tern_error *err)
+{
+    return pane->stage ? follow(pane, TERN__LANE_COMM, TERN__LANE_STEP, err) : TERN_OK;
+}

@@ -1,0 +1,445 @@
+/* Sharded optimizers whose parameters are on GPUs: with NCCL, one GPU a rank, and by way of the host, where
+ * ranks share one. Beside each is the same model with an optimizer that is not sharded, on the same GPU. */
+#include "nets.h"
+
+#include "comm/ranks.h"
+
+#include "comm/group.h"
+#include "optim/optim.h"
+
+enum { STEPS = 6, ROWS = 8, MOST = 1 << 13 };
+
+/* ---- optimizers ---- */
+
+static tern_optim *make_adamw(tern_module *module, tern_error *err)
+{
+    return tern_adamw_new(module, NULL, err);
+}
+
+static tern_optim *make_amsgrad(tern_module *module, tern_error *err)
+{
+    tern_adam_opts opts = tern_adam_defaults();
+    opts.amsgrad = true;
+    return tern_adam_new(module, &opts, err);
+}
+
+static tern_optim *make_lamb(tern_module *module, tern_error *err)
+{
+    tern_lamb_opts opts = tern_lamb_defaults();
+    opts.lr = 0.01;
+    opts.max_grad_norm = 0.05;
+    return tern_lamb_new(module, &opts, err);
+}
+
+static tern_optim *make_larc(tern_module *module, tern_error *err)
+{
+    tern_optim *optim = make_sgd(module, err);
+    tern_optim_larc(optim, NULL, err);
+    return optim;
+}
+
+static const optim_fn kinds[] = {make_sgd, make_adam, make_adamw, make_amsgrad, make_lamb, make_larc};
+
+/* ---- twins ---- */
+
+typedef enum way { PLAIN, SCALER, LEVEL_2, WAYS } way;
+
+typedef struct job {
+    const char *backend; /* NULL: by way of the host */
+    int world;
+    way scaling;
+    optim_fn optim;
+    int what;
+    batch batch;
+} job;
+
+typedef struct twin {
+    tern_module *net, *layers[2];
+    tern_amp *amp;
+    tern_scaler *scaler;
+    tern_ddp *ddp;
+    tern_optim *optim;
+} twin;
+
+typedef struct twins {
+    const job *job;
+    int rank;
+    tern_group *world;
+    tern_device *device;
+    tern_scope *scope;
+    twin a, b; /* a is the sharded one */
+    tern_error err;
+} twins;
+
+/* Several of LAMB's pieces; slices are cut inside of parameters. */
+static void make_net(twins *t, twin *one)
+{
+    tern_rng *rng = tern_rng_new(3, &t->err);
+    one->net = tern_sequential_new(&t->err);
+    one->layers[0] = tern_linear_new(24, 200, NULL, rng, &t->err);
+    one->layers[1] = tern_linear_new(200, 5, NULL, rng, &t->err);
+    tern_sequential_add(one->net, one->layers[0], &t->err);
+    tern_sequential_add(one->net, tern_relu_new(&t->err), &t->err);
+    tern_sequential_add(one->net, one->layers[1], &t->err);
+    tern_module_to(one->net, t->device, &t->err);
+    tern_rng_free(rng);
+}
+
+static void open_twin(twins *t, twin *one, optim_fn optim)
+{
+    tern_amp_opts amp = tern_amp_defaults(TERN_O2);
+    tern_scaler_opts scaler = tern_scaler_defaults();
+    scaler.growth_interval = 3;
+    scaler.init_scale = 1024;
+    amp.half_type = TERN_F16;
+    amp.loss_scale = TERN_LOSS_SCALE_DYNAMIC;
+    make_net(t, one);
+    if (t->job->scaling == LEVEL_2) one->amp = tern_amp_new(one->net, &amp, &t->err);
+    if (t->job->scaling == SCALER) one->scaler = tern_scaler_new(&scaler, &t->err);
+    one->ddp = tern_ddp_new(one->net, t->world, NULL, &t->err);
+    if (optim) one->optim = optim(one->net, &t->err);
+}
+
+static void open_twins(twins *t, const tern__bootstrap *boot, const job *j, optim_fn optim)
+{
+    char name[16];
+    tern_group_opts opts = tern_group_defaults();
+    *t = (twins){.job = j, .rank = boot->rank};
+    opts.backend = j->backend;
+    snprintf(name, sizeof(name), "cuda:%d", j->backend ? boot->rank : 0);
+    t->world = tern__group_open_boot(boot, &opts, &t->err);
+    t->device = tern_device_open(name, &t->err);
+    open_twin(t, &t->a, optim);
+    open_twin(t, &t->b, optim);
+    if (optim) tern_optim_shard(t->a.optim, t->world, &t->err);
+    t->scope = tern_scope_new(t->device, t->world, &t->err);
+}
+
+static void close_twin(twin *one)
+{
+    tern_optim_free(one->optim);
+    tern_scaler_free(one->scaler);
+    tern_ddp_free(one->ddp);
+    tern_amp_free(one->amp);
+    tern_module_free(one->net);
+}
+
+static int close_twins(twins *t)
+{
+    tern_scope_free(t->scope);
+    close_twin(&t->a);
+    close_twin(&t->b);
+    tern_device_close(t->device);
+    tern_group_close(t->world);
+    return 0;
+}
+
+/* ---- a step ---- */
+
+/* Of one rank only: the gradients of all are infinite then. */
+static bool overflows(const twins *t, int step)
+{
+    return t->job->scaling != PLAIN && t->rank == 0 && (step == 1 || step == 4);
+}
+
+static void backward(twins *t, const twin *one, int step)
+{
+    tern_tensor *x = rows_of(t->scope, &t->job->batch, t->rank, t->job->world),
+                *y = labels_of(t->scope, &t->job->batch, t->rank, t->job->world),
+                *loss = tern_cross_entropy(t->scope, tern_forward(one->net, t->scope, x), y, NULL);
+    loss = tern_mul(t->scope, loss, tern_full(t->scope, TERN_F32, 0, NULL, overflows(t, step) ? 1e38 : 1));
+    if (one->amp)
+        tern_amp_backward(one->amp, t->scope, loss, NULL);
+    else
+        tern_backward(t->scope, one->scaler ? tern_scaler_scale(one->scaler, t->scope, loss) : loss);
+}
+
+static void update(twins *t, const twin *one)
+{
+    if (one->scaler) tern_scaler_unscale(one->scaler, t->scope, one->optim);
+    tern_clip_grad_norm(t->scope, one->net, 0.5, 2);
+    if (one->scaler)
+        tern_scaler_step(one->scaler, t->scope, one->optim);
+    else
+        tern_optim_step(one->optim, t->scope);
+    if (one->scaler) tern_scaler_update(one->scaler, t->scope);
+}
+
+static void step(twins *t, const twin *one, int number)
+{
+    backward(t, one, number);
+    update(t, one);
+    tern_scope_end(t->scope, &t->err);
+}
+
+static bool are_equal(twins *t)
+{
+    static char x[MOST * sizeof(float)], y[MOST * sizeof(float)];
+    bool equal = true;
+    for (int i = 0; i < tern_state_count(t->a.net); i++) {
+        tern_state_entry a = tern_state_get(t->a.net, i), b = tern_state_get(t->b.net, i);
+        size_t bytes = tern__view_bytes(&a.tensor->view);
+        tern_tensor_read(a.tensor, x, bytes, &t->err);
+        tern_tensor_read(b.tensor, y, bytes, &t->err);
+        equal &= bytes <= sizeof(x) && !t->err.code && !memcmp(x, y, bytes);
+    }
+    return equal;
+}
+
+/* ---- the same bits, a part of the state ---- */
+
+static bool has_its_share(twins *t)
+{
+    int64_t own = (int64_t)tern_optim_state_bytes(t->a.optim),
+            all = (int64_t)tern_optim_state_bytes(t->b.optim), sum = own,
+            unit = t->a.optim->lamb ? (int64_t)TERN__PIECE : TERN__LINE;
+    tern_all_reduce(t->world, &sum, 1, TERN_I64, TERN_SUM, &t->err);
+    int64_t most =
+        all / t->job->world + 6 * unit; /* three states of at most two ranges, masters of half width */
+    return sum == all && own <= (t->job->scaling == LEVEL_2 ? 2 * most : most);
+}
+
+static bool same_states(twins *t)
+{
+    tern_optim_state *parts = tern_optim_state_gather(t->a.optim, -1, &t->err),
+                     *whole = tern_optim_state_gather(t->b.optim, -1, &t->err);
+    bool same = !t->err.code && tern_optim_state_count(parts) == tern_optim_state_count(whole);
+    for (int i = 0; same && i < tern_optim_state_count(whole); i++) {
+        const tern_optim_entry *a = tern_optim_state_entries(parts) + i,
+                               *b = tern_optim_state_entries(whole) + i;
+        same = !strcmp(a->name, b->name) && !strcmp(a->parameter, b->parameter) &&
+               !memcmp(a->tensor->view.data, b->tensor->view.data, tern__view_bytes(&a->tensor->view));
+    }
+    tern_optim_state_free(parts);
+    tern_optim_state_free(whole);
+    return same;
+}
+
+/* Each takes the other's state, of which one rank alone keeps what is gathered. */
+static void swap_states(twins *t)
+{
+    tern_object *whole = tern_optim_state_dict(t->b.optim, -1, &t->err),
+                *parts = tern_optim_state_dict(t->a.optim, -1, &t->err);
+    tern_optim_state *kept = tern_optim_state_gather(t->a.optim, t->job->world - 1, &t->err);
+    tern_optim_state_dict_load(t->a.optim, whole, &t->err);
+    tern_optim_state_dict_load(t->b.optim, parts, &t->err);
+    tern_optim_state_free(kept);
+    tern_object_free(whole);
+    tern_object_free(parts);
+}
+
+static int equal_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const job *j = arg;
+    twins t;
+    open_twins(&t, boot, j, j->optim);
+    RANK_CHECK_OK(rank, t.err);
+    for (int i = 0; i < STEPS; i++) {
+        step(&t, &t.a, i);
+        step(&t, &t.b, i);
+        RANK_CHECK_OK(rank, t.err);
+        RANK_CHECK(rank, are_equal(&t));
+        if (i == 2) swap_states(&t);
+    }
+    RANK_CHECK(rank, has_its_share(&t));
+    RANK_CHECK(rank, same_states(&t));
+    RANK_CHECK_OK(rank, t.err);
+    return close_twins(&t);
+}
+
+/* For every way to go over, and for two ranks or three. */
+static void run_everywhere(ranks_body body, job *j, int least)
+{
+    draw_batch(&j->batch, 5, 2, (int64_t[]){ROWS, 24});
+    for (int nccl = 0; nccl < 2; nccl++) {
+        j->backend = nccl ? "nccl" : NULL;
+        for (j->world = least; j->world <= 3; j->world++)
+            if (!nccl || is_emulated() || j->world <= gpu_count())
+                assert_ranks_ok(ranks_run(j->world, body, j));
+    }
+}
+
+static void bits_are_those_without_a_shard(void **state)
+{
+    (void)state;
+    static job j;
+    for (j.scaling = PLAIN; j.scaling < WAYS; j.scaling++)
+        for (size_t i = 0; i < TERN__COUNT(kinds); i++) {
+            j.optim = kinds[i];
+            run_everywhere(equal_body, &j, 2);
+        }
+}
+
+static void one_rank_has_one_slice(void **state)
+{
+    (void)state;
+    static job j = {.optim = make_lamb};
+    draw_batch(&j.batch, 5, 2, (int64_t[]){ROWS, 24});
+    j.world = 1;
+    assert_ranks_ok(ranks_run(1, equal_body, &j));
+    j.backend = "nccl";
+    assert_ranks_ok(ranks_run(1, equal_body, &j));
+}
+
+/* ---- two optimizers in one tree ---- */
+
+static int parts_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    twins t;
+    tern_optim *first[2], *second[2];
+    open_twins(&t, boot, arg, NULL);
+    for (int i = 0; i < 2; i++) {
+        const twin *one = i ? &t.b : &t.a;
+        first[i] = make_adam(one->layers[0], &t.err);
+        second[i] = make_sgd(one->layers[1], &t.err);
+    }
+    tern_optim_shard(first[0], t.world, &t.err);
+    tern_optim_shard(second[0], t.world, &t.err);
+    RANK_CHECK_OK(rank, t.err);
+    for (int i = 0; i < STEPS; i++) {
+        for (int side = 0; side < 2; side++) {
+            backward(&t, side ? &t.b : &t.a, i);
+            tern_optim_step(first[side], t.scope);
+            tern_optim_step(second[side], t.scope);
+            tern_scope_end(t.scope, &t.err);
+        }
+        RANK_CHECK_OK(rank, t.err);
+        RANK_CHECK(rank, are_equal(&t));
+        for (int side = 0; side < 2 && i == STEPS / 2; side++) {
+            tern_optim_free(first[side]);
+            first[side] = NULL;
+        }
+    }
+    for (int i = 0; i < 2; i++) tern_optim_free(second[i]);
+    return close_twins(&t);
+}
+
+static void two_parts_of_a_tree(void **state)
+{
+    (void)state;
+    static job j;
+    run_everywhere(parts_body, &j, 2);
+}
+
+/* ---- ranks that have run out of batches ---- */
+
+static int follow(void *arg, tern_error *err)
+{
+    twins *t = arg;
+    update(t, t->b.optim->begun ? &t->b : &t->a);
+    return tern_scope_end(t->scope, err);
+}
+
+static int join_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const job *j = arg;
+    twins t;
+    tern_join_opts opts = tern_join_defaults();
+    open_twins(&t, boot, j, j->optim);
+    opts.after_backward = follow;
+    opts.arg = &t;
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < 2 + rank; i++) step(&t, side ? &t.b : &t.a, i);
+        tern_ddp_join(side ? t.b.ddp : t.a.ddp, &opts, &t.err);
+        RANK_CHECK_OK(rank, t.err);
+    }
+    RANK_CHECK(rank, are_equal(&t) && has_its_share(&t));
+    return close_twins(&t);
+}
+
+static void a_rank_that_has_run_out_keeps_stepping(void **state)
+{
+    (void)state;
+    static job j = {.optim = make_adam};
+    run_everywhere(join_body, &j, 2);
+}
+
+/* ---- ranks that differ ---- */
+
+enum { RATE, GRADIENTS, NO_GRADIENTS, DIFFERENCES };
+
+/* The last of three ranks is the odd one, from the third step on. */
+static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const job *j = arg;
+    bool is_odd = rank == 2;
+    twins t;
+    open_twins(&t, boot, j, j->optim);
+    for (int i = 0; i < 4 && !t.err.code; i++) {
+        backward(&t, &t.a, i);
+        bool differs = is_odd && i == 2;
+        if (differs && j->what == RATE) tern_optim_lr_set(t.a.optim, 0, 0.02);
+        if (differs && j->what == GRADIENTS) tern_zero_grad(t.a.layers[0]);
+        if (differs && j->what == NO_GRADIENTS) tern_zero_grad(t.a.net);
+        tern_optim_step(t.a.optim, t.scope);
+        tern_scope_end(t.scope, &t.err);
+    }
+    static const char *const texts[] = {
+        [RATE] = "step 3 of a sharded optimizer: rank 2 updated its slice with other options or learning",
+        [GRADIENTS] = "step 3); they have updated other parameters: their gradients or groups differ",
+        [NO_GRADIENTS] = "step 3); they have updated other parameters: their gradients or groups differ",
+    };
+    bool is_told =
+        t.err.code == TERN_E_MISMATCH && strstr(t.err.text, texts[j->what]) && strstr(t.err.text, "rank 2");
+    if (!is_told) fprintf(stderr, "rank %d: %s\n", rank, t.err.text);
+    RANK_CHECK(rank, is_told);
+    return close_twins(&t);
+}
+
+static void ranks_that_differ_are_named(void **state)
+{
+    (void)state;
+    static job j;
+    for (j.what = 0; j.what < DIFFERENCES; j.what++) {
+        j.optim = j.what == RATE ? make_sgd : make_adam;
+        run_everywhere(differ_body, &j, 3);
+    }
+}
+
+/* ---- waits ---- */
+
+static int wait_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const job *j = arg;
+    twins t;
+    open_twins(&t, boot, j, j->optim);
+    const long *count = emulated_symbol("emulated_waits");
+    long before = 0;
+    RANK_CHECK(rank, count);
+    for (int i = 0; i < STEPS; i++) {
+        if (i == 2) before = *count;
+        step(&t, &t.a, i);
+        RANK_CHECK_OK(rank, t.err);
+    }
+    if (*count != before) fprintf(stderr, "rank %d: %ld waits\n", rank, *count - before);
+    RANK_CHECK(rank, *count == before);
+    return close_twins(&t);
+}
+
+static void a_warm_step_waits_for_no_device(void **state)
+{
+    (void)state;
+    static job j = {.backend = "nccl", .world = 2};
+    if (!is_emulated()) skip();
+    draw_batch(&j.batch, 5, 2, (int64_t[]){ROWS, 24});
+    for (j.scaling = PLAIN; j.scaling < WAYS; j.scaling++)
+        for (size_t i = 0; i < TERN__COUNT(kinds); i++) {
+            j.optim = kinds[i];
+            assert_ranks_ok(ranks_run(j.world, wait_body, &j));
+        }
+}
+
+int main(void)
+{
+    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    setenv("TERN_EMULATED_DEVICES", "4", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_are_those_without_a_shard),
+        cmocka_unit_test(one_rank_has_one_slice),
+        cmocka_unit_test(two_parts_of_a_tree),
+        cmocka_unit_test(a_rank_that_has_run_out_keeps_stepping),
+        cmocka_unit_test(ranks_that_differ_are_named),
+        cmocka_unit_test(a_warm_step_waits_for_no_device),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
