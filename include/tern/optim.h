@@ -167,14 +167,19 @@ TERN_API void tern_optim_lr_set(tern_optim *optim, int group, double lr);
  *   parameters". No rank's parameters are written to before all ranks have said so; a fast rank waits there
  *   for a peer that still computes with its own, in backward or in an evaluation.
  * - When it returns, all parameters of this rank are new, and nobody writes to them before its next call.
+ *   On a GPU they are so for all that it is asked from then on.
  * So all ranks step the same optimizers in the same order, equally often (E_MISMATCH on all), and with the
  * same options and rates: E_MISMATCH names the rank with others. A rank in tern_ddp_join steps in its
- * after_backward. */
+ * after_backward.
+ * On a GPU the state and the update are of the slice alone, too. With NCCL slices go over between GPUs, and a
+ * step waits for the other ranks' programs only; without, they cross pinned memory of the host's, as much as
+ * there are parameters, for which the step waits. */
 
 /* Before the first step (E_STATE), on all ranks of `group`, which must be that of the tern_ddp on the model
  * (E_STATE): without it gradients would differ. Collective; called with an error already set, it makes the
  * peers' call fail with it too. Borrows the group: free the optimizer before the ddp and the group.
- * E_INVALID: no optimizer or group, a parameter that the ddp ignores; E_MEMORY, E_PEER. */
+ * E_INVALID: no optimizer or group, a parameter that the ddp ignores; E_MEMORY; E_PEER; E_SYSTEM: memory that
+ * cannot be pinned. */
 TERN_API int tern_optim_shard(tern_optim *optim, tern_group *group, tern_error *err);
 
 /* ---- state: what an optimizer remembers of its parameters, for checkpoints ---- */
