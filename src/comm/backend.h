@@ -95,7 +95,9 @@ typedef struct tern__post {
     void *out; /* NULL: the result goes to the extents. Else to this memory of the rank's own, and of the
                 * extents nothing is written that a peer reads: it may be where they would have it on
                 * this rank. Not of an all_reduce                                                      */
-    uint64_t stride; /* of an all_gather to `out`: elements from one rank's part to the next there */
+    const tern__extent *outs; /* [extent_count] of a reduce_scatter in devices' memory: the same for each
+                               * extent; NULL: as `out` says                                          */
+    uint64_t stride;          /* of an all_gather to `out`: elements from one rank's part to the next there */
     char *kept; /* of an all_reduce, where the back end `keeps_parts`: this rank's part (tern__kept_start) of
                  * the extent is not there but at the same place from `kept` on, as is its result; NULL: it is
                  */
@@ -165,7 +167,8 @@ typedef struct tern__comm_backend {
      * reachable by the peers. */
     int (*window_open)(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
     /* NULL: devices' memory is out of its reach. Collective with the first call for a device: a window over
-     * all of its memory. Extents in it are each rank's own, and not compared but for their counts. A `base`
+     * all of its memory. Extents in it are each rank's own, and not compared but for their counts; of an
+     * all_gather or a reduce_scatter each has all ranks' parts. A `base`
      * in a device's memory is for these back ends only, and need not be whole pages. */
     int (*window_of)(void *state, tern_device *device, uint32_t *window, tern_error *err);
     void *(*window_base)(void *state, uint32_t window);

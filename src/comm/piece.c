@@ -224,7 +224,8 @@ static void plan_counts(const tern__staging *staging, tern__piece *piece)
         if (rank != boot->rank) most = TERN__MAX(most, work->gives[rank].count);
     for (int rank = 0; rank < boot->world; rank++) {
         uint64_t count = rank == boot->rank ? 0 : each;
-        place[rank] = (tern__counts){work->gives[rank].count, work->takes[rank].count, most};
+        place[rank] =
+            (tern__counts){work->gives[rank].count, work->takes[rank].count, most, work->home != NULL};
         piece->gives[rank] = (tern__move){NULL, (uint64_t)rank * each, count};
         piece->takes[rank] = (tern__move){&staging->counts[rank], (uint64_t)boot->rank * each, count};
     }
@@ -277,6 +278,7 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
     } else if (is_own(work)) {
         post.out = work->is_away ? results_of(staging, piece) : out;
     }
+    post.outs = work->outs;
     if (keeps_part(staging, work)) post.kept = work->is_away ? place_of(staging, piece) : out;
     post.stride = work->is_away ? piece->count : work->count;
     return post;

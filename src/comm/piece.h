@@ -20,7 +20,8 @@ typedef struct tern__piece {
 /* What a rank says to another of a move with lists of counts. */
 typedef struct tern__counts {
     uint64_t gives, takes; /* to and from the other                      */
-    uint64_t most;         /* that it gives to anyone but itself */
+    uint64_t most;         /* that it gives to anyone but itself         */
+    uint64_t has_home;     /* not 0: its memory is on a device (direct.h) */
 } tern__counts;
 
 struct tern__staging {

@@ -1,6 +1,7 @@
 #include "comm/request.h"
 
 #include "comm/debug/debug.h"
+#include "comm/direct.h"
 #include "comm/piece.h"
 #include "comm/reduce.h"
 #include "device/memory.h"
@@ -52,29 +53,24 @@ static int check_request(const tern_group *group, const tern__request *r, tern_e
 
 /* ---- checking buffers ---- */
 
-/* How many ranks' parts the buffers of an item hold; 0: nobody looks at that one. */
-typedef struct shape {
-    size_t in, out;
-} shape;
-
-static shape shape_of(const tern_group *group, const tern__request *r)
+tern__parts tern__request_parts(const tern_group *group, tern__kind kind, int root)
 {
     size_t world = (size_t)group->boot.world;
-    bool is_root = group->boot.rank == r->root;
-    switch (r->kind) {
-    case TERN__ALL_GATHER: return (shape){1, world};
-    case TERN__REDUCE_SCATTER: return (shape){world, 1};
-    case TERN__GATHER: return (shape){1, is_root ? world : 0};
-    case TERN__SCATTER: return (shape){is_root ? world : 0, 1};
-    case TERN__ALL_TO_ALL: return (shape){world, world};
-    default: return (shape){1, 1};
+    bool is_root = group->boot.rank == root;
+    switch (kind) {
+    case TERN__ALL_GATHER: return (tern__parts){1, world};
+    case TERN__REDUCE_SCATTER: return (tern__parts){world, 1};
+    case TERN__GATHER: return (tern__parts){1, is_root ? world : 0};
+    case TERN__SCATTER: return (tern__parts){is_root ? world : 0, 1};
+    case TERN__ALL_TO_ALL: return (tern__parts){world, world};
+    default: return (tern__parts){1, 1};
     }
 }
 
 /* One buffer may be the rank's own part of the other. Any other overlap would be read after it was written.
  */
-static int check_overlap(const tern_group *group, const tern__request *r, const tern__item *item, shape of,
-                         tern_error *err)
+static int check_overlap(const tern_group *group, const tern__request *r, const tern__item *item,
+                         tern__parts of, tern_error *err)
 {
     size_t bytes = item->count * tern_dtype_bytes(r->dtype), own = (size_t)group->boot.rank * bytes;
     uintptr_t in = (uintptr_t)item->in, out = (uintptr_t)item->out;
@@ -99,7 +95,7 @@ static int check_bytes(const tern_group *group, const tern__request *r, size_t c
 static int check_item(const tern_group *group, const tern__request *r, const tern__item *item,
                       tern_error *err)
 {
-    shape of = shape_of(group, r);
+    tern__parts of = tern__request_parts(group, r->kind, r->root);
     int status = check_bytes(group, r, item->count, err);
     if (status || !item->count) return status;
     if ((of.in && !item->in) || (of.out && !item->out))
@@ -185,7 +181,7 @@ static int find_extents(tern_work *work, const tern_group *group, const tern__re
 
 static int place_list(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
 {
-    size_t each = sizeof(tern__item) + sizeof(tern__extent), bytes;
+    size_t each = sizeof(tern__item) + 2 * sizeof(tern__extent), bytes;
     if (r->length && (!r->list || (!r->others && r->kind != TERN__ALL_REDUCE && r->kind != TERN__BROADCAST)))
         return tern__error_set(err, r->func, TERN_E_INVALID, "the list of %zu buffers is NULL", r->length);
     if (__builtin_mul_overflow(r->length, each, &bytes) || r->length > INT32_MAX)
@@ -286,60 +282,6 @@ static int place_counts(tern_work *work, const tern_group *group, const tern__re
                            taken);
 }
 
-/* ---- what a back end does in devices' memory ---- */
-
-/* No back end of devices has an operation for bits. */
-static bool has_operation(const tern__request *r)
-{
-    bool is_bits = r->op >= TERN_BAND && r->op <= TERN_BXOR;
-    return !tern__kind_reduces(r->kind) || !is_bits;
-}
-
-/* The one device that has all memory of the items that anybody looks at; NULL: there is none. */
-static tern_device *find_home(const tern_work *work, const tern_group *group, const tern__request *r)
-{
-    shape of = shape_of(group, r);
-    tern_device *home = NULL;
-    for (size_t i = 0; i < work->item_count; i++) {
-        const tern__item *item = &work->items[i];
-        tern_device *in = of.in && item->count ? tern__memory_device(item->in) : NULL,
-                    *out = of.out && item->count ? tern__memory_device(item->out) : NULL;
-        bool is_split = item->count && ((of.in && !in) || (of.out && !out) || (in && out && in != out));
-        if (is_split || (home && (in || out) && (in ? in : out) != home)) return NULL;
-        if (in || out) home = in ? in : out;
-    }
-    return home;
-}
-
-/* What the peers are to reach of an item: of moves nothing. */
-static tern__extent reach(const tern_group *group, const tern__request *r, const tern__item *item,
-                          const tern_device *home, uint32_t window)
-{
-    const char *at = r->kind == TERN__ALL_GATHER ? item->out : item->in;
-    if (tern__kind_is_move(r->kind)) return (tern__extent){.window = window};
-    return (tern__extent){window, (uint64_t)(at - home->memory.base),
-                          item->count * tern__staging_parts(group, r->kind)};
-}
-
-/* All ranks have to have their memory on devices, or none. */
-static int go_direct(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
-{
-    bool is_able = group->backend->window_of && tern__memory_any() && has_operation(r) && work->item_count &&
-                   (work->item_count == 1 || tern__staging_parts(group, r->kind) == 1);
-    tern_device *home = is_able && !work->extents ? find_home(work, group, r) : NULL;
-    uint32_t window;
-    if (!home) return TERN_OK;
-    int status = group->backend->window_of(group->state, home, &window, err);
-    if (status) return status;
-    tern__extent *extents = r->is_list ? (tern__extent *)(work->items + work->item_count) : &work->extent;
-    for (size_t i = 0; i < work->item_count; i++)
-        if (work->items[i].count)
-            extents[work->extent_count++] = reach(group, r, &work->items[i], home, window);
-    work->extents = extents;
-    work->is_direct = true;
-    return TERN_OK;
-}
-
 /* ---- what needs no peer ---- */
 
 static int copy_span(const void *in, void *out, size_t count, tern_dtype dtype, tern_error *err)
@@ -355,7 +297,7 @@ static int put_own_part(const tern_work *work, const tern_group *group, const te
     if (work->gives)
         return copy_span(work->gives[rank].data, work->takes[rank].data, work->takes[rank].count, r->dtype,
                          err);
-    shape of = shape_of(group, r);
+    tern__parts of = tern__request_parts(group, r->kind, r->root);
     for (size_t i = 0; of.in && of.out && i < work->item_count && !status; i++) {
         const tern__item *item = &work->items[i];
         size_t bytes = (size_t)rank * item->count * tern_dtype_bytes(r->dtype);
@@ -425,10 +367,10 @@ static int begin(tern_work *work, tern_group *group, const tern__request *r, ter
     if (!status) status = place(work, group, r, err);
     if (status) return status;
     if (group->boot.world == 1) return finish_alone(work, group, r, err);
-    status = go_direct(work, group, r, err);
+    status = tern__direct_begin(work, group, err);
     if (!status && (tern__kind_is_move(r->kind) || (r->kind == TERN__ALL_GATHER && work->extents)))
         status = put_own_part(work, group, r, err);
-    if (!status && !work->is_direct) status = tern__work_depart(group->staging, work, err);
+    if (!status && !work->is_direct && !work->gives) status = tern__work_depart(group->staging, work, err);
     if (status) return status;
     work->post.total = total_of(group, work);
     work->piece = work->extents ? work->count : tern__staging_piece(group, r->kind, r->dtype);

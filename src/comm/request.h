@@ -29,6 +29,13 @@ typedef struct tern__request {
     const tern_span *ins, *outs;          /* the parts themselves   */
 } tern__request;
 
+/* How many ranks' parts the buffers of an item hold; 0: nobody looks at that one. */
+typedef struct tern__parts {
+    size_t in, out;
+} tern__parts;
+
+tern__parts tern__request_parts(const tern_group *group, tern__kind kind, int root);
+
 /* E_INVALID for no group, or *err if it is set, which then is the group's. */
 int tern__request_given(tern_group *group, const char *func, tern_error *err);
 int tern__request_run(tern_group *group, const tern__request *request, tern_error *err);

@@ -1,6 +1,7 @@
 #include "comm/piece.h"
 
 #include "comm/debug/debug.h"
+#include "comm/direct.h"
 
 #include <string.h>
 
@@ -170,12 +171,14 @@ static int fail_counts(const tern_group *group, int giver, uint64_t given, int t
                            tern_group_world_rank(group, taker), (unsigned long long)taken);
 }
 
-/* The two ranks that differ fail in the same words, of which the others hear. */
-static int take_counts(const tern__staging *staging, tern_work *work, tern_error *err)
+/* The two ranks that differ fail in the same words, of which the others hear. Only then is it known which way
+ * the data go. */
+static int take_counts(tern__staging *staging, tern_work *work, tern_error *err)
 {
     const tern_group *group = staging->group;
     int me = group->boot.rank;
     uint64_t most = 0;
+    bool is_direct = work->home;
     for (int rank = 0; rank < group->boot.world; rank++) {
         uint64_t given = work->gives[rank].count, taken = work->takes[rank].count;
         const tern__counts *theirs = &staging->counts[rank];
@@ -185,7 +188,11 @@ static int take_counts(const tern__staging *staging, tern_work *work, tern_error
         if (theirs->gives != taken)
             return fail_counts(group, rank, theirs->gives, me, taken, work->func, err);
         most = TERN__MAX(most, TERN__MAX(theirs->most, given));
+        is_direct &= theirs->has_home != 0;
     }
+    int status =
+        is_direct && most ? tern__direct_move(work, group, most, err) : tern__work_depart(staging, work, err);
+    if (status) return status;
     work->is_uncounted = false;
     work->pieces += (most + work->piece - 1) / work->piece;
     return TERN_OK;

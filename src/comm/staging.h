@@ -47,8 +47,10 @@ struct tern_work {
     int extent_count;
     tern__extent extent;       /* where it is one */
     struct tern__flight *call; /* of the debug back end, or NULL */
-    bool is_away;              /* some of its memory is a device's */
-    bool is_direct;            /* all of it is, and the back end reaches it: `extents` are there */
+    bool is_away;              /* some of its memory is a device's, and crosses the ring */
+    tern_device *home;         /* that has all of it, where the back end reaches it      */
+    bool is_direct;            /* it does: `extents` are there                           */
+    const tern__extent *outs;  /* and in a list of reduce_scatter the results            */
     int status;                /* TERN_PENDING while it is in the queue */
     bool is_transfer;          /* a message: of the above only `group` and `func` count */
     tern__transfer transfer;

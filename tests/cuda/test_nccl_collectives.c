@@ -106,6 +106,49 @@ static void all_to_all_v(bench *b, char *in, char *out, tern_reduce_op op, tern_
     }
     tern_all_to_all_v(b->group, in, gives, out, takes, b->dtype, err);
 }
+/* Rank 1's memory is on the host, so all of it goes that way. */
+static void mixed(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    static char host[2][BYTES];
+    bool is_apart = b->rank == 1 && tern__memory_device(in);
+    if (is_apart) tern__memory_copy(host[0], in, BYTES, err);
+    if (is_apart) tern__memory_copy(host[1], out, BYTES, err);
+    all_to_all_v(b, is_apart ? host[0] : in, is_apart ? host[1] : out, op, err);
+    if (is_apart) tern__memory_copy(out, host[1], BYTES, err);
+}
+/* Rank 0 gives nothing. */
+static void all_gather_v(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    tern_span outs[PARTS];
+    size_t at = 0, size = tern_dtype_bytes(b->dtype);
+    (void)op;
+    for (int r = 0; r < b->world; r++) {
+        outs[r] = (tern_span){out + at * size, (size_t)(7 * r)};
+        at += outs[r].count;
+    }
+    tern_all_gather_v(b->group, in, outs[b->rank].count, outs, b->dtype, err);
+}
+static void nothing(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    const size_t none[PARTS] = {0};
+    (void)op;
+    tern_all_to_all_v(b->group, in, none, out, none, b->dtype, err);
+}
+static void gathered_list(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    size_t size = tern_dtype_bytes(b->dtype);
+    const tern_span ins[] = {{in, 5}, {in + 5 * size, 0}, {in + 9 * size, 11}};
+    void *const outs[] = {out, NULL, out + COUNT * size};
+    (void)op;
+    tern_all_gather_coalesced(b->group, ins, outs, 3, b->dtype, err);
+}
+static void scattered_list(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
+{
+    size_t size = tern_dtype_bytes(b->dtype);
+    const void *const ins[] = {in, NULL, in + COUNT * size};
+    const tern_span outs[] = {{out + 3 * size, 5}, {out, 0}, {out + 9 * size, 11}};
+    tern_reduce_scatter_coalesced(b->group, ins, outs, 3, b->dtype, op, err);
+}
 static void posted(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
 {
     tern_work *one = tern_all_reduce_post(b->group, in, COUNT, b->dtype, op, err),
@@ -125,19 +168,37 @@ static void messages(bench *b, char *in, char *out, tern_reduce_op op, tern_erro
 static const struct {
     const char *name;
     run_fn run;
-    bool reduces;
-} calls[] = {{"all_reduce", all_reduce, true},
-             {"reduce", reduce, true},
-             {"reduce_scatter", reduce_scatter, true},
-             {"all_reduce_coalesced", coalesced, true},
-             {"two that are posted", posted, true},
-             {"broadcast", broadcast, false},
-             {"all_gather", all_gather, false},
-             {"gather", gather, false},
-             {"scatter", scatter, false},
-             {"all_to_all", all_to_all, false},
-             {"all_to_all_v", all_to_all_v, false},
-             {"messages", messages, false}};
+    bool reduces, is_host; /* it goes by way of the host, if anywhere */
+} calls[] = {{"all_reduce", all_reduce, true, false},
+             {"reduce", reduce, true, false},
+             {"reduce_scatter", reduce_scatter, true, false},
+             {"all_reduce_coalesced", coalesced, true, false},
+             {"two that are posted", posted, true, false},
+             {"broadcast", broadcast, false, false},
+             {"all_gather", all_gather, false, false},
+             {"gather", gather, false, false},
+             {"scatter", scatter, false, false},
+             {"all_to_all", all_to_all, false, false},
+             {"all_to_all_v", all_to_all_v, false, false},
+             {"all_gather_v", all_gather_v, false, false},
+             {"all_gather_coalesced", gathered_list, false, false},
+             {"reduce_scatter_coalesced", scattered_list, true, false},
+             {"all_to_all_v of nothing", nothing, false, true},
+             {"all_to_all_v of two memories", mixed, false, true},
+             {"messages", messages, false, true}};
+
+/* NCCL has no operation for the bits of numbers; but of two that are posted one is no reduction. */
+static bool is_launched(size_t c, tern_reduce_op op)
+{
+    bool is_bits = calls[c].reduces && op >= TERN_BAND && op <= TERN_BXOR;
+    return !calls[c].is_host && (!is_bits || calls[c].run == posted);
+}
+
+static uint64_t launched(const bench *b)
+{
+    const tern__nccl *nccl = b->group->state;
+    return nccl->links ? nccl->links->launched : 0;
+}
 
 /* A third is no number of any dtype. */
 static bool is_allowed(const bench *b, tern_reduce_op op)
@@ -157,7 +218,9 @@ static int run_all(bench *b)
         for (size_t o = 0; o < (calls[c].reduces ? TERN__COUNT(ops) : 1); o++) {
             if (calls[c].reduces && !is_allowed(b, ops[o])) continue;
             fill(b, &err);
+            uint64_t before = launched(b);
             calls[c].run(b, b->away[0], b->away[1], ops[o], &err);
+            RANK_CHECK(b->rank, (launched(b) > before) == is_launched(c, ops[o]));
             calls[c].run(b, b->here[0], b->here[1], ops[o], &err);
             RANK_CHECK_OK(b->rank, err);
             RANK_CHECK(b->rank, is_same(b, calls[c].name, &err));
@@ -186,8 +249,6 @@ static int body(int rank, const tern__bootstrap *boot, void *arg)
         b.dtype = (tern_dtype)dtype;
         status = run_all(&b);
     }
-    const tern__nccl *nccl = b.group->state;
-    RANK_CHECK(rank, nccl->links && nccl->links->launched > 200); /* and did not go by the host */
     for (int i = 0; i < 2; i++) tern__memory_free(b.away[i]);
     tern_device_close(b.device);
     tern_group_close(b.group);

@@ -22,6 +22,7 @@ static int meet(tern__nccl_work *work, tern__nccl *nccl, const tern__post *post,
     said.extents = NULL;
     said.extent_count = 0;
     said.out = NULL;
+    said.outs = NULL;
     said.kept = NULL;
     said.takes = said.gives = tern__kind_is_move(post->kind) ? nccl->nothing : NULL;
     said.only_meets = true;
@@ -75,10 +76,14 @@ typedef struct part {
     uint64_t count;
 } part;
 
+static part part_at(const tern__nccl *nccl, const tern__extent *e)
+{
+    return (part){nccl->windows[e->window & ~TERN__NCCL_AWAY].base + e->offset, e->count};
+}
+
 static part part_of(const tern__nccl *nccl, const tern__post *post, int i)
 {
-    const tern__extent *e = &post->extents[i];
-    return (part){nccl->windows[e->window & ~TERN__NCCL_AWAY].base + e->offset, e->count};
+    return part_at(nccl, &post->extents[i]);
 }
 
 static char *behind(const part *p, const tern__post *post, uint64_t elements)
@@ -94,6 +99,7 @@ static part result_of(const tern__nccl *nccl, const tern__post *post, int i)
     part p = part_of(nccl, post, i);
     if (post->kind == TERN__REDUCE && rank != post->root) p.count = 0;
     if (post->kind != TERN__REDUCE_SCATTER) return p;
+    if (post->outs) return part_at(nccl, &post->outs[i]);
     p.count /= world;
     p.at = post->out ? post->out : behind(&p, post, (uint64_t)rank * p.count);
     return p;
@@ -243,22 +249,13 @@ static int release_held(tern__nccl *nccl, tern_error *err)
     return status ? status : launch_held(held, nccl, err);
 }
 
-static int check_parts(const tern__post *post, tern_error *err)
-{
-    bool has_parts = post->kind == TERN__ALL_GATHER || post->kind == TERN__REDUCE_SCATTER;
-    if (!has_parts || post->extent_count == 1) return TERN_OK;
-    return tern__error_set(err, "tern_work_wait", TERN_E_UNSUPPORTED,
-                           "parts of several pieces of a device's memory");
-}
-
 int tern__nccl_work_post(tern__nccl_work *work, tern__nccl *nccl, tern__nccl_link *link,
                          const tern__post *post, tern_error *err)
 {
     bool is_unread = post->kind == TERN__ALL_REDUCE && post->weighted && post->weight == 0;
     work->link = link;
     work->post = *post;
-    int status = check_parts(post, err);
-    if (!status) status = release_held(nccl, err);
+    int status = release_held(nccl, err);
     if (!status) status = meet(work, nccl, post, err);
     if (status || post->only_meets) return status;
     if (is_unread) status = zero(nccl, post, err);
