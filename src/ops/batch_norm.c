@@ -81,20 +81,39 @@ static int make_data_grad(tern_scope *scope, tern__node *node, const tern__view 
     return TERN_OK;
 }
 
+static int zero_gradient(tern_scope *scope, tern__node *node, int i)
+{
+    bool add;
+    if (!tern__wants(node, i)) return TERN_OK;
+    const tern__view *to = tern__grad_open(scope, node, i, &add);
+    if (!to || (!add && !tern__fill(scope, to, 0))) return scope->error.code;
+    return tern__grad_done(scope, node, i);
+}
+
 /* Of an empty batch: zeros for weight and bias. */
 static int empty_gradient(tern_scope *scope, tern__node *node)
 {
-    for (int i = RESIDUAL; i >= X; i--) {
-        bool add;
-        const tern__view *to = tern__wants(node, i) ? tern__grad_open(scope, node, i, &add) : NULL;
-        if (!to && tern__wants(node, i)) return scope->error.code;
-        if (to && !add && !tern__fill(scope, to, 0)) return scope->error.code;
-        if (to && tern__grad_done(scope, node, i)) return scope->error.code;
-    }
-    return TERN_OK;
+    int status = TERN_OK;
+    for (int i = RESIDUAL; i >= X && !status; i--) status = zero_gradient(scope, node, i);
+    return status;
 }
 
-/* By the means of dy' and dy' xhat over all ranks' batches, to which an empty one adds nothing. */
+/* The sums of an empty batch, and its gradients that others make of theirs. */
+static int empty_sums(tern_scope *scope, tern__node *node, const tern__view *both)
+{
+    int status = tern__fill(scope, both, 0) ? TERN_OK : scope->error.code;
+    for (int i = BIAS; i >= WEIGHT && !status; i--) status = zero_gradient(scope, node, i);
+    return status;
+}
+
+static int empty_data_grad(tern_scope *scope, tern__node *node)
+{
+    int status = zero_gradient(scope, node, X);
+    return status ? status : zero_gradient(scope, node, RESIDUAL);
+}
+
+/* By the means of dy' and dy' xhat over all ranks' batches. An empty one takes the same way: a finished
+ * gradient may send a bucket off, which on all ranks comes before the average or on all after it. */
 static int joint_gradient_by(tern_scope *scope, tern__node *node, const tern__view *both)
 {
     const record *r = node->attr;
@@ -103,11 +122,10 @@ static int joint_gradient_by(tern_scope *scope, tern__node *node, const tern__vi
     tern__view sum = tern__numbers_view(data, channels),
                product = tern__numbers_view(data + channels, channels);
     bool empty = r->own_count == 0;
-    int status = empty ? TERN_OK : make_sums(scope, node, &sum, &product);
-    if (empty && !tern__fill(scope, both, 0)) status = scope->error.code;
+    int status = empty ? empty_sums(scope, node, both) : make_sums(scope, node, &sum, &product);
     if (!status) status = r->sync.average(&r->sync, scope, both, saved(node, SAVED_SHARE));
     if (status) return status;
-    return empty ? empty_gradient(scope, node) : make_data_grad(scope, node, &sum, &product);
+    return empty ? empty_data_grad(scope, node) : make_data_grad(scope, node, &sum, &product);
 }
 
 static int joint_gradient(tern_scope *scope, tern__node *node)

@@ -70,7 +70,7 @@ static void train(tern_group *group, const job *j, tern_device *device, double *
     tern_ddp_opts opts = tern_ddp_defaults();
     int rank = tern_group_rank(group), steps = STEPS - (rank == j->world - 1 ? j->fewer : 0);
     opts.reduce_dtype = j->reduce_dtype;
-    opts.first_bucket_bytes = opts.bucket_bytes = 2000;
+    opts.first_bucket_bytes = opts.bucket_bytes = j->rows ? 1 : 2000; /* 1: each parameter goes by itself */
     opts.static_graph = j->static_graph;
     if (j->rows) opts.normaliser = TERN_NORMALISER_LOSS;
     if (j->predivide) opts.gradient_predivide_factor = j->predivide;
