@@ -20,7 +20,7 @@ typedef struct net {
 static tern_tensor *net_forward(tern_module *module, tern_scope *s, tern_tensor *x) /* (N, 10) -> (N, 5) */
 {
     net *self = (net *)module;
-    tern_tensor *middle = tern_relu(s, tern_forward(self->net1, s, x));
+    tern_tensor *middle = tern_linear_act_forward(self->net1, s, x, true);
     return tern_forward(self->net2, s, tern_to(s, middle, self->dev1));
 }
 

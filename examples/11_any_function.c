@@ -59,7 +59,7 @@ static tern_tensor *second_function(net *model, tern_scope *s, rows own)
 static tern_tensor *in_parts(net *model, tern_scope *s, rows own)
 {
     tern_tensor *x = tensor_of(s, own.x, own.count);
-    tern_tensor *code = tern_relu(s, tern_forward(model->encoder, s, x));
+    tern_tensor *code = tern_linear_act_forward(model->encoder, s, x, true);
     tern_tensor *again = tern_forward(model->decoder, s, code);
     return tern_mse_loss(s, again, x, TERN_LOSS_MEAN);
 }

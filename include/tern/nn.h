@@ -130,6 +130,9 @@ TERN_API tern_linear_opts tern_linear_defaults(void);
  * bit. (.., in) -> (.., out) */
 TERN_API tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear_opts *opts, tern_rng *rng,
                                       tern_error *err);
+/* Calls a linear with what follows it, as one operation: y = linear(x), then max(y, 0) if `relu`. */
+TERN_API tern_tensor *tern_linear_act_forward(tern_module *linear, tern_scope *scope, tern_tensor *x,
+                                              bool relu);
 
 /* torch.nn.Embedding(count, size): weight (count, size) from the normal distribution as PyTorch draws it, bit
  * for bit, and 0 in the row of padding_idx. An index (..) of i64 or i32 -> (.., size) */
@@ -241,7 +244,8 @@ TERN_API tern_module *tern_upsample_new(const tern_interpolate_opts *opts, tern_
 /* torch.nn.Flatten: (N, ...) -> (N, the product of the rest) */
 TERN_API tern_module *tern_flatten_new(tern_error *err);
 
-/* torch.nn.Sequential: children named "0", "1", ... by tern_sequential_add. */
+/* torch.nn.Sequential: children named "0", "1", ... by tern_sequential_add. A ReLU after a linear or a batch
+ * norm is one operation with it. */
 TERN_API tern_module *tern_sequential_new(tern_error *err);
 TERN_API tern_module *tern_sequential_add(tern_module *sequential, tern_module *child, tern_error *err);
 

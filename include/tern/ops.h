@@ -13,6 +13,11 @@ extern "C" {
 /* y (.., O) = x (.., I) weight^T + bias; weight (O, I), bias (O) or NULL. torch.nn.functional.linear. */
 TERN_API tern_tensor *tern_linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias);
 
+/* The same, then max(y, 0) if `relu`, as one operation: values and gradients are those of tern_relu after
+ * tern_linear, whose name errors have too. On a GPU NaN may become 0 (docs/gpu.md). */
+TERN_API tern_tensor *tern_linear_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
+                                      tern_tensor *bias, bool relu);
+
 /* Products of matrices, a (.., m, k) and b (.., k, n) -> (.., m, n), whose batches are broadcast together; a
  * vector (k) is a row of a or a column of b, and leaves no dimension. torch.matmul. */
 TERN_API tern_tensor *tern_matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b);

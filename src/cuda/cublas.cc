@@ -108,7 +108,7 @@ static gemm_key key_of(const tern__gemm *g)
         key[at++] = operands[i]->next;
         key[at++] = (int64_t)operands[i]->dtype << 16 | g->alignment[i] << 1 | operands[i]->transposed;
     }
-    key[at++] = (g->row_sums != nullptr) << 2 | (g->bias != nullptr) << 1 | g->add;
+    key[at++] = g->relu << 3 | (g->row_sums != nullptr) << 2 | (g->bias != nullptr) << 1 | g->add;
     return key;
 }
 
@@ -147,13 +147,21 @@ static const void *vector_of(const tern__gemm *g)
     return g->row_sums ? g->row_sums : g->bias;
 }
 
+/* The ReLU is documented as max(x, 0), and of NaN it is reported to make 0. */
+static cublasLtEpilogue_t epilogue_of(const tern__gemm *g)
+{
+    if (g->row_sums) return CUBLASLT_EPILOGUE_BGRADB;
+    if (g->bias) return g->relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+    return g->relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 /* f32 is multiplied as f32, as PyTorch does unless it is told otherwise. */
 static cublasStatus_t set_desc(gemm_plan *plan, const tern__gemm *g)
 {
     bool doubles = g->a.dtype == TERN_F64;
     cublasOperation_t first = g->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t second = g->a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = g->row_sums ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BIAS;
+    cublasLtEpilogue_t epilogue = epilogue_of(g);
     cublasStatus_t code = cublasLtMatmulDescCreate(
         &plan->desc, doubles ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, doubles ? CUDA_R_64F : CUDA_R_32F);
     if (code == CUBLAS_STATUS_SUCCESS)
@@ -161,7 +169,7 @@ static cublasStatus_t set_desc(gemm_plan *plan, const tern__gemm *g)
     if (code == CUBLAS_STATUS_SUCCESS)
         code =
             cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof(second));
-    if (code == CUBLAS_STATUS_SUCCESS && vector_of(g))
+    if (code == CUBLAS_STATUS_SUCCESS)
         code = cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
                                               sizeof(epilogue));
     if (code == CUBLAS_STATUS_SUCCESS && vector_of(g)) code = set_bias(plan, vector_of(g));

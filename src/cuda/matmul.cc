@@ -2,12 +2,14 @@
  * dimension of the batch, the longest; the others are a loop.
  *
  * An operand whose neighbours are apart is copied first. y is made beside, in f32, where it is transposed or
- * where sums of several products would be rounded to 16 bits in between. */
+ * where sums of several products would be rounded to 16 bits in between. A ReLU is the epilogue of the
+ * product that makes y; where that is another kernel, or cuBLASLt has none, it is a kernel after it. */
 #include "cuda/copy.h"
 #include "cuda/cublas.h"
 #include "cuda/kernels.h"
 
 extern "C" {
+#include "kernels/matmul.h"
 #include "kernels/product.h"
 #include "kernels/reduce.h"
 }
@@ -51,6 +53,7 @@ static bool takes(const tern__call *call)
     return tern__dtype_is_float(a->dtype) && b->dtype == a->dtype && fits(y->dtype, a->dtype) &&
            (!bias || (fits(bias->dtype, a->dtype) && !falls_together(y, 0, y->ndim - 2))) &&
            (!call->out[1] || (!bias && y->ndim == 2)) && !falls_together(y, y->ndim - 2, y->ndim) &&
+           (!tern__matmul_has_relu(call) || (!call->out[1] && !falls_together(y, 0, y->ndim))) &&
            tern__view_count(y) > 0 && tern__view_count(a) > 0;
 }
 
@@ -147,12 +150,30 @@ static int make_row_sums(const tern__call *call)
     return must(tern__cuda_sum(&inner));
 }
 
+static int make_relu(const tern__call *call)
+{
+    const tern__call relu = tern__matmul_relu(call);
+    return must(tern__cuda_pointwise(&relu));
+}
+
+/* Whether this product is worth asking for without it, since cuBLASLt has none with: the row sums or the ReLU
+ * are kernels of their own then. */
+static bool leave_out(tern__gemm *g)
+{
+    bool had = g->row_sums || g->relu;
+    g->row_sums = nullptr;
+    g->relu = false;
+    return had;
+}
+
 static int run(const tern__call *call, tern__product p)
 {
+    bool relu = tern__matmul_has_relu(call);
     merge(&p);
     axis taken = take_longest(&p);
     tern__gemm first = gemm_of(&p, &taken);
     if (has_row_sums(call)) first.row_sums = call->out[1]->data;
+    first.relu = relu;
     int64_t sums = count_of(p.sum, p.sums), batches = count_of(p.batch, p.batches);
     int status = TERN_OK;
     for (int64_t n = 0; n < sums * batches && !status; n++) {
@@ -166,12 +187,13 @@ static int run(const tern__call *call, tern__product p)
         }
         g.add = call->add[0] || n >= batches;
         status = tern__cublas_gemm(call, &g);
-        if (status == TERN_E_UNSUPPORTED && g.row_sums) {
-            g.row_sums = first.row_sums = nullptr;
+        if (status == TERN_E_UNSUPPORTED && leave_out(&g)) {
+            leave_out(&first);
             status = tern__cublas_gemm(call, &g);
         }
         if (n > 0) status = must(status);
     }
+    if (!status && relu && !first.relu) status = make_relu(call);
     return status || !call->out[1] || first.row_sums ? status : make_row_sums(call);
 }
 
@@ -209,7 +231,7 @@ static int with_copy(const tern__call *call, int i, tern_dtype dtype)
     return status;
 }
 
-/* y is made in f32 (f64 of f64), and copied or added then. */
+/* y is made in f32 (f64 of f64), and copied or added then, and its ReLU last. */
 static int made_beside(const tern__call *call)
 {
     const tern__view *y = call->out[0];
@@ -218,8 +240,10 @@ static int made_beside(const tern__call *call)
     tern__call inner = *call;
     inner.out[0] = &b.seen;
     inner.add[0] = false;
+    inner.attr = nullptr;
     int status = matmul(&inner);
     if (!status) status = must(tern__cuda_copy_view(call, &b.made, &b.once, call->add[0]));
+    if (!status && tern__matmul_has_relu(call)) status = make_relu(call);
     tern__cuda_scratch_free(call, b.made.data);
     return status;
 }
@@ -233,8 +257,10 @@ static int before_bias(const tern__call *call)
     tern__view bias = tern__cuda_along(call->in[2], y, y->ndim - 1);
     tern__call inner = *call;
     inner.in[2] = nullptr;
+    inner.attr = nullptr;
     int status = matmul(&inner);
-    return status ? status : must(tern__cuda_copy_view(call, &bias, y, true));
+    if (!status) status = must(tern__cuda_copy_view(call, &bias, y, true));
+    return status || !tern__matmul_has_relu(call) ? status : make_relu(call);
 }
 
 static int matmul(const tern__call *call)

@@ -210,7 +210,7 @@ tern_tensor *tern_deeplabv3_forward(tern_module *module, tern_scope *s, tern_ten
         return NULL;
     }
     ((deeplabv3 *)module)->aux = aux;
-    tern_tensor *y = tern__module_call(module, s, x);
+    tern_tensor *y = tern__module_call(module, s, x, module->forward);
     ((deeplabv3 *)module)->aux = NULL;
     return y;
 }

@@ -16,6 +16,11 @@ ACTIVATION(silu)
 ACTIVATION(sigmoid)
 ACTIVATION(tanh)
 
+bool tern__is_relu(const tern_module *module)
+{
+    return module->forward == relu_forward;
+}
+
 typedef struct gelu {
     tern_module base;
     bool approximate;

@@ -63,6 +63,11 @@ static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor 
     return run((batch_norm *)module, scope, x, NULL, false);
 }
 
+static tern_tensor *with_relu(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    return run((batch_norm *)module, scope, x, NULL, true);
+}
+
 tern_tensor *tern_batch_norm_act_forward(tern_module *module, tern_scope *scope, tern_tensor *x,
                                          tern_tensor *residual, bool relu)
 {
@@ -148,6 +153,7 @@ static tern_module *new_batch_norm(const char *func, const char *kind, const cha
     }
     batch_norm *self = tern__module_new(sizeof(*self), kind, forward, err);
     if (!self) return NULL;
+    self->base.tree->with_relu = with_relu;
     self->eps = o.eps;
     self->momentum = o.momentum;
     self->cumulative = o.cumulative;

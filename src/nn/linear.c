@@ -13,6 +13,20 @@ static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor 
     return tern_linear(scope, x, self->weight, self->bias);
 }
 
+static tern_tensor *with_relu(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    linear *self = (linear *)module;
+    return tern_linear_act(scope, x, self->weight, self->bias, true);
+}
+
+tern_tensor *tern_linear_act_forward(tern_module *module, tern_scope *scope, tern_tensor *x, bool relu)
+{
+    if (!module || !TERN__ENTER(scope, __func__, 1, &x)) return NULL;
+    if (module->forward == forward) return tern__forward_by(module, scope, x, relu ? with_relu : forward);
+    tern__scope_fail(scope, __func__, TERN_E_INVALID, "expected a linear, got %s", module->kind);
+    return NULL;
+}
+
 tern_linear_opts tern_linear_defaults(void)
 {
     return (tern_linear_opts){.size = sizeof(tern_linear_opts), .bias = true};
@@ -31,6 +45,7 @@ tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear_opts *op
     }
     linear *self = tern__module_new(sizeof(*self), "linear", forward, err);
     if (!self) return NULL;
+    self->base.tree->with_relu = with_relu;
     self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 2, (int64_t[]){out, in}, err);
     if (o.bias) self->bias = tern_parameter_add(&self->base, "bias", TERN_F32, 1, &out, err);
     bool whole = self->weight && (self->bias || !o.bias);

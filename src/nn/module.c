@@ -9,7 +9,7 @@ static int attach_tree(tern_module *module, const char *kind, tern_forward_fn fo
 {
     tern__module_tree *tree = tern__alloc(sizeof(*tree), "tern_module_init", err);
     if (!tree) return TERN_E_MEMORY;
-    *tree = (tern__module_tree){.module = module, .heap = heap};
+    *tree = (tern__module_tree){.module = module, .heap = heap, .forward = forward};
     module->kind = kind;
     module->forward = forward;
     module->training = true;
@@ -278,12 +278,17 @@ static void follow(tern_module *module, const tern_scope *scope)
     scope->here->follows = is_led || scope->follows;
 }
 
-tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+tern_tensor *tern__forward_by(tern_module *module, tern_scope *scope, tern_tensor *x, tern_forward_fn forward)
 {
     if (!module || !TERN__ENTER(scope, "tern_forward", 1, &x)) return NULL;
     follow(module, scope);
     tern_tensor *mark = tern__frame_enter(scope);
-    return tern__module_return(module, scope, mark, tern__module_call(module, scope, x));
+    return tern__module_return(module, scope, mark, tern__module_call(module, scope, x, forward));
+}
+
+tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    return tern__forward_by(module, scope, x, module ? module->forward : NULL);
 }
 
 static void set_training(tern_module *module, bool training)

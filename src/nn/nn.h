@@ -39,9 +39,11 @@ typedef struct tern__precision {
 
 typedef struct tern__module_tree {
     tern_module *module, *parent;
-    char *name;        /* under the parent */
-    char options[112]; /* " stride 2x2 padding 1x1": beside kind and parameters, what it computes */
-    bool heap;         /* made by a _new function: freed with its parent */
+    char *name;                /* under the parent */
+    char options[112];         /* " stride 2x2 padding 1x1": beside kind and parameters, what it computes */
+    bool heap;                 /* made by a _new function: freed with its parent */
+    tern_forward_fn forward;   /* as it was made with: the module's may have been replaced          */
+    tern_forward_fn with_relu; /* forward and a ReLU after it as one operation; NULL: there is none */
     struct tern__module_tree *children, *last_child, *next;
     tern__member *members, *last_member; /* in registration order */
     tern__precision precision;           /* of the root                           */
@@ -89,8 +91,13 @@ tern_module *tern__module_root(tern_module *module);
 /* Of the tree under it, itself included. */
 int tern__module_count(const tern_module *module);
 
-/* Calls the module's forward, with what amp has made of it. */
-tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tensor *x);
+/* Calls a module's forward, with what amp has made of it. */
+tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tensor *x,
+                               tern_forward_fn forward);
+/* tern_forward with this function in the place of the module's own. */
+tern_tensor *tern__forward_by(tern_module *module, tern_scope *scope, tern_tensor *x,
+                              tern_forward_fn forward);
+bool tern__is_relu(const tern_module *module);
 /* The scope is one in which amp's model is called. */
 void tern__precision_enter(const tern_module *module, tern_scope *scope);
 /* Parameters and buffers of floating point under `module` become `dtype`, before the seal: all but running

@@ -16,12 +16,13 @@ static tern_tensor *cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
     return changes ? tern_cast(scope, x, dtype) : x;
 }
 
-tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tensor *x)
+tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tensor *x,
+                               tern_forward_fn forward)
 {
     const tern__precision *p = &module->tree->precision;
     tern__precision_enter(module, scope);
-    if (!p->casts) return module->forward(module, scope, x);
-    tern_tensor *y = module->forward(module, scope, cast(scope, x, p->input));
+    if (!p->casts) return forward(module, scope, x);
+    tern_tensor *y = forward(module, scope, cast(scope, x, p->input));
     return scope->error.code ? NULL : cast(scope, y, p->output);
 }
 

@@ -7,10 +7,28 @@ typedef struct sequential {
     int count;
 } sequential;
 
+/* Called by the forward that it was made with, and nothing of amp's around that. */
+static bool is_as_made(const tern__module_tree *child)
+{
+    return child->module->forward == child->forward && !child->precision.set;
+}
+
+/* Whether a child and the next one, a ReLU, are one operation. Who observes calls is told of both. */
+static bool goes_with_relu(const tern__module_tree *child, const tern_scope *scope)
+{
+    const tern__module_tree *next = child->next;
+    return child->with_relu && next && tern__is_relu(next->module) && is_as_made(child) && is_as_made(next) &&
+           !scope->observer;
+}
+
 static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
-    for (tern__module_tree *child = module->tree->children; child; child = child->next)
-        x = tern_forward(child->module, scope, x);
+    for (tern__module_tree *child = module->tree->children; child; child = child->next) {
+        bool fused = goes_with_relu(child, scope);
+        x = fused ? tern__forward_by(child->module, scope, x, child->with_relu)
+                  : tern_forward(child->module, scope, x);
+        if (fused) child = child->next;
+    }
     return x;
 }
 

@@ -1,36 +1,66 @@
+#include "kernels/pointwise.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 
-/* dw = dy^T x, and db with it: a GPU's product reads dy anyhow, and a kernel less is started. */
+/* Inputs, and what is kept; the result where a ReLU has made it. */
+enum { X, WEIGHT, BIAS, INPUTS };
+enum { SAVED_X, SAVED_WEIGHT, SAVED_Y };
+
+/* ---- gradient: dz is that of the product with its bias ---- */
+
+/* dw = dz^T x, and db with it: a GPU's product reads dz anyhow, and a kernel less is started. */
 static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__view *turned,
                              const tern__view *x)
 {
     tern__call call = {.kernel = TERN__MATMUL, .in = {turned, x}};
-    call.out[0] = tern__grad_open(scope, node, 1, &call.add[0]);
-    call.out[1] = call.out[0] ? tern__grad_open(scope, node, 2, &call.add[1]) : NULL;
+    call.out[0] = tern__grad_open(scope, node, WEIGHT, &call.add[0]);
+    call.out[1] = call.out[0] ? tern__grad_open(scope, node, BIAS, &call.add[1]) : NULL;
     if (!call.out[1] || !tern__run(scope, &call)) return scope->error.code;
-    int status = tern__grad_done(scope, node, 2);
-    return status ? status : tern__grad_done(scope, node, 1);
+    int status = tern__grad_done(scope, node, BIAS);
+    return status ? status : tern__grad_done(scope, node, WEIGHT);
 }
 
-static int parameter_gradients(tern_scope *scope, tern__node *node)
+static int parameter_gradients(tern_scope *scope, tern__node *node, const tern__view *dz)
 {
-    const tern__view *dy = tern__dy(node), *x = &node->saved[0].view;
-    bool weight = tern__wants(node, 1), bias = tern__wants(node, 2);
-    tern__view turned = tern__transposed(dy);
-    if (weight && bias && scope->here->backend && dy->ndim == 2)
+    const tern__view *x = &node->saved[SAVED_X].view;
+    bool weight = tern__wants(node, WEIGHT), bias = tern__wants(node, BIAS);
+    tern__view turned = tern__transposed(dz);
+    if (weight && bias && scope->here->backend && dz->ndim == 2)
         return gradients_at_once(scope, node, &turned, x);
-    int status = bias ? tern__sum_into(scope, node, 2, dy) : TERN_OK;
-    return status || !weight ? status : tern__matmul_grad(scope, node, 1, &turned, x);
+    int status = bias ? tern__sum_into(scope, node, BIAS, dz) : TERN_OK;
+    return status || !weight ? status : tern__matmul_grad(scope, node, WEIGHT, &turned, x);
+}
+
+static int gradients(tern_scope *scope, tern__node *node, const tern__view *dz)
+{
+    const tern__view *w = &node->saved[SAVED_WEIGHT].view;
+    int status = parameter_gradients(scope, node, dz);
+    if (!status && tern__wants(node, X)) status = tern__matmul_grad(scope, node, X, dz, w);
+    return status;
 }
 
 static int gradient(tern_scope *scope, tern__node *node)
 {
-    const tern__view *dy = tern__dy(node), *w = &node->saved[1].view;
-    int status = parameter_gradients(scope, node);
-    if (!status && tern__wants(node, 0)) status = tern__matmul_grad(scope, node, 0, dy, w);
+    return gradients(scope, node, tern__dy(node));
+}
+
+/* dz overwrites dy where nobody else needs that. */
+static int relu_gradient(tern_scope *scope, tern__node *node)
+{
+    static const tern__pointwise_attr none = {{0}};
+    const tern__view *dy = tern__dy(node), *y = &node->out->view;
+    bool in_place = tern__owns_dy(node) && dy->layout == y->layout;
+    tern__saved beside = in_place ? (tern__saved){0} : tern__temporary(scope, y);
+    if (!in_place && !beside.storage) return scope->error.code;
+    const tern__view *dz = in_place ? dy : &beside.view;
+    tern__call call = {
+        .kernel = TERN__RELU_GRAD, .in = {dy, &node->saved[SAVED_Y].view}, .out = {dz}, .attr = &none};
+    int status = tern__run(scope, &call) ? gradients(scope, node, dz) : scope->error.code;
+    tern__saved_drop(&beside);
     return status;
 }
+
+/* ---- the op ---- */
 
 static bool shapes_fit(tern_scope *scope, const tern_tensor *x, const tern_tensor *w, const tern_tensor *b)
 {
@@ -50,11 +80,18 @@ static bool shapes_fit(tern_scope *scope, const tern_tensor *x, const tern_tenso
     return false;
 }
 
-static bool dtypes_fit(tern_scope *scope, tern_dtype x, const tern_tensor *w, const tern_tensor *b)
+static bool dtypes_fit(tern_scope *scope, tern_dtype x, const tern_tensor *w, const tern_tensor *b, bool relu)
 {
     char layer[TERN__LAYER_TEXT];
     tern_dtype weight = w->view.dtype, bias = b ? b->view.dtype : weight;
-    if (x == weight && bias == weight && weight != TERN_BOOL) return true;
+    bool same = x == weight && bias == weight && weight != TERN_BOOL;
+    if (same && (!relu || tern__dtype_is_float(x))) return true;
+    if (same) {
+        tern__scope_fail(scope, "tern_linear", TERN_E_DTYPE,
+                         "linear%s: expected floating point before a relu, got %s",
+                         tern__layer_text(w, layer), tern_dtype_name(x));
+        return false;
+    }
     tern__scope_fail(scope, "tern_linear", TERN_E_DTYPE, "linear%s: weight is %s but %s is %s",
                      tern__layer_text(w, layer), tern_dtype_name(weight), x == weight ? "bias" : "input",
                      tern_dtype_name(x == weight ? bias : x));
@@ -62,27 +99,42 @@ static bool dtypes_fit(tern_scope *scope, tern_dtype x, const tern_tensor *w, co
 }
 
 /* x (.., in) of at least two dimensions. */
-static tern_tensor *linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias)
+static tern_tensor *linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                           bool relu)
 {
     if (!(x = tern__matrices(scope, x)) || !(weight = tern__matrices(scope, weight))) return NULL;
     if (bias && !(bias = tern__plain(scope, bias))) return NULL;
     tern__view shape = x->view, turned = tern__transposed(&weight->view);
     shape.shape[shape.ndim - 1] = weight->view.shape[0];
     tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, shape.ndim, shape.shape);
-    if (!y || !tern__matmul(scope, &y->view, &x->view, &turned, bias ? &bias->view : NULL, false))
+    if (!y || !tern__matmul_act(scope, &y->view, &x->view, &turned, bias ? &bias->view : NULL, relu))
         return NULL;
-    tern__node *node = tern__record(scope, "linear", gradient, y, 3, (tern_tensor *[]){x, weight, bias});
-    if (node && tern__wants(node, 1)) tern__save(node, 0, x);
-    if (node && tern__wants(node, 0)) tern__save(node, 1, weight);
+    tern__node *node = tern__record(scope, "linear", relu ? relu_gradient : gradient, y, INPUTS,
+                                    (tern_tensor *[]){x, weight, bias});
+    if (node && tern__wants(node, WEIGHT)) tern__save(node, SAVED_X, x);
+    if (node && tern__wants(node, X)) tern__save(node, SAVED_WEIGHT, weight);
+    if (relu) tern__save(node, SAVED_Y, y);
     return y;
+}
+
+/* What both functions do with inputs that have been entered. */
+static tern_tensor *run(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias, bool relu)
+{
+    if (!shapes_fit(scope, x, weight, bias) || !dtypes_fit(scope, x->view.dtype, weight, bias, relu))
+        return NULL;
+    if (x->view.ndim > 1) return linear(scope, x, weight, bias, relu);
+    tern_tensor *row = tern_reshape(scope, x, 2, (int64_t[]){1, -1});
+    tern_tensor *y = row ? linear(scope, row, weight, bias, relu) : NULL;
+    return y ? tern_reshape(scope, y, 1, (int64_t[]){-1}) : NULL;
 }
 
 tern_tensor *tern_linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias)
 {
-    if (!TERN__ENTER(scope, __func__, 2, &x, &weight, &bias)) return NULL;
-    if (!shapes_fit(scope, x, weight, bias) || !dtypes_fit(scope, x->view.dtype, weight, bias)) return NULL;
-    if (x->view.ndim > 1) return linear(scope, x, weight, bias);
-    tern_tensor *row = tern_reshape(scope, x, 2, (int64_t[]){1, -1});
-    tern_tensor *y = row ? linear(scope, row, weight, bias) : NULL;
-    return y ? tern_reshape(scope, y, 1, (int64_t[]){-1}) : NULL;
+    return TERN__ENTER(scope, __func__, 2, &x, &weight, &bias) ? run(scope, x, weight, bias, false) : NULL;
+}
+
+tern_tensor *tern_linear_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                             bool relu)
+{
+    return TERN__ENTER(scope, __func__, 2, &x, &weight, &bias) ? run(scope, x, weight, bias, relu) : NULL;
 }

@@ -1,6 +1,7 @@
 /* matmul.c - torch.matmul: vectors become matrices of one row or column, whose dimension leaves the result;
  * gradients are products with the other factor transposed. */
 #include "ops/matmul.h"
+#include "kernels/matmul.h"
 #include "ops/broadcast.h"
 
 /* ---- on views ---- */
@@ -46,28 +47,40 @@ static tern__view with_batch(const tern__view *matrices, const tern__view *batch
     return tern__broadcast_view(matrices, all.ndim, all.shape);
 }
 
-static bool run(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b,
-                const tern__view *bias, bool add)
+/* All three with one batch. */
+static bool run(tern_scope *scope, tern__call *call)
 {
-    tern__call call = {.kernel = TERN__MATMUL, .in = {a, b, bias}, .out = {y}, .add = {add}};
-    return tern__run(scope, &call);
-}
-
-bool tern__matmul(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b,
-                  const tern__view *bias, bool add)
-{
-    if (y->ndim == 2 && a->ndim == 2 && b->ndim == 2) return run(scope, y, a, b, bias, add);
+    const tern__view *y = call->out[0], *a = call->in[0], *b = call->in[1];
+    if (y->ndim == 2 && a->ndim == 2 && b->ndim == 2) return tern__run(scope, call);
     tern__view batch = batch_of(y);
     if (!join_batches(&batch, a) || !join_batches(&batch, b)) return false;
     tern__view ys = with_batch(y, &batch), as = with_batch(a, &batch), bs = with_batch(b, &batch);
-    return run(scope, &ys, &as, &bs, bias, add);
+    call->out[0] = &ys;
+    call->in[0] = &as;
+    call->in[1] = &bs;
+    return tern__run(scope, call);
+}
+
+bool tern__matmul(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b, bool add)
+{
+    tern__call call = {.kernel = TERN__MATMUL, .in = {a, b}, .out = {y}, .add = {add}};
+    return run(scope, &call);
+}
+
+bool tern__matmul_act(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b,
+                      const tern__view *bias, bool relu)
+{
+    static const tern__matmul_attr with_relu = {.relu = 1};
+    tern__call call = {
+        .kernel = TERN__MATMUL, .in = {a, b, bias}, .out = {y}, .attr = relu ? &with_relu : NULL};
+    return run(scope, &call);
 }
 
 int tern__matmul_grad(tern_scope *scope, tern__node *node, int i, const tern__view *a, const tern__view *b)
 {
     bool add;
     const tern__view *to = tern__grad_open(scope, node, i, &add);
-    if (!to || !tern__matmul(scope, to, a, b, NULL, add)) return scope->error.code;
+    if (!to || !tern__matmul(scope, to, a, b, add)) return scope->error.code;
     return tern__grad_done(scope, node, i);
 }
 
@@ -108,7 +121,7 @@ static tern_tensor *matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b, co
     all.shape[all.ndim++] = a->view.shape[a->view.ndim - 2];
     all.shape[all.ndim++] = b->view.shape[b->view.ndim - 1];
     tern_tensor *y = tern__result(scope, a->view.dtype, TERN__PLAIN, all.ndim, all.shape);
-    if (!y || !tern__matmul(scope, &y->view, &a->view, &b->view, NULL, false)) return NULL;
+    if (!y || !tern__matmul(scope, &y->view, &a->view, &b->view, false)) return NULL;
     tern__node *node = tern__record(scope, "matmul", gradient, y, 2, (tern_tensor *[]){a, b});
     if (node && tern__wants(node, 1)) tern__save(node, 0, a);
     if (node && tern__wants(node, 0)) tern__save(node, 1, b);

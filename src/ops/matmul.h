@@ -7,10 +7,13 @@
 /* The last two dimensions change places. */
 tern__view tern__transposed(const tern__view *matrices);
 
-/* y = (or +=) a b [+ bias] for matrices in the last two dimensions. Those before them are broadcast together;
- * where y is repeated, the products are summed. False after a failure. */
-bool tern__matmul(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b,
-                  const tern__view *bias, bool add);
+/* y = (or +=) a b for matrices in the last two dimensions. Those before them are broadcast together; where y
+ * is repeated, the products are summed. False after a failure. */
+bool tern__matmul(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b, bool add);
+
+/* y = a b + bias, or max(., 0) of it; `bias` may be NULL. */
+bool tern__matmul_act(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b,
+                      const tern__view *bias, bool relu);
 
 /* The same into the gradient of input i; returns what a gradient function does. */
 int tern__matmul_grad(tern_scope *scope, tern__node *node, int i, const tern__view *a, const tern__view *b);

@@ -283,7 +283,7 @@ static void a_weight_is_laid_out_once_a_step(void **state)
 
 typedef struct counter {
     tern__kernel_observer observer; /* first: the observer is the counter */
-    int products, with_sums, sums;
+    int products, with_sums, sums, relus;
 } counter;
 
 static void count(tern__kernel_observer *observer, const tern__call *call)
@@ -292,9 +292,10 @@ static void count(tern__kernel_observer *observer, const tern__call *call)
     c->products += call->kernel == TERN__MATMUL;
     c->with_sums += call->kernel == TERN__MATMUL && call->out[1];
     c->sums += call->kernel == TERN__SUM;
+    c->relus += call->kernel == TERN__RELU;
 }
 
-/* The gradients of an MLP's biases come with those of its weights. */
+/* The gradients of an MLP's biases come with those of its weights, and ReLUs are the products' own. */
 static void a_product_makes_both_gradients(void **state)
 {
     (void)state;
@@ -317,6 +318,7 @@ static void a_product_makes_both_gradients(void **state)
     assert_int_equal(c.products, 5);
     assert_int_equal(c.with_sums, 2);
     assert_int_equal(c.sums, 0);
+    assert_int_equal(c.relus, 0);
     tern_scope_free(s);
     tern_optim_free(optim);
     tern_module_free(net);

@@ -11,6 +11,7 @@
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/loss_scale.h"
+#include "kernels/matmul.h"
 #include "kernels/nll_loss.h"
 #include "kernels/norm_factors.h"
 #include "kernels/power_sum.h"
@@ -121,6 +122,7 @@ static const tern__norm_attr clip = {.use = TERN__NORM_CLIP, .p = 3, .most = 2, 
                                         .decay = 0.1,
                                         .rate = 0.1,
                                         .eps = 1e-8};
+static const tern__matmul_attr relu = {.relu = 1};
 static const tern__dropout_attr dropout = {12345, 6, 7, 1u << 30, 4 / 3.0};
 static const tern__embedding_attr no_padding = {-1}, padding = {2};
 #define NLL(smoothing, gamma, mean, each)                                                                    \
@@ -317,6 +319,12 @@ static const row rows[] = {
     {"LAMB", TERN__NORM_FACTORS, {NUMBERS_P(20, 1)}, {NUMBERS_P(3)}, &limit, false},
     {"pairs", TERN__NORM_FACTORS, {NUMBERS_P(300, 2)}, {NUMBERS_P(3)}, &trust, false},
     {"LARC", TERN__NORM_FACTORS, {NUMBERS_P(1, 2)}, {NUMBERS_P(3)}, &adapted, false},
+    {"relu", TERN__MATMUL, {X(7, 5), X(5, 9)}, {X(7, 9)}, &relu, false},
+    {"relu of a bias", TERN__MATMUL, {X(7, 5), X(5, 9), X(9)}, {X(7, 9)}, &relu, false},
+    {"relu of a sum", TERN__MATMUL, {XG(7, 5), X(5, 9), X(9)}, {X(7, 9)}, &relu, true},
+    {"relu of a batch", TERN__MATMUL, {X(3, 7, 5), Y(1, 3, 5, 9), X(9)}, {X(3, 7, 9)}, &relu, true},
+    {"relu of batches", TERN__MATMUL, {X(3, 2, 7, 5), Y(1, 3, 2, 5, 9)}, {X(3, 2, 7, 9)}, &relu, false},
+    {"relu, channels last", TERN__MATMUL, {XL(3, 2, 7, 5), X(3, 2, 5, 9)}, {XL(3, 2, 7, 9)}, &relu, true},
 };
 
 /* ---- running it ---- */

@@ -1,8 +1,8 @@
 /* The fast product beside the reference: random sizes, transposes, gaps, batches broadcast in any operand and
- * summed in the result, a bias, adding to what is there. */
+ * summed in the result, a bias, adding to what is there, a ReLU. */
 #include "check.h"
 
-#include "kernels/kernel.h"
+#include "kernels/matmul.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -96,7 +96,10 @@ static void one_round(tern_dtype dtype, tern_dtype y_dtype)
     tern__view y = random_view(y_dtype, ndim, shape[2], repeated[2], true);
     tern__view bias = random_view(dtype, 1, &n, (bool[]){false}, true);
     tern__call call = {.kernel = TERN__MATMUL, .in = {&a, &b, summed || draw(0, 1) ? NULL : &bias}};
+    static const tern__matmul_attr relu = {.relu = 1};
     call.add[0] = draw(0, 1);
+    compare(&call, &y);
+    call.attr = &relu;
     compare(&call, &y);
     free(a.data);
     free(b.data);

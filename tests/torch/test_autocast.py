@@ -61,6 +61,7 @@ def dice_of(x, target):
 # Of each op: how tern is called, how torch is, the arrays of floating point. Arrays of integers are inside.
 CASES = {
     "linear": (lambda r, *t: r.op("tern_linear", *t), F.linear, [X, reals(5, 4), reals(5)]),
+    "linear_act": (lambda r, *t: r.op("tern_linear_act", *t, True), lambda *t: F.linear(*t).relu(), [X, reals(5, 4), reals(5)]),
     "matmul": two("matmul", torch.matmul, X, reals(4, 7)),
     "conv1d": (lambda r, *t: r.op("tern_conv1d", *t, None), F.conv1d, [LINE, reals(5, 4, 3), reals(5)]),
     "conv2d": (lambda r, *t: r.op("tern_conv2d", *t, None), F.conv2d, [IMAGE, reals(16, 16, 3, 3), reals(16)]),

@@ -1,5 +1,6 @@
-"""linear and relu against torch, and linear's gradients by finite differences."""
+"""linear, relu and both in one against torch, and linear's gradients by finite differences."""
 import ctypes
+import os
 import unittest
 
 import numpy
@@ -19,6 +20,18 @@ def draw(shape, dtype):
 
 def linear(run, x, weight, bias=None):
     return run.op("tern_linear", x, weight, bias)
+
+
+def linear_act(run, x, weight, bias=None):
+    return run.op("tern_linear_act", x, weight, bias, True)
+
+
+def apart(run, x, weight, bias=None):
+    return run.op("tern_relu", linear(run, x, weight, bias))
+
+
+def torch_linear_act(*arrays):
+    return torch.relu(torch.nn.functional.linear(*arrays))
 
 
 class LinearTest(unittest.TestCase):
@@ -104,6 +117,88 @@ class LinearTest(unittest.TestCase):
     def test_finite_differences(self):
         for shape in ((5, 7), (7,), (2, 3, 7)):
             gradient_check(f"linear {shape}", linear, [draw(shape, "d"), draw((4, 7), "d"), draw((4,), "d")])
+
+
+class LinearActTest(unittest.TestCase):
+    def test_value_and_gradients(self):
+        for device, dtype, tolerance in DEVICES:
+            shapes = [(1, 1, 1), (64, 100, 33), (31, 1, 5)] + [tuple(int(n) for n in RNG.integers(1, 70, 3)) for _ in range(6)]
+            for rows, ins, outs in shapes:
+                arrays = [draw((rows, ins), dtype), draw((outs, ins), dtype), draw((outs,), dtype)]
+                what = f"linear_act {device} {dtype} {rows}x{ins} -> {outs}"
+                compare(what, linear_act, torch_linear_act, arrays, tolerance, device)
+                compare(what + " without bias", linear_act, torch_linear_act, arrays[:2], tolerance, device)
+            arrays = [draw((9, 20), dtype), draw((6, 20), dtype), draw((6,), dtype)]
+            off = lambda run, *t: run.op("tern_linear_act", *t, False)
+            compare(f"linear_act without relu {device}", off, torch.nn.functional.linear, arrays, tolerance, device)
+            for wanted in range(3):
+                constant = tuple(i for i in range(3) if i != wanted)
+                compare(f"gradient {wanted} {device}", linear_act, torch_linear_act, arrays, tolerance, device, constant=constant)
+
+    def test_any_number_of_dimensions(self):
+        for device, dtype, tolerance in DEVICES:
+            for shape in ((7,), (1, 7), (2, 3, 7), (2, 1, 3, 2, 1, 7), (0, 7), (2, 0, 7)):
+                arrays = [draw(shape, dtype), draw((5, 7), dtype), draw((5,), dtype)]
+                compare(f"{device} {shape}", linear_act, torch_linear_act, arrays, tolerance, device)
+            compare(f"{device} only a bias", linear_act, torch_linear_act, [draw(s, dtype) for s in ((3, 0), (5, 0), (5,))], tolerance, device)
+
+    def test_a_result_that_others_use(self):
+        """Its gradient is somebody else's memory, or a sum: it must not be overwritten."""
+        op = lambda run, *t: (lambda y: run.op("tern_add", y, run.op("tern_mul", y, y)))(linear_act(run, *t))
+        oracle = lambda *t: (lambda y: y + y * y)(torch_linear_act(*t))
+        shared = lambda run, x, w, b: run.op("tern_add", linear_act(run, x, w, b), linear_act(run, x, w, b))
+        for device, dtype, tolerance in DEVICES:
+            arrays = [draw((9, 20), dtype), draw((6, 20), dtype), draw((6,), dtype)]
+            compare(f"used twice {device}", op, oracle, arrays, 3 * tolerance, device)
+            compare(f"one gradient for two {device}", shared, lambda *t: 2 * torch_linear_act(*t), arrays, tolerance, device)
+
+    def test_16_bits(self):
+        for device in ("cpu", "cpu:reference"):
+            for dtype, kind in ((5, torch.bfloat16), (6, torch.float16)):
+                for shape in ((7,), (9, 7), (2, 3, 7)):
+                    arrays = [rounded(draw(s, "f"), kind) for s in (shape, (5, 7), (5,))]
+                    eps = torch.finfo(kind).eps
+                    compare(f"{kind} {device} {shape}", in_16_bits(linear_act, dtype), torch_linear_act, arrays, eps, device, gradient_tolerance=2 * eps)
+
+    def results(self, op, arrays, device):
+        """The value and all gradients, as they are."""
+        run = Run(device)
+        tensors = [run.parameter(a) for a in arrays]
+        y = op(run, *tensors)
+        value = run.value(y)
+        run.backward(y, numpy.random.default_rng(1).standard_normal(value.shape).astype(value.dtype))
+        results = [value] + [run.grad(t) for t in tensors]
+        run.close()
+        return results
+
+    def test_bits_of_the_two_apart(self):
+        wrappers = [lambda op: op, lambda op: in_16_bits(op, 5), lambda op: in_16_bits(op, 6)]
+        for device in ("cpu", "cpu:reference"):
+            for shape, outs in (((64, 100), 33), ((2, 3, 7), 5), ((7,), 5)):
+                arrays = [draw(shape, "f"), draw((outs, shape[-1]), "f"), draw((outs,), "f")]
+                for wrapped in wrappers:
+                    for got, want in zip(self.results(wrapped(linear_act), arrays, device), self.results(wrapped(apart), arrays, device)):
+                        numpy.testing.assert_array_equal(got, want)
+
+    def test_what_is_no_number_stays(self):
+        """On the CPU; cuBLASLt's ReLU makes 0 of NaN."""
+        x, w, b = draw((5, 7), "f"), draw((6, 7), "f"), draw((6,), "f")
+        x[1, 2], x[3, 4], b[5] = numpy.nan, numpy.inf, -numpy.inf
+        with torch.no_grad():
+            want = torch_linear_act(*[torch.tensor(a) for a in (x, w, b)]).numpy()
+        self.assertTrue(numpy.isnan(want[1]).all() and numpy.isinf(want[3]).any())
+        for device in ("cpu", "cpu:reference"):
+            run = Run(device)
+            got = run.value(linear_act(run, *[run.constant(a) for a in (x, w, b)]))
+            run.close()
+            is_gpu = device == "cpu" and os.environ.get("TERN_TEST_DEVICE", "").startswith("cuda")
+            if is_gpu:
+                got[numpy.isnan(want) & (got == 0)] = numpy.nan
+            numpy.testing.assert_allclose(got, want, 1e-5, 1e-6)
+
+    def test_finite_differences(self):
+        for shape in ((5, 7), (7,), (2, 3, 7)):
+            gradient_check(f"linear_act {shape}", linear_act, [draw(shape, "d"), draw((4, 7), "d"), draw((4,), "d")])
 
 
 class ReluTest(unittest.TestCase):

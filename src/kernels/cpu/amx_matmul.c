@@ -6,6 +6,7 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/matmul.h"
 
 #define ROWS  TERN__AMX_ROWS
 #define PAIR  (2 * ROWS)
@@ -17,7 +18,7 @@ enum { A_TILES = TERN__SCRATCH_OPERAND, B_TILES, STEPS };
 typedef struct job {
     const tern__call *call;
     const tern__matrix *a, *b, *y;
-    bool add;
+    bool add, relu;
     int64_t steps, panel; /* along the sum; bytes of 16 rows or columns in tiles */
     char *a_tiles, *b_tiles;
     int64_t *at; /* places of the steps in a panel */
@@ -93,7 +94,9 @@ TERN__INLINE void put_rows(const job *j, const float *sums, int64_t row, int64_t
     if (bias) more = tern__lanes_get(bias->data, bias->dtype, column, n);
     for (int64_t r = 0; r < rows; r++) {
         tern__lanes v = tern__lanes_load(sums + r * ROWS, ROWS) + more;
-        tern__lanes_set(j->y->data, dtype, (row + r) * j->y->row_stride + column, v, n, j->add);
+        int64_t at = (row + r) * j->y->row_stride + column;
+        if (j->add) v += tern__lanes_get(j->y->data, dtype, at, n);
+        tern__lanes_set(j->y->data, dtype, at, j->relu ? tern__lanes_relu(v) : v, n, false);
     }
 }
 
@@ -165,6 +168,7 @@ int tern__amx_matmul(const tern__call *call, const tern__matrix *a, const tern__
                      const tern__matrix *y, bool add)
 {
     job j = {.call = call, .a = a, .b = b, .y = y, .add = add, .steps = (a->columns + DEPTH - 1) / DEPTH};
+    j.relu = tern__matmul_has_relu(call);
     j.panel = j.steps * TERN__AMX_TILE;
     int64_t count = TERN__MIN(y->rows, TERN__MAX(1, CACHE / (PAIR * DEPTH * 2 * j.steps)) * PAIR);
     int threads = tern__loop_threads(call, y->rows * y->columns * j.steps / 4);

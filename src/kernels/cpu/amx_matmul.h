@@ -10,7 +10,7 @@ typedef struct tern__matrix {
     int64_t rows, columns, row_stride, column_stride;
 } tern__matrix;
 
-/* y = or += a b [+ bias]; y has rows without gaps and is bf16 or f32. */
+/* y = or += a b [+ bias], with the call's ReLU; y has rows without gaps and is bf16 or f32. */
 int tern__amx_matmul(const tern__call *call, const tern__matrix *a, const tern__matrix *b,
                      const tern__matrix *y, bool add);
 

@@ -3,12 +3,16 @@
  * Of the product's batch (kernels/product.h) oneDNN takes the dimensions along which y moves as its own.
  *
  * f32, and bf16 (y may be f32 beside it) where the CPU has the tile unit (amx_matmul.c) or oneDNN's kernels
- * for it. Other 16-bit products are made of f32 copies. */
+ * for it. Other 16-bit products are made of f32 copies.
+ *
+ * A ReLU goes over y when that is made, or is a part of storing a tile. oneDNN would take it along, but its
+ * own makes 0 of NaN. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/amx_matmul.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/cpu/widen.h"
+#include "kernels/matmul.h"
 #include "kernels/product.h"
 
 enum { A, B, Y, OPERANDS = TERN__PRODUCT_OPERANDS };
@@ -144,9 +148,14 @@ static int run_tiles(const tern__call *call, const tern__product *p, char *const
     return status;
 }
 
+static bool goes_by_tiles(const tern__call *call)
+{
+    return call->in[A]->dtype == TERN_BF16 && tern__amx_has();
+}
+
 static int run(const tern__call *call, const tern__product *p)
 {
-    bool by_tiles = p->view[A]->dtype == TERN_BF16 && tern__amx_has();
+    bool by_tiles = goes_by_tiles(call);
     int64_t count = 1;
     for (int i = 0; i < p->sums; i++) count *= p->sum[i].size;
     for (int64_t n = 0; n < count; n++) {
@@ -163,17 +172,34 @@ static int run(const tern__call *call, const tern__product *p)
     return TERN_OK;
 }
 
-int tern__cpu_matmul(const tern__call *call)
+/* The product, with its ReLU only where that is by tiles. */
+static int multiply(const tern__call *call)
 {
     const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
     tern_dtype dtype = a->dtype;
     if (tern__view_count(y) == 0 || tern__view_count(a) == 0 || call->out[1]) return TERN_E_UNSUPPORTED;
     if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16()))
-        return tern__cpu_widened(call, tern__cpu_matmul);
+        return tern__cpu_widened(call, multiply);
     if (tern__dnnl_type(dtype) == dnnl_data_type_undef) return TERN_E_UNSUPPORTED;
     if (y->dtype != dtype && y->dtype != TERN_F32) return TERN_E_UNSUPPORTED;
     tern__product p = tern__product_of(call);
     if (!tern__product_stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
     /* Sums that are rounded to 16 bits in between would lose what f32 keeps. */
-    return y->dtype == TERN_BF16 && p.sums ? tern__cpu_widened(call, tern__cpu_matmul) : run(call, &p);
+    return y->dtype == TERN_BF16 && p.sums ? tern__cpu_widened(call, multiply) : run(call, &p);
+}
+
+static bool falls_together(const tern__view *y)
+{
+    bool does = false;
+    for (int d = 0; d < y->ndim; d++) does |= y->shape[d] > 1 && y->stride[d] == 0;
+    return does;
+}
+
+int tern__cpu_matmul(const tern__call *call)
+{
+    if (!tern__matmul_has_relu(call)) return multiply(call);
+    if (falls_together(call->out[0])) return TERN_E_UNSUPPORTED;
+    const tern__call relu = tern__matmul_relu(call);
+    int status = multiply(call);
+    return status || goes_by_tiles(call) ? status : tern__cpu_pointwise(&relu);
 }

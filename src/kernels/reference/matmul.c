@@ -1,3 +1,4 @@
+#include "kernels/matmul.h"
 #include "kernels/reduce.h"
 #include "kernels/reference/reference.h"
 
@@ -78,5 +79,7 @@ int tern__reference_matmul(const tern__call *call)
         *to += dot(call, place_of(call, e)) + (bias ? tern__view_get(bias, e % bias->shape[0]) : 0);
     }
     tern__reference_sums_put(call, sums, 1);
-    return call->out[1] ? sum_rows(call) : TERN_OK;
+    const tern__call relu = tern__matmul_relu(call);
+    int status = tern__matmul_has_relu(call) ? tern__reference_pointwise(&relu) : TERN_OK;
+    return status || !call->out[1] ? status : sum_rows(call);
 }

@@ -3,6 +3,8 @@
 #include "cuda/elements.h"
 #include "memory.h"
 
+#include <cmath>
+
 static double get(const tern__gemm_operand &o, int64_t batch, int64_t row, int64_t column)
 {
     int64_t at = batch * o.next + (o.transposed ? column * o.step + row : row * o.step + column);
@@ -14,6 +16,7 @@ static void put(const tern__gemm *g, int64_t batch, int64_t i, int64_t j, double
     int64_t at = batch * g->y.next + i * g->y.step + j;
     if (g->bias) sum += tern__element<double>(g->bias, g->y.dtype, j);
     if (g->add) sum += tern__element<double>(g->y.data, g->y.dtype, at);
+    if (g->relu) sum = fmax(sum, 0); /* of NaN 0, as cuBLASLt's */
     tern__element_set<double>(g->y.data, g->y.dtype, at, sum);
 }
 
@@ -58,8 +61,10 @@ static void copy_operand(tern__gemm_operand *to, const tern__gemm_operand *from)
     to->next = from->next;
 }
 
+/* It has no ReLU in f64: who asks has to go without. */
 int tern__cublas_gemm(const tern__call *call, const tern__gemm *g)
 {
+    if (g->relu && g->y.dtype == TERN_F64) return TERN_E_UNSUPPORTED;
     static const tern__cuda_kind kind = {sizeof(tern__gemm), sizeof(tern__gemm), run, nullptr};
     alignas(16) char data[sizeof(tern__gemm)] = {};
     tern__gemm *item = (tern__gemm *)data;
@@ -73,6 +78,7 @@ int tern__cublas_gemm(const tern__call *call, const tern__gemm *g)
     item->bias = g->bias;
     item->row_sums = g->row_sums;
     item->add = g->add;
+    item->relu = g->relu;
     return tern__cuda_ask(call->device, &kind, data, call->err);
 }
 

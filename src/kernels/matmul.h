@@ -1,0 +1,32 @@
+/* matmul.h - what the product of matrices is told beside its operands. */
+#ifndef TERN_SRC_KERNELS_MATMUL_H
+#define TERN_SRC_KERNELS_MATMUL_H
+
+#include "kernels/kernel.h"
+#include "kernels/pointwise.h"
+
+/* Without attributes: all zeros. */
+typedef struct tern__matmul_attr {
+    int64_t relu; /* not 0: y is max(., 0) of what it has come to; NaN stays */
+} tern__matmul_attr;
+
+static inline bool tern__matmul_has_relu(const tern__call *call)
+{
+    const tern__matmul_attr *attr = (const tern__matmul_attr *)call->attr;
+    return attr && attr->relu != 0;
+}
+
+/* The ReLU of a product, in its place: for who has multiplied without. */
+static inline tern__call tern__matmul_relu(const tern__call *call)
+{
+    static const tern__pointwise_attr none = {{0, 0}};
+    tern__call relu = *call;
+    relu.kernel = TERN__RELU;
+    for (int i = 0; i < TERN__KERNEL_INS; i++) relu.in[i] = i ? NULL : call->out[0];
+    for (int i = 1; i < TERN__KERNEL_OUTS; i++) relu.out[i] = NULL;
+    relu.add[0] = false;
+    relu.attr = &none;
+    return relu;
+}
+
+#endif
