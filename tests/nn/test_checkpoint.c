@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { rows = 12, channels = 16, side = 8, classes = 5, pairs = 3, steps = 4 };
+enum { rows = 12, channels = 16, side = 8, classes = 5, pairs = 6, steps = 4 };
 
 typedef enum checkpoints { PLAIN, SEGMENTS, NESTED } checkpoints;
 
