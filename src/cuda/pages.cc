@@ -63,11 +63,21 @@ static CUmemAllocationProp kind_of(int index)
     return what;
 }
 
-bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle)
+/* Where the machine lets nothing out, such as stays here. */
+static bool create(int index, size_t bytes, CUmemGenericAllocationHandle *memory)
 {
     CUmemAllocationProp what = kind_of(index);
+    CUresult code = DRIVER(cuMemCreate)(memory, bytes, &what, 0);
+    if (code == CUDA_SUCCESS || code == CUDA_ERROR_OUT_OF_MEMORY) return code == CUDA_SUCCESS;
+    what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    what.allocFlags.gpuDirectRDMACapable = 0;
+    return DRIVER(cuMemCreate)(memory, bytes, &what, 0) == CUDA_SUCCESS;
+}
+
+bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle)
+{
     CUmemGenericAllocationHandle memory;
-    if (DRIVER(cuMemCreate)(&memory, bytes, &what, 0) != CUDA_SUCCESS) return false;
+    if (!create(index, bytes, &memory)) return false;
     if (DRIVER(cuMemMap)((CUdeviceptr)at, bytes, 0, memory, 0) != CUDA_SUCCESS) {
         DRIVER(cuMemRelease)(memory);
         return false;
