@@ -147,13 +147,13 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 4)
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             if (i >= rows) break;
-            tern__bunch<DTYPE, N> y;
+            R y[N];
 #pragma unroll
             for (int l = 0; l < N; l++) {
-                R v = affine(x[i].get(l), k.mean[l], k.scale[l], k.bias[l]) + residual[i].get(l);
-                y.set(l, a.relu && v < 0 ? 0 : v);
+                R v = affine(x[i].get(l), k, l) + residual[i].get(l);
+                y[l] = a.relu && v < 0 ? 0 : v;
             }
-            tern__bunch_put(a.y, at[i], y, a.add_y);
+            tern__bunch_put<DTYPE>(a.y, at[i], y, a.add_y);
         }
     }
 }

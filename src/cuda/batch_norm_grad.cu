@@ -13,7 +13,7 @@ static __device__ __forceinline__ void passed(const batch_norm &a,
     for (int l = 0; l < N; l++) {
         tern__number<DTYPE> out = 1;
         if (a.mask == BY_OUTPUT) out = y.get(l);
-        if (a.mask == BY_INPUT) out = affine(x.get(l), k.mean[l], k.scale[l], k.bias[l]);
+        if (a.mask == BY_INPUT) out = affine(x.get(l), k, l);
         d[l] = out <= 0 ? 0 : dy.get(l);
     }
 }
@@ -34,7 +34,7 @@ template <int DTYPE, int N> static __global__ void run_sums(batch_norm a)
 #pragma unroll
         for (int l = 0; l < N; l++) {
             sum[l] += d[l];
-            product[l] += d[l] * (x.get(l) - k.mean[l]);
+            product[l] += d[l] * (x.get(l) - k.of[MEAN][l]);
         }
     }
     double sums[N], products[N];
@@ -75,14 +75,6 @@ template <int DTYPE, int N> static __global__ void run_data_grad(batch_norm a)
     typedef tern__number<DTYPE> R;
     tern__seat s = tern__seat_of(a.k, (int)(gridDim.y - 1 - blockIdx.y));
     batch_norm_constants<R, N> k = constants_of<R, N>(a, s);
-    R middle[N] = {}, slope[N] = {};
-#pragma unroll
-    for (int l = 0; l < N; l++) {
-        if (s.column >= a.k.columns) break;
-        int64_t c = tern__seat_channel(a.k, s, l, N);
-        middle[l] = tern__vector_get<R>(a.s, c, 0) / (R)a.count;
-        slope[l] = tern__vector_get<R>(a.p, c, 0) * k.inverse[l] / (R)a.count;
-    }
     while (s.row < s.last) {
         tern__bunch<DTYPE, N> dy[AHEAD] = {}, x[AHEAD] = {}, y[AHEAD] = {};
         int64_t at[AHEAD];
@@ -99,16 +91,15 @@ template <int DTYPE, int N> static __global__ void run_data_grad(batch_norm a)
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             if (i >= rows) break;
-            tern__bunch<DTYPE, N> dx, dresidual;
-            R d[N];
+            R dx[N], d[N];
             passed<DTYPE, N>(a, k, dy[i], x[i], y[i], d);
 #pragma unroll
             for (int l = 0; l < N; l++) {
-                dx.set(l, k.scale[l] * (d[l] - middle[l] - (x[i].get(l) - k.mean[l]) * slope[l]));
-                dresidual.set(l, d[l]);
+                R pull = k.of[MIDDLE][l] + (x[i].get(l) - k.of[MEAN][l]) * k.of[SLOPE][l];
+                dx[l] = k.of[SCALE][l] * (d[l] - pull);
             }
-            if (a.dx) tern__bunch_put(a.dx, at[i], dx, a.add_dx);
-            if (a.dresidual) tern__bunch_put(a.dresidual, at[i], dresidual, a.add_dresidual);
+            if (a.dx) tern__bunch_put<DTYPE>(a.dx, at[i], dx, a.add_dx);
+            if (a.dresidual) tern__bunch_put<DTYPE>(a.dresidual, at[i], d, a.add_dresidual);
         }
     }
 }

@@ -32,30 +32,54 @@ typedef struct batch_norm {
 
 /* ---- what a thread knows of its channels ---- */
 
+enum { MEAN, SCALE, BIAS, MIDDLE, SLOPE, CONSTANTS };
+
 template <class R, int N> struct batch_norm_constants {
-    R mean[N], scale[N], bias[N], inverse[N];
+    R of[CONSTANTS][N];
 };
 
+/* y = (x - mean) scale + bias, and of the gradient the means of dy' and of dy' xhat, this one by deviation.
+ * All are on their way before the first is looked at. */
+template <class R>
+static __device__ __forceinline__ void find_constants(const batch_norm &a, int64_t c, R of[CONSTANTS])
+{
+    R mean = tern__vector_get<R>(a.mean, c, 0), var = tern__vector_get<R>(a.var, c, 0);
+    R weight = tern__vector_get<R>(a.weight, c, 1), bias = tern__vector_get<R>(a.bias, c, 0);
+    R middle = tern__vector_get<R>(a.s, c, 0), slope = tern__vector_get<R>(a.p, c, 0);
+    R inverse = 1 / sqrt(var + (R)a.eps);
+    of[MEAN] = mean;
+    of[SCALE] = inverse * weight;
+    of[BIAS] = bias;
+    of[MIDDLE] = middle / (R)a.count;
+    of[SLOPE] = slope * inverse / (R)a.count;
+}
+
+/* A thread finds those of one channel of the block for all of its threads: to look into so many vectors of
+ * any dtype takes as long as several rows. */
 template <class R, int N>
 static __device__ __forceinline__ batch_norm_constants<R, N> constants_of(const batch_norm &a,
                                                                           const tern__seat &s)
 {
-    batch_norm_constants<R, N> k = {};
-    if (s.column >= a.k.columns) return k;
-    for (int l = 0; l < N; l++) {
-        int64_t c = tern__seat_channel(a.k, s, l, N);
-        k.mean[l] = tern__vector_get<R>(a.mean, c, 0);
-        k.inverse[l] = 1 / sqrt(tern__vector_get<R>(a.var, c, 0) + (R)a.eps);
-        k.scale[l] = k.inverse[l] * tern__vector_get<R>(a.weight, c, 1);
-        k.bias[l] = tern__vector_get<R>(a.bias, c, 0);
-    }
+    __shared__ R found[CONSTANTS][THREADS];
+    int each = a.k.is_last ? N : 1, count = a.k.across * each, own = (int)threadIdx.x;
+    int64_t c = (int64_t)blockIdx.x * count + own;
+    batch_norm_constants<R, N> k;
+    R of[CONSTANTS] = {};
+    if (own < count && c < a.k.channels) find_constants<R>(a, c, of);
+    for (int i = 0; i < CONSTANTS; i++) found[i][own] = of[i];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < CONSTANTS; i++)
+#pragma unroll
+        for (int l = 0; l < N; l++) k.of[i][l] = found[i][s.x * each + l % each];
     return k;
 }
 
 /* The gradient asks in the same way whether y was positive. */
-template <class R> static __device__ __forceinline__ R affine(R x, R mean, R scale, R bias)
+template <class R, int N>
+static __device__ __forceinline__ R affine(R x, const batch_norm_constants<R, N> &k, int l)
 {
-    return (x - mean) * scale + bias;
+    return (x - k.of[MEAN][l]) * k.of[SCALE][l] + k.of[BIAS][l];
 }
 
 /* ---- starting them ---- */

@@ -5,11 +5,6 @@
 
 #include "cuda/elements.h"
 
-#ifndef TERN_CUDA_EMULATED
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#endif
-
 /* What elements are in memory, and what they are computed in. */
 template <int DTYPE> struct tern__as {
     typedef uint16_t memory;
@@ -25,24 +20,32 @@ template <> struct tern__as<TERN_F64> {
 template <int DTYPE> using tern__stored = typename tern__as<DTYPE>::memory;
 template <int DTYPE> using tern__number = typename tern__as<DTYPE>::number;
 
-/* GPUs have instructions for 16 bits. */
 template <int DTYPE> __device__ __forceinline__ tern__number<DTYPE> tern__widened(tern__stored<DTYPE> value)
 {
-#ifndef TERN_CUDA_EMULATED
-    if constexpr (DTYPE == TERN_F16) return __half2float(__ushort_as_half(value));
-#endif
     return tern__element<tern__number<DTYPE>>(&value, DTYPE, 0);
 }
 
 template <int DTYPE> __device__ __forceinline__ tern__stored<DTYPE> tern__narrowed(tern__number<DTYPE> value)
 {
-#ifndef TERN_CUDA_EMULATED
-    if constexpr (DTYPE == TERN_F16) return __half_as_ushort(__float2half_rn(value));
-    if constexpr (DTYPE == TERN_BF16) return __bfloat16_as_ushort(__float2bfloat16_rn(value));
-#endif
     tern__stored<DTYPE> narrow;
     tern__element_set<tern__number<DTYPE>>(&narrow, DTYPE, 0, value);
     return narrow;
+}
+
+/* Two to a register, the first one low. */
+template <int DTYPE> __device__ __forceinline__ uint32_t tern__narrowed_pair(float low, float high)
+{
+#ifndef TERN_CUDA_EMULATED
+    if constexpr (DTYPE == TERN_BF16) {
+        __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        return *(uint32_t *)&pair;
+    } else {
+        __half2 pair = __floats2half2_rn(low, high);
+        return *(uint32_t *)&pair;
+    }
+#else
+    return tern__narrowed<DTYPE>(low) | (uint32_t)tern__narrowed<DTYPE>(high) << 16;
+#endif
 }
 
 template <int DTYPE, int N> struct alignas(N * sizeof(tern__stored<DTYPE>)) tern__bunch {
@@ -52,9 +55,10 @@ template <int DTYPE, int N> struct alignas(N * sizeof(tern__stored<DTYPE>)) tern
     {
         return tern__widened<DTYPE>(v[i]);
     }
-    __device__ __forceinline__ void set(int i, tern__number<DTYPE> value)
+    __device__ __forceinline__ void set(const tern__number<DTYPE> *values)
     {
-        v[i] = tern__narrowed<DTYPE>(value);
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = tern__narrowed<DTYPE>(values[i]);
     }
 };
 
@@ -66,10 +70,10 @@ template <int DTYPE> struct alignas(16) tern__bunch_of_pairs {
     {
         return tern__widened<DTYPE>((uint16_t)(pair[i / 2] >> i % 2 * 16));
     }
-    __device__ __forceinline__ void set(int i, float value)
+    __device__ __forceinline__ void set(const float *values)
     {
-        uint32_t bits = tern__narrowed<DTYPE>(value);
-        pair[i / 2] = i % 2 ? (pair[i / 2] & 0xffff) | bits << 16 : (pair[i / 2] & 0xffff0000) | bits;
+#pragma unroll
+        for (int i = 0; i < 4; i++) pair[i] = tern__narrowed_pair<DTYPE>(values[2 * i], values[2 * i + 1]);
     }
 };
 template <> struct tern__bunch<TERN_BF16, 8> : tern__bunch_of_pairs<TERN_BF16> {
@@ -84,22 +88,18 @@ __device__ __forceinline__ tern__bunch<DTYPE, N> tern__bunch_get(const void *dat
     return *(const tern__bunch<DTYPE, N> *)((const tern__stored<DTYPE> *)data + at);
 }
 
+/* They are rounded once, after the sum. */
 template <int DTYPE, int N>
-__device__ __forceinline__ void tern__bunch_put(void *data, int64_t at, tern__bunch<DTYPE, N> bunch, bool add)
+__device__ __forceinline__ void tern__bunch_put(void *data, int64_t at,
+                                                const tern__number<DTYPE> (&values)[N], bool add)
 {
-    tern__bunch<DTYPE, N> *to = (tern__bunch<DTYPE, N> *)((tern__stored<DTYPE> *)data + at);
-    if (add) {
-        tern__bunch<DTYPE, N> old = *to;
+    tern__bunch<DTYPE, N> *to = (tern__bunch<DTYPE, N> *)((tern__stored<DTYPE> *)data + at), bunch;
+    tern__number<DTYPE> sum[N];
+    if (add) bunch = *to;
 #pragma unroll
-        for (int i = 0; i < N; i++) bunch.set(i, old.get(i) + bunch.get(i));
-    }
+    for (int i = 0; i < N; i++) sum[i] = add ? bunch.get(i) + values[i] : values[i];
+    bunch.set(sum);
     *to = bunch;
-}
-
-/* Divisions of 64 bits are slow. */
-static __device__ __forceinline__ int64_t tern__quotient(int64_t a, int64_t b)
-{
-    return ((uint64_t)a | (uint64_t)b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
 /* Elements in 16 bytes. */

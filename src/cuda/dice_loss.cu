@@ -24,7 +24,7 @@ typedef struct problem {
     const void *x, *target, *dloss;
     void *norm, *out; /* out: the loss, or dx */
     int x_dtype, target_dtype, dloss_dtype, out_dtype, pieces;
-    bool checks, add;
+    bool checks, add, fours;
     tern__judge judge;
     double *partial; /* [channel of a sample][piece][TERN__OVERLAP] */
     tern__overlap *sums;
@@ -45,10 +45,10 @@ static __device__ __forceinline__ bool label_at(const problem &p, int64_t i, int
     return *label != p.attr.ignored && tern__is_class(p.judge, i, *label);
 }
 
-template <class R> static __device__ __forceinline__ element<R> mask_element(const problem &p, R x, int64_t i)
+template <class R>
+static __device__ __forceinline__ element<R> mask_element(const problem &p, R x, R t, int64_t i)
 {
     int64_t label;
-    R t = tern__element<R>(p.target, p.target_dtype, i);
     element<R> e = {p.checks ? label_at(p, i, &label) : (double)t != (double)p.attr.ignored, x, t, 0};
     if (p.attr.probabilities) return e;
     R tail = exp(-fabs(x));
@@ -91,18 +91,51 @@ template <class R> static __global__ void find_norms(problem p)
     }
 }
 
-template <class R>
-static __device__ __forceinline__ void add_element(const problem &p, const element<R> &e, double sums[])
+template <class R, class S>
+static __device__ __forceinline__ void add_element(const problem &p, const element<R> &e, S sums[])
 {
     if (!e.counts) return;
-    sums[0] += (double)(e.p * e.t);
-    sums[1] += (double)(p.attr.squared ? e.p * e.p : e.p);
-    sums[2] += (double)(p.attr.squared ? e.t * e.t : e.t);
-    sums[3] += (double)e.entropy;
-    sums[4] += p.attr.classes ? (double)e.t : 1.0;
+    sums[0] += (S)(e.p * e.t);
+    sums[1] += (S)(p.attr.squared ? e.p * e.p : e.p);
+    sums[2] += (S)(p.attr.squared ? e.t * e.t : e.t);
+    sums[3] += (S)e.entropy;
+    sums[4] += p.attr.classes ? (S)e.t : S(1);
 }
 
-template <class R> static __global__ void add_pieces(problem p)
+/* Of a mask: four neighbours, or the one where no four can be read at once. */
+template <class R, int N>
+static __device__ __forceinline__ tern__four<R> get(const void *data, int dtype, int64_t at)
+{
+    if (N == 4) return tern__four_get<R>(data, dtype, at);
+    tern__four<R> one = {};
+    one.v[0] = tern__element<R>(data, dtype, at);
+    return one;
+}
+
+/* Four are summed as they are, and then in double. */
+template <class R, int N> static __global__ void add_mask_pieces(problem p)
+{
+    int64_t channels = p.c.samples * p.c.channels, each = (p.c.inner / N + p.pieces - 1) / p.pieces * N;
+    for (int64_t n = blockIdx.x; n < channels * p.pieces; n += gridDim.x) {
+        int64_t channel = n / p.pieces, piece = n - channel * p.pieces;
+        int64_t first = channel * p.c.inner, last = TERN__MIN((piece + 1) * each, p.c.inner);
+        double sums[TERN__OVERLAP] = {0};
+        for (int64_t i = piece * each + threadIdx.x * N; i < last; i += THREADS * N) {
+            tern__four<R> x = get<R, N>(p.x, p.x_dtype, first + i);
+            tern__four<R> t = get<R, N>(p.target, p.target_dtype, first + i);
+            R few[TERN__OVERLAP] = {0};
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                add_element(p, mask_element<R>(p, x.v[e], t.v[e], first + i + e), few);
+            for (int k = 0; k < TERN__OVERLAP; k++) sums[k] += (double)few[k];
+        }
+        tern__block_sums(sums);
+        for (int k = 0; k < TERN__OVERLAP && threadIdx.x == 0; k++)
+            p.partial[n * TERN__OVERLAP + k] = sums[k];
+    }
+}
+
+template <class R> static __global__ void add_class_pieces(problem p)
 {
     int64_t channels = p.c.samples * p.c.channels, each = (p.c.inner + p.pieces - 1) / p.pieces;
     for (int64_t n = blockIdx.x; n < channels * p.pieces; n += gridDim.x) {
@@ -112,10 +145,6 @@ template <class R> static __global__ void add_pieces(problem p)
         double sums[TERN__OVERLAP] = {0};
         for (int64_t i = piece * each + threadIdx.x; i < last; i += THREADS) {
             R x = tern__element<R>(p.x, p.x_dtype, channel * p.c.inner + i);
-            if (!p.attr.classes) {
-                add_element(p, mask_element<R>(p, x, channel * p.c.inner + i), sums);
-                continue;
-            }
             int64_t label, position = sample * p.c.inner + i;
             bool counts = label_at(p, position, &label);
             R norm = p.attr.probabilities ? R(0) : ((const R *)p.norm)[position];
@@ -201,15 +230,28 @@ template <class R> static __device__ __forceinline__ void put_slope(const proble
     tern__element_set<R>(p.out, p.out_dtype, at, value);
 }
 
-template <class R> static __global__ void mask_gradient(problem p)
+template <class R>
+static __device__ __forceinline__ R mask_slope(const problem &p, const tern__dice_slope &slope,
+                                               const element<R> &e)
 {
-    int64_t step = (int64_t)gridDim.x * THREADS, count = p.c.samples * p.c.channels * p.c.inner;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += step) {
-        tern__dice_slope slope = p.slopes[i / p.c.inner];
-        element<R> e = mask_element<R>(p, tern__element<R>(p.x, p.x_dtype, i), i);
-        R d = rise(p, slope, e);
-        if (!p.attr.probabilities) d = d * e.p * (1 - e.p) + (R)slope.entropy * (e.p - e.t);
-        put_slope<R>(p, i, e.counts ? d : R(0));
+    R d = rise(p, slope, e);
+    if (!p.attr.probabilities) d = d * e.p * (1 - e.p) + (R)slope.entropy * (e.p - e.t);
+    return e.counts ? d : R(0);
+}
+
+template <class R, int N> static __global__ void mask_gradient(problem p)
+{
+    int64_t step = (int64_t)gridDim.x * THREADS * N, count = p.c.samples * p.c.channels * p.c.inner;
+    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N; i < count; i += step) {
+        tern__dice_slope slope = p.slopes[tern__quotient(i, p.c.inner)];
+        tern__four<R> x = get<R, N>(p.x, p.x_dtype, i), d = {};
+        tern__four<R> t = get<R, N>(p.target, p.target_dtype, i);
+#pragma unroll
+        for (int e = 0; e < N; e++) d.v[e] = mask_slope(p, slope, mask_element<R>(p, x.v[e], t.v[e], i + e));
+        if (N == 4 && !p.add)
+            tern__four_set<R>(p.out, p.out_dtype, i, d);
+        else
+            for (int e = 0; e < N; e++) put_slope<R>(p, i + e, d.v[e]);
     }
 }
 
@@ -238,6 +280,21 @@ template <class R> static __global__ void class_gradient(problem p)
 
 /* ---- which ---- */
 
+/* Rows of four begin at multiples of four. */
+static bool takes_fours(const problem *p, const tern__view *out)
+{
+    const struct {
+        const void *data;
+        int dtype;
+    } all[] = {{p->x, p->x_dtype}, {p->target, p->target_dtype}, {out->data, (int)out->dtype}};
+    bool fours = p->c.inner % 4 == 0;
+    for (const auto &one : all) {
+        size_t bytes = 4 * tern_dtype_bytes((tern_dtype)one.dtype);
+        fours &= (uintptr_t)one.data % TERN__MIN(bytes, (size_t)16) == 0;
+    }
+    return fours;
+}
+
 static bool problem_of(const tern__call *call, const tern__view *x, const tern__view *target, problem *p)
 {
     *p = {};
@@ -254,6 +311,7 @@ static bool problem_of(const tern__call *call, const tern__view *x, const tern__
     p->checks = !tern__dtype_is_float(target->dtype);
     p->judge.fault = tern__cuda_of(call->device)->fault;
     p->judge.site.labels = tern__dice_labels(&p->attr, &p->c);
+    p->fours = takes_fours(p, call->out[0]);
     return tern__view_is_contiguous(x) && tern__view_is_contiguous(target) &&
            tern__view_is_contiguous(call->out[0]);
 }
@@ -265,8 +323,11 @@ template <class R> static int start_sums(const tern__call *call, const problem *
     if (p->norm && positions)
         status = tern__cuda_launch(call, find_norms<R>, tern__cuda_grid(call, positions, THREADS, 1), THREADS,
                                    0, *p);
+    void (*add)(problem) = p->attr.classes ? add_class_pieces<R>
+                           : p->fours      ? add_mask_pieces<R, 4>
+                                           : add_mask_pieces<R, 1>;
     if (!status && pieces)
-        status = tern__cuda_launch(call, add_pieces<R>, tern__cuda_grid(call, pieces, 1, 1), THREADS, 0, *p);
+        status = tern__cuda_launch(call, add, tern__cuda_grid(call, pieces, 1, 1), THREADS, 0, *p);
     return status;
 }
 
@@ -299,11 +360,14 @@ int tern__cuda_dice_loss(const tern__call *call)
 
 template <class R> static int start_gradient(const tern__call *call, const problem *p)
 {
-    int64_t threads = p->c.samples * p->c.inner * (p->attr.classes ? 1 : p->c.channels);
+    int64_t elements = p->c.samples * p->c.inner * (p->attr.classes ? 1 : p->c.channels);
+    int each = !p->attr.classes && p->fours ? 4 : 1;
+    void (*gradient)(problem) = p->attr.classes ? class_gradient<R>
+                                : p->fours      ? mask_gradient<R, 4>
+                                                : mask_gradient<R, 1>;
     int status = tern__cuda_launch(call, find_slopes, 1, THREADS, 0, *p);
-    return status ? status
-                  : tern__cuda_launch(call, p->attr.classes ? class_gradient<R> : mask_gradient<R>,
-                                      tern__cuda_grid(call, threads, THREADS, 1), THREADS, 0, *p);
+    dim3 grid = tern__cuda_grid(call, elements, THREADS, each);
+    return status ? status : tern__cuda_launch(call, gradient, grid, THREADS, 0, *p);
 }
 
 int tern__cuda_dice_loss_grad(const tern__call *call)

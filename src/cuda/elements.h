@@ -7,6 +7,45 @@
 
 #include "base/half.h"
 
+#ifndef TERN_CUDA_EMULATED
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
+/* GPUs have instructions for 16 bits; the bits are the same, but for those of NaNs. */
+static __device__ __forceinline__ uint16_t tern__narrowed_bf16(float value)
+{
+#ifdef TERN_CUDA_EMULATED
+    return tern__bf16_from_f32(value);
+#else
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+#endif
+}
+
+static __device__ __forceinline__ uint16_t tern__narrowed_f16(float value)
+{
+#ifdef TERN_CUDA_EMULATED
+    return tern__f16_from_f32(value);
+#else
+    return __half_as_ushort(__float2half_rn(value));
+#endif
+}
+
+static __device__ __forceinline__ float tern__widened_f16(uint16_t bits)
+{
+#ifdef TERN_CUDA_EMULATED
+    return tern__f16_to_f32(bits);
+#else
+    return __half2float(__ushort_as_half(bits));
+#endif
+}
+
+/* Divisions of 64 bits are slow. */
+static __device__ __forceinline__ int64_t tern__quotient(int64_t a, int64_t b)
+{
+    return ((uint64_t)a | (uint64_t)b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
 template <class R> __device__ __forceinline__ R tern__element(const void *data, int dtype, int64_t at)
 {
     switch (dtype) {
@@ -16,7 +55,7 @@ template <class R> __device__ __forceinline__ R tern__element(const void *data, 
     case TERN_I32: return (R)((const int32_t *)data)[at];
     case TERN_U8: return (R)((const uint8_t *)data)[at];
     case TERN_BF16: return (R)tern__bf16_to_f32(((const uint16_t *)data)[at]);
-    case TERN_F16: return (R)tern__f16_to_f32(((const uint16_t *)data)[at]);
+    case TERN_F16: return (R)tern__widened_f16(((const uint16_t *)data)[at]);
     default: return (R)((const bool *)data)[at];
     }
 }
@@ -31,8 +70,8 @@ __device__ __forceinline__ void tern__element_set(void *data, int dtype, int64_t
     case TERN_I64: ((int64_t *)data)[at] = (int64_t)value; break;
     case TERN_I32: ((int32_t *)data)[at] = (int32_t)value; break;
     case TERN_U8: ((uint8_t *)data)[at] = (uint8_t)(int64_t)value; break;
-    case TERN_BF16: ((uint16_t *)data)[at] = tern__bf16_from_f32((float)value); break;
-    case TERN_F16: ((uint16_t *)data)[at] = tern__f16_from_f32((float)value); break;
+    case TERN_BF16: ((uint16_t *)data)[at] = tern__narrowed_bf16((float)value); break;
+    case TERN_F16: ((uint16_t *)data)[at] = tern__narrowed_f16((float)value); break;
     default: ((bool *)data)[at] = value != 0; break;
     }
 }

@@ -50,13 +50,14 @@ template <int DTYPE, int N> static __global__ void run_spread(plane_mean a)
     typedef tern__number<DTYPE> R;
     tern__seat s = tern__seat_of(a.k, 0);
     int64_t image = blockIdx.y * a.image;
-    tern__bunch<DTYPE, N> dx;
+    R dx[N] = {};
     for (int l = 0; l < N; l++) {
         if (s.column >= a.k.columns) break;
         int64_t c = tern__seat_channel(a.k, s, l, N);
-        dx.set(l, tern__element<R>(a.y, a.y_dtype, blockIdx.y * a.y_image + c * a.y_channel) * (R)a.share);
+        dx[l] = tern__element<R>(a.y, a.y_dtype, blockIdx.y * a.y_image + c * a.y_channel) * (R)a.share;
     }
-    for (; s.row < s.last; tern__seat_move(a.k, &s)) tern__bunch_put((void *)a.x, image + s.at, dx, a.add);
+    for (; s.row < s.last; tern__seat_move(a.k, &s))
+        tern__bunch_put<DTYPE>((void *)a.x, image + s.at, dx, a.add);
 }
 
 static plane_mean mean_of(const tern__call *call, const tern__view *x, const tern__view *y, int lanes)

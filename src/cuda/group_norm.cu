@@ -82,13 +82,13 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_n
         R rest = moments[0] / n, inverse = 1 / sqrt(moments[1] / n - rest * rest + (R)a.eps);
         mean += rest;
         for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
-            R w[N], b[N];
+            R w[N], b[N], y[N];
             int64_t c = channel_of(a, row, i), at = row * a.shape.size + i;
             get_numbers<R, N>(a, a.weight, c, 1, w);
             get_numbers<R, N>(a, a.bias, c, 0, b);
-            tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at), y;
-            for (int l = 0; l < N; l++) y.set(l, (x.get(l) - mean) * inverse * w[l] + b[l]);
-            tern__bunch_put(a.y, at, y, a.add);
+            tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at);
+            for (int l = 0; l < N; l++) y[l] = (x.get(l) - mean) * inverse * w[l] + b[l];
+            tern__bunch_put<DTYPE>(a.y, at, y, a.add);
         }
         if (threadIdx.x > 0) continue;
         tern__element_set<R>(a.mean.data, a.mean.dtype, row, mean);
@@ -119,12 +119,13 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_d
         R middle = sums[0] / n, slope = sums[1] * inverse * inverse / n;
         for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
             int64_t at = row * a.shape.size + i;
-            tern__bunch<DTYPE, N> dy = tern__bunch_get<DTYPE, N>(a.dy, at), dx;
+            tern__bunch<DTYPE, N> dy = tern__bunch_get<DTYPE, N>(a.dy, at);
             tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at);
+            R dx[N];
             get_numbers<R, N>(a, a.weight, channel_of(a, row, i), 1, w);
             for (int l = 0; l < N; l++)
-                dx.set(l, inverse * (dy.get(l) * w[l] - middle - (x.get(l) - mean) * slope));
-            tern__bunch_put(a.y, at, dx, a.add);
+                dx[l] = inverse * (dy.get(l) * w[l] - middle - (x.get(l) - mean) * slope);
+            tern__bunch_put<DTYPE>(a.y, at, dx, a.add);
         }
     }
 }

@@ -103,10 +103,8 @@ template <int DTYPE, int N, bool GRADIENT> static __global__ void run_resize(res
             }
             for (int l = 0; l < N; l++) sum[l] += deep * slice[l];
         }
-        tern__bunch<DTYPE, N> result;
-        for (int l = 0; l < N; l++) result.set(l, sum[l]);
         plane = tern__plane_at(r.to, site.n, site.c);
-        tern__bunch_put(r.to.data, plane + tern__position_at(r.to, at[0], at[1], at[2]), result, r.add);
+        tern__bunch_put<DTYPE>(r.to.data, plane + tern__position_at(r.to, at[0], at[1], at[2]), sum, r.add);
     }
 }
 

@@ -15,13 +15,6 @@ extern "C" {
 
 #define TERN__LINE_THREADS 256 /* of a block */
 
-/* For counts that fit, a division that takes a fifth of the time. */
-static __device__ __forceinline__ int64_t tern__quotient(int64_t a, int64_t b)
-{
-    if (((a | b) >> 32) == 0) return (int64_t)((uint32_t)a / (uint32_t)b);
-    return a / b;
-}
-
 /* Element i of line (o, n) is at o * outer + i * step + n * inner. */
 typedef struct tern__lined {
     void *data; /* NULL: absent */

@@ -1,8 +1,8 @@
 /* pointwise.cu - all pointwise kernels on views of any dtype, stride and layout, from the list of
  * pointwise.def.
  *
- * The plan (kernels/plan.h) merges the dimensions that all operands walk through alike. What is one run of
- * neighbours then, with or without scalars beside it, is taken four elements at a time; else each thread
+ * The plan (kernels/plan.h) merges the dimensions that all operands walk through alike. Where its rows are
+ * neighbours then, with or without scalars beside them, four elements are taken at a time; else each thread
  * finds its element's place in every operand. */
 #include "cuda/elements.h"
 #include "cuda/kernels.h"
@@ -68,29 +68,57 @@ template <class O, class R> __device__ void store(const walk &w, int64_t at, R v
     tern__element_set<R>(w.data[OUT], w.dtype[OUT], at, value);
 }
 
+/* Where an element stands in each operand. */
+typedef struct place {
+    int64_t at[OPERANDS];
+} place;
+
+template <class O> __device__ __forceinline__ place place_of(const walk &w, int64_t element)
+{
+    place p = {};
+    for (int d = 0; d < w.plan.ndim; d++) {
+        int64_t next = d + 1 < w.plan.ndim ? tern__quotient(element, w.plan.shape[d]) : 0;
+        int64_t index = element - next * w.plan.shape[d];
+        for (int o = 0; o < O::INS; o++) p.at[o] += index * w.plan.stride[o][d];
+        p.at[OUT] += index * w.plan.stride[OUT][d];
+        element = next;
+    }
+    return p;
+}
+
+/* Four neighbours of operand i, or what stands for all of them. */
+template <class R> __device__ __forceinline__ tern__four<R> get(const walk &w, int i, int64_t at, int most)
+{
+    bool is_scalar = w.plan.stride[i][0] == 0;
+    if (!is_scalar && most == 4) return tern__four_get<R>(w.data[i], w.dtype[i], at);
+    tern__four<R> f = {};
+    R first = tern__element<R>(w.data[i], w.dtype[i], at);
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        f.v[e] = is_scalar || e == 0 ? first : e < most ? tern__element<R>(w.data[i], w.dtype[i], at + e) : 0;
+    return f;
+}
+
+/* Only a single row may end within four. */
 template <class O, class R> __global__ void run_fours(walk w)
 {
     const R k[2] = {number<R>(w.numbers[0]), number<R>(w.numbers[1])};
     int64_t step = (int64_t)gridDim.x * blockDim.x * 4;
-    for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; at < w.plan.count; at += step) {
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < w.plan.count; i += step) {
+        place p = place_of<O>(w, i);
         tern__four<R> in[4] = {}, out = {};
-        int most = w.plan.count - at < 4 ? (int)(w.plan.count - at) : 4;
-        for (int i = 0; i < O::INS; i++) {
-            if (w.plan.stride[i][0] == 0 || most < 4)
-                for (int e = 0; e < most; e++)
-                    in[i].v[e] = tern__element<R>(w.data[i], w.dtype[i], (at + e) * w.plan.stride[i][0]);
-            else
-                in[i] = tern__four_get<R>(w.data[i], w.dtype[i], at);
-        }
-        for (int e = 0; e < most; e++) {
-            R v[4] = {};
-            for (int i = 0; i < O::INS; i++) v[i] = in[i].v[e];
+        int most = w.plan.count - i < 4 ? (int)(w.plan.count - i) : 4;
+#pragma unroll
+        for (int o = 0; o < O::INS; o++) in[o] = get<R>(w, o, p.at[o], most);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            R v[4] = {in[0].v[e], in[1].v[e], in[2].v[e], in[3].v[e]};
             out.v[e] = compute<O, R>(v, k);
         }
         if (most < 4 || w.add)
-            for (int e = 0; e < most; e++) store<O, R>(w, at + e, out.v[e]);
+            for (int e = 0; e < most; e++) store<O, R>(w, p.at[OUT] + e, out.v[e]);
         else
-            tern__four_set<R>(w.data[OUT], w.dtype[OUT], at, out);
+            tern__four_set<R>(w.data[OUT], w.dtype[OUT], p.at[OUT], out);
     }
 }
 
@@ -99,16 +127,10 @@ template <class O, class R> __global__ void run_places(walk w)
     const R k[2] = {number<R>(w.numbers[0]), number<R>(w.numbers[1])};
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.plan.count; i += step) {
-        int64_t at[OPERANDS] = {0}, rest = i;
-        for (int d = 0; d < w.plan.ndim; d++) {
-            int64_t index = d + 1 < w.plan.ndim ? rest % w.plan.shape[d] : rest;
-            rest /= w.plan.shape[d];
-            for (int o = 0; o < O::INS; o++) at[o] += index * w.plan.stride[o][d];
-            at[OUT] += index * w.plan.stride[OUT][d];
-        }
+        place p = place_of<O>(w, i);
         R v[4] = {};
-        for (int o = 0; o < O::INS; o++) v[o] = tern__element<R>(w.data[o], w.dtype[o], at[o]);
-        store<O, R>(w, at[OUT], compute<O, R>(v, k));
+        for (int o = 0; o < O::INS; o++) v[o] = tern__element<R>(w.data[o], w.dtype[o], p.at[o]);
+        store<O, R>(w, p.at[OUT], compute<O, R>(v, k));
     }
 }
 
@@ -135,16 +157,16 @@ template <class O> static int start_float(const tern__call *call, const walk &w,
     return compute == TERN__COMPUTE_F64 ? start<O, double>(call, w) : start<O, float>(call, w);
 }
 
-/* All operands are neighbours or scalars, and stand where four can be read at once. */
+/* Rows of all operands are neighbours or a scalar, and stand where four can be read at once. */
 static bool takes_fours(const walk *w)
 {
-    bool fours = w->plan.ndim == 1 && w->plan.stride[OUT][0] == 1;
+    const tern__plan *plan = &w->plan;
+    bool fours = plan->stride[OUT][0] == 1 && (plan->ndim == 1 || plan->shape[0] % 4 == 0);
     for (int i = 0; i < OPERANDS && fours; i++) {
-        if (!w->data[i]) continue;
-        bool is_scalar = w->plan.stride[i][0] == 0 && i != OUT;
+        if (!w->data[i] || (plan->stride[i][0] == 0 && i != OUT)) continue;
         size_t bytes = 4 * tern_dtype_bytes((tern_dtype)w->dtype[i]);
-        fours = is_scalar ||
-                (w->plan.stride[i][0] == 1 && (uintptr_t)w->data[i] % TERN__MIN(bytes, (size_t)16) == 0);
+        fours = plan->stride[i][0] == 1 && (uintptr_t)w->data[i] % TERN__MIN(bytes, (size_t)16) == 0;
+        for (int d = 1; d < plan->ndim; d++) fours &= plan->stride[i][d] % 4 == 0;
     }
     return fours;
 }

@@ -90,11 +90,9 @@ template <int DTYPE, int N> static __global__ void run_max(pooling p)
                         if (v > best[l] || v != v) best[l] = v, place[l] = here;
                     }
                 }
-        tern__bunch<DTYPE, N> y;
-        for (int l = 0; l < N; l++) y.set(l, best[l]);
         int64_t inner = tern__plane_at(p.y, site.n, site.c);
-        tern__bunch_put(p.y.data, inner + tern__position_at(p.y, site.at[0], site.at[1], site.at[2]), y,
-                        p.add);
+        tern__bunch_put<DTYPE>(p.y.data, inner + tern__position_at(p.y, site.at[0], site.at[1], site.at[2]),
+                               best, p.add);
         if (!p.place.data) continue;
         inner = tern__plane_at(p.place, site.n, site.c);
         put_places<N>(p, inner + tern__position_at(p.place, site.at[0], site.at[1], site.at[2]), place);
@@ -125,11 +123,10 @@ template <int DTYPE, int N> static __global__ void run_mean(pooling p)
             for (int l = 0; l < N; l++) sum[l] += slice[l];
         }
         R divisor = (R)(w.span[0].divisor * w.span[1].divisor * w.span[2].divisor);
-        tern__bunch<DTYPE, N> y;
-        for (int l = 0; l < N; l++) y.set(l, sum[l] / divisor);
+        for (int l = 0; l < N; l++) sum[l] /= divisor;
         int64_t inner = tern__plane_at(p.y, site.n, site.c);
-        tern__bunch_put(p.y.data, inner + tern__position_at(p.y, site.at[0], site.at[1], site.at[2]), y,
-                        p.add);
+        tern__bunch_put<DTYPE>(p.y.data, inner + tern__position_at(p.y, site.at[0], site.at[1], site.at[2]),
+                               sum, p.add);
     }
 }
 
@@ -207,11 +204,9 @@ template <class F, int DTYPE, int N> static __global__ void run_grad(pooling p)
                     F::template add<DTYPE, N>(p, site, at, (int)tern__pool_place(&p.attr, k[0], k[1], k[2]),
                                               sum);
                 }
-        tern__bunch<DTYPE, N> dx;
-        for (int l = 0; l < N; l++) dx.set(l, sum[l]);
         int64_t plane = tern__plane_at(p.x, site.n, site.c);
-        tern__bunch_put(p.x.data, plane + tern__position_at(p.x, site.at[0], site.at[1], site.at[2]), dx,
-                        p.add);
+        tern__bunch_put<DTYPE>(p.x.data, plane + tern__position_at(p.x, site.at[0], site.at[1], site.at[2]),
+                               sum, p.add);
     }
 }
 

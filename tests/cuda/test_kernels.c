@@ -28,9 +28,9 @@
 /* Random numbers, or log probabilities and the like; sums of weights; labels of `classes`, some
  * ignored; places among `classes`. */
 typedef enum kind { NONE, NUMBERS, LOGS, POSITIVE, LABELS, PLACES } kind;
-/* Without gaps; channels last; with gaps, beside where four elements could be read; dimensions of the `seen`
- * mask fall together. */
-typedef enum form { PLAIN, LAST, GAPS, SEEN } form;
+/* Without gaps; channels last; with gaps, beside where four elements could be read, or where they can;
+ * dimensions of the `seen` mask fall together. */
+typedef enum form { PLAIN, LAST, GAPS, FOURS, SEEN } form;
 
 #define OF_ROW TERN_DTYPE_COUNT /* the type that the row is run with */
 
@@ -76,7 +76,7 @@ static void set_strides(tern__view *view, const operand *o)
     for (int d = view->ndim - 1; d >= 0; d--) {
         bool is_seen = o->form == SEEN && o->seen >> d & 1;
         view->stride[d] = is_seen ? 0 : stride;
-        stride *= is_seen ? 1 : view->shape[d] + (o->form == GAPS ? 3 : 0);
+        stride *= is_seen ? 1 : view->shape[d] + (o->form == GAPS ? 3 : o->form == FOURS ? 4 : 0);
     }
 }
 
@@ -87,8 +87,8 @@ static tern__view new_view(const operand *o, tern_dtype dtype)
     tern__view view =
         tern__view_make(own, o->form == LAST ? TERN__CHANNELS_LAST : TERN__PLAIN, o->ndim, o->shape);
     int64_t room = 64;
-    if (o->form == GAPS || o->form == SEEN) set_strides(&view, o);
-    for (int d = 0; d < o->ndim; d++) room *= o->shape[d] + 3;
+    if (o->form >= GAPS) set_strides(&view, o);
+    for (int d = 0; d < o->ndim; d++) room *= o->shape[d] + 4;
     view.data = tern__alloc((size_t)room * tern_dtype_bytes(own), __func__, NULL);
     assert_non_null(view.data);
     if (o->form == GAPS) view.data = (char *)view.data + tern_dtype_bytes(own);
@@ -146,6 +146,10 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
     {                                                                                                        \
         NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, GAPS, 0, 0                  \
     }
+#define XF(...)                                                                                              \
+    {                                                                                                        \
+        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, FOURS, 0, 0                 \
+    }
 #define P(...)                                                                                               \
     {                                                                                                        \
         LOGS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0                    \
@@ -196,6 +200,13 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
     }
 
 static const row rows[] = {
+    {"fours out of gaps", TERN__COPY, {XF(3, 5, 8)}, {X(3, 5, 8)}, NULL, false},
+    {"fours into gaps", TERN__COPY, {X(50, 12)}, {XF(50, 12)}, NULL, true},
+    {"rows with gaps", TERN__ADD, {XG(4, 8), X(4, 8)}, {X(4, 8)}, NULL, false},
+    {"short rows", TERN__ADD, {XF(40, 6), X(40, 6)}, {X(40, 6)}, NULL, true},
+    {"one row, odd", TERN__MUL, {X(7, 143), X(7, 143)}, {X(7, 143)}, NULL, true},
+    {"a number a channel", TERN__ADD, {XL(2, 8, 3, 5), Y(13, 2, 8, 3, 5)}, {XL(2, 8, 3, 5)}, NULL, false},
+    {"a number a row", TERN__MUL, {XF(30, 8), Y(2, 30, 8)}, {X(30, 8)}, NULL, true},
     {"all", TERN__SUM, {X(3, 5, 7)}, {Y(7, 3, 5, 7)}, &one, false},
     {"many", TERN__SUM, {X(40, 1003)}, {Y(3, 40, 1003)}, &third, true},
     {"many, by fours", TERN__SUM, {X(10, 4096)}, {Y(3, 10, 4096)}, &third, false},
@@ -256,6 +267,12 @@ static const row rows[] = {
      {SCALAR, D(2, 3, 5)},
      DICE(0, 0, 1, 1, 0, 0, 0.3),
      true},
+    {"masks by fours",
+     TERN__DICE_LOSS,
+     {X(2, 3, 5000), U(2, 2, 3, 5000)},
+     {SCALAR, D(2, 3, 5)},
+     DICE(0, 0, 0, 0, 1, 0, 0.3),
+     false},
     {"each",
      TERN__DICE_LOSS,
      {W(3, 2, 90), U(2, 3, 90)},
@@ -274,6 +291,18 @@ static const row rows[] = {
      {X(2, 3, 99)},
      DICE(0, 0, 0, 0, 0, 1, 0),
      false},
+    {"masks by fours",
+     TERN__DICE_LOSS_GRAD,
+     {SCALAR, X(2, 3, 96), X(2, 3, 96), D(2, 3, 5)},
+     {X(2, 3, 96)},
+     DICE(0, 0, 1, 1, 1, 0, 0.3),
+     false},
+    {"masks by fours, added",
+     TERN__DICE_LOSS_GRAD,
+     {X(2, 3), X(2, 3, 96), U(2, 2, 3, 96), D(2, 3, 5)},
+     {X(2, 3, 96)},
+     DICE(0, 0, 0, 0, 0, 1, 0),
+     true},
     {"lines", TERN__ARGMAX, {X(20, 77)}, {I(1, 20), X(20)}, &dim1, false},
     {"planes", TERN__ARGMIN, {XL(3, 7, 4, 5)}, {I(1, 3, 4, 5), X(3, 4, 5)}, &dim1, false},
     {"integers", TERN__ARGMAX, {I(5, 2000, 20)}, {I(1, 2000), I(1, 2000)}, &dim1, false},
