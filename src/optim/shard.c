@@ -234,18 +234,30 @@ void tern__shard_note(tern_optim *optim, int r, tern__slice bytes, const tern__o
 
 /* ---- LAMB's sums ---- */
 
-/* The pieces of what is due that are rank `rank`'s. */
+/* Behind the others, or as a part of the last one. */
+static int add_extent(tern__extent *extents, int count, tern__extent more)
+{
+    tern__extent *last = count ? &extents[count - 1] : NULL;
+    bool is_next = last && last->offset + last->count == more.offset;
+    if (is_next) last->count += more.count;
+    if (!is_next && more.count) extents[count++] = more;
+    return count;
+}
+
+/* The pieces of what is due that are rank `rank`'s; those of neighbours in a range are neighbours. */
 static int fill_sums(const tern_optim *optim, int rank, const tern_device *home, tern__extent *extents)
 {
     const tern__pane *sums = &optim->shard->sums;
-    int count = 0, piece;
-    for (int k = 0; k < optim->seal->leaf_count && tern__pane_home(sums) == home; k++) {
-        if (!tern__optim_is_due(optim, k)) continue;
-        tern__slice slice = tern__shard_slice(optim, optim->seal->range_of[k], rank);
-        uint64_t bytes = 2 * sizeof(double) * (uint64_t)tern__lamb_pieces(optim, k, slice, &piece);
-        if (bytes)
-            extents[count++] = (tern__extent){sums->window, 2 * sizeof(double) * (uint64_t)piece, bytes};
-    }
+    const uint64_t each = 2 * sizeof(double);
+    int count = 0, piece = 0;
+    if (tern__pane_home(sums) != home) return 0;
+    for (int r = 0; r < optim->seal->range_count; r++)
+        for (int k = 0; k < optim->seal->leaf_count; k++) {
+            if (optim->seal->range_of[k] != r || !tern__optim_is_due(optim, k)) continue;
+            int pieces = tern__lamb_pieces(optim, k, tern__shard_slice(optim, r, rank), &piece);
+            const tern__extent more = {sums->window, each * (uint64_t)piece, each * (uint64_t)pieces};
+            count = add_extent(extents, count, more);
+        }
     return count;
 }
 

@@ -17,13 +17,24 @@ static size_t leaf_bytes(const tern_ddp *ddp, int place)
            tern_dtype_bytes(leaf_dtype(ddp, place));
 }
 
+/* In whose memory it does; NULL: the host's. */
+static const tern_device *leaf_home(const tern_ddp *ddp, int place)
+{
+    const tern_device *device = ddp->seal->ranges[ddp->seal->range_of[ddp->order[place]]].device;
+    return tern__ddp_reaches(ddp, device) ? device : NULL;
+}
+
+static bool are_alike(const tern_ddp *ddp, int place, int other)
+{
+    return leaf_dtype(ddp, place) == leaf_dtype(ddp, other) && leaf_home(ddp, place) == leaf_home(ddp, other);
+}
+
 /* The bucket that begins at `first`. */
 static tern__bucket cut(const tern_ddp *ddp, int first, size_t cap)
 {
     tern__bucket bucket = {.first = first, .dtype = leaf_dtype(ddp, first)};
     int total = ddp->leaf_count;
-    while (first + bucket.count < total && bucket.bytes < cap &&
-           leaf_dtype(ddp, first + bucket.count) == bucket.dtype)
+    while (first + bucket.count < total && bucket.bytes < cap && are_alike(ddp, first, first + bucket.count))
         bucket.bytes += leaf_bytes(ddp, first + bucket.count++);
     return bucket;
 }
@@ -69,7 +80,7 @@ static void add_side(tern_ddp *ddp, tern__extent *next)
         last = add_bucket(ddp, next);
         last->extents[last->extent_count++] = ddp->loss.extent;
         last = add_bucket(ddp, next + 1);
-    } else if (last->dtype != TERN_F32 && last->dtype != TERN_F64) {
+    } else if ((last->dtype != TERN_F32 && last->dtype != TERN_F64) || leaf_home(ddp, last->first)) {
         ddp->side_bucket = ddp->bucket_count;
         last = add_bucket(ddp, next);
     }

@@ -134,7 +134,7 @@ int tern__ddp_post(tern_ddp *ddp, tern__post *work, tern_error *err);
 /* ---- bucket.c ---- */
 
 /* Cuts ddp->order into buckets: the first one closed at first_bucket_bytes, the rest at bucket_bytes, and
- * always where the dtype changes; the overflowing leaf stays in (PyTorch's
+ * always where the dtype or the memory changes; the overflowing leaf stays in (PyTorch's
  * compute_bucket_assignment_by_size). */
 int tern__bucket_plan(tern_ddp *ddp, tern_error *err);
 

@@ -5,6 +5,7 @@
 #include "comm/ranks.h"
 
 #include "comm/group.h"
+#include "nn/nn.h"
 #include "optim/optim.h"
 
 enum { STEPS = 5, ROWS = 8, INPUTS = 40, LAYERS = 3, MOST = 1 << 13 };
@@ -51,6 +52,7 @@ typedef struct job {
     way scaling;
     optim_fn optim;
     int what;
+    bool is_split; /* the last layer stays on the CPU */
     batch batch;
 } job;
 
@@ -66,24 +68,42 @@ typedef struct twins {
     const job *job;
     int rank;
     tern_group *world;
-    tern_device *device;
+    tern_device *device, *cpu;
     tern_scope *scope;
     twin a, b; /* a is the sharded one */
     tern_error err;
 } twins;
 
+/* Layers with ReLU between them, each called where it is. */
+typedef struct net {
+    tern_module base;
+    tern_module *layers[LAYERS];
+    tern_device *where[LAYERS + 1];
+} net;
+
+static tern_tensor *net_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    const net *own = (net *)module;
+    for (int i = 0; i < LAYERS; i++)
+        x = tern_forward(own->layers[i], scope, tern_to(scope, i ? tern_relu(scope, x) : x, own->where[i]));
+    return tern_to(scope, x, own->where[LAYERS]);
+}
+
 /* Several of LAMB's pieces; slices are cut inside of parameters. The first two layers are alike. */
 static void make_net(twins *t, twin *one)
 {
     static const int64_t sizes[LAYERS + 1] = {INPUTS, 40, 40, 5};
+    static const char *const names[LAYERS] = {"a", "b", "c"};
     tern_rng *rng = tern_rng_new(3, &t->err);
-    one->net = tern_sequential_new(&t->err);
-    for (int i = 0; i < LAYERS; i++) {
-        one->layers[i] = tern_linear_new(sizes[i], sizes[i + 1], NULL, rng, &t->err);
-        tern_sequential_add(one->net, one->layers[i], &t->err);
-        if (i + 1 < LAYERS) tern_sequential_add(one->net, tern_relu_new(&t->err), &t->err);
+    net *own = tern__module_new(sizeof(*own), "net", net_forward, &t->err);
+    for (int i = 0; i < LAYERS && own; i++) {
+        tern_module *layer = tern_linear_new(sizes[i], sizes[i + 1], NULL, rng, &t->err);
+        own->where[i] = t->job->is_split && i == LAYERS - 1 ? t->cpu : t->device;
+        tern_module_to(layer, own->where[i], &t->err);
+        own->layers[i] = one->layers[i] = tern_module_add(&own->base, names[i], layer, &t->err);
     }
-    tern_module_to(one->net, t->device, &t->err);
+    if (own) own->where[LAYERS] = t->device;
+    one->net = &own->base;
     tern_rng_free(rng);
 }
 
@@ -111,6 +131,7 @@ static void open_group(twins *t, const tern__bootstrap *boot, const job *j)
     snprintf(name, sizeof(name), "cuda:%d", j->backend ? boot->rank : 0);
     t->world = tern__group_open_boot(boot, &opts, &t->err);
     t->device = tern_device_open(name, &t->err);
+    t->cpu = tern_device_open("cpu", &t->err);
     t->scope = tern_scope_new(t->device, t->world, &t->err);
 }
 
@@ -137,6 +158,7 @@ static int close_twins(twins *t)
     close_twin(&t->a);
     close_twin(&t->b);
     tern_device_close(t->device);
+    tern_device_close(t->cpu);
     tern_group_close(t->world);
     return 0;
 }
@@ -284,6 +306,13 @@ static void one_rank_has_one_slice(void **state)
     run_both(equal_body, &j, 1);
 }
 
+static void a_tree_in_two_memories(void **state)
+{
+    (void)state;
+    static job j = {.optim = make_adam, .is_split = true};
+    run_both(equal_body, &j, 3);
+}
+
 /* ---- two optimizers in one tree ---- */
 
 static int parts_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -417,6 +446,45 @@ static void ranks_that_differ_are_named(void **state)
     }
 }
 
+/* ---- a failed step, and a killed rank ---- */
+
+enum { FAILS, DIES };
+
+/* Rank 1 has nothing to multiply in its third step, or is gone. */
+static int lost_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const job *j = arg;
+    twins t;
+    open_twins(&t, boot, j);
+    for (int i = 0; i < 4 && !t.err.code; i++) {
+        backward(&t, &t.a, i);
+        if (rank == 1 && i == 2 && j->what == FAILS) tern_relu(t.scope, NULL);
+        if (rank == 1 && i == 2 && j->what == DIES) kill(getpid(), SIGKILL);
+        tern_optim_step(t.a.optim, t.scope);
+        tern_scope_end(t.scope, &t.err);
+    }
+    bool is_told =
+        rank == 1 ? t.err.code == TERN_E_INVALID : t.err.code == TERN_E_PEER && strstr(t.err.text, "rank 1");
+    if (!is_told) fprintf(stderr, "rank %d: %s\n", rank, t.err.text);
+    RANK_CHECK(rank, is_told);
+    return close_twins(&t);
+}
+
+static void a_lost_rank_is_named(void **state)
+{
+    (void)state;
+    static job j = {.optim = make_adam, .world = 3};
+    draw_batch(&j.batch, 5, 2, (int64_t[]){ROWS, INPUTS});
+    for (int i = 0; i < 4; i++) {
+        j.backend = i % 2 ? "nccl" : NULL;
+        j.what = i / 2;
+        if (j.backend && !is_emulated() && j.world > gpu_count()) continue;
+        ranks r = ranks_run(j.world, lost_body, &j);
+        for (int rank = 0; rank < j.world; rank++)
+            assert_int_equal(r.status[rank], rank == 1 && j.what == DIES ? 128 + SIGKILL : 0);
+    }
+}
+
 /* ---- waits ---- */
 
 static int wait_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -457,9 +525,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_those_without_a_shard),
         cmocka_unit_test(one_rank_has_one_slice),
+        cmocka_unit_test(a_tree_in_two_memories),
         cmocka_unit_test(two_parts_of_a_tree),
         cmocka_unit_test(a_rank_that_has_run_out_keeps_stepping),
         cmocka_unit_test(ranks_that_differ_are_named),
+        cmocka_unit_test(a_lost_rank_is_named),
         cmocka_unit_test(a_warm_step_waits_for_no_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
