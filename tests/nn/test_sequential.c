@@ -109,28 +109,33 @@ static void one_operation_with_the_same_bits(void **state)
     }
 }
 
-/* A ReLU's or a layer's forward may have been replaced by one that does more. */
+/* A layer's or a ReLU's forward may have been replaced by one that does more, or amp has made something of
+ * either before it was added. */
 static tern_tensor *twice(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     (void)module;
     return tern_add(s, tern_relu(s, x), tern_relu(s, x));
 }
 
-static void a_forward_of_ones_own_is_called(void **state)
+static void what_has_been_changed_is_called_apart(void **state)
 {
     (void)state;
-    for (int child = 0; child < 2; child++) {
+    for (int round = 0; round < 4; round++) {
+        bool child = round % 2, by_amp = round / 2;
         world w = open_world();
         tern_module *net = make(&w, false);
-        tern__module_tree *tree = net->tree->children;
-        (child ? tree->next : tree)->module->forward = twice;
+        tern__module_tree *tree = child ? net->tree->children->next : net->tree->children;
+        if (by_amp)
+            tree->precision.set = true;
+        else
+            tree->module->forward = twice;
         tern_tensor *x = tern_full(w.scope, TERN_F32, 2, (int64_t[]){ROWS, WIDTH}, 1);
         tally t = {.kernels = {.ran = ran}};
         w.device->observer = &t.kernels;
         assert_non_null(tern_forward(net, w.scope, x));
         w.device->observer = NULL;
         assert_int_equal(t.fused, 0);
-        assert_int_equal(t.relus, child ? 2 : 3);
+        assert_int_equal(t.relus, by_amp ? 1 : child ? 2 : 3);
         assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_OK);
         tern_module_free(net);
         close_world(&w);
@@ -168,7 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_operation_with_the_same_bits),
-        cmocka_unit_test(a_forward_of_ones_own_is_called),
+        cmocka_unit_test(what_has_been_changed_is_called_apart),
         cmocka_unit_test(a_linear_with_its_relu_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
