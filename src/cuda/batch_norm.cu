@@ -58,10 +58,11 @@ typedef struct batch_norm_stats {
     tern__vector mean, var, running_mean, running_var;
 } batch_norm_stats;
 
+/* 0 of those that there are not. */
 static __device__ __forceinline__ double count_of(const batch_norm_stats &a, int64_t part)
 {
-    int64_t rows = a.k.rows - part * a.k.per_part;
-    if (rows > a.k.per_part) rows = a.k.per_part;
+    int64_t rows = TERN__MIN(a.k.rows - part * a.k.per_part, a.k.per_part);
+    if (rows < 0) return 0;
     return (double)(a.k.is_last ? rows : rows * a.lanes);
 }
 
@@ -72,26 +73,41 @@ static __device__ void move_towards(const tern__vector &v, int64_t c, double val
     tern__vector_put(to, c, (1 - share) * tern__vector_get<double>(v, c, 0) + share * value);
 }
 
+/* Of this thread's parts: their number of values, mean and centred second moment. */
+static __device__ __forceinline__ void find_own(const batch_norm_stats &a, int64_t c, double *n, double *mean,
+                                                double *m2)
+{
+    double means[TERN__AT_ONCE], squares[TERN__AT_ONCE];
+    int64_t first = threadIdx.x / TERN__MERGED, pace = TERN__PACE * TERN__AT_ONCE;
+    for (int64_t part = first; part < a.k.parts; part += pace) {
+        tern__parts_get(a.k, a.partial, 0, c, part, means);
+#pragma unroll
+        for (int j = 0; j < TERN__AT_ONCE; j++) {
+            double count = count_of(a, part + j * TERN__PACE);
+            *n += count;
+            *mean += count * means[j];
+        }
+    }
+    *mean *= *n > 0 ? 1 / *n : 0;
+    for (int64_t part = first; part < a.k.parts; part += pace) {
+        tern__parts_get(a.k, a.partial, 0, c, part, means);
+        tern__parts_get(a.k, a.partial, 1, c, part, squares);
+#pragma unroll
+        for (int j = 0; j < TERN__AT_ONCE; j++) {
+            double d = means[j] - *mean;
+            *m2 += squares[j] + count_of(a, part + j * TERN__PACE) * d * d;
+        }
+    }
+}
+
 /* Some channels a block: all parts' moments become the batch's. */
 static __global__ void run_stats(batch_norm_stats a)
 {
-    int64_t c = (int64_t)blockIdx.x * MERGED + threadIdx.x % MERGED, far = a.k.parts * a.k.channels;
-    const double *partial = a.partial;
-    double n = 0, mean = 0, m2 = 0, inverse = 0;
-    for (int64_t part = threadIdx.x / MERGED; c < a.k.channels && part < a.k.parts;
-         part += THREADS / MERGED) {
-        n += count_of(a, part);
-        mean += count_of(a, part) * partial[tern__columns_part(a.k, part, c)];
-    }
-    inverse = n > 0 ? 1 / n : 0;
-    mean *= inverse;
-    for (int64_t part = threadIdx.x / MERGED; c < a.k.channels && part < a.k.parts;
-         part += THREADS / MERGED) {
-        double d = partial[tern__columns_part(a.k, part, c)] - mean;
-        m2 += partial[far + tern__columns_part(a.k, part, c)] + count_of(a, part) * d * d;
-    }
-    tern__join_rows<tern__join_moments, 1>(MERGED, n, &mean, &m2);
-    if (threadIdx.x >= MERGED || c >= a.k.channels) return;
+    int64_t c = tern__merge_channel();
+    double n = 0, mean = 0, m2 = 0;
+    find_own(a, c, &n, &mean, &m2);
+    tern__join_rows<tern__join_moments, 1>(TERN__MERGED, n, &mean, &m2);
+    if (threadIdx.x >= TERN__MERGED || c >= a.k.channels) return;
     double all = (double)a.k.rows * (a.k.is_last ? 1 : a.lanes);
     tern__vector_put(a.mean, c, mean);
     tern__vector_put(a.var, c, m2 / all);
@@ -194,7 +210,7 @@ static int make_stats(const tern__call *call, const fields &f, const tern__view 
     s.running_mean = tern__vector_of(to[2], false);
     s.running_var = tern__vector_of(to[3], false);
     int status = find_moments(call, a, f);
-    if (!status) status = tern__cuda_launch(call, run_stats, merge_grid(a), THREADS, 0, s);
+    if (!status) status = tern__cuda_launch(call, run_stats, tern__merge_grid(a.k), THREADS, 0, s);
     tern__cuda_scratch_free(call, a.partial);
     return status;
 }

@@ -52,16 +52,10 @@ typedef struct batch_norm_totals {
 
 static __global__ void run_totals(batch_norm_totals a)
 {
-    int64_t c = (int64_t)blockIdx.x * MERGED + threadIdx.x % MERGED, far = a.k.parts * a.k.channels;
-    const double *partial = a.partial;
-    double sum = 0, product = 0;
-    for (int64_t part = threadIdx.x / MERGED; c < a.k.channels && part < a.k.parts;
-         part += THREADS / MERGED) {
-        sum += partial[tern__columns_part(a.k, part, c)];
-        product += partial[far + tern__columns_part(a.k, part, c)];
-    }
-    tern__join_rows<tern__join_sums, 1>(MERGED, 0, &sum, &product);
-    if (threadIdx.x >= MERGED || c >= a.k.channels) return;
+    int64_t c = tern__merge_channel();
+    double sum, product;
+    tern__parts_sum(a.k, a.partial, &sum, &product);
+    if (threadIdx.x >= TERN__MERGED || c >= a.k.channels) return;
     product /= sqrt(tern__vector_get<double>(a.var, c, 0) + a.eps);
     tern__vector_put(a.s, c, sum);
     tern__vector_put(a.p, c, product);
@@ -165,7 +159,7 @@ static int make_sums(const tern__call *call, batch_norm a, const fields &f, batc
     to.eps = a.eps;
     to.var = a.var;
     int status = sum_up(call, a, f);
-    return status ? status : tern__cuda_launch(call, run_totals, merge_grid(a), THREADS, 0, to);
+    return status ? status : tern__cuda_launch(call, run_totals, tern__merge_grid(a.k), THREADS, 0, to);
 }
 
 int tern__cuda_batch_norm_sums(const tern__call *call)

@@ -15,7 +15,6 @@ extern "C" {
 #define AHEAD       2    /* rows that are read at a time       */
 #define SUM_BLOCKS  2048 /* their parts have to be merged      */
 #define PASS_BLOCKS 8192
-#define MERGED      8 /* channels of a block that merges */
 
 typedef enum mask { NOTHING, BY_OUTPUT, BY_INPUT } mask;
 
@@ -123,11 +122,6 @@ static double *partial_new(const tern__call *call, const batch_norm &a)
 {
     size_t numbers = 2 * (size_t)(a.k.parts + 1) * (size_t)a.k.channels;
     return (double *)tern__cuda_scratch(call, numbers * sizeof(double));
-}
-
-static dim3 merge_grid(const batch_norm &a)
-{
-    return dim3((unsigned)((a.k.channels + MERGED - 1) / MERGED));
 }
 
 #endif

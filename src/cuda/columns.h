@@ -176,6 +176,53 @@ __device__ void tern__columns_leave(const tern__columns &k, double *partial, con
     }
 }
 
+/* ---- what parts have left ---- */
+
+/* A block puts together the parts of some neighbouring channels. Some of a thread's parts are on their way at
+ * a time: one after the other they would take as long as what they are sums of. */
+#define TERN__MERGED  4
+#define TERN__PACE    (TERN__COLUMN_THREADS / TERN__MERGED)
+#define TERN__AT_ONCE 8
+
+static inline dim3 tern__merge_grid(const tern__columns &k)
+{
+    return dim3((unsigned)((k.channels + TERN__MERGED - 1) / TERN__MERGED));
+}
+
+static __device__ __forceinline__ int64_t tern__merge_channel(void)
+{
+    return (int64_t)blockIdx.x * TERN__MERGED + threadIdx.x % TERN__MERGED;
+}
+
+/* The first number (0) or the second (1) of channel c that every PACE-th part from `part` on has found. */
+static __device__ __forceinline__ void tern__parts_get(const tern__columns &k, const double *partial,
+                                                       int which, int64_t c, int64_t part,
+                                                       double (&of)[TERN__AT_ONCE])
+{
+#pragma unroll
+    for (int j = 0; j < TERN__AT_ONCE; j++) {
+        int64_t next = part + j * TERN__PACE;
+        bool is = c < k.channels && next < k.parts;
+        of[j] = is ? partial[which * k.parts * k.channels + tern__columns_part(k, next, c)] : 0;
+    }
+}
+
+/* A block's sums of both numbers over all parts: its first MERGED threads have them. */
+static __device__ __forceinline__ void tern__parts_sum(const tern__columns &k, const double *partial,
+                                                       double *first, double *second)
+{
+    int64_t c = tern__merge_channel();
+    *first = *second = 0;
+    for (int64_t part = threadIdx.x / TERN__MERGED; part < k.parts; part += TERN__PACE * TERN__AT_ONCE) {
+        double a[TERN__AT_ONCE], b[TERN__AT_ONCE];
+        tern__parts_get(k, partial, 0, c, part, a);
+        tern__parts_get(k, partial, 1, c, part, b);
+#pragma unroll
+        for (int j = 0; j < TERN__AT_ONCE; j++) *first += a[j], *second += b[j];
+    }
+    tern__join_rows<tern__join_sums, 1>(TERN__MERGED, 0, first, second);
+}
+
 /* ---- a number a channel ---- */
 
 typedef struct tern__vector {

@@ -11,7 +11,6 @@ extern "C" {
 }
 
 #define SUM_BLOCKS 2048
-#define MERGED     8    /* channels of a block that merges */
 #define MOST       1024 /* threads for a row               */
 
 typedef struct group_norm {
@@ -164,15 +163,10 @@ template <int DTYPE, int N> static __global__ void run_sums(group_norm_weights w
 
 static __global__ void run_totals(group_norm_weights w)
 {
-    int64_t c = (int64_t)blockIdx.x * MERGED + threadIdx.x % MERGED, far = w.k.parts * w.k.channels;
-    double db = 0, dw = 0;
-    int64_t part = threadIdx.x / MERGED, pace = TERN__COLUMN_THREADS / MERGED;
-    for (; c < w.k.channels && part < w.k.parts; part += pace) {
-        db += w.partial[tern__columns_part(w.k, part, c)];
-        dw += w.partial[far + tern__columns_part(w.k, part, c)];
-    }
-    tern__join_rows<tern__join_sums, 1>(MERGED, 0, &db, &dw);
-    if (threadIdx.x >= MERGED || c >= w.k.channels) return;
+    int64_t c = tern__merge_channel();
+    double db, dw;
+    tern__parts_sum(w.k, w.partial, &db, &dw);
+    if (threadIdx.x >= TERN__MERGED || c >= w.k.channels) return;
     tern__vector_put(w.db, c, db);
     tern__vector_put(w.dw, c, dw);
 }
@@ -270,8 +264,8 @@ static int start_weights(const tern__call *call, const group_norm &a, const tern
     if (!w.partial) return TERN_E_MEMORY;
     int status =
         tern__cuda_launch(call, run_sums<DTYPE, N>, tern__columns_grid(w.k), TERN__COLUMN_THREADS, 0, w);
-    dim3 grid((unsigned)((w.k.channels + MERGED - 1) / MERGED));
-    if (!status) status = tern__cuda_launch(call, run_totals, grid, TERN__COLUMN_THREADS, 0, w);
+    if (!status)
+        status = tern__cuda_launch(call, run_totals, tern__merge_grid(w.k), TERN__COLUMN_THREADS, 0, w);
     tern__cuda_scratch_free(call, w.partial);
     return status;
 }
