@@ -7,38 +7,18 @@
 
 #include "base/half.h"
 
-#ifndef TERN_CUDA_EMULATED
+/* GPUs have instructions for 16 bits; the bits are the same, but for those of NaNs. */
+#ifdef TERN_CUDA_EMULATED
+#define tern__narrowed_bf16 tern__bf16_from_f32
+#define tern__narrowed_f16  tern__f16_from_f32
+#define tern__widened_f16   tern__f16_to_f32
+#else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#define tern__narrowed_bf16(value) __bfloat16_as_ushort(__float2bfloat16_rn(value))
+#define tern__narrowed_f16(value)  __half_as_ushort(__float2half_rn(value))
+#define tern__widened_f16(bits)    __half2float(__ushort_as_half(bits))
 #endif
-
-/* GPUs have instructions for 16 bits; the bits are the same, but for those of NaNs. */
-static __device__ __forceinline__ uint16_t tern__narrowed_bf16(float value)
-{
-#ifdef TERN_CUDA_EMULATED
-    return tern__bf16_from_f32(value);
-#else
-    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
-#endif
-}
-
-static __device__ __forceinline__ uint16_t tern__narrowed_f16(float value)
-{
-#ifdef TERN_CUDA_EMULATED
-    return tern__f16_from_f32(value);
-#else
-    return __half_as_ushort(__float2half_rn(value));
-#endif
-}
-
-static __device__ __forceinline__ float tern__widened_f16(uint16_t bits)
-{
-#ifdef TERN_CUDA_EMULATED
-    return tern__f16_to_f32(bits);
-#else
-    return __half2float(__ushort_as_half(bits));
-#endif
-}
 
 /* Divisions of 64 bits are slow. */
 static __device__ __forceinline__ int64_t tern__quotient(int64_t a, int64_t b)
