@@ -83,7 +83,7 @@ template <int DTYPE, int N, bool GRADIENT> static __global__ void run_resize(res
     int64_t pace = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.sites.count; i += pace) {
         tern__site site = tern__site_of(r.sites, i);
-        const int64_t *at = site.at;
+        const int *at = site.at;
         int64_t plane = tern__plane_at(r.from, site.n, site.c);
         band b[TERN__SPACE];
         for (int d = 0; d < TERN__SPACE; d++) b[d] = (GRADIENT ? r.of_x[d] : r.of_y[d])[at[d]];

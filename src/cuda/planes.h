@@ -26,14 +26,13 @@ static inline tern__planes tern__planes_of(const tern__view *view)
 }
 
 /* Of a plane's first element. */
-static __device__ __forceinline__ int64_t tern__plane_at(const tern__planes &p, int64_t n, int64_t c)
+static __device__ __forceinline__ int64_t tern__plane_at(const tern__planes &p, int n, int c)
 {
     return n * p.image + c * p.channel;
 }
 
 /* Of an element in its plane. */
-static __device__ __forceinline__ int64_t tern__position_at(const tern__planes &p, int64_t d, int64_t h,
-                                                            int64_t w)
+static __device__ __forceinline__ int64_t tern__position_at(const tern__planes &p, int d, int h, int w)
 {
     return d * p.step[0] + h * p.step[1] + w * p.step[2];
 }
@@ -45,8 +44,9 @@ typedef struct tern__sites {
     bool last; /* channels lie next to each other */
 } tern__sites;
 
+/* Of what is longer than any dimension is, 64 bits are computed with; nothing else has to be. */
 typedef struct tern__site {
-    int64_t n, c, at[TERN__SPACE];
+    int n, c, at[TERN__SPACE];
 } tern__site;
 
 static inline tern__sites tern__sites_of(const tern__view *view, int lanes)
@@ -62,9 +62,10 @@ static inline tern__sites tern__sites_of(const tern__view *view, int lanes)
 }
 
 /* *rest becomes what is left of it in the dimensions further out. */
-static __device__ __forceinline__ int64_t tern__index(int64_t *rest, int64_t size)
+static __device__ __forceinline__ int tern__index(int64_t *rest, int64_t size)
 {
-    int64_t whole = tern__quotient(*rest, size), index = *rest - whole * size;
+    int64_t whole = tern__quotient(*rest, size);
+    int index = (int)*rest - (int)whole * (int)size;
     *rest = whole;
     return index;
 }
@@ -75,7 +76,7 @@ static __device__ __forceinline__ tern__site tern__site_of(const tern__sites &s,
     if (s.last) site.c = tern__index(&i, s.bunches) * s.lanes;
     for (int d = TERN__SPACE - 1; d >= 0; d--) site.at[d] = tern__index(&i, s.size[d]);
     if (!s.last) site.c = tern__index(&i, s.bunches) * s.lanes;
-    site.n = i;
+    site.n = (int)i;
     return site;
 }
 

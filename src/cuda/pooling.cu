@@ -134,31 +134,30 @@ template <int DTYPE, int N> static __global__ void run_mean(pooling p)
 
 /* Along one axis: the windows first to last may see an element, and `edge` is what they have to come to. */
 typedef struct viewers {
-    int64_t first, last, edge;
+    int first, last, edge;
 } viewers;
 
-static __device__ __forceinline__ viewers viewers_of(const pooling &p, int axis, int64_t at)
+static __device__ __forceinline__ viewers viewers_of(const pooling &p, int axis, int at)
 {
-    int64_t stride = p.attr.stride[axis], edge = at + p.attr.padding[axis];
-    int64_t before = edge - (p.attr.kernel[axis] - 1) * p.attr.dilation[axis];
-    int64_t first = before > 0 ? tern__quotient(before + stride - 1, stride) : 0;
-    int64_t last = tern__quotient(edge, stride);
-    return {first, last < p.out[axis] ? last : p.out[axis] - 1, edge};
+    int stride = (int)p.attr.stride[axis], edge = at + (int)p.attr.padding[axis];
+    int before = edge - (int)(p.attr.kernel[axis] - 1) * (int)p.attr.dilation[axis];
+    int first = before > 0 ? (before + stride - 1) / stride : 0;
+    return {first, TERN__MIN(edge / stride, (int)p.out[axis] - 1), edge};
 }
 
 /* Where in window `o` the element is; -1: it is passed over. */
-static __device__ __forceinline__ int64_t place_in(const pooling &p, const viewers &v, int axis, int64_t o)
+static __device__ __forceinline__ int place_in(const pooling &p, const viewers &v, int axis, int o)
 {
-    int64_t within = v.edge - o * p.attr.stride[axis], dilation = p.attr.dilation[axis];
+    int within = v.edge - o * (int)p.attr.stride[axis], dilation = (int)p.attr.dilation[axis];
     if (dilation == 1) return within;
-    int64_t place = tern__quotient(within, dilation);
+    int place = within / dilation;
     return place * dilation == within ? place : -1;
 }
 
 /* What an element of dx gets from the window (d, r, c) of dy, in which its own place is that number. */
 struct from_max {
     template <int DTYPE, int N>
-    static __device__ __forceinline__ void add(const pooling &p, const tern__site &site, const int64_t at[3],
+    static __device__ __forceinline__ void add(const pooling &p, const tern__site &site, const int at[3],
                                                int place, tern__number<DTYPE> *sum)
     {
         int64_t plane = tern__plane_at(p.y, site.n, site.c);
@@ -175,8 +174,8 @@ struct from_max {
 
 struct from_mean {
     template <int DTYPE, int N>
-    static __device__ __forceinline__ void add(const pooling &p, const tern__site &site, const int64_t at[3],
-                                               int, tern__number<DTYPE> *sum)
+    static __device__ __forceinline__ void add(const pooling &p, const tern__site &site, const int at[3], int,
+                                               tern__number<DTYPE> *sum)
     {
         int64_t divisor = 1, plane = tern__plane_at(p.y, site.n, site.c);
         for (int axis = 0; axis < TERN__SPACE; axis++)
@@ -195,14 +194,14 @@ template <class F, int DTYPE, int N> static __global__ void run_grad(pooling p)
         viewers v[TERN__SPACE];
         for (int axis = 0; axis < TERN__SPACE; axis++) v[axis] = viewers_of(p, axis, site.at[axis]);
         tern__number<DTYPE> sum[N] = {};
-        for (int64_t d = v[0].first; d <= v[0].last; d++)
-            for (int64_t r = v[1].first; r <= v[1].last; r++)
-                for (int64_t c = v[2].first; c <= v[2].last; c++) {
-                    int64_t at[] = {d, r, c},
-                            k[] = {place_in(p, v[0], 0, d), place_in(p, v[1], 1, r), place_in(p, v[2], 2, c)};
+        for (int d = v[0].first; d <= v[0].last; d++)
+            for (int r = v[1].first; r <= v[1].last; r++)
+                for (int c = v[2].first; c <= v[2].last; c++) {
+                    int at[] = {d, r, c},
+                        k[] = {place_in(p, v[0], 0, d), place_in(p, v[1], 1, r), place_in(p, v[2], 2, c)};
                     if (k[0] < 0 || k[1] < 0 || k[2] < 0) continue;
-                    F::template add<DTYPE, N>(p, site, at, (int)tern__pool_place(&p.attr, k[0], k[1], k[2]),
-                                              sum);
+                    int place = (k[0] * (int)p.attr.kernel[1] + k[1]) * (int)p.attr.kernel[2] + k[2];
+                    F::template add<DTYPE, N>(p, site, at, place, sum);
                 }
         int64_t plane = tern__plane_at(p.x, site.n, site.c);
         tern__bunch_put<DTYPE>(p.x.data, plane + tern__position_at(p.x, site.at[0], site.at[1], site.at[2]),
