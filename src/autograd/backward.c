@@ -8,6 +8,7 @@
  * its use. */
 #include "autograd/autograd.h"
 #include "comm/group.h"
+#include "kernels/pointwise.h"
 
 #include <string.h>
 
@@ -239,10 +240,8 @@ static int seed_loss(tern_scope *scope, tern_tensor *loss)
     if (!seed.storage) return scope->error.code;
     loss->grad = seed.view;
     loss->grad_storage = seed.storage;
-    float one = 1;
-    tern__view ones = {.data = &one, .dtype = TERN_F32, .ndim = loss->view.ndim};
-    for (int d = 0; d < ones.ndim; d++) ones.shape[d] = 1;
-    tern__call call = {.kernel = TERN__COPY, .in = {&ones}, .out = {&loss->grad}};
+    static const tern__pointwise_attr one = {{1, 0}};
+    tern__call call = {.kernel = TERN__FILL, .in = {&loss->grad}, .out = {&loss->grad}, .attr = &one};
     return tern__run(scope, &call) ? TERN_OK : scope->error.code;
 }
 

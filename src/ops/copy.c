@@ -53,12 +53,9 @@ bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from)
 
 bool tern__fill(tern_scope *scope, const tern__view *to, double value)
 {
-    uint64_t bits;
-    tern__view one = tern__view_make(to->dtype, TERN__PLAIN, 0, NULL);
-    one.data = &bits;
-    tern__view_set(&one, 0, value);
-    tern__view seen = tern__broadcast_view(&one, to->ndim, to->shape);
-    return tern__copy(scope, to, &seen);
+    const tern__pointwise_attr attr = {{value, 0}};
+    tern__call call = {.kernel = TERN__FILL, .in = {to}, .out = {to}, .attr = &attr};
+    return tern__view_count(to) == 0 || tern__run(scope, &call);
 }
 
 tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layout)
