@@ -25,9 +25,8 @@ template <class R> __global__ void add_fours(places p)
 
 static bool takes_fours(const tern__view *bias, const tern__view *y)
 {
-    size_t bytes = TERN__MIN(4 * tern_dtype_bytes(y->dtype), (size_t)16);
     return y->layout == TERN__CHANNELS_LAST && y->shape[1] % 4 == 0 && bias->stride[0] == 1 &&
-           tern__view_count(y) / 4 < UINT32_MAX && (uintptr_t)y->data % bytes == 0;
+           tern__view_count(y) / 4 < UINT32_MAX && tern__fours_fit(y->data, y->dtype);
 }
 
 int tern__cuda_add_bias(const tern__call *call, const tern__view *bias, const tern__view *y)

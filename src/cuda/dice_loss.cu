@@ -283,16 +283,8 @@ template <class R> static __global__ void class_gradient(problem p)
 /* Rows of four begin at multiples of four. */
 static bool takes_fours(const problem *p, const tern__view *out)
 {
-    const struct {
-        const void *data;
-        int dtype;
-    } all[] = {{p->x, p->x_dtype}, {p->target, p->target_dtype}, {out->data, (int)out->dtype}};
-    bool fours = p->c.inner % 4 == 0;
-    for (const auto &one : all) {
-        size_t bytes = 4 * tern_dtype_bytes((tern_dtype)one.dtype);
-        fours &= (uintptr_t)one.data % TERN__MIN(bytes, (size_t)16) == 0;
-    }
-    return fours;
+    return p->c.inner % 4 == 0 && tern__fours_fit(p->x, p->x_dtype) &&
+           tern__fours_fit(p->target, p->target_dtype) && tern__fours_fit(out->data, (int)out->dtype);
 }
 
 static bool problem_of(const tern__call *call, const tern__view *x, const tern__view *target, problem *p)

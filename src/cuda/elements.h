@@ -61,6 +61,11 @@ template <class R> struct tern__four {
     R v[4];
 };
 
+static inline bool tern__fours_fit(const void *data, int dtype)
+{
+    return (uintptr_t)data % TERN__MIN(4 * tern_dtype_bytes((tern_dtype)dtype), (size_t)16) == 0;
+}
+
 template <class R>
 __device__ __forceinline__ tern__four<R> tern__four_get(const void *data, int dtype, int64_t at)
 {

@@ -286,8 +286,7 @@ static bool walk_of(const tern__call *call, int operands, optim_walk *w)
         if (!view) continue;
         w->data[i] = view->data;
         w->dtype[i] = view->dtype;
-        size_t bytes = TERN__MIN(4 * tern_dtype_bytes(view->dtype), (size_t)16);
-        w->fours &= (uintptr_t)view->data % bytes == 0;
+        w->fours &= tern__fours_fit(view->data, view->dtype);
         fine &= tern__dtype_is_float(view->dtype) && tern__view_is_contiguous(view);
     }
     return fine && (!w->data[COPY] || w->dtype[PARAMETER] == TERN_F32);

@@ -164,8 +164,7 @@ static bool takes_fours(const walk *w)
     bool fours = plan->stride[OUT][0] == 1 && (plan->ndim == 1 || plan->shape[0] % 4 == 0);
     for (int i = 0; i < OPERANDS && fours; i++) {
         if (!w->data[i] || (plan->stride[i][0] == 0 && i != OUT)) continue;
-        size_t bytes = 4 * tern_dtype_bytes((tern_dtype)w->dtype[i]);
-        fours = plan->stride[i][0] == 1 && (uintptr_t)w->data[i] % TERN__MIN(bytes, (size_t)16) == 0;
+        fours = plan->stride[i][0] == 1 && tern__fours_fit(w->data[i], w->dtype[i]);
         for (int d = 1; d < plan->ndim; d++) fours &= plan->stride[i][d] % 4 == 0;
     }
     return fours;

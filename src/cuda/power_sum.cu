@@ -86,6 +86,6 @@ int tern__cuda_power_sum(const tern__call *call)
     p.p = ((const tern__power_attr *)call->attr)->p;
     p.sum = (double *)call->out[0]->data;
     p.add = call->add[0];
-    p.fours = (uintptr_t)p.x % TERN__MIN(4 * tern_dtype_bytes(x->dtype), (size_t)16) == 0;
+    p.fours = tern__fours_fit(p.x, x->dtype);
     return p.p == (double)INFINITY ? start<tern__high>(call, &p) : start<tern__add>(call, &p);
 }

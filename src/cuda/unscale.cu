@@ -71,7 +71,7 @@ static __global__ void close(problem p)
 
 static bool is_aligned(const tern__view *view)
 {
-    return !view || (uintptr_t)view->data % TERN__MIN(4 * tern_dtype_bytes(view->dtype), (size_t)16) == 0;
+    return !view || tern__fours_fit(view->data, view->dtype);
 }
 
 static const double *number_of(const tern__view *view)
