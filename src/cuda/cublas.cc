@@ -98,6 +98,13 @@ static cudaDataType_t type_of(tern_dtype dtype)
     }
 }
 
+/* What an epilogue reads or writes: cuBLASLt has one place for both. */
+static const void *vector_of(const tern__gemm *g)
+{
+    return g->row_sums ? g->row_sums : g->bias;
+}
+
+/* The heuristics look at where the vector begins, too. */
 static gemm_key key_of(const tern__gemm *g)
 {
     gemm_key key = {g->m, g->n, g->k, g->count};
@@ -108,6 +115,8 @@ static gemm_key key_of(const tern__gemm *g)
         key[at++] = operands[i]->next;
         key[at++] = (int64_t)operands[i]->dtype << 16 | g->alignment[i] << 1 | operands[i]->transposed;
     }
+    const int64_t bits = (int64_t)(uintptr_t)vector_of(g) | 256;
+    key[at++] = bits & -bits;
     key[at++] = g->relu << 3 | (g->row_sums != nullptr) << 2 | (g->bias != nullptr) << 1 | g->add;
     return key;
 }
@@ -139,12 +148,6 @@ static cublasStatus_t set_layouts(gemm_plan *plan, const tern__gemm *g)
 static cublasStatus_t set_bias(const gemm_plan *plan, const void *bias)
 {
     return cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
-}
-
-/* What an epilogue reads or writes: cuBLASLt has one place for both. */
-static const void *vector_of(const tern__gemm *g)
-{
-    return g->row_sums ? g->row_sums : g->bias;
 }
 
 /* The ReLU is documented as max(x, 0), and of NaN it is reported to make 0. */
@@ -235,6 +238,15 @@ static product product_of(cublas *lib, const gemm_plan *plan, const tern__gemm *
 
 /* ---- choosing ---- */
 
+/* Leaves those that it vouches for. */
+static int keep_sound(cublasLtMatmulHeuristicResult_t found[MOST], int count)
+{
+    int kept = 0;
+    for (int i = 0; i < count; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) found[kept++] = found[i];
+    return kept;
+}
+
 /* The heuristics' answers, the best first; none is no error. */
 static int ask_heuristics(const tern__call *call, cublas *lib, const gemm_plan *plan, const tern__gemm *g,
                           cublasLtMatmulHeuristicResult_t found[MOST], int *count)
@@ -252,7 +264,7 @@ static int ask_heuristics(const tern__call *call, cublas *lib, const gemm_plan *
     cublasLtMatmulPreferenceDestroy(preference);
     if (status) return status;
     bool is_none = code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE;
-    if (code != CUBLAS_STATUS_SUCCESS) *count = 0;
+    *count = code == CUBLAS_STATUS_SUCCESS ? keep_sound(found, *count) : 0;
     return is_none ? TERN_OK : check(call, code, "cublasLtMatmulAlgoGetHeuristic");
 }
 
@@ -291,7 +303,8 @@ static void trial_close(trial *t)
     tern__cuda_scratch_free(&t->call, t->elsewhere);
 }
 
-/* Leaves the fastest in the plan. */
+/* Leaves the fastest in the plan, which works if one of them does: an algorithm that is vouched for may still
+ * fail when it runs. */
 static void take_fastest(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g,
                          const cublasLtMatmulHeuristicResult_t found[MOST], int count)
 {
@@ -301,14 +314,13 @@ static void take_fastest(const tern__call *call, cublas *lib, gemm_plan *plan, c
     bool can = trial_open(&t, call, lib, plan, g);
     for (int i = 0; i < count && can; i++) {
         plan->algorithm = found[i].algo;
-        float ms = found[i].state == CUBLAS_STATUS_SUCCESS
-                       ? tern__stopwatch_try(&t.watch, run_trial, &t, least)
-                       : -1;
+        float ms = tern__stopwatch_try(&t.watch, run_trial, &t, least);
         if (ms < 0 || (least >= 0 && ms >= least)) continue;
         best = i;
         least = ms;
     }
     plan->algorithm = found[best].algo;
+    plan->works = !can || least >= 0;
     trial_close(&t);
 }
 
@@ -358,10 +370,11 @@ static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const te
     const char *named = by_clock ? device->notes->find(device, what) : nullptr;
     if (named && take_named(lib, plan, named)) return TERN_OK;
     int status = ask_heuristics(call, lib, plan, g, found, &count);
-    plan->works = count > 0 && found[0].state == CUBLAS_STATUS_SUCCESS;
+    plan->works = count > 0;
     plan->algorithm = found[0].algo;
     if (status || !plan->works || !by_clock || device->follows) return status;
     take_fastest(call, lib, plan, g, found, count);
+    if (!plan->works) return TERN_OK;
     name_it(&plan->algorithm, name);
     device->notes->keep(device, what, name);
     return TERN_OK;

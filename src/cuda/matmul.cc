@@ -81,7 +81,7 @@ static axis take_longest(tern__product *p)
     axis longest = {1, {0}};
     int at = -1;
     for (int i = 0; i < p->batches; i++)
-        if (p->batch[i].size > longest.size && p->batch[i].size <= INT32_MAX) longest = p->batch[at = i];
+        if (p->batch[i].size > longest.size) longest = p->batch[at = i];
     if (at >= 0) p->batch[at] = p->batch[--p->batches];
     return longest;
 }
@@ -126,12 +126,17 @@ static int64_t count_of(const axis *axes, int count)
     return all;
 }
 
+/* Does a vector stand as cuBLASLt takes one? */
+static bool is_vector(const tern__view *v)
+{
+    return (v->stride[0] == 1 || v->shape[0] == 1) && (uintptr_t)v->data % TERN__GEMM_VECTOR == 0;
+}
+
 /* Whether the product can make them. */
 static bool has_row_sums(const tern__call *call)
 {
     const tern__view *sums = call->out[1];
-    return sums && !call->add[1] && sums->dtype == call->out[0]->dtype &&
-           (sums->stride[0] == 1 || sums->shape[0] == 1);
+    return sums && !call->add[1] && sums->dtype == call->out[0]->dtype && is_vector(sums);
 }
 
 /* By a kernel of their own. */
@@ -166,6 +171,27 @@ static bool leave_out(tern__gemm *g)
     return had;
 }
 
+static void move_on(tern__gemm_operand *o, int64_t elements)
+{
+    o->data = (char *)o->data + elements * (int64_t)tern_dtype_bytes(o->dtype);
+}
+
+/* As many of the batch at a time as may be. */
+static int multiply(const tern__call *call, const tern__gemm *g)
+{
+    int status = TERN_OK;
+    tern__gemm part = *g;
+    for (int64_t from = 0; from < g->count && !status; from += part.count) {
+        part.count = TERN__MIN(g->count - from, TERN__GEMM_BATCH);
+        status = tern__cublas_gemm(call, &part);
+        if (from > 0) status = must(status);
+        move_on(&part.a, part.count * part.a.next);
+        move_on(&part.b, part.count * part.b.next);
+        move_on(&part.y, part.count * part.y.next);
+    }
+    return status;
+}
+
 static int run(const tern__call *call, tern__product p)
 {
     bool relu = tern__matmul_has_relu(call);
@@ -182,14 +208,13 @@ static int run(const tern__call *call, tern__product p)
         for (int i = 0; i < OPERANDS; i++) {
             int64_t offset = offset_of(p.sum, p.sums, i, n / batches);
             offset += offset_of(p.batch, p.batches, i, n % batches);
-            operands[i]->data =
-                (char *)operands[i]->data + offset * (int64_t)tern_dtype_bytes(operands[i]->dtype);
+            move_on(operands[i], offset);
         }
         g.add = call->add[0] || n >= batches;
-        status = tern__cublas_gemm(call, &g);
+        status = multiply(call, &g);
         if (status == TERN_E_UNSUPPORTED && leave_out(&g)) {
             leave_out(&first);
-            status = tern__cublas_gemm(call, &g);
+            status = multiply(call, &g);
         }
         if (n > 0) status = must(status);
     }
@@ -273,8 +298,7 @@ static int matmul(const tern__call *call)
     bool is_wider = bias && is_half(y->dtype) && bias->dtype != y->dtype;
     if (!tern__product_stand(&p, Y, &s) || (is_half(y->dtype) && p.sums) || is_wider)
         return made_beside(call);
-    bool is_apart = bias && bias->shape[0] > 1 && bias->stride[0] != 1;
-    if (bias && (bias->dtype != y->dtype || is_apart)) return with_copy(call, 2, y->dtype);
+    if (bias && (bias->dtype != y->dtype || !is_vector(bias))) return with_copy(call, 2, y->dtype);
     int status = run(call, p);
     return status == TERN_E_UNSUPPORTED && bias ? before_bias(call) : status;
 }
