@@ -181,6 +181,13 @@ typedef struct tern__comm_backend {
     /* Collective. `slots` works may be in flight: choose more than one backward posts, so that post never
      * waits. */
     void *(*channel_open)(void *state, int slots, tern_error *err);
+    /* NULL: all channels are so. Collective, before its first work: works in devices' memory keep an order of
+     * their own in this channel, as those of the host's memory do in each, whatever other channels are asked.
+     */
+    int (*channel_part)(void *channel, tern_error *err);
+    /* NULL: nothing is to be made ready. Collective, once a window: its data will go over in this channel's
+     * works. Again it does nothing. */
+    int (*channel_attach)(void *channel, uint32_t window, tern_error *err);
     void (*channel_close)(void *channel);
 
     /* *seq = the work's place. Does not wait for peers' compute while fewer than `slots` works are in flight.
@@ -188,6 +195,9 @@ typedef struct tern__comm_backend {
     int (*post)(void *channel, const tern__post *post, uint64_t *seq, tern_error *err);
     /* Does what can be done now, for any rank's works; never blocks. TERN_OK or an error. */
     int (*progress)(void *channel, tern_error *err);
+    /* NULL: there is nothing. What of it waits for others while this rank waits in the back end behind; never
+     * blocks. */
+    int (*advance)(void *state, tern_error *err);
     /* TERN_OK, TERN_PENDING or an error; progresses; never blocks. */
     int (*test)(void *channel, uint64_t seq, tern_error *err);
     /* Blocks until `seq` and all before it are done, or an error. */

@@ -74,18 +74,11 @@ void tern__cuda_close(tern_device *device)
     device->state = nullptr;
 }
 
-/* Copies and messages are short, and the step will wait for them: they go first. */
 static int open_lanes(tern__cuda *cuda, tern_error *err)
 {
-    int last, first;
-    int status = tern__cuda_check(cudaDeviceGetStreamPriorityRange(&last, &first),
-                                  "cudaDeviceGetStreamPriorityRange", err);
-    for (int i = 0; i < TERN__LANE_COUNT && !status; i++) {
-        int priority = i == TERN__LANE_STEP ? last : first;
-        status =
-            tern__cuda_check(cudaStreamCreateWithPriority(&cuda->lanes[i], cudaStreamNonBlocking, priority),
-                             "cudaStreamCreateWithPriority", err);
-    }
+    int status = TERN_OK;
+    for (int i = 0; i < TERN__LANE_COUNT && !status; i++)
+        status = tern__cuda_lane_open(cuda, (tern__lane)i, err);
     cuda->stream = cuda->lanes[TERN__LANE_STEP];
     return status;
 }

@@ -29,6 +29,8 @@ void *tern__cuda_pinned_new(tern_device *device, size_t bytes);
 void tern__cuda_pinned_free(tern_device *device, void *data);
 int tern__cuda_pin(tern_device *device, void *base, size_t bytes, tern_error *err);
 void tern__cuda_unpin(tern_device *device, void *base);
+int tern__cuda_lane_new(tern_device *device, tern__lane *lane, tern_error *err);
+void tern__cuda_lane_free(tern_device *device, tern__lane lane);
 int tern__cuda_lane_copy(tern_device *device, tern__lane lane, void *to, const void *from, size_t bytes,
                          tern_error *err);
 void *tern__cuda_lane_stream(tern_device *device, tern__lane lane);

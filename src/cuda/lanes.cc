@@ -33,6 +33,39 @@ void tern__cuda_unpin(tern_device *device, void *base)
 
 /* ---- lanes ---- */
 
+/* Copies and messages are short, and the step will wait for them: they go first. */
+int tern__cuda_lane_open(tern__cuda *cuda, tern__lane lane, tern_error *err)
+{
+    int last, first;
+    int status = tern__cuda_check(cudaDeviceGetStreamPriorityRange(&last, &first),
+                                  "cudaDeviceGetStreamPriorityRange", err);
+    if (status) return status;
+    int priority = lane == TERN__LANE_STEP ? last : first;
+    return tern__cuda_check(cudaStreamCreateWithPriority(&cuda->lanes[lane], cudaStreamNonBlocking, priority),
+                            "cudaStreamCreateWithPriority", err);
+}
+
+int tern__cuda_lane_new(tern_device *device, tern__lane *lane, tern_error *err)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    int free = TERN__LANE_COUNT;
+    while (free < TERN__LANES && cuda->lanes[free]) free++;
+    if (free == TERN__LANES)
+        return tern__error_set(err, "tern_device", TERN_E_RANGE, "%s has %d lanes, expected no more",
+                               device->name, (int)TERN__LANES);
+    *lane = (tern__lane)free;
+    cudaSetDevice(cuda->index);
+    return tern__cuda_lane_open(cuda, *lane, err);
+}
+
+void tern__cuda_lane_free(tern_device *device, tern__lane lane)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    cudaSetDevice(cuda->index);
+    if (cuda->lanes[lane]) cudaStreamDestroy(cuda->lanes[lane]);
+    cuda->lanes[lane] = nullptr;
+}
+
 /* What comes next in the lane comes behind all that it was asked. */
 static int enter(tern_device *device, tern__lane lane, tern__cuda_hold *hold, tern_error *err)
 {

@@ -34,8 +34,8 @@ typedef struct tern__cuda_library {
 
 typedef struct tern__cuda {
     int index, processors;
-    cudaStream_t stream;                  /* the lane of the step                     */
-    cudaStream_t lanes[TERN__LANE_COUNT]; /* all of them; the others come before it where both could run */
+    cudaStream_t stream;             /* the lane of the step                                        */
+    cudaStream_t lanes[TERN__LANES]; /* all of them; the others come before it where both could run */
     struct tern__fault *fault;
     tern__cuda_pool *pool;
     tern__cuda_graphs *graphs;
@@ -46,6 +46,10 @@ static inline tern__cuda *tern__cuda_of(const tern_device *device)
 {
     return (tern__cuda *)device->state;
 }
+
+/* ---- lanes.cc ---- */
+
+int tern__cuda_lane_open(tern__cuda *cuda, tern__lane lane, tern_error *err);
 
 /* ---- errors ---- */
 

@@ -21,7 +21,8 @@ typedef enum tern__lane {
     TERN__LANE_STEP, /* kernels, and all that names no lane            */
     TERN__LANE_COPY, /* batches that come while a step computes        */
     TERN__LANE_COMM, /* gradients that go over while backward computes */
-    TERN__LANE_COUNT
+    TERN__LANE_COUNT,
+    TERN__LANES = 64 /* with those of lane_new */
 } tern__lane;
 
 /* A place in the order of a lane. */
@@ -75,6 +76,10 @@ typedef struct tern__device_backend {
     int (*pin)(tern_device *device, void *base, size_t bytes, tern_error *err);
     void (*unpin)(tern_device *device, void *base);
 
+    /* One more lane, for who must not wait for what another one has been asked. It is given back when it has
+     * nothing more to do. */
+    int (*lane_new)(tern_device *device, tern__lane *lane, tern_error *err);
+    void (*lane_free)(tern_device *device, tern__lane lane);
     /* A copy in a lane. Of the host's memory only what is pinned, which stays as it is until the lane has
      * come to a mark behind the copy. A block of the device must not be freed before the step's lane follows
      * such a mark. */

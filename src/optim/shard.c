@@ -146,6 +146,17 @@ static int open_sums(tern_optim *optim, tern_error *err)
     return status;
 }
 
+/* What slices go over in; once, if several optimizers share the tree. */
+static int attach_panes(const tern__shard *shard, const tern__seal *seal, tern_error *err)
+{
+    const share *of = seal->share;
+    const tern__comm_backend *backend = shard->group->backend;
+    int status = TERN_OK;
+    for (int r = 0; backend->channel_attach && r < of->count && !status; r++)
+        status = backend->channel_attach(shard->handover.channel, of->panes[r].window, err);
+    return status;
+}
+
 /* A run is cut by slices. */
 static int build(tern_optim *optim, tern_error *err)
 {
@@ -155,6 +166,7 @@ static int build(tern_optim *optim, tern_error *err)
     shard->runs = tern__alloc(leaves * sizeof(run), "tern_optim_shard", err);
     int status = shard->runs ? TERN_OK : TERN_E_MEMORY;
     if (!status) status = tern__handover_open(&shard->handover, shard->group, extents, ranges, err);
+    if (!status) status = attach_panes(shard, optim->seal, err);
     return status || !optim->lamb ? status : open_sums(optim, err);
 }
 

@@ -1,6 +1,7 @@
 #include "parallel/ddp.h"
 
 #include "base/opts.h"
+#include "nn/batch_norm.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -106,12 +107,33 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     return ddp->opts.broadcast_buffers ? open_buffers(ddp, err) : TERN_OK;
 }
 
+/* What is beside its works may come at other places among them on other ranks: statistics of batch norms
+ * where ranks use different parameters, another ddp's works where a rank has run out of inputs. */
+static bool is_beside(const tern_ddp *ddp)
+{
+    return tern__batch_norm_sync_count(ddp->module) || tern__group_root(ddp->group)->listeners;
+}
+
+/* What gradients go over in. */
+static int attach_windows(tern_ddp *ddp, tern_error *err)
+{
+    const tern__comm_backend *backend = ddp->group->backend;
+    int status = TERN_OK;
+    for (int r = 0; backend->channel_attach && r < ddp->window_count && !status; r++)
+        status = backend->channel_attach(ddp->channel, tern__compress_window(ddp, r), err);
+    return status;
+}
+
 /* More slots than one backward posts works: buckets, buffers, the ready order and what ranks tell each
  * other. */
 static int open_channel(tern_ddp *ddp, tern_error *err)
 {
-    ddp->channel = ddp->group->backend->channel_open(ddp->group->state, 2 * ddp->seal->leaf_count + 4, err);
-    return ddp->channel ? TERN_OK : err->code;
+    const tern__comm_backend *backend = ddp->group->backend;
+    int status = TERN_OK;
+    ddp->channel = backend->channel_open(ddp->group->state, 2 * ddp->seal->leaf_count + 4, err);
+    if (!ddp->channel) return err->code;
+    if (backend->channel_part && is_beside(ddp)) status = backend->channel_part(ddp->channel, err);
+    return status ? status : attach_windows(ddp, err);
 }
 
 static void listen_to_backward(tern_ddp *ddp)

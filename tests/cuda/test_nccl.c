@@ -213,6 +213,154 @@ static void a_rank_with_fewer_batches_joins(void **state)
     expect_the_cpus_values(&j);
 }
 
+/* ---- works that ranks post in different order ---- */
+
+/* Of a rank that does not use it, the extra linear's bucket is ready before the batch norm asks the others.
+ */
+typedef struct two_ways {
+    tern_module base;
+    tern_module *body, *norm, *head, *extra;
+    int rank, calls;
+} two_ways;
+
+static tern_tensor *two_ways_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    two_ways *net = (two_ways *)module;
+    tern_tensor *h = tern_forward(net->body, scope, x);
+    if (net->calls++ % 2 == net->rank) h = tern_add(scope, h, tern_forward(net->extra, scope, x));
+    return tern_forward(net->head, scope, tern_relu(scope, tern_forward(net->norm, scope, h)));
+}
+
+static void two_ways_init(two_ways *net, int rank, tern_error *err)
+{
+    tern_rng *rng = tern_rng_new(3, err);
+    *net = (two_ways){.rank = rank};
+    tern_module_init(&net->base, "two_ways", two_ways_forward, err);
+    net->body = tern_module_add(&net->base, "body", tern_linear_new(24, 16, NULL, rng, err), err);
+    net->norm = tern_module_add(&net->base, "norm", tern_batch_norm1d_new(16, NULL, err), err);
+    net->head = tern_module_add(&net->base, "head", tern_linear_new(16, 5, NULL, rng, err), err);
+    net->extra = tern_module_add(&net->base, "extra", tern_linear_new(24, 16, NULL, rng, err), err);
+    tern_rng_free(rng);
+}
+
+static void first_elements(tern_module *net, double *values, tern_error *err)
+{
+    for (int k = 0; k < 4 && !err->code; k++) {
+        float element;
+        tern__memory_copy(&element, tern_state_get(net, k % tern_state_count(net)).tensor->view.data,
+                          sizeof(element), err);
+        values[k] = element;
+    }
+}
+
+static void train_two_ways(tern_group *group, const job *j, tern_device *device, double *values,
+                           tern_error *err)
+{
+    two_ways net;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.first_bucket_bytes = opts.bucket_bytes = 1;
+    two_ways_init(&net, tern_group_rank(group), err);
+    tern_module_to(&net.base, device, err);
+    tern_sync_batch_norm_convert(&net.base, group, err);
+    tern_ddp *ddp = tern_ddp_new(&net.base, group, &opts, err);
+    tern_optim *optim = err->code ? NULL : make_sgd(&net.base, err);
+    tern_scope *scope = err->code ? NULL : tern_scope_new(device, group, err);
+    for (int i = 0; i < STEPS && !err->code; i++) {
+        step(scope, ddp, &net.base, optim, j, i, tern_group_rank(group));
+        tern_scope_end(scope, err);
+    }
+    first_elements(&net.base, values, err);
+    tern_scope_free(scope);
+    tern_optim_free(optim);
+    tern_ddp_free(ddp);
+    tern_module_release(&net.base);
+}
+
+/* Gradients of the second model come first, and a rank that has run out posts the first model's first. */
+static void train_two_models(tern_group *group, const job *j, tern_device *device, double *values,
+                             tern_error *err)
+{
+    int rank = tern_group_rank(group), steps = STEPS - (rank == j->world - 1 ? j->fewer : 0);
+    tern_module *nets[2];
+    tern_ddp *ddps[2];
+    tern_rng *rng = tern_rng_new(3, err);
+    for (int k = 0; k < 2; k++) {
+        nets[k] = j->make(rng, err);
+        tern_module_to(nets[k], device, err);
+        ddps[k] = tern_ddp_new(nets[k], group, NULL, err);
+    }
+    tern_scope *scope = err->code ? NULL : tern_scope_new(device, group, err);
+    for (int i = 0; i < steps && !err->code; i++) {
+        tern_tensor *x, *y, *losses[2];
+        take_rows(scope, j, rank, &x, &y);
+        for (int k = 0; k < 2; k++)
+            losses[k] = tern_cross_entropy(scope, tern_forward(nets[k], scope, x), y, NULL);
+        tern_backward(scope, tern_add(scope, losses[0], losses[1]));
+        tern_scope_end(scope, err);
+    }
+    for (int k = 0; k < 2 && !err->code && steps == STEPS; k++) {
+        tern_tensor *grad = tern_grad_get(tern_state_get(nets[k], 0).tensor);
+        float element = 0;
+        if (grad) tern__memory_copy(&element, grad->view.data, sizeof(element), err);
+        values[2 + k] = element;
+    }
+    if (!err->code) tern_ddp_join(ddps[0], NULL, err);
+    for (int k = 0; k < 2; k++) {
+        double first[4] = {0};
+        first_elements(nets[k], first, err);
+        values[k] = first[0];
+    }
+    tern_scope_free(scope);
+    for (int k = 0; k < 2; k++) {
+        tern_ddp_free(ddps[k]);
+        tern_module_free(nets[k]);
+    }
+    tern_rng_free(rng);
+}
+
+typedef struct order_case {
+    void (*train)(tern_group *group, const job *j, tern_device *device, double *values, tern_error *err);
+    job job;
+} order_case;
+
+static int order_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const order_case *c = arg;
+    tern_error err = {0};
+    double away[4] = {0}, here[4] = {0};
+    tern_group *group = open_group(boot, "nccl", &err);
+    tern_device *device = open_device(rank, &err), *cpu = tern_device_open("cpu", &err);
+    RANK_CHECK_OK(rank, err);
+    for (int i = 0; i < 2; i++) { /* the second time with the communicators of the first */
+        c->train(group, &c->job, device, away, &err);
+        RANK_CHECK_OK(rank, err);
+    }
+    c->train(group, &c->job, cpu, here, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int i = 0; i < 4; i++) RANK_CHECK(rank, fabs(away[i] - here[i]) <= c->job.tolerance);
+    RANK_CHECK(rank, here[0] != 0 && (here[2] != 0 || c->job.fewer));
+    tern_device_close(device);
+    tern_device_close(cpu);
+    tern_group_close(group);
+    return 0;
+}
+
+static void ranks_use_different_parameters_beside_batch_norms(void **state)
+{
+    (void)state;
+    order_case c = {train_two_ways, {.world = 2, .tolerance = 1e-5}};
+    draw_batch(&c.job.batch, 5, 2, (int64_t[]){ROWS, 24});
+    assert_ranks_ok(ranks_run(2, order_body, &c));
+}
+
+static void a_rank_joins_of_two_models(void **state)
+{
+    (void)state;
+    order_case c = {train_two_models, {.world = 3, .make = make_mlp, .fewer = 2, .tolerance = 1e-5}};
+    draw_batch(&c.job.batch, 5, 2, (int64_t[]){ROWS, 24});
+    assert_ranks_ok(ranks_run(3, order_body, &c));
+}
+
 /* ---- memory that NCCL knows ---- */
 
 /* Of more than a page of gradients. */
@@ -342,6 +490,8 @@ int main(void)
         cmocka_unit_test(gradients_are_divided_before),
         cmocka_unit_test(gradients_accumulate),
         cmocka_unit_test(a_rank_with_fewer_batches_joins),
+        cmocka_unit_test(ranks_use_different_parameters_beside_batch_norms),
+        cmocka_unit_test(a_rank_joins_of_two_models),
         cmocka_unit_test(gradients_of_many_pages),
         cmocka_unit_test(all_ranks_attach_their_gradients_or_none),
         cmocka_unit_test(a_warm_step_waits_for_no_device),

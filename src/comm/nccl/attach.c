@@ -4,7 +4,8 @@
  * NCCL opens to the other ranks what the driver has allocated as one, and wants the buffers of all ranks at
  * the same place in it; and either all ranks' are attached or none. So only windows that begin a page and
  * fill one are, which have their allocation to themselves (smaller ones gain nothing: they are moved by who
- * waits least, not by who copies least), and the ranks tell each other whether that was done. */
+ * waits least, not by who copies least), and the ranks tell each other whether that was done. A communicator
+ * knows its own memory only, so a window is attached when it is known whose works move it. */
 #include "comm/nccl/nccl.h"
 
 #define PAGE ((size_t)2 << 20)
@@ -14,8 +15,8 @@ static void attach(tern__nccl_window *window)
     tern__nccl *nccl = window->link->nccl;
     if ((uintptr_t)window->base % PAGE) return;
     pthread_mutex_lock(&nccl->lock);
-    if (window->link->comm)
-        window->handle = nccl->plugin->attach(window->link->comm, window->base, window->bytes);
+    if (window->line->comm)
+        window->handle = nccl->plugin->attach(window->line->comm, window->base, window->bytes);
     pthread_mutex_unlock(&nccl->lock);
 }
 
@@ -33,10 +34,11 @@ static int find_without(tern__nccl_window *window, int *rank, tern_error *err)
     return status;
 }
 
-int tern__nccl_attach(tern__nccl_window *window, tern_error *err)
+int tern__nccl_attach(tern__nccl_window *window, tern__nccl_line *line, tern_error *err)
 {
     int without;
-    if (window->link->nccl->group->boot.world == 1 || window->bytes < PAGE) return TERN_OK;
+    if (window->line || window->link->nccl->group->boot.world == 1 || window->bytes < PAGE) return TERN_OK;
+    window->line = line;
     attach(window);
     int status = find_without(window, &without, err);
     if (status) return status;
@@ -51,11 +53,12 @@ int tern__nccl_attach(tern__nccl_window *window, tern_error *err)
 
 void tern__nccl_detach(tern__nccl_window *window)
 {
-    tern__nccl_link *link = window->link;
+    const tern__nccl_line *line = window->line;
     void *handle = window->handle;
     window->handle = NULL;
-    if (!handle || tern__nccl_link_drain(link)) return;
-    pthread_mutex_lock(&link->nccl->lock);
-    if (link->comm) link->nccl->plugin->detach(link->comm, handle);
-    pthread_mutex_unlock(&link->nccl->lock);
+    if (!handle || tern__nccl_line_drain(line)) return;
+    tern__nccl *nccl = line->link->nccl;
+    pthread_mutex_lock(&nccl->lock);
+    if (line->comm) nccl->plugin->detach(line->comm, handle);
+    pthread_mutex_unlock(&nccl->lock);
 }

@@ -92,11 +92,9 @@ static int nccl_window_open(void *state, void *base, size_t bytes, uint32_t *num
     tern__nccl *nccl = state;
     tern_device *device = base ? tern__memory_device(base) : NULL;
     if (!device) return nccl->behind->window_open(nccl->state, base, bytes, number, err);
-    tern__nccl_window window = {base, bytes, tern__nccl_link_of(nccl, device, err), NULL};
-    int status = window.link ? tern__nccl_attach(&window, err) : err->code;
-    if (!status) status = add_window(nccl, window, number, err);
-    if (status && window.link) tern__nccl_detach(&window);
-    return status;
+    tern__nccl_window window = {.base = base, .bytes = bytes};
+    window.link = tern__nccl_link_of(nccl, device, err);
+    return window.link ? add_window(nccl, window, number, err) : err->code;
 }
 
 /* One for all of the device's memory, which comes and goes and is not attached. */
@@ -110,8 +108,8 @@ static int nccl_window_of(void *state, tern_device *device, uint32_t *number, te
         *number = TERN__NCCL_AWAY | i;
         if (window->link == link && window->base == device->memory.base) return TERN_OK;
     }
-    return add_window(nccl, (tern__nccl_window){device->memory.base, device->memory.bytes, link, NULL},
-                      number, err);
+    const tern__nccl_window window = {device->memory.base, device->memory.bytes, link, NULL, NULL};
+    return add_window(nccl, window, number, err);
 }
 
 static void *nccl_window_base(void *state, uint32_t number)
@@ -155,15 +153,31 @@ static void *nccl_channel_open(void *state, int slots, tern_error *err)
     return NULL;
 }
 
+static int nccl_channel_part(void *of, tern_error *err)
+{
+    const tern__nccl_channel *c = of;
+    int status = TERN_OK;
+    for (tern__nccl_link *link = c->nccl->links; link && !status; link = link->next)
+        if (c->nccl->group->boot.world > 1) status = tern__nccl_link_part(link, c, err);
+    return status;
+}
+
+static int nccl_channel_attach(void *of, uint32_t number, tern_error *err)
+{
+    const tern__nccl_channel *c = of;
+    tern__nccl_window *window = window_at(c->nccl, number);
+    return window ? tern__nccl_attach(window, tern__nccl_line_of(window->link, c), err) : TERN_OK;
+}
+
 /* What is under way in devices' lanes ends before anything that the lanes are asked later, and whoever frees
  * its memory frees it in the order of a lane that follows them. */
 static void nccl_channel_close(void *of)
 {
-    tern__nccl_channel *c = of, **link = &c->nccl->channels;
-    while (*link != c) link = &(*link)->next;
-    *link = c->next;
-    bool has_held = c->nccl->held >= c->works && c->nccl->held < c->works + c->slots;
-    if (has_held) c->nccl->held = NULL;
+    tern__nccl_channel *c = of, **at = &c->nccl->channels;
+    while (*at != c) at = &(*at)->next;
+    *at = c->next;
+    for (tern__nccl_link *link = c->nccl->links; link; link = link->next)
+        for (tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_leave(line, c);
     c->nccl->behind->channel_close(c->behind);
     tern__free(c->works);
     tern__free(c);
@@ -177,23 +191,24 @@ static tern__nccl_work *work_at(const tern__nccl_channel *c, uint64_t seq)
 /* The channel behind in which the work is. */
 static void *place_of(const tern__nccl_channel *c, const tern__nccl_work *work)
 {
-    return work->link ? c->nccl->order : c->behind;
+    return work->line ? work->line->order : c->behind;
 }
 
-typedef int (*ask_fn)(void *channel, uint64_t seq, tern_error *err);
-
-/* All up to `seq`, in their order. Whoever waits behind moves the family's queues on, and so may come here
- * meanwhile. */
-static int finish_to(tern__nccl_channel *c, uint64_t seq, ask_fn ask, tern_error *err)
+/* All up to `seq`, in their order. Whoever waits moves the family's queues on, and so may come here
+ * meanwhile.
+ */
+static int finish_to(tern__nccl_channel *c, uint64_t seq, bool waits, tern_error *err)
 {
+    const tern__comm_backend *behind = c->nccl->behind;
     while (c->finished < seq) {
         uint64_t next = c->finished + 1;
         tern__nccl_work *work = work_at(c, next);
-        int status = ask(place_of(c, work), work->seq, err);
+        int status = (waits ? behind->wait : behind->test)(place_of(c, work), work->seq, err);
+        if (!status && c->finished < next && work->line) status = tern__nccl_work_settle(work, waits, err);
         if (status) return status;
         if (c->finished >= next) continue;
         c->finished = next;
-        status = work->link ? tern__nccl_work_finish(work, c->nccl, err) : TERN_OK;
+        status = work->line ? tern__nccl_work_finish(work, err) : TERN_OK;
         if (status) return status;
     }
     return TERN_OK;
@@ -201,14 +216,12 @@ static int finish_to(tern__nccl_channel *c, uint64_t seq, ask_fn ask, tern_error
 
 static int nccl_wait(void *of, uint64_t seq, tern_error *err)
 {
-    tern__nccl_channel *c = of;
-    return finish_to(c, seq, c->nccl->behind->wait, err);
+    return finish_to(of, seq, true, err);
 }
 
 static int nccl_test(void *of, uint64_t seq, tern_error *err)
 {
-    tern__nccl_channel *c = of;
-    return finish_to(c, seq, c->nccl->behind->test, err);
+    return finish_to(of, seq, false, err);
 }
 
 /* ---- works ---- */
@@ -236,10 +249,20 @@ static int nccl_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     if (!status && c->posted >= c->slots) status = nccl_wait(c, c->posted + 1 - c->slots, err);
     if (status) return status;
     tern__nccl_work *work = work_at(c, c->posted + 1);
-    *work = (tern__nccl_work){.link = link};
-    status = link ? tern__nccl_work_post(work, nccl, link, post, err)
+    *work = (tern__nccl_work){0};
+    status = link ? tern__nccl_work_post(work, tern__nccl_line_of(link, c), post, err)
                   : nccl->behind->post(c->behind, post, &work->seq, err);
     if (!status) *seq = ++c->posted;
+    return status;
+}
+
+static int nccl_advance(void *state, tern_error *err)
+{
+    const tern__nccl *nccl = state;
+    int status = TERN_OK;
+    for (const tern__nccl_link *link = nccl->links; link; link = link->next)
+        for (tern__nccl_line *line = link->lines; line && !status; line = line->next)
+            status = tern__nccl_line_advance(line, err);
     return status;
 }
 
@@ -247,7 +270,8 @@ static int nccl_progress(void *of, tern_error *err)
 {
     const tern__nccl_channel *c = of;
     int status = c->nccl->behind->progress(c->behind, err);
-    return status ? status : c->nccl->behind->progress(c->nccl->order, err);
+    if (!status) status = c->nccl->behind->progress(c->nccl->order, err);
+    return status ? status : nccl_advance(c->nccl, err);
 }
 
 static void nccl_mark(void *of, uint64_t backward, uint32_t folded)
@@ -329,9 +353,12 @@ const tern__comm_backend tern__comm_nccl = {
     .window_peer = nccl_window_peer,
     .window_close = nccl_window_close,
     .channel_open = nccl_channel_open,
+    .channel_part = nccl_channel_part,
+    .channel_attach = nccl_channel_attach,
     .channel_close = nccl_channel_close,
     .post = nccl_post,
     .progress = nccl_progress,
+    .advance = nccl_advance,
     .test = nccl_test,
     .wait = nccl_wait,
     .mark = nccl_mark,

@@ -1,18 +1,15 @@
 /* link.c - a device's communicator: who is in it, how it begins, and how it ends. */
 #include "comm/nccl/nccl.h"
 
-#include "comm/hosts/hosts.h"
-#include "comm/sys.h"
-
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* What a rank tells the others of its GPU; rank 0 also how they find each other. */
 typedef struct card {
     char id[TERN__NCCL_ID];
     unsigned char gpu[TERN__NCCL_GPU];
     char name[TERN__DEVICE_NAME];
+    uint64_t spare; /* its first line that nobody has; 0: none */
 } card;
 
 /* ---- meeting ---- */
@@ -54,9 +51,21 @@ static int check_gpus(const tern__nccl *nccl, const card *cards, tern_error *err
     return TERN_OK;
 }
 
-static int introduce(tern__nccl *nccl, const tern_device *device, card *cards, tern_error *err)
+/* The first line is nobody's, but never spare. */
+static tern__nccl_line *find_spare(const tern__nccl_link *link)
 {
+    tern__nccl_line *line = link->lines ? link->lines->next : NULL;
+    while (line && line->channel) line = line->next;
+    return line;
+}
+
+static int introduce(const tern__nccl_link *link, card *cards, tern_error *err)
+{
+    tern__nccl *nccl = link->nccl;
+    const tern_device *device = link->device;
+    const tern__nccl_line *spare = find_spare(link);
     card *own = &cards[nccl->group->boot.rank];
+    own->spare = spare ? spare->number : 0;
     snprintf(own->name, sizeof(own->name), "%s", device->name);
     int status = nccl->plugin->gpu(device->index, own->gpu, err);
     if (!status && nccl->group->boot.rank == 0) status = nccl->plugin->id(own->id, err);
@@ -64,46 +73,45 @@ static int introduce(tern__nccl *nccl, const tern_device *device, card *cards, t
     return status ? status : check_gpus(nccl, cards, err);
 }
 
-/* ---- what takes its time ---- */
+/* ---- lines ---- */
 
-static int progress_all(const tern__nccl *nccl, tern_error *err)
+/* What all ranks have to spare; NULL: there is none that all have. */
+static tern__nccl_line *agree(const tern__nccl_link *link, const card *cards)
 {
-    const tern__comm_backend *behind = nccl->behind;
-    int status = nccl->group->root->link ? tern__link_progress(nccl->group->root->link, err) : TERN_OK;
-    if (!status) status = behind->progress(nccl->order, err);
-    for (const tern__nccl_channel *c = nccl->channels; c && !status; c = c->next)
-        status = behind->progress(c->behind, err);
-    return status;
+    for (int rank = 1; rank < link->nccl->group->boot.world; rank++)
+        if (cards[rank].spare != cards[0].spare) return NULL;
+    return find_spare(link);
 }
 
-static int ask(tern__nccl_link *link, tern_error *err)
+/* A communicator is not given back before the link is, as all ranks have to do that together. */
+static tern__nccl_line *open_line(tern__nccl_link *link, void *order, const tern__nccl_channel *channel,
+                                  tern_error *err)
 {
-    pthread_mutex_lock(&link->nccl->lock);
-    int status = TERN_PENDING;
-    if (link->comm)
-        status = link->nccl->plugin->test(link->comm, err);
-    else if (!link->nccl->group->control)
-        status = tern__error_set(err, "tern_work_wait", TERN_E_PEER, "NCCL's communicator was given up");
-    pthread_mutex_unlock(&link->nccl->lock);
-    return status;
-}
-
-/* A communicator that the watch has given up is nothing to ask; why, the group knows or is about to. */
-int tern__nccl_link_settle(tern__nccl_link *link, int status, const char *what, tern_error *err)
-{
-    const tern_group *group = link->nccl->group;
-    int64_t deadline = tern__deadline(group->opts.timeout_s);
-    while (status == TERN_PENDING) {
-        tern_error why = {0};
-        status = progress_all(link->nccl, &why);
-        if (!status) status = ask(link, &why);
-        if (status && status != TERN_PENDING) return tern__error_set(err, why.func, status, "%s", why.text);
-        if (status == TERN_PENDING && tern__now_ns() > deadline)
-            return tern__error_set(err, "tern_work_wait", TERN_E_TIMEOUT, "rank %d waited %g s for NCCL %s",
-                                   group->boot.rank, group->opts.timeout_s, what);
-        if (status == TERN_PENDING) usleep(20);
+    size_t world = (size_t)link->nccl->group->boot.world;
+    card *cards = tern__alloc(world * sizeof(*cards), "tern_ddp_new", err);
+    if (!cards) return NULL;
+    int status = introduce(link, cards, err);
+    tern__nccl_line *spare = status ? NULL : agree(link, cards),
+                    *line = status || spare ? spare : tern__nccl_line_new(link, err);
+    if (line) {
+        line->order = order;
+        line->channel = channel;
     }
-    return status;
+    if (line && !spare) status = tern__nccl_line_open(line, cards[0].id, err);
+    tern__free(cards);
+    return status ? NULL : line;
+}
+
+int tern__nccl_link_part(tern__nccl_link *link, const tern__nccl_channel *channel, tern_error *err)
+{
+    return open_line(link, channel->behind, channel, err) ? TERN_OK : err->code;
+}
+
+tern__nccl_line *tern__nccl_line_of(const tern__nccl_link *link, const tern__nccl_channel *channel)
+{
+    tern__nccl_line *line = link->lines;
+    while (line && line->channel != channel) line = line->next;
+    return line ? line : link->lines;
 }
 
 /* ---- life ---- */
@@ -112,33 +120,6 @@ int tern__nccl_link_settle(tern__nccl_link *link, int status, const char *what, 
 static void leave(tern__guest *guest)
 {
     tern__nccl_link_close((tern__nccl_link *)guest);
-}
-
-static int open_marks(tern__nccl_link *link, tern_error *err)
-{
-    const tern__device_backend *backend = link->device->backend;
-    link->ready = backend->mark_new(link->device, err);
-    for (int i = 0; i < TERN__NCCL_MARKS; i++)
-        if (!(link->marks[i] = backend->mark_new(link->device, err))) return err->code;
-    return link->ready ? TERN_OK : err->code;
-}
-
-static int open_comm(tern__nccl_link *link, tern_error *err)
-{
-    tern__nccl *nccl = link->nccl;
-    const tern__bootstrap *boot = &nccl->group->boot;
-    card *cards = tern__alloc((size_t)boot->world * sizeof(*cards), "tern_ddp_new", err);
-    if (!cards) return TERN_E_MEMORY;
-    int status = introduce(nccl, link->device, cards, err);
-    if (!status) {
-        void *comm = nccl->plugin->open(link->device->index, boot->rank, boot->world, cards[0].id, err);
-        status = comm ? TERN_PENDING : err->code;
-        pthread_mutex_lock(&nccl->lock);
-        link->comm = comm;
-        pthread_mutex_unlock(&nccl->lock);
-    }
-    tern__free(cards);
-    return tern__nccl_link_settle(link, status, "to join all ranks", err);
 }
 
 static tern__nccl_link *link_new(tern__nccl *nccl, tern_device *device, tern_error *err)
@@ -152,7 +133,7 @@ static tern__nccl_link *link_new(tern__nccl *nccl, tern_device *device, tern_err
     nccl->links = link;
     pthread_mutex_unlock(&nccl->lock);
     tern__device_join(device, &link->guest);
-    if (!tern__nccl_watch(nccl, &why) && !open_marks(link, &why) && !open_comm(link, &why)) return link;
+    if (!tern__nccl_watch(nccl, &why) && open_line(link, nccl->order, NULL, &why)) return link;
     tern__nccl_link_close(link);
     if (err) *err = why;
     return NULL;
@@ -163,12 +144,6 @@ tern__nccl_link *tern__nccl_link_of(tern__nccl *nccl, tern_device *device, tern_
     for (tern__nccl_link *link = nccl->links; link; link = link->next)
         if (link->device == device) return link;
     return link_new(nccl, device, err);
-}
-
-void tern__nccl_link_abort(tern__nccl_link *link)
-{
-    if (link->comm) link->nccl->plugin->abort(link->comm);
-    link->comm = NULL;
 }
 
 /* Off the list, so that the watch does not see it any more. */
@@ -189,32 +164,14 @@ static void forget(tern__nccl_link *link)
     tern__device_part(link->device, &link->guest);
 }
 
-static bool has_failed(const tern_group *group)
-{
-    return group->root->error.code || (group->control && !tern__control_is_healthy(group->control));
-}
-
-/* With the watch beside, unless it will not come. */
-int tern__nccl_link_drain(const tern__nccl_link *link)
-{
-    int last = (int)((link->launched + TERN__NCCL_MARKS - 1) % TERN__NCCL_MARKS);
-    if (!link->launched) return TERN_OK;
-    if (has_failed(link->nccl->group)) return TERN_E_PEER;
-    return link->device->backend->mark_wait(link->device, link->marks[last], NULL);
-}
-
+/* The watch is needed until the device is through. */
 void tern__nccl_link_close(tern__nccl_link *link)
 {
-    const tern__device_backend *backend = link->device->backend;
-    tern__nccl *nccl = link->nccl;
-    bool is_done = !tern__nccl_link_drain(link);
+    for (const tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_drain(line);
     forget(link);
-    if (link->comm && is_done && !has_failed(nccl->group))
-        nccl->plugin->close(link->comm);
-    else
-        tern__nccl_link_abort(link);
-    if (link->ready) backend->mark_free(link->device, link->ready);
-    for (int i = 0; i < TERN__NCCL_MARKS; i++)
-        if (link->marks[i]) backend->mark_free(link->device, link->marks[i]);
+    for (tern__nccl_line *line; (line = link->lines);) {
+        link->lines = line->next;
+        tern__nccl_line_free(line);
+    }
     tern__free(link);
 }

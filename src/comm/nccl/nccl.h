@@ -1,5 +1,6 @@
 /* nccl.h - what the files of the NCCL back end share: backend.c (the struct), work.c (a work: its meeting and
- * its part in the device), link.c (a device and its communicator), watch.c (who ends what hangs).
+ * its part in the device), link.c (a device of each rank), line.c (a communicator of theirs), attach.c
+ * (memory that it knows), watch.c (who ends what hangs).
  *
  * NCCL moves what lies in devices' memory, and nothing else; it knows no time-outs, compares nothing, and who
  * waits in it waits for ever. So this back end stands before another one, as the debug back end does. Windows
@@ -12,8 +13,10 @@
  *
  * All ranks must put their works into a communicator in one order, where other back ends know an order in
  * each channel only. So the meetings of all channels are of one channel behind, the *order*: two works that
- * two ranks post in different order are a mismatch there, which names them. A communicator takes one GPU a
- * rank; it is opened when the first memory of a device is seen, by all ranks together. */
+ * two ranks post in different order are a mismatch there, which names them. A channel that is to keep an
+ * order of its own (channel_part) has a *line* of its own: a communicator, a lane of the device, and its own
+ * channel behind for the meetings. A communicator takes one GPU a rank; the first is opened when the first
+ * memory of a device is seen, by all ranks together. */
 #ifndef TERN_SRC_COMM_NCCL_NCCL_H
 #define TERN_SRC_COMM_NCCL_NCCL_H
 
@@ -29,42 +32,64 @@
 
 typedef struct tern__nccl tern__nccl;
 
-/* A device of this rank, which is joined with one of each other rank. */
-typedef struct tern__nccl_link {
-    tern__guest guest;            /* first: a device knows its links by it */
-    struct tern__nccl_link *next; /* of the same group */
-    tern__nccl *nccl;
-    tern_device *device;
-    tern__memory memory;
+typedef struct tern__nccl_link tern__nccl_link;
+typedef struct tern__nccl_work tern__nccl_work;
+typedef struct tern__nccl_channel tern__nccl_channel;
+
+/* One order of works. A link's first line has those of all channels that have none. */
+typedef struct tern__nccl_line {
+    struct tern__nccl_line *next; /* of the same link */
+    tern__nccl_link *link;
+    uint64_t number;                   /* of the link's, from 1 on                            */
+    const tern__nccl_channel *channel; /* whose it is; NULL: the first one, or nobody's so far */
+    void *order;                       /* where its works meet                                */
+    tern__lane lane;
     void *comm;        /* NULL: aborted; under the group's lock */
     tern__mark *ready; /* what the step has written            */
     tern__mark *marks[TERN__NCCL_MARKS];
     int64_t began[TERN__NCCL_MARKS]; /* since when all ranks have posted it; 0: not yet */
     uint64_t launched, passed;       /* of the device's part of works; under the lock */
-} tern__nccl_link;
+    tern__nccl_work *held;           /* a broadcast whose root is known when the ranks have met */
+    tern__nccl_work *first, *last;   /* that are to be asked of NCCL  */
+    tern__nccl_work *asked;          /* that is not in the lane yet   */
+    bool is_pending;                 /* the communicator takes no other meanwhile */
+} tern__nccl_line;
+
+/* A device of this rank, which is joined with one of each other rank. */
+struct tern__nccl_link {
+    tern__guest guest;            /* first: a device knows its links by it */
+    struct tern__nccl_link *next; /* of the same group */
+    tern__nccl *nccl;
+    tern_device *device;
+    tern__memory memory;
+    tern__nccl_line *lines; /* by number; under the lock */
+};
 
 typedef struct tern__nccl_window {
     char *base;
     size_t bytes;
-    tern__nccl_link *link; /* NULL: closed                         */
+    tern__nccl_link *link; /* NULL: closed                          */
+    tern__nccl_line *line; /* to which it is attached               */
     void *handle;          /* of what is attached; NULL: it is not */
 } tern__nccl_window;
 
 /* A work of a channel. */
-typedef struct tern__nccl_work {
-    tern__nccl_link *link; /* NULL: it is the back end's behind    */
+struct tern__nccl_work {
+    tern__nccl_line *line; /* NULL: it is the back end's behind    */
     uint64_t seq;          /* its place in the channel behind      */
-    uint64_t launched;     /* its place in the link; 0: not yet    */
+    uint64_t launched;     /* its place in the line; 0: not yet    */
+    bool is_queued;        /* it will be launched                  */
+    tern__nccl_work *next; /* in the line's queue                  */
     tern__post post;
-} tern__nccl_work;
+};
 
-typedef struct tern__nccl_channel {
+struct tern__nccl_channel {
     struct tern__nccl_channel *next;
     tern__nccl *nccl;
     void *behind;
     uint64_t slots, posted, finished;
     tern__nccl_work *works; /* [slots] */
-} tern__nccl_channel;
+};
 
 struct tern__nccl {
     tern_group *group;
@@ -77,7 +102,6 @@ struct tern__nccl {
     uint32_t window_count;
     tern__nccl_channel *channels;
     tern__nccl_link *links;
-    tern__nccl_work *held; /* a broadcast whose root is known when the ranks have met */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t watch;
@@ -86,31 +110,52 @@ struct tern__nccl {
 
 /* ---- work.c ---- */
 
-/* Posts the meeting, and puts the work into the device's lane, or holds it until the ranks have met. */
-int tern__nccl_work_post(tern__nccl_work *work, tern__nccl *nccl, tern__nccl_link *link,
-                         const tern__post *post, tern_error *err);
-/* Once the ranks have met: what the step does from here on comes after the work. */
-int tern__nccl_work_finish(tern__nccl_work *work, tern__nccl *nccl, tern_error *err);
+/* Posts the meeting, and puts the work into the line's queue, or holds it until the ranks have met. */
+int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const tern__post *post,
+                         tern_error *err);
+/* Launches what can be of the line's queue; never blocks. */
+int tern__nccl_line_advance(tern__nccl_line *line, tern_error *err);
+/* Of works that are gone. */
+void tern__nccl_line_leave(tern__nccl_line *line, const tern__nccl_channel *channel);
+/* Once the ranks have met: TERN_OK when the work is launched; TERN_PENDING, unless it `waits`; or an error.
+ */
+int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err);
+/* What the step does from here on comes after the work. */
+int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err);
 
 /* ---- link.c ---- */
 
 /* The device's, opened with the first call, which is collective. E_UNSUPPORTED: two ranks have one GPU. */
 tern__nccl_link *tern__nccl_link_of(tern__nccl *nccl, tern_device *device, tern_error *err);
 void tern__nccl_link_close(tern__nccl_link *link);
-/* TERN_OK: the device is done with all that was ever asked of the communicator. */
-int tern__nccl_link_drain(const tern__nccl_link *link);
+/* Collective: one more line of the link's, for a channel; or one that no channel has any more. */
+int tern__nccl_link_part(tern__nccl_link *link, const tern__nccl_channel *channel, tern_error *err);
+/* In which the channel's works are. */
+tern__nccl_line *tern__nccl_line_of(const tern__nccl_link *link, const tern__nccl_channel *channel);
 /* What each rank has to say: `each` bytes at its place of `all`, which are known of all ranks then. */
 int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err);
-/* Until what was asked of the communicator is under way in its lane: for the first ones, until all ranks have
- * asked. Moves on what others may wait for. */
-int tern__nccl_link_settle(tern__nccl_link *link, int status, const char *what, tern_error *err);
+
+/* ---- line.c ---- */
+
+/* Behind the link's others. Its communicator is opened by whoever has met the others. */
+tern__nccl_line *tern__nccl_line_new(tern__nccl_link *link, tern_error *err);
+int tern__nccl_line_open(tern__nccl_line *line, const char id[TERN__NCCL_ID], tern_error *err);
+void tern__nccl_line_free(tern__nccl_line *line);
+/* TERN_OK: the device is done with all that was ever asked of the communicator. */
+int tern__nccl_line_drain(const tern__nccl_line *line);
+/* Is what was asked of the communicator under way? For the first works this takes until all ranks have asked.
+ */
+int tern__nccl_line_test(tern__nccl_line *line, tern_error *err);
+/* Until `is_over` is TERN_OK, or an error. Moves on what others may wait for. */
+int tern__nccl_line_await(tern__nccl_line *line, int (*is_over)(void *of, tern_error *err), void *of,
+                          const char *what, tern_error *err);
 /* Under the lock. */
-void tern__nccl_link_abort(tern__nccl_link *link);
+void tern__nccl_line_abort(tern__nccl_line *line);
 
 /* ---- attach.c ---- */
 
-/* Collective. Memory that cannot be attached is no error. */
-int tern__nccl_attach(tern__nccl_window *window, tern_error *err);
+/* Collective: the window's data go over in that line. Memory that cannot be attached is no error. */
+int tern__nccl_attach(tern__nccl_window *window, tern__nccl_line *line, tern_error *err);
 /* Waits until the device is done with it; NCCL gives up for itself what a failure leaves. */
 void tern__nccl_detach(tern__nccl_window *window);
 

@@ -11,7 +11,8 @@ enum { look_ms = 20 };
 
 static void abort_all(tern__nccl *nccl)
 {
-    for (tern__nccl_link *link = nccl->links; link; link = link->next) tern__nccl_link_abort(link);
+    for (tern__nccl_link *link = nccl->links; link; link = link->next)
+        for (tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_abort(line);
 }
 
 /* For all ranks, as a failure of this one. The group's own thread reads it from the control plane. */
@@ -21,37 +22,38 @@ static void fail(const tern__nccl *nccl, int code, const char *text)
 }
 
 /* The first work that the device has not done. Who is late to post one is named by whoever waits for that. */
-static int check_work(tern__nccl_link *link, char *text, size_t size)
+static int check_work(tern__nccl_line *line, char *text, size_t size)
 {
-    const tern__device_backend *backend = link->device->backend;
-    const tern_group *group = link->nccl->group;
-    while (link->passed < link->launched) {
-        int place = (int)(link->passed % TERN__NCCL_MARKS);
-        if (backend->mark_test(link->device, link->marks[place], NULL)) break;
-        link->passed++;
+    tern_device *device = line->link->device;
+    const tern_group *group = line->link->nccl->group;
+    while (line->passed < line->launched) {
+        int place = (int)(line->passed % TERN__NCCL_MARKS);
+        if (device->backend->mark_test(device, line->marks[place], NULL)) break;
+        line->passed++;
     }
-    if (link->passed == link->launched) return TERN_OK;
-    int64_t began = link->began[link->passed % TERN__NCCL_MARKS], took = tern__now_ns() - began;
+    if (line->passed == line->launched) return TERN_OK;
+    int64_t began = line->began[line->passed % TERN__NCCL_MARKS], took = tern__now_ns() - began;
     if (!began || (double)took * 1e-9 < group->opts.timeout_s) return TERN_OK;
     snprintf(text, size,
              "rank %d waited %g s for %s to be done with work %llu of NCCL, which all have posted",
-             tern_group_world_rank(group, group->boot.rank), group->opts.timeout_s, link->device->name,
-             (unsigned long long)link->passed + 1);
+             tern_group_world_rank(group, group->boot.rank), group->opts.timeout_s, device->name,
+             (unsigned long long)line->passed + 1);
     return TERN_E_TIMEOUT;
 }
 
-static void look_at(tern__nccl_link *link)
+static void look_at(tern__nccl_line *line)
 {
+    const tern__nccl *nccl = line->link->nccl;
     char text[TERN_ERROR_TEXT];
     tern_error why = {0};
-    if (!link->comm) return;
-    int status = link->nccl->plugin->test(link->comm, &why);
+    if (!line->comm) return;
+    int status = nccl->plugin->test(line->comm, &why);
     if (status && status != TERN_PENDING) {
-        fail(link->nccl, status, why.text);
-        tern__nccl_link_abort(link);
-    } else if (!status && (status = check_work(link, text, sizeof(text)))) {
-        fail(link->nccl, status, text);
-        tern__nccl_link_abort(link);
+        fail(nccl, status, why.text);
+        tern__nccl_line_abort(line);
+    } else if (!status && (status = check_work(line, text, sizeof(text)))) {
+        fail(nccl, status, text);
+        tern__nccl_line_abort(line);
     }
 }
 
@@ -59,7 +61,8 @@ static void look(tern__nccl *nccl)
 {
     const tern__control *control = nccl->group->control;
     if (control && !tern__control_is_healthy(control)) abort_all(nccl);
-    for (tern__nccl_link *link = nccl->links; link; link = link->next) look_at(link);
+    for (tern__nccl_link *link = nccl->links; link; link = link->next)
+        for (tern__nccl_line *line = link->lines; line; line = line->next) look_at(line);
 }
 
 static void *watch(void *arg)

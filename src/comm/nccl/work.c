@@ -1,12 +1,14 @@
 /* work.c - a work on a device's memory: its meeting behind, and its part in the device.
  *
  * The device's part is asked for as soon as the work is posted, when other ranks may not have posted theirs:
- * a bucket goes over while backward computes the next. A mean is a sum of each rank's values by a factor of
- * its own, weight / world, so it need not be known what the others weigh; what the shares come to is known
- * when the ranks have met, and if it is not the world, the step multiplies what has come by the rest. In 16
- * bits factors are powers of 2, which lose nothing, and the rest makes up for them. Memory of weight 0 is
- * zeroed rather than multiplied: there may be a NaN in it. A broadcast of a ddp waits for its meeting,
- * because its root may be a shadow. */
+ * a bucket goes over while backward computes the next. While NCCL connects the ranks for one of the first
+ * works, which takes until all have asked for it, the next are queued and nobody waits: ranks that ask two
+ * communicators in different order would wait for each other. A mean is a sum of each rank's values by a
+ * factor of its own, weight / world, so it need not be known what the others weigh; what the shares come to
+ * is known when the ranks have met, and if it is not the world, the step multiplies what has come by the
+ * rest. In 16 bits factors are powers of 2, which lose nothing, and the rest makes up for them. Memory of
+ * weight 0 is zeroed rather than multiplied: there may be a NaN in it. A broadcast of a ddp waits for its
+ * meeting, because its root may be a shadow. */
 #include "comm/nccl/nccl.h"
 
 #include "kernels/kernel.h"
@@ -14,8 +16,9 @@
 
 /* ---- the meeting ---- */
 
-static int meet(tern__nccl_work *work, tern__nccl *nccl, const tern__post *post, tern_error *err)
+static int meet(tern__nccl_work *work, const tern__post *post, tern_error *err)
 {
+    const tern__nccl *nccl = work->line->link->nccl;
     tern__post said = *post;
     said.total = post->total;
     for (int i = 0; !post->total && i < post->extent_count; i++) said.total += post->extents[i].count;
@@ -26,7 +29,7 @@ static int meet(tern__nccl_work *work, tern__nccl *nccl, const tern__post *post,
     said.kept = NULL;
     said.takes = said.gives = tern__kind_is_move(post->kind) ? nccl->nothing : NULL;
     said.only_meets = true;
-    return nccl->behind->post(nccl->order, &said, &work->seq, err);
+    return nccl->behind->post(work->line->order, &said, &work->seq, err);
 }
 
 /* ---- factors ---- */
@@ -136,21 +139,22 @@ static tern__nccl_call call_of(const tern__nccl *nccl, const tern__post *post, i
     return call;
 }
 
-static int run_extents(const tern__nccl_link *link, const tern__post *post, void *stream, tern_error *err)
+static int run_extents(const tern__nccl_line *line, const tern__post *post, void *stream, tern_error *err)
 {
+    const tern__nccl *nccl = line->link->nccl;
     int status = TERN_OK;
     for (int i = 0; i < post->extent_count && !status; i++) {
-        tern__nccl_call call = call_of(link->nccl, post, i);
-        if (call.count) status = link->nccl->plugin->run(link->comm, &call, stream, err);
+        tern__nccl_call call = call_of(nccl, post, i);
+        if (call.count) status = nccl->plugin->run(line->comm, &call, stream, err);
     }
     return status;
 }
 
-static int run_moves(const tern__nccl_link *link, const tern__post *post, void *stream, tern_error *err)
+static int run_moves(const tern__nccl_line *line, const tern__post *post, void *stream, tern_error *err)
 {
-    const tern__nccl_plugin *plugin = link->nccl->plugin;
+    const tern__nccl_plugin *plugin = line->link->nccl->plugin;
     int status = TERN_OK;
-    for (int rank = 0; rank < link->nccl->group->boot.world && !status; rank++) {
+    for (int rank = 0; rank < line->link->nccl->group->boot.world && !status; rank++) {
         tern__nccl_call send = {.kind = TERN__NCCL_SEND,
                                 .from = post->gives[rank].to,
                                 .count = post->gives[rank].count,
@@ -161,8 +165,8 @@ static int run_moves(const tern__nccl_link *link, const tern__post *post, void *
                                 .count = post->takes[rank].count,
                                 .dtype = post->dtype,
                                 .peer = rank};
-        if (send.count) status = plugin->run(link->comm, &send, stream, err);
-        if (!status && recv.count) status = plugin->run(link->comm, &recv, stream, err);
+        if (send.count) status = plugin->run(line->comm, &send, stream, err);
+        if (!status && recv.count) status = plugin->run(line->comm, &recv, stream, err);
     }
     return status;
 }
@@ -175,39 +179,101 @@ static int fail_aborted(const tern_group *group, tern_error *err)
     return tern__error_set(err, "tern_work_wait", TERN_E_PEER, "NCCL's communicator was given up");
 }
 
-static int run(tern__nccl_link *link, const tern__post *post, tern_error *err)
+static int run(tern__nccl_line *line, const tern__post *post, tern_error *err)
 {
-    tern__nccl *nccl = link->nccl;
-    void *stream = link->device->backend->lane_stream(link->device, TERN__LANE_COMM);
+    tern_device *device = line->link->device;
+    tern__nccl *nccl = line->link->nccl;
+    void *stream = device->backend->lane_stream(device, line->lane);
     bool is_move = tern__kind_is_move(post->kind);
     pthread_mutex_lock(&nccl->lock);
-    int status = link->comm ? nccl->plugin->begin(err) : fail_aborted(nccl->group, err);
+    int status = line->comm ? nccl->plugin->begin(err) : fail_aborted(nccl->group, err);
     if (!status) {
-        status = is_move ? run_moves(link, post, stream, err) : run_extents(link, post, stream, err);
-        int ended = nccl->plugin->end(link->comm, status ? NULL : err);
+        status = is_move ? run_moves(line, post, stream, err) : run_extents(line, post, stream, err);
+        int ended = nccl->plugin->end(line->comm, status ? NULL : err);
         if (!status) status = ended;
     }
     pthread_mutex_unlock(&nccl->lock);
-    return tern__nccl_link_settle(link, status, "to begin a work", err);
+    return status;
 }
 
-/* Everything that the lane of communication is asked comes behind what the step was asked before. */
-static int launch(tern__nccl_work *work, const tern__post *post, tern_error *err)
+/* Everything that the line is asked comes behind what the step was asked before. */
+static int ask(tern__nccl_line *line, tern__nccl_work *work, tern_error *err)
 {
-    tern__nccl_link *link = work->link;
-    tern_device *device = link->device;
+    tern_device *device = line->link->device;
     const tern__device_backend *backend = device->backend;
-    int place = (int)(link->launched % TERN__NCCL_MARKS);
-    int status = backend->mark_set(device, TERN__LANE_STEP, link->ready, err);
-    if (!status) status = backend->mark_follow(device, TERN__LANE_COMM, link->ready, err);
-    if (!status) status = run(link, post, err);
-    if (!status) status = backend->mark_set(device, TERN__LANE_COMM, link->marks[place], err);
-    if (status) return status;
-    pthread_mutex_lock(&link->nccl->lock);
-    link->began[place] = 0;
-    work->launched = ++link->launched;
-    pthread_mutex_unlock(&link->nccl->lock);
+    int status = backend->mark_set(device, TERN__LANE_STEP, line->ready, err);
+    if (!status) status = backend->mark_follow(device, line->lane, line->ready, err);
+    if (!status) status = run(line, &work->post, err);
+    if (status && status != TERN_PENDING) return status;
+    line->is_pending = status == TERN_PENDING;
+    line->asked = work;
     return TERN_OK;
+}
+
+/* It is in the lane. */
+static int mark(tern__nccl_line *line, tern_error *err)
+{
+    tern__nccl_work *work = line->asked;
+    tern__nccl *nccl = line->link->nccl;
+    tern_device *device = line->link->device;
+    int place = (int)(line->launched % TERN__NCCL_MARKS);
+    int status = device->backend->mark_set(device, line->lane, line->marks[place], err);
+    if (status) return status;
+    pthread_mutex_lock(&nccl->lock);
+    line->began[place] = 0;
+    work->launched = ++line->launched;
+    pthread_mutex_unlock(&nccl->lock);
+    work->is_queued = false;
+    line->asked = NULL;
+    return TERN_OK;
+}
+
+int tern__nccl_line_advance(tern__nccl_line *line, tern_error *err)
+{
+    for (;;) {
+        int status = tern__nccl_line_test(line, err);
+        if (!status && line->asked) status = mark(line, err);
+        if (status) return status == TERN_PENDING ? TERN_OK : status;
+        tern__nccl_work *work = line->first;
+        if (!work) return TERN_OK;
+        line->first = work->next;
+        if ((status = ask(line, work, err))) return status;
+    }
+}
+
+static int launch(tern__nccl_work *work, tern_error *err)
+{
+    tern__nccl_line *line = work->line;
+    work->next = NULL;
+    work->is_queued = true;
+    if (line->first)
+        line->last->next = work;
+    else
+        line->first = work;
+    line->last = work;
+    return tern__nccl_line_advance(line, err);
+}
+
+static bool is_of(const tern__nccl_work *work, const tern__nccl_channel *channel)
+{
+    return work >= channel->works && work < channel->works + channel->slots;
+}
+
+void tern__nccl_line_leave(tern__nccl_line *line, const tern__nccl_channel *channel)
+{
+    tern__nccl_work **at = &line->first;
+    line->last = NULL;
+    while (*at) {
+        if (is_of(*at, channel)) {
+            *at = (*at)->next;
+            continue;
+        }
+        line->last = *at;
+        at = &(*at)->next;
+    }
+    if (line->held && is_of(line->held, channel)) line->held = NULL;
+    if (line->asked && is_of(line->asked, channel)) line->asked = NULL;
+    if (line->channel == channel) line->channel = NULL;
 }
 
 static int zero(const tern__nccl *nccl, const tern__post *post, tern_error *err)
@@ -229,67 +295,86 @@ static bool is_held(const tern__post *post)
 }
 
 /* The highest rank that is no shadow takes the root's place; where there is none, nobody gives anything. */
-static int launch_held(tern__nccl_work *work, const tern__nccl *nccl, tern_error *err)
+static int launch_held(tern__nccl_work *work, tern_error *err)
 {
-    const tern__tally *tally = nccl->behind->tally(nccl->order, work->seq);
+    const tern__nccl *nccl = work->line->link->nccl;
+    const tern__tally *tally = nccl->behind->tally(work->line->order, work->seq);
     tern__post *post = &work->post;
     if (tally->shadows == nccl->group->boot.world) return TERN_OK;
     if (tally->shadow[post->root])
         for (post->root = nccl->group->boot.world - 1; tally->shadow[post->root];) post->root--;
-    return launch(work, post, err);
+    return launch(work, err);
 }
 
-static int release_held(tern__nccl *nccl, tern_error *err)
+static int release_held(tern__nccl_line *line, tern_error *err)
 {
-    tern__nccl_work *held = nccl->held;
+    tern__nccl_work *held = line->held;
     if (!held) return TERN_OK;
-    int status = nccl->behind->wait(nccl->order, held->seq, err);
-    if (nccl->held != held) return status; /* whoever waits may come here meanwhile */
-    nccl->held = NULL;
-    return status ? status : launch_held(held, nccl, err);
+    int status = line->link->nccl->behind->wait(line->order, held->seq, err);
+    if (line->held != held) return status; /* whoever waits may come here meanwhile */
+    line->held = NULL;
+    return status ? status : launch_held(held, err);
 }
 
-int tern__nccl_work_post(tern__nccl_work *work, tern__nccl *nccl, tern__nccl_link *link,
-                         const tern__post *post, tern_error *err)
+int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const tern__post *post,
+                         tern_error *err)
 {
     bool is_unread = post->kind == TERN__ALL_REDUCE && post->weighted && post->weight == 0;
-    work->link = link;
+    work->line = line;
     work->post = *post;
-    int status = release_held(nccl, err);
-    if (!status) status = meet(work, nccl, post, err);
+    int status = release_held(line, err);
+    if (!status) status = meet(work, post, err);
     if (status || post->only_meets) return status;
-    if (is_unread) status = zero(nccl, post, err);
-    if (!is_held(post)) return status ? status : launch(work, post, err);
-    nccl->held = work;
+    if (is_unread) status = zero(line->link->nccl, post, err);
+    if (!is_held(post)) return status ? status : launch(work, err);
+    line->held = work;
     return status;
 }
 
 /* ---- finishing ---- */
 
 /* Where the shares are none, there is no mean. */
-static int scale_rest(const tern__nccl_work *work, const tern__nccl *nccl, tern_error *err)
+static int scale_rest(const tern__nccl_work *work, tern_error *err)
 {
     const tern__post *post = &work->post;
-    const tern__tally *tally = nccl->behind->tally(nccl->order, work->seq);
+    const tern__nccl_line *line = work->line;
+    const tern__nccl *nccl = line->link->nccl;
+    const tern__tally *tally = nccl->behind->tally(line->order, work->seq);
     double rest = divisor_of(post, nccl->group->boot.world) / tally->shares;
     int status = TERN_OK;
     if (!is_mean(post) || tally->shares <= 0 || rest == 1) return TERN_OK;
     for (int i = 0; i < post->extent_count && !status; i++) {
         part p = result_of(nccl, post, i);
-        status = scale(work->link->device, post->dtype, p.at, p.count, rest, err);
+        status = scale(line->link->device, post->dtype, p.at, p.count, rest, err);
     }
     return status;
 }
 
-int tern__nccl_work_finish(tern__nccl_work *work, tern__nccl *nccl, tern_error *err)
+static int is_launched(void *of, tern_error *err)
 {
-    tern__nccl_link *link = work->link;
-    int status = nccl->held == work ? release_held(nccl, err) : TERN_OK;
-    if (status || !work->launched) return status;
+    const tern__nccl_work *work = of;
+    int status = tern__nccl_line_advance(work->line, err);
+    return !status && work->is_queued ? TERN_PENDING : status;
+}
+
+int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err)
+{
+    int status = work->line->held == work ? release_held(work->line, err) : TERN_OK;
+    if (status) return status;
+    return waits ? tern__nccl_line_await(work->line, is_launched, work, "to begin a work", err)
+                 : is_launched(work, err);
+}
+
+int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err)
+{
+    tern__nccl_line *line = work->line;
+    tern_device *device = line->link->device;
+    int status;
+    if (!work->launched) return TERN_OK;
     int place = (int)((work->launched - 1) % TERN__NCCL_MARKS);
-    pthread_mutex_lock(&nccl->lock);
-    link->began[place] = tern__now_ns();
-    pthread_mutex_unlock(&nccl->lock);
-    status = link->device->backend->mark_follow(link->device, TERN__LANE_STEP, link->marks[place], err);
-    return status ? status : scale_rest(work, nccl, err);
+    pthread_mutex_lock(&line->link->nccl->lock);
+    line->began[place] = tern__now_ns();
+    pthread_mutex_unlock(&line->link->nccl->lock);
+    status = device->backend->mark_follow(device, TERN__LANE_STEP, line->marks[place], err);
+    return status ? status : scale_rest(work, err);
 }

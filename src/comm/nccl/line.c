@@ -1,0 +1,150 @@
+/* line.c - a communicator of NCCL's, and the lane in which its works are. */
+#include "comm/nccl/nccl.h"
+
+#include "comm/sys.h"
+
+#include <unistd.h>
+
+/* ---- what takes its time ---- */
+
+static int progress_all(const tern__nccl *nccl, tern_error *err)
+{
+    const tern__comm_backend *behind = nccl->behind;
+    int status = tern__group_progress(nccl->group, err);
+    if (!status) status = behind->progress(nccl->order, err);
+    for (const tern__nccl_channel *c = nccl->channels; c && !status; c = c->next)
+        status = behind->progress(c->behind, err);
+    return status;
+}
+
+/* A communicator that the watch has given up is nothing to ask; why, the group knows or is about to. */
+int tern__nccl_line_test(tern__nccl_line *line, tern_error *err)
+{
+    tern__nccl *nccl = line->link->nccl;
+    int status = TERN_PENDING;
+    if (!line->is_pending) return TERN_OK;
+    pthread_mutex_lock(&nccl->lock);
+    if (line->comm)
+        status = nccl->plugin->test(line->comm, err);
+    else if (!nccl->group->control)
+        status = tern__error_set(err, "tern_work_wait", TERN_E_PEER, "NCCL's communicator was given up");
+    pthread_mutex_unlock(&nccl->lock);
+    line->is_pending = status == TERN_PENDING;
+    return status;
+}
+
+int tern__nccl_line_await(tern__nccl_line *line, int (*is_over)(void *of, tern_error *err), void *of,
+                          const char *what, tern_error *err)
+{
+    const tern__nccl *nccl = line->link->nccl;
+    const tern_group *group = nccl->group;
+    int64_t deadline = tern__deadline(group->opts.timeout_s);
+    tern_error why = {0};
+    int status = is_over(of, &why);
+    while (status == TERN_PENDING && !(status = progress_all(nccl, &why))) {
+        status = is_over(of, &why);
+        if (status == TERN_PENDING && tern__now_ns() > deadline)
+            return tern__error_set(err, "tern_work_wait", TERN_E_TIMEOUT, "rank %d waited %g s for NCCL %s",
+                                   group->boot.rank, group->opts.timeout_s, what);
+        if (status == TERN_PENDING) usleep(20);
+    }
+    return status ? tern__error_set(err, why.func, status, "%s", why.text) : TERN_OK;
+}
+
+/* ---- life ---- */
+
+static int open_marks(tern__nccl_line *line, tern_error *err)
+{
+    tern_device *device = line->link->device;
+    line->ready = device->backend->mark_new(device, err);
+    for (int i = 0; i < TERN__NCCL_MARKS; i++)
+        if (!(line->marks[i] = device->backend->mark_new(device, err))) return err->code;
+    return line->ready ? TERN_OK : err->code;
+}
+
+/* The first one has the lane that all devices have. */
+static int open_lane(tern__nccl_line *line, tern_error *err)
+{
+    tern_device *device = line->link->device;
+    if (line->number > 1) return device->backend->lane_new(device, &line->lane, err);
+    line->lane = TERN__LANE_COMM;
+    return TERN_OK;
+}
+
+tern__nccl_line *tern__nccl_line_new(tern__nccl_link *link, tern_error *err)
+{
+    tern__nccl *nccl = link->nccl;
+    tern__nccl_line *line = tern__alloc(sizeof(*line), "tern_ddp_new", err), **at = &link->lines;
+    if (!line) return NULL;
+    *line = (tern__nccl_line){.link = link, .number = 1};
+    for (; *at; at = &(*at)->next) line->number++;
+    if (open_lane(line, err)) {
+        tern__free(line);
+        return NULL;
+    }
+    pthread_mutex_lock(&nccl->lock);
+    *at = line;
+    pthread_mutex_unlock(&nccl->lock);
+    return line;
+}
+
+static int is_open(void *line, tern_error *err)
+{
+    return tern__nccl_line_test(line, err);
+}
+
+int tern__nccl_line_open(tern__nccl_line *line, const char id[TERN__NCCL_ID], tern_error *err)
+{
+    const tern__nccl_link *link = line->link;
+    const tern__bootstrap *boot = &link->nccl->group->boot;
+    if (open_marks(line, err)) return err->code;
+    void *comm = link->nccl->plugin->open(link->device->index, boot->rank, boot->world, id, err);
+    if (!comm) return err->code;
+    pthread_mutex_lock(&link->nccl->lock);
+    line->comm = comm;
+    line->is_pending = true;
+    pthread_mutex_unlock(&link->nccl->lock);
+    return tern__nccl_line_await(line, is_open, line, "to join all ranks", err);
+}
+
+void tern__nccl_line_abort(tern__nccl_line *line)
+{
+    if (line->comm) line->link->nccl->plugin->abort(line->comm);
+    line->comm = NULL;
+}
+
+static bool has_failed(const tern_group *group)
+{
+    return group->root->error.code || (group->control && !tern__control_is_healthy(group->control));
+}
+
+/* With the watch beside, unless it will not come. */
+int tern__nccl_line_drain(const tern__nccl_line *line)
+{
+    tern_device *device = line->link->device;
+    int last = (int)((line->launched + TERN__NCCL_MARKS - 1) % TERN__NCCL_MARKS);
+    if (!line->launched) return TERN_OK;
+    if (has_failed(line->link->nccl->group)) return TERN_E_PEER;
+    return device->backend->mark_wait(device, line->marks[last], NULL);
+}
+
+static void free_lane(tern__nccl_line *line)
+{
+    tern_device *device = line->link->device;
+    if (line->ready) device->backend->mark_free(device, line->ready);
+    for (int i = 0; i < TERN__NCCL_MARKS; i++)
+        if (line->marks[i]) device->backend->mark_free(device, line->marks[i]);
+    if (line->number > 1) device->backend->lane_free(device, line->lane);
+}
+
+void tern__nccl_line_free(tern__nccl_line *line)
+{
+    const tern__nccl *nccl = line->link->nccl;
+    bool is_done = !tern__nccl_line_drain(line);
+    if (line->comm && is_done && !has_failed(nccl->group))
+        nccl->plugin->close(line->comm);
+    else
+        tern__nccl_line_abort(line);
+    free_lane(line);
+    tern__free(line);
+}
