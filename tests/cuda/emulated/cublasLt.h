@@ -2,9 +2,10 @@
  * header, and plain loops behind it that know of a product what its descriptors say and nothing else. A
  * matrix lies by columns, `step` elements from one to the next.
  *
- * Stricter than cuBLASLt: descriptors that contradict each other end the program, and so does a vector that
- * does not begin at a multiple of 16 bytes, for which heuristics are known to name kernels that fault.
- * Epilogues are lacking here and there, so that whoever asks has to go without. */
+ * Stricter than cuBLASLt: descriptors that contradict each other end the program, and so does what is known
+ * to fail: a vector that does not begin at a multiple of 16 bytes, for which heuristics name kernels that
+ * fault, and heuristics while a stream is captured. Epilogues are lacking here and there, so that whoever
+ * asks has to go without. */
 #ifndef TERN_TESTS_CUDA_CUBLASLT_H
 #define TERN_TESTS_CUDA_CUBLASLT_H
 

@@ -276,6 +276,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t *results, int *count)
 {
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    insist(!emulated_captures, "algorithms while a stream is captured");
     problem p = problem_of(desc, a, b, c, d);
     *count = 0;
     if (!has(&p)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -294,6 +295,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatmulHeuristicResult_t *result)
 {
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    insist(!emulated_captures, "algorithms while a stream is captured");
     problem p = problem_of(desc, a, b, c, d);
     if (!has(&p)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!is_of(&p, algorithm)) return CUBLAS_STATUS_INVALID_VALUE;

@@ -1,5 +1,5 @@
-/* memory.h - the device's clock, and its memory: pages that are closed to the host but while the device
- * works. */
+/* memory.h - the device's clock, whether it is captured, and its memory: pages that are closed to the host
+ * but while the device works. */
 #ifndef TERN_TESTS_CUDA_MEMORY_H
 #define TERN_TESTS_CUDA_MEMORY_H
 
@@ -9,6 +9,9 @@
  * microsecond, a byte that is copied and an operation of a product a nanosecond, a convolution what its
  * engine says. */
 extern thread_local double emulated_ms;
+
+/* Does this thread capture a stream? */
+extern thread_local bool emulated_captures;
 
 void emulated_memory_open();
 void emulated_memory_close();

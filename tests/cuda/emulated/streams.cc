@@ -30,6 +30,7 @@ struct emulated_event {
 };
 
 thread_local double emulated_ms;
+thread_local bool emulated_captures;
 
 static std::recursive_mutex lock;
 static std::map<const char *, size_t> pinned;
@@ -116,6 +117,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
 {
     forbid(stream->captures, "a capture in a capture");
     stream->captures = emulated_graph_new();
+    emulated_captures = true;
     return cudaSuccess;
 }
 
@@ -133,6 +135,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     forbid(!stream->captures, "the end of a capture that never began");
     *graph = stream->captures;
     stream->captures = nullptr;
+    emulated_captures = false;
     return cudaSuccess;
 }
 
