@@ -34,7 +34,9 @@ struct dim3 {
     {
     }
 };
-extern dim3 gridDim, blockDim, blockIdx, threadIdx;
+extern dim3 gridDim, blockDim, blockIdx;
+const dim3 &emulated_thread();
+#define threadIdx emulated_thread()
 
 struct __align__(16) float4
 {
@@ -84,24 +86,32 @@ template <class T> T __shfl_down_sync(unsigned, T value, int delta)
     return emulated_shuffle_of(value, from < 32 ? from : emulated_lane());
 }
 
-/* One thread runs at a time, so these are plain. */
+/* One thread runs at a time, so two steps do; that they are atomic is for ThreadSanitizer. */
+template <class T> T emulated_exchange(T *at, T before, T after)
+{
+    __atomic_store(at, &after, __ATOMIC_RELAXED);
+    return before;
+}
+template <class T> T emulated_load(const T *at)
+{
+    T value;
+    __atomic_load(at, &value, __ATOMIC_RELAXED);
+    return value;
+}
 template <class T> T atomicAdd(T *at, T value)
 {
-    T before = *at;
-    *at = before + value;
-    return before;
+    T before = emulated_load(at);
+    return emulated_exchange(at, before, before + value);
 }
 template <class T> T atomicMax(T *at, T value)
 {
-    T before = *at;
-    *at = before < value ? value : before;
-    return before;
+    T before = emulated_load(at);
+    return emulated_exchange(at, before, before < value ? value : before);
 }
 template <class T> T atomicCAS(T *at, T expected, T value)
 {
-    T before = *at;
-    if (before == expected) *at = value;
-    return before;
+    T before = emulated_load(at);
+    return emulated_exchange(at, before, before == expected ? value : before);
 }
 inline void __threadfence()
 {

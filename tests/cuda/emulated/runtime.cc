@@ -1,6 +1,7 @@
 #include "cuda_runtime.h"
 #include "memory.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -8,30 +9,65 @@
 #include <ucontext.h>
 #include <vector>
 
-dim3 gridDim, blockDim, blockIdx, threadIdx;
+dim3 gridDim, blockDim, blockIdx;
+
+/* ---- ThreadSanitizer: fibers are threads to it, which only barriers put in an order ----
+ *
+ * So it finds what threads of a block write without a barrier before others read it, although they run one
+ * after the other here. A barrier has two places, used in turn: who has left it may come to the next one
+ * before others have left it. */
+
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#else
+#define __tsan_get_current_fiber()           nullptr
+#define __tsan_create_fiber(flags)           nullptr
+#define __tsan_switch_to_fiber(fiber, flags) ((void)(fiber))
+#define __tsan_acquire(place)                ((void)(place))
+#define __tsan_release(place)                ((void)(place))
+#endif
 
 /* ---- fibers: the threads of a block ---- */
 
-#define WARP  32
-#define STACK (128 << 10)
+#define WARP    32
+#define STACK   (128 << 10)
+#define THREADS 1024
 
 enum wait { RUNNING, AT_BLOCK, AT_WARP, DONE };
 
+/* What is looked at without a barrier, which it does not replace. */
+template <class T> struct loose {
+    std::atomic<T> value;
+    operator T() const
+    {
+        return value.load(std::memory_order_relaxed);
+    }
+    void operator=(T now)
+    {
+        value.store(now, std::memory_order_relaxed);
+    }
+};
+
 struct fiber {
     ucontext_t context;
-    wait state;
-    int shuffles;
+    loose<wait> state;
+    loose<int> shuffles;
+    int met[2]; /* barriers of its block and its warp so far */
     dim3 index;
     char *stack;
+    void *seen; /* ThreadSanitizer's */
 };
 
 static struct {
     ucontext_t scheduler;
+    void *scheduler_seen;
     std::vector<fiber *> fibers;
-    int current, count;
+    loose<int> current;
+    int count;
     void (*thread)(void *ctx);
     void *ctx;
-    uint64_t slots[2][1024];
+    uint64_t slots[2][THREADS];
+    char barriers[2], warps[THREADS / WARP][2], beginning, end; /* places of ThreadSanitizer's */
     std::vector<char> shared;
 } block;
 
@@ -41,18 +77,36 @@ static struct {
     std::abort();
 }
 
-static void yield(wait state)
+static fiber *running()
 {
-    fiber *self = block.fibers[block.current];
+    return block.fibers[block.current];
+}
+
+/* What comes after `place` has been acquired comes after this. */
+static void yield(wait state, char *place)
+{
+    fiber *self = running();
+    void *next = block.scheduler_seen;
     self->state = state;
+    __tsan_release(place);
+    __tsan_switch_to_fiber(next, __tsan_switch_to_fiber_no_sync);
     swapcontext(&self->context, &block.scheduler);
+}
+
+static void meet(wait state)
+{
+    int turn = running()->met[state == AT_WARP]++ % 2;
+    char *place = state == AT_WARP ? &block.warps[block.current / WARP][turn] : &block.barriers[turn];
+    yield(state, place);
+    __tsan_acquire(place);
 }
 
 static void body()
 {
     for (;;) {
+        __tsan_acquire(&block.beginning);
         block.thread(block.ctx);
-        yield(DONE);
+        yield(DONE, &block.end);
     }
 }
 
@@ -64,17 +118,23 @@ static fiber *new_fiber()
     f->context.uc_stack.ss_sp = f->stack;
     f->context.uc_stack.ss_size = STACK;
     makecontext(&f->context, body, 0);
+    f->seen = __tsan_create_fiber(0);
     return f;
 }
 
 void __syncthreads()
 {
-    yield(AT_BLOCK);
+    meet(AT_BLOCK);
 }
 
 void __syncwarp(unsigned)
 {
-    yield(AT_WARP);
+    meet(AT_WARP);
+}
+
+const dim3 &emulated_thread()
+{
+    return running()->index;
 }
 
 int emulated_lane()
@@ -90,10 +150,11 @@ char *emulated_shared()
 /* Two sets of slots in turn: one is written while the other may still be read. */
 uint64_t emulated_shuffle(uint64_t value, int from)
 {
-    int count = ++block.fibers[block.current]->shuffles, set = count % 2;
+    int count = running()->shuffles + 1, set = count % 2;
     int other = block.current / WARP * WARP + from % WARP;
+    running()->shuffles = count;
     block.slots[set][block.current] = value;
-    yield(AT_WARP);
+    meet(AT_WARP);
     if (other >= block.count || block.fibers[other]->shuffles < count)
         stop("a shuffle from a thread that takes no part in it");
     return block.slots[set][other];
@@ -130,9 +191,12 @@ static bool goes_backward()
 static void run_block()
 {
     for (int i = 0; i < block.count; i++) {
-        block.fibers[i]->state = RUNNING;
-        block.fibers[i]->shuffles = 0;
+        fiber *f = block.fibers[i];
+        f->state = RUNNING;
+        f->shuffles = 0;
+        f->met[0] = f->met[1] = 0;
     }
+    __tsan_release(&block.beginning);
     while (!is_over()) {
         bool moved = false;
         for (int n = 0; n < block.count; n++) {
@@ -140,7 +204,7 @@ static void run_block()
             fiber *f = block.fibers[i];
             if (f->state != RUNNING) continue;
             block.current = i;
-            threadIdx = f->index;
+            __tsan_switch_to_fiber(f->seen, __tsan_switch_to_fiber_no_sync);
             swapcontext(&block.scheduler, &f->context);
             moved = true;
         }
@@ -149,6 +213,7 @@ static void run_block()
         moved |= release(0, block.count, AT_BLOCK);
         if (!moved) stop("threads of a block wait at different places");
     }
+    __tsan_acquire(&block.end);
 }
 
 /* What a GPU would refuse. */
@@ -156,7 +221,7 @@ static void expect_launchable(dim3 grid, dim3 size, size_t shared)
 {
     if (!grid.x || !grid.y || !grid.z || !size.x || !size.y || !size.z) stop("a kernel of no threads");
     if (grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) stop("a kernel of too many blocks");
-    if (size.x * size.y * size.z > 1024 || size.z > 64) stop("a kernel of too many threads a block");
+    if (size.x * size.y * size.z > THREADS || size.z > 64) stop("a kernel of too many threads a block");
     if (shared > 48 << 10) stop("a kernel of too much shared memory");
 }
 
@@ -166,6 +231,7 @@ void emulated_run(dim3 grid, dim3 size, size_t shared, void (*thread)(void *ctx)
     blockDim = size;
     block.count = (int)(size.x * size.y * size.z);
     expect_launchable(grid, size, shared);
+    block.scheduler_seen = __tsan_get_current_fiber();
     block.thread = thread;
     block.ctx = ctx;
     block.shared.assign(shared + 16, (char)0x5a);
