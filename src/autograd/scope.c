@@ -62,25 +62,32 @@ struct tern__borrowed {
     struct tern__borrowed *next;
 };
 
-tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *err)
+static tern_scope *make_scope(tern_device *device, tern_group *group, tern_error *err)
 {
-    if (tern__is_set(err)) {
-        if (group) tern__group_fail(group, err);
-        return NULL;
-    }
+    static const char func[] = "tern_scope_new";
     if (!device) {
-        tern__error_set(err, __func__, TERN_E_INVALID, "the device is NULL");
+        tern__error_set(err, func, TERN_E_INVALID, "the device is NULL");
         return NULL;
     }
-    tern_scope *scope = tern__alloc(sizeof(*scope), __func__, err);
+    tern_scope *scope = tern__alloc(sizeof(*scope), func, err);
     if (!scope) return NULL;
     *scope = (tern_scope){.device = device, .here = device, .group = group, .grad = true, .generation = 1};
     if (group) scope->trace = group->trace;
     scope->stream = group ? (uint64_t)tern_group_world_rank(group, tern_group_rank(group)) : 0;
-    for (int i = 0; i < 2; i++) scope->arenas[i] = tern__alloc(sizeof(*scope->arenas[i]), __func__, err);
+    for (int i = 0; i < 2; i++) scope->arenas[i] = tern__alloc(sizeof(*scope->arenas[i]), func, err);
     if (scope->arenas[0] && scope->arenas[1]) return scope;
     tern_scope_free(scope);
     return NULL;
+}
+
+/* A rank without one posts nothing in its steps: the others are told. */
+tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *err)
+{
+    tern_error own = {0};
+    tern_error *e = err ? err : &own;
+    tern_scope *scope = tern__is_set(e) ? NULL : make_scope(device, group, e);
+    if (!scope && group) tern__group_fail(group, e);
+    return scope;
 }
 
 /* Its output may have left the list of tensors, and has a gradient still if backward failed on the way. */

@@ -371,11 +371,30 @@ static int op_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
+/* So is one that could not be made, whose steps would be silent. */
+static int no_scope_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    tern_group *world = tern__group_open_boot(boot, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1) {
+        RANK_CHECK(rank, !tern_scope_new(NULL, world, NULL));
+    } else {
+        tern_barrier(world, &err);
+        RANK_CHECK(rank, err.code == TERN_E_PEER);
+        RANK_CHECK(rank, strstr(err.text, "rank 1 (") && strstr(err.text, "the device is NULL"));
+    }
+    tern_group_close(world);
+    return 0;
+}
+
 static void test_scopes_of_groups(void **state)
 {
     (void)state;
     assert_ranks_ok(ranks_run(4, draw_body, NULL));
     assert_ranks_ok(ranks_run(4, op_body, NULL));
+    assert_ranks_ok(ranks_run(2, no_scope_body, NULL));
 }
 
 int main(void)
