@@ -51,10 +51,15 @@ bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from)
     return tern__copy_into(scope, to, from, false);
 }
 
+/* Truth is written as bytes: what stood there before, which need be neither true nor false, is not looked at
+ * as truth, and whatever is not 0 is true. */
 bool tern__fill(tern_scope *scope, const tern__view *to, double value)
 {
-    const tern__pointwise_attr attr = {{value, 0}};
-    tern__call call = {.kernel = TERN__FILL, .in = {to}, .out = {to}, .attr = &attr};
+    bool is_truth = to->dtype == TERN_BOOL;
+    tern__view seen = *to;
+    if (is_truth) seen.dtype = TERN_U8;
+    const tern__pointwise_attr attr = {{is_truth ? value != 0 : value, 0}};
+    tern__call call = {.kernel = TERN__FILL, .in = {&seen}, .out = {&seen}, .attr = &attr};
     return tern__view_count(to) == 0 || tern__run(scope, &call);
 }
 

@@ -8,7 +8,7 @@ import numpy
 import torch
 
 import tern
-from ops import BF16, F16, I64, Run, blocked, compare, gradient_check, in_16_bits, rounded
+from ops import BF16, DTYPES, F16, I64, U8, Run, blocked, compare, gradient_check, in_16_bits, rounded, shape_of
 
 F = torch.nn.functional
 RNG = numpy.random.default_rng(0)
@@ -215,6 +215,21 @@ class PointwiseTest(unittest.TestCase):
                         numpy.testing.assert_array_equal(got.T if turned else got, want, f"{op} {device} {a.dtype}")
                         self.assertEqual(got.dtype, want.dtype)
                         run.close()
+
+    def test_full(self):
+        values = [0, 1, -1, 2.75, -2.75, 0.25, 1e-30]
+        for device in ("cpu", "cpu:reference"):
+            run = Run(device)
+            for dtype, number in DTYPES.items():
+                shape = numpy.empty((3, 5))
+                for value in values if dtype.kind != "u" else [v for v in values if v >= 0]:
+                    run.op("tern_full", U8, 2, shape_of(shape), D(90))  # no truth, whose memory is the next one's
+                    run.lib.check("tern_scope_end", run.scope)
+                    y = run.op("tern_full", number, 2, shape_of(shape), D(value))
+                    theirs = torch.full((3, 5), value, dtype=getattr(torch, dtype.name))
+                    with self.subTest(device=device, dtype=dtype, value=value):
+                        numpy.testing.assert_array_equal(run.value(y), theirs.numpy(), strict=True)
+            run.close()
 
     def test_conditions_of_any_dtype(self):
         chosen = {"f": numpy.array([2**53 + 1, -(2**53) - 1, 5, 6], "int64"), "d": RNG.standard_normal(4), "int64": RNG.standard_normal(4).astype("f")}
