@@ -223,12 +223,13 @@ class PointwiseTest(unittest.TestCase):
             for dtype, number in DTYPES.items():
                 shape = numpy.empty((3, 5))
                 for value in values if dtype.kind != "u" else [v for v in values if v >= 0]:
-                    run.op("tern_full", U8, 2, shape_of(shape), D(90))  # no truth, whose memory is the next one's
+                    run.op("tern_full", U8, 2, shape_of(shape), D(90))  # no truth, in the memory that comes next
                     run.lib.check("tern_scope_end", run.scope)
                     y = run.op("tern_full", number, 2, shape_of(shape), D(value))
                     theirs = torch.full((3, 5), value, dtype=getattr(torch, dtype.name))
                     with self.subTest(device=device, dtype=dtype, value=value):
                         numpy.testing.assert_array_equal(run.value(y), theirs.numpy(), strict=True)
+                    run.lib.check("tern_scope_end", run.scope)
             run.close()
 
     def test_conditions_of_any_dtype(self):
