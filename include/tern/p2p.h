@@ -19,7 +19,9 @@
  * of memory; after that no message allocates, but those that are kept.
  *
  * Buffers may be in the memory of a device: a send waits until the device has come to it and takes a copy,
- * and what is received is there for what the device is asked next.
+ * and what is received is there for what the device is asked next. With the back end "nccl" a message of more
+ * than 16 KiB between two GPUs goes over from one to the other, and is done on either side when that GPU is
+ * through with it; whether both sides are on GPUs the ranks tell each other.
  *
  * Errors, which end the family as those of collectives do: E_INVALID (a message to or from oneself, no
  * buffer), E_RANGE (no such rank, a negative tag, more than memory holds), E_DTYPE, E_MISMATCH, E_PEER (the

@@ -132,6 +132,8 @@ typedef struct tern__tally {
 /* What a message is: the caller's own data, or a string of bytes, whose length goes before it. */
 typedef enum tern__form { TERN__FORM_DATA, TERN__FORM_LENGTH, TERN__FORM_BYTES } tern__form;
 
+#define TERN__ENVELOPE 128
+
 /* A message that this rank sends or receives. The caller holds it at one address while it is pending. */
 typedef struct tern__transfer {
     bool is_recv;
@@ -142,8 +144,17 @@ typedef struct tern__transfer {
     size_t count;
     char *buf;
     char *home; /* in a device's memory, of which `buf` is a copy then; NULL: it is the caller's own */
-    int status; /* TERN_PENDING until it is done; E_STATE if its mailbox was closed before */
-    int source; /* of a receive that is done: where it came from                           */
+    /* Of one whose data a back end in front can move itself: what tells this side's memory from others', not
+     * 0, and TERN__ENVELOPE bytes that go over in place of the data then, if both sides have one and they
+     * differ.
+     */
+    uint32_t place;
+    char *envelope;
+    void (*fetch)(struct tern__transfer *transfer); /* fills `buf` before it goes over after all */
+    bool is_apart;                                  /* the envelope goes over                    */
+    uint64_t ended; /* the place of one that is done among all of its mailbox */
+    int status;     /* TERN_PENDING until it is done; E_STATE if its mailbox was closed before */
+    int source;     /* of a receive that is done: where it came from                           */
     /* The back end's: */
     struct tern__transfer *next;
     uint64_t serial;

@@ -123,7 +123,8 @@ tern__letter tern__letter_of(const tern__transfer *send, uint64_t serial)
                           .count = send->count,
                           .tag = (uint32_t)send->tag,
                           .dtype = send->dtype,
-                          .form = send->form};
+                          .form = send->form,
+                          .place = send->place};
 }
 
 size_t tern__letter_bytes(const tern__letter *letter)

@@ -13,7 +13,7 @@
 typedef struct tern__letter {
     uint64_t serial; /* among those from this sender to this receiver, from 1 */
     uint64_t count;
-    uint32_t tag, dtype, form, zero;
+    uint32_t tag, dtype, form, place;
 } tern__letter;
 
 _Static_assert(sizeof(tern__letter) == 32, "a letter has no padding");
@@ -74,6 +74,37 @@ void tern__letter_mismatch(const tern_group *group, int source, const tern__lett
 static inline size_t tern__transfer_bytes(const tern__transfer *transfer)
 {
     return transfer->count * tern_dtype_bytes(transfer->dtype);
+}
+
+/* Their envelopes go over, and not the data. */
+static inline bool tern__letter_is_apart(const tern__letter *letter, const tern__transfer *receive)
+{
+    return letter->place && receive->place && letter->place != receive->place;
+}
+
+/* A grant is the serial of a message, with this bit if its envelope is wanted. */
+#define TERN__GRANT_APART (UINT64_C(1) << 63)
+
+static inline uint64_t tern__grant_of(const tern__transfer *receive)
+{
+    return receive->serial | (receive->is_apart ? TERN__GRANT_APART : 0);
+}
+/* Of a message that is granted. */
+static inline void tern__grant_take(tern__transfer *send, uint64_t grant)
+{
+    send->is_apart = grant & TERN__GRANT_APART;
+    if (!send->is_apart && send->fetch) send->fetch(send);
+    send->fetch = NULL;
+}
+
+/* What goes over of a long message. */
+static inline char *tern__body(const tern__transfer *transfer)
+{
+    return transfer->is_apart ? transfer->envelope : transfer->buf;
+}
+static inline size_t tern__body_bytes(const tern__transfer *transfer)
+{
+    return transfer->is_apart ? TERN__ENVELOPE : tern__transfer_bytes(transfer);
 }
 
 #endif

@@ -41,10 +41,16 @@ static int check(const tern_group *group, const char *func, const tern__transfer
     return check_peer(group, func, t, err);
 }
 
-/* ---- the memory of devices goes over by way of the host's ---- */
+/* ---- the memory of devices goes over by way of the host's, or as a back end of devices knows ---- */
 
-/* What is sent has been computed when this returns. */
-static int leave_home(tern__transfer *t, const char *func, tern_error *err)
+int tern__p2p_fetch(const tern__transfer *t, tern_error *err)
+{
+    bool copies = t->home && !t->is_recv;
+    return copies ? tern__memory_copy(t->buf, t->home, tern__transfer_bytes(t), err) : TERN_OK;
+}
+
+/* What is sent has been computed when this returns, unless the back end fetches it. */
+static int leave_home(const tern_group *group, tern__transfer *t, const char *func, tern_error *err)
 {
     size_t bytes = tern__transfer_bytes(t);
     if (!bytes || !tern__memory_device(t->buf)) return TERN_OK;
@@ -52,7 +58,7 @@ static int leave_home(tern__transfer *t, const char *func, tern_error *err)
     if (!copy) return tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
     t->home = t->buf;
     t->buf = copy;
-    return t->is_recv ? TERN_OK : tern__memory_copy(copy, t->home, bytes, err);
+    return group->backend->window_of ? TERN_OK : tern__p2p_fetch(t, err);
 }
 
 /* Of a receive that is done, with what came. */
@@ -60,7 +66,8 @@ static int come_home(tern__transfer *t, tern_error *err)
 {
     int status = TERN_OK;
     if (!t->home) return TERN_OK;
-    if (t->is_recv && !t->status) status = tern__memory_copy(t->home, t->buf, tern__transfer_bytes(t), err);
+    if (t->is_recv && !t->status && !t->is_apart)
+        status = tern__memory_copy(t->home, t->buf, tern__transfer_bytes(t), err);
     tern__free(t->buf);
     t->buf = t->home;
     t->home = NULL;
@@ -80,7 +87,7 @@ static int start(tern_group *group, const char *func, tern__transfer *t, tern_er
     t->status = TERN_PENDING;
     int status = tern__group_check(group, func, err);
     if (!status) status = open_mailbox(group, err);
-    if (!status) status = leave_home(t, func, err);
+    if (!status) status = leave_home(group, t, func, err);
     if (!status && (status = group->backend->start(group->mailbox, t, err)))
         group->backend->drop(group->mailbox, t);
     if (status) come_home(t, NULL);

@@ -4,6 +4,8 @@
 
 #include "comm/staging.h"
 
+/* Of one that is sent from a device's memory: copies it to `buf`. */
+int tern__p2p_fetch(const tern__transfer *transfer, tern_error *err);
 /* Moves the family's messages on. */
 int tern__p2p_carry(tern_group *group, tern_error *err);
 int tern__p2p_test(tern_work *work, tern_error *err);

@@ -22,7 +22,7 @@ typedef enum tern__lane {
     TERN__LANE_COPY, /* batches that come while a step computes        */
     TERN__LANE_COMM, /* gradients that go over while backward computes */
     TERN__LANE_COUNT,
-    TERN__LANES = 64 /* with those of lane_new */
+    TERN__LANES = 256 /* with those of lane_new */
 } tern__lane;
 
 /* A place in the order of a lane. */

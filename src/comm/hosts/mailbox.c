@@ -47,6 +47,7 @@ static int test(const struct tern__mailbox *mailbox, tern__parcel_slot *slot, te
 static void finish(struct tern__mailbox *mailbox, tern__transfer *t)
 {
     t->status = TERN_OK;
+    t->ended = ++mailbox->ended;
     mailbox->pending--;
 }
 
@@ -57,7 +58,7 @@ static bool is_short(const tern__letter *letter)
 
 static size_t next_piece(const tern__transfer *t)
 {
-    return TERN__MIN(tern__transfer_bytes(t) - t->moved, TERN_TRANSPORT_BYTES_MAX);
+    return TERN__MIN(tern__body_bytes(t) - t->moved, TERN_TRANSPORT_BYTES_MAX);
 }
 
 /* ---- sending ---- */
@@ -100,7 +101,8 @@ static int send_body(struct tern__mailbox *mailbox, int rank, tern_error *err)
         int status = test(mailbox, &out->bodies, err);
         if (status) return status;
         size_t piece = next_piece(t);
-        if (piece) status = begin_send(mailbox, rank, BODIES, t->buf + t->moved, piece, &out->bodies, err);
+        if (piece)
+            status = begin_send(mailbox, rank, BODIES, tern__body(t) + t->moved, piece, &out->bodies, err);
         if (status) return status;
         t->moved += piece;
         if (piece) continue;
@@ -121,11 +123,12 @@ static int take_grant(struct tern__mailbox *mailbox, int rank, tern_error *err)
     if (!status) status = test(mailbox, &out->grants, err);
     if (status) return status;
     tern__transfer *t = out->posted.first;
-    while (t && t->serial != out->granted) t = t->next;
+    while (t && t->serial != (out->granted & ~TERN__GRANT_APART)) t = t->next;
     if (!t)
         return tern__error_set(err, "tern_send", TERN_E_PEER, "rank %d granted message %llu, which is none",
                                tern_group_world_rank(mailbox->hosts->group, rank),
                                (unsigned long long)out->granted);
+    tern__grant_take(t, out->granted);
     tern__queue_remove(&out->posted, t);
     out->body = t;
     return TERN_OK;
@@ -157,6 +160,7 @@ static int meet(struct tern__mailbox *mailbox, int source, const tern__letter *l
     if (!tern__letter_fits(letter, t)) return fail_mismatch(mailbox, source, letter, t, err);
     t->source = source;
     t->serial = letter->serial;
+    t->is_apart = tern__letter_is_apart(letter, t);
     if (!is_short(letter)) {
         tern__queue_push(&mailbox->in[source].granted, t);
         return TERN_OK;
@@ -257,7 +261,7 @@ static int ask_body(struct tern__mailbox *mailbox, int source, tern_error *err)
     if (in->asked) return TERN_OK;
     int status = test(mailbox, &in->grants, err);
     if (status) return status;
-    in->grant = in->granted.first->serial;
+    in->grant = tern__grant_of(in->granted.first);
     in->asked = true;
     return begin_send(mailbox, source, GRANTS, &in->grant, sizeof(in->grant), &in->grants, err);
 }
@@ -270,7 +274,8 @@ static int recv_bodies(struct tern__mailbox *mailbox, int source, tern_error *er
         if (!status) status = test(mailbox, &in->bodies, err);
         if (status) return status;
         size_t piece = next_piece(t);
-        if (piece) status = begin_recv(mailbox, source, BODIES, t->buf + t->moved, piece, &in->bodies, err);
+        if (piece)
+            status = begin_recv(mailbox, source, BODIES, tern__body(t) + t->moved, piece, &in->bodies, err);
         if (status) return status;
         t->moved += piece;
         if (piece) continue;

@@ -44,6 +44,7 @@ struct tern__mailbox {
     tern__hosts *hosts;
     tern__match match;
     int pending;         /* transfers */
+    uint64_t ended;      /* that are done */
     tern__mail_out *out; /* [world] */
     tern__mail_in *in;   /* [world] */
 };

@@ -16,6 +16,7 @@
 static void finish(tern__mailbox *mailbox, tern__transfer *transfer)
 {
     transfer->status = TERN_OK;
+    transfer->ended = ++mailbox->ended;
     mailbox->pending--;
 }
 
@@ -47,7 +48,7 @@ static void post_letters(tern__mailbox *mailbox, tern__outbox *out)
 
 static tern__transfer *find_granted(const tern__outbox *out)
 {
-    uint64_t serial = atomic_load(&out->pair->granted.value);
+    uint64_t serial = atomic_load(&out->pair->granted.value) & ~TERN__GRANT_APART;
     tern__transfer *t = out->posted.first;
     while (t && t->serial != serial) t = t->next;
     return t;
@@ -56,8 +57,9 @@ static tern__transfer *find_granted(const tern__outbox *out)
 static void send_bodies(tern__mailbox *mailbox, tern__outbox *out)
 {
     for (tern__transfer *t; (t = find_granted(out));) {
+        if (!t->moved) tern__grant_take(t, atomic_load(&out->pair->granted.value));
         mailbox->native->root->acts += tern__outbox_fill(out, t, mailbox->native->lobby);
-        if (t->moved < tern__transfer_bytes(t)) return;
+        if (t->moved < tern__body_bytes(t)) return;
         tern__queue_remove(&out->posted, t);
         finish(mailbox, t);
     }
@@ -82,7 +84,7 @@ static int fail_mismatch(const tern__mailbox *mailbox, int source, const tern__l
 
 static void grant(const tern__mailbox *mailbox, const tern__inbox *in)
 {
-    if (in->granted.first) tell(mailbox, &in->pair->granted, in->granted.first->serial);
+    if (in->granted.first) tell(mailbox, &in->pair->granted, tern__grant_of(in->granted.first));
 }
 
 static void receive_body_of(tern__mailbox *mailbox, int source, const tern__letter *letter,
@@ -91,6 +93,7 @@ static void receive_body_of(tern__mailbox *mailbox, int source, const tern__lett
     tern__inbox *in = &mailbox->in[source];
     bool is_first = !in->granted.first;
     receive->serial = letter->serial;
+    receive->is_apart = tern__letter_is_apart(letter, receive);
     tern__queue_push(&in->granted, receive);
     if (is_first) grant(mailbox, in);
 }
@@ -99,7 +102,7 @@ static void receive_bodies(tern__mailbox *mailbox, tern__inbox *in)
 {
     for (tern__transfer *t; (t = in->granted.first);) {
         mailbox->native->root->acts += tern__inbox_empty(in, t, mailbox->native->lobby);
-        if (t->moved < tern__transfer_bytes(t)) return;
+        if (t->moved < tern__body_bytes(t)) return;
         tern__queue_pop(&in->granted);
         finish(mailbox, t);
         grant(mailbox, in);

@@ -53,6 +53,7 @@ struct tern__mailbox {
     tern__native *native;
     tern__match match;
     int pending;       /* transfers */
+    uint64_t ended;    /* that are done */
     int turn;          /* looked at first: the rank after the one that any-source met last */
     tern__outbox *out; /* [world] */
     tern__inbox *in;   /* [world] */

@@ -124,13 +124,13 @@ void tern__inbox_get(tern__inbox *in, const tern__letter *letter, char *data)
 
 static size_t piece_of(const tern__transfer *transfer, uint64_t room)
 {
-    size_t left = tern__transfer_bytes(transfer) - transfer->moved;
+    size_t left = tern__body_bytes(transfer) - transfer->moved;
     return TERN__MIN(TERN__MIN(left, room), piece_bytes);
 }
 
 static uint64_t step(const tern__transfer *transfer, uint64_t at)
 {
-    return transfer->moved == tern__transfer_bytes(transfer) ? tern__align_up(at, TERN__LINE) : at;
+    return transfer->moved == tern__body_bytes(transfer) ? tern__align_up(at, TERN__LINE) : at;
 }
 
 bool tern__outbox_has_body_room(const tern__outbox *out)
@@ -150,7 +150,7 @@ bool tern__outbox_fill(tern__outbox *out, tern__transfer *send, tern__lobby *lob
         out->emptied = atomic_load(&out->pair->emptied.value);
         piece = piece_of(send, TERN__PAIR_BODY - (out->filled - out->emptied));
         if (!piece) return send->moved != before;
-        copy_into(out->pair->body, TERN__PAIR_BODY, out->filled, send->buf + send->moved, piece);
+        copy_into(out->pair->body, TERN__PAIR_BODY, out->filled, tern__body(send) + send->moved, piece);
         send->moved += piece;
         out->filled = step(send, out->filled + piece);
         atomic_store(&out->pair->filled.value, out->filled);
@@ -164,7 +164,7 @@ bool tern__inbox_empty(tern__inbox *in, tern__transfer *receive, tern__lobby *lo
     for (;;) {
         piece = piece_of(receive, atomic_load(&in->pair->filled.value) - in->emptied);
         if (!piece) return receive->moved != before;
-        copy_from(in->pair->body, TERN__PAIR_BODY, in->emptied, receive->buf + receive->moved, piece);
+        copy_from(in->pair->body, TERN__PAIR_BODY, in->emptied, tern__body(receive) + receive->moved, piece);
         receive->moved += piece;
         in->emptied = step(receive, in->emptied + piece);
         atomic_store(&in->pair->emptied.value, in->emptied);

@@ -38,6 +38,7 @@ static void nccl_close(void *state)
 {
     tern__nccl *nccl = state;
     while (nccl->links) tern__nccl_link_close(nccl->links);
+    if (nccl->mail) tern__nccl_link_close(nccl->mail);
     tern__nccl_unwatch(nccl);
     if (nccl->order) nccl->behind->channel_close(nccl->order);
     if (nccl->state) nccl->behind->close(nccl->state);
@@ -256,14 +257,14 @@ static int nccl_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     return status;
 }
 
-static int nccl_advance(void *state, tern_error *err)
+int tern__nccl_advance(void *state, tern_error *err)
 {
     const tern__nccl *nccl = state;
     int status = TERN_OK;
-    for (const tern__nccl_link *link = nccl->links; link; link = link->next)
+    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
         for (tern__nccl_line *line = link->lines; line && !status; line = line->next)
             status = tern__nccl_line_advance(line, err);
-    return status;
+    return status ? status : tern__nccl_mailbox_advance(nccl->mailbox, err);
 }
 
 static int nccl_progress(void *of, tern_error *err)
@@ -271,7 +272,7 @@ static int nccl_progress(void *of, tern_error *err)
     const tern__nccl_channel *c = of;
     int status = c->nccl->behind->progress(c->behind, err);
     if (!status) status = c->nccl->behind->progress(c->nccl->order, err);
-    return status ? status : nccl_advance(c->nccl, err);
+    return status ? status : tern__nccl_advance(c->nccl, err);
 }
 
 static void nccl_mark(void *of, uint64_t backward, uint32_t folded)
@@ -294,55 +295,6 @@ static const tern__tally *nccl_tally(void *of, uint64_t seq)
     return c->nccl->behind->tally(place_of(c, work), work->seq);
 }
 
-/* ---- messages: all of them go behind ---- */
-
-typedef struct mailbox {
-    const tern__comm_backend *behind;
-    void *box;
-} mailbox;
-
-static void *nccl_mailbox_open(void *state, tern_error *err)
-{
-    const tern__nccl *nccl = state;
-    mailbox *m = tern__alloc(sizeof(*m), "tern_send", err);
-    if (!m) return NULL;
-    *m = (mailbox){nccl->behind, nccl->behind->mailbox_open(nccl->state, err)};
-    if (m->box) return m;
-    tern__free(m);
-    return NULL;
-}
-
-static void nccl_mailbox_close(void *of)
-{
-    mailbox *m = of;
-    m->behind->mailbox_close(m->box);
-    tern__free(m);
-}
-
-static int nccl_start(void *of, tern__transfer *transfer, tern_error *err)
-{
-    const mailbox *m = of;
-    return m->behind->start(m->box, transfer, err);
-}
-
-static int nccl_carry(void *of, tern_error *err)
-{
-    const mailbox *m = of;
-    return m->behind->carry(m->box, err);
-}
-
-static int nccl_await(void *of, const tern__transfer *transfer, tern_error *err)
-{
-    const mailbox *m = of;
-    return m->behind->await(m->box, transfer, err);
-}
-
-static void nccl_drop(void *of, tern__transfer *transfer)
-{
-    const mailbox *m = of;
-    m->behind->drop(m->box, transfer);
-}
-
 const tern__comm_backend tern__comm_nccl = {
     .name = "nccl",
     .open = nccl_open,
@@ -358,16 +310,16 @@ const tern__comm_backend tern__comm_nccl = {
     .channel_close = nccl_channel_close,
     .post = nccl_post,
     .progress = nccl_progress,
-    .advance = nccl_advance,
+    .advance = tern__nccl_advance,
     .test = nccl_test,
     .wait = nccl_wait,
     .mark = nccl_mark,
     .late = nccl_late,
     .tally = nccl_tally,
-    .mailbox_open = nccl_mailbox_open,
-    .mailbox_close = nccl_mailbox_close,
-    .start = nccl_start,
-    .carry = nccl_carry,
-    .await = nccl_await,
-    .drop = nccl_drop,
+    .mailbox_open = tern__nccl_mailbox_open,
+    .mailbox_close = tern__nccl_mailbox_close,
+    .start = tern__nccl_mailbox_start,
+    .carry = tern__nccl_mailbox_carry,
+    .await = tern__nccl_mailbox_await,
+    .drop = tern__nccl_mailbox_drop,
 };

@@ -33,10 +33,9 @@ int tern__nccl_line_test(tern__nccl_line *line, tern_error *err)
     return status;
 }
 
-int tern__nccl_line_await(tern__nccl_line *line, int (*is_over)(void *of, tern_error *err), void *of,
-                          const char *what, tern_error *err)
+int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err), void *of, const char *what,
+                     tern_error *err)
 {
-    const tern__nccl *nccl = line->link->nccl;
     const tern_group *group = nccl->group;
     int64_t deadline = tern__deadline(group->opts.timeout_s);
     tern_error why = {0};
@@ -62,11 +61,12 @@ static int open_marks(tern__nccl_line *line, tern_error *err)
     return line->ready ? TERN_OK : err->code;
 }
 
-/* The first one has the lane that all devices have. */
+/* The first one of collectives has the lane that all devices have. */
 static int open_lane(tern__nccl_line *line, tern_error *err)
 {
-    tern_device *device = line->link->device;
-    if (line->number > 1) return device->backend->lane_new(device, &line->lane, err);
+    const tern__nccl_link *link = line->link;
+    if (line->number > 1 || link == link->nccl->mail)
+        return link->device->backend->lane_new(link->device, &line->lane, err);
     line->lane = TERN__LANE_COMM;
     return TERN_OK;
 }
@@ -93,18 +93,26 @@ static int is_open(void *line, tern_error *err)
     return tern__nccl_line_test(line, err);
 }
 
-int tern__nccl_line_open(tern__nccl_line *line, const char id[TERN__NCCL_ID], tern_error *err)
+int tern__nccl_line_begin(tern__nccl_line *line, int rank, int world, const char id[TERN__NCCL_ID],
+                          tern_error *err)
 {
     const tern__nccl_link *link = line->link;
-    const tern__bootstrap *boot = &link->nccl->group->boot;
     if (open_marks(line, err)) return err->code;
-    void *comm = link->nccl->plugin->open(link->device->index, boot->rank, boot->world, id, err);
+    void *comm = link->nccl->plugin->open(link->device->index, rank, world, id, err);
     if (!comm) return err->code;
     pthread_mutex_lock(&link->nccl->lock);
     line->comm = comm;
     line->is_pending = true;
     pthread_mutex_unlock(&link->nccl->lock);
-    return tern__nccl_line_await(line, is_open, line, "to join all ranks", err);
+    return TERN_OK;
+}
+
+int tern__nccl_line_open(tern__nccl_line *line, const char id[TERN__NCCL_ID], tern_error *err)
+{
+    tern__nccl *nccl = line->link->nccl;
+    const tern__bootstrap *boot = &nccl->group->boot;
+    int status = tern__nccl_line_begin(line, boot->rank, boot->world, id, err);
+    return status ? status : tern__nccl_await(nccl, is_open, line, "to join all ranks", err);
 }
 
 void tern__nccl_line_abort(tern__nccl_line *line)
@@ -134,13 +142,13 @@ static void free_lane(tern__nccl_line *line)
     if (line->ready) device->backend->mark_free(device, line->ready);
     for (int i = 0; i < TERN__NCCL_MARKS; i++)
         if (line->marks[i]) device->backend->mark_free(device, line->marks[i]);
-    if (line->number > 1) device->backend->lane_free(device, line->lane);
+    if (line->lane != TERN__LANE_COMM) device->backend->lane_free(device, line->lane);
 }
 
 void tern__nccl_line_free(tern__nccl_line *line)
 {
     const tern__nccl *nccl = line->link->nccl;
-    bool is_done = !tern__nccl_line_drain(line);
+    bool is_done = !line->is_pending && !tern__nccl_line_drain(line);
     if (line->comm && is_done && !has_failed(nccl->group))
         nccl->plugin->close(line->comm);
     else

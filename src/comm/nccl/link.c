@@ -122,17 +122,34 @@ static void leave(tern__guest *guest)
     tern__nccl_link_close((tern__nccl_link *)guest);
 }
 
-static tern__nccl_link *link_new(tern__nccl *nccl, tern_device *device, tern_error *err)
+static tern__nccl_link *make(tern__nccl *nccl, tern_device *device, tern_error *err)
 {
-    tern_error why = {0};
     tern__nccl_link *link = tern__alloc(sizeof(*link), "tern_ddp_new", err);
     if (!link) return NULL;
     *link = (tern__nccl_link){.guest.leave = leave, .nccl = nccl, .device = device, .memory = device->memory};
+    tern__device_join(device, &link->guest);
+    return link;
+}
+
+tern__nccl_link *tern__nccl_mail_of(tern__nccl *nccl, tern_device *device)
+{
+    if (nccl->mail) return nccl->mail->device == device ? nccl->mail : NULL;
+    tern__nccl_link *link = tern__nccl_watch(nccl, NULL) ? NULL : make(nccl, device, NULL);
+    pthread_mutex_lock(&nccl->lock);
+    nccl->mail = link;
+    pthread_mutex_unlock(&nccl->lock);
+    return link;
+}
+
+static tern__nccl_link *link_new(tern__nccl *nccl, tern_device *device, tern_error *err)
+{
+    tern_error why = {0};
+    tern__nccl_link *link = make(nccl, device, err);
+    if (!link) return NULL;
     pthread_mutex_lock(&nccl->lock);
     link->next = nccl->links;
     nccl->links = link;
     pthread_mutex_unlock(&nccl->lock);
-    tern__device_join(device, &link->guest);
     if (!tern__nccl_watch(nccl, &why) && open_line(link, nccl->order, NULL, &why)) return link;
     tern__nccl_link_close(link);
     if (err) *err = why;
@@ -151,7 +168,7 @@ static void forget(tern__nccl_link *link)
 {
     tern__nccl *nccl = link->nccl;
     pthread_mutex_lock(&nccl->lock);
-    tern__nccl_link **at = &nccl->links;
+    tern__nccl_link **at = link == nccl->mail ? &nccl->mail : &nccl->links;
     while (*at != link) at = &(*at)->next;
     *at = link->next;
     pthread_mutex_unlock(&nccl->lock);
@@ -168,6 +185,7 @@ static void forget(tern__nccl_link *link)
 void tern__nccl_link_close(tern__nccl_link *link)
 {
     for (const tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_drain(line);
+    if (link == link->nccl->mail) tern__nccl_mailbox_leave(link->nccl->mailbox);
     forget(link);
     for (tern__nccl_line *line; (line = link->lines);) {
         link->lines = line->next;

@@ -1,6 +1,6 @@
 /* nccl.h - what the files of the NCCL back end share: backend.c (the struct), work.c (a work: its meeting and
  * its part in the device), link.c (a device of each rank), line.c (a communicator of theirs), attach.c
- * (memory that it knows), watch.c (who ends what hangs).
+ * (memory that it knows), mail.c (messages between two ranks), watch.c (who ends what hangs).
  *
  * NCCL moves what lies in devices' memory, and nothing else; it knows no time-outs, compares nothing, and who
  * waits in it waits for ever. So this back end stands before another one, as the debug back end does. Windows
@@ -36,7 +36,8 @@ typedef struct tern__nccl_link tern__nccl_link;
 typedef struct tern__nccl_work tern__nccl_work;
 typedef struct tern__nccl_channel tern__nccl_channel;
 
-/* One order of works. A link's first line has those of all channels that have none. */
+/* One order of works. A link's first line has those of all channels that have none. Of messages each line has
+ * those from one rank to another. */
 typedef struct tern__nccl_line {
     struct tern__nccl_line *next; /* of the same link */
     tern__nccl_link *link;
@@ -49,10 +50,13 @@ typedef struct tern__nccl_line {
     tern__mark *marks[TERN__NCCL_MARKS];
     int64_t began[TERN__NCCL_MARKS]; /* since when all ranks have posted it; 0: not yet */
     uint64_t launched, passed;       /* of the device's part of works; under the lock */
-    tern__nccl_work *held;           /* a broadcast whose root is known when the ranks have met */
-    tern__nccl_work *first, *last;   /* that are to be asked of NCCL  */
-    tern__nccl_work *asked;          /* that is not in the lane yet   */
-    bool is_pending;                 /* the communicator takes no other meanwhile */
+    int peer;                        /* of messages: that this rank sends to or receives from */
+    bool is_recv;
+    char id[TERN__NCCL_ID];
+    tern__nccl_work *held;         /* a broadcast whose root is known when the ranks have met */
+    tern__nccl_work *first, *last; /* that are to be asked of NCCL  */
+    tern__nccl_work *asked;        /* that is not in the lane yet   */
+    bool is_pending;               /* the communicator takes no other meanwhile */
 } tern__nccl_line;
 
 /* A device of this rank, which is joined with one of each other rank. */
@@ -75,11 +79,12 @@ typedef struct tern__nccl_window {
 
 /* A work of a channel. */
 struct tern__nccl_work {
-    tern__nccl_line *line; /* NULL: it is the back end's behind    */
-    uint64_t seq;          /* its place in the channel behind      */
-    uint64_t launched;     /* its place in the line; 0: not yet    */
-    bool is_queued;        /* it will be launched                  */
-    tern__nccl_work *next; /* in the line's queue                  */
+    tern__nccl_line *line;       /* NULL: it is the back end's behind    */
+    uint64_t seq;                /* its place in the channel behind      */
+    uint64_t launched;           /* its place in the line; 0: not yet    */
+    bool is_queued;              /* it will be launched                  */
+    const tern__nccl_call *call; /* of a message: all of it; NULL: as the post says */
+    tern__nccl_work *next;       /* in the line's queue                  */
     tern__post post;
 };
 
@@ -102,11 +107,18 @@ struct tern__nccl {
     uint32_t window_count;
     tern__nccl_channel *channels;
     tern__nccl_link *links;
+    tern__nccl_link *mail; /* for messages, of the first device that has sent or received one; NULL: none */
+    struct tern__nccl_mailbox *mailbox;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t watch;
     bool is_watched, stops;
 };
+
+/* ---- backend.c ---- */
+
+/* What waits in queues, and messages; never blocks. */
+int tern__nccl_advance(void *nccl, tern_error *err);
 
 /* ---- work.c ---- */
 
@@ -122,12 +134,27 @@ void tern__nccl_line_leave(tern__nccl_line *line, const tern__nccl_channel *chan
 int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err);
 /* What the step does from here on comes after the work. */
 int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err);
+/* Into the line's queue, and out of it. */
+int tern__nccl_work_launch(tern__nccl_work *work, tern_error *err);
+void tern__nccl_work_drop(tern__nccl_work *work);
 
 /* ---- link.c ---- */
 
 /* The device's, opened with the first call, which is collective. E_UNSUPPORTED: two ranks have one GPU. */
 tern__nccl_link *tern__nccl_link_of(tern__nccl *nccl, tern_device *device, tern_error *err);
 void tern__nccl_link_close(tern__nccl_link *link);
+/* For messages, which no other rank need ask for. NULL: there is one already, of another device. */
+tern__nccl_link *tern__nccl_mail_of(tern__nccl *nccl, tern_device *device);
+/* All of them. */
+static inline tern__nccl_link *tern__nccl_link_first(const tern__nccl *nccl)
+{
+    return nccl->links ? nccl->links : nccl->mail;
+}
+static inline tern__nccl_link *tern__nccl_link_next(const tern__nccl *nccl, const tern__nccl_link *link)
+{
+    if (link->next) return link->next;
+    return link == nccl->mail ? NULL : nccl->mail;
+}
 /* Collective: one more line of the link's, for a channel; or one that no channel has any more. */
 int tern__nccl_link_part(tern__nccl_link *link, const tern__nccl_channel *channel, tern_error *err);
 /* In which the channel's works are. */
@@ -140,6 +167,9 @@ int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err);
 /* Behind the link's others. Its communicator is opened by whoever has met the others. */
 tern__nccl_line *tern__nccl_line_new(tern__nccl_link *link, tern_error *err);
 int tern__nccl_line_open(tern__nccl_line *line, const char id[TERN__NCCL_ID], tern_error *err);
+/* The same without waiting for the others. */
+int tern__nccl_line_begin(tern__nccl_line *line, int rank, int world, const char id[TERN__NCCL_ID],
+                          tern_error *err);
 void tern__nccl_line_free(tern__nccl_line *line);
 /* TERN_OK: the device is done with all that was ever asked of the communicator. */
 int tern__nccl_line_drain(const tern__nccl_line *line);
@@ -147,8 +177,8 @@ int tern__nccl_line_drain(const tern__nccl_line *line);
  */
 int tern__nccl_line_test(tern__nccl_line *line, tern_error *err);
 /* Until `is_over` is TERN_OK, or an error. Moves on what others may wait for. */
-int tern__nccl_line_await(tern__nccl_line *line, int (*is_over)(void *of, tern_error *err), void *of,
-                          const char *what, tern_error *err);
+int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err), void *of, const char *what,
+                     tern_error *err);
 /* Under the lock. */
 void tern__nccl_line_abort(tern__nccl_line *line);
 
@@ -158,6 +188,19 @@ void tern__nccl_line_abort(tern__nccl_line *line);
 int tern__nccl_attach(tern__nccl_window *window, tern__nccl_line *line, tern_error *err);
 /* Waits until the device is done with it; NCCL gives up for itself what a failure leaves. */
 void tern__nccl_detach(tern__nccl_window *window);
+
+/* ---- mail.c ---- */
+
+void *tern__nccl_mailbox_open(void *nccl, tern_error *err);
+void tern__nccl_mailbox_close(void *mailbox);
+int tern__nccl_mailbox_start(void *mailbox, tern__transfer *transfer, tern_error *err);
+int tern__nccl_mailbox_carry(void *mailbox, tern_error *err);
+int tern__nccl_mailbox_await(void *mailbox, const tern__transfer *transfer, tern_error *err);
+void tern__nccl_mailbox_drop(void *mailbox, tern__transfer *transfer);
+/* Messages whose ranks have met, and that their devices have moved; never blocks. NULL is fine. */
+int tern__nccl_mailbox_advance(struct tern__nccl_mailbox *mailbox, tern_error *err);
+/* The device of nccl->mail is closed. NULL is fine. */
+void tern__nccl_mailbox_leave(struct tern__nccl_mailbox *mailbox);
 
 /* ---- watch.c ---- */
 

@@ -11,7 +11,7 @@ enum { look_ms = 20 };
 
 static void abort_all(tern__nccl *nccl)
 {
-    for (tern__nccl_link *link = nccl->links; link; link = link->next)
+    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
         for (tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_abort(line);
 }
 
@@ -61,7 +61,7 @@ static void look(tern__nccl *nccl)
 {
     const tern__control *control = nccl->group->control;
     if (control && !tern__control_is_healthy(control)) abort_all(nccl);
-    for (tern__nccl_link *link = nccl->links; link; link = link->next)
+    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
         for (tern__nccl_line *line = link->lines; line; line = line->next) look_at(line);
 }
 

@@ -179,8 +179,9 @@ static int fail_aborted(const tern_group *group, tern_error *err)
     return tern__error_set(err, "tern_work_wait", TERN_E_PEER, "NCCL's communicator was given up");
 }
 
-static int run(tern__nccl_line *line, const tern__post *post, tern_error *err)
+static int run(tern__nccl_line *line, const tern__nccl_work *work, tern_error *err)
 {
+    const tern__post *post = &work->post;
     tern_device *device = line->link->device;
     tern__nccl *nccl = line->link->nccl;
     void *stream = device->backend->lane_stream(device, line->lane);
@@ -188,7 +189,9 @@ static int run(tern__nccl_line *line, const tern__post *post, tern_error *err)
     pthread_mutex_lock(&nccl->lock);
     int status = line->comm ? nccl->plugin->begin(err) : fail_aborted(nccl->group, err);
     if (!status) {
-        status = is_move ? run_moves(line, post, stream, err) : run_extents(line, post, stream, err);
+        status = work->call ? nccl->plugin->run(line->comm, work->call, stream, err)
+                 : is_move  ? run_moves(line, post, stream, err)
+                            : run_extents(line, post, stream, err);
         int ended = nccl->plugin->end(line->comm, status ? NULL : err);
         if (!status) status = ended;
     }
@@ -203,7 +206,7 @@ static int ask(tern__nccl_line *line, tern__nccl_work *work, tern_error *err)
     const tern__device_backend *backend = device->backend;
     int status = backend->mark_set(device, TERN__LANE_STEP, line->ready, err);
     if (!status) status = backend->mark_follow(device, line->lane, line->ready, err);
-    if (!status) status = run(line, &work->post, err);
+    if (!status) status = run(line, work, err);
     if (status && status != TERN_PENDING) return status;
     line->is_pending = status == TERN_PENDING;
     line->asked = work;
@@ -241,7 +244,7 @@ int tern__nccl_line_advance(tern__nccl_line *line, tern_error *err)
     }
 }
 
-static int launch(tern__nccl_work *work, tern_error *err)
+int tern__nccl_work_launch(tern__nccl_work *work, tern_error *err)
 {
     tern__nccl_line *line = work->line;
     work->next = NULL;
@@ -252,6 +255,18 @@ static int launch(tern__nccl_work *work, tern_error *err)
         line->first = work;
     line->last = work;
     return tern__nccl_line_advance(line, err);
+}
+
+void tern__nccl_work_drop(tern__nccl_work *work)
+{
+    tern__nccl_line *line = work->line;
+    tern__nccl_work *before = NULL, *at = line ? line->first : NULL;
+    for (; at && at != work; at = at->next) before = at;
+    if (at && before) before->next = at->next;
+    if (at && !before) line->first = at->next;
+    if (at && line->last == at) line->last = before;
+    if (line && line->asked == work) line->asked = NULL;
+    work->line = NULL;
 }
 
 static bool is_of(const tern__nccl_work *work, const tern__nccl_channel *channel)
@@ -303,7 +318,7 @@ static int launch_held(tern__nccl_work *work, tern_error *err)
     if (tally->shadows == nccl->group->boot.world) return TERN_OK;
     if (tally->shadow[post->root])
         for (post->root = nccl->group->boot.world - 1; tally->shadow[post->root];) post->root--;
-    return launch(work, err);
+    return tern__nccl_work_launch(work, err);
 }
 
 static int release_held(tern__nccl_line *line, tern_error *err)
@@ -326,7 +341,7 @@ int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const ter
     if (!status) status = meet(work, post, err);
     if (status || post->only_meets) return status;
     if (is_unread) status = zero(line->link->nccl, post, err);
-    if (!is_held(post)) return status ? status : launch(work, err);
+    if (!is_held(post)) return status ? status : tern__nccl_work_launch(work, err);
     line->held = work;
     return status;
 }
@@ -361,7 +376,7 @@ int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err)
 {
     int status = work->line->held == work ? release_held(work->line, err) : TERN_OK;
     if (status) return status;
-    return waits ? tern__nccl_line_await(work->line, is_launched, work, "to begin a work", err)
+    return waits ? tern__nccl_await(work->line->link->nccl, is_launched, work, "to begin a work", err)
                  : is_launched(work, err);
 }
 

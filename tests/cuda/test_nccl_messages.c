@@ -1,0 +1,284 @@
+/* Messages between ranks whose memory is on GPUs, on an emulation of NCCL: which go over between the devices,
+ * and that those that do keep what messages promise. */
+#include "check.h"
+
+#include "comm/ranks.h"
+
+#include "comm/nccl/nccl.h"
+#include "device/device.h"
+
+enum { LONG = 40000, SHORT = 1000 }; /* of f32 */
+
+typedef struct desk {
+    tern_group *group;
+    tern_device *device;
+    int rank, world;
+    float *out, *in; /* of the device: LONG times rank + 1, and 0 */
+} desk;
+
+static int desk_open(desk *d, const tern__bootstrap *boot, int gpu, double timeout_s, tern_error *err)
+{
+    static float values[LONG];
+    char name[16];
+    tern_group_opts opts = tern_group_defaults();
+    opts.backend = "nccl";
+    opts.timeout_s = timeout_s;
+    snprintf(name, sizeof(name), "cuda:%d", gpu);
+    *d = (desk){.rank = boot->rank, .world = boot->world};
+    d->group = tern__group_open_boot(boot, &opts, err);
+    d->device = tern_device_open(name, err);
+    if (err->code) return err->code;
+    d->out = tern__memory_new(d->device, sizeof(values), __func__, err);
+    d->in = tern__memory_new(d->device, sizeof(values), __func__, err);
+    for (int i = 0; i < LONG; i++) values[i] = (float)boot->rank + 1;
+    int status = tern__memory_copy(d->out, values, sizeof(values), err);
+    return status ? status : tern__memory_zero(d->in, sizeof(values), err);
+}
+
+static void desk_close(desk *d)
+{
+    tern__memory_free(d->out);
+    tern__memory_free(d->in);
+    tern_group_close(d->group);
+    tern_device_close(d->device);
+}
+
+/* All of `count` are `value`. */
+static bool holds(const float *data, int count, float value)
+{
+    static float came[LONG];
+    tern_error err = {0};
+    if (tern__memory_copy(came, data, (size_t)count * sizeof(*came), &err)) return false;
+    for (int i = 0; i < count; i++)
+        if (came[i] != value) return false;
+    return true;
+}
+
+/* Messages that went over between devices. */
+static uint64_t moved(const desk *d)
+{
+    const tern__nccl *nccl = d->group->state;
+    uint64_t count = 0;
+    for (const tern__nccl_line *line = nccl->mail ? nccl->mail->lines : NULL; line; line = line->next)
+        count += line->launched;
+    return count;
+}
+
+/* ---- what is right ---- */
+
+/* All send first. */
+static int ring_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    desk d;
+    tern_error err = {0};
+    const int *count = arg;
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    int next = (rank + 1) % d.world, before = (rank + d.world - 1) % d.world;
+    for (int i = 0; i < 3; i++) {
+        tern__memory_zero(d.in, LONG * sizeof(float), &err);
+        tern_work *sent = tern_isend(d.group, d.out, (size_t)*count, TERN_F32, next, 3, &err);
+        tern_recv(d.group, d.in, (size_t)*count, TERN_F32, before, 3, NULL, &err);
+        tern_work_wait(sent, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, holds(d.in, *count, (float)before + 1) && holds(d.out, *count, (float)rank + 1));
+    }
+    RANK_CHECK(rank, moved(&d) == (*count == LONG ? 6 : 0));
+    desk_close(&d);
+    return 0;
+}
+
+static void long_messages_go_from_device_to_device(void **state)
+{
+    (void)state;
+    int count = LONG;
+    for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, ring_body, &count));
+}
+
+static void short_messages_go_by_the_host(void **state)
+{
+    (void)state;
+    int count = SHORT;
+    assert_ranks_ok(ranks_run(3, ring_body, &count));
+}
+
+/* Rank 1 receives the second tag first, then from anybody, and into the host's memory; the collective comes
+ * at another place on each rank. */
+static int order_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    tern_work *works[3];
+    static float host[LONG], two[2];
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    float *sums = tern__memory_new(d.device, sizeof(two), __func__, &err);
+    tern__memory_zero(sums, sizeof(two), &err);
+    int peer = 1 - rank, source = -1;
+    if (rank == 0) {
+        for (int i = 0; i < 3; i++) works[i] = tern_isend(d.group, d.out, LONG - i, TERN_F32, peer, i, &err);
+        tern_all_reduce(d.group, sums, 2, TERN_F32, TERN_SUM, &err);
+        for (int i = 0; i < 3; i++) tern_work_wait(works[i], &err);
+    } else {
+        tern_recv(d.group, d.in, LONG - 1, TERN_F32, peer, 1, NULL, &err);
+        RANK_CHECK(rank, holds(d.in, LONG - 1, 1) && holds(d.in + LONG - 1, 1, 0));
+        tern_recv(d.group, host, LONG - 2, TERN_F32, peer, 2, NULL, &err);
+        RANK_CHECK(rank, host[0] == 1 && host[LONG - 3] == 1 && host[LONG - 2] == 0);
+        tern_recv(d.group, d.in, LONG, TERN_F32, TERN_ANY_SOURCE, 0, &source, &err);
+        RANK_CHECK(rank, source == 0 && holds(d.in, LONG, 1));
+        tern_all_reduce(d.group, sums, 2, TERN_F32, TERN_SUM, &err);
+    }
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, moved(&d) == 2);
+    tern__memory_free(sums);
+    desk_close(&d);
+    return 0;
+}
+
+static void tags_and_sources_are_what_they_are_on_hosts(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, order_body, NULL));
+}
+
+static int batch_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    tern_work *works[2];
+    static float host[LONG];
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    bool is_host = rank == 1; /* which sends from there */
+    for (int i = 0; i < LONG; i++) host[i] = 7;
+    const tern_p2p ops[] = {{TERN_SEND, is_host ? host : d.out, LONG, TERN_F32, 1 - rank, 0},
+                            {TERN_RECV, d.in, LONG, TERN_F32, 1 - rank, 0}};
+    tern_batch_isend_irecv(d.group, ops, 2, works, &err);
+    for (int i = 0; i < 2; i++)
+        while (tern_work_test(works[i], &err) == TERN_PENDING) sched_yield();
+    for (int i = 0; i < 2; i++) tern_work_wait(works[i], &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, holds(d.in, LONG, is_host ? 1 : 7) && moved(&d) == 1);
+    desk_close(&d);
+    return 0;
+}
+
+static void a_batch_of_two_memories(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, batch_body, NULL));
+}
+
+/* NCCL would refuse it. */
+static int shared_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    desk_open(&d, boot, 0, 60, &err);
+    if (rank == 0) tern_send(d.group, d.out, LONG, TERN_F32, 1, 0, &err);
+    if (rank == 1) tern_recv(d.group, d.in, LONG, TERN_F32, 0, 0, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, moved(&d) == 0 && (rank == 0 || holds(d.in, LONG, 1)));
+    desk_close(&d);
+    return 0;
+}
+
+static void two_ranks_on_one_gpu_go_by_the_host(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, shared_body, NULL));
+}
+
+/* ---- what is wrong ---- */
+
+static int mismatch_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 60, &err);
+    if (rank == 0) tern_send(d.group, d.out, LONG, TERN_F32, 1, 5, &err);
+    if (rank == 1) tern_recv(d.group, d.in, LONG - 1, TERN_F32, 0, 5, NULL, &err);
+    RANK_CHECK(rank, err.code == TERN_E_MISMATCH);
+    RANK_CHECK(rank, strstr(err.text, "rank 0: send of 40000 f32 to rank 1, tag 5"));
+    RANK_CHECK(rank, strstr(err.text, "rank 1: recv of 39999 f32 from rank 0, tag 5"));
+    desk_close(&d);
+    return 0;
+}
+
+static void a_wrong_count_is_named(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, mismatch_body, NULL));
+}
+
+/* Rank 1 is gone before its device has received, or before it has asked for it. */
+static int death_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    desk d;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 60, &err);
+    if (rank == 0) tern_send(d.group, d.out, LONG, TERN_F32, 1, 0, &err);
+    if (rank == 1) tern_recv(d.group, d.in, LONG, TERN_F32, 0, 0, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1 && arg) tern_irecv(d.group, d.in, LONG, TERN_F32, 0, 0, &err);
+    if (rank == 1) raise(SIGKILL);
+    int64_t began = tern__now_ns();
+    for (int i = 0; i < 2 && !err.code; i++) tern_send(d.group, d.out, LONG, TERN_F32, 1, 0, &err);
+    RANK_CHECK(rank, err.code == TERN_E_PEER && strstr(err.text, "rank 1 ("));
+    RANK_CHECK(rank, (double)(tern__now_ns() - began) * 1e-9 < 2);
+    desk_close(&d);
+    return 0;
+}
+
+static void a_rank_that_dies_is_named(void **state)
+{
+    (void)state;
+    static int after;
+    for (int i = 0; i < 2; i++) {
+        ranks r = ranks_run(2, death_body, i ? &after : NULL);
+        assert_int_equal(r.status[0], 0);
+        assert_int_equal(r.status[1], 128 + SIGKILL);
+    }
+}
+
+static int late_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 1, &err);
+    if (rank == 1) sleep(3);
+    if (rank == 0) tern_send(d.group, d.out, LONG, TERN_F32, 1, 8, &err);
+    if (rank == 1) tern_recv(d.group, d.in, LONG, TERN_F32, 0, 8, NULL, &err);
+    RANK_CHECK(rank, err.code == TERN_E_TIMEOUT || (rank == 1 && err.code == TERN_E_PEER));
+    RANK_CHECK(rank, strstr(err.text, "rank 0 waited 1 s in send of 40000 f32 to rank 1, tag 8"));
+    desk_close(&d);
+    return 0;
+}
+
+static void a_rank_that_comes_late_is_named(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, late_body, NULL));
+}
+
+int main(void)
+{
+    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    setenv("TERN_EMULATED_DEVICES", "4", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(long_messages_go_from_device_to_device),
+        cmocka_unit_test(short_messages_go_by_the_host),
+        cmocka_unit_test(tags_and_sources_are_what_they_are_on_hosts),
+        cmocka_unit_test(a_batch_of_two_memories),
+        cmocka_unit_test(two_ranks_on_one_gpu_go_by_the_host),
+        cmocka_unit_test(a_wrong_count_is_named),
+        cmocka_unit_test(a_rank_that_dies_is_named),
+        cmocka_unit_test(a_rank_that_comes_late_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
