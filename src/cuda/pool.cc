@@ -155,7 +155,11 @@ static char *cut(tern__cuda_pool *pool, size_t bytes)
 {
     if (pool->next_left < bytes) {
         page p = {take_addresses(pool, TERN__CUDA_PAGE), 0};
-        if (!p.data || !map(pool, p.data, TERN__CUDA_PAGE, &p.handle)) return nullptr;
+        if (!p.data) return nullptr;
+        if (!map(pool, p.data, TERN__CUDA_PAGE, &p.handle)) {
+            pool->top = p.data; /* the addresses are for whoever asks next */
+            return nullptr;
+        }
         pool->pages.push_back(p);
         pool->next = p.data;
         pool->next_left = TERN__CUDA_PAGE;
