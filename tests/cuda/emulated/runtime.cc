@@ -61,7 +61,8 @@ struct fiber {
 static struct {
     ucontext_t scheduler;
     void *scheduler_seen;
-    std::vector<fiber *> fibers;
+    fiber *fibers[THREADS]; /* kept for good: those that were ever needed */
+    int made;
     loose<int> current;
     int count;
     void (*thread)(void *ctx);
@@ -235,7 +236,7 @@ void emulated_run(dim3 grid, dim3 size, size_t shared, void (*thread)(void *ctx)
     block.thread = thread;
     block.ctx = ctx;
     block.shared.assign(shared + 16, (char)0x5a);
-    while ((int)block.fibers.size() < block.count) block.fibers.push_back(new_fiber());
+    for (; block.made < block.count; block.made++) block.fibers[block.made] = new_fiber();
     for (unsigned i = 0; i < (unsigned)block.count; i++)
         block.fibers[i]->index = dim3(i % size.x, i / size.x % size.y, i / size.x / size.y);
     emulated_memory_open();
