@@ -192,6 +192,91 @@ static void two_ranks_on_one_gpu_go_by_the_host(void **state)
     assert_ranks_ok(ranks_run(2, shared_body, NULL));
 }
 
+/* Every rank sends some messages to every other one and receives as many, in an order of its own, and there
+ * are sums at other places on every rank. */
+enum { STORM = 3, RANKS = 4, MOST = 2 * STORM * RANKS };
+
+typedef struct storm {
+    desk d;
+    float *out[STORM], *in[RANKS][STORM], *sums;
+    int order[MOST], count; /* of messages: which, to whom, and whether it is received */
+} storm;
+
+static void shuffle(storm *s, tern_rng *rng)
+{
+    s->count = 0;
+    for (int i = 0; i < MOST; i++)
+        if (i / 2 % RANKS != s->d.rank) s->order[s->count++] = i;
+    for (int i = s->count - 1; i > 0; i--) {
+        int other = (int)(tern_rng_u32(rng) % (uint32_t)(i + 1)), at = s->order[i];
+        s->order[i] = s->order[other];
+        s->order[other] = at;
+    }
+}
+
+static tern_work *storm_start(const storm *s, int what, tern_error *err)
+{
+    int which = what / 2 / RANKS, peer = what / 2 % RANKS;
+    size_t count = (size_t)(LONG - which);
+    if (what % 2) return tern_irecv(s->d.group, s->in[peer][which], count, TERN_F32, peer, which, err);
+    return tern_isend(s->d.group, s->out[which], count, TERN_F32, peer, which, err);
+}
+
+/* Two sums are begun among the messages. */
+static void storm_round(storm *s, tern_rng *rng, tern_error *err)
+{
+    tern_work *works[MOST], *sums[2];
+    int places[2] = {(int)(tern_rng_u32(rng) % 9), 9 + (int)(tern_rng_u32(rng) % 9)}, begun = 0;
+    shuffle(s, rng);
+    for (int i = 0; i < s->count; i++) {
+        works[i] = storm_start(s, s->order[i], err);
+        if (begun == 2 || i != places[begun]) continue;
+        sums[begun] = tern_all_reduce_post(s->d.group, s->sums + 4 * begun, 4, TERN_F32, TERN_SUM, err);
+        begun++;
+    }
+    bool is_first = tern_rng_u32(rng) % 2;
+    for (int k = 0; k < 2 && is_first; k++) tern_work_wait(sums[k], err);
+    for (int i = s->count - 1; i >= 0; i--) tern_work_wait(works[i], err);
+    for (int k = 0; k < 2 && !is_first; k++) tern_work_wait(sums[k], err);
+}
+
+static int storm_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    static storm s;
+    tern_error err = {0};
+    desk_open(&s.d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_rng *rng = tern_rng_new(17 + (uint64_t)rank, &err);
+    s.sums = tern__memory_new(s.d.device, 8 * sizeof(float), __func__, &err);
+    for (int i = 0; i < STORM; i++) s.out[i] = s.d.out;
+    for (int i = 0; i < RANKS * STORM; i++)
+        s.in[i / STORM][i % STORM] = tern__memory_new(s.d.device, LONG * sizeof(float), __func__, &err);
+    for (int round = 0; round < 4; round++) {
+        tern__memory_copy(s.sums, s.d.out, 8 * sizeof(float), &err);
+        storm_round(&s, rng, &err);
+        RANK_CHECK_OK(rank, err);
+        RANK_CHECK(rank, holds(s.sums, 8, 1 + 2 + 3 + 4));
+        for (int i = 0; i < RANKS * STORM; i++) {
+            float *in = s.in[i / STORM][i % STORM];
+            RANK_CHECK(rank, i / STORM == rank || holds(in, LONG - i % STORM, (float)(i / STORM) + 1));
+            tern__memory_zero(in, LONG * sizeof(float), &err);
+        }
+    }
+    RANK_CHECK(rank, moved(&s.d) == (uint64_t)(4 * s.count));
+    for (int i = 0; i < RANKS * STORM; i++) tern__memory_free(s.in[i / STORM][i % STORM]);
+    tern__memory_free(s.sums);
+    tern_rng_free(rng);
+    desk_close(&s.d);
+    return 0;
+}
+
+static void messages_in_any_order_beside_sums(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(RANKS, storm_body, NULL));
+}
+
 /* ---- what is wrong ---- */
 
 static int mismatch_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -276,6 +361,7 @@ int main(void)
         cmocka_unit_test(tags_and_sources_are_what_they_are_on_hosts),
         cmocka_unit_test(a_batch_of_two_memories),
         cmocka_unit_test(two_ranks_on_one_gpu_go_by_the_host),
+        cmocka_unit_test(messages_in_any_order_beside_sums),
         cmocka_unit_test(a_wrong_count_is_named),
         cmocka_unit_test(a_rank_that_dies_is_named),
         cmocka_unit_test(a_rank_that_comes_late_is_named),
