@@ -10,6 +10,7 @@ extern "C" {
 
 int tern__cuda_pointwise(const tern__call *call);
 int tern__cuda_matmul(const tern__call *call);
+int tern__cuda_linear_grad(const tern__call *call);
 int tern__cuda_softmax(const tern__call *call);
 int tern__cuda_softmax_grad(const tern__call *call);
 int tern__cuda_log_softmax(const tern__call *call);

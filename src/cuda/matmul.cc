@@ -1,12 +1,15 @@
 /* matmul.cc - the matrix product (kernels/product.h) as products of cuBLASLt, of which each takes one
  * dimension of the batch, the longest; the others are a loop.
  *
+ * Of f32 a single product may be made by a kernel of our own (small_gemm.h), if that is faster.
+ *
  * An operand whose neighbours are apart is copied first. y is made beside, in f32, where it is transposed or
  * where sums of several products would be rounded to 16 bits in between. A ReLU is the epilogue of the
  * product that makes y; where that is another kernel, or cuBLASLt has none, it is a kernel after it. */
+#include "cuda/matmul.h"
 #include "cuda/copy.h"
-#include "cuda/cublas.h"
 #include "cuda/kernels.h"
+#include "cuda/small_gemm.h"
 
 extern "C" {
 #include "kernels/matmul.h"
@@ -20,12 +23,6 @@ enum { M, K, N };
 typedef tern__product_axis axis;
 
 static int matmul(const tern__call *call);
-
-/* What comes second cannot be declined: the first is in y. */
-static int must(int status)
-{
-    return status == TERN_E_UNSUPPORTED ? TERN_E_SYSTEM : status;
-}
 
 /* ---- which ---- */
 
@@ -47,7 +44,7 @@ static bool falls_together(const tern__view *y, int first, int last)
     return does;
 }
 
-static bool takes(const tern__call *call)
+bool tern__cuda_matmul_takes(const tern__call *call)
 {
     const tern__view *a = call->in[A], *b = call->in[B], *bias = call->in[2], *y = call->out[0];
     return tern__dtype_is_float(a->dtype) && b->dtype == a->dtype && fits(y->dtype, a->dtype) &&
@@ -152,13 +149,13 @@ static int make_row_sums(const tern__call *call)
     inner.add[0] = call->add[1];
     inner.attr = &one;
     inner.err = call->err;
-    return must(tern__cuda_sum(&inner));
+    return tern__cuda_must(tern__cuda_sum(&inner));
 }
 
 static int make_relu(const tern__call *call)
 {
     const tern__call relu = tern__matmul_relu(call);
-    return must(tern__cuda_pointwise(&relu));
+    return tern__cuda_must(tern__cuda_pointwise(&relu));
 }
 
 /* Whether this product is worth asking for without it, since cuBLASLt has none with: the row sums or the ReLU
@@ -184,7 +181,7 @@ static int multiply(const tern__call *call, const tern__gemm *g)
     for (int64_t from = 0; from < g->count && !status; from += part.count) {
         part.count = TERN__MIN(g->count - from, TERN__GEMM_BATCH);
         status = tern__cublas_gemm(call, &part);
-        if (from > 0) status = must(status);
+        if (from > 0) status = tern__cuda_must(status);
         move_on(&part.a, part.count * part.a.next);
         move_on(&part.b, part.count * part.b.next);
         move_on(&part.y, part.count * part.y.next);
@@ -192,34 +189,79 @@ static int multiply(const tern__call *call, const tern__gemm *g)
     return status;
 }
 
-static int run(const tern__call *call, tern__product p)
+/* The products of a call, of which `first` is the first one. */
+typedef struct products {
+    const tern__call *call;
+    tern__product p;
+    tern__gemm first;
+} products;
+
+static products products_of(const tern__call *call, const tern__product *p)
 {
-    bool relu = tern__matmul_has_relu(call);
-    merge(&p);
-    axis taken = take_longest(&p);
-    tern__gemm first = gemm_of(&p, &taken);
-    if (has_row_sums(call)) first.row_sums = call->out[1]->data;
-    first.relu = relu;
-    int64_t sums = count_of(p.sum, p.sums), batches = count_of(p.batch, p.batches);
+    products all = {call, *p, {}};
+    merge(&all.p);
+    axis taken = take_longest(&all.p);
+    all.first = gemm_of(&all.p, &taken);
+    if (has_row_sums(call)) all.first.row_sums = call->out[1]->data;
+    all.first.relu = tern__matmul_has_relu(call);
+    all.first.add = call->add[0];
+    return all;
+}
+
+static bool is_one(const products *all)
+{
+    return all->p.sums == 0 && all->p.batches == 0 && (!all->call->out[1] || all->first.row_sums);
+}
+
+static tern__gemm nth(const products *all, int64_t n)
+{
+    const tern__product *p = &all->p;
+    int64_t batches = count_of(p->batch, p->batches);
+    tern__gemm g = all->first;
+    tern__gemm_operand *operands[OPERANDS] = {&g.a, &g.b, &g.y};
+    for (int i = 0; i < OPERANDS; i++) {
+        int64_t offset = offset_of(p->sum, p->sums, i, n / batches);
+        offset += offset_of(p->batch, p->batches, i, n % batches);
+        move_on(operands[i], offset);
+    }
+    g.add |= n >= batches;
+    return g;
+}
+
+static int run_by_cublas(void *ctx)
+{
+    products all = *(const products *)ctx;
+    const tern__call *call = all.call;
+    int64_t count = count_of(all.p.sum, all.p.sums) * count_of(all.p.batch, all.p.batches);
+    bool relu = all.first.relu;
     int status = TERN_OK;
-    for (int64_t n = 0; n < sums * batches && !status; n++) {
-        tern__gemm g = first;
-        tern__gemm_operand *operands[OPERANDS] = {&g.a, &g.b, &g.y};
-        for (int i = 0; i < OPERANDS; i++) {
-            int64_t offset = offset_of(p.sum, p.sums, i, n / batches);
-            offset += offset_of(p.batch, p.batches, i, n % batches);
-            move_on(operands[i], offset);
-        }
-        g.add = call->add[0] || n >= batches;
+    for (int64_t n = 0; n < count && !status; n++) {
+        tern__gemm g = nth(&all, n);
         status = multiply(call, &g);
         if (status == TERN_E_UNSUPPORTED && leave_out(&g)) {
-            leave_out(&first);
+            leave_out(&all.first);
             status = multiply(call, &g);
         }
-        if (n > 0) status = must(status);
+        if (n > 0) status = tern__cuda_must(status);
     }
-    if (!status && relu && !first.relu) status = make_relu(call);
-    return status || !call->out[1] || first.row_sums ? status : make_row_sums(call);
+    if (!status && relu && !all.first.relu) status = make_relu(call);
+    return status || !call->out[1] || all.first.row_sums ? status : make_row_sums(call);
+}
+
+static int run(const tern__call *call, const tern__product *p)
+{
+    products all = products_of(call, p);
+    if (!is_one(&all)) return run_by_cublas(&all);
+    return tern__small_gemms_or(call, &all.first, 1, nullptr, run_by_cublas, &all);
+}
+
+bool tern__cuda_gemm_of(const tern__call *call, tern__gemm *g)
+{
+    tern__product p = tern__product_of(call);
+    if (!tern__product_stands(&p)) return false;
+    products all = products_of(call, &p);
+    *g = all.first;
+    return is_one(&all);
 }
 
 /* ---- what stands otherwise ---- */
@@ -267,7 +309,7 @@ static int made_beside(const tern__call *call)
     inner.add[0] = false;
     inner.attr = nullptr;
     int status = matmul(&inner);
-    if (!status) status = must(tern__cuda_copy_view(call, &b.made, &b.once, call->add[0]));
+    if (!status) status = tern__cuda_must(tern__cuda_copy_view(call, &b.made, &b.once, call->add[0]));
     if (!status && tern__matmul_has_relu(call)) status = make_relu(call);
     tern__cuda_scratch_free(call, b.made.data);
     return status;
@@ -284,7 +326,7 @@ static int before_bias(const tern__call *call)
     inner.in[2] = nullptr;
     inner.attr = nullptr;
     int status = matmul(&inner);
-    if (!status) status = must(tern__cuda_copy_view(call, &bias, y, true));
+    if (!status) status = tern__cuda_must(tern__cuda_copy_view(call, &bias, y, true));
     return status || !tern__matmul_has_relu(call) ? status : make_relu(call);
 }
 
@@ -299,11 +341,11 @@ static int matmul(const tern__call *call)
     if (!tern__product_stand(&p, Y, &s) || (is_half(y->dtype) && p.sums) || is_wider)
         return made_beside(call);
     if (bias && (bias->dtype != y->dtype || !is_vector(bias))) return with_copy(call, 2, y->dtype);
-    int status = run(call, p);
+    int status = run(call, &p);
     return status == TERN_E_UNSUPPORTED && bias ? before_bias(call) : status;
 }
 
 int tern__cuda_matmul(const tern__call *call)
 {
-    return takes(call) ? matmul(call) : TERN_E_UNSUPPORTED;
+    return tern__cuda_matmul_takes(call) ? matmul(call) : TERN_E_UNSUPPORTED;
 }

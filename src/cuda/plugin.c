@@ -4,6 +4,7 @@
 
 static const tern__kernel_fn kernels[TERN__KERNEL_COUNT] = {
     [TERN__MATMUL] = tern__cuda_matmul,
+    [TERN__LINEAR_GRAD] = tern__cuda_linear_grad,
     [TERN__SOFTMAX] = tern__cuda_softmax,
     [TERN__SOFTMAX_GRAD] = tern__cuda_softmax_grad,
     [TERN__LOG_SOFTMAX] = tern__cuda_log_softmax,

@@ -24,9 +24,16 @@ extern "C" {
 struct tern__cuda_pool;
 struct tern__cuda_graphs;
 
-/* What a vendor's library keeps for a device: made with its first use, freed with the device,
+/* What a library keeps for a device: made with its first use, freed with the device,
  * plans before what they were made with. */
-enum { TERN__CUDA_CUBLAS, TERN__CUDA_CONV, TERN__CUDA_CUDNN, TERN__CUDA_LIBRARIES };
+enum {
+    TERN__CUDA_CUBLAS,
+    TERN__CUDA_SMALL_GEMM,
+    TERN__CUDA_SMALL_GEMM_PLANS,
+    TERN__CUDA_CONV,
+    TERN__CUDA_CUDNN,
+    TERN__CUDA_LIBRARIES
+};
 typedef struct tern__cuda_library {
     void *state;
     void (*free)(tern_device *device, void *state);

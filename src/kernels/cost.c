@@ -54,9 +54,12 @@ static double conv_flops(const tern__call *call)
     return 2 * products;
 }
 
-/* In a product of matrices an element is a sum over a row of a. */
+/* In a product of matrices an element is a sum over a row of a; a linear's gradients are one or two such
+ * products of the same numbers. */
 static double flops_of(const tern__call *call)
 {
+    if (call->kernel == TERN__LINEAR_GRAD)
+        return 2 * (double)(tern__view_count(call->in[1]) * call->in[0]->shape[1]) * (call->out[0] ? 2 : 1);
     if (call->kernel == TERN__MATMUL)
         return 2 * (double)(tern__view_count(call->out[0]) * call->in[0]->shape[call->in[0]->ndim - 1]);
     return convolutions[call->kernel].w ? conv_flops(call) : 0;

@@ -8,27 +8,12 @@ enum { SAVED_X, SAVED_WEIGHT, SAVED_Y };
 
 /* ---- gradient: dz is that of the product with its bias ---- */
 
-/* dw = dz^T x, and db with it: a GPU's product reads dz anyhow, and a kernel less is started. */
-static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__view *turned,
-                             const tern__view *x)
-{
-    tern__call call = {.kernel = TERN__MATMUL, .in = {turned, x}};
-    call.out[0] = tern__grad_open(scope, node, WEIGHT, &call.add[0]);
-    call.out[1] = call.out[0] ? tern__grad_open(scope, node, BIAS, &call.add[1]) : NULL;
-    if (!call.out[1] || !tern__run(scope, &call)) return scope->error.code;
-    int status = tern__grad_done(scope, node, BIAS);
-    return status ? status : tern__grad_done(scope, node, WEIGHT);
-}
-
 static int parameter_gradients(tern_scope *scope, tern__node *node, const tern__view *dz)
 {
     const tern__view *x = &node->saved[SAVED_X].view;
-    bool weight = tern__wants(node, WEIGHT), bias = tern__wants(node, BIAS);
     tern__view turned = tern__transposed(dz);
-    if (weight && bias && scope->here->backend && dz->ndim == 2)
-        return gradients_at_once(scope, node, &turned, x);
-    int status = bias ? tern__sum_into(scope, node, BIAS, dz) : TERN_OK;
-    return status || !weight ? status : tern__matmul_grad(scope, node, WEIGHT, &turned, x);
+    int status = tern__wants(node, BIAS) ? tern__sum_into(scope, node, BIAS, dz) : TERN_OK;
+    return status || !tern__wants(node, WEIGHT) ? status : tern__matmul_grad(scope, node, WEIGHT, &turned, x);
 }
 
 static int gradients(tern_scope *scope, tern__node *node, const tern__view *dz)
@@ -39,8 +24,39 @@ static int gradients(tern_scope *scope, tern__node *node, const tern__view *dz)
     return status;
 }
 
+/* ---- all gradients by one kernel, of a device that is not the host: fewer of its kernels are started ----
+ */
+
+/* An input that is its own weight has two gradients, one to be added to the other. */
+static bool are_at_once(const tern_scope *scope, const tern__node *node)
+{
+    return scope->here->backend && tern__dy(node)->ndim == 2 && tern__wants(node, WEIGHT) &&
+           node->in[X] != node->in[WEIGHT];
+}
+
+/* y: the result if a ReLU has made it, or NULL. */
+static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__view *y)
+{
+    static const int order[INPUTS] = {BIAS, WEIGHT, X};
+    tern__call call = {.kernel = TERN__LINEAR_GRAD, .in = {tern__dy(node), &node->saved[SAVED_X].view}};
+    call.in[2] = tern__wants(node, X) ? &node->saved[SAVED_WEIGHT].view : NULL;
+    call.in[3] = y;
+    for (int i = 0; i < INPUTS; i++) {
+        if (!tern__wants(node, i)) continue;
+        call.out[i] = tern__grad_open(scope, node, i, &call.add[i]);
+        if (!call.out[i]) return scope->error.code;
+    }
+    int status = tern__run(scope, &call) ? TERN_OK : scope->error.code;
+    for (int n = 0; n < INPUTS && !status; n++)
+        if (call.out[order[n]]) status = tern__grad_done(scope, node, order[n]);
+    return status;
+}
+
+/* ---- with a ReLU and without ---- */
+
 static int gradient(tern_scope *scope, tern__node *node)
 {
+    if (are_at_once(scope, node)) return gradients_at_once(scope, node, NULL);
     return gradients(scope, node, tern__dy(node));
 }
 
@@ -48,13 +64,13 @@ static int gradient(tern_scope *scope, tern__node *node)
 static int relu_gradient(tern_scope *scope, tern__node *node)
 {
     static const tern__pointwise_attr none = {{0}};
-    const tern__view *dy = tern__dy(node), *y = &node->out->view;
+    const tern__view *dy = tern__dy(node), *y = &node->saved[SAVED_Y].view;
+    if (are_at_once(scope, node)) return gradients_at_once(scope, node, y);
     bool in_place = tern__owns_dy(node) && dy->layout == y->layout;
     tern__saved beside = in_place ? (tern__saved){0} : tern__temporary(scope, y);
     if (!in_place && !beside.storage) return scope->error.code;
     const tern__view *dz = in_place ? dy : &beside.view;
-    tern__call call = {
-        .kernel = TERN__RELU_GRAD, .in = {dy, &node->saved[SAVED_Y].view}, .out = {dz}, .attr = &none};
+    tern__call call = {.kernel = TERN__RELU_GRAD, .in = {dy, y}, .out = {dz}, .attr = &none};
     int status = tern__run(scope, &call) ? gradients(scope, node, dz) : scope->error.code;
     tern__saved_drop(&beside);
     return status;

@@ -5,6 +5,7 @@
 #include "check.h"
 
 #include "device/backend.h"
+#include "device/notes.h"
 #include "kernels/away.h"
 #include "kernels/confusion.h"
 #include "kernels/dice_loss.h"
@@ -20,6 +21,7 @@
 #include "kernels/unscale.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define IGNORED 200 /* what a u8 has room for */
@@ -29,9 +31,11 @@
 /* Random numbers, or log probabilities and the like; sums of weights; labels of `classes`, some
  * ignored; places among `classes`. */
 typedef enum kind { NONE, NUMBERS, LOGS, POSITIVE, LABELS, PLACES } kind;
-/* Without gaps; channels last; with gaps, beside where four elements could be read, or where they can;
- * dimensions of the `seen` mask fall together. */
-typedef enum form { PLAIN, LAST, GAPS, FOURS, SEEN } form;
+/* Without gaps; channels last; two dimensions transposed; with gaps, beside where four elements could be
+ * read, or where they can; dimensions of the `seen` mask fall together. */
+typedef enum form { PLAIN, LAST, TURNED, GAPS, FOURS, SEEN } form;
+
+enum { INS = 5, OUTS = 3, OPERANDS = INS + OUTS };
 
 #define OF_ROW TERN_DTYPE_COUNT /* the type that the row is run with */
 
@@ -47,7 +51,7 @@ typedef struct operand {
 typedef struct row {
     const char *what;
     tern__kernel kernel;
-    operand in[5], out[2];
+    operand in[INS], out[OUTS];
     const void *attr;
     bool add;
 } row;
@@ -88,6 +92,7 @@ static tern__view new_view(const operand *o, tern_dtype dtype)
     tern__view view =
         tern__view_make(own, o->form == LAST ? TERN__CHANNELS_LAST : TERN__PLAIN, o->ndim, o->shape);
     int64_t room = 64;
+    if (o->form == TURNED) view.stride[0] = 1, view.stride[1] = view.shape[0];
     if (o->form >= GAPS) set_strides(&view, o);
     for (int d = 0; d < o->ndim; d++) room *= o->shape[d] + 4;
     view.data = tern__alloc((size_t)room * tern_dtype_bytes(own), __func__, NULL);
@@ -143,6 +148,10 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
 #define XL(...)                                                                                              \
     {                                                                                                        \
         NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, LAST, 0, 0                  \
+    }
+#define XT(...)                                                                                              \
+    {                                                                                                        \
+        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, TURNED, 0, 0                \
     }
 #define XG(...)                                                                                              \
     {                                                                                                        \
@@ -360,6 +369,57 @@ static const row rows[] = {
     {"relu, channels last", TERN__MATMUL, {XL(3, 2, 7, 5), X(3, 2, 5, 9)}, {XL(3, 2, 7, 9)}, &relu, true},
 };
 
+/* What a kernel for small products may make in one launch: tiles that are whole, cut or a corner, sums over k
+ * that are short, odd or made in parts, and addresses that four elements can be read at or cannot. */
+static const row products[] = {
+    {"as a linear's", TERN__MATMUL, {X(64, 784), XT(784, 64), X(64)}, {X(64, 64)}, &relu, false},
+    {"with odd ends", TERN__MATMUL, {X(67, 129), XT(129, 37), X(37)}, {X(67, 37)}, NULL, false},
+    {"neither turned", TERN__MATMUL, {X(65, 96), X(96, 36)}, {X(65, 36)}, NULL, false},
+    {"the first turned", TERN__MATMUL, {XT(70, 33), X(33, 44), X(44)}, {X(70, 44)}, &relu, false},
+    {"both turned", TERN__MATMUL, {XT(36, 100), XT(100, 40)}, {X(36, 40)}, NULL, false},
+    {"of gaps", TERN__MATMUL, {XG(33, 70), XF(70, 40), X(40)}, {X(33, 40)}, &relu, false},
+    {"of gaps by fours", TERN__MATMUL, {XF(33, 72), XF(72, 40)}, {X(33, 40)}, NULL, false},
+    {"added", TERN__MATMUL, {X(66, 130), XT(130, 35), X(35)}, {X(66, 35)}, &relu, true},
+    {"of few", TERN__MATMUL, {X(3, 1000), XT(1000, 2)}, {X(3, 2)}, NULL, false},
+    {"of a ReLU",
+     TERN__LINEAR_GRAD,
+     {X(64, 40), X(64, 72), X(40, 72), X(64, 40)},
+     {X(64, 72), X(40, 72), X(40)},
+     NULL,
+     false},
+    {"odd, of a ReLU",
+     TERN__LINEAR_GRAD,
+     {X(67, 129), X(67, 35), X(129, 35), X(67, 129)},
+     {X(67, 35), X(129, 35), X(129)},
+     NULL,
+     false},
+    {"long, of a ReLU",
+     TERN__LINEAR_GRAD,
+     {XF(32, 700), XF(32, 36), XF(700, 36), XF(32, 700)},
+     {XF(32, 36), XF(700, 36), X(700)},
+     NULL,
+     false},
+    {"of weights and data",
+     TERN__LINEAR_GRAD,
+     {X(64, 10), X(64, 100), X(10, 100)},
+     {X(64, 100), X(10, 100)},
+     NULL,
+     false},
+    {"of weights alone", TERN__LINEAR_GRAD, {X(65, 64), X(65, 36)}, {{0}, X(64, 36), X(64)}, NULL, false},
+    {"of a ReLU elsewhere",
+     TERN__LINEAR_GRAD,
+     {X(30, 40), X(30, 50), X(40, 50), XG(30, 40)},
+     {X(30, 50), X(40, 50), X(40)},
+     NULL,
+     false},
+    {"added",
+     TERN__LINEAR_GRAD,
+     {X(64, 40), X(64, 72), X(40, 72), X(64, 40)},
+     {X(64, 72), X(40, 72), X(40)},
+     NULL,
+     true},
+};
+
 /* ---- running it ---- */
 
 /* In 16 bits one unit in the last place: what is made in f32 is rounded twice, the reference's once. */
@@ -404,32 +464,28 @@ static void open_pair(pair *p, const operand *o, tern_dtype dtype)
 
 static void run_row(const row *r, tern_dtype dtype, tern_device *device, tern_device *reference)
 {
-    pair in[5], out[2];
+    pair all[OPERANDS];
     tern_error err = {0};
-    tern__call call = {
-        .device = device, .kernel = r->kernel, .attr = r->attr, .add = {r->add, r->add}, .err = &err};
+    tern__call call = {.device = device, .kernel = r->kernel, .attr = r->attr, .err = &err};
     tern__call plain = call;
     plain.device = reference;
-    for (int i = 0; i < 5; i++) {
-        open_pair(&in[i], &r->in[i], dtype);
-        call.in[i] = in[i].operand->kind ? &in[i].device : NULL;
-        plain.in[i] = in[i].operand->kind ? &in[i].reference : NULL;
+    for (int i = 0; i < OPERANDS; i++) {
+        pair *p = &all[i];
+        open_pair(p, i < INS ? &r->in[i] : &r->out[i - INS], dtype);
+        if (!p->operand->kind) continue;
+        *(i < INS ? &call.in[i] : &call.out[i - INS]) = &p->device;
+        *(i < INS ? &plain.in[i] : &plain.out[i - INS]) = &p->reference;
     }
-    for (int i = 0; i < 2; i++) {
-        open_pair(&out[i], &r->out[i], dtype);
-        call.out[i] = out[i].operand->kind ? &out[i].device : NULL;
-        plain.out[i] = out[i].operand->kind ? &out[i].reference : NULL;
-    }
+    for (int i = 0; i < OUTS; i++) call.add[i] = plain.add[i] = r->add;
     assert_int_equal(tern__kernel_run(&plain), TERN_OK);
     int status = tern__call_carried(&call, device, device->backend->kernels[r->kernel]);
     assert_ok(err);
     if (status)
         fail_msg("%s, %s, %s: %d", tern__kernel_name(r->kernel), r->what, tern_dtype_name(dtype), status);
-    for (int i = 0; i < 2; i++)
-        if (out[i].operand->kind) compare(r, dtype, &out[i].device, &out[i].reference);
-    for (int i = 0; i < 7; i++) {
-        pair *p = i < 5 ? &in[i] : &out[i - 5];
+    for (int i = 0; i < OPERANDS; i++) {
+        pair *p = &all[i];
         if (!p->operand->kind) continue;
+        if (i >= INS) compare(r, dtype, &p->device, &p->reference);
         drop_view(&p->device, p->operand);
         drop_view(&p->reference, p->operand);
     }
@@ -443,6 +499,39 @@ static void as_the_reference(void **state)
     assert_ok(err);
     for (size_t i = 0; i < TERN__COUNT(rows); i++)
         for (size_t d = 0; d < TERN__COUNT(dtypes); d++) run_row(&rows[i], dtypes[d], *state, reference);
+    tern_device_close(reference);
+}
+
+/* ---- products, whoever is faster ---- */
+
+/* What the device has chosen so far is `way` from here on. */
+static void choose(tern_device *device, const char *way)
+{
+    static char text[1 << 16];
+    static const char *const ways[] = {"\"small\"", "\"other\""};
+    size_t bytes = tern__notes_write(device, text, sizeof(text));
+    assert_in_range(bytes, 1, sizeof(text) - 1);
+    for (int i = 0; i < 2; i++)
+        for (char *at = text; (at = strstr(at, ways[i])); at++) memcpy(at + 1, way, strlen(way));
+    tern__notes_read(device, text, bytes);
+}
+
+/* The clock tries both ways, and what it decides is then turned to each of them. */
+static void products_either_way(void **state)
+{
+    tern_error err = {0};
+    tern_device *device = *state, *reference = tern_device_open("cpu:reference", &err);
+    bool deterministic = device->conv.deterministic;
+    assert_ok(err);
+    setenv("TERN_CONV_CACHE", "off", 1);
+    device->conv.deterministic = false;
+    for (int way = 0; way < 3; way++) {
+        if (way) choose(device, way == 1 ? "small" : "other");
+        for (size_t i = 0; i < TERN__COUNT(products); i++) run_row(&products[i], TERN_F32, device, reference);
+    }
+    for (size_t i = 0; i < TERN__COUNT(products); i++) run_row(&products[i], TERN_BF16, device, reference);
+    device->conv.deterministic = deterministic;
+    unsetenv("TERN_CONV_CACHE");
     tern_device_close(reference);
 }
 
@@ -491,6 +580,7 @@ static int close_device(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_reference), cmocka_unit_test(names_labels)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_reference),
+                                       cmocka_unit_test(products_either_way), cmocka_unit_test(names_labels)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

@@ -1,5 +1,4 @@
 #include "kernels/matmul.h"
-#include "kernels/reduce.h"
 #include "kernels/reference/reference.h"
 
 /* The numbers of y's element (n, i, j), of a's first one in row (n, i) and of b's in column (n, j), counted
@@ -48,25 +47,6 @@ static int matmul_integers(const tern__call *call)
     return TERN_OK;
 }
 
-/* The second output is a sum along the rows of a. */
-static int sum_rows(const tern__call *call)
-{
-    static const tern__factor_attr one = {1};
-    const tern__view *a = call->in[0];
-    tern__view sums = *call->out[1];
-    sums.ndim = 2;
-    sums.shape[1] = a->shape[1];
-    sums.stride[1] = 0;
-    tern__call sum = {.device = call->device,
-                      .kernel = TERN__SUM,
-                      .in = {a},
-                      .out = {&sums},
-                      .add = {call->add[1]},
-                      .attr = &one,
-                      .err = call->err};
-    return tern__reference_sum(&sum);
-}
-
 int tern__reference_matmul(const tern__call *call)
 {
     const tern__view *y = call->out[0], *bias = call->in[2];
@@ -80,6 +60,5 @@ int tern__reference_matmul(const tern__call *call)
     }
     tern__reference_sums_put(call, sums, 1);
     const tern__call relu = tern__matmul_relu(call);
-    int status = tern__matmul_has_relu(call) ? tern__reference_pointwise(&relu) : TERN_OK;
-    return status || !call->out[1] ? status : sum_rows(call);
+    return tern__matmul_has_relu(call) ? tern__reference_pointwise(&relu) : TERN_OK;
 }

@@ -18,6 +18,7 @@ double *tern__reference_sums_new(const tern__call *call, double start);
 void tern__reference_sums_put(const tern__call *call, const double *sums, double factor);
 
 int tern__reference_matmul(const tern__call *call);
+int tern__reference_linear_grad(const tern__call *call);
 int tern__reference_pointwise(const tern__call *call);
 int tern__reference_sum(const tern__call *call);
 int tern__reference_amax(const tern__call *call);

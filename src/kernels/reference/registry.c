@@ -2,6 +2,7 @@
 
 const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__MATMUL] = tern__reference_matmul,
+    [TERN__LINEAR_GRAD] = tern__reference_linear_grad,
     [TERN__SOFTMAX] = tern__reference_softmax,
     [TERN__SOFTMAX_GRAD] = tern__reference_softmax_grad,
     [TERN__LOG_SOFTMAX] = tern__reference_log_softmax,

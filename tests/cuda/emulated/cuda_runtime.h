@@ -24,6 +24,7 @@
 #define __forceinline__ inline
 #define __shared__      static
 #define __restrict__ __restrict
+#define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 
@@ -119,6 +120,10 @@ inline void __threadfence()
 inline void __threadfence_system()
 {
 }
+/* Copies into shared memory are there as late as they are waited for. */
+void __pipeline_memcpy_async(void *to, const void *from, size_t bytes, size_t zeros = 0);
+void __pipeline_commit();
+void __pipeline_wait_prior(size_t groups);
 template <class T> T __ldg(const T *at)
 {
     return *at;

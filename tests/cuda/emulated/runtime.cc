@@ -48,10 +48,18 @@ template <class T> struct loose {
     }
 };
 
+/* A copy into shared memory that has been asked for. */
+struct pending {
+    void *to;
+    const void *from;
+    size_t bytes, zeros;
+};
+
 struct fiber {
     ucontext_t context;
     loose<wait> state;
     loose<int> shuffles;
+    std::vector<std::vector<pending>> groups; /* the last one is open */
     int met[2]; /* barriers of its block and its warp so far */
     dim3 index;
     char *stack;
@@ -161,6 +169,32 @@ uint64_t emulated_shuffle(uint64_t value, int from)
     return block.slots[set][other];
 }
 
+void __pipeline_memcpy_async(void *to, const void *from, size_t bytes, size_t zeros)
+{
+    bool is_aligned = (bytes == 4 || bytes == 8 || bytes == 16) && (uintptr_t)to % bytes == 0 &&
+                      (uintptr_t)from % bytes == 0;
+    char *shared = block.shared.data();
+    if (!is_aligned) stop("a copy into shared memory that is not aligned");
+    if ((char *)to < shared || (char *)to + bytes > shared + block.shared.size())
+        stop("a copy beside shared memory");
+    block.fibers[block.current]->groups.back().push_back({to, from, bytes, zeros});
+}
+
+void __pipeline_commit()
+{
+    block.fibers[block.current]->groups.emplace_back();
+}
+
+void __pipeline_wait_prior(size_t groups)
+{
+    auto &all = block.fibers[block.current]->groups;
+    for (; all.size() > groups + 1; all.erase(all.begin()))
+        for (const pending &p : all.front()) {
+            std::memcpy(p.to, p.from, p.bytes - p.zeros);
+            std::memset((char *)p.to + p.bytes - p.zeros, 0, p.zeros);
+        }
+}
+
 /* All of [first, last) that are not done wait for each other: they may go on. */
 static bool release(int first, int last, wait state)
 {
@@ -196,6 +230,7 @@ static void run_block()
         f->state = RUNNING;
         f->shuffles = 0;
         f->met[0] = f->met[1] = 0;
+        f->groups.assign(1, {});
     }
     __tsan_release(&block.beginning);
     while (!is_over()) {

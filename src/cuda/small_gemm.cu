@@ -1,0 +1,449 @@
+/* small_gemm.cu - products of f32 by plain multiply-adds.
+ *
+ * y is cut into tiles of 64 x 32. A block makes one, or a part of its sum over k where the tiles are too few
+ * to occupy a GPU. k goes by in chunks of 32, which are copied into shared memory while those before them are
+ * multiplied; each pair of the eight warps has the upper and the lower half of the tile and its own slice of
+ * the chunk, and a thread 8 x 4 elements of a half, so that it multiplies 32 times for every 12 numbers it
+ * reads. In the end the slices are added up in shared memory, and the parts of a tile by the last of its
+ * blocks to come: in their order, so that no result depends on who came when. */
+#include "cuda/small_gemm.h"
+#include "cuda/kernels.h"
+#include "cuda/sums.h"
+
+#ifndef TERN_CUDA_EMULATED
+#include <cuda_pipeline.h>
+#endif
+
+#define THREADS 256
+
+enum { ROWS = 64, COLUMNS = 32, HALF = 32, DEPTH = 32, SLICES = 4, SLICE = DEPTH / SLICES };
+enum { HIGH = 8, WIDE = 4, OWNERS = THREADS / SLICES }; /* a thread's elements; threads of a slice */
+enum { ENOUGH_BLOCKS = 128, LEAST_DEPTH = 2 * DEPTH, LONGEST = 1 << 14 };
+
+namespace
+{
+/* Lines of k numbers: a's rows or b's columns. Neighbours in memory follow k, or go from line to line. */
+typedef struct matrix {
+    const float *data;
+    int step, lines;
+    bool along_k, fours;
+} matrix;
+
+typedef struct product {
+    matrix a, b;
+    float *y, *row_sums;
+    const float *bias;
+    int k, y_step;
+    bool add, relu, fours; /* fours: of y */
+    int across, tiles;     /* tiles in a row of tiles, and all */
+    int parts, depth;      /* of a tile's sum, and k of a part */
+    int first_block;       /* its tiles' parts, and then blocks that sum rows of a */
+    float4 *partial;       /* [tiles][parts][HIGH][OWNERS] */
+    unsigned *arrived;     /* [tiles] blocks; zeros before and after */
+} product;
+
+typedef struct problem {
+    product of[TERN__SMALL_GEMMS];
+    const float *gate;
+} problem;
+
+/* How a matrix lies in shared memory, and which of each 32 of its lines the lanes that share them have. A
+ * line along k is padded, so that those of eight lanes are in different banks. */
+template <int LINES_, int LANES_, bool ALONG_K_> struct side {
+    static constexpr int LINES = LINES_, LANES = LANES_, COUNT = 32 / LANES_;
+    static constexpr bool ALONG_K = ALONG_K_;
+    static constexpr int SIZE = ALONG_K_ ? LINES_ * (DEPTH + 4) : LINES_ * DEPTH;
+    static __device__ __forceinline__ int place(int line, int k)
+    {
+        return ALONG_K ? line * (DEPTH + 4) + k : k * LINES + line;
+    }
+    static __device__ __forceinline__ int line(int lane, int i)
+    {
+        return ALONG_K ? lane + LANES * i : i / 4 * 4 * LANES + lane * 4 + i % 4;
+    }
+};
+
+/* Chunks of a, of b and, if there is one, of the gate; there is room for 48 KB of them. */
+template <class A, class B, bool GATED> struct stage {
+    static constexpr int COUNT = GATED ? 2 : 3, SIZE = (GATED ? 2 : 1) * A::SIZE + B::SIZE;
+};
+} // namespace
+
+/* ---- chunks in shared memory ---- */
+
+/* Four neighbours in memory, of which `count` are in the matrix. */
+typedef struct piece {
+    int line, k, count;
+} piece;
+
+template <class S> static __device__ __forceinline__ piece piece_of(int number, int lines, int depth)
+{
+    constexpr int fours = (S::ALONG_K ? DEPTH : S::LINES) / 4;
+    int fast = number % fours * 4, slow = number / fours;
+    if (S::ALONG_K) return {slow, fast, slow < lines ? depth - fast : 0};
+    return {fast, slow, slow < depth ? lines - fast : 0};
+}
+
+static __device__ __forceinline__ void copy_piece(float *to, const float *from, int count, bool fours)
+{
+    if (fours) {
+        __pipeline_memcpy_async(to, from, 16, count > 0 ? 0 : 16);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        __pipeline_memcpy_async(to + i, from + (i < count ? i : 0), 4, i < count ? 0 : 4);
+}
+
+/* Starts to copy the lines from `line` on and, of those, `depth` numbers from `k` on; zeros around them. */
+template <class S>
+static __device__ __forceinline__ void copy_panel(float *panel, const matrix &m, const float *data, int line,
+                                                  int k, int depth)
+{
+#pragma unroll
+    for (int n = 0; n < S::LINES * DEPTH / 4; n += THREADS) {
+        piece p = piece_of<S>(n + threadIdx.x, m.lines - line, depth);
+        int at = S::ALONG_K ? (line + p.line) * m.step + k + p.k : (k + p.k) * m.step + line + p.line;
+        copy_piece(panel + S::place(p.line, p.k), data + (p.count > 0 ? at : 0), p.count, m.fours);
+    }
+}
+
+static __device__ __forceinline__ float passed(float a, float gate)
+{
+    return gate <= 0 ? 0 : a;
+}
+
+/* Of what this thread has copied, which it sees before the others do. */
+template <class S> static __device__ __forceinline__ void pass_gate(float *panel, const float *gate)
+{
+#pragma unroll
+    for (int n = 0; n < S::LINES * DEPTH / 4; n += THREADS) {
+        piece p = piece_of<S>(n + threadIdx.x, S::LINES, DEPTH);
+        float4 *a = (float4 *)(panel + S::place(p.line, p.k));
+        const float4 g = *(const float4 *)(gate + S::place(p.line, p.k));
+        *a = {passed(a->x, g.x), passed(a->y, g.y), passed(a->z, g.z), passed(a->w, g.w)};
+    }
+}
+
+/* ---- multiplying ---- */
+
+/* Four k of a lane's lines. */
+template <class S>
+static __device__ __forceinline__ void read_lines(float (&to)[S::COUNT][4], const float *panel, int lane,
+                                                  int k)
+{
+#pragma unroll
+    for (int n = 0; n < S::COUNT; n++) {
+        int i = S::ALONG_K ? n : n / 4 * 4, along = S::ALONG_K ? 0 : n % 4;
+        const float4 v = *(const float4 *)(panel + S::place(S::line(lane, i), k + along));
+        const float four[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int f = 0; f < 4; f++) to[S::ALONG_K ? n : i + f][S::ALONG_K ? f : along] = four[f];
+    }
+}
+
+template <class A, class B>
+static __device__ __forceinline__ void multiply(float (&sum)[HIGH][WIDE], const float *a_panel,
+                                                const float *b_panel, int lane, int k)
+{
+    float a[HIGH][4], b[WIDE][4];
+    read_lines<A>(a, a_panel, lane / B::LANES, k);
+    read_lines<B>(b, b_panel, lane % B::LANES, k);
+#pragma unroll
+    for (int f = 0; f < 4; f++)
+#pragma unroll
+        for (int i = 0; i < HIGH; i++)
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) sum[i][j] += a[i][f] * b[j][f];
+}
+
+/* The products of a slice's k of all chunks. Chunk c is copied while those before it are multiplied, into
+ * the place of one that everybody has multiplied. */
+template <class A, class B, bool GATED>
+static __device__ __forceinline__ void sum_slice(float (&sum)[HIGH][WIDE], const product &p,
+                                                 const float *gate, int row, int column, int k, int end)
+{
+    constexpr int count = stage<A, B, GATED>::COUNT, size = stage<A, B, GATED>::SIZE;
+    float *stages = (float *)tern__cuda_shared();
+    int chunks = (end - k + DEPTH - 1) / DEPTH, lane = threadIdx.x % TERN__WARP;
+    int half = threadIdx.x / TERN__WARP % 2, slice = threadIdx.x / OWNERS * SLICE;
+    auto copy = [&](int c) {
+        float *to = stages + c % count * size;
+        int from = k + c * DEPTH;
+        if (c < chunks) {
+            copy_panel<A>(to, p.a, p.a.data, row, from, end - from);
+            copy_panel<B>(to + A::SIZE, p.b, p.b.data, column, from, end - from);
+            if (GATED) copy_panel<A>(to + A::SIZE + B::SIZE, p.a, gate, row, from, end - from);
+        }
+        __pipeline_commit();
+    };
+    for (int c = 0; c < count - 1; c++) copy(c);
+    for (int c = 0; c < chunks; c++) {
+        float *here = stages + c % count * size;
+        __pipeline_wait_prior(count - 2);
+        if (GATED) pass_gate<A>(here, here + A::SIZE + B::SIZE);
+        __syncthreads();
+        copy(c + count - 1);
+#pragma unroll
+        for (int n = 0; n < SLICE; n += 4)
+            multiply<A, B>(sum, here + A::place(half * HALF, 0), here + A::SIZE, lane, slice + n);
+    }
+}
+
+/* ---- adding up ---- */
+
+/* What a thread has after the slices are added up: rows `first` and the next one of an owner's eight. */
+typedef struct share {
+    int owner, first;
+    float4 of_row[HIGH / SLICES];
+} share;
+
+static __device__ __forceinline__ float4 plus(float4 a, float4 b)
+{
+    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+static __device__ __forceinline__ share add_slices(const float (&sum)[HIGH][WIDE])
+{
+    float4(*sums)[HIGH][OWNERS] = (float4(*)[HIGH][OWNERS])tern__cuda_shared();
+    share s = {(int)threadIdx.x % OWNERS, (int)threadIdx.x / OWNERS * (HIGH / SLICES), {}};
+    __syncthreads(); /* the last chunk has been read */
+#pragma unroll
+    for (int i = 0; i < HIGH; i++)
+        sums[threadIdx.x / OWNERS][i][s.owner] = {sum[i][0], sum[i][1], sum[i][2], sum[i][3]};
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < HIGH / SLICES; i++) {
+        s.of_row[i] = sums[0][s.first + i][s.owner];
+        for (int n = 1; n < SLICES; n++) s.of_row[i] = plus(s.of_row[i], sums[n][s.first + i][s.owner]);
+    }
+    return s;
+}
+
+/* Puts a part down. True for the block that completes the tile, with the sum of all parts. */
+static __device__ bool add_parts(const product &p, int tile, int part, share *s)
+{
+    __shared__ bool is_last;
+    float4 *mine = p.partial + (int64_t)tile * p.parts * HIGH * OWNERS + s->first * OWNERS + s->owner;
+#pragma unroll
+    for (int i = 0; i < HIGH / SLICES; i++) mine[(part * HIGH + i) * OWNERS] = s->of_row[i];
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(&p.arrived[tile], 1u) == (unsigned)p.parts - 1;
+    __syncthreads();
+    if (!is_last) return false;
+    if (threadIdx.x == 0) p.arrived[tile] = 0;
+    __threadfence();
+#pragma unroll
+    for (int i = 0; i < HIGH / SLICES; i++) {
+        s->of_row[i] = mine[i * OWNERS];
+        for (int n = 1; n < p.parts; n++) s->of_row[i] = plus(s->of_row[i], mine[(n * HIGH + i) * OWNERS]);
+    }
+    return true;
+}
+
+static __device__ __forceinline__ void put(const product &p, int row, int column, float value)
+{
+    if (column >= p.b.lines) return;
+    float *y = p.y + (int64_t)row * p.y_step + column;
+    if (p.add) value += *y;
+    if (p.bias) value += p.bias[column];
+    *y = p.relu && value < 0 ? 0 : value;
+}
+
+/* Columns that are neighbours. */
+static __device__ __forceinline__ void put_four(const product &p, int row, int column, float4 v)
+{
+    if (column >= p.b.lines) return;
+    float4 *y = (float4 *)(p.y + (int64_t)row * p.y_step + column);
+    if (p.add) v = plus(v, *y);
+    if (p.bias) v = plus(v, {p.bias[column], p.bias[column + 1], p.bias[column + 2], p.bias[column + 3]});
+    if (p.relu) v = {v.x < 0 ? 0 : v.x, v.y < 0 ? 0 : v.y, v.z < 0 ? 0 : v.z, v.w < 0 ? 0 : v.w};
+    *y = v;
+}
+
+template <class A, class B>
+static __device__ __forceinline__ void put_share(const product &p, int row, int column, const share &s)
+{
+    int half = s.owner / TERN__WARP, lane = s.owner % TERN__WARP;
+#pragma unroll
+    for (int i = 0; i < HIGH / SLICES; i++) {
+        int at = row + half * HALF + A::line(lane / B::LANES, s.first + i);
+        if (at >= p.a.lines) continue;
+        const float four[WIDE] = {s.of_row[i].x, s.of_row[i].y, s.of_row[i].z, s.of_row[i].w};
+        if (!B::ALONG_K && p.fours)
+            put_four(p, at, column + B::line(lane % B::LANES, 0), s.of_row[i]);
+        else
+            for (int j = 0; j < WIDE; j++) put(p, at, column + B::line(lane % B::LANES, j), four[j]);
+    }
+}
+
+/* ---- blocks ---- */
+
+template <bool A_ALONG_K, bool B_ALONG_K, bool GATED>
+static __device__ __forceinline__ void make_part(const product &p, const float *gate, int block)
+{
+    typedef side<ROWS, 4, A_ALONG_K> A;
+    typedef side<COLUMNS, 8, B_ALONG_K> B;
+    float sum[HIGH][WIDE] = {};
+    int tile = block / p.parts, part = block % p.parts;
+    int row = tile / p.across * ROWS, column = tile % p.across * COLUMNS, k = part * p.depth;
+    sum_slice<A, B, GATED>(sum, p, gate, row, column, k, TERN__MIN(k + p.depth, p.k));
+    share s = add_slices(sum);
+    if (p.parts == 1 || add_parts(p, tile, part, &s)) put_share<A, B>(p, row, column, s);
+}
+
+/* Sums of 32 of a's rows, whose neighbours are from row to row: a lane has a row, and a warp every eighth
+ * k. */
+static __device__ void sum_rows(const product &p, const float *gate, int block)
+{
+    float(*sums)[TERN__WARP] = (float(*)[TERN__WARP])tern__cuda_shared();
+    int lane = threadIdx.x % TERN__WARP, warp = threadIdx.x / TERN__WARP, row = block * TERN__WARP + lane;
+    float sum = 0;
+    for (int k = warp; k < p.k && row < p.a.lines; k += THREADS / TERN__WARP) {
+        int at = k * p.a.step + row;
+        sum += gate ? passed(p.a.data[at], gate[at]) : p.a.data[at];
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    for (int n = 1; n < THREADS / TERN__WARP && warp == 0; n++) sum += sums[n][lane];
+    if (warp == 0 && row < p.a.lines) p.row_sums[row] = sum;
+}
+
+template <bool GATED>
+static __global__ void __launch_bounds__(THREADS, 2) make_products(const __grid_constant__ problem all)
+{
+    int block = (int)blockIdx.x;
+    const product &p = all.of[block >= all.of[1].first_block];
+    block -= p.first_block;
+    if (block >= p.tiles * p.parts)
+        sum_rows(p, all.gate, block - p.tiles * p.parts);
+    else if (p.a.along_k && p.b.along_k)
+        make_part<true, true, GATED>(p, all.gate, block);
+    else if (p.a.along_k)
+        make_part<true, false, GATED>(p, all.gate, block);
+    else if (p.b.along_k)
+        make_part<false, true, GATED>(p, all.gate, block);
+    else
+        make_part<false, false, GATED>(p, all.gate, block);
+}
+
+/* ---- which ---- */
+
+static bool is_short(const tern__gemm_operand &o)
+{
+    return o.dtype == TERN_F32 && o.step <= LONGEST;
+}
+
+static bool fits(const tern__gemm &g)
+{
+    return g.count == 1 && is_short(g.a) && is_short(g.b) && is_short(g.y) && g.m <= LONGEST &&
+           g.n <= LONGEST && g.k <= LONGEST && (!g.row_sums || g.a.transposed);
+}
+
+bool tern__small_gemms_fit(const tern__gemm *g, int count)
+{
+    bool all = count <= TERN__SMALL_GEMMS;
+    for (int i = 0; i < count && all; i++) all = fits(g[i]);
+    return all;
+}
+
+/* ---- starting ---- */
+
+static int pieces(int64_t all, int64_t each)
+{
+    return (int)((all + each - 1) / each);
+}
+
+static bool is_in_fours(const void *data, int64_t step, int64_t length)
+{
+    return (uintptr_t)data % 16 == 0 && step % 4 == 0 && length % 4 == 0;
+}
+
+static matrix matrix_of(const tern__gemm_operand &o, int64_t lines, int64_t k, bool along_k,
+                        const float *gate)
+{
+    int64_t length = along_k ? k : lines;
+    bool fours = is_in_fours(o.data, o.step, length) && is_in_fours(gate, o.step, length);
+    return {(const float *)o.data, (int)o.step, (int)lines, along_k, fours};
+}
+
+/* Its first block and what its parts need are still to come. */
+static product product_of(const tern__gemm &g, const float *gate)
+{
+    product p = {};
+    p.a = matrix_of(g.a, g.m, g.k, !g.a.transposed, gate);
+    p.b = matrix_of(g.b, g.n, g.k, g.b.transposed, nullptr);
+    p.y = (float *)g.y.data;
+    p.row_sums = (float *)g.row_sums;
+    p.bias = (const float *)g.bias;
+    p.k = (int)g.k;
+    p.y_step = (int)g.y.step;
+    p.add = g.add;
+    p.relu = g.relu;
+    p.fours = is_in_fours(g.y.data, g.y.step, g.n);
+    p.across = pieces(g.n, COLUMNS);
+    p.tiles = p.across * pieces(g.m, ROWS);
+    p.parts = TERN__MAX(1, TERN__MIN(pieces(g.k, LEAST_DEPTH), ENOUGH_BLOCKS / p.tiles));
+    p.depth = pieces(pieces(g.k, p.parts), DEPTH) * DEPTH;
+    p.parts = pieces(g.k, p.depth);
+    return p;
+}
+
+static int blocks_of(const product &p)
+{
+    return p.tiles * p.parts + (p.row_sums ? pieces(p.a.lines, TERN__WARP) : 0);
+}
+
+static size_t partial_bytes(const product &p)
+{
+    return p.parts > 1 ? (size_t)p.tiles * (size_t)p.parts * ROWS * COLUMNS * sizeof(float) : 0;
+}
+
+/* Room for the parts of the products, and how many of a tile's have come: zeros between launches, of which
+ * each product has its own, since fewer than ENOUGH_BLOCKS tiles are made in parts. */
+static int make_room(const tern__call *call, problem *all)
+{
+    tern__cuda_library *slot = &tern__cuda_of(call->device)->libraries[TERN__CUDA_SMALL_GEMM];
+    size_t room = 0, counts = TERN__SMALL_GEMMS * ENOUGH_BLOCKS * sizeof(unsigned);
+    for (const product &p : all->of) room += partial_bytes(p);
+    if (room == 0) return TERN_OK;
+    if (!slot->state) {
+        void *data = tern__cuda_scratch(call, counts);
+        int status =
+            data ? call->device->backend->zero(call->device, data, counts, call->err) : TERN_E_MEMORY;
+        if (status) return status;
+        *slot = {data, [](tern_device *device, void *state) { device->backend->free(device, state); }};
+    }
+    char *partial = (char *)tern__cuda_scratch(call, room);
+    for (int i = 0; i < TERN__SMALL_GEMMS; i++) {
+        all->of[i].partial = (float4 *)partial;
+        all->of[i].arrived = (unsigned *)slot->state + i * ENOUGH_BLOCKS;
+        partial += partial_bytes(all->of[i]);
+    }
+    return all->of[0].partial ? TERN_OK : TERN_E_MEMORY;
+}
+
+template <bool GATED> static int start(const tern__call *call, int blocks, const problem &all)
+{
+    typedef stage<side<ROWS, 4, true>, side<COLUMNS, 8, true>, GATED> largest;
+    size_t shared = largest::COUNT * largest::SIZE * sizeof(float);
+    return tern__cuda_launch(call, make_products<GATED>, blocks, THREADS, shared, all);
+}
+
+int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, const float *gate)
+{
+    problem all = {};
+    int blocks = 0;
+    all.gate = gate;
+    for (int i = 0; i < count; i++) {
+        all.of[i] = product_of(g[i], gate);
+        all.of[i].first_block = blocks;
+        blocks += blocks_of(all.of[i]);
+    }
+    if (count == 1) all.of[1].first_block = blocks;
+    int status = make_room(call, &all);
+    if (!status) status = gate ? start<true>(call, blocks, all) : start<false>(call, blocks, all);
+    tern__cuda_scratch_free(call, all.of[0].partial);
+    return status;
+}

@@ -1,0 +1,24 @@
+/* small_gemm.h - products of f32 for matrices that are too small to keep a GPU busy, where starting kernels
+ * and waiting for memory is what costs: up to two products in one launch. */
+#ifndef TERN_SRC_CUDA_SMALL_GEMM_H
+#define TERN_SRC_CUDA_SMALL_GEMM_H
+
+#include "cuda/cublas.h"
+#include "cuda/stopwatch.h"
+
+#define TERN__SMALL_GEMMS 2
+
+/* Whether these can be made in one launch. */
+bool tern__small_gemms_fit(const tern__gemm *g, int count);
+
+/* Makes them, in any order: they do not need each other's results. With a `gate`, which stands in memory as
+ * every a does, a counts as 0 where the gate is <= 0. A ReLU keeps NaN. */
+int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, const float *gate);
+
+/* The same, or `other(ctx)`, which does it in another way: whichever was faster when the device's clock
+ * decided, or what that way is told or remembered to be (device/notes.h); `other` where they do not fit or
+ * clocks may not decide. */
+int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count, const float *gate,
+                         tern__timed *other, void *ctx);
+
+#endif
