@@ -13,7 +13,8 @@ extern "C" {
 enum { DY, IN, WEIGHT, Y };
 enum { DX, DW, DB };
 
-/* The products: dw (and db) = dz^T x, and dx = dz w if it is wanted. */
+/* The products: dx = dz w if it is wanted, whose sums are the longer ones as a rule and so begin first; and
+ * dw = dz^T x, with db. */
 typedef struct gradients {
     const tern__call *call;
     tern__view dz, turned;
@@ -49,8 +50,8 @@ static void gradients_of(const tern__call *call, gradients *g)
     g->call = call;
     g->count = 0;
     set_dz(g, call->in[DY]);
-    push(g, &g->turned, call->in[IN], DW, DB);
     if (call->out[DX]) push(g, &g->dz, call->in[WEIGHT], DX, 0);
+    push(g, &g->turned, call->in[IN], DW, DB);
 }
 
 static bool takes(const gradients *g)

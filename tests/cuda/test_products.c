@@ -199,7 +199,8 @@ static void a_long_batch_goes_in_parts(void **state)
     tern_device_close(device);
 }
 
-static const product squares = {.count = 1, .m = 8, .k = 8, .n = 8};
+/* Of f64, which nobody else multiplies. */
+static const product squares = {.count = 1, .m = 8, .k = 8, .n = 8, .dtype = TERN_F64, .made = TERN_F64};
 
 /* The bytes of an algorithm in the first line of choices, 16 digits a word. */
 static char *algorithm_in(char *text)

@@ -37,6 +37,10 @@ static void the_three_products_of_a_layer_cost_the_same(void **state)
                 4 * (21 + 35 + 15));
     assert_cost(&(tern__call){.kernel = TERN__MATMUL, .in = {&x_turned, &y}, .out = {&w}, .add = {true}},
                 flops, 4 * (21 + 15 + 2 * 35));
+    assert_cost(&(tern__call){.kernel = TERN__LINEAR_GRAD, .in = {&y, &x, &w, &y}, .out = {&x, &w, &b}},
+                2 * flops, 4 * (21 + 15 + 35 + 21 + 15 + 35 + 7));
+    assert_cost(&(tern__call){.kernel = TERN__LINEAR_GRAD, .in = {&y, &x}, .out = {NULL, &w}}, flops,
+                4 * (21 + 15 + 35));
 }
 
 /* 4 channels in, 6 out, two groups, 3x3: an element of y is a sum of 2 * 9 products. */

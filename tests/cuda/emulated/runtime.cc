@@ -60,7 +60,7 @@ struct fiber {
     loose<wait> state;
     loose<int> shuffles;
     std::vector<std::vector<pending>> groups; /* the last one is open */
-    int met[2]; /* barriers of its block and its warp so far */
+    int met[2];                               /* barriers of its block and its warp so far */
     dim3 index;
     char *stack;
     void *seen; /* ThreadSanitizer's */
