@@ -18,7 +18,7 @@
 
 enum { ROWS = 64, COLUMNS = 32, HALF = 32, DEPTH = 32, SLICES = 4, SLICE = DEPTH / SLICES };
 enum { HIGH = 8, WIDE = 4, OWNERS = THREADS / SLICES }; /* a thread's elements; threads of a slice */
-enum { ENOUGH_BLOCKS = 128, LEAST_DEPTH = 2 * DEPTH, LONGEST = 1 << 14 };
+enum { LEAST_DEPTH = 2 * DEPTH, LONGEST = 1 << 14 };
 
 namespace
 {
@@ -369,7 +369,7 @@ static matrix matrix_of(const tern__gemm_operand &o, int64_t lines, int64_t k, b
 }
 
 /* Its first block and what its parts need are still to come. */
-static product product_of(const tern__gemm &g, const float *gate)
+static product product_of(const tern__gemm &g, const float *gate, int blocks)
 {
     product p = {};
     p.a = matrix_of(g.a, g.m, g.k, !g.a.transposed, gate);
@@ -384,7 +384,7 @@ static product product_of(const tern__gemm &g, const float *gate)
     p.fours = is_in_fours(g.y.data, g.y.step, g.n);
     p.across = pieces(g.n, COLUMNS);
     p.tiles = p.across * pieces(g.m, ROWS);
-    p.parts = TERN__MAX(1, TERN__MIN(pieces(g.k, LEAST_DEPTH), ENOUGH_BLOCKS / p.tiles));
+    p.parts = TERN__MAX(1, TERN__MIN(pieces(g.k, LEAST_DEPTH), blocks / p.tiles));
     p.depth = pieces(pieces(g.k, p.parts), DEPTH) * DEPTH;
     p.parts = pieces(g.k, p.depth);
     return p;
@@ -401,11 +401,11 @@ static size_t partial_bytes(const product &p)
 }
 
 /* Room for the parts of the products, and how many of a tile's have come: zeros between launches, of which
- * each product has its own, since fewer than ENOUGH_BLOCKS tiles are made in parts. */
+ * each product has its own, since fewer than TERN__SMALL_BLOCKS tiles are made in parts. */
 static int make_room(const tern__call *call, problem *all)
 {
     tern__cuda_library *slot = &tern__cuda_of(call->device)->libraries[TERN__CUDA_SMALL_GEMM];
-    size_t room = 0, counts = TERN__SMALL_GEMMS * ENOUGH_BLOCKS * sizeof(unsigned);
+    size_t room = 0, counts = TERN__SMALL_GEMMS * TERN__SMALL_BLOCKS * sizeof(unsigned);
     for (const product &p : all->of) room += partial_bytes(p);
     if (room == 0) return TERN_OK;
     if (!slot->state) {
@@ -418,7 +418,7 @@ static int make_room(const tern__call *call, problem *all)
     char *partial = (char *)tern__cuda_scratch(call, room);
     for (int i = 0; i < TERN__SMALL_GEMMS; i++) {
         all->of[i].partial = (float4 *)partial;
-        all->of[i].arrived = (unsigned *)slot->state + i * ENOUGH_BLOCKS;
+        all->of[i].arrived = (unsigned *)slot->state + i * TERN__SMALL_BLOCKS;
         partial += partial_bytes(all->of[i]);
     }
     return all->of[0].partial ? TERN_OK : TERN_E_MEMORY;
@@ -431,19 +431,19 @@ template <bool GATED> static int start(const tern__call *call, int blocks, const
     return tern__cuda_launch(call, make_products<GATED>, blocks, THREADS, shared, all);
 }
 
-int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, const float *gate)
+int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, const float *gate, int blocks)
 {
     problem all = {};
-    int blocks = 0;
+    int started = 0;
     all.gate = gate;
     for (int i = 0; i < count; i++) {
-        all.of[i] = product_of(g[i], gate);
-        all.of[i].first_block = blocks;
-        blocks += blocks_of(all.of[i]);
+        all.of[i] = product_of(g[i], gate, blocks);
+        all.of[i].first_block = started;
+        started += blocks_of(all.of[i]);
     }
-    if (count == 1) all.of[1].first_block = blocks;
+    if (count == 1) all.of[1].first_block = started;
     int status = make_room(call, &all);
-    if (!status) status = gate ? start<true>(call, blocks, all) : start<false>(call, blocks, all);
+    if (!status) status = gate ? start<true>(call, started, all) : start<false>(call, started, all);
     tern__cuda_scratch_free(call, all.of[0].partial);
     return status;
 }

@@ -6,14 +6,16 @@
 #include "cuda/cublas.h"
 #include "cuda/stopwatch.h"
 
-#define TERN__SMALL_GEMMS 2
+#define TERN__SMALL_GEMMS  2
+#define TERN__SMALL_BLOCKS 256
 
 /* Whether these can be made in one launch. */
 bool tern__small_gemms_fit(const tern__gemm *g, int count);
 
 /* Makes them, in any order: they do not need each other's results. With a `gate`, which stands in memory as
- * every a does, a counts as 0 where the gate is <= 0. A ReLU keeps NaN. */
-int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, const float *gate);
+ * every a does, a counts as 0 where the gate is <= 0. A ReLU keeps NaN. A product of fewer tiles is cut into
+ * parts for about `blocks` blocks, of TERN__SMALL_BLOCKS at most: how sums are rounded depends on that. */
+int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, const float *gate, int blocks);
 
 /* The same, or `other(ctx)`, which does it in another way: whichever was faster when the device's clock
  * decided, or what that way is told or remembered to be (device/notes.h); `other` where they do not fit or

@@ -1,6 +1,6 @@
-/* small_gemm_plan.cc - whether products are made by the kernel for small ones or in another way: as
- * conv_plan.cc has it, the device's clock decides, on one rank for all. What adds to its results is not run
- * for the clock's sake, and goes the other way until it is known. */
+/* small_gemm_plan.cc - whether products are made by the kernel for small ones, cut for how many blocks, or in
+ * another way: as conv_plan.cc has it, the device's clock decides, on one rank for all. What adds to its
+ * results is not run for the clock's sake, and goes the other way until it is known. */
 #include "cuda/small_gemm.h"
 
 extern "C" {
@@ -12,17 +12,21 @@ extern "C" {
 #include <map>
 
 #define TEXT  512
-#define SMALL "small"
+#define NAME  32
+#define SMALL "small %d"
 #define OTHER "other"
 
 enum { NUMBERS = 7 }; /* of a product */
 
+/* What is tried: half of the processors of a large GPU, nearly all, and each of them twice. */
+static const int tried[] = {64, 128, TERN__SMALL_BLOCKS};
+
 typedef std::array<int64_t, TERN__SMALL_GEMMS * NUMBERS + 1> plan_key;
 
-/* NULL: not known. */
 typedef struct plan {
-    const char *way;
-    uint64_t heard; /* device->notes->heard when it was found */
+    bool is_known;
+    int blocks;     /* 0: the other way */
+    uint64_t heard; /* device->notes->heard when it was asked for */
 } plan;
 
 typedef std::map<plan_key, plan> plans;
@@ -66,39 +70,40 @@ static void describe(const plan_key &key, char text[TEXT])
 typedef struct trial {
     const tern__call *call;
     const tern__gemm *g;
-    int count;
+    int count, blocks;
     const float *gate;
 } trial;
 
 static int run_small(void *ctx)
 {
     const trial *t = (const trial *)ctx;
-    return tern__small_gemms(t->call, t->g, t->count, t->gate);
+    return tern__small_gemms(t->call, t->g, t->count, t->gate, t->blocks);
 }
 
-static const char *faster(const trial *t, tern__timed *other, void *ctx)
+/* Into how many blocks; 0: the other way. */
+static int fastest(const trial *t, tern__timed *other, void *ctx)
 {
     tern__stopwatch watch;
-    const char *way = OTHER;
     tern__call call = *t->call;
     trial quiet = *t;
+    int blocks = 0;
     call.err = nullptr;
     quiet.call = &call;
     if (tern__stopwatch_open(&watch, &call)) {
-        float others = tern__stopwatch_try(&watch, other, ctx, -1);
-        float small = tern__stopwatch_try(&watch, run_small, &quiet, others);
-        if (small >= 0 && (others < 0 || small < others)) way = SMALL;
+        float least = tern__stopwatch_try(&watch, other, ctx, -1);
+        for (int some : tried) {
+            quiet.blocks = some;
+            float ms = tern__stopwatch_try(&watch, run_small, &quiet, least);
+            if (ms < 0 || (least >= 0 && ms >= least)) continue;
+            least = ms;
+            blocks = some;
+        }
     }
     tern__stopwatch_close(&watch);
-    return way;
+    return blocks;
 }
 
 /* ---- what is known ---- */
-
-static const char *known(const char *name)
-{
-    return !name ? nullptr : std::strcmp(name, SMALL) == 0 ? SMALL : OTHER;
-}
 
 static bool adds(const tern__gemm *g, int count)
 {
@@ -107,16 +112,29 @@ static bool adds(const tern__gemm *g, int count)
     return any;
 }
 
-static const char *choose(const trial *t, const plan_key &key, tern__timed *other, void *ctx)
+/* False: another kernel's name, or nothing. */
+static bool take_named(plan *p, const char *name)
+{
+    int blocks = 0;
+    bool is_other = name && std::strcmp(name, OTHER) == 0;
+    bool is_small =
+        name && std::sscanf(name, SMALL, &blocks) == 1 && blocks > 0 && blocks <= TERN__SMALL_BLOCKS;
+    if (is_other || is_small) *p = {true, is_small ? blocks : 0, p->heard};
+    return is_other || is_small;
+}
+
+static void choose(plan *p, const trial *t, const plan_key &key, tern__timed *other, void *ctx)
 {
     tern_device *device = t->call->device;
-    char what[TEXT];
+    char what[TEXT], name[NAME];
+    p->heard = device->notes->heard;
     describe(key, what);
-    const char *way = known(device->notes->find(device, what));
-    if (way || device->follows || adds(t->g, t->count)) return way;
-    way = faster(t, other, ctx);
-    device->notes->keep(device, what, way);
-    return way;
+    if (take_named(p, device->notes->find(device, what)) || p->is_known || device->follows ||
+        adds(t->g, t->count))
+        return;
+    *p = {true, fastest(t, other, ctx), p->heard};
+    std::snprintf(name, NAME, p->blocks ? SMALL : OTHER, p->blocks);
+    device->notes->keep(device, what, name);
 }
 
 int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count, const float *gate,
@@ -126,11 +144,8 @@ int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count,
     if (device->conv.deterministic || !tern__small_gemms_fit(g, count)) return other(ctx);
     plan_key key = key_of(g, count, gate);
     plan *p = &(*plans_of(call))[key];
-    trial t = {call, g, count, gate};
-    if (!p->way || p->heard != device->notes->heard) {
-        p->heard = device->notes->heard;
-        const char *way = choose(&t, key, other, ctx);
-        if (way) p->way = way;
-    }
-    return p->way && std::strcmp(p->way, SMALL) == 0 ? run_small(&t) : other(ctx);
+    trial t = {call, g, count, 0, gate};
+    if (!p->is_known || p->heard != device->notes->heard) choose(p, &t, key, other, ctx);
+    t.blocks = p->blocks;
+    return t.blocks ? run_small(&t) : other(ctx);
 }
