@@ -53,6 +53,7 @@ template <int LINES_, int LANES_, bool ALONG_K_> struct side {
     static constexpr int LINES = LINES_, LANES = LANES_, COUNT = 32 / LANES_;
     static constexpr bool ALONG_K = ALONG_K_;
     static constexpr int SIZE = ALONG_K_ ? LINES_ * (DEPTH + 4) : LINES_ * DEPTH;
+    static constexpr int PIECES = LINES_ * DEPTH / 4 / THREADS;
     static __device__ __forceinline__ int place(int line, int k)
     {
         return ALONG_K ? line * (DEPTH + 4) + k : k * LINES + line;
@@ -71,41 +72,55 @@ template <class A, class B, bool GATED> struct stage {
 
 /* ---- chunks in shared memory ---- */
 
-/* Four neighbours in memory, of which `count` are in the matrix. */
+/* What a thread copies of each chunk: four neighbours in memory. */
 typedef struct piece {
-    int line, k, count;
+    const float *from;   /* in the chunk that is copied next     */
+    int place, k, lines; /* lines: from its own on in the matrix */
 } piece;
 
-template <class S> static __device__ __forceinline__ piece piece_of(int number, int lines, int depth)
+/* Of chunks that begin at a line and a k. */
+template <class S>
+static __device__ __forceinline__ void find_pieces(piece (&pieces)[S::PIECES], const matrix &m, int line,
+                                                   int k)
 {
     constexpr int fours = (S::ALONG_K ? DEPTH : S::LINES) / 4;
-    int fast = number % fours * 4, slow = number / fours;
-    if (S::ALONG_K) return {slow, fast, slow < lines ? depth - fast : 0};
-    return {fast, slow, slow < depth ? lines - fast : 0};
+#pragma unroll
+    for (int n = 0; n < S::PIECES; n++) {
+        int number = n * THREADS + threadIdx.x, fast = number % fours * 4, slow = number / fours;
+        int l = S::ALONG_K ? slow : fast, d = S::ALONG_K ? fast : slow;
+        int64_t at = S::ALONG_K ? (int64_t)(line + l) * m.step + k + d : (int64_t)(k + d) * m.step + line + l;
+        pieces[n] = {m.data + at, S::place(l, d), d, m.lines - line - l};
+    }
 }
 
-static __device__ __forceinline__ void copy_piece(float *to, const float *from, int count, bool fours)
+/* Zeros where `count` numbers are not four. */
+static __device__ __forceinline__ void copy_four(float *to, const float *from, int count, bool fours)
 {
     if (fours) {
         __pipeline_memcpy_async(to, from, 16, count > 0 ? 0 : 16);
         return;
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        __pipeline_memcpy_async(to + i, from + (i < count ? i : 0), 4, i < count ? 0 : 4);
+    for (int i = 0; i < 4; i++) __pipeline_memcpy_async(to + i, from + i, 4, i < count ? 0 : 4);
 }
 
-/* Starts to copy the lines from `line` on and, of those, `depth` numbers from `k` on; zeros around them. */
+/* Starts to copy a chunk of which `depth` numbers of a line are left; `beside` bytes from the matrix if that
+ * is another one's. */
 template <class S>
-static __device__ __forceinline__ void copy_panel(float *panel, const matrix &m, const float *data, int line,
-                                                  int k, int depth)
+static __device__ __forceinline__ void copy_panel(float *panel, const piece (&pieces)[S::PIECES], int depth,
+                                                  bool fours, int64_t beside)
 {
 #pragma unroll
-    for (int n = 0; n < S::LINES * DEPTH / 4; n += THREADS) {
-        piece p = piece_of<S>(n + threadIdx.x, m.lines - line, depth);
-        int at = S::ALONG_K ? (line + p.line) * m.step + k + p.k : (k + p.k) * m.step + line + p.line;
-        copy_piece(panel + S::place(p.line, p.k), data + (p.count > 0 ? at : 0), p.count, m.fours);
+    for (const piece &p : pieces) {
+        int count = S::ALONG_K ? (p.lines > 0 ? depth - p.k : 0) : (p.k < depth ? p.lines : 0);
+        copy_four(panel + p.place, (const float *)((const char *)p.from + beside), count, fours);
     }
+}
+
+template <class S> static __device__ __forceinline__ void move_on(piece (&pieces)[S::PIECES], int step)
+{
+#pragma unroll
+    for (piece &p : pieces) p.from += step;
 }
 
 static __device__ __forceinline__ float passed(float a, float gate)
@@ -114,13 +129,14 @@ static __device__ __forceinline__ float passed(float a, float gate)
 }
 
 /* Of what this thread has copied, which it sees before the others do. */
-template <class S> static __device__ __forceinline__ void pass_gate(float *panel, const float *gate)
+template <class S>
+static __device__ __forceinline__ void pass_gate(float *panel, const float *gate,
+                                                 const piece (&pieces)[S::PIECES])
 {
 #pragma unroll
-    for (int n = 0; n < S::LINES * DEPTH / 4; n += THREADS) {
-        piece p = piece_of<S>(n + threadIdx.x, S::LINES, DEPTH);
-        float4 *a = (float4 *)(panel + S::place(p.line, p.k));
-        const float4 g = *(const float4 *)(gate + S::place(p.line, p.k));
+    for (const piece &p : pieces) {
+        float4 *a = (float4 *)(panel + p.place);
+        const float4 g = *(const float4 *)(gate + p.place);
         *a = {passed(a->x, g.x), passed(a->y, g.y), passed(a->z, g.z), passed(a->w, g.w)};
     }
 }
@@ -167,13 +183,21 @@ static __device__ __forceinline__ void sum_slice(float (&sum)[HIGH][WIDE], const
     float *stages = (float *)tern__cuda_shared();
     int chunks = (end - k + DEPTH - 1) / DEPTH, lane = threadIdx.x % TERN__WARP;
     int half = threadIdx.x / TERN__WARP % 2, slice = threadIdx.x / OWNERS * SLICE;
+    int a_step = A::ALONG_K ? DEPTH : DEPTH * p.a.step, b_step = B::ALONG_K ? DEPTH : DEPTH * p.b.step;
+    bool a_fours = p.a.fours, b_fours = p.b.fours;
+    int64_t beside = GATED ? (const char *)gate - (const char *)p.a.data : 0;
+    piece a[A::PIECES], b[B::PIECES];
+    find_pieces<A>(a, p.a, row, k);
+    find_pieces<B>(b, p.b, column, k);
     auto copy = [&](int c) {
         float *to = stages + c % count * size;
-        int from = k + c * DEPTH;
+        int depth = end - k - c * DEPTH;
         if (c < chunks) {
-            copy_panel<A>(to, p.a, p.a.data, row, from, end - from);
-            copy_panel<B>(to + A::SIZE, p.b, p.b.data, column, from, end - from);
-            if (GATED) copy_panel<A>(to + A::SIZE + B::SIZE, p.a, gate, row, from, end - from);
+            copy_panel<A>(to, a, depth, a_fours, 0);
+            copy_panel<B>(to + A::SIZE, b, depth, b_fours, 0);
+            if (GATED) copy_panel<A>(to + A::SIZE + B::SIZE, a, depth, a_fours, beside);
+            move_on<A>(a, a_step);
+            move_on<B>(b, b_step);
         }
         __pipeline_commit();
     };
@@ -181,7 +205,7 @@ static __device__ __forceinline__ void sum_slice(float (&sum)[HIGH][WIDE], const
     for (int c = 0; c < chunks; c++) {
         float *here = stages + c % count * size;
         __pipeline_wait_prior(count - 2);
-        if (GATED) pass_gate<A>(here, here + A::SIZE + B::SIZE);
+        if (GATED) pass_gate<A>(here, here + A::SIZE + B::SIZE, a);
         __syncthreads();
         copy(c + count - 1);
 #pragma unroll
