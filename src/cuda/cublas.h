@@ -2,33 +2,7 @@
 #ifndef TERN_SRC_CUDA_CUBLAS_H
 #define TERN_SRC_CUDA_CUBLAS_H
 
-#include "cuda/runtime.h"
-
-/* Matrices by rows or, transposed, by columns, each `step` elements behind the last; a batch of them is
- * `next` elements apart. */
-typedef struct tern__gemm_operand {
-    void *data;
-    tern_dtype dtype;
-    bool transposed;
-    int64_t step, next;
-} tern__gemm_operand;
-
-/* cuBLASLt is known to fail with longer batches, and to take vectors as if they began at multiples of so many
- * bytes, whatever its heuristics have seen. */
-#define TERN__GEMM_BATCH  65535
-#define TERN__GEMM_VECTOR 16
-
-/* y (m, n) = or += a (m, k) b (k, n) + bias (n), `count` times, and then max(y, 0) if `relu`, where NaN may
- * become 0. a and b are of one dtype, y is of that or f32, and not transposed; the bias is of y's dtype, or
- * NULL. Sums are made in f32, of f64 in f64. */
-typedef struct tern__gemm {
-    int64_t m, n, k, count; /* TERN__GEMM_BATCH at most */
-    tern__gemm_operand a, b, y;
-    const void *bias;     /* this and row_sums begin at multiples of TERN__GEMM_VECTOR bytes */
-    void *row_sums;       /* of a's rows, (m) of y's dtype, of one matrix without a bias; or NULL */
-    bool add, relu;       /* no ReLU with row_sums */
-    int64_t alignment[3]; /* bytes, of all addresses at which a matrix of a, b or y begins */
-} tern__gemm;
+#include "cuda/gemm.h"
 
 /* E_UNSUPPORTED, with nothing computed: cuBLASLt has none. */
 int tern__cublas_gemm(const tern__call *call, const tern__gemm *gemm);

@@ -8,6 +8,7 @@
  * product that makes y; where that is another kernel, or cuBLASLt has none, it is a kernel after it. */
 #include "cuda/matmul.h"
 #include "cuda/copy.h"
+#include "cuda/cublas.h"
 #include "cuda/kernels.h"
 #include "cuda/small_gemm.h"
 

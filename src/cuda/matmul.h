@@ -4,7 +4,7 @@
 #ifndef TERN_SRC_CUDA_MATMUL_H
 #define TERN_SRC_CUDA_MATMUL_H
 
-#include "cuda/cublas.h"
+#include "cuda/gemm.h"
 
 bool tern__cuda_matmul_takes(const tern__call *call);
 

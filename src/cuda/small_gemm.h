@@ -3,7 +3,7 @@
 #ifndef TERN_SRC_CUDA_SMALL_GEMM_H
 #define TERN_SRC_CUDA_SMALL_GEMM_H
 
-#include "cuda/cublas.h"
+#include "cuda/gemm.h"
 #include "cuda/stopwatch.h"
 
 #define TERN__SMALL_GEMMS  2
