@@ -23,7 +23,8 @@ tern_tensor *tern_linear_act_forward(tern_module *module, tern_scope *scope, ter
 {
     if (!module || !TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (module->forward == forward) return tern__forward_by(module, scope, x, relu ? with_relu : forward);
-    tern__scope_fail(scope, __func__, TERN_E_INVALID, "expected a linear, got %s", module->kind);
+    tern__scope_fail(scope, __func__, TERN_E_INVALID, "expected a linear with its own forward, got %s",
+                     module->kind);
     return NULL;
 }
 

@@ -157,7 +157,8 @@ static void a_linear_with_its_relu_by_name(void **state)
         assert_memory_equal(got, want, sizeof(want));
     }
     expect_error(&w, tern_linear_act_forward(relu, w.scope, zeros1(&w, TERN_F32, 3), true),
-                 "tern_linear_act_forward", TERN_E_INVALID, "expected a linear, got relu");
+                 "tern_linear_act_forward", TERN_E_INVALID,
+                 "expected a linear with its own forward, got relu");
     expect_error(&w, tern_linear_act_forward(linear, w.scope, zeros1(&w, TERN_F32, 4), true), "tern_linear",
                  TERN_E_SHAPE, "linear: weight is (2, 3) but input is (4)");
     expect_error(&w,
