@@ -17,9 +17,9 @@ bool tern__small_gemms_fit(const tern__gemm *g, int count);
  * parts for about `blocks` blocks, of TERN__SMALL_BLOCKS at most: how sums are rounded depends on that. */
 int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, const float *gate, int blocks);
 
-/* The same, or `other(ctx)`, which does it in another way: whichever was faster when the device's clock
- * decided, or what that way is told or remembered to be (device/notes.h); `other` where they do not fit or
- * clocks may not decide. */
+/* The same, or `other(ctx)`, which does it in another way: the faster by the device's clock, or by what
+ * others have told or the file has (device/notes.h); `other` where they do not fit or clocks may not decide.
+ */
 int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count, const float *gate,
                          tern__timed *other, void *ctx);
 

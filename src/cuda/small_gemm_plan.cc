@@ -112,7 +112,7 @@ static bool adds(const tern__gemm *g, int count)
     return any;
 }
 
-/* False: another kernel's name, or nothing. */
+/* False: it names neither way. */
 static bool take_named(plan *p, const char *name)
 {
     int blocks = 0;

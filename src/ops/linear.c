@@ -37,7 +37,6 @@ static bool are_at_once(const tern_scope *scope, const tern__node *node)
 /* y: the result if a ReLU has made it, or NULL. */
 static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__view *y)
 {
-    static const int order[INPUTS] = {BIAS, WEIGHT, X};
     tern__call call = {.kernel = TERN__LINEAR_GRAD, .in = {tern__dy(node), &node->saved[SAVED_X].view}};
     call.in[2] = tern__wants(node, X) ? &node->saved[SAVED_WEIGHT].view : NULL;
     call.in[3] = y;
@@ -47,8 +46,8 @@ static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__vi
         if (!call.out[i]) return scope->error.code;
     }
     int status = tern__run(scope, &call) ? TERN_OK : scope->error.code;
-    for (int n = 0; n < INPUTS && !status; n++)
-        if (call.out[order[n]]) status = tern__grad_done(scope, node, order[n]);
+    for (int i = INPUTS - 1; i >= 0 && !status; i--)
+        if (call.out[i]) status = tern__grad_done(scope, node, i);
     return status;
 }
 
