@@ -79,12 +79,15 @@ static message *find(const mailbox *box, const tern__transfer *transfer)
 
 static tern__nccl_line *line_of(tern__nccl_link *link, int peer, bool is_recv, tern_error *err)
 {
+    char id[TERN__NCCL_ID] = {0};
     tern__nccl_line *line = link->lines;
     while (line && (line->peer != peer || line->is_recv != is_recv)) line = line->next;
-    if (line || !(line = tern__nccl_line_new(link, err))) return line;
+    if (line || (!is_recv && link->nccl->plugin->id(id, err))) return line;
+    if (!(line = tern__nccl_line_new(link, err))) return NULL;
     line->peer = peer;
     line->is_recv = is_recv;
-    return is_recv || !link->nccl->plugin->id(line->id, err) ? line : NULL;
+    memcpy(line->id, id, sizeof(id));
+    return line;
 }
 
 /* ---- the device's part ---- */
