@@ -16,6 +16,7 @@
 #include <tern/preempt.h>
 #include <tern/autograd.h>
 #include <tern/ops.h>
+#include <tern/pad.h>
 #include <tern/conv.h>
 #include <tern/loss.h>
 #include <tern/nn.h>

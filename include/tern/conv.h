@@ -1,21 +1,28 @@
 /* conv.h - convolutions and transposed convolutions over one, two or three spatial dimensions. x may be a
- * view with gaps; weight and bias have its dtype. Errors: E_SHAPE, E_DTYPE, E_RANGE (options). */
+ * view with gaps, or one sample without the batch's dimension, as y is then; weight and bias have its dtype.
+ * Errors: E_SHAPE, E_DTYPE, E_RANGE and E_INVALID (options). */
 #ifndef TERN_CONV_H
 #define TERN_CONV_H
 
-#include <tern/autograd.h>
+#include <tern/pad.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+/* As `padding` of a convolution that is not transposed, for any of its dimensions: as much as keeps the size,
+ * dilation (kernel - 1), of which half rounded down is on the left. Of stride 1 only (E_RANGE). */
+#define TERN_PADDING_SAME  (-2147483647)
+#define TERN_PADDING_VALID 0
+
 typedef struct tern_conv2d_opts {
     size_t size;
-    int64_t stride[2];   /* height, width; default 1, 1 */
-    int64_t padding[2];  /* zeros on both sides; default 0, 0 */
-    int64_t dilation[2]; /* default 1, 1 */
-    int64_t groups;      /* default 1 */
-    bool bias;           /* only for tern_conv2d_new: with a bias; default true */
+    int64_t stride[2];    /* height, width; default 1, 1 */
+    int64_t padding[2];   /* on both sides, or TERN_PADDING_SAME; default 0, 0 */
+    int64_t dilation[2];  /* default 1, 1 */
+    int64_t groups;       /* default 1 */
+    bool bias;            /* only for tern_conv2d_new: with a bias; default true */
+    int64_t padding_mode; /* of what the padding is, a tern_padding_mode; default TERN_PADDING_ZEROS */
 } tern_conv2d_opts;
 TERN_API tern_conv2d_opts tern_conv2d_defaults(void);
 
@@ -26,11 +33,12 @@ TERN_API tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor
 
 typedef struct tern_conv3d_opts {
     size_t size;
-    int64_t stride[3];   /* depth, height, width; default 1, 1, 1 */
-    int64_t padding[3];  /* zeros on both sides; default 0, 0, 0 */
-    int64_t dilation[3]; /* default 1, 1, 1 */
-    int64_t groups;      /* default 1 */
-    bool bias;           /* only for tern_conv3d_new: with a bias; default true */
+    int64_t stride[3];    /* depth, height, width; default 1, 1, 1 */
+    int64_t padding[3];   /* on both sides, or TERN_PADDING_SAME; default 0, 0, 0 */
+    int64_t dilation[3];  /* default 1, 1, 1 */
+    int64_t groups;       /* default 1 */
+    bool bias;            /* only for tern_conv3d_new: with a bias; default true */
+    int64_t padding_mode; /* of what the padding is, a tern_padding_mode; default TERN_PADDING_ZEROS */
 } tern_conv3d_opts;
 TERN_API tern_conv3d_opts tern_conv3d_defaults(void);
 
@@ -43,6 +51,7 @@ typedef struct tern_conv1d_opts {
     size_t size;
     int64_t stride, padding, dilation, groups; /* default 1, 0, 1, 1 */
     bool bias;                                 /* only for tern_conv1d_new; default true */
+    int64_t padding_mode;                      /* as conv2d's; default TERN_PADDING_ZEROS */
 } tern_conv1d_opts;
 TERN_API tern_conv1d_opts tern_conv1d_defaults(void);
 

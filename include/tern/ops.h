@@ -4,6 +4,7 @@
 #define TERN_OPS_H
 
 #include <tern/autograd.h>
+#include <tern/pad.h>
 #include <tern/rng.h>
 
 #ifdef __cplusplus
@@ -87,7 +88,8 @@ typedef struct tern_pool2d_opts {
 TERN_API tern_pool2d_opts tern_pool2d_defaults(void);
 
 /* The largest, or the mean, of each window: x (N, C, H, W) -> (N, C, H', W') with H' = (H + 2 padding -
- * dilation (kernel - 1) - 1) / stride + 1. torch.nn.functional.max_pool2d, avg_pool2d. */
+ * dilation (kernel - 1) - 1) / stride + 1. Pools take one sample without N, too, and return one.
+ * torch.nn.functional.max_pool2d, avg_pool2d. */
 TERN_API tern_tensor *tern_max_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h, int64_t kernel_w,
                                       const tern_pool2d_opts *opts);
 TERN_API tern_tensor *tern_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h, int64_t kernel_w,
@@ -235,10 +237,6 @@ TERN_API int tern_split(tern_scope *scope, tern_tensor *x, int64_t size, int dim
 /* One after the other along `dim`; side by side along a new dimension. torch.cat, stack. */
 TERN_API tern_tensor *tern_cat(tern_scope *scope, int count, tern_tensor *const *x, int dim);
 TERN_API tern_tensor *tern_stack(tern_scope *scope, int count, tern_tensor *const *x, int dim);
-/* `value` around x: padding[0] before and padding[1] after the last dimension, the next two for the one
- * before it, and so on; count of them. torch.nn.functional.pad, constant. */
-TERN_API tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding,
-                               double value);
 /* A copy with gradient; the same in another dtype (x itself if it has that one), whose gradient is cast back;
  * the same memory without gradient. torch.clone, Tensor.to, detach. */
 TERN_API tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x);

@@ -44,6 +44,7 @@ typedef struct kind {
 typedef struct sizes {
     int64_t in, out, groups, kernel[3];
     bool bias;
+    int64_t padding_mode; /* tern_padding_mode */
 } sizes;
 
 static int check(const kind *k, const sizes *s, tern_error *err)
@@ -71,17 +72,21 @@ static int add_members(conv *self, const kind *k, const sizes *s, tern_rng *rng,
     return tern__init_default(self->weight, self->bias, rng, err);
 }
 
-/* " stride 2x2 padding 1x1 ...": the numbers that follow the size in each of the opts. */
-static void add_options(conv *self, const kind *k)
+/* " stride 2x2 padding 1x1 ...": the numbers that follow the size in each of the opts; -1: as much as keeps
+ * the size. */
+static void add_options(conv *self, const kind *k, int64_t padding_mode)
 {
     static const char *const names[] = {"stride", "padding", "output_padding", "dilation"};
     const int64_t *number = (const int64_t *)((const char *)&self->opts + sizeof(size_t));
     for (int i = 0; i < 4; i++) {
+        int64_t values[3];
         if (i == 2 && !k->transposed) continue;
-        tern__options_add(&self->base, names[i], k->spatial, number);
-        number += k->spatial;
+        for (int d = 0; d < k->spatial; d++, number++)
+            values[d] = *number == TERN_PADDING_SAME ? -1 : *number;
+        tern__options_add(&self->base, names[i], k->spatial, values);
     }
     tern__options_add(&self->base, "groups", 1, number);
+    if (padding_mode) tern__options_add(&self->base, "padding_mode", 1, &padding_mode);
 }
 
 static tern_module *new_conv(const kind *k, const sizes *s, const void *opts, size_t opts_bytes,
@@ -91,7 +96,7 @@ static tern_module *new_conv(const kind *k, const sizes *s, const void *opts, si
     conv *self = tern__module_new(sizeof(*self), k->name, k->forward, err);
     if (!self) return NULL;
     memcpy(&self->opts, opts, opts_bytes);
-    add_options(self, k);
+    add_options(self, k, s->padding_mode);
     if (add_members(self, k, s, rng, err) == TERN_OK) return &self->base;
     tern_module_free(&self->base);
     return NULL;
@@ -103,7 +108,7 @@ tern_module *tern_conv2d_new(int64_t in, int64_t out, int64_t kernel_h, int64_t 
     tern_conv2d_opts o = tern_conv2d_defaults();
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv2d_new", "conv2d", conv2d_forward, 2, false};
-    sizes s = {in, out, o.groups, {kernel_h, kernel_w}, o.bias};
+    sizes s = {in, out, o.groups, {kernel_h, kernel_w}, o.bias, o.padding_mode};
     return new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
@@ -113,7 +118,7 @@ tern_module *tern_conv1d_new(int64_t in, int64_t out, int64_t kernel, const tern
     tern_conv1d_opts o = tern_conv1d_defaults();
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv1d_new", "conv1d", conv1d_forward, 1, false};
-    sizes s = {in, out, o.groups, {kernel}, o.bias};
+    sizes s = {in, out, o.groups, {kernel}, o.bias, o.padding_mode};
     return new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
@@ -124,7 +129,7 @@ tern_module *tern_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel_h
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv_transpose2d_new", "conv_transpose2d", conv_transpose2d_forward, 2,
                            true};
-    sizes s = {in, out, o.groups, {kernel_h, kernel_w}, o.bias};
+    sizes s = {in, out, o.groups, {kernel_h, kernel_w}, o.bias, TERN_PADDING_ZEROS};
     return new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
@@ -135,7 +140,7 @@ tern_module *tern_conv_transpose1d_new(int64_t in, int64_t out, int64_t kernel,
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv_transpose1d_new", "conv_transpose1d", conv_transpose1d_forward, 1,
                            true};
-    sizes s = {in, out, o.groups, {kernel}, o.bias};
+    sizes s = {in, out, o.groups, {kernel}, o.bias, TERN_PADDING_ZEROS};
     return new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
@@ -145,7 +150,7 @@ tern_module *tern_conv3d_new(int64_t in, int64_t out, int64_t kernel_d, int64_t 
     tern_conv3d_opts o = tern_conv3d_defaults();
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv3d_new", "conv3d", conv3d_forward, 3, false};
-    sizes s = {in, out, o.groups, {kernel_d, kernel_h, kernel_w}, o.bias};
+    sizes s = {in, out, o.groups, {kernel_d, kernel_h, kernel_w}, o.bias, o.padding_mode};
     return new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
@@ -157,6 +162,6 @@ tern_module *tern_conv_transpose3d_new(int64_t in, int64_t out, int64_t kernel_d
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv_transpose3d_new", "conv_transpose3d", conv_transpose3d_forward, 3,
                            true};
-    sizes s = {in, out, o.groups, {kernel_d, kernel_h, kernel_w}, o.bias};
+    sizes s = {in, out, o.groups, {kernel_d, kernel_h, kernel_w}, o.bias, TERN_PADDING_ZEROS};
     return new_conv(&k, &s, &o, sizeof(o), rng, err);
 }

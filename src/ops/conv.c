@@ -21,8 +21,10 @@ typedef struct conv {
     const char *func, *op; /* "tern_conv1d", "conv1d": for errors */
     int spatial;           /* how many dimensions                 */
     bool transposed;
-    tern__conv_attr attr; /* the last numbers count */
+    tern__conv_attr attr; /* the last numbers count; padding: on the left */
     int64_t output_padding[3];
+    int64_t after[3]; /* padding on the right */
+    int64_t mode;     /* tern_padding_mode    */
 } conv;
 
 /* ---- kernels ---- */
@@ -130,13 +132,30 @@ static const char *numbers(const conv *c, const int64_t v[3], char text[NUMBERS_
     return text;
 }
 
+static int check_padding(tern_scope *scope, const conv *c)
+{
+    char stride[NUMBERS_TEXT];
+    for (int d = 0; d < 3; d++) {
+        if (c->attr.padding[d] != TERN_PADDING_SAME || (c->attr.stride[d] == 1 && !c->transposed)) continue;
+        return tern__scope_fail(
+            scope, c->func, TERN_E_RANGE, "%s: TERN_PADDING_SAME is for a stride of 1%s, got stride %s",
+            c->op, c->transposed ? " of what is not transposed" : "", numbers(c, c->attr.stride, stride));
+    }
+    return tern__padding_mode_check(scope, c->func, c->op, c->mode);
+}
+
+static bool is_padding(int64_t number)
+{
+    return number >= 0 || number == TERN_PADDING_SAME;
+}
+
 static int check_numbers(tern_scope *scope, const conv *c)
 {
     const tern__conv_attr *a = &c->attr;
     char stride[NUMBERS_TEXT], padding[NUMBERS_TEXT], dilation[NUMBERS_TEXT], more[NUMBERS_TEXT];
     bool fit = a->groups >= 1, more_fit = true;
     for (int d = 0; d < 3; d++) {
-        fit = fit && a->stride[d] >= 1 && a->padding[d] >= 0 && a->dilation[d] >= 1;
+        fit = fit && a->stride[d] >= 1 && is_padding(a->padding[d]) && a->dilation[d] >= 1;
         more_fit = more_fit && c->output_padding[d] >= 0 &&
                    (c->output_padding[d] < a->stride[d] || c->output_padding[d] < a->dilation[d]);
     }
@@ -148,7 +167,7 @@ static int check_numbers(tern_scope *scope, const conv *c)
                                 "least 0, got stride %s, dilation %s, groups %lld, padding %s",
                                 c->op, stride, dilation, (long long)a->groups,
                                 numbers(c, a->padding, padding));
-    if (more_fit) return TERN_OK;
+    if (more_fit) return check_padding(scope, c);
     return tern__scope_fail(scope, c->func, TERN_E_RANGE,
                             "%s: expected an output_padding of at least 0 and less than stride or dilation, "
                             "got output_padding %s, stride %s, dilation %s",
@@ -178,14 +197,19 @@ static const char *groups_text(int64_t groups, char text[NUMBERS_TEXT])
     return text;
 }
 
+static bool has_batch(const conv *c, const tern__view *x)
+{
+    return x->ndim == 2 + c->spatial;
+}
+
 static int check(tern_scope *scope, const conv *c, const tern_tensor *x, const tern_tensor *w,
                  const tern_tensor *b)
 {
     const tern__view *xv = &x->view, *wv = &w->view;
     char xs[TERN__SHAPE_TEXT], ws[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT];
     char groups[NUMBERS_TEXT];
-    int ndim = 2 + c->spatial;
-    if (xv->ndim != ndim || wv->ndim != ndim || xv->shape[1] != channels_in(c, wv) ||
+    int ndim = 2 + c->spatial, at = xv->ndim - ndim + 1; /* of x's channels */
+    if (at < 0 || at > 1 || wv->ndim != ndim || xv->shape[at] != channels_in(c, wv) ||
         wv->shape[0] % c->attr.groups)
         return tern__scope_fail(scope, c->func, TERN_E_SHAPE, "%s%s: weight is %s but input is %s%s", c->op,
                                 tern__layer_text(w, layer), tern__shape_text(wv, ws),
@@ -202,28 +226,41 @@ static int check(tern_scope *scope, const conv *c, const tern_tensor *x, const t
     return TERN_OK;
 }
 
-/* Of spatial dimension `d` of the operands, which numbers `i` of the attributes are about; below 1: none. */
-static int64_t output_size(const conv *c, const tern__view *x, const tern__view *w, int d, int i)
+/* What the caller's padding is on either side; an odd one is larger on the right. */
+static void settle_padding(conv *c, const tern__view *w)
 {
-    int64_t reach = c->attr.dilation[i] * (w->shape[d] - 1) + 1, twice = 2 * c->attr.padding[i];
-    if (c->transposed) return (x->shape[d] - 1) * c->attr.stride[i] - twice + reach + c->output_padding[i];
-    int64_t room = x->shape[d] + twice - reach;
+    for (int i = 3 - c->spatial; i < 3; i++) {
+        int64_t *before = &c->attr.padding[i],
+                reach = c->attr.dilation[i] * (w->shape[c->spatial - 1 + i] - 1);
+        bool same = *before == TERN_PADDING_SAME;
+        if (same) *before = TERN__MAX(reach, 0) / 2;
+        c->after[i] = same ? TERN__MAX(reach, 0) - *before : *before;
+    }
+}
+
+/* Along axis `i` of the attributes, of sizes `x` and `w`; below 1: none. */
+static int64_t output_size(const conv *c, int64_t x, int64_t w, int i)
+{
+    int64_t reach = c->attr.dilation[i] * (w - 1) + 1, padding = c->attr.padding[i] + c->after[i];
+    if (c->transposed) return (x - 1) * c->attr.stride[i] - padding + reach + c->output_padding[i];
+    int64_t room = x + padding - reach;
     return room < 0 ? 0 : room / c->attr.stride[i] + 1;
 }
 
-/* Fills `shape` with the output's. Empty is only a batch. */
+/* Fills `shape` with the output's, in a batch. Empty is only that. */
 static int output_shape(tern_scope *scope, const conv *c, const tern_tensor *x, const tern_tensor *w,
                         int64_t shape[TERN_NDIM_MAX])
 {
     char xs[TERN__SHAPE_TEXT], ws[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT];
     char padding[NUMBERS_TEXT], dilation[NUMBERS_TEXT];
     const tern__view *xv = &x->view;
+    const int64_t *sizes = xv->shape + xv->ndim - c->spatial;
     bool empty = tern__view_count(&w->view) == 0;
-    shape[0] = xv->shape[0];
+    shape[0] = has_batch(c, xv) ? xv->shape[0] : 1;
     shape[1] = channels_out(c, &w->view);
-    for (int d = 2; d < xv->ndim; d++) {
-        shape[d] = output_size(c, xv, &w->view, d, d - xv->ndim + 3);
-        empty = empty || xv->shape[d] == 0 || shape[d] < 1;
+    for (int d = 0; d < c->spatial; d++) {
+        shape[2 + d] = output_size(c, sizes[d], w->view.shape[2 + d], 3 - c->spatial + d);
+        empty = empty || sizes[d] == 0 || shape[2 + d] < 1;
     }
     if (!empty) return TERN_OK;
     return tern__scope_fail(scope, c->func, TERN_E_SHAPE,
@@ -268,13 +305,27 @@ static tern_tensor *laid_weight(tern_scope *scope, tern_tensor *weight)
     return laid;
 }
 
-static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *const operands[3])
+/* x with what the kernels have no padding for: elements of its own, or zeros on one side. What is left for
+ * them stays in c. */
+static tern_tensor *padded(tern_scope *scope, conv *c, tern_tensor *x)
+{
+    bool any = false, zeros = c->mode == TERN_PADDING_ZEROS;
+    tern__padding p = {.mode = (tern_padding_mode)c->mode};
+    for (int i = 3 - c->spatial, d = x->view.ndim - c->spatial; i < 3; i++, d++) {
+        int64_t kernels = zeros ? c->attr.padding[i] : 0;
+        p.before[d] = c->attr.padding[i] - kernels;
+        p.after[d] = c->after[i] - kernels;
+        c->attr.padding[i] = kernels;
+        any = any || p.before[d] || p.after[d];
+    }
+    return any ? tern__pad(scope, c->func, x, &p, 0) : x;
+}
+
+/* Of a batch, into a result of this shape. */
+static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *const operands[3],
+                             const int64_t *shape)
 {
     tern_tensor *x = operands[X], *weight = operands[WEIGHT], *bias = operands[BIAS];
-    int64_t shape[TERN_NDIM_MAX];
-    if (check_numbers(scope, c) || check(scope, c, x, weight, bias) ||
-        output_shape(scope, c, x, weight, shape))
-        return NULL;
     x = tern__dense(scope, x);
     weight = x ? laid_weight(scope, weight) : NULL;
     bias = weight && bias ? tern__plain(scope, bias) : NULL;
@@ -287,6 +338,20 @@ static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *cons
     tern__save(node, WEIGHT, weight);
     tern__save_attr(scope, node, c, sizeof(*c));
     return y;
+}
+
+/* Checks the operands, and brings x into the form that the kernels take. */
+static tern_tensor *prepare(tern_scope *scope, conv *c, tern_tensor *operands[3])
+{
+    int64_t shape[TERN_NDIM_MAX];
+    tern_tensor *weight = operands[WEIGHT], **x = &operands[X];
+    if (check_numbers(scope, c) || check(scope, c, *x, weight, operands[BIAS])) return NULL;
+    bool batch = has_batch(c, &(*x)->view);
+    settle_padding(c, &weight->view);
+    if (output_shape(scope, c, *x, weight, shape) || !(*x = padded(scope, c, *x))) return NULL;
+    if (batch) return convolve(scope, c, operands, shape);
+    *x = tern__batch_of_one(scope, *x);
+    return *x ? tern__without_batch(scope, convolve(scope, c, operands, shape)) : NULL;
 }
 
 /* ---- public ---- */
@@ -304,9 +369,9 @@ static void take_numbers(conv *c, const void *opts)
     c->attr.groups = *number;
 }
 
-/* The op, after its options have been read into `o`, which holds the defaults. */
+/* The op, after its options have been read into `o`, which holds the defaults; `mode` is in it, or NULL. */
 static tern_tensor *enter(tern_scope *scope, conv *c, tern_tensor *operands[3], void *o, size_t size,
-                          const void *opts)
+                          const int64_t *mode, const void *opts)
 {
     tern_error err = {0};
     if (!tern__op_enter(scope, c->func, 2, 3, operands)) return NULL;
@@ -315,23 +380,24 @@ static tern_tensor *enter(tern_scope *scope, conv *c, tern_tensor *operands[3], 
         return NULL;
     }
     take_numbers(c, o);
-    return convolve(scope, c, operands);
+    c->mode = mode ? *mode : TERN_PADDING_ZEROS;
+    return prepare(scope, c, operands);
 }
 
-#define CONV(name, dimensions, is_transposed)                                                                \
+#define CONV(name, dimensions, is_transposed, padding_mode)                                                  \
     tern_tensor *tern_##name(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,      \
                              const tern_##name##_opts *opts)                                                 \
     {                                                                                                        \
         tern_##name##_opts o = tern_##name##_defaults();                                                     \
         conv c = {.func = __func__, .op = #name, .spatial = dimensions, .transposed = is_transposed};        \
-        return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), opts);                    \
+        return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), padding_mode, opts);      \
     }
-CONV(conv1d, 1, false)
-CONV(conv2d, 2, false)
-CONV(conv3d, 3, false)
-CONV(conv_transpose1d, 1, true)
-CONV(conv_transpose2d, 2, true)
-CONV(conv_transpose3d, 3, true)
+CONV(conv1d, 1, false, &o.padding_mode)
+CONV(conv2d, 2, false, &o.padding_mode)
+CONV(conv3d, 3, false, &o.padding_mode)
+CONV(conv_transpose1d, 1, true, NULL)
+CONV(conv_transpose2d, 2, true, NULL)
+CONV(conv_transpose3d, 3, true, NULL)
 
 tern_conv1d_opts tern_conv1d_defaults(void)
 {

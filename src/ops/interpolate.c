@@ -128,31 +128,39 @@ tern_tensor *tern_interpolate(tern_scope *scope, tern_tensor *x, const tern_inte
 
 /* ---- adaptive average pooling: the same with means ---- */
 
+static int check_adapted(tern_scope *scope, const char *func, const tern__view *x, int axes,
+                         const int64_t *size)
+{
+    char text[TERN__SHAPE_TEXT];
+    const char *depth = axes == 3 ? "D, " : "";
+    bool fits = x->ndim == 2 + axes || x->ndim == 1 + axes, sized = true;
+    for (int d = x->ndim == 2 + axes; d < x->ndim; d++) fits = fits && x->shape[d] > 0;
+    for (int d = 0; d < axes; d++) sized = sized && size[d] >= 1 && size[d] < INT32_MAX;
+    if (!fits)
+        return tern__scope_fail(
+            scope, func, TERN_E_SHAPE,
+            "adaptive pooling: expected (N, C, %sH, W) or (C, %sH, W), empty at most in N, got %s", depth,
+            depth, tern__shape_text(x, text));
+    if (!tern__dtype_is_float(x->dtype))
+        return tern__scope_fail(scope, func, TERN_E_DTYPE,
+                                "adaptive pooling: expected floating point, got %s",
+                                tern_dtype_name(x->dtype));
+    if (sized) return TERN_OK;
+    return tern__scope_fail(scope, func, TERN_E_RANGE, "adaptive pooling: expected sizes of at least 1");
+}
+
 static tern_tensor *adapt(tern_scope *scope, const char *func, const char *op, tern_tensor *x, int axes,
                           const int64_t *size)
 {
-    char text[TERN__SHAPE_TEXT];
     int64_t shape[TERN_NDIM_MAX];
-    const tern__view *view = &x->view;
     tern__interpolate_attr attr = {.mode = TERN__MEAN};
-    bool fits = view->ndim == 2 + axes, sized = true;
-    for (int d = 0; d < view->ndim; d++) {
-        shape[d] = d < 2 || !fits ? view->shape[d] : size[d - 2];
-        fits = fits && (d == 0 || view->shape[d] > 0);
-        sized = sized && (d < 2 || (shape[d] >= 1 && shape[d] < INT32_MAX));
-    }
-    if (!fits)
-        tern__scope_fail(scope, func, TERN_E_SHAPE,
-                         "adaptive pooling: expected (N, C, %sH, W), empty at most in N, got %s",
-                         axes == 3 ? "D, " : "", tern__shape_text(view, text));
-    else if (!tern__dtype_is_float(view->dtype))
-        tern__scope_fail(scope, func, TERN_E_DTYPE, "adaptive pooling: expected floating point, got %s",
-                         tern_dtype_name(view->dtype));
-    else if (!sized)
-        tern__scope_fail(scope, func, TERN_E_RANGE, "adaptive pooling: expected sizes of at least 1");
-    else if (tern__can_be(scope, func, view->dtype, view->ndim, shape))
-        return resize(scope, op, x, shape, &attr);
-    return NULL;
+    if (check_adapted(scope, func, &x->view, axes, size)) return NULL;
+    bool batch = x->view.ndim == 2 + axes;
+    if (!batch && !(x = tern__batch_of_one(scope, x))) return NULL;
+    for (int d = 0; d < 2 + axes; d++) shape[d] = d < 2 ? x->view.shape[d] : size[d - 2];
+    if (!tern__can_be(scope, func, x->view.dtype, x->view.ndim, shape)) return NULL;
+    tern_tensor *y = resize(scope, op, x, shape, &attr);
+    return batch ? y : tern__without_batch(scope, y);
 }
 
 tern_tensor *tern_adaptive_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t height, int64_t width)

@@ -1,4 +1,4 @@
-/* join.c - cat, stack and pad: inputs copied into parts of the output, gradients out of the same parts. */
+/* join.c - cat and stack: inputs copied into parts of the output, gradients out of the same parts. */
 #include "ops/ops.h"
 
 #include <string.h>
@@ -209,39 +209,4 @@ tern_tensor *tern_stack(tern_scope *scope, int count, tern_tensor *const *x, int
     for (int i = 0; i < count; i++)
         if (!(own[i] = unsqueeze(scope, own[i], at))) return NULL;
     return cat(scope, __func__, count, own, at);
-}
-
-/* ---- pad ---- */
-
-static int pad_gradient(tern_scope *scope, tern__node *node)
-{
-    return part_gradient(scope, node, 0, node->attr);
-}
-
-tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding, double value)
-{
-    int64_t shape[TERN_NDIM_MAX], start[TERN_NDIM_MAX] = {0};
-    bool fit = count >= 0 && count % 2 == 0;
-    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
-    fit = fit && count / 2 <= x->view.ndim;
-    for (int d = 0; d < x->view.ndim; d++) shape[d] = x->view.shape[d];
-    for (int i = 0; i < count && fit; i++) {
-        int d = x->view.ndim - 1 - i / 2;
-        fit = padding[i] >= 0 && !__builtin_add_overflow(shape[d], padding[i], &shape[d]);
-        if (i % 2 == 0) start[d] = padding[i];
-    }
-    if (!fit) {
-        tern__scope_fail(
-            scope, __func__, TERN_E_RANGE,
-            "pad: expected two numbers of at least 0 for each of up to %d dimensions, got %d numbers",
-            x->view.ndim, count);
-        return NULL;
-    }
-    if (!tern__can_be(scope, __func__, x->view.dtype, x->view.ndim, shape)) return NULL;
-    tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, x->view.ndim, shape);
-    if (!y || !tern__fill(scope, &y->view, value)) return NULL;
-    tern__view part = part_of(&y->view, start, x->view.shape);
-    if (!tern__copy(scope, &part, &x->view)) return NULL;
-    tern__save_attr(scope, tern__record(scope, "pad", pad_gradient, y, 1, &x), start, sizeof(start));
-    return y;
 }

@@ -29,6 +29,20 @@ tern_tensor *tern__cast_parameter(tern_scope *scope, tern_tensor *x, tern_dtype 
 /* A result over x's memory, seen as `view`; a copy of it where x may move (a parameter before the seal). */
 tern_tensor *tern__share(tern_scope *scope, tern_tensor *x, const tern__view *view);
 
+/* x with `before` and `after` lines around each dimension: of `value` in the mode ZEROS. */
+typedef struct tern__padding {
+    tern_padding_mode mode;
+    int64_t before[TERN_NDIM_MAX], after[TERN_NDIM_MAX];
+} tern__padding;
+tern_tensor *tern__pad(tern_scope *scope, const char *func, tern_tensor *x, const tern__padding *p,
+                       double value);
+/* TERN_OK if there is such a mode; else E_INVALID. */
+int tern__padding_mode_check(tern_scope *scope, const char *func, const char *op, int64_t mode);
+
+/* x as a batch of one; and back. */
+tern_tensor *tern__batch_of_one(tern_scope *scope, tern_tensor *x);
+tern_tensor *tern__without_batch(tern_scope *scope, tern_tensor *x);
+
 /* The dimension that `dim` means, negative ones counted from the end; -1 after E_RANGE. */
 int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int dim);
 

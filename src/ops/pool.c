@@ -119,12 +119,13 @@ static int read_opts3d(tern_scope *scope, pool *p, int64_t kernel_d, int64_t ker
 static int check(tern_scope *scope, const pool *p, const tern__view *x)
 {
     char shape[TERN__SHAPE_TEXT];
-    bool fits = x->ndim == 2 + p->axes;
-    for (int d = 1; d < x->ndim; d++) fits = fits && x->shape[d] > 0;
+    const char *depth = p->axes == 3 ? "D, " : "";
+    bool fits = x->ndim == 2 + p->axes || x->ndim == 1 + p->axes;
+    for (int d = x->ndim == 2 + p->axes; d < x->ndim; d++) fits = fits && x->shape[d] > 0;
     if (!fits)
         return tern__scope_fail(scope, p->func, TERN_E_SHAPE,
-                                "pooling: expected (N, C, %sH, W), empty at most in N, got %s",
-                                p->axes == 3 ? "D, " : "", tern__shape_text(x, shape));
+                                "pooling: expected (N, C, %sH, W) or (C, %sH, W), empty at most in N, got %s",
+                                depth, depth, tern__shape_text(x, shape));
     if (tern__dtype_is_float(x->dtype)) return TERN_OK;
     return tern__scope_fail(scope, p->func, TERN_E_DTYPE, "pooling: expected floating point, got %s",
                             tern_dtype_name(x->dtype));
@@ -149,8 +150,10 @@ static int output_shape(tern_scope *scope, const pool *p, const tern__view *x, i
         dilation[TERN__SHAPE_TEXT];
     bool fits = true;
     for (int d = 0; d < x->ndim; d++) {
-        shape[d] = d < 2 ? x->shape[d] : output_size(p, x->shape[d], TERN__SPACE - x->ndim + d);
-        fits = fits && (d < 2 || shape[d] > 0);
+        int axis = TERN__SPACE - x->ndim + d;
+        bool spatial = d >= x->ndim - p->axes;
+        shape[d] = spatial ? output_size(p, x->shape[d], axis) : x->shape[d];
+        fits = fits && (!spatial || shape[d] > 0);
     }
     if (fits) return TERN_OK;
     return tern__scope_fail(scope, p->func, TERN_E_SHAPE,
@@ -159,11 +162,11 @@ static int output_shape(tern_scope *scope, const pool *p, const tern__view *x, i
                             numbers(p, p->attr.padding, padding), numbers(p, p->attr.dilation, dilation));
 }
 
-/* Replaces *x by what the kernels take. */
+/* Of a batch; replaces *x by what the kernels take. */
 static tern_tensor *new_output(tern_scope *scope, const pool *p, tern_tensor **x)
 {
     int64_t shape[TERN_NDIM_MAX];
-    if (check(scope, p, &(*x)->view) || output_shape(scope, p, &(*x)->view, shape)) return NULL;
+    if (output_shape(scope, p, &(*x)->view, shape)) return NULL;
     *x = tern__dense(scope, *x);
     return *x ? tern__result(scope, (*x)->view.dtype, (*x)->view.layout, (*x)->view.ndim, shape) : NULL;
 }
@@ -202,12 +205,23 @@ static tern_tensor *avg_pool(tern_scope *scope, tern_tensor *x, const pool *p)
     return y;
 }
 
+typedef tern_tensor *(*pool_fn)(tern_scope *scope, tern_tensor *x, const pool *p);
+
+/* Of a batch, or of one sample. */
+static tern_tensor *run_any(tern_scope *scope, tern_tensor *x, const pool *p, pool_fn fn)
+{
+    if (check(scope, p, &x->view)) return NULL;
+    if (x->view.ndim == 2 + p->axes) return fn(scope, x, p);
+    x = tern__batch_of_one(scope, x);
+    return x ? tern__without_batch(scope, fn(scope, x, p)) : NULL;
+}
+
 tern_tensor *tern_max_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h, int64_t kernel_w,
                              const tern_pool2d_opts *opts)
 {
     pool p = pool_of(__func__, "max_pool2d", 2, true);
     if (!TERN__ENTER(scope, __func__, 1, &x) || read_opts2d(scope, &p, kernel_h, kernel_w, opts)) return NULL;
-    return max_pool(scope, x, &p);
+    return run_any(scope, x, &p, max_pool);
 }
 
 tern_tensor *tern_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h, int64_t kernel_w,
@@ -215,7 +229,7 @@ tern_tensor *tern_avg_pool2d(tern_scope *scope, tern_tensor *x, int64_t kernel_h
 {
     pool p = pool_of(__func__, "avg_pool2d", 2, false);
     if (!TERN__ENTER(scope, __func__, 1, &x) || read_opts2d(scope, &p, kernel_h, kernel_w, opts)) return NULL;
-    return avg_pool(scope, x, &p);
+    return run_any(scope, x, &p, avg_pool);
 }
 
 tern_tensor *tern_max_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d, int64_t kernel_h,
@@ -224,7 +238,7 @@ tern_tensor *tern_max_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d
     pool p = pool_of(__func__, "max_pool3d", 3, true);
     if (!TERN__ENTER(scope, __func__, 1, &x) || read_opts3d(scope, &p, kernel_d, kernel_h, kernel_w, opts))
         return NULL;
-    return max_pool(scope, x, &p);
+    return run_any(scope, x, &p, max_pool);
 }
 
 tern_tensor *tern_avg_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d, int64_t kernel_h,
@@ -233,5 +247,5 @@ tern_tensor *tern_avg_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d
     pool p = pool_of(__func__, "avg_pool3d", 3, false);
     if (!TERN__ENTER(scope, __func__, 1, &x) || read_opts3d(scope, &p, kernel_d, kernel_h, kernel_w, opts))
         return NULL;
-    return avg_pool(scope, x, &p);
+    return run_any(scope, x, &p, avg_pool);
 }

@@ -58,6 +58,18 @@ tern_tensor *tern_reshape(tern_scope *scope, tern_tensor *x, int ndim, const int
     return NULL;
 }
 
+tern_tensor *tern__batch_of_one(tern_scope *scope, tern_tensor *x)
+{
+    int64_t shape[TERN_NDIM_MAX] = {1};
+    for (int d = 0; d < x->view.ndim; d++) shape[d + 1] = x->view.shape[d];
+    return reshape(scope, x, x->view.ndim + 1, shape);
+}
+
+tern_tensor *tern__without_batch(tern_scope *scope, tern_tensor *x)
+{
+    return x ? reshape(scope, x, x->view.ndim - 1, x->view.shape + 1) : NULL;
+}
+
 tern_tensor *tern_flatten(tern_scope *scope, tern_tensor *x, int first_dim)
 {
     int64_t shape[TERN_NDIM_MAX];

@@ -51,6 +51,11 @@ class AdaptiveAvgPoolTest(unittest.TestCase):
             prepare = blocked if shape[1] % 16 == 0 else lambda run, x: x
             compare(f"{shape} {size}", lambda run, x: pool(run, prepare(run, x), size), lambda x: oracle(x, size), [self.draw(shape)], 2e-6, threads=turn % 3 + 1)
 
+    def test_one_sample(self):
+        for device, dtype, tolerance in DEVICES:
+            for shape, size in (((5, 9, 11), (4, 7)), ((16, 6, 5), (1, 1)), ((3, 4, 5, 7), (2, 2, 3))):
+                compare(f"{shape} {size} {device}", lambda run, x: pool(run, x, size), lambda x: oracle(x, size), [self.draw(shape, dtype)], tolerance, device)
+
     def test_16_bits(self):
         for device in ("cpu", "cpu:reference"):
             compare_half("planes", lambda run, x: pool(run, x, (4, 3)), lambda x: oracle(x, (4, 3)), [self.draw((2, 5, 9, 8))], device)
@@ -70,9 +75,10 @@ class AdaptiveAvgPoolTest(unittest.TestCase):
     def test_errors(self):
         one = numpy.zeros((1, 1, 4, 4), "f")
         for x, size, code, text in (
-            (one[0], (2, 2), -2, "tern_adaptive_avg_pool2d: adaptive pooling: expected (N, C, H, W), empty at most in N, got (1, 4, 4)"),
-            (one, (2, 2, 2), -2, "expected (N, C, D, H, W), empty at most in N, got (1, 1, 4, 4)"),
+            (one[0, 0], (2, 2), -2, "tern_adaptive_avg_pool2d: adaptive pooling: expected (N, C, H, W) or (C, H, W), empty at most in N, got (4, 4)"),
+            (one[0], (2, 2, 2), -2, "expected (N, C, D, H, W) or (C, D, H, W), empty at most in N, got (1, 4, 4)"),
             (one[:, :, :0], (2, 2), -2, "got (1, 1, 0, 4)"),
+            (one[0, :, :0], (2, 2), -2, "got (1, 0, 4)"),
             (one.astype("i8"), (2, 2), -3, "adaptive pooling: expected floating point, got i64"),
             (one, (2, 0), -7, "adaptive pooling: expected sizes of at least 1"),
             (one, (-1, 2), -7, "adaptive pooling: expected sizes of at least 1"),

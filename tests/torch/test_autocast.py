@@ -16,7 +16,7 @@ from ops import BF16, F16, F32, Run, error_of
 
 NEW = int(torch.__version__.split(".")[0]) >= 2
 KINDS = {BF16: torch.bfloat16, F16: torch.float16, F32: torch.float32, 1: torch.float64, 2: torch.int64, 7: torch.bool}
-HEADERS = "ops.h", "conv.h", "loss.h"
+HEADERS = "ops.h", "pad.h", "conv.h", "loss.h"
 CREATE = "full rand randn".split()
 
 reals = lambda *shape: numpy.random.default_rng(sum(shape) + len(shape)).standard_normal(shape).astype("f")
@@ -123,6 +123,7 @@ CASES = {
     "cat": (lambda r, *t: tensors_of(r, "tern_cat", t, 0), lambda *t: torch.cat(t), [X, reals(6, 4), reals(3, 4)]),
     "stack": (lambda r, *t: tensors_of(r, "tern_stack", t, 0), lambda *t: torch.stack(t), [X, reals(6, 4)]),
     "pad": one("pad", lambda x: F.pad(x, (1, 2)), X, 2, numbers(1, 2), double(0)),
+    "pad_mode": one("pad_mode", lambda x: torch.cat((x[:, :1], x, x[:, -1:], x[:, -1:]), 1), X, 2, numbers(1, 2), 2),
     "clone": one("clone", torch.clone),
     "detach": one("detach", torch.detach),
     "cast": one("cast", torch.Tensor.double, X, 1),

@@ -143,6 +143,15 @@ class Pool2dTest(unittest.TestCase):
                 compare(f"{kind} {device}", lambda run, a: pool(run, kind, half(run, a), (2, 2), (1, 1), (0, 0)), oracle, [x], tolerance, device)
             compare("global", lambda run, a: run.op("tern_global_avg_pool", half(run, a)), lambda a: a.transpose(1, 3)[:, :, 1::2].mean((2, 3)), [x], tolerance, device)
 
+    def test_one_sample(self):
+        """Without a batch's dimension, which a blocked (N, C, L) looks like."""
+        for device, dtype, tolerance in DEVICES:
+            for shape in ((3, 7, 9), (16, 8, 6)):
+                x = self.rng.permutation(numpy.prod(shape)).reshape(shape).astype(dtype)
+                self.both("one", x, (3, 2), device, tolerance, stride=(2, 1), padding=(1, 1))
+                self.both("one", x, (2, 2), device, tolerance, ceil_mode=True)
+        self.both("blocked", self.rng.permutation(3 * 32 * 6).reshape(3, 32, 6).astype("f"), (2, 3), prepare=blocked)
+
     def test_16_bits(self):
         """Whole numbers up to 8, so that the largest is one in both types, and windows of them."""
         x = self.rng.integers(-8, 9, (2, 5, 9, 8)).astype("f")
@@ -211,7 +220,10 @@ class Pool2dTest(unittest.TestCase):
             (one, ("max", (2, 2), (1, -1), (0, 0)), {}, out_of_range, "stride (1, -1)"),
             (one, ("max", (2, 2), (1, 1), (0, 0)), dict(dilation=(0, 1)), out_of_range, "dilation (0, 1)"),
             (one, ("avg", (2, 2), (1, 1), (0, 0)), dict(dilation=(1, 2)), out_of_range, "(no dilation of averages)"),
-            (one[0, 0], ("max", (2, 2), (1, 1), (0, 0)), {}, shape, "expected (N, C, H, W), empty at most in N, got (4, 4)"),
+            (one[0, 0], ("max", (2, 2), (1, 1), (0, 0)), {}, shape, "expected (N, C, H, W) or (C, H, W), empty at most in N, got (4, 4)"),
+            (one[0, :, :0], ("max", (2, 2), (1, 1), (1, 1)), {}, shape, "got (1, 0, 4)"),
+            (one[:, :0, 0], ("avg", (2, 2), (1, 1), (1, 1)), {}, shape, "got (1, 0, 4)"),
+            (one[0], ("max", (5, 2), (1, 1), (0, 0)), {}, shape, "the kernel (5, 2) does not fit into input (1, 1, 4, 4)"),
             (one[:, :0], ("max", (2, 2), (1, 1), (0, 0)), {}, shape, "got (1, 0, 4, 4)"),
             (one[:, :, :0], ("max", (2, 2), (1, 1), (1, 1)), {}, shape, "got (1, 1, 0, 4)"),
             (one[:, :, :, :0], ("avg", (2, 2), (1, 1), (1, 1)), {}, shape, "got (1, 1, 4, 0)"),

@@ -88,6 +88,15 @@ class Pool3dTest(unittest.TestCase):
                 if fits(shape, kernel, padding):
                     self.compare_max(what, x, kernel, stride, padding, device, tolerance, prepare)
 
+    def test_one_sample(self):
+        """Without a batch's dimension."""
+        for device, dtype, tolerance in DEVICES:
+            x = self.rng.permutation(5 * 4 * 6 * 7).reshape(5, 4, 6, 7).astype(dtype)
+            for kind in ("max", "avg"):
+                op = lambda run, a: pool(run, kind, a, (2, 3, 2), (1, 2, 2), (1, 0, 1))
+                oracle = lambda a: getattr(F, f"{kind}_pool3d")(a, (2, 3, 2), (1, 2, 2), (1, 0, 1))
+                compare(f"{kind} {device}", op, oracle, [x], tolerance, device)
+
     def test_average(self):
         for device, dtype, tolerance, shape, what, prepare in self.cases():
             x = self.rng.standard_normal(shape).astype(dtype)
@@ -208,7 +217,7 @@ class Pool3dTest(unittest.TestCase):
             (one, "avg", (2, 2, 2), dict(padding=(2, 0, 0)), out_of_range, "padding of at most half the kernel"),
             (one, "avg", (2, 2, 0), {}, out_of_range, "got kernel (2, 2, 0), stride (2, 2, 0), padding (0, 0, 0), dilation (1, 1, 1)"),
             (one, "avg", (2, 2, 2), dict(dilation=(1, 1, 2)), out_of_range, "(no dilation of averages)"),
-            (one[0], "max", (2, 2, 2), {}, shape, "expected (N, C, D, H, W), empty at most in N, got (1, 4, 4, 4)"),
+            (one[0, 0], "max", (2, 2, 2), {}, shape, "expected (N, C, D, H, W) or (C, D, H, W), empty at most in N, got (4, 4, 4)"),
             (one[:, :, :, :0], "max", (2, 2, 2), {}, shape, "got (1, 1, 4, 0, 4)"),
             (one.astype("i8"), "max", (2, 2, 2), {}, dtype, "pooling: expected floating point, got i64"),
         ]
