@@ -54,7 +54,8 @@ typedef struct tern_device_conv_opts {
     bool deterministic; /* a fixed table instead of clocks: the same choices in every run       */
 } tern_device_conv_opts;
 
-/* exact and deterministic are true where TERN_EXACT_CONV and TERN_DETERMINISTIC are 1 in the environment. */
+/* exact and deterministic are true where TERN_EXACT_CONV and TERN_DETERMINISTIC are 1 in the environment;
+ * what is neither 0 nor 1 there is E_ENV of tern_device_open. */
 TERN_API tern_device_conv_opts tern_device_conv_defaults(void);
 /* For cases that come up from now on; a device is opened with the defaults. */
 TERN_API int tern_device_conv_set(tern_device *device, const tern_device_conv_opts *opts, tern_error *err);

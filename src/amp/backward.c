@@ -178,7 +178,7 @@ int tern_amp_backward(tern_amp *amp, tern_scope *scope, tern_tensor *loss, const
 {
     tern_error err = {0};
     tern_amp_backward_opts o = tern_amp_backward_defaults();
-    if (!TERN__ENTER(scope, func, 1, &loss)) return scope->error.code;
+    if (!TERN__ENTER(scope, func, 1, &loss)) return tern_scope_error(scope)->code;
     if (!amp) return tern__scope_fail(scope, func, TERN_E_INVALID, "the amp is NULL");
     if (tern__opts_read(&o, sizeof(o), opts, func, &err) || check(amp, &o, &err))
         return tern__scope_fail_with(scope, &err);

@@ -1,5 +1,6 @@
 #include "base/base.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,9 +16,12 @@ void tern_log_set(tern_log_fn fn, void *ctx)
 
 static tern_log_level default_bar(void)
 {
+    static atomic_flag told = ATOMIC_FLAG_INIT;
     const char *name = tern__env("TERN_LOG");
     for (int level = 0; name && level < (int)TERN__COUNT(level_names); level++)
         if (!strcmp(name, level_names[level])) return (tern_log_level)level;
+    if (name && !atomic_flag_test_and_set(&told))
+        fprintf(stderr, "tern: warn: TERN_LOG=\"%s\": expected error, warn, info or debug\n", name);
     return TERN_LOG_WARN;
 }
 

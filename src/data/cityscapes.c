@@ -270,5 +270,5 @@ tern_dataset *tern_cityscapes_open(const char *root, const char *split, const te
 const char *tern_cityscapes_path(const tern_dataset *dataset, int64_t index)
 {
     const cityscapes *c = (const cityscapes *)dataset;
-    return index < 0 || index >= c->base.length ? NULL : c->pictures.file[index].path;
+    return !c || index < 0 || index >= c->base.length ? NULL : c->pictures.file[index].path;
 }

@@ -269,12 +269,12 @@ tern_dataset *tern_image_folder_open(const char *root, const tern_image_folder_o
 const char *tern_image_folder_class(const tern_dataset *folder, int label)
 {
     const image_folder *f = (const image_folder *)folder;
-    if (label < 0 || label >= f->base.classes) return NULL;
+    if (!f || label < 0 || label >= f->base.classes) return NULL;
     return f->classes.file[label].path + f->classes.file[label].folder + 1;
 }
 
 const char *tern_image_folder_path(const tern_dataset *folder, int64_t index)
 {
     const image_folder *f = (const image_folder *)folder;
-    return index < 0 || index >= f->base.length ? NULL : f->files.file[index].path;
+    return !f || index < 0 || index >= f->base.length ? NULL : f->files.file[index].path;
 }

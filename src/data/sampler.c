@@ -89,7 +89,7 @@ void tern_sampler_free(tern_sampler *sampler)
 
 int64_t tern_sampler_length(const tern_sampler *sampler)
 {
-    return sampler->count;
+    return sampler ? sampler->count : 0;
 }
 
 int64_t tern__sampler_span(const tern_sampler *sampler)
@@ -119,17 +119,18 @@ void tern__sampler_seed_set(tern_sampler *sampler, uint64_t seed)
 
 void tern_sampler_epoch_set(tern_sampler *sampler, int64_t epoch)
 {
-    sampler->epoch = epoch;
+    if (sampler) sampler->epoch = epoch;
 }
 
 int64_t tern_sampler_epoch_get(const tern_sampler *sampler)
 {
-    return sampler->epoch;
+    return sampler ? sampler->epoch : 0;
 }
 
 int tern_sampler_indices(tern_sampler *sampler, int64_t *out, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
+    if (!sampler) return tern__error_set(err, __func__, TERN_E_INVALID, "the sampler is NULL");
     if (sampler->rng) {
         tern_rng_seed(sampler->rng, sampler->seed + (uint64_t)sampler->epoch);
         tern_rng_permutation(sampler->rng, sampler->order, sampler->n);

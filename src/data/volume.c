@@ -61,7 +61,9 @@ static void move_origin(tern_volume *volume, const int64_t start[3])
 tern_volume *tern_volume_crop(const tern_volume *volume, const int64_t start[3], const int64_t shape[3],
                               tern_error *err)
 {
-    if (tern__is_set(err) || check_box(volume, start, shape, err)) return NULL;
+    if (tern__is_set(err)) return NULL;
+    if (!volume) tern__error_set(err, __func__, TERN_E_INVALID, "the volume is NULL");
+    if (!volume || check_box(volume, start, shape, err)) return NULL;
     const int64_t *from = volume->shape;
     tern_volume *box = tern_volume_new((int64_t[]){from[0], shape[0], shape[1], shape[2]}, err);
     if (!box) return NULL;

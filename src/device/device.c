@@ -89,6 +89,24 @@ static bool is_set(const char *name)
     return value && !strcmp(value, "1");
 }
 
+/* A switch that says "yes" would be taken for off. */
+static int check_switches(tern_error *err)
+{
+    static const char *const names[] = {"TERN_EXACT_CONV", "TERN_DETERMINISTIC", "TERN_GRAPHS"};
+    for (size_t i = 0; i < TERN__COUNT(names); i++) {
+        const char *value = tern__env(names[i]);
+        if (value && strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
+            return tern__error_set(err, "tern_device_open", TERN_E_ENV, "%s=\"%s\": expected 0 or 1",
+                                   names[i], value);
+    }
+    return TERN_OK;
+}
+
+static int check_device(const tern_device *device, const char *func, tern_error *err)
+{
+    return device ? TERN_OK : tern__error_set(err, func, TERN_E_INVALID, "the device is NULL");
+}
+
 tern_device *tern_device_open(const char *name, tern_error *err)
 {
     tern_error why = {0};
@@ -97,7 +115,7 @@ tern_device *tern_device_open(const char *name, tern_error *err)
     tern_device *device = tern__alloc(sizeof(*device), __func__, err);
     if (!device) return NULL;
     device->workspace = (size_t)64 << 20;
-    if (fill(device, name ? name : "cpu", &why) == TERN_OK) {
+    if (check_switches(&why) == TERN_OK && fill(device, name ? name : "cpu", &why) == TERN_OK) {
         pthread_mutex_init(&device->lock, NULL);
         tern_device_conv_set(device, NULL, err);
         device->graphs = device->backend && is_set("TERN_GRAPHS");
@@ -119,16 +137,18 @@ void tern__device_rest(const tern_device *device)
 
 const char *tern_device_name(const tern_device *device)
 {
-    return device->name;
+    return device ? device->name : "";
 }
 
 int tern_device_threads_get(const tern_device *device)
 {
-    return device->threads;
+    return device ? device->threads : 0;
 }
 
 int tern_device_threads_set(tern_device *device, int n, tern_error *err)
 {
+    int status = check_device(device, __func__, err);
+    if (status) return status;
     if (n < 1) return tern__error_set(err, __func__, TERN_E_RANGE, "expected at least 1 thread, got %d", n);
     device->threads = n;
     return TERN_OK;
@@ -155,12 +175,14 @@ bool tern__device_cpuinfo(const char *key, char *value, size_t size)
 
 bool tern_device_graphs_get(const tern_device *device)
 {
-    return device->graphs;
+    return device && device->graphs;
 }
 
 int tern_device_graphs_set(tern_device *device, bool on, tern_error *err)
 {
-    int status = tern__device_flush(device, err);
+    int status = check_device(device, __func__, err);
+    if (status) return status;
+    status = tern__device_flush(device, err);
     device->graphs = on && device->backend;
     return status;
 }
@@ -182,7 +204,8 @@ tern_device_conv_opts tern_device_conv_defaults(void)
 int tern_device_conv_set(tern_device *device, const tern_device_conv_opts *opts, tern_error *err)
 {
     tern_device_conv_opts o = tern_device_conv_defaults();
-    int status = tern__opts_read(&o, sizeof(o), opts, __func__, err);
+    int status = check_device(device, __func__, err);
+    if (!status) status = tern__opts_read(&o, sizeof(o), opts, __func__, err);
     if (status) return status;
     device->conv = o;
     if (!o.workspace) device->conv.workspace = device->workspace;

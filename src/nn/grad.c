@@ -6,6 +6,7 @@ typedef void (*member_fn)(tern__member *member, bool value);
 
 static void each_member(tern_module *module, member_fn fn, bool value)
 {
+    if (!module || !module->tree) return;
     for (tern__member *member = module->tree->members; member; member = member->next) fn(member, value);
     for (tern__module_tree *child = module->tree->children; child; child = child->next)
         each_member(child->module, fn, value);

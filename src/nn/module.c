@@ -19,6 +19,7 @@ static int attach_tree(tern_module *module, const char *kind, tern_forward_fn fo
 
 int tern_module_init(tern_module *module, const char *kind, tern_forward_fn forward, tern_error *err)
 {
+    if (!module) return tern__error_set(err, __func__, TERN_E_INVALID, "the module is NULL");
     *module = (tern_module){.kind = kind};
     if (tern__is_set(err)) return err->code;
     return attach_tree(module, kind, forward, false, err);
@@ -293,6 +294,7 @@ tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x
 
 static void set_training(tern_module *module, bool training)
 {
+    if (!module || !module->tree) return;
     module->training = training;
     for (tern__module_tree *child = module->tree->children; child; child = child->next)
         set_training(child->module, training);

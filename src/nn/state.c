@@ -89,7 +89,8 @@ void tern__leaf_describe(const tern__leaf *leaf, char *text, size_t size)
 
 int tern_state_count(const tern_module *module)
 {
-    return tern__module_state(module, NULL) ? 0 : module->tree->state_count;
+    bool has_tree = module && module->tree;
+    return !has_tree || tern__module_state(module, NULL) ? 0 : module->tree->state_count;
 }
 
 tern_state_entry tern_state_get(const tern_module *module, int index)

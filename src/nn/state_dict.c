@@ -43,7 +43,8 @@ tern_object *tern_module_state_dict(const tern_module *module, tern_error *err)
     tern_error own = {0};
     tern_error *e = err ? err : &own;
     if (tern__is_set(e)) return NULL;
-    if (!module) tern__error_set(e, out_func, TERN_E_INVALID, "the module is NULL");
+    if (!module || !module->tree)
+        tern__error_set(e, out_func, TERN_E_INVALID, "the module is NULL or was never made");
     if (tern__is_set(e) || tern__module_state(module, e)) return NULL;
     tern_object *state = tern_object_dict(e);
     add_entries(module, state, e);
@@ -257,7 +258,8 @@ int tern_module_state_dict_load(tern_module *module, const tern_object *state,
     loading l = {.module = module, .state = state, .err = err ? err : &own};
     if (report) *report = NULL;
     if (tern__is_set(err)) return err->code;
-    if (!module) return tern__error_set(err, load, TERN_E_INVALID, "the module is NULL");
+    if (!module || !module->tree)
+        return tern__error_set(err, load, TERN_E_INVALID, "the module is NULL or was never made");
     int status = tern__opts_read(&opts, sizeof(opts), user, load, err);
     if (status) return status;
     if (tern_object_kind_get(state) != TERN_OBJECT_DICT)

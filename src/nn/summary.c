@@ -116,6 +116,8 @@ static int run(tern_module *module, tern_scope *scope, int ndim, const int64_t *
 int tern_summary(tern_module *module, tern_device *device, int ndim, const int64_t *shape, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
+    if (!module || !module->tree)
+        return tern__error_set(err, __func__, TERN_E_INVALID, "the module is NULL or was never made");
     bool *modes = tern__alloc((size_t)tern__module_count(module), __func__, err);
     tern_scope *scope = modes ? tern_scope_new(device, NULL, err) : NULL;
     int status = TERN_E_MEMORY;

@@ -54,8 +54,8 @@ static int open_optim(const char *func, tern_optim *optim, const tern_module *mo
 tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern_module *module,
                             const tern__optim_group *group, tern_error *err)
 {
-    if (!module) {
-        tern__error_set(err, func, TERN_E_INVALID, "the module is NULL");
+    if (!module || !module->tree) {
+        tern__error_set(err, func, TERN_E_INVALID, "the module is NULL or was never made");
         return NULL;
     }
     tern__seal *seal = tern__module_seal(module, err);

@@ -117,14 +117,14 @@ void tern_data_parallel_free(tern_data_parallel *parallel)
 
 int tern_data_parallel_count(const tern_data_parallel *parallel)
 {
-    return parallel->count;
+    return parallel ? parallel->count : 0;
 }
 
 /* ---- what it costs ---- */
 
 tern_replica_stats tern_data_parallel_stats(const tern_data_parallel *parallel, int index)
 {
-    if (index < 0 || index >= parallel->count) return (tern_replica_stats){0};
+    if (!parallel || index < 0 || index >= parallel->count) return (tern_replica_stats){0};
     const tern__replica *replica = &parallel->replicas[index];
     return (tern_replica_stats){.device = replica->device->name,
                                 .bytes = tern__device_bytes(replica->device) + replica->grad_bytes,
@@ -134,6 +134,7 @@ tern_replica_stats tern_data_parallel_stats(const tern_data_parallel *parallel, 
 
 void tern_data_parallel_print(const tern_data_parallel *parallel)
 {
+    if (!parallel) return;
     printf("%-8s %-10s %12s %14s %14s\n", "replica", "device", "memory MB", "forward ms", "backward ms");
     for (int i = 0; i < parallel->count; i++) {
         tern_replica_stats s = tern_data_parallel_stats(parallel, i);

@@ -245,24 +245,25 @@ void tern_ddp_free(tern_ddp *ddp)
 
 bool tern_ddp_sync_set(tern_ddp *ddp, bool sync)
 {
-    bool before = ddp->sync;
-    ddp->sync = sync;
+    bool before = !ddp || ddp->sync;
+    if (ddp) ddp->sync = sync;
     return before;
 }
 
 double tern_ddp_loss_mean(const tern_ddp *ddp)
 {
     float mean;
+    if (!ddp) return NAN;
     if (!ddp->loss.is_known) return ddp->loss_mean;
     return tern__memory_copy(&mean, ddp->loss.block + 1, sizeof(mean), NULL) ? NAN : mean;
 }
 
 int tern_ddp_bucket_count(const tern_ddp *ddp)
 {
-    return ddp->bucket_count;
+    return ddp ? ddp->bucket_count : 0;
 }
 
 size_t tern_ddp_bucket_bytes(const tern_ddp *ddp, int bucket)
 {
-    return bucket >= 0 && bucket < ddp->bucket_count ? ddp->buckets[bucket].bytes : 0;
+    return ddp && bucket >= 0 && bucket < ddp->bucket_count ? ddp->buckets[bucket].bytes : 0;
 }

@@ -134,12 +134,12 @@ int tern_ddp_stats_get(const tern_ddp *ddp, tern_ddp_stats *out, tern_error *err
 
 size_t tern_ddp_initial_bucket_bytes(const tern_ddp *ddp, int bucket)
 {
-    return bucket >= 0 && bucket < ddp->stats.initial_count ? ddp->stats.initial[bucket] : 0;
+    return ddp && bucket >= 0 && bucket < ddp->stats.initial_count ? ddp->stats.initial[bucket] : 0;
 }
 
 const char *tern_ddp_ready_name(const tern_ddp *ddp, int place)
 {
-    if (place < 0 || place >= ddp->stats.ready_count) return NULL;
+    if (!ddp || place < 0 || place >= ddp->stats.ready_count) return NULL;
     return ddp->seal->leaves[ddp->stats.ready[place]]->name;
 }
 
@@ -180,6 +180,7 @@ static void print_ready(const tern_ddp *ddp)
 
 void tern_ddp_stats_print(const tern_ddp *ddp)
 {
+    if (!ddp) return;
     tern_ddp_stats s = stats_of(ddp);
     printf("ddp on rank %d of %d after %llu synchronised backwards\n", s.rank, s.world,
            (unsigned long long)s.iterations);

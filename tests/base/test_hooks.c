@@ -250,6 +250,14 @@ static void null_restores_the_default(void **state)
         assert_int_equal(strlen(text), end - all);
         assert_memory_equal(text, all, strlen(text));
     }
+    setenv("TERN_LOG", "verbose", 1);
+    for (int first = 1; first >= 0; first--) {
+        const char *text = written();
+        bool is_told = strstr(text, "TERN_LOG=\"verbose\": expected error, warn, info or debug\n") != NULL;
+        assert_int_equal(is_told, first);
+        assert_non_null(strstr(text, "tern: error: message 0\ntern: warn: message 1\n"));
+        assert_null(strstr(text, "message 2"));
+    }
     unsetenv("TERN_LOG");
     assert_int_equal(atomic_load(&book.faults), 0);
 }

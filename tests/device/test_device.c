@@ -96,6 +96,23 @@ static void threads_share_the_cores(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
+static void switches_are_0_or_1(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"TERN_EXACT_CONV", "TERN_DETERMINISTIC", "TERN_GRAPHS"};
+    for (int i = 0; i < 3; i++) {
+        char expected[64], before[8] = "";
+        const char *old = getenv(names[i]);
+        if (old) snprintf(before, sizeof(before), "%s", old);
+        setenv(names[i], "yes", 1);
+        snprintf(expected, sizeof(expected), "%s=\"yes\": expected 0 or 1", names[i]);
+        expect_refused("cpu", TERN_E_ENV, expected);
+        setenv(names[i], "0", 1);
+        tern_device_close(open_well("cpu"));
+        setenv(names[i], before, 1);
+    }
+}
+
 static void threads_that_cannot_be(void **state)
 {
     (void)state;
@@ -309,6 +326,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(names, clear_environment),
         cmocka_unit_test_setup(threads_share_the_cores, clear_environment),
+        cmocka_unit_test_setup(switches_are_0_or_1, clear_environment),
         cmocka_unit_test_setup(threads_that_cannot_be, clear_environment),
         cmocka_unit_test_setup(blocks_are_used_again, clear_environment),
         cmocka_unit_test(sizes_of_one_class_share_blocks),
