@@ -318,7 +318,7 @@ static tern_tensor *padded(tern_scope *scope, conv *c, tern_tensor *x)
         c->attr.padding[i] = kernels;
         any = any || p.before[d] || p.after[d];
     }
-    return any ? tern__pad(scope, c->func, x, &p, 0) : x;
+    return any ? tern__pad(scope, c->func, x, &p) : x;
 }
 
 /* Of a batch, into a result of this shape. */

@@ -32,10 +32,10 @@ tern_tensor *tern__share(tern_scope *scope, tern_tensor *x, const tern__view *vi
 /* x with `before` and `after` lines around each dimension: of `value` in the mode ZEROS. */
 typedef struct tern__padding {
     tern_padding_mode mode;
+    double value;
     int64_t before[TERN_NDIM_MAX], after[TERN_NDIM_MAX];
 } tern__padding;
-tern_tensor *tern__pad(tern_scope *scope, const char *func, tern_tensor *x, const tern__padding *p,
-                       double value);
+tern_tensor *tern__pad(tern_scope *scope, const char *func, tern_tensor *x, const tern__padding *p);
 /* TERN_OK if there is such a mode; else E_INVALID. */
 int tern__padding_mode_check(tern_scope *scope, const char *func, const char *op, int64_t mode);
 

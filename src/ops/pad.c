@@ -82,16 +82,23 @@ static bool add_back(tern_scope *scope, const tern__view *part, int d, const bor
     return true;
 }
 
-/* Both borders of dimension d, without those of the dimensions before it: copied from their sources, or added
- * to these. */
+static bool fill(tern_scope *scope, const tern__view *part, const tern__padding *p, int d, const border *b)
+{
+    tern__view to = lines(part, d, b->start, b->count, 1);
+    if (p->mode == TERN_PADDING_ZEROS) return tern__fill(scope, &to, p->value);
+    tern__view from = lines(part, d, b->source, b->count, b->step);
+    return tern__copy(scope, &to, &from);
+}
+
+/* Both borders of dimension d, without those of the dimensions before it: filled, or added to where they came
+ * from. */
 static bool do_borders(tern_scope *scope, const tern__view *all, const tern__padding *p, int d, bool back)
 {
     tern__view part = middle_of(all, p, d);
     for (int behind = 0; behind < 2; behind++) {
         border b = border_of(p, d, all->shape[d], behind);
-        tern__view to = lines(&part, d, b.start, b.count, 1),
-                   from = lines(&part, d, b.source, b.count, b.step);
-        if (back ? !add_back(scope, &part, d, &b) : !tern__copy(scope, &to, &from)) return false;
+        if (b.count == 0) continue;
+        if (back ? !add_back(scope, &part, d, &b) : !fill(scope, &part, p, d, &b)) return false;
     }
     return true;
 }
@@ -143,17 +150,13 @@ static tern__layout layout_of(const tern__view *x, const tern__padding *p)
     return around || x->ndim == TERN_NDIM_MAX ? TERN__PLAIN : x->layout;
 }
 
-static bool fill(tern_scope *scope, const tern__view *y, const tern__view *x, const tern__padding *p,
-                 double value)
+static bool fill_all(tern_scope *scope, const tern__view *y, const tern__view *x, const tern__padding *p)
 {
-    bool own = p->mode != TERN_PADDING_ZEROS;
     tern__view all = strided(y), middle = middle_of(&all, p, y->ndim);
     tern__view from = x->layout == y->layout ? strided(x) : *x;
-    if (!own && !tern__fill(scope, y, value)) return false;
-    if (!tern__copy(scope, &middle, &from)) return false;
-    for (int d = y->ndim - 1; d >= 0 && own; d--)
-        if (!do_borders(scope, &all, p, d, false)) return false;
-    return true;
+    bool done = tern__copy(scope, &middle, &from);
+    for (int d = y->ndim - 1; d >= 0 && done; d--) done = do_borders(scope, &all, p, d, false);
+    return done;
 }
 
 int tern__padding_mode_check(tern_scope *scope, const char *func, const char *op, int64_t mode)
@@ -190,15 +193,14 @@ static int check_borders(tern_scope *scope, const char *func, const tern__view *
     return TERN_OK;
 }
 
-tern_tensor *tern__pad(tern_scope *scope, const char *func, tern_tensor *x, const tern__padding *p,
-                       double value)
+tern_tensor *tern__pad(tern_scope *scope, const char *func, tern_tensor *x, const tern__padding *p)
 {
     int64_t shape[TERN_NDIM_MAX];
     if (check_borders(scope, func, &x->view, p)) return NULL;
     for (int d = 0; d < x->view.ndim; d++) shape[d] = x->view.shape[d] + p->before[d] + p->after[d];
     if (!tern__can_be(scope, func, x->view.dtype, x->view.ndim, shape)) return NULL;
     tern_tensor *y = tern__result(scope, x->view.dtype, layout_of(&x->view, p), x->view.ndim, shape);
-    if (!y || !fill(scope, &y->view, &x->view, p, value)) return NULL;
+    if (!y || !fill_all(scope, &y->view, &x->view, p)) return NULL;
     tern__save_attr(scope, tern__record(scope, "pad", gradient, y, 1, &x), p, sizeof(*p));
     return y;
 }
@@ -226,10 +228,10 @@ static int take(tern_scope *scope, const char *func, const tern__view *x, int co
 
 tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding, double value)
 {
-    tern__padding p = {.mode = TERN_PADDING_ZEROS};
+    tern__padding p = {.mode = TERN_PADDING_ZEROS, .value = value};
     if (!TERN__ENTER(scope, __func__, 1, &x) || take(scope, __func__, &x->view, count, padding, &p))
         return NULL;
-    return tern__pad(scope, __func__, x, &p, value);
+    return tern__pad(scope, __func__, x, &p);
 }
 
 tern_tensor *tern_pad_mode(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding,
@@ -239,5 +241,5 @@ tern_tensor *tern_pad_mode(tern_scope *scope, tern_tensor *x, int count, const i
     if (!TERN__ENTER(scope, __func__, 1, &x) || tern__padding_mode_check(scope, __func__, "pad", (int)mode) ||
         take(scope, __func__, &x->view, count, padding, &p))
         return NULL;
-    return tern__pad(scope, __func__, x, &p, 0);
+    return tern__pad(scope, __func__, x, &p);
 }
