@@ -43,6 +43,9 @@ static inline bool tern__kind_reduces(tern__kind kind)
     return kind == TERN__ALL_REDUCE || kind == TERN__REDUCE_SCATTER || kind == TERN__REDUCE;
 }
 
+/* The window of a rank's own memory, all of it: offsets are addresses. For back ends that `reach_own`. */
+#define TERN__OWN_MEMORY UINT32_MAX
+
 /* The bucket of what is no gradient but a slice of a sharded optimizer; `backward` is its step then. */
 #define TERN__SLICE_BUCKET UINT32_MAX
 
@@ -92,6 +95,7 @@ typedef struct tern__post {
     uint64_t total;  /* elements of the call that this work is a piece of; 0: those in the extents     */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
+    bool own_places; /* where the extents are is each rank's own affair: only their counts are compared */
     void *out; /* NULL: the result goes to the extents. Else to this memory of the rank's own, and of the
                 * extents nothing is written that a peer reads: it may be where they would have it on
                 * this rank. Not of an all_reduce                                                      */
@@ -188,6 +192,9 @@ typedef struct tern__comm_backend {
     /* Gives the peers' views back; a `base` of the caller's keeps its contents. Not collective: the caller
      * makes sure that no work still uses it. */
     void (*window_close)(void *state, uint32_t window);
+    /* NULL: it does not. Can extents of an all_reduce, a reduce or a broadcast be in TERN__OWN_MEMORY? The
+     * same on all ranks. */
+    bool (*reach_own)(void *state);
 
     /* Collective. `slots` works may be in flight: choose more than one backward posts, so that post never
      * waits. */

@@ -11,7 +11,7 @@ static int place_number(const tern__staging *staging, const tern__piece *piece)
 
 static char *place_of(const tern__staging *staging, const tern__piece *piece)
 {
-    return staging->ring + (size_t)place_number(staging, piece) * TERN__PLACE_BYTES;
+    return staging->ring + (size_t)place_number(staging, piece) * staging->place_bytes;
 }
 
 static bool is_root(const tern__staging *staging, const tern_work *work)
@@ -63,6 +63,12 @@ static int copy_others(tern__staging *staging, const tern__piece *piece, char *p
     if (status) return status;
     return copy_part(staging, work, 0, piece->first + high, piece->count - high,
                      place + high * tern_dtype_bytes(dtype), is_in, err);
+}
+
+/* The back end moves it from and to the caller's memory itself. */
+static bool is_in_own(const tern__piece *piece)
+{
+    return piece->extent.window == TERN__OWN_MEMORY;
 }
 
 /* A rank has its part of a large all_reduce where it is, which nobody else reads; of a device's memory in the
@@ -236,6 +242,27 @@ static void plan_counts(const tern__staging *staging, tern__piece *piece)
 
 /* Of a move with lists of counts every data piece has the whole place: ranks know no more of each other's
  * counts than their own and the largest. */
+static bool reaches_own(const tern__staging *staging, const tern_work *work)
+{
+    const tern__comm_backend *backend = staging->group->backend;
+    return !work->extents && backend->reach_own && backend->reach_own(staging->group->state);
+}
+
+/* Where all of the piece is in one buffer, of the host's memory, and what is given is where results go. */
+static void find_own(const tern__staging *staging, tern__piece *piece)
+{
+    const tern_work *work = piece->work;
+    const tern__item *item = work->items;
+    tern__kind kind = work->post.kind;
+    size_t first = piece->first;
+    bool is_one = kind == TERN__ALL_REDUCE || kind == TERN__REDUCE || kind == TERN__BROADCAST;
+    if (!is_one || !piece->count || work->is_away || !reaches_own(staging, work)) return;
+    for (; first >= item->count; item++) first -= item->count;
+    if (piece->count > item->count - first || item->in != item->out) return;
+    piece->extent.window = TERN__OWN_MEMORY;
+    piece->extent.offset = (uintptr_t)(item->out + first * tern_dtype_bytes(work->post.dtype));
+}
+
 static void plan(const tern__staging *staging, tern__piece *piece, tern_work *work)
 {
     size_t index = work->loaded - (work->gives && work->loaded), first = index * work->piece;
@@ -247,6 +274,7 @@ static void plan(const tern__staging *staging, tern__piece *piece, tern_work *wo
         (tern__extent){.window = staging->window,
                        .offset = (uint64_t)(place_of(staging, piece) - staging->ring),
                        .count = piece->count * tern__staging_parts(staging->group, work->post.kind)};
+    find_own(staging, piece);
 }
 
 int tern__piece_load(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
@@ -257,7 +285,7 @@ int tern__piece_load(tern__staging *staging, tern__piece *piece, tern_work *work
         plan_counts(staging, piece);
     else if (tern__kind_is_move(work->post.kind))
         status = plan_moves(staging, piece, err);
-    else if (!work->extents)
+    else if (!work->extents && !is_in_own(piece))
         status = copy_in(staging, piece, err);
     if (status || !work->is_away) return status;
     return tern__ferry_mark(&staging->fleet, place_number(staging, piece), err);
@@ -272,6 +300,7 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
     post.bucket = (uint32_t)work->started;
     post.extents = work->extents ? work->extents : &piece->extent;
     post.extent_count = work->extents ? work->extent_count : piece->extent.count > 0;
+    post.own_places = reaches_own(staging, work);
     if (tern__kind_is_move(post.kind)) {
         post.takes = piece->takes;
         post.gives = piece->gives;
@@ -290,7 +319,7 @@ int tern__piece_unload(tern__staging *staging, const tern__piece *piece, tern_er
     int status = TERN_OK;
     if (tern__kind_is_move(work->post.kind))
         status = take_moves(staging, piece, err);
-    else if (!work->extents && (work->is_away || !is_own(work)))
+    else if (!work->extents && !is_in_own(piece) && (work->is_away || !is_own(work)))
         status = copy_out(staging, piece, err);
     if (status || !work->is_away) return status;
     return tern__ferry_mark(&staging->fleet, place_number(staging, piece), err);

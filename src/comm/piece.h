@@ -6,14 +6,12 @@
 #include "comm/ferry.h"
 #include "comm/staging.h"
 
-#define TERN__PLACE_BYTES ((size_t)128 << 10)
-
 /* Elements [first, first + count) of a work. Piece i of the staging uses place i of the ring. */
 typedef struct tern__piece {
     tern_work *work;
     uint64_t seq;
     size_t first, count;
-    tern__extent extent;
+    tern__extent extent;       /* in the ring, or, where the back end can, in the caller's memory */
     tern__move *takes, *gives; /* [world] of the staging's */
 } tern__piece;
 
@@ -28,7 +26,8 @@ struct tern__staging {
     tern_group *group;
     uint32_t window;
     char *ring;
-    tern__fleet fleet; /* of the devices whose memory crosses the ring */
+    size_t place_bytes; /* of a place in it */
+    tern__fleet fleet;  /* of the devices whose memory crosses the ring */
     tern__piece pieces[TERN__FLIGHTS];
     uint64_t loaded, started, landed; /* pieces so far: in the ring, posted, and done */
     uint64_t calls;

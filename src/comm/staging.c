@@ -16,6 +16,13 @@ typedef struct tern__held {
 
 /* ---- life ---- */
 
+/* Inside a host a place stays in the second-level cache beside the callers' buffers; between hosts a piece
+ * has messages' latency. */
+static size_t place_bytes(const tern_group *group)
+{
+    return (size_t)(tern__group_mover(group)->lands_in_windows ? 512 : 128) << 10;
+}
+
 static void release(tern__staging *staging)
 {
     tern__free(staging->moves);
@@ -29,17 +36,18 @@ tern__staging *tern__staging_open(tern_group *group, tern_error *err)
     if (!staging) return NULL;
     size_t world = (size_t)group->boot.world;
     staging->group = group;
+    staging->place_bytes = place_bytes(group);
     staging->moves = tern__alloc(TERN__FLIGHTS * 2 * world * sizeof(*staging->moves), "tern_group_open", err);
     staging->counts = tern__alloc(world * sizeof(*staging->counts), "tern_group_open", err);
     if (!staging->moves || !staging->counts ||
-        group->backend->window_open(group->state, NULL, TERN__FLIGHTS * TERN__PLACE_BYTES, &staging->window,
-                                    err)) {
+        group->backend->window_open(group->state, NULL, TERN__FLIGHTS * staging->place_bytes,
+                                    &staging->window, err)) {
         release(staging);
         return NULL;
     }
     staging->ring = group->backend->window_base(group->state, staging->window);
     staging->fleet =
-        (tern__fleet){.ring = staging->ring, .place_bytes = TERN__PLACE_BYTES, .world = group->boot.world};
+        (tern__fleet){.ring = staging->ring, .place_bytes = staging->place_bytes, .world = group->boot.world};
     return staging;
 }
 
@@ -123,7 +131,7 @@ size_t tern__staging_parts(const tern_group *group, tern__kind kind)
 
 size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype)
 {
-    return TERN__PLACE_BYTES / tern_dtype_bytes(dtype) / tern__staging_parts(group, kind);
+    return place_bytes(group) / tern_dtype_bytes(dtype) / tern__staging_parts(group, kind);
 }
 
 uint64_t tern__staging_calls(const tern__staging *staging)

@@ -3,6 +3,7 @@
 #include "base/plugin.h"
 #include "comm/mpi.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,13 +12,14 @@ static const tern_transport *load(const char *name, tern_error *err)
     char file[64];
     snprintf(file, sizeof(file), "tern_%s.so", name);
     const tern_transport *transport = tern__plugin_open(file, TERN_TRANSPORT_SYMBOL, err);
-    if (!transport || (transport->abi == TERN_TRANSPORT_ABI && transport->size >= sizeof(*transport)))
+    if (!transport ||
+        (transport->abi == TERN_TRANSPORT_ABI && transport->size >= offsetof(tern_transport, wait)))
         return transport;
     tern__error_set(
         err, __func__, TERN_E_UNSUPPORTED,
         "the plug-in %s is of another build: its contract is version %d in %zu bytes, expected %d "
         "in %zu",
-        file, transport->abi, transport->size, TERN_TRANSPORT_ABI, sizeof(*transport));
+        file, transport->abi, transport->size, TERN_TRANSPORT_ABI, offsetof(tern_transport, wait));
     return NULL;
 }
 

@@ -48,7 +48,7 @@ namespace
 namespace transport = gloo::transport;
 
 const size_t TOKEN = 16;
-const std::chrono::milliseconds NO_TIME(0);
+const std::chrono::milliseconds NO_TIME(0), A_MOMENT(1);
 const unsigned char FAREWELL[1] = {0};
 enum { PARTING_MS = 500 };
 /* Behind the tags of users: what is sent first, and last. */
@@ -73,6 +73,7 @@ struct message {
     std::unique_ptr<gloo::transport::UnboundBuffer> memory;
     int peer;
     bool sends, is_lost; /* lost: its peer had left before it began */
+    bool is_done;        /* a wait has seen it                      */
 };
 
 /* No signal is taken on the thread that is started meanwhile. */
@@ -179,7 +180,7 @@ message *take(mesh *m)
     if (m->idle.empty()) {
         m->idle.reserve(m->messages.size() + 1);
         m->messages.emplace_back(
-            new message{m->context->createUnboundBuffer(nullptr, SIZE_MAX), -1, false, false});
+            new message{m->context->createUnboundBuffer(nullptr, SIZE_MAX), -1, false, false, false});
         m->idle.push_back(m->messages.back().get());
     }
     message *taken = m->idle.back();
@@ -213,6 +214,7 @@ message *start(mesh *m, bool sends, int peer, int tag, const void *data, size_t 
     neighbour &to = m->peers[(size_t)peer];
     taken->peer = peer;
     taken->sends = sends;
+    taken->is_done = false;
     try {
         begin(*to.pair, taken, tag, data, bytes);
     } catch (const std::exception &) {
@@ -230,18 +232,23 @@ void look_at(message *watch)
     watch->memory->waitRecv(nullptr, NO_TIME);
 }
 
+/* Throws in vain, or if it has failed: `finish` tells which. */
+void await(message *of, std::chrono::milliseconds time)
+{
+    of->is_done = of->is_done ||
+                  (of->sends ? of->memory->waitSend(nullptr, time) : of->memory->waitRecv(nullptr, time));
+}
+
 /* Done, and free for another use; or not yet; or it throws. */
 bool finish(mesh *m, message *of)
 {
     try {
-        if (of->sends ? of->memory->waitSend(nullptr, NO_TIME) : of->memory->waitRecv(nullptr, NO_TIME)) {
-            m->idle.push_back(of);
-            return true;
-        }
+        await(of, NO_TIME);
     } catch (const gloo::IoException &) {
         look_at(m->peers[(size_t)of->peer].watch);
     }
-    return false;
+    if (of->is_done) m->idle.push_back(of);
+    return of->is_done;
 }
 
 /* ---- opening ---- */
@@ -424,6 +431,13 @@ int gloo_test(void *state, tern_transport_message *of, char *why, size_t why_siz
                          why_size, [&] { is_done = finish(m, started); });
     return status ? status : is_done ? TERN_OK : TERN_PENDING;
 }
+
+void gloo_wait(void *, tern_transport_message *of)
+{
+    message *started = static_cast<message *>(of->slots[0]);
+    char why[256];
+    guarded(TERN_E_PEER, "waiting for", started->peer, why, sizeof(why), [&] { await(started, A_MOMENT); });
+}
 } // namespace
 
 extern "C" __attribute__((visibility("default"))) const tern_transport tern_transport_plugin = {
@@ -436,4 +450,5 @@ extern "C" __attribute__((visibility("default"))) const tern_transport tern_tran
     gloo_send,
     gloo_recv,
     gloo_test,
+    gloo_wait,
 };

@@ -17,8 +17,9 @@ static void *open_gloo(board *b, int rank, int world)
 /* Until it is done or failed. */
 static int finish(void *state, tern_transport_message *message)
 {
-    int status = TERN_PENDING;
-    while (status == TERN_PENDING) status = gloo->test(state, message, why, sizeof(why));
+    int status;
+    while ((status = gloo->test(state, message, why, sizeof(why))) == TERN_PENDING)
+        gloo->wait(state, message);
     return status;
 }
 

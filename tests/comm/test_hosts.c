@@ -59,6 +59,107 @@ static void windows_of_other_sizes_are_told_to_all(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, window_body, NULL));
 }
 
+/* ---- several works at a time ---- */
+
+/* The last that goes over with its head, the first that does not; one round, several; more pieces than are
+ * under way at a time. */
+static const size_t flight_counts[] = {1, 512, 513, 70000, 600000, 3, 700001};
+enum { FLIGHTS = TERN__COUNT(flight_counts), FLIGHT_ROOM = 700001 };
+
+/* Sums of these are exact in any order. */
+static float flight_value(int rank, size_t work, size_t i)
+{
+    return (float)((i * 7 + work * 3 + (size_t)rank * 5) % 64);
+}
+
+static float flight_sum(int world, size_t work, size_t i)
+{
+    float sum = 0;
+    for (int rank = 0; rank < world; rank++) sum += flight_value(rank, work, i);
+    return sum;
+}
+
+static int flights_right(int rank, int world, float *const *data)
+{
+    for (size_t w = 0; w < FLIGHTS; w++)
+        for (size_t i = 0; i < flight_counts[w]; i++) RANK_CHECK(rank, data[w][i] == flight_sum(world, w, i));
+    return 0;
+}
+
+static int flight_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    float *data[FLIGHTS];
+    tern_work *works[FLIGHTS];
+    tern_group *group = open_over_hosts(rank, boot, arg, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int times = 0; times < 3; times++) {
+        for (size_t w = 0; w < FLIGHTS; w++) {
+            bool in_window = (w + (size_t)times) % 3 == 0;
+            data[w] = in_window ? tern_group_mem_alloc(group, FLIGHT_ROOM * sizeof(float), &err)
+                                : malloc(FLIGHT_ROOM * sizeof(float));
+            for (size_t i = 0; i < flight_counts[w]; i++) data[w][i] = flight_value(rank, w, i);
+        }
+        for (size_t w = 0; w < FLIGHTS; w++)
+            works[w] = tern_all_reduce_post(group, data[w], flight_counts[w], TERN_F32, TERN_SUM, &err);
+        for (size_t w = 0; w < FLIGHTS; w++) tern_work_wait(works[w], &err);
+        RANK_CHECK_OK(rank, err);
+        if (flights_right(rank, boot->world, data)) return 1;
+        for (size_t w = 0; w < FLIGHTS; w++)
+            (w + (size_t)times) % 3 == 0 ? tern_group_mem_free(group, data[w]) : free(data[w]);
+    }
+    tern_group_close(group);
+    return 0;
+}
+
+static void works_overlap(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 5; world++) {
+        assert_ranks_ok(ranks_run(world, flight_body, NULL));
+        assert_ranks_ok(ranks_run(world, flight_body, "gloo"));
+    }
+}
+
+/* ---- memory of a rank's own ---- */
+
+/* One rank's memory is odd, another's is in two buffers: each its own affair. */
+static int own_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    enum { COUNT = 200000 };
+    tern_error err = {0};
+    char *room = malloc(COUNT * sizeof(float) + 64), *x = room + (rank ? 1 : 0);
+    float value;
+    tern_group *group = open_over_hosts(rank, boot, "gloo", &err);
+    RANK_CHECK_OK(rank, err);
+    for (size_t i = 0; i < COUNT; i++) {
+        value = flight_value(rank, 1, i);
+        memcpy(x + i * sizeof(value), &value, sizeof(value));
+    }
+    tern_span list[] = {{x, 1000}, {x + 1000 * sizeof(float), COUNT - 1000}};
+    tern_all_reduce_coalesced(group, list, 2, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    for (size_t i = 0; i < COUNT; i++) {
+        memcpy(&value, x + i * sizeof(value), sizeof(value));
+        RANK_CHECK(rank, value == flight_sum(boot->world, 1, i));
+    }
+    tern_reduce(group, x, COUNT, TERN_F32, TERN_SUM, 1, &err);
+    tern_broadcast(group, x, COUNT, TERN_F32, 1, &err);
+    RANK_CHECK_OK(rank, err);
+    memcpy(&value, x, sizeof(value));
+    RANK_CHECK(rank, value == (float)boot->world * flight_sum(boot->world, 1, 0));
+    tern_group_close(group);
+    free(room);
+    return 0;
+}
+
+static void memory_of_ones_own(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, own_body, NULL));
+}
+
 static atomic_int *opened; /* the ranks share it */
 
 /* A peer's message may come later, and whoever was told has freed the memory that it was for. */
@@ -125,6 +226,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_group_within_a_host_needs_no_transport),
         cmocka_unit_test(windows_of_other_sizes_are_told_to_all),
+        cmocka_unit_test(works_overlap),
+        cmocka_unit_test(memory_of_ones_own),
         cmocka_unit_test(after_a_failure_no_message_comes),
         cmocka_unit_test(a_forked_child_closes_nothing_but_its_own),
     };

@@ -70,6 +70,9 @@ typedef struct tern_transport {
     /* TERN_OK: done, or TERN_PENDING, or an error, after which the state is good for `close` only. Moves all
      * messages on; never blocks. */
     int (*test)(void *state, tern_transport_message *message, char *why, size_t why_size);
+    /* NULL or absent: there is nothing to wait on. Sleeps until the message, of which `test` has said that it
+     * is pending, may be done or failed, but for no longer than some milliseconds. */
+    void (*wait)(void *state, tern_transport_message *message);
 } tern_transport;
 
 #ifdef __cplusplus

@@ -51,11 +51,12 @@ int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_
 
 /* ---- waiting ---- */
 
-/* Messages come without a bell, so a rank that waits for them looks: at first all the time, then less and
+/* Where a transport has no bell, a rank that waits for messages looks: at first all the time, then less and
  * less often. */
-static void rest(int turns)
+static void rest(const tern__hosts *hosts, int turns)
 {
     const int eager = 200, longest_us = 200;
+    if (tern__link_doze(hosts->link)) return;
     if (turns < eager)
         sched_yield();
     else
@@ -114,6 +115,7 @@ static int await_met(tern__hosts *hosts, bool (*is_met)(const void *arg),
     int64_t deadline = tern__deadline(hosts->group->opts.timeout_s), gone_deadline = INT64_MAX;
     for (int turns = 0;; turns++) {
         int status = tern__hosts_check(hosts, err);
+        hosts->link->awaited = NULL;
         if (!status) status = tern__hosts_progress(hosts, err);
         if (status) return status;
         if (is_met(arg)) return TERN_OK;
@@ -123,7 +125,7 @@ static int await_met(tern__hosts *hosts, bool (*is_met)(const void *arg),
         if (now >= deadline || now >= gone_deadline) late(arg, what, sizeof(what));
         if (now >= gone_deadline) return fail_gone(hosts, gone, what, err);
         if (now >= deadline) return fail_late(hosts, what, err);
-        rest(turns);
+        rest(hosts, turns);
     }
 }
 
@@ -170,7 +172,8 @@ static int open_here(tern__hosts *hosts, tern_error *err)
     here->boot.rank = map->place;
     here->boot.world = size;
     here->ranks = tern__alloc((size_t)size * sizeof(*here->ranks), func, err);
-    if (!here->ranks) return TERN_E_MEMORY;
+    hosts->in_place = tern__alloc((size_t)size * sizeof(*hosts->in_place), func, err);
+    if (!here->ranks || !hosts->in_place) return TERN_E_MEMORY;
     for (int place = 0; place < size; place++)
         here->ranks[place] = tern_group_world_rank(group, tern__host_rank(map, map->own, place));
     here->backend = size == 1 ? &tern__comm_self : &tern__comm_native;
@@ -200,6 +203,7 @@ static void hosts_close(void *state)
     }
     if (hosts->here.state) hosts->here.backend->close(hosts->here.state);
     tern__free(hosts->here.ranks);
+    tern__free(hosts->in_place);
     tern__host_map_release(&hosts->map);
     tern__free(hosts);
 }
@@ -269,6 +273,12 @@ static void hosts_window_close(void *state, uint32_t window)
     here->backend->window_close(here->state, window);
 }
 
+/* Nobody else of this host looks at it. */
+static bool hosts_reach_own(void *state)
+{
+    return ((const tern__hosts *)state)->map.most == 1;
+}
+
 const tern__comm_backend tern__comm_hosts = {
     .name = "hosts",
     .lands_in_windows = true,
@@ -278,6 +288,7 @@ const tern__comm_backend tern__comm_hosts = {
     .window_base = hosts_window_base,
     .window_close = hosts_window_close,
     .window_peer = hosts_window_peer,
+    .reach_own = hosts_reach_own,
     .channel_open = tern__hosts_channel_open,
     .channel_close = tern__hosts_channel_close,
     .post = tern__hosts_channel_post,

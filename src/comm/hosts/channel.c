@@ -5,7 +5,7 @@
  * says that all have, before anybody's window changes. These are works of the host's own channels in which
  * nothing moves but words, so who waits there is named, and who dies is seen, as in a group of one host.
  *
- * Works cross one after the other, in their order on every rank. A rank posts a work only when it has seen
+ * Works cross in their order on every rank, several at a time. A rank posts a work only when it has seen
  * the end of the one that had its slot; so in the channels of the host there is always room. */
 #include "comm/hosts/hosts.h"
 
@@ -79,33 +79,45 @@ static int meet(const tern__hosts_channel *channel, void *where, const tern__cro
 }
 
 /* All of the host are there. */
-static int arrive(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+static int arrive_all(tern__hosts_channel *channel, tern_error *err)
 {
     const tern__comm_backend *local = channel->hosts->here.backend;
-    int status = local->test(channel->arrive, work->arrive, err);
-    if (status) return status;
-    work->arrived = true;
-    if (!talks(channel)) return TERN_OK;
-    return tern__exchange_begin(&channel->exchange, work, local->tally(channel->arrive, work->arrive), err);
+    int status = TERN_OK;
+    while (!status && channel->arrived < channel->posted) {
+        if (talks(channel) && !tern__exchange_has_room(&channel->exchange)) break;
+        status = local->test(channel->arrive, work_at(channel, channel->arrived + 1)->arrive, err);
+        channel->arrived += !status;
+        if (!status && talks(channel)) status = tern__exchange_say(&channel->exchange, err);
+    }
+    return status == TERN_PENDING ? TERN_OK : status;
 }
 
-static int cross(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+static bool is_over(const tern__hosts_channel *channel, uint64_t seq)
 {
-    int status = work->arrived ? TERN_OK : arrive(channel, work, err);
-    if (!status && talks(channel)) status = tern__exchange_step(&channel->exchange, err);
-    if (status) return status;
+    return channel->arrived >= seq && (!talks(channel) || tern__exchange_is_over(&channel->exchange, seq));
+}
+
+static int cross(tern__hosts_channel *channel, tern_error *err)
+{
+    tern__crossing *work = work_at(channel, channel->crossed + 1);
     tell(channel, channel->crossed + 1);
-    status = meet(channel, channel->leave, work, &work->leave, err);
+    int status = meet(channel, channel->leave, work, &work->leave, err);
     channel->crossed += !status;
     return status;
 }
 
+/* What has crossed makes room for others. */
 static int cross_all(tern__hosts_channel *channel, tern_error *err)
 {
-    int status = TERN_OK;
-    while (!status && channel->crossed < channel->posted)
-        status = cross(channel, work_at(channel, channel->crossed + 1), err);
-    return status == TERN_PENDING ? TERN_OK : status;
+    uint64_t before;
+    int status;
+    do {
+        before = channel->crossed;
+        status = arrive_all(channel, err);
+        if (!status && talks(channel)) status = tern__exchange_step(&channel->exchange, err);
+        while (!status && is_over(channel, channel->crossed + 1)) status = cross(channel, err);
+    } while (!status && channel->crossed != before);
+    return status;
 }
 
 /* All of the host know that all hosts mean the same. */
@@ -114,7 +126,7 @@ static int begin_moves(tern__hosts_channel *channel, tern__crossing *work, tern_
     int status = channel->hosts->here.backend->test(channel->leave, work->leave, err);
     if (status) return status;
     work->moves = true;
-    return tern__moves_begin(&channel->moves, channel->tag + 1, work, err);
+    return tern__moves_begin(&channel->moves, channel->tag + TERN__CHANNEL_TAGS - 1, work, err);
 }
 
 static int end_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
@@ -185,10 +197,10 @@ static void describe_late(const tern__hosts_channel *channel, char *text, size_t
         snprintf(text + used, size - used, "; what other hosts give has not come");
     else if (channel->crossed >= seq)
         local->late(channel->leave, work->leave, text + used, size - used);
-    else if (!work->arrived)
+    else if (channel->arrived < seq)
         local->late(channel->arrive, work->arrive, text + used, size - used);
     else
-        tern__exchange_late(&channel->exchange, text + used, size - used);
+        tern__exchange_late(&channel->exchange, seq, text + used, size - used);
 }
 
 static void late_room(const void *arg, char *text, size_t size)
@@ -210,6 +222,13 @@ static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t
                            (unsigned long long)count, hosts->group->boot.world);
 }
 
+/* 16 bits go in f32. */
+static bool is_small(const tern__crossing *work)
+{
+    size_t most = TERN__SMALL_BYTES / TERN__MAX(tern_dtype_bytes(work->post.dtype), sizeof(float));
+    return work->post.kind == TERN__ALL_REDUCE && work->count && work->count <= most;
+}
+
 int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, tern_error *err)
 {
     tern__hosts_channel *channel = self;
@@ -217,6 +236,7 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     tern__crossing next = {.post = *post, .source = post->root};
     tern__desc_write(&next.desc, post);
     next.count = next.desc.count;
+    next.is_small = is_small(&next);
     int status = check_post(hosts, post, next.count, err);
     if (!status && !has_room(channel))
         status = tern__hosts_await(channel->hosts, has_room, late_room, channel, err);
@@ -316,7 +336,7 @@ static int open_parts(tern__hosts_channel *channel, tern_error *err)
     int status = open_board(channel, err);
     if (!status) status = tern__messages_open(&channel->moves, channel->hosts, err);
     if (!status) status = tern__exchange_open(&channel->exchange, channel, err);
-    return status ? status : tern__hosts_tags(channel->hosts, 2, &channel->tag, err);
+    return status ? status : tern__hosts_tags(channel->hosts, TERN__CHANNEL_TAGS, &channel->tag, err);
 }
 
 void *tern__hosts_channel_open(void *state, int slots, tern_error *err)

@@ -1,182 +1,109 @@
-/* exchange.c - what the hosts say to each other about one work. Every host has equally many ranks that take
- * part, and the rank at place j talks to the ranks at place j of the other hosts about its share of the
- * elements, so that as many flows as possible cross at the same time.
+/* exchange.c - how the elements of works go between hosts. Every host has equally many ranks that take part,
+ * and the rank at place j talks to the ranks at place j of the other hosts about its share of the elements,
+ * so that as many flows as possible cross at the same time.
  *
- * First heads go over: what the work is, in the words that ranks of one host compare, who is a shadow, what
- * is weighted. Then, in rounds of as much as the buffers hold, two steps:
+ * When all heads of a work are heard (heads.c), its elements go in rounds of as much as the buffers hold,
+ * each of two steps:
  *
  *   partials   of a reduction: to each host the sum over this host's ranks of what belongs to that host, and
  *              from each the same of what belongs to this one; joined in the order of the hosts
  *   results    of what ends on all ranks: to each host what belongs to this one, from each what belongs to it
  *
  * An all_reduce does both, as does nothing else: each host sends and receives 2 (h - 1) / h of the bytes, the
- * least possible, and all ranks have the bits that one of them has computed. */
+ * least possible, and all ranks have the bits that one of them has computed.
+ *
+ * Several rounds are under way at a time, of one work or of works that follow each other: while one is
+ * joined, the next ones' bytes move. They begin, are joined and end in their order on every rank, and each
+ * step has a tag of its own, so messages meet whatever the timing.
+ *
+ * Where a message's elements lie side by side in a window, it goes from there or to there, and buffers are
+ * for the rest. The results of a round may be received into the memory that its partials are sent from: a
+ * host sends results only when it has all of the partials that they are made of. */
 #include "comm/hosts/hosts.h"
 
 #include "comm/native/native.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { round_bytes = 256 << 10 };        /* of one buffer */
-enum { IDLE, HEADS, PARTIALS, RESULTS }; /* what is awaited */
+enum { HEADS, PARTIALS, RESULTS }; /* tags, from the channel's first one on */
 
-/* What a host says. */
-typedef struct head {
-    tern__desc desc;
-    double shares;
-    uint32_t weighs;   /* a weight is not 0      */
-    uint32_t weighted; /* a weight is not 1      */
-    uint8_t shadow[];  /* [ranks of the largest host] */
-} head;
+static const char func[] = "tern_group_open";
 
 /* ---- life ---- */
 
+static int open_round(tern__round *round, const tern__exchange *x, tern_error *err)
+{
+    size_t hosts = (size_t)x->channel->hosts->map.count;
+    round->partials = tern__alloc_raw(hosts * x->round_bytes, TERN__LINE);
+    round->arrivals = tern__alloc_raw(hosts * x->round_bytes, TERN__LINE);
+    round->results = tern__alloc_raw(hosts * x->round_bytes, TERN__LINE);
+    round->parts = tern__alloc(hosts * sizeof(*round->parts), func, err);
+    round->landings = tern__alloc(hosts * sizeof(*round->landings), func, err);
+    if (!round->parts || !round->landings) return TERN_E_MEMORY;
+    if (!round->partials || !round->arrivals || !round->results)
+        return tern__error_set(err, func, TERN_E_MEMORY, "no memory for %zu bytes between %zu hosts",
+                               3 * hosts * x->round_bytes, hosts);
+    int status = tern__messages_open(&round->to_join, x->channel->hosts, err);
+    if (!status) status = tern__messages_open(&round->given, x->channel->hosts, err);
+    return status ? status : tern__messages_open(&round->to_end, x->channel->hosts, err);
+}
+
+static void close_round(tern__round *round)
+{
+    tern__messages_close(&round->to_join);
+    tern__messages_close(&round->given);
+    tern__messages_close(&round->to_end);
+    tern__free(round->partials);
+    tern__free(round->arrivals);
+    tern__free(round->results);
+    tern__free(round->parts);
+    tern__free(round->landings);
+}
+
+/* Buffers of many hosts are smaller, down to a size below which messages cost more than their bytes. */
+static size_t choose_round(int hosts)
+{
+    const size_t all = 4 << 20, most = 1 << 20, least = 64 << 10;
+    return TERN__MAX(TERN__MIN(tern__align_up(all / (size_t)hosts, TERN__LINE), most), least);
+}
+
 int tern__exchange_open(tern__exchange *x, tern__hosts_channel *channel, tern_error *err)
 {
-    const char *func = "tern_group_open";
-    const tern__host_map *map = &channel->hosts->map;
-    size_t hosts = (size_t)map->count;
-    *x = (tern__exchange){.channel = channel, .buffer_bytes = round_bytes};
-    x->head_bytes = tern__align_up(sizeof(head) + (size_t)map->most, TERN__LINE);
-    x->heads = tern__alloc(hosts * x->head_bytes, func, err);
-    x->partials = tern__alloc(hosts * round_bytes, func, err);
-    x->arrivals = tern__alloc(hosts * round_bytes, func, err);
-    x->results = tern__alloc(hosts * round_bytes, func, err);
-    x->parts = tern__alloc(hosts * sizeof(*x->parts), func, err);
-    if (!x->heads || !x->partials || !x->arrivals || !x->results || !x->parts) return TERN_E_MEMORY;
-    for (size_t host = 0; host < hosts; host++) x->parts[host] = x->arrivals + host * round_bytes;
-    return tern__messages_open(&x->messages, channel->hosts, err);
+    int status = TERN_OK;
+    *x = (tern__exchange){.channel = channel, .round_bytes = choose_round(channel->hosts->map.count)};
+    for (int i = 0; i < TERN__ROUNDS && !status; i++) status = open_round(&x->rounds[i], x, err);
+    for (int i = 0; i < TERN__HEADS && !status; i++) status = tern__heads_open(&x->heads[i], channel, err);
+    return status;
 }
 
 void tern__exchange_close(tern__exchange *x)
 {
-    tern__messages_close(&x->messages);
-    tern__free(x->heads);
-    tern__free(x->partials);
-    tern__free(x->arrivals);
-    tern__free(x->results);
-    tern__free(x->parts);
+    for (int i = 0; i < TERN__ROUNDS; i++) close_round(&x->rounds[i]);
+    for (int i = 0; i < TERN__HEADS; i++) tern__heads_close(&x->heads[i]);
 }
 
-/* ---- messages ---- */
+/* ---- where the elements of a round are ---- */
 
-static head *head_of(const tern__exchange *x, int host)
+static tern__round *round_at(tern__exchange *x, uint64_t number)
 {
-    return (head *)(x->heads + (size_t)host * x->head_bytes);
+    return &x->rounds[number % TERN__ROUNDS];
+}
+
+static tern__heads *heads_at(tern__exchange *x, uint64_t seq)
+{
+    return &x->heads[seq % TERN__HEADS];
 }
 
 static char *buffer(const tern__exchange *x, char *buffers, int host)
 {
-    return buffers + (size_t)host * x->buffer_bytes;
+    return buffers + (size_t)host * x->round_bytes;
 }
 
 static int rank_at(const tern__hosts *hosts, int host)
 {
     return tern__host_rank(&hosts->map, host, hosts->map.place);
 }
-
-static int send(tern__exchange *x, int host, const void *data, size_t bytes, tern_error *err)
-{
-    int rank = rank_at(x->channel->hosts, host);
-    return tern__messages_send(&x->messages, rank, x->channel->tag, data, bytes, err);
-}
-
-static int recv(tern__exchange *x, int host, void *data, size_t bytes, tern_error *err)
-{
-    int rank = rank_at(x->channel->hosts, host);
-    return tern__messages_recv(&x->messages, rank, x->channel->tag, data, bytes, err);
-}
-
-/* ---- heads ---- */
-
-static void write_head(const tern__exchange *x, const tern__tally *local, head *own)
-{
-    const tern__hosts *hosts = x->channel->hosts;
-    memset(own, 0, x->head_bytes);
-    own->desc = x->work->desc;
-    own->shares = local->shares;
-    own->weighted = local->weight != NULL || local->shares != hosts->here.boot.world;
-    own->weighs = !local->weight;
-    for (int place = 0; place < hosts->here.boot.world; place++) {
-        own->shadow[place] = local->shadow[place];
-        if (local->weight) own->weighs |= local->weight[place] != 0;
-    }
-}
-
-int tern__exchange_begin(tern__exchange *x, tern__crossing *work, const tern__tally *local, tern_error *err)
-{
-    const tern__host_map *map = &x->channel->hosts->map;
-    int status = TERN_OK;
-    x->work = work;
-    x->step = HEADS;
-    write_head(x, local, head_of(x, map->own));
-    for (int host = 0; host < map->count && !status; host++) {
-        if (host == map->own) continue;
-        status = send(x, host, head_of(x, map->own), x->head_bytes, err);
-        if (!status) status = recv(x, host, head_of(x, host), x->head_bytes, err);
-    }
-    return status;
-}
-
-static int fail_mismatch(const tern__exchange *x, int one, int other, tern_error *err)
-{
-    const tern__hosts *hosts = x->channel->hosts;
-    char text[TERN_ERROR_TEXT];
-    uint64_t seq = x->channel->crossed + 1;
-    tern__desc_differ(&head_of(x, one)->desc, &head_of(x, other)->desc,
-                      tern_group_world_rank(hosts->group, rank_at(hosts, one)),
-                      tern_group_world_rank(hosts->group, rank_at(hosts, other)), seq, text, sizeof(text));
-    return tern__hosts_fail(hosts, TERN_E_MISMATCH, text, err);
-}
-
-/* With the first host whose speaker is no shadow, or the last one. */
-static int compare_heads(const tern__exchange *x, tern_error *err)
-{
-    const tern__host_map *map = &x->channel->hosts->map;
-    int like = 0;
-    while (like < map->count - 1 && head_of(x, like)->desc.flags & TERN__SHADOW) like++;
-    for (int host = 0; host < map->count; host++)
-        if (!tern__desc_is_same(&head_of(x, host)->desc, &head_of(x, like)->desc))
-            return fail_mismatch(x, like, host, err);
-    return TERN_OK;
-}
-
-static void add_up(tern__exchange *x)
-{
-    const tern__host_map *map = &x->channel->hosts->map;
-    tern__crossing *work = x->work;
-    bool *shadow = tern__crossing_shadows(x->channel, work), weighs = false;
-    work->tally.shares = work->tally.shadows = 0;
-    work->is_weighted = false;
-    for (int host = 0; host < map->count; host++) {
-        const head *h = head_of(x, host);
-        work->tally.shares += h->shares;
-        work->is_weighted |= h->weighted;
-        weighs |= h->weighs;
-        for (int place = 0; place < tern__host_size(map, host); place++) {
-            shadow[tern__host_rank(map, host, place)] = h->shadow[place];
-            work->tally.shadows += h->shadow[place];
-        }
-    }
-    work->is_moot = work->is_weighted && (!weighs || work->tally.shares == 0);
-    if (work->post.op != TERN_PREMUL_SUM || !tern__kind_reduces(work->post.kind)) return;
-    work->tally.shares = 1;
-    work->is_weighted = true;
-    work->is_moot = false;
-}
-
-static void find_source(const tern__exchange *x)
-{
-    tern__crossing *work = x->work;
-    const bool *shadow = work->tally.shadow;
-    int world = x->channel->hosts->group->boot.world;
-    if (!shadow[work->source]) return;
-    for (work->source = world - 1; work->source >= 0 && shadow[work->source];) work->source--;
-}
-
-/* ---- rounds ---- */
 
 /* What ends on all ranks. */
 static bool spreads(const tern__crossing *work)
@@ -190,168 +117,284 @@ static bool is_silent(const tern__crossing *work)
     return kind == TERN__BARRIER || kind == TERN__MONITORED_BARRIER || tern__kind_is_move(kind);
 }
 
-static uint64_t round_elements(const tern__exchange *x)
-{
-    return round_bytes / tern_dtype_bytes(tern__partial_dtype(x->channel->hosts, x->work));
-}
-
 /* Elements of a host's region in this round, which begin at *first. */
-static uint64_t in_round(const tern__exchange *x, int host, uint64_t *first)
+static uint64_t in_round(const tern__exchange *x, const tern__round *round, int host, uint64_t *first)
 {
-    uint64_t count = tern__region_count(x->channel->hosts, x->work, host), each = round_elements(x);
-    *first = TERN__MIN(x->round * each, count);
+    uint64_t count = tern__region_count(x->channel->hosts, round->work, host), each = round->work->each;
+    *first = TERN__MIN(round->index * each, count);
     return TERN__MIN(count - *first, each);
 }
 
-static uint64_t count_rounds(const tern__exchange *x)
+/* So many that they overlap, unless they would be too short, and as few as the buffers allow. */
+static void cut_rounds(const tern__exchange *x, tern__crossing *work)
 {
-    uint64_t most = 0, each = round_elements(x);
-    if (x->work->is_moot || is_silent(x->work)) return 0;
+    const uint64_t shortest = 256 << 10;
+    size_t size = tern_dtype_bytes(tern__partial_dtype(x->channel->hosts, work));
+    uint64_t most = 0;
+    if (work->is_moot || work->is_small || is_silent(work)) return;
     for (int host = 0; host < x->channel->hosts->map.count; host++)
-        most = TERN__MAX(most, tern__region_count(x->channel->hosts, x->work, host));
-    return (most + each - 1) / each;
+        most = TERN__MAX(most, tern__region_count(x->channel->hosts, work, host));
+    uint64_t bytes = TERN__MAX(most * size / TERN__ROUNDS, shortest);
+    work->each = tern__align_up(TERN__MIN(bytes, x->round_bytes), TERN__LINE) / size;
+    work->rounds = (most + work->each - 1) / work->each;
 }
 
-static int begin_partials(tern__exchange *x, tern_error *err)
+/* To all ranks of this host, or to the one that an element belongs to, unless it is there. */
+static void keep(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                 uint64_t count, const char *result)
 {
-    const tern__hosts *hosts = x->channel->hosts;
-    const tern__tally *local = hosts->here.backend->tally(x->channel->arrive, x->work->arrive);
-    size_t size = tern_dtype_bytes(tern__partial_dtype(hosts, x->work));
-    uint64_t own_first, own = in_round(x, hosts->map.own, &own_first);
-    int status = TERN_OK;
-    x->step = PARTIALS;
-    for (int host = 0; host < hosts->map.count && !status; host++) {
-        uint64_t first, count = in_round(x, host, &first);
-        char *to = host == hosts->map.own ? buffer(x, x->arrivals, host) : buffer(x, x->partials, host);
-        tern__partial_make(hosts, x->work, local, host, first, count, to);
-        if (host == hosts->map.own) continue;
-        status = send(x, host, to, count * size, err);
-        if (!status) status = recv(x, host, buffer(x, x->arrivals, host), own * size, err);
-    }
-    return status;
+    int from = spreads(work) ? 0 : TERN__OWNER, to = spreads(work) ? hosts->here.boot.world - 1 : TERN__OWNER;
+    for (int place = from; place <= to; place++)
+        if (tern__region_at(hosts, work, host, first, count, place) != result)
+            tern__region_write(hosts, work, host, first, count, place, result);
 }
 
-/* To all ranks of this host, or to the one that an element belongs to. */
-static void keep(const tern__exchange *x, int host, uint64_t first, uint64_t count, const char *result)
+/* ---- partials ---- */
+
+/* The elements themselves, where they are the sum. */
+static char *make_partial(const tern__exchange *x, const tern__round *round, int host)
 {
     const tern__hosts *hosts = x->channel->hosts;
-    if (!spreads(x->work))
-        tern__region_write(hosts, x->work, host, first, count, TERN__OWNER, result);
-    else
-        for (int place = 0; place < hosts->here.boot.world; place++)
-            tern__region_write(hosts, x->work, host, first, count, place, result);
+    const tern__crossing *work = round->work;
+    const tern__tally *local = hosts->here.backend->tally(x->channel->arrive, work->arrive);
+    uint64_t first, count = in_round(x, round, host, &first);
+    char *at = tern__partial_is_raw(hosts, work) ? tern__region_at(hosts, work, host, first, count, 0) : NULL;
+    if (at) return at;
+    at = buffer(x, round->partials, host);
+    tern__partial_make(hosts, work, local, host, first, count, at);
+    return at;
 }
 
-static void join(const tern__exchange *x)
+static int begin_partials(tern__exchange *x, tern__round *round, int host, tern_error *err)
 {
     const tern__hosts *hosts = x->channel->hosts;
-    int own = hosts->map.own;
-    uint64_t first, count = in_round(x, own, &first);
-    char *result = buffer(x, x->results, own);
-    tern__partial_join(hosts, x->work, x->parts, count, result);
-    keep(x, own, first, count, result);
+    int rank = rank_at(hosts, host), tag = x->channel->tag + PARTIALS;
+    size_t size = tern_dtype_bytes(tern__partial_dtype(hosts, round->work));
+    uint64_t first, own = in_round(x, round, hosts->map.own, &first),
+                    theirs = in_round(x, round, host, &first);
+    round->parts[host] = buffer(x, round->arrivals, host);
+    int status = tern__messages_recv(&round->to_join, rank, tag, round->parts[host], own * size, err);
+    if (status) return status;
+    return tern__messages_send(&round->given, rank, tag, make_partial(x, round, host), theirs * size, err);
+}
+
+/* ---- results ---- */
+
+/* Where the results of elements go first: this rank's window, or the owner's, or a buffer. */
+static char *landing(const tern__exchange *x, const tern__round *round, int host)
+{
+    const tern__hosts *hosts = x->channel->hosts;
+    int place = spreads(round->work) ? hosts->map.place : TERN__OWNER;
+    uint64_t first, count = in_round(x, round, host, &first);
+    char *at = tern__region_at(hosts, round->work, host, first, count, place);
+    return at ? at : buffer(x, round->results, host);
+}
+
+static int ask_results(tern__exchange *x, tern__round *round, int host, tern_error *err)
+{
+    int rank = rank_at(x->channel->hosts, host), tag = x->channel->tag + RESULTS;
+    size_t size = tern_dtype_bytes(round->work->post.dtype);
+    uint64_t first, count = in_round(x, round, host, &first);
+    round->landings[host] = landing(x, round, host);
+    return tern__messages_recv(&round->to_end, rank, tag, round->landings[host], count * size, err);
 }
 
 /* What was not summed up here lies in the window of the rank that it belongs to. */
-static void collect(const tern__exchange *x)
+static char *collect(const tern__exchange *x, const tern__round *round, uint64_t first, uint64_t count)
 {
     const tern__hosts *hosts = x->channel->hosts;
     int own = hosts->map.own;
-    uint64_t first, count = in_round(x, own, &first);
-    char *result = buffer(x, x->results, own);
-    tern__region_read(hosts, x->work, own, first, count, TERN__OWNER, result);
-    keep(x, own, first, count, result);
+    char *at = tern__region_at(hosts, round->work, own, first, count, TERN__OWNER);
+    if (at) return at;
+    at = buffer(x, round->results, own);
+    tern__region_read(hosts, round->work, own, first, count, TERN__OWNER, at);
+    return at;
 }
 
-static int begin_results(tern__exchange *x, tern_error *err)
+static char *make_result(const tern__exchange *x, const tern__round *round, uint64_t first, uint64_t count)
+{
+    const tern__hosts *hosts = x->channel->hosts;
+    if (!tern__kind_reduces(round->work->post.kind)) return collect(x, round, first, count);
+    char *at = landing(x, round, hosts->map.own);
+    tern__partial_join(hosts, round->work, round->parts, count, at);
+    return at;
+}
+
+static int send_results(tern__exchange *x, tern__round *round, tern_error *err)
+{
+    const tern__hosts *hosts = x->channel->hosts;
+    const tern__host_map *map = &hosts->map;
+    size_t size = tern_dtype_bytes(round->work->post.dtype);
+    uint64_t first, count = in_round(x, round, map->own, &first);
+    if (!count) return TERN_OK;
+    const char *result = make_result(x, round, first, count);
+    int status = TERN_OK;
+    for (int i = 1; i < map->count && spreads(round->work) && !status; i++)
+        status = tern__messages_send(&round->to_end, rank_at(hosts, (map->own + i) % map->count),
+                                     x->channel->tag + RESULTS, result, count * size, err);
+    keep(hosts, round->work, map->own, first, count, result);
+    return status;
+}
+
+static void take_results(const tern__exchange *x, const tern__round *round)
+{
+    const tern__hosts *hosts = x->channel->hosts;
+    for (int host = 0; host < hosts->map.count && spreads(round->work); host++) {
+        uint64_t first, count = in_round(x, round, host, &first);
+        if (host != hosts->map.own && count)
+            keep(hosts, round->work, host, first, count, round->landings[host]);
+    }
+}
+
+/* ---- the way of a round ---- */
+
+/* All that it receives is asked for before anything is sent, so that the bytes need not wait for that. */
+static int begin_round(tern__exchange *x, tern__round *round, tern_error *err)
 {
     const tern__host_map *map = &x->channel->hosts->map;
-    size_t size = tern_dtype_bytes(x->work->post.dtype);
-    uint64_t first, own = in_round(x, map->own, &first);
+    bool reduces = tern__kind_reduces(round->work->post.kind);
     int status = TERN_OK;
-    x->step = RESULTS;
-    for (int host = 0; host < map->count && !status; host++) {
-        if (host == map->own) continue;
-        uint64_t count = in_round(x, host, &first);
-        status = send(x, host, buffer(x, x->results, map->own), own * size, err);
-        if (!status) status = recv(x, host, buffer(x, x->results, host), count * size, err);
+    for (int i = 1; i < map->count && spreads(round->work) && !status; i++)
+        status = ask_results(x, round, (map->own + i) % map->count, err);
+    for (int i = 1; i < map->count && reduces && !status; i++)
+        status = begin_partials(x, round, (map->own + i) % map->count, err);
+    if (reduces && !status) round->parts[map->own] = make_partial(x, round, map->own);
+    return status;
+}
+
+static tern__crossing *work_at(const tern__exchange *x, uint64_t seq)
+{
+    return &x->channel->works[seq % x->channel->slots];
+}
+
+static int begin_rounds(tern__exchange *x, tern_error *err)
+{
+    int status = TERN_OK;
+    while (!status && x->fed < x->heard && x->begun < x->ended + TERN__ROUNDS) {
+        tern__crossing *work = work_at(x, x->fed + 1);
+        if (work->begun == work->rounds) {
+            x->fed++;
+            continue;
+        }
+        tern__round *round = round_at(x, x->begun++);
+        round->work = work;
+        round->index = work->begun++;
+        status = begin_round(x, round, err);
     }
     return status;
 }
 
-static void take_results(const tern__exchange *x)
+static int join_rounds(tern__exchange *x, tern_error *err)
 {
-    const tern__host_map *map = &x->channel->hosts->map;
-    for (int host = 0; host < map->count; host++) {
-        uint64_t first, count = in_round(x, host, &first);
-        if (host != map->own) keep(x, host, first, count, buffer(x, x->results, host));
+    int status = TERN_OK;
+    while (!status && x->joined < x->begun) {
+        tern__round *round = round_at(x, x->joined);
+        status = tern__messages_test(&round->to_join, err);
+        if (!status) status = send_results(x, round, err);
+        x->joined += !status;
     }
+    return TERN__MIN(status, 0);
 }
 
-/* ---- the way ---- */
-
-static int begin_round(tern__exchange *x, tern_error *err)
+static int end_rounds(tern__exchange *x, tern_error *err)
 {
-    if (x->round == x->rounds) {
-        x->step = IDLE;
-        x->work = NULL;
-        return TERN_OK;
+    while (x->ended < x->joined) {
+        const tern__round *round = round_at(x, x->ended);
+        int status = tern__messages_test(&round_at(x, x->ended)->to_end, err);
+        if (!status) status = tern__messages_test(&round_at(x, x->ended)->given, err);
+        if (status) return TERN__MIN(status, 0);
+        take_results(x, round);
+        round->work->ended++;
+        x->ended++;
     }
-    if (tern__kind_reduces(x->work->post.kind)) return begin_partials(x, err);
-    collect(x);
-    return begin_results(x, err);
+    return TERN_OK;
 }
 
-static int end_heads(tern__exchange *x, tern_error *err)
+/* ---- the way of a work ---- */
+
+bool tern__exchange_has_room(const tern__exchange *x)
 {
-    int status = compare_heads(x, err);
-    if (status) return status;
-    add_up(x);
-    find_source(x);
-    x->round = 0;
-    x->rounds = count_rounds(x);
-    return begin_round(x, err);
+    return x->said < x->channel->crossed + TERN__HEADS;
 }
 
-static int end_partials(tern__exchange *x, tern_error *err)
+int tern__exchange_say(tern__exchange *x, tern_error *err)
 {
-    join(x);
-    if (spreads(x->work)) return begin_results(x, err);
-    x->round++;
-    return begin_round(x, err);
+    uint64_t seq = ++x->said;
+    tern__crossing *work = work_at(x, seq);
+    const tern__tally *local = x->channel->hosts->here.backend->tally(x->channel->arrive, work->arrive);
+    return tern__heads_say(heads_at(x, seq), work, local, err);
 }
 
-static int end_results(tern__exchange *x, tern_error *err)
+/* All sums of a small work have come with the heads. */
+static void join_small(const tern__exchange *x, tern__crossing *work, char *const *sums)
 {
-    take_results(x);
-    x->round++;
-    return begin_round(x, err);
+    const tern__hosts *hosts = x->channel->hosts;
+    uint64_t count = tern__region_count(hosts, work, hosts->map.own);
+    char result[TERN__SMALL_BYTES];
+    if (work->is_moot || !count) return;
+    tern__partial_join(hosts, work, sums, count, result);
+    keep(hosts, work, hosts->map.own, 0, count, result);
+}
+
+static int hear(tern__exchange *x, tern_error *err)
+{
+    int status = TERN_OK;
+    while (!status && x->heard < x->said) {
+        tern__heads *heads = heads_at(x, x->heard + 1);
+        tern__crossing *work = heads->work;
+        status = tern__heads_hear(heads, x->heard + 1, err);
+        if (status) break;
+        cut_rounds(x, work);
+        if (work->is_small) join_small(x, work, heads->sums);
+        x->heard++;
+    }
+    return TERN__MIN(status, 0);
+}
+
+bool tern__exchange_is_over(const tern__exchange *x, uint64_t seq)
+{
+    const tern__crossing *work = work_at(x, seq);
+    return x->heard >= seq && work->ended == work->rounds;
+}
+
+static uint64_t steps(const tern__exchange *x)
+{
+    return x->heard + x->fed + x->begun + x->joined + x->ended;
 }
 
 int tern__exchange_step(tern__exchange *x, tern_error *err)
 {
-    int status = TERN_OK;
-    while (!status && x->step != IDLE) {
-        status = tern__messages_test(&x->messages, err);
-        if (status) return status;
-        switch (x->step) {
-        case HEADS: status = end_heads(x, err); break;
-        case PARTIALS: status = end_partials(x, err); break;
-        default: status = end_results(x, err);
-        }
-    }
+    uint64_t before;
+    int status;
+    do {
+        before = steps(x);
+        x->channel->hosts->link->awaited = NULL;
+        status = join_rounds(x, err);
+        if (!status) status = end_rounds(x, err);
+        if (!status) status = hear(x, err);
+        if (!status) status = begin_rounds(x, err);
+    } while (!status && steps(x) != before);
     return status;
 }
 
-void tern__exchange_late(const tern__exchange *x, char *text, size_t size)
+/* ---- who is late ---- */
+
+static bool awaits(const tern__exchange *x, uint64_t seq, int rank)
+{
+    if (x->heard < seq) return tern__messages_awaits(&x->heads[seq % TERN__HEADS].messages, rank);
+    const tern__round *round = &x->rounds[x->ended % TERN__ROUNDS];
+    return x->ended < x->begun &&
+           (tern__messages_awaits(&round->to_join, rank) || tern__messages_awaits(&round->to_end, rank));
+}
+
+void tern__exchange_late(const tern__exchange *x, uint64_t seq, char *text, size_t size)
 {
     const tern__hosts *hosts = x->channel->hosts;
     size_t used = 0;
     for (int host = 0; host < hosts->map.count && used < size; host++) {
         char who[128];
         int rank = rank_at(hosts, host);
-        if (host == hosts->map.own || (x->step == HEADS && !tern__messages_awaits(&x->messages, rank)))
-            continue;
+        if (host == hosts->map.own || !awaits(x, seq, rank)) continue;
         tern__group_describe(hosts->group, rank, who, sizeof(who));
         used += (size_t)snprintf(text + used, size - used, "; no word from %s", who);
         if (used < size) tern__hosts_say_last(hosts, rank, text + used, size - used);

@@ -1,7 +1,7 @@
 /* hosts.h - what the files of the back end `hosts` share: backend.c (the struct, windows), map.c (which ranks
  * are on which host), link.c (messages between ranks of other hosts), messages.c (those that are under way),
- * channel.c (the way of a work), exchange.c (what hosts say to each other about one), region.c (which
- * elements), partial.c (their sums).
+ * channel.c (the way of a work), heads.c (what hosts say of one), exchange.c (how its elements go), region.c
+ * (which elements), partial.c (their sums).
  *
  * The back end of a group that spans hosts. Inside a host ranks reach each other's windows by a back end of
  * their own, native or self (`here`); between hosts messages go over a transport, MPI or gloo. A group that
@@ -54,6 +54,7 @@ typedef struct tern__link {
     tern__hosts_channel *channels;   /* of all groups of the family */
     struct tern__mailbox *mailboxes; /* the same                    */
     struct tern__mailbox *asking;    /* closed, with a receive that the transport still holds */
+    tern_transport_message *awaited; /* was looked at last, and is the next that is needed; or NULL */
 } tern__link;
 
 /* Collective over the root, which is `group`. */
@@ -69,15 +70,16 @@ int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag
 int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag, void *data, size_t bytes,
                     tern_transport_message *message, tern_error *err);
 int tern__link_test(tern__link *link, tern_transport_message *message, tern_error *err);
+/* Sleeps until what is awaited may be there, or for a moment. False: nobody can tell when it is. */
+bool tern__link_doze(const tern__link *link);
 
 /* ---- messages.c ---- */
 
 /* To each rank of the group at most one, and from each one. */
 typedef struct tern__messages {
     const tern__hosts *hosts;
-    int begun;                       /* are under way */
-    tern_transport_message *handles; /* [2 * world]   */
-    bool *is_begun;                  /* [2 * world]   */
+    tern_transport_message *handles; /* [2 * world]: from each, to each */
+    bool *is_begun;                  /* [2 * world]: are under way      */
 } tern__messages;
 
 /* Into zeros; close it after an error, too. */
@@ -89,7 +91,7 @@ int tern__messages_send(tern__messages *messages, int rank, int tag, const void 
                         tern_error *err);
 int tern__messages_recv(tern__messages *messages, int rank, int tag, void *data, size_t bytes,
                         tern_error *err);
-/* TERN_OK when all are over, or TERN_PENDING. */
+/* TERN_OK when all are over, or TERN_PENDING: then the first that is not is awaited. */
 int tern__messages_test(tern__messages *messages, tern_error *err);
 /* Is one from `rank` under way? */
 bool tern__messages_awaits(const tern__messages *messages, int rank);
@@ -107,8 +109,9 @@ struct tern__hosts {
     tern_group *group;
     tern__link *link; /* the family's */
     tern__host_map map;
-    tern_group here; /* this host's ranks of the group */
-    int mail_tag;    /* the first of its messages'     */
+    tern_group here;       /* this host's ranks of the group            */
+    const char **in_place; /* [its ranks] room for where their elements are */
+    int mail_tag;          /* the first of its messages'                */
 };
 
 /* Of what the control plane tells: a peer's mismatch is this rank's too. */
@@ -150,36 +153,77 @@ typedef struct tern__crossing {
     tern__desc desc;
     uint64_t count;               /* elements in the extents                                       */
     uint64_t arrive, leave, part; /* its places in the channels of this host            */
-    bool arrived, moves, moved;   /* moves: its messages are under way; moved: they are over */
+    bool moves, moved;            /* moves: its messages are under way; moved: they are over */
+    bool is_small;                /* its sums go over with the heads                         */
     /* Once all hosts have said what they mean: */
     tern__tally tally;
     int source; /* of a broadcast; -1: nobody's data                                  */
     bool is_weighted, is_moot;
+    uint64_t rounds, begun, ended; /* in which its elements go        */
+    uint64_t each;                 /* of a region's elements, in one */
 } tern__crossing;
+
+/* ---- heads.c ---- */
+
+#define TERN__SMALL_BYTES ((size_t)2 << 10) /* of a host's sum that goes over with the head */
+
+/* What the hosts say of one work. */
+typedef struct tern__heads {
+    const tern__hosts_channel *channel;
+    tern__crossing *work;
+    tern__messages messages;
+    char *said;  /* [hosts] heads: what each says; this one's own too */
+    char **sums; /* [hosts] in them                                   */
+} tern__heads;
+
+/* Into zeros; close it after an error, too. */
+int tern__heads_open(tern__heads *heads, tern__hosts_channel *channel, tern_error *err);
+void tern__heads_close(tern__heads *heads);
+/* Once the host's ranks have met in the work; `local` is what they have said. */
+int tern__heads_say(tern__heads *heads, tern__crossing *work, const tern__tally *local, tern_error *err);
+/* TERN_OK when all hosts have said the same of work `seq`, TERN_PENDING, or an error. */
+int tern__heads_hear(tern__heads *heads, uint64_t seq, tern_error *err);
 
 /* ---- exchange.c ---- */
 
-/* One work between this rank and those of the other hosts that have the same share of it. */
+enum {
+    TERN__HEADS = 4,
+    TERN__ROUNDS = 4,
+    TERN__CHANNEL_TAGS = 4
+}; /* under way at a time; the last is moves' */
+
+/* A part of a work that goes over. */
+typedef struct tern__round {
+    tern__crossing *work;
+    uint64_t index;
+    tern__messages to_join, given, to_end; /* partials from others; to them; results */
+    char *partials, *arrivals, *results;   /* [hosts] buffers each: to every host, from every host, for all */
+    char **parts;    /* [hosts] partials of this host's elements: the arrivals, and its own */
+    char **landings; /* [hosts] where results go                                           */
+} tern__round;
+
+/* The works of a channel between this rank and those of the other hosts that have the same share of them. */
 typedef struct tern__exchange {
     tern__hosts_channel *channel;
-    tern__crossing *work;
-    int step;
-    uint64_t round, rounds;
-    tern__messages messages;
-    size_t head_bytes, buffer_bytes;
-    char *heads;                         /* [hosts]: what each says; this one's own too */
-    char *partials, *arrivals, *results; /* [hosts] buffers each: to every host, from every host, for all */
-    char **parts;                        /* [hosts] the arrivals */
+    uint64_t said, heard, fed;     /* works: their heads are under way, are there; all rounds have begun */
+    uint64_t begun, joined, ended; /* rounds of all works                                               */
+    size_t round_bytes;            /* of a buffer                                                       */
+    tern__heads heads[TERN__HEADS];
+    tern__round rounds[TERN__ROUNDS];
 } tern__exchange;
 
 int tern__exchange_open(tern__exchange *exchange, tern__hosts_channel *channel, tern_error *err);
 void tern__exchange_close(tern__exchange *exchange);
-int tern__exchange_begin(tern__exchange *exchange, tern__crossing *work, const tern__tally *local,
-                         tern_error *err);
-/* TERN_OK when this rank's share is where all ranks of the host have it, TERN_PENDING, or an error. */
+/* For another work's heads. */
+bool tern__exchange_has_room(const tern__exchange *exchange);
+/* Of the next work, in which the host's ranks have met. */
+int tern__exchange_say(tern__exchange *exchange, tern_error *err);
+/* Does what can be done. */
 int tern__exchange_step(tern__exchange *exchange, tern_error *err);
-/* Who has not been heard of yet. */
-void tern__exchange_late(const tern__exchange *exchange, char *text, size_t size);
+/* Is this rank's share of work `seq` where all ranks of the host have it? */
+bool tern__exchange_is_over(const tern__exchange *exchange, uint64_t seq);
+/* Of whom more is awaited, of work `seq`. */
+void tern__exchange_late(const tern__exchange *exchange, uint64_t seq, char *text, size_t size);
 
 /* ---- moves.c ---- */
 
@@ -189,13 +233,13 @@ int tern__moves_begin(tern__messages *messages, int tag, const tern__crossing *w
 struct tern__hosts_channel {
     tern__hosts_channel *next;
     tern__hosts *hosts;
-    int tag; /* and the next one, of moves */
+    int tag; /* the first of TERN__CHANNEL_TAGS */
     uint64_t slots;
     void *arrive, *leave, *part; /* this host's channels */
     uint32_t board; /* a window: what the ranks that do not talk to other hosts are told of each work */
     bool has_board;
     size_t notice_bytes; /* of one work on it */
-    uint64_t posted, crossed, done;
+    uint64_t posted, arrived, crossed, done;
     tern__crossing *works; /* [slots] */
     bool *shadows;         /* [slots][world], what tallies point to */
     tern__exchange exchange;
@@ -229,11 +273,16 @@ void tern__region_read(const tern__hosts *hosts, const tern__crossing *work, int
                        uint64_t count, int place, char *buffer);
 void tern__region_write(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
                         uint64_t count, int place, const char *buffer);
+/* The memory itself, where they lie side by side there, or NULL. */
+char *tern__region_at(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                      uint64_t count, int place);
 
 /* ---- partial.c ---- */
 
 /* Sums of a host's ranks go over in this dtype. */
 tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__crossing *work);
+/* Are the elements of this host's only rank the sum? */
+bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work);
 /* out = the sum (or what the operation is) over this host's ranks of elements of the region of `host`. */
 void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,
                         int host, uint64_t first, uint64_t count, char *out);

@@ -4,6 +4,7 @@
 
 #include "comm/sys.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -155,6 +156,24 @@ int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag
     if (status) return status;
     status = link->transport->recv(link->state, peer, tag, data, bytes, message, why, sizeof(why));
     return status ? fail(link, status, why, err) : TERN_OK;
+}
+
+/* A message between two ranks is looked for all the time. */
+static bool has_mail(const tern__link *link)
+{
+    bool has = false;
+    for (const struct tern__mailbox *mailbox = link->mailboxes; mailbox; mailbox = mailbox->next)
+        has |= mailbox->pending > 0;
+    return has;
+}
+
+bool tern__link_doze(const tern__link *link)
+{
+    const tern_transport *transport = link->transport;
+    bool can = transport->size > offsetof(tern_transport, wait) && transport->wait;
+    if (!can || !link->state || !link->awaited || has_mail(link)) return false;
+    transport->wait(link->state, link->awaited);
+    return true;
 }
 
 int tern__link_test(tern__link *link, tern_transport_message *message, tern_error *err)

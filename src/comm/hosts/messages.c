@@ -1,5 +1,6 @@
 /* messages.c - what is under way between this rank and others for one purpose: to each rank at most one
- * message, and from each one. Its place in the arrays is 2 * rank, that of the one from it the next. */
+ * message, and from each one. Those from ranks stand first in the arrays: who has received all that answers
+ * what was sent finds that it has gone. */
 #include "comm/hosts/hosts.h"
 
 static const char func[] = "tern_group_open";
@@ -13,9 +14,16 @@ int tern__messages_open(tern__messages *m, const tern__hosts *hosts, tern_error 
     return m->handles && m->is_begun ? TERN_OK : TERN_E_MEMORY;
 }
 
+static bool is_under_way(const tern__messages *m)
+{
+    bool is = false;
+    for (int i = 0; m->is_begun && i < 2 * m->hosts->group->boot.world; i++) is |= m->is_begun[i];
+    return is;
+}
+
 void tern__messages_close(tern__messages *m)
 {
-    if (m->begun) tern__link_give_up(m->hosts->link);
+    if (is_under_way(m)) tern__link_give_up(m->hosts->link);
     tern__free(m->handles);
     tern__free(m->is_begun);
 }
@@ -24,14 +32,13 @@ void tern__messages_close(tern__messages *m)
 static int note(tern__messages *m, int place, int status)
 {
     m->is_begun[place] = !status;
-    m->begun += !status;
     return status;
 }
 
 int tern__messages_send(tern__messages *m, int rank, int tag, const void *data, size_t bytes, tern_error *err)
 {
     const tern__hosts *hosts = m->hosts;
-    int place = 2 * rank;
+    int place = hosts->group->boot.world + rank;
     if (!bytes) return TERN_OK;
     return note(m, place,
                 tern__link_send(hosts->link, hosts->group, rank, tag, data, bytes, &m->handles[place], err));
@@ -40,7 +47,7 @@ int tern__messages_send(tern__messages *m, int rank, int tag, const void *data, 
 int tern__messages_recv(tern__messages *m, int rank, int tag, void *data, size_t bytes, tern_error *err)
 {
     const tern__hosts *hosts = m->hosts;
-    int place = 2 * rank + 1;
+    int place = rank;
     if (!bytes) return TERN_OK;
     return note(m, place,
                 tern__link_recv(hosts->link, hosts->group, rank, tag, data, bytes, &m->handles[place], err));
@@ -48,17 +55,21 @@ int tern__messages_recv(tern__messages *m, int rank, int tag, void *data, size_t
 
 int tern__messages_test(tern__messages *m, tern_error *err)
 {
-    for (int i = 0; i < 2 * m->hosts->group->boot.world && m->begun; i++) {
+    tern__link *link = m->hosts->link;
+    for (int i = 0; i < 2 * m->hosts->group->boot.world; i++) {
         if (!m->is_begun[i]) continue;
-        int status = tern__link_test(m->hosts->link, &m->handles[i], err);
-        if (status < 0) return status;
-        m->is_begun[i] = status == TERN_PENDING;
-        m->begun -= !m->is_begun[i];
+        int status = tern__link_test(link, &m->handles[i], err);
+        m->is_begun[i] = status != TERN_OK;
+        if (status == TERN_PENDING && !link->awaited) link->awaited = &m->handles[i];
+        if (status) return status;
     }
-    return m->begun ? TERN_PENDING : TERN_OK;
+    return TERN_OK;
 }
 
+/* Those behind the first that is not over have not been looked at. */
 bool tern__messages_awaits(const tern__messages *m, int rank)
 {
-    return m->is_begun[2 * rank + 1];
+    tern_error why = {0};
+    if (m->is_begun[rank]) m->is_begun[rank] = tern__link_test(m->hosts->link, &m->handles[rank], &why);
+    return m->is_begun[rank];
 }

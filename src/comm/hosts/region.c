@@ -3,8 +3,8 @@
  * each rank of a host that talks to other hosts. The share at place j goes between ranks at place j only.
  *
  * What belongs to a host: of an all_reduce, one of as many equal pieces as there are hosts, which this host
- * sums up; of an all_gather and a reduce_scatter, the parts of its ranks; of a broadcast and a reduce, all,
- * if the root is there. */
+ * sums up, and of a small one all; of an all_gather and a reduce_scatter, the parts of its ranks; of a
+ * broadcast and a reduce, all, if the root is there. */
 #include "comm/hosts/hosts.h"
 
 #include <string.h>
@@ -46,6 +46,7 @@ static piece whole_piece(const tern__hosts *hosts, const tern__crossing *work, i
         uint64_t each = work->count / (uint64_t)hosts->group->boot.world;
         return (piece){(uint64_t)owner * each, (uint64_t)(owner + 1) * each, owner};
     }
+    if (work->is_small) return all;
     if (work->post.kind == TERN__ALL_REDUCE) return cut(all, map->count, host, line);
     bool is_there = work->source >= 0 && map->host[work->source] == host;
     return is_there ? all : (piece){.owner = work->source};
@@ -110,6 +111,7 @@ static int owner_place(const tern__hosts *hosts, int owner)
 static char *memory(const tern__hosts *hosts, const run *r, int place)
 {
     const tern_group *here = &hosts->here;
+    if (r->at.window == TERN__OWN_MEMORY) return (char *)(uintptr_t)r->at.offset;
     if (place == TERN__OWNER) place = owner_place(hosts, r->owner);
     return here->backend->window_peer(here->state, r->at.window, place) + r->at.offset;
 }
@@ -134,4 +136,12 @@ void tern__region_write(const tern__hosts *hosts, const tern__crossing *work, in
         memcpy(memory(hosts, &r, place), buffer + done * size, r.at.count * size);
         done += r.at.count;
     }
+}
+
+char *tern__region_at(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                      uint64_t count, int place)
+{
+    if (!count) return NULL;
+    run r = next_run(hosts, work, host, first, count);
+    return r.at.count == count ? memory(hosts, &r, place) : NULL;
 }

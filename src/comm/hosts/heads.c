@@ -1,0 +1,177 @@
+/* heads.c - what the hosts say of a work before anything of it moves: what it is, in the words that ranks of
+ * one host compare, who is a shadow, what is weighted. Who hears all of them knows that all mean the same.
+ *
+ * Of a small all_reduce the head carries the host's sum as well, of everything and to every host: each joins
+ * all of them by itself, in the order of hosts, and the work is done with one message's latency. 16 bits go
+ * in f32 there, as nobody knows yet what another host's weights are.
+ *
+ * Heads of several works may be under way: a work's go over as soon as this host's ranks have met in it. */
+#include "comm/hosts/hosts.h"
+
+#include "comm/native/native.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What a host says. Behind it stand the shadows, [ranks of the largest host], and its sum of a small work. */
+typedef struct head {
+    tern__desc desc;
+    double shares;
+    uint32_t weighs;   /* a weight is not 0      */
+    uint32_t weighted; /* a weight is not 1      */
+    uint8_t shadow[];
+} head;
+
+static const char func[] = "tern_group_open";
+
+/* ---- life ---- */
+
+static size_t sum_offset(const tern__hosts *hosts)
+{
+    return tern__align_up(sizeof(head) + (size_t)hosts->map.most, TERN__LINE);
+}
+
+static size_t head_bytes(const tern__hosts *hosts)
+{
+    return sum_offset(hosts) + TERN__SMALL_BYTES;
+}
+
+int tern__heads_open(tern__heads *heads, tern__hosts_channel *channel, tern_error *err)
+{
+    const tern__hosts *hosts = channel->hosts;
+    size_t count = (size_t)hosts->map.count;
+    *heads = (tern__heads){.channel = channel};
+    heads->said = tern__alloc(count * head_bytes(hosts), func, err);
+    heads->sums = tern__alloc(count * sizeof(*heads->sums), func, err);
+    if (!heads->said || !heads->sums) return TERN_E_MEMORY;
+    for (size_t host = 0; host < count; host++)
+        heads->sums[host] = heads->said + host * head_bytes(hosts) + sum_offset(hosts);
+    return tern__messages_open(&heads->messages, hosts, err);
+}
+
+void tern__heads_close(tern__heads *heads)
+{
+    tern__messages_close(&heads->messages);
+    tern__free(heads->said);
+    tern__free(heads->sums);
+}
+
+static head *head_of(const tern__heads *heads, int host)
+{
+    return (head *)(heads->said + (size_t)host * head_bytes(heads->channel->hosts));
+}
+
+/* ---- saying ---- */
+
+static bool is_premul(const tern__crossing *work)
+{
+    return work->post.op == TERN_PREMUL_SUM && tern__kind_reduces(work->post.kind);
+}
+
+static void write_head(const tern__heads *heads, tern__crossing *work, const tern__tally *local)
+{
+    const tern__hosts *hosts = heads->channel->hosts;
+    head *own = head_of(heads, hosts->map.own);
+    memset(own, 0, sum_offset(hosts));
+    own->desc = work->desc;
+    own->shares = local->shares;
+    own->weighted = local->weight != NULL || local->shares != hosts->here.boot.world;
+    own->weighs = !local->weight;
+    for (int place = 0; place < hosts->here.boot.world; place++) {
+        own->shadow[place] = local->shadow[place];
+        if (local->weight) own->weighs |= local->weight[place] != 0;
+    }
+    work->is_weighted = own->weighted || is_premul(work);
+    if (work->is_small)
+        tern__partial_make(hosts, work, local, hosts->map.own, 0,
+                           tern__region_count(hosts, work, hosts->map.own), heads->sums[hosts->map.own]);
+}
+
+static int exchange(tern__heads *heads, int host, tern_error *err)
+{
+    const tern__hosts *hosts = heads->channel->hosts;
+    int rank = tern__host_rank(&hosts->map, host, hosts->map.place), tag = heads->channel->tag;
+    size_t bytes = head_bytes(hosts);
+    int status = tern__messages_recv(&heads->messages, rank, tag, head_of(heads, host), bytes, err);
+    if (status) return status;
+    return tern__messages_send(&heads->messages, rank, tag, head_of(heads, hosts->map.own), bytes, err);
+}
+
+int tern__heads_say(tern__heads *heads, tern__crossing *work, const tern__tally *local, tern_error *err)
+{
+    const tern__host_map *map = &heads->channel->hosts->map;
+    int status = TERN_OK;
+    heads->work = work;
+    write_head(heads, work, local);
+    for (int i = 1; i < map->count && !status; i++)
+        status = exchange(heads, (map->own + i) % map->count, err);
+    return status;
+}
+
+/* ---- hearing ---- */
+
+static int fail_mismatch(const tern__heads *heads, uint64_t seq, int one, int other, tern_error *err)
+{
+    const tern__hosts *hosts = heads->channel->hosts;
+    const tern__host_map *map = &hosts->map;
+    char text[TERN_ERROR_TEXT];
+    tern__desc_differ(&head_of(heads, one)->desc, &head_of(heads, other)->desc,
+                      tern_group_world_rank(hosts->group, tern__host_rank(map, one, map->place)),
+                      tern_group_world_rank(hosts->group, tern__host_rank(map, other, map->place)), seq, text,
+                      sizeof(text));
+    return tern__hosts_fail(hosts, TERN_E_MISMATCH, text, err);
+}
+
+/* With the first host whose speaker is no shadow, or the last one. */
+static int compare(const tern__heads *heads, uint64_t seq, tern_error *err)
+{
+    int like = 0, hosts = heads->channel->hosts->map.count;
+    while (like < hosts - 1 && head_of(heads, like)->desc.flags & TERN__SHADOW) like++;
+    for (int host = 0; host < hosts; host++)
+        if (!tern__desc_is_same(&head_of(heads, host)->desc, &head_of(heads, like)->desc))
+            return fail_mismatch(heads, seq, like, host, err);
+    return TERN_OK;
+}
+
+static void add_up(const tern__heads *heads)
+{
+    const tern__host_map *map = &heads->channel->hosts->map;
+    tern__crossing *work = heads->work;
+    bool *shadow = tern__crossing_shadows(heads->channel, work), weighs = false;
+    work->tally.shares = work->tally.shadows = 0;
+    work->is_weighted = false;
+    for (int host = 0; host < map->count; host++) {
+        const head *h = head_of(heads, host);
+        work->tally.shares += h->shares;
+        work->is_weighted |= h->weighted;
+        weighs |= h->weighs;
+        for (int place = 0; place < tern__host_size(map, host); place++) {
+            shadow[tern__host_rank(map, host, place)] = h->shadow[place];
+            work->tally.shadows += h->shadow[place];
+        }
+    }
+    work->is_moot = work->is_weighted && (!weighs || work->tally.shares == 0);
+    if (!is_premul(work)) return;
+    work->tally.shares = 1;
+    work->is_weighted = true;
+    work->is_moot = false;
+}
+
+static void find_source(const tern__heads *heads)
+{
+    tern__crossing *work = heads->work;
+    const bool *shadow = work->tally.shadow;
+    int world = heads->channel->hosts->group->boot.world;
+    if (!shadow[work->source]) return;
+    for (work->source = world - 1; work->source >= 0 && shadow[work->source];) work->source--;
+}
+
+int tern__heads_hear(tern__heads *heads, uint64_t seq, tern_error *err)
+{
+    int status = tern__messages_test(&heads->messages, err);
+    if (!status) status = compare(heads, seq, err);
+    if (status) return status;
+    add_up(heads);
+    find_source(heads);
+    return TERN_OK;
+}
