@@ -143,6 +143,8 @@ struct tern_scope {
         *arenas[2];       /* this step's and the last one's: a stale handle stays readable for a step */
     tern_tensor *tensors; /* made and not yet given up, newest first             */
     tern__node *tape;     /* newest first                                        */
+    int64_t marked;       /* entries of it that the running backward goes through, and has not yet */
+    int backwards;        /* in this step                                        */
     struct tern__borrowed *borrowed; /* handed back when the scope ends              */
     tern__observer *observer;        /* NULL: nobody */
     tern__watch *watch;              /* of the next backward only; NULL: nobody */

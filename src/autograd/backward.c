@@ -12,6 +12,8 @@
 
 #include <string.h>
 
+#define ENDLESS 1000
+
 /* ---- sending gradients ---- */
 
 bool tern__owns_dy(const tern__node *node)
@@ -181,6 +183,12 @@ static int count_leaf(tern_scope *scope, tern__leaf *leaf)
     return TERN_OK;
 }
 
+static void mark_one(tern_scope *scope, tern__node *node)
+{
+    scope->marked += !node->marked;
+    node->marked = true;
+}
+
 static int mark(tern_scope *scope, tern__node *node)
 {
     if (node->done && !node->again)
@@ -191,19 +199,22 @@ static int mark(tern_scope *scope, tern__node *node)
             node->op);
     for (int i = 0; i < node->in_count; i++) {
         if (!tern__wants(node, i)) continue;
-        if (node->in[i]->node) node->in[i]->node->marked = true;
+        if (node->in[i]->node) mark_one(scope, node->in[i]->node);
         int status = node->in[i]->leaf ? count_leaf(scope, node->in[i]->leaf) : TERN_OK;
         if (status) return status;
     }
     return TERN_OK;
 }
 
-/* Marks what the marked entries from `newest` back depend on. */
+/* Marks what the marked entries from `newest` back depend on. Behind the last of them are the step's earlier
+ * backwards, of which there may be many. */
 static int mark_all(tern_scope *scope, tern__node *newest)
 {
-    for (tern__node *node = newest; node; node = node->previous) {
+    int64_t passed = 0;
+    for (tern__node *node = newest; node && passed < scope->marked; node = node->previous) {
         int status = node->marked ? mark(scope, node) : TERN_OK;
         if (status) return status;
+        passed += node->marked;
     }
     return TERN_OK;
 }
@@ -219,13 +230,14 @@ static int run_node(tern_scope *scope, tern__node *node)
     tern__storage_drop(node->out->grad_storage);
     node->out->grad_storage = NULL;
     node->marked = false;
+    scope->marked--;
     node->done = true;
     return status;
 }
 
 static int run_all(tern_scope *scope, tern__node *newest)
 {
-    for (tern__node *node = newest; node; node = node->previous) {
+    for (tern__node *node = newest; node && scope->marked; node = node->previous) {
         int status = node->marked ? run_node(scope, node) : TERN_OK;
         if (status) return status;
     }
@@ -308,12 +320,23 @@ static void trace_all(const tern_scope *scope)
     if (listeners(scope)) trace_part(scope, "synchronise", scope->backward_ended, now);
 }
 
+/* A program that never ends its steps is right and takes more memory with each. */
+static void note_endless(tern_scope *scope)
+{
+    if (++scope->backwards == ENDLESS)
+        tern__log(
+            TERN_LOG_WARN,
+            "tern_backward: %d backwards on a scope without tern_scope_end, which recycles their memory",
+            ENDLESS);
+}
+
 int tern_backward(tern_scope *scope, tern_tensor *loss)
 {
     if (!TERN__ENTER(scope, "tern_backward", 1, &loss)) return tern_scope_error(scope)->code;
     int status = check_loss(scope, loss);
     scope->backward_began = tern__now_ns();
-    if (!status) loss->node->marked = true;
+    scope->marked = 0;
+    if (!status) mark_one(scope, loss->node);
     if (!status) status = mark_all(scope, loss->node);
     if (!status) status = begin_all(scope, loss);
     if (!status) status = seed_loss(scope, loss);
@@ -323,6 +346,7 @@ int tern_backward(tern_scope *scope, tern_tensor *loss)
     if (!status && scope->trace) trace_all(scope);
     scope->forward_began = 0;
     scope->watch = NULL;
+    note_endless(scope);
     if (status) forget_pending(scope);
     return status;
 }
@@ -338,7 +362,7 @@ static int seed_result(tern_scope *scope, tern_tensor *out, const tern__view *dy
     if (!seed.storage) return scope->error.code;
     out->grad = seed.view;
     out->grad_storage = seed.storage;
-    out->node->marked = true;
+    mark_one(scope, out->node);
     bool reorder = dy->layout != out->view.layout;
     tern__call call = {.kernel = reorder ? TERN__REORDER : TERN__COPY, .in = {dy}, .out = {&out->grad}};
     return tern__run(scope, &call) ? TERN_OK : scope->error.code;
@@ -347,6 +371,7 @@ static int seed_result(tern_scope *scope, tern_tensor *out, const tern__view *dy
 int tern__backward_from(tern_scope *scope, int count, tern_tensor *const *outs, const tern__view *dy)
 {
     int status = TERN_OK;
+    scope->marked = 0;
     for (int i = 0; i < count && !status; i++)
         if (dy[i].data) status = seed_result(scope, outs[i], &dy[i]);
     if (!status) status = mark_all(scope, scope->tape);

@@ -330,6 +330,33 @@ static int big_blocks(int forwards, bool grad)
     return big;
 }
 
+static void count_endless(tern_log_level level, const char *text, void *ctx)
+{
+    bool is_it = strstr(text, "1000 backwards on a scope without tern_scope_end, which recycles") != NULL;
+    *(int *)ctx += level == TERN_LOG_WARN && is_it;
+}
+
+static void who_never_ends_a_step_is_told_once(void **state)
+{
+    (void)state;
+    world w = open_world();
+    int told = 0;
+    tern_log_set(count_endless, &told);
+    tern_module *net = tern_linear_new(3, 1, NULL, w.rng, &w.err);
+    for (int ends = 0; ends < 2; ends++) {
+        for (int i = 0; i < 1500; i++) {
+            tern_tensor *x = vector(&w, 3, (float[]){1, 2, 3});
+            assert_int_equal(tern_backward(w.scope, tern_sum(w.scope, tern_forward(net, w.scope, x))), 0);
+            assert_int_equal(told, ends || i >= 999);
+            if (ends) end_well(&w);
+        }
+        end_well(&w);
+    }
+    tern_log_set(NULL, NULL);
+    tern_module_free(net);
+    close_world(&w);
+}
+
 static void without_gradients_inner_results_go_back_at_once(void **state)
 {
     (void)state;
@@ -413,6 +440,7 @@ int main(void)
         cmocka_unit_test(buffers_of_another_size),
         cmocka_unit_test(item_wants_one_element),
         cmocka_unit_test(print_shows_the_edges),
+        cmocka_unit_test(who_never_ends_a_step_is_told_once),
         cmocka_unit_test(without_gradients_inner_results_go_back_at_once),
         cmocka_unit_test(many_tensors_grow_the_arena_once),
         cmocka_unit_test(a_step_may_be_left_anywhere),
