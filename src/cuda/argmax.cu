@@ -21,6 +21,7 @@ static __device__ __forceinline__ int64_t line_start(const problem &p, int64_t l
 
 template <int G, class R> static __global__ void choose(problem p)
 {
+    tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
         tern__choice<R> best = tern__group_choice<G, R>(p.x, line_start(p, line), p.lines.size, p.least);
@@ -32,6 +33,7 @@ template <int G, class R> static __global__ void choose(problem p)
 
 template <int G, class R> static __global__ void gradient(problem p)
 {
+    tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
         int64_t from = line_start(p, line), chosen = tern__element<int64_t>(p.place, p.place_dtype, line);

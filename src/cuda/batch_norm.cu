@@ -25,6 +25,7 @@ static __device__ __forceinline__ void find_shift(const batch_norm &a, tern__sea
 
 template <int DTYPE, int N> static __global__ void run_moments(batch_norm a)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     tern__seat s = tern__seat_of(a.k, blockIdx.y), from = s;
     R shift[N] = {}, sum[N] = {}, square[N] = {}, n = 0;
@@ -103,6 +104,7 @@ static __device__ __forceinline__ void find_own(const batch_norm_stats &a, int64
 /* Some channels a block: all parts' moments become the batch's. */
 static __global__ void run_stats(batch_norm_stats a)
 {
+    tern__kernel_begin();
     int64_t c = tern__merge_channel();
     double n = 0, mean = 0, m2 = 0;
     find_own(a, c, &n, &mean, &m2);
@@ -127,6 +129,7 @@ typedef struct batch_norm_merge {
 /* A channel a thread. */
 static __global__ void run_merge(batch_norm_merge a)
 {
+    tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS;
     for (int64_t c = (int64_t)blockIdx.x * THREADS + threadIdx.x; c < a.channels; c += step) {
         tern__batch_norm_moments m = tern__batch_norm_merged(a.rows, a.parts, a.channels, c);
@@ -145,6 +148,7 @@ static __global__ void run_merge(batch_norm_merge a)
  * as many rows on their way as two that read twice as far ahead, and hide what comes between. */
 template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 4) run_apply(batch_norm a)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     tern__seat s = tern__seat_of(a.k, (int)(gridDim.y - 1 - blockIdx.y));
     batch_norm_constants<R, N> k = constants_of<R, N>(a, s);

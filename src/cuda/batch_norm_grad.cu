@@ -20,6 +20,7 @@ static __device__ __forceinline__ void passed(const batch_norm &a,
 
 template <int DTYPE, int N> static __global__ void run_sums(batch_norm a)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     tern__seat s = tern__seat_of(a.k, blockIdx.y), from = s;
     batch_norm_constants<R, N> k = constants_of<R, N>(a, s);
@@ -52,6 +53,7 @@ typedef struct batch_norm_totals {
 
 static __global__ void run_totals(batch_norm_totals a)
 {
+    tern__kernel_begin();
     int64_t c = tern__merge_channel();
     double sum, product;
     tern__parts_sum(a.k, a.partial, &sum, &product);
@@ -66,6 +68,7 @@ static __global__ void run_totals(batch_norm_totals a)
 /* dx = scale (dy' - s / n - (x - mean) p / (n deviation)), where s and p are means for n = 1 */
 template <int DTYPE, int N> static __global__ void run_data_grad(batch_norm a)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     tern__seat s = tern__seat_of(a.k, (int)(gridDim.y - 1 - blockIdx.y));
     batch_norm_constants<R, N> k = constants_of<R, N>(a, s);

@@ -48,6 +48,7 @@ template <int G, class R> static __device__ __forceinline__ int64_t prediction_o
 
 template <int G, class R> static __global__ void count_pairs(problem p)
 {
+    tern__kernel_begin();
     __shared__ unsigned table[FEW * FEW];
     bool is_few = p.classes <= FEW;
     int cells = is_few ? (int)(p.classes * p.classes) : 0;
@@ -76,6 +77,7 @@ template <class R> static __device__ __forceinline__ bool goes_before(R b, int64
 
 template <int G, class R> static __global__ void rank(problem p)
 {
+    tern__kernel_begin();
     for (int64_t i = tern__group_first<G>(); i < p.count; i += tern__group_step<G>()) {
         int64_t truth = label_of(p, i), from = line_start(p, i), sum = 0;
         R own = tern__lined_get<R>(p.x, from + TERN__MAX(truth, (int64_t)0) * p.x.step);

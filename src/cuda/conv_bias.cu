@@ -14,6 +14,7 @@ typedef struct places {
 
 template <class R> __global__ void add_fours(places p)
 {
+    tern__kernel_begin();
     uint32_t step = gridDim.x * blockDim.x;
     for (uint64_t at = blockIdx.x * blockDim.x + threadIdx.x; at < p.fours; at += step) {
         int64_t channel = (int64_t)((uint32_t)at % p.fours_of_channels) * 4, first = (int64_t)at * 4;

@@ -3,6 +3,7 @@
 #include "cuda/cublas.h"
 #include "cuda/cudnn.h"
 #include "cuda/graph.h"
+#include "cuda/overlap.h"
 #include "cuda/pool.h"
 
 #include <cstdio>
@@ -91,6 +92,7 @@ static int open_parts(tern_device *device, tern__cuda *cuda, tern_error *err)
         status = tern__cuda_check(cudaGetDeviceProperties(&p, cuda->index), "cudaGetDeviceProperties", err);
     if (status) return status;
     cuda->processors = p.multiProcessorCount;
+    cuda->overlaps = tern__cuda_overlaps(&p);
     device->workspace = p.totalGlobalMem / 16;
     if ((status = tern__fault_new(&cuda->fault, err))) return status;
     status = open_lanes(cuda, err);

@@ -84,6 +84,7 @@ template <class R> static __device__ __forceinline__ R log_sum(const problem &p,
 
 template <class R> static __global__ void find_norms(problem p)
 {
+    tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < p.c.samples * p.c.inner; i += step) {
         int64_t sample = i / p.c.inner;
@@ -115,6 +116,7 @@ static __device__ __forceinline__ tern__four<R> get(const void *data, int dtype,
 /* Four are summed as they are, and then in double. */
 template <class R, int N> static __global__ void add_mask_pieces(problem p)
 {
+    tern__kernel_begin();
     int64_t channels = p.c.samples * p.c.channels, each = (p.c.inner / N + p.pieces - 1) / p.pieces * N;
     for (int64_t n = blockIdx.x; n < channels * p.pieces; n += gridDim.x) {
         int64_t channel = n / p.pieces, piece = n - channel * p.pieces;
@@ -137,6 +139,7 @@ template <class R, int N> static __global__ void add_mask_pieces(problem p)
 
 template <class R> static __global__ void add_class_pieces(problem p)
 {
+    tern__kernel_begin();
     int64_t channels = p.c.samples * p.c.channels, each = (p.c.inner + p.pieces - 1) / p.pieces;
     for (int64_t n = blockIdx.x; n < channels * p.pieces; n += gridDim.x) {
         int64_t k = n % p.c.channels, piece = n / p.c.channels % p.pieces,
@@ -158,6 +161,7 @@ template <class R> static __global__ void add_class_pieces(problem p)
 
 static __global__ void join_pieces(problem p)
 {
+    tern__kernel_begin();
     int64_t values = p.c.samples * p.c.channels * TERN__OVERLAP,
             step = (int64_t)gridDim.x * (THREADS / TERN__WARP);
     int64_t n = (int64_t)blockIdx.x * (THREADS / TERN__WARP) + threadIdx.x / TERN__WARP;
@@ -177,6 +181,7 @@ static __device__ __forceinline__ void put(const problem &p, int64_t at, double 
 /* By one block. */
 static __global__ void close(problem p)
 {
+    tern__kernel_begin();
     int64_t count = tern__dice_regions(&p.attr, &p.c);
     double sums[3] = {0, 0, 0}; /* Dice of all regions, cross entropy, elements */
     for (int64_t i = threadIdx.x; i < count; i += THREADS) {
@@ -201,6 +206,7 @@ static __global__ void close(problem p)
 /* By one block. */
 static __global__ void find_slopes(problem p)
 {
+    tern__kernel_begin();
     int64_t channels = p.c.samples * p.c.channels;
     double count = 0;
     for (int64_t i = threadIdx.x; i < channels; i += THREADS) count += p.sums[i].count;
@@ -241,6 +247,7 @@ static __device__ __forceinline__ R mask_slope(const problem &p, const tern__dic
 
 template <class R, int N> static __global__ void mask_gradient(problem p)
 {
+    tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS * N, count = p.c.samples * p.c.channels * p.c.inner;
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N; i < count; i += step) {
         tern__dice_slope slope = p.slopes[tern__quotient(i, p.c.inner)];
@@ -257,6 +264,7 @@ template <class R, int N> static __global__ void mask_gradient(problem p)
 
 template <class R> static __global__ void class_gradient(problem p)
 {
+    tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < p.c.samples * p.c.inner; i += step) {
         int64_t sample = i / p.c.inner, at = sample * p.c.channels * p.c.inner + i % p.c.inner, label;

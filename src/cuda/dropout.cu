@@ -38,6 +38,7 @@ template <class R> static __device__ __forceinline__ void put(const problem &p, 
 
 template <class R> static __global__ void elements(problem p)
 {
+    tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS, blocks = (p.count + 3) / 4;
     R scale = (R)p.attr.scale;
     for (int64_t b = (int64_t)blockIdx.x * THREADS + threadIdx.x; b < blocks; b += step) {
@@ -57,6 +58,7 @@ template <class R> static __global__ void elements(problem p)
 /* Samples times channels of them, rounded up to fours. */
 static __global__ void choose(problem p, int64_t blocks)
 {
+    tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS;
     for (int64_t b = (int64_t)blockIdx.x * THREADS + threadIdx.x; b < blocks; b += step) {
         bool kept[4];
@@ -68,6 +70,7 @@ static __global__ void choose(problem p, int64_t blocks)
 /* By where elements lie: of channels last, in samples of `inner` rows of channels. */
 template <class R> static __global__ void channels(problem p)
 {
+    tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS;
     R scale = (R)p.attr.scale;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < p.count; i += step) {

@@ -32,6 +32,7 @@ typedef struct lookup {
 
 template <class U> static __global__ void copy_rows(lookup l)
 {
+    tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < l.count * l.units; i += step) {
         int64_t n = i / l.units, row = tern__element<int64_t>(l.index, l.index_dtype, n);
@@ -43,6 +44,7 @@ template <class U> static __global__ void copy_rows(lookup l)
 /* Where there is nothing to copy. */
 static __global__ void look_at_rows(lookup l)
 {
+    tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS;
     for (int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x; n < l.count; n += step)
         tern__is_class(l.judge, n, tern__element<int64_t>(l.index, l.index_dtype, n));
@@ -103,6 +105,7 @@ typedef struct sort {
 
 static __global__ void number_items(sort s)
 {
+    tern__kernel_begin();
     int64_t step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < s.count; i += step) {
         int64_t row = tern__element<int64_t>(s.index, s.index_dtype, i);
@@ -118,6 +121,7 @@ static __device__ __forceinline__ int digit_of(const sort &s, int64_t i)
 
 static __global__ void count_digits(sort s)
 {
+    tern__kernel_begin();
     __shared__ uint32_t counts[THREADS];
     int64_t first = blockIdx.x * s.each, last = TERN__MIN(first + s.each, s.count);
     counts[threadIdx.x] = 0;
@@ -130,6 +134,7 @@ static __global__ void count_digits(sort s)
 /* By one block: a thread has the counts of a digit, and those of smaller digits stand before. */
 static __global__ void add_places(sort s)
 {
+    tern__kernel_begin();
     __shared__ uint32_t totals[THREADS];
     uint32_t *own = s.places + (int64_t)threadIdx.x * s.blocks, place = 0;
     for (int b = 0; b < s.blocks; b++) place += own[b];
@@ -147,6 +152,7 @@ static __global__ void add_places(sort s)
 /* A tile after the other: an item comes after those of its digit that stand before it. */
 static __global__ void move_items(sort s)
 {
+    tern__kernel_begin();
     __shared__ uint32_t next[THREADS];
     __shared__ int digits[THREADS];
     int64_t first = blockIdx.x * s.each, last = TERN__MIN(first + s.each, s.count);
@@ -214,6 +220,7 @@ static __device__ int64_t first_of(const gradient &g, int64_t row)
 /* A block has a row: 32 columns at a time, each by 8 threads that take every eighth of the row's items. */
 static __global__ void add_rows(gradient g)
 {
+    tern__kernel_begin();
     __shared__ double sums[THREADS];
     const int column = threadIdx.x % COLUMNS, part = threadIdx.x / COLUMNS, parts = THREADS / COLUMNS;
     for (int64_t row = blockIdx.x; row < g.rows; row += gridDim.x) {

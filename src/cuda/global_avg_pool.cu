@@ -17,6 +17,7 @@ typedef struct plane_mean {
 
 template <int DTYPE, int N> static __global__ void run_mean(plane_mean a)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     __shared__ R sums[N][THREADS];
     tern__seat s = tern__seat_of(a.k, 0), from = s;
@@ -47,6 +48,7 @@ template <int DTYPE, int N> static __global__ void run_mean(plane_mean a)
 /* The same columns, to which dy is spread. */
 template <int DTYPE, int N> static __global__ void run_spread(plane_mean a)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     tern__seat s = tern__seat_of(a.k, 0);
     int64_t image = blockIdx.y * a.image;

@@ -65,6 +65,7 @@ template <int DTYPE, int N> static __device__ tern__number<DTYPE> sum_of_row(con
 
 template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_norm(group_norm a)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     const R n = (R)a.shape.size;
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
@@ -98,6 +99,7 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_n
 /* dx = inverse (w dy - mean(w dy) - xhat mean(w dy xhat)) */
 template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_data_grad(group_norm a)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     const R n = (R)a.shape.size;
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
@@ -140,6 +142,7 @@ typedef struct group_norm_weights {
 
 template <int DTYPE, int N> static __global__ void run_sums(group_norm_weights w)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     const group_norm &a = w.a;
     tern__seat s = tern__seat_of(w.k, blockIdx.y), from = s;
@@ -163,6 +166,7 @@ template <int DTYPE, int N> static __global__ void run_sums(group_norm_weights w
 
 static __global__ void run_totals(group_norm_weights w)
 {
+    tern__kernel_begin();
     int64_t c = tern__merge_channel();
     double db, dw;
     tern__parts_sum(w.k, w.partial, &db, &dw);

@@ -30,6 +30,7 @@ typedef struct resizing {
 
 static __global__ void find_bands(resizing r)
 {
+    tern__kernel_begin();
     int axis = (int)blockIdx.y;
     int64_t pace = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.y_size[axis]; i += pace) {
@@ -55,6 +56,7 @@ static __device__ int64_t bands_before(const band *bands, int64_t count, int64_t
 
 static __global__ void find_transposed_bands(resizing r)
 {
+    tern__kernel_begin();
     int axis = (int)blockIdx.y;
     int64_t pace = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.x_size[axis]; i += pace) {
@@ -79,6 +81,7 @@ static __device__ __forceinline__ R weight_of(const resizing &r, int axis, const
 
 template <int DTYPE, int N, bool GRADIENT> static __global__ void run_resize(resizing r)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     int64_t pace = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.sites.count; i += pace) {

@@ -87,6 +87,7 @@ static __device__ __forceinline__ double loss_of(const problem &p, int64_t line,
 
 template <int G> static __global__ void forward(problem p)
 {
+    tern__kernel_begin();
     double sums[2] = {0, 0}; /* loss, weight */
     int64_t count = p.lines.outer * p.lines.inner;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
@@ -109,6 +110,7 @@ template <int G> static __global__ void forward(problem p)
 
 static __global__ void close(problem p)
 {
+    tern__kernel_begin();
     double loss = tern__pieces_join<tern__add>(p.partial, p.pieces, 2, 0.0);
     double weight = tern__pieces_join<tern__add>(p.partial + 1, p.pieces, 2, 0.0);
     if (threadIdx.x == 0) put_sums(p, loss, weight);
@@ -125,6 +127,7 @@ static __device__ __forceinline__ double sent(const problem &p, int64_t line)
 
 template <int G, class R> static __global__ void nll_gradient(problem p)
 {
+    tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
         int64_t label = label_of(p, line), at = line_start(p, p.out, line);
@@ -146,6 +149,7 @@ template <int G> static __device__ __forceinline__ double all_weights(const prob
  * more. */
 template <int G, class R> static __global__ void cross_entropy_gradient(problem p)
 {
+    tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
     double rest = p.smoothing / (double)p.lines.size, base = p.smoothing != 0 ? rest * all_weights<G>(p) : 0;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {

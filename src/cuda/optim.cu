@@ -235,6 +235,7 @@ static __device__ __forceinline__ bool settle(const optim_walk &w, typename O::a
 template <class O, class R, int DTYPE>
 static __global__ void run_step(optim_walk w, typename O::attributes attr, O o)
 {
+    tern__kernel_begin();
     if (!settle(w, attr, &o)) return;
     int64_t pace = (int64_t)gridDim.x * blockDim.x * 4;
     for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; at < w.count; at += pace) {
@@ -350,6 +351,7 @@ typedef struct optim_pieces {
 template <class R, int DTYPE>
 static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb<R> o, optim_pieces c)
 {
+    tern__kernel_begin();
     if (!settle(w, attr, &o)) return;
     int lane = (int)threadIdx.x % TERN__WARP;
     int64_t warps = THREADS / TERN__WARP, own = blockIdx.x * warps + threadIdx.x / TERN__WARP;

@@ -102,6 +102,7 @@ template <class R> __device__ __forceinline__ tern__four<R> get(const walk &w, i
 /* Only a single row may end within four. */
 template <class O, class R> __global__ void run_fours(walk w)
 {
+    tern__kernel_begin();
     const R k[2] = {number<R>(w.numbers[0]), number<R>(w.numbers[1])};
     int64_t step = (int64_t)gridDim.x * blockDim.x * 4;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < w.plan.count; i += step) {
@@ -124,6 +125,7 @@ template <class O, class R> __global__ void run_fours(walk w)
 
 template <class O, class R> __global__ void run_places(walk w)
 {
+    tern__kernel_begin();
     const R k[2] = {number<R>(w.numbers[0]), number<R>(w.numbers[1])};
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.plan.count; i += step) {

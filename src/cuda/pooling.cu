@@ -69,6 +69,7 @@ static __device__ __forceinline__ int64_t seen_at(const pooling &p, const window
 /* The first of equals, the last NaN. */
 template <int DTYPE, int N> static __global__ void run_max(pooling p)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     int64_t pace = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.sites.count; i += pace) {
@@ -102,6 +103,7 @@ template <int DTYPE, int N> static __global__ void run_max(pooling p)
 /* A large window is summed row by row, slice by slice. */
 template <int DTYPE, int N> static __global__ void run_mean(pooling p)
 {
+    tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     int64_t pace = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.sites.count; i += pace) {
@@ -188,6 +190,7 @@ struct from_mean {
 
 template <class F, int DTYPE, int N> static __global__ void run_grad(pooling p)
 {
+    tern__kernel_begin();
     int64_t pace = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.sites.count; i += pace) {
         tern__site site = tern__site_of(p.sites, i);

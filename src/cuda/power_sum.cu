@@ -41,6 +41,7 @@ static __device__ __forceinline__ void put(const problem &p, double value)
 /* tern__high finds the largest size for p = infinity; there is none below 0. */
 template <class J> static __global__ void run(problem p)
 {
+    tern__kernel_begin();
     double sum = 0;
     int64_t step = (int64_t)p.pieces * THREADS, first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     int64_t fours = p.fours ? p.count / 4 : 0;
@@ -60,6 +61,7 @@ template <class J> static __global__ void run(problem p)
 
 template <class J> static __global__ void close(problem p)
 {
+    tern__kernel_begin();
     double sum = tern__pieces_join<J>(p.partial, p.pieces, 1, 0.0);
     if (threadIdx.x == 0) put(p, sum);
 }

@@ -42,11 +42,12 @@ static bool last_node(cudaStream_t stream, cudaGraphNode_t *node)
 {
     cudaStreamCaptureStatus status;
     const cudaGraphNode_t *nodes;
+    const cudaGraphEdgeData *edges; /* kernels that overlap have some, which may not be passed over */
     size_t count = 0;
 #if CUDART_VERSION >= 13000
-    cudaError_t code = cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr, &count);
+    cudaError_t code = cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, &edges, &count);
 #else
-    cudaError_t code = cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, &count);
+    cudaError_t code = cudaStreamGetCaptureInfo_v3(stream, &status, nullptr, nullptr, &nodes, &edges, &count);
 #endif
     bool is_known = code == cudaSuccess && status == cudaStreamCaptureStatusActive && count == 1;
     if (is_known) *node = nodes[0];
@@ -86,12 +87,23 @@ static void drop_graph(tern__cuda_recording *r)
     r->graph = nullptr;
 }
 
-void tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r)
+static bool try_capture(tern__cuda *cuda, tern__cuda_recording *r)
 {
-    r->is_refused = !capture(cuda, r);
-    if (!r->is_refused) return;
+    if (capture(cuda, r)) return true;
     drop_graph(r);
     cudaGetLastError(); /* which is nobody else's */
+    return false;
+}
+
+/* Reports have it that some GPUs do not capture kernels that overlap: theirs do not from then on. */
+void tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r)
+{
+    bool overlapped = cuda->overlaps;
+    r->is_refused = !try_capture(cuda, r);
+    if (!r->is_refused || !overlapped) return;
+    cuda->overlaps = false;
+    r->is_refused = !try_capture(cuda, r);
+    cuda->overlaps = r->is_refused;
 }
 
 static bool change(tern__cuda_recording *r, const tern__cuda_log *log, const std::vector<size_t> *changed)

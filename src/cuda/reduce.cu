@@ -209,18 +209,22 @@ struct low : tern__low {
 
 template <class J, class R, int D> static __global__ void run_groups(problem p)
 {
+    tern__kernel_begin();
     reduction<J, R, D>::groups(p);
 }
 template <class J, class R, int D> static __global__ void run_blocks(problem p)
 {
+    tern__kernel_begin();
     reduction<J, R, D>::blocks(p);
 }
 template <class J, class R, int D> static __global__ void run_columns(problem p)
 {
+    tern__kernel_begin();
     reduction<J, R, D>::columns(p);
 }
 template <class J, class R> static __global__ void run_close(problem p)
 {
+    tern__kernel_begin();
     reduction<J, R, -1>::close(p);
 }
 

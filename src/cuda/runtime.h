@@ -13,6 +13,7 @@
 #include "cuda/item.h"
 
 #include <cstring>
+#include <utility>
 
 extern "C" {
 #include "device/backend.h"
@@ -41,6 +42,7 @@ typedef struct tern__cuda_library {
 
 typedef struct tern__cuda {
     int index, processors;
+    bool overlaps;                   /* kernels are launched before the one before them is over         */
     cudaStream_t stream;             /* the lane of the step                                        */
     cudaStream_t lanes[TERN__LANES]; /* all of them; the others come before it where both could run */
     struct tern__fault *fault;
@@ -87,15 +89,30 @@ template <class P> void tern__cuda_put(void *data, size_t *offset, P value)
     std::memcpy(tern__cuda_argument<P>(data, offset), &value, sizeof(value));
 }
 
+template <class... P, size_t... I>
+cudaError_t tern__cuda_start_now(const tern__cuda *cuda, const tern__cuda_start *s, void *const *arguments,
+                                 std::index_sequence<I...>)
+{
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(s->grid[0], s->grid[1], s->grid[2]);
+    config.blockDim = dim3(s->block[0], s->block[1], s->block[2]);
+    config.dynamicSmemBytes = s->shared;
+    config.stream = cuda->stream;
+    config.attrs = &overlap;
+    config.numAttrs = cuda->overlaps;
+    return cudaLaunchKernelEx(&config, (void (*)(P...))s->kernel, *(P *)arguments[I]...);
+}
+
 template <class... P> int tern__cuda_start_run(tern__cuda *cuda, const void *data, tern_error *err)
 {
     const tern__cuda_start *s = (const tern__cuda_start *)data;
     size_t offset = sizeof(*s);
     void *pointers[] = {tern__cuda_argument<P>(data, &offset)...};
-    cudaError_t code =
-        cudaLaunchKernel((void (*)(P...))s->kernel, dim3(s->grid[0], s->grid[1], s->grid[2]),
-                         dim3(s->block[0], s->block[1], s->block[2]), pointers, s->shared, cuda->stream);
-    return code == cudaSuccess ? TERN_OK : tern__cuda_check(code, "cudaLaunchKernel", err);
+    cudaError_t code = tern__cuda_start_now<P...>(cuda, s, pointers, std::index_sequence_for<P...>());
+    return code == cudaSuccess ? TERN_OK : tern__cuda_check(code, "cudaLaunchKernelEx", err);
 }
 
 template <class... P>
@@ -111,6 +128,19 @@ cudaError_t tern__cuda_start_change(const void *data, cudaGraphExec_t exec, cuda
     params.sharedMemBytes = (unsigned)s->shared;
     params.kernelParams = pointers;
     return cudaGraphExecKernelNodeSetParams(exec, node, &params);
+}
+
+#define TERN__SMALL_GRID 1024 /* blocks of 256 threads that large GPUs have room for */
+
+/* Every kernel begins so, before it looks at memory: it may be launched while the one before it in the
+ * stream still runs, and then waits here for its end. A small kernel lets the next one be launched at once;
+ * beside a large one, blocks that only wait would be in the way of others. */
+static __device__ __forceinline__ void tern__kernel_begin(void)
+{
+#if defined(TERN_CUDA_EMULATED) || __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+    if (gridDim.x * gridDim.y * gridDim.z <= TERN__SMALL_GRID) cudaTriggerProgrammaticLaunchCompletion();
+#endif
 }
 
 /* Starts a kernel of grid x block threads; `shared` bytes are what tern__cuda_shared gives. */

@@ -337,6 +337,7 @@ static __device__ void sum_rows(const product &p, const float *gate, int block)
 template <bool GATED>
 static __global__ void __launch_bounds__(THREADS, 2) make_products(const __grid_constant__ problem all)
 {
+    tern__kernel_begin();
     int block = (int)blockIdx.x;
     const product &p = all.of[block >= all.of[1].first_block];
     block -= p.first_block;

@@ -14,6 +14,7 @@ typedef struct problem {
 
 template <int G, class R> static __global__ void forward(problem p)
 {
+    tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
         int64_t o = tern__quotient(line, p.lines.inner), n = line - o * p.lines.inner;
@@ -38,6 +39,7 @@ template <int G, class R> static __global__ void forward(problem p)
 
 template <int G, class R> static __global__ void gradient(problem p)
 {
+    tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
         int64_t o = tern__quotient(line, p.lines.inner), n = line - o * p.lines.inner;

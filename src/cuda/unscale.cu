@@ -38,6 +38,7 @@ static __device__ __forceinline__ int change(double factor, bool drop, double *v
 
 static __global__ void run(problem p)
 {
+    tern__kernel_begin();
     int bad = 0;
     double factor = p.factor * (p.by ? *p.by : 1);
     bool drop = p.drop && *p.drop != 0;
@@ -65,6 +66,7 @@ static __global__ void run(problem p)
 
 static __global__ void close(problem p)
 {
+    tern__kernel_begin();
     double bad = tern__pieces_join<tern__add>(p.partial, p.pieces, 1, 0.0);
     if (threadIdx.x == 0) put(p, bad);
 }

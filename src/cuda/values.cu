@@ -12,6 +12,7 @@ extern "C" {
 
 static __global__ void run_update(const tern__loss_scale *from, tern__loss_scale *to, tern__scale_attr attr)
 {
+    tern__kernel_begin();
     tern__loss_scale scale = *from;
     tern__loss_scale_update(&scale, &attr);
     *to = scale;
@@ -40,6 +41,7 @@ typedef struct problem {
 /* One block; J joins what threads have of each column. */
 template <class J> static __global__ void run_factors(problem p)
 {
+    tern__kernel_begin();
     double all[2] = {0, 0};
     for (int64_t row = threadIdx.x; row < p.rows; row += THREADS)
         for (int64_t c = 0; c < p.columns; c++) all[c] = J::of(all[c], p.sums[row * p.columns + c]);

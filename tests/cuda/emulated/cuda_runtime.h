@@ -58,6 +58,9 @@ struct __align__(8) float2
 
 /* ---- what threads of a block do together ---- */
 
+/* For the kernel before, which every thread of every kernel does. */
+void cudaGridDependencySynchronize();
+void cudaTriggerProgrammaticLaunchCompletion();
 void __syncthreads();
 void __syncwarp(unsigned mask = 0xffffffffu);
 /* The value that lane `from` of this warp has put in, 8 bytes at most. */
@@ -268,7 +271,8 @@ inline const emulated_library *emulated_library_of(cudaStream_t stream)
     return *(const emulated_library *const *)stream;
 }
 
-/* Runs `thread` once for each thread of the grid. */
+/* Runs `thread` once for each thread of the grid. Each has to wait for the kernel before its own, as if all
+ * were launched early: until one has the memory stays closed. */
 void emulated_run(dim3 grid, dim3 block, size_t shared, void (*thread)(void *ctx), void *ctx);
 
 template <class... P> struct emulated_launch {
@@ -301,13 +305,40 @@ struct emulated_kernel {
 };
 cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_t stream);
 
+typedef enum cudaLaunchAttributeID {
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6
+} cudaLaunchAttributeID;
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    struct {
+        int programmaticStreamSerializationAllowed;
+    } val;
+};
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
+};
+
 template <class... P>
-cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void **args, size_t shared,
-                             cudaStream_t stream)
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), P... args)
 {
     static const size_t sizes[] = {sizeof(P)...};
-    return emulated_ask(
-        {(const void *)kernel, emulated_start<P...>, grid, block, shared, sizes, sizeof...(P)}, args, stream);
+    void *places[] = {&args...};
+    return emulated_ask({(const void *)kernel, emulated_start<P...>, c->gridDim, c->blockDim,
+                         c->dynamicSmemBytes, sizes, sizeof...(P)},
+                        places, c->stream);
+}
+
+struct cudaFuncAttributes {
+    int binaryVersion, ptxVersion;
+};
+template <class... P> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, void (*)(P...))
+{
+    *attributes = {90, 90};
+    return cudaSuccess;
 }
 
 #endif

@@ -59,6 +59,7 @@ struct fiber {
     ucontext_t context;
     loose<wait> state;
     loose<int> shuffles;
+    bool has_waited; /* for the kernel before */
     std::vector<std::vector<pending>> groups; /* the last one is open */
     int met[2];                               /* barriers of its block and its warp so far */
     dim3 index;
@@ -73,6 +74,7 @@ static struct {
     int made;
     loose<int> current;
     int count;
+    bool is_open; /* the device's memory */
     void (*thread)(void *ctx);
     void *ctx;
     uint64_t slots[2][THREADS];
@@ -130,6 +132,14 @@ static fiber *new_fiber()
     f->seen = __tsan_create_fiber(0);
     return f;
 }
+
+void cudaGridDependencySynchronize()
+{
+    if (!block.is_open) emulated_memory_open();
+    block.is_open = running()->has_waited = true;
+}
+
+void cudaTriggerProgrammaticLaunchCompletion() {}
 
 void __syncthreads()
 {
@@ -229,6 +239,7 @@ static void run_block()
         fiber *f = block.fibers[i];
         f->state = RUNNING;
         f->shuffles = 0;
+        f->has_waited = false;
         f->met[0] = f->met[1] = 0;
         f->groups.assign(1, {});
     }
@@ -249,6 +260,8 @@ static void run_block()
         moved |= release(0, block.count, AT_BLOCK);
         if (!moved) stop("threads of a block wait at different places");
     }
+    for (int i = 0; i < block.count; i++)
+        if (!block.fibers[i]->has_waited) stop("a kernel that did not wait for the one before it");
     __tsan_acquire(&block.end);
 }
 
@@ -274,7 +287,7 @@ void emulated_run(dim3 grid, dim3 size, size_t shared, void (*thread)(void *ctx)
     for (; block.made < block.count; block.made++) block.fibers[block.made] = new_fiber();
     for (unsigned i = 0; i < (unsigned)block.count; i++)
         block.fibers[i]->index = dim3(i % size.x, i / size.x % size.y, i / size.x / size.y);
-    emulated_memory_open();
+    block.is_open = false;
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
     for (uint64_t n = 0; n < blocks; n++) {
         uint64_t i = goes_backward() ? blocks - 1 - n : n;
