@@ -146,8 +146,10 @@ struct tern_scope {
     int64_t marked;       /* entries of it that the running backward goes through, and has not yet */
     int backwards;        /* in this step                                        */
     struct tern__borrowed *borrowed; /* handed back when the scope ends              */
-    tern__observer *observer;        /* NULL: nobody */
-    tern__watch *watch;              /* of the next backward only; NULL: nobody */
+    tern__storage one;               /* the gradient of a loss by itself, on `device`; data NULL: none yet */
+    tern_dtype one_dtype;
+    tern__observer *observer; /* NULL: nobody */
+    tern__watch *watch;       /* of the next backward only; NULL: nobody */
 
     /* Of a scope in which a part of another one's step is computed (a replica, a recomputation). */
     tern__slot *slots; /* [slot_count] by leaf->index: its gradients; NULL: the leaves' own */

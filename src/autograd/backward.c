@@ -244,17 +244,44 @@ static int run_all(tern_scope *scope, tern__node *newest)
     return TERN_OK;
 }
 
+static int fill_one(tern_scope *scope, const tern__view *view)
+{
+    static const tern__pointwise_attr one = {{1, 0}};
+    tern__call call = {.kernel = TERN__FILL, .in = {view}, .out = {view}, .attr = &one};
+    return tern__run(scope, &call) ? TERN_OK : scope->error.code;
+}
+
+/* A scope keeps the 1 for its later steps: on a GPU it would be a launch in each. */
+static int keep_one(tern_scope *scope, tern_dtype dtype)
+{
+    tern__view like = tern__view_make(dtype, TERN__PLAIN, 0, NULL);
+    if (scope->one.data && scope->one_dtype == dtype) return TERN_OK;
+    if (scope->one.data) tern__storage_drop(&scope->one);
+    scope->one.data = NULL;
+    tern__saved made = tern__temporary(scope, &like);
+    if (!made.storage || fill_one(scope, &made.view)) {
+        tern__storage_drop(made.storage);
+        return scope->error.code;
+    }
+    scope->one = *made.storage; /* which nobody else has */
+    scope->one_dtype = dtype;
+    return TERN_OK;
+}
+
 /* The loss's gradient by itself. */
 static int seed_loss(tern_scope *scope, tern_tensor *loss)
 {
     scope->here = loss->device ? loss->device : scope->device;
-    tern__saved seed = tern__temporary(scope, &loss->view);
+    bool is_kept = scope->here == scope->device && loss->view.layout == TERN__PLAIN;
+    if (is_kept && keep_one(scope, loss->view.dtype)) return scope->error.code;
+    tern__saved seed = is_kept ? (tern__saved){.view = loss->view, .storage = tern__storage_hold(&scope->one)}
+                               : tern__temporary(scope, &loss->view);
     if (!seed.storage) return scope->error.code;
+    seed.view.data = seed.storage->data;
+    seed.view.packs = NULL;
     loss->grad = seed.view;
     loss->grad_storage = seed.storage;
-    static const tern__pointwise_attr one = {{1, 0}};
-    tern__call call = {.kernel = TERN__FILL, .in = {&loss->grad}, .out = {&loss->grad}, .attr = &one};
-    return tern__run(scope, &call) ? TERN_OK : scope->error.code;
+    return is_kept ? TERN_OK : fill_one(scope, &loss->grad);
 }
 
 /* ---- listeners ---- */

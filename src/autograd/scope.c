@@ -155,6 +155,7 @@ void tern_scope_free(tern_scope *scope)
     tern_scope_free(scope->child);
     tern__device_flush(scope->device, NULL);
     recycle(scope);
+    if (scope->one.data) tern__storage_drop(&scope->one);
     for (int i = 0; i < 2; i++) arena_free(scope->arenas[i]);
     tern__free(scope);
 }

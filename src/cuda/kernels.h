@@ -17,6 +17,7 @@ int tern__cuda_log_softmax(const tern__call *call);
 int tern__cuda_log_softmax_grad(const tern__call *call);
 int tern__cuda_nll_loss(const tern__call *call);
 int tern__cuda_nll_loss_grad(const tern__call *call);
+int tern__cuda_cross_entropy(const tern__call *call);
 int tern__cuda_cross_entropy_grad(const tern__call *call);
 int tern__cuda_dice_loss(const tern__call *call);
 int tern__cuda_dice_loss_grad(const tern__call *call);

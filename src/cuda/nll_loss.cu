@@ -1,22 +1,26 @@
 /* nll_loss.cu - the losses of labels under log probabilities and their gradients (kernels/nll_loss.h).
  *
  * A thread has the labels of its own and reads one log probability of each; with smoothing it reads them all,
- * or a warp does where they are neighbours. Loss and weight are added up in f64: a block's threads first,
+ * or a warp does where they are neighbours. For cross entropy whoever has a label makes its log probabilities
+ * first, a thread where there are few classes. Loss and weight are added up in f64: a block's threads first,
  * then the blocks by a second kernel, which is left out for so few labels that one block has them. */
 #include "cuda/kernels.h"
-#include "cuda/lines.h"
+#include "cuda/softmax.h"
+
+#include <type_traits>
 
 extern "C" {
 #include "kernels/nll_loss.h"
 }
 
 #define THREADS TERN__LINE_THREADS
+#define FEW     32 /* classes that a thread goes through by itself */
 
 namespace
 {
 typedef struct problem {
     tern__lines lines;
-    tern__lined logp, out; /* out: the gradient */
+    tern__lined x, logp, out; /* x: what logp is to be made of; out: the gradient */
     const void *label, *weight, *dloss;
     int label_dtype, weight_dtype, dloss_dtype;
     const double *weights; /* their sum, which a mean is divided by */
@@ -85,13 +89,26 @@ static __device__ __forceinline__ double loss_of(const problem &p, int64_t line,
     return p.gamma == 0 ? loss : loss * tern__focus(own, p.gamma);
 }
 
-template <int G> static __global__ void forward(problem p)
+/* What threads of a group have written, all of them may read. */
+template <int G> static __device__ __forceinline__ void meet(void)
+{
+    if constexpr (G == TERN__WARP) __syncwarp();
+    if constexpr (G == THREADS) __syncthreads();
+}
+
+/* R: what log probabilities are made in; void: they are there. */
+template <int G, class R> static __global__ void forward(problem p)
 {
     tern__kernel_begin();
     double sums[2] = {0, 0}; /* loss, weight */
     int64_t count = p.lines.outer * p.lines.inner;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
         int64_t label = label_of(p, line);
+        if constexpr (!std::is_void_v<R>) {
+            tern__softmax_line<G, R>(p.x, line_start(p, p.x, line), p.logp, line_start(p, p.logp, line),
+                                     p.lines.size, true, false);
+            meet<G>();
+        }
         double loss = loss_of<G>(p, line, label);
         if (threadIdx.x % G) continue;
         if (p.each) put_loss(p, line, loss);
@@ -198,30 +215,53 @@ static bool problem_of(const tern__call *call, const tern__view *logp, int label
 }
 
 /* Blocks for the labels; their number is that of the partial sums. */
-static int start_forward(const tern__call *call, problem *p, int group)
+static int start_forward(const tern__call *call, problem *p, int group, void (*kernel)(problem))
 {
     int64_t labels = p->lines.outer * p->lines.inner;
     p->pieces = tern__sum_pieces(labels, THREADS / group * (group == 1 ? 4 : 1));
     if (p->pieces > 1)
         p->partial = (double *)tern__cuda_scratch(call, (size_t)p->pieces * 2 * sizeof(double));
     if (p->pieces > 1 && !p->partial) return TERN_E_MEMORY;
-    int status =
-        tern__cuda_launch(call, group == 1 ? forward<1> : forward<TERN__WARP>, p->pieces, THREADS, 0, *p);
+    int status = tern__cuda_launch(call, kernel, p->pieces, THREADS, 0, *p);
     if (!status && p->pieces > 1) status = tern__cuda_launch(call, close, 1, TERN__WARP, 0, *p);
     tern__cuda_scratch_free(call, p->partial);
     return status;
 }
 
+static bool forward_of(const tern__call *call, const tern__view *logp, problem *p)
+{
+    if (!problem_of(call, logp, 1, p) || !is_plain(call->out[0])) return false;
+    p->loss = call->out[0]->data;
+    p->loss_dtype = call->out[0]->dtype;
+    p->sum = (double *)call->out[1]->data;
+    p->add_sum = call->add[1];
+    return true;
+}
+
 int tern__cuda_nll_loss(const tern__call *call)
 {
     problem p;
-    if (!problem_of(call, call->in[0], 1, &p) || !is_plain(call->out[0])) return TERN_E_UNSUPPORTED;
-    p.loss = call->out[0]->data;
-    p.loss_dtype = call->out[0]->dtype;
-    p.sum = (double *)call->out[1]->data;
-    p.add_sum = call->add[1];
+    if (!forward_of(call, call->in[0], &p)) return TERN_E_UNSUPPORTED;
     bool by_warp = p.smoothing != 0 && tern__group_size(&p.lines, &p.logp) > 1;
-    return start_forward(call, &p, by_warp ? TERN__WARP : 1);
+    return by_warp ? start_forward(call, &p, TERN__WARP, forward<TERN__WARP, void>)
+                   : start_forward(call, &p, 1, forward<1, void>);
+}
+
+template <class R> static int start_cross_entropy(const tern__call *call, problem *p)
+{
+    int group = p->lines.size <= FEW ? 1 : tern__group_size(&p->lines, &p->x);
+    return group == 1            ? start_forward(call, p, 1, forward<1, R>)
+           : group == TERN__WARP ? start_forward(call, p, TERN__WARP, forward<TERN__WARP, R>)
+                                 : start_forward(call, p, THREADS, forward<THREADS, R>);
+}
+
+int tern__cuda_cross_entropy(const tern__call *call)
+{
+    problem p;
+    const tern__view *x = call->in[0], *logp = call->out[2];
+    if (!forward_of(call, logp, &p) || !tern__lined_of(x, x->ndim > 1, &p.x)) return TERN_E_UNSUPPORTED;
+    return x->dtype == TERN_F64 ? start_cross_entropy<double>(call, &p)
+                                : start_cross_entropy<float>(call, &p);
 }
 
 /* in: the first input but for log p that both gradients have, the label. */

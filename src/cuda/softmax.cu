@@ -1,7 +1,7 @@
 /* softmax.cu - softmax and its logarithm along one dimension, and their gradients, which may be written over
- * dy. A line is gone through several times, from the second on in a cache. Sums are f64. */
+ * dy. A line of them is gone through twice, the second time in a cache. */
+#include "cuda/softmax.h"
 #include "cuda/kernels.h"
-#include "cuda/lines.h"
 
 namespace
 {
@@ -19,21 +19,7 @@ template <int G, class R> static __global__ void forward(problem p)
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
         int64_t o = tern__quotient(line, p.lines.inner), n = line - o * p.lines.inner;
         int64_t from = o * p.a.outer + n * p.a.inner, to = o * p.out.outer + n * p.out.inner;
-        R top = (R)-INFINITY;
-        double sum = 0;
-        for (int64_t i = threadIdx.x % G; i < p.lines.size; i += G) {
-            R x = tern__lined_get<R>(p.a, from + i * p.a.step);
-            top = x > top ? x : top;
-        }
-        top = tern__group_join<G, tern__high, R>(top, (R)-INFINITY);
-        for (int64_t i = threadIdx.x % G; i < p.lines.size; i += G)
-            sum += (double)exp(tern__lined_get<R>(p.a, from + i * p.a.step) - top);
-        sum = tern__group_sum<G>(sum);
-        R share = (R)(1 / sum), log_sum = (R)log(sum);
-        for (int64_t i = threadIdx.x % G; i < p.lines.size; i += G) {
-            R x = tern__lined_get<R>(p.a, from + i * p.a.step) - top;
-            tern__lined_put<R>(p.out, to + i * p.out.step, p.is_log ? x - log_sum : exp(x) * share, p.add);
-        }
+        tern__softmax_line<G, R>(p.a, from, p.out, to, p.lines.size, p.is_log, p.add);
     }
 }
 

@@ -7,6 +7,7 @@
 #define TERN_SRC_KERNELS_NLL_LOSS_H
 
 #include "base/anywhere.h"
+#include "kernels/kernel.h"
 #include "kernels/labels.h"
 #include "kernels/lines.h"
 
@@ -41,6 +42,26 @@ TERN__ANYWHERE double tern__focus_slope(double logp, double gamma)
 static inline tern__labels tern__nll_labels(const tern__nll_attr *attr, const tern__lines *lines)
 {
     return (tern__labels){attr->func, attr->op, NULL, lines->size, lines->inner};
+}
+
+/* CROSS_ENTROPY as one kernel after the other. */
+static inline int tern__cross_entropy_by(const tern__call *call, tern__kernel_fn log_softmax,
+                                         tern__kernel_fn nll_loss)
+{
+    tern__dim_attr dim = {call->in[0]->ndim > 1};
+    tern__call first = {.device = call->device,
+                        .kernel = TERN__LOG_SOFTMAX,
+                        .in = {call->in[0]},
+                        .out = {call->out[2]},
+                        .add = {call->add[2]},
+                        .attr = &dim,
+                        .err = call->err};
+    tern__call second = *call;
+    second.kernel = TERN__NLL_LOSS;
+    second.in[0] = call->out[2];
+    second.out[2] = NULL;
+    int status = log_softmax(&first);
+    return status ? status : nll_loss(&second);
 }
 
 #endif

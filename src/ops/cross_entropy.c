@@ -1,5 +1,6 @@
-/* cross_entropy.c - the losses of classification: cross entropy is nll_loss of a log softmax, with one
- * gradient for both. The sum of the labels' weights, which a mean is divided by, is kept with the tape. */
+/* cross_entropy.c - the losses of classification: cross entropy is nll_loss of a log softmax, with one kernel
+ * and one gradient for both. The sum of the labels' weights, which a mean is divided by, is kept with the
+ * tape. */
 #include "base/opts.h"
 #include "kernels/nll_loss.h"
 #include "ops/focal_loss.h"
@@ -133,15 +134,6 @@ static int prepare(tern_scope *scope, const tern_cross_entropy_opts *user, probl
     return scope->error.code;
 }
 
-static tern_tensor *log_softmax(tern_scope *scope, tern_tensor *x)
-{
-    tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, x->view.ndim, x->view.shape);
-    tern__dim_attr attr = {x->view.ndim > 1};
-    tern__call call = {
-        .kernel = TERN__LOG_SOFTMAX, .in = {&x->view}, .out = {y ? &y->view : NULL}, .attr = &attr};
-    return y && tern__run(scope, &call) ? y : NULL;
-}
-
 static void drop(void *storage)
 {
     tern__storage_drop(storage);
@@ -158,27 +150,39 @@ static void keep_normaliser(tern_scope *scope, tern__node *node, tern_tensor *we
     }
 }
 
-/* The loss under log probabilities, with `gradient` on the tape as the gradient of p->x. */
-static tern_tensor *loss_of(tern_scope *scope, const problem *p, tern_tensor *logp,
-                            tern__gradient_fn gradient)
+/* Results of a kernel, of which `logp` is NULL where p->x is that itself. */
+typedef struct results {
+    tern_tensor *loss, *weights, *logp;
+} results;
+
+static tern_tensor *record(tern_scope *scope, const problem *p, const results *r, tern__gradient_fn gradient)
 {
-    int ndim = p->attr.each ? p->label->view.ndim : 0;
-    tern_tensor *loss = tern__result(scope, logp->view.dtype, TERN__PLAIN, ndim, p->label->view.shape);
-    tern_tensor *weights = loss ? tern__result(scope, TERN_F64, TERN__PLAIN, 0, NULL) : NULL;
-    if (!weights) return NULL;
-    tern__call call = {.kernel = TERN__NLL_LOSS,
-                       .in = {&logp->view, &p->label->view, p->weight ? &p->weight->view : NULL},
-                       .out = {&loss->view, &weights->view},
-                       .attr = &p->attr};
-    if (!tern__run(scope, &call)) return NULL;
-    tern__node *node = tern__record(scope, p->attr.op, gradient, loss, 1, &p->x);
-    if (logp != p->x) tern__save(node, LOGP, logp);
+    tern__node *node = tern__record(scope, p->attr.op, gradient, r->loss, 1, &p->x);
+    tern__save(node, LOGP, r->logp);
     tern__save(node, LABEL, p->label);
     tern__save(node, WEIGHT, p->weight);
-    tern__save(node, WEIGHTS, weights);
+    tern__save(node, WEIGHTS, r->weights);
     tern__save_attr(scope, node, &p->attr, sizeof(p->attr));
-    if (node && p->attr.mean) keep_normaliser(scope, node, weights);
-    return scope->error.code ? NULL : loss;
+    if (node && p->attr.mean) keep_normaliser(scope, node, r->weights);
+    return scope->error.code ? NULL : r->loss;
+}
+
+/* With `gradient` on the tape as the gradient of p->x. */
+static tern_tensor *loss_of(tern_scope *scope, const problem *p, tern__kernel kernel,
+                            tern__gradient_fn gradient)
+{
+    const tern__view *x = &p->x->view, *label = &p->label->view;
+    results r = {0};
+    r.loss = tern__result(scope, x->dtype, TERN__PLAIN, p->attr.each ? label->ndim : 0, label->shape);
+    if (r.loss) r.weights = tern__result(scope, TERN_F64, TERN__PLAIN, 0, NULL);
+    if (r.weights && kernel == TERN__CROSS_ENTROPY)
+        r.logp = tern__result(scope, x->dtype, TERN__PLAIN, x->ndim, x->shape);
+    if (scope->error.code) return NULL;
+    tern__call call = {.kernel = kernel,
+                       .in = {x, label, p->weight ? &p->weight->view : NULL},
+                       .out = {&r.loss->view, &r.weights->view, r.logp ? &r.logp->view : NULL},
+                       .attr = &p->attr};
+    return tern__run(scope, &call) ? record(scope, p, &r, gradient) : NULL;
 }
 
 tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *label,
@@ -186,8 +190,7 @@ tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *
 {
     problem p = {.x = x, .label = label, .attr = {.func = __func__, .op = "cross_entropy"}};
     if (prepare(scope, opts, &p)) return NULL;
-    tern_tensor *logp = log_softmax(scope, p.x);
-    return logp ? loss_of(scope, &p, logp, cross_entropy_gradient) : NULL;
+    return loss_of(scope, &p, TERN__CROSS_ENTROPY, cross_entropy_gradient);
 }
 
 tern_tensor *tern_nll_loss(tern_scope *scope, tern_tensor *logp, tern_tensor *label,
@@ -195,7 +198,7 @@ tern_tensor *tern_nll_loss(tern_scope *scope, tern_tensor *logp, tern_tensor *la
 {
     problem p = {.x = logp, .label = label, .attr = {.func = __func__, .op = "nll_loss"}};
     if (prepare(scope, opts, &p)) return NULL;
-    if (p.attr.smoothing == 0) return loss_of(scope, &p, p.x, nll_gradient);
+    if (p.attr.smoothing == 0) return loss_of(scope, &p, TERN__NLL_LOSS, nll_gradient);
     tern__scope_fail(scope, __func__, TERN_E_RANGE, "nll_loss: expected no label_smoothing, got %g",
                      p.attr.smoothing);
     return NULL;
@@ -210,6 +213,5 @@ tern_tensor *tern__focal_class_loss(tern_scope *scope, const char *func, tern_te
     entropy.ignore_index = opts->ignore_index;
     entropy.reduction = opts->reduction;
     if (prepare(scope, &entropy, &p)) return NULL;
-    tern_tensor *logp = log_softmax(scope, p.x);
-    return logp ? loss_of(scope, &p, logp, cross_entropy_gradient) : NULL;
+    return loss_of(scope, &p, TERN__CROSS_ENTROPY, cross_entropy_gradient);
 }

@@ -16,6 +16,7 @@ int tern__cpu_log_softmax(const tern__call *call);
 int tern__cpu_log_softmax_grad(const tern__call *call);
 int tern__cpu_nll_loss(const tern__call *call);
 int tern__cpu_nll_loss_grad(const tern__call *call);
+int tern__cpu_cross_entropy(const tern__call *call);
 int tern__cpu_cross_entropy_grad(const tern__call *call);
 int tern__cpu_dice_loss(const tern__call *call);
 int tern__cpu_dice_loss_grad(const tern__call *call);

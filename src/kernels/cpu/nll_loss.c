@@ -161,6 +161,11 @@ int tern__cpu_nll_loss(const tern__call *call)
     return TERN_OK;
 }
 
+int tern__cpu_cross_entropy(const tern__call *call)
+{
+    return tern__cross_entropy_by(call, tern__cpu_log_softmax, tern__cpu_nll_loss);
+}
+
 /* ---- gradients ---- */
 
 /* For each line of a tile: its label (0 for an ignored one), what its loss is sent, and 0 in place of that

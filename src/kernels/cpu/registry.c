@@ -11,6 +11,7 @@ const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
     [TERN__LOG_SOFTMAX_GRAD] = tern__cpu_log_softmax_grad,
     [TERN__NLL_LOSS] = tern__cpu_nll_loss,
     [TERN__NLL_LOSS_GRAD] = tern__cpu_nll_loss_grad,
+    [TERN__CROSS_ENTROPY] = tern__cpu_cross_entropy,
     [TERN__CROSS_ENTROPY_GRAD] = tern__cpu_cross_entropy_grad,
     [TERN__DICE_LOSS] = tern__cpu_dice_loss,
     [TERN__DICE_LOSS_GRAD] = tern__cpu_dice_loss_grad,

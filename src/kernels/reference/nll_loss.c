@@ -67,6 +67,11 @@ int tern__reference_nll_loss(const tern__call *call)
     return TERN_OK;
 }
 
+int tern__reference_cross_entropy(const tern__call *call)
+{
+    return tern__cross_entropy_by(call, tern__reference_log_softmax, tern__reference_nll_loss);
+}
+
 /* ---- gradients ---- */
 
 /* What is sent to one label's loss, divided as the loss was. */

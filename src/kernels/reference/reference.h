@@ -29,6 +29,7 @@ int tern__reference_log_softmax(const tern__call *call);
 int tern__reference_log_softmax_grad(const tern__call *call);
 int tern__reference_nll_loss(const tern__call *call);
 int tern__reference_nll_loss_grad(const tern__call *call);
+int tern__reference_cross_entropy(const tern__call *call);
 int tern__reference_cross_entropy_grad(const tern__call *call);
 int tern__reference_dice_loss(const tern__call *call);
 int tern__reference_dice_loss_grad(const tern__call *call);

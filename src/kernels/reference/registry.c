@@ -9,6 +9,7 @@ const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
     [TERN__LOG_SOFTMAX_GRAD] = tern__reference_log_softmax_grad,
     [TERN__NLL_LOSS] = tern__reference_nll_loss,
     [TERN__NLL_LOSS_GRAD] = tern__reference_nll_loss_grad,
+    [TERN__CROSS_ENTROPY] = tern__reference_cross_entropy,
     [TERN__CROSS_ENTROPY_GRAD] = tern__reference_cross_entropy_grad,
     [TERN__DICE_LOSS] = tern__reference_dice_loss,
     [TERN__DICE_LOSS_GRAD] = tern__reference_dice_loss_grad,

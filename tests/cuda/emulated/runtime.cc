@@ -59,7 +59,7 @@ struct fiber {
     ucontext_t context;
     loose<wait> state;
     loose<int> shuffles;
-    bool has_waited; /* for the kernel before */
+    bool has_waited;                          /* for the kernel before */
     std::vector<std::vector<pending>> groups; /* the last one is open */
     int met[2];                               /* barriers of its block and its warp so far */
     dim3 index;
@@ -139,7 +139,9 @@ void cudaGridDependencySynchronize()
     block.is_open = running()->has_waited = true;
 }
 
-void cudaTriggerProgrammaticLaunchCompletion() {}
+void cudaTriggerProgrammaticLaunchCompletion()
+{
+}
 
 void __syncthreads()
 {
