@@ -9,7 +9,7 @@
  *
  *     tern run -n 8 build/examples/train_segmentation --dataset cityscapes --data cityscapes \
  *         --arch resnet50 --crop 769 --scale-min 0.5 --scale-max 2 --repeat 1 --uniform=off \
- *         --balance 0 --lr 0.01 --epochs 200 --milestones 150,180
+ *         --balance 0 --aux 0.5 --lr 0.01 --epochs 200 --milestones 150,180
  *
  * Shows the IoU of every class over all pixels of `val`, leaves curves for TensorBoard, checkpoints that
  * --resume takes up and torch.load reads, and train_segmentation.png. */
@@ -63,11 +63,12 @@ typedef struct segmentation {
     int dataset, arch;
     int64_t crop, repeat;
     bool uniform;
-    double scale[2], balance;
+    double scale[2], balance, aux;
     const label *labels;
     int classes;
     tern_dataset *files[2], *sampled, *train, *test;
-    float weights[CLASSES_MAX]; /* of the classes in the loss */
+    float weights[CLASSES_MAX]; /* of the classes in the loss                 */
+    tern_tensor *second;        /* the auxiliary classifier's scores, or NULL */
     tern_confusion *seen;
 } segmentation;
 
@@ -193,6 +194,7 @@ static tern_module *new_net(const segmentation *g, int64_t output_stride, tern_r
     tern_deeplabv3_opts opts = tern_deeplabv3_defaults();
     opts.depth = depths[g->arch];
     opts.classes = g->classes;
+    opts.aux = g->aux > 0;
     if (g->arch == LIGHT) {
         opts.small_stem = true;
         opts.output_stride = 2;
@@ -213,9 +215,19 @@ static tern_tensor *cross_entropy(const segmentation *g, tern_scope *s, tern_ten
     return tern_cross_entropy(s, scores, map, &opts);
 }
 
+static tern_tensor *forward(trainer *t, const tern_batch *b)
+{
+    segmentation *g = t->task->self;
+    return tern_deeplabv3_forward(t->task->net, t->s, b->x, g->aux > 0 ? &g->second : NULL);
+}
+
 static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
 {
-    return cross_entropy(t->task->self, t->s, scores, b->y);
+    const segmentation *g = t->task->self;
+    tern_tensor *first = cross_entropy(g, t->s, scores, b->y);
+    if (!g->second) return first;
+    tern_tensor *share = tern_full(t->s, TERN_F32, 0, NULL, g->aux);
+    return tern_add(t->s, first, tern_mul(t->s, cross_entropy(g, t->s, g->second, b->y), share));
 }
 
 /* ---- evaluation: exact, every pixel once over all ranks ---- */
@@ -355,6 +367,7 @@ int main(int argc, char **argv)
         {"scale-min", 0, FLAG_NUMBER, &g.scale[0], "S", "pictures are scaled by this ..", 0.1, 10},
         {"scale-max", 0, FLAG_NUMBER, &g.scale[1], "S", ".. to this before a crop is cut", 0.1, 10},
         {"balance", 0, FLAG_NUMBER, &g.balance, "P", "a class counts share^-P in the loss", 0, 1},
+        {"aux", 0, FLAG_NUMBER, &g.aux, "W", "share of a second classifier's loss; 0: there is none", 0, 1},
         {0}};
     flags_read(&f, own, argc, argv);
 
@@ -370,6 +383,7 @@ int main(int argc, char **argv)
                     .test = g.test,
                     .best = "mIoU",
                     .self = &g,
+                    .forward = forward,
                     .loss = loss,
                     .evaluate = evaluate,
                     .show = show};

@@ -325,7 +325,7 @@ static void show(trainer *t, tern_error *err)
 
 static void train_step(trainer *t, const tern_batch *b, tern_error *err)
 {
-    tern_tensor *output = tern_forward(t->task->net, t->s, b->x);
+    tern_tensor *output = t->task->forward ? t->task->forward(t, b) : tern_forward(t->task->net, t->s, b->x);
     tern_amp_backward(t->amp, t->s, t->task->loss(t, output, b), NULL);
     tern_optim_step(t->optim, t->s);
     tern_schedule_step(t->warm_up);

@@ -27,7 +27,9 @@ typedef struct task {
     void *self;                 /* the program's own, as t->task->self                                  */
     /* The optimizer; NULL: SGD as the flags say. */
     tern_optim *(*optim)(trainer *t, tern_error *err);
-    /* Of a training batch. */
+    /* Of a training batch; NULL: tern_forward. */
+    tern_tensor *(*forward)(trainer *t, const tern_batch *b);
+    /* Of what that returned. */
     tern_tensor *(*loss)(trainer *t, tern_tensor *output, const tern_batch *b);
     /* After each epoch, on all ranks, in evaluation mode without gradients: goes through t->test (each sample
      * once over all ranks) and tells what it found by trainer_number. */

@@ -6,6 +6,7 @@ import unittest
 import numpy as np
 import torch
 from PIL import Image
+from torchvision.models.segmentation.fcn import FCNHead
 
 from light_deeplab import light_deeplab
 from training import Folder, call, complaints, train
@@ -40,11 +41,17 @@ def load(folder, split):
     return found
 
 
-def ious(path, samples):
-    """Of every class, by PyTorch with the weights in the file."""
+def ious(path, samples, second=False):
+    """Of every class, by PyTorch with the weights in the file; or by the second classifier, of the last stage but one."""
     net = light_deeplab([16, 32, 64, 64], [1, 2, 1, 1], [(1, 1), (1, 1), (1, 2), (2, 4)], [6, 12, 18], 64, 4)
-    net.load_state_dict(torch.load(path), strict=True)
+    weights = torch.load(path)
+    if any(name.startswith("aux_classifier.") for name in weights):
+        net.aux_classifier = FCNHead(64, 4)
+    net.load_state_dict(weights, strict=True)
     net.eval()
+    if second:
+        net.backbone.layer4, net.classifier = torch.nn.Identity(), net.aux_classifier
+    net.aux_classifier = None
     pairs = torch.zeros(4, 4, dtype=torch.int64)
     for picture, labels in samples:
         x = (torch.tensor(picture).float() / 255 - MEAN) / DEVIATION
@@ -85,6 +92,16 @@ class Segmentation(Folder):
         out = train(2, NAME, *flags, "--epochs", 7, "--resume", "latest", cwd=self.folder)
         self.agree(out, 7)
         self.assertNotIn("epoch 6/", out)
+
+    def test_auxiliary_loss(self):
+        """The second classifier, which nothing but its own loss moves, has learned as well; evaluation is the first one's."""
+        flags = self.FLAGS + ("-b", 2, "--opt-level", "O0", "--uniform=off", "--aux", 0.5)
+        out = train(2, NAME, *flags, "--epochs", 6, cwd=self.folder)
+        path, samples = self.path("run", "last.pth"), load(self.path("task"), "val")
+        self.assertGreater(self.agree(out, 6), 0.6)
+        self.assertGreater(float(ious(path, samples, second=True).mean()), 0.5)
+        out = train(2, NAME, *flags, "--epochs", 7, "--resume", "latest", cwd=self.folder)
+        self.agree(out, 7)
 
     def test_alone_in_bf16(self):
         out = train(1, NAME, *self.FLAGS, "-b", 4, "--uniform=off", "--epochs", 6, cwd=self.folder)
