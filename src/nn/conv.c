@@ -77,6 +77,7 @@ static int add_members(conv *self, const kind *k, const sizes *s, tern_rng *rng,
 static void add_options(conv *self, const kind *k, int64_t padding_mode)
 {
     static const char *const names[] = {"stride", "padding", "output_padding", "dilation"};
+    static const char *const modes[] = {"", "reflect", "replicate", "circular"};
     const int64_t *number = (const int64_t *)((const char *)&self->opts + sizeof(size_t));
     for (int i = 0; i < 4; i++) {
         int64_t values[3];
@@ -86,7 +87,8 @@ static void add_options(conv *self, const kind *k, int64_t padding_mode)
         tern__options_add(&self->base, names[i], k->spatial, values);
     }
     tern__options_add(&self->base, "groups", 1, number);
-    if (padding_mode) tern__options_add(&self->base, "padding_mode", 1, &padding_mode);
+    if (padding_mode > TERN_PADDING_ZEROS && padding_mode <= TERN_PADDING_CIRCULAR)
+        tern__options_add(&self->base, modes[padding_mode], 0, NULL);
 }
 
 static tern_module *new_conv(const kind *k, const sizes *s, const void *opts, size_t opts_bytes,
