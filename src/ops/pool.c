@@ -63,19 +63,26 @@ static int fail_numbers(tern_scope *scope, const pool *p)
 {
     char kernel[TERN__SHAPE_TEXT], stride[TERN__SHAPE_TEXT], padding[TERN__SHAPE_TEXT],
         dilation[TERN__SHAPE_TEXT];
-    return tern__scope_fail(
-        scope, p->func, TERN_E_RANGE,
-        "pooling: expected a kernel, stride and dilation of at least 1%s and padding of at most half the "
-        "kernel, got kernel %s, stride %s, padding %s, dilation %s",
-        p->dilates ? "" : " (no dilation of averages)", numbers(p, p->attr.kernel, kernel),
-        numbers(p, p->attr.stride, stride), numbers(p, p->attr.padding, padding),
-        numbers(p, p->attr.dilation, dilation));
+    return tern__scope_fail(scope, p->func, TERN_E_RANGE,
+                            "pooling: expected a kernel of 1 to 2^31 - 1 places, a stride and dilation in "
+                            "that range%s and padding "
+                            "of at most half the kernel, got kernel %s, stride %s, padding %s, dilation %s",
+                            p->dilates ? "" : " (no dilation of averages)",
+                            numbers(p, p->attr.kernel, kernel), numbers(p, p->attr.stride, stride),
+                            numbers(p, p->attr.padding, padding), numbers(p, p->attr.dilation, dilation));
+}
+
+/* Places of a kernel are counted in 32 bits, and sizes of windows must not overflow. */
+static bool is_count(int64_t number, int64_t most)
+{
+    return number >= 1 && number <= most;
 }
 
 /* The caller's numbers, each from its first axis on. */
 static int take(tern_scope *scope, pool *p, const int64_t *kernel, const tern_pool3d_opts *o)
 {
     tern__pool_attr *a = &p->attr;
+    int64_t places = INT32_MAX;
     bool fit = true;
     for (int d = 0; d < p->axes; d++) {
         int axis = TERN__SPACE - p->axes + d;
@@ -83,8 +90,10 @@ static int take(tern_scope *scope, pool *p, const int64_t *kernel, const tern_po
         a->stride[axis] = o->stride[d] ? o->stride[d] : kernel[d];
         a->padding[axis] = o->padding[d];
         a->dilation[axis] = o->dilation[d];
-        fit = fit && kernel[d] >= 1 && a->stride[axis] >= 1 && o->padding[d] >= 0 &&
-              o->padding[d] <= kernel[d] / 2 && o->dilation[d] >= 1 && (p->dilates || o->dilation[d] == 1);
+        fit = fit && is_count(kernel[d], places) && is_count(a->stride[axis], INT32_MAX) &&
+              is_count(o->dilation[d], p->dilates ? INT32_MAX : 1) && o->padding[d] >= 0 &&
+              o->padding[d] <= kernel[d] / 2;
+        if (fit) places /= kernel[d];
     }
     a->count_pad = o->count_include_pad;
     p->ceil_mode = o->ceil_mode;

@@ -1,6 +1,8 @@
 /* test_pool2d.c - memory of pooling in plain layouts: copies, spans, and the plain kernel's sums. */
 #include "world.h"
 
+#include <string.h>
+
 static tern_module *make(world *w)
 {
     return tern_batch_norm2d_new(6, NULL, &w->err);
@@ -38,11 +40,41 @@ static void out_of_memory_anywhere(void **state)
     assert_true(expect_out_of_memory_to_be_told(make, step) > 20);
 }
 
+/* Whose sizes would overflow, into windows that seem to fit or places that seem to be few. */
+static void numbers_that_are_too_large(void **state)
+{
+    (void)state;
+    static const int64_t cases[][4] = {/* kernel_d, kernel_h, dilation[1], stride[1] */
+                                       {1, INT64_MAX, 1, 1},
+                                       {1, 4, (int64_t)1 << 62, 1},
+                                       {1, 2, 1, INT64_MAX},
+                                       {65536, 32768, 1, 1},
+                                       {3, INT32_MAX, 1, 1}};
+    world w = open_world();
+    tern_module *net = make(&w); /* so that x wants a gradient, and places are kept */
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        tern_pool3d_opts opts = tern_pool3d_defaults();
+        opts.padding[0] = cases[i][0] / 2;
+        opts.padding[1] = cases[i][1] / 2;
+        opts.dilation[1] = cases[i][2];
+        opts.stride[1] = cases[i][3];
+        tern_tensor *x = tern_forward(net, w.scope, zeros4(&w, 2, 6, 4, 4));
+        x = tern_reshape(w.scope, x, 5, (int64_t[]){2, 3, 2, 4, 4});
+        assert_null(tern_max_pool3d(w.scope, x, cases[i][0], cases[i][1], 1, &opts));
+        assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_E_RANGE);
+        assert_non_null(strstr(w.err.text, "expected a kernel of 1 to 2^31 - 1 places"));
+        w.err = (tern_error){0};
+    }
+    tern_module_free(net);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(out_of_memory_anywhere),
+        cmocka_unit_test(numbers_that_are_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
