@@ -16,11 +16,13 @@ typedef struct tern__held {
 
 /* ---- life ---- */
 
-/* Inside a host a place stays in the second-level cache beside the callers' buffers; between hosts a piece
- * has messages' latency. */
+/* Inside a host a place stays in the second-level cache beside the callers' buffers. Between hosts a piece
+ * has messages' latency; where it goes from and to the caller's memory, the ring is only of address space. */
 static size_t place_bytes(const tern_group *group)
 {
-    return (size_t)(tern__group_mover(group)->lands_in_windows ? 512 : 128) << 10;
+    const tern__comm_backend *mover = tern__group_mover(group);
+    bool is_spare = group->backend->reach_own && group->backend->reach_own(group->state);
+    return (size_t)(is_spare ? 2048 : mover->lands_in_windows ? 1024 : 128) << 10;
 }
 
 static void release(tern__staging *staging)

@@ -14,8 +14,8 @@
 
 #include "comm/group.h"
 
-/* Pieces that are posted and not yet finished. A piece has 128 KiB, so that the ring stays in the
- * second-level cache beside the callers' buffers. */
+/* Pieces that are posted and not yet finished. Inside a host a piece has 128 KiB, so that the ring stays in
+ * the second-level cache beside the callers' buffers. */
 #define TERN__FLIGHTS 4
 /* Of the user's channel: so many that posting never waits. What this rank has retired, every rank has posted,
  * and each of them copies out all but FLIGHTS of what it has posted before it posts more; so the slowest rank

@@ -47,7 +47,7 @@ namespace
 {
 namespace transport = gloo::transport;
 
-const size_t TOKEN = 16;
+const size_t TOKEN = 16, SHORT_BYTES = 4096;
 const std::chrono::milliseconds NO_TIME(0), A_MOMENT(1);
 const unsigned char FAREWELL[1] = {0};
 enum { PARTING_MS = 500 };
@@ -451,4 +451,5 @@ extern "C" __attribute__((visibility("default"))) const tern_transport tern_tran
     gloo_recv,
     gloo_test,
     gloo_wait,
+    SHORT_BYTES,
 };

@@ -73,6 +73,8 @@ typedef struct tern_transport {
     /* NULL or absent: there is nothing to wait on. Sleeps until the message, of which `test` has said that it
      * is pending, may be done or failed, but for no longer than some milliseconds. */
     void (*wait)(void *state, tern_transport_message *message);
+    /* 0 or absent: unknown. A message of so many bytes takes about as long as one of a few. */
+    size_t short_bytes;
 } tern_transport;
 
 #ifdef __cplusplus

@@ -5,6 +5,7 @@
 #include "comm/transport.h"
 
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -190,7 +191,11 @@ static int open_link(tern__hosts *hosts, tern_error *err)
         root->link = tern__link_open(root, transport, err);
     }
     hosts->link = root->link;
-    return hosts->link ? TERN_OK : err->code;
+    if (!hosts->link) return err->code;
+    const tern_transport *transport = hosts->link->transport;
+    bool says = transport->size > offsetof(tern_transport, short_bytes);
+    hosts->small_bytes = tern__heads_room(hosts, says ? transport->short_bytes : 0);
+    return TERN_OK;
 }
 
 static void hosts_close(void *state)

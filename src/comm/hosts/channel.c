@@ -223,9 +223,9 @@ static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t
 }
 
 /* 16 bits go in f32. */
-static bool is_small(const tern__crossing *work)
+static bool is_small(const tern__hosts *hosts, const tern__crossing *work)
 {
-    size_t most = TERN__SMALL_BYTES / TERN__MAX(tern_dtype_bytes(work->post.dtype), sizeof(float));
+    size_t most = hosts->small_bytes / TERN__MAX(tern_dtype_bytes(work->post.dtype), sizeof(float));
     return work->post.kind == TERN__ALL_REDUCE && work->count && work->count <= most;
 }
 
@@ -236,7 +236,7 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     tern__crossing next = {.post = *post, .source = post->root};
     tern__desc_write(&next.desc, post);
     next.count = next.desc.count;
-    next.is_small = is_small(&next);
+    next.is_small = is_small(hosts, &next);
     int status = check_post(hosts, post, next.count, err);
     if (!status && !has_room(channel))
         status = tern__hosts_await(channel->hosts, has_room, late_room, channel, err);

@@ -134,7 +134,7 @@ static void cut_rounds(const tern__exchange *x, tern__crossing *work)
     if (work->is_moot || work->is_small || is_silent(work)) return;
     for (int host = 0; host < x->channel->hosts->map.count; host++)
         most = TERN__MAX(most, tern__region_count(x->channel->hosts, work, host));
-    uint64_t bytes = TERN__MAX(most * size / TERN__ROUNDS, shortest);
+    uint64_t bytes = TERN__MAX(most * size / 2, shortest);
     work->each = tern__align_up(TERN__MIN(bytes, x->round_bytes), TERN__LINE) / size;
     work->rounds = (most + work->each - 1) / work->each;
 }

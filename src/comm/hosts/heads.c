@@ -33,7 +33,13 @@ static size_t sum_offset(const tern__hosts *hosts)
 
 static size_t head_bytes(const tern__hosts *hosts)
 {
-    return sum_offset(hosts) + TERN__SMALL_BYTES;
+    return sum_offset(hosts) + hosts->small_bytes;
+}
+
+size_t tern__heads_room(const tern__hosts *hosts, size_t short_bytes)
+{
+    size_t offset = sum_offset(hosts), room = short_bytes > offset ? short_bytes - offset : 0;
+    return TERN__MIN(room, TERN__SMALL_BYTES) & ~((size_t)TERN__LINE - 1);
 }
 
 int tern__heads_open(tern__heads *heads, tern__hosts_channel *channel, tern_error *err)

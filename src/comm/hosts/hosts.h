@@ -111,6 +111,7 @@ struct tern__hosts {
     tern__host_map map;
     tern_group here;       /* this host's ranks of the group            */
     const char **in_place; /* [its ranks] room for where their elements are */
+    size_t small_bytes;    /* of a host's sum that goes over with a head */
     int mail_tag;          /* the first of its messages'                */
 };
 
@@ -165,7 +166,7 @@ typedef struct tern__crossing {
 
 /* ---- heads.c ---- */
 
-#define TERN__SMALL_BYTES ((size_t)2 << 10) /* of a host's sum that goes over with the head */
+#define TERN__SMALL_BYTES ((size_t)2 << 10) /* of a host's sum that goes over with the head, at most */
 
 /* What the hosts say of one work. */
 typedef struct tern__heads {
@@ -176,6 +177,8 @@ typedef struct tern__heads {
     char **sums; /* [hosts] in them                                   */
 } tern__heads;
 
+/* How many bytes of a host's sum the head has room for, where messages of so many are no slower. */
+size_t tern__heads_room(const tern__hosts *hosts, size_t short_bytes);
 /* Into zeros; close it after an error, too. */
 int tern__heads_open(tern__heads *heads, tern__hosts_channel *channel, tern_error *err);
 void tern__heads_close(tern__heads *heads);
