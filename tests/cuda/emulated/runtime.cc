@@ -59,7 +59,7 @@ struct fiber {
     ucontext_t context;
     loose<wait> state;
     loose<int> shuffles;
-    bool has_waited;                          /* for the kernel before */
+    loose<bool> has_waited;                   /* for the kernel before */
     std::vector<std::vector<pending>> groups; /* the last one is open */
     int met[2];                               /* barriers of its block and its warp so far */
     dim3 index;
@@ -74,7 +74,7 @@ static struct {
     int made;
     loose<int> current;
     int count;
-    bool is_open; /* the device's memory */
+    loose<bool> is_open; /* the device's memory */
     void (*thread)(void *ctx);
     void *ctx;
     uint64_t slots[2][THREADS];
@@ -136,7 +136,8 @@ static fiber *new_fiber()
 void cudaGridDependencySynchronize()
 {
     if (!block.is_open) emulated_memory_open();
-    block.is_open = running()->has_waited = true;
+    block.is_open = true;
+    running()->has_waited = true;
 }
 
 void cudaTriggerProgrammaticLaunchCompletion()
