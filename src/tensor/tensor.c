@@ -237,9 +237,19 @@ void *tern_tensor_data(tern_tensor *tensor)
     return tensor->view.data;
 }
 
+/* Only what is kept or wrapped has both its storage and no scope. */
+static bool is_the_callers(const tern_tensor *tensor)
+{
+    char shape[TERN__SHAPE_TEXT];
+    if (tensor->storage && !tensor->scope) return true;
+    tern__log(TERN_LOG_ERROR, "tern_tensor_free: tensor %s belongs to its %s, which frees it",
+              tern__shape_text(&tensor->view, shape), tensor->scope ? "scope" : "module");
+    return false;
+}
+
 void tern_tensor_free(tern_tensor *tensor)
 {
-    if (!tensor) return;
+    if (!tensor || !is_the_callers(tensor)) return;
     tern__storage_drop(tensor->storage);
     tern__free(tensor);
 }

@@ -330,6 +330,36 @@ static int big_blocks(int forwards, bool grad)
     return big;
 }
 
+static void keep_text(tern_log_level level, const char *text, void *ctx)
+{
+    if (level == TERN_LOG_ERROR) snprintf(ctx, 128, "%s", text);
+}
+
+static void what_a_scope_or_a_module_owns_is_not_freed(void **state)
+{
+    (void)state;
+    world w = open_world();
+    char text[128] = "";
+    tern_module *net = tern_batch_norm1d_new(3, NULL, &w.err);
+    tern_log_set(keep_text, text);
+    tern_tensor *x = tern_tensor_from(w.scope, NULL, TERN_F32, 2, (int64_t[]){2, 3});
+    tern_tensor_free(x);
+    assert_string_equal(text, "tern_tensor_free: tensor (2, 3) belongs to its scope, which frees it");
+    tern_backward(w.scope, tern_sum(w.scope, tern_forward(net, w.scope, x)));
+    end_well(&w);
+    for (int i = 0; i < tern_state_count(net); i++) {
+        *text = '\0';
+        tern_tensor_free(tern_state_get(net, i).tensor);
+        assert_non_null(strstr(text, "belongs to its module, which frees it"));
+    }
+    *text = '\0';
+    tern_tensor_free(tern_keep(tern_state_get(net, 0).tensor, &w.err));
+    assert_string_equal(text, "");
+    tern_log_set(NULL, NULL);
+    tern_module_free(net);
+    close_world(&w);
+}
+
 static void count_endless(tern_log_level level, const char *text, void *ctx)
 {
     bool is_it = strstr(text, "1000 backwards on a scope without tern_scope_end, which recycles") != NULL;
@@ -440,6 +470,7 @@ int main(void)
         cmocka_unit_test(buffers_of_another_size),
         cmocka_unit_test(item_wants_one_element),
         cmocka_unit_test(print_shows_the_edges),
+        cmocka_unit_test(what_a_scope_or_a_module_owns_is_not_freed),
         cmocka_unit_test(who_never_ends_a_step_is_told_once),
         cmocka_unit_test(without_gradients_inner_results_go_back_at_once),
         cmocka_unit_test(many_tensors_grow_the_arena_once),
