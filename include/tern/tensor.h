@@ -48,11 +48,12 @@ TERN_API tern_tensor *tern_keep(const tern_tensor *tensor, tern_error *err);
 TERN_API tern_tensor *tern_tensor_wrap(void *data, tern_dtype dtype, int ndim, const int64_t *shape,
                                        void (*release)(void *ctx), void *ctx, tern_error *err);
 
-/* Of what tern_keep and tern_tensor_wrap returned; at any time, also in the middle of a step that uses it:
- * views of the tensor keep the memory until their module call returns or their scope ends, and gradients that
- * need its values until backward has gone through them or the scope ends. So `release` is called from here
- * or, if the tensor is in use, from the tern_forward, tern_backward or tern_scope_end that ends the last use,
- * by the same thread. It may free what is its own, but not use the scope. */
+/* Of what tern_keep and tern_tensor_wrap returned; of any other tensor it says that it does nothing. At any
+ * time, also in the middle of a step that uses it: views of the tensor keep the memory until their module
+ * call returns or their scope ends, and gradients that need its values until backward has gone through them
+ * or the scope ends. So `release` is called from here or, if the tensor is in use, from the tern_forward,
+ * tern_backward or tern_scope_end that ends the last use, by the same thread. It may free what is its own,
+ * but not use the scope. */
 TERN_API void tern_tensor_free(tern_tensor *tensor);
 
 /* The first element, where the tensor is row-major without gaps: read and write in place what the tensor

@@ -33,6 +33,8 @@ int tern__shape_check(const char *func, tern_dtype dtype, int ndim, const int64_
         return tern__error_set(err, func, TERN_E_DTYPE, "dtype %d does not exist", (int)dtype);
     if (ndim < 0 || ndim > TERN_NDIM_MAX)
         return tern__error_set(err, func, TERN_E_RANGE, "ndim %d is not in [0, %d]", ndim, TERN_NDIM_MAX);
+    if (ndim > 0 && !shape)
+        return tern__error_set(err, func, TERN_E_INVALID, "the shape of %d dimensions is NULL", ndim);
     for (int d = 0; d < ndim; d++)
         if (shape[d] < 0)
             return tern__error_set(err, func, TERN_E_SHAPE, "dimension %d is %lld", d, (long long)shape[d]);

@@ -197,6 +197,7 @@ static int contract_body(int rank, const tern__bootstrap *boot, void *arg)
                                         "window 2, which channel 1, place 1: all_reduce of 100 f32"));
     RANK_CHECK(rank, post_at(&f, channel, (tern__extent){window, 400, 2}) == TERN_OK);
     RANK_CHECK(rank, backend->wait(channel, 1, &f.err) == TERN_OK);
+    RANK_CHECK(rank, tern_barrier(f.group, &f.err) == TERN_OK); /* who leaves fails a peer's next post */
     backend->channel_close(channel);
     backend->window_close(state, window);
     return fixture_close(&f);

@@ -456,6 +456,7 @@ static void what_cannot_be_wrapped(void **state)
     expect_none(TERN_E_DTYPE, "dtype 99 does not exist", values, (tern_dtype)99, 1, shape);
     expect_none(TERN_E_RANGE, "ndim 7 is not in [0, 6]", values, TERN_F32, TERN_NDIM_MAX + 1, shape);
     expect_none(TERN_E_SHAPE, "dimension 0 is -1", values, TERN_F32, 1, (int64_t[]){-1});
+    expect_none(TERN_E_INVALID, "the shape of 2 dimensions is NULL", values, TERN_F32, 2, NULL);
     char *odd = (char *)values + 4, text[96];
     snprintf(text, sizeof(text), "data at %p is not aligned to the 8 bytes of f64", (void *)odd);
     expect_none(TERN_E_INVALID, text, odd, TERN_F64, 1, shape);
