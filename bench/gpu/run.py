@@ -17,7 +17,7 @@ STEPS = {
     "mlp": ("MLP, batch 64, f32", ("mlp", 64, None, "f32", 500), 3.0),
 }
 # Kernels that only move memory, the least part of a copy's bandwidth that tern wants of them in percent, and bytes of a call that no cache holds.
-MEMORY_BOUND = {"batch_norm", "batch_norm_grad", "cross_entropy_grad", "log_softmax", "nll_loss", "dice_loss", "dice_loss_grad", "sgd", "adam"}
+MEMORY_BOUND = {"batch_norm", "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "dice_loss", "dice_loss_grad", "sgd", "adam"}
 COPY_GOAL, OUT_OF_CACHE = 85, 200e6
 # Calls in which the processor waits for the GPU.
 WAITS = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cuMemcpy")

@@ -137,7 +137,7 @@ class Step(unittest.TestCase):
         self.assertEqual((code, err), (0, ""))
         self.assertRegex(out, r"(?m)^rank 0, a mean step of 1; its device reaches [\d.]+ GFLOPS and copies [\d.]+ GB/s out of cache$")
         self.assertRegex(out, r"(?m)^matmul +1\.0( +[\d.]+){7}  1024x8 8x784 > 1024x784$")
-        self.assertRegex(out, r"(?m)^nll_loss +1\.0( +[\d.]+){2} +- +-( +[\d.]+){3}  8x10 8 > \(\)$")
+        self.assertRegex(out, r"(?m)^cross_entropy +1\.0( +[\d.]+){2} +- +-( +[\d.]+){3}  8x10 8 > \(\)$")
         self.assertRegex(out, r"\noutside of kernels( +[\d.]+){2}\n$")
 
     def test_profile_names_the_algorithms_of_convolutions(self):
