@@ -484,7 +484,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
     s->shared = (file *)mmap(nullptr, all_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     if ((void *)s->shared == MAP_FAILED) return ncclSystemError;
-    s->shared->joined++;
+    /* All have it open: without a name it ends with them, those who are killed too. */
+    if (++s->shared->joined == world) shm_unlink(s->name);
     *comm = new ncclComm{s};
     return ncclInProgress;
 }
