@@ -240,8 +240,6 @@ static void plan_counts(const tern__staging *staging, tern__piece *piece)
 
 /* ---- a piece ---- */
 
-/* Of a move with lists of counts every data piece has the whole place: ranks know no more of each other's
- * counts than their own and the largest. */
 static bool reaches_own(const tern__staging *staging, const tern_work *work)
 {
     const tern__comm_backend *backend = staging->group->backend;
@@ -263,6 +261,8 @@ static void find_own(const tern__staging *staging, tern__piece *piece)
     piece->extent.offset = (uintptr_t)(item->out + first * tern_dtype_bytes(work->post.dtype));
 }
 
+/* Of a move with lists of counts every data piece has the whole place: ranks know no more of each other's
+ * counts than their own and the largest. */
 static void plan(const tern__staging *staging, tern__piece *piece, tern_work *work)
 {
     size_t index = work->loaded - (work->gives && work->loaded), first = index * work->piece;

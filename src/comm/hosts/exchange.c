@@ -299,9 +299,9 @@ static int join_rounds(tern__exchange *x, tern_error *err)
 static int end_rounds(tern__exchange *x, tern_error *err)
 {
     while (x->ended < x->joined) {
-        const tern__round *round = round_at(x, x->ended);
-        int status = tern__messages_test(&round_at(x, x->ended)->to_end, err);
-        if (!status) status = tern__messages_test(&round_at(x, x->ended)->given, err);
+        tern__round *round = round_at(x, x->ended);
+        int status = tern__messages_test(&round->to_end, err);
+        if (!status) status = tern__messages_test(&round->given, err);
         if (status) return TERN__MIN(status, 0);
         take_results(x, round);
         round->work->ended++;
@@ -330,7 +330,7 @@ static void join_small(const tern__exchange *x, tern__crossing *work, char *cons
 {
     const tern__hosts *hosts = x->channel->hosts;
     uint64_t count = tern__region_count(hosts, work, hosts->map.own);
-    char result[TERN__SMALL_BYTES];
+    _Alignas(TERN__LINE) char result[TERN__SMALL_BYTES];
     if (work->is_moot || !count) return;
     tern__partial_join(hosts, work, sums, count, result);
     keep(hosts, work, hosts->map.own, 0, count, result);
