@@ -1,6 +1,7 @@
-/* One poll on the ranks' pidfds, which become readable when they end, waits for all of them: no handler of
- * SIGCHLD, and no other child of the caller's is waited for. Until a rank fails there is no deadline; then
- * the others get SIGTERM and, at the deadline, SIGKILL. */
+/* One epoll on the ranks' pidfds, which become readable when they end, waits for all of them: no handler of
+ * SIGCHLD, and no other child of the caller's is waited for. It gives them in the order in which they ended,
+ * so the first that failed is the cause and what fails after it the consequence. Until then there is no
+ * deadline; then the others get SIGTERM and, at the deadline, SIGKILL. */
 #include <tern/spawn.h>
 
 #include "base/opts.h"
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,10 +25,11 @@ typedef int rank_fn(int rank, void *arg);
 
 typedef struct spawner {
     tern__launch launch;
-    pid_t *pids;          /* 0: not started, or waited for      */
-    struct pollfd *polls; /* the ranks' pidfds; -1 likewise     */
+    pid_t *pids;  /* 0: not started, or waited for         */
+    int *pidfds;  /* -1: likewise                           */
+    int epoll_fd; /* readable when a rank has ended         */
     int alive;
-    bool was_ended; /* the others got SIGTERM                     */
+    bool was_ended; /* the others got SIGTERM                 */
     int64_t deadline;
     double grace_s;
 } spawner;
@@ -114,6 +117,26 @@ static _Noreturn void be_rank(const spawner *s, int rank, rank_fn *fn, void *arg
     _exit(status < 0 || status > 255 ? 255 : status);
 }
 
+static int watch_rank(spawner *s, int rank, tern_error *err)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)rank};
+    s->pidfds[rank] = (int)syscall(SYS_pidfd_open, s->pids[rank], 0);
+    if (s->pidfds[rank] >= 0 && epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->pidfds[rank], &event) == 0)
+        return TERN_OK;
+    return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot watch rank %d (pid %d)", rank,
+                             (int)s->pids[rank]);
+}
+
+/* After the last fork: no rank has a copy of these descriptors. */
+static int watch_ranks(spawner *s, tern_error *err)
+{
+    int status = TERN_OK;
+    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (s->epoll_fd < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot watch the ranks");
+    for (int i = 0; !status && i < s->launch.ranks; i++) status = watch_rank(s, i, err);
+    return status;
+}
+
 /* What stdio holds would be written once by each process. */
 static int start(spawner *s, rank_fn *fn, void *arg, tern_error *err)
 {
@@ -127,13 +150,7 @@ static int start(spawner *s, rank_fn *fn, void *arg, tern_error *err)
         s->alive++;
     }
     tern__close(&s->launch.listen_fd);
-    for (int i = 0; i < s->launch.ranks; i++) {
-        s->polls[i] = (struct pollfd){.fd = (int)syscall(SYS_pidfd_open, s->pids[i], 0), .events = POLLIN};
-        if (s->polls[i].fd < 0)
-            return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot watch rank %d (pid %d)", i,
-                                     (int)s->pids[i]);
-    }
-    return TERN_OK;
+    return watch_ranks(s, err);
 }
 
 /* ---- waiting ---- */
@@ -142,7 +159,7 @@ static int start(spawner *s, rank_fn *fn, void *arg, tern_error *err)
 static void signal_ranks(spawner *s, int number)
 {
     for (int i = 0; i < s->launch.ranks; i++) {
-        if (s->polls[i].fd < 0) continue;
+        if (!s->pids[i]) continue;
         kill(s->pids[i], number);
         kill(s->pids[i], SIGCONT);
     }
@@ -174,7 +191,7 @@ static end wait_for(spawner *s, int rank, tern_error *err)
     if (waitpid(e.pid, &e.status, 0) < 0)
         tern__error_errno(err, func, TERN_E_SYSTEM, "cannot know how rank %d (pid %d) ended", rank,
                           (int)e.pid);
-    tern__close(&s->polls[rank].fd);
+    tern__close(&s->pidfds[rank]);
     s->pids[rank] = 0;
     s->alive--;
     return e;
@@ -189,24 +206,21 @@ static void fail(const end *e, tern_error *err)
     err->native = tern__launch_exit_code(e->status);
 }
 
-/* Of ranks found dead at the same time, one that a signal killed came before those that exited: a survivor
- * reports with an exit code. */
 static void reap(spawner *s, tern_error *err)
 {
-    end first = {0};
-    for (int i = 0; i < s->launch.ranks; i++) {
-        if (s->polls[i].fd < 0 || !s->polls[i].revents) continue;
-        end e = wait_for(s, i, err);
-        if (e.status && (!first.status || (WIFSIGNALED(e.status) && !WIFSIGNALED(first.status)))) first = e;
+    struct epoll_event event;
+    while (epoll_wait(s->epoll_fd, &event, 1, 0) == 1) {
+        end e = wait_for(s, (int)event.data.u32, err);
+        if (e.status) fail(&e, err);
     }
-    if (first.status) fail(&first, err);
     if (err->code) end_ranks(s);
 }
 
 static int watch(spawner *s, tern_error *err)
 {
     while (s->alive) {
-        int ready = tern__poll(s->polls, (nfds_t)s->launch.ranks, s->deadline);
+        struct pollfd ended = {.fd = s->epoll_fd, .events = POLLIN};
+        int ready = tern__poll(&ended, 1, s->deadline);
         if (ready < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for the ranks");
         if (ready)
             reap(s, err);
@@ -230,10 +244,11 @@ static void abandon(const spawner *s)
 
 static int spawner_open(spawner *s, int n, double grace_s, tern_error *err)
 {
-    *s = (spawner){.launch = tern__launch_local(n), .deadline = INT64_MAX, .grace_s = grace_s};
+    *s =
+        (spawner){.launch = tern__launch_local(n), .epoll_fd = -1, .deadline = INT64_MAX, .grace_s = grace_s};
     s->pids = tern__alloc((size_t)n * sizeof(*s->pids), func, err);
-    s->polls = tern__alloc((size_t)n * sizeof(*s->polls), func, err);
-    for (int i = 0; s->polls && i < n; i++) s->polls[i].fd = -1;
+    s->pidfds = tern__alloc((size_t)n * sizeof(*s->pidfds), func, err);
+    for (int i = 0; s->pidfds && i < n; i++) s->pidfds[i] = -1;
     tern_error inner = {0};
     if (err->code || !tern__launch_open(&s->launch, &inner)) return err->code;
     return tern__error_set(err, func, inner.code, "%s", inner.text);
@@ -241,9 +256,10 @@ static int spawner_open(spawner *s, int n, double grace_s, tern_error *err)
 
 static void spawner_close(spawner *s)
 {
-    for (int i = 0; s->polls && i < s->launch.ranks; i++) tern__close(&s->polls[i].fd);
+    for (int i = 0; s->pidfds && i < s->launch.ranks; i++) tern__close(&s->pidfds[i]);
+    tern__close(&s->epoll_fd);
     tern__launch_close(&s->launch);
-    tern__free(s->polls);
+    tern__free(s->pidfds);
     tern__free(s->pids);
 }
 

@@ -83,12 +83,13 @@ void tern__control_last_keep(tern__control *control, tern__peer *peer, const ter
     pthread_mutex_unlock(&control->lock);
 }
 
-/* Whoever has left or is lost will say nothing more. */
+/* Whoever has left says nothing more, although its thread may still be there to hear the question; whoever is
+ * lost cannot. */
 void tern__control_last_ask(tern__control *control, int rank)
 {
     tern__peer *peer = &control->peers[rank];
     tern__message question = {.kind = TERN__MESSAGE_ASK, .tag = ++peer->asked, .bytes = 1};
-    if (peer->fd >= 0) tern__line_send(control, peer, &question);
+    if (peer->fd >= 0 && !atomic_load(&peer->left)) tern__line_send(control, peer, &question);
 }
 
 static bool await_answer(tern__control *control, const tern__peer *peer, int64_t deadline)

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define END_SECONDS 1
+
 bool tern__control_fail(tern__control *control, const tern_error *why)
 {
     pthread_mutex_lock(&control->lock);
@@ -50,6 +52,15 @@ static void fail_relayed(tern__control *control, int native, const char *text)
     tern__control_fail(control, &why);
 }
 
+/* A process that ends closes its sockets before its parent can see that it has ended. Its peers wait for
+ * that, so that none of those who end in their turn is found dead before it and named in its place. A process
+ * that only closes the socket is not waited for long. */
+static void await_end(const tern__peer *peer)
+{
+    struct pollfd end = {.fd = peer->pidfd, .events = POLLIN};
+    if (peer->pidfd >= 0) tern__poll(&end, 1, tern__deadline(END_SECONDS));
+}
+
 /* `native` is an errno, ENODATA or ECONNRESET if its kernel has closed the connection: so it is the process
  * that has gone. Anything else is the network's. */
 static void lose(tern__control *control, tern__peer *peer, int native)
@@ -59,7 +70,9 @@ static void lose(tern__control *control, tern__peer *peer, int native)
         snprintf(text, sizeof(text), "no answer from %.64s for %g s (%.40s)", peer->card.host,
                  control->host_timeout_s, strerror(native));
     peer->gone = true;
-    if (!atomic_load(&peer->left)) fail_peer(control, peer, 0, "was lost", text);
+    if (atomic_load(&peer->left)) return;
+    await_end(peer);
+    fail_peer(control, peer, 0, "was lost", text);
 }
 
 /* A frame that is wrong leaves the place of the next unknown. */
