@@ -3,6 +3,7 @@
 #define TERN_SRC_COMM_REDUCE_H
 
 #include <tern/collectives.h>
+#include <tern/device.h>
 
 /* out[0..outs)[0..count) = the reduction of in[0..world)[0..count), world >= 2, in rank order. Buffers may
  * start at any byte. An output may be an input, from the same byte on; otherwise no two overlap. AVG is for
@@ -13,5 +14,11 @@ void tern__reduce(tern_dtype dtype, tern_reduce_op op, const char *const *in, in
 /* The same for the mean sum(weights[r] * in[r]) / shares; world >= 1. An input of weight 0 is not read. */
 void tern__reduce_weighted(tern_dtype dtype, const double *weights, double shares, const char *const *in,
                            int world, char *const *out, int outs, size_t count);
+
+/* ---- scale.c ---- */
+
+/* In a device's memory: to[0..count) = factor * from[0..count), in the order of its step. */
+int tern__reduce_scale(tern_device *device, tern_dtype dtype, const void *from, void *to, uint64_t count,
+                       double factor, tern_error *err);
 
 #endif

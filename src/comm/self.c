@@ -1,7 +1,9 @@
 /* self.c - the back end of a group of one: every work is done when it is posted, because the only rank's data
- * is already the result, unless it is weighted. */
+ * is already the result, unless it is weighted. A device's are done where they are, in the order of its step.
+ */
 #include "comm/group.h"
 #include "comm/reduce.h"
+#include "device/device.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -77,6 +79,16 @@ static int self_window_open(void *state, void *base, size_t bytes, uint32_t *num
     return TERN_OK;
 }
 
+static int self_window_of(void *state, tern_device *device, uint32_t *number, tern_error *err)
+{
+    const self *of = state;
+    for (*number = 0; *number < of->count; ++*number) {
+        const window *w = &of->windows[*number];
+        if (w->base == device->memory.base && w->bytes == device->memory.bytes) return TERN_OK;
+    }
+    return self_window_open(state, device->memory.base, device->memory.bytes, number, err);
+}
+
 static void *self_window_base(void *state, uint32_t number)
 {
     return ((self *)state)->windows[number].base;
@@ -106,9 +118,19 @@ static void *self_channel_open(void *state, int slots, tern_error *err)
     return NULL;
 }
 
+/* *to = x * weight / share. */
+static int weigh(const tern__post *post, const char *from, char *to, uint64_t count, double share,
+                 tern_error *err)
+{
+    tern_device *device = tern__memory_device(from);
+    if (device) return tern__reduce_scale(device, post->dtype, from, to, count, post->weight / share, err);
+    tern__reduce_weighted(post->dtype, &post->weight, share, &from, 1, &to, 1, count);
+    return TERN_OK;
+}
+
 /* The mean of one rank's data is x * weight / share, its premul_sum x * weight; what goes to memory of its
  * own is copied there, but for a broadcast's, whose root is this rank. */
-static void finish(const self *of, const tern__post *post)
+static int finish(const self *of, const tern__post *post, tern_error *err)
 {
     bool is_premul = post->op == TERN_PREMUL_SUM;
     double share = is_premul ? 1 : post->share;
@@ -116,17 +138,16 @@ static void finish(const self *of, const tern__post *post)
     size_t size = tern_dtype_bytes(post->dtype);
     char *out = post->out;
     bool is_moot = !is_premul && (share == 0 || post->weight == 0);
-    if (weighs ? is_moot : !out || post->kind == TERN__BROADCAST) return;
-    for (int i = 0; i < post->extent_count; i++) {
+    int status = TERN_OK;
+    if (weighs ? is_moot : !out || post->kind == TERN__BROADCAST) return TERN_OK;
+    for (int i = 0; i < post->extent_count && !status; i++) {
         const tern__extent *e = &post->extents[i];
         char *at = (char *)of->windows[e->window].base + e->offset, *to = out ? out : at;
-        if (weighs)
-            tern__reduce_weighted(post->dtype, &post->weight, share, (const char *const *)&at, 1, &to, 1,
-                                  e->count);
-        else
-            memcpy(to, at, e->count * size);
+        status = weighs ? weigh(post, at, to, e->count, share, err)
+                        : tern__memory_copy(to, at, e->count * size, err);
         if (out) out += e->count * size;
     }
+    return status;
 }
 
 static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error *err)
@@ -142,8 +163,7 @@ static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error
                              .shadows = post->shadow,
                              .shares = post->weighted ? post->share : 1,
                              .weight = post->weighted ? &w->weight : NULL};
-    if (!post->only_meets) finish(c->of, post);
-    return TERN_OK;
+    return post->only_meets ? TERN_OK : finish(c->of, post, err);
 }
 
 static void self_mark(void *of, uint64_t backward, uint32_t folded)
@@ -186,6 +206,7 @@ const tern__comm_backend tern__comm_self = {
     .open = self_open,
     .close = self_close,
     .window_open = self_window_open,
+    .window_of = self_window_of,
     .window_base = self_window_base,
     .window_peer = self_window_peer,
     .window_close = self_window_close,

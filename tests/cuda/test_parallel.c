@@ -27,7 +27,7 @@ typedef struct job {
     bool skips;  /* every second step adds to the gradients of this rank only */
     bool uneven; /* rank r has r steps fewer                                  */
     bool scaled; /* by a scaler, and rank 1's loss is too large for that in step 1 */
-    double tolerance;
+    double predivide, tolerance;
     batch batch;
 } job;
 
@@ -104,6 +104,7 @@ static void train(tern_group *group, const job *j, const char *name, double *los
     tern_ddp_opts opts = tern_ddp_defaults();
     opts.reduce_dtype = j->reduce_dtype;
     opts.static_graph = j->static_graph;
+    if (j->predivide > 0) opts.gradient_predivide_factor = j->predivide;
     opts.checksum_every = 1;
     opts.first_bucket_bytes = opts.bucket_bytes = 2000;
     tern_device *device = tern_device_open(name, err);
@@ -146,7 +147,7 @@ static void expect_the_cpus_losses(job *j)
         draw_batch(&j->batch, 5, 2, (int64_t[]){ROWS, 24});
     else
         draw_batch(&j->batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
-    for (j->world = 2; j->world <= (is_flat ? 3 : 2); j->world++)
+    for (j->world = j->scaled ? 2 : 1; j->world <= (is_flat ? 3 : 2); j->world++)
         assert_ranks_ok(ranks_run(j->world, body, j));
 }
 
@@ -199,11 +200,64 @@ static void ranks_skip_a_step_together(void **state)
     expect_the_cpus_losses(&j);
 }
 
+static void gradients_are_divided_before(void **state)
+{
+    (void)state;
+    static job j = {.make = make_mlp, .predivide = 3, .tolerance = 1e-5};
+    expect_the_cpus_losses(&j);
+}
+
 static void ranks_run_out_of_inputs(void **state)
 {
     (void)state;
     static job j = {.make = make_mlp, .uneven = true, .tolerance = 1e-5};
     expect_the_cpus_losses(&j);
+}
+
+/* ---- a rank alone ---- */
+
+static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const job *j = arg;
+    tern_error err = {0};
+    tern_group *group = tern__group_open_boot(boot, NULL, &err);
+    tern_device *device = tern_device_open("cuda:0", &err);
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *net = j->make(rng, &err);
+    tern_module_to(net, device, &err);
+    tern_ddp *ddp = tern_ddp_new(net, group, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_optim *optim = make_sgd(net, &err);
+    tern_scope *scope = tern_scope_new(device, group, &err);
+    const long *waits = emulated_symbol("emulated_waits");
+    long before = 0;
+    for (int i = 0; i < STEPS; i++) {
+        if (i == 1) before = *waits;
+        tern_backward(scope, loss_of(scope, net, j, rank));
+        tern_optim_step(optim, scope);
+        tern_scope_end(scope, &err);
+        RANK_CHECK_OK(rank, err);
+    }
+    RANK_CHECK(rank, *waits == before);
+    RANK_CHECK(rank, tern_ddp_loss_mean(ddp) > 0.5 && *waits > before);
+    tern_scope_free(scope);
+    tern_optim_free(optim);
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_device_close(device);
+    tern_group_close(group);
+    return 0;
+}
+
+/* Its gradients stay where they are. */
+static void a_rank_alone_waits_for_no_device(void **state)
+{
+    (void)state;
+    static job j = {.make = make_resnet, .world = 1};
+    if (!is_emulated()) skip();
+    draw_batch(&j.batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
+    assert_ranks_ok(ranks_run(1, alone_body, &j));
 }
 
 /* ---- replicas ---- */
@@ -267,7 +321,9 @@ int main(void)
         cmocka_unit_test(unused_parameters),
         cmocka_unit_test(steps_without_synchronisation),
         cmocka_unit_test(ranks_skip_a_step_together),
+        cmocka_unit_test(gradients_are_divided_before),
         cmocka_unit_test(ranks_run_out_of_inputs),
+        cmocka_unit_test(a_rank_alone_waits_for_no_device),
         cmocka_unit_test(replicas_train), /* last: OpenMP's threads do not outlive a fork */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

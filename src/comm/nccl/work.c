@@ -11,8 +11,7 @@
  * meeting, because its root may be a shadow. */
 #include "comm/nccl/nccl.h"
 
-#include "kernels/kernel.h"
-#include "kernels/pointwise.h"
+#include "comm/reduce.h"
 
 /* ---- the meeting ---- */
 
@@ -52,24 +51,6 @@ static double factor_of(const tern__post *post, int world)
 {
     double weight = post->weighted ? post->weight : 1;
     return is_mean(post) ? weight / divisor_of(post, world) : weight;
-}
-
-static tern__view elements_of(tern_dtype dtype, void *data, uint64_t count)
-{
-    int64_t shape = (int64_t)count;
-    tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &shape);
-    view.data = data;
-    return view;
-}
-
-static int scale(tern_device *device, tern_dtype dtype, void *data, uint64_t count, double factor,
-                 tern_error *err)
-{
-    tern__view view = elements_of(dtype, data, count);
-    const tern__pointwise_attr attr = {.k = {factor}};
-    const tern__call call = {
-        .device = device, .kernel = TERN__SCALE, .in = {&view}, .out = {&view}, .attr = &attr, .err = err};
-    return count ? tern__kernel_run(&call) : TERN_OK;
 }
 
 /* ---- the parts of a work ---- */
@@ -360,7 +341,7 @@ static int scale_rest(const tern__nccl_work *work, tern_error *err)
     if (!is_mean(post) || tally->shares <= 0 || rest == 1) return TERN_OK;
     for (int i = 0; i < post->extent_count && !status; i++) {
         part p = result_of(nccl, post, i);
-        status = scale(line->link->device, post->dtype, p.at, p.count, rest, err);
+        status = tern__reduce_scale(line->link->device, post->dtype, p.at, p.at, p.count, rest, err);
     }
     return status;
 }
