@@ -225,6 +225,7 @@ struct tern__block {
 } __attribute__((aligned(TERN__LINE)));
 
 #define SMALLEST 64
+#define LARGEST  ((size_t)1 << 53) /* for which there is a class, here and in the plug-in */
 
 static int bin_of(size_t bytes, size_t *rounded)
 {
@@ -270,7 +271,7 @@ static struct tern__block *new_block(tern_device *device, int bin, size_t bytes)
 
 void *tern__device_alloc(tern_device *device, size_t bytes)
 {
-    if (bytes > SIZE_MAX / 4) return NULL;
+    if (bytes > LARGEST) return NULL;
     if (device->backend) return device->backend->alloc(device, TERN__MAX(bytes, (size_t)1));
     size_t rounded;
     int bin = bin_of(TERN__MAX(bytes, (size_t)SMALLEST), &rounded);

@@ -182,6 +182,7 @@ static void memory_runs_out(void **state)
     pair *p = *state;
     tern_scope *scope = tern_scope_new(p->one, NULL, &p->err);
     assert_null(tern_full(scope, TERN_F32, 1, (int64_t[]){INT64_C(1) << 40}, 1));
+    for (int bits = 43; bits < 64; bits++) assert_null(tern__device_alloc(p->one, (size_t)1 << bits));
     assert_int_equal(tern_scope_error(scope)->code, TERN_E_MEMORY);
     tern_scope_end(scope, NULL);
     tern_tensor *x = tern_full(scope, TERN_F32, 1, (int64_t[]){4}, 1.5);

@@ -235,6 +235,7 @@ static void the_cache_is_emptied_before_memory_is_out(void **state)
     tern__device_free(device, large);
     assert_ptr_equal(tern__device_alloc(device, 100000), large); /* the cache needs no memory */
     assert_null(tern__device_alloc(device, SIZE_MAX - 8));
+    for (int bits = 47; bits < 64; bits++) assert_null(tern__device_alloc(device, (size_t)1 << bits));
     tern__device_free(device, large);
     tern__device_free(device, kept);
     tern_device_close(device);
