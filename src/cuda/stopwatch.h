@@ -13,8 +13,10 @@ typedef struct tern__stopwatch {
 
 static inline bool tern__stopwatch_open(tern__stopwatch *w, const tern__call *call)
 {
-    *w = {call->device, call->device->graphs, tern__cuda_of(call->device)->stream, nullptr, nullptr};
+    tern__cuda *cuda = tern__cuda_of(call->device);
+    *w = {call->device, call->device->graphs, cuda->stream, nullptr, nullptr};
     tern__cuda_flush(w->device, nullptr);
+    cudaSetDevice(cuda->index);
     w->device->graphs = false;
     return cudaEventCreate(&w->started) == cudaSuccess && cudaEventCreate(&w->ended) == cudaSuccess;
 }

@@ -30,6 +30,9 @@ static tern__view new_view(tern_device *device, int ndim, const int64_t *shape)
     return view;
 }
 
+/* Memory of another device that the thread turns to just before; NULL: it does not. */
+static void *beside;
+
 /* The engine that computed it. */
 static const char *run(tern_device *device, int64_t channels, bool has_bias)
 {
@@ -45,6 +48,7 @@ static const char *run(tern_device *device, int64_t channels, bool has_bias)
                        .attr = &attr,
                        .err = &err};
     device->algorithm = NULL;
+    if (beside) tern__memory_zero(beside, 256, &err);
     assert_int_equal(tern__kernel_run(&call), TERN_OK);
     assert_ok(err);
     tern__view *all[] = {&x, &w, &y, &b};
@@ -133,6 +137,20 @@ static void the_fastest_is_kept_for_the_next_process(void **state)
     assert_string_equal(run(device, 2, false), FAST);
     tern_device_close(device);
     assert_int_equal(lines_of(*state), 2);
+}
+
+static void a_thread_of_two_devices_measures_on_either(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_device *device = open_device(false), *other = tern_device_open("cuda:1", &err);
+    assert_ok(err);
+    beside = tern__device_alloc(other, 256);
+    assert_string_equal(run(device, 4, false), FAST);
+    tern__device_free(other, beside);
+    beside = NULL;
+    tern_device_close(other);
+    tern_device_close(device);
 }
 
 static void an_engine_that_is_no_more_is_measured_anew(void **state)
@@ -333,6 +351,7 @@ int main(void)
 #define OF_FILE(test) cmocka_unit_test_setup_teardown(test, open_file, close_file)
     const struct CMUnitTest tests[] = {
         OF_FILE(the_fastest_is_kept_for_the_next_process),
+        OF_FILE(a_thread_of_two_devices_measures_on_either),
         OF_FILE(an_engine_that_is_no_more_is_measured_anew),
         OF_FILE(lines_of_other_devices_are_passed_over),
         OF_FILE(without_clocks_the_first_is_taken),

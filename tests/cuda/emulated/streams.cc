@@ -27,10 +27,12 @@ struct emulated_event {
     uint64_t place;
     bool is_timed, is_set;
     double ms; /* when it was passed, of the step's stream */
+    int device;
 };
 
 thread_local double emulated_ms;
 thread_local bool emulated_captures;
+static thread_local int current;
 
 static std::recursive_mutex lock;
 static std::map<const char *, size_t> pinned;
@@ -90,8 +92,6 @@ static const emulated_library library = {enqueue, emulated_memory_open, emulated
                                          emulated_memory_has, emulated_memory_is_one};
 
 /* ---- kernels and graphs ---- */
-
-static thread_local int current;
 
 cudaError_t cudaSetDevice(int index)
 {
@@ -187,7 +187,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    *event = new emulated_event{nullptr, 0, flags == cudaEventDefault, false, 0};
+    *event = new emulated_event{nullptr, 0, flags == cudaEventDefault, false, 0, current};
     return cudaSuccess;
 }
 
@@ -213,8 +213,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
     forbid(stream->captures, "an event in a capture");
-    *event =
-        emulated_event{stream->is_late ? stream : nullptr, stream->asked, event->is_timed, true, emulated_ms};
+    forbid(event->device != stream->device, "an event in the stream of a device that is not its own");
+    *event = emulated_event{
+        stream->is_late ? stream : nullptr, stream->asked, event->is_timed, true, emulated_ms, event->device};
     return cudaSuccess;
 }
 
