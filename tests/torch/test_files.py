@@ -120,7 +120,7 @@ def test_numpy_s_scalars():
         for protocol in (2, 4):
             torch.save(values, path("theirs.pt"), pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
             same([value.item() for value in values], FILES.load(path("theirs.pt")))
-    for value, text in ((numpy.complex64(1), "type c8"), (numpy.uint64(1), "type u8"), (numpy.array([1.0]), "numpy.core.multiarray._reconstruct"),
+    for value, text in ((numpy.complex64(1), "type c8"), (numpy.uint64(1), "type u8"), (numpy.array([1.0]), "core.multiarray._reconstruct"),
                         (numpy.dtype(">f8"), "big-endian")):
         torch.save(value, path("theirs.pt"))
         refused(-9, text)

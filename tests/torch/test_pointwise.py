@@ -261,7 +261,8 @@ class PointwiseTest(unittest.TestCase):
                 arrays = [a.astype(dtype) for a in by_count[op.count]]
                 if op.name == "bce_with_logits_loss":  # of infinities torch makes NaN more often
                     arrays = [numpy.where(numpy.isinf(a), a.dtype.type(5), a) for a in arrays]
-                want_in = [torch.tensor(a, requires_grad=i not in op.constant) for i, a in enumerate(arrays)]
+                exact = "d" if op.name == "gelu" else dtype  # in f32 PyTorch 2.11's vectors make NaN of an infinity
+                want_in = [torch.tensor(a.astype(exact), requires_grad=i not in op.constant) for i, a in enumerate(arrays)]
                 run = Run(device)
                 tensors = [run.constant(a) if i in op.constant else run.parameter(a) for i, a in enumerate(arrays)]
                 want, got = op.oracle(*want_in), op(run, *tensors)
