@@ -6,10 +6,10 @@
 #
 # There, in a checkout of the same state:
 #
-#     tar xf tern-gpu.tar.xz && . build/packed.sh && bench/gpu/run.sh && ctest --test-dir build -L gpu
+#     tar xf tern-gpu.tar.xz && . build/packed.sh && ctest --test-dir build -L gpu -LE sanitizer -j 8 && bench/gpu/run.sh
 #
-# packed.sh finds CUDA's libraries beside PyTorch's as well. Tests know where they were built: packed.sh links that path to where they are, if nothing
-# is there.
+# packed.sh finds CUDA's libraries beside PyTorch's, as PyTorch does, and elsewhere; the tests' Python is the one on the PATH. Tests know where they
+# were built: packed.sh links that path to where they are, if nothing is there.
 set -eu
 build=$(cd "$1" && pwd)
 out=$(realpath -m "$2")
@@ -37,7 +37,7 @@ cat > "$to/packed.sh" <<EOF
 # Read by a shell in the checkout: . $(basename "$build")/packed.sh
 here=\$PWD/$(basename "$build")
 cuda=\$(python3 -c 'import glob, site; print(":".join(p for s in site.getsitepackages() for p in glob.glob(s + "/nvidia/*/lib")))' 2>/dev/null)
-export LD_LIBRARY_PATH="\$here/lib:/usr/local/cuda/lib64:\$cuda\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
+export LD_LIBRARY_PATH="\$here/lib\${cuda:+:\$cuda}:/usr/local/cuda/lib64\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" TORCH_PYTHON="\${TORCH_PYTHON:-python3}"
 for path in "$build=\$here" "$source=\$PWD"; do
     [ -e "\${path%%=*}" ] || { mkdir -p "\$(dirname "\${path%%=*}")" && ln -s "\${path#*=}" "\${path%%=*}"; }
 done

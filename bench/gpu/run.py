@@ -25,6 +25,10 @@ TRACED = (10, 30)
 SHOWN = 24  # kernels of a profile
 
 
+def say(text):
+    print(text, flush=True)
+
+
 def options(model, batch, size, dtype, steps):
     return ["--model", model, "--batch", str(batch), "--dtype", dtype, "--steps", str(steps), *(["--size", size] if size else [])]
 
@@ -48,23 +52,28 @@ class Torch:
         self.name = f"PyTorch {output([python, '-c', 'import torch; print(torch.__version__)']).strip()}, {way}"
 
     def step(self, *job):
-        return json.loads(output([self.python, os.path.join(HERE, "step.py"), *options(*job), "--way", self.way]))
+        """None where it fails, which is said: tern is measured all the same."""
+        try:
+            return json.loads(output([self.python, os.path.join(HERE, "step.py"), *options(*job), "--way", self.way]))
+        except SystemExit as failure:
+            say(f"{self.name}: {failure}")
+            return None
 
 
 # ---- tern's kernels ----
 
 def profile(tern, job):
     said = json.loads(output([*tern.command(*job), "--profile=shapes"], env={**tern.environment, "TERN_GRAPHS": "0"}))["profile"]
-    print(f"\ncopy {said['machine_copy_gbs']:.0f} GB/s, product {said['machine_gflops'] / 1e3:.0f} TFLOPS, a step {said['step_ms']:.3f} ms, "
-          f"outside of kernels {said['outside_ms']:.3f} ms")
-    print(f"{'kernel':24}{'calls':>8}{'ms':>10}{'% step':>8}{'TFLOPS':>9}{'GB/s':>9}{'% copy':>8}")
+    say(f"\ncopy {said['machine_copy_gbs']:.0f} GB/s, product {said['machine_gflops'] / 1e3:.0f} TFLOPS, a step {said['step_ms']:.3f} ms, "
+        f"outside of kernels {said['outside_ms']:.3f} ms")
+    say(f"{'kernel':24}{'calls':>8}{'ms':>10}{'% step':>8}{'TFLOPS':>9}{'GB/s':>9}{'% copy':>8}")
     for number, row in enumerate(said["rows"]):
         has_goal = row["kernel"] in MEMORY_BOUND and row["bytes_a_call"] >= OUT_OF_CACHE
         if number >= SHOWN and not has_goal:
             continue
         verdict = f"  goal {COPY_GOAL}: {'met' if row['copy_percent'] >= COPY_GOAL else 'not met'}" if has_goal else ""
-        print(f"{row['kernel']:24}{row['calls']:8.0f}{row['ms']:10.3f}{row['step_percent']:8.1f}{row['gflops'] / 1e3:9.1f}{row['gbs']:9.0f}"
-              f"{row['copy_percent']:8.1f}  {row['shapes']}{verdict}")
+        say(f"{row['kernel']:24}{row['calls']:8.0f}{row['ms']:10.3f}{row['step_percent']:8.1f}{row['gflops'] / 1e3:9.1f}{row['gbs']:9.0f}"
+            f"{row['copy_percent']:8.1f}  {row['shapes']}{verdict}")
     return said
 
 
@@ -91,7 +100,7 @@ def trace(tern, job, library, folder):
     step = {name: (many[name] - few.get(name, 0)) / (TRACED[1] - TRACED[0]) for name in many}
     step = {name: count for name, count in sorted(step.items()) if count > 0.04 and name != "cuEventRecord"}
     waits = sum(count for name, count in step.items() if name in WAITS)
-    print(f"a step asks for {', '.join(f'{count:.4g} {name}' for name, count in step.items())}: {waits:g} waits")
+    say(f"a step asks for {', '.join(f'{count:.4g} {name}' for name, count in step.items())}: {waits:g} waits")
     return step
 
 
@@ -110,29 +119,53 @@ def parse():
     return args
 
 
+def rows_of(name):
+    title, job, goal = STEPS[name]
+    return [Row(f"{title}, a step", "ms", ("step", *job), "median_ms", goal), Row(f"{title}, memory", "MB", ("step", *job), "tensor_mb")]
+
+
+def compare(name, peers, rounds, found):
+    rows = rows_of(name)
+    values, others = measure(rows, peers, rounds, say)
+    lines = summary(rows, [peer.name for peer in peers], values)
+    found["rows"] += lines
+    found["others_percent"] += others
+    say(f"\n{table(lines)}\n")
+
+
+def look_into(name, tern, found):
+    found["profiles"][name] = profile(tern, STEPS[name][1])
+    with tempfile.TemporaryDirectory() as folder:
+        found["traces"][name] = trace(tern, STEPS[name][1], build_trace(folder), folder)
+
+
+def attempt(what, *args):
+    """One net's failure is not the end of the others'."""
+    try:
+        what(*args)
+    except SystemExit as failure:
+        say(f"FAILED: {failure}")
+        return False
+    return True
+
+
 def main():
     args = parse()
     python = os.environ.get("TORCH_PYTHON", sys.executable)
     tern = Tern()
     peers = [tern, *(Torch(python, way) for way in ["graph", "eager"] + ["compile"] * args.compile)]
-    print(output([TERN, "info"]), flush=True)
-    jobs = {name: ("step", *STEPS[name][1]) for name in args.names}
-    rows = [Row(f"{STEPS[name][0]}, {label}", unit, jobs[name], field, STEPS[name][2] if field == "median_ms" else None)
-            for name in args.names for label, unit, field in [("a step", "ms", "median_ms"), ("memory", "MB", "tensor_mb")]]
-    values, others = measure(rows, peers, args.rounds, lambda text: print(text, flush=True))
-    lines = summary(rows, [peer.name for peer in peers], values)
-    print(f"\n{table(lines)}", flush=True)
-    found = {"others_percent": others, "rows": lines, "profiles": {}, "traces": {}}
-    if args.profile:
-        with tempfile.TemporaryDirectory() as folder:
-            library = build_trace(folder)
-            for name in args.names:
-                print(f"\n{STEPS[name][0]}", flush=True)
-                found["profiles"][name] = profile(tern, STEPS[name][1])
-                found["traces"][name] = trace(tern, STEPS[name][1], library, folder)
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(found, file, indent=1)
+    say(output([TERN, "info"]))
+    found = {"others_percent": [], "rows": [], "profiles": {}, "traces": {}}
+    is_well = True
+    for name in args.names:
+        say(STEPS[name][0])
+        is_well &= attempt(compare, name, peers, args.rounds, found)
+        if args.profile:
+            is_well &= attempt(look_into, name, tern, found)
+        if args.json:
+            with open(args.json, "w") as file:
+                json.dump(found, file, indent=1)
+    sys.exit(not is_well)
 
 
 if __name__ == "__main__":
