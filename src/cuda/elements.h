@@ -12,12 +12,26 @@
 #define tern__narrowed_bf16 tern__bf16_from_f32
 #define tern__narrowed_f16  tern__f16_from_f32
 #define tern__widened_f16   tern__f16_to_f32
+template <class R> R tern__rounded_product(R a, R b)
+{
+    volatile R product = a * b;
+    return product;
+}
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #define tern__narrowed_bf16(value) __bfloat16_as_ushort(__float2bfloat16_rn(value))
 #define tern__narrowed_f16(value)  __half_as_ushort(__float2half_rn(value))
 #define tern__widened_f16(bits)    __half2float(__ushort_as_half(bits))
+/* Rounded before anything is added to it or taken off, which compilers do in one step else. */
+static __device__ __forceinline__ float tern__rounded_product(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+static __device__ __forceinline__ double tern__rounded_product(double a, double b)
+{
+    return __dmul_rn(a, b);
+}
 #endif
 
 /* Divisions of 64 bits are slow. */

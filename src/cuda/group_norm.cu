@@ -96,7 +96,8 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_n
     }
 }
 
-/* dx = inverse (w dy - mean(w dy) - xhat mean(w dy xhat)) */
+/* dx = inverse (w dy - mean(w dy) - xhat mean(w dy xhat)), where w dy is rounded as it is in the mean: of a
+ * row of one value nothing may be left. */
 template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_data_grad(group_norm a)
 {
     tern__kernel_begin();
@@ -111,7 +112,7 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_d
             tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at);
             get_numbers<R, N>(a, a.weight, channel_of(a, row, i), 1, w);
             for (int l = 0; l < N; l++) {
-                R d = dy.get(l) * w[l];
+                R d = tern__rounded_product(dy.get(l), w[l]);
                 sums[0] += d;
                 sums[1] += d * (x.get(l) - mean);
             }
@@ -124,8 +125,10 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_d
             tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at);
             R dx[N];
             get_numbers<R, N>(a, a.weight, channel_of(a, row, i), 1, w);
-            for (int l = 0; l < N; l++)
-                dx[l] = inverse * (dy.get(l) * w[l] - middle - (x.get(l) - mean) * slope);
+            for (int l = 0; l < N; l++) {
+                R d = tern__rounded_product(dy.get(l), w[l]);
+                dx[l] = inverse * (d - middle - (x.get(l) - mean) * slope);
+            }
             tern__bunch_put<DTYPE>(a.y, at, dx, a.add);
         }
     }

@@ -65,7 +65,7 @@ static inline tern__sites tern__sites_of(const tern__view *view, int lanes)
 static __device__ __forceinline__ int tern__index(int64_t *rest, int64_t size)
 {
     int64_t whole = tern__quotient(*rest, size);
-    int index = (int)*rest - (int)whole * (int)size;
+    int index = (int)((uint32_t)*rest - (uint32_t)whole * (uint32_t)size);
     *rest = whole;
     return index;
 }

@@ -142,6 +142,7 @@ void cudaGridDependencySynchronize()
 
 void cudaTriggerProgrammaticLaunchCompletion()
 {
+    if (!running()->has_waited) stop("a kernel that lets the next one go before it has waited itself");
 }
 
 void __syncthreads()
@@ -169,17 +170,18 @@ char *emulated_shared()
     return block.shared.data();
 }
 
-/* Two sets of slots in turn: one is written while the other may still be read. */
+/* Masks are those of whole warps. Two sets of slots in turn: one is written while the other may still be
+ * read. */
 uint64_t emulated_shuffle(uint64_t value, int from)
 {
-    int count = running()->shuffles + 1, set = count % 2;
-    int other = block.current / WARP * WARP + from % WARP;
+    int count = running()->shuffles + 1, set = count % 2, first = block.current / WARP * WARP;
     running()->shuffles = count;
     block.slots[set][block.current] = value;
     meet(AT_WARP);
-    if (other >= block.count || block.fibers[other]->shuffles < count)
-        stop("a shuffle from a thread that takes no part in it");
-    return block.slots[set][other];
+    for (int i = first; i < first + WARP; i++)
+        if (i >= block.count || block.fibers[i]->shuffles < count)
+            stop("a shuffle that not all threads of the warp take part in");
+    return block.slots[set][first + from % WARP];
 }
 
 void __pipeline_memcpy_async(void *to, const void *from, size_t bytes, size_t zeros)
