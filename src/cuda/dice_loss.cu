@@ -103,14 +103,19 @@ static __device__ __forceinline__ void add_element(const problem &p, const eleme
     sums[4] += p.attr.classes ? (S)e.t : S(1);
 }
 
-/* Of a mask: four neighbours, or the one where no four can be read at once. */
+/* Of a mask and its target: four neighbours, or the one where no four can be read at once. */
 template <class R, int N>
-static __device__ __forceinline__ tern__four<R> get(const void *data, int dtype, int64_t at)
+static __device__ __forceinline__ void get(const problem &p, int64_t at, tern__four<R> *x, tern__four<R> *t)
 {
-    if (N == 4) return tern__four_get<R>(data, dtype, at);
-    tern__four<R> one = {};
-    one.v[0] = tern__element<R>(data, dtype, at);
-    return one;
+    if (N == 4) {
+        tern__read logits = tern__four_read(p.x, p.x_dtype, at);
+        tern__read labels = tern__four_read(p.target, p.target_dtype, at);
+        *x = tern__four_of<R>(logits, p.x, p.x_dtype, at);
+        *t = tern__four_of<R>(labels, p.target, p.target_dtype, at);
+        return;
+    }
+    x->v[0] = tern__element<R>(p.x, p.x_dtype, at);
+    t->v[0] = tern__element<R>(p.target, p.target_dtype, at);
 }
 
 /* Four are summed as they are, and then in double. */
@@ -123,8 +128,8 @@ template <class R, int N> static __global__ void add_mask_pieces(problem p)
         int64_t first = channel * p.c.inner, last = TERN__MIN((piece + 1) * each, p.c.inner);
         double sums[TERN__OVERLAP] = {0};
         for (int64_t i = piece * each + threadIdx.x * N; i < last; i += THREADS * N) {
-            tern__four<R> x = get<R, N>(p.x, p.x_dtype, first + i);
-            tern__four<R> t = get<R, N>(p.target, p.target_dtype, first + i);
+            tern__four<R> x = {}, t = {};
+            get<R, N>(p, first + i, &x, &t);
             R few[TERN__OVERLAP] = {0};
 #pragma unroll
             for (int e = 0; e < N; e++)
@@ -251,8 +256,8 @@ template <class R, int N> static __global__ void mask_gradient(problem p)
     int64_t step = (int64_t)gridDim.x * THREADS * N, count = p.c.samples * p.c.channels * p.c.inner;
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N; i < count; i += step) {
         tern__dice_slope slope = p.slopes[tern__quotient(i, p.c.inner)];
-        tern__four<R> x = get<R, N>(p.x, p.x_dtype, i), d = {};
-        tern__four<R> t = get<R, N>(p.target, p.target_dtype, i);
+        tern__four<R> x = {}, t = {}, d = {};
+        get<R, N>(p, i, &x, &t);
 #pragma unroll
         for (int e = 0; e < N; e++) d.v[e] = mask_slope(p, slope, mask_element<R>(p, x.v[e], t.v[e], i + e));
         if (N == 4 && !p.add)

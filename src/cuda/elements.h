@@ -80,23 +80,54 @@ static inline bool tern__fours_fit(const void *data, int dtype)
     return (uintptr_t)data % TERN__MIN(4 * tern_dtype_bytes((tern_dtype)dtype), (size_t)16) == 0;
 }
 
+static __device__ __forceinline__ bool tern__is_half(int dtype)
+{
+    return dtype == TERN_BF16 || dtype == TERN_F16;
+}
+
+/* Of either kind, of which it is one. */
+static __device__ __forceinline__ float tern__half_get(uint32_t bits, int dtype)
+{
+    return dtype == TERN_BF16 ? tern__bf16_to_f32((uint16_t)bits) : tern__widened_f16((uint16_t)bits);
+}
+static __device__ __forceinline__ uint32_t tern__half_of(float value, int dtype)
+{
+    return dtype == TERN_BF16 ? tern__narrowed_bf16(value) : tern__narrowed_f16(value);
+}
+
+/* Four neighbours as they are in memory, of f32 or of 16 bits; others stay there. Who needs several fours
+ * reads all of them before it looks at the first, so that all are on their way at a time. */
+typedef struct tern__read {
+    float4 single;
+    uint2 half;
+} tern__read;
+
+static __device__ __forceinline__ tern__read tern__four_read(const void *data, int dtype, int64_t at)
+{
+    tern__read read = {};
+    if (dtype == TERN_F32) read.single = *(const float4 *)((const float *)data + at);
+    if (tern__is_half(dtype)) read.half = *(const uint2 *)((const uint16_t *)data + at);
+    return read;
+}
+
+/* What was read there. */
+template <class R>
+__device__ __forceinline__ tern__four<R> tern__four_of(const tern__read &read, const void *data, int dtype,
+                                                       int64_t at)
+{
+    tern__four<R> f;
+    if (dtype == TERN_F32) return {{(R)read.single.x, (R)read.single.y, (R)read.single.z, (R)read.single.w}};
+    if (tern__is_half(dtype))
+        return {{(R)tern__half_get(read.half.x, dtype), (R)tern__half_get(read.half.x >> 16, dtype),
+                 (R)tern__half_get(read.half.y, dtype), (R)tern__half_get(read.half.y >> 16, dtype)}};
+    for (int i = 0; i < 4; i++) f.v[i] = tern__element<R>(data, dtype, at + i);
+    return f;
+}
+
 template <class R>
 __device__ __forceinline__ tern__four<R> tern__four_get(const void *data, int dtype, int64_t at)
 {
-    tern__four<R> f;
-    if (dtype == TERN_F32) {
-        float4 v = *(const float4 *)((const float *)data + at);
-        f.v[0] = (R)v.x, f.v[1] = (R)v.y, f.v[2] = (R)v.z, f.v[3] = (R)v.w;
-        return f;
-    }
-    if (dtype == TERN_BF16 || dtype == TERN_F16) {
-        uint2 v = *(const uint2 *)((const uint16_t *)data + at);
-        uint16_t half[4] = {(uint16_t)v.x, (uint16_t)(v.x >> 16), (uint16_t)v.y, (uint16_t)(v.y >> 16)};
-        for (int i = 0; i < 4; i++) f.v[i] = tern__element<R>(half, dtype, i);
-        return f;
-    }
-    for (int i = 0; i < 4; i++) f.v[i] = tern__element<R>(data, dtype, at + i);
-    return f;
+    return tern__four_of<R>(tern__four_read(data, dtype, at), data, dtype, at);
 }
 
 template <class R>
@@ -107,10 +138,10 @@ __device__ __forceinline__ void tern__four_set(void *data, int dtype, int64_t at
         *(float4 *)((float *)data + at) = v;
         return;
     }
-    if (dtype == TERN_BF16 || dtype == TERN_F16) {
-        uint16_t half[4];
-        for (int i = 0; i < 4; i++) tern__element_set<R>(half, dtype, i, f.v[i]);
-        uint2 v = {half[0] | (unsigned)half[1] << 16, half[2] | (unsigned)half[3] << 16};
+    if (tern__is_half(dtype)) {
+        uint32_t half[4];
+        for (int i = 0; i < 4; i++) half[i] = tern__half_of((float)f.v[i], dtype);
+        uint2 v = {half[0] | half[1] << 16, half[2] | half[3] << 16};
         *(uint2 *)((uint16_t *)data + at) = v;
         return;
     }

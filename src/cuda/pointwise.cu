@@ -86,11 +86,19 @@ template <class O> __device__ __forceinline__ place place_of(const walk &w, int6
     return p;
 }
 
-/* Four neighbours of operand i, or what stands for all of them. */
-template <class R> __device__ __forceinline__ tern__four<R> get(const walk &w, int i, int64_t at, int most)
+/* Four neighbours of operand i can be read at once. */
+static __device__ __forceinline__ bool is_whole(const walk &w, int i, int most)
+{
+    return w.plan.stride[i][0] != 0 && most == 4;
+}
+
+/* Four neighbours of operand i, of which `read` is what has been, or what stands for all of them. */
+template <class R>
+__device__ __forceinline__ tern__four<R> get(const walk &w, int i, int64_t at, int most,
+                                             const tern__read &read)
 {
     bool is_scalar = w.plan.stride[i][0] == 0;
-    if (!is_scalar && most == 4) return tern__four_get<R>(w.data[i], w.dtype[i], at);
+    if (is_whole(w, i, most)) return tern__four_of<R>(read, w.data[i], w.dtype[i], at);
     tern__four<R> f = {};
     R first = tern__element<R>(w.data[i], w.dtype[i], at);
 #pragma unroll
@@ -107,19 +115,26 @@ template <class O, class R> __global__ void run_fours(walk w)
     int64_t step = (int64_t)gridDim.x * blockDim.x * 4;
     for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < w.plan.count; i += step) {
         place p = place_of<O>(w, i);
+        tern__read read[4] = {};
         tern__four<R> in[4] = {}, out = {};
         int most = w.plan.count - i < 4 ? (int)(w.plan.count - i) : 4;
 #pragma unroll
-        for (int o = 0; o < O::INS; o++) in[o] = get<R>(w, o, p.at[o], most);
+        for (int o = 0; o < O::INS; o++)
+            if (is_whole(w, o, most)) read[o] = tern__four_read(w.data[o], w.dtype[o], p.at[o]);
+#pragma unroll
+        for (int o = 0; o < O::INS; o++) in[o] = get<R>(w, o, p.at[o], most, read[o]);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             R v[4] = {in[0].v[e], in[1].v[e], in[2].v[e], in[3].v[e]};
             out.v[e] = compute<O, R>(v, k);
         }
-        if (most < 4 || w.add)
-            for (int e = 0; e < most; e++) store<O, R>(w, p.at[OUT] + e, out.v[e]);
-        else
+        if (most == 4 && !w.add) {
             tern__four_set<R>(w.data[OUT], w.dtype[OUT], p.at[OUT], out);
+            continue;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (e < most) store<O, R>(w, p.at[OUT] + e, out.v[e]);
     }
 }
 
