@@ -80,12 +80,12 @@ static const rule rules[] = {
     {"a shuffle of a warp", pairs, 32, 1, 32, 0, true},
     {"one of half a warp", pairs, 16, 1, 32, 0, false},
     {"one of a block of half a warp", pairs, 32, 1, 16, 0, false},
-    {"four floats at a multiple of four", four_at, 4, 1, 32, 0, true},
-    {"four at another place", four_at, 2, 1, 32, 0, false},
-    {"the last place of an array", beside_an_array, 3, 1, 32, 0, true},
-    {"the one behind it", beside_an_array, 4, 1, 32, 0, false},
-    {"255 as a byte", to_bytes, 510, 1, 32, 0, true},
-    {"256", to_bytes, 512, 1, 32, 0, false},
+    {"four floats at a multiple of four", four_at, 4, 1, 1, 0, true},
+    {"four at another place", four_at, 2, 1, 1, 0, false},
+    {"the last place of an array", beside_an_array, 3, 1, 1, 0, true},
+    {"the one behind it", beside_an_array, 4, 1, 1, 0, false},
+    {"255 as a byte", to_bytes, 510, 1, 1, 0, true},
+    {"256", to_bytes, 512, 1, 1, 0, false},
     {"65535 blocks in y", nothing, 0, dim3(1, 65535), 1, 0, true},
     {"65536", nothing, 0, dim3(1, 65536), 1, 0, false},
     {"no blocks", nothing, 0, 0u, 32, 0, false},
@@ -113,6 +113,7 @@ static int start(const rule *r, float *data)
 static bool is_kept(const rule *r, float *data)
 {
     int status = 0;
+    std::fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         const rlimit none = {0, 0};
