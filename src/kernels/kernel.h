@@ -46,7 +46,8 @@ void tern__kernel_choices(char *text, size_t size);
  * BF16 or AMX"; NULL: nothing. Without them results are the same to rounding, but no faster than f32's. */
 const char *tern__kernel_lacks(tern_dtype dtype);
 
-/* Told of every kernel that a device was asked for (device->observer), and before it if `begins` is there. */
+/* Told of every kernel that a device was asked for (device->observer), but not of those that it runs for
+ * others, and before it if `begins` is there. */
 typedef struct tern__kernel_observer {
     void (*ran)(struct tern__kernel_observer *self, const tern__call *call);
     void (*begins)(struct tern__kernel_observer *self);

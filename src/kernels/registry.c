@@ -67,12 +67,16 @@ static int run(const tern__call *call)
     return status ? explain(call, status) : TERN_OK;
 }
 
+/* What a kernel asks for in its turn is a part of it. */
 static int run_observed(const tern__call *call)
 {
-    tern__kernel_observer *observer = call->device->observer;
+    tern_device *device = call->device;
+    tern__kernel_observer *observer = device->observer;
     if (observer->begins) observer->begins(observer);
-    call->device->algorithm = NULL;
+    device->algorithm = NULL;
+    device->observer = NULL;
     int status = run(call);
+    device->observer = observer;
     observer->ran(observer, call);
     return status;
 }

@@ -184,18 +184,14 @@ static int64_t time_of(const trial *t, const tern__conv_algorithm *a)
     return best;
 }
 
-/* What is timed is nobody's step. False: there is no memory for it. */
+/* False: there is no memory for it. */
 static bool measure(const tern__conv *c, int64_t ns[TERN__CHOICE_ALGORITHMS])
 {
-    tern_device *device = c->call->device;
-    struct tern__kernel_observer *observer = device->observer;
     trial t;
-    device->observer = NULL;
     bool fits = trial_open(&t, c);
     for (int i = 0; fits && tern__conv_algorithms[i]; i++)
         if (is_allowed(c, tern__conv_algorithms[i])) ns[i] = time_of(&t, tern__conv_algorithms[i]);
     trial_close(&t);
-    device->observer = observer;
     return fits;
 }
 
