@@ -5,14 +5,16 @@
 #include "ledger.h"
 
 #include "kernels/cpu/conv/choice.h"
+#include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/pack.h"
 
 #include <math.h>
 #include <string.h>
 
+/* Depth, height and width; with a depth of 0 there are two dimensions. */
 typedef struct sizes {
-    int64_t images, in, out, size[2], kernel[2], padding[2], dilation[2];
+    int64_t images, in, out, size[3], kernel[3], padding[3], dilation[3];
 } sizes;
 
 typedef struct operands {
@@ -48,20 +50,22 @@ static tern__view filled(tern__layout layout, int ndim, const int64_t *shape, bo
 
 static operands make(const sizes *s, uint32_t from, bool whole)
 {
-    int64_t x[] = {s->images, s->in, s->size[0], s->size[1]}, y[] = {s->images, s->out, 0, 0};
-    int64_t w[] = {s->out, s->in, s->kernel[0], s->kernel[1]};
+    int first = s->size[0] ? 0 : 1, ndim = 5 - first;
+    int64_t x[5] = {s->images, s->in}, y[5] = {s->images, s->out}, w[5] = {s->out, s->in};
     operands o = {.attr = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1}};
-    for (int d = 0; d < 2; d++) {
-        o.attr.padding[1 + d] = s->padding[d];
-        o.attr.dilation[1 + d] = s->dilation[d];
-        y[2 + d] = s->size[d] + 2 * s->padding[d] - s->dilation[d] * (s->kernel[d] - 1);
-        assert_true(y[2 + d] > 0);
+    for (int axis = first, d = 2; axis < 3; axis++, d++) {
+        o.attr.padding[axis] = s->padding[axis];
+        o.attr.dilation[axis] = s->dilation[axis];
+        x[d] = s->size[axis];
+        w[d] = s->kernel[axis];
+        y[d] = s->size[axis] + 2 * s->padding[axis] - s->dilation[axis] * (s->kernel[axis] - 1);
+        assert_true(y[d] > 0);
     }
     seed = from;
-    o.x = filled(TERN__BLOCKED16, 4, x, whole);
-    o.w = filled(TERN__PLAIN, 4, w, whole);
+    o.x = filled(TERN__BLOCKED16, ndim, x, whole);
+    o.w = filled(TERN__PLAIN, ndim, w, whole);
     o.b = filled(TERN__PLAIN, 1, &s->out, whole);
-    o.y = filled(TERN__BLOCKED16, 4, y, whole);
+    o.y = filled(TERN__BLOCKED16, ndim, y, whole);
     return o;
 }
 
@@ -87,8 +91,8 @@ static tern__call call_of(tern_device *device, tern__kernel kernel, operands *o,
     return call;
 }
 
-/* Past the choice, which has it only where more than one dilated tap sees anything; otherwise without a bias'
- * gradient, and the device does not name it. */
+/* Past the choice, which has it only for gradients of weights and where more than one dilated tap sees
+ * anything; otherwise without a bias' gradient, and the device does not name it. */
 static int run(const tern__call *call, const operands *o)
 {
     int status = tern__conv_run(call, &tern__conv_taps);
@@ -116,18 +120,19 @@ static void poison(tern_device *device)
 
 /* ---- exact sums ---- */
 
+#define THREE   "%lldx%lldx%lld"
+#define EACH(a) (long long)(a)[0], (long long)(a)[1], (long long)(a)[2]
+
 static void expect_same(const tern__view *fast, const tern__view *plain, const sizes *s, tern__kernel kernel)
 {
     int64_t count = tern__view_count(plain);
     for (int64_t i = 0; i < count; i++)
         if (tern__view_get(fast, i) != tern__view_get(plain, i))
-            fail_msg("%s of %lldx%lldx%lldx%lld, kernel %lldx%lld, padding %lld and %lld, dilation %lld and "
-                     "%lld: element %lld is %g, expected %g",
-                     tern__kernel_name(kernel), (long long)s->images, (long long)s->in, (long long)s->size[0],
-                     (long long)s->size[1], (long long)s->kernel[0], (long long)s->kernel[1],
-                     (long long)s->padding[0], (long long)s->padding[1], (long long)s->dilation[0],
-                     (long long)s->dilation[1], (long long)i, tern__view_get(fast, i),
-                     tern__view_get(plain, i));
+            fail_msg("%s of %lldx%lldx" THREE ", kernel " THREE ", padding " THREE ", dilation " THREE
+                     ": element %lld is %g, expected %g",
+                     tern__kernel_name(kernel), (long long)s->images, (long long)s->in, EACH(s->size),
+                     EACH(s->kernel), EACH(s->padding), EACH(s->dilation), (long long)i,
+                     tern__view_get(fast, i), tern__view_get(plain, i));
 }
 
 /* Twice, so that the second one adds to a changed result and meets dirty scratch. */
@@ -155,9 +160,10 @@ static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, 
 static sizes draw_sizes(void)
 {
     sizes s = {.images = draw_of(1, 3), .in = 16 * draw_of(1, 3), .out = 16 * draw_of(1, 3)};
-    for (int d = 0; d < 2; d++) {
-        s.size[d] = draw_of(1, 16);
-        s.kernel[d] = draw_of(1, 4);
+    bool has_depth = draw() % 2;
+    for (int d = has_depth ? 0 : 1; d < 3; d++) {
+        s.size[d] = draw_of(1, has_depth ? 7 : 16);
+        s.kernel[d] = draw_of(1, has_depth ? 3 : 4);
         s.dilation[d] = draw() % 4 ? draw_of(1, s.size[d] + 2) : 1;
         int64_t reach = s.dilation[d] * (s.kernel[d] - 1);
         int64_t least = TERN__MAX(0, (reach - s.size[d] + 2) / 2);
@@ -187,11 +193,16 @@ static void random_shapes(void **state)
 }
 
 /* More inputs than are multiplied at once, and no whole number of such; groups of 16 outputs; an image of one
- * group in bands; rows of more than a band's positions; DeepLab's. */
+ * group in bands; rows of more than a band's positions; DeepLab's; volumes,
+ * of so few channels that threads share taps, and of so many that inputs are cut. */
 static const sizes large[] = {
-    {1, 272, 48, {5, 6}, {3, 3}, {3, 3}, {3, 3}},     {1, 16, 16, {31, 9}, {3, 3}, {7, 4}, {7, 4}},
-    {1, 16, 32, {3, 140}, {2, 3}, {1, 40}, {2, 40}},  {1, 16, 48, {33, 33}, {3, 3}, {24, 24}, {24, 24}},
-    {2, 16, 144, {9, 9}, {3, 3}, {12, 12}, {12, 12}},
+    {1, 272, 48, {0, 5, 6}, {0, 3, 3}, {0, 3, 3}, {0, 3, 3}},
+    {1, 16, 16, {0, 31, 9}, {0, 3, 3}, {0, 7, 4}, {0, 7, 4}},
+    {1, 16, 32, {0, 3, 140}, {0, 2, 3}, {0, 1, 40}, {0, 2, 40}},
+    {1, 16, 48, {0, 33, 33}, {0, 3, 3}, {0, 24, 24}, {0, 24, 24}},
+    {2, 16, 144, {0, 9, 9}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}},
+    {1, 16, 16, {6, 11, 12}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}},
+    {2, 96, 48, {3, 5, 4}, {3, 3, 3}, {2, 1, 1}, {2, 1, 1}},
 };
 
 static void large_shapes(void **state)
@@ -282,9 +293,9 @@ static void expect_near(tern__kernel kernel, const sizes *s, int64_t most, int64
 static void long_sums_are_added_up_in_parts(void **state)
 {
     (void)state;
-    static const sizes wide = {1, 2048, 16, {5, 5}, {3, 3}, {2, 2}, {2, 2}};
-    static const sizes back = {1, 16, 2048, {5, 5}, {3, 3}, {2, 2}, {2, 2}};
-    static const sizes many = {1, 16, 16, {33, 33}, {3, 3}, {12, 12}, {12, 12}};
+    static const sizes wide = {1, 2048, 16, {0, 5, 5}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}};
+    static const sizes back = {1, 16, 2048, {0, 5, 5}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}};
+    static const sizes many = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}};
     expect_near(TERN__CONV, &wide, 128, 9 * 2048 / 128);
     expect_near(TERN__CONV_DATA_GRAD, &back, 128, 9 * 2048 / 128);
     expect_near(TERN__CONV_WEIGHT_GRAD, &many, 3 * 33, 33 / 3);
@@ -298,7 +309,7 @@ static void weights_are_kept_with_their_parameter(void **state)
     (void)state;
     tern_error err = {0};
     tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
-    const sizes square = {1, 32, 32, {5, 6}, {3, 3}, {3, 3}, {3, 3}};
+    const sizes square = {1, 32, 32, {0, 5, 6}, {0, 3, 3}, {0, 3, 3}, {0, 3, 3}};
     operands a = make(&square, 5, true), b = make(&square, 5, true);
     tern__packs packs = {0};
     a.w.packs = &packs;
@@ -365,12 +376,12 @@ static void scratch_is_asked_for_once(void **state)
 
 /* ---- what it is for ---- */
 
-static const char *chosen_for(const sizes *s)
+static const char *chosen_for(tern__kernel kernel, const sizes *s)
 {
     tern_error err = {0};
     tern_device *device = open_device("cpu", 1);
     operands o = make(s, 1, true);
-    tern__call call = call_of(device, TERN__CONV, &o, false, false, &err);
+    tern__call call = call_of(device, kernel, &o, false, false, &err);
     assert_int_equal(tern__kernel_run(&call), TERN_OK);
     const char *name = device->algorithm;
     release(&o);
@@ -382,12 +393,26 @@ static const char *chosen_for(const sizes *s)
 static void much_padding_is_left_out(void **state)
 {
     (void)state;
-    static const sizes near = {1, 16, 16, {33, 33}, {3, 3}, {2, 2}, {2, 2}},
-                       far = {1, 16, 16, {33, 33}, {3, 3}, {12, 12}, {12, 12}},
-                       beyond = {1, 16, 16, {33, 33}, {3, 3}, {36, 36}, {36, 36}};
-    assert_string_not_equal(chosen_for(&near), "taps");
-    assert_string_equal(chosen_for(&far), "taps");
-    assert_string_not_equal(chosen_for(&beyond), "taps"); /* one tap is left of it */
+    static const sizes near = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}},
+                       far = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}},
+                       beyond = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 36, 36}, {0, 36, 36}};
+    assert_string_not_equal(chosen_for(TERN__CONV, &near), "taps");
+    assert_string_equal(chosen_for(TERN__CONV, &far), "taps");
+    assert_string_not_equal(chosen_for(TERN__CONV, &beyond), "taps"); /* one tap is left of it */
+}
+
+/* By the same table; who has wide registers has oneDNN's loops for them. */
+static void weights_of_volumes_need_no_wide_registers(void **state)
+{
+    (void)state;
+    static const sizes tall = {1, 16, 16, {4, 16, 16}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}},
+                       small = {1, 16, 16, {4, 8, 8}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}},
+                       points = {1, 16, 16, {4, 16, 16}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}};
+    const char *expected = tern__conv_is_wide() ? "direct" : "taps";
+    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &tall), expected);
+    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &small), "direct");
+    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &points), "direct");
+    assert_string_equal(chosen_for(TERN__CONV, &tall), "direct");
 }
 
 static void what_it_does_not_take(void **state)
@@ -423,6 +448,7 @@ int main(void)
         cmocka_unit_test(weights_are_kept_with_their_parameter),
         cmocka_unit_test(scratch_is_asked_for_once),
         cmocka_unit_test(much_padding_is_left_out),
+        cmocka_unit_test(weights_of_volumes_need_no_wide_registers),
         cmocka_unit_test(what_it_does_not_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,8 +27,7 @@ static void find(void)
 #endif
 }
 
-/* Whether vectors are of 16 floats, or of 8 where the CPU has no registers for that. */
-static bool is_wide(void)
+bool tern__conv_is_wide(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find);
@@ -122,7 +121,7 @@ static void multiply(const tern__conv_product *p, int64_t out, const panel *pane
 void tern__conv_multiply(const tern__conv_product *p)
 {
     tern__conv_product j = joined(p);
-    if (!is_wide())
+    if (!tern__conv_is_wide())
         for (int64_t out = 0; out < j.width; out += LANES) multiply(&j, out, slims, TERN__COUNT(slims));
     else if (j.width > LANES)
         multiply(&j, 0, twos, TERN__COUNT(twos));
@@ -170,7 +169,7 @@ DEFINE_BACK(slim, 2, 4)
 void tern__conv_multiply_back(const tern__conv_product *p, float *dw)
 {
     tern__conv_product j = joined(p);
-    if (!is_wide())
+    if (!tern__conv_is_wide())
         for (int64_t out = 0; out < j.width; out += LANES) back_slim_2(&j, dw, out);
     else
         (j.width > LANES ? back_wide_2 : back_wide_1)(&j, dw, 0);

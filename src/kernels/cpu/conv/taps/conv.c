@@ -5,11 +5,11 @@
  * in the blocked layout as the product wants them, so nothing but the weight is ever copied. Outputs begin as
  * the bias, or as what is added to, and each tap adds its product on its own rectangle, some inputs at a
  * time: so many that a tap's weights stay in the first-level cache for the rectangle, and an image's inputs
- * in the second-level one while all groups of outputs and all taps use them. Threads share images and groups
- * of 32 outputs, and where these are few, bands of rows. Every output is a sum of its own in the order of
- * inputs and taps, so no bit depends on how work is cut. */
+ * in the second-level one while all groups of outputs and all taps use them. Threads share images, their
+ * slices and groups of 32 outputs, and where these are few, bands of rows. Every output is a sum of its own
+ * in the order of inputs and taps, so no bit depends on how work is cut. */
 #include "kernels/cpu/conv/taps/conv.h"
-#include "kernels/cpu/conv/taps/plane.h"
+#include "kernels/cpu/conv/taps/space.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/pack.h"
 
@@ -24,38 +24,46 @@ typedef struct job {
     const tern__view *in, *out;
     const float *bias; /* NULL: none */
     int threads;
-    tern__taps_plane plane;
+    tern__taps_space space;
     tern__taps_weight w;
-    int64_t groups;      /* of outputs                   */
-    int64_t bands, band; /* of an image; rows            */
-    const float *packed; /* weights of all groups        */
+    int64_t groups;      /* of outputs            */
+    int64_t bands, band; /* of a slice; rows      */
+    const float *packed; /* weights of all groups */
 } job;
 
-/* What a thread computes at a time: a group of outputs of a band of an image. */
+/* What a thread computes at a time: a group of outputs of a band. */
 typedef struct part {
-    int64_t image, begin, end, group;
+    int64_t image, group;
+    tern__taps_band band;
 } part;
 
 static bool is_dense(const tern__view *view)
 {
-    return view->layout == TERN__BLOCKED16 && view->dtype == TERN_F32 && view->ndim == 4 &&
-           tern__view_count(view) > 0;
+    return view->layout == TERN__BLOCKED16 && view->dtype == TERN_F32 && tern__view_count(view) > 0;
 }
 
 bool tern__taps_takes(const tern__call *call, const tern__view *x, const tern__view *w, const tern__view *y)
 {
     const tern__conv_attr *a = call->attr;
-    return a->groups == 1 && is_dense(x) && is_dense(y) && w->dtype == TERN_F32 && a->stride[1] == 1 &&
-           a->stride[2] == 1;
+    bool dense = true;
+    for (int axis = 5 - x->ndim; axis < 3; axis++) dense = dense && a->stride[axis] == 1;
+    return dense && a->groups == 1 && is_dense(x) && is_dense(y) && w->dtype == TERN_F32;
+}
+
+/* Floats of a group's weights. */
+static int64_t room(const job *j)
+{
+    return tern__taps_room(&j->w, j->w.ins, tern__taps_count(&j->space));
 }
 
 /* ---- a part ---- */
 
 static part part_of(const job *j, int64_t number)
 {
-    int64_t band = number / j->groups, begin = band % j->bands * j->band;
-    return (part){band / j->bands, begin, TERN__MIN(j->plane.axis[0].out, begin + j->band),
-                  number % j->groups};
+    const tern__taps_axis *axis = j->space.axis;
+    int64_t band = number / j->groups, slice = band / j->bands, begin = band % j->bands * j->band;
+    int64_t slices = axis[TERN__TAPS_SLICES].out, end = TERN__MIN(axis[TERN__TAPS_ROWS].out, begin + j->band);
+    return (part){slice / slices, number % j->groups, {slice % slices, begin, end}};
 }
 
 /* A block of outputs before the first product. */
@@ -69,11 +77,13 @@ TERN__SIMD static void begin(float *to, const float *bias, int64_t positions, bo
 
 static void begin_part(const job *j, const part *s, float *outs)
 {
-    const tern__taps_axis *rows = &j->plane.axis[0], *columns = &j->plane.axis[1];
+    const tern__taps_axis *axis = j->space.axis;
+    int64_t slices = axis[TERN__TAPS_SLICES].out, rows = axis[TERN__TAPS_ROWS].out;
+    int64_t columns = axis[TERN__TAPS_COLUMNS].out;
     for (int64_t b = 0; b * LANES < tern__taps_width(&j->w, s->group); b++) {
-        float *to = outs + (b * rows->out + s->begin) * columns->out * LANES;
+        float *to = outs + ((b * slices + s->band.slice) * rows + s->band.begin) * columns * LANES;
         const float *bias = j->bias ? j->bias + (2 * s->group + b) * LANES : NULL;
-        begin(to, bias, (s->end - s->begin) * columns->out, j->call->add[0]);
+        begin(to, bias, (s->band.end - s->band.begin) * columns, j->call->add[0]);
     }
 }
 
@@ -82,11 +92,11 @@ static void add_inputs(const job *j, const part *s, int64_t in)
 {
     const float *ins = tern__taps_block(j->in, s->image, in / LANES);
     float *outs = tern__taps_block(j->out, s->image, 2 * s->group);
-    const float *weight = j->packed + s->group * tern__taps_room(&j->w, j->w.ins);
+    const float *weight = j->packed + s->group * room(j);
     int64_t width = tern__taps_width(&j->w, s->group);
     if (in == 0) begin_part(j, s, outs);
-    for (int64_t tap = 0; tap < tern__taps_count(&j->plane); tap++) {
-        tern__conv_product p = tern__taps_product(&j->plane, tap, s->begin, s->end, ins, outs);
+    for (int64_t tap = 0; tap < tern__taps_count(&j->space); tap++) {
+        tern__conv_product p = tern__taps_product(&j->space, tap, &s->band, ins, outs);
         p.weight = weight + tap * tern__taps_pitch(&j->w, s->group, j->w.ins) + in * width;
         p.blocks = TERN__MIN(CHUNK, j->w.ins - in) / LANES;
         p.width = width;
@@ -114,10 +124,11 @@ static job plan(const tern__call *call, const tern__view *x, const tern__view *w
 {
     bool turned = call->kernel == TERN__CONV_DATA_GRAD;
     job j = {.call = call, .in = turned ? y : x, .out = turned ? x : y, .threads = call->device->threads};
-    j.plane = tern__taps_plane_of(call->attr, j.in, j.out, w, turned);
+    j.space = tern__taps_space_of(call->attr, j.in, j.out, w, turned);
     j.w = tern__taps_weight_of(w, offset, turned);
     j.groups = tern__taps_groups(&j.w);
-    int64_t rows = j.plane.axis[0].out, whole = j.out->shape[0] * j.groups;
+    int64_t slices = j.out->shape[0] * j.space.axis[TERN__TAPS_SLICES].out, whole = slices * j.groups;
+    int64_t rows = j.space.axis[TERN__TAPS_ROWS].out;
     int64_t cuts = TERN__MIN(rows, (j.threads + whole - 1) / whole);
     j.band = (rows + cuts - 1) / cuts;
     j.bands = (rows + j.band - 1) / j.band;
@@ -126,7 +137,7 @@ static job plan(const tern__call *call, const tern__view *x, const tern__view *w
 
 static size_t weight_bytes(const job *j)
 {
-    return (size_t)(j->groups * tern__taps_room(&j->w, j->w.ins)) * sizeof(float);
+    return (size_t)(j->groups * room(j)) * sizeof(float);
 }
 
 size_t tern__taps_scratch(const tern__call *call, const tern__view *x, const tern__view *w,
@@ -139,9 +150,11 @@ size_t tern__taps_scratch(const tern__call *call, const tern__view *x, const ter
 /* A kept copy is told by all that says how the weight is seen. */
 static float *packed_weights(const job *j, const tern__view *w, int64_t offset)
 {
-    const int64_t format[] = {j->groups,    offset,       j->w.in_stride,     j->w.out_stride,
-                              j->w.taps[0], j->w.taps[1], j->w.tap_stride[0], j->w.tap_stride[1],
-                              j->w.ins,     j->w.outs};
+    const tern__taps_weight *seen = &j->w;
+    const int64_t format[] = {
+        j->groups,     offset,        seen->in_stride,     seen->out_stride,    seen->taps[0],
+        seen->taps[1], seen->taps[2], seen->tap_stride[0], seen->tap_stride[1], seen->tap_stride[2],
+        seen->ins,     seen->outs};
     size_t bytes = weight_bytes(j);
     bool stale = true;
     float *to =
@@ -150,8 +163,7 @@ static float *packed_weights(const job *j, const tern__view *w, int64_t offset)
     if (!to || !stale) return to;
     int threads = (int)TERN__MIN(j->threads, j->groups);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t g = 0; g < j->groups; g++)
-        tern__taps_pack(to + g * tern__taps_room(&j->w, j->w.ins), &j->w, g, 0, j->w.ins);
+    for (int64_t g = 0; g < j->groups; g++) tern__taps_pack(to + g * room(j), seen, g);
     return to;
 }
 
@@ -162,7 +174,7 @@ int tern__taps(const tern__call *call, const tern__view *x, const tern__view *w,
     if (bias) j.bias = bias->data;
     j.packed = packed_weights(&j, w, offset);
     if (!j.packed) return TERN_E_MEMORY;
-    int64_t parts = j.out->shape[0] * j.bands * j.groups;
+    int64_t parts = j.out->shape[0] * j.space.axis[TERN__TAPS_SLICES].out * j.bands * j.groups;
 #pragma omp parallel for num_threads(j.threads) schedule(static) if (j.threads > 1)
     for (int t = 0; t < j.threads; t++) compute(&j, parts * t / j.threads, parts * (t + 1) / j.threads);
     return TERN_OK;

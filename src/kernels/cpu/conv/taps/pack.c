@@ -7,44 +7,48 @@
 tern__taps_weight tern__taps_weight_of(const tern__view *w, int64_t offset, bool turned)
 {
     int in = turned ? 0 : 1, out = 1 - in;
-    return (tern__taps_weight){.data = (float *)w->data + offset,
-                               .ins = w->shape[in],
-                               .outs = w->shape[out],
-                               .in_stride = w->stride[in],
-                               .out_stride = w->stride[out],
-                               .taps = {w->shape[2], w->shape[3]},
-                               .tap_stride = {w->stride[2], w->stride[3]}};
+    tern__taps_weight weight = {.data = (float *)w->data + offset,
+                                .ins = w->shape[in],
+                                .outs = w->shape[out],
+                                .in_stride = w->stride[in],
+                                .out_stride = w->stride[out],
+                                .taps = {1}};
+    for (int axis = 5 - w->ndim, d = 2; axis < 3; axis++, d++) {
+        weight.taps[axis] = w->shape[d];
+        weight.tap_stride[axis] = w->stride[d];
+    }
+    return weight;
 }
 
-/* Tap `tap` of an output's first input. */
+/* Tap `tap` of an output's input. */
 static float *place(const tern__taps_weight *w, int64_t out, int64_t in, int64_t tap)
 {
-    return w->data + out * w->out_stride + in * w->in_stride + tap / w->taps[1] * w->tap_stride[0] +
-           tap % w->taps[1] * w->tap_stride[1];
+    int64_t column = tap % w->taps[2], row = tap / w->taps[2] % w->taps[1];
+    int64_t slice = tap / w->taps[2] / w->taps[1];
+    return w->data + out * w->out_stride + in * w->in_stride + slice * w->tap_stride[0] +
+           row * w->tap_stride[1] + column * w->tap_stride[2];
 }
 
-void tern__taps_pack(float *to, const tern__taps_weight *w, int64_t group, int64_t first, int64_t count)
+void tern__taps_pack(float *to, const tern__taps_weight *w, int64_t group)
 {
-    int64_t width = tern__taps_width(w, group), pitch = tern__taps_pitch(w, group, count);
-    int64_t taps = w->taps[0] * w->taps[1];
-    for (int64_t block = 0; block < count; block += LANES)
+    int64_t width = tern__taps_width(w, group), pitch = tern__taps_pitch(w, group, w->ins);
+    int64_t taps = w->taps[0] * w->taps[1] * w->taps[2];
+    for (int64_t block = 0; block < w->ins; block += LANES)
         for (int64_t o = 0; o < width; o++)
             for (int64_t tap = 0; tap < taps; tap++) {
-                const float *from = place(w, 32 * group + o, first + block, tap);
+                const float *from = place(w, 32 * group + o, block, tap);
                 float *line = to + tap * pitch + block * width + o;
                 for (int64_t c = 0; c < LANES; c++) line[c * width] = from[c * w->in_stride];
             }
 }
 
-void tern__taps_unpack(const float *from, const tern__taps_weight *w, int64_t group, int64_t first,
-                       int64_t count, bool add)
+void tern__taps_unpack(const float *from, const tern__taps_weight *w, const tern__taps_part *part, bool add)
 {
-    int64_t width = tern__taps_width(w, group), pitch = tern__taps_pitch(w, group, count);
-    int64_t taps = w->taps[0] * w->taps[1];
-    for (int64_t block = 0; block < count; block += LANES)
+    int64_t width = tern__taps_width(w, part->group), pitch = tern__taps_pitch(w, part->group, part->ins);
+    for (int64_t block = 0; block < part->ins; block += LANES)
         for (int64_t o = 0; o < width; o++)
-            for (int64_t tap = 0; tap < taps; tap++) {
-                float *to = place(w, 32 * group + o, first + block, tap);
+            for (int64_t tap = 0; tap < part->taps; tap++) {
+                float *to = place(w, 32 * part->group + o, part->in + block, part->tap + tap);
                 const float *line = from + tap * pitch + block * width + o;
                 for (int64_t c = 0; c < LANES; c++)
                     to[c * w->in_stride] = line[c * width] + (add ? to[c * w->in_stride] : 0);

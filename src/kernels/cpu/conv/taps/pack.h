@@ -4,15 +4,20 @@
 
 #include "kernels/kernel.h"
 
-/* (O, C, kh, kw), whose taps may have gaps, or its gradient; turned: as a data gradient has them, with
+/* (O, C, [kd,] kh, kw), whose taps may have gaps, or its gradient; turned: as a data gradient has them, with
  * outputs for inputs. Packed ones stand in groups of 32 outputs, of which the last may have 16: tap t of
  * input c of a group's outputs begins at t * pitch + c * width. */
 typedef struct tern__taps_weight {
     float *data;
     int64_t ins, outs; /* as turned */
     int64_t in_stride, out_stride;
-    int64_t taps[2], tap_stride[2];
+    int64_t taps[3], tap_stride[3]; /* of two dimensions the first is one tap */
 } tern__taps_weight;
+
+/* Some taps of some inputs, whole blocks of 16, for a group's outputs. */
+typedef struct tern__taps_part {
+    int64_t group, in, ins, tap, taps;
+} tern__taps_part;
 
 tern__taps_weight tern__taps_weight_of(const tern__view *w, int64_t offset, bool turned);
 
@@ -32,16 +37,15 @@ static inline int64_t tern__taps_pitch(const tern__taps_weight *w, int64_t group
     return ins * tern__taps_width(w, group) + 16;
 }
 
-/* Floats of a group of so many inputs, of which none has more than the first. */
-static inline int64_t tern__taps_room(const tern__taps_weight *w, int64_t ins)
+/* Floats of so many inputs and taps of a group, of which none has more than the first. */
+static inline int64_t tern__taps_room(const tern__taps_weight *w, int64_t ins, int64_t taps)
 {
-    return w->taps[0] * w->taps[1] * tern__taps_pitch(w, 0, ins);
+    return taps * tern__taps_pitch(w, 0, ins);
 }
 
-/* A group's outputs and inputs `first` to first + count - 1, whole blocks of 16. */
-void tern__taps_pack(float *to, const tern__taps_weight *w, int64_t group, int64_t first, int64_t count);
+/* All of a group. */
+void tern__taps_pack(float *to, const tern__taps_weight *w, int64_t group);
 /* Stored in or added to the same part of the weight. */
-void tern__taps_unpack(const float *from, const tern__taps_weight *w, int64_t group, int64_t first,
-                       int64_t count, bool add);
+void tern__taps_unpack(const float *from, const tern__taps_weight *w, const tern__taps_part *part, bool add);
 
 #endif

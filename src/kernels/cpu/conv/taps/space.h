@@ -1,0 +1,93 @@
+/* space.h - which outputs see the image through a tap. Along an axis they are a range, and their inputs are
+ * as far from them for all of it: so in a slice (an image of two dimensions is one) both are rectangles of
+ * the same size. */
+#ifndef TERN_SRC_KERNELS_CPU_CONV_TAPS_SPACE_H
+#define TERN_SRC_KERNELS_CPU_CONV_TAPS_SPACE_H
+
+#include "kernels/conv.h"
+#include "kernels/cpu/conv/product.h"
+#include "kernels/cpu/lanes.h"
+
+/* Through tap k output i sees input i + shift + k * step. */
+typedef struct tern__taps_axis {
+    int64_t in, out, taps;
+    int64_t shift, step;
+} tern__taps_axis;
+
+enum { TERN__TAPS_SLICES, TERN__TAPS_ROWS, TERN__TAPS_COLUMNS, TERN__TAPS_AXES };
+
+typedef struct tern__taps_space {
+    tern__taps_axis axis[TERN__TAPS_AXES];
+} tern__taps_space;
+
+/* Rows `begin` to end - 1 of a slice of outputs. */
+typedef struct tern__taps_band {
+    int64_t slice, begin, end;
+} tern__taps_band;
+
+typedef struct tern__taps_range {
+    int64_t first, count; /* outputs           */
+    int64_t in;           /* the first's input */
+} tern__taps_range;
+
+/* turned: of a data gradient, whose outputs are x's. */
+static inline tern__taps_space tern__taps_space_of(const tern__conv_attr *a, const tern__view *in,
+                                                   const tern__view *out, const tern__view *w, bool turned)
+{
+    tern__taps_space s = {.axis = {{.in = 1, .out = 1, .taps = 1}}};
+    int64_t sign = turned ? -1 : 1;
+    for (int axis = TERN__TAPS_AXES + 2 - in->ndim, d = 2; axis < TERN__TAPS_AXES; axis++, d++)
+        s.axis[axis] = (tern__taps_axis){.in = in->shape[d],
+                                         .out = out->shape[d],
+                                         .taps = w->shape[d],
+                                         .shift = -sign * a->padding[axis],
+                                         .step = sign * a->dilation[axis]};
+    return s;
+}
+
+/* Of the outputs from `begin` to `end` - 1. */
+static inline tern__taps_range tern__taps_see(const tern__taps_axis *a, int64_t tap, int64_t begin,
+                                              int64_t end)
+{
+    int64_t shift = a->shift + tap * a->step;
+    int64_t first = TERN__MAX(begin, -shift), last = TERN__MIN(end, a->in - shift);
+    return (tern__taps_range){first, TERN__MAX(0, last - first), first + shift};
+}
+
+/* A block of an image's channels. */
+static inline float *tern__taps_block(const tern__view *view, int64_t image, int64_t block)
+{
+    int64_t floats = TERN__LANES;
+    for (int d = 2; d < view->ndim; d++) floats *= view->shape[d];
+    return (float *)view->data + (image * (view->shape[1] / TERN__LANES) + block) * floats;
+}
+
+static inline int64_t tern__taps_count(const tern__taps_space *s)
+{
+    return s->axis[0].taps * s->axis[1].taps * s->axis[2].taps;
+}
+
+/* The tap's rectangle in a band of the outputs, where in and sums are all of the first block; with no rows
+ * where it sees nothing. */
+static inline tern__conv_product tern__taps_product(const tern__taps_space *s, int64_t tap,
+                                                    const tern__taps_band *band, const float *in, float *sums)
+{
+    const tern__taps_axis *z = &s->axis[TERN__TAPS_SLICES], *y = &s->axis[TERN__TAPS_ROWS];
+    const tern__taps_axis *x = &s->axis[TERN__TAPS_COLUMNS];
+    tern__taps_range slice = tern__taps_see(z, tap / (y->taps * x->taps), band->slice, band->slice + 1);
+    tern__taps_range rows = tern__taps_see(y, tap / x->taps % y->taps, band->begin, band->end);
+    tern__taps_range columns = tern__taps_see(x, tap % x->taps, 0, x->out);
+    int64_t first_in = (slice.in * y->in + rows.in) * x->in + columns.in;
+    int64_t first_out = (slice.first * y->out + rows.first) * x->out + columns.first;
+    return (tern__conv_product){.in = in + first_in * TERN__LANES,
+                                .sums = sums + first_out * TERN__LANES,
+                                .rows = slice.count && columns.count ? rows.count : 0,
+                                .columns = columns.count,
+                                .in_pitch = z->in * y->in * x->in * TERN__LANES,
+                                .in_row = x->in * TERN__LANES,
+                                .sum_pitch = z->out * y->out * x->out * TERN__LANES,
+                                .sum_row = x->out * TERN__LANES,
+                                .add = true};
+}
+
+#endif
