@@ -130,11 +130,27 @@ static bool fits(tern_dtype made, tern_dtype dtype)
     return made == dtype || (made == TERN_F32 && (dtype == TERN_BF16 || dtype == TERN_F16));
 }
 
+/* Has y as many places as x has for the weight? It has fewer where a transposed convolution's output padding
+ * is as large as its stride, which a dilation allows and cuDNN does not. */
+static bool is_whole(const tern__call *call)
+{
+    const tern__conv_attr *attr = (const tern__conv_attr *)call->attr;
+    conv c = conv_of(call, nullptr);
+    bool is = true;
+    for (int d = 2; d < c.at[TERN__CONV_X]->ndim; d++) {
+        int a = 3 - c.at[TERN__CONV_X]->ndim + d;
+        int64_t reach = attr->dilation[a] * (c.at[TERN__CONV_W]->shape[d] - 1) + 1;
+        int64_t room = c.at[TERN__CONV_X]->shape[d] + 2 * attr->padding[a] - reach;
+        is &= c.at[TERN__CONV_Y]->shape[d] == room / attr->stride[a] + 1;
+    }
+    return is;
+}
+
 static bool takes(const tern__call *call)
 {
     const tern__view *first = call->in[0], *second = call->in[1], *out = call->out[0];
     return tern__dtype_is_float(first->dtype) && second->dtype == first->dtype &&
-           (!out || (fits(out->dtype, first->dtype) && tern__view_count(out) > 0)) &&
+           (!out || (fits(out->dtype, first->dtype) && tern__view_count(out) > 0 && is_whole(call))) &&
            tern__view_count(first) > 0 && tern__view_count(second) > 0;
 }
 

@@ -25,9 +25,23 @@ struct tern__cudnn_graph {
     emulated_plan plans[ENGINES];
 };
 
+/* cuDNN calls a y that leaves out places of x a bad parameter. */
+static bool is_valid(const tern__cudnn_conv *conv)
+{
+    const tern__conv_attr *attr = conv->attr;
+    const tern__view *x = &conv->operand[TERN__CONV_X], *w = &conv->operand[TERN__CONV_W];
+    bool is = true;
+    for (int i = 3 - (x->ndim - 2), d = 2; i < 3; i++, d++) {
+        int64_t behind = x->shape[d] + 2 * attr->padding[i] - (w->shape[d] - 1) * attr->dilation[i] - 1;
+        is &= conv->operand[TERN__CONV_Y].shape[d] == behind / attr->stride[i] + 1;
+    }
+    return is;
+}
+
 int tern__cudnn_graph_new(const tern__call *, const tern__cudnn_conv *conv, tern__cudnn_graph **graph)
 {
     if (conv->has_bias && conv->operand[TERN__CONV_Y].dtype == TERN_F64) return TERN_E_UNSUPPORTED;
+    if (!is_valid(conv)) return TERN_E_SYSTEM;
     tern__cudnn_graph *g = new tern__cudnn_graph{*conv, *conv->attr, {}};
     g->conv.attr = &g->attr;
     g->plans[0] = {g, "1:2=3", 2, 0};
