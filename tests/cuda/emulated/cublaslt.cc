@@ -361,6 +361,14 @@ static void put(const work *w, int64_t batch, int64_t i, int64_t j, double sum)
     tern__element_set<double>(w->d, dtype_of(d->type), batch * d->next + j * d->step + i, value);
 }
 
+/* Rounded as often as what is asked for: with f32 after each product. */
+static double sum_of(const work *w, const double *row, const double *column)
+{
+    const double *end = row + depth_of(&w->p);
+    return w->p.op.compute == CUBLAS_COMPUTE_64F ? std::inner_product(row, end, column, 0.0)
+                                                 : std::inner_product(row, end, column, 0.0f);
+}
+
 static void multiply_one(const work *w, int64_t batch)
 {
     const emulated_matrix *d = &w->p.m[D];
@@ -369,13 +377,12 @@ static void multiply_one(const work *w, int64_t batch)
     for (int64_t j = 0; j < d->columns; j++)
         for (int64_t i = 0; i < d->rows; i++) {
             const double *row = &a[(size_t)(i * depth)], *column = &b[(size_t)(j * depth)];
-            put(w, batch, i, j, std::inner_product(row, row + depth, column, 0.0));
+            put(w, batch, i, j, sum_of(w, row, column));
         }
-    for (int64_t j = 0; j < d->columns && has_sums(&w->p); j++) {
-        const double *column = &b[(size_t)(j * depth)];
+    const lines ones(has_sums(&w->p) ? (size_t)depth : 0, 1);
+    for (int64_t j = 0; j < d->columns && has_sums(&w->p); j++)
         tern__element_set<double>(w->p.op.vector, dtype_of(d->type), j,
-                                  std::accumulate(column, column + depth, 0.0));
-    }
+                                  sum_of(w, &b[(size_t)(j * depth)], ones.data()));
 }
 
 static void multiply(const work *w)
