@@ -131,7 +131,7 @@ static int take_back(tern_device *device, void *to, const void *from, size_t byt
     int status = tern__cuda_enter(device, &hold, err);
     cudaSetDevice(cuda->index);
     if (!status)
-        status = tern__cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda->stream),
+        status = tern__cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, cuda->stream),
                                   "cudaMemcpyAsync", err);
     if (!status) status = synchronize(cuda, err);
     return status;

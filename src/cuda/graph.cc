@@ -230,7 +230,7 @@ void tern__cuda_settle(tern__cuda *cuda)
 static int run_transfer(tern__cuda *cuda, const void *data, tern_error *err)
 {
     const tern__cuda_transfer *t = (const tern__cuda_transfer *)data;
-    cudaError_t code = cudaMemcpyAsync(t->to, t->from, t->bytes, cudaMemcpyDefault, cuda->stream);
+    cudaError_t code = cudaMemcpyAsync(t->to, t->from, t->bytes, cudaMemcpyDeviceToDevice, cuda->stream);
     return tern__cuda_check(code, "cudaMemcpyAsync", err);
 }
 
@@ -245,6 +245,14 @@ static char *stage(tern_device *device, size_t bytes)
     char *place = g->stage ? g->stage + g->staged : nullptr;
     g->staged += tern__align_up(bytes, 256);
     return place;
+}
+
+/* Said to be from the host's memory: where a GPU reaches all memory, the runtime, if it is to look that up,
+ * might leave pageable memory to the GPU, which reads it later. */
+static int take(tern__cuda *cuda, const tern__cuda_transfer *t, tern_error *err)
+{
+    cudaError_t code = cudaMemcpyAsync(t->to, t->from, t->bytes, cudaMemcpyHostToDevice, cuda->stream);
+    return tern__cuda_check(code, "cudaMemcpyAsync", err);
 }
 
 /* The runtime has read pageable memory when its call returns; pinned memory the device reads by itself. */
@@ -264,10 +272,10 @@ int tern__cuda_bring(tern_device *device, void *to, const void *from, size_t byt
     std::lock_guard<std::mutex> hold(g->lock);
     char *place = device->graphs ? stage(device, bytes) : nullptr;
     int status = place ? be_late(g, err) : device->graphs ? flush(cuda, err) : TERN_OK;
-    alignas(16) const tern__cuda_transfer straight = {to, from, bytes}, there = {place, from, bytes},
-                                          on = {to, place, bytes};
+    const tern__cuda_transfer there = {place ? place : to, from, bytes};
+    alignas(16) const tern__cuda_transfer on = {to, place, bytes};
     cudaSetDevice(cuda->index);
-    if (!status) status = run_transfer(cuda, place ? &there : &straight, err);
+    if (!status) status = take(cuda, &there, err);
     if (!status) status = be_read(cuda, from, err);
     return status || !place ? status : add(cuda, &tern__cuda_transfer_kind, &on, err);
 }

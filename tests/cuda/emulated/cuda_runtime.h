@@ -165,7 +165,12 @@ enum {
     cudaHostAllocMapped = 2,
     cudaHostRegisterPortable = 1
 };
-typedef enum cudaMemcpyKind { cudaMemcpyDefault = 4 } cudaMemcpyKind;
+typedef enum cudaMemcpyKind {
+    cudaMemcpyHostToDevice = 1,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+} cudaMemcpyKind;
 struct cudaDeviceProp {
     char name[256];
     struct {

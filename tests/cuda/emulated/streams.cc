@@ -268,9 +268,20 @@ static void expect_pinned(const void *data, size_t bytes)
            "a copy of pageable memory in a stream beside the step's, or in a capture");
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
+/* By default what is meant is looked up. */
+static bool is_kind(cudaMemcpyKind kind, const void *to, const void *from)
+{
+    bool is_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool is_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    return kind == cudaMemcpyDefault ||
+           (emulated_memory_has(to) == is_to && emulated_memory_has(from) == is_from);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
+    forbid(!is_kind(kind, to, from), "a copy of another kind than it is said to be");
     if (stream->is_late || stream->captures) {
         expect_pinned(to, bytes);
         expect_pinned(from, bytes);
