@@ -15,11 +15,17 @@ template <int DTYPE, int N>
 static __device__ __forceinline__ void find_shift(const batch_norm &a, tern__seat s,
                                                   tern__number<DTYPE> *shift)
 {
+    tern__bunch<DTYPE, N> x[HEAD] = {};
     int n = 0;
-    for (; n < HEAD && s.row < s.last; n++, tern__seat_move(a.k, &s)) {
-        tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, s.at);
-        for (int l = 0; l < N; l++) shift[l] += x.get(l);
+#pragma unroll
+    for (int i = 0; i < HEAD; i++, tern__seat_move(a.k, &s)) {
+        if (s.row >= s.last) continue;
+        x[i] = tern__bunch_get<DTYPE, N>(a.x, s.at);
+        n++;
     }
+#pragma unroll
+    for (int i = 0; i < HEAD; i++)
+        for (int l = 0; l < N; l++) shift[l] += x[i].get(l);
     for (int l = 0; l < N; l++) shift[l] /= (tern__number<DTYPE>)(n ? n : 1);
 }
 

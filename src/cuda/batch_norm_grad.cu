@@ -18,24 +18,32 @@ static __device__ __forceinline__ void passed(const batch_norm &a,
     }
 }
 
-template <int DTYPE, int N> static __global__ void run_sums(batch_norm a)
+/* Three blocks have room on a processor, each with two rows on their way. */
+template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 3) run_sums(batch_norm a)
 {
     tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     tern__seat s = tern__seat_of(a.k, blockIdx.y), from = s;
     batch_norm_constants<R, N> k = constants_of<R, N>(a, s);
     R sum[N] = {}, product[N] = {};
-#pragma unroll 2
-    for (; s.row < s.last; tern__seat_move(a.k, &s)) {
-        tern__bunch<DTYPE, N> dy = tern__bunch_get<DTYPE, N>(a.dy, s.at), y = {};
-        tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, s.at);
-        if (a.mask == BY_OUTPUT) y = tern__bunch_get<DTYPE, N>(a.output, s.at);
-        R d[N];
-        passed<DTYPE, N>(a, k, dy, x, y, d);
+    while (s.row < s.last) {
+        tern__bunch<DTYPE, N> dy[AHEAD] = {}, x[AHEAD] = {}, y[AHEAD] = {};
 #pragma unroll
-        for (int l = 0; l < N; l++) {
-            sum[l] += d[l];
-            product[l] += d[l] * (x.get(l) - k.of[MEAN][l]);
+        for (int i = 0; i < AHEAD; i++, tern__seat_move(a.k, &s)) {
+            if (s.row >= s.last) continue;
+            dy[i] = tern__bunch_get<DTYPE, N>(a.dy, s.at);
+            x[i] = tern__bunch_get<DTYPE, N>(a.x, s.at);
+            if (a.mask == BY_OUTPUT) y[i] = tern__bunch_get<DTYPE, N>(a.output, s.at);
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            R d[N];
+            passed<DTYPE, N>(a, k, dy[i], x[i], y[i], d);
+#pragma unroll
+            for (int l = 0; l < N; l++) {
+                sum[l] += d[l];
+                product[l] += d[l] * (x[i].get(l) - k.of[MEAN][l]);
+            }
         }
     }
     double sums[N], products[N];
