@@ -19,7 +19,7 @@ static __device__ __forceinline__ int64_t line_start(const problem &p, int64_t l
     return o * p.x.outer + (line - o * p.lines.inner) * p.x.inner;
 }
 
-template <int G, class R> static __global__ void choose(problem p)
+template <int G, class R> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) choose(problem p)
 {
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
@@ -31,7 +31,7 @@ template <int G, class R> static __global__ void choose(problem p)
     }
 }
 
-template <int G, class R> static __global__ void gradient(problem p)
+template <int G, class R> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) gradient(problem p)
 {
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;

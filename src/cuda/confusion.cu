@@ -75,7 +75,7 @@ template <class R> static __device__ __forceinline__ bool goes_before(R b, int64
     return c != of && tern__choice_beats(that, own, false);
 }
 
-template <int G, class R> static __global__ void rank(problem p)
+template <int G, class R> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) rank(problem p)
 {
     tern__kernel_begin();
     for (int64_t i = tern__group_first<G>(); i < p.count; i += tern__group_step<G>()) {

@@ -1,19 +1,24 @@
 /* lines.h - operands of any layout seen as lines along one dimension, and groups of threads that go along a
  * line.
  *
- * Where a line's elements are neighbours a group of 32 or 256 threads takes a line; where lines are
+ * Where a line's elements are neighbours a group of 32, 256 or 1024 threads takes a line; where lines are
  * neighbours, or are short, each thread takes one of its own. */
 #ifndef TERN_SRC_CUDA_LINES_H
 #define TERN_SRC_CUDA_LINES_H
 
-#include "cuda/elements.h"
+#include "cuda/bunches.h"
 #include "cuda/sums.h"
 
 extern "C" {
 #include "kernels/lines.h"
 }
 
-#define TERN__LINE_THREADS 256 /* of a block */
+#define TERN__LINE_THREADS 256  /* of a block          */
+#define TERN__LINE_MOST    1024 /* for very long lines */
+#define TERN__LINE_LONG    16384
+
+/* Threads of a block in which groups of G take lines. */
+#define TERN__GROUP_BLOCK(G) ((G) > TERN__LINE_THREADS ? TERN__LINE_MOST : TERN__LINE_THREADS)
 
 /* Element i of line (o, n) is at o * outer + i * step + n * inner. */
 typedef struct tern__lined {
@@ -58,7 +63,7 @@ __device__ __forceinline__ void tern__lined_put(const tern__lined &l, int64_t at
     tern__element_set<R>(l.data, l.dtype, at, value);
 }
 
-/* ---- groups of G threads: 1, 32 or 256 ---- */
+/* ---- groups of G threads: 1, 32, 256 or 1024 ---- */
 
 template <int G, class J, class T> __device__ __forceinline__ T tern__group_join(T value, T none)
 {
@@ -75,34 +80,80 @@ template <int G, class T> __device__ __forceinline__ T tern__group_sum(T value)
 /* The first line of this group, and how many groups there are. */
 template <int G> __device__ __forceinline__ int64_t tern__group_first(void)
 {
-    return (int64_t)blockIdx.x * (TERN__LINE_THREADS / G) + threadIdx.x / G;
+    return (int64_t)blockIdx.x * (TERN__GROUP_BLOCK(G) / G) + threadIdx.x / G;
 }
 template <int G> __device__ __forceinline__ int64_t tern__group_step(void)
 {
-    return (int64_t)gridDim.x * (TERN__LINE_THREADS / G);
+    return (int64_t)gridDim.x * (TERN__GROUP_BLOCK(G) / G);
 }
 
-/* How many threads take a line of `l`; few long lines get whole blocks. */
+/* How many threads take a line of `l`; few long lines get whole blocks. Of the longest, which are gone
+ * through several times, so few are under way that a cache holds them. */
 static inline int tern__group_size(const tern__lines *lines, const tern__lined *l)
 {
     if (lines->size <= 8 || (l->step != 1 && lines->inner > 1)) return 1;
+    if (lines->size >= TERN__LINE_LONG) return TERN__LINE_MOST;
     return lines->size >= 4096 || lines->outer * lines->inner <= 1024 ? TERN__LINE_THREADS : TERN__WARP;
 }
 
 static inline dim3 tern__group_grid(const tern__call *call, const tern__lines *lines, int group)
 {
-    return tern__cuda_grid(call, lines->outer * lines->inner, TERN__LINE_THREADS / group, 1);
+    return tern__cuda_grid(call, lines->outer * lines->inner, TERN__GROUP_BLOCK(group) / group, 1);
 }
 
 /* Starts `kernel`, a template of the group's size and then of the type that it computes in. */
+#define TERN__GROUP_OF(call, lines, G, kernel, R, ...)                                                       \
+    tern__cuda_launch(call, kernel<G, R>, tern__group_grid(call, &(lines), G), TERN__GROUP_BLOCK(G), 0,      \
+                      __VA_ARGS__)
 #define TERN__GROUPS_OF(call, lines, group, kernel, R, ...)                                                  \
-    ((group) == 1 ? tern__cuda_launch(call, kernel<1, R>, tern__group_grid(call, &(lines), 1),               \
-                                      TERN__LINE_THREADS, 0, __VA_ARGS__)                                    \
-     : (group) == TERN__WARP                                                                                 \
-         ? tern__cuda_launch(call, kernel<TERN__WARP, R>, tern__group_grid(call, &(lines), TERN__WARP),      \
-                             TERN__LINE_THREADS, 0, __VA_ARGS__)                                             \
-         : tern__cuda_launch(call, kernel<TERN__LINE_THREADS, R>,                                            \
-                             tern__group_grid(call, &(lines), TERN__LINE_THREADS), TERN__LINE_THREADS, 0,    \
-                             __VA_ARGS__))
+    ((group) == 1            ? TERN__GROUP_OF(call, lines, 1, kernel, R, __VA_ARGS__)                        \
+     : (group) == TERN__WARP ? TERN__GROUP_OF(call, lines, TERN__WARP, kernel, R, __VA_ARGS__)               \
+     : (group) == TERN__LINE_THREADS                                                                         \
+         ? TERN__GROUP_OF(call, lines, TERN__LINE_THREADS, kernel, R, __VA_ARGS__)                           \
+         : TERN__GROUP_OF(call, lines, TERN__LINE_MOST, kernel, R, __VA_ARGS__))
+
+/* ---- stretches ---- */
+
+/* What a thread of a group has of a line at a time: pieces of N neighbours each, 16 bytes of them, or single
+ * elements. All are asked for before the first is looked at. */
+template <int DTYPE, int N> struct tern__stretch {
+    typedef tern__number<DTYPE> R;
+    enum { LANES = N, PIECES = N > 1 ? 4 : 8 };
+    tern__bunch<DTYPE, N> piece[PIECES];
+
+    /* The number of a thread's first element, and of how many elements a group has stretches. */
+    template <int G> static __device__ __forceinline__ int64_t first(void)
+    {
+        return (int64_t)(threadIdx.x % G) * N;
+    }
+    template <int G> static __device__ __forceinline__ int64_t pace(void)
+    {
+        return (int64_t)PIECES * G * N;
+    }
+
+    /* Of the line that begins at `from`: piece n is what begins at element i + n G N, if that is in it. */
+    template <int G>
+    __device__ __forceinline__ void read(const tern__lined &l, int64_t from, int64_t i, int64_t size)
+    {
+#pragma unroll
+        for (int n = 0; n < PIECES; n++) {
+            int64_t at = i + n * G * N;
+            if (at < size) piece[n] = tern__bunch_get<DTYPE, N>(l.data, from + (N > 1 ? at : at * l.step));
+        }
+    }
+    static __device__ __forceinline__ void put(const tern__lined &l, int64_t from, int64_t at,
+                                               const R (&values)[N], bool add)
+    {
+        tern__bunch_put<DTYPE>(l.data, from + (N > 1 ? at : at * l.step), values, add);
+    }
+};
+
+/* Neighbours can be taken 16 bytes at a time in every line. */
+static inline bool tern__lined_bunched(const tern__lined *l, const tern__lines *lines)
+{
+    int most = tern__bunch_most(l->dtype);
+    return l->step == 1 && lines->size % most == 0 && l->outer % most == 0 && l->inner % most == 0 &&
+           (uintptr_t)l->data % 16 == 0;
+}
 
 #endif

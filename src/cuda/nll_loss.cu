@@ -93,19 +93,19 @@ static __device__ __forceinline__ double loss_of(const problem &p, int64_t line,
 template <int G> static __device__ __forceinline__ void meet(void)
 {
     if constexpr (G == TERN__WARP) __syncwarp();
-    if constexpr (G == THREADS) __syncthreads();
+    if constexpr (G > TERN__WARP) __syncthreads();
 }
 
-/* R: what log probabilities are made in; void: they are there. */
-template <int G, class R> static __global__ void forward(problem p)
+/* S: the stretches that log probabilities are made in; void: they are there. */
+template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) forward(problem p)
 {
     tern__kernel_begin();
     double sums[2] = {0, 0}; /* loss, weight */
     int64_t count = p.lines.outer * p.lines.inner;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
         int64_t label = label_of(p, line);
-        if constexpr (!std::is_void_v<R>) {
-            tern__softmax_line<G, R>(p.x, line_start(p, p.x, line), p.logp, line_start(p, p.logp, line),
+        if constexpr (!std::is_void_v<S>) {
+            tern__softmax_line<G, S>(p.x, line_start(p, p.x, line), p.logp, line_start(p, p.logp, line),
                                      p.lines.size, true, false);
             meet<G>();
         }
@@ -142,7 +142,8 @@ static __device__ __forceinline__ double sent(const problem &p, int64_t line)
     return p.mean ? d / *p.weights : d;
 }
 
-template <int G, class R> static __global__ void nll_gradient(problem p)
+template <int G, class R>
+static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) nll_gradient(problem p)
 {
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
@@ -164,9 +165,13 @@ template <int G> static __device__ __forceinline__ double all_weights(const prob
 
 /* With q (kernels/reference/nll_loss.c) of every class `rest` times its weight, and of the label's `of_label`
  * more. */
-template <int G, class R> static __global__ void cross_entropy_gradient(problem p)
+template <int G, class S>
+static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) cross_entropy_gradient(problem p)
 {
     tern__kernel_begin();
+    typedef typename S::R R;
+    const int64_t size = p.lines.size;
+    S logp;
     int64_t count = p.lines.outer * p.lines.inner;
     double rest = p.smoothing / (double)p.lines.size, base = p.smoothing != 0 ? rest * all_weights<G>(p) : 0;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
@@ -177,11 +182,21 @@ template <int G, class R> static __global__ void cross_entropy_gradient(problem 
         if (d != 0 && p.gamma != 0)
             d *= tern__focus_slope(tern__lined_get<double>(p.logp, from + label * p.logp.step), p.gamma);
         R all = (R)(d * (base + of_label)), of_each = (R)(d * rest), of_one = (R)(d * of_label);
-        for (int64_t c = threadIdx.x % G; c < p.lines.size; c += G) {
-            R slope =
-                exp(tern__lined_get<R>(p.logp, from + c * p.logp.step)) * all - (c == label ? of_one : R(0));
-            if (p.smoothing != 0) slope -= of_each * (R)weight_of(p, c);
-            tern__lined_put<R>(p.out, to + c * p.out.step, label < 0 ? R(0) : slope, p.add);
+        for (int64_t i = S::template first<G>(); i < size; i += S::template pace<G>()) {
+            logp.template read<G>(p.logp, from, i, size);
+#pragma unroll
+            for (int n = 0; n < S::PIECES; n++) {
+                int64_t at = i + n * G * S::LANES;
+                R slope[S::LANES];
+                if (at >= size) break;
+#pragma unroll
+                for (int l = 0; l < S::LANES; l++) {
+                    slope[l] = exp(logp.piece[n].get(l)) * all - (at + l == label ? of_one : R(0));
+                    if (p.smoothing != 0) slope[l] -= of_each * (R)weight_of(p, at + l);
+                    if (label < 0) slope[l] = 0;
+                }
+                S::put(p.out, to, at, slope, p.add);
+            }
         }
     }
 }
@@ -218,11 +233,12 @@ static bool problem_of(const tern__call *call, const tern__view *logp, int label
 static int start_forward(const tern__call *call, problem *p, int group, void (*kernel)(problem))
 {
     int64_t labels = p->lines.outer * p->lines.inner;
-    p->pieces = tern__sum_pieces(labels, THREADS / group * (group == 1 ? 4 : 1));
+    int threads = TERN__GROUP_BLOCK(group);
+    p->pieces = tern__sum_pieces(labels, threads / group * (group == 1 ? 4 : 1));
     if (p->pieces > 1)
         p->partial = (double *)tern__cuda_scratch(call, (size_t)p->pieces * 2 * sizeof(double));
     if (p->pieces > 1 && !p->partial) return TERN_E_MEMORY;
-    int status = tern__cuda_launch(call, kernel, p->pieces, THREADS, 0, *p);
+    int status = tern__cuda_launch(call, kernel, p->pieces, threads, 0, *p);
     if (!status && p->pieces > 1) status = tern__cuda_launch(call, close, 1, TERN__WARP, 0, *p);
     tern__cuda_scratch_free(call, p->partial);
     return status;
@@ -247,21 +263,25 @@ int tern__cuda_nll_loss(const tern__call *call)
                    : start_forward(call, &p, 1, forward<1, void>);
 }
 
-template <class R> static int start_cross_entropy(const tern__call *call, problem *p)
+template <int DTYPE, int N> static int start_cross_entropy(const tern__call *call, problem *p)
 {
-    int group = p->lines.size <= FEW ? 1 : tern__group_size(&p->lines, &p->x);
-    return group == 1            ? start_forward(call, p, 1, forward<1, R>)
-           : group == TERN__WARP ? start_forward(call, p, TERN__WARP, forward<TERN__WARP, R>)
-                                 : start_forward(call, p, THREADS, forward<THREADS, R>);
+    typedef tern__stretch<DTYPE, N> S;
+    switch (p->lines.size <= FEW ? 1 : tern__group_size(&p->lines, &p->x)) {
+    case 1: return start_forward(call, p, 1, forward<1, S>);
+    case TERN__WARP: return start_forward(call, p, TERN__WARP, forward<TERN__WARP, S>);
+    case THREADS: return start_forward(call, p, THREADS, forward<THREADS, S>);
+    default: return start_forward(call, p, TERN__LINE_MOST, forward<TERN__LINE_MOST, S>);
+    }
 }
 
 int tern__cuda_cross_entropy(const tern__call *call)
 {
     problem p;
     const tern__view *x = call->in[0], *logp = call->out[2];
-    if (!forward_of(call, logp, &p) || !tern__lined_of(x, x->ndim > 1, &p.x)) return TERN_E_UNSUPPORTED;
-    return x->dtype == TERN_F64 ? start_cross_entropy<double>(call, &p)
-                                : start_cross_entropy<float>(call, &p);
+    if (x->dtype != logp->dtype || !forward_of(call, logp, &p) || !tern__lined_of(x, x->ndim > 1, &p.x))
+        return TERN_E_UNSUPPORTED;
+    bool bunched = tern__lined_bunched(&p.x, &p.lines) && tern__lined_bunched(&p.logp, &p.lines);
+    TERN__BUNCHED(x->dtype, bunched, start_cross_entropy, call, &p);
 }
 
 /* in: the first input but for log p that both gradients have, the label. */
@@ -289,13 +309,19 @@ int tern__cuda_nll_loss_grad(const tern__call *call)
                                            : TERN__GROUPS_OF(call, p.lines, group, nll_gradient, float, p);
 }
 
+template <int DTYPE, int N> static int start_gradient(const tern__call *call, const problem &p)
+{
+    typedef tern__stretch<DTYPE, N> S;
+    int group = tern__group_size(&p.lines, &p.out);
+    return TERN__GROUPS_OF(call, p.lines, group, cross_entropy_gradient, S, p);
+}
+
 int tern__cuda_cross_entropy_grad(const tern__call *call)
 {
     problem p;
-    if (!gradient_of(call, call->in[1], 2, &p)) return TERN_E_UNSUPPORTED;
-    if (tern__view_count(call->out[0]) == 0) return TERN_OK;
-    int group = tern__group_size(&p.lines, &p.out);
-    return call->out[0]->dtype == TERN_F64
-               ? TERN__GROUPS_OF(call, p.lines, group, cross_entropy_gradient, double, p)
-               : TERN__GROUPS_OF(call, p.lines, group, cross_entropy_gradient, float, p);
+    const tern__view *logp = call->in[1], *dx = call->out[0];
+    if (dx->dtype != logp->dtype || !gradient_of(call, logp, 2, &p)) return TERN_E_UNSUPPORTED;
+    if (tern__view_count(dx) == 0) return TERN_OK;
+    bool bunched = tern__lined_bunched(&p.out, &p.lines) && tern__lined_bunched(&p.logp, &p.lines);
+    TERN__BUNCHED(dx->dtype, bunched, start_gradient, call, p);
 }

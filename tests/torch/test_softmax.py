@@ -54,6 +54,14 @@ class SoftmaxTest(unittest.TestCase):
                 compare(f"{name} part", lambda r, a: r.op(name, part(r, a), dim), lambda a: oracle(a[:, 3:30:2], dim), [x], 2e-6)
                 compare(f"{name} blocked", lambda r, a: r.op(name, blocked(r, a), dim), lambda a: oracle(a, dim), [x], 2e-6)
 
+    def test_masked(self):
+        """Lines that begin with -infinity, further than a thread reads at a time, or for a thread are nothing else."""
+        x = draw((3, 9000), "f")
+        x[0, :8990] = x[1, 8000:] = x[2, ::2] = -numpy.inf
+        for name, oracle in NAMES[:1]:
+            for device in ("cpu", "cpu:reference"):
+                compare(f"{name} masked {device}", lambda r, a: r.op(name, a, 1), lambda a: oracle(a, 1), [x], 2e-6, device)
+
     def test_an_inner_gradient_that_is_used_twice(self):
         """The gradient may be written over dy, but not where another op has it too."""
         for name, oracle in NAMES:
