@@ -31,13 +31,16 @@ static bool has_word(const char *text, const char *word)
     return false;
 }
 
-/* Those of the processor's flags for which oneDNN or tern's own loops have a path. */
+/* Those of the processor's flags, which are its features on ARM, for which oneDNN or tern's own loops have a
+ * path. */
 static void print_features(void)
 {
-    static const char *const wanted[] = {"avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16"};
+    static const char *const wanted[] = {"avx2",     "fma",      "avx512f", "avx512_bf16",
+                                         "amx_tile", "amx_bf16", "asimd",   "sve"};
     char flags[8192], found[256] = "none of those that tern uses";
     size_t used = 0;
-    bool known = tern__device_cpuinfo("flags", flags, sizeof(flags));
+    bool known = tern__device_cpuinfo("flags", flags, sizeof(flags)) ||
+                 tern__device_cpuinfo("Features", flags, sizeof(flags));
     for (size_t i = 0; i < TERN__COUNT(wanted); i++)
         if (known && has_word(flags, wanted[i]))
             used += (size_t)snprintf(found + used, sizeof(found) - used, "%s%s", used ? " " : "", wanted[i]);
@@ -47,7 +50,7 @@ static void print_features(void)
 static void print_machine(void)
 {
     char text[64], model[128];
-    tern__info_row("processor", tern__device_cpuinfo("model name", model, sizeof(model)) ? model : "unknown");
+    tern__info_row("processor", tern__device_cpu_name(model, sizeof(model)) ? model : "unknown");
     print_features();
     snprintf(text, sizeof(text), "%d that may be used, %ld online", tern__device_cores(),
              sysconf(_SC_NPROCESSORS_ONLN));

@@ -171,6 +171,17 @@ bool tern__device_cpuinfo(const char *key, char *value, size_t size)
     return found;
 }
 
+bool tern__device_cpu_name(char *name, size_t size)
+{
+    char maker[64], part[64]; /* for the whole line */
+    if (tern__device_cpuinfo("model name", name, size)) return true;
+    if (!tern__device_cpuinfo("CPU implementer", maker, sizeof(maker)) ||
+        !tern__device_cpuinfo("CPU part", part, sizeof(part)))
+        return false;
+    snprintf(name, size, "ARM, maker %s, part %s", maker, part);
+    return true;
+}
+
 /* ---- graphs ---- */
 
 bool tern_device_graphs_get(const tern_device *device)

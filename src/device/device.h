@@ -80,6 +80,8 @@ int tern__device_share(int *first, int *count, tern_error *err);
 /* What /proc/cpuinfo says of the first processor behind the first key that begins with `key`, as much of it
  * as there is room for. False: nothing. */
 bool tern__device_cpuinfo(const char *key, char *value, size_t size);
+/* The first processor's name; where Linux has none, as on ARM, the numbers of its maker and its design. */
+bool tern__device_cpu_name(char *name, size_t size);
 
 /* ---- backend.c: devices with memory of their own ---- */
 

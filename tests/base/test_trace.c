@@ -110,7 +110,8 @@ static void events_are_read_as_they_were_added(void **state)
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(instant, "ph")), "i");
     assert_int_equal(ns_of(instant, "ts"), 7);
     assert_null(cJSON_GetObjectItem(instant, "dur"));
-    assert_int_equal(number_of(cJSON_GetObjectItem(instant, "args"), "a"), -1);
+    assert_true(number_of(cJSON_GetObjectItem(instant, "args"), "a") ==
+                -1); /* no integer of cmocka's has a sign */
     assert_int_equal(number_of(cJSON_GetObjectItem(instant, "args"), "c"), 3);
     cJSON_Delete(json);
     assert_string_equal(warnings, "");

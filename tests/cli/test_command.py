@@ -1,6 +1,7 @@
 """tern: the command itself, and tern info."""
 import os
 import re
+import subprocess
 import tempfile
 import unittest
 
@@ -100,11 +101,22 @@ class Info(unittest.TestCase):
 
     def test_features_are_the_processors(self):
         with open("/proc/cpuinfo") as file:
-            flags = re.search(r"^flags\s*:(.*)$", file.read(), re.M)
-        known = {"avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16"}
+            flags = re.search(r"^(?:flags|Features)\s*:(.*)$", file.read(), re.M)
+        known = {"avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "sve"}
         want = known & set(flags.group(1).split()) if flags else set()
         row = re.search(r"^features +(.*)$", job.tern("info")[1], re.M).group(1)
         self.assertEqual(set(row.split()) if want else set(), want)
+
+    def test_arm_names_no_model(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("processor\t: 0\nFeatures\t: fp asimd crc32 sve\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n")
+            file.flush()
+            there = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", 'mount --bind "$1" /proc/cpuinfo && exec "$2" info']
+            done = subprocess.run([*there, "sh", file.name, job.TERN], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if "unshare" in done.stderr or "mount" in done.stderr:
+            self.skipTest("no namespace of one's own: " + done.stderr)
+        rows = dict(line.split(None, 1) for line in done.stdout.splitlines())
+        self.assertEqual((rows["processor"], rows["features"]), ("ARM, maker 0x41, part 0xd40", "asimd sve"))
 
     def test_takes_no_arguments(self):
         code, _, err = job.tern("info", "now")

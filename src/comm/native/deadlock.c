@@ -37,19 +37,21 @@ static tern__waiter *waiter_of(const tern__native *native, int rank)
     return (tern__waiter *)((char *)(root->lobby + 1) + (size_t)rank * each);
 }
 
+/* A rank's texts change only while its turn is even, and the words are ordered with it as in control/last.c:
+ * who has read one of a later text sees that the turn has changed. */
 static void write_text(_Atomic(uint64_t) *words, const char *text)
 {
     uint64_t copy[TERN__WORK_TEXT / 8] = {0};
     snprintf((char *)copy, sizeof(copy), "%s", text);
     for (size_t i = 0; i < TERN__COUNT(copy); i++)
-        atomic_store_explicit(&words[i], copy[i], memory_order_relaxed);
+        atomic_store_explicit(&words[i], copy[i], memory_order_release);
 }
 
 static void read_text(_Atomic(uint64_t) *words, char text[TERN__WORK_TEXT])
 {
     uint64_t copy[TERN__WORK_TEXT / 8];
     for (size_t i = 0; i < TERN__COUNT(copy); i++)
-        copy[i] = atomic_load_explicit(&words[i], memory_order_relaxed);
+        copy[i] = atomic_load_explicit(&words[i], memory_order_acquire);
     memcpy(text, copy, sizeof(copy));
     text[TERN__WORK_TEXT - 1] = '\0';
 }

@@ -109,12 +109,18 @@ void tern__kernel_choices(char *text, size_t size)
              (unsigned)dnnl_get_effective_cpu_isa(), tern__amx_has() ? ", AMX" : "");
 }
 
+#ifdef __x86_64__
+#define BF16_NEEDS "AVX-512 BF16 or AMX"
+#else
+#define BF16_NEEDS "a oneDNN with kernels for bf16"
+#endif
+
 const char *tern__kernel_lacks(tern_dtype dtype)
 {
     avoid_amx_without_tiles();
     bool has_bf16 =
         (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-    if (dtype == TERN_BF16 && !has_bf16 && !tern__amx_has()) return "AVX-512 BF16 or AMX";
+    if (dtype == TERN_BF16 && !has_bf16 && !tern__amx_has()) return BF16_NEEDS;
     return dtype == TERN_F16 ? "a oneDNN with kernels for f16" : NULL;
 }
 
@@ -122,6 +128,17 @@ bool tern__dnnl_has_bf16(void)
 {
     avoid_amx_without_tiles(); /* the question settles the instruction set */
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+}
+
+/* On ARM oneDNN 2.6 makes code for convolutions only of SVE's registers of 512 bits. */
+bool tern__dnnl_has_convolutions(void)
+{
+#ifdef __aarch64__
+    enum { SVE_512 = 0x10 };
+    return dnnl_get_effective_cpu_isa() & SVE_512;
+#else
+    return true;
+#endif
 }
 
 tern__prim_key tern__prim_key_make(const tern__call *call, int part)

@@ -108,6 +108,9 @@ int tern__dnnl_reorder(const tern__call *call, const tern__prim_key *key, const 
 /* Whether this CPU has oneDNN's kernels for bf16. */
 bool tern__dnnl_has_bf16(void);
 
+/* Whether oneDNN makes code for convolutions on this CPU, and has not only fallbacks. */
+bool tern__dnnl_has_convolutions(void);
+
 /* E_UNSUPPORTED if oneDNN says unimplemented, E_MEMORY, or E_SYSTEM with oneDNN's status. */
 int tern__dnnl_fail(const tern__call *call, dnnl_status_t status, const char *what);
 

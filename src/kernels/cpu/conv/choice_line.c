@@ -27,7 +27,7 @@ static const char *const operands[] = {
 tern__choice_machine tern__choice_machine_get(void)
 {
     tern__choice_machine machine;
-    if (!tern__device_cpuinfo("model name", machine.cpu, sizeof(machine.cpu)))
+    if (!tern__device_cpu_name(machine.cpu, sizeof(machine.cpu)))
         snprintf(machine.cpu, sizeof(machine.cpu), "unknown");
     tern__kernel_choices(machine.kernels, sizeof(machine.kernels));
     return machine;

@@ -1,6 +1,6 @@
 /* product.c - see product.h. Sums are kept in registers: of 32 outputs by up to 14 positions where there are
- * 32 registers of 16 floats (AVX-512), of 16 by up to 6 where there are 16 of 8. Vectors are as wide as the
- * registers: of wider ones gcc makes memory. */
+ * 32 registers of 16 floats (AVX-512), of 16 by up to 6 where there are 16 of 8, or 32 of 4 (NEON). Vectors
+ * are as wide as the registers: of wider ones gcc makes memory. */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/lanes.h"
 
@@ -10,11 +10,16 @@
 #define LANES TERN__LANES
 
 typedef tern__lanes wide;
-typedef float slim __attribute__((vector_size(32)));
+#ifdef __x86_64__
+#define SLIMS 2 /* that hold a block of channels */
+#else
+#define SLIMS 4
+#endif
+typedef float slim __attribute__((vector_size(4 * TERN__LANES / SLIMS)));
 
 /* ---- which of them ---- */
 
-static bool has_wide = true;
+static bool has_wide;
 
 /* The instruction set that a user has named for oneDNN is meant for us too. */
 static void find(void)
@@ -40,9 +45,9 @@ bool tern__conv_is_wide(void)
 
 /* `count` positions of a row, whose first is at in and sums, and as many outputs from `out` on as `vectors`
  * vectors have. */
-#define DEFINE_PANEL(vector, vectors, count)                                                                 \
-    TERN__SIMD static void vector##_##vectors##_##count(const tern__conv_product *p, int64_t out,            \
-                                                        const float *in, float *sums)                        \
+#define DEFINE_PANEL(name, vector, vectors, count)                                                           \
+    TERN__SIMD static void name##_##count(const tern__conv_product *p, int64_t out, const float *in,         \
+                                          float *sums)                                                       \
     {                                                                                                        \
         enum { FLOATS = sizeof(vector) / sizeof(float) };                                                    \
         const float *w = p->weight + out;                                                                    \
@@ -66,34 +71,34 @@ bool tern__conv_is_wide(void)
             memcpy(to, &old, sizeof(vector));                                                                \
         }                                                                                                    \
     }
-#define DEFINE_SIX(vector, vectors)                                                                          \
-    DEFINE_PANEL(vector, vectors, 1)                                                                         \
-    DEFINE_PANEL(vector, vectors, 2)                                                                         \
-    DEFINE_PANEL(vector, vectors, 3)                                                                         \
-    DEFINE_PANEL(vector, vectors, 4)                                                                         \
-    DEFINE_PANEL(vector, vectors, 5)                                                                         \
-    DEFINE_PANEL(vector, vectors, 6)
-#define DEFINE_FOURTEEN(vector, vectors)                                                                     \
-    DEFINE_SIX(vector, vectors)                                                                              \
-    DEFINE_PANEL(vector, vectors, 7)                                                                         \
-    DEFINE_PANEL(vector, vectors, 8)                                                                         \
-    DEFINE_PANEL(vector, vectors, 9)                                                                         \
-    DEFINE_PANEL(vector, vectors, 10)                                                                        \
-    DEFINE_PANEL(vector, vectors, 11)                                                                        \
-    DEFINE_PANEL(vector, vectors, 12)                                                                        \
-    DEFINE_PANEL(vector, vectors, 13)                                                                        \
-    DEFINE_PANEL(vector, vectors, 14)
-DEFINE_FOURTEEN(wide, 2)
-DEFINE_FOURTEEN(wide, 1)
-DEFINE_SIX(slim, 2)
+#define DEFINE_SIX(name, vector, vectors)                                                                    \
+    DEFINE_PANEL(name, vector, vectors, 1)                                                                   \
+    DEFINE_PANEL(name, vector, vectors, 2)                                                                   \
+    DEFINE_PANEL(name, vector, vectors, 3)                                                                   \
+    DEFINE_PANEL(name, vector, vectors, 4)                                                                   \
+    DEFINE_PANEL(name, vector, vectors, 5)                                                                   \
+    DEFINE_PANEL(name, vector, vectors, 6)
+#define DEFINE_FOURTEEN(name, vector, vectors)                                                               \
+    DEFINE_SIX(name, vector, vectors)                                                                        \
+    DEFINE_PANEL(name, vector, vectors, 7)                                                                   \
+    DEFINE_PANEL(name, vector, vectors, 8)                                                                   \
+    DEFINE_PANEL(name, vector, vectors, 9)                                                                   \
+    DEFINE_PANEL(name, vector, vectors, 10)                                                                  \
+    DEFINE_PANEL(name, vector, vectors, 11)                                                                  \
+    DEFINE_PANEL(name, vector, vectors, 12)                                                                  \
+    DEFINE_PANEL(name, vector, vectors, 13)                                                                  \
+    DEFINE_PANEL(name, vector, vectors, 14)
+DEFINE_FOURTEEN(two, wide, 2)
+DEFINE_FOURTEEN(one, wide, 1)
+DEFINE_SIX(slim, slim, SLIMS)
 
 typedef void (*panel)(const tern__conv_product *p, int64_t out, const float *in, float *sums);
 
-static const panel twos[] = {wide_2_1, wide_2_2, wide_2_3,  wide_2_4,  wide_2_5,  wide_2_6,  wide_2_7,
-                             wide_2_8, wide_2_9, wide_2_10, wide_2_11, wide_2_12, wide_2_13, wide_2_14};
-static const panel ones[] = {wide_1_1, wide_1_2, wide_1_3,  wide_1_4,  wide_1_5,  wide_1_6,  wide_1_7,
-                             wide_1_8, wide_1_9, wide_1_10, wide_1_11, wide_1_12, wide_1_13, wide_1_14};
-static const panel slims[] = {slim_2_1, slim_2_2, slim_2_3, slim_2_4, slim_2_5, slim_2_6};
+static const panel twos[] = {two_1, two_2, two_3,  two_4,  two_5,  two_6,  two_7,
+                             two_8, two_9, two_10, two_11, two_12, two_13, two_14};
+static const panel ones[] = {one_1, one_2, one_3,  one_4,  one_5,  one_6,  one_7,
+                             one_8, one_9, one_10, one_11, one_12, one_13, one_14};
+static const panel slims[] = {slim_1, slim_2, slim_3, slim_4, slim_5, slim_6};
 
 /* Rows that follow each other in both operands are one. */
 static tern__conv_product joined(const tern__conv_product *p)
@@ -132,8 +137,8 @@ void tern__conv_multiply(const tern__conv_product *p)
 /* ---- sums over positions ---- */
 
 /* All inputs, `count` of them at a time; as many outputs from `out` on as `vectors` vectors have. */
-#define DEFINE_BACK(vector, vectors, count)                                                                  \
-    TERN__SIMD static void back_##vector##_##vectors(const tern__conv_product *p, float *dw, int64_t out)    \
+#define DEFINE_BACK(name, vector, vectors, count)                                                            \
+    TERN__SIMD static void back_##name(const tern__conv_product *p, float *dw, int64_t out)                  \
     {                                                                                                        \
         enum { FLOATS = sizeof(vector) / sizeof(float) };                                                    \
         for (int64_t c = 0; c < p->blocks * LANES; c += count) {                                             \
@@ -162,15 +167,15 @@ void tern__conv_multiply(const tern__conv_product *p)
             }                                                                                                \
         }                                                                                                    \
     }
-DEFINE_BACK(wide, 2, 8)
-DEFINE_BACK(wide, 1, 8)
-DEFINE_BACK(slim, 2, 4)
+DEFINE_BACK(two, wide, 2, 8)
+DEFINE_BACK(one, wide, 1, 8)
+DEFINE_BACK(slim, slim, SLIMS, 4)
 
 void tern__conv_multiply_back(const tern__conv_product *p, float *dw)
 {
     tern__conv_product j = joined(p);
     if (!tern__conv_is_wide())
-        for (int64_t out = 0; out < j.width; out += LANES) back_slim_2(&j, dw, out);
+        for (int64_t out = 0; out < j.width; out += LANES) back_slim(&j, dw, out);
     else
-        (j.width > LANES ? back_wide_2 : back_wide_1)(&j, dw, 0);
+        (j.width > LANES ? back_two : back_one)(&j, dw, 0);
 }

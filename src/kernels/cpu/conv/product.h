@@ -17,7 +17,7 @@ typedef struct tern__conv_product {
     bool add;
 } tern__conv_product;
 
-/* Whether vectors are of 16 floats, or of 8 where the CPU has no registers for that. */
+/* Whether vectors are of 16 floats: the CPU has registers for that. */
 bool tern__conv_is_wide(void);
 
 void tern__conv_multiply(const tern__conv_product *p);

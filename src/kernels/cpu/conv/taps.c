@@ -1,4 +1,5 @@
-/* taps.c - dilated convolutions of f32 as sums over taps (taps/conv.h). */
+/* taps.c - convolutions of f32 as sums over taps (taps/conv.h): dilated ones, and where oneDNN has no code
+ * for the CPU all of them. */
 #include "kernels/cpu/conv/conv.h"
 #include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/cpu/conv/taps/space.h"
@@ -24,7 +25,7 @@ static bool is_gradient_of_taps(const tern__conv *c)
 static bool takes(const tern__conv *c)
 {
     const tern__conv_operand *op = c->op;
-    return (is_dilated(c) || is_gradient_of_taps(c)) &&
+    return (is_dilated(c) || is_gradient_of_taps(c) || !tern__dnnl_has_convolutions()) &&
            tern__taps_takes(c->call, op[TERN__CONV_X].view, op[TERN__CONV_W].view, op[TERN__CONV_Y].view);
 }
 
@@ -44,12 +45,21 @@ static bool pays_in_depth(const tern__conv *c)
            tern__conv_positions(c, TERN__CONV_Y) >= 1024;
 }
 
+/* Instead of oneDNN's products of matrices between copies, but not of Winograd's, which multiplies less. */
+static bool pays_without_code(const tern__conv *c)
+{
+    const tern__conv_algorithm *less = &tern__conv_winograd;
+    bool has_less = !c->call->device->conv.exact && less->takes(c) && less->pays(c);
+    return !tern__dnnl_has_convolutions() && !has_less;
+}
+
 static bool pays(const tern__conv *c)
 {
     const tern__conv_operand *op = c->op;
     tern__taps_space s = tern__taps_space_of(c->attr, op[TERN__CONV_X].view, op[TERN__CONV_Y].view,
                                              op[TERN__CONV_W].view, false);
-    return seen(&s.axis[0]) * seen(&s.axis[1]) * seen(&s.axis[2]) <= 0.6 || pays_in_depth(c);
+    return seen(&s.axis[0]) * seen(&s.axis[1]) * seen(&s.axis[2]) <= 0.6 || pays_in_depth(c) ||
+           pays_without_code(c);
 }
 
 static size_t scratch(const tern__conv *c)
