@@ -42,10 +42,12 @@ template <class R> static __global__ void elements(problem p)
     int64_t step = (int64_t)gridDim.x * THREADS, blocks = (p.count + 3) / 4;
     R scale = (R)p.attr.scale;
     for (int64_t b = (int64_t)blockIdx.x * THREADS + threadIdx.x; b < blocks; b += step) {
-        bool kept[4];
+        bool kept[4], is_four = p.fours && b * 4 + 4 <= p.count;
+        tern__read read = {};
+        if (is_four) read = tern__four_read(p.x, p.x_dtype, b * 4); /* comes while words are made */
         keep(p, b, kept);
-        if (p.fours && b * 4 + 4 <= p.count) {
-            tern__four<R> f = tern__four_get<R>(p.x, p.x_dtype, b * 4);
+        if (is_four) {
+            tern__four<R> f = tern__four_of<R>(read, p.x, p.x_dtype, b * 4);
             for (int e = 0; e < 4; e++) f.v[e] *= kept[e] ? scale : R(0);
             tern__four_set<R>(p.y, p.y_dtype, b * 4, f);
             continue;
@@ -67,16 +69,33 @@ static __global__ void choose(problem p, int64_t blocks)
     }
 }
 
-/* By where elements lie: of channels last, in samples of `inner` rows of channels. */
-template <class R> static __global__ void channels(problem p)
+/* The number of element i's channel among those of all samples. */
+static __device__ __forceinline__ int64_t channel_of(const problem &p, int64_t i)
+{
+    if (!p.is_last) return tern__quotient(i, p.inner);
+    int64_t sample = tern__quotient(i, p.inner * p.channels), row = tern__quotient(i, p.channels);
+    return sample * p.channels + i - row * p.channels;
+}
+
+/* N neighbours at a time: of one channel, or of neighbours with channels last. */
+template <class R, int N> static __global__ void channels(problem p)
 {
     tern__kernel_begin();
-    int64_t step = (int64_t)gridDim.x * THREADS;
+    int64_t step = (int64_t)gridDim.x * THREADS * N;
     R scale = (R)p.attr.scale;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < p.count; i += step) {
-        int64_t number = i / p.inner;
-        if (p.is_last) number = i / (p.inner * p.channels) * p.channels + i % p.channels;
-        put<R>(p, i, (R)p.factor[number] * scale * tern__element<R>(p.x, p.x_dtype, i));
+    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N; i < p.count; i += step) {
+        tern__read read = {};
+        if (N == 4) read = tern__four_read(p.x, p.x_dtype, i);
+        int64_t number = channel_of(p, i);
+        if (N == 1) {
+            put<R>(p, i, (R)p.factor[number] * scale * tern__element<R>(p.x, p.x_dtype, i));
+            continue;
+        }
+        float factor[N];
+        for (int e = 0; e < N; e++) factor[e] = p.factor[number + (p.is_last ? e : 0)];
+        tern__four<R> f = tern__four_of<R>(read, p.x, p.x_dtype, i);
+        for (int e = 0; e < N; e++) f.v[e] *= (R)factor[e] * scale;
+        tern__four_set<R>(p.y, p.y_dtype, i, f);
     }
 }
 
@@ -108,6 +127,16 @@ int tern__cuda_dropout(const tern__call *call)
                              0, p);
 }
 
+static int start_channels(const tern__call *call, const problem &p)
+{
+    bool fours = p.fours && (p.is_last ? p.channels : p.inner) % 4 == 0;
+    void (*kernel)(problem) = p.y_dtype == TERN_F64 ? channels<double, 1>
+                              : fours               ? channels<float, 4>
+                                                    : channels<float, 1>;
+    return tern__cuda_launch(call, kernel, tern__cuda_grid(call, p.count, THREADS, fours ? 4 : 1), THREADS, 0,
+                             p);
+}
+
 int tern__cuda_dropout_channels(const tern__call *call)
 {
     problem p;
@@ -120,10 +149,7 @@ int tern__cuda_dropout_channels(const tern__call *call)
     if (!p.factor) return TERN_E_MEMORY;
     int status =
         tern__cuda_launch(call, choose, tern__cuda_grid(call, blocks, THREADS, 1), THREADS, 0, p, blocks);
-    dim3 grid = tern__cuda_grid(call, p.count, THREADS, 1);
-    if (!status)
-        status = tern__cuda_launch(call, p.y_dtype == TERN_F64 ? channels<double> : channels<float>, grid,
-                                   THREADS, 0, p);
+    if (!status) status = start_channels(call, p);
     tern__cuda_scratch_free(call, p.factor);
     return status;
 }

@@ -97,7 +97,7 @@ static __device__ __forceinline__ uint32_t tern__half_of(float value, int dtype)
 
 /* Four neighbours as they are in memory, of f32 or of 16 bits; others stay there. Who needs several fours
  * reads all of them before it looks at the first, so that all are on their way at a time. */
-typedef struct tern__read {
+typedef union tern__read {
     float4 single;
     uint2 half;
 } tern__read;

@@ -107,34 +107,62 @@ __device__ __forceinline__ tern__four<R> get(const walk &w, int i, int64_t at, i
     return f;
 }
 
-/* Only a single row may end within four. */
+/* Of the elements from `i` on there are four, or fewer: only a single row may end within them. */
+static __device__ __forceinline__ int most_at(const walk &w, int64_t i)
+{
+    return w.plan.count - i < 4 ? (int)(w.plan.count - i) : 4;
+}
+
+/* What is asked for of each operand before any of it is looked at. */
+typedef struct asked {
+    place p;
+    tern__read read[4];
+} asked;
+
+template <class O> static __device__ __forceinline__ asked ask(const walk &w, int64_t i)
+{
+    asked a = {};
+    a.p = place_of<O>(w, i);
+#pragma unroll
+    for (int o = 0; o < O::INS; o++)
+        if (is_whole(w, o, most_at(w, i))) a.read[o] = tern__four_read(w.data[o], w.dtype[o], a.p.at[o]);
+    return a;
+}
+
+template <class O, class R>
+static __device__ __forceinline__ void finish(const walk &w, int64_t i, const asked &a, const R k[2])
+{
+    const int most = most_at(w, i);
+    tern__four<R> in[4] = {}, out = {};
+#pragma unroll
+    for (int o = 0; o < O::INS; o++) in[o] = get<R>(w, o, a.p.at[o], most, a.read[o]);
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        R v[4] = {in[0].v[e], in[1].v[e], in[2].v[e], in[3].v[e]};
+        out.v[e] = compute<O, R>(v, k);
+    }
+    if (most == 4 && !w.add) return tern__four_set<R>(w.data[OUT], w.dtype[OUT], a.p.at[OUT], out);
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (e < most) store<O, R>(w, a.p.at[OUT] + e, out.v[e]);
+}
+
+/* Several fours are on their way at a time: of 16 bits one is but 8 bytes. */
 template <class O, class R> __global__ void run_fours(walk w)
 {
     tern__kernel_begin();
+    constexpr int ahead = sizeof(R) > 4 ? 1 : O::INS > 1 ? 2 : 4;
     const R k[2] = {number<R>(w.numbers[0]), number<R>(w.numbers[1])};
-    int64_t step = (int64_t)gridDim.x * blockDim.x * 4;
-    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < w.plan.count; i += step) {
-        place p = place_of<O>(w, i);
-        tern__read read[4] = {};
-        tern__four<R> in[4] = {}, out = {};
-        int most = w.plan.count - i < 4 ? (int)(w.plan.count - i) : 4;
+    const int64_t step = (int64_t)gridDim.x * blockDim.x * 4;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; i < w.plan.count;
+         i += ahead * step) {
+        asked a[ahead] = {};
 #pragma unroll
-        for (int o = 0; o < O::INS; o++)
-            if (is_whole(w, o, most)) read[o] = tern__four_read(w.data[o], w.dtype[o], p.at[o]);
+        for (int n = 0; n < ahead; n++)
+            if (i + n * step < w.plan.count) a[n] = ask<O>(w, i + n * step);
 #pragma unroll
-        for (int o = 0; o < O::INS; o++) in[o] = get<R>(w, o, p.at[o], most, read[o]);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            R v[4] = {in[0].v[e], in[1].v[e], in[2].v[e], in[3].v[e]};
-            out.v[e] = compute<O, R>(v, k);
-        }
-        if (most == 4 && !w.add) {
-            tern__four_set<R>(w.data[OUT], w.dtype[OUT], p.at[OUT], out);
-            continue;
-        }
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (e < most) store<O, R>(w, p.at[OUT] + e, out.v[e]);
+        for (int n = 0; n < ahead; n++)
+            if (i + n * step < w.plan.count) finish<O, R>(w, i + n * step, a[n], k);
     }
 }
 

@@ -395,6 +395,8 @@ static const row rows[] = {
     {"odd", TERN__DROPOUT, {X(3, 1001)}, {X(3, 1001)}, &dropout, false},
     {"added", TERN__DROPOUT, {X(64)}, {X(64)}, &dropout, true},
     {"planes", TERN__DROPOUT_CHANNELS, {X(3, 5, 4, 7)}, {X(3, 5, 4, 7)}, &dropout, false},
+    {"planes by fours", TERN__DROPOUT_CHANNELS, {X(3, 5, 4, 8)}, {X(3, 5, 4, 8)}, &dropout, false},
+    {"channels last by fours", TERN__DROPOUT_CHANNELS, {XL(3, 8, 4, 7)}, {XL(3, 8, 4, 7)}, &dropout, false},
     {"channels last", TERN__DROPOUT_CHANNELS, {XL(3, 5, 4, 7)}, {XL(3, 5, 4, 7)}, &dropout, true},
     {"1", TERN__POWER_SUM, {X(20001)}, {SCALAR_D}, &ones, false},
     {"2", TERN__POWER_SUM, {X(20001)}, {SCALAR_D}, &squares, true},
