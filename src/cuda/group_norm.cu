@@ -1,7 +1,7 @@
 /* group_norm.cu - group norm, which layer norm and instance norm are too: a block has a row, a few rows after
- * each other, and reads it again while it is in a cache. The mean is made first and what the deviations from
- * it sum up to is taken off, so nothing cancels. Gradients of weight and bias are sums over columns
- * (columns.h), as batch norm's are. */
+ * each other, and reads it again while it is in a cache, or keeps it in registers where it is short. The mean
+ * is made first and what the deviations from it sum up to is taken off, so nothing cancels. Gradients of
+ * weight and bias are sums over columns (columns.h), as batch norm's are. */
 #include "cuda/columns.h"
 #include "cuda/kernels.h"
 #include "cuda/sums.h"
@@ -12,6 +12,8 @@ extern "C" {
 
 #define SUM_BLOCKS 2048
 #define MOST       1024 /* threads for a row               */
+#define AHEAD      4    /* bunches of x that a thread reads at a time */
+#define GRAD_AHEAD 2    /* and of dy and x                            */
 
 typedef struct group_norm {
     tern__group_shape shape;
@@ -53,42 +55,72 @@ static __device__ __forceinline__ void get_numbers(const group_norm &a, const te
     for (int l = 0; l < N; l++) to[l] = tern__vector_get<R>(v, c + l, fallback);
 }
 
-template <int DTYPE, int N> static __device__ tern__number<DTYPE> sum_of_row(const group_norm &a, int64_t row)
-{
-    tern__number<DTYPE> sum = 0;
-    for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
-        tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, row * a.shape.size + i);
-        for (int l = 0; l < N; l++) sum += x.get(l);
+/* What a thread has of a row at a time: `count` bunches, a block's threads beside each other, and 0 beyond.
+ */
+template <int DTYPE, int N, int COUNT> struct row_part {
+    tern__bunch<DTYPE, N> bunch[COUNT];
+
+    static __device__ __forceinline__ int64_t pace(void)
+    {
+        return (int64_t)blockDim.x * N * COUNT;
     }
-    return tern__block_sum(sum);
-}
+    static __device__ __forceinline__ int64_t at(int64_t i, int n)
+    {
+        return i + (int64_t)n * blockDim.x * N;
+    }
+    __device__ __forceinline__ void read(const void *data, int64_t from, int64_t i, int64_t size)
+    {
+#pragma unroll
+        for (int n = 0; n < COUNT; n++) {
+            bunch[n] = {};
+            if (at(i, n) < size) bunch[n] = tern__bunch_get<DTYPE, N>(data, from + at(i, n));
+        }
+    }
+};
 
 template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_norm(group_norm a)
 {
     tern__kernel_begin();
     typedef tern__number<DTYPE> R;
+    typedef row_part<DTYPE, N, AHEAD> part;
     const R n = (R)a.shape.size;
+    const int64_t size = a.shape.size, first = threadIdx.x * N, pace = part::pace();
+    part x;
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        R mean = sum_of_row<DTYPE, N>(a, row) / n, moments[2] = {};
-        for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
-            tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, row * a.shape.size + i);
-            for (int l = 0; l < N; l++) {
-                R d = x.get(l) - mean;
-                moments[0] += d;
-                moments[1] += d * d;
-            }
+        R sum = 0, moments[2] = {};
+        for (int64_t i = first; i < size; i += pace) {
+            x.read(a.x, row * size, i, size);
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++)
+                for (int l = 0; l < N; l++) sum += x.bunch[j].get(l);
+        }
+        R mean = tern__block_sum(sum) / n;
+        for (int64_t i = first; i < size; i += pace) {
+            if (size > pace) x.read(a.x, row * size, i, size);
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++)
+                for (int l = 0; l < N && part::at(i, j) < size; l++) {
+                    R d = x.bunch[j].get(l) - mean;
+                    moments[0] += d;
+                    moments[1] += d * d;
+                }
         }
         tern__block_sums<2, R>(moments);
         R rest = moments[0] / n, inverse = 1 / sqrt(moments[1] / n - rest * rest + (R)a.eps);
         mean += rest;
-        for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
-            R w[N], b[N], y[N];
-            int64_t c = channel_of(a, row, i), at = row * a.shape.size + i;
-            get_numbers<R, N>(a, a.weight, c, 1, w);
-            get_numbers<R, N>(a, a.bias, c, 0, b);
-            tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at);
-            for (int l = 0; l < N; l++) y[l] = (x.get(l) - mean) * inverse * w[l] + b[l];
-            tern__bunch_put<DTYPE>(a.y, at, y, a.add);
+        for (int64_t i = first; i < size; i += pace) {
+            if (size > pace) x.read(a.x, row * size, i, size);
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++) {
+                R w[N], b[N], y[N];
+                int64_t at = part::at(i, j);
+                if (at >= size) break;
+                int64_t c = channel_of(a, row, at);
+                get_numbers<R, N>(a, a.weight, c, 1, w);
+                get_numbers<R, N>(a, a.bias, c, 0, b);
+                for (int l = 0; l < N; l++) y[l] = (x.bunch[j].get(l) - mean) * inverse * w[l] + b[l];
+                tern__bunch_put<DTYPE>(a.y, row * size + at, y, a.add);
+            }
         }
         if (threadIdx.x > 0) continue;
         tern__element_set<R>(a.mean.data, a.mean.dtype, row, mean);
@@ -102,34 +134,46 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_d
 {
     tern__kernel_begin();
     typedef tern__number<DTYPE> R;
+    typedef row_part<DTYPE, N, GRAD_AHEAD> part;
     const R n = (R)a.shape.size;
+    const int64_t size = a.shape.size, first = threadIdx.x * N, pace = part::pace();
+    part dy, x;
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         R mean = tern__element<R>(a.mean.data, a.mean.dtype, row), sums[2] = {}, w[N];
         R inverse = tern__element<R>(a.inverse.data, a.inverse.dtype, row);
-        for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
-            int64_t at = row * a.shape.size + i;
-            tern__bunch<DTYPE, N> dy = tern__bunch_get<DTYPE, N>(a.dy, at);
-            tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at);
-            get_numbers<R, N>(a, a.weight, channel_of(a, row, i), 1, w);
-            for (int l = 0; l < N; l++) {
-                R d = tern__rounded_product(dy.get(l), w[l]);
-                sums[0] += d;
-                sums[1] += d * (x.get(l) - mean);
+        for (int64_t i = first; i < size; i += pace) {
+            dy.read(a.dy, row * size, i, size);
+            x.read(a.x, row * size, i, size);
+#pragma unroll
+            for (int j = 0; j < GRAD_AHEAD; j++) {
+                if (part::at(i, j) >= size) break;
+                get_numbers<R, N>(a, a.weight, channel_of(a, row, part::at(i, j)), 1, w);
+                for (int l = 0; l < N; l++) {
+                    R d = tern__rounded_product(dy.bunch[j].get(l), w[l]);
+                    sums[0] += d;
+                    sums[1] += d * (x.bunch[j].get(l) - mean);
+                }
             }
         }
         tern__block_sums<2, R>(sums);
         R middle = sums[0] / n, slope = sums[1] * inverse * inverse / n;
-        for (int64_t i = threadIdx.x * N; i < a.shape.size; i += blockDim.x * N) {
-            int64_t at = row * a.shape.size + i;
-            tern__bunch<DTYPE, N> dy = tern__bunch_get<DTYPE, N>(a.dy, at);
-            tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, at);
-            R dx[N];
-            get_numbers<R, N>(a, a.weight, channel_of(a, row, i), 1, w);
-            for (int l = 0; l < N; l++) {
-                R d = tern__rounded_product(dy.get(l), w[l]);
-                dx[l] = inverse * (d - middle - (x.get(l) - mean) * slope);
+        for (int64_t i = first; i < size; i += pace) {
+            if (size > pace) {
+                dy.read(a.dy, row * size, i, size);
+                x.read(a.x, row * size, i, size);
             }
-            tern__bunch_put<DTYPE>(a.y, at, dx, a.add);
+#pragma unroll
+            for (int j = 0; j < GRAD_AHEAD; j++) {
+                R dx[N];
+                int64_t at = part::at(i, j);
+                if (at >= size) break;
+                get_numbers<R, N>(a, a.weight, channel_of(a, row, at), 1, w);
+                for (int l = 0; l < N; l++) {
+                    R d = tern__rounded_product(dy.bunch[j].get(l), w[l]);
+                    dx[l] = inverse * (d - middle - (x.bunch[j].get(l) - mean) * slope);
+                }
+                tern__bunch_put<DTYPE>(a.y, row * size + at, dx, a.add);
+            }
         }
     }
 }
@@ -225,17 +269,17 @@ static bool is_bunched(const group_norm &a, const tern__view *const *views, int 
 
 typedef void (*kernel_fn)(group_norm a);
 
-/* As many warps as have something to do. */
+/* As many warps as it takes to have a row at once, `lanes` of it to a thread. */
 static int launch(const tern__call *call, const group_norm &a, kernel_fn kernel, int lanes)
 {
     int threads = TERN__WARP;
-    while (threads < MOST && threads * 4 * lanes < a.shape.size) threads *= 2;
+    while (threads < MOST && threads * lanes < a.shape.size) threads *= 2;
     return tern__cuda_launch(call, kernel, tern__cuda_grid(call, a.rows, 1, 1), threads, 0, a);
 }
 
 template <int DTYPE, int N> static int start_norm(const tern__call *call, const group_norm &a)
 {
-    return launch(call, a, run_norm<DTYPE, N>, N);
+    return launch(call, a, run_norm<DTYPE, N>, N * AHEAD);
 }
 
 int tern__cuda_group_norm(const tern__call *call)
@@ -255,7 +299,7 @@ int tern__cuda_group_norm(const tern__call *call)
 
 template <int DTYPE, int N> static int start_data_grad(const tern__call *call, const group_norm &a)
 {
-    return launch(call, a, run_data_grad<DTYPE, N>, N);
+    return launch(call, a, run_data_grad<DTYPE, N>, N * GRAD_AHEAD);
 }
 
 template <int DTYPE, int N>

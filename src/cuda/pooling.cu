@@ -11,6 +11,7 @@ extern "C" {
 #include <math.h>
 
 #define THREADS 256
+#define AHEAD   3 /* elements of a window's row that are read at a time */
 
 typedef struct pooling {
     tern__pool_attr attr;
@@ -82,14 +83,20 @@ template <int DTYPE, int N> static __global__ void run_max(pooling p)
         for (int l = 0; l < N; l++) best[l] = -(R)INFINITY, place[l] = first;
         for (int64_t d = w.span[0].first; d < w.span[0].last; d++)
             for (int64_t r = w.span[1].first; r < w.span[1].last; r++)
-                for (int64_t c = w.span[2].first; c < w.span[2].last; c++) {
-                    int64_t at = plane + seen_at(p, w, 0, d) + seen_at(p, w, 1, r) + seen_at(p, w, 2, c);
-                    tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(p.x.data, at);
+                for (int64_t c = w.span[2].first; c < w.span[2].last; c += AHEAD) {
+                    int64_t at = plane + seen_at(p, w, 0, d) + seen_at(p, w, 1, r);
                     int here = (int)tern__pool_place(&p.attr, d, r, c);
-                    for (int l = 0; l < N; l++) {
-                        R v = x.get(l);
-                        if (v > best[l] || v != v) best[l] = v, place[l] = here;
-                    }
+                    tern__bunch<DTYPE, N> x[AHEAD] = {};
+#pragma unroll
+                    for (int j = 0; j < AHEAD; j++)
+                        if (c + j < w.span[2].last)
+                            x[j] = tern__bunch_get<DTYPE, N>(p.x.data, at + seen_at(p, w, 2, c + j));
+#pragma unroll
+                    for (int j = 0; j < AHEAD; j++)
+                        for (int l = 0; l < N && c + j < w.span[2].last; l++) {
+                            R v = x[j].get(l);
+                            if (v > best[l] || v != v) best[l] = v, place[l] = here + j;
+                        }
                 }
         int64_t inner = tern__plane_at(p.y, site.n, site.c);
         tern__bunch_put<DTYPE>(p.y.data, inner + tern__position_at(p.y, site.at[0], site.at[1], site.at[2]),
