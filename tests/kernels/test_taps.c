@@ -376,10 +376,11 @@ static void scratch_is_asked_for_once(void **state)
 
 /* ---- what it is for ---- */
 
-static const char *chosen_for(tern__kernel kernel, const sizes *s)
+static const char *chosen_for(tern__kernel kernel, const sizes *s, bool exact)
 {
     tern_error err = {0};
     tern_device *device = open_device("cpu", 1);
+    device->conv.exact = exact;
     operands o = make(s, 1, true);
     tern__call call = call_of(device, kernel, &o, false, false, &err);
     assert_int_equal(tern__kernel_run(&call), TERN_OK);
@@ -397,24 +398,27 @@ static void much_padding_is_left_out(void **state)
                        far = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}},
                        beyond = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 36, 36}, {0, 36, 36}};
     bool others = tern__dnnl_has_convolutions();
-    assert_int_equal(strcmp(chosen_for(TERN__CONV, &near), "taps") != 0, others);
-    assert_string_equal(chosen_for(TERN__CONV, &far), "taps");
-    assert_int_equal(strcmp(chosen_for(TERN__CONV, &beyond), "taps") != 0,
+    assert_int_equal(strcmp(chosen_for(TERN__CONV, &near, false), "taps") != 0, others);
+    assert_string_equal(chosen_for(TERN__CONV, &far, false), "taps");
+    assert_int_equal(strcmp(chosen_for(TERN__CONV, &beyond, false), "taps") != 0,
                      others); /* one tap is left of it */
 }
 
-/* By the same table; who has wide registers has oneDNN's loops for them. */
-static void weights_of_volumes_need_no_wide_registers(void **state)
+/* By the same table, where Winograd's rounding is not wanted; who has wide registers has oneDNN's loops for
+ * them. */
+static void weights_need_no_wide_registers(void **state)
 {
     (void)state;
     static const sizes tall = {1, 16, 16, {4, 16, 16}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}},
                        small = {1, 16, 16, {4, 8, 8}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}},
                        points = {1, 16, 16, {4, 16, 16}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}};
     const char *expected = tern__dnnl_has_convolutions() ? "direct" : "taps";
-    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &tall), tern__conv_is_wide() ? "direct" : "taps");
-    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &small), expected);
-    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &points), expected);
-    assert_string_equal(chosen_for(TERN__CONV, &tall), expected);
+    const char *wide = tern__conv_is_wide() ? "direct" : "taps";
+    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &tall, true), wide);
+    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &small, true), expected);
+    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &points, true), expected);
+    assert_string_equal(chosen_for(TERN__CONV, &tall, true), expected);
+    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &tall, false), "winograd");
 }
 
 static void what_it_does_not_take(void **state)
@@ -450,7 +454,7 @@ int main(void)
         cmocka_unit_test(weights_are_kept_with_their_parameter),
         cmocka_unit_test(scratch_is_asked_for_once),
         cmocka_unit_test(much_padding_is_left_out),
-        cmocka_unit_test(weights_of_volumes_need_no_wide_registers),
+        cmocka_unit_test(weights_need_no_wide_registers),
         cmocka_unit_test(what_it_does_not_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -569,7 +569,7 @@ static void what_it_does_not_take(void **state)
 static size_t scratch_of(const tern__call *call, const operands *o)
 {
     bool weight = call->kernel == TERN__CONV_WEIGHT_GRAD;
-    return (weight ? tern__winograd_weight_scratch : tern__winograd_scratch)(call, &o->x, &o->y);
+    return (weight ? tern__winograd_weight_scratch : tern__winograd_scratch)(call, &o->x, &o->w, &o->y);
 }
 
 /* As many bytes as it said, and nothing in the second call. */

@@ -37,20 +37,19 @@ static double seen(const tern__taps_axis *a)
     return (double)pairs / (double)(a->taps * a->out);
 }
 
-/* Winograd's is faster in two dimensions, and where images are small most of the time goes into bringing the
- * sums to their places. */
-static bool pays_in_depth(const tern__conv *c)
+/* Which multiplies less. */
+static bool is_winograds(const tern__conv *c)
 {
-    return is_gradient_of_taps(c) && c->op[TERN__CONV_X].view->ndim == 5 && !tern__conv_is_wide() &&
-           tern__conv_positions(c, TERN__CONV_Y) >= 1024;
+    const tern__conv_algorithm *winograd = &tern__conv_winograd;
+    return !c->call->device->conv.exact && winograd->takes(c) && winograd->pays(c);
 }
 
-/* Instead of oneDNN's products of matrices between copies, but not of Winograd's, which multiplies less. */
-static bool pays_without_code(const tern__conv *c)
+/* Where oneDNN has no code it makes products of matrices between copies. Where there is, and positions are
+ * few, most of the time here goes into bringing the sums to their places. */
+static bool beats_direct(const tern__conv *c)
 {
-    const tern__conv_algorithm *less = &tern__conv_winograd;
-    bool has_less = !c->call->device->conv.exact && less->takes(c) && less->pays(c);
-    return !tern__dnnl_has_convolutions() && !has_less;
+    if (!tern__dnnl_has_convolutions()) return true;
+    return is_gradient_of_taps(c) && !tern__conv_is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= 1024;
 }
 
 static bool pays(const tern__conv *c)
@@ -58,8 +57,8 @@ static bool pays(const tern__conv *c)
     const tern__conv_operand *op = c->op;
     tern__taps_space s = tern__taps_space_of(c->attr, op[TERN__CONV_X].view, op[TERN__CONV_Y].view,
                                              op[TERN__CONV_W].view, false);
-    return seen(&s.axis[0]) * seen(&s.axis[1]) * seen(&s.axis[2]) <= 0.6 || pays_in_depth(c) ||
-           pays_without_code(c);
+    bool sees_little = seen(&s.axis[0]) * seen(&s.axis[1]) * seen(&s.axis[2]) <= 0.6;
+    return sees_little || (beats_direct(c) && !is_winograds(c));
 }
 
 static size_t scratch(const tern__conv *c)

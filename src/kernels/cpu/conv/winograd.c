@@ -5,7 +5,10 @@
 
 static int64_t products(const tern__conv *c)
 {
-    return TERN__WINOGRAD_POINTS * tern__winograd_grid_of(c->op[TERN__CONV_Y].view, c->attr, false).count;
+    const tern__view *x = c->op[TERN__CONV_X].view, *w = c->op[TERN__CONV_W].view;
+    const tern__view *y = c->op[TERN__CONV_Y].view;
+    return TERN__WINOGRAD_POINTS *
+           tern__winograd_grid_of(x, y, tern__winograd_slices(w), c->attr, false).count;
 }
 
 /* As many as direct makes. */
@@ -32,7 +35,7 @@ static bool pays(const tern__conv *c)
 static size_t scratch(const tern__conv *c)
 {
     return (c->op[TERN__CONV_W].result ? tern__winograd_weight_scratch : tern__winograd_scratch)(
-        c->call, c->op[TERN__CONV_X].view, c->op[TERN__CONV_Y].view);
+        c->call, c->op[TERN__CONV_X].view, c->op[TERN__CONV_W].view, c->op[TERN__CONV_Y].view);
 }
 
 static int run(tern__conv *c)

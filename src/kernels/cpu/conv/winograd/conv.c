@@ -1,6 +1,8 @@
 /* conv.c - the forward and the data gradient, which is the forward of a weight turned by 180 degrees with
  * its channels in each other's places, and with padding 2 d - p for a dilation of d.
  *
+ * A slice of a volume is an image whose inputs are those of several slices (transform.h).
+ *
  * Tiles are taken in runs, and a run in slices. A slice's inputs are transformed, and then for a group of 32
  * outputs after the other its 36 products are computed, whose sums stay in the cache, and transformed back.
  * So scratch is of a cache's size, whatever the layer's.
@@ -55,7 +57,7 @@ typedef struct part {
 static bool is_dense(const tern__view *view)
 {
     bool has_lanes = view->dtype == TERN_F32 || view->dtype == TERN_BF16 || view->dtype == TERN_F16;
-    return view->layout == TERN__BLOCKED16 && has_lanes && view->ndim == 4 && tern__view_count(view) > 0;
+    return view->layout == TERN__BLOCKED16 && has_lanes && view->ndim >= 4 && tern__view_count(view) > 0;
 }
 
 bool tern__winograd_takes(const tern__call *call, const tern__view *x, const tern__view *w,
@@ -64,10 +66,11 @@ bool tern__winograd_takes(const tern__call *call, const tern__view *x, const ter
     const tern__conv_attr *a = call->attr;
     bool takes = a->groups == 1 && is_dense(x) && is_dense(y) && y->dtype == x->dtype &&
                  (w->dtype == TERN_F32 || w->dtype == x->dtype) && tern__view_is_contiguous(w) &&
-                 w->shape[2] == 3 && w->shape[3] == 3;
-    for (int d = 1; d < 3; d++)
-        takes = takes && a->stride[d] == 1 && a->padding[d] >= 0 && a->padding[d] <= 2 * a->dilation[d] &&
-                y->shape[1 + d] == x->shape[1 + d] + 2 * (a->padding[d] - a->dilation[d]);
+                 (x->ndim == 4 || a->stride[0] == 1);
+    for (int axis = 1, d = x->ndim - 2; takes && axis < 3; axis++, d++)
+        takes = w->shape[d] == 3 && a->stride[axis] == 1 && a->padding[axis] >= 0 &&
+                a->padding[axis] <= 2 * a->dilation[axis] &&
+                y->shape[d] == x->shape[d] + 2 * (a->padding[axis] - a->dilation[axis]);
     return takes;
 }
 
@@ -171,12 +174,14 @@ static void cut(job *j)
     j->own_size = j->sum_size + (j->keeps ? 0 : weight_room(j, j->chunk));
 }
 
-static job plan(const tern__call *call, const tern__view *x, const tern__view *y)
+static job plan(const tern__call *call, const tern__view *x, const tern__view *w, const tern__view *y)
 {
     bool turned = call->kernel == TERN__CONV_DATA_GRAD;
     job j = {.call = call, .in = turned ? y : x, .out = turned ? x : y, .threads = call->device->threads};
-    j.grid = tern__winograd_grid_of(j.out, call->attr, turned);
-    j.w = (tern__winograd_weights){.ins = j.in->shape[1], .outs = j.out->shape[1], .turned = turned};
+    int64_t taps = tern__winograd_slices(w);
+    j.grid = tern__winograd_grid_of(j.in, j.out, taps, call->attr, turned);
+    j.w = (tern__winograd_weights){
+        .ins = taps * j.in->shape[1], .outs = j.out->shape[1], .taps = taps, .turned = turned};
     j.groups = (j.w.outs + 31) / 32;
     cut(&j);
     return j;
@@ -197,9 +202,10 @@ static size_t own_bytes(const job *j)
     return (size_t)(j->threads * j->own_size) * sizeof(float);
 }
 
-size_t tern__winograd_scratch(const tern__call *call, const tern__view *x, const tern__view *y)
+size_t tern__winograd_scratch(const tern__call *call, const tern__view *x, const tern__view *w,
+                              const tern__view *y)
 {
-    job j = plan(call, x, y);
+    job j = plan(call, x, w, y);
     return (j.keeps ? kept_bytes(&j) : 0) + tile_bytes(&j) + own_bytes(&j);
 }
 
@@ -228,7 +234,7 @@ static int keep(job *j, const tern__view *w)
 int tern__winograd(const tern__call *call, const tern__view *x, const tern__view *w, const tern__view *y,
                    const tern__view *bias)
 {
-    job j = plan(call, x, y);
+    job j = plan(call, x, w, y);
     j.w.data = w->data;
     j.w.dtype = w->dtype;
     if (bias) j.bias = bias->data;

@@ -1,6 +1,7 @@
 /* conv.h - convolutions with 3x3 weights by Winograd's algorithm F(4x4, 3x3): a quarter of the
- * multiplications, for an error of some roundings more. Two spatial dimensions, stride 1, any
- * dilation d, one group, blocked activations, padding up to 2 d, contiguous weights.
+ * multiplications, for an error of some roundings more. Stride 1, any dilation d, one group, blocked
+ * activations, padding up to 2 d, contiguous weights. Volumes, too, slice by slice: their weights are as many
+ * 3x3 weights as they have slices, with any padding and dilation along the depth.
  *
  * Activations are f32, bf16 or f16, both of one dtype, weights and their gradients of that or f32. All is
  * computed in f32: elements are widened where a transform loads them, and a result is rounded once, where it
@@ -27,7 +28,9 @@ int tern__winograd_weight_grad(const tern__call *call, const tern__view *x, cons
                                const tern__view *dw);
 
 /* Bytes of scratch that they take. */
-size_t tern__winograd_scratch(const tern__call *call, const tern__view *x, const tern__view *y);
-size_t tern__winograd_weight_scratch(const tern__call *call, const tern__view *x, const tern__view *dy);
+size_t tern__winograd_scratch(const tern__call *call, const tern__view *x, const tern__view *w,
+                              const tern__view *y);
+size_t tern__winograd_weight_scratch(const tern__call *call, const tern__view *x, const tern__view *dw,
+                                     const tern__view *dy);
 
 #endif

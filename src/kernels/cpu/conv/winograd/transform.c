@@ -141,20 +141,31 @@ static tern__winograd_axis axis_of(int64_t out, int64_t padding, int64_t step)
     return a;
 }
 
-tern__winograd_grid tern__winograd_grid_of(const tern__view *out, const tern__conv_attr *attr, bool turned)
+static tern__winograd_depth depth_of(const tern__view *in, const tern__view *out, int64_t taps,
+                                     const tern__conv_attr *attr, bool turned)
 {
-    tern__winograd_grid g;
+    int64_t shift = -attr->padding[0], step = attr->dilation[0];
+    if (out->ndim == 4) return (tern__winograd_depth){1, 1, 1, 0, 1};
+    return (tern__winograd_depth){in->shape[2], out->shape[2], taps, turned ? -shift : shift,
+                                  turned ? -step : step};
+}
+
+tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__view *out, int64_t taps,
+                                           const tern__conv_attr *attr, bool turned)
+{
+    tern__winograd_grid g = {.depth = depth_of(in, out, taps, attr, turned)};
     for (int d = 0; d < 2; d++) {
         int64_t step = attr->dilation[1 + d], padding = attr->padding[1 + d];
-        g.axis[d] = axis_of(out->shape[2 + d], turned ? 2 * step - padding : padding, step);
+        g.axis[d] = axis_of(out->shape[out->ndim - 2 + d], turned ? 2 * step - padding : padding, step);
     }
-    g.count = out->shape[0] * g.axis[0].tiles * g.axis[1].tiles;
+    g.count = out->shape[0] * g.depth.out * g.axis[0].tiles * g.axis[1].tiles;
     return g;
 }
 
-/* Of a block of channels of tile t's image: its first element, and the tile's first output. */
+/* Of a block of channels of tile t's slice: its first element, and the tile's first output. */
 typedef struct place {
     int64_t plane, row, column;
+    bool is_beyond; /* the volume: the slice is all zeros */
 } place;
 
 TERN__INLINE int64_t first_output(const tern__winograd_axis *a, int64_t tile)
@@ -164,12 +175,31 @@ TERN__INLINE int64_t first_output(const tern__winograd_axis *a, int64_t tile)
     return a->longer + rest / a->short_tiles + rest % a->short_tiles * OUT * a->step;
 }
 
-TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view, int64_t block, int64_t t)
+/* `slices` of a volume; the tile's own is `ahead` before the one that is meant. */
+TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view, int64_t slices,
+                            int64_t block, int64_t ahead, int64_t t)
 {
-    int64_t across = g->axis[1].tiles, area = g->axis[0].tiles * across, image = t / area, rest = t % area;
-    int64_t plane = image * (view->shape[1] / LANES) + block;
-    return (place){plane * view->shape[2] * view->shape[3] * LANES, first_output(&g->axis[0], rest / across),
-                   first_output(&g->axis[1], rest % across)};
+    int64_t across = g->axis[1].tiles, area = g->axis[0].tiles * across, own = t / area, rest = t % area;
+    int64_t image = own / g->depth.out, slice = own % g->depth.out + ahead;
+    int64_t plane = (image * (view->shape[1] / LANES) + block) * slices + slice;
+    return (place){plane * view->shape[view->ndim - 2] * view->shape[view->ndim - 1] * LANES,
+                   first_output(&g->axis[0], rest / across), first_output(&g->axis[1], rest % across),
+                   slice < 0 || slice >= slices};
+}
+
+TERN__INLINE place output_of(const tern__winograd_grid *g, const tern__view *out, int64_t block, int64_t t)
+{
+    return place_of(g, out, g->depth.out, block, 0, t);
+}
+
+/* The inputs that the tile sees begin here. */
+TERN__INLINE place input_of(const tern__winograd_grid *g, const tern__view *in, int64_t block, int64_t t)
+{
+    int64_t blocks = in->shape[1] / LANES, ahead = g->depth.shift + block / blocks * g->depth.step;
+    place p = place_of(g, in, g->depth.in, block % blocks, ahead, t);
+    p.row -= g->axis[0].padding;
+    p.column -= g->axis[1].padding;
+    return p;
 }
 
 /* Lines of lanes of one dtype: the first's element, and how many elements further on the next one and the
@@ -198,15 +228,16 @@ TERN__INLINE void copy_line(void *to, int64_t at, const void *from, int64_t from
 TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, place p, int side, void *room,
                           tern_dtype dtype)
 {
-    int64_t height = view->shape[2], width = view->shape[3], down = g->axis[0].step, on = g->axis[1].step;
+    int64_t height = view->shape[view->ndim - 2], width = view->shape[view->ndim - 1];
+    int64_t down = g->axis[0].step, on = g->axis[1].step;
     const void *data = view->data;
-    if (p.row >= 0 && p.column >= 0 && p.row + (side - 1) * down < height &&
+    if (!p.is_beyond && p.row >= 0 && p.column >= 0 && p.row + (side - 1) * down < height &&
         p.column + (side - 1) * on < width)
         return (lines){data, p.plane + (p.row * width + p.column) * LANES, down * width * LANES, on * LANES};
     for (int i = 0; i < side; i++)
         for (int j = 0; j < side; j++) {
             int64_t r = p.row + i * down, c = p.column + j * on;
-            bool inside = r >= 0 && c >= 0 && r < height && c < width;
+            bool inside = !p.is_beyond && r >= 0 && c >= 0 && r < height && c < width;
             copy_line(room, (i * side + j) * LANES, inside ? data : NULL, p.plane + (r * width + c) * LANES,
                       dtype);
         }
@@ -218,10 +249,7 @@ TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g,
 {
     float room[IN * IN * LANES];
     for (int64_t t = 0; t < count; t++) {
-        place p = place_of(g, in, block, first + t);
-        p.row -= g->axis[0].padding;
-        p.column -= g->axis[1].padding;
-        lines from = square(g, in, p, IN, room, dtype);
+        lines from = square(g, in, input_of(g, in, block, first + t), IN, room, dtype);
         input_tile(to.data + t * LANES, to.pitch, from.data, from.first, from.row_pitch, from.pitch, dtype);
     }
 }
@@ -231,7 +259,7 @@ TERN__INLINE void grads(tern__winograd_points to, const tern__winograd_grid *g, 
 {
     float room[OUT * OUT * LANES];
     for (int64_t t = 0; t < count; t++) {
-        lines from = square(g, out, place_of(g, out, block, first + t), OUT, room, dtype);
+        lines from = square(g, out, output_of(g, out, block, first + t), OUT, room, dtype);
         grad_tile(to.data + t * LANES, to.pitch, from.data, from.first, from.row_pitch, from.pitch, dtype);
     }
 }
@@ -245,7 +273,7 @@ TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid 
     tern__lanes more = {0};
     if (bias) more = tern__lanes_get(bias, dtype, block * LANES, LANES);
     for (int64_t t = 0; t < count; t++) {
-        place p = place_of(g, out, block, first + t);
+        place p = output_of(g, out, block, first + t);
         output_tile(room, LANES, from.data, t * LANES, IN * from.pitch, from.pitch, TERN_F32);
         const tern__winograd_axis *down = &g->axis[0], *on = &g->axis[1];
         for (int64_t i = 0, row = p.row; i < OUT && row < down->out; i++, row += down->step)
@@ -292,7 +320,7 @@ void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_gri
 
 TERN__DEFINE_TURN(turn, tern__words)
 
-/* The plain weights of 16 outputs and 16 inputs: elements of w's memory. */
+/* A slice of the plain weights of 16 outputs and 16 inputs: elements of w's memory. */
 typedef struct channels {
     void *data;
     int64_t first, out_stride, in_stride;
@@ -300,10 +328,29 @@ typedef struct channels {
 
 static channels channels_of(const tern__winograd_weights *w, int64_t out, int64_t in)
 {
-    int64_t row = (w->turned ? w->outs : w->ins) * TAPS;
-    channels c = {.data = w->data, .out_stride = w->turned ? TAPS : row, .in_stride = w->turned ? row : TAPS};
-    c.first = out * c.out_stride + in * c.in_stride;
+    int64_t ins = w->ins / w->taps, near = w->taps * TAPS, far = (w->turned ? w->outs : ins) * near;
+    channels c = {.data = w->data, .out_stride = w->turned ? near : far, .in_stride = w->turned ? far : near};
+    c.first = out * c.out_stride + in % ins * c.in_stride + in / ins * TAPS;
     return c;
+}
+
+/* A copy of such, in which nothing stands between channels that follow each other. */
+static channels dense_channels(const tern__winograd_weights *w, float room[LANES * LANES * TAPS])
+{
+    int64_t far = LANES * TAPS;
+    return (channels){
+        .data = room, .out_stride = w->turned ? TAPS : far, .in_stride = w->turned ? far : TAPS};
+}
+
+static void copy_channels(const channels *to, const channels *from, size_t size)
+{
+    for (int64_t o = 0; o < LANES; o++)
+        for (int64_t i = 0; i < LANES; i++) {
+            int64_t at = to->first + o * to->out_stride + i * to->in_stride;
+            int64_t from_at = from->first + o * from->out_stride + i * from->in_stride;
+            memcpy((char *)to->data + (size_t)at * size, (char *)from->data + (size_t)from_at * size,
+                   TAPS * size);
+        }
 }
 
 /* taps[c][k][lane] of weights whose inputs follow each other: lines of 16 taps become columns. */
@@ -382,9 +429,13 @@ void tern__winograd_pack(float *to, const tern__winograd_weights *w, int64_t gro
 {
     int64_t width = tern__winograd_width(w, group), pitch = tern__winograd_pitch(w, group, count);
     void (*one)(float *, int64_t, int64_t, channels, bool) = FOR_DTYPE(pack, w->dtype);
+    float room[LANES * LANES * TAPS];
     for (int64_t c = 0; c < count; c += LANES)
-        for (int64_t o = 0; o < width; o += LANES)
-            one(to + c * width + o, pitch, width, channels_of(w, 32 * group + o, first + c), w->turned);
+        for (int64_t o = 0; o < width; o += LANES) {
+            channels own = channels_of(w, 32 * group + o, first + c), dense = dense_channels(w, room);
+            if (w->taps > 1) copy_channels(&dense, &own, tern_dtype_bytes(w->dtype));
+            one(to + c * width + o, pitch, width, w->taps > 1 ? dense : own, w->turned);
+        }
 }
 
 void tern__winograd_unpack(const float *from, const tern__winograd_weights *w, int64_t group, int64_t first,
@@ -392,7 +443,13 @@ void tern__winograd_unpack(const float *from, const tern__winograd_weights *w, i
 {
     int64_t width = tern__winograd_width(w, group), pitch = tern__winograd_pitch(w, group, count);
     void (*one)(const float *, int64_t, int64_t, channels, bool) = FOR_DTYPE(unpack, w->dtype);
+    size_t size = tern_dtype_bytes(w->dtype);
+    float room[LANES * LANES * TAPS];
     for (int64_t c = 0; c < count; c += LANES)
-        for (int64_t o = 0; o < width; o += LANES)
-            one(from + c * width + o, pitch, width, channels_of(w, 32 * group + o, first + c), add);
+        for (int64_t o = 0; o < width; o += LANES) {
+            channels own = channels_of(w, 32 * group + o, first + c), dense = dense_channels(w, room);
+            if (w->taps > 1 && add) copy_channels(&dense, &own, size);
+            one(from + c * width + o, pitch, width, w->taps > 1 ? dense : own, add);
+            if (w->taps > 1) copy_channels(&own, &dense, size);
+        }
 }

@@ -90,11 +90,12 @@ static void cut(job *j)
     j->part = POINTS * tern__winograd_pitch(&j->w, 0, j->chunk);
 }
 
-static job plan(const tern__call *call, const tern__view *x, const tern__view *dy)
+static job plan(const tern__call *call, const tern__view *x, const tern__view *dy, const tern__view *dw)
 {
     job j = {.call = call, .x = x, .dy = dy, .threads = call->device->threads};
-    j.grid = tern__winograd_grid_of(dy, call->attr, false);
-    j.w = (tern__winograd_weights){.ins = x->shape[1], .outs = dy->shape[1]};
+    int64_t taps = tern__winograd_slices(dw);
+    j.grid = tern__winograd_grid_of(x, dy, taps, call->attr, false);
+    j.w = (tern__winograd_weights){.ins = taps * x->shape[1], .outs = dy->shape[1], .taps = taps};
     cut(&j);
     return j;
 }
@@ -110,16 +111,17 @@ static size_t sum_bytes(const job *j)
     return (size_t)(parts * j->part) * sizeof(float);
 }
 
-size_t tern__winograd_weight_scratch(const tern__call *call, const tern__view *x, const tern__view *dy)
+size_t tern__winograd_weight_scratch(const tern__call *call, const tern__view *x, const tern__view *dw,
+                                     const tern__view *dy)
 {
-    job j = plan(call, x, dy);
+    job j = plan(call, x, dy, dw);
     return tile_bytes(&j) + sum_bytes(&j);
 }
 
 int tern__winograd_weight_grad(const tern__call *call, const tern__view *x, const tern__view *dy,
                                const tern__view *dw)
 {
-    job j = plan(call, x, dy);
+    job j = plan(call, x, dy, dw);
     j.w.data = dw->data;
     j.w.dtype = dw->dtype;
     j.inputs = tern__loop_scratch_of(call, TILES, tile_bytes(&j));

@@ -1,0 +1,250 @@
+/* Winograd's convolutions of volumes against those of images, of which test_winograd.c knows how far off they
+ * may be. A slice of a convolution of volumes is by its definition that of an image whose channels are those
+ * of all slices that it sees, zeros beyond the volume. Both sum up in the same order, so they must agree to
+ * the last bit. */
+#include "check.h"
+
+#include "kernels/cpu/conv/winograd/conv.h"
+
+#include <string.h>
+
+/* Of the depth, the height and the width. */
+typedef struct sizes {
+    int64_t images, in, out, taps, size[3], padding[3], dilation[3];
+} sizes;
+
+typedef struct operands {
+    tern__view x, w, b, y;
+    tern__conv_attr attr;
+} operands;
+
+static uint32_t seed = 1;
+
+static int64_t draw_of(int64_t least, int64_t most)
+{
+    seed = seed * 1664525u + 1013904223u;
+    return least + (seed >> 8) % (uint32_t)(most - least + 1);
+}
+
+static tern__view filled(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape)
+{
+    tern__view view = tern__view_make(dtype, layout, ndim, shape);
+    view.data = tern__alloc(tern__view_bytes(&view), __func__, NULL);
+    assert_non_null(view.data);
+    for (int64_t i = 0; i < tern__view_count(&view); i++)
+        tern__view_set(&view, i, (double)draw_of(0, 1 << 20) * 0x1p-19 - 1);
+    return view;
+}
+
+static int64_t outputs_of(const sizes *s, int axis)
+{
+    int64_t reach = s->dilation[axis] * ((axis ? 3 : s->taps) - 1);
+    return s->size[axis] + 2 * s->padding[axis] - reach;
+}
+
+static operands make_volumes(const sizes *s, tern_dtype dtype)
+{
+    operands o = {.attr = {{1, 1, 1}, {0}, {0}, 1}};
+    memcpy(o.attr.padding, s->padding, sizeof(s->padding));
+    memcpy(o.attr.dilation, s->dilation, sizeof(s->dilation));
+    int64_t x[] = {s->images, s->in, s->size[0], s->size[1], s->size[2]};
+    int64_t y[] = {s->images, s->out, outputs_of(s, 0), outputs_of(s, 1), outputs_of(s, 2)};
+    o.x = filled(dtype, TERN__BLOCKED16, 5, x);
+    o.w = filled(dtype, TERN__PLAIN, 5, (int64_t[]){s->out, s->in, s->taps, 3, 3});
+    o.b = filled(dtype, TERN__PLAIN, 1, &s->out);
+    o.y = filled(dtype, TERN__BLOCKED16, 5, y);
+    return o;
+}
+
+static void release(operands *o)
+{
+    tern__free(o->x.data);
+    tern__free(o->w.data);
+    tern__free(o->b.data);
+    tern__free(o->y.data);
+}
+
+/* ---- the same of images ---- */
+
+static int64_t slices_of(const tern__view *view)
+{
+    return view->ndim == 5 ? view->shape[2] : 1;
+}
+
+static int64_t area_of(const tern__view *view)
+{
+    return view->shape[view->ndim - 2] * view->shape[view->ndim - 1];
+}
+
+/* The number of its first element. */
+static int64_t plane_of(const tern__view *view, int64_t n, int64_t c, int64_t slice)
+{
+    return ((n * view->shape[1] + c) * slices_of(view) + slice) * area_of(view);
+}
+
+/* Zeros for a slice that is not there. */
+static void copy_plane(tern__view *to, int64_t n, int64_t c, const tern__view *from, int64_t from_n,
+                       int64_t from_c, int64_t slice)
+{
+    bool is_there = slice >= 0 && slice < slices_of(from);
+    for (int64_t i = 0; i < area_of(to); i++) {
+        double v = is_there ? tern__view_get(from, plane_of(from, from_n, from_c, slice) + i) : 0;
+        tern__view_set(to, plane_of(to, n, c, 0) + i, v);
+    }
+}
+
+/* An image for each of `count` slices: its channels are those of slices + shift + k * step for every k. */
+static tern__view images_of(const tern__view *volumes, int64_t count, int64_t taps, int64_t shift,
+                            int64_t step)
+{
+    int64_t channels = volumes->shape[1];
+    int64_t shape[] = {volumes->shape[0] * count, taps * channels, volumes->shape[3], volumes->shape[4]};
+    tern__view images = filled(volumes->dtype, TERN__BLOCKED16, 4, shape);
+    for (int64_t n = 0; n < shape[0]; n++)
+        for (int64_t c = 0; c < shape[1]; c++)
+            copy_plane(&images, n, c, volumes, n / count, c % channels,
+                       n % count + shift + c / channels * step);
+    return images;
+}
+
+/* Slices of what a sum goes over, inputs or (turned) outputs, as channels of their own. */
+static tern__view weights_of(const tern__view *w, bool turned)
+{
+    int64_t outs = w->shape[0], ins = w->shape[1], taps = w->shape[2];
+    int64_t shape[] = {turned ? taps * outs : outs, turned ? ins : taps * ins, 3, 3};
+    tern__view flat = filled(w->dtype, TERN__PLAIN, 4, shape);
+    for (int64_t o = 0; o < shape[0]; o++)
+        for (int64_t c = 0; c < shape[1]; c++)
+            copy_plane(&flat, o, c, w, o % outs, c % ins, turned ? o / outs : c / ins);
+    return flat;
+}
+
+static operands make_images(const operands *volumes, tern__kernel kernel)
+{
+    const tern__view *x = &volumes->x, *y = &volumes->y;
+    int64_t taps = volumes->w.shape[2], padding = volumes->attr.padding[0], step = volumes->attr.dilation[0];
+    bool turned = kernel == TERN__CONV_DATA_GRAD;
+    operands o = {.attr = volumes->attr};
+    o.x = turned ? images_of(x, x->shape[2], 1, 0, 1) : images_of(x, y->shape[2], taps, -padding, step);
+    o.y = turned ? images_of(y, x->shape[2], taps, padding, -step) : images_of(y, y->shape[2], 1, 0, 1);
+    o.w = weights_of(&volumes->w, turned);
+    o.b = filled(y->dtype, TERN__PLAIN, 1, volumes->b.shape);
+    memcpy(o.b.data, volumes->b.data, tern__view_bytes(&o.b));
+    return o;
+}
+
+/* ---- comparing ---- */
+
+static const tern__view *result_of(const operands *o, tern__kernel kernel)
+{
+    return kernel == TERN__CONV ? &o->y : kernel == TERN__CONV_DATA_GRAD ? &o->x : &o->w;
+}
+
+static void run(operands *o, tern__kernel kernel, int threads, bool add)
+{
+    tern_error err = {0};
+    tern_device *device = tern_device_open("cpu", &err);
+    tern_device_threads_set(device, threads, &err);
+    const tern__view *ins[][3] = {{&o->x, &o->w, &o->b}, {&o->y, &o->w}, {&o->y, &o->x}};
+    tern__call call = {.device = device, .kernel = kernel, .attr = &o->attr, .add = {add}, .err = &err};
+    memcpy(call.in, ins[(int)kernel - TERN__CONV], sizeof(ins[0]));
+    call.out[0] = result_of(o, kernel);
+    assert_true(tern__winograd_takes(&call, &o->x, &o->w, &o->y));
+    if (kernel == TERN__CONV_WEIGHT_GRAD)
+        assert_int_equal(tern__winograd_weight_grad(&call, &o->x, &o->y, &o->w), TERN_OK);
+    else
+        assert_int_equal(tern__winograd(&call, &o->x, &o->w, &o->y, call.in[2]), TERN_OK);
+    assert_ok(err);
+    tern_device_close(device);
+}
+
+static void expect_plane(const tern__view *volumes, int64_t n, int64_t c, int64_t slice,
+                         const tern__view *images, int64_t image, int64_t channel)
+{
+    for (int64_t i = 0; i < area_of(images); i++) {
+        double got = tern__view_get(volumes, plane_of(volumes, n, c, slice) + i);
+        double want = tern__view_get(images, plane_of(images, image, channel, 0) + i);
+        if (got != want)
+            fail_msg("%lld, %lld, slice %lld, element %lld is %.9g, expected %.9g", (long long)n,
+                     (long long)c, (long long)slice, (long long)i, got, want);
+    }
+}
+
+/* A slice of a weight is a channel of the image's, one of a volume an image. */
+static void expect_same(const tern__view *volumes, const tern__view *images, bool is_weight)
+{
+    const int64_t *shape = volumes->shape;
+    for (int64_t n = 0; n < shape[0]; n++)
+        for (int64_t c = 0; c < shape[1]; c++)
+            for (int64_t slice = 0; slice < shape[2]; slice++)
+                expect_plane(volumes, n, c, slice, images, is_weight ? n : n * shape[2] + slice,
+                             is_weight ? slice * shape[1] + c : c);
+}
+
+static void compare(const sizes *s, tern_dtype dtype, int threads, bool add)
+{
+    for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++) {
+        tern__kernel kernel = (tern__kernel)k;
+        operands volumes = make_volumes(s, dtype), images = make_images(&volumes, kernel);
+        run(&volumes, kernel, threads, add);
+        run(&images, kernel, 1, add);
+        expect_same(result_of(&volumes, kernel), result_of(&images, kernel), k == TERN__CONV_WEIGHT_GRAD);
+        release(&volumes);
+        release(&images);
+    }
+}
+
+/* One slice to five by weights of one to four; paddings that see beyond the volume alone, too. */
+static sizes draw_sizes(void)
+{
+    sizes s = {draw_of(1, 2), 16 * draw_of(1, 3), 16 * draw_of(1, 3), draw_of(1, 4), {0}, {0}, {0}};
+    for (int axis = 0; axis < 3; axis++) {
+        s.dilation[axis] = draw_of(1, 2);
+        s.padding[axis] = draw_of(0, 2 * s.dilation[axis]);
+        s.size[axis] = draw_of(1, axis ? 9 : 5);
+        while (outputs_of(&s, axis) < 1) s.size[axis]++;
+    }
+    return s;
+}
+
+static void volumes_are_images_of_more_channels(void **state)
+{
+    (void)state;
+    static const tern_dtype dtypes[] = {TERN_F32, TERN_BF16, TERN_F16};
+    for (int i = 0; i < 36; i++) {
+        sizes s = draw_sizes();
+        compare(&s, dtypes[i % 3], 1 + i % 4, i & 1);
+    }
+}
+
+/* Weights that are made in their turn, some inputs at a time; several runs of tiles. */
+static void large_volumes(void **state)
+{
+    (void)state;
+    static const sizes deep = {1, 64, 48, 3, {6, 9, 10}, {1, 1, 1}, {1, 1, 1}},
+                       flat = {3, 16, 16, 3, {9, 17, 18}, {1, 1, 1}, {1, 1, 1}};
+    compare(&deep, TERN_F32, 2, false);
+    compare(&flat, TERN_F32, 3, true);
+}
+
+static void a_step_along_the_depth_is_not_taken(void **state)
+{
+    (void)state;
+    static const sizes s = {1, 16, 16, 3, {5, 5, 5}, {1, 1, 1}, {1, 1, 1}};
+    operands o = make_volumes(&s, TERN_F32);
+    const tern__call call = {.kernel = TERN__CONV, .attr = &o.attr};
+    assert_true(tern__winograd_takes(&call, &o.x, &o.w, &o.y));
+    o.attr.stride[0] = 2;
+    assert_false(tern__winograd_takes(&call, &o.x, &o.w, &o.y));
+    release(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(volumes_are_images_of_more_channels),
+        cmocka_unit_test(large_volumes),
+        cmocka_unit_test(a_step_along_the_depth_is_not_taken),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
