@@ -44,10 +44,10 @@ static int find_no_partner(const seat *s, int rank, int gone)
     tern_error err = {0};
     int fd = -1;
     RANK_CHECK(rank, tern__control_recv_fd(s->control, gone, 1, 10, &fd, &err) == TERN_E_PEER);
-    RANK_CHECK(rank, strstr(err.text, "has left"));
+    RANK_CHECK(rank, strstr(err.text, "has closed its group"));
     err = (tern_error){0};
     RANK_CHECK(rank, tern__control_send_fd(s->control, gone, 1, 0, &err) == TERN_E_PEER);
-    RANK_CHECK(rank, strstr(err.text, "has left"));
+    RANK_CHECK(rank, strstr(err.text, "has closed its group"));
     return 0;
 }
 

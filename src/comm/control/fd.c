@@ -21,7 +21,8 @@ static int fail_left(const tern__control *control, int peer, tern_error *err)
 {
     char who[128];
     tern__control_describe(control, peer, who, sizeof(who));
-    return tern__error_set(err, "tern_group_open", TERN_E_PEER, "%s has left the group", who);
+    return tern__error_set(err, "tern_group_open", TERN_E_PEER,
+                           "%s has closed its group while rank %d shares memory with it", who, control->rank);
 }
 
 static int send_once(int socket_fd, uint64_t tag, int fd)
