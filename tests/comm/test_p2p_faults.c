@@ -1,4 +1,5 @@
 /* Messages that do not fit, or whose ranks die, stop or leave: every rank is told why, in time. */
+#include "meeting.h"
 #include "message.h"
 
 #include "comm/native/native.h"
@@ -29,39 +30,6 @@ static board *board_new(void)
 static void board_free(board *b)
 {
     munmap(b, sizeof(*b));
-}
-
-/* ---- ranks that all have opened their group ---- */
-
-/* How often ranks have met, shared with their processes. */
-static atomic_int *met;
-
-/* Not by the group: who is slow to leave a collective hears there of what others do next. */
-static bool all_meet(int world, int times)
-{
-    int64_t deadline = tern__now_ns() + INT64_C(20000000000);
-    atomic_fetch_add(met, 1);
-    while (atomic_load(met) < times * world && tern__now_ns() < deadline) usleep(100);
-    return atomic_load(met) >= times * world;
-}
-
-static int open_together(fixture *f, int rank, const tern__bootstrap *boot, size_t bytes)
-{
-    if (fixture_open(f, rank, boot, bytes)) return 1;
-    RANK_CHECK(rank, all_meet(boot->world, 1));
-    return 0;
-}
-
-static void run_ranks(int world, ranks_body body, void *arg)
-{
-    atomic_store(met, 0);
-    assert_ranks_ok(ranks_run(world, body, arg));
-}
-
-static void run_threads(int world, ranks_body body, void *arg)
-{
-    atomic_store(met, 0);
-    assert_ranks_ok(ranks_run_threads(world, body, arg));
 }
 
 /* ---- messages that do not fit: both sides are told both ---- */
@@ -134,8 +102,8 @@ static void test_misfits(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TERN__COUNT(misfits); i++) {
-        run_ranks(2 + (int)i % 2, misfit_body, (void *)&misfits[i]);
-        if (i == 0) run_threads(3, misfit_body, (void *)&misfits[i]);
+        assert_ranks_ok(meeting_run(2 + (int)i % 2, misfit_body, (void *)&misfits[i]));
+        if (i == 0) assert_ranks_ok(meeting_run_threads(3, misfit_body, (void *)&misfits[i]));
     }
 }
 
@@ -160,8 +128,8 @@ static int misfit_work_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_misfits_of_works(void **state)
 {
     (void)state;
-    run_ranks(2, misfit_work_body, NULL);
-    run_threads(2, misfit_work_body, NULL);
+    assert_ranks_ok(meeting_run(2, misfit_work_body, NULL));
+    assert_ranks_ok(meeting_run_threads(2, misfit_work_body, NULL));
 }
 
 /* ---- ranks that die or stop ---- */
@@ -350,8 +318,8 @@ static void test_ranks_that_leave(void **state)
             board *b = board_new();
             b->variant = variant;
             b->actor = in_group;
-            run_ranks(2, leave_body, b);
-            run_threads(3, leave_body, b);
+            assert_ranks_ok(meeting_run(2, leave_body, b));
+            assert_ranks_ok(meeting_run_threads(3, leave_body, b));
             board_free(b);
         }
 }
@@ -389,8 +357,8 @@ static void test_unfinished_works_of_a_closed_group(void **state)
 {
     (void)state;
     for (int receives = 0; receives < 2; receives++) {
-        run_ranks(2, unfinished_body, &receives);
-        run_threads(2, unfinished_body, &receives);
+        assert_ranks_ok(meeting_run(2, unfinished_body, &receives));
+        assert_ranks_ok(meeting_run_threads(2, unfinished_body, &receives));
     }
 }
 
@@ -474,7 +442,5 @@ int main(void)
         cmocka_unit_test(test_forked_children_are_refused_and_harmless),
         cmocka_unit_test(test_works_of_a_failed_group),
     };
-    met = mmap(NULL, sizeof(*met), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (met == MAP_FAILED) return 1;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, meeting_setup, NULL);
 }

@@ -1,4 +1,5 @@
 /* What send and recv refuse: the rank is told what and why, and its peers that it failed. */
+#include "meeting.h"
 #include "message.h"
 
 #include <tern.h>
@@ -131,7 +132,7 @@ static int refuse_call_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const refusal *r = arg;
     fixture f;
-    if (fixture_open(&f, rank, boot, 64)) return 1;
+    if (open_together(&f, rank, boot, 64)) return 1;
     if (rank == 0)
         r->call(&f);
     else
@@ -146,7 +147,7 @@ static void test_what_is_refused(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TERN__COUNT(refusals); i++) {
-        ranks r = ranks_run(2, refuse_call_body, (void *)&refusals[i]);
+        ranks r = meeting_run(2, refuse_call_body, (void *)&refusals[i]);
         if (r.status[0] || r.status[1]) fail_msg("%s", refusals[i].name);
     }
 }
@@ -208,5 +209,5 @@ int main(void)
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_only_receives_have_a_source),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, meeting_setup, NULL);
 }

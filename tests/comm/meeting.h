@@ -1,0 +1,52 @@
+/* meeting.h - ranks that meet beside their group, in memory that they share: who is slow to leave a
+ * collective hears there of what others do next, so one that is to fail waits here for those that are still
+ * opening. */
+#ifndef TERN_TESTS_COMM_MEETING_H
+#define TERN_TESTS_COMM_MEETING_H
+
+#include "group_fixture.h"
+
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+/* How often ranks have met. */
+static atomic_int *met;
+
+/* Before any rank is started. */
+static inline int meeting_setup(void **state)
+{
+    (void)state;
+    met = mmap(NULL, sizeof(*met), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return met == MAP_FAILED;
+}
+
+static inline ranks meeting_run(int world, ranks_body body, void *arg)
+{
+    atomic_store(met, 0);
+    return ranks_run(world, body, arg);
+}
+
+static inline ranks meeting_run_threads(int world, ranks_body body, void *arg)
+{
+    atomic_store(met, 0);
+    return ranks_run_threads(world, body, arg);
+}
+
+/* The first time, or one of those after it. */
+static inline bool all_meet(int world, int times)
+{
+    int64_t deadline = tern__now_ns() + INT64_C(20000000000);
+    atomic_fetch_add(met, 1);
+    while (atomic_load(met) < times * world && tern__now_ns() < deadline) usleep(100);
+    return atomic_load(met) >= times * world;
+}
+
+/* fixture_open of all ranks. */
+static inline int open_together(fixture *f, int rank, const tern__bootstrap *boot, size_t bytes)
+{
+    if (fixture_open(f, rank, boot, bytes)) return 1;
+    RANK_CHECK(rank, all_meet(boot->world, 1));
+    return 0;
+}
+
+#endif
