@@ -1,6 +1,6 @@
 /* Winograd's convolutions of volumes against those of images, of which test_winograd.c knows how far off they
- * may be. A slice of a convolution of volumes is by its definition that of an image whose channels are those
- * of all slices that it sees, zeros beyond the volume. Both sum up in the same order, so they must agree to
+ * may be. A sheet of a convolution of volumes is by its definition that of an image whose channels are those
+ * of all sheets that it sees, zeros beyond the volume. Both sum up in the same order, so they must agree to
  * the last bit. */
 #include "check.h"
 
@@ -66,7 +66,7 @@ static void release(operands *o)
 
 /* ---- the same of images ---- */
 
-static int64_t slices_of(const tern__view *view)
+static int64_t sheets_of(const tern__view *view)
 {
     return view->ndim == 5 ? view->shape[2] : 1;
 }
@@ -77,23 +77,23 @@ static int64_t area_of(const tern__view *view)
 }
 
 /* The number of its first element. */
-static int64_t plane_of(const tern__view *view, int64_t n, int64_t c, int64_t slice)
+static int64_t plane_of(const tern__view *view, int64_t n, int64_t c, int64_t sheet)
 {
-    return ((n * view->shape[1] + c) * slices_of(view) + slice) * area_of(view);
+    return ((n * view->shape[1] + c) * sheets_of(view) + sheet) * area_of(view);
 }
 
-/* Zeros for a slice that is not there. */
+/* Zeros for a sheet that is not there. */
 static void copy_plane(tern__view *to, int64_t n, int64_t c, const tern__view *from, int64_t from_n,
-                       int64_t from_c, int64_t slice)
+                       int64_t from_c, int64_t sheet)
 {
-    bool is_there = slice >= 0 && slice < slices_of(from);
+    bool is_there = sheet >= 0 && sheet < sheets_of(from);
     for (int64_t i = 0; i < area_of(to); i++) {
-        double v = is_there ? tern__view_get(from, plane_of(from, from_n, from_c, slice) + i) : 0;
+        double v = is_there ? tern__view_get(from, plane_of(from, from_n, from_c, sheet) + i) : 0;
         tern__view_set(to, plane_of(to, n, c, 0) + i, v);
     }
 }
 
-/* An image for each of `count` slices: its channels are those of slices + shift + k * step for every k. */
+/* An image for each of `count` sheets: its channels are those of sheets + shift + k * step for every k. */
 static tern__view images_of(const tern__view *volumes, int64_t count, int64_t taps, int64_t shift,
                             int64_t step)
 {
@@ -107,7 +107,7 @@ static tern__view images_of(const tern__view *volumes, int64_t count, int64_t ta
     return images;
 }
 
-/* Slices of what a sum goes over, inputs or (turned) outputs, as channels of their own. */
+/* Sheets of what a sum goes over, inputs or (turned) outputs, as channels of their own. */
 static tern__view weights_of(const tern__view *w, bool turned)
 {
     int64_t outs = w->shape[0], ins = w->shape[1], taps = w->shape[2];
@@ -158,27 +158,27 @@ static void run(operands *o, tern__kernel kernel, int threads, bool add)
     tern_device_close(device);
 }
 
-static void expect_plane(const tern__view *volumes, int64_t n, int64_t c, int64_t slice,
+static void expect_plane(const tern__view *volumes, int64_t n, int64_t c, int64_t sheet,
                          const tern__view *images, int64_t image, int64_t channel)
 {
     for (int64_t i = 0; i < area_of(images); i++) {
-        double got = tern__view_get(volumes, plane_of(volumes, n, c, slice) + i);
+        double got = tern__view_get(volumes, plane_of(volumes, n, c, sheet) + i);
         double want = tern__view_get(images, plane_of(images, image, channel, 0) + i);
         if (got != want)
-            fail_msg("%lld, %lld, slice %lld, element %lld is %.9g, expected %.9g", (long long)n,
-                     (long long)c, (long long)slice, (long long)i, got, want);
+            fail_msg("%lld, %lld, sheet %lld, element %lld is %.9g, expected %.9g", (long long)n,
+                     (long long)c, (long long)sheet, (long long)i, got, want);
     }
 }
 
-/* A slice of a weight is a channel of the image's, one of a volume an image. */
+/* A sheet of a weight is a channel of the image's, one of a volume an image. */
 static void expect_same(const tern__view *volumes, const tern__view *images, bool is_weight)
 {
     const int64_t *shape = volumes->shape;
     for (int64_t n = 0; n < shape[0]; n++)
         for (int64_t c = 0; c < shape[1]; c++)
-            for (int64_t slice = 0; slice < shape[2]; slice++)
-                expect_plane(volumes, n, c, slice, images, is_weight ? n : n * shape[2] + slice,
-                             is_weight ? slice * shape[1] + c : c);
+            for (int64_t sheet = 0; sheet < shape[2]; sheet++)
+                expect_plane(volumes, n, c, sheet, images, is_weight ? n : n * shape[2] + sheet,
+                             is_weight ? sheet * shape[1] + c : c);
 }
 
 static void compare(const sizes *s, tern_dtype dtype, int threads, bool add)
@@ -194,7 +194,7 @@ static void compare(const sizes *s, tern_dtype dtype, int threads, bool add)
     }
 }
 
-/* One slice to five by weights of one to four; paddings that see beyond the volume alone, too. */
+/* One sheet to five by weights of one to four; paddings that see beyond the volume alone, too. */
 static sizes draw_sizes(void)
 {
     sizes s = {draw_of(1, 2), 16 * draw_of(1, 3), 16 * draw_of(1, 3), draw_of(1, 4), {0}, {0}, {0}};

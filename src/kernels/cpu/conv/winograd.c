@@ -8,7 +8,7 @@ static int64_t products(const tern__conv *c)
     const tern__view *x = c->op[TERN__CONV_X].view, *w = c->op[TERN__CONV_W].view;
     const tern__view *y = c->op[TERN__CONV_Y].view;
     return TERN__WINOGRAD_POINTS *
-           tern__winograd_grid_of(x, y, tern__winograd_slices(w), c->attr, false).count;
+           tern__winograd_grid_of(x, y, tern__winograd_sheets(w), c->attr, false).count;
 }
 
 /* As many as direct makes. */

@@ -6,7 +6,7 @@
  * the bias, or as what is added to, and each tap adds its product on its own rectangle, some inputs at a
  * time: so many that a tap's weights stay in the first-level cache for the rectangle, and an image's inputs
  * in the second-level one while all groups of outputs and all taps use them. Threads share images, their
- * slices and groups of 32 outputs, and where these are few, bands of rows. Every output is a sum of its own
+ * sheets and groups of 32 outputs, and where these are few, bands of rows. Every output is a sum of its own
  * in the order of inputs and taps, so no bit depends on how work is cut. */
 #include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/cpu/conv/taps/space.h"
@@ -27,7 +27,7 @@ typedef struct job {
     tern__taps_space space;
     tern__taps_weight w;
     int64_t groups;      /* of outputs            */
-    int64_t bands, band; /* of a slice; rows      */
+    int64_t bands, band; /* of a sheet; rows      */
     const float *packed; /* weights of all groups */
 } job;
 
@@ -61,9 +61,9 @@ static int64_t room(const job *j)
 static part part_of(const job *j, int64_t number)
 {
     const tern__taps_axis *axis = j->space.axis;
-    int64_t band = number / j->groups, slice = band / j->bands, begin = band % j->bands * j->band;
-    int64_t slices = axis[TERN__TAPS_SLICES].out, end = TERN__MIN(axis[TERN__TAPS_ROWS].out, begin + j->band);
-    return (part){slice / slices, number % j->groups, {slice % slices, begin, end}};
+    int64_t band = number / j->groups, sheet = band / j->bands, begin = band % j->bands * j->band;
+    int64_t sheets = axis[TERN__TAPS_SHEETS].out, end = TERN__MIN(axis[TERN__TAPS_ROWS].out, begin + j->band);
+    return (part){sheet / sheets, number % j->groups, {sheet % sheets, begin, end}};
 }
 
 /* A block of outputs before the first product. */
@@ -78,10 +78,10 @@ TERN__SIMD static void begin(float *to, const float *bias, int64_t positions, bo
 static void begin_part(const job *j, const part *s, float *outs)
 {
     const tern__taps_axis *axis = j->space.axis;
-    int64_t slices = axis[TERN__TAPS_SLICES].out, rows = axis[TERN__TAPS_ROWS].out;
+    int64_t sheets = axis[TERN__TAPS_SHEETS].out, rows = axis[TERN__TAPS_ROWS].out;
     int64_t columns = axis[TERN__TAPS_COLUMNS].out;
     for (int64_t b = 0; b * LANES < tern__taps_width(&j->w, s->group); b++) {
-        float *to = outs + ((b * slices + s->band.slice) * rows + s->band.begin) * columns * LANES;
+        float *to = outs + ((b * sheets + s->band.sheet) * rows + s->band.begin) * columns * LANES;
         const float *bias = j->bias ? j->bias + (2 * s->group + b) * LANES : NULL;
         begin(to, bias, (s->band.end - s->band.begin) * columns, j->call->add[0]);
     }
@@ -127,7 +127,7 @@ static job plan(const tern__call *call, const tern__view *x, const tern__view *w
     j.space = tern__taps_space_of(call->attr, j.in, j.out, w, turned);
     j.w = tern__taps_weight_of(w, offset, turned);
     j.groups = tern__taps_groups(&j.w);
-    int64_t slices = j.out->shape[0] * j.space.axis[TERN__TAPS_SLICES].out, whole = slices * j.groups;
+    int64_t sheets = j.out->shape[0] * j.space.axis[TERN__TAPS_SHEETS].out, whole = sheets * j.groups;
     int64_t rows = j.space.axis[TERN__TAPS_ROWS].out;
     int64_t cuts = TERN__MIN(rows, (j.threads + whole - 1) / whole);
     j.band = (rows + cuts - 1) / cuts;
@@ -174,7 +174,7 @@ int tern__taps(const tern__call *call, const tern__view *x, const tern__view *w,
     if (bias) j.bias = bias->data;
     j.packed = packed_weights(&j, w, offset);
     if (!j.packed) return TERN_E_MEMORY;
-    int64_t parts = j.out->shape[0] * j.space.axis[TERN__TAPS_SLICES].out * j.bands * j.groups;
+    int64_t parts = j.out->shape[0] * j.space.axis[TERN__TAPS_SHEETS].out * j.bands * j.groups;
 #pragma omp parallel for num_threads(j.threads) schedule(static) if (j.threads > 1)
     for (int t = 0; t < j.threads; t++) compute(&j, parts * t / j.threads, parts * (t + 1) / j.threads);
     return TERN_OK;

@@ -24,8 +24,8 @@ tern__taps_weight tern__taps_weight_of(const tern__view *w, int64_t offset, bool
 static float *place(const tern__taps_weight *w, int64_t out, int64_t in, int64_t tap)
 {
     int64_t column = tap % w->taps[2], row = tap / w->taps[2] % w->taps[1];
-    int64_t slice = tap / w->taps[2] / w->taps[1];
-    return w->data + out * w->out_stride + in * w->in_stride + slice * w->tap_stride[0] +
+    int64_t sheet = tap / w->taps[2] / w->taps[1];
+    return w->data + out * w->out_stride + in * w->in_stride + sheet * w->tap_stride[0] +
            row * w->tap_stride[1] + column * w->tap_stride[2];
 }
 

@@ -1,5 +1,5 @@
 /* space.h - which outputs see the image through a tap. Along an axis they are a range, and their inputs are
- * as far from them for all of it: so in a slice (an image of two dimensions is one) both are rectangles of
+ * as far from them for all of it: so in a sheet (an image of two dimensions is one) both are rectangles of
  * the same size. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_TAPS_SPACE_H
 #define TERN_SRC_KERNELS_CPU_CONV_TAPS_SPACE_H
@@ -14,15 +14,15 @@ typedef struct tern__taps_axis {
     int64_t shift, step;
 } tern__taps_axis;
 
-enum { TERN__TAPS_SLICES, TERN__TAPS_ROWS, TERN__TAPS_COLUMNS, TERN__TAPS_AXES };
+enum { TERN__TAPS_SHEETS, TERN__TAPS_ROWS, TERN__TAPS_COLUMNS, TERN__TAPS_AXES };
 
 typedef struct tern__taps_space {
     tern__taps_axis axis[TERN__TAPS_AXES];
 } tern__taps_space;
 
-/* Rows `begin` to end - 1 of a slice of outputs. */
+/* Rows `begin` to end - 1 of a sheet of outputs. */
 typedef struct tern__taps_band {
-    int64_t slice, begin, end;
+    int64_t sheet, begin, end;
 } tern__taps_band;
 
 typedef struct tern__taps_range {
@@ -72,16 +72,16 @@ static inline int64_t tern__taps_count(const tern__taps_space *s)
 static inline tern__conv_product tern__taps_product(const tern__taps_space *s, int64_t tap,
                                                     const tern__taps_band *band, const float *in, float *sums)
 {
-    const tern__taps_axis *z = &s->axis[TERN__TAPS_SLICES], *y = &s->axis[TERN__TAPS_ROWS];
+    const tern__taps_axis *z = &s->axis[TERN__TAPS_SHEETS], *y = &s->axis[TERN__TAPS_ROWS];
     const tern__taps_axis *x = &s->axis[TERN__TAPS_COLUMNS];
-    tern__taps_range slice = tern__taps_see(z, tap / (y->taps * x->taps), band->slice, band->slice + 1);
+    tern__taps_range sheet = tern__taps_see(z, tap / (y->taps * x->taps), band->sheet, band->sheet + 1);
     tern__taps_range rows = tern__taps_see(y, tap / x->taps % y->taps, band->begin, band->end);
     tern__taps_range columns = tern__taps_see(x, tap % x->taps, 0, x->out);
-    int64_t first_in = (slice.in * y->in + rows.in) * x->in + columns.in;
-    int64_t first_out = (slice.first * y->out + rows.first) * x->out + columns.first;
+    int64_t first_in = (sheet.in * y->in + rows.in) * x->in + columns.in;
+    int64_t first_out = (sheet.first * y->out + rows.first) * x->out + columns.first;
     return (tern__conv_product){.in = in + first_in * TERN__LANES,
                                 .sums = sums + first_out * TERN__LANES,
-                                .rows = slice.count && columns.count ? rows.count : 0,
+                                .rows = sheet.count && columns.count ? rows.count : 0,
                                 .columns = columns.count,
                                 .in_pitch = z->in * y->in * x->in * TERN__LANES,
                                 .in_row = x->in * TERN__LANES,

@@ -47,9 +47,9 @@ static void add_band(const job *j, float *sums, const tern__taps_part *part, int
 static void add_image(const job *j, float *sums, const tern__taps_part *part, int64_t image)
 {
     int64_t rows = j->space.axis[TERN__TAPS_ROWS].out;
-    for (int64_t slice = 0; slice < j->space.axis[TERN__TAPS_SLICES].out; slice++)
+    for (int64_t sheet = 0; sheet < j->space.axis[TERN__TAPS_SHEETS].out; sheet++)
         for (int64_t row = 0; row < rows; row += j->band) {
-            tern__taps_band band = {slice, row, TERN__MIN(rows, row + j->band)};
+            tern__taps_band band = {sheet, row, TERN__MIN(rows, row + j->band)};
             add_band(j, sums, part, image, &band);
         }
 }

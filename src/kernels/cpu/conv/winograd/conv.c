@@ -1,7 +1,7 @@
 /* conv.c - the forward and the data gradient, which is the forward of a weight turned by 180 degrees with
  * its channels in each other's places, and with padding 2 d - p for a dilation of d.
  *
- * A slice of a volume is an image whose inputs are those of several slices (transform.h).
+ * A sheet of a volume is an image whose inputs are those of several sheets (transform.h).
  *
  * Tiles are taken in runs, and a run in slices. A slice's inputs are transformed, and then for a group of 32
  * outputs after the other its 36 products are computed, whose sums stay in the cache, and transformed back.
@@ -178,7 +178,7 @@ static job plan(const tern__call *call, const tern__view *x, const tern__view *w
 {
     bool turned = call->kernel == TERN__CONV_DATA_GRAD;
     job j = {.call = call, .in = turned ? y : x, .out = turned ? x : y, .threads = call->device->threads};
-    int64_t taps = tern__winograd_slices(w);
+    int64_t taps = tern__winograd_sheets(w);
     j.grid = tern__winograd_grid_of(j.in, j.out, taps, call->attr, turned);
     j.w = (tern__winograd_weights){
         .ins = taps * j.in->shape[1], .outs = j.out->shape[1], .taps = taps, .turned = turned};

@@ -1,7 +1,7 @@
 /* conv.h - convolutions with 3x3 weights by Winograd's algorithm F(4x4, 3x3): a quarter of the
  * multiplications, for an error of some roundings more. Stride 1, any dilation d, one group, blocked
- * activations, padding up to 2 d, contiguous weights. Volumes, too, slice by slice: their weights are as many
- * 3x3 weights as they have slices, with any padding and dilation along the depth.
+ * activations, padding up to 2 d, contiguous weights. Volumes, too, sheet by sheet: their weights are as many
+ * 3x3 weights as they have sheets, with any padding and dilation along the depth.
  *
  * Activations are f32, bf16 or f16, both of one dtype, weights and their gradients of that or f32. All is
  * computed in f32: elements are widened where a transform loads them, and a result is rounded once, where it

@@ -162,10 +162,10 @@ tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__vie
     return g;
 }
 
-/* Of a block of channels of tile t's slice: its first element, and the tile's first output. */
+/* Of a block of channels of tile t's sheet: its first element, and the tile's first output. */
 typedef struct place {
     int64_t plane, row, column;
-    bool is_beyond; /* the volume: the slice is all zeros */
+    bool is_beyond; /* the volume: the sheet is all zeros */
 } place;
 
 TERN__INLINE int64_t first_output(const tern__winograd_axis *a, int64_t tile)
@@ -175,16 +175,16 @@ TERN__INLINE int64_t first_output(const tern__winograd_axis *a, int64_t tile)
     return a->longer + rest / a->short_tiles + rest % a->short_tiles * OUT * a->step;
 }
 
-/* `slices` of a volume; the tile's own is `ahead` before the one that is meant. */
-TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view, int64_t slices,
+/* `sheets` of a volume; the tile's own is `ahead` before the one that is meant. */
+TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view, int64_t sheets,
                             int64_t block, int64_t ahead, int64_t t)
 {
     int64_t across = g->axis[1].tiles, area = g->axis[0].tiles * across, own = t / area, rest = t % area;
-    int64_t image = own / g->depth.out, slice = own % g->depth.out + ahead;
-    int64_t plane = (image * (view->shape[1] / LANES) + block) * slices + slice;
+    int64_t image = own / g->depth.out, sheet = own % g->depth.out + ahead;
+    int64_t plane = (image * (view->shape[1] / LANES) + block) * sheets + sheet;
     return (place){plane * view->shape[view->ndim - 2] * view->shape[view->ndim - 1] * LANES,
                    first_output(&g->axis[0], rest / across), first_output(&g->axis[1], rest % across),
-                   slice < 0 || slice >= slices};
+                   sheet < 0 || sheet >= sheets};
 }
 
 TERN__INLINE place output_of(const tern__winograd_grid *g, const tern__view *out, int64_t block, int64_t t)
@@ -320,7 +320,7 @@ void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_gri
 
 TERN__DEFINE_TURN(turn, tern__words)
 
-/* A slice of the plain weights of 16 outputs and 16 inputs: elements of w's memory. */
+/* A sheet of the plain weights of 16 outputs and 16 inputs: elements of w's memory. */
 typedef struct channels {
     void *data;
     int64_t first, out_stride, in_stride;

@@ -31,28 +31,28 @@ typedef struct tern__winograd_axis {
     int64_t tiles;                           /* of all        */
 } tern__winograd_axis;
 
-/* Slices of a volume, of which an image is one. An output's slice is a sum over `taps` slices of the inputs,
- * of which tap k is `shift` + k * step further on: to the tiles of a slice these are as many times the
- * channels, and slices beyond the volume are zeros. */
+/* Sheets of a volume, of which an image is one. An output's sheet is a sum over `taps` sheets of the inputs,
+ * of which tap k is `shift` + k * step further on: to the tiles of a sheet these are as many times the
+ * channels, and sheets beyond the volume are zeros. */
 typedef struct tern__winograd_depth {
     int64_t in, out, taps;
     int64_t shift, step;
 } tern__winograd_depth;
 
-/* Tiles of all slices of all images, in their order. */
+/* Tiles of all sheets of all images, in their order. */
 typedef struct tern__winograd_grid {
     tern__winograd_depth depth;
     tern__winograd_axis axis[2]; /* height and width */
     int64_t count;               /* in all images    */
 } tern__winograd_grid;
 
-/* Of weights (O, C, [slices,] 3, 3). */
-static inline int64_t tern__winograd_slices(const tern__view *w)
+/* Of weights (O, C, [sheets,] 3, 3). */
+static inline int64_t tern__winograd_sheets(const tern__view *w)
 {
     return w->ndim == 5 ? w->shape[2] : 1;
 }
 
-/* Of what computes `out` of `in` by weights with `taps` slices: a data gradient is a convolution turned
+/* Of what computes `out` of `in` by weights with `taps` sheets: a data gradient is a convolution turned
  * around, whose padding is what is left of two steps. */
 tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__view *out, int64_t taps,
                                            const tern__conv_attr *attr, bool turned);
@@ -64,7 +64,7 @@ typedef struct tern__winograd_points {
 } tern__winograd_points;
 
 /* B' d B and A dy A' of tiles `first` to first + count - 1 of channel block `block`; of the inputs these are
- * the blocks of the first tap's slices, then those of the second's. */
+ * the blocks of the first tap's sheets, then those of the second's. */
 void tern__winograd_inputs(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *in,
                            int64_t block, int64_t first, int64_t count);
 void tern__winograd_grads(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *out,
@@ -74,15 +74,15 @@ void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_gri
                             const tern__view *out, const void *bias, bool add, int64_t block, int64_t first,
                             int64_t count);
 
-/* Weights (O, C, [slices,] 3, 3), or their gradient; turned: as a data gradient has them, by 180 degrees in
- * each slice and with outputs for inputs. Inputs are counted once for each slice. Transformed ones stand in
+/* Weights (O, C, [sheets,] 3, 3), or their gradient; turned: as a data gradient has them, by 180 degrees in
+ * each sheet and with outputs for inputs. Inputs are counted once for each sheet. Transformed ones stand in
  * groups of 32 outputs, of which the last may have 16: point p of input c of a group's outputs begins at p *
  * pitch + c * width. */
 typedef struct tern__winograd_weights {
     void *data;
     tern_dtype dtype;
     int64_t ins, outs; /* as turned */
-    int64_t taps;      /* slices    */
+    int64_t taps;      /* sheets    */
     bool turned;
 } tern__winograd_weights;
 

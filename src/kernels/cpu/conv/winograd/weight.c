@@ -93,7 +93,7 @@ static void cut(job *j)
 static job plan(const tern__call *call, const tern__view *x, const tern__view *dy, const tern__view *dw)
 {
     job j = {.call = call, .x = x, .dy = dy, .threads = call->device->threads};
-    int64_t taps = tern__winograd_slices(dw);
+    int64_t taps = tern__winograd_sheets(dw);
     j.grid = tern__winograd_grid_of(x, dy, taps, call->attr, false);
     j.w = (tern__winograd_weights){.ins = taps * x->shape[1], .outs = dy->shape[1], .taps = taps};
     cut(&j);
