@@ -32,15 +32,29 @@ static void fail_own(tern__control *control, int code, const char *text)
     tern__control_fail(control, &why);
 }
 
-static void fail_peer(tern__control *control, const tern__peer *peer, int native, const char *verb,
-                      const char *text)
+/* "rank 2 (node1, pid 71) was lost: killed or exited ...". */
+static tern_error peer_error(const tern__peer *peer, int native, const char *verb, const char *text)
 {
     char who[128];
     tern_error why = {0};
     tern__card_describe(&peer->card, peer->rank, who, sizeof(who));
     tern__error_set(&why, NULL, TERN_E_PEER, "%s %s: %s", who, verb, text);
     why.native = native;
-    if (tern__control_fail(control, &why) && control->is_loud) tern__log(TERN_LOG_ERROR, "%s", why.text);
+    return why;
+}
+
+/* Said before anything is waited for: a launcher that kills the others is as fast as this thread. */
+static void say_failure(const tern__control *control, const tern_error *why)
+{
+    if (control->is_loud && !atomic_load(&control->failed)) tern__log(TERN_LOG_ERROR, "%s", why->text);
+}
+
+static void fail_peer(tern__control *control, const tern__peer *peer, int native, const char *verb,
+                      const char *text)
+{
+    tern_error why = peer_error(peer, native, verb, text);
+    say_failure(control, &why);
+    tern__control_fail(control, &why);
 }
 
 /* The sender's words already name the rank that failed first. */
@@ -71,8 +85,10 @@ static void lose(tern__control *control, tern__peer *peer, int native)
                  control->host_timeout_s, strerror(native));
     peer->gone = true;
     if (atomic_load(&peer->left)) return;
+    tern_error why = peer_error(peer, 0, "was lost", text);
+    say_failure(control, &why);
     await_end(peer);
-    fail_peer(control, peer, 0, "was lost", text);
+    tern__control_fail(control, &why);
 }
 
 /* A frame that is wrong leaves the place of the next unknown. */
