@@ -2,8 +2,8 @@
  * each leaf that it has used. The mean of the flags tells which leaves anybody has used; the mean loss of
  * those that count is a quotient of two means. Where the back end reaches the gradients' device the loss goes
  * over there, and the quotient is made there: the host knows the divisor, and reads the loss when it is asked
- * for. Where it does not, the loss is copied to the host beside backward, and is among the side values when
- * their bucket is posted. */
+ * for. A rank alone's loss is that mean. Where it does not, the loss is copied to the host beside backward,
+ * and is among the side values when their bucket is posted. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
@@ -15,6 +15,7 @@
 #include <math.h>
 
 enum { LOSS, COUNTS, FLAGS };
+enum { SUM, MEAN }; /* of the block; the sum is at first this rank's own */
 
 /* ---- the loss on a device ---- */
 
@@ -83,7 +84,7 @@ static tern__view number_of(const tern__ddp_loss *self, int i)
 /* block[to] = factor * what is in `from`. */
 static int put(const tern__ddp_loss *self, int to, const tern__view *from, double factor, tern_error *err)
 {
-    tern__view view = number_of(self, to), seen = number_of(self, 0);
+    tern__view view = number_of(self, to), seen = number_of(self, SUM);
     const tern__pointwise_attr attr = {.k = {factor}};
     seen.dtype = from->dtype;
     seen.data = from->data;
@@ -96,10 +97,10 @@ static int put(const tern__ddp_loss *self, int to, const tern__view *from, doubl
     return tern__kernel_run(&call);
 }
 
-/* block[0] /= a scale that only a device knows. */
-static int divide(const tern__ddp_loss *self, const tern__view *scale, tern_error *err)
+/* block[at] /= a scale that only a device knows. */
+static int divide(const tern__ddp_loss *self, int at, const tern__view *scale, tern_error *err)
 {
-    tern__view view = number_of(self, 0), by = number_of(self, 0);
+    tern__view view = number_of(self, at), by = number_of(self, SUM);
     by.dtype = scale->dtype;
     by.data = scale->data;
     const tern__pointwise_attr attr = {0};
@@ -112,19 +113,31 @@ static int divide(const tern__ddp_loss *self, const tern__view *scale, tern_erro
     return tern__kernel_run(&call);
 }
 
-static int put_loss(const tern_ddp *ddp, const tern_tensor *loss, bool counts, tern_error *err)
+static int put_loss(const tern_ddp *ddp, int at, const tern_tensor *loss, tern_error *err)
 {
-    if (!counts) return tern__memory_zero(ddp->loss.block, sizeof(float), err);
     const tern__view *scale_at = loss->node->scale_at;
-    int status = put(&ddp->loss, 0, &loss->view, scale_at ? 1 : 1 / loss->node->scale, err);
-    return status || !scale_at ? status : divide(&ddp->loss, scale_at, err);
+    int status = put(&ddp->loss, at, &loss->view, scale_at ? 1 : 1 / loss->node->scale, err);
+    return status || !scale_at ? status : divide(&ddp->loss, at, scale_at, err);
+}
+
+/* Nothing is added to a rank alone's: a launch less in each of its steps. */
+static bool is_alone(const tern_ddp *ddp)
+{
+    return tern_group_size(ddp->group) == 1;
+}
+
+static int give_loss(const tern_ddp *ddp, const tern_tensor *loss, bool counts, tern_error *err)
+{
+    bool alone = is_alone(ddp);
+    if (counts) return put_loss(ddp, alone ? MEAN : SUM, loss, err);
+    return alone ? TERN_OK : tern__memory_zero(ddp->loss.block, sizeof(float), err);
 }
 
 static int take_loss(tern_ddp *ddp, double counts, tern_error *err)
 {
-    tern__view sum = number_of(&ddp->loss, 0);
+    tern__view sum = number_of(&ddp->loss, SUM);
     ddp->loss.is_known = true;
-    return put(&ddp->loss, 1, &sum, 1 / counts, err);
+    return is_alone(ddp) ? TERN_OK : put(&ddp->loss, MEAN, &sum, 1 / counts, err);
 }
 
 /* Beside backward to the host. */
@@ -132,7 +145,7 @@ static int send_loss(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
     const tern__device_backend *backend = self->device->backend;
-    int status = put_loss(ddp, loss, true, err);
+    int status = put_loss(ddp, SUM, loss, err);
     if (!status) status = backend->mark_set(self->device, TERN__LANE_STEP, self->there, err);
     if (!status) status = backend->mark_follow(self->device, TERN__LANE_COMM, self->there, err);
     if (!status)
@@ -180,7 +193,7 @@ int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
         set(ddp, FLAGS + k, loss && (leaf->fresh || leaf->pending > 0));
     }
     ddp->loss.is_sent = false;
-    if (is_reached) return put_loss(ddp, loss, counts, err);
+    if (is_reached) return give_loss(ddp, loss, counts, err);
     return counts && is_away ? send_loss(ddp, loss, err) : TERN_OK;
 }
 

@@ -313,7 +313,7 @@ static void count(tern__kernel_observer *observer, const tern__call *call)
 }
 
 /* A layer of an MLP is a product forward, with its ReLU, and one kernel backward; the loss is one each way,
- * and the optimizer's step one. */
+ * and the optimizer's step one; of a rank alone the loss is put by for whoever asks for its mean. */
 static void a_step_has_few_kernels(void **state)
 {
     (void)state;
@@ -325,22 +325,28 @@ static void a_step_has_few_kernels(void **state)
     tern_rng *rng = tern_rng_new(3, &err);
     tern_module *net = make_mlp(rng, &err);
     tern_module_to(net, device, &err);
+    tern_group *world = tern_group_open(NULL, &err);
+    tern_ddp *ddp = tern_ddp_new(net, world, NULL, &err);
     tern_optim *optim = make_sgd(net, &err);
-    tern_scope *s = tern_scope_new(device, NULL, &err);
+    tern_scope *s = tern_scope_new(device, world, &err);
     for (int step = 0; step < 2; step++) {
         device->observer = step ? &c.observer : NULL;
         tern_tensor *y = tern_forward(net, s, tern_tensor_from(s, b.x, TERN_F32, 2, b.shape));
-        tern_backward(s, tern_cross_entropy(s, y, tern_tensor_from(s, b.y, TERN_I64, 1, b.shape), NULL));
+        tern_tensor *loss = tern_cross_entropy(s, y, tern_tensor_from(s, b.y, TERN_I64, 1, b.shape), NULL);
+        tern_backward(s, loss);
         tern_optim_step(optim, s);
         device->observer = NULL;
+        assert_true(tern_ddp_loss_mean(ddp) == tern_item(loss));
         tern_scope_end(s, &err);
         assert_ok(err);
     }
     assert_int_equal(c.products, 2);
     assert_int_equal(c.gradients, 2);
-    assert_int_equal(c.others, 3);
+    assert_int_equal(c.others, 4);
     tern_scope_free(s);
     tern_optim_free(optim);
+    tern_ddp_free(ddp);
+    tern_group_close(world);
     tern_module_free(net);
     tern_rng_free(rng);
     tern_device_close(device);
