@@ -41,9 +41,23 @@ static form blocked_form(const tern__view *view)
     return f;
 }
 
-static form form_of(const tern__view *view, bool blocked)
+/* (N, spatial.., C). */
+static form last_form(const tern__view *view)
 {
-    if (!blocked) return plain_form(view);
+    form f = plain_form(view), last = f;
+    for (int d = 2; d < f.ndim; d++) {
+        last.shape[d - 1] = f.shape[d];
+        last.stride[d - 1] = f.stride[d];
+    }
+    last.shape[f.ndim - 1] = f.shape[1];
+    last.stride[f.ndim - 1] = f.stride[1];
+    return last;
+}
+
+static form form_of(const tern__view *view, tern__layout layout)
+{
+    if (layout == TERN__CHANNELS_LAST) return last_form(view);
+    if (layout == TERN__PLAIN) return plain_form(view);
     return view->layout == TERN__BLOCKED16 ? blocked_form(view) : split_form(view);
 }
 
@@ -66,12 +80,13 @@ static void push(tern__plan *p, int64_t size, const int64_t stride[TERN__PLAN_OP
 tern__plan tern__plan_of(const tern__view *const *views, int operands)
 {
     form forms[TERN__PLAN_OPERANDS] = {{0}};
-    bool blocked = false;
+    tern__layout layout = TERN__PLAIN;
     const form *any = NULL;
-    for (int i = 0; i < operands; i++) blocked = blocked || (views[i] && views[i]->layout == TERN__BLOCKED16);
+    for (int i = 0; i < operands; i++)
+        if (views[i] && layout != TERN__BLOCKED16 && views[i]->layout) layout = views[i]->layout;
     for (int i = 0; i < operands; i++) {
         if (!views[i]) continue;
-        forms[i] = form_of(views[i], blocked);
+        forms[i] = form_of(views[i], layout);
         any = &forms[i];
     }
     tern__plan p = {.operands = operands, .ndim = 1, .shape = {1}, .count = 1};

@@ -2,7 +2,8 @@
  *
  * Neighbouring dimensions that all operands walk through alike are merged into one, so that equal shapes
  * become one long run, and so does a scalar. In the layout of blocks of 16 channels a view is one of (N, C /
- * 16, spatial.., 16), and every plain operand beside it is seen that way too: layouts may be mixed. */
+ * 16, spatial.., 16), and every plain operand beside it is seen that way too: layouts may be mixed. Beside
+ * one with channels last all are seen as (N, spatial.., C). */
 #ifndef TERN_SRC_KERNELS_PLAN_H
 #define TERN_SRC_KERNELS_PLAN_H
 

@@ -5,11 +5,12 @@
 
 #define BLOCK 16 /* channels of TERN__BLOCKED16 */
 
-/* The part of `all` that begins at `start` and has the given shape. */
+/* The part of `all` that begins at `start` and has the given shape: it stands as its strides say. */
 static tern__view part_of(const tern__view *all, const int64_t *start, const int64_t *shape)
 {
     tern__view part = *all;
     int64_t offset = 0;
+    part.layout = TERN__PLAIN;
     for (int d = 0; d < all->ndim; d++) {
         part.shape[d] = shape[d];
         offset += start[d] * all->stride[d];
@@ -37,7 +38,7 @@ static tern__view blocks_of(const tern__view *view)
 /* Of a blocked `all` the input is blocked too, and whole blocks of it begin at `start`. */
 static pair pair_of(const tern__view *all, const int64_t *start, const tern__view *input)
 {
-    if (all->layout == TERN__PLAIN) return (pair){part_of(all, start, input->shape), *input};
+    if (all->layout != TERN__BLOCKED16) return (pair){part_of(all, start, input->shape), *input};
     tern__view blocks = blocks_of(all), own = blocks_of(input);
     return (pair){part_of(&blocks, (int64_t[]){start[0], start[1] / BLOCK, 0}, own.shape), own};
 }
@@ -65,6 +66,7 @@ typedef struct joint {
  * pieces of memory, and nothing need be copied out of them. */
 static bool is_in_pieces(const tern__view *all, int dim)
 {
+    if (all->layout == TERN__CHANNELS_LAST && dim == 1) return false;
     for (int d = 0; d < dim; d++)
         if (all->shape[d] != 1) return false;
     return tern__view_is_dense(all);
@@ -127,16 +129,18 @@ static int line_up(tern_scope *scope, const char *func, int count, tern_tensor *
     return TERN_OK;
 }
 
-/* Whole blocks of channels beside each other stay blocks if any of the inputs stands so. */
+/* Whole blocks of channels beside each other stay blocks if any of the inputs stands so; channels that are
+ * last in any stay last. */
 static int settle_layout(tern_scope *scope, int count, tern_tensor **x, int dim, tern__layout *layout)
 {
-    bool any = false, whole = dim == 1 && x[0]->view.ndim > 2;
+    bool any = false, last = false, whole = dim == 1 && x[0]->view.ndim > 2;
     for (int i = 0; i < count; i++) {
         any = any || x[i]->view.layout == TERN__BLOCKED16;
+        last = last || x[i]->view.layout == TERN__CHANNELS_LAST;
         whole = whole && x[i]->view.shape[1] % BLOCK == 0;
     }
-    *layout = any && whole ? TERN__BLOCKED16 : TERN__PLAIN;
-    for (int i = 0; i < count && *layout; i++)
+    *layout = any && whole ? TERN__BLOCKED16 : last ? TERN__CHANNELS_LAST : TERN__PLAIN;
+    for (int i = 0; i < count && *layout == TERN__BLOCKED16; i++)
         if (!(x[i] = tern__laid_out(scope, x[i], *layout))) return scope->error.code;
     return TERN_OK;
 }
