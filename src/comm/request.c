@@ -373,7 +373,7 @@ static int begin(tern_work *work, tern_group *group, const tern__request *r, ter
     if (!status && !work->is_direct && !work->gives) status = tern__work_depart(group->staging, work, err);
     if (status) return status;
     work->post.total = total_of(group, work);
-    work->piece = work->extents ? work->count : tern__staging_piece(group, r->kind, r->dtype);
+    work->piece = work->extents ? work->count : tern__staging_piece(group, r->kind, r->dtype, work->count);
     if (work->count > work->piece) work->pieces = (work->count + work->piece - 1) / work->piece;
     status = tern__debug_call_begin(work, err);
     if (status) return status;

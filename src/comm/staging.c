@@ -17,12 +17,10 @@ typedef struct tern__held {
 /* ---- life ---- */
 
 /* Inside a host a place stays in the second-level cache beside the callers' buffers. Between hosts a piece
- * has messages' latency; where it goes from and to the caller's memory, the ring is only of address space. */
+ * has messages' latency, and only large calls fill a place. */
 static size_t place_bytes(const tern_group *group)
 {
-    const tern__comm_backend *mover = tern__group_mover(group);
-    bool is_spare = group->backend->reach_own && group->backend->reach_own(group->state);
-    return (size_t)(is_spare ? 2048 : mover->lands_in_windows ? 1024 : 128) << 10;
+    return (size_t)(tern__group_mover(group)->lands_in_windows ? 8192 : 128) << 10;
 }
 
 static void release(tern__staging *staging)
@@ -131,9 +129,22 @@ size_t tern__staging_parts(const tern_group *group, tern__kind kind)
     }
 }
 
-size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype)
+/* So many that the copies of one overlap with others' messages, unless pieces would be too short; where there
+ * are no copies, as few as places allow. */
+static size_t wished_pieces(const tern_group *group, size_t bytes)
 {
-    return place_bytes(group) / tern_dtype_bytes(dtype) / tern__staging_parts(group, kind);
+    const size_t shortest = 1 << 20;
+    bool is_copied = !group->backend->reach_own || !group->backend->reach_own(group->state);
+    return is_copied ? TERN__MIN(bytes / shortest, TERN__FLIGHTS) : 1;
+}
+
+size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype, size_t count)
+{
+    size_t each = tern_dtype_bytes(dtype) * tern__staging_parts(group, kind),
+           most = place_bytes(group) / each;
+    if (!count || !tern__group_mover(group)->lands_in_windows) return most;
+    size_t pieces = TERN__MAX((count + most - 1) / most, wished_pieces(group, count * each));
+    return TERN__MIN(tern__align_up((count + pieces - 1) / pieces, TERN__LINE), most);
 }
 
 uint64_t tern__staging_calls(const tern__staging *staging)

@@ -14,8 +14,7 @@
 
 #include "comm/group.h"
 
-/* Pieces that are posted and not yet finished. Inside a host a piece has 128 KiB, so that the ring stays in
- * the second-level cache beside the callers' buffers. */
+/* Pieces that are posted and not yet finished. */
 #define TERN__FLIGHTS 4
 /* Of the user's channel: so many that posting never waits. What this rank has retired, every rank has posted,
  * and each of them copies out all but FLIGHTS of what it has posted before it posts more; so the slowest rank
@@ -73,8 +72,8 @@ void *tern__work_room(tern_work *work, size_t bytes, const char *func, tern_erro
 
 /* Parts, one a rank, that what a rank has in a window consists of; else 1. */
 size_t tern__staging_parts(const tern_group *group, tern__kind kind);
-/* Elements of one rank that fit a piece. */
-size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype);
+/* Elements of one rank in a piece of a call that has `count`; 0: nobody knows. */
+size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype, size_t count);
 /* So many works were numbered. */
 uint64_t tern__staging_calls(const tern__staging *staging);
 /* Numbers the work and puts it at the end. */

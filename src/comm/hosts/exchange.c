@@ -64,7 +64,7 @@ static void close_round(tern__round *round)
 /* Buffers of many hosts are smaller, down to a size below which messages cost more than their bytes. */
 static size_t choose_round(int hosts)
 {
-    const size_t all = 2 << 20, most = 1 << 20, least = 64 << 10;
+    const size_t all = 4 << 20, most = 1 << 20, least = 64 << 10;
     return TERN__MAX(TERN__MIN(tern__align_up(all / (size_t)hosts, TERN__LINE), most), least);
 }
 
