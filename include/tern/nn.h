@@ -75,6 +75,12 @@ TERN_API tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, te
  * Before the seal (E_STATE): place first, then ddp, then optimizer, then steps. torch.nn.Module.to. */
 TERN_API int tern_module_to(tern_module *module, tern_device *device, tern_error *err);
 
+/* Parameters and buffers of floating point under `module` become `dtype`: f64 for a whole computation in
+ * double precision, bf16 or f16, where running statistics of batch norms become f32, or f32 again. Inputs are
+ * cast by the caller (tern_cast). Before the seal (E_STATE), and before amp, which does it for its levels O2
+ * and O3. torch.nn.Module.to(dtype), double(), float(), half(), bfloat16(). */
+TERN_API int tern_module_cast(tern_module *module, tern_dtype dtype, tern_error *err);
+
 /* The whole tree: batch norm uses the batch's statistics in training and its running ones in evaluation, and
  * dropout drops in training only. */
 TERN_API void tern_train(tern_module *module);

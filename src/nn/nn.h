@@ -91,6 +91,9 @@ tern_module *tern__module_root(tern_module *module);
 /* Of the tree under it, itself included. */
 int tern__module_count(const tern_module *module);
 
+/* Hands the member, before the seal, the memory in `view`, of its shape, under all its names. */
+void tern__member_place(tern__member *member, const tern__view *view);
+
 /* Calls a module's forward, with what amp has made of it. */
 tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tensor *x,
                                tern_forward_fn forward);
@@ -100,8 +103,7 @@ tern_tensor *tern__forward_by(tern_module *module, tern_scope *scope, tern_tenso
 bool tern__is_relu(const tern_module *module);
 /* The scope is one in which amp's model is called. */
 void tern__precision_enter(const tern_module *module, tern_scope *scope);
-/* Parameters and buffers of floating point under `module` become `dtype`, before the seal: all but running
- * statistics, and, if `keep_batch_norm`, other tensors of batch norms. */
+/* tern_module_cast, before the seal; with `keep_batch_norm` tensors of batch norms stay as they are. */
 int tern__module_cast(tern_module *module, tern_dtype dtype, bool keep_batch_norm, tern_error *err);
 
 /* Ends a module call that began with tern__frame_enter: what it made is given up but for y. Returns y, or

@@ -9,7 +9,16 @@ static bool is_counter(const tern__member *member)
     return member->is_buffer && view->ndim == 0 && !tern__dtype_is_float(view->dtype);
 }
 
-/* Into the device's memory, under all its names. */
+void tern__member_place(tern__member *member, const tern__view *view)
+{
+    tern__memory_free(member->memory);
+    member->memory = view->data;
+    member->tensor.view = *view;
+    for (tern__member *name = member->names; name; name = name->names) name->tensor.view = *view;
+    if (view->packs) view->packs->version++;
+}
+
+/* Into the device's memory. */
 static int move(tern__member *member, tern_device *device, tern_error *err)
 {
     size_t bytes = tern__view_bytes(&member->tensor.view);
@@ -18,9 +27,9 @@ static int move(tern__member *member, tern_device *device, tern_error *err)
     void *memory = tern__memory_new(device, bytes, "tern_module_to", err);
     if (!memory) return TERN_E_MEMORY;
     int status = tern__memory_copy(memory, member->memory, bytes, err);
-    tern__memory_free(member->memory);
-    member->memory = member->tensor.view.data = memory;
-    for (tern__member *name = member->names; name; name = name->names) name->tensor.view.data = memory;
+    tern__view there = member->tensor.view;
+    there.data = memory;
+    tern__member_place(member, &there);
     return status;
 }
 

@@ -1,4 +1,5 @@
-/* precision.c - what amp makes of a module tree: parameters of 16 bits, and casts around the root's call. */
+/* precision.c - the dtype of a module tree's parameters, and what amp makes of it: casts around the root's
+ * call. */
 #include "nn/batch_norm.h"
 #include "tensor/host.h"
 
@@ -28,36 +29,52 @@ tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tens
 
 /* ---- parameters ---- */
 
-/* In place: an element of 16 bits ends before the next one's begin. */
-static int narrow(tern_tensor *tensor, tern_dtype dtype, tern_error *err)
-{
-    tern__host host;
-    int status = tern__host_open(&host, &tensor->view, err);
-    if (status) return status;
-    tern__view to = tern__view_make(dtype, TERN__PLAIN, tensor->view.ndim, tensor->view.shape);
-    to.data = host.view.data;
-    for (int64_t i = 0; i < tern__view_count(&to); i++) tern__view_set(&to, i, tern__view_get(&host.view, i));
-    tensor->view.dtype = dtype;
-    return tern__host_close(&host, true, err);
-}
-
+/* The same numbers in new memory beside the old, under all the member's names. */
 static int cast_member(tern__member *member, tern_dtype dtype, tern_error *err)
 {
-    if (!tern__dtype_is_float(member->tensor.view.dtype) || member->tensor.view.dtype == dtype)
-        return TERN_OK;
-    int status = narrow(&member->tensor, dtype, err);
-    for (tern__member *name = member->names; name; name = name->names) name->tensor.view.dtype = dtype;
+    tern__view from = member->tensor.view, to = from;
+    if (!tern__dtype_is_float(from.dtype) || from.dtype == dtype) return TERN_OK;
+    tern_device *home = tern__memory_device(member->memory);
+    to.dtype = dtype;
+    to.data = tern__memory_new(home, tern__view_bytes(&to), "tern_module_cast", err);
+    if (!to.data) return TERN_E_MEMORY;
+    int status = tern__host_convert(&to, &from, err);
+    if (status)
+        tern__memory_free(to.data);
+    else
+        tern__member_place(member, &to);
     return status;
+}
+
+/* What a member becomes. Running statistics are sums of many small steps, which 16 bits would lose. */
+static tern_dtype dtype_of(const tern__member *member, bool is_batch_norm, tern_dtype dtype)
+{
+    return is_batch_norm && member->is_buffer && tern__dtype_is_half(dtype) ? TERN_F32 : dtype;
 }
 
 int tern__module_cast(tern_module *module, tern_dtype dtype, bool keep_batch_norm, tern_error *err)
 {
     int status = TERN_OK;
     bool is_batch_norm = tern__is_batch_norm(module);
-    for (tern__member *member = module->tree->members; member && !status; member = member->next)
-        if (tern__member_owns(member) && !(is_batch_norm && (keep_batch_norm || member->is_buffer)))
-            status = cast_member(member, dtype, err);
+    bool keeps = is_batch_norm && keep_batch_norm;
+    for (tern__member *member = module->tree->members; member && !keeps && !status; member = member->next)
+        if (tern__member_owns(member))
+            status = cast_member(member, dtype_of(member, is_batch_norm, dtype), err);
     for (tern__module_tree *child = module->tree->children; child && !status; child = child->next)
         status = tern__module_cast(child->module, dtype, keep_batch_norm, err);
     return status;
+}
+
+int tern_module_cast(tern_module *module, tern_dtype dtype, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (!module || !module->tree || (unsigned)dtype >= TERN_DTYPE_COUNT || !tern__dtype_is_float(dtype))
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "the module is NULL, or the dtype is not one of floating point");
+    const tern__module_tree *root = tern__module_root(module)->tree;
+    if (root->seal || root->precision.set)
+        return tern__error_set(err, __func__, TERN_E_STATE,
+                               "%s already belongs to amp, a ddp or an optimizer: cast a model first",
+                               module->kind);
+    return tern__module_cast(module, dtype, false, err);
 }

@@ -49,11 +49,11 @@ static tern__view random_view(tern_dtype dtype, int ndim, const int64_t *shape, 
     return v;
 }
 
-static void run_on(const char *device, tern__call *call, const tern__view *y)
+static void run_on(const char *device, int threads, tern__call *call, const tern__view *y)
 {
     tern_error err = {0};
     tern_device *d = tern_device_open(device, &err);
-    tern_device_threads_set(d, 1, &err);
+    tern_device_threads_set(d, threads, &err);
     assert_ok(err);
     call->device = d;
     call->err = &err;
@@ -69,8 +69,8 @@ static void compare(tern__call *call, const tern__view *y)
     tern__view want = *y;
     size_t bytes = ROOM * tern_dtype_bytes(y->dtype);
     want.data = memcpy(malloc(bytes), y->data, bytes);
-    run_on("cpu", call, y);
-    run_on("cpu:reference", call, &want);
+    run_on("cpu", 1, call, y);
+    run_on("cpu:reference", 1, call, &want);
     assert_memory_equal(y->data, want.data, bytes);
     free(want.data);
 }
@@ -113,6 +113,12 @@ static void as_the_reference_in_f32(void **unused)
     for (int i = 0; i < ROUNDS; i++) one_round(TERN_F32, TERN_F32);
 }
 
+static void as_the_reference_in_f64(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < ROUNDS; i++) one_round(TERN_F64, TERN_F64);
+}
+
 static void as_the_reference_in_bf16(void **unused)
 {
     (void)unused;
@@ -132,13 +138,51 @@ static void of_16_bits_into_f32(void **unused)
     for (int i = 0; i < ROUNDS; i++) one_round(i % 2 ? TERN_BF16 : TERN_F16, TERN_F32);
 }
 
+static tern__view wave(int ndim, int64_t rows, int64_t columns)
+{
+    tern__view v =
+        tern__view_make(TERN_F64, TERN__PLAIN, ndim, (int64_t[]){ndim == 1 ? columns : rows, columns});
+    double *data = v.data = malloc((size_t)(rows * columns) * sizeof(*data));
+    for (int64_t i = 0; i < rows * columns; i++) data[i] = sin((double)(i * i % 1009));
+    return v;
+}
+
+/* Blocks of rows, stretches of the sum and ranges of columns, each with a rest; few rows, few columns; added
+ * to what is there, with a bias and a ReLU. As the reference to rounding, and every bit whatever the number
+ * of threads. */
+static void of_many_blocks_in_f64(void **unused)
+{
+    (void)unused;
+    const int64_t sizes[][3] = {{361, 700, 83}, {5, 513, 67}, {700, 257, 3}, {121, 256, 8}};
+    static const tern__matmul_attr relu = {.relu = 1};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        int64_t m = sizes[i][0], k = sizes[i][1], n = sizes[i][2];
+        size_t bytes = (size_t)(m * n) * sizeof(double);
+        tern__view a = wave(2, m, k), b = wave(2, k, n), bias = wave(1, 1, n);
+        tern__view y = wave(2, m, n), want = wave(2, m, n);
+        double *start = memcpy(malloc(bytes), y.data, bytes), *first = malloc(bytes);
+        tern__call call = {.kernel = TERN__MATMUL, .in = {&a, &b, &bias}, .add = {true}, .attr = &relu};
+        run_on("cpu:reference", 1, &call, &want);
+        for (int threads = 1; threads <= 5; threads++) {
+            memcpy(y.data, start, bytes);
+            run_on("cpu", threads, &call, &y);
+            if (threads == 1) memcpy(first, y.data, bytes);
+            assert_memory_equal(y.data, first, bytes);
+        }
+        for (int64_t e = 0; e < m * n; e++)
+            assert_true(fabs(first[e] - ((double *)want.data)[e]) < 1e-15 * (double)k);
+        void *made[] = {a.data, b.data, y.data, want.data, bias.data, start, first};
+        for (size_t d = 0; d < sizeof(made) / sizeof(*made); d++) free(made[d]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_the_reference_in_bf16), /* first: oneDNN's instruction set is chosen with it */
-        cmocka_unit_test(as_the_reference_in_f32),
-        cmocka_unit_test(as_the_reference_in_f16),
-        cmocka_unit_test(of_16_bits_into_f32),
+        /* First: oneDNN's instruction set is chosen with it. */
+        cmocka_unit_test(as_the_reference_in_bf16), cmocka_unit_test(as_the_reference_in_f32),
+        cmocka_unit_test(as_the_reference_in_f64),  cmocka_unit_test(as_the_reference_in_f16),
+        cmocka_unit_test(of_16_bits_into_f32),      cmocka_unit_test(of_many_blocks_in_f64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

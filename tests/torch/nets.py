@@ -91,7 +91,7 @@ class Net:
 
     region = F32
 
-    def __init__(self, lib, make, seed=0, device=b"cpu", threads=1, group=None, ddp_opts=None, **sgd):
+    def __init__(self, lib, make, seed=0, device=b"cpu", threads=1, group=None, ddp_opts=None, dtype=None, **sgd):
         self.lib = lib
         self.device = ctypes.c_void_p(lib.check("tern_device_open", tern.device(device.decode()).encode()))
         lib.check("tern_device_threads_set", self.device, threads)
@@ -99,6 +99,8 @@ class Net:
         self.module = ctypes.c_void_p(make(rng))
         lib.tern_rng_free(rng)
         tern.place(lib, self.module, self.device)
+        if dtype is not None:
+            lib.check("tern_module_cast", self.module, dtype)
         self.ddp = None
         if group:
             opts = ctypes.byref(ddp_opts) if ddp_opts else None

@@ -2,16 +2,9 @@
 #ifndef TERN_SRC_KERNELS_CPU_AMX_MATMUL_H
 #define TERN_SRC_KERNELS_CPU_AMX_MATMUL_H
 
-#include "kernels/kernel.h"
+#include "kernels/cpu/matrix.h"
 
-/* A matrix whose rows or whose columns stand without gaps: one of the strides is 1. */
-typedef struct tern__matrix {
-    char *data;
-    int64_t rows, columns, row_stride, column_stride;
-} tern__matrix;
-
-/* y = or += a b [+ bias], with the call's ReLU; y has rows without gaps and is bf16 or f32. */
-int tern__amx_matmul(const tern__call *call, const tern__matrix *a, const tern__matrix *b,
-                     const tern__matrix *y, bool add);
+/* y is bf16 or f32. */
+tern__matrix_product tern__amx_matmul;
 
 #endif

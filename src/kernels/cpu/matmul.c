@@ -11,6 +11,7 @@
 #include "kernels/cpu/amx_matmul.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
+#include "kernels/cpu/f64_matmul.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/matmul.h"
 #include "kernels/product.h"
@@ -117,7 +118,7 @@ static int run_one(const tern__call *call, const tern__product *p, char *const a
     return status;
 }
 
-/* ---- by tiles ---- */
+/* ---- matrix by matrix ---- */
 
 static tern__matrix matrix_of(const tern__product *p, int operand, char *data)
 {
@@ -129,8 +130,15 @@ static tern__matrix matrix_of(const tern__product *p, int operand, char *data)
                           s.transposed ? s.step : 1};
 }
 
-/* Matrix by matrix of the batch. */
-static int run_tiles(const tern__call *call, const tern__product *p, char *const at[OPERANDS], bool add)
+/* What multiplies where oneDNN does not; NULL: it does. */
+static tern__matrix_product *own_product(const tern__call *call)
+{
+    tern_dtype dtype = call->in[A]->dtype;
+    if (dtype == TERN_F64) return tern__f64_matmul;
+    return dtype == TERN_BF16 && tern__amx_has() ? tern__amx_matmul : NULL;
+}
+
+static int run_own(const tern__call *call, const tern__product *p, char *const at[OPERANDS], bool add)
 {
     int64_t count = 1;
     int status = TERN_OK;
@@ -143,19 +151,13 @@ static int run_tiles(const tern__call *call, const tern__product *p, char *const
                 offset += rest % p->batch[i].size * p->batch[i].stride[o];
             m[o] = matrix_of(p, o, at[o] + offset * (int64_t)tern_dtype_bytes(p->view[o]->dtype));
         }
-        status = tern__amx_matmul(call, &m[A], &m[B], &m[Y], add);
+        status = own_product(call)(call, &m[A], &m[B], &m[Y], add);
     }
     return status;
 }
 
-static bool goes_by_tiles(const tern__call *call)
-{
-    return call->in[A]->dtype == TERN_BF16 && tern__amx_has();
-}
-
 static int run(const tern__call *call, const tern__product *p)
 {
-    bool by_tiles = goes_by_tiles(call);
     int64_t count = 1;
     for (int i = 0; i < p->sums; i++) count *= p->sum[i].size;
     for (int64_t n = 0; n < count; n++) {
@@ -166,13 +168,13 @@ static int run(const tern__call *call, const tern__product *p)
             for (int64_t i = 0, rest = n; i < p->sums; rest /= p->sum[i++].size)
                 at[o] += rest % p->sum[i].size * p->sum[i].stride[o] * bytes;
         }
-        int status = (by_tiles ? run_tiles : run_one)(call, p, at, call->add[0] || n > 0);
+        int status = (own_product(call) ? run_own : run_one)(call, p, at, call->add[0] || n > 0);
         if (status) return status;
     }
     return TERN_OK;
 }
 
-/* The product, with its ReLU only where that is by tiles. */
+/* The product, with its ReLU only where it is not oneDNN's. */
 static int multiply(const tern__call *call)
 {
     const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
@@ -180,8 +182,8 @@ static int multiply(const tern__call *call)
     if (tern__view_count(y) == 0 || tern__view_count(a) == 0 || call->out[1]) return TERN_E_UNSUPPORTED;
     if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16()))
         return tern__cpu_widened(call, multiply);
-    if (tern__dnnl_type(dtype) == dnnl_data_type_undef) return TERN_E_UNSUPPORTED;
-    if (y->dtype != dtype && y->dtype != TERN_F32) return TERN_E_UNSUPPORTED;
+    if (!own_product(call) && tern__dnnl_type(dtype) == dnnl_data_type_undef) return TERN_E_UNSUPPORTED;
+    if (y->dtype != dtype && (y->dtype != TERN_F32 || dtype == TERN_F64)) return TERN_E_UNSUPPORTED;
     tern__product p = tern__product_of(call);
     if (!tern__product_stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
     /* Sums that are rounded to 16 bits in between would lose what f32 keeps. */
@@ -201,5 +203,5 @@ int tern__cpu_matmul(const tern__call *call)
     if (falls_together(call->out[0])) return TERN_E_UNSUPPORTED;
     const tern__call relu = tern__matmul_relu(call);
     int status = multiply(call);
-    return status || goes_by_tiles(call) ? status : tern__cpu_pointwise(&relu);
+    return status || own_product(call) ? status : tern__cpu_pointwise(&relu);
 }

@@ -1,0 +1,151 @@
+/* f64_matmul.c - the result is cut into blocks of up to 120 rows, which threads take, and where those are few
+ * into ranges of columns, too. A block's sums grow by 256 products at a time: that much of its rows of a is
+ * copied into panels of 6 rows, which stay in the second-level cache, and 8 columns of b at a time into a
+ * panel that stays in the first. What a panel of a and one of b make is kept in registers. Panels are filled
+ * up with zeros. Every element's products are added in their order, so no bit depends on how work is cut.
+ *
+ * Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008). */
+#include "kernels/cpu/f64_matmul.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/loops.h"
+#include "kernels/matmul.h"
+
+enum { ROWS = 6, COLUMNS = 8, PANELS = 20, DEPTH = 256 };
+
+typedef double eight __attribute__((vector_size(8 * COLUMNS)));
+
+typedef struct job {
+    const tern__call *call;
+    const tern__matrix *a, *b, *y;
+    bool add, relu;
+    int64_t row_cuts, column_cuts;
+} job;
+
+/* Of the sums' products those from `begin` to `end` - 1. */
+typedef struct stretch {
+    int64_t begin, end;
+} stretch;
+
+typedef struct range {
+    int64_t first, last;
+} range;
+
+/* ---- panels ---- */
+
+/* Number l of place k at to[k * width + l], of `lines` lines; the rest 0. */
+static void make_panel(double *to, int64_t width, const double *from, int64_t line, int64_t place,
+                       int64_t lines, int64_t depth)
+{
+    if (lines < width) memset(to, 0, (size_t)(width * depth) * sizeof(*to));
+    if (place == 1)
+        for (int64_t l = 0; l < lines; l++)
+            for (int64_t k = 0; k < depth; k++) to[k * width + l] = from[l * line + k];
+    else
+        for (int64_t k = 0; k < depth; k++)
+            for (int64_t l = 0; l < lines; l++) to[k * width + l] = from[l * line + k * place];
+}
+
+static void make_rows(const job *j, double *to, range rows, stretch s)
+{
+    const tern__matrix *a = j->a;
+    const double *from = (const double *)a->data + s.begin * a->column_stride;
+    for (int64_t row = rows.first; row < rows.last; row += ROWS, to += ROWS * (s.end - s.begin))
+        make_panel(to, ROWS, from + row * a->row_stride, a->row_stride, a->column_stride,
+                   TERN__MIN(ROWS, rows.last - row), s.end - s.begin);
+}
+
+static void make_columns(const job *j, double *to, int64_t column, stretch s)
+{
+    const tern__matrix *b = j->b;
+    const double *from = (const double *)b->data + s.begin * b->row_stride + column * b->column_stride;
+    make_panel(to, COLUMNS, from, b->column_stride, b->row_stride, TERN__MIN(COLUMNS, b->columns - column),
+               s.end - s.begin);
+}
+
+/* ---- products ---- */
+
+TERN__SIMD static void multiply(const double *a, const double *b, int64_t depth, double *sums)
+{
+    eight sum[ROWS] = {{0}};
+    for (int64_t k = 0; k < depth; k++, a += ROWS, b += COLUMNS) {
+        eight row;
+        memcpy(&row, b, sizeof(row));
+        _Pragma("GCC unroll 6") for (int r = 0; r < ROWS; r++) sum[r] += a[r] * row;
+    }
+    memcpy(sums, sum, sizeof(sum));
+}
+
+static double relu(double v)
+{
+    return v < 0 ? 0 : v;
+}
+
+/* As much of it as y has. */
+static void put(const job *j, const double *sums, int64_t row, int64_t column, stretch s)
+{
+    const tern__view *bias = s.begin ? NULL : j->call->in[2];
+    bool adds = j->add || s.begin, ends = j->relu && s.end == j->a->columns;
+    int64_t rows = TERN__MIN(ROWS, j->y->rows - row), columns = TERN__MIN(COLUMNS, j->y->columns - column);
+    for (int64_t r = 0; r < rows; r++) {
+        double *to = (double *)j->y->data + (row + r) * j->y->row_stride + column;
+        for (int64_t c = 0; c < columns; c++) {
+            double v = sums[r * COLUMNS + c] + (adds ? to[c] : 0);
+            if (bias) v += ((const double *)bias->data)[column + c];
+            to[c] = ends ? relu(v) : v;
+        }
+    }
+}
+
+static void block(const job *j, range rows, range columns, double *a, double *b)
+{
+    double sums[ROWS * COLUMNS];
+    for (stretch s = {0, 0}; s.begin < j->a->columns; s.begin = s.end) {
+        s.end = TERN__MIN(j->a->columns, s.begin + DEPTH);
+        make_rows(j, a, rows, s);
+        for (int64_t column = columns.first; column < columns.last; column += COLUMNS) {
+            make_columns(j, b, column, s);
+            for (int64_t row = rows.first; row < rows.last; row += ROWS) {
+                multiply(a + (row - rows.first) * (s.end - s.begin), b, s.end - s.begin, sums);
+                put(j, sums, row, column, s);
+            }
+        }
+    }
+}
+
+/* ---- cuts ---- */
+
+/* Number `i` of `cuts` parts of `count` lines, in whole panels. */
+static range part(int64_t count, int64_t width, int64_t cuts, int64_t i)
+{
+    int64_t panels = (count + width - 1) / width;
+    return (range){panels * i / cuts * width, TERN__MIN(count, panels * (i + 1) / cuts * width)};
+}
+
+static void cut(job *j, int threads)
+{
+    int64_t rows = (j->y->rows + ROWS - 1) / ROWS, columns = (j->y->columns + COLUMNS - 1) / COLUMNS;
+    int64_t blocks = (rows + PANELS - 1) / PANELS;
+    if (blocks > 1) blocks = TERN__MIN(rows, (blocks + threads - 1) / threads * threads);
+    j->row_cuts = blocks;
+    j->column_cuts = TERN__MIN(columns, (threads + blocks - 1) / blocks);
+}
+
+int tern__f64_matmul(const tern__call *call, const tern__matrix *a, const tern__matrix *b,
+                     const tern__matrix *y, bool add)
+{
+    job j = {.call = call, .a = a, .b = b, .y = y, .add = add, .relu = tern__matmul_has_relu(call)};
+    int threads = tern__loop_threads(call, y->rows * y->columns * a->columns / 4);
+    size_t room = (ROWS * PANELS + COLUMNS) * DEPTH;
+    double *memory = tern__loop_scratch(call, (size_t)threads * room * sizeof(*memory));
+    if (!memory) return TERN_E_MEMORY;
+    cut(&j, threads);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int t = 0; t < threads; t++) {
+        double *panels = memory + (size_t)t * room;
+        for (int64_t i = t; i < j.row_cuts * j.column_cuts; i += threads)
+            block(&j, part(y->rows, ROWS, j.row_cuts, i / j.column_cuts),
+                  part(y->columns, COLUMNS, j.column_cuts, i % j.column_cuts), panels,
+                  panels + ROWS * PANELS * DEPTH);
+    }
+    return TERN_OK;
+}
