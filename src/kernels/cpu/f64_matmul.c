@@ -33,10 +33,9 @@ typedef struct range {
 /* ---- panels ---- */
 
 /* Number l of place k at to[k * width + l], of `lines` lines; the rest 0. */
-static void make_panel(double *to, int64_t width, const double *from, int64_t line, int64_t place,
+TERN__INLINE void fill(double *to, int64_t width, const double *from, int64_t line, int64_t place,
                        int64_t lines, int64_t depth)
 {
-    if (lines < width) memset(to, 0, (size_t)(width * depth) * sizeof(*to));
     if (place == 1)
         for (int64_t l = 0; l < lines; l++)
             for (int64_t k = 0; k < depth; k++) to[k * width + l] = from[l * line + k];
@@ -45,7 +44,20 @@ static void make_panel(double *to, int64_t width, const double *from, int64_t li
             for (int64_t l = 0; l < lines; l++) to[k * width + l] = from[l * line + k * place];
 }
 
-static void make_rows(const job *j, double *to, range rows, stretch s)
+/* Fast where all lines are there, which is a constant. */
+TERN__INLINE void make_panel(double *to, int64_t width, const double *from, int64_t line, int64_t place,
+                             int64_t lines, int64_t depth)
+{
+    if (lines < width) memset(to, 0, (size_t)(width * depth) * sizeof(*to));
+    if (lines < width)
+        fill(to, width, from, line, place, lines, depth);
+    else if (line == 1)
+        fill(to, width, from, 1, place, width, depth);
+    else
+        fill(to, width, from, line, place, width, depth);
+}
+
+TERN__SIMD static void make_rows(const job *j, double *to, range rows, stretch s)
 {
     const tern__matrix *a = j->a;
     const double *from = (const double *)a->data + s.begin * a->column_stride;
@@ -54,7 +66,7 @@ static void make_rows(const job *j, double *to, range rows, stretch s)
                    TERN__MIN(ROWS, rows.last - row), s.end - s.begin);
 }
 
-static void make_columns(const job *j, double *to, int64_t column, stretch s)
+TERN__SIMD static void make_columns(const job *j, double *to, int64_t column, stretch s)
 {
     const tern__matrix *b = j->b;
     const double *from = (const double *)b->data + s.begin * b->row_stride + column * b->column_stride;
@@ -75,25 +87,31 @@ TERN__SIMD static void multiply(const double *a, const double *b, int64_t depth,
     memcpy(sums, sum, sizeof(sum));
 }
 
-static double relu(double v)
+TERN__INLINE void put_rows(const job *j, double *sums, int64_t row, int64_t column, stretch s,
+                           int64_t columns)
 {
-    return v < 0 ? 0 : v;
+    const double *bias = s.begin || !j->call->in[2] ? NULL : (const double *)j->call->in[2]->data + column;
+    int64_t rows = TERN__MIN(ROWS, j->y->rows - row);
+    for (int64_t r = 0; r < rows; r++, sums += COLUMNS) {
+        double *to = (double *)j->y->data + (row + r) * j->y->row_stride + column;
+        if (j->add || s.begin)
+            for (int64_t c = 0; c < columns; c++) sums[c] += to[c];
+        if (bias)
+            for (int64_t c = 0; c < columns; c++) sums[c] += bias[c];
+        if (j->relu && s.end == j->a->columns)
+            for (int64_t c = 0; c < columns; c++) sums[c] = sums[c] < 0 ? 0 : sums[c];
+        memcpy(to, sums, (size_t)columns * sizeof(*to));
+    }
 }
 
 /* As much of it as y has. */
-static void put(const job *j, const double *sums, int64_t row, int64_t column, stretch s)
+TERN__SIMD static void put(const job *j, double *sums, int64_t row, int64_t column, stretch s)
 {
-    const tern__view *bias = s.begin ? NULL : j->call->in[2];
-    bool adds = j->add || s.begin, ends = j->relu && s.end == j->a->columns;
-    int64_t rows = TERN__MIN(ROWS, j->y->rows - row), columns = TERN__MIN(COLUMNS, j->y->columns - column);
-    for (int64_t r = 0; r < rows; r++) {
-        double *to = (double *)j->y->data + (row + r) * j->y->row_stride + column;
-        for (int64_t c = 0; c < columns; c++) {
-            double v = sums[r * COLUMNS + c] + (adds ? to[c] : 0);
-            if (bias) v += ((const double *)bias->data)[column + c];
-            to[c] = ends ? relu(v) : v;
-        }
-    }
+    int64_t columns = j->y->columns - column;
+    if (columns >= COLUMNS)
+        put_rows(j, sums, row, column, s, COLUMNS);
+    else
+        put_rows(j, sums, row, column, s, columns);
 }
 
 static void block(const job *j, range rows, range columns, double *a, double *b)
