@@ -1,9 +1,9 @@
 /* device.cc - opening a GPU, its memory and its stream. */
 #include "cuda/device.h"
+#include "cuda/capability.h"
 #include "cuda/cublas.h"
 #include "cuda/cudnn.h"
 #include "cuda/graph.h"
-#include "cuda/overlap.h"
 #include "cuda/pool.h"
 
 #include <cstdio>
@@ -92,7 +92,7 @@ static int open_parts(tern_device *device, tern__cuda *cuda, tern_error *err)
         status = tern__cuda_check(cudaGetDeviceProperties(&p, cuda->index), "cudaGetDeviceProperties", err);
     if (status) return status;
     cuda->processors = p.multiProcessorCount;
-    cuda->overlaps = tern__cuda_overlaps(&p);
+    cuda->overlaps = cuda->has_clusters = tern__cuda_has_9(&p);
     device->workspace = p.totalGlobalMem / 16;
     if ((status = tern__fault_new(&cuda->fault, err))) return status;
     status = open_lanes(cuda, err);

@@ -29,7 +29,6 @@ struct tern__cuda_graphs;
  * plans before what they were made with. */
 enum {
     TERN__CUDA_CUBLAS,
-    TERN__CUDA_SMALL_GEMM,
     TERN__CUDA_SMALL_GEMM_PLANS,
     TERN__CUDA_CONV,
     TERN__CUDA_CUDNN,
@@ -43,6 +42,7 @@ typedef struct tern__cuda_library {
 typedef struct tern__cuda {
     int index, processors;
     bool overlaps;                   /* kernels are launched before the one before them is over         */
+    bool has_clusters;               /* of blocks that read each other's shared memory (cluster.h)      */
     cudaStream_t stream;             /* the lane of the step                                        */
     cudaStream_t lanes[TERN__LANES]; /* all of them; the others come before it where both could run */
     struct tern__fault *fault;
@@ -71,7 +71,7 @@ int tern__cuda_check(cudaError_t code, const char *what, tern_error *err);
 typedef struct tern__cuda_start {
     void (*kernel)();
     unsigned grid[3], block[3];
-    size_t shared;
+    size_t shared, cluster; /* cluster: its blocks; 0: none */
 } tern__cuda_start;
 
 /* The place of the next argument. */
@@ -93,16 +93,20 @@ template <class... P, size_t... I>
 cudaError_t tern__cuda_start_now(const tern__cuda *cuda, const tern__cuda_start *s, void *const *arguments,
                                  std::index_sequence<I...>)
 {
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute some[2] = {}, *cluster = &some[cuda->overlaps];
+    some[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    some[0].val.programmaticStreamSerializationAllowed = 1;
+    if (s->cluster) {
+        cluster->id = cudaLaunchAttributeClusterDimension;
+        cluster->val.clusterDim = {(unsigned)s->cluster, 1, 1};
+    }
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(s->grid[0], s->grid[1], s->grid[2]);
     config.blockDim = dim3(s->block[0], s->block[1], s->block[2]);
     config.dynamicSmemBytes = s->shared;
     config.stream = cuda->stream;
-    config.attrs = &overlap;
-    config.numAttrs = cuda->overlaps;
+    config.attrs = some;
+    config.numAttrs = cuda->overlaps + (s->cluster > 0);
     return cudaLaunchKernelEx(&config, (void (*)(P...))s->kernel, *(P *)arguments[I]...);
 }
 
@@ -143,10 +147,11 @@ static __device__ __forceinline__ void tern__kernel_begin(void)
 #endif
 }
 
-/* Starts a kernel of grid x block threads; `shared` bytes are what tern__cuda_shared gives. */
+/* Starts a kernel of grid x block threads; `shared` bytes are what tern__cuda_shared gives. Each `cluster`
+ * blocks are a cluster, where the device has such; 0: they have nothing to do with each other. */
 template <class... P, class... A>
-int tern__cuda_launch(const tern__call *call, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                      A... args)
+int tern__cuda_launch_clusters(const tern__call *call, size_t cluster, void (*kernel)(P...), dim3 grid,
+                               dim3 block, size_t shared, A... args)
 {
     constexpr size_t size = (sizeof(tern__cuda_start) + ... + (sizeof(P) + alignof(P)));
     static const tern__cuda_kind kind = {size, sizeof(tern__cuda_start), tern__cuda_start_run<P...>,
@@ -156,9 +161,17 @@ int tern__cuda_launch(const tern__call *call, void (*kernel)(P...), dim3 grid, d
     alignas(16) char data[size] = {};
     size_t offset = 0;
     tern__cuda_put<tern__cuda_start>(
-        data, &offset, {(void (*)())kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared});
+        data, &offset,
+        {(void (*)())kernel, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared, cluster});
     (tern__cuda_put<P>(data, &offset, args), ...);
     return tern__cuda_ask(call->device, &kind, data, call->err);
+}
+
+template <class... P, class... A>
+int tern__cuda_launch(const tern__call *call, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                      A... args)
+{
+    return tern__cuda_launch_clusters(call, 0, kernel, grid, block, shared, args...);
 }
 
 /* Enough blocks of `threads` for `count` elements, of which a thread takes `each`; no more than keep the

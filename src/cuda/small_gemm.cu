@@ -4,9 +4,11 @@
  * to occupy a GPU. k goes by in chunks of 32, which are copied into shared memory while those before them are
  * multiplied; each pair of the eight warps has the upper and the lower half of the tile and its own slice of
  * the chunk, and a thread 8 x 4 elements of a half, so that it multiplies 32 times for every 12 numbers it
- * reads. In the end the slices are added up in shared memory, and the parts of a tile by the last of its
- * blocks to come: in their order, so that no result depends on who came when. */
+ * reads. In the end the slices are added up in shared memory, and then the parts of a tile, whose blocks are
+ * a cluster, in that of all of them: each block adds up a share of the tile, in the order of the parts, and
+ * writes it. */
 #include "cuda/small_gemm.h"
+#include "cuda/cluster.h"
 #include "cuda/kernels.h"
 #include "cuda/sums.h"
 
@@ -38,8 +40,6 @@ typedef struct product {
     int across, tiles;     /* tiles in a row of tiles, and all */
     int parts, depth;      /* of a tile's sum, and k of a part */
     int first_block;       /* its tiles' parts, and then blocks that sum rows of a */
-    float4 *partial;       /* [tiles][parts][HIGH][OWNERS] */
-    unsigned *arrived;     /* [tiles] blocks; zeros before and after */
 } product;
 
 typedef struct problem {
@@ -216,9 +216,9 @@ static __device__ __forceinline__ void sum_slice(float (&sum)[HIGH][WIDE], const
 
 /* ---- adding up ---- */
 
-/* What a thread has after the slices are added up: rows `first` and the next one of an owner's eight. */
+/* What a thread has after sums are added up: `count` rows from `first` on of an owner's eight. */
 typedef struct share {
-    int owner, first;
+    int owner, first, count;
     float4 of_row[HIGH / SLICES];
 } share;
 
@@ -230,40 +230,49 @@ static __device__ __forceinline__ float4 plus(float4 a, float4 b)
 static __device__ __forceinline__ share add_slices(const float (&sum)[HIGH][WIDE])
 {
     float4(*sums)[HIGH][OWNERS] = (float4(*)[HIGH][OWNERS])tern__cuda_shared();
-    share s = {(int)threadIdx.x % OWNERS, (int)threadIdx.x / OWNERS * (HIGH / SLICES), {}};
+    constexpr int count = HIGH / SLICES;
+    share s = {(int)threadIdx.x % OWNERS, (int)threadIdx.x / OWNERS * count, count, {}};
     __syncthreads(); /* the last chunk has been read */
 #pragma unroll
     for (int i = 0; i < HIGH; i++)
         sums[threadIdx.x / OWNERS][i][s.owner] = {sum[i][0], sum[i][1], sum[i][2], sum[i][3]};
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < HIGH / SLICES; i++) {
+    for (int i = 0; i < count; i++) {
         s.of_row[i] = sums[0][s.first + i][s.owner];
         for (int n = 1; n < SLICES; n++) s.of_row[i] = plus(s.of_row[i], sums[n][s.first + i][s.owner]);
     }
     return s;
 }
 
-/* Puts a part down. True for the block that completes the tile, with the sum of all parts. */
-static __device__ bool add_parts(const product &p, int tile, int part, share *s)
+/* All of them are on their way at a time. */
+static __device__ __forceinline__ float4 sum_of_parts(const float4 *at, int parts)
 {
-    __shared__ bool is_last;
-    float4 *mine = p.partial + (int64_t)tile * p.parts * HIGH * OWNERS + s->first * OWNERS + s->owner;
+    float4 of_part[TERN__CLUSTER_MOST];
 #pragma unroll
-    for (int i = 0; i < HIGH / SLICES; i++) mine[(part * HIGH + i) * OWNERS] = s->of_row[i];
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) is_last = atomicAdd(&p.arrived[tile], 1u) == (unsigned)p.parts - 1;
-    __syncthreads();
-    if (!is_last) return false;
-    if (threadIdx.x == 0) p.arrived[tile] = 0;
-    __threadfence();
+    for (int n = 0; n < TERN__CLUSTER_MOST; n++)
+        if (n < parts) of_part[n] = *tern__cluster_at(at, n);
+    float4 sum = of_part[0];
 #pragma unroll
-    for (int i = 0; i < HIGH / SLICES; i++) {
-        s->of_row[i] = mine[i * OWNERS];
-        for (int n = 1; n < p.parts; n++) s->of_row[i] = plus(s->of_row[i], mine[(n * HIGH + i) * OWNERS]);
-    }
-    return true;
+    for (int n = 1; n < TERN__CLUSTER_MOST; n++)
+        if (n < parts) sum = plus(sum, of_part[n]);
+    return sum;
+}
+
+/* Puts a part down behind the slices, and takes a share of the sums of all parts, of which a thread has one
+ * row at most: there are two or more. The cluster's memory is read until tern__cluster_wait. */
+static __device__ __forceinline__ share add_parts(const share &own, int parts, int part)
+{
+    float4 *sums = (float4 *)tern__cuda_shared() + SLICES * HIGH * OWNERS;
+#pragma unroll
+    for (int i = 0; i < HIGH / SLICES; i++) sums[(own.first + i) * OWNERS + own.owner] = own.of_row[i];
+    tern__cluster_arrive();
+    int each = (HIGH * OWNERS + parts - 1) / parts, at = part * each + (int)threadIdx.x;
+    share s = {at % OWNERS, at / OWNERS, (int)threadIdx.x < each && at < HIGH * OWNERS, {}};
+    tern__cluster_wait();
+    if (s.count) s.of_row[0] = sum_of_parts(sums + at, parts);
+    tern__cluster_arrive();
+    return s;
 }
 
 static __device__ __forceinline__ void put(const product &p, int row, int column, float value)
@@ -293,7 +302,7 @@ static __device__ __forceinline__ void put_share(const product &p, int row, int 
 #pragma unroll
     for (int i = 0; i < HIGH / SLICES; i++) {
         int at = row + half * HALF + A::line(lane / B::LANES, s.first + i);
-        if (at >= p.a.lines) continue;
+        if (at >= p.a.lines || i >= s.count) continue;
         const float four[WIDE] = {s.of_row[i].x, s.of_row[i].y, s.of_row[i].z, s.of_row[i].w};
         if (!B::ALONG_K && p.fours)
             put_four(p, at, column + B::line(lane % B::LANES, 0), s.of_row[i]);
@@ -314,13 +323,16 @@ static __device__ __forceinline__ void make_part(const product &p, const float *
     int row = tile / p.across * ROWS, column = tile % p.across * COLUMNS, k = part * p.depth;
     sum_slice<A, B, GATED>(sum, p, gate, row, column, k, TERN__MIN(k + p.depth, p.k));
     share s = add_slices(sum);
-    if (p.parts == 1 || add_parts(p, tile, part, &s)) put_share<A, B>(p, row, column, s);
+    if (p.parts > 1) s = add_parts(s, p.parts, part);
+    put_share<A, B>(p, row, column, s);
+    if (p.parts > 1) tern__cluster_wait();
 }
 
 /* Sums of 32 of a's rows, whose neighbours are from row to row: a lane has a row, and a warp every eighth
  * k. */
 static __device__ void sum_rows(const product &p, const float *gate, int block)
 {
+    if (!p.row_sums || block * TERN__WARP >= p.a.lines) return; /* it is there to complete a cluster */
     float(*sums)[TERN__WARP] = (float(*)[TERN__WARP])tern__cuda_shared();
     int lane = threadIdx.x % TERN__WARP, warp = threadIdx.x / TERN__WARP, row = block * TERN__WARP + lane;
     float sum = 0;
@@ -393,8 +405,22 @@ static matrix matrix_of(const tern__gemm_operand &o, int64_t lines, int64_t k, b
     return {(const float *)o.data, (int)o.step, (int)lines, along_k, fours};
 }
 
-/* Its first block and what its parts need are still to come. */
-static product product_of(const tern__gemm &g, const float *gate, int blocks)
+/* k of a part, in whole chunks. */
+static int depth_of(int64_t k, int parts)
+{
+    return pieces(pieces(k, parts), DEPTH) * DEPTH;
+}
+
+/* In so many parts that there are about `blocks` blocks, where those of a tile can be a cluster. */
+static int parts_of(const tern__call *call, int64_t k, int tiles, int blocks)
+{
+    int most = tern__cuda_of(call->device)->has_clusters ? TERN__CLUSTER_MOST : 1;
+    int parts = TERN__MIN(TERN__MIN(most, pieces(k, LEAST_DEPTH)), blocks / tiles);
+    return parts > 1 ? pieces(k, depth_of(k, parts)) : 1;
+}
+
+/* Its first block is still to come, and what its parts have of k. */
+static product product_of(const tern__call *call, const tern__gemm &g, const float *gate, int blocks)
 {
     product p = {};
     p.a = matrix_of(g.a, g.m, g.k, !g.a.transposed, gate);
@@ -409,66 +435,48 @@ static product product_of(const tern__gemm &g, const float *gate, int blocks)
     p.fours = is_in_fours(g.y.data, g.y.step, g.n);
     p.across = pieces(g.n, COLUMNS);
     p.tiles = p.across * pieces(g.m, ROWS);
-    p.parts = TERN__MAX(1, TERN__MIN(pieces(g.k, LEAST_DEPTH), blocks / p.tiles));
-    p.depth = pieces(pieces(g.k, p.parts), DEPTH) * DEPTH;
-    p.parts = pieces(g.k, p.depth);
+    p.parts = parts_of(call, g.k, p.tiles, blocks);
     return p;
 }
 
-static int blocks_of(const product &p)
+/* In whole clusters, so that no other product's are among them. */
+static int blocks_of(const product &p, int cluster)
 {
-    return p.tiles * p.parts + (p.row_sums ? pieces(p.a.lines, TERN__WARP) : 0);
+    return pieces(p.tiles * p.parts + (p.row_sums ? pieces(p.a.lines, TERN__WARP) : 0), cluster) * cluster;
 }
 
-static size_t partial_bytes(const product &p)
+/* A launch has clusters of one size: all products in parts have as many as the one that has most. Returns
+ * the blocks. */
+static int lay_out(problem *all, int count, int cluster)
 {
-    return p.parts > 1 ? (size_t)p.tiles * (size_t)p.parts * ROWS * COLUMNS * sizeof(float) : 0;
-}
-
-/* Room for the parts of the products, and how many of a tile's have come: zeros between launches, of which
- * each product has its own, since fewer than TERN__SMALL_BLOCKS tiles are made in parts. */
-static int make_room(const tern__call *call, problem *all)
-{
-    tern__cuda_library *slot = &tern__cuda_of(call->device)->libraries[TERN__CUDA_SMALL_GEMM];
-    size_t room = 0, counts = TERN__SMALL_GEMMS * TERN__SMALL_BLOCKS * sizeof(unsigned);
-    for (const product &p : all->of) room += partial_bytes(p);
-    if (room == 0) return TERN_OK;
-    if (!slot->state) {
-        void *data = tern__cuda_scratch(call, counts);
-        int status =
-            data ? call->device->backend->zero(call->device, data, counts, call->err) : TERN_E_MEMORY;
-        if (status) return status;
-        *slot = {data, [](tern_device *device, void *state) { device->backend->free(device, state); }};
-    }
-    char *partial = (char *)tern__cuda_scratch(call, room);
+    int started = 0;
     for (int i = 0; i < TERN__SMALL_GEMMS; i++) {
-        all->of[i].partial = (float4 *)partial;
-        all->of[i].arrived = (unsigned *)slot->state + i * TERN__SMALL_BLOCKS;
-        partial += partial_bytes(all->of[i]);
+        product *p = &all->of[i];
+        if (p->parts > 1) p->parts = cluster;
+        p->depth = i < count ? depth_of(p->k, p->parts) : 0;
+        p->first_block = started;
+        started += i < count ? blocks_of(*p, cluster) : 0;
     }
-    return all->of[0].partial ? TERN_OK : TERN_E_MEMORY;
+    return started;
 }
 
-template <bool GATED> static int start(const tern__call *call, int blocks, const problem &all)
+template <bool GATED> static int start(const tern__call *call, int blocks, int cluster, const problem &all)
 {
     typedef stage<side<ROWS, 4, true>, side<COLUMNS, 8, true>, GATED> largest;
     size_t shared = largest::COUNT * largest::SIZE * sizeof(float);
-    return tern__cuda_launch(call, make_products<GATED>, blocks, THREADS, shared, all);
+    return tern__cuda_launch_clusters(call, cluster > 1 ? (size_t)cluster : 0, make_products<GATED>, blocks,
+                                      THREADS, shared, all);
 }
 
 int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, const float *gate, int blocks)
 {
     problem all = {};
-    int started = 0;
+    int cluster = 1;
     all.gate = gate;
     for (int i = 0; i < count; i++) {
-        all.of[i] = product_of(g[i], gate, blocks);
-        all.of[i].first_block = started;
-        started += blocks_of(all.of[i]);
+        all.of[i] = product_of(call, g[i], gate, blocks);
+        cluster = TERN__MAX(cluster, all.of[i].parts);
     }
-    if (count == 1) all.of[1].first_block = started;
-    int status = make_room(call, &all);
-    if (!status) status = gate ? start<true>(call, started, all) : start<false>(call, started, all);
-    tern__cuda_scratch_free(call, all.of[0].partial);
-    return status;
+    int started = lay_out(&all, count, cluster);
+    return gate ? start<true>(call, started, cluster, all) : start<false>(call, started, cluster, all);
 }

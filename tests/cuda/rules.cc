@@ -19,6 +19,7 @@ typedef struct rule {
     dim3 grid, block;
     size_t shared;
     bool is_kept;
+    unsigned cluster = 0;
 } rule;
 
 /* ---- kernels ---- */
@@ -72,6 +73,37 @@ static void to_bytes(float *data, int number)
     data[0] = (float)(unsigned char)((float)number * 0.5f);
 }
 
+/* A block writes what it finds in that of block `rank`, which may be over before. */
+static void reads_of(float *data, int rank)
+{
+    cudaGridDependencySynchronize();
+    float *own = (float *)emulated_shared();
+    *own = (float)blockIdx.x;
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+    data[blockIdx.x] = *(const float *)__cluster_map_shared_rank(own, (unsigned)rank);
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+    if (data[blockIdx.x] != (float)rank) std::abort();
+}
+
+static void reads_too_late(float *data, int rank)
+{
+    cudaGridDependencySynchronize();
+    float *own = (float *)emulated_shared();
+    *own = (float)blockIdx.x;
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+    data[blockIdx.x] = *(const float *)__cluster_map_shared_rank(own, (unsigned)rank);
+    if (data[blockIdx.x] != (float)rank) std::abort();
+}
+
+static void waits_without_arriving(float *, int)
+{
+    cudaGridDependencySynchronize();
+    __cluster_barrier_wait();
+}
+
 static const rule rules[] = {
     {"nothing", nothing, 0, 1, 32, 0, true},
     {"a kernel that does not wait", waits_never, 0, 1, 32, 0, false},
@@ -93,6 +125,12 @@ static const rule rules[] = {
     {"1025", nothing, 0, 1, 1025, 0, false},
     {"48 KB of shared memory", nothing, 0, 1, 32, 48 << 10, true},
     {"a byte more", nothing, 0, 1, 32, (48 << 10) + 1, false},
+    {"a cluster of three", reads_of, 2, 3, 1, 16, true, 3},
+    {"a fourth block of it", reads_of, 3, 3, 1, 16, false, 3},
+    {"a block of it that is over", reads_too_late, 0, 3, 1, 16, false, 3},
+    {"a barrier that it waits at without arriving", waits_without_arriving, 0, 2, 1, 0, false, 2},
+    {"half a cluster", nothing, 0, 3, 32, 0, false, 2},
+    {"a cluster of nine", nothing, 0, 9, 32, 0, false, 9},
 };
 
 /* ---- running them ---- */
@@ -106,6 +144,11 @@ static int start(const rule *r, float *data)
     config.blockDim = r->block;
     config.dynamicSmemBytes = r->shared;
     config.stream = stream;
+    cudaLaunchAttribute cluster = {};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {r->cluster, 1, 1};
+    config.attrs = &cluster;
+    config.numAttrs = r->cluster > 0;
     return cudaLaunchKernelEx(&config, r->kernel, data, r->number);
 }
 

@@ -63,6 +63,12 @@ void cudaGridDependencySynchronize();
 void cudaTriggerProgrammaticLaunchCompletion();
 void __syncthreads();
 void __syncwarp(unsigned mask = 0xffffffffu);
+/* Of blocks that run at the same time. What one finds in another's shared memory is in the dynamic part of
+ * it:
+ * __shared__ variables are one for all blocks here. */
+void __cluster_barrier_arrive();
+void __cluster_barrier_wait();
+void *__cluster_map_shared_rank(const void *data, unsigned rank);
 /* The value that lane `from` of this warp has put in, 8 bytes at most. */
 uint64_t emulated_shuffle(uint64_t value, int from);
 int emulated_lane();
@@ -278,7 +284,19 @@ inline const emulated_library *emulated_library_of(cudaStream_t stream)
 
 /* Runs `thread` once for each thread of the grid. Each has to wait for the kernel before its own, as if all
  * were launched early: until one has the memory stays closed. */
-void emulated_run(dim3 grid, dim3 block, size_t shared, void (*thread)(void *ctx), void *ctx);
+void emulated_run(dim3 grid, dim3 block, size_t shared, unsigned cluster, void (*thread)(void *ctx),
+                  void *ctx);
+
+/* A kernel, how it is started, and what its arguments are. */
+struct emulated_kernel {
+    const void *kernel;
+    void (*start)(const emulated_kernel &kernel, void **args);
+    dim3 grid, block;
+    size_t shared;
+    unsigned cluster; /* its blocks */
+    const size_t *sizes;
+    int count;
+};
 
 template <class... P> struct emulated_launch {
     void (*kernel)(P...);
@@ -292,30 +310,24 @@ template <class... P> struct emulated_launch {
         ((emulated_launch *)ctx)->call(std::index_sequence_for<P...>());
     }
 };
-template <class... P>
-void emulated_start(const void *kernel, dim3 grid, dim3 block, size_t shared, void **args)
+template <class... P> void emulated_start(const emulated_kernel &k, void **args)
 {
-    emulated_launch<P...> launch = {(void (*)(P...))kernel, args};
-    emulated_run(grid, block, shared, emulated_launch<P...>::thread, &launch);
+    emulated_launch<P...> launch = {(void (*)(P...))k.kernel, args};
+    emulated_run(k.grid, k.block, k.shared, k.cluster, emulated_launch<P...>::thread, &launch);
 }
 
-/* A kernel, how it is started, and what its arguments are. */
-struct emulated_kernel {
-    const void *kernel;
-    void (*start)(const void *kernel, dim3 grid, dim3 block, size_t shared, void **args);
-    dim3 grid, block;
-    size_t shared;
-    const size_t *sizes;
-    int count;
-};
 cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_t stream);
 
 typedef enum cudaLaunchAttributeID {
+    cudaLaunchAttributeClusterDimension = 4,
     cudaLaunchAttributeProgrammaticStreamSerialization = 6
 } cudaLaunchAttributeID;
 struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;
-    struct {
+    union {
+        struct {
+            unsigned x, y, z;
+        } clusterDim;
         int programmaticStreamSerializationAllowed;
     } val;
 };
@@ -332,8 +344,11 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...)
 {
     static const size_t sizes[] = {sizeof(P)...};
     void *places[] = {&args...};
+    unsigned cluster = 1;
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension) cluster = c->attrs[i].val.clusterDim.x;
     return emulated_ask({(const void *)kernel, emulated_start<P...>, c->gridDim, c->blockDim,
-                         c->dynamicSmemBytes, sizes, sizeof...(P)},
+                         c->dynamicSmemBytes, cluster, sizes, sizeof...(P)},
                         places, c->stream);
 }
 

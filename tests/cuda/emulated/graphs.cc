@@ -110,7 +110,7 @@ static void run(emulated_node &node)
     std::vector<void *> args;
     if (node.work) return node.work();
     for (std::vector<char> &arg : node.args) args.push_back(arg.data());
-    k.start(k.kernel, k.grid, k.block, k.shared, args.data());
+    k.start(k, args.data());
 }
 
 void emulated_exec_run(cudaGraphExec_t exec)

@@ -1,6 +1,7 @@
 #include "cuda_runtime.h"
 #include "memory.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -31,9 +32,10 @@ dim3 gridDim, blockDim, blockIdx;
 
 #define WARP    32
 #define STACK   (128 << 10)
-#define THREADS 1024
+#define THREADS 1024 /* of a block    */
+#define BLOCKS  8    /* of a cluster  */
 
-enum wait { RUNNING, AT_BLOCK, AT_WARP, DONE };
+enum wait { RUNNING, AT_BLOCK, AT_WARP, AT_CLUSTER, DONE };
 
 /* What is looked at without a barrier, which it does not replace. */
 template <class T> struct loose {
@@ -60,9 +62,11 @@ struct fiber {
     loose<wait> state;
     loose<int> shuffles;
     loose<bool> has_waited;                   /* for the kernel before */
+    bool has_arrived;                         /* at the cluster's barrier, for which it will wait */
     std::vector<std::vector<pending>> groups; /* the last one is open */
-    int met[2];                               /* barriers of its block and its warp so far */
+    int met[DONE];                            /* barriers so far, by what has waited */
     dim3 index;
+    int rank; /* of its block in the cluster */
     char *stack;
     void *seen; /* ThreadSanitizer's */
 };
@@ -70,16 +74,18 @@ struct fiber {
 static struct {
     ucontext_t scheduler;
     void *scheduler_seen;
-    fiber *fibers[THREADS]; /* kept for good: those that were ever needed */
+    fiber *fibers[BLOCKS * THREADS]; /* kept for good: those that were ever needed */
     int made;
     loose<int> current;
-    int count;
+    int count, each;     /* threads of all blocks of the cluster, and of one */
+    dim3 of[BLOCKS];     /* blockIdx of each */
     loose<bool> is_open; /* the device's memory */
     void (*thread)(void *ctx);
     void *ctx;
-    uint64_t slots[2][THREADS];
-    char barriers[2], warps[THREADS / WARP][2], beginning, end; /* places of ThreadSanitizer's */
-    std::vector<char> shared;
+    uint64_t slots[2][BLOCKS * THREADS];
+    /* places of ThreadSanitizer's */
+    char barriers[BLOCKS][2], warps[BLOCKS * THREADS / WARP][2], clusters[2], beginning, end;
+    std::vector<char> shared[BLOCKS];
 } block;
 
 [[noreturn]] static void stop(const char *what)
@@ -106,8 +112,10 @@ static void yield(wait state, char *place)
 
 static void meet(wait state)
 {
-    int turn = running()->met[state == AT_WARP]++ % 2;
-    char *place = state == AT_WARP ? &block.warps[block.current / WARP][turn] : &block.barriers[turn];
+    int turn = running()->met[state]++ % 2;
+    char *place = state == AT_WARP    ? &block.warps[block.current / WARP][turn]
+                  : state == AT_BLOCK ? &block.barriers[running()->rank][turn]
+                                      : &block.clusters[turn];
     yield(state, place);
     __tsan_acquire(place);
 }
@@ -155,6 +163,27 @@ void __syncwarp(unsigned)
     meet(AT_WARP);
 }
 
+/* All is one barrier: who has arrived and reads on before the others have is not found. */
+void __cluster_barrier_arrive()
+{
+    running()->has_arrived = true;
+}
+
+void __cluster_barrier_wait()
+{
+    if (!running()->has_arrived) stop("a thread that waits for its cluster and has not arrived");
+    running()->has_arrived = false;
+    meet(AT_CLUSTER);
+}
+
+void *__cluster_map_shared_rank(const void *data, unsigned rank)
+{
+    ptrdiff_t offset = (const char *)data - emulated_shared();
+    if (rank >= (unsigned)(block.count / block.each)) stop("a block that is not in the cluster");
+    if (offset < 0 || offset >= (ptrdiff_t)block.shared[rank].size()) stop("a place beside shared memory");
+    return block.shared[rank].data() + offset;
+}
+
 const dim3 &emulated_thread()
 {
     return running()->index;
@@ -167,7 +196,7 @@ int emulated_lane()
 
 char *emulated_shared()
 {
-    return block.shared.data();
+    return block.shared[running()->rank].data();
 }
 
 /* Masks are those of whole warps. Two sets of slots in turn: one is written while the other may still be
@@ -188,9 +217,9 @@ void __pipeline_memcpy_async(void *to, const void *from, size_t bytes, size_t ze
 {
     bool is_aligned = (bytes == 4 || bytes == 8 || bytes == 16) && (uintptr_t)to % bytes == 0 &&
                       (uintptr_t)from % bytes == 0;
-    char *shared = block.shared.data();
+    char *shared = emulated_shared();
     if (!is_aligned) stop("a copy into shared memory that is not aligned");
-    if ((char *)to < shared || (char *)to + bytes > shared + block.shared.size())
+    if ((char *)to < shared || (char *)to + bytes > shared + block.shared[0].size())
         stop("a copy beside shared memory");
     block.fibers[block.current]->groups.back().push_back({to, from, bytes, zeros});
 }
@@ -224,11 +253,18 @@ static bool release(int first, int last, wait state)
     return arrived > 0;
 }
 
-static bool is_over()
+static bool is_over(int first, int last)
 {
-    for (int i = 0; i < block.count; i++)
+    for (int i = first; i < last; i++)
         if (block.fibers[i]->state != DONE) return false;
     return true;
+}
+
+/* Shared memory is lost with its block. */
+static void lose_shared(int rank)
+{
+    if (is_over(rank * block.each, (rank + 1) * block.each))
+        std::memset(block.shared[rank].data(), 0x5a, block.shared[rank].size());
 }
 
 /* TERN_EMULATED_ORDER=backward: the last block and the last thread go first. Nothing may depend on it. */
@@ -238,32 +274,52 @@ static bool goes_backward()
     return order && !std::strcmp(order, "backward");
 }
 
-static void run_block()
+static void begin_block(int rank, uint64_t number)
 {
-    for (int i = 0; i < block.count; i++) {
+    block.of[rank] = dim3((unsigned)(number % gridDim.x), (unsigned)(number / gridDim.x % gridDim.y),
+                          (unsigned)(number / gridDim.x / gridDim.y));
+    for (int i = rank * block.each; i < (rank + 1) * block.each; i++) {
         fiber *f = block.fibers[i];
         f->state = RUNNING;
+        f->rank = rank;
         f->shuffles = 0;
-        f->has_waited = false;
-        f->met[0] = f->met[1] = 0;
+        f->has_waited = f->has_arrived = false;
+        std::fill_n(f->met, (int)DONE, 0);
         f->groups.assign(1, {});
     }
+}
+
+static bool run_fibers()
+{
+    bool moved = false;
+    for (int n = 0; n < block.count; n++) {
+        int i = goes_backward() ? block.count - 1 - n : n;
+        fiber *f = block.fibers[i];
+        if (f->state != RUNNING) continue;
+        block.current = i;
+        blockIdx = block.of[f->rank];
+        __tsan_switch_to_fiber(f->seen, __tsan_switch_to_fiber_no_sync);
+        swapcontext(&block.scheduler, &f->context);
+        if (f->state == DONE) lose_shared(f->rank);
+        moved = true;
+    }
+    return moved;
+}
+
+static void run_cluster(uint64_t first)
+{
+    for (int rank = 0; rank * block.each < block.count; rank++) begin_block(rank, first + (unsigned)rank);
     __tsan_release(&block.beginning);
-    while (!is_over()) {
-        bool moved = false;
-        for (int n = 0; n < block.count; n++) {
-            int i = goes_backward() ? block.count - 1 - n : n;
-            fiber *f = block.fibers[i];
-            if (f->state != RUNNING) continue;
-            block.current = i;
-            __tsan_switch_to_fiber(f->seen, __tsan_switch_to_fiber_no_sync);
-            swapcontext(&block.scheduler, &f->context);
-            moved = true;
+    while (!is_over(0, block.count)) {
+        bool moved = run_fibers();
+        for (int of = 0; of < block.count; of += block.each) {
+            int end = of + block.each;
+            for (int warp = of; warp < end; warp += WARP)
+                moved |= release(warp, warp + WARP < end ? warp + WARP : end, AT_WARP);
+            moved |= release(of, end, AT_BLOCK);
         }
-        for (int warp = 0; warp < block.count; warp += WARP)
-            moved |= release(warp, warp + WARP < block.count ? warp + WARP : block.count, AT_WARP);
-        moved |= release(0, block.count, AT_BLOCK);
-        if (!moved) stop("threads of a block wait at different places");
+        moved |= release(0, block.count, AT_CLUSTER);
+        if (!moved) stop("threads wait at different places");
     }
     for (int i = 0; i < block.count; i++)
         if (!block.fibers[i]->has_waited) stop("a kernel that did not wait for the one before it");
@@ -271,35 +327,41 @@ static void run_block()
 }
 
 /* What a GPU would refuse. */
-static void expect_launchable(dim3 grid, dim3 size, size_t shared)
+static void expect_launchable(dim3 grid, dim3 size, size_t shared, unsigned cluster)
 {
+    if (!cluster || cluster > BLOCKS || grid.x % cluster) stop("a grid that is not one of such clusters");
     if (!grid.x || !grid.y || !grid.z || !size.x || !size.y || !size.z) stop("a kernel of no threads");
     if (grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) stop("a kernel of too many blocks");
     if (size.x * size.y * size.z > THREADS || size.z > 64) stop("a kernel of too many threads a block");
     if (shared > 48 << 10) stop("a kernel of too much shared memory");
 }
 
-void emulated_run(dim3 grid, dim3 size, size_t shared, void (*thread)(void *ctx), void *ctx)
+static void make_fibers(dim3 size)
 {
+    for (; block.made < block.count; block.made++) block.fibers[block.made] = new_fiber();
+    for (unsigned i = 0; i < (unsigned)block.count; i++) {
+        unsigned own = i % (unsigned)block.each;
+        block.fibers[i]->index = dim3(own % size.x, own / size.x % size.y, own / size.x / size.y);
+    }
+}
+
+void emulated_run(dim3 grid, dim3 size, size_t shared, unsigned cluster, void (*thread)(void *ctx), void *ctx)
+{
+    expect_launchable(grid, size, shared, cluster);
     gridDim = grid;
     blockDim = size;
-    block.count = (int)(size.x * size.y * size.z);
-    expect_launchable(grid, size, shared);
+    block.each = (int)(size.x * size.y * size.z);
+    block.count = block.each * (int)cluster;
     block.scheduler_seen = __tsan_get_current_fiber();
     block.thread = thread;
     block.ctx = ctx;
-    block.shared.assign(shared + 16, (char)0x5a);
-    for (; block.made < block.count; block.made++) block.fibers[block.made] = new_fiber();
-    for (unsigned i = 0; i < (unsigned)block.count; i++)
-        block.fibers[i]->index = dim3(i % size.x, i / size.x % size.y, i / size.x / size.y);
+    for (unsigned rank = 0; rank < cluster; rank++) block.shared[rank].assign(shared + 16, (char)0x5a);
+    make_fibers(size);
     block.is_open = false;
-    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
-    for (uint64_t n = 0; n < blocks; n++) {
-        uint64_t i = goes_backward() ? blocks - 1 - n : n;
-        blockIdx =
-            dim3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y), (unsigned)(i / grid.x / grid.y));
-        run_block();
-        emulated_ms += 1e-3;
+    uint64_t clusters = (uint64_t)grid.x * grid.y * grid.z / cluster;
+    for (uint64_t n = 0; n < clusters; n++) {
+        run_cluster((goes_backward() ? clusters - 1 - n : n) * cluster);
+        emulated_ms += 1e-3 * cluster;
     }
     emulated_memory_close();
 }
@@ -342,6 +404,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int)
     *properties = {};
     std::snprintf(properties->name, sizeof(properties->name), "emulated GPU");
     properties->totalGlobalMem = (size_t)2 << 30;
+    properties->major = 9;
     properties->multiProcessorCount = 2;
     return cudaSuccess;
 }

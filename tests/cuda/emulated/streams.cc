@@ -109,7 +109,7 @@ cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_
     }
     emulated_counted.kernels++;
     forbid(stream->is_late, "a kernel in a stream beside the step's");
-    kernel.start(kernel.kernel, kernel.grid, kernel.block, kernel.shared, args);
+    kernel.start(kernel, args);
     return cudaSuccess;
 }
 

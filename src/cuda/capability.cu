@@ -1,0 +1,14 @@
+#include "cuda/capability.h"
+
+static __global__ void none(void)
+{
+    tern__kernel_begin();
+}
+
+bool tern__cuda_has_9(const cudaDeviceProp *properties)
+{
+    cudaFuncAttributes code;
+    bool is_known = cudaFuncGetAttributes(&code, none) == cudaSuccess;
+    if (!is_known) cudaGetLastError(); /* which is nobody else's */
+    return is_known && properties->major >= 9 && code.ptxVersion >= 90;
+}
