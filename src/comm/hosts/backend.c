@@ -52,16 +52,30 @@ int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_
 
 /* ---- waiting ---- */
 
-/* Where a transport has no bell, a rank that waits for messages looks: at first all the time, then less and
- * less often. */
-static void rest(const tern__hosts *hosts, int turns)
+typedef struct wait {
+    bool (*is_met)(const void *arg);
+    void (*late)(const void *arg, char *text, size_t size);
+    tern__hosts_find *find;
+    const void *arg;
+    int64_t deadline, gone_deadline;
+    int turns;
+} wait;
+
+/* Until a message may be there; or until the bell rings, which tells what ranks of this host do: where no
+ * message is under way there is nothing else to wait for. Who has neither looks: at first all the time, then
+ * less and less often. */
+static void rest(const tern__hosts *hosts, int turns, unsigned bell)
 {
-    const int eager = 200, longest_us = 200;
+    const int eager = 200, longest_us = 200, quiet_us = 5000;
+    bool is_quiet = lobby_of(hosts) && tern__link_is_quiet(hosts->link);
+    int us = TERN__MIN((turns - eager) / 4 + 20, longest_us);
     if (tern__link_doze(hosts->link)) return;
-    if (turns < eager)
+    if (!is_quiet && turns < eager)
         sched_yield();
+    else if (lobby_of(hosts))
+        tern__native_sleep(lobby_of(hosts), bell, 1000L * (is_quiet ? quiet_us : us));
     else
-        tern__poll(NULL, 0, tern__now_ns() + INT64_C(1000) * TERN__MIN((turns - eager) / 4 + 20, longest_us));
+        tern__poll(NULL, 0, tern__now_ns() + INT64_C(1000) * us);
 }
 
 int tern__hosts_progress(const tern__hosts *hosts, tern_error *err)
@@ -107,27 +121,36 @@ static int fail_late(const tern__hosts *hosts, const char *what, tern_error *err
     return tern__hosts_fail(hosts, TERN_E_TIMEOUT, text, err);
 }
 
+static int look(const tern__hosts *hosts, const wait *w, bool *met, tern_error *err)
+{
+    int status = tern__hosts_check(hosts, err);
+    hosts->link->awaited = NULL;
+    if (!status) status = tern__hosts_progress(hosts, err);
+    *met = !status && w->is_met(w->arg);
+    return status;
+}
+
 /* Whoever has said goodbye has sent all that it ever will; give it time to come in. */
-static int await_met(tern__hosts *hosts, bool (*is_met)(const void *arg),
-                     void (*late)(const void *arg, char *text, size_t size), tern__hosts_find *find,
-                     const void *arg, tern_error *err)
+static int check_late(const tern__hosts *hosts, wait *w, tern_error *err)
 {
     char what[TERN_ERROR_TEXT - 200];
-    int64_t deadline = tern__deadline(hosts->group->opts.timeout_s), gone_deadline = INT64_MAX;
-    for (int turns = 0;; turns++) {
-        int status = tern__hosts_check(hosts, err);
-        hosts->link->awaited = NULL;
-        if (!status) status = tern__hosts_progress(hosts, err);
-        if (status) return status;
-        if (is_met(arg)) return TERN_OK;
-        int64_t now = tern__now_ns();
-        int gone = find(hosts, arg);
-        if (gone >= 0 && gone_deadline == INT64_MAX) gone_deadline = tern__deadline(1.0);
-        if (now >= deadline || now >= gone_deadline) late(arg, what, sizeof(what));
-        if (now >= gone_deadline) return fail_gone(hosts, gone, what, err);
-        if (now >= deadline) return fail_late(hosts, what, err);
-        rest(hosts, turns);
-    }
+    int64_t now = tern__now_ns();
+    int gone = w->find(hosts, w->arg);
+    if (gone >= 0 && w->gone_deadline == INT64_MAX) w->gone_deadline = tern__deadline(1.0);
+    if (now < w->deadline && now < w->gone_deadline) return TERN_OK;
+    w->late(w->arg, what, sizeof(what));
+    return now >= w->gone_deadline ? fail_gone(hosts, gone, what, err) : fail_late(hosts, what, err);
+}
+
+static int look_and_rest(const tern__hosts *hosts, wait *w, bool *met, tern_error *err)
+{
+    const tern__native *lobby = lobby_of(hosts);
+    unsigned bell = lobby ? tern__native_listen(lobby) : 0;
+    int status = look(hosts, w, met, err);
+    if (!status && !*met) status = check_late(hosts, w, err);
+    if (!status && !*met) rest(hosts, w->turns, bell);
+    if (lobby) tern__native_listened(lobby);
+    return status;
 }
 
 /* Who asks meanwhile is told that it waits. */
@@ -135,8 +158,11 @@ int tern__hosts_await_some(tern__hosts *hosts, bool (*is_met)(const void *arg),
                            void (*late)(const void *arg, char *text, size_t size), tern__hosts_find *find,
                            const void *arg, tern_error *err)
 {
+    wait w = {is_met, late, find, arg, tern__deadline(hosts->group->opts.timeout_s), INT64_MAX, 0};
+    bool met = false;
+    int status = TERN_OK;
     tern__control_wait_set(hosts->group->control, true);
-    int status = await_met(hosts, is_met, late, find, arg, err);
+    for (; !status && !met; w.turns++) status = look_and_rest(hosts, &w, &met, err);
     tern__control_wait_set(hosts->group->control, false);
     return status;
 }

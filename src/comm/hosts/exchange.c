@@ -364,16 +364,19 @@ static uint64_t steps(const tern__exchange *x)
 
 int tern__exchange_step(tern__exchange *x, tern_error *err)
 {
+    tern__link *link = x->channel->hosts->link;
+    tern_transport_message *others = link->awaited;
     uint64_t before;
     int status;
     do {
         before = steps(x);
-        x->channel->hosts->link->awaited = NULL;
+        link->awaited = NULL;
         status = join_rounds(x, err);
         if (!status) status = end_rounds(x, err);
         if (!status) status = hear(x, err);
         if (!status) status = begin_rounds(x, err);
     } while (!status && steps(x) != before);
+    if (!link->awaited) link->awaited = others;
     return status;
 }
 

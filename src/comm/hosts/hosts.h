@@ -54,6 +54,7 @@ typedef struct tern__link {
     tern__hosts_channel *channels;   /* of all groups of the family */
     struct tern__mailbox *mailboxes; /* the same                    */
     struct tern__mailbox *asking;    /* closed, with a receive that the transport still holds */
+    int pending;                     /* messages that are under way                                */
     tern_transport_message *awaited; /* was looked at last, and is the next that is needed; or NULL */
 } tern__link;
 
@@ -70,6 +71,8 @@ int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag
 int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag, void *data, size_t bytes,
                     tern_transport_message *message, tern_error *err);
 int tern__link_test(tern__link *link, tern_transport_message *message, tern_error *err);
+/* No message is under way, and no mailbox waits for one. */
+bool tern__link_is_quiet(const tern__link *link);
 /* Sleeps until what is awaited may be there, or for a moment. False: nobody can tell when it is. */
 bool tern__link_doze(const tern__link *link);
 

@@ -145,6 +145,7 @@ int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag
     int peer = tern_group_world_rank(group, rank), status = check(link, err);
     if (status) return status;
     status = link->transport->send(link->state, peer, tag, data, bytes, message, why, sizeof(why));
+    link->pending += !status;
     return status ? fail(link, status, why, err) : TERN_OK;
 }
 
@@ -155,6 +156,7 @@ int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag
     int peer = tern_group_world_rank(group, rank), status = check(link, err);
     if (status) return status;
     status = link->transport->recv(link->state, peer, tag, data, bytes, message, why, sizeof(why));
+    link->pending += !status;
     return status ? fail(link, status, why, err) : TERN_OK;
 }
 
@@ -165,6 +167,11 @@ static bool has_mail(const tern__link *link)
     for (const struct tern__mailbox *mailbox = link->mailboxes; mailbox; mailbox = mailbox->next)
         has |= mailbox->pending > 0;
     return has;
+}
+
+bool tern__link_is_quiet(const tern__link *link)
+{
+    return !link->pending && !has_mail(link);
 }
 
 bool tern__link_doze(const tern__link *link)
@@ -181,5 +188,6 @@ int tern__link_test(tern__link *link, tern_transport_message *message, tern_erro
     char why[WHY] = "";
     int status = check(link, err);
     if (!status) status = link->transport->test(link->state, message, why, sizeof(why));
+    link->pending -= !status;
     return status < 0 ? fail(link, status, why, err) : status;
 }

@@ -193,6 +193,11 @@ int tern__native_fail(const tern__native *native, int code, const char *text, te
 bool tern__native_has_left(const tern__native *native, int rank);
 /* Wakes sleeping ranks, if there are any. */
 void tern__lobby_ring(tern__lobby *lobby);
+/* For who waits for other things, too: listen, look whether there is anything to do, and if not sleep until
+ * the bell rings that `listen` has read, for at most `ns`; in the end listened. */
+unsigned tern__native_listen(const tern__native *native);
+void tern__native_sleep(const tern__native *native, unsigned bell, long ns);
+void tern__native_listened(const tern__native *native);
 
 /* ---- deadlock.c ---- */
 

@@ -40,6 +40,22 @@ void tern__lobby_ring(tern__lobby *lobby)
     syscall(SYS_futex, &lobby->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+unsigned tern__native_listen(const tern__native *native)
+{
+    atomic_fetch_add(&native->lobby->sleepers, 1);
+    return atomic_load(&native->lobby->bell);
+}
+
+void tern__native_sleep(const tern__native *native, unsigned bell, long ns)
+{
+    futex_wait(&native->lobby->bell, bell, ns);
+}
+
+void tern__native_listened(const tern__native *native)
+{
+    atomic_fetch_sub(&native->lobby->sleepers, 1);
+}
+
 static void pause_cpu(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -282,19 +298,17 @@ static int rest(tern__native *native, const tern__goal *goal, unsigned bell, boo
 {
     bool is_said = is_late && tern__deadlock_begin(native, goal);
     int status = is_said ? tern__deadlock_check(native, err) : TERN_OK;
-    if (!status) futex_wait(&native->lobby->bell, bell, sleep_ns);
+    if (!status) tern__native_sleep(native, bell, sleep_ns);
     if (is_said) tern__deadlock_end(native);
     return status;
 }
 
 static int sleep_once(tern__native *native, const tern__goal *goal, bool is_late, bool *met, tern_error *err)
 {
-    tern__lobby *lobby = native->lobby;
-    atomic_fetch_add(&lobby->sleepers, 1);
-    unsigned bell = atomic_load(&lobby->bell);
+    unsigned bell = tern__native_listen(native);
     int status = look(native, goal, met, err);
     if (!status && !*met) status = rest(native, goal, bell, is_late, err);
-    atomic_fetch_sub(&lobby->sleepers, 1);
+    tern__native_listened(native);
     return status;
 }
 
