@@ -17,7 +17,7 @@
 
 /* ---- the lists ---- */
 
-typedef enum rule { KEEP, LOWER, FULL, PROMOTE, WIDEST } rule; /* autocast.def says what they mean */
+typedef enum rule { KEEP, LOWER, FULL, HOST, PROMOTE, WIDEST } rule; /* autocast.def says what they mean */
 
 typedef struct row {
     const char *op;
@@ -117,6 +117,7 @@ static void settle(const tern__policy *self, tern_scope *scope, const char *op, 
 {
     const row *listed = bsearch(op, rows, TERN__COUNT(rows), sizeof(*rows), compare);
     rule by = listed ? listed->rules[((const policy *)self)->list] : KEEP;
+    if (by == HOST) by = scope->here->backend ? KEEP : FULL;
     if (by == KEEP) return;
     const operands in = {count, inputs, listed->inputs};
     settle_by(by, scope, self->dtype, &in);

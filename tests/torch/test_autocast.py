@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 
+import tern
 from ops import BF16, F16, F32, Run, error_of
 
 NEW = int(torch.__version__.split(".")[0]) >= 2
@@ -144,6 +145,7 @@ CASES = {
 }
 LATER = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}  # in 16 bits since PyTorch 2.1
 MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs beside f32 parameters
+KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d"} if tern.device("cpu") != "cpu" else set()
 NORMS = {"batch_norm_act", *MIXED_LATER}          # whose parameters are f32
 
 
@@ -176,7 +178,7 @@ class Theirs:
         inputs = [leaf.to(kind) if half else leaf for leaf, half in zip(self.leaves, halves)]
         if not NEW and name in LATER:
             y = theirs(*[t.to(kind).float() for t in inputs]).to(kind)
-        elif not NEW and name in MIXED_LATER and any(halves):
+        elif any(halves) and (name in KEPT_ON_GPUS or (not NEW and name in MIXED_LATER)):
             y = theirs(*[t.float() for t in inputs])
             y = y.to(kind) if halves[0] else y
         else:
