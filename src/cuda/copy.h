@@ -7,6 +7,9 @@
 /* to = from, or to += from: the same shape, any dtypes, strides and layouts. */
 int tern__cuda_copy_view(const tern__call *call, const tern__view *from, const tern__view *to, bool add);
 
+/* The same, but E_UNSUPPORTED where elements have to be found one by one. */
+int tern__cuda_move(const tern__call *call, const tern__view *from, const tern__view *to, bool add);
+
 /* `view` as a copy of it without gaps, of that dtype and in scratch memory, not filled. False: E_MEMORY. */
 bool tern__cuda_dense(const tern__call *call, const tern__view *view, tern_dtype dtype, tern__layout layout,
                       tern__view *dense);

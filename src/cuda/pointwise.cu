@@ -4,6 +4,7 @@
  * The plan (kernels/plan.h) merges the dimensions that all operands walk through alike. Where its rows are
  * neighbours then, with or without scalars beside them, four elements are taken at a time; else each thread
  * finds its element's place in every operand. */
+#include "cuda/copy.h"
 #include "cuda/elements.h"
 #include "cuda/kernels.h"
 
@@ -224,6 +225,11 @@ int tern__cuda_pointwise(const tern__call *call)
         w.data[i] = views[i] ? views[i]->data : nullptr;
         w.dtype[i] = views[i] ? views[i]->dtype : 0;
     }
+    if (w.plan.count == 0) return TERN_OK;
+    if (call->kernel == TERN__COPY) {
+        int status = tern__cuda_move(call, call->in[0], call->out[0], call->add[0]);
+        if (status != TERN_E_UNSUPPORTED) return status;
+    }
     const tern__pointwise_attr *attr = (const tern__pointwise_attr *)call->attr;
     for (int i = 0; attr && i < 2; i++) w.numbers[i] = attr->k[i];
     w.add = call->add[0];
@@ -231,7 +237,6 @@ int tern__cuda_pointwise(const tern__call *call)
     /* A copy is computed in what it is copied from, and so rounded once. */
     bool is_copy = call->kernel == TERN__COPY && !call->add[0];
     tern__compute compute = tern__compute_of(views, is_copy ? OUT : OPERANDS);
-    if (w.plan.count == 0) return TERN_OK;
     switch ((int)call->kernel) {
 #define START_ANY(ID)   start_any<op::ID>(call, w, compute)
 #define START_FLOAT(ID) start_float<op::ID>(call, w, compute)

@@ -211,8 +211,43 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
         POSITIVE, TERN_F64, 0, {0}, PLAIN, 0, 0                                                              \
     }
 
+/* Of a type of their own. */
+#define OWN(dtype, form, ...)                                                                                \
+    {                                                                                                        \
+        NUMBERS, dtype, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, form, 0, 0                   \
+    }
+
 static const row rows[] = {
     {"fours out of gaps", TERN__COPY, {XF(3, 5, 8)}, {X(3, 5, 8)}, NULL, false},
+    {"words out of gaps", TERN__COPY, {XF(41, 67, 8)}, {X(41, 67, 8)}, NULL, false},
+    {"words into gaps", TERN__COPY, {X(1031, 16)}, {XF(1031, 16)}, NULL, false},
+    {"turned", TERN__COPY, {XT(70, 200)}, {X(70, 200)}, NULL, false},
+    {"turned, added", TERN__COPY, {XT(129, 65)}, {X(129, 65)}, NULL, true},
+    {"channels to the end", TERN__COPY, {X(2, 3, 61, 53)}, {XL(2, 3, 61, 53)}, NULL, false},
+    {"channels from the end", TERN__REORDER, {XL(3, 70, 9, 15)}, {X(3, 70, 9, 15)}, NULL, false},
+    {"channels from the end, added", TERN__COPY, {XL(2, 2, 40, 31)}, {X(2, 2, 40, 31)}, NULL, true},
+    {"taps to the end", TERN__COPY, {X(5, 130, 3, 3)}, {OWN(TERN_BF16, LAST, 5, 130, 3, 3)}, NULL, false},
+    {"taps back", TERN__COPY, {OWN(TERN_F16, LAST, 3, 600, 3, 3)}, {X(3, 600, 3, 3)}, NULL, true},
+    {"taps of a long kernel", TERN__COPY, {X(2, 8, 3, 9, 9)}, {XL(2, 8, 3, 9, 9)}, NULL, false},
+    {"bytes",
+     TERN__COPY,
+     {OWN(TERN_U8, LAST, 2, 3, 90, 41)},
+     {OWN(TERN_U8, PLAIN, 2, 3, 90, 41)},
+     NULL,
+     false},
+    {"bytes turned", TERN__COPY, {OWN(TERN_U8, TURNED, 99, 80)}, {OWN(TERN_U8, PLAIN, 99, 80)}, NULL, false},
+    {"whole numbers",
+     TERN__COPY,
+     {OWN(TERN_I64, LAST, 2, 2, 9, 250)},
+     {OWN(TERN_I64, PLAIN, 2, 2, 9, 250)},
+     NULL,
+     false},
+    {"whole numbers to real ones",
+     TERN__COPY,
+     {OWN(TERN_I32, LAST, 2, 5, 9, 7)},
+     {X(2, 5, 9, 7)},
+     NULL,
+     false},
     {"fours into gaps", TERN__COPY, {X(50, 12)}, {XF(50, 12)}, NULL, true},
     {"a part", TERN__FILL, {XF(5, 12)}, {XF(5, 12)}, &five, false},
     {"odd, added", TERN__FILL, {X(143)}, {X(143)}, &five, true},
@@ -491,7 +526,8 @@ static double tolerance_of(tern_dtype dtype)
     return dtype == TERN_F64 ? 1e-12 : dtype == TERN_BF16 ? 0x1p-7 : dtype == TERN_F16 ? 0x1p-10 : 4e-6;
 }
 
-/* By the largest element: sums of both signs may be small themselves. */
+/* By the largest element: sums of both signs may be small themselves. The smallest numbers of f16 are 2^-24
+ * apart. */
 static void compare(const row *r, tern_dtype dtype, const tern__view *got, const tern__view *want)
 {
     double largest = 0, step = tolerance_of(got->dtype), own = tolerance_of(TERN_F32);
@@ -501,6 +537,7 @@ static void compare(const row *r, tern_dtype dtype, const tern__view *got, const
     for (int64_t i = 0; i < tern__view_count(want); i++) {
         double a = tern__view_get(got, i), b = tern__view_get(want, i);
         double most = tern__dtype_is_float(got->dtype) ? step * fabs(b) + own * largest : 0;
+        if (got->dtype == TERN_F16) most = fmax(most, 0x1p-24);
         if (!(fabs(a - b) <= most))
             fail_msg("%s, %s, %s: element %lld is %.9g, expected %.9g", tern__kernel_name(r->kernel), r->what,
                      tern_dtype_name(dtype), (long long)i, a, b);
