@@ -330,7 +330,7 @@ static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *cons
     weight = x ? laid_weight(scope, weight) : NULL;
     bias = weight && bias ? tern__plain(scope, bias) : NULL;
     if (scope->error.code) return NULL;
-    tern__layout layout = tern__layout_of(scope->here, shape[1]);
+    tern__layout layout = tern__layout_of(scope->here, x->view.dtype, shape[1]);
     tern_tensor *y = tern__result(scope, x->view.dtype, layout, 2 + c->spatial, shape);
     if (!y || !forward(scope, c, &x->view, &weight->view, bias ? &bias->view : NULL, &y->view)) return NULL;
     tern__node *node = tern__record(scope, c->op, gradient, y, 3, (tern_tensor *[]){x, weight, bias});

@@ -69,10 +69,10 @@ tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layo
     return copy(scope, "contiguous", x, x->view.dtype, layout);
 }
 
-tern__layout tern__layout_of(const tern_device *device, int64_t channels)
+tern__layout tern__layout_of(const tern_device *device, tern_dtype dtype, int64_t channels)
 {
     if (device->backend) return TERN__CHANNELS_LAST;
-    return channels % 16 ? TERN__PLAIN : TERN__BLOCKED16;
+    return channels % 16 || dtype == TERN_F64 ? TERN__PLAIN : TERN__BLOCKED16;
 }
 
 /* Single points are the same in both layouts, and what is f64 GPUs convolve in the plain one. */
@@ -105,7 +105,7 @@ static tern__layout layout_on(const tern_device *device, const tern__view *view)
 {
     if (view->layout == TERN__PLAIN || !device->backend == (view->layout == TERN__BLOCKED16))
         return view->layout;
-    return tern__layout_of(device, view->shape[1]);
+    return tern__layout_of(device, view->dtype, view->shape[1]);
 }
 
 tern_tensor *tern_to(tern_scope *scope, tern_tensor *x, tern_device *device)

@@ -13,7 +13,7 @@ tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x);
 tern_tensor *tern__dense(tern_scope *scope, tern_tensor *x);
 tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layout);
 /* What a convolution on this device gives its result of so many channels, and takes its weight in. */
-tern__layout tern__layout_of(const tern_device *device, int64_t channels);
+tern__layout tern__layout_of(const tern_device *device, tern_dtype dtype, int64_t channels);
 tern__layout tern__weight_layout(const tern_device *device, const tern__view *weight);
 
 /* to = (or +=) from, of one shape: any dtypes, strides and layouts. False after a failure. */

@@ -92,13 +92,13 @@ static tern__call call_of(tern__kernel kernel, operands *o, const sizes *s, bool
     return call;
 }
 
-/* A unit of the last place of the largest element; integers of f32 are all exact. */
+/* A unit of the last place of the largest element; integers of f32 and f64 are all exact. */
 static double unit_of(const tern__view *result)
 {
     double high = 0;
     int64_t count = tern__view_count(result);
     for (int64_t i = 0; i < count; i++) high = fmax(high, fabs(tern__view_get(result, i)));
-    if (result->dtype == TERN_F32) return 0;
+    if (result->dtype == TERN_F32 || result->dtype == TERN_F64) return 0;
     return high * (result->dtype == TERN_BF16 ? 0x1p-7 : 0x1p-10);
 }
 
@@ -173,9 +173,10 @@ static void layouts_and_adds_of(dtypes t)
             for (int bits = 0; bits < 16; bits++) {
                 tern__layout x = bits & 1 ? TERN__BLOCKED16 : TERN__PLAIN;
                 tern__layout y = bits & 2 ? TERN__BLOCKED16 : TERN__PLAIN;
-                bool half = t.data != TERN_F32; /* with a bias where it adds, to be quick */
+                bool quick = t.data != TERN_F32; /* with a bias where it adds */
                 if ((x && all[i].in % 16) || (y && all[i].out % 16)) continue;
-                if (half && !(bits & 4) != !(bits & 8)) continue;
+                if ((x || y) && t.data == TERN_F64) continue;
+                if (quick && !(bits & 4) != !(bits & 8)) continue;
                 compare(fast, plain, (tern__kernel)k, &all[i], t, x, y, bits & 4, bits & 8);
             }
     tern_device_close(fast);
@@ -259,6 +260,36 @@ static void layouts_and_adds_in_f16(void **state)
     layouts_and_adds_of((dtypes){TERN_F16, TERN_F16});
 }
 
+static void layouts_and_adds_in_f64(void **state)
+{
+    (void)state;
+    layouts_and_adds_of((dtypes){TERN_F64, TERN_F64});
+}
+
+/* Several bands of rows, of images and volumes; a row that is longer than a band; groups; an image smaller
+ * than the kernel; positions that nothing sees. */
+static void large_ones_in_f64(void **state)
+{
+    (void)state;
+    static const sizes all[] = {
+        {2, 35, {0, 30, 29}, 37, {0, 3, 3}, {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1}},
+        {1, 3, {5, 23, 61}, 4, {3, 7, 7}, {{2, 1, 2}, {1, 3, 3}, {1, 1, 1}, 1}},
+        {1, 60, {0, 3, 300}, 6, {0, 3, 5}, {{1, 1, 1}, {0, 2, 3}, {1, 1, 2}, 1}},
+        {2, 24, {0, 19, 20}, 24, {0, 5, 5}, {{1, 3, 3}, {0, 1, 1}, {1, 2, 1}, 4}},
+        {1, 2, {0, 2, 3}, 5, {0, 7, 7}, {{1, 1, 1}, {0, 3, 3}, {1, 1, 1}, 1}},
+    };
+    dtypes t = {TERN_F64, TERN_F64};
+    for (int threads = 1; threads <= 3; threads++) {
+        tern_device *fast = open_device("cpu", threads), *plain = open_device("cpu:reference", 1);
+        for (size_t i = 0; i < TERN__COUNT(all); i++)
+            for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++)
+                compare(fast, plain, (tern__kernel)k, &all[i], t, TERN__PLAIN, TERN__PLAIN, threads == 2,
+                        true);
+        tern_device_close(fast);
+        tern_device_close(plain);
+    }
+}
+
 static const sizes threaded = {2, 16, {0, 6, 5}, 16, {0, 3, 3}, {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1}};
 
 static int running_threads(void)
@@ -313,7 +344,9 @@ int main(void)
         cmocka_unit_test(layouts_and_adds),
         cmocka_unit_test(layouts_and_adds_in_bf16),
         cmocka_unit_test(layouts_and_adds_in_f16),
+        cmocka_unit_test(layouts_and_adds_in_f64),
         cmocka_unit_test(large_ones_in_bf16),
+        cmocka_unit_test(large_ones_in_f64),
         cmocka_unit_test(gradients_in_f32_of_16_bits),
         cmocka_unit_test(one_thread_and_then_two),
     };

@@ -106,7 +106,8 @@ class ConvTest(unittest.TestCase):
     def test_reference(self):
         small = [c for c in CHANNELS if c[0] * c[1] <= 512 * c[2]]
         for op in OPTIONS:
-            self.beside(op, 2, 24, small, 3 if dims_of(op) < 3 else 2, "cpu:reference", "d", 1e-12)
+            for device in "cpu", "cpu:reference":
+                self.beside(op, 2, 24, small, 3 if dims_of(op) < 3 else 2, device, "d", 1e-12)
 
     def test_output_padding_beyond_the_stride(self):
         """Less than the dilation is enough: the last rows get nothing but the bias."""

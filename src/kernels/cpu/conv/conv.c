@@ -151,6 +151,7 @@ int tern__conv_run(const tern__call *call, const tern__conv_algorithm *algorithm
 /* What there is no algorithm for in 16 bits there may be in 32. */
 int tern__cpu_conv(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_conv(call);
     int status = tern__conv_run(call, NULL);
     bool widens = status == TERN_E_UNSUPPORTED && tern__is_half(call->in[0]);
     return widens ? tern__cpu_widened(call, tern__cpu_conv) : status;

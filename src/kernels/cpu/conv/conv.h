@@ -91,4 +91,9 @@ int tern__conv_take_back(tern__conv *c, const tern__prim_key *key, int i);
 /* Of a weight gradient: db = or += all of dy that is of a channel; nothing without a bias. */
 int tern__conv_sum_bias(const tern__conv *c);
 
+/* ---- f64.c ---- */
+
+/* Any of the three kernels in f64. E_UNSUPPORTED: operands of other dtypes, or with gaps. */
+int tern__f64_conv(const tern__call *call);
+
 #endif
