@@ -64,7 +64,7 @@ static void close_round(tern__round *round)
 /* Buffers of many hosts are smaller, down to a size below which messages cost more than their bytes. */
 static size_t choose_round(int hosts)
 {
-    const size_t all = 4 << 20, most = 1 << 20, least = 64 << 10;
+    const size_t all = 8 << 20, most = 2 << 20, least = 64 << 10;
     return TERN__MAX(TERN__MIN(tern__align_up(all / (size_t)hosts, TERN__LINE), most), least);
 }
 
@@ -125,18 +125,26 @@ static uint64_t in_round(const tern__exchange *x, const tern__round *round, int 
     return TERN__MIN(count - *first, each);
 }
 
-/* So many that they overlap, unless they would be too short, and as few as the buffers allow. */
+static uint64_t parts_of(uint64_t count, uint64_t each)
+{
+    return (count + each - 1) / each;
+}
+
+/* So many that they overlap, unless they would be too short, or are beside other pieces of a call; as few as
+ * the buffers allow, and of one size. */
 static void cut_rounds(const tern__exchange *x, tern__crossing *work)
 {
-    const uint64_t shortest = 256 << 10;
+    const uint64_t shortest = 256 << 10, fewest = work->desc.total > work->count ? 1 : 2;
     size_t size = tern_dtype_bytes(tern__partial_dtype(x->channel->hosts, work));
-    uint64_t most = 0;
+    uint64_t most = 0, fit = x->round_bytes / size;
     if (work->is_moot || work->is_small || is_silent(work)) return;
     for (int host = 0; host < x->channel->hosts->map.count; host++)
         most = TERN__MAX(most, tern__region_count(x->channel->hosts, work, host));
-    uint64_t bytes = TERN__MAX(most * size / 2, shortest);
-    work->each = tern__align_up(TERN__MIN(bytes, x->round_bytes), TERN__LINE) / size;
-    work->rounds = (most + work->each - 1) / work->each;
+    if (!most) return;
+    uint64_t wish = TERN__MAX(parts_of(most, fewest), shortest / size);
+    uint64_t each = parts_of(most, parts_of(most, TERN__MIN(wish, fit)));
+    work->each = TERN__MIN(tern__align_up(each, TERN__LINE), fit);
+    work->rounds = parts_of(most, work->each);
 }
 
 /* To all ranks of this host, or to the one that an element belongs to, unless it is there. */
