@@ -11,7 +11,7 @@ extern "C" {
 #include <math.h>
 
 #define THREADS 256
-#define AHEAD   3 /* elements of a window's row that are read at a time */
+#define AHEAD   3 /* elements of a window's row, and such rows, that are read at a time */
 
 typedef struct pooling {
     tern__pool_attr attr;
@@ -37,16 +37,6 @@ template <int N> static __device__ void put_places(const pooling &p, int64_t at,
     *(bytes<N> *)((uint8_t *)p.place.data + at) = narrow;
 }
 
-template <int N> static __device__ void get_places(const pooling &p, int64_t at, int *place)
-{
-    if (p.place_dtype != TERN_U8) {
-        for (int i = 0; i < N; i++) place[i] = ((const int32_t *)p.place.data)[at + i];
-        return;
-    }
-    bytes<N> narrow = *(const bytes<N> *)((const uint8_t *)p.place.data + at);
-    for (int i = 0; i < N; i++) place[i] = narrow.v[i];
-}
-
 /* ---- windows ---- */
 
 typedef struct window {
@@ -67,7 +57,36 @@ static __device__ __forceinline__ int64_t seen_at(const pooling &p, const window
     return (w.span[axis].corner + k * p.attr.dilation[axis]) * p.x.step[axis];
 }
 
-/* The first of equals, the last NaN. */
+/* The elements of a window from (d, r, c) on, AHEAD rows and columns of them at most and none at `last`; the
+ * slice begins at `slice`. The first of equals is kept, the last NaN. */
+template <int DTYPE, int N>
+static __device__ __forceinline__ void see_part(const pooling &p, const window &w, int64_t slice, int64_t d,
+                                                int64_t r, int64_t c, const int64_t (&last)[2],
+                                                tern__number<DTYPE> (&best)[N], int (&place)[N])
+{
+    tern__bunch<DTYPE, N> x[AHEAD][AHEAD] = {};
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (r + i < last[0] && c + j < last[1])
+                x[i][j] = tern__bunch_get<DTYPE, N>(p.x.data, slice + seen_at(p, w, 1, r + i) +
+                                                                  seen_at(p, w, 2, c + j));
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            if (r + i >= last[0] || c + j >= last[1]) continue;
+            int here = (int)tern__pool_place(&p.attr, d, r + i, c + j);
+#pragma unroll
+            for (int l = 0; l < N; l++) {
+                tern__number<DTYPE> v = x[i][j].get(l);
+                if (v > best[l] || v != v) best[l] = v, place[l] = here;
+            }
+        }
+}
+
+/* Rows are read side by side where they are short: the order of a window's elements is kept. */
 template <int DTYPE, int N> static __global__ void run_max(pooling p)
 {
     tern__kernel_begin();
@@ -81,22 +100,12 @@ template <int DTYPE, int N> static __global__ void run_max(pooling p)
         R best[N];
         int place[N];
         for (int l = 0; l < N; l++) best[l] = -(R)INFINITY, place[l] = first;
+        int rows = w.span[2].last - w.span[2].first > AHEAD ? 1 : AHEAD;
         for (int64_t d = w.span[0].first; d < w.span[0].last; d++)
-            for (int64_t r = w.span[1].first; r < w.span[1].last; r++)
+            for (int64_t r = w.span[1].first; r < w.span[1].last; r += rows)
                 for (int64_t c = w.span[2].first; c < w.span[2].last; c += AHEAD) {
-                    int64_t at = plane + seen_at(p, w, 0, d) + seen_at(p, w, 1, r);
-                    int here = (int)tern__pool_place(&p.attr, d, r, c);
-                    tern__bunch<DTYPE, N> x[AHEAD] = {};
-#pragma unroll
-                    for (int j = 0; j < AHEAD; j++)
-                        if (c + j < w.span[2].last)
-                            x[j] = tern__bunch_get<DTYPE, N>(p.x.data, at + seen_at(p, w, 2, c + j));
-#pragma unroll
-                    for (int j = 0; j < AHEAD; j++)
-                        for (int l = 0; l < N && c + j < w.span[2].last; l++) {
-                            R v = x[j].get(l);
-                            if (v > best[l] || v != v) best[l] = v, place[l] = here + j;
-                        }
+                    int64_t last[2] = {TERN__MIN(r + rows, w.span[1].last), w.span[2].last};
+                    see_part<DTYPE, N>(p, w, plane + seen_at(p, w, 0, d), d, r, c, last, best, place);
                 }
         int64_t inner = tern__plane_at(p.y, site.n, site.c);
         tern__bunch_put<DTYPE>(p.y.data, inner + tern__position_at(p.y, site.at[0], site.at[1], site.at[2]),
@@ -163,59 +172,99 @@ static __device__ __forceinline__ int place_in(const pooling &p, const viewers &
     return place * dilation == within ? place : -1;
 }
 
-/* What an element of dx gets from the window (d, r, c) of dy, in which its own place is that number. */
+/* What an element of dx gets from the window (d, r, c) of dy, in which its own place is that number: what is
+ * asked for, and then what comes of it. */
 struct from_max {
+    template <int DTYPE, int N> struct asked {
+        tern__bunch<DTYPE, N> dy;
+        bytes<N> narrow;
+        int64_t places;
+    };
+
     template <int DTYPE, int N>
-    static __device__ __forceinline__ void add(const pooling &p, const tern__site &site, const int at[3],
-                                               int place, tern__number<DTYPE> *sum)
+    static __device__ __forceinline__ asked<DTYPE, N> ask(const pooling &p, const tern__site &site,
+                                                          const int at[3])
     {
+        asked<DTYPE, N> a = {};
         int64_t plane = tern__plane_at(p.y, site.n, site.c);
-        int places[N];
-        get_places<N>(
-            p, tern__plane_at(p.place, site.n, site.c) + tern__position_at(p.place, at[0], at[1], at[2]),
-            places);
-        tern__bunch<DTYPE, N> dy =
-            tern__bunch_get<DTYPE, N>(p.y.data, plane + tern__position_at(p.y, at[0], at[1], at[2]));
-        for (int l = 0; l < N; l++)
-            if (places[l] == place) sum[l] += dy.get(l);
+        a.dy = tern__bunch_get<DTYPE, N>(p.y.data, plane + tern__position_at(p.y, at[0], at[1], at[2]));
+        a.places = tern__plane_at(p.place, site.n, site.c) + tern__position_at(p.place, at[0], at[1], at[2]);
+        if (p.place_dtype == TERN_U8)
+            a.narrow = *(const bytes<N> *)((const uint8_t *)p.place.data + a.places);
+        return a;
+    }
+
+    template <int DTYPE, int N>
+    static __device__ __forceinline__ void add(const pooling &p, const asked<DTYPE, N> &a, int place,
+                                               tern__number<DTYPE> *sum)
+    {
+        bool is_narrow = p.place_dtype == TERN_U8;
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            int its = is_narrow ? a.narrow.v[l] : ((const int32_t *)p.place.data)[a.places + l];
+            if (its == place) sum[l] += a.dy.get(l);
+        }
     }
 };
 
 struct from_mean {
+    template <int DTYPE, int N> struct asked {
+        tern__bunch<DTYPE, N> dy;
+        int64_t divisor;
+    };
+
     template <int DTYPE, int N>
-    static __device__ __forceinline__ void add(const pooling &p, const tern__site &site, const int at[3], int,
-                                               tern__number<DTYPE> *sum)
+    static __device__ __forceinline__ asked<DTYPE, N> ask(const pooling &p, const tern__site &site,
+                                                          const int at[3])
     {
         int64_t divisor = 1, plane = tern__plane_at(p.y, site.n, site.c);
         for (int axis = 0; axis < TERN__SPACE; axis++)
             divisor *= tern__span_of(&p.attr, axis, p.in[axis], at[axis]).divisor;
-        tern__bunch<DTYPE, N> dy =
-            tern__bunch_get<DTYPE, N>(p.y.data, plane + tern__position_at(p.y, at[0], at[1], at[2]));
-        for (int l = 0; l < N; l++) sum[l] += dy.get(l) / (tern__number<DTYPE>)divisor;
+        return {tern__bunch_get<DTYPE, N>(p.y.data, plane + tern__position_at(p.y, at[0], at[1], at[2])),
+                divisor};
+    }
+
+    template <int DTYPE, int N>
+    static __device__ __forceinline__ void add(const pooling &, const asked<DTYPE, N> &a, int,
+                                               tern__number<DTYPE> *sum)
+    {
+        for (int l = 0; l < N; l++) sum[l] += a.dy.get(l) / (tern__number<DTYPE>)a.divisor;
     }
 };
 
+/* Two windows that are neighbours are asked for at a time, and before all of them what is added to. */
 template <class F, int DTYPE, int N> static __global__ void run_grad(pooling p)
 {
     tern__kernel_begin();
     int64_t pace = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.sites.count; i += pace) {
         tern__site site = tern__site_of(p.sites, i);
+        int64_t to =
+            tern__plane_at(p.x, site.n, site.c) + tern__position_at(p.x, site.at[0], site.at[1], site.at[2]);
+        tern__bunch<DTYPE, N> before = {};
+        if (p.add) before = tern__bunch_get<DTYPE, N>(p.x.data, to);
         viewers v[TERN__SPACE];
         for (int axis = 0; axis < TERN__SPACE; axis++) v[axis] = viewers_of(p, axis, site.at[axis]);
         tern__number<DTYPE> sum[N] = {};
         for (int d = v[0].first; d <= v[0].last; d++)
             for (int r = v[1].first; r <= v[1].last; r++)
-                for (int c = v[2].first; c <= v[2].last; c++) {
-                    int at[] = {d, r, c},
-                        k[] = {place_in(p, v[0], 0, d), place_in(p, v[1], 1, r), place_in(p, v[2], 2, c)};
-                    if (k[0] < 0 || k[1] < 0 || k[2] < 0) continue;
-                    int place = (k[0] * (int)p.attr.kernel[1] + k[1]) * (int)p.attr.kernel[2] + k[2];
-                    F::template add<DTYPE, N>(p, site, at, place, sum);
+                for (int c = v[2].first; c <= v[2].last; c += 2) {
+                    int rest[] = {place_in(p, v[0], 0, d), place_in(p, v[1], 1, r)};
+                    int k[] = {place_in(p, v[2], 2, c), c < v[2].last ? place_in(p, v[2], 2, c + 1) : -1};
+                    if (rest[0] < 0 || rest[1] < 0) continue;
+                    typename F::template asked<DTYPE, N> asked[2];
+#pragma unroll
+                    for (int j = 0; j < 2; j++) {
+                        int at[] = {d, r, c + j};
+                        if (k[j] >= 0) asked[j] = F::template ask<DTYPE, N>(p, site, at);
+                    }
+                    int row = (rest[0] * (int)p.attr.kernel[1] + rest[1]) * (int)p.attr.kernel[2];
+#pragma unroll
+                    for (int j = 0; j < 2; j++)
+                        if (k[j] >= 0) F::template add<DTYPE, N>(p, asked[j], row + k[j], sum);
                 }
-        int64_t plane = tern__plane_at(p.x, site.n, site.c);
-        tern__bunch_put<DTYPE>(p.x.data, plane + tern__position_at(p.x, site.at[0], site.at[1], site.at[2]),
-                               sum, p.add);
+        for (int l = 0; l < N && p.add; l++) sum[l] += before.get(l);
+        tern__bunch_put<DTYPE>(p.x.data, to, sum, false);
     }
 }
 

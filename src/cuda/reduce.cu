@@ -17,6 +17,7 @@ extern "C" {
 #define THREADS TERN__LINE_THREADS
 #define MANY    2048 /* elements, for a block to each result */
 #define BLOCKS  1024 /* that a reduction is cut for          */
+#define AHEAD   4    /* fours that a thread asks for at a time */
 
 /* Some of the plan's dimensions, the innermost first. */
 namespace
@@ -93,6 +94,18 @@ template <class J, class R, int D> struct reduction {
             return J::IS_HIGH ? (R)-INFINITY : (R)INFINITY;
     }
 
+    /* The fours at element i and those `step`, 2 step.. further on, and where they are. */
+    static __device__ __forceinline__ void ask(const problem &p, int64_t from, int64_t i, int64_t last,
+                                               int step, int64_t (&at)[AHEAD], tern__read (&read)[AHEAD])
+    {
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            if (i + n * step >= last) break;
+            at[n] = from + place(p.reduced, p.reduced.x, i + n * step);
+            read[n] = tern__four_read(p.x, D < 0 ? p.x_dtype : D, at[n]);
+        }
+    }
+
     /* Elements first + lane, in steps of `lanes`, of those that begin at `from`. */
     static __device__ __forceinline__ R along(const problem &p, int64_t from, int64_t first, int64_t last,
                                               int lane, int lanes)
@@ -100,9 +113,16 @@ template <class J, class R, int D> struct reduction {
         const int dtype = D < 0 ? p.x_dtype : D;
         R value = none();
         if (p.fours) {
-            for (int64_t i = first + lane * 4; i < last; i += lanes * 4) {
-                tern__four<R> f = tern__four_get<R>(p.x, dtype, from + place(p.reduced, p.reduced.x, i));
-                value = J::of(value, J::of(J::of(f.v[0], f.v[1]), J::of(f.v[2], f.v[3])));
+            for (int64_t i = first + lane * 4; i < last; i += AHEAD * lanes * 4) {
+                tern__read read[AHEAD];
+                int64_t at[AHEAD];
+                ask(p, from, i, last, lanes * 4, at, read);
+#pragma unroll
+                for (int n = 0; n < AHEAD; n++) {
+                    if (i + n * lanes * 4 >= last) break;
+                    tern__four<R> f = tern__four_of<R>(read[n], p.x, dtype, at[n]);
+                    value = J::of(value, J::of(J::of(f.v[0], f.v[1]), J::of(f.v[2], f.v[3])));
+                }
             }
             return value;
         }
@@ -145,14 +165,18 @@ template <class J, class R, int D> struct reduction {
     {
         const int dtype = D < 0 ? p.x_dtype : D, row = threadIdx.x / p.lanes, rows = THREADS / p.lanes;
         int64_t from = place(p.kept, p.kept.x, result);
-        for (int64_t i = first + row; i < last; i += rows) {
-            int64_t at = from + place(p.reduced, p.reduced.x, i);
-            if (!p.fours) {
-                value[0] = J::of(value[0], tern__element<R>(p.x, dtype, at));
-                continue;
+        for (int64_t i = first + row; i < last && !p.fours; i += rows)
+            value[0] = J::of(value[0], tern__element<R>(p.x, dtype, from + place(p.reduced, p.reduced.x, i)));
+        for (int64_t i = first + row; i < last && p.fours; i += AHEAD * rows) {
+            tern__read read[AHEAD];
+            int64_t at[AHEAD];
+            ask(p, from, i, last, rows, at, read);
+#pragma unroll
+            for (int n = 0; n < AHEAD; n++) {
+                if (i + n * rows >= last) break;
+                tern__four<R> f = tern__four_of<R>(read[n], p.x, dtype, at[n]);
+                for (int e = 0; e < 4; e++) value[e] = J::of(value[e], f.v[e]);
             }
-            tern__four<R> f = tern__four_get<R>(p.x, dtype, at);
-            for (int e = 0; e < 4; e++) value[e] = J::of(value[e], f.v[e]);
         }
     }
 
