@@ -100,6 +100,7 @@ const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bo
         return narrow_open(scope, node, i);
     }
     *add = tensor->grad_storage != NULL;
+    tensor->grad_is_cut = false;
     if (*add)
         return tern__storage_is_sole(tensor->grad_storage) || own_copy(scope, tensor) ? &tensor->grad : NULL;
     tern__view like =
@@ -229,6 +230,7 @@ static int run_node(tern_scope *scope, tern__node *node)
     narrow_drop(node);
     tern__storage_drop(node->out->grad_storage);
     node->out->grad_storage = NULL;
+    node->out->grad_is_cut = false;
     node->marked = false;
     scope->marked--;
     node->done = true;

@@ -26,6 +26,7 @@ typedef struct tern__gemm {
     int64_t m, n, k, count; /* TERN__GEMM_BATCH at most */
     tern__gemm_operand a, b, y;
     const void *bias;     /* this and row_sums begin at multiples of TERN__GEMM_VECTOR bytes */
+    const float *gate;    /* y counts as 0 where this, which stands as y does, is <= 0; only small_gemm.h's */
     void *row_sums;       /* of a's rows, (m) of y's dtype, of one matrix without a bias; or NULL */
     bool add, relu;       /* no ReLU with row_sums */
     int64_t alignment[3]; /* bytes, of all addresses at which a matrix of a, b or y begins */

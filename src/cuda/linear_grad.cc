@@ -1,12 +1,13 @@
 /* linear_grad.cc - the gradients of a linear layer: all in one launch where the kernel for small products is
  * the faster; else the ReLU's gradient, if there is one, and then products of cuBLASLt, of which that for dw
- * makes db too. */
+ * makes db too, and that of the ReLU that made x. */
 #include "cuda/copy.h"
 #include "cuda/kernels.h"
 #include "cuda/matmul.h"
 #include "cuda/small_gemm.h"
 
 extern "C" {
+#include "kernels/matmul.h"
 #include "kernels/pointwise.h"
 }
 
@@ -56,7 +57,7 @@ static void gradients_of(const tern__call *call, gradients *g)
 
 static bool takes(const gradients *g)
 {
-    bool all = true;
+    bool all = !tern__linear_grad_is_relus(g->call) || !g->call->add[DX];
     for (int i = 0; i < g->count; i++) all &= tern__cuda_matmul_takes(&g->product[i]);
     return all;
 }
@@ -67,18 +68,26 @@ static int make_products(const gradients *g)
     return status || g->count == 1 ? status : tern__cuda_must(tern__cuda_matmul(&g->product[1]));
 }
 
-static int make_dz(const tern__call *call, const tern__view *dz)
+static int cut(const tern__call *call, const tern__view *dy, const tern__view *y, const tern__view *dz)
 {
     static const tern__pointwise_attr none = {{0, 0}};
     tern__call relu = {};
     relu.device = call->device;
     relu.kernel = TERN__RELU_GRAD;
-    relu.in[0] = call->in[DY];
-    relu.in[1] = call->in[Y];
+    relu.in[0] = dy;
+    relu.in[1] = y;
     relu.out[0] = dz;
     relu.attr = &none;
     relu.err = call->err;
     return tern__cuda_pointwise(&relu);
+}
+
+static int make_all(const gradients *g)
+{
+    const tern__call *call = g->call;
+    int status = make_products(g);
+    if (status || !call->out[DX] || !tern__linear_grad_is_relus(call)) return status;
+    return tern__cuda_must(cut(call, call->out[DX], call->in[IN], call->out[DX]));
 }
 
 static int one_by_one(void *ctx)
@@ -88,11 +97,11 @@ static int one_by_one(void *ctx)
     const tern__view *dy = call->in[DY];
     tern__view dz;
     gradients_of(call, &g);
-    if (!call->in[Y]) return make_products(&g);
+    if (!call->in[Y]) return make_all(&g);
     if (!tern__cuda_dense(call, dy, dy->dtype, TERN__PLAIN, &dz)) return TERN_E_MEMORY;
     set_dz(&g, &dz);
-    int status = make_dz(call, &dz);
-    if (!status) status = make_products(&g);
+    int status = cut(call, dy, call->in[Y], &dz);
+    if (!status) status = make_all(&g);
     tern__cuda_scratch_free(call, dz.data);
     return status;
 }
@@ -106,8 +115,11 @@ static bool stand_alike(const tern__view *a, const tern__view *b)
 static bool can_be_small(const gradients *g, tern__gemm gemm[TERN__SMALL_GEMMS])
 {
     const tern__call *call = g->call;
-    bool can = (!call->in[Y] || stand_alike(call->in[DY], call->in[Y])) && (!call->out[DB] || !call->add[DB]);
+    bool is_relus = call->out[DX] && tern__linear_grad_is_relus(call);
+    bool can = (!call->in[Y] || stand_alike(call->in[DY], call->in[Y])) &&
+               (!is_relus || stand_alike(call->in[IN], call->out[DX])) && (!call->out[DB] || !call->add[DB]);
     for (int i = 0; i < g->count && can; i++) can = tern__cuda_gemm_of(&g->product[i], &gemm[i]);
+    if (can && is_relus) gemm[0].gate = (const float *)call->in[IN]->data;
     return can;
 }
 

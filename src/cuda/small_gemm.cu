@@ -34,7 +34,7 @@ typedef struct matrix {
 typedef struct product {
     matrix a, b;
     float *y, *row_sums;
-    const float *bias;
+    const float *bias, *gate; /* gate: of y */
     int k, y_step;
     bool add, relu, fours; /* fours: of y */
     int across, tiles;     /* tiles in a row of tiles, and all */
@@ -127,6 +127,10 @@ static __device__ __forceinline__ float passed(float a, float gate)
 {
     return gate <= 0 ? 0 : a;
 }
+static __device__ __forceinline__ float4 passed_four(float4 a, float4 gate)
+{
+    return {passed(a.x, gate.x), passed(a.y, gate.y), passed(a.z, gate.z), passed(a.w, gate.w)};
+}
 
 /* Of what this thread has copied, which it sees before the others do. */
 template <class S>
@@ -136,8 +140,7 @@ static __device__ __forceinline__ void pass_gate(float *panel, const float *gate
 #pragma unroll
     for (const piece &p : pieces) {
         float4 *a = (float4 *)(panel + p.place);
-        const float4 g = *(const float4 *)(gate + p.place);
-        *a = {passed(a->x, g.x), passed(a->y, g.y), passed(a->z, g.z), passed(a->w, g.w)};
+        *a = passed_four(*a, *(const float4 *)(gate + p.place));
     }
 }
 
@@ -292,6 +295,7 @@ static __device__ __forceinline__ void put(const product &p, int row, int column
     float *y = p.y + (int64_t)row * p.y_step + column;
     if (p.add) value += *y;
     if (p.bias) value += p.bias[column];
+    if (p.gate) value = passed(value, p.gate[y - p.y]);
     *y = p.relu && value < 0 ? 0 : value;
 }
 
@@ -299,9 +303,11 @@ static __device__ __forceinline__ void put(const product &p, int row, int column
 static __device__ __forceinline__ void put_four(const product &p, int row, int column, float4 v)
 {
     if (column >= p.b.lines) return;
-    float4 *y = (float4 *)(p.y + (int64_t)row * p.y_step + column);
+    int64_t at = (int64_t)row * p.y_step + column;
+    float4 *y = (float4 *)(p.y + at);
     if (p.add) v = plus(v, *y);
     if (p.bias) v = plus(v, {p.bias[column], p.bias[column + 1], p.bias[column + 2], p.bias[column + 3]});
+    if (p.gate) v = passed_four(v, *(const float4 *)(p.gate + at));
     if (p.relu) v = {v.x < 0 ? 0 : v.x, v.y < 0 ? 0 : v.y, v.z < 0 ? 0 : v.z, v.w < 0 ? 0 : v.w};
     *y = v;
 }
@@ -439,11 +445,12 @@ static product product_of(const tern__call *call, const tern__gemm &g, const flo
     p.y = (float *)g.y.data;
     p.row_sums = (float *)g.row_sums;
     p.bias = (const float *)g.bias;
+    p.gate = g.gate;
     p.k = (int)g.k;
     p.y_step = (int)g.y.step;
     p.add = g.add;
     p.relu = g.relu;
-    p.fours = is_in_fours(g.y.data, g.y.step, g.n);
+    p.fours = is_in_fours(g.y.data, g.y.step, g.n) && is_in_fours(g.gate, g.y.step, g.n);
     p.across = pieces(g.n, COLUMNS);
     p.tiles = p.across * pieces(g.m, ROWS);
     p.parts = parts_of(call, g.k, p.tiles, blocks);

@@ -51,8 +51,9 @@ static plan_key key_of(const tern__gemm *g, int count, const float *gate)
         key[at++] = g[i].a.step;
         key[at++] = g[i].b.step;
         key[at++] = g[i].y.step;
-        key[at++] = g[i].a.transposed << 5 | g[i].b.transposed << 4 | (g[i].bias != nullptr) << 3 |
-                    (g[i].row_sums != nullptr) << 2 | g[i].relu << 1 | is_aligned;
+        key[at++] = (g[i].gate != nullptr) << 6 | g[i].a.transposed << 5 | g[i].b.transposed << 4 |
+                    (g[i].bias != nullptr) << 3 | (g[i].row_sums != nullptr) << 2 | g[i].relu << 1 |
+                    is_aligned;
     }
     key[at] = gate != nullptr;
     return key;

@@ -1,4 +1,4 @@
-/* matmul.h - what the product of matrices is told beside its operands. */
+/* matmul.h - what the product of matrices, and a linear's gradients, are told beside their operands. */
 #ifndef TERN_SRC_KERNELS_MATMUL_H
 #define TERN_SRC_KERNELS_MATMUL_H
 
@@ -14,6 +14,17 @@ static inline bool tern__matmul_has_relu(const tern__call *call)
 {
     const tern__matmul_attr *attr = (const tern__matmul_attr *)call->attr;
     return attr && attr->relu != 0;
+}
+
+/* What a linear's gradients are told. Without attributes: all zeros. */
+typedef struct tern__linear_grad_attr {
+    int64_t is_relus; /* not 0: x is what a ReLU has made, and dx counts as 0 where x <= 0 */
+} tern__linear_grad_attr;
+
+static inline bool tern__linear_grad_is_relus(const tern__call *call)
+{
+    const tern__linear_grad_attr *attr = (const tern__linear_grad_attr *)call->attr;
+    return attr && attr->is_relus != 0;
 }
 
 /* The ReLU of a product, in its place: for who has multiplied without. */

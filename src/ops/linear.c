@@ -1,3 +1,4 @@
+#include "kernels/matmul.h"
 #include "kernels/pointwise.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
@@ -34,10 +35,22 @@ static bool are_at_once(const tern_scope *scope, const tern__node *node)
            node->in[X] != node->in[WEIGHT];
 }
 
-/* y: the result if a ReLU has made it, or NULL. */
+static int relu_gradient(tern_scope *scope, tern__node *node);
+
+/* Who writes the gradient of what a ReLU has made cuts it on the way: it does so once for each element, where
+ * the layer before would for each tile of its products. Whoever adds to it later need not have cut. */
+static bool cuts(const tern__node *node, const tern__call *call)
+{
+    const tern__node *before = call->out[X] ? node->in[X]->node : NULL;
+    return before && !call->add[X] && before->gradient == relu_gradient;
+}
+
+/* y: the result if a ReLU has made it and its gradient is not cut yet, or NULL. */
 static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__view *y)
 {
-    tern__call call = {.kernel = TERN__LINEAR_GRAD, .in = {tern__dy(node), &node->saved[SAVED_X].view}};
+    tern__linear_grad_attr attr = {0};
+    tern__call call = {
+        .kernel = TERN__LINEAR_GRAD, .in = {tern__dy(node), &node->saved[SAVED_X].view}, .attr = &attr};
     call.in[2] = tern__wants(node, X) ? &node->saved[SAVED_WEIGHT].view : NULL;
     call.in[3] = y;
     for (int i = 0; i < INPUTS; i++) {
@@ -45,7 +58,9 @@ static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__vi
         call.out[i] = tern__grad_open(scope, node, i, &call.add[i]);
         if (!call.out[i]) return scope->error.code;
     }
+    attr.is_relus = cuts(node, &call);
     int status = tern__run(scope, &call) ? TERN_OK : scope->error.code;
+    if (attr.is_relus) node->in[X]->grad_is_cut = true;
     for (int i = INPUTS - 1; i >= 0 && !status; i--)
         if (call.out[i]) status = tern__grad_done(scope, node, i);
     return status;
@@ -64,7 +79,7 @@ static int relu_gradient(tern_scope *scope, tern__node *node)
 {
     static const tern__pointwise_attr none = {{0}};
     const tern__view *dy = tern__dy(node), *y = &node->saved[SAVED_Y].view;
-    if (are_at_once(scope, node)) return gradients_at_once(scope, node, y);
+    if (are_at_once(scope, node)) return gradients_at_once(scope, node, node->out->grad_is_cut ? NULL : y);
     bool in_place = tern__owns_dy(node) && dy->layout == y->layout;
     tern__saved beside = in_place ? (tern__saved){0} : tern__temporary(scope, y);
     if (!in_place && !beside.storage) return scope->error.code;

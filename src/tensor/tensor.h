@@ -44,6 +44,7 @@ struct tern_tensor {
     struct tern__node *node; /* the tape's entry that made it                           */
     tern__view grad;         /* during backward, of a tensor that is no leaf            */
     tern__storage *grad_storage;
+    bool grad_is_cut; /* where the ReLU that made the tensor has cut it off the gradient is 0 already */
 };
 
 /* TERN_OK, or E_LIFETIME for a tensor whose scope has ended, E_INVALID for NULL. */

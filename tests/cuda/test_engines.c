@@ -7,6 +7,7 @@
 #include "kernels/conv.h"
 #include "kernels/kernel.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -352,6 +353,60 @@ static void a_step_has_few_kernels(void **state)
     tern_device_close(device);
 }
 
+/* ---- a ReLU's gradient, which the layer behind cuts ---- */
+
+enum { CUT_INS = 24, CUT_OUTS = 40, CUT_ROWS = 8, CUT_CASES = 4 };
+
+/* Who uses what the ReLU has made, in this order; their gradients come in the other one. */
+static tern_tensor *loss_of_users(tern_scope *s, tern_module *layer, tern_tensor *h, int users)
+{
+    tern_tensor *a = users == 2 ? tern_mean(s, tern_mul(s, h, h)) : tern_mean(s, tern_forward(layer, s, h));
+    if (users == 0) return a;
+    return tern_add(s, a, tern_mean(s, users == 1 ? tern_mul(s, h, h) : tern_forward(layer, s, h)));
+}
+
+static void gradient_before(tern_device *device, int users, float grad[CUT_OUTS * CUT_INS])
+{
+    static batch b;
+    tern_error err = {0};
+    draw_batch(&b, 5, 2, (int64_t[]){CUT_ROWS, CUT_INS});
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *first = tern_linear_new(CUT_INS, CUT_OUTS, NULL, rng, &err);
+    tern_module *layer = tern_linear_new(CUT_OUTS, 5, NULL, rng, &err);
+    if (device->backend) tern_module_to(first, device, &err);
+    if (device->backend) tern_module_to(layer, device, &err);
+    tern_scope *s = tern_scope_new(device, NULL, &err);
+    tern_tensor *w = tern_state_find(first, "weight");
+    tern_tensor *x = tern_tensor_from(s, b.x, TERN_F32, 2, b.shape);
+    tern_tensor *h = tern_linear_act(s, x, w, tern_state_find(first, "bias"), true);
+    tern_backward(s, loss_of_users(s, layer, h, users));
+    tern_tensor_read(tern_grad_get(w), grad, CUT_OUTS * CUT_INS * sizeof(*grad), &err);
+    tern_scope_end(s, &err);
+    assert_ok(err);
+    tern_scope_free(s);
+    tern_module_free(first);
+    tern_module_free(layer);
+    tern_rng_free(rng);
+}
+
+static void a_gradient_is_cut_whoever_adds_to_it(void **state)
+{
+    (void)state;
+    static float got[CUT_OUTS * CUT_INS], want[CUT_OUTS * CUT_INS];
+    tern_error err = {0};
+    tern_device *cpu = tern_device_open("cpu", &err);
+    assert_ok(err);
+    for (int i = 0; i < 2 * CUT_CASES; i++) {
+        tern_device *device = open_device(i < CUT_CASES);
+        gradient_before(device, i % CUT_CASES, got);
+        gradient_before(cpu, i % CUT_CASES, want);
+        for (int k = 0; k < CUT_OUTS * CUT_INS; k++)
+            if (!(fabsf(got[k] - want[k]) <= 1e-6f)) fail_msg("case %d: %g, expected %g", i, got[k], want[k]);
+        tern_device_close(device);
+    }
+    tern_device_close(cpu);
+}
+
 int main(void)
 {
 #define OF_FILE(test) cmocka_unit_test_setup_teardown(test, open_file, close_file)
@@ -364,6 +419,7 @@ int main(void)
         OF_FILE(who_follows_takes_what_it_is_told),
         OF_FILE(what_is_no_line_is_passed_over),
         OF_FILE(a_step_has_few_kernels),
+        OF_FILE(a_gradient_is_cut_whoever_adds_to_it),
         OF_FILE(a_weight_is_laid_out_once_a_step),
         OF_FILE(workspace_is_the_devices_own_unless_it_is_said),
     };

@@ -131,6 +131,7 @@ static const tern__norm_attr clip = {.use = TERN__NORM_CLIP, .p = 3, .most = 2, 
                                         .rate = 0.1,
                                         .eps = 1e-8};
 static const tern__matmul_attr relu = {.relu = 1};
+static const tern__linear_grad_attr into_relu = {.is_relus = 1};
 static const tern__dropout_attr dropout = {12345, 6, 7, 1u << 30, 4 / 3.0};
 static const tern__embedding_attr no_padding = {-1}, padding = {2};
 #define NLL(smoothing, gamma, mean, each)                                                                    \
@@ -496,6 +497,30 @@ static const row products[] = {
      {X(64, 10), X(64, 100), X(10, 100)},
      {X(64, 100), X(10, 100)},
      NULL,
+     false},
+    {"into a ReLU",
+     TERN__LINEAR_GRAD,
+     {X(64, 40), X(64, 72), X(40, 72)},
+     {X(64, 72), X(40, 72), X(40)},
+     &into_relu,
+     false},
+    {"odd, of a ReLU into one",
+     TERN__LINEAR_GRAD,
+     {X(67, 129), X(67, 35), X(129, 35), X(67, 129)},
+     {X(67, 35), X(129, 35), X(129)},
+     &into_relu,
+     false},
+    {"long, into a ReLU",
+     TERN__LINEAR_GRAD,
+     {XF(32, 700), XF(32, 36), XF(700, 36)},
+     {XF(32, 36), XF(700, 36), X(700)},
+     &into_relu,
+     false},
+    {"into a ReLU elsewhere",
+     TERN__LINEAR_GRAD,
+     {X(30, 40), XG(30, 50), X(40, 50), X(30, 40)},
+     {X(30, 50), X(40, 50), X(40)},
+     &into_relu,
      false},
     {"of a long batch",
      TERN__LINEAR_GRAD,

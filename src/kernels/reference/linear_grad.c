@@ -1,6 +1,7 @@
 /* linear_grad.c - the gradients of torch.nn.functional.linear, y = x w^T + b, with or without a ReLU behind
  * it: dx = dz w, dw = dz^T x and db = the sums of dz's columns, where dz is dy but 0 where the ReLU has made
- * y. */
+ * y; of an x that a ReLU has made dx is cut in the same way. */
+#include "kernels/matmul.h"
 #include "kernels/reference/reference.h"
 
 static double dz(const tern__call *call, int64_t row, int64_t column)
@@ -17,7 +18,8 @@ static void data_gradient(const tern__call *call)
     for (int64_t e = 0; e < rows * ins; e++) {
         double sum = 0;
         for (int64_t o = 0; o < outs; o++) sum += dz(call, e / ins, o) * tern__view_get(w, o * ins + e % ins);
-        tern__reference_put(call, 0, e, sum);
+        bool is_cut = tern__linear_grad_is_relus(call) && tern__view_get(call->in[1], e) <= 0;
+        tern__reference_put(call, 0, e, is_cut ? 0 : sum);
     }
 }
 
