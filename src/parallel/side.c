@@ -2,8 +2,8 @@
  * each leaf that it has used. The mean of the flags tells which leaves anybody has used; the mean loss of
  * those that count is a quotient of two means. Where the back end reaches the gradients' device the loss goes
  * over there, and the quotient is made there: the host knows the divisor, and reads the loss when it is asked
- * for. A rank alone's loss is that mean. Where it does not, the loss is copied to the host beside backward,
- * and is among the side values when their bucket is posted. */
+ * for; a rank alone puts it by as the mean that it is. Where the back end does not, the loss is copied to the
+ * host beside backward, and is among the side values when their bucket is posted. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
