@@ -48,10 +48,10 @@ TERN__INLINE void fill(double *to, int64_t width, const double *from, int64_t li
 TERN__INLINE void make_panel(double *to, int64_t width, const double *from, int64_t line, int64_t place,
                              int64_t lines, int64_t depth)
 {
-    if (lines < width) memset(to, 0, (size_t)(width * depth) * sizeof(*to));
-    if (lines < width)
+    if (lines < width) {
+        memset(to, 0, (size_t)(width * depth) * sizeof(*to));
         fill(to, width, from, line, place, lines, depth);
-    else if (line == 1)
+    } else if (line == 1)
         fill(to, width, from, 1, place, width, depth);
     else
         fill(to, width, from, line, place, width, depth);

@@ -1,6 +1,6 @@
 /* conv.c - convolutions over two or three spatial dimensions and their gradients: three kernels, whose cases
- * one of several algorithms computes (choice.h). What none of them takes in 16 bits goes through f32 copies.
- */
+ * one of several algorithms computes (choice.h); f64 is f64.c's. What none of them takes in 16 bits goes
+ * through f32 copies. */
 #include "kernels/cpu/conv/choice.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/widen.h"
