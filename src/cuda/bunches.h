@@ -88,6 +88,23 @@ __device__ __forceinline__ tern__bunch<DTYPE, N> tern__bunch_get(const void *dat
     return *(const tern__bunch<DTYPE, N> *)((const tern__stored<DTYPE> *)data + at);
 }
 
+/* 16 bytes are one store, which nvcc takes apart in some kernels where nothing keeps it from it. */
+template <int DTYPE, int N>
+__device__ __forceinline__ void tern__bunch_store(tern__bunch<DTYPE, N> *to,
+                                                  const tern__bunch<DTYPE, N> &bunch)
+{
+#ifndef TERN_CUDA_EMULATED
+    if constexpr (sizeof(bunch) == sizeof(uint4)) {
+        const uint4 all = *(const uint4 *)&bunch;
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                     "r"(all.x), "r"(all.y), "r"(all.z), "r"(all.w)
+                     : "memory");
+        return;
+    }
+#endif
+    *to = bunch;
+}
+
 /* They are rounded once, after the sum. */
 template <int DTYPE, int N>
 __device__ __forceinline__ void tern__bunch_put(void *data, int64_t at,
@@ -99,7 +116,7 @@ __device__ __forceinline__ void tern__bunch_put(void *data, int64_t at,
 #pragma unroll
     for (int i = 0; i < N; i++) sum[i] = add ? bunch.get(i) + values[i] : values[i];
     bunch.set(sum);
-    *to = bunch;
+    tern__bunch_store(to, bunch);
 }
 
 /* Elements in 16 bytes. */

@@ -70,6 +70,18 @@ __device__ __forceinline__ void tern__element_set(void *data, int dtype, int64_t
     }
 }
 
+/* Labels, which are of i64, i32 or u8, as they stand: they may be no classes. */
+template <int N>
+__device__ __forceinline__ void tern__labels_get(const void *data, int dtype, int64_t at, int64_t (&label)[N])
+{
+    if (dtype == TERN_I64)
+        for (int n = 0; n < N; n++) label[n] = ((const int64_t *)data)[at + n];
+    else if (dtype == TERN_I32)
+        for (int n = 0; n < N; n++) label[n] = ((const int32_t *)data)[at + n];
+    else
+        for (int n = 0; n < N; n++) label[n] = ((const uint8_t *)data)[at + n];
+}
+
 /* Four neighbours at a multiple of four, from memory that is aligned to four elements. */
 template <class R> struct tern__four {
     R v[4];
@@ -121,6 +133,54 @@ __device__ __forceinline__ tern__four<R> tern__four_of(const tern__read &read, c
         return {{(R)tern__half_get(read.half.x, dtype), (R)tern__half_get(read.half.x >> 16, dtype),
                  (R)tern__half_get(read.half.y, dtype), (R)tern__half_get(read.half.y >> 16, dtype)}};
     for (int i = 0; i < 4; i++) f.v[i] = tern__element<R>(data, dtype, at + i);
+    return f;
+}
+
+/* The same of any dtype, for twice the registers. */
+typedef struct tern__words {
+    alignas(16) uint32_t v[8];
+} tern__words;
+
+static __device__ __forceinline__ tern__words tern__words_read(const void *data, int dtype, int64_t at)
+{
+    tern__words w = {};
+    uint4 *to = (uint4 *)w.v;
+    switch (dtype) {
+    case TERN_F64:
+    case TERN_I64:
+        to[0] = ((const uint4 *)((const int64_t *)data + at))[0];
+        to[1] = ((const uint4 *)((const int64_t *)data + at))[1];
+        break;
+    case TERN_F32:
+    case TERN_I32: to[0] = *(const uint4 *)((const int32_t *)data + at); break;
+    case TERN_BF16:
+    case TERN_F16: *(uint2 *)w.v = *(const uint2 *)((const uint16_t *)data + at); break;
+    default: w.v[0] = *(const uint32_t *)((const uint8_t *)data + at); break;
+    }
+    return w;
+}
+
+template <class R> __device__ __forceinline__ tern__four<R> tern__words_of(const tern__words &w, int dtype)
+{
+    tern__four<R> f;
+    for (int i = 0; i < 4; i++) {
+        union {
+            uint32_t bits[2];
+            float f32;
+            int32_t i32;
+            double f64;
+            int64_t i64;
+        } one = {{w.v[i], 0}}, two = {{w.v[2 * i], w.v[2 * i + 1]}};
+        switch (dtype) {
+        case TERN_F64: f.v[i] = (R)two.f64; break;
+        case TERN_I64: f.v[i] = (R)two.i64; break;
+        case TERN_F32: f.v[i] = (R)one.f32; break;
+        case TERN_I32: f.v[i] = (R)one.i32; break;
+        case TERN_BF16:
+        case TERN_F16: f.v[i] = (R)tern__half_get(w.v[i / 2] >> 16 * (i % 2), dtype); break;
+        default: f.v[i] = (R)(w.v[0] >> 8 * i & 255); break;
+        }
+    }
     return f;
 }
 

@@ -15,6 +15,7 @@ extern "C" {
 #define THREADS 256 /* and values of a digit */
 #define BLOCKS  256 /* that sort, at most   */
 #define COLUMNS 32
+#define AHEAD   4 /* units of rows that a thread copies at a time */
 
 /* ---- forward ---- */
 
@@ -30,14 +31,26 @@ typedef struct lookup {
 } lookup;
 } // namespace
 
+/* Rows of some units are asked for before the first is written. */
 template <class U> static __global__ void copy_rows(lookup l)
 {
     tern__kernel_begin();
-    int64_t step = (int64_t)gridDim.x * THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < l.count * l.units; i += step) {
-        int64_t n = i / l.units, row = tern__element<int64_t>(l.index, l.index_dtype, n);
-        bool is_row = tern__is_class(l.judge, n, row);
-        ((U *)l.y)[i] = is_row ? ((const U *)l.weight)[row * l.units + i % l.units] : U();
+    int64_t step = (int64_t)gridDim.x * THREADS, count = l.count * l.units;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += AHEAD * step) {
+        int64_t n[AHEAD], row[AHEAD];
+        U unit[AHEAD] = {};
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            n[j] = tern__quotient(i + j * step, l.units);
+            if (i + j * step < count) row[j] = tern__element<int64_t>(l.index, l.index_dtype, n[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (i + j * step < count && tern__is_class(l.judge, n[j], row[j]))
+                unit[j] = ((const U *)l.weight)[(row[j] - n[j]) * l.units + i + j * step];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (i + j * step < count) ((U *)l.y)[i + j * step] = unit[j];
     }
 }
 
@@ -53,7 +66,7 @@ static __global__ void look_at_rows(lookup l)
 template <class U> static int start(const tern__call *call, lookup *l, size_t bytes)
 {
     l->units = (int64_t)(bytes / sizeof(U));
-    return tern__cuda_launch(call, copy_rows<U>, tern__cuda_grid(call, l->count * l->units, THREADS, 1),
+    return tern__cuda_launch(call, copy_rows<U>, tern__cuda_grid(call, l->count * l->units, THREADS, AHEAD),
                              THREADS, 0, *l);
 }
 

@@ -10,10 +10,11 @@ extern "C" {
 }
 
 #define THREADS 256
+#define AHEAD   2 /* rows and columns that are read at a time */
 
 /* Elements first to first + count - 1; in y's the first has weight[0], the others weight[1]. */
 typedef struct band {
-    int64_t first, count;
+    int first, count;
     double weight[2];
 } band;
 
@@ -35,7 +36,7 @@ static __global__ void find_bands(resizing r)
     int64_t pace = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.y_size[axis]; i += pace) {
         tern__taps t = tern__taps_of(&r.attr, axis, r.x_size[axis], r.y_size[axis], i, r.wide);
-        r.of_y[axis][i] = {t.first, t.count, {t.weight[0], t.weight[1]}};
+        r.of_y[axis][i] = {(int)t.first, (int)t.count, {t.weight[0], t.weight[1]}};
     }
 }
 
@@ -62,7 +63,7 @@ static __global__ void find_transposed_bands(resizing r)
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.x_size[axis]; i += pace) {
         int64_t first = bands_before(r.of_y[axis], r.y_size[axis], i, false);
         int64_t next = bands_before(r.of_y[axis], r.y_size[axis], i, true);
-        r.of_x[axis][i] = {first, next > first ? next - first : 0, {0, 0}};
+        r.of_x[axis][i] = {(int)first, (int)(next > first ? next - first : 0), {0, 0}};
     }
 }
 
@@ -71,15 +72,48 @@ static __global__ void find_transposed_bands(resizing r)
 /* With what element `k` of an element's band counts: y's band weighs x, or x's band is of those y that weigh
  * it. */
 template <class R, bool GRADIENT>
-static __device__ __forceinline__ R weight_of(const resizing &r, int axis, const band &b, int64_t at,
-                                              int64_t k)
+static __device__ __forceinline__ R weight_of(const resizing &r, int axis, const band &b, int at, int k)
 {
     if (!GRADIENT) return (R)(k > 0 ? b.weight[1] : b.weight[0]);
     const band *y = &r.of_y[axis][b.first + k];
     return (R)(at > y->first ? y->weight[1] : y->weight[0]);
 }
 
-template <int DTYPE, int N, bool GRADIENT> static __global__ void run_resize(resizing r)
+/* Of a slice's elements with weight, AHEAD rows and columns of them from row y and column x of the bands on:
+ * all are asked for before the first is looked at. Those behind the bands weigh 0. */
+template <int DTYPE, int N, bool GRADIENT>
+static __device__ __forceinline__ void add_part(const resizing &r, const band (&b)[TERN__SPACE],
+                                                const int *at, int64_t slice, int y, int x,
+                                                tern__number<DTYPE> (&sum)[N])
+{
+    typedef tern__number<DTYPE> R;
+    tern__bunch<DTYPE, N> v[AHEAD][AHEAD] = {};
+    R high[AHEAD] = {}, wide[AHEAD] = {};
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            if (y + i < b[1].count && x + j < b[2].count)
+                v[i][j] = tern__bunch_get<DTYPE, N>(r.from.data, slice + (y + i) * r.from.step[1] +
+                                                                     (x + j) * r.from.step[2]);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+        if (y + i < b[1].count) high[i] = weight_of<R, GRADIENT>(r, 1, b[1], at[1], y + i);
+        if (x + i < b[2].count) wide[i] = weight_of<R, GRADIENT>(r, 2, b[2], at[2], x + i);
+    }
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            R row = 0;
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++) row += wide[j] * v[i][j].get(l);
+            sum[l] += high[i] * row;
+        }
+}
+
+template <int DTYPE, int N, bool GRADIENT>
+static __global__ void __launch_bounds__(THREADS, N > 1 ? 2 : 4) run_resize(resizing r)
 {
     tern__kernel_begin();
     typedef tern__number<DTYPE> R;
@@ -87,26 +121,19 @@ template <int DTYPE, int N, bool GRADIENT> static __global__ void run_resize(res
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < r.sites.count; i += pace) {
         tern__site site = tern__site_of(r.sites, i);
         const int *at = site.at;
-        int64_t plane = tern__plane_at(r.from, site.n, site.c);
         band b[TERN__SPACE];
         for (int d = 0; d < TERN__SPACE; d++) b[d] = (GRADIENT ? r.of_x[d] : r.of_y[d])[at[d]];
+        int64_t first = tern__plane_at(r.from, site.n, site.c) +
+                        tern__position_at(r.from, b[0].first, b[1].first, b[2].first);
         R sum[N] = {};
-        for (int64_t z = 0; z < b[0].count; z++) {
+        for (int z = 0; z < b[0].count; z++) {
             R deep = weight_of<R, GRADIENT>(r, 0, b[0], at[0], z), slice[N] = {};
-            for (int64_t y = 0; y < b[1].count; y++) {
-                R high = weight_of<R, GRADIENT>(r, 1, b[1], at[1], y), row[N] = {};
-                int64_t line = plane + tern__position_at(r.from, b[0].first + z, b[1].first + y, b[2].first);
-                for (int64_t x = 0; x < b[2].count; x++) {
-                    R wide = weight_of<R, GRADIENT>(r, 2, b[2], at[2], x);
-                    tern__bunch<DTYPE, N> v =
-                        tern__bunch_get<DTYPE, N>(r.from.data, line + x * r.from.step[2]);
-                    for (int l = 0; l < N; l++) row[l] += wide * v.get(l);
-                }
-                for (int l = 0; l < N; l++) slice[l] += high * row[l];
-            }
+            for (int y = 0; y < b[1].count; y += AHEAD)
+                for (int x = 0; x < b[2].count; x += AHEAD)
+                    add_part<DTYPE, N, GRADIENT>(r, b, at, first + z * r.from.step[0], y, x, slice);
             for (int l = 0; l < N; l++) sum[l] += deep * slice[l];
         }
-        plane = tern__plane_at(r.to, site.n, site.c);
+        int64_t plane = tern__plane_at(r.to, site.n, site.c);
         tern__bunch_put<DTYPE>(r.to.data, plane + tern__position_at(r.to, at[0], at[1], at[2]), sum, r.add);
     }
 }

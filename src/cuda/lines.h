@@ -2,7 +2,7 @@
  * line.
  *
  * Where a line's elements are neighbours a group of 32, 256 or 1024 threads takes a line; where lines are
- * neighbours, or are short, each thread takes one of its own. */
+ * neighbours, or are short, each thread takes some of its own. */
 #ifndef TERN_SRC_CUDA_LINES_H
 #define TERN_SRC_CUDA_LINES_H
 
@@ -16,6 +16,7 @@ extern "C" {
 #define TERN__LINE_THREADS 256  /* of a block          */
 #define TERN__LINE_MOST    1024 /* for very long lines */
 #define TERN__LINE_LONG    16384
+#define TERN__LINE_MANY    4096
 
 /* Threads of a block in which groups of G take lines. */
 #define TERN__GROUP_BLOCK(G) ((G) > TERN__LINE_THREADS ? TERN__LINE_MOST : TERN__LINE_THREADS)
@@ -115,36 +116,72 @@ static inline dim3 tern__group_grid(const tern__call *call, const tern__lines *l
 /* ---- stretches ---- */
 
 /* What a thread of a group has of a line at a time: pieces of N neighbours each, 16 bytes of them, or single
- * elements. All are asked for before the first is looked at. */
-template <int DTYPE, int N> struct tern__stretch {
+ * elements. Where lines are the neighbours a thread has as many of them, LINES, and a piece is one element of
+ * each. All pieces are asked for before the first is looked at. */
+template <int DTYPE, int N, int OF = 1> struct tern__stretch {
     typedef tern__number<DTYPE> R;
-    enum { LANES = N, PIECES = N > 1 ? 4 : 8 };
+    enum { TYPE = DTYPE, LANES = N, LINES = OF, PIECES = N > 1 ? 4 : 8 };
     tern__bunch<DTYPE, N> piece[PIECES];
 
-    /* The number of a thread's first element, and of how many elements a group has stretches. */
+    /* The number of a thread's first element, from one of its pieces to the next, and of how many elements a
+     * group has stretches. */
     template <int G> static __device__ __forceinline__ int64_t first(void)
     {
         return (int64_t)(threadIdx.x % G) * N;
     }
+    template <int G> static __device__ __forceinline__ int64_t apart(void)
+    {
+        return LINES > 1 ? 1 : G * N;
+    }
     template <int G> static __device__ __forceinline__ int64_t pace(void)
     {
-        return (int64_t)PIECES * G * N;
+        return PIECES * apart<G>();
     }
 
-    /* Of the line that begins at `from`: piece n is what begins at element i + n G N, if that is in it. */
+    /* Of a lane: its line, and how many elements its own is behind its piece's first. */
+    static __device__ __forceinline__ int line(int lane)
+    {
+        return LINES > 1 ? lane : 0;
+    }
+    static __device__ __forceinline__ int further(int lane)
+    {
+        return LINES > 1 ? 0 : lane;
+    }
+    /* The element that a lane of piece n of the stretch at i has. */
+    template <int G> static __device__ __forceinline__ int64_t at(int64_t i, int n, int lane)
+    {
+        return i + n * apart<G>() + further(lane);
+    }
+
+    static __device__ __forceinline__ int64_t place(const tern__lined &l, int64_t from, int64_t at)
+    {
+        return from + (N > 1 && LINES == 1 ? at : at * l.step);
+    }
+
+    /* Of the line that begins at `from`: the pieces of the stretch at i that are in it. */
     template <int G>
     __device__ __forceinline__ void read(const tern__lined &l, int64_t from, int64_t i, int64_t size)
     {
 #pragma unroll
-        for (int n = 0; n < PIECES; n++) {
-            int64_t at = i + n * G * N;
-            if (at < size) piece[n] = tern__bunch_get<DTYPE, N>(l.data, from + (N > 1 ? at : at * l.step));
-        }
+        for (int n = 0; n < PIECES; n++)
+            if (at<G>(i, n, 0) < size)
+                piece[n] = tern__bunch_get<DTYPE, N>(l.data, place(l, from, at<G>(i, n, 0)));
     }
     static __device__ __forceinline__ void put(const tern__lined &l, int64_t from, int64_t at,
                                                const R (&values)[N], bool add)
     {
-        tern__bunch_put<DTYPE>(l.data, from + (N > 1 ? at : at * l.step), values, add);
+        tern__bunch_put<DTYPE>(l.data, place(l, from, at), values, add);
+    }
+
+    static __device__ __forceinline__ R single(const void *data, int64_t at)
+    {
+        return tern__bunch_get<DTYPE, 1>(data, at).get(0);
+    }
+
+    /* As it is read again. */
+    static __device__ __forceinline__ R rounded(R value)
+    {
+        return tern__widened<DTYPE>(tern__narrowed<DTYPE>(value));
     }
 };
 
@@ -155,5 +192,19 @@ static inline bool tern__lined_bunched(const tern__lined *l, const tern__lines *
     return l->step == 1 && lines->size % most == 0 && l->outer % most == 0 && l->inner % most == 0 &&
            (uintptr_t)l->data % 16 == 0;
 }
+
+/* Lines are neighbours, can be taken 16 bytes at a time, and are so many that threads are not missed. */
+static inline bool tern__lined_side_by_side(const tern__lined *l, const tern__lines *lines)
+{
+    int most = tern__bunch_most(l->dtype);
+    return l->inner == 1 && lines->inner % most == 0 && l->outer % most == 0 && l->step % most == 0 &&
+           (uintptr_t)l->data % 16 == 0 && lines->outer * lines->inner >= TERN__LINE_MANY;
+}
+
+/* Starts `kernel` for stretches S of several lines, a thread each. */
+#define TERN__SIDES_OF(call, lines, kernel, S, ...)                                                          \
+    tern__cuda_launch(call, kernel<1, S>,                                                                    \
+                      tern__cuda_grid(call, (lines).outer *(lines).inner, TERN__LINE_THREADS, S::LINES),     \
+                      TERN__LINE_THREADS, 0, __VA_ARGS__)
 
 #endif

@@ -1,20 +1,21 @@
 /* nll_loss.cu - the losses of labels under log probabilities and their gradients (kernels/nll_loss.h).
  *
- * A thread has the labels of its own and reads one log probability of each; with smoothing it reads them all,
- * or a warp does where they are neighbours. For cross entropy whoever has a label makes its log probabilities
- * first, a thread where there are few classes. Loss and weight are added up in f64: a block's threads first,
- * then the blocks by a second kernel, which is left out for so few labels that one block has them. */
+ * A thread has some labels of its own and reads one log probability of each; with smoothing it reads them
+ * all, or a warp does where they are neighbours. For cross entropy whoever has a label makes its log
+ * probabilities first, and keeps the one that counts: a thread where there are few classes, and for as many
+ * labels as 16 bytes hold where these are neighbours. Loss and weight are added up in f64: a block's threads
+ * first, then the blocks by a second kernel, which is left out for so few labels that one block has them. */
 #include "cuda/kernels.h"
 #include "cuda/softmax.h"
-
-#include <type_traits>
 
 extern "C" {
 #include "kernels/nll_loss.h"
 }
 
 #define THREADS TERN__LINE_THREADS
-#define FEW     32 /* classes that a thread goes through by itself */
+#define FEW     32   /* classes that a thread goes through by itself       */
+#define BLOCKS  4096 /* at most, whose sums are added up                */
+#define AHEAD   4    /* labels of which a thread asks for a log probability */
 
 namespace
 {
@@ -22,7 +23,7 @@ typedef struct problem {
     tern__lines lines;
     tern__lined x, logp, out; /* x: what logp is to be made of; out: the gradient */
     const void *label, *weight, *dloss;
-    int label_dtype, weight_dtype, dloss_dtype;
+    int label_dtype, dloss_dtype;
     const double *weights; /* their sum, which a mean is divided by */
     double smoothing, gamma;
     int64_t ignored, dloss_step;
@@ -39,7 +40,13 @@ typedef struct problem {
 
 static __device__ __forceinline__ double weight_of(const problem &p, int64_t c)
 {
-    return p.weight ? tern__element<double>(p.weight, p.weight_dtype, c) : 1;
+    return p.weight ? tern__element<double>(p.weight, p.logp.dtype, c) : 1;
+}
+
+/* Where its type is known. */
+template <class S> static __device__ __forceinline__ typename S::R one_weight(const problem &p, int64_t c)
+{
+    return p.weight ? S::single(p.weight, c) : 1;
 }
 
 static __device__ __forceinline__ int64_t line_start(const problem &p, const tern__lined &l, int64_t line)
@@ -48,10 +55,16 @@ static __device__ __forceinline__ int64_t line_start(const problem &p, const ter
     return o * l.outer + (line - o * p.lines.inner) * l.inner;
 }
 
-/* The number of a label's class, or -1: it is ignored. */
-static __device__ __forceinline__ int64_t label_of(const problem &p, int64_t line)
+static __device__ __forceinline__ int64_t label_at(const problem &p, int64_t line)
 {
-    int64_t label = tern__element<int64_t>(p.label, p.label_dtype, line);
+    int64_t label[1];
+    tern__labels_get(p.label, p.label_dtype, line, label);
+    return label[0];
+}
+
+/* The number of its class, or -1: it is ignored. */
+static __device__ __forceinline__ int64_t class_of(const problem &p, int64_t line, int64_t label)
+{
     return label != p.ignored && tern__is_class(p.judge, line, label) ? label : -1;
 }
 
@@ -69,52 +82,26 @@ static __device__ __forceinline__ void put_sums(const problem &p, double loss, d
     *p.sum = weight + (p.add_sum ? *p.sum : 0);
 }
 
-/* smoothing / C sum_c w[c] logp[c] of a line, for every thread of the group. */
-template <int G> static __device__ __forceinline__ double smooth_part(const problem &p, int64_t at)
+/* A label's loss: `weight` is its class's, `own` its log probability and `all` the sum of all by their
+ * weights. */
+static __device__ __forceinline__ double loss_of(const problem &p, double weight, double own, double all)
 {
-    double sum = 0;
-    for (int64_t c = threadIdx.x % G; c < p.lines.size; c += G)
-        sum += weight_of(p, c) * tern__lined_get<double>(p.logp, at + c * p.logp.step);
-    return tern__group_sum<G>(sum) * p.smoothing / (double)p.lines.size;
-}
-
-template <int G>
-static __device__ __forceinline__ double loss_of(const problem &p, int64_t line, int64_t label)
-{
-    int64_t at = line_start(p, p.logp, line);
-    double own = tern__lined_get<double>(p.logp, at + TERN__MAX(label, (int64_t)0) * p.logp.step);
-    double smooth = p.smoothing != 0 ? smooth_part<G>(p, at) : 0;
-    if (label < 0) return 0;
-    double loss = -(1 - p.smoothing) * weight_of(p, label) * own - smooth;
+    double smooth = p.smoothing != 0 ? all * p.smoothing / (double)p.lines.size : 0;
+    double loss = -(1 - p.smoothing) * weight * own - smooth;
     return p.gamma == 0 ? loss : loss * tern__focus(own, p.gamma);
 }
 
-/* What threads of a group have written, all of them may read. */
-template <int G> static __device__ __forceinline__ void meet(void)
+static __device__ __forceinline__ void add_label(const problem &p, int64_t line, bool counts, double weight,
+                                                 double own, double all, double (&sums)[2])
 {
-    if constexpr (G == TERN__WARP) __syncwarp();
-    if constexpr (G > TERN__WARP) __syncthreads();
+    double loss = counts ? loss_of(p, weight, own, all) : 0;
+    if (p.each) put_loss(p, line, loss);
+    sums[0] += loss;
+    sums[1] += counts ? weight : 0;
 }
 
-/* S: the stretches that log probabilities are made in; void: they are there. */
-template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) forward(problem p)
+static __device__ __forceinline__ void leave(const problem &p, double (&sums)[2])
 {
-    tern__kernel_begin();
-    double sums[2] = {0, 0}; /* loss, weight */
-    int64_t count = p.lines.outer * p.lines.inner;
-    for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
-        int64_t label = label_of(p, line);
-        if constexpr (!std::is_void_v<S>) {
-            tern__softmax_line<G, S>(p.x, line_start(p, p.x, line), p.logp, line_start(p, p.logp, line),
-                                     p.lines.size, true, false);
-            meet<G>();
-        }
-        double loss = loss_of<G>(p, line, label);
-        if (threadIdx.x % G) continue;
-        if (p.each) put_loss(p, line, loss);
-        sums[0] += loss;
-        sums[1] += label < 0 ? 0 : weight_of(p, label);
-    }
     tern__block_sums(sums);
     if (threadIdx.x) return;
     if (p.pieces == 1) {
@@ -125,12 +112,97 @@ template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_B
     p.partial[blockIdx.x * 2 + 1] = sums[1];
 }
 
-static __global__ void close(problem p)
+/* What counts of a piece of log probabilities from class c on: the labels' own, and with smoothing all. */
+template <class S>
+static __device__ __forceinline__ void keep(const problem &p, const int64_t (&label)[S::LINES], int64_t c,
+                                            const typename S::R (&logp)[S::LANES],
+                                            typename S::R (&own)[S::LINES], typename S::R (&all)[S::LINES])
+{
+#pragma unroll
+    for (int l = 0; l < S::LANES; l++)
+        if (c + S::further(l) == label[S::line(l)]) own[S::line(l)] = logp[l];
+    if (p.smoothing == 0) return;
+#pragma unroll
+    for (int l = 0; l < S::LANES; l++) all[S::line(l)] += one_weight<S>(p, c + S::further(l)) * logp[l];
+}
+
+/* Makes log probabilities in stretches S. */
+template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) forward(problem p)
 {
     tern__kernel_begin();
-    double loss = tern__pieces_join<tern__add>(p.partial, p.pieces, 2, 0.0);
-    double weight = tern__pieces_join<tern__add>(p.partial + 1, p.pieces, 2, 0.0);
-    if (threadIdx.x == 0) put_sums(p, loss, weight);
+    typedef typename S::R R;
+    double sums[2] = {0, 0};
+    int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
+    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
+        int64_t label[S::LINES];
+        R own[S::LINES] = {}, all[S::LINES] = {};
+        tern__labels_get(p.label, p.label_dtype, line, label);
+        tern__softmax_lines<G, S>(
+            p.x, line_start(p, p.x, line), p.logp, line_start(p, p.logp, line), p.lines.size, true, false,
+            [&](int64_t c, const R(&logp)[S::LANES]) { keep<S>(p, label, c, logp, own, all); });
+#pragma unroll
+        for (int k = 0; k < S::LINES; k++) {
+            double of = tern__group_sum<G>((double)own[k]), sum = 0;
+            if (p.smoothing != 0) sum = tern__group_sum<G>((double)all[k]);
+            if (threadIdx.x % G) continue;
+            int64_t c = class_of(p, line + k, label[k]);
+            double weight = c < 0 ? 0 : (double)one_weight<S>(p, c);
+            add_label(p, line + k, c >= 0, weight, (double)S::rounded((R)of), sum, sums);
+        }
+    }
+    leave(p, sums);
+}
+
+/* The sum of a line's log probabilities by their weights, for every thread of the group. */
+template <int G> static __device__ __forceinline__ double all_of(const problem &p, int64_t at)
+{
+    double sum = 0;
+    for (int64_t c = threadIdx.x % G; c < p.lines.size; c += G)
+        sum += weight_of(p, c) * tern__lined_get<double>(p.logp, at + c * p.logp.step);
+    return tern__group_sum<G>(sum);
+}
+
+/* Log probabilities are there: of each label one is read, or with smoothing all. */
+template <int G> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) look_up(problem p)
+{
+    tern__kernel_begin();
+    double sums[2] = {0, 0};
+    int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>();
+    for (int64_t first = tern__group_first<G>(); first < count; first += AHEAD * step) {
+        int64_t label[AHEAD], at[AHEAD];
+        double own[AHEAD];
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++)
+            label[n] = first + n * step < count ? label_at(p, first + n * step) : 0;
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            int64_t c = label[n] >= 0 && label[n] < p.lines.size ? label[n] : 0;
+            at[n] = line_start(p, p.logp, first + n * step);
+            own[n] = first + n * step < count ? tern__lined_get<double>(p.logp, at[n] + c * p.logp.step) : 0;
+        }
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            if (first + n * step >= count) break;
+            double all = p.smoothing != 0 ? all_of<G>(p, at[n]) : 0;
+            if (threadIdx.x % G) continue;
+            int64_t c = class_of(p, first + n * step, label[n]);
+            add_label(p, first + n * step, c >= 0, c < 0 ? 0 : weight_of(p, c), own[n], all, sums);
+        }
+    }
+    leave(p, sums);
+}
+
+static __global__ void __launch_bounds__(TERN__LINE_MOST) close(problem p)
+{
+    tern__kernel_begin();
+    double sums[2] = {0, 0};
+#pragma unroll 4
+    for (int i = threadIdx.x; i < p.pieces; i += TERN__LINE_MOST) {
+        sums[0] += p.partial[i * 2];
+        sums[1] += p.partial[i * 2 + 1];
+    }
+    tern__block_sums(sums);
+    if (threadIdx.x == 0) put_sums(p, sums[0], sums[1]);
 }
 
 /* ---- gradients ---- */
@@ -148,7 +220,7 @@ static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) nll_gradient(prob
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
-        int64_t label = label_of(p, line), at = line_start(p, p.out, line);
+        int64_t label = class_of(p, line, label_at(p, line)), at = line_start(p, p.out, line);
         double d = label < 0 ? 0 : -sent(p, line) * weight_of(p, label);
         for (int64_t c = threadIdx.x % G; c < p.lines.size; c += G)
             tern__lined_put<R>(p.out, at + c * p.out.step, c == label ? (R)d : R(0), p.add);
@@ -163,39 +235,63 @@ template <int G> static __device__ __forceinline__ double all_weights(const prob
     return tern__group_sum<G>(sum);
 }
 
-/* With q (kernels/reference/nll_loss.c) of every class `rest` times its weight, and of the label's `of_label`
- * more. */
+/* What a label adds to its line: with q (kernels/reference/nll_loss.c) of every class `each` times its weight
+ * and of its own class `one` more, and `all` of them. */
+template <class R> struct pull {
+    int64_t label;
+    R all, each, one;
+};
+
+/* `base`: of all classes, without what the label adds. */
+template <class S>
+static __device__ __forceinline__ pull<typename S::R> pull_of(const problem &p, int64_t line, int64_t label,
+                                                              int64_t from, double sent, double base)
+{
+    typedef typename S::R R;
+    int64_t c = class_of(p, line, label);
+    if (c < 0) return {-1, R(0), R(0), R(0)};
+    double one = (1 - p.smoothing) * (double)one_weight<S>(p, c);
+    if (sent != 0 && p.gamma != 0)
+        sent *= tern__focus_slope(tern__lined_get<double>(p.logp, from + c * p.logp.step), p.gamma);
+    return {c, (R)(sent * (base + one)), (R)(sent * p.smoothing / (double)p.lines.size), (R)(sent * one)};
+}
+
 template <int G, class S>
 static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) cross_entropy_gradient(problem p)
 {
     tern__kernel_begin();
     typedef typename S::R R;
-    const int64_t size = p.lines.size;
-    S logp;
-    int64_t count = p.lines.outer * p.lines.inner;
-    double rest = p.smoothing / (double)p.lines.size, base = p.smoothing != 0 ? rest * all_weights<G>(p) : 0;
-    for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
-        int64_t label = label_of(p, line), to = line_start(p, p.out, line),
-                from = line_start(p, p.logp, line);
-        double d = label < 0 ? 0 : sent(p, line),
-               of_label = label < 0 ? 0 : (1 - p.smoothing) * weight_of(p, label);
-        if (d != 0 && p.gamma != 0)
-            d *= tern__focus_slope(tern__lined_get<double>(p.logp, from + label * p.logp.step), p.gamma);
-        R all = (R)(d * (base + of_label)), of_each = (R)(d * rest), of_one = (R)(d * of_label);
-        for (int64_t i = S::template first<G>(); i < size; i += S::template pace<G>()) {
-            logp.template read<G>(p.logp, from, i, size);
+    const int64_t size = p.lines.size, pace = S::template pace<G>(), first = S::template first<G>();
+    int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
+    double base = p.smoothing != 0 ? p.smoothing / (double)size * all_weights<G>(p) : 0;
+    double alike = p.each ? 0 : sent(p, 0);
+    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
+        int64_t from = line_start(p, p.logp, line), to = line_start(p, p.out, line), label[S::LINES];
+        pull<R> pulls[S::LINES];
+        S logp;
+        logp.template read<G>(p.logp, from, first, size);
+        tern__labels_get(p.label, p.label_dtype, line, label);
+#pragma unroll
+        for (int k = 0; k < S::LINES; k++)
+            pulls[k] = pull_of<S>(p, line + k, label[k], from + k, p.each ? sent(p, line + k) : alike, base);
+        for (int64_t i = first; i < size; i += pace) {
+            if (i > first) logp.template read<G>(p.logp, from, i, size);
 #pragma unroll
             for (int n = 0; n < S::PIECES; n++) {
-                int64_t at = i + n * G * S::LANES;
+                int64_t c = S::template at<G>(i, n, 0);
                 R slope[S::LANES];
-                if (at >= size) break;
+                if (c >= size) break;
 #pragma unroll
                 for (int l = 0; l < S::LANES; l++) {
-                    slope[l] = exp(logp.piece[n].get(l)) * all - (at + l == label ? of_one : R(0));
-                    if (p.smoothing != 0) slope[l] -= of_each * (R)weight_of(p, at + l);
-                    if (label < 0) slope[l] = 0;
+                    const pull<R> &of = pulls[S::line(l)];
+                    slope[l] = exp(logp.piece[n].get(l)) * of.all;
+                    if (c + S::further(l) == of.label) slope[l] -= of.one;
+                    if (of.label < 0) slope[l] = 0;
                 }
-                S::put(p.out, to, at, slope, p.add);
+#pragma unroll
+                for (int l = 0; l < S::LANES && p.smoothing != 0; l++)
+                    slope[l] -= pulls[S::line(l)].each * one_weight<S>(p, c + S::further(l));
+                S::put(p.out, to, c, slope, p.add);
             }
         }
     }
@@ -217,7 +313,6 @@ static bool problem_of(const tern__call *call, const tern__view *logp, int label
     p->label = labels->data;
     p->label_dtype = labels->dtype;
     p->weight = weight ? weight->data : nullptr;
-    p->weight_dtype = weight ? weight->dtype : 0;
     p->smoothing = attr->smoothing;
     p->gamma = attr->gamma;
     p->ignored = attr->ignored;
@@ -226,20 +321,20 @@ static bool problem_of(const tern__call *call, const tern__view *logp, int label
     p->add = call->add[0];
     p->judge.fault = tern__cuda_of(call->device)->fault;
     p->judge.site.labels = tern__nll_labels(attr, &p->lines);
-    return is_plain(labels) && is_plain(weight) && tern__lined_of(logp, logp->ndim > 1, &p->logp);
+    return is_plain(labels) && is_plain(weight) && (!weight || weight->dtype == logp->dtype) &&
+           tern__lined_of(logp, logp->ndim > 1, &p->logp);
 }
 
-/* Blocks for the labels; their number is that of the partial sums. */
-static int start_forward(const tern__call *call, problem *p, int group, void (*kernel)(problem))
+/* Blocks for the labels, of which one takes `each` at a time; their number is that of the partial sums. */
+static int start_forward(const tern__call *call, problem *p, int group, int64_t each, void (*kernel)(problem))
 {
     int64_t labels = p->lines.outer * p->lines.inner;
-    int threads = TERN__GROUP_BLOCK(group);
-    p->pieces = tern__sum_pieces(labels, threads / group * (group == 1 ? 4 : 1));
+    p->pieces = tern__sum_pieces(labels, each, BLOCKS);
     if (p->pieces > 1)
         p->partial = (double *)tern__cuda_scratch(call, (size_t)p->pieces * 2 * sizeof(double));
     if (p->pieces > 1 && !p->partial) return TERN_E_MEMORY;
-    int status = tern__cuda_launch(call, kernel, p->pieces, threads, 0, *p);
-    if (!status && p->pieces > 1) status = tern__cuda_launch(call, close, 1, TERN__WARP, 0, *p);
+    int status = tern__cuda_launch(call, kernel, p->pieces, TERN__GROUP_BLOCK(group), 0, *p);
+    if (!status && p->pieces > 1) status = tern__cuda_launch(call, close, 1, TERN__LINE_MOST, 0, *p);
     tern__cuda_scratch_free(call, p->partial);
     return status;
 }
@@ -259,19 +354,25 @@ int tern__cuda_nll_loss(const tern__call *call)
     problem p;
     if (!forward_of(call, call->in[0], &p)) return TERN_E_UNSUPPORTED;
     bool by_warp = p.smoothing != 0 && tern__group_size(&p.lines, &p.logp) > 1;
-    return by_warp ? start_forward(call, &p, TERN__WARP, forward<TERN__WARP, void>)
-                   : start_forward(call, &p, 1, forward<1, void>);
+    int64_t each = AHEAD * (by_warp ? THREADS / TERN__WARP : THREADS);
+    return by_warp ? start_forward(call, &p, TERN__WARP, each, look_up<TERN__WARP>)
+                   : start_forward(call, &p, 1, each, look_up<1>);
 }
 
 template <int DTYPE, int N> static int start_cross_entropy(const tern__call *call, problem *p)
 {
     typedef tern__stretch<DTYPE, N> S;
     switch (p->lines.size <= FEW ? 1 : tern__group_size(&p->lines, &p->x)) {
-    case 1: return start_forward(call, p, 1, forward<1, S>);
-    case TERN__WARP: return start_forward(call, p, TERN__WARP, forward<TERN__WARP, S>);
-    case THREADS: return start_forward(call, p, THREADS, forward<THREADS, S>);
-    default: return start_forward(call, p, TERN__LINE_MOST, forward<TERN__LINE_MOST, S>);
+    case 1: return start_forward(call, p, 1, THREADS, forward<1, S>);
+    case TERN__WARP: return start_forward(call, p, TERN__WARP, THREADS / TERN__WARP, forward<TERN__WARP, S>);
+    case THREADS: return start_forward(call, p, THREADS, 1, forward<THREADS, S>);
+    default: return start_forward(call, p, TERN__LINE_MOST, 1, forward<TERN__LINE_MOST, S>);
     }
+}
+
+template <int DTYPE, int N> static int start_side_by_side(const tern__call *call, problem *p)
+{
+    return start_forward(call, p, 1, THREADS * N, forward<1, tern__stretch<DTYPE, N, N>>);
 }
 
 int tern__cuda_cross_entropy(const tern__call *call)
@@ -280,6 +381,8 @@ int tern__cuda_cross_entropy(const tern__call *call)
     const tern__view *x = call->in[0], *logp = call->out[2];
     if (x->dtype != logp->dtype || !forward_of(call, logp, &p) || !tern__lined_of(x, x->ndim > 1, &p.x))
         return TERN_E_UNSUPPORTED;
+    if (tern__lined_side_by_side(&p.x, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
+        TERN__BUNCHED(x->dtype, true, start_side_by_side, call, &p);
     bool bunched = tern__lined_bunched(&p.x, &p.lines) && tern__lined_bunched(&p.logp, &p.lines);
     TERN__BUNCHED(x->dtype, bunched, start_cross_entropy, call, &p);
 }
@@ -316,12 +419,20 @@ template <int DTYPE, int N> static int start_gradient(const tern__call *call, co
     return TERN__GROUPS_OF(call, p.lines, group, cross_entropy_gradient, S, p);
 }
 
+template <int DTYPE, int N> static int start_gradients(const tern__call *call, const problem &p)
+{
+    typedef tern__stretch<DTYPE, N, N> S;
+    return TERN__SIDES_OF(call, p.lines, cross_entropy_gradient, S, p);
+}
+
 int tern__cuda_cross_entropy_grad(const tern__call *call)
 {
     problem p;
     const tern__view *logp = call->in[1], *dx = call->out[0];
     if (dx->dtype != logp->dtype || !gradient_of(call, logp, 2, &p)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(dx) == 0) return TERN_OK;
+    if (tern__lined_side_by_side(&p.out, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
+        TERN__BUNCHED(dx->dtype, true, start_gradients, call, p);
     bool bunched = tern__lined_bunched(&p.out, &p.lines) && tern__lined_bunched(&p.logp, &p.lines);
     TERN__BUNCHED(dx->dtype, bunched, start_gradient, call, p);
 }

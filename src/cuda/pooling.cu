@@ -57,21 +57,32 @@ static __device__ __forceinline__ int64_t seen_at(const pooling &p, const window
     return (w.span[axis].corner + k * p.attr.dilation[axis]) * p.x.step[axis];
 }
 
-/* The elements of a window from (d, r, c) on, AHEAD rows and columns of them at most and none at `last`; the
- * slice begins at `slice`. The first of equals is kept, the last NaN. */
+/* Some elements of a window, AHEAD rows and columns of them: 0 from `last` on. */
+template <int DTYPE, int N> struct part {
+    tern__bunch<DTYPE, N> x[AHEAD][AHEAD];
+
+    /* From row r and column c of the slice that begins at `slice` on. */
+    __device__ __forceinline__ void read(const pooling &p, const window &w, int64_t slice, int64_t r,
+                                         int64_t c, const int64_t (&last)[2])
+    {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++) {
+                x[i][j] = {};
+                if (r + i < last[0] && c + j < last[1])
+                    x[i][j] = tern__bunch_get<DTYPE, N>(p.x.data, slice + seen_at(p, w, 1, r + i) +
+                                                                      seen_at(p, w, 2, c + j));
+            }
+    }
+};
+
+/* Their largest: the first of equals is kept, the last NaN. */
 template <int DTYPE, int N>
-static __device__ __forceinline__ void see_part(const pooling &p, const window &w, int64_t slice, int64_t d,
-                                                int64_t r, int64_t c, const int64_t (&last)[2],
-                                                tern__number<DTYPE> (&best)[N], int (&place)[N])
+static __device__ __forceinline__ void see(const pooling &p, const part<DTYPE, N> &of, int64_t d, int64_t r,
+                                           int64_t c, const int64_t (&last)[2],
+                                           tern__number<DTYPE> (&best)[N], int (&place)[N])
 {
-    tern__bunch<DTYPE, N> x[AHEAD][AHEAD] = {};
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++)
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++)
-            if (r + i < last[0] && c + j < last[1])
-                x[i][j] = tern__bunch_get<DTYPE, N>(p.x.data, slice + seen_at(p, w, 1, r + i) +
-                                                                  seen_at(p, w, 2, c + j));
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
 #pragma unroll
@@ -80,13 +91,33 @@ static __device__ __forceinline__ void see_part(const pooling &p, const window &
             int here = (int)tern__pool_place(&p.attr, d, r + i, c + j);
 #pragma unroll
             for (int l = 0; l < N; l++) {
-                tern__number<DTYPE> v = x[i][j].get(l);
+                tern__number<DTYPE> v = of.x[i][j].get(l);
                 if (v > best[l] || v != v) best[l] = v, place[l] = here;
             }
         }
 }
 
-/* Rows are read side by side where they are short: the order of a window's elements is kept. */
+template <int DTYPE, int N>
+static __device__ __forceinline__ void add_up(const part<DTYPE, N> &of, tern__number<DTYPE> (&sum)[N])
+{
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            tern__number<DTYPE> row = 0;
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++) row += of.x[i][j].get(l);
+            sum[l] += row;
+        }
+}
+
+/* How many rows are read at a time: several where they are short. */
+static __device__ __forceinline__ int rows_of(const window &w)
+{
+    return w.span[2].last - w.span[2].first > AHEAD ? 1 : AHEAD;
+}
+
+/* The order of a window's elements is kept. */
 template <int DTYPE, int N> static __global__ void run_max(pooling p)
 {
     tern__kernel_begin();
@@ -100,12 +131,13 @@ template <int DTYPE, int N> static __global__ void run_max(pooling p)
         R best[N];
         int place[N];
         for (int l = 0; l < N; l++) best[l] = -(R)INFINITY, place[l] = first;
-        int rows = w.span[2].last - w.span[2].first > AHEAD ? 1 : AHEAD;
         for (int64_t d = w.span[0].first; d < w.span[0].last; d++)
-            for (int64_t r = w.span[1].first; r < w.span[1].last; r += rows)
+            for (int64_t r = w.span[1].first; r < w.span[1].last; r += rows_of(w))
                 for (int64_t c = w.span[2].first; c < w.span[2].last; c += AHEAD) {
-                    int64_t last[2] = {TERN__MIN(r + rows, w.span[1].last), w.span[2].last};
-                    see_part<DTYPE, N>(p, w, plane + seen_at(p, w, 0, d), d, r, c, last, best, place);
+                    int64_t last[2] = {TERN__MIN(r + rows_of(w), w.span[1].last), w.span[2].last};
+                    part<DTYPE, N> of;
+                    of.read(p, w, plane + seen_at(p, w, 0, d), r, c, last);
+                    see(p, of, d, r, c, last, best, place);
                 }
         int64_t inner = tern__plane_at(p.y, site.n, site.c);
         tern__bunch_put<DTYPE>(p.y.data, inner + tern__position_at(p.y, site.at[0], site.at[1], site.at[2]),
@@ -117,7 +149,7 @@ template <int DTYPE, int N> static __global__ void run_max(pooling p)
 }
 
 /* A large window is summed row by row, slice by slice. */
-template <int DTYPE, int N> static __global__ void run_mean(pooling p)
+template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 2) run_mean(pooling p)
 {
     tern__kernel_begin();
     typedef tern__number<DTYPE> R;
@@ -129,15 +161,13 @@ template <int DTYPE, int N> static __global__ void run_mean(pooling p)
         R sum[N] = {};
         for (int64_t d = w.span[0].first; d < w.span[0].last; d++) {
             R slice[N] = {};
-            for (int64_t r = w.span[1].first; r < w.span[1].last; r++) {
-                R row[N] = {};
-                int64_t at = plane + seen_at(p, w, 0, d) + seen_at(p, w, 1, r);
-                for (int64_t c = w.span[2].first; c < w.span[2].last; c++) {
-                    tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(p.x.data, at + seen_at(p, w, 2, c));
-                    for (int l = 0; l < N; l++) row[l] += x.get(l);
+            for (int64_t r = w.span[1].first; r < w.span[1].last; r += rows_of(w))
+                for (int64_t c = w.span[2].first; c < w.span[2].last; c += AHEAD) {
+                    int64_t last[2] = {TERN__MIN(r + rows_of(w), w.span[1].last), w.span[2].last};
+                    part<DTYPE, N> of;
+                    of.read(p, w, plane + seen_at(p, w, 0, d), r, c, last);
+                    add_up(of, slice);
                 }
-                for (int l = 0; l < N; l++) slice[l] += row[l];
-            }
             for (int l = 0; l < N; l++) sum[l] += slice[l];
         }
         R divisor = (R)(w.span[0].divisor * w.span[1].divisor * w.span[2].divisor);

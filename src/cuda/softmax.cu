@@ -1,5 +1,6 @@
 /* softmax.cu - softmax and its logarithm along one dimension, and their gradients, which may be written over
- * dy. A line of them is gone through twice, the second time in a cache, or in registers where it is short. */
+ * dy. Lines of them are gone through twice, the second time in a cache, or in registers where they are short.
+ */
 #include "cuda/softmax.h"
 #include "cuda/kernels.h"
 
@@ -15,42 +16,46 @@ typedef struct problem {
 template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) forward(problem p)
 {
     tern__kernel_begin();
-    int64_t count = p.lines.outer * p.lines.inner;
-    for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
+    int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
+    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
         int64_t o = tern__quotient(line, p.lines.inner), n = line - o * p.lines.inner;
         int64_t from = o * p.a.outer + n * p.a.inner, to = o * p.out.outer + n * p.out.inner;
-        tern__softmax_line<G, S>(p.a, from, p.out, to, p.lines.size, p.is_log, p.add);
+        tern__softmax_lines<G, S>(p.a, from, p.out, to, p.lines.size, p.is_log, p.add);
     }
 }
 
-/* What a stretch of dy, and of y, adds to the sum of their line. */
+/* What a stretch of dy, and of y, adds to the sums of their lines. */
 template <int G, class S>
-static __device__ __forceinline__ double take(const S &dy, const S &y, int64_t i, int64_t size, bool is_log)
+static __device__ __forceinline__ void take(const S &dy, const S &y, int64_t i, int64_t size, bool is_log,
+                                            double (&sums)[S::LINES])
 {
-    typename S::R sum = 0;
+    typename S::R sum[S::LINES] = {};
 #pragma unroll
     for (int n = 0; n < S::PIECES; n++)
 #pragma unroll
-        for (int l = 0; l < S::LANES && i + n * G * S::LANES < size; l++)
-            sum += is_log ? dy.piece[n].get(l) : dy.piece[n].get(l) * y.piece[n].get(l);
-    return (double)sum;
+        for (int l = 0; l < S::LANES && S::template at<G>(i, n, l) < size; l++)
+            sum[S::line(l)] += is_log ? dy.piece[n].get(l) : dy.piece[n].get(l) * y.piece[n].get(l);
+#pragma unroll
+    for (int k = 0; k < S::LINES; k++) sums[k] += (double)sum[k];
 }
 
 template <int G, class S>
-static __device__ __forceinline__ void gradient_line(const problem &p, int64_t o, int64_t inner)
+static __device__ __forceinline__ void gradient_lines(const problem &p, int64_t o, int64_t inner)
 {
     typedef typename S::R R;
     const int64_t pace = S::template pace<G>(), first = S::template first<G>(), size = p.lines.size;
     const int64_t dy_from = o * p.a.outer + inner * p.a.inner, y_from = o * p.b.outer + inner * p.b.inner;
     const int64_t to = o * p.out.outer + inner * p.out.inner;
     S dy, y;
-    double sum = 0;
+    double sums[S::LINES] = {};
+    R all[S::LINES];
     for (int64_t i = first; i < size; i += pace) {
         dy.template read<G>(p.a, dy_from, i, size);
         if (!p.is_log || size <= pace) y.template read<G>(p.b, y_from, i, size);
-        sum += take<G>(dy, y, i, size, p.is_log);
+        take<G>(dy, y, i, size, p.is_log, sums);
     }
-    R all = (R)tern__group_sum<G>(sum);
+#pragma unroll
+    for (int k = 0; k < S::LINES; k++) all[k] = (R)tern__group_sum<G>(sums[k]);
     for (int64_t i = first; i < size; i += pace) {
         if (size > pace) {
             dy.template read<G>(p.a, dy_from, i, size);
@@ -58,15 +63,14 @@ static __device__ __forceinline__ void gradient_line(const problem &p, int64_t o
         }
 #pragma unroll
         for (int n = 0; n < S::PIECES; n++) {
-            int64_t at = i + n * G * S::LANES;
             R dx[S::LANES];
-            if (at >= size) break;
+            if (S::template at<G>(i, n, 0) >= size) break;
 #pragma unroll
             for (int l = 0; l < S::LANES; l++) {
-                R d = dy.piece[n].get(l), of = y.piece[n].get(l);
-                dx[l] = p.is_log ? d - exp(of) * all : of * (d - all);
+                R d = dy.piece[n].get(l), of = y.piece[n].get(l), sum = all[S::line(l)];
+                dx[l] = p.is_log ? d - exp(of) * sum : of * (d - sum);
             }
-            S::put(p.out, to, at, dx, p.add);
+            S::put(p.out, to, S::template at<G>(i, n, 0), dx, p.add);
         }
     }
 }
@@ -74,10 +78,10 @@ static __device__ __forceinline__ void gradient_line(const problem &p, int64_t o
 template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) gradient(problem p)
 {
     tern__kernel_begin();
-    int64_t count = p.lines.outer * p.lines.inner;
-    for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
+    int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
+    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
         int64_t o = tern__quotient(line, p.lines.inner);
-        gradient_line<G, S>(p, o, line - o * p.lines.inner);
+        gradient_lines<G, S>(p, o, line - o * p.lines.inner);
     }
 }
 
@@ -112,16 +116,30 @@ template <int DTYPE, int N> static int start_gradient(const tern__call *call, co
     return TERN__GROUPS_OF(call, p.lines, group, gradient, S, p);
 }
 
+template <int DTYPE, int N> static int start_side_by_side(const tern__call *call, const problem &p, bool back)
+{
+    typedef tern__stretch<DTYPE, N, N> S;
+    return back ? TERN__SIDES_OF(call, p.lines, gradient, S, p)
+                : TERN__SIDES_OF(call, p.lines, forward, S, p);
+}
+
+/* Of all operands. */
+static bool are(const problem &p, bool fit(const tern__lined *, const tern__lines *))
+{
+    return fit(&p.a, &p.lines) && (!p.b.data || fit(&p.b, &p.lines)) && fit(&p.out, &p.lines);
+}
+
 static int start(const tern__call *call, bool is_log, bool is_gradient)
 {
     problem p;
     if (!is_one_dtype(call) || !problem_of(call, is_log, &p)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(call->out[0]) == 0) return TERN_OK;
-    int group = tern__group_size(&p.lines, &p.a);
-    bool bunched = tern__lined_bunched(&p.a, &p.lines) && tern__lined_bunched(&p.out, &p.lines) &&
-                   (!is_gradient || tern__lined_bunched(&p.b, &p.lines));
-    if (is_gradient) TERN__BUNCHED(p.a.dtype, bunched, start_gradient, call, p, group);
-    TERN__BUNCHED(p.a.dtype, bunched, start_forward, call, p, group);
+    int group = tern__group_size(&p.lines, &p.a), dtype = p.a.dtype;
+    bool bunched = are(p, tern__lined_bunched);
+    if (are(p, tern__lined_side_by_side))
+        TERN__BUNCHED(dtype, true, start_side_by_side, call, p, is_gradient);
+    if (is_gradient) TERN__BUNCHED(dtype, bunched, start_gradient, call, p, group);
+    TERN__BUNCHED(dtype, bunched, start_forward, call, p, group);
 }
 
 int tern__cuda_softmax(const tern__call *call)

@@ -89,10 +89,10 @@ template <int N, class T> __device__ __forceinline__ void tern__block_sums(T (&v
 /* ---- pieces ---- */
 
 /* How many a reduction of `count` elements is cut into, of `least` elements or more. */
-static inline int tern__sum_pieces(int64_t count, int64_t least)
+static inline int tern__sum_pieces(int64_t count, int64_t least, int64_t most = TERN__SUM_MOST)
 {
     int64_t pieces = (count + least - 1) / least;
-    return (int)TERN__MAX((int64_t)1, TERN__MIN(pieces, (int64_t)TERN__SUM_MOST));
+    return (int)TERN__MAX((int64_t)1, TERN__MIN(pieces, most));
 }
 
 /* By a warp: the join of partial[0], partial[step], .. of all pieces. */

@@ -8,6 +8,7 @@
 #include "device/notes.h"
 #include "kernels/away.h"
 #include "kernels/confusion.h"
+#include "kernels/conv.h"
 #include "kernels/dice_loss.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
@@ -131,6 +132,7 @@ static const tern__norm_attr clip = {.use = TERN__NORM_CLIP, .p = 3, .most = 2, 
                                         .rate = 0.1,
                                         .eps = 1e-8};
 static const tern__matmul_attr relu = {.relu = 1};
+static const tern__conv_attr points = {{1, 1, 1}, {0}, {1, 1, 1}, 1};
 static const tern__linear_grad_attr into_relu = {.is_relus = 1};
 static const tern__dropout_attr dropout = {12345, 6, 7, 1u << 30, 4 / 3.0};
 static const tern__embedding_attr no_padding = {-1}, padding = {2};
@@ -142,80 +144,38 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
 #define CONFUSED(classes, predict)                                                                           \
     (&(const tern__confusion_attr){{"f", "op", NULL, classes, 1}, IGNORED, predict, 0.25})
 
-/* An operand of the row's type; of another; labels; a result that dimensions of x fall together in. */
-#define X(...)                                                                                               \
+/* An operand: shape, and what it is. */
+#define OPERAND(kind, dtype, form, seen, classes, ...)                                                       \
     {                                                                                                        \
-        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0                 \
+        kind, dtype, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, form, seen, classes             \
     }
-#define XL(...)                                                                                              \
+#define SCALAR_OF(kind, dtype)                                                                               \
     {                                                                                                        \
-        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, LAST, 0, 0                  \
-    }
-#define XT(...)                                                                                              \
-    {                                                                                                        \
-        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, TURNED, 0, 0                \
-    }
-#define XG(...)                                                                                              \
-    {                                                                                                        \
-        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, GAPS, 0, 0                  \
-    }
-#define XF(...)                                                                                              \
-    {                                                                                                        \
-        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, FOURS, 0, 0                 \
-    }
-#define P(...)                                                                                               \
-    {                                                                                                        \
-        LOGS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0                    \
-    }
-#define W(...)                                                                                               \
-    {                                                                                                        \
-        POSITIVE, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0                \
-    }
-#define D(...)                                                                                               \
-    {                                                                                                        \
-        POSITIVE, TERN_F64, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0              \
-    }
-#define I(n, ...)                                                                                            \
-    {                                                                                                        \
-        LABELS, TERN_I64, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, n                \
-    }
-#define U(n, ...)                                                                                            \
-    {                                                                                                        \
-        LABELS, TERN_U8, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, n                 \
-    }
-#define J(n, ...)                                                                                            \
-    {                                                                                                        \
-        PLACES, TERN_I32, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, n                \
-    }
-#define Y(mask, ...)                                                                                         \
-    {                                                                                                        \
-        NUMBERS, OF_ROW, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, SEEN, mask, 0               \
-    }
-#define YI(mask, ...)                                                                                        \
-    {                                                                                                        \
-        NUMBERS, TERN_I64, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, SEEN, mask, 0             \
-    }
-#define SCALAR                                                                                               \
-    {                                                                                                        \
-        NUMBERS, OF_ROW, 0, {0}, PLAIN, 0, 0                                                                 \
-    }
-#define NUMBERS_P(...)                                                                                       \
-    {                                                                                                        \
-        POSITIVE, TERN_F64, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, PLAIN, 0, 0              \
-    }
-#define SCALAR_P                                                                                             \
-    {                                                                                                        \
-        POSITIVE, TERN_F64, 0, {0}, PLAIN, 0, 0                                                              \
-    }
-#define SCALAR_D                                                                                             \
-    {                                                                                                        \
-        POSITIVE, TERN_F64, 0, {0}, PLAIN, 0, 0                                                              \
+        kind, dtype, 0, {0}, PLAIN, 0, 0                                                                     \
     }
 
-/* Of a type of their own. */
-#define OWN(dtype, form, ...)                                                                                \
+/* Of the row's type; of another; labels; a result that dimensions of x fall together in. */
+#define OWN(dtype, form, ...) OPERAND(NUMBERS, dtype, form, 0, 0, __VA_ARGS__)
+#define X(...)                OWN(OF_ROW, PLAIN, __VA_ARGS__)
+#define XL(...)               OWN(OF_ROW, LAST, __VA_ARGS__)
+#define XT(...)               OWN(OF_ROW, TURNED, __VA_ARGS__)
+#define XG(...)               OWN(OF_ROW, GAPS, __VA_ARGS__)
+#define XF(...)               OWN(OF_ROW, FOURS, __VA_ARGS__)
+#define P(...)                OPERAND(LOGS, OF_ROW, PLAIN, 0, 0, __VA_ARGS__)
+#define W(...)                OPERAND(POSITIVE, OF_ROW, PLAIN, 0, 0, __VA_ARGS__)
+#define D(...)                OPERAND(POSITIVE, TERN_F64, PLAIN, 0, 0, __VA_ARGS__)
+#define I(n, ...)             OPERAND(LABELS, TERN_I64, PLAIN, 0, n, __VA_ARGS__)
+#define U(n, ...)             OPERAND(LABELS, TERN_U8, PLAIN, 0, n, __VA_ARGS__)
+#define J(n, ...)             OPERAND(PLACES, TERN_I32, PLAIN, 0, n, __VA_ARGS__)
+#define Y(mask, ...)          OPERAND(NUMBERS, OF_ROW, SEEN, mask, 0, __VA_ARGS__)
+#define YI(mask, ...)         OPERAND(NUMBERS, TERN_I64, SEEN, mask, 0, __VA_ARGS__)
+#define SCALAR                SCALAR_OF(NUMBERS, OF_ROW)
+#define SCALAR_D              SCALAR_OF(POSITIVE, TERN_F64)
+
+#define ENTROPY(what, attr, label, weight, ...)                                                              \
     {                                                                                                        \
-        NUMBERS, dtype, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, form, 0, 0                   \
+        what, TERN__CROSS_ENTROPY, {X(__VA_ARGS__), label, weight}, {SCALAR, SCALAR_D, X(__VA_ARGS__)},      \
+            attr, false                                                                                      \
     }
 
 static const row rows[] = {
@@ -278,7 +238,17 @@ static const row rows[] = {
     {"lines of several stretches", TERN__SOFTMAX, {X(1030, 520)}, {X(1030, 520)}, &dim1, true},
     {"longest lines", TERN__LOG_SOFTMAX, {X(2, 40000)}, {X(2, 40000)}, &dim1, false},
     {"longest odd lines", TERN__SOFTMAX, {X(2, 16411)}, {X(2, 16411)}, &dim1, false},
+    {"lines side by side", TERN__SOFTMAX, {X(3, 5, 1400)}, {X(3, 5, 1400)}, &dim1, true},
+    {"longer ones", TERN__LOG_SOFTMAX, {X(2, 11, 2056)}, {X(2, 11, 2056)}, &dim1, false},
+    {"odd ones", TERN__SOFTMAX, {X(2, 9, 2101)}, {X(2, 9, 2101)}, &dim1, false},
     {"planes", TERN__SOFTMAX_GRAD, {X(2, 7, 9), W(2, 7, 9)}, {X(2, 7, 9)}, &dim1, true},
+    {"lines side by side", TERN__SOFTMAX_GRAD, {X(2, 9, 2056), W(2, 9, 2056)}, {X(2, 9, 2056)}, &dim1, false},
+    {"few side by side",
+     TERN__LOG_SOFTMAX_GRAD,
+     {X(3, 3, 1400), P(3, 3, 1400)},
+     {X(3, 3, 1400)},
+     &dim1,
+     true},
     {"lines", TERN__LOG_SOFTMAX_GRAD, {X(3, 4, 50), P(3, 4, 50)}, {X(3, 4, 50)}, &dim2, false},
     {"many lines", TERN__SOFTMAX_GRAD, {X(1100, 40), W(1100, 40)}, {X(1100, 40)}, &dim1, false},
     {"longest lines", TERN__LOG_SOFTMAX_GRAD, {X(2, 40000), P(2, 40000)}, {X(2, 40000)}, &dim1, false},
@@ -290,6 +260,7 @@ static const row rows[] = {
      NLL(0.1, 0, 0, 0),
      true},
     {"planes", TERN__NLL_LOSS, {P(2, 3, 1500), I(3, 2, 1500)}, {SCALAR, SCALAR_D}, NLL(0, 2, 1, 0), false},
+    {"an odd map", TERN__NLL_LOSS, {P(2, 3, 2101), U(3, 2, 2101)}, {SCALAR, SCALAR_D}, NLL(0, 0, 0, 0), true},
     {"each",
      TERN__NLL_LOSS,
      {P(2, 5, 70), I(5, 2, 70), W(5)},
@@ -298,43 +269,33 @@ static const row rows[] = {
      false},
     {"mean", TERN__NLL_LOSS_GRAD, {SCALAR, I(5, 40), W(5), SCALAR_D}, {X(40, 5)}, NLL(0, 0, 1, 0), true},
     {"planes", TERN__NLL_LOSS_GRAD, {X(2, 30), I(9, 2, 30)}, {X(2, 9, 30)}, NLL(0, 0, 0, 1), false},
-    {"few classes",
-     TERN__CROSS_ENTROPY,
-     {X(64, 10), I(10, 64)},
-     {SCALAR, SCALAR_D, X(64, 10)},
-     NLL(0, 0, 1, 0),
-     false},
-    {"many labels",
-     TERN__CROSS_ENTROPY,
-     {X(2100, 5), U(5, 2100), W(5)},
-     {SCALAR, SCALAR_D, X(2100, 5)},
-     NLL(0.1, 0, 1, 0),
-     false},
-    {"a block a line",
-     TERN__CROSS_ENTROPY,
-     {X(20, 700), I(700, 20), W(700)},
-     {SCALAR, SCALAR_D, X(20, 700)},
-     NLL(0.1, 0, 0, 0),
-     false},
+    ENTROPY("few classes", NLL(0, 0, 1, 0), I(10, 64), {0}, 64, 10),
+    ENTROPY("many labels", NLL(0.1, 0, 1, 0), U(5, 2100), W(5), 2100, 5),
+    ENTROPY("a block a line", NLL(0.1, 0, 0, 0), I(700, 20), W(700), 20, 700),
     {"a warp a line",
      TERN__CROSS_ENTROPY,
      {X(1100, 40), I(40, 1100)},
      {X(1100), SCALAR_D, X(1100, 40)},
      NLL(0.2, 0, 0, 1),
      false},
-    {"longest lines",
+    ENTROPY("longest lines", NLL(0, 0, 1, 0), I(20000, 3), {0}, 3, 20000),
+    ENTROPY("planes", NLL(0, 2, 1, 0), I(40, 2, 150), {0}, 2, 40, 150),
+    ENTROPY("a map", NLL(0, 0, 1, 0), U(21, 2, 2056), {0}, 2, 21, 2056),
+    ENTROPY("a map of few classes", NLL(0.1, 0, 1, 0), I(2, 3, 1400), W(2), 3, 2, 1400),
+    ENTROPY("an odd map", NLL(0.1, 0, 0, 0), I(9, 2, 2101), W(9), 2, 9, 2101),
+    {"a map, each",
      TERN__CROSS_ENTROPY,
-     {X(3, 20000), I(20000, 3)},
-     {SCALAR, SCALAR_D, X(3, 20000)},
+     {X(1, 3, 4104), I(3, 1, 4104)},
+     {X(1, 4104), SCALAR_D, X(1, 3, 4104)},
+     NLL(0, 2, 0, 1),
+     false},
+    {"channels last",
+     TERN__CROSS_ENTROPY,
+     {XL(2, 4, 45, 50), U(4, 2, 45, 50)},
+     {SCALAR, SCALAR_D, XL(2, 4, 45, 50)},
      NLL(0, 0, 1, 0),
      false},
-    {"planes",
-     TERN__CROSS_ENTROPY,
-     {X(2, 40, 150), I(40, 2, 150)},
-     {SCALAR, SCALAR_D, X(2, 40, 150)},
-     NLL(0, 2, 1, 0),
-     false},
-    {"one", TERN__CROSS_ENTROPY, {X(33), I(33)}, {SCALAR, SCALAR_D, X(33)}, NLL(0, 0, 0, 0), false},
+    ENTROPY("one", NLL(0, 0, 0, 0), I(33), {0}, 33),
     {"mean",
      TERN__CROSS_ENTROPY_GRAD,
      {SCALAR, P(20, 100), I(100, 20), W(100), SCALAR_D},
@@ -346,6 +307,36 @@ static const row rows[] = {
      {SCALAR, P(3, 40000), I(40000, 3), {0}, SCALAR_D},
      {X(3, 40000)},
      NLL(0, 0, 1, 0),
+     false},
+    {"a map",
+     TERN__CROSS_ENTROPY_GRAD,
+     {SCALAR, P(2, 21, 2056), U(21, 2, 2056), {0}, SCALAR_D},
+     {X(2, 21, 2056)},
+     NLL(0, 0, 1, 0),
+     false},
+    {"a map of few classes",
+     TERN__CROSS_ENTROPY_GRAD,
+     {SCALAR, P(3, 2, 1400), I(2, 3, 1400), W(2), SCALAR_D},
+     {X(3, 2, 1400)},
+     NLL(0.1, 0, 1, 0),
+     true},
+    {"an odd map",
+     TERN__CROSS_ENTROPY_GRAD,
+     {SCALAR, P(2, 9, 2101), I(9, 2, 2101), W(9)},
+     {X(2, 9, 2101)},
+     NLL(0.1, 0, 0, 0),
+     false},
+    {"a focal map",
+     TERN__CROSS_ENTROPY_GRAD,
+     {X(1, 4104), P(1, 3, 4104), I(3, 1, 4104), W(3)},
+     {X(1, 3, 4104)},
+     NLL(0, 2, 0, 1),
+     false},
+    {"channels last",
+     TERN__CROSS_ENTROPY_GRAD,
+     {SCALAR, XL(2, 4, 45, 50), U(4, 2, 45, 50)},
+     {XL(2, 4, 45, 50)},
+     NLL(0, 0, 0, 0),
      false},
     {"focal",
      TERN__CROSS_ENTROPY_GRAD,
@@ -371,6 +362,42 @@ static const row rows[] = {
      {SCALAR, D(2, 3, 5)},
      DICE(0, 0, 0, 0, 1, 0, 0.3),
      false},
+    {"a map",
+     TERN__DICE_LOSS,
+     {X(2, 11, 2056), U(11, 2, 2056)},
+     {SCALAR, D(2, 11, 5)},
+     DICE(1, 0, 0, 1, 1, 0, 0.3),
+     false},
+    {"a map of probabilities",
+     TERN__DICE_LOSS,
+     {W(1, 3, 9000), I(3, 1, 9000)},
+     {X(1, 3), D(1, 3, 5)},
+     DICE(1, 1, 1, 0, 0, 1, 0),
+     false},
+    {"an odd map",
+     TERN__DICE_LOSS,
+     {X(1, 3, 5001), I(3, 1, 5001)},
+     {SCALAR, D(1, 3, 5)},
+     DICE(1, 0, 1, 0, 1, 0, 0.3),
+     false},
+    {"long masks of labels",
+     TERN__DICE_LOSS,
+     {X(2, 3, 3900), I(2, 2, 3, 3900)},
+     {SCALAR, D(2, 3, 5)},
+     DICE(0, 0, 0, 1, 1, 0, 0.3),
+     false},
+    {"odd masks of labels",
+     TERN__DICE_LOSS,
+     {X(2, 3, 5001), J(2, 2, 3, 5001)},
+     {SCALAR, D(2, 3, 5)},
+     DICE(0, 0, 0, 1, 1, 0, 0.3),
+     false},
+    {"long masks of numbers",
+     TERN__DICE_LOSS,
+     {W(2, 3, 3900), W(2, 3, 3900)},
+     {X(2, 3), D(2, 3, 5)},
+     DICE(0, 1, 1, 0, 0, 1, 0),
+     false},
     {"each",
      TERN__DICE_LOSS,
      {W(3, 2, 90), U(2, 3, 90)},
@@ -394,6 +421,42 @@ static const row rows[] = {
      {SCALAR, X(2, 3, 96), X(2, 3, 96), D(2, 3, 5)},
      {X(2, 3, 96)},
      DICE(0, 0, 1, 1, 1, 0, 0.3),
+     false},
+    {"a map",
+     TERN__DICE_LOSS_GRAD,
+     {SCALAR, X(2, 11, 2056), U(11, 2, 2056), D(2, 11, 5)},
+     {X(2, 11, 2056)},
+     DICE(1, 0, 0, 1, 1, 0, 0.3),
+     false},
+    {"a map of few classes",
+     TERN__DICE_LOSS_GRAD,
+     {SCALAR, X(1, 3, 4104), I(3, 1, 4104), D(1, 3, 5)},
+     {X(1, 3, 4104)},
+     DICE(1, 0, 1, 0, 1, 0, 0.3),
+     true},
+    {"an odd map",
+     TERN__DICE_LOSS_GRAD,
+     {X(1, 11), X(1, 11, 901), I(11, 1, 901), D(1, 11, 5)},
+     {X(1, 11, 901)},
+     DICE(1, 1, 1, 0, 0, 1, 0),
+     false},
+    {"long masks of labels",
+     TERN__DICE_LOSS_GRAD,
+     {SCALAR, X(2, 3, 3900), I(2, 2, 3, 3900), D(2, 3, 5)},
+     {X(2, 3, 3900)},
+     DICE(0, 0, 0, 1, 1, 0, 0.3),
+     false},
+    {"long masks by words",
+     TERN__DICE_LOSS_GRAD,
+     {SCALAR, X(2, 3, 3900), J(2, 2, 3, 3900), D(2, 3, 5)},
+     {X(2, 3, 3900)},
+     DICE(0, 0, 1, 0, 1, 0, 0.3),
+     true},
+    {"odd masks of labels",
+     TERN__DICE_LOSS_GRAD,
+     {SCALAR, X(2, 3, 5001), I(2, 2, 3, 5001), D(2, 3, 5)},
+     {X(2, 3, 5001)},
+     DICE(0, 0, 0, 1, 1, 0, 0.3),
      false},
     {"masks by fours, added",
      TERN__DICE_LOSS_GRAD,
@@ -426,6 +489,8 @@ static const row rows[] = {
      false},
     {"scores", TERN__LABEL_RANK, {X(50, 40), I(40, 50)}, {I(1, 50)}, CONFUSED(40, 0), false},
     {"rows", TERN__EMBEDDING, {X(9, 8), J(9, 3, 7)}, {X(3, 7, 8)}, NULL, false},
+    {"many rows", TERN__EMBEDDING, {X(40, 24), J(40, 700)}, {X(700, 24)}, NULL, false},
+    {"odd rows", TERN__EMBEDDING, {X(40, 7), J(40, 23, 30)}, {X(23, 30, 7)}, NULL, false},
     {"rows", TERN__EMBEDDING_GRAD, {X(3000, 5), J(400, 3000)}, {X(400, 5)}, &no_padding, true},
     {"many columns", TERN__EMBEDDING_GRAD, {X(30, 70), J(4, 30)}, {X(4, 70)}, &padding, false},
     {"odd", TERN__DROPOUT, {X(3, 1001)}, {X(3, 1001)}, &dropout, false},
@@ -440,14 +505,14 @@ static const row rows[] = {
     {"largest", TERN__POWER_SUM, {X(20001)}, {SCALAR_D}, &largest_size, false},
     {"nothing", TERN__POWER_SUM, {X(0)}, {SCALAR_D}, &squares, false},
     {"odd", TERN__UNSCALE, {X(20001)}, {X(20001), SCALAR_D}, &unscale, false},
-    {"times a number", TERN__UNSCALE, {X(20001), SCALAR_P}, {X(20001), SCALAR_D}, &unscale, true},
-    {"dropped", TERN__UNSCALE, {X(901), SCALAR_P, SCALAR_P}, {X(901)}, &unscale, false},
-    {"found", TERN__SCALE_UPDATE, {NUMBERS_P(5)}, {NUMBERS_P(5)}, &scale_update, false},
-    {"many", TERN__NORM_FACTORS, {NUMBERS_P(700, 1)}, {NUMBERS_P(3), SCALAR_D}, &clip, false},
-    {"largest", TERN__NORM_FACTORS, {NUMBERS_P(7, 1)}, {NUMBERS_P(3), SCALAR_D}, &clip_largest, false},
-    {"LAMB", TERN__NORM_FACTORS, {NUMBERS_P(20, 1)}, {NUMBERS_P(3)}, &limit, false},
-    {"pairs", TERN__NORM_FACTORS, {NUMBERS_P(300, 2)}, {NUMBERS_P(3)}, &trust, false},
-    {"LARC", TERN__NORM_FACTORS, {NUMBERS_P(1, 2)}, {NUMBERS_P(3)}, &adapted, false},
+    {"times a number", TERN__UNSCALE, {X(20001), SCALAR_D}, {X(20001), SCALAR_D}, &unscale, true},
+    {"dropped", TERN__UNSCALE, {X(901), SCALAR_D, SCALAR_D}, {X(901)}, &unscale, false},
+    {"found", TERN__SCALE_UPDATE, {D(5)}, {D(5)}, &scale_update, false},
+    {"many", TERN__NORM_FACTORS, {D(700, 1)}, {D(3), SCALAR_D}, &clip, false},
+    {"largest", TERN__NORM_FACTORS, {D(7, 1)}, {D(3), SCALAR_D}, &clip_largest, false},
+    {"LAMB", TERN__NORM_FACTORS, {D(20, 1)}, {D(3)}, &limit, false},
+    {"pairs", TERN__NORM_FACTORS, {D(300, 2)}, {D(3)}, &trust, false},
+    {"LARC", TERN__NORM_FACTORS, {D(1, 2)}, {D(3)}, &adapted, false},
     {"relu", TERN__MATMUL, {X(7, 5), X(5, 9)}, {X(7, 9)}, &relu, false},
     {"relu of a bias", TERN__MATMUL, {X(7, 5), X(5, 9), X(9)}, {X(7, 9)}, &relu, false},
     {"relu of a sum", TERN__MATMUL, {XG(7, 5), X(5, 9), X(9)}, {X(7, 9)}, &relu, true},
@@ -459,6 +524,12 @@ static const row rows[] = {
 /* What a kernel for small products may make in one launch: tiles that are whole, cut or a corner, sums over k
  * that are short, odd or made in parts, and addresses that four elements can be read at or cannot. */
 static const row products[] = {
+    {"a bias beside it",
+     TERN__CONV,
+     {OWN(TERN_F32, LAST, 2, 8, 9, 11), OWN(TERN_F32, PLAIN, 24, 8, 1, 1), OWN(TERN_F32, PLAIN, 24)},
+     {OWN(TERN_F32, LAST, 2, 24, 9, 11)},
+     &points,
+     true},
     {"as a linear's", TERN__MATMUL, {X(64, 784), XT(784, 64), X(64)}, {X(64, 64)}, &relu, false},
     {"with odd ends", TERN__MATMUL, {X(67, 129), XT(129, 37), X(37)}, {X(67, 37)}, NULL, false},
     {"neither turned", TERN__MATMUL, {X(65, 96), X(96, 36)}, {X(65, 36)}, NULL, false},

@@ -308,10 +308,10 @@ static tern__pool_attr drawn_pool(bool max, bool deep)
     tern__pool_attr p = {.count_pad = drawn_between(0, 1)};
     for (int axis = 0; axis < TERN__SPACE; axis++) {
         bool flat = axis == 0 && !deep;
-        p.kernel[axis] = flat ? 1 : drawn_between(1, 3);
+        p.kernel[axis] = flat ? 1 : drawn_between(1, 5);
         p.stride[axis] = flat ? 1 : drawn_between(1, 3);
         p.padding[axis] = flat ? 0 : drawn_between(0, p.kernel[axis] / 2);
-        p.dilation[axis] = flat || !max ? 1 : drawn_between(1, 2);
+        p.dilation[axis] = flat || !max || p.kernel[axis] > 3 ? 1 : drawn_between(1, 2);
     }
     return p;
 }

@@ -56,7 +56,7 @@ def one_hot(x, label):
 
 def dice(x, target, classes=False, probabilities=False, squared=False, over_batch=False, smooth=1e-5, ignore_index=-100, reduction="mean"):
     """1 - (2 |P T| + smooth) / (|P| + |T| + smooth), by the sums of each channel of each sample."""
-    counts = target != ignore_index
+    counts = target.double() != ignore_index  # -100 is 156 for torch among u8
     t = torch.where(counts, target, torch.zeros_like(target))
     if classes:
         t, counts = one_hot(x, t), counts.unsqueeze(1).expand(x.shape)

@@ -1,0 +1,178 @@
+/* dice_loss_grad.cu - the gradient of Dice and of cross entropy with it: a block makes each channel's slopes;
+ * then a thread has some positions with all their channels where there is a map of classes, else some
+ * elements of one channel. */
+#include "cuda/dice_loss_inner.h"
+
+/* By one block. */
+static __global__ void find_slopes(problem p)
+{
+    tern__kernel_begin();
+    int64_t channels = p.c.samples * p.c.channels;
+    double count = 0;
+    for (int64_t i = threadIdx.x; i < channels; i += THREADS) count += p.sums[i].count;
+    count = tern__block_sum(count);
+    if (!p.attr.mean) count = 1;
+    double entropy = p.attr.entropy != 0 && count > 0
+                         ? tern__element<double>(p.dloss, p.dloss_dtype, 0) * p.attr.entropy / count
+                         : 0;
+    for (int64_t i = threadIdx.x; i < channels; i += THREADS) {
+        int64_t channel = i % p.c.channels, region = p.attr.over_batch ? channel : i;
+        tern__overlap o = tern__dice_region(&p.attr, &p.c, p.sums, i / p.c.channels, channel);
+        double sent = tern__element<double>(p.dloss, p.dloss_dtype, p.attr.each ? region : 0);
+        p.slopes[i] = tern__dice_slope_by(&p.attr, &p.c, &o, sent, entropy);
+    }
+}
+
+/* By the probability. */
+template <class R>
+static __device__ __forceinline__ R rise(const problem &p, const tern__dice_slope &slope, const element<R> &e)
+{
+    return (R)slope.of_target * e.t + (R)slope.of_x * (p.attr.squared ? 2 * e.p : R(1));
+}
+
+template <class R> static __device__ __forceinline__ void put_slope(const problem &p, int64_t at, R value)
+{
+    if (p.add) value += tern__element<R>(p.out, p.out_dtype, at);
+    tern__element_set<R>(p.out, p.out_dtype, at, value);
+}
+
+template <class R>
+static __device__ __forceinline__ R mask_slope(const problem &p, const tern__dice_slope &slope,
+                                               const element<R> &e)
+{
+    R d = rise(p, slope, e);
+    if (!p.attr.probabilities) d = d * e.p * (1 - e.p) + (R)slope.entropy * (e.p - e.t);
+    return e.counts ? d : R(0);
+}
+
+template <class R, int N> static __global__ void __launch_bounds__(THREADS) mask_gradient(problem p)
+{
+    tern__kernel_begin();
+    typedef asked<R, N, false> A;
+    for (int64_t n = blockIdx.x; n < p.c.samples * p.c.channels * p.pieces; n += gridDim.x) {
+        piece own = piece_of<N>(p, n);
+        A asked(p, own);
+        tern__dice_slope slope = p.slopes[own.sample * p.c.channels + own.channel];
+        for (int64_t i = own.first + threadIdx.x * N; i < own.last; i += AHEAD * A::STEP) {
+            asked.ask(p, i);
+#pragma unroll
+            for (int j = 0; j < AHEAD; j++) {
+                int64_t at = i + j * A::STEP;
+                element<R> e[N];
+                tern__four<R> d = {};
+                if (at >= own.last) break;
+                asked.get(p, at, j, e);
+#pragma unroll
+                for (int l = 0; l < N; l++) d.v[l] = mask_slope(p, slope, e[l]);
+                if (N == 4 && !p.add)
+                    tern__four_set<R>(p.out, p.out_dtype, at, d);
+                else
+                    for (int l = 0; l < N; l++) put_slope<R>(p, at + l, d.v[l]);
+            }
+        }
+    }
+}
+
+/* What a thread knows of the positions that it has all channels of. */
+template <class S> struct positions {
+    typedef typename S::R R;
+    int64_t label[S::LINES];
+    bool counts[S::LINES];
+    log_sum<R> norms[S::LINES];
+    R mean[S::LINES]; /* of what rises, by the probabilities */
+};
+
+/* Piece n of a stretch at channel c adds to the means; LAST: its slopes are put, with the means taken off. */
+template <bool LAST, class S>
+static __device__ __forceinline__ void look_at(const problem &p, int64_t from, int64_t c, int64_t slopes,
+                                               const tern__bunch<S::TYPE, S::LANES> &x, positions<S> *of)
+{
+    typedef typename S::R R;
+    tern__dice_slope slope = p.slopes[slopes + c];
+    R d[S::LANES];
+#pragma unroll
+    for (int l = 0; l < S::LANES; l++) {
+        int k = S::line(l);
+        element<R> e = class_element<R>(p, x.get(l), of->norms[k], of->counts[k], of->label[k] == c);
+        d[l] = rise(p, slope, e);
+        if (!LAST) of->mean[k] += e.p * d[l];
+        if (!p.attr.probabilities) d[l] = e.p * (d[l] - of->mean[k]) + (R)slope.entropy * (e.p - e.t);
+        if (!e.counts) d[l] = 0;
+    }
+    if (LAST) S::put(p.gradient, from, c, d, p.add);
+}
+
+template <int G, class S> static __global__ void __launch_bounds__(THREADS) class_gradient(problem p)
+{
+    tern__kernel_begin();
+    const int64_t size = p.c.channels, pace = S::template pace<1>();
+    int64_t step = (int64_t)gridDim.x * THREADS * S::LINES, count = p.c.samples * p.c.inner;
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * S::LINES;
+    for (; i < count; i += step) {
+        int64_t sample = tern__quotient(i, p.c.inner), slopes = sample * size;
+        int64_t from = i + sample * (size - 1) * p.c.inner;
+        positions<S> of = {};
+        S x;
+        tern__labels_get(p.target, p.target_dtype, i, of.label);
+        get_norms(p, from, &x, of.norms);
+#pragma unroll
+        for (int k = 0; k < S::LINES; k++) of.counts[k] = is_counted(p, i + k, of.label[k]);
+        for (int64_t c = 0; c < size && !p.attr.probabilities; c += pace) {
+            if (size > pace) x.template read<1>(p.along, from, c, size);
+#pragma unroll
+            for (int n = 0; n < S::PIECES; n++)
+                if (c + n < size) look_at<false>(p, from, c + n, slopes, x.piece[n], &of);
+        }
+        for (int64_t c = 0; c < size; c += pace) {
+            if (size > pace) x.template read<1>(p.along, from, c, size);
+#pragma unroll
+            for (int n = 0; n < S::PIECES; n++)
+                if (c + n < size) look_at<true>(p, from, c + n, slopes, x.piece[n], &of);
+        }
+    }
+}
+
+/* ---- which ---- */
+
+template <int DTYPE, int N> static int start_classes(const tern__call *call, const problem &p)
+{
+    typedef tern__stretch<DTYPE, N, N> S;
+    return TERN__SIDES_OF(call, p.lines, class_gradient, S, p);
+}
+
+template <class R> static int start_masks(const tern__call *call, const problem &p)
+{
+    dim3 grid = tern__cuda_grid(call, p.c.samples * p.c.channels * p.pieces, 1, 1);
+    void (*gradient)(problem) = p.fours ? mask_gradient<R, 4> : mask_gradient<R, 1>;
+    return tern__cuda_launch(call, gradient, grid, THREADS, 0, p);
+}
+
+static int start_gradient(const tern__call *call, const problem &p)
+{
+    int status = tern__cuda_launch(call, find_slopes, 1, THREADS, 0, p);
+    if (status) return status;
+    if (!p.attr.classes)
+        return p.x_dtype == TERN_F64 ? start_masks<double>(call, p) : start_masks<float>(call, p);
+    bool side_by_side =
+        tern__lined_side_by_side(&p.along, &p.lines) && tern__lined_side_by_side(&p.gradient, &p.lines);
+    TERN__BUNCHED(p.x_dtype, side_by_side, start_classes, call, p);
+}
+
+int tern__cuda_dice_loss_grad(const tern__call *call)
+{
+    problem p;
+    const tern__view *dloss = call->in[0];
+    if (!problem_of(call, call->in[1], call->in[2], &p)) return TERN_E_UNSUPPORTED;
+    if ((p.attr.each && !tern__view_is_contiguous(dloss)) || p.out_dtype != p.x_dtype)
+        return TERN_E_UNSUPPORTED;
+    if (tern__view_count(call->in[1]) == 0) return TERN_OK;
+    p.dloss = dloss->data;
+    p.dloss_dtype = dloss->dtype;
+    p.sums = (tern__overlap *)call->in[3]->data;
+    p.slopes = (tern__dice_slope *)tern__cuda_scratch(call, (size_t)(p.c.samples * p.c.channels) *
+                                                                sizeof(tern__dice_slope));
+    if (!p.slopes) return TERN_E_MEMORY;
+    int status = start_gradient(call, p);
+    tern__cuda_scratch_free(call, p.slopes);
+    return status;
+}

@@ -1,0 +1,207 @@
+/* dice_loss_inner.h - what the forward and backward kernels of Dice have in common: elements and their
+ * targets, and how a thread gets at them. */
+#ifndef TERN_SRC_CUDA_DICE_LOSS_INNER_H
+#define TERN_SRC_CUDA_DICE_LOSS_INNER_H
+
+#include "cuda/kernels.h"
+#include "cuda/softmax.h"
+
+extern "C" {
+#include "kernels/dice_loss.h"
+}
+
+#define THREADS 256
+#define LEAST   4096 /* elements of a piece                                   */
+#define BLOCKS  2048 /* pieces at most, or one for each channel               */
+#define AHEAD   2    /* fours of a channel and its target that are read at a time */
+
+namespace
+{
+typedef struct problem {
+    tern__dice_attr attr;
+    tern__channels c;
+    const void *x, *target, *dloss;
+    void *norms, *out; /* norms: tops of all positions, and then rests; out: the loss, or dx */
+    int x_dtype, target_dtype, dloss_dtype, out_dtype, pieces;
+    bool checks, add, fours;
+    tern__judge judge;
+    tern__lines lines; /* of a map: along its channels */
+    tern__lined along, gradient;
+    double *partial; /* [channel of a sample][piece][TERN__OVERLAP] */
+    tern__overlap *sums;
+    tern__dice_slope *slopes;
+} problem;
+
+/* One element: its probability, its target, and of its cross entropy what counts here. */
+template <class R> struct element {
+    bool counts;
+    R p, t, entropy;
+};
+} // namespace
+
+/* A label, which is an element of the target by its number. */
+static __device__ __forceinline__ bool is_counted(const problem &p, int64_t i, int64_t label)
+{
+    return label != p.attr.ignored && tern__is_class(p.judge, i, label);
+}
+
+/* What no target of R equals that is to be counted. */
+template <class R> static __device__ __forceinline__ R ignored_as(const problem &p)
+{
+    return (double)(R)p.attr.ignored == (double)p.attr.ignored ? (R)p.attr.ignored : (R)NAN;
+}
+
+/* A label that is no class, or none that counts, is looked at as a whole number. */
+template <class R> static __device__ __forceinline__ bool counts(const problem &p, R t, R ignored, int64_t i)
+{
+    if (p.checks && !(t >= 0 && t < (R)p.judge.site.labels.classes))
+        return is_counted(p, i, tern__element<int64_t>(p.target, p.target_dtype, i));
+    return t != ignored;
+}
+
+template <class R>
+static __device__ __forceinline__ element<R> mask_element(const problem &p, R x, R t, bool counts)
+{
+    element<R> e = {counts, x, t, 0};
+    if (p.attr.probabilities) return e;
+    R tail = exp(-fabs(x));
+    e.p = (x < 0 ? tail : R(1)) / (1 + tail);
+    e.entropy = (x > 0 ? x : R(0)) - x * t + log1p(tail);
+    return e;
+}
+
+/* A position's log sum exp: the largest channel, and what there is beside it. One number of both would round
+ * off what differences of large logits are. */
+template <class R> struct log_sum {
+    R top, rest;
+};
+
+template <class R>
+static __device__ __forceinline__ element<R> class_element(const problem &p, R x, const log_sum<R> &by,
+                                                           bool counts, bool is_label)
+{
+    element<R> e = {counts, x, (R)is_label, 0};
+    if (!p.attr.probabilities) e.p = exp(x - by.top - by.rest);
+    if (is_label) e.entropy = by.top - x + by.rest;
+    return e;
+}
+
+/* Of positions' channels in stretches S; 0 for probabilities. */
+template <class S>
+static __device__ __forceinline__ void get_norms(const problem &p, int64_t from, S *values,
+                                                 log_sum<typename S::R> (&norms)[S::LINES])
+{
+    typename S::R top[S::LINES], sum[S::LINES];
+    tern__softmax_find<1, S>(p.along, from, p.c.channels, values, top, sum);
+#pragma unroll
+    for (int k = 0; k < S::LINES; k++)
+        if (!p.attr.probabilities) norms[k] = {top[k], (typename S::R)log(sum[k])};
+}
+
+/* Of a channel of a sample: elements first to last - 1 of all. The next piece is the next channel's, which
+ * has the same positions. */
+namespace
+{
+typedef struct piece {
+    int64_t sample, channel, number, first, last;
+} piece;
+} // namespace
+
+template <int N> static __device__ __forceinline__ piece piece_of(const problem &p, int64_t n)
+{
+    int64_t round = tern__quotient(n, p.c.channels), sample = tern__quotient(round, p.pieces);
+    int64_t number = round - sample * p.pieces, channel = n - round * p.c.channels;
+    int64_t each = (p.c.inner / N + p.pieces - 1) / p.pieces * N;
+    int64_t from = (sample * p.c.channels + channel) * p.c.inner;
+    return {sample, channel, number, from + number * each, from + TERN__MIN((number + 1) * each, p.c.inner)};
+}
+
+/* Elements and their targets, CLASSES: with their positions' norms and labels. AHEAD times four neighbours,
+ * or as many single ones where no four can be read at once, a step of the block apart. */
+template <class R, int N, bool CLASSES> struct asked {
+    enum { STEP = THREADS * N, NORM = sizeof(R) == 8 ? TERN_F64 : TERN_F32 };
+    int64_t back, last; /* from an element to its target, in elements; where the piece ends */
+    int64_t rests;      /* from a position's top on */
+    R ignored, channel;
+    tern__read x[AHEAD], top[AHEAD], rest[AHEAD];
+    tern__words t[AHEAD];
+
+    __device__ __forceinline__ asked(const problem &p, const piece &own)
+    {
+        back = CLASSES ? (own.sample * (p.c.channels - 1) + own.channel) * p.c.inner : 0;
+        last = own.last;
+        rests = p.c.samples * p.c.inner;
+        ignored = ignored_as<R>(p);
+        channel = (R)own.channel;
+    }
+    __device__ __forceinline__ void ask(const problem &p, int64_t at)
+    {
+#pragma unroll
+        for (int j = 0; j < AHEAD && N == 4; j++, at += STEP) {
+            if (at >= last) break;
+            x[j] = tern__four_read(p.x, p.x_dtype, at);
+            t[j] = tern__words_read(p.target, p.target_dtype, at - back);
+            if (!CLASSES || !p.norms) continue;
+            top[j] = tern__four_read(p.norms, NORM, at - back);
+            rest[j] = tern__four_read(p.norms, NORM, at - back + rests);
+        }
+    }
+    __device__ __forceinline__ void get(const problem &p, int64_t at, int j, element<R> (&e)[N]) const
+    {
+        tern__four<R> logit = {}, to = {}, high = {}, more = {};
+        if (N == 4) {
+            logit = tern__four_of<R>(x[j], p.x, p.x_dtype, at);
+            to = tern__words_of<R>(t[j], p.target_dtype);
+            if (CLASSES && p.norms) high = tern__four_of<R>(top[j], p.norms, NORM, at - back);
+            if (CLASSES && p.norms) more = tern__four_of<R>(rest[j], p.norms, NORM, at - back + rests);
+        } else {
+            logit.v[0] = tern__element<R>(p.x, p.x_dtype, at);
+            to.v[0] = tern__element<R>(p.target, p.target_dtype, at - back);
+            if (CLASSES && p.norms) high.v[0] = ((const R *)p.norms)[at - back];
+            if (CLASSES && p.norms) more.v[0] = ((const R *)p.norms)[at - back + rests];
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            bool is = counts(p, to.v[i], ignored, at - back + i);
+            e[i] = CLASSES ? class_element(p, logit.v[i], log_sum<R>{high.v[i], more.v[i]}, is,
+                                           to.v[i] == channel)
+                           : mask_element(p, logit.v[i], to.v[i], is);
+        }
+    }
+};
+
+/* Rows of four begin at multiples of four. */
+static bool takes_fours(const problem *p, const tern__view *out)
+{
+    return p->c.inner % 4 == 0 && tern__fours_fit(p->x, p->x_dtype) &&
+           tern__fours_fit(p->target, p->target_dtype) && tern__fours_fit(out->data, (int)out->dtype);
+}
+
+static bool problem_of(const tern__call *call, const tern__view *x, const tern__view *target, problem *p)
+{
+    *p = {};
+    p->attr = *(const tern__dice_attr *)call->attr;
+    p->c = {x->shape[0], x->shape[1], 1};
+    for (int d = 2; d < x->ndim; d++) p->c.inner *= x->shape[d];
+    p->x = x->data;
+    p->x_dtype = x->dtype;
+    p->target = target->data;
+    p->target_dtype = target->dtype;
+    p->out = call->out[0]->data;
+    p->out_dtype = call->out[0]->dtype;
+    p->add = call->add[0];
+    p->checks = !tern__dtype_is_float(target->dtype);
+    p->judge.fault = tern__cuda_of(call->device)->fault;
+    p->judge.site.labels = tern__dice_labels(&p->attr, &p->c);
+    p->fours = takes_fours(p, call->out[0]);
+    p->lines = {p->c.samples, p->c.channels, p->c.inner};
+    p->along = {(void *)p->x, p->x_dtype, p->c.channels * p->c.inner, p->c.inner, 1};
+    p->gradient = p->along;
+    p->gradient.data = p->out;
+    int64_t most = BLOCKS / TERN__MAX(p->c.samples * p->c.channels, (int64_t)1);
+    p->pieces = tern__sum_pieces(p->c.inner, LEAST, TERN__MIN(most, (int64_t)TERN__SUM_MOST));
+    return tern__view_is_contiguous(x) && tern__view_is_contiguous(target) &&
+           tern__view_is_contiguous(call->out[0]);
+}
+
+#endif
