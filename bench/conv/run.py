@@ -32,6 +32,9 @@ MODELS = {
     ],
 }
 
+# Of these the first that the processor has decides which algorithms there are; the page has tables for each.
+UNITS = ["amx_bf16", "avx512f", "avx2", "asimd"]
+
 # How each run of the demo is made to take one algorithm where that has the case.
 WAYS = {
     "direct": {"TERN_EXACT_CONV": "1"},
@@ -49,6 +52,11 @@ def output(argv, **environment):
 
 
 # ---- layers ----
+
+def unit():
+    (features,) = re.findall(r"^features +(.*)$", output([TERN, "info"]), re.M)
+    return next((name for name in UNITS if name in features.split()), "other")
+
 
 def measure(cases, rounds):
     """Errors of ResNet-18's layers only: the plain kernel takes minutes for the larger ones."""
@@ -109,15 +117,19 @@ def main():
     parser.add_argument("--page", default=os.path.join(DOCS, "conv.md"))
     parser.add_argument("--chart", default=os.path.join(DOCS, "conv.png"))
     args = parser.parse_args()
-    layers = {name: measure(cases, args.rounds) for name, cases in MODELS.items()}
-    put_into_page(args.page, "layers", "\n\n".join(f"{name}:\n\n{table(lines)}" for name, lines in layers.items()))
-    curves = {} if args.no_curves else {name: train(environment) for name, environment in WAYS.items()}
-    if curves:
+    found = {"layers": {}, "curves": {}}
+    if os.path.exists(args.json):
+        with open(args.json) as file:
+            found = json.load(file)
+    layers = found["layers"][unit()] = {name: measure(cases, args.rounds) for name, cases in MODELS.items()}
+    put_into_page(args.page, f"layers, {unit()}", "\n\n".join(f"{name}:\n\n{table(lines)}" for name, lines in layers.items()))
+    if not args.no_curves:
+        curves = found["curves"] = {name: train(environment) for name, environment in WAYS.items()}
         put_into_page(args.page, "epochs", epochs_table(curves))
         chart.save_curves(BUILD, args.chart, "loss of the demo, mean over 50 steps", "step", "loss",
                           [(name, curve["steps"]) for name, curve in curves.items()])
     with open(args.json, "w") as file:
-        json.dump({"layers": layers, "curves": curves}, file, indent=1)
+        json.dump(found, file, indent=1)
         file.write("\n")
 
 

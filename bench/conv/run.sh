@@ -1,6 +1,7 @@
 #!/bin/sh
 # Convolutions by each algorithm: speed and error against f64 for the layers of the models (`tern bench conv`), and the demo trained for
-# 3 epochs by each of them (examples/02_fashion). Writes docs/conv.json, the tables in docs/conv.md and docs/conv.png. About 8 minutes.
+# 3 epochs by each of them (examples/02_fashion). Writes docs/conv.json, in docs/conv.md the tables of
+# this machine's instruction set, and docs/conv.png. About 8 minutes.
 #
 #     bench/conv/run.sh [--rounds K] [--no-curves] [--json FILE] [--page FILE] [--chart FILE]
 #

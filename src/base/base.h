@@ -63,8 +63,10 @@ const char *tern__env(const char *name);
  * in [low, high]. */
 int tern__env_int(const char *name, long low, long high, long fallback, long *out, tern_error *err);
 
-/* ---- time: CLOCK_MONOTONIC ---- */
+/* ---- time ---- */
 
-int64_t tern__now_ns(void);
+int64_t tern__now_ns(void); /* CLOCK_MONOTONIC */
+/* What the calling thread has had of a processor. */
+int64_t tern__thread_ns(void);
 
 #endif

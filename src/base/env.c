@@ -27,9 +27,19 @@ int tern__env_int(const char *name, long low, long high, long fallback, long *ou
     return TERN_OK;
 }
 
-int64_t tern__now_ns(void)
+static int64_t read_clock(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    clock_gettime(clock, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+int64_t tern__now_ns(void)
+{
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+int64_t tern__thread_ns(void)
+{
+    return read_clock(CLOCK_THREAD_CPUTIME_ID);
 }

@@ -267,7 +267,7 @@ static void layouts_and_adds_in_f64(void **state)
 }
 
 /* Several bands of rows, of images and volumes; a row that is longer than a band; groups; an image smaller
- * than the kernel; positions that nothing sees. */
+ * than the kernel; positions that nothing sees; bands of several images, and of parts of them. */
 static void large_ones_in_f64(void **state)
 {
     (void)state;
@@ -277,6 +277,9 @@ static void large_ones_in_f64(void **state)
         {1, 60, {0, 3, 300}, 6, {0, 3, 5}, {{1, 1, 1}, {0, 2, 3}, {1, 1, 2}, 1}},
         {2, 24, {0, 19, 20}, 24, {0, 5, 5}, {{1, 3, 3}, {0, 1, 1}, {1, 2, 1}, 4}},
         {1, 2, {0, 2, 3}, 5, {0, 7, 7}, {{1, 1, 1}, {0, 3, 3}, {1, 1, 1}, 1}},
+        {19, 60, {0, 4, 4}, 18, {0, 3, 3}, {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1}},
+        {23, 120, {0, 7, 5}, 18, {0, 3, 3}, {{1, 1, 2}, {0, 1, 1}, {1, 1, 1}, 2}},
+        {7, 30, {3, 5, 4}, 10, {3, 3, 3}, {{2, 1, 1}, {1, 1, 0}, {1, 1, 1}, 1}},
     };
     dtypes t = {TERN_F64, TERN_F64};
     for (int threads = 1; threads <= 3; threads++) {

@@ -1,11 +1,13 @@
 /* Winograd's convolutions of volumes against those of images, of which test_winograd.c knows how far off they
  * may be. A sheet of a convolution of volumes is by its definition that of an image whose channels are those
- * of all sheets that it sees, zeros beyond the volume. Both sum up in the same order, so they must agree to
- * the last bit. */
+ * of all sheets that it sees, zeros beyond the volume. Both sum up channels in the same order, so they must
+ * agree to the last bit. A weight gradient is a sum over tiles, which are taken in another order where there
+ * are sheets of them: it may be twice as far off what it is by its definition, in double. */
 #include "check.h"
 
 #include "kernels/cpu/conv/winograd/conv.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Of the depth, the height and the width. */
@@ -170,28 +172,102 @@ static void expect_plane(const tern__view *volumes, int64_t n, int64_t c, int64_
     }
 }
 
-/* A sheet of a weight is a channel of the image's, one of a volume an image. */
-static void expect_same(const tern__view *volumes, const tern__view *images, bool is_weight)
+/* A sheet of a volume is an image. */
+static void expect_same(const tern__view *volumes, const tern__view *images)
 {
     const int64_t *shape = volumes->shape;
     for (int64_t n = 0; n < shape[0]; n++)
         for (int64_t c = 0; c < shape[1]; c++)
             for (int64_t sheet = 0; sheet < shape[2]; sheet++)
-                expect_plane(volumes, n, c, sheet, images, is_weight ? n : n * shape[2] + sheet,
-                             is_weight ? sheet * shape[1] + c : c);
+                expect_plane(volumes, n, c, sheet, images, n * shape[2] + sheet, c);
+}
+
+/* ---- weight gradients ---- */
+
+static double *values_of(const tern__view *view)
+{
+    double *values = tern__alloc((size_t)tern__view_count(view) * sizeof(double), __func__, NULL);
+    assert_non_null(values);
+    for (int64_t i = 0; i < tern__view_count(view); i++) values[i] = tern__view_get(view, i);
+    return values;
+}
+
+/* Sum of x dy over the rows and columns of a sheet of each, of which tap (row, column) joins those. */
+static double sheet_sum(const operands *o, const double *x, const double *dy, int64_t row, int64_t column)
+{
+    const int64_t *in = o->x.shape + 3, *out = o->y.shape + 3;
+    int64_t down = row * o->attr.dilation[1] - o->attr.padding[1];
+    int64_t on = column * o->attr.dilation[2] - o->attr.padding[2];
+    double sum = 0;
+    for (int64_t i = TERN__MAX(0, -down); i < TERN__MIN(out[0], in[0] - down); i++)
+        for (int64_t j = TERN__MAX(0, -on); j < TERN__MIN(out[1], in[1] - on); j++)
+            sum += x[(i + down) * in[1] + j + on] * dy[i * out[1] + j];
+    return sum;
+}
+
+/* Element i of dw. */
+static double element(const operands *o, const double *x, const double *dy, int64_t i)
+{
+    const int64_t *w = o->w.shape;
+    int64_t tap = i / 9 % w[2], in = i / 9 / w[2] % w[1], out = i / 9 / w[2] / w[1];
+    double sum = 0;
+    for (int64_t n = 0; n < o->x.shape[0]; n++)
+        for (int64_t z = 0; z < o->y.shape[2]; z++) {
+            int64_t from = z + tap * o->attr.dilation[0] - o->attr.padding[0];
+            if (from < 0 || from >= o->x.shape[2]) continue;
+            sum += sheet_sum(o, x + plane_of(&o->x, n, in, from), dy + plane_of(&o->y, n, out, z), i / 3 % 3,
+                             i % 3);
+        }
+    return sum;
+}
+
+/* How far dw is off, which was `old` and was added to, or stored. */
+static double squares_off(const operands *volumes, const tern__view *images, const double *old, bool add)
+{
+    double *x = values_of(&volumes->x), *dy = values_of(&volumes->y), sum = 0;
+    const int64_t *w = volumes->w.shape;
+    for (int64_t i = 0; i < tern__view_count(&volumes->w); i++) {
+        int64_t tap = i / 9 % w[2], in = i / 9 / w[2] % w[1], out = i / 9 / w[2] / w[1];
+        double got = images ? tern__view_get(images, plane_of(images, out, tap * w[1] + in, 0) + i % 9)
+                            : tern__view_get(&volumes->w, i);
+        sum += pow(got - element(volumes, x, dy, i) - (add ? old[i] : 0), 2);
+    }
+    tern__free(x);
+    tern__free(dy);
+    return sum;
+}
+
+static void compare_weights(const sizes *s, tern_dtype dtype, int threads, bool add)
+{
+    operands volumes = make_volumes(s, dtype), images = make_images(&volumes, TERN__CONV_WEIGHT_GRAD);
+    double *old = values_of(&volumes.w);
+    run(&images, TERN__CONV_WEIGHT_GRAD, 1, add);
+    run(&volumes, TERN__CONV_WEIGHT_GRAD, threads, add);
+    double *got = values_of(&volumes.w);
+    double off = squares_off(&volumes, NULL, old, add), most = 4 * squares_off(&volumes, &images.w, old, add);
+    if (!(off <= most)) fail_msg("the sum of squares is off by %g, at most %g", off, most);
+    for (int64_t i = 0; i < tern__view_count(&volumes.w); i++) tern__view_set(&volumes.w, i, old[i]);
+    run(&volumes, TERN__CONV_WEIGHT_GRAD, 1, add);
+    for (int64_t i = 0; i < tern__view_count(&volumes.w); i++)
+        assert_true(tern__view_get(&volumes.w, i) == got[i]);
+    tern__free(old);
+    tern__free(got);
+    release(&volumes);
+    release(&images);
 }
 
 static void compare(const sizes *s, tern_dtype dtype, int threads, bool add)
 {
-    for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++) {
+    for (int k = TERN__CONV; k <= TERN__CONV_DATA_GRAD; k++) {
         tern__kernel kernel = (tern__kernel)k;
         operands volumes = make_volumes(s, dtype), images = make_images(&volumes, kernel);
         run(&volumes, kernel, threads, add);
         run(&images, kernel, 1, add);
-        expect_same(result_of(&volumes, kernel), result_of(&images, kernel), k == TERN__CONV_WEIGHT_GRAD);
+        expect_same(result_of(&volumes, kernel), result_of(&images, kernel));
         release(&volumes);
         release(&images);
     }
+    compare_weights(s, dtype, threads, add);
 }
 
 /* One sheet to five by weights of one to four; paddings that see beyond the volume alone, too. */
@@ -217,14 +293,20 @@ static void volumes_are_images_of_more_channels(void **state)
     }
 }
 
-/* Weights that are made in their turn, some inputs at a time; several runs of tiles. */
+/* Weights that are made in their turn, some inputs at a time, which end amid a sheet's; several slices of
+ * tiles and of sheets, of which some are shorter. */
 static void large_volumes(void **state)
 {
     (void)state;
     static const sizes deep = {1, 64, 48, 3, {6, 9, 10}, {1, 1, 1}, {1, 1, 1}},
-                       flat = {3, 16, 16, 3, {9, 17, 18}, {1, 1, 1}, {1, 1, 1}};
+                       wide = {1, 176, 16, 2, {3, 5, 6}, {1, 1, 1}, {1, 1, 1}},
+                       flat = {3, 16, 16, 3, {9, 17, 18}, {1, 1, 1}, {1, 1, 1}},
+                       tall = {1, 16, 16, 3, {37, 9, 8}, {2, 1, 1}, {2, 1, 1}};
     compare(&deep, TERN_F32, 2, false);
+    compare(&wide, TERN_F32, 2, false);
     compare(&flat, TERN_F32, 3, true);
+    compare(&tall, TERN_F32, 4, false);
+    compare(&tall, TERN_BF16, 1, true);
 }
 
 static void a_step_along_the_depth_is_not_taken(void **state)

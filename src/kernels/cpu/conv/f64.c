@@ -1,9 +1,11 @@
 /* f64.c - convolutions in f64, for which oneDNN has none and the other algorithms here are made of f32:
- * products of matrices. What the taps see of an image and a group's channels from some rows of y becomes a
- * matrix, with a line for each tap of each channel and a column for each element of those rows. The weight
- * times the matrix makes the rows of y; the weight, transposed, times dy makes the matrix of a data gradient,
- * and each of its elements is added to the one of dx that it is of; dy times the matrix, transposed, is added
- * to the weight's gradient. Rows are taken so many at a time that the matrix stays in the second-level cache.
+ * products of matrices. What the taps see of a group's channels from some rows of y becomes a matrix, with a
+ * line for each tap of each channel and a column for each element of those rows. The weight times the matrix
+ * makes the rows of y; the weight, transposed, times dy makes the matrix of a data gradient, and each of its
+ * elements is added to the one of dx that it is of; dy times the matrix, transposed, is added to the weight's
+ * gradient. Rows are taken so many at a time that the matrix stays in the second-level cache, but not so few
+ * that reading a large weight takes longer than its products; they may be of several images, whose rows of y
+ * are then copied beside each other.
  *
  * Chellapilla, Puri and Simard, "High performance convolutional neural networks for document processing"
  * (2006). */
@@ -13,7 +15,8 @@
 
 #include <string.h>
 
-#define ROOM (1 << 16) /* elements of a matrix, but for one row */
+#define ROOM  (1 << 16) /* elements of a matrix, unless that makes it narrower than .. */
+#define WIDTH 128       /* .. this many columns */
 
 enum { MATRIX = TERN__SCRATCH_OPERAND + 1 }; /* the first one is the products' */
 
@@ -25,15 +28,14 @@ typedef struct job {
     int64_t images, groups, ins, outs; /* channels of a group */
     int64_t in[3], kernel[3], out[3];  /* depth (1 where there is none), height, width */
     int64_t in_count, taps, out_count;
-    int64_t lines, rows; /* of a matrix; of y at a time */
-    double *matrix;
+    int64_t image_rows;    /* of an image's y */
+    int64_t lines, rows;   /* of a matrix; of y at a time */
+    double *matrix, *copy; /* the latter of y's rows */
 } job;
 
-/* Rows of y, and what they are of. */
+/* Rows of y, counted over all images, and the group whose channels they are of. */
 typedef struct band {
-    double *x, *w, *y; /* of the image and the group; y from the first row on */
-    int64_t first, last, columns;
-    bool adds; /* to a weight's gradient */
+    int64_t group, first, last, columns;
 } band;
 
 /* ---- the matrix ---- */
@@ -66,14 +68,39 @@ static void pass_row(const job *j, double *plane, double *line, int64_t tap, int
 /* Threads take channels: what is added to one of dx is added in one order. */
 static void pass(const job *j, const band *b, bool back)
 {
+    int64_t rows = j->image_rows;
     int threads = tern__loop_threads(j->call, j->lines * b->columns);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t line = 0; line < j->ins; line++)
         for (int64_t tap = 0; tap < j->taps; tap++)
-            for (int64_t row = b->first; row < b->last; row++)
-                pass_row(j, b->x + line * j->in_count,
+            for (int64_t row = b->first; row < b->last; row++) {
+                int64_t channel = (row / rows * j->groups + b->group) * j->ins + line;
+                pass_row(j, j->x + channel * j->in_count,
                          j->matrix + (line * j->taps + tap) * b->columns + (row - b->first) * j->out[2], tap,
-                         row, back);
+                         row % rows, back);
+            }
+}
+
+/* ---- rows of y ---- */
+
+static double *y_at(const job *j, const band *b, int64_t channel, int64_t row)
+{
+    int64_t rows = j->image_rows, plane = (row / rows * j->groups + b->group) * j->outs + channel;
+    return j->y + plane * j->out_count + row % rows * j->out[2];
+}
+
+/* Into the copy, beside each other; or back, where they are stored or added. */
+static void pass_y(const job *j, const band *b, bool back, bool add)
+{
+    int64_t width = j->out[2];
+    int threads = tern__loop_threads(j->call, j->outs * b->columns);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t o = 0; o < j->outs; o++)
+        for (int64_t row = b->first; row < b->last; row++) {
+            double *y = y_at(j, b, o, row), *copy = j->copy + o * b->columns + (row - b->first) * width;
+            if (!back) memcpy(copy, y, (size_t)width * sizeof(*y));
+            for (int64_t i = 0; i < width && back; i++) y[i] = add ? y[i] + copy[i] : copy[i];
+        }
 }
 
 /* ---- products ---- */
@@ -91,41 +118,42 @@ static tern__matrix transposed(tern__matrix m)
 static int multiply(const job *j, const band *b)
 {
     const tern__call *p = &j->product;
+    bool one = b->first / j->image_rows == (b->last - 1) / j->image_rows;
+    bool adds = j->call->add[0] || j->call->in[2];
+    double *weight = j->w + b->group * j->outs * j->lines;
     tern__matrix seen = matrix(j->matrix, j->lines, b->columns, b->columns);
-    tern__matrix w = matrix(b->w, j->outs, j->lines, j->lines);
-    tern__matrix y = matrix(b->y, j->outs, b->columns, j->out_count);
+    tern__matrix w = matrix(weight, j->outs, j->lines, j->lines);
+    tern__matrix y = one ? matrix(y_at(j, b, 0, b->first), j->outs, b->columns, j->out_count)
+                         : matrix(j->copy, j->outs, b->columns, b->columns);
+    int status;
     if (j->call->kernel == TERN__CONV) {
         pass(j, b, false);
-        return tern__f64_matmul(p, &w, &seen, &y, j->call->add[0] || j->call->in[2]);
+        status = tern__f64_matmul(p, &w, &seen, &y, one && adds);
+        if (!one) pass_y(j, b, true, adds);
+        return status;
     }
+    if (!one) pass_y(j, b, false, false);
     if (j->call->kernel == TERN__CONV_DATA_GRAD) {
         w = transposed(w);
-        int status = tern__f64_matmul(p, &w, &y, &seen, false);
+        status = tern__f64_matmul(p, &w, &y, &seen, false);
         pass(j, b, true);
         return status;
     }
     pass(j, b, false);
     seen = transposed(seen);
-    return tern__f64_matmul(p, &y, &seen, &w, b->adds);
+    return tern__f64_matmul(p, &y, &seen, &w, j->call->add[0] || b->first > 0);
 }
 
 static int run(const job *j)
 {
-    int64_t all = j->out[0] * j->out[1];
+    int64_t all = j->images * j->image_rows;
     int status = TERN_OK;
-    for (int64_t n = 0; n < j->images; n++)
-        for (int64_t g = 0; g < j->groups; g++)
-            for (int64_t row = 0; row < all && !status; row += j->rows) {
-                int64_t image = n * j->groups + g, last = TERN__MIN(all, row + j->rows);
-                band b = {.x = j->x + image * j->ins * j->in_count,
-                          .w = j->w + g * j->outs * j->lines,
-                          .y = j->y + image * j->outs * j->out_count + row * j->out[2],
-                          .first = row,
-                          .last = last,
-                          .columns = (last - row) * j->out[2],
-                          .adds = j->call->add[0] || n > 0 || row > 0};
-                status = multiply(j, &b);
-            }
+    for (int64_t g = 0; g < j->groups; g++)
+        for (int64_t row = 0; row < all && !status; row += j->rows) {
+            int64_t last = TERN__MIN(all, row + j->rows);
+            band b = {.group = g, .first = row, .last = last, .columns = (last - row) * j->out[2]};
+            status = multiply(j, &b);
+        }
     return status;
 }
 
@@ -184,8 +212,11 @@ static job job_of(const tern__call *call, const tern__view *x, const tern__view 
     j.in_count = spatial(x, j.in);
     j.taps = w ? spatial(w, j.kernel) : 0;
     j.out_count = spatial(y, j.out);
+    j.image_rows = j.out[0] * j.out[1];
     j.lines = j.ins * j.taps;
-    if (w) j.rows = TERN__MIN(j.out[0] * j.out[1], TERN__MAX(1, ROOM / (j.lines * j.out[2])));
+    if (!w) return j;
+    int64_t columns = TERN__MAX(WIDTH, ROOM / j.lines);
+    j.rows = TERN__MIN(j.images * j.image_rows, (columns + j.out[2] - 1) / j.out[2]);
     return j;
 }
 
@@ -211,7 +242,9 @@ int tern__f64_conv(const tern__call *call)
     if (weight && call->out[1]) sum_bias(&j);
     if (!j.w) return TERN_OK;
     if (!forward && !weight && !call->add[0]) memset(j.x, 0, tern__view_bytes(x));
-    size_t bytes = (size_t)(j.lines * j.rows * j.out[2]) * sizeof(double);
-    j.matrix = tern__loop_scratch_of(call, MATRIX, bytes);
+    int64_t columns = j.rows * j.out[2];
+    j.matrix =
+        tern__loop_scratch_of(call, MATRIX, (size_t)((j.lines + j.outs) * columns) * sizeof(*j.matrix));
+    j.copy = j.matrix ? j.matrix + j.lines * columns : NULL;
     return j.matrix ? run(&j) : TERN_E_MEMORY;
 }

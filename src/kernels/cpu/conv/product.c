@@ -43,6 +43,13 @@ bool tern__conv_is_wide(void)
 
 #define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
 
+static inline const float *next(const tern__conv_product *p, const float *in, int64_t *left)
+{
+    if (--*left) return in + p->in_pitch;
+    *left = p->period;
+    return in + p->in_pitch + p->skip;
+}
+
 /* `count` positions of a row, whose first is at in and sums, and as many outputs from `out` on as `vectors`
  * vectors have. */
 #define DEFINE_PANEL(name, vector, vectors, count)                                                           \
@@ -52,7 +59,7 @@ bool tern__conv_is_wide(void)
         enum { FLOATS = sizeof(vector) / sizeof(float) };                                                    \
         const float *w = p->weight + out;                                                                    \
         vector sum[count][vectors] = {{{0}}}, weight[vectors];                                               \
-        for (int64_t b = 0; b < p->blocks; b++, in += p->in_pitch)                                           \
+        for (int64_t b = 0, left = p->near; b < p->blocks; b++, in = next(p, in, &left))                     \
             for (int c = 0; c < LANES; c++, w += p->width) {                                                 \
                 EACH(v, vectors) memcpy(&weight[v], w + v * FLOATS, sizeof(vector));                         \
                 EACH(i, count)                                                                               \

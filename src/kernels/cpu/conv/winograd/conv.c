@@ -3,9 +3,9 @@
  *
  * A sheet of a volume is an image whose inputs are those of several sheets (transform.h).
  *
- * Tiles are taken in runs, and a run in slices. A slice's inputs are transformed, and then for a group of 32
- * outputs after the other its 36 products are computed, whose sums stay in the cache, and transformed back.
- * So scratch is of a cache's size, whatever the layer's.
+ * Tiles are taken in slices (slice.h), some at a time. A slice's inputs are transformed, and then for a group
+ * of 32 outputs after the other its 36 products are computed, whose sums stay in the cache, and transformed
+ * back. So scratch is of a cache's size, whatever the layer's.
  *
  * Few channels: slices are small enough for the second-level cache, every thread has one, and transformed
  * weights are made beforehand (and kept over microbatches, pack.h). Many channels: such slices would be too
@@ -15,7 +15,7 @@
  * order of the channels, so no bit depends on how work is cut. */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
-#include "kernels/cpu/conv/winograd/transform.h"
+#include "kernels/cpu/conv/winograd/slice.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/pack.h"
 
@@ -25,7 +25,7 @@
 #define FEW    28        /* tiles for which it is worth reading all weights */
 #define LONG   128       /* tiles of a slice where weights are made for it  */
 #define LEAST  8         /* tiles that fill the sums of a product           */
-#define CHUNK  128       /* inputs whose weights are made at once           */
+#define CHUNK  128       /* inputs whose weights are made and summed at once */
 
 /* Scratch buffers. */
 enum { WEIGHTS = TERN__SCRATCH_OPERAND, TILES, SUMS };
@@ -37,20 +37,23 @@ typedef struct job {
     int threads;
     tern__winograd_grid grid;
     tern__winograd_weights w;
+    int64_t channels;            /* of a sheet of the inputs                            */
     int64_t groups;              /* of outputs                                          */
     bool keeps;                  /* transformed weights are made beforehand,            */
     const float *kept;           /* here                                                */
     int64_t chunk;               /* inputs that are multiplied at once                  */
-    int64_t slice, slices;       /* tiles; of a run                                     */
+    tern__winograd_cut cut;      /* into slices,                                        */
+    int64_t slices;              /* of which so many are taken at once                  */
+    int64_t in_room, room;       /* tiles of a slice's inputs and of its outputs        */
     int64_t in_pitch, sum_pitch; /* floats of a point's inputs and sums of a slice      */
     int64_t in_size, sum_size;   /* floats of all points                                */
     int64_t own_size;            /* of a thread's sums and weights                      */
     float *tiles, *own;
 } job;
 
-/* A slice of a run: its tiles and its transformed inputs. */
+/* A slice and its transformed inputs. */
 typedef struct part {
-    int64_t first, count;
+    tern__winograd_slice slice;
     float *tiles;
 } part;
 
@@ -82,32 +85,39 @@ static int64_t weight_room(const job *j, int64_t ins)
 
 /* ---- a slice ---- */
 
-static part part_of(const job *j, int64_t first, int64_t slice)
+static part part_of(const job *j, int64_t first, int64_t number)
 {
-    first += slice * j->slice;
-    return (part){first, TERN__MIN(j->slice, j->grid.count - first), j->tiles + slice * j->in_size};
+    return (part){tern__winograd_slice_of(&j->grid, &j->cut, first + number), j->tiles + number * j->in_size};
 }
 
-static void transform_inputs(const job *j, const part *s, int64_t block)
+static void transform_inputs(const job *j, const part *s, int64_t block, int64_t sheet)
 {
-    tern__winograd_points to = {s->tiles + block * j->slice * LANES, j->in_pitch};
-    tern__winograd_inputs(to, &j->grid, j->in, block, s->first, s->count);
+    tern__winograd_part from = tern__winograd_in_part(&j->grid, &s->slice, block, sheet);
+    float *to = s->tiles + (block * j->in_room + sheet * s->slice.tiles) * LANES;
+    tern__winograd_inputs((tern__winograd_points){to, j->in_pitch}, &j->grid, j->in, &from);
 }
 
-/* All points of a group of outputs, from inputs `in` on, whose weights are `weight`. */
-static void multiply(const job *j, const part *s, float *sums, const float *weight, int64_t group, int64_t in)
+/* All points of a group of outputs, from inputs `in` on, whose weights are `weight`, `pitch` floats from one
+ * point's to the next. A tap sees what the one before it sees, but for a sheet. */
+static void multiply(const job *j, const part *s, float *sums, const float *weight, int64_t pitch,
+                     int64_t group, int64_t in)
 {
-    int64_t ins = TERN__MIN(j->chunk, j->w.ins - in), room = j->slice * LANES;
+    int64_t ins = TERN__MIN(j->chunk, j->w.ins - in), tap = in / j->channels, channel = in % j->channels;
+    int64_t sheet = s->slice.tiles * LANES, next = j->grid.depth.step < 0 ? -sheet : sheet;
+    const float *tiles = s->tiles + channel * j->in_room + tern__winograd_seen(&j->grid, tap) * sheet;
     tern__conv_product p = {.blocks = ins / LANES,
                             .rows = 1,
-                            .columns = s->count,
+                            .columns = s->slice.sheets * s->slice.tiles,
                             .width = tern__winograd_width(&j->w, group),
-                            .in_pitch = room,
-                            .sum_pitch = room,
+                            .in_pitch = j->in_room * LANES,
+                            .sum_pitch = j->room * LANES,
+                            .near = (j->channels - channel) / LANES,
+                            .period = j->channels / LANES,
+                            .skip = next - j->channels * j->in_room,
                             .add = in > 0};
     for (int64_t point = 0; point < POINTS; point++) {
-        p.weight = weight + point * tern__winograd_pitch(&j->w, group, ins);
-        p.in = s->tiles + point * j->in_pitch + in / LANES * room;
+        p.weight = weight + point * pitch;
+        p.in = tiles + point * j->in_pitch;
         p.sums = sums + point * j->sum_pitch;
         tern__conv_multiply(&p);
     }
@@ -115,38 +125,44 @@ static void multiply(const job *j, const part *s, float *sums, const float *weig
 
 static void transform_outputs(const job *j, const part *s, float *sums, int64_t group)
 {
-    for (int64_t b = 0; b * LANES < tern__winograd_width(&j->w, group); b++) {
-        int64_t block = 2 * group + b;
-        tern__winograd_points from = {sums + b * j->slice * LANES, j->sum_pitch};
-        tern__winograd_outputs(from, &j->grid, j->out, j->bias, j->call->add[0], block, s->first, s->count);
-    }
+    int64_t blocks = tern__winograd_width(&j->w, group) / LANES;
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t i = 0; i < s->slice.sheets; i++) {
+            tern__winograd_part to = tern__winograd_out_part(&j->grid, &s->slice, 2 * group + b, i);
+            tern__winograd_points from = {sums + (b * j->room + i * s->slice.tiles) * LANES, j->sum_pitch};
+            tern__winograd_outputs(from, &j->grid, j->out, j->bias, j->call->add[0], &to);
+        }
 }
 
-/* A group of outputs. */
+/* A group of outputs. Both ways sum up the same inputs apart, so that results do not tell which it was. */
 static void compute(const job *j, const part *s, float *own, int64_t group)
 {
     float *made = own + j->sum_size;
     for (int64_t in = 0; in < j->w.ins; in += j->chunk) {
-        const float *weight = j->keeps ? j->kept + group * weight_room(j, j->w.ins) : made;
-        if (!j->keeps) tern__winograd_pack(made, &j->w, group, in, TERN__MIN(j->chunk, j->w.ins - in));
-        multiply(j, s, own, weight, group, in);
+        int64_t ins = TERN__MIN(j->chunk, j->w.ins - in);
+        if (!j->keeps) tern__winograd_pack(made, &j->w, group, in, ins);
+        const float *kept = j->kept + group * weight_room(j, j->w.ins);
+        const float *weight = j->keeps ? kept + in * tern__winograd_width(&j->w, group) : made;
+        multiply(j, s, own, weight, tern__winograd_pitch(&j->w, group, j->keeps ? j->w.ins : ins), group, in);
     }
     transform_outputs(j, s, own, group);
 }
 
 /* ---- the walk ---- */
 
-/* All blocks of all slices of a run and then all groups, the same share of both to a thread: where every
- * thread has a slice, it is its own. */
+/* All sheets of all blocks of some slices and then all groups, the same share of both to a thread: where
+ * every thread has a slice, it is its own. */
 static void run(const job *j, int64_t first)
 {
-    int64_t left = (j->grid.count - first + j->slice - 1) / j->slice, slices = TERN__MIN(j->slices, left);
-    int64_t blocks = j->w.ins / LANES, ins = slices * blocks, outs = slices * j->groups;
+    int64_t slices = TERN__MIN(j->slices, j->cut.count - first), outs = slices * j->groups;
+    int64_t tall = tern__winograd_tall(&j->grid, j->cut.sheets), each = tall * j->channels / LANES;
+    int64_t ins = slices * each;
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
     for (int t = 0; t < j->threads; t++)
         for (int64_t i = ins * t / j->threads; i < ins * (t + 1) / j->threads; i++) {
-            part s = part_of(j, first, i / blocks);
-            transform_inputs(j, &s, i % blocks);
+            part s = part_of(j, first, i / each);
+            if (i % tall < tern__winograd_tall(&j->grid, s.slice.sheets))
+                transform_inputs(j, &s, i % each / tall, i % tall);
         }
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
     for (int t = 0; t < j->threads; t++)
@@ -158,18 +174,28 @@ static void run(const job *j, int64_t first)
 
 /* ---- the plan ---- */
 
-/* Where tiles are few for the threads, each takes less, but for LEAST. */
+/* Slices: where a cache's worth of inputs earns reading the weights they are of that, and where tiles are few
+ * for the threads each takes less, but for LEAST. */
+static tern__winograd_cut cut_of(const job *j, bool *keeps)
+{
+    int64_t most = CACHE / (POINTS * j->channels * (int64_t)sizeof(float));
+    int64_t share = TERN__MAX((j->grid.count + j->threads - 1) / j->threads, LEAST);
+    tern__winograd_cut cached = tern__winograd_cut_of(&j->grid, most, true);
+    *keeps = cached.tiles * cached.sheets >= FEW && cached.count > 1;
+    if (!*keeps) return tern__winograd_cut_of(&j->grid, LONG, false);
+    return share < cached.tiles * cached.sheets ? tern__winograd_cut_of(&j->grid, share, false) : cached;
+}
+
 static void cut(job *j)
 {
-    int64_t most = CACHE / (POINTS * j->w.ins * (int64_t)sizeof(float)), share = j->grid.count;
-    j->keeps = most >= FEW && j->grid.count > most;
-    if (j->keeps) share = (share + j->threads - 1) / j->threads;
-    j->slice = TERN__MIN(j->keeps ? most : LONG, TERN__MAX(share, LEAST));
+    j->cut = cut_of(j, &j->keeps);
     j->slices = j->keeps ? j->threads : (j->threads + j->groups - 1) / j->groups;
-    j->chunk = j->keeps ? j->w.ins : TERN__MIN(j->w.ins, CHUNK);
-    j->in_pitch = j->w.ins * j->slice + LANES;
+    j->chunk = TERN__MIN(j->w.ins, CHUNK);
+    j->room = j->cut.sheets * j->cut.tiles;
+    j->in_room = tern__winograd_tall(&j->grid, j->cut.sheets) * j->cut.tiles;
+    j->in_pitch = j->channels * j->in_room + LANES;
     j->in_size = POINTS * j->in_pitch;
-    j->sum_pitch = 2 * j->slice * LANES + LANES;
+    j->sum_pitch = 2 * j->room * LANES + LANES;
     j->sum_size = POINTS * j->sum_pitch;
     j->own_size = j->sum_size + (j->keeps ? 0 : weight_room(j, j->chunk));
 }
@@ -182,6 +208,7 @@ static job plan(const tern__call *call, const tern__view *x, const tern__view *w
     j.grid = tern__winograd_grid_of(j.in, j.out, taps, call->attr, turned);
     j.w = (tern__winograd_weights){
         .ins = taps * j.in->shape[1], .outs = j.out->shape[1], .taps = taps, .turned = turned};
+    j.channels = j.in->shape[1];
     j.groups = (j.w.outs + 31) / 32;
     cut(&j);
     return j;
@@ -241,6 +268,6 @@ int tern__winograd(const tern__call *call, const tern__view *x, const tern__view
     j.tiles = tern__loop_scratch_of(call, TILES, tile_bytes(&j));
     j.own = tern__loop_scratch_of(call, SUMS, own_bytes(&j));
     if (!j.tiles || !j.own || (j.keeps && keep(&j, w))) return TERN_E_MEMORY;
-    for (int64_t first = 0; first < j.grid.count; first += j.slices * j.slice) run(&j, first);
+    for (int64_t first = 0; first < j.cut.count; first += j.slices) run(&j, first);
     return TERN_OK;
 }

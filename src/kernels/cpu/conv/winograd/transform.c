@@ -158,11 +158,12 @@ tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__vie
         int64_t step = attr->dilation[1 + d], padding = attr->padding[1 + d];
         g.axis[d] = axis_of(out->shape[out->ndim - 2 + d], turned ? 2 * step - padding : padding, step);
     }
-    g.count = out->shape[0] * g.depth.out * g.axis[0].tiles * g.axis[1].tiles;
+    g.tiles = out->shape[0] * g.axis[0].tiles * g.axis[1].tiles;
+    g.count = g.depth.out * g.tiles;
     return g;
 }
 
-/* Of a block of channels of tile t's sheet: its first element, and the tile's first output. */
+/* Of a block of channels of a sheet: its first element, and a tile's first output. */
 typedef struct place {
     int64_t plane, row, column;
     bool is_beyond; /* the volume: the sheet is all zeros */
@@ -175,28 +176,23 @@ TERN__INLINE int64_t first_output(const tern__winograd_axis *a, int64_t tile)
     return a->longer + rest / a->short_tiles + rest % a->short_tiles * OUT * a->step;
 }
 
-/* `sheets` of a volume; the tile's own is `ahead` before the one that is meant. */
+/* Of tile t of the part, of a volume of so many sheets. */
 TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view, int64_t sheets,
-                            int64_t block, int64_t ahead, int64_t t)
+                            const tern__winograd_part *part, int64_t t)
 {
-    int64_t across = g->axis[1].tiles, area = g->axis[0].tiles * across, own = t / area, rest = t % area;
-    int64_t image = own / g->depth.out, sheet = own % g->depth.out + ahead;
-    int64_t plane = (image * (view->shape[1] / LANES) + block) * sheets + sheet;
+    int64_t across = g->axis[1].tiles, area = g->axis[0].tiles * across;
+    int64_t image = (part->first + t) / area, rest = (part->first + t) % area;
+    int64_t plane = (image * (view->shape[1] / LANES) + part->block) * sheets + part->sheet;
     return (place){plane * view->shape[view->ndim - 2] * view->shape[view->ndim - 1] * LANES,
                    first_output(&g->axis[0], rest / across), first_output(&g->axis[1], rest % across),
-                   sheet < 0 || sheet >= sheets};
-}
-
-TERN__INLINE place output_of(const tern__winograd_grid *g, const tern__view *out, int64_t block, int64_t t)
-{
-    return place_of(g, out, g->depth.out, block, 0, t);
+                   part->sheet < 0 || part->sheet >= sheets};
 }
 
 /* The inputs that the tile sees begin here. */
-TERN__INLINE place input_of(const tern__winograd_grid *g, const tern__view *in, int64_t block, int64_t t)
+TERN__INLINE place input_of(const tern__winograd_grid *g, const tern__view *in,
+                            const tern__winograd_part *part, int64_t t)
 {
-    int64_t blocks = in->shape[1] / LANES, ahead = g->depth.shift + block / blocks * g->depth.step;
-    place p = place_of(g, in, g->depth.in, block % blocks, ahead, t);
+    place p = place_of(g, in, g->depth.in, part, t);
     p.row -= g->axis[0].padding;
     p.column -= g->axis[1].padding;
     return p;
@@ -245,35 +241,34 @@ TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, 
 }
 
 TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
-                         int64_t block, int64_t first, int64_t count, tern_dtype dtype)
+                         const tern__winograd_part *part, tern_dtype dtype)
 {
     float room[IN * IN * LANES];
-    for (int64_t t = 0; t < count; t++) {
-        lines from = square(g, in, input_of(g, in, block, first + t), IN, room, dtype);
+    for (int64_t t = 0; t < part->count; t++) {
+        lines from = square(g, in, input_of(g, in, part, t), IN, room, dtype);
         input_tile(to.data + t * LANES, to.pitch, from.data, from.first, from.row_pitch, from.pitch, dtype);
     }
 }
 
 TERN__INLINE void grads(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *out,
-                        int64_t block, int64_t first, int64_t count, tern_dtype dtype)
+                        const tern__winograd_part *part, tern_dtype dtype)
 {
     float room[OUT * OUT * LANES];
-    for (int64_t t = 0; t < count; t++) {
-        lines from = square(g, out, output_of(g, out, block, first + t), OUT, room, dtype);
+    for (int64_t t = 0; t < part->count; t++) {
+        lines from = square(g, out, place_of(g, out, g->depth.out, part, t), OUT, room, dtype);
         grad_tile(to.data + t * LANES, to.pitch, from.data, from.first, from.row_pitch, from.pitch, dtype);
     }
 }
 
 TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid *g, const tern__view *out,
-                          const void *bias, bool add, int64_t block, int64_t first, int64_t count,
-                          tern_dtype dtype)
+                          const void *bias, bool add, const tern__winograd_part *part, tern_dtype dtype)
 {
     float room[OUT * OUT * LANES];
     void *data = out->data;
     tern__lanes more = {0};
-    if (bias) more = tern__lanes_get(bias, dtype, block * LANES, LANES);
-    for (int64_t t = 0; t < count; t++) {
-        place p = output_of(g, out, block, first + t);
+    if (bias) more = tern__lanes_get(bias, dtype, part->block * LANES, LANES);
+    for (int64_t t = 0; t < part->count; t++) {
+        place p = place_of(g, out, g->depth.out, part, t);
         output_tile(room, LANES, from.data, t * LANES, IN * from.pitch, from.pitch, TERN_F32);
         const tern__winograd_axis *down = &g->axis[0], *on = &g->axis[1];
         for (int64_t i = 0, row = p.row; i < OUT && row < down->out; i++, row += down->step)
@@ -286,34 +281,34 @@ TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid 
 
 DEFINE_FOR_DTYPES(inputs,
                   (tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
-                   int64_t block, int64_t first, int64_t count),
-                  to, g, in, block, first, count)
+                   const tern__winograd_part *part),
+                  to, g, in, part)
 DEFINE_FOR_DTYPES(grads,
                   (tern__winograd_points to, const tern__winograd_grid *g, const tern__view *out,
-                   int64_t block, int64_t first, int64_t count),
-                  to, g, out, block, first, count)
+                   const tern__winograd_part *part),
+                  to, g, out, part)
 DEFINE_FOR_DTYPES(outputs,
                   (tern__winograd_points from, const tern__winograd_grid *g, const tern__view *out,
-                   const void *bias, bool add, int64_t block, int64_t first, int64_t count),
-                  from, g, out, bias, add, block, first, count)
+                   const void *bias, bool add, const tern__winograd_part *part),
+                  from, g, out, bias, add, part)
 
 void tern__winograd_inputs(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *in,
-                           int64_t block, int64_t first, int64_t count)
+                           const tern__winograd_part *part)
 {
-    FOR_DTYPE(inputs, in->dtype)(to, grid, in, block, first, count);
+    FOR_DTYPE(inputs, in->dtype)(to, grid, in, part);
 }
 
 void tern__winograd_grads(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *out,
-                          int64_t block, int64_t first, int64_t count)
+                          const tern__winograd_part *part)
 {
-    FOR_DTYPE(grads, out->dtype)(to, grid, out, block, first, count);
+    FOR_DTYPE(grads, out->dtype)(to, grid, out, part);
 }
 
 void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_grid *grid,
-                            const tern__view *out, const void *bias, bool add, int64_t block, int64_t first,
-                            int64_t count)
+                            const tern__view *out, const void *bias, bool add,
+                            const tern__winograd_part *part)
 {
-    FOR_DTYPE(outputs, out->dtype)(from, grid, out, bias, add, block, first, count);
+    FOR_DTYPE(outputs, out->dtype)(from, grid, out, bias, add, part);
 }
 
 /* ---- weights ---- */

@@ -32,18 +32,18 @@ typedef struct tern__winograd_axis {
 } tern__winograd_axis;
 
 /* Sheets of a volume, of which an image is one. An output's sheet is a sum over `taps` sheets of the inputs,
- * of which tap k is `shift` + k * step further on: to the tiles of a sheet these are as many times the
- * channels, and sheets beyond the volume are zeros. */
+ * of which tap k is `shift` + k * step further on: to the products these are as many times the channels, and
+ * sheets beyond the volume are zeros. */
 typedef struct tern__winograd_depth {
     int64_t in, out, taps;
     int64_t shift, step;
 } tern__winograd_depth;
 
-/* Tiles of all sheets of all images, in their order. */
 typedef struct tern__winograd_grid {
     tern__winograd_depth depth;
-    tern__winograd_axis axis[2]; /* height and width */
-    int64_t count;               /* in all images    */
+    tern__winograd_axis axis[2]; /* height and width                   */
+    int64_t tiles;               /* of one sheet in all images         */
+    int64_t count;               /* of all sheets                      */
 } tern__winograd_grid;
 
 /* Of weights (O, C, [sheets,] 3, 3). */
@@ -63,16 +63,20 @@ typedef struct tern__winograd_points {
     int64_t pitch;
 } tern__winograd_points;
 
-/* B' d B and A dy A' of tiles `first` to first + count - 1 of channel block `block`; of the inputs these are
- * the blocks of the first tap's sheets, then those of the second's. */
+/* Tiles `first` to first + count - 1 of a sheet of a block of channels. */
+typedef struct tern__winograd_part {
+    int64_t block, sheet, first, count;
+} tern__winograd_part;
+
+/* B' d B, of a sheet of the inputs, and A dy A'. */
 void tern__winograd_inputs(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *in,
-                           int64_t block, int64_t first, int64_t count);
+                           const tern__winograd_part *part);
 void tern__winograd_grads(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *out,
-                          int64_t block, int64_t first, int64_t count);
+                          const tern__winograd_part *part);
 /* A' m A, plus a bias of the outputs' dtype (NULL: none), into or onto the outputs. */
 void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_grid *grid,
-                            const tern__view *out, const void *bias, bool add, int64_t block, int64_t first,
-                            int64_t count);
+                            const tern__view *out, const void *bias, bool add,
+                            const tern__winograd_part *part);
 
 /* Weights (O, C, [sheets,] 3, 3), or their gradient; turned: as a data gradient has them, by 180 degrees in
  * each sheet and with outputs for inputs. Inputs are counted once for each sheet. Transformed ones stand in

@@ -1,21 +1,21 @@
 /* weight.c - the weight gradient: 36 products of dy's transformed tiles by x's, summed over tiles.
  *
- * Tiles are taken in runs, whose operands are transformed and then multiplied in parts: a group of 32 outputs
- * by some inputs, all points of which stay in the cache for the time. After the last run a part's points
- * become weights' gradients; where there is one run only (small images of many channels) a thread has room
- * for one part, and nothing else of the points' gradients ever exists. Threads share a run: first they take
- * blocks of channels, then parts. Runs are added up in their order and do not depend on the threads, so no
- * bit does.
+ * Tiles are taken in slices (slice.h), whose operands are transformed and then multiplied in parts: a group
+ * of 32 outputs by some inputs of a tap, all points of which stay in the cache for the time. After the last
+ * slice a part's points become weights' gradients; where there is one slice only (small images of many
+ * channels) a thread has room for one part, and nothing else of the points' gradients ever exists. Threads
+ * share a slice: first they take blocks of channels, then parts. Slices are added up in their order and do
+ * not depend on the threads, so no bit does.
  */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
-#include "kernels/cpu/conv/winograd/transform.h"
+#include "kernels/cpu/conv/winograd/slice.h"
 #include "kernels/cpu/loops.h"
 
 #define LANES  16
 #define POINTS TERN__WINOGRAD_POINTS
 #define CHUNK  128 /* inputs of a part, at most */
-#define SHORT  64  /* tiles of a run            */
+#define SHORT  64  /* tiles of a slice          */
 #define LONG   128 /* of more than NARROW channels, whose sums are read from further away */
 #define NARROW 128
 
@@ -28,65 +28,87 @@ typedef struct job {
     int threads;
     tern__winograd_grid grid;
     tern__winograd_weights w;
-    int64_t groups, chunk, chunks; /* of 32 outputs; inputs of a part, parts of a group      */
-    int64_t run, runs;             /* tiles of a run                                         */
-    int64_t x_pitch, dy_pitch;     /* floats of a point                                      */
-    int64_t part;                  /* floats of a part's sums                                */
-    float *inputs, *grads, *sums;  /* of x and dy, transformed; of all parts, or of a thread */
+    int64_t channels;              /* of a sheet of x                                      */
+    int64_t groups, chunk, chunks; /* of 32 outputs; inputs of a part, parts of a tap      */
+    tern__winograd_cut cut;
+    int64_t x_room, room;         /* tiles of a slice's inputs and of its outputs         */
+    int64_t x_pitch, dy_pitch;    /* floats of a point                                    */
+    int64_t part;                 /* floats of a part's sums                              */
+    float *inputs, *grads, *sums; /* of x and dy, transformed; of all parts, or of a thread */
 } job;
 
-static void transform(const job *j, int64_t block, int64_t first, int64_t count)
+static void transform_x(const job *j, const tern__winograd_slice *s, int64_t block)
 {
-    int64_t room = j->run * LANES, ins = j->w.ins / LANES;
-    tern__winograd_points x = {j->inputs + block * room, j->x_pitch};
-    tern__winograd_points dy = {j->grads + (block - ins) * room, j->dy_pitch};
-    if (block < ins)
-        tern__winograd_inputs(x, &j->grid, j->x, block, first, count);
-    else
-        tern__winograd_grads(dy, &j->grid, j->dy, block - ins, first, count);
+    for (int64_t i = 0; i < tern__winograd_tall(&j->grid, s->sheets); i++) {
+        tern__winograd_part from = tern__winograd_in_part(&j->grid, s, block, i);
+        float *to = j->inputs + (block * j->x_room + i * s->tiles) * LANES;
+        tern__winograd_inputs((tern__winograd_points){to, j->x_pitch}, &j->grid, j->x, &from);
+    }
+}
+
+static void transform_dy(const job *j, const tern__winograd_slice *s, int64_t block)
+{
+    for (int64_t i = 0; i < s->sheets; i++) {
+        tern__winograd_part from = tern__winograd_out_part(&j->grid, s, block, i);
+        float *to = j->grads + (block * j->room + i * s->tiles) * LANES;
+        tern__winograd_grads((tern__winograd_points){to, j->dy_pitch}, &j->grid, j->dy, &from);
+    }
 }
 
 /* A part: a group of outputs by some inputs, all points. */
-static void multiply(const job *j, int64_t part, float *sums, int64_t first, int64_t count)
+static void multiply(const job *j, int64_t part, float *sums, const tern__winograd_slice *s, int64_t slice)
 {
-    int64_t room = j->run * LANES, group = part / j->chunks, in = part % j->chunks * j->chunk;
-    int64_t ins = TERN__MIN(j->chunk, j->w.ins - in), pitch = tern__winograd_pitch(&j->w, group, ins);
+    int64_t group = part / (j->w.taps * j->chunks), tap = part / j->chunks % j->w.taps;
+    int64_t channel = part % j->chunks * j->chunk, ins = TERN__MIN(j->chunk, j->channels - channel);
+    int64_t seen = channel * j->x_room + tern__winograd_seen(&j->grid, tap) * s->tiles * LANES;
+    int64_t pitch = tern__winograd_pitch(&j->w, group, ins);
     tern__conv_product p = {.blocks = ins / LANES,
                             .rows = 1,
-                            .columns = count,
+                            .columns = s->sheets * s->tiles,
                             .width = tern__winograd_width(&j->w, group),
-                            .in_pitch = room,
-                            .sum_pitch = room,
-                            .add = first > 0};
+                            .in_pitch = j->x_room * LANES,
+                            .sum_pitch = j->room * LANES,
+                            .add = slice > 0};
     for (int64_t point = 0; point < POINTS; point++) {
-        p.in = j->inputs + point * j->x_pitch + in / LANES * room;
-        p.sums = j->grads + point * j->dy_pitch + 2 * group * room;
+        p.in = j->inputs + point * j->x_pitch + seen;
+        p.sums = j->grads + point * j->dy_pitch + 2 * group * j->room * LANES;
         tern__conv_multiply_back(&p, sums + point * pitch);
     }
-    if (first + count == j->grid.count) tern__winograd_unpack(sums, &j->w, group, in, ins, j->call->add[0]);
+    if (slice + 1 == j->cut.count)
+        tern__winograd_unpack(sums, &j->w, group, tap * j->channels + channel, ins, j->call->add[0]);
 }
 
-static void run(const job *j, int64_t first, int64_t count)
+static int64_t parts_of(const job *j)
 {
-    int64_t blocks = (j->w.ins + j->w.outs) / LANES, parts = j->groups * j->chunks;
+    return j->groups * j->w.taps * j->chunks;
+}
+
+static void run(const job *j, int64_t slice)
+{
+    int64_t ins = j->channels / LANES, blocks = ins + j->w.outs / LANES, parts = parts_of(j);
+    tern__winograd_slice s = tern__winograd_slice_of(&j->grid, &j->cut, slice);
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
-    for (int64_t b = 0; b < blocks; b++) transform(j, b, first, count);
+    for (int64_t b = 0; b < blocks; b++)
+        if (b < ins)
+            transform_x(j, &s, b);
+        else
+            transform_dy(j, &s, b - ins);
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
     for (int t = 0; t < j->threads; t++)
         for (int64_t i = parts * t / j->threads; i < parts * (t + 1) / j->threads; i++)
-            multiply(j, i, j->sums + (j->runs > 1 ? i : t) * j->part, first, count);
+            multiply(j, i, j->sums + (j->cut.count > 1 ? i : t) * j->part, &s, slice);
 }
 
 static void cut(job *j)
 {
-    int64_t most = j->w.ins + j->w.outs > NARROW ? LONG : SHORT;
-    j->runs = (j->grid.count + most - 1) / most;
-    j->run = (j->grid.count + j->runs - 1) / j->runs;
+    j->cut = tern__winograd_cut_of(&j->grid, j->w.ins + j->w.outs > NARROW ? LONG : SHORT, false);
     j->groups = (j->w.outs + 31) / 32;
-    j->chunk = TERN__MIN(j->w.ins, CHUNK);
-    j->chunks = (j->w.ins + j->chunk - 1) / j->chunk;
-    j->x_pitch = j->w.ins * j->run + LANES;
-    j->dy_pitch = j->w.outs * j->run + LANES;
+    j->chunk = TERN__MIN(j->channels, CHUNK);
+    j->chunks = (j->channels + j->chunk - 1) / j->chunk;
+    j->room = j->cut.sheets * j->cut.tiles;
+    j->x_room = tern__winograd_tall(&j->grid, j->cut.sheets) * j->cut.tiles;
+    j->x_pitch = j->channels * j->x_room + LANES;
+    j->dy_pitch = j->w.outs * j->room + LANES;
     j->part = POINTS * tern__winograd_pitch(&j->w, 0, j->chunk);
 }
 
@@ -96,6 +118,7 @@ static job plan(const tern__call *call, const tern__view *x, const tern__view *d
     int64_t taps = tern__winograd_sheets(dw);
     j.grid = tern__winograd_grid_of(x, dy, taps, call->attr, false);
     j.w = (tern__winograd_weights){.ins = taps * x->shape[1], .outs = dy->shape[1], .taps = taps};
+    j.channels = x->shape[1];
     cut(&j);
     return j;
 }
@@ -107,7 +130,7 @@ static size_t tile_bytes(const job *j)
 
 static size_t sum_bytes(const job *j)
 {
-    int64_t parts = j->runs > 1 ? j->groups * j->chunks : j->threads;
+    int64_t parts = j->cut.count > 1 ? parts_of(j) : j->threads;
     return (size_t)(parts * j->part) * sizeof(float);
 }
 
@@ -128,7 +151,6 @@ int tern__winograd_weight_grad(const tern__call *call, const tern__view *x, cons
     j.sums = tern__loop_scratch_of(call, SUMS, sum_bytes(&j));
     if (!j.inputs || !j.sums) return TERN_E_MEMORY;
     j.grads = j.inputs + POINTS * j.x_pitch;
-    for (int64_t first = 0; first < j.grid.count; first += j.run)
-        run(&j, first, TERN__MIN(j.run, j.grid.count - first));
+    for (int64_t slice = 0; slice < j.cut.count; slice++) run(&j, slice);
     return TERN_OK;
 }
