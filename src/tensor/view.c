@@ -101,6 +101,7 @@ static int64_t blocked_offset(const tern__view *view, int64_t i)
 
 int64_t tern__view_offset(const tern__view *view, int64_t i)
 {
+    if (tern__view_is_contiguous(view)) return i;
     return view->layout == TERN__BLOCKED16 ? blocked_offset(view, i) : plain_offset(view, i);
 }
 

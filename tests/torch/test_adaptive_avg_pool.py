@@ -10,7 +10,7 @@ import tern
 from half import compare_half
 from ops import Run, blocked, compare, gradient_check
 
-DEVICES = [("cpu", "f", 2e-6), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-13)]
+DEVICES = [("cpu", "f", 2e-6), ("cpu", "d", 1e-13), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-13)]
 CASES = [  # shape, sizes
     ((2, 5, 9, 11), [(1, 1), (3, 3), (4, 7), (9, 11), (12, 5), (20, 23)]),
     ((3, 16, 6, 5), [(1, 1), (2, 3), (7, 4)]),

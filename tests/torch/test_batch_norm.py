@@ -9,7 +9,7 @@ import tern
 from half import TYPES, compare_half
 from ops import Module, Run, blocked, compare, error_of, gradient_check
 
-DEVICES = [("cpu", "f", 2e-6, 2e-5), ("cpu:reference", "f", 2e-6, 2e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
+DEVICES = [("cpu", "f", 2e-6, 2e-5), ("cpu", "d", 1e-13, 1e-11), ("cpu:reference", "f", 2e-6, 2e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
 SHAPES = [(4, 32, 5, 7), (3, 5, 9, 11), (6, 5), (70, 33), (2, 16, 40, 41), (5, 1, 7), (9, 16, 1, 1), (2, 3, 2, 3, 4), (2, 16, 3, 5, 4)]
 
 
@@ -115,7 +115,8 @@ class BatchNormTest(unittest.TestCase):
             return y + z + x * r + y
 
         compare("used twice", op, want, arrays, 2e-6, gradient_tolerance=2e-5)
-        compare("used twice", op, want, [a.astype("d") for a in arrays], 1e-12, "cpu:reference", gradient_tolerance=1e-11)
+        for device in ("cpu", "cpu:reference"):
+            compare("used twice", op, want, [a.astype("d") for a in arrays], 1e-12, device, gradient_tolerance=1e-11)
 
     def test_residual_in_another_layout(self):
         arrays = [self.draw((4, 16, 6, 5), "f"), self.draw(16, "f"), self.draw(16, "f"), self.draw((4, 16, 6, 5), "f") - 4]
@@ -151,12 +152,12 @@ class BatchNormTest(unittest.TestCase):
             run.close()
 
     def test_same_bits_for_any_number_of_threads(self):
-        x, dy = self.draw((16, 32, 20, 21), "f"), self.draw((16, 32, 20, 21), "f") - 3
-        for layout in (lambda run, x: x, blocked):
+        for layout, dtype in ((lambda run, x: x, "f"), (blocked, "f"), (lambda run, x: x, "d")):
+            x, dy = self.draw((16, 32, 20, 21), dtype), self.draw((16, 32, 20, 21), dtype) - 3
             seen = set()
             for threads in (1, 2, 3, 5):
                 run = Run("cpu", threads)
-                p = [run.parameter(a) for a in (x, self.rng.random(32).astype("f") * 0 + 2, numpy.zeros(32, "f"))]
+                p = [run.parameter(a) for a in (x, numpy.full(32, 2, dtype), numpy.zeros(32, dtype))]
                 y = batch_norm(run, layout(run, p[0]), *p[1:], relu=True)
                 value = run.value(y)
                 run.backward(y, dy)
@@ -176,11 +177,11 @@ class BatchNormTest(unittest.TestCase):
 
     def test_relu_lets_the_gradient_of_nan_through(self):
         """As torch does: where y is NaN (all of channel 1) dy goes on."""
-        x, dy, bias = self.draw((2, 16, 4, 4), "f"), self.draw((2, 16, 4, 4), "f"), numpy.zeros(16, "f")
-        bias[1] = numpy.nan
-        t = torch.tensor(bias, requires_grad=True)
-        torch.relu(torch.nn.functional.batch_norm(torch.tensor(x), None, None, None, t, True)).backward(torch.tensor(dy))
-        for device in ("cpu", "cpu:reference"):
+        for device, dtype in (("cpu", "f"), ("cpu", "d"), ("cpu:reference", "f")):
+            x, dy, bias = self.draw((2, 16, 4, 4), dtype), self.draw((2, 16, 4, 4), dtype), numpy.zeros(16, dtype)
+            bias[1] = numpy.nan
+            t = torch.tensor(bias, requires_grad=True)
+            torch.relu(torch.nn.functional.batch_norm(torch.tensor(x), None, None, None, t, True)).backward(torch.tensor(dy))
             for layout in (lambda run, x: x, blocked):
                 run = Run(device)
                 ours = run.parameter(bias)

@@ -1,6 +1,7 @@
 """Layer norm, group norm and instance norm against torch: values, every gradient, strided and blocked inputs, 16-bit types,
 nothing at all, layers."""
 import ctypes
+import itertools
 import unittest
 
 import numpy
@@ -11,7 +12,7 @@ from half import compare_half
 from ops import Run, blocked, compare, error_of, gradient_check
 
 F = torch.nn.functional
-DEVICES = [("cpu", "f", 2e-6, 1e-5), ("cpu:reference", "f", 2e-6, 1e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
+DEVICES = [("cpu", "f", 2e-6, 1e-5), ("cpu", "d", 1e-13, 1e-11), ("cpu:reference", "f", 2e-6, 1e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
 # shape, number of dimensions normalised over
 LAYERS = [((3, 5), 1), ((7, 33), 1), ((2, 3, 4, 5), 1), ((2, 3, 4, 5), 2), ((4, 17, 3), 3), ((9,), 1), ((70, 768), 1), ((300, 16), 1), ((2, 2500), 1)]
 # shape, groups
@@ -128,12 +129,13 @@ class GroupNormTest(unittest.TestCase):
             return y * z + z + F.layer_norm(x, (8,)) + x
 
         compare("used twice", op, oracle, arrays, 4e-6, gradient_tolerance=2e-5)
-        compare("used twice", op, oracle, [a.astype("d") for a in arrays], 1e-12, "cpu:reference", gradient_tolerance=1e-10)
+        for device in ("cpu", "cpu:reference"):
+            compare("used twice", op, oracle, [a.astype("d") for a in arrays], 1e-12, device, gradient_tolerance=1e-10)
 
     def test_same_bits_for_any_number_of_threads(self):
-        for shape, groups in (((300, 300), 1), ((9, 32, 20, 21), 4)):
-            x, w, b = self.arrays(shape, shape[1], "f")
-            dy = self.draw(shape, "f") - 3
+        for (shape, groups), dtype in itertools.product((((300, 300), 1), ((9, 32, 20, 21), 4)), "fd"):
+            x, w, b = self.arrays(shape, shape[1], dtype)
+            dy = self.draw(shape, dtype) - 3
             seen = set()
             for threads in (1, 2, 3, 5):
                 run = Run("cpu", threads)
@@ -177,8 +179,8 @@ class GroupNormTest(unittest.TestCase):
     def test_nothing(self):
         """Empty inputs: the result is empty, the gradients of weight and bias are 0."""
         for device in ("cpu", "cpu:reference"):
-            for shape, groups in (((0, 4, 5), 2), ((2, 4, 0), 2), ((2, 0, 5), 2)):
-                arrays = [numpy.zeros(shape, "f"), numpy.ones(shape[1], "f"), numpy.ones(shape[1], "f")]
+            for (shape, groups), dtype in itertools.product((((0, 4, 5), 2), ((2, 4, 0), 2), ((2, 0, 5), 2)), "fd"):
+                arrays = [numpy.zeros(shape, dtype), numpy.ones(shape[1], dtype), numpy.ones(shape[1], dtype)]
                 run = Run(device)
                 p = [run.parameter(a) for a in arrays]
                 for _ in (1, 2):

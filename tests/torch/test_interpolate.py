@@ -10,7 +10,7 @@ import tern
 from half import compare_half
 from ops import Run, blocked, compare, gradient_check
 
-DEVICES = [("cpu", "f", 2e-6), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-12)]
+DEVICES = [("cpu", "f", 2e-6), ("cpu", "d", 1e-12), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-12)]
 NEAREST, LINEAR = 0, 1
 NAMES = {1: "linear", 2: "bilinear", 3: "trilinear"}
 # Shapes with sizes that they get, or scales.
@@ -124,11 +124,13 @@ class InterpolateTest(unittest.TestCase):
             for layout, prepare in layouts(shape):
                 for align in (False, True):
                     op = lambda run, x: interpolate(run, prepare(run, x), LINEAR, align, size)
-                    compare(f"{shape} {size} {layout}", op, lambda x: oracle(x, LINEAR, align, size=size), [self.draw(shape)], 2e-6, threads=turn % 4 + 1)
+                    for dtype, tolerance in (("f", 2e-6), ("d", 1e-12)):
+                        x = self.draw(shape, dtype)
+                        compare(f"{shape} {size} {layout}", op, lambda x: oracle(x, LINEAR, align, size=size), [x], tolerance, threads=turn % 4 + 1)
 
     def test_same_bits_for_any_number_of_threads(self):
-        for shape, prepare in (((1, 19, 33, 33), lambda run, x: x), ((1, 16, 9, 20, 21), blocked)):
-            x, seen = self.draw(shape), set()
+        for shape, prepare, dtype in (((1, 19, 33, 33), lambda run, x: x, "f"), ((1, 16, 9, 20, 21), blocked, "f"), ((1, 19, 33, 33), lambda run, x: x, "d")):
+            x, seen = self.draw(shape, dtype), set()
             for threads in (1, 2, 3):
                 run = Run("cpu", threads)
                 p = run.parameter(x)
@@ -164,15 +166,15 @@ class InterpolateTest(unittest.TestCase):
 
     def test_infinities_stay_where_they_are_seen(self):
         """What has no weight is not multiplied, so no number comes of it."""
-        for device in ("cpu", "cpu:reference"):
+        for device, dtype, _ in DEVICES:
             run = Run(device)
-            x = numpy.arange(7, dtype="f").reshape(1, 1, 7)
+            x = numpy.arange(7, dtype=dtype).reshape(1, 1, 7)
             x[0, 0, 3] = numpy.inf
             got = run.value(interpolate(run, run.constant(x), LINEAR, True, size=(13,))).ravel()
             numpy.testing.assert_array_equal(numpy.isinf(got), [i in (5, 6, 7) for i in range(13)])
             self.assertFalse(numpy.isnan(got).any())
-            p = run.parameter(numpy.zeros((1, 1, 7), "f"))
-            dy = numpy.zeros((1, 1, 13), "f")
+            p = run.parameter(numpy.zeros((1, 1, 7), dtype))
+            dy = numpy.zeros((1, 1, 13), dtype)
             dy[0, 0, 6] = dy[0, 0, 0] = numpy.inf
             run.backward(interpolate(run, p, LINEAR, True, size=(13,)), dy)
             numpy.testing.assert_array_equal(run.grad(p).ravel(), [numpy.inf, 0, 0, numpy.inf, 0, 0, 0])

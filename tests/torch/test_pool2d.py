@@ -9,7 +9,7 @@ import tern
 from half import compare_half
 from ops import Run, blocked, compare, gradient_check
 
-DEVICES = [("cpu", "f", 1e-6), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
+DEVICES = [("cpu", "f", 1e-6), ("cpu", "d", 1e-13), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
 SHAPES = [(3, 7, 9, 11), (3, 16, 8, 7), (1, 48, 6, 6), (1, 1, 1, 1)]
 WINDOWS = [  # kernel, stride, padding
     ((2, 2), (0, 0), (0, 0)),
@@ -103,15 +103,15 @@ class Pool2dTest(unittest.TestCase):
 
     def test_windows_that_see_nothing(self):
         """Dilation can step over a small input: torch's maximum is -infinity then, and no gradient comes back."""
-        for device in ("cpu", "cpu:reference"):
+        for device, dtype, _ in DEVICES:
             for prepare, channels in ((lambda run, a: a, 3), (blocked, 16)):
                 run = Run(device)
-                x = run.parameter(numpy.ones((2, channels, 1, 1), "f"))
+                x = run.parameter(numpy.ones((2, channels, 1, 1), dtype))
                 y = pool(run, "max", prepare(run, x), (2, 2), (1, 1), (1, 1), dilation=(2, 2))
                 numpy.testing.assert_array_equal(run.value(y), numpy.full((2, channels, 1, 1), -numpy.inf))
-                run.backward(y, numpy.ones((2, channels, 1, 1), "f"))
+                run.backward(y, numpy.ones((2, channels, 1, 1), dtype))
                 y = pool(run, "max", prepare(run, x), (2, 2), (1, 1), (1, 1), dilation=(2, 2))
-                run.backward(y, numpy.ones((2, channels, 1, 1), "f"))  # again: nothing is cleared now
+                run.backward(y, numpy.ones((2, channels, 1, 1), dtype))  # again: nothing is cleared now
                 numpy.testing.assert_array_equal(run.grad(x), 0 * numpy.ones((2, channels, 1, 1)))
                 run.close()
 
@@ -122,17 +122,18 @@ class Pool2dTest(unittest.TestCase):
             self.both("large", x, kernel, stride=stride, padding=padding, ceil_mode=True)
         self.both("large", x, (5, 3), stride=(2, 2), padding=(2, 1), dilation=(4, 3))
         self.both("wide", self.rng.standard_normal((1, 2, 3, 9000)).astype("f"), (2, 2), stride=(1, 2))
-        seen = set()
-        for threads in (1, 2, 3):
-            run = Run("cpu", threads)
-            p = run.parameter(x)
-            for _ in range(2):  # the second gradient is written over the first
-                run.lib.tern_zero_grad(ctypes.byref(run.module))
-                y = pool(run, "avg", p, (3, 3), (2, 2), (1, 1))
-                run.backward(run.op("tern_sum", y))
-                seen.add(run.value(y).tobytes() + run.grad(p).tobytes())
-            run.close()
-        self.assertEqual(len(seen), 1)
+        for dtype in ("f", "d"):
+            seen = set()
+            for threads in (1, 2, 3):
+                run = Run("cpu", threads)
+                p = run.parameter(x.astype(dtype))
+                for _ in range(2):  # the second gradient is written over the first
+                    run.lib.tern_zero_grad(ctypes.byref(run.module))
+                    y = pool(run, "avg", p, (3, 3), (2, 2), (1, 1))
+                    run.backward(run.op("tern_sum", y))
+                    seen.add(run.value(y).tobytes() + run.grad(p).tobytes())
+                run.close()
+            self.assertEqual(len(seen), 1)
 
     def test_views_with_gaps(self):
         for device, dtype, tolerance in DEVICES:
@@ -194,12 +195,12 @@ class Pool2dTest(unittest.TestCase):
         want = torch.nn.functional.max_pool2d(t, 3, 2, 1)
         dy = self.rng.standard_normal(tuple(want.shape)).astype("f")
         want.backward(torch.tensor(dy))
-        for device in ("cpu", "cpu:reference"):
+        for device, dtype, _ in DEVICES:
             run = Run(device)
-            p = run.parameter(x)
+            p = run.parameter(x.astype(dtype))
             y = pool(run, "max", p, (3, 3), (2, 2), (1, 1))
             numpy.testing.assert_array_equal(run.value(y), want.detach().numpy())
-            run.backward(y, dy)
+            run.backward(y, dy.astype(dtype))
             numpy.testing.assert_allclose(run.grad(p), t.grad.numpy(), rtol=1e-6)
             run.close()
 

@@ -11,7 +11,7 @@ import tern
 from half import compare_half
 from ops import Run, blocked, compare, gradient_check
 
-DEVICES = [("cpu", "f", 1e-6), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
+DEVICES = [("cpu", "f", 1e-6), ("cpu", "d", 1e-13), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
 SHAPES = [(2, 5, 5, 7, 6), (1, 32, 4, 5, 4), (1, 1, 1, 1, 1)]
 WINDOWS = [  # kernel, stride, padding
     ((2, 2, 2), (0, 0, 0), (0, 0, 0)),
@@ -125,8 +125,9 @@ class Pool3dTest(unittest.TestCase):
             x = self.rng.permutation(numpy.prod(shape)).reshape(shape).astype("f")
             prepare = blocked if shape[1] % 16 == 0 else lambda run, a: a
             given = dict(prepare=prepare, threads=turn % 3 + 1, ceil_mode=turn % 2 == 0)
-            self.compare_max(shape, x, kernel, stride, padding, **given)
-            self.compare_avg(shape, x, kernel, stride, padding, **given)
+            for dtype, tolerance in (("f", 1e-6), ("d", 1e-13)):
+                self.compare_max(shape, x.astype(dtype), kernel, stride, padding, tolerance=tolerance, **given)
+                self.compare_avg(shape, x.astype(dtype), kernel, stride, padding, tolerance=tolerance, **given)
 
     def test_large_volumes(self):
         """More than one strip and part of a plane, in both layouts; the same bits for any number of threads, a second gradient written
@@ -150,13 +151,13 @@ class Pool3dTest(unittest.TestCase):
 
     def test_windows_that_see_nothing(self):
         """Dilation can step over a small input: torch's maximum is -infinity then, and no gradient comes back."""
-        for device, (prepare, channels) in itertools.product(("cpu", "cpu:reference"), ((lambda run, a: a, 3), (blocked, 16))):
+        for (device, dtype, _), (prepare, channels) in itertools.product(DEVICES, ((lambda run, a: a, 3), (blocked, 16))):
             run = Run(device)
-            x = run.parameter(numpy.ones((2, channels, 1, 1, 1), "f"))
+            x = run.parameter(numpy.ones((2, channels, 1, 1, 1), dtype))
             for _ in range(2):  # the second time nothing is cleared
                 y = pool(run, "max", prepare(run, x), (2, 2, 2), (1, 1, 1), (1, 1, 1), dilation=(2, 2, 2))
                 numpy.testing.assert_array_equal(run.value(y), numpy.full((2, channels, 1, 1, 1), -numpy.inf))
-                run.backward(y, numpy.ones((2, channels, 1, 1, 1), "f"))
+                run.backward(y, numpy.ones((2, channels, 1, 1, 1), dtype))
                 numpy.testing.assert_array_equal(run.grad(x), 0 * numpy.ones((2, channels, 1, 1, 1)))
             run.close()
 

@@ -12,7 +12,7 @@ import torch
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROWS = {1: [[4]], 2: [[3, 3], [1, 2], [5, 2], [0, 4]], 3: [[2, 2, 2], [1, 0, 5], [0, 0, 3]], 4: [[2, 2, 2, 2], [3, 0, 1, 2]]}
 KINDS = [("1d", (5,)), ("1d", (3, 7)), ("2d", (16, 5, 4)), ("2d", (32, 1, 1)), ("2d", (3, 9, 6)), ("3d", (2, 3, 4, 5)), ("3d", (16, 2, 3, 4))]
-FORMS = [("cpu", "f"), ("cpu", "bf16"), ("cpu:reference", "f"), ("cpu:reference", "d")]
+FORMS = [("cpu", "f"), ("cpu", "bf16"), ("cpu", "d"), ("cpu:reference", "f"), ("cpu:reference", "d")]
 
 
 def facts_of(ranks):

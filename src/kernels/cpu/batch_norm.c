@@ -14,6 +14,7 @@
  * Activations are f32, bf16 or f16, all of one dtype, which are read into f32 and rounded from it in
  * registers; what is one number a channel may have any dtype, mean and variance f32. */
 #include "kernels/cpu/batch_norm_inner.h"
+#include "kernels/cpu/f64_norm.h"
 
 #define HEAD 16 /* rows that a tile's shift is the mean of */
 
@@ -127,11 +128,6 @@ static void merge(const norm *self, const tern__span *span)
         add_centred(m2, sums->second + t * all + from, sums->first + t * all + from, mean, count_of(s, t), n);
 }
 
-static void move_towards(const tern__view *running, int64_t c, double value, double share)
-{
-    if (running) tern__view_set(running, c, (1 - share) * tern__view_get(running, c) + share * value);
-}
-
 static void make_stats(const tern__span *span, void *ctx)
 {
     const norm *self = ctx;
@@ -217,6 +213,7 @@ static int prepare(norm *self)
 
 int tern__cpu_batch_norm_stats(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     norm self = {.call = call,
                  .x = call->in[0],
                  .mean = call->out[0],
@@ -232,6 +229,7 @@ int tern__cpu_batch_norm_stats(const tern__call *call)
 
 int tern__cpu_batch_norm_apply(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     norm self = {.call = call,
                  .x = call->in[0],
                  .mean = call->in[1],
@@ -256,6 +254,7 @@ static void make_and_apply(const tern__span *span, void *ctx)
 
 int tern__cpu_batch_norm(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     norm self = {.call = call,
                  .x = call->in[0],
                  .weight = call->in[1],

@@ -8,6 +8,7 @@
  * first pass stores it and the second reads it. Where nothing comes between both passes they are made of one
  * group of channels before the next, as forward (batch_norm.c). */
 #include "kernels/cpu/batch_norm_inner.h"
+#include "kernels/cpu/f64_norm.h"
 
 /* How dy' comes of dy. */
 typedef enum mask { MASK_NONE, MASK_Y, MASK_AGAIN } mask;
@@ -211,14 +212,9 @@ static int prepare(grad *self)
     return TERN_OK;
 }
 
-static void put(const tern__call *call, int out, int64_t c, double value)
-{
-    const tern__view *to = call->out[out];
-    if (to) tern__view_set(to, c, call->add[out] ? tern__view_get(to, c) + value : value);
-}
-
 int tern__cpu_batch_norm_sums(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     grad self = {.call = call,
                  .dy = call->in[0],
                  .x = call->in[1],
@@ -232,12 +228,13 @@ int tern__cpu_batch_norm_sums(const tern__call *call)
     make_sums(&all, &self);
     for (int64_t c = 0; c < self.tiling.channels; c++)
         for (int i = 0; i < 4; i++)
-            put(call, i, c, i % 2 ? second_of(&self.sums)[c] : first_of(&self.sums)[c]);
+            put_sum(call, i, c, i % 2 ? second_of(&self.sums)[c] : first_of(&self.sums)[c]);
     return TERN_OK;
 }
 
 int tern__cpu_batch_norm_data_grad(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     grad self = {.call = call,
                  .dy = call->in[0],
                  .x = call->in[1],
@@ -271,8 +268,8 @@ static void make_both(const tern__span *span, void *ctx)
     make_sums(span, &first);
     for (; c < last; c++) {
         double sum = first_of(&first.sums)[c], product = second_of(&first.sums)[c];
-        put(first.call, 2, c, sum);
-        put(first.call, 3, c, product);
+        put_sum(first.call, 2, c, sum);
+        put_sum(first.call, 3, c, product);
         first.mean_dy[c] = (float)(sum / n);
         first.slope[c] = (float)(product * inverse_deviation(first.call, first.var, c) / n);
     }
@@ -286,6 +283,7 @@ static void make_both(const tern__span *span, void *ctx)
 
 int tern__cpu_batch_norm_grad(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     bool relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
     grad self = {.call = call,
                  .dy = call->in[0],

@@ -4,6 +4,7 @@
 
 #include "kernels/batch_norm.h"
 #include "kernels/cpu/channels.h"
+#include "kernels/cpu/norm_numbers.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* dropout.c - the random words of many blocks at a time, one block in each lane of a vector. f32, bf16 and
- * f16, converted in registers. */
+ * f16, converted in registers; f64, whose scale is not rounded to f32's. */
 #include "kernels/dropout.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
@@ -83,9 +83,33 @@ TERN__INLINE void drop_of(const tern__call *call, int64_t first, int64_t last, t
     }
 }
 
+/* n elements times the scale, or 0 where `kept` is 0: a number for each, or with step 0 one for all. */
+TERN__INLINE void multiply_f64(const tern__call *call, int64_t at, int64_t n, const float *kept, int step)
+{
+    double scale = ((const tern__dropout_attr *)call->attr)->scale, *y = (double *)call->out[0]->data + at;
+    const double *x = (const double *)call->in[0]->data + at;
+    bool add = call->add[0];
+    _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)
+    {
+        double v = x[i] * (kept[i * step] != 0 ? scale : 0);
+        y[i] = add ? y[i] + v : v;
+    }
+}
+
+TERN__INLINE void drop_f64(const tern__call *call, int64_t first, int64_t last)
+{
+    factors f;
+    for (int64_t at = first; at < last; at += CHUNK) {
+        draw(call->attr, (uint64_t)at / 4, &f);
+        multiply_f64(call, at, TERN__MIN(CHUNK, last - at), f.factor, 1);
+    }
+}
+
 TERN__SIMD static void drop(const tern__call *call, int64_t first, int64_t last)
 {
-    if (call->in[0]->dtype == TERN_F32)
+    if (call->in[0]->dtype == TERN_F64)
+        drop_f64(call, first, last);
+    else if (call->in[0]->dtype == TERN_F32)
         drop_of(call, first, last, TERN_F32);
     else if (call->in[0]->dtype == TERN_BF16)
         drop_of(call, first, last, TERN_BF16);
@@ -97,7 +121,7 @@ int tern__cpu_dropout(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
     bool plain = tern__view_is_contiguous(x) && tern__view_is_contiguous(y);
-    if (!plain || x->dtype != y->dtype || x->dtype == TERN_F64) return TERN_E_UNSUPPORTED;
+    if (!plain || x->dtype != y->dtype) return TERN_E_UNSUPPORTED;
     int64_t count = tern__view_count(x), chunks = (count + CHUNK - 1) / CHUNK;
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
@@ -140,9 +164,20 @@ TERN__INLINE void scale_of(const planes *p, int64_t first, int64_t last, tern_dt
     }
 }
 
+TERN__INLINE void scale_f64(const planes *p, int64_t first, int64_t last)
+{
+    for (int64_t end; first < last; first = end) {
+        int64_t plane = first / p->size;
+        end = TERN__MIN(last, (plane + 1) * p->size);
+        multiply_f64(p->call, first, end - first, &p->factor[plane], 0);
+    }
+}
+
 TERN__SIMD static void scale(const planes *p, int64_t first, int64_t last)
 {
-    if (p->call->in[0]->dtype == TERN_F32)
+    if (p->call->in[0]->dtype == TERN_F64)
+        scale_f64(p, first, last);
+    else if (p->call->in[0]->dtype == TERN_F32)
         scale_of(p, first, last, TERN_F32);
     else if (p->call->in[0]->dtype == TERN_BF16)
         scale_of(p, first, last, TERN_BF16);
@@ -154,7 +189,7 @@ int tern__cpu_dropout_channels(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
     if (!tern__view_is_dense(x) || !tern__view_is_dense(y) || x->layout != y->layout ||
-        x->dtype != y->dtype || x->dtype == TERN_F64)
+        x->dtype != y->dtype || (x->dtype == TERN_F64 && x->layout != TERN__PLAIN))
         return TERN_E_UNSUPPORTED;
     int64_t count = tern__view_count(x), chunks = (x->shape[0] * x->shape[1] + CHUNK - 1) / CHUNK;
     factors *f = tern__loop_scratch(call, (size_t)TERN__MAX(chunks, 1) * sizeof(*f));

@@ -1,8 +1,10 @@
 /* global_avg_pool.c - the mean over all positions of each channel, and its gradient, which is the same value
  * everywhere. A run of positions is summed in f32, the runs in double. f32, bf16 and f16, converted in
- * registers. */
+ * registers; in f64 the means, seen with x's shape, are what a sum gives and a scaled copy takes. */
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/pointwise.h"
+#include "kernels/reduce.h"
 
 #define LANES TERN__LANES
 #define RUN   64
@@ -63,7 +65,30 @@ TERN__SIMD static void mean(const tern__view *y, const tern__view *x, int64_t i,
 /* Two tensors without gaps of one dtype. */
 static bool takes(const tern__view *a, const tern__view *b)
 {
-    return a->dtype == b->dtype && a->dtype != TERN_F64 && tern__view_is_dense(a) && tern__view_is_dense(b);
+    return a->dtype == b->dtype && tern__view_is_dense(a) && tern__view_is_dense(b);
+}
+
+/* (N, C) seen as x, with the same value at all positions. */
+static tern__view seen_as(const tern__view *x, const tern__view *means)
+{
+    tern__view seen = *means;
+    seen.ndim = x->ndim;
+    for (int d = 2; d < x->ndim; d++) {
+        seen.shape[d] = x->shape[d];
+        seen.stride[d] = 0;
+    }
+    return seen;
+}
+
+static int mean_f64(const tern__call *call, const shape *s)
+{
+    tern__factor_attr attr = {1 / (double)s->positions};
+    tern__view seen = seen_as(call->in[0], call->out[0]);
+    tern__call sum = *call;
+    sum.kernel = TERN__SUM;
+    sum.out[0] = &seen;
+    sum.attr = &attr;
+    return tern__cpu_sum(&sum);
 }
 
 int tern__cpu_global_avg_pool(const tern__call *call)
@@ -71,6 +96,7 @@ int tern__cpu_global_avg_pool(const tern__call *call)
     const tern__view *x = call->in[0], *y = call->out[0];
     if (!takes(x, y) || y->layout != TERN__PLAIN || call->add[0]) return TERN_E_UNSUPPORTED;
     shape s = shape_of(call, x);
+    if (x->dtype == TERN_F64) return mean_f64(call, &s);
 #pragma omp parallel for num_threads(s.threads) schedule(static) if (s.threads > 1)
     for (int64_t i = 0; i < s.planes; i++) mean(y, x, i, &s);
     return TERN_OK;
@@ -97,11 +123,23 @@ TERN__SIMD static void spread(const tern__view *dx, const tern__view *dy, int64_
         spread_of(dx, dy, i, s, add, TERN_F16);
 }
 
+static int spread_f64(const tern__call *call, const shape *s)
+{
+    tern__pointwise_attr attr = {{1 / (double)s->positions}};
+    tern__view seen = seen_as(call->out[0], call->in[0]);
+    tern__call scale = *call;
+    scale.kernel = TERN__SCALE;
+    scale.in[0] = &seen;
+    scale.attr = &attr;
+    return tern__cpu_pointwise(&scale);
+}
+
 int tern__cpu_global_avg_pool_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *dx = call->out[0];
     if (!takes(dx, dy) || dy->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
     shape s = shape_of(call, dx);
+    if (dx->dtype == TERN_F64) return spread_f64(call, &s);
 #pragma omp parallel for num_threads(s.threads) schedule(static) if (s.threads > 1)
     for (int64_t i = 0; i < s.planes; i++) spread(dx, dy, i, &s, call->add[0]);
     return TERN_OK;

@@ -10,6 +10,7 @@
  * Those are summed over blocks of samples, which do not depend on the number of threads, and the blocks in
  * double in their order: the same bits always. */
 #include "kernels/group_norm.h"
+#include "kernels/cpu/f64_norm.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/widen.h"
@@ -116,6 +117,7 @@ static void forward_row(const norm *g, int64_t row)
 
 int tern__cpu_group_norm(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_group_norm(call);
     const tern__view *x = call->in[0];
     norm g = {.call = call, .s = tern__group_shape_of(x)};
     if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm);
@@ -296,6 +298,7 @@ static int open_sums(norm *g)
 
 int tern__cpu_group_norm_grad(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_group_norm(call);
     const tern__view *x = call->in[1];
     norm g = {.call = call, .s = tern__group_shape_of(x)};
     if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm_grad);

@@ -11,6 +11,7 @@
  * f32, bf16 and f16, converted in registers; sums in f32. What has weight 0 is not looked at, so an infinity
  * stays where it is seen. */
 #include "kernels/interpolate.h"
+#include "kernels/cpu/f64_interpolate.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/planes.h"
@@ -276,8 +277,9 @@ TERN__SIMD static void resize(const resizing *r, int64_t first, int64_t last, co
 static int run(const tern__call *call, bool gradient)
 {
     const tern__view *from = call->in[0], *to = call->out[0];
-    if (from->dtype != to->dtype || from->dtype == TERN_F64 || from->layout != to->layout ||
-        !tern__view_is_dense(from) || !tern__view_is_dense(to))
+    if (from->dtype == TERN_F64) return tern__f64_interpolate(call);
+    if (from->dtype != to->dtype || from->layout != to->layout || !tern__view_is_dense(from) ||
+        !tern__view_is_dense(to))
         return TERN_E_UNSUPPORTED;
     resizing r = {.call = call, .from = from, .to = to, .lanes = from->layout == TERN__BLOCKED16 ? LANES : 1};
     tern__space in = tern__space_of(from), out = tern__space_of(to);

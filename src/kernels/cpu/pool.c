@@ -14,6 +14,7 @@
  * Max pooling keeps the place of the maximum in its window, the first one of equals and the last NaN (as
  * PyTorch does), in one byte. Its gradient adds dy where the place says: in small windows of 16 planes by
  * going through all places, elsewhere one by one. */
+#include "kernels/cpu/f64_pool.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/planes.h"
@@ -505,7 +506,7 @@ static int pool(const tern__call *call, const tern__view *x, const tern__view *y
         .call = call, .attr = call->attr, .x = x, .y = y, .place = place, .fn = fn, .gradient = gradient};
     bool dense =
         x->dtype == y->dtype && x->layout == y->layout && tern__view_is_dense(x) && tern__view_is_dense(y);
-    if (!dense || x->dtype == TERN_F64 || (place && place->dtype != TERN_U8) || (!gradient && call->add[0]))
+    if (!dense || (place && place->dtype != TERN_U8) || (!gradient && call->add[0]))
         return TERN_E_UNSUPPORTED;
     p.planes = x->shape[0] * x->shape[1];
     p.in = tern__space_of(x);
@@ -522,24 +523,28 @@ static bool needs_f32(const tern__call *call)
 
 int tern__cpu_max_pool(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_pool(call);
     if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_max_pool);
     return pool(call, call->in[0], call->out[0], call->out[1], max_block, false);
 }
 
 int tern__cpu_max_pool_grad(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_pool(call);
     if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_max_pool_grad);
     return pool(call, call->out[0], call->in[0], call->in[1], max_grad_block, true);
 }
 
 int tern__cpu_avg_pool(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_pool(call);
     if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_avg_pool);
     return pool(call, call->in[0], call->out[0], NULL, avg_block, false);
 }
 
 int tern__cpu_avg_pool_grad(const tern__call *call)
 {
+    if (call->in[0]->dtype == TERN_F64) return tern__f64_pool(call);
     if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_avg_pool_grad);
     return pool(call, call->out[0], call->in[0], NULL, avg_grad_block, true);
 }

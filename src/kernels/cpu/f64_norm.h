@@ -1,0 +1,10 @@
+/* f64_norm.h - the kernels of batch norm and of group norm, whichever call->kernel says, in f64. */
+#ifndef TERN_SRC_KERNELS_CPU_F64_NORM_H
+#define TERN_SRC_KERNELS_CPU_F64_NORM_H
+
+#include "kernels/kernel.h"
+
+int tern__f64_batch_norm(const tern__call *call);
+int tern__f64_group_norm(const tern__call *call);
+
+#endif
