@@ -4,9 +4,11 @@
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define TAIL_LINES       10
@@ -61,6 +63,26 @@ void tern__failure_read_error(tern__failure *failure, int fd)
     if (message) snprintf(failure->error, sizeof(failure->error), "%s", message);
     cJSON_Delete(file);
     free(text);
+}
+
+long long tern__oom_kills(void)
+{
+    char line[128];
+    long long count = 0;
+    FILE *file = fopen("/proc/vmstat", "re");
+    while (file && fgets(line, sizeof(line), file) && sscanf(line, "oom_kill %19lld", &count) != 1) continue;
+    if (file) fclose(file);
+    return count;
+}
+
+void tern__failure_suspect_memory(tern__failure *failure, long long before)
+{
+    if (!WIFSIGNALED(failure->status) || WTERMSIG(failure->status) != SIGKILL) return;
+    long long killed = tern__oom_kills() - before;
+    if (killed > 0)
+        snprintf(failure->error, sizeof(failure->error),
+                 "out of memory: the kernel has killed %lld process%s for lack of it since the ranks started",
+                 killed, killed == 1 ? "" : "es");
 }
 
 void tern__failure_set_tail(tern__failure *failure, const char *bytes, size_t count)

@@ -27,6 +27,11 @@ void tern__text_clean(char *text, size_t size);
 void tern__failure_clean(tern__failure *failure);
 /* Reads torchelastic's error.json, a file of any length and content, into failure->error. */
 void tern__failure_read_error(tern__failure *failure, int fd);
+/* Of a rank that was killed by SIGKILL and says nothing itself: that the kernel has killed processes for lack
+ * of memory, if it has since there were `before` of them. */
+void tern__failure_suspect_memory(tern__failure *failure, long long before);
+/* How many it has killed since the machine started; 0 where it does not say. */
+long long tern__oom_kills(void);
 /* The last ten lines of what the rank has written. */
 void tern__failure_set_tail(tern__failure *failure, const char *bytes, size_t count);
 /* The same of a file; nothing if it cannot be read. */

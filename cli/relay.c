@@ -26,6 +26,7 @@
 
 typedef struct sink {
     int fd; /* our own, to where the launcher's points; -1 once its reader is gone */
+    bool has_lost_lines;
     size_t head, tail;
     char data[SINK_BYTES];
 } sink;
@@ -77,7 +78,17 @@ static void append(sink *s, const char *data, size_t bytes)
     s->tail += bytes;
 }
 
-static void write_some(sink *s)
+/* A disk that is full costs lines, not the job. */
+static void lose_lines(tern__relay *relay, sink *s, int native)
+{
+    s->head = s->tail = 0;
+    if (!s->has_lost_lines)
+        tern__relay_say(relay, "tern run: lines of the ranks are lost, as they cannot be written: %s",
+                        strerror(native));
+    s->has_lost_lines = true;
+}
+
+static void write_some(tern__relay *relay, sink *s)
 {
     size_t bytes = TERN__MIN(s->tail - s->head, (size_t)PIPE_BUF);
     const char *start = s->data + s->head, *newline = memrchr(start, '\n', bytes);
@@ -85,8 +96,10 @@ static void write_some(sink *s)
     ssize_t wrote = write(s->fd, start, bytes);
     if (wrote >= 0)
         s->head += (size_t)wrote;
-    else if (errno != EINTR && errno != EAGAIN)
+    else if (errno == EPIPE)
         tern__close(&s->fd);
+    else if (errno != EINTR && errno != EAGAIN)
+        lose_lines(relay, s, errno);
 }
 
 /* Poll's word is old by the time of the write: a terminal held with Ctrl-S takes a part of it and rank 0 may
@@ -291,7 +304,7 @@ void tern__relay_handle(tern__relay *relay, const struct pollfd *polls)
     }
     for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++)
         if (polls[(size_t)relay->count + i].revents && is_waiting(&relay->sinks[i]))
-            write_some(&relay->sinks[i]);
+            write_some(relay, &relay->sinks[i]);
 }
 
 static void end_source(tern__relay *relay, source *s)

@@ -51,11 +51,12 @@ typedef struct supervisor {
     sigset_t mask_before;
     int signal_fd;
     phase phase;
-    int64_t deadline; /* of the phase */
-    double grace;     /* that the ranks had */
-    int64_t last_ns;  /* of the last death, so that each has a time of its own */
-    int code;         /* of this host's first failure */
-    int final_code;   /* the job's, once it is over */
+    int64_t deadline;    /* of the phase */
+    double grace;        /* that the ranks had */
+    int64_t last_ns;     /* of the last death, so that each has a time of its own */
+    long long oom_kills; /* before the ranks started */
+    int code;            /* of this host's first failure */
+    int final_code;      /* the job's, once it is over */
     bool was_signaled;
     bool has_lost_node_0;
     bool wants_attempt;
@@ -152,6 +153,7 @@ static tern__failure make_failure(supervisor *s, const tern__death *death)
                              .at_ns = s->last_ns,
                              .wall_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec};
     gethostname(failure.host, sizeof(failure.host) - 1);
+    tern__failure_suspect_memory(&failure, s->oom_kills);
     return failure;
 }
 
@@ -425,6 +427,7 @@ static int run_attempt(supervisor *s, tern_error *err)
     s->wants_attempt = s->was_reported = false;
     enter(s, RUNNING, 0);
     int status = tern__nodes_start(s->nodes, err);
+    s->oom_kills = tern__oom_kills();
     if (!status) status = tern__host_start(&s->host, s->relay, err);
     /* Rank 0 alone listens now: were it to die, its peers would be refused instead of kept waiting. */
     tern__close(&s->job->launch.listen_fd);

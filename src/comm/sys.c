@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -48,6 +49,13 @@ static int await_connected(int fd, int64_t deadline)
     socklen_t size = sizeof(native);
     if (status) return status;
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &native, &size) ? -errno : -native;
+}
+
+bool tern__is_loopback(const struct sockaddr *at)
+{
+    if (at->sa_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)at)->sin6_addr);
+    return at->sa_family == AF_INET &&
+           ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
 int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline)

@@ -17,6 +17,8 @@ int tern__deadline_ms(int64_t deadline);
  * and errno. */
 int tern__poll(struct pollfd *fds, nfds_t count, int64_t deadline);
 
+/* An internet address of this machine alone. */
+bool tern__is_loopback(const struct sockaddr *at);
 /* A non-blocking TCP socket that is connected, or -errno (-ETIMEDOUT at the deadline). */
 int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline);
 

@@ -133,6 +133,12 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
         self.assertEqual(launcher.returncode, 1)
         self.assertRegex(err, r"cannot reach node 0's tern run at 10.77.0.1 port 29500: \d+ attempts in .*(unreachable|timed out|No route)")
 
+    def test_loopback_down(self):
+        """Nobody waits for a machine's own loopback to come up."""
+        done = subprocess.run(["unshare", "-n", job.TERN, "run", "-n", "2", job.TERN, "bench", "barrier"], capture_output=True, text=True, timeout=job.GIVE_UP)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"cannot reach rank 0's store at 127.0.0.1 port \d+: 1 attempt in 0.\d s, the last: Network is unreachable")
+
 
 def why_not():
     """What is missing here, or None."""

@@ -96,6 +96,14 @@ time.sleep(60)
             self.assertEqual(run.launcher.wait(job.GIVE_UP), 128 + 13)
         self.assertEqual(job.named_failure(err), (1, "was killed by signal 13 (SIGPIPE)"))
 
+    def test_full_disk_costs_lines_and_not_the_job(self):
+        code = "for i in range(1000 * rank): print('line', i, flush=True)\nprint('end', file=sys.stderr)\n"
+        with open("/dev/full", "w") as full:
+            returned, _, err = job.tern("run", "-n", "2", *job.python(code), stdout=full)
+            self.assertEqual(job.tern("run", "-n", "2", *job.python(code), stdout=full, stderr=full)[0], 0)
+        self.assertEqual((returned, err.count("end\n")), (0, 2), err)
+        self.assertEqual(err.count("lines of the ranks are lost, as they cannot be written: No space left on device"), 1)
+
     def test_last_lines_come_before_the_name_of_the_dead(self):
         """Also where nobody reads yet, so that they are still in the rank's pipe when it dies; which holds 200 kB with what the
         launcher keeps."""

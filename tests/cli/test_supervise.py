@@ -14,6 +14,24 @@ IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 SLEEP = "time.sleep(60)\n"
 
 
+def memory_group(limit):
+    """The folder of a control group that may take so many bytes, by either version's names; None if it cannot be made."""
+    for root, names in (("memory", ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")), ("", ("memory.max", "memory.swap.max"))):
+        group = os.path.join("/sys/fs/cgroup", root, f"tern{os.getpid()}")
+        try:
+            os.mkdir(group)
+            with open(os.path.join(group, names[0]), "w") as file:
+                file.write(str(limit))
+            if os.path.exists(os.path.join(group, names[1])):
+                with open(os.path.join(group, names[1]), "w") as file:
+                    file.write(str(limit if root else 0))
+            return group
+        except OSError:
+            if os.path.isdir(group):
+                os.rmdir(group)
+    return None
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -40,6 +58,18 @@ class Failures(Case):
             number = getattr(signal, name)
             code, _, err = job.tern("run", "-n", "2", "sh", "-c", f"test $RANK = 0 || kill -{name[3:]} $$")
             self.assertEqual((code, job.named_failure(err)), (128 + number, (1, f"was killed by signal {number:d} ({name})")))
+
+    def test_out_of_memory(self):
+        """A rank in a control group of 32 MB, which the kernel kills. Of a rank that somebody else kills nothing is said."""
+        group = memory_group(32 << 20)
+        if not group:
+            self.skipTest("no control group can be made here")
+        self.addCleanup(os.rmdir, group)
+        _, _, err = job.tern("run", "sh", "-c", "kill -KILL $$")
+        self.assertNotIn("out of memory", err)
+        code, _, err = job.tern("run", "-n", "2", *job.python(f"if rank: open('{group}/cgroup.procs', 'w').write('0'); all = b'x' * (256 << 20)"))
+        self.assertEqual((code, job.named_failure(err)), (137, (1, "was killed by signal 9 (SIGKILL)")))
+        self.assertRegex(err, r"error     : out of memory: the kernel has killed \d+ process(es)? for lack of it since the ranks started\n")
 
     def test_real_time_signal(self):
         code, _, err = job.tern("run", "sh", "-c", "kill -40 $$")

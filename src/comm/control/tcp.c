@@ -59,12 +59,6 @@ static bool is_link_local(const struct sockaddr *at)
     return at->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)at)->sin6_addr);
 }
 
-static bool is_loopback(const struct sockaddr_storage *at)
-{
-    if (at->ss_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)at)->sin6_addr);
-    return ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-}
-
 static void copy_address(struct sockaddr_storage *to, const struct sockaddr *from)
 {
     socklen_t size = from->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
@@ -131,7 +125,9 @@ int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct socka
                                "TERN_SOCKET_IFNAME=\"%s\" is no interface that is up and has an address",
                                name);
     errno = 0;
-    if (*boot->addr && find_route_to(boot->addr, at) && (is_one_machine || !is_loopback(at))) return TERN_OK;
+    if (*boot->addr && find_route_to(boot->addr, at) &&
+        (is_one_machine || !tern__is_loopback((const struct sockaddr *)at)))
+        return TERN_OK;
     if (find_interface(NULL, at)) return TERN_OK;
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
         return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot look for the way to the other hosts");

@@ -38,6 +38,7 @@ typedef struct dialer {
     const char *why; /* of the last failure; static */
     int native;      /* its errno, or 0             */
     bool refused;    /* trying again is of no use   */
+    bool is_down;    /* nor with a loopback that is */
 } dialer;
 
 static int failed(dialer *d, int native)
@@ -51,6 +52,7 @@ static int connect_to(dialer *d, const struct addrinfo *at)
 {
     int64_t deadline = TERN__MIN(d->deadline, tern__deadline(attempt_seconds));
     int one = 1, fd = tern__connect(at->ai_addr, at->ai_addrlen, deadline);
+    d->is_down &= fd == -ENETUNREACH && tern__is_loopback(at->ai_addr);
     if (fd < 0) return failed(d, -fd);
     if (!setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))) return fd;
     int native = errno;
@@ -71,6 +73,7 @@ static int connect_any(dialer *d)
         return -1;
     }
     int fd = -1;
+    d->is_down = true; /* if that is so of every address */
     for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) fd = connect_to(d, at);
     freeaddrinfo(list);
     return fd;
@@ -183,9 +186,10 @@ static int give_up(const dialer *d, const char *func, tern_error *err)
     if (d->refused)
         return tern__error_set(err, func, TERN_E_PEER, "what listens at %s port %d refused %s %d: %s",
                                boot->addr, boot->port, d->callee->caller, boot->rank, why);
-    int code = tern__error_set(err, func, TERN_E_TIMEOUT,
-                               "cannot reach %s at %s port %d: %d attempts in %.1f s, the last: %s",
-                               d->callee->name, boot->addr, boot->port, d->attempts, seconds, why);
+    int code = tern__error_set(err, func, d->is_down ? TERN_E_SYSTEM : TERN_E_TIMEOUT,
+                               "cannot reach %s at %s port %d: %d attempt%s in %.1f s, the last: %s",
+                               d->callee->name, boot->addr, boot->port, d->attempts,
+                               d->attempts == 1 ? "" : "s", seconds, why);
     if (err && err->code == code) err->native = d->native;
     return code;
 }
@@ -196,7 +200,7 @@ static int dial(const party *callee, tern__line *line, const tern__bootstrap *bo
     dialer d = {.boot = boot, .callee = callee, .start = tern__now_ns(), .deadline = deadline};
     for (int pause_ms = pause_first_ms;; pause_dialing(&d, &pause_ms)) {
         if (dial_once(&d, line)) return TERN_OK;
-        if (d.refused || tern__now_ns() >= deadline) return give_up(&d, func, err);
+        if (d.refused || d.is_down || tern__now_ns() >= deadline) return give_up(&d, func, err);
     }
 }
 
