@@ -124,8 +124,8 @@ def main():
             absent += [(ranks, way[0], why)] if why else []
             print(f"{ranks} ranks, {way[0]}: {why or f'{len(found)} lines'}", flush=True)
     with open(args.json, "w") as file:
-        json.dump({"cores": len(os.sched_getaffinity(0)), "lines": lines, "absent": absent}, file, indent=1)
-        file.write("\n")
+        rows = ",\n".join(json.dumps(line) for line in lines)
+        file.write(f'{{"cores": {len(os.sched_getaffinity(0))}, "absent": {json.dumps(absent)}, "lines": [\n{rows}\n]}}\n')
     put_into_page(args.page, report(lines, absent, parse_sizes(args.sizes)))
 
 

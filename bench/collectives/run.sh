@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every collective by every back end that is here, by size and number of ranks (`tern bench collectives`): medians and their ratio to
-# the bound. Writes docs/collectives.json and the table in docs/collectives.md. About 15 minutes.
+# the bound. Writes docs/collectives.json and the table in docs/collectives.md. About 20 minutes.
 #
 #     bench/collectives/run.sh [--ranks 2,4,8] [--sizes 4,1K,64K,1M,25M,256M] [--seconds 0.3] [--json FILE] [--page FILE]
 #
