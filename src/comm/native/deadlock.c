@@ -37,8 +37,8 @@ static tern__waiter *waiter_of(const tern__native *native, int rank)
     return (tern__waiter *)((char *)(root->lobby + 1) + (size_t)rank * each);
 }
 
-/* A rank's texts change only while its turn is even, and the words are ordered with it as in control/last.c:
- * who has read one of a later text sees that the turn has changed. */
+/* A rank's texts change only while its turn is even, and `text` only while `said` is. The words are ordered
+ * with both as in control/last.c: who has read one of a later text sees that they have changed. */
 static void write_text(_Atomic(uint64_t) *words, const char *text)
 {
     uint64_t copy[TERN__WORK_TEXT / 8] = {0};
@@ -150,6 +150,26 @@ static bool miss_any(const tern__native *native, const tern__goal *goal)
 
 /* ---- what this rank waits in ---- */
 
+/* Who waits for this rank may ask at any time, most likely when both have waited for so long that they give
+ * up: what is true still is not taken back, not even for the time of writing it again. */
+static void say_text(tern__waiter *own, const char *text)
+{
+    char before[TERN__WORK_TEXT];
+    bool is_said = atomic_load(&own->said) % 2;
+    read_text(own->text, before);
+    if (is_said && !strcmp(before, text)) return;
+    if (is_said) atomic_fetch_add(&own->said, 1);
+    write_text(own->text, text);
+    atomic_fetch_add(&own->said, 1);
+}
+
+void tern__deadlock_forget(const tern__native *native)
+{
+    if (!native->lobby) return;
+    tern__waiter *own = waiter_of(native, native->root->rank);
+    if (atomic_load(&own->said) % 2) atomic_fetch_add(&own->said, 1);
+}
+
 /* "barrier (work 5)" */
 static void say_goal(const tern__native *native, const tern__goal *goal, tern__waiter *own)
 {
@@ -161,7 +181,7 @@ static void say_goal(const tern__native *native, const tern__goal *goal, tern__w
     }
     if (goal->transfer) tern__transfer_text(native->group, goal->transfer, what, sizeof(what));
     snprintf(text, sizeof(text), "%s%s", what, where + (*where == ';'));
-    write_text(own->text, text);
+    say_text(own, text);
 }
 
 /* Of the first rank that has not posted what this one waits for. */
@@ -187,10 +207,10 @@ void tern__deadlock_tell_sent(const tern__native *native)
 
 bool tern__deadlock_text(const tern__native *native, int rank, char text[TERN__WORK_TEXT])
 {
-    int name = tern_group_world_rank(native->group, rank);
-    uint64_t turn = tern__deadlock_turn(native, name);
-    read_text(waiter_of(native, name)->text, text);
-    return turn % 2 && tern__deadlock_turn(native, name) == turn;
+    tern__waiter *waiter = waiter_of(native, tern_group_world_rank(native->group, rank));
+    uint64_t said = atomic_load(&waiter->said);
+    read_text(waiter->text, text);
+    return said % 2 && atomic_load(&waiter->said) == said;
 }
 
 bool tern__deadlock_begin(const tern__native *native, const tern__goal *goal)

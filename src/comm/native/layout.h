@@ -51,6 +51,7 @@ typedef struct tern__lobby {
 typedef struct tern__waiter {
     _Alignas(TERN__LINE) _Atomic(uint64_t) turn; /* odd while it sleeps                           */
     _Atomic(uint64_t) acts;                      /* how often it has done what others may wait for */
+    _Atomic(uint64_t) said;                      /* odd while `text` is true: between sleeps, too  */
     _Atomic(uint64_t) text[TERN__WORK_TEXT / 8]; /* what it waits in                              */
     _Atomic(uint64_t) hint[TERN__WORK_TEXT / 8]; /* what another has done instead                 */
     _Atomic(uint64_t) words[];                   /* [world] of each rank that it misses: 1 + its acts then,

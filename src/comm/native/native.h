@@ -209,6 +209,8 @@ bool tern__deadlock_begin(const tern__native *native, const tern__goal *goal);
 /* Between the two. E_MISMATCH, for all ranks, if this one waits for itself by way of others. */
 int tern__deadlock_check(const tern__native *native, tern_error *err);
 void tern__deadlock_end(const tern__native *native);
+/* It waits no more. */
+void tern__deadlock_forget(const tern__native *native);
 /* How often `rank` of the family's root has begun and ended, so far. */
 uint64_t tern__deadlock_turn(const tern__native *native, int rank);
 /* For what waits to say so: how often `rank` of the group had acted when it said so last, and that it is
@@ -219,7 +221,7 @@ void tern__deadlock_miss(const tern__native *native, int rank, uint64_t acts);
  * `serial`: exact once it has left or sleeps. */
 void tern__deadlock_tell_sent(const tern__native *native);
 bool tern__deadlock_lacks_fd(const tern__native *native, int rank, uint32_t serial);
-/* What `rank` of the group waits in; false if it is awake. */
+/* What `rank` of the group waits in; false if it does not, or not for long. */
 bool tern__deadlock_text(const tern__native *native, int rank, char text[TERN__WORK_TEXT]);
 
 /* ---- describe.c ---- */

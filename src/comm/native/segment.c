@@ -224,6 +224,7 @@ int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd,
 {
     tern__control_wait_set(native->control, true);
     int status = recv_awaited(native, peer, serial, fd, err);
+    tern__deadlock_forget(native);
     tern__control_wait_set(native->control, false);
     return status;
 }

@@ -358,6 +358,7 @@ static int await_goal(tern__native *native, const tern__goal *goal, tern_error *
     if (status || met) return status;
     tern__control_wait_set(native->control, true);
     status = await_longer(native, goal, err);
+    tern__deadlock_forget(native);
     tern__control_wait_set(native->control, false);
     return status;
 }
