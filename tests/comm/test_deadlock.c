@@ -336,6 +336,37 @@ static void test_waiting_ranks_do_their_pieces(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, pieces_body, NULL));
 }
 
+/* Rank 1 waits for rank 0, who asks it over and over and keeps waking it. */
+static int asked_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    enum { times = THOUSANDS(10) };
+    const char *barrier = "barrier (work 1)";
+    char text[TERN__WORK_TEXT];
+    place p;
+    if (place_open(&p, rank, boot, window_bytes)) return 1;
+    const tern__native *native = native_of(&p);
+    if (rank == 0 && compute(&p)) return 1;
+    for (int i = 0; rank == 0 && i < times; i++) {
+        tern__lobby_ring(native->lobby);
+        RANK_CHECK(rank, tern__deadlock_text(native, 1, text) && !strcmp(text, barrier));
+    }
+    tern_barrier(p.group, &p.err);
+    RANK_CHECK_OK(rank, p.err);
+    int64_t deadline = tern__now_ns() + INT64_C(20000000000);
+    while (rank == 0 && tern__deadlock_text(native, 1, text) && !strcmp(text, barrier))
+        RANK_CHECK(rank, tern__now_ns() < deadline);
+    place_close(&p);
+    return 0;
+}
+
+static void test_what_a_rank_waits_in_can_be_read_between_its_sleeps(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, asked_body, NULL));
+    assert_ranks_ok(ranks_run_threads(2, asked_body, NULL));
+}
+
 /* Everyone looks before every sleep. Ranks wait for their works in orders of their own, open windows and
  * channels, and nobody is told of a deadlock. */
 static int stress_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -385,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_whoever_computes_is_waited_for),
         cmocka_unit_test(test_slots_are_waited_for),
         cmocka_unit_test(test_waiting_ranks_do_their_pieces),
+        cmocka_unit_test(test_what_a_rank_waits_in_can_be_read_between_its_sleeps),
         cmocka_unit_test(test_nobody_is_told_without_cause),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
