@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/dnnl_api.h"
+#include "kernels/cpu/signals.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,6 +204,14 @@ static dnnl_status_t fill_args(tern__prim *prim, dnnl_engine_t engine, const ter
     return dnnl_memory_create(&prim->args[arg_count].memory, scratch, engine, DNNL_MEMORY_NONE);
 }
 
+/* All that go by the products of before brgemm, on whatever instruction set: which of their kernels a product
+ * gets is decided as it runs. */
+static bool moves_stack(const_dnnl_primitive_desc_t plan)
+{
+    const char *name = tern__dnnl_plan_name(plan);
+    return strstr(name, "gemm") && !strstr(name, "brgemm");
+}
+
 int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primitive_desc_t plan,
                    const tern__prim_arg *args, int arg_count, tern__prim **out)
 {
@@ -213,6 +222,7 @@ int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primi
         return TERN_E_MEMORY;
     }
     prim->key = *key;
+    prim->moves_stack = moves_stack(plan);
     dnnl_status_t status = dnnl_primitive_create(&prim->primitive, plan);
     dnnl_primitive_desc_destroy(plan);
     if (status == dnnl_success) status = fill_args(prim, lib->engine, args, arg_count);
@@ -227,6 +237,16 @@ int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primi
     return TERN_OK;
 }
 
+static dnnl_status_t execute(const tern__call *call, const tern__prim *prim, dnnl_stream_t stream,
+                             int arg_count)
+{
+    sigset_t before;
+    if (prim->moves_stack) tern__signals_hold(call->device->threads, &before);
+    dnnl_status_t status = dnnl_primitive_execute(prim->primitive, stream, arg_count, prim->args);
+    if (prim->moves_stack) tern__signals_release(&before);
+    return status;
+}
+
 int tern__prim_run(const tern__call *call, tern__prim *prim, void *const *data)
 {
     library *lib = library_of(call);
@@ -237,6 +257,6 @@ int tern__prim_run(const tern__call *call, tern__prim *prim, void *const *data)
         if (!scratch) return tern__dnnl_fail(call, dnnl_out_of_memory, "scratchpad");
         dnnl_memory_set_data_handle(prim->args[arg_count++].memory, scratch);
     }
-    dnnl_status_t status = dnnl_primitive_execute(prim->primitive, lib->stream, arg_count, prim->args);
+    dnnl_status_t status = execute(call, prim, lib->stream, arg_count);
     return status == dnnl_success ? TERN_OK : tern__dnnl_fail(call, status, "execute");
 }

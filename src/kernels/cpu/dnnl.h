@@ -65,6 +65,7 @@ struct tern__prim {
     dnnl_exec_arg_t args[TERN__PRIM_ARGS + 1]; /* the last one is the scratchpad           */
     tern__dnnl_desc desc[TERN__PRIM_ARGS];     /* as it has each: the caller's where equal */
     size_t bytes[TERN__PRIM_ARGS], scratch_bytes;
+    bool moves_stack; /* the stack pointer is not the stack's while it runs */
     tern__prim *next;
 };
 

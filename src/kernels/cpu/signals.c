@@ -1,0 +1,43 @@
+/* signals.c - signals that wait while a kernel runs.
+ *
+ * Some of oneDNN's products of matrices (jit_avx_gemm_f32) use the stack pointer for a pointer into their
+ * buffer, which is of the heap where the sum is long. The frame of a handler that ran meanwhile would be
+ * written below it, over what happens to lie there. A signal that is sent to the process goes to any thread
+ * that takes it, first to the main thread: so while that one holds them no worker may take them, either. */
+#include "kernels/cpu/signals.h"
+
+#include "base/base.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+static void hold(sigset_t *before)
+{
+    static const int faults[] = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+    sigset_t all;
+    sigfillset(&all);
+    for (size_t i = 0; i < TERN__COUNT(faults); i++) sigdelset(&all, faults[i]);
+    pthread_sigmask(SIG_BLOCK, &all, before);
+}
+
+static void hold_in_workers(int threads)
+{
+    static _Thread_local bool holds;
+    const pthread_t caller = pthread_self();
+#pragma omp parallel num_threads(threads)
+    if (!holds && !pthread_equal(pthread_self(), caller)) {
+        hold(NULL);
+        holds = true;
+    }
+}
+
+void tern__signals_hold(int threads, sigset_t *before)
+{
+    if (threads > 1) hold_in_workers(threads);
+    hold(before);
+}
+
+void tern__signals_release(const sigset_t *before)
+{
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
