@@ -85,17 +85,19 @@ static bool is_fallback(const_dnnl_primitive_desc_t found)
     return strstr(name, "ref") || strstr(name, "gemm");
 }
 
+/* Without memory for a question nothing is chosen: the other answer would round otherwise. */
 static int choose(const tern__conv *c, dnnl_primitive_desc_t *chosen)
 {
     int status = TERN_E_UNSUPPORTED;
+    bool is_fast = false;
     *chosen = NULL;
-    for (int free_choice = 0; free_choice < 2; free_choice++) {
+    for (int free_choice = 0; free_choice < 2 && !is_fast && status != TERN_E_MEMORY; free_choice++) {
         dnnl_primitive_desc_t found = NULL;
         status = plan(c, free_choice, &found);
-        if (status) continue;
+        if (status == TERN_E_UNSUPPORTED) continue;
         if (*chosen) dnnl_primitive_desc_destroy(*chosen);
         *chosen = found;
-        if (!is_fallback(found)) break;
+        is_fast = found && !is_fallback(found);
     }
     return *chosen ? TERN_OK : status;
 }
