@@ -1,4 +1,4 @@
-"""Fashion-MNIST by the small ResNet in 16 bits: no more than half a point below f32, on 2 ranks, 3 epochs."""
+"""Fashion-MNIST by the small ResNet in 16 bits: no more than half a point below f32, on 2 ranks, 2 epochs."""
 import os
 import re
 import subprocess
@@ -17,10 +17,10 @@ def train(*arguments):
 
 class MixedPrecision(unittest.TestCase):
     def test_accuracy(self):
-        full, sent = train("O0", "3")
-        self.assertGreater(full, 88)
+        full, sent = train("O0", "2")
+        self.assertGreater(full, 87)
         for level in ("O1", "O2"):
-            accuracy, gradients = train(level, "bf16", "3")
+            accuracy, gradients = train(level, "bf16", "2")
             print(f"{level}: {accuracy} %, f32 {full} %")
             self.assertGreaterEqual(accuracy, full - 0.5, level)
             self.assertEqual(gradients, sent)  # f32, with f32 parameters or masters
