@@ -38,7 +38,7 @@ cat > "$to/packed.sh" <<EOF
 here=\$PWD/$(basename "$build")
 cuda=\$(python3 -c 'import glob, site; print(":".join(p for s in site.getsitepackages() for p in glob.glob(s + "/nvidia/*/lib")))' 2>/dev/null)
 export LD_LIBRARY_PATH="\$here/lib\${cuda:+:\$cuda}:/usr/local/cuda/lib64\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" TORCH_PYTHON="\${TORCH_PYTHON:-python3}"
-for path in "$build=\$here" "$source=\$PWD"; do
+for path in "$source=\$PWD" "$build=\$here"; do # a build in its source is there with it
     [ -e "\${path%%=*}" ] || { mkdir -p "\$(dirname "\${path%%=*}")" && ln -s "\${path#*=}" "\${path%%=*}"; }
 done
 EOF
