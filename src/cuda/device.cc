@@ -121,7 +121,7 @@ static bool is_own(const tern_device *device, const void *data)
 static int synchronize(tern__cuda *cuda, tern_error *err)
 {
     int status = tern__cuda_check(cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize", err);
-    return status || !err ? status : tern__fault_check(cuda->fault, err);
+    return status || !err ? status : tern__fault_check(cuda->fault, cuda->stream, err);
 }
 
 static int take_back(tern_device *device, void *to, const void *from, size_t bytes, tern_error *err)

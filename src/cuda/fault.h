@@ -60,13 +60,13 @@ static __device__ __forceinline__ bool tern__is_class(const tern__judge &judge, 
 
 int tern__fault_new(tern__fault **fault, tern_error *err);
 void tern__fault_free(tern__fault *fault);
-/* E_RANGE with the record's words; it is empty then. */
-int tern__fault_report(tern__fault *fault, tern_error *err);
+/* E_RANGE with the record's words; it is empty then, and nothing in `stream` leaves another one. */
+int tern__fault_report(tern__fault *fault, cudaStream_t stream, tern_error *err);
 
 /* Nothing was left, or what tern__fault_report makes of it. */
-static inline int tern__fault_check(tern__fault *fault, tern_error *err)
+static inline int tern__fault_check(tern__fault *fault, cudaStream_t stream, tern_error *err)
 {
-    return fault->ready ? tern__fault_report(fault, err) : TERN_OK;
+    return fault->ready ? tern__fault_report(fault, stream, err) : TERN_OK;
 }
 
 #endif

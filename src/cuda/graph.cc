@@ -196,7 +196,8 @@ int tern__cuda_flush(tern_device *device, tern_error *err)
         std::lock_guard<std::mutex> hold(cuda->graphs->lock);
         status = flush(cuda, err);
     }
-    return status || !err ? status : tern__fault_check(cuda->fault, err); /* which nobody would hear */
+    if (status || !err) return status; /* nobody would hear */
+    return tern__fault_check(cuda->fault, cuda->stream, err);
 }
 
 int tern__cuda_enter(tern_device *device, tern__cuda_hold *hold, tern_error *err)

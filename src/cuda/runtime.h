@@ -156,8 +156,9 @@ int tern__cuda_launch_clusters(const tern__call *call, size_t cluster, void (*ke
     constexpr size_t size = (sizeof(tern__cuda_start) + ... + (sizeof(P) + alignof(P)));
     static const tern__cuda_kind kind = {size, sizeof(tern__cuda_start), tern__cuda_start_run<P...>,
                                          tern__cuda_start_change<P...>};
-    int status = tern__fault_check(tern__cuda_of(call->device)->fault, call->err);
-    if (status) return status;
+    const tern__cuda *cuda = tern__cuda_of(call->device);
+    int status = cuda->fault->ready ? call->device->backend->flush(call->device, call->err) : TERN_OK;
+    if (status) return status; /* what a kernel has left */
     alignas(16) char data[size] = {};
     size_t offset = 0;
     tern__cuda_put<tern__cuda_start>(
