@@ -345,20 +345,25 @@ static int order_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
+static void expect_the_cpus_order(order_case *c)
+{
+    draw_batch(&c->job.batch, 5, 2, (int64_t[]){ROWS, 24});
+    if (!is_emulated() && c->job.world > gpu_count()) skip();
+    assert_ranks_ok(ranks_run(c->job.world, order_body, c));
+}
+
 static void ranks_use_different_parameters_beside_batch_norms(void **state)
 {
     (void)state;
     order_case c = {train_two_ways, {.world = 2, .tolerance = 1e-5}};
-    draw_batch(&c.job.batch, 5, 2, (int64_t[]){ROWS, 24});
-    assert_ranks_ok(ranks_run(2, order_body, &c));
+    expect_the_cpus_order(&c);
 }
 
 static void a_rank_joins_of_two_models(void **state)
 {
     (void)state;
     order_case c = {train_two_models, {.world = 3, .make = make_mlp, .fewer = 2, .tolerance = 1e-5}};
-    draw_batch(&c.job.batch, 5, 2, (int64_t[]){ROWS, 24});
-    assert_ranks_ok(ranks_run(3, order_body, &c));
+    expect_the_cpus_order(&c);
 }
 
 /* ---- memory that NCCL knows ---- */
