@@ -14,6 +14,7 @@ typedef struct desk {
     tern_device *device;
     float *block;
     uint32_t window;
+    void *channel;
 } desk;
 
 /* A group, this rank's GPU, and 256 times rank + 1 in its memory. */
@@ -27,6 +28,7 @@ static int desk_open(desk *d, const tern__bootstrap *boot, int gpu, double timeo
     snprintf(name, sizeof(name), "cuda:%d", gpu);
     *d = (desk){.group = tern__group_open_boot(boot, &opts, err), .device = tern_device_open(name, err)};
     if (err->code) return err->code;
+    d->channel = d->group->channel;
     d->block = tern__memory_new(d->device, sizeof(values), __func__, err);
     for (size_t i = 0; i < TERN__COUNT(values); i++) values[i] = (float)boot->rank + 1;
     int status = tern__memory_copy(d->block, values, sizeof(values), err);
@@ -46,14 +48,14 @@ static int post_of(desk *d, tern__kind kind, uint64_t count, uint64_t *seq, tern
     extent = (tern__extent){d->window, (uint64_t)((char *)d->block - d->device->memory.base), count};
     const tern__post post = {
         .kind = kind, .dtype = TERN_F32, .op = TERN_SUM, .extents = &extent, .extent_count = 1};
-    return d->group->backend->post(d->group->channel, &post, seq, err);
+    return d->group->backend->post(d->channel, &post, seq, err);
 }
 
 static int sum(desk *d, uint64_t count, tern_error *err)
 {
     uint64_t seq;
     int status = post_of(d, TERN__ALL_REDUCE, count, &seq, err);
-    return status ? status : d->group->backend->wait(d->group->channel, seq, err);
+    return status ? status : d->group->backend->wait(d->channel, seq, err);
 }
 
 static double seconds_since(int64_t began)
@@ -160,9 +162,31 @@ static int death_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-static void expect_death(void *arg)
+/* Rank 0's device hangs in two communicators, and who gives up one of them waits for the other. */
+static int two_lines_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    ranks r = ranks_run(2, death_body, arg);
+    (void)arg;
+    desk d;
+    uint64_t seq;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    void *first = d.channel;
+    d.channel = d.group->backend->channel_open(d.group->state, 4, &err);
+    RANK_CHECK(rank, !d.group->backend->channel_part(d.channel, &err) && !sum(&d, 256, &err));
+    if (rank == 1) raise(SIGKILL);
+    post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err);
+    d.group->backend->channel_close(d.channel);
+    d.channel = first;
+    RANK_CHECK(rank, sum(&d, 256, &err) == TERN_E_PEER);
+    tern__group_fail(d.group, &err);
+    desk_close(&d);
+    return 0;
+}
+
+static void expect_death(ranks_body body, void *arg)
+{
+    ranks r = ranks_run(2, body, arg);
     assert_int_equal(r.status[0], 0);
     assert_int_equal(r.status[1], 128 + SIGKILL);
 }
@@ -171,8 +195,9 @@ static void a_rank_that_dies_is_named(void **state)
 {
     (void)state;
     static int after;
-    expect_death(NULL);
-    expect_death(&after);
+    expect_death(death_body, NULL);
+    expect_death(death_body, &after);
+    expect_death(two_lines_body, NULL);
 }
 
 /* ---- time ---- */

@@ -121,9 +121,34 @@ void tern__nccl_line_abort(tern__nccl_line *line)
     line->comm = NULL;
 }
 
+static bool has_any(const tern__nccl *nccl)
+{
+    bool any = false;
+    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
+        for (const tern__nccl_line *line = link->lines; line; line = line->next) any |= line->comm != NULL;
+    return any;
+}
+
+/* As one work: who gives up a communicator may wait for its device, in which another one hangs. */
+void tern__nccl_abort(tern__nccl *nccl)
+{
+    if (!has_any(nccl)) return;
+    int status = nccl->plugin->begin(NULL);
+    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
+        for (tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_abort(line);
+    if (!status) nccl->plugin->end(NULL, NULL);
+}
+
 static bool has_failed(const tern_group *group)
 {
     return group->root->error.code || (group->control && !tern__control_is_healthy(group->control));
+}
+
+void tern__nccl_abort_failed(tern__nccl *nccl)
+{
+    pthread_mutex_lock(&nccl->lock);
+    if (has_failed(nccl->group)) tern__nccl_abort(nccl);
+    pthread_mutex_unlock(&nccl->lock);
 }
 
 /* With the watch beside, unless it will not come. */

@@ -186,6 +186,7 @@ void tern__nccl_link_close(tern__nccl_link *link)
 {
     for (const tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_drain(line);
     if (link == link->nccl->mail) tern__nccl_mailbox_leave(link->nccl->mailbox);
+    tern__nccl_abort_failed(link->nccl);
     forget(link);
     for (tern__nccl_line *line; (line = link->lines);) {
         link->lines = line->next;

@@ -181,6 +181,10 @@ int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err)
                      tern_error *err);
 /* Under the lock. */
 void tern__nccl_line_abort(tern__nccl_line *line);
+/* All there are, under the lock. */
+void tern__nccl_abort(tern__nccl *nccl);
+/* If the group has failed. */
+void tern__nccl_abort_failed(tern__nccl *nccl);
 
 /* ---- attach.c ---- */
 

@@ -51,7 +51,9 @@ typedef struct tern__nccl_plugin {
     int (*test)(void *comm, tern_error *err);
     /* Once nothing is under way. */
     void (*close)(void *comm);
-    /* At once: what waits in a stream for others goes on, with any result. The communicator is gone. */
+    /* At once: what waits in a stream for others goes on, with any result. The communicator is gone. Of
+     * several all are given up between `begin` and `end`: each may wait for its device, in which the others
+     * hang. */
     void (*abort)(void *comm);
 
     /* What lies there moves without copies of NCCL's own from here on. NULL: it cannot, which is no error. */

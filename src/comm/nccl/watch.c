@@ -9,12 +9,6 @@
 
 enum { look_ms = 20 };
 
-static void abort_all(tern__nccl *nccl)
-{
-    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
-        for (tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_abort(line);
-}
-
 /* For all ranks, as a failure of this one. The group's own thread reads it from the control plane. */
 static void fail(const tern__nccl *nccl, int code, const char *text)
 {
@@ -41,28 +35,29 @@ static int check_work(tern__nccl_line *line, char *text, size_t size)
     return TERN_E_TIMEOUT;
 }
 
-static void look_at(tern__nccl_line *line)
+/* Is it to be given up? */
+static bool is_lost(tern__nccl_line *line)
 {
     const tern__nccl *nccl = line->link->nccl;
     char text[TERN_ERROR_TEXT];
     tern_error why = {0};
-    if (!line->comm) return;
+    if (!line->comm) return false;
     int status = nccl->plugin->test(line->comm, &why);
-    if (status && status != TERN_PENDING) {
+    if (status == TERN_PENDING) return false;
+    if (status)
         fail(nccl, status, why.text);
-        tern__nccl_line_abort(line);
-    } else if (!status && (status = check_work(line, text, sizeof(text)))) {
+    else if ((status = check_work(line, text, sizeof(text))))
         fail(nccl, status, text);
-        tern__nccl_line_abort(line);
-    }
+    return status != TERN_OK;
 }
 
 static void look(tern__nccl *nccl)
 {
     const tern__control *control = nccl->group->control;
-    if (control && !tern__control_is_healthy(control)) abort_all(nccl);
+    bool lost = control && !tern__control_is_healthy(control);
     for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
-        for (tern__nccl_line *line = link->lines; line; line = line->next) look_at(line);
+        for (tern__nccl_line *line = link->lines; line && !lost; line = line->next) lost = is_lost(line);
+    if (lost) tern__nccl_abort(nccl);
 }
 
 static void *watch(void *arg)

@@ -7,12 +7,14 @@
 
 #include "base/half.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <memory>
+#include <mutex>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -324,6 +326,42 @@ static ncclResult_t ask(ncclComm_t comm, cudaStream_t stream, call c)
     return depth ? ncclSuccess : flush();
 }
 
+/* ---- giving up ---- */
+
+[[noreturn]] static void stop(const char *what)
+{
+    std::fprintf(stderr, "emulated: %s\n", what);
+    std::abort();
+}
+
+static std::mutex own_lock;
+static std::vector<std::shared_ptr<state>> own; /* of this process, that were not given up */
+static thread_local bool gives_up;
+
+static bool is_any_under_way()
+{
+    std::lock_guard<std::mutex> hold(own_lock);
+    bool any = false;
+    for (const auto &s : own) any |= s->under_way > 0;
+    return any;
+}
+
+static void leave(const std::shared_ptr<state> &s)
+{
+    std::lock_guard<std::mutex> hold(own_lock);
+    own.erase(std::find(own.begin(), own.end(), s));
+}
+
+/* Who gives up a communicator frees its memory, which waits for all that the device was asked. */
+static void reclaim()
+{
+    for (int ms = 0; gives_up && is_any_under_way(); ms++) {
+        if (ms == 5000) stop("a communicator is given up and waits for another one that hangs");
+        usleep(1000);
+    }
+    gives_up = false;
+}
+
 ncclResult_t ncclGroupStart()
 {
     depth++;
@@ -332,7 +370,9 @@ ncclResult_t ncclGroupStart()
 
 ncclResult_t ncclGroupEnd()
 {
-    return --depth ? ncclSuccess : flush();
+    if (--depth) return ncclSuccess;
+    reclaim();
+    return flush();
 }
 
 /* ---- calls ---- */
@@ -426,12 +466,6 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 
 /* ---- registered memory ---- */
 
-[[noreturn]] static void stop(const char *what)
-{
-    std::fprintf(stderr, "emulated: %s\n", what);
-    std::abort();
-}
-
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, void **handle)
 {
     const char *may = std::getenv("NCCL_LOCAL_REGISTER");
@@ -487,6 +521,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
     /* All have it open: without a name it ends with them, those who are killed too. */
     if (++s->shared->joined == world) shm_unlink(s->name);
     *comm = new ncclComm{s};
+    std::lock_guard<std::mutex> hold(own_lock);
+    own.push_back(s);
     return ncclInProgress;
 }
 
@@ -498,14 +534,17 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     if (!comm->s->registered.empty()) stop("memory is registered with a communicator that is destroyed");
+    leave(comm->s);
     delete comm;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    comm->s->aborted = true;
+    comm->s->aborted = gives_up = true;
+    leave(comm->s);
     delete comm;
+    if (!depth) reclaim();
     return ncclSuccess;
 }
 
