@@ -507,6 +507,7 @@ static void a_step_follows_a_lane(void **state)
     tern__mark *mark = b->mark_new(p->one, &p->err);
     from[0] = 7;
     tern__memory_zero(block, 256, &p->err);
+    b->wait(p->one, &p->err); /* which no lane follows by itself */
     b->lane_copy(p->one, TERN__LANE_COPY, block, from, 256, &p->err);
     b->mark_set(p->one, TERN__LANE_COPY, mark, &p->err);
     b->mark_follow(p->one, TERN__LANE_STEP, mark, &p->err);
