@@ -3,10 +3,8 @@
  * that declines what a row asks for fails the test, since the reference would only be compared with itself.
  */
 #include "check.h"
-#include "gpus.h"
 
 #include "device/backend.h"
-#include "device/memory.h"
 #include "device/notes.h"
 #include "kernels/away.h"
 #include "kernels/confusion.h"
@@ -739,66 +737,6 @@ static void products_either_way(void **state)
     tern_device_close(reference);
 }
 
-/* ---- labels that are no class ---- */
-
-/* The kernel goes on; the value that is read says what was wrong, once. */
-static void names_labels(void **state)
-{
-    tern_device *device = *state;
-    tern_error err = {0};
-    float zeros[30] = {0}, loss = 0;
-    double weights = 0;
-    int64_t label[6] = {0, 1, 2, 3, 4, 7};
-    tern__view x = tern__view_make(TERN_F32, TERN__PLAIN, 2, (int64_t[]){6, 5});
-    tern__view y = tern__view_make(TERN_I64, TERN__PLAIN, 1, (int64_t[]){6});
-    tern__view out = tern__view_make(TERN_F32, TERN__PLAIN, 0, NULL);
-    tern__view sum = tern__view_make(TERN_F64, TERN__PLAIN, 0, NULL);
-    x.data = zeros, y.data = label, out.data = &loss, sum.data = &weights;
-    tern__call call = {.device = device,
-                       .kernel = TERN__NLL_LOSS,
-                       .in = {&x, &y},
-                       .out = {&out, &sum},
-                       .attr = NLL(0, 0, 0, 0),
-                       .err = &err};
-    assert_int_equal(tern__kernel_run(&call), TERN_E_RANGE);
-    assert_string_equal(err.text, "op: label 7 of sample 5 is not in [0, 5)");
-    err = (tern_error){0};
-    label[5] = IGNORED;
-    assert_int_equal(tern__kernel_run(&call), TERN_OK);
-    assert_true(weights == 5);
-}
-
-/* What is run for the clock's sake has no error to say it with, and leaves it to who has one. Who says it has
- * waited for all kernels that may meet the label as well, so it is said once. */
-static void leaves_labels_to_who_can_name_them(void **state)
-{
-    tern_device *device = *state;
-    const tern__device_backend *backend = device->backend;
-    const long *waits = is_emulated() ? emulated_symbol("emulated_waits") : NULL;
-    tern_error err = {0};
-    int64_t label = 7;
-    float *memory = tern__device_alloc(device, 1024);
-    tern__view weight = tern__view_make(TERN_F32, TERN__PLAIN, 2, (int64_t[]){5, 8});
-    tern__view index = tern__view_make(TERN_I64, TERN__PLAIN, 1, (int64_t[]){1});
-    tern__view y = tern__view_make(TERN_F32, TERN__PLAIN, 2, (int64_t[]){1, 8});
-    weight.data = memory, index.data = memory + 64, y.data = memory + 128;
-    tern__memory_copy(index.data, &label, sizeof(label), &err);
-    tern__call call = {
-        .device = device, .kernel = TERN__EMBEDDING, .in = {&weight, &index}, .out = {&y}, .err = &err};
-    assert_int_equal(backend->kernels[TERN__EMBEDDING](&call), TERN_OK);
-    call.err = NULL;
-    for (int i = 0; i < 3; i++) assert_int_equal(backend->kernels[TERN__EMBEDDING](&call), TERN_OK);
-    assert_int_equal(backend->wait(device, NULL), TERN_OK);
-    call.err = &err;
-    long before = waits ? *waits : 0;
-    assert_int_equal(backend->kernels[TERN__EMBEDDING](&call), TERN_E_RANGE);
-    assert_true(!waits || *waits == before + 1);
-    assert_non_null(strstr(err.text, "index 7 at (0) is not in [0, 5)"));
-    err = (tern_error){0};
-    assert_int_equal(backend->wait(device, &err), TERN_OK);
-    tern__device_free(device, memory);
-}
-
 static int open_device(void **state)
 {
     tern_error err = {0};
@@ -815,11 +753,7 @@ static int close_device(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_the_reference),
-        cmocka_unit_test(products_either_way),
-        cmocka_unit_test(names_labels),
-        cmocka_unit_test(leaves_labels_to_who_can_name_them),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_reference),
+                                       cmocka_unit_test(products_either_way)};
     return cmocka_run_group_tests(tests, open_device, close_device);
 }

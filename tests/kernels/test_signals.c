@@ -1,5 +1,6 @@
-/* A handler of a signal that comes in the midst of a product runs on the main thread's stack, although some of
- * oneDNN's kernels point the stack pointer into a buffer of theirs, below which it would overwrite the heap. */
+/* A handler of a signal that comes in the midst of a product runs on the main thread's stack, although some
+ * of oneDNN's kernels point the stack pointer into a buffer of theirs, below which it would overwrite the
+ * heap. */
 #include "check.h"
 
 #include "kernels/matmul.h"
