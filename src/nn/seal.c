@@ -15,9 +15,18 @@ static size_t page_round(size_t bytes)
     return tern__align_up(TERN__MAX(bytes, (size_t)1), (size_t)sysconf(_SC_PAGESIZE));
 }
 
+/* What lies between two leaves goes through kernels with them, and is to be zeros as on the host. */
+static char *reserve_there(tern_device *device, size_t bytes, tern_error *err)
+{
+    char *data = tern__memory_new(device, bytes, "tern_module_seal", err);
+    if (data && !tern__memory_zero(data, bytes, err)) return data;
+    tern__memory_free(data);
+    return NULL;
+}
+
 static char *reserve(tern_device *device, size_t bytes, tern_error *err)
 {
-    if (device) return tern__memory_new(device, bytes, "tern_module_seal", err);
+    if (device) return reserve_there(device, bytes, err);
 
     void *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) {

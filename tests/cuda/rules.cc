@@ -45,6 +45,12 @@ static void lets_go_first(float *, int)
     cudaGridDependencySynchronize();
 }
 
+static void counts_on_zeros(float *data, int at)
+{
+    cudaGridDependencySynchronize();
+    if (data[at] != 0) std::abort();
+}
+
 /* So many lanes take part. */
 static void pairs(float *data, int lanes)
 {
@@ -109,6 +115,7 @@ static const rule rules[] = {
     {"a kernel that does not wait", waits_never, 0, 1, 32, 0, false},
     {"one that writes before it waits", waits_late, 0, 1, 32, 0, false},
     {"one that lets the next one go before it waits", lets_go_first, 0, 1, 32, 0, false},
+    {"memory that nobody has written as zeros", counts_on_zeros, 5000, 1, 1, 0, false},
     {"a shuffle of a warp", pairs, 32, 1, 32, 0, true},
     {"one of half a warp", pairs, 16, 1, 32, 0, false},
     {"one of a block of half a warp", pairs, 32, 1, 16, 0, false},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <sys/mman.h>
 #include <vector>
@@ -116,7 +117,11 @@ bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handl
         pieces.back().bytes += bytes;
     else
         pieces.push_back({at, bytes});
-    if (working) protect({at, bytes}, PROT_READ | PROT_WRITE);
+    /* NaN, where others may have left anything: a part of a page, since opening and closing costs by what is
+     * used. */
+    protect({at, bytes}, PROT_READ | PROT_WRITE);
+    std::memset(at, 0xff, TERN__CUDA_PAGE / 8);
+    if (!working) protect({at, bytes}, PROT_NONE);
     return true;
 }
 

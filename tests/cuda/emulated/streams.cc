@@ -348,8 +348,9 @@ cudaError_t cudaHostUnregister(void *base)
 cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
-    *data = std::calloc(1, bytes);
+    *data = std::malloc(bytes);
     if (!*data) return cudaErrorMemoryAllocation;
+    std::memset(*data, 0xff, bytes);
     pinned.emplace((const char *)*data, bytes);
     allocated.insert((const char *)*data);
     return cudaSuccess;
