@@ -32,13 +32,18 @@ void tern__cuda_unreserve(void *base, size_t bytes)
     if (give_back) give_back((CUdeviceptr)base, bytes);
 }
 
-bool tern__cuda_let_use(int index, void *at, size_t bytes)
+static CUresult let_use(int index, void *at, size_t bytes)
 {
     CUmemAccessDesc access = {};
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = index;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return DRIVER(cuMemSetAccess)((CUdeviceptr)at, bytes, &access, 1) == CUDA_SUCCESS;
+    return DRIVER(cuMemSetAccess)((CUdeviceptr)at, bytes, &access, 1);
+}
+
+bool tern__cuda_let_use(int index, void *at, size_t bytes)
+{
+    return let_use(index, at, bytes) == CUDA_SUCCESS;
 }
 
 static bool has(int index, CUdevice_attribute attribute)
@@ -63,29 +68,34 @@ static CUmemAllocationProp kind_of(int index)
     return what;
 }
 
-/* Where the machine lets nothing out, such as stays here. */
-static bool create(int index, size_t bytes, CUmemGenericAllocationHandle *memory)
+/* Memory of that kind, or nothing, behind whole pages. */
+static CUresult put_behind(const CUmemAllocationProp *what, void *at, size_t bytes,
+                           unsigned long long *handle)
+{
+    CUmemGenericAllocationHandle memory;
+    CUresult code = DRIVER(cuMemCreate)(&memory, bytes, what, 0);
+    if (code != CUDA_SUCCESS) return code;
+    *handle = memory;
+    code = DRIVER(cuMemMap)((CUdeviceptr)at, bytes, 0, memory, 0);
+    if (code != CUDA_SUCCESS) {
+        DRIVER(cuMemRelease)(memory);
+        return code;
+    }
+    code = let_use(what->location.id, at, bytes);
+    if (code != CUDA_SUCCESS) tern__cuda_unmap(at, bytes, memory);
+    return code;
+}
+
+/* Where the machine lets nothing out, such as stays here. Drivers of virtual machines have been seen that
+ * make and map what network cards may reach, and refuse only its use. */
+bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle)
 {
     CUmemAllocationProp what = kind_of(index);
-    CUresult code = DRIVER(cuMemCreate)(memory, bytes, &what, 0);
+    CUresult code = put_behind(&what, at, bytes, handle);
     if (code == CUDA_SUCCESS || code == CUDA_ERROR_OUT_OF_MEMORY) return code == CUDA_SUCCESS;
     what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     what.allocFlags.gpuDirectRDMACapable = 0;
-    return DRIVER(cuMemCreate)(memory, bytes, &what, 0) == CUDA_SUCCESS;
-}
-
-bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle)
-{
-    CUmemGenericAllocationHandle memory;
-    if (!create(index, bytes, &memory)) return false;
-    if (DRIVER(cuMemMap)((CUdeviceptr)at, bytes, 0, memory, 0) != CUDA_SUCCESS) {
-        DRIVER(cuMemRelease)(memory);
-        return false;
-    }
-    *handle = memory;
-    if (tern__cuda_let_use(index, at, bytes)) return true;
-    tern__cuda_unmap(at, bytes, memory);
-    return false;
+    return put_behind(&what, at, bytes, handle) == CUDA_SUCCESS;
 }
 
 void tern__cuda_unmap(void *at, size_t bytes, unsigned long long handle)

@@ -1,0 +1,124 @@
+/* mapped.cc - src/cuda/pages.cc on a driver that refuses this or that: memory that may leave the process is
+ * given up for such as stays, and nothing is left behind of what was refused. */
+#include "cuda/pages.cc"
+
+#include <cstdio>
+
+typedef enum call { NONE, CREATE, MAP, ACCESS } call;
+
+static struct {
+    call refused;
+    CUresult code;
+    bool always; /* plain memory, too */
+    bool is_plain;
+    int asked, made, mapped;
+} fake;
+
+static int failures;
+
+/* ---- the driver ---- */
+
+static bool refuses(call what)
+{
+    return fake.refused == what && (fake.always || !fake.is_plain);
+}
+
+static CUresult get_device(CUdevice *device, int index)
+{
+    *device = index;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(int *value, CUdevice_attribute, CUdevice)
+{
+    *value = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t, const CUmemAllocationProp *what,
+                       unsigned long long)
+{
+    fake.is_plain = !what->requestedHandleTypes && !what->allocFlags.gpuDirectRDMACapable;
+    fake.asked++;
+    if (refuses(CREATE)) return fake.code;
+    *handle = 7;
+    fake.made++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle)
+{
+    fake.made -= handle == 7;
+    return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long)
+{
+    if (refuses(MAP)) return fake.code;
+    fake.mapped++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unmap(CUdeviceptr, size_t)
+{
+    fake.mapped--;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t)
+{
+    return refuses(ACCESS) ? fake.code : CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **found, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult *)
+{
+    static const struct {
+        const char *name;
+        void *function;
+    } functions[] = {{"cuDeviceGet", (void *)get_device},
+                     {"cuDeviceGetAttribute", (void *)get_attribute},
+                     {"cuMemCreate", (void *)create},
+                     {"cuMemRelease", (void *)release},
+                     {"cuMemMap", (void *)map},
+                     {"cuMemUnmap", (void *)unmap},
+                     {"cuMemSetAccess", (void *)set_access}};
+    *found = nullptr;
+    for (const auto &f : functions)
+        if (!std::strcmp(f.name, name)) *found = f.function;
+    return cudaSuccess;
+}
+
+/* ---- what comes of it ---- */
+
+static void expect(bool is_so, const char *what)
+{
+    if (is_so) return;
+    std::printf("FAILED: call %d refused with %d%s: %s\n", (int)fake.refused, (int)fake.code,
+                fake.always ? ", always" : "", what);
+    failures++;
+}
+
+static void check(call refused, CUresult code, bool always)
+{
+    static char pages[1];
+    unsigned long long handle = 0;
+    bool has_some = refused == NONE || (!always && code != CUDA_ERROR_OUT_OF_MEMORY);
+    fake = {refused, code, always, false, 0, 0, 0};
+    expect(tern__cuda_map(0, pages, TERN__CUDA_PAGE, &handle) == has_some, "is mapped, or is not");
+    expect(fake.made == has_some && fake.mapped == has_some, "something is left behind");
+    expect(fake.is_plain == (refused != NONE && code != CUDA_ERROR_OUT_OF_MEMORY), "of the wrong kind");
+    expect(fake.asked == 1 + fake.is_plain, "asked for once more");
+    if (has_some) tern__cuda_unmap(pages, TERN__CUDA_PAGE, handle);
+    expect(!fake.made && !fake.mapped, "something stays");
+}
+
+int main(void)
+{
+    check(NONE, CUDA_SUCCESS, false);
+    for (call refused : {CREATE, MAP, ACCESS})
+        for (CUresult code : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_UNKNOWN})
+            for (bool always : {false, true}) check(refused, code, always);
+    if (!failures) std::printf("all is as asked\n");
+    return failures != 0;
+}
