@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cublasLt.h>
+#include <iterator>
 #include <numeric>
 #include <vector>
 
@@ -361,12 +362,15 @@ static void put(const work *w, int64_t batch, int64_t i, int64_t j, double sum)
     tern__element_set<double>(w->d, dtype_of(d->type), batch * d->next + j * d->step + i, value);
 }
 
-/* Rounded as often as what is asked for: with f32 after each product. */
+/* Rounded as often as what is asked for: with f32 after each product. Those with a ReLU are added up from the
+ * end on, as heuristics may name another algorithm for another epilogue. */
 static double sum_of(const work *w, const double *row, const double *column)
 {
-    const double *end = row + depth_of(&w->p);
-    return w->p.op.compute == CUBLAS_COMPUTE_64F ? std::inner_product(row, end, column, 0.0)
-                                                 : std::inner_product(row, end, column, 0.0f);
+    const double *end = row + depth_of(&w->p), *column_end = column + depth_of(&w->p);
+    if (w->p.op.compute == CUBLAS_COMPUTE_64F) return std::inner_product(row, end, column, 0.0);
+    if (!has_relu(&w->p)) return std::inner_product(row, end, column, 0.0f);
+    return std::inner_product(std::make_reverse_iterator(end), std::make_reverse_iterator(row),
+                              std::make_reverse_iterator(column_end), 0.0f);
 }
 
 static void multiply_one(const work *w, int64_t batch)
