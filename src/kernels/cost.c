@@ -1,4 +1,5 @@
 #include "kernels/cost.h"
+#include "device/device.h"
 #include "kernels/conv.h"
 
 /* Operands of a call by one number, inputs first. */
@@ -25,6 +26,10 @@ static const bool in_place[TERN__KERNEL_COUNT] = {
     [TERN__ADAGRAD] = true,      [TERN__ADAM] = true,    [TERN__LAMB] = true,
     [TERN__LAMB_MOMENTS] = true, [TERN__RMSPROP] = true, [TERN__SGD] = true,
 };
+
+/* Inputs, a bit each, that are read again when all of them have been seen. The CPU's kernels go channel by
+ * channel and find them in the cache; a GPU's go through all channels at once. */
+static const unsigned read_again[TERN__KERNEL_COUNT] = {[TERN__BATCH_NORM] = 1, [TERN__BATCH_NORM_GRAD] = 7};
 
 /* Pairs of a place of y and a tap along an axis that see a place of x, and not padding. */
 static int64_t pairs_of(int64_t x, int64_t y, int64_t taps, int64_t stride, int64_t padding, int64_t dilation)
@@ -77,7 +82,8 @@ static double bytes_of(const tern__view *view)
 tern__cost tern__call_cost(const tern__call *call)
 {
     tern__cost cost = {.flops = flops_of(call)};
-    for (int i = 0; i < TERN__KERNEL_INS; i++) cost.bytes += bytes_of(call->in[i]);
+    unsigned again = call->device && call->device->backend ? read_again[call->kernel] : 0;
+    for (int i = 0; i < TERN__KERNEL_INS; i++) cost.bytes += bytes_of(call->in[i]) * (again >> i & 1 ? 2 : 1);
     for (int i = 0; i < TERN__KERNEL_OUTS; i++) {
         bool is_read = call->add[i] || in_place[call->kernel];
         cost.bytes += bytes_of(call->out[i]) * (is_read ? 2 : 1);

@@ -1,6 +1,7 @@
 /* What a call costs, counted by hand, and who is told when it runs. */
 #include "check.h"
 
+#include "device/backend.h"
 #include "kernels/conv.h"
 #include "kernels/cost.h"
 
@@ -108,6 +109,24 @@ static void what_is_broadcast_moves_once(void **state)
     assert_cost(&(tern__call){.kernel = TERN__MATMUL, .in = {&none, &none}, .out = {&none}}, 0, 0);
 }
 
+/* The statistics come before what is made of them. */
+static void what_a_gpu_normalises_it_reads_twice(void **state)
+{
+    (void)state;
+    static const tern__device_backend backend;
+    tern_device gpu = {.backend = &backend};
+    tern__view x = VIEW(TERN_BF16, 4, 8, 5, 5), dy = x, y = x, c = VIEW(TERN_F32, 8);
+    tern__call norm = {.kernel = TERN__BATCH_NORM, .in = {&x, &c, &c, &dy}, .out = {&y, &c, &c}};
+    assert_cost(&norm, 0, 2 * 3 * 800 + 4 * 4 * 8);
+    norm.device = &gpu;
+    assert_cost(&norm, 0, 2 * 4 * 800 + 4 * 4 * 8);
+    tern__call grad = {
+        .kernel = TERN__BATCH_NORM_GRAD, .in = {&dy, &x, &y, &c, &c, &c}, .out = {&dy, &dy, &c, &c}};
+    assert_cost(&grad, 0, 2 * 5 * 800 + 5 * 4 * 8);
+    grad.device = &gpu;
+    assert_cost(&grad, 0, 2 * 8 * 800 + 5 * 4 * 8);
+}
+
 /* ---- the observer ---- */
 
 typedef struct witness {
@@ -160,6 +179,7 @@ int main(void)
         cmocka_unit_test(padding_costs_nothing),
         cmocka_unit_test(what_is_added_to_or_updated_in_place_moves_twice),
         cmocka_unit_test(what_is_broadcast_moves_once),
+        cmocka_unit_test(what_a_gpu_normalises_it_reads_twice),
         cmocka_unit_test(the_observer_is_told_of_every_kernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
