@@ -39,6 +39,11 @@ class Op:
         return f"{self.name}{[a.value if hasattr(a, 'value') else a for a in self.args] or ''}"
 
 
+def clamp(x, low, high):
+    """With the gradient 1 at the bounds themselves, as PyTorch has it; 2.15 has 0 there."""
+    return torch.where((x >= low) & (x <= high), x, torch.clamp(x, low, high).detach())
+
+
 UNARY = [
     Op("neg", torch.neg),
     Op("abs", torch.abs),
@@ -52,10 +57,10 @@ UNARY = [
     Op("gelu", F.gelu, args=(False,)),
     Op("gelu", lambda x: F.gelu(x, approximate="tanh"), args=(True,)),
     Op("leaky_relu", lambda x: F.leaky_relu(x, 0.25), args=(D(0.25),)),
-    Op("clamp", lambda x: torch.clamp(x, -0.5, 1.25), args=(D(-0.5), D(1.25))),
-    Op("clamp", lambda x: torch.clamp(x, min=0.25), args=(D(0.25), D(INF))),
-    Op("clamp", lambda x: torch.clamp(x, max=0.25), args=(D(-INF), D(0.25))),
-    Op("clamp", lambda x: torch.clamp(x, 1, -1), args=(D(1), D(-1))),
+    Op("clamp", lambda x: clamp(x, -0.5, 1.25), args=(D(-0.5), D(1.25))),
+    Op("clamp", lambda x: clamp(x, 0.25, INF), args=(D(0.25), D(INF))),
+    Op("clamp", lambda x: clamp(x, -INF, 0.25), args=(D(-INF), D(0.25))),
+    Op("clamp", lambda x: clamp(x, 1, -1), args=(D(1), D(-1))),
 ]
 BINARY = [
     Op("add", torch.add, 2),
