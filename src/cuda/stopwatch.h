@@ -46,7 +46,7 @@ static inline float tern__stopwatch_time(tern__stopwatch *w, tern__timed *run, v
     return ran ? ms / (float)runs : -1;
 }
 
-enum { TERN__STOPWATCH_RUNS = 20 };
+enum { TERN__STOPWATCH_RUNS = 10 };
 
 /* NULL where one cannot be made of them. */
 static inline cudaGraphExec_t tern__stopwatch_graph(const tern__stopwatch *w, tern__timed *run, void *ctx)
