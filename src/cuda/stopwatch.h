@@ -88,8 +88,8 @@ static inline float tern__stopwatch_try(tern__stopwatch *w, tern__timed *run, vo
     float ms = tern__stopwatch_time(w, run, ctx, 1);
     if (ms >= 0) ms = tern__stopwatch_time(w, run, ctx, 1);
     if (ms < 0 || (best >= 0 && ms >= 2 * best && ms >= short_ms)) return ms;
-    float alone = ms < short_ms ? tern__stopwatch_time_graph(w, run, ctx) : -1;
-    return alone < 0 ? tern__stopwatch_time(w, run, ctx, runs) : alone;
+    float in_graph = ms < short_ms ? tern__stopwatch_time_graph(w, run, ctx) : -1;
+    return in_graph < 0 ? tern__stopwatch_time(w, run, ctx, runs) : in_graph;
 }
 
 #endif

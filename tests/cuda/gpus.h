@@ -2,6 +2,8 @@
 #ifndef TERN_TESTS_CUDA_GPUS_H
 #define TERN_TESTS_CUDA_GPUS_H
 
+#include "check.h"
+
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,6 +32,21 @@ static inline void *emulated_symbol(const char *name)
     snprintf(path, sizeof(path), "%s/tern_cuda.so", getenv("TERN_PLUGIN_PATH"));
     void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     return plugin ? dlsym(plugin, name) : NULL;
+}
+
+/* What all tests of a program share: "cuda:0". */
+static inline int open_gpu(void **state)
+{
+    tern_error err = {0};
+    *state = tern_device_open("cuda:0", &err);
+    assert_ok(err);
+    return 0;
+}
+
+static inline int close_gpu(void **state)
+{
+    tern_device_close(*state);
+    return 0;
 }
 
 #endif

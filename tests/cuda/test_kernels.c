@@ -3,6 +3,7 @@
  * that declines what a row asks for fails the test, since the reference would only be compared with itself.
  */
 #include "check.h"
+#include "gpus.h"
 
 #include "device/backend.h"
 #include "device/notes.h"
@@ -737,23 +738,9 @@ static void products_either_way(void **state)
     tern_device_close(reference);
 }
 
-static int open_device(void **state)
-{
-    tern_error err = {0};
-    *state = tern_device_open("cuda:0", &err);
-    assert_ok(err);
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    tern_device_close(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_reference),
                                        cmocka_unit_test(products_either_way)};
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }

@@ -70,20 +70,6 @@ static void leaves_labels_to_who_can_name_them(void **state)
     tern__device_free(device, memory);
 }
 
-static int open_device(void **state)
-{
-    tern_error err = {0};
-    *state = tern_device_open("cuda:0", &err);
-    assert_ok(err);
-    return 0;
-}
-
-static int close_device(void **state)
-{
-    tern_device_close(*state);
-    return 0;
-}
-
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
@@ -91,5 +77,5 @@ int main(void)
         cmocka_unit_test(names_labels),
         cmocka_unit_test(leaves_labels_to_who_can_name_them),
     };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }
