@@ -1,9 +1,10 @@
 /* dice_loss.cu - Dice and cross entropy with it (kernels/dice_loss.h).
  *
- * With a map of classes a first kernel leaves each position's log sum exp. Then every channel of a sample is
- * cut into pieces; a block makes the five sums of one, blocks of neighbouring channels run side by side and
- * find the position's norm and label in the cache. A third kernel joins the pieces, and a block makes the
- * loss of them. */
+ * Every channel of a sample is cut into pieces; a block makes the five sums of one. With a map of few classes
+ * a thread has all channels of its positions, and its block the sums of all of them. With more classes a
+ * kernel before leaves each position's log sum exp; blocks of neighbouring channels run side by side and find
+ * the position's norm and label in the cache. A last kernel joins the pieces, and a block makes the loss of
+ * them. */
 #include "cuda/dice_loss_inner.h"
 
 /* 16 bytes at a time, where they are as many. */
@@ -77,6 +78,51 @@ static __global__ void __launch_bounds__(THREADS) add_pieces(problem p)
     }
 }
 
+/* What a position counts for, it counts for its label's channel: the last sum is that of the targets. */
+enum { OWN = TERN__OVERLAP - 1 };
+
+template <class S>
+static __device__ __forceinline__ void add_channel(const problem &p, const whole<S> &all, int c, double *sums)
+{
+    typename S::R few[OWN] = {0};
+#pragma unroll
+    for (int k = 0; k < S::LINES; k++) {
+        element<typename S::R> e = all.of(c, k);
+        if (!e.counts) e.p = 0;
+        few[0] += e.p * e.t;
+        few[1] += p.attr.squared ? e.p * e.p : e.p;
+        few[2] += e.t;
+        few[3] += e.entropy;
+    }
+#pragma unroll
+    for (int o = 0; o < OWN; o++) sums[o] += (double)few[o];
+}
+
+/* Where a thread has all channels of its positions. */
+template <int G, class S> static __global__ void __launch_bounds__(THREADS, 2) add_positions(problem p)
+{
+    tern__kernel_begin();
+    for (int64_t n = blockIdx.x; n < p.c.samples * p.pieces; n += gridDim.x) {
+        int64_t sample = tern__quotient(n, p.pieces), number = n - sample * p.pieces;
+        int64_t each = (p.c.inner / S::LINES + p.pieces - 1) / p.pieces * S::LINES;
+        int64_t last = TERN__MIN((number + 1) * each, p.c.inner);
+        double sums[S::PIECES * OWN] = {0};
+        for (int64_t i = number * each + threadIdx.x * S::LINES; i < last; i += THREADS * S::LINES) {
+            whole<S> all;
+            all.get(p, sample * p.c.inner + i, sample * p.c.channels * p.c.inner + i);
+#pragma unroll
+            for (int c = 0; c < S::PIECES && c < all.channels; c++) add_channel(p, all, c, sums + c * OWN);
+        }
+        tern__block_sums(sums);
+#pragma unroll
+        for (int c = 0; c < S::PIECES && c < p.c.channels; c++) {
+            double *to = p.partial + ((sample * p.c.channels + c) * p.pieces + number) * TERN__OVERLAP;
+            for (int o = 0; o < TERN__OVERLAP && threadIdx.x == 0; o++)
+                to[o] = sums[c * OWN + (o < OWN ? o : 2)];
+        }
+    }
+}
+
 static __global__ void join_pieces(problem p)
 {
     tern__kernel_begin();
@@ -133,6 +179,19 @@ static int make_norms(const tern__call *call, const problem &p)
     TERN__BUNCHED(p.x_dtype, tern__lined_side_by_side(&p.along, &p.lines), start_norms, call, p);
 }
 
+template <int DTYPE, int N> static int start_positions(const tern__call *call, const problem &p)
+{
+    typedef tern__stretch<DTYPE, N, N> S;
+    int64_t pieces = p.c.samples * p.pieces;
+    if (!pieces) return TERN_OK;
+    return tern__cuda_launch(call, add_positions<1, S>, tern__cuda_grid(call, pieces, 1, 1), THREADS, 0, p);
+}
+
+static int sum_positions(const tern__call *call, const problem &p)
+{
+    TERN__BUNCHED(p.x_dtype, tern__lined_side_by_side(&p.along, &p.lines), start_positions, call, p);
+}
+
 template <class R> static int start_sums(const tern__call *call, const problem *p)
 {
     int64_t pieces = p->c.samples * p->c.channels * p->pieces;
@@ -146,8 +205,9 @@ template <class R> static int start_sums(const tern__call *call, const problem *
 static int start_forward(const tern__call *call, const problem *p)
 {
     int64_t values = p->c.samples * p->c.channels * TERN__OVERLAP;
-    bool is_wide = p->x_dtype == TERN_F64;
-    int status = is_wide ? start_sums<double>(call, p) : start_sums<float>(call, p);
+    int status = p->whole                 ? sum_positions(call, *p)
+                 : p->x_dtype == TERN_F64 ? start_sums<double>(call, p)
+                                          : start_sums<float>(call, p);
     dim3 grid = tern__cuda_grid(call, values, THREADS / TERN__WARP, 1);
     if (!status && values) status = tern__cuda_launch(call, join_pieces, grid, THREADS, 0, *p);
     return status ? status : tern__cuda_launch(call, close, 1, THREADS, 0, *p);
@@ -157,7 +217,9 @@ int tern__cuda_dice_loss(const tern__call *call)
 {
     problem p;
     if (!problem_of(call, call->in[0], call->in[1], &p)) return TERN_E_UNSUPPORTED;
-    bool needs_norms = p.attr.classes && !p.attr.probabilities;
+    p.whole = has_few_classes(&p, tern__lined_side_by_side(&p.along, &p.lines));
+    if (p.whole) cut(&p, p.c.samples);
+    bool needs_norms = p.attr.classes && !p.attr.probabilities && !p.whole;
     int64_t channels = p.c.samples * p.c.channels, size = p.x_dtype == TERN_F64 ? 8 : 4;
     p.sums = (tern__overlap *)call->out[1]->data;
     p.partial = (double *)tern__cuda_scratch(call, (size_t)(channels * p.pieces) * sizeof(tern__overlap));

@@ -73,6 +73,15 @@ template <class R, int N> static __global__ void __launch_bounds__(THREADS) mask
     }
 }
 
+template <class R>
+static __device__ __forceinline__ R class_slope(const problem &p, const tern__dice_slope &slope,
+                                                const element<R> &e, R mean)
+{
+    R d = rise(p, slope, e);
+    if (!p.attr.probabilities) d = e.p * (d - mean) + (R)slope.entropy * (e.p - e.t);
+    return e.counts ? d : R(0);
+}
+
 /* What a thread knows of the positions that it has all channels of. */
 template <class S> struct positions {
     typedef typename S::R R;
@@ -94,10 +103,10 @@ static __device__ __forceinline__ void look_at(const problem &p, int64_t from, i
     for (int l = 0; l < S::LANES; l++) {
         int k = S::line(l);
         element<R> e = class_element<R>(p, x.get(l), of->norms[k], of->counts[k], of->label[k] == c);
-        d[l] = rise(p, slope, e);
-        if (!LAST) of->mean[k] += e.p * d[l];
-        if (!p.attr.probabilities) d[l] = e.p * (d[l] - of->mean[k]) + (R)slope.entropy * (e.p - e.t);
-        if (!e.counts) d[l] = 0;
+        if (LAST)
+            d[l] = class_slope(p, slope, e, of->mean[k]);
+        else
+            of->mean[k] += e.p * rise(p, slope, e);
     }
     if (LAST) S::put(p.gradient, from, c, d, p.add);
 }
@@ -118,16 +127,43 @@ template <int G, class S> static __global__ void __launch_bounds__(THREADS) clas
 #pragma unroll
         for (int k = 0; k < S::LINES; k++) of.counts[k] = is_counted(p, i + k, of.label[k]);
         for (int64_t c = 0; c < size && !p.attr.probabilities; c += pace) {
-            if (size > pace) x.template read<1>(p.along, from, c, size);
+            x.template read<1>(p.along, from, c, size);
 #pragma unroll
             for (int n = 0; n < S::PIECES; n++)
                 if (c + n < size) look_at<false>(p, from, c + n, slopes, x.piece[n], &of);
         }
         for (int64_t c = 0; c < size; c += pace) {
-            if (size > pace) x.template read<1>(p.along, from, c, size);
+            x.template read<1>(p.along, from, c, size);
 #pragma unroll
             for (int n = 0; n < S::PIECES; n++)
                 if (c + n < size) look_at<true>(p, from, c + n, slopes, x.piece[n], &of);
+        }
+    }
+}
+
+/* Where all channels are in registers: what rises is made twice, which is less than to keep it. */
+template <int G, class S> static __global__ void __launch_bounds__(THREADS, 2) whole_gradient(problem p)
+{
+    typedef typename S::R R;
+    tern__kernel_begin();
+    int64_t step = (int64_t)gridDim.x * THREADS * S::LINES, count = p.c.samples * p.c.inner;
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * S::LINES;
+    for (; i < count; i += step) {
+        int64_t sample = tern__quotient(i, p.c.inner), from = i + sample * (p.c.channels - 1) * p.c.inner;
+        const tern__dice_slope *slopes = p.slopes + sample * p.c.channels;
+        R mean[S::LINES] = {};
+        whole<S> all;
+        all.get(p, i, from);
+#pragma unroll
+        for (int c = 0; c < S::PIECES && c < all.channels; c++)
+#pragma unroll
+            for (int k = 0; k < S::LINES; k++) mean[k] += all.share[c][k] * rise(p, slopes[c], all.of(c, k));
+#pragma unroll
+        for (int c = 0; c < S::PIECES && c < all.channels; c++) {
+            R d[S::LINES];
+#pragma unroll
+            for (int k = 0; k < S::LINES; k++) d[k] = class_slope(p, slopes[c], all.of(c, k), mean[k]);
+            S::put(p.gradient, from, c, d, p.add);
         }
     }
 }
@@ -137,6 +173,7 @@ template <int G, class S> static __global__ void __launch_bounds__(THREADS) clas
 template <int DTYPE, int N> static int start_classes(const tern__call *call, const problem &p)
 {
     typedef tern__stretch<DTYPE, N, N> S;
+    if (has_few_classes(&p, N > 1)) return TERN__SIDES_OF(call, p.lines, whole_gradient, S, p);
     return TERN__SIDES_OF(call, p.lines, class_gradient, S, p);
 }
 

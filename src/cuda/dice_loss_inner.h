@@ -23,7 +23,7 @@ typedef struct problem {
     const void *x, *target, *dloss;
     void *norms, *out; /* norms: tops of all positions, and then rests; out: the loss, or dx */
     int x_dtype, target_dtype, dloss_dtype, out_dtype, pieces;
-    bool checks, add, fours;
+    bool checks, add, fours, whole;
     tern__judge judge;
     tern__lines lines; /* of a map: along its channels */
     tern__lined along, gradient;
@@ -96,6 +96,67 @@ static __device__ __forceinline__ void get_norms(const problem &p, int64_t from,
 #pragma unroll
     for (int k = 0; k < S::LINES; k++)
         if (!p.attr.probabilities) norms[k] = {top[k], (typename S::R)log(sum[k])};
+}
+
+/* Neighbouring positions with all their channels, where these are no more than a stretch S has pieces: they
+ * are read once, and the softmax is made where they are in registers. */
+template <class S> struct whole {
+    typedef typename S::R R;
+    int channels;
+    int label[S::LINES]; /* -1: does not count */
+    R share[S::PIECES][S::LINES], entropy[S::LINES];
+
+    __device__ __forceinline__ void get(const problem &p, int64_t i, int64_t from)
+    {
+        int64_t target[S::LINES];
+        S x;
+        channels = (int)p.c.channels;
+        tern__labels_get(p.target, p.target_dtype, i, target);
+        x.template read<1>(p.along, from, 0, channels);
+#pragma unroll
+        for (int k = 0; k < S::LINES; k++) {
+            label[k] = is_counted(p, i + k, target[k]) ? (int)target[k] : -1;
+            take(x, k);
+            if (!p.attr.probabilities) normalise(k);
+        }
+    }
+    __device__ __forceinline__ void take(const S &x, int k)
+    {
+        R own = 0;
+#pragma unroll
+        for (int c = 0; c < S::PIECES && c < channels; c++) {
+            share[c][k] = x.piece[c].get(k);
+            if (c == label[k]) own = share[c][k];
+        }
+        entropy[k] = -own;
+    }
+    __device__ __forceinline__ void normalise(int k)
+    {
+        R top = -INFINITY, sum = 0;
+#pragma unroll
+        for (int c = 0; c < S::PIECES && c < channels; c++) top = share[c][k] > top ? share[c][k] : top;
+        if (!(top > -INFINITY)) top = 0;
+#pragma unroll
+        for (int c = 0; c < S::PIECES && c < channels; c++) sum += share[c][k] = exp(share[c][k] - top);
+        entropy[k] += top;
+        entropy[k] += log(sum);
+        sum = 1 / sum;
+#pragma unroll
+        for (int c = 0; c < S::PIECES && c < channels; c++) share[c][k] *= sum;
+    }
+    __device__ __forceinline__ element<R> of(int c, int k) const
+    {
+        bool is_label = c == label[k];
+        return {label[k] >= 0, share[c][k], (R)is_label, is_label ? entropy[k] : R(0)};
+    }
+};
+
+/* Whether that is so. */
+static bool has_few_classes(const problem *p, bool side_by_side)
+{
+    int most = side_by_side ? (int)tern__stretch<TERN_F32, 4, 4>::PIECES
+                            : (int)tern__stretch<TERN_F32, 1, 1>::PIECES;
+    return p->attr.classes && p->c.channels <= most;
 }
 
 /* Of a channel of a sample: elements first to last - 1 of all. The next piece is the next channel's, which
@@ -177,6 +238,13 @@ static bool takes_fours(const problem *p, const tern__view *out)
            tern__fours_fit(p->target, p->target_dtype) && tern__fours_fit(out->data, (int)out->dtype);
 }
 
+/* Each of so many lines into pieces. */
+static void cut(problem *p, int64_t lines)
+{
+    int64_t most = BLOCKS / TERN__MAX(lines, (int64_t)1);
+    p->pieces = tern__sum_pieces(p->c.inner, LEAST, TERN__MIN(most, (int64_t)TERN__SUM_MOST));
+}
+
 static bool problem_of(const tern__call *call, const tern__view *x, const tern__view *target, problem *p)
 {
     *p = {};
@@ -198,8 +266,7 @@ static bool problem_of(const tern__call *call, const tern__view *x, const tern__
     p->along = {(void *)p->x, p->x_dtype, p->c.channels * p->c.inner, p->c.inner, 1};
     p->gradient = p->along;
     p->gradient.data = p->out;
-    int64_t most = BLOCKS / TERN__MAX(p->c.samples * p->c.channels, (int64_t)1);
-    p->pieces = tern__sum_pieces(p->c.inner, LEAST, TERN__MIN(most, (int64_t)TERN__SUM_MOST));
+    cut(p, p->c.samples * p->c.channels);
     return tern__view_is_contiguous(x) && tern__view_is_contiguous(target) &&
            tern__view_is_contiguous(call->out[0]);
 }

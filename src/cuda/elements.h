@@ -70,16 +70,35 @@ __device__ __forceinline__ void tern__element_set(void *data, int dtype, int64_t
     }
 }
 
+/* N labels of type L, 16 bytes at a time where they begin at a place that allows it. */
+template <class L, int N>
+__device__ __forceinline__ void tern__labels_read(const L *from, int64_t (&label)[N])
+{
+    enum { EACH = N * sizeof(L) < 16 ? N : 16 / sizeof(L) };
+    struct alignas(EACH * sizeof(L)) some {
+        L v[EACH];
+    };
+    bool fits = (uintptr_t)from % sizeof(some) == 0;
+    for (int n = 0; n < N; n += EACH) {
+        some read;
+        if (fits)
+            read = *(const some *)(from + n);
+        else
+            for (int k = 0; k < EACH; k++) read.v[k] = from[n + k];
+        for (int k = 0; k < EACH; k++) label[n + k] = read.v[k];
+    }
+}
+
 /* Labels, which are of i64, i32 or u8, as they stand: they may be no classes. */
 template <int N>
 __device__ __forceinline__ void tern__labels_get(const void *data, int dtype, int64_t at, int64_t (&label)[N])
 {
     if (dtype == TERN_I64)
-        for (int n = 0; n < N; n++) label[n] = ((const int64_t *)data)[at + n];
+        tern__labels_read((const int64_t *)data + at, label);
     else if (dtype == TERN_I32)
-        for (int n = 0; n < N; n++) label[n] = ((const int32_t *)data)[at + n];
+        tern__labels_read((const int32_t *)data + at, label);
     else
-        for (int n = 0; n < N; n++) label[n] = ((const uint8_t *)data)[at + n];
+        tern__labels_read((const uint8_t *)data + at, label);
 }
 
 /* Four neighbours at a multiple of four, from memory that is aligned to four elements. */
