@@ -36,7 +36,7 @@
 typedef enum kind { NONE, NUMBERS, LOGS, POSITIVE, LABELS, PLACES } kind;
 /* Without gaps; channels last; two dimensions transposed; with gaps, beside where four elements could be
  * read, or where they can; dimensions of the `seen` mask fall together. */
-typedef enum form { PLAIN, LAST, TURNED, LATER, GAPS, FOURS, SEEN } form; /* LATER: one element on */
+typedef enum form { PLAIN, LAST, TURNED, GAPS, FOURS, SEEN } form;
 
 enum { INS = 5, OUTS = 3, OPERANDS = INS + OUTS };
 
@@ -88,11 +88,6 @@ static void set_strides(tern__view *view, const operand *o)
     }
 }
 
-static size_t bytes_before(const operand *o, tern_dtype dtype)
-{
-    return o->form == GAPS || o->form == LATER ? tern_dtype_bytes(dtype) : 0;
-}
-
 /* Memory for it, with room for gaps. */
 static tern__view new_view(const operand *o, tern_dtype dtype)
 {
@@ -105,13 +100,13 @@ static tern__view new_view(const operand *o, tern_dtype dtype)
     for (int d = 0; d < o->ndim; d++) room *= o->shape[d] + 4;
     view.data = tern__alloc((size_t)room * tern_dtype_bytes(own), __func__, NULL);
     assert_non_null(view.data);
-    view.data = (char *)view.data + bytes_before(o, own);
+    if (o->form == GAPS) view.data = (char *)view.data + tern_dtype_bytes(own);
     return view;
 }
 
 static void drop_view(tern__view *view, const operand *o)
 {
-    tern__free((char *)view->data - bytes_before(o, view->dtype));
+    tern__free((char *)view->data - (o->form == GAPS ? tern_dtype_bytes(view->dtype) : 0));
 }
 
 static void fill(const tern__view *view, const operand *o)
@@ -172,7 +167,6 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
 #define D(...)                OPERAND(POSITIVE, TERN_F64, PLAIN, 0, 0, __VA_ARGS__)
 #define I(n, ...)             OPERAND(LABELS, TERN_I64, PLAIN, 0, n, __VA_ARGS__)
 #define U(n, ...)             OPERAND(LABELS, TERN_U8, PLAIN, 0, n, __VA_ARGS__)
-#define AT(dtype, n, ...)     OPERAND(LABELS, dtype, LATER, 0, n, __VA_ARGS__)
 #define J(n, ...)             OPERAND(PLACES, TERN_I32, PLAIN, 0, n, __VA_ARGS__)
 #define Y(mask, ...)          OPERAND(NUMBERS, OF_ROW, SEEN, mask, 0, __VA_ARGS__)
 #define YI(mask, ...)         OPERAND(NUMBERS, TERN_I64, SEEN, mask, 0, __VA_ARGS__)
@@ -288,7 +282,7 @@ static const row rows[] = {
     ENTROPY("longest lines", NLL(0, 0, 1, 0), I(20000, 3), {0}, 3, 20000),
     ENTROPY("planes", NLL(0, 2, 1, 0), I(40, 2, 150), {0}, 2, 40, 150),
     ENTROPY("a map", NLL(0, 0, 1, 0), U(21, 2, 2056), {0}, 2, 21, 2056),
-    ENTROPY("a map of few classes", NLL(0.1, 0, 1, 0), AT(TERN_I64, 2, 3, 1400), W(2), 3, 2, 1400),
+    ENTROPY("a map of few classes", NLL(0.1, 0, 1, 0), I(2, 3, 1400), W(2), 3, 2, 1400),
     ENTROPY("an odd map", NLL(0.1, 0, 0, 0), I(9, 2, 2101), W(9), 2, 9, 2101),
     {"a map, each",
      TERN__CROSS_ENTROPY,
@@ -323,7 +317,7 @@ static const row rows[] = {
      false},
     {"a map of few classes",
      TERN__CROSS_ENTROPY_GRAD,
-     {SCALAR, P(3, 2, 1400), AT(TERN_U8, 2, 3, 1400), W(2), SCALAR_D},
+     {SCALAR, P(3, 2, 1400), U(2, 3, 1400), W(2), SCALAR_D},
      {X(3, 2, 1400)},
      NLL(0.1, 0, 1, 0),
      true},
@@ -395,7 +389,7 @@ static const row rows[] = {
      false},
     {"one class",
      TERN__DICE_LOSS,
-     {X(5, 1, 1600), AT(TERN_U8, 1, 5, 1600)},
+     {X(5, 1, 1600), U(1, 5, 1600)},
      {SCALAR, D(5, 1, 5)},
      DICE(1, 0, 0, 0, 0, 0, 0.3),
      true},
@@ -467,7 +461,7 @@ static const row rows[] = {
      false},
     {"a map of few classes",
      TERN__DICE_LOSS_GRAD,
-     {SCALAR, X(1, 3, 4104), AT(TERN_I64, 3, 1, 4104), D(1, 3, 5)},
+     {SCALAR, X(1, 3, 4104), I(3, 1, 4104), D(1, 3, 5)},
      {X(1, 3, 4104)},
      DICE(1, 0, 1, 0, 1, 0, 0.3),
      true},

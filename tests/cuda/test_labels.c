@@ -3,8 +3,10 @@
 #include "check.h"
 #include "gpus.h"
 
+#include "base/half.h"
 #include "device/backend.h"
 #include "device/memory.h"
+#include "kernels/dice_loss.h"
 #include "kernels/embedding.h"
 #include "kernels/nll_loss.h"
 
@@ -70,12 +72,63 @@ static void leaves_labels_to_who_can_name_them(void **state)
     tern__device_free(device, memory);
 }
 
+enum { SAMPLES = 2, CLASSES = 3, INNER = 2056 };
+
+static float loss_of(tern_device *device, const tern__view *labels)
+{
+    static uint16_t scores[SAMPLES * CLASSES * INNER];
+    double sums[SAMPLES * CLASSES * TERN__OVERLAP] = {0};
+    float loss = 0;
+    tern_error err = {0};
+    for (int i = 0; i < SAMPLES * CLASSES * INNER; i++) scores[i] = tern__bf16_from_f32((float)(i % 7) - 3);
+    tern__view x = tern__view_make(TERN_BF16, TERN__PLAIN, 3, (int64_t[]){SAMPLES, CLASSES, INNER});
+    tern__view out = tern__view_make(TERN_F32, TERN__PLAIN, 0, NULL);
+    tern__view sum = tern__view_make(TERN_F64, TERN__PLAIN, 3, (int64_t[]){SAMPLES, CLASSES, TERN__OVERLAP});
+    x.data = scores, out.data = &loss, sum.data = sums;
+    tern__dice_attr attr = {
+        .func = "f", .op = "op", .classes = 1, .ignored = IGNORED, .entropy = 1, .dice = 1};
+    tern__call call = {.device = device,
+                       .kernel = TERN__DICE_LOSS,
+                       .in = {&x, labels},
+                       .out = {&out, &sum},
+                       .attr = &attr,
+                       .err = &err};
+    assert_int_equal(tern__kernel_run(&call), TERN_OK);
+    return loss;
+}
+
+/* A slice of a tensor does, and they are read 16 bytes at a time where they can be. */
+static void labels_begin_anywhere(void **state)
+{
+    static const tern_dtype dtypes[] = {TERN_I64, TERN_I32, TERN_U8};
+    static int64_t some[SAMPLES * INNER];
+    tern_error err = {0};
+    char *memory = tern__device_alloc(*state, sizeof(some) + 16);
+    for (size_t d = 0; d < TERN__COUNT(dtypes); d++) {
+        tern__view labels = tern__view_make(dtypes[d], TERN__PLAIN, 2, (int64_t[]){SAMPLES, INNER});
+        size_t each = tern_dtype_bytes(dtypes[d]);
+        float first = 0;
+        labels.data = some;
+        for (int i = 0; i < SAMPLES * INNER; i++) tern__view_set(&labels, i, i / 5 % CLASSES);
+        for (size_t place = 0; place < 16; place += each) {
+            labels.data = memory + place;
+            tern__memory_copy(labels.data, some, each * SAMPLES * INNER, &err);
+            float loss = loss_of(*state, &labels);
+            if (place == 0) first = loss;
+            assert_true(loss > 0 && loss == first);
+        }
+    }
+    assert_ok(err);
+    tern__device_free(*state, memory);
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_labels),
         cmocka_unit_test(leaves_labels_to_who_can_name_them),
+        cmocka_unit_test(labels_begin_anywhere),
     };
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }
