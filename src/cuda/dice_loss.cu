@@ -179,6 +179,15 @@ static int make_norms(const tern__call *call, const problem &p)
     TERN__BUNCHED(p.x_dtype, tern__lined_side_by_side(&p.along, &p.lines), start_norms, call, p);
 }
 
+/* All channels of a position fit into a thread's stretch, of whatever dtype. */
+static bool takes_whole(const problem &p)
+{
+    bool side_by_side = tern__lined_side_by_side(&p.along, &p.lines);
+    int most = side_by_side ? (int)tern__stretch<TERN_F32, 4, 4>::PIECES
+                            : (int)tern__stretch<TERN_F32, 1, 1>::PIECES;
+    return p.attr.classes && p.c.channels <= most;
+}
+
 template <int DTYPE, int N> static int start_positions(const tern__call *call, const problem &p)
 {
     typedef tern__stretch<DTYPE, N, N> S;
@@ -217,7 +226,7 @@ int tern__cuda_dice_loss(const tern__call *call)
 {
     problem p;
     if (!problem_of(call, call->in[0], call->in[1], &p)) return TERN_E_UNSUPPORTED;
-    p.whole = has_few_classes(&p, tern__lined_side_by_side(&p.along, &p.lines));
+    p.whole = takes_whole(p);
     if (p.whole) cut(&p, p.c.samples);
     bool needs_norms = p.attr.classes && !p.attr.probabilities && !p.whole;
     int64_t channels = p.c.samples * p.c.channels, size = p.x_dtype == TERN_F64 ? 8 : 4;

@@ -173,7 +173,7 @@ template <int G, class S> static __global__ void __launch_bounds__(THREADS, 2) w
 template <int DTYPE, int N> static int start_classes(const tern__call *call, const problem &p)
 {
     typedef tern__stretch<DTYPE, N, N> S;
-    if (has_few_classes(&p, N > 1)) return TERN__SIDES_OF(call, p.lines, whole_gradient, S, p);
+    if (p.c.channels <= S::PIECES) return TERN__SIDES_OF(call, p.lines, whole_gradient, S, p);
     return TERN__SIDES_OF(call, p.lines, class_gradient, S, p);
 }
 

@@ -151,14 +151,6 @@ template <class S> struct whole {
     }
 };
 
-/* Whether that is so. */
-static bool has_few_classes(const problem *p, bool side_by_side)
-{
-    int most = side_by_side ? (int)tern__stretch<TERN_F32, 4, 4>::PIECES
-                            : (int)tern__stretch<TERN_F32, 1, 1>::PIECES;
-    return p->attr.classes && p->c.channels <= most;
-}
-
 /* Of a channel of a sample: elements first to last - 1 of all. The next piece is the next channel's, which
  * has the same positions. */
 namespace
