@@ -57,11 +57,16 @@ extern const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT];
 extern const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT];
 
 /* Loops that the compiler may vectorise for the CPU it finds at run time. Only for static functions without
- * OpenMP pragmas of their own (an outlined parallel region would lose the target). */
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define TERN__SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
+ * OpenMP pragmas of their own (an outlined parallel region would lose the target). Of a file that is compiled
+ * for each width of vectors (cpu/width.h), those that have it. */
+#if defined(__x86_64__) && defined(TERN__WIDE)
+#define TERN__SIMD __attribute__((target("arch=x86-64-v4")))
+#elif !defined(__x86_64__) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define TERN__SIMD
+#elif defined(TERN__SLIM)
+#define TERN__SIMD __attribute__((target_clones("arch=x86-64-v3", "default")))
+#else
+#define TERN__SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 
 #endif

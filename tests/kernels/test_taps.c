@@ -5,8 +5,8 @@
 #include "ledger.h"
 
 #include "kernels/cpu/conv/choice.h"
-#include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/taps/conv.h"
+#include "kernels/cpu/widths.h"
 #include "kernels/pack.h"
 
 #include <math.h>
@@ -413,7 +413,7 @@ static void weights_need_no_wide_registers(void **state)
                        small = {1, 16, 16, {4, 8, 8}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}},
                        points = {1, 16, 16, {4, 16, 16}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}};
     const char *expected = tern__dnnl_has_convolutions() ? "direct" : "taps";
-    const char *wide = tern__conv_is_wide() ? "direct" : "taps";
+    const char *wide = tern__is_wide() ? "direct" : "taps";
     assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &tall, true), wide);
     assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &small, true), expected);
     assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &points, true), expected);

@@ -1,8 +1,9 @@
-/* lanes.h - sixteen floats at a time: one AVX-512 register, two of AVX2. A block of channels in the blocked
- * layout is exactly that. Every function that takes or returns them is forced inline: it is compiled for the
- * target of its caller (TERN__SIMD), and no register is passed between targets. They are never compared:
- * where they are wider than the target's registers gcc compares them one by one, so masks come from
- * arithmetic on the bits. */
+/* lanes.h - floats at a time: in a file that is compiled for each width of vectors (width.h) as many as a
+ * register has, else sixteen, which are one register of AVX-512 only. A block of channels in the blocked
+ * layout has sixteen: so many vectors as TERN__PARTS. Every function that takes or returns them is forced
+ * inline: it is compiled for the target of its caller (TERN__SIMD), and no register is passed between
+ * targets. They are never compared: where they are wider than the target's registers gcc compares them one by
+ * one, so masks come from arithmetic on the bits. */
 #ifndef TERN_SRC_KERNELS_CPU_LANES_H
 #define TERN_SRC_KERNELS_CPU_LANES_H
 
@@ -10,14 +11,22 @@
 
 #include <string.h>
 
+#define TERN__BLOCK 16
+#ifndef TERN__SLIM
 #define TERN__LANES 16
+#elif defined(__x86_64__)
+#define TERN__LANES 8
+#else
+#define TERN__LANES 4
+#endif
+#define TERN__PARTS (TERN__BLOCK / TERN__LANES)
 
 typedef float tern__lanes __attribute__((vector_size(4 * TERN__LANES)));
 typedef int32_t tern__masks __attribute__((vector_size(4 * TERN__LANES))); /* -1 or 0: what comparing gives */
 
 #define TERN__INLINE static inline __attribute__((always_inline))
 
-/* The first n floats at `from`, n <= 16, the rest 0. Fast where n is a constant 16. */
+/* The first n floats at `from`, n <= TERN__LANES, the rest 0. Fast where n is a constant TERN__LANES. */
 TERN__INLINE tern__lanes tern__lanes_load(const float *from, int n)
 {
     tern__lanes v = {0};
@@ -40,19 +49,38 @@ TERN__INLINE void tern__lanes_put(float *to, tern__lanes v, int n, bool add)
 typedef uint16_t tern__halves __attribute__((vector_size(2 * TERN__LANES)));
 typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
 
-/* name(v): of LANES vectors the rows become columns. Four times every row is zipped with the one eight
- * further on: their elements go beside each other, the first half of them and then the second. */
+#if TERN__LANES == 16
+#define TERN__ZIPPED                                                                                         \
+    {                                                                                                        \
+        0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23                                               \
+    }
+#elif TERN__LANES == 8
+#define TERN__ZIPPED                                                                                         \
+    {                                                                                                        \
+        0, 8, 1, 9, 2, 10, 3, 11                                                                             \
+    }
+#else
+#define TERN__ZIPPED                                                                                         \
+    {                                                                                                        \
+        0, 4, 1, 5                                                                                           \
+    }
+#endif
+
+/* name(v): of LANES vectors the rows become columns. Again and again, four times where there are sixteen,
+ * every row is zipped with the one half of them further on: their elements go beside each other, the first
+ * half of them and then the second. */
 #define TERN__DEFINE_TURN(name, type)                                                                        \
     TERN__INLINE void name(type v[TERN__LANES])                                                              \
     {                                                                                                        \
-        const type first_half = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};                    \
-        _Pragma("GCC unroll 4") for (int round = 0; round < 4; round++)                                      \
+        const type first_half = TERN__ZIPPED;                                                                \
+        _Pragma("GCC unroll 4") for (int round = 1; round < TERN__LANES; round *= 2)                         \
         {                                                                                                    \
             type to[TERN__LANES];                                                                            \
             _Pragma("GCC unroll 8") for (int i = 0; i < TERN__LANES / 2; i++)                                \
             {                                                                                                \
                 to[2 * i] = __builtin_shuffle(v[i], v[i + TERN__LANES / 2], first_half);                     \
-                to[2 * i + 1] = __builtin_shuffle(v[i], v[i + TERN__LANES / 2], first_half + 8);             \
+                to[2 * i + 1] =                                                                              \
+                    __builtin_shuffle(v[i], v[i + TERN__LANES / 2], first_half + TERN__LANES / 2);           \
             }                                                                                                \
             memcpy(v, to, sizeof(to));                                                                       \
         }                                                                                                    \
@@ -73,8 +101,14 @@ TERN__INLINE tern__words tern__words_pick(tern__words where, tern__words yes, te
  * makes two halves that are put together. */
 TERN__INLINE tern__words tern__words_of(tern__halves h)
 {
+#if TERN__LANES == 16
     return (tern__words){h[0], h[1], h[2],  h[3],  h[4],  h[5],  h[6],  h[7],
                          h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15]};
+#elif TERN__LANES == 8
+    return (tern__words){h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]};
+#else
+    return (tern__words){h[0], h[1], h[2], h[3]};
+#endif
 }
 
 TERN__INLINE tern__lanes tern__lanes_of_bf16(tern__halves h)
@@ -141,8 +175,8 @@ TERN__INLINE tern__halves tern__lanes_to_f16(tern__lanes v)
     return __builtin_convertvector(sign | large, tern__halves);
 }
 
-/* The first n elements, n <= 16, at element `at` of memory of f32, bf16 or f16; the rest 0. A dtype that the
- * compiler knows leaves one of the three ways. */
+/* The first n elements, n <= TERN__LANES, at element `at` of memory of f32, bf16 or f16; the rest 0. A dtype
+ * that the compiler knows leaves one of the three ways. */
 TERN__INLINE tern__lanes tern__lanes_get(const void *from, tern_dtype dtype, int64_t at, int n)
 {
     if (dtype == TERN_F32) return tern__lanes_load((const float *)from + at, n);
@@ -166,10 +200,11 @@ TERN__INLINE void tern__lanes_set(void *to, tern_dtype dtype, int64_t at, tern__
 /* The sum of all lanes, in double, by halves. */
 TERN__INLINE double tern__lanes_sum(tern__lanes v)
 {
-    double eight[8], four[4];
-    for (int l = 0; l < 8; l++) eight[l] = (double)v[l] + (double)v[l + 8];
-    for (int l = 0; l < 4; l++) four[l] = eight[l] + eight[l + 4];
-    return (four[0] + four[2]) + (four[1] + four[3]);
+    double sum[TERN__LANES];
+    for (int l = 0; l < TERN__LANES; l++) sum[l] = (double)v[l];
+    _Pragma("GCC unroll 4") for (int half = TERN__LANES / 2; half > 0;
+                                 half /= 2) for (int l = 0; l < half; l++) sum[l] += sum[l + half];
+    return sum[0];
 }
 
 /* v where `keep` is -1, else 0. */

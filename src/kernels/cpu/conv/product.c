@@ -3,9 +3,7 @@
  * are as wide as the registers: of wider ones gcc makes memory. */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/lanes.h"
-
-#include <pthread.h>
-#include <stdlib.h>
+#include "kernels/cpu/widths.h"
 
 #define LANES TERN__LANES
 
@@ -16,28 +14,6 @@ typedef tern__lanes wide;
 #define SLIMS 4
 #endif
 typedef float slim __attribute__((vector_size(4 * TERN__LANES / SLIMS)));
-
-/* ---- which of them ---- */
-
-static bool has_wide;
-
-/* The instruction set that a user has named for oneDNN is meant for us too. */
-static void find(void)
-{
-#if defined(__x86_64__)
-    const char *name = getenv("ONEDNN_MAX_CPU_ISA");
-    bool forbidden =
-        name && !strstr(name, "AVX512") && strcmp(name, "ALL") != 0 && strcmp(name, "DEFAULT") != 0;
-    has_wide = __builtin_cpu_supports("x86-64-v4") && !forbidden;
-#endif
-}
-
-bool tern__conv_is_wide(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find);
-    return has_wide;
-}
 
 /* ---- sums over channels ---- */
 
@@ -133,7 +109,7 @@ static void multiply(const tern__conv_product *p, int64_t out, const panel *pane
 void tern__conv_multiply(const tern__conv_product *p)
 {
     tern__conv_product j = joined(p);
-    if (!tern__conv_is_wide())
+    if (!tern__is_wide())
         for (int64_t out = 0; out < j.width; out += LANES) multiply(&j, out, slims, TERN__COUNT(slims));
     else if (j.width > LANES)
         multiply(&j, 0, twos, TERN__COUNT(twos));
@@ -181,7 +157,7 @@ DEFINE_BACK(slim, slim, SLIMS, 4)
 void tern__conv_multiply_back(const tern__conv_product *p, float *dw)
 {
     tern__conv_product j = joined(p);
-    if (!tern__conv_is_wide())
+    if (!tern__is_wide())
         for (int64_t out = 0; out < j.width; out += LANES) back_slim(&j, dw, out);
     else
         (j.width > LANES ? back_two : back_one)(&j, dw, 0);

@@ -20,9 +20,6 @@ typedef struct tern__conv_product {
     bool add;
 } tern__conv_product;
 
-/* Whether vectors are of 16 floats: the CPU has registers for that. */
-bool tern__conv_is_wide(void);
-
 void tern__conv_multiply(const tern__conv_product *p);
 
 /* The gradient of `weight`, = or +=, from in and those of the sums. */

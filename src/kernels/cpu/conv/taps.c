@@ -3,6 +3,7 @@
 #include "kernels/cpu/conv/conv.h"
 #include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/cpu/conv/taps/space.h"
+#include "kernels/cpu/widths.h"
 
 /* Without dilation a tap sees hardly more padding than the next, and others are faster. */
 static bool is_dilated(const tern__conv *c)
@@ -49,7 +50,7 @@ static bool is_winograds(const tern__conv *c)
 static bool beats_direct(const tern__conv *c)
 {
     if (!tern__dnnl_has_convolutions()) return true;
-    return is_gradient_of_taps(c) && !tern__conv_is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= 1024;
+    return is_gradient_of_taps(c) && !tern__is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= 1024;
 }
 
 static bool pays(const tern__conv *c)
