@@ -1,0 +1,105 @@
+/* transform_weights.c - the transforms of weights and of their gradient: of 16 outputs and 16 inputs at a
+ * time, with as many outputs in a vector as it has room for. */
+#include "kernels/cpu/width.h"
+
+#include "kernels/cpu/conv/winograd/steps.h"
+#include "kernels/cpu/conv/winograd/transforms.h"
+
+#define TAPS TERN__WINOGRAD_SQUARE
+
+DEFINE_BOTH(weight_tile, weight_step, 3, IN)
+DEFINE_BOTH(weight_grad_tile, weight_grad_step, IN, 3)
+TERN__DEFINE_TURN(turn, tern__words)
+
+typedef tern__winograd_channels channels;
+
+/* taps[c][k][output] of weights whose inputs follow each other: lines of their taps become columns. */
+TERN__INLINE void load_following(float *taps, const channels *c, tern_dtype dtype)
+{
+    for (int64_t o = 0; o < BLOCK; o += LANES)
+        for (int64_t i = 0; i < BLOCK * TAPS; i += LANES) {
+            tern__words v[LANES];
+            for (int l = 0; l < LANES; l++)
+                v[l] = (tern__words)tern__lanes_get(c->data, dtype, c->first + (o + l) * c->out_stride + i,
+                                                    LANES);
+            turn(v);
+            for (int l = 0; l < LANES; l++) memcpy(taps + (i + l) * BLOCK + o, &v[l], sizeof(v[l]));
+        }
+}
+
+/* The same where outputs do: of what is read of an output the first 9 count. They are copied first, for what
+ * is read behind the last. */
+TERN__INLINE void load_turned(float *taps, const channels *c, tern_dtype dtype)
+{
+    float rows[BLOCK * TAPS * BLOCK + BLOCK];
+    for (int64_t i = 0; i < BLOCK; i++)
+        for (int64_t k = 0; k < BLOCK * TAPS; k += LANES)
+            tern__lanes_store(rows + i * BLOCK * TAPS + k,
+                              tern__lanes_get(c->data, dtype, c->first + i * c->in_stride + k, LANES), LANES);
+    memset(rows + BLOCK * TAPS * BLOCK, 0, BLOCK * sizeof(*rows));
+    for (int64_t i = 0; i < BLOCK; i++)
+        for (int64_t o = 0; o < BLOCK; o += LANES)
+            for (int64_t k = 0; k < TAPS; k += LANES) {
+                tern__words v[LANES];
+                for (int l = 0; l < LANES; l++)
+                    memcpy(&v[l], rows + (i * BLOCK + o + l) * TAPS + k, sizeof(v[l]));
+                turn(v);
+                for (int64_t l = 0; l < TERN__MIN(LANES, TAPS - k); l++)
+                    memcpy(taps + (i * TAPS + k + l) * BLOCK + o, &v[l], sizeof(v[l]));
+            }
+}
+
+TERN__INLINE void pack(float *to, int64_t pitch, int64_t width, channels c, bool turned, tern_dtype dtype)
+{
+    float taps[BLOCK * TAPS * BLOCK];
+    if (turned)
+        load_turned(taps, &c, dtype);
+    else
+        load_following(taps, &c, dtype);
+    for (int64_t i = 0; i < BLOCK; i++)
+        for (int64_t o = 0; o < BLOCK; o += LANES) {
+            int64_t from = i * TAPS * BLOCK + o;
+            if (turned)
+                weight_tile(to + i * width + o, pitch, taps, from + (TAPS - 1) * BLOCK, -3 * BLOCK, -BLOCK,
+                            TERN_F32);
+            else
+                weight_tile(to + i * width + o, pitch, taps, from, 3 * BLOCK, BLOCK, TERN_F32);
+        }
+}
+
+TERN__INLINE void unpack(const float *from, int64_t pitch, int64_t width, channels c, bool add,
+                         tern_dtype dtype)
+{
+    float taps[BLOCK * TAPS * BLOCK];
+    for (int64_t i = 0; i < BLOCK; i++)
+        for (int64_t o = 0; o < BLOCK; o += LANES)
+            weight_grad_tile(taps + i * TAPS * BLOCK + o, BLOCK, from, i * width + o, IN * pitch, pitch,
+                             TERN_F32);
+    for (int64_t o = 0; o < BLOCK; o += LANES)
+        for (int64_t i = 0; i < BLOCK * TAPS; i += LANES) {
+            tern__words v[LANES];
+            for (int l = 0; l < LANES; l++) memcpy(&v[l], taps + (i + l) * BLOCK + o, sizeof(v[l]));
+            turn(v);
+            for (int l = 0; l < LANES; l++)
+                tern__lanes_set(c.data, dtype, c.first + (o + l) * c.out_stride + i, (tern__lanes)v[l], LANES,
+                                add);
+        }
+}
+
+DEFINE_FOR_DTYPES(pack, (float *to, int64_t pitch, int64_t width, channels c, bool turned), to, pitch, width,
+                  c, turned)
+DEFINE_FOR_DTYPES(unpack, (const float *from, int64_t pitch, int64_t width, channels c, bool add), from,
+                  pitch, width, c, add)
+
+static void pack_of_any(float *to, int64_t pitch, int64_t width, channels c, bool turned, tern_dtype dtype)
+{
+    FOR_DTYPE(pack, dtype)(to, pitch, width, c, turned);
+}
+
+static void unpack_of_any(const float *from, int64_t pitch, int64_t width, channels c, bool add,
+                          tern_dtype dtype)
+{
+    FOR_DTYPE(unpack, dtype)(from, pitch, width, c, add);
+}
+
+const tern__winograd_squares TERN__OF_WIDTH(tern__winograd_squares) = {pack_of_any, unpack_of_any};

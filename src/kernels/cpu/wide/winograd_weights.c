@@ -1,0 +1,5 @@
+/* transform_weights.c for registers of AVX-512. */
+#ifdef __x86_64__
+#define TERN__WIDE
+#include "kernels/cpu/conv/winograd/transform_weights.c"
+#endif
