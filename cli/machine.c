@@ -1,6 +1,6 @@
 #include "machine.h"
 
-#include "kernels/cpu/lanes.h"
+#include "kernels/kernel.h"
 
 #include <unistd.h>
 
@@ -19,33 +19,25 @@ static double seconds_since(int64_t started)
 
 enum { CHAINS = 12, TURNS = 1 << 20 };
 
-/* Returns how many operations it has done. */
-TERN__INLINE double run_chains(int chains, float seed)
-{
-    tern__lanes x[CHAINS], a = (tern__lanes){0} + 0.5f, b = (tern__lanes){0} + seed;
-    for (int i = 0; i < chains; i++) x[i] = b + (float)i;
-    for (int turn = 0; turn < TURNS; turn++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < chains; i++) x[i] = x[i] * a + b;
+/* Registers of so many bytes; returns how many operations it has done. */
+#define DEFINE_RUN(name, bytes, target)                                                                      \
+    target static double name(float seed)                                                                    \
+    {                                                                                                        \
+        typedef float vector __attribute__((vector_size(bytes)));                                            \
+        vector x[CHAINS], a = (vector){0} + 0.5f, b = (vector){0} + seed;                                    \
+        for (int i = 0; i < CHAINS; i++) x[i] = b + (float)i;                                                \
+        for (int turn = 0; turn < TURNS; turn++)                                                             \
+            _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) x[i] = x[i] * a + b;                   \
+        for (int i = 1; i < CHAINS; i++) x[0] += x[i];                                                       \
+        volatile float used = x[0][0];                                                                       \
+        (void)used;                                                                                          \
+        return 2.0 * CHAINS * TURNS * (bytes) / sizeof(float);                                               \
     }
-    for (int i = 1; i < chains; i++) x[0] += x[i];
-    volatile float used = x[0][0];
-    (void)used;
-    return 2.0 * chains * TURNS * TERN__LANES;
-}
-
-/* A tern__lanes is one register of AVX-512, two of AVX2, four of what every CPU has. */
 #ifdef __x86_64__
-__attribute__((target("arch=x86-64-v4"))) static double run_v4(float seed)
-{
-    return run_chains(CHAINS, seed);
-}
-
-__attribute__((target("arch=x86-64-v3"))) static double run_v3(float seed)
-{
-    return run_chains(CHAINS / 2, seed);
-}
+DEFINE_RUN(run_v4, 64, __attribute__((target("arch=x86-64-v4"))))
+DEFINE_RUN(run_v3, 32, __attribute__((target("arch=x86-64-v3"))))
 #endif
+DEFINE_RUN(run_any, 16, )
 
 static double run_core(float seed)
 {
@@ -53,7 +45,7 @@ static double run_core(float seed)
     if (__builtin_cpu_supports("x86-64-v4")) return run_v4(seed);
     if (__builtin_cpu_supports("x86-64-v3")) return run_v3(seed);
 #endif
-    return run_chains(CHAINS / 4, seed);
+    return run_any(seed);
 }
 
 static double measure_gflops(int threads)
