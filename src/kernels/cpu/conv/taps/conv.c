@@ -13,7 +13,7 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/pack.h"
 
-#define LANES TERN__LANES
+#define LANES TERN__BLOCK
 #define CHUNK 128 /* inputs that are multiplied at once */
 
 /* Scratch buffer. */
@@ -69,10 +69,11 @@ static part part_of(const job *j, int64_t number)
 /* A block of outputs before the first product. */
 TERN__SIMD static void begin(float *to, const float *bias, int64_t positions, bool add)
 {
+    float value[LANES] = {0};
     if (!bias && add) return;
-    tern__lanes value = {0};
-    if (bias) value = tern__lanes_load(bias, LANES);
-    for (int64_t i = 0; i < positions; i++) tern__lanes_put(to + i * LANES, value, LANES, add);
+    if (bias) memcpy(value, bias, sizeof(value));
+    for (int64_t i = 0; i < positions; i++, to += LANES)
+        for (int l = 0; l < LANES; l++) to[l] = add ? to[l] + value[l] : value[l];
 }
 
 static void begin_part(const job *j, const part *s, float *outs)
