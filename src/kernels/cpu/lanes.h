@@ -49,38 +49,31 @@ TERN__INLINE void tern__lanes_put(float *to, tern__lanes v, int n, bool add)
 typedef uint16_t tern__halves __attribute__((vector_size(2 * TERN__LANES)));
 typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
 
+/* Places of two vectors whose elements go beside each other: the first half of them, and the second. */
 #if TERN__LANES == 16
-#define TERN__ZIPPED                                                                                         \
-    {                                                                                                        \
-        0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23                                               \
-    }
+#define TERN__ZIP_FIRST  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define TERN__ZIP_SECOND 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #elif TERN__LANES == 8
-#define TERN__ZIPPED                                                                                         \
-    {                                                                                                        \
-        0, 8, 1, 9, 2, 10, 3, 11                                                                             \
-    }
+#define TERN__ZIP_FIRST  0, 8, 1, 9, 2, 10, 3, 11
+#define TERN__ZIP_SECOND 4, 12, 5, 13, 6, 14, 7, 15
 #else
-#define TERN__ZIPPED                                                                                         \
-    {                                                                                                        \
-        0, 4, 1, 5                                                                                           \
-    }
+#define TERN__ZIP_FIRST  0, 4, 1, 5
+#define TERN__ZIP_SECOND 2, 6, 3, 7
 #endif
 
 /* name(v): of LANES vectors the rows become columns. Again and again, four times where there are sixteen,
- * every row is zipped with the one half of them further on: their elements go beside each other, the first
- * half of them and then the second. */
+ * every row is zipped with the one half of them further on. */
 #define TERN__DEFINE_TURN(name, type)                                                                        \
     TERN__INLINE void name(type v[TERN__LANES])                                                              \
     {                                                                                                        \
-        const type first_half = TERN__ZIPPED;                                                                \
         _Pragma("GCC unroll 4") for (int round = 1; round < TERN__LANES; round *= 2)                         \
         {                                                                                                    \
             type to[TERN__LANES];                                                                            \
             _Pragma("GCC unroll 8") for (int i = 0; i < TERN__LANES / 2; i++)                                \
             {                                                                                                \
-                to[2 * i] = __builtin_shuffle(v[i], v[i + TERN__LANES / 2], first_half);                     \
-                to[2 * i + 1] =                                                                              \
-                    __builtin_shuffle(v[i], v[i + TERN__LANES / 2], first_half + TERN__LANES / 2);           \
+                const type a = v[i], b = v[i + TERN__LANES / 2];                                             \
+                to[2 * i] = __builtin_shufflevector(a, b, TERN__ZIP_FIRST);                                  \
+                to[2 * i + 1] = __builtin_shufflevector(a, b, TERN__ZIP_SECOND);                             \
             }                                                                                                \
             memcpy(v, to, sizeof(to));                                                                       \
         }                                                                                                    \
