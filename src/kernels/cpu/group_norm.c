@@ -11,14 +11,14 @@
  * double in their order: the same bits always. */
 #include "kernels/group_norm.h"
 #include "kernels/cpu/f64_norm.h"
-#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/group_norm_sums.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/widen.h"
 
 #include <math.h>
+#include <string.h>
 
-#define LANES  TERN__LANES
-#define CHUNK  1024
+#define CHUNK  TERN__GROUP_CHUNK
 #define BLOCKS 16  /* of samples, at least, where there are so many ... */
 #define SPAN   128 /* ... and at most so many samples in one           */
 #define JOINED 256 /* channels at a time                               */
@@ -26,6 +26,7 @@
 typedef struct norm {
     const tern__call *call;
     tern__group_shape s;
+    const tern__group_sums_fns *sums;
     float *dw, *db;       /* backward: a row of all channels for each block */
     int64_t span, blocks; /* samples of a block                             */
 } norm;
@@ -48,34 +49,12 @@ static int64_t first_channel(const tern__group_shape *s, int64_t row)
 
 /* ---- forward ---- */
 
-/* The squares of the first `lanes` of v. */
-TERN__INLINE tern__lanes squares(tern__lanes v, int lanes)
-{
-    static const tern__masks number = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return tern__lanes_where((number - lanes) >> 31, v * v);
-}
-
-TERN__SIMD static void moments_of_chunk(const float *x, int64_t n, double *mean, double *m2)
-{
-    int64_t whole = n / LANES * LANES;
-    int rest = (int)(n - whole);
-    tern__lanes sum = tern__lanes_load(x + whole, rest), square;
-    for (int64_t i = 0; i < whole; i += LANES) sum += tern__lanes_load(x + i, LANES);
-    *mean = tern__lanes_sum(sum) / (double)n;
-    float centre = (float)*mean;
-    square = squares(tern__lanes_load(x + whole, rest) - centre, rest);
-    for (int64_t i = 0; i < whole; i += LANES)
-        square += squares(tern__lanes_load(x + i, LANES) - centre, LANES);
-    double off = *mean - (double)centre;
-    *m2 = tern__lanes_sum(square) - (double)n * off * off;
-}
-
-static void moments(const float *x, int64_t n, double *mean, double *m2)
+static void moments(const norm *g, const float *x, int64_t n, double *mean, double *m2)
 {
     *mean = *m2 = 0;
     for (int64_t first = 0; first < n; first += CHUNK) {
         double have = (double)first, count = (double)TERN__MIN(n - first, CHUNK), centre, square;
-        moments_of_chunk(x + first, (int64_t)count, &centre, &square);
+        g->sums->moments(x + first, (int64_t)count, &centre, &square);
         double step = centre - *mean, share = count / (have + count);
         *mean += step * share;
         *m2 += square + step * step * have * share;
@@ -105,7 +84,7 @@ static void forward_row(const norm *g, int64_t row)
     const float *x = data_of(in[0], row * n), *w = data_of(in[1], channel), *b = data_of(in[2], channel);
     float *y = (float *)out[0]->data + row * n;
     double mean, m2;
-    moments(x, n, &mean, &m2);
+    moments(g, x, n, &mean, &m2);
     double inverse = 1 / sqrt(m2 / (double)n + ((const tern__group_norm_attr *)g->call->attr)->eps);
     if (g->s.positions == 1)
         apply_channels(y, x, w, b, n, (float)mean, (float)inverse);
@@ -119,7 +98,7 @@ int tern__cpu_group_norm(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_group_norm(call);
     const tern__view *x = call->in[0];
-    norm g = {.call = call, .s = tern__group_shape_of(x)};
+    norm g = {.call = call, .s = tern__group_shape_of(x), .sums = TERN__BY_WIDTH(tern__group_sums)};
     if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm);
     if (call->add[0] || !is_taken(x) || !is_taken(call->out[0])) return TERN_E_UNSUPPORTED;
     int64_t rows = g.s.samples * g.s.groups;
@@ -136,70 +115,16 @@ typedef struct line {
     float mean, scale, slope, shift;
 } line;
 
-typedef struct sums {
-    tern__lanes d, dc;
-} sums;
-
-/* One step of channel_sums: where there are fewer lanes, dy is 0 in the others. */
-TERN__INLINE void add_channels(sums *to, const float *dy, const float *x, const float *w, float mean,
-                               float inverse, float *dw, float *db, int lanes)
+/* sum(d) and sum(d c) of a row of channels that have positions; every channel's part goes to dw and db. */
+static void plane_sums(const norm *g, const tern__group_row *row, float *dw, float *db, double result[2])
 {
-    tern__lanes d = tern__lanes_load(dy, lanes), c = tern__lanes_load(x, lanes) - mean;
-    tern__lanes_put(db, d, lanes, true);
-    tern__lanes_put(dw, d * c * inverse, lanes, true);
-    if (w) d *= tern__lanes_load(w, lanes);
-    to->d += d;
-    to->dc += d * c;
-}
-
-/* A row of n channels of one position: sum(d) and sum(d c); every channel's part goes to dw and db. */
-TERN__SIMD static void channel_sums(const float *dy, const float *x, const float *w, int64_t n, float mean,
-                                    float inverse, float *dw, float *db, double result[2])
-{
+    int64_t n = g->s.positions;
     result[0] = result[1] = 0;
-    for (int64_t first = 0; first < n; first += CHUNK) {
-        int64_t last = TERN__MIN(n, first + CHUNK), i = first;
-        sums s = {{0}, {0}};
-        for (; i + LANES <= last; i += LANES)
-            add_channels(&s, dy + i, x + i, w ? w + i : NULL, mean, inverse, dw + i, db + i, LANES);
-        if (i < last)
-            add_channels(&s, dy + i, x + i, w ? w + i : NULL, mean, inverse, dw + i, db + i, (int)(last - i));
-        result[0] += tern__lanes_sum(s.d);
-        result[1] += tern__lanes_sum(s.dc);
-    }
-}
-
-/* One channel of n positions: sum(dy) and sum(dy c). */
-TERN__SIMD static void position_sums(const float *dy, const float *x, int64_t n, float mean, double result[2])
-{
-    result[0] = result[1] = 0;
-    for (int64_t first = 0; first < n; first += CHUNK) {
-        int64_t last = TERN__MIN(n, first + CHUNK), i = first;
-        sums s = {{0}, {0}};
-        for (; i + LANES <= last; i += LANES) {
-            tern__lanes d = tern__lanes_load(dy + i, LANES);
-            s.d += d;
-            s.dc += d * (tern__lanes_load(x + i, LANES) - mean);
-        }
-        result[0] += tern__lanes_sum(s.d);
-        result[1] += tern__lanes_sum(s.dc);
-        for (; i < last; i++) {
-            result[0] += (double)dy[i];
-            result[1] += (double)dy[i] * (double)(x[i] - mean);
-        }
-    }
-}
-
-/* The same as channel_sums for a row of channels that have positions. */
-static void plane_sums(const float *dy, const float *x, const float *w, const tern__group_shape *s,
-                       float mean, float inverse, float *dw, float *db, double result[2])
-{
-    result[0] = result[1] = 0;
-    for (int64_t k = 0; k < s->channels; k++) {
-        double plane[2], weight = w ? (double)w[k] : 1;
-        position_sums(dy + k * s->positions, x + k * s->positions, s->positions, mean, plane);
+    for (int64_t k = 0; k < g->s.channels; k++) {
+        double plane[2], weight = row->w ? (double)row->w[k] : 1;
+        g->sums->positions(row->dy + k * n, row->x + k * n, n, row->mean, plane);
         db[k] += (float)plane[0];
-        dw[k] += (float)(plane[1] * (double)inverse);
+        dw[k] += (float)(plane[1] * (double)row->inverse);
         result[0] += weight * plane[0];
         result[1] += weight * plane[1];
     }
@@ -238,11 +163,12 @@ static void backward_row(const norm *g, int64_t row, float *dw, float *db)
     const float *dy = data_of(in[0], row * n), *x = data_of(in[1], row * n);
     const float *w = data_of(in[4], first_channel(&g->s, row));
     float mean = *data_of(in[2], row), inverse = *data_of(in[3], row);
+    tern__group_row r = {dy, x, w, n, mean, inverse};
     double sum[2];
     if (g->s.positions == 1)
-        channel_sums(dy, x, w, n, mean, inverse, dw, db, sum);
+        g->sums->channels(&r, dw, db, sum);
     else
-        plane_sums(dy, x, w, &g->s, mean, inverse, dw, db, sum);
+        plane_sums(g, &r, dw, db, sum);
     double scale = (double)inverse, mean_d = sum[0] / (double)n, mean_dc = sum[1] / (double)n;
     line l = {mean, inverse, (float)(scale * scale * scale * mean_dc), (float)(scale * mean_d)};
     if (!dx) return;
@@ -300,7 +226,7 @@ int tern__cpu_group_norm_grad(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_group_norm(call);
     const tern__view *x = call->in[1];
-    norm g = {.call = call, .s = tern__group_shape_of(x)};
+    norm g = {.call = call, .s = tern__group_shape_of(x), .sums = TERN__BY_WIDTH(tern__group_sums)};
     if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm_grad);
     if (!is_taken(x) || !is_taken(call->in[0]) || !is_taken(call->out[0])) return TERN_E_UNSUPPORTED;
     if (open_sums(&g)) return TERN_E_MEMORY;
