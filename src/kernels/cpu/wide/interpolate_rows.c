@@ -1,0 +1,5 @@
+/* interpolate_rows.c for registers of AVX-512. */
+#ifdef __x86_64__
+#define TERN__WIDE
+#include "kernels/cpu/interpolate_rows.c"
+#endif
