@@ -10,19 +10,16 @@
 #endif
 
 /* Blocks in a vector. Of a product of 64 bits gcc makes up to sixteen instructions below AVX-512, where SSE2,
- * which every CPU has, multiplies two words by one. */
+ * which every CPU has, multiplies two words by one. Of two vectors that are zipped elements go beside each
+ * other, the first half of them and then the second. */
 #ifdef TERN__WIDE
-#define LANES 8
-#define ZIPPED                                                                                               \
-    {                                                                                                        \
-        0, 8, 1, 9, 2, 10, 3, 11                                                                             \
-    }
+#define LANES      8
+#define ZIP_FIRST  0, 8, 1, 9, 2, 10, 3, 11
+#define ZIP_SECOND 4, 12, 5, 13, 6, 14, 7, 15
 #else
-#define LANES 2
-#define ZIPPED                                                                                               \
-    {                                                                                                        \
-        0, 2                                                                                                 \
-    }
+#define LANES      2
+#define ZIP_FIRST  0, 2
+#define ZIP_SECOND 1, 3
 #endif
 #define GROUPS 4 /* vectors that go through the rounds beside each other */
 #define BLOCKS (LANES * GROUPS)
@@ -74,10 +71,9 @@ TERN__INLINE void all_rounds(uint64_t key, words c[4][GROUPS])
 /* A vector of each word of a block, put one block after the other. */
 TERN__INLINE void put_blocks(const words c[4], float *to)
 {
-    const words lower = ZIPPED;
     words first = c[0] | c[1] << 32, second = c[2] | c[3] << 32;
-    words v[2] = {__builtin_shuffle(first, second, lower),
-                  __builtin_shuffle(first, second, lower + LANES / 2)};
+    words v[2] = {__builtin_shufflevector(first, second, ZIP_FIRST),
+                  __builtin_shufflevector(first, second, ZIP_SECOND)};
     memcpy(to, v, sizeof(v));
 }
 
