@@ -2,7 +2,7 @@
  *
  * Statistics: within a tile each lane sums d and d * d with d = x - shift, where shift is the mean of the
  * tile's first rows; that close to the tile's mean nothing cancels, and one pass over memory is enough. At
- * most BLOCK rows are summed in f32, the rest in double. A tile gives its mean and its centred second moment,
+ * most 64 rows are summed in f32, the rest in double. A tile gives its mean and its centred second moment,
  * and the tiles of a channel are merged in double: mean = sum(n_t mean_t) / n, then M2 = sum(M2_t + n_t
  * (mean_t - mean)^2). Tiles do not depend on the number of threads and are merged in their order: the same
  * bits always.
@@ -14,6 +14,7 @@
  * Activations are f32, bf16 or f16, all of one dtype, which are read into f32 and rounded from it in
  * registers; what is one number a channel may have any dtype, mean and variance f32. */
 #include "kernels/cpu/batch_norm_inner.h"
+#include "kernels/cpu/batch_norm_strips.h"
 #include "kernels/cpu/f64_norm.h"
 
 #define HEAD 16 /* rows that a tile's shift is the mean of */
@@ -22,55 +23,24 @@
 typedef struct norm {
     const tern__call *call;
     tern__tiling tiling;
-    const tern__view *x, *weight, *bias, *residual, *y, *mean, *var, *running_mean, *running_var;
+    const tern__batch_norm_fns *strips;
+    norm_maps maps;
+    const tern__view *weight, *bias, *mean, *var, *running_mean, *running_var;
     partial sums;
-    float *centre, *scale, *shift; /* y = act((x - centre) * scale + shift + residual) */
 } norm;
 
 /* ---- statistics ---- */
 
-TERN__INLINE void moments_of(const void *x, const tern__strip *s, const float *from, double sum[LANES],
-                             double square[LANES], int lanes, tern_dtype dtype)
-{
-    tern__lanes shift = tern__lanes_load(from, lanes);
-    for (int64_t first = 0; first < s->rows; first += BLOCK) {
-        int64_t last = TERN__MIN(s->rows, first + BLOCK), r = first;
-        tern__lanes a[CHAINS] = {0}, b[CHAINS] = {0};
-        for (; r + CHAINS <= last; r += CHAINS) {
-#pragma GCC unroll 4
-            for (int i = 0; i < CHAINS; i++) {
-                tern__lanes d = tern__lanes_get(x, dtype, s->at + (r + i) * s->stride, lanes) - shift;
-                a[i] += d;
-                b[i] += d * d;
-            }
-        }
-        for (; r < last; r++) {
-            tern__lanes d = tern__lanes_get(x, dtype, s->at + r * s->stride, lanes) - shift;
-            a[0] += d;
-            b[0] += d * d;
-        }
-        add_lanes(sum, a);
-        add_lanes(square, b);
-    }
-}
-
-/* sum and square += sum(d), sum(d * d). */
-TERN__SIMD static void moments(const tern__view *x, const tern__strip *s, const float shift[LANES],
-                               double sum[LANES], double square[LANES])
-{
-    EACH_KIND(moments_of, s, x->dtype, x->data, s, shift, sum, square);
-}
-
 /* The mean of the tile's first rows, channel by channel. */
-static void shift_of(const tern__view *x, const tern__tile *t, float shift[LANES])
+static void shift_of(const norm *self, const tern__tile *t, float shift[TERN__BLOCK])
 {
     tern__strip head = t->strips[0];
     head.rows = TERN__MIN(head.rows, HEAD);
-    double sum[LANES] = {0}, square[LANES] = {0}, channel[LANES];
-    moments(x, &head, (const float[LANES]){0}, sum, square);
+    double sum[TERN__BLOCK] = {0}, square[TERN__BLOCK] = {0}, channel[TERN__BLOCK];
+    self->strips->moments(self->maps.x, &head, (const float[TERN__BLOCK]){0}, sum, square);
     gather(channel, t, sum);
     int64_t count = t->channels > 1 ? head.rows : head.rows * head.lanes;
-    for (int l = 0; l < LANES; l++)
+    for (int l = 0; l < TERN__BLOCK; l++)
         shift[l] = (float)(channel[TERN__MIN(l, t->channels - 1)] / (double)count);
 }
 
@@ -78,10 +48,10 @@ static void tile_moments(const tern__tile *t, void *ctx)
 {
     const norm *self = ctx;
     const partial *out = &self->sums;
-    double sum[LANES] = {0}, square[LANES] = {0}, n = (double)t->count;
-    float shift[LANES];
-    shift_of(self->x, t, shift);
-    for (int i = 0; i < 2; i++) moments(self->x, &t->strips[i], shift, sum, square);
+    double sum[TERN__BLOCK] = {0}, square[TERN__BLOCK] = {0}, n = (double)t->count;
+    float shift[TERN__BLOCK];
+    shift_of(self, t, shift);
+    for (int i = 0; i < 2; i++) self->strips->moments(self->maps.x, &t->strips[i], shift, sum, square);
     double *mean = out->first + t->number * out->channels + t->channel;
     double *m2 = out->second + t->number * out->channels + t->channel;
     gather(mean, t, sum);
@@ -148,32 +118,10 @@ static void make_stats(const tern__span *span, void *ctx)
 
 /* ---- y = act((x - mean) * scale + bias + residual) ---- */
 
-TERN__INLINE void apply_to(const norm *self, const tern__strip *s, const tern__lanes k[3], int lanes,
-                           tern_dtype dtype)
-{
-    const void *x = self->x->data, *residual = self->residual ? self->residual->data : NULL;
-    void *y = self->y->data;
-    bool relu = ((const tern__batch_norm_attr *)self->call->attr)->relu != 0;
-    tern__lanes mean = k[0], scale = k[1], bias = k[2];
-    for (int64_t r = 0; r < s->rows; r++) {
-        int64_t at = s->at + r * s->stride;
-        tern__lanes v = affine_of(tern__lanes_get(x, dtype, at, lanes), mean, scale, bias);
-        if (residual) v += tern__lanes_get(residual, dtype, at, lanes);
-        if (relu) v = tern__lanes_relu(v);
-        tern__lanes_set(y, dtype, at, v, lanes, false);
-    }
-}
-
-TERN__SIMD static void apply(const norm *self, const tern__tile *t, const tern__strip *s)
-{
-    const tern__lanes k[3] = {spread(self->centre, t, s), spread(self->scale, t, s),
-                              spread(self->shift, t, s)};
-    EACH_KIND(apply_to, s, self->x->dtype, self, s, k);
-}
-
 static void tile_apply(const tern__tile *t, void *ctx)
 {
-    for (int i = 0; i < 2; i++) apply(ctx, t, &t->strips[i]);
+    const norm *self = ctx;
+    for (int i = 0; i < 2; i++) self->strips->apply(&self->maps, t, &t->strips[i]);
 }
 
 static void apply_stats(const tern__span *span, void *ctx)
@@ -183,9 +131,9 @@ static void apply_stats(const tern__span *span, void *ctx)
     int64_t last = first + tern__span_channels(&self->tiling, span);
     for (int64_t c = first; c < last; c++) {
         double inverse = inverse_deviation(self->call, self->var, c);
-        self->centre[c] = value_of(self->mean, c, 0);
-        self->scale[c] = (float)(inverse * (double)value_of(self->weight, c, 1));
-        self->shift[c] = value_of(self->bias, c, 0);
+        self->maps.centre[c] = value_of(self->mean, c, 0);
+        self->maps.scale[c] = (float)(inverse * (double)value_of(self->weight, c, 1));
+        self->maps.shift[c] = value_of(self->bias, c, 0);
     }
     tern__tiles_each(&self->tiling, span, tile_apply, ctx, true);
 }
@@ -194,20 +142,22 @@ static void apply_stats(const tern__span *span, void *ctx)
 
 static bool fits(const norm *self)
 {
-    const tern__view *x = self->x;
-    return takes(x) && stands_as(self->y, x) && stands_as(self->residual, x);
+    const tern__view *x = self->maps.x;
+    return takes(x) && stands_as(self->maps.y, x) && stands_as(self->maps.residual, x);
 }
 
 static int prepare(norm *self)
 {
     const tern__call *call = self->call;
-    self->tiling = tern__tiling_of(self->x);
+    self->strips = TERN__BY_WIDTH(tern__batch_norm_strips);
+    self->maps.relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
+    self->tiling = tern__tiling_of(self->maps.x);
     int64_t channels = self->tiling.channels;
     float *vectors = vectors_new(call, &self->tiling, 3);
     if (!vectors || partial_new(call, &self->tiling, &self->sums)) return TERN_E_MEMORY;
-    self->centre = vectors;
-    self->scale = vectors + channels;
-    self->shift = vectors + 2 * channels;
+    self->maps.centre = vectors;
+    self->maps.scale = vectors + channels;
+    self->maps.shift = vectors + 2 * channels;
     return TERN_OK;
 }
 
@@ -215,12 +165,12 @@ int tern__cpu_batch_norm_stats(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     norm self = {.call = call,
-                 .x = call->in[0],
+                 .maps.x = call->in[0],
                  .mean = call->out[0],
                  .var = call->out[1],
                  .running_mean = call->out[2],
                  .running_var = call->out[3]};
-    if (!fits(&self) || tern__view_count(self.x) == 0) return TERN_E_UNSUPPORTED;
+    if (!fits(&self) || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
     if (prepare(&self)) return TERN_E_MEMORY;
     tern__span all = tern__span_all(call, &self.tiling);
     make_stats(&all, &self);
@@ -231,15 +181,15 @@ int tern__cpu_batch_norm_apply(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     norm self = {.call = call,
-                 .x = call->in[0],
+                 .maps.x = call->in[0],
                  .mean = call->in[1],
                  .var = call->in[2],
                  .weight = call->in[3],
                  .bias = call->in[4],
-                 .residual = call->in[5],
-                 .y = call->out[0]};
+                 .maps.residual = call->in[5],
+                 .maps.y = call->out[0]};
     if (!fits(&self) || call->add[0]) return TERN_E_UNSUPPORTED;
-    if (tern__view_count(self.x) == 0) return TERN_OK;
+    if (tern__view_count(self.maps.x) == 0) return TERN_OK;
     if (prepare(&self)) return TERN_E_MEMORY;
     tern__span all = tern__span_all(call, &self.tiling);
     apply_stats(&all, &self);
@@ -256,16 +206,16 @@ int tern__cpu_batch_norm(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     norm self = {.call = call,
-                 .x = call->in[0],
+                 .maps.x = call->in[0],
                  .weight = call->in[1],
                  .bias = call->in[2],
-                 .residual = call->in[3],
-                 .y = call->out[0],
+                 .maps.residual = call->in[3],
+                 .maps.y = call->out[0],
                  .mean = call->out[1],
                  .var = call->out[2],
                  .running_mean = call->out[3],
                  .running_var = call->out[4]};
-    if (!fits(&self) || call->add[0] || tern__view_count(self.x) == 0) return TERN_E_UNSUPPORTED;
+    if (!fits(&self) || call->add[0] || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
     if (prepare(&self)) return TERN_E_MEMORY;
     tern__spans_each(call, &self.tiling, make_and_apply, &self);
     return TERN_OK;

@@ -1,0 +1,78 @@
+#include "kernels/cpu/width.h"
+
+#include "kernels/cpu/batch_norm_strips.h"
+#include "kernels/cpu/channel_strips.h"
+
+/* ---- statistics ---- */
+
+/* One row: a and b += d and d * d. */
+TERN__INLINE void add_row(const void *x, int64_t at, const tern__lanes shift[TERN__PARTS],
+                          tern__lanes a[TERN__PARTS], tern__lanes b[TERN__PARTS], int lanes, tern_dtype dtype)
+{
+#pragma GCC unroll 4
+    for (int p = 0; p < TERN__PARTS; p++) {
+        tern__lanes d = get_part(x, dtype, at, lanes, p) - shift[p];
+        a[p] += d;
+        b[p] += d * d;
+    }
+}
+
+TERN__INLINE void moments_of(const void *x, const tern__strip *s, const float *from, double sum[TERN__BLOCK],
+                             double square[TERN__BLOCK], int lanes, tern_dtype dtype)
+{
+    tern__lanes shift[TERN__PARTS];
+#pragma GCC unroll 4
+    for (int p = 0; p < TERN__PARTS; p++) shift[p] = get_part(from, TERN_F32, 0, lanes, p);
+    for (int64_t first = 0; first < s->rows; first += ROWS) {
+        int64_t last = TERN__MIN(s->rows, first + ROWS), r = first;
+        tern__lanes a[CHAINS][TERN__PARTS] = {0}, b[CHAINS][TERN__PARTS] = {0};
+        for (; r + CHAINS <= last; r += CHAINS) {
+#pragma GCC unroll 4
+            for (int i = 0; i < CHAINS; i++)
+                add_row(x, s->at + (r + i) * s->stride, shift, a[i], b[i], lanes, dtype);
+        }
+        for (; r < last; r++) add_row(x, s->at + r * s->stride, shift, a[0], b[0], lanes, dtype);
+        add_lanes(sum, a);
+        add_lanes(square, b);
+    }
+}
+
+TERN__SIMD static void moments(const tern__view *x, const tern__strip *s, const float shift[TERN__BLOCK],
+                               double sum[TERN__BLOCK], double square[TERN__BLOCK])
+{
+    EACH_KIND(moments_of, s, x->dtype, x->data, s, shift, sum, square);
+}
+
+/* ---- y = act((x - centre) * scale + shift + residual) ---- */
+
+TERN__INLINE void apply_to(const norm_maps *maps, const tern__tile *t, const tern__strip *s, int lanes,
+                           tern_dtype dtype)
+{
+    const void *x = maps->x->data, *residual = maps->residual ? maps->residual->data : NULL;
+    void *y = maps->y->data;
+    bool relu = maps->relu;
+    tern__lanes centre[TERN__PARTS], scale[TERN__PARTS], shift[TERN__PARTS];
+#pragma GCC unroll 4
+    for (int p = 0; p < TERN__PARTS; p++) {
+        centre[p] = spread(maps->centre, t, lanes, p);
+        scale[p] = spread(maps->scale, t, lanes, p);
+        shift[p] = spread(maps->shift, t, lanes, p);
+    }
+    for (int64_t r = 0; r < s->rows; r++) {
+        int64_t at = s->at + r * s->stride;
+#pragma GCC unroll 4
+        for (int p = 0; p < TERN__PARTS; p++) {
+            tern__lanes v = affine_of(get_part(x, dtype, at, lanes, p), centre[p], scale[p], shift[p]);
+            if (residual) v += get_part(residual, dtype, at, lanes, p);
+            if (relu) v = tern__lanes_relu(v);
+            set_part(y, dtype, at, v, lanes, p, false);
+        }
+    }
+}
+
+TERN__SIMD static void apply(const norm_maps *maps, const tern__tile *t, const tern__strip *s)
+{
+    EACH_KIND(apply_to, s, maps->x->dtype, maps, t, s);
+}
+
+const tern__batch_norm_fns TERN__OF_WIDTH(tern__batch_norm_strips) = {.moments = moments, .apply = apply};
