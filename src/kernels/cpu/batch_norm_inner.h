@@ -1,4 +1,4 @@
-/* batch_norm_inner.h - what batch norm's forward and backward loops share. */
+/* batch_norm_inner.h - what batch norm's forward and backward kernels share. */
 #ifndef TERN_SRC_KERNELS_CPU_BATCH_NORM_INNER_H
 #define TERN_SRC_KERNELS_CPU_BATCH_NORM_INNER_H
 
@@ -23,12 +23,6 @@ static inline float value_of(const tern__view *vector, int64_t c, float fallback
 static inline double inverse_deviation(const tern__call *call, const tern__view *var, int64_t c)
 {
     return 1 / sqrt((double)value_of(var, c, 0) + ((const tern__batch_norm_attr *)call->attr)->eps);
-}
-
-/* What y is before the residual and the ReLU; backward makes it again. */
-TERN__INLINE tern__lanes affine_of(tern__lanes x, tern__lanes mean, tern__lanes scale, tern__lanes bias)
-{
-    return (x - mean) * scale + bias;
 }
 
 #endif

@@ -1,0 +1,31 @@
+/* batch_norm_grad_strips.h - batch norm's backward loops over a strip of a tile (tiles.h). */
+#ifndef TERN_SRC_KERNELS_CPU_BATCH_NORM_GRAD_STRIPS_H
+#define TERN_SRC_KERNELS_CPU_BATCH_NORM_GRAD_STRIPS_H
+
+#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/widths.h"
+
+/* How dy' comes of dy: as it is, by y, or by y made again from x. */
+typedef enum mask { MASK_NONE, MASK_Y, MASK_AGAIN } mask;
+
+/* Activations that stand alike, and what is computed of a channel. */
+typedef struct grad_maps {
+    const tern__view *dy, *x, *y;
+    const tern__view *dx, *residual; /* NULL: not wanted */
+    bool add_dx, add_residual;
+    mask mask;
+    float *centre, *scale, *shift; /* y = (x - centre) * scale + shift                    */
+    float *mean_dy, *slope;        /* dx = scale * (dy' - mean_dy - (x - centre) * slope) */
+} grad_maps;
+
+typedef struct tern__batch_norm_grad_fns {
+    /* sum and product += sum(dy'), sum(dy' (x - centre)) of each lane; the residual's gradient is dy'. */
+    void (*sums)(const grad_maps *maps, const tern__tile *t, const tern__strip *s, double sum[TERN__BLOCK],
+                 double product[TERN__BLOCK]);
+    /* dx, and the residual's gradient. */
+    void (*dx)(const grad_maps *maps, const tern__tile *t, const tern__strip *s);
+} tern__batch_norm_grad_fns;
+
+TERN__DECLARE_WIDTHS(tern__batch_norm_grad_fns, tern__batch_norm_grad_strips);
+
+#endif

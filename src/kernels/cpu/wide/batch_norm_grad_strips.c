@@ -1,0 +1,5 @@
+/* batch_norm_grad_strips.c for registers of AVX-512. */
+#ifdef __x86_64__
+#define TERN__WIDE
+#include "kernels/cpu/batch_norm_grad_strips.c"
+#endif
