@@ -18,12 +18,10 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/planes.h"
+#include "kernels/cpu/pool_windows.h"
 #include "kernels/cpu/widen.h"
-#include "kernels/pool.h"
 
-#include <math.h>
-
-#define LANES  TERN__LANES
+#define LANES  TERN__BLOCK
 #define STRIP  98304 /* floats of x in a strip, about */
 #define PLACES 256   /* that fit into a byte          */
 #define FEW    16    /* places of a small window      */
@@ -31,20 +29,14 @@
 /* Scratch buffers. */
 enum { SPANS, COPIES };
 
-/* Slices and rows, with all their columns. */
-typedef struct box {
-    int64_t slice, slices, row, rows;
-} box;
+typedef tern__pool_box box;
+typedef tern__pool_block block;
 
-typedef struct pooling pooling;
-typedef struct block block;
-typedef void (*block_fn)(const pooling *p, const block *b);
-
-struct pooling {
+typedef struct pooling {
     const tern__call *call;
     const tern__pool_attr *attr;
     const tern__view *x, *y, *place; /* or their gradients; place NULL: not wanted */
-    block_fn fn;
+    tern__pool_fn fn;
     bool gradient; /* x is the result */
     tern__space in, out;
     int64_t planes;
@@ -55,148 +47,7 @@ struct pooling {
     bool stores;            /* gradient: each box owns its part of x           */
     int64_t x_room, y_room; /* floats of a strip's copies                      */
     float *copies;          /* of x, y and the places for each thread          */
-};
-
-/* 16 planes side by side: of x what is in a box, and what is computed of y. */
-struct block {
-    float *x, *y;
-    uint8_t *place;
-    box in, out;
-};
-
-typedef struct window {
-    tern__span d, r, c;
-    float *row, *corner; /* first lanes of the row's beginning and of the window, perhaps outside of x */
-    int64_t step[TERN__SPACE];
-} window;
-
-/* What all windows of a row have. */
-TERN__INLINE window row_of(const pooling *p, const block *b, int64_t slice, int64_t row)
-{
-    const int64_t *dilation = p->attr->dilation, width = p->in.size[2] * LANES;
-    window w = {.d = p->spans[0][slice], .r = p->spans[1][row]};
-    w.row = b->x + ((w.d.corner - b->in.slice) * b->in.rows + w.r.corner - b->in.row) * width;
-    w.step[0] = dilation[0] * b->in.rows * width;
-    w.step[1] = dilation[1] * width;
-    w.step[2] = dilation[2] * LANES;
-    return w;
-}
-
-TERN__INLINE void move_to(window *w, const tern__span *col)
-{
-    w->c = *col;
-    w->corner = w->row + col->corner * LANES;
-}
-
-TERN__INLINE float *x_at(const window *w, int64_t d, int64_t r, int64_t c)
-{
-    return w->corner + d * w->step[0] + r * w->step[1] + c * w->step[2];
-}
-
-TERN__INLINE int32_t place_of(const pooling *p, int64_t d, int64_t r, int64_t c)
-{
-    return (int32_t)tern__pool_place(p->attr, d, r, c);
-}
-
-TERN__INLINE float divisor(const window *w)
-{
-    return (float)(w->d.divisor * w->r.divisor * w->c.divisor);
-}
-
-#define EACH_PLACE(w)                                                                                        \
-    for (int64_t d = (w)->d.first; d < (w)->d.last; d++)                                                     \
-        for (int64_t r = (w)->r.first; r < (w)->r.last; r++)                                                 \
-            for (int64_t c = (w)->c.first; c < (w)->c.last; c++)
-
-/* ---- one window of 16 planes ---- */
-
-/* Four lanes, which every target compares at once (see lanes.h). */
-typedef float quad __attribute__((vector_size(16)));
-typedef int32_t quad_mask __attribute__((vector_size(16)));
-typedef uint8_t quad_bytes __attribute__((vector_size(4)));
-enum { QUAD = 4, QUADS = LANES / QUAD };
-
-typedef struct maximum {
-    quad best;
-    quad_mask place;
-} maximum;
-
-TERN__INLINE void take(maximum *m, const float *x, int32_t place)
-{
-    quad v;
-    memcpy(&v, x, sizeof(v));
-    quad_mask larger = (v > m->best) | (v != v);
-    m->best = (quad)(((quad_mask)v & larger) | ((quad_mask)m->best & ~larger));
-    m->place = (place & larger) | (m->place & ~larger);
-}
-
-TERN__INLINE void max_window(const pooling *p, const window *w, float *y, uint8_t *place)
-{
-    maximum m[QUADS];
-    for (int q = 0; q < QUADS; q++) {
-        m[q].best = (quad){0} - INFINITY;
-        m[q].place = (quad_mask){0} + place_of(p, w->d.first, w->r.first, w->c.first);
-    }
-    EACH_PLACE(w)
-    for (int q = 0; q < QUADS; q++) take(&m[q], x_at(w, d, r, c) + q * QUAD, place_of(p, d, r, c));
-    for (int q = 0; q < QUADS; q++) {
-        quad_bytes bytes = __builtin_convertvector(m[q].place, quad_bytes);
-        memcpy(y + q * QUAD, &m[q].best, sizeof(quad));
-        if (place) memcpy(place + q * QUAD, &bytes, sizeof(bytes));
-    }
-}
-
-TERN__INLINE void max_grad_window(const pooling *p, const window *w, const float *y, const uint8_t *place)
-{
-    typedef uint8_t bytes __attribute__((vector_size(LANES)));
-    bytes places;
-    memcpy(&places, place, sizeof(places));
-    tern__masks at = __builtin_convertvector(places, tern__masks);
-    tern__lanes dy = tern__lanes_load(y, LANES);
-    EACH_PLACE(w)
-    {
-        tern__masks other = at ^ place_of(p, d, r, c); /* 0 where it is here, else positive */
-        tern__lanes_put(x_at(w, d, r, c), tern__lanes_where((other - 1) >> 31, dy), LANES, true);
-    }
-}
-
-TERN__INLINE void avg_window(const window *w, float *y)
-{
-    tern__lanes sum = {0};
-    EACH_PLACE(w) sum += tern__lanes_load(x_at(w, d, r, c), LANES);
-    tern__lanes_store(y, sum / divisor(w), LANES);
-}
-
-TERN__INLINE void avg_grad_window(const window *w, const float *y)
-{
-    tern__lanes share = tern__lanes_load(y, LANES) / divisor(w);
-    EACH_PLACE(w) tern__lanes_put(x_at(w, d, r, c), share, LANES, true);
-}
-
-/* ---- all windows of a block ---- */
-
-/* A function that does `code` for every window; it is compiled with its loops in one piece. */
-#define BLOCK_LOOP(name, code)                                                                               \
-    TERN__SIMD static void name(const pooling *p, const block *b)                                            \
-    {                                                                                                        \
-        const box *o = &b->out;                                                                              \
-        int64_t at = 0;                                                                                      \
-        for (int64_t slice = o->slice; slice < o->slice + o->slices; slice++)                                \
-            for (int64_t row = o->row; row < o->row + o->rows; row++) {                                      \
-                window w = row_of(p, b, slice, row);                                                         \
-                for (int64_t col = 0; col < p->out.size[2]; col++, at += LANES) {                            \
-                    float *y = b->y + at;                                                                    \
-                    uint8_t *place = b->place ? b->place + at : NULL;                                        \
-                    (void)place;                                                                             \
-                    move_to(&w, &p->spans[2][col]);                                                          \
-                    code;                                                                                    \
-                }                                                                                            \
-            }                                                                                                \
-    }
-BLOCK_LOOP(max_block, max_window(p, &w, y, place))
-BLOCK_LOOP(max_grad_block, max_grad_window(p, &w, y, place))
-BLOCK_LOOP(avg_block, avg_window(&w, y))
-BLOCK_LOOP(avg_grad_block, avg_grad_window(&w, y))
+} pooling;
 
 /* ---- boxes ---- */
 
@@ -278,6 +129,12 @@ static uint8_t *places_at(const pooling *p, int64_t at)
     return p->place ? (uint8_t *)p->place->data + at : NULL;
 }
 
+static void do_windows(const pooling *p, const block *b)
+{
+    tern__pool_shape shape = {p->attr, p->in, p->out, {p->spans[0], p->spans[1], p->spans[2]}};
+    p->fn(&shape, b);
+}
+
 /* A box of `width` planes of x side by side. */
 static void clear(const pooling *p, float *x, const box *b, int width)
 {
@@ -297,7 +154,7 @@ static void do_block(const pooling *p, int64_t i, int64_t part, int thread)
     b.place = places_at(p, to);
     box own = p->stores ? box_of_x(p, &b.out) : b.in;
     if (p->gradient) clear(p, b.x, &own, LANES);
-    p->fn(p, &b);
+    do_windows(p, &b);
 }
 
 /* Slice after slice between a box's copy and the tensor. */
@@ -321,7 +178,7 @@ static void forward_strip(const pooling *p, block *b, int64_t plane, int lanes)
     int64_t first = start_of(&b->out, &p->out), n = b->out.slices * b->out.rows * p->out.size[2];
     b->in = box_of_x(p, &b->out);
     bring(p, b->x, &x, &b->in);
-    p->fn(p, b);
+    do_windows(p, b);
     tern__planes_part(&y, b->y, first, n, false);
     tern__planes place = {p->place, plane, p->out.count, lanes};
     if (b->place) tern__planes_part_bytes(&place, b->place, first, n);
@@ -336,7 +193,7 @@ static void backward_strip(const pooling *p, block *b, int64_t plane, int lanes)
     tern__planes_join(b->y, &y, first, n);
     b->place = places_at(p, plane * p->out.count + first * LANES);
     memset(b->x, 0, (size_t)(b->in.slices * b->in.rows * p->in.size[2] * LANES) * sizeof(*b->x));
-    p->fn(p, b);
+    do_windows(p, b);
     take_back(p, &x, b->x, &b->in, !p->stores || p->call->add[0]);
 }
 
@@ -500,7 +357,7 @@ static int run(pooling *p)
 
 /* x and y of one layout, `place` (of y) or NULL. */
 static int pool(const tern__call *call, const tern__view *x, const tern__view *y, const tern__view *place,
-                block_fn fn, bool gradient)
+                tern__pool_fn fn, bool gradient)
 {
     pooling p = {
         .call = call, .attr = call->attr, .x = x, .y = y, .place = place, .fn = fn, .gradient = gradient};
@@ -525,26 +382,26 @@ int tern__cpu_max_pool(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_pool(call);
     if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_max_pool);
-    return pool(call, call->in[0], call->out[0], call->out[1], max_block, false);
+    return pool(call, call->in[0], call->out[0], call->out[1], TERN__BY_WIDTH(tern__pool)->max, false);
 }
 
 int tern__cpu_max_pool_grad(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_pool(call);
     if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_max_pool_grad);
-    return pool(call, call->out[0], call->in[0], call->in[1], max_grad_block, true);
+    return pool(call, call->out[0], call->in[0], call->in[1], TERN__BY_WIDTH(tern__pool)->max_grad, true);
 }
 
 int tern__cpu_avg_pool(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_pool(call);
     if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_avg_pool);
-    return pool(call, call->in[0], call->out[0], NULL, avg_block, false);
+    return pool(call, call->in[0], call->out[0], NULL, TERN__BY_WIDTH(tern__pool)->avg, false);
 }
 
 int tern__cpu_avg_pool_grad(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_pool(call);
     if (needs_f32(call)) return tern__cpu_widened(call, tern__cpu_avg_pool_grad);
-    return pool(call, call->out[0], call->in[0], NULL, avg_grad_block, true);
+    return pool(call, call->out[0], call->in[0], NULL, TERN__BY_WIDTH(tern__pool)->avg_grad, true);
 }
