@@ -1,0 +1,120 @@
+/* global_avg_pool_planes.c - plane after plane of global average pooling. Sixteen elements at a time: those
+ * of a position in the blocked layout, else those of one channel that follow each other. */
+#include "kernels/cpu/width.h"
+#include "kernels/cpu/global_avg_pool_planes.h"
+#include "kernels/cpu/lanes.h"
+
+#define BLOCK TERN__BLOCK
+#define LANES TERN__LANES
+#define PARTS TERN__PARTS
+#define RUN   64
+
+#define EACH_PART(p) _Pragma("GCC unroll 4") for (int p = 0; p < PARTS; p++)
+
+typedef tern__avg_shape shape;
+
+/* The lanes of part p that n elements fill. */
+TERN__INLINE int lanes_of(int n, int p)
+{
+    return TERN__MAX(0, TERN__MIN(LANES, n - p * LANES));
+}
+
+/* sum += `rows` rows of 16 elements, from element `from` on. */
+TERN__INLINE void add_run(double sum[BLOCK], const tern__view *x, int64_t from, int64_t rows,
+                          tern_dtype dtype)
+{
+    tern__lanes run[PARTS] = {0};
+    for (int64_t r = 0; r < rows; r++, from += BLOCK)
+        EACH_PART(p) run[p] += tern__lanes_get(x->data, dtype, from + p * LANES, LANES);
+    float of_run[BLOCK];
+    EACH_PART(p) tern__lanes_store(of_run + p * LANES, run[p], LANES);
+    for (int l = 0; l < BLOCK; l++) sum[l] += (double)of_run[l];
+}
+
+/* The means of 16 channels. */
+TERN__INLINE void set_means(const tern__view *y, const double sum[BLOCK], int64_t i, const shape *s,
+                            tern_dtype dtype)
+{
+    tern__lanes means[PARTS] = {0};
+    for (int c = 0; c < BLOCK; c++) means[c / LANES][c % LANES] = (float)(sum[c] / (double)s->positions);
+    EACH_PART(p) tern__lanes_set(y->data, dtype, i * BLOCK + p * LANES, means[p], LANES, false);
+}
+
+/* The mean of one channel, whose last `left` elements, from `at` on, are not yet in the sum. */
+TERN__INLINE void set_mean(const tern__view *y, const double sum[BLOCK], const tern__view *x, int64_t at,
+                           int left, int64_t i, const shape *s, tern_dtype dtype)
+{
+    double all = 0;
+    EACH_PART(p)
+    all += tern__lanes_sum(tern__lanes_get(x->data, dtype, at + p * LANES, lanes_of(left, p)));
+    for (int l = 0; l < BLOCK; l++) all += sum[l];
+    tern__lanes mean = {(float)(all / (double)s->positions)};
+    tern__lanes_set(y->data, dtype, i, mean, 1, false);
+}
+
+/* The means of plane i: of 16 channels, or of one whose positions lie in the lanes. */
+TERN__INLINE void mean_of(const tern__view *y, const tern__view *x, int64_t i, const shape *s,
+                          tern_dtype dtype)
+{
+    int64_t rows = s->positions * s->width / BLOCK, from = i * s->width * s->positions;
+    double sum[BLOCK] = {0};
+    for (int64_t first = 0; first < rows; first += RUN)
+        add_run(sum, x, from + first * BLOCK, TERN__MIN(rows - first, RUN), dtype);
+    if (s->width == BLOCK)
+        set_means(y, sum, i, s, dtype);
+    else
+        set_mean(y, sum, x, from + rows * BLOCK, (int)(s->positions - rows * BLOCK), i, s, dtype);
+}
+
+TERN__SIMD static void mean(const tern__view *y, const tern__view *x, int64_t i, const shape *s)
+{
+    if (x->dtype == TERN_F32)
+        mean_of(y, x, i, s, TERN_F32);
+    else if (x->dtype == TERN_BF16)
+        mean_of(y, x, i, s, TERN_BF16);
+    else
+        mean_of(y, x, i, s, TERN_F16);
+}
+
+/* v, sixteen elements, again and again to `count` of them from element `at` on. Without adding they are
+ * rounded once. */
+TERN__INLINE void fill(const tern__view *dx, const tern__lanes v[PARTS], int64_t at, int64_t count,
+                       tern_dtype dtype, bool add)
+{
+    int64_t last = at + count / BLOCK * BLOCK;
+    int left = (int)(count % BLOCK);
+    for (; at < last; at += BLOCK)
+        EACH_PART(p) tern__lanes_set(dx->data, dtype, at + p * LANES, v[p], LANES, add);
+    if (left == 0) return;
+    EACH_PART(p) tern__lanes_set(dx->data, dtype, at + p * LANES, v[p], lanes_of(left, p), add);
+}
+
+TERN__INLINE void spread_of(const tern__view *dx, const tern__view *dy, int64_t i, const shape *s, bool add,
+                            tern_dtype dtype)
+{
+    bool one = s->width == 1;
+    tern__lanes v[PARTS];
+    EACH_PART(p)
+    {
+        v[p] = tern__lanes_get(dy->data, dtype, i * s->width + (one ? 0 : p * LANES), one ? 1 : LANES);
+        if (one) v[p] = (tern__lanes){0} + v[p][0];
+        v[p] /= (float)s->positions;
+    }
+    int64_t count = s->positions * s->width;
+    if (add)
+        fill(dx, v, i * count, count, dtype, true);
+    else
+        fill(dx, v, i * count, count, dtype, false);
+}
+
+TERN__SIMD static void spread(const tern__view *dx, const tern__view *dy, int64_t i, const shape *s, bool add)
+{
+    if (dx->dtype == TERN_F32)
+        spread_of(dx, dy, i, s, add, TERN_F32);
+    else if (dx->dtype == TERN_BF16)
+        spread_of(dx, dy, i, s, add, TERN_BF16);
+    else
+        spread_of(dx, dy, i, s, add, TERN_F16);
+}
+
+const tern__avg_fns TERN__OF_WIDTH(tern__avg) = {.mean = mean, .spread = spread};
