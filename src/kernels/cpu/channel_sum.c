@@ -1,40 +1,22 @@
 /* channel_sum.c - the sum of each channel of a blocked tensor, which is the gradient of a bias. A tile's rows
- * are summed in f32 by at most BLOCK, the rest in double, and tiles in their order. */
+ * are summed in f32 by at most 64, the rest in double, and tiles in their order. */
 #include "kernels/cpu/channel_sum.h"
 
+#include "kernels/cpu/channel_sum_strips.h"
 #include "kernels/cpu/channels.h"
 #include "kernels/reduce.h"
 
 typedef struct channel_sum {
+    const tern__channel_sum_fns *strips;
     const tern__view *x;
     partial sums;
 } channel_sum;
 
-TERN__INLINE void sum_of(const void *x, const tern__strip *s, double sum[LANES], int lanes, tern_dtype dtype)
-{
-    for (int64_t first = 0; first < s->rows; first += BLOCK) {
-        int64_t last = TERN__MIN(s->rows, first + BLOCK), r = first;
-        tern__lanes a[CHAINS] = {0};
-        for (; r + CHAINS <= last; r += CHAINS) {
-#pragma GCC unroll 4
-            for (int i = 0; i < CHAINS; i++)
-                a[i] += tern__lanes_get(x, dtype, s->at + (r + i) * s->stride, lanes);
-        }
-        for (; r < last; r++) a[0] += tern__lanes_get(x, dtype, s->at + r * s->stride, lanes);
-        add_lanes(sum, a);
-    }
-}
-
-TERN__SIMD static void sum_strip(const tern__view *x, const tern__strip *s, double sum[LANES])
-{
-    EACH_KIND(sum_of, s, x->dtype, x->data, s, sum);
-}
-
 static void tile_sum(const tern__tile *t, void *ctx)
 {
     const channel_sum *self = ctx;
-    double sum[LANES] = {0};
-    for (int i = 0; i < 2; i++) sum_strip(self->x, &t->strips[i], sum);
+    double sum[TERN__BLOCK] = {0};
+    for (int i = 0; i < 2; i++) self->strips->add(self->x, &t->strips[i], sum);
     gather(self->sums.first + t->number * self->sums.channels + t->channel, t, sum);
 }
 
@@ -51,7 +33,7 @@ static bool is_of_channels(const tern__call *call)
 int tern__cpu_channel_sum(const tern__call *call)
 {
     if (!is_of_channels(call)) return TERN_E_UNSUPPORTED;
-    channel_sum self = {.x = call->in[0]};
+    channel_sum self = {.strips = TERN__BY_WIDTH(tern__channel_sum_strips), .x = call->in[0]};
     const tern__view *y = call->out[0];
     tern__tiling s = tern__tiling_of(self.x);
     if (partial_new(call, &s, &self.sums)) return TERN_E_MEMORY;

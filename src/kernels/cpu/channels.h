@@ -5,41 +5,15 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/tiles.h"
 
-#define LANES  TERN__LANES
-#define BLOCK  64 /* rows that are summed in f32 at most, the rest in double    */
-#define CHAINS 4  /* sums side by side, so that none waits for its own last add */
-
-/* `name`, which is inlined, with 16 lanes and the dtype as constants, or with whatever there is. */
-#define EACH_KIND(name, s, dtype, ...)                                                                       \
-    do {                                                                                                     \
-        if ((s)->lanes != LANES)                                                                             \
-            name(__VA_ARGS__, (s)->lanes, dtype);                                                            \
-        else if (dtype == TERN_F32)                                                                          \
-            name(__VA_ARGS__, LANES, TERN_F32);                                                              \
-        else if (dtype == TERN_BF16)                                                                         \
-            name(__VA_ARGS__, LANES, TERN_BF16);                                                             \
-        else                                                                                                 \
-            name(__VA_ARGS__, LANES, TERN_F16);                                                              \
-    } while (0)
-
-/* Each channel's value in the lanes that belong to it; 0 in those that the strip has not. */
-TERN__INLINE tern__lanes spread(const float *values, const tern__tile *t, const tern__strip *s)
-{
-    if (t->channels == s->lanes) return tern__lanes_load(values + t->channel, s->lanes);
-    tern__lanes v = {0};
-    for (int l = 0; l < s->lanes; l++) v[l] = values[t->channel];
-    return v;
-}
-
 /* One value a channel: what the lanes hold, or its sum where they hold positions of one channel. */
-static inline void gather(double *to, const tern__tile *t, const double lanes[LANES])
+static inline void gather(double *to, const tern__tile *t, const double lanes[TERN__BLOCK])
 {
     if (t->channels > 1) {
         memcpy(to, lanes, (size_t)t->channels * sizeof(*to));
         return;
     }
     *to = 0;
-    for (int l = 0; l < LANES; l++) *to += lanes[l];
+    for (int l = 0; l < TERN__BLOCK; l++) *to += lanes[l];
 }
 
 /* Activations without gaps that stand as x does. */
@@ -77,12 +51,6 @@ static inline int partial_new(const tern__call *call, const tern__tiling *s, par
     double *data = tern__loop_scratch(call, (size_t)(2 * size) * sizeof(*data));
     *sums = (partial){data, data + size, s->tiles, s->channels};
     return data ? TERN_OK : TERN_E_MEMORY;
-}
-
-TERN__INLINE void add_lanes(double to[LANES], const tern__lanes from[CHAINS])
-{
-    tern__lanes sum = (from[0] + from[1]) + (from[2] + from[3]);
-    for (int l = 0; l < LANES; l++) to[l] += (double)sum[l];
 }
 
 #endif

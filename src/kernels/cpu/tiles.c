@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/loops.h"
 
-#define LANES     TERN__LANES
+#define LANES     TERN__BLOCK
 #define PAGE_ROWS 64 /* of floats: below a page of each sample the way to the next costs more */
 
 tern__tiling tern__tiling_of(const tern__view *x)
