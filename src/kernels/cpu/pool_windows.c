@@ -59,57 +59,40 @@ TERN__INLINE float divisor(const window *w)
 
 /* ---- one window of 16 planes ---- */
 
-/* Lanes that are compared at once: four, which every target can, or a register of AVX2, whose lanes older
- * CPUs compare one by one (see lanes.h). */
-#ifdef TERN__WIDE
-enum { GROUP = 4 };
-#else
-enum { GROUP = LANES };
-#endif
-enum { GROUPS = TERN__BLOCK / GROUP };
-typedef float group __attribute__((vector_size(4 * GROUP)));
-typedef int32_t group_mask __attribute__((vector_size(4 * GROUP)));
-typedef uint16_t group_halves __attribute__((vector_size(2 * GROUP)));
-typedef uint8_t group_bytes __attribute__((vector_size(GROUP)));
+/* Four lanes, which every target compares at once (see lanes.h). */
+typedef float quad __attribute__((vector_size(16)));
+typedef int32_t quad_mask __attribute__((vector_size(16)));
+typedef uint8_t quad_bytes __attribute__((vector_size(4)));
+enum { QUAD = 4, QUADS = TERN__BLOCK / QUAD };
 
-#define EACH_GROUP(g) _Pragma("GCC unroll 4") for (int g = 0; g < GROUPS; g++)
+#define EACH_QUAD(q) _Pragma("GCC unroll 4") for (int q = 0; q < QUADS; q++)
 
 typedef struct maximum {
-    group best;
-    group_mask place;
+    quad best;
+    quad_mask place;
 } maximum;
 
 TERN__INLINE void take(maximum *m, const float *x, int32_t place)
 {
-    group v;
+    quad v;
     memcpy(&v, x, sizeof(v));
-    group_mask larger = (v > m->best) | (v != v);
-    m->best = (group)(((group_mask)v & larger) | ((group_mask)m->best & ~larger));
+    quad_mask larger = (v > m->best) | (v != v);
+    m->best = (quad)(((quad_mask)v & larger) | ((quad_mask)m->best & ~larger));
     m->place = (place & larger) | (m->place & ~larger);
-}
-
-/* Where there is no instruction for it, gcc goes element by element unless it is by halves. */
-TERN__INLINE group_bytes bytes_of(group_mask place)
-{
-#ifdef TERN__WIDE
-    return __builtin_convertvector(place, group_bytes);
-#else
-    return __builtin_convertvector(__builtin_convertvector(place, group_halves), group_bytes);
-#endif
 }
 
 TERN__INLINE void max_window(const shape *s, const window *w, float *y, uint8_t *place)
 {
-    maximum m[GROUPS];
-    int32_t first = place_of(s, w->d.first, w->r.first, w->c.first); /* from which on they count */
-    EACH_GROUP(g) m[g] = (maximum){(group){0} - INFINITY, {0}};
+    maximum m[QUADS];
+    int32_t first = place_of(s, w->d.first, w->r.first, w->c.first);
+    EACH_QUAD(q) m[q] = (maximum){(quad){0} - INFINITY, (quad_mask){0} + first};
     EACH_PLACE(w)
-    EACH_GROUP(g) take(&m[g], x_at(w, d, r, c) + g * GROUP, place_of(s, d, r, c) - first);
-    EACH_GROUP(g)
+    EACH_QUAD(q) take(&m[q], x_at(w, d, r, c) + q * QUAD, place_of(s, d, r, c));
+    EACH_QUAD(q)
     {
-        group_bytes bytes = bytes_of(m[g].place + first);
-        memcpy(y + g * GROUP, &m[g].best, sizeof(group));
-        if (place) memcpy(place + g * GROUP, &bytes, sizeof(bytes));
+        quad_bytes bytes = __builtin_convertvector(m[q].place, quad_bytes);
+        memcpy(y + q * QUAD, &m[q].best, sizeof(quad));
+        if (place) memcpy(place + q * QUAD, &bytes, sizeof(bytes));
     }
 }
 
