@@ -1,11 +1,15 @@
 /* dice_loss.cu - Dice and cross entropy with it (kernels/dice_loss.h).
  *
- * Every channel of a sample is cut into pieces; a block makes the five sums of one. With a map of few classes
- * a thread has all channels of its positions, and its block the sums of all of them. With more classes a
- * kernel before leaves each position's log sum exp; blocks of neighbouring channels run side by side and find
- * the position's norm and label in the cache. A last kernel joins the pieces, and a block makes the loss of
- * them. */
+ * Every channel of a sample is cut into pieces; a block makes the five sums of one. With a map of classes a
+ * thread has all channels of its positions, and its block the sums of all of them: in registers where they
+ * are few, else in shared memory. With more classes than registers hold a kernel before leaves each
+ * position's log sum exp; blocks of neighbouring channels run side by side and find the position's norm and
+ * label in the cache. A last kernel joins the pieces, and a block makes the loss of them. */
 #include "cuda/dice_loss_inner.h"
+
+#define SLOTS  128   /* threads whose sums are in shared memory */
+#define SLOT   64    /* numbers that are added up in a slot */
+#define SHARED 49152 /* bytes that a block has without asking for more */
 
 /* 16 bytes at a time, where they are as many. */
 template <class R, int N>
@@ -78,50 +82,136 @@ static __global__ void __launch_bounds__(THREADS) add_pieces(problem p)
     }
 }
 
-/* What a position counts for, it counts for its label's channel: the last sum is that of the targets. */
-enum { OWN = TERN__OVERLAP - 1 };
+/* ---- where a thread has all channels of its positions ---- */
 
-template <class S>
-static __device__ __forceinline__ void add_channel(const problem &p, const whole<S> &all, int c, double *sums)
+/* What a position counts for, it counts for its label's channel: the last sum is that of the targets. */
+enum { BOTH, X, TARGET, ENTROPY, OWN };
+
+/* What a block has summed of a channel of a sample in a piece. */
+static __device__ __forceinline__ void leave(const problem &p, int64_t sample, int64_t channel,
+                                             int64_t number, int which, double sum)
 {
-    typename S::R few[OWN] = {0};
-#pragma unroll
-    for (int k = 0; k < S::LINES; k++) {
-        element<typename S::R> e = all.of(c, k);
-        if (!e.counts) e.p = 0;
-        few[0] += e.p * e.t;
-        few[1] += p.attr.squared ? e.p * e.p : e.p;
-        few[2] += e.t;
-        few[3] += e.entropy;
-    }
-#pragma unroll
-    for (int o = 0; o < OWN; o++) sums[o] += (double)few[o];
+    double *to = p.partial + ((sample * p.c.channels + channel) * p.pieces + number) * TERN__OVERLAP;
+    to[which] = sum;
+    if (which == TARGET) to[TERN__OVERLAP - 1] = sum;
 }
 
-/* Where a thread has all channels of its positions. */
-template <int G, class S> static __global__ void __launch_bounds__(THREADS, 2) add_positions(problem p)
+/* Sums of FEW channels. */
+template <class S> struct sums_in_registers {
+    typedef typename S::R R;
+    enum { BLOCK = THREADS, AT_ONCE = 2 };
+    double sums[S::PIECES * OWN];
+
+    __device__ __forceinline__ void clear(const problem &)
+    {
+#pragma unroll
+        for (int n = 0; n < S::PIECES * OWN; n++) sums[n] = 0;
+    }
+    __device__ __forceinline__ void add_channel(const problem &p, const whole<S> &all, int c)
+    {
+        R few[OWN] = {0};
+#pragma unroll
+        for (int k = 0; k < S::LINES; k++) {
+            element<R> e = all.of(c, k);
+            if (!e.counts) e.p = 0;
+            few[BOTH] += e.p * e.t;
+            few[X] += p.attr.squared ? e.p * e.p : e.p;
+            few[TARGET] += e.t;
+            few[ENTROPY] += e.entropy;
+        }
+#pragma unroll
+        for (int o = 0; o < OWN; o++) sums[c * OWN + o] += (double)few[o];
+    }
+    __device__ __forceinline__ void add(const problem &p, const whole<S> &all)
+    {
+#pragma unroll
+        for (int c = 0; c < S::PIECES && c < all.channels; c++) add_channel(p, all, c);
+    }
+    __device__ __forceinline__ void put(const problem &p, int64_t sample, int64_t number)
+    {
+        tern__block_sums(sums);
+#pragma unroll
+        for (int n = 0; n < S::PIECES * OWN; n++)
+            if (threadIdx.x == 0 && n / OWN < p.c.channels)
+                leave(p, sample, n / OWN, number, n % OWN, sums[n]);
+    }
+};
+
+/* Sums of MANY channels in shared memory, where each thread has a slot of its own for each sum, so that
+ * nothing meets until the end: pieces are so short that SLOT numbers at most are added up in one. What counts
+ * for the label's channel only is added there, and not looked for in all of them. */
+template <class S> struct sums_in_slots {
+    typedef typename S::R R;
+    enum { BLOCK = SLOTS, AT_ONCE = sizeof(R) == 8 ? 2 : 4 };
+    R *own; /* the thread's first slot; its others are SLOTS apart */
+
+    __device__ __forceinline__ void clear(const problem &p)
+    {
+        own = (R *)tern__cuda_shared() + threadIdx.x;
+        for (int n = 0; n < (int)p.c.channels * OWN; n++) own[n * SLOTS] = 0;
+    }
+    __device__ __forceinline__ R &slot(int channel, int which)
+    {
+        return own[(channel * OWN + which) * SLOTS];
+    }
+    __device__ __forceinline__ void add_channel(const problem &p, const whole<S> &all, int c)
+    {
+        R few = 0;
+#pragma unroll
+        for (int k = 0; k < S::LINES; k++) {
+            R share = all.label[k] < 0 ? R(0) : all.share[c][k];
+            few += p.attr.squared ? share * share : share;
+        }
+        slot(c, X) += few;
+    }
+    __device__ __forceinline__ void add(const problem &p, const whole<S> &all)
+    {
+#pragma unroll
+        for (int c = 0; c < S::PIECES && c < all.channels; c++) add_channel(p, all, c);
+#pragma unroll
+        for (int k = 0; k < S::LINES; k++) {
+            if (all.label[k] < 0) continue;
+            slot(all.label[k], BOTH) += p.attr.probabilities ? -all.entropy[k] : exp(-all.entropy[k]);
+            slot(all.label[k], TARGET) += 1;
+            slot(all.label[k], ENTROPY) += all.entropy[k];
+        }
+    }
+    /* A warp has a sum's slots. */
+    __device__ __forceinline__ void put(const problem &p, int64_t sample, int64_t number)
+    {
+        const int lane = (int)threadIdx.x % TERN__WARP, warp = (int)threadIdx.x / TERN__WARP;
+        const R *slots = (const R *)tern__cuda_shared();
+        __syncthreads();
+        for (int n = warp; n < (int)p.c.channels * OWN; n += SLOTS / TERN__WARP) {
+            double sum = 0;
+            for (int i = lane; i < SLOTS; i += TERN__WARP) sum += (double)slots[n * SLOTS + i];
+            sum = tern__warp_sum(sum);
+            if (lane == 0) leave(p, sample, n / OWN, number, n % OWN, sum);
+        }
+        __syncthreads(); /* before slots are cleared */
+    }
+};
+
+template <class S, class SUMS>
+static __global__ void __launch_bounds__(SUMS::BLOCK, SUMS::AT_ONCE) add_positions(problem p)
 {
     tern__kernel_begin();
     for (int64_t n = blockIdx.x; n < p.c.samples * p.pieces; n += gridDim.x) {
         int64_t sample = tern__quotient(n, p.pieces), number = n - sample * p.pieces;
         int64_t each = (p.c.inner / S::LINES + p.pieces - 1) / p.pieces * S::LINES;
         int64_t last = TERN__MIN((number + 1) * each, p.c.inner);
-        double sums[S::PIECES * OWN] = {0};
-        for (int64_t i = number * each + threadIdx.x * S::LINES; i < last; i += THREADS * S::LINES) {
+        SUMS sums;
+        sums.clear(p);
+        for (int64_t i = number * each + threadIdx.x * S::LINES; i < last; i += SUMS::BLOCK * S::LINES) {
             whole<S> all;
             all.get(p, sample * p.c.inner + i, sample * p.c.channels * p.c.inner + i);
-#pragma unroll
-            for (int c = 0; c < S::PIECES && c < all.channels; c++) add_channel(p, all, c, sums + c * OWN);
+            sums.add(p, all);
         }
-        tern__block_sums(sums);
-#pragma unroll
-        for (int c = 0; c < S::PIECES && c < p.c.channels; c++) {
-            double *to = p.partial + ((sample * p.c.channels + c) * p.pieces + number) * TERN__OVERLAP;
-            for (int o = 0; o < TERN__OVERLAP && threadIdx.x == 0; o++)
-                to[o] = sums[c * OWN + (o < OWN ? o : 2)];
-        }
+        sums.put(p, sample, number);
     }
 }
+
+/* ---- the pieces together ---- */
 
 static __global__ void join_pieces(problem p)
 {
@@ -176,29 +266,57 @@ template <int DTYPE, int N> static int start_norms(const tern__call *call, const
 static int make_norms(const tern__call *call, const problem &p)
 {
     if (!p.norms || p.lines.inner == 0) return TERN_OK;
-    TERN__BUNCHED(p.x_dtype, tern__lined_side_by_side(&p.along, &p.lines), start_norms, call, p);
+    TERN__BUNCHED(p.x_dtype, are_side_by_side(p), start_norms, call, p);
 }
 
-/* All channels of a position fit into a thread's stretch, of whatever dtype. */
-static bool takes_whole(const problem &p)
+template <class S, class SUMS>
+static int start_positions(const tern__call *call, const problem &p, int shared)
 {
-    bool side_by_side = tern__lined_side_by_side(&p.along, &p.lines);
-    int most = side_by_side ? (int)tern__stretch<TERN_F32, 4, 4>::PIECES
-                            : (int)tern__stretch<TERN_F32, 1, 1>::PIECES;
-    return p.attr.classes && p.c.channels <= most;
-}
-
-template <int DTYPE, int N> static int start_positions(const tern__call *call, const problem &p)
-{
-    typedef tern__stretch<DTYPE, N, N> S;
     int64_t pieces = p.c.samples * p.pieces;
     if (!pieces) return TERN_OK;
-    return tern__cuda_launch(call, add_positions<1, S>, tern__cuda_grid(call, pieces, 1, 1), THREADS, 0, p);
+    dim3 grid = tern__cuda_grid(call, pieces, 1, 1);
+    return tern__cuda_launch(call, add_positions<S, SUMS>, grid, SUMS::BLOCK, (size_t)shared, p);
+}
+
+/* Bytes of slots. */
+static int slots_of(const problem &p)
+{
+    return (int)p.c.channels * OWN * SLOTS * (p.x_dtype == TERN_F64 ? 8 : 4);
+}
+
+static bool is_few(const problem &p)
+{
+    return p.c.channels <= FEW && are_side_by_side(p);
+}
+
+/* All channels together. A piece has eight positions for each thread or more; in slots SLOT at most. */
+static void cut_positions(problem *p)
+{
+    cut(p, p->c.samples, is_few(*p) ? 8 * THREADS : 8 * SLOTS);
+    int64_t least = (p->c.inner + SLOT * SLOTS - 1) / (SLOT * SLOTS);
+    if (!is_few(*p)) p->pieces = TERN__MAX(p->pieces, (int)least);
+}
+
+static bool takes_whole(const problem &p)
+{
+    return p.attr.classes && p.c.channels <= MANY && (is_few(p) || slots_of(p) <= SHARED);
+}
+
+template <int DTYPE, int N> static int start_whole(const tern__call *call, const problem &p)
+{
+    typedef two_positions<DTYPE> two;
+    typedef one_position<DTYPE> one;
+    if constexpr (N > 1) {
+        typedef tern__stretch<DTYPE, N, N> few;
+        if (p.c.channels <= FEW) return start_positions<few, sums_in_registers<few>>(call, p, 0);
+    }
+    return are_beside(p, two::LINES) ? start_positions<two, sums_in_slots<two>>(call, p, slots_of(p))
+                                     : start_positions<one, sums_in_slots<one>>(call, p, slots_of(p));
 }
 
 static int sum_positions(const tern__call *call, const problem &p)
 {
-    TERN__BUNCHED(p.x_dtype, tern__lined_side_by_side(&p.along, &p.lines), start_positions, call, p);
+    TERN__BUNCHED(p.x_dtype, are_side_by_side(p), start_whole, call, p);
 }
 
 template <class R> static int start_sums(const tern__call *call, const problem *p)
@@ -227,7 +345,7 @@ int tern__cuda_dice_loss(const tern__call *call)
     problem p;
     if (!problem_of(call, call->in[0], call->in[1], &p)) return TERN_E_UNSUPPORTED;
     p.whole = takes_whole(p);
-    if (p.whole) cut(&p, p.c.samples);
+    if (p.whole) cut_positions(&p);
     bool needs_norms = p.attr.classes && !p.attr.probabilities && !p.whole;
     int64_t channels = p.c.samples * p.c.channels, size = p.x_dtype == TERN_F64 ? 8 : 4;
     p.sums = (tern__overlap *)call->out[1]->data;

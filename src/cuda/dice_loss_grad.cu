@@ -142,7 +142,9 @@ template <int G, class S> static __global__ void __launch_bounds__(THREADS) clas
 }
 
 /* Where all channels are in registers: what rises is made twice, which is less than to keep it. */
-template <int G, class S> static __global__ void __launch_bounds__(THREADS, 2) whole_gradient(problem p)
+template <int G, class S>
+static __global__ void __launch_bounds__(THREADS, sizeof(typename S::R) == 8 ? 1 : 2)
+    whole_gradient(problem p)
 {
     typedef typename S::R R;
     tern__kernel_begin();
@@ -173,8 +175,13 @@ template <int G, class S> static __global__ void __launch_bounds__(THREADS, 2) w
 template <int DTYPE, int N> static int start_classes(const tern__call *call, const problem &p)
 {
     typedef tern__stretch<DTYPE, N, N> S;
-    if (p.c.channels <= S::PIECES) return TERN__SIDES_OF(call, p.lines, whole_gradient, S, p);
-    return TERN__SIDES_OF(call, p.lines, class_gradient, S, p);
+    typedef two_positions<DTYPE> two;
+    typedef one_position<DTYPE> one;
+    if (p.c.channels > MANY) return TERN__SIDES_OF(call, p.lines, class_gradient, S, p);
+    if constexpr (N > 1)
+        if (p.c.channels <= FEW) return TERN__SIDES_OF(call, p.lines, whole_gradient, S, p);
+    return are_beside(p, two::LINES) ? TERN__SIDES_OF(call, p.lines, whole_gradient, two, p)
+                                     : TERN__SIDES_OF(call, p.lines, whole_gradient, one, p);
 }
 
 template <class R> static int start_masks(const tern__call *call, const problem &p)
@@ -190,9 +197,7 @@ static int start_gradient(const tern__call *call, const problem &p)
     if (status) return status;
     if (!p.attr.classes)
         return p.x_dtype == TERN_F64 ? start_masks<double>(call, p) : start_masks<float>(call, p);
-    bool side_by_side =
-        tern__lined_side_by_side(&p.along, &p.lines) && tern__lined_side_by_side(&p.gradient, &p.lines);
-    TERN__BUNCHED(p.x_dtype, side_by_side, start_classes, call, p);
+    TERN__BUNCHED(p.x_dtype, are_side_by_side(p), start_classes, call, p);
 }
 
 int tern__cuda_dice_loss_grad(const tern__call *call)
@@ -203,6 +208,7 @@ int tern__cuda_dice_loss_grad(const tern__call *call)
     if ((p.attr.each && !tern__view_is_contiguous(dloss)) || p.out_dtype != p.x_dtype)
         return TERN_E_UNSUPPORTED;
     if (tern__view_count(call->in[1]) == 0) return TERN_OK;
+    p.gradient.data = p.out;
     p.dloss = dloss->data;
     p.dloss_dtype = dloss->dtype;
     p.sums = (tern__overlap *)call->in[3]->data;

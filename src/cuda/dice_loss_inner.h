@@ -98,6 +98,15 @@ static __device__ __forceinline__ void get_norms(const problem &p, int64_t from,
         if (!p.attr.probabilities) norms[k] = {top[k], (typename S::R)log(sum[k])};
 }
 
+/* Channels that a thread can have all of in registers: FEW of as many positions as 16 bytes hold, MANY of
+ * two, or of one. */
+#define FEW  4
+#define MANY 24
+template <int DTYPE> using one_position = tern__stretch<DTYPE, 1, 1, MANY>;
+template <int DTYPE>
+using two_positions =
+    tern__stretch<DTYPE, 8 / sizeof(tern__number<DTYPE>), 8 / sizeof(tern__number<DTYPE>), MANY>;
+
 /* Neighbouring positions with all their channels, where these are no more than a stretch S has pieces: they
  * are read once, and the softmax is made where they are in registers. */
 template <class S> struct whole {
@@ -223,6 +232,17 @@ template <class R, int N, bool CLASSES> struct asked {
     }
 };
 
+/* Positions can be read and written so many at a time. */
+static bool are_beside(const problem &p, int count)
+{
+    return tern__lined_beside(&p.along, &p.lines, count) && tern__lined_beside(&p.gradient, &p.lines, count);
+}
+
+static bool are_side_by_side(const problem &p)
+{
+    return are_beside(p, tern__bunch_most(p.x_dtype));
+}
+
 /* Rows of four begin at multiples of four. */
 static bool takes_fours(const problem *p, const tern__view *out)
 {
@@ -230,11 +250,11 @@ static bool takes_fours(const problem *p, const tern__view *out)
            tern__fours_fit(p->target, p->target_dtype) && tern__fours_fit(out->data, (int)out->dtype);
 }
 
-/* Each of so many lines into pieces. */
-static void cut(problem *p, int64_t lines)
+/* Each of so many lines into pieces of `least` elements or more. */
+static void cut(problem *p, int64_t lines, int64_t least)
 {
     int64_t most = BLOCKS / TERN__MAX(lines, (int64_t)1);
-    p->pieces = tern__sum_pieces(p->c.inner, LEAST, TERN__MIN(most, (int64_t)TERN__SUM_MOST));
+    p->pieces = tern__sum_pieces(p->c.inner, least, TERN__MIN(most, (int64_t)TERN__SUM_MOST));
 }
 
 static bool problem_of(const tern__call *call, const tern__view *x, const tern__view *target, problem *p)
@@ -257,8 +277,7 @@ static bool problem_of(const tern__call *call, const tern__view *x, const tern__
     p->lines = {p->c.samples, p->c.channels, p->c.inner};
     p->along = {(void *)p->x, p->x_dtype, p->c.channels * p->c.inner, p->c.inner, 1};
     p->gradient = p->along;
-    p->gradient.data = p->out;
-    cut(p, p->c.samples * p->c.channels);
+    cut(p, p->c.samples * p->c.channels, LEAST);
     return tern__view_is_contiguous(x) && tern__view_is_contiguous(target) &&
            tern__view_is_contiguous(call->out[0]);
 }

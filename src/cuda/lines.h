@@ -118,9 +118,9 @@ static inline dim3 tern__group_grid(const tern__call *call, const tern__lines *l
 /* What a thread of a group has of a line at a time: pieces of N neighbours each, 16 bytes of them, or single
  * elements. Where lines are the neighbours a thread has as many of them, LINES, and a piece is one element of
  * each. All pieces are asked for before the first is looked at. */
-template <int DTYPE, int N, int OF = 1> struct tern__stretch {
+template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern__stretch {
     typedef tern__number<DTYPE> R;
-    enum { TYPE = DTYPE, LANES = N, LINES = OF, PIECES = N > 1 ? 4 : 8 };
+    enum { TYPE = DTYPE, LANES = N, LINES = OF, PIECES = MOST };
     tern__bunch<DTYPE, N> piece[PIECES];
 
     /* The number of a thread's first element, from one of its pieces to the next, and of how many elements a
@@ -193,12 +193,18 @@ static inline bool tern__lined_bunched(const tern__lined *l, const tern__lines *
            (uintptr_t)l->data % 16 == 0;
 }
 
-/* Lines are neighbours, can be taken 16 bytes at a time, and are so many that threads are not missed. */
+/* Lines are neighbours, can be taken `count` at a time, and are so many that threads are not missed. */
+static inline bool tern__lined_beside(const tern__lined *l, const tern__lines *lines, int count)
+{
+    size_t bytes = (size_t)count * tern_dtype_bytes((tern_dtype)l->dtype);
+    return l->inner == 1 && lines->inner % count == 0 && l->outer % count == 0 && l->step % count == 0 &&
+           (uintptr_t)l->data % bytes == 0 && lines->outer * lines->inner >= TERN__LINE_MANY;
+}
+
+/* As many as 16 bytes hold. */
 static inline bool tern__lined_side_by_side(const tern__lined *l, const tern__lines *lines)
 {
-    int most = tern__bunch_most(l->dtype);
-    return l->inner == 1 && lines->inner % most == 0 && l->outer % most == 0 && l->step % most == 0 &&
-           (uintptr_t)l->data % 16 == 0 && lines->outer * lines->inner >= TERN__LINE_MANY;
+    return tern__lined_beside(l, lines, tern__bunch_most(l->dtype));
 }
 
 /* Starts `kernel` for stretches S of several lines, a thread each. */
