@@ -24,27 +24,21 @@
             name(__VA_ARGS__, TERN__BLOCK, TERN_F16);                                                        \
     } while (0)
 
-/* How many of a row's lanes part p has. */
-TERN__INLINE int lanes_in(int lanes, int p)
-{
-    return TERN__MAX(0, TERN__MIN(TERN__LANES, lanes - p * TERN__LANES));
-}
-
 /* Part p of the row at element `at`. */
 TERN__INLINE tern__lanes get_part(const void *from, tern_dtype dtype, int64_t at, int lanes, int p)
 {
-    return tern__lanes_get(from, dtype, at + p * TERN__LANES, lanes_in(lanes, p));
+    return tern__lanes_get(from, dtype, at + p * TERN__LANES, tern__lanes_in(lanes, p));
 }
 
 TERN__INLINE void set_part(void *to, tern_dtype dtype, int64_t at, tern__lanes v, int lanes, int p, bool add)
 {
-    tern__lanes_set(to, dtype, at + p * TERN__LANES, v, lanes_in(lanes, p), add);
+    tern__lanes_set(to, dtype, at + p * TERN__LANES, v, tern__lanes_in(lanes, p), add);
 }
 
 /* Each channel's value in the lanes that belong to it; 0 in those that the strip has not. */
 TERN__INLINE tern__lanes spread(const float *values, const tern__tile *t, int lanes, int p)
 {
-    int n = lanes_in(lanes, p);
+    int n = tern__lanes_in(lanes, p);
     if (t->channels == lanes) return tern__lanes_load(values + t->channel + p * TERN__LANES, n);
     tern__lanes v = {0};
     for (int l = 0; l < n; l++) v[l] = values[t->channel];

@@ -26,8 +26,6 @@
 #define CHUNK  TERN__DROPOUT_CHUNK
 #define PARTS  TERN__PARTS
 
-#define EACH_PART(k) _Pragma("GCC unroll 4") for (int k = 0; k < PARTS; k++)
-
 /* One word of each block, in 64 bits, where its products have room. */
 typedef uint64_t words __attribute__((vector_size(8 * LANES)));
 
@@ -180,12 +178,12 @@ TERN__INLINE void scale_of(const tern__dropout_planes *p, int64_t first, int64_t
     while (first < last) {
         int64_t plane = first / p->size, end = TERN__MIN(last, (plane + 1) * p->size), i = first;
         tern__lanes factor[PARTS];
-        EACH_PART(k)
+        TERN__EACH_PART(k)
         factor[k] = p->width == 1
                         ? (tern__lanes){0} + p->factor[plane]
                         : tern__lanes_load(p->factor + plane * TERN__BLOCK + k * TERN__LANES, TERN__LANES);
         for (; i + TERN__BLOCK <= end; i += TERN__BLOCK)
-            EACH_PART(k) multiply(&m, i + k * TERN__LANES, factor[k], TERN__LANES, dtype);
+            TERN__EACH_PART(k) multiply(&m, i + k * TERN__LANES, factor[k], TERN__LANES, dtype);
         for (; i < end; i += TERN__LANES)
             multiply(&m, i, factor[0], (int)TERN__MIN(TERN__LANES, end - i), dtype);
         first = end;

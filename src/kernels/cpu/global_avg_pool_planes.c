@@ -9,15 +9,7 @@
 #define PARTS TERN__PARTS
 #define RUN   64
 
-#define EACH_PART(p) _Pragma("GCC unroll 4") for (int p = 0; p < PARTS; p++)
-
 typedef tern__avg_shape shape;
-
-/* The lanes of part p that n elements fill. */
-TERN__INLINE int lanes_of(int n, int p)
-{
-    return TERN__MAX(0, TERN__MIN(LANES, n - p * LANES));
-}
 
 /* sum += `rows` rows of 16 elements, from element `from` on. */
 TERN__INLINE void add_run(double sum[BLOCK], const tern__view *x, int64_t from, int64_t rows,
@@ -25,9 +17,9 @@ TERN__INLINE void add_run(double sum[BLOCK], const tern__view *x, int64_t from, 
 {
     tern__lanes run[PARTS] = {0};
     for (int64_t r = 0; r < rows; r++, from += BLOCK)
-        EACH_PART(p) run[p] += tern__lanes_get(x->data, dtype, from + p * LANES, LANES);
+        TERN__EACH_PART(p) run[p] += tern__lanes_get(x->data, dtype, from + p * LANES, LANES);
     float of_run[BLOCK];
-    EACH_PART(p) tern__lanes_store(of_run + p * LANES, run[p], LANES);
+    TERN__EACH_PART(p) tern__lanes_store(of_run + p * LANES, run[p], LANES);
     for (int l = 0; l < BLOCK; l++) sum[l] += (double)of_run[l];
 }
 
@@ -37,7 +29,7 @@ TERN__INLINE void set_means(const tern__view *y, const double sum[BLOCK], int64_
 {
     tern__lanes means[PARTS] = {0};
     for (int c = 0; c < BLOCK; c++) means[c / LANES][c % LANES] = (float)(sum[c] / (double)s->positions);
-    EACH_PART(p) tern__lanes_set(y->data, dtype, i * BLOCK + p * LANES, means[p], LANES, false);
+    TERN__EACH_PART(p) tern__lanes_set(y->data, dtype, i * BLOCK + p * LANES, means[p], LANES, false);
 }
 
 /* The mean of one channel, whose last `left` elements, from `at` on, are not yet in the sum. */
@@ -45,8 +37,8 @@ TERN__INLINE void set_mean(const tern__view *y, const double sum[BLOCK], const t
                            int left, int64_t i, const shape *s, tern_dtype dtype)
 {
     double all = 0;
-    EACH_PART(p)
-    all += tern__lanes_sum(tern__lanes_get(x->data, dtype, at + p * LANES, lanes_of(left, p)));
+    TERN__EACH_PART(p)
+    all += tern__lanes_sum(tern__lanes_get(x->data, dtype, at + p * LANES, tern__lanes_in(left, p)));
     for (int l = 0; l < BLOCK; l++) all += sum[l];
     tern__lanes mean = {(float)(all / (double)s->positions)};
     tern__lanes_set(y->data, dtype, i, mean, 1, false);
@@ -84,9 +76,9 @@ TERN__INLINE void fill(const tern__view *dx, const tern__lanes v[PARTS], int64_t
     int64_t last = at + count / BLOCK * BLOCK;
     int left = (int)(count % BLOCK);
     for (; at < last; at += BLOCK)
-        EACH_PART(p) tern__lanes_set(dx->data, dtype, at + p * LANES, v[p], LANES, add);
+        TERN__EACH_PART(p) tern__lanes_set(dx->data, dtype, at + p * LANES, v[p], LANES, add);
     if (left == 0) return;
-    EACH_PART(p) tern__lanes_set(dx->data, dtype, at + p * LANES, v[p], lanes_of(left, p), add);
+    TERN__EACH_PART(p) tern__lanes_set(dx->data, dtype, at + p * LANES, v[p], tern__lanes_in(left, p), add);
 }
 
 TERN__INLINE void spread_of(const tern__view *dx, const tern__view *dy, int64_t i, const shape *s, bool add,
@@ -94,7 +86,7 @@ TERN__INLINE void spread_of(const tern__view *dx, const tern__view *dy, int64_t 
 {
     bool one = s->width == 1;
     tern__lanes v[PARTS];
-    EACH_PART(p)
+    TERN__EACH_PART(p)
     {
         v[p] = tern__lanes_get(dy->data, dtype, i * s->width + (one ? 0 : p * LANES), one ? 1 : LANES);
         if (one) v[p] = (tern__lanes){0} + v[p][0];

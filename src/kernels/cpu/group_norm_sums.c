@@ -9,18 +9,10 @@
 #define PARTS TERN__PARTS
 #define CHUNK TERN__GROUP_CHUNK
 
-#define EACH_PART(p) _Pragma("GCC unroll 4") for (int p = 0; p < PARTS; p++)
-
-/* Of n values that are less than a block, those in part p. */
-TERN__INLINE int part_of(int n, int p)
-{
-    return TERN__MAX(0, TERN__MIN(n - p * LANES, LANES));
-}
-
 TERN__INLINE double total(const tern__lanes v[PARTS])
 {
     double sum = 0;
-    EACH_PART(p) sum += tern__lanes_sum(v[p]);
+    TERN__EACH_PART(p) sum += tern__lanes_sum(v[p]);
     return sum;
 }
 
@@ -36,14 +28,14 @@ TERN__SIMD static void moments(const float *x, int64_t n, double *mean, double *
     int64_t whole = n / BLOCK * BLOCK;
     int rest = (int)(n - whole);
     tern__lanes sum[PARTS], square[PARTS];
-    EACH_PART(p) sum[p] = tern__lanes_load(x + whole + p * LANES, part_of(rest, p));
+    TERN__EACH_PART(p) sum[p] = tern__lanes_load(x + whole + p * LANES, tern__lanes_in(rest, p));
     for (int64_t i = 0; i < whole; i += BLOCK)
-        EACH_PART(p) sum[p] += tern__lanes_load(x + i + p * LANES, LANES);
+        TERN__EACH_PART(p) sum[p] += tern__lanes_load(x + i + p * LANES, LANES);
     *mean = total(sum) / (double)n;
     tern__lanes centre = (tern__lanes){0} + (float)*mean;
-    EACH_PART(p) square[p] = squares(x + whole + p * LANES, centre, part_of(rest, p));
+    TERN__EACH_PART(p) square[p] = squares(x + whole + p * LANES, centre, tern__lanes_in(rest, p));
     for (int64_t i = 0; i < whole; i += BLOCK)
-        EACH_PART(p) square[p] += squares(x + i + p * LANES, centre, LANES);
+        TERN__EACH_PART(p) square[p] += squares(x + i + p * LANES, centre, LANES);
     double off = *mean - (double)centre[0];
     *m2 = total(square) - (double)n * off * off;
 }
@@ -73,9 +65,9 @@ TERN__SIMD static void channel_sums(const tern__group_row *of, float *dw, float 
         int64_t last = TERN__MIN(row.n, first + CHUNK), i = first;
         sums s = {{{0}}, {{0}}};
         for (; i + BLOCK <= last; i += BLOCK)
-            EACH_PART(p) add_channels(&s, &row, dw, db, i + p * LANES, p, LANES);
-        if (i < last)
-            EACH_PART(p) add_channels(&s, &row, dw, db, i + p * LANES, p, part_of((int)(last - i), p));
+            TERN__EACH_PART(p) add_channels(&s, &row, dw, db, i + p * LANES, p, LANES);
+        if (i < last) TERN__EACH_PART(p)
+        add_channels(&s, &row, dw, db, i + p * LANES, p, tern__lanes_in((int)(last - i), p));
         result[0] += total(s.d);
         result[1] += total(s.dc);
     }
@@ -87,7 +79,7 @@ TERN__SIMD static void position_sums(const float *dy, const float *x, int64_t n,
     for (int64_t first = 0; first < n; first += CHUNK) {
         int64_t last = TERN__MIN(n, first + CHUNK), i = first;
         sums s = {{{0}}, {{0}}};
-        for (; i + BLOCK <= last; i += BLOCK) EACH_PART(p)
+        for (; i + BLOCK <= last; i += BLOCK) TERN__EACH_PART(p)
             {
                 tern__lanes d = tern__lanes_load(dy + i + p * LANES, LANES);
                 s.d[p] += d;

@@ -26,6 +26,14 @@ typedef int32_t tern__masks __attribute__((vector_size(4 * TERN__LANES))); /* -1
 
 #define TERN__INLINE static inline __attribute__((always_inline))
 
+#define TERN__EACH_PART(p) _Pragma("GCC unroll 4") for (int p = 0; p < TERN__PARTS; p++)
+
+/* How many of the first n elements of a block part p has. */
+TERN__INLINE int tern__lanes_in(int n, int p)
+{
+    return TERN__MAX(0, TERN__MIN(TERN__LANES, n - p * TERN__LANES));
+}
+
 /* The first n floats at `from`, n <= TERN__LANES, the rest 0. Fast where n is a constant TERN__LANES. */
 TERN__INLINE tern__lanes tern__lanes_load(const float *from, int n)
 {

@@ -55,8 +55,6 @@ TERN__INLINE float divisor(const window *w)
         for (int64_t r = (w)->r.first; r < (w)->r.last; r++)                                                 \
             for (int64_t c = (w)->c.first; c < (w)->c.last; c++)
 
-#define EACH_PART(p) _Pragma("GCC unroll 4") for (int p = 0; p < PARTS; p++)
-
 /* ---- one window of 16 planes ---- */
 
 /* Four lanes, which every target compares at once (see lanes.h). */
@@ -101,7 +99,7 @@ TERN__INLINE void max_grad_window(const shape *s, const window *w, const float *
     typedef uint8_t bytes __attribute__((vector_size(LANES)));
     tern__masks at[PARTS];
     tern__lanes dy[PARTS];
-    EACH_PART(p)
+    TERN__EACH_PART(p)
     {
         bytes places;
         memcpy(&places, place + p * LANES, sizeof(places));
@@ -109,7 +107,7 @@ TERN__INLINE void max_grad_window(const shape *s, const window *w, const float *
         dy[p] = tern__lanes_load(y + p * LANES, LANES);
     }
     EACH_PLACE(w)
-    EACH_PART(p)
+    TERN__EACH_PART(p)
     {
         tern__masks other = at[p] ^ place_of(s, d, r, c); /* 0 where it is here, else positive */
         tern__lanes here = tern__lanes_where((other - 1) >> 31, dy[p]);
@@ -121,16 +119,16 @@ TERN__INLINE void avg_window(const window *w, float *y)
 {
     tern__lanes sum[PARTS] = {0};
     EACH_PLACE(w)
-    EACH_PART(p) sum[p] += tern__lanes_load(x_at(w, d, r, c) + p * LANES, LANES);
-    EACH_PART(p) tern__lanes_store(y + p * LANES, sum[p] / divisor(w), LANES);
+    TERN__EACH_PART(p) sum[p] += tern__lanes_load(x_at(w, d, r, c) + p * LANES, LANES);
+    TERN__EACH_PART(p) tern__lanes_store(y + p * LANES, sum[p] / divisor(w), LANES);
 }
 
 TERN__INLINE void avg_grad_window(const window *w, const float *y)
 {
     tern__lanes share[PARTS];
-    EACH_PART(p) share[p] = tern__lanes_load(y + p * LANES, LANES) / divisor(w);
+    TERN__EACH_PART(p) share[p] = tern__lanes_load(y + p * LANES, LANES) / divisor(w);
     EACH_PLACE(w)
-    EACH_PART(p) tern__lanes_put(x_at(w, d, r, c) + p * LANES, share[p], LANES, true);
+    TERN__EACH_PART(p) tern__lanes_put(x_at(w, d, r, c) + p * LANES, share[p], LANES, true);
 }
 
 /* ---- all windows of a block ---- */

@@ -5,8 +5,6 @@
 #ifndef TERN_SRC_KERNELS_CPU_WIDTH_H
 #define TERN_SRC_KERNELS_CPU_WIDTH_H
 
-#include <stdbool.h>
-
 #ifdef TERN__WIDE
 #define TERN__OF_WIDTH(table) table##_wide
 #else
