@@ -1,6 +1,7 @@
 """Jobs for the tests of the command: real processes, waited for with deadlines."""
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,11 @@ TERN = os.path.join(os.environ["TERN_BUILD"], "tern")
 # Seconds after which a test gives up on what never comes. Nothing is measured by it, as machines are slow and busy; but what a
 # test says does not happen takes longer: ranks sleep for a minute, and graces are as long.
 GIVE_UP = 30
+
+# What a test in the background, or under nohup, ignores, the launcher would inherit, and rightly ignore as well.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def python(code, *args):
