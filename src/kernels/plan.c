@@ -1,7 +1,5 @@
 #include "kernels/plan.h"
 
-#define BLOCK 16
-
 /* The dimensions of one view as the walk sees them, outermost first. */
 typedef struct form {
     int ndim;
@@ -22,10 +20,10 @@ static form plain_form(const tern__view *view)
 static form split_form(const tern__view *view)
 {
     form f = plain_form(view);
-    f.shape[f.ndim] = BLOCK;
+    f.shape[f.ndim] = TERN__BLOCK;
     f.stride[f.ndim++] = view->stride[1];
-    f.shape[1] /= BLOCK;
-    f.stride[1] *= BLOCK;
+    f.shape[1] /= TERN__BLOCK;
+    f.stride[1] *= TERN__BLOCK;
     return f;
 }
 

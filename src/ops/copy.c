@@ -72,7 +72,7 @@ tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layo
 tern__layout tern__layout_of(const tern_device *device, tern_dtype dtype, int64_t channels)
 {
     if (device->backend) return TERN__CHANNELS_LAST;
-    return channels % 16 || dtype == TERN_F64 ? TERN__PLAIN : TERN__BLOCKED16;
+    return channels % TERN__BLOCK || dtype == TERN_F64 ? TERN__PLAIN : TERN__BLOCKED16;
 }
 
 /* Single points are the same in both layouts, and what is f64 GPUs convolve in the plain one. */

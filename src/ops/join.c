@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#define BLOCK 16 /* channels of TERN__BLOCKED16 */
-
 /* The part of `all` that begins at `start` and has the given shape: it stands as its strides say. */
 static tern__view part_of(const tern__view *all, const int64_t *start, const int64_t *shape)
 {
@@ -27,7 +25,7 @@ typedef struct pair {
 /* A blocked view as the plain (N, C / 16, all the rest) that it is. */
 static tern__view blocks_of(const tern__view *view)
 {
-    int64_t rest = BLOCK, shape[] = {view->shape[0], view->shape[1] / BLOCK, 0};
+    int64_t rest = TERN__BLOCK, shape[] = {view->shape[0], view->shape[1] / TERN__BLOCK, 0};
     for (int d = 2; d < view->ndim; d++) rest *= view->shape[d];
     shape[2] = rest;
     tern__view seen = tern__view_make(view->dtype, TERN__PLAIN, 3, shape);
@@ -40,7 +38,7 @@ static pair pair_of(const tern__view *all, const int64_t *start, const tern__vie
 {
     if (all->layout != TERN__BLOCKED16) return (pair){part_of(all, start, input->shape), *input};
     tern__view blocks = blocks_of(all), own = blocks_of(input);
-    return (pair){part_of(&blocks, (int64_t[]){start[0], start[1] / BLOCK, 0}, own.shape), own};
+    return (pair){part_of(&blocks, (int64_t[]){start[0], start[1] / TERN__BLOCK, 0}, own.shape), own};
 }
 
 /* Adds the gradient of input i: the part of dy that begins at `start`. */
@@ -137,7 +135,7 @@ static int settle_layout(tern_scope *scope, int count, tern_tensor **x, int dim,
     for (int i = 0; i < count; i++) {
         any = any || x[i]->view.layout == TERN__BLOCKED16;
         last = last || x[i]->view.layout == TERN__CHANNELS_LAST;
-        whole = whole && x[i]->view.shape[1] % BLOCK == 0;
+        whole = whole && x[i]->view.shape[1] % TERN__BLOCK == 0;
     }
     *layout = any && whole ? TERN__BLOCKED16 : last ? TERN__CHANNELS_LAST : TERN__PLAIN;
     for (int i = 0; i < count && *layout == TERN__BLOCKED16; i++)

@@ -8,8 +8,6 @@
  * is dx. 16 bits are added up in f32. */
 #include "ops/ops.h"
 
-#define BLOCK 16 /* channels of TERN__BLOCKED16 */
-
 /* ---- parts of a view ---- */
 
 /* A view of any layout, told by its strides; blocks of channels are one more dimension, the last. */
@@ -20,8 +18,8 @@ static tern__view strided(const tern__view *view)
     seen.layout = TERN__PLAIN;
     if (view->layout != TERN__BLOCKED16) return seen;
     for (int d = 0; d < view->ndim; d++) shape[d] = view->shape[d];
-    shape[1] /= BLOCK;
-    shape[view->ndim] = BLOCK;
+    shape[1] /= TERN__BLOCK;
+    shape[view->ndim] = TERN__BLOCK;
     seen = tern__view_make(view->dtype, TERN__PLAIN, view->ndim + 1, shape);
     seen.data = view->data;
     return seen;

@@ -4,8 +4,6 @@
 
 #include <stdio.h>
 
-#define BLOCK 16
-
 int64_t tern__view_count(const tern__view *view)
 {
     int64_t count = 1;
@@ -96,7 +94,7 @@ static int64_t blocked_offset(const tern__view *view, int64_t i)
     for (int d = 2; d < view->ndim; d++) spatial *= view->shape[d];
     int64_t channels = view->shape[1];
     int64_t at = i % spatial, c = i / spatial % channels, n = i / spatial / channels;
-    return ((n * (channels / BLOCK) + c / BLOCK) * spatial + at) * BLOCK + c % BLOCK;
+    return ((n * (channels / TERN__BLOCK) + c / TERN__BLOCK) * spatial + at) * TERN__BLOCK + c % TERN__BLOCK;
 }
 
 int64_t tern__view_offset(const tern__view *view, int64_t i)

@@ -6,6 +6,8 @@
 
 #include <tern/tensor.h>
 
+#define TERN__BLOCK 16 /* channels of a block */
+
 /* BLOCKED16: (N, C, spatial..) with C % 16 == 0 stored as N, C / 16, spatial.., 16 and no gaps: oneDNN's
  * nC[dh]w16c. Its strides are not used. CHANNELS_LAST: (N, C, spatial..) stored as N, spatial.., C without
  * gaps, as its strides say: what GPUs convolve fastest. */

@@ -11,7 +11,6 @@
 
 #include <string.h>
 
-#define TERN__BLOCK 16
 #ifndef TERN__SLIM
 #define TERN__LANES 16
 #elif defined(__x86_64__)

@@ -2,8 +2,6 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/staging.h"
 
-#define LANES TERN__LANES
-
 /* Four lanes, which every target shuffles at once. */
 typedef float quad __attribute__((vector_size(16)));
 typedef int32_t quad_mask __attribute__((vector_size(16)));
@@ -26,15 +24,15 @@ TERN__SIMD static void join(float *to, const float *from, int64_t step, int64_t 
 {
     int64_t i = 0;
     for (; i + QUAD <= n; i += QUAD)
-        for (int l = 0; l < LANES; l += QUAD) {
+        for (int l = 0; l < TERN__BLOCK; l += QUAD) {
             quad v[QUAD];
             for (int k = 0; k < QUAD; k++)
                 memcpy(&v[k], from + (l + k < lanes ? l + k : 0) * step + i, sizeof(quad));
             turn(v);
-            for (int k = 0; k < QUAD; k++) memcpy(to + (i + k) * LANES + l, &v[k], sizeof(quad));
+            for (int k = 0; k < QUAD; k++) memcpy(to + (i + k) * TERN__BLOCK + l, &v[k], sizeof(quad));
         }
     for (; i < n; i++)
-        for (int l = 0; l < LANES; l++) to[i * LANES + l] = from[(l < lanes ? l : 0) * step + i];
+        for (int l = 0; l < TERN__BLOCK; l++) to[i * TERN__BLOCK + l] = from[(l < lanes ? l : 0) * step + i];
 }
 
 TERN__SIMD static void part(float *to, const float *from, int64_t step, int64_t n, int lanes, bool add)
@@ -43,7 +41,7 @@ TERN__SIMD static void part(float *to, const float *from, int64_t step, int64_t 
         int64_t i = 0;
         for (; i + QUAD <= n && l + QUAD <= lanes; i += QUAD) {
             quad v[QUAD], old;
-            for (int k = 0; k < QUAD; k++) memcpy(&v[k], from + (i + k) * LANES + l, sizeof(quad));
+            for (int k = 0; k < QUAD; k++) memcpy(&v[k], from + (i + k) * TERN__BLOCK + l, sizeof(quad));
             turn(v);
             for (int k = 0; k < QUAD; k++) {
                 float *at = to + (l + k) * step + i;
@@ -54,7 +52,7 @@ TERN__SIMD static void part(float *to, const float *from, int64_t step, int64_t 
         }
         for (; i < n; i++)
             for (int k = l; k < TERN__MIN(lanes, l + QUAD); k++)
-                to[k * step + i] = from[i * LANES + k] + (add ? to[k * step + i] : 0);
+                to[k * step + i] = from[i * TERN__BLOCK + k] + (add ? to[k * step + i] : 0);
     }
 }
 
@@ -71,7 +69,7 @@ void tern__lines_part(float *to, const float *from, int64_t step, int64_t n, int
 /* In a blocked tensor: 16 at a time. */
 static int64_t place_in(const tern__planes *p, int64_t first)
 {
-    return p->plane * p->size + first * (p->view->layout == TERN__BLOCKED16 ? LANES : 1);
+    return p->plane * p->size + first * (p->view->layout == TERN__BLOCKED16 ? TERN__BLOCK : 1);
 }
 
 void tern__planes_join(float *to, const tern__planes *from, int64_t first, int64_t n)
@@ -79,7 +77,8 @@ void tern__planes_join(float *to, const tern__planes *from, int64_t first, int64
     const tern__view *view = from->view;
     int64_t at = place_in(from, first);
     if (view->layout == TERN__BLOCKED16)
-        tern__stage_load(TERN__COMPUTE_F32, (tern__stage *)to, view->dtype, view->data, at, 1, n * LANES);
+        tern__stage_load(TERN__COMPUTE_F32, (tern__stage *)to, view->dtype, view->data, at, 1,
+                         n * TERN__BLOCK);
     else
         join(to, (const float *)view->data + at, from->size, n, from->lanes);
 }
@@ -90,7 +89,7 @@ void tern__planes_part(const tern__planes *to, const float *from, int64_t first,
     int64_t at = place_in(to, first);
     if (view->layout == TERN__BLOCKED16)
         tern__stage_store(TERN__COMPUTE_F32, (const tern__stage *)from, view->dtype, view->data, at, 1,
-                          n * LANES, add);
+                          n * TERN__BLOCK, add);
     else
         part((float *)view->data + at, from, to->size, n, to->lanes, add);
 }
@@ -99,9 +98,9 @@ void tern__planes_part_bytes(const tern__planes *to, const uint8_t *from, int64_
 {
     uint8_t *data = (uint8_t *)to->view->data + place_in(to, first);
     if (to->view->layout == TERN__BLOCKED16) {
-        memcpy(data, from, (size_t)(n * LANES));
+        memcpy(data, from, (size_t)(n * TERN__BLOCK));
         return;
     }
     for (int l = 0; l < to->lanes; l++)
-        for (int64_t i = 0; i < n; i++) data[l * to->size + i] = from[i * LANES + l];
+        for (int64_t i = 0; i < n; i++) data[l * to->size + i] = from[i * TERN__BLOCK + l];
 }

@@ -21,7 +21,6 @@
 #include "kernels/cpu/pool_windows.h"
 #include "kernels/cpu/widen.h"
 
-#define LANES  TERN__BLOCK
 #define STRIP  98304 /* floats of x in a strip, about */
 #define PLACES 256   /* that fit into a byte          */
 #define FEW    16    /* places of a small window      */
@@ -148,12 +147,13 @@ static void do_block(const pooling *p, int64_t i, int64_t part, int thread)
 {
     (void)thread;
     block b = {.in = whole(&p->in), .out = part_of(p, part)};
-    int64_t from = i * p->in.count * LANES, to = (i * p->out.count + start_of(&b.out, &p->out)) * LANES;
+    int64_t from = i * p->in.count * TERN__BLOCK,
+            to = (i * p->out.count + start_of(&b.out, &p->out)) * TERN__BLOCK;
     b.x = (float *)p->x->data + from;
     b.y = (float *)p->y->data + to;
     b.place = places_at(p, to);
     box own = p->stores ? box_of_x(p, &b.out) : b.in;
-    if (p->gradient) clear(p, b.x, &own, LANES);
+    if (p->gradient) clear(p, b.x, &own, TERN__BLOCK);
     do_windows(p, &b);
 }
 
@@ -162,14 +162,14 @@ static void bring(const pooling *p, float *to, const tern__planes *from, const b
 {
     int64_t n = b->rows * p->in.size[2], first = start_of(b, &p->in);
     for (int64_t s = 0; s < b->slices; s++)
-        tern__planes_join(to + s * n * LANES, from, first + s * p->in.size[1] * p->in.size[2], n);
+        tern__planes_join(to + s * n * TERN__BLOCK, from, first + s * p->in.size[1] * p->in.size[2], n);
 }
 
 static void take_back(const pooling *p, const tern__planes *to, const float *from, const box *b, bool add)
 {
     int64_t n = b->rows * p->in.size[2], first = start_of(b, &p->in);
     for (int64_t s = 0; s < b->slices; s++)
-        tern__planes_part(to, from + s * n * LANES, first + s * p->in.size[1] * p->in.size[2], n, add);
+        tern__planes_part(to, from + s * n * TERN__BLOCK, first + s * p->in.size[1] * p->in.size[2], n, add);
 }
 
 static void forward_strip(const pooling *p, block *b, int64_t plane, int lanes)
@@ -191,8 +191,8 @@ static void backward_strip(const pooling *p, block *b, int64_t plane, int lanes)
     int64_t first = start_of(&b->out, &p->out), n = b->out.slices * b->out.rows * p->out.size[2];
     b->in = box_of_x(p, &b->out);
     tern__planes_join(b->y, &y, first, n);
-    b->place = places_at(p, plane * p->out.count + first * LANES);
-    memset(b->x, 0, (size_t)(b->in.slices * b->in.rows * p->in.size[2] * LANES) * sizeof(*b->x));
+    b->place = places_at(p, plane * p->out.count + first * TERN__BLOCK);
+    memset(b->x, 0, (size_t)(b->in.slices * b->in.rows * p->in.size[2] * TERN__BLOCK) * sizeof(*b->x));
     do_windows(p, b);
     take_back(p, &x, b->x, &b->in, !p->stores || p->call->add[0]);
 }
@@ -200,8 +200,8 @@ static void backward_strip(const pooling *p, block *b, int64_t plane, int lanes)
 /* A part of planes 16 i and those after it: strip after strip. */
 static void do_planes(const pooling *p, int64_t i, int64_t part, int thread)
 {
-    int64_t plane = i * LANES;
-    int lanes = (int)TERN__MIN(LANES, p->planes - plane);
+    int64_t plane = i * TERN__BLOCK;
+    int lanes = (int)TERN__MIN(TERN__BLOCK, p->planes - plane);
     float *room = p->copies + thread * (p->x_room + 2 * p->y_room);
     block b = {.x = room, .y = room + p->x_room};
     box all = part_of(p, part), plane_of_x = whole(&p->in);
@@ -262,7 +262,7 @@ static void scatter_block(const pooling *p, int64_t i, int64_t part, int thread)
 {
     (void)part;
     (void)thread;
-    scatter(p, i, LANES);
+    scatter(p, i, TERN__BLOCK);
 }
 
 static void scatter_plane(const pooling *p, int64_t i, int64_t part, int thread)
@@ -297,7 +297,7 @@ static int64_t room_of(const pooling *p, int axis, int64_t n)
 /* All of a plane if that is little, which then is its owner in any case; else rows of one slice. */
 static void find_strip(pooling *p)
 {
-    int64_t row = p->in.size[2] * LANES, stride = p->attr->stride[1];
+    int64_t row = p->in.size[2] * TERN__BLOCK, stride = p->attr->stride[1];
     p->slices = p->out.size[0];
     p->rows = p->out.size[1];
     bool one = p->gradient && !p->stores && tern__is_half(p->x);
@@ -313,8 +313,8 @@ static void find_strip(pooling *p)
 static int open_copies(pooling *p, int threads)
 {
     find_strip(p);
-    p->x_room = room_of(p, 0, p->slices) * room_of(p, 1, p->rows) * p->in.size[2] * LANES;
-    p->y_room = p->slices * p->rows * p->out.size[2] * LANES;
+    p->x_room = room_of(p, 0, p->slices) * room_of(p, 1, p->rows) * p->in.size[2] * TERN__BLOCK;
+    p->y_room = p->slices * p->rows * p->out.size[2] * TERN__BLOCK;
     p->copies = tern__loop_scratch_of(p->call, TERN__SCRATCH_OPERAND + COPIES,
                                       (size_t)(threads * (p->x_room + 2 * p->y_room)) * sizeof(*p->copies));
     return p->copies ? TERN_OK : TERN_E_MEMORY;
@@ -326,7 +326,7 @@ static int64_t parts_of(const pooling *p, int64_t items, int threads)
 {
     int64_t parts = threads > 1 ? (4 * threads + items - 1) / items : 1;
     if (p->gradient && !p->stores) return 1;
-    if (p->gradient) parts = TERN__MAX(parts, p->in.count * LANES / STRIP);
+    if (p->gradient) parts = TERN__MAX(parts, p->in.count * TERN__BLOCK / STRIP);
     return TERN__MAX(1, TERN__MIN(parts, p->out.size[p->cut]));
 }
 
@@ -338,10 +338,10 @@ static int run(pooling *p)
     bool blocked = p->x->layout == TERN__BLOCKED16, few = tern__pool_places(p->attr) <= FEW;
     bool scattered = call->kernel == TERN__MAX_POOL_GRAD && !(blocked && few),
          copied = !scattered && (!blocked || tern__is_half(p->x));
-    int64_t items = p->planes / (blocked ? LANES : 1);
+    int64_t items = p->planes / (blocked ? TERN__BLOCK : 1);
     item_fn fn = scattered ? (blocked ? scatter_block : scatter_plane) : blocked ? do_block : do_planes;
     if (copied) fn = do_planes;
-    if (copied) items = (p->planes + LANES - 1) / LANES;
+    if (copied) items = (p->planes + TERN__BLOCK - 1) / TERN__BLOCK;
     int threads = tern__loop_threads(call, p->planes * p->in.count);
     p->cut = p->out.size[0] > 1 ? 0 : 1;
     p->stores = is_disjoint(p, 0) && is_disjoint(p, 1);

@@ -2,7 +2,6 @@
 
 #include "kernels/cpu/loops.h"
 
-#define LANES     TERN__BLOCK
 #define PAGE_ROWS 64 /* of floats: below a page of each sample the way to the next costs more */
 
 tern__tiling tern__tiling_of(const tern__view *x)
@@ -15,13 +14,13 @@ tern__tiling tern__tiling_of(const tern__view *x)
         s.batch = 1;
     }
     bool blocked = x->layout == TERN__BLOCKED16 && !rows;
-    s.width = blocked || rows ? LANES : 1;
+    s.width = blocked || rows ? TERN__BLOCK : 1;
     s.groups = (s.channels + s.width - 1) / s.width;
-    s.stride = rows ? s.channels : LANES;
-    int64_t most = s.width == 1 ? TERN__TILE * LANES : TERN__TILE;
+    s.stride = rows ? s.channels : TERN__BLOCK;
+    int64_t most = s.width == 1 ? TERN__TILE * TERN__BLOCK : TERN__TILE;
     s.parts = (s.positions + most - 1) / most;
     s.per_part = (s.positions + s.parts - 1) / s.parts;
-    if (s.width == 1) s.per_part = (s.per_part + LANES - 1) / LANES * LANES;
+    if (s.width == 1) s.per_part = (s.per_part + TERN__BLOCK - 1) / TERN__BLOCK * TERN__BLOCK;
     s.parts = (s.positions + s.per_part - 1) / s.per_part;
     s.tiles = s.batch * s.parts;
     return s;
@@ -37,15 +36,15 @@ static tern__tile tile_of(const tern__tiling *s, const tern__span *span, int64_t
     t.channels = (int)TERN__MIN(s->width, s->channels - t.channel);
     t.count = TERN__MIN(s->per_part, s->positions - first);
     if (s->width == 1) {
-        int64_t at = (n * s->channels + t.channel) * s->positions + first, rows = t.count / LANES;
-        tern__strip whole = {at, rows, LANES, LANES},
-                    rest = {at + rows * LANES, 1, LANES, (int)(t.count % LANES)};
+        int64_t at = (n * s->channels + t.channel) * s->positions + first, rows = t.count / TERN__BLOCK;
+        tern__strip whole = {at, rows, TERN__BLOCK, TERN__BLOCK},
+                    rest = {at + rows * TERN__BLOCK, 1, TERN__BLOCK, (int)(t.count % TERN__BLOCK)};
         if (rest.lanes == 0) rest.rows = 0;
         t.strips[0] = rows ? whole : rest;
         if (rows) t.strips[1] = rest;
     } else {
-        bool blocked = s->stride == LANES && s->channels % LANES == 0;
-        int64_t at = blocked ? ((n * s->groups + group) * s->positions + first) * LANES
+        bool blocked = s->stride == TERN__BLOCK && s->channels % TERN__BLOCK == 0;
+        int64_t at = blocked ? ((n * s->groups + group) * s->positions + first) * TERN__BLOCK
                              : first * s->stride + t.channel;
         t.strips[0] = (tern__strip){at, t.count, s->stride, t.channels};
     }
@@ -81,7 +80,7 @@ void tern__spans_each(const tern__call *call, const tern__tiling *s, tern__span_
     tern__span all = tern__span_all(call, s);
     int threads = all.threads;
     bool fair = s->groups % threads == 0 || s->groups >= 4 * threads;
-    bool near = s->stride == LANES && s->positions * s->width >= LANES * PAGE_ROWS;
+    bool near = s->stride == TERN__BLOCK && s->positions * s->width >= TERN__BLOCK * PAGE_ROWS;
     if (!fair || !near) {
         fn(&all, ctx);
         return;

@@ -24,15 +24,15 @@ bool tern__conv_is_thin(const tern__conv *c)
 static tern__view seen_of(const tern__view *x, const tern__view *like, const int64_t *stride)
 {
     tern__view seen = {.data = x->data, .dtype = x->dtype, .ndim = x->ndim};
-    int64_t pitch = 16;
-    seen.shape[x->ndim - 1] = 16;
+    int64_t pitch = TERN__BLOCK;
+    seen.shape[x->ndim - 1] = TERN__BLOCK;
     seen.stride[x->ndim - 1] = 1;
     for (int d = x->ndim - 1; d >= 2; d--) {
         seen.shape[d - 1] = like->shape[d];
         seen.stride[d - 1] = pitch * stride[d - 2];
         pitch *= x->shape[d];
     }
-    seen.shape[0] = x->shape[0] * x->shape[1] / 16;
+    seen.shape[0] = x->shape[0] * x->shape[1] / TERN__BLOCK;
     seen.stride[0] = pitch;
     return seen;
 }

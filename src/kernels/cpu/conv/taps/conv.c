@@ -13,7 +13,6 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/pack.h"
 
-#define LANES TERN__BLOCK
 #define CHUNK 128 /* inputs that are multiplied at once */
 
 /* Scratch buffer. */
@@ -69,11 +68,11 @@ static part part_of(const job *j, int64_t number)
 /* A block of outputs before the first product. */
 TERN__SIMD static void begin(float *to, const float *bias, int64_t positions, bool add)
 {
-    float value[LANES] = {0};
+    float value[TERN__BLOCK] = {0};
     if (!bias && add) return;
     if (bias) memcpy(value, bias, sizeof(value));
-    for (int64_t i = 0; i < positions; i++, to += LANES)
-        for (int l = 0; l < LANES; l++) to[l] = add ? to[l] + value[l] : value[l];
+    for (int64_t i = 0; i < positions; i++, to += TERN__BLOCK)
+        for (int l = 0; l < TERN__BLOCK; l++) to[l] = add ? to[l] + value[l] : value[l];
 }
 
 static void begin_part(const job *j, const part *s, float *outs)
@@ -81,9 +80,9 @@ static void begin_part(const job *j, const part *s, float *outs)
     const tern__taps_axis *axis = j->space.axis;
     int64_t sheets = axis[TERN__TAPS_SHEETS].out, rows = axis[TERN__TAPS_ROWS].out;
     int64_t columns = axis[TERN__TAPS_COLUMNS].out;
-    for (int64_t b = 0; b * LANES < tern__taps_width(&j->w, s->group); b++) {
-        float *to = outs + ((b * sheets + s->band.sheet) * rows + s->band.begin) * columns * LANES;
-        const float *bias = j->bias ? j->bias + (2 * s->group + b) * LANES : NULL;
+    for (int64_t b = 0; b * TERN__BLOCK < tern__taps_width(&j->w, s->group); b++) {
+        float *to = outs + ((b * sheets + s->band.sheet) * rows + s->band.begin) * columns * TERN__BLOCK;
+        const float *bias = j->bias ? j->bias + (2 * s->group + b) * TERN__BLOCK : NULL;
         begin(to, bias, (s->band.end - s->band.begin) * columns, j->call->add[0]);
     }
 }
@@ -91,7 +90,7 @@ static void begin_part(const job *j, const part *s, float *outs)
 /* All taps, of inputs `in` and the following. */
 static void add_inputs(const job *j, const part *s, int64_t in)
 {
-    const float *ins = tern__taps_block(j->in, s->image, in / LANES);
+    const float *ins = tern__taps_block(j->in, s->image, in / TERN__BLOCK);
     float *outs = tern__taps_block(j->out, s->image, 2 * s->group);
     const float *weight = j->packed + s->group * room(j);
     int64_t width = tern__taps_width(&j->w, s->group);
@@ -99,7 +98,7 @@ static void add_inputs(const job *j, const part *s, int64_t in)
     for (int64_t tap = 0; tap < tern__taps_count(&j->space); tap++) {
         tern__conv_product p = tern__taps_product(&j->space, tap, &s->band, ins, outs);
         p.weight = weight + tap * tern__taps_pitch(&j->w, s->group, j->w.ins) + in * width;
-        p.blocks = TERN__MIN(CHUNK, j->w.ins - in) / LANES;
+        p.blocks = TERN__MIN(CHUNK, j->w.ins - in) / TERN__BLOCK;
         p.width = width;
         if (p.rows) tern__conv_multiply(&p);
     }

@@ -2,8 +2,6 @@
  * until it is whole. */
 #include "kernels/cpu/conv/taps/pack.h"
 
-#define LANES 16
-
 tern__taps_weight tern__taps_weight_of(const tern__view *w, int64_t offset, bool turned)
 {
     int in = turned ? 0 : 1, out = 1 - in;
@@ -33,24 +31,24 @@ void tern__taps_pack(float *to, const tern__taps_weight *w, int64_t group)
 {
     int64_t width = tern__taps_width(w, group), pitch = tern__taps_pitch(w, group, w->ins);
     int64_t taps = w->taps[0] * w->taps[1] * w->taps[2];
-    for (int64_t block = 0; block < w->ins; block += LANES)
+    for (int64_t block = 0; block < w->ins; block += TERN__BLOCK)
         for (int64_t o = 0; o < width; o++)
             for (int64_t tap = 0; tap < taps; tap++) {
                 const float *from = place(w, 32 * group + o, block, tap);
                 float *line = to + tap * pitch + block * width + o;
-                for (int64_t c = 0; c < LANES; c++) line[c * width] = from[c * w->in_stride];
+                for (int64_t c = 0; c < TERN__BLOCK; c++) line[c * width] = from[c * w->in_stride];
             }
 }
 
 void tern__taps_unpack(const float *from, const tern__taps_weight *w, const tern__taps_part *part, bool add)
 {
     int64_t width = tern__taps_width(w, part->group), pitch = tern__taps_pitch(w, part->group, part->ins);
-    for (int64_t block = 0; block < part->ins; block += LANES)
+    for (int64_t block = 0; block < part->ins; block += TERN__BLOCK)
         for (int64_t o = 0; o < width; o++)
             for (int64_t tap = 0; tap < part->taps; tap++) {
                 float *to = place(w, 32 * part->group + o, part->in + block, part->tap + tap);
                 const float *line = from + tap * pitch + block * width + o;
-                for (int64_t c = 0; c < LANES; c++)
+                for (int64_t c = 0; c < TERN__BLOCK; c++)
                     to[c * w->in_stride] = line[c * width] + (add ? to[c * w->in_stride] : 0);
             }
 }

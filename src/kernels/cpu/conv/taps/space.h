@@ -57,9 +57,9 @@ static inline tern__taps_range tern__taps_see(const tern__taps_axis *a, int64_t 
 /* A block of an image's channels. */
 static inline float *tern__taps_block(const tern__view *view, int64_t image, int64_t block)
 {
-    int64_t floats = TERN__LANES;
+    int64_t floats = TERN__BLOCK;
     for (int d = 2; d < view->ndim; d++) floats *= view->shape[d];
-    return (float *)view->data + (image * (view->shape[1] / TERN__LANES) + block) * floats;
+    return (float *)view->data + (image * (view->shape[1] / TERN__BLOCK) + block) * floats;
 }
 
 static inline int64_t tern__taps_count(const tern__taps_space *s)
@@ -79,14 +79,14 @@ static inline tern__conv_product tern__taps_product(const tern__taps_space *s, i
     tern__taps_range columns = tern__taps_see(x, tap % x->taps, 0, x->out);
     int64_t first_in = (sheet.in * y->in + rows.in) * x->in + columns.in;
     int64_t first_out = (sheet.first * y->out + rows.first) * x->out + columns.first;
-    return (tern__conv_product){.in = in + first_in * TERN__LANES,
-                                .sums = sums + first_out * TERN__LANES,
+    return (tern__conv_product){.in = in + first_in * TERN__BLOCK,
+                                .sums = sums + first_out * TERN__BLOCK,
                                 .rows = sheet.count && columns.count ? rows.count : 0,
                                 .columns = columns.count,
-                                .in_pitch = z->in * y->in * x->in * TERN__LANES,
-                                .in_row = x->in * TERN__LANES,
-                                .sum_pitch = z->out * y->out * x->out * TERN__LANES,
-                                .sum_row = x->out * TERN__LANES,
+                                .in_pitch = z->in * y->in * x->in * TERN__BLOCK,
+                                .in_row = x->in * TERN__BLOCK,
+                                .sum_pitch = z->out * y->out * x->out * TERN__BLOCK,
+                                .sum_row = x->out * TERN__BLOCK,
                                 .add = true};
 }
 

@@ -10,9 +10,8 @@
 #include "kernels/cpu/conv/taps/space.h"
 #include "kernels/cpu/loops.h"
 
-#define LANES     TERN__LANES
 #define CHUNK     128       /* inputs of a part, at most                 */
-#define FLOATS    (1 << 16) /* of its sums, unless LANES inputs have more */
+#define FLOATS    (1 << 16) /* of its sums, unless TERN__BLOCK inputs have more */
 #define POSITIONS 128       /* of a band, unless a single row has more   */
 
 /* Scratch buffer. */
@@ -33,11 +32,11 @@ typedef struct job {
 static void add_band(const job *j, float *sums, const tern__taps_part *part, int64_t image,
                      const tern__taps_band *band)
 {
-    const float *x = tern__taps_block(j->x, image, part->in / LANES);
+    const float *x = tern__taps_block(j->x, image, part->in / TERN__BLOCK);
     float *dy = tern__taps_block(j->dy, image, 2 * part->group);
     for (int64_t tap = 0; tap < part->taps; tap++) {
         tern__conv_product p = tern__taps_product(&j->space, part->tap + tap, band, x, dy);
-        p.blocks = part->ins / LANES;
+        p.blocks = part->ins / TERN__BLOCK;
         p.width = tern__taps_width(&j->w, part->group);
         if (p.rows)
             tern__conv_multiply_back(&p, sums + tap * tern__taps_pitch(&j->w, part->group, part->ins));
@@ -74,9 +73,9 @@ static void compute(const job *j, float *sums, int64_t number)
 
 static void cut(job *j)
 {
-    int64_t taps = tern__taps_count(&j->space), fit = FLOATS / (32 * taps) / LANES * LANES;
+    int64_t taps = tern__taps_count(&j->space), fit = FLOATS / (32 * taps) / TERN__BLOCK * TERN__BLOCK;
     j->groups = tern__taps_groups(&j->w);
-    j->chunk = TERN__MIN(j->w.ins, TERN__MIN(TERN__MAX(fit, LANES), CHUNK));
+    j->chunk = TERN__MIN(j->w.ins, TERN__MIN(TERN__MAX(fit, TERN__BLOCK), CHUNK));
     j->chunks = (j->w.ins + j->chunk - 1) / j->chunk;
     int64_t parts = j->groups * j->chunks, cuts = TERN__MIN(taps, (j->threads + parts - 1) / parts);
     j->taps = (taps + cuts - 1) / cuts;

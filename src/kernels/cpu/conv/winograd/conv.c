@@ -19,7 +19,6 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/pack.h"
 
-#define LANES  16
 #define POINTS TERN__WINOGRAD_POINTS
 #define CACHE  (1 << 19) /* bytes of a slice's inputs                       */
 #define FEW    28        /* tiles for which it is worth reading all weights */
@@ -93,7 +92,7 @@ static part part_of(const job *j, int64_t first, int64_t number)
 static void transform_inputs(const job *j, const part *s, int64_t block, int64_t sheet)
 {
     tern__winograd_part from = tern__winograd_in_part(&j->grid, &s->slice, block, sheet);
-    float *to = s->tiles + (block * j->in_room + sheet * s->slice.tiles) * LANES;
+    float *to = s->tiles + (block * j->in_room + sheet * s->slice.tiles) * TERN__BLOCK;
     tern__winograd_inputs((tern__winograd_points){to, j->in_pitch}, &j->grid, j->in, &from);
 }
 
@@ -103,16 +102,16 @@ static void multiply(const job *j, const part *s, float *sums, const float *weig
                      int64_t group, int64_t in)
 {
     int64_t ins = TERN__MIN(j->chunk, j->w.ins - in), tap = in / j->channels, channel = in % j->channels;
-    int64_t sheet = s->slice.tiles * LANES, next = j->grid.depth.step < 0 ? -sheet : sheet;
+    int64_t sheet = s->slice.tiles * TERN__BLOCK, next = j->grid.depth.step < 0 ? -sheet : sheet;
     const float *tiles = s->tiles + channel * j->in_room + tern__winograd_seen(&j->grid, tap) * sheet;
-    tern__conv_product p = {.blocks = ins / LANES,
+    tern__conv_product p = {.blocks = ins / TERN__BLOCK,
                             .rows = 1,
                             .columns = s->slice.sheets * s->slice.tiles,
                             .width = tern__winograd_width(&j->w, group),
-                            .in_pitch = j->in_room * LANES,
-                            .sum_pitch = j->room * LANES,
-                            .near = (j->channels - channel) / LANES,
-                            .period = j->channels / LANES,
+                            .in_pitch = j->in_room * TERN__BLOCK,
+                            .sum_pitch = j->room * TERN__BLOCK,
+                            .near = (j->channels - channel) / TERN__BLOCK,
+                            .period = j->channels / TERN__BLOCK,
                             .skip = next - j->channels * j->in_room,
                             .add = in > 0};
     for (int64_t point = 0; point < POINTS; point++) {
@@ -125,11 +124,12 @@ static void multiply(const job *j, const part *s, float *sums, const float *weig
 
 static void transform_outputs(const job *j, const part *s, float *sums, int64_t group)
 {
-    int64_t blocks = tern__winograd_width(&j->w, group) / LANES;
+    int64_t blocks = tern__winograd_width(&j->w, group) / TERN__BLOCK;
     for (int64_t b = 0; b < blocks; b++)
         for (int64_t i = 0; i < s->slice.sheets; i++) {
             tern__winograd_part to = tern__winograd_out_part(&j->grid, &s->slice, 2 * group + b, i);
-            tern__winograd_points from = {sums + (b * j->room + i * s->slice.tiles) * LANES, j->sum_pitch};
+            tern__winograd_points from = {sums + (b * j->room + i * s->slice.tiles) * TERN__BLOCK,
+                                          j->sum_pitch};
             tern__winograd_outputs(from, &j->grid, j->out, j->bias, j->call->add[0], &to);
         }
 }
@@ -155,7 +155,7 @@ static void compute(const job *j, const part *s, float *own, int64_t group)
 static void run(const job *j, int64_t first)
 {
     int64_t slices = TERN__MIN(j->slices, j->cut.count - first), outs = slices * j->groups;
-    int64_t tall = tern__winograd_tall(&j->grid, j->cut.sheets), each = tall * j->channels / LANES;
+    int64_t tall = tern__winograd_tall(&j->grid, j->cut.sheets), each = tall * j->channels / TERN__BLOCK;
     int64_t ins = slices * each;
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
     for (int t = 0; t < j->threads; t++)
@@ -193,9 +193,9 @@ static void cut(job *j)
     j->chunk = TERN__MIN(j->w.ins, CHUNK);
     j->room = j->cut.sheets * j->cut.tiles;
     j->in_room = tern__winograd_tall(&j->grid, j->cut.sheets) * j->cut.tiles;
-    j->in_pitch = j->channels * j->in_room + LANES;
+    j->in_pitch = j->channels * j->in_room + TERN__BLOCK;
     j->in_size = POINTS * j->in_pitch;
-    j->sum_pitch = 2 * j->room * LANES + LANES;
+    j->sum_pitch = 2 * j->room * TERN__BLOCK + TERN__BLOCK;
     j->sum_size = POINTS * j->sum_pitch;
     j->own_size = j->sum_size + (j->keeps ? 0 : weight_room(j, j->chunk));
 }

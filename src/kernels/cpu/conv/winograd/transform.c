@@ -4,9 +4,8 @@
 
 #include <string.h>
 
-#define BLOCK 16
-#define TAPS  TERN__WINOGRAD_SQUARE
-#define OUT   TERN__WINOGRAD_OUT
+#define TAPS TERN__WINOGRAD_SQUARE
+#define OUT  TERN__WINOGRAD_OUT
 
 /* ---- tiles of an image ---- */
 
@@ -73,17 +72,17 @@ static channels channels_of(const tern__winograd_weights *w, int64_t out, int64_
 }
 
 /* A copy of such, in which nothing stands between channels that follow each other. */
-static channels dense_channels(const tern__winograd_weights *w, float room[BLOCK * BLOCK * TAPS])
+static channels dense_channels(const tern__winograd_weights *w, float room[TERN__BLOCK * TERN__BLOCK * TAPS])
 {
-    int64_t far = BLOCK * TAPS;
+    int64_t far = TERN__BLOCK * TAPS;
     return (channels){
         .data = room, .out_stride = w->turned ? TAPS : far, .in_stride = w->turned ? far : TAPS};
 }
 
 static void copy_channels(const channels *to, const channels *from, size_t size)
 {
-    for (int64_t o = 0; o < BLOCK; o++)
-        for (int64_t i = 0; i < BLOCK; i++) {
+    for (int64_t o = 0; o < TERN__BLOCK; o++)
+        for (int64_t i = 0; i < TERN__BLOCK; i++) {
             int64_t at = to->first + o * to->out_stride + i * to->in_stride;
             int64_t from_at = from->first + o * from->out_stride + i * from->in_stride;
             memcpy((char *)to->data + (size_t)at * size, (char *)from->data + (size_t)from_at * size,
@@ -96,9 +95,9 @@ void tern__winograd_pack(float *to, const tern__winograd_weights *w, int64_t gro
 {
     int64_t width = tern__winograd_width(w, group), pitch = tern__winograd_pitch(w, group, count);
     const tern__winograd_squares *squares = TERN__BY_WIDTH(tern__winograd_squares);
-    float room[BLOCK * BLOCK * TAPS];
-    for (int64_t c = 0; c < count; c += BLOCK)
-        for (int64_t o = 0; o < width; o += BLOCK) {
+    float room[TERN__BLOCK * TERN__BLOCK * TAPS];
+    for (int64_t c = 0; c < count; c += TERN__BLOCK)
+        for (int64_t o = 0; o < width; o += TERN__BLOCK) {
             channels own = channels_of(w, 32 * group + o, first + c), dense = dense_channels(w, room);
             if (w->taps > 1) copy_channels(&dense, &own, tern_dtype_bytes(w->dtype));
             squares->pack(to + c * width + o, pitch, width, w->taps > 1 ? dense : own, w->turned, w->dtype);
@@ -111,9 +110,9 @@ void tern__winograd_unpack(const float *from, const tern__winograd_weights *w, i
     int64_t width = tern__winograd_width(w, group), pitch = tern__winograd_pitch(w, group, count);
     const tern__winograd_squares *squares = TERN__BY_WIDTH(tern__winograd_squares);
     size_t size = tern_dtype_bytes(w->dtype);
-    float room[BLOCK * BLOCK * TAPS];
-    for (int64_t c = 0; c < count; c += BLOCK)
-        for (int64_t o = 0; o < width; o += BLOCK) {
+    float room[TERN__BLOCK * TERN__BLOCK * TAPS];
+    for (int64_t c = 0; c < count; c += TERN__BLOCK)
+        for (int64_t o = 0; o < width; o += TERN__BLOCK) {
             channels own = channels_of(w, 32 * group + o, first + c), dense = dense_channels(w, room);
             if (w->taps > 1 && add) copy_channels(&dense, &own, size);
             squares->unpack(from + c * width + o, pitch, width, w->taps > 1 ? dense : own, add, w->dtype);

@@ -12,7 +12,6 @@
 #include "kernels/cpu/conv/winograd/slice.h"
 #include "kernels/cpu/loops.h"
 
-#define LANES  16
 #define POINTS TERN__WINOGRAD_POINTS
 #define CHUNK  128 /* inputs of a part, at most */
 #define SHORT  64  /* tiles of a slice          */
@@ -41,7 +40,7 @@ static void transform_x(const job *j, const tern__winograd_slice *s, int64_t blo
 {
     for (int64_t i = 0; i < tern__winograd_tall(&j->grid, s->sheets); i++) {
         tern__winograd_part from = tern__winograd_in_part(&j->grid, s, block, i);
-        float *to = j->inputs + (block * j->x_room + i * s->tiles) * LANES;
+        float *to = j->inputs + (block * j->x_room + i * s->tiles) * TERN__BLOCK;
         tern__winograd_inputs((tern__winograd_points){to, j->x_pitch}, &j->grid, j->x, &from);
     }
 }
@@ -50,7 +49,7 @@ static void transform_dy(const job *j, const tern__winograd_slice *s, int64_t bl
 {
     for (int64_t i = 0; i < s->sheets; i++) {
         tern__winograd_part from = tern__winograd_out_part(&j->grid, s, block, i);
-        float *to = j->grads + (block * j->room + i * s->tiles) * LANES;
+        float *to = j->grads + (block * j->room + i * s->tiles) * TERN__BLOCK;
         tern__winograd_grads((tern__winograd_points){to, j->dy_pitch}, &j->grid, j->dy, &from);
     }
 }
@@ -60,18 +59,18 @@ static void multiply(const job *j, int64_t part, float *sums, const tern__winogr
 {
     int64_t group = part / (j->w.taps * j->chunks), tap = part / j->chunks % j->w.taps;
     int64_t channel = part % j->chunks * j->chunk, ins = TERN__MIN(j->chunk, j->channels - channel);
-    int64_t seen = channel * j->x_room + tern__winograd_seen(&j->grid, tap) * s->tiles * LANES;
+    int64_t seen = channel * j->x_room + tern__winograd_seen(&j->grid, tap) * s->tiles * TERN__BLOCK;
     int64_t pitch = tern__winograd_pitch(&j->w, group, ins);
-    tern__conv_product p = {.blocks = ins / LANES,
+    tern__conv_product p = {.blocks = ins / TERN__BLOCK,
                             .rows = 1,
                             .columns = s->sheets * s->tiles,
                             .width = tern__winograd_width(&j->w, group),
-                            .in_pitch = j->x_room * LANES,
-                            .sum_pitch = j->room * LANES,
+                            .in_pitch = j->x_room * TERN__BLOCK,
+                            .sum_pitch = j->room * TERN__BLOCK,
                             .add = slice > 0};
     for (int64_t point = 0; point < POINTS; point++) {
         p.in = j->inputs + point * j->x_pitch + seen;
-        p.sums = j->grads + point * j->dy_pitch + 2 * group * j->room * LANES;
+        p.sums = j->grads + point * j->dy_pitch + 2 * group * j->room * TERN__BLOCK;
         tern__conv_multiply_back(&p, sums + point * pitch);
     }
     if (slice + 1 == j->cut.count)
@@ -85,7 +84,7 @@ static int64_t parts_of(const job *j)
 
 static void run(const job *j, int64_t slice)
 {
-    int64_t ins = j->channels / LANES, blocks = ins + j->w.outs / LANES, parts = parts_of(j);
+    int64_t ins = j->channels / TERN__BLOCK, blocks = ins + j->w.outs / TERN__BLOCK, parts = parts_of(j);
     tern__winograd_slice s = tern__winograd_slice_of(&j->grid, &j->cut, slice);
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
     for (int64_t b = 0; b < blocks; b++)
@@ -107,8 +106,8 @@ static void cut(job *j)
     j->chunks = (j->channels + j->chunk - 1) / j->chunk;
     j->room = j->cut.sheets * j->cut.tiles;
     j->x_room = tern__winograd_tall(&j->grid, j->cut.sheets) * j->cut.tiles;
-    j->x_pitch = j->channels * j->x_room + LANES;
-    j->dy_pitch = j->w.outs * j->room + LANES;
+    j->x_pitch = j->channels * j->x_room + TERN__BLOCK;
+    j->dy_pitch = j->w.outs * j->room + TERN__BLOCK;
     j->part = POINTS * tern__winograd_pitch(&j->w, 0, j->chunk);
 }
 

@@ -1,0 +1,123 @@
+/* product_panels.c - panels of sums that stay in registers: of 32 outputs by up to 14 positions where there
+ * are 32 registers of 16 floats (AVX-512), of 16 by up to 6 where there are 16 of 8, or 32 of 4 (NEON). How
+ * large a panel is the compiler knows. */
+#include "kernels/cpu/width.h"
+
+#include "kernels/cpu/conv/product_panels.h"
+#include "kernels/cpu/lanes.h"
+
+#define BLOCK TERN__BLOCK
+#define LANES TERN__LANES
+#ifdef TERN__SLIM
+#define OUTPUTS   16
+#define POSITIONS 6
+#define INPUTS    4 /* of a gradient's panel */
+#else
+#define OUTPUTS   32
+#define POSITIONS 14
+#define INPUTS    8
+#endif
+#define VECTORS (OUTPUTS / LANES)
+
+#define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
+
+/* ---- sums over channels ---- */
+
+static inline const float *next(const tern__conv_product *p, const float *in, int64_t *left)
+{
+    if (--*left) return in + p->in_pitch;
+    *left = p->period;
+    return in + p->in_pitch + p->skip;
+}
+
+/* As many outputs from `out` on as `vectors` vectors have. */
+TERN__INLINE void sum_panel(const tern__conv_product *p, int64_t out, int vectors, const float *in,
+                            float *sums, int positions)
+{
+    const float *w = p->weight + out;
+    tern__lanes sum[POSITIONS][VECTORS] = {{{0}}}, weight[VECTORS];
+    for (int64_t b = 0, left = p->near; b < p->blocks; b++, in = next(p, in, &left))
+        for (int c = 0; c < BLOCK; c++, w += p->width) {
+            EACH(v, vectors) weight[v] = tern__lanes_load(w + v * LANES, LANES);
+            EACH(i, positions)
+            {
+                tern__lanes value = in[i * BLOCK + c] - (tern__lanes){0};
+                EACH(v, vectors) sum[i][v] += weight[v] * value;
+            }
+        }
+    EACH(i, positions) EACH(v, vectors)
+    {
+        int64_t o = out + v * LANES;
+        tern__lanes_put(sums + o / BLOCK * p->sum_pitch + i * BLOCK + o % BLOCK, sum[i][v], LANES, p->add);
+    }
+}
+
+#define CASE(count)                                                                                          \
+    case count: sum_panel(p, out, vectors, in, sums, count); break;
+
+TERN__INLINE void sum_by_positions(const tern__conv_product *p, int64_t out, int vectors, const float *in,
+                                   float *sums, int64_t positions)
+{
+    switch (positions) {
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+#if POSITIONS > 6
+        CASE(7)
+        CASE(8)
+        CASE(9)
+        CASE(10)
+        CASE(11)
+        CASE(12)
+        CASE(13)
+        CASE(14)
+#endif
+    }
+}
+
+TERN__SIMD static void sum(const tern__conv_product *p, int64_t out, int64_t outputs, const float *in,
+                           float *sums, int64_t positions)
+{
+    if (OUTPUTS == BLOCK || outputs == OUTPUTS)
+        sum_by_positions(p, out, VECTORS, in, sums, positions);
+    else
+        sum_by_positions(p, out, TERN__PARTS, in, sums, positions);
+}
+
+/* ---- sums over positions ---- */
+
+TERN__INLINE void sum_back_panel(const tern__conv_product *p, int64_t out, int vectors, int64_t c, float *dw)
+{
+    const float *in = p->in + c / BLOCK * p->in_pitch + c % BLOCK;
+    const float *dy = p->sums + out / BLOCK * p->sum_pitch;
+    tern__lanes sum[INPUTS][VECTORS] = {{{0}}}, grad[VECTORS];
+    for (int64_t r = 0; r < p->rows; r++, in += p->in_row, dy += p->sum_row)
+        for (int64_t t = 0; t < p->columns; t++) {
+            EACH(v, vectors)
+            {
+                int o = v * LANES;
+                grad[v] = tern__lanes_load(dy + o / BLOCK * p->sum_pitch + t * BLOCK + o % BLOCK, LANES);
+            }
+            EACH(i, INPUTS)
+            {
+                tern__lanes value = in[t * BLOCK + i] - (tern__lanes){0};
+                EACH(v, vectors) sum[i][v] += grad[v] * value;
+            }
+        }
+    EACH(i, INPUTS)
+    EACH(v, vectors) tern__lanes_put(dw + (c + i) * p->width + out + v * LANES, sum[i][v], LANES, p->add);
+}
+
+TERN__SIMD static void sum_back(const tern__conv_product *p, int64_t out, int64_t outputs, float *dw)
+{
+    for (int64_t c = 0; c < p->blocks * BLOCK; c += INPUTS)
+        if (OUTPUTS == BLOCK || outputs == OUTPUTS)
+            sum_back_panel(p, out, VECTORS, c, dw);
+        else
+            sum_back_panel(p, out, TERN__PARTS, c, dw);
+}
+
+const tern__product_panels TERN__OF_WIDTH(tern__product_panels) = {OUTPUTS, POSITIONS, sum, sum_back};
