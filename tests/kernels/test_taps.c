@@ -14,7 +14,7 @@
 
 /* Depth, height and width; with a depth of 0 there are two dimensions. */
 typedef struct sizes {
-    int64_t images, in, out, size[3], kernel[3], padding[3], dilation[3];
+    int64_t images, in, out, size[3], kernel[3], padding[3], dilation[3], stride[3];
 } sizes;
 
 typedef struct operands {
@@ -56,10 +56,12 @@ static operands make(const sizes *s, uint32_t from, bool whole)
     for (int axis = first, d = 2; axis < 3; axis++, d++) {
         o.attr.padding[axis] = s->padding[axis];
         o.attr.dilation[axis] = s->dilation[axis];
+        o.attr.stride[axis] = s->stride[axis];
         x[d] = s->size[axis];
         w[d] = s->kernel[axis];
-        y[d] = s->size[axis] + 2 * s->padding[axis] - s->dilation[axis] * (s->kernel[axis] - 1);
-        assert_true(y[d] > 0);
+        int64_t way = s->size[axis] + 2 * s->padding[axis] - s->dilation[axis] * (s->kernel[axis] - 1) - 1;
+        assert_true(way >= 0);
+        y[d] = way / o.attr.stride[axis] + 1;
     }
     seed = from;
     o.x = filled(TERN__BLOCKED16, ndim, x, whole);
@@ -129,9 +131,9 @@ static void expect_same(const tern__view *fast, const tern__view *plain, const s
     for (int64_t i = 0; i < count; i++)
         if (tern__view_get(fast, i) != tern__view_get(plain, i))
             fail_msg("%s of %lldx%lldx" THREE ", kernel " THREE ", padding " THREE ", dilation " THREE
-                     ": element %lld is %g, expected %g",
+                     ", stride " THREE ": element %lld is %g, expected %g",
                      tern__kernel_name(kernel), (long long)s->images, (long long)s->in, EACH(s->size),
-                     EACH(s->kernel), EACH(s->padding), EACH(s->dilation), (long long)i,
+                     EACH(s->kernel), EACH(s->padding), EACH(s->dilation), EACH(s->stride), (long long)i,
                      tern__view_get(fast, i), tern__view_get(plain, i));
 }
 
@@ -167,6 +169,7 @@ static sizes draw_sizes(void)
         s.dilation[d] = draw() % 4 ? draw_of(1, s.size[d] + 2) : 1;
         int64_t reach = s.dilation[d] * (s.kernel[d] - 1);
         int64_t least = TERN__MAX(0, (reach - s.size[d] + 2) / 2);
+        s.stride[d] = draw() % 2 ? draw_of(1, 3) : 1;
         s.padding[d] = draw() % 2 ? TERN__MAX(least, reach / 2) : least + draw_of(0, 2);
     }
     return s;
@@ -184,7 +187,8 @@ static void random_shapes(void **state)
             sizes s = draw_sizes();
             bool add = draw() % 2, bias = draw() % 2;
             place = seed;
-            for (int k = TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD; k++)
+            for (int k = s.stride[2] > 2 ? TERN__CONV_DATA_GRAD : TERN__CONV; k <= TERN__CONV_WEIGHT_GRAD;
+                 k++)
                 compare(fast, plain, (tern__kernel)k, &s, add, bias);
         }
         tern_device_close(fast);
@@ -194,15 +198,18 @@ static void random_shapes(void **state)
 
 /* More inputs than are multiplied at once, and no whole number of such; groups of 16 outputs; an image of one
  * group in bands; rows of more than a band's positions; DeepLab's; volumes,
- * of so few channels that threads share taps, and of so many that inputs are cut. */
+ * of so few channels that threads share taps, and of so many that inputs are cut; a ResNet's strides and a
+ * U-Net's. */
 static const sizes large[] = {
-    {1, 272, 48, {0, 5, 6}, {0, 3, 3}, {0, 3, 3}, {0, 3, 3}},
-    {1, 16, 16, {0, 31, 9}, {0, 3, 3}, {0, 7, 4}, {0, 7, 4}},
-    {1, 16, 32, {0, 3, 140}, {0, 2, 3}, {0, 1, 40}, {0, 2, 40}},
-    {1, 16, 48, {0, 33, 33}, {0, 3, 3}, {0, 24, 24}, {0, 24, 24}},
-    {2, 16, 144, {0, 9, 9}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}},
-    {1, 16, 16, {6, 11, 12}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}},
-    {2, 96, 48, {3, 5, 4}, {3, 3, 3}, {2, 1, 1}, {2, 1, 1}},
+    {1, 272, 48, {0, 5, 6}, {0, 3, 3}, {0, 3, 3}, {0, 3, 3}, {1, 1, 1}},
+    {1, 16, 16, {0, 31, 9}, {0, 3, 3}, {0, 7, 4}, {0, 7, 4}, {1, 1, 1}},
+    {1, 16, 32, {0, 3, 140}, {0, 2, 3}, {0, 1, 40}, {0, 2, 40}, {1, 1, 1}},
+    {1, 16, 48, {0, 33, 33}, {0, 3, 3}, {0, 24, 24}, {0, 24, 24}, {1, 1, 1}},
+    {2, 16, 144, {0, 9, 9}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}, {1, 1, 1}},
+    {1, 16, 16, {6, 11, 12}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
+    {2, 96, 48, {3, 5, 4}, {3, 3, 3}, {2, 1, 1}, {2, 1, 1}, {1, 1, 1}},
+    {2, 144, 32, {0, 17, 20}, {0, 3, 3}, {0, 1, 1}, {0, 1, 1}, {0, 2, 2}},
+    {1, 48, 16, {4, 10, 15}, {2, 2, 2}, {0, 0, 0}, {1, 1, 1}, {2, 2, 2}},
 };
 
 static void large_shapes(void **state)
@@ -293,9 +300,9 @@ static void expect_near(tern__kernel kernel, const sizes *s, int64_t most, int64
 static void long_sums_are_added_up_in_parts(void **state)
 {
     (void)state;
-    static const sizes wide = {1, 2048, 16, {0, 5, 5}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}};
-    static const sizes back = {1, 16, 2048, {0, 5, 5}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}};
-    static const sizes many = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}};
+    static const sizes wide = {1, 2048, 16, {0, 5, 5}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}, {1, 1, 1}};
+    static const sizes back = {1, 16, 2048, {0, 5, 5}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}, {1, 1, 1}};
+    static const sizes many = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}, {1, 1, 1}};
     expect_near(TERN__CONV, &wide, 128, 9 * 2048 / 128);
     expect_near(TERN__CONV_DATA_GRAD, &back, 128, 9 * 2048 / 128);
     expect_near(TERN__CONV_WEIGHT_GRAD, &many, 3 * 33, 33 / 3);
@@ -309,7 +316,7 @@ static void weights_are_kept_with_their_parameter(void **state)
     (void)state;
     tern_error err = {0};
     tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
-    const sizes square = {1, 32, 32, {0, 5, 6}, {0, 3, 3}, {0, 3, 3}, {0, 3, 3}};
+    const sizes square = {1, 32, 32, {0, 5, 6}, {0, 3, 3}, {0, 3, 3}, {0, 3, 3}, {1, 1, 1}};
     operands a = make(&square, 5, true), b = make(&square, 5, true);
     tern__packs packs = {0};
     a.w.packs = &packs;
@@ -394,9 +401,9 @@ static const char *chosen_for(tern__kernel kernel, const sizes *s, bool exact)
 static void much_padding_is_left_out(void **state)
 {
     (void)state;
-    static const sizes near = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}},
-                       far = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}},
-                       beyond = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 36, 36}, {0, 36, 36}};
+    static const sizes near = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 2, 2}, {0, 2, 2}, {1, 1, 1}},
+                       far = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 12, 12}, {0, 12, 12}, {1, 1, 1}},
+                       beyond = {1, 16, 16, {0, 33, 33}, {0, 3, 3}, {0, 36, 36}, {0, 36, 36}, {1, 1, 1}};
     bool others = tern__dnnl_has_convolutions();
     assert_int_equal(strcmp(chosen_for(TERN__CONV, &near, false), "taps") != 0, others);
     assert_string_equal(chosen_for(TERN__CONV, &far, false), "taps");
@@ -406,17 +413,21 @@ static void much_padding_is_left_out(void **state)
 
 /* By the same table, where Winograd's rounding is not wanted; who has wide registers has oneDNN's loops for
  * them. */
-static void weights_need_no_wide_registers(void **state)
+static void gradients_need_no_wide_registers(void **state)
 {
     (void)state;
-    static const sizes tall = {1, 16, 16, {4, 16, 16}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}},
-                       small = {1, 16, 16, {4, 8, 8}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}},
-                       points = {1, 16, 16, {4, 16, 16}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}};
+    static const sizes tall = {1, 16, 16, {4, 16, 16}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
+                       small = {1, 16, 16, {4, 8, 8}, {3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
+                       points = {1, 16, 16, {4, 16, 16}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {1, 1, 1}},
+                       halved = {1, 16, 32, {8, 32, 32}, {2, 2, 2}, {0, 0, 0}, {1, 1, 1}, {2, 2, 2}};
     const char *expected = tern__dnnl_has_convolutions() ? "direct" : "taps";
     const char *wide = tern__is_wide() ? "direct" : "taps";
     assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &tall, true), wide);
     assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &small, true), expected);
     assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &points, true), expected);
+    assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &halved, true), wide);
+    assert_string_equal(chosen_for(TERN__CONV_DATA_GRAD, &halved, true), wide);
+    assert_string_equal(chosen_for(TERN__CONV, &halved, true), expected);
     assert_string_equal(chosen_for(TERN__CONV, &tall, true), expected);
     assert_string_equal(chosen_for(TERN__CONV_WEIGHT_GRAD, &tall, false), "winograd");
 }
@@ -429,8 +440,11 @@ static void what_it_does_not_take(void **state)
     tern__call call = call_of(NULL, TERN__CONV, &o, false, false, &err);
     const tern__conv_attr right = o.attr;
     assert_true(tern__taps_takes(&call, &o.x, &o.w, &o.y));
-    o.attr.stride[1] = 2;
+    o.attr.stride[2] = 3;
     assert_false(tern__taps_takes(&call, &o.x, &o.w, &o.y));
+    call.kernel = TERN__CONV_DATA_GRAD;
+    assert_true(tern__taps_takes(&call, &o.x, &o.w, &o.y));
+    call.kernel = TERN__CONV;
     o.attr = right;
     o.attr.groups = 16;
     assert_false(tern__taps_takes(&call, &o.x, &o.w, &o.y));
@@ -454,7 +468,7 @@ int main(void)
         cmocka_unit_test(weights_are_kept_with_their_parameter),
         cmocka_unit_test(scratch_is_asked_for_once),
         cmocka_unit_test(much_padding_is_left_out),
-        cmocka_unit_test(weights_need_no_wide_registers),
+        cmocka_unit_test(gradients_need_no_wide_registers),
         cmocka_unit_test(what_it_does_not_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,7 @@
 static tern__conv_product joined(const tern__conv_product *p)
 {
     tern__conv_product j = *p;
-    if (j.in_row == j.columns * TERN__BLOCK && j.sum_row == j.in_row) {
+    if (j.in_row == j.columns * j.in_step && j.sum_row == j.columns * j.sum_step) {
         j.columns *= j.rows;
         j.rows = 1;
     }
@@ -22,8 +22,8 @@ static void multiply(const tern__conv_product *p, const tern__product_panels *pa
     for (int64_t r = 0; r < p->rows; r++)
         for (int64_t i = 0; i < count; i++) {
             int64_t first = p->columns * i / count, last = p->columns * (i + 1) / count;
-            const float *in = p->in + r * p->in_row + first * TERN__BLOCK;
-            float *sums = p->sums + r * p->sum_row + first * TERN__BLOCK;
+            const float *in = p->in + r * p->in_row + first * p->in_step;
+            float *sums = p->sums + r * p->sum_row + first * p->sum_step;
             panels->sum(p, out, outputs, in, sums, last - first);
         }
 }

@@ -7,15 +7,16 @@
 
 /* sums[o][p] = or += sum over c of weight[c][o] in[c][p]: `width` outputs (16 or 32) at the positions p of a
  * rectangle. in: [blocks][rows][columns][16]; weight: [16 blocks][width]; sums: [width /
- * 16][rows][columns][16]. Pitches are floats from a block to the next, `row`s from a row to the next. After
- * `near` blocks (0: never), and then after every `period`, the next of `in` is `skip` further on than that.
- */
+ * 16][rows][columns][16]. Pitches are floats from a block to the next, `row`s from a row to the next, `step`s
+ * from a position to the next: in's is 16 or 32, but for gradients of weights. After `near` blocks (0:
+ * never), and then after every `period`, the next of `in` is `skip` further on than that. */
 typedef struct tern__conv_product {
     const float *weight, *in;
     float *sums;
     int64_t blocks, width;
     int64_t rows, columns;
-    int64_t in_pitch, in_row, sum_pitch, sum_row;
+    int64_t in_pitch, in_row, in_step;
+    int64_t sum_pitch, sum_row, sum_step;
     int64_t near, period, skip; /* but for gradients of weights */
     bool add;
 } tern__conv_product;

@@ -31,7 +31,7 @@ static inline const float *next(const tern__conv_product *p, const float *in, in
 }
 
 /* As many outputs from `out` on as `vectors` vectors have. */
-TERN__INLINE void sum_panel(const tern__conv_product *p, int64_t out, int vectors, const float *in,
+TERN__INLINE void sum_panel(const tern__conv_product *p, int64_t out, int vectors, const float *in, int step,
                             float *sums, int positions)
 {
     const float *w = p->weight + out;
@@ -41,22 +41,23 @@ TERN__INLINE void sum_panel(const tern__conv_product *p, int64_t out, int vector
             EACH(v, vectors) weight[v] = tern__lanes_load(w + v * LANES, LANES);
             EACH(i, positions)
             {
-                tern__lanes value = in[i * BLOCK + c] - (tern__lanes){0};
+                tern__lanes value = in[i * step + c] - (tern__lanes){0};
                 EACH(v, vectors) sum[i][v] += weight[v] * value;
             }
         }
     EACH(i, positions) EACH(v, vectors)
     {
         int64_t o = out + v * LANES;
-        tern__lanes_put(sums + o / BLOCK * p->sum_pitch + i * BLOCK + o % BLOCK, sum[i][v], LANES, p->add);
+        tern__lanes_put(sums + o / BLOCK * p->sum_pitch + i * p->sum_step + o % BLOCK, sum[i][v], LANES,
+                        p->add);
     }
 }
 
 #define CASE(count)                                                                                          \
-    case count: sum_panel(p, out, vectors, in, sums, count); break;
+    case count: sum_panel(p, out, vectors, in, step, sums, count); break;
 
 TERN__INLINE void sum_by_positions(const tern__conv_product *p, int64_t out, int vectors, const float *in,
-                                   float *sums, int64_t positions)
+                                   int step, float *sums, int64_t positions)
 {
     switch (positions) {
         CASE(1)
@@ -78,13 +79,22 @@ TERN__INLINE void sum_by_positions(const tern__conv_product *p, int64_t out, int
     }
 }
 
+TERN__INLINE void sum_by_step(const tern__conv_product *p, int64_t out, int vectors, const float *in,
+                              float *sums, int64_t positions)
+{
+    if (p->in_step == BLOCK)
+        sum_by_positions(p, out, vectors, in, BLOCK, sums, positions);
+    else
+        sum_by_positions(p, out, vectors, in, 2 * BLOCK, sums, positions);
+}
+
 TERN__SIMD static void sum(const tern__conv_product *p, int64_t out, int64_t outputs, const float *in,
                            float *sums, int64_t positions)
 {
     if (OUTPUTS == BLOCK || outputs == OUTPUTS)
-        sum_by_positions(p, out, VECTORS, in, sums, positions);
+        sum_by_step(p, out, VECTORS, in, sums, positions);
     else
-        sum_by_positions(p, out, TERN__PARTS, in, sums, positions);
+        sum_by_step(p, out, TERN__PARTS, in, sums, positions);
 }
 
 /* ---- sums over positions ---- */
@@ -99,11 +109,12 @@ TERN__INLINE void sum_back_panel(const tern__conv_product *p, int64_t out, int v
             EACH(v, vectors)
             {
                 int o = v * LANES;
-                grad[v] = tern__lanes_load(dy + o / BLOCK * p->sum_pitch + t * BLOCK + o % BLOCK, LANES);
+                grad[v] =
+                    tern__lanes_load(dy + o / BLOCK * p->sum_pitch + t * p->sum_step + o % BLOCK, LANES);
             }
             EACH(i, INPUTS)
             {
-                tern__lanes value = in[t * BLOCK + i] - (tern__lanes){0};
+                tern__lanes value = in[t * p->in_step + i] - (tern__lanes){0};
                 EACH(v, vectors) sum[i][v] += grad[v] * value;
             }
         }

@@ -1,5 +1,5 @@
-/* taps.c - convolutions of f32 as sums over taps (taps/conv.h): dilated ones, and where oneDNN has no code
- * for the CPU all of them. */
+/* taps.c - convolutions of f32 as sums over taps (taps/conv.h): dilated and strided ones, and where oneDNN
+ * has no code for the CPU all of them. */
 #include "kernels/cpu/conv/conv.h"
 #include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/cpu/conv/taps/space.h"
@@ -15,18 +15,24 @@ static bool is_dilated(const tern__conv *c)
     return dilated;
 }
 
-/* A tap's sums stay in registers while the positions of a band go by, which is as fast with eight floats at a
- * time as with sixteen. oneDNN's loops for eight reach a fifth of that on volumes of few channels. */
 static bool is_gradient_of_taps(const tern__conv *c)
 {
     const tern__view *w = c->op[TERN__CONV_W].view;
     return c->op[TERN__CONV_W].result && tern__view_count(w) > w->shape[0] * w->shape[1];
 }
 
+static bool is_strided(const tern__conv *c)
+{
+    bool strided = false;
+    for (int axis = tern__conv_first_axis(c); axis < 3; axis++)
+        strided = strided || c->attr->stride[axis] > 1;
+    return strided;
+}
+
 static bool takes(const tern__conv *c)
 {
     const tern__conv_operand *op = c->op;
-    return (is_dilated(c) || is_gradient_of_taps(c) || !tern__dnnl_has_convolutions()) &&
+    return (is_dilated(c) || is_strided(c) || is_gradient_of_taps(c) || !tern__dnnl_has_convolutions()) &&
            tern__taps_takes(c->call, op[TERN__CONV_X].view, op[TERN__CONV_W].view, op[TERN__CONV_Y].view);
 }
 
@@ -45,12 +51,15 @@ static bool is_winograds(const tern__conv *c)
     return !c->call->device->conv.exact && winograd->takes(c) && winograd->pays(c);
 }
 
-/* Where oneDNN has no code it makes products of matrices between copies. Where there is, and positions are
- * few, most of the time here goes into bringing the sums to their places. */
+/* Where oneDNN has no code it makes products of matrices between copies. Its gradients for eight floats at a
+ * time reach a fifth to a half of what they do here on volumes of few channels: sums stay in registers while
+ * positions go by, as fast as with sixteen floats. Where positions are few, most of the time goes into
+ * bringing the sums to their places. */
 static bool beats_direct(const tern__conv *c)
 {
     if (!tern__dnnl_has_convolutions()) return true;
-    return is_gradient_of_taps(c) && !tern__is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= 1024;
+    bool gradient = is_gradient_of_taps(c) || (is_strided(c) && c->op[TERN__CONV_X].result);
+    return gradient && !tern__is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= 1024;
 }
 
 static bool pays(const tern__conv *c)

@@ -1,6 +1,7 @@
 /* conv.h - convolutions of f32 as sums over taps, each of which is a product of matrices on the outputs that
  * see the image through it and on no others: what a tap sees of the padding costs nothing. Two or three
- * spatial dimensions, stride 1, one group, blocked activations; any kernel, padding and dilation. */
+ * spatial dimensions, one group, blocked activations; any kernel, padding, dilation and stride, but forward
+ * none along rows that is larger than 2. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_TAPS_CONV_H
 #define TERN_SRC_KERNELS_CPU_CONV_TAPS_CONV_H
 

@@ -8,10 +8,13 @@
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/lanes.h"
 
-/* Through tap k output i sees input i + shift + k * step. */
+/* Through tap k output i sees input i + shift + k * step. With a stride pairs of them are apart: output i
+ * sees input i * in_stride + shift + k * step, or, turned, output i * out_stride - shift - k * step sees
+ * input i. */
 typedef struct tern__taps_axis {
     int64_t in, out, taps;
     int64_t shift, step;
+    int64_t in_stride, out_stride; /* of which one is 1 */
 } tern__taps_axis;
 
 enum { TERN__TAPS_SHEETS, TERN__TAPS_ROWS, TERN__TAPS_COLUMNS, TERN__TAPS_AXES };
@@ -34,15 +37,27 @@ typedef struct tern__taps_range {
 static inline tern__taps_space tern__taps_space_of(const tern__conv_attr *a, const tern__view *in,
                                                    const tern__view *out, const tern__view *w, bool turned)
 {
-    tern__taps_space s = {.axis = {{.in = 1, .out = 1, .taps = 1}}};
+    tern__taps_space s = {.axis = {{.in = 1, .out = 1, .taps = 1, .in_stride = 1, .out_stride = 1}}};
     int64_t sign = turned ? -1 : 1;
     for (int axis = TERN__TAPS_AXES + 2 - in->ndim, d = 2; axis < TERN__TAPS_AXES; axis++, d++)
         s.axis[axis] = (tern__taps_axis){.in = in->shape[d],
                                          .out = out->shape[d],
                                          .taps = w->shape[d],
                                          .shift = -sign * a->padding[axis],
-                                         .step = sign * a->dilation[axis]};
+                                         .step = sign * a->dilation[axis],
+                                         .in_stride = turned ? 1 : a->stride[axis],
+                                         .out_stride = turned ? a->stride[axis] : 1};
     return s;
+}
+
+/* Which of the places `first` to `last` - 1 have a place of `begin` to `end` - 1 at place * stride + shift.
+ */
+static inline tern__taps_range tern__taps_pairs(int64_t first, int64_t last, int64_t stride, int64_t shift,
+                                                int64_t begin, int64_t end)
+{
+    first = TERN__MAX(first, (TERN__MAX(0, begin - shift) + stride - 1) / stride);
+    last = TERN__MIN(last, (TERN__MAX(0, end - shift) + stride - 1) / stride);
+    return (tern__taps_range){first, TERN__MAX(0, last - first), first * stride + shift};
 }
 
 /* Of the outputs from `begin` to `end` - 1. */
@@ -50,8 +65,9 @@ static inline tern__taps_range tern__taps_see(const tern__taps_axis *a, int64_t 
                                               int64_t end)
 {
     int64_t shift = a->shift + tap * a->step;
-    int64_t first = TERN__MAX(begin, -shift), last = TERN__MIN(end, a->in - shift);
-    return (tern__taps_range){first, TERN__MAX(0, last - first), first + shift};
+    if (a->out_stride == 1) return tern__taps_pairs(begin, end, a->in_stride, shift, 0, a->in);
+    tern__taps_range in = tern__taps_pairs(0, a->in, a->out_stride, -shift, begin, end);
+    return (tern__taps_range){.first = in.in, .count = in.count, .in = in.first};
 }
 
 /* A block of an image's channels. */
@@ -84,9 +100,11 @@ static inline tern__conv_product tern__taps_product(const tern__taps_space *s, i
                                 .rows = sheet.count && columns.count ? rows.count : 0,
                                 .columns = columns.count,
                                 .in_pitch = z->in * y->in * x->in * TERN__BLOCK,
-                                .in_row = x->in * TERN__BLOCK,
+                                .in_row = y->in_stride * x->in * TERN__BLOCK,
+                                .in_step = x->in_stride * TERN__BLOCK,
                                 .sum_pitch = z->out * y->out * x->out * TERN__BLOCK,
-                                .sum_row = x->out * TERN__BLOCK,
+                                .sum_row = y->out_stride * x->out * TERN__BLOCK,
+                                .sum_step = x->out_stride * TERN__BLOCK,
                                 .add = true};
 }
 

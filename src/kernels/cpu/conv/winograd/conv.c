@@ -108,6 +108,8 @@ static void multiply(const job *j, const part *s, float *sums, const float *weig
                             .rows = 1,
                             .columns = s->slice.sheets * s->slice.tiles,
                             .width = tern__winograd_width(&j->w, group),
+                            .in_step = TERN__BLOCK,
+                            .sum_step = TERN__BLOCK,
                             .in_pitch = j->in_room * TERN__BLOCK,
                             .sum_pitch = j->room * TERN__BLOCK,
                             .near = (j->channels - channel) / TERN__BLOCK,

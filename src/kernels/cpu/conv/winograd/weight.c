@@ -65,6 +65,8 @@ static void multiply(const job *j, int64_t part, float *sums, const tern__winogr
                             .rows = 1,
                             .columns = s->sheets * s->tiles,
                             .width = tern__winograd_width(&j->w, group),
+                            .in_step = TERN__BLOCK,
+                            .sum_step = TERN__BLOCK,
                             .in_pitch = j->x_room * TERN__BLOCK,
                             .sum_pitch = j->room * TERN__BLOCK,
                             .add = slice > 0};
