@@ -119,7 +119,8 @@ TERN_API void tern_group_abort(tern_group *group, int code, const char *text);
 
 /* TERN_OK when done, TERN_PENDING, or a negative status; never blocks; makes progress. */
 TERN_API int tern_work_test(tern_work *work, tern_error *err);
-/* Blocks until done or failed, and frees the work; before tern_group_close. */
+/* Blocks until done or failed, and frees the work; before tern_group_close. On one host a work that all ranks
+ * have finished is done, whatever failed afterwards: the next call tells of that. */
 TERN_API int tern_work_wait(tern_work *work, tern_error *err);
 
 /* Of bytes that a function of collectives.h or p2p.h has made; NULL is fine. */

@@ -244,13 +244,20 @@ static void learn_failure(tern_group *group)
         tern__group_fail(group, &why);
 }
 
-int tern__group_check(tern_group *group, const char *func, tern_error *err)
+int tern__group_told(const tern_group *group, const char *func, tern_error *err)
 {
     const tern_error *error = &group->root->error;
     int status = check_fork(group->root, func, err);
     if (status) return status;
-    if (!error->code && group->control && !tern__control_is_healthy(group->control)) learn_failure(group);
     return error->code ? tern__error_set(err, func, error->code, "%s", error->text) : TERN_OK;
+}
+
+int tern__group_check(tern_group *group, const char *func, tern_error *err)
+{
+    const tern_group *root = group->root;
+    bool is_well = !group->control || tern__control_is_healthy(group->control);
+    if (!is_well && !root->error.code && *root->mark) learn_failure(group);
+    return tern__group_told(group, func, err);
 }
 
 /* Whoever is told of a failure may free what was under way: so from here on the transport, which a peer's

@@ -73,6 +73,8 @@ tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_
 /* TERN_OK, or the group's sticky error (also E_FORKED in a forked child, and a peer's death): before every
  * call. */
 int tern__group_check(tern_group *group, const char *func, tern_error *err);
+/* The same of what this rank has been told already: work that was done before a failure still is. */
+int tern__group_told(const tern_group *group, const char *func, tern_error *err);
 /* Makes `err` the group's sticky error and tells the peers; returns its code. */
 int tern__group_fail(tern_group *group, const tern_error *err);
 /* What a back end does while a call of its own blocks: moves the family's queued collectives on. */

@@ -14,8 +14,10 @@ int tern_work_test(tern_work *work, tern_error *err)
     if (work->status == TERN_OK) return TERN_OK;
     tern_group *group = work->group;
     if (!group) return fail_closed(work, err);
-    int status = tern__group_check(group, work->func, &why);
+    int status = tern__group_told(group, work->func, &why);
     if (!status) status = tern__group_progress(group, &why);
+    if (!work->status) return TERN_OK; /* a failure that came after it is the next call's */
+    if (!status) status = tern__group_check(group, work->func, &why);
     if (!status) status = tern__p2p_carry(group, &why);
     return status ? tern__request_fail(group, work->func, &why, err) : work->status;
 }
@@ -29,7 +31,7 @@ int tern_work_wait(tern_work *work, tern_error *err)
     tern_group *group = work->group;
     if (status && !group) fail_closed(work, err);
     if (status && group) {
-        status = tern__group_check(group, work->func, &why);
+        status = tern__group_told(group, work->func, &why);
         if (!status)
             status = tern__staging_finish(group->staging, work, &why);
         else

@@ -403,6 +403,8 @@ static int quitter_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *world = open_world(boot, &err);
     tern_group *group = tern_group_split(world, rank % 2, 0, NULL, &err);
     RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->arrived, 1);
+    RANK_CHECK(rank, await_value(&b->arrived, 3)); /* a group that is still being made would fail, too */
     if (rank == 2) {
         tern_group_close(world);
         RANK_CHECK(rank, await_value(&b->phase, 2));
@@ -424,6 +426,57 @@ static void test_rank_leaves_the_parent_only(void **state)
     board *b = board_new();
     assert_ranks_ok(ranks_run(3, quitter_body, b));
     board_free(b);
+}
+
+/* ---- what was done before a failure ---- */
+
+static bool hears_failure(const tern_group *group)
+{
+    int64_t deadline = tern__now_ns() + INT64_C(20000000000);
+    while (tern__control_is_healthy(group->control) && tern__now_ns() < deadline) usleep(200);
+    return !tern__control_is_healthy(group->control);
+}
+
+/* Rank 0 has posted what the others finish without it, and one thing more, when rank 2 fails. */
+static int late_look_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    float x = 1, y = 1;
+    tern_group *world = open_world(boot, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_work *sum = tern_all_reduce_post(world, &x, 1, TERN_F32, TERN_SUM, &err);
+    tern_work *barrier = tern_barrier_post(world, &err);
+    if (rank) {
+        RANK_CHECK(rank, !tern_work_wait(sum, &err) && !tern_work_wait(barrier, &err) && x == 3);
+        atomic_fetch_add(&b->arrived, 1);
+        RANK_CHECK(rank, await_value(&b->arrived, 3));
+        if (rank == 2 && b->variant == KILL) raise(SIGKILL);
+        if (rank == 2) tern_group_abort(world, TERN_E_IO, "the disk is full");
+    } else {
+        tern_work *more = tern_all_reduce_post(world, &y, 1, TERN_F32, TERN_SUM, &err);
+        atomic_fetch_add(&b->arrived, 1);
+        RANK_CHECK(rank, hears_failure(world));
+        RANK_CHECK(rank, !tern_work_test(barrier, &err) && !tern_work_wait(sum, &err) && x == 3);
+        RANK_CHECK(rank, !tern_work_wait(barrier, &err) && !err.code);
+        RANK_CHECK(rank, tern_work_wait(more, &err) == TERN_E_PEER && strstr(err.text, "rank 2 (") && y == 1);
+    }
+    tern_group_close(world);
+    return 0;
+}
+
+static void test_done_before_a_failure(void **state)
+{
+    (void)state;
+    const int wrongs[] = {KILL, ABORT};
+    for (size_t i = 0; i < TERN__COUNT(wrongs); i++) {
+        board *b = board_new();
+        b->variant = wrongs[i];
+        ranks r = ranks_run(3, late_look_body, b);
+        for (int rank = 0; rank < 3; rank++)
+            assert_int_equal(r.status[rank], rank == 2 && b->variant == KILL ? 128 + SIGKILL : 0);
+        board_free(b);
+    }
 }
 
 /* ---- forking, and coming and going ---- */
@@ -514,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_wrong_arguments),
         cmocka_unit_test(test_groups_outlive_their_parent),
         cmocka_unit_test(test_rank_leaves_the_parent_only),
+        cmocka_unit_test(test_done_before_a_failure),
         cmocka_unit_test(test_forked_child_is_refused_and_harmless),
         cmocka_unit_test(test_fifty_groups_leave_nothing),
     };

@@ -133,6 +133,15 @@ static void retire(tern__channel *channel)
         tern__lobby_ring(channel->native->lobby);
 }
 
+/* After a failure: what was done before it is done, however late this rank looks. It touches nobody's data.
+ */
+static void settle(tern__channel *channel)
+{
+    while (channel->claimed < channel->all_posted && is_done(channel, channel->claimed + 1) &&
+           !tern__tally_take(channel, channel->claimed + 1, NULL))
+        channel->claimed++;
+}
+
 /* `inside` says to a peer that closes after a failure that its memory is still in use: stored before the
  * check for that failure, by which either sees the other. */
 int tern__channel_progress(void *self, tern_error *err)
@@ -153,7 +162,8 @@ int tern__channel_progress(void *self, tern_error *err)
     } else {
         status = tern__native_check(channel->native, err);
     }
-    if (!status && channel->own_retired < channel->claimed) retire(channel);
+    if (status) settle(channel);
+    if (channel->own_retired < channel->claimed) retire(channel);
     return status;
 }
 
@@ -192,9 +202,9 @@ int tern__channel_post(void *self, const tern__post *post, uint64_t *seq, tern_e
     tern__goal room = {.is_met = has_room, .channel = channel, .seq = channel->own_posted + 1};
     int status = tern__post_check(post, err);
     if (!status) status = check_post(channel, post, desc.count, err);
-    if (!status) status = tern__native_check(native, err);
     if (!status && channel->all_retired + channel->slots < room.seq && !has_room(&room))
         status = tern__native_await(native, &room, err);
+    if (!status) status = tern__native_check(native, err);
     if (status) return status;
     *seq = ++channel->own_posted;
     tern__task_cut(&channel->tasks[*seq & (channel->slots - 1)], post, desc.count, native->world);
@@ -219,8 +229,9 @@ int tern__channel_test(void *self, uint64_t seq, tern_error *err)
 {
     tern__channel *channel = self;
     int status = channel->own_retired >= seq ? TERN_OK : tern__channel_progress(channel, err);
-    if (status) return status;
-    return channel->own_retired >= seq ? TERN_OK : TERN_PENDING;
+    bool is_over = channel->own_retired >= seq;
+    if (status && is_over) return tern__native_pardon(err);
+    return status || is_over ? status : TERN_PENDING;
 }
 
 static bool is_retired(const tern__goal *goal)

@@ -185,6 +185,8 @@ int tern__native_await(tern__native *native, const tern__goal *goal, tern_error 
 /* TERN_OK as long as nobody failed. */
 int tern__native_check(const tern__native *native, tern_error *err);
 int tern__native_progress(tern__native *native, tern_error *err);
+/* Of a failure that came after what was waited for: the next call will tell of it. Returns TERN_OK. */
+int tern__native_pardon(tern_error *err);
 /* The first failure of the family, for all ranks. */
 void tern__native_abort(const tern__native *native, int code, const char *text);
 /* Aborts with `text` and which group it is of. Returns the first failure. */

@@ -285,10 +285,21 @@ static int check_left(const tern__goal *goal, tern_error *err)
 
 /* ---- waiting ---- */
 
+int tern__native_pardon(tern_error *err)
+{
+    if (err) *err = (tern_error){0};
+    return TERN_OK;
+}
+
+/* A failure does not undo what was done before it. */
 static int look(tern__native *native, const tern__goal *goal, bool *met, tern_error *err)
 {
     int status = tern__native_progress(native, err);
-    if (!status) status = tern__group_progress(native->group, err);
+    if (status) {
+        *met = goal->is_met(goal);
+        return *met ? tern__native_pardon(err) : status;
+    }
+    status = tern__group_progress(native->group, err);
     *met = !status && goal->is_met(goal);
     return status;
 }

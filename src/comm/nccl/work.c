@@ -361,6 +361,7 @@ int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err)
                  : is_launched(work, err);
 }
 
+/* All ranks have met for it; but of a communicator that was given up nobody knows what it has done. */
 int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err)
 {
     tern__nccl_line *line = work->line;
@@ -369,8 +370,10 @@ int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err)
     if (!work->launched) return TERN_OK;
     int place = (int)((work->launched - 1) % TERN__NCCL_MARKS);
     pthread_mutex_lock(&line->link->nccl->lock);
+    bool is_open = line->comm != NULL;
     line->began[place] = tern__now_ns();
     pthread_mutex_unlock(&line->link->nccl->lock);
+    if (!is_open) return fail_aborted(line->link->nccl->group, err);
     status = device->backend->mark_follow(device, TERN__LANE_STEP, line->marks[place], err);
     return status ? status : scale_rest(work, err);
 }
