@@ -1,26 +1,28 @@
-"""Fashion-MNIST by the small ResNet in 16 bits: no more than half a point below f32, on 2 ranks, 2 epochs."""
+"""Fashion-MNIST by the small ResNet in 16 bits: no more than half a point below f32, on 2 ranks, 4 epochs. After 2 a run whose digits differ
+in the last place may be 0.7 points better or worse."""
 import os
 import re
 import subprocess
 import unittest
 
 BUILD = os.environ["TERN_BUILD"]
+AS_PROGRAMS_RUN = {**os.environ, "TERN_EXACT_CONV": "0", "TERN_DETERMINISTIC": "0", "TERN_CONV_CACHE": "off"}
 
 
 def train(*arguments):
     """Accuracy in percent, and bytes of gradients a step in KB."""
     command = [os.path.join(BUILD, "tern"), "run", "-n", "2", os.path.join(BUILD, "examples", "15_mixed_precision"), *arguments]
-    done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=500, check=True)
+    done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=500, check=True, env=AS_PROGRAMS_RUN)
     said = re.fullmatch(r"O\d \w+  test accuracy ([\d.]+) %  [\d.]+ s an epoch  ([\d.]+) KB of gradients a step  [\d.]+ MB\n", done.stdout)
     return float(said.group(1)), float(said.group(2))
 
 
 class MixedPrecision(unittest.TestCase):
     def test_accuracy(self):
-        full, sent = train("O0", "2")
-        self.assertGreater(full, 87)
+        full, sent = train("O0", "4")
+        self.assertGreater(full, 90)
         for level in ("O1", "O2"):
-            accuracy, gradients = train(level, "bf16", "2")
+            accuracy, gradients = train(level, "bf16", "4")
             print(f"{level}: {accuracy} %, f32 {full} %")
             self.assertGreaterEqual(accuracy, full - 0.5, level)
             self.assertEqual(gradients, sent)  # f32, with f32 parameters or masters
