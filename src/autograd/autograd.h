@@ -237,6 +237,11 @@ static inline const tern__view *tern__dy(const tern__node *node)
 {
     return &node->out->grad;
 }
+/* True if dy is the 1 that a backward begins with. */
+static inline bool tern__dy_is_one(const tern_scope *scope, const tern__node *node)
+{
+    return node->out->grad_storage == &scope->one;
+}
 /* True if nobody else holds dy's memory, so that a result may overwrite it. */
 bool tern__owns_dy(const tern__node *node);
 

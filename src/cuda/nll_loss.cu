@@ -4,7 +4,8 @@
  * all, or a warp does where they are neighbours. For cross entropy whoever has a label makes its log
  * probabilities first, and keeps the one that counts: a thread where there are few classes, and for as many
  * labels as 16 bytes hold where these are neighbours. Loss and weight are added up in f64: a block's threads
- * first, then the blocks by a second kernel, which is left out for so few labels that one block has them. */
+ * first, then the blocks by a second kernel, which is left out for so few labels that one block has them: then
+ * that block makes the gradient as well, if it is asked for with the loss. */
 #include "cuda/kernels.h"
 #include "cuda/softmax.h"
 
@@ -27,7 +28,7 @@ typedef struct problem {
     const double *weights; /* their sum, which a mean is divided by */
     double smoothing, gamma;
     int64_t ignored, dloss_step;
-    bool mean, each, add;
+    bool mean, each, add, add_out;
     tern__judge judge;
     int pieces;
     double *partial; /* (pieces, 2): losses and weights */
@@ -66,6 +67,103 @@ static __device__ __forceinline__ int64_t label_at(const problem &p, int64_t lin
 static __device__ __forceinline__ int64_t class_of(const problem &p, int64_t line, int64_t label)
 {
     return label != p.ignored && tern__is_class(p.judge, line, label) ? label : -1;
+}
+
+/* ---- gradients ---- */
+
+/* What is sent to one label's loss, divided as the loss was. */
+static __device__ __forceinline__ double sent(const problem &p, int64_t line)
+{
+    double d = p.dloss ? tern__element<double>(p.dloss, p.dloss_dtype, p.each ? line * p.dloss_step : 0) : 1;
+    return p.mean ? d / *p.weights : d;
+}
+
+template <int G, class R>
+static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) nll_gradient(problem p)
+{
+    tern__kernel_begin();
+    int64_t count = p.lines.outer * p.lines.inner;
+    for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
+        int64_t label = class_of(p, line, label_at(p, line)), at = line_start(p, p.out, line);
+        double d = label < 0 ? 0 : -sent(p, line) * weight_of(p, label);
+        for (int64_t c = threadIdx.x % G; c < p.lines.size; c += G)
+            tern__lined_put<R>(p.out, at + c * p.out.step, c == label ? (R)d : R(0), p.add_out);
+    }
+}
+
+template <int G> static __device__ __forceinline__ double all_weights(const problem &p)
+{
+    double sum = 0;
+    if (!p.weight) return (double)p.lines.size;
+    for (int64_t c = threadIdx.x % G; c < p.lines.size; c += G) sum += weight_of(p, c);
+    return tern__group_sum<G>(sum);
+}
+
+/* What a label adds to its line: with q (kernels/reference/nll_loss.c) of every class `each` times its weight
+ * and of its own class `one` more, and `all` of them. */
+template <class R> struct pull {
+    int64_t label;
+    R all, each, one;
+};
+
+/* `base`: of all classes, without what the label adds. */
+template <class S>
+static __device__ __forceinline__ pull<typename S::R> pull_of(const problem &p, int64_t line, int64_t label,
+                                                              int64_t from, double sent, double base)
+{
+    typedef typename S::R R;
+    int64_t c = class_of(p, line, label);
+    if (c < 0) return {-1, R(0), R(0), R(0)};
+    double one = (1 - p.smoothing) * (double)one_weight<S>(p, c);
+    if (sent != 0 && p.gamma != 0)
+        sent *= tern__focus_slope(tern__lined_get<double>(p.logp, from + c * p.logp.step), p.gamma);
+    return {c, (R)(sent * (base + one)), (R)(sent * p.smoothing / (double)p.lines.size), (R)(sent * one)};
+}
+
+/* `alike`: what is sent to each label, if to all the same. */
+template <int G, class S> static __device__ __forceinline__ void spread(const problem &p, double alike)
+{
+    typedef typename S::R R;
+    const int64_t size = p.lines.size, pace = S::template pace<G>(), first = S::template first<G>();
+    int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
+    double base = p.smoothing != 0 ? p.smoothing / (double)size * all_weights<G>(p) : 0;
+    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
+        int64_t from = line_start(p, p.logp, line), to = line_start(p, p.out, line), label[S::LINES];
+        pull<R> pulls[S::LINES];
+        S logp;
+        logp.template read<G>(p.logp, from, first, size);
+        tern__labels_get(p.label, p.label_dtype, line, label);
+#pragma unroll
+        for (int k = 0; k < S::LINES; k++)
+            pulls[k] = pull_of<S>(p, line + k, label[k], from + k, p.each ? sent(p, line + k) : alike, base);
+        for (int64_t i = first; i < size; i += pace) {
+            if (i > first) logp.template read<G>(p.logp, from, i, size);
+#pragma unroll
+            for (int n = 0; n < S::PIECES; n++) {
+                int64_t c = S::template at<G>(i, n, 0);
+                R slope[S::LANES];
+                if (c >= size) break;
+#pragma unroll
+                for (int l = 0; l < S::LANES; l++) {
+                    const pull<R> &of = pulls[S::line(l)];
+                    slope[l] = exp(logp.piece[n].get(l)) * of.all;
+                    if (c + S::further(l) == of.label) slope[l] -= of.one;
+                    if (of.label < 0) slope[l] = 0;
+                }
+#pragma unroll
+                for (int l = 0; l < S::LANES && p.smoothing != 0; l++)
+                    slope[l] -= pulls[S::line(l)].each * one_weight<S>(p, c + S::further(l));
+                S::put(p.out, to, c, slope, p.add_out);
+            }
+        }
+    }
+}
+
+template <int G, class S>
+static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) cross_entropy_gradient(problem p)
+{
+    tern__kernel_begin();
+    spread<G, S>(p, p.each ? 0 : sent(p, 0));
 }
 
 /* ---- forward ---- */
@@ -127,11 +225,9 @@ static __device__ __forceinline__ void keep(const problem &p, const int64_t (&la
 }
 
 /* Makes log probabilities in stretches S. */
-template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) forward(problem p)
+template <int G, class S> static __device__ __forceinline__ void take(const problem &p, double (&sums)[2])
 {
-    tern__kernel_begin();
     typedef typename S::R R;
-    double sums[2] = {0, 0};
     int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
     for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
         int64_t label[S::LINES];
@@ -150,7 +246,28 @@ template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_B
             add_label(p, line + k, c >= 0, weight, (double)S::rounded((R)of), sum, sums);
         }
     }
+}
+
+template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) forward(problem p)
+{
+    tern__kernel_begin();
+    double sums[2] = {0, 0};
+    take<G, S>(p, sums);
     leave(p, sums);
+}
+
+/* The one block that has all labels goes on with the gradient: whoever made log probabilities reads them. */
+template <int G, class S>
+static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) forward_and_back(problem p)
+{
+    tern__kernel_begin();
+    __shared__ double weights;
+    double sums[2] = {0, 0};
+    take<G, S>(p, sums);
+    leave(p, sums);
+    if (threadIdx.x == 0) weights = sums[1];
+    __syncthreads();
+    spread<G, S>(p, p.mean ? 1 / weights : 1);
 }
 
 /* The sum of a line's log probabilities by their weights, for every thread of the group. */
@@ -205,98 +322,6 @@ static __global__ void __launch_bounds__(TERN__LINE_MOST) close(problem p)
     if (threadIdx.x == 0) put_sums(p, sums[0], sums[1]);
 }
 
-/* ---- gradients ---- */
-
-/* What is sent to one label's loss, divided as the loss was. */
-static __device__ __forceinline__ double sent(const problem &p, int64_t line)
-{
-    double d = tern__element<double>(p.dloss, p.dloss_dtype, p.each ? line * p.dloss_step : 0);
-    return p.mean ? d / *p.weights : d;
-}
-
-template <int G, class R>
-static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) nll_gradient(problem p)
-{
-    tern__kernel_begin();
-    int64_t count = p.lines.outer * p.lines.inner;
-    for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
-        int64_t label = class_of(p, line, label_at(p, line)), at = line_start(p, p.out, line);
-        double d = label < 0 ? 0 : -sent(p, line) * weight_of(p, label);
-        for (int64_t c = threadIdx.x % G; c < p.lines.size; c += G)
-            tern__lined_put<R>(p.out, at + c * p.out.step, c == label ? (R)d : R(0), p.add);
-    }
-}
-
-template <int G> static __device__ __forceinline__ double all_weights(const problem &p)
-{
-    double sum = 0;
-    if (!p.weight) return (double)p.lines.size;
-    for (int64_t c = threadIdx.x % G; c < p.lines.size; c += G) sum += weight_of(p, c);
-    return tern__group_sum<G>(sum);
-}
-
-/* What a label adds to its line: with q (kernels/reference/nll_loss.c) of every class `each` times its weight
- * and of its own class `one` more, and `all` of them. */
-template <class R> struct pull {
-    int64_t label;
-    R all, each, one;
-};
-
-/* `base`: of all classes, without what the label adds. */
-template <class S>
-static __device__ __forceinline__ pull<typename S::R> pull_of(const problem &p, int64_t line, int64_t label,
-                                                              int64_t from, double sent, double base)
-{
-    typedef typename S::R R;
-    int64_t c = class_of(p, line, label);
-    if (c < 0) return {-1, R(0), R(0), R(0)};
-    double one = (1 - p.smoothing) * (double)one_weight<S>(p, c);
-    if (sent != 0 && p.gamma != 0)
-        sent *= tern__focus_slope(tern__lined_get<double>(p.logp, from + c * p.logp.step), p.gamma);
-    return {c, (R)(sent * (base + one)), (R)(sent * p.smoothing / (double)p.lines.size), (R)(sent * one)};
-}
-
-template <int G, class S>
-static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) cross_entropy_gradient(problem p)
-{
-    tern__kernel_begin();
-    typedef typename S::R R;
-    const int64_t size = p.lines.size, pace = S::template pace<G>(), first = S::template first<G>();
-    int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
-    double base = p.smoothing != 0 ? p.smoothing / (double)size * all_weights<G>(p) : 0;
-    double alike = p.each ? 0 : sent(p, 0);
-    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
-        int64_t from = line_start(p, p.logp, line), to = line_start(p, p.out, line), label[S::LINES];
-        pull<R> pulls[S::LINES];
-        S logp;
-        logp.template read<G>(p.logp, from, first, size);
-        tern__labels_get(p.label, p.label_dtype, line, label);
-#pragma unroll
-        for (int k = 0; k < S::LINES; k++)
-            pulls[k] = pull_of<S>(p, line + k, label[k], from + k, p.each ? sent(p, line + k) : alike, base);
-        for (int64_t i = first; i < size; i += pace) {
-            if (i > first) logp.template read<G>(p.logp, from, i, size);
-#pragma unroll
-            for (int n = 0; n < S::PIECES; n++) {
-                int64_t c = S::template at<G>(i, n, 0);
-                R slope[S::LANES];
-                if (c >= size) break;
-#pragma unroll
-                for (int l = 0; l < S::LANES; l++) {
-                    const pull<R> &of = pulls[S::line(l)];
-                    slope[l] = exp(logp.piece[n].get(l)) * of.all;
-                    if (c + S::further(l) == of.label) slope[l] -= of.one;
-                    if (of.label < 0) slope[l] = 0;
-                }
-#pragma unroll
-                for (int l = 0; l < S::LANES && p.smoothing != 0; l++)
-                    slope[l] -= pulls[S::line(l)].each * one_weight<S>(p, c + S::further(l));
-                S::put(p.out, to, c, slope, p.add);
-            }
-        }
-    }
-}
-
 /* ---- which ---- */
 
 static bool is_plain(const tern__view *view)
@@ -318,7 +343,6 @@ static bool problem_of(const tern__call *call, const tern__view *logp, int label
     p->ignored = attr->ignored;
     p->mean = attr->mean;
     p->each = attr->each;
-    p->add = call->add[0];
     p->judge.fault = tern__cuda_of(call->device)->fault;
     p->judge.site.labels = tern__nll_labels(attr, &p->lines);
     return is_plain(labels) && is_plain(weight) && (!weight || weight->dtype == logp->dtype) &&
@@ -342,6 +366,7 @@ static int start_forward(const tern__call *call, problem *p, int group, int64_t 
 static bool forward_of(const tern__call *call, const tern__view *logp, problem *p)
 {
     if (!problem_of(call, logp, 1, p) || !is_plain(call->out[0])) return false;
+    p->add = call->add[0];
     p->loss = call->out[0]->data;
     p->loss_dtype = call->out[0]->dtype;
     p->sum = (double *)call->out[1]->data;
@@ -359,32 +384,52 @@ int tern__cuda_nll_loss(const tern__call *call)
                    : start_forward(call, &p, 1, each, look_up<1>);
 }
 
+/* With the gradient behind it, or in the same kernel where one block has all labels. */
+template <int G, class S> static int start_by(const tern__call *call, problem *p, int64_t each)
+{
+    bool is_one = tern__sum_pieces(p->lines.outer * p->lines.inner, each, BLOCKS) == 1;
+    if (p->out.data && is_one) return start_forward(call, p, G, each, forward_and_back<G, S>);
+    int status = start_forward(call, p, G, each, forward<G, S>);
+    if (status || !p->out.data) return status;
+    return TERN__GROUP_OF(call, p->lines, G, cross_entropy_gradient, S, *p);
+}
+
 template <int DTYPE, int N> static int start_cross_entropy(const tern__call *call, problem *p)
 {
     typedef tern__stretch<DTYPE, N> S;
     switch (p->lines.size <= FEW ? 1 : tern__group_size(&p->lines, &p->x)) {
-    case 1: return start_forward(call, p, 1, THREADS, forward<1, S>);
-    case TERN__WARP: return start_forward(call, p, TERN__WARP, THREADS / TERN__WARP, forward<TERN__WARP, S>);
-    case THREADS: return start_forward(call, p, THREADS, 1, forward<THREADS, S>);
-    default: return start_forward(call, p, TERN__LINE_MOST, 1, forward<TERN__LINE_MOST, S>);
+    case 1: return start_by<1, S>(call, p, THREADS);
+    case TERN__WARP: return start_by<TERN__WARP, S>(call, p, THREADS / TERN__WARP);
+    case THREADS: return start_by<THREADS, S>(call, p, 1);
+    default: return start_by<TERN__LINE_MOST, S>(call, p, 1);
     }
 }
 
 template <int DTYPE, int N> static int start_side_by_side(const tern__call *call, problem *p)
 {
-    return start_forward(call, p, 1, THREADS * N, forward<1, tern__stretch<DTYPE, N, N>>);
+    typedef tern__stretch<DTYPE, N, N> S;
+    int status = start_forward(call, p, 1, THREADS * N, forward<1, S>);
+    return status || !p->out.data ? status : TERN__SIDES_OF(call, p->lines, cross_entropy_gradient, S, *p);
+}
+
+/* Of all that have the classes: x, log p and, if it is wanted, dx. */
+static bool all_are(const problem *p, bool (*is)(const tern__lined *l, const tern__lines *lines))
+{
+    return is(&p->x, &p->lines) && is(&p->logp, &p->lines) && (!p->out.data || is(&p->out, &p->lines));
 }
 
 int tern__cuda_cross_entropy(const tern__call *call)
 {
     problem p;
-    const tern__view *x = call->in[0], *logp = call->out[2];
+    const tern__view *x = call->in[0], *logp = call->out[2], *dx = call->out[3];
     if (x->dtype != logp->dtype || !forward_of(call, logp, &p) || !tern__lined_of(x, x->ndim > 1, &p.x))
         return TERN_E_UNSUPPORTED;
-    if (tern__lined_side_by_side(&p.x, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
-        TERN__BUNCHED(x->dtype, true, start_side_by_side, call, &p);
-    bool bunched = tern__lined_bunched(&p.x, &p.lines) && tern__lined_bunched(&p.logp, &p.lines);
-    TERN__BUNCHED(x->dtype, bunched, start_cross_entropy, call, &p);
+    if (dx && (dx->dtype != x->dtype || p.each || p.add_sum || !tern__lined_of(dx, x->ndim > 1, &p.out)))
+        return TERN_E_UNSUPPORTED;
+    p.add_out = call->add[3];
+    p.weights = p.sum;
+    if (all_are(&p, tern__lined_side_by_side)) TERN__BUNCHED(x->dtype, true, start_side_by_side, call, &p);
+    TERN__BUNCHED(x->dtype, all_are(&p, tern__lined_bunched), start_cross_entropy, call, &p);
 }
 
 /* in: the first input but for log p that both gradients have, the label. */
@@ -393,6 +438,7 @@ static bool gradient_of(const tern__call *call, const tern__view *logp, int labe
     const tern__view *dloss = call->in[0];
     if (!problem_of(call, logp, label, p) || !tern__lined_of(call->out[0], logp->ndim > 1, &p->out))
         return false;
+    p->add_out = call->add[0];
     p->dloss = dloss->data;
     p->dloss_dtype = dloss->dtype;
     p->weights = call->in[label + 2] ? (const double *)call->in[label + 2]->data : nullptr;

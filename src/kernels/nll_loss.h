@@ -46,8 +46,10 @@ static inline tern__labels tern__nll_labels(const tern__nll_attr *attr, const te
 
 /* CROSS_ENTROPY as one kernel after the other. */
 static inline int tern__cross_entropy_by(const tern__call *call, tern__kernel_fn log_softmax,
-                                         tern__kernel_fn nll_loss)
+                                         tern__kernel_fn nll_loss, tern__kernel_fn gradient)
 {
+    float one = 1;
+    tern__view sent = tern__view_make(TERN_F32, TERN__PLAIN, 0, NULL);
     tern__dim_attr dim = {call->in[0]->ndim > 1};
     tern__call first = {.device = call->device,
                         .kernel = TERN__LOG_SOFTMAX,
@@ -59,9 +61,18 @@ static inline int tern__cross_entropy_by(const tern__call *call, tern__kernel_fn
     tern__call second = *call;
     second.kernel = TERN__NLL_LOSS;
     second.in[0] = call->out[2];
-    second.out[2] = NULL;
+    second.out[2] = second.out[3] = NULL;
+    sent.data = &one;
+    tern__call third = {.device = call->device,
+                        .kernel = TERN__CROSS_ENTROPY_GRAD,
+                        .in = {&sent, call->out[2], call->in[1], call->in[2], call->out[1]},
+                        .out = {call->out[3]},
+                        .add = {call->add[3]},
+                        .attr = call->attr,
+                        .err = call->err};
     int status = log_softmax(&first);
-    return status ? status : nll_loss(&second);
+    if (!status) status = nll_loss(&second);
+    return status || !call->out[3] ? status : gradient(&third);
 }
 
 #endif

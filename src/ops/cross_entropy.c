@@ -5,7 +5,9 @@
 #include "kernels/nll_loss.h"
 #include "ops/focal_loss.h"
 
-enum { LOGP, LABEL, WEIGHT, WEIGHTS }; /* what is saved; WEIGHTS is the sum */
+enum { LOGP, LABEL, WEIGHT, WEIGHTS, SLOPE }; /* what is saved; WEIGHTS is the sum */
+
+enum { SHORT = 1 << 16 }; /* elements, of which a GPU takes no longer than for a launch */
 
 tern_cross_entropy_opts tern_cross_entropy_defaults(void)
 {
@@ -36,6 +38,8 @@ static int nll_gradient(tern_scope *scope, tern__node *node)
 
 static int cross_entropy_gradient(tern_scope *scope, tern__node *node)
 {
+    if (saved(node, SLOPE) && tern__dy_is_one(scope, node))
+        return tern__grad_give_saved(scope, node, 0, SLOPE);
     tern__call call = {.kernel = TERN__CROSS_ENTROPY_GRAD,
                        .in = {tern__dy(node), saved(node, LOGP), saved(node, LABEL), saved(node, WEIGHT),
                               saved(node, WEIGHTS)}};
@@ -150,10 +154,20 @@ static void keep_normaliser(tern_scope *scope, tern__node *node, tern_tensor *we
     }
 }
 
-/* Results of a kernel, of which `logp` is NULL where p->x is that itself. */
+/* Results of a kernel, of which `logp` is NULL where p->x is that itself, and `slope`, the gradient that a
+ * loss has by itself, mostly. */
 typedef struct results {
-    tern_tensor *loss, *weights, *logp;
+    tern_tensor *loss, *weights, *logp, *slope;
 } results;
+
+/* On a GPU a short gradient is a launch and not much more. So it is made with the loss, in case that backward
+ * begins there; a loss that is scaled or added to others wants another one. */
+static bool begins_with_slope(const tern_scope *scope, const problem *p)
+{
+    const tern__view *x = &p->x->view;
+    return tern__memory_device(x->data) && scope->grad && p->x->requires_grad && !p->attr.each &&
+           tern__view_count(x) <= SHORT;
+}
 
 static tern_tensor *record(tern_scope *scope, const problem *p, const results *r, tern__gradient_fn gradient)
 {
@@ -162,6 +176,7 @@ static tern_tensor *record(tern_scope *scope, const problem *p, const results *r
     tern__save(node, LABEL, p->label);
     tern__save(node, WEIGHT, p->weight);
     tern__save(node, WEIGHTS, r->weights);
+    tern__save(node, SLOPE, r->slope);
     tern__save_attr(scope, node, &p->attr, sizeof(p->attr));
     if (node && p->attr.mean) keep_normaliser(scope, node, r->weights);
     return scope->error.code ? NULL : r->loss;
@@ -177,10 +192,13 @@ static tern_tensor *loss_of(tern_scope *scope, const problem *p, tern__kernel ke
     if (r.loss) r.weights = tern__result(scope, TERN_F64, TERN__PLAIN, 0, NULL);
     if (r.weights && kernel == TERN__CROSS_ENTROPY)
         r.logp = tern__result(scope, x->dtype, TERN__PLAIN, x->ndim, x->shape);
+    if (r.logp && begins_with_slope(scope, p))
+        r.slope = tern__result(scope, x->dtype, TERN__PLAIN, x->ndim, x->shape);
     if (scope->error.code) return NULL;
     tern__call call = {.kernel = kernel,
                        .in = {x, label, p->weight ? &p->weight->view : NULL},
-                       .out = {&r.loss->view, &r.weights->view, r.logp ? &r.logp->view : NULL},
+                       .out = {&r.loss->view, &r.weights->view, r.logp ? &r.logp->view : NULL,
+                               r.slope ? &r.slope->view : NULL},
                        .attr = &p->attr};
     return tern__run(scope, &call) ? record(scope, p, &r, gradient) : NULL;
 }

@@ -302,7 +302,7 @@ static void a_weight_is_laid_out_once_a_step(void **state)
 
 typedef struct counter {
     tern__kernel_observer observer; /* first: the observer is the counter */
-    int products, gradients, others;
+    int products, gradients, losses, others;
 } counter;
 
 static void count(tern__kernel_observer *observer, const tern__call *call)
@@ -310,11 +310,13 @@ static void count(tern__kernel_observer *observer, const tern__call *call)
     counter *c = (counter *)observer;
     c->products += call->kernel == TERN__MATMUL;
     c->gradients += call->kernel == TERN__LINEAR_GRAD;
+    c->losses += call->kernel == TERN__CROSS_ENTROPY || call->kernel == TERN__CROSS_ENTROPY_GRAD;
     c->others += call->kernel != TERN__MATMUL && call->kernel != TERN__LINEAR_GRAD;
 }
 
-/* A layer of an MLP is a product forward, with its ReLU, and one kernel backward; the loss is one each way,
- * and the optimizer's step one; of a rank alone the loss is put by for whoever asks for its mean. */
+/* A layer of an MLP is a product forward, with its ReLU, and one kernel backward; the loss is one with its
+ * gradient, and the optimizer's step one; of a rank alone the loss is put by for whoever asks for its mean.
+ */
 static void a_step_has_few_kernels(void **state)
 {
     (void)state;
@@ -343,13 +345,58 @@ static void a_step_has_few_kernels(void **state)
     }
     assert_int_equal(c.products, 2);
     assert_int_equal(c.gradients, 2);
-    assert_int_equal(c.others, 4);
+    assert_int_equal(c.losses, 1);
+    assert_int_equal(c.others, 3);
     tern_scope_free(s);
     tern_optim_free(optim);
     tern_ddp_free(ddp);
     tern_group_close(world);
     tern_module_free(net);
     tern_rng_free(rng);
+    tern_device_close(device);
+}
+
+/* ---- a loss's gradient, which is made with it ---- */
+
+/* That of a bias whose scores are those of all labels; the loss counts twice. Returns how many kernels the
+ * loss and its gradient took. */
+static int gradient_of_loss(tern_device *device, int64_t labels, bool twice, float grad[10])
+{
+    tern_error err = {0};
+    counter c = {.observer = {.ran = count}};
+    float *x = calloc((size_t)labels, sizeof(*x));
+    int64_t *y = calloc((size_t)labels, sizeof(*y));
+    for (int64_t i = 0; i < labels; i++) y[i] = i * i % 10;
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *layer = tern_linear_new(1, 10, NULL, rng, &err);
+    tern_module_to(layer, device, &err);
+    tern_scope *s = tern_scope_new(device, NULL, &err);
+    tern_tensor *scores = tern_forward(layer, s, tern_tensor_from(s, x, TERN_F32, 2, (int64_t[]){labels, 1}));
+    device->observer = &c.observer;
+    tern_tensor *loss = tern_cross_entropy(s, scores, tern_tensor_from(s, y, TERN_I64, 1, &labels), NULL);
+    tern_backward(s, twice ? tern_add(s, loss, loss) : loss);
+    device->observer = NULL;
+    tern_tensor_read(tern_grad_get(tern_state_find(layer, "bias")), grad, 10 * sizeof(*grad), &err);
+    tern_scope_end(s, &err);
+    assert_ok(err);
+    tern_scope_free(s);
+    tern_module_free(layer);
+    tern_rng_free(rng);
+    free(x);
+    free(y);
+    return c.losses;
+}
+
+static void a_short_loss_brings_its_gradient(void **state)
+{
+    (void)state;
+    tern_device *device = open_device(true);
+    float one[10], twice[10], many[10];
+    assert_int_equal(gradient_of_loss(device, 64, false, one), 1);
+    assert_int_equal(gradient_of_loss(device, 64, true, twice), 2);
+    assert_int_equal(gradient_of_loss(device, 6400, false, many), 1);
+    assert_int_equal(gradient_of_loss(device, 6800, false, many), 2);
+    for (int i = 0; i < 10; i++) assert_true(twice[i] == 2 * one[i]);
     tern_device_close(device);
 }
 
@@ -419,6 +466,7 @@ int main(void)
         OF_FILE(who_follows_takes_what_it_is_told),
         OF_FILE(what_is_no_line_is_passed_over),
         OF_FILE(a_step_has_few_kernels),
+        OF_FILE(a_short_loss_brings_its_gradient),
         OF_FILE(a_gradient_is_cut_whoever_adds_to_it),
         OF_FILE(a_weight_is_laid_out_once_a_step),
         OF_FILE(workspace_is_the_devices_own_unless_it_is_said),

@@ -38,7 +38,7 @@ typedef enum kind { NONE, NUMBERS, LOGS, POSITIVE, LABELS, PLACES } kind;
  * read, or where they can; dimensions of the `seen` mask fall together. */
 typedef enum form { PLAIN, LAST, TURNED, GAPS, FOURS, SEEN } form;
 
-enum { INS = 5, OUTS = 3, OPERANDS = INS + OUTS };
+enum { INS = 5, OUTS = 4, OPERANDS = INS + OUTS };
 
 #define OF_ROW TERN_DTYPE_COUNT /* the type that the row is run with */
 
@@ -173,6 +173,12 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
 #define SCALAR                SCALAR_OF(NUMBERS, OF_ROW)
 #define SCALAR_D              SCALAR_OF(POSITIVE, TERN_F64)
 
+/* The same with its gradient. */
+#define ENTROPY_BACK(what, attr, label, weight, ...)                                                         \
+    {                                                                                                        \
+        what, TERN__CROSS_ENTROPY, {X(__VA_ARGS__), label, weight},                                          \
+            {SCALAR, SCALAR_D, X(__VA_ARGS__), X(__VA_ARGS__)}, attr, false                                  \
+    }
 #define ENTROPY(what, attr, label, weight, ...)                                                              \
     {                                                                                                        \
         what, TERN__CROSS_ENTROPY, {X(__VA_ARGS__), label, weight}, {SCALAR, SCALAR_D, X(__VA_ARGS__)},      \
@@ -297,6 +303,13 @@ static const row rows[] = {
      NLL(0, 0, 1, 0),
      false},
     ENTROPY("one", NLL(0, 0, 0, 0), I(33), {0}, 33),
+    ENTROPY_BACK("few labels and back", NLL(0, 0, 1, 0), I(10, 64), {0}, 64, 10),
+    ENTROPY_BACK("many labels and back", NLL(0.1, 0, 1, 0), U(5, 2100), W(5), 2100, 5),
+    ENTROPY_BACK("a few lines and back", NLL(0.1, 0, 1, 0), I(100, 7), W(100), 7, 100),
+    ENTROPY_BACK("many lines and back", NLL(0, 2, 1, 0), I(48, 1100), {0}, 1100, 48),
+    ENTROPY_BACK("a long line and back", NLL(0, 0, 0, 0), I(20000), {0}, 20000),
+    ENTROPY_BACK("planes and back", NLL(0, 2, 1, 0), I(40, 2, 15), W(40), 2, 40, 15),
+    ENTROPY_BACK("a map and back", NLL(0, 0, 1, 0), U(3, 2, 2056), {0}, 2, 3, 2056),
     {"mean",
      TERN__CROSS_ENTROPY_GRAD,
      {SCALAR, P(20, 100), I(100, 20), W(100), SCALAR_D},

@@ -163,7 +163,8 @@ int tern__cpu_nll_loss(const tern__call *call)
 
 int tern__cpu_cross_entropy(const tern__call *call)
 {
-    return tern__cross_entropy_by(call, tern__cpu_log_softmax, tern__cpu_nll_loss);
+    return tern__cross_entropy_by(call, tern__cpu_log_softmax, tern__cpu_nll_loss,
+                                  tern__cpu_cross_entropy_grad);
 }
 
 /* ---- gradients ---- */

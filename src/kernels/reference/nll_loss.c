@@ -69,7 +69,8 @@ int tern__reference_nll_loss(const tern__call *call)
 
 int tern__reference_cross_entropy(const tern__call *call)
 {
-    return tern__cross_entropy_by(call, tern__reference_log_softmax, tern__reference_nll_loss);
+    return tern__cross_entropy_by(call, tern__reference_log_softmax, tern__reference_nll_loss,
+                                  tern__reference_cross_entropy_grad);
 }
 
 /* ---- gradients ---- */
