@@ -1,4 +1,4 @@
-/* A handler of a signal that comes in the midst of a product runs on the main thread's stack, although some
+/* A handler of a signal that comes in the midst of a product runs on the stack of its thread, although some
  * of oneDNN's kernels point the stack pointer into a buffer of theirs, below which it would overwrite the
  * heap. */
 #include "check.h"
@@ -8,12 +8,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/time.h>
 
 enum { SIZE = 512, SIGNALS = 2000, SECONDS = 20 };
 
-static const char *stack_low, *stack_high;
+static _Thread_local const char *stack_low, *stack_high;
 static volatile sig_atomic_t on_stack, elsewhere;
 
 static void on_alarm(int number)
@@ -26,17 +27,25 @@ static void on_alarm(int number)
         elsewhere++;
 }
 
-/* Of the thread that is asked for first: the main one. */
-static void find_stack(void)
+/* Of the thread that calls it; workers take signals, too, where a product leaves the stack pointer alone. */
+static bool find_stack(void)
 {
     pthread_attr_t attr;
     void *low;
     size_t bytes;
-    assert_int_equal(pthread_getattr_np(pthread_self(), &attr), 0);
-    assert_int_equal(pthread_attr_getstack(&attr, &low, &bytes), 0);
+    if (pthread_getattr_np(pthread_self(), &attr) || pthread_attr_getstack(&attr, &low, &bytes)) return false;
     pthread_attr_destroy(&attr);
     stack_low = low;
     stack_high = stack_low + bytes;
+    return true;
+}
+
+static void find_stacks(int threads)
+{
+    atomic_int found = 0;
+#pragma omp parallel num_threads(threads)
+    found += find_stack();
+    assert_true(found > 0);
 }
 
 static tern__view ones(void)
@@ -63,6 +72,7 @@ static void multiply(int threads)
     int64_t deadline = tern__now_ns() + SECONDS * INT64_C(1000000000);
     on_stack = elsewhere = 0;
     tern__kernel_run(&call); /* makes the workers */
+    find_stacks(threads);
     ring(true);
     while (on_stack + elsewhere < SIGNALS && tern__now_ns() < deadline) tern__kernel_run(&call);
     ring(false);
@@ -80,7 +90,6 @@ static void handlers_run_on_the_stack(void **unused)
 {
     (void)unused;
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART}, before;
-    find_stack();
     assert_return_code(sigaction(SIGALRM, &action, &before), errno);
     for (int threads = 1; threads <= 3; threads++) multiply(threads);
     sigaction(SIGALRM, &before, NULL);
