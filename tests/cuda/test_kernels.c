@@ -173,16 +173,21 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
 #define SCALAR                SCALAR_OF(NUMBERS, OF_ROW)
 #define SCALAR_D              SCALAR_OF(POSITIVE, TERN_F64)
 
-/* The same with its gradient. */
+#define ENTROPY(what, attr, label, weight, ...)                                                              \
+    {                                                                                                        \
+        what, TERN__CROSS_ENTROPY, {X(__VA_ARGS__), label, weight}, {SCALAR, SCALAR_D, X(__VA_ARGS__)},      \
+            attr, false                                                                                      \
+    }
+/* The same, and the gradient. */
 #define ENTROPY_BACK(what, attr, label, weight, ...)                                                         \
     {                                                                                                        \
         what, TERN__CROSS_ENTROPY, {X(__VA_ARGS__), label, weight},                                          \
             {SCALAR, SCALAR_D, X(__VA_ARGS__), X(__VA_ARGS__)}, attr, false                                  \
     }
-#define ENTROPY(what, attr, label, weight, ...)                                                              \
+#define ENTROPY_GRAD(what, attr, label, weight, sum, add, ...)                                               \
     {                                                                                                        \
-        what, TERN__CROSS_ENTROPY, {X(__VA_ARGS__), label, weight}, {SCALAR, SCALAR_D, X(__VA_ARGS__)},      \
-            attr, false                                                                                      \
+        what, TERN__CROSS_ENTROPY_GRAD, {SCALAR, P(__VA_ARGS__), label, weight, sum}, {X(__VA_ARGS__)},      \
+            attr, add                                                                                        \
     }
 
 static const row rows[] = {
@@ -310,36 +315,11 @@ static const row rows[] = {
     ENTROPY_BACK("a long line and back", NLL(0, 0, 0, 0), I(20000), {0}, 20000),
     ENTROPY_BACK("planes and back", NLL(0, 2, 1, 0), I(40, 2, 15), W(40), 2, 40, 15),
     ENTROPY_BACK("a map and back", NLL(0, 0, 1, 0), U(3, 2, 2056), {0}, 2, 3, 2056),
-    {"mean",
-     TERN__CROSS_ENTROPY_GRAD,
-     {SCALAR, P(20, 100), I(100, 20), W(100), SCALAR_D},
-     {X(20, 100)},
-     NLL(0.1, 0, 1, 0),
-     false},
-    {"longest lines",
-     TERN__CROSS_ENTROPY_GRAD,
-     {SCALAR, P(3, 40000), I(40000, 3), {0}, SCALAR_D},
-     {X(3, 40000)},
-     NLL(0, 0, 1, 0),
-     false},
-    {"a map",
-     TERN__CROSS_ENTROPY_GRAD,
-     {SCALAR, P(2, 21, 2056), U(21, 2, 2056), {0}, SCALAR_D},
-     {X(2, 21, 2056)},
-     NLL(0, 0, 1, 0),
-     false},
-    {"a map of few classes",
-     TERN__CROSS_ENTROPY_GRAD,
-     {SCALAR, P(3, 2, 1400), U(2, 3, 1400), W(2), SCALAR_D},
-     {X(3, 2, 1400)},
-     NLL(0.1, 0, 1, 0),
-     true},
-    {"an odd map",
-     TERN__CROSS_ENTROPY_GRAD,
-     {SCALAR, P(2, 9, 2101), I(9, 2, 2101), W(9)},
-     {X(2, 9, 2101)},
-     NLL(0.1, 0, 0, 0),
-     false},
+    ENTROPY_GRAD("mean", NLL(0.1, 0, 1, 0), I(100, 20), W(100), SCALAR_D, false, 20, 100),
+    ENTROPY_GRAD("longest lines", NLL(0, 0, 1, 0), I(40000, 3), {0}, SCALAR_D, false, 3, 40000),
+    ENTROPY_GRAD("a map", NLL(0, 0, 1, 0), U(21, 2, 2056), {0}, SCALAR_D, false, 2, 21, 2056),
+    ENTROPY_GRAD("a map of few classes", NLL(0.1, 0, 1, 0), U(2, 3, 1400), W(2), SCALAR_D, true, 3, 2, 1400),
+    ENTROPY_GRAD("an odd map", NLL(0.1, 0, 0, 0), I(9, 2, 2101), W(9), {0}, false, 2, 9, 2101),
     {"a focal map",
      TERN__CROSS_ENTROPY_GRAD,
      {X(1, 4104), P(1, 3, 4104), I(3, 1, 4104), W(3)},

@@ -24,6 +24,7 @@ static void hold_in_workers(int threads)
 {
     static _Thread_local bool holds;
     const pthread_t caller = pthread_self();
+    (void)threads; /* which nobody reads without OpenMP */
 #pragma omp parallel num_threads(threads)
     if (!holds && !pthread_equal(pthread_self(), caller)) {
         hold(NULL);
