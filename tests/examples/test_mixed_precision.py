@@ -12,7 +12,7 @@ AS_PROGRAMS_RUN = {**os.environ, "TERN_EXACT_CONV": "0", "TERN_DETERMINISTIC": "
 def train(*arguments):
     """Accuracy in percent, and bytes of gradients a step in KB."""
     command = [os.path.join(BUILD, "tern"), "run", "-n", "2", os.path.join(BUILD, "examples", "15_mixed_precision"), *arguments]
-    done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=500, check=True, env=AS_PROGRAMS_RUN)
+    done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=800, check=True, env=AS_PROGRAMS_RUN)
     said = re.fullmatch(r"O\d \w+  test accuracy ([\d.]+) %  [\d.]+ s an epoch  ([\d.]+) KB of gradients a step  [\d.]+ MB\n", done.stdout)
     return float(said.group(1)), float(said.group(2))
 
