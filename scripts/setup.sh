@@ -9,7 +9,7 @@ demo="dataset-fashion-mnist fonts-dejavu-core marble-qt-data"
 tests="gfortran libcmocka-dev python3 python3-numpy python3-torch python3-torchvision python3-pil python3-nibabel
 libopenblas0-pthread procps iproute2 valgrind clang-format slurm-wlm munge
 openmpi-bin libopenmpi-dev mpich libmpich-dev"
-bench="python3 python3-numpy python3-torch python3-torchvision python3-pil libopenblas0-pthread openmpi-bin libopenmpi-dev mpich libmpich-dev"
+bench="python3 python3-numpy python3-torch python3-torchvision python3-pil libopenblas0-pthread iproute2 openmpi-bin libopenmpi-dev mpich libmpich-dev"
 
 wanted="$build $demo"
 [ "${1:-}" = test ] && wanted="$wanted $tests"

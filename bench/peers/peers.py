@@ -51,9 +51,10 @@ def training(text):
 
 class Tern:
     name = "tern"
+    start = staticmethod(launched)  # hosts.py has another way to start ranks
 
     def step(self, model, dtype="f32", size=None):
-        return json.loads(launched(2, TERN, "bench", "step", *step_options(model, dtype, size), "--json"))
+        return json.loads(self.start(2, TERN, "bench", "step", *step_options(model, dtype, size), "--json"))
 
     def all_reduce(self, ranks, memory):
         sizes = ",".join(map(str, SIZES))
@@ -81,6 +82,8 @@ def torch_environment(python):
 class Torch:
     """One PyTorch in one way to train (world.py's WAYS)."""
 
+    start = staticmethod(launched)
+
     def __init__(self, python, version, folder, way="default", environment=None):
         self.python, self.folder, self.way = python, folder, way
         self.name = f"PyTorch {version}" if way == "default" else f"PyTorch {version} {way}"
@@ -90,7 +93,7 @@ class Torch:
 
     def launched(self, ranks, script, *argv):
         meet = tempfile.mktemp(dir=self.folder)
-        return launched(ranks, self.python, os.path.join(HERE, script), *argv, "--meet", meet, **self.environment)
+        return self.start(ranks, self.python, os.path.join(HERE, script), *argv, "--meet", meet, **self.environment)
 
     def trained(self, script, *argv):
         """A net that cannot be compiled is nothing to who compiles."""

@@ -144,7 +144,7 @@ class Peers(unittest.TestCase):
         def fail(*argv, **options):
             sys.exit("step.py: exit code 1\nwhy it cannot")
 
-        with mock.patch.object(peers, "launched", fail), contextlib.redirect_stdout(io.StringIO()) as out:
+        with mock.patch.object(peers.Torch, "start", staticmethod(fail)), contextlib.redirect_stdout(io.StringIO()) as out:
             self.assertIsNone(peers.Torch("python3", "2.9", "/nowhere", "compile", {}).step("resnet50"))
             self.assertRegex(out.getvalue(), r"^PyTorch 2\.9 compile step\.py --model resnet50 .*: why it cannot\n$")
             with self.assertRaisesRegex(SystemExit, "why it cannot"):
@@ -181,6 +181,19 @@ class Peers(unittest.TestCase):
                 argv = [peers.TERN, "bench", "step", "--model", model, "--batch", "2", "--size", size, "--steps", "1", "--json"]
                 ours = json.loads(peers.output(argv, env={**os.environ, "OMP_NUM_THREADS": "1"}))
                 self.assertAlmostEqual(ours["loss_first"], theirs, delta=1e-4)
+
+    def test_two_hosts(self):
+        """The real ones, on little work; nothing of the network is left."""
+        done = subprocess.run([os.path.join(PEERS, "hosts.sh"), "--model", "mlp", "--rates", "10gbit", "1"], stdout=subprocess.PIPE, text=True,
+                              check=True, timeout=300)
+        row = r"(?m)^mlp, between two hosts at 10gbit, a step \[ms\] +tern +[\d.]+ \([\d.]+\.\.[\d.]+\)\n +PyTorch 1\.[\w.]+ +[\d.]+ "
+        self.assertRegex(done.stdout, row)
+        wrong = subprocess.run([os.path.join(PEERS, "hosts.sh"), "--model", "mlp", "--rates", "fast", "1"], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True)
+        self.assertEqual(wrong.returncode, 1)
+        self.assertRegex(wrong.stderr, r"hosts\.sh: ip netns exec .* tc .* rate fast")
+        left = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        self.assertNotRegex(left, r"^tern\d+[ab]")
 
     def test_mistakes(self):
         nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
