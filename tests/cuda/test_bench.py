@@ -31,7 +31,7 @@ class Step(unittest.TestCase):
         calls = {row["kernel"]: row["calls"] for row in profile["rows"]}
         self.assertEqual((calls["matmul"], calls["linear_grad"], calls["sgd"]), (3, 3, 1))
         self.assertTrue(all(row["ms"] > 0 for row in profile["rows"]))
-        self.assertGreater(profile["outside_ms"], 0)
+        self.assertGreater(profile["outside_ms"], -1e-4 * profile["step_ms"])  # of events' times, which have 24 bits
         self.assertGreater(min(profile["machine_gflops"], profile["machine_copy_gbs"]), 0)
 
 
