@@ -90,6 +90,11 @@ def machine():
             "linux": platform.release(), "tern": info["tern"], "oneDNN": info["oneDNN"]}
 
 
+def check_build(who):
+    if not os.access(TERN, os.X_OK):
+        sys.exit(f"{who}: {TERN} is not there: build first, or say where the build is with TERN_BUILD")
+
+
 # ---- rounds ----
 
 def check_same_work(found):
@@ -206,8 +211,7 @@ bound to cores where the ranks fit on them, else Open MPI has --oversubscribe --
 
 def main():
     args = parse()
-    if not os.access(TERN, os.X_OK):
-        sys.exit(f"run.sh: {TERN} is not there: build first, or say where the build is with TERN_BUILD")
+    check_build("run.sh")
     rows = [row for name in chosen_groups(args) for row in GROUPS[name]]
     help_openblas()
     with tempfile.TemporaryDirectory() as folder:

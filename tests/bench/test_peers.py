@@ -188,12 +188,14 @@ class Peers(unittest.TestCase):
                               check=True, timeout=300)
         row = r"(?m)^mlp, between two hosts at 10gbit, a step \[ms\] +tern +[\d.]+ \([\d.]+\.\.[\d.]+\)\n +PyTorch 1\.[\w.]+ +[\d.]+ "
         self.assertRegex(done.stdout, row)
-        wrong = subprocess.run([os.path.join(PEERS, "hosts.sh"), "--model", "mlp", "--rates", "fast", "1"], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, text=True)
-        self.assertEqual(wrong.returncode, 1)
-        self.assertRegex(wrong.stderr, r"hosts\.sh: ip netns exec .* tc .* rate fast")
+        nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
+        for args, env, code, text in ((["--rates", "fast", "1"], None, 1, r"ip netns exec .* tc .* rate fast .*: exit code"), (["0"], None, 2, "rounds: expected 1"),
+                                      ([], nowhere, 1, "hosts.sh: /nowhere/tern is not there")):
+            wrong = subprocess.run([os.path.join(PEERS, "hosts.sh"), *args], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(wrong.returncode, code)
+            self.assertRegex(wrong.stderr, text)
         left = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
-        self.assertNotRegex(left, r"^tern\d+[ab]")
+        self.assertNotRegex(left, r"(?m)^tern\d+[ab]")
 
     def test_mistakes(self):
         nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}

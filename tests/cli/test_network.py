@@ -1,51 +1,20 @@
 """tern run on two hosts with a network between: two network namespaces and a pair of virtual interfaces, which can be taken
 down. Needs root."""
+import contextlib
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
 
 import job
 
+sys.path.insert(0, os.path.join(os.environ["TERN_SOURCE"], "bench", "peers"))
+from network import ADDRESSES, Hosts  # noqa: E402
+
 READY = job.Job.READY
 SLEEP = "time.sleep(60)\n"
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
-
-
-def ip(*words):
-    return subprocess.run(["ip", *words], capture_output=True, text=True)
-
-
-class Hosts:
-    """Named after this process, so that tests do not meet."""
-
-    def __init__(self):
-        self.names = [f"tern{os.getpid()}{side}" for side in "ab"]
-        self.links = [f"t{os.getpid()}{side}" for side in "ab"]
-
-    def make(self):
-        """Why not, or None."""
-        for name in self.names:
-            done = ip("netns", "add", name)
-            if done.returncode:
-                return done.stderr.strip()
-        steps = [("link", "add", self.links[0], "netns", self.names[0], "type", "veth", "peer", "name", self.links[1], "netns", self.names[1])]
-        for name, link, address in zip(self.names, self.links, ADDRESSES):
-            steps += [("-n", name, "addr", "add", address + "/24", "dev", link), ("-n", name, "link", "set", link, "up"),
-                      ("-n", name, "link", "set", "lo", "up")]
-        failed = [done.stderr.strip() for done in (ip(*step) for step in steps) if done.returncode]
-        return failed[0] if failed else None
-
-    def cut(self):
-        ip("-n", self.names[1], "link", "set", self.links[1], "down")
-
-    def remove(self):
-        for name in self.names:
-            try:
-                ip("netns", "del", name)
-            except FileNotFoundError:
-                return
 
 
 class Network(unittest.TestCase):
@@ -53,13 +22,13 @@ class Network(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        self.hosts = Hosts()
-        self.addCleanup(self.hosts.remove)
-        self.assertIsNone(self.hosts.make())
+        network = contextlib.ExitStack()
+        self.addCleanup(network.close)
+        self.hosts = network.enter_context(Hosts())
 
     def launch(self, node, ranks, code, *options):
-        line = ["ip", "netns", "exec", self.hosts.names[node], job.TERN, "run", "-n", str(ranks), "--nnodes", "2", "--node-rank", str(node),
-                "--master-addr", ADDRESSES[0], "--rdzv-conf", "timeout=30,keep_alive_interval=1,keep_alive_max_attempt=2", *options, *job.python(code)]
+        line = self.hosts.command(node, job.TERN, "run", "-n", str(ranks), "--nnodes", "2", "--node-rank", str(node), "--master-addr", ADDRESSES[0],
+                                  "--rdzv-conf", "timeout=30,keep_alive_interval=1,keep_alive_max_attempt=2", *options, *job.python(code))
         env = {**os.environ, "TERN_HOST_ID": f"host{node}", "TERN_SECRET": "77" * 32}
         launcher = subprocess.Popen(line, text=True, cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(self.end, launcher)
@@ -98,7 +67,7 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
         """Neither on the host's other addresses, and on MASTER_PORT nobody, once all have come."""
         launchers = [self.launch(node, 1, READY + "while not os.path.exists('go'): time.sleep(0.01)\n") for node in (0, 1)]
         self.pids(2)
-        sockets = subprocess.run(["ip", "netns", "exec", self.hosts.names[0], "cat", "/proc/net/tcp", "/proc/net/tcp6"], capture_output=True, text=True)
+        sockets = subprocess.run(self.hosts.command(0, "cat", "/proc/net/tcp", "/proc/net/tcp6"), capture_output=True, text=True)
         listening = [line.split()[1] for line in sockets.stdout.splitlines() if " 0A " in line]
         self.assertEqual([where.partition(":")[0] for where in listening], ["01004D0A"], "the ranks' meeting point, at 10.77.0.1")
         self.assertNotEqual(int(listening[0].partition(":")[2], 16), 29500)
@@ -142,13 +111,13 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
 
 def why_not():
     """What is missing here, or None."""
-    hosts = Hosts()
     try:
-        return hosts.make()
+        with Hosts():
+            return None
     except FileNotFoundError:
         return "no ip command"
-    finally:
-        hosts.remove()
+    except SystemExit as failure:
+        return failure
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""Two hosts on this machine: network namespaces named after this process, and a link between them. Needs root."""
+import os
+import subprocess
+
+from peers import output
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+
+
+class Hosts:
+    """`rate`: tc's, of so many bits a second each way; "any": as fast as the link goes."""
+
+    def __init__(self, rate="any"):
+        self.rate = rate
+        self.names, self.links = ([f"{word}{os.getpid()}{side}" for side in "ab"] for word in ("tern", "t"))
+
+    def __enter__(self):
+        try:
+            self.make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *failure):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+    def make(self):
+        for name in self.names:
+            output(["ip", "netns", "add", name])
+        (here, there), (one, other) = self.names, self.links
+        output(["ip", "link", "add", one, "netns", here, "type", "veth", "peer", "name", other, "netns", there])
+        for side, (name, link) in enumerate(zip(self.names, self.links)):
+            output(["ip", "-n", name, "addr", "add", ADDRESSES[side] + "/24", "dev", link])
+            output(["ip", "-n", name, "link", "set", link, "up"])
+            output(["ip", "-n", name, "link", "set", "lo", "up"])
+            if self.rate != "any":
+                output(self.command(side, "tc", "qdisc", "add", "dev", link, "root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms"))
+
+    def command(self, side, *words):
+        return ["ip", "netns", "exec", self.names[side], *words]
+
+    def cut(self):
+        output(["ip", "-n", self.names[1], "link", "set", self.links[1], "down"])
