@@ -14,7 +14,6 @@ extern "C" {
 }
 
 #define THREADS TERN__LINE_THREADS
-#define FEW     32   /* classes that a thread goes through by itself       */
 #define BLOCKS  4096 /* at most, whose sums are added up                */
 #define AHEAD   4    /* labels of which a thread asks for a log probability */
 
@@ -74,7 +73,7 @@ static __device__ __forceinline__ int64_t class_of(const problem &p, int64_t lin
 /* What is sent to one label's loss, divided as the loss was. */
 static __device__ __forceinline__ double sent(const problem &p, int64_t line)
 {
-    double d = p.dloss ? tern__element<double>(p.dloss, p.dloss_dtype, p.each ? line * p.dloss_step : 0) : 1;
+    double d = tern__element<double>(p.dloss, p.dloss_dtype, p.each ? line * p.dloss_step : 0);
     return p.mean ? d / *p.weights : d;
 }
 
@@ -257,17 +256,16 @@ template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_B
 }
 
 /* The one block that has all labels goes on with the gradient: whoever made log probabilities reads them. */
-template <int G, class S>
-static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) forward_and_back(problem p)
+template <class S> static __global__ void __launch_bounds__(THREADS) forward_and_back(problem p)
 {
     tern__kernel_begin();
     __shared__ double weights;
     double sums[2] = {0, 0};
-    take<G, S>(p, sums);
+    take<1, S>(p, sums);
     leave(p, sums);
     if (threadIdx.x == 0) weights = sums[1];
     __syncthreads();
-    spread<G, S>(p, p.mean ? 1 / weights : 1);
+    spread<1, S>(p, p.mean ? 1 / weights : 1);
 }
 
 /* The sum of a line's log probabilities by their weights, for every thread of the group. */
@@ -384,52 +382,44 @@ int tern__cuda_nll_loss(const tern__call *call)
                    : start_forward(call, &p, 1, each, look_up<1>);
 }
 
-/* With the gradient behind it, or in the same kernel where one block has all labels. */
-template <int G, class S> static int start_by(const tern__call *call, problem *p, int64_t each)
-{
-    bool is_one = tern__sum_pieces(p->lines.outer * p->lines.inner, each, BLOCKS) == 1;
-    if (p->out.data && is_one) return start_forward(call, p, G, each, forward_and_back<G, S>);
-    int status = start_forward(call, p, G, each, forward<G, S>);
-    if (status || !p->out.data) return status;
-    return TERN__GROUP_OF(call, p->lines, G, cross_entropy_gradient, S, *p);
-}
-
 template <int DTYPE, int N> static int start_cross_entropy(const tern__call *call, problem *p)
 {
     typedef tern__stretch<DTYPE, N> S;
-    switch (p->lines.size <= FEW ? 1 : tern__group_size(&p->lines, &p->x)) {
-    case 1: return start_by<1, S>(call, p, THREADS);
-    case TERN__WARP: return start_by<TERN__WARP, S>(call, p, THREADS / TERN__WARP);
-    case THREADS: return start_by<THREADS, S>(call, p, 1);
-    default: return start_by<TERN__LINE_MOST, S>(call, p, 1);
+    if (p->out.data) return start_forward(call, p, 1, THREADS, forward_and_back<S>);
+    switch (p->lines.size <= TERN__NLL_CLASSES ? 1 : tern__group_size(&p->lines, &p->x)) {
+    case 1: return start_forward(call, p, 1, THREADS, forward<1, S>);
+    case TERN__WARP: return start_forward(call, p, TERN__WARP, THREADS / TERN__WARP, forward<TERN__WARP, S>);
+    case THREADS: return start_forward(call, p, THREADS, 1, forward<THREADS, S>);
+    default: return start_forward(call, p, TERN__LINE_MOST, 1, forward<TERN__LINE_MOST, S>);
     }
 }
 
 template <int DTYPE, int N> static int start_side_by_side(const tern__call *call, problem *p)
 {
-    typedef tern__stretch<DTYPE, N, N> S;
-    int status = start_forward(call, p, 1, THREADS * N, forward<1, S>);
-    return status || !p->out.data ? status : TERN__SIDES_OF(call, p->lines, cross_entropy_gradient, S, *p);
+    return start_forward(call, p, 1, THREADS * N, forward<1, tern__stretch<DTYPE, N, N>>);
 }
 
-/* Of all that have the classes: x, log p and, if it is wanted, dx. */
-static bool all_are(const problem *p, bool (*is)(const tern__lined *l, const tern__lines *lines))
+static bool back_of(const tern__call *call, const tern__view *x, const tern__view *dx, problem *p)
 {
-    return is(&p->x, &p->lines) && is(&p->logp, &p->lines) && (!p->out.data || is(&p->out, &p->lines));
+    static_assert(TERN__NLL_LABELS <= THREADS && TERN__NLL_LABELS < TERN__LINE_MANY,
+                  "a block has all labels, and a thread one");
+    p->add_out = call->add[3];
+    return dx->dtype == x->dtype && tern__nll_is_short(x) && !p->each &&
+           tern__lined_of(dx, x->ndim > 1, &p->out);
 }
 
 int tern__cuda_cross_entropy(const tern__call *call)
 {
     problem p;
     const tern__view *x = call->in[0], *logp = call->out[2], *dx = call->out[3];
-    if (x->dtype != logp->dtype || !forward_of(call, logp, &p) || !tern__lined_of(x, x->ndim > 1, &p.x))
+    if (x->dtype != logp->dtype || !forward_of(call, logp, &p) || !tern__lined_of(x, x->ndim > 1, &p.x) ||
+        (dx && !back_of(call, x, dx, &p)))
         return TERN_E_UNSUPPORTED;
-    if (dx && (dx->dtype != x->dtype || p.each || p.add_sum || !tern__lined_of(dx, x->ndim > 1, &p.out)))
-        return TERN_E_UNSUPPORTED;
-    p.add_out = call->add[3];
-    p.weights = p.sum;
-    if (all_are(&p, tern__lined_side_by_side)) TERN__BUNCHED(x->dtype, true, start_side_by_side, call, &p);
-    TERN__BUNCHED(x->dtype, all_are(&p, tern__lined_bunched), start_cross_entropy, call, &p);
+    if (tern__lined_side_by_side(&p.x, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
+        TERN__BUNCHED(x->dtype, true, start_side_by_side, call, &p);
+    bool bunched = tern__lined_bunched(&p.x, &p.lines) && tern__lined_bunched(&p.logp, &p.lines) &&
+                   (!dx || tern__lined_bunched(&p.out, &p.lines));
+    TERN__BUNCHED(x->dtype, bunched, start_cross_entropy, call, &p);
 }
 
 /* in: the first input but for log p that both gradients have, the label. */

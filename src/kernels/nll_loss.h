@@ -26,6 +26,14 @@ static inline tern__lines tern__class_lines(const tern__view *logp)
     return tern__lines_of(logp, logp->ndim > 1);
 }
 
+/* Of so few labels and classes that a GPU's block takes all: a thread a label. */
+enum { TERN__NLL_LABELS = 256, TERN__NLL_CLASSES = 32 };
+static inline bool tern__nll_is_short(const tern__view *x)
+{
+    tern__lines lines = tern__class_lines(x);
+    return lines.size <= TERN__NLL_CLASSES && lines.outer * lines.inner <= TERN__NLL_LABELS;
+}
+
 /* What focal loss multiplies a label's loss by, and the loss's slope by -log p: with q = 1 - p these are
  * q^gamma and q^gamma - gamma p log p q^(gamma - 1), the latter 0 at q = 0, or 1 for gamma = 0. */
 TERN__ANYWHERE double tern__focus(double logp, double gamma)

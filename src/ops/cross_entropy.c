@@ -7,8 +7,6 @@
 
 enum { LOGP, LABEL, WEIGHT, WEIGHTS, SLOPE }; /* what is saved; WEIGHTS is the sum */
 
-enum { SHORT = 1 << 16 }; /* elements, of which a GPU takes no longer than for a launch */
-
 tern_cross_entropy_opts tern_cross_entropy_defaults(void)
 {
     return (tern_cross_entropy_opts){.size = sizeof(tern_cross_entropy_opts), .ignore_index = -100};
@@ -160,13 +158,13 @@ typedef struct results {
     tern_tensor *loss, *weights, *logp, *slope;
 } results;
 
-/* On a GPU a short gradient is a launch and not much more. So it is made with the loss, in case that backward
+/* On a GPU a short gradient is a launch and hardly more. So it is made in the loss's, in case that backward
  * begins there; a loss that is scaled or added to others wants another one. */
 static bool begins_with_slope(const tern_scope *scope, const problem *p)
 {
     const tern__view *x = &p->x->view;
     return tern__memory_device(x->data) && scope->grad && p->x->requires_grad && !p->attr.each &&
-           tern__view_count(x) <= SHORT;
+           tern__nll_is_short(x);
 }
 
 static tern_tensor *record(tern_scope *scope, const problem *p, const results *r, tern__gradient_fn gradient)
