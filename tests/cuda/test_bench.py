@@ -31,7 +31,8 @@ class Step(unittest.TestCase):
         calls = {row["kernel"]: row["calls"] for row in profile["rows"]}
         self.assertEqual((calls["matmul"], calls["linear_grad"], calls["sgd"]), (3, 3, 1))
         self.assertTrue(all(row["ms"] > 0 for row in profile["rows"]))
-        self.assertGreater(profile["outside_ms"], -1e-4 * profile["step_ms"])  # of events' times, which have 24 bits
+        # Events' times have 24 bits, so of what is 0, as in the emulation, there is a rest of either sign.
+        self.assertGreaterEqual(profile["outside_ms"], -profile["step_ms"] * 2**-23)
         self.assertGreater(min(profile["machine_gflops"], profile["machine_copy_gbs"]), 0)
 
 
