@@ -182,20 +182,29 @@ class Peers(unittest.TestCase):
                 ours = json.loads(peers.output(argv, env={**os.environ, "OMP_NUM_THREADS": "1"}))
                 self.assertAlmostEqual(ours["loss_first"], theirs, delta=1e-4)
 
-    def test_two_hosts(self):
-        """The real ones, on little work; nothing of the network is left."""
-        done = subprocess.run([os.path.join(PEERS, "hosts.sh"), "--model", "mlp", "--rates", "10gbit", "1"], stdout=subprocess.PIPE, text=True,
-                              check=True, timeout=300)
-        row = r"(?m)^mlp, between two hosts at 10gbit, a step \[ms\] +tern +[\d.]+ \([\d.]+\.\.[\d.]+\)\n +PyTorch 1\.[\w.]+ +[\d.]+ "
-        self.assertRegex(done.stdout, row)
-        nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
-        for args, env, code, text in ((["--rates", "fast", "1"], None, 1, r"ip netns exec .* tc .* rate fast .*: exit code"), (["0"], None, 2, "rounds: expected 1"),
-                                      ([], nowhere, 1, "hosts.sh: /nowhere/tern is not there")):
-            wrong = subprocess.run([os.path.join(PEERS, "hosts.sh"), *args], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            self.assertEqual(wrong.returncode, code)
-            self.assertRegex(wrong.stderr, text)
+    def run_hosts(self, *args, env=None):
+        """Its exit code and what it printed; nothing of its network is left."""
+        bench = subprocess.Popen([os.path.join(PEERS, "hosts.sh"), *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        out, err = bench.communicate(timeout=300)
         left = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
-        self.assertNotRegex(left, r"(?m)^tern\d+[ab]")
+        self.assertNotRegex(left, rf"\btern{bench.pid}[ab]\b")
+        return bench.returncode, out, err
+
+    def test_two_hosts(self):
+        """The real ones, on little work."""
+        code, out, err = self.run_hosts("--model", "mlp", "--rates", "10gbit", "1")
+        self.assertEqual(code, 0, err)
+        row = r"(?m)^mlp, between two hosts at 10gbit, a step \[ms\] +tern +[\d.]+ \([\d.]+\.\.[\d.]+\)\n +PyTorch 1\.[\w.]+ +[\d.]+ "
+        self.assertRegex(out, row)
+
+    def test_mistakes_about_hosts(self):
+        nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
+        for args, env, expected, text in ((["--rates", "fast", "1"], None, 1, r"ip netns exec tern\d+a tc .* rate fast .*: exit code"), (["0"], None, 2, "rounds: expected 1"),
+                                          ([], nowhere, 1, "hosts.sh: /nowhere/tern is not there")):
+            with self.subTest(args=args):
+                code, _, err = self.run_hosts(*args, env=env)
+                self.assertEqual(code, expected)
+                self.assertRegex(err, text)
 
     def test_mistakes(self):
         nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
