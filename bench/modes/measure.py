@@ -11,7 +11,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "peers"), os.path.join(HERE, "..")]
 from peers import BUILD, DEBIAN_PYTHON, TERN, Torch, output, torch_version  # noqa: E402
-from run import cell, cpu_seconds, help_openblas, machine, others_percent  # noqa: E402
+from run import cell, check_build, cpu_seconds, help_openblas, machine, others_percent  # noqa: E402
 
 from chart import save_bars  # noqa: E402
 
@@ -198,8 +198,7 @@ def main():
         parser.error("rounds: expected 1 or more")
     if not 1 <= args.cores <= len(usable):
         parser.error(f"--cores: expected 1 to {len(usable)}, which this process may use")
-    if not os.access(TERN, os.X_OK):
-        sys.exit(f"run.sh: {TERN} is not there: build first, or say where the build is with TERN_BUILD")
+    check_build("run.sh")
     about = machine()
     os.sched_setaffinity(0, usable[:args.cores])
     with tempfile.TemporaryDirectory() as folder:
