@@ -1,15 +1,15 @@
 /* dice_loss.cu - Dice and cross entropy with it (kernels/dice_loss.h).
  *
  * Every channel of a sample is cut into pieces; a block makes the five sums of one. With a map of classes a
- * thread has all channels of its positions, and its block the sums of all of them: in registers where they
- * are few, else in shared memory. With more classes than registers hold a kernel before leaves each
- * position's log sum exp; blocks of neighbouring channels run side by side and find the position's norm and
- * label in the cache. A last kernel joins the pieces, and a block makes the loss of them. */
+ * thread, or a team of some, has all channels of its positions, and its block the sums of all of them: in
+ * registers where they are few, else in shared memory. With more classes than a team's registers hold a
+ * kernel before leaves each position's log sum exp; blocks of neighbouring channels run side by side and find
+ * the position's norm and label in the cache. A last kernel joins the pieces, and a block makes the loss of
+ * them. */
 #include "cuda/dice_loss_inner.h"
 
-#define SLOTS  128   /* threads whose sums are in shared memory */
-#define SLOT   64    /* numbers that are added up in a slot */
-#define SHARED 49152 /* bytes that a block has without asking for more */
+#define SLOTS 128 /* threads whose sums are in shared memory */
+#define SLOT  64  /* numbers that are added up in a slot */
 
 /* 16 bytes at a time, where they are as many. */
 template <class R, int N>
@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(THREADS) add_pieces(problem p)
     }
 }
 
-/* ---- where a thread has all channels of its positions ---- */
+/* ---- where a thread or a team has all channels of its positions ---- */
 
 /* What a position counts for, it counts for its label's channel: the last sum is that of the targets. */
 enum { BOTH, X, TARGET, ENTROPY, OWN };
@@ -96,22 +96,22 @@ static __device__ __forceinline__ void leave(const problem &p, int64_t sample, i
     if (which == TARGET) to[TERN__OVERLAP - 1] = sum;
 }
 
-/* Sums of FEW channels. */
-template <class S> struct sums_in_registers {
-    typedef typename S::R R;
+/* Sums of FEW channels, by threads W that have all of them. */
+template <class W> struct sums_in_registers {
+    typedef typename W::R R;
     enum { BLOCK = THREADS, AT_ONCE = 2 };
-    double sums[S::PIECES * OWN];
+    double sums[W::PIECES * OWN];
 
     __device__ __forceinline__ void clear(const problem &)
     {
 #pragma unroll
-        for (int n = 0; n < S::PIECES * OWN; n++) sums[n] = 0;
+        for (int n = 0; n < W::PIECES * OWN; n++) sums[n] = 0;
     }
-    __device__ __forceinline__ void add_channel(const problem &p, const whole<S> &all, int c)
+    __device__ __forceinline__ void add_channel(const problem &p, const W &all, int c)
     {
         R few[OWN] = {0};
 #pragma unroll
-        for (int k = 0; k < S::LINES; k++) {
+        for (int k = 0; k < W::LINES; k++) {
             element<R> e = all.of(c, k);
             if (!e.counts) e.p = 0;
             few[BOTH] += e.p * e.t;
@@ -122,89 +122,103 @@ template <class S> struct sums_in_registers {
 #pragma unroll
         for (int o = 0; o < OWN; o++) sums[c * OWN + o] += (double)few[o];
     }
-    __device__ __forceinline__ void add(const problem &p, const whole<S> &all)
+    __device__ __forceinline__ void add(const problem &p, const W &all)
     {
 #pragma unroll
-        for (int c = 0; c < S::PIECES && c < all.channels; c++) add_channel(p, all, c);
+        for (int c = 0; c < W::PIECES && c < all.channels; c++) add_channel(p, all, c);
     }
     __device__ __forceinline__ void put(const problem &p, int64_t sample, int64_t number)
     {
         tern__block_sums(sums);
 #pragma unroll
-        for (int n = 0; n < S::PIECES * OWN; n++)
+        for (int n = 0; n < W::PIECES * OWN; n++)
             if (threadIdx.x == 0 && n / OWN < p.c.channels)
                 leave(p, sample, n / OWN, number, n % OWN, sums[n]);
     }
 };
 
-/* Sums of MANY channels in shared memory, where each thread has a slot of its own for each sum, so that
- * nothing meets until the end: pieces are so short that SLOT numbers at most are added up in one. What counts
- * for the label's channel only is added there, and not looked for in all of them. */
-template <class S> struct sums_in_slots {
-    typedef typename S::R R;
-    enum { BLOCK = SLOTS, AT_ONCE = sizeof(R) == 8 ? 2 : 4 };
+/* Sums of the MANY channels of each thread W in shared memory, where each has a slot of its own for each sum,
+ * so that nothing meets until the end: pieces are so short that SLOT numbers at most are added up in one.
+ * What counts for the label's channel only is added there, and not looked for in all of them. */
+template <class W> struct sums_in_slots {
+    typedef typename W::R R;
+    enum { TEAM = W::THREADS_EACH, BLOCK = SLOTS, AT_ONCE = sizeof(R) == 8 ? 2 : 4 };
     R *own; /* the thread's first slot; its others are SLOTS apart */
 
+    /* Slots of a thread. */
+    static __host__ __device__ __forceinline__ int each(const problem &p)
+    {
+        return ((int)p.c.channels + TEAM - 1) / TEAM * OWN;
+    }
     __device__ __forceinline__ void clear(const problem &p)
     {
         own = (R *)tern__cuda_shared() + threadIdx.x;
-        for (int n = 0; n < (int)p.c.channels * OWN; n++) own[n * SLOTS] = 0;
+        for (int n = 0; n < each(p); n++) own[n * SLOTS] = 0;
     }
-    __device__ __forceinline__ R &slot(int channel, int which)
+    __device__ __forceinline__ R &slot(int piece, int which)
     {
-        return own[(channel * OWN + which) * SLOTS];
+        return own[(piece * OWN + which) * SLOTS];
     }
-    __device__ __forceinline__ void add_channel(const problem &p, const whole<S> &all, int c)
+    __device__ __forceinline__ void add_channel(const problem &p, const W &all, int c)
     {
         R few = 0;
 #pragma unroll
-        for (int k = 0; k < S::LINES; k++) {
+        for (int k = 0; k < W::LINES; k++) {
             R share = all.label[k] < 0 ? R(0) : all.share[c][k];
             few += p.attr.squared ? share * share : share;
         }
         slot(c, X) += few;
     }
-    __device__ __forceinline__ void add(const problem &p, const whole<S> &all)
+    __device__ __forceinline__ void add(const problem &p, const W &all)
     {
 #pragma unroll
-        for (int c = 0; c < S::PIECES && c < all.channels; c++) add_channel(p, all, c);
+        for (int c = 0; c < W::PIECES && c < all.channels; c++) add_channel(p, all, c);
 #pragma unroll
-        for (int k = 0; k < S::LINES; k++) {
-            if (all.label[k] < 0) continue;
-            slot(all.label[k], BOTH) += p.attr.probabilities ? -all.entropy[k] : exp(-all.entropy[k]);
-            slot(all.label[k], TARGET) += 1;
-            slot(all.label[k], ENTROPY) += all.entropy[k];
+        for (int k = 0; k < W::LINES; k++) {
+            int c = all.of_label(k);
+            if (c < 0) continue;
+            slot(c, BOTH) += p.attr.probabilities ? -all.entropy[k] : exp(-all.entropy[k]);
+            slot(c, TARGET) += 1;
+            slot(c, ENTROPY) += all.entropy[k];
         }
     }
-    /* A warp has a sum's slots. */
+    /* Of the slots that a channel's threads have for one of its sums, by a warp. */
+    static __device__ __forceinline__ double sum(int channel, int which)
+    {
+        const int piece = channel / TEAM, thread = channel % TEAM;
+        const R *slots = (const R *)tern__cuda_shared() + (piece * OWN + which) * SLOTS + thread;
+        double sum = 0;
+        for (int i = (int)threadIdx.x % TERN__WARP; i < SLOTS / TEAM; i += TERN__WARP)
+            sum += (double)slots[i * TEAM];
+        return tern__warp_sum(sum);
+    }
     __device__ __forceinline__ void put(const problem &p, int64_t sample, int64_t number)
     {
-        const int lane = (int)threadIdx.x % TERN__WARP, warp = (int)threadIdx.x / TERN__WARP;
-        const R *slots = (const R *)tern__cuda_shared();
         __syncthreads();
-        for (int n = warp; n < (int)p.c.channels * OWN; n += SLOTS / TERN__WARP) {
-            double sum = 0;
-            for (int i = lane; i < SLOTS; i += TERN__WARP) sum += (double)slots[n * SLOTS + i];
-            sum = tern__warp_sum(sum);
-            if (lane == 0) leave(p, sample, n / OWN, number, n % OWN, sum);
+        for (int n = (int)threadIdx.x / TERN__WARP; n < (int)p.c.channels * OWN; n += SLOTS / TERN__WARP) {
+            double all = sum(n / OWN, n % OWN);
+            if (threadIdx.x % TERN__WARP == 0) leave(p, sample, n / OWN, number, n % OWN, all);
         }
         __syncthreads(); /* before slots are cleared */
     }
 };
 
-template <class S, class SUMS>
+template <class W, class SUMS>
 static __global__ void __launch_bounds__(SUMS::BLOCK, SUMS::AT_ONCE) add_positions(problem p)
 {
+    enum { STEP = SUMS::BLOCK / W::THREADS_EACH * W::LINES };
     tern__kernel_begin();
     for (int64_t n = blockIdx.x; n < p.c.samples * p.pieces; n += gridDim.x) {
         int64_t sample = tern__quotient(n, p.pieces), number = n - sample * p.pieces;
-        int64_t each = (p.c.inner / S::LINES + p.pieces - 1) / p.pieces * S::LINES;
+        int64_t each = (p.c.inner / W::LINES + p.pieces - 1) / p.pieces * W::LINES;
         int64_t last = TERN__MIN((number + 1) * each, p.c.inner);
         SUMS sums;
         sums.clear(p);
-        for (int64_t i = number * each + threadIdx.x * S::LINES; i < last; i += SUMS::BLOCK * S::LINES) {
-            whole<S> all;
-            all.get(p, sample * p.c.inner + i, sample * p.c.channels * p.c.inner + i);
+        for (int64_t at = number * each; at < last; at += STEP) {
+            int64_t i = at + W::position();
+            W all;
+            if (W::is_through(i, last)) break;
+            all.get(p, sample * p.c.inner + i, sample * p.c.channels * p.c.inner + i, i < last);
             sums.add(p, all);
         }
         sums.put(p, sample, number);
@@ -269,19 +283,13 @@ static int make_norms(const tern__call *call, const problem &p)
     TERN__BUNCHED(p.x_dtype, are_side_by_side(p), start_norms, call, p);
 }
 
-template <class S, class SUMS>
-static int start_positions(const tern__call *call, const problem &p, int shared)
+template <class W, class SUMS>
+static int start_positions(const tern__call *call, const problem &p, size_t shared)
 {
     int64_t pieces = p.c.samples * p.pieces;
     if (!pieces) return TERN_OK;
     dim3 grid = tern__cuda_grid(call, pieces, 1, 1);
-    return tern__cuda_launch(call, add_positions<S, SUMS>, grid, SUMS::BLOCK, (size_t)shared, p);
-}
-
-/* Bytes of slots. */
-static int slots_of(const problem &p)
-{
-    return (int)p.c.channels * OWN * SLOTS * (p.x_dtype == TERN_F64 ? 8 : 4);
+    return tern__cuda_launch(call, add_positions<W, SUMS>, grid, SUMS::BLOCK, shared, p);
 }
 
 static bool is_few(const problem &p)
@@ -289,29 +297,36 @@ static bool is_few(const problem &p)
     return p.c.channels <= FEW && are_side_by_side(p);
 }
 
-/* All channels together. A piece has eight positions for each thread or more; in slots SLOT at most. */
+/* All channels together. A piece has eight positions for each team or more; in slots SLOT at most. */
 static void cut_positions(problem *p)
 {
-    cut(p, p->c.samples, is_few(*p) ? 8 * THREADS : 8 * SLOTS);
-    int64_t least = (p->c.inner + SLOT * SLOTS - 1) / (SLOT * SLOTS);
+    int teams = SLOTS / p->team;
+    cut(p, p->c.samples, is_few(*p) ? 8 * THREADS : 8 * teams);
+    int64_t least = (p->c.inner + SLOT * teams - 1) / (SLOT * teams);
     if (!is_few(*p)) p->pieces = TERN__MAX(p->pieces, (int)least);
 }
 
-static bool takes_whole(const problem &p)
+template <class W> static int start_slots(const tern__call *call, const problem &p)
 {
-    return p.attr.classes && p.c.channels <= MANY && (is_few(p) || slots_of(p) <= SHARED);
+    typedef sums_in_slots<W> sums;
+    return start_positions<W, sums>(call, p, sums::each(p) * SLOTS * sizeof(typename W::R));
+}
+
+template <class S> static int start_team(const tern__call *call, const problem &p)
+{
+    return p.team == 1   ? start_slots<whole<S, 1>>(call, p)
+           : p.team == 4 ? start_slots<whole<S, 4>>(call, p)
+                         : start_slots<whole<S, 8>>(call, p);
 }
 
 template <int DTYPE, int N> static int start_whole(const tern__call *call, const problem &p)
 {
     typedef two_positions<DTYPE> two;
-    typedef one_position<DTYPE> one;
     if constexpr (N > 1) {
-        typedef tern__stretch<DTYPE, N, N> few;
+        typedef whole<tern__stretch<DTYPE, N, N>> few;
         if (p.c.channels <= FEW) return start_positions<few, sums_in_registers<few>>(call, p, 0);
     }
-    return are_beside(p, two::LINES) ? start_positions<two, sums_in_slots<two>>(call, p, slots_of(p))
-                                     : start_positions<one, sums_in_slots<one>>(call, p, slots_of(p));
+    return are_beside(p, two::LINES) ? start_team<two>(call, p) : start_team<one_position<DTYPE>>(call, p);
 }
 
 static int sum_positions(const tern__call *call, const problem &p)
@@ -332,7 +347,7 @@ template <class R> static int start_sums(const tern__call *call, const problem *
 static int start_forward(const tern__call *call, const problem *p)
 {
     int64_t values = p->c.samples * p->c.channels * TERN__OVERLAP;
-    int status = p->whole                 ? sum_positions(call, *p)
+    int status = p->team                  ? sum_positions(call, *p)
                  : p->x_dtype == TERN_F64 ? start_sums<double>(call, p)
                                           : start_sums<float>(call, p);
     dim3 grid = tern__cuda_grid(call, values, THREADS / TERN__WARP, 1);
@@ -344,9 +359,8 @@ int tern__cuda_dice_loss(const tern__call *call)
 {
     problem p;
     if (!problem_of(call, call->in[0], call->in[1], &p)) return TERN_E_UNSUPPORTED;
-    p.whole = takes_whole(p);
-    if (p.whole) cut_positions(&p);
-    bool needs_norms = p.attr.classes && !p.attr.probabilities && !p.whole;
+    if (p.team) cut_positions(&p);
+    bool needs_norms = p.attr.classes && !p.attr.probabilities && !p.team;
     int64_t channels = p.c.samples * p.c.channels, size = p.x_dtype == TERN_F64 ? 8 : 4;
     p.sums = (tern__overlap *)call->out[1]->data;
     p.partial = (double *)tern__cuda_scratch(call, (size_t)(channels * p.pieces) * sizeof(tern__overlap));

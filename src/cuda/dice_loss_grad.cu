@@ -1,6 +1,6 @@
 /* dice_loss_grad.cu - the gradient of Dice and of cross entropy with it: a block makes each channel's slopes;
- * then a thread has some positions with all their channels where there is a map of classes, else some
- * elements of one channel. */
+ * then a thread, or a team of some, has positions with all their channels where there is a map of classes,
+ * else some elements of one channel. */
 #include "cuda/dice_loss_inner.h"
 
 /* By one block. */
@@ -142,46 +142,63 @@ template <int G, class S> static __global__ void __launch_bounds__(THREADS) clas
 }
 
 /* Where all channels are in registers: what rises is made twice, which is less than to keep it. */
-template <int G, class S>
-static __global__ void __launch_bounds__(THREADS, sizeof(typename S::R) == 8 ? 1 : 2)
+template <class W>
+static __global__ void __launch_bounds__(THREADS, sizeof(typename W::R) == 8 ? 1 : 2)
     whole_gradient(problem p)
 {
-    typedef typename S::R R;
+    enum { BLOCK = THREADS / W::THREADS_EACH * W::LINES };
+    typedef typename W::R R;
     tern__kernel_begin();
-    int64_t step = (int64_t)gridDim.x * THREADS * S::LINES, count = p.c.samples * p.c.inner;
-    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * S::LINES;
-    for (; i < count; i += step) {
-        int64_t sample = tern__quotient(i, p.c.inner), from = i + sample * (p.c.channels - 1) * p.c.inner;
+    int64_t step = (int64_t)gridDim.x * BLOCK, count = p.c.samples * p.c.inner;
+    for (int64_t at = (int64_t)blockIdx.x * BLOCK; at < count; at += step) {
+        int64_t i = at + W::position(), sample = tern__quotient(i, p.c.inner);
+        int64_t from = i + sample * (p.c.channels - 1) * p.c.inner;
         const tern__dice_slope *slopes = p.slopes + sample * p.c.channels;
-        R mean[S::LINES] = {};
-        whole<S> all;
-        all.get(p, i, from);
+        R mean[W::LINES] = {};
+        W all;
+        if (W::is_through(i, count)) break;
+        all.get(p, i, from, i < count);
 #pragma unroll
-        for (int c = 0; c < S::PIECES && c < all.channels; c++)
+        for (int c = 0; c < W::PIECES && c < all.channels; c++)
 #pragma unroll
-            for (int k = 0; k < S::LINES; k++) mean[k] += all.share[c][k] * rise(p, slopes[c], all.of(c, k));
+            for (int k = 0; k < W::LINES; k++)
+                mean[k] += all.share[c][k] * rise(p, slopes[W::channel(c)], all.of(c, k));
 #pragma unroll
-        for (int c = 0; c < S::PIECES && c < all.channels; c++) {
-            R d[S::LINES];
+        for (int k = 0; k < W::LINES; k++) mean[k] = tern__warp_join<tern__add>(mean[k], W::THREADS_EACH);
 #pragma unroll
-            for (int k = 0; k < S::LINES; k++) d[k] = class_slope(p, slopes[c], all.of(c, k), mean[k]);
-            S::put(p.gradient, from, c, d, p.add);
+        for (int c = 0; c < W::PIECES && c < all.channels; c++) {
+            tern__dice_slope slope = slopes[W::channel(c)];
+            R d[W::LINES];
+#pragma unroll
+            for (int k = 0; k < W::LINES; k++) d[k] = class_slope(p, slope, all.of(c, k), mean[k]);
+            W::stretch::put(p.gradient, from, W::channel(c), d, p.add);
         }
     }
 }
 
 /* ---- which ---- */
 
+template <class W> static int start_whole(const tern__call *call, const problem &p)
+{
+    dim3 grid = tern__cuda_grid(call, p.c.samples * p.c.inner, THREADS / W::THREADS_EACH, W::LINES);
+    return tern__cuda_launch(call, whole_gradient<W>, grid, THREADS, 0, p);
+}
+
+template <class S> static int start_team(const tern__call *call, const problem &p)
+{
+    return p.team == 1   ? start_whole<whole<S, 1>>(call, p)
+           : p.team == 4 ? start_whole<whole<S, 4>>(call, p)
+                         : start_whole<whole<S, 8>>(call, p);
+}
+
 template <int DTYPE, int N> static int start_classes(const tern__call *call, const problem &p)
 {
     typedef tern__stretch<DTYPE, N, N> S;
     typedef two_positions<DTYPE> two;
-    typedef one_position<DTYPE> one;
-    if (p.c.channels > MANY) return TERN__SIDES_OF(call, p.lines, class_gradient, S, p);
+    if (!p.team) return TERN__SIDES_OF(call, p.lines, class_gradient, S, p);
     if constexpr (N > 1)
-        if (p.c.channels <= FEW) return TERN__SIDES_OF(call, p.lines, whole_gradient, S, p);
-    return are_beside(p, two::LINES) ? TERN__SIDES_OF(call, p.lines, whole_gradient, two, p)
-                                     : TERN__SIDES_OF(call, p.lines, whole_gradient, one, p);
+        if (p.c.channels <= FEW) return start_whole<whole<S>>(call, p);
+    return are_beside(p, two::LINES) ? start_team<two>(call, p) : start_team<one_position<DTYPE>>(call, p);
 }
 
 template <class R> static int start_masks(const tern__call *call, const problem &p)

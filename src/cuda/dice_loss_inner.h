@@ -23,7 +23,8 @@ typedef struct problem {
     const void *x, *target, *dloss;
     void *norms, *out; /* norms: tops of all positions, and then rests; out: the loss, or dx */
     int x_dtype, target_dtype, dloss_dtype, out_dtype, pieces;
-    bool checks, add, fours, whole;
+    int team; /* threads that have all channels of a position; 0: there are too many */
+    bool checks, add, fours;
     tern__judge judge;
     tern__lines lines; /* of a map: along its channels */
     tern__lined along, gradient;
@@ -98,8 +99,8 @@ static __device__ __forceinline__ void get_norms(const problem &p, int64_t from,
         if (!p.attr.probabilities) norms[k] = {top[k], (typename S::R)log(sum[k])};
 }
 
-/* Channels that a thread can have all of in registers: FEW of as many positions as 16 bytes hold, MANY of
- * two, or of one. */
+/* Channels that a thread can have in registers: FEW of as many positions as 16 bytes hold, MANY of two, or of
+ * one, or half as many in double. */
 #define FEW  4
 #define MANY 24
 template <int DTYPE> using one_position = tern__stretch<DTYPE, 1, 1, MANY>;
@@ -107,24 +108,51 @@ template <int DTYPE>
 using two_positions =
     tern__stretch<DTYPE, 8 / sizeof(tern__number<DTYPE>), 8 / sizeof(tern__number<DTYPE>), MANY>;
 
-/* Neighbouring positions with all their channels, where these are no more than a stretch S has pieces: they
- * are read once, and the softmax is made where they are in registers. */
-template <class S> struct whole {
+/* Neighbouring positions with all their channels, as many as a stretch S has pieces or fewer for each thread
+ * of a TEAM of neighbours, which has every TEAMth: they are read once, and the softmax is made where they are
+ * in registers. */
+template <class S, int TEAM = 1> struct whole {
+    typedef S stretch;
     typedef typename S::R R;
-    int channels;
-    int label[S::LINES]; /* -1: does not count */
-    R share[S::PIECES][S::LINES], entropy[S::LINES];
+    enum { LINES = S::LINES, PIECES = S::PIECES, THREADS_EACH = TEAM };
+    int channels;     /* of this thread; 0 behind the last position */
+    int label[LINES]; /* -1: does not count */
+    R share[PIECES][LINES];
+    R entropy[LINES]; /* where this thread has the label's channel */
 
-    __device__ __forceinline__ void get(const problem &p, int64_t i, int64_t from)
+    /* Of a block's positions the team's first one. */
+    static __device__ __forceinline__ int position(void)
     {
-        int64_t target[S::LINES];
+        return (int)threadIdx.x / TEAM * LINES;
+    }
+    static __device__ __forceinline__ int channel(int piece)
+    {
+        return piece * TEAM + (int)threadIdx.x % TEAM;
+    }
+    /* A thread of no team waits for no other at the end. */
+    static __device__ __forceinline__ bool is_through(int64_t i, int64_t last)
+    {
+        return TEAM == 1 && i >= last;
+    }
+    /* The piece that is the label's, or -1. */
+    __device__ __forceinline__ int of_label(int k) const
+    {
+        return label[k] % TEAM == channel(0) ? label[k] / TEAM : -1;
+    }
+    /* By all threads of a team. */
+    __device__ __forceinline__ void get(const problem &p, int64_t i, int64_t from, bool is_in)
+    {
+        const bool is_there = TEAM == 1 || is_in;
+        int64_t target[LINES] = {};
+        tern__lined every = p.along;
         S x;
-        channels = (int)p.c.channels;
-        tern__labels_get(p.target, p.target_dtype, i, target);
-        x.template read<1>(p.along, from, 0, channels);
+        channels = is_there ? ((int)p.c.channels - channel(0) + TEAM - 1) / TEAM : 0;
+        every.step *= TEAM;
+        if (is_there) tern__labels_get(p.target, p.target_dtype, i, target);
+        x.template read<1>(every, from + channel(0) * p.along.step, 0, channels);
 #pragma unroll
-        for (int k = 0; k < S::LINES; k++) {
-            label[k] = is_counted(p, i + k, target[k]) ? (int)target[k] : -1;
+        for (int k = 0; k < LINES; k++) {
+            label[k] = is_there && is_counted(p, i + k, target[k]) ? (int)target[k] : -1;
             take(x, k);
             if (!p.attr.probabilities) normalise(k);
         }
@@ -133,9 +161,9 @@ template <class S> struct whole {
     {
         R own = 0;
 #pragma unroll
-        for (int c = 0; c < S::PIECES && c < channels; c++) {
+        for (int c = 0; c < PIECES && c < channels; c++) {
             share[c][k] = x.piece[c].get(k);
-            if (c == label[k]) own = share[c][k];
+            if (c == of_label(k)) own = share[c][k];
         }
         entropy[k] = -own;
     }
@@ -143,22 +171,33 @@ template <class S> struct whole {
     {
         R top = -INFINITY, sum = 0;
 #pragma unroll
-        for (int c = 0; c < S::PIECES && c < channels; c++) top = share[c][k] > top ? share[c][k] : top;
+        for (int c = 0; c < PIECES && c < channels; c++) top = share[c][k] > top ? share[c][k] : top;
+        top = tern__warp_join<tern__high>(top, TEAM);
         if (!(top > -INFINITY)) top = 0;
 #pragma unroll
-        for (int c = 0; c < S::PIECES && c < channels; c++) sum += share[c][k] = exp(share[c][k] - top);
+        for (int c = 0; c < PIECES && c < channels; c++) sum += share[c][k] = exp(share[c][k] - top);
+        sum = tern__warp_join<tern__add>(sum, TEAM);
         entropy[k] += top;
         entropy[k] += log(sum);
         sum = 1 / sum;
 #pragma unroll
-        for (int c = 0; c < S::PIECES && c < channels; c++) share[c][k] *= sum;
+        for (int c = 0; c < PIECES && c < channels; c++) share[c][k] *= sum;
     }
     __device__ __forceinline__ element<R> of(int c, int k) const
     {
-        bool is_label = c == label[k];
+        bool is_label = c == of_label(k);
         return {label[k] >= 0, share[c][k], (R)is_label, is_label ? entropy[k] : R(0)};
     }
 };
+
+/* The team that a map of classes takes: the smallest that has few enough channels each. */
+static int team_of(const problem &p)
+{
+    const int64_t most = p.x_dtype == TERN_F64 ? MANY / 2 : MANY;
+    for (int team : {1, 4, 8})
+        if (p.c.channels <= team * most) return team;
+    return 0;
+}
 
 /* Of a channel of a sample: elements first to last - 1 of all. The next piece is the next channel's, which
  * has the same positions. */
@@ -274,6 +313,7 @@ static bool problem_of(const tern__call *call, const tern__view *x, const tern__
     p->judge.fault = tern__cuda_of(call->device)->fault;
     p->judge.site.labels = tern__dice_labels(&p->attr, &p->c);
     p->fours = takes_fours(p, call->out[0]);
+    p->team = p->attr.classes ? team_of(*p) : 0;
     p->lines = {p->c.samples, p->c.channels, p->c.inner};
     p->along = {(void *)p->x, p->x_dtype, p->c.channels * p->c.inner, p->c.inner, 1};
     p->gradient = p->along;
