@@ -35,8 +35,10 @@ struct dim3 {
     {
     }
 };
-extern dim3 gridDim, blockDim, blockIdx;
+extern dim3 gridDim, blockDim;
+const dim3 &emulated_block();
 const dim3 &emulated_thread();
+#define blockIdx  emulated_block()
 #define threadIdx emulated_thread()
 
 struct __align__(16) float4

@@ -10,7 +10,7 @@
 #include <ucontext.h>
 #include <vector>
 
-dim3 gridDim, blockDim, blockIdx;
+dim3 gridDim, blockDim;
 
 /* ---- ThreadSanitizer: fibers are threads to it, which only barriers put in an order ----
  *
@@ -57,8 +57,13 @@ struct pending {
     size_t bytes, zeros;
 };
 
+/* Where a fiber or the scheduler goes on. */
+typedef void *whereabouts[5];
+
 struct fiber {
-    ucontext_t context;
+    ucontext_t beginning;
+    whereabouts place;
+    bool has_begun;
     loose<wait> state;
     loose<int> shuffles;
     loose<bool> has_waited;                   /* for the kernel before */
@@ -72,7 +77,7 @@ struct fiber {
 };
 
 static struct {
-    ucontext_t scheduler;
+    whereabouts scheduler;
     void *scheduler_seen;
     fiber *fibers[BLOCKS * THREADS]; /* kept for good: those that were ever needed */
     int made;
@@ -99,6 +104,28 @@ static fiber *running()
     return block.fibers[block.current];
 }
 
+/* To go on elsewhere takes no call of the kernel, as swapcontext would for the mask of signals. GCC wants the
+ * jump in a function of its own, and ThreadSanitizer must not count who returns: another fiber does. */
+#define CHANGES_FIBER gnu::noipa, gnu::no_sanitize("thread")
+
+[[noreturn, CHANGES_FIBER]] static void jump(whereabouts to)
+{
+    __builtin_longjmp(to, 1);
+}
+
+[[CHANGES_FIBER]] static void enter(fiber *f)
+{
+    if (__builtin_setjmp(block.scheduler)) return;
+    if (f->has_begun) jump(f->place);
+    f->has_begun = true;
+    setcontext(&f->beginning);
+}
+
+[[CHANGES_FIBER]] static void leave(fiber *self)
+{
+    if (!__builtin_setjmp(self->place)) jump(block.scheduler);
+}
+
 /* What comes after `place` has been acquired comes after this. */
 static void yield(wait state, char *place)
 {
@@ -107,7 +134,7 @@ static void yield(wait state, char *place)
     self->state = state;
     __tsan_release(place);
     __tsan_switch_to_fiber(next, __tsan_switch_to_fiber_no_sync);
-    swapcontext(&self->context, &block.scheduler);
+    leave(self);
 }
 
 static void meet(wait state)
@@ -133,10 +160,10 @@ static fiber *new_fiber()
 {
     fiber *f = new fiber();
     f->stack = (char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    getcontext(&f->context);
-    f->context.uc_stack.ss_sp = f->stack;
-    f->context.uc_stack.ss_size = STACK;
-    makecontext(&f->context, body, 0);
+    getcontext(&f->beginning);
+    f->beginning.uc_stack.ss_sp = f->stack;
+    f->beginning.uc_stack.ss_size = STACK;
+    makecontext(&f->beginning, body, 0);
     f->seen = __tsan_create_fiber(0);
     return f;
 }
@@ -187,6 +214,11 @@ void *__cluster_map_shared_rank(const void *data, unsigned rank)
 const dim3 &emulated_thread()
 {
     return running()->index;
+}
+
+const dim3 &emulated_block()
+{
+    return block.of[running()->rank];
 }
 
 int emulated_lane()
@@ -263,8 +295,9 @@ static bool is_over(int first, int last)
 /* Shared memory is lost with its block. */
 static void lose_shared(int rank)
 {
-    if (is_over(rank * block.each, (rank + 1) * block.each))
-        std::memset(block.shared[rank].data(), 0x5a, block.shared[rank].size());
+    if (!is_over(rank * block.each, (rank + 1) * block.each)) return;
+    __tsan_acquire(&block.end);
+    std::memset(block.shared[rank].data(), 0x5a, block.shared[rank].size());
 }
 
 /* TERN_EMULATED_ORDER=backward: the last block and the last thread go first. Nothing may depend on it. */
@@ -297,9 +330,8 @@ static bool run_fibers()
         fiber *f = block.fibers[i];
         if (f->state != RUNNING) continue;
         block.current = i;
-        blockIdx = block.of[f->rank];
         __tsan_switch_to_fiber(f->seen, __tsan_switch_to_fiber_no_sync);
-        swapcontext(&block.scheduler, &f->context);
+        enter(f);
         if (f->state == DONE) lose_shared(f->rank);
         moved = true;
     }
