@@ -25,7 +25,7 @@ typedef struct fixture {
 static inline tern_group *open_group(const tern__bootstrap *boot, tern_error *err)
 {
     tern_group_opts opts = tern_group_defaults();
-    opts.timeout_s = 10;
+    opts.timeout_s = RANKS_TIMEOUT_S;
     return tern__group_open_boot(boot, &opts, err);
 }
 

@@ -40,6 +40,8 @@ const char *__tsan_default_options(void)
 /* Only against what hangs. On two cores that forty processes wanted, eight ranks took 40 s for all
  * collectives over three hosts. */
 #define RANKS_DEADLINE_S 100
+/* What a group waits for ranks that nothing is wrong with, on a busy machine too. */
+#define RANKS_TIMEOUT_S 50
 /* What waits for nothing is over by then, on a slow and busy machine, too; what waits for a time-out, of 10 s
  * or more where this is asked, is not. */
 #define RANKS_SOON_S 8

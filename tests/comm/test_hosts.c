@@ -15,7 +15,7 @@ static tern_group *open_over_hosts(int rank, const tern__bootstrap *boot, const 
     tern__bootstrap own = *boot;
     tern_group_opts opts = tern_group_defaults();
     own.host_id = rank % 2 ? "attic" : "barn";
-    opts.timeout_s = 10;
+    opts.timeout_s = RANKS_TIMEOUT_S;
     opts.backend = backend;
     return tern__group_open_boot(&own, &opts, err);
 }

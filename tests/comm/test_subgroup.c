@@ -10,7 +10,7 @@ static const int worlds[] = {1, 2, 3, 4, 8};
 static tern_group *open_world(const tern__bootstrap *boot, tern_error *err)
 {
     tern_group_opts opts = tern_group_defaults();
-    opts.timeout_s = 10;
+    opts.timeout_s = RANKS_TIMEOUT_S;
     return tern__group_open_boot(boot, &opts, err);
 }
 
