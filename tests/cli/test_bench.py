@@ -17,7 +17,7 @@ def bench(ranks, *args):
     command = ["bench", *args, "--json"]
     if ranks > 1:
         command = ["run", "-n", str(ranks), job.TERN, *command]
-    code, out, err = job.tern(*command)
+    code, out, err = job.tern(*command, timeout=4 * job.GIVE_UP)  # it waits for nothing, and computes
     err = re.sub(r"^tern: warn: autocast: this machine lacks .*\n", "", without_slow_ranks(err), flags=re.M)
     assert (code, err) == (0, ""), (code, out, err)
     return [json.loads(line) for line in out.splitlines()]

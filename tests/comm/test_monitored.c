@@ -94,7 +94,7 @@ static int passed_body(int rank, const tern__bootstrap *boot, void *arg)
         tern_work_wait(work, &f.err);
         sum = i + 1;
     }
-    RANK_CHECK(rank, f.group->opts.timeout_s == 10);
+    RANK_CHECK(rank, f.group->opts.timeout_s == RANKS_TIMEOUT_S);
     tern_all_reduce(f.group, &sum, 1, TERN_I64, TERN_SUM, &f.err);
     RANK_CHECK_OK(rank, f.err);
     RANK_CHECK(rank, sum == 20 * f.world);
