@@ -102,11 +102,9 @@ static __device__ __forceinline__ void get_norms(const problem &p, int64_t from,
 /* Channels that a thread can have in registers: FEW of as many positions as 16 bytes hold, MANY of two, or of
  * one, or half as many in double. */
 #define FEW  4
-#define MANY 24
+#define MANY TERN__LINE_WHOLE
 template <int DTYPE> using one_position = tern__stretch<DTYPE, 1, 1, MANY>;
-template <int DTYPE>
-using two_positions =
-    tern__stretch<DTYPE, 8 / sizeof(tern__number<DTYPE>), 8 / sizeof(tern__number<DTYPE>), MANY>;
+template <int DTYPE> using two_positions = tern__whole_lines<DTYPE>;
 
 /* Neighbouring positions with all their channels, as many as a stretch S has pieces or fewer for each thread
  * of a TEAM of neighbours, which has every TEAMth: they are read once, and the softmax is made where they are

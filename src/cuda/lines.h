@@ -185,6 +185,13 @@ template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern_
     }
 };
 
+/* Of lines of up to TERN__LINE_WHOLE elements that are neighbours a thread can have two, or one of doubles,
+ * as a whole: such are read once. */
+#define TERN__LINE_WHOLE 24
+template <int DTYPE>
+using tern__whole_lines =
+    tern__stretch<DTYPE, 8 / sizeof(tern__number<DTYPE>), 8 / sizeof(tern__number<DTYPE>), TERN__LINE_WHOLE>;
+
 /* Neighbours can be taken 16 bytes at a time in every line. */
 static inline bool tern__lined_bunched(const tern__lined *l, const tern__lines *lines)
 {

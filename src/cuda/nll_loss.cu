@@ -2,10 +2,10 @@
  *
  * A thread has some labels of its own and reads one log probability of each; with smoothing it reads them
  * all, or a warp does where they are neighbours. For cross entropy whoever has a label makes its log
- * probabilities first, and keeps the one that counts: a thread where there are few classes, and for as many
- * labels as 16 bytes hold where these are neighbours. Loss and weight are added up in f64: a block's threads
- * first, then the blocks by a second kernel, which is left out for so few labels that one block has them: then
- * that block makes the gradient as well, if it is asked for with the loss. */
+ * probabilities first, and keeps the one that counts: a thread where there are few classes, and for some
+ * labels where these are neighbours. Loss and weight are added up in f64: a block's threads
+ * first, then the blocks by a second kernel, which is left out for so few labels that one block has them:
+ * then that block makes the gradient as well, if it is asked for with the loss. */
 #include "cuda/kernels.h"
 #include "cuda/softmax.h"
 
@@ -396,7 +396,11 @@ template <int DTYPE, int N> static int start_cross_entropy(const tern__call *cal
 
 template <int DTYPE, int N> static int start_side_by_side(const tern__call *call, problem *p)
 {
-    return start_forward(call, p, 1, THREADS * N, forward<1, tern__stretch<DTYPE, N, N>>);
+    typedef tern__stretch<DTYPE, N, N> S;
+    typedef tern__whole_lines<DTYPE> W;
+    if (p->lines.size > S::PIECES && p->lines.size <= W::PIECES)
+        return start_forward(call, p, 1, THREADS * W::LINES, forward<1, W>);
+    return start_forward(call, p, 1, THREADS * N, forward<1, S>);
 }
 
 static bool back_of(const tern__call *call, const tern__view *x, const tern__view *dx, problem *p)

@@ -119,6 +119,9 @@ template <int DTYPE, int N> static int start_gradient(const tern__call *call, co
 template <int DTYPE, int N> static int start_side_by_side(const tern__call *call, const problem &p, bool back)
 {
     typedef tern__stretch<DTYPE, N, N> S;
+    typedef tern__whole_lines<DTYPE> W;
+    if (!back && p.lines.size > S::PIECES && p.lines.size <= W::PIECES)
+        return TERN__SIDES_OF(call, p.lines, forward, W, p);
     return back ? TERN__SIDES_OF(call, p.lines, gradient, S, p)
                 : TERN__SIDES_OF(call, p.lines, forward, S, p);
 }
