@@ -312,13 +312,6 @@ template <class W> static int start_slots(const tern__call *call, const problem 
     return start_positions<W, sums>(call, p, sums::each(p) * SLOTS * sizeof(typename W::R));
 }
 
-template <class S> static int start_team(const tern__call *call, const problem &p)
-{
-    return p.team == 1   ? start_slots<whole<S, 1>>(call, p)
-           : p.team == 4 ? start_slots<whole<S, 4>>(call, p)
-                         : start_slots<whole<S, 8>>(call, p);
-}
-
 template <int DTYPE, int N> static int start_whole(const tern__call *call, const problem &p)
 {
     typedef two_positions<DTYPE> two;
@@ -326,7 +319,8 @@ template <int DTYPE, int N> static int start_whole(const tern__call *call, const
         typedef whole<tern__stretch<DTYPE, N, N>> few;
         if (p.c.channels <= FEW) return start_positions<few, sums_in_registers<few>>(call, p, 0);
     }
-    return are_beside(p, two::LINES) ? start_team<two>(call, p) : start_team<one_position<DTYPE>>(call, p);
+    return are_beside(p, two::LINES) ? TEAM_OF(p, start_slots, two, call, p)
+                                     : TEAM_OF(p, start_slots, one_position<DTYPE>, call, p);
 }
 
 static int sum_positions(const tern__call *call, const problem &p)

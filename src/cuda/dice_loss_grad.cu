@@ -184,13 +184,6 @@ template <class W> static int start_whole(const tern__call *call, const problem 
     return tern__cuda_launch(call, whole_gradient<W>, grid, THREADS, 0, p);
 }
 
-template <class S> static int start_team(const tern__call *call, const problem &p)
-{
-    return p.team == 1   ? start_whole<whole<S, 1>>(call, p)
-           : p.team == 4 ? start_whole<whole<S, 4>>(call, p)
-                         : start_whole<whole<S, 8>>(call, p);
-}
-
 template <int DTYPE, int N> static int start_classes(const tern__call *call, const problem &p)
 {
     typedef tern__stretch<DTYPE, N, N> S;
@@ -198,7 +191,8 @@ template <int DTYPE, int N> static int start_classes(const tern__call *call, con
     if (!p.team) return TERN__SIDES_OF(call, p.lines, class_gradient, S, p);
     if constexpr (N > 1)
         if (p.c.channels <= FEW) return start_whole<whole<S>>(call, p);
-    return are_beside(p, two::LINES) ? start_team<two>(call, p) : start_team<one_position<DTYPE>>(call, p);
+    return are_beside(p, two::LINES) ? TEAM_OF(p, start_whole, two, call, p)
+                                     : TEAM_OF(p, start_whole, one_position<DTYPE>, call, p);
 }
 
 template <class R> static int start_masks(const tern__call *call, const problem &p)

@@ -197,6 +197,12 @@ static int team_of(const problem &p)
     return 0;
 }
 
+/* start<W> for the threads W of p's team, whose positions are in stretches S. */
+#define TEAM_OF(p, start, S, ...)                                                                            \
+    ((p).team == 1   ? start<whole<S, 1>>(__VA_ARGS__)                                                       \
+     : (p).team == 4 ? start<whole<S, 4>>(__VA_ARGS__)                                                       \
+                     : start<whole<S, 8>>(__VA_ARGS__))
+
 /* Of a channel of a sample: elements first to last - 1 of all. The next piece is the next channel's, which
  * has the same positions. */
 namespace

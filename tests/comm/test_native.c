@@ -361,7 +361,7 @@ static int many_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f;
     if (fixture_open(&f, rank, boot, 70000 * 4)) return 1;
     float *x = (float *)f.window;
-    for (int n = 0; n < THOUSANDS(30); n++) {
+    for (int n = 0; n < THOUSANDS(100); n++) {
         x[0] = (float)(n + rank);
         RANK_CHECK(rank, tern_all_reduce(f.group, x, 1, TERN_F32, TERN_SUM, NULL) == TERN_OK);
         RANK_CHECK(rank, x[0] == (float)(2 * n + 1));
