@@ -23,7 +23,8 @@ typedef enum tern_normaliser {
 typedef struct tern_ddp_opts {
     size_t size;
     size_t first_bucket_bytes; /* of gradients; default 1 MiB                                        */
-    size_t bucket_bytes;       /* a bucket is closed when it has reached this many; default 2 MiB    */
+    size_t bucket_bytes;       /* a bucket is closed when it has reached this many; 0, the default: 2 MiB, or
+                                * 25 MiB (PyTorch's bucket_cap_mb) of gradients on GPUs that NCCL joins */
     bool broadcast_buffers;    /* rank 0's buffers after every synchronised backward; default true   */
     const char *const *ignore; /* [ignore_count] names of parameters and buffers, as in the state dict, that
                                 * each rank keeps to itself; read by tern_ddp_new only. Default none.

@@ -110,6 +110,8 @@ typedef struct tern__post {
     bool weighted; /* the two below count. Only of a mean, or of TERN_PREMUL_SUM: sum(weight[r] * x[r]) */
     double weight; /* finite                                                                     */
     double share;  /* finite, not negative                                                       */
+    bool counted;  /* weights are counts, of any size: what is multiplied by them may not be one of 16 bits.
+                    * All ranks say so, or none                                                  */
     bool shadow;
     bool only_meets; /* the ranks say and compare all this, and wait for each other: no memory is touched */
 } tern__post;

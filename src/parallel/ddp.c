@@ -10,7 +10,6 @@ tern_ddp_opts tern_ddp_defaults(void)
 {
     return (tern_ddp_opts){.size = sizeof(tern_ddp_opts),
                            .first_bucket_bytes = (size_t)1 << 20,
-                           .bucket_bytes = (size_t)2 << 20,
                            .broadcast_buffers = true,
                            .gradient_predivide_factor = 1,
                            .divide_by_initial_world_size = true,
@@ -22,8 +21,8 @@ tern_ddp_opts tern_ddp_defaults(void)
 static int check_opts(const tern_ddp_opts *opts, tern_error *err)
 {
     const char *func = "tern_ddp_new";
-    if (!opts->bucket_bytes || !opts->first_bucket_bytes)
-        return tern__error_set(err, func, TERN_E_RANGE, "ddp: expected buckets of at least 1 byte");
+    if (!opts->first_bucket_bytes)
+        return tern__error_set(err, func, TERN_E_RANGE, "ddp: expected a first bucket of at least 1 byte");
     if (!(opts->gradient_predivide_factor > 0 && isfinite(opts->gradient_predivide_factor)))
         return tern__error_set(err, func, TERN_E_RANGE,
                                "ddp: expected a gradient_predivide_factor > 0, got %g",
@@ -146,8 +145,19 @@ static void listen_to_backward(tern_ddp *ddp)
     ddp->seal->group = ddp->group;
 }
 
+/* Over windows a bucket costs 2 us, so it may be small; between GPUs a work's beginning costs the host 50 us
+ * and the device some, which is what PyTorch's 25 MiB are for. */
+static size_t choose_bucket_bytes(const tern_ddp *ddp)
+{
+    bool is_away = ddp->seal->range_count > 0;
+    for (int r = 0; r < ddp->seal->range_count; r++)
+        is_away &= tern__ddp_reaches(ddp, ddp->seal->ranges[r].device);
+    return (size_t)(is_away ? 25 : 2) << 20;
+}
+
 static int build(tern_ddp *ddp, tern_error *err)
 {
+    if (!ddp->opts.bucket_bytes) ddp->opts.bucket_bytes = choose_bucket_bytes(ddp);
     int status = make_arrays(ddp, err);
     if (!status) status = tern__state_plan(ddp, err);
     if (!status) status = tern__signature_check(ddp, err);

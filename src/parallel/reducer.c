@@ -57,7 +57,8 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .extent_count = bucket->extent_count,
                        .weighted = weight != 1 || ddp->share != 1,
                        .weight = weight,
-                       .share = ddp->share};
+                       .share = ddp->share,
+                       .counted = ddp->opts.normaliser == TERN_NORMALISER_LOSS};
     tern__stats_posted(ddp, index);
     int status = tern__ddp_post(ddp, &work, err);
     ddp->side_seq = ddp->last_seq;

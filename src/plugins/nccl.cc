@@ -27,7 +27,7 @@ static int check(ncclResult_t result, ncclComm_t comm, const char *what, tern_er
     const char *last = ncclGetLastError(comm);
     tern__error_set(err, "tern_nccl", code_of(result),
                     "%s: %s%s%.300s; choose other devices, or choose "
-                    "--backend gloo",
+                    "--backend gloo (TERN_BACKEND=gloo)",
                     what, ncclGetErrorString(result), last && *last ? ": " : "", last ? last : "");
     if (err && !err->native) err->native = (int)result;
     return code_of(result);
@@ -64,12 +64,14 @@ static int make_id(char id[TERN__NCCL_ID], tern_error *err)
 
 /* ---- communicators ---- */
 
-static void *open_comm(int index, int rank, int world, const char id[TERN__NCCL_ID], tern_error *err)
+static void *open_comm(int index, int rank, int world, int blocks, const char id[TERN__NCCL_ID],
+                       tern_error *err)
 {
     ncclUniqueId unique;
     ncclComm_t comm = nullptr;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    if (blocks) config.maxCTAs = blocks;
     std::memcpy(&unique, id, sizeof(unique));
     cudaSetDevice(index);
     int status = check(ncclCommInitRankConfig(&comm, world, unique, rank, &config), nullptr,
@@ -86,16 +88,14 @@ static int test(void *comm, tern_error *err)
 }
 
 /* A communicator that does not block is finalized before it can be destroyed. */
-static void close_comm(void *of)
+static int finalize(void *comm, tern_error *err)
 {
-    ncclComm_t comm = (ncclComm_t)of;
-    ncclResult_t state = ncclCommFinalize(comm);
-    while (state == ncclInProgress)
-        if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) break;
-    if (state == ncclSuccess)
-        ncclCommDestroy(comm);
-    else
-        ncclCommAbort(comm);
+    return check(ncclCommFinalize((ncclComm_t)comm), (ncclComm_t)comm, "ncclCommFinalize", err);
+}
+
+static void destroy(void *comm)
+{
+    ncclCommDestroy((ncclComm_t)comm);
 }
 
 static void abort_comm(void *comm)
@@ -226,6 +226,6 @@ static int end(void *comm, tern_error *err)
 }
 
 extern "C" TERN_API const tern__nccl_plugin tern__nccl_functions = {
-    TERN_VERSION, describe, gpu,    make_id, open_comm, test, close_comm,
-    abort_comm,   attach,   detach, begin,   run,       end,
+    TERN_VERSION, describe,   gpu,    make_id, open_comm, test, finalize,
+    destroy,      abort_comm, attach, detach,  begin,     run,  end,
 };

@@ -32,7 +32,7 @@ typedef struct job {
     int world;
     make_fn make;
     tern_dtype reduce_dtype;
-    double tolerance, predivide;
+    double tolerance, predivide, count; /* of a sample in the losses' normalisers; 0: they have their own */
     bool static_graph, accumulates, sync_batch_norm;
     int fewer;       /* steps that the last rank does less, and then joins */
     const int *rows; /* of each rank, which count by them; NULL: as many */
@@ -60,6 +60,7 @@ static void step(tern_scope *scope, tern_ddp *ddp, tern_module *net, tern_optim 
     tern_ddp_sync_set(ddp, syncs);
     tern_tensor *x, *y;
     take_rows(scope, j, rank, &x, &y);
+    if (j->count) tern_ddp_normaliser_set(ddp, j->count * j->rows[rank], NULL);
     tern_backward(scope, tern_cross_entropy(scope, tern_forward(net, scope, x), y, NULL));
     if (syncs) tern_optim_step(optim, scope);
 }
@@ -191,6 +192,18 @@ static void gradients_go_over_in_16_bits(void **state)
     expect_the_cpus_values(&f16);
 }
 
+/* More than 16 bits have: 9e5 is infinite in f16, and has no 20 bits in bf16. */
+static void gradients_of_many_samples_go_over_in_16_bits(void **state)
+{
+    (void)state;
+    static const int rows[] = {3, 5};
+    job j = {.world = 2, .make = make_mlp, .rows = rows, .count = 300001, .tolerance = 1e-3};
+    j.reduce_dtype = TERN_F16;
+    expect_the_cpus_values(&j);
+    j.reduce_dtype = TERN_BF16;
+    expect_the_cpus_values(&j);
+}
+
 static void gradients_are_divided_before(void **state)
 {
     (void)state;
@@ -211,6 +224,36 @@ static void a_rank_with_fewer_batches_joins(void **state)
     (void)state;
     static job j = {.world = 2, .make = make_resnet, .fewer = 2, .tolerance = 1e-4};
     expect_the_cpus_values(&j);
+}
+
+static size_t bucket_bytes_of(tern_group *group, tern_device *device, tern_error *err)
+{
+    tern_ddp_stats stats = {.size = sizeof(stats)};
+    tern_rng *rng = tern_rng_new(3, err);
+    tern_module *net = make_mlp(rng, err);
+    tern_module_to(net, device, err);
+    tern_ddp *ddp = tern_ddp_new(net, group, NULL, err);
+    tern_ddp_stats_get(ddp, &stats, err);
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    return stats.bucket_bytes;
+}
+
+static void buckets_are_larger_between_gpus(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_group_opts opts = tern_group_defaults();
+    opts.backend = "nccl";
+    tern_group *group = tern_group_open(&opts, &err);
+    tern_device *device = open_device(0, &err), *cpu = tern_device_open("cpu", &err);
+    assert_int_equal(bucket_bytes_of(group, cpu, &err), 2 << 20);
+    assert_int_equal(bucket_bytes_of(group, device, &err), 25 << 20);
+    assert_ok(err);
+    tern_device_close(cpu);
+    tern_device_close(device);
+    tern_group_close(group);
 }
 
 /* ---- works that ranks post in different order ---- */
@@ -492,7 +535,9 @@ int main(void)
         cmocka_unit_test(ranks_of_unequal_batches_share_their_batch_norms),
         cmocka_unit_test(four_ranks_train),
         cmocka_unit_test(gradients_go_over_in_16_bits),
+        cmocka_unit_test(gradients_of_many_samples_go_over_in_16_bits),
         cmocka_unit_test(gradients_are_divided_before),
+        cmocka_unit_test(buckets_are_larger_between_gpus),
         cmocka_unit_test(gradients_accumulate),
         cmocka_unit_test(a_rank_with_fewer_batches_joins),
         cmocka_unit_test(ranks_use_different_parameters_beside_batch_norms),

@@ -444,7 +444,6 @@ static const refusal refusals[] = {
     {TERN_E_RANGE, "gradient_predivide_factor > 0, got -2", -2, 1, 0, 0, {0}},
     {TERN_E_RANGE, "gradient_predivide_factor > 0, got nan", NAN, 1, 0, 0, {0}},
     {TERN_E_RANGE, "gradient_predivide_factor > 0, got inf", INFINITY, 1, 0, 0, {0}},
-    {TERN_E_RANGE, "at least 1 byte", 1, 0, 0, 0, {0}},
     {TERN_E_INVALID, "normaliser 2 does not exist", 1, 1, 2, 0, {0}},
     {TERN_E_INVALID, "normaliser -1 does not exist", 1, 1, -1, 0, {0}},
     {TERN_E_INVALID, "no parameter or buffer \"p2\"", 1, 1, 0, 2, {"p0", "p2"}},

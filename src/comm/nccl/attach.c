@@ -13,7 +13,7 @@
 static void attach(tern__nccl_window *window)
 {
     tern__nccl *nccl = window->link->nccl;
-    if ((uintptr_t)window->base % PAGE) return;
+    if ((uintptr_t)window->base % PAGE || tern__nccl_line_await(window->line, "to take memory", NULL)) return;
     pthread_mutex_lock(&nccl->lock);
     if (window->line->comm)
         window->handle = nccl->plugin->attach(window->line->comm, window->base, window->bytes);

@@ -17,7 +17,8 @@ static const tern__nccl_plugin *find_plugin(tern_error *err)
         tern__error_set(&why, NULL, TERN_E_UNSUPPORTED, "the plug-in tern_nccl.so is of tern %s, expected %s",
                         plugin->version, tern_version());
     tern__error_set(err, "tern_group_open", why.code,
-                    "back end \"nccl\": %.400s; build it with -DTERN_CUDA=ON, or choose --backend gloo",
+                    "back end \"nccl\": %.400s; build it with -DTERN_CUDA=ON, or choose --backend gloo "
+                    "(TERN_BACKEND=gloo)",
                     why.text);
     return NULL;
 }
@@ -37,8 +38,7 @@ static int open_parts(tern__nccl *nccl, tern_error *err)
 static void nccl_close(void *state)
 {
     tern__nccl *nccl = state;
-    while (nccl->links) tern__nccl_link_close(nccl->links);
-    if (nccl->mail) tern__nccl_link_close(nccl->mail);
+    tern__nccl_links_close(nccl);
     tern__nccl_unwatch(nccl);
     if (nccl->order) nccl->behind->channel_close(nccl->order);
     if (nccl->state) nccl->behind->close(nccl->state);

@@ -3,7 +3,10 @@
 
 #include "comm/sys.h"
 
+#include <sched.h>
 #include <unistd.h>
+
+enum { blocks_of_messages = 8 };
 
 /* ---- what takes its time ---- */
 
@@ -33,11 +36,21 @@ int tern__nccl_line_test(tern__nccl_line *line, tern_error *err)
     return status;
 }
 
+/* NCCL takes 50 us or so for a work, less than a thread takes to go to sleep and come back. */
+static void pause_since(int64_t began)
+{
+    const int64_t awake_ns = 200000;
+    if (tern__now_ns() - began < awake_ns)
+        sched_yield();
+    else
+        usleep(20);
+}
+
 int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err), void *of, const char *what,
                      tern_error *err)
 {
     const tern_group *group = nccl->group;
-    int64_t deadline = tern__deadline(group->opts.timeout_s);
+    int64_t deadline = tern__deadline(group->opts.timeout_s), began = tern__now_ns();
     tern_error why = {0};
     int status = is_over(of, &why);
     while (status == TERN_PENDING && !(status = progress_all(nccl, &why))) {
@@ -45,7 +58,7 @@ int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err)
         if (status == TERN_PENDING && tern__now_ns() > deadline)
             return tern__error_set(err, "tern_work_wait", TERN_E_TIMEOUT, "rank %d waited %g s for NCCL %s",
                                    group->boot.rank, group->opts.timeout_s, what);
-        if (status == TERN_PENDING) usleep(20);
+        if (status == TERN_PENDING) pause_since(began);
     }
     return status ? tern__error_set(err, why.func, status, "%s", why.text) : TERN_OK;
 }
@@ -88,17 +101,15 @@ tern__nccl_line *tern__nccl_line_new(tern__nccl_link *link, tern_error *err)
     return line;
 }
 
-static int is_open(void *line, tern_error *err)
-{
-    return tern__nccl_line_test(line, err);
-}
-
+/* The kernels of messages wait in the device for their peers', so those to and from many ranks have to fit
+ * into it side by side: none may take many blocks. */
 int tern__nccl_line_begin(tern__nccl_line *line, int rank, int world, const char id[TERN__NCCL_ID],
                           tern_error *err)
 {
     const tern__nccl_link *link = line->link;
     if (open_marks(line, err)) return err->code;
-    void *comm = link->nccl->plugin->open(link->device->index, rank, world, id, err);
+    int blocks = link == link->nccl->mail ? blocks_of_messages : 0;
+    void *comm = link->nccl->plugin->open(link->device->index, rank, world, blocks, id, err);
     if (!comm) return err->code;
     pthread_mutex_lock(&link->nccl->lock);
     line->comm = comm;
@@ -107,36 +118,56 @@ int tern__nccl_line_begin(tern__nccl_line *line, int rank, int world, const char
     return TERN_OK;
 }
 
+static int is_done(void *line, tern_error *err)
+{
+    return tern__nccl_line_test(line, err);
+}
+
+int tern__nccl_line_await(tern__nccl_line *line, const char *what, tern_error *err)
+{
+    return tern__nccl_await(line->link->nccl, is_done, line, what, err);
+}
+
 int tern__nccl_line_open(tern__nccl_line *line, const char id[TERN__NCCL_ID], tern_error *err)
 {
-    tern__nccl *nccl = line->link->nccl;
-    const tern__bootstrap *boot = &nccl->group->boot;
+    const tern__bootstrap *boot = &line->link->nccl->group->boot;
     int status = tern__nccl_line_begin(line, boot->rank, boot->world, id, err);
-    return status ? status : tern__nccl_await(nccl, is_open, line, "to join all ranks", err);
+    return status ? status : tern__nccl_line_await(line, "to join all ranks", err);
 }
 
-void tern__nccl_line_abort(tern__nccl_line *line)
+/* ---- giving up ---- */
+
+/* All communicators, chained; nobody else knows of them any more. */
+static tern__nccl_line *take_all(const tern__nccl *nccl)
 {
-    if (line->comm) line->link->nccl->plugin->abort(line->comm);
-    line->comm = NULL;
+    tern__nccl_line *taken = NULL;
+    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link)) {
+        for (tern__nccl_line *line = link->lines; line; line = line->next) {
+            if (!line->comm) continue;
+            line->given_up = line->comm;
+            line->comm = NULL;
+            line->taken = taken;
+            taken = line;
+        }
+    }
+    return taken;
 }
 
-static bool has_any(const tern__nccl *nccl)
-{
-    bool any = false;
-    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
-        for (const tern__nccl_line *line = link->lines; line; line = line->next) any |= line->comm != NULL;
-    return any;
-}
-
-/* As one work: who gives up a communicator may wait for its device, in which another one hangs. */
+/* As one work: who gives up a communicator may wait for its device, in which another one hangs. NCCL may wait
+ * for a peer that is stopped, too, and whoever waits for a work is to hear why meanwhile: the lock is free.
+ */
 void tern__nccl_abort(tern__nccl *nccl)
 {
-    if (!has_any(nccl)) return;
+    tern__nccl_line *taken = take_all(nccl);
+    if (!taken) return;
+    nccl->aborts++;
+    pthread_mutex_unlock(&nccl->lock);
     int status = nccl->plugin->begin(NULL);
-    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
-        for (tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_abort(line);
+    for (const tern__nccl_line *line = taken; line; line = line->taken) nccl->plugin->abort(line->given_up);
     if (!status) nccl->plugin->end(NULL, NULL);
+    pthread_mutex_lock(&nccl->lock);
+    nccl->aborts--;
+    pthread_cond_broadcast(&nccl->changed);
 }
 
 static bool has_failed(const tern_group *group)
@@ -148,8 +179,11 @@ void tern__nccl_abort_failed(tern__nccl *nccl)
 {
     pthread_mutex_lock(&nccl->lock);
     if (has_failed(nccl->group)) tern__nccl_abort(nccl);
+    while (nccl->aborts) pthread_cond_wait(&nccl->changed, &nccl->lock);
     pthread_mutex_unlock(&nccl->lock);
 }
+
+/* ---- the end ---- */
 
 /* With the watch beside, unless it will not come. */
 int tern__nccl_line_drain(const tern__nccl_line *line)
@@ -170,14 +204,24 @@ static void free_lane(tern__nccl_line *line)
     if (line->lane != TERN__LANE_COMM) device->backend->lane_free(device, line->lane);
 }
 
+void tern__nccl_line_finalize(tern__nccl_line *line)
+{
+    tern__nccl *nccl = line->link->nccl;
+    if (line->is_final || line->is_pending || tern__nccl_line_drain(line) || has_failed(nccl->group)) return;
+    pthread_mutex_lock(&nccl->lock);
+    int status = line->comm ? nccl->plugin->finalize(line->comm, NULL) : TERN_OK;
+    pthread_mutex_unlock(&nccl->lock);
+    line->is_pending = status == TERN_PENDING;
+    line->is_final = line->is_pending || !status;
+}
+
+/* Off the link's list. */
 void tern__nccl_line_free(tern__nccl_line *line)
 {
     const tern__nccl *nccl = line->link->nccl;
-    bool is_done = !line->is_pending && !tern__nccl_line_drain(line);
-    if (line->comm && is_done && !has_failed(nccl->group))
-        nccl->plugin->close(line->comm);
-    else
-        tern__nccl_line_abort(line);
+    bool is_over = line->is_final && !line->is_pending && !has_failed(nccl->group);
+    if (line->comm && is_over) nccl->plugin->destroy(line->comm);
+    if (line->comm && !is_over) nccl->plugin->abort(line->comm);
     free_lane(line);
     tern__free(line);
 }

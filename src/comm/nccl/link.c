@@ -4,9 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a rank tells the others of its GPU; rank 0 also how they find each other. */
+/* What a rank tells the others of its GPU. */
 typedef struct card {
-    char id[TERN__NCCL_ID];
     unsigned char gpu[TERN__NCCL_GPU];
     char name[TERN__DEVICE_NAME];
     uint64_t spare; /* its first line that nobody has; 0: none */
@@ -68,7 +67,6 @@ static int introduce(const tern__nccl_link *link, card *cards, tern_error *err)
     own->spare = spare ? spare->number : 0;
     snprintf(own->name, sizeof(own->name), "%s", device->name);
     int status = nccl->plugin->gpu(device->index, own->gpu, err);
-    if (!status && nccl->group->boot.rank == 0) status = nccl->plugin->id(own->id, err);
     if (!status && nccl->group->boot.world > 1) status = tern__nccl_tell(nccl, cards, sizeof(*cards), err);
     return status ? status : check_gpus(nccl, cards, err);
 }
@@ -83,6 +81,26 @@ static tern__nccl_line *agree(const tern__nccl_link *link, const card *cards)
     return find_spare(link);
 }
 
+/* How rank 0 is found by the others, who all come: NCCL listens until they have. */
+static int tell_id(tern__nccl *nccl, char ids[], tern_error *err)
+{
+    int status = nccl->group->boot.rank ? TERN_OK : nccl->plugin->id(ids, err);
+    if (status || nccl->group->boot.world == 1) return status;
+    return tern__nccl_tell(nccl, ids, TERN__NCCL_ID, err);
+}
+
+/* Whose communicator all ranks open together. */
+static tern__nccl_line *line_new(tern__nccl_link *link, const tern__nccl_channel *channel, tern_error *err)
+{
+    char *ids = tern__alloc((size_t)link->nccl->group->boot.world * TERN__NCCL_ID, "tern_ddp_new", err);
+    if (!ids) return NULL;
+    tern__nccl_line *line = tell_id(link->nccl, ids, err) ? NULL : tern__nccl_line_new(link, err);
+    if (line) line->channel = channel;
+    int status = line ? tern__nccl_line_open(line, ids, err) : TERN_OK;
+    tern__free(ids);
+    return status ? NULL : line;
+}
+
 /* A communicator is not given back before the link is, as all ranks have to do that together. */
 static tern__nccl_line *open_line(tern__nccl_link *link, void *order, const tern__nccl_channel *channel,
                                   tern_error *err)
@@ -91,15 +109,14 @@ static tern__nccl_line *open_line(tern__nccl_link *link, void *order, const tern
     card *cards = tern__alloc(world * sizeof(*cards), "tern_ddp_new", err);
     if (!cards) return NULL;
     int status = introduce(link, cards, err);
-    tern__nccl_line *spare = status ? NULL : agree(link, cards),
-                    *line = status || spare ? spare : tern__nccl_line_new(link, err);
+    tern__nccl_line *line = status ? NULL : agree(link, cards);
+    tern__free(cards);
+    if (!status && !line) line = line_new(link, channel, err);
     if (line) {
         line->order = order;
         line->channel = channel;
     }
-    if (line && !spare) status = tern__nccl_line_open(line, cards[0].id, err);
-    tern__free(cards);
-    return status ? NULL : line;
+    return line;
 }
 
 int tern__nccl_link_part(tern__nccl_link *link, const tern__nccl_channel *channel, tern_error *err)
@@ -116,10 +133,54 @@ tern__nccl_line *tern__nccl_line_of(const tern__nccl_link *link, const tern__ncc
 
 /* ---- life ---- */
 
-/* A device that is closed takes its links along. */
+/* A communicator's end waits for the other ranks' to begin, and they may end theirs in another order: so the
+ * ends of all begin before one is waited for. The watch is needed until the device is through. */
+static void end_link(tern__nccl_link *link)
+{
+    const tern__nccl *nccl = link->nccl;
+    for (const tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_drain(line);
+    if (link == nccl->mail) tern__nccl_mailbox_leave(nccl->mailbox);
+    tern__nccl_abort_failed(link->nccl);
+    for (uint32_t i = 0; i < nccl->window_count; i++)
+        if (nccl->windows[i].link == link) tern__nccl_detach(&nccl->windows[i]);
+    for (tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_finalize(line);
+}
+
+/* Off the list, so that the watch does not see it any more. */
+static void forget(tern__nccl_link *link)
+{
+    tern__nccl *nccl = link->nccl;
+    pthread_mutex_lock(&nccl->lock);
+    tern__nccl_link **at = link == nccl->mail ? &nccl->mail : &nccl->links;
+    while (*at != link) at = &(*at)->next;
+    *at = link->next;
+    pthread_mutex_unlock(&nccl->lock);
+    for (uint32_t i = 0; i < nccl->window_count; i++)
+        if (nccl->windows[i].link == link) nccl->windows[i] = (tern__nccl_window){0};
+    tern__device_part(link->device, &link->guest);
+}
+
+static void close_link(tern__nccl_link *link)
+{
+    for (tern__nccl_line *line = link->lines; line; line = line->next)
+        if (line->is_final) tern__nccl_line_await(line, "to end", NULL);
+    tern__nccl_abort_failed(link->nccl);
+    forget(link);
+    for (tern__nccl_line *line; (line = link->lines);) {
+        link->lines = line->next;
+        tern__nccl_line_free(line);
+    }
+    tern__free(link);
+}
+
+/* A device that is closed takes its links along, those of all groups. */
 static void leave(tern__guest *guest)
 {
-    tern__nccl_link_close((tern__nccl_link *)guest);
+    tern__nccl_link *link = (tern__nccl_link *)guest;
+    end_link(link);
+    for (tern__guest *other = link->device->guests; other; other = other->next)
+        if (other->leave == leave) end_link((tern__nccl_link *)other);
+    close_link(link);
 }
 
 static tern__nccl_link *make(tern__nccl *nccl, tern_device *device, tern_error *err)
@@ -151,7 +212,8 @@ static tern__nccl_link *link_new(tern__nccl *nccl, tern_device *device, tern_err
     nccl->links = link;
     pthread_mutex_unlock(&nccl->lock);
     if (!tern__nccl_watch(nccl, &why) && open_line(link, nccl->order, NULL, &why)) return link;
-    tern__nccl_link_close(link);
+    end_link(link);
+    close_link(link);
     if (err) *err = why;
     return NULL;
 }
@@ -163,34 +225,9 @@ tern__nccl_link *tern__nccl_link_of(tern__nccl *nccl, tern_device *device, tern_
     return link_new(nccl, device, err);
 }
 
-/* Off the list, so that the watch does not see it any more. */
-static void forget(tern__nccl_link *link)
+void tern__nccl_links_close(tern__nccl *nccl)
 {
-    tern__nccl *nccl = link->nccl;
-    pthread_mutex_lock(&nccl->lock);
-    tern__nccl_link **at = link == nccl->mail ? &nccl->mail : &nccl->links;
-    while (*at != link) at = &(*at)->next;
-    *at = link->next;
-    pthread_mutex_unlock(&nccl->lock);
-    for (uint32_t i = 0; i < nccl->window_count; i++) {
-        tern__nccl_window *window = &nccl->windows[i];
-        if (window->link != link) continue;
-        tern__nccl_detach(window);
-        *window = (tern__nccl_window){0};
-    }
-    tern__device_part(link->device, &link->guest);
-}
-
-/* The watch is needed until the device is through. */
-void tern__nccl_link_close(tern__nccl_link *link)
-{
-    for (const tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_drain(line);
-    if (link == link->nccl->mail) tern__nccl_mailbox_leave(link->nccl->mailbox);
-    tern__nccl_abort_failed(link->nccl);
-    forget(link);
-    for (tern__nccl_line *line; (line = link->lines);) {
-        link->lines = line->next;
-        tern__nccl_line_free(line);
-    }
-    tern__free(link);
+    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
+        end_link(link);
+    for (tern__nccl_link *link; (link = tern__nccl_link_first(nccl));) close_link(link);
 }

@@ -5,9 +5,9 @@
  * Where both sides have their memory on a GPU, and not on the same one, what goes over there is not the data
  * but an envelope, and with it each side asks NCCL for its part. Envelopes from one rank to another come in
  * one order, that in which the receiver has found them; so NCCL's calls do, if each direction between two
- * ranks has a communicator of its own, and they wait for nothing else, if it has a lane of its own: no order
- * of messages among themselves or beside collectives makes devices wait for each other in a circle. The
- * envelope says how the two find each other in NCCL.
+ * ranks has a communicator of its own, and they wait for nothing else, if it has a lane of its own and fits
+ * into the device beside them (line.c): no order of messages among themselves or beside collectives makes
+ * devices wait for each other in a circle. The envelope says how the two find each other in NCCL.
  *
  * A message is done when the device has moved it. Short ones, which need no receive to be done, messages to
  * or from the host's memory, and those of any but the first device that has sent or received one go behind.

@@ -57,6 +57,9 @@ typedef struct tern__nccl_line {
     tern__nccl_work *first, *last; /* that are to be asked of NCCL  */
     tern__nccl_work *asked;        /* that is not in the lane yet   */
     bool is_pending;               /* the communicator takes no other meanwhile */
+    bool is_final;                 /* it takes no other any more                */
+    void *given_up;                /* the communicator that `comm` was          */
+    struct tern__nccl_line *taken; /* that was given up with it                 */
 } tern__nccl_line;
 
 /* A device of this rank, which is joined with one of each other rank. */
@@ -83,6 +86,7 @@ struct tern__nccl_work {
     uint64_t seq;                /* its place in the channel behind      */
     uint64_t launched;           /* its place in the line; 0: not yet    */
     bool is_queued;              /* it will be launched                  */
+    double divisor;              /* of a mean, before the ranks have met */
     const tern__nccl_call *call; /* of a message: all of it; NULL: as the post says */
     tern__nccl_work *next;       /* in the line's queue                  */
     tern__post post;
@@ -113,6 +117,7 @@ struct tern__nccl {
     pthread_cond_t changed;
     pthread_t watch;
     bool is_watched, stops;
+    int aborts; /* under way; under the lock */
 };
 
 /* ---- backend.c ---- */
@@ -127,7 +132,7 @@ int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const ter
                          tern_error *err);
 /* Launches what can be of the line's queue; never blocks. */
 int tern__nccl_line_advance(tern__nccl_line *line, tern_error *err);
-/* Of works that are gone. */
+/* Of works that are gone. What of them is under way is so in the order of the step from here on. */
 void tern__nccl_line_leave(tern__nccl_line *line, const tern__nccl_channel *channel);
 /* Once the ranks have met: TERN_OK when the work is launched; TERN_PENDING, unless it `waits`; or an error.
  */
@@ -142,7 +147,8 @@ void tern__nccl_work_drop(tern__nccl_work *work);
 
 /* The device's, opened with the first call, which is collective. E_UNSUPPORTED: two ranks have one GPU. */
 tern__nccl_link *tern__nccl_link_of(tern__nccl *nccl, tern_device *device, tern_error *err);
-void tern__nccl_link_close(tern__nccl_link *link);
+/* All of the group's. */
+void tern__nccl_links_close(tern__nccl *nccl);
 /* For messages, which no other rank need ask for. NULL: there is one already, of another device. */
 tern__nccl_link *tern__nccl_mail_of(tern__nccl *nccl, tern_device *device);
 /* All of them. */
@@ -170,27 +176,29 @@ int tern__nccl_line_open(tern__nccl_line *line, const char id[TERN__NCCL_ID], te
 /* The same without waiting for the others. */
 int tern__nccl_line_begin(tern__nccl_line *line, int rank, int world, const char id[TERN__NCCL_ID],
                           tern_error *err);
+/* Begins the end of its communicator, when that has done what it was asked. */
+void tern__nccl_line_finalize(tern__nccl_line *line);
 void tern__nccl_line_free(tern__nccl_line *line);
 /* TERN_OK: the device is done with all that was ever asked of the communicator. */
 int tern__nccl_line_drain(const tern__nccl_line *line);
 /* Is what was asked of the communicator under way? For the first works this takes until all ranks have asked.
  */
 int tern__nccl_line_test(tern__nccl_line *line, tern_error *err);
+/* Until it is; `what` says what for. */
+int tern__nccl_line_await(tern__nccl_line *line, const char *what, tern_error *err);
 /* Until `is_over` is TERN_OK, or an error. Moves on what others may wait for. */
 int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err), void *of, const char *what,
                      tern_error *err);
-/* Under the lock. */
-void tern__nccl_line_abort(tern__nccl_line *line);
-/* All there are, under the lock. */
+/* Gives up all communicators there are. Called with the lock, which is free meanwhile. */
 void tern__nccl_abort(tern__nccl *nccl);
-/* If the group has failed. */
+/* If the group has failed; and waits until nothing is being given up any more. */
 void tern__nccl_abort_failed(tern__nccl *nccl);
 
 /* ---- attach.c ---- */
 
 /* Collective: the window's data go over in that line. Memory that cannot be attached is no error. */
 int tern__nccl_attach(tern__nccl_window *window, tern__nccl_line *line, tern_error *err);
-/* Waits until the device is done with it; NCCL gives up for itself what a failure leaves. */
+/* Waits until the device is done with it. What a failure leaves goes with the communicator. */
 void tern__nccl_detach(tern__nccl_window *window);
 
 /* ---- mail.c ---- */

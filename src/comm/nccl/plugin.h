@@ -45,12 +45,15 @@ typedef struct tern__nccl_plugin {
     /* By which the ranks of one communicator find each other: one rank asks, and tells the others. */
     int (*id)(char id[TERN__NCCL_ID], tern_error *err);
 
-    /* Begins to meet the others. NULL: an error. */
-    void *(*open)(int index, int rank, int world, const char id[TERN__NCCL_ID], tern_error *err);
+    /* Begins to meet the others. Its works take at most so many `blocks` of the device; 0: as NCCL chooses.
+     * NULL: an error. */
+    void *(*open)(int index, int rank, int world, int blocks, const char id[TERN__NCCL_ID], tern_error *err);
     /* Of what was asked last, and of what has failed on the way since. */
     int (*test)(void *comm, tern_error *err);
-    /* Once nothing is under way. */
-    void (*close)(void *comm);
+    /* Once nothing is under way: begins the end. */
+    int (*finalize)(void *comm, tern_error *err);
+    /* The rest of it, which waits until all ranks of this machine have finalized theirs. */
+    void (*destroy)(void *comm);
     /* At once: what waits in a stream for others goes on, with any result. The communicator is gone. Of
      * several all are given up between `begin` and `end`: each may wait for its device, in which the others
      * hang. */

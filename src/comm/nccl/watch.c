@@ -91,7 +91,7 @@ void tern__nccl_unwatch(tern__nccl *nccl)
     if (!nccl->is_watched) return;
     pthread_mutex_lock(&nccl->lock);
     nccl->stops = true;
-    pthread_cond_signal(&nccl->changed);
+    pthread_cond_broadcast(&nccl->changed);
     pthread_mutex_unlock(&nccl->lock);
     pthread_join(nccl->watch, NULL);
     nccl->is_watched = false;

@@ -4,11 +4,15 @@
  * a bucket goes over while backward computes the next. While NCCL connects the ranks for one of the first
  * works, which takes until all have asked for it, the next are queued and nobody waits: ranks that ask two
  * communicators in different order would wait for each other. A mean is a sum of each rank's values by a
- * factor of its own, weight / world, so it need not be known what the others weigh; what the shares come to
- * is known when the ranks have met, and if it is not the world, the step multiplies what has come by the
- * rest. In 16 bits factors are powers of 2, which lose nothing, and the rest makes up for them. Memory of
- * weight 0 is zeroed rather than multiplied: there may be a NaN in it. A broadcast of a ddp waits for its
- * meeting, because its root may be a shadow. */
+ * factor of its own, weight / divisor, so it need not be known what the others weigh; what the shares come to
+ * is known when the ranks have met, and if that is not the divisor, the step multiplies what has come by the
+ * rest. In 16 bits the divisor is a power of 2, which loses nothing. Memory of weight 0 is zeroed rather than
+ * multiplied: there may be a NaN in it. In an all_reduce the step multiplies by the factor, so that NCCL has
+ * a plain sum, the only one for which it uses what NVSwitches add up and what is attached.
+ *
+ * Two kinds of works of a ddp wait for their meeting: a broadcast, because its root may be a shadow, and a
+ * mean in 16 bits that is weighted by counts, because a product by any number may not be one of 16 bits, but
+ * by the count's part in all counts it is. */
 #include "comm/nccl/nccl.h"
 
 #include "comm/reduce.h"
@@ -38,19 +42,31 @@ static bool is_mean(const tern__post *post)
     return tern__kind_reduces(post->kind) && post->op == TERN_AVG;
 }
 
+/* Only of an all_reduce may what a rank gives be written. */
+static bool is_scaled_by_step(const tern__post *post)
+{
+    return is_mean(post) && post->kind == TERN__ALL_REDUCE;
+}
+
+static bool is_wide(const tern__post *post)
+{
+    return post->dtype == TERN_F32 || post->dtype == TERN_F64;
+}
+
 /* What a mean is divided by before it is known what the shares come to. */
 static double divisor_of(const tern__post *post, int world)
 {
     double power = 1;
-    if (post->dtype == TERN_F32 || post->dtype == TERN_F64) return world;
+    if (is_wide(post)) return is_scaled_by_step(post) ? 1 : world;
     while (2 * power <= world) power *= 2;
     return power;
 }
 
-static double factor_of(const tern__post *post, int world)
+/* What this rank's values are multiplied by. */
+static double factor_of(const tern__nccl_work *work)
 {
-    double weight = post->weighted ? post->weight : 1;
-    return is_mean(post) ? weight / divisor_of(post, world) : weight;
+    double weight = work->post.weighted ? work->post.weight : 1;
+    return is_mean(&work->post) ? weight / work->divisor : weight;
 }
 
 /* ---- the parts of a work ---- */
@@ -89,21 +105,55 @@ static part result_of(const tern__nccl *nccl, const tern__post *post, int i)
     return p;
 }
 
+/* This rank's result. */
+static int scale(const tern__nccl_work *work, double factor, tern_error *err)
+{
+    const tern__nccl_link *link = work->line->link;
+    const tern__post *post = &work->post;
+    int status = TERN_OK;
+    for (int i = 0; factor != 1 && i < post->extent_count && !status; i++) {
+        part p = result_of(link->nccl, post, i);
+        status = tern__reduce_scale(link->device, post->dtype, p.at, p.at, p.count, factor, err);
+    }
+    return status;
+}
+
+static int zero(const tern__nccl_work *work, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int i = 0; i < work->post.extent_count && !status; i++) {
+        part p = part_of(work->line->link->nccl, &work->post, i);
+        status = tern__memory_zero(p.at, p.count * tern_dtype_bytes(work->post.dtype), err);
+    }
+    return status;
+}
+
+/* What this rank gives becomes what NCCL is to add. */
+static int make_summand(const tern__nccl_work *work, tern_error *err)
+{
+    const tern__post *post = &work->post;
+    if (post->kind == TERN__ALL_REDUCE && post->weighted && post->weight == 0) return zero(work, err);
+    return is_scaled_by_step(post) ? scale(work, factor_of(work), err) : TERN_OK;
+}
+
 /* ---- the device's part ---- */
 
-static tern__nccl_call call_of(const tern__nccl *nccl, const tern__post *post, int i)
+static tern__nccl_call call_of(const tern__nccl *nccl, const tern__nccl_work *work, int i)
 {
+    const tern__post *post = &work->post;
     uint64_t world = (uint64_t)nccl->group->boot.world;
     int rank = nccl->group->boot.rank;
     part p = part_of(nccl, post, i);
-    bool weighs = post->op == TERN_AVG || post->op == TERN_PREMUL_SUM;
+    bool weighs = !is_scaled_by_step(post) && (post->op == TERN_AVG || post->op == TERN_PREMUL_SUM);
     tern__nccl_call call = {.kind = TERN__NCCL_ALL_REDUCE,
                             .from = p.at,
                             .to = p.at,
                             .count = p.count,
                             .dtype = post->dtype,
-                            .op = weighs ? TERN_PREMUL_SUM : post->op,
-                            .factor = factor_of(post, (int)world),
+                            .op = weighs          ? TERN_PREMUL_SUM
+                                  : is_mean(post) ? TERN_SUM
+                                                  : post->op,
+                            .factor = factor_of(work),
                             .peer = post->roots ? post->roots[i] : post->root};
     if (post->kind == TERN__BROADCAST) call.kind = TERN__NCCL_BROADCAST;
     if (post->kind == TERN__REDUCE) call.kind = TERN__NCCL_REDUCE;
@@ -120,12 +170,13 @@ static tern__nccl_call call_of(const tern__nccl *nccl, const tern__post *post, i
     return call;
 }
 
-static int run_extents(const tern__nccl_line *line, const tern__post *post, void *stream, tern_error *err)
+static int run_extents(const tern__nccl_line *line, const tern__nccl_work *work, void *stream,
+                       tern_error *err)
 {
     const tern__nccl *nccl = line->link->nccl;
     int status = TERN_OK;
-    for (int i = 0; i < post->extent_count && !status; i++) {
-        tern__nccl_call call = call_of(nccl, post, i);
+    for (int i = 0; i < work->post.extent_count && !status; i++) {
+        tern__nccl_call call = call_of(nccl, work, i);
         if (call.count) status = nccl->plugin->run(line->comm, &call, stream, err);
     }
     return status;
@@ -172,7 +223,7 @@ static int run(tern__nccl_line *line, const tern__nccl_work *work, tern_error *e
     if (!status) {
         status = work->call ? nccl->plugin->run(line->comm, work->call, stream, err)
                  : is_move  ? run_moves(line, post, stream, err)
-                            : run_extents(line, post, stream, err);
+                            : run_extents(line, work, stream, err);
         int ended = nccl->plugin->end(line->comm, status ? NULL : err);
         if (!status) status = ended;
     }
@@ -250,56 +301,37 @@ void tern__nccl_work_drop(tern__nccl_work *work)
     work->line = NULL;
 }
 
-static bool is_of(const tern__nccl_work *work, const tern__nccl_channel *channel)
-{
-    return work >= channel->works && work < channel->works + channel->slots;
-}
-
-void tern__nccl_line_leave(tern__nccl_line *line, const tern__nccl_channel *channel)
-{
-    tern__nccl_work **at = &line->first;
-    line->last = NULL;
-    while (*at) {
-        if (is_of(*at, channel)) {
-            *at = (*at)->next;
-            continue;
-        }
-        line->last = *at;
-        at = &(*at)->next;
-    }
-    if (line->held && is_of(line->held, channel)) line->held = NULL;
-    if (line->asked && is_of(line->asked, channel)) line->asked = NULL;
-    if (line->channel == channel) line->channel = NULL;
-}
-
-static int zero(const tern__nccl *nccl, const tern__post *post, tern_error *err)
-{
-    int status = TERN_OK;
-    for (int i = 0; i < post->extent_count && !status; i++) {
-        part p = part_of(nccl, post, i);
-        status = tern__memory_zero(p.at, p.count * tern_dtype_bytes(post->dtype), err);
-    }
-    return status;
-}
-
 /* ---- posting ---- */
 
-/* Of a ddp, which may have shadows. Nobody is one in the step of an optimizer. */
+/* Broadcasts of a ddp may have shadows, but nobody is one in the step of an optimizer. */
 static bool is_held(const tern__post *post)
 {
-    return post->kind == TERN__BROADCAST && post->owner && post->bucket != TERN__SLICE_BUCKET;
+    if (post->kind == TERN__BROADCAST) return post->owner && post->bucket != TERN__SLICE_BUCKET;
+    return post->counted && is_scaled_by_step(post) && !is_wide(post);
 }
 
 /* The highest rank that is no shadow takes the root's place; where there is none, nobody gives anything. */
+static int launch_broadcast(tern__nccl_work *work, const tern__tally *tally, tern_error *err)
+{
+    int world = work->line->link->nccl->group->boot.world;
+    tern__post *post = &work->post;
+    if (tally->shadows == world) return TERN_OK;
+    if (tally->shadow[post->root])
+        for (post->root = world - 1; tally->shadow[post->root];) post->root--;
+    return tern__nccl_work_launch(work, err);
+}
+
+static int launch_mean(tern__nccl_work *work, const tern__tally *tally, tern_error *err)
+{
+    if (tally->shares > 0) work->divisor = tally->shares;
+    int status = make_summand(work, err);
+    return status ? status : tern__nccl_work_launch(work, err);
+}
+
 static int launch_held(tern__nccl_work *work, tern_error *err)
 {
-    const tern__nccl *nccl = work->line->link->nccl;
-    const tern__tally *tally = nccl->behind->tally(work->line->order, work->seq);
-    tern__post *post = &work->post;
-    if (tally->shadows == nccl->group->boot.world) return TERN_OK;
-    if (tally->shadow[post->root])
-        for (post->root = nccl->group->boot.world - 1; tally->shadow[post->root];) post->root--;
-    return tern__nccl_work_launch(work, err);
+    const tern__tally *tally = work->line->link->nccl->behind->tally(work->line->order, work->seq);
+    return (is_mean(&work->post) ? launch_mean : launch_broadcast)(work, tally, err);
 }
 
 static int release_held(tern__nccl_line *line, tern_error *err)
@@ -315,16 +347,18 @@ static int release_held(tern__nccl_line *line, tern_error *err)
 int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const tern__post *post,
                          tern_error *err)
 {
-    bool is_unread = post->kind == TERN__ALL_REDUCE && post->weighted && post->weight == 0;
     work->line = line;
     work->post = *post;
+    work->divisor = divisor_of(post, line->link->nccl->group->boot.world);
     int status = release_held(line, err);
     if (!status) status = meet(work, post, err);
     if (status || post->only_meets) return status;
-    if (is_unread) status = zero(line->link->nccl, post, err);
-    if (!is_held(post)) return status ? status : tern__nccl_work_launch(work, err);
-    line->held = work;
-    return status;
+    if (is_held(post)) {
+        line->held = work;
+        return TERN_OK;
+    }
+    status = make_summand(work, err);
+    return status ? status : tern__nccl_work_launch(work, err);
 }
 
 /* ---- finishing ---- */
@@ -332,18 +366,10 @@ int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const ter
 /* Where the shares are none, there is no mean. */
 static int scale_rest(const tern__nccl_work *work, tern_error *err)
 {
-    const tern__post *post = &work->post;
     const tern__nccl_line *line = work->line;
-    const tern__nccl *nccl = line->link->nccl;
-    const tern__tally *tally = nccl->behind->tally(line->order, work->seq);
-    double rest = divisor_of(post, nccl->group->boot.world) / tally->shares;
-    int status = TERN_OK;
-    if (!is_mean(post) || tally->shares <= 0 || rest == 1) return TERN_OK;
-    for (int i = 0; i < post->extent_count && !status; i++) {
-        part p = result_of(nccl, post, i);
-        status = tern__reduce_scale(line->link->device, post->dtype, p.at, p.at, p.count, rest, err);
-    }
-    return status;
+    const tern__tally *tally = line->link->nccl->behind->tally(line->order, work->seq);
+    bool has_mean = is_mean(&work->post) && tally->shares > 0;
+    return has_mean ? scale(work, work->divisor / tally->shares, err) : TERN_OK;
 }
 
 static int is_launched(void *of, tern_error *err)
@@ -361,19 +387,57 @@ int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err)
                  : is_launched(work, err);
 }
 
+/* What the step does from here on comes after what the lane was asked so far. */
+static int follow(const tern__nccl_line *line, uint64_t launched, tern_error *err)
+{
+    tern_device *device = line->link->device;
+    int place = (int)((launched - 1) % TERN__NCCL_MARKS);
+    return device->backend->mark_follow(device, TERN__LANE_STEP, line->marks[place], err);
+}
+
 /* All ranks have met for it; but of a communicator that was given up nobody knows what it has done. */
 int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err)
 {
     tern__nccl_line *line = work->line;
-    tern_device *device = line->link->device;
-    int status;
+    tern__nccl *nccl = line->link->nccl;
     if (!work->launched) return TERN_OK;
     int place = (int)((work->launched - 1) % TERN__NCCL_MARKS);
-    pthread_mutex_lock(&line->link->nccl->lock);
+    pthread_mutex_lock(&nccl->lock);
     bool is_open = line->comm != NULL;
     line->began[place] = tern__now_ns();
-    pthread_mutex_unlock(&line->link->nccl->lock);
-    if (!is_open) return fail_aborted(line->link->nccl->group, err);
-    status = device->backend->mark_follow(device, TERN__LANE_STEP, line->marks[place], err);
+    pthread_mutex_unlock(&nccl->lock);
+    if (!is_open) return fail_aborted(nccl->group, err);
+    int status = follow(line, work->launched, err);
     return status ? status : scale_rest(work, err);
+}
+
+/* ---- leaving ---- */
+
+static bool is_of(const tern__nccl_work *work, const tern__nccl_channel *channel)
+{
+    return work >= channel->works && work < channel->works + channel->slots;
+}
+
+static void see_into_lane(tern__nccl_line *line)
+{
+    tern__nccl_work_settle(line->asked, true, NULL);
+    line->asked = NULL;
+}
+
+void tern__nccl_line_leave(tern__nccl_line *line, const tern__nccl_channel *channel)
+{
+    tern__nccl_work **at = &line->first;
+    line->last = NULL;
+    while (*at) {
+        if (is_of(*at, channel)) {
+            *at = (*at)->next;
+            continue;
+        }
+        line->last = *at;
+        at = &(*at)->next;
+    }
+    if (line->held && is_of(line->held, channel)) line->held = NULL;
+    if (line->asked && is_of(line->asked, channel)) see_into_lane(line);
+    if (line->channel == channel) line->channel = NULL;
+    if (line->launched) follow(line, line->launched, NULL);
 }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,7 +36,7 @@ struct place {
     double factor;
 };
 struct file {
-    std::atomic<int> joined, begun;
+    std::atomic<int> joined, begun, finalized;
     std::atomic<uint64_t> arrived[RANKS];
     place places[RANKS][2];
     std::atomic<uint64_t> sent[RANKS][RANKS], taken[RANKS][RANKS];
@@ -54,7 +55,8 @@ struct state {
     uint64_t collectives;
     std::atomic<bool> aborted;
     std::atomic<int> under_way;
-    bool has_begun;
+    bool has_begun, is_finalized;
+    int64_t busy_until; /* by what was asked last, in microseconds */
     std::vector<range *> registered;
     std::vector<double> factors; /* of premul ops; NAN: destroyed */
     ~state()
@@ -246,6 +248,27 @@ static bool poll_pair(state &s, call &c)
     return true;
 }
 
+/* ---- what is in progress ---- */
+
+static int64_t now_us()
+{
+    return std::chrono::duration_cast<std::chrono::microseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+/* NCCL has a thread of its own for what is asked of a communicator that does not block. */
+static void be_busy(state &s)
+{
+    s.busy_until = now_us() + 300;
+}
+
+static bool is_in_progress(const state &s)
+{
+    return s.shared->joined < s.world || (s.has_begun && s.shared->begun < s.world) ||
+           now_us() < s.busy_until;
+}
+
 /* ---- works in a stream ---- */
 
 /* The calls of a group. Collectives go one after the other, the rest beside them. */
@@ -289,15 +312,10 @@ static ncclResult_t flush()
     if (!w) return ncclSuccess;
     w->s->under_way++;
     w->library->enqueue(asked_in, [w] { return poll_work(*w); });
-    if (w->s->has_begun) return ncclSuccess;
+    be_busy(*w->s);
+    if (!w->s->has_begun) w->s->shared->begun++;
     w->s->has_begun = true;
-    w->s->shared->begun++;
     return ncclInProgress;
-}
-
-static bool is_in_progress(const state &s)
-{
-    return s.shared->joined < s.world || (s.has_begun && s.shared->begun < s.world);
 }
 
 static bool is_registered(const state &s, const char *data)
@@ -336,7 +354,7 @@ static ncclResult_t ask(ncclComm_t comm, cudaStream_t stream, call c)
 
 static std::mutex own_lock;
 static std::vector<std::shared_ptr<state>> own; /* of this process, that were not given up */
-static thread_local bool gives_up;
+static thread_local std::vector<std::shared_ptr<state>> given_up;
 
 static bool is_any_under_way()
 {
@@ -352,14 +370,26 @@ static void leave(const std::shared_ptr<state> &s)
     own.erase(std::find(own.begin(), own.end(), s));
 }
 
-/* Who gives up a communicator frees its memory, which waits for all that the device was asked. */
+static void wait_for_peers(const state &s, const char *why)
+{
+    for (int ms = 0; s.shared->finalized < s.world; ms++) {
+        if (ms == 20000) stop(why);
+        usleep(1000);
+    }
+}
+
+/* Who gives up a communicator frees its memory, which waits for all that the device was asked; and for the
+ * peers, where the driver has no memory of the host's that NCCL could use without them. */
 static void reclaim()
 {
-    for (int ms = 0; gives_up && is_any_under_way(); ms++) {
+    for (int ms = 0; !given_up.empty() && is_any_under_way(); ms++) {
         if (ms == 5000) stop("a communicator is given up and waits for another one that hangs");
         usleep(1000);
     }
-    gives_up = false;
+    for (const auto &s : given_up)
+        if (std::getenv("EMULATED_NCCL_ABORT_WAITS"))
+            wait_for_peers(*s, "a communicator is given up that peers have not");
+    given_up.clear();
 }
 
 ncclResult_t ncclGroupStart()
@@ -470,6 +500,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, v
 {
     const char *may = std::getenv("NCCL_LOCAL_REGISTER");
     *handle = nullptr;
+    if (is_in_progress(*comm->s)) stop("memory is registered while something is in progress");
     if (may && !std::strcmp(may, "0")) return ncclSuccess;
     comm->s->registered.push_back(new range{(const char *)data, bytes});
     *handle = comm->s->registered.back();
@@ -482,6 +513,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
     size_t i = 0;
     while (i < all.size() && all[i] != handle) i++;
     if (i == all.size()) stop("what was not registered is given up");
+    if (is_in_progress(*comm->s)) stop("memory is given up while something is in progress");
     if (comm->s->under_way) stop("registered memory is given up while it may be moved");
     delete all[i];
     all.erase(all.begin() + (long)i);
@@ -526,14 +558,27 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
     return ncclInProgress;
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t comm)
+static void finalize(state &s)
 {
-    return is_in_progress(*comm->s) ? ncclInvalidUsage : ncclSuccess;
+    if (!s.is_finalized) s.shared->finalized++;
+    s.is_finalized = true;
 }
 
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    if (is_in_progress(*comm->s)) return ncclInvalidUsage;
+    finalize(*comm->s);
+    be_busy(*comm->s);
+    return ncclInProgress;
+}
+
+/* Ranks of one machine have connections to each other, which last until both have finalized. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    if (!comm->s->registered.empty()) stop("memory is registered with a communicator that is destroyed");
+    const state &s = *comm->s;
+    if (!s.registered.empty()) stop("memory is registered with a communicator that is destroyed");
+    if (!s.is_finalized || is_in_progress(s)) stop("a communicator is destroyed that is not finalized");
+    wait_for_peers(s, "a communicator is destroyed that peers have not finalized");
     leave(comm->s);
     delete comm;
     return ncclSuccess;
@@ -541,7 +586,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    comm->s->aborted = gives_up = true;
+    comm->s->aborted = true;
+    given_up.push_back(comm->s);
+    finalize(*comm->s);
     leave(comm->s);
     delete comm;
     if (!depth) reclaim();

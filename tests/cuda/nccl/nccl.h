@@ -1,10 +1,11 @@
 /* nccl.h - as much of NCCL as src/plugins/nccl.cc asks for, between processes of one machine, so that what
  * stands on it can be tested where no GPU is. Like NCCL's, a call is work in a stream; ranks that do not call
  * the same hang, until the communicator is aborted, which waits for all that are not aborted in the same
- * group; a communicator that does not block is in progress until all ranks have come, and with its first work
- * once more. Stricter than NCCL: data that lie in no device's memory, and calls on what is in progress, are
- * errors; what is registered is one allocation and stays, on all ranks or none (else they hang), and is given
- * up before its communicator is, and when nothing is under way. */
+ * group; a communicator that does not block is in progress until all ranks have come, with its first work
+ * once more, and for a while with each; who destroys one waits until all have finalized it. Stricter than
+ * NCCL: data that lie in no device's memory, and calls on what is in progress, are errors; what is registered
+ * is one allocation and stays, on all ranks or none (else they hang), and is given up before its communicator
+ * is, and when nothing is under way. */
 #ifndef TERN_TESTS_NCCL_H
 #define TERN_TESTS_NCCL_H
 
@@ -15,7 +16,7 @@
 #define NCCL_UNIQUE_ID_BYTES 128
 #define NCCL_CONFIG_INITIALIZER                                                                              \
     {                                                                                                        \
-        1                                                                                                    \
+        1, 0                                                                                                 \
     }
 
 typedef struct ncclComm *ncclComm_t;
@@ -23,7 +24,7 @@ typedef struct {
     char internal[NCCL_UNIQUE_ID_BYTES];
 } ncclUniqueId;
 typedef struct {
-    int blocking;
+    int blocking, maxCTAs;
 } ncclConfig_t;
 
 typedef enum {
