@@ -6,7 +6,7 @@
 #
 # There, in a checkout of the same state:
 #
-#     tar xf tern-gpu.tar.xz && . build/packed.sh && ctest --test-dir build -L gpu -LE sanitizer -j 8; bench/gpu/run.sh
+#     tar xf tern-gpu.tar.xz && . build/packed.sh && OMP_NUM_THREADS=2 ctest --test-dir build -L gpu -LE sanitizer -j 8; bench/gpu/run.sh
 #
 # packed.sh finds CUDA's libraries beside PyTorch's, as PyTorch does, and elsewhere; the tests' Python is the one on the PATH. Tests know where they
 # were built: packed.sh links that path to where they are, if nothing is there.

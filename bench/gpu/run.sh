@@ -6,7 +6,7 @@
 #     bench/gpu/run.sh [--only NAME,..] [--compile] [--profile] [--json FILE] [rounds]
 #
 # --only     just these of resnet50, unet3d, mlp
-# --compile  torch.compile(mode="max-autotune") too, which takes minutes to begin
+# --compile  too: net and loss by torch.compile in its slowest mode, in the graph; it takes minutes to begin
 # --profile  what each of tern's kernels takes beside a copy and a large product; and, by CUPTI, what a step asks of CUDA and how often it waits
 # TORCH_PYTHON is the python3 that has PyTorch with CUDA (default: the one on the PATH), TERN_BUILD the build (default: build).
 set -eu

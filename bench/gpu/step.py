@@ -31,7 +31,7 @@ def arranged(thing):
 
 
 class Step:
-    """One step: called, it returns the loss; `way` graph records it once and replays it, compile lets torch.compile do so."""
+    """One step: called, it returns the loss; `way` graph records it once and replays it, compile lets torch.compile make net and loss before."""
 
     def __init__(self, args):
         self.way = args.way
@@ -39,31 +39,34 @@ class Step:
         self.net, self.x, self.y = arranged(net.cuda()), arranged(x.cuda()), y.cuda()
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9, fused=True)
         self.half = {"bf16": torch.bfloat16, "f16": torch.float16}.get(args.dtype)
-        self.forward = torch.compile(self.net, mode="max-autotune") if args.way == "compile" else self.net
+        self.loss = torch.compile(self.forward, mode="max-autotune-no-cudagraphs") if args.way == "compile" else self.forward
         self.run = self.step
-        if self.way == "graph":
+        if self.way != "eager":
             self.record()
+
+    def forward(self):
+        return self.loss_of(self.net(self.x), self.y)
 
     def step(self):
         self.optimizer.zero_grad(set_to_none=True)
         # A recording must not use casts that were made before it.
-        with torch.autocast("cuda", self.half, enabled=self.half is not None, cache_enabled=self.way != "graph"):
-            loss = self.loss_of(self.forward(self.x), self.y)
+        with torch.autocast("cuda", self.half, enabled=self.half is not None, cache_enabled=self.way == "eager"):
+            loss = self.loss()
         loss.backward()
         self.optimizer.step()
         return loss
 
     def record(self):
         """As PyTorch's manual has it: steps on a side stream, then the recording."""
-        self.first = self.step().detach().clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
+            self.first = self.step().detach().clone()
             for _ in range(WARM_UP):
                 self.step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=side):
             loss = self.step()
 
         def replay():
@@ -95,7 +98,9 @@ def main():
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     step = Step(args)
-    first = step.first.item() if args.way == "graph" else step.run().item()
+    first = step.first.item() if args.way != "eager" else step.run().item()
+    torch.cuda.empty_cache()  # of what it took to choose algorithms and to record
+    torch.cuda.reset_peak_memory_stats()
     timed(step, WARM_UP)
     times, last = timed(step, args.steps)
     print(json.dumps({"model": args.model, "batch": args.batch, "dtype": args.dtype, "steps": args.steps, "way": args.way,

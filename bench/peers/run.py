@@ -101,6 +101,8 @@ def check_same_work(found):
     """The first step's loss tells that nets, weights and data are the same; in bf16 to its 8 bits."""
     losses = {peer: said["loss_first"] for peer, said in found.items() if "loss_first" in said}
     half = any(said.get("dtype") == "bf16" for said in found.values())
+    if any(loss is None or loss != loss for loss in losses.values()):
+        sys.exit(f"a loss of the first step is not a number: {losses}")
     if losses and max(losses.values()) - min(losses.values()) > (2e-2 if half else 1e-4) * max(1, *losses.values()):
         sys.exit(f"not the same work: the losses of the first step are {losses}")
 

@@ -8,7 +8,7 @@ from optims import EVERY, train_beside, two_of_three
 
 def combinations():
     names = "betas", "eps", "weight_decay", "amsgrad", "maximize"
-    for values in itertools.product(((0.9, 0.999), (0, 0.5)), (1e-8, 0.1), (0, 0.1), (False, True), (False, True)):
+    for values in itertools.product(((0.9, 0.999), (0.0, 0.5)), (1e-8, 0.1), (0, 0.1), (False, True), (False, True)):
         yield dict(zip(names, values), lr=0.01)
 
 

@@ -5,6 +5,7 @@ import ctypes
 import os
 import re
 import subprocess
+import sys
 import unittest
 
 import numpy
@@ -272,7 +273,7 @@ class Note(unittest.TestCase):
     """What a CPU without bf16 makes of it is said once a job; oneDNN takes itself for one there."""
 
     def said_on(self, isa):
-        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", "2", "/usr/bin/python3", "-c", REGIONS]
+        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", "2", sys.executable, "-c", REGIONS]
         path = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), os.environ["PYTHONPATH"]])
         done = subprocess.run(command, capture_output=True, text=True, timeout=120,
                               env={**os.environ, "PYTHONPATH": path, "ONEDNN_MAX_CPU_ISA": isa})

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import subprocess
+import sys
 import unittest
 
 import numpy
@@ -173,7 +174,7 @@ class RanksTest(unittest.TestCase):
             want = matrix_of(x.argmax(1), label, 5, 255)
             order, counts = (-x).argsort(1, kind="stable"), label != 255
             tops = [float(((order[:, :k] == label[:, None]).any(1) & counts).sum()) for k in (1, 3)]
-            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), "/usr/bin/python3", RANK, str(samples)]
+            command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), sys.executable, RANK, str(samples)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
             self.assertEqual(done.returncode, 0, done.stderr)
             told = [json.loads(line.split("told ")[1]) for line in done.stdout.splitlines()]

@@ -3,6 +3,7 @@ beside torch's DistributedDataParallel too."""
 import ctypes
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -69,7 +70,7 @@ class Share(unittest.TestCase):
     def test_ddp(self):
         for ranks in (2, 3):
             with tempfile.TemporaryDirectory() as folder:
-                command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), "/usr/bin/python3"]
+                command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), sys.executable]
                 command += [os.path.join(HERE, "share_rank.py"), os.path.join(folder, "meeting")]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
