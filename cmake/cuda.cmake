@@ -1,6 +1,6 @@
 # The plug-in for NVIDIA's GPUs. It is built with nvcc; and always, where there is a C++ compiler, for the tests on CPUs, with
 # tests/cuda/emulated in the places of CUDA's headers and of the files that ask its libraries.
-option(TERN_CUDA "Build the plug-in for NVIDIA's GPUs: nvcc, cuDNN 9.8, cuBLASLt, NCCL" OFF)
+option(TERN_CUDA "Build the plug-in for NVIDIA's GPUs: nvcc, cuDNN 9.16, cuBLASLt, NCCL" OFF)
 set(TERN_CUDA_ARCHITECTURES "80;90" CACHE STRING "Of the GPUs that the plug-in has code for")
 
 file(GLOB TERN_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c ${PROJECT_SOURCE_DIR}/src/cuda/*.cc ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
@@ -43,8 +43,8 @@ if(TERN_CUDA)
   find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
   find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
   header_version(CUDNN_VERSION ${CUDNN_INCLUDE_DIR}/cudnn_version.h CUDNN_MAJOR CUDNN_MINOR CUDNN_PATCHLEVEL)
-  if(CUDNN_VERSION VERSION_LESS 9.8) # which can be told of a GPU
-    message(FATAL_ERROR "the plug-in for NVIDIA's GPUs asks for cuDNN 9.8; ${CUDNN_INCLUDE_DIR} has \"${CUDNN_VERSION}\"")
+  if(CUDNN_VERSION VERSION_LESS 9.16) # earlier ones cannot be told of a GPU, or compute some convolutions of volumes wrongly
+    message(FATAL_ERROR "the plug-in for NVIDIA's GPUs asks for cuDNN 9.16; ${CUDNN_INCLUDE_DIR} has \"${CUDNN_VERSION}\"")
   endif()
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
   find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)

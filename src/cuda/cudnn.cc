@@ -18,30 +18,6 @@ struct tern__cudnn_graph {
     desc whole;
 };
 
-/* ---- the library's state ---- */
-
-static void cudnn_free(tern_device *, void *state)
-{
-    place *at = (place *)state;
-    if (at->handle) cudnnDestroy(at->handle);
-    delete at;
-}
-
-static void open_library(row *r, tern_device *device)
-{
-    tern__cuda *cuda = tern__cuda_of(device);
-    tern__cuda_library *slot = &cuda->libraries[TERN__CUDA_CUDNN];
-    cudaSetDevice(cuda->index);
-    r->at = (place *)slot->state;
-    if (r->at) return;
-    place *at = new place();
-    if (went(r, cudnnCreate(&at->handle), "cudnnCreate"))
-        went(r, cudnnSetStream(at->handle, cuda->stream), "cudnnSetStream");
-    if (!is_well(r)) return cudnn_free(device, at);
-    *slot = (tern__cuda_library){at, cudnn_free};
-    r->at = at;
-}
-
 /* ---- graphs ---- */
 
 static int64_t alignment_of(const void *data)
@@ -205,13 +181,6 @@ static int new_graph(row *r, const tern__cudnn_conv *conv, tern__cudnn_graph **g
     return status_of(r);
 }
 
-int tern__cudnn_graph_new(const tern__call *call, const tern__cudnn_conv *conv, tern__cudnn_graph **graph)
-{
-    row r = row_of(nullptr, call->err);
-    open_library(&r, call->device);
-    return is_well(&r) ? new_graph(&r, conv, graph) : status_of(&r);
-}
-
 void tern__cudnn_graph_free(tern__cudnn_graph *g)
 {
     if (!g) return;
@@ -243,6 +212,98 @@ static std::vector<desc> configs_of(const tern__cudnn_graph *g, cudnnBackendHeur
     destroy(heuristics);
     return configs;
 }
+
+/* ---- the library's state ---- */
+
+static void cudnn_free(tern_device *, void *state)
+{
+    place *at = (place *)state;
+    if (at->handle) cudnnDestroy(at->handle);
+    delete at;
+}
+
+#define OLDEST 91600 /* those from 9.8 on compute some convolutions of volumes wrongly */
+#define NAME   32
+
+static void name_version(size_t version, char *text, size_t size)
+{
+    std::snprintf(text, size, "cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+}
+
+/* The one that is loaded, which need not be the one that this was built with. */
+static int check_version(tern_error *err)
+{
+    char loaded[NAME], oldest[NAME];
+    if (cudnnGetVersion() >= OLDEST) return TERN_OK;
+    name_version(cudnnGetVersion(), loaded, NAME);
+    name_version(OLDEST, oldest, NAME);
+    return tern__error_set(err, "conv", TERN_E_SYSTEM, "%s is loaded, %s or later is needed", loaded, oldest);
+}
+
+static int open_handle(row *r, place *at, cudaStream_t stream)
+{
+    if (went(r, cudnnCreate(&at->handle), "cudnnCreate"))
+        went(r, cudnnSetStream(at->handle, stream), "cudnnSetStream");
+    return failure_of(r);
+}
+
+static bool has_configs(const tern__cudnn_graph *g)
+{
+    int count = 0;
+    for (cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
+        for (desc config : configs_of(g, mode)) {
+            destroy(config);
+            count++;
+        }
+    return count > 0;
+}
+
+/* By a convolution that any GPU has some for. Where cuDNN cannot load their libraries it does not say so, but
+ * names none for anything, and all would be left to the host. */
+static int check_engines(row *r)
+{
+    static const tern__conv_attr attr = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1};
+    static const int64_t shape[][4] = {{1, 8, 8, 8}, {8, 8, 3, 3}, {1, 8, 6, 6}};
+    tern__cudnn_conv conv = {TERN__CONV, {}, TERN__CONV_Y, &attr, false, false};
+    tern__cudnn_graph *graph;
+    for (int i = 0; i < 3; i++) conv.operand[i] = tern__view_make(TERN_F32, TERN__PLAIN, 4, shape[i]);
+    if (new_graph(r, &conv, &graph)) return failure_of(r);
+    bool has_some = has_configs(graph);
+    tern__cudnn_graph_free(graph);
+    if (has_some) return TERN_OK;
+    return tern__error_set(r->err, "conv", TERN_E_SYSTEM,
+                           "cuDNN loads no engines: CUDNN_LOGLEVEL_DBG=1 in the environment says why");
+}
+
+/* What fails here is a failure, by whichever code: that there is no such thing cuDNN may say of cases only.
+ */
+static int open_library(row *r, tern_device *device)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    tern__cuda_library *slot = &cuda->libraries[TERN__CUDA_CUDNN];
+    cudaSetDevice(cuda->index);
+    r->at = (place *)slot->state;
+    if (r->at) return TERN_OK;
+    place *at = new place();
+    r->at = at;
+    int status = check_version(r->err);
+    if (!status) status = open_handle(r, at, cuda->stream);
+    if (!status) status = check_engines(r);
+    if (status)
+        cudnn_free(device, at);
+    else
+        *slot = (tern__cuda_library){at, cudnn_free};
+    return status;
+}
+
+int tern__cudnn_graph_new(const tern__call *call, const tern__cudnn_conv *conv, tern__cudnn_graph **graph)
+{
+    row r = row_of(nullptr, call->err);
+    int status = open_library(&r, call->device);
+    return status ? status : new_graph(&r, conv, graph);
+}
+
+/* ---- rules ---- */
 
 /* Inputs keep their bits and sums are f32's, always. f32 that is to be exact meets neither TF32, which is
  * what tensor cores make of it, nor transforms. */
@@ -441,12 +502,10 @@ int tern__cudnn_run(tern__cuda *cuda, void *plan, bool has_bias, void *const dat
     finalize(&r, pack);
     if (is_well(&r)) went(&r, cudnnBackendExecute(r.at->handle, (desc)plan, pack), "cudnnBackendExecute");
     destroy(pack);
-    int status = status_of(&r);
-    return status == TERN_E_UNSUPPORTED ? TERN_E_SYSTEM : status;
+    return failure_of(&r); /* it had what it lacks now */
 }
 
 void tern__cudnn_version(char *text, size_t size)
 {
-    size_t version = cudnnGetVersion();
-    std::snprintf(text, size, "cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+    name_version(cudnnGetVersion(), text, size);
 }

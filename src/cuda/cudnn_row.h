@@ -94,11 +94,10 @@ static inline void destroy(desc d)
     if (d) cudnnBackendDestroyDescriptor(d);
 }
 
-/* What has failed, in cuDNN's words; E_UNSUPPORTED without any where it only has no such thing. */
-static inline int status_of(const row *r)
+/* What has failed, in cuDNN's words. */
+static inline int failure_of(const row *r)
 {
     if (is_well(r)) return TERN_OK;
-    if (CUDNN_STATUS_CATEGORY(r->code) == CUDNN_STATUS_NOT_SUPPORTED) return TERN_E_UNSUPPORTED;
     bool is_memory = r->code == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
                      r->code == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
     int status = is_memory ? TERN_E_MEMORY : TERN_E_SYSTEM;
@@ -107,6 +106,13 @@ static inline int status_of(const row *r)
     tern__error_set(r->err, "conv", status, "%s: %s: %s", r->what, cudnnGetErrorString(r->code), more);
     if (r->err && !r->err->native) r->err->native = (int)r->code;
     return status;
+}
+
+/* The same; but E_UNSUPPORTED without a word where it only has no such thing. */
+static inline int status_of(const row *r)
+{
+    bool has_none = CUDNN_STATUS_CATEGORY(r->code) == CUDNN_STATUS_NOT_SUPPORTED;
+    return has_none ? TERN_E_UNSUPPORTED : failure_of(r);
 }
 
 #endif
