@@ -54,13 +54,14 @@ static bool has(int index, CUdevice_attribute attribute)
            DRIVER(cuDeviceGetAttribute)(&value, attribute, device) == CUDA_SUCCESS && value;
 }
 
-/* Such as NCCL can open to other processes and to network cards. */
-static CUmemAllocationProp kind_of(int index)
+/* Such as NCCL can open to other processes and to network cards, or such as stays. */
+static CUmemAllocationProp kind_of(int index, bool stays)
 {
     CUmemAllocationProp what = {};
     what.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     what.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     what.location.id = index;
+    if (stays) return what;
     if (has(index, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
         what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (has(index, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED))
@@ -87,15 +88,13 @@ static CUresult put_behind(const CUmemAllocationProp *what, void *at, size_t byt
 }
 
 /* Where the machine lets nothing out, such as stays here. Drivers of virtual machines have been seen that
- * make and map what network cards may reach, and refuse only its use. */
-bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle)
+ * make and map what network cards may reach, and refuse only its use. Of such there may also be less than of
+ * plain memory, which says itself whether there is none left. */
+bool tern__cuda_map(int index, void *at, size_t bytes, bool *stays, unsigned long long *handle)
 {
-    CUmemAllocationProp what = kind_of(index);
-    CUresult code = put_behind(&what, at, bytes, handle);
-    if (code == CUDA_SUCCESS || code == CUDA_ERROR_OUT_OF_MEMORY) return code == CUDA_SUCCESS;
-    what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
-    what.allocFlags.gpuDirectRDMACapable = 0;
-    return put_behind(&what, at, bytes, handle) == CUDA_SUCCESS;
+    CUmemAllocationProp wanted = kind_of(index, *stays), plain = kind_of(index, true);
+    if (put_behind(&wanted, at, bytes, handle) == CUDA_SUCCESS) return true;
+    return !*stays && (*stays = put_behind(&plain, at, bytes, handle) == CUDA_SUCCESS);
 }
 
 void tern__cuda_unmap(void *at, size_t bytes, unsigned long long handle)

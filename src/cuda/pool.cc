@@ -43,6 +43,7 @@ struct tern__cuda_pool {
     char *base, *top, *end;    /* addresses: used up to the top */
     char *next;                /* what is left of the last page */
     size_t next_left, bytes;
+    bool stays; /* other processes and network cards get nothing of it */
 };
 
 static int bin_of(size_t bytes, size_t *rounded)
@@ -131,10 +132,10 @@ static void give_up(tern__cuda_pool *pool)
 
 static bool map(tern__cuda_pool *pool, char *at, size_t bytes, unsigned long long *handle)
 {
-    bool done = tern__cuda_map(pool->cuda->index, at, bytes, handle);
+    bool done = tern__cuda_map(pool->cuda->index, at, bytes, &pool->stays, handle);
     if (!done) {
         give_up(pool);
-        done = tern__cuda_map(pool->cuda->index, at, bytes, handle);
+        done = tern__cuda_map(pool->cuda->index, at, bytes, &pool->stays, handle);
     }
     if (!done) return false;
     pool->bytes += bytes;

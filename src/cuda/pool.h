@@ -20,8 +20,9 @@ bool tern__cuda_pool_share(tern__cuda_pool *pool, int peer);
 /* A range of `bytes` addresses, a multiple of the page, with nothing behind them. */
 int tern__cuda_reserve(size_t bytes, void **base, tern_error *err);
 void tern__cuda_unreserve(void *base, size_t bytes);
-/* Puts memory of device `index` behind whole pages; *handle is for unmap. False: there is none left. */
-bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle);
+/* Puts memory of device `index` behind whole pages; *handle is for unmap. False: there is none left. *stays:
+ * the machine lets nothing of it out, as was found here; it is asked for no such memory then. */
+bool tern__cuda_map(int index, void *at, size_t bytes, bool *stays, unsigned long long *handle);
 /* Another GPU may use them, too. */
 bool tern__cuda_let_use(int index, void *at, size_t bytes);
 void tern__cuda_unmap(void *at, size_t bytes, unsigned long long handle);

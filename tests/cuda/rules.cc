@@ -179,10 +179,11 @@ int main()
 {
     int failures = 0;
     void *data = nullptr;
+    bool stays = false;
     unsigned long long handle;
     tern_error err = {};
     if (tern__cuda_reserve(TERN__CUDA_PAGE, &data, &err) ||
-        !tern__cuda_map(0, data, TERN__CUDA_PAGE, &handle))
+        !tern__cuda_map(0, data, TERN__CUDA_PAGE, &stays, &handle))
         return 1;
     for (const rule &r : rules) {
         bool is_well = is_kept(&r, (float *)data) == r.is_kept;

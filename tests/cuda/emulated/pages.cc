@@ -107,7 +107,7 @@ void tern__cuda_unreserve(void *base, size_t bytes)
     munmap(base, bytes);
 }
 
-bool tern__cuda_map(int index, void *at, size_t bytes, unsigned long long *handle)
+bool tern__cuda_map(int index, void *at, size_t bytes, bool *, unsigned long long *handle)
 {
     std::lock_guard<std::mutex> hold(lock);
     *handle = 1;
