@@ -3,9 +3,10 @@
  * A case is decided when it first comes up. Where clocks may decide, that is the engine that another rank or
  * the user's file names (device/notes.h), or else the fastest of those that the heuristics put first; a bias
  * is a part of the graph or a kernel of its own behind it, whichever is faster. What is noted is taken only
- * where cuDNN has it and the rules of the device allow it. A device that follows takes the heuristics' first
- * until it is told, and a deterministic one for good. Rules under which other engines are fit are a part of
- * the case's name, so that a choice made under one set of them does not count under another. */
+ * where cuDNN has it and the rules of the device allow it. A device that follows takes the first of the
+ * heuristics' that runs until it is told, and a deterministic one for good. Rules under which other engines
+ * are fit are a part of the case's name, so that a choice made under one set of them does not count under
+ * another. */
 #include "cuda/copy.h"
 #include "cuda/cudnn.h"
 #include "cuda/stopwatch.h"
@@ -20,7 +21,7 @@ extern "C" {
 #include <map>
 #include <vector>
 
-#define MOST 10 /* engines that are measured, of each graph */
+#define MOST 10 /* engines that are tried, of each graph */
 #define TEXT 512
 
 typedef std::array<int64_t, 48> conv_key;
@@ -159,7 +160,7 @@ static int run_plan(const tern__call *call, const tern__cudnn_conv *conv, const 
 
 /* ---- measuring ---- */
 
-/* What is measured, and a place for results that are not to be added. */
+/* What is tried, and a place for results that are not to be added. */
 typedef struct trial {
     tern__call call;
     const tern__cudnn_conv *conv;
@@ -220,12 +221,19 @@ static bool open_graph(const tern__call *call, const tern__cudnn_conv *conv, boo
     return !code;
 }
 
-/* Goes on with the faster of *best and this graph's engines; `t` NULL: with the first that there is. */
+/* Has one run, and is not to be compared with others? */
+static bool is_enough(const tern__call *call, float least)
+{
+    return least >= 0 && !tern__stopwatch_decides(call->device);
+}
+
+/* Goes on with the faster of *best and this graph's engines, or the first that runs; where none does, or
+ * without `t`, with the first that there is. */
 static void try_graph(const tern__call *call, conv_plan *p, trial *t, conv_plan *best, float *least)
 {
     tern__cudnn_engine engines[MOST] = {};
-    int count = tern__cudnn_engines(call, p->graph, t ? MOST : 1, engines), chosen = -1;
-    for (int i = 0; i < count; i++) {
+    int count = tern__cudnn_engines(call, p->graph, MOST, engines), chosen = -1;
+    for (int i = 0; i < count && !is_enough(call, *least); i++) {
         p->engine = engines[i];
         float ms = t ? try_out(t, p, *least) : -1;
         bool is_first = !best->engine.plan && chosen < 0;
@@ -240,21 +248,21 @@ static void try_graph(const tern__call *call, conv_plan *p, trial *t, conv_plan 
     plan_free(p);
 }
 
-static int choose_by_clock(const tern__call *call, const tern__cudnn_conv *conv, bool measures,
-                           conv_plan *best)
+/* *least: its milliseconds; negative: it has not run. */
+static int try_all(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *best, float *least)
 {
     trial t;
-    float least = -1;
     int status = TERN_OK;
-    bool can = measures && trial_open(&t, call, conv);
+    bool can = trial_open(&t, call, conv);
     *best = {};
+    *least = -1;
     for (int with_bias = conv->has_bias; with_bias >= 0; with_bias--) {
         conv_plan p;
-        bool will_do = best->engine.plan && !can;
-        if (!will_do && !status && open_graph(call, conv, with_bias, &p, &status))
-            try_graph(call, &p, can ? &t : nullptr, best, &least);
+        bool goes_on = !status && !is_enough(call, *least);
+        if (goes_on && open_graph(call, conv, with_bias, &p, &status))
+            try_graph(call, &p, can ? &t : nullptr, best, least);
     }
-    if (measures) trial_close(&t);
+    trial_close(&t);
     return status;
 }
 
@@ -281,21 +289,21 @@ static void keep(const tern__call *call, const char *what, const conv_plan *p)
 {
     char name[TERN__CUDNN_NAME + 1];
     std::snprintf(name, sizeof(name), "%s%s", p->with_bias ? "+" : "", p->engine.name);
-    if (p->engine.plan) call->device->notes->keep(call->device, what, name);
+    call->device->notes->keep(call->device, what, name);
 }
 
 /* A plan without an engine is one, too: cuDNN is not asked again. */
 static int choose(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *p)
 {
     tern_device *device = call->device;
-    bool by_clock = !device->conv.deterministic, measures = by_clock && !device->follows;
     char what[TEXT];
+    float least;
     int status = TERN_OK;
     describe(call, conv, what);
-    const char *named = by_clock ? device->notes->find(device, what) : nullptr;
+    const char *named = device->conv.deterministic ? nullptr : device->notes->find(device, what);
     if (!named || !take_named(call, conv, named, p)) {
-        status = choose_by_clock(call, conv, measures, p);
-        if (measures && !status) keep(call, what, p);
+        status = try_all(call, conv, p, &least);
+        if (!status && least >= 0 && tern__stopwatch_decides(device)) keep(call, what, p);
     }
     p->heard = device->notes->heard;
     set_label(p);

@@ -1,6 +1,6 @@
 /* cublas.cc - cuBLASLt knows matrices by columns, so it is asked for y^T = b^T a^T: what stands by rows here
- * is its own transpose there. Of what its heuristics name for a case the fastest is kept, or the first where
- * clocks may not decide (as conv_plan.cc has it). */
+ * is its own transpose there. Of what its heuristics name for a case the fastest is kept, or the first that
+ * runs where clocks may not decide (as conv_plan.cc has it). */
 #include "cuda/cublas.h"
 #include "cuda/stopwatch.h"
 
@@ -15,7 +15,7 @@ extern "C" {
 #include <map>
 
 #define WORKSPACE ((size_t)32 << 20)
-#define MOST      8 /* algorithms that are measured */
+#define MOST      8 /* algorithms that are tried */
 #define TEXT      512
 #define WORDS     8 /* of an algorithm */
 #define NAME      (16 * WORDS + 1)
@@ -268,7 +268,7 @@ static int ask_heuristics(const tern__call *call, cublas *lib, const gemm_plan *
     return is_none ? TERN_OK : check(call, code, "cublasLtMatmulAlgoGetHeuristic");
 }
 
-/* What is measured, and a place for results that are not to be added. */
+/* What is tried, and a place for results that are not to be added. */
 typedef struct trial {
     tern__call call;
     product what;
@@ -303,10 +303,10 @@ static void trial_close(trial *t)
     tern__cuda_scratch_free(&t->call, t->elsewhere);
 }
 
-/* Leaves the fastest in the plan, which works if one of them does: an algorithm that is vouched for may still
- * fail when it runs. */
-static void take_fastest(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g,
-                         const cublasLtMatmulHeuristicResult_t found[MOST], int count)
+/* Leaves the best in the plan, which works if one of them does: an algorithm that is vouched for may still
+ * fail when it runs. Its milliseconds; negative: it has not run. */
+static float take_best(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g,
+                       const cublasLtMatmulHeuristicResult_t found[MOST], int count)
 {
     trial t;
     int best = 0;
@@ -318,10 +318,12 @@ static void take_fastest(const tern__call *call, cublas *lib, gemm_plan *plan, c
         if (ms < 0 || (least >= 0 && ms >= least)) continue;
         best = i;
         least = ms;
+        if (!tern__stopwatch_decides(call->device)) break;
     }
     plan->algorithm = found[best].algo;
     plan->works = !can || least >= 0;
     trial_close(&t);
+    return least;
 }
 
 /* ---- what is known of a case ---- */
@@ -362,19 +364,15 @@ static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const te
 {
     tern_device *device = call->device;
     cublasLtMatmulHeuristicResult_t found[MOST] = {};
-    bool by_clock = !device->conv.deterministic;
     char what[TEXT], name[NAME];
     int count = 0;
     describe(key_of(g), what);
     plan->heard = device->notes->heard;
-    const char *named = by_clock ? device->notes->find(device, what) : nullptr;
+    const char *named = device->conv.deterministic ? nullptr : device->notes->find(device, what);
     if (named && take_named(lib, plan, named)) return TERN_OK;
     int status = ask_heuristics(call, lib, plan, g, found, &count);
-    plan->works = count > 0;
-    plan->algorithm = found[0].algo;
-    if (status || !plan->works || !by_clock || device->follows) return status;
-    take_fastest(call, lib, plan, g, found, count);
-    if (!plan->works) return TERN_OK;
+    if (status || !count) return status;
+    if (take_best(call, lib, plan, g, found, count) < 0 || !tern__stopwatch_decides(device)) return TERN_OK;
     name_it(&plan->algorithm, name);
     device->notes->keep(device, what, name);
     return TERN_OK;

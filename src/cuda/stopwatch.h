@@ -79,14 +79,21 @@ static inline float tern__stopwatch_time_graph(tern__stopwatch *w, tern__timed *
     return ran ? ms / TERN__STOPWATCH_RUNS : -1;
 }
 
-/* The first run makes what is made once; who takes twice as long as the best in the second has no more. What
- * is short lasts as long as the host takes to ask for it, if it is not a graph. */
+/* Do clocks decide on the device? */
+static inline bool tern__stopwatch_decides(const tern_device *device)
+{
+    return !device->conv.deterministic && !device->follows;
+}
+
+/* The first run makes what is made once, and shows whether it can; who takes twice as long as the best in the
+ * second has no more. What is short lasts as long as the host takes to ask for it, if it is not a graph. */
 static inline float tern__stopwatch_try(tern__stopwatch *w, tern__timed *run, void *ctx, float best)
 {
     const int runs = 3;
     const float short_ms = 0.1f;
     float ms = tern__stopwatch_time(w, run, ctx, 1);
-    if (ms >= 0) ms = tern__stopwatch_time(w, run, ctx, 1);
+    if (ms < 0 || !tern__stopwatch_decides(w->device)) return ms;
+    ms = tern__stopwatch_time(w, run, ctx, 1);
     if (ms < 0 || (best >= 0 && ms >= 2 * best && ms >= short_ms)) return ms;
     float in_graph = ms < short_ms ? tern__stopwatch_time_graph(w, run, ctx) : -1;
     return in_graph < 0 ? tern__stopwatch_time(w, run, ctx, runs) : in_graph;

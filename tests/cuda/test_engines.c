@@ -1,6 +1,6 @@
 /* Which of cuDNN's engines computes a convolution: by clocks, by the file, by what others tell, by the
- * heuristics. The emulated cuDNN has two, of which the second one is faster (emulated/cudnn.cc). And what a
- * step asks of the libraries. */
+ * heuristics. The emulated cuDNN has two that run, of which the second one is faster (emulated/cudnn.cc). And
+ * what a step asks of the libraries. */
 #include "nets.h"
 
 #include "kernels/choices.h"
@@ -34,8 +34,7 @@ static tern__view new_view(tern_device *device, int ndim, const int64_t *shape)
 /* Memory of another device that the thread turns to just before; NULL: it does not. */
 static void *beside;
 
-/* The engine that computed it. */
-static const char *run(tern_device *device, int64_t channels, bool has_bias)
+static int try_run(tern_device *device, int64_t channels, bool has_bias)
 {
     tern_error err = {0};
     tern__view x = new_view(device, 4, (int64_t[]){2, channels, 4, 4});
@@ -50,10 +49,17 @@ static const char *run(tern_device *device, int64_t channels, bool has_bias)
                        .err = &err};
     device->algorithm = NULL;
     if (beside) tern__memory_zero(beside, 256, &err);
-    assert_int_equal(tern__kernel_run(&call), TERN_OK);
-    assert_ok(err);
+    int status = tern__kernel_run(&call);
+    assert_int_equal(err.code, status);
     tern__view *all[] = {&x, &w, &y, &b};
     for (size_t i = 0; i < TERN__COUNT(all); i++) tern__memory_free(all[i]->data);
+    return status;
+}
+
+/* The engine that computed it. */
+static const char *run(tern_device *device, int64_t channels, bool has_bias)
+{
+    assert_int_equal(try_run(device, channels, has_bias), TERN_OK);
     return device->algorithm;
 }
 
@@ -178,11 +184,23 @@ static void lines_of_other_devices_are_passed_over(void **state)
     tern_device_close(device);
 }
 
-static void without_clocks_the_first_is_taken(void **state)
+static void without_clocks_the_first_that_runs_is_taken(void **state)
 {
     tern_device *device = open_device(true);
     assert_string_equal(run(device, 2, false), SLOW);
     assert_string_equal(run(device, 2, true), SLOW " with bias");
+    assert_int_equal(tern__choices_serial(device), 0);
+    tern_device_close(device);
+    assert_int_equal(lines_of(*state), 0);
+}
+
+static void what_never_ran_is_not_kept(void **state)
+{
+    setenv("TERN_EMULATED_REFUSES", "engines", 1);
+    tern_device *device = open_device(false);
+    int status = try_run(device, 2, true);
+    unsetenv("TERN_EMULATED_REFUSES");
+    assert_int_equal(status, TERN_E_SYSTEM);
     assert_int_equal(tern__choices_serial(device), 0);
     tern_device_close(device);
     assert_int_equal(lines_of(*state), 0);
@@ -462,7 +480,8 @@ int main(void)
         OF_FILE(a_thread_of_two_devices_measures_on_either),
         OF_FILE(an_engine_that_is_no_more_is_measured_anew),
         OF_FILE(lines_of_other_devices_are_passed_over),
-        OF_FILE(without_clocks_the_first_is_taken),
+        OF_FILE(without_clocks_the_first_that_runs_is_taken),
+        OF_FILE(what_never_ran_is_not_kept),
         OF_FILE(who_follows_takes_what_it_is_told),
         OF_FILE(what_is_no_line_is_passed_over),
         OF_FILE(a_step_has_few_kernels),

@@ -1,6 +1,7 @@
 /* Products of matrices in cuBLASLt's hands: whole numbers, so every sum is exact, against plain loops. The
- * emulated one (emulated/cublasLt.h) lacks epilogues here and there, has an algorithm that fails and a faster
- * one than the first, and ends the program where it is asked for what cannot be. */
+ * emulated one (emulated/cublasLt.h) lacks epilogues here and there, has a first algorithm that fails, in
+ * some cases no other, and a faster one than the next, and ends the program where it is asked for what cannot
+ * be. */
 #include "check.h"
 #include "gpus.h"
 
@@ -159,8 +160,8 @@ static tern_device *open_device(bool deterministic)
     return device;
 }
 
-/* With epilogues and, where there is none, a kernel after the product: f64 has no ReLU, batches of f16 no
- * bias, sums that are wider than what is summed none. */
+/* With epilogues and, where there is none or none that runs, a kernel after the product: f64 has no ReLU,
+ * batches of f16 no bias, sums that are wider than what is summed none. */
 static void whatever_comes_with_it(void **state)
 {
     static const tern_dtype dtypes[][2] = {{TERN_F32, TERN_F32},

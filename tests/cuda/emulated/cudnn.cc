@@ -1,5 +1,6 @@
-/* cudnn.cc - the reference kernels in the place of cuDNN, by two engines of which the second one is faster;
- * a bias can be a part of all graphs but those in f64. */
+/* cudnn.cc - the reference kernels in the place of cuDNN, by three engines: the heuristics' first is planned
+ * and does not run, and the last one is faster than the other. A bias can be a part of all graphs but those
+ * in f64. */
 #include "cuda/cudnn.h"
 #include "memory.h"
 
@@ -10,12 +11,12 @@ extern "C" {
 #include "kernels/reference/reference.h"
 }
 
-#define ENGINES 2
+#define ENGINES 3
 
 typedef struct emulated_plan {
     tern__cudnn_graph *graph;
     const char *name;
-    float ms;
+    float ms; /* negative: it does not run */
     size_t workspace;
 } emulated_plan;
 
@@ -44,8 +45,9 @@ int tern__cudnn_graph_new(const tern__call *, const tern__cudnn_conv *conv, tern
     if (!is_valid(conv)) return TERN_E_SYSTEM;
     tern__cudnn_graph *g = new tern__cudnn_graph{*conv, *conv->attr, {}};
     g->conv.attr = &g->attr;
-    g->plans[0] = {g, "1:2=3", 2, 0};
-    g->plans[1] = {g, "2:0=1,5=4", 1, 4096};
+    g->plans[0] = {g, "3:1=1", -1, 0};
+    g->plans[1] = {g, "1:2=3", 2, 0};
+    g->plans[2] = {g, "2:0=1,5=4", 1, 4096};
     *graph = g;
     return TERN_OK;
 }
@@ -116,9 +118,11 @@ static void execute(const emulated_plan *p, void *const data[TERN__CONV_OPERANDS
 }
 
 int tern__cudnn_run(tern__cuda *cuda, void *plan, bool has_bias, void *const data[TERN__CONV_OPERANDS],
-                    void *workspace, tern_error *)
+                    void *workspace, tern_error *err)
 {
     const emulated_plan *p = (const emulated_plan *)plan;
+    if (p->ms < 0 || emulated_refuses("engines"))
+        return tern__error_set(err, "conv", TERN_E_SYSTEM, "an emulated engine that does not run");
     if ((p->workspace && !workspace) || has_bias != p->graph->conv.has_bias) return TERN_E_SYSTEM;
     void *x = data[TERN__CONV_X], *w = data[TERN__CONV_W], *y = data[TERN__CONV_Y], *b = data[TERN__CONV_B];
     emulated_enqueue(cuda->stream, [=] {

@@ -417,6 +417,12 @@ cudaError_t cudaGetLastError()
     return cudaSuccess;
 }
 
+bool emulated_refuses(const char *what)
+{
+    const char *refused = std::getenv("TERN_EMULATED_REFUSES");
+    return refused && !std::strcmp(refused, what);
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
     const char *visible = std::getenv("TERN_EMULATED_DEVICES");
