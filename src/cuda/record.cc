@@ -100,6 +100,7 @@ void tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r)
 {
     bool overlapped = cuda->overlaps;
     r->is_refused = !try_capture(cuda, r);
+    r->overlaps = overlapped && !r->is_refused;
     if (!r->is_refused || !overlapped) return;
     cuda->overlaps = false;
     r->is_refused = !try_capture(cuda, r);
@@ -121,12 +122,14 @@ bool tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, tern
                                  const std::vector<size_t> *changed)
 {
     cudaSetDevice(cuda->index);
-    if (change(r, log, changed) && cudaGraphLaunch(r->exec, cuda->stream) == cudaSuccess) {
+    bool is_changed = change(r, log, changed);
+    if (is_changed && cudaGraphLaunch(r->exec, cuda->stream) == cudaSuccess) {
         std::swap(r->log, *log);
         return true;
     }
     drop_graph(r);
-    r->is_refused = true;
+    r->is_refused = is_changed || !r->overlaps;
+    if (!r->is_refused) cuda->overlaps = false;
     cudaGetLastError();
     return false;
 }

@@ -34,13 +34,14 @@ typedef struct tern__cuda_recording {
     cudaGraphExec_t exec;               /* NULL: none yet */
     std::vector<cudaGraphNode_t> nodes; /* by item; NULL where it cannot be changed */
     bool is_refused;                    /* it has no graph and gets none            */
+    bool overlaps;                      /* kernels of its graph do                  */
     uint64_t used;                      /* when last; 0: an empty place             */
 } tern__cuda_recording;
 
 /* Makes the graph of the recording's log, or refuses. */
 void tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r);
 /* Launches it with the bytes that `log` has for the items `changed`; takes the log and leaves its own. False:
- * nothing was launched, and the graph is lost. */
+ * nothing was launched, and the graph is lost; kernels that overlap and were not changed get another one. */
 bool tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, tern__cuda_log *log,
                                  const std::vector<size_t> *changed);
 /* Loses graph and log. */

@@ -252,6 +252,19 @@ static void a_read_makes_two_graphs(void **state)
     }
 }
 
+/* Kernels that overlap are recorded anew as such that do not, in each graph that has some. */
+static void arguments_that_are_refused_cost_no_graph(void **state)
+{
+    (void)state;
+    setenv("TERN_EMULATED_REFUSES", "change", 1);
+    training one = of(make_mlp, make_sgd, STATIC), two = of(make_mlp, make_sgd, READS);
+    expect_the_same_bits(&one);
+    expect_the_same_bits(&two);
+    unsetenv("TERN_EMULATED_REFUSES");
+    expect_graphs(&one, 1);
+    for (int i = 5; is_emulated() && i < STEPS; i++) assert_int_equal(two.steps[i].graphs, 2);
+}
+
 /* As a_static_step_is_one_graph, on two devices whose steps alternate. */
 static void each_device_has_its_own(void **state)
 {
@@ -486,6 +499,7 @@ int main(void)
         cmocka_unit_test(and_in_16_bits),
         cmocka_unit_test(a_step_may_do_what_it_likes),
         cmocka_unit_test(a_read_makes_two_graphs),
+        cmocka_unit_test(arguments_that_are_refused_cost_no_graph),
         cmocka_unit_test(each_device_has_its_own),
         cmocka_unit_test(devices_look_at_each_other),
         cmocka_unit_test(bytes_of_the_host_come_in_order),

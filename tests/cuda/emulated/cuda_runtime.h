@@ -300,6 +300,7 @@ struct emulated_kernel {
     dim3 grid, block;
     size_t shared;
     unsigned cluster; /* its blocks */
+    bool overlaps;    /* the one before it */
     const size_t *sizes;
     int count;
 };
@@ -351,10 +352,13 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...)
     static const size_t sizes[] = {sizeof(P)...};
     void *places[] = {&args...};
     unsigned cluster = 1;
-    for (unsigned i = 0; i < c->numAttrs; i++)
+    bool overlaps = false;
+    for (unsigned i = 0; i < c->numAttrs; i++) {
         if (c->attrs[i].id == cudaLaunchAttributeClusterDimension) cluster = c->attrs[i].val.clusterDim.x;
+        overlaps |= c->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization;
+    }
     return emulated_ask({(const void *)kernel, emulated_start<P...>, c->gridDim, c->blockDim,
-                         c->dynamicSmemBytes, cluster, sizes, sizeof...(P)},
+                         c->dynamicSmemBytes, cluster, overlaps, sizes, sizeof...(P)},
                         places, c->stream);
 }
 

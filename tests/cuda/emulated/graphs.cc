@@ -96,6 +96,7 @@ cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode
     forbid(at == exec->nodes.size(), "a node of another graph");
     emulated_node *own = &exec->nodes[at];
     forbid(own->work || own->kernel.kernel != params->func, "arguments for another node");
+    if (own->kernel.overlaps && emulated_refuses("change")) return cudaErrorInvalidValue;
     own->kernel.grid = params->gridDim;
     own->kernel.block = params->blockDim;
     own->kernel.shared = params->sharedMemBytes;
