@@ -206,6 +206,27 @@ static void what_never_ran_is_not_kept(void **state)
     assert_int_equal(lines_of(*state), 0);
 }
 
+/* How often a library has been asked for something (emulated/cuda_runtime.h) with another case's first use.
+ */
+static int64_t works_of(tern_device *device, int64_t channels)
+{
+    const int64_t *counted = emulated_symbol("emulated_counted");
+    int64_t before = counted[1];
+    run(device, channels, false);
+    return counted[1] - before;
+}
+
+/* The first measurement of all comes after turns of 10 runs of what comes first. */
+static void a_device_is_warm_when_it_is_measured(void **state)
+{
+    (void)state;
+    tern_device *device = open_device(false);
+    int64_t more = works_of(device, 2) - works_of(device, 3);
+    assert_true(more >= 10 && more % 10 == 0);
+    assert_int_equal(works_of(device, 4), works_of(device, 5));
+    tern_device_close(device);
+}
+
 /* Also of a case that has run already. */
 static void who_follows_takes_what_it_is_told(void **state)
 {
@@ -482,6 +503,7 @@ int main(void)
         OF_FILE(lines_of_other_devices_are_passed_over),
         OF_FILE(without_clocks_the_first_that_runs_is_taken),
         OF_FILE(what_never_ran_is_not_kept),
+        OF_FILE(a_device_is_warm_when_it_is_measured),
         OF_FILE(who_follows_takes_what_it_is_told),
         OF_FILE(what_is_no_line_is_passed_over),
         OF_FILE(a_step_has_few_kernels),
