@@ -127,8 +127,9 @@ static __device__ __forceinline__ uint32_t tern__half_of(float value, int dtype)
 }
 
 /* Four neighbours as they are in memory, of f32 or of 16 bits; others stay there. Who needs several fours
- * reads all of them before it looks at the first, so that all are on their way at a time. */
-typedef union tern__read {
+ * reads all of them before it looks at the first, so that all are on their way at a time: no union, as a load
+ * into registers that another one may have been for waits for that one, though only one of them is made. */
+typedef struct tern__read {
     float4 single;
     uint2 half;
 } tern__read;
