@@ -60,17 +60,16 @@ template <int DTYPE, int N> static __global__ void run_moments(batch_norm a)
 typedef struct batch_norm_stats {
     tern__columns k;
     const double *partial;
-    int lanes;
+    double all, full, last; /* values of a channel: in all, in a part, in the last part */
     double momentum;
     tern__vector mean, var, running_mean, running_var;
 } batch_norm_stats;
 
 /* 0 of those that there are not. */
-static __device__ __forceinline__ double count_of(const batch_norm_stats &a, int64_t part)
+static __device__ __forceinline__ double count_of(const batch_norm_stats &a, int part)
 {
-    int64_t rows = TERN__MIN(a.k.rows - part * a.k.per_part, a.k.per_part);
-    if (rows < 0) return 0;
-    return (double)(a.k.is_last ? rows : rows * a.lanes);
+    double count = part < a.k.parts - 1 ? a.full : a.last;
+    return part < a.k.parts ? count : 0;
 }
 
 static __device__ void move_towards(const tern__vector &v, int64_t c, double value, double share)
@@ -80,35 +79,32 @@ static __device__ void move_towards(const tern__vector &v, int64_t c, double val
     tern__vector_put(to, c, (1 - share) * tern__vector_get<double>(v, c, 0) + share * value);
 }
 
-/* Of this thread's parts: their number of values, mean and centred second moment. */
+/* Of this thread's parts: their number of values, mean and centred second moment, which are summed about the
+ * mean of the first one. */
 static __device__ __forceinline__ void find_own(const batch_norm_stats &a, int64_t c, double *n, double *mean,
                                                 double *m2)
 {
-    double means[TERN__AT_ONCE], squares[TERN__AT_ONCE];
-    int64_t first = threadIdx.x / TERN__MERGED, pace = TERN__PACE * TERN__AT_ONCE;
-    for (int64_t part = first; part < a.k.parts; part += pace) {
-        tern__parts_get(a.k, a.partial, 0, c, part, means);
-#pragma unroll
-        for (int j = 0; j < TERN__AT_ONCE; j++) {
-            double count = count_of(a, part + j * TERN__PACE);
-            *n += count;
-            *mean += count * means[j];
-        }
-    }
-    *mean *= *n > 0 ? 1 / *n : 0;
-    for (int64_t part = first; part < a.k.parts; part += pace) {
+    double means[TERN__AT_ONCE], squares[TERN__AT_ONCE], sum = 0;
+    const int first = (int)threadIdx.x / TERN__MERGED;
+    for (int part = first; part < a.k.parts; part += TERN__PACE * TERN__AT_ONCE) {
         tern__parts_get(a.k, a.partial, 0, c, part, means);
         tern__parts_get(a.k, a.partial, 1, c, part, squares);
+        if (part == first) *mean = means[0];
 #pragma unroll
         for (int j = 0; j < TERN__AT_ONCE; j++) {
-            double d = means[j] - *mean;
-            *m2 += squares[j] + count_of(a, part + j * TERN__PACE) * d * d;
+            double count = count_of(a, part + j * TERN__PACE), d = means[j] - *mean;
+            *n += count;
+            sum += count * d;
+            *m2 += squares[j] + count * d * d;
         }
     }
+    double d = *n > 0 ? sum / *n : 0;
+    *mean += d;
+    *m2 -= sum * d;
 }
 
 /* Some channels a block: all parts' moments become the batch's. */
-static __global__ void run_stats(batch_norm_stats a)
+static __global__ void __launch_bounds__(THREADS, 1) run_stats(batch_norm_stats a)
 {
     tern__kernel_begin();
     int64_t c = tern__merge_channel();
@@ -116,11 +112,10 @@ static __global__ void run_stats(batch_norm_stats a)
     find_own(a, c, &n, &mean, &m2);
     tern__join_rows<tern__join_moments, 1>(TERN__MERGED, n, &mean, &m2);
     if (threadIdx.x >= TERN__MERGED || c >= a.k.channels) return;
-    double all = (double)a.k.rows * (a.k.is_last ? 1 : a.lanes);
     tern__vector_put(a.mean, c, mean);
-    tern__vector_put(a.var, c, m2 / all);
+    tern__vector_put(a.var, c, m2 / a.all);
     move_towards(a.running_mean, c, mean, a.momentum);
-    move_towards(a.running_var, c, m2 / (all - 1), a.momentum);
+    move_towards(a.running_var, c, m2 / (a.all - 1), a.momentum);
 }
 
 /* ---- statistics of several parts ---- */
@@ -210,10 +205,13 @@ static int make_stats(const tern__call *call, const fields &f, const tern__view 
     a.x = f.views[0]->data;
     a.partial = partial_new(call, a);
     if (!a.partial) return TERN_E_MEMORY;
+    const int64_t lanes = a.k.is_last ? 1 : lanes_of(&f);
     batch_norm_stats s = {};
     s.k = a.k;
     s.partial = a.partial;
-    s.lanes = lanes_of(&f);
+    s.full = (double)(a.k.per_part * lanes);
+    s.all = (double)(a.k.rows * lanes);
+    s.last = s.all - s.full * (a.k.parts - 1);
     s.momentum = attr->momentum;
     s.mean = tern__vector_of(to[0], false);
     s.var = tern__vector_of(to[1], false);

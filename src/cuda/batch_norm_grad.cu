@@ -59,7 +59,7 @@ typedef struct batch_norm_totals {
     tern__vector var, s, p, db, dw;
 } batch_norm_totals;
 
-static __global__ void run_totals(batch_norm_totals a)
+static __global__ void __launch_bounds__(THREADS, 1) run_totals(batch_norm_totals a)
 {
     tern__kernel_begin();
     int64_t c = tern__merge_channel();

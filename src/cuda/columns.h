@@ -194,17 +194,21 @@ static __device__ __forceinline__ int64_t tern__merge_channel(void)
     return (int64_t)blockIdx.x * TERN__MERGED + threadIdx.x % TERN__MERGED;
 }
 
-/* The first number (0) or the second (1) of channel c that every PACE-th part from `part` on has found. */
+/* The first number (0) or the second (1) of channel c that every PACE-th part from `part` on has found, or 0.
+ * What is not there is read elsewhere: nvcc would put off what is read on a condition until it is needed. */
 static __device__ __forceinline__ void tern__parts_get(const tern__columns &k, const double *partial,
-                                                       int which, int64_t c, int64_t part,
+                                                       int which, int64_t c, int part,
                                                        double (&of)[TERN__AT_ONCE])
 {
+    int left = c < k.channels ? k.parts - part : 0;
+    const double *first = partial + which * k.parts * k.channels;
+    if (left > 0) first += tern__columns_part(k, part, c);
 #pragma unroll
-    for (int j = 0; j < TERN__AT_ONCE; j++) {
-        int64_t next = part + j * TERN__PACE;
-        bool is = c < k.channels && next < k.parts;
-        of[j] = is ? partial[which * k.parts * k.channels + tern__columns_part(k, next, c)] : 0;
-    }
+    for (int j = 0; j < TERN__AT_ONCE; j++)
+        of[j] = first[left > j * TERN__PACE ? tern__columns_part(k, j * TERN__PACE, 0) : 0];
+#pragma unroll
+    for (int j = 0; j < TERN__AT_ONCE; j++)
+        if (left <= j * TERN__PACE) of[j] = 0;
 }
 
 /* A block's sums of both numbers over all parts: its first MERGED threads have them. */
@@ -213,7 +217,7 @@ static __device__ __forceinline__ void tern__parts_sum(const tern__columns &k, c
 {
     int64_t c = tern__merge_channel();
     *first = *second = 0;
-    for (int64_t part = threadIdx.x / TERN__MERGED; part < k.parts; part += TERN__PACE * TERN__AT_ONCE) {
+    for (int part = (int)threadIdx.x / TERN__MERGED; part < k.parts; part += TERN__PACE * TERN__AT_ONCE) {
         double a[TERN__AT_ONCE], b[TERN__AT_ONCE];
         tern__parts_get(k, partial, 0, c, part, a);
         tern__parts_get(k, partial, 1, c, part, b);

@@ -211,7 +211,7 @@ template <int DTYPE, int N> static __global__ void run_sums(group_norm_weights w
     tern__columns_leave<tern__join_sums, N>(w.k, w.partial, from, 0, dbs, dws);
 }
 
-static __global__ void run_totals(group_norm_weights w)
+static __global__ void __launch_bounds__(TERN__COLUMN_THREADS, 1) run_totals(group_norm_weights w)
 {
     tern__kernel_begin();
     int64_t c = tern__merge_channel();
