@@ -107,20 +107,30 @@ static __device__ __forceinline__ int64_t tern__columns_part(const tern__columns
 
 /* ---- pairs of numbers of a block's threads ---- */
 
+/* Made once for all lanes: of how many values two have each. Of none the second number is 0. */
 struct tern__join_moments { /* a mean and a centred second moment */
-    static __device__ __forceinline__ void of(double n, double &mean, double &m2, double other_n,
-                                              double other_mean, double other_m2)
+    bool is_there;
+    double share, spread;
+
+    __device__ __forceinline__ tern__join_moments(double n, double other_n)
     {
-        double all = n + other_n, d = other_mean - mean;
-        if (other_n == 0) return;
-        mean += d * (other_n / all);
-        m2 += other_m2 + d * d * (n * other_n / all);
+        is_there = other_n > 0;
+        share = is_there ? other_n / (n + other_n) : 0;
+        spread = n * share;
+    }
+    __device__ __forceinline__ void of(double &mean, double &m2, double other_mean, double other_m2) const
+    {
+        double d = is_there ? other_mean - mean : 0;
+        mean += d * share;
+        m2 += other_m2 + d * d * spread;
     }
 };
 
 struct tern__join_sums {
-    static __device__ __forceinline__ void of(double, double &a, double &b, double, double other_a,
-                                              double other_b)
+    __device__ __forceinline__ tern__join_sums(double, double)
+    {
+    }
+    __device__ __forceinline__ void of(double &a, double &b, double other_a, double other_b) const
     {
         a += other_a;
         b += other_b;
@@ -141,10 +151,10 @@ template <class J, int N> __device__ void tern__join_rows(int across, double n, 
         }
         __syncthreads();
         if (thread < half) {
-            double more = counts[thread];
+            const J join(n, counts[thread]);
             for (int l = 0; l < N; l++)
-                J::of(n, first[l], second[l], more, values[0][l][thread], values[1][l][thread]);
-            n += more;
+                join.of(first[l], second[l], values[0][l][thread], values[1][l][thread]);
+            n += counts[thread];
         }
         __syncthreads();
     }
@@ -154,9 +164,11 @@ template <class J, int N> __device__ void tern__join_rows(int across, double n, 
 template <class J, int N> __device__ void tern__join_lanes(double n, double *first, double *second)
 {
 #pragma unroll
-    for (int half = N / 2; half > 0; half /= 2, n *= 2)
+    for (int half = N / 2; half > 0; half /= 2, n *= 2) {
+        const J join(n, n);
 #pragma unroll
-        for (int l = 0; l < half; l++) J::of(n, first[l], second[l], n, first[l + half], second[l + half]);
+        for (int l = 0; l < half; l++) join.of(first[l], second[l], first[l + half], second[l + half]);
+    }
 }
 
 /* Of a thread: n values of each lane. */
