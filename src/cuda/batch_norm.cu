@@ -12,45 +12,43 @@
 /* ---- statistics ---- */
 
 template <int DTYPE, int N>
-static __device__ __forceinline__ void find_shift(const batch_norm &a, tern__seat s,
+static __device__ __forceinline__ void find_shift(const tern__bunch<DTYPE, N> (&x)[HEAD], int rows,
                                                   tern__number<DTYPE> *shift)
 {
-    tern__bunch<DTYPE, N> x[HEAD] = {};
-    int n = 0;
-#pragma unroll
-    for (int i = 0; i < HEAD; i++, tern__seat_move(a.k, &s)) {
-        if (s.row >= s.last) continue;
-        x[i] = tern__bunch_get<DTYPE, N>(a.x, s.at);
-        n++;
-    }
 #pragma unroll
     for (int i = 0; i < HEAD; i++)
         for (int l = 0; l < N; l++) shift[l] += x[i].get(l);
-    for (int l = 0; l < N; l++) shift[l] /= (tern__number<DTYPE>)(n ? n : 1);
+    for (int l = 0; l < N; l++) shift[l] *= 1 / (tern__number<DTYPE>)(rows ? rows : 1);
 }
 
-template <int DTYPE, int N> static __global__ void run_moments(batch_norm a)
+/* Three blocks have room on a processor, each with four rows on their way. */
+template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 3) run_moments(batch_norm a)
 {
     tern__kernel_begin();
     typedef tern__number<DTYPE> R;
     tern__seat s = tern__seat_of(a.k, blockIdx.y), from = s;
+    tern__bunch<DTYPE, N> x[HEAD];
     R shift[N] = {}, sum[N] = {}, square[N] = {}, n = 0;
-    find_shift<DTYPE, N>(a, s, shift);
-#pragma unroll 4
-    for (; s.row < s.last; tern__seat_move(a.k, &s)) {
-        tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, s.at);
-        n += 1;
+    int rows = tern__seat_read(a.k, &s, a.x, x);
+    find_shift<DTYPE, N>(x, rows, shift);
+    for (; rows > 0; rows = tern__seat_read(a.k, &s, a.x, x)) {
+        n += (R)rows;
 #pragma unroll
-        for (int l = 0; l < N; l++) {
-            R d = x.get(l) - shift[l];
-            sum[l] += d;
-            square[l] += d * d;
+        for (int i = 0; i < HEAD; i++) {
+            if (i >= rows) break;
+#pragma unroll
+            for (int l = 0; l < N; l++) {
+                R d = x[i].get(l) - shift[l];
+                sum[l] += d;
+                square[l] += d * d;
+            }
         }
     }
     double means[N], squares[N];
+    const R share = n > 0 ? 1 / n : 0;
 #pragma unroll
     for (int l = 0; l < N; l++) {
-        R mean = n > 0 ? sum[l] / n : 0;
+        R mean = sum[l] * share;
         means[l] = (double)shift[l] + (double)mean;
         squares[l] = (double)(square[l] - sum[l] * mean);
     }

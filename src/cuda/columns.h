@@ -92,6 +92,22 @@ static __device__ __forceinline__ void tern__seat_move(const tern__columns &k, t
     s->at += k.run_step - k.run * k.step;
 }
 
+/* A thread's next rows, all on their way at a time; 0 behind its last one. Returns how many there are. */
+template <int DTYPE, int N, int MOST>
+static __device__ __forceinline__ int tern__seat_read(const tern__columns &k, tern__seat *s, const void *data,
+                                                      tern__bunch<DTYPE, N> (&x)[MOST])
+{
+    int rows = 0;
+#pragma unroll
+    for (int i = 0; i < MOST; i++, tern__seat_move(k, s)) {
+        x[i] = {};
+        if (s->row >= s->last) continue;
+        x[i] = tern__bunch_get<DTYPE, N>(data, s->at);
+        rows++;
+    }
+    return rows;
+}
+
 /* The channel of a lane. */
 static __device__ __forceinline__ int64_t tern__seat_channel(const tern__columns &k, const tern__seat &s,
                                                              int lane, int lanes)

@@ -4,6 +4,7 @@
 #include "cuda/kernels.h"
 
 #define THREADS TERN__COLUMN_THREADS
+#define AHEAD   4 /* rows that are read at a time */
 
 typedef struct plane_mean {
     tern__columns k; /* of one image */
@@ -21,14 +22,14 @@ template <int DTYPE, int N> static __global__ void run_mean(plane_mean a)
     typedef tern__number<DTYPE> R;
     __shared__ R sums[N][THREADS];
     tern__seat s = tern__seat_of(a.k, 0), from = s;
-    int64_t image = blockIdx.y * a.image;
     R sum[N] = {};
-#pragma unroll 4
-    for (; s.row < s.last; tern__seat_move(a.k, &s)) {
-        tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, image + s.at);
+    tern__bunch<DTYPE, N> x[AHEAD];
+    s.at += blockIdx.y * a.image;
+    while (tern__seat_read(a.k, &s, a.x, x) > 0)
 #pragma unroll
-        for (int l = 0; l < N; l++) sum[l] += x.get(l);
-    }
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int l = 0; l < N; l++) sum[l] += x[i].get(l);
     for (int l = 0; l < N; l++) sums[l][threadIdx.x] = sum[l];
     for (int half = THREADS / 2; half >= a.k.across; half /= 2) {
         __syncthreads();
