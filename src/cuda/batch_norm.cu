@@ -199,7 +199,7 @@ static int make_stats(const tern__call *call, const fields &f, const tern__view 
 {
     const tern__batch_norm_attr *attr = (const tern__batch_norm_attr *)call->attr;
     batch_norm a = {};
-    a.k = tern__columns_of(f.views[0], lanes_of(&f), SUM_BLOCKS);
+    a.k = tern__columns_of(f.views[0], lanes_of(&f), TERN__SUM_BLOCKS, TERN__SUM_ROWS);
     a.x = f.views[0]->data;
     a.partial = partial_new(call, a);
     if (!a.partial) return TERN_E_MEMORY;
@@ -231,7 +231,7 @@ static int apply_stats(const tern__call *call, const fields &f, const tern__view
 {
     const tern__batch_norm_attr *attr = (const tern__batch_norm_attr *)call->attr;
     batch_norm a = {};
-    a.k = tern__columns_of(in[0], lanes_of(&f), PASS_BLOCKS);
+    a.k = tern__columns_of(in[0], lanes_of(&f), PASS_BLOCKS, PASS_ROWS);
     a.x = in[0]->data;
     a.residual = in[5] ? in[5]->data : nullptr;
     a.y = call->out[0]->data;

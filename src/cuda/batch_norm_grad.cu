@@ -179,7 +179,7 @@ int tern__cuda_batch_norm_sums(const tern__call *call)
     fields f = {{x, call->in[0], call->in[2]}};
     if (!takes(&f) || tern__view_count(x) == 0) return TERN_E_UNSUPPORTED;
     batch_norm a = norm_of(call);
-    a.k = tern__columns_of(x, lanes_of(&f), SUM_BLOCKS);
+    a.k = tern__columns_of(x, lanes_of(&f), TERN__SUM_BLOCKS, TERN__SUM_ROWS);
     a.partial = partial_new(call, a);
     if (!a.partial) return TERN_E_MEMORY;
     batch_norm_totals to = {};
@@ -197,7 +197,7 @@ int tern__cuda_batch_norm_data_grad(const tern__call *call)
     if (!takes(&f)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
     batch_norm a = norm_of(call);
-    a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS);
+    a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS, PASS_ROWS);
     a.weight = tern__vector_of(call->in[5], false);
     a.s = tern__vector_of(call->in[6], false);
     a.p = tern__vector_of(call->in[7], false);
@@ -226,13 +226,13 @@ int tern__cuda_batch_norm_grad(const tern__call *call)
     if (!call->in[2] && ((const tern__batch_norm_attr *)call->attr)->relu) a.mask = BY_INPUT;
     a.weight = tern__vector_of(call->in[5], false);
     a.bias = tern__vector_of(call->in[6], false);
-    a.k = tern__columns_of(x, lanes_of(&f), SUM_BLOCKS);
+    a.k = tern__columns_of(x, lanes_of(&f), TERN__SUM_BLOCKS, TERN__SUM_ROWS);
     a.count = (double)(x->shape[0] * tern__positions_of(x));
     a.partial = partial_new(call, a);
     if (!a.partial) return TERN_E_MEMORY;
     batch_norm_totals to = totals_of(call, a);
     int status = make_sums(call, a, f, to);
-    a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS);
+    a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS, PASS_ROWS);
     a.s = to.s;
     a.p = to.p;
     give_outputs(call, &a);

@@ -11,10 +11,10 @@ extern "C" {
 }
 
 #define THREADS     TERN__COLUMN_THREADS
-#define HEAD        4    /* rows that the shift is the mean of */
-#define AHEAD       2    /* rows that are read at a time       */
-#define SUM_BLOCKS  2048 /* their parts have to be merged      */
-#define PASS_BLOCKS 8192
+#define HEAD        4    /* rows that statistics read at a time; the shift is the mean of the first */
+#define AHEAD       2    /* rows of several operands that are read at a time                        */
+#define PASS_BLOCKS 4096 /* of what makes something of each row                                     */
+#define PASS_ROWS   8
 
 typedef enum mask { NOTHING, BY_OUTPUT, BY_INPUT } mask;
 

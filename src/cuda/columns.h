@@ -11,6 +11,12 @@
 
 #define TERN__COLUMN_THREADS 256
 
+/* Blocks that leave sums, about, and rows of their threads: to put together what threads have found takes a
+ * block as long as some 16 rows, and what blocks have left is read in at most two rounds. */
+#define TERN__SUM_BLOCKS 1024
+#define TERN__SUM_ROWS   16
+#define TERN__COLUMN_FEW 264 /* blocks: two for each processor of a large GPU */
+
 typedef struct tern__columns {
     int64_t channels, columns, rows, per_part; /* rows of a part                           */
     int parts, across, down;                   /* of a block: columns, and rows at a time  */
@@ -32,8 +38,9 @@ static inline int64_t tern__positions_of(const tern__view *x)
     return positions;
 }
 
-/* `lanes` to a bunch; about `blocks` blocks, whose threads have at least 8 rows. */
-static inline tern__columns tern__columns_of(const tern__view *x, int lanes, int64_t blocks)
+/* `lanes` to a bunch; about `blocks` blocks, whose threads have at least `rows` rows, or half as many where
+ * so few blocks would be left that processors have none. */
+static inline tern__columns tern__columns_of(const tern__view *x, int lanes, int64_t blocks, int64_t rows)
 {
     int64_t images = x->shape[0], channels = x->shape[1], positions = tern__positions_of(x);
     tern__columns k = {};
@@ -49,7 +56,8 @@ static inline tern__columns tern__columns_of(const tern__view *x, int lanes, int
     while (k.is_last && k.across < 32 && k.across < k.columns) k.across *= 2;
     k.down = TERN__COLUMN_THREADS / k.across;
     int64_t tiles = (k.columns + k.across - 1) / k.across, parts = (blocks + tiles - 1) / tiles;
-    k.per_part = TERN__MAX((k.rows + parts - 1) / parts, (int64_t)8 * k.down);
+    if (k.rows * tiles < TERN__COLUMN_FEW * rows * k.down) rows /= 2;
+    k.per_part = TERN__MAX((k.rows + parts - 1) / parts, rows * k.down);
     k.parts = (int)((k.rows + k.per_part - 1) / k.per_part);
     k.leap_rows = k.down % k.run;
     k.leap = k.down / k.run * k.run_step + k.leap_rows * k.step;

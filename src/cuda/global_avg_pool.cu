@@ -69,7 +69,7 @@ static plane_mean mean_of(const tern__call *call, const tern__view *x, const ter
     one.shape[0] = 1;
     int64_t positions = tern__positions_of(x);
     plane_mean a = {};
-    a.k = tern__columns_of(&one, lanes, 1);
+    a.k = tern__columns_of(&one, lanes, 1, 8);
     a.x = x->data;
     a.y = y->data;
     a.y_dtype = y->dtype;

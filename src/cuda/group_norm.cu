@@ -10,7 +10,6 @@ extern "C" {
 #include "kernels/group_norm.h"
 }
 
-#define SUM_BLOCKS 2048
 #define MOST       1024 /* threads for a row               */
 #define AHEAD      4    /* bunches of x that a thread reads at a time */
 #define GRAD_AHEAD 2    /* and of dy and x                            */
@@ -306,7 +305,7 @@ template <int DTYPE, int N>
 static int start_weights(const tern__call *call, const group_norm &a, const tern__view *flat)
 {
     group_norm_weights w = {};
-    w.k = tern__columns_of(flat, N, SUM_BLOCKS);
+    w.k = tern__columns_of(flat, N, TERN__SUM_BLOCKS, TERN__SUM_ROWS);
     w.a = a;
     w.dw = row_of(call->out[1], call->add[1]);
     w.db = row_of(call->out[2], call->add[2]);
