@@ -41,15 +41,16 @@ template <int G, class S> static __global__ void __launch_bounds__(THREADS) find
     }
 }
 
-template <class R, class S>
-static __device__ __forceinline__ void add_element(const problem &p, const element<R> &e, S sums[])
+/* Branches would cost more than what they spare. */
+template <class R, bool CLASSES>
+static __device__ __forceinline__ void add_element(const problem &p, const element<R> &e, R sums[])
 {
-    if (!e.counts) return;
-    sums[0] += (S)(e.p * e.t);
-    sums[1] += (S)(p.attr.squared ? e.p * e.p : e.p);
-    sums[2] += (S)(p.attr.squared ? e.t * e.t : e.t);
-    sums[3] += (S)e.entropy;
-    sums[4] += p.attr.classes ? (S)e.t : S(1);
+    const R x = e.counts ? e.p : R(0), t = e.counts ? e.t : R(0);
+    sums[0] += x * t;
+    sums[1] += x * (p.attr.squared ? x : R(1));
+    sums[2] += t * (p.attr.squared ? t : R(1));
+    sums[3] += e.counts ? e.entropy : R(0);
+    sums[4] += CLASSES ? t : (R)e.counts;
 }
 
 /* Four are summed as they are, and then in double. */
@@ -71,7 +72,7 @@ static __global__ void __launch_bounds__(THREADS) add_pieces(problem p)
                 if (i + j * A::STEP >= own.last) break;
                 asked.get(p, i + j * A::STEP, j, e);
 #pragma unroll
-                for (int l = 0; l < N; l++) add_element(p, e[l], few);
+                for (int l = 0; l < N; l++) add_element<R, CLASSES>(p, e[l], few);
 #pragma unroll
                 for (int k = 0; k < TERN__OVERLAP; k++) sums[k] += (double)few[k];
             }

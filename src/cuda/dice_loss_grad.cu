@@ -45,7 +45,9 @@ static __device__ __forceinline__ R mask_slope(const problem &p, const tern__dic
     return e.counts ? d : R(0);
 }
 
-template <class R, int N> static __global__ void __launch_bounds__(THREADS) mask_gradient(problem p)
+/* Three blocks have room on a processor, or two in double; for more nvcc would spill. */
+template <class R, int N>
+static __global__ void __launch_bounds__(THREADS, sizeof(R) == 8 ? 2 : 3) mask_gradient(problem p)
 {
     tern__kernel_begin();
     typedef asked<R, N, false> A;

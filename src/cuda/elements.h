@@ -34,6 +34,22 @@ static __device__ __forceinline__ double tern__rounded_product(double a, double 
 }
 #endif
 
+/* Of a float that is neither tiny nor huge, to a unit in the last place, in one instruction. */
+static __device__ __forceinline__ float tern__reciprocal(float value)
+{
+#ifdef TERN_CUDA_EMULATED
+    return 1 / value;
+#else
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(value));
+    return reciprocal;
+#endif
+}
+static __device__ __forceinline__ double tern__reciprocal(double value)
+{
+    return 1 / value;
+}
+
 /* Divisions of 64 bits are slow. */
 static __device__ __forceinline__ int64_t tern__quotient(int64_t a, int64_t b)
 {
@@ -180,28 +196,38 @@ static __device__ __forceinline__ tern__words tern__words_read(const void *data,
     return w;
 }
 
-template <class R> __device__ __forceinline__ tern__four<R> tern__words_of(const tern__words &w, int dtype)
+/* The dtype is looked at once for all four; what was read is copied, not looked at in place, where nvcc would
+ * take it apart as soon as it comes. */
+template <class R, class T> __device__ __forceinline__ tern__four<R> tern__words_as(const tern__words &w)
 {
+    enum { EACH = sizeof(T) / sizeof(uint32_t) };
     tern__four<R> f;
     for (int i = 0; i < 4; i++) {
         union {
             uint32_t bits[2];
-            float f32;
-            int32_t i32;
-            double f64;
-            int64_t i64;
-        } one = {{w.v[i], 0}}, two = {{w.v[2 * i], w.v[2 * i + 1]}};
-        switch (dtype) {
-        case TERN_F64: f.v[i] = (R)two.f64; break;
-        case TERN_I64: f.v[i] = (R)two.i64; break;
-        case TERN_F32: f.v[i] = (R)one.f32; break;
-        case TERN_I32: f.v[i] = (R)one.i32; break;
-        case TERN_BF16:
-        case TERN_F16: f.v[i] = (R)tern__half_get(w.v[i / 2] >> 16 * (i % 2), dtype); break;
-        default: f.v[i] = (R)(w.v[0] >> 8 * i & 255); break;
-        }
+            T number;
+        } one = {{w.v[EACH * i], w.v[EACH * i + EACH - 1]}};
+        f.v[i] = (R)one.number;
     }
     return f;
+}
+
+template <class R> __device__ __forceinline__ tern__four<R> tern__words_of(const tern__words &w, int dtype)
+{
+    tern__four<R> f;
+    switch (dtype) {
+    case TERN_F64: return tern__words_as<R, double>(w);
+    case TERN_I64: return tern__words_as<R, int64_t>(w);
+    case TERN_F32: return tern__words_as<R, float>(w);
+    case TERN_I32: return tern__words_as<R, int32_t>(w);
+    case TERN_BF16:
+    case TERN_F16:
+        for (int i = 0; i < 4; i++) f.v[i] = (R)tern__half_get(w.v[i / 2] >> 16 * (i % 2), dtype);
+        return f;
+    default:
+        for (int i = 0; i < 4; i++) f.v[i] = (R)(w.v[0] >> 8 * i & 255);
+        return f;
+    }
 }
 
 template <class R>
