@@ -62,9 +62,10 @@ template <int DTYPE, int N> struct alignas(N * sizeof(tern__stored<DTYPE>)) tern
     }
 };
 
-/* Two of 16 bits to a register: who keeps several bunches would need twice the registers for single ones. */
-template <int DTYPE> struct alignas(16) tern__bunch_of_pairs {
-    uint32_t pair[4];
+/* Two of 16 bits to a register: who keeps several bunches would need twice the registers for single ones, and
+ * nvcc would take them apart as soon as they come. */
+template <int DTYPE, int N> struct alignas(N * sizeof(uint16_t)) tern__bunch_of_pairs {
+    uint32_t pair[N / 2];
 
     __device__ __forceinline__ float get(int i) const
     {
@@ -73,12 +74,17 @@ template <int DTYPE> struct alignas(16) tern__bunch_of_pairs {
     __device__ __forceinline__ void set(const float *values)
     {
 #pragma unroll
-        for (int i = 0; i < 4; i++) pair[i] = tern__narrowed_pair<DTYPE>(values[2 * i], values[2 * i + 1]);
+        for (int i = 0; i < N / 2; i++)
+            pair[i] = tern__narrowed_pair<DTYPE>(values[2 * i], values[2 * i + 1]);
     }
 };
-template <> struct tern__bunch<TERN_BF16, 8> : tern__bunch_of_pairs<TERN_BF16> {
+template <> struct tern__bunch<TERN_BF16, 8> : tern__bunch_of_pairs<TERN_BF16, 8> {
 };
-template <> struct tern__bunch<TERN_F16, 8> : tern__bunch_of_pairs<TERN_F16> {
+template <> struct tern__bunch<TERN_F16, 8> : tern__bunch_of_pairs<TERN_F16, 8> {
+};
+template <> struct tern__bunch<TERN_BF16, 2> : tern__bunch_of_pairs<TERN_BF16, 2> {
+};
+template <> struct tern__bunch<TERN_F16, 2> : tern__bunch_of_pairs<TERN_F16, 2> {
 };
 
 /* Element `at` and those after it; it is a multiple of N, as the address is of the bunch's size. */

@@ -158,14 +158,17 @@ template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern_
         return from + (N > 1 && LINES == 1 ? at : at * l.step);
     }
 
-    /* Of the line that begins at `from`: the pieces of the stretch at i that are in it. */
+    /* Of the line that begins at `from`: the pieces of the stretch at i that are in it. Others are 0: what
+     * they were before would be kept in registers until then. */
     template <int G>
     __device__ __forceinline__ void read(const tern__lined &l, int64_t from, int64_t i, int64_t size)
     {
 #pragma unroll
-        for (int n = 0; n < PIECES; n++)
+        for (int n = 0; n < PIECES; n++) {
+            piece[n] = {};
             if (at<G>(i, n, 0) < size)
                 piece[n] = tern__bunch_get<DTYPE, N>(l.data, place(l, from, at<G>(i, n, 0)));
+        }
     }
     static __device__ __forceinline__ void put(const tern__lined &l, int64_t from, int64_t at,
                                                const R (&values)[N], bool add)
