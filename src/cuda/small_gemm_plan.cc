@@ -81,8 +81,8 @@ static int run_small(void *ctx)
     return tern__small_gemms(t->call, t->g, t->count, t->gate, t->blocks);
 }
 
-/* Into how many blocks; 0: the other way. */
-static int fastest(const trial *t, tern__timed *other, void *ctx)
+/* Into how many blocks; 0: the other way. *least: its milliseconds; negative: nothing has run. */
+static int fastest(const trial *t, tern__timed *other, void *ctx, float *least)
 {
     tern__stopwatch watch;
     tern__call call = *t->call;
@@ -90,13 +90,14 @@ static int fastest(const trial *t, tern__timed *other, void *ctx)
     int blocks = 0;
     call.err = nullptr;
     quiet.call = &call;
+    *least = -1;
     if (tern__stopwatch_open(&watch, &call)) {
-        float least = tern__stopwatch_try(&watch, other, ctx, -1);
+        *least = tern__stopwatch_try(&watch, other, ctx, -1);
         for (int some : tried) {
             quiet.blocks = some;
-            float ms = tern__stopwatch_try(&watch, run_small, &quiet, least);
-            if (ms < 0 || (least >= 0 && ms >= least)) continue;
-            least = ms;
+            float ms = tern__stopwatch_try(&watch, run_small, &quiet, *least);
+            if (ms < 0 || (*least >= 0 && ms >= *least)) continue;
+            *least = ms;
             blocks = some;
         }
     }
@@ -128,14 +129,15 @@ static void choose(plan *p, const trial *t, const plan_key &key, tern__timed *ot
 {
     tern_device *device = t->call->device;
     char what[TEXT], name[NAME];
+    float least;
     p->heard = device->notes->heard;
     describe(key, what);
     if (take_named(p, device->notes->find(device, what)) || p->is_known || device->follows ||
         adds(t->g, t->count))
         return;
-    *p = {true, fastest(t, other, ctx), p->heard};
+    *p = {true, fastest(t, other, ctx, &least), p->heard};
     std::snprintf(name, NAME, p->blocks ? SMALL : OTHER, p->blocks);
-    device->notes->keep(device, what, name);
+    if (least >= 0) device->notes->keep(device, what, name);
 }
 
 int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count, const float *gate,
