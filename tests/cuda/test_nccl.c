@@ -296,12 +296,21 @@ static void first_elements(tern_module *net, double *values, tern_error *err)
     }
 }
 
+/* Each parameter goes by itself. */
+static tern_ddp_opts small_buckets(const job *j)
+{
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.first_bucket_bytes = opts.bucket_bytes = 1;
+    opts.reduce_dtype = j->reduce_dtype;
+    if (j->rows) opts.normaliser = TERN_NORMALISER_LOSS;
+    return opts;
+}
+
 static void train_two_ways(tern_group *group, const job *j, tern_device *device, double *values,
                            tern_error *err)
 {
     two_ways net;
-    tern_ddp_opts opts = tern_ddp_defaults();
-    opts.first_bucket_bytes = opts.bucket_bytes = 1;
+    tern_ddp_opts opts = small_buckets(j);
     two_ways_init(&net, tern_group_rank(group), err);
     tern_module_to(&net.base, device, err);
     tern_sync_batch_norm_convert(&net.base, group, err);
@@ -326,16 +335,18 @@ static void train_two_models(tern_group *group, const job *j, tern_device *devic
     int rank = tern_group_rank(group), steps = STEPS - (rank == j->world - 1 ? j->fewer : 0);
     tern_module *nets[2];
     tern_ddp *ddps[2];
+    tern_ddp_opts opts = small_buckets(j);
     tern_rng *rng = tern_rng_new(3, err);
     for (int k = 0; k < 2; k++) {
         nets[k] = j->make(rng, err);
         tern_module_to(nets[k], device, err);
-        ddps[k] = tern_ddp_new(nets[k], group, NULL, err);
+        ddps[k] = tern_ddp_new(nets[k], group, &opts, err);
     }
     tern_scope *scope = err->code ? NULL : tern_scope_new(device, group, err);
     for (int i = 0; i < steps && !err->code; i++) {
         tern_tensor *x, *y, *losses[2];
         take_rows(scope, j, rank, &x, &y);
+        for (int k = 0; k < 2 && j->rows; k++) tern_ddp_normaliser_set(ddps[k], j->rows[rank], err);
         for (int k = 0; k < 2; k++)
             losses[k] = tern_cross_entropy(scope, tern_forward(nets[k], scope, x), y, NULL);
         tern_backward(scope, tern_add(scope, losses[0], losses[1]));
@@ -400,12 +411,20 @@ static void ranks_use_different_parameters_beside_batch_norms(void **state)
     (void)state;
     order_case c = {train_two_ways, {.world = 2, .tolerance = 1e-5}};
     expect_the_cpus_order(&c);
+    static const int rows[] = {3, 5};
+    c.job = (job){.world = 2, .rows = rows, .reduce_dtype = TERN_BF16, .tolerance = 1e-2};
+    expect_the_cpus_order(&c);
 }
 
 static void a_rank_joins_of_two_models(void **state)
 {
     (void)state;
     order_case c = {train_two_models, {.world = 3, .make = make_mlp, .fewer = 2, .tolerance = 1e-5}};
+    expect_the_cpus_order(&c);
+    static const int rows[] = {2, 3, 3};
+    c.job.rows = rows;
+    c.job.reduce_dtype = TERN_BF16;
+    c.job.tolerance = 1e-2;
     expect_the_cpus_order(&c);
 }
 

@@ -7,6 +7,7 @@
 #include "comm/group.h"
 #include "device/backend.h"
 
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -93,6 +94,99 @@ static void many_works_are_done(void **state)
 {
     (void)state;
     assert_ranks_ok(ranks_run(2, sum_body, NULL));
+}
+
+/* ---- the end ---- */
+
+/* Two more groups, which each rank closes in another order. */
+static int order_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    tern_group *groups[2];
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int i = 0; i < 2; i++) {
+        groups[i] = tern_group_new(d.group, (int[]){0, 1}, 2, NULL, &err);
+        tern_all_reduce(groups[i], d.block, 256, TERN_F32, TERN_SUM, &err);
+    }
+    RANK_CHECK_OK(rank, err);
+    tern_group_close(groups[rank]);
+    tern_group_close(groups[1 - rank]);
+    desk_close(&d);
+    return 0;
+}
+
+static void groups_are_closed_in_any_order(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, order_body, NULL));
+}
+
+/* A channel is closed whose work all have posted and nobody has waited for; another one's is behind it. */
+static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    desk d;
+    tern_error err = {0};
+    uint64_t seq, next;
+    atomic_int *ready = arg;
+    desk_open(&d, boot, rank, 5, &err);
+    RANK_CHECK_OK(rank, err);
+    const tern__comm_backend *backend = d.group->backend;
+    void *first = d.channel, *second = backend->channel_open(d.group->state, 4, &err);
+    d.channel = second;
+    RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err));
+    d.channel = first;
+    RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 128, &next, &err));
+    for (atomic_fetch_add(ready, 1); atomic_load(ready) < boot->world;) usleep(100);
+    backend->channel_close(second);
+    RANK_CHECK(rank, !backend->wait(d.channel, next, &err));
+    desk_close(&d);
+    return 0;
+}
+
+static void *shared_new(size_t bytes)
+{
+    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(shared, MAP_FAILED);
+    return shared;
+}
+
+static void a_channel_takes_no_others_work_along(void **state)
+{
+    (void)state;
+    atomic_int *ready = shared_new(sizeof(*ready));
+    assert_ranks_ok(ranks_run(2, leave_body, ready));
+    munmap(ready, sizeof(*ready));
+}
+
+/* Rank 0 closes its group with a work that rank 1 never posts. */
+static int unmet_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    uint64_t seq;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !sum(&d, 256, &err));
+    int64_t began = tern__now_ns();
+    if (rank == 0) RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err));
+    while (rank == 1 && !tern__group_check(d.group, __func__, &err) && seconds_since(began) < RANKS_SOON_S)
+        usleep(1000);
+    RANK_CHECK(rank, rank == 0 || strstr(err.text, "rank 0 has closed its group before work 2 was done"));
+    tern__memory_free(d.block);
+    tern_group_close(d.group);
+    tern_device_close(d.device);
+    RANK_CHECK(rank, seconds_since(began) < RANKS_SOON_S);
+    return 0;
+}
+
+static void a_group_closed_too_early_is_named(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, unmet_body, NULL));
 }
 
 /* ---- one GPU ---- */
@@ -270,8 +364,7 @@ static int stopped_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_stopped_rank_stops_no_other(void **state)
 {
     (void)state;
-    pid_t *stopped = mmap(NULL, sizeof(*stopped), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(stopped, MAP_FAILED);
+    pid_t *stopped = shared_new(sizeof(*stopped));
     assert_ranks_ok(ranks_run(2, stopped_body, stopped));
     munmap(stopped, sizeof(*stopped));
 }
@@ -281,6 +374,9 @@ int main(void)
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_works_are_done),
+        cmocka_unit_test(groups_are_closed_in_any_order),
+        cmocka_unit_test(a_channel_takes_no_others_work_along),
+        cmocka_unit_test(a_group_closed_too_early_is_named),
         cmocka_unit_test(two_ranks_on_one_gpu_are_named),
         cmocka_unit_test(different_works_are_named),
         cmocka_unit_test(a_rank_that_dies_is_named),

@@ -4,6 +4,7 @@
 
 #include "base/plugin.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- state ---- */
@@ -170,6 +171,22 @@ static int nccl_channel_attach(void *of, uint32_t number, tern_error *err)
     return window ? tern__nccl_attach(window, tern__nccl_line_of(window->link, c), err) : TERN_OK;
 }
 
+/* A work that a peer has not posted: its device would wait in ours, and ours in its. */
+static void fail_unmet(tern__nccl_channel *c)
+{
+    tern_group *group = c->nccl->group;
+    char text[TERN_ERROR_TEXT];
+    for (uint64_t seq = c->finished + 1; seq <= c->posted; seq++) {
+        const tern__nccl_work *work = &c->works[seq % c->slots];
+        if (!work->line || group->root->error.code || !group->control) continue;
+        if (c->nccl->behind->test(work->line->order, work->seq, NULL) != TERN_PENDING) continue;
+        snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done",
+                 tern_group_world_rank(group, group->boot.rank), (unsigned long long)seq);
+        tern__control_abort(group->control, TERN_E_PEER, text);
+        return;
+    }
+}
+
 /* What is under way in devices' lanes ends before anything that the lanes are asked later, and whoever frees
  * its memory frees it in the order of a lane that follows them. */
 static void nccl_channel_close(void *of)
@@ -177,6 +194,7 @@ static void nccl_channel_close(void *of)
     tern__nccl_channel *c = of, **at = &c->nccl->channels;
     while (*at != c) at = &(*at)->next;
     *at = c->next;
+    fail_unmet(c);
     for (tern__nccl_link *link = c->nccl->links; link; link = link->next)
         for (tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_leave(line, c);
     c->nccl->behind->channel_close(c->behind);

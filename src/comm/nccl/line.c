@@ -216,12 +216,13 @@ void tern__nccl_line_finalize(tern__nccl_line *line)
 }
 
 /* Off the link's list. */
-void tern__nccl_line_free(tern__nccl_line *line)
+void *tern__nccl_line_free(tern__nccl_line *line)
 {
     const tern__nccl *nccl = line->link->nccl;
     bool is_over = line->is_final && !line->is_pending && !has_failed(nccl->group);
-    if (line->comm && is_over) nccl->plugin->destroy(line->comm);
-    if (line->comm && !is_over) nccl->plugin->abort(line->comm);
+    void *comm = line->comm;
+    if (comm && !is_over) nccl->plugin->abort(comm);
     free_lane(line);
     tern__free(line);
+    return is_over ? comm : NULL;
 }

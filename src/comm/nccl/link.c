@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* What a rank tells the others of its GPU. */
 typedef struct card {
@@ -133,20 +134,27 @@ tern__nccl_line *tern__nccl_line_of(const tern__nccl_link *link, const tern__ncc
 
 /* ---- life ---- */
 
+int tern__nccl_fail_ended(tern_error *err)
+{
+    return tern__error_set(err, "tern_nccl", TERN_E_STATE, "the device was closed before this was done");
+}
+
 /* A communicator's end waits for the other ranks' to begin, and they may end theirs in another order: so the
  * ends of all begin before one is waited for. The watch is needed until the device is through. */
 static void end_link(tern__nccl_link *link)
 {
-    const tern__nccl *nccl = link->nccl;
+    tern__nccl *nccl = link->nccl;
+    if (link->ends) return;
+    link->ends = true;
     for (const tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_drain(line);
     if (link == nccl->mail) tern__nccl_mailbox_leave(nccl->mailbox);
-    tern__nccl_abort_failed(link->nccl);
+    tern__nccl_abort_failed(nccl);
     for (uint32_t i = 0; i < nccl->window_count; i++)
         if (nccl->windows[i].link == link) tern__nccl_detach(&nccl->windows[i]);
     for (tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_finalize(line);
 }
 
-/* Off the list, so that the watch does not see it any more. */
+/* Off the list, so that the watch does not see it any more, and is not giving it up. */
 static void forget(tern__nccl_link *link)
 {
     tern__nccl *nccl = link->nccl;
@@ -154,10 +162,57 @@ static void forget(tern__nccl_link *link)
     tern__nccl_link **at = link == nccl->mail ? &nccl->mail : &nccl->links;
     while (*at != link) at = &(*at)->next;
     *at = link->next;
+    while (nccl->aborts) pthread_cond_wait(&nccl->changed, &nccl->lock);
     pthread_mutex_unlock(&nccl->lock);
     for (uint32_t i = 0; i < nccl->window_count; i++)
         if (nccl->windows[i].link == link) nccl->windows[i] = (tern__nccl_window){0};
+}
+
+/* ---- the rest of the end ---- */
+
+/* Of communicators that are over, NCCL waits for the ranks of this machine to have begun their end. Ranks may
+ * close their groups in different order, so a group does so for a moment only; the device does to the last.
+ */
+static void *reap(void *arg)
+{
+    const tern__nccl_link *link = arg;
+    for (int i = 0; i < link->ended_count; i++) link->plugin->destroy(link->ended[i]);
+    return NULL;
+}
+
+static bool is_reaped(tern__nccl_link *link, int seconds)
+{
+    struct timespec until;
+    if (!link->ended_count) return true;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += seconds;
+    if (seconds ? pthread_timedjoin_np(link->reaper, NULL, &until) : pthread_join(link->reaper, NULL))
+        return false;
+    link->ended_count = 0;
+    return true;
+}
+
+static void free_link(tern__nccl_link *link)
+{
     tern__device_part(link->device, &link->guest);
+    tern__free(link->ended);
+    tern__free(link);
+}
+
+/* Without memory or a thread for it what is over is left to the process's end. */
+static void begin_reaping(tern__nccl_link *link)
+{
+    int count = 0;
+    for (const tern__nccl_line *line = link->lines; line; line = line->next) count++;
+    link->plugin = link->nccl->plugin;
+    link->ended = tern__alloc((size_t)count * sizeof(*link->ended), "tern_group_close", NULL);
+    for (tern__nccl_line *line; (line = link->lines);) {
+        link->lines = line->next;
+        void *comm = tern__nccl_line_free(line);
+        if (comm && link->ended) link->ended[link->ended_count++] = comm;
+    }
+    link->nccl = NULL;
+    if (link->ended_count && pthread_create(&link->reaper, NULL, reap, link)) link->ended_count = 0;
 }
 
 static void close_link(tern__nccl_link *link)
@@ -166,21 +221,19 @@ static void close_link(tern__nccl_link *link)
         if (line->is_final) tern__nccl_line_await(line, "to end", NULL);
     tern__nccl_abort_failed(link->nccl);
     forget(link);
-    for (tern__nccl_line *line; (line = link->lines);) {
-        link->lines = line->next;
-        tern__nccl_line_free(line);
-    }
-    tern__free(link);
+    begin_reaping(link);
 }
 
 /* A device that is closed takes its links along, those of all groups. */
 static void leave(tern__guest *guest)
 {
     tern__nccl_link *link = (tern__nccl_link *)guest;
-    end_link(link);
+    if (link->nccl) end_link(link);
     for (tern__guest *other = link->device->guests; other; other = other->next)
-        if (other->leave == leave) end_link((tern__nccl_link *)other);
-    close_link(link);
+        if (other->leave == leave && ((tern__nccl_link *)other)->nccl) end_link((tern__nccl_link *)other);
+    if (link->nccl) close_link(link);
+    is_reaped(link, 0);
+    free_link(link);
 }
 
 static tern__nccl_link *make(tern__nccl *nccl, tern_device *device, tern_error *err)
@@ -214,6 +267,8 @@ static tern__nccl_link *link_new(tern__nccl *nccl, tern_device *device, tern_err
     if (!tern__nccl_watch(nccl, &why) && open_line(link, nccl->order, NULL, &why)) return link;
     end_link(link);
     close_link(link);
+    is_reaped(link, 0);
+    free_link(link);
     if (err) *err = why;
     return NULL;
 }
@@ -227,7 +282,11 @@ tern__nccl_link *tern__nccl_link_of(tern__nccl *nccl, tern_device *device, tern_
 
 void tern__nccl_links_close(tern__nccl *nccl)
 {
+    const int moment_s = 5;
     for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
         end_link(link);
-    for (tern__nccl_link *link; (link = tern__nccl_link_first(nccl));) close_link(link);
+    for (tern__nccl_link *link; (link = tern__nccl_link_first(nccl));) {
+        close_link(link);
+        if (is_reaped(link, moment_s)) free_link(link);
+    }
 }

@@ -108,9 +108,7 @@ static int ask(mailbox *box, message *m, tern_error *err)
     const tern__transfer *t = &m->own;
     int peer = t->is_recv ? t->source : t->peer;
     tern__nccl_link *link = box->nccl->mail;
-    if (!link)
-        return tern__error_set(err, "tern_recv", TERN_E_STATE,
-                               "the device of a message was closed before it");
+    if (!link || link->ends) return tern__nccl_fail_ended(err);
     tern__nccl_line *line = line_of(link, peer, t->is_recv, err);
     if (!line) return err->code;
     int status = line->ready ? TERN_OK : tern__nccl_line_begin(line, t->is_recv, 2, m->envelope, err);

@@ -53,7 +53,6 @@ typedef struct tern__nccl_line {
     int peer;                        /* of messages: that this rank sends to or receives from */
     bool is_recv;
     char id[TERN__NCCL_ID];
-    tern__nccl_work *held;         /* a broadcast whose root is known when the ranks have met */
     tern__nccl_work *first, *last; /* that are to be asked of NCCL  */
     tern__nccl_work *asked;        /* that is not in the lane yet   */
     bool is_pending;               /* the communicator takes no other meanwhile */
@@ -70,6 +69,11 @@ struct tern__nccl_link {
     tern_device *device;
     tern__memory memory;
     tern__nccl_line *lines; /* by number; under the lock */
+    bool ends;              /* it takes nothing any more */
+    void **ended;           /* [ended_count] communicators that are over but for their peers' part */
+    int ended_count;
+    pthread_t reaper; /* who waits for that */
+    const tern__nccl_plugin *plugin;
 };
 
 typedef struct tern__nccl_window {
@@ -86,6 +90,7 @@ struct tern__nccl_work {
     uint64_t seq;                /* its place in the channel behind      */
     uint64_t launched;           /* its place in the line; 0: not yet    */
     bool is_queued;              /* it will be launched                  */
+    bool is_held;                /* when the ranks have met for it       */
     double divisor;              /* of a mean, before the ranks have met */
     const tern__nccl_call *call; /* of a message: all of it; NULL: as the post says */
     tern__nccl_work *next;       /* in the line's queue                  */
@@ -127,7 +132,7 @@ int tern__nccl_advance(void *nccl, tern_error *err);
 
 /* ---- work.c ---- */
 
-/* Posts the meeting, and puts the work into the line's queue, or holds it until the ranks have met. */
+/* Posts the meeting, and puts the work into the line's queue. */
 int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const tern__post *post,
                          tern_error *err);
 /* Launches what can be of the line's queue; never blocks. */
@@ -147,6 +152,8 @@ void tern__nccl_work_drop(tern__nccl_work *work);
 
 /* The device's, opened with the first call, which is collective. E_UNSUPPORTED: two ranks have one GPU. */
 tern__nccl_link *tern__nccl_link_of(tern__nccl *nccl, tern_device *device, tern_error *err);
+/* E_STATE: the device of a work or of a message is being closed. */
+int tern__nccl_fail_ended(tern_error *err);
 /* All of the group's. */
 void tern__nccl_links_close(tern__nccl *nccl);
 /* For messages, which no other rank need ask for. NULL: there is one already, of another device. */
@@ -178,7 +185,8 @@ int tern__nccl_line_begin(tern__nccl_line *line, int rank, int world, const char
                           tern_error *err);
 /* Begins the end of its communicator, when that has done what it was asked. */
 void tern__nccl_line_finalize(tern__nccl_line *line);
-void tern__nccl_line_free(tern__nccl_line *line);
+/* Its communicator, if that is over but for being destroyed; else NULL. */
+void *tern__nccl_line_free(tern__nccl_line *line);
 /* TERN_OK: the device is done with all that was ever asked of the communicator. */
 int tern__nccl_line_drain(const tern__nccl_line *line);
 /* Is what was asked of the communicator under way? For the first works this takes until all ranks have asked.

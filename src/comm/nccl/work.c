@@ -10,9 +10,9 @@
  * multiplied: there may be a NaN in it. In an all_reduce the step multiplies by the factor, so that NCCL has
  * a plain sum, the only one for which it uses what NVSwitches add up and what is attached.
  *
- * Two kinds of works of a ddp wait for their meeting: a broadcast, because its root may be a shadow, and a
- * mean in 16 bits that is weighted by counts, because a product by any number may not be one of 16 bits, but
- * by the count's part in all counts it is. */
+ * Two kinds of works of a ddp wait for their meeting, in the queue, as the host may not: a broadcast, because
+ * its root may be a shadow, and a mean in 16 bits that is weighted by counts, because a product by any number
+ * may not be one of 16 bits, but by the count's part in all counts it is. */
 #include "comm/nccl/nccl.h"
 
 #include "comm/reduce.h"
@@ -263,6 +263,42 @@ static int mark(tern__nccl_line *line, tern_error *err)
     return TERN_OK;
 }
 
+/* ---- what waits for its meeting ---- */
+
+/* Broadcasts of a ddp may have shadows, but nobody is one in the step of an optimizer. */
+static bool is_held(const tern__post *post)
+{
+    if (post->kind == TERN__BROADCAST) return post->owner && post->bucket != TERN__SLICE_BUCKET;
+    return post->counted && is_scaled_by_step(post) && !is_wide(post);
+}
+
+/* The highest rank that is no shadow takes the root's place; where there is none, nobody gives anything. */
+static void find_root(tern__nccl_work *work, const tern__tally *tally)
+{
+    int world = work->line->link->nccl->group->boot.world;
+    tern__post *post = &work->post;
+    if (tally->shadows == world)
+        post->extent_count = 0;
+    else if (tally->shadow[post->root])
+        for (post->root = world - 1; tally->shadow[post->root];) post->root--;
+}
+
+/* What it has waited for; TERN_PENDING: the ranks have not met. Whoever asks may come here meanwhile. */
+static int release(tern__nccl_work *work, tern_error *err)
+{
+    const tern__nccl *nccl = work->line->link->nccl;
+    int status = nccl->behind->test(work->line->order, work->seq, err);
+    if (status || !work->is_held) return status;
+    const tern__tally *tally = nccl->behind->tally(work->line->order, work->seq);
+    work->is_held = false;
+    if (is_mean(&work->post) && tally->shares > 0) work->divisor = tally->shares;
+    if (is_mean(&work->post)) return make_summand(work, err);
+    find_root(work, tally);
+    return TERN_OK;
+}
+
+/* ---- the line's queue ---- */
+
 int tern__nccl_line_advance(tern__nccl_line *line, tern_error *err)
 {
     for (;;) {
@@ -271,6 +307,9 @@ int tern__nccl_line_advance(tern__nccl_line *line, tern_error *err)
         if (status) return status == TERN_PENDING ? TERN_OK : status;
         tern__nccl_work *work = line->first;
         if (!work) return TERN_OK;
+        if (work->is_held) status = release(work, err);
+        if (status) return status == TERN_PENDING ? TERN_OK : status;
+        if (line->first != work) continue;
         line->first = work->next;
         if ((status = ask(line, work, err))) return status;
     }
@@ -303,61 +342,17 @@ void tern__nccl_work_drop(tern__nccl_work *work)
 
 /* ---- posting ---- */
 
-/* Broadcasts of a ddp may have shadows, but nobody is one in the step of an optimizer. */
-static bool is_held(const tern__post *post)
-{
-    if (post->kind == TERN__BROADCAST) return post->owner && post->bucket != TERN__SLICE_BUCKET;
-    return post->counted && is_scaled_by_step(post) && !is_wide(post);
-}
-
-/* The highest rank that is no shadow takes the root's place; where there is none, nobody gives anything. */
-static int launch_broadcast(tern__nccl_work *work, const tern__tally *tally, tern_error *err)
-{
-    int world = work->line->link->nccl->group->boot.world;
-    tern__post *post = &work->post;
-    if (tally->shadows == world) return TERN_OK;
-    if (tally->shadow[post->root])
-        for (post->root = world - 1; tally->shadow[post->root];) post->root--;
-    return tern__nccl_work_launch(work, err);
-}
-
-static int launch_mean(tern__nccl_work *work, const tern__tally *tally, tern_error *err)
-{
-    if (tally->shares > 0) work->divisor = tally->shares;
-    int status = make_summand(work, err);
-    return status ? status : tern__nccl_work_launch(work, err);
-}
-
-static int launch_held(tern__nccl_work *work, tern_error *err)
-{
-    const tern__tally *tally = work->line->link->nccl->behind->tally(work->line->order, work->seq);
-    return (is_mean(&work->post) ? launch_mean : launch_broadcast)(work, tally, err);
-}
-
-static int release_held(tern__nccl_line *line, tern_error *err)
-{
-    tern__nccl_work *held = line->held;
-    if (!held) return TERN_OK;
-    int status = line->link->nccl->behind->wait(line->order, held->seq, err);
-    if (line->held != held) return status; /* whoever waits may come here meanwhile */
-    line->held = NULL;
-    return status ? status : launch_held(held, err);
-}
-
 int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const tern__post *post,
                          tern_error *err)
 {
+    if (line->link->ends) return tern__nccl_fail_ended(err);
     work->line = line;
     work->post = *post;
     work->divisor = divisor_of(post, line->link->nccl->group->boot.world);
-    int status = release_held(line, err);
-    if (!status) status = meet(work, post, err);
+    int status = meet(work, post, err);
     if (status || post->only_meets) return status;
-    if (is_held(post)) {
-        line->held = work;
-        return TERN_OK;
-    }
-    status = make_summand(work, err);
+    work->is_held = is_held(post);
+    if (!work->is_held) status = make_summand(work, err);
     return status ? status : tern__nccl_work_launch(work, err);
 }
 
@@ -381,8 +376,6 @@ static int is_launched(void *of, tern_error *err)
 
 int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err)
 {
-    int status = work->line->held == work ? release_held(work->line, err) : TERN_OK;
-    if (status) return status;
     return waits ? tern__nccl_await(work->line->link->nccl, is_launched, work, "to begin a work", err)
                  : is_launched(work, err);
 }
@@ -418,10 +411,11 @@ static bool is_of(const tern__nccl_work *work, const tern__nccl_channel *channel
     return work >= channel->works && work < channel->works + channel->slots;
 }
 
-static void see_into_lane(tern__nccl_line *line)
+/* The next work that the line is asked meanwhile may be another channel's. */
+static void see_into_lane(tern__nccl_line *line, const tern__nccl_channel *channel)
 {
     tern__nccl_work_settle(line->asked, true, NULL);
-    line->asked = NULL;
+    if (line->asked && is_of(line->asked, channel)) line->asked = NULL;
 }
 
 void tern__nccl_line_leave(tern__nccl_line *line, const tern__nccl_channel *channel)
@@ -436,8 +430,7 @@ void tern__nccl_line_leave(tern__nccl_line *line, const tern__nccl_channel *chan
         line->last = *at;
         at = &(*at)->next;
     }
-    if (line->held && is_of(line->held, channel)) line->held = NULL;
-    if (line->asked && is_of(line->asked, channel)) see_into_lane(line);
+    if (line->asked && is_of(line->asked, channel)) see_into_lane(line, channel);
     if (line->channel == channel) line->channel = NULL;
     if (line->launched) follow(line, line->launched, NULL);
 }
