@@ -22,7 +22,8 @@ TYPES = [(5, torch.bfloat16), (6, torch.float16)]  # tern's number
 def compare_half(what, op, oracle, arrays, device="cpu", f32=(), roundings=1):
     """op(run, *tensors) on the arrays (f32) cast to each 16-bit type, but for those whose number is in `f32`, and backward
     with a random dy. Value and gradients are torch's in f64 from the same rounded inputs, but for `roundings` of the
-    result, each by half a step of the type at the largest value."""
+    result, each by half a step of the type at the largest value. Torch's gradients are not rounded: of two sums that
+    are, in another order, those next to a tie are a whole step apart."""
     for dtype, kind in TYPES:
         step = torch.finfo(kind).eps
         round_ = lambda a: a.to(kind).to(torch.float64)
@@ -31,8 +32,9 @@ def compare_half(what, op, oracle, arrays, device="cpu", f32=(), roundings=1):
             inputs = [run.parameter(a) for a in arrays]
             y = op(run, *(p if i in f32 else run.op("tern_cast", p, dtype) for i, p in enumerate(inputs)))
             assert run.lib.tern_tensor_dtype(y) == dtype, f"{what}: a result of another type"
-            theirs = [torch.tensor(a.astype("d"), requires_grad=True) for a in arrays]
-            want = oracle(*(t if i in f32 else round_(t) for i, t in enumerate(theirs)))
+            exact = [torch.tensor(a.astype("d")) for a in arrays]
+            theirs = [(t if i in f32 else round_(t)).requires_grad_() for i, t in enumerate(exact)]
+            want = oracle(*theirs)
             y = run.op("tern_cast", y, 0)
             error = error_of(run.value(y), want.detach().numpy())
             assert error <= 0.51 * step * roundings, f"{what} {kind} on {device}: value off by {error / step:.2f} steps"

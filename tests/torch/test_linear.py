@@ -68,6 +68,8 @@ class LinearTest(unittest.TestCase):
             for shape in ((7,), (1, 7), (2, 3, 7), (2, 1, 3, 2, 1, 7), (0, 7), (2, 0, 7)):
                 for outs in (1, 5):
                     arrays = [draw(shape, dtype), draw((outs, 7), dtype), draw((outs,), dtype)]
+                    if outs == 1:  # one number is its own measure, and may be little beside the products that it is the sum of
+                        arrays = [numpy.abs(a) for a in arrays]
                     compare(f"{device} {shape} -> {outs}", linear, F.linear, arrays, tolerance, device)
                     compare(f"{device} {shape} -> {outs} without bias", linear, F.linear, arrays[:2], tolerance, device)
             for shapes in (((3, 0), (5, 0)), ((3, 7), (0, 7))):
