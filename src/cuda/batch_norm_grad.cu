@@ -1,25 +1,33 @@
 /* batch_norm_grad.cu - the gradients of batch norm: a pass that sums dy' and dy' xhat of each channel, where
- * dy' is dy that a ReLU has let through, and one that makes dx of them. */
+ * dy' is dy that a ReLU has let through, and one that makes dx of them. Where dy' is wanted as well, as a
+ * residual's gradient, the first pass writes it and the second reads it instead of dy and y: an operand less
+ * in memory. */
 #include "cuda/batch_norm_inner.h"
 
+static __host__ __device__ constexpr bool has_output(int which)
+{
+    return which == BY_OUTPUT || which == LEAVING;
+}
+
 /* dy where the ReLU let something through; that includes NaN. */
-template <int DTYPE, int N>
-static __device__ __forceinline__ void passed(const batch_norm &a,
-                                              const batch_norm_constants<tern__number<DTYPE>, N> &k,
+template <int MASK, int DTYPE, int N>
+static __device__ __forceinline__ void passed(const batch_norm_constants<tern__number<DTYPE>, N> &k,
                                               const tern__bunch<DTYPE, N> &dy, const tern__bunch<DTYPE, N> &x,
                                               const tern__bunch<DTYPE, N> &y, tern__number<DTYPE> *d)
 {
 #pragma unroll
     for (int l = 0; l < N; l++) {
         tern__number<DTYPE> out = 1;
-        if (a.mask == BY_OUTPUT) out = y.get(l);
-        if (a.mask == BY_INPUT) out = affine(x.get(l), k, l);
+        if (has_output(MASK)) out = y.get(l);
+        if (MASK == BY_INPUT) out = affine(x.get(l), k, l);
         d[l] = out <= 0 ? 0 : dy.get(l);
     }
 }
 
-/* Three blocks have room on a processor, each with two rows on their way. */
-template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 3) run_sums(batch_norm a)
+/* Three blocks have room on a processor, each with two rows on their way. LEAVING: dy' goes to dresidual,
+ * which may be dy's place. */
+template <int DTYPE, int N, int MASK>
+static __global__ void __launch_bounds__(THREADS, 3) run_sums(batch_norm a)
 {
     tern__kernel_begin();
     typedef tern__number<DTYPE> R;
@@ -28,22 +36,27 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 3)
     R sum[N] = {}, product[N] = {};
     while (s.row < s.last) {
         tern__bunch<DTYPE, N> dy[AHEAD] = {}, x[AHEAD] = {}, y[AHEAD] = {};
+        int64_t at[AHEAD];
+        int rows = 0;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++, tern__seat_move(a.k, &s)) {
+            at[i] = s.at;
             if (s.row >= s.last) continue;
+            rows++;
             dy[i] = tern__bunch_get<DTYPE, N>(a.dy, s.at);
             x[i] = tern__bunch_get<DTYPE, N>(a.x, s.at);
-            if (a.mask == BY_OUTPUT) y[i] = tern__bunch_get<DTYPE, N>(a.output, s.at);
+            if (has_output(MASK)) y[i] = tern__bunch_get<DTYPE, N>(a.output, s.at);
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             R d[N];
-            passed<DTYPE, N>(a, k, dy[i], x[i], y[i], d);
+            passed<MASK, DTYPE, N>(k, dy[i], x[i], y[i], d);
 #pragma unroll
             for (int l = 0; l < N; l++) {
                 sum[l] += d[l];
                 product[l] += d[l] * (x[i].get(l) - k.of[MEAN][l]);
             }
+            if (MASK == LEAVING && i < rows) tern__bunch_put<DTYPE>(a.dresidual, at[i], d, false);
         }
     }
     double sums[N], products[N];
@@ -74,7 +87,7 @@ static __global__ void __launch_bounds__(THREADS, 1) run_totals(batch_norm_total
 }
 
 /* dx = scale (dy' - s / n - (x - mean) p / (n deviation)), where s and p are means for n = 1 */
-template <int DTYPE, int N> static __global__ void run_data_grad(batch_norm a)
+template <int DTYPE, int N, int MASK> static __global__ void run_data_grad(batch_norm a)
 {
     tern__kernel_begin();
     typedef tern__number<DTYPE> R;
@@ -91,13 +104,13 @@ template <int DTYPE, int N> static __global__ void run_data_grad(batch_norm a)
             rows++;
             dy[i] = tern__bunch_get<DTYPE, N>(a.dy, at[i]);
             x[i] = tern__bunch_get<DTYPE, N>(a.x, at[i]);
-            if (a.mask == BY_OUTPUT) y[i] = tern__bunch_get<DTYPE, N>(a.output, at[i]);
+            if (has_output(MASK)) y[i] = tern__bunch_get<DTYPE, N>(a.output, at[i]);
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             if (i >= rows) break;
             R dx[N], d[N];
-            passed<DTYPE, N>(a, k, dy[i], x[i], y[i], d);
+            passed<MASK, DTYPE, N>(k, dy[i], x[i], y[i], d);
 #pragma unroll
             for (int l = 0; l < N; l++) {
                 R pull = k.of[MIDDLE][l] + (x[i].get(l) - k.of[MEAN][l]) * k.of[SLOPE][l];
@@ -113,12 +126,16 @@ template <int DTYPE, int N> static __global__ void run_data_grad(batch_norm a)
 
 template <int DTYPE, int N> static int start_sums(const tern__call *call, const batch_norm &a)
 {
-    return launch(call, a, run_sums<DTYPE, N>);
+    static const kernel_fn kernels[] = {run_sums<DTYPE, N, NOTHING>, run_sums<DTYPE, N, BY_OUTPUT>,
+                                        run_sums<DTYPE, N, BY_INPUT>, run_sums<DTYPE, N, LEAVING>};
+    return launch(call, a, kernels[a.mask]);
 }
 
 template <int DTYPE, int N> static int start_data_grad(const tern__call *call, const batch_norm &a)
 {
-    return launch(call, a, run_data_grad<DTYPE, N>);
+    static const kernel_fn kernels[] = {run_data_grad<DTYPE, N, NOTHING>, run_data_grad<DTYPE, N, BY_OUTPUT>,
+                                        run_data_grad<DTYPE, N, BY_INPUT>};
+    return launch(call, a, kernels[a.mask]);
 }
 
 static int sum_up(const tern__call *call, const batch_norm &a, const fields &f)
@@ -231,11 +248,17 @@ int tern__cuda_batch_norm_grad(const tern__call *call)
     a.partial = partial_new(call, a);
     if (!a.partial) return TERN_E_MEMORY;
     batch_norm_totals to = totals_of(call, a);
+    give_outputs(call, &a);
+    if (a.mask == BY_OUTPUT && a.dresidual && !a.add_dresidual) a.mask = LEAVING;
     int status = make_sums(call, a, f, to);
+    if (a.mask == LEAVING) {
+        a.dy = a.dresidual;
+        a.dresidual = nullptr;
+        a.mask = NOTHING;
+    }
     a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS, PASS_ROWS);
     a.s = to.s;
     a.p = to.p;
-    give_outputs(call, &a);
     if (!status && (a.dx || a.dresidual)) status = make_grad(call, a, f);
     tern__cuda_scratch_free(call, a.partial);
     return status;

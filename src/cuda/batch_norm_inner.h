@@ -16,7 +16,7 @@ extern "C" {
 #define PASS_BLOCKS 4096 /* of what makes something of each row                                     */
 #define PASS_ROWS   8
 
-typedef enum mask { NOTHING, BY_OUTPUT, BY_INPUT } mask;
+typedef enum mask { NOTHING, BY_OUTPUT, BY_INPUT, LEAVING } mask; /* LEAVING: by output, and dy' is kept */
 
 typedef struct batch_norm {
     tern__columns k;
