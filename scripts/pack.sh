@@ -23,7 +23,9 @@ cd "$build"
 cp -P --parents tern libtern.so* tern_cuda.so tern_nccl.so tern_gloo.so "$to"
 find . -name CTestTestfile.cmake -exec cp --parents {} "$to" \;
 for name in $(ctest -N -L gpu | sed -n 's/.*: gpu\/\([a-z_]*\).*/\1/p'); do
-    [ ! -x "tests/test_cuda_$name" ] || cp --parents "tests/test_cuda_$name" "$to"
+    for program in "tests/test_cuda_$name" "tests/$name"; do
+        [ ! -x "$program" ] || cp --parents "$program" "$to"
+    done
 done
 find "$to" -type f \( -perm -u+x -o -name '*.so*' \) -exec strip --strip-debug {} + 2>/dev/null || :
 
