@@ -5,9 +5,9 @@
 #include "comm/ranks.h"
 
 #include "comm/group.h"
+#include "comm/nccl/nccl.h"
 #include "device/backend.h"
 
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -124,41 +124,37 @@ static void groups_are_closed_in_any_order(void **state)
     assert_ranks_ok(ranks_run(2, order_body, NULL));
 }
 
-/* A channel is closed whose work all have posted and nobody has waited for; another one's is behind it. */
+/* A channel is closed whose work the ranks have met for and nobody has waited for; another one's is behind
+ * it.
+ */
 static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
 {
+    (void)arg;
     desk d;
     tern_error err = {0};
     uint64_t seq, next;
-    atomic_int *ready = arg;
-    desk_open(&d, boot, rank, 5, &err);
+    desk_open(&d, boot, rank, 60, &err);
     RANK_CHECK_OK(rank, err);
     const tern__comm_backend *backend = d.group->backend;
-    void *first = d.channel, *second = backend->channel_open(d.group->state, 4, &err);
+    const tern__nccl *nccl = d.group->state;
+    tern__nccl_channel *second = backend->channel_open(d.group->state, 4, &err);
+    void *first = d.channel;
     d.channel = second;
     RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err));
     d.channel = first;
     RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 128, &next, &err));
-    for (atomic_fetch_add(ready, 1); atomic_load(ready) < boot->world;) usleep(100);
+    uint64_t meeting = second->works[seq % second->slots].seq;
+    while (nccl->behind->test(nccl->order, meeting, &err) == TERN_PENDING) usleep(100);
     backend->channel_close(second);
     RANK_CHECK(rank, !backend->wait(d.channel, next, &err));
     desk_close(&d);
     return 0;
 }
 
-static void *shared_new(size_t bytes)
-{
-    void *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(shared, MAP_FAILED);
-    return shared;
-}
-
 static void a_channel_takes_no_others_work_along(void **state)
 {
     (void)state;
-    atomic_int *ready = shared_new(sizeof(*ready));
-    assert_ranks_ok(ranks_run(2, leave_body, ready));
-    munmap(ready, sizeof(*ready));
+    assert_ranks_ok(ranks_run(2, leave_body, NULL));
 }
 
 /* Rank 0 closes its group with a work that rank 1 never posts. */
@@ -364,7 +360,8 @@ static int stopped_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_stopped_rank_stops_no_other(void **state)
 {
     (void)state;
-    pid_t *stopped = shared_new(sizeof(*stopped));
+    pid_t *stopped = mmap(NULL, sizeof(*stopped), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(stopped, MAP_FAILED);
     assert_ranks_ok(ranks_run(2, stopped_body, stopped));
     munmap(stopped, sizeof(*stopped));
 }
