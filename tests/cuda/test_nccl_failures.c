@@ -124,9 +124,7 @@ static void groups_are_closed_in_any_order(void **state)
     assert_ranks_ok(ranks_run(2, order_body, NULL));
 }
 
-/* A channel is closed whose work the ranks have met for and nobody has waited for; another one's is behind
- * it.
- */
+/* A channel is closed whose work the ranks have met for, but not waited for; another one's is behind it. */
 static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

@@ -171,13 +171,18 @@ static int nccl_channel_attach(void *of, uint32_t number, tern_error *err)
     return window ? tern__nccl_attach(window, tern__nccl_line_of(window->link, c), err) : TERN_OK;
 }
 
+static tern__nccl_work *work_at(const tern__nccl_channel *c, uint64_t seq)
+{
+    return &c->works[seq % c->slots];
+}
+
 /* A work that a peer has not posted: its device would wait in ours, and ours in its. */
-static void fail_unmet(tern__nccl_channel *c)
+static void fail_unmet(const tern__nccl_channel *c)
 {
     tern_group *group = c->nccl->group;
     char text[TERN_ERROR_TEXT];
     for (uint64_t seq = c->finished + 1; seq <= c->posted; seq++) {
-        const tern__nccl_work *work = &c->works[seq % c->slots];
+        const tern__nccl_work *work = work_at(c, seq);
         if (!work->line || group->root->error.code || !group->control) continue;
         if (c->nccl->behind->test(work->line->order, work->seq, NULL) != TERN_PENDING) continue;
         snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done",
@@ -200,11 +205,6 @@ static void nccl_channel_close(void *of)
     c->nccl->behind->channel_close(c->behind);
     tern__free(c->works);
     tern__free(c);
-}
-
-static tern__nccl_work *work_at(const tern__nccl_channel *c, uint64_t seq)
-{
-    return &c->works[seq % c->slots];
 }
 
 /* The channel behind in which the work is. */
