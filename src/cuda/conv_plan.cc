@@ -227,24 +227,39 @@ static bool is_enough(const tern__call *call, float least)
     return least >= 0 && !tern__stopwatch_decides(call->device);
 }
 
-/* Goes on with the faster of *best and this graph's engines, or the first that runs; where none does, or
- * without `t`, with the first that there is. */
+/* The engines of p's graph, one after the other. */
+typedef struct search {
+    const tern__call *call;
+    trial *t;              /* NULL: none can be run */
+    conv_plan *p;          /* its engine is the one that is tried */
+    const conv_plan *best; /* of other graphs */
+    float *least;          /* of all graphs */
+    tern__cudnn_engine chosen;
+} search;
+
+/* Goes on with the faster of what is chosen and this, or the first that runs. */
+static bool consider(void *ctx, const tern__cudnn_engine *engine)
+{
+    search *s = (search *)ctx;
+    s->p->engine = *engine;
+    float ms = s->t ? try_out(s->t, s->p, *s->least) : -1;
+    bool is_first = !s->best->engine.plan && !s->chosen.plan;
+    if (is_first || (ms >= 0 && (*s->least < 0 || ms < *s->least))) {
+        std::swap(s->chosen, s->p->engine);
+        *s->least = ms;
+    }
+    tern__cudnn_engine_free(&s->p->engine);
+    return s->t && !is_enough(s->call, *s->least);
+}
+
+/* Puts the best of this graph's engines in the place of *best, if one is better; where none runs, or without
+ * `t`, the first that there is. */
 static void try_graph(const tern__call *call, conv_plan *p, trial *t, conv_plan *best, float *least)
 {
-    tern__cudnn_engine engines[MOST] = {};
-    int count = tern__cudnn_engines(call, p->graph, MOST, engines), chosen = -1;
-    for (int i = 0; i < count && !is_enough(call, *least); i++) {
-        p->engine = engines[i];
-        float ms = t ? try_out(t, p, *least) : -1;
-        bool is_first = !best->engine.plan && chosen < 0;
-        if (!is_first && (ms < 0 || (*least >= 0 && ms >= *least))) continue;
-        chosen = i;
-        *least = ms;
-    }
-    for (int i = 0; i < count; i++)
-        if (i != chosen) tern__cudnn_engine_free(&engines[i]);
-    p->engine = chosen < 0 ? tern__cudnn_engine{} : engines[chosen];
-    if (chosen >= 0) std::swap(*p, *best);
+    search s = {call, t, p, best, least, {}};
+    tern__cudnn_engines(call, p->graph, MOST, consider, &s);
+    p->engine = s.chosen;
+    if (p->engine.plan) std::swap(*p, *best);
     plan_free(p);
 }
 

@@ -382,36 +382,51 @@ static bool build(const tern__call *call, const tern__cudnn_graph *g, desc confi
     return false;
 }
 
-/* Those of one mode that can run within the rules' memory, up to `most`, and the first that needs more. */
-static int take(const tern__call *call, const tern__cudnn_graph *g, cudnnBackendHeurMode_t mode, int most,
-                tern__cudnn_engine *fit, tern__cudnn_engine *large)
+/* Engines on their way to who asked for them. */
+typedef struct walk {
+    const tern__call *call;
+    const tern__cudnn_graph *graph;
+    tern__cudnn_visit *visit;
+    void *ctx;
+    int left; /* how many more are wanted */
+    bool found;
+    tern__cudnn_engine large; /* the first that needs more memory than the rules allow */
+} walk;
+
+static void meet(walk *w, const tern__cudnn_engine *e)
 {
-    int count = 0;
-    for (desc config : configs_of(g, mode)) {
-        tern__cudnn_engine e;
-        if (count == most) {
-            destroy(config);
-        } else if (build(call, g, config, &e)) {
-            bool fits = e.workspace <= call->device->conv.workspace;
-            if (!fits && large->plan)
-                tern__cudnn_engine_free(&e);
-            else
-                *(fits ? &fit[count++] : large) = e;
-        }
-    }
-    return count;
+    w->found = true;
+    w->left = w->visit(w->ctx, e) ? w->left - 1 : 0;
 }
 
-int tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *g, int most, tern__cudnn_engine *engines)
+/* Those of one mode: plans are made of no more than are wanted. */
+static void go_through(walk *w, cudnnBackendHeurMode_t mode)
 {
-    tern__cudnn_engine large = {};
-    int count = take(call, g, CUDNN_HEUR_MODE_A, most, engines, &large);
-    if (count == 0) count = take(call, g, CUDNN_HEUR_MODE_FALLBACK, most, engines, &large);
-    if (count == 0 && large.plan)
-        engines[count++] = large;
+    for (desc config : configs_of(w->graph, mode)) {
+        tern__cudnn_engine e;
+        if (!w->left)
+            destroy(config);
+        else if (!build(w->call, w->graph, config, &e))
+            continue;
+        else if (e.workspace <= w->call->device->conv.workspace)
+            meet(w, &e);
+        else if (w->large.plan)
+            tern__cudnn_engine_free(&e);
+        else
+            w->large = e;
+    }
+}
+
+void tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *g, int most, tern__cudnn_visit *visit,
+                         void *ctx)
+{
+    walk w = {call, g, visit, ctx, most, false, {}};
+    go_through(&w, CUDNN_HEUR_MODE_A);
+    if (!w.found) go_through(&w, CUDNN_HEUR_MODE_FALLBACK);
+    if (!w.found && w.large.plan)
+        meet(&w, &w.large);
     else
-        tern__cudnn_engine_free(&large);
-    return count;
+        tern__cudnn_engine_free(&w.large);
 }
 
 void tern__cudnn_engine_free(tern__cudnn_engine *e)

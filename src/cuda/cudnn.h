@@ -35,9 +35,12 @@ typedef struct tern__cudnn_engine {
 int tern__cudnn_graph_new(const tern__call *call, const tern__cudnn_conv *conv, tern__cudnn_graph **graph);
 void tern__cudnn_graph_free(tern__cudnn_graph *graph);
 
-/* Up to `most` of those that the device's rules allow, the best first by cuDNN's own judgement; how many. */
-int tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *graph, int most,
-                        tern__cudnn_engine *engines);
+/* Is given an engine, to keep or to free; false: no more are wanted. */
+typedef bool tern__cudnn_visit(void *ctx, const tern__cudnn_engine *engine);
+
+/* Up to `most` of those that the device's rules allow, the best first by cuDNN's own judgement. */
+void tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *graph, int most, tern__cudnn_visit *visit,
+                         void *ctx);
 /* The one of that name, if there is such a one and the rules allow it. */
 bool tern__cudnn_engine_named(const tern__call *call, tern__cudnn_graph *graph, const char *name,
                               tern__cudnn_engine *engine);

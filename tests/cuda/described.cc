@@ -1,7 +1,7 @@
 /* described.cc - cuDNN asked for plans for a GPU that is only described, which needs none: every convolution
- * of ResNet-50 and of a 3-D U-Net in bf16, and what the rules ask for, has engines, tensor cores where they
- * count, and is found again by its name. Nothing runs. With an argument cuDNN is one that finds none of its
- * engines, which it is not to keep to itself. */
+ * of ResNet-50 and of a 3-D U-Net in bf16, and what the rules ask for, has engines, for gradients that are
+ * added to what is there too, with tensor cores where they count, and is found again by its name. Nothing
+ * runs. With an argument cuDNN is one that finds none of its engines, which it is not to keep to itself. */
 #include "cuda/cudnn.cc"
 
 #include <cstring>
@@ -116,15 +116,23 @@ static void check_engine(const problem *p, tern__kernel kernel, tern__cudnn_grap
     tern__cudnn_engine_free(&again);
 }
 
-static void check(const problem *p, tern__kernel kernel, bool has_bias)
+static bool keep(void *ctx, const tern__cudnn_engine *engine)
+{
+    *(tern__cudnn_engine *)ctx = *engine;
+    return false;
+}
+
+static void check(const problem *p, tern__kernel kernel, bool has_bias, bool add)
 {
     tern__conv_attr attr;
     tern__cudnn_conv conv = conv_of(p, &attr, kernel, has_bias);
     tern__cudnn_graph *graph = nullptr;
     tern__cudnn_engine first = {};
+    conv.add = add;
     row r = row_of(&at, &err);
     if (new_graph(&r, &conv, &graph)) return fail(p, kernel, "no graph:");
-    if (tern__cudnn_engines(&call, graph, 1, &first) == 1)
+    tern__cudnn_engines(&call, graph, 1, keep, &first);
+    if (first.plan)
         check_engine(p, kernel, graph, &first);
     else
         fail(p, kernel, "no engine");
@@ -134,10 +142,12 @@ static void check(const problem *p, tern__kernel kernel, bool has_bias)
 
 static void check_all(const problem *p)
 {
-    check(p, TERN__CONV, false);
-    check(p, TERN__CONV_DATA_GRAD, false);
-    check(p, TERN__CONV_WEIGHT_GRAD, false);
-    if (p->dtype != TERN_F64) check(p, TERN__CONV, true);
+    check(p, TERN__CONV, false, false);
+    for (int add = 0; add < 2; add++) {
+        check(p, TERN__CONV_DATA_GRAD, false, add);
+        check(p, TERN__CONV_WEIGHT_GRAD, false, add);
+    }
+    if (p->dtype != TERN_F64) check(p, TERN__CONV, true, false);
 }
 
 /* A block's convolutions, the first block's of a stage and the others'. */

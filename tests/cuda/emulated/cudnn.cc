@@ -70,13 +70,14 @@ bool tern__cudnn_engine_named(const tern__call *, tern__cudnn_graph *graph, cons
     return engine->plan != nullptr;
 }
 
-int tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *graph, int most,
-                        tern__cudnn_engine *engines)
+void tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *graph, int most, tern__cudnn_visit *visit,
+                         void *ctx)
 {
-    int count = 0;
-    for (const emulated_plan &plan : graph->plans)
-        if (count < most) count += tern__cudnn_engine_named(call, graph, plan.name, &engines[count]);
-    return count;
+    for (const emulated_plan &plan : graph->plans) {
+        tern__cudnn_engine engine;
+        if (most-- == 0 || !tern__cudnn_engine_named(call, graph, plan.name, &engine)) return;
+        if (!visit(ctx, &engine)) return;
+    }
 }
 
 void tern__cudnn_engine_free(tern__cudnn_engine *engine)
