@@ -11,8 +11,8 @@
 
 int tern__cuda_check(cudaError_t code, const char *what, tern_error *err)
 {
-    if (code == cudaSuccess) return TERN_OK;
-    int status = code == cudaErrorMemoryAllocation ? TERN_E_MEMORY : TERN_E_SYSTEM;
+    int status = tern__cuda_status(code);
+    if (!status) return TERN_OK;
     tern__error_set(err, "tern_device", status, "%s: %s (%s)", what, cudaGetErrorName(code),
                     cudaGetErrorString(code));
     if (err && !err->native) err->native = (int)code;

@@ -26,12 +26,16 @@
  * None may find the stream while it is captured. The pool's lock is taken before this one and never after it.
  */
 #include "cuda/graph.h"
+#include "cuda/pool.h"
 #include "cuda/record.h"
 
 #define PIECE      256 /* items at most                   */
 #define LEAST      4   /* fewer are no quicker as a graph */
 #define RECORDINGS 64
 #define STAGE      ((size_t)4 << 20)
+
+/* Of the device's memory, for a graph. */
+typedef enum shortage { NONE_YET, FELT, ANSWERED } shortage;
 
 struct tern__cuda_graphs {
     std::mutex lock;
@@ -42,6 +46,7 @@ struct tern__cuda_graphs {
     uint64_t clock;
     char *stage;
     size_t staged;
+    shortage met;
     tern_error late;
 };
 
@@ -100,6 +105,13 @@ static tern__cuda_recording *oldest(tern__cuda_graphs *g)
     return oldest;
 }
 
+/* What the pool has cached may be in the way: tern__cuda_flush has it given up, once, and all graphs are
+ * tried again. */
+static void note(tern__cuda_graphs *g, int status)
+{
+    if (status == TERN_E_MEMORY && g->met == NONE_YET) g->met = FELT;
+}
+
 /* Of a piece that has run: the second of its like becomes a graph. */
 static void learn(tern__cuda *cuda)
 {
@@ -111,20 +123,26 @@ static void learn(tern__cuda *cuda)
     r->used = ++g->clock;
     if (r->exec) return;
     std::swap(r->log, g->log);
-    if (is_again && !r->is_refused) tern__cuda_recording_make(cuda, r);
+    if (is_again && !r->is_refused) note(g, tern__cuda_recording_make(cuda, r));
 }
 
 /* ---- pieces ---- */
+
+static bool launch(tern__cuda *cuda, tern__cuda_recording *r)
+{
+    tern__cuda_graphs *g = cuda->graphs;
+    int status = tern__cuda_recording_launch(cuda, r, &g->log, &g->changed);
+    note(g, status);
+    if (!status) r->used = ++g->clock;
+    return !status;
+}
 
 static int end_held(tern__cuda *cuda, tern_error *err)
 {
     tern__cuda_graphs *g = cuda->graphs;
     bool is_whole = g->follows->log.items.size() == g->log.items.size();
     tern__cuda_recording *r = is_whole ? g->follows : find(g, GRAPH);
-    if (r && tern__cuda_recording_launch(cuda, r, &g->log, &g->changed)) {
-        r->used = ++g->clock;
-        return TERN_OK;
-    }
+    if (r && launch(cuda, r)) return TERN_OK;
     int status = tern__cuda_log_run(cuda, &g->log, 0, err);
     if (!status) learn(cuda);
     return status;
@@ -188,14 +206,24 @@ static int flush(tern__cuda *cuda, tern_error *err)
     return status ? status : ended;
 }
 
+static bool is_to_make_room(tern__cuda_graphs *g)
+{
+    bool is = g->met == FELT;
+    if (is) g->met = ANSWERED;
+    return is;
+}
+
 int tern__cuda_flush(tern_device *device, tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
+    bool is_short = false;
     int status = TERN_OK;
     if (device->graphs) {
         std::lock_guard<std::mutex> hold(cuda->graphs->lock);
         status = flush(cuda, err);
+        is_short = is_to_make_room(cuda->graphs);
     }
+    if (is_short) tern__cuda_pool_give_up(cuda->pool);
     if (status || !err) return status; /* nobody would hear */
     return tern__fault_check(cuda->fault, cuda->stream, err);
 }

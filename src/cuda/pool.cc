@@ -4,9 +4,10 @@
  * whoever gets it comes after whoever had it, and nobody has to wait for that. Of several the one with the
  * lowest address goes first: where the same are free, whoever asks for the same gets the same, so the
  * addresses of a static step are those of the step before, which its graphs live on (graph.cc). Small blocks
- * are cut from pages that stay. Large ones have pages of their own; where there is no memory left those of
+ * are cut from pages that stay. Large ones have pages of their own; where hardly any memory is left those of
  * free ones are taken away, which is the only time that the pool waits for the device, and their addresses
- * wait for the next block of their class. */
+ * wait for the next block of their class. What is left then is for others: CUDA loads kernels when they are
+ * first launched, graphs and libraries take memory of their own, NCCL with its first collective. */
 #include "cuda/pool.h"
 #include "cuda/graph.h"
 
@@ -18,6 +19,9 @@
 
 #define SMALLEST 256
 #define BINS     192
+
+/* What is left to others, of a small GPU's memory a sixteenth, is worth more than what is cached. */
+#define RESERVE ((size_t)1 << 30)
 
 struct block {
     char *data;
@@ -115,9 +119,17 @@ void tern__cuda_pool_close(tern__cuda_pool *pool)
     delete pool;
 }
 
-/* Takes away what is behind free large blocks. */
+static bool has_cached(const tern__cuda_pool *pool)
+{
+    for (const auto &bin : pool->bins)
+        for (const block *b : bin)
+            if (has_pages(b)) return true;
+    return false;
+}
+
 static void give_up(tern__cuda_pool *pool)
 {
+    if (!has_cached(pool)) return;
     tern__cuda_settle(pool->cuda);
     for (auto &bin : pool->bins) {
         for (block *b : bin) {
@@ -130,8 +142,24 @@ static void give_up(tern__cuda_pool *pool)
     }
 }
 
+void tern__cuda_pool_give_up(tern__cuda_pool *pool)
+{
+    std::lock_guard<std::mutex> hold(pool->lock);
+    give_up(pool);
+}
+
+/* Would so many bytes leave others too little? */
+static bool is_scarce(const tern__cuda_pool *pool, size_t bytes)
+{
+    size_t left, total;
+    cudaSetDevice(pool->cuda->index);
+    return cudaMemGetInfo(&left, &total) == cudaSuccess && left < bytes + TERN__MIN(RESERVE, total / 16);
+}
+
+/* What is used may be all that there is. */
 static bool map(tern__cuda_pool *pool, char *at, size_t bytes, unsigned long long *handle)
 {
+    if (is_scarce(pool, bytes)) give_up(pool);
     bool done = tern__cuda_map(pool->cuda->index, at, bytes, &pool->stays, handle);
     if (!done) {
         give_up(pool);

@@ -10,6 +10,8 @@
 
 int tern__cuda_pool_open(tern__cuda *cuda, size_t total, tern__memory *memory, tern_error *err);
 void tern__cuda_pool_close(tern__cuda_pool *pool);
+/* Takes away what is behind free large blocks, which waits for the device. */
+void tern__cuda_pool_give_up(tern__cuda_pool *pool);
 /* Lets the GPU `peer` use the pool's memory, what is mapped later too. False: the two are not joined. */
 bool tern__cuda_pool_share(tern__cuda_pool *pool, int peer);
 

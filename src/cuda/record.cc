@@ -54,28 +54,30 @@ static bool last_node(cudaStream_t stream, cudaGraphNode_t *node)
     return is_known;
 }
 
-static bool capture_items(tern__cuda *cuda, tern__cuda_recording *r)
+static int capture_items(tern__cuda *cuda, tern__cuda_recording *r)
 {
     tern_error unheard = {};
-    bool is_well = true;
+    int status = TERN_OK;
     r->nodes.assign(r->log.items.size(), nullptr);
-    for (size_t i = 0; i < r->log.items.size() && is_well; i++) {
+    for (size_t i = 0; i < r->log.items.size() && !status; i++) {
         const auto &item = r->log.items[i];
-        is_well = item.kind->run(cuda, &r->log.bytes[item.offset], &unheard) == TERN_OK &&
-                  (!item.kind->change || last_node(cuda->stream, &r->nodes[i]));
+        status = item.kind->run(cuda, &r->log.bytes[item.offset], &unheard);
+        if (!status && item.kind->change && !last_node(cuda->stream, &r->nodes[i])) status = TERN_E_SYSTEM;
     }
-    return is_well;
+    return status;
 }
 
 /* Nothing runs while it is captured. Only this thread's calls are restricted meanwhile: others may work on
  * other devices. */
-static bool capture(tern__cuda *cuda, tern__cuda_recording *r)
+static int capture(tern__cuda *cuda, tern__cuda_recording *r)
 {
     cudaSetDevice(cuda->index);
-    if (cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return false;
-    bool is_well = capture_items(cuda, r);
-    is_well = cudaStreamEndCapture(cuda->stream, &r->graph) == cudaSuccess && is_well;
-    return is_well && cudaGraphInstantiate(&r->exec, r->graph, 0) == cudaSuccess;
+    cudaError_t code = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal);
+    if (code != cudaSuccess) return tern__cuda_status(code);
+    int status = capture_items(cuda, r);
+    code = cudaStreamEndCapture(cuda->stream, &r->graph);
+    if (!status && code == cudaSuccess) code = cudaGraphInstantiate(&r->exec, r->graph, 0);
+    return status ? status : tern__cuda_status(code);
 }
 
 /* The nodes are the graph's, by which the executable one knows them: it stays. */
@@ -87,51 +89,59 @@ static void drop_graph(tern__cuda_recording *r)
     r->graph = nullptr;
 }
 
-static bool try_capture(tern__cuda *cuda, tern__cuda_recording *r)
+static int try_capture(tern__cuda *cuda, tern__cuda_recording *r)
 {
-    if (capture(cuda, r)) return true;
+    int status = capture(cuda, r);
+    if (!status) return TERN_OK;
     drop_graph(r);
     cudaGetLastError(); /* which is nobody else's */
-    return false;
+    return status;
 }
 
-/* Reports have it that some GPUs do not capture kernels that overlap: theirs do not from then on. */
-void tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r)
+/* Reports have it that some GPUs do not capture kernels that overlap: theirs do not from then on. A lack of
+ * memory says nothing of that. */
+int tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r)
 {
     bool overlapped = cuda->overlaps;
-    r->is_refused = !try_capture(cuda, r);
-    r->overlaps = overlapped && !r->is_refused;
-    if (!r->is_refused || !overlapped) return;
-    cuda->overlaps = false;
-    r->is_refused = !try_capture(cuda, r);
-    cuda->overlaps = r->is_refused;
-}
-
-static bool change(tern__cuda_recording *r, const tern__cuda_log *log, const std::vector<size_t> *changed)
-{
-    bool is_well = true;
-    for (size_t i = 0; i < changed->size() && is_well; i++) {
-        const auto &item = log->items[(*changed)[i]];
-        is_well =
-            item.kind->change(&log->bytes[item.offset], r->exec, r->nodes[(*changed)[i]]) == cudaSuccess;
+    int status = try_capture(cuda, r);
+    if (status && status != TERN_E_MEMORY && overlapped) {
+        cuda->overlaps = false;
+        status = try_capture(cuda, r);
+        cuda->overlaps = status != TERN_OK;
     }
-    return is_well;
+    r->overlaps = cuda->overlaps;
+    r->is_refused = status != TERN_OK;
+    return status;
 }
 
-bool tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, tern__cuda_log *log,
-                                 const std::vector<size_t> *changed)
+static cudaError_t change(tern__cuda_recording *r, const tern__cuda_log *log,
+                          const std::vector<size_t> *changed)
+{
+    cudaError_t code = cudaSuccess;
+    for (size_t i = 0; i < changed->size() && code == cudaSuccess; i++) {
+        const auto &item = log->items[(*changed)[i]];
+        code = item.kind->change(&log->bytes[item.offset], r->exec, r->nodes[(*changed)[i]]);
+    }
+    return code;
+}
+
+int tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, tern__cuda_log *log,
+                                const std::vector<size_t> *changed)
 {
     cudaSetDevice(cuda->index);
-    bool is_changed = change(r, log, changed);
-    if (is_changed && cudaGraphLaunch(r->exec, cuda->stream) == cudaSuccess) {
+    cudaError_t code = change(r, log, changed);
+    bool is_changed = code == cudaSuccess;
+    if (is_changed) code = cudaGraphLaunch(r->exec, cuda->stream);
+    int status = tern__cuda_status(code);
+    if (!status) {
         std::swap(r->log, *log);
-        return true;
+        return TERN_OK;
     }
     drop_graph(r);
-    r->is_refused = is_changed || !r->overlaps;
+    r->is_refused = is_changed || !r->overlaps || status == TERN_E_MEMORY;
     if (!r->is_refused) cuda->overlaps = false;
     cudaGetLastError();
-    return false;
+    return status;
 }
 
 void tern__cuda_recording_drop(tern__cuda_recording *r)

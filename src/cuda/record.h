@@ -38,12 +38,13 @@ typedef struct tern__cuda_recording {
     uint64_t used;                      /* when last; 0: an empty place             */
 } tern__cuda_recording;
 
-/* Makes the graph of the recording's log, or refuses. */
-void tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r);
-/* Launches it with the bytes that `log` has for the items `changed`; takes the log and leaves its own. False:
- * nothing was launched, and the graph is lost; kernels that overlap and were not changed get another one. */
-bool tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, tern__cuda_log *log,
-                                 const std::vector<size_t> *changed);
+/* Makes the graph of the recording's log, or refuses: TERN_OK, E_MEMORY, E_SYSTEM. */
+int tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r);
+/* Launches it with the bytes that `log` has for the items `changed`; takes the log and leaves its own. Where
+ * it fails nothing was launched, and the graph is lost; kernels that overlap and were not changed, but for
+ * want of memory, get another one. */
+int tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, tern__cuda_log *log,
+                                const std::vector<size_t> *changed);
 /* Loses graph and log. */
 void tern__cuda_recording_drop(tern__cuda_recording *r);
 

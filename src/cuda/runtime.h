@@ -63,7 +63,13 @@ int tern__cuda_lane_open(tern__cuda *cuda, tern__lane lane, tern_error *err);
 
 /* ---- errors ---- */
 
-/* TERN_OK, or E_MEMORY or E_SYSTEM with CUDA's name and text of it. */
+/* TERN_OK, E_MEMORY or E_SYSTEM. */
+static inline int tern__cuda_status(cudaError_t code)
+{
+    return code == cudaSuccess ? TERN_OK : code == cudaErrorMemoryAllocation ? TERN_E_MEMORY : TERN_E_SYSTEM;
+}
+
+/* That, with CUDA's name and text of it. */
 int tern__cuda_check(cudaError_t code, const char *what, tern_error *err);
 
 /* ---- kernels ---- */

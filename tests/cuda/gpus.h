@@ -34,6 +34,12 @@ static inline void *emulated_symbol(const char *name)
     return plugin ? dlsym(plugin, name) : NULL;
 }
 
+/* What the plug-in has asked the emulation for (emulated/cuda_runtime.h):
+ * emulated_symbol("emulated_counted"). */
+typedef struct emulated_counts {
+    int64_t kernels, others, captures, graphs, changes, overlapping, clusters, looks;
+} emulated_counts;
+
 /* What all tests of a program share: "cuda:0". */
 static inline int open_gpu(void **state)
 {

@@ -11,19 +11,17 @@
 
 enum { STEPS = 20, STATE = 1 << 16 };
 
-/* ---- what the plug-in has asked for (emulated/cuda_runtime.h) ---- */
+/* ---- what the plug-in has asked for ---- */
 
-typedef struct counts {
-    int64_t kernels, others, captures, graphs, changes;
-} counts;
+static emulated_counts *counted; /* all 0 on a real GPU */
 
-static counts *counted; /* of the emulation; all 0 on a real GPU */
-
-static counts since(counts before)
+static emulated_counts since(emulated_counts before)
 {
-    return (counts){counted->kernels - before.kernels, counted->others - before.others,
-                    counted->captures - before.captures, counted->graphs - before.graphs,
-                    counted->changes - before.changes};
+    return (emulated_counts){.kernels = counted->kernels - before.kernels,
+                             .others = counted->others - before.others,
+                             .captures = counted->captures - before.captures,
+                             .graphs = counted->graphs - before.graphs,
+                             .changes = counted->changes - before.changes};
 }
 
 /* ---- a training ---- */
@@ -48,7 +46,7 @@ typedef struct training {
     unsigned variety;
     bool graphs;
     int count; /* of steps */
-    counts steps[STEPS];
+    emulated_counts steps[STEPS];
     double loss[STEPS]; /* of steps that read it */
     size_t bytes;       /* of the state at the end */
     char state[STATE];
@@ -124,7 +122,7 @@ static void train(training *t)
     assert_ok(err);
     tern_scope_seed(scope, 7, 0);
     for (int step = 0; step < t->count; step++) {
-        counts before = *counted;
+        emulated_counts before = *counted;
         train_step(t, net, optim, scope, step);
         tern_scope_end(scope, &err);
         t->steps[step] = since(before);
@@ -284,7 +282,7 @@ static void each_device_has_its_own(void **state)
         scopes[i] = tern_scope_new(devices[i], NULL, &err);
     }
     for (int step = 0; step < 8; step++) {
-        counts before = *counted;
+        emulated_counts before = *counted;
         for (int i = 0; i < 2; i++) train_step(&t, nets[i], optims[i], scopes[i], step);
         for (int i = 0; i < 2; i++) tern_scope_end(scopes[i], &err);
         assert_ok(err);
@@ -360,7 +358,7 @@ static void long_steps_are_several_graphs(void **state)
     tern_device *device = open_device("cuda:0", true);
     tern_scope *scope = tern_scope_new(device, NULL, &err);
     float *large = calloc(COUNT, sizeof(*large));
-    counts before = *counted;
+    emulated_counts before = *counted;
     for (int step = 0; step < 6; step++) {
         if (step == 5) before = *counted;
         tern_tensor *x = tern_full(scope, TERN_F32, 1, (int64_t[]){4}, step);
@@ -480,7 +478,7 @@ static void a_cpu_has_none(void **state)
 static int look_for_plug_in(void **state)
 {
     (void)state;
-    static counts none;
+    static emulated_counts none;
     unsetenv("LOCAL_RANK");
     setenv("TERN_EMULATED_DEVICES", "2", 1);
     tern_device_close(tern_device_open("cuda:0", NULL));

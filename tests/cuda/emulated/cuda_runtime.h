@@ -213,6 +213,7 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaMemGetInfo(size_t *left, size_t *total);
 cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *data);
 typedef enum cudaMemoryType {
@@ -262,6 +263,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 typedef struct emulated_counts {
     int64_t kernels, others; /* put into a stream one by one: kernels; libraries' work, copies, zeros */
     int64_t captures, graphs, changes; /* graphs made, launched; nodes told other arguments */
+    int64_t overlapping, clusters;     /* of the kernels: before the last one is over; in clusters */
+    int64_t looks;                     /* at how much memory is left */
 } emulated_counts;
 extern "C" __attribute__((visibility("default"))) emulated_counts emulated_counted;
 

@@ -79,8 +79,18 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 
 /* ---- what can be launched ---- */
 
+/* It wants room in the device's memory, more where kernels overlap. */
+static bool has_room(cudaGraph_t graph)
+{
+    size_t left, total, wanted = (size_t)2 << 20;
+    for (const auto &node : graph->nodes)
+        if (node->kernel.overlaps) wanted = (size_t)4 << 20;
+    return cudaMemGetInfo(&left, &total) == cudaSuccess && left >= wanted;
+}
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
+    if (!has_room(graph)) return cudaErrorMemoryAllocation;
     *exec = new emulated_exec{graph, {}};
     for (const auto &node : graph->nodes) (*exec)->nodes.push_back(*node);
     emulated_counted.captures++;

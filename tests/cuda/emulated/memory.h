@@ -21,5 +21,9 @@ bool emulated_memory_has(const void *data);
 bool emulated_memory_is_one(const void *data, size_t bytes);
 /* May the GPU whose memory `to` is read `from`? */
 bool emulated_memory_joined(const void *to, const void *from);
+/* What nobody has of a device's. */
+size_t emulated_memory_left(int index);
+
+#define EMULATED_MEMORY ((size_t)2 << 30) /* of a device */
 
 #endif

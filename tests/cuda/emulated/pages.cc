@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <sys/mman.h>
 #include <vector>
@@ -25,6 +26,7 @@ struct grant {
 static std::mutex lock;
 static std::vector<piece> pieces;
 static std::vector<grant> grants;
+static std::map<int, size_t> taken; /* bytes of each device */
 static int working;
 
 [[noreturn]] static void stop(const char *what)
@@ -76,6 +78,12 @@ bool emulated_memory_is_one(const void *data, size_t bytes)
     return g && (const char *)data + bytes <= (const char *)g->at + g->bytes;
 }
 
+size_t emulated_memory_left(int index)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    return EMULATED_MEMORY - taken[index];
+}
+
 bool emulated_memory_joined(const void *to, const void *from)
 {
     std::lock_guard<std::mutex> hold(lock);
@@ -110,6 +118,8 @@ void tern__cuda_unreserve(void *base, size_t bytes)
 bool tern__cuda_map(int index, void *at, size_t bytes, bool *, unsigned long long *handle)
 {
     std::lock_guard<std::mutex> hold(lock);
+    if (taken[index] + bytes > EMULATED_MEMORY) return false;
+    taken[index] += bytes;
     *handle = 1;
     grants.push_back({at, bytes, index});
     /* What is next to the last one becomes one piece with it: a change of protection costs a call each. */
@@ -139,6 +149,7 @@ void tern__cuda_unmap(void *at, size_t bytes, unsigned long long)
     std::lock_guard<std::mutex> hold(lock);
     const grant *first = first_grant(at);
     if (!first || first->at != at || first->bytes != bytes) stop("what is unmapped was not mapped so");
+    taken[first->index] -= bytes;
     grants.erase(std::remove_if(grants.begin(), grants.end(), [=](const grant &g) { return g.at == at; }),
                  grants.end());
     madvise(at, bytes, MADV_DONTNEED);

@@ -441,7 +441,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int)
 {
     *properties = {};
     std::snprintf(properties->name, sizeof(properties->name), "emulated GPU");
-    properties->totalGlobalMem = (size_t)2 << 30;
+    properties->totalGlobalMem = EMULATED_MEMORY;
     properties->major = 9;
     properties->multiProcessorCount = 2;
     return cudaSuccess;

@@ -102,6 +102,8 @@ cudaError_t cudaSetDevice(int index)
 cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
+    emulated_counted.overlapping += kernel.overlaps;
+    emulated_counted.clusters += kernel.cluster > 1;
     forbid(current != stream->device, "a kernel in the stream of a device that is not the current one");
     if (stream->captures) {
         emulated_graph_add_kernel(stream->captures, kernel, args);
@@ -305,6 +307,15 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
         std::memset(to, value, bytes);
         emulated_memory_close();
     });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    emulated_counted.looks++;
+    *left = emulated_memory_left(current);
+    *total = EMULATED_MEMORY;
     return cudaSuccess;
 }
 

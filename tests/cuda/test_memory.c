@@ -1,0 +1,180 @@
+/* The pool of a device that is nearly full: it leaves room for what CUDA and its libraries take beside it,
+ * and what it only keeps for later it gives up for them. */
+#include "nets.h"
+
+#include "device/backend.h"
+#include "device/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MIB = 1 << 20, MANY = 1024 };
+
+static const size_t total = (size_t)2 << 30; /* of an emulated GPU */
+
+static const emulated_counts *counted;
+
+/* ---- a full device ---- */
+
+typedef struct full {
+    tern_device *device;
+    void *blocks[MANY];
+    int count;
+} full;
+
+static size_t left(const full *f)
+{
+    return total - tern__device_bytes(f->device);
+}
+
+static bool take(full *f, size_t bytes)
+{
+    f->blocks[f->count] = tern__device_alloc(f->device, bytes);
+    return f->blocks[f->count] && ++f->count < MANY;
+}
+
+static int open_device(void **state)
+{
+    full *f = calloc(1, sizeof(*f));
+    tern_error err = {0};
+    f->device = tern_device_open("cuda:0", &err);
+    assert_ok(err);
+    counted = emulated_symbol("emulated_counted");
+    *state = f;
+    return counted ? 0 : -1;
+}
+
+static int close_device(void **state)
+{
+    full *f = *state;
+    for (int i = 0; i < f->count; i++) tern__device_free(f->device, f->blocks[i]);
+    tern_device_close(f->device);
+    free(f);
+    return 0;
+}
+
+/* ---- room for others ---- */
+
+/* Blocks of so many sizes that all of them do not fit, one after the other. */
+static void what_is_cached_leaves_room_for_others(void **state)
+{
+    full *f = *state;
+    for (size_t size = 4; size <= 500; size += 2) {
+        void *block = tern__device_alloc(f->device, size * MIB);
+        assert_non_null(block);
+        tern__device_free(f->device, block);
+        if (left(f) < total / 16) fail_msg("%zu MiB are left behind one of %zu MiB", left(f) / MIB, size);
+    }
+}
+
+/* Nobody waits for the device where there is nothing to give up. */
+static void what_is_used_may_be_all(void **state)
+{
+    full *f = *state;
+    const long *waits = emulated_symbol("emulated_waits");
+    long before = *waits;
+    while (take(f, 64 * MIB)) continue;
+    assert_int_equal(f->count, 32);
+    assert_int_equal(*waits, before);
+}
+
+static void step(full *f)
+{
+    tern_error err = {0};
+    tern_scope *scope = tern_scope_new(f->device, NULL, &err);
+    tern_tensor *x = tern_full(scope, TERN_F32, 1, (int64_t[]){32}, 1);
+    for (int i = 0; i < 6; i++) x = tern_add(scope, x, x);
+    assert_int_equal(tern_scope_end(scope, &err), TERN_OK);
+    tern_scope_free(scope);
+}
+
+static void a_warm_step_asks_for_nothing(void **state)
+{
+    full *f = *state;
+    step(f);
+    int64_t cold = counted->looks;
+    assert_true(cold > 0);
+    for (int i = 0; i < 4; i++) step(f);
+    assert_int_equal(counted->looks, cold);
+}
+
+/* ---- graphs ---- */
+
+/* Until so much is left; 64 MiB of what was taken are free again. */
+static void fill(full *f, size_t rest)
+{
+    while (left(f) >= 64 * MIB + rest && take(f, 64 * MIB)) continue;
+    while (left(f) > rest && take(f, 2 * MIB)) continue;
+    assert_int_equal(left(f), rest);
+    tern__device_free(f->device, f->blocks[0]);
+    f->blocks[0] = f->blocks[--f->count];
+}
+
+static emulated_counts steps(full *f, int count)
+{
+    emulated_counts before = *counted;
+    for (int i = 0; i < count; i++) step(f);
+    return (emulated_counts){.kernels = counted->kernels - before.kernels,
+                             .graphs = counted->graphs - before.graphs,
+                             .overlapping = counted->overlapping - before.overlapping};
+}
+
+/* A graph that finds no memory is made when there is some, and its kernels overlap as they did. */
+static void expect_graphs(full *f, size_t rest)
+{
+    tern_error err = {0};
+    assert_int_equal(tern_device_graphs_set(f->device, true, &err), TERN_OK);
+    step(f);
+    fill(f, rest);
+    steps(f, 4);
+    assert_int_equal(steps(f, 3).graphs, 3);
+    assert_int_equal(tern_device_graphs_set(f->device, false, &err), TERN_OK);
+    emulated_counts plain = steps(f, 1);
+    assert_true(plain.kernels > 0);
+    assert_int_equal(plain.overlapping, plain.kernels);
+}
+
+static void a_graph_finds_what_was_cached(void **state)
+{
+    expect_graphs(*state, 0);
+}
+
+static void a_graph_that_finds_too_little_is_no_reason_not_to_overlap(void **state)
+{
+    expect_graphs(*state, 2 * MIB);
+}
+
+/* It is tried once more, and not for ever, where each step wants again what was given up. */
+static void a_graph_that_finds_none_is_given_up(void **state)
+{
+    full *f = *state;
+    const long *waits = emulated_symbol("emulated_waits");
+    tern_error err = {0};
+    long before = 0;
+    assert_int_equal(tern_device_graphs_set(f->device, true, &err), TERN_OK);
+    step(f);
+    fill(f, 0);
+    for (int i = 0; i < 12; i++) {
+        if (i == 6) before = *waits;
+        void *block = tern__device_alloc(f->device, 64 * MIB);
+        assert_non_null(block);
+        tern__device_free(f->device, block);
+        assert_int_equal(steps(f, 1).graphs, 0);
+    }
+    assert_int_equal(*waits, before);
+}
+
+int main(void)
+{
+    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_device, close_device)
+    const struct CMUnitTest tests[] = {
+        TEST(what_is_cached_leaves_room_for_others),
+        TEST(what_is_used_may_be_all),
+        TEST(a_warm_step_asks_for_nothing),
+        TEST(a_graph_finds_what_was_cached),
+        TEST(a_graph_that_finds_too_little_is_no_reason_not_to_overlap),
+        TEST(a_graph_that_finds_none_is_given_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
