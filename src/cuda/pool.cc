@@ -90,12 +90,22 @@ static block *take(std::vector<block *> *bin)
     return b;
 }
 
+/* Addresses are a class's for good, so there are to be many more than memory, as many as can be had. */
+static int reserve(size_t total, size_t *bytes, void **base, tern_error *err)
+{
+    int status = TERN_E_SYSTEM;
+    for (size_t times = 16; status && times >= 2; times /= 2) {
+        *bytes = tern__align_up(times * total, TERN__CUDA_PAGE);
+        status = tern__cuda_reserve(*bytes, base, times > 2 ? nullptr : err);
+    }
+    return status;
+}
+
 int tern__cuda_pool_open(tern__cuda *cuda, size_t total, tern__memory *memory, tern_error *err)
 {
     void *base;
-    size_t bytes =
-        tern__align_up(4 * total, TERN__CUDA_PAGE); /* room for free blocks of classes that are out of use */
-    int status = tern__cuda_reserve(bytes, &base, err);
+    size_t bytes;
+    int status = reserve(total, &bytes, &base, err);
     if (status) return status;
     tern__cuda_pool *pool = new tern__cuda_pool();
     pool->cuda = cuda;
@@ -213,18 +223,26 @@ static block *new_block(tern__cuda_pool *pool, int bin, size_t bytes)
     return nullptr;
 }
 
+/* Where no addresses are left a free block of a larger class serves. */
+static block *find(tern__cuda_pool *pool, size_t bytes)
+{
+    size_t rounded;
+    int bin = bin_of(bytes, &rounded);
+    block *b = take(&pool->bins[bin]);
+    if (!b) b = new_block(pool, bin, rounded);
+    while (!b && ++bin < BINS) b = take(&pool->bins[bin]);
+    return b;
+}
+
 void *tern__cuda_alloc(tern_device *device, size_t bytes)
 {
     tern__cuda_pool *pool = tern__cuda_of(device)->pool;
     std::lock_guard<std::mutex> hold(pool->lock);
-    size_t rounded;
-    int bin = bin_of(TERN__MAX(bytes, (size_t)SMALLEST), &rounded);
-    block *b = take(&pool->bins[bin]);
-    if (!b) b = new_block(pool, bin, rounded);
+    block *b = find(pool, TERN__MAX(bytes, (size_t)SMALLEST));
     if (!b) return nullptr;
     if (!b->is_mapped) b->is_mapped = map(pool, b->data, b->bytes, &b->handle);
     if (b->is_mapped) return b->data;
-    put(&pool->bins[bin], b);
+    put(&pool->bins[b->bin], b);
     return nullptr;
 }
 

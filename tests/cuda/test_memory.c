@@ -98,6 +98,39 @@ static void a_warm_step_asks_for_nothing(void **state)
     assert_int_equal(counted->looks, cold);
 }
 
+/* ---- addresses ---- */
+
+/* The addresses of blocks of one size are never another's. */
+static void a_device_is_filled_with_blocks_of_many_sizes(void **state)
+{
+    full *f = *state;
+    for (size_t size = 100; size < 340; size += 20) {
+        while (f->count < (int)(1700 / size))
+            if (!take(f, size * MIB)) fail_msg("the device has no room for %zu MiB", size);
+        while (f->count) tern__device_free(f->device, f->blocks[--f->count]);
+    }
+}
+
+static int open_device_with_few_addresses(void **state)
+{
+    setenv("TERN_EMULATED_REFUSES", "addresses", 1);
+    int status = open_device(state);
+    unsetenv("TERN_EMULATED_REFUSES");
+    return status;
+}
+
+/* All are those of larger blocks, when the last one is asked for. */
+static void few_addresses_are_enough(void **state)
+{
+    full *f = *state;
+    static const size_t sizes[] = {500, 400, 300, 200};
+    assert_int_equal(f->device->memory.bytes, 2 * total);
+    for (size_t i = 0; i < TERN__COUNT(sizes); i++) {
+        while (f->count < (int)(1600 / sizes[i]) && f->count < 4) assert_true(take(f, sizes[i] * MIB));
+        while (f->count) tern__device_free(f->device, f->blocks[--f->count]);
+    }
+}
+
 /* ---- graphs ---- */
 
 /* Until so much is left; 64 MiB of what was taken are free again. */
@@ -172,6 +205,9 @@ int main(void)
         TEST(what_is_cached_leaves_room_for_others),
         TEST(what_is_used_may_be_all),
         TEST(a_warm_step_asks_for_nothing),
+        TEST(a_device_is_filled_with_blocks_of_many_sizes),
+        cmocka_unit_test_setup_teardown(few_addresses_are_enough, open_device_with_few_addresses,
+                                        close_device),
         TEST(a_graph_finds_what_was_cached),
         TEST(a_graph_that_finds_too_little_is_no_reason_not_to_overlap),
         TEST(a_graph_that_finds_none_is_given_up),

@@ -94,8 +94,11 @@ bool emulated_memory_joined(const void *to, const void *from)
     return false;
 }
 
+/* TERN_EMULATED_REFUSES=addresses: all but few. */
 int tern__cuda_reserve(size_t bytes, void **base, tern_error *err)
 {
+    if (bytes > 2 * EMULATED_MEMORY && emulated_refuses("addresses"))
+        return tern__error_set(err, "tern_device_open", TERN_E_SYSTEM, "%zu bytes of addresses", bytes);
     *base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (*base != MAP_FAILED) return TERN_OK;
     return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "mmap");
