@@ -1,4 +1,5 @@
-/* pool.cc - blocks by size class, four to each power of two, as the CPU's devices have them.
+/* pool.cc - blocks by size class: of small ones four to each power of two, as the CPU's devices have them, of
+ * large ones sixteen, or as many as there are whole pages, so that hardly any memory is lost to them.
  *
  * A block that is given back waits for the next one of its class. All of a device's work is in one stream, so
  * whoever gets it comes after whoever had it, and nobody has to wait for that. Of several the one with the
@@ -18,7 +19,7 @@
 #include <vector>
 
 #define SMALLEST 256
-#define BINS     192
+#define BINS     512
 
 /* What is left to others, of a small GPU's memory a sixteenth, is worth more than what is cached. */
 #define RESERVE ((size_t)1 << 30)
@@ -50,17 +51,20 @@ struct tern__cuda_pool {
     bool stays; /* other processes and network cards get nothing of it */
 };
 
+/* From one class to the next, between a power of two and the next one. */
+static size_t step_behind(size_t base)
+{
+    if (base < TERN__CUDA_PAGE) return TERN__MAX(base / 4, (size_t)SMALLEST);
+    return TERN__MAX(base / 16, TERN__CUDA_PAGE);
+}
+
 static int bin_of(size_t bytes, size_t *rounded)
 {
-    size_t base = SMALLEST;
-    int bin = 0, quarter = 0;
-    while (base * 2 <= bytes) {
-        base *= 2;
-        bin += 4;
-    }
-    while (base + base / 4 * (size_t)quarter < bytes) quarter++;
-    *rounded = tern__align_up(base + base / 4 * (size_t)quarter, SMALLEST);
-    return bin + quarter;
+    size_t base = SMALLEST, bin = 0;
+    for (; base * 2 <= bytes; base *= 2) bin += base / step_behind(base);
+    size_t step = step_behind(base), steps = (bytes - base + step - 1) / step;
+    *rounded = base + step * steps;
+    return (int)(bin + steps);
 }
 
 /* Of its own. */
@@ -213,7 +217,7 @@ static block *new_block(tern__cuda_pool *pool, int bin, size_t bytes)
 {
     block *b = new block();
     bool is_large = bytes >= TERN__CUDA_PAGE;
-    *b = (block){nullptr, is_large ? tern__align_up(bytes, TERN__CUDA_PAGE) : bytes, bin, !is_large, 0};
+    *b = (block){nullptr, bytes, bin, !is_large, 0};
     b->data = is_large ? take_addresses(pool, b->bytes) : cut(pool, bytes);
     if (b->data) {
         pool->blocks[b->data] = b;

@@ -98,7 +98,18 @@ static void a_warm_step_asks_for_nothing(void **state)
     assert_int_equal(counted->looks, cold);
 }
 
-/* ---- addresses ---- */
+/* ---- classes ---- */
+
+static void a_large_block_takes_little_more_than_was_asked(void **state)
+{
+    full *f = *state;
+    for (size_t size = 3 * MIB; size < total / 4; size += size / 7) {
+        size_t before = tern__device_bytes(f->device), most = before + size + size / 16 + 2 * MIB;
+        void *block = tern__device_alloc(f->device, size);
+        assert_true(tern__device_bytes(f->device) <= most);
+        tern__device_free(f->device, block);
+    }
+}
 
 /* The addresses of blocks of one size are never another's. */
 static void a_device_is_filled_with_blocks_of_many_sizes(void **state)
@@ -205,6 +216,7 @@ int main(void)
         TEST(what_is_cached_leaves_room_for_others),
         TEST(what_is_used_may_be_all),
         TEST(a_warm_step_asks_for_nothing),
+        TEST(a_large_block_takes_little_more_than_was_asked),
         TEST(a_device_is_filled_with_blocks_of_many_sizes),
         cmocka_unit_test_setup_teardown(few_addresses_are_enough, open_device_with_few_addresses,
                                         close_device),
