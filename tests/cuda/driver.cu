@@ -1,12 +1,20 @@
 /* driver.cu - what NVIDIA's documents leave open and src/cuda relies on, asked of a GPU: which memory the
- * driver gives out, that kernels which overlap are captured, told other arguments and launched again with
- * copies between them, that clusters of all sizes are taken, and when pageable memory is the host's again. */
+ * driver gives out, and takes back while others work; that kernels which overlap are captured, told other
+ * arguments and launched again with copies between them; that they wait for all that lies before them, and
+ * all that lies behind them for their end, in graphs, without and from one to the other; that clusters of all
+ * sizes are taken; that a capture does not mind what other threads do; and when the host's memory is its own
+ * again. */
 #include "cuda/capability.cu"
 #include "cuda/cluster.h"
+#include "cuda/fault.cc"
 #include "cuda/pages.cc"
+#include "cuda/pool.cc"
 #include "cuda/record.cc"
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 #include <vector>
 
 enum { COUNT = 1 << 16, THREADS = 256, GRID = COUNT / THREADS, CHAIN = 40, ROUNDS = 20 };
@@ -14,8 +22,10 @@ enum { COUNT = 1 << 16, THREADS = 256, GRID = COUNT / THREADS, CHAIN = 40, ROUND
 typedef std::vector<unsigned> numbers;
 
 static tern__cuda cuda;
+static tern_device device;
 static cudaStream_t lane;
 static unsigned *a, *b, *c;
+static bool can_overlap;
 static int failures;
 
 static bool expect(bool is_so, const char *what)
@@ -34,6 +44,17 @@ static void check(cudaError_t code, const char *what)
 }
 #define CHECK(call) check(call, #call)
 
+int tern__cuda_check(cudaError_t code, const char *what, tern_error *)
+{
+    check(code, what);
+    return tern__cuda_status(code);
+}
+
+void tern__cuda_settle(tern__cuda *of)
+{
+    CHECK(cudaStreamSynchronize(of->stream));
+}
+
 /* ---- kernels ---- */
 
 /* Late by so many microseconds. */
@@ -50,6 +71,14 @@ static __global__ void copy(unsigned *to, const unsigned *from, int count)
     tern__kernel_begin();
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) to[i] = from[i];
+}
+
+/* All threads have something to say of the label of their own number. */
+static __global__ void blame(tern__judge judge)
+{
+    tern__kernel_begin();
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    tern__is_class(judge, i, judge.site.labels.classes + i);
 }
 
 /* Each block leaves what the next one of its cluster has. */
@@ -77,6 +106,11 @@ static cudaError_t start(size_t cluster, void (*kernel)(P...), unsigned grid, A.
 {
     const tern__cuda_start s = {(void (*)())kernel, {grid, 1, 1}, {THREADS, 1, 1}, 0, cluster};
     return start_all<P...>(&s, kernel, args...);
+}
+
+static void fill(unsigned *to, unsigned x)
+{
+    CHECK(cudaMemcpyAsync(to, numbers(COUNT, x).data(), COUNT * 4, cudaMemcpyHostToDevice, cuda.stream));
 }
 
 static numbers read(const unsigned *from, int count)
@@ -142,7 +176,7 @@ static void graphs()
     unsigned x = 7, add, *data = a, *out = c;
     int count = COUNT, late = 1, size = cuda.has_clusters ? 6 : 1;
     void *for_step[] = {&data, &count, &add, &late}, *for_clusters[] = {&out, &add, &size};
-    CHECK(cudaMemcpyAsync(a, numbers(COUNT, x).data(), COUNT * 4, cudaMemcpyHostToDevice, cuda.stream));
+    fill(a, x);
     CHECK(cudaStreamBeginCapture(cuda.stream, cudaStreamCaptureModeThreadLocal));
     CHECK(chain(5));
     bool is_known = last_node(cuda.stream, &node);
@@ -164,7 +198,7 @@ static void graphs()
 static void kernels()
 {
     unsigned x = 7;
-    CHECK(cudaMemcpyAsync(a, numbers(COUNT, x).data(), COUNT * 4, cudaMemcpyHostToDevice, cuda.stream));
+    fill(a, x);
     for (unsigned i = 0; i < ROUNDS; i++) {
         CHECK(chain(i));
         x = chained(x, i, i);
@@ -174,6 +208,105 @@ static void kernels()
         CHECK(start(size, take_next, size * 33, c, 3u, size));
         expect(are_clusters(size, size * 33, 3), "clusters");
     }
+}
+
+/* ---- graphs between kernels ---- */
+
+enum { SHORT = 3, SLOW = 300 }; /* kernels; microseconds */
+
+/* The last one is slow, and lets what comes next begin before it is over. */
+static cudaError_t several(unsigned add)
+{
+    cudaError_t code = cudaSuccess;
+    for (int i = 0; i < SHORT && !code; i++)
+        code = start(0, step, GRID, a, COUNT, add, i == SHORT - 1 ? SLOW : 0);
+    return code;
+}
+
+static unsigned severally(unsigned x, unsigned add)
+{
+    for (int i = 0; i < SHORT; i++) x = x * 3 + add;
+    return x;
+}
+
+static bool capture_several(bool overlaps, cudaGraph_t *graph, cudaGraphExec_t *exec)
+{
+    cuda.overlaps = overlaps;
+    CHECK(cudaStreamBeginCapture(cuda.stream, cudaStreamCaptureModeThreadLocal));
+    CHECK(several(5));
+    CHECK(cudaStreamEndCapture(cuda.stream, graph));
+    return cudaGraphInstantiate(exec, *graph, 0) == cudaSuccess;
+}
+
+/* Slow kernels, a graph, its like, a copy, a graph, kernels. */
+static bool alternate(cudaGraphExec_t exec)
+{
+    unsigned x = 7;
+    fill(a, x);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        CHECK(several(round));
+        for (int i = 0; i < 2; i++) CHECK(cudaGraphLaunch(exec, cuda.stream));
+        CHECK(cudaMemcpyAsync(b, a, COUNT * 4, cudaMemcpyDeviceToDevice, cuda.stream));
+        CHECK(cudaGraphLaunch(exec, cuda.stream));
+        CHECK(start(0, copy, GRID, a, b, COUNT));
+        CHECK(cudaGraphLaunch(exec, cuda.stream));
+        CHECK(start(0, step, GRID, a, COUNT, round, 0));
+        x = severally(severally(severally(severally(x, round), 5), 5), 5) * 3 + round;
+    }
+    return read(a, COUNT) == numbers(COUNT, x);
+}
+
+static void alternately()
+{
+    for (int which = 0; which < (can_overlap ? 4 : 1); which++) {
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        char what[128];
+        std::snprintf(what, sizeof(what), "a graph whose kernels %s, between kernels that %s",
+                      which & 1 ? "overlap" : "do not", which & 2 ? "overlap" : "do not");
+        bool is_well = capture_several(which & 1, &graph, &exec);
+        cuda.overlaps = which & 2;
+        expect(is_well && alternate(exec), what);
+        CHECK(cudaGraphExecDestroy(exec));
+        CHECK(cudaGraphDestroy(graph));
+    }
+    cuda.overlaps = can_overlap;
+}
+
+/* As the device's other threads do meanwhile; none of it is this capture's. */
+static void work_beside(const std::atomic<bool> *is_over)
+{
+    cudaEvent_t event;
+    CHECK(cudaSetDevice(0));
+    CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    for (size_t n = 0; !*is_over; n++) {
+        void *block = tern__cuda_alloc(&device, (1 + n % 32) * TERN__CUDA_PAGE);
+        CHECK(cudaMemcpyAsync(block, c, 4096, cudaMemcpyDefault, lane));
+        CHECK(cudaEventRecord(event, lane));
+        cudaError_t code = cudaEventQuery(event);
+        if (code != cudaErrorNotReady) check(code, "cudaEventQuery");
+        CHECK(cudaEventSynchronize(event));
+        tern__cuda_free(&device, block);
+    }
+    CHECK(cudaEventDestroy(event));
+}
+
+static void captures()
+{
+    std::atomic<bool> is_over{false};
+    std::thread other(work_beside, &is_over);
+    bool are = true;
+    for (int i = 0; i < ROUNDS && are; i++) {
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        are = capture_several(can_overlap, &graph, &exec);
+        if (!are) break;
+        CHECK(cudaGraphExecDestroy(exec));
+        CHECK(cudaGraphDestroy(graph));
+    }
+    is_over = true;
+    other.join();
+    expect(are, "captures while another thread maps memory, copies and waits");
 }
 
 /* ---- memory ---- */
@@ -201,6 +334,67 @@ static void lanes()
     expect(is_well, "a kernel that overlaps comes after another stream's copy");
 }
 
+/* An event, and who waits for it, comes behind the end of a kernel that let the next one begin early. */
+static void ends()
+{
+    cudaEvent_t event;
+    unsigned *pinned, x = 7;
+    bool is_well = true;
+    CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    CHECK(cudaHostAlloc((void **)&pinned, COUNT * 4, cudaHostAllocPortable));
+    fill(a, x);
+    for (unsigned round = 1; round <= ROUNDS; round++) {
+        CHECK(several(round));
+        CHECK(cudaEventRecord(event, cuda.stream));
+        CHECK(cudaStreamWaitEvent(lane, event));
+        CHECK(cudaMemcpyAsync(pinned, a, COUNT * 4, cudaMemcpyDefault, lane));
+        CHECK(cudaStreamSynchronize(lane));
+        x = severally(x, round);
+        for (int i = 0; i < COUNT; i++) is_well &= pinned[i] == x;
+    }
+    expect(is_well, "another stream comes after the end of kernels that overlap");
+    CHECK(cudaFreeHost(pinned));
+    CHECK(cudaEventDestroy(event));
+}
+
+/* What a kernel leaves in the host's memory is seen there, whole, without a wait. */
+static void faults()
+{
+    tern_error err = {};
+    const int64_t classes = 1000;
+    if (tern__fault_new(&cuda.fault, &err)) return;
+    tern__judge judge = {cuda.fault, {}};
+    judge.site.labels.classes = classes;
+    auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    CHECK(start(0, blame, GRID, judge));
+    while (!cuda.fault->ready && std::chrono::steady_clock::now() < until) continue;
+    expect(cuda.fault->ready && cuda.fault->label == classes + cuda.fault->number &&
+               cuda.fault->site.labels.classes == classes,
+           "a record that a kernel leaves in the host's memory");
+    CHECK(cudaStreamSynchronize(cuda.stream));
+    tern__fault_free(cuda.fault);
+}
+
+static bool is_pinned(const void *data)
+{
+    cudaPointerAttributes of;
+    CHECK(cudaPointerGetAttributes(&of, data));
+    return of.type == cudaMemoryTypeHost;
+}
+
+static void kinds()
+{
+    void *pinned;
+    std::vector<char> own(3 * 4096);
+    void *page = (void *)tern__align_up((size_t)own.data(), 4096);
+    CHECK(cudaHostAlloc(&pinned, 4096, cudaHostAllocPortable));
+    expect(is_pinned(pinned) && !is_pinned(page), "pinned memory and pageable are told apart");
+    CHECK(cudaHostRegister(page, 4096, cudaHostRegisterPortable));
+    expect(is_pinned(page), "memory that was registered is pinned");
+    CHECK(cudaHostUnregister(page));
+    CHECK(cudaFreeHost(pinned));
+}
+
 /* Changed as soon as the call returns, while the GPU is 20 ms behind. */
 static void pageable()
 {
@@ -213,32 +407,100 @@ static void pageable()
     }
 }
 
+/* ---- the pool ---- */
+
+enum { LARGE = 64 << 20 };
+
+static size_t left()
+{
+    size_t bytes = 0, total;
+    CHECK(cudaMemGetInfo(&bytes, &total));
+    return bytes;
+}
+
+static bool open_pool(size_t total)
+{
+    tern_error err = {};
+    tern__cuda_pool_open(&cuda, total, &device.memory, &err);
+    if (!expect(!err.code, "addresses for a pool")) return false;
+    std::printf("note   %.1f of them for each byte\n", (double)device.memory.bytes / (double)total);
+    for (unsigned **of : {&a, &b, &c})
+        if (!(*of = (unsigned *)tern__cuda_alloc(&device, COUNT * sizeof(**of))))
+            return expect(false, "pages");
+    std::printf("note   pages %s\n", cuda.pool->stays ? "stay here" : "may be exported");
+    return true;
+}
+
+/* While another stream works on other blocks. */
 static void pages()
 {
-    void *at = nullptr;
-    unsigned long long handle;
-    const size_t range = (size_t)320 << 30;
-    bool stays = false;
-    if (!expect(tern__cuda_reserve(range, &at, nullptr) == TERN_OK, "320 GiB of addresses")) return;
-    if (expect(tern__cuda_map(0, at, TERN__CUDA_PAGE, &stays, &handle), "pages"))
-        tern__cuda_unmap(at, TERN__CUDA_PAGE, handle);
-    std::printf("note   they %s\n", stays ? "stay here" : "may be exported");
-    tern__cuda_unreserve(at, range);
+    size_t before = left();
+    auto *large = (unsigned *)tern__cuda_alloc(&device, LARGE);
+    expect(large && left() + LARGE <= before, "what is mapped is missing in what is left");
+    fill(b, 7);
+    CHECK(cudaStreamSynchronize(cuda.stream));
+    std::swap(cuda.stream, lane);
+    CHECK(start(0, step, GRID, b, COUNT, 5u, 20000));
+    std::swap(cuda.stream, lane);
+    fill(large, 1);
+    tern__cuda_free(&device, large);
+    tern__cuda_pool_give_up(cuda.pool);
+    expect(left() + LARGE / 2 > before, "what is unmapped is there again");
+    auto *again = (unsigned *)tern__cuda_alloc(&device, LARGE);
+    fill(again, 2);
+    CHECK(start(0, step, GRID, again, COUNT, 5u, 0));
+    expect(again == large && read(again, COUNT) == numbers(COUNT, 11),
+           "other memory behind the same addresses");
+    CHECK(cudaStreamSynchronize(lane));
+    expect(read(b, COUNT) == numbers(COUNT, 26), "memory is unmapped while another stream works");
+    tern__cuda_free(&device, again);
+}
+
+/* Another GPU's memory, before it may be used and then. */
+static void peers()
+{
+    int count = 0;
+    tern__cuda giver = {};
+    tern_device there = {};
+    tern_error err = {};
+    CHECK(cudaGetDeviceCount(&count));
+    if (count < 2) return (void)std::printf("note   there is no other GPU\n");
+    giver.index = 1;
+    there.state = &giver;
+    CHECK(cudaSetDevice(giver.index));
+    tern__cuda_pool_open(&giver, (size_t)1 << 30, &there.memory, &err);
+    auto *away = err.code ? nullptr : (unsigned *)tern__cuda_alloc(&there, COUNT * 4);
+    if (!expect(away, "another GPU's pages")) return;
+    CHECK(cudaMemcpy(away, numbers(COUNT, 3).data(), COUNT * 4, cudaMemcpyHostToDevice));
+    CHECK(cudaSetDevice(0));
+    CHECK(cudaMemcpyPeerAsync(a, 0, away, 1, COUNT * 4, cuda.stream));
+    expect(read(a, COUNT) == numbers(COUNT, 3), "a copy from a GPU whose memory this one may not use");
+    bool may = tern__cuda_pool_share(giver.pool, 0);
+    std::printf("note   the two GPUs are %s\n", may ? "joined" : "apart");
+    if (!may) return;
+    CHECK(cudaMemcpyAsync(b, away, COUNT * 4, cudaMemcpyDefault, cuda.stream));
+    expect(read(b, COUNT) == numbers(COUNT, 3), "a copy from a GPU whose memory this one may use");
 }
 
 int main(void)
 {
     cudaDeviceProp p;
     CHECK(cudaGetDeviceProperties(&p, 0));
-    cuda.overlaps = cuda.has_clusters = tern__cuda_has_9(&p);
+    can_overlap = cuda.overlaps = cuda.has_clusters = tern__cuda_has_9(&p);
     CHECK(cudaStreamCreateWithPriority(&cuda.stream, cudaStreamNonBlocking, 0));
     CHECK(cudaStreamCreateWithPriority(&lane, cudaStreamNonBlocking, -5));
-    for (unsigned **of : {&a, &b, &c}) CHECK(cudaMalloc((void **)of, COUNT * sizeof(**of)));
-    if (failures) return 1;
+    device.state = &cuda;
+    if (failures || !open_pool(p.totalGlobalMem)) return 1;
     pages();
     kernels();
     graphs();
+    alternately();
+    captures();
     lanes();
+    ends();
+    faults();
+    kinds();
     pageable();
+    peers();
     return failures != 0;
 }
