@@ -28,12 +28,19 @@ static void print_names(int cuda)
     tern__info_row("devices", text);
 }
 
+static void print_variable(const char *row, const char *name)
+{
+    char text[512];
+    const char *value = getenv(name);
+    snprintf(text, sizeof(text), "%s=%s", name, value ? value : "");
+    if (value) tern__info_row(row, text);
+}
+
 void tern__info_devices(void)
 {
     char text[TERN_ERROR_TEXT + 8], name[32];
     const tern__device_backend *cuda;
     int count = count_cuda(&cuda, text, sizeof(text));
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     print_names(count);
     tern__info_row("cuda", text);
     for (int i = 0; i < count; i++) {
@@ -41,6 +48,6 @@ void tern__info_devices(void)
         cuda->describe(i, text, sizeof(text));
         tern__info_row(name, text);
     }
-    snprintf(text, sizeof(text), "CUDA_VISIBLE_DEVICES=%s", visible ? visible : "");
-    if (visible) tern__info_row("visible", text);
+    print_variable("visible", "CUDA_VISIBLE_DEVICES");
+    print_variable("without", "TERN_CUDA_WITHOUT");
 }

@@ -5,6 +5,7 @@
 #include "cuda/cudnn.h"
 #include "cuda/graph.h"
 #include "cuda/pool.h"
+#include "cuda/without.h"
 
 #include <cstdio>
 #include <cstring>
@@ -93,6 +94,8 @@ static int open_parts(tern_device *device, tern__cuda *cuda, tern_error *err)
     if (status) return status;
     cuda->processors = p.multiProcessorCount;
     cuda->overlaps = cuda->has_clusters = tern__cuda_has_9(&p);
+    cuda->has_graphs = cuda->has_small_gemms = cuda->exports = true;
+    if ((status = tern__cuda_go_without(cuda, err))) return status;
     device->workspace = p.totalGlobalMem / 16;
     if ((status = tern__fault_new(&cuda->fault, err))) return status;
     status = open_lanes(cuda, err);

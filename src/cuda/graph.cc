@@ -185,10 +185,15 @@ static int be_late(tern__cuda_graphs *g, tern_error *err)
     return status;
 }
 
+static bool has_graphs(const tern_device *device)
+{
+    return device->graphs && tern__cuda_of(device)->has_graphs;
+}
+
 int tern__cuda_ask(tern_device *device, const tern__cuda_kind *kind, const void *data, tern_error *err)
 {
     tern__cuda *cuda = tern__cuda_of(device);
-    if (!device->graphs) {
+    if (!has_graphs(device)) {
         cudaSetDevice(cuda->index);
         return kind->run(cuda, data, err);
     }
@@ -218,7 +223,7 @@ int tern__cuda_flush(tern_device *device, tern_error *err)
     tern__cuda *cuda = tern__cuda_of(device);
     bool is_short = false;
     int status = TERN_OK;
-    if (device->graphs) {
+    if (has_graphs(device)) {
         std::lock_guard<std::mutex> hold(cuda->graphs->lock);
         status = flush(cuda, err);
         is_short = is_to_make_room(cuda->graphs);
@@ -297,10 +302,10 @@ int tern__cuda_bring(tern_device *device, void *to, const void *from, size_t byt
 {
     tern__cuda *cuda = tern__cuda_of(device);
     tern__cuda_graphs *g = cuda->graphs;
-    if (device->graphs && !g->stage) g->stage = (char *)device->backend->alloc(device, STAGE);
+    if (has_graphs(device) && !g->stage) g->stage = (char *)device->backend->alloc(device, STAGE);
     std::lock_guard<std::mutex> hold(g->lock);
-    char *place = device->graphs ? stage(device, bytes) : nullptr;
-    int status = place ? be_late(g, err) : device->graphs ? flush(cuda, err) : TERN_OK;
+    char *place = has_graphs(device) ? stage(device, bytes) : nullptr;
+    int status = place ? be_late(g, err) : has_graphs(device) ? flush(cuda, err) : TERN_OK;
     const tern__cuda_transfer there = {place ? place : to, from, bytes};
     alignas(16) const tern__cuda_transfer on = {to, place, bytes};
     cudaSetDevice(cuda->index);

@@ -113,6 +113,7 @@ int tern__cuda_pool_open(tern__cuda *cuda, size_t total, tern__memory *memory, t
     if (status) return status;
     tern__cuda_pool *pool = new tern__cuda_pool();
     pool->cuda = cuda;
+    pool->stays = !cuda->exports;
     pool->base = pool->top = (char *)base;
     pool->end = pool->base + bytes;
     *memory = (tern__memory){pool->base, bytes};

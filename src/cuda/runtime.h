@@ -43,6 +43,9 @@ typedef struct tern__cuda {
     int index, processors;
     bool overlaps;                   /* kernels are launched before the one before them is over         */
     bool has_clusters;               /* of blocks that read each other's shared memory (cluster.h)      */
+    bool has_graphs;                 /* for steps, where they are asked for, and for what is timed      */
+    bool has_small_gemms;            /* the kernel for small products is tried (small_gemm_plan.cc)     */
+    bool exports;                    /* other processes and network cards may be given its memory       */
     bool is_warm;                    /* it has been measured before (stopwatch.h)                       */
     cudaStream_t stream;             /* the lane of the step                                        */
     cudaStream_t lanes[TERN__LANES]; /* all of them; the others come before it where both could run */

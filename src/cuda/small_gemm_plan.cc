@@ -144,7 +144,8 @@ int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count,
                          tern__timed *other, void *ctx)
 {
     tern_device *device = call->device;
-    if (device->conv.deterministic || !tern__small_gemms_fit(g, count)) return other(ctx);
+    bool may = tern__cuda_of(device)->has_small_gemms && !device->conv.deterministic;
+    if (!may || !tern__small_gemms_fit(g, count)) return other(ctx);
     plan_key key = key_of(g, count, gate);
     plan *p = &(*plans_of(call))[key];
     trial t = {call, g, count, 0, gate};

@@ -56,6 +56,7 @@ static inline cudaGraphExec_t tern__stopwatch_graph(const tern__stopwatch *w, te
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     int status = TERN_OK;
+    if (!tern__cuda_of(w->device)->has_graphs) return nullptr;
     if (cudaStreamBeginCapture(w->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return nullptr;
     for (int i = 0; i < TERN__STOPWATCH_RUNS && !status; i++) status = run(ctx);
     bool is_well = cudaStreamEndCapture(w->stream, &graph) == cudaSuccess && !status;

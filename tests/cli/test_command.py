@@ -70,11 +70,13 @@ class Info(unittest.TestCase):
 
     def test_cuda_that_is_not_there(self):
         with tempfile.TemporaryDirectory() as folder:
-            out = job.tern("info", env={**os.environ, "TERN_PLUGIN_PATH": folder, "CUDA_VISIBLE_DEVICES": "3,1"})[1]
+            out = job.tern("info", env={**os.environ, "TERN_PLUGIN_PATH": folder, "CUDA_VISIBLE_DEVICES": "3,1",
+                                         "TERN_CUDA_WITHOUT": "graphs"})[1]
         rows = dict(line.split(None, 1) for line in out.splitlines())
         self.assertEqual(rows["cuda"], f"no: the plug-in tern_cuda.so cannot be loaded: {folder}/tern_cuda.so: cannot open shared "
                                        "object file: No such file or directory")
         self.assertEqual((rows["devices"], rows["visible"]), ("cpu, cpu:reference", "CUDA_VISIBLE_DEVICES=3,1"))
+        self.assertEqual(rows["without"], "TERN_CUDA_WITHOUT=graphs")
 
     @unittest.skipUnless(os.path.exists(EMULATED), "no emulated CUDA was built")
     def test_cuda(self):

@@ -466,6 +466,7 @@ static void peers()
     CHECK(cudaGetDeviceCount(&count));
     if (count < 2) return (void)std::printf("note   there is no other GPU\n");
     giver.index = 1;
+    giver.exports = true;
     there.state = &giver;
     CHECK(cudaSetDevice(giver.index));
     tern__cuda_pool_open(&giver, (size_t)1 << 30, &there.memory, &err);
@@ -489,6 +490,7 @@ int main(void)
     can_overlap = cuda.overlaps = cuda.has_clusters = tern__cuda_has_9(&p);
     CHECK(cudaStreamCreateWithPriority(&cuda.stream, cudaStreamNonBlocking, 0));
     CHECK(cudaStreamCreateWithPriority(&lane, cudaStreamNonBlocking, -5));
+    cuda.exports = true;
     device.state = &cuda;
     if (failures || !open_pool(p.totalGlobalMem)) return 1;
     pages();

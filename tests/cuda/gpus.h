@@ -37,7 +37,7 @@ static inline void *emulated_symbol(const char *name)
 /* What the plug-in has asked the emulation for (emulated/cuda_runtime.h):
  * emulated_symbol("emulated_counted"). */
 typedef struct emulated_counts {
-    int64_t kernels, others, captures, graphs, changes, overlapping, clusters, looks;
+    int64_t kernels, others, captures, graphs, changes, overlapping, clusters, looks, exportable;
 } emulated_counts;
 
 /* What all tests of a program share: "cuda:0". */

@@ -264,7 +264,7 @@ typedef struct emulated_counts {
     int64_t kernels, others; /* put into a stream one by one: kernels; libraries' work, copies, zeros */
     int64_t captures, graphs, changes; /* graphs made, launched; nodes told other arguments */
     int64_t overlapping, clusters;     /* of the kernels: before the last one is over; in clusters */
-    int64_t looks;                     /* at how much memory is left */
+    int64_t looks, exportable;         /* at how much memory is left; what was mapped that may be exported */
 } emulated_counts;
 extern "C" __attribute__((visibility("default"))) emulated_counts emulated_counted;
 

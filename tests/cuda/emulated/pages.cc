@@ -118,11 +118,12 @@ void tern__cuda_unreserve(void *base, size_t bytes)
     munmap(base, bytes);
 }
 
-bool tern__cuda_map(int index, void *at, size_t bytes, bool *, unsigned long long *handle)
+bool tern__cuda_map(int index, void *at, size_t bytes, bool *stays, unsigned long long *handle)
 {
     std::lock_guard<std::mutex> hold(lock);
     if (taken[index] + bytes > EMULATED_MEMORY) return false;
     taken[index] += bytes;
+    emulated_counted.exportable += !*stays;
     *handle = 1;
     grants.push_back({at, bytes, index});
     /* What is next to the last one becomes one piece with it: a change of protection costs a call each. */
