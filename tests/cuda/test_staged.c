@@ -156,14 +156,20 @@ static size_t read_all(run *r, char *to)
     return used;
 }
 
-/* On a device that is behind, or not. */
-static size_t train_anew(tern_group *group, const job *j, bool is_behind, char *to, tern_error *err)
+/* Of the devices that are opened from here on. */
+static void set_behind(bool is_behind)
 {
-    run r;
     if (is_behind)
         setenv("TERN_EMULATED_ASYNC", "1", 1);
     else
         unsetenv("TERN_EMULATED_ASYNC");
+}
+
+/* On a device that is behind, or not. */
+static size_t train_anew(tern_group *group, const job *j, bool is_behind, char *to, tern_error *err)
+{
+    run r;
+    set_behind(is_behind);
     open_run(&r, group, j);
     train(&r);
     size_t used = r.err.code ? 0 : read_all(&r, to);
@@ -344,6 +350,41 @@ static void a_rank_is_lost_while_the_device_computes(void **state)
     }
 }
 
+/* ---- the emulation's part ---- */
+
+/* Looks at a mark behind `count` clearings until it has passed; how often. */
+static int look(tern_device *device, int count)
+{
+    const tern__device_backend *backend = device->backend;
+    tern_error err = {0};
+    tern__mark *mark = backend->mark_new(device, &err);
+    float *block = tern__memory_new(device, 16, "test", &err);
+    assert_ok(err);
+    for (int i = 0; i < count; i++) backend->zero(device, block, 16, &err);
+    backend->mark_set(device, TERN__LANE_STEP, mark, &err);
+    int looks = 1;
+    for (; backend->mark_test(device, mark, &err) == TERN_PENDING; looks++)
+        ;
+    assert_ok(err);
+    tern__memory_free(block);
+    backend->mark_free(device, mark);
+    return looks;
+}
+
+static void a_step_is_behind_if_that_is_asked(void **state)
+{
+    (void)state;
+    if (!is_emulated()) skip();
+    for (int is_behind = 0; is_behind < 2; is_behind++) {
+        tern_error err = {0};
+        set_behind(is_behind);
+        tern_device *device = tern_device_open("cuda:0", &err);
+        assert_ok(err);
+        assert_int_equal(look(device, 5), is_behind ? 5 : 1);
+        tern_device_close(device);
+    }
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
@@ -353,6 +394,7 @@ int main(void)
         cmocka_unit_test(a_rank_has_run_out_of_inputs),
         cmocka_unit_test(buckets_are_reduced_while_the_device_computes),
         cmocka_unit_test(a_rank_is_lost_while_the_device_computes),
+        cmocka_unit_test(a_step_is_behind_if_that_is_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
