@@ -249,7 +249,7 @@ int tern__cuda_batch_norm_grad(const tern__call *call)
     if (!a.partial) return TERN_E_MEMORY;
     batch_norm_totals to = totals_of(call, a);
     give_outputs(call, &a);
-    if (a.mask == BY_OUTPUT && a.dresidual && !a.add_dresidual) a.mask = LEAVING;
+    if (tern__batch_norm_leaves(call)) a.mask = LEAVING;
     int status = make_sums(call, a, f, to);
     if (a.mask == LEAVING) {
         a.dy = a.dresidual;
