@@ -237,6 +237,7 @@ static const row rows[] = {
     {"rows with gaps", TERN__ADD, {XG(4, 8), X(4, 8)}, {X(4, 8)}, NULL, false},
     {"short rows", TERN__ADD, {XF(40, 6), X(40, 6)}, {X(40, 6)}, NULL, true},
     {"one row, odd", TERN__MUL, {X(7, 143), X(7, 143)}, {X(7, 143)}, NULL, true},
+    {"whole numbers, added", TERN__ADD, {I(90, 9, 15), I(90, 9, 15)}, {I(90, 9, 15)}, NULL, true},
     {"a number a channel", TERN__ADD, {XL(2, 8, 3, 5), Y(13, 2, 8, 3, 5)}, {XL(2, 8, 3, 5)}, NULL, false},
     {"a number a row", TERN__MUL, {XF(30, 8), Y(2, 30, 8)}, {X(30, 8)}, NULL, true},
     {"all", TERN__SUM, {X(3, 5, 7)}, {Y(7, 3, 5, 7)}, &one, false},
