@@ -191,7 +191,7 @@ template <int DTYPE, int N> static int start_apply(const tern__call *call, const
 
 static int find_moments(const tern__call *call, const batch_norm &a, const fields &f)
 {
-    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_moments, call, a);
+    TERN__BUNCHED_BY(f.views[0]->dtype, lanes_of(&f), start_moments, call, a);
 }
 
 /* Statistics of x to four vectors. */
@@ -223,7 +223,7 @@ static int make_stats(const tern__call *call, const fields &f, const tern__view 
 
 static int apply_to(const tern__call *call, const fields &f, const batch_norm &a)
 {
-    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_apply, call, a);
+    TERN__BUNCHED_BY(f.views[0]->dtype, lanes_of(&f), start_apply, call, a);
 }
 
 /* The operands are x, mean, var, weight, bias, residual. */

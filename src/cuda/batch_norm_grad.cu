@@ -140,12 +140,12 @@ template <int DTYPE, int N> static int start_data_grad(const tern__call *call, c
 
 static int sum_up(const tern__call *call, const batch_norm &a, const fields &f)
 {
-    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_sums, call, a);
+    TERN__BUNCHED_BY(f.views[0]->dtype, lanes_of(&f), start_sums, call, a);
 }
 
 static int make_grad(const tern__call *call, const batch_norm &a, const fields &f)
 {
-    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_data_grad, call, a);
+    TERN__BUNCHED_BY(f.views[0]->dtype, lanes_of(&f), start_data_grad, call, a);
 }
 
 static void *data_of(const tern__view *view)

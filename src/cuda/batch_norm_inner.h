@@ -107,7 +107,7 @@ static int lanes_of(const fields *f)
     const tern__view *x = f->views[0];
     int64_t positions = tern__positions_of(x);
     bool last = tern__columns_are_last(x, positions);
-    return tern__bunches_fit(f->views, 5, last ? x->shape[1] : positions) ? tern__bunch_most(x->dtype) : 1;
+    return tern__bunch_lanes(f->views, 5, last ? x->shape[1] : positions);
 }
 
 typedef void (*kernel_fn)(batch_norm a);

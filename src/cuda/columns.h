@@ -1,9 +1,9 @@
 /* columns.h - how blocks walk through (N, C, ..) channel by channel.
  *
- * A column is what a thread stays with: as many channels as 16 bytes hold, whose rows are the positions of
- * all images, where channels lie next to each other; else one channel, and its rows are bunches of neighbours
- * in its planes. A block has some neighbouring columns, of which each row is read at once, and one part of
- * their rows. Parts depend on the shape only, so sums do not depend on the device. */
+ * A column is what a thread stays with: as many channels as it reads at a time, whose rows are the positions
+ * of all images, where channels lie next to each other; else one channel, and its rows are bunches of
+ * neighbours in its planes. A block has some neighbouring columns, of which each row is read at once, and one
+ * part of their rows. Parts depend on the shape only, so sums do not depend on the device. */
 #ifndef TERN_SRC_CUDA_COLUMNS_H
 #define TERN_SRC_CUDA_COLUMNS_H
 
