@@ -214,7 +214,7 @@ int tern__cuda_batch_norm_data_grad(const tern__call *call)
     if (!takes(&f)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
     batch_norm a = norm_of(call);
-    a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS, PASS_ROWS);
+    a.k = tern__columns_of(x, lanes_of(&f), TERN__PASS_BLOCKS, TERN__PASS_ROWS);
     a.weight = tern__vector_of(call->in[5], false);
     a.s = tern__vector_of(call->in[6], false);
     a.p = tern__vector_of(call->in[7], false);
@@ -256,7 +256,7 @@ int tern__cuda_batch_norm_grad(const tern__call *call)
         a.dresidual = nullptr;
         a.mask = NOTHING;
     }
-    a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS, PASS_ROWS);
+    a.k = tern__columns_of(x, lanes_of(&f), TERN__PASS_BLOCKS, TERN__PASS_ROWS);
     a.s = to.s;
     a.p = to.p;
     if (!status && (a.dx || a.dresidual)) status = make_grad(call, a, f);

@@ -13,9 +13,11 @@
 
 /* Blocks that leave sums, about, and rows of their threads: to put together what threads have found takes a
  * block as long as some 16 rows, and what blocks have left is read in at most two rounds. */
-#define TERN__SUM_BLOCKS 1024
-#define TERN__SUM_ROWS   16
-#define TERN__COLUMN_FEW 264 /* blocks: two for each processor of a large GPU */
+#define TERN__SUM_BLOCKS  1024
+#define TERN__SUM_ROWS    16
+#define TERN__PASS_BLOCKS 4096 /* of what makes something of each row */
+#define TERN__PASS_ROWS   8
+#define TERN__COLUMN_FEW  264 /* blocks: two for each processor of a large GPU */
 
 typedef struct tern__columns {
     int64_t channels, columns, rows, per_part; /* rows of a part                           */

@@ -319,6 +319,39 @@ static void group_norms(void **state)
             for (int bits = 0; bits < 4; bits++) group_norm(dtypes[d], shapes[i], bits & 1, bits & 2);
 }
 
+/* y and dx are added to, or dx lies over dy; `blocks` are at least in the largest kernel of both calls. */
+static void long_rows(tern_dtype dtype, const int64_t shape[4], bool add, int64_t blocks)
+{
+    int64_t rows = shape[0] * shape[1], channels = shape[1] * shape[2];
+    const tern__view *x = drawn(dtype, TERN__PLAIN, 4, shape), *y = drawn(dtype, TERN__PLAIN, 4, shape);
+    const tern__view *dy = drawn(dtype, TERN__PLAIN, 4, shape);
+    const tern__view *mean = vector(statistics_of(dtype), rows),
+                     *inverse = vector(statistics_of(dtype), rows);
+    const tern__view *w = table(dtype, channels), *b = table(dtype, channels);
+    tern__group_norm_attr attr = {1e-5};
+    largest_grid();
+    compare((tern__call){
+        .kernel = TERN__GROUP_NORM, .in = {x, w, b}, .out = {y, mean, inverse}, .add = {add}, .attr = &attr});
+    assert_true(largest_grid() >= blocks);
+    compare((tern__call){.kernel = TERN__GROUP_NORM_GRAD,
+                         .in = {dy, x, mean, inverse, w},
+                         .out = {add ? y : dy},
+                         .add = {add},
+                         .attr = &attr});
+    assert_true(largest_grid() >= blocks);
+    free_all();
+}
+
+static void few_long_rows_fill_a_gpu(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][4] = {{1, 2, 4, 17000}, {2, 1, 3, 22001}, {1, 2, 70000, 1}};
+    static const int64_t large[] = {1, 8, 2, 90000};
+    for (size_t i = 0; i < TERN__COUNT(shapes); i++)
+        for (size_t d = 0; d < TERN__COUNT(dtypes); d++) long_rows(dtypes[d], shapes[i], d % 2, 1);
+    long_rows(TERN_F32, large, false, ENOUGH);
+}
+
 /* ---- pooling ---- */
 
 static int64_t pooled(const tern__pool_attr *p, int axis, int64_t size)
@@ -546,6 +579,7 @@ int main(void)
         cmocka_unit_test_teardown(moments_far_from_zero, forget),
         cmocka_unit_test_teardown(merged_moments, forget),
         cmocka_unit_test_teardown(group_norms, forget),
+        cmocka_unit_test_teardown(few_long_rows_fill_a_gpu, forget),
         cmocka_unit_test_teardown(pools, forget),
         cmocka_unit_test_teardown(global_avg_pools, forget),
         cmocka_unit_test_teardown(resizings, forget),
