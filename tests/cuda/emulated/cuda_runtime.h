@@ -262,6 +262,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 typedef struct emulated_counts {
     int64_t kernels, others; /* put into a stream one by one: kernels; libraries' work, copies, zeros */
     int64_t captures, graphs, changes; /* graphs made, launched; nodes told other arguments */
+    int64_t largest;                   /* the most blocks of a kernel; tests set it back */
 } emulated_counts;
 extern "C" __attribute__((visibility("default"))) emulated_counts emulated_counted;
 
