@@ -1,10 +1,11 @@
-/* data_parallel.h - one process, one thread a device: a batch is split over replicas of a model.
+/* data_parallel.h - one process, several devices: a batch is split over replicas of a model.
  *
- * A replica is a device, a scope and a thread; parameters and buffers are the model's own, read in place by
- * all replicas. Each replica computes its rows, the results are put together, and backward goes through all
- * of them at once; the gradients are their sum, so a loss that is a mean over the whole batch has the same
- * gradients as on one device. Batch norm takes each replica's own rows, and the running statistics are those
- * of replica 0, as in torch.nn.DataParallel. Under tern_ddp it is the model's data parallel share of a rank.
+ * A replica is a device, a scope and, on the CPU, a thread. Parameters and buffers are the model's own, read
+ * in place by all replicas, but copied to other GPUs once a forward. Each replica computes its rows, the
+ * results are put together, and backward goes through all of them at once; the gradients are their sum, so a
+ * loss that is a mean over the whole batch has the same gradients as on one device. Batch norm takes each
+ * replica's own rows, and the running statistics are those of replica 0, as in torch.nn.DataParallel. Under
+ * tern_ddp it is the model's data parallel share of a rank.
  *
  * While the replicas compute, the calling thread's OpenMP team is given up (omp_pause_soft): its threads
  * would spin on the replicas' cores.
@@ -23,17 +24,17 @@ typedef struct tern_data_parallel tern_data_parallel;
 
 typedef struct tern_data_parallel_opts {
     size_t size;
-    tern_device *const *devices; /* groups of cores, each once; borrowed. NULL: one a core of this rank's */
+    tern_device *const *devices; /* groups of cores or GPUs; borrowed. NULL: one a core of this rank's */
     int device_count;
     tern_device *output_device; /* where the results are; default the first device */
     int dim; /* along which inputs are split and results joined; default 0, the batch      */
 } tern_data_parallel_opts;
 TERN_API tern_data_parallel_opts tern_data_parallel_defaults(void);
 
-/* E_INVALID: a device that is no group of cores or is there twice, parts of the model placed elsewhere than
- * on the first device; E_RANGE: no device or more than 256, a dim below 0; E_SYSTEM, E_MEMORY. Borrows the
- * module. Yours: tern_data_parallel_free, before module and devices. torch.nn.DataParallel(module,
- * device_ids, output_device, dim). */
+/* E_INVALID: a device that is no group of cores nor a GPU, or is there twice, parts of the model placed
+ * elsewhere than on the first device; E_RANGE: no device or more than 256, a dim below 0; E_SYSTEM, E_MEMORY.
+ * Borrows the module. Yours: tern_data_parallel_free, before module and devices.
+ * torch.nn.DataParallel(module, device_ids, output_device, dim). */
 TERN_API tern_data_parallel *tern_data_parallel_new(tern_module *module, const tern_data_parallel_opts *opts,
                                                     tern_error *err);
 TERN_API void tern_data_parallel_free(tern_data_parallel *parallel);

@@ -12,7 +12,7 @@ struct tern__ferry {
     tern__mark *turn;                  /* of either lane, for the other to follow           */
     tern__mark *places[TERN__FLIGHTS]; /* of the lane of communication                      */
     bool is_busy;                      /* copies were asked that no place's mark is behind yet */
-    char *landing;                     /* [FLIGHTS][world][place_bytes] pinned, or NULL      */
+    char *landing;                     /* [FLIGHTS][world][landing_bytes] pinned, or NULL    */
 };
 
 /* ---- life ---- */
@@ -162,7 +162,7 @@ void *tern__ferry_landing(tern__fleet *fleet, void *data, int place, int rank, t
 {
     tern_device *device = fleet->first ? tern__memory_device(data) : NULL;
     tern__ferry *ferry = find(fleet, device);
-    size_t each = fleet->place_bytes, world = (size_t)fleet->world;
+    size_t each = fleet->landing_bytes, world = (size_t)fleet->world;
     if (!ferry) return data;
     if (!ferry->landing) ferry->landing = device->backend->pinned_new(device, TERN__FLIGHTS * world * each);
     if (ferry->landing) return ferry->landing + ((size_t)place * world + (size_t)rank) * each;

@@ -18,7 +18,7 @@ typedef struct tern__fleet {
     tern__ferry *first;
     tern_device *pinned; /* by which the ring is, or NULL */
     char *ring;
-    size_t place_bytes;
+    size_t place_bytes, landing_bytes; /* and what one rank gives of a piece, at most */
     int world;
 } tern__fleet;
 

@@ -23,6 +23,23 @@ static size_t place_bytes(const tern_group *group)
     return (size_t)(tern__group_mover(group)->lands_in_windows ? 8192 : 128) << 10;
 }
 
+/* Between hosts all that a rank takes of a move's piece fills one place, however many the ranks are: so much
+ * memory it lands in, where it is for a device. */
+static bool shares_place(const tern_group *group, tern__kind kind)
+{
+    return tern__kind_is_move(kind) && tern__group_mover(group)->lands_in_windows;
+}
+
+static tern__fleet fleet_of(const tern__staging *staging)
+{
+    size_t world = (size_t)staging->group->boot.world, bytes = staging->place_bytes;
+    bool shares = shares_place(staging->group, TERN__GATHER);
+    return (tern__fleet){.ring = staging->ring,
+                         .place_bytes = bytes,
+                         .landing_bytes = shares ? tern__align_up(bytes / world, TERN__LINE) : bytes,
+                         .world = staging->group->boot.world};
+}
+
 static void release(tern__staging *staging)
 {
     tern__free(staging->moves);
@@ -46,8 +63,7 @@ tern__staging *tern__staging_open(tern_group *group, tern_error *err)
         return NULL;
     }
     staging->ring = group->backend->window_base(group->state, staging->window);
-    staging->fleet =
-        (tern__fleet){.ring = staging->ring, .place_bytes = staging->place_bytes, .world = group->boot.world};
+    staging->fleet = fleet_of(staging);
     return staging;
 }
 
@@ -140,8 +156,8 @@ static size_t wished_pieces(const tern_group *group, size_t bytes)
 
 size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype, size_t count)
 {
-    size_t each = tern_dtype_bytes(dtype) * tern__staging_parts(group, kind),
-           most = place_bytes(group) / each;
+    size_t parts = shares_place(group, kind) ? (size_t)group->boot.world : tern__staging_parts(group, kind),
+           each = tern_dtype_bytes(dtype) * parts, most = place_bytes(group) / each;
     if (!count || !tern__group_mover(group)->lands_in_windows) return most;
     size_t pieces = TERN__MAX((count + most - 1) / most, wished_pieces(group, count * each));
     return TERN__MIN(tern__align_up((count + pieces - 1) / pieces, TERN__LINE), most);

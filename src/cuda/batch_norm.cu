@@ -8,6 +8,7 @@
  * Activations have one dtype and layout. Rows are read some at a time before any is written, which may be in
  * the same place. */
 #include "cuda/batch_norm_inner.h"
+#include "cuda/moments.h"
 
 /* ---- statistics ---- */
 
@@ -59,8 +60,7 @@ typedef struct batch_norm_stats {
     tern__columns k;
     const double *partial;
     double all, full, last; /* values of a channel: in all, in a part, in the last part */
-    double momentum;
-    tern__vector mean, var, running_mean, running_var;
+    tern__moments to;
 } batch_norm_stats;
 
 /* 0 of those that there are not. */
@@ -110,10 +110,11 @@ static __global__ void __launch_bounds__(THREADS, 1) run_stats(batch_norm_stats 
     find_own(a, c, &n, &mean, &m2);
     tern__join_rows<tern__join_moments, 1>(TERN__MERGED, n, &mean, &m2);
     if (threadIdx.x >= TERN__MERGED || c >= a.k.channels) return;
-    tern__vector_put(a.mean, c, mean);
-    tern__vector_put(a.var, c, m2 / a.all);
-    move_towards(a.running_mean, c, mean, a.momentum);
-    move_towards(a.running_var, c, m2 / (a.all - 1), a.momentum);
+    tern__vector_put(a.to.mean, c, mean);
+    tern__vector_put(a.to.var, c, m2 / a.all);
+    tern__vector_put(a.to.inverse, c, 1 / sqrt(m2 / a.all + a.to.eps));
+    move_towards(a.to.running_mean, c, mean, a.to.momentum);
+    move_towards(a.to.running_var, c, m2 / (a.all - 1), a.to.momentum);
 }
 
 /* ---- statistics of several parts ---- */
@@ -191,16 +192,15 @@ template <int DTYPE, int N> static int start_apply(const tern__call *call, const
 
 static int find_moments(const tern__call *call, const batch_norm &a, const fields &f)
 {
-    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_moments, call, a);
+    TERN__BUNCHED_BY(f.views[0]->dtype, lanes_of(&f), start_moments, call, a);
 }
 
-/* Statistics of x to four vectors. */
-static int make_stats(const tern__call *call, const fields &f, const tern__view *const *to)
+int tern__cuda_moments(const tern__call *call, const tern__view *x, const tern__moments *to)
 {
-    const tern__batch_norm_attr *attr = (const tern__batch_norm_attr *)call->attr;
+    fields f = {{x}};
     batch_norm a = {};
-    a.k = tern__columns_of(f.views[0], lanes_of(&f), TERN__SUM_BLOCKS, TERN__SUM_ROWS);
-    a.x = f.views[0]->data;
+    a.k = tern__columns_of(x, lanes_of(&f), TERN__SUM_BLOCKS, TERN__SUM_ROWS);
+    a.x = x->data;
     a.partial = partial_new(call, a);
     if (!a.partial) return TERN_E_MEMORY;
     const int64_t lanes = a.k.is_last ? 1 : lanes_of(&f);
@@ -210,20 +210,28 @@ static int make_stats(const tern__call *call, const fields &f, const tern__view 
     s.full = (double)(a.k.per_part * lanes);
     s.all = (double)(a.k.rows * lanes);
     s.last = s.all - s.full * (a.k.parts - 1);
-    s.momentum = attr->momentum;
-    s.mean = tern__vector_of(to[0], false);
-    s.var = tern__vector_of(to[1], false);
-    s.running_mean = tern__vector_of(to[2], false);
-    s.running_var = tern__vector_of(to[3], false);
+    s.to = *to;
     int status = find_moments(call, a, f);
     if (!status) status = tern__cuda_launch(call, run_stats, tern__merge_grid(a.k), THREADS, 0, s);
     tern__cuda_scratch_free(call, a.partial);
     return status;
 }
 
+/* Of x, to mean, var, running mean and running var. */
+static int make_stats(const tern__call *call, const tern__view *const *to)
+{
+    tern__moments m = {};
+    m.momentum = ((const tern__batch_norm_attr *)call->attr)->momentum;
+    m.mean = tern__vector_of(to[0], false);
+    m.var = tern__vector_of(to[1], false);
+    m.running_mean = tern__vector_of(to[2], false);
+    m.running_var = tern__vector_of(to[3], false);
+    return tern__cuda_moments(call, call->in[0], &m);
+}
+
 static int apply_to(const tern__call *call, const fields &f, const batch_norm &a)
 {
-    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_apply, call, a);
+    TERN__BUNCHED_BY(f.views[0]->dtype, lanes_of(&f), start_apply, call, a);
 }
 
 /* The operands are x, mean, var, weight, bias, residual. */
@@ -231,7 +239,7 @@ static int apply_stats(const tern__call *call, const fields &f, const tern__view
 {
     const tern__batch_norm_attr *attr = (const tern__batch_norm_attr *)call->attr;
     batch_norm a = {};
-    a.k = tern__columns_of(in[0], lanes_of(&f), PASS_BLOCKS, PASS_ROWS);
+    a.k = tern__columns_of(in[0], lanes_of(&f), TERN__PASS_BLOCKS, TERN__PASS_ROWS);
     a.x = in[0]->data;
     a.residual = in[5] ? in[5]->data : nullptr;
     a.y = call->out[0]->data;
@@ -249,7 +257,7 @@ int tern__cuda_batch_norm_stats(const tern__call *call)
 {
     fields f = {{call->in[0]}};
     if (!takes(&f) || tern__view_count(call->in[0]) == 0) return TERN_E_UNSUPPORTED;
-    return make_stats(call, f, call->out);
+    return make_stats(call, call->out);
 }
 
 int tern__cuda_batch_norm_merge(const tern__call *call)
@@ -279,6 +287,6 @@ int tern__cuda_batch_norm(const tern__call *call)
     const tern__view *all[] = {in[0], out[1], out[2], in[1], in[2], in[3]};
     fields f = {{in[0], in[3], out[0]}};
     if (!takes(&f) || tern__view_count(in[0]) == 0) return TERN_E_UNSUPPORTED;
-    int status = make_stats(call, f, out + 1);
+    int status = make_stats(call, out + 1);
     return status ? status : apply_stats(call, f, all);
 }

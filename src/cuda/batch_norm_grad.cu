@@ -140,12 +140,12 @@ template <int DTYPE, int N> static int start_data_grad(const tern__call *call, c
 
 static int sum_up(const tern__call *call, const batch_norm &a, const fields &f)
 {
-    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_sums, call, a);
+    TERN__BUNCHED_BY(f.views[0]->dtype, lanes_of(&f), start_sums, call, a);
 }
 
 static int make_grad(const tern__call *call, const batch_norm &a, const fields &f)
 {
-    TERN__BUNCHED(f.views[0]->dtype, lanes_of(&f) > 1, start_data_grad, call, a);
+    TERN__BUNCHED_BY(f.views[0]->dtype, lanes_of(&f), start_data_grad, call, a);
 }
 
 static void *data_of(const tern__view *view)
@@ -214,7 +214,7 @@ int tern__cuda_batch_norm_data_grad(const tern__call *call)
     if (!takes(&f)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(x) == 0) return TERN_OK;
     batch_norm a = norm_of(call);
-    a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS, PASS_ROWS);
+    a.k = tern__columns_of(x, lanes_of(&f), TERN__PASS_BLOCKS, TERN__PASS_ROWS);
     a.weight = tern__vector_of(call->in[5], false);
     a.s = tern__vector_of(call->in[6], false);
     a.p = tern__vector_of(call->in[7], false);
@@ -249,14 +249,14 @@ int tern__cuda_batch_norm_grad(const tern__call *call)
     if (!a.partial) return TERN_E_MEMORY;
     batch_norm_totals to = totals_of(call, a);
     give_outputs(call, &a);
-    if (a.mask == BY_OUTPUT && a.dresidual && !a.add_dresidual) a.mask = LEAVING;
+    if (tern__batch_norm_leaves(call)) a.mask = LEAVING;
     int status = make_sums(call, a, f, to);
     if (a.mask == LEAVING) {
         a.dy = a.dresidual;
         a.dresidual = nullptr;
         a.mask = NOTHING;
     }
-    a.k = tern__columns_of(x, lanes_of(&f), PASS_BLOCKS, PASS_ROWS);
+    a.k = tern__columns_of(x, lanes_of(&f), TERN__PASS_BLOCKS, TERN__PASS_ROWS);
     a.s = to.s;
     a.p = to.p;
     if (!status && (a.dx || a.dresidual)) status = make_grad(call, a, f);

@@ -10,11 +10,9 @@ extern "C" {
 #include "kernels/batch_norm.h"
 }
 
-#define THREADS     TERN__COLUMN_THREADS
-#define HEAD        4    /* rows that statistics read at a time; the shift is the mean of the first */
-#define AHEAD       2    /* rows of several operands that are read at a time                        */
-#define PASS_BLOCKS 4096 /* of what makes something of each row                                     */
-#define PASS_ROWS   8
+#define THREADS TERN__COLUMN_THREADS
+#define HEAD    4 /* rows that statistics read at a time; the shift is the mean of the first */
+#define AHEAD   2 /* rows of several operands that are read at a time                        */
 
 typedef enum mask { NOTHING, BY_OUTPUT, BY_INPUT, LEAVING } mask; /* LEAVING: by output, and dy' is kept */
 
@@ -107,7 +105,7 @@ static int lanes_of(const fields *f)
     const tern__view *x = f->views[0];
     int64_t positions = tern__positions_of(x);
     bool last = tern__columns_are_last(x, positions);
-    return tern__bunches_fit(f->views, 5, last ? x->shape[1] : positions) ? tern__bunch_most(x->dtype) : 1;
+    return tern__bunch_lanes(f->views, 5, last ? x->shape[1] : positions);
 }
 
 typedef void (*kernel_fn)(batch_norm a);

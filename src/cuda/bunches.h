@@ -82,6 +82,10 @@ template <> struct tern__bunch<TERN_BF16, 8> : tern__bunch_of_pairs<TERN_BF16, 8
 };
 template <> struct tern__bunch<TERN_F16, 8> : tern__bunch_of_pairs<TERN_F16, 8> {
 };
+template <> struct tern__bunch<TERN_BF16, 4> : tern__bunch_of_pairs<TERN_BF16, 4> {
+};
+template <> struct tern__bunch<TERN_F16, 4> : tern__bunch_of_pairs<TERN_F16, 4> {
+};
 template <> struct tern__bunch<TERN_BF16, 2> : tern__bunch_of_pairs<TERN_BF16, 2> {
 };
 template <> struct tern__bunch<TERN_F16, 2> : tern__bunch_of_pairs<TERN_F16, 2> {
@@ -131,6 +135,20 @@ static inline int tern__bunch_most(int dtype)
     return 16 / (int)tern_dtype_bytes((tern_dtype)dtype);
 }
 
+/* The most of `neighbours` that can be taken at a time, without a rest, of all views, where one is. */
+static inline int tern__bunch_lanes(const tern__view *const *views, int count, int64_t neighbours)
+{
+    size_t lanes = 16;
+    for (int i = 0; i < count; i++) {
+        if (!views[i]) continue;
+        size_t bytes = tern_dtype_bytes(views[i]->dtype);
+        while (lanes > 1 && (lanes * bytes > 16 || (uintptr_t)views[i]->data % (lanes * bytes) != 0 ||
+                             (size_t)neighbours % lanes != 0))
+            lanes /= 2;
+    }
+    return (int)lanes;
+}
+
 /* Whether `count` neighbours at a time can be taken as bunches: of all views, where one is. */
 static inline bool tern__bunches_fit(const tern__view *const *views, int count, int64_t neighbours)
 {
@@ -148,6 +166,25 @@ static inline bool tern__bunches_fit(const tern__view *const *views, int count, 
     case TERN_F64: return (whole) ? START<TERN_F64, 2>(__VA_ARGS__) : START<TERN_F64, 1>(__VA_ARGS__);       \
     case TERN_BF16: return (whole) ? START<TERN_BF16, 8>(__VA_ARGS__) : START<TERN_BF16, 1>(__VA_ARGS__);    \
     case TERN_F16: return (whole) ? START<TERN_F16, 8>(__VA_ARGS__) : START<TERN_F16, 1>(__VA_ARGS__);       \
+    default: return TERN_E_UNSUPPORTED;                                                                      \
+    }
+
+/* The same, N as many as `lanes` of tern__bunch_lanes. */
+#define TERN__BUNCHED_BY(dtype, lanes, START, ...)                                                           \
+    switch ((int)(dtype)*16 + (lanes)) {                                                                     \
+    case TERN_F32 * 16 + 4: return START<TERN_F32, 4>(__VA_ARGS__);                                          \
+    case TERN_F32 * 16 + 2: return START<TERN_F32, 2>(__VA_ARGS__);                                          \
+    case TERN_F32 * 16 + 1: return START<TERN_F32, 1>(__VA_ARGS__);                                          \
+    case TERN_F64 * 16 + 2: return START<TERN_F64, 2>(__VA_ARGS__);                                          \
+    case TERN_F64 * 16 + 1: return START<TERN_F64, 1>(__VA_ARGS__);                                          \
+    case TERN_BF16 * 16 + 8: return START<TERN_BF16, 8>(__VA_ARGS__);                                        \
+    case TERN_BF16 * 16 + 4: return START<TERN_BF16, 4>(__VA_ARGS__);                                        \
+    case TERN_BF16 * 16 + 2: return START<TERN_BF16, 2>(__VA_ARGS__);                                        \
+    case TERN_BF16 * 16 + 1: return START<TERN_BF16, 1>(__VA_ARGS__);                                        \
+    case TERN_F16 * 16 + 8: return START<TERN_F16, 8>(__VA_ARGS__);                                          \
+    case TERN_F16 * 16 + 4: return START<TERN_F16, 4>(__VA_ARGS__);                                          \
+    case TERN_F16 * 16 + 2: return START<TERN_F16, 2>(__VA_ARGS__);                                          \
+    case TERN_F16 * 16 + 1: return START<TERN_F16, 1>(__VA_ARGS__);                                          \
     default: return TERN_E_UNSUPPORTED;                                                                      \
     }
 

@@ -1,9 +1,9 @@
 /* columns.h - how blocks walk through (N, C, ..) channel by channel.
  *
- * A column is what a thread stays with: as many channels as 16 bytes hold, whose rows are the positions of
- * all images, where channels lie next to each other; else one channel, and its rows are bunches of neighbours
- * in its planes. A block has some neighbouring columns, of which each row is read at once, and one part of
- * their rows. Parts depend on the shape only, so sums do not depend on the device. */
+ * A column is what a thread stays with: as many channels as it reads at a time, whose rows are the positions
+ * of all images, where channels lie next to each other; else one channel, and its rows are bunches of
+ * neighbours in its planes. A block has some neighbouring columns, of which each row is read at once, and one
+ * part of their rows. Parts depend on the shape only, so sums do not depend on the device. */
 #ifndef TERN_SRC_CUDA_COLUMNS_H
 #define TERN_SRC_CUDA_COLUMNS_H
 
@@ -13,9 +13,11 @@
 
 /* Blocks that leave sums, about, and rows of their threads: to put together what threads have found takes a
  * block as long as some 16 rows, and what blocks have left is read in at most two rounds. */
-#define TERN__SUM_BLOCKS 1024
-#define TERN__SUM_ROWS   16
-#define TERN__COLUMN_FEW 264 /* blocks: two for each processor of a large GPU */
+#define TERN__SUM_BLOCKS  1024
+#define TERN__SUM_ROWS    16
+#define TERN__PASS_BLOCKS 4096 /* of what makes something of each row */
+#define TERN__PASS_ROWS   8
+#define TERN__COLUMN_FEW  264 /* blocks: two for each processor of a large GPU */
 
 typedef struct tern__columns {
     int64_t channels, columns, rows, per_part; /* rows of a part                           */

@@ -3,7 +3,8 @@
  * A row's gradients are added up in the order of the index, so positions are sorted by row first: digit after
  * digit of eight bits, the last one first, and stable. A pass counts each block's digits, adds up the counts
  * into places, and moves every position to its own. Numbers that are no row, or the one that gets nothing,
- * are sorted behind all. */
+ * are sorted behind all. A row of many items, as padding or a frequent word is, is summed in pieces that are
+ * cut by their number alone, so that sums are the same in every run. */
 #include "cuda/elements.h"
 #include "cuda/kernels.h"
 #include "cuda/sums.h"
@@ -15,7 +16,9 @@ extern "C" {
 #define THREADS 256 /* and values of a digit */
 #define BLOCKS  256 /* that sort, at most   */
 #define COLUMNS 32
-#define AHEAD   4 /* units of rows that a thread copies at a time */
+#define PARTS   (THREADS / COLUMNS)
+#define PIECE   512 /* items of a long row that a block sums */
+#define AHEAD   4   /* units of rows that a thread copies at a time */
 
 /* ---- forward ---- */
 
@@ -208,13 +211,27 @@ namespace
 {
 typedef struct gradient {
     const item *items;
-    int64_t count, rows, size;
+    uint32_t *starts; /* of rows in items, and where the last one ends */
+    double *pieces;   /* (pieces, 2, size): sums of a piece's first row and of its last */
+    int64_t count, rows, size, groups;
     const void *dy;
     void *dw;
     int dy_dtype, dw_dtype;
     bool add;
 } gradient;
+
+/* What a block sums: 32 columns of a row or of a piece, each by 8 threads that take every eighth item. */
+typedef struct unit {
+    int64_t of, column; /* column: the thread's, which may be beyond the last */
+    int part;
+} unit;
 } // namespace
+
+static __device__ __forceinline__ unit unit_of(const gradient &g, int64_t i)
+{
+    int64_t of = tern__quotient(i, g.groups);
+    return {of, (i - of * g.groups) * COLUMNS + threadIdx.x % COLUMNS, (int)threadIdx.x / COLUMNS};
+}
 
 /* The first item of this row or a later one. */
 static __device__ int64_t first_of(const gradient &g, int64_t row)
@@ -230,36 +247,118 @@ static __device__ int64_t first_of(const gradient &g, int64_t row)
     return low;
 }
 
-/* A block has a row: 32 columns at a time, each by 8 threads that take every eighth of the row's items. */
-static __global__ void add_rows(gradient g)
+static __global__ void find_starts(gradient g)
 {
     tern__kernel_begin();
+    int64_t step = (int64_t)gridDim.x * THREADS;
+    for (int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x; row <= g.rows; row += step)
+        g.starts[row] = (uint32_t)first_of(g, row);
+}
+
+static __device__ __forceinline__ bool is_long(const gradient &g, int64_t row)
+{
+    return g.starts[row + 1] - g.starts[row] > PIECE;
+}
+
+/* A thread's share of a sum. */
+static __device__ double sum_items(const gradient &g, const unit &u, int64_t first, int64_t last)
+{
+    double sum = 0;
+    for (int64_t i = first + u.part; i < last && u.column < g.size; i += PARTS)
+        sum += tern__element<double>(g.dy, g.dy_dtype, g.items[i].position * g.size + u.column);
+    return sum;
+}
+
+/* The row is the last one of the piece that it begins in, unless it is the first as well. */
+static __device__ double sum_pieces(const gradient &g, const unit &u, int64_t first, int64_t last)
+{
+    double sum = 0;
+    for (int64_t i = first / PIECE + u.part; i * PIECE < last && u.column < g.size; i += PARTS)
+        sum += g.pieces[(2 * i + (i * PIECE < first)) * g.size + u.column];
+    return sum;
+}
+
+/* The first part's threads get the whole sums. */
+static __device__ double sum_parts(double sum)
+{
     __shared__ double sums[THREADS];
-    const int column = threadIdx.x % COLUMNS, part = threadIdx.x / COLUMNS, parts = THREADS / COLUMNS;
-    for (int64_t row = blockIdx.x; row < g.rows; row += gridDim.x) {
-        int64_t first = first_of(g, row), last = first_of(g, row + 1);
-        for (int64_t left = 0; left < g.size; left += COLUMNS) {
-            int64_t d = left + column;
-            double sum = 0;
-            for (int64_t i = first + part; i < last && d < g.size; i += parts)
-                sum += tern__element<double>(g.dy, g.dy_dtype, g.items[i].position * g.size + d);
-            __syncthreads();
-            sums[threadIdx.x] = sum;
-            __syncthreads();
-            if (part || d >= g.size) continue;
-            for (int i = 1; i < parts; i++) sum += sums[i * COLUMNS + column];
-            if (g.add) sum += tern__element<double>(g.dw, g.dw_dtype, row * g.size + d);
-            tern__element_set<double>(g.dw, g.dw_dtype, row * g.size + d, sum);
+    __syncthreads();
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    for (int i = threadIdx.x + COLUMNS; i < THREADS; i += COLUMNS) sum += sums[i];
+    return sum;
+}
+
+/* Of long rows: what each piece has of them. It has no more than two, its first and its last. */
+static __global__ void add_pieces(gradient g)
+{
+    tern__kernel_begin();
+    int64_t units = (g.count + PIECE - 1) / PIECE * g.groups;
+    for (int64_t i = blockIdx.x; i < units; i += gridDim.x) {
+        unit u = unit_of(g, i);
+        int64_t begin = u.of * PIECE, end = TERN__MIN(begin + PIECE, g.count);
+        int64_t rows[] = {g.items[begin].row, g.items[end - 1].row};
+        for (int n = 0; n < 2 && (n == 0 || rows[1] != rows[0]); n++) {
+            if (rows[n] == g.rows || !is_long(g, rows[n])) continue;
+            int64_t first = TERN__MAX(begin, (int64_t)g.starts[rows[n]]);
+            int64_t last = TERN__MIN(end, (int64_t)g.starts[rows[n] + 1]);
+            double sum = sum_parts(sum_items(g, u, first, last));
+            if (u.part == 0 && u.column < g.size) g.pieces[(2 * u.of + n) * g.size + u.column] = sum;
         }
     }
 }
 
-static int add_sorted(const tern__call *call, const item *items, int64_t count)
+static __global__ void add_rows(gradient g)
+{
+    tern__kernel_begin();
+    for (int64_t i = blockIdx.x; i < g.rows * g.groups; i += gridDim.x) {
+        unit u = unit_of(g, i);
+        int64_t first = g.starts[u.of], last = g.starts[u.of + 1], at = u.of * g.size + u.column;
+        double sum =
+            sum_parts(is_long(g, u.of) ? sum_pieces(g, u, first, last) : sum_items(g, u, first, last));
+        if (u.part || u.column >= g.size) continue;
+        if (g.add) sum += tern__element<double>(g.dw, g.dw_dtype, at);
+        tern__element_set<double>(g.dw, g.dw_dtype, at, sum);
+    }
+}
+
+static gradient gradient_of(const tern__call *call, const item *items, int64_t count)
 {
     const tern__view *dy = call->in[0], *dw = call->out[0];
-    gradient g = {items,    count,     dw->shape[0], dw->shape[1], dy->data,
-                  dw->data, dy->dtype, dw->dtype,    call->add[0]};
-    return tern__cuda_launch(call, add_rows, tern__cuda_grid(call, g.rows, 1, 1), THREADS, 0, g);
+    gradient g = {};
+    g.items = items;
+    g.count = count;
+    g.rows = dw->shape[0];
+    g.size = dw->shape[1];
+    g.groups = (g.size + COLUMNS - 1) / COLUMNS;
+    g.dy = dy->data;
+    g.dw = dw->data;
+    g.dy_dtype = dy->dtype;
+    g.dw_dtype = dw->dtype;
+    g.add = call->add[0];
+    return g;
+}
+
+/* Pieces are there where a row can be longer than one. */
+static int add_sorted(const tern__call *call, const item *items, int64_t count)
+{
+    gradient g = gradient_of(call, items, count);
+    int64_t pieces = count > PIECE ? (count + PIECE - 1) / PIECE : 0;
+    size_t starts = tern__align_up((size_t)(g.rows + 1) * sizeof(uint32_t), 256);
+    char *scratch = (char *)tern__cuda_scratch(call, starts + (size_t)(2 * pieces * g.size) * sizeof(double));
+    if (!scratch) return TERN_E_MEMORY;
+    g.starts = (uint32_t *)scratch;
+    g.pieces = (double *)(scratch + starts);
+    int status =
+        tern__cuda_launch(call, find_starts, tern__cuda_grid(call, g.rows + 1, THREADS, 1), THREADS, 0, g);
+    if (!status && pieces)
+        status = tern__cuda_launch(call, add_pieces, tern__cuda_grid(call, pieces * g.groups, 1, 1), THREADS,
+                                   0, g);
+    if (!status)
+        status =
+            tern__cuda_launch(call, add_rows, tern__cuda_grid(call, g.rows * g.groups, 1, 1), THREADS, 0, g);
+    tern__cuda_scratch_free(call, scratch);
+    return status;
 }
 
 int tern__cuda_embedding_grad(const tern__call *call)

@@ -9,6 +9,10 @@
  * ends as one of them does that one's graph is launched. Alike are items of one kind that differ at most in
  * what a node of a graph can be told anew, as the arguments of a kernel: learning rates, seeds, addresses.
  *
+ * A step whose recordings have no room beside each other would lose each of them before it comes again, and
+ * have no graph. There is room for 1024 short ones, or 64 of full length: a SyncBatchNorm cuts a step into
+ * pieces of a few items where its sums go over by way of the host, and ResNet-50 has 53 of them.
+ *
  * An item that no recording has at its place is a divergence: what was held back is run, in order, and the
  * rest of the piece at once. So a step may do what it likes, and be as right and as fast as without graphs.
  *
@@ -29,10 +33,14 @@
 #include "cuda/pool.h"
 #include "cuda/record.h"
 
-#define PIECE      256 /* items at most                   */
-#define LEAST      4   /* fewer are no quicker as a graph */
-#define RECORDINGS 64
-#define STAGE      ((size_t)4 << 20)
+#include <string_view>
+#include <unordered_map>
+
+#define PIECE 256               /* items at most                                      */
+#define LEAST 4                 /* fewer are no quicker as a graph                    */
+#define ROOM  ((size_t)1 << 14) /* items of all recordings: those used longest ago go */
+#define COST  ((size_t)16)      /* as many a recording counts for, if it has fewer    */
+#define STAGE ((size_t)4 << 20)
 
 /* Of the device's memory, for a graph. */
 typedef enum shortage { NONE_YET, FELT, ANSWERED } shortage;
@@ -42,7 +50,8 @@ struct tern__cuda_graphs {
     tern__cuda_log log;            /* of this piece                                              */
     tern__cuda_recording *follows; /* the recording that begins as it does; NULL: it runs at once */
     std::vector<size_t> changed;   /* items whose bytes are not the recording's                  */
-    tern__cuda_recording recordings[RECORDINGS];
+    std::unordered_multimap<size_t, tern__cuda_recording> recordings; /* by how they begin   */
+    size_t recorded;                                                  /* what they count for */
     uint64_t clock;
     char *stage;
     size_t staged;
@@ -55,14 +64,33 @@ tern__cuda_graphs *tern__cuda_graphs_new(void)
     return new tern__cuda_graphs();
 }
 
+static void forget_all(tern__cuda_graphs *g)
+{
+    for (auto &entry : g->recordings) tern__cuda_recording_drop(&entry.second);
+    g->recordings.clear();
+    g->recorded = 0;
+}
+
 void tern__cuda_graphs_free(tern__cuda_graphs *graphs)
 {
-    if (!graphs) return;
-    for (tern__cuda_recording &r : graphs->recordings) tern__cuda_recording_drop(&r);
+    if (graphs) forget_all(graphs);
     delete graphs;
 }
 
 /* ---- recordings ---- */
+
+/* Of what is the same in all that are alike. */
+static size_t key_of(const tern__cuda_log *log)
+{
+    const tern__cuda_kind *kind = log->items[0].kind;
+    const std::string_view fixed(&log->bytes[log->items[0].offset], kind->fixed);
+    return std::hash<std::string_view>()(fixed) ^ std::hash<const void *>()(kind);
+}
+
+static size_t cost_of(const tern__cuda_log *log)
+{
+    return TERN__MAX(log->items.size(), COST);
+}
 
 /* Compares item `i`, and notes it where it has changed. */
 static bool goes_on(tern__cuda_graphs *g, const tern__cuda_recording *r, size_t i)
@@ -77,7 +105,7 @@ static bool goes_on(tern__cuda_graphs *g, const tern__cuda_recording *r, size_t 
 static bool begins(tern__cuda_graphs *g, const tern__cuda_recording *r)
 {
     g->changed.clear();
-    bool does = r->used > 0;
+    bool does = true;
     for (size_t i = 0; i < g->log.items.size() && does; i++) does = goes_on(g, r, i);
     return does;
 }
@@ -88,7 +116,9 @@ typedef enum sought { GRAPH_THAT_BEGINS, GRAPH, RECORDING } sought;
 static tern__cuda_recording *find(tern__cuda_graphs *g, sought what)
 {
     tern__cuda_recording *found = nullptr;
-    for (tern__cuda_recording &r : g->recordings) {
+    auto alike = g->recordings.equal_range(key_of(&g->log));
+    for (auto at = alike.first; at != alike.second; ++at) {
+        tern__cuda_recording &r = at->second;
         if (what != RECORDING && !r.exec) continue;
         if (what != GRAPH_THAT_BEGINS && r.log.items.size() != g->log.items.size()) continue;
         if ((!found || r.used > found->used) && begins(g, &r)) found = &r;
@@ -97,12 +127,22 @@ static tern__cuda_recording *find(tern__cuda_graphs *g, sought what)
     return found;
 }
 
-static tern__cuda_recording *oldest(tern__cuda_graphs *g)
+static void forget_oldest(tern__cuda_graphs *g)
 {
-    tern__cuda_recording *oldest = &g->recordings[0];
-    for (tern__cuda_recording &r : g->recordings)
-        if (r.used < oldest->used) oldest = &r;
-    return oldest;
+    auto oldest = g->recordings.begin();
+    for (auto at = oldest; at != g->recordings.end(); ++at)
+        if (at->second.used < oldest->second.used) oldest = at;
+    g->recorded -= cost_of(&oldest->second.log);
+    tern__cuda_recording_drop(&oldest->second);
+    g->recordings.erase(oldest);
+}
+
+/* For the log. */
+static tern__cuda_recording *new_recording(tern__cuda_graphs *g)
+{
+    g->recorded += cost_of(&g->log);
+    while (g->recorded > ROOM) forget_oldest(g);
+    return &g->recordings.emplace(key_of(&g->log), tern__cuda_recording())->second;
 }
 
 /* What the pool has cached may be in the way: tern__cuda_flush has it given up, once, and all graphs are
@@ -119,10 +159,10 @@ static void learn(tern__cuda *cuda)
     if (g->log.items.size() < LEAST) return;
     tern__cuda_recording *r = find(g, RECORDING);
     bool is_again = r != nullptr;
-    if (!r) tern__cuda_recording_drop(r = oldest(g));
+    if (!r) r = new_recording(g);
     r->used = ++g->clock;
     if (r->exec) return;
-    std::swap(r->log, g->log);
+    tern__cuda_log_copy(&r->log, &g->log);
     if (is_again && !r->is_refused) note(g, tern__cuda_recording_make(cuda, r));
 }
 
@@ -256,7 +296,7 @@ void tern__cuda_settle(tern__cuda *cuda)
     flush(cuda, nullptr);
     cudaSetDevice(cuda->index);
     cudaStreamSynchronize(cuda->stream);
-    for (tern__cuda_recording &r : cuda->graphs->recordings) tern__cuda_recording_drop(&r);
+    forget_all(cuda->graphs);
 }
 
 /* ---- copies ---- */

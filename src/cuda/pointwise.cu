@@ -63,10 +63,21 @@ template <class O, class R> __device__ R compute(const R v[4], const R k[2])
                              O::INS > 3 ? v[3] : R(0), k);
 }
 
-template <class O, class R> __device__ void store(const walk &w, int64_t at, R value)
+template <class R> __device__ void store(const walk &w, int64_t at, R value)
 {
     if (w.add) value += tern__element<R>(w.data[OUT], w.dtype[OUT], at);
     tern__element_set<R>(w.data[OUT], w.dtype[OUT], at, value);
+}
+
+template <class R>
+static __device__ __forceinline__ void store_four(const walk &w, int64_t at, tern__four<R> values)
+{
+    if (w.add) {
+        tern__four<R> before = tern__four_get<R>(w.data[OUT], w.dtype[OUT], at);
+#pragma unroll
+        for (int e = 0; e < 4; e++) values.v[e] += before.v[e];
+    }
+    tern__four_set<R>(w.data[OUT], w.dtype[OUT], at, values);
 }
 
 /* Where an element stands in each operand. */
@@ -142,10 +153,10 @@ static __device__ __forceinline__ void finish(const walk &w, int64_t i, const as
         R v[4] = {in[0].v[e], in[1].v[e], in[2].v[e], in[3].v[e]};
         out.v[e] = compute<O, R>(v, k);
     }
-    if (most == 4 && !w.add) return tern__four_set<R>(w.data[OUT], w.dtype[OUT], a.p.at[OUT], out);
+    if (most == 4) return store_four<R>(w, a.p.at[OUT], out);
 #pragma unroll
     for (int e = 0; e < 4; e++)
-        if (e < most) store<O, R>(w, a.p.at[OUT] + e, out.v[e]);
+        if (e < most) store<R>(w, a.p.at[OUT] + e, out.v[e]);
 }
 
 /* Several fours are on their way at a time: of 16 bits one is but 8 bytes. */
@@ -176,7 +187,7 @@ template <class O, class R> __global__ void run_places(walk w)
         place p = place_of<O>(w, i);
         R v[4] = {};
         for (int o = 0; o < O::INS; o++) v[o] = tern__element<R>(w.data[o], w.dtype[o], p.at[o]);
-        store<O, R>(w, p.at[OUT], compute<O, R>(v, k));
+        store<R>(w, p.at[OUT], compute<O, R>(v, k));
     }
 }
 

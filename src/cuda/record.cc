@@ -17,6 +17,13 @@ void tern__cuda_log_clear(tern__cuda_log *log)
     log->used = 0;
 }
 
+void tern__cuda_log_copy(tern__cuda_log *to, const tern__cuda_log *from)
+{
+    to->items = from->items;
+    to->bytes.assign(from->bytes.begin(), from->bytes.begin() + (ptrdiff_t)from->used);
+    to->used = from->used;
+}
+
 tern__cuda_likeness tern__cuda_log_compare(const tern__cuda_log *a, const tern__cuda_log *b, size_t i)
 {
     const tern__cuda_kind *kind = a->items[i].kind;
@@ -81,7 +88,7 @@ static int capture(tern__cuda *cuda, tern__cuda_recording *r)
 }
 
 /* The nodes are the graph's, by which the executable one knows them: it stays. */
-static void drop_graph(tern__cuda_recording *r)
+void tern__cuda_recording_drop(tern__cuda_recording *r)
 {
     if (r->exec) cudaGraphExecDestroy(r->exec);
     if (r->graph) cudaGraphDestroy(r->graph);
@@ -93,7 +100,7 @@ static int try_capture(tern__cuda *cuda, tern__cuda_recording *r)
 {
     int status = capture(cuda, r);
     if (!status) return TERN_OK;
-    drop_graph(r);
+    tern__cuda_recording_drop(r);
     cudaGetLastError(); /* which is nobody else's */
     return status;
 }
@@ -125,7 +132,16 @@ static cudaError_t change(tern__cuda_recording *r, const tern__cuda_log *log,
     return code;
 }
 
-int tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, tern__cuda_log *log,
+/* Alike, they lie at the same places. */
+static void take(tern__cuda_recording *r, const tern__cuda_log *log, const std::vector<size_t> *changed)
+{
+    for (size_t i : *changed) {
+        const auto &item = log->items[i];
+        std::memcpy(&r->log.bytes[item.offset], &log->bytes[item.offset], item.kind->size);
+    }
+}
+
+int tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, const tern__cuda_log *log,
                                 const std::vector<size_t> *changed)
 {
     cudaSetDevice(cuda->index);
@@ -134,20 +150,12 @@ int tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, tern_
     if (is_changed) code = cudaGraphLaunch(r->exec, cuda->stream);
     int status = tern__cuda_status(code);
     if (!status) {
-        std::swap(r->log, *log);
+        take(r, log, changed);
         return TERN_OK;
     }
-    drop_graph(r);
+    tern__cuda_recording_drop(r);
     r->is_refused = is_changed || !r->overlaps || status == TERN_E_MEMORY;
     if (!r->is_refused) cuda->overlaps = false;
     cudaGetLastError();
     return status;
-}
-
-void tern__cuda_recording_drop(tern__cuda_recording *r)
-{
-    drop_graph(r);
-    tern__cuda_log_clear(&r->log);
-    r->is_refused = false;
-    r->used = 0;
 }

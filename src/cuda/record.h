@@ -19,6 +19,8 @@ typedef struct tern__cuda_log {
 
 void tern__cuda_log_add(tern__cuda_log *log, const tern__cuda_kind *kind, const void *data);
 void tern__cuda_log_clear(tern__cuda_log *log);
+/* In no more memory than it takes. */
+void tern__cuda_log_copy(tern__cuda_log *to, const tern__cuda_log *from);
 
 /* Of item `i` in two logs that are alike up to there. */
 typedef enum tern__cuda_likeness { TERN__OTHER, TERN__ALIKE, TERN__EQUAL } tern__cuda_likeness;
@@ -35,17 +37,17 @@ typedef struct tern__cuda_recording {
     std::vector<cudaGraphNode_t> nodes; /* by item; NULL where it cannot be changed */
     bool is_refused;                    /* it has no graph and gets none            */
     bool overlaps;                      /* kernels of its graph do                  */
-    uint64_t used;                      /* when last; 0: an empty place             */
+    uint64_t used;                      /* when last                                */
 } tern__cuda_recording;
 
 /* Makes the graph of the recording's log, or refuses: TERN_OK, E_MEMORY, E_SYSTEM. */
 int tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r);
-/* Launches it with the bytes that `log` has for the items `changed`; takes the log and leaves its own. Where
- * it fails nothing was launched, and the graph is lost; kernels that overlap and were not changed, but for
- * want of memory, get another one. */
-int tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, tern__cuda_log *log,
+/* Launches it with the bytes that `log` has for the items `changed`, which are the recording's from then on.
+ * Where it fails nothing was launched, and the graph is lost; kernels that overlap and were not changed, but
+ * for want of memory, get another one. */
+int tern__cuda_recording_launch(tern__cuda *cuda, tern__cuda_recording *r, const tern__cuda_log *log,
                                 const std::vector<size_t> *changed);
-/* Loses graph and log. */
+/* Loses the graph. */
 void tern__cuda_recording_drop(tern__cuda_recording *r);
 
 #endif

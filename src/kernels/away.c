@@ -3,9 +3,11 @@
  * An operand is copied with all that lies between its first and its last element. Operands may share memory,
  * as a gradient that is written over what it is made from does, so pieces that overlap are one region, which
  * is copied once; the copies lie in it as the operands do in theirs. A region that an output lies in is
- * written back whole: between its elements stands what was there before. */
+ * written back whole: between its elements stands what was there before. What the device has a mirror of
+ * is there already, and what is written back goes into the mirror, too. */
 #include "kernels/away.h"
 #include "device/memory.h"
+#include "device/mirror.h"
 #include "tensor/host.h"
 #include "kernels/reduce.h"
 
@@ -14,6 +16,7 @@
 typedef struct region {
     char *begin, *end; /* as the caller has it */
     char *copy;
+    char *mirror; /* of it, or NULL */
     bool is_written;
 } region;
 
@@ -49,7 +52,7 @@ bool tern__call_strays(const tern__call *call)
 static region region_of(const tern__view *view, bool is_written)
 {
     char *begin = view->data;
-    return (region){begin, begin + tern__view_reach(view), NULL, is_written};
+    return (region){begin, begin + tern__view_reach(view), NULL, NULL, is_written};
 }
 
 /* Adds a region, with all that it meets as one. */
@@ -75,15 +78,19 @@ static void *take(const carried *c, size_t bytes)
     return c->home ? tern__device_alloc(c->home, bytes) : tern__alloc_raw(bytes, TERN__LINE);
 }
 
+static int bring_region(carried *c, region *r)
+{
+    size_t bytes = (size_t)(r->end - r->begin);
+    r->mirror = c->home ? tern__mirror_of(c->home, r->begin, r->end) : NULL;
+    r->copy = r->mirror && !r->is_written ? r->mirror : take(c, bytes);
+    if (!r->copy) return TERN_E_MEMORY;
+    return r->copy == r->mirror ? TERN_OK : tern__memory_copy(r->copy, r->begin, bytes, c->call.err);
+}
+
 static int bring(carried *c)
 {
     int status = TERN_OK;
-    for (int i = 0; i < c->count && !status; i++) {
-        region *r = &c->regions[i];
-        size_t bytes = (size_t)(r->end - r->begin);
-        r->copy = take(c, bytes);
-        status = r->copy ? tern__memory_copy(r->copy, r->begin, bytes, c->call.err) : TERN_E_MEMORY;
-    }
+    for (int i = 0; i < c->count && !status; i++) status = bring_region(c, &c->regions[i]);
     return status;
 }
 
@@ -100,8 +107,10 @@ static int take_back(carried *c)
     int status = TERN_OK;
     for (int i = 0; i < c->count && !status; i++) {
         const region *r = &c->regions[i];
-        if (r->is_written)
-            status = tern__memory_copy(r->begin, r->copy, (size_t)(r->end - r->begin), c->call.err);
+        size_t bytes = (size_t)(r->end - r->begin);
+        if (!r->is_written) continue;
+        status = tern__memory_copy(r->begin, r->copy, bytes, c->call.err);
+        if (!status && r->mirror) status = tern__memory_copy(r->mirror, r->copy, bytes, c->call.err);
     }
     return status;
 }
@@ -109,10 +118,10 @@ static int take_back(carried *c)
 static void drop(carried *c)
 {
     for (int i = 0; i < c->count; i++)
-        if (c->home)
-            tern__device_free(c->home, c->regions[i].copy);
-        else
+        if (!c->home)
             tern__free(c->regions[i].copy);
+        else if (c->regions[i].copy != c->regions[i].mirror)
+            tern__device_free(c->home, c->regions[i].copy);
 }
 
 /* The same view twice is the same copy: kernels know what is updated in place by its address. */

@@ -4,14 +4,20 @@
 #define TERN_SRC_KERNELS_BATCH_NORM_H
 
 #include "base/anywhere.h"
-
-#include <stdint.h>
+#include "kernels/kernel.h"
 
 typedef struct tern__batch_norm_attr {
     double eps;
     double momentum; /* STATS, MERGE: share of the new statistics in the running ones */
     int64_t relu;    /* APPLY: not 0 for max(., 0) at the end                         */
 } tern__batch_norm_attr;
+
+/* GRAD on a GPU: the first pass leaves a residual's gradient, which the second one reads in place of dy and
+ * y. What is already there, and is added to, cannot be read so. */
+static inline bool tern__batch_norm_leaves(const tern__call *grad)
+{
+    return grad->in[2] && grad->out[1] && !grad->add[1];
+}
 
 /* What MERGE takes of each part of a batch is a row [count, mean (C), var (C)], all zeros if it is empty. */
 TERN__ANYWHERE int64_t tern__batch_norm_row(int64_t channels)

@@ -1,5 +1,6 @@
 #include "kernels/cost.h"
 #include "device/device.h"
+#include "kernels/batch_norm.h"
 #include "kernels/conv.h"
 
 /* Operands of a call by one number, inputs first. */
@@ -27,9 +28,24 @@ static const bool in_place[TERN__KERNEL_COUNT] = {
     [TERN__LAMB_MOMENTS] = true, [TERN__RMSPROP] = true, [TERN__SGD] = true,
 };
 
-/* Inputs, a bit each, that are read again when all of them have been seen. The CPU's kernels go channel by
+/* Operands, a bit each, that a second pass of a batch norm reads again. The CPU's kernels go channel by
  * channel and find them in the cache; a GPU's go through all channels at once. */
-static const unsigned read_again[TERN__KERNEL_COUNT] = {[TERN__BATCH_NORM] = 1, [TERN__BATCH_NORM_GRAD] = 7};
+static unsigned read_again(const tern__call *call)
+{
+    if (!call->device || !call->device->backend) return 0;
+    if (call->kernel == TERN__BATCH_NORM) return 1u << IN(0);
+    if (call->kernel != TERN__BATCH_NORM_GRAD) return 0;
+    return tern__batch_norm_leaves(call) ? 1u << IN(1) | 1u << OUT(1)
+                                         : 1u << IN(0) | 1u << IN(1) | 1u << IN(2);
+}
+
+static unsigned updated(const tern__call *call)
+{
+    unsigned operands = 0;
+    for (int i = 0; i < TERN__KERNEL_OUTS; i++)
+        operands |= (unsigned)(call->add[i] || in_place[call->kernel]) << OUT(i);
+    return operands;
+}
 
 /* Pairs of a place of y and a tap along an axis that see a place of x, and not padding. */
 static int64_t pairs_of(int64_t x, int64_t y, int64_t taps, int64_t stride, int64_t padding, int64_t dilation)
@@ -82,11 +98,8 @@ static double bytes_of(const tern__view *view)
 tern__cost tern__call_cost(const tern__call *call)
 {
     tern__cost cost = {.flops = flops_of(call)};
-    unsigned again = call->device && call->device->backend ? read_again[call->kernel] : 0;
-    for (int i = 0; i < TERN__KERNEL_INS; i++) cost.bytes += bytes_of(call->in[i]) * (again >> i & 1 ? 2 : 1);
-    for (int i = 0; i < TERN__KERNEL_OUTS; i++) {
-        bool is_read = call->add[i] || in_place[call->kernel];
-        cost.bytes += bytes_of(call->out[i]) * (is_read ? 2 : 1);
-    }
+    unsigned twice = read_again(call) | updated(call);
+    for (int i = 0; i < OUT(TERN__KERNEL_OUTS); i++)
+        cost.bytes += bytes_of(operand(call, i)) * (twice >> i & 1 ? 2 : 1);
     return cost;
 }

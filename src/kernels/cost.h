@@ -8,8 +8,8 @@ typedef struct tern__cost {
     double flops; /* of matmul, convolutions and their gradients, two for each product that an element of y is
                      made of, those by a convolution's padding not counted; of the other kernels 0: their
                      bytes are what takes time */
-    double bytes; /* every operand once; twice what is added to or updated in place, and what a batch norm
-                     normalises in the memory of a device of its own */
+    double bytes; /* every operand once; twice what is added to or updated in place, and what a batch norm's
+                     second pass reads again in the memory of a device of its own */
 } tern__cost;
 
 tern__cost tern__call_cost(const tern__call *call);

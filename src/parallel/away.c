@@ -50,22 +50,23 @@ static int take(const tern_ddp *ddp, void *place, void *buffer, size_t bytes, te
     return tern__staged_copy(ddp, buffer, place, bytes, err);
 }
 
-static int go_over(const tern_ddp *ddp, visit_fn visit, bool waits, tern_error *err)
+static int go_over(const tern_ddp *ddp, visit_fn visit, tern_error *err)
 {
     size_t bytes;
     if (!ddp->away.has_window) return TERN_OK;
     char *base = ddp->group->backend->window_base(ddp->group->state, ddp->away.window);
     int status = tern__staged_depart(ddp, err);
     if (!status) status = each_buffer(ddp, visit, base, &bytes, err);
-    return status ? status : tern__staged_return(ddp, waits, err);
+    return status ? status : tern__staged_return(ddp, err);
 }
 
 int tern__away_put(const tern_ddp *ddp, tern_error *err)
 {
-    return go_over(ddp, put, true, err);
+    int status = go_over(ddp, put, err);
+    return status || !ddp->away.has_window ? status : tern__ddp_await(ddp, tern__staged_returned, err);
 }
 
 int tern__away_take(const tern_ddp *ddp, tern_error *err)
 {
-    return go_over(ddp, take, false, err);
+    return go_over(ddp, take, err);
 }

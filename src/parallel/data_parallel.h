@@ -2,6 +2,7 @@
 #ifndef TERN_SRC_PARALLEL_DATA_PARALLEL_H
 #define TERN_SRC_PARALLEL_DATA_PARALLEL_H
 
+#include "device/mirror.h"
 #include "nn/nn.h"
 
 #include <tern/data_parallel.h>
@@ -17,6 +18,8 @@ typedef struct tern__replica {
     tern__slot *slots; /* [leaf_count] once sealed; NULL of replica 0 */
     char *grads;       /* the slots' memory                           */
     size_t grad_bytes;
+    tern__mirrors model; /* the parameters and buffers, on a device with memory of its own */
+    tern__mirrors sums;  /* its gradients, on the first replica's device                   */
     int64_t forward_ns, backward_ns;
     uint64_t choices;        /* up to which it has those of the pass's device (kernels/choices.h) */
     struct tern__pass *pass; /* that its thread works on */
@@ -72,9 +75,14 @@ int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_err
 int tern__replicas_forward(tern__pass *pass);
 int tern__replicas_backward(tern__pass *pass);
 /* All gradients of the pass's leaves added up, in the order of the replicas, into the leaves. */
-void tern__replicas_sum(tern__pass *pass);
+int tern__replicas_sum(tern__pass *pass);
 
 /* ---- scatter.c ---- */
+
+/* Is it on a device with memory of its own, and the view elsewhere? */
+bool tern__replica_lacks(const tern__replica *replica, const tern__view *view);
+/* The same there, in the replica's scope. NULL: the pass has failed. */
+tern_tensor *tern__replica_copy(const tern__pass *pass, int index, const tern__view *view);
 
 /* Finds the tensors in `input`, cuts them and gives each part its chunks; *count is how many parts there are.
  */

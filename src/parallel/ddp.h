@@ -55,8 +55,9 @@ typedef struct tern__ddp_loss {
 
 /* What staged.c keeps of a gradient range in a device's memory. */
 typedef struct tern__stage {
-    tern__mark *turn;   /* of one lane, for the other to follow                        */
+    tern__mark *turn;   /* of the step, for the other lane to follow                     */
     tern__mark **there; /* [leaf_count + 2] by bucket: behind the copies into the window */
+    tern__mark *back;   /* behind those out of it, for the step to follow                */
     void *pinned;       /* the window, or NULL                                           */
 } tern__stage;
 
@@ -130,6 +131,10 @@ static inline bool tern__ddp_reaches(const tern_ddp *ddp, const tern_device *dev
 
 /* Posts a work of the running backward: fills in whose it is and sets ddp->last_seq. */
 int tern__ddp_post(tern_ddp *ddp, tern__post *work, tern_error *err);
+/* Until `test` says something else than TERN_PENDING. Works that all have posted go on meanwhile, and a rank
+ * that is lost ends it. */
+typedef int (*tern__ddp_test)(const tern_ddp *ddp, tern_error *err);
+int tern__ddp_await(const tern_ddp *ddp, tern__ddp_test test, tern_error *err);
 
 /* ---- bucket.c ---- */
 
@@ -164,16 +169,19 @@ int tern__staged_open(tern_ddp *ddp, tern_error *err);
 void tern__staged_close(tern_ddp *ddp);
 /* A bucket's gradients set out for their window. */
 int tern__staged_put(tern_ddp *ddp, int bucket, tern_error *err);
-/* TERN_OK: they are there; TERN_PENDING, unless it `waits`; or an error. */
-int tern__staged_test(const tern_ddp *ddp, int bucket, bool waits, tern_error *err);
+/* TERN_OK: the next bucket may be posted, as this rank's are there, or the device has read what is to be
+ * written over; TERN_PENDING, or an error. */
+int tern__staged_test(const tern_ddp *ddp, tern_error *err);
 /* The means to the device, of all buckets that have one. */
 int tern__staged_take(const tern_ddp *ddp, tern_error *err);
 
 /* Copies in their lanes of communication, between a `depart` behind the step and a `return` that the step
- * follows, or the host waits for. Of the host's memory what is pinned. */
+ * follows; `returned`: TERN_OK when they are done, TERN_PENDING, or an error. Of the host's memory what is
+ * pinned. */
 int tern__staged_depart(const tern_ddp *ddp, tern_error *err);
 int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t bytes, tern_error *err);
-int tern__staged_return(const tern_ddp *ddp, bool waits, tern_error *err);
+int tern__staged_return(const tern_ddp *ddp, tern_error *err);
+int tern__staged_returned(const tern_ddp *ddp, tern_error *err);
 
 /* ---- side.c: the loss, whether it counts, and one flag a leaf; they ride with the last bucket ---- */
 

@@ -63,7 +63,7 @@ static int gradient(tern_scope *scope, tern__node *node)
     tern__pass *pass = *(tern__pass *const *)node->attr;
     int status = tern__replicas_backward(pass);
     drop_held(pass);
-    if (!status) tern__replicas_sum(pass);
+    if (!status) status = tern__replicas_sum(pass);
     for (int i = 0; i < pass->x_count && !status; i++)
         if (tern__wants(node, i)) status = finish_input(scope, node, pass, i);
     for (int k = 0; k < pass->leaf_count && !status; k++)

@@ -69,7 +69,7 @@ static int post_arrived(tern_ddp *ddp, bool waits, tern_error *err)
 {
     int status = TERN_OK;
     while (!status && ddp->next_bucket < ddp->next_put) {
-        status = tern__staged_test(ddp, ddp->next_bucket, waits, err);
+        status = waits ? tern__ddp_await(ddp, tern__staged_test, err) : tern__staged_test(ddp, err);
         if (!status && ddp->next_bucket >= ddp->side_bucket) status = tern__side_arrive(ddp, err);
         if (!status) status = post_bucket(ddp, ddp->next_bucket++, err);
     }

@@ -5,6 +5,7 @@
 #include "comm/reduce.h"
 #include "kernels/choices.h"
 #include "ops/ops.h"
+#include "tensor/host.h"
 
 #include <string.h>
 
@@ -17,12 +18,16 @@ int tern__replica_open(tern__replica *replica, tern_error *err)
     replica->scope->is_replica = true;
     replica->scope->keeps_buffers = replica->index > 0;
     replica->scope->follows = replica->index > 0;
+    replica->model.device = replica->device;
+    replica->sums.device = replica->parallel->replicas[0].device;
     return TERN_OK;
 }
 
 void tern__replica_close(tern__replica *replica)
 {
     tern_scope_free(replica->scope);
+    tern__mirrors_free(&replica->model);
+    tern__mirrors_free(&replica->sums);
     tern__free(replica->slots);
     tern__memory_free(replica->grads);
 }
@@ -48,6 +53,47 @@ int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_err
     }
     replica->scope->slots = replica->slots;
     replica->scope->slot_count = seal->leaf_count;
+    return TERN_OK;
+}
+
+/* ---- in another memory ---- */
+
+/* Before a replica is asked for anything, all that others read of a device is copied: a copy comes after what
+ * its source was asked for before. The model goes over once a forward, as in PyTorch's replicate(). */
+static int bring_model(tern__replica *replica, tern_error *err)
+{
+    const tern_module *module = replica->parallel->module;
+    int status = TERN_OK;
+    for (int i = 0, count = tern_state_count(module); i < count && !status; i++) {
+        const tern__view *view = &tern_state_get(module, i).tensor->view;
+        size_t bytes = tern__view_count(view) ? tern__view_reach(view) : 0;
+        status = tern__mirrors_want(&replica->model, view->data, bytes, err);
+    }
+    return status ? status : tern__mirrors_fill(&replica->model, err);
+}
+
+static int bring_models(tern__pass *pass)
+{
+    tern_error err = {0};
+    for (int i = 1; i < pass->count; i++) {
+        tern__replica *replica = &pass->parallel->replicas[i];
+        if (replica->device->backend && bring_model(replica, &err))
+            return tern__scope_fail_with(pass->scope, &err);
+    }
+    return TERN_OK;
+}
+
+/* So do the gradients of its results once a backward. */
+static int bring_gradients(tern__pass *pass)
+{
+    for (int i = 0; i < pass->count; i++)
+        for (int j = 0; j < pass->y_count; j++) {
+            tern__view *dy = &pass->parts[i].dy[j];
+            if (!dy->data || !tern__replica_lacks(&pass->parallel->replicas[i], dy)) continue;
+            tern_tensor *copy = tern__replica_copy(pass, i, dy);
+            if (!copy) return pass->scope->error.code;
+            *dy = copy->view;
+        }
     return TERN_OK;
 }
 
@@ -108,12 +154,15 @@ static void forward(void *self)
     scope->draws = pass->scope->draws;
     scope->stream = pass->scope->stream + ((uint64_t)replica->index << 32);
     part->tape = scope->tape;
+    tern__mirrors_lend(replica->device, &replica->model);
     part->output = pass->fn(pass->parallel->module, scope, part->input, pass->ctx);
+    tern__mirrors_lend(replica->device, NULL);
     replica->forward_ns = tern__now_ns() - began;
 }
 
 int tern__replicas_forward(tern__pass *pass)
 {
+    if (bring_models(pass)) return pass->scope->error.code;
     run_all(pass, forward);
     uint64_t draws = pass->scope->draws;
     for (int i = 0; i < pass->count; i++) draws = TERN__MAX(draws, pass->parallel->replicas[i].scope->draws);
@@ -128,12 +177,15 @@ static void backward(void *self)
     tern__replica *replica = self;
     const tern__part *part = &replica->pass->parts[replica->index];
     int64_t began = tern__now_ns();
+    tern__mirrors_lend(replica->device, &replica->model);
     tern__backward_from(replica->scope, replica->pass->y_count, part->y, part->dy);
+    tern__mirrors_lend(replica->device, NULL);
     replica->backward_ns = tern__now_ns() - began;
 }
 
 int tern__replicas_backward(tern__pass *pass)
 {
+    if (bring_gradients(pass)) return pass->scope->error.code;
     run_all(pass, backward);
     return first_error(pass, "tern_backward");
 }
@@ -172,21 +224,43 @@ static void sum_leaf(const tern__pass *pass, const tern__leaf *leaf, int share)
         tern__reduce(grad->dtype, TERN_SUM, in, count, &out, 1, (high - low) / size);
 }
 
-/* Whole leaves, where a device has memory of its own: its kernels fetch what another one has. */
-static void sum_by_kernels(tern__pass *pass, const tern__leaf *leaf)
+/* Has any replica before this one left a gradient? */
+static bool is_begun(const tern__pass *pass, const tern__leaf *leaf, int index)
+{
+    bool is = leaf->fresh;
+    for (int i = 1; i < index; i++) is |= pass->parallel->replicas[i].slots[leaf->index].fresh;
+    return is;
+}
+
+/* A replica's gradients come over as one and are added by the first device's kernels. */
+static bool add_gradients(tern__pass *pass, tern__replica *replica)
 {
     tern_scope *scope = pass->parallel->replicas[0].scope;
-    const tern__view *grad = &leaf->grad->view;
-    bool any = leaf->fresh;
-    scope->here = scope->device;
-    for (int i = 1; i < pass->count; i++) {
-        const tern__slot *slot = &pass->parallel->replicas[i].slots[leaf->index];
-        tern__call call = {.kernel = TERN__COPY, .in = {&slot->grad}, .out = {grad}, .add = {any}};
-        if (!slot->fresh || tern__view_count(grad) == 0) continue;
-        if (!tern__run(scope, &call)) return;
-        any = true;
+    bool well = true;
+    int status = tern__mirrors_want(&replica->sums, replica->grads, replica->grad_bytes, &scope->error);
+    if (status || tern__mirrors_fill(&replica->sums, &scope->error)) return false;
+    tern__mirrors_lend(scope->device, &replica->sums);
+    for (int k = 0; k < pass->leaf_count && well; k++) {
+        const tern__leaf *leaf = pass->leaves[k];
+        const tern__slot *slot = &replica->slots[leaf->index];
+        bool add = is_begun(pass, leaf, replica->index);
+        tern__call call = {
+            .kernel = TERN__COPY, .in = {&slot->grad}, .out = {&leaf->grad->view}, .add = {add}};
+        if (slot->fresh && tern__view_count(&slot->grad) > 0) well = tern__run(scope, &call);
     }
-    if (!any) tern__fill(scope, grad, 0);
+    tern__mirrors_lend(scope->device, NULL);
+    return well;
+}
+
+/* Whole leaves, where a device has memory of its own. */
+static void sum_by_kernels(tern__pass *pass)
+{
+    tern_scope *scope = pass->parallel->replicas[0].scope;
+    scope->here = scope->device;
+    for (int i = 1; i < pass->count; i++)
+        if (!add_gradients(pass, &pass->parallel->replicas[i])) return;
+    for (int k = 0; k < pass->leaf_count; k++)
+        if (!is_begun(pass, pass->leaves[k], pass->count)) tern__fill(scope, &pass->leaves[k]->grad->view, 0);
 }
 
 static void sum(void *self)
@@ -196,15 +270,16 @@ static void sum(void *self)
     for (int k = 0; k < pass->leaf_count; k++) sum_leaf(pass, pass->leaves[k], replica->index);
 }
 
-void tern__replicas_sum(tern__pass *pass)
+int tern__replicas_sum(tern__pass *pass)
 {
     bool away = false;
     for (int i = 0; i < pass->count; i++) away |= pass->parallel->replicas[i].device->backend != NULL;
     if (away)
-        for (int k = 0; k < pass->leaf_count; k++) sum_by_kernels(pass, pass->leaves[k]);
+        sum_by_kernels(pass);
     else
         run_all(pass, sum);
     for (int i = 1; i < pass->count; i++)
         for (int k = 0; k < pass->leaf_count; k++)
             pass->parallel->replicas[i].slots[pass->leaves[k]->index].fresh = false;
+    return first_error(pass, "tern_backward");
 }

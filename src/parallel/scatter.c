@@ -68,12 +68,17 @@ static int cut(tern__pass *pass, int i)
     return TERN_OK;
 }
 
-/* A device with memory of its own gets a copy there. */
-static tern_tensor *copy_chunk(tern__pass *pass, tern_scope *inner, const tern__view *chunk)
+bool tern__replica_lacks(const tern__replica *replica, const tern__view *view)
 {
+    return replica->device->backend && tern__memory_device(view->data) != replica->device;
+}
+
+tern_tensor *tern__replica_copy(const tern__pass *pass, int index, const tern__view *view)
+{
+    tern_scope *inner = pass->parallel->replicas[index].scope;
     inner->here = inner->device;
-    tern_tensor *x = tern__result(inner, chunk->dtype, TERN__PLAIN, chunk->ndim, chunk->shape);
-    if (x && tern__copy(inner, &x->view, chunk)) return x;
+    tern_tensor *x = tern__result(inner, view->dtype, view->layout, view->ndim, view->shape);
+    if (x && tern__copy(inner, &x->view, view)) return x;
     tern__scope_fail_with(pass->scope, &inner->error);
     return NULL;
 }
@@ -81,10 +86,10 @@ static tern_tensor *copy_chunk(tern__pass *pass, tern_scope *inner, const tern__
 /* Over the whole input's memory, which lives as long as the pass. */
 static tern_tensor *chunk_tensor(tern__pass *pass, int i, int part)
 {
-    tern_scope *inner = pass->parallel->replicas[part].scope;
+    const tern__replica *replica = &pass->parallel->replicas[part];
     tern__view view = tern__chunk_of(pass, i, part, &pass->x[i]->view);
-    bool away = inner->device->backend && tern__memory_device(view.data) != inner->device;
-    tern_tensor *x = away ? copy_chunk(pass, inner, &view) : tern__result_over(inner, &view);
+    bool lacks = tern__replica_lacks(replica, &view);
+    tern_tensor *x = lacks ? tern__replica_copy(pass, part, &view) : tern__result_over(replica->scope, &view);
     if (x) x->requires_grad = pass->x[i]->requires_grad && pass->scope->grad;
     return x;
 }

@@ -2,7 +2,9 @@
  * does not reach the device. When a bucket's are complete, copies into the window are asked of the device's
  * lane of communication, behind what the step's lane was asked so far: one for each stretch of neighbours.
  * Backward goes on meanwhile, and the bucket is posted once the mark behind them has passed. The means go
- * back in the same lane, and the step's lane follows it. What goes over in 16 bits is cast on the device. */
+ * back in the same lane, and the step's lane follows it. A bucket of which this rank has nothing to give is
+ * posted once they have: from then on its peers may write into the window. What goes over in 16 bits is cast
+ * on the device. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
@@ -36,8 +38,9 @@ static int open_stage(tern_ddp *ddp, int r, tern_error *err)
     tern_device *device = device_of(ddp, r);
     size_t marks = (size_t)ddp->seal->leaf_count + 2, bytes = window_bytes(ddp, r);
     stage->turn = device->backend->mark_new(device, err);
+    stage->back = stage->turn ? device->backend->mark_new(device, err) : NULL;
     stage->there = tern__alloc(marks * sizeof(*stage->there), "tern_ddp_new", err);
-    if (!stage->turn || !stage->there) return err->code;
+    if (!stage->back || !stage->there) return err->code;
     int status = device->backend->pin(device, window_of(ddp, r), bytes, err);
     if (!status) stage->pinned = window_of(ddp, r);
     return status;
@@ -63,14 +66,23 @@ int tern__staged_open(tern_ddp *ddp, tern_error *err)
     return status ? status : pin_away(ddp, err);
 }
 
+/* Whatever a backward that has failed has asked. */
+static void wait_all(const tern_ddp *ddp, int r)
+{
+    tern_device *device = device_of(ddp, r);
+    device->backend->mark_set(device, TERN__LANE_COMM, ddp->stages[r].back, NULL);
+    device->backend->mark_wait(device, ddp->stages[r].back, NULL);
+}
+
 static void close_stage(const tern_ddp *ddp, int r)
 {
     const tern__stage *stage = &ddp->stages[r];
     tern_device *device = device_of(ddp, r);
-    if (stage->turn) device->backend->mark_wait(device, stage->turn, NULL);
+    if (stage->back) wait_all(ddp, r);
     if (stage->pinned) device->backend->unpin(device, stage->pinned);
     for (int b = 0; stage->there && b < ddp->seal->leaf_count + 2; b++)
         device->backend->mark_free(device, stage->there[b]);
+    device->backend->mark_free(device, stage->back);
     device->backend->mark_free(device, stage->turn);
     tern__free(stage->there);
 }
@@ -86,11 +98,13 @@ void tern__staged_close(tern_ddp *ddp)
 
 /* ---- a bucket's stretches ---- */
 
+/* One lane follows the other. */
 static int follow(const tern_ddp *ddp, int r, tern__lane first, tern__lane second, tern_error *err)
 {
     tern_device *device = device_of(ddp, r);
-    int status = device->backend->mark_set(device, first, ddp->stages[r].turn, err);
-    return status ? status : device->backend->mark_follow(device, second, ddp->stages[r].turn, err);
+    tern__mark *mark = first == TERN__LANE_STEP ? ddp->stages[r].turn : ddp->stages[r].back;
+    int status = device->backend->mark_set(device, first, mark, err);
+    return status ? status : device->backend->mark_follow(device, second, mark, err);
 }
 
 static bool has_range(const tern_ddp *ddp, const tern__bucket *bucket, int r)
@@ -171,14 +185,16 @@ int tern__staged_put(tern_ddp *ddp, int bucket, tern_error *err)
     return status;
 }
 
-int tern__staged_test(const tern_ddp *ddp, int bucket, bool waits, tern_error *err)
+int tern__staged_test(const tern_ddp *ddp, tern_error *err)
 {
     int status = TERN_OK;
+    const tern__bucket *bucket = &ddp->buckets[ddp->next_bucket];
     for (int r = 0; r < ddp->seal->range_count && !status; r++) {
+        const tern__stage *stage = &ddp->stages[r];
         tern_device *device = device_of(ddp, r);
-        tern__mark *there = device ? ddp->stages[r].there[bucket] : NULL;
-        if (there)
-            status = (waits ? device->backend->mark_wait : device->backend->mark_test)(device, there, err);
+        if (!device || !has_range(ddp, bucket, r)) continue;
+        tern__mark *mark = bucket->used ? stage->there[ddp->next_bucket] : stage->back;
+        status = device->backend->mark_test(device, mark, err);
     }
     return status;
 }
@@ -230,13 +246,20 @@ int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t by
     return device->backend->lane_copy(device, TERN__LANE_COMM, to, from, bytes, err);
 }
 
-int tern__staged_return(const tern_ddp *ddp, bool waits, tern_error *err)
+int tern__staged_return(const tern_ddp *ddp, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int r = 0; r < ddp->seal->range_count && !status; r++)
+        if (device_of(ddp, r)) status = follow(ddp, r, TERN__LANE_COMM, TERN__LANE_STEP, err);
+    return status;
+}
+
+int tern__staged_returned(const tern_ddp *ddp, tern_error *err)
 {
     int status = TERN_OK;
     for (int r = 0; r < ddp->seal->range_count && !status; r++) {
         tern_device *device = device_of(ddp, r);
-        if (device) status = follow(ddp, r, TERN__LANE_COMM, TERN__LANE_STEP, err);
-        if (device && waits && !status) status = device->backend->mark_wait(device, ddp->stages[r].turn, err);
+        if (device) status = device->backend->mark_test(device, ddp->stages[r].back, err);
     }
     return status;
 }

@@ -37,8 +37,20 @@ static inline void *emulated_symbol(const char *name)
 /* What the plug-in has asked the emulation for (emulated/cuda_runtime.h):
  * emulated_symbol("emulated_counted"). */
 typedef struct emulated_counts {
-    int64_t kernels, others, captures, graphs, changes, overlapping, clusters, looks, exportable;
+    int64_t kernels, others, captures, graphs, changes, largest, overlapping, clusters, looks, exportable;
 } emulated_counts;
+
+/* The most blocks of a kernel since this was asked last. Of a real GPU nobody counts them. */
+static inline int64_t largest_grid(void)
+{
+    emulated_counts *counted = emulated_symbol("emulated_counted");
+    if (!counted) return INT64_MAX;
+    int64_t largest = counted->largest;
+    counted->largest = 0;
+    return largest;
+}
+
+enum { ENOUGH = 64 }; /* blocks for the processors of the emulated one: as many as they are ever given */
 
 /* What all tests of a program share: "cuda:0". */
 static inline int open_gpu(void **state)

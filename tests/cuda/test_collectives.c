@@ -4,16 +4,42 @@
 #include "gpus.h"
 
 #include "comm/group.h"
-#include "device/device.h"
+#include "device/backend.h"
 #include "device/memory.h"
 
-enum { most = 170003, shift = 3 };
+enum {
+    most = 170003,
+    shift = 3,
+    PINNED = (32 << 20) + 4096 /* what the ring of a transport holds, in lines */
+};
 static const size_t counts[] = {0, 1, 7, 1023, most};
 
 /* Ranks 0 and 1 share one, rank 2 has none. */
 static const char *device_of(int rank)
 {
     return rank < 2 ? "cuda:0" : rank == 2 ? "cpu" : other_gpu();
+}
+
+/* What devices have pinned of the host's memory since they were opened, all together. */
+static struct {
+    tern__device_backend backend;
+    const tern__device_backend *behind;
+    size_t bytes;
+} pins;
+
+static void *count_pinned(tern_device *device, size_t bytes)
+{
+    pins.bytes += bytes;
+    return pins.behind->pinned_new(device, bytes);
+}
+
+static void watch_pins(tern_device *device)
+{
+    if (!device->backend) return;
+    pins.behind = device->backend;
+    pins.backend = *device->backend;
+    pins.backend.pinned_new = count_pinned;
+    device->backend = &pins.backend;
 }
 
 typedef struct rig {
@@ -34,6 +60,7 @@ static int open_rig(rig *g, int rank, const tern__bootstrap *boot)
     g->group = tern__group_open_boot(boot, &opts, &g->err);
     g->device = tern_device_open(device_of(rank), &g->err);
     RANK_CHECK_OK(rank, g->err);
+    watch_pins(g->device);
     g->in = tern__memory_new(g->device, bytes, "test", &g->err);
     g->out = tern__memory_new(g->device, bytes, "test", &g->err);
     g->host = malloc(bytes);
@@ -404,6 +431,7 @@ static int body(int rank, const tern__bootstrap *boot, void *arg)
                 return 1;
             }
         }
+    RANK_CHECK(rank, pins.bytes <= PINNED);
     return close_rig(&g);
 }
 

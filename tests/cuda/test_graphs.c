@@ -380,6 +380,41 @@ static void long_steps_are_several_graphs(void **state)
     tern_device_close(device);
 }
 
+/* Three steps of so many pieces, of which each is another one, as where ranks tell each other much in a
+ * backward; what the last one has asked for. */
+static emulated_counts step_in_pieces(tern_device *device, char *block, int pieces)
+{
+    enum { ITEMS = 5 };
+    tern_error err = {0};
+    emulated_counts before = *counted;
+    for (int step = 0; step < 3; step++) {
+        before = *counted;
+        for (int i = 0; i < pieces * ITEMS; i++) {
+            device->backend->zero(device, block + i, 1, &err);
+            if (i % ITEMS == ITEMS - 1) device->backend->flush(device, &err);
+        }
+    }
+    assert_ok(err);
+    return since(before);
+}
+
+/* Those of a step that is too long are lost before they come again, and in nobody's way afterwards. */
+static void a_step_of_many_pieces_is_as_many_graphs(void **state)
+{
+    (void)state;
+    static const int pieces[] = {500, 2000, 500};
+    tern_error err = {0};
+    tern_device *device = open_device("cuda:0", true);
+    char *block = tern__memory_new(device, 10000, "test", &err);
+    assert_ok(err);
+    for (size_t i = 0; i < TERN__COUNT(pieces); i++) {
+        emulated_counts asked = step_in_pieces(device, block, pieces[i]);
+        if (is_emulated()) assert_int_equal(asked.graphs, pieces[i] == 500 ? 500 : 0);
+    }
+    tern__memory_free(block);
+    tern_device_close(device);
+}
+
 /* The sixth step has a label that is no class. */
 static void a_label_out_of_range_is_said(void **state)
 {
@@ -502,6 +537,7 @@ int main(void)
         cmocka_unit_test(devices_look_at_each_other),
         cmocka_unit_test(bytes_of_the_host_come_in_order),
         cmocka_unit_test(long_steps_are_several_graphs),
+        cmocka_unit_test(a_step_of_many_pieces_is_as_many_graphs),
         cmocka_unit_test(a_label_out_of_range_is_said),
         cmocka_unit_test(a_warm_step_has_the_same_addresses),
         cmocka_unit_test(a_cpu_has_none),

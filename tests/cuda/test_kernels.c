@@ -237,6 +237,7 @@ static const row rows[] = {
     {"rows with gaps", TERN__ADD, {XG(4, 8), X(4, 8)}, {X(4, 8)}, NULL, false},
     {"short rows", TERN__ADD, {XF(40, 6), X(40, 6)}, {X(40, 6)}, NULL, true},
     {"one row, odd", TERN__MUL, {X(7, 143), X(7, 143)}, {X(7, 143)}, NULL, true},
+    {"whole numbers, added", TERN__ADD, {I(90, 9, 15), I(90, 9, 15)}, {I(90, 9, 15)}, NULL, true},
     {"a number a channel", TERN__ADD, {XL(2, 8, 3, 5), Y(13, 2, 8, 3, 5)}, {XL(2, 8, 3, 5)}, NULL, false},
     {"a number a row", TERN__MUL, {XF(30, 8), Y(2, 30, 8)}, {X(30, 8)}, NULL, true},
     {"all", TERN__SUM, {X(3, 5, 7)}, {Y(7, 3, 5, 7)}, &one, false},
@@ -444,6 +445,7 @@ static const row rows[] = {
     {"many rows", TERN__EMBEDDING, {X(40, 24), J(40, 700)}, {X(700, 24)}, NULL, false},
     {"odd rows", TERN__EMBEDDING, {X(40, 7), J(40, 23, 30)}, {X(23, 30, 7)}, NULL, false},
     {"rows", TERN__EMBEDDING_GRAD, {X(3000, 5), J(400, 3000)}, {X(400, 5)}, &no_padding, true},
+    {"frequent rows", TERN__EMBEDDING_GRAD, {X(3000, 70), J(3, 3000)}, {X(3, 70)}, &padding, true},
     {"many columns", TERN__EMBEDDING_GRAD, {X(30, 70), J(4, 30)}, {X(4, 70)}, &padding, false},
     {"odd", TERN__DROPOUT, {X(3, 1001)}, {X(3, 1001)}, &dropout, false},
     {"added", TERN__DROPOUT, {X(64)}, {X(64)}, &dropout, true},
@@ -650,6 +652,19 @@ static void as_the_reference(void **state)
     tern_device_close(reference);
 }
 
+static void a_frequent_row_is_summed_by_many_blocks(void **state)
+{
+    static const row frequent = {"a frequent row", TERN__EMBEDDING_GRAD, {X(3000, 512), J(2, 3000)},
+                                 {X(2, 512)},      &no_padding,          false};
+    tern_error err = {0};
+    tern_device *reference = tern_device_open("cpu:reference", &err);
+    assert_ok(err);
+    largest_grid();
+    run_row(&frequent, TERN_F32, *state, reference);
+    assert_true(largest_grid() >= ENOUGH);
+    tern_device_close(reference);
+}
+
 /* ---- products, whoever is faster ---- */
 
 /* What the device has chosen so far is `way` from here on. */
@@ -692,6 +707,7 @@ static void products_either_way(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_reference),
+                                       cmocka_unit_test(a_frequent_row_is_summed_by_many_blocks),
                                        cmocka_unit_test(products_either_way)};
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }

@@ -1,5 +1,5 @@
-/* Several ranks and several replicas whose models are on devices with memory of their own: gradients and
- * buffers go over by way of the host, and the losses are those of the CPU. */
+/* Several ranks whose models are on devices with memory of their own: gradients and buffers go over by way of
+ * the host, and the losses are those of the CPU. */
 #include "nets.h"
 
 #include "comm/ranks.h"
@@ -260,56 +260,6 @@ static void a_rank_alone_waits_for_no_device(void **state)
     assert_ranks_ok(ranks_run(1, alone_body, &j));
 }
 
-/* ---- replicas ---- */
-
-/* On `count` devices, or without replicas for 0; the losses. */
-static void train_replicas(const batch *b, int count, double *loss)
-{
-    tern_error err = {0};
-    tern_device *devices[2] = {tern_device_open(count ? "cuda:0" : "cpu", &err)};
-    if (count == 2) devices[1] = tern_device_open(other_gpu(), &err);
-    tern_data_parallel_opts opts = tern_data_parallel_defaults();
-    opts.devices = devices;
-    opts.device_count = count;
-    tern_rng *rng = tern_rng_new(3, &err);
-    tern_module *net = make_mlp(rng, &err);
-    tern_module_to(net, devices[0], &err);
-    tern_data_parallel *parallel = count ? tern_data_parallel_new(net, &opts, &err) : NULL;
-    tern_optim *optim = make_sgd(net, &err);
-    tern_scope *scope = tern_scope_new(devices[0], NULL, &err);
-    assert_ok(err);
-    for (int i = 0; i < STEPS; i++) {
-        tern_tensor *x = rows_of(scope, b, 0, 1), *y = labels_of(scope, b, 0, 1);
-        tern_tensor *scores =
-            parallel ? tern_data_parallel_forward(parallel, scope, x) : tern_forward(net, scope, x);
-        tern_tensor *l = tern_cross_entropy(scope, scores, y, NULL);
-        tern_backward(scope, l);
-        tern_optim_step(optim, scope);
-        loss[i] = l ? tern_item(l) : NAN;
-        tern_scope_end(scope, &err);
-        assert_ok(err);
-    }
-    tern_scope_free(scope);
-    tern_optim_free(optim);
-    tern_data_parallel_free(parallel);
-    tern_module_free(net);
-    tern_rng_free(rng);
-    for (int i = 0; i < 2; i++) tern_device_close(devices[i]);
-}
-
-static void replicas_train(void **state)
-{
-    (void)state;
-    static batch b;
-    double alone[STEPS], loss[STEPS];
-    draw_batch(&b, 5, 2, (int64_t[]){ROWS - 1, 24});
-    train_replicas(&b, 0, alone);
-    for (int count = 1; count <= 2; count++) {
-        train_replicas(&b, count, loss);
-        for (int i = 0; i < STEPS; i++) assert_true(fabs(loss[i] - alone[i]) <= 1e-5);
-    }
-}
-
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
@@ -324,7 +274,6 @@ int main(void)
         cmocka_unit_test(gradients_are_divided_before),
         cmocka_unit_test(ranks_run_out_of_inputs),
         cmocka_unit_test(a_rank_alone_waits_for_no_device),
-        cmocka_unit_test(replicas_train), /* last: OpenMP's threads do not outlive a fork */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

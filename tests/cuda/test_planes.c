@@ -1,6 +1,7 @@
 /* The plug-in's kernels on images, and those that go row by row or element by element beside them: norms,
  * poolings, resizings and optimizers of any dtype and layout, against the reference's. None may decline. */
 #include "check.h"
+#include "gpus.h"
 
 #include "device/backend.h"
 #include "kernels/away.h"
@@ -201,9 +202,9 @@ static const tern_dtype dtypes[] = {TERN_F32, TERN_F64, TERN_BF16, TERN_F16};
 static void batch_norms(void **state)
 {
     (void)state;
-    static const int64_t shapes[][5] = {{3, 32, 8, 9}, {2, 16, 2, 5, 7}, {3, 5, 7, 3},
-                                        {9, 21},       {700, 8},         {2, 3, 16, 33}};
-    static const int ndims[] = {4, 5, 4, 2, 2, 4};
+    static const int64_t shapes[][5] = {{3, 32, 8, 9},  {2, 16, 2, 5, 7}, {3, 5, 7, 3},  {9, 21}, {700, 8},
+                                        {2, 3, 16, 33}, {2, 36, 3, 7},    {2, 18, 5, 6}, {50, 20}};
+    static const int ndims[] = {4, 5, 4, 2, 2, 4, 4, 4, 2};
     int bits = 0;
     for (size_t i = 0; i < TERN__COUNT(ndims); i++)
         for (size_t d = 0; d < TERN__COUNT(dtypes); d++)
@@ -213,6 +214,29 @@ static void batch_norms(void **state)
                 batch_norm(dtypes[d], layout, ndims[i], shapes[i], bits);
                 batch_norm_grad(dtypes[d], layout, ndims[i], shapes[i], bits);
             }
+}
+
+/* Of a pass over images of 2048 positions. */
+static int64_t blocks_of(int64_t channels)
+{
+    int64_t shape[] = {1, channels, 32, 64};
+    const tern__view *x = drawn(TERN_BF16, TERN__CHANNELS_LAST, 4, shape);
+    const tern__view *y = drawn(TERN_BF16, TERN__CHANNELS_LAST, 4, shape);
+    const tern__view *mean = vector(TERN_F32, channels), *var = drawn_positive(TERN_F32, channels);
+    tern__batch_norm_attr attr = {.eps = 1e-5};
+    largest_grid();
+    compare((tern__call){.kernel = TERN__BATCH_NORM_APPLY, .in = {x, mean, var}, .out = {y}, .attr = &attr});
+    free_all();
+    return largest_grid();
+}
+
+/* 36 and 18 by four and by two: no multiples of eight, but not one by one either. */
+static void channels_are_taken_as_many_at_a_time_as_divide_them(void **state)
+{
+    (void)state;
+    int64_t by_eight = blocks_of(40);
+    assert_true(blocks_of(36) / 2 <= by_eight);
+    assert_true(blocks_of(18) / 2 <= by_eight);
 }
 
 /* A mean of a thousand deviations. */
@@ -293,6 +317,39 @@ static void group_norms(void **state)
     for (size_t i = 0; i < TERN__COUNT(shapes); i++)
         for (size_t d = 0; d < TERN__COUNT(dtypes); d++)
             for (int bits = 0; bits < 4; bits++) group_norm(dtypes[d], shapes[i], bits & 1, bits & 2);
+}
+
+/* y and dx are added to, or dx lies over dy; `blocks` are at least in the largest kernel of both calls. */
+static void long_rows(tern_dtype dtype, const int64_t shape[4], bool add, int64_t blocks)
+{
+    int64_t rows = shape[0] * shape[1], channels = shape[1] * shape[2];
+    const tern__view *x = drawn(dtype, TERN__PLAIN, 4, shape), *y = drawn(dtype, TERN__PLAIN, 4, shape);
+    const tern__view *dy = drawn(dtype, TERN__PLAIN, 4, shape);
+    const tern__view *mean = vector(statistics_of(dtype), rows),
+                     *inverse = vector(statistics_of(dtype), rows);
+    const tern__view *w = table(dtype, channels), *b = table(dtype, channels);
+    tern__group_norm_attr attr = {1e-5};
+    largest_grid();
+    compare((tern__call){
+        .kernel = TERN__GROUP_NORM, .in = {x, w, b}, .out = {y, mean, inverse}, .add = {add}, .attr = &attr});
+    assert_true(largest_grid() >= blocks);
+    compare((tern__call){.kernel = TERN__GROUP_NORM_GRAD,
+                         .in = {dy, x, mean, inverse, w},
+                         .out = {add ? y : dy},
+                         .add = {add},
+                         .attr = &attr});
+    assert_true(largest_grid() >= blocks);
+    free_all();
+}
+
+static void few_long_rows_fill_a_gpu(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][4] = {{1, 2, 4, 17000}, {2, 1, 3, 22001}, {1, 2, 70000, 1}};
+    static const int64_t large[] = {1, 8, 2, 90000};
+    for (size_t i = 0; i < TERN__COUNT(shapes); i++)
+        for (size_t d = 0; d < TERN__COUNT(dtypes); d++) long_rows(dtypes[d], shapes[i], d % 2, 1);
+    long_rows(TERN_F32, large, false, ENOUGH);
 }
 
 /* ---- pooling ---- */
@@ -518,9 +575,11 @@ int main(void)
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(batch_norms, forget),
+        cmocka_unit_test_teardown(channels_are_taken_as_many_at_a_time_as_divide_them, forget),
         cmocka_unit_test_teardown(moments_far_from_zero, forget),
         cmocka_unit_test_teardown(merged_moments, forget),
         cmocka_unit_test_teardown(group_norms, forget),
+        cmocka_unit_test_teardown(few_long_rows_fill_a_gpu, forget),
         cmocka_unit_test_teardown(pools, forget),
         cmocka_unit_test_teardown(global_avg_pools, forget),
         cmocka_unit_test_teardown(resizings, forget),

@@ -42,6 +42,13 @@ class EmbeddingTest(unittest.TestCase):
                     oracle = lambda w, i: F.embedding(i.long(), w)
                     compare(f"{device} {dtype} {rows} {size} {shape}", embedding, oracle, arrays, tolerance, device, constant=(1,))
 
+    def test_frequent_row(self):
+        """Of more items than any other, which stand between its own."""
+        for device, dtype, tolerance in DEVICES:
+            weight, index = self.arrays(50, 33, (30, 60), dtype)
+            index[self.rng.random(index.shape) < 0.6] = 7
+            compare(f"{device} {dtype}", embedding, lambda w, i: F.embedding(i, w), [weight, index], 10 * tolerance, device, constant=(1,))
+
     def test_padding(self):
         """Its row is read like any other and gets no gradient; also where the gradient adds to one that is there."""
         for device, dtype, tolerance in DEVICES:

@@ -2,8 +2,8 @@
  * can be tested where no GPU is: threads of a block are fibers, blocks run one after the other, and the
  * device's memory cannot be reached by the host but through copies (a stray access is a segmentation fault).
  * What is asked of the lane of the step is done when the call returns, or when the graph is launched for
- * which it was captured; what is asked of another lane is done as late as events allow, so whoever forgets to
- * wait reads what is not there yet. */
+ * which it was captured; what is asked of another lane, and with TERN_EMULATED_ASYNC of any, is done as late
+ * as events allow, so whoever forgets to wait reads what is not there yet. */
 #ifndef TERN_TESTS_CUDA_RUNTIME_H
 #define TERN_TESTS_CUDA_RUNTIME_H
 
@@ -263,6 +263,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 typedef struct emulated_counts {
     int64_t kernels, others; /* put into a stream one by one: kernels; libraries' work, copies, zeros */
     int64_t captures, graphs, changes; /* graphs made, launched; nodes told other arguments */
+    int64_t largest;                   /* the most blocks of a kernel; tests set it back */
     int64_t overlapping, clusters;     /* of the kernels: before the last one is over; in clusters */
     int64_t looks, exportable;         /* at how much memory is left; what was mapped that may be exported */
 } emulated_counts;

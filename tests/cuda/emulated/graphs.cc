@@ -124,9 +124,16 @@ static void run(emulated_node &node)
     k.start(k, args.data());
 }
 
-void emulated_exec_run(cudaGraphExec_t exec)
+std::function<void()> emulated_kernel_work(const emulated_kernel &kernel, void **args)
 {
-    for (emulated_node &node : exec->nodes) run(node);
+    return [node = emulated_node{{}, kernel, copy_of(kernel, args)}]() mutable { run(node); };
+}
+
+std::function<void()> emulated_exec_work(cudaGraphExec_t exec)
+{
+    return [nodes = exec->nodes]() mutable {
+        for (emulated_node &node : nodes) run(node);
+    };
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)

@@ -390,7 +390,8 @@ void emulated_run(dim3 grid, dim3 size, size_t shared, unsigned cluster, void (*
     for (unsigned rank = 0; rank < cluster; rank++) block.shared[rank].assign(shared + 16, (char)0x5a);
     make_fibers(size);
     block.is_open = false;
-    uint64_t clusters = (uint64_t)grid.x * grid.y * grid.z / cluster;
+    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, clusters = blocks / cluster;
+    emulated_counted.largest = std::max(emulated_counted.largest, (int64_t)blocks);
     for (uint64_t n = 0; n < clusters; n++) {
         run_cluster((goes_backward() ? clusters - 1 - n : n) * cluster);
         emulated_ms += 1e-3 * cluster;

@@ -1,5 +1,7 @@
-/* streams.cc - streams and events. The stream of the lowest priority does at once what it is asked; the
- * others keep it until an event that somebody waits for lies behind it, or forever if nobody does. */
+/* streams.cc - streams and events. The stream of the lowest priority, the step's, does at once what it is
+ * asked; the others keep it until an event that somebody waits for lies behind it, or forever if nobody does.
+ * With TERN_EMULATED_ASYNC in the environment the step's, too, is such a stream: a GPU that is as far behind
+ * the host as it may be. */
 #include "cuda_runtime.h"
 #include "graphs.h"
 #include "memory.h"
@@ -8,14 +10,17 @@
 #include <cstdlib>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <unistd.h>
 
 enum { LAST = 0, FIRST = -5 };
 
 struct emulated_stream {
     const emulated_library *library; /* first */
+    bool is_beside;                  /* the step's */
     bool is_late;
     std::deque<std::function<bool()>> queue;
     uint64_t asked, done;
@@ -25,8 +30,8 @@ struct emulated_stream {
 struct emulated_event {
     emulated_stream *stream; /* NULL: passed */
     uint64_t place;
-    bool is_timed, is_set;
-    double ms; /* when it was passed, of the step's stream */
+    bool is_timed;
+    std::shared_ptr<double> ms; /* when it was passed; NULL: never set, or not timed */
     int device;
 };
 
@@ -110,8 +115,8 @@ cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_
         return cudaSuccess;
     }
     emulated_counted.kernels++;
-    forbid(stream->is_late, "a kernel in a stream beside the step's");
-    kernel.start(kernel, args);
+    forbid(stream->is_beside, "a kernel in a stream beside the step's");
+    put(stream, emulated_kernel_work(kernel, args));
     return cudaSuccess;
 }
 
@@ -147,7 +152,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     forbid(stream->captures, "a graph launched in a capture");
     forbid(current != stream->device, "a graph in the stream of a device that is not the current one");
     emulated_counted.graphs++;
-    put(stream, [exec] { emulated_exec_run(exec); });
+    put(stream, emulated_exec_work(exec));
     return cudaSuccess;
 }
 
@@ -162,7 +167,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *last, int *first)
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int priority)
 {
-    *stream = new emulated_stream{&library, priority != LAST, {}, 0, 0, current, nullptr};
+    bool is_beside = priority != LAST, is_late = is_beside || std::getenv("TERN_EMULATED_ASYNC");
+    *stream = new emulated_stream{&library, is_beside, is_late, {}, 0, 0, current, nullptr};
     return cudaSuccess;
 }
 
@@ -189,7 +195,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    *event = new emulated_event{nullptr, 0, flags == cudaEventDefault, false, 0, current};
+    *event = new emulated_event{nullptr, 0, flags == cudaEventDefault, nullptr, current};
     return cudaSuccess;
 }
 
@@ -200,8 +206,8 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
-    if (!from->is_timed || !to->is_timed || !from->is_set || !to->is_set) return cudaErrorInvalidValue;
-    *ms = (float)(to->ms - from->ms);
+    if (!from->ms || !to->ms) return cudaErrorInvalidValue;
+    *ms = (float)(*to->ms - *from->ms);
     return cudaSuccess;
 }
 
@@ -216,8 +222,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     std::lock_guard<std::recursive_mutex> hold(lock);
     forbid(stream->captures, "an event in a capture");
     forbid(event->device != stream->device, "an event in the stream of a device that is not its own");
-    *event = emulated_event{
-        stream->is_late ? stream : nullptr, stream->asked, event->is_timed, true, emulated_ms, event->device};
+    if (event->is_timed) {
+        auto ms = event->ms = std::make_shared<double>();
+        put(stream, [ms] { *ms = emulated_ms; });
+    }
+    event->stream = stream->is_late ? stream : nullptr;
+    event->place = stream->asked;
     return cudaSuccess;
 }
 
@@ -263,10 +273,15 @@ static bool is_pinned(const void *data, size_t bytes)
     return (const char *)data + bytes <= range->first + range->second;
 }
 
+static bool is_pageable(const void *data, size_t bytes)
+{
+    return !emulated_memory_has(data) && !is_pinned(data, bytes);
+}
+
 /* A copy from or to pageable memory would hold the host up. */
 static void expect_pinned(const void *data, size_t bytes)
 {
-    forbid(!emulated_memory_has(data) && !is_pinned(data, bytes),
+    forbid(is_pageable(data, bytes),
            "a copy of pageable memory in a stream beside the step's, or in a capture");
 }
 
@@ -279,17 +294,20 @@ static bool is_kind(cudaMemcpyKind kind, const void *to, const void *from)
            (emulated_memory_has(to) == is_to && emulated_memory_has(from) == is_from);
 }
 
+/* Pageable memory has been read, or written, when the call returns. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
     forbid(!is_kind(kind, to, from), "a copy of another kind than it is said to be");
-    if (stream->is_late || stream->captures) {
+    if (stream->is_beside || stream->captures) {
         expect_pinned(to, bytes);
         expect_pinned(from, bytes);
     }
     forbid(!emulated_memory_joined(to, from), "a copy from a GPU's memory that this one may not use");
-    emulated_enqueue(stream, [=] { copy(to, from, bytes); });
+    auto read = is_pageable(from, bytes) ? std::make_shared<std::string>((const char *)from, bytes) : nullptr;
+    emulated_enqueue(stream, [=] { copy(to, read ? read->data() : from, bytes); });
+    if (is_pageable(to, bytes)) run_until(stream, stream->asked);
     return cudaSuccess;
 }
 

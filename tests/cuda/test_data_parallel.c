@@ -1,0 +1,190 @@
+/* Replicas of a model on two devices with memory of their own: losses and scores are those of one, and what a
+ * replica reads of another device is there before any of them begins, so that they run side by side. */
+#include "nets.h"
+
+#include "device/backend.h"
+#include "nn/nn.h"
+
+#include <math.h>
+
+enum { STEPS = 3, ROWS = 7 };
+
+static tern_module *make_deep_mlp(tern_rng *rng, tern_error *err)
+{
+    return tern_mlp_new((int64_t[]){24, 40, 40, 40, 40, 40, 40, 40, 5}, 9, rng, err);
+}
+
+/* ---- copies between devices ---- */
+
+static tern__device_backend counting;
+static const tern__device_backend *behind;
+static int copies, copies_inside; /* inside: while a replica computes its forward */
+static bool is_inside;
+
+static int count_copy(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
+                      tern_error *err)
+{
+    copies++;
+    copies_inside += is_inside;
+    return behind->copy_from(device, to, other, from, bytes, err);
+}
+
+static tern_value forward_inside(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
+{
+    (void)ctx;
+    is_inside = true;
+    tern_value y = {.tensor = tern_forward(module, scope, input.tensor)};
+    is_inside = false;
+    return y;
+}
+
+/* ---- training ---- */
+
+typedef struct trained {
+    double loss[STEPS];
+    float scores[ROWS * 5]; /* of the batch, by the trained model in evaluation */
+    int copies;             /* in the last step */
+} trained;
+
+typedef struct setting {
+    tern_device *devices[2];
+    tern_module *net;
+    tern_data_parallel *parallel; /* NULL: no replicas */
+    tern_scope *scope;
+} setting;
+
+static tern_tensor *scores_of(setting *s, const batch *b)
+{
+    tern_tensor *x = tern_tensor_from(s->scope, b->x, TERN_F32, b->ndim, b->shape);
+    if (!s->parallel) return tern_forward(s->net, s->scope, x);
+    const tern_value input = {.tensor = x};
+    return tern_data_parallel_apply(s->parallel, s->scope, forward_inside, input, NULL).tensor;
+}
+
+static double step(setting *s, tern_optim *optim, const batch *b)
+{
+    tern_error err = {0};
+    copies = 0;
+    tern_tensor *loss = tern_cross_entropy(s->scope, scores_of(s, b), labels_of(s->scope, b, 0, 1), NULL);
+    tern_backward(s->scope, loss);
+    tern_optim_step(optim, s->scope);
+    double value = loss ? tern_item(loss) : NAN;
+    tern_scope_end(s->scope, &err);
+    assert_ok(err);
+    return value;
+}
+
+static void evaluate(setting *s, const batch *b, float *scores)
+{
+    tern_error err = {0};
+    tern_eval(s->net);
+    tern_grad_set(s->scope, false);
+    tern_tensor *y = scores_of(s, b);
+    tern_tensor_read(y, scores, ROWS * 5 * sizeof(*scores), &err);
+    tern_scope_end(s->scope, &err);
+    assert_ok(err);
+}
+
+/* On `count` devices, or on the CPU without replicas for 0. */
+static setting setting_open(make_fn make, int count)
+{
+    tern_error err = {0};
+    setting s = {.devices = {tern_device_open(count ? "cuda:0" : "cpu", &err)}};
+    if (count == 2) s.devices[1] = tern_device_open(other_gpu(), &err);
+    assert_ok(err);
+    behind = s.devices[0]->backend;
+    if (count) counting = *behind;
+    counting.copy_from = count_copy;
+    for (int i = 0; i < count; i++) s.devices[i]->backend = &counting;
+    tern_data_parallel_opts opts = tern_data_parallel_defaults();
+    opts.devices = s.devices;
+    opts.device_count = count;
+    tern_rng *rng = tern_rng_new(3, &err);
+    s.net = make(rng, &err);
+    tern_module_to(s.net, s.devices[0], &err);
+    if (count) s.parallel = tern_data_parallel_new(s.net, &opts, &err);
+    s.scope = tern_scope_new(s.devices[0], NULL, &err);
+    assert_ok(err);
+    tern_rng_free(rng);
+    return s;
+}
+
+static void setting_close(setting *s)
+{
+    tern_scope_free(s->scope);
+    tern_data_parallel_free(s->parallel);
+    tern_module_free(s->net);
+    for (int i = 0; i < 2 && s->devices[i]; i++) {
+        s->devices[i]->backend = behind;
+        tern_device_close(s->devices[i]);
+    }
+}
+
+static trained train(make_fn make, const batch *b, int count)
+{
+    tern_error err = {0};
+    trained t;
+    setting s = setting_open(make, count);
+    tern_optim *optim = make_sgd(s.net, &err);
+    assert_ok(err);
+    for (int i = 0; i < STEPS; i++) t.loss[i] = step(&s, optim, b);
+    t.copies = copies;
+    evaluate(&s, b, t.scores);
+    tern_optim_free(optim);
+    setting_close(&s);
+    return t;
+}
+
+/* ---- the tests ---- */
+
+static void expect_the_cpus_values(make_fn make, const batch *b, int count)
+{
+    const trained alone = train(make, b, 0), t = train(make, b, count);
+    for (int i = 0; i < STEPS; i++) assert_true(fabs(t.loss[i] - alone.loss[i]) <= 1e-5);
+    for (int i = 0; i < ROWS * 5; i++) assert_true(fabsf(t.scores[i] - alone.scores[i]) <= 1e-4f);
+}
+
+static void replicas_train(void **state)
+{
+    (void)state;
+    static batch b;
+    draw_batch(&b, 5, 2, (int64_t[]){ROWS, 24});
+    expect_the_cpus_values(make_mlp, &b, 1);
+    expect_the_cpus_values(make_mlp, &b, 2);
+    expect_the_cpus_values(make_deep_mlp, &b, 2);
+}
+
+/* Batch norm takes each replica's own rows, so only one replica is as none. */
+static void buffers_come_along(void **state)
+{
+    (void)state;
+    static batch b;
+    draw_batch(&b, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
+    expect_the_cpus_values(make_resnet, &b, 1);
+    const trained t = train(make_resnet, &b, 2);
+    for (int i = 0; i < ROWS * 5; i++) assert_true(isfinite(t.scores[i]));
+}
+
+/* The model, an input, a result, its gradient and the model's gradients, however deep the model is. */
+static void replicas_wait_for_no_other(void **state)
+{
+    (void)state;
+    static batch b;
+    draw_batch(&b, 5, 2, (int64_t[]){ROWS, 24});
+    copies_inside = 0;
+    const trained flat = train(make_mlp, &b, 2), deep = train(make_deep_mlp, &b, 2);
+    assert_int_equal(copies_inside, 0);
+    assert_true(flat.copies > 0 && flat.copies <= 8);
+    assert_int_equal(deep.copies, flat.copies);
+}
+
+int main(void)
+{
+    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(replicas_train),
+        cmocka_unit_test(buffers_come_along),
+        cmocka_unit_test(replicas_wait_for_no_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
