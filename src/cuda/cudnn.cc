@@ -2,8 +2,8 @@
  * the addition of its bias behind it, and the engines that its heuristics name for it.
  *
  * An engine is known by its number and the values of its knobs, which for one version of cuDNN are the same
- * in every process. Engines for everything (the fallback's), and then those that need more memory than the
- * device's rules allow, count only where there is no other. */
+ * in every process. Engines for everything (the fallback's) come behind those that the heuristics put first,
+ * and one that needs more memory than the device's rules allow counts only where there is no other. */
 #include "cuda/cudnn.h"
 #include "cuda/cudnn_row.h"
 
@@ -399,9 +399,10 @@ static void meet(walk *w, const tern__cudnn_engine *e)
     w->left = w->visit(w->ctx, e) ? w->left - 1 : 0;
 }
 
-/* Those of one mode: plans are made of no more than are wanted. */
+/* Those of one mode, if more are wanted: plans are made of no others. */
 static void go_through(walk *w, cudnnBackendHeurMode_t mode)
 {
+    if (!w->left) return;
     for (desc config : configs_of(w->graph, mode)) {
         tern__cudnn_engine e;
         if (!w->left)
@@ -422,7 +423,7 @@ void tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *g, int most,
 {
     walk w = {call, g, visit, ctx, most, false, {}};
     go_through(&w, CUDNN_HEUR_MODE_A);
-    if (!w.found) go_through(&w, CUDNN_HEUR_MODE_FALLBACK);
+    go_through(&w, CUDNN_HEUR_MODE_FALLBACK);
     if (!w.found && w.large.plan)
         meet(&w, &w.large);
     else

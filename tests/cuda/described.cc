@@ -202,9 +202,48 @@ static void others(void)
     }
 }
 
-int main(int count, char **)
+static bool count(void *ctx, const tern__cudnn_engine *engine)
 {
-    bool without = count > 1;
+    tern__cudnn_engine e = *engine;
+    tern__cudnn_engine_free(&e);
+    ++*(int *)ctx;
+    return true;
+}
+
+static int count_first(const tern__cudnn_graph *graph)
+{
+    int first = 0;
+    for (desc config : configs_of(graph, CUDNN_HEUR_MODE_A)) {
+        tern__cudnn_engine e;
+        if (build(&call, graph, config, &e)) count(&first, &e);
+    }
+    return first;
+}
+
+/* Where exact f32 leaves few of those that the heuristics put first, those for everything can be tried too.
+ */
+static void few(void)
+{
+    const problem p = {"f32", TERN_F32, 2, 2, 64, 64, {1, 56, 56}, {1, 3, 3}, 1, 1, 1, false};
+    const tern__kernel kernel = TERN__CONV_WEIGHT_GRAD;
+    tern__conv_attr attr;
+    tern__cudnn_graph *graph = nullptr;
+    int all = 0;
+    device.conv.exact = true;
+    device.conv.deterministic = false;
+    tern__cudnn_conv conv = conv_of(&p, &attr, kernel, false);
+    row r = row_of(&at, &err);
+    if (new_graph(&r, &conv, &graph)) return fail(&p, kernel, "no graph:");
+    tern__cudnn_engines(&call, graph, 10, count, &all);
+    int first = count_first(graph);
+    if (first >= 10) fail(&p, kernel, "has enough of the first");
+    if (all <= first) fail(&p, kernel, "is left with few engines");
+    tern__cudnn_graph_free(graph);
+}
+
+int main(int arguments, char **)
+{
+    bool without = arguments > 1;
     call.device = &device;
     call.err = &err;
     device.conv.workspace = (size_t)8 << 30;
@@ -217,6 +256,7 @@ int main(int count, char **)
         resnet50();
         unet3d();
         others();
+        few();
     }
     destroy(at.device);
     if (!failures && !without) std::printf("all have engines\n");
