@@ -293,17 +293,18 @@ static bool trial_open(trial *t, const tern__call *call, cublas *lib, const gemm
     t->call = *call;
     t->call.err = nullptr;
     t->what = product_of(lib, plan, g);
+    bool is_open = tern__stopwatch_open(&t->watch, call);
     if (g->add) {
         t->elsewhere = tern__cuda_scratch(call, (size_t)elements * tern_dtype_bytes(g->y.dtype));
         t->what.y = t->elsewhere;
     }
-    return tern__stopwatch_open(&t->watch, call) && t->what.y;
+    return is_open && t->what.y;
 }
 
 static void trial_close(trial *t)
 {
-    tern__stopwatch_close(&t->watch);
     tern__cuda_scratch_free(&t->call, t->elsewhere);
+    tern__stopwatch_close(&t->watch);
 }
 
 /* Leaves the best in the plan, which works if one of them does: an algorithm that is vouched for may still

@@ -1,8 +1,10 @@
-/* stopwatch.h - how long something takes on the stream of a device's steps. */
+/* stopwatch.h - how long something takes on the stream of a device's steps. What is allocated while it is
+ * open and given back leaves no memory mapped: who is not chosen may have wanted much. */
 #ifndef TERN_SRC_CUDA_STOPWATCH_H
 #define TERN_SRC_CUDA_STOPWATCH_H
 
 #include "cuda/graph.h"
+#include "cuda/pool.h"
 
 #include <chrono>
 
@@ -11,13 +13,15 @@ typedef struct tern__stopwatch {
     bool graphs;         /* the device's, which launches none while something is timed */
     cudaStream_t stream;
     cudaEvent_t started, ended;
+    uint64_t mapped; /* blocks of the pool, when it was opened */
 } tern__stopwatch;
 
 static inline bool tern__stopwatch_open(tern__stopwatch *w, const tern__call *call)
 {
     tern__cuda *cuda = tern__cuda_of(call->device);
-    *w = {call->device, call->device->graphs, cuda->stream, nullptr, nullptr};
+    *w = {call->device, call->device->graphs, cuda->stream, nullptr, nullptr, 0};
     tern__cuda_flush(w->device, nullptr);
+    w->mapped = tern__cuda_pool_mapped(cuda->pool);
     cudaSetDevice(cuda->index);
     w->device->graphs = false;
     return cudaEventCreate(&w->started) == cudaSuccess && cudaEventCreate(&w->ended) == cudaSuccess;
@@ -26,6 +30,7 @@ static inline bool tern__stopwatch_open(tern__stopwatch *w, const tern__call *ca
 static inline void tern__stopwatch_close(tern__stopwatch *w)
 {
     if (!w->device) return;
+    tern__cuda_pool_trim(tern__cuda_of(w->device)->pool, w->mapped);
     w->device->graphs = w->graphs;
     if (w->started) cudaEventDestroy(w->started);
     if (w->ended) cudaEventDestroy(w->ended);

@@ -3,6 +3,7 @@
  * what a step asks of the libraries. */
 #include "nets.h"
 
+#include "device/backend.h"
 #include "kernels/choices.h"
 #include "kernels/conv.h"
 #include "kernels/kernel.h"
@@ -272,6 +273,27 @@ static void workspace_is_the_devices_own_unless_it_is_said(void **state)
     tern_device_close(device);
 }
 
+/* What the emulated first one, which does not run, wants for that is 8 MiB; those that somebody had stay. */
+static void what_was_only_tried_leaves_no_memory(void **state)
+{
+    (void)state;
+    const size_t wanted = (size_t)8 << 20;
+    tern_device *device = open_device(false);
+    tern__device_free(device, tern__device_alloc(device, 256));
+    size_t before = device->backend->bytes(device);
+    run(device, 2, false);
+    assert_true(device->backend->bytes(device) - before < wanted);
+    void *block = tern__device_alloc(device, wanted);
+    tern__device_free(device, block);
+    before = device->backend->bytes(device);
+    run(device, 3, false);
+    assert_true(device->backend->bytes(device) == before);
+    assert_ptr_equal(tern__device_alloc(device, wanted), block);
+    assert_true(device->backend->bytes(device) == before);
+    tern__device_free(device, block);
+    tern_device_close(device);
+}
+
 /* ---- weights ---- */
 
 /* What convolutions were given as weights, and how often one was copied or its gradient was. */
@@ -511,6 +533,7 @@ int main(void)
         OF_FILE(a_gradient_is_cut_whoever_adds_to_it),
         OF_FILE(a_weight_is_laid_out_once_a_step),
         OF_FILE(workspace_is_the_devices_own_unless_it_is_said),
+        OF_FILE(what_was_only_tried_leaves_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* cudnn.cc - the reference kernels in the place of cuDNN, by three engines: the heuristics' first is planned
- * and does not run, and the last one is faster than the other. A bias can be a part of all graphs but those
- * in f64. */
+/* cudnn.cc - the reference kernels in the place of cuDNN, by three engines: the heuristics' first wants much
+ * workspace, is planned and does not run, and the last one is faster than the other. A bias can be a part of
+ * all graphs but those in f64. */
 #include "cuda/cudnn.h"
 #include "memory.h"
 
@@ -45,7 +45,7 @@ int tern__cudnn_graph_new(const tern__call *, const tern__cudnn_conv *conv, tern
     if (!is_valid(conv)) return TERN_E_SYSTEM;
     tern__cudnn_graph *g = new tern__cudnn_graph{*conv, *conv->attr, {}};
     g->conv.attr = &g->attr;
-    g->plans[0] = {g, "3:1=1", -1, 0};
+    g->plans[0] = {g, "3:1=1", -1, (size_t)8 << 20};
     g->plans[1] = {g, "1:2=3", 2, 0};
     g->plans[2] = {g, "2:0=1,5=4", 1, 4096};
     *graph = g;
