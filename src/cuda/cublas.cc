@@ -430,5 +430,5 @@ int tern__cublas_gemm(const tern__call *call, const tern__gemm *g)
 void tern__cublas_version(char *text, size_t size)
 {
     size_t version = cublasLtGetVersion();
-    std::snprintf(text, size, "cuBLAS %zu.%zu", version / 10000, version / 100 % 100);
+    std::snprintf(text, size, "cuBLAS %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
 }

@@ -260,6 +260,17 @@ static void what_is_no_line_is_passed_over(void **state)
     tern_device_close(device);
 }
 
+/* A patch of cuBLAS may name its algorithms otherwise. */
+static void a_library_is_known_by_its_whole_version(void **state)
+{
+    char text[128];
+    (void)state;
+    tern_device *device = open_device(false);
+    device->backend->libraries(text, sizeof(text));
+    assert_non_null(strstr(text, "cuBLAS 13.2.4"));
+    tern_device_close(device);
+}
+
 static void workspace_is_the_devices_own_unless_it_is_said(void **state)
 {
     (void)state;
@@ -532,6 +543,7 @@ int main(void)
         OF_FILE(a_short_loss_brings_its_gradient),
         OF_FILE(a_gradient_is_cut_whoever_adds_to_it),
         OF_FILE(a_weight_is_laid_out_once_a_step),
+        OF_FILE(a_library_is_known_by_its_whole_version),
         OF_FILE(workspace_is_the_devices_own_unless_it_is_said),
         OF_FILE(what_was_only_tried_leaves_no_memory),
     };

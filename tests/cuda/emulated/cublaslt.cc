@@ -51,7 +51,7 @@ typedef struct problem {
 
 size_t cublasLtGetVersion()
 {
-    return 130000;
+    return 130204;
 }
 
 const char *cublasLtGetStatusString(cublasStatus_t status)
