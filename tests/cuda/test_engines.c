@@ -249,6 +249,27 @@ static void who_follows_takes_what_it_is_told(void **state)
     tern_device_close(other);
 }
 
+/* Of two hosts of a job one may have another GPU or another library: what its neighbour has chosen says
+ * nothing of its own, whose heuristics count. */
+static void who_follows_another_machine_is_told_nothing(void **state)
+{
+    static const char *const changes[][2] = {{"emulated GPU", "imagined GPU"}, {"cuBLAS 13", "cuBLAS 12"}};
+    char text[ROOM];
+    (void)state;
+    tern_device *first = open_device(false), *other = open_device(false);
+    other->follows = true;
+    run(first, 2, false);
+    for (size_t i = 0; i < TERN__COUNT(changes); i++) {
+        size_t bytes = tern__choices_write(first, text, sizeof(text));
+        memcpy(strstr(text, changes[i][0]), changes[i][1], strlen(changes[i][1]));
+        tern__choices_read(other, text, bytes);
+        assert_int_equal(tern__choices_serial(other), 0);
+        assert_string_equal(run(other, 2, false), SLOW);
+    }
+    tern_device_close(first);
+    tern_device_close(other);
+}
+
 static void what_is_no_line_is_passed_over(void **state)
 {
     static const char text[] =
@@ -538,6 +559,7 @@ int main(void)
         OF_FILE(what_never_ran_is_not_kept),
         OF_FILE(a_device_is_warm_when_it_is_measured),
         OF_FILE(who_follows_takes_what_it_is_told),
+        OF_FILE(who_follows_another_machine_is_told_nothing),
         OF_FILE(what_is_no_line_is_passed_over),
         OF_FILE(a_step_has_few_kernels),
         OF_FILE(a_short_loss_brings_its_gradient),
