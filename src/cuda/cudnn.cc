@@ -9,6 +9,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <set>
+#include <string>
 #include <vector>
 
 struct tern__cudnn_graph {
@@ -390,7 +392,8 @@ typedef struct walk {
     void *ctx;
     int left; /* how many more are wanted */
     bool found;
-    tern__cudnn_engine large; /* the first that needs more memory than the rules allow */
+    tern__cudnn_engine large;     /* the first that needs more memory than the rules allow */
+    std::set<std::string> passed; /* names: some are named twice */
 } walk;
 
 static void meet(walk *w, const tern__cudnn_engine *e)
@@ -409,6 +412,8 @@ static void go_through(walk *w, cudnnBackendHeurMode_t mode)
             destroy(config);
         else if (!build(w->call, w->graph, config, &e))
             continue;
+        else if (!w->passed.insert(e.name).second)
+            tern__cudnn_engine_free(&e);
         else if (e.workspace <= w->call->device->conv.workspace)
             meet(w, &e);
         else if (w->large.plan)
@@ -421,7 +426,7 @@ static void go_through(walk *w, cudnnBackendHeurMode_t mode)
 void tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *g, int most, tern__cudnn_visit *visit,
                          void *ctx)
 {
-    walk w = {call, g, visit, ctx, most, false, {}};
+    walk w = {call, g, visit, ctx, most, false, {}, {}};
     go_through(&w, CUDNN_HEUR_MODE_A);
     go_through(&w, CUDNN_HEUR_MODE_FALLBACK);
     if (!w.found && w.large.plan)

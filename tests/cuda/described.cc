@@ -5,6 +5,7 @@
 #include "cuda/cudnn.cc"
 
 #include <cstring>
+#include <set>
 #include <string>
 
 static const char h200[] =
@@ -203,42 +204,45 @@ static void others(void)
     }
 }
 
-static bool count(void *ctx, const tern__cudnn_engine *engine)
+/* The names of those that it is given. */
+static bool list(void *ctx, const tern__cudnn_engine *engine)
 {
     tern__cudnn_engine e = *engine;
+    ((std::vector<std::string> *)ctx)->push_back(e.name);
     tern__cudnn_engine_free(&e);
-    ++*(int *)ctx;
     return true;
 }
 
-static int count_first(const tern__cudnn_graph *graph)
+static std::vector<std::string> list_first(const tern__cudnn_graph *graph)
 {
-    int first = 0;
+    std::vector<std::string> first;
     for (desc config : configs_of(graph, CUDNN_HEUR_MODE_A)) {
         tern__cudnn_engine e;
-        if (build(&call, graph, config, &e)) count(&first, &e);
+        if (build(&call, graph, config, &e)) list(&first, &e);
     }
     return first;
 }
 
-/* Where exact f32 leaves few of those that the heuristics put first, those for everything can be tried too.
- */
+/* Where exact f32 leaves few of those that the heuristics put first, those for everything can be tried too,
+ * of which cuDNN names some twice. */
 static void few(void)
 {
     const problem p = {"f32", TERN_F32, 2, 2, 64, 64, {1, 56, 56}, {1, 3, 3}, 1, 1, 1, false};
     const tern__kernel kernel = TERN__CONV_WEIGHT_GRAD;
     tern__conv_attr attr;
     tern__cudnn_graph *graph = nullptr;
-    int all = 0;
+    std::vector<std::string> all;
     device.conv.exact = true;
     device.conv.deterministic = false;
     tern__cudnn_conv conv = conv_of(&p, &attr, kernel, false);
     row r = row_of(&at, &err);
     if (new_graph(&r, &conv, &graph)) return fail(&p, kernel, "no graph:");
-    tern__cudnn_engines(&call, graph, 10, count, &all);
-    int first = count_first(graph);
-    if (first >= 10) fail(&p, kernel, "has enough of the first");
-    if (all <= first) fail(&p, kernel, "is left with few engines");
+    tern__cudnn_engines(&call, graph, 10, list, &all);
+    const std::vector<std::string> first = list_first(graph);
+    const std::set<std::string> names(all.begin(), all.end());
+    if (first.size() >= 10) fail(&p, kernel, "has enough of the first");
+    if (all.size() <= first.size()) fail(&p, kernel, "is left with few engines");
+    if (names.size() < all.size()) fail(&p, kernel, "is given an engine twice");
     tern__cudnn_graph_free(graph);
 }
 
