@@ -10,6 +10,11 @@
 
 int tern__cuda_pool_open(tern__cuda *cuda, size_t total, tern__memory *memory, tern_error *err);
 void tern__cuda_pool_close(tern__cuda_pool *pool);
+/* How many blocks with pages of their own have been given memory until now. */
+uint64_t tern__cuda_pool_mapped(tern__cuda_pool *pool);
+/* Takes away what is behind free ones of those that came after so many; who has recorded a step may know the
+ * others. Waits for the step's stream, which nobody captures. */
+void tern__cuda_pool_trim(tern__cuda_pool *pool, uint64_t mapped);
 /* Lets the GPU `peer` use the pool's memory, what is mapped later too. False: the two are not joined. */
 bool tern__cuda_pool_share(tern__cuda_pool *pool, int peer);
 

@@ -6,9 +6,9 @@
  * fixed table says until they are told (nn/module.c makes their devices follow). With the synchronised
  * backwards 1, 2, 4, 8 .. rank 0's lines (kernels/choices.h) are broadcast, beside the gradients and without
  * a wait of their own. All ranks do so at the same points whatever they have met, so nothing can hang where
- * shapes differ. What is sent is all that rank 0 knows, the newest first, so who has missed a round misses
- * nothing; equal text is not read twice. Of a round in which rank 0 has no inputs left (tern_ddp_join) nobody
- * learns anything. */
+ * shapes differ. What is sent is all that rank 0 knows, so who has missed a round misses nothing; a network
+ * of more cases than there is room for hears of the newest. Equal text is not read twice. Of a round in which
+ * rank 0 has no inputs left (tern_ddp_join) nobody learns anything. */
 #include "parallel/ddp.h"
 
 #include "kernels/choices.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define ROOM    ((size_t)64 << 10) /* bytes of lines: about 150 cases */
+#define ROOM    ((size_t)256 << 10) /* bytes of lines: about 600 cases */
 #define DEVICES 16
 
 /* ---- life ---- */

@@ -6,7 +6,8 @@
 
 #include <stdatomic.h>
 
-#define LINES ((size_t)64 << 10)
+#define LINES ((size_t)256 << 10)
+#define MANY  360 /* a DenseNet-121's, a direction each */
 
 /* ---- which algorithms a step takes ---- */
 
@@ -97,6 +98,20 @@ static void take_direct(const fixture *f)
     tern__choices_read(f->dev, changed, used);
 }
 
+/* Rank 0 from now on as if it had also met its first case with so many other numbers of threads. */
+static void take_many(const fixture *f)
+{
+    static const char threads[] = "\"threads\":1,";
+    static _Thread_local char text[LINES], changed[LINES];
+    size_t used = 0;
+    tern__choices_write(f->dev, text, sizeof(text));
+    const char *at = strstr(text, threads), *end = strchr(text, '\n');
+    for (int i = 0; at && i < MANY; i++)
+        used += (size_t)snprintf(changed + used, LINES - used, "%.*s\"threads\":%d,%.*s\n", (int)(at - text),
+                                 text, 2 + i, (int)(end - at - strlen(threads)), at + strlen(threads));
+    tern__choices_read(f->dev, changed, used);
+}
+
 /* ---- tests ---- */
 
 /* After the steps 1 and 2, and then what rank 0 would never have chosen. */
@@ -130,6 +145,32 @@ static void all_ranks_take_rank_0s_choices(void **state)
 {
     (void)state;
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, told_body, NULL));
+}
+
+/* In one round. */
+static int many_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    fixture f;
+    int before, after;
+    (void)arg;
+    open_rank(&f, boot, &err);
+    step(&f, 16, &err);
+    learned(&f, &before);
+    if (rank == 0) take_many(&f);
+    step(&f, 16, &err);
+    uint64_t mine = learned(&f, &after);
+    RANK_CHECK(rank, !before || after == before + MANY); /* none: a machine with one algorithm */
+    RANK_CHECK(rank, fixture_same(f.world, mine, &err));
+    RANK_CHECK_OK(rank, err);
+    fixture_close(&f);
+    return 0;
+}
+
+static void all_choices_of_a_large_network_are_told(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, many_body, NULL));
 }
 
 /* Each rank has a size of its own, and one that changes. */
@@ -264,6 +305,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_ranks_take_rank_0s_choices),
+        cmocka_unit_test(all_choices_of_a_large_network_are_told),
         cmocka_unit_test(ranks_with_different_shapes_go_on),
         cmocka_unit_test(a_rank_0_without_inputs_tells_later),
         cmocka_unit_test(a_warm_step_allocates_nothing),
