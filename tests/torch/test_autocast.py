@@ -1,7 +1,9 @@
 """Every op in an autocast region beside torch.autocast("cpu"): the dtype of its result, the values, the gradients of f32
 parameters. What PyTorch 1.13's autocast does not have yet, f16 and a few rows of the list, is as in PyTorch 2, with which this
-test passes too."""
+test passes too. On a GPU it is as under torch.autocast("cuda"), whose lists are below: test_autocast_newest.py holds them against
+PyTorch's."""
 import ctypes
+import math
 import os
 import re
 import subprocess
@@ -148,7 +150,11 @@ with open("/proc/cpuinfo") as cpus:
     ROUGH = set() if "avx512bw" in cpus.read() else {"conv1d", "conv2d", "conv3d"}  # where PyTorch has no oneDNN for bf16 it rounds every tap's sum
 LATER = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}  # in 16 bits since PyTorch 2.1
 MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs beside f32 parameters
-KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d"} if tern.device("cpu") != "cpu" else set()
+AWAY = tern.device("cpu") != "cpu"
+# What torch.autocast("cuda") computes otherwise than torch.autocast("cpu"): AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE of PyTorch 2.11's
+# ATen/autocast_mode.h.
+FULL_ON_GPUS = set("exp group_norm interpolate layer_norm log log_softmax pow softmax sum sum_dims".split())
+KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d"}
 NORMS = {"batch_norm_act", *MIXED_LATER}          # whose parameters are f32
 
 
@@ -181,7 +187,9 @@ class Theirs:
         inputs = [leaf.to(kind) if half else leaf for leaf, half in zip(self.leaves, halves)]
         if not NEW and name in LATER | ROUGH:
             y = theirs(*[t.to(kind).float() for t in inputs]).to(kind)
-        elif any(halves) and (name in KEPT_ON_GPUS or (not NEW and name in MIXED_LATER)):
+        elif AWAY and name in FULL_ON_GPUS:
+            y = theirs(*[t.float() for t in inputs])
+        elif any(halves) and (AWAY and name in KEPT_ON_GPUS or (not NEW and name in MIXED_LATER)):
             y = theirs(*[t.float() for t in inputs])
             y = y.to(kind) if halves[0] else y
         else:
@@ -254,6 +262,19 @@ class Ops(unittest.TestCase):
             rows = re.findall(r"^R\((\w+),", table.read(), re.M)
         self.assertEqual(rows, sorted(rows), "the search goes by the alphabet")
         self.assertEqual(rows, sorted(set(public_ops()) - {"sum"}), "every op once; sum is sum_dims")
+
+    def test_numbers_that_16_bits_do_not_hold(self):
+        """What a program of f16 finds on a GPU; on the CPU PyTorch keeps f16, and overflows."""
+        run = Run()
+        self.region(run, F16)
+        values = [run.op("tern_full", F16, 2, numbers(300, 300), double(value)) for value in (1, 12, 300)]
+        two = run.op("tern_full", F32, 0, None, double(2))
+        got = [run.op("tern_sum", values[0]), run.op("tern_exp", values[1]), run.op("tern_pow", values[2], two)]
+        want = [90000, math.exp(12), 90000]
+        for y, number in zip(got, want):
+            self.assertEqual(run.dtype(y), numpy.float32 if AWAY else numpy.float16)
+            self.assertAlmostEqual(float(run.value(y).max()) / number, 1 if AWAY else numpy.inf, 6)
+        run.close()
 
 
 REGIONS = """
