@@ -143,10 +143,12 @@ static void leave(const tern__policy *self, tern_scope *scope, const char *op, i
 /* No region in a step of opt level O1: it remembers whose list the next one goes by. */
 static const policy apex_off = {{TERN_F32, leave}, TERN__AUTOCAST_APEX};
 
-/* Once a process and dtype, by rank 0. To ask the CPU takes longer than all else that a region does. */
+/* Of a region on the CPU, once a process and dtype, by rank 0. To ask the CPU takes longer than all else that
+ * a region does. */
 static void note_what_lacks(const tern_scope *scope, tern_dtype dtype)
 {
     static atomic_flag asked[2] = {ATOMIC_FLAG_INIT, ATOMIC_FLAG_INIT};
+    if (scope->device->backend) return;
     if (scope->group && tern_group_rank(scope->group) > 0) return;
     if (atomic_flag_test_and_set(&asked[dtype == TERN_F16])) return;
     const char *lacks = tern__kernel_lacks(dtype);

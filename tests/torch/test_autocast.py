@@ -288,13 +288,17 @@ ranked = Run(group=group)
 for dtype in (BF16, F32, BF16):
     ranked.lib.tern_autocast_set(ranked.scope, dtype)
 """
+ON_THE_CPU = """
+run = Run("cpu:0")
+run.lib.tern_autocast_set(run.scope, BF16)
+"""
 
 
 class Note(unittest.TestCase):
-    """What a CPU without bf16 makes of it is said once a job; oneDNN takes itself for one there."""
+    """What a CPU without bf16 makes of it is said once a job, but not to those who compute on a GPU; oneDNN takes itself for one there."""
 
-    def said_on(self, isa):
-        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", "2", sys.executable, "-c", REGIONS]
+    def said_on(self, isa, program):
+        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", "2", sys.executable, "-c", program]
         path = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), os.environ["PYTHONPATH"]])
         done = subprocess.run(command, capture_output=True, text=True, timeout=120,
                               env={**os.environ, "PYTHONPATH": path, "ONEDNN_MAX_CPU_ISA": isa})
@@ -302,9 +306,14 @@ class Note(unittest.TestCase):
         return done.stderr.splitlines()
 
     def test_avx2(self):
-        said = self.said_on("AVX2")
-        self.assertEqual(len(said), 1, said)
-        self.assertIn("autocast: this machine lacks AVX-512 BF16 or AMX; what is computed in bf16 is right, but no faster than in f32", said[0])
+        said = self.said_on("AVX2", REGIONS)
+        self.assertEqual(len(said), 0 if AWAY else 1, said)
+        if not AWAY:
+            self.assertIn("autocast: this machine lacks AVX-512 BF16 or AMX; what is computed in bf16 is right, but no faster than in f32", said[0])
+
+    def test_avx2_after_a_gpu(self):
+        said = self.said_on("AVX2", REGIONS + ON_THE_CPU)
+        self.assertEqual(["lacks AVX-512 BF16 or AMX" in line for line in said], [True, True], said)  # each rank is alone on its own scope
 
 
 if __name__ == "__main__":
