@@ -50,8 +50,9 @@ typedef struct tern_ddp_opts {
                           * TERN_DEVICE), which round otherwise; default false                     */
     tern_dtype reduce_dtype; /* TERN_BF16 or TERN_F16: in which f32 gradients go over: each rank's are
                               * rounded, summed in f32, and the mean is rounded; half the bytes, and a copy
-                              * more on each side. PyTorch's bf16_compress_hook and fp16_compress_hook.
-                              * TERN_F32, the default: all gradients go as they are */
+                              * more on each side. With the back end "nccl" sums on their way between GPUs
+                              * are of 16 bits too (tern_reduce_op). PyTorch's bf16_compress_hook and
+                              * fp16_compress_hook. TERN_F32, the default: all gradients go as they are */
 } tern_ddp_opts;
 TERN_API tern_ddp_opts tern_ddp_defaults(void);
 
