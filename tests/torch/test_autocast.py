@@ -22,6 +22,7 @@ NEW = int(torch.__version__.split(".")[0]) >= 2
 KINDS = {BF16: torch.bfloat16, F16: torch.float16, F32: torch.float32, 1: torch.float64, 2: torch.int64, 7: torch.bool}
 HEADERS = "ops.h", "pad.h", "conv.h", "loss.h"
 CREATE = "full rand randn".split()
+MODES = "constant", "reflect", "replicate", "circular"
 
 reals = lambda *shape: numpy.random.default_rng(sum(shape) + len(shape)).standard_normal(shape).astype("f")
 positive = lambda *shape: numpy.abs(reals(*shape)) + numpy.float32(0.5)
@@ -50,6 +51,10 @@ def one(name, theirs, x=X, *rest):
 
 def two(name, theirs, a=X, b=positive(6, 4)):
     return lambda r, *t: r.op("tern_" + name, *t), theirs, [a, b]
+
+
+def padded(mode, ndim, x):
+    return one("pad_mode", lambda x: F.pad(x, (1, 2) * ndim, mode), x, 2 * ndim, numbers(*(1, 2) * ndim), MODES.index(mode))
 
 
 def batch_norm(x, weight, bias):
@@ -127,7 +132,8 @@ CASES = {
     "cat": (lambda r, *t: tensors_of(r, "tern_cat", t, 0), lambda *t: torch.cat(t), [X, reals(6, 4), reals(3, 4)]),
     "stack": (lambda r, *t: tensors_of(r, "tern_stack", t, 0), lambda *t: torch.stack(t), [X, reals(6, 4)]),
     "pad": one("pad", lambda x: F.pad(x, (1, 2)), X, 2, numbers(1, 2), double(0)),
-    "pad_mode": one("pad_mode", lambda x: torch.cat((x[:, :1], x, x[:, -1:], x[:, -1:]), 1), X, 2, numbers(1, 2), 2),
+    **{f"pad_mode, {mode} in {ndim} dimensions": padded(mode, ndim, x)
+       for mode in MODES for ndim, x in ((1, LINE), (2, IMAGE), (3, VOLUME))},
     "clone": one("clone", torch.clone),
     "detach": one("detach", torch.detach),
     "cast": one("cast", torch.Tensor.double, X, 1),
@@ -154,7 +160,7 @@ AWAY = tern.device("cpu") != "cpu"
 # What torch.autocast("cuda") computes otherwise than torch.autocast("cpu"): AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE of PyTorch 2.11's
 # ATen/autocast_mode.h.
 FULL_ON_GPUS = set("exp group_norm interpolate layer_norm log log_softmax pow softmax sum sum_dims".split())
-KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d"}
+KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d", *[name for name in CASES if name.startswith("pad_mode")]}
 NORMS = {"batch_norm_act", *MIXED_LATER}          # whose parameters are f32
 
 
@@ -250,7 +256,7 @@ class Ops(unittest.TestCase):
                 self.assert_near(f"{what}: gradient {i}", got, grad, 2, KINDS[region])
 
     def test_every_op(self):
-        self.assertEqual(sorted(CASES), sorted(public_ops()))
+        self.assertEqual(sorted({name.split(",")[0] for name in CASES}), sorted(public_ops()))
         for name in CASES:
             for halves in variants(name):
                 for region in (BF16, F16):
@@ -261,7 +267,8 @@ class Ops(unittest.TestCase):
         with open(os.path.join(os.environ["TERN_SOURCE"], "src", "amp", "autocast.def")) as table:
             rows = re.findall(r"^R\((\w+),", table.read(), re.M)
         self.assertEqual(rows, sorted(rows), "the search goes by the alphabet")
-        self.assertEqual(rows, sorted(set(public_ops()) - {"sum"}), "every op once; sum is sum_dims")
+        modes = {"pad_reflect", "pad_replicate"}
+        self.assertEqual(rows, sorted(set(public_ops()) - {"sum"} | modes), "every op once; sum is sum_dims, and pad_mode has its modes")
 
     def test_numbers_that_16_bits_do_not_hold(self):
         """What a program of f16 finds on a GPU; on the CPU PyTorch keeps f16, and overflows."""
