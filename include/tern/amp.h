@@ -49,7 +49,9 @@ TERN_API tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype);
  * on all ranks of the model's tern_ddp if one of them has it: the same steps, state and scale everywhere.
  *
  * Of a model in a device's own memory nothing here waits for the device, which alone knows the scale and
- * whether a step is made, but for what reads: tern_scaler_scale_get and the state dicts. */
+ * whether a step is made, but for what reads: tern_scaler_scale_get, the state dicts, name_non_finite, which
+ * looks at each gradient (once a parameter and backward), and a tern_ddp that ignores some of the optimizer's
+ * parameters, whose ranks ask each other (once a step). */
 
 typedef struct tern_scaler tern_scaler;
 
