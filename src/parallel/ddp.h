@@ -183,11 +183,12 @@ int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t by
 int tern__staged_return(const tern_ddp *ddp, tern_error *err);
 int tern__staged_returned(const tern_ddp *ddp, tern_error *err);
 
-/* ---- side.c: the loss, whether it counts, and one flag a leaf; they ride with the last bucket ---- */
+/* ---- side.c: the loss, whether it counts, whether optimizers ask, and one flag a leaf; they ride with the
+ * last bucket ---- */
 
 static inline int tern__side_count(const tern_ddp *ddp)
 {
-    return 2 + ddp->seal->leaf_count;
+    return 3 + ddp->seal->leaf_count;
 }
 int tern__side_open(tern_ddp *ddp, tern_error *err);
 void tern__side_close(tern_ddp *ddp);

@@ -145,6 +145,7 @@ static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
     ddp->active = ddp->sync;
     ddp->group->backend->mark(ddp->channel, ddp->backward, ddp->active ? 0 : ddp->folded);
     count_waiting(ddp);
+    ddp->seal->is_asked |= ddp->used && loss->scope->asks;
     int status = tern__static_graph_check(ddp, err);
     if (!status) status = tern__normaliser_add(ddp, loss, err);
     if (!status && ddp->active) status = tern__group_check(ddp->group, "tern_backward", err);
