@@ -74,7 +74,7 @@ int64_t tern_snapshot_step(const tern_snapshot *snapshot)
 static int check_name(const tern_snapshot *snapshot, const char *func, const char *name, tern_error *err)
 {
     if (!name || !*name) return tern__error_set(err, func, TERN_E_INVALID, "the name is empty");
-    bool taken = !strcmp(name, "step") || !strcmp(name, "world_size");
+    bool taken = !strcmp(name, "step") || !strcmp(name, "world_size") || !strcmp(name, "choices");
     for (int i = 0; i < snapshot->count; i++) taken |= !strcmp(snapshot->items[i].name, name);
     return taken ? tern__error_set(err, func, TERN_E_INVALID, "there is a \"%s\" already", name) : TERN_OK;
 }
@@ -131,6 +131,18 @@ static tern_object *save_item(const tern_snapshot *s, const tern__snapshot_item 
     return state;
 }
 
+/* With an error of its own, too. */
+static void save_choices(const tern_snapshot *s, tern_object *state, tern_error *err)
+{
+    tern_error own = {0};
+    tern_object *lines = tern__snapshot_choices_save(s, &own);
+    if (own.code && !tern__is_set(err)) *err = own;
+    if (lines && !tern__is_set(err))
+        tern_object_set(state, "choices", lines, err);
+    else
+        tern_object_free(lines);
+}
+
 static tern_object *save_all(const tern_snapshot *s, int64_t step, tern_error *err)
 {
     tern_object *state = tern_object_dict(err);
@@ -141,6 +153,7 @@ static tern_object *save_all(const tern_snapshot *s, int64_t step, tern_error *e
         else
             tern_object_free(item);
     }
+    save_choices(s, state, err);
     tern_object_set(state, "step", tern_object_int(step, err), err);
     tern_object_set(state, "world_size", tern_object_int(s->world, err), err);
     return state;
@@ -296,10 +309,12 @@ static int load(tern_snapshot *s, const char *path, tern_error *err)
     for (int i = 0; state && i < s->count && !tern__is_set(err); i++)
         load_item(s, &s->items[i], tern_object_get(state, s->items[i].name), err);
     int found = state != NULL;
+    if (!tern__agree(s->group, load_func, err) && found) {
+        tern__snapshot_choices_load(s, tern_object_get(state, "choices"), err);
+        s->step = step;
+    }
     tern_object_free(state);
-    if (tern__agree(s->group, load_func, err)) return err->code;
-    if (found) s->step = step;
-    return found;
+    return tern__is_set(err) ? err->code : found;
 }
 
 int tern_snapshot_load(tern_snapshot *snapshot, const char *path, tern_error *err)

@@ -107,7 +107,8 @@ static bool says(const cJSON *line, const char *name, const char *expected)
 /* Of which lines, and whose. */
 typedef struct listener {
     struct tern__notes *notes;
-    const machine *machine; /* NULL: they were told */
+    const machine *machine; /* NULL: any */
+    bool told;              /* not by the file */
 } listener;
 
 static bool is_of(const cJSON *line, const machine *m)
@@ -124,7 +125,7 @@ static void take(void *ctx, const char *text, size_t bytes)
     const char *what = text_of(line, "case"), *choice = text_of(line, "choice");
     if (what && choice && is_of(line, l->machine)) {
         note *one = find(l->notes, what);
-        if (!l->machine)
+        if (l->told)
             hear(l->notes, what, choice);
         else if (!one || !one->serial)
             put(l->notes, what, choice, false);
@@ -135,7 +136,7 @@ static void take(void *ctx, const char *text, size_t bytes)
 static void read_file(tern_device *device)
 {
     const machine m = machine_of(device);
-    listener l = {device->notes, &m};
+    listener l = {device->notes, &m, false};
     device->notes->has_read_file = true;
     tern__choice_file_read(take, &l);
 }
@@ -207,7 +208,14 @@ size_t tern__notes_write(const tern_device *device, char *text, size_t size)
 
 void tern__notes_read(tern_device *device, const char *text, size_t bytes)
 {
-    listener l = {device->notes, NULL};
+    listener l = {device->notes, NULL, true};
+    tern__choice_lines_take(text, bytes, take, &l);
+}
+
+void tern__notes_restore(tern_device *device, const char *text, size_t bytes)
+{
+    const machine m = machine_of(device);
+    listener l = {device->notes, &m, true};
     tern__choice_lines_take(text, bytes, take, &l);
 }
 

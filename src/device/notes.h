@@ -32,6 +32,7 @@ void tern__notes_close(tern_device *device);
 uint64_t tern__notes_serial(const tern_device *device);
 size_t tern__notes_write(const tern_device *device, char *text, size_t size);
 void tern__notes_read(tern_device *device, const char *text, size_t bytes);
+void tern__notes_restore(tern_device *device, const char *text, size_t bytes);
 void tern__notes_copy(const tern_device *from, uint64_t since, tern_device *to);
 
 #endif

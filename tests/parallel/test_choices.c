@@ -99,7 +99,7 @@ static void take_direct(const fixture *f)
 
 /* ---- tests ---- */
 
-/* After the steps 1 and 2, and then what rank 0 would never have chosen. */
+/* After the step in which rank 0 has chosen, and then what it would never have chosen. */
 static int told_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -119,7 +119,10 @@ static int told_body(int rank, const tern__bootstrap *boot, void *arg)
     if (rank == 0) RANK_CHECK(rank, w.direct == 8);
     w = step(&f, 16, &err);
     RANK_CHECK(rank, w.direct == 8 && fixture_same(f.world, w.hash, &err));
-    RANK_CHECK(rank, fixture_same(f.world, learned(&f, &count), &err));
+    for (int64_t size = 8; size <= 12; size += 4) { /* and whenever there is something new */
+        step(&f, size, &err);
+        RANK_CHECK(rank, fixture_same(f.world, learned(&f, &count), &err));
+    }
     RANK_CHECK(rank, fixture_same(f.world, fixture_hash(f.net), &err));
     RANK_CHECK_OK(rank, err);
     fixture_close(&f);
@@ -152,30 +155,31 @@ static void ranks_with_different_shapes_go_on(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, shapes_body, NULL));
 }
 
-/* Rank 0 has the fewest steps, so rounds 2 and 4 are without it; what it has learned before comes later. */
+/* *last: the rank with the most steps. Rank 0 meets sizes that the others have no inputs for any more. */
 static int join_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
     fixture f;
     int count;
-    (void)arg;
+    const int *last = arg;
     open_rank(&f, boot, &err);
     for (int epoch = 0; epoch < 2; epoch++) {
-        for (int i = 0; i < (rank ? 4 : 1); i++) step(&f, rank || epoch ? 16 : 12, &err);
+        for (int i = 0; i < (rank == *last ? 4 : 1); i++) step(&f, 8 + 4 * ((epoch + i) % 3), &err);
         tern_ddp_join(f.ddp, NULL, &err);
         RANK_CHECK_OK(rank, err);
     }
-    for (int i = 0; i < 8; i++) step(&f, 16, &err); /* the rounds 9 to 16 */
+    step(&f, 16, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, fixture_same(f.world, learned(&f, &count), &err));
     fixture_close(&f);
     return 0;
 }
 
-static void a_rank_0_without_inputs_tells_later(void **state)
+static void who_had_no_inputs_hears_of_it_later(void **state)
 {
     (void)state;
-    for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, join_body, NULL));
+    for (int world = 2; world <= 3; world++)
+        for (int last = 0; last < world; last++) assert_ranks_ok(ranks_run(world, join_body, &last));
 }
 
 static atomic_long requests;
@@ -201,7 +205,7 @@ static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
     open_rank(&f, boot, &err);
     for (int i = 0; i < 6; i++) step(&f, 16, &err);
     long before = atomic_load(&requests);
-    for (int i = 6; i < 9; i++) step(&f, 16, &err); /* in the eighth they tell each other */
+    for (int i = 6; i < 9; i++) step(&f, 16, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, before > 0 && atomic_load(&requests) == before);
     fixture_close(&f);
@@ -265,7 +269,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_ranks_take_rank_0s_choices),
         cmocka_unit_test(ranks_with_different_shapes_go_on),
-        cmocka_unit_test(a_rank_0_without_inputs_tells_later),
+        cmocka_unit_test(who_had_no_inputs_hears_of_it_later),
         cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(replicas_take_the_first_ones_choices),
     };
