@@ -215,7 +215,7 @@ int tern__side_take(tern_ddp *ddp, tern_error *err)
 {
     const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
     double counts = get(ddp, COUNTS);
-    ddp->choices.is_due = tally->shares > 0 && get(ddp, NEWS) > 0;
+    ddp->choices.is_due = counts > 0 && get(ddp, NEWS) > 0;
     for (int i = 0; i < ddp->leaf_count; i++) {
         int k = ddp->order[i];
         ddp->seal->leaves[k]->fresh = tally->shares > 0 && get(ddp, FLAGS + k) > 0;

@@ -182,6 +182,39 @@ static void who_had_no_inputs_hears_of_it_later(void **state)
         for (int last = 0; last < world; last++) assert_ranks_ok(ranks_run(world, join_body, &last));
 }
 
+/* The loss is another model's, and rank 0 has met something new beside both. */
+static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    fixture f;
+    (void)arg;
+    open_rank(&f, boot, &err);
+    step(&f, 16, &err);
+    float x[3] = {1, 2, 3};
+    tern_module *other = tern_linear_new(3, CLASSES, NULL, f.rng, &err);
+    tern_ddp *ddp = tern_ddp_new(other, f.world, NULL, &err);
+    for (int i = 0; i < 2; i++) {
+        tern_scope *alone = tern_scope_new(f.dev, NULL, &err);
+        int64_t size = 8 + 4 * i;
+        if (rank == 0) tern_forward(f.net, alone, tern_randn(alone, f.rng, 4, (int64_t[]){2, 4, size, size}));
+        tern_scope_free(alone);
+        tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){1, 3});
+        tern_backward(f.s, tern_mean(f.s, tern_forward(other, f.s, in)));
+        tern_scope_end(f.s, &err);
+        RANK_CHECK_OK(rank, err);
+    }
+    tern_ddp_free(ddp);
+    tern_module_free(other);
+    fixture_close(&f);
+    return 0;
+}
+
+static void a_ddp_without_a_loss_tells_nothing(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, unused_body, NULL));
+}
+
 static atomic_long requests;
 
 static void *counted(size_t bytes, size_t align, void *ctx)
@@ -270,6 +303,7 @@ int main(void)
         cmocka_unit_test(all_ranks_take_rank_0s_choices),
         cmocka_unit_test(ranks_with_different_shapes_go_on),
         cmocka_unit_test(who_had_no_inputs_hears_of_it_later),
+        cmocka_unit_test(a_ddp_without_a_loss_tells_nothing),
         cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(replicas_take_the_first_ones_choices),
     };
