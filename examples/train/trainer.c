@@ -1,4 +1,5 @@
 #include "trainer.h"
+#include "error_file.h"
 #include "figure.h"
 #include "run_dir.h"
 
@@ -57,18 +58,17 @@ static bool tells(trainer *t, tern_error *err)
 {
     int ranks = tern_group_size(t->world), rank = tern_group_rank(t->world);
     char mine[TERN_ERROR_TEXT] = "", *all = calloc((size_t)ranks, sizeof(mine));
-    bool alone = true, none = true;
-    if (err->code) memcpy(mine, err->text, sizeof(mine));
-    if (!all || tern_all_gather(t->world, mine, all, sizeof(mine), TERN_U8, NULL)) none = false;
+    bool alone = true, has_error = err->code;
+    if (has_error) memcpy(mine, err->text, sizeof(mine));
+    if (!all || tern_all_gather(t->world, mine, all, sizeof(mine), TERN_U8, NULL))
+        fail(err, TERN_E_PEER, "another rank could not begin");
     for (int r = 0; all && r < ranks; r++) {
         const char *text = all + (size_t)r * sizeof(mine);
-        none &= !*text;
+        if (*text) fail(err, TERN_E_PEER, "rank %d could not begin: %s", r, text);
         alone &= r >= rank || strcmp(text, mine);
     }
     free(all);
-    if (err->code) return alone;
-    if (!none) fail(err, TERN_E_PEER, "another rank could not begin");
-    return false;
+    return has_error && alone;
 }
 
 /* No rank leaves before all have spoken, since a launcher ends the others when one does. */
@@ -76,6 +76,7 @@ static void agree(trainer *t, tern_error *err)
 {
     if (!t->world) return;
     if (tells(t, err)) tern_error_print(err);
+    if (err->code) error_file_write(err->text);
     t->told = err->code != TERN_OK;
     tern_barrier(t->world, NULL);
 }

@@ -56,7 +56,9 @@ class CommandLine(unittest.TestCase):
         for _ in range(3):
             code, out, err = call(2, NAME, "--arch", "vgg")
             self.assertEqual((code, out), (2, ""))
-            self.assertEqual(complaints(err), [f'{NAME}: --arch: expected small|resnet18|resnet34|resnet50|resnet101, got "vgg"'])
+            said = '--arch: expected small|resnet18|resnet34|resnet50|resnet101, got "vgg"'
+            self.assertEqual(complaints(err), [f"{NAME}: {said}"])
+            self.assertIn(f"\n  error     : {said}\n", err)  # whoever was the first to end
 
 
 class Data(Folder):
@@ -64,6 +66,7 @@ class Data(Folder):
         code, out, err = call(ranks, NAME, *flags, cwd=self.folder)
         self.assertEqual((code, out), (1, ""))
         (line,) = complaints(err)
+        self.reasons = re.findall(r"^  error     : (.*)$", err, re.M)
         self.assertEqual(sorted(os.listdir(self.folder)), self.before)  # nothing was begun
         return line
 
@@ -72,6 +75,8 @@ class Data(Folder):
         for ranks in (1, 2):
             line = self.said_once(ranks, "--data", "nowhere")
             self.assertIn("nowhere/train-images-idx3-ubyte.gz: No such file or directory", line)
+        self.assertEqual(len(self.reasons), 1)
+        self.assertIn(self.reasons[0], line)
 
     def test_what_wants_a_folder(self):
         for name in ("cifar10", "cifar100", "folder"):
