@@ -33,6 +33,7 @@ struct tern_snapshot {
     tern__snapshot_item *items;
     int count;
     int64_t step;
+    char *lines; /* room for choices */
 };
 
 /* Adds a copy of `item`, under a copy of its name. */
@@ -40,6 +41,8 @@ int tern__snapshot_add(tern_snapshot *snapshot, const char *func, const tern__sn
                        tern_error *err);
 
 /* ---- snapshot_choices.c: collective ---- */
+
+#define TERN__SNAPSHOT_LINES ((size_t)1 << 20) /* bytes: more than two thousand cases */
 
 /* What goes into the file, on rank 0; NULL without an error: nothing has been chosen. */
 tern_object *tern__snapshot_choices_save(const tern_snapshot *snapshot, tern_error *err);
