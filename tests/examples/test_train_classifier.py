@@ -123,7 +123,7 @@ class Training(Folder):
         self.assertIn("16 x 2 = 32, 6 steps an epoch", out)
         self.assertIn("0.05, rising for 0.5 epochs, lowered after epochs 5, 8", out)
         self.assertIn("O1, bf16\n", out)
-        epochs = re.findall(r"^epoch (\d)/2  loss/train (\S+)  loss/test (\S+)  top1 (\S+)  top5 (\S+)  \S+ samples/s  \S+ s, \S+ % of it waiting for data$",
+        epochs = re.findall(r"^epoch (\d)/2  loss (\S+), test (\S+)  top1 (\S+)  top5 (\S+)  \S+ samples/s  \S+ s, data \d+ %$",
                             out, re.M)
         self.assertEqual([epoch[0] for epoch in epochs], ["1", "2"])
         # Curves.
@@ -165,7 +165,7 @@ class Training(Folder):
     def test_the_loss_falls_and_the_best_is_kept(self):
         out = self.train(2, "run", "--epochs", 6, "--opt-level", "O0")
         top1 = [float(value) for value in re.findall(r"top1 (\S+)", out)]
-        losses = [float(value) for value in re.findall(r"loss/train (\S+)", out)]
+        losses = [float(value) for value in re.findall(r"  loss (\S+), test", out)]
         self.assertLess(losses[-1], losses[0] / 2)
         self.assertGreater(max(top1), 0.5)
         state = self.load("run", "latest")
