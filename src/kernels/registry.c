@@ -36,7 +36,7 @@ static int run_with_threads(const tern__call *call, tern__kernel_fn fast)
 /* A kernel may fail without a word; the caller of an op gets one. */
 static int explain(const tern__call *call, int status)
 {
-    const tern__view *in = call->in[0];
+    const tern__view *of = call->in[0] ? call->in[0] : call->out[0];
     char shape[TERN__SHAPE_TEXT];
     return tern__error_set(call->err, tern__kernel_name(call->kernel), status, "%s of %s %s: %s",
                            tern__kernel_name(call->kernel), tern_dtype_name(in->dtype),
@@ -54,12 +54,12 @@ static int run_on_host(const tern__call *call)
 static void warn_of_host(const tern__call *call)
 {
     static atomic_bool told[TERN__KERNEL_COUNT];
-    const tern__view *in = call->in[0];
+    const tern__view *of = call->in[0] ? call->in[0] : call->out[0];
     char shape[TERN__SHAPE_TEXT];
     if (atomic_exchange(&told[call->kernel], true)) return;
     tern__log(TERN_LOG_WARN, "%s has no %s of %s %s, which the host computes from copies, slowly",
-              call->device->name, tern__kernel_name(call->kernel), tern_dtype_name(in->dtype),
-              tern__shape_text(in, shape));
+              call->device->name, tern__kernel_name(call->kernel), tern_dtype_name(of->dtype),
+              tern__shape_text(of, shape));
 }
 
 static int run_on_host_from_copies(const tern__call *call)

@@ -96,9 +96,11 @@ static int shadow_all(tern_ddp *first, const tern_join_opts *opts, tern_error *e
 
 /* ---- the end ---- */
 
-/* The last active rank's model, and the number of its last backward, go to all. */
+/* The last active rank's model, and the number of its last backward, go to all. What rank 0 has chosen
+ * meanwhile it tells again, as shadows were not told. */
 static int settle(tern_ddp *ddp, tern_error *err)
 {
+    ddp->choices.serial = 0;
     int status = tern__state_copy(ddp, ddp->last_active, err);
     if (status) return status;
     return tern_broadcast(ddp->group, &ddp->backward, 1, TERN_I64, ddp->last_active, err);
