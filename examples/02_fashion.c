@@ -150,36 +150,56 @@ static void run_epoch(run *r, int epoch, tern_error *err)
 
 /* ---- speed: short measured runs on fresh weights ---- */
 
-#define SPEED_STEPS 60
-#define SPEED_WARM  10
+#define SPEED_STEPS   60
+#define SPEED_WARM    10
+#define SPEED_SECONDS 2.0
+
+typedef struct trial {
+    tern_group *world; /* NULL: this rank alone */
+    tern_loader *loader;
+    tern_module *net;
+    tern_optim *opt;
+    tern_scope *s;
+} trial;
+
+/* Steps a second of `most` steps, or as many as there is time for; rank 0's clock decides for all. */
+static double steps_a_second(trial *t, int most, double limit, tern_error *err)
+{
+    double started = fashion_now(), seconds = 0;
+    int64_t steps = 0, over = 0;
+    tern_batch b;
+    while (steps < most && !over && !err->code && tern_loader_next(t->loader, t->s, &b)) {
+        tern_backward(t->s, tern_cross_entropy(t->s, tern_forward(t->net, t->s, b.x), b.y, NULL));
+        tern_optim_step(t->opt, t->s);
+        tern_scope_end(t->s, err);
+        steps++;
+        seconds = fashion_now() - started;
+        over = seconds > limit;
+        if (t->world) tern_broadcast(t->world, &over, 1, TERN_I64, 0, err);
+    }
+    return (double)steps / seconds;
+}
 
 /* Images a second of this rank alone or, with `world`, of all; 0 after a failure. */
 static double measure(run *r, tern_group *world, int threads, tern_error *err)
 {
     int before = tern_device_threads_get(r->data.dev);
     tern_device_threads_set(r->data.dev, threads, err);
-    tern_loader *loader = fashion_loader(r->data.train_set, NULL, BATCH, true, err);
-    tern_module *net = fashion_resnet_new(1, err);
-    tern_ddp *ddp = world ? tern_ddp_new(net, world, NULL, err) : NULL;
-    tern_optim *opt = new_optim(net, err);
-    tern_scope *s = tern_scope_new(r->data.dev, world, err);
-    double started = 0;
-    tern_batch b;
-    for (int i = 0; i < SPEED_WARM + SPEED_STEPS && !err->code && tern_loader_next(loader, s, &b); i++) {
-        if (i == SPEED_WARM) started = fashion_now();
-        tern_backward(s, tern_cross_entropy(s, tern_forward(net, s, b.x), b.y, NULL));
-        tern_optim_step(opt, s);
-        tern_scope_end(s, err);
-    }
-    double seconds = fashion_now() - started;
-    tern_scope_free(s);
-    tern_optim_free(opt);
+    trial t = {.world = world,
+               .loader = fashion_loader(r->data.train_set, NULL, BATCH, true, err),
+               .net = fashion_resnet_new(1, err)};
+    tern_ddp *ddp = world ? tern_ddp_new(t.net, world, NULL, err) : NULL;
+    t.opt = new_optim(t.net, err);
+    t.s = tern_scope_new(r->data.dev, world, err);
+    steps_a_second(&t, SPEED_WARM, SPEED_SECONDS / 2, err);
+    double rate = steps_a_second(&t, SPEED_STEPS, SPEED_SECONDS, err);
+    tern_scope_free(t.s);
+    tern_optim_free(t.opt);
     tern_ddp_free(ddp);
-    tern_module_free(net);
-    tern_loader_free(loader);
+    tern_module_free(t.net);
+    tern_loader_free(t.loader);
     tern_device_threads_set(r->data.dev, before, err);
-    int ranks = world ? tern_group_size(world) : 1;
-    return err->code ? 0 : (double)SPEED_STEPS * BATCH * ranks / seconds;
+    return err->code ? 0 : rate * BATCH * (world ? tern_group_size(world) : 1);
 }
 
 /* Rank 0 runs alone first while the others sleep in the barrier. */
@@ -187,8 +207,11 @@ static void compare_speed(run *r, tern_error *err)
 {
     double alone[2] = {0};
     int ranks = tern_group_size(r->data.world);
-    if (tern_group_rank(r->data.world) == 0)
+    if (tern_group_rank(r->data.world) == 0) {
+        puts("measuring speed ..");
+        fflush(stdout);
         for (int threads = 1; threads <= 2; threads++) alone[threads - 1] = measure(r, NULL, threads, err);
+    }
     tern_barrier(r->data.world, err);
     double together = measure(r, r->data.world, 1, err);
     if (err->code || tern_group_rank(r->data.world)) return;

@@ -5,8 +5,8 @@ cd "$(dirname "$0")/.."
 ./scripts/setup.sh test
 cuda=OFF
 if command -v nvcc >/dev/null; then cuda=ON; fi
-cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON -DTERN_CUDA=$cuda \
-    -DTERN_CUDA_ARCHITECTURES=90 >/dev/null
+cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON -DTERN_WERROR=ON \
+    -DTERN_CUDA=$cuda -DTERN_CUDA_ARCHITECTURES=90 >/dev/null
 cmake --build build -j "$(nproc)"
 # Tests of one process that no clock judges go side by side, with threads that do not spin; the others have the machine for themselves.
 failed=0

@@ -1,4 +1,5 @@
 #include "flags.h"
+#include "error_file.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -47,14 +48,13 @@ static _Noreturn void leave(int status)
 
 void flags_wrong(const flags *f, const char *format, ...)
 {
+    char text[1024];
     va_list list;
     va_start(list, format);
-    if (speaks()) {
-        fprintf(stderr, "%s: ", f->program);
-        vfprintf(stderr, format, list);
-        fputc('\n', stderr);
-    }
+    vsnprintf(text, sizeof(text), format, list);
     va_end(list);
+    if (speaks()) fprintf(stderr, "%s: %s\n", f->program, text);
+    error_file_write(text);
     leave(2);
 }
 

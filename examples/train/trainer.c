@@ -1,4 +1,5 @@
 #include "trainer.h"
+#include "error_file.h"
 #include "figure.h"
 #include "run_dir.h"
 
@@ -57,18 +58,17 @@ static bool tells(trainer *t, tern_error *err)
 {
     int ranks = tern_group_size(t->world), rank = tern_group_rank(t->world);
     char mine[TERN_ERROR_TEXT] = "", *all = calloc((size_t)ranks, sizeof(mine));
-    bool alone = true, none = true;
-    if (err->code) memcpy(mine, err->text, sizeof(mine));
-    if (!all || tern_all_gather(t->world, mine, all, sizeof(mine), TERN_U8, NULL)) none = false;
+    bool alone = true, has_error = err->code;
+    if (has_error) memcpy(mine, err->text, sizeof(mine));
+    if (!all || tern_all_gather(t->world, mine, all, sizeof(mine), TERN_U8, NULL))
+        fail(err, TERN_E_PEER, "another rank could not begin");
     for (int r = 0; all && r < ranks; r++) {
         const char *text = all + (size_t)r * sizeof(mine);
-        none &= !*text;
+        if (*text) fail(err, TERN_E_PEER, "rank %d could not begin: %s", r, text);
         alone &= r >= rank || strcmp(text, mine);
     }
     free(all);
-    if (err->code) return alone;
-    if (!none) fail(err, TERN_E_PEER, "another rank could not begin");
-    return false;
+    return has_error && alone;
 }
 
 /* No rank leaves before all have spoken, since a launcher ends the others when one does. */
@@ -76,6 +76,7 @@ static void agree(trainer *t, tern_error *err)
 {
     if (!t->world) return;
     if (tells(t, err)) tern_error_print(err);
+    if (err->code) error_file_write(err->text);
     t->told = err->code != TERN_OK;
     tern_barrier(t->world, NULL);
 }
@@ -297,14 +298,25 @@ void trainer_number(trainer *t, const char *name, double value)
     tern_board_scalar(t->board, name, value, t->step, NULL);
 }
 
+/* "  loss 1.3119, test 1.2133  top1 0.9110" */
+static void print_number(const trainer *t, const char *name, double value)
+{
+    if (!strcmp(name, "loss/train"))
+        say(t, "  loss %.4f", value);
+    else if (!strncmp(name, "loss/", 5))
+        say(t, ", %s %.4f", name + 5, value);
+    else
+        say(t, "  %s %.4f", name, value);
+}
+
 static void print_epoch(const trainer *t, double seconds, double rate)
 {
     const history *h = &t->history;
     say(t, "epoch %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
     for (int i = 0; i < h->count; i++)
         if (history_is_main(h->series[i].name))
-            say(t, "  %s %.4f", h->series[i].name, h->series[i].values[h->epochs]);
-    say(t, "  %.1f samples/s  %.1f s, %.1f %% of it waiting for data\n", rate, seconds, 100 * t->waiting);
+            print_number(t, h->series[i].name, h->series[i].values[h->epochs]);
+    say(t, "  %.1f samples/s  %.1f s, data %.0f %%\n", rate, seconds, 100 * t->waiting);
 }
 
 /* Rank 0 alone, on a scope without a group. */

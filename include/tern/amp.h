@@ -27,12 +27,14 @@ extern "C" {
  *
  * In a region ops cast their inputs first, with gradient: products of matrices and convolutions to its dtype,
  * losses to f32, and ops on several tensors bring those to the widest of their types; all others run in what
- * they are given. f64 stays. Which op does what is PyTorch's list for the CPU (but on GPUs volumes are pooled
- * in what they are given), apex's under opt level O1, in src/amp/autocast.def. A parameter is cast once in a
- * region and step, not by every op that uses it. Module calls, tern_checkpoint, tern_data_parallel and a ddp
- * follow the scope; backward runs in the types that its ops ran in, wherever it is called. Where the CPU has
- * no instructions for the dtype a warning says so, once a process. Any other dtype is the scope's E_DTYPE and
- * changes nothing. Without a scope nothing happens, as with ops; TERN_F32. torch.autocast("cpu"). */
+ * they are given, but for exp, log, pow, sums, softmax, layer and group norm and interpolation on a GPU,
+ * which run in f32, and reflected and replicated padding and pools of volumes on the CPU, which do. f64
+ * stays. Which op does what is PyTorch's list for the device that it runs on, apex's under opt level O1, in
+ * src/amp/autocast.def. A parameter is cast once in a region and step, not by every op that uses it. Module
+ * calls, tern_checkpoint, tern_data_parallel and a ddp follow the scope; backward runs in the types that its
+ * ops ran in, wherever it is called. Where the scope is on a CPU that has no instructions for the dtype a
+ * warning says so, once a process. Any other dtype is the scope's E_DTYPE and changes nothing. Without a
+ * scope nothing happens, as with ops; TERN_F32. torch.autocast("cpu"), torch.autocast("cuda"). */
 TERN_API tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype);
 
 /* ---- loss scaling: torch.cuda.amp.GradScaler ----
@@ -47,7 +49,9 @@ TERN_API tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype);
  * on all ranks of the model's tern_ddp if one of them has it: the same steps, state and scale everywhere.
  *
  * Of a model in a device's own memory nothing here waits for the device, which alone knows the scale and
- * whether a step is made, but for what reads: tern_scaler_scale_get and the state dicts. */
+ * whether a step is made, but for what reads: tern_scaler_scale_get, the state dicts, name_non_finite, which
+ * looks at each gradient (once a parameter and backward), and a tern_ddp that ignores some of the optimizer's
+ * parameters, whose ranks ask each other (once a step). */
 
 typedef struct tern_scaler tern_scaler;
 

@@ -31,9 +31,11 @@ extern "C" {
 #endif
 
 /* torch.distributed.ReduceOp. Integers wrap, a NaN wins over any number, bf16 and f16 are combined in f32 and
- * rounded once. AVG and PREMUL_SUM are for floating point, BAND, BOR and BXOR for integers and bool
- * (E_DTYPE); of bool SUM and MAX are "or", PRODUCT and MIN "and". PREMUL_SUM has functions of its own, which
- * take the factor: E_INVALID elsewhere. */
+ * rounded once; but between GPUs, with the back end "nccl", in NCCL's order, and what is combined so far goes
+ * on in 16 bits, rounded at each rank that it passes, unless NVLink's switches add it up in f32. AVG and
+ * PREMUL_SUM are for floating point, BAND, BOR and BXOR for integers and bool (E_DTYPE); of bool SUM and MAX
+ * are "or", PRODUCT and MIN "and". PREMUL_SUM has functions of its own, which take the factor: E_INVALID
+ * elsewhere. */
 typedef enum tern_reduce_op {
     TERN_SUM,
     TERN_AVG,
@@ -54,7 +56,8 @@ typedef struct tern_span {
 
 /* ---- reductions ---- */
 
-/* buf[0..count) of every rank becomes the reduction in rank order: the same bits on every rank. */
+/* buf[0..count) of every rank becomes the reduction in rank order (between GPUs, with the back end "nccl", in
+ * NCCL's): the same bits on every rank. */
 TERN_API int tern_all_reduce(tern_group *group, void *buf, size_t count, tern_dtype dtype, tern_reduce_op op,
                              tern_error *err);
 TERN_API tern_work *tern_all_reduce_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,
@@ -72,7 +75,7 @@ TERN_API int tern_reduce_scatter(tern_group *group, const void *in, void *out, s
 TERN_API tern_work *tern_reduce_scatter_post(tern_group *group, const void *in, void *out, size_t count,
                                              tern_dtype dtype, tern_reduce_op op, tern_error *err);
 
-/* The three with PREMUL_SUM: the sum of factor * x in rank order, each rank with a factor of its own, finite
+/* The three with PREMUL_SUM: the sum of factor * x in that order, each rank with a factor of its own, finite
  * (E_RANGE), in f32 (f64 for f64). What has the factor 0 is not read. torch's ReduceOp.PREMUL_SUM. */
 TERN_API int tern_all_reduce_premul(tern_group *group, void *buf, size_t count, tern_dtype dtype,
                                     double factor, tern_error *err);

@@ -50,8 +50,9 @@ typedef struct tern_ddp_opts {
                           * TERN_DEVICE), which round otherwise; default false                     */
     tern_dtype reduce_dtype; /* TERN_BF16 or TERN_F16: in which f32 gradients go over: each rank's are
                               * rounded, summed in f32, and the mean is rounded; half the bytes, and a copy
-                              * more on each side. PyTorch's bf16_compress_hook and fp16_compress_hook.
-                              * TERN_F32, the default: all gradients go as they are */
+                              * more on each side. With the back end "nccl" sums on their way between GPUs
+                              * are of 16 bits too (tern_reduce_op). PyTorch's bf16_compress_hook and
+                              * fp16_compress_hook. TERN_F32, the default: all gradients go as they are */
 } tern_ddp_opts;
 TERN_API tern_ddp_opts tern_ddp_defaults(void);
 
@@ -83,8 +84,8 @@ TERN_API double tern_ddp_loss_mean(const tern_ddp *ddp);
 /* ---- ranks with unequal numbers of batches ---- */
 
 /* What a rank does in tern_ddp_join when the others have done a backward and the gradients are in place: an
- * optimizer's step here keeps its state (momentum) as theirs, and a sharded one (tern_optim_shard) needs it.
- * Returns TERN_OK, or sets *err. */
+ * optimizer's step here keeps its state (momentum) as theirs. A sharded one (tern_optim_shard) needs it, and
+ * so does a scaler: tern_scaler_step and tern_scaler_update. Returns TERN_OK, or sets *err. */
 typedef int (*tern_join_fn)(void *arg, tern_error *err);
 
 typedef struct tern_join_opts {
@@ -102,9 +103,11 @@ TERN_API tern_join_opts tern_join_defaults(void);
  * here as there; the mean loss is that of the others. Then the parameters and buffers of the highest rank
  * that had most backwards go to all, and no gradient is left. Buffers that are broadcast are rank 0's until
  * it runs out, then the highest other rank's. What a rank has accumulated without synchronising is lost, and
- * so, without after_backward, is what the optimizers of the others learned meanwhile of momentum; a sharded
- * optimizer wants an after_backward that steps it (E_STATE). Errors: as tern_backward; E_STATE by
- * throw_on_early_termination; what after_backward returns.
+ * so, without after_backward, is what the optimizers of the others learned meanwhile of momentum. A sharded
+ * optimizer, and one that is stepped by a scaler, wants an after_backward that steps it (E_STATE): all ranks
+ * skip the same steps and have the same scale. Under amp with a dynamic scale there is no such step: give all
+ * ranks as many batches. Errors: as tern_backward; E_STATE by throw_on_early_termination; what after_backward
+ * returns.
  * torch.nn.parallel.DistributedDataParallel.join. */
 TERN_API int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *opts, tern_error *err);
 

@@ -10,10 +10,11 @@
  *     ...
  *     tern_snapshot_save(snap, step, &err);
  *
- * The files are DIR/step-N.pt, of torch.save: a dict with a key for each thing added, and "step" and
- * "world_size", which torch.load(path, weights_only=True) reads. DIR/latest is a link to the one that was
- * saved last, and is replaced only when that is on the disk: whenever the process is killed, it names a whole
- * file.
+ * The files are DIR/step-N.pt, of torch.save: a dict with a key for each thing added, "step", "world_size"
+ * and, where clocks have chosen algorithms, "choices" (those of the devices of what was added: the scope's is
+ * the one that computes), which torch.load(path, weights_only=True) reads. DIR/latest is a link to the one
+ * that was saved last, and is replaced only when that is on the disk: whenever the process is killed, it
+ * names a whole file.
  *
  * What is every rank's own (rng, scope) is in the file for each of them; of everything else rank 0's is,
  * which must be equal on all of them or rank 0's business, as buffers are under tern_ddp. A sharded
@@ -51,7 +52,7 @@ TERN_API void tern_snapshot_free(tern_snapshot *snapshot);
 
 /* What the run consists of, all ranks the same, in the order in which it is to be loaded: an optimizer before
  * its schedules. `name` is the key in the file, copied. E_INVALID: nothing given, or a name that is there
- * already, "step" or "world_size"; E_MEMORY. */
+ * already, "step", "world_size" or "choices"; E_MEMORY. */
 TERN_API int tern_snapshot_add_module(tern_snapshot *snapshot, const char *name, tern_module *module,
                                       tern_error *err);
 TERN_API int tern_snapshot_add_optim(tern_snapshot *snapshot, const char *name, tern_optim *optim,

@@ -17,11 +17,12 @@
 
 /* ---- the lists ---- */
 
-typedef enum rule { KEEP, LOWER, FULL, HOST, PROMOTE, WIDEST } rule; /* autocast.def says what they mean */
+typedef enum rule { KEEP, LOWER, FULL, PROMOTE, WIDEST } rule; /* autocast.def says what they mean */
 
 typedef struct row {
     const char *op;
-    rule rules[2];   /* by tern__autocast_list           */
+    rule torch[2];   /* on the CPU, and on a GPU         */
+    rule apex;       /* on both                          */
     unsigned inputs; /* one bit each; of inputs above 31 all */
 } row;
 
@@ -29,7 +30,7 @@ typedef struct row {
 #define ALL      UINT_MAX
 
 static const row rows[] = {
-#define R(op, torch, apex, inputs) {"tern_" #op, {torch, apex}, inputs},
+#define R(op, cpu, cuda, apex, inputs) {"tern_" #op, {cpu, cuda}, apex, inputs},
 #include "amp/autocast.def"
 #undef R
 };
@@ -112,12 +113,17 @@ typedef struct policy {
     tern__autocast_list list;
 } policy;
 
+static rule rule_of(const row *listed, tern__autocast_list list, const tern_device *here)
+{
+    if (!listed) return KEEP;
+    return list == TERN__AUTOCAST_APEX ? listed->apex : listed->torch[here->backend != NULL];
+}
+
 static void settle(const tern__policy *self, tern_scope *scope, const char *op, int count,
                    tern_tensor **inputs)
 {
     const row *listed = bsearch(op, rows, TERN__COUNT(rows), sizeof(*rows), compare);
-    rule by = listed ? listed->rules[((const policy *)self)->list] : KEEP;
-    if (by == HOST) by = scope->here->backend ? KEEP : FULL;
+    rule by = rule_of(listed, ((const policy *)self)->list, scope->here);
     if (by == KEEP) return;
     const operands in = {count, inputs, listed->inputs};
     settle_by(by, scope, self->dtype, &in);
@@ -137,10 +143,12 @@ static void leave(const tern__policy *self, tern_scope *scope, const char *op, i
 /* No region in a step of opt level O1: it remembers whose list the next one goes by. */
 static const policy apex_off = {{TERN_F32, leave}, TERN__AUTOCAST_APEX};
 
-/* Once a process and dtype, by rank 0. To ask the CPU takes longer than all else that a region does. */
+/* Of a region on the CPU, once a process and dtype, by rank 0. To ask the CPU takes longer than all else that
+ * a region does. */
 static void note_what_lacks(const tern_scope *scope, tern_dtype dtype)
 {
     static atomic_flag asked[2] = {ATOMIC_FLAG_INIT, ATOMIC_FLAG_INIT};
+    if (scope->device->backend) return;
     if (scope->group && tern_group_rank(scope->group) > 0) return;
     if (atomic_flag_test_and_set(&asked[dtype == TERN_F16])) return;
     const char *lacks = tern__kernel_lacks(dtype);

@@ -5,7 +5,7 @@
 #include "autograd/autograd.h"
 
 typedef enum tern__autocast_list {
-    TERN__AUTOCAST_TORCH, /* torch.autocast's for the CPU, PyTorch 2: 1.13 lacks a few rows of it */
+    TERN__AUTOCAST_TORCH, /* torch.autocast's for the device of the op, PyTorch 2: 1.13 lacks a few rows */
     TERN__AUTOCAST_APEX   /* apex's patched functions: opt level O1 */
 } tern__autocast_list;
 

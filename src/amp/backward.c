@@ -148,6 +148,7 @@ static int run(pass *p, tern_tensor *loss)
 {
     tern_scope *scope = p->scope;
     if (!each_optim(p, prepare)) return scope->error.code;
+    scope->asks = p->scaler->dynamic;
     tern_tensor *scaled = tern__loss_scaled(scope, loss, p->scaler->scale);
     int status = scaled ? go_back(p, scaled) : scope->error.code;
     if (status || p->opts->delay_unscale) {

@@ -30,7 +30,6 @@ static bool agree(tern_optim *optim, tern_scope *scope)
     tern_error err = {0};
     double most;
     if (!group) return true;
-    optim->seal->is_asked = true;
     int status = tern__memory_copy(&most, optim->skips.bad, sizeof(most), &err);
     if (!status) status = tern_all_reduce(group, &most, 1, TERN_F64, TERN_MAX, &err);
     if (!status) status = tern__memory_copy(optim->skips.bad, &most, sizeof(most), &err);
@@ -42,6 +41,7 @@ bool tern__overflow_check(tern_optim *optim, tern_scope *scope, tern__loss_scale
                           tern__overflow *result)
 {
     *result = (tern__overflow){0};
+    optim->seal->is_asked = true;
     if (!tern__skips_begin(optim, scope)) return false;
     if (!tern__optim_unscale(optim, scope, &scale->inverse, optim->skips.bad, &result->any)) return false;
     if (!agree(optim, scope)) return false;

@@ -137,6 +137,7 @@ tern_tensor *tern_scaler_scale(tern_scaler *scaler, tern_scope *scope, tern_tens
     tern_error err = {0};
     if (tern__loss_scale_follow(&scaler->scale, loss, &err)) return tern__scope_fail_with(scope, &err), NULL;
     if (scaler->opts.name_non_finite) tern__non_finite_begin(&scaler->non_finite, scope);
+    scope->asks = true;
     return tern__loss_scaled(scope, loss, scaler->scale);
 }
 

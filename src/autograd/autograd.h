@@ -132,6 +132,7 @@ struct tern_scope {
     const tern__policy *policy;          /* NULL: ops take their inputs as they are            */
     tern__kept_cast *casts[TERN__CASTS]; /* of this region, hashed by the leaf                  */
     double weight;       /* of the running backward's loss among the ranks', as its ddp says; else 1 */
+    bool asks;           /* the next backward's loss has a scale: all ranks will be asked whether to step */
     uint64_t generation; /* counted up by tern_scope_end                        */
     uint64_t seed, step; /* of what is drawn; tern_scope_end counts the step up */
     uint64_t stream;     /* the rank, so that each draws its own                */

@@ -299,6 +299,7 @@ static int begin_all(tern_scope *scope, const tern_tensor *loss)
     scope->weight = 1;
     for (tern__listener *l = listeners(scope); l; l = l->next)
         if (l->begin(l, loss, &err)) return tern__scope_fail_with(scope, &err);
+    scope->asks = false;
     return TERN_OK;
 }
 

@@ -39,7 +39,8 @@ static tern_snapshot *new_snapshot(const char *dir, tern_group *group, const ter
                                 .rank = group ? tern_group_rank(group) : 0,
                                 .world = group ? tern_group_size(group) : 1};
     snapshot->dir = tern__strdup(dir, func, err);
-    if (snapshot->dir && snapshot->rank == 0) tern__snapshot_dir_open(dir, err);
+    snapshot->lines = tern__alloc(TERN__SNAPSHOT_LINES, func, err);
+    if (!tern__is_set(err) && snapshot->rank == 0) tern__snapshot_dir_open(dir, err);
     return snapshot;
 }
 
@@ -63,6 +64,7 @@ void tern_snapshot_free(tern_snapshot *snapshot)
     }
     tern__free(snapshot->items);
     tern__free(snapshot->dir);
+    tern__free(snapshot->lines);
     tern__free(snapshot);
 }
 
@@ -74,7 +76,7 @@ int64_t tern_snapshot_step(const tern_snapshot *snapshot)
 static int check_name(const tern_snapshot *snapshot, const char *func, const char *name, tern_error *err)
 {
     if (!name || !*name) return tern__error_set(err, func, TERN_E_INVALID, "the name is empty");
-    bool taken = !strcmp(name, "step") || !strcmp(name, "world_size");
+    bool taken = !strcmp(name, "step") || !strcmp(name, "world_size") || !strcmp(name, "choices");
     for (int i = 0; i < snapshot->count; i++) taken |= !strcmp(snapshot->items[i].name, name);
     return taken ? tern__error_set(err, func, TERN_E_INVALID, "there is a \"%s\" already", name) : TERN_OK;
 }
@@ -131,6 +133,18 @@ static tern_object *save_item(const tern_snapshot *s, const tern__snapshot_item 
     return state;
 }
 
+/* With an error of its own, too. */
+static void save_choices(const tern_snapshot *s, tern_object *state, tern_error *err)
+{
+    tern_error own = {0};
+    tern_object *lines = tern__snapshot_choices_save(s, &own);
+    if (own.code && !tern__is_set(err)) *err = own;
+    if (lines && !tern__is_set(err))
+        tern_object_set(state, "choices", lines, err);
+    else
+        tern_object_free(lines);
+}
+
 static tern_object *save_all(const tern_snapshot *s, int64_t step, tern_error *err)
 {
     tern_object *state = tern_object_dict(err);
@@ -141,6 +155,7 @@ static tern_object *save_all(const tern_snapshot *s, int64_t step, tern_error *e
         else
             tern_object_free(item);
     }
+    save_choices(s, state, err);
     tern_object_set(state, "step", tern_object_int(step, err), err);
     tern_object_set(state, "world_size", tern_object_int(s->world, err), err);
     return state;
@@ -241,24 +256,28 @@ static tern_object *read_latest(const tern_snapshot *s, int64_t *step, tern_erro
     return state;
 }
 
-/* The file's object on all ranks, NULL without an error if there is no file. */
-static tern_object *read_everywhere(const tern_snapshot *s, const char *given, tern_error *err)
+/* Of `given`, or of that step. */
+static tern_object *read_chosen(const tern_snapshot *s, const char *given, int64_t step, tern_error *err)
+{
+    char name[TERN__SNAPSHOT_NAME];
+    tern__snapshot_name(TERN__MAX(step, 0), name);
+    char *path = given ? NULL : path_of(s, name, err);
+    tern_object *state = tern__is_set(err) ? NULL : read_file(s, given ? given : path, err);
+    tern__free(path);
+    return state;
+}
+
+/* The file's object on all ranks, NULL if there is no file; or an error on all of them. */
+static int read_everywhere(const tern_snapshot *s, const char *given, tern_object **state, tern_error *err)
 {
     int64_t step = -1;
-    tern_object *state = NULL;
     bool chooses = !given && s->rank == 0;
-    if (chooses) state = read_latest(s, &step, err);
-    if (chooses && !state) step = -1;
-    if (tern__agree(s->group, load_func, err)) return NULL;
-    if (!given && s->world > 1 && tern_broadcast(s->group, &step, 1, TERN_I64, 0, err)) step = -1;
-    if (!chooses && (given || step >= 0)) {
-        char name[TERN__SNAPSHOT_NAME];
-        tern__snapshot_name(TERN__MAX(step, 0), name);
-        char *path = given ? NULL : path_of(s, name, err);
-        if (!tern__is_set(err)) state = read_file(s, given ? given : path, err);
-        tern__free(path);
-    }
-    return state;
+    if (chooses) *state = read_latest(s, &step, err);
+    if (chooses && !*state) step = -1;
+    if (tern__agree(s->group, load_func, err)) return err->code;
+    if (!given && s->world > 1 && tern_broadcast(s->group, &step, 1, TERN_I64, 0, err)) return err->code;
+    if (!chooses && (given || step >= 0)) *state = read_chosen(s, given, step, err);
+    return tern__agree(s->group, load_func, err);
 }
 
 /* Of what is every rank's own: this rank's, or NULL. */
@@ -286,20 +305,26 @@ static void load_item(const tern_snapshot *s, const tern__snapshot_item *item, c
     if (own.code) tern__error_set(err, own.func, own.code, "\"%s\": %s", item->name, own.text);
 }
 
+static int load_items(const tern_snapshot *s, const tern_object *state, int64_t *step, tern_error *err)
+{
+    tern__field_int(load_func, state, "step", 0, INT64_MAX, step, err);
+    if (tern__agree(s->group, load_func, err)) return err->code;
+    for (int i = 0; i < s->count && !tern__is_set(err); i++)
+        load_item(s, &s->items[i], tern_object_get(state, s->items[i].name), err);
+    return tern__agree(s->group, load_func, err);
+}
+
 static int load(tern_snapshot *s, const char *path, tern_error *err)
 {
-    int64_t step = -1;
+    int64_t step;
+    tern_object *state = NULL;
     if (tern__agree(s->group, load_func, err)) return err->code;
-    tern_object *state = read_everywhere(s, path, err);
-    if (state) tern__field_int(load_func, state, "step", 0, INT64_MAX, &step, err);
-    tern__agree(s->group, load_func, err);
-    for (int i = 0; state && i < s->count && !tern__is_set(err); i++)
-        load_item(s, &s->items[i], tern_object_get(state, s->items[i].name), err);
-    int found = state != NULL;
+    int status = read_everywhere(s, path, &state, err), found = state != NULL;
+    if (!status && found) status = load_items(s, state, &step, err);
+    if (!status && found) status = tern__snapshot_choices_load(s, tern_object_get(state, "choices"), err);
     tern_object_free(state);
-    if (tern__agree(s->group, load_func, err)) return err->code;
-    if (found) s->step = step;
-    return found;
+    if (!status && found) s->step = step;
+    return status ? status : found;
 }
 
 int tern_snapshot_load(tern_snapshot *snapshot, const char *path, tern_error *err)

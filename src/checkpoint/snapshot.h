@@ -3,6 +3,7 @@
 #define TERN_SRC_CHECKPOINT_SNAPSHOT_H
 
 #include "base/base.h"
+#include "kernels/choices.h"
 
 #include <tern/snapshot.h>
 
@@ -20,7 +21,8 @@ typedef struct tern__snapshot_item {
     const tern__own_state *own;
     tern_snapshot_load_fn load;
     void *ctx;
-    char *packed; /* all ranks', where `own` is there */
+    void (*add_devices)(const void *ctx, tern__choosers *list); /* that it computes on; may be NULL */
+    char *packed;                                               /* all ranks', where `own` is there */
 } tern__snapshot_item;
 
 struct tern_snapshot {
@@ -31,11 +33,21 @@ struct tern_snapshot {
     tern__snapshot_item *items;
     int count;
     int64_t step;
+    char *lines; /* room for choices */
 };
 
 /* Adds a copy of `item`, under a copy of its name. */
 int tern__snapshot_add(tern_snapshot *snapshot, const char *func, const tern__snapshot_item *item,
                        tern_error *err);
+
+/* ---- snapshot_choices.c: collective ---- */
+
+#define TERN__SNAPSHOT_LINES ((size_t)1 << 20) /* bytes: more than two thousand cases */
+
+/* What goes into the file, on rank 0; NULL without an error: nothing has been chosen. */
+tern_object *tern__snapshot_choices_save(const tern_snapshot *snapshot, tern_error *err);
+/* `lines` is what the file has, or NULL. */
+int tern__snapshot_choices_load(const tern_snapshot *snapshot, const tern_object *lines, tern_error *err);
 
 /* ---- snapshot_dir.c: rank 0's ---- */
 

@@ -87,9 +87,18 @@ static int add(tern_snapshot *snapshot, const char *func, const char *name, tern
     return tern__snapshot_add(snapshot, func, &item, err);
 }
 
+static void add_module_devices(const void *ctx, tern__choosers *list)
+{
+    const tern_module *module = ctx;
+    for (int i = 0; i < tern_state_count(module); i++)
+        tern__choosers_add(list, tern_state_get(module, i).tensor->device);
+}
+
 int tern_snapshot_add_module(tern_snapshot *snapshot, const char *name, tern_module *module, tern_error *err)
 {
-    return add(snapshot, __func__, name, save_module, load_module, module, err);
+    int status = add(snapshot, __func__, name, save_module, load_module, module, err);
+    if (!status) snapshot->items[snapshot->count - 1].add_devices = add_module_devices;
+    return status;
 }
 
 int tern_snapshot_add_optim(tern_snapshot *snapshot, const char *name, tern_optim *optim, tern_error *err)
@@ -196,7 +205,14 @@ int tern_snapshot_add_rng(tern_snapshot *snapshot, const char *name, tern_rng *r
     return add_own(snapshot, __func__, name, &own_rng, load_rng, rng, err);
 }
 
+static void add_scope_device(const void *ctx, tern__choosers *list)
+{
+    tern__choosers_add(list, ((const tern_scope *)ctx)->device);
+}
+
 int tern_snapshot_add_scope(tern_snapshot *snapshot, const char *name, tern_scope *scope, tern_error *err)
 {
-    return add_own(snapshot, __func__, name, &own_scope, load_scope, scope, err);
+    int status = add_own(snapshot, __func__, name, &own_scope, load_scope, scope, err);
+    if (!status) snapshot->items[snapshot->count - 1].add_devices = add_scope_device;
+    return status;
 }

@@ -89,6 +89,8 @@ int tern__group_build(tern_group *group, tern_error *err);
 
 /* "rank 1 (host, pid 77)": its rank in the root. */
 void tern__group_describe(const tern_group *group, int rank, char *text, size_t size);
+/* By SIGSTOP, or a debugger; false of one that this process does not see. */
+bool tern__group_is_stopped(const tern_group *group, int rank);
 /* "; in the group of ranks 0, 2", or "" for the root: for the end of an error. */
 void tern__group_text(const tern_group *group, char *text, size_t size);
 /* `rank` has closed the root and all that was made from it. */

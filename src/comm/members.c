@@ -28,6 +28,11 @@ bool tern__group_has_left(const tern_group *group, int rank)
     return tern__control_has_left(group->control, tern_group_world_rank(group, rank));
 }
 
+bool tern__group_is_stopped(const tern_group *group, int rank)
+{
+    return tern__control_is_stopped(group->control, tern_group_world_rank(group, rank));
+}
+
 bool tern__group_is_same_process(const tern_group *group, int rank)
 {
     return tern__control_is_same_process(group->control, tern_group_world_rank(group, rank));

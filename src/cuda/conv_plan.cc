@@ -176,17 +176,18 @@ static bool trial_open(trial *t, const tern__call *call, const tern__cudnn_conv 
     t->call.err = nullptr;
     t->conv = conv;
     t->result = conv->operand[conv->result].data;
+    bool is_open = tern__stopwatch_open(&t->watch, call);
     if (conv->add) {
         t->elsewhere = tern__cuda_scratch(call, tern__view_bytes(&conv->operand[conv->result]));
         t->result = t->elsewhere;
     }
-    return tern__stopwatch_open(&t->watch, call) && t->result;
+    return is_open && t->result;
 }
 
 static void trial_close(trial *t)
 {
-    tern__stopwatch_close(&t->watch);
     tern__cuda_scratch_free(&t->call, t->elsewhere);
+    tern__stopwatch_close(&t->watch);
 }
 
 static int run_trial(void *ctx)

@@ -205,13 +205,15 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
 
 /* ---- products ---- */
 
-/* What a product's item says. */
+/* What a product's item says: the algorithm itself, as the plan's may be another one when a recorded step is
+ * compared with the next. */
 typedef struct alignas(16) product {
     cublas *lib;
     const gemm_plan *plan;
     const void *a, *b, *bias;
     void *y;
     int64_t add, doubles;
+    cublasLtMatmulAlgo_t algorithm;
 } product;
 
 static int run_product(tern__cuda *cuda, const void *data, tern_error *err)
@@ -224,7 +226,7 @@ static int run_product(tern__cuda *cuda, const void *data, tern_error *err)
     if (code != CUBLAS_STATUS_SUCCESS) return check_code(code, "cublasLtMatmulDescSetAttribute", err);
     code = cublasLtMatmul(p->lib->handle, plan->desc, p->doubles ? (const void *)&ones : &one, p->b,
                           plan->layout[B], p->a, plan->layout[A], p->doubles ? (const void *)&betas : &beta,
-                          p->y, plan->layout[Y], p->y, plan->layout[Y], &plan->algorithm, p->lib->workspace,
+                          p->y, plan->layout[Y], p->y, plan->layout[Y], &p->algorithm, p->lib->workspace,
                           WORKSPACE, cuda->stream);
     return check_code(code, "cublasLtMatmul", err);
 }
@@ -233,7 +235,8 @@ static const tern__cuda_kind product_kind = {sizeof(product), sizeof(product), r
 
 static product product_of(cublas *lib, const gemm_plan *plan, const tern__gemm *g)
 {
-    return {lib, plan, g->a.data, g->b.data, vector_of(g), g->y.data, g->add, g->a.dtype == TERN_F64};
+    bool doubles = g->a.dtype == TERN_F64;
+    return {lib, plan, g->a.data, g->b.data, vector_of(g), g->y.data, g->add, doubles, plan->algorithm};
 }
 
 /* ---- choosing ---- */
@@ -290,17 +293,18 @@ static bool trial_open(trial *t, const tern__call *call, cublas *lib, const gemm
     t->call = *call;
     t->call.err = nullptr;
     t->what = product_of(lib, plan, g);
+    bool is_open = tern__stopwatch_open(&t->watch, call);
     if (g->add) {
         t->elsewhere = tern__cuda_scratch(call, (size_t)elements * tern_dtype_bytes(g->y.dtype));
         t->what.y = t->elsewhere;
     }
-    return tern__stopwatch_open(&t->watch, call) && t->what.y;
+    return is_open && t->what.y;
 }
 
 static void trial_close(trial *t)
 {
-    tern__stopwatch_close(&t->watch);
     tern__cuda_scratch_free(&t->call, t->elsewhere);
+    tern__stopwatch_close(&t->watch);
 }
 
 /* Leaves the best in the plan, which works if one of them does: an algorithm that is vouched for may still
@@ -313,7 +317,7 @@ static float take_best(const tern__call *call, cublas *lib, gemm_plan *plan, con
     float least = -1;
     bool can = trial_open(&t, call, lib, plan, g);
     for (int i = 0; i < count && can; i++) {
-        plan->algorithm = found[i].algo;
+        t.what.algorithm = found[i].algo;
         float ms = tern__stopwatch_try(&t.watch, run_trial, &t, least);
         if (ms < 0 || (least >= 0 && ms >= least)) continue;
         best = i;
@@ -378,7 +382,7 @@ static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const te
     return TERN_OK;
 }
 
-/* What others have told since; an algorithm is a value, so nothing that runs looks at it again. */
+/* What others have told since; nothing that was asked for or recorded looks at the plan's algorithm again. */
 static void take_news(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
 {
     tern_device *device = call->device;
@@ -426,5 +430,5 @@ int tern__cublas_gemm(const tern__call *call, const tern__gemm *g)
 void tern__cublas_version(char *text, size_t size)
 {
     size_t version = cublasLtGetVersion();
-    std::snprintf(text, size, "cuBLAS %zu.%zu", version / 10000, version / 100 % 100);
+    std::snprintf(text, size, "cuBLAS %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
 }

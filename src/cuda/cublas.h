@@ -7,7 +7,7 @@
 /* E_UNSUPPORTED, with nothing computed: cuBLASLt has none. */
 int tern__cublas_gemm(const tern__call *call, const tern__gemm *gemm);
 
-/* "cuBLAS 13.1". */
+/* "cuBLAS 13.1.2". */
 void tern__cublas_version(char *text, size_t size);
 
 #endif

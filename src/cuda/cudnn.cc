@@ -2,13 +2,15 @@
  * the addition of its bias behind it, and the engines that its heuristics name for it.
  *
  * An engine is known by its number and the values of its knobs, which for one version of cuDNN are the same
- * in every process. Engines for everything (the fallback's), and then those that need more memory than the
- * device's rules allow, count only where there is no other. */
+ * in every process. Engines for everything (the fallback's) come behind those that the heuristics put first,
+ * and one that needs more memory than the device's rules allow counts only where there is no other. */
 #include "cuda/cudnn.h"
 #include "cuda/cudnn_row.h"
 
 #include <cstdio>
 #include <cstdlib>
+#include <set>
+#include <string>
 #include <vector>
 
 struct tern__cudnn_graph {
@@ -390,7 +392,8 @@ typedef struct walk {
     void *ctx;
     int left; /* how many more are wanted */
     bool found;
-    tern__cudnn_engine large; /* the first that needs more memory than the rules allow */
+    tern__cudnn_engine large;     /* the first that needs more memory than the rules allow */
+    std::set<std::string> passed; /* names: some are named twice */
 } walk;
 
 static void meet(walk *w, const tern__cudnn_engine *e)
@@ -399,15 +402,18 @@ static void meet(walk *w, const tern__cudnn_engine *e)
     w->left = w->visit(w->ctx, e) ? w->left - 1 : 0;
 }
 
-/* Those of one mode: plans are made of no more than are wanted. */
+/* Those of one mode, if more are wanted: plans are made of no others. */
 static void go_through(walk *w, cudnnBackendHeurMode_t mode)
 {
+    if (!w->left) return;
     for (desc config : configs_of(w->graph, mode)) {
         tern__cudnn_engine e;
         if (!w->left)
             destroy(config);
         else if (!build(w->call, w->graph, config, &e))
             continue;
+        else if (!w->passed.insert(e.name).second)
+            tern__cudnn_engine_free(&e);
         else if (e.workspace <= w->call->device->conv.workspace)
             meet(w, &e);
         else if (w->large.plan)
@@ -420,9 +426,9 @@ static void go_through(walk *w, cudnnBackendHeurMode_t mode)
 void tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *g, int most, tern__cudnn_visit *visit,
                          void *ctx)
 {
-    walk w = {call, g, visit, ctx, most, false, {}};
+    walk w = {call, g, visit, ctx, most, false, {}, {}};
     go_through(&w, CUDNN_HEUR_MODE_A);
-    if (!w.found) go_through(&w, CUDNN_HEUR_MODE_FALLBACK);
+    go_through(&w, CUDNN_HEUR_MODE_FALLBACK);
     if (!w.found && w.large.plan)
         meet(&w, &w.large);
     else

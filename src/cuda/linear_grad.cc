@@ -90,10 +90,9 @@ static int make_all(const gradients *g)
     return tern__cuda_must(cut(call, call->out[DX], call->in[IN], call->out[DX]));
 }
 
-static int one_by_one(void *ctx)
+static int one_by_one(const tern__call *call, const void *)
 {
     gradients g;
-    const tern__call *call = ((const gradients *)ctx)->call;
     const tern__view *dy = call->in[DY];
     tern__view dz;
     gradients_of(call, &g);
@@ -129,7 +128,7 @@ int tern__cuda_linear_grad(const tern__call *call)
     tern__gemm gemm[TERN__SMALL_GEMMS];
     gradients_of(call, &g);
     if (!takes(&g)) return TERN_E_UNSUPPORTED;
-    if (!can_be_small(&g, gemm)) return one_by_one(&g);
+    if (!can_be_small(&g, gemm)) return one_by_one(call, nullptr);
     const float *gate = call->in[Y] ? (const float *)call->in[Y]->data : nullptr;
-    return tern__small_gemms_or(call, gemm, g.count, gate, one_by_one, &g);
+    return tern__small_gemms_or(call, gemm, g.count, gate, one_by_one, nullptr);
 }

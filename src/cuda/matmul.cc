@@ -229,10 +229,9 @@ static tern__gemm nth(const products *all, int64_t n)
     return g;
 }
 
-static int run_by_cublas(void *ctx)
+static int run_by_cublas(const tern__call *call, const void *ctx)
 {
     products all = *(const products *)ctx;
-    const tern__call *call = all.call;
     int64_t count = count_of(all.p.sum, all.p.sums) * count_of(all.p.batch, all.p.batches);
     bool relu = all.first.relu;
     int status = TERN_OK;
@@ -252,7 +251,7 @@ static int run_by_cublas(void *ctx)
 static int run(const tern__call *call, const tern__product *p)
 {
     products all = products_of(call, p);
-    if (!is_one(&all)) return run_by_cublas(&all);
+    if (!is_one(&all)) return run_by_cublas(call, &all);
     return tern__small_gemms_or(call, &all.first, 1, nullptr, run_by_cublas, &all);
 }
 

@@ -5,10 +5,11 @@
  * whoever gets it comes after whoever had it, and nobody has to wait for that. Of several the one with the
  * lowest address goes first: where the same are free, whoever asks for the same gets the same, so the
  * addresses of a static step are those of the step before, which its graphs live on (graph.cc). Small blocks
- * are cut from pages that stay. Large ones have pages of their own; where hardly any memory is left those of
- * free ones are taken away, which is the only time that the pool waits for the device, and their addresses
- * wait for the next block of their class. What is left then is for others: CUDA loads kernels when they are
- * first launched, graphs and libraries take memory of their own, NCCL with its first collective. */
+ * are cut from pages that stay. Large ones have pages of their own. Those of free ones are taken away, and
+ * their addresses wait for the next block of their class, where hardly any memory is left, and of what
+ * somebody has only tried (stopwatch.h); at no other time the pool waits for the device. What is left then is
+ * for others: CUDA loads kernels when they are first launched, graphs and libraries take memory of their own,
+ * NCCL with its first collective. */
 #include "cuda/pool.h"
 #include "cuda/graph.h"
 
@@ -29,6 +30,7 @@ struct block {
     size_t bytes;
     int bin;
     bool is_mapped;
+    uint64_t mapped; /* the pool's count when it was */
     unsigned long long handle;
 };
 
@@ -48,7 +50,8 @@ struct tern__cuda_pool {
     char *base, *top, *end;    /* addresses: used up to the top */
     char *next;                /* what is left of the last page */
     size_t next_left, bytes;
-    bool stays; /* other processes and network cards get nothing of it */
+    uint64_t mapped; /* how often a large block was */
+    bool stays;      /* other processes and network cards get nothing of it */
 };
 
 /* From one class to the next, between a power of two and the next one. */
@@ -134,6 +137,20 @@ void tern__cuda_pool_close(tern__cuda_pool *pool)
     delete pool;
 }
 
+/* Takes away what is behind free large blocks that came after so many. */
+static void unmap_free(tern__cuda_pool *pool, uint64_t mapped)
+{
+    for (auto &bin : pool->bins) {
+        for (block *b : bin) {
+            if (!has_pages(b) || b->mapped <= mapped) continue;
+            tern__cuda_unmap(b->data, b->bytes, b->handle);
+            b->is_mapped = false;
+            pool->bytes -= b->bytes;
+        }
+        std::make_heap(bin.begin(), bin.end(), comes_later);
+    }
+}
+
 static bool has_cached(const tern__cuda_pool *pool)
 {
     for (const auto &bin : pool->bins)
@@ -146,15 +163,7 @@ static void give_up(tern__cuda_pool *pool)
 {
     if (!has_cached(pool)) return;
     tern__cuda_settle(pool->cuda);
-    for (auto &bin : pool->bins) {
-        for (block *b : bin) {
-            if (!has_pages(b)) continue;
-            tern__cuda_unmap(b->data, b->bytes, b->handle);
-            b->is_mapped = false;
-            pool->bytes -= b->bytes;
-        }
-        std::make_heap(bin.begin(), bin.end(), comes_later);
-    }
+    unmap_free(pool, 0);
 }
 
 void tern__cuda_pool_give_up(tern__cuda_pool *pool)
@@ -218,7 +227,7 @@ static block *new_block(tern__cuda_pool *pool, int bin, size_t bytes)
 {
     block *b = new block();
     bool is_large = bytes >= TERN__CUDA_PAGE;
-    *b = (block){nullptr, bytes, bin, !is_large, 0};
+    *b = (block){nullptr, bytes, bin, !is_large, 0, 0};
     b->data = is_large ? take_addresses(pool, b->bytes) : cut(pool, bytes);
     if (b->data) {
         pool->blocks[b->data] = b;
@@ -239,14 +248,21 @@ static block *find(tern__cuda_pool *pool, size_t bytes)
     return b;
 }
 
+static bool map_block(tern__cuda_pool *pool, block *b)
+{
+    if (b->is_mapped) return true;
+    b->is_mapped = map(pool, b->data, b->bytes, &b->handle);
+    b->mapped = ++pool->mapped;
+    return b->is_mapped;
+}
+
 void *tern__cuda_alloc(tern_device *device, size_t bytes)
 {
     tern__cuda_pool *pool = tern__cuda_of(device)->pool;
     std::lock_guard<std::mutex> hold(pool->lock);
     block *b = find(pool, TERN__MAX(bytes, (size_t)SMALLEST));
     if (!b) return nullptr;
-    if (!b->is_mapped) b->is_mapped = map(pool, b->data, b->bytes, &b->handle);
-    if (b->is_mapped) return b->data;
+    if (map_block(pool, b)) return b->data;
     put(&pool->bins[b->bin], b);
     return nullptr;
 }
@@ -264,6 +280,21 @@ size_t tern__cuda_bytes(tern_device *device)
     tern__cuda_pool *pool = tern__cuda_of(device)->pool;
     std::lock_guard<std::mutex> hold(pool->lock);
     return pool->bytes;
+}
+
+uint64_t tern__cuda_pool_mapped(tern__cuda_pool *pool)
+{
+    std::lock_guard<std::mutex> hold(pool->lock);
+    return pool->mapped;
+}
+
+void tern__cuda_pool_trim(tern__cuda_pool *pool, uint64_t mapped)
+{
+    std::lock_guard<std::mutex> hold(pool->lock);
+    if (pool->mapped == mapped) return;
+    cudaSetDevice(pool->cuda->index);
+    cudaStreamSynchronize(pool->cuda->stream);
+    unmap_free(pool, mapped);
 }
 
 static bool let_use(tern__cuda_pool *pool, int peer)

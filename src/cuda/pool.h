@@ -10,7 +10,12 @@
 
 int tern__cuda_pool_open(tern__cuda *cuda, size_t total, tern__memory *memory, tern_error *err);
 void tern__cuda_pool_close(tern__cuda_pool *pool);
-/* Takes away what is behind free large blocks, which waits for the device. */
+/* How many blocks with pages of their own have been given memory until now. */
+uint64_t tern__cuda_pool_mapped(tern__cuda_pool *pool);
+/* Takes away what is behind free ones of those that came after so many; who has recorded a step may know the
+ * others. Waits for the step's stream, which nobody captures. */
+void tern__cuda_pool_trim(tern__cuda_pool *pool, uint64_t mapped);
+/* Takes away what is behind all of them that are free, and has what was recorded forgotten. */
 void tern__cuda_pool_give_up(tern__cuda_pool *pool);
 /* Lets the GPU `peer` use the pool's memory, what is mapped later too. False: the two are not joined. */
 bool tern__cuda_pool_share(tern__cuda_pool *pool, int peer);

@@ -17,10 +17,13 @@ bool tern__small_gemms_fit(const tern__gemm *g, int count);
  * parts for about `blocks` blocks, of TERN__SMALL_BLOCKS at most: how sums are rounded depends on that. */
 int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, const float *gate, int blocks);
 
-/* The same, or `other(ctx)`, which does it in another way: the faster by the device's clock, or by what
+/* Another way to do what `call` asks for. */
+typedef int tern__other_way(const tern__call *call, const void *ctx);
+
+/* The same, or `other(call, ctx)`: the faster by the device's clock, or by what
  * others have told or the file has (device/notes.h); `other` where they do not fit or clocks may not decide.
  */
 int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count, const float *gate,
-                         tern__timed *other, void *ctx);
+                         tern__other_way *other, const void *ctx);
 
 #endif

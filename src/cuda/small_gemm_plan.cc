@@ -18,8 +18,8 @@ extern "C" {
 
 enum { NUMBERS = 7 }; /* of a product */
 
-/* What is tried: half of the processors of a large GPU, nearly all, and each of them twice. */
-static const int tried[] = {64, 128, TERN__SMALL_BLOCKS};
+/* What is tried: the other way, half of the processors of a large GPU, nearly all, and each of them twice. */
+static const int tried[] = {0, 64, 128, TERN__SMALL_BLOCKS};
 
 typedef std::array<int64_t, TERN__SMALL_GEMMS * NUMBERS + 1> plan_key;
 
@@ -71,18 +71,21 @@ static void describe(const plan_key &key, char text[TEXT])
 typedef struct trial {
     const tern__call *call;
     const tern__gemm *g;
-    int count, blocks;
+    int count, blocks; /* blocks 0: the other way */
     const float *gate;
+    tern__other_way *other;
+    const void *ctx; /* the other way's */
 } trial;
 
-static int run_small(void *ctx)
+static int run_trial(void *ctx)
 {
     const trial *t = (const trial *)ctx;
-    return tern__small_gemms(t->call, t->g, t->count, t->gate, t->blocks);
+    return t->blocks ? tern__small_gemms(t->call, t->g, t->count, t->gate, t->blocks)
+                     : t->other(t->call, t->ctx);
 }
 
 /* Into how many blocks; 0: the other way. *least: its milliseconds; negative: nothing has run. */
-static int fastest(const trial *t, tern__timed *other, void *ctx, float *least)
+static int fastest(const trial *t, float *least)
 {
     tern__stopwatch watch;
     tern__call call = *t->call;
@@ -91,15 +94,13 @@ static int fastest(const trial *t, tern__timed *other, void *ctx, float *least)
     call.err = nullptr;
     quiet.call = &call;
     *least = -1;
-    if (tern__stopwatch_open(&watch, &call)) {
-        *least = tern__stopwatch_try(&watch, other, ctx, -1);
-        for (int some : tried) {
-            quiet.blocks = some;
-            float ms = tern__stopwatch_try(&watch, run_small, &quiet, *least);
-            if (ms < 0 || (*least >= 0 && ms >= *least)) continue;
-            *least = ms;
-            blocks = some;
-        }
+    bool is_open = tern__stopwatch_open(&watch, &call);
+    for (int some : tried) {
+        quiet.blocks = some;
+        float ms = is_open ? tern__stopwatch_try(&watch, run_trial, &quiet, *least) : -1;
+        if (ms < 0 || (*least >= 0 && ms >= *least)) continue;
+        *least = ms;
+        blocks = some;
     }
     tern__stopwatch_close(&watch);
     return blocks;
@@ -125,7 +126,7 @@ static bool take_named(plan *p, const char *name)
     return is_other || is_small;
 }
 
-static void choose(plan *p, const trial *t, const plan_key &key, tern__timed *other, void *ctx)
+static void choose(plan *p, const trial *t, const plan_key &key)
 {
     tern_device *device = t->call->device;
     char what[TEXT], name[NAME];
@@ -135,21 +136,21 @@ static void choose(plan *p, const trial *t, const plan_key &key, tern__timed *ot
     if (take_named(p, device->notes->find(device, what)) || p->is_known || device->follows ||
         adds(t->g, t->count))
         return;
-    *p = {true, fastest(t, other, ctx, &least), p->heard};
+    *p = {true, fastest(t, &least), p->heard};
     std::snprintf(name, NAME, p->blocks ? SMALL : OTHER, p->blocks);
     if (least >= 0) device->notes->keep(device, what, name);
 }
 
 int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count, const float *gate,
-                         tern__timed *other, void *ctx)
+                         tern__other_way *other, const void *ctx)
 {
     tern_device *device = call->device;
     bool may = tern__cuda_of(device)->has_small_gemms && !device->conv.deterministic;
-    if (!may || !tern__small_gemms_fit(g, count)) return other(ctx);
+    if (!may || !tern__small_gemms_fit(g, count)) return other(call, ctx);
     plan_key key = key_of(g, count, gate);
     plan *p = &(*plans_of(call))[key];
-    trial t = {call, g, count, 0, gate};
-    if (!p->is_known || p->heard != device->notes->heard) choose(p, &t, key, other, ctx);
+    trial t = {call, g, count, 0, gate, other, ctx};
+    if (!p->is_known || p->heard != device->notes->heard) choose(p, &t, key);
     t.blocks = p->blocks;
-    return t.blocks ? run_small(&t) : other(ctx);
+    return run_trial(&t);
 }

@@ -1,54 +1,75 @@
-/* stopwatch.h - how long something takes on the stream of a device's steps. */
+/* stopwatch.h - how long something takes on the stream of a device's steps. What is allocated while it is
+ * open and given back leaves no memory mapped: who is not chosen may have wanted much. */
 #ifndef TERN_SRC_CUDA_STOPWATCH_H
 #define TERN_SRC_CUDA_STOPWATCH_H
 
 #include "cuda/graph.h"
+#include "cuda/pool.h"
 
 #include <chrono>
+
+enum { TERN__STOPWATCH_RUNS = 10 };
 
 typedef struct tern__stopwatch {
     tern_device *device; /* NULL: not open */
     bool graphs;         /* the device's, which launches none while something is timed */
     cudaStream_t stream;
-    cudaEvent_t started, ended;
+    uint64_t mapped;                              /* blocks of the pool, when it was opened */
+    cudaEvent_t events[TERN__STOPWATCH_RUNS + 1]; /* before the first run, and behind each  */
 } tern__stopwatch;
 
 static inline bool tern__stopwatch_open(tern__stopwatch *w, const tern__call *call)
 {
     tern__cuda *cuda = tern__cuda_of(call->device);
-    *w = {call->device, call->device->graphs, cuda->stream, nullptr, nullptr};
+    bool is_well = true;
+    *w = {call->device, call->device->graphs, cuda->stream, 0, {}};
     tern__cuda_flush(w->device, nullptr);
+    w->mapped = tern__cuda_pool_mapped(cuda->pool);
     cudaSetDevice(cuda->index);
     w->device->graphs = false;
-    return cudaEventCreate(&w->started) == cudaSuccess && cudaEventCreate(&w->ended) == cudaSuccess;
+    for (cudaEvent_t &event : w->events) is_well &= cudaEventCreate(&event) == cudaSuccess;
+    return is_well;
 }
 
 static inline void tern__stopwatch_close(tern__stopwatch *w)
 {
     if (!w->device) return;
+    tern__cuda_pool_trim(tern__cuda_of(w->device)->pool, w->mapped);
     w->device->graphs = w->graphs;
-    if (w->started) cudaEventDestroy(w->started);
-    if (w->ended) cudaEventDestroy(w->ended);
+    for (cudaEvent_t event : w->events)
+        if (event) cudaEventDestroy(event);
 }
 
 /* What is timed; returns a status. */
 typedef int tern__timed(void *ctx);
 
-/* Milliseconds, the mean of so many runs; negative if one failed. */
-static inline float tern__stopwatch_time(tern__stopwatch *w, tern__timed *run, void *ctx, int runs)
+/* Milliseconds between two events, the fewest of all that are next to each other up to the last; negative if
+ * something failed. */
+static inline float tern__stopwatch_least(const tern__stopwatch *w, int last)
 {
-    int status = TERN_OK;
-    float ms = 0;
-    cudaEventRecord(w->started, w->stream);
-    for (int i = 0; i < runs && !status; i++) status = run(ctx);
-    cudaEventRecord(w->ended, w->stream);
-    bool ran = cudaEventSynchronize(w->ended) == cudaSuccess && !status &&
-               cudaEventElapsedTime(&ms, w->started, w->ended) == cudaSuccess;
+    float least = -1, ms;
+    bool ran = cudaEventSynchronize(w->events[last]) == cudaSuccess;
+    for (int i = 0; i < last && ran; i++) {
+        ran = cudaEventElapsedTime(&ms, w->events[i], w->events[i + 1]) == cudaSuccess;
+        if (least < 0 || ms < least) least = ms;
+    }
     cudaGetLastError(); /* what failed here is nobody else's failure */
-    return ran ? ms / (float)runs : -1;
+    return ran ? least : -1;
 }
 
-enum { TERN__STOPWATCH_RUNS = 10 };
+/* Milliseconds of the fastest of so many runs, as others may have had a part of the device in some; negative
+ * if one failed. */
+static inline float tern__stopwatch_time(tern__stopwatch *w, tern__timed *run, void *ctx, int runs)
+{
+    int status = TERN_OK, last = 0;
+    cudaEventRecord(w->events[0], w->stream);
+    while (last < runs && !status) {
+        status = run(ctx);
+        cudaEventRecord(w->events[++last], w->stream);
+    }
+    float ms = tern__stopwatch_least(w, last);
+    return status ? -1 : ms;
+}
 
 /* NULL where one cannot be made of them. */
 static inline cudaGraphExec_t tern__stopwatch_graph(const tern__stopwatch *w, tern__timed *run, void *ctx)
@@ -69,17 +90,16 @@ static inline cudaGraphExec_t tern__stopwatch_graph(const tern__stopwatch *w, te
  * until all of the second has been asked for. */
 static inline float tern__stopwatch_time_graph(tern__stopwatch *w, tern__timed *run, void *ctx)
 {
-    float ms = 0;
+    const int launches = 2;
     cudaGraphExec_t exec = tern__stopwatch_graph(w, run, ctx);
-    bool ran = exec && cudaGraphLaunch(exec, w->stream) == cudaSuccess &&
-               cudaEventRecord(w->started, w->stream) == cudaSuccess &&
-               cudaGraphLaunch(exec, w->stream) == cudaSuccess &&
-               cudaEventRecord(w->ended, w->stream) == cudaSuccess &&
-               cudaEventSynchronize(w->ended) == cudaSuccess &&
-               cudaEventElapsedTime(&ms, w->started, w->ended) == cudaSuccess;
+    bool ran = exec && cudaEventRecord(w->events[0], w->stream) == cudaSuccess;
+    for (int i = 0; i < launches && ran; i++)
+        ran = cudaGraphLaunch(exec, w->stream) == cudaSuccess &&
+              cudaEventRecord(w->events[i + 1], w->stream) == cudaSuccess;
+    float ms = ran ? tern__stopwatch_least(w, launches) : -1;
     if (exec) cudaGraphExecDestroy(exec);
     cudaGetLastError();
-    return ran ? ms / TERN__STOPWATCH_RUNS : -1;
+    return ms < 0 ? ms : ms / TERN__STOPWATCH_RUNS;
 }
 
 /* Do clocks decide on the device? */

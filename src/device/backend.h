@@ -37,7 +37,7 @@ typedef struct tern__device_backend {
     int (*count)(tern_error *err);
     /* "NVIDIA H200, 139.8 GiB, compute capability 9.0", of the device with this number. */
     void (*describe)(int index, char *text, size_t size);
-    /* Of the libraries below it: "CUDA 13.0, cuDNN 9.14, cuBLAS 13.1". */
+    /* Of the libraries below it: "CUDA 13.0, cuDNN 9.16.0, cuBLAS 13.1.2". */
     void (*libraries)(char *text, size_t size);
 
     /* Fills device->state, device->memory, in which all addresses that it gives out lie, and

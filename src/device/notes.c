@@ -81,6 +81,11 @@ static machine machine_of(const tern_device *device)
     return m;
 }
 
+static bool is_same(const machine *a, const machine *b)
+{
+    return !strcmp(a->device, b->device) && !strcmp(a->libraries, b->libraries);
+}
+
 /* With a newline and a 0 behind it; the number of bytes before that, 0: there is no memory, or too much. */
 static size_t print(const note *one, const machine *m, char text[TERN__CHOICE_LINE])
 {
@@ -107,13 +112,14 @@ static bool says(const cJSON *line, const char *name, const char *expected)
 /* Of which lines, and whose. */
 typedef struct listener {
     struct tern__notes *notes;
-    const machine *machine; /* NULL: they were told */
+    machine machine;
+    bool told; /* not by the file */
 } listener;
 
 static bool is_of(const cJSON *line, const machine *m)
 {
-    if (!says(line, "tern", tern_version())) return false;
-    return !m || (says(line, "device", m->device) && says(line, "libraries", m->libraries));
+    return says(line, "tern", tern_version()) && says(line, "device", m->device) &&
+           says(line, "libraries", m->libraries);
 }
 
 static void take(void *ctx, const char *text, size_t bytes)
@@ -122,9 +128,9 @@ static void take(void *ctx, const char *text, size_t bytes)
     if (bytes >= TERN__CHOICE_LINE) return;
     cJSON *line = cJSON_ParseWithLength(text, bytes);
     const char *what = text_of(line, "case"), *choice = text_of(line, "choice");
-    if (what && choice && is_of(line, l->machine)) {
+    if (what && choice && is_of(line, &l->machine)) {
         note *one = find(l->notes, what);
-        if (!l->machine)
+        if (l->told)
             hear(l->notes, what, choice);
         else if (!one || !one->serial)
             put(l->notes, what, choice, false);
@@ -134,8 +140,7 @@ static void take(void *ctx, const char *text, size_t bytes)
 
 static void read_file(tern_device *device)
 {
-    const machine m = machine_of(device);
-    listener l = {device->notes, &m};
+    listener l = {device->notes, machine_of(device), false};
     device->notes->has_read_file = true;
     tern__choice_file_read(take, &l);
 }
@@ -207,7 +212,7 @@ size_t tern__notes_write(const tern_device *device, char *text, size_t size)
 
 void tern__notes_read(tern_device *device, const char *text, size_t bytes)
 {
-    listener l = {device->notes, NULL};
+    listener l = {device->notes, machine_of(device), true};
     tern__choice_lines_take(text, bytes, take, &l);
 }
 
@@ -221,5 +226,7 @@ static void copy_before(const note *one, uint64_t since, tern_device *to)
 
 void tern__notes_copy(const tern_device *from, uint64_t since, tern_device *to)
 {
-    if (from != to) copy_before(from->notes->first, since, to);
+    if (from == to || from->notes->serial <= since) return;
+    const machine giver = machine_of(from), taker = machine_of(to);
+    if (is_same(&giver, &taker)) copy_before(from->notes->first, since, to);
 }

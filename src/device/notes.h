@@ -4,8 +4,8 @@
  * Who measures notes the choice, which goes into the user's file (device/choice_file.h) and to those who are
  * told (kernels/choices.h). What another rank or device tells stands above the file's, and the file's counts
  * only for who may measure: of two ranks only one may have it. Lines name the device and its libraries, and
- * those of others in the file are passed over. What a note says is nobody's order: a back end takes it where
- * it has such a thing and its rules allow it.
+ * those of others are passed over, in the file and of what is told. What a note says is nobody's order: a
+ * back end takes it where it has such a thing and its rules allow it.
  *
  * Threads: as the device. */
 #ifndef TERN_SRC_DEVICE_NOTES_H

@@ -22,9 +22,40 @@ void tern__choices_read(tern_device *device, const char *text, size_t bytes)
         tern__conv_choices_read(device, text, bytes);
 }
 
+void tern__choices_restore(tern_device *device, const char *text, size_t bytes)
+{
+    if (device->notes)
+        tern__notes_read(device, text, bytes);
+    else
+        tern__conv_choices_restore(device, text, bytes);
+}
+
 /* A device of the other kind has no use for them. */
 void tern__choices_copy(const tern_device *from, uint64_t since, tern_device *to)
 {
     if (from->notes && to->notes) tern__notes_copy(from, since, to);
     if (!from->notes && !to->notes) tern__conv_choices_copy(from, since, to);
+}
+
+void tern__choosers_add(tern__choosers *list, tern_device *device)
+{
+    for (int i = 0; i < list->count; i++)
+        if (list->device[i] == device) return;
+    if (device && list->count < (int)TERN__COUNT(list->device)) list->device[list->count++] = device;
+}
+
+uint64_t tern__choosers_serial(const tern__choosers *list)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < list->count; i++) sum += tern__choices_serial(list->device[i]);
+    return sum;
+}
+
+size_t tern__choosers_write(const tern__choosers *list, char *text, size_t size)
+{
+    size_t used = 0;
+    *text = '\0';
+    for (int i = 0; i < list->count; i++)
+        used += tern__choices_write(list->device[i], text + used, size - used);
+    return used;
 }

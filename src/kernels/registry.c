@@ -1,6 +1,8 @@
 #include "device/backend.h"
 #include "kernels/away.h"
 
+#include <stdatomic.h>
+
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -34,7 +36,7 @@ static int run_with_threads(const tern__call *call, tern__kernel_fn fast)
 /* A kernel may fail without a word; the caller of an op gets one. */
 static int explain(const tern__call *call, int status)
 {
-    const tern__view *in = call->in[0];
+    const tern__view *of = call->in[0] ? call->in[0] : call->out[0];
     char shape[TERN__SHAPE_TEXT];
     return tern__error_set(call->err, tern__kernel_name(call->kernel), status, "%s of %s %s: %s",
                            tern__kernel_name(call->kernel), tern_dtype_name(in->dtype),
@@ -48,15 +50,31 @@ static int run_on_host(const tern__call *call)
     return status == TERN_E_UNSUPPORTED ? tern__reference_kernels[call->kernel](call) : status;
 }
 
+/* Once a process and kernel, so that nobody looks for the time elsewhere. */
+static void warn_of_host(const tern__call *call)
+{
+    static atomic_bool told[TERN__KERNEL_COUNT];
+    const tern__view *of = call->in[0] ? call->in[0] : call->out[0];
+    char shape[TERN__SHAPE_TEXT];
+    if (atomic_exchange(&told[call->kernel], true)) return;
+    tern__log(TERN_LOG_WARN, "%s has no %s of %s %s, which the host computes from copies, slowly",
+              call->device->name, tern__kernel_name(call->kernel), tern_dtype_name(of->dtype),
+              tern__shape_text(of, shape));
+}
+
+static int run_on_host_from_copies(const tern__call *call)
+{
+    warn_of_host(call);
+    return tern__call_carried(call, NULL, tern__reference_kernels[call->kernel]);
+}
+
 /* By the device's kernel, or on the host where it has none. */
 static int run_away(const tern__call *call)
 {
     tern__kernel_fn fast = call->device->backend->kernels[call->kernel];
     int status = fast ? TERN_OK : TERN_E_UNSUPPORTED;
     if (fast) status = tern__call_strays(call) ? tern__call_carried(call, call->device, fast) : fast(call);
-    return status == TERN_E_UNSUPPORTED
-               ? tern__call_carried(call, NULL, tern__reference_kernels[call->kernel])
-               : status;
+    return status == TERN_E_UNSUPPORTED ? run_on_host_from_copies(call) : status;
 }
 
 static int run(const tern__call *call)

@@ -80,7 +80,7 @@ typedef struct tern__seal {
     size_t buffer_bytes;       /* 0: no buffers; those in a device's memory stay where they are */
     void *attached;            /* the ddp that shares the gradients, or NULL */
     tern_group *group;         /* its group                                  */
-    bool is_asked;             /* an optimizer asks all ranks of the group whether to step */
+    bool is_asked;             /* an optimizer, here or on another rank, asks all whether to step */
     struct tern_optim *optims; /* all that are alive, the newest first */
     void *share;               /* sharded optimizers' windows over the parameters, or NULL */
 } tern__seal;

@@ -232,12 +232,20 @@ tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_
     return tern__pad(scope, __func__, x, &p);
 }
 
+/* In autocast's table: PyTorch's lists name these two, but no reflection of three dimensions. */
+static const char *row_of(int count, tern_padding_mode mode)
+{
+    if (mode == TERN_PADDING_REFLECT && count <= 4) return "tern_pad_reflect";
+    return mode == TERN_PADDING_REPLICATE ? "tern_pad_replicate" : "tern_pad_mode";
+}
+
 tern_tensor *tern_pad_mode(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding,
                            tern_padding_mode mode)
 {
     tern__padding p = {.mode = mode};
     if (!TERN__ENTER(scope, __func__, 1, &x) || tern__padding_mode_check(scope, __func__, "pad", (int)mode) ||
-        take(scope, __func__, &x->view, count, padding, &p))
+        take(scope, __func__, &x->view, count, padding, &p) ||
+        !TERN__ENTER(scope, row_of(count, mode), 1, &x))
         return NULL;
     return tern__pad(scope, __func__, x, &p);
 }

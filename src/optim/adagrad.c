@@ -51,7 +51,8 @@ static double initial(const tern__optim_group *group)
     return group->opts.adagrad.initial_accumulator_value;
 }
 
-static const tern__optim_rule rule = {.kernel = TERN__ADAGRAD,
+static const tern__optim_rule rule = {.name = "adagrad",
+                                      .kernel = TERN__ADAGRAD,
                                       .attr = attr_of,
                                       .attr_bytes = sizeof(tern__adagrad_attr),
                                       .states = {"sum"},

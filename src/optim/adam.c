@@ -66,13 +66,13 @@ static const tern__option options[] = {
     {"fused", TERN__OPTION_NONE, 0},
     {NULL, TERN__OPTION_NONE, 0}};
 
-#define RULE(attr_of)                                                                                        \
+#define RULE(name_, attr_of)                                                                                 \
     {                                                                                                        \
-        .kernel = TERN__ADAM, .attr = attr_of, .attr_bytes = sizeof(tern__adam_attr),                        \
+        .name = name_, .kernel = TERN__ADAM, .attr = attr_of, .attr_bytes = sizeof(tern__adam_attr),         \
         .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .counts = true, .options = options,           \
         .settle = settle                                                                                     \
     }
-static const tern__optim_rule adam = RULE(adam_attr), adamw = RULE(adamw_attr);
+static const tern__optim_rule adam = RULE("adam", adam_attr), adamw = RULE("adamw", adamw_attr);
 #undef RULE
 
 /* `o` holds the defaults. */

@@ -200,7 +200,8 @@ static const tern__option options[] = {
     {"step", TERN__OPTION_STEP, 0},
     {NULL, TERN__OPTION_NONE, 0}};
 
-static const tern__optim_rule rule = {.kernel = TERN__LAMB,
+static const tern__optim_rule rule = {.name = "lamb",
+                                      .kernel = TERN__LAMB,
                                       .attr = attr_of,
                                       .attr_bytes = sizeof(tern__lamb_attr),
                                       .states = {"exp_avg", "exp_avg_sq"},

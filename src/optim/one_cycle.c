@@ -107,7 +107,7 @@ static int check_momentum(const char *func, const tern_optim *optim, tern_error 
         return tern__error_set(err, func, TERN_E_INVALID,
                                "group %d of %s has no momentum to cycle: give it one > 0, or set "
                                "cycle_momentum to false",
-                               g, tern__kernel_name(optim->rule->kernel));
+                               g, optim->rule->name);
     }
     return TERN_OK;
 }

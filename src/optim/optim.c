@@ -110,7 +110,7 @@ int tern__optim_group_check(const char *func, const tern_optim *optim, tern__ker
         return tern__error_set(err, func, TERN_E_INVALID, "the optimizer or the function `belongs` is NULL");
     if (optim->rule->kernel != kernel)
         return tern__error_set(err, func, TERN_E_INVALID, "a group of %s for an optimizer that is %s",
-                               tern__kernel_name(kernel), tern__kernel_name(optim->rule->kernel));
+                               tern__kernel_name(kernel), optim->rule->name);
     if (optim->begun)
         return tern__error_set(err, func, TERN_E_STATE,
                                "the optimizer has made a step; add all groups before the first");

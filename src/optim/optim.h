@@ -64,6 +64,7 @@ typedef struct tern__option {
 /* What optimizers differ in. The kernel's input is the gradient, its outputs are the parameter and
  * the states. */
 typedef struct tern__optim_rule {
+    const char *name; /* "adamw" */
     tern__kernel kernel;
     /* The kernel's attributes for a parameter's own step number `count`, from 1. */
     tern__optim_attr (*attr)(const tern__optim_group *group, int64_t count);

@@ -50,7 +50,8 @@ static const tern__option options[] = {
     {"differentiable", TERN__OPTION_FALSE, 0},
     {NULL, TERN__OPTION_NONE, 0}};
 
-static const tern__optim_rule rule = {.kernel = TERN__RMSPROP,
+static const tern__optim_rule rule = {.name = "rmsprop",
+                                      .kernel = TERN__RMSPROP,
                                       .attr = attr_of,
                                       .attr_bytes = sizeof(tern__rmsprop_attr),
                                       .states = {"square_avg", "momentum_buffer", "grad_avg"},

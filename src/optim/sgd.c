@@ -50,7 +50,8 @@ static const tern__option options[] = {
     {"differentiable", TERN__OPTION_FALSE, 0},
     {NULL, TERN__OPTION_NONE, 0}};
 
-static const tern__optim_rule rule = {.kernel = TERN__SGD,
+static const tern__optim_rule rule = {.name = "sgd",
+                                      .kernel = TERN__SGD,
                                       .attr = attr_of,
                                       .attr_bytes = sizeof(tern__sgd_attr),
                                       .states = {"momentum_buffer"},

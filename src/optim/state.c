@@ -310,6 +310,15 @@ static int check_tensor(const tern_optim_entry *entry, const tern__view *own, te
     return TERN_OK;
 }
 
+/* Masters are there or not by the opt level of tern_amp. */
+static int fail_unknown(const tern_optim *optim, const char *parameter, const char *name, tern_error *err)
+{
+    bool is_master = !strcmp(name, "master");
+    return tern__error_set(err, load, TERN_E_INVALID, "\"%s\" has no state \"%s\" in this %s%s", parameter,
+                           name, optim->rule->name,
+                           is_master ? ": it was saved under opt level O2, and this is another one" : "");
+}
+
 static int check_entry(const tern_optim *optim, const tern_optim_entry *entry, unsigned *given,
                        tern_error *err)
 {
@@ -317,9 +326,7 @@ static int check_entry(const tern_optim *optim, const tern_optim_entry *entry, u
     const char *parameter = entry->parameter ? entry->parameter : "", *name = entry->name ? entry->name : "";
     if (k < 0)
         return tern__error_set(err, load, TERN_E_INVALID, "the optimizer has no parameter \"%s\"", parameter);
-    if (bit < 0)
-        return tern__error_set(err, load, TERN_E_INVALID, "\"%s\" has no state \"%s\" in this %s", parameter,
-                               name, tern__kernel_name(optim->rule->kernel));
+    if (bit < 0) return fail_unknown(optim, parameter, name, err);
     if (given[k] & 1u << bit)
         return tern__error_set(err, load, TERN_E_INVALID, "\"%s\" of \"%s\" is given twice", name, parameter);
     given[k] |= 1u << bit;

@@ -1,7 +1,7 @@
 /* compress.c - gradients of f32 go over in 16 bits: rounded into a window of their own when their bucket is
  * posted, summed in f32 by whoever reduces, and the mean, rounded once more, is what all ranks have then.
- * Where the back end reaches a device its gradients are rounded there, by a kernel, into a window there;
- * those of other devices go over by way of staged.c. */
+ * (NCCL sends on sums of 16 bits, each rounded again.) Where the back end reaches a device its gradients are
+ * rounded there, by a kernel, into a window there; those of other devices go over by way of staged.c. */
 #include "parallel/ddp.h"
 
 #include "base/half.h"

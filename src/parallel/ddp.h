@@ -34,10 +34,8 @@ typedef struct tern__sharing {
     uint32_t window; /* rank 0's lines, and a 0 */
     bool has_window; /* false: there is only one rank */
     tern__extent extent;
-    uint64_t rounds; /* synchronised backwards, this rank's own and those in which it was a shadow */
-    bool is_posted;  /* in the running backward                                        */
+    bool is_due;     /* rank 0 has news in the running backward */
     uint64_t serial; /* of rank 0's devices, summed up, when it last wrote into the window */
-    uint64_t hash;   /* of what this rank has last read, and of where to               */
 } tern__sharing;
 
 /* The loss of a model in a device's memory, for which nobody waits at the begin of a backward. */
@@ -183,11 +181,12 @@ int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t by
 int tern__staged_return(const tern_ddp *ddp, tern_error *err);
 int tern__staged_returned(const tern_ddp *ddp, tern_error *err);
 
-/* ---- side.c: the loss, whether it counts, and one flag a leaf; they ride with the last bucket ---- */
+/* ---- side.c: the loss, whether it counts, whether optimizers ask, whether there are choices to be told, and
+ * one flag a leaf; they ride with the last bucket ---- */
 
 static inline int tern__side_count(const tern_ddp *ddp)
 {
-    return 2 + ddp->seal->leaf_count;
+    return 4 + ddp->seal->leaf_count;
 }
 int tern__side_open(tern_ddp *ddp, tern_error *err);
 void tern__side_close(tern_ddp *ddp);
@@ -195,7 +194,7 @@ void tern__side_close(tern_ddp *ddp);
 int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err);
 /* Before a bucket with side values is posted. */
 int tern__side_arrive(tern_ddp *ddp, tern_error *err);
-/* The means of all ranks: sets every leaf's `fresh` and the mean loss. */
+/* The means of all ranks: sets every leaf's `fresh`, the mean loss, and whether choices are to be told. */
 int tern__side_take(tern_ddp *ddp, tern_error *err);
 
 /* ---- state.c: what of the model's state all ranks share ---- */
@@ -227,10 +226,11 @@ int tern__checksum_check(const tern_ddp *ddp, tern_error *err);
 
 int tern__sharing_open(tern_ddp *ddp, tern_error *err);
 void tern__sharing_close(tern_ddp *ddp);
-/* Before a synchronised backward's works are awaited. */
-int tern__sharing_post(tern_ddp *ddp, tern_error *err);
-/* After they are done. */
-void tern__sharing_done(tern_ddp *ddp);
+/* Whether this is rank 0, and knows what it has not told the others. */
+bool tern__sharing_has_news(const tern_ddp *ddp);
+/* Around the broadcast that is due then: rank 0's lines into the window, and the others' out of it. */
+void tern__sharing_put(tern_ddp *ddp);
+void tern__sharing_take(const tern_ddp *ddp);
 
 /* ---- signature.c ---- */
 

@@ -67,10 +67,26 @@ static int check_early(const tern_ddp *first, tern_error *err)
     return TERN_OK;
 }
 
+/* The others wait in their optimizer's step for this rank's slice or answer, or go on by a scale that it does
+ * not have. */
+static int check_optimizers(const tern_ddp *first, const tern_join_opts *opts, tern_error *err)
+{
+    for (const tern_ddp *ddp = first; ddp && !opts->after_backward; ddp = next_of(ddp)) {
+        bool is_asked = ddp->seal->is_asked && tern_group_size(ddp->group) > 1;
+        if (ddp->seal->share || is_asked)
+            return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
+                                   "the optimizer of %s is %s: pass an after_backward that steps it",
+                                   ddp->module->kind, ddp->seal->share ? "sharded" : "stepped by a scaler");
+    }
+    return TERN_OK;
+}
+
+/* A rank that has had no batch hears in the others' backward that they have a scaler. */
 static int shadow_all(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
 {
     for (int left = 1; left;) {
         int status = shadow_round(first, &left, err);
+        if (!status) status = check_optimizers(first, opts, err);
         if (!status && opts->throw_on_early_termination) status = check_early(first, err);
         if (!status && left && opts->after_backward) status = opts->after_backward(opts->arg, err);
         if (status) return status;
@@ -80,9 +96,11 @@ static int shadow_all(tern_ddp *first, const tern_join_opts *opts, tern_error *e
 
 /* ---- the end ---- */
 
-/* The last active rank's model, and the number of its last backward, go to all. */
+/* The last active rank's model, and the number of its last backward, go to all. What rank 0 has chosen
+ * meanwhile it tells again, as shadows were not told. */
 static int settle(tern_ddp *ddp, tern_error *err)
 {
+    ddp->choices.serial = 0;
     int status = tern__state_copy(ddp, ddp->last_active, err);
     if (status) return status;
     return tern_broadcast(ddp->group, &ddp->backward, 1, TERN_I64, ddp->last_active, err);
@@ -100,17 +118,6 @@ static int join(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
         if (!status) status = settle(ddp, err);
     }
     return status;
-}
-
-/* The others wait in their optimizer's step for this rank's slice. */
-static int check_shards(const tern_ddp *first, const tern_join_opts *opts, tern_error *err)
-{
-    for (const tern_ddp *ddp = first; ddp; ddp = next_of(ddp))
-        if ((ddp->seal->share || ddp->seal->is_asked) && !opts->after_backward)
-            return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
-                                   "the optimizer of %s is %s: pass an after_backward that steps it",
-                                   ddp->module->kind, ddp->seal->share ? "sharded" : "stepped by a scaler");
-    return TERN_OK;
 }
 
 /* The others wait in their forward for this rank's statistics. */
@@ -134,7 +141,7 @@ int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *user, tern_error *err)
     if (!ddp) return tern__error_set(e, __func__, TERN_E_INVALID, "the ddp is NULL");
     int status = tern__is_set(e) ? e->code : tern__group_check(ddp->group, __func__, e);
     if (!status) status = tern__opts_read(&opts, sizeof(opts), user, __func__, e);
-    if (!status) status = check_shards(first_of(ddp), &opts, e);
+    if (!status) status = check_optimizers(first_of(ddp), &opts, e);
     if (!status) status = check_batch_norms(first_of(ddp), e);
     if (!status) status = join(first_of(ddp), &opts, e);
     return status ? tern__group_fail(ddp->group, e) : TERN_OK;

@@ -107,7 +107,6 @@ static int post_rest(tern_ddp *ddp, tern_error *err)
     if (!status && ddp->away_extent_count)
         status =
             post_broadcast(ddp, ddp->buffer_extents + ddp->buffer_extent_count, ddp->away_extent_count, err);
-    if (!status) status = tern__sharing_post(ddp, err);
     return status ? status : tern__straggler_post(ddp, err);
 }
 
@@ -145,6 +144,7 @@ static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
     ddp->active = ddp->sync;
     ddp->group->backend->mark(ddp->channel, ddp->backward, ddp->active ? 0 : ddp->folded);
     count_waiting(ddp);
+    ddp->seal->is_asked |= ddp->used && loss->scope->asks;
     int status = tern__static_graph_check(ddp, err);
     if (!status) status = tern__normaliser_add(ddp, loss, err);
     if (!status && ddp->active) status = tern__group_check(ddp->group, "tern_backward", err);
@@ -200,6 +200,17 @@ static int rebuild(tern_ddp *ddp, tern_error *err)
     return tern__bucket_plan(ddp, err);
 }
 
+/* What rank 0 has chosen to everybody. */
+static int tell_choices(tern_ddp *ddp, tern_error *err)
+{
+    if (!ddp->choices.is_due) return TERN_OK;
+    tern__sharing_put(ddp);
+    int status = post_broadcast(ddp, &ddp->choices.extent, 1, err);
+    if (!status) status = wait_last(ddp, err);
+    if (!status) tern__sharing_take(ddp);
+    return status;
+}
+
 /* Who took part: is it over with all of them, and whose model is the last? */
 static void take_tally(tern_ddp *ddp)
 {
@@ -223,7 +234,6 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     int status = wait_last(ddp, err);
     if (status) return status;
     tern__straggler_done(ddp);
-    tern__sharing_done(ddp);
     status = tern__side_take(ddp, err);
     if (!status) status = tern__compress_take(ddp, err);
     if (!status) status = tern__staged_take(ddp, err);
@@ -233,6 +243,7 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     ddp->count = 0;
     ddp->active = false;
     if (!status) status = tern__checksum_check(ddp, err);
+    if (!status) status = tell_choices(ddp, err);
     return status || ddp->rebuilt || !has_gradients(ddp) ? status : rebuild(ddp, err);
 }
 

@@ -1,9 +1,11 @@
-/* side.c - what rides behind the last bucket's gradients: a rank's loss, whether it counts, and a flag for
- * each leaf that it has used. The mean of the flags tells which leaves anybody has used; the mean loss of
- * those that count is a quotient of two means. Where the back end reaches the gradients' device the loss goes
- * over there, and the quotient is made there: the host knows the divisor, and reads the loss when it is asked
- * for; a rank alone puts it by as the mean that it is. Where the back end does not, the loss is copied to the
- * host beside backward, and is among the side values when their bucket is posted. */
+/* side.c - what rides behind the last bucket's gradients: a rank's loss, whether it counts, whether its
+ * optimizers ask all ranks before a step, as join.c has to know, whether it has choices to tell (choices.c),
+ * and a flag for each leaf that it has used. The mean of the flags tells which leaves anybody has used, and
+ * what somebody asks or has to tell; the mean loss of those that count is a quotient of two means. Where the
+ * back end reaches the gradients' device the loss goes over there, and the quotient is made there: the host
+ * knows the divisor, and reads the loss when it is asked for; a rank alone puts it by as the mean that it is.
+ * Where the back end does not, the loss is copied to the host beside backward, and is among the side values
+ * when their bucket is posted. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
@@ -14,7 +16,7 @@
 
 #include <math.h>
 
-enum { LOSS, COUNTS, FLAGS };
+enum { LOSS, COUNTS, ASKED, NEWS, FLAGS };
 enum { SUM, MEAN }; /* of the block; the sum is at first this rank's own */
 
 /* ---- the loss on a device ---- */
@@ -188,6 +190,7 @@ int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
     bool is_away = loss && ddp->loss.device && tern__memory_device(loss->view.data) == ddp->loss.device;
     set(ddp, LOSS, counts && !is_reached && !is_away ? tern_item(loss) / scale_of(loss->node) : 0);
     set(ddp, COUNTS, counts);
+    set(ddp, ASKED, ddp->seal->is_asked);
     for (int k = 0; k < ddp->seal->leaf_count; k++) {
         const tern__leaf *leaf = ddp->seal->leaves[k];
         set(ddp, FLAGS + k, loss && (leaf->fresh || leaf->pending > 0));
@@ -201,6 +204,7 @@ int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 int tern__side_arrive(tern_ddp *ddp, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
+    set(ddp, NEWS, tern__sharing_has_news(ddp));
     if (!self->is_sent) return TERN_OK;
     self->is_sent = false;
     int status = self->device->backend->mark_wait(self->device, self->there, err);
@@ -213,6 +217,8 @@ int tern__side_take(tern_ddp *ddp, tern_error *err)
 {
     const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
     double counts = get(ddp, COUNTS);
+    ddp->seal->is_asked |= get(ddp, ASKED) > 0;
+    ddp->choices.is_due = counts > 0 && get(ddp, NEWS) > 0;
     for (int i = 0; i < ddp->leaf_count; i++) {
         int k = ddp->order[i];
         ddp->seal->leaves[k]->fresh = tally->shares > 0 && get(ddp, FLAGS + k) > 0;

@@ -46,6 +46,29 @@ static void goes_on_bit_for_bit(void **state)
     }
 }
 
+/* The other way round a master is made from its parameter. */
+static void the_other_level_is_named(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    fixture a, b;
+    tern_amp_opts opts = opts_of(TERN_O2, TERN_BF16), others = opts_of(TERN_O1, TERN_BF16);
+    tern_amp *of_a = open_under(&a, NULL, NULL, &opts, NULL, &err);
+    tern_amp *of_b = open_under(&b, NULL, NULL, &others, NULL, &err);
+    step_under(&a, of_a, 0);
+    tern_object *saved = tern_object_dict(&err);
+    save_all(&a, of_a, saved, &err);
+    assert_ok(err);
+    assert_int_equal(tern_optim_state_dict_load(b.opt, tern_object_get(saved, "optimizer"), &err),
+                     TERN_E_INVALID);
+    assert_non_null(strstr(err.text, "has no state \"master\" in this sgd: it was saved under opt level O2"));
+    tern_object_free(saved);
+    tern_amp_free(of_a);
+    tern_amp_free(of_b);
+    fixture_close(&a);
+    fixture_close(&b);
+}
+
 static void expect_state(tern_amp *amp, tern_object *state, int code, const char *text)
 {
     tern_error err = {0};
@@ -131,6 +154,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(goes_on_bit_for_bit),
+        cmocka_unit_test(the_other_level_is_named),
         cmocka_unit_test(states_that_cannot_be),
         cmocka_unit_test(state_dicts_are_f32),
     };

@@ -328,6 +328,45 @@ static int refused_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
+/* Rank 1 has no batch at all, and hears of the scaler from those that have. */
+static int refused_at_once_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const bool *several = arg;
+    tern_error err = {0};
+    fixture f;
+    fixture_open(&f, boot, NULL, NULL, &err);
+    tern_scaler *scaler = new_scaler(100, &err);
+    if (rank == 1) {
+        RANK_CHECK(rank, tern_ddp_join(f.ddp, NULL, &err) == TERN_E_STATE);
+        RANK_CHECK(rank, strstr(err.text, "is stepped by a scaler: pass an after_backward that steps it"));
+    } else {
+        tern_tensor *loss = tern_scaler_scale(scaler, f.s, loss_of(&f, 0, rank * 8, 1));
+        if (*several) loss = tern_add(f.s, loss, tern_scaler_scale(scaler, f.s, loss_of(&f, 1, rank * 8, 1)));
+        tern_backward(f.s, loss);
+        tern_scaler_step(scaler, f.s, f.opt);
+        RANK_CHECK(rank, tern_scope_end(f.s, &err) == TERN_E_PEER);
+    }
+    tern_scaler_free(scaler);
+    fixture_close(&f);
+    return 0;
+}
+
+/* Nobody waits for a rank alone. */
+static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    fixture f;
+    fixture_open(&f, boot, NULL, NULL, &err);
+    tern_scaler *scaler = new_scaler(100, &err);
+    scaled_step(&f, scaler, 0, 0, 1);
+    RANK_CHECK(rank, tern_scope_end(f.s, &err) == TERN_OK);
+    RANK_CHECK(rank, tern_ddp_join(f.ddp, NULL, &err) == TERN_OK);
+    tern_scaler_free(scaler);
+    fixture_close(&f);
+    return 0;
+}
+
 /* Rank 1 runs out after two steps; step 3 of rank 0 overflows. */
 static int joined_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -358,6 +397,12 @@ static void ranks_without_inputs_follow(void **state)
     (void)state;
     assert_ranks_ok(ranks_run(2, joined_body, NULL));
     assert_ranks_ok(ranks_run(2, refused_body, NULL));
+    assert_ranks_ok(ranks_run(1, alone_body, NULL));
+    for (int i = 0; i < 2; i++) {
+        bool several = i;
+        assert_ranks_ok(ranks_run(2, refused_at_once_body, &several));
+        assert_ranks_ok(ranks_run(3, refused_at_once_body, &several));
+    }
 }
 
 /* ---- the state ---- */

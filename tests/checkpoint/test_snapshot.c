@@ -157,6 +157,35 @@ static int moody_body(int rank, const tern__bootstrap *boot, void *arg)
     return trainee_close(&t);
 }
 
+/* The rank that could not read stands in front, once. */
+static bool is_of_rank_0(const tern_error *err)
+{
+    return strstr(err->text, "rank 0: ") == err->text && !strstr(err->text + 1, "rank 0: ");
+}
+
+static int unread_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    trainee t;
+    trainee_opts opts = in_folder(arg);
+    int64_t other = 0;
+    trainee_open(&t, boot, &opts);
+    trainee_save(&t);
+    tern_snapshot_add_int(t.snapshot, "other", &other, &t.err);
+    RANK_CHECK_OK(rank, t.err);
+    RANK_CHECK(rank, trainee_load(&t, NULL) == TERN_E_INVALID && is_of_rank_0(&t.err));
+    t.err = (tern_error){0};
+    RANK_CHECK(rank, trainee_load(&t, "nowhere.pt") == TERN_E_IO && is_of_rank_0(&t.err));
+    return trainee_close(&t);
+}
+
+static void what_cannot_be_read_is_said_once(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    assert_ranks_ok(ranks_run(2, unread_body, &f));
+    close_folder(&f);
+}
+
 static void what_fails_on_one_rank_fails_on_all(void **state)
 {
     (void)state;
@@ -268,6 +297,7 @@ static void what_cannot_be(void **state)
     expect_error(tern_snapshot_add_int(snap, "value", &other, e), e, TERN_E_INVALID, "a \"value\" already");
     expect_error(tern_snapshot_add_int(snap, "step", &other, e), e, TERN_E_INVALID, "\"step\"");
     expect_error(tern_snapshot_add_int(snap, "world_size", &other, e), e, TERN_E_INVALID, "\"world_size\"");
+    expect_error(tern_snapshot_add_int(snap, "choices", &other, e), e, TERN_E_INVALID, "\"choices\"");
     expect_error(tern_snapshot_add_int(snap, "", &other, e), e, TERN_E_INVALID, "empty");
     expect_error(tern_snapshot_add_int(snap, NULL, &other, e), e, TERN_E_INVALID, "empty");
     expect_error(tern_snapshot_add_int(snap, "n", NULL, e), e, TERN_E_INVALID, "\"n\"");
@@ -328,6 +358,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_is_the_same_error_everywhere),
         cmocka_unit_test(the_writer_may_be_lost),
         cmocka_unit_test(what_fails_on_one_rank_fails_on_all),
+        cmocka_unit_test(what_cannot_be_read_is_said_once),
         cmocka_unit_test(ranks_pass_over_the_same),
         cmocka_unit_test(other_ranks_go_on),
         cmocka_unit_test(what_cannot_be),

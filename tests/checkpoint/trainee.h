@@ -35,6 +35,7 @@ typedef struct trainee_opts {
     const char *dir;
     bool adam, shard;
     bool cycle; /* a one-cycle schedule, which moves the momentum too */
+    bool conv;  /* a net of convolutions, whose algorithms clocks may choose */
     bool amp;   /* level O2 with dynamic scaling, in place of the scaler */
     int64_t batch_size;
 } trainee_opts;
@@ -70,6 +71,24 @@ static inline void trainee_open_net(trainee *t)
                            tern_linear_new(16, LABELS, NULL, t->init, err)};
     t->net = tern_sequential_new(err);
     for (size_t i = 0; i < TERN__COUNT(made); i++) tern_sequential_add(t->net, made[i], err);
+}
+
+static inline void trainee_open_conv_net(trainee *t)
+{
+    tern_error *err = &t->err;
+    tern_conv2d_opts conv = tern_conv2d_defaults();
+    conv.padding[0] = conv.padding[1] = 1;
+    tern_module *made[] = {tern_conv2d_new(1, 32, 3, 3, &conv, t->init, err),
+                           tern_conv2d_new(32, 32, 3, 3, &conv, t->init, err),
+                           tern_relu_new(err),
+                           tern_global_avg_pool_new(err),
+                           tern_dropout_new(0.3, err),
+                           tern_linear_new(32, LABELS, NULL, t->init, err)};
+    t->net = tern_sequential_new(err);
+    for (size_t i = 0; i < TERN__COUNT(made); i++) tern_sequential_add(t->net, made[i], err);
+    tern_device_conv_opts rules = tern_device_conv_defaults();
+    rules.exact = rules.deterministic = false;
+    tern_device_conv_set(t->device, &rules, err);
 }
 
 static inline void trainee_open_optim(trainee *t, const trainee_opts *opts)
@@ -129,7 +148,10 @@ static inline void trainee_open(trainee *t, const tern__bootstrap *boot, const t
     tern_device_threads_set(t->device, 1, err);
     t->init = tern_rng_new(7, err);
     t->rng = tern_rng_new(100 + (uint64_t)t->rank, err);
-    trainee_open_net(t);
+    if (opts->conv)
+        trainee_open_conv_net(t);
+    else
+        trainee_open_net(t);
     tern_amp_opts amp = tern_amp_defaults(TERN_O2);
     if (opts->amp) t->amp = tern_amp_new(t->net, &amp, err);
     if (t->world) t->ddp = tern_ddp_new(t->net, t->world, NULL, err);

@@ -1,10 +1,11 @@
 /* described.cc - cuDNN asked for plans for a GPU that is only described, which needs none: every convolution
- * of ResNet-50 and of a 3-D U-Net in bf16, and what the rules ask for, has engines, for gradients that are
+ * of ResNet-50 and of 3-D U-Nets in bf16, and what the rules ask for, has engines, for gradients that are
  * added to what is there too, with tensor cores where they count, and is found again by its name. Nothing
  * runs. With an argument cuDNN is one that finds none of its engines, which it is not to keep to itself. */
 #include "cuda/cudnn.cc"
 
 #include <cstring>
+#include <set>
 #include <string>
 
 static const char h200[] =
@@ -171,10 +172,11 @@ static void resnet50(void)
     }
 }
 
-static void unet3d(void)
+/* With a level for each width. */
+static void unet3d(int64_t first, int64_t last, int64_t classes)
 {
     int64_t d = 64, h = 160, before = 1;
-    for (int64_t width = 32; width <= 512; width *= 2, d /= 2, h /= 2) {
+    for (int64_t width = first; width <= last; width *= 2, d /= 2, h /= 2) {
         const problem all[] = {
             {"down", TERN_BF16, 3, 8, before, width, {d, h, h}, {3, 3, 3}, 1, 1, 1, before == 1},
             {"same", TERN_BF16, 3, 8, width, width, {d, h, h}, {3, 3, 3}, 1, 1, 1, false},
@@ -183,7 +185,7 @@ static void unet3d(void)
         for (const problem &p : all) check_all(&p);
         before = width;
     }
-    const problem head = {"head", TERN_BF16, 3, 8, 32, 2, {64, 160, 160}, {1, 1, 1}, 1, 0, 1, true};
+    const problem head = {"head", TERN_BF16, 3, 8, first, classes, {64, 160, 160}, {1, 1, 1}, 1, 0, 1, true};
     check_all(&head);
 }
 
@@ -202,9 +204,51 @@ static void others(void)
     }
 }
 
-int main(int count, char **)
+/* The names of those that it is given. */
+static bool list(void *ctx, const tern__cudnn_engine *engine)
 {
-    bool without = count > 1;
+    tern__cudnn_engine e = *engine;
+    ((std::vector<std::string> *)ctx)->push_back(e.name);
+    tern__cudnn_engine_free(&e);
+    return true;
+}
+
+static std::vector<std::string> list_first(const tern__cudnn_graph *graph)
+{
+    std::vector<std::string> first;
+    for (desc config : configs_of(graph, CUDNN_HEUR_MODE_A)) {
+        tern__cudnn_engine e;
+        if (build(&call, graph, config, &e)) list(&first, &e);
+    }
+    return first;
+}
+
+/* Where exact f32 leaves few of those that the heuristics put first, those for everything can be tried too,
+ * of which cuDNN names some twice. */
+static void few(void)
+{
+    const problem p = {"f32", TERN_F32, 2, 2, 64, 64, {1, 56, 56}, {1, 3, 3}, 1, 1, 1, false};
+    const tern__kernel kernel = TERN__CONV_WEIGHT_GRAD;
+    tern__conv_attr attr;
+    tern__cudnn_graph *graph = nullptr;
+    std::vector<std::string> all;
+    device.conv.exact = true;
+    device.conv.deterministic = false;
+    tern__cudnn_conv conv = conv_of(&p, &attr, kernel, false);
+    row r = row_of(&at, &err);
+    if (new_graph(&r, &conv, &graph)) return fail(&p, kernel, "no graph:");
+    tern__cudnn_engines(&call, graph, 10, list, &all);
+    const std::vector<std::string> first = list_first(graph);
+    const std::set<std::string> names(all.begin(), all.end());
+    if (first.size() >= 10) fail(&p, kernel, "has enough of the first");
+    if (all.size() <= first.size()) fail(&p, kernel, "is left with few engines");
+    if (names.size() < all.size()) fail(&p, kernel, "is given an engine twice");
+    tern__cudnn_graph_free(graph);
+}
+
+int main(int arguments, char **)
+{
+    bool without = arguments > 1;
     call.device = &device;
     call.err = &err;
     device.conv.workspace = (size_t)8 << 30;
@@ -215,8 +259,10 @@ int main(int count, char **)
     failures = !check_library(without);
     if (!without && !failures) {
         resnet50();
-        unet3d();
+        unet3d(16, 128, 1); /* bench/gpu's */
+        unet3d(32, 512, 2);
         others();
+        few();
     }
     destroy(at.device);
     if (!failures && !without) std::printf("all have engines\n");

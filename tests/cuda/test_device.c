@@ -239,6 +239,42 @@ static void operands_that_overlap_are_carried_as_one(void **state)
     tern_device_close(cpu);
 }
 
+/* ---- what the host computes ---- */
+
+typedef struct warning {
+    int count;
+    char text[256];
+} warning;
+
+static void keep_warning(tern_log_level level, const char *text, void *ctx)
+{
+    warning *w = ctx;
+    assert_int_equal(level, TERN_LOG_WARN);
+    w->count++;
+    snprintf(w->text, sizeof(w->text), "%s", text);
+}
+
+static void a_kernel_that_a_device_lacks_is_named_once(void **state)
+{
+    static tern__kernel_fn kernels[TERN__KERNEL_COUNT];
+    pair *p = *state;
+    warning w = {0};
+    const tern__device_backend *behind = p->one->backend;
+    tern__device_backend lacking = *behind;
+    memcpy(kernels, behind->kernels, sizeof(kernels));
+    kernels[TERN__ADD] = NULL;
+    lacking.kernels = kernels;
+    p->one->backend = &lacking;
+    tern_log_set(keep_warning, &w);
+    float data[2 * 40] = {0};
+    for (int i = 0; i < 3; i++) add_odd_and_even(p->one, data, 40, &p->err);
+    tern_log_set(NULL, NULL);
+    p->one->backend = behind;
+    assert_int_equal(w.count, 1);
+    assert_non_null(strstr(w.text, "cuda:0 has no add of f32 (40)"));
+    assert_ok(p->err);
+}
+
 /* ---- models ---- */
 
 enum { STEPS = 4 };
@@ -532,6 +568,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(copies_go_across_without_a_link, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(memory_runs_out, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(operands_that_overlap_are_carried_as_one, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(a_kernel_that_a_device_lacks_is_named_once, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(lanes_meet_at_marks, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(a_copy_of_pinned_memory_waits, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(a_step_follows_a_lane, open_pair, close_pair),

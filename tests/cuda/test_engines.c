@@ -3,6 +3,7 @@
  * what a step asks of the libraries. */
 #include "nets.h"
 
+#include "device/backend.h"
 #include "kernels/choices.h"
 #include "kernels/conv.h"
 #include "kernels/kernel.h"
@@ -248,6 +249,27 @@ static void who_follows_takes_what_it_is_told(void **state)
     tern_device_close(other);
 }
 
+/* Of two hosts of a job one may have another GPU or another library: what its neighbour has chosen says
+ * nothing of its own, whose heuristics count. */
+static void who_follows_another_machine_is_told_nothing(void **state)
+{
+    static const char *const changes[][2] = {{"emulated GPU", "imagined GPU"}, {"cuBLAS 13", "cuBLAS 12"}};
+    char text[ROOM];
+    (void)state;
+    tern_device *first = open_device(false), *other = open_device(false);
+    other->follows = true;
+    run(first, 2, false);
+    for (size_t i = 0; i < TERN__COUNT(changes); i++) {
+        size_t bytes = tern__choices_write(first, text, sizeof(text));
+        memcpy(strstr(text, changes[i][0]), changes[i][1], strlen(changes[i][1]));
+        tern__choices_read(other, text, bytes);
+        assert_int_equal(tern__choices_serial(other), 0);
+        assert_string_equal(run(other, 2, false), SLOW);
+    }
+    tern_device_close(first);
+    tern_device_close(other);
+}
+
 static void what_is_no_line_is_passed_over(void **state)
 {
     static const char text[] =
@@ -256,6 +278,17 @@ static void what_is_no_line_is_passed_over(void **state)
     tern_device *device = open_device(false);
     tern__choices_read(device, text, sizeof(text) - 1);
     assert_int_equal(tern__choices_serial(device), 0);
+    tern_device_close(device);
+}
+
+/* A patch of cuBLAS may name its algorithms otherwise. */
+static void a_library_is_known_by_its_whole_version(void **state)
+{
+    char text[128];
+    (void)state;
+    tern_device *device = open_device(false);
+    device->backend->libraries(text, sizeof(text));
+    assert_non_null(strstr(text, "cuBLAS 13.2.4"));
     tern_device_close(device);
 }
 
@@ -269,6 +302,27 @@ static void workspace_is_the_devices_own_unless_it_is_said(void **state)
     rules.workspace = 12345;
     tern_device_conv_set(device, &rules, &err);
     assert_true(device->conv.workspace == 12345);
+    tern_device_close(device);
+}
+
+/* What the emulated first one, which does not run, wants for that is 8 MiB; those that somebody had stay. */
+static void what_was_only_tried_leaves_no_memory(void **state)
+{
+    (void)state;
+    const size_t wanted = (size_t)8 << 20;
+    tern_device *device = open_device(false);
+    tern__device_free(device, tern__device_alloc(device, 256));
+    size_t before = device->backend->bytes(device);
+    run(device, 2, false);
+    assert_true(device->backend->bytes(device) - before < wanted);
+    void *block = tern__device_alloc(device, wanted);
+    tern__device_free(device, block);
+    before = device->backend->bytes(device);
+    run(device, 3, false);
+    assert_true(device->backend->bytes(device) == before);
+    assert_ptr_equal(tern__device_alloc(device, wanted), block);
+    assert_true(device->backend->bytes(device) == before);
+    tern__device_free(device, block);
     tern_device_close(device);
 }
 
@@ -505,12 +559,15 @@ int main(void)
         OF_FILE(what_never_ran_is_not_kept),
         OF_FILE(a_device_is_warm_when_it_is_measured),
         OF_FILE(who_follows_takes_what_it_is_told),
+        OF_FILE(who_follows_another_machine_is_told_nothing),
         OF_FILE(what_is_no_line_is_passed_over),
         OF_FILE(a_step_has_few_kernels),
         OF_FILE(a_short_loss_brings_its_gradient),
         OF_FILE(a_gradient_is_cut_whoever_adds_to_it),
         OF_FILE(a_weight_is_laid_out_once_a_step),
+        OF_FILE(a_library_is_known_by_its_whole_version),
         OF_FILE(workspace_is_the_devices_own_unless_it_is_said),
+        OF_FILE(what_was_only_tried_leaves_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -214,6 +214,77 @@ static void ranks_run_out_of_inputs(void **state)
     expect_the_cpus_losses(&j);
 }
 
+/* ---- a scale and a rank that runs out ---- */
+
+typedef struct runs_out {
+    int after; /* rank 1, so many steps; the others go on */
+    bool amp;  /* by amp, or a scaler                     */
+    batch batch;
+} runs_out;
+
+static void step_by_scale(const runs_out *how, tern_amp *amp, tern_scaler *scaler, tern_scope *scope,
+                          tern_module *net, tern_optim *optim)
+{
+    tern_tensor *x = rows_of(scope, &how->batch, 0, 2), *y = labels_of(scope, &how->batch, 0, 2);
+    tern_tensor *loss = tern_cross_entropy(scope, tern_forward(net, scope, x), y, NULL);
+    if (how->amp) {
+        tern_amp_backward(amp, scope, loss, NULL);
+        tern_optim_step(optim, scope);
+    } else {
+        tern_backward(scope, tern_scaler_scale(scaler, scope, loss));
+        tern_scaler_step(scaler, scope, optim);
+        tern_scaler_update(scaler, scope);
+    }
+}
+
+/* Steps that it does not make would leave it another scale: its join is refused, and the others hear of it.
+ */
+static int runs_out_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const runs_out *how = arg;
+    tern_error err = {0};
+    tern_group *group = tern__group_open_boot(boot, NULL, &err);
+    tern_device *device = tern_device_open(gpu_of(rank), &err);
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *net = make_mlp(rng, &err);
+    tern_module_to(net, device, &err);
+    tern_amp *amp = how->amp ? tern_amp_new(net, NULL, &err) : NULL;
+    tern_ddp *ddp = tern_ddp_new(net, group, NULL, &err);
+    tern_optim *optim = make_sgd(net, &err);
+    tern_scaler *scaler = tern_scaler_new(NULL, &err);
+    tern_scope *scope = tern_scope_new(device, group, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int i = 0; i < (rank == 1 ? how->after : STEPS) && !err.code; i++) {
+        step_by_scale(how, amp, scaler, scope, net, optim);
+        tern_scope_end(scope, &err);
+    }
+    if (!err.code) tern_ddp_join(ddp, NULL, &err);
+    RANK_CHECK(rank, err.code == (rank == 1 ? TERN_E_STATE : TERN_E_PEER));
+    RANK_CHECK(rank, strstr(err.text, "is stepped by a scaler: pass an after_backward that steps it"));
+    tern_scope_free(scope);
+    tern_scaler_free(scaler);
+    tern_optim_free(optim);
+    tern_ddp_free(ddp);
+    tern_amp_free(amp);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_device_close(device);
+    tern_group_close(group);
+    return 0;
+}
+
+static void a_rank_without_steps_has_no_scale(void **state)
+{
+    (void)state;
+    static runs_out how;
+    draw_batch(&how.batch, 5, 2, (int64_t[]){ROWS, 24});
+    for (int i = 0; i < 4; i++) {
+        how.after = i / 2;
+        how.amp = i % 2;
+        assert_ranks_ok(ranks_run(2, runs_out_body, &how));
+    }
+}
+
 /* ---- a rank alone ---- */
 
 static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -273,6 +344,7 @@ int main(void)
         cmocka_unit_test(ranks_skip_a_step_together),
         cmocka_unit_test(gradients_are_divided_before),
         cmocka_unit_test(ranks_run_out_of_inputs),
+        cmocka_unit_test(a_rank_without_steps_has_no_scale),
         cmocka_unit_test(a_rank_alone_waits_for_no_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -256,6 +256,88 @@ static void without_clocks_nothing_is_measured(void **state)
     tern_device_close(device);
 }
 
+/* ---- what was recorded ---- */
+
+/* Milliseconds, by the device's clock, of a step of the same product again and again, which becomes a graph.
+ */
+static double time_of_step(tern_device *device, const operand all[OPERANDS])
+{
+    const tern__device_backend *backend = device->backend;
+    tern_error err = {0};
+    tern__mark *begin = backend->timer_new(device, &err), *end = backend->timer_new(device, &err);
+    backend->mark_set(device, TERN__LANE_STEP, begin, &err);
+    for (int i = 0; i < 6; i++) {
+        tern__call call = {.device = device,
+                           .kernel = TERN__MATMUL,
+                           .in = {&all[A].there, &all[B].there},
+                           .out = {&all[Y].there},
+                           .err = &err};
+        assert_int_equal(backend->kernels[TERN__MATMUL](&call), TERN_OK);
+    }
+    backend->mark_set(device, TERN__LANE_STEP, end, &err);
+    double ms = backend->timer_ms(device, begin, end);
+    backend->mark_free(device, begin);
+    backend->mark_free(device, end);
+    assert_ok(err);
+    return ms;
+}
+
+/* The emulated first one that runs is half as fast as that which is measured and told. */
+static void a_recorded_step_takes_what_is_told(void **state)
+{
+    char text[ROOM];
+    double before = 0, after = 0;
+    operand all[OPERANDS];
+    tern_error err = {0};
+    (void)state;
+    tern_device *first = open_device(false), *other = open_device(false);
+    tern_device_graphs_set(other, true, &err);
+    other->follows = true;
+    open_operands(other, &squares, all);
+    for (int i = 0; i < 3; i++) before = time_of_step(other, all);
+    check(first, &squares);
+    tern__choices_read(other, text, tern__choices_write(first, text, sizeof(text)));
+    for (int i = 0; i < 3; i++) after = time_of_step(other, all);
+    if (is_emulated() && !(after < 0.75 * before)) fail_msg("%g ms, and %g ms before", after, before);
+    for (int i = 0; i < OPERANDS; i++) drop_operand(&all[i]);
+    tern_device_close(first);
+    tern_device_close(other);
+}
+
+/* ---- what is only tried ---- */
+
+static int linear_grad(tern_device *device, const operand all[OPERANDS], tern_error *err)
+{
+    operand dw = new_operand(device, TERN_F32, 2, all[B].here.shape, false, false);
+    tern__call call = {.device = device,
+                       .kernel = TERN__LINEAR_GRAD,
+                       .in = {&all[A].there, &all[B].there, &all[B].there},
+                       .out = {&all[Y].there, &dw.there},
+                       .err = err};
+    int status = device->backend->kernels[TERN__LINEAR_GRAD](&call);
+    drop_operand(&dw);
+    return status;
+}
+
+/* The emulated cuBLASLt has chosen an algorithm for one product, and fails when it is tried for two. */
+static void a_way_that_fails_is_nobodys_error(void **state)
+{
+    const product p = {.count = 1, .m = 8, .k = 8, .n = 8, .dtype = TERN_F32, .made = TERN_F32};
+    operand all[OPERANDS];
+    tern_error err = {0};
+    (void)state;
+    tern_device *device = open_device(false);
+    open_operands(device, &p, all);
+    time_of_step(device, all);
+    setenv("TERN_EMULATED_REFUSES", "products", 1);
+    int status = linear_grad(device, all, &err);
+    unsetenv("TERN_EMULATED_REFUSES");
+    assert_int_equal(status, TERN_OK);
+    assert_ok(err);
+    for (int i = 0; i < OPERANDS; i++) drop_operand(&all[i]);
+    tern_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +346,8 @@ int main(void)
         cmocka_unit_test(the_fastest_is_kept_and_told),
         cmocka_unit_test(an_algorithm_that_is_no_more_is_measured_anew),
         cmocka_unit_test(without_clocks_nothing_is_measured),
+        cmocka_unit_test(a_recorded_step_takes_what_is_told),
+        cmocka_unit_test(a_way_that_fails_is_nobodys_error),
     };
     setenv("TERN_CONV_CACHE", "off", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,7 +29,7 @@ class Demo(unittest.TestCase):
         self.assertRegex(done.stdout, r"(?m)^  back end  native, 2 ranks$")
         epoch = r"(?m)^epoch 1  loss \d\.\d{4}  train \d\d\.\d\d %  test \d\d\.\d\d %  \d+ images/s  \d+\.\d s$"
         self.assertRegex(done.stdout, epoch)
-        speeds = re.search(r"1 rank x 1 thread: (\d+)   1 rank x 2 threads: (\d+)   2 ranks x 1 thread: (\d+)", done.stdout)
+        speeds = re.search(r"(?m)^measuring speed \.\.\nimages/s  1 rank x 1 thread: (\d+)   1 rank x 2 threads: (\d+)   2 ranks x 1 thread: (\d+)", done.stdout)
         self.assertTrue(all(int(speed) > 0 for speed in speeds.groups()))
         self.assertRegex(lines[-2], r"^weights identical on 2 ranks: [0-9a-f]{16}$")
         accuracy = re.fullmatch(r"test accuracy (\d\d\.\d\d) %", lines[-1])

@@ -61,6 +61,13 @@ class Arguments(unittest.TestCase):
             self.assertIn('expected a number of epochs from 1 to 10000, got "x"', done.stderr)
 
 
+    def test_ranks_must_be_a_number(self):
+        for wrong in ("x", "2x", "0", "4097"):
+            done = subprocess.run([os.path.join(BUILD, "examples", "05_basic"), wrong], text=True, capture_output=True, timeout=60)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f'expected a number of ranks from 1 to 4096, got "{wrong}"', done.stderr)
+
+
 class OwnModule(unittest.TestCase):
     def test_ten_losses_that_fall(self):
         for ranks in (1, 2):

@@ -56,7 +56,9 @@ class CommandLine(unittest.TestCase):
         for _ in range(3):
             code, out, err = call(2, NAME, "--arch", "vgg")
             self.assertEqual((code, out), (2, ""))
-            self.assertEqual(complaints(err), [f'{NAME}: --arch: expected small|resnet18|resnet34|resnet50|resnet101, got "vgg"'])
+            said = '--arch: expected small|resnet18|resnet34|resnet50|resnet101, got "vgg"'
+            self.assertEqual(complaints(err), [f"{NAME}: {said}"])
+            self.assertIn(f"\n  error     : {said}\n", err)  # whoever was the first to end
 
 
 class Data(Folder):
@@ -64,6 +66,7 @@ class Data(Folder):
         code, out, err = call(ranks, NAME, *flags, cwd=self.folder)
         self.assertEqual((code, out), (1, ""))
         (line,) = complaints(err)
+        self.reasons = re.findall(r"^  error     : (.*)$", err, re.M)
         self.assertEqual(sorted(os.listdir(self.folder)), self.before)  # nothing was begun
         return line
 
@@ -72,6 +75,8 @@ class Data(Folder):
         for ranks in (1, 2):
             line = self.said_once(ranks, "--data", "nowhere")
             self.assertIn("nowhere/train-images-idx3-ubyte.gz: No such file or directory", line)
+        self.assertEqual(len(self.reasons), 1)
+        self.assertIn(self.reasons[0], line)
 
     def test_what_wants_a_folder(self):
         for name in ("cifar10", "cifar100", "folder"):
@@ -118,7 +123,7 @@ class Training(Folder):
         self.assertIn("16 x 2 = 32, 6 steps an epoch", out)
         self.assertIn("0.05, rising for 0.5 epochs, lowered after epochs 5, 8", out)
         self.assertIn("O1, bf16\n", out)
-        epochs = re.findall(r"^epoch (\d)/2  loss/train (\S+)  loss/test (\S+)  top1 (\S+)  top5 (\S+)  \S+ samples/s  \S+ s, \S+ % of it waiting for data$",
+        epochs = re.findall(r"^epoch (\d)/2  loss (\S+), test (\S+)  top1 (\S+)  top5 (\S+)  \S+ samples/s  \S+ s, data \d+ %$",
                             out, re.M)
         self.assertEqual([epoch[0] for epoch in epochs], ["1", "2"])
         # Curves.
@@ -160,7 +165,7 @@ class Training(Folder):
     def test_the_loss_falls_and_the_best_is_kept(self):
         out = self.train(2, "run", "--epochs", 6, "--opt-level", "O0")
         top1 = [float(value) for value in re.findall(r"top1 (\S+)", out)]
-        losses = [float(value) for value in re.findall(r"loss/train (\S+)", out)]
+        losses = [float(value) for value in re.findall(r"  loss (\S+), test", out)]
         self.assertLess(losses[-1], losses[0] / 2)
         self.assertGreater(max(top1), 0.5)
         state = self.load("run", "latest")

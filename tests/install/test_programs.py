@@ -101,6 +101,16 @@ class FindPackage(Prefix):
 
 
 class Make(unittest.TestCase):
+    def test_a_user_builds_no_tests(self):
+        """Nor does a warning of a newer compiler end the build."""
+        with tempfile.TemporaryDirectory() as folder:
+            call("make", "-C", SOURCE, f"BUILD={folder}", f"{folder}/CMakeCache.txt")
+            with open(os.path.join(folder, "CMakeCache.txt")) as cache:
+                lines = cache.read().splitlines()
+            self.assertFalse(os.path.exists(os.path.join(folder, "tests")))
+        self.assertIn("BUILD_TESTING:BOOL=OFF", lines)
+        self.assertIn("TERN_WERROR:BOOL=OFF", lines)
+
     def test_install(self):
         """make install takes PREFIX and DESTDIR, and puts the same there as cmake --install."""
         with tempfile.TemporaryDirectory() as folder:

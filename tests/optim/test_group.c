@@ -177,7 +177,7 @@ static void groups_that_cannot_be(void **state)
     tern_error err = {0};
     const char *of_sgd = "tern_sgd_group_add", *of_adam = "tern_adam_group_add";
     expect_group_refused(tern_sgd_group_add(adam, is_bias, NULL, NULL, &err), &err, TERN_E_INVALID, of_sgd,
-                         "a group of sgd for an optimizer that is adam");
+                         "a group of sgd for an optimizer that is adamw");
     expect_group_refused(tern_adam_group_add(sgd, is_bias, NULL, NULL, &err), &err, TERN_E_INVALID, of_adam,
                          "a group of adam for an optimizer that is sgd");
     expect_group_refused(tern_sgd_group_add(NULL, is_bias, NULL, NULL, &err), &err, TERN_E_INVALID, of_sgd,

@@ -282,9 +282,9 @@ static void what_does_not_fit_is_refused(void **state)
     expect_refused_with(&a, s, 1, (tern_optim_entry){NULL, "exp_avg", e[1].tensor}, TERN_E_INVALID,
                         "the optimizer has no parameter \"\"");
     expect_refused_with(&a, s, 1, (tern_optim_entry){"weight", "max_exp_avg_sq", e[1].tensor}, TERN_E_INVALID,
-                        "\"weight\" has no state \"max_exp_avg_sq\" in this adam");
+                        "\"weight\" has no state \"max_exp_avg_sq\" in this adamw");
     expect_refused_with(&a, s, 1, (tern_optim_entry){"weight", NULL, e[1].tensor}, TERN_E_INVALID,
-                        "\"weight\" has no state \"\" in this adam");
+                        "\"weight\" has no state \"\" in this adamw");
     expect_refused_with(&a, s, 1, (tern_optim_entry){"weight", "exp_avg", NULL}, TERN_E_INVALID,
                         "the tensor is NULL");
     expect_refused_with(&a, s, 1, e[2], TERN_E_INVALID, "\"exp_avg_sq\" of \"weight\" is given twice");

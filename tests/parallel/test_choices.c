@@ -6,7 +6,8 @@
 
 #include <stdatomic.h>
 
-#define LINES ((size_t)64 << 10)
+#define LINES ((size_t)256 << 10)
+#define MANY  360 /* a DenseNet-121's, a direction each */
 
 /* ---- which algorithms a step takes ---- */
 
@@ -97,9 +98,23 @@ static void take_direct(const fixture *f)
     tern__choices_read(f->dev, changed, used);
 }
 
+/* Rank 0 from now on as if it had also met its first case with so many other numbers of threads. */
+static void take_many(const fixture *f)
+{
+    static const char threads[] = "\"threads\":1,";
+    static _Thread_local char text[LINES], changed[LINES];
+    size_t used = 0;
+    tern__choices_write(f->dev, text, sizeof(text));
+    const char *at = strstr(text, threads), *end = strchr(text, '\n');
+    for (int i = 0; at && i < MANY; i++)
+        used += (size_t)snprintf(changed + used, LINES - used, "%.*s\"threads\":%d,%.*s\n", (int)(at - text),
+                                 text, 2 + i, (int)(end - at - strlen(threads)), at + strlen(threads));
+    tern__choices_read(f->dev, changed, used);
+}
+
 /* ---- tests ---- */
 
-/* After the steps 1 and 2, and then what rank 0 would never have chosen. */
+/* After the step in which rank 0 has chosen, and then what it would never have chosen. */
 static int told_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -119,7 +134,10 @@ static int told_body(int rank, const tern__bootstrap *boot, void *arg)
     if (rank == 0) RANK_CHECK(rank, w.direct == 8);
     w = step(&f, 16, &err);
     RANK_CHECK(rank, w.direct == 8 && fixture_same(f.world, w.hash, &err));
-    RANK_CHECK(rank, fixture_same(f.world, learned(&f, &count), &err));
+    for (int64_t size = 8; size <= 12; size += 4) { /* and whenever there is something new */
+        step(&f, size, &err);
+        RANK_CHECK(rank, fixture_same(f.world, learned(&f, &count), &err));
+    }
     RANK_CHECK(rank, fixture_same(f.world, fixture_hash(f.net), &err));
     RANK_CHECK_OK(rank, err);
     fixture_close(&f);
@@ -130,6 +148,32 @@ static void all_ranks_take_rank_0s_choices(void **state)
 {
     (void)state;
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, told_body, NULL));
+}
+
+/* In one round. */
+static int many_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    fixture f;
+    int before, after;
+    (void)arg;
+    open_rank(&f, boot, &err);
+    step(&f, 16, &err);
+    learned(&f, &before);
+    if (rank == 0) take_many(&f);
+    step(&f, 16, &err);
+    uint64_t mine = learned(&f, &after);
+    RANK_CHECK(rank, !before || after == before + MANY); /* none: a machine with one algorithm */
+    RANK_CHECK(rank, fixture_same(f.world, mine, &err));
+    RANK_CHECK_OK(rank, err);
+    fixture_close(&f);
+    return 0;
+}
+
+static void all_choices_of_a_large_network_are_told(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, many_body, NULL));
 }
 
 /* Each rank has a size of its own, and one that changes. */
@@ -152,30 +196,64 @@ static void ranks_with_different_shapes_go_on(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, shapes_body, NULL));
 }
 
-/* Rank 0 has the fewest steps, so rounds 2 and 4 are without it; what it has learned before comes later. */
+/* *last: the rank with the most steps. Rank 0 meets sizes that the others have no inputs for any more. */
 static int join_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
     fixture f;
     int count;
-    (void)arg;
+    const int *last = arg;
     open_rank(&f, boot, &err);
     for (int epoch = 0; epoch < 2; epoch++) {
-        for (int i = 0; i < (rank ? 4 : 1); i++) step(&f, rank || epoch ? 16 : 12, &err);
+        for (int i = 0; i < (rank == *last ? 4 : 1); i++) step(&f, 8 + 4 * ((epoch + i) % 3), &err);
         tern_ddp_join(f.ddp, NULL, &err);
         RANK_CHECK_OK(rank, err);
     }
-    for (int i = 0; i < 8; i++) step(&f, 16, &err); /* the rounds 9 to 16 */
+    step(&f, 16, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, fixture_same(f.world, learned(&f, &count), &err));
     fixture_close(&f);
     return 0;
 }
 
-static void a_rank_0_without_inputs_tells_later(void **state)
+static void who_had_no_inputs_hears_of_it_later(void **state)
 {
     (void)state;
-    for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, join_body, NULL));
+    for (int world = 2; world <= 3; world++)
+        for (int last = 0; last < world; last++) assert_ranks_ok(ranks_run(world, join_body, &last));
+}
+
+/* The loss is another model's, and rank 0 has met something new beside both. */
+static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    fixture f;
+    (void)arg;
+    open_rank(&f, boot, &err);
+    step(&f, 16, &err);
+    float x[3] = {1, 2, 3};
+    tern_module *other = tern_linear_new(3, CLASSES, NULL, f.rng, &err);
+    tern_ddp *ddp = tern_ddp_new(other, f.world, NULL, &err);
+    for (int i = 0; i < 2; i++) {
+        tern_scope *alone = tern_scope_new(f.dev, NULL, &err);
+        int64_t size = 8 + 4 * i;
+        if (rank == 0) tern_forward(f.net, alone, tern_randn(alone, f.rng, 4, (int64_t[]){2, 4, size, size}));
+        tern_scope_free(alone);
+        tern_tensor *in = tern_tensor_from(f.s, x, TERN_F32, 2, (int64_t[]){1, 3});
+        tern_backward(f.s, tern_mean(f.s, tern_forward(other, f.s, in)));
+        tern_scope_end(f.s, &err);
+        RANK_CHECK_OK(rank, err);
+    }
+    tern_ddp_free(ddp);
+    tern_module_free(other);
+    fixture_close(&f);
+    return 0;
+}
+
+static void a_ddp_without_a_loss_tells_nothing(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, unused_body, NULL));
 }
 
 static atomic_long requests;
@@ -201,7 +279,7 @@ static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
     open_rank(&f, boot, &err);
     for (int i = 0; i < 6; i++) step(&f, 16, &err);
     long before = atomic_load(&requests);
-    for (int i = 6; i < 9; i++) step(&f, 16, &err); /* in the eighth they tell each other */
+    for (int i = 6; i < 9; i++) step(&f, 16, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, before > 0 && atomic_load(&requests) == before);
     fixture_close(&f);
@@ -264,8 +342,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_ranks_take_rank_0s_choices),
+        cmocka_unit_test(all_choices_of_a_large_network_are_told),
         cmocka_unit_test(ranks_with_different_shapes_go_on),
-        cmocka_unit_test(a_rank_0_without_inputs_tells_later),
+        cmocka_unit_test(who_had_no_inputs_hears_of_it_later),
+        cmocka_unit_test(a_ddp_without_a_loss_tells_nothing),
         cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(replicas_take_the_first_ones_choices),
     };

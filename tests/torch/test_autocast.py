@@ -1,7 +1,9 @@
 """Every op in an autocast region beside torch.autocast("cpu"): the dtype of its result, the values, the gradients of f32
 parameters. What PyTorch 1.13's autocast does not have yet, f16 and a few rows of the list, is as in PyTorch 2, with which this
-test passes too."""
+test passes too. On a GPU it is as under torch.autocast("cuda"), whose lists are below: test_autocast_newest.py holds them against
+PyTorch's."""
 import ctypes
+import math
 import os
 import re
 import subprocess
@@ -20,6 +22,7 @@ NEW = int(torch.__version__.split(".")[0]) >= 2
 KINDS = {BF16: torch.bfloat16, F16: torch.float16, F32: torch.float32, 1: torch.float64, 2: torch.int64, 7: torch.bool}
 HEADERS = "ops.h", "pad.h", "conv.h", "loss.h"
 CREATE = "full rand randn".split()
+MODES = "constant", "reflect", "replicate", "circular"
 
 reals = lambda *shape: numpy.random.default_rng(sum(shape) + len(shape)).standard_normal(shape).astype("f")
 positive = lambda *shape: numpy.abs(reals(*shape)) + numpy.float32(0.5)
@@ -48,6 +51,10 @@ def one(name, theirs, x=X, *rest):
 
 def two(name, theirs, a=X, b=positive(6, 4)):
     return lambda r, *t: r.op("tern_" + name, *t), theirs, [a, b]
+
+
+def padded(mode, ndim, x):
+    return one("pad_mode", lambda x: F.pad(x, (1, 2) * ndim, mode), x, 2 * ndim, numbers(*(1, 2) * ndim), MODES.index(mode))
 
 
 def batch_norm(x, weight, bias):
@@ -125,7 +132,8 @@ CASES = {
     "cat": (lambda r, *t: tensors_of(r, "tern_cat", t, 0), lambda *t: torch.cat(t), [X, reals(6, 4), reals(3, 4)]),
     "stack": (lambda r, *t: tensors_of(r, "tern_stack", t, 0), lambda *t: torch.stack(t), [X, reals(6, 4)]),
     "pad": one("pad", lambda x: F.pad(x, (1, 2)), X, 2, numbers(1, 2), double(0)),
-    "pad_mode": one("pad_mode", lambda x: torch.cat((x[:, :1], x, x[:, -1:], x[:, -1:]), 1), X, 2, numbers(1, 2), 2),
+    **{f"pad_mode, {mode} in {ndim} dimensions": padded(mode, ndim, x)
+       for mode in MODES for ndim, x in ((1, LINE), (2, IMAGE), (3, VOLUME))},
     "clone": one("clone", torch.clone),
     "detach": one("detach", torch.detach),
     "cast": one("cast", torch.Tensor.double, X, 1),
@@ -148,7 +156,11 @@ with open("/proc/cpuinfo") as cpus:
     ROUGH = set() if "avx512bw" in cpus.read() else {"conv1d", "conv2d", "conv3d"}  # where PyTorch has no oneDNN for bf16 it rounds every tap's sum
 LATER = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}  # in 16 bits since PyTorch 2.1
 MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs beside f32 parameters
-KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d"} if tern.device("cpu") != "cpu" else set()
+AWAY = tern.device("cpu") != "cpu"
+# What torch.autocast("cuda") computes otherwise than torch.autocast("cpu"): AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE of PyTorch 2.11's
+# ATen/autocast_mode.h.
+FULL_ON_GPUS = set("exp group_norm interpolate layer_norm log log_softmax pow softmax sum sum_dims".split())
+KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d", *[name for name in CASES if name.startswith("pad_mode")]}
 NORMS = {"batch_norm_act", *MIXED_LATER}          # whose parameters are f32
 
 
@@ -181,7 +193,9 @@ class Theirs:
         inputs = [leaf.to(kind) if half else leaf for leaf, half in zip(self.leaves, halves)]
         if not NEW and name in LATER | ROUGH:
             y = theirs(*[t.to(kind).float() for t in inputs]).to(kind)
-        elif any(halves) and (name in KEPT_ON_GPUS or (not NEW and name in MIXED_LATER)):
+        elif AWAY and name in FULL_ON_GPUS:
+            y = theirs(*[t.float() for t in inputs])
+        elif any(halves) and (AWAY and name in KEPT_ON_GPUS or (not NEW and name in MIXED_LATER)):
             y = theirs(*[t.float() for t in inputs])
             y = y.to(kind) if halves[0] else y
         else:
@@ -242,7 +256,7 @@ class Ops(unittest.TestCase):
                 self.assert_near(f"{what}: gradient {i}", got, grad, 2, KINDS[region])
 
     def test_every_op(self):
-        self.assertEqual(sorted(CASES), sorted(public_ops()))
+        self.assertEqual(sorted({name.split(",")[0] for name in CASES}), sorted(public_ops()))
         for name in CASES:
             for halves in variants(name):
                 for region in (BF16, F16):
@@ -253,7 +267,21 @@ class Ops(unittest.TestCase):
         with open(os.path.join(os.environ["TERN_SOURCE"], "src", "amp", "autocast.def")) as table:
             rows = re.findall(r"^R\((\w+),", table.read(), re.M)
         self.assertEqual(rows, sorted(rows), "the search goes by the alphabet")
-        self.assertEqual(rows, sorted(set(public_ops()) - {"sum"}), "every op once; sum is sum_dims")
+        modes = {"pad_reflect", "pad_replicate"}
+        self.assertEqual(rows, sorted(set(public_ops()) - {"sum"} | modes), "every op once; sum is sum_dims, and pad_mode has its modes")
+
+    def test_numbers_that_16_bits_do_not_hold(self):
+        """What a program of f16 finds on a GPU; on the CPU PyTorch keeps f16, and overflows."""
+        run = Run()
+        self.region(run, F16)
+        values = [run.op("tern_full", F16, 2, numbers(300, 300), double(value)) for value in (1, 12, 300)]
+        two = run.op("tern_full", F32, 0, None, double(2))
+        got = [run.op("tern_sum", values[0]), run.op("tern_exp", values[1]), run.op("tern_pow", values[2], two)]
+        want = [90000, math.exp(12), 90000]
+        for y, number in zip(got, want):
+            self.assertEqual(run.dtype(y), numpy.float32 if AWAY else numpy.float16)
+            self.assertAlmostEqual(float(run.value(y).max()) / number, 1 if AWAY else numpy.inf, 6)
+        run.close()
 
 
 REGIONS = """
@@ -267,13 +295,17 @@ ranked = Run(group=group)
 for dtype in (BF16, F32, BF16):
     ranked.lib.tern_autocast_set(ranked.scope, dtype)
 """
+ON_THE_CPU = """
+run = Run("cpu:0")
+run.lib.tern_autocast_set(run.scope, BF16)
+"""
 
 
 class Note(unittest.TestCase):
-    """What a CPU without bf16 makes of it is said once a job; oneDNN takes itself for one there."""
+    """What a CPU without bf16 makes of it is said once a job, but not to those who compute on a GPU; oneDNN takes itself for one there."""
 
-    def said_on(self, isa):
-        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", "2", sys.executable, "-c", REGIONS]
+    def said_on(self, isa, program):
+        command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", "2", sys.executable, "-c", program]
         path = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), os.environ["PYTHONPATH"]])
         done = subprocess.run(command, capture_output=True, text=True, timeout=120,
                               env={**os.environ, "PYTHONPATH": path, "ONEDNN_MAX_CPU_ISA": isa})
@@ -281,9 +313,14 @@ class Note(unittest.TestCase):
         return done.stderr.splitlines()
 
     def test_avx2(self):
-        said = self.said_on("AVX2")
-        self.assertEqual(len(said), 1, said)
-        self.assertIn("autocast: this machine lacks AVX-512 BF16 or AMX; what is computed in bf16 is right, but no faster than in f32", said[0])
+        said = self.said_on("AVX2", REGIONS)
+        self.assertEqual(len(said), 0 if AWAY else 1, said)
+        if not AWAY:
+            self.assertIn("autocast: this machine lacks AVX-512 BF16 or AMX; what is computed in bf16 is right, but no faster than in f32", said[0])
+
+    def test_avx2_after_a_gpu(self):
+        said = self.said_on("AVX2", REGIONS + ON_THE_CPU)
+        self.assertEqual(["lacks AVX-512 BF16 or AMX" in line for line in said], [True, True], said)  # each rank is alone on its own scope
 
 
 if __name__ == "__main__":

@@ -120,6 +120,30 @@ int tern__control_last_get(tern__control *control, int rank, double timeout_s, c
     return has_left ? TERN_E_PEER : TERN_E_TIMEOUT;
 }
 
+/* ---- who is stopped ---- */
+
+/* The state stands behind the name, which may have brackets of its own. */
+static char state_of(int pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file) return '\0';
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    fclose(file);
+    const char *name_end = strrchr(text, ')');
+    return name_end && name_end[1] ? name_end[2] : '\0';
+}
+
+/* A pid is a process only in its name space, and on its host. */
+bool tern__control_is_stopped(const tern__control *control, int rank)
+{
+    const tern__peer *peer = &control->peers[rank];
+    bool is_seen = peer->pidfd >= 0 && peer->card.pid_space == control->peers[control->rank].card.pid_space;
+    char state = is_seen ? state_of(peer->card.pid) : '\0';
+    return state == 'T' || state == 't';
+}
+
 /* ---- who holds all up ---- */
 
 static void say_idle(const tern__control *control, int rank, bool answers, const char *last, char *text,

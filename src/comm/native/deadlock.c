@@ -192,7 +192,7 @@ static void say_hint(const tern__native *native, const tern__goal *goal, tern__w
     for (int rank = 0; channel && rank < native->world && !*text; rank++) {
         uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
         if (atomic_load(&channel->posted[rank].value) < seq)
-            tern__desc_hint(channel, seq, rank, text, sizeof(text));
+            tern__desc_hint(channel, seq, rank, true, text, sizeof(text));
     }
     write_text(own->hint, text);
 }

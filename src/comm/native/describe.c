@@ -172,7 +172,7 @@ void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, in
                       tern_group_world_rank(group, other), seq, text, size);
 }
 
-void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, char *text, size_t size)
+void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, bool asks, char *text, size_t size)
 {
     const tern__desc *desc = &tern__slot_desc(channel, seq)[channel->native->rank];
     uint64_t mark = atomic_load_explicit(&channel->marked[rank].value, memory_order_relaxed);
@@ -186,7 +186,7 @@ void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, char 
                  folded);
     snprintf(text, size, ": rank %d has done %llu backwards%s%s",
              tern_group_world_rank(channel->native->group, rank), backward, unsynchronised,
-             is_behind ? ": has it run out of inputs (tern_ddp_join)?" : "");
+             is_behind && asks ? ": has it run out of inputs (tern_ddp_join)?" : "");
 }
 
 void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track track, int64_t began)

@@ -233,8 +233,9 @@ void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t si
 /* "reduce" or "wait" for the timeline, with what it was for. */
 void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track track, int64_t began);
 /* Of this rank's work `seq` of a ddp, which `rank` has not posted: ": rank 1 has done 12 backwards, ...", or
- * "". */
-void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, char *text, size_t size);
+ * "". `asks`: it is known to do something else, so whether it has run out of inputs. */
+void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, bool asks, char *text,
+                     size_t size);
 void tern__desc_write(tern__desc *desc, const tern__post *post);
 /* The last that `rank` has posted; false if there is none. */
 bool tern__channel_last(const tern__channel *channel, int rank, char *text, size_t size);

@@ -138,14 +138,24 @@ int tern__native_progress(tern__native *native, tern_error *err)
 
 /* ---- why it takes so long ---- */
 
+/* It has left, or waits in something else. */
+static bool is_elsewhere(const tern__native *native, int rank)
+{
+    char text[TERN__WORK_TEXT];
+    return tern__native_has_left(native, rank) || tern__deadlock_text(native, rank, text);
+}
+
 static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
 {
+    const tern__native *native = channel->native;
     char who[128], last[TERN__WORK_TEXT] = "nothing", hint[TERN__WORK_TEXT];
-    uint64_t seq = tern__channel_blocker(channel);
-    tern__group_describe(channel->native->group, rank, who, sizeof(who));
+    uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
+    bool is_stopped = tern__group_is_stopped(native->group, rank);
+    tern__group_describe(native->group, rank, who, sizeof(who));
     tern__channel_last(channel, rank, last, sizeof(last));
-    tern__desc_hint(channel, TERN__MIN(seq, channel->own_posted), rank, hint, sizeof(hint));
-    tern__text_append(text, size, "; not called by %s, whose last was %s%s", who, last, hint);
+    tern__desc_hint(channel, seq, rank, !is_stopped && is_elsewhere(native, rank), hint, sizeof(hint));
+    tern__text_append(text, size, "; not called by %s, %swhose last was %s%s", who,
+                      is_stopped ? "which is stopped (by SIGSTOP or a debugger), " : "", last, hint);
 }
 
 static void append_who(const tern__native *native, int rank, const char *what, char *text, size_t size)
@@ -274,7 +284,7 @@ static int check_left(const tern__goal *goal, tern_error *err)
         char text[TERN_ERROR_TEXT], who[128], work[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
         tern__group_describe(native->group, rank, who, sizeof(who));
         own_text(channel, seq, work, sizeof(work));
-        tern__desc_hint(channel, seq, rank, hint, sizeof(hint));
+        tern__desc_hint(channel, seq, rank, true, hint, sizeof(hint));
         snprintf(text, sizeof(text), "%s has %s while rank %d waits in %s%s", who,
                  has_left ? "closed its group" : "freed its ddp",
                  tern_group_world_rank(native->group, native->rank), work, hint);

@@ -270,7 +270,7 @@ typedef struct emulated_counts {
 extern "C" __attribute__((visibility("default"))) emulated_counts emulated_counted;
 
 /* Is that what TERN_EMULATED_REFUSES names? "change": other arguments for a kernel that overlaps, "engines":
- * to run any of cuDNN's. */
+ * to run any of cuDNN's, "products": any of cuBLASLt's. */
 bool emulated_refuses(const char *what);
 
 /* ---- what streams are asked for ---- */

@@ -1,6 +1,6 @@
-/* cudnn.cc - the reference kernels in the place of cuDNN, by three engines: the heuristics' first is planned
- * and does not run, and the last one is faster than the other. A bias can be a part of all graphs but those
- * in f64. */
+/* cudnn.cc - the reference kernels in the place of cuDNN, by three engines: the heuristics' first wants much
+ * workspace, is planned and does not run, and the last one is faster than the other, but for its fourth run,
+ * in which somebody else has the device. A bias can be a part of all graphs but those in f64. */
 #include "cuda/cudnn.h"
 #include "memory.h"
 
@@ -18,6 +18,7 @@ typedef struct emulated_plan {
     const char *name;
     float ms; /* negative: it does not run */
     size_t workspace;
+    int runs;
 } emulated_plan;
 
 struct tern__cudnn_graph {
@@ -45,9 +46,9 @@ int tern__cudnn_graph_new(const tern__call *, const tern__cudnn_conv *conv, tern
     if (!is_valid(conv)) return TERN_E_SYSTEM;
     tern__cudnn_graph *g = new tern__cudnn_graph{*conv, *conv->attr, {}};
     g->conv.attr = &g->attr;
-    g->plans[0] = {g, "3:1=1", -1, 0};
-    g->plans[1] = {g, "1:2=3", 2, 0};
-    g->plans[2] = {g, "2:0=1,5=4", 1, 4096};
+    g->plans[0] = {g, "3:1=1", -1, (size_t)8 << 20, 0};
+    g->plans[1] = {g, "1:2=3", 2, 0, 0};
+    g->plans[2] = {g, "2:0=1,5=4", 1, 4096, 0};
     *graph = g;
     return TERN_OK;
 }
@@ -94,12 +95,12 @@ static int compute(const tern__call *call, tern__kernel kernel)
     }
 }
 
-static void execute(const emulated_plan *p, void *const data[TERN__CONV_OPERANDS])
+static void execute(emulated_plan *p, void *const data[TERN__CONV_OPERANDS])
 {
     const tern__cudnn_conv *conv = &p->graph->conv;
     tern__view v[TERN__CONV_OPERANDS];
     tern__call call = {};
-    emulated_ms += p->ms;
+    emulated_ms += p->ms < 2 && ++p->runs == 4 ? 10 : p->ms;
     for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
         v[i] = conv->operand[i];
         v[i].data = data[i];
@@ -121,7 +122,7 @@ static void execute(const emulated_plan *p, void *const data[TERN__CONV_OPERANDS
 int tern__cudnn_run(tern__cuda *cuda, void *plan, bool has_bias, void *const data[TERN__CONV_OPERANDS],
                     void *workspace, tern_error *err)
 {
-    const emulated_plan *p = (const emulated_plan *)plan;
+    emulated_plan *p = (emulated_plan *)plan;
     if (p->ms < 0 || emulated_refuses("engines"))
         return tern__error_set(err, "conv", TERN_E_SYSTEM, "an emulated engine that does not run");
     if ((p->workspace && !workspace) || has_bias != p->graph->conv.has_bias) return TERN_E_SYSTEM;

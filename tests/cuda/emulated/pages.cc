@@ -56,12 +56,17 @@ void emulated_memory_close()
         for (const piece &p : pieces) protect(p, PROT_NONE);
 }
 
-bool emulated_memory_has(const void *data)
+static bool has(const void *data)
 {
-    std::lock_guard<std::mutex> hold(lock);
     for (const piece &p : pieces)
         if ((const char *)data >= (char *)p.at && (const char *)data < (char *)p.at + p.bytes) return true;
     return false;
+}
+
+bool emulated_memory_has(const void *data)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    return has(data);
 }
 
 static const grant *first_grant(const void *data)
@@ -118,6 +123,15 @@ void tern__cuda_unreserve(void *base, size_t bytes)
     munmap(base, bytes);
 }
 
+/* What is next to the last one becomes one piece with it: a change of protection costs a call each. */
+static void add(const piece &p)
+{
+    if (!pieces.empty() && (char *)pieces.back().at + pieces.back().bytes == p.at)
+        pieces.back().bytes += p.bytes;
+    else
+        pieces.push_back(p);
+}
+
 bool tern__cuda_map(int index, void *at, size_t bytes, bool *stays, unsigned long long *handle)
 {
     std::lock_guard<std::mutex> hold(lock);
@@ -126,11 +140,7 @@ bool tern__cuda_map(int index, void *at, size_t bytes, bool *stays, unsigned lon
     emulated_counted.exportable += !*stays;
     *handle = 1;
     grants.push_back({at, bytes, index});
-    /* What is next to the last one becomes one piece with it: a change of protection costs a call each. */
-    if (!pieces.empty() && (char *)pieces.back().at + pieces.back().bytes == at)
-        pieces.back().bytes += bytes;
-    else
-        pieces.push_back({at, bytes});
+    if (!has(at)) add({at, bytes}); /* what was taken away before is a part of one still */
     /* NaN, where others may have left anything: a part of a page, since opening and closing costs by what is
      * used. */
     protect({at, bytes}, PROT_READ | PROT_WRITE);

@@ -341,10 +341,23 @@ static void hear_told(void *ctx, const char *line, size_t bytes)
     if (tern__choice_parse(line, bytes, NULL, &choice)) hear(ctx, &choice, true);
 }
 
+static void hear_restored(void *ctx, const char *line, size_t bytes)
+{
+    const listener *l = ctx;
+    tern__choice choice;
+    if (tern__choice_parse(line, bytes, &l->machine, &choice)) hear(l->all, &choice, true);
+}
+
 void tern__conv_choices_read(tern_device *device, const char *text, size_t bytes)
 {
     table *all = table_of(device, NULL);
     if (all) tern__choice_lines_take(text, bytes, hear_told, all);
+}
+
+void tern__conv_choices_restore(tern_device *device, const char *text, size_t bytes)
+{
+    listener l = {table_of(device, NULL), tern__choice_machine_get()};
+    if (l.all) tern__choice_lines_take(text, bytes, hear_restored, &l);
 }
 
 void tern__conv_choices_copy(const tern_device *from, uint64_t since, tern_device *to)
