@@ -270,7 +270,7 @@ class Bench:
         net["other_work"] = complaints
         self.found["clocks"].append(clocks())
         self.is_well &= not complaints and not self.tern.failed
-        say(f"{self.found['clocks'][-1]}\n\n{table(net['rows'])}\n")
+        say(f"{self.found['clocks'][-1] or 'nvidia-smi says no clocks'}\n\n{table(net['rows'])}\n")
 
     def look_into(self, name):
         self.found["nets"][name]["profile"] = profile(STEPS[name][0], self.tern, STEPS[name][1])
