@@ -61,8 +61,8 @@ static __device__ __forceinline__ bool counts(const problem &p, R t, R ignored, 
     return t != ignored;
 }
 
-/* log(1 + tail) for 0 to 1, no less exact than log1p but without its cases: 2 atanh(s) for s = tail / (2 +
- * tail), which is up to 1/3. */
+/* log(1 + tail) for 0 to 1, to 2.5 units in the last place where log1p has one, but without its cases: 2
+ * atanh(s) for s = tail / (2 + tail), which is up to 1/3. */
 static __device__ __forceinline__ float log_of_rest(float tail)
 {
     float s = tail * tern__reciprocal(2 + tail), square = s * s;
@@ -157,6 +157,7 @@ template <class S, int TEAM = 1> struct whole {
         const bool is_there = TEAM == 1 || is_in;
         int64_t target[LINES] = {};
         tern__lined every = p.along;
+        bool is_wrong = false;
         S x;
         channels = is_there ? ((int)p.c.channels - channel(0) + TEAM - 1) / TEAM : 0;
         every.step *= TEAM;
@@ -164,9 +165,22 @@ template <class S, int TEAM = 1> struct whole {
         x.template read<1>(every, from + channel(0) * p.along.step, 0, channels);
 #pragma unroll
         for (int k = 0; k < LINES; k++) {
-            label[k] = is_there && is_counted(p, i + k, target[k]) ? (int)target[k] : -1;
+            bool is_class = tern__in_classes(p.judge, target[k]), is_ignored = target[k] == p.attr.ignored;
+            label[k] = is_there && is_class && !is_ignored ? (int)target[k] : -1;
+            is_wrong |= !is_class && !is_ignored;
             take(x, k);
             if (!p.attr.probabilities) normalise(k);
+        }
+        if (is_wrong) tell(p, i);
+    }
+    /* Which labels are no classes. They are read again, so that a kernel has once what asks of one. */
+    static __device__ __forceinline__ void tell(const problem &p, int64_t i)
+    {
+#pragma unroll 1
+        for (int k = 0; k < LINES; k++) {
+            int64_t target[1];
+            tern__labels_get(p.target, p.target_dtype, i + k, target);
+            is_counted(p, i + k, target[0]);
         }
     }
     __device__ __forceinline__ void take(const S &x, int k)
