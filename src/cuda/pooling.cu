@@ -256,7 +256,7 @@ static __device__ __forceinline__ void places_in(const pooling &p, const viewers
 }
 
 /* What an element of dx gets from a window of dy, in which its own place is that number: what is asked for,
- * and then what comes of it, which is 0 if nothing was. BLOCKS on a multiprocessor leave registers enough. */
+ * and then what comes of it, which is 0 if nothing was. BLOCKS have room on a processor. */
 template <class P> struct from_max {
     enum { BLOCKS = sizeof(P) == 1 ? 4 : 3 };
 
