@@ -5,10 +5,13 @@
  * place, so the bytes that are counted are those that move. The copy is one by plain stores: its target is
  * read into the cache before it is written, which is not counted, as it is no use to anybody; a step that
  * moves nothing in vain may therefore be faster than the copy. Copy and steps take turns, since on a shared
- * machine the bandwidth changes from one moment to the next. */
+ * machine the bandwidth changes from one moment to the next. A device with memory of its own copies within
+ * it, and times all by its own clock. */
 #include "bench.h"
+#include "bench_clock.h"
 #include "machine.h"
 
+#include "device/backend.h"
 #include "nn/nn.h"
 
 #include <tern.h>
@@ -38,17 +41,20 @@ typedef struct bench {
     tern_tensor *parameter;
     tern_optim *optims[SUBJECTS]; /* but for the copy */
     float *copy;
+    tern__bench_clock *clock;
     double seconds[SUBJECTS][ROUNDS_MAX];
 } bench;
 
-static const char usage[] = "usage: tern bench optimizer [--elements N] [--rounds K] [--json]\n"
-                            "\n"
-                            "Times steps of SGD with momentum and of Adam over N floats (25000000) beside a "
-                            "copy of as many, in K rounds (15)\n"
-                            "of one each, with one thread and with all that the device has. GB/s: bytes read "
-                            "and bytes written; what the copy\n"
-                            "reads into the cache only to overwrite it is not counted. Several ranks work at "
-                            "once, each on N floats.\n";
+static const char usage[] =
+    "usage: tern bench optimizer [--elements N] [--rounds K] [--json]\n"
+    "\n"
+    "Times steps of SGD with momentum and of Adam over N floats (25000000) beside a "
+    "copy of as many, in K rounds (15)\n"
+    "of one each, with one thread and with all that the device has, or on the GPU that "
+    "TERN_DEVICE names. GB/s: bytes\n"
+    "read and bytes written; what the copy reads into the cache only to overwrite it "
+    "is not counted. Several ranks\n"
+    "work at once, each on N floats.\n";
 
 /* ---- life ---- */
 
@@ -60,6 +66,16 @@ static void open_optims(bench *b, tern_error *err)
     b->optims[ADAM] = tern_adam_new(b->net, NULL, err);
 }
 
+static void set_gradients(bench *b, int64_t count, tern_error *err)
+{
+    float *numbers = tern__alloc((size_t)count * sizeof(*numbers), "tern bench optimizer", err);
+    for (int64_t i = 0; numbers && i < count; i++) numbers[i] = (float)(i % 1000 - 500) * 1e-3f;
+    if (!err->code)
+        tern__memory_copy(b->parameter->leaf->grad->view.data, numbers, (size_t)count * sizeof(*numbers),
+                          err);
+    tern__free(numbers);
+}
+
 static void open_bench(bench *b, const settings *set, tern_error *err)
 {
     int64_t count = set->elements;
@@ -67,16 +83,19 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
     b->device = tern_device_open(NULL, err);
     b->net = tern_sequential_new(err); /* for its memory: nothing goes through it */
     b->parameter = tern_parameter_add(b->net, "p", TERN_F32, 1, &count, err);
+    if (!err->code && b->device->backend) tern_module_to(b->net, b->device, err);
     open_optims(b, err);
     b->scope = tern_scope_new(b->device, b->world, err);
-    b->copy = tern__alloc((size_t)count * sizeof(*b->copy), "tern bench optimizer", err);
-    float *grads = err->code ? NULL : b->parameter->leaf->grad->view.data;
-    for (int64_t i = 0; grads && i < count; i++) grads[i] = (float)(i % 1000 - 500) * 1e-3f;
+    if (!err->code) b->clock = tern__bench_clock_new(b->device, 2, err);
+    if (err->code) return;
+    b->copy = tern__memory_new(b->device, (size_t)count * sizeof(*b->copy), "tern bench optimizer", err);
+    set_gradients(b, count, err);
 }
 
 static void close_bench(bench *b)
 {
-    tern__free(b->copy);
+    tern__memory_free(b->copy);
+    tern__bench_clock_free(b->clock);
     tern_scope_free(b->scope);
     for (int i = 0; i < SUBJECTS; i++) tern_optim_free(b->optims[i]);
     tern_module_free(b->net);
@@ -86,11 +105,20 @@ static void close_bench(bench *b)
 
 /* ---- measuring ---- */
 
-static void run_once(bench *b, const settings *set, int subject)
+static void copy_once(bench *b, const settings *set, tern_error *err)
+{
+    const float *from = b->parameter->leaf->grad->view.data;
+    size_t count = (size_t)set->elements;
+    if (b->device->backend)
+        b->device->backend->copy(b->device, b->copy, from, count * sizeof(*from), err);
+    else
+        tern__machine_copy(b->copy, from, count, tern_device_threads_get(b->device));
+}
+
+static void run_once(bench *b, const settings *set, int subject, tern_error *err)
 {
     if (subject == COPY) {
-        const float *from = b->parameter->leaf->grad->view.data;
-        tern__machine_copy(b->copy, from, (size_t)set->elements, tern_device_threads_get(b->device));
+        copy_once(b, set, err);
         return;
     }
     b->parameter->leaf->fresh = true; /* the same gradient again */
@@ -101,9 +129,10 @@ static void run_once(bench *b, const settings *set, int subject)
 static double time_once(bench *b, const settings *set, int subject, tern_error *err)
 {
     tern_barrier(b->world, err);
-    int64_t started = tern__now_ns();
-    run_once(b, set, subject);
-    double seconds = (double)(tern__now_ns() - started) * 1e-9;
+    tern__bench_clock_set(b->clock, 0, err);
+    run_once(b, set, subject, err);
+    tern__bench_clock_set(b->clock, 1, err);
+    double seconds = err->code ? 0 : tern__bench_clock_ms(b->clock, 0, 1) * 1e-3;
     tern_all_reduce(b->world, &seconds, 1, TERN_F64, TERN_MAX, err);
     return seconds;
 }
@@ -111,9 +140,11 @@ static double time_once(bench *b, const settings *set, int subject, tern_error *
 /* The first round, which touches the memory, does not count. */
 static void measure(bench *b, const settings *set, double median[SUBJECTS], tern_error *err)
 {
-    for (long round = -1; round < set->rounds && !err->code; round++)
+    for (long round = -1; round < set->rounds && !err->code; round++) {
         for (int s = 0; s < SUBJECTS && !err->code; s++)
             b->seconds[s][TERN__MAX(round, 0)] = time_once(b, set, s, err);
+        tern_scope_end(b->scope, err); /* says what failed */
+    }
     for (int s = 0; s < SUBJECTS; s++) median[s] = tern__bench_median(b->seconds[s], (size_t)set->rounds);
 }
 
@@ -129,6 +160,7 @@ static void print_json(const bench *b, const settings *set, int subject, const d
     cJSON *line = cJSON_CreateObject();
     cJSON_AddStringToObject(line, "optimizer", names[subject]);
     cJSON_AddNumberToObject(line, "ranks", tern_group_size(b->world));
+    cJSON_AddStringToObject(line, "device", tern_device_name(b->device));
     cJSON_AddNumberToObject(line, "threads", tern_device_threads_get(b->device));
     cJSON_AddNumberToObject(line, "elements", (double)set->elements);
     cJSON_AddNumberToObject(line, "median_ms", median[subject] * 1e3);
@@ -143,7 +175,8 @@ static void print_json(const bench *b, const settings *set, int subject, const d
 static void print_head(const bench *b, const settings *set)
 {
     int ranks = tern_group_size(b->world);
-    printf("optimizers over %ld f32, %d rank%s\n", set->elements, ranks, ranks == 1 ? "" : "s");
+    printf("optimizers over %ld f32, %d rank%s%s%s\n", set->elements, ranks, ranks == 1 ? "" : "s",
+           b->device->backend ? ", " : "", b->device->backend ? tern_device_name(b->device) : "");
     printf("%-10s %8s %12s %8s %10s %8s\n", "optimizer", "threads", "median ms", "GB/s", "copy GB/s",
            "of copy");
 }
@@ -197,10 +230,10 @@ static int parse(int argc, char **argv, settings *set)
 static void run(bench *b, const settings *set, tern_error *err)
 {
     bool prints = tern_group_rank(b->world) == 0;
-    int all = tern_device_threads_get(b->device);
+    int all = tern_device_threads_get(b->device), fewest = b->device->backend ? all : 1;
     double median[SUBJECTS];
     if (prints && !set->json) print_head(b, set);
-    for (int threads = 1; threads <= all && !err->code; threads += TERN__MAX(all - 1, 1)) {
+    for (int threads = fewest; threads <= all && !err->code; threads += TERN__MAX(all - 1, 1)) {
         tern_device_threads_set(b->device, threads, err);
         measure(b, set, median, err);
         for (int s = SGD; s < SUBJECTS && prints && !err->code; s++)

@@ -17,6 +17,8 @@ typedef struct row {
     long calls;
     double ms;
     tern__cost cost;
+    double bytes_once; /* of cost.bytes, every operand once */
+    double copy_gbs;   /* what a row is measured against    */
 } row;
 
 struct tern__profile {
@@ -52,6 +54,14 @@ static void put_shapes(char text[SHAPES_TEXT], const tern__call *call)
         used += snprintf(text + used, SHAPES_TEXT - (size_t)used, "%s", i == 2 ? " > " : i ? " " : "");
         used += put_shape(text + used, SHAPES_TEXT - (size_t)used, views[i]);
     }
+}
+
+/* Without a device of its own nobody reads an operand again. */
+static double bytes_once(const tern__call *call)
+{
+    tern__call here = *call;
+    here.device = NULL;
+    return tern__call_cost(&here).bytes;
 }
 
 static row *add_row(tern__profile *self)
@@ -107,6 +117,7 @@ static void ran(tern__kernel_observer *observer, const tern__call *call)
     at->calls++;
     at->cost.flops += cost.flops;
     at->cost.bytes += cost.bytes;
+    at->bytes_once += bytes_once(call);
     self->row_of[self->calls++] = (size_t)(at - self->rows);
 }
 
@@ -133,7 +144,7 @@ void tern__profile_free(tern__profile *self)
 
 /* Of all steps; percentages of what the machine can do at most. */
 typedef struct line {
-    double ms, step_percent, gflops, peak_percent, gbs, copy_percent;
+    double ms, step_percent, gflops, peak_percent, gbs, copy_percent, once_percent;
 } line;
 
 static line line_of(const row *r, const tern__machine *machine, double ms)
@@ -141,7 +152,8 @@ static line line_of(const row *r, const tern__machine *machine, double ms)
     line l = {.ms = r->ms, .gflops = r->cost.flops / r->ms * 1e-6, .gbs = r->cost.bytes / r->ms * 1e-6};
     l.step_percent = 100 * l.ms / ms;
     l.peak_percent = 100 * l.gflops / machine->gflops;
-    l.copy_percent = 100 * l.gbs / machine->copy_gbs;
+    l.copy_percent = 100 * l.gbs / r->copy_gbs;
+    l.once_percent = l.copy_percent * r->bytes_once / r->cost.bytes;
     return l;
 }
 
@@ -151,12 +163,25 @@ static int by_time(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Sorts the rows; returns the milliseconds that none of them has. */
-static double sort_rows(tern__profile *self, double ms)
+/* A device of its own needs a while to begin and to end each call, a copy like a kernel, so calls of it are
+ * measured against a copy of their own size. */
+static void measure_copy(tern__profile *self, row *r, const tern__machine *machine)
+{
+    double own = self->device->backend
+                     ? tern__machine_copy_of(self->device, r->cost.bytes / (double)r->calls, self->err)
+                     : 0;
+    r->copy_gbs = own > 0 ? own : machine->copy_gbs;
+}
+
+/* Sorts the rows and measures what they are told beside; returns the milliseconds that none of them has. */
+static double finish_rows(tern__profile *self, const tern__machine *machine, double ms)
 {
     read_clock(self);
     qsort(self->rows, self->count, sizeof(row), by_time);
-    for (size_t i = 0; i < self->count; i++) ms -= self->rows[i].ms;
+    for (size_t i = 0; i < self->count; i++) {
+        measure_copy(self, &self->rows[i], machine);
+        ms -= self->rows[i].ms;
+    }
     return ms;
 }
 
@@ -168,7 +193,8 @@ static void print_row(const row *r, const line *l, long steps)
         printf(" %9.1f %6.1f", l->gflops, l->peak_percent);
     else
         printf(" %9s %6s", "-", "-");
-    printf(" %10.3f %8.1f %6.1f", r->cost.bytes * 1e-6 / (double)r->calls, l->gbs, l->copy_percent);
+    printf(" %10.3f %8.1f %6.1f %6.1f", r->cost.bytes * 1e-6 / (double)r->calls, l->gbs, l->copy_percent,
+           l->once_percent);
     if (*r->shapes) printf("  %s", r->shapes);
     if (r->algorithm) printf("  %s", r->algorithm);
     printf("\n");
@@ -176,11 +202,14 @@ static void print_row(const row *r, const line *l, long steps)
 
 void tern__profile_print(tern__profile *self, const tern__machine *machine, long steps, double ms)
 {
-    double outside = sort_rows(self, ms);
+    double outside = finish_rows(self, machine, ms);
     printf("\nrank 0, a mean step of %ld; its device reaches %.1f GFLOPS and copies %.1f GB/s out of cache\n",
            steps, machine->gflops, machine->copy_gbs);
-    printf("%-22s %7s %10s %6s %9s %6s %10s %8s %6s%s\n", "kernel", "calls", "ms", "% step", "GFLOPS",
-           "% peak", "MB a call", "GB/s", "% copy", self->by_shape ? "  shapes" : "");
+    if (self->device->backend)
+        printf(
+            "%% copy: of a copy that moves as many bytes, timed one by one as calls are, launch included\n");
+    printf("%-22s %7s %10s %6s %9s %6s %10s %8s %6s %6s%s\n", "kernel", "calls", "ms", "% step", "GFLOPS",
+           "% peak", "MB a call", "GB/s", "% copy", "% once", self->by_shape ? "  shapes" : "");
     for (size_t i = 0; i < self->count; i++) {
         line l = line_of(&self->rows[i], machine, ms);
         print_row(&self->rows[i], &l, steps);
@@ -201,13 +230,15 @@ static cJSON *row_json(const row *r, const line *l, long steps)
     cJSON_AddNumberToObject(object, "peak_percent", l->peak_percent);
     cJSON_AddNumberToObject(object, "bytes_a_call", r->cost.bytes / (double)r->calls);
     cJSON_AddNumberToObject(object, "gbs", l->gbs);
+    cJSON_AddNumberToObject(object, "copy_gbs", r->copy_gbs);
     cJSON_AddNumberToObject(object, "copy_percent", l->copy_percent);
+    cJSON_AddNumberToObject(object, "once_percent", l->once_percent);
     return object;
 }
 
 cJSON *tern__profile_json(tern__profile *self, const tern__machine *machine, long steps, double ms)
 {
-    double outside = sort_rows(self, ms);
+    double outside = finish_rows(self, machine, ms);
     cJSON *object = cJSON_CreateObject();
     cJSON_AddNumberToObject(object, "machine_gflops", machine->gflops);
     cJSON_AddNumberToObject(object, "machine_copy_gbs", machine->copy_gbs);

@@ -15,13 +15,11 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define WARM_UP 3
-
 typedef struct settings {
     const tern__bench_model *model;
     const char *size_text, *dtype, *reduce, *level; /* level NULL: no amp */
     int64_t size[3];                                /* of the spatial dimensions */
-    long batch, steps;
+    long batch, steps, warm_up;
     bool json, profile, shapes, data_parallel, shard;
 } settings;
 
@@ -59,14 +57,15 @@ typedef struct bench {
 
 static const char usage[] =
     "usage: tern bench step [--model mlp|resnet18|resnet50|deeplabv3|unet3d] [--batch N]\n"
-    "                       [--size HxW|DxHxW] [--steps K] [--dtype f32|bf16|f16] [--device NAME]\n"
-    "                       [--opt-level O0|O1|O2|O3] [--reduce f32|bf16|f16] [--shard]\n"
+    "                       [--size HxW|DxHxW] [--steps K] [--warm-up K] [--dtype f32|bf16|f16]\n"
+    "                       [--device NAME] [--opt-level O0|O1|O2|O3] [--reduce f32|bf16|f16] [--shard]\n"
     "                       [--exact-conv] [--deterministic] [--data-parallel] [--profile[=shapes]] "
     "[--json]\n"
     "\n"
     "Times forward, loss, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 steps\n"
-    "that do not count. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per\n"
-    "rank.\n"
+    "that do not count, or as many as --warm-up says: a GPU that was idle comes to its clock within\n"
+    "half a second of work. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is\n"
+    "per rank.\n"
     "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n"
     "resnet50 and deeplabv3 (on a ResNet-50; a label for each pixel, no dropout) are torchvision's,\n"
     "with 4 images of 257x257 a batch. unet3d has 16 channels in its first level and learns the mask\n"
@@ -82,7 +81,8 @@ static const char usage[] =
     "--data-parallel splits the batch over replicas, one on each core of the rank's.\n"
     "--profile adds what each kernel took: its arithmetic (products and convolutions) beside the\n"
     "measured peak of the cores, the bytes of its operands beside the bandwidth of a copy that no\n"
-    "cache holds. --profile=shapes has a line for each kernel and its shapes, and the\n"
+    "cache holds, on a GPU of one of as many bytes (% copy; % once, where what a batch norm reads\n"
+    "twice there counts once). --profile=shapes has a line for each kernel and its shapes, and the\n"
     "algorithm of convolutions.\n";
 
 static int64_t count_of(const int64_t *shape, int ndim)
@@ -234,7 +234,7 @@ static double pss_mb(bench *b, tern_error *err)
 
 static void warm_up(bench *b, const settings *set, result *r, tern_error *err)
 {
-    for (int i = 0; i < WARM_UP && !err->code; i++) {
+    for (int i = 0; i < set->warm_up && !err->code; i++) {
         step(b, set, err);
         if (i > 0 || err->code) continue;
         r->first_step_ms = ms_since_launch(b, err);
@@ -319,6 +319,7 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     if (set->level) cJSON_AddStringToObject(line, "opt_level", set->level);
     cJSON_AddStringToObject(line, "reduce", set->reduce);
     cJSON_AddNumberToObject(line, "steps", (double)set->steps);
+    cJSON_AddNumberToObject(line, "warm_up", (double)set->warm_up);
     cJSON_AddNumberToObject(line, "median_ms", r->median_ms);
     cJSON_AddNumberToObject(line, "min_ms", r->min_ms);
     cJSON_AddNumberToObject(line, "cpu_ms", r->cpu_ms);
@@ -409,14 +410,23 @@ static bool complete(settings *set)
 static int parse(int argc, char **argv, settings *set)
 {
     static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},   {"batch", required_argument, NULL, 'b'},
-        {"size", required_argument, NULL, 'v'},    {"steps", required_argument, NULL, 's'},
-        {"dtype", required_argument, NULL, 'd'},   {"reduce", required_argument, NULL, 'g'},
-        {"profile", optional_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
-        {"data-parallel", no_argument, NULL, 'r'}, {"opt-level", required_argument, NULL, 'o'},
-        {"device", required_argument, NULL, 'c'},  {"shard", no_argument, NULL, 'z'},
-        {"exact-conv", no_argument, NULL, 'x'},    {"deterministic", no_argument, NULL, 'f'},
-        {"help", no_argument, NULL, 'h'},          {0},
+        {"model", required_argument, NULL, 'm'},
+        {"batch", required_argument, NULL, 'b'},
+        {"size", required_argument, NULL, 'v'},
+        {"steps", required_argument, NULL, 's'},
+        {"dtype", required_argument, NULL, 'd'},
+        {"reduce", required_argument, NULL, 'g'},
+        {"profile", optional_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},
+        {"data-parallel", no_argument, NULL, 'r'},
+        {"opt-level", required_argument, NULL, 'o'},
+        {"device", required_argument, NULL, 'c'},
+        {"shard", no_argument, NULL, 'z'},
+        {"exact-conv", no_argument, NULL, 'x'},
+        {"deterministic", no_argument, NULL, 'f'},
+        {"warm-up", required_argument, NULL, 'w'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
     };
     argv[0] = "tern bench step"; /* as getopt names it */
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
@@ -426,6 +436,7 @@ static int parse(int argc, char **argv, settings *set)
         case 'v': set->size_text = optarg; break;
         case 'b': fine = positive("--batch", optarg, &set->batch); break;
         case 's': fine = positive("--steps", optarg, &set->steps); break;
+        case 'w': fine = positive("--warm-up", optarg, &set->warm_up); break;
         case 'd': fine = one_of("--dtype", set->dtype = optarg, dtypes); break;
         case 'g': fine = one_of("--reduce", set->reduce = optarg, dtypes); break;
         case 'p': fine = parse_profile(optarg, set); break;
@@ -450,7 +461,7 @@ static int parse(int argc, char **argv, settings *set)
 
 int tern__bench_step(int argc, char **argv)
 {
-    settings set = {.dtype = "f32", .reduce = "f32", .steps = 20};
+    settings set = {.dtype = "f32", .reduce = "f32", .steps = 20, .warm_up = 3};
     int status = parse(argc, argv, &set);
     if (status) return status < 0 ? TERN__EXIT_OK : status;
     tern_error err = {0};

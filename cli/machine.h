@@ -17,6 +17,11 @@ int tern__machine_measure(tern_device *device, tern_dtype dtype, tern__machine *
 int tern__machine_measure_device(tern_device *device, tern_dtype dtype, tern__machine *machine,
                                  tern_error *err);
 
+/* GB/s of a copy within such a device that moves so many bytes, half of them read and half written. Copies
+ * are timed as a profile times kernels: one after the other without waiting, each from the place before it to
+ * the one behind it, its launch included; the mean counts. 0: there is no memory for it, or an error. */
+double tern__machine_copy_of(tern_device *device, double bytes, tern_error *err);
+
 /* One pass of that copy over `count` floats, for who times it beside something else. */
 void tern__machine_copy(float *to, const float *from, size_t count, int threads);
 

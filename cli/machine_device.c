@@ -7,8 +7,10 @@
 
 /* Problems grow until one takes long enough for the clock and for the caches not to matter, or is as large as
  * makes sense. */
-enum { TRIES = 5, PRODUCT_MIN = 256, PRODUCT_MAX = 8192, ENOUGH_MS = 1 };
+enum { TRIES = 10, PRODUCT_MIN = 256, PRODUCT_MAX = 8192, ENOUGH_MS = 1, ALIGNMENT = 256 };
 static const size_t copy_min = (size_t)1 << 20, copy_max = (size_t)2 << 30;
+/* Copies that move less than this together each have memory of their own, which is in no cache. */
+static const size_t apart_max = (size_t)256 << 20;
 
 typedef struct yardstick {
     tern_device *device;
@@ -17,9 +19,9 @@ typedef struct yardstick {
     tern_error *err;
 } yardstick;
 
-/* Milliseconds of the fastest of a few, after one that does not count; 0 after an error. */
 typedef void (*work_fn)(const yardstick *y, void *ctx);
 
+/* Milliseconds of the fastest of a few, after one that does not count; 0 after an error. */
 static double best_ms(const yardstick *y, work_fn work, void *ctx)
 {
     double best = 0;
@@ -78,21 +80,40 @@ static double measure_gflops(const yardstick *y)
 /* ---- copies ---- */
 
 typedef struct copied {
-    void *to, *from;
-    size_t bytes;
+    char *to, *from;
+    size_t bytes, step; /* of a copy; from one to the next */
+    int done;
 } copied;
 
-static void copy(const yardstick *y, void *ctx)
+static void copy(const yardstick *y, copied *c)
 {
-    copied *c = ctx;
-    y->device->backend->copy(y->device, c->to, c->from, c->bytes, y->err);
+    size_t at = c->step * (size_t)(c->done++ % TRIES);
+    y->device->backend->copy(y->device, c->to + at, c->from + at, c->bytes, y->err);
+}
+
+/* Of each on average, after one that does not count; nothing waits between them. 0 after an error. */
+static double mean_copy_ms(const yardstick *y, copied *c)
+{
+    double ms = 0;
+    copy(y, c);
+    for (int i = 0; i < TRIES && !y->err->code; i++) {
+        tern__bench_clock_set(y->clock, 2 * i, y->err);
+        copy(y, c);
+        tern__bench_clock_set(y->clock, 2 * i + 1, y->err);
+    }
+    for (int i = 0; i < TRIES && !y->err->code; i++) ms += tern__bench_clock_ms(y->clock, 2 * i, 2 * i + 1);
+    return y->err->code ? 0 : ms / TRIES;
 }
 
 static double copy_ms(const yardstick *y, size_t bytes)
 {
     const tern__device_backend *backend = y->device->backend;
-    copied c = {backend->alloc(y->device, bytes), backend->alloc(y->device, bytes), bytes};
-    double ms = c.to && c.from ? best_ms(y, copy, &c) : 0;
+    size_t room = TERN__MAX(bytes, TERN__MIN(TRIES * tern__align_up(bytes, ALIGNMENT), apart_max));
+    copied c = {.to = backend->alloc(y->device, room),
+                .from = backend->alloc(y->device, room),
+                .bytes = bytes,
+                .step = (room - bytes) / TRIES / ALIGNMENT * ALIGNMENT};
+    double ms = c.to && c.from ? mean_copy_ms(y, &c) : 0;
     backend->free(y->device, c.to);
     backend->free(y->device, c.from);
     return ms;
@@ -113,10 +134,19 @@ int tern__machine_measure_device(tern_device *device, tern_dtype dtype, tern__ma
                                  tern_error *err)
 {
     yardstick y = {
-        .device = device, .clock = tern__bench_clock_new(device, 2, err), .dtype = dtype, .err = err};
+        .device = device, .clock = tern__bench_clock_new(device, 2 * TRIES, err), .dtype = dtype, .err = err};
     if (!y.clock) return err->code;
     machine->gflops = measure_gflops(&y);
     machine->copy_gbs = measure_copy(&y);
     tern__bench_clock_free(y.clock);
     return err->code;
+}
+
+double tern__machine_copy_of(tern_device *device, double bytes, tern_error *err)
+{
+    yardstick y = {.device = device, .clock = tern__bench_clock_new(device, 2 * TRIES, err), .err = err};
+    size_t half = TERN__MAX((size_t)(bytes / 2), (size_t)1);
+    double ms = y.clock ? copy_ms(&y, half) : 0;
+    tern__bench_clock_free(y.clock);
+    return ms > 0 ? 2 * (double)half / ms * 1e-6 : 0;
 }

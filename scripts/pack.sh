@@ -1,13 +1,15 @@
 #!/bin/sh
 # Packs a build for another machine of this processor's kind, one that has a GPU but not the packages: the command, the libraries, the tests that
-# want a GPU, and every shared library that they need beyond those of the C and C++ compilers, of CUDA, cuDNN and NCCL.
+# want a GPU, and every shared library that they need beyond those of the C and C++ compilers, of CUDA, cuDNN and NCCL. The plug-ins that read and
+# draw images stay behind: `tern info` says "no: .." of them there, which is no fault.
 #
 #     cmake -S . -B build -DTERN_CUDA=ON -DTERN_CUDA_ARCHITECTURES=90 && cmake --build build && scripts/pack.sh build tern-gpu.tar.xz
 #
 # There, in a checkout of the same state:
 #
-#     tar xf tern-gpu.tar.xz && . build/packed.sh && OMP_NUM_THREADS=2 ctest --test-dir build -L gpu -LE sanitizer -j 8; bench/gpu/run.sh
+#     tar xf tern-gpu.tar.xz && . build/packed.sh
 #
+# and then what docs/gpu.md has under "Tests and figures on a GPU", in a shell that has read packed.sh.
 # packed.sh finds CUDA's libraries beside PyTorch's, as PyTorch does, and elsewhere; the tests' Python is the one on the PATH. Tests know where they
 # were built: packed.sh links that path to where they are, if nothing is there.
 set -eu

@@ -1,8 +1,10 @@
-"""What run.sh does: rounds of steps by tern and by PyTorch on one GPU in turn, tern's kernels beside a copy, and what a step asks of CUDA."""
+"""What run.sh does: rounds of steps by tern and by PyTorch on one GPU in turn, tern's kernels beside copies, and what a step asks of CUDA."""
 import argparse
+import datetime
 import glob
 import json
 import os
+import re
 import site
 import subprocess
 import sys
@@ -10,76 +12,149 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../peers"))
-from peers import TERN, output  # noqa: E402
+from peers import TERN, finished, output, torch_version  # noqa: E402
 from run import Row, measure, table, summary  # noqa: E402
 
-# name -> title, (model, batch, size, dtype, steps), the least ratio to PyTorch that tern wants
+# name -> title, (model, batch, size, dtype, steps, steps that come before and do not count, in which an idle GPU comes to its clock), the
+# least ratio to PyTorch that tern wants
 STEPS = {
-    "resnet50": ("ResNet-50, batch 256 of 224x224, bf16", ("resnet50", 256, "224", "bf16", 30), 1.0),
-    "unet3d": ("3-D U-Net, batch 8 of 64x160x160, bf16", ("unet3d", 8, "64x160x160", "bf16", 20), 1.0),
-    "mlp": ("MLP, batch 64, f32", ("mlp", 64, None, "f32", 500), 3.0),
+    "resnet50": ("ResNet-50, batch 256 of 224x224, bf16", ("resnet50", 256, "224", "bf16", 30, 10), 1.0),
+    "unet3d": ("3-D U-Net, batch 8 of 64x160x160, bf16", ("unet3d", 8, "64x160x160", "bf16", 20, 10), 1.0),
+    "mlp": ("MLP, batch 64, f32", ("mlp", 64, None, "f32", 5000, 10000), 3.0),
 }
+# Steps that have large calls of what those have only small ones of: cross entropy of a map, Dice.
+LARGE = [("deeplabv3", 8, "513", "bf16", 5, 5), ("unet3d", 16, "64x160x160", "bf16", 5, 5)]
+PARAMETERS = 100000000  # of the optimizers beside a copy
 # Kernels that only move memory, the least part of a copy's bandwidth that tern wants of them in percent, and bytes of a call that no cache holds.
-MEMORY_BOUND = {"batch_norm", "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "dice_loss", "dice_loss_grad", "sgd", "adam"}
+MEMORY_BOUND = ("batch_norm", "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "dice_loss", "dice_loss_grad", "sgd", "adam")
 COPY_GOAL, OUT_OF_CACHE = 85, 150e6
-# Calls in which the processor waits for the GPU.
-WAITS = ("cuStreamSynchronize", "cuCtxSynchronize", "cuCtxSynchronize_v2", "cuEventSynchronize", "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cuMemcpy")
+# Calls in which the processor waits for the GPU; in which it may: copies, unless their memory of the host is pinned, and what takes memory or
+# gives it back; and in which it looks whether the GPU is through, which is waiting if it is done over and over. Copies within the GPU and
+# what is allocated in a stream's order do not wait.
+WAITS = re.compile(r"cu(Ctx|Stream|Event)Synchronize|cuMemcpy(HtoD|DtoH|HtoA|AtoH|2D|2DUnaligned|3D)?(_v2)?$")
+MAY_WAIT = re.compile(r"cuMemcpy(HtoD|DtoH|HtoA|AtoH|2D|3D)?Async|cuMem(Alloc|AllocHost|AllocPitch|Free|FreeHost|Unmap|Host\w+)(_v2)?$")
+LOOKS = re.compile(r"cu(Stream|Event)Query")
 # What the bench's own clock asks for in a step.
 CLOCK = {"cuEventCreate": 1, "cuEventRecord": 1, "cuEventSynchronize": 2, "cuEventElapsedTime": 1, "cuEventElapsedTime_v2": 1, "cuEventDestroy_v2": 1}
-TRACED = (10, 30)
+TRACED, TRACED_WARM_UP = (10, 30), 3
 SHOWN = 24  # kernels of a profile
+LIMIT, LONG_LIMIT = 180, 1800  # seconds of a process, and of one that tries all that torch.compile knows
 
 
 def say(text):
     print(text, flush=True)
 
 
-def options(model, batch, size, dtype, steps):
-    return ["--model", model, "--batch", str(batch), "--dtype", dtype, "--steps", str(steps), *(["--size", size] if size else [])]
+def options(model, batch, size, dtype, steps, warm_up):
+    return ["--model", model, "--batch", str(batch), "--dtype", dtype, "--steps", str(steps), "--warm-up", str(warm_up),
+            *(["--size", size] if size else [])]
 
 
-class Tern:
-    name = "tern"
+class Peer:
+    """Says what it measured, or None where it fails, which is said: others are measured all the same. What has failed is not tried again."""
 
+    environment, limit = None, LIMIT
+
+    def __init__(self, name):
+        self.name, self.failed = name, []
+
+    def step(self, *job):
+        if job in self.failed:
+            return None
+        try:
+            return json.loads(output(self.command(*job), env=self.environment, timeout=self.limit))
+        except (SystemExit, ValueError, subprocess.TimeoutExpired) as failure:
+            self.failed.append(job)
+            say(f"FAILED: {self.name}: {failure}")
+            return None
+
+
+class Tern(Peer):
     def __init__(self):
+        super().__init__("tern")
         self.environment = {"TERN_GRAPHS": "1", **os.environ}
 
     def command(self, *job):
         return [TERN, "bench", "step", "--device", "cuda", *options(*job), "--json"]
 
-    def step(self, *job):
-        return json.loads(output(self.command(*job), env=self.environment))
+    def profile(self, job):
+        environment = {**self.environment, "TERN_GRAPHS": "0"}
+        return json.loads(output([*self.command(*job), "--profile=shapes"], env=environment, timeout=LIMIT))["profile"]
 
 
-class Torch:
-    def __init__(self, python, way):
+class Torch(Peer):
+    def __init__(self, python, version, way):
+        super().__init__(f"PyTorch {version}, {way}")
         self.python, self.way = python, way
-        self.name = f"PyTorch {output([python, '-c', 'import torch; print(torch.__version__)']).strip()}, {way}"
+        self.limit = LONG_LIMIT if way == "autotune" else LIMIT
 
-    def step(self, *job):
-        """None where it fails, which is said: tern is measured all the same."""
-        try:
-            return json.loads(output([self.python, os.path.join(HERE, "step.py"), *options(*job), "--way", self.way]))
-        except (SystemExit, ValueError, subprocess.TimeoutExpired) as failure:
-            say(f"{self.name}: {failure}")
-            return None
+    def command(self, *job):
+        return [self.python, os.path.join(HERE, "step.py"), *options(*job), "--way", self.way]
+
+
+def find_torches(python, autotune):
+    """One for each way that this PyTorch has, and a line that says what it lacks, or None."""
+    version = torch_version(python)
+    if not version:
+        return [], f"no PyTorch: {python} cannot import torch, so tern is measured alone (TORCH_PYTHON says which python3 can)"
+    ways = ["graph", "compile", "eager"] + ["autotune"] * autotune
+    note = None
+    if subprocess.run([python, "-c", "import triton"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+        ways = ["graph", "eager"]
+        note = f"no torch.compile, PyTorch's fastest way: {python} has no triton"
+    return [Torch(python, version, way) for way in ways], note
 
 
 # ---- tern's kernels ----
 
-def profile(tern, job):
-    said = json.loads(output([*tern.command(*job), "--profile=shapes"], env={**tern.environment, "TERN_GRAPHS": "0"}))["profile"]
-    say(f"\ncopy {said['machine_copy_gbs']:.0f} GB/s, product {said['machine_gflops'] / 1e3:.0f} TFLOPS, a step {said['step_ms']:.3f} ms, "
+def is_large(row):
+    return row["kernel"] in MEMORY_BOUND and row["bytes_a_call"] >= OUT_OF_CACHE
+
+
+def verdict(row):
+    return f"  goal {COPY_GOAL}: {'met' if row['copy_percent'] >= COPY_GOAL else 'not met'}" if is_large(row) else ""
+
+
+def say_profile(title, said):
+    say(f"\n{title}: copies {said['machine_copy_gbs']:.0f} GB/s, products {said['machine_gflops'] / 1e3:.0f} TFLOPS, a step {said['step_ms']:.3f} ms, "
         f"outside of kernels {said['outside_ms']:.3f} ms")
-    say(f"{'kernel':24}{'calls':>8}{'ms':>10}{'% step':>8}{'TFLOPS':>9}{'GB/s':>9}{'% copy':>8}")
+    say("% copy: of a copy that moves as many bytes, timed one by one as calls are, launch included. % once: the same, where a batch norm's "
+        "operands count once\nthat a second pass over them reads again.")
+    say(f"{'kernel':24}{'calls':>8}{'ms':>10}{'% step':>8}{'TFLOPS':>9}{'MB':>9}{'GB/s':>9}{'% copy':>8}{'% once':>8}")
     for number, row in enumerate(said["rows"]):
-        has_goal = row["kernel"] in MEMORY_BOUND and row["bytes_a_call"] >= OUT_OF_CACHE
-        if number >= SHOWN and not has_goal:
+        if number >= SHOWN and not is_large(row):
             continue
-        verdict = f"  goal {COPY_GOAL}: {'met' if row['copy_percent'] >= COPY_GOAL else 'not met'}" if has_goal else ""
-        say(f"{row['kernel']:24}{row['calls']:8.0f}{row['ms']:10.3f}{row['step_percent']:8.1f}{row['gflops'] / 1e3:9.1f}{row['gbs']:9.0f}"
-            f"{row['copy_percent']:8.1f}  {row['shapes']}{verdict}")
+        say(f"{row['kernel']:24}{row['calls']:8.0f}{row['ms']:10.3f}{row['step_percent']:8.1f}{row['gflops'] / 1e3:9.1f}{row['bytes_a_call'] / 1e6:9.1f}"
+            f"{row['gbs']:9.0f}{row['copy_percent']:8.1f}{row['once_percent']:8.1f}  {row['shapes']}{verdict(row)}")
+
+
+def profile(title, tern, job):
+    said = tern.profile(job)
+    say_profile(title, said)
     return said
+
+
+def optimizers(tern):
+    """As rows of a profile."""
+    text = output([TERN, "bench", "optimizer", "--elements", str(PARAMETERS), "--json"], env={**os.environ, "TERN_GRAPHS": "0", "TERN_DEVICE": "cuda"}, timeout=LIMIT)
+    rows = [{"kernel": line["optimizer"], "shapes": str(line["elements"]), "ms": line["median_ms"], "gbs": line["gbs"],
+             "bytes_a_call": line["gbs"] * line["median_ms"] * 1e6, "copy_gbs": line["copy_gbs"],
+             "copy_percent": 100 * line["gbs"] / line["copy_gbs"]} for line in map(json.loads, text.splitlines())]
+    for row in rows:
+        say(f"{row['kernel']} of {row['shapes']} parameters: {row['ms']:.3f} ms, {row['gbs']:.0f} GB/s, {row['copy_percent']:.1f} % of a copy's{verdict(row)}")
+    return rows
+
+
+def say_goals(found):
+    """Of each kernel that has one, over all that was profiled."""
+    rows = [row for net in found["nets"].values() for row in net.get("profile", {}).get("rows", [])] + found["kernels"]
+    say("")
+    for kernel in MEMORY_BOUND:
+        percents = [row["copy_percent"] for row in rows if row["kernel"] == kernel and is_large(row)]
+        if percents:
+            say(f"{kernel}: {min(percents):.0f} to {max(percents):.0f} % of a copy, goal {COPY_GOAL}: {'met' if min(percents) >= COPY_GOAL else 'not met'}")
+        else:
+            say(f"{kernel}: no call large enough to judge (--only kernels has some)")
 
 
 # ---- what a step asks of CUDA ----
@@ -98,34 +173,53 @@ def build_trace(folder):
 
 
 def calls(tern, job, steps, library, folder):
-    path = os.path.join(folder, "calls")
-    output(tern.command(*job[:-1], steps), env={**tern.environment, "CUDA_INJECTION64_PATH": library, "TRACE_FILE": path})
+    path = os.path.join(folder, f"calls{steps}")
+    done = finished(tern.command(*job[:4], steps, TRACED_WARM_UP), env={**tern.environment, "CUDA_INJECTION64_PATH": library, "TRACE_FILE": path},
+                    timeout=LIMIT)
+    if not os.path.exists(path):
+        sys.exit(f"nothing was counted: {done.stderr.strip() or 'the driver has not loaded ' + library}")
     with open(path) as file:
         return {name: int(count) for count, name in map(str.split, file)}
 
 
-def trace(tern, job, library, folder):
-    """Of a warm step: what more steps ask for more often."""
-    few, many = (calls(tern, job, steps, library, folder) for steps in TRACED)
+def step_calls(few, many):
+    """Of a warm step: what more steps ask for more often, beside the clock."""
     step = {name: (many[name] - few.get(name, 0)) / (TRACED[1] - TRACED[0]) - CLOCK.get(name, 0) for name in many}
-    step = {name: count for name, count in sorted(step.items()) if count > 0.04}
-    waits = sum(count for name, count in step.items() if name in WAITS)
-    say(f"a step asks for {', '.join(f'{count:.4g} {name}' for name, count in step.items())}: {waits:g} waits")
+    return {name: count for name, count in sorted(step.items()) if count > 0.04}
+
+
+def told(step, kind):
+    counts = {name: count for name, count in step.items() if kind.match(name)}
+    return f"{sum(counts.values()):.4g}" + (f" ({', '.join(counts)})" if counts else "")
+
+
+def trace(tern, job, library, folder):
+    step = step_calls(*(calls(tern, job, steps, library, folder) for steps in TRACED))
+    say(f"a step asks for {', '.join(f'{count:.4g} {name}' for name, count in step.items())}")
+    say(f"in which it waits for the GPU: {told(step, WAITS)}, may wait: {told(step, MAY_WAIT)}, looks whether it is through: {told(step, LOOKS)}")
     return step
 
 
+def check_graphs(tern, step):
+    if tern.environment["TERN_GRAPHS"] == "1" and not any(name.startswith("cuGraphLaunch") for name in step):
+        sys.exit("TERN_GRAPHS=1 and no graph was launched")
+
+
+# ---- all of it ----
+
 def parse():
+    names = [*STEPS, "kernels"]
     parser = argparse.ArgumentParser(prog="run.sh")
     parser.add_argument("rounds", type=int, nargs="?", default=3)
-    parser.add_argument("--only", metavar="NAME,..", default=",".join(STEPS), help=f"some of {','.join(STEPS)}")
-    parser.add_argument("--compile", action="store_true", help="torch.compile in its slowest mode too")
+    parser.add_argument("--only", metavar="NAME,..", default=",".join(STEPS), help=f"some of {','.join(names)}")
+    parser.add_argument("--autotune", action="store_true", help="torch.compile in its slowest mode too")
     parser.add_argument("--profile", action="store_true", help="what each of tern's kernels takes, and what a step asks of CUDA")
-    parser.add_argument("--json", metavar="FILE", help="everything measured")
+    parser.add_argument("--json", metavar="FILE", help="everything measured, written after each round")
     args = parser.parse_args()
     args.names = args.only.split(",")
     for name in args.names:
-        if name not in STEPS:
-            parser.error(f"--only: expected some of {','.join(STEPS)}, got {name!r}")
+        if name not in names:
+            parser.error(f"--only: expected some of {','.join(names)}, got {name!r}")
     return args
 
 
@@ -134,53 +228,91 @@ def rows_of(name):
     return [Row(f"{title}, a step", "ms", ("step", *job), "median_ms", goal), Row(f"{title}, memory", "MB", ("step", *job), "tensor_mb")]
 
 
-def compare(name, peers, rounds, found):
-    rows = rows_of(name)
-    values, others = measure(rows, peers, rounds, say)
-    lines = summary(rows, [peer.name for peer in peers], values)
-    found["rows"] += lines
-    found["others_percent"] += others
-    say(f"\n{table(lines)}\n")
-
-
-def look_into(name, tern, found):
-    found["profiles"][name] = profile(tern, STEPS[name][1])
-    with tempfile.TemporaryDirectory() as folder:
-        found["traces"][name] = trace(tern, STEPS[name][1], build_trace(folder), folder)
-
-
-def attempt(what, *args):
-    """One net's failure is not the end of the others'."""
+def clocks():
+    """The GPU's, as they are; None: nobody says."""
+    fields = "name,driver_version,clocks.sm,clocks.mem,power.draw"
     try:
-        what(*args)
-    except (Exception, SystemExit) as failure:
-        say(f"FAILED: {type(failure).__name__}: {failure}")
-        return False
-    return True
+        return output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], timeout=LIMIT).strip()
+    except (SystemExit, OSError, subprocess.TimeoutExpired):
+        return None
 
 
-def keep(path, found):
-    if path:
-        with open(path, "w") as file:
-            json.dump(found, file, indent=1)
+class Bench:
+    """What is measured is kept at once."""
+
+    def __init__(self, path, tern, peers):
+        self.path, self.tern, self.peers, self.is_well = path, tern, peers, True
+        self.found = {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), "info": output([TERN, "info"]),
+                      "clocks": [clocks()], "nets": {}, "kernels": []}
+
+    def keep(self):
+        if self.path:
+            with open(self.path, "w") as file:
+                json.dump(self.found, file, indent=1)
+
+    def attempt(self, what, *args):
+        """One failure is not the end of all."""
+        try:
+            what(*args)
+        except (Exception, SystemExit) as failure:
+            say(f"FAILED: {type(failure).__name__}: {failure}")
+            self.is_well = False
+        self.keep()
+
+    def compare(self, name, rounds):
+        rows, names, net = rows_of(name), [peer.name for peer in self.peers], self.found["nets"][name]
+
+        def keep(values, others):
+            net.update(rows=summary(rows, names, values), others_percent=others)
+            self.keep()
+
+        complaints = measure(rows, self.peers, rounds, say, ("loss_first", "loss_last"), keep)[2]
+        net["other_work"] = complaints
+        self.found["clocks"].append(clocks())
+        self.is_well &= not complaints and not self.tern.failed
+        say(f"{self.found['clocks'][-1] or 'nvidia-smi says no clocks'}\n\n{table(net['rows'])}\n")
+
+    def look_into(self, name):
+        self.found["nets"][name]["profile"] = profile(STEPS[name][0], self.tern, STEPS[name][1])
+
+    def look_at_calls(self, name):
+        with tempfile.TemporaryDirectory() as folder:
+            step = trace(self.tern, STEPS[name][1], build_trace(folder), folder)
+        self.found["nets"][name]["trace"] = step
+        check_graphs(self.tern, step)
+
+    def look_at_large(self, job):
+        self.found["kernels"] += profile(" ".join(map(str, job[:4])), self.tern, job)["rows"]
+
+    def look_at_optimizers(self):
+        self.found["kernels"] += optimizers(self.tern)
+
+    def net(self, name, rounds, profiles):
+        say(STEPS[name][0])
+        self.found["nets"][name] = {}
+        self.attempt(self.compare, name, rounds)
+        if profiles:
+            self.attempt(self.look_into, name)
+            self.attempt(self.look_at_calls, name)
+
+    def kernels(self):
+        self.attempt(self.look_at_optimizers)
+        for job in LARGE:
+            self.attempt(self.look_at_large, job)
 
 
 def main():
     args = parse()
-    python = os.environ.get("TORCH_PYTHON", sys.executable)
     tern = Tern()
-    peers = [tern, *(Torch(python, way) for way in ["graph", "eager"] + ["compile"] * args.compile)]
-    say(output([TERN, "info"]))
-    found = {"others_percent": [], "rows": [], "profiles": {}, "traces": {}}
-    is_well = True
+    torches, note = find_torches(os.environ.get("TORCH_PYTHON", sys.executable), args.autotune)
+    bench = Bench(args.json, tern, [tern, *torches])
+    say("\n".join(filter(None, [bench.found["date"], bench.found["info"].strip(), bench.found["clocks"][0], note])))
     for name in args.names:
-        say(STEPS[name][0])
-        is_well &= attempt(compare, name, peers, args.rounds, found)
-        keep(args.json, found)
-        if args.profile:
-            is_well &= attempt(look_into, name, tern, found)
-            keep(args.json, found)
-    sys.exit(not is_well)
+        bench.kernels() if name == "kernels" else bench.net(name, args.rounds, args.profile)
+    if args.profile or "kernels" in args.names:
+        say_goals(bench.found)
+    bench.keep()
+    sys.exit(not bench.is_well)
 
 
 if __name__ == "__main__":

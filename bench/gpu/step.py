@@ -2,8 +2,8 @@
 
     python3 bench/gpu/step.py --model resnet50 --batch 256 --size 224 --dtype bf16 --way graph
 
-Prints one JSON object with the names that `tern bench step --json` has. Steps are timed by the device, from the end of one to the end of the
-next, and nobody waits for it meanwhile.
+Prints one JSON object with the names that `tern bench step --json` has, after as many steps. Steps are timed by the device, from the end of
+one to the end of the next, and nobody waits for it meanwhile.
 """
 import argparse
 import json
@@ -16,8 +16,9 @@ import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../peers"))
 import nets  # noqa: E402
 
-WARM_UP = 3
-WAYS = ("eager", "graph", "compile")
+BEFORE_A_GRAPH = 3  # steps, of those that do not count
+MODES = {"compile": "default", "autotune": "max-autotune-no-cudagraphs"}  # of torch.compile
+WAYS = ("eager", "graph", *MODES)
 
 
 def arranged(thing):
@@ -31,7 +32,8 @@ def arranged(thing):
 
 
 class Step:
-    """One step: called, it returns the loss; `way` graph records it once and replays it, compile lets torch.compile make net and loss before."""
+    """`run` is one step and returns the loss; `way` graph records it once and replays it, compile and autotune let torch.compile make net and
+    loss before."""
 
     def __init__(self, args):
         self.way = args.way
@@ -39,15 +41,14 @@ class Step:
         self.net, self.x, self.y = arranged(net.cuda()), arranged(x.cuda()), y.cuda()
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9, fused=True)
         self.half = {"bf16": torch.bfloat16, "f16": torch.float16}.get(args.dtype)
-        self.loss = torch.compile(self.forward, mode="max-autotune-no-cudagraphs") if args.way == "compile" else self.forward
-        self.run = self.step
-        if self.way != "eager":
-            self.record()
+        self.loss = torch.compile(self.forward, mode=MODES[args.way]) if args.way in MODES else self.forward
+        self.run, self.done = self.step, 0
 
     def forward(self):
         return self.loss_of(self.net(self.x), self.y)
 
     def step(self):
+        self.done += 1
         self.optimizer.zero_grad(set_to_none=True)
         # A recording must not use casts that were made before it.
         with torch.autocast("cuda", self.half, enabled=self.half is not None, cache_enabled=self.way == "eager"):
@@ -57,23 +58,35 @@ class Step:
         return loss
 
     def record(self):
-        """As PyTorch's manual has it: steps on a side stream, then the recording."""
+        """As PyTorch's manual has it: steps on a side stream, then the recording, which is none. Returns the first one's loss."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self.first = self.step().detach().clone()
-            for _ in range(WARM_UP):
+            first = self.step().detach().clone()
+            while self.done < BEFORE_A_GRAPH:
                 self.step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=side):
             loss = self.step()
+        self.done -= 1
 
         def replay():
+            self.done += 1
             graph.replay()
             return loss
 
         self.run = replay
+        return first
+
+    def warm_up(self, steps):
+        """Returns the first one's loss."""
+        first = (self.step() if self.way == "eager" else self.record()).item()
+        torch.cuda.empty_cache()  # of what it took to choose algorithms and to record
+        torch.cuda.reset_peak_memory_stats()
+        while self.done < steps:
+            self.run()
+        return first
 
 
 def timed(step, steps):
@@ -93,17 +106,16 @@ def main():
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--size", help="of images or volumes, as tern's; default: the model's usual one")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warm-up", type=int, default=BEFORE_A_GRAPH, help="steps before, which do not count")
     parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32", help="bf16, f16: in an autocast region")
     parser.add_argument("--way", choices=WAYS, default="graph")
     args = parser.parse_args()
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = False
     step = Step(args)
-    first = step.first.item() if args.way != "eager" else step.run().item()
-    torch.cuda.empty_cache()  # of what it took to choose algorithms and to record
-    torch.cuda.reset_peak_memory_stats()
-    timed(step, WARM_UP)
+    first = step.warm_up(args.warm_up)
     times, last = timed(step, args.steps)
-    print(json.dumps({"model": args.model, "batch": args.batch, "dtype": args.dtype, "steps": args.steps, "way": args.way,
+    print(json.dumps({"model": args.model, "batch": args.batch, "dtype": args.dtype, "steps": args.steps, "warm_up": args.warm_up, "way": args.way,
                       "median_ms": statistics.median(times), "min_ms": min(times), "samples_per_s": args.batch / statistics.median(times) * 1e3,
                       "tensor_mb": torch.cuda.max_memory_reserved() / 2**20, "loss_first": first, "loss_last": last}), flush=True)
 

@@ -39,11 +39,11 @@ class Start:
 
 
 def measured(model, rate, peers, rounds):
-    """Text: the table of this rate."""
+    """Text, the table of this rate; and what tells of other work."""
     where = {"one": "on one host", "any": "between two hosts"}.get(rate, f"between two hosts at {rate}")
     rows = [row for row in step_rows(f"{model}, {where}", model) if row.unit == "ms"]
-    values, _ = measure(rows, peers, rounds, lambda text: print(text, flush=True))
-    return table(summary(rows, [peer.name for peer in peers], values))
+    values, _, complaints = measure(rows, peers, rounds, lambda text: print(text, flush=True))
+    return table(summary(rows, [peer.name for peer in peers], values)), complaints
 
 
 def run(model, rate, peers, rounds):
@@ -73,8 +73,13 @@ def main():
         peers, absent = find_peers(folder, args.peers.split(",") if args.peers else ())
         peers = [peer for peer in peers if peer.name == "tern" or isinstance(peer, Torch)]
         print("\n".join([", ".join(f"{name} {value}" for name, value in machine().items()), *absent]), flush=True)
+        is_same = True
         for rate in args.rates.split(","):
-            print(f"\n{run(args.model, rate, peers, args.rounds)}\n", flush=True)
+            text, complaints = run(args.model, rate, peers, args.rounds)
+            print(f"\n{text}\n", flush=True)
+            is_same &= not complaints
+    if not is_same:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

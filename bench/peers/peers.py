@@ -17,13 +17,18 @@ SIZES = {4: "4 B", 1 << 20: "1 MB", 25 << 20: "25 MB"}
 STEPS = {"mlp": (64, 100), "resnet18": (32, 8), "unet3d": (1, 8), "resnet50": (4, 4), "deeplabv3": (4, 2)}
 
 
-def output(argv, **options):
-    """What a command prints; its failure, or half an hour without an end, ends the bench."""
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=1800,
+def finished(argv, timeout=1800, **options):
+    """A command that has ended well; its failure, or half an hour without an end, ends the bench."""
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout,
                           **options)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, argv))}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
+    return done
+
+
+def output(argv, **options):
+    """What it prints."""
+    return finished(argv, **options).stdout
 
 
 def launched(ranks, *argv, **environment):

@@ -97,37 +97,50 @@ def check_build(who):
 
 # ---- rounds ----
 
-def check_same_work(found):
-    """The first step's loss tells that nets, weights and data are the same; in bf16 to its 8 bits."""
-    losses = {peer: said["loss_first"] for peer, said in found.items() if "loss_first" in said}
+# How far losses of the same work may be apart, in f32 and in bf16, which has 8 bits. That of the first step tells that nets, weights and data
+# are the same, that of the last one that all have trained.
+APART = {"loss_first": (1e-4, 2e-2), "loss_last": (1e-2, 1e-1)}
+
+
+def other_work(found, field="loss_first"):
+    """What tells by a loss that peers did not do the same work; None: nothing."""
+    losses = {peer: said[field] for peer, said in found.items() if field in said}
     half = any(said.get("dtype") == "bf16" for said in found.values())
     if any(loss is None or loss != loss for loss in losses.values()):
-        sys.exit(f"a loss of the first step is not a number: {losses}")
-    if losses and max(losses.values()) - min(losses.values()) > (2e-2 if half else 1e-4) * max(1, *losses.values()):
-        sys.exit(f"not the same work: the losses of the first step are {losses}")
+        return f"{field} is not a number: {losses}"
+    if losses and max(losses.values()) - min(losses.values()) > APART[field][half] * max(1, *losses.values()):
+        return f"{field} is {losses}"
+    return None
 
 
-def run_round(jobs, peers, values):
-    """Each job by every peer in turn; appends to values[job][peer][field]."""
+def run_round(jobs, peers, values, fields=("loss_first",)):
+    """Each job by every peer in turn; appends to values[job][peer][field]. Returns what tells of other work, by these losses."""
+    complaints = []
     for what, *arguments in jobs:
         found = {peer.name: getattr(peer, what)(*arguments) for peer in peers}
         found = {peer: said for peer, said in found.items() if said}
-        check_same_work(found)
         for peer, said in found.items():
-            fields = values.setdefault((what, *arguments), {}).setdefault(peer, {})
+            fields_of = values.setdefault((what, *arguments), {}).setdefault(peer, {})
             for field, value in said.items():
-                fields.setdefault(field, []).append(value)
+                fields_of.setdefault(field, []).append(value)
+        complaints += filter(None, (other_work(found, field) for field in fields))
+    return complaints
 
 
-def measure(rows, peers, rounds, say):
+def measure(rows, peers, rounds, say, fields=("loss_first",), keep=lambda values, others: None):
+    """Values, how busy others were, and what tells of other work, which is said and ends no round; `keep` hears of every round."""
     jobs = list(dict.fromkeys(row.job for row in rows))
-    values, others = {}, []
+    values, others, complaints = {}, [], []
     for number in range(rounds):
         before = cpu_seconds()
-        run_round(jobs, peers, values)
+        new = run_round(jobs, peers, values, fields)
         others.append(others_percent(before, cpu_seconds()))
         say(f"round {number + 1} of {rounds}: others used {others[-1]:.0f} % of the cores meanwhile")
-    return values, others
+        for text in new:
+            say(f"NOT THE SAME WORK: {text}")
+        complaints += new
+        keep(values, others)
+    return values, others, complaints
 
 
 # ---- the table ----
@@ -145,8 +158,8 @@ def summary(rows, names, values):
     lines = []
     for row in rows:
         found = {name: samples(values, row.job, name, row.field) for name in names}
-        ours = statistics.median(found[names[0]])
-        ratios = {name: statistics.median(one) / ours for name, one in found.items() if one}
+        ours = found[names[0]]
+        ratios = {name: statistics.median(one) / statistics.median(ours) for name, one in found.items() if one and ours}
         bound = samples(values, row.job, names[0], ("bound", row.field))
         lines.append({"row": row.label, "unit": row.unit, "samples": found, "ratio": ratios, "goal": row.goal,
                       "best": min(names[1:], key=lambda name: ratios.get(name, float("inf"))) if len(ratios) > 1 else None,
@@ -176,9 +189,9 @@ def table(lines):
     text = []
     for line in lines:
         ours, *names = line["samples"]
-        names = sorted((name for name in names if name in line["ratio"]), key=line["ratio"].get)
+        names = sorted((name for name in names if line["samples"][name]), key=lambda name: line["ratio"].get(name, 0))
         text.append([f"{line['row']} [{line['unit']}]", ours, cell(line["samples"][ours]), "", verdict(line)])
-        text += [["", name, cell(line["samples"][name]), f"{line['ratio'][name]:.2f}", ""] for name in names]
+        text += [["", name, cell(line["samples"][name]), f"{line['ratio'][name]:.2f}" if line["ratio"] else "", ""] for name in names]
     widths = [max(map(len, column)) for column in zip(*text)]
     return "\n".join("  ".join(part.ljust(width) for part, width in zip(one, widths)).rstrip() for one in text)
 
@@ -222,18 +235,20 @@ def main():
         print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
         for line in absent:
             print(line, flush=True)
-        values, others = measure(rows, peers, args.rounds, lambda text: print(text, flush=True))
+        values, others, complaints = measure(rows, peers, args.rounds, lambda text: print(text, flush=True))
     lines = summary(rows, [peer.name for peer in peers], values)
     print(f"\n{table(lines)}\n{NOTES} OPENBLAS_CORETYPE is {os.environ.get('OPENBLAS_CORETYPE', 'not set')}.")
     if args.profile:
         for text in profiles(rows, "--profile"):
             print(f"\n{text.strip()}")
     if args.json:
-        found = {"machine": about, "others_percent": others, "rows": lines}
+        found = {"machine": about, "others_percent": others, "other_work": complaints, "rows": lines}
         if args.profile:
             found["profiles"] = list(map(json.loads, profiles(rows, "--profile=shapes", "--json")))
         with open(args.json, "w") as file:
             json.dump(found, file, indent=1)
+    if complaints:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -53,14 +53,15 @@ static __device__ __forceinline__ void add_element(const problem &p, const eleme
     sums[4] += CLASSES ? t : (R)e.counts;
 }
 
-/* Four are summed as they are, and then in double. */
+/* Four are summed as they are, and then in double. Three blocks have room on a processor, two of a map or in
+ * double; for more nvcc would spill. */
 template <class R, int N, bool CLASSES>
-static __global__ void __launch_bounds__(THREADS) add_pieces(problem p)
+static __global__ void __launch_bounds__(THREADS, CLASSES || sizeof(R) == 8 ? 2 : 3) add_pieces(problem p)
 {
     tern__kernel_begin();
     typedef asked<R, N, CLASSES> A;
     for (int64_t n = blockIdx.x; n < p.c.samples * p.c.channels * p.pieces; n += gridDim.x) {
-        piece own = piece_of<N>(p, n);
+        piece own = piece_of(p, n);
         A asked(p, own);
         double sums[TERN__OVERLAP] = {0};
         for (int64_t i = own.first + threadIdx.x * N; i < own.last; i += AHEAD * A::STEP) {
@@ -211,11 +212,10 @@ static __global__ void __launch_bounds__(SUMS::BLOCK, SUMS::AT_ONCE) add_positio
     tern__kernel_begin();
     for (int64_t n = blockIdx.x; n < p.c.samples * p.pieces; n += gridDim.x) {
         int64_t sample = tern__quotient(n, p.pieces), number = n - sample * p.pieces;
-        int64_t each = (p.c.inner / W::LINES + p.pieces - 1) / p.pieces * W::LINES;
-        int64_t last = TERN__MIN((number + 1) * each, p.c.inner);
+        int64_t last = TERN__MIN((number + 1) * p.each, p.c.inner);
         SUMS sums;
         sums.clear(p);
-        for (int64_t at = number * each; at < last; at += STEP) {
+        for (int64_t at = number * p.each; at < last; at += STEP) {
             int64_t i = at + W::position();
             W all;
             if (W::is_through(i, last)) break;
@@ -298,13 +298,17 @@ static bool is_few(const problem &p)
     return p.c.channels <= FEW && are_side_by_side(p);
 }
 
-/* All channels together. A piece has eight positions for each team or more; in slots SLOT at most. */
+/* All channels together. A piece has eight positions for each team or more, and a multiple of what all teams
+ * take at a time; in slots SLOT at most. */
 static void cut_positions(problem *p)
 {
     int teams = SLOTS / p->team;
-    cut(p, p->c.samples, is_few(*p) ? 8 * THREADS : 8 * teams);
+    if (is_few(*p)) {
+        cut(p, pieces_of(*p, p->c.samples, 8 * THREADS), 8 * THREADS);
+        return;
+    }
     int64_t least = (p->c.inner + SLOT * teams - 1) / (SLOT * teams);
-    if (!is_few(*p)) p->pieces = TERN__MAX(p->pieces, (int)least);
+    cut(p, TERN__MAX(pieces_of(*p, p->c.samples, 8 * teams), least), 2 * teams);
 }
 
 template <class W> static int start_slots(const tern__call *call, const problem &p)

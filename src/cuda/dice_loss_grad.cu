@@ -52,7 +52,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(R) == 8 ? 2 : 3) mask_g
     tern__kernel_begin();
     typedef asked<R, N, false> A;
     for (int64_t n = blockIdx.x; n < p.c.samples * p.c.channels * p.pieces; n += gridDim.x) {
-        piece own = piece_of<N>(p, n);
+        piece own = piece_of(p, n);
         A asked(p, own);
         tern__dice_slope slope = p.slopes[own.sample * p.c.channels + own.channel];
         for (int64_t i = own.first + threadIdx.x * N; i < own.last; i += AHEAD * A::STEP) {

@@ -15,6 +15,9 @@ extern "C" {
 #define BLOCKS  2048 /* pieces at most, or one for each channel               */
 #define AHEAD   2    /* fours of a channel and its target that are read at a time */
 
+/* Elements that a block reads at a time. */
+#define ROUND (AHEAD * THREADS * 4)
+
 namespace
 {
 typedef struct problem {
@@ -23,7 +26,8 @@ typedef struct problem {
     const void *x, *target, *dloss;
     void *norms, *out; /* norms: tops of all positions, and then rests; out: the loss, or dx */
     int x_dtype, target_dtype, dloss_dtype, out_dtype, pieces;
-    int team; /* threads that have all channels of a position; 0: there are too many */
+    int64_t each; /* elements of a piece */
+    int team;     /* threads that have all channels of a position; 0: there are too many */
     bool checks, add, fours;
     tern__judge judge;
     tern__lines lines; /* of a map: along its channels */
@@ -61,8 +65,8 @@ static __device__ __forceinline__ bool counts(const problem &p, R t, R ignored, 
     return t != ignored;
 }
 
-/* log(1 + tail) for 0 to 1, no less exact than log1p but without its cases: 2 atanh(s) for s = tail / (2 +
- * tail), which is up to 1/3. */
+/* log(1 + tail) for 0 to 1, to 2.5 units in the last place where log1p has one, but without its cases: 2
+ * atanh(s) for s = tail / (2 + tail), which is up to 1/3. */
 static __device__ __forceinline__ float log_of_rest(float tail)
 {
     float s = tail * tern__reciprocal(2 + tail), square = s * s;
@@ -157,6 +161,7 @@ template <class S, int TEAM = 1> struct whole {
         const bool is_there = TEAM == 1 || is_in;
         int64_t target[LINES] = {};
         tern__lined every = p.along;
+        bool is_wrong = false;
         S x;
         channels = is_there ? ((int)p.c.channels - channel(0) + TEAM - 1) / TEAM : 0;
         every.step *= TEAM;
@@ -164,9 +169,22 @@ template <class S, int TEAM = 1> struct whole {
         x.template read<1>(every, from + channel(0) * p.along.step, 0, channels);
 #pragma unroll
         for (int k = 0; k < LINES; k++) {
-            label[k] = is_there && is_counted(p, i + k, target[k]) ? (int)target[k] : -1;
+            bool is_class = tern__in_classes(p.judge, target[k]), is_ignored = target[k] == p.attr.ignored;
+            label[k] = is_there && is_class && !is_ignored ? (int)target[k] : -1;
+            is_wrong |= !is_class && !is_ignored;
             take(x, k);
             if (!p.attr.probabilities) normalise(k);
+        }
+        if (is_wrong) tell(p, i);
+    }
+    /* Which labels are no classes. They are read again, so that a kernel has once what asks of one. */
+    static __device__ __forceinline__ void tell(const problem &p, int64_t i)
+    {
+#pragma unroll 1
+        for (int k = 0; k < LINES; k++) {
+            int64_t target[1];
+            tern__labels_get(p.target, p.target_dtype, i + k, target);
+            is_counted(p, i + k, target[0]);
         }
     }
     __device__ __forceinline__ void take(const S &x, int k)
@@ -226,13 +244,13 @@ typedef struct piece {
 } piece;
 } // namespace
 
-template <int N> static __device__ __forceinline__ piece piece_of(const problem &p, int64_t n)
+static __device__ __forceinline__ piece piece_of(const problem &p, int64_t n)
 {
     int64_t round = tern__quotient(n, p.c.channels), sample = tern__quotient(round, p.pieces);
     int64_t number = round - sample * p.pieces, channel = n - round * p.c.channels;
-    int64_t each = (p.c.inner / N + p.pieces - 1) / p.pieces * N;
     int64_t from = (sample * p.c.channels + channel) * p.c.inner;
-    return {sample, channel, number, from + number * each, from + TERN__MIN((number + 1) * each, p.c.inner)};
+    return {sample, channel, number, from + number * p.each,
+            from + TERN__MIN((number + 1) * p.each, p.c.inner)};
 }
 
 /* Elements and their targets, CLASSES: with their positions' norms and labels. AHEAD times four neighbours,
@@ -308,11 +326,19 @@ static bool takes_fours(const problem *p, const tern__view *out)
            tern__fours_fit(p->target, p->target_dtype) && tern__fours_fit(out->data, (int)out->dtype);
 }
 
-/* Each of so many lines into pieces of `least` elements or more. */
-static void cut(problem *p, int64_t lines, int64_t least)
+/* Into so many pieces or fewer, of whole rounds: part of one takes a block as long. */
+static void cut(problem *p, int64_t pieces, int64_t round)
+{
+    int64_t each = (p->c.inner + pieces - 1) / pieces;
+    p->each = TERN__MAX((each + round - 1) / round, (int64_t)1) * round;
+    p->pieces = tern__sum_pieces(p->c.inner, p->each, pieces);
+}
+
+/* Of each of so many lines, if they are to be of `least` elements or more. */
+static int64_t pieces_of(const problem &p, int64_t lines, int64_t least)
 {
     int64_t most = BLOCKS / TERN__MAX(lines, (int64_t)1);
-    p->pieces = tern__sum_pieces(p->c.inner, least, TERN__MIN(most, (int64_t)TERN__SUM_MOST));
+    return tern__sum_pieces(p.c.inner, least, TERN__MIN(most, (int64_t)TERN__SUM_MOST));
 }
 
 static bool problem_of(const tern__call *call, const tern__view *x, const tern__view *target, problem *p)
@@ -336,7 +362,7 @@ static bool problem_of(const tern__call *call, const tern__view *x, const tern__
     p->lines = {p->c.samples, p->c.channels, p->c.inner};
     p->along = {(void *)p->x, p->x_dtype, p->c.channels * p->c.inner, p->c.inner, 1};
     p->gradient = p->along;
-    cut(p, p->c.samples * p->c.channels, LEAST);
+    cut(p, pieces_of(*p, p->c.samples * p->c.channels, LEAST), ROUND);
     return tern__view_is_contiguous(x) && tern__view_is_contiguous(target) &&
            tern__view_is_contiguous(call->out[0]);
 }

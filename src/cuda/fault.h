@@ -46,10 +46,15 @@ static __device__ void tern__fault_raise(const tern__judge &judge, int64_t numbe
     judge.fault->ready = 1;
 }
 
+static __device__ __forceinline__ bool tern__in_classes(const tern__judge &judge, int64_t label)
+{
+    return label >= 0 && label < judge.site.labels.classes;
+}
+
 /* Is a label that is not to be ignored a class? */
 static __device__ __forceinline__ bool tern__is_class(const tern__judge &judge, int64_t number, int64_t label)
 {
-    bool is = label >= 0 && label < judge.site.labels.classes;
+    bool is = tern__in_classes(judge, label);
     if (!is) tern__fault_raise(judge, number, label);
     return is;
 }

@@ -119,41 +119,54 @@ static __device__ __forceinline__ pull<typename S::R> pull_of(const problem &p, 
     return {c, (R)(sent * (base + one)), (R)(sent * p.smoothing / (double)p.lines.size), (R)(sent * one)};
 }
 
+/* What smoothing adds for all classes together. */
+template <int G> static __device__ __forceinline__ double base_of(const problem &p)
+{
+    return p.smoothing != 0 ? p.smoothing / (double)p.lines.size * all_weights<G>(p) : 0;
+}
+
+/* Some lines' labels and first stretch, which are asked for before what is sent to them is known. */
+template <class S> struct asked {
+    int64_t label[S::LINES];
+    S logp;
+
+    template <int G> __device__ __forceinline__ void ask(const problem &p, int64_t line)
+    {
+        logp.template read<G>(p.logp, line_start(p, p.logp, line), S::template first<G>(), p.lines.size);
+        tern__labels_get(p.label, p.label_dtype, line, label);
+    }
+};
+
 /* `alike`: what is sent to each label, if to all the same. */
-template <int G, class S> static __device__ __forceinline__ void spread(const problem &p, double alike)
+template <int G, class S>
+static __device__ __forceinline__ void spread(const problem &p, int64_t line, asked<S> &of, double alike,
+                                              double base)
 {
     typedef typename S::R R;
     const int64_t size = p.lines.size, pace = S::template pace<G>(), first = S::template first<G>();
-    int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
-    double base = p.smoothing != 0 ? p.smoothing / (double)size * all_weights<G>(p) : 0;
-    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
-        int64_t from = line_start(p, p.logp, line), to = line_start(p, p.out, line), label[S::LINES];
-        pull<R> pulls[S::LINES];
-        S logp;
-        logp.template read<G>(p.logp, from, first, size);
-        tern__labels_get(p.label, p.label_dtype, line, label);
+    int64_t from = line_start(p, p.logp, line), to = line_start(p, p.out, line);
+    pull<R> pulls[S::LINES];
 #pragma unroll
-        for (int k = 0; k < S::LINES; k++)
-            pulls[k] = pull_of<S>(p, line + k, label[k], from + k, p.each ? sent(p, line + k) : alike, base);
-        for (int64_t i = first; i < size; i += pace) {
-            if (i > first) logp.template read<G>(p.logp, from, i, size);
+    for (int k = 0; k < S::LINES; k++)
+        pulls[k] = pull_of<S>(p, line + k, of.label[k], from + k, p.each ? sent(p, line + k) : alike, base);
+    for (int64_t i = first; i < size; i += pace) {
+        if (i > first) of.logp.template read<G>(p.logp, from, i, size);
 #pragma unroll
-            for (int n = 0; n < S::PIECES; n++) {
-                int64_t c = S::template at<G>(i, n, 0);
-                R slope[S::LANES];
-                if (c >= size) break;
+        for (int n = 0; n < S::PIECES; n++) {
+            int64_t c = S::template at<G>(i, n, 0);
+            R slope[S::LANES];
+            if (c >= size) break;
 #pragma unroll
-                for (int l = 0; l < S::LANES; l++) {
-                    const pull<R> &of = pulls[S::line(l)];
-                    slope[l] = exp(logp.piece[n].get(l)) * of.all;
-                    if (c + S::further(l) == of.label) slope[l] -= of.one;
-                    if (of.label < 0) slope[l] = 0;
-                }
-#pragma unroll
-                for (int l = 0; l < S::LANES && p.smoothing != 0; l++)
-                    slope[l] -= pulls[S::line(l)].each * one_weight<S>(p, c + S::further(l));
-                S::put(p.out, to, c, slope, p.add_out);
+            for (int l = 0; l < S::LANES; l++) {
+                const pull<R> &its = pulls[S::line(l)];
+                slope[l] = exp(of.logp.piece[n].get(l)) * its.all;
+                if (c + S::further(l) == its.label) slope[l] -= its.one;
+                if (its.label < 0) slope[l] = 0;
             }
+#pragma unroll
+            for (int l = 0; l < S::LANES && p.smoothing != 0; l++)
+                slope[l] -= pulls[S::line(l)].each * one_weight<S>(p, c + S::further(l));
+            S::put(p.out, to, c, slope, p.add_out);
         }
     }
 }
@@ -162,7 +175,13 @@ template <int G, class S>
 static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) cross_entropy_gradient(problem p)
 {
     tern__kernel_begin();
-    spread<G, S>(p, p.each ? 0 : sent(p, 0));
+    int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
+    double alike = p.each ? 0 : sent(p, 0), base = base_of<G>(p);
+    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
+        asked<S> of;
+        of.template ask<G>(p, line);
+        spread<G, S>(p, line, of, alike, base);
+    }
 }
 
 /* ---- forward ---- */
@@ -255,17 +274,22 @@ template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_B
     leave(p, sums);
 }
 
-/* The one block that has all labels goes on with the gradient: whoever made log probabilities reads them. */
-template <class S> static __global__ void __launch_bounds__(THREADS) forward_and_back(problem p)
+/* The one block that has all labels goes on with the gradient: a thread reads the log probabilities that it
+ * has made, of its one label. */
+template <class S> static __global__ void __launch_bounds__(THREADS, 1) forward_and_back(problem p)
 {
     tern__kernel_begin();
     __shared__ double weights;
+    const int64_t line = threadIdx.x;
+    const bool is_there = line < p.lines.outer * p.lines.inner;
     double sums[2] = {0, 0};
+    asked<S> of;
     take<1, S>(p, sums);
+    if (is_there) of.template ask<1>(p, line);
     leave(p, sums);
     if (threadIdx.x == 0) weights = sums[1];
     __syncthreads();
-    spread<1, S>(p, p.mean ? 1 / weights : 1);
+    if (is_there) spread<1, S>(p, line, of, p.mean ? 1 / weights : 1, base_of<1>(p));
 }
 
 /* The sum of a line's log probabilities by their weights, for every thread of the group. */
@@ -382,10 +406,20 @@ int tern__cuda_nll_loss(const tern__call *call)
                    : start_forward(call, &p, 1, each, look_up<1>);
 }
 
+/* A thread has all classes of its label in registers: half as many of these where they are few and single. */
+template <int DTYPE, int N> static int start_both(const tern__call *call, problem *p)
+{
+    enum { MOST = TERN__NLL_CLASSES };
+    typedef tern__stretch<DTYPE, N, 1, MOST / N> whole;
+    typedef tern__stretch<DTYPE, N, 1, (N > 1 ? MOST / N : MOST / 2)> fewer;
+    return p->lines.size <= MOST / 2 ? start_forward(call, p, 1, THREADS, forward_and_back<fewer>)
+                                     : start_forward(call, p, 1, THREADS, forward_and_back<whole>);
+}
+
 template <int DTYPE, int N> static int start_cross_entropy(const tern__call *call, problem *p)
 {
     typedef tern__stretch<DTYPE, N> S;
-    if (p->out.data) return start_forward(call, p, 1, THREADS, forward_and_back<S>);
+    if (p->out.data) return start_both<DTYPE, N>(call, p);
     switch (p->lines.size <= TERN__NLL_CLASSES ? 1 : tern__group_size(&p->lines, &p->x)) {
     case 1: return start_forward(call, p, 1, THREADS, forward<1, S>);
     case TERN__WARP: return start_forward(call, p, TERN__WARP, THREADS / TERN__WARP, forward<TERN__WARP, S>);

@@ -39,8 +39,8 @@ static int explain(const tern__call *call, int status)
     const tern__view *of = call->in[0] ? call->in[0] : call->out[0];
     char shape[TERN__SHAPE_TEXT];
     return tern__error_set(call->err, tern__kernel_name(call->kernel), status, "%s of %s %s: %s",
-                           tern__kernel_name(call->kernel), tern_dtype_name(in->dtype),
-                           tern__shape_text(in, shape), tern_status_text(status));
+                           tern__kernel_name(call->kernel), tern_dtype_name(of->dtype),
+                           tern__shape_text(of, shape), tern_status_text(status));
 }
 
 static int run_on_host(const tern__call *call)

@@ -97,6 +97,12 @@ class Step(unittest.TestCase):
         for name in ("loss_first", "loss_last"):
             self.assertEqual(first[name], again[name])
 
+    def test_steps_that_do_not_count(self):
+        """Are steps all the same."""
+        few, many = (bench(1, "step", "--batch", "8", "--warm-up", k, "--steps", str(7 - int(k)))[0] for k in ("1", "5"))
+        self.assertEqual((few["warm_up"], many["warm_up"]), (1, 5))
+        self.assertEqual((few["loss_first"], few["loss_last"]), (many["loss_first"], many["loss_last"]))
+
     def test_text(self):
         code, out, err = job.tern("bench", "step", "--batch", "8", "--steps", "1")
         self.assertEqual((code, err), (0, ""))
@@ -138,8 +144,8 @@ class Step(unittest.TestCase):
         code, out, err = job.tern("bench", "step", "--batch", "8", "--steps", "1", "--profile=shapes")
         self.assertEqual((code, err), (0, ""))
         self.assertRegex(out, r"(?m)^rank 0, a mean step of 1; its device reaches [\d.]+ GFLOPS and copies [\d.]+ GB/s out of cache$")
-        self.assertRegex(out, r"(?m)^matmul +1\.0( +[\d.]+){7}  1024x8 8x784 > 1024x784$")
-        self.assertRegex(out, r"(?m)^cross_entropy +1\.0( +[\d.]+){2} +- +-( +[\d.]+){3}  8x10 8 > \(\)$")
+        self.assertRegex(out, r"(?m)^matmul +1\.0( +[\d.]+){8}  1024x8 8x784 > 1024x784$")
+        self.assertRegex(out, r"(?m)^cross_entropy +1\.0( +[\d.]+){2} +- +-( +[\d.]+){4}  8x10 8 > \(\)$")
         self.assertRegex(out, r"\noutside of kernels( +[\d.]+){2}\n$")
 
     def test_profile_names_the_algorithms_of_convolutions(self):
@@ -211,6 +217,7 @@ class Step(unittest.TestCase):
                            (["--batch", "0"], '--batch: expected a number from 1 to 1048576, got "0"'),
                            (["--profile=lines"], '--profile: expected shapes, got "lines"'),
                            (["--steps", "2x"], '--steps: expected a number from 1 to 1048576, got "2x"'),
+                           (["--warm-up", "0"], '--warm-up: expected a number from 1 to 1048576, got "0"'),
                            (["--step=2", "now"], 'unexpected "now"'),
                            (["--opt-level", "O4"], '--opt-level: expected O0 or O1 or O2 or O3, got "O4"'),
                            (["--opt-level", "O1", "--dtype", "bf16"], "--opt-level goes neither with --dtype"),

@@ -18,6 +18,15 @@ int tern__cuda_flush(tern_device *, tern_error *)
     return TERN_E_UNSUPPORTED;
 }
 
+uint64_t tern__cuda_pool_mapped(tern__cuda_pool *)
+{
+    return 0;
+}
+
+void tern__cuda_pool_trim(tern__cuda_pool *, uint64_t)
+{
+}
+
 /* ---- products ---- */
 
 typedef struct problem {

@@ -1,18 +1,20 @@
 #!/bin/sh
 # Runs a test where there is a GPU: a program, or a Python script, by $TORCH_PYTHON (default: Debian's).
-TERN_TEST_GPUS=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
-if [ "$TERN_TEST_GPUS" -eq 0 ]; then
-    echo "skipped: nvidia-smi lists no GPU"
+skip() {
+    echo "skipped: $*"
     exit 0
-fi
+}
+TERN_TEST_GPUS=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+[ "$TERN_TEST_GPUS" -ne 0 ] || skip "nvidia-smi lists no GPU"
 export TERN_TEST_GPUS
+python=${TORCH_PYTHON:-/usr/bin/python3}
 case $1 in
-*.py) exec "${TORCH_PYTHON:-/usr/bin/python3}" "$@" ;;
+*/torch/*.py)
+    why=$("$python" -c 'import numpy, torch' 2>&1) || skip "$python cannot import PyTorch (TORCH_PYTHON is one that can): $(echo "$why" | tail -n 1)"
+    exec "$python" "$@" ;;
+*.py) exec "$python" "$@" ;;
 compute-sanitizer)
-    if ! command -v compute-sanitizer >/dev/null; then
-        echo "skipped: no compute-sanitizer on the PATH"
-        exit 0
-    fi
+    command -v compute-sanitizer >/dev/null || skip "no compute-sanitizer on the PATH"
     exec "$@" ;;
 *) exec "$@" ;;
 esac

@@ -1,8 +1,9 @@
-"""tern bench step on a device with memory of its own: it is timed by its own clock, and learns what the CPU learns."""
+"""tern bench step and optimizer on a device with memory of its own: it is timed by its own clock, and learns what the CPU learns."""
 import json
 import os
 import sys
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../cli"))
 import job  # noqa: E402
@@ -34,6 +35,35 @@ class Step(unittest.TestCase):
         # Events' times have 24 bits, so of what is 0, as in the emulation, there is a rest of either sign.
         self.assertGreaterEqual(profile["outside_ms"], -profile["step_ms"] * 2**-23)
         self.assertGreater(min(profile["machine_gflops"], profile["machine_copy_gbs"]), 0)
+
+    def test_calls_are_told_beside_a_copy_of_their_size(self):
+        """Operands that a batch norm reads twice count twice in one column and once in another."""
+        rows = bench("--device", "cuda:0", "--model", "resnet18", "--size", "8", "--profile")["profile"]["rows"]
+        for row in rows:
+            self.assertAlmostEqual(row["copy_percent"] * row["copy_gbs"] / (100 * row["gbs"]), 1, places=6)
+        self.assertGreater(len({row["copy_gbs"] for row in rows}), len(rows) // 2)
+        twice = {row["kernel"]: row["copy_percent"] / row["once_percent"] for row in rows}
+        self.assertTrue(1.3 < twice["batch_norm"] < 1.7, twice)
+        self.assertTrue(1.3 < twice["batch_norm_grad"] < 1.8, twice)
+        self.assertAlmostEqual(twice["sgd"], 1, places=6)
+
+    def test_profile_says_what_it_compares_with(self):
+        code, out, err = job.tern(*STEP[:-1], "--device", "cuda:0", "--profile", timeout=300)
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("\n% copy: of a copy that moves as many bytes, timed one by one as calls are, launch included\nkernel ", out)
+
+
+class Optimizer(unittest.TestCase):
+    def test_copy_and_steps_are_the_devices(self):
+        with mock.patch.dict(os.environ, TERN_DEVICE="cuda:0"):
+            code, out, err = job.tern("bench", "optimizer", "--elements", "70001", "--rounds", "3", "--json", timeout=300)
+        self.assertEqual((code, err), (0, ""))
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.assertEqual([(line["optimizer"], line["device"]) for line in lines], [("sgd", "cuda:0"), ("adam", "cuda:0")])
+        for line in lines:
+            moved = 4 * 70001 * {"sgd": 5, "adam": 7}[line["optimizer"]]
+            self.assertAlmostEqual(line["gbs"] * line["median_ms"] * 1e6 / moved, 1, places=6)
+            self.assertGreater(line["copy_gbs"], 0)
 
 
 if __name__ == "__main__":

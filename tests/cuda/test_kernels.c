@@ -325,6 +325,7 @@ static const row rows[] = {
     ENTROPY_BACK("smooth and back", NLL(0.1, 0, 1, 0), U(5, 200), W(5), 200, 5),
     ENTROPY_BACK("a sum and back", NLL(0.1, 0, 0, 0), I(7, 31), W(7), 31, 7),
     ENTROPY_BACK("a full block and back", NLL(0, 2, 1, 0), I(32, 256), {0}, 256, 32),
+    ENTROPY_BACK("odd classes and back", NLL(0.1, 2, 1, 0), I(31, 255), W(31), 255, 31),
     ENTROPY_BACK("one and back", NLL(0, 0, 0, 0), I(20), {0}, 20),
     ENTROPY_BACK("planes and back", NLL(0, 2, 1, 0), I(30, 2, 15), W(30), 2, 30, 15),
     ENTROPY_GRAD("mean", NLL(0.1, 0, 1, 0), I(100, 20), W(100), SCALAR_D, false, 20, 100),

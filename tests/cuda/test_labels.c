@@ -10,6 +10,7 @@
 #include "kernels/embedding.h"
 #include "kernels/nll_loss.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { IGNORED = -100 };
@@ -74,17 +75,15 @@ static void leaves_labels_to_who_can_name_them(void **state)
 
 enum { SAMPLES = 2, CLASSES = 3, INNER = 2056 };
 
-static float loss_of(tern_device *device, const tern__view *labels)
+static int run_dice(tern_device *device, const tern__view *labels, float *loss, tern_error *err)
 {
     static uint16_t scores[SAMPLES * CLASSES * INNER];
     double sums[SAMPLES * CLASSES * TERN__OVERLAP] = {0};
-    float loss = 0;
-    tern_error err = {0};
     for (int i = 0; i < SAMPLES * CLASSES * INNER; i++) scores[i] = tern__bf16_from_f32((float)(i % 7) - 3);
     tern__view x = tern__view_make(TERN_BF16, TERN__PLAIN, 3, (int64_t[]){SAMPLES, CLASSES, INNER});
     tern__view out = tern__view_make(TERN_F32, TERN__PLAIN, 0, NULL);
     tern__view sum = tern__view_make(TERN_F64, TERN__PLAIN, 3, (int64_t[]){SAMPLES, CLASSES, TERN__OVERLAP});
-    x.data = scores, out.data = &loss, sum.data = sums;
+    x.data = scores, out.data = loss, sum.data = sums;
     tern__dice_attr attr = {
         .func = "f", .op = "op", .classes = 1, .ignored = IGNORED, .entropy = 1, .dice = 1};
     tern__call call = {.device = device,
@@ -92,9 +91,26 @@ static float loss_of(tern_device *device, const tern__view *labels)
                        .in = {&x, labels},
                        .out = {&out, &sum},
                        .attr = &attr,
-                       .err = &err};
-    assert_int_equal(tern__kernel_run(&call), TERN_OK);
-    return loss;
+                       .err = err};
+    return tern__kernel_run(&call);
+}
+
+/* A thread has eight neighbours: the one that is no class is found among them, of whatever sample. */
+static void names_one_of_several(void **state)
+{
+    static uint8_t label[SAMPLES * INNER];
+    tern__view labels = tern__view_make(TERN_U8, TERN__PLAIN, 2, (int64_t[]){SAMPLES, INNER});
+    labels.data = label;
+    for (int i = 0; i < 16; i++) {
+        tern_error err = {0};
+        float loss = 0;
+        char text[64];
+        snprintf(text, sizeof(text), "op: label 7 of sample 1 at position %d is not in [0, 3)", i);
+        label[INNER + i] = 7;
+        assert_int_equal(run_dice(*state, &labels, &loss, &err), TERN_E_RANGE);
+        assert_string_equal(err.text, text);
+        label[INNER + i] = 0;
+    }
 }
 
 /* A slice of a tensor does, and they are read 16 bytes at a time where they can be. */
@@ -107,13 +123,13 @@ static void labels_begin_anywhere(void **state)
     for (size_t d = 0; d < TERN__COUNT(dtypes); d++) {
         tern__view labels = tern__view_make(dtypes[d], TERN__PLAIN, 2, (int64_t[]){SAMPLES, INNER});
         size_t each = tern_dtype_bytes(dtypes[d]);
-        float first = 0;
+        float first = 0, loss = 0;
         labels.data = some;
         for (int i = 0; i < SAMPLES * INNER; i++) tern__view_set(&labels, i, i / 5 % CLASSES);
         for (size_t place = 0; place < 16; place += each) {
             labels.data = memory + place;
             tern__memory_copy(labels.data, some, each * SAMPLES * INNER, &err);
-            float loss = loss_of(*state, &labels);
+            assert_int_equal(run_dice(*state, &labels, &loss, &err), TERN_OK);
             if (place == 0) first = loss;
             assert_true(loss > 0 && loss == first);
         }
@@ -128,6 +144,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_labels),
         cmocka_unit_test(leaves_labels_to_who_can_name_them),
+        cmocka_unit_test(names_one_of_several),
         cmocka_unit_test(labels_begin_anywhere),
     };
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);

@@ -373,31 +373,37 @@ static tern__pool_attr drawn_pool(bool max, bool deep)
     return p;
 }
 
+static void pool_by(const tern__pool_attr *p, bool max, tern_dtype dtype, tern__layout layout,
+                    int64_t channels, bool deep)
+{
+    int ndim = deep ? 5 : 4;
+    int64_t in[5] = {2, channels}, out[5] = {2, channels};
+    for (int d = 2; d < ndim; d++) {
+        in[d] = drawn_between(6, 9);
+        out[d] = pooled(p, TERN__SPACE - ndim + d, in[d]);
+    }
+    const tern__view *x = drawn(dtype, layout, ndim, in), *y = drawn(dtype, layout, ndim, out);
+    tern_dtype narrow = drawn_between(0, 1) ? TERN_U8 : TERN_I32;
+    const tern__view *place = max ? drawn(narrow, layout, ndim, out) : NULL;
+    bool add = drawn_between(0, 1);
+    compare((tern__call){.kernel = max ? TERN__MAX_POOL : TERN__AVG_POOL,
+                         .in = {x},
+                         .out = {y, place},
+                         .add = {add},
+                         .attr = p});
+    compare((tern__call){.kernel = max ? TERN__MAX_POOL_GRAD : TERN__AVG_POOL_GRAD,
+                         .in = {y, place},
+                         .out = {x},
+                         .add = {add},
+                         .attr = p});
+    free_all();
+}
+
 static void pool(tern_dtype dtype, tern__layout layout, int64_t channels, bool deep)
 {
     for (int max = 0; max < 2; max++) {
         tern__pool_attr p = drawn_pool(max, deep);
-        int ndim = deep ? 5 : 4;
-        int64_t in[5] = {2, channels}, out[5] = {2, channels};
-        for (int d = 2; d < ndim; d++) {
-            in[d] = drawn_between(6, 9);
-            out[d] = pooled(&p, TERN__SPACE - ndim + d, in[d]);
-        }
-        const tern__view *x = drawn(dtype, layout, ndim, in), *y = drawn(dtype, layout, ndim, out);
-        tern_dtype narrow = drawn_between(0, 1) ? TERN_U8 : TERN_I32;
-        const tern__view *place = max ? drawn(narrow, layout, ndim, out) : NULL;
-        bool add = drawn_between(0, 1);
-        compare((tern__call){.kernel = max ? TERN__MAX_POOL : TERN__AVG_POOL,
-                             .in = {x},
-                             .out = {y, place},
-                             .add = {add},
-                             .attr = &p});
-        compare((tern__call){.kernel = max ? TERN__MAX_POOL_GRAD : TERN__AVG_POOL_GRAD,
-                             .in = {y, place},
-                             .out = {x},
-                             .add = {add},
-                             .attr = &p});
-        free_all();
+        pool_by(&p, max, dtype, layout, channels, deep);
     }
 }
 
@@ -409,6 +415,18 @@ static void pools(void **state)
             pool(dtypes[d], TERN__CHANNELS_LAST, round % 2 ? 16 : 5, round == 2);
             pool(dtypes[d], TERN__PLAIN, 3, round == 3);
         }
+}
+
+/* What an element has to be behind to be seen by a second window does not fit 32 bits. */
+static void pools_of_one_window(void **state)
+{
+    (void)state;
+    tern__pool_attr p = {.kernel = {3, 3, 3}, .dilation = {1, 1, 1}};
+    for (int axis = 0; axis < TERN__SPACE; axis++) p.stride[axis] = INT32_MAX;
+    for (int max = 0; max < 2; max++) {
+        pool_by(&p, max, TERN_F32, TERN__CHANNELS_LAST, 4, true);
+        pool_by(&p, max, TERN_BF16, TERN__PLAIN, 3, true);
+    }
 }
 
 static void global_avg_pools(void **state)
@@ -581,6 +599,7 @@ int main(void)
         cmocka_unit_test_teardown(group_norms, forget),
         cmocka_unit_test_teardown(few_long_rows_fill_a_gpu, forget),
         cmocka_unit_test_teardown(pools, forget),
+        cmocka_unit_test_teardown(pools_of_one_window, forget),
         cmocka_unit_test_teardown(global_avg_pools, forget),
         cmocka_unit_test_teardown(resizings, forget),
         cmocka_unit_test_teardown(optimizers, forget),
