@@ -577,9 +577,18 @@ static double tolerance_of(tern_dtype dtype)
     return dtype == TERN_F64 ? 1e-12 : dtype == TERN_BF16 ? 0x1p-7 : dtype == TERN_F16 ? 0x1p-10 : 4e-6;
 }
 
+/* What a gradient that is made of rounded log probabilities owes to them, by its largest element: a tie may
+ * turn one of them by a unit in the last place, and so p by log p of its own units. */
+static double owed(const tern__view *log_p, int64_t i)
+{
+    double value = log_p ? tern__view_get(log_p, i) : 0;
+    return fabs(value) * exp(value);
+}
+
 /* By the largest element: sums of both signs may be small themselves. The smallest numbers of f16 are 2^-24
  * apart. */
-static void compare(const row *r, tern_dtype dtype, const tern__view *got, const tern__view *want)
+static void compare(const row *r, tern_dtype dtype, const tern__view *got, const tern__view *want,
+                    const tern__view *log_p)
 {
     double largest = 0, step = tolerance_of(got->dtype), own = tolerance_of(TERN_F32);
     if (dtype == TERN_F64) own = tolerance_of(TERN_F64);
@@ -587,7 +596,9 @@ static void compare(const row *r, tern_dtype dtype, const tern__view *got, const
         largest = fmax(largest, fabs(tern__view_get(want, i)));
     for (int64_t i = 0; i < tern__view_count(want); i++) {
         double a = tern__view_get(got, i), b = tern__view_get(want, i);
-        double most = tern__dtype_is_float(got->dtype) ? step * fabs(b) + own * largest : 0;
+        double most = tern__dtype_is_float(got->dtype)
+                          ? step * (fabs(b) + owed(log_p, i) * largest) + own * largest
+                          : 0;
         if (got->dtype == TERN_F16) most = fmax(most, 0x1p-24);
         if (!(fabs(a - b) <= most))
             fail_msg("%s, %s, %s: element %lld is %.9g, expected %.9g", tern__kernel_name(r->kernel), r->what,
@@ -633,12 +644,15 @@ static void run_row(const row *r, tern_dtype dtype, tern_device *device, tern_de
     assert_ok(err);
     if (status)
         fail_msg("%s, %s, %s: %d", tern__kernel_name(r->kernel), r->what, tern_dtype_name(dtype), status);
+    for (int i = 0; i < OUTS; i++) {
+        const pair *p = &all[INS + i];
+        bool is_of_log_p = r->kernel == TERN__CROSS_ENTROPY && i == 3;
+        if (p->operand->kind) compare(r, dtype, &p->device, &p->reference, is_of_log_p ? plain.out[2] : NULL);
+    }
     for (int i = 0; i < OPERANDS; i++) {
-        pair *p = &all[i];
-        if (!p->operand->kind) continue;
-        if (i >= INS) compare(r, dtype, &p->device, &p->reference);
-        drop_view(&p->device, p->operand);
-        drop_view(&p->reference, p->operand);
+        if (!all[i].operand->kind) continue;
+        drop_view(&all[i].device, all[i].operand);
+        drop_view(&all[i].reference, all[i].operand);
     }
 }
 
