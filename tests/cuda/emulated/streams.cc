@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <unistd.h>
+#include <vector>
 
 enum { LAST = 0, FIRST = -5 };
 
@@ -42,6 +43,9 @@ static thread_local int current;
 static std::recursive_mutex lock;
 static std::map<const char *, size_t> pinned;
 static std::set<const char *> allocated; /* of these, by cudaHostAlloc */
+
+/* Streams of which nothing is left to do but what others may still look at. */
+static std::vector<std::unique_ptr<emulated_stream>> gone;
 
 /* Does what can be done, up to `place`; true when that is reached. */
 static bool advance(emulated_stream *stream, uint64_t place)
@@ -187,7 +191,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     cudaStreamSynchronize(stream);
-    delete stream;
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    gone.emplace_back(stream);
     return cudaSuccess;
 }
 
