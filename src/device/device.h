@@ -64,8 +64,7 @@ struct tern_device {
     } scratch[TERN__SCRATCH_COUNT];
     struct tern__kernel_observer *observer; /* NULL: nobody (kernels/kernel.h) */
     tern__guest *guests;                    /* of a back end's device          */
-    const struct tern__mirrors
-        *mirrors; /* of what its kernels read elsewhere; NULL: none (device/mirror.h) */
+    const struct tern__mirrors *mirrors;    /* that are lent, or NULL (device/mirror.h) */
 };
 
 /* The end of a step (tern__device_backend.flush). */

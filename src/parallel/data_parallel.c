@@ -73,6 +73,7 @@ static int build(tern_data_parallel *parallel, tern_error *err)
     if (!status) status = check_places(parallel->module, parallel->opts.devices[0], err);
     if (status) return status;
     if (!parallel->opts.output_device) parallel->opts.output_device = parallel->opts.devices[0];
+    parallel->sums.device = parallel->opts.devices[0];
     size_t bytes = (size_t)parallel->count * sizeof(*parallel->replicas);
     parallel->replicas = tern__alloc(bytes, "tern_data_parallel_new", err);
     if (!parallel->replicas) return TERN_E_MEMORY;
@@ -109,6 +110,7 @@ void tern_data_parallel_free(tern_data_parallel *parallel)
     if (!parallel) return;
     for (int i = 0; parallel->replicas && i < parallel->count; i++)
         tern__replica_close(&parallel->replicas[i]);
+    tern__mirrors_free(&parallel->sums);
     for (int i = 0; parallel->own && i < parallel->count; i++) tern_device_close(parallel->own[i]);
     tern__free(parallel->own);
     tern__free(parallel->replicas);

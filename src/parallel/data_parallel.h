@@ -19,7 +19,6 @@ typedef struct tern__replica {
     char *grads;       /* the slots' memory                           */
     size_t grad_bytes;
     tern__mirrors model; /* the parameters and buffers, on a device with memory of its own */
-    tern__mirrors sums;  /* its gradients, on the first replica's device                   */
     int64_t forward_ns, backward_ns;
     uint64_t choices;        /* up to which it has those of the pass's device (kernels/choices.h) */
     struct tern__pass *pass; /* that its thread works on */
@@ -31,6 +30,7 @@ struct tern_data_parallel {
     tern_device **own; /* devices opened here, [count], or NULL */
     tern__replica *replicas;
     int count;
+    tern__mirrors sums;      /* one replica's gradients after the other's, on the first's device */
     tern__seal *seal;        /* once gradients were wanted                          */
     const tern_scope *scope; /* whose end the replicas' scopes end with, in the step */
     uint64_t generation;     /* that the scope had                                  */

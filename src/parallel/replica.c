@@ -19,7 +19,6 @@ int tern__replica_open(tern__replica *replica, tern_error *err)
     replica->scope->keeps_buffers = replica->index > 0;
     replica->scope->follows = replica->index > 0;
     replica->model.device = replica->device;
-    replica->sums.device = replica->parallel->replicas[0].device;
     return TERN_OK;
 }
 
@@ -27,7 +26,6 @@ void tern__replica_close(tern__replica *replica)
 {
     tern_scope_free(replica->scope);
     tern__mirrors_free(&replica->model);
-    tern__mirrors_free(&replica->sums);
     tern__free(replica->slots);
     tern__memory_free(replica->grads);
 }
@@ -236,10 +234,12 @@ static bool is_begun(const tern__pass *pass, const tern__leaf *leaf, int index)
 static bool add_gradients(tern__pass *pass, tern__replica *replica)
 {
     tern_scope *scope = pass->parallel->replicas[0].scope;
-    bool well = true;
-    int status = tern__mirrors_want(&replica->sums, replica->grads, replica->grad_bytes, &scope->error);
-    if (status || tern__mirrors_fill(&replica->sums, &scope->error)) return false;
-    tern__mirrors_lend(scope->device, &replica->sums);
+    tern__mirrors *sums = &pass->parallel->sums;
+    tern_error err = {0};
+    bool well = !tern__mirrors_want(sums, replica->grads, replica->grad_bytes, &err) &&
+                !tern__mirrors_fill(sums, &err);
+    if (!well) tern__scope_fail_with(scope, &err);
+    tern__mirrors_lend(scope->device, sums);
     for (int k = 0; k < pass->leaf_count && well; k++) {
         const tern__leaf *leaf = pass->leaves[k];
         const tern__slot *slot = &replica->slots[leaf->index];
