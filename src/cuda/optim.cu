@@ -9,6 +9,7 @@
 
 extern "C" {
 #include "kernels/optim.h"
+#include "kernels/pieces.h"
 }
 
 #include <math.h>
@@ -23,8 +24,11 @@ typedef struct optim_walk {
     void *data[OPERANDS]; /* NULL: absent */
     int dtype[OPERANDS];
     int64_t count;
-    bool fours; /* all stand where four can be read at once */
+    bool fours;                             /* all stand where four can be read at once */
     const double *factors, *skip, *skipped; /* what the host does not know; NULL: nothing */
+    bool rows;                              /* factors of each piece                      */
+    const tern__piece *table;               /* NULL: all is one piece                     */
+    int64_t pieces;
 } optim_walk;
 
 /* ---- the formulas: how p and its states go on ---- */
@@ -34,6 +38,12 @@ template <class R> struct common {
     __device__ R gradient(R g, R p) const
     {
         return scale * g + decay * p;
+    }
+    __device__ void multiply(const double *factors)
+    {
+        lr *= (R)factors[0];
+        scale *= (R)factors[1];
+        decay *= (R)factors[2];
     }
 };
 
@@ -53,6 +63,10 @@ template <class R> struct sgd {
     {
         return {common_of<R>(a.step),     (R)a.momentum,     (R)(1 - a.dampening),
                 w.data[STATE] != nullptr, a.step.count == 1, a.nesterov != 0};
+    }
+    __device__ void multiply(const double *factors)
+    {
+        step.multiply(factors);
     }
     __device__ void go_on(R g, R &p, R *s) const
     {
@@ -76,6 +90,11 @@ template <class R> struct adam {
         double unbias = 1 / sqrt(1 - pow(a.beta2, a.step.count));
         return {common_of<R>(a.step), (R)a.keep, (R)a.beta1, (R)(1 - a.beta1), (R)a.beta2,
                 (R)(1 - a.beta2),     (R)a.eps,  (R)rate,    (R)unbias,        w.data[STATE + 2] != nullptr};
+    }
+    __device__ void multiply(const double *factors)
+    {
+        step.multiply(factors);
+        rate *= (R)factors[0];
     }
     __device__ void go_on(R g, R &p, R *s) const
     {
@@ -104,6 +123,10 @@ template <class R> struct rmsprop {
                 w.data[STATE + 1] != nullptr,
                 w.data[STATE + 2] != nullptr};
     }
+    __device__ void multiply(const double *factors)
+    {
+        step.multiply(factors);
+    }
     __device__ void go_on(R g, R &p, R *s) const
     {
         R d = step.gradient(g, p);
@@ -126,6 +149,11 @@ template <class R> struct adagrad {
     {
         return {common_of<R>(a.step), (R)tern__adagrad_rate(&a), (R)a.eps, (R)a.start, a.step.count == 1};
     }
+    __device__ void multiply(const double *factors)
+    {
+        step.multiply(factors);
+        rate *= (R)factors[0];
+    }
     __device__ void go_on(R g, R &p, R *s) const
     {
         R d = step.gradient(g, p);
@@ -142,11 +170,19 @@ template <class R> struct lamb {
     typedef tern__lamb_attr attributes;
     static __host__ __device__ lamb of(const attributes &a, const optim_walk &)
     {
-        return {common_of<R>(a.step),      (R)a.beta1,
-                (R)a.take,                 (R)a.beta2,
-                (R)(1 - a.beta2),          (R)tern__lamb_unbias1(&a),
-                (R)tern__lamb_unbias2(&a), (R)a.eps,
+        return {common_of<R>(a.step),
+                (R)a.beta1,
+                (R)a.take,
+                (R)a.beta2,
+                (R)(1 - a.beta2),
+                (R)tern__lamb_unbias1(&a),
+                (R)tern__lamb_unbias2(&a),
+                (R)a.eps,
                 (R)a.pull};
+    }
+    __device__ void multiply(const double *factors)
+    {
+        step.multiply(factors);
     }
     __device__ R update(R p, const R *s) const
     {
@@ -216,30 +252,32 @@ static __device__ __forceinline__ void store_states(const optim_walk &w, int64_t
             put<R>(w, STATE + i, DTYPE == ANY ? w.dtype[STATE + i] : DTYPE, at, most, t.s[i]);
 }
 
-/* What the host does not know is worked out by one thread of each block. False: nothing is to change. */
+/* What the host does not know of a whole call: powers of a count are worked out by one thread of each block.
+ * False: nothing is to change. */
 template <class O>
 static __device__ __forceinline__ bool settle(const optim_walk &w, typename O::attributes attr, O *o)
 {
     __shared__ O own;
     if (w.skip && *w.skip != 0) return false;
-    if (!w.factors && !w.skipped) return true;
-    if (threadIdx.x == 0) {
-        tern__step_settle(&attr.step, w.factors, w.skipped);
-        own = O::of(attr, w);
+    if (w.skipped) {
+        if (threadIdx.x == 0) {
+            tern__step_settle(&attr.step, nullptr, w.skipped);
+            own = O::of(attr, w);
+        }
+        __syncthreads();
+        *o = own;
     }
-    __syncthreads();
-    *o = own;
+    if (w.factors && !w.rows) o->multiply(w.factors);
     return true;
 }
 
+/* Four elements from `begin` on, and those that are multiples of `pace` behind them. */
 template <class O, class R, int DTYPE>
-static __global__ void run_step(optim_walk w, typename O::attributes attr, O o)
+static __device__ __forceinline__ void go_over(const optim_walk &w, const O &o, int64_t begin, int64_t end,
+                                               int64_t pace)
 {
-    tern__kernel_begin();
-    if (!settle(w, attr, &o)) return;
-    int64_t pace = (int64_t)gridDim.x * blockDim.x * 4;
-    for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4; at < w.count; at += pace) {
-        int most = w.count - at < 4 ? (int)(w.count - at) : 4;
+    for (int64_t at = begin; at < end; at += pace) {
+        int most = end - at < 4 ? (int)(end - at) : 4;
         optim_stretch<R> t = load<R, DTYPE>(w, at, most, O::READS_GRADIENT);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -250,6 +288,30 @@ static __global__ void run_step(optim_walk w, typename O::attributes attr, O o)
         store_states<R, DTYPE>(w, at, most, t, O::STATES_WRITTEN);
         put<R>(w, PARAMETER, DTYPE == ANY ? w.dtype[PARAMETER] : DTYPE, at, most, t.p);
         if (w.data[COPY]) put<R>(w, COPY, w.dtype[COPY], at, most, t.p);
+    }
+}
+
+template <class O, class R, int DTYPE>
+static __global__ void run_step(optim_walk w, typename O::attributes attr, O o)
+{
+    tern__kernel_begin();
+    if (!settle(w, attr, &o)) return;
+    int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    go_over<O, R, DTYPE>(w, o, first, w.count, (int64_t)gridDim.x * blockDim.x * 4);
+}
+
+/* A block has a piece at a time. */
+template <class O, class R, int DTYPE>
+static __global__ void run_pieces(optim_walk w, typename O::attributes attr, O o)
+{
+    tern__kernel_begin();
+    if (!settle(w, attr, &o)) return;
+    for (int64_t n = blockIdx.x; n < w.pieces; n += gridDim.x) {
+        tern__piece piece = tern__piece_get(w.table, n, 0);
+        O own = o;
+        if (w.rows) own.multiply(w.factors + 3 * piece.row);
+        go_over<O, R, DTYPE>(w, own, piece.begin + threadIdx.x * 4, piece.begin + piece.count,
+                             (int64_t)blockDim.x * 4);
     }
 }
 
@@ -272,6 +334,18 @@ static const double *number_of(const tern__call *call, int in)
     return call->in[in] ? (const double *)call->in[in]->data : nullptr;
 }
 
+/* What the host does not know, and into what the call is cut. */
+static void walk_by(const tern__call *call, optim_walk *w)
+{
+    const tern__view *factors = call->in[TERN__OPTIM_FACTORS], *pieces = call->in[TERN__OPTIM_PIECES];
+    w->factors = number_of(call, TERN__OPTIM_FACTORS);
+    w->skip = number_of(call, TERN__OPTIM_SKIP);
+    w->skipped = number_of(call, TERN__OPTIM_SKIPPED);
+    w->rows = factors && factors->ndim == 2;
+    w->table = tern__piece_table(pieces);
+    w->pieces = tern__piece_count(pieces);
+}
+
 /* Views without gaps; a copy is of an f32 master. */
 static bool walk_of(const tern__call *call, int operands, optim_walk *w)
 {
@@ -279,9 +353,7 @@ static bool walk_of(const tern__call *call, int operands, optim_walk *w)
     *w = {};
     w->count = tern__view_count(call->out[0]);
     w->fours = true;
-    w->factors = number_of(call, TERN__OPTIM_FACTORS);
-    w->skip = number_of(call, TERN__OPTIM_SKIP);
-    w->skipped = number_of(call, TERN__OPTIM_SKIPPED);
+    walk_by(call, w);
     for (int i = 0; i < operands; i++) {
         const tern__view *view = operand(call, i);
         if (!view) continue;
@@ -300,15 +372,19 @@ template <class O> static const typename O::attributes &attributes_of(const tern
 
 template <class O, class R, int DTYPE> static int start(const tern__call *call, const optim_walk &w)
 {
-    return tern__cuda_launch(call, run_step<O, R, DTYPE>, tern__cuda_grid(call, w.count, THREADS, 4), THREADS,
-                             0, w, attributes_of<O>(call), O::of(attributes_of<O>(call), w));
+    const typename O::attributes &attr = attributes_of<O>(call);
+    return w.table
+               ? tern__cuda_launch(call, run_pieces<O, R, DTYPE>, tern__cuda_grid(call, w.pieces, 1, 1),
+                                   THREADS, 0, w, attr, O::of(attr, w))
+               : tern__cuda_launch(call, run_step<O, R, DTYPE>, tern__cuda_grid(call, w.count, THREADS, 4),
+                                   THREADS, 0, w, attr, O::of(attr, w));
 }
 
 template <template <class> class O> static int run(const tern__call *call)
 {
     optim_walk w;
     if (!walk_of(call, OPERANDS, &w)) return TERN_E_UNSUPPORTED;
-    if (w.count == 0) return TERN_OK;
+    if (w.count == 0 || w.pieces == 0) return TERN_OK;
     bool wide = false;
     for (int i = 0; i < OPERANDS; i++) wide |= w.data[i] && w.dtype[i] == TERN_F64;
     if (all_are(&w, PARAMETER, COPY - 1, TERN_F32) && !wide) return start<O<float>, float, TERN_F32>(call, w);
@@ -342,25 +418,19 @@ int tern__cuda_lamb(const tern__call *call)
 
 /* ---- LAMB's moments, and the norms of its pieces ---- */
 
-typedef struct optim_pieces {
-    double *sums; /* of p^2 and of the update's, piece by piece */
-    int64_t number, lead, each;
-} optim_pieces;
-
-/* A warp has a piece; the sums are of double. */
+/* A warp has a piece; its sums, of p^2 and of the update's, are of double. */
 template <class R, int DTYPE>
-static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb<R> o, optim_pieces c)
+static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb<R> o, double *sums)
 {
     tern__kernel_begin();
     if (!settle(w, attr, &o)) return;
     int lane = (int)threadIdx.x % TERN__WARP;
     int64_t warps = THREADS / TERN__WARP, own = blockIdx.x * warps + threadIdx.x / TERN__WARP;
-    for (int64_t i = own; i < c.number; i += gridDim.x * warps) {
-        int64_t first = i ? c.lead + (i - 1) * c.each : 0;
-        int64_t next = c.lead + i * c.each;
-        if (next > w.count) next = w.count;
-        double sums[2] = {0, 0};
-        for (int64_t at = first + lane * 4; at < next; at += TERN__WARP * 4) {
+    for (int64_t n = own; n < w.pieces; n += gridDim.x * warps) {
+        tern__piece piece = tern__piece_get(w.table, n, w.count);
+        int64_t next = piece.begin + piece.count;
+        double pp = 0, uu = 0;
+        for (int64_t at = piece.begin + lane * 4; at < next; at += TERN__WARP * 4) {
             int most = next - at < 4 ? (int)(next - at) : 4;
             optim_stretch<R> t = load<R, DTYPE>(w, at, most, true);
 #pragma unroll
@@ -370,38 +440,33 @@ static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb<R> o
                 R u = o.update(p, s);
                 t.s[0].v[e] = s[0];
                 t.s[1].v[e] = s[1];
-                sums[0] += e < most ? (double)p * (double)p : 0;
-                sums[1] += e < most ? (double)u * (double)u : 0;
+                pp += e < most ? (double)p * (double)p : 0;
+                uu += e < most ? (double)u * (double)u : 0;
             }
             store_states<R, DTYPE>(w, at, most, t, 2);
         }
-        sums[0] = tern__warp_sum(sums[0]);
-        sums[1] = tern__warp_sum(sums[1]);
-        if (lane == 0) c.sums[2 * i] = sums[0];
-        if (lane == 0) c.sums[2 * i + 1] = sums[1];
+        pp = tern__warp_sum(pp);
+        uu = tern__warp_sum(uu);
+        if (lane == 0) sums[2 * n] = pp;
+        if (lane == 0) sums[2 * n + 1] = uu;
     }
 }
 
-template <class R, int DTYPE>
-static int start_moments(const tern__call *call, const optim_walk &w, const optim_pieces &c)
+template <class R, int DTYPE> static int start_moments(const tern__call *call, const optim_walk &w)
 {
     return tern__cuda_launch(call, run_moments<R, DTYPE>,
-                             tern__cuda_grid(call, c.number, THREADS / TERN__WARP, 1), THREADS, 0, w,
-                             attributes_of<lamb<R>>(call), lamb<R>::of(attributes_of<lamb<R>>(call), w), c);
+                             tern__cuda_grid(call, w.pieces, THREADS / TERN__WARP, 1), THREADS, 0, w,
+                             attributes_of<lamb<R>>(call), lamb<R>::of(attributes_of<lamb<R>>(call), w),
+                             (double *)call->out[3]->data);
 }
 
 /* Parameter and moments are f32 or f64; the gradient may be of 16 bits. */
 int tern__cuda_lamb_moments(const tern__call *call)
 {
-    const tern__lamb_attr *attr = (const tern__lamb_attr *)call->attr;
-    const tern__view *sums = call->out[3];
     optim_walk w;
-    if (!walk_of(call, STATE + 2, &w) || !tern__view_is_contiguous(sums)) return TERN_E_UNSUPPORTED;
-    optim_pieces c = {(double *)sums->data, tern__view_count(sums) / 2, (int64_t)attr->lead,
-                      (int64_t)attr->piece};
-    w.fours = w.fours && c.lead % 4 == 0 && c.each % 4 == 0;
-    if (c.number == 0) return TERN_OK;
-    if (all_are(&w, PARAMETER, STATE + 1, TERN_F64)) return start_moments<double, TERN_F64>(call, w, c);
+    if (!walk_of(call, STATE + 2, &w) || !tern__view_is_contiguous(call->out[3])) return TERN_E_UNSUPPORTED;
+    if (w.pieces == 0) return TERN_OK;
+    if (all_are(&w, PARAMETER, STATE + 1, TERN_F64)) return start_moments<double, TERN_F64>(call, w);
     bool fine = all_are(&w, PARAMETER, STATE + 1, TERN_F32) && w.dtype[GRADIENT] != TERN_F64;
-    return fine ? start_moments<float, TERN_F32>(call, w, c) : TERN_E_UNSUPPORTED;
+    return fine ? start_moments<float, TERN_F32>(call, w) : TERN_E_UNSUPPORTED;
 }

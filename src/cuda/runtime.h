@@ -144,16 +144,14 @@ cudaError_t tern__cuda_start_change(const void *data, cudaGraphExec_t exec, cuda
     return cudaGraphExecKernelNodeSetParams(exec, node, &params);
 }
 
-#define TERN__SMALL_GRID 1024 /* blocks of 256 threads that large GPUs have room for */
-
 /* Every kernel begins so, before it looks at memory: it may be launched while the one before it in the
- * stream still runs, and then waits here for its end. A small kernel lets the next one be launched at once;
- * beside a large one, blocks that only wait would be in the way of others. */
+ * stream still runs, and then waits here for its end. The next one's blocks come when all of this one's have
+ * begun, so they are in nobody's way. */
 static __device__ __forceinline__ void tern__kernel_begin(void)
 {
 #if defined(TERN_CUDA_EMULATED) || __CUDA_ARCH__ >= 900
     cudaGridDependencySynchronize();
-    if (gridDim.x * gridDim.y * gridDim.z <= TERN__SMALL_GRID) cudaTriggerProgrammaticLaunchCompletion();
+    cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
 

@@ -9,12 +9,16 @@
 
 /* Of all of them: the output that becomes p in another dtype, where p is an f32 master of it. */
 #define TERN__OPTIM_COPY 4
+/* Of LAMB_MOMENTS: the output of sums. */
+#define TERN__LAMB_SUMS 3
 
-/* Inputs behind the gradient, of numbers that are in a device's memory and that the host does not know; NULL:
- * there are none. */
-#define TERN__OPTIM_FACTORS 1 /* f64 (3): lr, scale and decay are multiplied with them       */
+/* Inputs behind the gradient, mostly numbers in a device's memory that the host does not know; NULL: there
+ * are none. */
+#define TERN__OPTIM_FACTORS                                                                                  \
+    1 /* f64 (3), or (n, 3), a row for each piece: lr, scale and decay are multiplied with them */
 #define TERN__OPTIM_SKIP    2 /* f64 (): unless it is 0 nothing changes                      */
 #define TERN__OPTIM_SKIPPED 3 /* f64 (): so many of the `count` steps have changed nothing   */
+#define TERN__OPTIM_PIECES  4 /* pieces.h; what is in none of them stays as it is            */
 
 /* What all attributes begin with. The gradient that an update is made with is d = scale g + decay p: weight
  * decay, the sign for a maximum, and whatever a gradient was multiplied with on its way. */
@@ -47,15 +51,22 @@ typedef struct tern__adagrad_attr {
     double lr_decay; /* of the rate, step by step     */
 } tern__adagrad_attr;
 
-/* The update is u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + pull p, t being the count. Norms
- * are summed up in pieces: the first `lead` elements, then `piece` at a time. */
+/* The update is u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + pull p, t being the count. */
 typedef struct tern__lamb_attr {
     tern__step_attr step;
     double beta1, take, beta2; /* m = beta1 m + take d */
     double unbias;             /* 0: without those divisions, else 1 */
     double eps, pull;
-    double lead, piece;
 } tern__lamb_attr;
+
+typedef union tern__optim_attr {
+    tern__step_attr step;
+    tern__sgd_attr sgd;
+    tern__adam_attr adam;
+    tern__rmsprop_attr rmsprop;
+    tern__adagrad_attr adagrad;
+    tern__lamb_attr lamb;
+} tern__optim_attr;
 
 /* ---- what depends on the count, once a call ---- */
 

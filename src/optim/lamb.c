@@ -7,6 +7,7 @@
 #include "optim/optim.h"
 
 #include "base/opts.h"
+#include "tensor/number.h"
 
 #include <math.h>
 
@@ -24,133 +25,65 @@ tern_lamb_opts tern_lamb_defaults(void)
                             .adam_w_mode = true};
 }
 
-/* ---- pieces ---- */
-
-/* Counted from where the optimizer's part of the range begins. */
-static size_t piece_at(const tern_optim *optim, int r, size_t byte)
-{
-    return (byte - optim->all[r].begin) / TERN__PIECE;
-}
-
-int tern__lamb_pieces(const tern_optim *optim, int k, tern__slice slice, int *piece)
-{
-    int r = optim->seal->range_of[k];
-    tern__slice whole = {optim->seal->offset[k], tern__optim_end(optim, k)},
-                part = tern__slice_cut(whole, slice);
-    if (!tern__slice_bytes(part)) return 0;
-    size_t first = piece_at(optim, r, part.begin), last = piece_at(optim, r, part.end - 1);
-    *piece = optim->lamb->first[k] + (int)(first - piece_at(optim, r, whole.begin));
-    return (int)(last - first) + 1;
-}
-
-/* A rank's pieces of one range lie next to each other. */
-static void number_pieces(tern_optim *optim)
-{
-    tern__lamb *lamb = optim->lamb;
-    int unused;
-    for (int r = 0; r < optim->seal->range_count; r++)
-        for (int k = 0; k < optim->seal->leaf_count; k++) {
-            if (optim->seal->range_of[k] != r || optim->group_of[k] < 0) continue;
-            lamb->first[k] = lamb->pieces;
-            lamb->pieces += tern__lamb_pieces(optim, k, optim->all[r], &unused);
-        }
-}
-
-static int open_lamb(const char *func, tern_optim *optim, tern_error *err)
-{
-    size_t leaves = (size_t)optim->seal->leaf_count;
-    tern__lamb *lamb = optim->lamb = tern__alloc(sizeof(*lamb), func, err);
-    if (!lamb) return TERN_E_MEMORY;
-    lamb->first = tern__alloc(leaves * sizeof(*lamb->first), func, err);
-    if (!lamb->first) return TERN_E_MEMORY;
-    number_pieces(optim);
-    size_t bytes = (size_t)lamb->pieces * 2 * sizeof(*lamb->own);
-    lamb->sums = lamb->own = tern__memory_new(tern__optim_device(optim), bytes, func, err);
-    return lamb->own ? TERN_OK : TERN_E_MEMORY;
-}
-
-void tern__lamb_free(tern_optim *optim)
-{
-    tern__lamb *lamb = optim->lamb;
-    if (!lamb) return;
-    tern__free(lamb->first);
-    tern__memory_free(lamb->own);
-    tern__free(lamb);
-}
-
 /* ---- the first pass ---- */
 
 static bool square(tern_scope *scope, const tern__view *run, void *ctx)
 {
     double **next = ctx;
-    return tern__norm_square(scope, run, (*next)++);
+    tern__view sum = tern__number_view((*next)++);
+    return tern__norm_squares(scope, run, NULL, &sum);
 }
 
-/* What the norm of all gradients says to each group. */
+/* What the norm of all gradients says to each group; its sums are where the trust ratios will be. */
 static bool limit(tern_optim *optim, tern_scope *scope)
 {
-    double *sums = tern__norm_sums(optim, 0), *next = sums;
+    double *next = optim->norms.factors;
     if (!tern__optim_each_run(optim, scope, square, &next)) return false;
-    for (int g = 0; g < optim->group_count && next > sums; g++) {
+    int64_t runs = next - optim->norms.factors;
+    tern__view sums = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){runs, 1});
+    sums.data = optim->norms.factors;
+    for (int g = 0; g < optim->group_count && runs > 0; g++) {
         const tern__norm_attr attr = {
             .use = TERN__NORM_LIMIT, .p = 2, .most = optim->groups[g].opts.lamb.max_grad_norm};
-        double *factors = tern__norm_factors_of_group(optim, g);
-        if (!tern__norm_decide(scope, &attr, sums, next - sums, 1, factors)) return false;
+        tern__view factors = tern__norm_factors_of_group(optim, g);
+        if (!tern__norm_decide(scope, &attr, &sums, &factors)) return false;
     }
     return true;
 }
 
-/* Moments and sums of this rank's part of leaf k. */
-static bool move(tern_optim *optim, tern_scope *scope, int k)
+/* Moments and sums of this rank's part of a run; the host takes the factors that it sees into the attributes.
+ */
+static bool move(tern_optim *optim, tern_scope *scope, int first, int last)
 {
-    int g = optim->group_of[k], r = optim->seal->range_of[k], piece;
-    tern__optim_attr attr = optim->rule->attr(&optim->groups[g], optim->steps[k] + 1);
-    const double *factors = tern__norm_take(tern__norm_factors_of_group(optim, g), &attr.step);
+    int g = optim->group_of[first];
+    tern__optim_attr attr = optim->rule->attr(&optim->groups[g], optim->steps[first] + 1);
+    tern__view factors = tern__norm_factors_of_group(optim, g);
+    bool away = tern__number_is_away(factors.data);
+    if (!away) tern__step_settle(&attr.step, factors.data, NULL);
     if (optim->shard) tern__shard_digest(optim, &attr, sizeof(attr.lamb));
-    tern__slice run = {optim->seal->offset[k], tern__optim_end(optim, k)},
-                own = tern__slice_cut(run, optim->own[r]);
-    int64_t pieces = tern__lamb_pieces(optim, k, own, &piece);
-    if (!pieces) return true;
-    size_t lead = TERN__PIECE - (own.begin - optim->all[r].begin) % TERN__PIECE;
-    size_t bytes = tern_dtype_bytes(optim->seal->ranges[r].dtype);
-    attr.lamb.lead = (double)(TERN__MIN(lead, tern__slice_bytes(own)) / bytes);
-    attr.lamb.piece = (double)(TERN__PIECE / bytes);
-    tern__view sums = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){pieces, 2});
-    sums.data = optim->lamb->sums + 2 * (size_t)piece;
-    if (tern__optim_has_master(optim, r) && !tern__masters_follow(optim, scope, k, k)) return false;
-    return tern__optim_run(optim, scope, k, own, &attr, factors, &sums);
+    return tern__optim_run(optim, scope, TERN__LAMB_MOMENTS, first, last, &attr, away ? &factors : NULL);
 }
 
-static bool has_trust(const tern_optim *optim, int k)
+bool tern__lamb_has_trust(const tern_optim *optim, int g)
 {
-    const tern_lamb_opts *o = &optim->groups[optim->group_of[k]].opts.lamb;
+    const tern_lamb_opts *o = &optim->groups[g].opts.lamb;
     return o->use_nvlamb || o->weight_decay != 0;
 }
 
-/* The ratio of the two norms of leaf k, all of whose sums are there. */
-static bool trust(tern_optim *optim, tern_scope *scope, int k)
+/* The ratios of the two norms of each parameter of a run, all of whose sums are there. */
+static bool trust(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     const tern__norm_attr attr = {.use = TERN__NORM_TRUST, .p = 2};
-    int piece = 0, pieces = tern__lamb_pieces(optim, k, optim->all[optim->seal->range_of[k]], &piece);
-    return !has_trust(optim, k) || tern__norm_decide(scope, &attr, optim->lamb->sums + 2 * (size_t)piece,
-                                                     pieces, 2, tern__norm_factors_of(optim, k));
-}
-
-const double *tern__lamb_trust(const tern_optim *optim, int k)
-{
-    return has_trust(optim, k) ? tern__norm_factors_of(optim, k) : NULL;
+    return !tern__lamb_has_trust(optim, optim->group_of[first]) ||
+           tern__norm_decide_leaves(optim, scope, &attr, first, last);
 }
 
 int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
 {
-    bool fine = limit(optim, scope);
-    for (int k = 0; k < optim->seal->leaf_count && fine; k++)
-        if (tern__optim_is_due(optim, k)) fine = move(optim, scope, k);
-    if (!fine) return scope->error.code;
+    if (!limit(optim, scope) || !tern__optim_each_update(optim, scope, move)) return scope->error.code;
     int status = optim->shard ? tern__shard_sums(optim, err) : TERN_OK;
-    for (int k = 0; k < optim->seal->leaf_count && !status; k++)
-        if (tern__optim_is_due(optim, k) && !trust(optim, scope, k)) status = scope->error.code;
-    return status;
+    if (status) return status;
+    return tern__optim_each_update(optim, scope, trust) ? TERN_OK : scope->error.code;
 }
 
 /* ---- the rule ---- */
@@ -222,7 +155,7 @@ tern_optim *tern_lamb_new(tern_module *module, const tern_lamb_opts *opts, tern_
     tern__optim_group group;
     if (tern__is_set(err) || read_group(__func__, &group, opts, err)) return NULL;
     tern_optim *optim = tern__optim_new(__func__, &rule, module, &group, err);
-    if (!optim || open_lamb(__func__, optim, err) == TERN_OK) return optim;
+    if (!optim || tern__norms_open(__func__, optim, err) == TERN_OK) return optim;
     tern_optim_free(optim);
     return NULL;
 }

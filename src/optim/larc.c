@@ -17,7 +17,7 @@ int tern_optim_larc(tern_optim *optim, const tern_larc_opts *opts, tern_error *e
     tern_larc_opts o = tern_larc_defaults();
     if (tern__is_set(err)) return err->code;
     if (!optim) return tern__error_set(err, __func__, TERN_E_INVALID, "the optimizer is NULL");
-    if (optim->lamb)
+    if (tern__optim_is_lamb(optim))
         return tern__error_set(err, __func__, TERN_E_INVALID,
                                "LAMB has trust ratios of its own: expected another optimizer");
     int status = tern__opts_read(&o, sizeof(o), opts, __func__, err);
@@ -30,22 +30,48 @@ int tern_optim_larc(tern_optim *optim, const tern_larc_opts *opts, tern_error *e
     return TERN_OK;
 }
 
-bool tern__larc_adapt(tern_optim *optim, tern_scope *scope, int k, double decay, tern__optim_attr *attr,
-                      const double **factors)
+/* What lies from leaf `first` to leaf `last` of one range, with the gaps between them. */
+static tern__view run_of(const tern__view *first, const tern__view *last)
 {
-    const tern__leaf *leaf = optim->seal->leaves[k];
+    const char *begin = first->data, *end = (const char *)last->data + tern__view_bytes(last);
+    int64_t count = (end - begin) / (int64_t)tern_dtype_bytes(first->dtype);
+    tern__view run = tern__view_make(first->dtype, TERN__PLAIN, 1, &count);
+    run.data = first->data;
+    return run;
+}
+
+/* The squares of one run's parameters or gradients, into a column of the sums. */
+static bool square(tern_optim *optim, tern_scope *scope, int first, int last, int column)
+{
+    tern__leaf *const *leaves = optim->seal->leaves;
+    const tern__view *from = column ? &leaves[first]->grad->view : &leaves[first]->parameter->view,
+                     *to = column ? &leaves[last]->grad->view : &leaves[last]->parameter->view;
+    int piece = 0,
+        count = tern__norm_pieces(optim, first, last, optim->all[optim->seal->range_of[first]], &piece);
+    tern__view x = run_of(from, to), pieces = tern__norm_table(optim, piece, count),
+               sums = tern__norm_sums(optim, piece, count);
+    sums.ndim = 1;
+    sums.data = (double *)sums.data + column;
+    return tern__norm_squares(scope, &x, &pieces, &sums);
+}
+
+static bool adapt(tern_optim *optim, tern_scope *scope, int first, int last)
+{
     const tern_larc_opts *o = &optim->larc;
+    tern__optim_group *group = &optim->groups[optim->group_of[first]];
+    const double *decay = tern__optim_decay(optim, group);
     const tern__norm_attr norm = {.use = TERN__NORM_ADAPTED,
                                   .p = 2,
                                   .eps = o->eps,
                                   .coefficient = o->trust_coefficient,
-                                  .decay = decay,
-                                  .rate = optim->groups[optim->group_of[k]].rate,
+                                  .decay = decay ? *decay : 0,
+                                  .rate = group->rate,
                                   .clip = o->clip};
-    double *sums = tern__norm_sums(optim, k);
-    attr->step.decay = attr->step.scale * decay;
-    *factors = tern__norm_factors_of(optim, k);
-    return tern__norm_square(scope, &leaf->parameter->view, &sums[0]) &&
-           tern__norm_square(scope, &leaf->grad->view, &sums[1]) &&
-           tern__norm_decide(scope, &norm, sums, 1, 2, tern__norm_factors_of(optim, k));
+    return square(optim, scope, first, last, 0) && square(optim, scope, first, last, 1) &&
+           tern__norm_decide_leaves(optim, scope, &norm, first, last);
+}
+
+bool tern__larc_prepare(tern_optim *optim, tern_scope *scope)
+{
+    return tern__optim_each_update(optim, scope, adapt);
 }

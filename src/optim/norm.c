@@ -1,67 +1,207 @@
-/* norm.c - what norms say about an optimizer's updates, LARC's and LAMB's: sums, and factors made of them,
- * for each parameter and for each group, in the memory of the parameters. Kernels make them everywhere; the
- * host takes those that it sees into the attributes of an update. */
+/* norm.c - what norms say about an optimizer's updates, LARC's and LAMB's: sums of squares, and factors made
+ * of them, in the memory of the parameters. Kernels make them everywhere.
+ *
+ * Squares are summed up in pieces: of 4 KiB of one parameter, counted from where the optimizer's part of a
+ * range begins. Slices are cut there too, so that all ranks, and one that is alone, add up the same numbers
+ * in the same order. With tables of the pieces and of the parameters' rows of sums one call goes through all
+ * neighbours, however many parameters they are. */
 #include "kernels/norm_factors.h"
+#include "kernels/pieces.h"
 #include "kernels/power_sum.h"
 #include "optim/optim.h"
 #include "tensor/number.h"
 
-enum { SUMS = 2, FACTORS = 3 };
+enum { SUMS = 2, FACTORS = 3, COLUMNS = sizeof(tern__piece) / sizeof(int64_t) };
 
-int tern__norms_open(tern_optim *optim, tern_error *err)
+/* ---- tables ---- */
+
+/* Calls `visit` with our leaves, range by range: neighbours in a range follow each other. */
+static void each_leaf(tern_optim *optim, void (*visit)(tern_optim *optim, int k, void *ctx), void *ctx)
 {
-    size_t leaves = (size_t)optim->seal->leaf_count, groups = (size_t)optim->group_count;
-    size_t count = leaves * SUMS + (leaves + groups) * FACTORS;
-    if (optim->norms.sums) return TERN_OK;
-    optim->norms.sums =
-        tern__memory_new(tern__optim_device(optim), count * sizeof(double), "tern_optim_step", err);
-    optim->norms.factors = optim->norms.sums ? optim->norms.sums + leaves * SUMS : NULL;
-    return optim->norms.sums ? TERN_OK : TERN_E_MEMORY;
+    for (int r = 0; r < optim->seal->range_count; r++)
+        for (int k = 0; k < optim->seal->leaf_count; k++)
+            if (optim->seal->range_of[k] == r && optim->group_of[k] >= 0) visit(optim, k, ctx);
+}
+
+static size_t piece_at(const tern_optim *optim, int r, size_t byte)
+{
+    return (byte - optim->all[r].begin) / TERN__PIECE;
+}
+
+/* Leaf k's pieces in a slice; *piece: the first of them. */
+static int pieces_of(const tern_optim *optim, int k, tern__slice slice, int *piece)
+{
+    int r = optim->seal->range_of[k];
+    tern__slice whole = {optim->seal->offset[k], tern__optim_end(optim, k)},
+                part = tern__slice_cut(whole, slice);
+    if (!tern__slice_bytes(part)) return 0;
+    size_t first = piece_at(optim, r, part.begin), last = piece_at(optim, r, part.end - 1);
+    *piece = optim->norms.first[k] + (int)(first - piece_at(optim, r, whole.begin));
+    return (int)(last - first) + 1;
+}
+
+int tern__norm_pieces(const tern_optim *optim, int first, int last, tern__slice slice, int *piece)
+{
+    int count = 0;
+    for (int k = first, at = 0; k <= last; k++) {
+        if (optim->seal->range_of[k] != optim->seal->range_of[first]) continue;
+        int more = pieces_of(optim, k, slice, &at);
+        if (more && !count) *piece = at;
+        count += more;
+    }
+    return count;
+}
+
+static void number_leaf(tern_optim *optim, int k, void *ctx)
+{
+    tern__norms *norms = &optim->norms;
+    int unused;
+    (void)ctx;
+    norms->first[k] = norms->pieces;
+    norms->place[k] = norms->leaves++;
+    norms->pieces += pieces_of(optim, k, optim->all[optim->seal->range_of[k]], &unused);
+}
+
+/* Leaf k's rows of a table of pieces, and behind all of those its row of the other table. */
+static void fill_leaf(tern_optim *optim, int k, void *ctx)
+{
+    tern__piece *table = ctx;
+    const tern__norms *norms = &optim->norms;
+    int r = optim->seal->range_of[k], piece = norms->first[k];
+    size_t start = optim->all[r].begin, end = tern__optim_end(optim, k);
+    int64_t bytes = (int64_t)tern_dtype_bytes(optim->seal->ranges[r].dtype);
+    for (size_t at = optim->seal->offset[k], next; at < end; at = next) {
+        next = TERN__MIN(end, start + (piece_at(optim, r, at) + 1) * TERN__PIECE);
+        table[piece++] = (tern__piece){(int64_t)(at - start) / bytes, (int64_t)(next - at) / bytes, k};
+    }
+    table[norms->pieces + norms->place[k]] = (tern__piece){norms->first[k], piece - norms->first[k], k};
+}
+
+static int make_tables(const char *func, tern_optim *optim, tern_error *err)
+{
+    tern__norms *norms = &optim->norms;
+    size_t bytes = (size_t)(norms->pieces + norms->leaves) * sizeof(tern__piece);
+    tern__piece *table = tern__alloc(bytes, func, err);
+    if (!table) return TERN_E_MEMORY;
+    each_leaf(optim, fill_leaf, table);
+    norms->table = tern__memory_new(tern__optim_device(optim), bytes, func, err);
+    int status = norms->table ? tern__memory_copy(norms->table, table, bytes, err) : TERN_E_MEMORY;
+    tern__free(table);
+    return status;
+}
+
+static int open_norms(const char *func, tern_optim *optim, tern_error *err)
+{
+    tern__norms *norms = &optim->norms;
+    size_t leaves = (size_t)optim->seal->leaf_count;
+    norms->first = tern__alloc(leaves * sizeof(*norms->first), func, err);
+    norms->place = tern__alloc(leaves * sizeof(*norms->place), func, err);
+    if (!norms->first || !norms->place) return TERN_E_MEMORY;
+    each_leaf(optim, number_leaf, NULL);
+    size_t bytes = (size_t)norms->pieces * SUMS * sizeof(*norms->own);
+    norms->sums = norms->own = tern__memory_new(tern__optim_device(optim), bytes, func, err);
+    return norms->own ? make_tables(func, optim, err) : TERN_E_MEMORY;
+}
+
+int tern__norms_open(const char *func, tern_optim *optim, tern_error *err)
+{
+    int status = open_norms(func, optim, err);
+    if (status) tern__norms_free(optim);
+    return status;
+}
+
+int tern__norms_begin(tern_optim *optim, tern_error *err)
+{
+    static const char func[] = "tern_optim_step";
+    tern__norms *norms = &optim->norms;
+    size_t rows = (size_t)(optim->seal->leaf_count + optim->group_count);
+    if (norms->factors) return TERN_OK;
+    int status = norms->own ? TERN_OK : tern__norms_open(func, optim, err);
+    if (status) return status;
+    norms->factors =
+        tern__memory_new(tern__optim_device(optim), rows * FACTORS * sizeof(*norms->factors), func, err);
+    return norms->factors ? TERN_OK : TERN_E_MEMORY;
 }
 
 void tern__norms_free(tern_optim *optim)
 {
-    tern__memory_free(optim->norms.sums);
+    tern__norms *norms = &optim->norms;
+    tern__free(norms->first);
+    tern__free(norms->place);
+    tern__memory_free(norms->table);
+    tern__memory_free(norms->own);
+    tern__memory_free(norms->factors);
+    *norms = (tern__norms){0};
 }
 
-double *tern__norm_sums(const tern_optim *optim, int k)
+/* ---- operands ---- */
+
+static tern__view rows_of(tern__piece *table, int first, int count)
 {
-    return optim->norms.sums + (size_t)k * SUMS;
+    tern__view view = tern__view_make(TERN_I64, TERN__PLAIN, 2, (int64_t[]){count, COLUMNS});
+    view.data = table + first;
+    return view;
 }
 
-double *tern__norm_factors_of(const tern_optim *optim, int k)
+tern__view tern__norm_table(const tern_optim *optim, int piece, int count)
 {
-    return optim->norms.factors + (size_t)k * FACTORS;
+    return rows_of(optim->norms.table, piece, count);
 }
 
-double *tern__norm_factors_of_group(const tern_optim *optim, int g)
+tern__view tern__norm_sums(const tern_optim *optim, int piece, int count)
 {
-    return tern__norm_factors_of(optim, optim->seal->leaf_count + g);
+    tern__view view = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){count, SUMS});
+    view.data = optim->norms.sums + (size_t)piece * SUMS;
+    return view;
 }
 
-bool tern__norm_square(tern_scope *scope, const tern__view *view, double *sum)
+tern__view tern__norm_factors_of_leaves(const tern_optim *optim)
+{
+    tern__view view =
+        tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){optim->seal->leaf_count, FACTORS});
+    view.data = optim->norms.factors;
+    return view;
+}
+
+tern__view tern__norm_factors_of_group(const tern_optim *optim, int g)
+{
+    return tern__numbers_view(optim->norms.factors + (size_t)(optim->seal->leaf_count + g) * FACTORS,
+                              FACTORS);
+}
+
+/* ---- kernels ---- */
+
+bool tern__norm_squares(tern_scope *scope, const tern__view *x, const tern__view *pieces,
+                        const tern__view *sums)
 {
     tern__power_attr attr = {2};
-    tern__view out = tern__number_view(sum);
-    tern__call call = {.kernel = TERN__POWER_SUM, .in = {view}, .out = {&out}, .attr = &attr};
-    tern__go_to(scope, view->data);
+    tern__call call = {.kernel = TERN__POWER_SUM, .in = {x, pieces}, .out = {sums}, .attr = &attr};
+    tern__go_to(scope, x->data);
     return tern__run(scope, &call);
 }
 
-bool tern__norm_decide(tern_scope *scope, const tern__norm_attr *attr, const double *sums, int64_t rows,
-                       int64_t columns, double *factors)
+static bool run_factors(tern_scope *scope, const tern__norm_attr *attr, const tern__view *sums,
+                        const tern__view *pieces, const tern__view *factors)
 {
-    tern__view in = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){rows, columns}),
-               out = tern__numbers_view(factors, FACTORS);
-    in.data = (void *)sums;
-    tern__call call = {.kernel = TERN__NORM_FACTORS, .in = {&in}, .out = {&out}, .attr = attr};
-    tern__go_to(scope, factors);
+    tern__call call = {.kernel = TERN__NORM_FACTORS, .in = {sums, pieces}, .out = {factors}, .attr = attr};
+    tern__go_to(scope, factors->data);
     return tern__run(scope, &call);
 }
 
-const double *tern__norm_take(const double *factors, tern__step_attr *step)
+bool tern__norm_decide(tern_scope *scope, const tern__norm_attr *attr, const tern__view *sums,
+                       const tern__view *factors)
 {
-    if (!factors || tern__number_is_away(factors)) return factors;
-    tern__step_settle(step, factors, NULL);
-    return NULL;
+    return run_factors(scope, attr, sums, NULL, factors);
+}
+
+bool tern__norm_decide_leaves(tern_optim *optim, tern_scope *scope, const tern__norm_attr *attr, int first,
+                              int last)
+{
+    const tern__norms *norms = &optim->norms;
+    int piece = 0,
+        pieces = tern__norm_pieces(optim, first, last, optim->all[optim->seal->range_of[first]], &piece);
+    tern__view sums = tern__norm_sums(optim, piece, pieces), factors = tern__norm_factors_of_leaves(optim);
+    tern__view leaves = rows_of(norms->table, norms->pieces + norms->place[first],
+                                norms->place[last] - norms->place[first] + 1);
+    return run_factors(scope, attr, &sums, &leaves, &factors);
 }

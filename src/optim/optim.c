@@ -83,7 +83,6 @@ void tern_optim_free(tern_optim *optim)
     if (!optim) return;
     leave(optim);
     tern__shard_free(optim);
-    tern__lamb_free(optim);
     tern__skips_free(optim);
     tern__norms_free(optim);
     tern__optim_state_drop(optim);
@@ -167,12 +166,11 @@ tern_device *tern__optim_device(const tern_optim *optim)
     return NULL;
 }
 
-/* The last leaf of the run that leaf k begins; itself where updates depend on norms. */
+/* The last leaf of the run that leaf k begins: neighbours in its range that may be updated together. */
 static int run_end(const tern_optim *optim, int k)
 {
     const tern__seal *seal = optim->seal;
     int last = k;
-    if (optim->lamb || optim->larc.size) return k;
     for (int next = k + 1; next < seal->leaf_count; next++) {
         if (seal->range_of[next] != seal->range_of[k]) continue;
         if (!tern__optim_is_due(optim, next) || optim->group_of[next] != optim->group_of[k] ||
@@ -183,79 +181,104 @@ static int run_end(const tern_optim *optim, int k)
     return last;
 }
 
+bool tern__optim_each_update(tern_optim *optim, tern_scope *scope, tern__update_fn visit)
+{
+    const tern__seal *seal = optim->seal;
+    for (int r = 0; r < seal->range_count; r++)
+        for (int k = 0; k < seal->leaf_count; k++) {
+            if (seal->range_of[k] != r || !tern__optim_is_due(optim, k)) continue;
+            int last = run_end(optim, k);
+            if (!visit(optim, scope, k, last)) return false;
+            k = last;
+        }
+    return true;
+}
+
+/* The operands of a kernel's call. */
+typedef struct operands {
+    tern__view g, p, states[TERN__OPTIM_STATES], pieces, sums, skip, skipped;
+} operands;
+
 /* `count` elements of one range. */
-static tern__view piece(tern_dtype dtype, char *base, size_t offset, int64_t count)
+static tern__view part(tern_dtype dtype, char *base, size_t offset, int64_t count)
 {
     tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &count);
     view.data = base + offset;
     return view;
 }
 
-bool tern__optim_run(tern_optim *optim, tern_scope *scope, int k, tern__slice own,
-                     const tern__optim_attr *attr, const double *factors, const tern__view *sums)
+/* Gradient, parameter and states of the bytes `own` of the range that leaf k lies in. */
+static void give_parts(const tern_optim *optim, int k, tern__slice own, operands *o, tern__call *call)
 {
-    const tern__optim_group *group = &optim->groups[optim->group_of[k]];
     int r = optim->seal->range_of[k];
     const tern__range *range = &optim->seal->ranges[r];
     int64_t count = (int64_t)(tern__slice_bytes(own) / tern_dtype_bytes(range->dtype));
     size_t at = tern__optim_scaled(optim, r, own.begin - optim->own[r].begin);
-    tern__view p = piece(range->dtype, range->params, own.begin, count), views[TERN__OPTIM_STATES];
-    tern__view g = piece(range->grad_dtype, range->grads, tern__grad_offset(range, own.begin), count);
-    tern__call call = {
-        .kernel = sums ? TERN__LAMB_MOMENTS : optim->rule->kernel, .in = {&g}, .out = {&p}, .attr = attr};
+    bool has_master = tern__optim_has_master(optim, r);
+    o->g = part(range->grad_dtype, range->grads, tern__grad_offset(range, own.begin), count);
+    o->p = part(range->dtype, range->params, own.begin, count);
     for (int s = 0; s < TERN__OPTIM_STATES; s++) {
-        bool kept = s == TERN__OPTIM_MASTER ? tern__optim_has_master(optim, r) : group->states & 1u << s;
+        bool kept = s == TERN__OPTIM_MASTER ? has_master : optim->groups[optim->group_of[k]].states & 1u << s;
         if (!kept) continue;
-        views[s] = piece(tern__optim_dtype(optim, r), optim->state[s][r], at, count);
-        call.out[1 + s] = &views[s];
+        o->states[s] = part(tern__optim_dtype(optim, r), optim->state[s][r], at, count);
+        call->out[1 + s] = &o->states[s];
     }
-    if (tern__optim_has_master(optim, r)) {
-        call.out[0] = &views[TERN__OPTIM_MASTER];
-        call.out[TERN__OPTIM_COPY] = &p;
-    }
-    if (sums) call.out[3] = sums;
-    tern__view given, skip, skipped;
-    if (factors) {
-        given = tern__numbers_view(factors, 3);
-        call.in[TERN__OPTIM_FACTORS] = &given;
-    }
-    if (optim->skip) call.in[TERN__OPTIM_SKIP] = tern__number_operand(optim->skips.verdict, &skip);
-    if (optim->skips.steps)
-        call.in[TERN__OPTIM_SKIPPED] = tern__number_operand(optim->skips.steps + k, &skipped);
-    tern__go_to(scope, range->params);
+    call->in[0] = &o->g;
+    call->out[0] = has_master ? &o->states[TERN__OPTIM_MASTER] : &o->p;
+    call->out[TERN__OPTIM_COPY] = has_master ? &o->p : NULL;
+}
+
+/* What a device knows of leaf k's steps. */
+static void give_skips(const tern_optim *optim, int k, operands *o, tern__call *call)
+{
+    const tern__skips *skips = &optim->skips;
+    if (optim->skip) call->in[TERN__OPTIM_SKIP] = tern__number_operand(skips->verdict, &o->skip);
+    if (skips->steps) call->in[TERN__OPTIM_SKIPPED] = tern__number_operand(skips->steps + k, &o->skipped);
+}
+
+static void give_pieces(const tern_optim *optim, int first, int last, tern__slice own, operands *o,
+                        tern__call *call)
+{
+    int piece = 0, count = tern__norm_pieces(optim, first, last, own, &piece);
+    o->pieces = tern__norm_table(optim, piece, count);
+    o->sums = tern__norm_sums(optim, piece, count);
+    call->in[TERN__OPTIM_PIECES] = &o->pieces;
+    if (call->kernel == TERN__LAMB_MOMENTS) call->out[TERN__LAMB_SUMS] = &o->sums;
+}
+
+bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int first, int last,
+                     const tern__optim_attr *attr, const tern__view *factors)
+{
+    int r = optim->seal->range_of[first];
+    tern__slice run = {optim->seal->offset[first], tern__optim_end(optim, last)},
+                own = tern__slice_cut(run, optim->own[r]);
+    operands o;
+    tern__call call = {.kernel = kernel, .in[TERN__OPTIM_FACTORS] = factors, .attr = attr};
+    if (!tern__slice_bytes(own)) return true;
+    if (tern__optim_has_master(optim, r) && !tern__masters_follow(optim, scope, first, last)) return false;
+    give_parts(optim, first, own, &o, &call);
+    give_skips(optim, first, &o, &call);
+    if (kernel == TERN__LAMB_MOMENTS || (factors && factors->ndim == 2))
+        give_pieces(optim, first, last, own, &o, &call);
+    tern__go_to(scope, o.p.data);
     return tern__run(scope, &call);
 }
 
-/* The attributes of an update that begins with leaf k; *factors: what only a device knows of them. */
-static bool attr_of(tern_optim *optim, tern_scope *scope, int k, tern__optim_attr *attr,
-                    const double **factors)
+double *tern__optim_decay(const tern_optim *optim, tern__optim_group *group)
 {
-    tern__optim_group group = optim->groups[optim->group_of[k]];
-    const tern__option *decay = optim->larc.size ? tern__option_find(optim->rule, "weight_decay") : NULL;
-    double *value = decay ? (double *)((char *)&group.opts + decay->offset) : NULL,
-           before = value ? *value : 0;
-    if (value) *value = 0; /* LARC has it in the gradient */
-    *attr = optim->rule->attr(&group, optim->steps[k] + 1);
-    *factors = optim->lamb ? tern__lamb_trust(optim, k) : NULL;
-    if (optim->larc.size && !tern__larc_adapt(optim, scope, k, before, attr, factors)) return false;
-    *factors = tern__norm_take(*factors, &attr->step);
-    return true;
+    const tern__option *option = tern__option_find(optim->rule, "weight_decay");
+    return option ? (double *)((char *)&group->opts + option->offset) : NULL;
 }
 
-/* One kernel call over this rank's part of what lies from leaf `first` to leaf `last` of one range. */
-static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
+/* The attributes of an update that begins with leaf k: LARC has the weight decay in the gradient. */
+static tern__optim_attr attr_of(const tern_optim *optim, int k)
 {
-    const tern__seal *seal = optim->seal;
-    int r = seal->range_of[first];
-    tern__slice run = {seal->offset[first], tern__optim_end(optim, last)};
-    tern__slice own = tern__slice_cut(run, optim->own[r]);
-    tern__optim_attr attr;
-    const double *factors;
-    if (!attr_of(optim, scope, first, &attr, &factors)) return false;
-    if (optim->shard) tern__shard_note(optim, r, run, &attr);
-    if (!tern__slice_bytes(own)) return true;
-    if (tern__optim_has_master(optim, r) && !tern__masters_follow(optim, scope, first, last)) return false;
-    return tern__optim_run(optim, scope, first, own, &attr, factors, NULL);
+    tern__optim_group group = optim->groups[optim->group_of[k]];
+    double *decay = optim->larc.size ? tern__optim_decay(optim, &group) : NULL, pull = decay ? *decay : 0;
+    if (decay) *decay = 0;
+    tern__optim_attr attr = optim->rule->attr(&group, optim->steps[k] + 1);
+    if (decay) attr.step.decay = attr.step.scale * pull;
+    return attr;
 }
 
 static void finish(tern_optim *optim, int first, int last)
@@ -269,15 +292,32 @@ static void finish(tern_optim *optim, int first, int last)
     }
 }
 
-static bool update_all(tern_optim *optim, tern_scope *scope)
+/* One kernel call over this rank's part of what lies from leaf `first` to leaf `last` of one range. */
+static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
 {
-    for (int k = 0; k < optim->seal->leaf_count; k++) {
-        if (!tern__optim_is_due(optim, k)) continue;
-        int last = run_end(optim, k);
-        if (!update(optim, scope, k, last)) return false;
-        finish(optim, k, last);
-    }
+    int r = optim->seal->range_of[first], g = optim->group_of[first];
+    bool has_factors = optim->larc.size || (tern__optim_is_lamb(optim) && tern__lamb_has_trust(optim, g));
+    tern__view factors;
+    tern__optim_attr attr = attr_of(optim, first);
+    if (has_factors) factors = tern__norm_factors_of_leaves(optim);
+    if (optim->shard)
+        tern__shard_note(optim, r, (tern__slice){optim->seal->offset[first], tern__optim_end(optim, last)},
+                         &attr);
+    if (!tern__optim_run(optim, scope, optim->rule->kernel, first, last, &attr,
+                         has_factors ? &factors : NULL))
+        return false;
+    finish(optim, first, last);
     return true;
+}
+
+/* What norms say, if they are asked. */
+static int prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
+{
+    if (!tern__optim_has_norms(optim)) return TERN_OK;
+    int status = tern__norms_begin(optim, err);
+    if (status) return status;
+    if (tern__optim_is_lamb(optim)) return tern__lamb_prepare(optim, scope, err);
+    return tern__larc_prepare(optim, scope) ? TERN_OK : scope->error.code;
 }
 
 static int step(tern_optim *optim, tern_scope *scope, tern_error *err)
@@ -285,10 +325,10 @@ static int step(tern_optim *optim, tern_scope *scope, tern_error *err)
     int64_t began = tern__trace_now(scope->trace);
     int status = tern__optim_state_open(optim, "tern_optim_step", err);
     if (!status && optim->shard) status = tern__shard_begin(optim, err);
-    if (!status && (optim->lamb || optim->larc.size)) status = tern__norms_open(optim, err);
-    if (!status && optim->lamb) status = tern__lamb_prepare(optim, scope, err);
+    if (!status) status = prepare(optim, scope, err);
     if (status) return status;
-    if (!tern__skips_count(optim, scope) || !update_all(optim, scope)) return scope->error.code;
+    if (!tern__skips_count(optim, scope) || !tern__optim_each_update(optim, scope, update))
+        return scope->error.code;
     optim->skip = false;
     if (optim->shard) status = tern__shard_exchange(optim, err);
     tern__trace_span(scope->trace, TERN__TRACK_COMPUTE, "optimizer step", began);

@@ -4,6 +4,7 @@
 
 #include "kernels/norm_factors.h"
 #include "kernels/optim.h"
+#include "kernels/pieces.h"
 #include "nn/nn.h"
 
 #include <tern/optim.h>
@@ -29,15 +30,6 @@ typedef struct tern__optim_group {
     bool is_cycled;  /* one has                                     */
     unsigned states; /* bit s: a parameter has the rule's state s */
 } tern__optim_group;
-
-typedef union tern__optim_attr {
-    tern__step_attr step;
-    tern__sgd_attr sgd;
-    tern__adam_attr adam;
-    tern__rmsprop_attr rmsprop;
-    tern__adagrad_attr adagrad;
-    tern__lamb_attr lamb;
-} tern__optim_attr;
 
 static inline tern__step_attr tern__step_attr_make(double lr, bool maximize, double weight_decay,
                                                    int64_t count)
@@ -105,10 +97,20 @@ typedef struct tern__skips {
     bool *apart;     /* [leaf_count] it and its neighbour before have not made the same steps            */
 } tern__skips;
 
-/* What norms say (norm.c): numbers in the memory of the parameters. */
+/* Slices of an optimizer are cut at multiples of it, and so are its parameters where norms are made. */
+#define TERN__PIECE ((size_t)4096)
+
+/* What norms say (norm.c): of all pieces and parameters, range by range. */
 typedef struct tern__norms {
-    double *sums;    /* [leaf_count][2]; NULL: nobody needs any */
-    double *factors; /* [leaf_count + group_count][3]           */
+    int *first;         /* [leaf_count] a parameter's first piece       */
+    int *place;         /* [leaf_count] its row among the parameters    */
+    int pieces, leaves; /* how many there are                           */
+    /* In the memory of the parameters. */
+    tern__piece
+        *table;  /* [pieces] elements and leaf; then [leaves] rows of sums and leaf; NULL: nobody needs any */
+    double *own; /* [pieces][2]                                  */
+    double *sums;    /* the same, or what takes its place in a shard's window */
+    double *factors; /* [leaf_count + group_count][3]                */
 } tern__norms;
 
 struct tern_optim {
@@ -131,7 +133,6 @@ struct tern_optim {
     tern__norms norms;
     struct tern_optim *next;   /* of the seal                                          */
     struct tern__shard *shard; /* NULL: not sharded */
-    struct tern__lamb *lamb;   /* NULL: another rule */
     tern_larc_opts larc;       /* size 0: not wanted */
     tern_schedule *schedules;  /* all that are alive, the oldest first */
 };
@@ -155,58 +156,64 @@ static inline size_t tern__optim_end(const tern_optim *optim, int k)
 {
     return optim->seal->offset[k] + tern__view_bytes(&optim->seal->leaves[k]->parameter->view);
 }
+static inline bool tern__optim_is_lamb(const tern_optim *optim)
+{
+    return optim->rule->kernel == TERN__LAMB;
+}
+/* Its updates have factors that norms decide. */
+static inline bool tern__optim_has_norms(const tern_optim *optim)
+{
+    return tern__optim_is_lamb(optim) || optim->larc.size;
+}
 /* Where its parameters are, the first of them; NULL: in the host's memory. */
 tern_device *tern__optim_device(const tern_optim *optim);
-/* Runs the rule's kernel over the bytes `own` of a range, of leaf k and those that are updated with it, or,
- * with `sums`, LAMB's first pass. `factors`, three in a device's memory, may be NULL. */
-bool tern__optim_run(tern_optim *optim, tern_scope *scope, int k, tern__slice own,
-                     const tern__optim_attr *attr, const double *factors, const tern__view *sums);
+/* Calls `visit` with what is due, in runs of neighbours that may be updated together: the leaves from `first`
+ * to `last` of one range. False after a failure, as the next. */
+typedef bool (*tern__update_fn)(tern_optim *optim, tern_scope *scope, int first, int last);
+bool tern__optim_each_update(tern_optim *optim, tern_scope *scope, tern__update_fn visit);
+/* Runs the rule's kernel, or LAMB_MOMENTS, over this rank's part of such a run. `factors`, (3) in a device's
+ * memory or (leaf_count, 3), may be NULL. */
+bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int first, int last,
+                     const tern__optim_attr *attr, const tern__view *factors);
+/* Where a group has its weight decay; NULL: its rule has none. */
+double *tern__optim_decay(const tern_optim *optim, tern__optim_group *group);
 /* The option of this name, or NULL. */
 const tern__option *tern__option_find(const tern__optim_rule *rule, const char *name);
 
 /* ---- norm.c ---- */
 
-int tern__norms_open(tern_optim *optim, tern_error *err);
+/* Tables and sums; they are there, and factors too, before the updates of a step. */
+int tern__norms_open(const char *func, tern_optim *optim, tern_error *err);
+int tern__norms_begin(tern_optim *optim, tern_error *err);
 void tern__norms_free(tern_optim *optim);
-double *tern__norm_sums(const tern_optim *optim, int k);
-double *tern__norm_factors_of(const tern_optim *optim, int k);
-double *tern__norm_factors_of_group(const tern_optim *optim, int g);
-/* The sum of a view's squares, where that is; false after a failure, as the next. */
-bool tern__norm_square(tern_scope *scope, const tern__view *view, double *sum);
-/* What sums (rows, columns) say: three factors. */
-bool tern__norm_decide(tern_scope *scope, const tern__norm_attr *attr, const double *sums, int64_t rows,
-                       int64_t columns, double *factors);
-/* Multiplies the attributes with factors that the host sees; others, which a kernel must be given, are
- * returned. */
-const double *tern__norm_take(const double *factors, tern__step_attr *step);
+/* How many pieces of the leaves from `first` to `last` of one range lie in a slice; *piece: the first. */
+int tern__norm_pieces(const tern_optim *optim, int first, int last, tern__slice slice, int *piece);
+/* Operands: `count` pieces, and their sums; factors (leaf_count, 3), and a group's (3). */
+tern__view tern__norm_table(const tern_optim *optim, int piece, int count);
+tern__view tern__norm_sums(const tern_optim *optim, int piece, int count);
+tern__view tern__norm_factors_of_leaves(const tern_optim *optim);
+tern__view tern__norm_factors_of_group(const tern_optim *optim, int g);
+/* The sum of the squares of x, or of each of its pieces; false after a failure, as the next. */
+bool tern__norm_squares(tern_scope *scope, const tern__view *x, const tern__view *pieces,
+                        const tern__view *sums);
+/* What sums (n, 1) say: three factors. */
+bool tern__norm_decide(tern_scope *scope, const tern__norm_attr *attr, const tern__view *sums,
+                       const tern__view *factors);
+/* What the sums of the leaves from `first` to `last` of one range say of each. */
+bool tern__norm_decide_leaves(tern_optim *optim, tern_scope *scope, const tern__norm_attr *attr, int first,
+                              int last);
 
 /* ---- larc.c ---- */
 
-/* Changes the attributes of the update of leaf k, whose group has this weight decay; *factors: by what they
- * are multiplied. */
-bool tern__larc_adapt(tern_optim *optim, tern_scope *scope, int k, double decay, tern__optim_attr *attr,
-                      const double **factors);
+/* Before the updates of a step: the factors of all parameters. False after a failure. */
+bool tern__larc_prepare(tern_optim *optim, tern_scope *scope);
 
 /* ---- lamb.c ---- */
 
-/* Slices of an optimizer with LAMB are cut at multiples of it, so that its norms are summed up in the same
- * pieces, and with the same bits, on any number of ranks. */
-#define TERN__PIECE ((size_t)4096)
-
-typedef struct tern__lamb {
-    int *first;   /* [leaf_count] a parameter's first piece                                       */
-    double *sums; /* [pieces][2] squares of parameters and updates; in the shard's window if there is one */
-    double *own;  /* [pieces][2] the same where there is none, in the memory of the parameters    */
-    int pieces;
-} tern__lamb;
-
 /* Before the updates of a step: moments, norms, trust ratios. */
 int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err);
-/* By what leaf k's update is multiplied; NULL: by nothing. */
-const double *tern__lamb_trust(const tern_optim *optim, int k);
-/* Leaf k's pieces that rank `rank` has the sums of; returns how many, from *piece on. */
-int tern__lamb_pieces(const tern_optim *optim, int k, tern__slice slice, int *piece);
-void tern__lamb_free(tern_optim *optim);
+/* The updates of this group have factors. */
+bool tern__lamb_has_trust(const tern_optim *optim, int g);
 
 /* ---- master.c ---- */
 

@@ -38,12 +38,12 @@ struct tern__shard {
 
 /* ---- slices ---- */
 
-/* What rank `rank` updates: slices differ by a cut's unit at most. */
-static tern__slice slice_of(tern__slice all, size_t unit, int world, int rank)
+/* What rank `rank` updates: slices differ by a piece at most. */
+static tern__slice slice_of(tern__slice all, int world, int rank)
 {
-    size_t units = tern__align_up(tern__slice_bytes(all), unit) / unit;
+    size_t units = tern__align_up(tern__slice_bytes(all), TERN__PIECE) / TERN__PIECE;
     size_t first = units * (size_t)rank / (size_t)world, next = units * (size_t)(rank + 1) / (size_t)world;
-    return (tern__slice){all.begin + first * unit, TERN__MIN(all.begin + next * unit, all.end)};
+    return (tern__slice){all.begin + first * TERN__PIECE, TERN__MIN(all.begin + next * TERN__PIECE, all.end)};
 }
 
 tern_group *tern__shard_group(const tern_optim *optim)
@@ -54,8 +54,7 @@ tern_group *tern__shard_group(const tern_optim *optim)
 tern__slice tern__shard_slice(const tern_optim *optim, int r, int rank)
 {
     if (!optim->shard) return optim->all[r];
-    size_t unit = optim->lamb ? TERN__PIECE : TERN__LINE;
-    return slice_of(optim->all[r], unit, tern_group_size(optim->shard->group), rank);
+    return slice_of(optim->all[r], tern_group_size(optim->shard->group), rank);
 }
 
 static void take_slices(tern_optim *optim)
@@ -138,11 +137,11 @@ static int check(const tern_optim *optim, tern_group *group, tern_error *err)
 static int open_sums(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
-    tern__lamb *lamb = optim->lamb;
-    size_t bytes = (size_t)lamb->pieces * 2 * sizeof(*lamb->own);
-    double *block = tern__memory_device(lamb->own) ? lamb->own : NULL;
+    tern__norms *norms = &optim->norms;
+    size_t bytes = (size_t)norms->pieces * 2 * sizeof(*norms->own);
+    double *block = tern__memory_device(norms->own) ? norms->own : NULL;
     int status = tern__pane_open(&shard->sums, shard->group, block, bytes, err);
-    if (!status) lamb->sums = (double *)shard->sums.block;
+    if (!status) norms->sums = (double *)shard->sums.block;
     return status;
 }
 
@@ -167,7 +166,7 @@ static int build(tern_optim *optim, tern_error *err)
     int status = shard->runs ? TERN_OK : TERN_E_MEMORY;
     if (!status) status = tern__handover_open(&shard->handover, shard->group, extents, ranges, err);
     if (!status) status = attach_panes(shard, optim->seal, err);
-    return status || !optim->lamb ? status : open_sums(optim, err);
+    return status || !tern__optim_is_lamb(optim) ? status : open_sums(optim, err);
 }
 
 static int open_shard(tern_optim *optim, tern_group *group, tern_error *err)
@@ -204,7 +203,7 @@ void tern__shard_free(tern_optim *optim)
     if (!shard) return;
     tern__handover_close(&shard->handover);
     tern__pane_close(&shard->sums, shard->group);
-    if (optim->lamb) optim->lamb->sums = optim->lamb->own;
+    optim->norms.sums = optim->norms.own;
     drop_share(optim->seal, shard->group);
     tern__free(shard->runs);
     tern__free(shard);
@@ -266,7 +265,7 @@ static int fill_sums(const tern_optim *optim, int rank, const tern_device *home,
     for (int r = 0; r < optim->seal->range_count; r++)
         for (int k = 0; k < optim->seal->leaf_count; k++) {
             if (optim->seal->range_of[k] != r || !tern__optim_is_due(optim, k)) continue;
-            int pieces = tern__lamb_pieces(optim, k, tern__shard_slice(optim, r, rank), &piece);
+            int pieces = tern__norm_pieces(optim, k, k, tern__shard_slice(optim, r, rank), &piece);
             const tern__extent more = {sums->window, each * (uint64_t)piece, each * (uint64_t)pieces};
             count = add_extent(extents, count, more);
         }

@@ -8,8 +8,11 @@
 #include "kernels/batch_norm.h"
 #include "kernels/group_norm.h"
 #include "kernels/interpolate.h"
+#include "kernels/norm_factors.h"
 #include "kernels/optim.h"
+#include "kernels/pieces.h"
 #include "kernels/pool.h"
+#include "kernels/power_sum.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -492,12 +495,27 @@ static void give_numbers(tern__call *call, int given)
     if (given & 2) call->in[TERN__OPTIM_SKIP] = number(given & 4 ? 1 : 0);
 }
 
+enum { PIECES = 4, SPAN = 701 };
+
+/* Of SPAN elements of a run that began before them, with a gap; parameters 2, 0, 1 and 2. */
+static const tern__view *pieces(void)
+{
+    static const tern__piece table[PIECES] = {{64, 16, 2}, {80, 256, 0}, {352, 256, 1}, {608, 157, 2}};
+    static const int64_t shape[] = {PIECES, 3};
+    const tern__view *view = drawn(TERN_I64, TERN__PLAIN, 2, shape);
+    memcpy(view->data, table, sizeof(table));
+    return view;
+}
+
 /* What a state may be and what is asked of it: states that are squares are positive. */
 static void step(tern__kernel kernel, tern_dtype gradient, tern_dtype dtype, int64_t count, const void *attr,
                  const char *states, bool copy)
 {
+    static const int64_t rows[] = {3, 3};
     tern__call call = {.kernel = kernel, .in = {vector(gradient, count)}, .attr = attr};
     give_numbers(&call, drawn_between(0, 7));
+    if (count == SPAN) call.in[TERN__OPTIM_PIECES] = pieces();
+    if (count == SPAN) call.in[TERN__OPTIM_FACTORS] = drawn(TERN_F64, TERN__PLAIN, 2, rows);
     call.out[0] = vector(dtype, count);
     for (int i = 0; states[i]; i++)
         call.out[i + 1] = states[i] == '+'   ? drawn_positive(dtype, count)
@@ -535,13 +553,20 @@ static void steps(tern_dtype gradient, tern_dtype dtype, int64_t count, bool cop
 static void optimizers(void **state)
 {
     (void)state;
-    static const int64_t counts[] = {1, 1027};
+    static const int64_t counts[] = {1, SPAN, 1027}; /* SPAN: in pieces */
     for (size_t i = 0; i < TERN__COUNT(counts); i++) {
         steps(TERN_F32, TERN_F32, counts[i], false);
         steps(TERN_BF16, TERN_F32, counts[i], true);
         steps(TERN_F16, TERN_F16, counts[i], false);
         steps(TERN_F64, TERN_F64, counts[i], false);
     }
+}
+
+static const tern__view *drawn_positive_pairs(int64_t rows)
+{
+    const tern__view *view = drawn(TERN_F64, TERN__PLAIN, 2, (int64_t[]){rows, 2});
+    for (int64_t i = 0; i < 2 * rows; i++) tern__view_set(view, i, 0.1 + fabs(tern__view_get(view, i)));
+    return view;
 }
 
 static void norms_of_pieces(void **state)
@@ -555,16 +580,24 @@ static void norms_of_pieces(void **state)
                                 .beta2 = 0.99,
                                 .unbias = 1,
                                 .eps = 1e-3,
-                                .pull = 0.1,
-                                .lead = i < 3 ? 13 : 16,
-                                .piece = 256};
-        int64_t count = 701, pieces[] = {4, 2};
+                                .pull = 0.1};
+        int64_t count = SPAN, sums[] = {PIECES, 2};
         tern__call call = {.kernel = TERN__LAMB_MOMENTS,
-                           .in = {vector(gradient, count)},
+                           .in = {vector(gradient, count), [TERN__OPTIM_PIECES] = pieces()},
                            .out = {vector(dtype, count), vector(dtype, count), drawn_positive(dtype, count),
-                                   drawn(TERN_F64, TERN__PLAIN, 2, pieces)},
+                                   drawn(TERN_F64, TERN__PLAIN, 2, sums)},
                            .attr = &attr};
         give_numbers(&call, i);
+        compare(call);
+        call = (tern__call){.kernel = TERN__POWER_SUM,
+                            .in = {vector(gradient, count), pieces()},
+                            .out = {drawn(TERN_F64, TERN__PLAIN, 1, sums)},
+                            .attr = &(tern__power_attr){i % 2 ? 2 : INFINITY}};
+        compare(call);
+        call = (tern__call){.kernel = TERN__NORM_FACTORS,
+                            .in = {drawn_positive_pairs(count), pieces()},
+                            .out = {drawn(TERN_F64, TERN__PLAIN, 2, (int64_t[]){3, 3})},
+                            .attr = &(tern__norm_attr){.use = TERN__NORM_TRUST, .p = i % 2 ? 2 : INFINITY}};
         compare(call);
         free_all();
     }

@@ -466,6 +466,45 @@ static void overflows_are_said_when_the_scale_is_read(void **state)
     close_training(&t);
 }
 
+/* ---- how much is asked for ---- */
+
+/* Kernels of a step of so many linear layers, each with a gradient. */
+static int64_t kernels_of(optim_fn optim, int layers)
+{
+    tern_error err = {0};
+    const emulated_counts *counted = emulated_symbol("emulated_counted");
+    const int64_t widths[] = {24, 400, 5, 3, 1, 19, 80, 64, 5};
+    tern_device *device = tern_device_open("cuda:0", &err);
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *net = tern_mlp_new(widths, layers + 1, rng, &err);
+    tern_module_to(net, device, &err);
+    tern_optim *o = optim(net, &err);
+    tern_scope *scope = tern_scope_new(device, NULL, &err);
+    assert_ok(err);
+    for (int k = 0; k < o->seal->leaf_count; k++) o->seal->leaves[k]->fresh = true;
+    int64_t before = counted->kernels;
+    tern_optim_step(o, scope);
+    assert_int_equal(tern_scope_end(scope, &err), TERN_OK);
+    int64_t kernels = counted->kernels - before;
+    tern_scope_free(scope);
+    tern_optim_free(o);
+    tern_module_free(net);
+    tern_rng_free(rng);
+    tern_device_close(device);
+    return kernels;
+}
+
+static void many_parameters_take_no_more_kernels(void **state)
+{
+    (void)state;
+    if (!is_emulated()) return;
+    for (size_t i = 0; i < TERN__COUNT(kinds); i++) {
+        int64_t few = kernels_of(kinds[i], 2), many = kernels_of(kinds[i], 8);
+        assert_true(few > 0);
+        assert_int_equal(few, many);
+    }
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
@@ -479,6 +518,7 @@ int main(void)
         cmocka_unit_test(states_come_back),
         cmocka_unit_test(a_warm_step_waits_for_nothing),
         cmocka_unit_test(overflows_are_said_when_the_scale_is_read),
+        cmocka_unit_test(many_parameters_take_no_more_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

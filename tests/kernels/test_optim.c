@@ -4,6 +4,7 @@
 
 #include "kernels/kernel.h"
 #include "kernels/optim.h"
+#include "kernels/pieces.h"
 #include "kernels/power_sum.h"
 
 #include <float.h>
@@ -63,15 +64,43 @@ static void fill_state(tern__kernel kernel, const tern__view *out, int i)
         tern__view_set(out, k, tern__view_get(out, k) + 1e7);
 }
 
-/* One update of `outs` vectors by both devices; returns the largest difference. */
-static double compare(tern__kernel kernel, const void *attr, tern_dtype dtype, int64_t count, int outs,
-                      int threads)
+/* ---- pieces ---- */
+
+enum { PIECES = 300, ROWS = 3 };
+
+/* One of `lead` elements, then such of 256 with gaps in between, of a run that began before; each goes by one
+ * of three rows of factors. */
+static tern__view cut(int64_t count, int64_t lead, tern__piece table[PIECES])
 {
+    int n = 0;
+    for (int64_t begin = 0, next; begin < count && n < PIECES; begin = next) {
+        next = TERN__MIN(begin + (n ? 256 : lead), count);
+        table[n] = (tern__piece){4800 + begin, next - begin, n % ROWS};
+        if (++n % 5 == 0) next += 16;
+    }
+    tern__view view = tern__view_make(TERN_I64, TERN__PLAIN, 2, (int64_t[]){n, 3});
+    view.data = table;
+    return view;
+}
+
+/* ---- updates ---- */
+
+/* One update of `outs` vectors, or of pieces of them, by both devices; returns the largest difference. */
+static double compare(tern__kernel kernel, const void *attr, tern_dtype dtype, int64_t count, int outs,
+                      int threads, bool apart)
+{
+    static const double numbers[3 * ROWS] = {1, 1, 1, 0.5, 0.25, 2, 0.75, 0.125, 0};
+    tern__piece table[PIECES];
+    tern__view pieces = cut(count, 32, table),
+               factors = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){ROWS, 3});
+    factors.data = (void *)numbers;
     tern__view g = new_vector(dtype, count), out[2][TERN__KERNEL_OUTS];
     double *size = tern__alloc((size_t)count * sizeof(*size), __func__, NULL), worst = 0;
     fill(&g, 1, false);
     for (int side = 0; side < 2; side++) {
         tern__call call = {.kernel = kernel, .in = {&g}, .attr = attr};
+        if (apart) call.in[TERN__OPTIM_PIECES] = &pieces;
+        if (apart) call.in[TERN__OPTIM_FACTORS] = &factors;
         for (int i = 0; i < outs; i++) {
             out[side][i] = new_vector(dtype, count);
             fill_state(kernel, &out[side][i], i);
@@ -95,10 +124,12 @@ static double compare(tern__kernel kernel, const void *attr, tern_dtype dtype, i
 static void expect_equal(tern__kernel kernel, const void *attr, int outs)
 {
     for (size_t s = 0; s < TERN__COUNT(sizes); s++)
-        for (int wide = 0; wide < 2; wide++) {
-            double worst = compare(kernel, attr, wide ? TERN_F64 : TERN_F32, sizes[s], outs, 1 + s % 2);
+        for (int kind = 0; kind < 4; kind++) {
+            tern_dtype dtype = kind % 2 ? TERN_F64 : TERN_F32;
+            double worst = compare(kernel, attr, dtype, sizes[s], outs, 1 + s % 2, kind / 2);
             if (!(worst <= 4))
-                fail_msg("%s of %d elements: %g ulps", tern__kernel_name(kernel), (int)sizes[s], worst);
+                fail_msg("%s of %d elements%s: %g ulps", tern__kernel_name(kernel), (int)sizes[s],
+                         kind / 2 ? " in pieces" : "", worst);
         }
 }
 
@@ -291,50 +322,42 @@ static void amsgrad_keeps_a_nan(void **state)
 
 /* ---- LAMB's two passes ---- */
 
-/* For pieces of 256 elements after a shorter first one. */
-static tern__lamb_attr lamb_attr(int64_t count, double lead)
-{
-    return (tern__lamb_attr){.step = {0.1, 0.75, 0.01, 3},
-                             .beta1 = 0.9,
-                             .take = 0.2,
-                             .beta2 = 0.99,
-                             .unbias = 1,
-                             .eps = 1e-3,
-                             .pull = 0.1,
-                             .lead = fmin(lead, (double)count),
-                             .piece = 256};
-}
+static const tern__lamb_attr lamb_attr = {.step = {0.1, 0.75, 0.01, 3},
+                                          .beta1 = 0.9,
+                                          .take = 0.2,
+                                          .beta2 = 0.99,
+                                          .unbias = 1,
+                                          .eps = 1e-3,
+                                          .pull = 0.1};
 
 static void lamb(void **state)
 {
     (void)state;
-    tern__lamb_attr attr = lamb_attr(0, 0);
-    expect_equal(TERN__LAMB, &attr, 3);
+    expect_equal(TERN__LAMB, &lamb_attr, 3);
 }
 
-enum { PIECES = 300 };
-
-/* The first pass over p, m, v of this dtype and g of that; the sums of its pieces. */
+/* The first pass over p, m, v of this dtype and g of that, in pieces with gaps between them; their sums. */
 static void move(const char *device, int threads, tern_dtype dtype, tern_dtype grad, int64_t count,
-                 double lead, tern__view out[3], double sums[2 * PIECES])
+                 int64_t lead, tern__view out[3], double sums[2 * PIECES])
 {
-    tern__lamb_attr attr = lamb_attr(count, lead);
-    tern__view g = new_vector(grad, count);
-    int64_t pieces = 1 + (int64_t)ceil(((double)count - attr.lead) / attr.piece);
-    tern__view all = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){pieces, 2});
+    tern__piece table[PIECES];
+    tern__view g = new_vector(grad, count), pieces = cut(count, lead, table);
+    tern__view all = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){pieces.shape[0], 2});
     all.data = sums;
     fill(&g, 1, false);
     for (int i = 0; i < 3; i++) {
         out[i] = new_vector(dtype, count);
         fill(&out[i], (uint32_t)i + 2, i == 2);
     }
-    tern__call call = {
-        .kernel = TERN__LAMB_MOMENTS, .in = {&g}, .out = {&out[0], &out[1], &out[2], &all}, .attr = &attr};
+    tern__call call = {.kernel = TERN__LAMB_MOMENTS,
+                       .in = {&g, [TERN__OPTIM_PIECES] = &pieces},
+                       .out = {&out[0], &out[1], &out[2], &all},
+                       .attr = &lamb_attr};
     run(device, threads, &call);
     tern__free(g.data);
 }
 
-static void compare_moments(tern_dtype dtype, tern_dtype grad, int64_t count, double lead)
+static void compare_moments(tern_dtype dtype, tern_dtype grad, int64_t count, int64_t lead)
 {
     tern__view got[3], again[3], want[3];
     double sums[3][2 * PIECES] = {{0}};
@@ -360,7 +383,7 @@ static void lamb_moments(void **state)
 {
     (void)state;
     for (size_t s = 0; s < TERN__COUNT(sizes); s++)
-        for (int lead = 1; lead <= 256; lead += 51) {
+        for (int lead = 16; lead <= 256; lead += 48) {
             compare_moments(TERN_F32, TERN_F32, sizes[s], lead);
             compare_moments(TERN_F64, TERN_F64, sizes[s], lead);
             compare_moments(TERN_F32, TERN_BF16, sizes[s], lead);
@@ -369,6 +392,34 @@ static void lamb_moments(void **state)
 }
 
 /* ---- the p-norm ---- */
+
+/* Of pieces, into every second number. */
+static void power_sums_of_pieces(void **state)
+{
+    (void)state;
+    tern__piece table[PIECES];
+    tern__power_attr attr = {2};
+    for (size_t s = 0; s < TERN__COUNT(sizes); s++)
+        for (int d = 0; d < 2; d++) {
+            double sums[3][2 * PIECES] = {{0}};
+            tern__view x = new_vector(d ? TERN_BF16 : TERN_F32, sizes[s]), pieces = cut(sizes[s], 80, table);
+            tern__view to = tern__view_make(TERN_F64, TERN__PLAIN, 1, pieces.shape);
+            to.stride[0] = 2;
+            fill(&x, 9, false);
+            for (int i = 0; i < 3; i++) {
+                to.data = sums[i];
+                run(i ? "cpu" : "cpu:reference", 1 + 2 * (i == 2),
+                    &(tern__call){
+                        .kernel = TERN__POWER_SUM, .in = {&x, &pieces}, .out = {&to}, .attr = &attr});
+            }
+            for (int i = 0; i < 2 * PIECES; i++) {
+                assert_true(i / 2 < pieces.shape[0] && i % 2 == 0 ? sums[0][i] > 0 : sums[1][i] == 0);
+                assert_true(fabs(sums[1][i] - sums[0][i]) <= 1e-12 * sums[0][i]);
+            }
+            assert_memory_equal(sums[1], sums[2], sizeof(sums[1]));
+            tern__free(x.data);
+        }
+}
 
 static double power_sum(const char *name, int threads, const tern__view *x, double p)
 {
@@ -416,6 +467,7 @@ int main(void)
         cmocka_unit_test(amsgrad_keeps_a_nan),
         cmocka_unit_test(masters_and_halves),
         cmocka_unit_test(power_sums),
+        cmocka_unit_test(power_sums_of_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

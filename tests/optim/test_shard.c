@@ -17,9 +17,8 @@ static bool has_its_share(twins *t)
     tern_all_reduce(t->world, &sum, 1, TERN_I64, TERN_SUM, &t->err);
     tern_all_reduce(t->world, &most, 1, TERN_I64, TERN_MAX, &t->err);
     tern_all_reduce(t->world, &least, 1, TERN_I64, TERN_MAX, &t->err);
-    /* Two dtypes of at most three states, each cut at cache lines, or for LAMB at pieces. */
-    int64_t unit = t->a.optim->lamb ? (int64_t)TERN__PIECE : TERN__LINE;
-    return sum == (int64_t)tern_optim_state_bytes(t->b.optim) && most + least <= 6 * unit;
+    /* Two dtypes of at most three states, each cut at pieces. */
+    return sum == (int64_t)tern_optim_state_bytes(t->b.optim) && most + least <= 6 * (int64_t)TERN__PIECE;
 }
 
 static int equal_body(int rank, const tern__bootstrap *boot, void *arg)

@@ -3,8 +3,10 @@
 #include "kernels/optim.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/staging.h"
+#include "kernels/pieces.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef void (*update_fn)(const tern__call *call, int64_t first, int64_t count);
 
@@ -40,10 +42,11 @@ static bool has_gaps(const tern__call *call)
     return gaps;
 }
 
-/* Of a device that has memory of its own. */
+/* Of a device that has memory of its own; a row of factors for each piece is not. */
 static bool has_numbers(const tern__call *call)
 {
-    return call->in[TERN__OPTIM_FACTORS] || call->in[TERN__OPTIM_SKIP] || call->in[TERN__OPTIM_SKIPPED];
+    const tern__view *factors = call->in[TERN__OPTIM_FACTORS];
+    return (factors && factors->ndim == 1) || call->in[TERN__OPTIM_SKIP] || call->in[TERN__OPTIM_SKIPPED];
 }
 
 /* A short stretch: what is not f32 goes through arrays in the first-level cache, and p is copied from there.
@@ -86,22 +89,56 @@ static int64_t start_of(int64_t count, int t, int threads)
     return t == threads ? count : count * t / threads / 32 * 32;
 }
 
-static int run(const tern__call *call, update_fn f32, update_fn f64)
+/* What a call does to a stretch of its elements. */
+typedef struct update {
+    update_fn run;
+    bool plain;        /* from the first to the last operand it is of one dtype */
+    size_t attr_bytes; /* of the rule's attributes */
+} update;
+
+static void update_stretch(const tern__call *call, const update *u, int64_t first, int64_t count)
 {
-    bool wide = all_are(call, TERN_F64) && !call->out[TERN__OPTIM_COPY];
-    bool plain = wide || (all_are(call, TERN_F32) && !call->out[TERN__OPTIM_COPY]);
-    if (has_numbers(call) || has_gaps(call) || !(plain || takes(call))) return TERN_E_UNSUPPORTED;
-    update_fn update = wide ? f64 : f32;
+    if (u->plain)
+        u->run(call, first, count);
+    else
+        update_staged(call, u->run, first, count);
+}
+
+static void update_all(const tern__call *call, const update *u)
+{
     int64_t count = tern__view_count(call->out[0]);
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++) {
         int64_t first = start_of(count, t, threads), next = start_of(count, t + 1, threads);
-        if (plain)
-            update(call, first, next - first);
-        else
-            update_staged(call, update, first, next - first);
+        update_stretch(call, u, first, next - first);
     }
+}
+
+static void update_pieces(const tern__call *call, const update *u)
+{
+    const tern__view *pieces = call->in[TERN__OPTIM_PIECES], *factors = call->in[TERN__OPTIM_FACTORS];
+    int64_t number = tern__piece_count(pieces);
+    int threads = tern__loop_threads(call, tern__view_count(call->out[0]));
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t n = 0; n < number; n++) {
+        tern__piece piece = tern__piece_get(tern__piece_table(pieces), n, 0);
+        tern__optim_attr attr;
+        memcpy(&attr, call->attr, u->attr_bytes);
+        tern__step_settle(&attr.step, factors ? (const double *)factors->data + 3 * piece.row : NULL, NULL);
+        tern__call part = *call;
+        part.attr = &attr;
+        update_stretch(&part, u, piece.begin, piece.count);
+    }
+}
+
+static int run(const tern__call *call, size_t attr_bytes, update_fn f32, update_fn f64)
+{
+    bool wide = all_are(call, TERN_F64) && !call->out[TERN__OPTIM_COPY];
+    bool plain = wide || (all_are(call, TERN_F32) && !call->out[TERN__OPTIM_COPY]);
+    if (has_numbers(call) || has_gaps(call) || !(plain || takes(call))) return TERN_E_UNSUPPORTED;
+    const update u = {wide ? f64 : f32, plain, attr_bytes};
+    (call->in[TERN__OPTIM_PIECES] ? update_pieces : update_all)(call, &u);
     return TERN_OK;
 }
 
@@ -147,7 +184,7 @@ DEFINE_SGD(sgd_f64, double)
 
 int tern__cpu_sgd(const tern__call *call)
 {
-    return run(call, sgd_f32, sgd_f64);
+    return run(call, sizeof(tern__sgd_attr), sgd_f32, sgd_f64);
 }
 
 /* p, m, v and amsgrad's largest v, or NULL. */
@@ -181,7 +218,7 @@ DEFINE_ADAM(adam_f64, double, sqrt)
 
 int tern__cpu_adam(const tern__call *call)
 {
-    return run(call, adam_f32, adam_f64);
+    return run(call, sizeof(tern__adam_attr), adam_f32, adam_f64);
 }
 
 /* p, s, momentum or NULL, mean gradient or NULL. */
@@ -216,7 +253,7 @@ DEFINE_RMSPROP(rmsprop_f64, double, sqrt)
 
 int tern__cpu_rmsprop(const tern__call *call)
 {
-    return run(call, rmsprop_f32, rmsprop_f64);
+    return run(call, sizeof(tern__rmsprop_attr), rmsprop_f32, rmsprop_f64);
 }
 
 #define DEFINE_ADAGRAD(name, type, ROOT)                                                                     \
@@ -242,7 +279,7 @@ DEFINE_ADAGRAD(adagrad_f64, double, sqrt)
 
 int tern__cpu_adagrad(const tern__call *call)
 {
-    return run(call, adagrad_f32, adagrad_f64);
+    return run(call, sizeof(tern__adagrad_attr), adagrad_f32, adagrad_f64);
 }
 
 /* LAMB in two passes. What the first has made of a piece's moments is still in the first-level cache when its
@@ -316,7 +353,7 @@ DEFINE_LAMB(lamb_f64, double, sqrt)
 
 int tern__cpu_lamb(const tern__call *call)
 {
-    return run(call, lamb_f32, lamb_f64);
+    return run(call, sizeof(tern__lamb_attr), lamb_f32, lamb_f64);
 }
 
 /* Parameter and moments are f32 or f64; the gradient may be of 16 bits, where there are masters. */
@@ -330,19 +367,19 @@ int tern__cpu_lamb_moments(const tern__call *call)
     bool fine =
         call->out[1]->dtype == dtype && call->out[2]->dtype == dtype && !has_gaps(call) && !has_numbers(call);
     if (!fine || (!wide && dtype != TERN_F32) || !(plain || takes(&moments))) return TERN_E_UNSUPPORTED;
-    int64_t count = tern__view_count(call->out[0]), lead = (int64_t)attr->lead, piece = (int64_t)attr->piece;
-    int64_t pieces = tern__view_count(call->out[3]) / 2;
+    const tern__view *pieces = call->in[TERN__OPTIM_PIECES];
+    int64_t number = tern__piece_count(pieces), count = tern__view_count(call->out[0]);
     double *sums = call->out[3]->data;
     const double unbias[] = {tern__lamb_unbias1(attr), tern__lamb_unbias2(attr)};
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t i = 0; i < pieces; i++) {
-        int64_t first = i ? lead + (i - 1) * piece : 0, next = TERN__MIN(lead + i * piece, count);
+    for (int64_t n = 0; n < number; n++) {
+        tern__piece piece = tern__piece_get(tern__piece_table(pieces), n, count);
         if (plain)
-            (wide ? lamb_f64_moments : lamb_f32_moments)(&moments, first, next - first);
+            (wide ? lamb_f64_moments : lamb_f32_moments)(&moments, piece.begin, piece.count);
         else
-            update_staged(&moments, lamb_f32_moments, first, next - first);
-        (wide ? lamb_f64_norms : lamb_f32_norms)(&moments, first, next - first, unbias, sums + 2 * i);
+            update_staged(&moments, lamb_f32_moments, piece.begin, piece.count);
+        (wide ? lamb_f64_norms : lamb_f32_norms)(&moments, piece.begin, piece.count, unbias, sums + 2 * n);
     }
     return TERN_OK;
 }

@@ -1,17 +1,29 @@
 #include "kernels/optim.h"
+#include "kernels/pieces.h"
 #include "kernels/reference/reference.h"
 
 #include <math.h>
 
-/* Takes what only a device knows into the attributes. False: nothing is to change. */
-static bool settle(const tern__call *call, tern__step_attr *step)
+/* Piece n of a call; what only a device knows of its update is taken into the attributes. */
+static tern__piece settle(const tern__call *call, int64_t n, tern__step_attr *step)
 {
-    const tern__view *given = call->in[TERN__OPTIM_FACTORS], *skip = call->in[TERN__OPTIM_SKIP],
-                     *skipped = call->in[TERN__OPTIM_SKIPPED];
+    const tern__view *given = call->in[TERN__OPTIM_FACTORS], *skipped = call->in[TERN__OPTIM_SKIPPED],
+                     *pieces = call->in[TERN__OPTIM_PIECES];
+    tern__piece piece = tern__piece_get(tern__piece_table(pieces), n, tern__view_count(call->out[0]));
+    int64_t row = given && given->ndim == 2 ? piece.row : 0;
     double factors[3], count = skipped ? tern__view_get(skipped, 0) : 0;
-    for (int i = 0; given && i < 3; i++) factors[i] = tern__view_get(given, i);
+    for (int i = 0; given && i < 3; i++) factors[i] = tern__view_get(given, 3 * row + i);
     tern__step_settle(step, given ? factors : NULL, &count);
-    return !skip || tern__view_get(skip, 0) == 0;
+    return piece;
+}
+
+static int each_piece(const tern__call *call, void (*update)(const tern__call *call, int64_t n))
+{
+    const tern__view *skip = call->in[TERN__OPTIM_SKIP];
+    bool skips = skip && tern__view_get(skip, 0) != 0;
+    int64_t count = skips ? 0 : tern__piece_count(call->in[TERN__OPTIM_PIECES]);
+    for (int64_t n = 0; n < count; n++) update(call, n);
+    return TERN_OK;
 }
 
 /* d = scale g + decay p */
@@ -36,17 +48,21 @@ static double moving_gradient(const tern__sgd_attr *attr, const tern__view *b, i
     return attr->nesterov != 0 ? g + attr->momentum * moving : moving;
 }
 
-int tern__reference_sgd(const tern__call *call)
+static void sgd(const tern__call *call, int64_t n)
 {
     tern__sgd_attr attr = *(const tern__sgd_attr *)call->attr;
     const tern__view *p = call->out[0], *b = call->out[1];
-    int64_t count = settle(call, &attr.step) ? tern__view_count(p) : 0;
-    for (int64_t i = 0; i < count; i++) {
+    tern__piece piece = settle(call, n, &attr.step);
+    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         if (b) g = moving_gradient(&attr, b, i, g);
         put(call, i, value - attr.step.lr * g);
     }
-    return TERN_OK;
+}
+
+int tern__reference_sgd(const tern__call *call)
+{
+    return each_piece(call, sgd);
 }
 
 static double moving_mean(const tern__view *view, int64_t i, double beta, double value)
@@ -64,13 +80,13 @@ static double top(const tern__view *view, int64_t i, double value)
     return tern__view_get(view, i);
 }
 
-int tern__reference_adam(const tern__call *call)
+static void adam(const tern__call *call, int64_t n)
 {
     tern__adam_attr attr = *(const tern__adam_attr *)call->attr;
     const tern__view *p = call->out[0];
-    int64_t count = settle(call, &attr.step) ? tern__view_count(p) : 0;
+    tern__piece piece = settle(call, n, &attr.step);
     double unbias1 = 1 - pow(attr.beta1, attr.step.count), unbias2 = 1 - pow(attr.beta2, attr.step.count);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         double m = moving_mean(call->out[1], i, attr.beta1, g);
         double v = moving_mean(call->out[2], i, attr.beta2, g * g);
@@ -78,15 +94,19 @@ int tern__reference_adam(const tern__call *call)
         double rate = attr.step.lr / unbias1;
         put(call, i, attr.keep * value - rate * m / (sqrt(v / unbias2) + attr.eps));
     }
-    return TERN_OK;
 }
 
-int tern__reference_rmsprop(const tern__call *call)
+int tern__reference_adam(const tern__call *call)
+{
+    return each_piece(call, adam);
+}
+
+static void rmsprop(const tern__call *call, int64_t n)
 {
     tern__rmsprop_attr attr = *(const tern__rmsprop_attr *)call->attr;
     const tern__view *p = call->out[0], *b = call->out[2], *mean = call->out[3];
-    int64_t count = settle(call, &attr.step) ? tern__view_count(p) : 0;
-    for (int64_t i = 0; i < count; i++) {
+    tern__piece piece = settle(call, n, &attr.step);
+    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         double spread = moving_mean(call->out[1], i, attr.alpha, g * g);
         double middle = mean ? moving_mean(mean, i, attr.alpha, g) : 0;
@@ -94,22 +114,30 @@ int tern__reference_rmsprop(const tern__call *call)
         if (b) tern__view_set(b, i, update += attr.momentum * tern__view_get(b, i));
         put(call, i, value - attr.step.lr * update);
     }
-    return TERN_OK;
 }
 
-int tern__reference_adagrad(const tern__call *call)
+int tern__reference_rmsprop(const tern__call *call)
+{
+    return each_piece(call, rmsprop);
+}
+
+static void adagrad(const tern__call *call, int64_t n)
 {
     tern__adagrad_attr attr = *(const tern__adagrad_attr *)call->attr;
     const tern__view *p = call->out[0];
-    int64_t count = settle(call, &attr.step) ? tern__view_count(p) : 0;
+    tern__piece piece = settle(call, n, &attr.step);
     double rate = tern__adagrad_rate(&attr);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         double sum = (attr.step.count == 1 ? attr.start : tern__view_get(call->out[1], i)) + g * g;
         tern__view_set(call->out[1], i, sum);
         put(call, i, value - rate * g / (sqrt(sum) + attr.eps));
     }
-    return TERN_OK;
+}
+
+int tern__reference_adagrad(const tern__call *call)
+{
+    return each_piece(call, adagrad);
 }
 
 typedef struct lamb_update {
@@ -127,32 +155,40 @@ static double update_at(const tern__call *call, const lamb_update *u, int64_t i)
     return u->unbias1 * m / (u->unbias2 * sqrt(v) + u->eps) + u->pull * tern__view_get(call->out[0], i);
 }
 
-int tern__reference_lamb_moments(const tern__call *call)
+/* Moments and sums of piece n. */
+static void lamb_moments(const tern__call *call, int64_t n)
 {
     tern__lamb_attr attr = *(const tern__lamb_attr *)call->attr;
-    const tern__view *p = call->out[0], *m = call->out[1], *sums = call->out[3];
-    if (!settle(call, &attr.step)) return TERN_OK;
-    int64_t count = tern__view_count(p), pieces = tern__view_count(sums), lead = (int64_t)attr.lead;
+    const tern__view *p = call->out[0], *m = call->out[1];
+    tern__piece piece = settle(call, n, &attr.step);
     lamb_update updates = lamb_update_of(&attr);
-    for (int64_t i = 0; i < pieces; i++) tern__view_set(sums, i, 0);
-    for (int64_t i = 0; i < count; i++) {
+    double sums[2] = {0, 0};
+    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         tern__view_set(m, i, attr.beta1 * tern__view_get(m, i) + attr.take * g);
         moving_mean(call->out[2], i, attr.beta2, g * g);
         double update = update_at(call, &updates, i);
-        int64_t at = i < lead ? 0 : 2 + 2 * ((i - lead) / (int64_t)attr.piece);
-        tern__view_set(sums, at, tern__view_get(sums, at) + value * value);
-        tern__view_set(sums, at + 1, tern__view_get(sums, at + 1) + update * update);
+        sums[0] += value * value;
+        sums[1] += update * update;
     }
-    return TERN_OK;
+    for (int s = 0; s < 2; s++) tern__view_set(call->out[3], 2 * n + s, sums[s]);
+}
+
+int tern__reference_lamb_moments(const tern__call *call)
+{
+    return each_piece(call, lamb_moments);
+}
+
+static void lamb(const tern__call *call, int64_t n)
+{
+    tern__lamb_attr attr = *(const tern__lamb_attr *)call->attr;
+    tern__piece piece = settle(call, n, &attr.step);
+    lamb_update updates = lamb_update_of(&attr);
+    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++)
+        put(call, i, tern__view_get(call->out[0], i) - attr.step.lr * update_at(call, &updates, i));
 }
 
 int tern__reference_lamb(const tern__call *call)
 {
-    tern__lamb_attr attr = *(const tern__lamb_attr *)call->attr;
-    int64_t count = settle(call, &attr.step) ? tern__view_count(call->out[0]) : 0;
-    lamb_update updates = lamb_update_of(&attr);
-    for (int64_t i = 0; i < count; i++)
-        put(call, i, tern__view_get(call->out[0], i) - attr.step.lr * update_at(call, &updates, i));
-    return TERN_OK;
+    return each_piece(call, lamb);
 }
