@@ -369,6 +369,28 @@ static void a_result_may_be_in_two_places(void **state)
     close_fixture(&f);
 }
 
+static tern_value checkpoint(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
+{
+    (void)ctx;
+    return (tern_value){.tensor = tern_checkpoint(module, scope, input.tensor)};
+}
+
+/* The parameters are on the first device, and computed with again on each. */
+static void replicas_compute_again(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    fixture f;
+    open_fixture(&f, 3);
+    tern_module_to(&f.net.base, f.devices[0], &err);
+    tern_value input = {.tensor = counting(f.scope, 7, 1)};
+    tern_value y = tern_data_parallel_apply(f.parallel, f.scope, checkpoint, input, NULL);
+    tern_backward(f.scope, tern_sum(f.scope, y.tensor));
+    end_well(&f);
+    assert_true(tern_item(tern_grad_get(f.net.scale)) == 21);
+    close_fixture(&f);
+}
+
 /* Running statistics are replica 0's. */
 static tern_value normalise(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
 {
@@ -513,7 +535,7 @@ int main(void)
         cmocka_unit_test(scalars_become_a_vector),
         cmocka_unit_test(the_input_has_a_gradient),
         cmocka_unit_test(a_result_may_be_in_two_places),
-
+        cmocka_unit_test(replicas_compute_again),
         cmocka_unit_test(statistics_are_replica_0s),
         cmocka_unit_test(errors_name_the_replica),
         cmocka_unit_test(wrong_devices_are_refused),
