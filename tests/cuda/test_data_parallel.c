@@ -6,6 +6,7 @@
 #include "nn/nn.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { STEPS = 3, ROWS = 7 };
 
@@ -196,6 +197,50 @@ static void replicas_wait_for_no_other(void **state)
     assert_int_equal(deep.copies, flat.copies);
 }
 
+static tern_value loss_inside(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
+{
+    (void)ctx;
+    tern_tensor *y = tern_forward(module, scope, input.items[0].tensor);
+    return (tern_value){.tensor = tern_cross_entropy(scope, y, input.items[1].tensor, NULL)};
+}
+
+/* Where the losses are read, all before them has been computed. */
+static int end_of_step(setting *s, const batch *b, bool trains, tern_error *err)
+{
+    float loss[2];
+    tern_error unread = {0};
+    tern_value *both = tern_value_list(s->scope, 2);
+    tern_grad_set(s->scope, trains);
+    both[0].tensor = tern_tensor_from(s->scope, b->x, TERN_F32, b->ndim, b->shape);
+    both[1].tensor = labels_of(s->scope, b, 0, 1);
+    const tern_value input = {.items = both, .count = 2};
+    tern_tensor *losses = tern_data_parallel_apply(s->parallel, s->scope, loss_inside, input, NULL).tensor;
+    if (trains) tern_backward(s->scope, tern_mean(s->scope, losses));
+    tern_tensor_read(losses, loss, sizeof(loss), &unread);
+    return tern_scope_end(s->scope, err);
+}
+
+/* A GPU says at the end of a step what was wrong in it, and the next one is well. */
+static void a_label_names_its_replica(void **state)
+{
+    (void)state;
+    static batch b;
+    char text[64];
+    draw_batch(&b, 5, 2, (int64_t[]){ROWS, 24});
+    setting s = setting_open(make_mlp, "cuda:0", other_gpu());
+    snprintf(text, sizeof(text), "replica 1 on %s: ", other_gpu());
+    for (int trains = 0; trains < 2; trains++) {
+        tern_error wrong = {0}, well = {0};
+        b.y[ROWS - 1] = 99;
+        assert_int_equal(end_of_step(&s, &b, trains, &wrong), TERN_E_RANGE);
+        if (!strstr(wrong.text, text)) fail_msg("\"%s\" has no \"%s\"", wrong.text, text);
+        b.y[ROWS - 1] = 0;
+        end_of_step(&s, &b, trains, &well);
+        assert_ok(well);
+    }
+    setting_close(&s);
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
@@ -204,6 +249,7 @@ int main(void)
         cmocka_unit_test(cores_and_a_gpu_train),
         cmocka_unit_test(buffers_come_along),
         cmocka_unit_test(replicas_wait_for_no_other),
+        cmocka_unit_test(a_label_names_its_replica),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
