@@ -90,6 +90,17 @@ static bool own_copy(tern_scope *scope, tern_tensor *tensor)
     return true;
 }
 
+/* A gradient in the layout that the tensor has, not yet written. */
+static bool take_grad(tern_scope *scope, tern_tensor *tensor)
+{
+    tern__view like =
+        tern__view_make(tensor->view.dtype, tensor->view.layout, tensor->view.ndim, tensor->view.shape);
+    tern__saved own = tern__temporary(scope, &like);
+    tensor->grad = own.view;
+    tensor->grad_storage = own.storage;
+    return own.storage != NULL;
+}
+
 const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bool *add)
 {
     tern_tensor *tensor = node->in[i];
@@ -103,13 +114,7 @@ const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bo
     tensor->grad_is_cut = false;
     if (*add)
         return tern__storage_is_sole(tensor->grad_storage) || own_copy(scope, tensor) ? &tensor->grad : NULL;
-    tern__view like =
-        tern__view_make(tensor->view.dtype, tensor->view.layout, tensor->view.ndim, tensor->view.shape);
-    tern__saved own = tern__temporary(scope, &like);
-    if (!own.storage) return NULL;
-    tensor->grad = own.view;
-    tensor->grad_storage = own.storage;
-    return &tensor->grad;
+    return take_grad(scope, tensor) ? &tensor->grad : NULL;
 }
 
 int tern__grad_done(tern_scope *scope, tern__node *node, int i)
@@ -383,18 +388,15 @@ int tern_backward(tern_scope *scope, tern_tensor *loss)
 
 /* ---- a part of another scope's step ---- */
 
-/* In the layout that the result has. */
+/* In the layout that the result has; one that is there twice gets the sum. */
 static int seed_result(tern_scope *scope, tern_tensor *out, const tern__view *dy)
 {
     scope->here = out->device ? out->device : scope->device;
-    tern__view like = tern__view_make(out->view.dtype, out->view.layout, out->view.ndim, out->view.shape);
-    tern__saved seed = tern__temporary(scope, &like);
-    if (!seed.storage) return scope->error.code;
-    out->grad = seed.view;
-    out->grad_storage = seed.storage;
+    bool add = out->grad_storage != NULL, reorder = dy->layout != out->view.layout;
+    if (!add && !take_grad(scope, out)) return scope->error.code;
     mark_one(scope, out->node);
-    bool reorder = dy->layout != out->view.layout;
-    tern__call call = {.kernel = reorder ? TERN__REORDER : TERN__COPY, .in = {dy}, .out = {&out->grad}};
+    tern__call call = {
+        .kernel = reorder ? TERN__REORDER : TERN__COPY, .in = {dy}, .out = {&out->grad}, .add = {add}};
     return tern__run(scope, &call) ? TERN_OK : scope->error.code;
 }
 

@@ -22,7 +22,7 @@ static int grow(tern__mirrors *m, tern_error *err)
 int tern__mirrors_want(tern__mirrors *m, void *begin, size_t bytes, tern_error *err)
 {
     const tern_device *owner = tern__memory_device(begin);
-    if (!bytes || !owner || owner == m->device) return TERN_OK;
+    if (!bytes || !owner || owner == m->device || !m->device->backend) return TERN_OK;
     if (m->wanted_count == m->room && grow(m, err)) return TERN_E_MEMORY;
     m->wanted[m->wanted_count++] = (tern__mirror){begin, (char *)begin + bytes, NULL};
     return TERN_OK;

@@ -18,7 +18,8 @@ typedef struct tern__mirrors {
     int count, wanted_count, room;
 } tern__mirrors;
 
-/* These bytes are to be in the next fill, if they are another device's. */
+/* These bytes are to be in the next fill, if they are another device's. On the host none are: its kernels
+ * look for no mirrors. */
 int tern__mirrors_want(tern__mirrors *m, void *begin, size_t bytes, tern_error *err);
 /* What was wanted since the last time is copied, in the order of both devices' work, and nothing else is
  * there. What is the same places again keeps its memory. */

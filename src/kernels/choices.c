@@ -33,6 +33,7 @@ void tern__choices_restore(tern_device *device, const char *text, size_t bytes)
 /* A device of the other kind has no use for them. */
 void tern__choices_copy(const tern_device *from, uint64_t since, tern_device *to)
 {
+    if (from == to) return;
     if (from->notes && to->notes) tern__notes_copy(from, since, to);
     if (!from->notes && !to->notes) tern__conv_choices_copy(from, since, to);
 }

@@ -30,12 +30,12 @@ struct tern_data_parallel {
     tern_device **own; /* devices opened here, [count], or NULL */
     tern__replica *replicas;
     int count;
-    tern__mirrors sums;      /* one replica's gradients after the other's, on the first's device */
-    tern__seal *seal;        /* once gradients were wanted                          */
-    const tern_scope *scope; /* whose end the replicas' scopes end with, in the step */
-    uint64_t generation;     /* that the scope had                                  */
-    uint64_t choices;        /* up to which replica 0's are the pass's device's, too    */
-    bool warned;             /* about results without dimensions                    */
+    tern__mirrors sums;  /* one replica's gradients after the other's, on the first's device */
+    tern__seal *seal;    /* once gradients were wanted                                       */
+    tern_scope *scope;   /* whose end the replicas' scopes end with, in the step             */
+    uint64_t generation; /* that the scope had                                               */
+    uint64_t choices;    /* up to which replica 0's are the pass's device's, too             */
+    bool warned;         /* about results without dimensions                                 */
 };
 
 /* What one replica has of a pass. */
@@ -69,6 +69,9 @@ typedef struct tern__pass {
 
 int tern__replica_open(tern__replica *replica, tern_error *err);
 void tern__replica_close(tern__replica *replica);
+/* Its error becomes the scope's, with the replica's name. */
+int tern__replica_fail(const tern__replica *replica, tern_scope *scope, const char *func,
+                       const tern_error *err);
 /* Slots for the gradients of the sealed tree. */
 int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_error *err);
 /* Every replica of the pass at once, each on its own thread; the first error becomes the scope's. */

@@ -141,10 +141,16 @@ static int record(tern__pass *pass)
 
 /* ---- forward ---- */
 
+/* What a device found out by now is the whole step's failure. */
 static void end_step(void *self)
 {
     tern_data_parallel *parallel = self;
-    for (int i = 0; i < parallel->count; i++) tern_scope_end(parallel->replicas[i].scope, NULL);
+    for (int i = 0; i < parallel->count; i++) {
+        tern_error err = {0};
+        const tern__replica *replica = &parallel->replicas[i];
+        if (tern_scope_end(replica->scope, &err))
+            tern__replica_fail(replica, parallel->scope, "tern_scope_end", &err);
+    }
     parallel->scope = NULL;
 }
 

@@ -124,14 +124,19 @@ static void run_all(tern__pass *pass, void (*fn)(void *replica))
     share_choices(pass);
 }
 
+int tern__replica_fail(const tern__replica *replica, tern_scope *scope, const char *func,
+                       const tern_error *err)
+{
+    return tern__scope_fail(scope, func, err->code, "replica %d on %s: %s", replica->index,
+                            replica->device->name, err->text);
+}
+
 static int first_error(tern__pass *pass, const char *func)
 {
     for (int i = 0; i < pass->count; i++) {
         const tern__replica *replica = &pass->parallel->replicas[i];
-        const tern_error *error = &replica->scope->error;
-        if (error->code)
-            return tern__scope_fail(pass->scope, func, error->code, "replica %d on %s: %s", i,
-                                    replica->device->name, error->text);
+        const tern_error *err = &replica->scope->error;
+        if (err->code) return tern__replica_fail(replica, pass->scope, func, err);
     }
     return TERN_OK;
 }

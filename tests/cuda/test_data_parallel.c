@@ -6,6 +6,7 @@
 #include "nn/nn.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { STEPS = 3, ROWS = 7 };
 
@@ -85,17 +86,24 @@ static void evaluate(setting *s, const batch *b, float *scores)
     assert_ok(err);
 }
 
-/* On `count` devices, or on the CPU without replicas for 0. */
-static setting setting_open(make_fn make, int count)
+static void count_copies_of(tern_device *device)
+{
+    if (!device->backend) return;
+    behind = device->backend;
+    counting = *behind;
+    counting.copy_from = count_copy;
+    device->backend = &counting;
+}
+
+/* Replicas on the devices of these names, or none on the CPU. */
+static setting setting_open(make_fn make, const char *first, const char *second)
 {
     tern_error err = {0};
-    setting s = {.devices = {tern_device_open(count ? "cuda:0" : "cpu", &err)}};
-    if (count == 2) s.devices[1] = tern_device_open(other_gpu(), &err);
+    setting s = {.devices = {tern_device_open(first ? first : "cpu", &err)}};
+    if (second) s.devices[1] = tern_device_open(second, &err);
     assert_ok(err);
-    behind = s.devices[0]->backend;
-    if (count) counting = *behind;
-    counting.copy_from = count_copy;
-    for (int i = 0; i < count; i++) s.devices[i]->backend = &counting;
+    int count = (first != NULL) + (second != NULL);
+    for (int i = 0; i < count; i++) count_copies_of(s.devices[i]);
     tern_data_parallel_opts opts = tern_data_parallel_defaults();
     opts.devices = s.devices;
     opts.device_count = count;
@@ -115,16 +123,16 @@ static void setting_close(setting *s)
     tern_data_parallel_free(s->parallel);
     tern_module_free(s->net);
     for (int i = 0; i < 2 && s->devices[i]; i++) {
-        s->devices[i]->backend = behind;
+        if (s->devices[i]->backend) s->devices[i]->backend = behind;
         tern_device_close(s->devices[i]);
     }
 }
 
-static trained train(make_fn make, const batch *b, int count)
+static trained train(make_fn make, const batch *b, const char *first, const char *second)
 {
     tern_error err = {0};
     trained t;
-    setting s = setting_open(make, count);
+    setting s = setting_open(make, first, second);
     tern_optim *optim = make_sgd(s.net, &err);
     assert_ok(err);
     for (int i = 0; i < STEPS; i++) t.loss[i] = step(&s, optim, b);
@@ -137,9 +145,9 @@ static trained train(make_fn make, const batch *b, int count)
 
 /* ---- the tests ---- */
 
-static void expect_the_cpus_values(make_fn make, const batch *b, int count)
+static void expect_the_cpus_values(make_fn make, const batch *b, const char *first, const char *second)
 {
-    const trained alone = train(make, b, 0), t = train(make, b, count);
+    const trained alone = train(make, b, NULL, NULL), t = train(make, b, first, second);
     for (int i = 0; i < STEPS; i++) assert_true(fabs(t.loss[i] - alone.loss[i]) <= 1e-5);
     for (int i = 0; i < ROWS * 5; i++) assert_true(fabsf(t.scores[i] - alone.scores[i]) <= 1e-4f);
 }
@@ -149,9 +157,19 @@ static void replicas_train(void **state)
     (void)state;
     static batch b;
     draw_batch(&b, 5, 2, (int64_t[]){ROWS, 24});
-    expect_the_cpus_values(make_mlp, &b, 1);
-    expect_the_cpus_values(make_mlp, &b, 2);
-    expect_the_cpus_values(make_deep_mlp, &b, 2);
+    expect_the_cpus_values(make_mlp, &b, "cuda:0", NULL);
+    expect_the_cpus_values(make_mlp, &b, "cuda:0", other_gpu());
+    expect_the_cpus_values(make_deep_mlp, &b, "cuda:0", other_gpu());
+}
+
+/* Only one of the two has memory of its own. */
+static void cores_and_a_gpu_train(void **state)
+{
+    (void)state;
+    static batch b;
+    draw_batch(&b, 5, 2, (int64_t[]){ROWS, 24});
+    expect_the_cpus_values(make_mlp, &b, "cpu:0", "cuda:0");
+    expect_the_cpus_values(make_mlp, &b, "cuda:0", "cpu:0");
 }
 
 /* Batch norm takes each replica's own rows, so only one replica is as none. */
@@ -160,8 +178,8 @@ static void buffers_come_along(void **state)
     (void)state;
     static batch b;
     draw_batch(&b, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
-    expect_the_cpus_values(make_resnet, &b, 1);
-    const trained t = train(make_resnet, &b, 2);
+    expect_the_cpus_values(make_resnet, &b, "cuda:0", NULL);
+    const trained t = train(make_resnet, &b, "cuda:0", other_gpu());
     for (int i = 0; i < ROWS * 5; i++) assert_true(isfinite(t.scores[i]));
 }
 
@@ -172,10 +190,55 @@ static void replicas_wait_for_no_other(void **state)
     static batch b;
     draw_batch(&b, 5, 2, (int64_t[]){ROWS, 24});
     copies_inside = 0;
-    const trained flat = train(make_mlp, &b, 2), deep = train(make_deep_mlp, &b, 2);
+    const trained flat = train(make_mlp, &b, "cuda:0", other_gpu());
+    const trained deep = train(make_deep_mlp, &b, "cuda:0", other_gpu());
     assert_int_equal(copies_inside, 0);
     assert_true(flat.copies > 0 && flat.copies <= 8);
     assert_int_equal(deep.copies, flat.copies);
+}
+
+static tern_value loss_inside(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
+{
+    (void)ctx;
+    tern_tensor *y = tern_forward(module, scope, input.items[0].tensor);
+    return (tern_value){.tensor = tern_cross_entropy(scope, y, input.items[1].tensor, NULL)};
+}
+
+/* Where the losses are read, all before them has been computed. */
+static int end_of_step(setting *s, const batch *b, bool trains, tern_error *err)
+{
+    float loss[2];
+    tern_error unread = {0};
+    tern_value *both = tern_value_list(s->scope, 2);
+    tern_grad_set(s->scope, trains);
+    both[0].tensor = tern_tensor_from(s->scope, b->x, TERN_F32, b->ndim, b->shape);
+    both[1].tensor = labels_of(s->scope, b, 0, 1);
+    const tern_value input = {.items = both, .count = 2};
+    tern_tensor *losses = tern_data_parallel_apply(s->parallel, s->scope, loss_inside, input, NULL).tensor;
+    if (trains) tern_backward(s->scope, tern_mean(s->scope, losses));
+    tern_tensor_read(losses, loss, sizeof(loss), &unread);
+    return tern_scope_end(s->scope, err);
+}
+
+/* A GPU says at the end of a step what was wrong in it, and the next one is well. */
+static void a_label_names_its_replica(void **state)
+{
+    (void)state;
+    static batch b;
+    char text[64];
+    draw_batch(&b, 5, 2, (int64_t[]){ROWS, 24});
+    setting s = setting_open(make_mlp, "cuda:0", other_gpu());
+    snprintf(text, sizeof(text), "replica 1 on %s: ", other_gpu());
+    for (int trains = 0; trains < 2; trains++) {
+        tern_error wrong = {0}, well = {0};
+        b.y[ROWS - 1] = 99;
+        assert_int_equal(end_of_step(&s, &b, trains, &wrong), TERN_E_RANGE);
+        if (!strstr(wrong.text, text)) fail_msg("\"%s\" has no \"%s\"", wrong.text, text);
+        b.y[ROWS - 1] = 0;
+        end_of_step(&s, &b, trains, &well);
+        assert_ok(well);
+    }
+    setting_close(&s);
 }
 
 int main(void)
@@ -183,8 +246,10 @@ int main(void)
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_train),
+        cmocka_unit_test(cores_and_a_gpu_train),
         cmocka_unit_test(buffers_come_along),
         cmocka_unit_test(replicas_wait_for_no_other),
+        cmocka_unit_test(a_label_names_its_replica),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

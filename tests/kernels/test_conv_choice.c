@@ -609,6 +609,26 @@ static void what_was_learned_goes_to_another_device(void **state)
     tern_device_close(copy);
 }
 
+/* Devices that tell each other what neither has computed. */
+static void what_is_told_is_news_once(void **state)
+{
+    (void)state;
+    char line[TERN__CHOICE_LINE];
+    find_alternative();
+    tern_device *from = open_device(false, false), *to = open_device(false, false);
+    tern__choices_read(from, line, line_of(from, 32, 0, line));
+    for (int i = 0; i < 3; i++) {
+        tern__choices_copy(from, 0, to);
+        tern__choices_copy(to, 0, from);
+        tern__choices_copy(from, 0, from);
+    }
+    assert_int_equal(tern__choices_serial(from), 1);
+    assert_int_equal(tern__choices_serial(to), 1);
+    assert_string_equal(run(to, TERN__CONV, 32), "direct");
+    tern_device_close(from);
+    tern_device_close(to);
+}
+
 /* ---- what is computed ---- */
 
 static double error_of(const tern__view *computed, const tern__view *exact)
@@ -745,6 +765,7 @@ int main(void)
         cmocka_unit_test(the_file_is_where_the_environment_says),
         cmocka_unit_test(who_follows_takes_what_it_is_told),
         cmocka_unit_test(what_was_learned_goes_to_another_device),
+        cmocka_unit_test(what_is_told_is_news_once),
         cmocka_unit_test(every_algorithm_is_as_exact_as_it_says),
         cmocka_unit_test(a_warm_convolution_allocates_nothing),
         cmocka_unit_test(measuring_leaves_no_memory_behind),

@@ -338,6 +338,59 @@ static void the_input_has_a_gradient(void **state)
     }
 }
 
+static tern_value twice(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
+{
+    (void)ctx;
+    tern_value *list = tern_value_list(scope, 2);
+    list[0] = list[1] = (tern_value){.tensor = tern_forward(module, scope, input.tensor)};
+    return (tern_value){.items = list, .count = 2};
+}
+
+/* It has the gradients of all its places: d/ds (sum(s x) + 2 sum(s x)) = 3 sum(x). */
+static void a_result_may_be_in_two_places(void **state)
+{
+    (void)state;
+    fixture f;
+    size_t bytes = 0;
+    open_fixture(&f, 2);
+    for (int i = 0; i < steps; i++) {
+        tern_value input = {.tensor = counting(f.scope, 4, 1)};
+        tern_value y = tern_data_parallel_apply(f.parallel, f.scope, twice, input, NULL);
+        tern_tensor *second = tern_sum(f.scope, y.items[1].tensor);
+        tern_tensor *both = tern_add(f.scope, second, second);
+        tern_backward(f.scope, tern_add(f.scope, tern_sum(f.scope, y.items[0].tensor), both));
+        assert_true(tern_item(tern_grad_get(f.net.scale)) == 3 * 6);
+        tern_zero_grad(&f.net.base);
+        end_well(&f);
+        size_t taken = tern_data_parallel_stats(f.parallel, 1).bytes;
+        assert_true(i < 2 || taken == bytes);
+        bytes = taken;
+    }
+    close_fixture(&f);
+}
+
+static tern_value checkpoint(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
+{
+    (void)ctx;
+    return (tern_value){.tensor = tern_checkpoint(module, scope, input.tensor)};
+}
+
+/* The parameters are on the first device, and computed with again on each. */
+static void replicas_compute_again(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    fixture f;
+    open_fixture(&f, 3);
+    tern_module_to(&f.net.base, f.devices[0], &err);
+    tern_value input = {.tensor = counting(f.scope, 7, 1)};
+    tern_value y = tern_data_parallel_apply(f.parallel, f.scope, checkpoint, input, NULL);
+    tern_backward(f.scope, tern_sum(f.scope, y.tensor));
+    end_well(&f);
+    assert_true(tern_item(tern_grad_get(f.net.scale)) == 21);
+    close_fixture(&f);
+}
+
 /* Running statistics are replica 0's. */
 static tern_value normalise(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
 {
@@ -475,11 +528,18 @@ static void defaults_and_costs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_numbers_of_one_device), cmocka_unit_test(also_under_autocast),
-        cmocka_unit_test(chunks_are_torchs),         cmocka_unit_test(values_keep_their_nesting),
-        cmocka_unit_test(scalars_become_a_vector),   cmocka_unit_test(the_input_has_a_gradient),
-        cmocka_unit_test(statistics_are_replica_0s), cmocka_unit_test(errors_name_the_replica),
-        cmocka_unit_test(wrong_devices_are_refused), cmocka_unit_test(defaults_and_costs),
+        cmocka_unit_test(the_numbers_of_one_device),
+        cmocka_unit_test(also_under_autocast),
+        cmocka_unit_test(chunks_are_torchs),
+        cmocka_unit_test(values_keep_their_nesting),
+        cmocka_unit_test(scalars_become_a_vector),
+        cmocka_unit_test(the_input_has_a_gradient),
+        cmocka_unit_test(a_result_may_be_in_two_places),
+        cmocka_unit_test(replicas_compute_again),
+        cmocka_unit_test(statistics_are_replica_0s),
+        cmocka_unit_test(errors_name_the_replica),
+        cmocka_unit_test(wrong_devices_are_refused),
+        cmocka_unit_test(defaults_and_costs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

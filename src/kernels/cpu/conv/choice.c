@@ -82,12 +82,12 @@ static void learn(table *all, entry *one)
     one->serial = ++all->serial;
 }
 
-/* What others tell stands above the file's; a case that is decided already is opened again only if they chose
- * otherwise. */
+/* What others tell stands above the file's; a case that is decided already, or was told of, is opened again
+ * only if they chose otherwise. */
 static bool is_news(const entry *one, const tern__choice *choice, bool told)
 {
-    if (told) return !one->algorithm || one->choice.chosen != choice->chosen;
-    return !one->algorithm && !one->told;
+    bool is_open = !one->algorithm && !one->told;
+    return is_open || (told && one->choice.chosen != choice->chosen);
 }
 
 static void hear(table *all, const tern__choice *choice, bool told)
