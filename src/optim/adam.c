@@ -1,19 +1,22 @@
 /* adam.c - Adam and AdamW, which differ in their default weight decay and in where it acts. */
 #include "optim/optim.h"
 
-#include "base/opts.h"
+#define OPTS(...)                                                                                            \
+    {                                                                                                        \
+        .size = sizeof(tern_adam_opts), .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, __VA_ARGS__   \
+    }
+static const tern_adam_opts adam_defaults = OPTS(.weight_decay = 0),
+                            adamw_defaults = OPTS(.weight_decay = 0.01);
+#undef OPTS
 
 tern_adam_opts tern_adam_defaults(void)
 {
-    return (tern_adam_opts){
-        .size = sizeof(tern_adam_opts), .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+    return adam_defaults;
 }
 
 tern_adam_opts tern_adamw_defaults(void)
 {
-    tern_adam_opts opts = tern_adam_defaults();
-    opts.weight_decay = 0.01;
-    return opts;
+    return adamw_defaults;
 }
 
 static tern__optim_attr adam_attr(const tern__optim_group *group, int64_t count)
@@ -66,46 +69,28 @@ static const tern__option options[] = {
     {"fused", TERN__OPTION_NONE, 0},
     {NULL, TERN__OPTION_NONE, 0}};
 
-#define RULE(name_, attr_of)                                                                                 \
+#define RULE(name_, attr_of, defaults_)                                                                      \
     {                                                                                                        \
         .name = name_, .kernel = TERN__ADAM, .attr = attr_of, .attr_bytes = sizeof(tern__adam_attr),         \
         .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .counts = true, .options = options,           \
-        .settle = settle                                                                                     \
+        .defaults = &defaults_, .opts_bytes = sizeof(defaults_), .settle = settle                            \
     }
-static const tern__optim_rule adam = RULE("adam", adam_attr), adamw = RULE("adamw", adamw_attr);
+static const tern__optim_rule adam = RULE("adam", adam_attr, adam_defaults),
+                              adamw = RULE("adamw", adamw_attr, adamw_defaults);
 #undef RULE
-
-/* `o` holds the defaults. */
-static int read_group(const char *func, tern__optim_group *group, tern_adam_opts o,
-                      const tern_adam_opts *opts, tern_error *err)
-{
-    int status = tern__opts_read(&o, sizeof(o), opts, func, err);
-    *group = (tern__optim_group){.opts.adam = o, .lr = o.lr};
-    return status ? status : settle(func, group, err);
-}
 
 tern_optim *tern_adam_new(tern_module *module, const tern_adam_opts *opts, tern_error *err)
 {
-    tern__optim_group group;
-    if (tern__is_set(err) || read_group(__func__, &group, tern_adam_defaults(), opts, err)) return NULL;
-    return tern__optim_new(__func__, &adam, module, &group, err);
+    return tern__optim_new(__func__, &adam, module, opts, err);
 }
 
 tern_optim *tern_adamw_new(tern_module *module, const tern_adam_opts *opts, tern_error *err)
 {
-    tern__optim_group group;
-    if (tern__is_set(err) || read_group(__func__, &group, tern_adamw_defaults(), opts, err)) return NULL;
-    return tern__optim_new(__func__, &adamw, module, &group, err);
+    return tern__optim_new(__func__, &adamw, module, opts, err);
 }
 
 int tern_adam_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx, const tern_adam_opts *opts,
                         tern_error *err)
 {
-    tern__optim_group group;
-    if (tern__is_set(err)) return err->code;
-    int status = tern__optim_group_check(__func__, optim, TERN__ADAM, belongs, err);
-    if (status) return status;
-    tern_adam_opts defaults = optim->rule == &adamw ? tern_adamw_defaults() : tern_adam_defaults();
-    status = read_group(__func__, &group, defaults, opts, err);
-    return status ? status : tern__optim_group_add(__func__, optim, belongs, ctx, &group, err);
+    return tern__optim_group_add(__func__, TERN__ADAM, optim, belongs, ctx, opts, err);
 }

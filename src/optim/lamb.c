@@ -6,23 +6,24 @@
  * and one that is alone, add up the same numbers in the same order. */
 #include "optim/optim.h"
 
-#include "base/opts.h"
 #include "tensor/number.h"
 
 #include <math.h>
 
+static const tern_lamb_opts defaults = {.size = sizeof(tern_lamb_opts),
+                                        .lr = 1e-3,
+                                        .beta1 = 0.9,
+                                        .beta2 = 0.999,
+                                        .eps = 1e-6,
+                                        .weight_decay = 0.01,
+                                        .max_grad_norm = 1,
+                                        .bias_correction = true,
+                                        .grad_averaging = true,
+                                        .adam_w_mode = true};
+
 tern_lamb_opts tern_lamb_defaults(void)
 {
-    return (tern_lamb_opts){.size = sizeof(tern_lamb_opts),
-                            .lr = 1e-3,
-                            .beta1 = 0.9,
-                            .beta2 = 0.999,
-                            .eps = 1e-6,
-                            .weight_decay = 0.01,
-                            .max_grad_norm = 1,
-                            .bias_correction = true,
-                            .grad_averaging = true,
-                            .adam_w_mode = true};
+    return defaults;
 }
 
 /* ---- the first pass ---- */
@@ -140,21 +141,13 @@ static const tern__optim_rule rule = {.name = "lamb",
                                       .states = {"exp_avg", "exp_avg_sq"},
                                       .counts = true,
                                       .options = options,
+                                      .defaults = &defaults,
+                                      .opts_bytes = sizeof(defaults),
                                       .settle = settle};
-
-static int read_group(const char *func, tern__optim_group *group, const tern_lamb_opts *opts, tern_error *err)
-{
-    tern_lamb_opts o = tern_lamb_defaults();
-    int status = tern__opts_read(&o, sizeof(o), opts, func, err);
-    *group = (tern__optim_group){.opts.lamb = o, .lr = o.lr};
-    return status ? status : settle(func, group, err);
-}
 
 tern_optim *tern_lamb_new(tern_module *module, const tern_lamb_opts *opts, tern_error *err)
 {
-    tern__optim_group group;
-    if (tern__is_set(err) || read_group(__func__, &group, opts, err)) return NULL;
-    tern_optim *optim = tern__optim_new(__func__, &rule, module, &group, err);
+    tern_optim *optim = tern__optim_new(__func__, &rule, module, opts, err);
     if (!optim || tern__norms_open(__func__, optim, err) == TERN_OK) return optim;
     tern_optim_free(optim);
     return NULL;
@@ -163,9 +156,5 @@ tern_optim *tern_lamb_new(tern_module *module, const tern_lamb_opts *opts, tern_
 int tern_lamb_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx, const tern_lamb_opts *opts,
                         tern_error *err)
 {
-    tern__optim_group group;
-    if (tern__is_set(err)) return err->code;
-    int status = tern__optim_group_check(__func__, optim, rule.kernel, belongs, err);
-    if (!status) status = read_group(__func__, &group, opts, err);
-    return status ? status : tern__optim_group_add(__func__, optim, belongs, ctx, &group, err);
+    return tern__optim_group_add(__func__, TERN__LAMB, optim, belongs, ctx, opts, err);
 }

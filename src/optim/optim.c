@@ -4,6 +4,7 @@
  * neighbours in a range that have a gradient, belong to one group and have made the same number of steps go
  * through the kernel together, with the unused bytes between them, which are zeros and nobody's. */
 #include "optim/optim.h"
+#include "base/opts.h"
 #include "tensor/number.h"
 
 #include <math.h>
@@ -51,8 +52,8 @@ static int open_optim(const char *func, tern_optim *optim, const tern_module *mo
     return status;
 }
 
-tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern_module *module,
-                            const tern__optim_group *group, tern_error *err)
+static tern_optim *new_optim(const char *func, const tern__optim_rule *rule, tern_module *module,
+                             const tern__optim_group *group, tern_error *err)
 {
     if (!module || !module->tree) {
         tern__error_set(err, func, TERN_E_INVALID, "the module is NULL or was never made");
@@ -69,6 +70,25 @@ tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern
     optim->next = seal->optims;
     seal->optims = optim;
     return optim;
+}
+
+/* A group with these options, NULL for the rule's defaults. */
+static int read_group(const char *func, tern__optim_group *group, const tern__optim_rule *rule,
+                      const void *opts, tern_error *err)
+{
+    *group = (tern__optim_group){0};
+    memcpy(&group->opts, rule->defaults, rule->opts_bytes);
+    int status = tern__opts_read(&group->opts, rule->opts_bytes, opts, func, err);
+    group->lr = group->opts.any.lr;
+    return status ? status : rule->settle(func, group, err);
+}
+
+tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern_module *module,
+                            const void *opts, tern_error *err)
+{
+    tern__optim_group group;
+    if (tern__is_set(err) || read_group(func, &group, rule, opts, err)) return NULL;
+    return new_optim(func, rule, module, &group, err);
 }
 
 static void leave(tern_optim *optim)
@@ -102,8 +122,8 @@ const tern__option *tern__option_find(const tern__optim_rule *rule, const char *
     return option->name ? option : NULL;
 }
 
-int tern__optim_group_check(const char *func, const tern_optim *optim, tern__kernel kernel,
-                            tern_parameter_fn belongs, tern_error *err)
+static int check_group(const char *func, const tern_optim *optim, tern__kernel kernel,
+                       tern_parameter_fn belongs, tern_error *err)
 {
     if (!optim || !belongs)
         return tern__error_set(err, func, TERN_E_INVALID, "the optimizer or the function `belongs` is NULL");
@@ -116,8 +136,8 @@ int tern__optim_group_check(const char *func, const tern_optim *optim, tern__ker
     return TERN_OK;
 }
 
-int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn belongs, void *ctx,
-                          const tern__optim_group *group, tern_error *err)
+static int add_group(const char *func, tern_optim *optim, tern_parameter_fn belongs, void *ctx,
+                     const tern__optim_group *group, tern_error *err)
 {
     const tern__seal *seal = optim->seal;
     int number = optim->group_count, members = 0;
@@ -132,6 +152,16 @@ int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn
     optim->groups[optim->group_count++] = *group;
     tern__schedules_apply(optim);
     return number;
+}
+
+int tern__optim_group_add(const char *func, tern__kernel kernel, tern_optim *optim, tern_parameter_fn belongs,
+                          void *ctx, const void *opts, tern_error *err)
+{
+    tern__optim_group group;
+    if (tern__is_set(err)) return err->code;
+    int status = check_group(func, optim, kernel, belongs, err);
+    if (!status) status = read_group(func, &group, optim->rule, opts, err);
+    return status ? status : add_group(func, optim, belongs, ctx, &group, err);
 }
 
 int tern_optim_group_count(const tern_optim *optim)

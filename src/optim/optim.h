@@ -18,6 +18,10 @@ typedef struct tern_schedule tern_schedule;
 
 typedef struct tern__optim_group {
     union {
+        struct {
+            size_t size;
+            double lr;
+        } any; /* what all begin with */
         tern_sgd_opts sgd;
         tern_adam_opts adam;
         tern_rmsprop_opts rmsprop;
@@ -67,6 +71,8 @@ typedef struct tern__optim_rule {
     /* What torch's has in its states before a parameter's first step; NULL: nothing is there. */
     double (*initial)(const tern__optim_group *group);
     const tern__option *options; /* in torch's order                                      */
+    const void *defaults;        /* of a group's options                                */
+    size_t opts_bytes;
     /* Checks a group's options, and says by them which states it has. */
     int (*settle)(const char *func, tern__optim_group *group, tern_error *err);
 } tern__optim_rule;
@@ -137,15 +143,12 @@ struct tern_optim {
     tern_schedule *schedules;  /* all that are alive, the oldest first */
 };
 
-/* An optimizer with one group of all parameters under `module`. NULL sets *err in the name of `func`. */
+/* An optimizer with one group of all parameters under `module`, and another group, whose number is returned;
+ * opts: the caller's, or NULL. NULL, or an error code, sets *err in the name of `func`. */
 tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern_module *module,
-                            const tern__optim_group *group, tern_error *err);
-/* tern_..._group_add with options that have been read. */
-int tern__optim_group_add(const char *func, tern_optim *optim, tern_parameter_fn belongs, void *ctx,
-                          const tern__optim_group *group, tern_error *err);
-/* TERN_OK if a group may be added to this optimizer, whose rule's kernel must be this one. */
-int tern__optim_group_check(const char *func, const tern_optim *optim, tern__kernel kernel,
-                            tern_parameter_fn belongs, tern_error *err);
+                            const void *opts, tern_error *err);
+int tern__optim_group_add(const char *func, tern__kernel kernel, tern_optim *optim, tern_parameter_fn belongs,
+                          void *ctx, const void *opts, tern_error *err);
 
 /* It has a gradient to be updated with. */
 static inline bool tern__optim_is_due(const tern_optim *optim, int k)

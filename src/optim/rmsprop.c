@@ -1,10 +1,11 @@
 #include "optim/optim.h"
 
-#include "base/opts.h"
+static const tern_rmsprop_opts defaults = {
+    .size = sizeof(tern_rmsprop_opts), .lr = 0.01, .alpha = 0.99, .eps = 1e-8};
 
 tern_rmsprop_opts tern_rmsprop_defaults(void)
 {
-    return (tern_rmsprop_opts){.size = sizeof(tern_rmsprop_opts), .lr = 0.01, .alpha = 0.99, .eps = 1e-8};
+    return defaults;
 }
 
 static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
@@ -56,30 +57,17 @@ static const tern__optim_rule rule = {.name = "rmsprop",
                                       .attr_bytes = sizeof(tern__rmsprop_attr),
                                       .states = {"square_avg", "momentum_buffer", "grad_avg"},
                                       .options = options,
+                                      .defaults = &defaults,
+                                      .opts_bytes = sizeof(defaults),
                                       .settle = settle};
-
-static int read_group(const char *func, tern__optim_group *group, const tern_rmsprop_opts *opts,
-                      tern_error *err)
-{
-    tern_rmsprop_opts o = tern_rmsprop_defaults();
-    int status = tern__opts_read(&o, sizeof(o), opts, func, err);
-    *group = (tern__optim_group){.opts.rmsprop = o, .lr = o.lr};
-    return status ? status : settle(func, group, err);
-}
 
 tern_optim *tern_rmsprop_new(tern_module *module, const tern_rmsprop_opts *opts, tern_error *err)
 {
-    tern__optim_group group;
-    if (tern__is_set(err) || read_group(__func__, &group, opts, err)) return NULL;
-    return tern__optim_new(__func__, &rule, module, &group, err);
+    return tern__optim_new(__func__, &rule, module, opts, err);
 }
 
 int tern_rmsprop_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx,
                            const tern_rmsprop_opts *opts, tern_error *err)
 {
-    tern__optim_group group;
-    if (tern__is_set(err)) return err->code;
-    int status = tern__optim_group_check(__func__, optim, rule.kernel, belongs, err);
-    if (!status) status = read_group(__func__, &group, opts, err);
-    return status ? status : tern__optim_group_add(__func__, optim, belongs, ctx, &group, err);
+    return tern__optim_group_add(__func__, TERN__RMSPROP, optim, belongs, ctx, opts, err);
 }

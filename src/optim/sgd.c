@@ -1,10 +1,10 @@
 #include "optim/optim.h"
 
-#include "base/opts.h"
+static const tern_sgd_opts defaults = {.size = sizeof(tern_sgd_opts), .lr = 1e-3};
 
 tern_sgd_opts tern_sgd_defaults(void)
 {
-    return (tern_sgd_opts){.size = sizeof(tern_sgd_opts), .lr = 1e-3};
+    return defaults;
 }
 
 static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
@@ -57,29 +57,17 @@ static const tern__optim_rule rule = {.name = "sgd",
                                       .states = {"momentum_buffer"},
                                       .stepless = true,
                                       .options = options,
+                                      .defaults = &defaults,
+                                      .opts_bytes = sizeof(defaults),
                                       .settle = settle};
-
-static int read_group(const char *func, tern__optim_group *group, const tern_sgd_opts *opts, tern_error *err)
-{
-    tern_sgd_opts o = tern_sgd_defaults();
-    int status = tern__opts_read(&o, sizeof(o), opts, func, err);
-    *group = (tern__optim_group){.opts.sgd = o, .lr = o.lr};
-    return status ? status : settle(func, group, err);
-}
 
 tern_optim *tern_sgd_new(tern_module *module, const tern_sgd_opts *opts, tern_error *err)
 {
-    tern__optim_group group;
-    if (tern__is_set(err) || read_group(__func__, &group, opts, err)) return NULL;
-    return tern__optim_new(__func__, &rule, module, &group, err);
+    return tern__optim_new(__func__, &rule, module, opts, err);
 }
 
 int tern_sgd_group_add(tern_optim *optim, tern_parameter_fn belongs, void *ctx, const tern_sgd_opts *opts,
                        tern_error *err)
 {
-    tern__optim_group group;
-    if (tern__is_set(err)) return err->code;
-    int status = tern__optim_group_check(__func__, optim, rule.kernel, belongs, err);
-    if (!status) status = read_group(__func__, &group, opts, err);
-    return status ? status : tern__optim_group_add(__func__, optim, belongs, ctx, &group, err);
+    return tern__optim_group_add(__func__, TERN__SGD, optim, belongs, ctx, opts, err);
 }
