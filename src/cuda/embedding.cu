@@ -18,6 +18,7 @@ extern "C" {
 #define COLUMNS 32
 #define PARTS   (THREADS / COLUMNS)
 #define PIECE   512 /* items of a long row that a block sums */
+#define RARE    4   /* items of a row, on average, that a warp sums */
 #define AHEAD   4   /* units of rows that a thread copies at a time */
 
 /* ---- forward ---- */
@@ -115,7 +116,7 @@ typedef struct sort {
     int index_dtype, blocks, shift;
     int64_t count, each, rows, padding; /* each: items of a block */
     item *from, *to;
-    uint32_t *places; /* (THREADS, blocks): of a digit and a block */
+    uint32_t *places; /* (blocks, THREADS): of a block and a digit */
 } sort;
 } // namespace
 
@@ -144,7 +145,7 @@ static __global__ void count_digits(sort s)
     __syncthreads();
     for (int64_t i = first + threadIdx.x; i < last; i += THREADS) atomicAdd(&counts[digit_of(s, i)], 1u);
     __syncthreads();
-    s.places[(int64_t)threadIdx.x * s.blocks + blockIdx.x] = counts[threadIdx.x];
+    s.places[(int64_t)blockIdx.x * THREADS + threadIdx.x] = counts[threadIdx.x];
 }
 
 /* By one block: a thread has the counts of a digit, and those of smaller digits stand before. */
@@ -152,15 +153,15 @@ static __global__ void add_places(sort s)
 {
     tern__kernel_begin();
     __shared__ uint32_t totals[THREADS];
-    uint32_t *own = s.places + (int64_t)threadIdx.x * s.blocks, place = 0;
-    for (int b = 0; b < s.blocks; b++) place += own[b];
+    uint32_t *own = s.places + threadIdx.x, place = 0;
+    for (int b = 0; b < s.blocks; b++) place += own[b * THREADS];
     totals[threadIdx.x] = place;
     __syncthreads();
     place = 0;
     for (int d = 0; d < (int)threadIdx.x; d++) place += totals[d];
     for (int b = 0; b < s.blocks; b++) {
-        uint32_t count = own[b];
-        own[b] = place;
+        uint32_t count = own[b * THREADS];
+        own[b * THREADS] = place;
         place += count;
     }
 }
@@ -172,7 +173,7 @@ static __global__ void move_items(sort s)
     __shared__ uint32_t next[THREADS];
     __shared__ int digits[THREADS];
     int64_t first = blockIdx.x * s.each, last = TERN__MIN(first + s.each, s.count);
-    next[threadIdx.x] = s.places[(int64_t)threadIdx.x * s.blocks + blockIdx.x];
+    next[threadIdx.x] = s.places[(int64_t)blockIdx.x * THREADS + threadIdx.x];
     for (int64_t tile = first; tile < last; tile += THREADS) {
         int64_t i = tile + threadIdx.x;
         int digit = i < last ? digit_of(s, i) : -1;
@@ -220,17 +221,18 @@ typedef struct gradient {
     bool add;
 } gradient;
 
-/* What a block sums: 32 columns of a row or of a piece, each by 8 threads that take every eighth item. */
+/* What is summed together: 32 columns of a row or of a piece, by a block, each column by 8 threads that take
+ * every eighth item, or by a warp alone. */
 typedef struct unit {
     int64_t of, column; /* column: the thread's, which may be beyond the last */
-    int part;
+    int part, parts;    /* which of the items are the thread's                */
 } unit;
 } // namespace
 
-static __device__ __forceinline__ unit unit_of(const gradient &g, int64_t i)
+static __device__ __forceinline__ unit unit_of(const gradient &g, int64_t i, int part, int parts)
 {
     int64_t of = tern__quotient(i, g.groups);
-    return {of, (i - of * g.groups) * COLUMNS + threadIdx.x % COLUMNS, (int)threadIdx.x / COLUMNS};
+    return {of, (i - of * g.groups) * COLUMNS + threadIdx.x % COLUMNS, part, parts};
 }
 
 /* The first item of this row or a later one. */
@@ -264,7 +266,7 @@ static __device__ __forceinline__ bool is_long(const gradient &g, int64_t row)
 static __device__ double sum_items(const gradient &g, const unit &u, int64_t first, int64_t last)
 {
     double sum = 0;
-    for (int64_t i = first + u.part; i < last && u.column < g.size; i += PARTS)
+    for (int64_t i = first + u.part; i < last && u.column < g.size; i += u.parts)
         sum += tern__element<double>(g.dy, g.dy_dtype, g.items[i].position * g.size + u.column);
     return sum;
 }
@@ -273,7 +275,7 @@ static __device__ double sum_items(const gradient &g, const unit &u, int64_t fir
 static __device__ double sum_pieces(const gradient &g, const unit &u, int64_t first, int64_t last)
 {
     double sum = 0;
-    for (int64_t i = first / PIECE + u.part; i * PIECE < last && u.column < g.size; i += PARTS)
+    for (int64_t i = first / PIECE + u.part; i * PIECE < last && u.column < g.size; i += u.parts)
         sum += g.pieces[(2 * i + (i * PIECE < first)) * g.size + u.column];
     return sum;
 }
@@ -295,7 +297,7 @@ static __global__ void add_pieces(gradient g)
     tern__kernel_begin();
     int64_t units = (g.count + PIECE - 1) / PIECE * g.groups;
     for (int64_t i = blockIdx.x; i < units; i += gridDim.x) {
-        unit u = unit_of(g, i);
+        unit u = unit_of(g, i, threadIdx.x / COLUMNS, PARTS);
         int64_t begin = u.of * PIECE, end = TERN__MIN(begin + PIECE, g.count);
         int64_t rows[] = {g.items[begin].row, g.items[end - 1].row};
         for (int n = 0; n < 2 && (n == 0 || rows[1] != rows[0]); n++) {
@@ -308,17 +310,38 @@ static __global__ void add_pieces(gradient g)
     }
 }
 
+/* A thread's share of a row. */
+static __device__ double sum_row(const gradient &g, const unit &u)
+{
+    int64_t first = g.starts[u.of], last = g.starts[u.of + 1];
+    return last - first > PIECE ? sum_pieces(g, u, first, last) : sum_items(g, u, first, last);
+}
+
+static __device__ void put_row(const gradient &g, const unit &u, double sum)
+{
+    int64_t at = u.of * g.size + u.column;
+    if (u.part || u.column >= g.size) return;
+    if (g.add) sum += tern__element<double>(g.dw, g.dw_dtype, at);
+    tern__element_set<double>(g.dw, g.dw_dtype, at, sum);
+}
+
 static __global__ void add_rows(gradient g)
 {
     tern__kernel_begin();
     for (int64_t i = blockIdx.x; i < g.rows * g.groups; i += gridDim.x) {
-        unit u = unit_of(g, i);
-        int64_t first = g.starts[u.of], last = g.starts[u.of + 1], at = u.of * g.size + u.column;
-        double sum =
-            sum_parts(is_long(g, u.of) ? sum_pieces(g, u, first, last) : sum_items(g, u, first, last));
-        if (u.part || u.column >= g.size) continue;
-        if (g.add) sum += tern__element<double>(g.dw, g.dw_dtype, at);
-        tern__element_set<double>(g.dw, g.dw_dtype, at, sum);
+        unit u = unit_of(g, i, threadIdx.x / COLUMNS, PARTS);
+        put_row(g, u, sum_parts(sum_row(g, u)));
+    }
+}
+
+/* Of rows with hardly an item each, as those of a large vocabulary. */
+static __global__ void add_rare_rows(gradient g)
+{
+    tern__kernel_begin();
+    for (int64_t i = blockIdx.x * PARTS + threadIdx.x / COLUMNS; i < g.rows * g.groups;
+         i += (int64_t)gridDim.x * PARTS) {
+        unit u = unit_of(g, i, 0, 1);
+        put_row(g, u, sum_row(g, u));
     }
 }
 
@@ -354,9 +377,11 @@ static int add_sorted(const tern__call *call, const item *items, int64_t count)
     if (!status && pieces)
         status = tern__cuda_launch(call, add_pieces, tern__cuda_grid(call, pieces * g.groups, 1, 1), THREADS,
                                    0, g);
+    bool rare = count <= g.rows * RARE;
     if (!status)
         status =
-            tern__cuda_launch(call, add_rows, tern__cuda_grid(call, g.rows * g.groups, 1, 1), THREADS, 0, g);
+            tern__cuda_launch(call, rare ? add_rare_rows : add_rows,
+                              tern__cuda_grid(call, g.rows * g.groups, rare ? PARTS : 1, 1), THREADS, 0, g);
     tern__cuda_scratch_free(call, scratch);
     return status;
 }

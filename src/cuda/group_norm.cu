@@ -14,6 +14,7 @@ extern "C" {
 #define MOST       1024      /* threads for a row                                     */
 #define AHEAD      4         /* bunches of x that a thread reads at a time            */
 #define GRAD_AHEAD 2         /* and of dy and x, or of a row that blocks share        */
+#define HUGE_ROW   (1 << 18) /* values of a row that blocks share, however many rows there are */
 #define LONG       (1 << 16) /* values of a row that blocks share, where rows are few */
 
 typedef struct group_norm {
@@ -391,10 +392,11 @@ static bool is_bunched(const group_norm &a, const tern__view *const *views, int 
     return tern__bunches_fit(views, count, a.shape.positions == 1 ? a.shape.channels : a.shape.positions);
 }
 
-/* By the shape alone, so that sums do not depend on the device. */
+/* Few rows leave processors idle, and of rows that are too large for the cache a block that has one alone
+ * reads all three times from memory. By the shape alone, so that sums do not depend on the device. */
 static bool is_shared(const group_norm &a)
 {
-    return a.rows < TERN__COLUMN_FEW / 2 && a.shape.size >= LONG;
+    return a.shape.size >= (a.rows < TERN__COLUMN_FEW / 2 ? LONG : HUGE_ROW);
 }
 
 /* x as (1, rows, size): rows are channels, as a batch norm has them. */
