@@ -43,9 +43,9 @@ TERN_API int tern_device_threads_get(const tern_device *device);
 TERN_API int tern_device_threads_set(tern_device *device, int n, tern_error *err);
 
 /* How convolutions are computed. Each case (shapes, direction, dtype) is timed with its first use by every
- * algorithm that has it, and the fastest is kept, as with torch.backends.cudnn.benchmark. On GPUs f32 is
- * multiplied as TF32 unless `exact` is set (torch.backends.cudnn.allow_tf32); products of matrices are f32's.
- */
+ * algorithm that has it, and the fastest is kept, as with torch.backends.cudnn.benchmark; on a CPU the first
+ * 1024 cases are, and further ones take the fixed table's. On GPUs f32 is multiplied as TF32 unless `exact`
+ * is set (torch.backends.cudnn.allow_tf32); products of matrices are f32's. */
 typedef struct tern_device_conv_opts {
     size_t size;        /* sizeof(tern_device_conv_opts), set by tern_device_conv_defaults      */
     size_t workspace;   /* bytes that an algorithm may use beside its operands; default 0: the
@@ -57,7 +57,8 @@ typedef struct tern_device_conv_opts {
 /* exact and deterministic are true where TERN_EXACT_CONV and TERN_DETERMINISTIC are 1 in the environment;
  * what is neither 0 nor 1 there is E_ENV of tern_device_open. */
 TERN_API tern_device_conv_opts tern_device_conv_defaults(void);
-/* For cases that come up from now on; a device is opened with the defaults. */
+/* For cases that come up from now on: those that were timed keep what was chosen. A device is opened with the
+ * defaults. */
 TERN_API int tern_device_conv_set(tern_device *device, const tern_device_conv_opts *opts, tern_error *err);
 
 /* GPUs only: what repeats itself from step to step is launched as a few graphs instead of thousands of

@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-#define ROOM ((size_t)256 << 10) /* bytes of lines: about 600 cases */
+#define ROOM ((size_t)512 << 10) /* bytes of lines: about 1200 cases, more than a device learns */
 
 /* ---- life ---- */
 

@@ -2,11 +2,11 @@
 #include "parallel/ddp_fixture.h"
 
 #include "kernels/choices.h"
-#include "kernels/kernel.h"
+#include "kernels/cpu/conv/choice.h"
 
 #include <stdatomic.h>
 
-#define LINES ((size_t)256 << 10)
+#define LINES ((size_t)512 << 10)
 #define MANY  360 /* a DenseNet-121's, a direction each */
 
 /* ---- which algorithms a step takes ---- */
@@ -99,14 +99,14 @@ static void take_direct(const fixture *f)
 }
 
 /* Rank 0 from now on as if it had also met its first case with so many other numbers of threads. */
-static void take_many(const fixture *f)
+static void take_many(const fixture *f, int count)
 {
     static const char threads[] = "\"threads\":1,";
     static _Thread_local char text[LINES], changed[LINES];
     size_t used = 0;
     tern__choices_write(f->dev, text, sizeof(text));
     const char *at = strstr(text, threads), *end = strchr(text, '\n');
-    for (int i = 0; at && i < MANY; i++)
+    for (int i = 0; at && i < count; i++)
         used += (size_t)snprintf(changed + used, LINES - used, "%.*s\"threads\":%d,%.*s\n", (int)(at - text),
                                  text, 2 + i, (int)(end - at - strlen(threads)), at + strlen(threads));
     tern__choices_read(f->dev, changed, used);
@@ -160,7 +160,7 @@ static int many_body(int rank, const tern__bootstrap *boot, void *arg)
     open_rank(&f, boot, &err);
     step(&f, 16, &err);
     learned(&f, &before);
-    if (rank == 0) take_many(&f);
+    if (rank == 0) take_many(&f, MANY);
     step(&f, 16, &err);
     uint64_t mine = learned(&f, &after);
     RANK_CHECK(rank, !before || after == before + MANY); /* none: a machine with one algorithm */
@@ -174,6 +174,38 @@ static void all_choices_of_a_large_network_are_told(void **state)
 {
     (void)state;
     assert_ranks_ok(ranks_run(2, many_body, NULL));
+}
+
+/* Rank 0 measures no more, has nothing more to tell, and all compute what is new alike. */
+static int full_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    fixture f;
+    int count;
+    (void)arg;
+    open_rank(&f, boot, &err);
+    step(&f, 16, &err);
+    learned(&f, &count);
+    if (count > 0 && rank == 0) take_many(&f, TERN__CHOICE_CASES - count);
+    step(&f, 16, &err);
+    uint64_t mine = learned(&f, &count);
+    RANK_CHECK(rank, !count || count == TERN__CHOICE_CASES); /* none: a machine with one algorithm */
+    RANK_CHECK(rank, fixture_same(f.world, mine, &err));
+    for (int64_t size = 8; size <= 24; size += 4) {
+        witness w = step(&f, size, &err);
+        RANK_CHECK(rank, w.convolutions == 8 && fixture_same(f.world, w.hash, &err));
+        RANK_CHECK(rank, learned(&f, &count) == mine);
+    }
+    RANK_CHECK(rank, fixture_same(f.world, fixture_hash(f.net), &err));
+    RANK_CHECK_OK(rank, err);
+    fixture_close(&f);
+    return 0;
+}
+
+static void a_full_rank_0_has_nothing_to_tell(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, full_body, NULL));
 }
 
 /* Each rank has a size of its own, and one that changes. */
@@ -343,6 +375,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_ranks_take_rank_0s_choices),
         cmocka_unit_test(all_choices_of_a_large_network_are_told),
+        cmocka_unit_test(a_full_rank_0_has_nothing_to_tell),
         cmocka_unit_test(ranks_with_different_shapes_go_on),
         cmocka_unit_test(who_had_no_inputs_hears_of_it_later),
         cmocka_unit_test(a_ddp_without_a_loss_tells_nothing),

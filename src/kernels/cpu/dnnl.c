@@ -11,12 +11,14 @@
 #include <cpuid.h>
 #endif
 
-#define BUCKETS 256
+#define BUCKETS 1024
 
 typedef struct library {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     tern__prim *buckets[BUCKETS];
+    tern__prim *newest, *oldest; /* by their last use */
+    int count;
 } library;
 
 static void prim_free(tern__prim *prim)
@@ -30,11 +32,9 @@ static void prim_free(tern__prim *prim)
 static void library_free(void *data)
 {
     library *lib = data;
-    for (int b = 0; b < BUCKETS; b++) {
-        for (tern__prim *prim = lib->buckets[b], *next; prim; prim = next) {
-            next = prim->next;
-            prim_free(prim);
-        }
+    for (tern__prim *prim = lib->newest, *older; prim; prim = older) {
+        older = prim->older;
+        prim_free(prim);
     }
     if (lib->stream) dnnl_stream_destroy(lib->stream);
     if (lib->engine) dnnl_engine_destroy(lib->engine);
@@ -160,13 +160,64 @@ unsigned tern__prim_key_hash(const tern__prim_key *key)
     return (unsigned)(tern__dnnl_hash(key, sizeof(*key)) >> 32);
 }
 
+/* ---- primitives, by key and by use ---- */
+
+static tern__prim **bucket_of(library *lib, const tern__prim_key *key)
+{
+    return &lib->buckets[tern__prim_key_hash(key) % BUCKETS];
+}
+
+static void put_newest(library *lib, tern__prim *prim)
+{
+    prim->newer = NULL;
+    prim->older = lib->newest;
+    *(lib->newest ? &lib->newest->newer : &lib->oldest) = prim;
+    lib->newest = prim;
+}
+
+static void take_out(library *lib, tern__prim *prim)
+{
+    *(prim->newer ? &prim->newer->older : &lib->newest) = prim->older;
+    *(prim->older ? &prim->older->newer : &lib->oldest) = prim->newer;
+}
+
+static void evict(library *lib, tern__prim *prim)
+{
+    tern__prim **at = bucket_of(lib, &prim->key);
+    while (*at != prim) at = &(*at)->next;
+    *at = prim->next;
+    take_out(lib, prim);
+    prim_free(prim);
+    lib->count--;
+}
+
+static void keep(library *lib, tern__prim *prim)
+{
+    tern__prim **bucket = bucket_of(lib, &prim->key);
+    prim->next = *bucket;
+    *bucket = prim;
+    put_newest(lib, prim);
+    if (++lib->count > TERN__PRIMS_MAX) evict(lib, lib->oldest);
+}
+
 tern__prim *tern__prim_find(const tern__call *call, const tern__prim_key *key)
 {
     library *lib = library_of(call);
-    tern__prim *prim = lib ? lib->buckets[tern__prim_key_hash(key) % BUCKETS] : NULL;
+    tern__prim *prim = lib ? *bucket_of(lib, key) : NULL;
     while (prim && memcmp(&prim->key, key, sizeof(*key)) != 0) prim = prim->next;
+    if (!prim || prim == lib->newest) return prim;
+    take_out(lib, prim);
+    put_newest(lib, prim);
     return prim;
 }
+
+int tern__prims_count(const tern_device *device)
+{
+    const library *lib = device->slots[TERN__SLOT_DNNL].data;
+    return lib ? lib->count : 0;
+}
+
+/* ---- making and running them ---- */
 
 /* How the primitive has its argument: the caller's words for it where they say the same. */
 static dnnl_status_t take_desc(tern__prim *prim, int i, const void *own, const tern__dnnl_desc *have)
@@ -230,9 +281,7 @@ int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primi
         prim_free(prim);
         return tern__dnnl_fail(call, status, "primitive");
     }
-    tern__prim **bucket = &lib->buckets[tern__prim_key_hash(key) % BUCKETS];
-    prim->next = *bucket;
-    *bucket = prim;
+    keep(lib, prim);
     *out = prim;
     return TERN_OK;
 }

@@ -1,9 +1,10 @@
 /* dnnl.h - oneDNN's C API behind cached primitives: everything that is made once per shape is made once per
- * device.
+ * device, and again only after so many others that it was the one not used for the longest time.
  *
  * A primitive is found by a key of plain bytes: the kernel, its shapes and attributes, the thread count.
  * Found again, a run sets the data pointers and executes: tern allocates nothing (oneDNN's execute does, a
- * few small blocks). The scratchpad is the device's.
+ * few small blocks). The scratchpad is the device's. A device serves one thread at a time, and no kernel
+ * makes nearly as many primitives in one call as are kept: what it has found stays while it runs.
  *
  * Nobody but dnnl_api.h and what stands behind it knows which major version the library is of: 2.x describes
  * memory and operations by structs, 3.x by handles and arguments. Here a description is tern's own, plain
@@ -17,6 +18,8 @@
 
 #define TERN__PRIM_ARGS 8
 #define TERN__PRIM_KEY  32
+/* That a device keeps. A step of ResNet-152 has 140, one of 196 convolutions that all differ has 1180. */
+#define TERN__PRIMS_MAX 2048
 
 /* How a tensor stands in memory. Two that are equal byte for byte are the same; filled with zeros first. */
 typedef struct tern__dnnl_desc {
@@ -65,21 +68,24 @@ struct tern__prim {
     dnnl_exec_arg_t args[TERN__PRIM_ARGS + 1]; /* the last one is the scratchpad           */
     tern__dnnl_desc desc[TERN__PRIM_ARGS];     /* as it has each: the caller's where equal */
     size_t bytes[TERN__PRIM_ARGS], scratch_bytes;
-    bool moves_stack; /* the stack pointer is not the stack's while it runs */
-    tern__prim *next;
+    bool moves_stack;          /* the stack pointer is not the stack's while it runs */
+    tern__prim *next;          /* in its bucket                                      */
+    tern__prim *newer, *older; /* by their last use                                  */
 };
 
 /* A key for this call: kernel, threads and `part` filled. */
 tern__prim_key tern__prim_key_make(const tern__call *call, int part);
 unsigned tern__prim_key_hash(const tern__prim_key *key);
-/* NULL if no such primitive has been made yet. */
+/* NULL if no such primitive has been made yet, or it is no longer kept. */
 tern__prim *tern__prim_find(const tern__call *call, const tern__prim_key *key);
 /* Makes the primitive that is planned, whose arguments are in the formats that it asks for, and keeps it
- * under `key`. Takes over `plan`. */
+ * under `key`, in the place of the least recently used one where there are enough. Takes over `plan`. */
 int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primitive_desc_t plan,
                    const tern__prim_arg *args, int arg_count, tern__prim **prim);
 /* Runs it on `data`, one pointer an argument, in the order given to tern__prim_new. */
 int tern__prim_run(const tern__call *call, tern__prim *prim, void *const *data);
+/* How many the device keeps. */
+int tern__prims_count(const tern_device *device);
 
 /* ---- plans: what the library would compute, and how ---- */
 

@@ -3,10 +3,14 @@
  * A case is decided when it first comes up. What another rank has told comes first, then what the user's file
  * knows, and what nobody knows is measured. Only algorithms that the device's rules allow at that moment
  * count: the file tells times, of which the least is taken among those, and where one of them has no time yet
- * all are measured anew. A device that follows another rank does not look at clocks: until it is told it
- * takes what the fixed table says, as it does where it was told of what it may or can not run. Of what the
- * table has nothing for, no clock is asked either: that goes through copies in f32, which are a case of their
- * own. */
+ * all are measured anew. A device that follows another rank does not look at clocks, its own of before
+ * included: until it is told it takes what the fixed table says, as it does where it was told of what it may
+ * or can not run. Of what the table has nothing for, no clock is asked either: that goes through copies in
+ * f32, which are a case of their own.
+ *
+ * A device learns so many cases and no more, since a run whose every step has a new shape would measure in
+ * every step and keep what it never sees again. The others are the fixed table's, which is asked each time:
+ * nothing is kept of them, and no rank needs to be told. */
 #include "kernels/cpu/conv/choice.h"
 #include "kernels/choices.h"
 
@@ -31,6 +35,7 @@ struct entry {
 typedef struct table {
     entry *buckets[BUCKETS];
     entry *learned; /* measured, found in the file when it was needed, or told: the newest first */
+    int learned_count;
     uint64_t serial;
     bool has_read_file;
 } table;
@@ -78,6 +83,7 @@ static void learn(table *all, entry *one)
     if (!one->serial) {
         one->before = all->learned;
         all->learned = one;
+        all->learned_count++;
     }
     one->serial = ++all->serial;
 }
@@ -94,10 +100,11 @@ static void hear(table *all, const tern__choice *choice, bool told)
 {
     entry *one = find(all, &choice->key);
     if (!one) one = add(all, &choice->key, NULL);
-    if (!one || !is_news(one, choice, told)) return;
+    bool news = one && is_news(one, choice, told);
+    if (one && told) one->told = true;
+    if (!news) return;
     one->choice = *choice;
     one->algorithm = NULL;
-    one->told = told;
     if (told) learn(all, one);
 }
 
@@ -276,6 +283,11 @@ static void decide_by_times(table *all, entry *one, const tern__conv *c)
     one->algorithm = tern__conv_algorithms[one->choice.chosen];
     learn(all, one);
     if (!is_known) append_to_file(&one->choice);
+    if (all->learned_count == TERN__CHOICE_CASES)
+        tern__log(TERN_LOG_INFO,
+                  "%d cases of convolutions are measured: further ones are not, and take a fixed table's "
+                  "algorithms (docs/conv.md)",
+                  TERN__CHOICE_CASES);
 }
 
 static void decide_as_told(entry *one, const tern__conv *c)
@@ -284,26 +296,48 @@ static void decide_as_told(entry *one, const tern__conv *c)
     if (is_allowed(c, told)) one->algorithm = told;
 }
 
+static bool has_choice(const tern__conv *c)
+{
+    return !c->call->device->conv.deterministic && has_alternatives(c);
+}
+
+static bool may_measure(const table *all, const tern__conv *c)
+{
+    return !c->call->device->follows && all->learned_count < TERN__CHOICE_CASES && has_choice(c);
+}
+
 static void decide(table *all, entry *one, const tern__conv *c)
 {
-    const tern_device *device = c->call->device;
-    if (!device->conv.deterministic && has_alternatives(c)) {
-        if (one->told) decide_as_told(one, c);
-        if (!one->algorithm && !device->follows) decide_by_times(all, one, c);
-    }
+    if (one->told && has_choice(c)) decide_as_told(one, c);
+    if (!one->algorithm && may_measure(all, c)) decide_by_times(all, one, c);
     if (!one->algorithm) one->algorithm = look_up(c);
+}
+
+/* Another's word counts, and a clock's or the file's only for who may measure. */
+static bool counts(const table *all, const entry *one, const tern__conv *c)
+{
+    bool is_decided = one->algorithm && !c->call->device->follows;
+    return one->told || is_decided || may_measure(all, c);
+}
+
+/* NULL: the fixed table's. */
+static int entry_of(table *all, const tern__conv *c, entry **out)
+{
+    tern__prim_key key = tern__conv_key(c);
+    entry *one = find(all, &key);
+    if (one && !counts(all, one, c)) one = NULL;
+    if (!one && may_measure(all, c) && !(one = add(all, &key, c->call->err))) return TERN_E_MEMORY;
+    *out = one;
+    return TERN_OK;
 }
 
 int tern__conv_choose(const tern__conv *c, const tern__conv_algorithm **chosen)
 {
     table *all = table_of(c->call->device, c->call->err);
-    if (!all) return TERN_E_MEMORY;
-    tern__prim_key key = tern__conv_key(c);
-    entry *one = find(all, &key);
-    if (!one) one = add(all, &key, c->call->err);
-    if (!one) return TERN_E_MEMORY;
-    if (!one->algorithm) decide(all, one, c);
-    *chosen = one->algorithm;
+    entry *one = NULL;
+    if (!all || entry_of(all, c, &one)) return TERN_E_MEMORY;
+    if (one && !one->algorithm) decide(all, one, c);
+    *chosen = one ? one->algorithm : look_up(c);
     return *chosen ? TERN_OK : TERN_E_UNSUPPORTED;
 }
 

@@ -1,0 +1,111 @@
+/* A device learns so many cases of convolutions; the others are the fixed table's. */
+#include "kernels/conv_choice.h"
+
+/* As if others had told it of so many cases, which differ in their numbers of threads. */
+static void learn_others(tern_device *device, int cases)
+{
+    char line[TERN__CHOICE_LINE];
+    const tern__choice_machine machine = tern__choice_machine_get();
+    tern__choice choice = choice_of(device, TERN__CONV, 32, 0);
+    for (int i = 0; i < cases; i++) {
+        choice.key.threads = 2 + i;
+        tern__choices_read(device, line, tern__choice_print(&choice, &machine, line));
+    }
+}
+
+static void note_full(tern_log_level level, const char *text, void *ctx)
+{
+    *(int *)ctx += level == TERN_LOG_INFO && strstr(text, "cases of convolutions");
+}
+
+static void a_full_device_measures_no_more(void **state)
+{
+    (void)state;
+    folder f;
+    int other = find_alternative(), said = 0;
+    folder_open(&f);
+    tern_log_set(note_full, &said);
+    tern_device *device = open_device(false, false);
+    learn_others(device, TERN__CHOICE_CASES - 1);
+    assert_int_equal(tern__choices_serial(device), TERN__CHOICE_CASES - 1);
+    assert_int_equal(said, 0);
+    run(device, TERN__CONV, 16);
+    assert_int_equal(lines_in(&f), 1);
+    assert_int_equal(said, 1);
+    for (int i = 0; i < 2; i++)
+        for (int64_t size = 16; size < 20; size++)
+            assert_string_equal(run_of(device, TERN__CONV, TERN_F32, 32, size),
+                                tern__conv_algorithms[other]->name);
+    assert_int_equal(lines_in(&f), 1);
+    assert_int_equal(tern__choices_serial(device), TERN__CHOICE_CASES);
+    assert_int_equal(said, 1);
+    tern_log_set(NULL, NULL);
+    tern_device_close(device);
+    folder_close(&f);
+}
+
+/* The file is no clock, but it would tell another one in every step, too. */
+static void a_full_device_hears_others_only(void **state)
+{
+    (void)state;
+    folder f;
+    int other = find_alternative();
+    char line[TERN__CHOICE_LINE];
+    folder_open(&f);
+    store_choice(&f, 0);
+    tern_device *device = open_device(false, false);
+    learn_others(device, TERN__CHOICE_CASES - 1);
+    run(device, TERN__CONV, 16); /* which reads the file */
+    assert_string_equal(run(device, TERN__CONV, 32), tern__conv_algorithms[other]->name);
+    tern__choices_read(device, line, line_of(device, 32, 0, line));
+    assert_string_equal(run(device, TERN__CONV, 32), "direct");
+    tern_device_close(device);
+    folder_close(&f);
+}
+
+/* What its own clock has said is nothing to a device that follows, until it is told the same. */
+static void who_follows_forgets_its_own_clock(void **state)
+{
+    (void)state;
+    folder f;
+    int other = find_alternative();
+    char line[TERN__CHOICE_LINE];
+    folder_open(&f);
+    store_choice(&f, 0);
+    tern_device *device = open_device(false, false);
+    assert_string_equal(run(device, TERN__CONV, 32), "direct");
+    device->follows = true;
+    assert_string_equal(run(device, TERN__CONV, 32), tern__conv_algorithms[other]->name);
+    tern__choices_read(device, line, line_of(device, 32, 0, line));
+    assert_string_equal(run(device, TERN__CONV, 32), "direct");
+    assert_int_equal(tern__choices_serial(device), 1);
+    tern_device_close(device);
+    folder_close(&f);
+}
+
+/* A block for each primitive, and nothing else. */
+static void cases_of_the_fixed_table_are_not_kept(void **state)
+{
+    (void)state;
+    ledger books = {0};
+    ledger_open(&books);
+    tern_device *device = open_device(false, true);
+    for (int64_t size = 40; size > 38; size--) run_of(device, TERN__CONV, TERN_F32, 16, size);
+    int others = atomic_load(&books.live) - tern__prims_count(device);
+    for (int64_t size = 38; size > 8; size--) run_of(device, TERN__CONV, TERN_F32, 16, size);
+    assert_int_equal(atomic_load(&books.live) - tern__prims_count(device), others);
+    tern_device_close(device);
+    ledger_close(&books);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_full_device_measures_no_more),
+        cmocka_unit_test(a_full_device_hears_others_only),
+        cmocka_unit_test(who_follows_forgets_its_own_clock),
+        cmocka_unit_test(cases_of_the_fixed_table_are_not_kept),
+    };
+    setenv("TERN_CONV_CACHE", "off", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
