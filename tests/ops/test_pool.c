@@ -1,4 +1,4 @@
-/* test_pool2d.c - memory of pooling in plain layouts: copies, spans, and the plain kernel's sums. */
+/* test_pool.c - memory of pooling in plain layouts: copies, spans, and the plain kernel's sums. */
 #include "world.h"
 
 #include <string.h>
