@@ -138,10 +138,10 @@ static int open_channel(tern_ddp *ddp, tern_error *err)
 static void listen_to_backward(tern_ddp *ddp)
 {
     for (int i = 0; i < ddp->leaf_count; i++) ddp->seal->leaves[ddp->order[i]]->listener = &ddp->listener;
-    tern__listener **link = (tern__listener **)&tern__group_root(ddp->group)->listeners;
+    tern__listener **link = &tern__group_root(ddp->group)->listeners;
     while (*link) link = &(*link)->next;
     *link = &ddp->listener;
-    ddp->seal->attached = ddp;
+    ddp->seal->attached = &ddp->listener;
     ddp->seal->group = ddp->group;
 }
 
@@ -216,13 +216,12 @@ static void stop_listening(tern_ddp *ddp)
 {
     for (int k = 0; k < ddp->seal->leaf_count; k++)
         if (ddp->seal->leaves[k]->listener == &ddp->listener) ddp->seal->leaves[k]->listener = NULL;
-    for (tern__listener **link = (tern__listener **)&tern__group_root(ddp->group)->listeners; *link;
-         link = &(*link)->next) {
+    for (tern__listener **link = &tern__group_root(ddp->group)->listeners; *link; link = &(*link)->next) {
         if (*link != &ddp->listener) continue;
         *link = ddp->listener.next;
         break;
     }
-    if (ddp->seal->attached == ddp) ddp->seal->attached = NULL;
+    if (ddp->seal->attached == &ddp->listener) ddp->seal->attached = NULL;
 }
 
 void tern_ddp_free(tern_ddp *ddp)
