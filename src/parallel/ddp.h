@@ -46,8 +46,8 @@ typedef struct tern__ddp_loss {
     uint32_t window;     /* of one that is reached, until the user asks for it      */
     bool has_window, is_known;
     tern__extent extent;
-    float *pinned;     /* of one that is not: where it comes to behind its bucket's */
-    tern__mark *there; /* gradients, and the mark behind its copy                   */
+    float *pinned;     /* not reached: the loss is copied here, before its bucket's gradients */
+    tern__mark *there; /* set behind that copy                                      */
     bool is_sent;      /* in this backward, and not written to the side values yet  */
 } tern__ddp_loss;
 
@@ -173,9 +173,9 @@ int tern__staged_test(const tern_ddp *ddp, tern_error *err);
 /* The means to the device, of all buckets that have one. */
 int tern__staged_take(const tern_ddp *ddp, tern_error *err);
 
-/* Copies in their lanes of communication, between a `depart` behind the step and a `return` that the step
- * follows; `returned`: TERN_OK when they are done, TERN_PENDING, or an error. Of the host's memory what is
- * pinned. */
+/* Copies. _depart: the lanes of communication wait for the steps'. _copy: asked of them; the host's memory
+ * must be pinned. _return: the steps' lanes wait for the copies. _returned: TERN_OK once they are done,
+ * TERN_PENDING, or an error. */
 int tern__staged_depart(const tern_ddp *ddp, tern_error *err);
 int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t bytes, tern_error *err);
 int tern__staged_return(const tern_ddp *ddp, tern_error *err);
