@@ -169,7 +169,7 @@ static int build(tern_ddp *ddp, tern_error *err)
     if (!status) status = open_channel(ddp, err);
     if (!status) status = tern__bucket_plan(ddp, err);
     if (!status) status = tern__checksum_open(ddp, err);
-    if (!status) status = tern__sharing_open(ddp, err);
+    if (!status) status = tern__ddp_choices_open(ddp, err);
     if (!status) status = tern__stats_open(ddp, err);
     if (!status) listen_to_backward(ddp);
     return status;
@@ -245,7 +245,7 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__compress_close(ddp);
     tern__side_close(ddp);
     tern__checksum_close(ddp);
-    tern__sharing_close(ddp);
+    tern__ddp_choices_close(ddp);
     tern__stats_close(ddp);
     tern__free(ddp);
 }
