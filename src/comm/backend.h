@@ -137,7 +137,7 @@ typedef struct tern__tally {
 /* What a message is: the caller's own data, or a string of bytes, whose length goes before it. */
 typedef enum tern__form { TERN__FORM_DATA, TERN__FORM_LENGTH, TERN__FORM_BYTES } tern__form;
 
-#define TERN__ENVELOPE 128
+#define TERN__TOKEN 128 /* bytes */
 
 /* A message that this rank sends or receives. The caller holds it at one address while it is pending. */
 typedef struct tern__transfer {
@@ -149,14 +149,12 @@ typedef struct tern__transfer {
     size_t count;
     char *buf;
     char *home; /* in a device's memory, of which `buf` is a copy then; NULL: it is the caller's own */
-    /* Of one whose data a back end in front can move itself: what tells this side's memory from others', not
-     * 0, and TERN__ENVELOPE bytes that go over in place of the data then, if both sides have one and they
-     * differ.
-     */
+    /* Set where a back end in front can move the data itself. place: identifies the memory, not 0. If both
+     * sides have one and they differ, the TERN__TOKEN bytes are sent in place of the data. */
     uint32_t place;
-    char *envelope;
+    char *token;
     void (*fetch)(struct tern__transfer *transfer); /* fills `buf` before it goes over after all */
-    bool is_apart;                                  /* the envelope goes over                    */
+    bool is_apart;                                  /* the token is sent                         */
     uint64_t ended; /* the place of one that is done among all of its mailbox */
     int status;     /* TERN_PENDING until it is done; E_STATE if its mailbox was closed before */
     int source;     /* of a receive that is done: where it came from                           */
