@@ -10,6 +10,8 @@
  * only. So a digest of the attributes of every update goes with each slice and is compared. */
 #include "optim/handover.h"
 
+#include "base/hash.h"
+
 #include <inttypes.h>
 #include <string.h>
 

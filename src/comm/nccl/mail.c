@@ -12,6 +12,7 @@
  * A message is done when the device has moved it. Short ones, which need no receive to be done, messages to
  * or from the host's memory, and those of any but the first device that has sent or received one go behind.
  */
+#include "base/hash.h"
 #include "comm/match.h"
 #include "comm/nccl/nccl.h"
 #include "comm/p2p.h"
@@ -163,10 +164,8 @@ int tern__nccl_mailbox_advance(mailbox *box, tern_error *err)
 static uint32_t place_of(const tern_device *device, const tern__nccl_plugin *plugin)
 {
     unsigned char gpu[TERN__NCCL_GPU];
-    uint32_t hash = UINT32_C(2166136261);
     if (plugin->gpu(device->index, gpu, NULL)) return 0;
-    for (size_t i = 0; i < sizeof(gpu); i++) hash = (hash ^ gpu[i]) * UINT32_C(16777619);
-    return hash | 1;
+    return tern__fnv_fold(tern__fnv(TERN__FNV, gpu, sizeof(gpu))) | 1;
 }
 
 /* NULL: it goes behind. The debug back end watches the host's memory, in which nothing would come. */
