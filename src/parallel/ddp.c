@@ -4,7 +4,6 @@
 #include "nn/batch_norm.h"
 
 #include <math.h>
-#include <unistd.h>
 
 tern_ddp_opts tern_ddp_defaults(void)
 {
@@ -97,9 +96,7 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     }
     size_t values = tern__align_up((size_t)tern__side_count(ddp) * sizeof(double), TERN__LINE);
     size_t order = (size_t)ddp->leaf_count * sizeof(*ddp->order);
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    int status =
-        backend->window_open(state, NULL, tern__align_up(values + order, page), &ddp->side_window, err);
+    int status = backend->window_open(state, NULL, values + order, &ddp->side_window, err);
     if (status) return status;
     ddp->has_side_window = true;
     ddp->order_extent = (tern__extent){ddp->side_window, values, order};
