@@ -19,7 +19,6 @@
 #include <cjson/cJSON.h>
 #include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { ROUNDS_MAX = 1000, ELEMENTS_MAX = 1 << 30 };
 
