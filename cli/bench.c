@@ -70,6 +70,25 @@ bool tern__bench_sizes(const char *who, char *text, size_t step, size_t *sizes, 
     return true;
 }
 
+bool tern__bench_number(const char *who, const char *option, const char *text, long most, long *value)
+{
+    char *end;
+    *value = strtol(text, &end, 10);
+    if (end != text && !*end && *value > 0 && *value <= most) return true;
+    fprintf(stderr, "%s: %s: expected a number from 1 to %ld, got \"%s\"\n", who, option, most, text);
+    return false;
+}
+
+bool tern__bench_word(const char *who, const char *option, const char *text, const char *const *words)
+{
+    for (int i = 0; words[i]; i++)
+        if (!strcmp(text, words[i])) return true;
+    fprintf(stderr, "%s: %s: expected ", who, option);
+    for (int i = 0; words[i]; i++) fprintf(stderr, "%s%s", i ? " or " : "", words[i]);
+    fprintf(stderr, ", got \"%s\"\n", text);
+    return false;
+}
+
 static void print_usage(FILE *out)
 {
     fprintf(out, "usage: tern bench BENCH [OPTIONS] ...\n\nbenches:\n");

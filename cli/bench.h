@@ -18,5 +18,8 @@ double tern__bench_median(double *values, size_t count);
 /* "4,1K,64K" into sizes[0..*count), at most `most`, each a multiple of `step`. False: it is something else,
  * and `who` has said so. */
 bool tern__bench_sizes(const char *who, char *text, size_t step, size_t *sizes, int most, int *count);
+/* The same of a number from 1 to `most`, and of one of the words, which end with NULL. */
+bool tern__bench_number(const char *who, const char *option, const char *text, long most, long *value);
+bool tern__bench_word(const char *who, const char *option, const char *text, const char *const *words);
 
 #endif

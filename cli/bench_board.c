@@ -163,16 +163,6 @@ static void run(bench *b, const settings *set, tern_error *err)
     }
 }
 
-static bool parse_rounds(const char *text, settings *set)
-{
-    char *end;
-    set->rounds = strtol(text, &end, 10);
-    if (end != text && !*end && set->rounds > 0 && set->rounds <= ROUNDS_MAX) return true;
-    fprintf(stderr, "tern bench board: --rounds: expected a number from 1 to %d, got \"%s\"\n", ROUNDS_MAX,
-            text);
-    return false;
-}
-
 /* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
 static int parse(int argc, char **argv, settings *set)
 {
@@ -186,7 +176,7 @@ static int parse(int argc, char **argv, settings *set)
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         bool fine = true;
         switch (option) {
-        case 'r': fine = parse_rounds(optarg, set); break;
+        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
         case 'j': set->json = true; break;
         case 'h': fputs(usage, stdout); return -1;
         default: fine = false;

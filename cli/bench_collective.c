@@ -218,15 +218,6 @@ static void print_row(const bench *b, const result *r)
 
 /* ---- options ---- */
 
-static bool parse_word(const char *who, const char *option, const char *text, const char *first,
-                       const char *second, bool *is_second)
-{
-    *is_second = !strcmp(text, second);
-    if (*is_second || !strcmp(text, first)) return true;
-    fprintf(stderr, "%s: %s: expected %s or %s, got \"%s\"\n", who, option, first, second, text);
-    return false;
-}
-
 static bool parse_seconds(const char *who, const char *text, double *seconds)
 {
     char *end;
@@ -251,17 +242,24 @@ static int parse(int argc, char **argv, settings *set)
         {"seconds", required_argument, NULL, 't'}, {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, 'h'},          {0},
     };
-    char who[64];
+    static const char *const memories[] = {"window", "plain", NULL}, *const dtypes[] = {"f32", "bf16", NULL};
+    static char who[64]; /* argv[0] outlives the call */
     snprintf(who, sizeof(who), "tern bench %s", set->op ? set->op->name : "collectives");
     argv[0] = who; /* as getopt names it */
-    bool fine = true, is_bf16 = false;
+    bool fine = true;
     for (int option; fine && (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         switch (option) {
         case 's':
             fine = tern__bench_sizes(who, optarg, sizeof(float), set->sizes, SIZES_MAX, &set->count);
             break;
-        case 'm': fine = parse_word(who, "--memory", optarg, "window", "plain", &set->plain); break;
-        case 'd': fine = parse_word(who, "--dtype", optarg, "f32", "bf16", &is_bf16); break;
+        case 'm':
+            fine = tern__bench_word(who, "--memory", optarg, memories);
+            set->plain = !strcmp(optarg, "plain");
+            break;
+        case 'd':
+            fine = tern__bench_word(who, "--dtype", optarg, dtypes);
+            set->dtype = strcmp(optarg, "bf16") ? TERN_F32 : TERN_BF16;
+            break;
         case 'b': set->backend = optarg; break;
         case 't': fine = parse_seconds(who, optarg, &set->budget_s); break;
         case 'j': set->json = true; break;
@@ -269,7 +267,6 @@ static int parse(int argc, char **argv, settings *set)
         default: fine = false;
         }
     }
-    if (is_bf16) set->dtype = TERN_BF16;
     if (!fine || optind == argc) return fine ? TERN__EXIT_OK : TERN__EXIT_USAGE;
     fprintf(stderr, "%s: unexpected \"%s\"\n", who, argv[optind]);
     return TERN__EXIT_USAGE;

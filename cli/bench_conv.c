@@ -293,24 +293,6 @@ static bool add_case(settings *set, const char *text)
     return false;
 }
 
-static bool parse_rounds(settings *set, const char *text)
-{
-    char *end;
-    set->rounds = strtol(text, &end, 10);
-    if (end != text && !*end && set->rounds > 0 && set->rounds <= ROUNDS_MAX) return true;
-    fprintf(stderr, "tern bench conv: --rounds: expected a number from 1 to %d, got \"%s\"\n", ROUNDS_MAX,
-            text);
-    return false;
-}
-
-static bool parse_dtype(settings *set, const char *text)
-{
-    set->dtype = strcmp(text, "bf16") ? TERN_F32 : TERN_BF16;
-    if (set->dtype == TERN_BF16 || !strcmp(text, "f32")) return true;
-    fprintf(stderr, "tern bench conv: --dtype: expected f32 or bf16, got \"%s\"\n", text);
-    return false;
-}
-
 /* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
 static int parse(int argc, char **argv, settings *set)
 {
@@ -323,13 +305,17 @@ static int parse(int argc, char **argv, settings *set)
         {"help", no_argument, NULL, 'h'},
         {0},
     };
+    static const char *const dtypes[] = {"f32", "bf16", NULL};
     argv[0] = "tern bench conv"; /* as getopt names it */
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         bool fine = true;
         switch (option) {
         case 'c': fine = add_case(set, optarg); break;
-        case 'r': fine = parse_rounds(set, optarg); break;
-        case 'd': fine = parse_dtype(set, optarg); break;
+        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
+        case 'd':
+            fine = tern__bench_word(argv[0], "--dtype", optarg, dtypes);
+            set->dtype = strcmp(optarg, "bf16") ? TERN_F32 : TERN_BF16;
+            break;
         case 'n': set->errors = false; break;
         case 'j': set->json = true; break;
         case 'h': fputs(usage, stdout); return -1;

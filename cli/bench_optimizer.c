@@ -19,7 +19,6 @@
 #include <cjson/cJSON.h>
 #include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { ROUNDS_MAX = 1000, ELEMENTS_MAX = 1 << 30 };
 
@@ -190,16 +189,6 @@ static void print_row(const bench *b, const settings *set, int subject, const do
 
 /* ---- options ---- */
 
-static bool parse_number(const char *option, const char *text, long high, long *value)
-{
-    char *end;
-    *value = strtol(text, &end, 10);
-    if (end != text && !*end && *value > 0 && *value <= high) return true;
-    fprintf(stderr, "tern bench optimizer: %s: expected a number from 1 to %ld, got \"%s\"\n", option, high,
-            text);
-    return false;
-}
-
 /* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
 static int parse(int argc, char **argv, settings *set)
 {
@@ -214,8 +203,10 @@ static int parse(int argc, char **argv, settings *set)
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         bool fine = true;
         switch (option) {
-        case 'e': fine = parse_number("--elements", optarg, ELEMENTS_MAX, &set->elements); break;
-        case 'r': fine = parse_number("--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
+        case 'e':
+            fine = tern__bench_number(argv[0], "--elements", optarg, ELEMENTS_MAX, &set->elements);
+            break;
+        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
         case 'j': set->json = true; break;
         case 'h': fputs(usage, stdout); return -1;
         default: fine = false;

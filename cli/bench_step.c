@@ -358,27 +358,6 @@ static void print_text(const bench *b, const settings *set, int ranks, const res
     if (b->profile) tern__profile_print(b->profile, &r->machine, set->steps, r->total_ms);
 }
 
-static bool positive(const char *option, const char *text, long *value)
-{
-    char *end;
-    *value = strtol(text, &end, 10);
-    if (end != text && !*end && *value > 0 && *value <= 1 << 20) return true;
-    fprintf(stderr, "tern bench step: %s: expected a number from 1 to %d, got \"%s\"\n", option, 1 << 20,
-            text);
-    return false;
-}
-
-/* `names` end with NULL. */
-static bool one_of(const char *option, const char *text, const char *const *names)
-{
-    for (int i = 0; names[i]; i++)
-        if (!strcmp(text, names[i])) return true;
-    fprintf(stderr, "tern bench step: %s: expected ", option);
-    for (int i = 0; names[i]; i++) fprintf(stderr, "%s%s", i ? " or " : "", names[i]);
-    fprintf(stderr, ", got \"%s\"\n", text);
-    return false;
-}
-
 static const char *const dtypes[] = {"f32", "bf16", "f16", NULL}, *const details[] = {"shapes", NULL},
                          *const levels[] = {"O0", "O1", "O2", "O3", NULL};
 
@@ -386,7 +365,7 @@ static bool parse_profile(const char *text, settings *set)
 {
     set->profile = true;
     set->shapes = text != NULL;
-    return !text || one_of("--profile", text, details);
+    return !text || tern__bench_word("tern bench step", "--profile", text, details);
 }
 
 /* Takes from the model what was not asked for. False: options do not go together, and that is said. */
@@ -434,13 +413,13 @@ static int parse(int argc, char **argv, settings *set)
         switch (option) {
         case 'm': fine = (set->model = tern__bench_model_find(optarg)) != NULL; break;
         case 'v': set->size_text = optarg; break;
-        case 'b': fine = positive("--batch", optarg, &set->batch); break;
-        case 's': fine = positive("--steps", optarg, &set->steps); break;
-        case 'w': fine = positive("--warm-up", optarg, &set->warm_up); break;
-        case 'd': fine = one_of("--dtype", set->dtype = optarg, dtypes); break;
-        case 'g': fine = one_of("--reduce", set->reduce = optarg, dtypes); break;
+        case 'b': fine = tern__bench_number(argv[0], "--batch", optarg, 1 << 20, &set->batch); break;
+        case 's': fine = tern__bench_number(argv[0], "--steps", optarg, 1 << 20, &set->steps); break;
+        case 'w': fine = tern__bench_number(argv[0], "--warm-up", optarg, 1 << 20, &set->warm_up); break;
+        case 'd': fine = tern__bench_word(argv[0], "--dtype", set->dtype = optarg, dtypes); break;
+        case 'g': fine = tern__bench_word(argv[0], "--reduce", set->reduce = optarg, dtypes); break;
         case 'p': fine = parse_profile(optarg, set); break;
-        case 'o': fine = one_of("--opt-level", set->level = optarg, levels); break;
+        case 'o': fine = tern__bench_word(argv[0], "--opt-level", set->level = optarg, levels); break;
         case 'z': set->shard = true; break;
         case 'x': setenv("TERN_EXACT_CONV", "1", 1); break; /* of replicas' devices, too */
         case 'f': setenv("TERN_DETERMINISTIC", "1", 1); break;

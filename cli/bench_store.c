@@ -165,16 +165,6 @@ static void run(const settings *set, tern_error *err)
 
 /* ---- options ---- */
 
-static bool parse_number(const char *name, const char *text, long high, long *out)
-{
-    char *end;
-    *out = strtol(text, &end, 10);
-    if (end != text && !*end && *out > 0 && *out <= high) return true;
-    fprintf(stderr, "tern bench store: --%s: expected a number from 1 to %ld, got \"%s\"\n", name, high,
-            text);
-    return false;
-}
-
 /* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
 static int parse(int argc, char **argv, settings *set)
 {
@@ -188,10 +178,10 @@ static int parse(int argc, char **argv, settings *set)
     for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         bool fine = true;
         switch (option) {
-        case 'c': fine = parse_number("clients", optarg, CLIENTS_MAX, &set->clients); break;
-        case 'n': fine = parse_number("pairs", optarg, 100000000, &set->pairs); break;
-        case 'r': fine = parse_number("rounds", optarg, ROUNDS_MAX, &set->rounds); break;
-        case 'p': fine = parse_number("port", optarg, 65535, &set->port); break;
+        case 'c': fine = tern__bench_number(argv[0], "--clients", optarg, CLIENTS_MAX, &set->clients); break;
+        case 'n': fine = tern__bench_number(argv[0], "--pairs", optarg, 100000000, &set->pairs); break;
+        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
+        case 'p': fine = tern__bench_number(argv[0], "--port", optarg, 65535, &set->port); break;
         case 'H': snprintf(set->host, sizeof(set->host), "%s", optarg); break;
         case 'j': set->json = true; break;
         case 'h': fputs(usage, stdout); return -1;

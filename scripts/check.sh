@@ -14,7 +14,7 @@ layer() {
     cli) echo 10 ;;
     models) echo 9 ;;
     parallel) echo 8 ;;
-    nn | loss | optim | data | checkpoint | report | amp) echo 7 ;;
+    nn | optim | data | checkpoint | report | amp) echo 7 ;;
     ops) echo 6 ;;
     autograd | comm | image) echo 5 ;;
     kernels | cuda) echo 4 ;;
@@ -24,7 +24,7 @@ layer() {
     *) echo 0 ;;
     esac
 }
-for file in $(find src cli -name '*.[ch]' | grep -v '^src/plugins/'); do
+for file in $(find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | grep -v '^src/plugins/'); do
     case "$file" in
     cli/*) from=cli ;;
     *) from=${file#src/} from=${from%%/*} ;;
@@ -37,7 +37,7 @@ for file in $(find src cli -name '*.[ch]' | grep -v '^src/plugins/'); do
 done
 
 # A file has at most 800 lines, a public header 300, a function 100.
-for file in $(find src cli examples tests bench include -name '*.[ch]' -o -name '*.cc'); do
+for file in $(find src cli examples tests bench include -name '*.[ch]' -o -name '*.cc' -o -name '*.cu'); do
     lines=$(wc -l <"$file")
     limit=800
     case "$file" in include/*) limit=300 ;; esac
@@ -57,7 +57,7 @@ done
 
 # Formatted as .clang-format says. Other versions of the tool format otherwise, so only this one is asked.
 if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
-    unformatted=$(find src cli examples tests bench include '(' -name '*.[ch]' -o -name '*.cc' ')' -print0 |
+    unformatted=$(find src cli examples tests bench include '(' -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' ')' -print0 |
         xargs -0 clang-format --dry-run 2>&1 | sed -n 's/^\([^:]*\):\([0-9]*\):.*code should be.*/\1:\2/p' | sort -u -t: -k1,1)
     for place in $unformatted; do complain "$place: not formatted"; done
 else

@@ -1,9 +1,10 @@
 /* autograd.h - the scope of a step and the gradients of what happened in it.
  *
- * A scope is an arena, a tape and the first error, for one thread. Ops take it first, return NULL after a
- * failure and take NULL silently, so a step is written without checks and tern_scope_end is the one check.
- * With a scope that could not be made (NULL) all of a step is done in silence, too, and its end is E_INVALID.
- */
+ * A scope is an arena, a tape and the first error. Ops take it first, return NULL after a failure and take
+ * NULL silently, so a step is written without checks and tern_scope_end is the one check. With a scope that
+ * could not be made (NULL) all of a step is done in silence, too, and its end is E_INVALID.
+ *
+ * Threads: a scope belongs to one thread at a time. */
 #ifndef TERN_AUTOGRAD_H
 #define TERN_AUTOGRAD_H
 

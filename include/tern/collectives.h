@@ -20,7 +20,9 @@
  * tern_work_wait, finds the result, so a program waits for nothing by itself. Only the parts that ranks
  * exchange may not be a device's on one side (`out`) and of tern_group_mem_alloc on the other
  * (E_UNSUPPORTED). With the back end "nccl" it goes over between the devices, and all ranks of a call have
- * to have it there. */
+ * to have it there.
+ *
+ * Threads: as the group (comm.h). */
 #ifndef TERN_COLLECTIVES_H
 #define TERN_COLLECTIVES_H
 

@@ -1,6 +1,8 @@
 /* conv.h - convolutions and transposed convolutions over one, two or three spatial dimensions. x may be a
  * view with gaps, or one sample without the batch's dimension, as y is then; weight and bias have its dtype.
- * Errors: E_SHAPE, E_DTYPE, E_RANGE and E_INVALID (options). */
+ * Errors: E_SHAPE, E_DTYPE, E_RANGE and E_INVALID (options).
+ *
+ * Threads: as the scope. */
 #ifndef TERN_CONV_H
 #define TERN_CONV_H
 

@@ -1,4 +1,6 @@
-/* loss.h - how wrong a result is: ops like the others (ops.h), with a gradient of the result. */
+/* loss.h - how wrong a result is: ops like the others (ops.h), with a gradient of the result.
+ *
+ * Threads: as the scope. */
 #ifndef TERN_LOSS_H
 #define TERN_LOSS_H
 

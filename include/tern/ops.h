@@ -1,5 +1,7 @@
 /* ops.h - operations on tensors, with gradient where they have one. Every op takes the scope first, belongs
- * to it, returns NULL after a failure and takes NULL silently. Names and shapes are PyTorch's. */
+ * to it, returns NULL after a failure and takes NULL silently. Names and shapes are PyTorch's.
+ *
+ * Threads: as the scope. */
 #ifndef TERN_OPS_H
 #define TERN_OPS_H
 

@@ -28,7 +28,9 @@
  * other rank has died, failed or closed its group), E_TIMEOUT (names the other rank and what it last did),
  * E_MEMORY.
  *
- * torch.distributed.send, recv, isend, irecv, batch_isend_irecv; MPI_Send and MPI_Recv. */
+ * torch.distributed.send, recv, isend, irecv, batch_isend_irecv; MPI_Send and MPI_Recv.
+ *
+ * Threads: as the group (comm.h). */
 #ifndef TERN_P2P_H
 #define TERN_P2P_H
 

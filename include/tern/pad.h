@@ -1,4 +1,6 @@
-/* pad.h - elements around a tensor: what torch.nn.functional.pad puts there. */
+/* pad.h - elements around a tensor: what torch.nn.functional.pad puts there.
+ *
+ * Threads: as the scope. */
 #ifndef TERN_PAD_H
 #define TERN_PAD_H
 

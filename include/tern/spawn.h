@@ -1,4 +1,6 @@
-/* spawn.h - ranks as forked processes of the program itself. */
+/* spawn.h - ranks as forked processes of the program itself.
+ *
+ * Threads: tern_spawn is called by the only one of the process; tern_local_rank_take by any. */
 #ifndef TERN_SPAWN_H
 #define TERN_SPAWN_H
 
@@ -30,7 +32,7 @@ TERN_API int tern_spawn(int (*fn)(int rank, void *arg), int n, void *arg, const 
  * them: `--local-rank=N`, `--local_rank=N` and the same with N as the next one. argv[0], what is behind `--`
  * and the NULL at the end stay where they are. *local_rank = N, the last one where there are several, and
  * stays as it was where there is none. Errors: E_INVALID where N is no whole number from 0; argv is then as
- * it was. Any thread. */
+ * it was. */
 TERN_API int tern_local_rank_take(int *argc, char **argv, int *local_rank, tern_error *err);
 
 #ifdef __cplusplus

@@ -12,7 +12,7 @@ static bool has_ignored(const tern_optim *optim)
     const tern__seal *seal = optim->seal;
     bool ignored = false;
     for (int k = 0; k < seal->leaf_count; k++)
-        ignored |= optim->group_of[k] >= 0 && (void *)seal->leaves[k]->listener != seal->attached;
+        ignored |= optim->group_of[k] >= 0 && seal->leaves[k]->listener != seal->attached;
     return ignored;
 }
 

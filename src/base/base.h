@@ -55,7 +55,7 @@ static inline bool tern__dtype_is_float(tern_dtype dtype)
 
 void tern__log(tern_log_level level, const char *fmt, ...) TERN__PRINTF(2, 3);
 
-/* ---- environment: every variable that the library reads goes through here ---- */
+/* ---- environment: an empty variable is as good as none; who has to tell the two apart asks getenv ---- */
 
 /* NULL if unset or empty. */
 const char *tern__env(const char *name);

@@ -86,8 +86,8 @@ typedef struct tern__post {
     tern_dtype dtype;
     tern_reduce_op op;
     int root;
-    const int *roots; /* [extent_count] of a broadcast in a device's memory, whose each extent is, borrowed as
-                       * they are; NULL: all are the root's. Not compared */
+    const int *roots; /* [extent_count] root of each extent, of a broadcast in a device's memory; borrowed
+                       * like the extents. NULL: all are the root's. Not compared */
     uint32_t owner;   /* which user of the channel: a ddp's number, 0 for the user's own collectives */
     uint32_t bucket;  /* and for a ddp: bucket, backward number and microbatches folded into it      */
     uint64_t backward;
@@ -96,15 +96,14 @@ typedef struct tern__post {
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
     bool own_places; /* where the extents are is each rank's own affair: only their counts are compared */
-    void *out; /* NULL: the result goes to the extents. Else to this memory of the rank's own, and of the
-                * extents nothing is written that a peer reads: it may be where they would have it on
-                * this rank. Not of an all_reduce                                                      */
+    void *out; /* NULL: results go to the extents. Else to this memory of the rank's own, which may be their
+                * place in the extents; the back end then writes nothing in the extents that a peer may read.
+                * Not of an all_reduce */
     const tern__extent *outs; /* [extent_count] of a reduce_scatter in devices' memory: the same for each
                                * extent; NULL: as `out` says                                          */
     uint64_t stride;          /* of an all_gather to `out`: elements from one rank's part to the next there */
-    char *kept; /* of an all_reduce, where the back end `keeps_parts`: this rank's part (tern__kept_start) of
-                 * the extent is not there but at the same place from `kept` on, as is its result; NULL: it is
-                 */
+    char *kept; /* of an all_reduce, where the back end `keeps_parts`: this rank's part (tern__kept_start) is
+                 * read and written at the same offset from here, not in the extent; NULL: in the extent */
     const tern__move *takes, *gives; /* [world] of a move, borrowed until the work is done           */
     bool wait_all; /* of a monitored barrier: who waits in vain names all that are missing         */
     bool weighted; /* the two below count. Only of a mean, or of TERN_PREMUL_SUM: sum(weight[r] * x[r]) */
@@ -138,7 +137,7 @@ typedef struct tern__tally {
 /* What a message is: the caller's own data, or a string of bytes, whose length goes before it. */
 typedef enum tern__form { TERN__FORM_DATA, TERN__FORM_LENGTH, TERN__FORM_BYTES } tern__form;
 
-#define TERN__ENVELOPE 128
+#define TERN__TOKEN 128 /* bytes */
 
 /* A message that this rank sends or receives. The caller holds it at one address while it is pending. */
 typedef struct tern__transfer {
@@ -150,14 +149,12 @@ typedef struct tern__transfer {
     size_t count;
     char *buf;
     char *home; /* in a device's memory, of which `buf` is a copy then; NULL: it is the caller's own */
-    /* Of one whose data a back end in front can move itself: what tells this side's memory from others', not
-     * 0, and TERN__ENVELOPE bytes that go over in place of the data then, if both sides have one and they
-     * differ.
-     */
+    /* Set where a back end in front can move the data itself. place: identifies the memory, not 0. If both
+     * sides have one and they differ, the TERN__TOKEN bytes are sent in place of the data. */
     uint32_t place;
-    char *envelope;
+    char *token;
     void (*fetch)(struct tern__transfer *transfer); /* fills `buf` before it goes over after all */
-    bool is_apart;                                  /* the envelope goes over                    */
+    bool is_apart;                                  /* the token is sent                         */
     uint64_t ended; /* the place of one that is done among all of its mailbox */
     int status;     /* TERN_PENDING until it is done; E_STATE if its mailbox was closed before */
     int source;     /* of a receive that is done: where it came from                           */

@@ -1,6 +1,7 @@
 #include "comm/group.h"
 
 #include "base/opts.h"
+#include "base/pages.h"
 #include "comm/hosts/hosts.h"
 #include "comm/mpi.h"
 #include "comm/staging.h"
@@ -26,7 +27,7 @@ tern_group_opts tern_group_defaults(void)
 /* A page that the kernel empties in a forked child: cheaper to ask than getpid(). */
 static const int *make_mark(tern_error *err)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t page = tern__page_bytes();
     int *mark = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mark == MAP_FAILED) {
         tern__error_errno(err, "tern_group_open", TERN_E_MEMORY, "cannot map a page");
@@ -182,7 +183,7 @@ static void close_family(tern_group *root)
     tern_store_close(root->store);
     tern__mpi_finish(&root->boot, failed);
     tern__trace_close(root->trace);
-    munmap((void *)root->mark, (size_t)sysconf(_SC_PAGESIZE));
+    munmap((void *)root->mark, tern__page_bytes());
     sodium_memzero(root, sizeof(*root));
     tern__free(root);
 }

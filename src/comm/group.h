@@ -45,14 +45,14 @@ struct tern_group {
 
     /* Of the root only: the family's. */
     tern_group *subgroups;
-    int users;               /* groups of it that are not closed            */
-    uint32_t next_id;        /* of the next group made from any of them     */
-    tern_error error;        /* sticky: the first failure                   */
-    int pid;                 /* of the process that opened it               */
-    const int *mark;         /* 1, and 0 in a forked child                  */
-    struct tern__link *link; /* messages between hosts; NULL: none needed                         */
-    void *lobby;             /* of the native back end: where the ranks of this host wait; opaque here  */
-    void *listeners; /* to backward (live ddps), in creation order; opaque here, defined in autograd */
+    int users;                        /* groups of it that are not closed            */
+    uint32_t next_id;                 /* of the next group made from any of them     */
+    tern_error error;                 /* sticky: the first failure                   */
+    int pid;                          /* of the process that opened it               */
+    const int *mark;                  /* 1, and 0 in a forked child                  */
+    struct tern__link *link;          /* messages between hosts; NULL: none needed                         */
+    struct tern__native *native;      /* whose lobby the ranks of this host wait in    */
+    struct tern__listener *listeners; /* to backward (live ddps), in creation order   */
 };
 
 static inline tern_group *tern__group_root(const tern_group *group)

@@ -76,13 +76,13 @@ static inline size_t tern__transfer_bytes(const tern__transfer *transfer)
     return transfer->count * tern_dtype_bytes(transfer->dtype);
 }
 
-/* Their envelopes go over, and not the data. */
+/* Their tokens go over, and not the data. */
 static inline bool tern__letter_is_apart(const tern__letter *letter, const tern__transfer *receive)
 {
     return letter->place && receive->place && letter->place != receive->place;
 }
 
-/* A grant is the serial of a message, with this bit if its envelope is wanted. */
+/* A grant is the serial of a message, with this bit if its token is wanted. */
 #define TERN__GRANT_APART (UINT64_C(1) << 63)
 
 static inline uint64_t tern__grant_of(const tern__transfer *receive)
@@ -100,11 +100,11 @@ static inline void tern__grant_take(tern__transfer *send, uint64_t grant)
 /* What goes over of a long message. */
 static inline char *tern__body(const tern__transfer *transfer)
 {
-    return transfer->is_apart ? transfer->envelope : transfer->buf;
+    return transfer->is_apart ? transfer->token : transfer->buf;
 }
 static inline size_t tern__body_bytes(const tern__transfer *transfer)
 {
-    return transfer->is_apart ? TERN__ENVELOPE : tern__transfer_bytes(transfer);
+    return transfer->is_apart ? TERN__TOKEN : tern__transfer_bytes(transfer);
 }
 
 #endif

@@ -1,5 +1,6 @@
 #include "comm/request.h"
 
+#include "base/hash.h"
 #include "comm/debug/debug.h"
 #include "comm/direct.h"
 #include "comm/piece.h"
@@ -153,12 +154,12 @@ static tern__item item_of(const tern__request *r, size_t i)
     return (tern__item){data, other, r->list[i].count};
 }
 
-/* FNV-1a over the counts; 0 is for what is no list. */
+/* Of the counts; 0 is for what is no list. */
 static uint32_t digest_of(const tern__request *r)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ r->length;
-    for (size_t i = 0; i < r->length; i++) hash = (hash ^ r->list[i].count) * UINT64_C(0x100000001b3);
-    return (uint32_t)(hash ^ hash >> 32) | 1;
+    uint64_t hash = tern__fnv_word(TERN__FNV, r->length);
+    for (size_t i = 0; i < r->length; i++) hash = tern__fnv_word(hash, r->list[i].count);
+    return tern__fnv_fold(hash) | 1;
 }
 
 /* Only if all of them lie in windows; and not where a window's parts are those of one buffer. */

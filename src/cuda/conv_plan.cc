@@ -64,12 +64,6 @@ static conv_plans *plans_of(const tern__call *call)
 
 /* ---- cases ---- */
 
-static int64_t alignment_of(const void *data)
-{
-    int64_t bits = 16 | (int64_t)(uintptr_t)data;
-    return bits & -bits;
-}
-
 static conv_key key_of(const tern__cudnn_conv *c)
 {
     conv_key key = {};
@@ -78,7 +72,7 @@ static conv_key key_of(const tern__cudnn_conv *c)
     key[at++] = c->operand[0].ndim;
     for (int i = 0; i < TERN__CONV_OPERANDS - !c->has_bias; i++) {
         const tern__view *v = &c->operand[i];
-        key[at++] = (int64_t)v->layout << 16 | v->dtype << 8 | alignment_of(v->data);
+        key[at++] = (int64_t)v->layout << 16 | v->dtype << 8 | tern__cudnn_alignment(v->data);
         for (int d = 0; d < v->ndim; d++) key[at++] = v->shape[d];
     }
     for (int d = 0; d < 3; d++) {
@@ -111,7 +105,7 @@ static void describe(const tern__call *call, const tern__cudnn_conv *c, char tex
         used = add_numbers(text, used, operands[i], v->shape, v->ndim);
         used += (size_t)std::snprintf(text + used, TEXT - used, " %s%s at %d", tern_dtype_name(v->dtype),
                                       v->layout == TERN__CHANNELS_LAST ? " last" : "",
-                                      (int)alignment_of(v->data));
+                                      (int)tern__cudnn_alignment(v->data));
     }
     used = add_numbers(text, used, " stride ", c->attr->stride, 3);
     used = add_numbers(text, used, " padding ", c->attr->padding, 3);

@@ -22,12 +22,6 @@ struct tern__cudnn_graph {
 
 /* ---- graphs ---- */
 
-static int64_t alignment_of(const void *data)
-{
-    int64_t bits = 16 | (int64_t)(uintptr_t)data;
-    return bits & -bits;
-}
-
 /* A part of the graph. */
 static desc part(row *r, tern__cudnn_graph *g, cudnnBackendDescriptorType_t type)
 {
@@ -56,7 +50,7 @@ static desc tensor(row *r, tern__cudnn_graph *g, int i)
     set(r, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, v->ndim, v->shape);
     set(r, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, v->ndim, v->stride);
     set_int64(r, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, i + 1);
-    set_int64(r, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, alignment_of(v->data));
+    set_int64(r, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, tern__cudnn_alignment(v->data));
     finalize(r, d);
     return d;
 }

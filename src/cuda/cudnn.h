@@ -20,6 +20,13 @@ typedef struct tern__cudnn_conv {
     bool add, has_bias; /* not both */
 } tern__cudnn_conv;
 
+/* What cuDNN is told of an operand's place: the power of two, at most 16, that divides its address. */
+static inline int64_t tern__cudnn_alignment(const void *data)
+{
+    int64_t bits = 16 | (int64_t)(uintptr_t)data;
+    return bits & -bits;
+}
+
 /* cuDNN's graph of a case; its engines live as long. */
 typedef struct tern__cudnn_graph tern__cudnn_graph;
 

@@ -13,7 +13,7 @@ extern "C" {
 
 struct tern__cuda;
 
-/* The bytes have no gaps, or such as are cleared: they are compared. */
+/* Padding must be zeroed: items are compared byte by byte. */
 typedef struct tern__cuda_kind {
     size_t size;  /* of the bytes */
     size_t fixed; /* those of them, the first, that `change` cannot change */

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-/* Items in their order. What it was ever long enough for it keeps. */
+/* Items in order. Clearing keeps the memory; what is copied takes no more than is used. */
 typedef struct tern__cuda_log {
     struct entry {
         const tern__cuda_kind *kind;
@@ -19,7 +19,6 @@ typedef struct tern__cuda_log {
 
 void tern__cuda_log_add(tern__cuda_log *log, const tern__cuda_kind *kind, const void *data);
 void tern__cuda_log_clear(tern__cuda_log *log);
-/* In no more memory than it takes. */
 void tern__cuda_log_copy(tern__cuda_log *to, const tern__cuda_log *from);
 
 /* Of item `i` in two logs that are alike up to there. */

@@ -107,7 +107,8 @@ int tern__cuda_unscale(const tern__call *call)
     p.add = call->add[1];
     p.fours = is_aligned(g) && is_aligned(out);
     p.pieces = tern__sum_pieces(p.count, LEAST);
-    if (p.pieces > 1 && p.bad) p.partial = (double *)tern__cuda_scratch(call, (size_t)p.pieces * sizeof(double));
+    if (p.pieces > 1 && p.bad)
+        p.partial = (double *)tern__cuda_scratch(call, (size_t)p.pieces * sizeof(double));
     if (p.pieces > 1 && p.bad && !p.partial) return TERN_E_MEMORY;
     int status = tern__cuda_launch(call, run, p.pieces, THREADS, 0, p);
     if (!status && p.partial) status = tern__cuda_launch(call, close, 1, TERN__WARP, 0, p);

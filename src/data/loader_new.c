@@ -1,11 +1,11 @@
 /* loader_new.c - a loader's options, memory and workers. */
 #include "base/opts.h"
+#include "base/pages.h"
 #include "data/loader_inner.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_WORKERS = 1024, MAX_PREFETCH = 1024 };
 
@@ -110,7 +110,7 @@ static int sampler_init(tern_loader *loader, tern_error *err)
 /* Whole pages of memory, zeroed, which can be pinned. */
 static void *pages_new(size_t *bytes, tern_error *err)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), wanted = TERN__MAX(*bytes, (size_t)1);
+    size_t page = tern__page_bytes(), wanted = TERN__MAX(*bytes, (size_t)1);
     *bytes = tern__align_up(wanted, page);
     void *pages = *bytes < wanted ? NULL : tern__alloc_raw(*bytes, page);
     if (pages) return memset(pages, 0, *bytes);

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -314,7 +313,7 @@ void tern__device_free(tern_device *device, void *data)
  * has seen such freed: 40 MB of ResNet-18's 400. So the pages go first. */
 static void drop_pages(struct tern__block *block)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t page = tern__page_bytes();
     uintptr_t begin = tern__align_up((uintptr_t)(block + 1), page);
     uintptr_t end = ((uintptr_t)(block + 1) + block->bytes) / page * page;
     if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);

@@ -12,6 +12,9 @@ typedef struct tern__batch_norm_attr {
     int64_t relu;    /* APPLY: not 0 for max(., 0) at the end                         */
 } tern__batch_norm_attr;
 
+/* SUMS, GRAD: outputs for the gradients of bias and weight. */
+enum { TERN__BATCH_NORM_DB = 2, TERN__BATCH_NORM_DW };
+
 /* GRAD on a GPU: the first pass leaves a residual's gradient, which the second one reads in place of dy and
  * y. What is already there, and is added to, cannot be read so. */
 static inline bool tern__batch_norm_leaves(const tern__call *grad)

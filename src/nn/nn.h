@@ -76,13 +76,13 @@ typedef struct tern__seal {
     size_t *offset;      /* [leaf_count] byte offset in its range */
     tern__range ranges[TERN__RANGES];
     int range_count;
-    char *buffers;             /* one range for all of the host's buffers of every dtype */
-    size_t buffer_bytes;       /* 0: no buffers; those in a device's memory stay where they are */
-    void *attached;            /* the ddp that shares the gradients, or NULL */
-    tern_group *group;         /* its group                                  */
-    bool is_asked;             /* an optimizer, here or on another rank, asks all whether to step */
-    struct tern_optim *optims; /* all that are alive, the newest first */
-    void *share;               /* sharded optimizers' windows over the parameters, or NULL */
+    char *buffers;                   /* one range for all of the host's buffers of every dtype */
+    size_t buffer_bytes;             /* 0: no buffers; those in a device's memory stay where they are */
+    tern__listener *attached;        /* the ddp that shares the gradients, or NULL */
+    tern_group *group;               /* its group                                  */
+    bool is_asked;                   /* an optimizer, here or on another rank, asks all whether to step */
+    struct tern_optim *optims;       /* all that are alive, the newest first */
+    struct tern__shard_panes *panes; /* sharded optimizers' windows over the parameters, or NULL */
 } tern__seal;
 
 /* Heap-allocates a module of `bytes` bytes whose first field is tern_module; freed by tern_module_free. */

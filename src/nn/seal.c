@@ -8,11 +8,10 @@
 
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 static size_t page_round(size_t bytes)
 {
-    return tern__align_up(TERN__MAX(bytes, (size_t)1), (size_t)sysconf(_SC_PAGESIZE));
+    return tern__align_up(TERN__MAX(bytes, (size_t)1), tern__page_bytes());
 }
 
 /* What lies between two leaves goes through kernels with them, and is to be zeros as on the host. */

@@ -30,6 +30,21 @@ static bool is_whole(const record *r)
 
 /* ---- gradient ---- */
 
+/* Where the gradients of weight and bias go. A failure is the scope's. */
+static void open_affine(tern_scope *scope, tern__node *node, tern__call *call)
+{
+    const int w = TERN__BATCH_NORM_DW, b = TERN__BATCH_NORM_DB;
+    if (tern__wants(node, WEIGHT)) call->out[w] = tern__grad_open(scope, node, WEIGHT, &call->add[w]);
+    if (tern__wants(node, BIAS)) call->out[b] = tern__grad_open(scope, node, BIAS, &call->add[b]);
+}
+
+static int finish_affine(tern_scope *scope, tern__node *node)
+{
+    for (int i = BIAS; i >= WEIGHT; i--)
+        if (tern__wants(node, i) && tern__grad_done(scope, node, i)) return scope->error.code;
+    return TERN_OK;
+}
+
 /* sum(dy') and sum(dy' xhat) of each channel: the bias's gradient and the weight's, and a part of dx. */
 static int make_sums(tern_scope *scope, tern__node *node, const tern__view *sum, const tern__view *product)
 {
@@ -39,16 +54,8 @@ static int make_sums(tern_scope *scope, tern__node *node, const tern__view *sum,
                               saved(node, SAVED_MEAN), saved(node, SAVED_VAR)},
                        .out = {sum, product},
                        .attr = &r->attr};
-    for (int i = WEIGHT; i <= BIAS; i++) {
-        int out = i == WEIGHT ? 3 : 2;
-        if (!tern__wants(node, i)) continue;
-        call.out[out] = tern__grad_open(scope, node, i, &call.add[out]);
-        if (!call.out[out]) return scope->error.code;
-    }
-    if (!tern__run(scope, &call)) return scope->error.code;
-    for (int i = BIAS; i >= WEIGHT; i--)
-        if (tern__wants(node, i) && tern__grad_done(scope, node, i)) return scope->error.code;
-    return TERN_OK;
+    open_affine(scope, node, &call);
+    return scope->error.code || !tern__run(scope, &call) ? scope->error.code : finish_affine(scope, node);
 }
 
 /* dx and the residual's gradient dy' in one pass. One of them overwrites dy where nobody else needs it: dy'
@@ -171,14 +178,9 @@ static int whole_gradient(tern_scope *scope, tern__node *node)
     else
         call.out[0] = at == PLACE_DY ? dy : call.in[1];
     if (passed) call.out[1] = owned ? dy : tern__grad_open(scope, node, RESIDUAL, &call.add[1]);
-    for (int i = WEIGHT; i <= BIAS; i++) {
-        int out = i == WEIGHT ? 3 : 2;
-        if (tern__wants(node, i)) call.out[out] = tern__grad_open(scope, node, i, &call.add[out]);
-    }
+    open_affine(scope, node, &call);
     if (scope->error.code || !tern__run(scope, &call)) return scope->error.code;
-    for (int i = BIAS; i >= WEIGHT; i--)
-        if (tern__wants(node, i) && tern__grad_done(scope, node, i)) return scope->error.code;
-    if (finish_dx(scope, node, at)) return scope->error.code;
+    if (finish_affine(scope, node) || finish_dx(scope, node, at)) return scope->error.code;
     if (give_dy) return tern__grad_give(scope, node, RESIDUAL, dy);
     return residual ? tern__grad_done(scope, node, RESIDUAL) : TERN_OK;
 }

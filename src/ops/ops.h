@@ -12,9 +12,9 @@ tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x);
 /* The same, but blocked tensors stay; the same in a layout that x's shape can have. */
 tern_tensor *tern__dense(tern_scope *scope, tern_tensor *x);
 tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layout);
-/* What a convolution on this device gives its result of so many channels, of which kernels in f64 know no
- * blocks, and takes its weight in. */
+/* The layout of a convolution's result with `channels` channels on this device (never blocked in f64). */
 tern__layout tern__layout_of(const tern_device *device, tern_dtype dtype, int64_t channels);
+/* The layout in which it takes its weight. */
 tern__layout tern__weight_layout(const tern_device *device, const tern__view *weight);
 
 /* to = (or +=) from, of one shape: any dtypes, strides and layouts. False after a failure. */

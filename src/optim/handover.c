@@ -1,5 +1,7 @@
 #include "optim/handover.h"
 
+#include "base/hash.h"
+
 /* ---- life ---- */
 
 /* Each rank's line is an extent too, and each device has one that is empty. */
@@ -66,8 +68,8 @@ static uint32_t digest(const tern__extent *extents, int count)
 {
     uint64_t hash = TERN__FNV;
     for (int i = 0; i < count; i++)
-        hash = tern__fnv(hash, (uint64_t[]){extents[i].offset, extents[i].count}, 2 * sizeof(uint64_t));
-    return (uint32_t)(hash ^ hash >> 32);
+        hash = tern__fnv_word(tern__fnv_word(hash, extents[i].offset), extents[i].count);
+    return tern__fnv_fold(hash);
 }
 
 /* Extents in devices' memory are not compared: a digest of them is. The empty one says which device it is,

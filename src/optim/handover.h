@@ -47,12 +47,4 @@ static inline char *tern__handover_line(const tern__handover *x, int rank)
 int tern__handover_run(tern__handover *x, const tern_optim *optim, const tern__lot *what, uint32_t number,
                        uint64_t step, tern_error *err);
 
-/* FNV-1a, which begins with a hash of TERN__FNV. */
-#define TERN__FNV UINT64_C(0xcbf29ce484222325)
-static inline uint64_t tern__fnv(uint64_t hash, const void *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 #endif

@@ -1,7 +1,5 @@
 #include "optim/pane.h"
 
-#include <unistd.h>
-
 /* ---- life ---- */
 
 static int open_stage(tern__pane *pane, char *base, size_t bytes, tern_error *err)
@@ -18,9 +16,8 @@ int tern__pane_open(tern__pane *pane, const tern_group *group, void *block, size
 {
     const tern__comm_backend *backend = group->backend;
     *pane = (tern__pane){.block = block, .device = block ? tern__memory_device(block) : NULL};
-    bool is_staged = pane->device && !backend->window_of, is_fresh = !block || is_staged;
-    if (is_fresh) bytes = tern__align_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
-    int status = backend->window_open(group->state, is_fresh ? NULL : block, bytes, &pane->window, err);
+    bool is_staged = pane->device && !backend->window_of;
+    int status = backend->window_open(group->state, is_staged ? NULL : block, bytes, &pane->window, err);
     if (status) return status;
     pane->is_open = true;
     char *base = backend->window_base(group->state, pane->window);

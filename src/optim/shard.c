@@ -10,15 +10,17 @@
  * only. So a digest of the attributes of every update goes with each slice and is compared. */
 #include "optim/handover.h"
 
+#include "base/hash.h"
+
 #include <inttypes.h>
 #include <string.h>
 
 /* The parameters of a tree, range by range, for all its sharded optimizers. */
-typedef struct share {
+typedef struct tern__shard_panes {
     int users;
     tern__pane panes[TERN__RANGES];
     int count;
-} share;
+} shard_panes;
 
 typedef struct run {
     int range;
@@ -65,18 +67,18 @@ static void take_slices(tern_optim *optim)
 
 /* ---- panes ---- */
 
-static void drop_share(tern__seal *seal, const tern_group *group)
+static void drop_panes(tern__seal *seal, const tern_group *group)
 {
-    share *of = seal->share;
+    shard_panes *of = seal->panes;
     if (!of || --of->users > 0) return;
     while (of->count > 0) tern__pane_close(&of->panes[--of->count], group);
     tern__free(of);
-    seal->share = NULL;
+    seal->panes = NULL;
 }
 
 static int open_panes(const tern__seal *seal, const tern_group *group, tern_error *err)
 {
-    share *of = seal->share;
+    shard_panes *of = seal->panes;
     int status = TERN_OK;
     while (of->count < seal->range_count && !status) {
         const tern__range *range = &seal->ranges[of->count];
@@ -86,18 +88,18 @@ static int open_panes(const tern__seal *seal, const tern_group *group, tern_erro
 }
 
 /* The first to share a tree opens its panes. */
-static int take_share(tern__seal *seal, tern_group *group, tern_error *err)
+static int take_panes(tern__seal *seal, tern_group *group, tern_error *err)
 {
-    if (seal->share) {
-        ((share *)seal->share)->users++;
+    if (seal->panes) {
+        seal->panes->users++;
         return TERN_OK;
     }
-    share *of = tern__alloc(sizeof(*of), "tern_optim_shard", err);
+    shard_panes *of = tern__alloc(sizeof(*of), "tern_optim_shard", err);
     if (!of) return TERN_E_MEMORY;
     of->users = 1;
-    seal->share = of;
+    seal->panes = of;
     int status = open_panes(seal, group, err);
-    if (status) drop_share(seal, group);
+    if (status) drop_panes(seal, group);
     return status;
 }
 
@@ -108,7 +110,7 @@ static int check_ignored(const tern_optim *optim, tern_error *err)
 {
     const tern__seal *seal = optim->seal;
     for (int k = 0; k < seal->leaf_count; k++)
-        if (optim->group_of[k] >= 0 && (void *)seal->leaves[k]->listener != seal->attached)
+        if (optim->group_of[k] >= 0 && seal->leaves[k]->listener != seal->attached)
             return tern__error_set(
                 err, "tern_optim_shard", TERN_E_INVALID,
                 "\"%s\" is ignored by the ddp and would become the same on all ranks: give "
@@ -148,7 +150,7 @@ static int open_sums(tern_optim *optim, tern_error *err)
 /* What slices go over in; once, if several optimizers share the tree. */
 static int attach_panes(const tern__shard *shard, const tern__seal *seal, tern_error *err)
 {
-    const share *of = seal->share;
+    const shard_panes *of = seal->panes;
     const tern__comm_backend *backend = shard->group->backend;
     int status = TERN_OK;
     for (int r = 0; backend->channel_attach && r < of->count && !status; r++)
@@ -171,11 +173,11 @@ static int build(tern_optim *optim, tern_error *err)
 
 static int open_shard(tern_optim *optim, tern_group *group, tern_error *err)
 {
-    int status = take_share(optim->seal, group, err);
+    int status = take_panes(optim->seal, group, err);
     if (status) return status;
     optim->shard = tern__alloc(sizeof(*optim->shard), "tern_optim_shard", err);
     if (!optim->shard) {
-        drop_share(optim->seal, group);
+        drop_panes(optim->seal, group);
         return TERN_E_MEMORY;
     }
     *optim->shard = (tern__shard){.group = group, .number = ++group->next_owner};
@@ -204,7 +206,7 @@ void tern__shard_free(tern_optim *optim)
     tern__handover_close(&shard->handover);
     tern__pane_close(&shard->sums, shard->group);
     optim->norms.sums = optim->norms.own;
-    drop_share(optim->seal, shard->group);
+    drop_panes(optim->seal, shard->group);
     tern__free(shard->runs);
     tern__free(shard);
     optim->shard = NULL;
@@ -285,7 +287,7 @@ int tern__shard_sums(tern_optim *optim, tern_error *err)
 static int fill_slices(const tern_optim *optim, int rank, const tern_device *home, tern__extent *extents)
 {
     const tern__shard *shard = optim->shard;
-    const share *of = optim->seal->share;
+    const shard_panes *of = optim->seal->panes;
     int count = 0;
     for (int i = 0; i < shard->run_count; i++) {
         int r = shard->runs[i].range;
@@ -317,7 +319,7 @@ static int compare_digests(const tern__shard *shard, tern_error *err)
 int tern__shard_exchange(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
-    const share *of = optim->seal->share;
+    const shard_panes *of = optim->seal->panes;
     const tern__lot what = {.panes = of->panes, .count = of->count, .fill = fill_slices, .has_lines = true};
     int64_t began = tern__trace_now(shard->group->trace);
     memcpy(line_of(shard, tern_group_rank(shard->group)), &shard->digest, sizeof(shard->digest));

@@ -2,8 +2,6 @@
  * are posted, and read from it when the work is done. Gradients do the same in staged.c. */
 #include "parallel/ddp.h"
 
-#include <unistd.h>
-
 typedef int (*visit_fn)(const tern_ddp *ddp, void *place, void *buffer, size_t bytes, tern_error *err);
 
 /* Calls `visit`, unless it is NULL, with every such buffer that is not ignored and its place behind `base`;
@@ -25,11 +23,10 @@ static int each_buffer(const tern_ddp *ddp, visit_fn visit, char *base, size_t *
 
 int tern__away_open(tern_ddp *ddp, tern_error *err)
 {
-    size_t bytes, page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t bytes;
     each_buffer(ddp, NULL, NULL, &bytes, NULL);
     if (!bytes || !ddp->opts.broadcast_buffers) return TERN_OK;
-    int status = ddp->group->backend->window_open(ddp->group->state, NULL, tern__align_up(bytes, page),
-                                                  &ddp->away.window, err);
+    int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &ddp->away.window, err);
     ddp->away.has_window = !status;
     ddp->away.bytes = bytes;
     return status;

@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* ---- life ---- */
@@ -19,7 +18,7 @@ int tern__checksum_open(tern_ddp *ddp, tern_error *err)
     tern__checksum *self = &ddp->checksum;
     uint64_t count = (uint64_t)tern_group_size(ddp->group) * (uint64_t)ddp->seal->leaf_count;
     if (!ddp->opts.checksum_every || tern_group_size(ddp->group) == 1) return TERN_OK;
-    size_t bytes = tern__align_up(count * sizeof(XXH64_hash_t), (size_t)sysconf(_SC_PAGESIZE));
+    size_t bytes = count * sizeof(XXH64_hash_t);
     int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &self->window, err);
     self->has_window = !status;
     self->extent = (tern__extent){self->window, 0, count};

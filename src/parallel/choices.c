@@ -19,9 +19,9 @@
 
 /* ---- life ---- */
 
-int tern__sharing_open(tern_ddp *ddp, tern_error *err)
+int tern__ddp_choices_open(tern_ddp *ddp, tern_error *err)
 {
-    tern__sharing *self = &ddp->choices;
+    tern__ddp_choices *self = &ddp->choices;
     if (tern_group_size(ddp->group) == 1) return TERN_OK;
     int status = ddp->group->backend->window_open(ddp->group->state, NULL, ROOM, &self->window, err);
     self->has_window = !status;
@@ -29,7 +29,7 @@ int tern__sharing_open(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-void tern__sharing_close(tern_ddp *ddp)
+void tern__ddp_choices_close(tern_ddp *ddp)
 {
     if (ddp->choices.has_window) ddp->group->backend->window_close(ddp->group->state, ddp->choices.window);
 }
@@ -51,14 +51,14 @@ static tern__choosers choosers_of(const tern_ddp *ddp)
     return list;
 }
 
-bool tern__sharing_has_news(const tern_ddp *ddp)
+bool tern__ddp_choices_has_news(const tern_ddp *ddp)
 {
     if (!ddp->choices.has_window || ddp->shadow || tern_group_rank(ddp->group) != 0) return false;
     tern__choosers list = choosers_of(ddp);
     return tern__choosers_serial(&list) != ddp->choices.serial;
 }
 
-void tern__sharing_put(tern_ddp *ddp)
+void tern__ddp_choices_put(tern_ddp *ddp)
 {
     if (ddp->shadow || tern_group_rank(ddp->group) != 0) return;
     tern__choosers list = choosers_of(ddp);
@@ -66,7 +66,7 @@ void tern__sharing_put(tern_ddp *ddp)
     ddp->choices.serial = tern__choosers_serial(&list);
 }
 
-void tern__sharing_take(const tern_ddp *ddp)
+void tern__ddp_choices_take(const tern_ddp *ddp)
 {
     if (ddp->shadow || tern_group_rank(ddp->group) == 0) return;
     const tern__choosers list = choosers_of(ddp);

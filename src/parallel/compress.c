@@ -5,9 +5,8 @@
 #include "parallel/ddp.h"
 
 #include "base/half.h"
+#include "base/pages.h"
 #include "kernels/kernel.h"
-
-#include <unistd.h>
 
 /* ---- life ---- */
 
@@ -34,10 +33,9 @@ static int make_block(tern_ddp *ddp, int r, size_t bytes, tern_error *err)
 
 int tern__compress_open(tern_ddp *ddp, tern_error *err)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
     for (int r = 0; r < ddp->seal->range_count; r++) {
         if (!is_narrow(ddp, r)) continue;
-        size_t bytes = tern__align_up(ddp->seal->ranges[r].grad_bytes / 2, page);
+        size_t bytes = tern__align_up(ddp->seal->ranges[r].grad_bytes / 2, tern__page_bytes());
         int status = make_block(ddp, r, bytes, err);
         void *base = device_of(ddp, r) ? ddp->narrow_block[r] : NULL;
         if (!status)

@@ -4,7 +4,6 @@
 #include "nn/batch_norm.h"
 
 #include <math.h>
-#include <unistd.h>
 
 tern_ddp_opts tern_ddp_defaults(void)
 {
@@ -97,9 +96,7 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     }
     size_t values = tern__align_up((size_t)tern__side_count(ddp) * sizeof(double), TERN__LINE);
     size_t order = (size_t)ddp->leaf_count * sizeof(*ddp->order);
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    int status =
-        backend->window_open(state, NULL, tern__align_up(values + order, page), &ddp->side_window, err);
+    int status = backend->window_open(state, NULL, values + order, &ddp->side_window, err);
     if (status) return status;
     ddp->has_side_window = true;
     ddp->order_extent = (tern__extent){ddp->side_window, values, order};
@@ -138,10 +135,10 @@ static int open_channel(tern_ddp *ddp, tern_error *err)
 static void listen_to_backward(tern_ddp *ddp)
 {
     for (int i = 0; i < ddp->leaf_count; i++) ddp->seal->leaves[ddp->order[i]]->listener = &ddp->listener;
-    tern__listener **link = (tern__listener **)&tern__group_root(ddp->group)->listeners;
+    tern__listener **link = &tern__group_root(ddp->group)->listeners;
     while (*link) link = &(*link)->next;
     *link = &ddp->listener;
-    ddp->seal->attached = ddp;
+    ddp->seal->attached = &ddp->listener;
     ddp->seal->group = ddp->group;
 }
 
@@ -169,7 +166,7 @@ static int build(tern_ddp *ddp, tern_error *err)
     if (!status) status = open_channel(ddp, err);
     if (!status) status = tern__bucket_plan(ddp, err);
     if (!status) status = tern__checksum_open(ddp, err);
-    if (!status) status = tern__sharing_open(ddp, err);
+    if (!status) status = tern__ddp_choices_open(ddp, err);
     if (!status) status = tern__stats_open(ddp, err);
     if (!status) listen_to_backward(ddp);
     return status;
@@ -216,13 +213,12 @@ static void stop_listening(tern_ddp *ddp)
 {
     for (int k = 0; k < ddp->seal->leaf_count; k++)
         if (ddp->seal->leaves[k]->listener == &ddp->listener) ddp->seal->leaves[k]->listener = NULL;
-    for (tern__listener **link = (tern__listener **)&tern__group_root(ddp->group)->listeners; *link;
-         link = &(*link)->next) {
+    for (tern__listener **link = &tern__group_root(ddp->group)->listeners; *link; link = &(*link)->next) {
         if (*link != &ddp->listener) continue;
         *link = ddp->listener.next;
         break;
     }
-    if (ddp->seal->attached == ddp) ddp->seal->attached = NULL;
+    if (ddp->seal->attached == &ddp->listener) ddp->seal->attached = NULL;
 }
 
 void tern_ddp_free(tern_ddp *ddp)
@@ -246,7 +242,7 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__compress_close(ddp);
     tern__side_close(ddp);
     tern__checksum_close(ddp);
-    tern__sharing_close(ddp);
+    tern__ddp_choices_close(ddp);
     tern__stats_close(ddp);
     tern__free(ddp);
 }

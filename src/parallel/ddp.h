@@ -30,13 +30,13 @@ typedef struct tern__checksum {
 } tern__checksum;
 
 /* What of choices.c stays from backward to backward. */
-typedef struct tern__sharing {
+typedef struct tern__ddp_choices {
     uint32_t window; /* rank 0's lines, and a 0 */
     bool has_window; /* false: there is only one rank */
     tern__extent extent;
     bool is_due;     /* rank 0 has news in the running backward */
     uint64_t serial; /* of rank 0's devices, summed up, when it last wrote into the window */
-} tern__sharing;
+} tern__ddp_choices;
 
 /* The loss of a model in a device's memory, for which nobody waits at the begin of a backward. */
 typedef struct tern__ddp_loss {
@@ -46,8 +46,8 @@ typedef struct tern__ddp_loss {
     uint32_t window;     /* of one that is reached, until the user asks for it      */
     bool has_window, is_known;
     tern__extent extent;
-    float *pinned;     /* of one that is not: where it comes to behind its bucket's */
-    tern__mark *there; /* gradients, and the mark behind its copy                   */
+    float *pinned;     /* not reached: the loss is copied here, before its bucket's gradients */
+    tern__mark *there; /* set behind that copy                                      */
     bool is_sent;      /* in this backward, and not written to the side values yet  */
 } tern__ddp_loss;
 
@@ -100,7 +100,7 @@ struct tern_ddp {
     double count;      /* of the backwards folded into the running one: what their losses were divided by */
     double next_count; /* of the next backward, said by the user; NAN: not */
     double weight, share; /* of the running backward's posts           */
-    bool counts;          /* this rank has samples in it               */
+    bool has_samples;     /* this rank, in it                           */
 
     bool *first_used; /* by leaf index, in the first backward that used any; for static_graph */
     bool has_first;
@@ -108,7 +108,7 @@ struct tern_ddp {
     bool shadow, over; /* in tern_ddp_join; and all ranks were, in the last round */
     int last_active;   /* the highest rank that was no shadow in the last round in which there was one */
     tern__checksum checksum;
-    tern__sharing choices;
+    tern__ddp_choices choices;
     tern__stats stats;
     struct {
         uint32_t window;
@@ -173,9 +173,9 @@ int tern__staged_test(const tern_ddp *ddp, tern_error *err);
 /* The means to the device, of all buckets that have one. */
 int tern__staged_take(const tern_ddp *ddp, tern_error *err);
 
-/* Copies in their lanes of communication, between a `depart` behind the step and a `return` that the step
- * follows; `returned`: TERN_OK when they are done, TERN_PENDING, or an error. Of the host's memory what is
- * pinned. */
+/* Copies. _depart: the lanes of communication wait for the steps'. _copy: asked of them; the host's memory
+ * must be pinned. _return: the steps' lanes wait for the copies. _returned: TERN_OK once they are done,
+ * TERN_PENDING, or an error. */
 int tern__staged_depart(const tern_ddp *ddp, tern_error *err);
 int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t bytes, tern_error *err);
 int tern__staged_return(const tern_ddp *ddp, tern_error *err);
@@ -224,13 +224,13 @@ int tern__checksum_check(const tern_ddp *ddp, tern_error *err);
 
 /* ---- choices.c: rank 0's algorithms of convolutions to all ranks ---- */
 
-int tern__sharing_open(tern_ddp *ddp, tern_error *err);
-void tern__sharing_close(tern_ddp *ddp);
+int tern__ddp_choices_open(tern_ddp *ddp, tern_error *err);
+void tern__ddp_choices_close(tern_ddp *ddp);
 /* Whether this is rank 0, and knows what it has not told the others. */
-bool tern__sharing_has_news(const tern_ddp *ddp);
+bool tern__ddp_choices_has_news(const tern_ddp *ddp);
 /* Around the broadcast that is due then: rank 0's lines into the window, and the others' out of it. */
-void tern__sharing_put(tern_ddp *ddp);
-void tern__sharing_take(const tern_ddp *ddp);
+void tern__ddp_choices_put(tern_ddp *ddp);
+void tern__ddp_choices_take(const tern_ddp *ddp);
 
 /* ---- signature.c ---- */
 

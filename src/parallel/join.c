@@ -73,10 +73,10 @@ static int check_optimizers(const tern_ddp *first, const tern_join_opts *opts, t
 {
     for (const tern_ddp *ddp = first; ddp && !opts->after_backward; ddp = next_of(ddp)) {
         bool is_asked = ddp->seal->is_asked && tern_group_size(ddp->group) > 1;
-        if (ddp->seal->share || is_asked)
+        if (ddp->seal->panes || is_asked)
             return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
                                    "the optimizer of %s is %s: pass an after_backward that steps it",
-                                   ddp->module->kind, ddp->seal->share ? "sharded" : "stepped by a scaler");
+                                   ddp->module->kind, ddp->seal->panes ? "sharded" : "stepped by a scaler");
     }
     return TERN_OK;
 }

@@ -46,7 +46,7 @@ int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err
 void tern__normaliser_weigh(tern_ddp *ddp)
 {
     double count = ddp->opts.normaliser == TERN_NORMALISER_LOSS ? ddp->count : 1;
-    ddp->counts = count > 0;
+    ddp->has_samples = count > 0;
     ddp->share = count / ddp->opts.gradient_predivide_factor;
-    ddp->weight = ddp->counts ? ddp->share : 1;
+    ddp->weight = ddp->has_samples ? ddp->share : 1;
 }

@@ -28,7 +28,7 @@ static int zero_missing(const tern_ddp *ddp, const tern__bucket *bucket, tern_er
     int status = TERN_OK;
     for (int i = 0; i < bucket->count && !status; i++) {
         const tern__leaf *leaf = ddp->seal->leaves[ddp->order[bucket->first + i]];
-        if (!leaf->fresh || !ddp->counts)
+        if (!leaf->fresh || !ddp->has_samples)
             status = tern__memory_zero(leaf->grad->view.data, tern__view_bytes(&leaf->grad->view), err);
     }
     return status;
@@ -204,10 +204,10 @@ static int rebuild(tern_ddp *ddp, tern_error *err)
 static int tell_choices(tern_ddp *ddp, tern_error *err)
 {
     if (!ddp->choices.is_due) return TERN_OK;
-    tern__sharing_put(ddp);
+    tern__ddp_choices_put(ddp);
     int status = post_broadcast(ddp, &ddp->choices.extent, 1, err);
     if (!status) status = wait_last(ddp, err);
-    if (!status) tern__sharing_take(ddp);
+    if (!status) tern__ddp_choices_take(ddp);
     return status;
 }
 

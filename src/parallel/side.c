@@ -186,7 +186,7 @@ static double scale_of(const tern__node *node)
 
 int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
-    bool counts = loss && ddp->used && ddp->counts, is_reached = ddp->loss.is_reached;
+    bool counts = loss && ddp->used && ddp->has_samples, is_reached = ddp->loss.is_reached;
     bool is_away = loss && ddp->loss.device && tern__memory_device(loss->view.data) == ddp->loss.device;
     set(ddp, LOSS, counts && !is_reached && !is_away ? tern_item(loss) / scale_of(loss->node) : 0);
     set(ddp, COUNTS, counts);
@@ -204,7 +204,7 @@ int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 int tern__side_arrive(tern_ddp *ddp, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
-    set(ddp, NEWS, tern__sharing_has_news(ddp));
+    set(ddp, NEWS, tern__ddp_choices_has_news(ddp));
     if (!self->is_sent) return TERN_OK;
     self->is_sent = false;
     int status = self->device->backend->mark_wait(self->device, self->there, err);

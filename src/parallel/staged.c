@@ -200,7 +200,7 @@ int tern__staged_test(const tern_ddp *ddp, tern_error *err)
 }
 
 /* Any rank has used a leaf of it. */
-static bool is_fresh(const tern_ddp *ddp, const tern__bucket *bucket)
+static bool has_mean(const tern_ddp *ddp, const tern__bucket *bucket)
 {
     bool fresh = false;
     for (int i = 0; i < bucket->count; i++) fresh |= ddp->seal->leaves[ddp->order[bucket->first + i]]->fresh;
@@ -212,10 +212,10 @@ static int take(const tern_ddp *ddp, int r, tern_error *err)
 {
     int status = follow(ddp, r, TERN__LANE_STEP, TERN__LANE_COMM, err);
     for (int b = 0; b < ddp->bucket_count && !status; b++)
-        if (is_fresh(ddp, &ddp->buckets[b])) status = copy_all(ddp, &ddp->buckets[b], r, false, err);
+        if (has_mean(ddp, &ddp->buckets[b])) status = copy_all(ddp, &ddp->buckets[b], r, false, err);
     if (!status) status = follow(ddp, r, TERN__LANE_COMM, TERN__LANE_STEP, err);
     for (int b = 0; b < ddp->bucket_count && !status; b++)
-        if (is_fresh(ddp, &ddp->buckets[b])) status = cast_all(ddp, &ddp->buckets[b], r, false, err);
+        if (has_mean(ddp, &ddp->buckets[b])) status = cast_all(ddp, &ddp->buckets[b], r, false, err);
     return status;
 }
 

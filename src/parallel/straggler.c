@@ -9,8 +9,6 @@
  * checkpoint, say) does not make a slow rank. */
 #include "parallel/ddp.h"
 
-#include <unistd.h>
-
 /* ---- the verdict ---- */
 
 static void find(tern__straggler *self, int world)
@@ -52,11 +50,10 @@ int tern__straggler_open(tern_ddp *ddp, tern_error *err)
     self->sums = tern__alloc((size_t)world * sizeof(*self->sums), "tern_ddp_new", err);
     self->named = tern__alloc((size_t)world * sizeof(*self->named), "tern_ddp_new", err);
     if (!self->sums || !self->named) return TERN_E_MEMORY;
-    size_t bytes = tern__align_up((size_t)world * sizeof(tern__waits), (size_t)sysconf(_SC_PAGESIZE));
+    size_t bytes = (size_t)world * sizeof(tern__waits);
     int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &self->gather_window, err);
     self->has_window = !status;
-    self->extent =
-        (tern__extent){self->gather_window, 0, (uint64_t)world * sizeof(tern__waits) / sizeof(int64_t)};
+    self->extent = (tern__extent){self->gather_window, 0, bytes / sizeof(int64_t)};
     return status;
 }
 

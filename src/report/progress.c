@@ -21,8 +21,8 @@ typedef enum place { NOWHERE, TERMINAL, LOG } place;
 struct tern_progress {
     char title[128], unit[16];
     tern_progress_opts opts;
-    tern__progress_state state;  /* as last drawn */
-    int64_t own_total, own_done; /* of this rank */
+    tern__progress_state state; /* as last drawn */
+    int64_t own_done;           /* of this rank */
     int ranks, depth;
     bool speaks; /* this is rank 0 */
     place place;

@@ -139,17 +139,7 @@ static tern_module *make(world *w)
     return net;
 }
 
-static void a_warm_step_allocates_nothing(void **state)
-{
-    (void)state;
-    expect_warm_steps_to_allocate_nothing(make, run_step);
-}
-
-static void out_of_memory_anywhere(void **state)
-{
-    (void)state;
-    assert_true(expect_out_of_memory_to_be_told(make, run_step) > 30);
-}
+static whole_step whole = {make, run_step, 30};
 
 static void out_of_memory_in_constructors(void **state)
 {
@@ -171,9 +161,12 @@ static void out_of_memory_in_constructors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(operands_that_do_not_fit), cmocka_unit_test(options_that_cannot_be),
-        cmocka_unit_test(weights_that_do_not_fit),  cmocka_unit_test(a_warm_step_allocates_nothing),
-        cmocka_unit_test(out_of_memory_anywhere),   cmocka_unit_test(out_of_memory_in_constructors),
+        cmocka_unit_test(operands_that_do_not_fit),
+        cmocka_unit_test(options_that_cannot_be),
+        cmocka_unit_test(weights_that_do_not_fit),
+        cmocka_unit_test_prestate(warm_steps_allocate_nothing, &whole),
+        cmocka_unit_test_prestate(out_of_memory_is_told, &whole),
+        cmocka_unit_test(out_of_memory_in_constructors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

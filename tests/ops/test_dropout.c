@@ -24,23 +24,13 @@ static int step(world *w, tern_module *net)
     return tern_scope_end(s, NULL);
 }
 
-static void a_warm_step_allocates_nothing(void **state)
-{
-    (void)state;
-    expect_warm_steps_to_allocate_nothing(make, step);
-}
-
-static void out_of_memory_anywhere(void **state)
-{
-    (void)state;
-    assert_true(expect_out_of_memory_to_be_told(make, step) > 10);
-}
+static whole_step whole = {make, step, 10};
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_warm_step_allocates_nothing),
-        cmocka_unit_test(out_of_memory_anywhere),
+        cmocka_unit_test_prestate(warm_steps_allocate_nothing, &whole),
+        cmocka_unit_test_prestate(out_of_memory_is_told, &whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

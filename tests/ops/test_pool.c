@@ -1,4 +1,4 @@
-/* test_pool2d.c - memory of pooling in plain layouts: copies, spans, and the plain kernel's sums. */
+/* test_pool.c - memory of pooling in plain layouts: copies, spans, and the plain kernel's sums. */
 #include "world.h"
 
 #include <string.h>
@@ -28,17 +28,7 @@ static int step(world *w, tern_module *net)
     return code;
 }
 
-static void a_warm_step_allocates_nothing(void **state)
-{
-    (void)state;
-    expect_warm_steps_to_allocate_nothing(make, step);
-}
-
-static void out_of_memory_anywhere(void **state)
-{
-    (void)state;
-    assert_true(expect_out_of_memory_to_be_told(make, step) > 20);
-}
+static whole_step whole = {make, step, 20};
 
 /* Whose sizes would overflow, into windows that seem to fit or places that seem to be few. */
 static void numbers_that_are_too_large(void **state)
@@ -72,8 +62,8 @@ static void numbers_that_are_too_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_warm_step_allocates_nothing),
-        cmocka_unit_test(out_of_memory_anywhere),
+        cmocka_unit_test_prestate(warm_steps_allocate_nothing, &whole),
+        cmocka_unit_test_prestate(out_of_memory_is_told, &whole),
         cmocka_unit_test(numbers_that_are_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,4 +127,24 @@ static inline int expect_out_of_memory_to_be_told(make_fn make, step_fn step)
     return failures;
 }
 
+/* ---- the two tests of every step, whose prestate it is ---- */
+
+typedef struct whole_step {
+    make_fn make;
+    step_fn run;
+    int failures; /* memory runs out more often */
+} whole_step;
+
+static inline void warm_steps_allocate_nothing(void **state)
+{
+    const whole_step *step = *state;
+    expect_warm_steps_to_allocate_nothing(step->make, step->run);
+}
+
+static inline void out_of_memory_is_told(void **state)
+{
+    const whole_step *step = *state;
+    assert_true(expect_out_of_memory_to_be_told(step->make, step->run) > step->failures);
+}
+
 #endif

@@ -1,5 +1,7 @@
 /* figure.h - what a figure plug-in offers: one const struct in a shared object of its own, found beside the
- * library. */
+ * library.
+ *
+ * Threads: any. */
 #ifndef TERN_BACKEND_FIGURE_H
 #define TERN_BACKEND_FIGURE_H
 
@@ -12,7 +14,7 @@ typedef struct tern_figure_backend {
     int abi;     /* TERN_FIGURE_ABI */
     size_t size; /* sizeof(tern_figure_backend) of the plug-in's build: members beyond it are absent */
     const char *name;
-    /* Draws and writes the PNG. Blocks; any thread. 0, or -1 with a reason in why[0..why_size). */
+    /* Draws and writes the PNG. Blocks. 0, or -1 with a reason in why[0..why_size). */
     int (*grid_save)(const char *path, const char *title, const tern_picture *pictures, int count, int across,
                      char *why, size_t why_size);
     int (*chart_save)(const char *path, const tern_chart *chart, char *why, size_t why_size);

@@ -1,5 +1,7 @@
 /* image.h - what an image plug-in offers: one const struct in a shared object of its own, found beside the
- * library. */
+ * library.
+ *
+ * Threads: any, each with a decoder of its own. */
 #ifndef TERN_BACKEND_IMAGE_H
 #define TERN_BACKEND_IMAGE_H
 
@@ -14,8 +16,8 @@ typedef struct tern_image_request {
     tern_image_opts opts; /* `channels` is a wish, whoever asked converts what it gets */
 } tern_image_request;
 
-/* Functions return 0, or a tern_status with a reason in why[0..why_size). A decoder belongs to one thread at
- * a time, and is used for one picture after the other. */
+/* Functions return 0, or a tern_status with a reason in why[0..why_size). A decoder is used for one picture
+ * after the other. */
 typedef struct tern_image_codec {
     int abi;     /* TERN_IMAGE_ABI */
     size_t size; /* sizeof(tern_image_codec) of the plug-in's build: members beyond it are absent */
@@ -32,7 +34,7 @@ typedef struct tern_image_codec {
                 size_t why_size);
     /* The most bytes that encode may need. NULL, as encode: the plug-in only reads. */
     size_t (*encode_most)(const tern_image *image);
-    /* Any thread. *bytes comes with the room in `out` and leaves with what was written. */
+    /* *bytes comes with the room in `out` and leaves with what was written. */
     int (*encode)(const tern_image *image, const tern_image_save_opts *opts, void *out, size_t *bytes,
                   char *why, size_t why_size);
 } tern_image_codec;

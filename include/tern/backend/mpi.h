@@ -3,7 +3,9 @@
  * and ends; how they meet is the library's.
  *
  * Communicators are named by their Fortran handles (MPI_Comm_c2f), which are integers in every MPI. Functions
- * that return int return 0, or a negative tern_status with a reason in why[0..why_size). */
+ * that return int return 0, or a negative tern_status with a reason in why[0..why_size).
+ *
+ * Threads: all calls come from the group's, but for `is_running`, which may come from any. */
 #ifndef TERN_BACKEND_MPI_H
 #define TERN_BACKEND_MPI_H
 
@@ -24,7 +26,7 @@ typedef struct tern_mpi {
      * are not looked at. */
     const tern_transport *transport;
 
-    /* MPI is initialised, by whomever, and not finalised. Any thread. */
+    /* MPI is initialised, by whomever, and not finalised. */
     bool (*is_running)(void);
     /* Makes MPI ready for the calling thread: initialises it, collectively over the job, or makes sure that
      * the level at which somebody else did allows this thread to call it. TERN_E_STATE: it does not, or MPI

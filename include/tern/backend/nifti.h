@@ -1,5 +1,7 @@
 /* nifti.h - what a NIfTI plug-in offers: one const struct in a shared object of its own, found beside the
- * library. It knows what headers and voxels mean; files are the library's. */
+ * library. It knows what headers and voxels mean; files are the library's.
+ *
+ * Threads: any. */
 #ifndef TERN_BACKEND_NIFTI_H
 #define TERN_BACKEND_NIFTI_H
 
@@ -31,7 +33,7 @@ typedef struct tern_nifti_backend {
     int abi;     /* TERN_NIFTI_ABI */
     size_t size; /* sizeof(tern_nifti_backend) of the plug-in's build: members beyond it are absent */
     const char *name;
-    /* What a header says. Not TERN_NIFTI_OK: a reason in why[0..why_size). Any thread; prints nothing. */
+    /* What a header says. Not TERN_NIFTI_OK: a reason in why[0..why_size). Prints nothing. */
     tern_nifti_status (*parse)(const void *header, tern_nifti_info *info, char *why, size_t why_size);
     /* `count` voxels of the file as values; `voxels` may be overwritten. */
     void (*values)(const tern_nifti_info *info, void *voxels, size_t count, float *values);

@@ -1,5 +1,7 @@
 /* topology.h - what a topology plug-in offers: one const struct in a shared object of its own, found beside
- * the library. It knows which CPUs are one core and which cores are near each other. */
+ * the library. It knows which CPUs are one core and which cores are near each other.
+ *
+ * Threads: all calls come from one. */
 #ifndef TERN_BACKEND_TOPOLOGY_H
 #define TERN_BACKEND_TOPOLOGY_H
 

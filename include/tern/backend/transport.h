@@ -5,8 +5,9 @@
  * it, in one place for all transports, so that every rank gets the same bits from any of them.
  *
  * Functions that return int return 0, or a negative tern_status with a reason in why[0..why_size): what
- * failed, and which peer it was, if that is known. All calls come from one thread, the group's, but for
- * `version`. */
+ * failed, and which peer it was, if that is known.
+ *
+ * Threads: all calls come from the group's, but for `version`, which may come from any. */
 #ifndef TERN_BACKEND_TRANSPORT_H
 #define TERN_BACKEND_TRANSPORT_H
 
@@ -50,7 +51,7 @@ typedef struct tern_transport {
     size_t size;      /* sizeof(tern_transport) of the plug-in's build: members beyond it are absent */
     const char *name; /* "mpi", "gloo" */
 
-    /* "Open MPI 4.1.4". Any thread; starts nothing. */
+    /* "Open MPI 4.1.4". Starts nothing. */
     void (*version)(char *text, size_t text_size);
 
     /* Collective over the place's ranks. NULL on error, with the status in *status. */

@@ -15,7 +15,7 @@ static const char func[] = "tern_group_open";
 
 static tern__native *lobby_of(const tern__hosts *hosts)
 {
-    return hosts->group->root->lobby;
+    return hosts->group->root->native;
 }
 
 /* A failure that is a disagreement with this rank is this rank's too. */

@@ -72,7 +72,7 @@ static void leave_lobby(const tern__native *native)
 {
     if (native->pid == getpid()) tern__control_wake_set(native->control, NULL, NULL);
     tern__shared_close(native, native->lobby, tern__lobby_bytes(native->world));
-    native->group->root->lobby = NULL;
+    native->group->root->native = NULL;
     tern__free(native->circle.ranks);
     tern__free(native->circle.turns);
     tern__free(native->circle.known);
@@ -98,11 +98,11 @@ static void *native_open(tern_group *group, tern_error *err)
                              .world = group->boot.world,
                              .late_s = group->root == group ? 0.05 : INFINITY,
                              .pid = getpid()};
-    if (group->root->lobby) {
-        use_lobby(native, group->root->lobby);
+    if (group->root->native) {
+        use_lobby(native, group->root->native);
         return native;
     }
-    group->root->lobby = native;
+    group->root->native = native;
     if (make_circle(&native->circle, native->world, err) || enter_lobby(native, err)) {
         native_close(native);
         return NULL;

@@ -1,6 +1,8 @@
 /* describe.c - works in words. */
 #include "comm/native/native.h"
 
+#include "base/hash.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -24,15 +26,14 @@ static const char *const op_names[] = {
     [TERN_BOR] = "bor", [TERN_BXOR] = "bxor", [TERN_PREMUL_SUM] = "premul_sum",
 };
 
-/* FNV-1a over the words of the extents that are compared. */
+/* Of the words of the extents that are compared. */
 static uint64_t digest(const tern__post *post)
 {
-    const uint64_t prime = UINT64_C(0x100000001b3);
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = TERN__FNV;
     for (int i = 0; i < post->extent_count; i++) {
         const tern__extent *e = &post->extents[i];
-        if (!post->own_places) hash = ((hash ^ e->window) * prime ^ e->offset) * prime;
-        hash = (hash ^ e->count) * prime;
+        if (!post->own_places) hash = tern__fnv_word(tern__fnv_word(hash, e->window), e->offset);
+        hash = tern__fnv_word(hash, e->count);
     }
     return hash;
 }

@@ -82,7 +82,8 @@ static inline size_t tern__pair_record(const tern__letter *letter)
 /* Of letters; of bodies. */
 bool tern__outbox_has_room(tern__outbox *out, size_t record);
 bool tern__outbox_has_body_room(const tern__outbox *out);
-/* Puts the letter, and a short message's `data`, into the ring; nobody sees it before tern__outbox_tell. */
+/* Puts the letter, and a short message's `data`, into the ring; nobody sees it before the pair's
+ * `written` says so. */
 void tern__outbox_put(tern__outbox *out, const tern__letter *letter, const char *data);
 /* Puts as much of the body as there is room for. True if anything was. */
 bool tern__outbox_fill(tern__outbox *out, tern__transfer *send, tern__lobby *lobby);

@@ -6,6 +6,7 @@
  * it. */
 #include "comm/native/native.h"
 
+#include "base/pages.h"
 #include "comm/sys.h"
 
 #include <errno.h>
@@ -24,12 +25,12 @@ typedef struct note {
 
 size_t tern__segment_mapped(size_t bytes)
 {
-    return tern__align_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
+    return tern__align_up(bytes, tern__page_bytes());
 }
 
 static size_t file_bytes(size_t bytes)
 {
-    return tern__segment_mapped(bytes) + (size_t)sysconf(_SC_PAGESIZE);
+    return tern__segment_mapped(bytes) + tern__page_bytes();
 }
 
 /* ---- creating ---- */
@@ -120,7 +121,7 @@ static int read_note(const tern__native *native, int peer, int fd, size_t bytes,
     struct stat info;
     int seals = fcntl(fd, F_GET_SEALS);
     bool sound = seals >= 0 && (seals & F_SEAL_SHRINK) && !fstat(fd, &info) && info.st_size > 0 &&
-                 pread(fd, of, sizeof(*of), info.st_size - sysconf(_SC_PAGESIZE)) == (ssize_t)sizeof(*of);
+                 pread(fd, of, sizeof(*of), info.st_size - (off_t)tern__page_bytes()) == (ssize_t)sizeof(*of);
     if (!sound || (size_t)info.st_size != file_bytes(of->bytes))
         return tern__error_set(err, func, TERN_E_PEER,
                                "rank %d passed a descriptor that is no window of tern's",

@@ -3,15 +3,16 @@
  * NCCL knows no tags and no TERN_ANY_SOURCE, and matches what two ranks ask for in the order in which they
  * ask. So messages meet behind, as those of the host's memory do: by source and tag, with the same errors.
  * Where both sides have their memory on a GPU, and not on the same one, what goes over there is not the data
- * but an envelope, and with it each side asks NCCL for its part. Envelopes from one rank to another come in
+ * but a token, and with it each side asks NCCL for its part. Tokens from one rank to another come in
  * one order, that in which the receiver has found them; so NCCL's calls do, if each direction between two
  * ranks has a communicator of its own, and they wait for nothing else, if it has a lane of its own and fits
  * into the device beside them (line.c): no order of messages among themselves or beside collectives makes
- * devices wait for each other in a circle. The envelope says how the two find each other in NCCL.
+ * devices wait for each other in a circle. The token says how the two find each other in NCCL.
  *
  * A message is done when the device has moved it. Short ones, which need no receive to be done, messages to
  * or from the host's memory, and those of any but the first device that has sent or received one go behind.
  */
+#include "base/hash.h"
 #include "comm/match.h"
 #include "comm/nccl/nccl.h"
 #include "comm/p2p.h"
@@ -27,7 +28,7 @@ typedef struct message {
     tern__transfer *of; /* the caller's                 */
     struct message *next;
     struct tern__nccl_mailbox *box;
-    char envelope[TERN__ENVELOPE];
+    char token[TERN__TOKEN];
     tern__nccl_call call;
     tern__nccl_work work; /* its line is NULL until the ranks have met */
 } message;
@@ -39,7 +40,7 @@ typedef struct tern__nccl_mailbox {
     uint32_t place; /* what tells the GPU from others; 0: not asked yet */
 } mailbox;
 
-_Static_assert(TERN__ENVELOPE == TERN__NCCL_ID, "an envelope is an id");
+_Static_assert(TERN__TOKEN == TERN__NCCL_ID, "a token is an id");
 
 /* ---- messages ---- */
 
@@ -111,7 +112,7 @@ static int ask(mailbox *box, message *m, tern_error *err)
     if (!link || link->ends) return tern__nccl_fail_ended(err);
     tern__nccl_line *line = line_of(link, peer, t->is_recv, err);
     if (!line) return err->code;
-    int status = line->ready ? TERN_OK : tern__nccl_line_begin(line, t->is_recv, 2, m->envelope, err);
+    int status = line->ready ? TERN_OK : tern__nccl_line_begin(line, t->is_recv, 2, m->token, err);
     if (status) return status;
     m->call = call_of(t);
     m->work = (tern__nccl_work){.line = line, .call = &m->call};
@@ -163,10 +164,8 @@ int tern__nccl_mailbox_advance(mailbox *box, tern_error *err)
 static uint32_t place_of(const tern_device *device, const tern__nccl_plugin *plugin)
 {
     unsigned char gpu[TERN__NCCL_GPU];
-    uint32_t hash = UINT32_C(2166136261);
     if (plugin->gpu(device->index, gpu, NULL)) return 0;
-    for (size_t i = 0; i < sizeof(gpu); i++) hash = (hash ^ gpu[i]) * UINT32_C(16777619);
-    return hash | 1;
+    return tern__fnv_fold(tern__fnv(TERN__FNV, gpu, sizeof(gpu))) | 1;
 }
 
 /* NULL: it goes behind. The debug back end watches the host's memory, in which nothing would come. */
@@ -195,9 +194,9 @@ static int start(mailbox *box, tern__nccl_link *link, tern__transfer *t, tern_er
     *m = (message){.own = *t, .of = t, .box = box, .next = box->pending};
     box->pending = m;
     m->own.place = box->place;
-    m->own.envelope = m->envelope;
+    m->own.token = m->token;
     m->own.fetch = fetch;
-    if (line) memcpy(m->envelope, line->id, sizeof(m->envelope));
+    if (line) memcpy(m->token, line->id, sizeof(m->token));
     int status = box->nccl->behind->start(box->behind, &m->own, err);
     return status ? status : tern__nccl_mailbox_advance(box, err);
 }
