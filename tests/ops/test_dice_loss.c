@@ -178,8 +178,8 @@ int main(void)
         cmocka_unit_test(targets_that_want_a_gradient),
         cmocka_unit_test(options_of_dice_that_cannot_be),
         cmocka_unit_test(options_of_focal_that_cannot_be),
-        cmocka_unit_test_prestate(warm_steps_allocate_nothing, &whole),
-        cmocka_unit_test_prestate(out_of_memory_is_told, &whole),
+        cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &whole),
+        cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,8 +175,8 @@ static void norms_name_their_layer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(warm_steps_allocate_nothing, &whole),
-        cmocka_unit_test_prestate(out_of_memory_is_told, &whole),
+        cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &whole),
+        cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &whole),
         cmocka_unit_test(out_of_memory_in_constructors),
         cmocka_unit_test(operands_that_do_not_fit),
         cmocka_unit_test(shapes_that_cannot_be),

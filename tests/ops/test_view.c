@@ -46,8 +46,8 @@ static whole_step whole = {make, run_step, 30};
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(warm_steps_allocate_nothing, &whole),
-        cmocka_unit_test_prestate(out_of_memory_is_told, &whole),
+        cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &whole),
+        cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

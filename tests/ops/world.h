@@ -135,13 +135,13 @@ typedef struct whole_step {
     int failures; /* memory runs out more often */
 } whole_step;
 
-static inline void warm_steps_allocate_nothing(void **state)
+static inline void a_whole_step_allocates_nothing_once_warm(void **state)
 {
     const whole_step *step = *state;
     expect_warm_steps_to_allocate_nothing(step->make, step->run);
 }
 
-static inline void out_of_memory_is_told(void **state)
+static inline void a_whole_step_tells_out_of_memory(void **state)
 {
     const whole_step *step = *state;
     assert_true(expect_out_of_memory_to_be_told(step->make, step->run) > step->failures);
