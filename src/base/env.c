@@ -27,6 +27,22 @@ int tern__env_int(const char *name, long low, long high, long fallback, long *ou
     return TERN_OK;
 }
 
+int tern__env_filled(const char *name, tern_error *err)
+{
+    const char *value = getenv(name);
+    if (!value || *value) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_ENV, "%s=\"\" is set but empty", name);
+}
+
+int tern__env_filled_int(const char *name, long low, long high, long fallback, int *out, tern_error *err)
+{
+    long value;
+    int status = tern__env_filled(name, err);
+    if (!status) status = tern__env_int(name, low, high, fallback, &value, err);
+    if (!status) *out = (int)value;
+    return status;
+}
+
 static int64_t read_clock(clockid_t clock)
 {
     struct timespec t;
