@@ -178,6 +178,11 @@ tern__draw tern__scope_draw(tern_scope *scope)
 
 /* ---- errors ---- */
 
+bool tern__scope_is_of(const tern_scope *scope, const tern_group *group)
+{
+    return scope->group && tern__group_root(scope->group) == tern__group_root(group);
+}
+
 const tern_error *tern_scope_error(const tern_scope *scope)
 {
     return scope ? &scope->error : &no_scope;

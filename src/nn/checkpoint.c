@@ -29,6 +29,7 @@ static tern_scope *open_child(tern_scope *scope, const record *r)
     child->stream = scope->stream;
     child->slots = scope->slots;
     child->slot_count = scope->slot_count;
+    child->is_replica = scope->is_replica;
     child->keeps_buffers = true;
     child->follows = scope->follows;
     child->weight = scope->weight;
