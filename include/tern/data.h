@@ -160,7 +160,8 @@ typedef struct tern_batch {
 /* The next batch, as tensors of the scope over the loader's own memory, the host's or a GPU's; it goes back
  * when the scope ends. False only at the end of the epoch, and then the next call begins the next one. After
  * a failure (of a sample, of the GPU, or an earlier one in the scope) it returns true with NULL tensors, and
- * tern_scope_end tells. */
+ * tern_scope_end tells. A loop that never calls that ends, too: asked for more batches than the loader has
+ * room for, a scope that has failed gets false, and its error goes to the log. */
 TERN_API bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch);
 
 /* Seconds that tern_loader_next has waited for samples, or fetched them itself, since the loader was made. 0

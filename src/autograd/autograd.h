@@ -150,6 +150,7 @@ struct tern_scope {
     tern__node *tape;     /* newest first                                        */
     int64_t marked;       /* entries of it that the running backward goes through, and has not yet */
     int backwards;        /* in this step                                        */
+    int refused;          /* batches that it was not given, because it has failed */
     struct tern__borrowed *borrowed; /* handed back when the scope ends              */
     tern__storage one;               /* the gradient of a loss by itself, on `device`; data NULL: none yet */
     tern_dtype one_dtype;

@@ -136,6 +136,7 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
     scope->step++;
     scope->draws = 0;
     scope->backwards = 0;
+    scope->refused = 0;
     scope->forward_began = 0;
     scope->watch = NULL;
     tern__trace_flush(scope->trace);
