@@ -10,13 +10,14 @@
 #include <omp.h>
 #endif
 
+/* OpenMP has a number for each level of nesting: kernels run on the first. */
 static int default_threads(int *threads, tern_error *err)
 {
     int first, share;
     long wanted;
     int status = tern__device_share(&first, &share, err);
     if (status) return status;
-    status = tern__env_int("OMP_NUM_THREADS", 1, 1 << 16, share, &wanted, err);
+    status = tern__env_first_int("OMP_NUM_THREADS", 1, 1 << 16, share, &wanted, err);
     if (status) return status;
     *threads = (int)wanted;
     return TERN_OK;

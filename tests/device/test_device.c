@@ -96,6 +96,8 @@ static void threads_share_the_cores(void **state)
     assert_int_equal(threads_of_a_new_device(), 1);
     setenv("OMP_NUM_THREADS", "7", 1);
     assert_int_equal(threads_of_a_new_device(), 7);
+    setenv("OMP_NUM_THREADS", "3,1", 1);
+    assert_int_equal(threads_of_a_new_device(), 3);
     clear_environment(NULL);
     int first = 0;
     while (!CPU_ISSET(first, &all)) first++;
