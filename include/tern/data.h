@@ -27,16 +27,17 @@ struct tern_dataset {
     tern_dtype target_dtype; /* of a map: TERN_F32, TERN_U8, TERN_I64 ..; a label is always i64 */
     int classes;             /* a label is in [0, classes); 0, and for maps: not checked        */
     /* Writes sample `index`, as it is in `epoch`, to x[0..prod(shape)) and its target to y. 0, or a negative
-     * status with *err filled. Called by several threads at once; must give the same sample for the same
-     * epoch and index every time. */
+     * status with *err filled (tern_error_set). Called by several threads at once; must give the same sample
+     * for the same epoch and index every time. */
     int (*get)(const tern_dataset *dataset, int64_t epoch, int64_t index, float *x, void *y, tern_error *err);
     void (*free)(tern_dataset *dataset); /* NULL: nothing to free */
 
     /* An iterable-style dataset, of samples that come one after the other and nobody knows how many
      * (torch.utils.data.IterableDataset), has no get and no length but these. open returns a cursor at the
      * beginning of part `part` of `parts`, which are read side by side by the ranks' workers; next writes the
-     * sample there and moves on: 1, 0 at the end, or a negative status with *err filled. A cursor is used by
-     * one thread at a time, and closed at its end, after an error, or when a pass is given up. */
+     * sample there and moves on: 1, 0 at the end, or a negative status with *err filled
+     * (tern_error_set). A cursor is used by one thread at a time, and closed at its end, after an error, or
+     * when a pass is given up. */
     void *(*open)(const tern_dataset *dataset, int64_t epoch, int64_t part, int64_t parts, tern_error *err);
     int (*next)(void *cursor, float *x, void *y, tern_error *err);
     void (*close)(void *cursor); /* NULL: nothing to close */

@@ -86,7 +86,8 @@ TERN_API double tern_ddp_loss_mean(const tern_ddp *ddp);
 
 /* What a rank does in tern_ddp_join when the others have done a backward and the gradients are in place: an
  * optimizer's step here keeps its state (momentum) as theirs. A sharded one (tern_optim_shard) needs it, and
- * so does a scaler: tern_scaler_step and tern_scaler_update. Returns TERN_OK, or sets *err. */
+ * so does a scaler: tern_scaler_step and tern_scaler_update. Returns TERN_OK, or what tern_error_set
+ * returns. */
 typedef int (*tern_join_fn)(void *arg, tern_error *err);
 
 typedef struct tern_join_opts {

@@ -71,7 +71,8 @@ TERN_API int tern_snapshot_add_int(tern_snapshot *snapshot, const char *name, in
                                    tern_error *err);
 
 /* Anything else. `save` makes an object, the snapshot's, on all ranks, of which rank 0's is written and may
- * not be NULL; `load` takes nothing of what it is given. Both set *err when they fail. */
+ * not be NULL; `load` takes nothing of what it is given. Both set *err when they fail (tern_error_set).
+ */
 typedef tern_object *(*tern_snapshot_save_fn)(void *ctx, tern_error *err);
 typedef int (*tern_snapshot_load_fn)(void *ctx, const tern_object *state, tern_error *err);
 TERN_API int tern_snapshot_add(tern_snapshot *snapshot, const char *name, tern_snapshot_save_fn save,

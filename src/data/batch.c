@@ -69,8 +69,8 @@ static bool may_go_on(const tern_loader *loader, tern_scope *scope)
     int spare = tern__loader_room(loader) - ++scope->refused;
     if (spare == -1)
         tern__log(TERN_LOG_ERROR,
-                  "%s: %s; tern_loader_next returns false, because nobody ends the scope (tern_scope_end)",
-                  scope->error.func ? scope->error.func : "?", scope->error.text);
+                  "tern_loader_next: %s; false from here on, because nobody ends the scope (tern_scope_end)",
+                  scope->error.text);
     return spare >= 0;
 }
 

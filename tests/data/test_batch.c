@@ -165,7 +165,7 @@ static void a_loop_that_never_ends_its_scope_ends(void **state)
         assert_false(tern_loader_next(f.loader, f.scope, &batch));
         tern_log_set(NULL, NULL);
         assert_true(calls < 100);
-        assert_non_null(strstr(said, workers == 2 ? "0 counting: batch 0, sample 1: it is torn"
+        assert_non_null(strstr(said, workers == 2 ? "0 tern_loader_next: batch 0, sample 1: it is torn"
                                                   : "raise prefetch from 1"));
         assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1);
         assert_int_equal(tern_scope_end(f.scope, NULL), workers == 2 ? TERN_E_IO : TERN_E_STATE);
