@@ -1,8 +1,10 @@
 """Ranks that nobody launches: each is told by an init_method, by hand, where it meets the others."""
 import os
+import re
 import socket
 import subprocess
 import tempfile
+import threading
 import unittest
 
 MEET, THREADS = (os.path.join(os.environ["TERN_BUILD"], "tests", name) for name in ("meet", "threads"))
@@ -58,6 +60,23 @@ class InitMethod(unittest.TestCase):
     def test_env(self):
         master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
         self.check((["env://?rank=0"], master), (["env://"], {**master, "RANK": "1"}))
+
+    def test_another_program_has_the_port(self):
+        """It answers with as many bytes as tern would."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            def answer():
+                self.connection = server.accept()[0]
+                self.connection.sendall(b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\n" + 200 * b"x")
+
+            for env, text in (({}, "it is not tern, or has a secret that this job has not (TERN_SECRET)"),
+                              ({"TERN_SECRET": "00" * 32}, "it does not know this job's secret")):
+                thread = threading.Thread(target=answer)
+                thread.start()
+                [(code, out, err)] = run([([f"tcp://127.0.0.1:{server.getsockname()[1]}?rank=1&world_size=2"], env)], MEET)
+                thread.join()
+                self.connection.close()
+                self.assertEqual((code, out), (1, ""))
+                self.assertRegex(err, re.escape(text) + "\n$")
 
     def check_threads(self, expected, *ranks, around=()):
         for each in run(ranks, *around, THREADS):
