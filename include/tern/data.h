@@ -16,7 +16,8 @@ extern "C" {
 /* ---- dataset ------------------------------------------------------------------------------------------ */
 
 /* A map-style dataset: put it first in a struct of your own. One sample is `shape` f32 values and a target:
- * one i64 label, or a map of them, or of values. */
+ * one i64 label, or a map of them, or of values. A net that begins with an Embedding casts its indices,
+ * tern_cast(s, b.x, TERN_I64): up to 2^24 f32 has them all. */
 typedef struct tern_dataset tern_dataset;
 struct tern_dataset {
     int64_t length;

@@ -12,9 +12,9 @@
  *
  * The files are DIR/step-N.pt, of torch.save: a dict with a key for each thing added, "step", "world_size"
  * and, where clocks have chosen algorithms, "choices" (those of the devices of what was added: the scope's is
- * the one that computes), which torch.load(path, weights_only=True) reads. DIR/latest is a link to the one
- * that was saved last, and is replaced only when that is on the disk: whenever the process is killed, it
- * names a whole file.
+ * the one that computes), which torch.load(path, weights_only=True) reads from PyTorch 2 on. DIR/latest is
+ * a link to the one that was saved last, and is replaced only when that is on the disk: whenever the process
+ * is killed, it names a whole file.
  *
  * What is every rank's own (rng, scope) is in the file for each of them; of everything else rank 0's is,
  * which must be equal on all of them or rank 0's business, as buffers are under tern_ddp. A sharded
