@@ -3,6 +3,7 @@
  * takes tens of milliseconds, and from the kernel's own numbers otherwise. */
 #include "binding.h"
 
+#include "base/local.h"
 #include "base/plugin.h"
 #include "device/device.h"
 

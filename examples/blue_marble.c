@@ -32,10 +32,7 @@ typedef struct earth {
 
 static int fail(tern_error *err, int code, const char *what, const char *path)
 {
-    if (err->code) return err->code;
-    *err = (tern_error){.code = code, .func = "blue_marble"};
-    snprintf(err->text, sizeof(err->text), "%.300s: %s", path, what);
-    return code;
+    return tern_error_set(err, "blue_marble", code, "%.300s: %s", path, what);
 }
 
 /* ---- Natural Earth's polygons ----

@@ -1,7 +1,7 @@
 /* nodelist.c - Slurm's lists of nodes and of tasks, which stand in the environment. */
 #include "fuzz.h"
 
-#include "comm/bootstrap/nodelist.h"
+#include "base/nodelist.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -18,7 +18,9 @@ extern "C" {
 
 typedef struct tern_scope tern_scope;
 
-/* `group` may be NULL (nothing is synchronised). The scope borrows both. Yours: tern_scope_free. */
+/* `group` may be NULL: nothing is synchronised, and a backward that reaches the parameters of a tern_ddp of
+ * several ranks is E_STATE, as it is on a scope of another family of groups than the ddp's. The scope borrows
+ * both. Yours: tern_scope_free. */
 TERN_API tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *err);
 TERN_API void tern_scope_free(tern_scope *scope);
 

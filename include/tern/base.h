@@ -61,12 +61,16 @@ TERN_API const char *tern_status_text(int status);
 typedef struct tern_error {
     int code;                   /* TERN_OK or a negative tern_status                        */
     int native;                 /* errno or the library's own code behind it; 0 if none     */
-    const char *func;           /* the public function that failed; static storage          */
+    const char *func;           /* the function that failed; static storage, or NULL        */
     char text[TERN_ERROR_TEXT]; /* what, where, expected, got                               */
 } tern_error;
 
-/* Prints "tern: func: text" on stderr; returns 1, or 0 if no error is set: `return tern_error_print(&err);`.
- */
+/* Fills `err`, unless it is NULL or filled, and returns `code`, a negative tern_status: how a callback of
+ * yours says what it failed with, `return tern_error_set(err, __func__, TERN_E_IO, "%s is torn", path);`. */
+TERN_API int tern_error_set(tern_error *err, const char *func, int code, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Prints "tern: func: text" on stderr, without func where that is NULL; returns 1, or 0 if no error is set:
+ * `return tern_error_print(&err);`. */
 TERN_API int tern_error_print(const tern_error *err);
 
 /* ---- dtypes ------------------------------------------------------------------------------------------- */

@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-/* Writes what torch.save writes, which torch.load(path, weights_only=True) reads; where the path ends in
+/* Writes what torch.save writes, which torch.load(path, weights_only=True) reads from PyTorch 2 on (before,
+ * only what has no float beside its tensors, as an optimizer's state has); where the path ends in
  * ".safetensors", a dict of tensors by name in that format. Tensors that share memory share it in the file,
  * but in safetensors, where each is written.
  *

@@ -16,7 +16,8 @@ extern "C" {
 /* ---- dataset ------------------------------------------------------------------------------------------ */
 
 /* A map-style dataset: put it first in a struct of your own. One sample is `shape` f32 values and a target:
- * one i64 label, or a map of them, or of values. */
+ * one i64 label, or a map of them, or of values. A net that begins with an Embedding casts its indices,
+ * tern_cast(s, b.x, TERN_I64): up to 2^24 f32 has them all. */
 typedef struct tern_dataset tern_dataset;
 struct tern_dataset {
     int64_t length;
@@ -27,16 +28,17 @@ struct tern_dataset {
     tern_dtype target_dtype; /* of a map: TERN_F32, TERN_U8, TERN_I64 ..; a label is always i64 */
     int classes;             /* a label is in [0, classes); 0, and for maps: not checked        */
     /* Writes sample `index`, as it is in `epoch`, to x[0..prod(shape)) and its target to y. 0, or a negative
-     * status with *err filled. Called by several threads at once; must give the same sample for the same
-     * epoch and index every time. */
+     * status with *err filled (tern_error_set). Called by several threads at once; must give the same sample
+     * for the same epoch and index every time. */
     int (*get)(const tern_dataset *dataset, int64_t epoch, int64_t index, float *x, void *y, tern_error *err);
     void (*free)(tern_dataset *dataset); /* NULL: nothing to free */
 
     /* An iterable-style dataset, of samples that come one after the other and nobody knows how many
      * (torch.utils.data.IterableDataset), has no get and no length but these. open returns a cursor at the
      * beginning of part `part` of `parts`, which are read side by side by the ranks' workers; next writes the
-     * sample there and moves on: 1, 0 at the end, or a negative status with *err filled. A cursor is used by
-     * one thread at a time, and closed at its end, after an error, or when a pass is given up. */
+     * sample there and moves on: 1, 0 at the end, or a negative status with *err filled
+     * (tern_error_set). A cursor is used by one thread at a time, and closed at its end, after an error, or
+     * when a pass is given up. */
     void *(*open)(const tern_dataset *dataset, int64_t epoch, int64_t part, int64_t parts, tern_error *err);
     int (*next)(void *cursor, float *x, void *y, tern_error *err);
     void (*close)(void *cursor); /* NULL: nothing to close */
@@ -160,7 +162,8 @@ typedef struct tern_batch {
 /* The next batch, as tensors of the scope over the loader's own memory, the host's or a GPU's; it goes back
  * when the scope ends. False only at the end of the epoch, and then the next call begins the next one. After
  * a failure (of a sample, of the GPU, or an earlier one in the scope) it returns true with NULL tensors, and
- * tern_scope_end tells. */
+ * tern_scope_end tells. A loop that never calls that ends, too: asked for more batches than the loader has
+ * room for, a scope that has failed gets false, and its error goes to the log. */
 TERN_API bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch);
 
 /* Seconds that tern_loader_next has waited for samples, or fetched them itself, since the loader was made. 0

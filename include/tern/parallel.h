@@ -58,10 +58,11 @@ TERN_API tern_ddp_opts tern_ddp_defaults(void);
 
 /* Attaches to the model: from now on every tern_backward on a scope of `group`, or of any other of its family
  * (tern_group_split), leaves each gradient as the mean over the ranks of `group`, which make equally many.
- * You keep calling the model; any function that uses its parameters takes part. Seals the tree, checks that
- * all ranks have the same model (E_MISMATCH names the first difference) and copies rank 0's parameters and
- * buffers to all. Collective; called with an error already set, it makes the peers' call fail with it too.
- * Borrows module and group. Yours: tern_ddp_free, before both. torch.nn.parallel.DistributedDataParallel. */
+ * You keep calling the model; any function that uses its parameters takes part. A backward that reaches them
+ * on any other scope is E_STATE, unless it is not to be synchronised. Seals the tree, checks that all ranks
+ * have the same model (E_MISMATCH names the first difference) and copies rank 0's parameters and buffers to
+ * all. Collective; called with an error already set, it makes the peers' call fail with it too. Borrows
+ * module and group. Yours: tern_ddp_free, before both. torch.nn.parallel.DistributedDataParallel. */
 TERN_API tern_ddp *tern_ddp_new(tern_module *module, tern_group *group, const tern_ddp_opts *opts,
                                 tern_error *err);
 TERN_API void tern_ddp_free(tern_ddp *ddp);
@@ -85,7 +86,8 @@ TERN_API double tern_ddp_loss_mean(const tern_ddp *ddp);
 
 /* What a rank does in tern_ddp_join when the others have done a backward and the gradients are in place: an
  * optimizer's step here keeps its state (momentum) as theirs. A sharded one (tern_optim_shard) needs it, and
- * so does a scaler: tern_scaler_step and tern_scaler_update. Returns TERN_OK, or sets *err. */
+ * so does a scaler: tern_scaler_step and tern_scaler_update. Returns TERN_OK, or what tern_error_set
+ * returns. */
 typedef int (*tern_join_fn)(void *arg, tern_error *err);
 
 typedef struct tern_join_opts {

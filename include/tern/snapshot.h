@@ -12,9 +12,9 @@
  *
  * The files are DIR/step-N.pt, of torch.save: a dict with a key for each thing added, "step", "world_size"
  * and, where clocks have chosen algorithms, "choices" (those of the devices of what was added: the scope's is
- * the one that computes), which torch.load(path, weights_only=True) reads. DIR/latest is a link to the one
- * that was saved last, and is replaced only when that is on the disk: whenever the process is killed, it
- * names a whole file.
+ * the one that computes), which torch.load(path, weights_only=True) reads from PyTorch 2 on. DIR/latest is
+ * a link to the one that was saved last, and is replaced only when that is on the disk: whenever the process
+ * is killed, it names a whole file.
  *
  * What is every rank's own (rng, scope) is in the file for each of them; of everything else rank 0's is,
  * which must be equal on all of them or rank 0's business, as buffers are under tern_ddp. A sharded
@@ -71,7 +71,8 @@ TERN_API int tern_snapshot_add_int(tern_snapshot *snapshot, const char *name, in
                                    tern_error *err);
 
 /* Anything else. `save` makes an object, the snapshot's, on all ranks, of which rank 0's is written and may
- * not be NULL; `load` takes nothing of what it is given. Both set *err when they fail. */
+ * not be NULL; `load` takes nothing of what it is given. Both set *err when they fail (tern_error_set).
+ */
 typedef tern_object *(*tern_snapshot_save_fn)(void *ctx, tern_error *err);
 typedef int (*tern_snapshot_load_fn)(void *ctx, const tern_object *state, tern_error *err);
 TERN_API int tern_snapshot_add(tern_snapshot *snapshot, const char *name, tern_snapshot_save_fn save,

@@ -45,6 +45,10 @@ typedef struct tern__listener {
     int (*ready)(struct tern__listener *self, tern__leaf *leaf, tern_error *err);
     /* After the last gradient. */
     int (*end)(struct tern__listener *self, tern_error *err);
+    /* Instead of all these: a leaf of it is reached on a scope that is of another family than `group`, or of
+     * none. */
+    int (*missed)(struct tern__listener *self, tern_error *err);
+    tern_group *group;
     struct tern__listener *next;
 } tern__listener;
 
@@ -146,6 +150,7 @@ struct tern_scope {
     tern__node *tape;     /* newest first                                        */
     int64_t marked;       /* entries of it that the running backward goes through, and has not yet */
     int backwards;        /* in this step                                        */
+    int refused;          /* batches that it was not given, because it has failed */
     struct tern__borrowed *borrowed; /* handed back when the scope ends              */
     tern__storage one;               /* the gradient of a loss by itself, on `device`; data NULL: none yet */
     tern_dtype one_dtype;
@@ -162,6 +167,9 @@ struct tern_scope {
     tern__use *uses;           /* leaves met while gradients are off for tern_checkpoint, newest first */
     const tern_tensor *traced; /* the input of that tern_checkpoint, or NULL */
 };
+
+/* Its group is of that one's family. */
+bool tern__scope_is_of(const tern_scope *scope, const tern_group *group);
 
 /* Records the scope's first error and aborts its group; returns the code. */
 int tern__scope_fail(tern_scope *scope, const char *func, int code, const char *fmt, ...) TERN__PRINTF(4, 5);

@@ -178,9 +178,19 @@ static int count_in_slot(tern_scope *scope, const tern__leaf *leaf)
     return TERN_OK;
 }
 
+/* A replica's part is in the outer scope's backward. */
+static int check_heard(tern_scope *scope, const tern__leaf *leaf)
+{
+    tern_error err = {0};
+    tern__listener *l = leaf->listener;
+    if (!l || scope->is_replica || tern__scope_is_of(scope, l->group)) return TERN_OK;
+    return l->missed(l, &err) ? tern__scope_fail_with(scope, &err) : TERN_OK;
+}
+
 static int count_leaf(tern_scope *scope, tern__leaf *leaf)
 {
     if (scope->slots) return count_in_slot(scope, leaf);
+    if (check_heard(scope, leaf)) return scope->error.code;
     if (!leaf->grad) {
         tern_error err = {0};
         if (leaf->seal(leaf->module, &err)) return tern__scope_fail_with(scope, &err);

@@ -136,6 +136,7 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
     scope->step++;
     scope->draws = 0;
     scope->backwards = 0;
+    scope->refused = 0;
     scope->forward_began = 0;
     scope->watch = NULL;
     tern__trace_flush(scope->trace);
@@ -177,6 +178,11 @@ tern__draw tern__scope_draw(tern_scope *scope)
 }
 
 /* ---- errors ---- */
+
+bool tern__scope_is_of(const tern_scope *scope, const tern_group *group)
+{
+    return scope->group && tern__group_root(scope->group) == tern__group_root(group);
+}
 
 const tern_error *tern_scope_error(const tern_scope *scope)
 {

@@ -62,6 +62,13 @@ const char *tern__env(const char *name);
 /* *out = the integer in `name`, or `fallback` if unset; E_ENV naming variable and value if it is no integer
  * in [low, high]. */
 int tern__env_int(const char *name, long low, long high, long fallback, long *out, tern_error *err);
+/* The same of a list with commas, of which the first counts. */
+int tern__env_first_int(const char *name, long low, long high, long fallback, long *out, tern_error *err);
+/* Of what a launcher sets: E_ENV for a variable that is set but empty, a mistake of whoever set it, never
+ * "unset". */
+int tern__env_filled(const char *name, tern_error *err);
+/* tern__env_int for an int, of a variable that is not empty. */
+int tern__env_filled_int(const char *name, long low, long high, long fallback, int *out, tern_error *err);
 
 /* ---- time ---- */
 

@@ -54,6 +54,15 @@ int tern__error_set(tern_error *err, const char *func, int code, const char *fmt
     return code;
 }
 
+int tern_error_set(tern_error *err, const char *func, int code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    tern__error_vset(err, func, code, 0, format, args);
+    va_end(args);
+    return code;
+}
+
 int tern__error_errno(tern_error *err, const char *func, int code, const char *fmt, ...)
 {
     int native = errno;
@@ -71,6 +80,6 @@ int tern_error_print(const tern_error *err)
 {
     if (!err || err->code == TERN_OK) return 0;
     fflush(stdout);
-    fprintf(stderr, "tern: %s: %s\n", err->func ? err->func : "?", err->text);
+    fprintf(stderr, "tern: %s%s%s\n", err->func ? err->func : "", err->func ? ": " : "", err->text);
     return 1;
 }

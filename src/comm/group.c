@@ -5,6 +5,7 @@
 #include "comm/hosts/hosts.h"
 #include "comm/mpi.h"
 #include "comm/staging.h"
+#include "device/device.h"
 
 #include <sodium.h>
 #include <sys/mman.h>
@@ -93,6 +94,18 @@ static void place(tern__bootstrap *boot, const tern__control *control)
     }
 }
 
+/* For the devices that are opened from now on. */
+static void share_cores(const tern_group *group)
+{
+    int before = 0, sharers = 0;
+    for (int rank = 0; rank < group->boot.world; rank++) {
+        bool shares = tern__control_shares_cores(group->control, rank);
+        sharers += shares;
+        before += shares && rank < group->boot.rank;
+    }
+    tern__device_share_among(before, sharers);
+}
+
 static int meet(tern_group *group, tern_error *err)
 {
     if (group->boot.world == 1) return TERN_OK;
@@ -102,6 +115,7 @@ static int meet(tern_group *group, tern_error *err)
                                         group->opts.host_timeout_s, err);
     if (!group->control) return err->code;
     if (!group->boot.is_placed) place(&group->boot, group->control);
+    share_cores(group);
     return TERN_OK;
 }
 

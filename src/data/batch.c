@@ -62,11 +62,23 @@ static int carry(tern_loader *loader, tern_scope *scope, tern__batch *plain)
     return tern__scope_fail_with(scope, &err);
 }
 
+/* A step may hold as many batches as there is room for, so who asks a failed scope for more of them never
+ * ends it, and would loop for ever and see nothing. */
+static bool may_go_on(const tern_loader *loader, tern_scope *scope)
+{
+    int spare = tern__loader_room(loader) - ++scope->refused;
+    if (spare == -1)
+        tern__log(TERN_LOG_ERROR,
+                  "tern_loader_next: %s; false from here on, because nobody ends the scope (tern_scope_end)",
+                  scope->error.text);
+    return spare >= 0;
+}
+
 bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch)
 {
     *batch = (tern_batch){0};
     if (!scope) return false;
-    if (scope->error.code) return true;
+    if (scope->error.code) return may_go_on(loader, scope);
     tern_error err = {0};
     tern__batch plain;
     int status = tern__loader_next(loader, &plain, &err);

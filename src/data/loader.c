@@ -265,6 +265,11 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
     return status;
 }
 
+int tern__loader_room(const tern_loader *loader)
+{
+    return loader ? loader->slot_count : 0;
+}
+
 void tern__loader_destroy(tern_loader *loader)
 {
     pthread_cond_destroy(&loader->claimable);

@@ -18,6 +18,8 @@ typedef struct tern__batch {
  * slots are held. */
 int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err);
 
+/* How many batches may be held at a time; 0 if it is NULL. */
+int tern__loader_room(const tern_loader *loader);
 /* Gives a batch back, from any thread, also after the loader was freed: its memory lasts until then. */
 void tern__loader_slot_release(tern_loader *loader, int slot);
 

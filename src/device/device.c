@@ -2,7 +2,6 @@
 #include "base/pages.h"
 #include "base/opts.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,48 +9,14 @@
 #include <omp.h>
 #endif
 
-/* Whole cores that the cgroup's CPU quota allows, or `fallback` without one. */
-static int quota_cores(int fallback)
-{
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (!file) return fallback;
-    long quota, period;
-    int fields = fscanf(file, "%ld %ld", &quota, &period);
-    fclose(file);
-    if (fields != 2 || quota <= 0 || period <= 0) return fallback;
-    return (int)TERN__MAX(1, TERN__MIN((long)fallback, quota / period));
-}
-
-int tern__device_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set)) return 1;
-    return quota_cores(CPU_COUNT(&set));
-}
-
-int tern__device_share(int *first, int *count, tern_error *err)
-{
-    long world, rank = 0;
-    int status = tern__env_int("LOCAL_WORLD_SIZE", 1, 1 << 20, 1, &world, err);
-    if (!status) status = tern__env_int("LOCAL_RANK", 0, world - 1, 0, &rank, err);
-    if (status) return status;
-    int cores = tern__device_cores();
-    if (tern__env(TERN__ENV_BOUND)) {
-        world = 1;
-        rank = 0;
-    }
-    *count = (int)TERN__MAX(1, cores / world);
-    *first = (int)(rank * *count % cores);
-    return TERN_OK;
-}
-
+/* OpenMP has a number for each level of nesting: kernels run on the first. */
 static int default_threads(int *threads, tern_error *err)
 {
     int first, share;
     long wanted;
     int status = tern__device_share(&first, &share, err);
     if (status) return status;
-    status = tern__env_int("OMP_NUM_THREADS", 1, 1 << 16, share, &wanted, err);
+    status = tern__env_first_int("OMP_NUM_THREADS", 1, 1 << 16, share, &wanted, err);
     if (status) return status;
     *threads = (int)wanted;
     return TERN_OK;

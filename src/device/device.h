@@ -70,13 +70,18 @@ struct tern_device {
 /* The end of a step (tern__device_backend.flush). */
 int tern__device_flush(tern_device *device, tern_error *err);
 
-/* "1": the launcher has bound this rank to its share of the cores. */
-#define TERN__ENV_BOUND "TERN_BOUND"
+/* ---- share.c ---- */
 
 /* Cores that this process may use: the affinity mask, cut down to the cgroup's quota. */
 int tern__device_cores(void);
-/* This rank's share of them, all if it is bound, at least one: `count` cores from number `first` on. */
+/* This rank's share of them, at least one: `count` cores from number `first` on. Others that have some of
+ * these cores are those that a group has met, and before that all that the launcher has started on this host,
+ * unless it has bound them. */
 int tern__device_share(int *first, int *count, tern_error *err);
+/* What a group has found when all had met: this is rank `rank` of the `ranks` that share its cores. */
+void tern__device_share_among(int rank, int ranks);
+
+/* ---- device.c ---- */
 
 /* What /proc/cpuinfo says of the first processor behind the first key that begins with `key`, as much of it
  * as there is room for. False: nothing. */

@@ -134,6 +134,7 @@ static int open_channel(tern_ddp *ddp, tern_error *err)
 
 static void listen_to_backward(tern_ddp *ddp)
 {
+    ddp->listener.group = ddp->group;
     for (int i = 0; i < ddp->leaf_count; i++) ddp->seal->leaves[ddp->order[i]]->listener = &ddp->listener;
     tern__listener **link = &tern__group_root(ddp->group)->listeners;
     while (*link) link = &(*link)->next;

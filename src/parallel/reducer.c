@@ -258,6 +258,21 @@ static int end(tern__listener *self, tern_error *err)
     return tern__reducer_finish(ddp, err);
 }
 
+/* Each rank would train by itself and nobody would notice. */
+static int missed(tern__listener *self, tern_error *err)
+{
+    const tern_ddp *ddp = ddp_of(self);
+    int world = ddp->group->boot.world;
+    if (!ddp->sync || world == 1) return TERN_OK;
+    tern__error_set(
+        err, "tern_backward", TERN_E_STATE,
+        "the scope is not of the group of a tern_ddp of %d ranks whose parameters this reaches, so "
+        "their gradients would not be averaged: give tern_scope_new that group, or call "
+        "tern_ddp_sync_set(ddp, false)",
+        world);
+    return tern__group_fail(ddp->group, err);
+}
+
 /* ---- a shadow's ---- */
 
 int tern__reducer_shadow(tern_ddp *ddp, tern_error *err)
@@ -272,4 +287,4 @@ int tern__reducer_shadow(tern_ddp *ddp, tern_error *err)
     return status ? status : post_rest(ddp, err);
 }
 
-const tern__listener tern__reducer = {.begin = begin, .ready = ready, .end = end};
+const tern__listener tern__reducer = {.begin = begin, .ready = ready, .end = end, .missed = missed};

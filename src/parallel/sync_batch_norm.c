@@ -18,7 +18,7 @@
 /* An error in a scope must reach the ranks that wait for it in the group. */
 static int check_scope(tern_scope *scope, const tern_group *group)
 {
-    if (scope->group && tern__group_root(scope->group) == tern__group_root(group)) return TERN_OK;
+    if (tern__scope_is_of(scope, group)) return TERN_OK;
     return tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_STATE,
                             "a synchronised batch norm in training on a scope of %s: expected the group that "
                             "it was converted with, or one of the same family",

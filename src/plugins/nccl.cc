@@ -26,8 +26,8 @@ static int check(ncclResult_t result, ncclComm_t comm, const char *what, tern_er
     if (result == ncclInProgress) return TERN_PENDING;
     const char *last = ncclGetLastError(comm);
     tern__error_set(err, "tern_nccl", code_of(result),
-                    "%s: %s%s%.300s; choose other devices, or choose "
-                    "--backend gloo (TERN_BACKEND=gloo)",
+                    "%s: %s%s%.300s; choose other devices, or another back end "
+                    "(TERN_BACKEND=gloo, or tern_group_opts.backend)",
                     what, ncclGetErrorString(result), last && *last ? ": " : "", last ? last : "");
     if (err && !err->native) err->native = (int)result;
     return code_of(result);

@@ -2,8 +2,10 @@
 
 #include "base/base.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void first_error_wins(void **state)
 {
@@ -14,6 +16,28 @@ static void first_error_wins(void **state)
     assert_int_equal(err.code, TERN_E_SHAPE);
     assert_string_equal(err.text, "expected 3, got 4");
     assert_string_equal(err.func, "one");
+}
+
+/* What a callback of the user's does; the one that is filled by hand has no func. */
+static void a_callback_says_what_it_failed_with(void **state)
+{
+    (void)state;
+    char line[128] = "";
+    tern_error err = {0}, by_hand = {.code = TERN_E_IO, .text = "torn"};
+    assert_int_equal(tern_error_set(&err, "get", TERN_E_IO, "sample %d is torn", 3), TERN_E_IO);
+    assert_int_equal(tern_error_set(&err, "get", TERN_E_RANGE, "later"), TERN_E_RANGE);
+    assert_int_equal(tern_error_set(NULL, "get", TERN_E_IO, "x"), TERN_E_IO);
+    int own = dup(STDERR_FILENO);
+    FILE *file = tmpfile();
+    dup2(fileno(file), STDERR_FILENO);
+    tern_error_print(&err);
+    tern_error_print(&by_hand);
+    dup2(own, STDERR_FILENO);
+    rewind(file);
+    assert_true(fread(line, 1, sizeof(line) - 1, file) > 0);
+    fclose(file);
+    close(own);
+    assert_string_equal(line, "tern: get: sample 3 is torn\ntern: torn\n");
 }
 
 static void null_error_is_accepted(void **state)
@@ -55,6 +79,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_error_wins),
+        cmocka_unit_test(a_callback_says_what_it_failed_with),
         cmocka_unit_test(null_error_is_accepted),
         cmocka_unit_test(every_status_has_name_and_text),
         cmocka_unit_test(env_int_names_variable_and_value),

@@ -1,7 +1,7 @@
 /* Slurm's lists, also those that are none. */
 #include "check.h"
 
-#include "comm/bootstrap/nodelist.h"
+#include "base/nodelist.h"
 
 #include <string.h>
 

@@ -144,6 +144,36 @@ static void a_bad_sample_is_told_by_the_scope(void **state)
     }
 }
 
+static void keep_message(tern_log_level level, const char *text, void *ctx)
+{
+    char *kept = ctx;
+    snprintf(kept + strlen(kept), TERN_ERROR_TEXT - strlen(kept), "%d %s\n", level, text);
+}
+
+/* Between batches that it may hold and never gives back, and an error that it never looks at. */
+static void a_loop_that_never_ends_its_scope_ends(void **state)
+{
+    (void)state;
+    for (int workers = 0; workers < 3; workers++) {
+        char said[TERN_ERROR_TEXT] = "";
+        feed f;
+        open_feed(&f, workers, workers == 2 ? 1 : -1);
+        tern_batch batch;
+        int calls = 0;
+        tern_log_set(keep_message, said);
+        while (calls < 100 && tern_loader_next(f.loader, f.scope, &batch)) calls++;
+        assert_false(tern_loader_next(f.loader, f.scope, &batch));
+        tern_log_set(NULL, NULL);
+        assert_true(calls < 100);
+        assert_non_null(strstr(said, workers == 2 ? "0 tern_loader_next: batch 0, sample 1: it is torn"
+                                                  : "raise prefetch from 1"));
+        assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1);
+        assert_int_equal(tern_scope_end(f.scope, NULL), workers == 2 ? TERN_E_IO : TERN_E_STATE);
+        assert_true(tern_loader_next(f.loader, f.scope, &batch));
+        close_feed(&f);
+    }
+}
+
 static void a_loader_that_is_null(void **state)
 {
     (void)state;
@@ -258,6 +288,7 @@ int main(void)
         cmocka_unit_test(a_step_may_hold_several),
         cmocka_unit_test(a_bad_sample_is_told_by_the_scope),
         cmocka_unit_test(a_loader_that_is_null),
+        cmocka_unit_test(a_loop_that_never_ends_its_scope_ends),
         cmocka_unit_test(a_loop_may_be_left_anywhere),
         cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(a_target_may_be_a_map),

@@ -82,10 +82,22 @@ static void threads_share_the_cores(void **state)
     assert_int_equal(threads_of_a_new_device(), cores);
     setenv("LOCAL_WORLD_SIZE", "2", 1);
     assert_int_equal(threads_of_a_new_device(), cores > 1 ? cores / 2 : 1);
+    unsetenv("LOCAL_WORLD_SIZE");
+    static const char *const said[][2] = {{"OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+                                          {"MPI_LOCALNRANKS", "MPI_LOCALRANKID"}};
+    for (int i = 0; i < 2; i++) {
+        setenv(said[i][0], "2", 1);
+        setenv(said[i][1], "1", 1);
+        assert_int_equal(threads_of_a_new_device(), cores > 1 ? cores / 2 : 1);
+        unsetenv(said[i][0]);
+        unsetenv(said[i][1]);
+    }
     setenv("LOCAL_WORLD_SIZE", "100000", 1);
     assert_int_equal(threads_of_a_new_device(), 1);
     setenv("OMP_NUM_THREADS", "7", 1);
     assert_int_equal(threads_of_a_new_device(), 7);
+    setenv("OMP_NUM_THREADS", "3,1", 1);
+    assert_int_equal(threads_of_a_new_device(), 3);
     clear_environment(NULL);
     int first = 0;
     while (!CPU_ISSET(first, &all)) first++;

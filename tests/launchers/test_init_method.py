@@ -1,12 +1,15 @@
 """Ranks that nobody launches: each is told by an init_method, by hand, where it meets the others."""
 import os
+import re
 import socket
 import subprocess
 import tempfile
+import threading
 import unittest
 
-MEET = os.path.join(os.environ["TERN_BUILD"], "tests", "meet")
-SAID = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TERN_PORT", "TERN_SECRET")
+MEET, THREADS = (os.path.join(os.environ["TERN_BUILD"], "tests", name) for name in ("meet", "threads"))
+SAID = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TERN_PORT", "TERN_SECRET",
+        "OMP_NUM_THREADS")
 ENV = {name: value for name, value in os.environ.items() if name not in SAID}
 
 
@@ -16,9 +19,9 @@ def free_port():
         return each.getsockname()[1]
 
 
-def run(ranks):
-    """[(exit code, stdout, stderr)] of processes that run together: each has the arguments of meet and its environment."""
-    running = [subprocess.Popen([MEET, *map(str, args)], env={**ENV, **env}, text=True, stdout=subprocess.PIPE,
+def run(ranks, *program):
+    """[(exit code, stdout, stderr)] of processes that run together: each has the program's arguments and its environment."""
+    running = [subprocess.Popen([*program, *map(str, args)], env={**ENV, **env}, text=True, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE) for args, env in ranks]
     ended = []
     try:
@@ -35,7 +38,7 @@ def run(ranks):
 class InitMethod(unittest.TestCase):
     def check(self, *ranks):
         total = len(ranks) * (len(ranks) + 1) // 2
-        for rank, (code, out, err) in enumerate(run(ranks)):
+        for rank, (code, out, err) in enumerate(run(ranks, MEET)):
             self.assertEqual((code, out, err), (0, f"rank {rank} of {len(ranks)} ({rank} here): {total}\n", ""))
 
     def test_tcp(self):
@@ -57,6 +60,42 @@ class InitMethod(unittest.TestCase):
     def test_env(self):
         master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
         self.check((["env://?rank=0"], master), (["env://"], {**master, "RANK": "1"}))
+
+    def test_another_program_has_the_port(self):
+        """It answers with as many bytes as tern would."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            def answer():
+                self.connection = server.accept()[0]
+                self.connection.sendall(b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\n" + 200 * b"x")
+
+            for env, text in (({}, "it is not tern, or has a secret that this job has not (TERN_SECRET)"),
+                              ({"TERN_SECRET": "00" * 32}, "it does not know this job's secret")):
+                thread = threading.Thread(target=answer)
+                thread.start()
+                [(code, out, err)] = run([([f"tcp://127.0.0.1:{server.getsockname()[1]}?rank=1&world_size=2"], env)], MEET)
+                thread.join()
+                self.connection.close()
+                self.assertEqual((code, out), (1, ""))
+                self.assertRegex(err, re.escape(text) + "\n$")
+
+    def check_threads(self, expected, *ranks, around=()):
+        for each in run(ranks, *around, THREADS):
+            self.assertEqual(each, (0, expected + "\n", ""))
+
+    def test_ranks_share_the_cores(self):
+        """Who else is here is known when all have met; what the environment says of it, before."""
+        cores = int(run([([], {})], THREADS)[0][1].split()[0])
+        master = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+        url, share = "tcp://127.0.0.1:", max(1, cores // 2)
+        self.check_threads(f"{cores} before, {share} after", *(([f"{url}{port}?rank={rank}&world_size=2"], {})
+                                                               for port in [free_port()] for rank in range(2)))
+        self.check_threads(f"{cores} before, {share} after",
+                           *(([], {**master, "MASTER_PORT": port, "RANK": str(rank)}) for port in [str(free_port())] for rank in range(2)))
+        self.check_threads(f"{share} before, {share} after",
+                           *(([], {**master, "MASTER_PORT": port, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"})
+                             for port in [str(free_port())] for rank in range(2)))
+        self.check_threads("3 before, 3 after", *(([f"{url}{port}?rank={rank}&world_size=2"], {"OMP_NUM_THREADS": "3"})
+                                                  for port in [free_port()] for rank in range(2)))
 
 
 if __name__ == "__main__":

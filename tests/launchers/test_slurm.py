@@ -10,6 +10,7 @@ from launchers import slurm
 
 BUILD = os.environ["TERN_BUILD"]
 MEET = os.path.join(BUILD, "tests", "meet")
+THREADS = os.path.join(BUILD, "tests", "threads")
 TERN = os.path.join(BUILD, "tern")
 
 if slurm.missing():
@@ -63,6 +64,10 @@ class Slurm(unittest.TestCase):
 
     def test_one_task(self):
         self.check(["srun", "-n", "1", MEET], sums(1, [0]))
+
+    def test_tasks_share_the_cores(self):
+        share = max(1, len(os.sched_getaffinity(0)) // 2)
+        self.check(["srun", "-n", "2", "env", "-u", "OMP_NUM_THREADS", THREADS], 2 * [f"{share} before, {share} after"])
 
     def test_two_nodes(self):
         """Their names are none of this machine's, so rank 0's address is given."""

@@ -127,6 +127,52 @@ static void any_parameters_may_be_left_out(void **state)
     }
 }
 
+/* ---- scopes of no group, or of another family ---- */
+
+static int backward_on(bag *b, tern_scope *scope)
+{
+    tern_error err = {0};
+    tern_backward(scope, bag_loss(b, scope, 0, 0, 7));
+    tern_zero_grad(&b->base);
+    return tern_scope_end(scope, &err);
+}
+
+static int stranger_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    bool has_group = *(bool *)arg;
+    const tern__bootstrap one = {.world = 1, .local_world = 1, .listen_fd = -1};
+    tern_error err = {0};
+    bag b;
+    bag_open(&b, boot, f32s, 3, NULL, &err);
+    tern_group *own = has_group ? tern__group_open_boot(&one, NULL, &err) : NULL;
+    tern_scope *scope = tern_scope_new(b.dev, own, &err);
+    tern_grad_set(scope, false);
+    bag_loss(&b, scope, 0, rank, 7);
+    RANK_CHECK(rank, tern_scope_end(scope, &err) == TERN_OK);
+    tern_grad_set(scope, true);
+    tern_ddp_sync_set(b.ddp, false);
+    RANK_CHECK(rank, backward_on(&b, scope) == TERN_OK);
+    tern_ddp_sync_set(b.ddp, true);
+    RANK_CHECK_OK(rank, err);
+    tern_barrier(b.world, NULL); /* from here on a rank may have failed already */
+    tern_backward(scope, bag_loss(&b, scope, 0, rank, 7));
+    bool is_refused = tern_scope_error(scope)->code == TERN_E_STATE &&
+                      strstr(tern_scope_error(scope)->text, "give tern_scope_new that group");
+    RANK_CHECK(rank, is_refused == (boot->world > 1));
+    tern_scope_end(scope, NULL);
+    tern_scope_free(scope);
+    tern_group_close(own);
+    bag_close(&b);
+    return 0;
+}
+
+/* Each rank's gradients would be its own, and nobody would hear of it. */
+static void backward_needs_the_ddps_group(void **state)
+{
+    (void)state;
+    for (int has_group = 0; has_group < 2; has_group++) run_worlds(stranger_body, &(bool){has_group});
+}
+
 /* ---- a parameter used twice, and in several microbatches ---- */
 
 static int twice_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -575,6 +621,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_wide_and_rounded_once),
         cmocka_unit_test(any_parameters_may_be_left_out),
+        cmocka_unit_test(backward_needs_the_ddps_group),
         cmocka_unit_test(a_parameter_may_be_used_many_times),
         cmocka_unit_test(what_is_ignored_stays_each_ranks_own),
         cmocka_unit_test(a_delayed_reduction_begins_after_backward),

@@ -1,6 +1,7 @@
 #include "comm/bootstrap/inner.h"
 
-#include <limits.h>
+#include "base/local.h"
+
 #include <pthread.h>
 #include <sodium.h>
 #include <stdlib.h>
@@ -9,22 +10,6 @@
 const char tern__boot_func[] = "tern_group_open";
 
 /* ---- what the sources share ---- */
-
-int tern__boot_check_set(const char *name, tern_error *err)
-{
-    const char *value = getenv(name);
-    if (!value || *value) return TERN_OK;
-    return tern__error_set(err, tern__boot_func, TERN_E_ENV, "%s=\"\" is set but empty", name);
-}
-
-int tern__boot_int(const char *name, long low, long high, long fallback, int *out, tern_error *err)
-{
-    long value;
-    int status = tern__boot_check_set(name, err);
-    if (!status) status = tern__env_int(name, low, high, fallback, &value, err);
-    if (!status) *out = (int)value;
-    return status;
-}
 
 int tern__boot_addr(tern__bootstrap *out, const char *name, const char *text, size_t bytes, tern_error *err)
 {
@@ -39,18 +24,12 @@ int tern__boot_addr(tern__bootstrap *out, const char *name, const char *text, si
 
 int tern__boot_local(tern__bootstrap *out, tern_error *err)
 {
-    if (tern__boot_int("LOCAL_WORLD_SIZE", 1, out->world, out->world, &out->local_world, err))
-        return err->code;
-    if (tern__boot_int("LOCAL_RANK", 0, INT_MAX, out->rank, &out->local_rank, err)) return err->code;
+    tern__local local = {.rank = out->rank, .world = out->world};
+    int status = tern__local_of_run(&local, out->world, err);
+    out->local_rank = local.rank;
+    out->local_world = local.world;
     out->is_placed = getenv("LOCAL_RANK") != NULL;
-    if (out->local_rank < out->local_world) return TERN_OK;
-    if (!out->is_placed)
-        return tern__error_set(
-            err, tern__boot_func, TERN_E_ENV,
-            "LOCAL_WORLD_SIZE=%d is set but LOCAL_RANK is not, and RANK=%d is no local rank",
-            out->local_world, out->rank);
-    return tern__error_set(err, tern__boot_func, TERN_E_ENV, "LOCAL_RANK=%d is not below LOCAL_WORLD_SIZE=%d",
-                           out->local_rank, out->local_world);
+    return status;
 }
 
 /* ---- what leaves the environment ---- */

@@ -28,8 +28,8 @@ static int read_ranks(tern__bootstrap *out, int rank, int world, tern_error *err
 {
     out->rank = rank;
     out->world = world;
-    if (world < 0 && tern__boot_int("WORLD_SIZE", 1, INT_MAX, 1, &out->world, err)) return err->code;
-    if (rank < 0 && tern__boot_int("RANK", 0, INT_MAX, 0, &out->rank, err)) return err->code;
+    if (world < 0 && tern__env_filled_int("WORLD_SIZE", 1, INT_MAX, 1, &out->world, err)) return err->code;
+    if (rank < 0 && tern__env_filled_int("RANK", 0, INT_MAX, 0, &out->rank, err)) return err->code;
     if (out->rank < out->world) return TERN_OK;
     return tern__error_set(err, tern__boot_func, TERN_E_ENV, "RANK=%d is not below WORLD_SIZE=%d", out->rank,
                            out->world);
@@ -53,9 +53,9 @@ bool tern__boot_is_agents(const tern__bootstrap *boot)
 /* A group of one needs no meeting point, but a malformed one is still a mistake. */
 static int read_master(tern__bootstrap *out, tern_error *err)
 {
-    if (tern__boot_check_set("MASTER_ADDR", err)) return err->code;
-    if (tern__boot_int("MASTER_PORT", 1, 65535, 0, &out->port, err)) return err->code;
-    if (tern__boot_int(TERN__ENV_PORT, 1, 65535, out->port, &out->port, err)) return err->code;
+    if (tern__env_filled("MASTER_ADDR", err)) return err->code;
+    if (tern__env_filled_int("MASTER_PORT", 1, 65535, 0, &out->port, err)) return err->code;
+    if (tern__env_filled_int(TERN__ENV_PORT, 1, 65535, out->port, &out->port, err)) return err->code;
     const char *addr = tern__env("MASTER_ADDR");
     if (out->world > 1 && (!addr || !out->port))
         return tern__error_set(err, tern__boot_func, TERN_E_ENV,

@@ -16,10 +16,6 @@ extern const char tern__boot_func[]; /* "tern_group_open", for errors */
 int tern__boot_start(tern__bootstrap *out, tern_error *err);
 /* Takes TERN_LISTEN_FD out of the environment; passes `why` on if `status` is an error. */
 int tern__boot_finish(int status, const tern__bootstrap *boot, const tern_error *why, tern_error *err);
-/* E_ENV for a variable that is set but empty: a mistake of whoever set it, never "unset". */
-int tern__boot_check_set(const char *name, tern_error *err);
-/* tern__env_int for an int, of a variable that is not empty. */
-int tern__boot_int(const char *name, long low, long high, long fallback, int *out, tern_error *err);
 /* Copies `bytes` of a host's name to out->addr; `name` is what it was called, for the error. */
 int tern__boot_addr(tern__bootstrap *out, const char *name, const char *text, size_t bytes, tern_error *err);
 /* LOCAL_RANK and LOCAL_WORLD_SIZE; without them all ranks are taken to be on one host, until they have met.

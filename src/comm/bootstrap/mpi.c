@@ -337,8 +337,9 @@ int tern__bootstrap_from_mpi(tern__bootstrap *out, bool *found, tern_error *err)
     *found = launcher != NULL;
     if (!launcher) ask_program(out, found);
     if (!*found) return TERN_OK;
-    int status = launcher ? tern__boot_int(launcher->size, 1, INT_MAX, 1, &out->world, err) : TERN_OK;
-    if (launcher && !status) status = tern__boot_int(launcher->rank, 0, out->world - 1, 0, &out->rank, err);
+    int status = launcher ? tern__env_filled_int(launcher->size, 1, INT_MAX, 1, &out->world, err) : TERN_OK;
+    if (launcher && !status)
+        status = tern__env_filled_int(launcher->rank, 0, out->world - 1, 0, &out->rank, err);
     out->by_mpi = out->world > 1;
     out->source = "MPI";
     return status;

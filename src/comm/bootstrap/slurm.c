@@ -4,7 +4,9 @@
  * numbers are thousands of jobs apart; one that is taken by something else is an error that says so, and
  * MASTER_PORT or TERN_PORT choose another. Below 32768, from where on the kernel gives ports away. */
 #include "comm/bootstrap/inner.h"
-#include "comm/bootstrap/nodelist.h"
+
+#include "base/local.h"
+#include "base/nodelist.h"
 
 #include <limits.h>
 #include <stdatomic.h>
@@ -17,20 +19,10 @@ enum {
     port_steps = 31,    /* so many steps of a job before they come to those of the next one */
 };
 
-/* A step's variable: without it there is no task. */
-static int read_needed(const char *name, int low, int high, int *out, tern_error *err)
-{
-    if (!getenv(name))
-        return tern__error_set(err, tern__boot_func, TERN_E_ENV,
-                               "SLURM_STEP_ID=\"%s\" is set but %s is not: srun sets both",
-                               getenv("SLURM_STEP_ID"), name);
-    return tern__boot_int(name, low, high, 0, out, err);
-}
-
 static int read_ranks(tern__bootstrap *out, tern_error *err)
 {
-    if (read_needed("SLURM_STEP_NUM_TASKS", 1, INT_MAX, &out->world, err)) return err->code;
-    if (read_needed("SLURM_PROCID", 0, INT_MAX, &out->rank, err)) return err->code;
+    if (tern__step_int("SLURM_STEP_NUM_TASKS", 1, INT_MAX, &out->world, err)) return err->code;
+    if (tern__step_int("SLURM_PROCID", 0, INT_MAX, &out->rank, err)) return err->code;
     if (out->rank < out->world) return TERN_OK;
     return tern__error_set(err, tern__boot_func, TERN_E_ENV,
                            "SLURM_PROCID=%d is not below SLURM_STEP_NUM_TASKS=%d", out->rank, out->world);
@@ -38,17 +30,12 @@ static int read_ranks(tern__bootstrap *out, tern_error *err)
 
 static int read_local(tern__bootstrap *out, tern_error *err)
 {
-    static const char name[] = "SLURM_STEP_TASKS_PER_NODE";
-    int node = 0, unused;
-    if (read_needed("SLURM_NODEID", 0, INT_MAX, &node, err)) return err->code;
-    if (read_needed("SLURM_LOCALID", 0, INT_MAX, &out->local_rank, err)) return err->code;
-    if (!getenv(name)) return read_needed(name, 0, 0, &unused, err);
-    out->local_world = tern__nodelist_tasks(getenv(name), node);
+    tern__local local = {.world = 1};
+    int status = tern__local_of_step(&local, err);
+    out->local_rank = local.rank;
+    out->local_world = local.world;
     out->is_placed = true;
-    if (out->local_world > out->local_rank) return TERN_OK;
-    return tern__error_set(err, tern__boot_func, TERN_E_ENV,
-                           "%s=\"%s\" has no task %d (SLURM_LOCALID) on node %d (SLURM_NODEID)", name,
-                           getenv(name), out->local_rank, node);
+    return status;
 }
 
 /* A step on one node stays inside of it. */
@@ -57,11 +44,11 @@ static int read_addr(tern__bootstrap *out, tern_error *err)
     static const char name[] = "SLURM_STEP_NODELIST";
     int nodes = 0, unused;
     const char *addr = tern__env("MASTER_ADDR");
-    if (tern__boot_check_set("MASTER_ADDR", err)) return err->code;
-    if (read_needed("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err)) return err->code;
+    if (tern__env_filled("MASTER_ADDR", err)) return err->code;
+    if (tern__step_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err)) return err->code;
     if (!addr && nodes == 1) addr = "127.0.0.1";
     if (addr) return tern__boot_addr(out, "MASTER_ADDR", addr, strlen(addr), err);
-    if (!getenv(name)) return read_needed(name, 0, 0, &unused, err);
+    if (!getenv(name)) return tern__step_int(name, 0, 0, &unused, err);
     if (tern__nodelist_first(getenv(name), out->addr, sizeof(out->addr))) return TERN_OK;
     return tern__error_set(err, tern__boot_func, TERN_E_ENV, "%s=\"%s\" is no list of nodes", name,
                            getenv(name));
@@ -70,18 +57,18 @@ static int read_addr(tern__bootstrap *out, tern_error *err)
 static int read_port(tern__bootstrap *out, tern_error *err)
 {
     int job = 0, step = 0;
-    if (read_needed("SLURM_JOB_ID", 0, INT_MAX, &job, err)) return err->code;
-    if (tern__boot_int("SLURM_STEP_ID", 0, INT_MAX, 0, &step, err)) return err->code;
+    if (tern__step_int("SLURM_JOB_ID", 0, INT_MAX, &job, err)) return err->code;
+    if (tern__env_filled_int("SLURM_STEP_ID", 0, INT_MAX, 0, &step, err)) return err->code;
     int port = port_first + (int)(((int64_t)job * port_steps + step) % port_count);
-    if (tern__boot_int("MASTER_PORT", 1, 65535, port, &port, err)) return err->code;
-    return tern__boot_int(TERN__ENV_PORT, 1, 65535, port, &out->port, err);
+    if (tern__env_filled_int("MASTER_PORT", 1, 65535, port, &port, err)) return err->code;
+    return tern__env_filled_int(TERN__ENV_PORT, 1, 65535, port, &out->port, err);
 }
 
 int tern__bootstrap_from_slurm(tern__bootstrap *out, bool *found, tern_error *err)
 {
     *found = getenv("SLURM_STEP_ID") != NULL;
     if (!*found) return TERN_OK;
-    int status = tern__boot_check_set("SLURM_STEP_ID", err);
+    int status = tern__env_filled("SLURM_STEP_ID", err);
     if (!status) status = read_ranks(out, err);
     if (!status) status = read_local(out, err);
     if (!status) status = read_addr(out, err);

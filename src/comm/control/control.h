@@ -48,6 +48,8 @@ bool tern__control_is_same_process(const tern__control *control, int peer);
 int tern__control_host(const tern__control *control, int rank);
 int tern__control_hosts(const tern__control *control);
 bool tern__control_is_same_host(const tern__control *control, int peer);
+/* True of oneself, and of a rank of this host that may use some of the same cores. */
+bool tern__control_shares_cores(const tern__control *control, int peer);
 /* The address at which the other hosts reach this one, "10.0.0.1"; "127.0.0.1" if there is only one. */
 void tern__control_address(const tern__control *control, char *text, size_t size);
 /* "rank 1 (host, pid 77)"; "rank 1 (host/attic, pid 77)" under TERN_HOST_ID=attic. */

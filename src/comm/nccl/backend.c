@@ -18,8 +18,8 @@ static const tern__nccl_plugin *find_plugin(tern_error *err)
         tern__error_set(&why, NULL, TERN_E_UNSUPPORTED, "the plug-in tern_nccl.so is of tern %s, expected %s",
                         plugin->version, tern_version());
     tern__error_set(err, "tern_group_open", why.code,
-                    "back end \"nccl\": %.400s; build it with -DTERN_CUDA=ON, or choose --backend gloo "
-                    "(TERN_BACKEND=gloo)",
+                    "back end \"nccl\": %.400s; build it with -DTERN_CUDA=ON, or choose another one "
+                    "(TERN_BACKEND=gloo, or tern_group_opts.backend)",
                     why.text);
     return NULL;
 }

@@ -44,7 +44,8 @@ static int check_gpus(const tern__nccl *nccl, const card *cards, tern_error *err
             tern__group_describe(nccl->group, b, other, sizeof(other));
             return tern__error_set(err, "tern_ddp_new", TERN_E_UNSUPPORTED,
                                    "%s and %s use one GPU (%s, %s), and NCCL joins ranks that have one each: "
-                                   "give them other devices, or choose --backend gloo",
+                                   "give them other devices, or choose another back end "
+                                   "(TERN_BACKEND=gloo, or tern_group_opts.backend)",
                                    one, other, cards[a].name, cards[b].name);
         }
     }

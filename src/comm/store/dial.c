@@ -92,7 +92,8 @@ static int greet_tern(dialer *d, int fd)
     if (!status) status = tern__recv_all(fd, &challenge, sizeof(challenge), d->deadline);
     if (status) return status;
     if (!tern__hello_answer(&hello, &challenge, d->boot->secret, &proof)) {
-        d->why = "it does not know this job's secret";
+        d->why = d->boot->has_secret ? "it does not know this job's secret"
+                                     : "it is not tern, or has a secret that this job has not (TERN_SECRET)";
         d->refused = true;
         return -EACCES;
     }

@@ -1,4 +1,4 @@
-#include "comm/bootstrap/nodelist.h"
+#include "base/nodelist.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* nodelist.h - Slurm's short forms: a list of nodes, and how many tasks run on each. */
-#ifndef TERN_SRC_COMM_BOOTSTRAP_NODELIST_H
-#define TERN_SRC_COMM_BOOTSTRAP_NODELIST_H
+#ifndef TERN_SRC_BASE_NODELIST_H
+#define TERN_SRC_BASE_NODELIST_H
 
 #include "base/base.h"
 
