@@ -28,7 +28,8 @@ typedef struct tern_device tern_device;
  * for replicas (tern_data_parallel_new).
  *
  * "cuda:0" is the first of the GPUs that this process may use (CUDA_VISIBLE_DEVICES), "cuda" the one whose
- * number is LOCAL_RANK, or the first: one rank a GPU. Ranks that are to share one name it. The plug-in
+ * number is that of this rank on its host, as LOCAL_RANK, mpirun or srun say, or the first: one rank a GPU.
+ * Ranks that are to share one name it; where mpirun or srun show a rank one GPU it is that. The plug-in
  * tern_cuda.so is found as all plug-ins are. Such a device has memory of its own: tensors of a scope on it
  * are made there, tern_module_to moves a model's parameters, buffers, and with them gradients and the state
  * of optimizers; tern_tensor_read, tern_item and whatever else reads values wait until the device has written

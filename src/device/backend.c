@@ -1,10 +1,12 @@
 /* backend.c - finding a device's plug-in, and the device in it. */
 #include "device/backend.h"
+#include "base/local.h"
 #include "base/plugin.h"
 #include "device/memory.h"
 #include "device/notes.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const names[] = {"cuda"};
@@ -38,12 +40,21 @@ const tern__device_backend *tern__device_backend_open(const char *name, tern_err
     return NULL;
 }
 
-/* The number behind the colon, or this rank's place on its host. */
-static int index_of(const char *name, long *index, tern_error *err)
+/* This rank's place on its host. mpirun and srun may show each rank a GPU of its own and no other. */
+static int index_of_rank(int count, long *index, tern_error *err)
+{
+    tern__local local;
+    if (getenv("LOCAL_RANK")) return tern__env_int("LOCAL_RANK", 0, 1 << 20, 0, index, err);
+    int status = tern__local_read(&local, err);
+    *index = count == 1 ? 0 : local.rank;
+    return status;
+}
+
+static int index_of(const char *name, int count, long *index, tern_error *err)
 {
     const char *number = strchr(name, ':');
     char end;
-    if (!number) return tern__env_int("LOCAL_RANK", 0, 1 << 20, 0, index, err);
+    if (!number) return index_of_rank(count, index, err);
     if (strspn(number + 1, "0123456789") == strlen(number + 1) &&
         sscanf(number + 1, "%6ld%c", index, &end) == 1)
         return TERN_OK;
@@ -51,22 +62,23 @@ static int index_of(const char *name, long *index, tern_error *err)
                            "device \"%s\": expected a number behind the colon", name);
 }
 
-static int check_index(const tern__device_backend *backend, const char *name, long index, tern_error *err)
+/* The number behind the colon, or this rank's, among the GPUs that there are. */
+static int find_index(const tern__device_backend *backend, const char *name, long *index, tern_error *err)
 {
     int count = backend->count(err);
-    if (count < 0 || index < count) return TERN__MIN(count, TERN_OK);
+    int status = count < 0 ? count : index_of(name, count, index, err);
+    if (status || *index < count) return status;
     return tern__error_set(err, "tern_device_open", TERN_E_RANGE,
                            "device \"%s\": there is no number %ld among the %d that this process may use "
                            "(CUDA_VISIBLE_DEVICES); ranks that are to share one name it, \"%s:0\"",
-                           name, index, count, backend->name);
+                           name, *index, count, backend->name);
 }
 
 int tern__device_plug(tern_device *device, const char *name, tern_error *err)
 {
     const tern__device_backend *backend = tern__device_backend_open(backend_of(name), err);
     long index = 0;
-    int status = backend ? index_of(name, &index, err) : TERN_E_UNSUPPORTED;
-    if (!status) status = check_index(backend, name, index, err);
+    int status = backend ? find_index(backend, name, &index, err) : TERN_E_UNSUPPORTED;
     if (status) return status;
     snprintf(device->name, sizeof(device->name), "%s:%ld", backend->name, index);
     device->threads = 1;

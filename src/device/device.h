@@ -93,7 +93,7 @@ bool tern__device_cpu_name(char *name, size_t size);
 
 /* Is `name` one that a back end has ("cuda", "cuda:1")? */
 bool tern__device_is_plugged(const char *name);
-/* Opens it; "cuda" is the one whose number is LOCAL_RANK. E_UNSUPPORTED: no plug-in, no driver; E_RANGE:
+/* Opens it; "cuda" is the one whose number is this rank's on its host. E_UNSUPPORTED: no plug-in, no driver; E_RANGE:
  * there are not so many. */
 int tern__device_plug(tern_device *device, const char *name, tern_error *err);
 void tern__device_unplug(tern_device *device);

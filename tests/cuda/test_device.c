@@ -51,6 +51,27 @@ static void names(void **state)
     unsetenv("LOCAL_WORLD_SIZE");
 }
 
+/* Both of two GPUs, or the one that the launcher shows this rank. */
+static void numbers_by_other_launchers(void **state)
+{
+    (void)state;
+    if (gpu_count() != 2 || !is_emulated()) skip();
+    static const char *const names[][2] = {{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                                           {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"}};
+    for (size_t i = 0; i < TERN__COUNT(names); i++)
+        for (int gpus = 2; gpus > 0; gpus--) {
+            setenv(names[i][0], "1", 1);
+            setenv(names[i][1], "2", 1);
+            setenv("TERN_EMULATED_DEVICES", gpus == 2 ? "2" : "1", 1);
+            tern_device *device = open_well("cuda");
+            assert_string_equal(tern_device_name(device), gpus == 2 ? "cuda:1" : "cuda:0");
+            tern_device_close(device);
+            unsetenv(names[i][0]);
+            unsetenv(names[i][1]);
+        }
+    setenv("TERN_EMULATED_DEVICES", "2", 1);
+}
+
 static void names_that_are_refused(void **state)
 {
     (void)state;
@@ -560,6 +581,7 @@ int main(void)
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names),
+        cmocka_unit_test(numbers_by_other_launchers),
         cmocka_unit_test(names_that_are_refused),
         cmocka_unit_test(a_plug_in_that_is_not_there),
         cmocka_unit_test_setup_teardown(an_address_tells_its_device, open_pair, close_pair),
