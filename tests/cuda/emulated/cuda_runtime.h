@@ -159,6 +159,7 @@ typedef enum cudaError {
     cudaSuccess,
     cudaErrorInvalidValue,
     cudaErrorMemoryAllocation,
+    cudaErrorCudartUnloading = 4,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorNotReady = 600,
@@ -271,8 +272,10 @@ typedef struct emulated_counts {
 extern "C" __attribute__((visibility("default"))) emulated_counts emulated_counted;
 
 /* Is that what TERN_EMULATED_REFUSES names? "change": other arguments for a kernel that overlaps, "engines":
- * to run any of cuDNN's, "products": any of cuBLASLt's. */
+ * to run any of cuDNN's, "products": any of cuBLASLt's, "runtime": anything, as when the process ends. */
 bool emulated_refuses(const char *what);
+/* What is called then all the same, and is a pointer to nothing or uses what is no more. */
+void emulated_expect_runtime();
 
 /* ---- what streams are asked for ---- */
 

@@ -119,7 +119,7 @@ static const emulated_library library = {enqueue_meeting, emulated_memory_open, 
 cudaError_t cudaSetDevice(int index)
 {
     current = index;
-    return cudaSuccess;
+    return emulated_refuses("runtime") ? cudaErrorCudartUnloading : cudaSuccess;
 }
 
 cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_t stream)
