@@ -122,8 +122,33 @@ cudaError_t cudaSetDevice(int index)
     return emulated_refuses("runtime") ? cudaErrorCudartUnloading : cudaSuccess;
 }
 
+static std::vector<emulated_stream *> meeting_on(int device)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    std::vector<emulated_stream *> found;
+    for (emulated_stream *stream : meeting)
+        if (stream->device == device) found.push_back(stream);
+    return found;
+}
+
+static bool is_loaded(const void *kernel)
+{
+    static std::set<const void *> loaded;
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    return !loaded.insert(kernel).second;
+}
+
+/* With TERN_EMULATED_LAZY a kernel is loaded when it is first launched, as CUDA has it, for which the host
+ * may have to wait until the device has done all else. */
+static void load(const void *kernel, int device)
+{
+    if (is_loaded(kernel) || !std::getenv("TERN_EMULATED_LAZY")) return;
+    for (emulated_stream *stream : meeting_on(device)) run_until(stream, stream->asked);
+}
+
 cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_t stream)
 {
+    load(kernel.kernel, stream->device);
     std::lock_guard<std::recursive_mutex> hold(lock);
     emulated_counted.overlapping += kernel.overlaps;
     emulated_counted.clusters += kernel.cluster > 1;

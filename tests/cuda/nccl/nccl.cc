@@ -235,24 +235,34 @@ static bool poll_collective(state &s, call &c)
 
 /* ---- between two ranks ---- */
 
-static bool poll_pair(state &s, call &c)
+/* Done when it was received: NCCL keeps no more than its buffers hold. */
+static bool poll_send(const state &s, call &c)
 {
-    bool sends = c.what.kind == SEND;
-    int from = sends ? s.rank : c.what.root, to = sends ? c.what.root : s.rank;
-    std::atomic<uint64_t> &sent = s.shared->sent[from][to], &taken = s.shared->taken[from][to];
-    size_t bytes = c.what.count * size_of(c.what.type);
-    char *between = data_between(s, from, to);
-    if (sends ? sent != taken : sent == taken) return false;
-    if (sends) {
+    std::atomic<uint64_t> &sent = s.shared->sent[s.rank][c.what.root];
+    const std::atomic<uint64_t> &taken = s.shared->taken[s.rank][c.what.root];
+    char *between = data_between(s, s.rank, c.what.root);
+    if (!c.number && sent == taken) {
         std::memcpy(between, &c.what.count, sizeof(c.what.count));
-        std::memcpy(between + 64, c.from, bytes);
-        sent++;
-        return true;
+        std::memcpy(between + 64, c.from, c.what.count * size_of(c.what.type));
+        c.number = ++sent;
     }
-    if (std::memcmp(between, &c.what.count, sizeof(c.what.count))) return false;
-    std::memcpy(c.to, between + 64, bytes);
+    return c.number && taken >= c.number;
+}
+
+static bool poll_recv(const state &s, const call &c)
+{
+    const std::atomic<uint64_t> &sent = s.shared->sent[c.what.root][s.rank];
+    std::atomic<uint64_t> &taken = s.shared->taken[c.what.root][s.rank];
+    const char *between = data_between(s, c.what.root, s.rank);
+    if (sent == taken || std::memcmp(between, &c.what.count, sizeof(c.what.count))) return false;
+    std::memcpy(c.to, between + 64, c.what.count * size_of(c.what.type));
     taken++;
     return true;
+}
+
+static bool poll_pair(const state &s, call &c)
+{
+    return c.what.kind == SEND ? poll_send(s, c) : poll_recv(s, c);
 }
 
 /* ---- what is in progress ---- */
