@@ -57,10 +57,8 @@ void tern__cuda_libraries(char *text, size_t size)
 
 /* ---- life ---- */
 
-void tern__cuda_close(tern_device *device)
+static void give_back(tern_device *device, tern__cuda *cuda)
 {
-    tern__cuda *cuda = tern__cuda_of(device);
-    if (!cuda) return;
     tern__cuda_flush(device, nullptr);
     cudaSetDevice(cuda->index);
     for (cudaStream_t lane : cuda->lanes)
@@ -72,6 +70,15 @@ void tern__cuda_close(tern_device *device)
     for (cudaStream_t lane : cuda->lanes)
         if (lane) cudaStreamDestroy(lane);
     tern__fault_free(cuda->fault);
+}
+
+/* Handlers of a process's end may come here when CUDA's runtime is gone, whose own came first, and the
+ * libraries above it are with it: what the device has there goes with the process. */
+void tern__cuda_close(tern_device *device)
+{
+    tern__cuda *cuda = tern__cuda_of(device);
+    if (!cuda) return;
+    if (cudaSetDevice(cuda->index) != cudaErrorCudartUnloading) give_back(device, cuda);
     delete cuda;
     device->state = nullptr;
 }

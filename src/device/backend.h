@@ -18,9 +18,9 @@
 struct tern__call;
 
 typedef enum tern__lane {
-    TERN__LANE_STEP, /* kernels, and all that names no lane            */
-    TERN__LANE_COPY, /* batches that come while a step computes        */
-    TERN__LANE_COMM, /* gradients that go over while backward computes */
+    TERN__LANE_STEP, /* kernels, and all that names no lane */
+    TERN__LANE_COPY, /* batches that come while a step computes */
+    TERN__LANE_COMM, /* what goes over by way of the host while backward computes */
     TERN__LANE_COUNT,
     TERN__LANES = 256 /* with those of lane_new */
 } tern__lane;

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static tern_device *open_well(const char *name)
 {
@@ -95,6 +97,37 @@ static void a_plug_in_that_is_not_there(void **state)
     expect_refused("cuda", TERN_E_UNSUPPORTED, "tern_cuda.so");
     setenv("TERN_PLUGIN_PATH", path, 1);
     free(path);
+}
+
+/* ---- the process's end ---- */
+
+/* As in a handler of the process's end that was there before the device: CUDA's runtime has ended first. Two
+ * products want memory of two kinds, and cuBLASLt. */
+static void close_without_runtime(void)
+{
+    tern_device *device = open_well("cuda:0");
+    tern_error err = {0};
+    tern_scope *scope = tern_scope_new(device, NULL, &err);
+    for (int64_t n = 4; n <= 1024; n *= 256) {
+        tern_tensor *x = tern_full(scope, TERN_F32, 2, (int64_t[]){n, n}, 1);
+        tern_matmul(scope, x, x);
+    }
+    tern_scope_end(scope, &err);
+    tern_scope_free(scope);
+    setenv("TERN_EMULATED_REFUSES", "runtime", 1);
+    tern_device_close(device);
+    _exit(err.code != 0);
+}
+
+static void a_device_outlives_the_runtime(void **state)
+{
+    (void)state;
+    if (!is_emulated()) skip();
+    int status = -1;
+    pid_t pid = fork();
+    if (!pid) close_without_runtime();
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
 }
 
 /* ---- memory ---- */
@@ -584,6 +617,7 @@ int main(void)
         cmocka_unit_test(numbers_by_other_launchers),
         cmocka_unit_test(names_that_are_refused),
         cmocka_unit_test(a_plug_in_that_is_not_there),
+        cmocka_unit_test(a_device_outlives_the_runtime),
         cmocka_unit_test_setup_teardown(an_address_tells_its_device, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(copies, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(copies_go_across, open_pair, close_pair),

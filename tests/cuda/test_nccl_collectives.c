@@ -229,29 +229,40 @@ static int run_all(bench *b)
     return 0;
 }
 
+static void bench_open(bench *b, const tern__bootstrap *boot, int rank, tern_error *err)
+{
+    char name[16];
+    tern_group_opts opts = tern_group_defaults();
+    opts.backend = "nccl";
+    opts.timeout_s = RANKS_TIMEOUT_S;
+    snprintf(name, sizeof(name), "cuda:%d", rank);
+    b->group = tern__group_open_boot(boot, &opts, err);
+    b->device = tern_device_open(name, err);
+    b->rank = rank;
+    b->world = boot->world;
+    for (int i = 0; i < 2 && !err->code; i++) b->away[i] = tern__memory_new(b->device, BYTES, __func__, err);
+}
+
+static void bench_close(bench *b)
+{
+    for (int i = 0; i < 2; i++) tern__memory_free(b->away[i]);
+    tern_device_close(b->device);
+    tern_group_close(b->group);
+}
+
 static int body(int rank, const tern__bootstrap *boot, void *arg)
 {
     static bench b;
-    char name[16];
     tern_error err = {0};
-    tern_group_opts opts = tern_group_defaults();
     (void)arg;
-    opts.backend = "nccl";
-    snprintf(name, sizeof(name), "cuda:%d", rank);
-    b.group = tern__group_open_boot(boot, &opts, &err);
-    b.device = tern_device_open(name, &err);
+    bench_open(&b, boot, rank, &err);
     RANK_CHECK_OK(rank, err);
-    b.rank = rank;
-    b.world = boot->world;
-    for (int i = 0; i < 2; i++) b.away[i] = tern__memory_new(b.device, BYTES, __func__, &err);
     int status = 0;
     for (int dtype = 0; dtype < TERN_DTYPE_COUNT && !status; dtype++) {
         b.dtype = (tern_dtype)dtype;
         status = run_all(&b);
     }
-    for (int i = 0; i < 2; i++) tern__memory_free(b.away[i]);
-    tern_device_close(b.device);
-    tern_group_close(b.group);
+    bench_close(&b);
     return status;
 }
 
@@ -261,10 +272,66 @@ static void devices_have_what_hosts_have(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, body, NULL));
 }
 
+/* ---- two groups ---- */
+
+enum { ROUNDS = 200 };
+
+/* Two means, which the values are from the first round on. */
+static void round_of(tern_group *const groups[2], const bench *b, int first, tern_error *err)
+{
+    tern_work *works[2];
+    for (int k = 0; k < 2; k++) {
+        int which = k ? 1 - first : first;
+        works[k] = tern_all_reduce_post(groups[which], b->away[which], COUNT, TERN_F32, TERN_AVG, err);
+    }
+    for (int k = 0; k < 2; k++) tern_work_wait(works[k], err);
+}
+
+/* NCCL puts each work into the device at a time of its own. What the groups share is opened by the first
+ * round, in one order. */
+static int groups_body(int rank, const tern__bootstrap *boot, void *crosses)
+{
+    static bench b;
+    tern_error err = {0};
+    bench_open(&b, boot, rank, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_group *const groups[] = {b.group, tern_group_split(b.group, 0, rank, NULL, &err)};
+    b.dtype = TERN_F32;
+    fill(&b, &err);
+    for (int i = 0; i < ROUNDS; i++) {
+        round_of(groups, &b, crosses && i && rank, &err);
+        RANK_CHECK_OK(rank, err);
+    }
+    for (int which = 0; which < 2; which++) {
+        float came = 0;
+        tern__memory_copy(&came, b.away[which], sizeof(came), &err);
+        RANK_CHECK(rank, came == 1.5f + (float)which);
+    }
+    bench_close(&b);
+    return 0;
+}
+
+static void groups_do_not_wait_for_each_other(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, groups_body, NULL));
+}
+
+static void groups_may_be_asked_in_different_order(void **state)
+{
+    (void)state;
+    static int crosses;
+    assert_ranks_ok(ranks_run(2, groups_body, &crosses));
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
     setenv("TERN_EMULATED_DEVICES", "4", 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(devices_have_what_hosts_have)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(devices_have_what_hosts_have),
+        cmocka_unit_test(groups_do_not_wait_for_each_other),
+        cmocka_unit_test(groups_may_be_asked_in_different_order),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

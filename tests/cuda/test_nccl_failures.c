@@ -67,6 +67,13 @@ static int sum(desk *d, uint64_t count, tern_error *err)
     return status ? status : d->group->backend->wait(d->channel, seq, err);
 }
 
+/* The device is done with it, for which all ranks have asked theirs. */
+static int sum_through(desk *d, tern_error *err)
+{
+    int status = sum(d, 256, err);
+    return status ? status : d->device->backend->wait(d->device, err);
+}
+
 static double seconds_since(int64_t began)
 {
     return (double)(tern__now_ns() - began) * 1e-9;
@@ -164,7 +171,7 @@ static int unmet_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     desk_open(&d, boot, rank, 60, &err);
     RANK_CHECK_OK(rank, err);
-    RANK_CHECK(rank, !sum(&d, 256, &err));
+    RANK_CHECK(rank, !sum_through(&d, &err));
     int64_t began = tern__now_ns();
     if (rank == 0) RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err));
     while (rank == 1 && !tern__group_check(d.group, __func__, &err) && seconds_since(began) < RANKS_SOON_S)
@@ -244,7 +251,7 @@ static int death_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     desk_open(&d, boot, rank, 60, &err);
     RANK_CHECK_OK(rank, err);
-    RANK_CHECK(rank, !sum(&d, 256, &err));
+    RANK_CHECK(rank, !sum_through(&d, &err));
     if (rank == 1 && arg) post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err);
     if (rank == 1) raise(SIGKILL);
     int64_t began = tern__now_ns();
@@ -270,7 +277,7 @@ static int two_lines_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     void *first = d.channel;
     d.channel = d.group->backend->channel_open(d.group->state, 4, &err);
-    RANK_CHECK(rank, !d.group->backend->channel_part(d.channel, &err) && !sum(&d, 256, &err));
+    RANK_CHECK(rank, !d.group->backend->channel_part(d.channel, &err) && !sum_through(&d, &err));
     if (rank == 1) raise(SIGKILL);
     post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err);
     d.group->backend->channel_close(d.channel);
@@ -333,7 +340,7 @@ static int stopped_body(int rank, const tern__bootstrap *boot, void *arg)
     setenv("EMULATED_NCCL_ABORT_WAITS", "1", 1);
     desk_open(&d, boot, rank, 1, &err);
     RANK_CHECK_OK(rank, err);
-    RANK_CHECK(rank, !sum(&d, 256, &err));
+    RANK_CHECK(rank, !sum_through(&d, &err));
     const tern__post post = {.kind = TERN__ALL_REDUCE, .only_meets = rank == 1};
     int status = post_with(&d, post, 256, &first, &err);
     if (!status) status = post_with(&d, post, 256, &second, &err);

@@ -7,6 +7,9 @@
 #include "comm/nccl/nccl.h"
 #include "device/device.h"
 
+#include <stdatomic.h>
+#include <sys/mman.h>
+
 enum { LONG = 40000, SHORT = 1000 }; /* of f32 */
 
 typedef struct desk {
@@ -277,6 +280,73 @@ static void messages_in_any_order_beside_sums(void **state)
     assert_ranks_ok(ranks_run(RANKS, storm_body, NULL));
 }
 
+/* ---- kernels that are loaded late ---- */
+
+/* Until NCCL has put into the device what it was asked. */
+static void await_lines(const desk *d, tern_error *err)
+{
+    const tern__nccl *nccl = d->group->state;
+    for (tern__nccl_line *line = nccl->mail->lines; line; line = line->next)
+        while (tern__nccl_line_test(line, err) == TERN_PENDING) usleep(100);
+}
+
+/* Waits for the other rank, which nobody's messages move on meanwhile. */
+static void meet(atomic_int *come)
+{
+    int next = (atomic_fetch_add(come, 1) / 2 + 1) * 2;
+    while (atomic_load(come) < next) usleep(100);
+}
+
+static void use_new_kernel(const desk *d, tern_error *err)
+{
+    tern_scope *scope = tern_scope_new(d->device, NULL, err);
+    tern_exp(scope, tern_full(scope, TERN_F32, 1, (int64_t[]){64}, 1));
+    tern_scope_end(scope, err);
+    tern_scope_free(scope);
+}
+
+/* Each rank has granted the other's first message when it begins its second one, which is when it hears that
+ * its own is granted. Then hosts wait for their devices, which wait for each other's. */
+static int loads_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    desk d;
+    tern_error err = {0};
+    tern_work *works[4];
+    int peer = 1 - rank;
+    alarm(RANKS_TIMEOUT_S);
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_work *first = tern_isend(d.group, d.out, LONG, TERN_F32, peer, 0, &err);
+    tern_recv(d.group, d.in, LONG, TERN_F32, peer, 0, NULL, &err);
+    tern_work_wait(first, &err);
+    await_lines(&d, &err);
+    works[0] = tern_isend(d.group, d.out, LONG, TERN_F32, peer, 1, &err);
+    meet(arg);
+    works[1] = tern_irecv(d.group, d.in, LONG, TERN_F32, peer, 1, &err);
+    meet(arg);
+    works[2] = tern_isend(d.group, d.out, LONG, TERN_F32, peer, 2, &err);
+    await_lines(&d, &err);
+    meet(arg);
+    use_new_kernel(&d, &err);
+    works[3] = tern_irecv(d.group, d.in, LONG, TERN_F32, peer, 2, &err);
+    for (int i = 0; i < 4; i++) tern_work_wait(works[i], &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, moved(&d) == 6 && holds(d.in, LONG, (float)peer + 1));
+    desk_close(&d);
+    return 0;
+}
+
+static void a_kernel_is_loaded_beside_messages(void **state)
+{
+    (void)state;
+    atomic_int *come = mmap(NULL, sizeof(*come), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(come, MAP_FAILED);
+    setenv("TERN_EMULATED_LAZY", "1", 1);
+    assert_ranks_ok(ranks_run(2, loads_body, come));
+    unsetenv("TERN_EMULATED_LAZY");
+    munmap(come, sizeof(*come));
+}
+
 /* ---- what is wrong ---- */
 
 static int mismatch_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -300,14 +370,17 @@ static void a_wrong_count_is_named(void **state)
     assert_ranks_ok(ranks_run(2, mismatch_body, NULL));
 }
 
-/* Rank 1 is gone before its device has received, or before it has asked for it. */
+/* Rank 1 is gone before its device has received, or before it has asked for it; not before rank 0 has said
+ * that it is through with the first message. */
 static int death_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     desk d;
     tern_error err = {0};
     desk_open(&d, boot, rank, 60, &err);
-    if (rank == 0) tern_send(d.group, d.out, LONG, TERN_F32, 1, 0, &err);
-    if (rank == 1) tern_recv(d.group, d.in, LONG, TERN_F32, 0, 0, NULL, &err);
+    for (int count = LONG; count >= SHORT; count -= LONG - SHORT) {
+        if (rank == 0) tern_send(d.group, d.out, (size_t)count, TERN_F32, 1, 0, &err);
+        if (rank == 1) tern_recv(d.group, d.in, (size_t)count, TERN_F32, 0, 0, NULL, &err);
+    }
     RANK_CHECK_OK(rank, err);
     if (rank == 1 && arg) tern_irecv(d.group, d.in, LONG, TERN_F32, 0, 0, &err);
     if (rank == 1) raise(SIGKILL);
@@ -362,6 +435,7 @@ int main(void)
         cmocka_unit_test(a_batch_of_two_memories),
         cmocka_unit_test(two_ranks_on_one_gpu_go_by_the_host),
         cmocka_unit_test(messages_in_any_order_beside_sums),
+        cmocka_unit_test(a_kernel_is_loaded_beside_messages),
         cmocka_unit_test(a_wrong_count_is_named),
         cmocka_unit_test(a_rank_that_dies_is_named),
         cmocka_unit_test(a_rank_that_comes_late_is_named),

@@ -74,16 +74,8 @@ static int open_marks(tern__nccl_line *line, tern_error *err)
     return line->ready ? TERN_OK : err->code;
 }
 
-/* The first one of collectives has the lane that all devices have. */
-static int open_lane(tern__nccl_line *line, tern_error *err)
-{
-    const tern__nccl_link *link = line->link;
-    if (line->number > 1 || link == link->nccl->mail)
-        return link->device->backend->lane_new(link->device, &line->lane, err);
-    line->lane = TERN__LANE_COMM;
-    return TERN_OK;
-}
-
+/* NCCL puts a work into its lane at a time of its own: in a lane that two communicators shared their works
+ * might come in another order on each rank, and the devices would wait for each other. */
 tern__nccl_line *tern__nccl_line_new(tern__nccl_link *link, tern_error *err)
 {
     tern__nccl *nccl = link->nccl;
@@ -91,7 +83,7 @@ tern__nccl_line *tern__nccl_line_new(tern__nccl_link *link, tern_error *err)
     if (!line) return NULL;
     *line = (tern__nccl_line){.link = link, .number = 1};
     for (; *at; at = &(*at)->next) line->number++;
-    if (open_lane(line, err)) {
+    if (link->device->backend->lane_new(link->device, &line->lane, err)) {
         tern__free(line);
         return NULL;
     }
@@ -201,7 +193,7 @@ static void free_lane(tern__nccl_line *line)
     if (line->ready) device->backend->mark_free(device, line->ready);
     for (int i = 0; i < TERN__NCCL_MARKS; i++)
         if (line->marks[i]) device->backend->mark_free(device, line->marks[i]);
-    if (line->lane != TERN__LANE_COMM) device->backend->lane_free(device, line->lane);
+    device->backend->lane_free(device, line->lane);
 }
 
 void tern__nccl_line_finalize(tern__nccl_line *line)

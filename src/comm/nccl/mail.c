@@ -141,15 +141,23 @@ static message *next_met(const mailbox *box)
     return next;
 }
 
+/* A send waits in the device until its receiver's host has looked at the envelope, and that host may wait for
+ * its own device first: CUDA loads a kernel when it is first launched. So whoever has asked for a send looks
+ * once more what has come to it: of ranks whose sends wait in a circle one sees the envelope of another. */
+static int settle(mailbox *box, message *m, tern_error *err)
+{
+    if (!m->own.is_apart || m->own.status) {
+        finish(box, m, m->own.status);
+        return TERN_OK;
+    }
+    int status = ask(box, m, err);
+    return status || m->own.is_recv ? status : box->nccl->behind->carry(box->behind, err);
+}
+
 int tern__nccl_mailbox_advance(mailbox *box, tern_error *err)
 {
     int status = TERN_OK;
-    for (message *m; box && !status && (m = next_met(box));) {
-        if (m->own.is_apart && !m->own.status)
-            status = ask(box, m, err);
-        else
-            finish(box, m, m->own.status);
-    }
+    for (message *m; box && !status && (m = next_met(box));) status = settle(box, m, err);
     for (message *m = box ? box->pending : NULL, *next; m && !status; m = next) {
         next = m->next;
         status = test(m, err);

@@ -6,10 +6,10 @@
  * waits in it waits for ever. So this back end stands before another one, as the debug back end does. Windows
  * of the host's memory and works on them are the other's, as they come. A work on a device's memory is done
  * twice: the ranks *meet* for it behind (only_meets: they say and compare it, and nobody's memory is
- * touched), and what moves is put into the device's lane of communication at once, behind what the step has
- * written. So kind, dtype, counts, weights and who is a shadow are known as ever, errors name ranks, and the
- * host waits for the others' hosts, never for a device: who waits for a work waits for its meeting, and has
- * the step's lane follow the work.
+ * touched), and what moves is put into a lane of the device at once, behind what the step has written. So
+ * kind, dtype, counts, weights and who is a shadow are known as ever, errors name ranks, and the host waits
+ * for the others' hosts, never for a device: who waits for a work waits for its meeting, and has the step's
+ * lane follow the work.
  *
  * All ranks must put their works into a communicator in one order, where other back ends know an order in
  * each channel only. So the meetings of all channels are of one channel behind, the *order*: two works that

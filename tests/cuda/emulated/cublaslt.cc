@@ -67,6 +67,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 {
+    emulated_expect_runtime();
     delete handle;
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,9 +1,10 @@
 /* cuda_runtime.h - as much of CUDA as src/cuda asks for, on the CPU, so that its kernels and their host side
  * can be tested where no GPU is: threads of a block are fibers, blocks run one after the other, and the
  * device's memory cannot be reached by the host but through copies (a stray access is a segmentation fault).
- * What is asked of the lane of the step is done when the call returns, or when the graph is launched for
- * which it was captured; what is asked of another lane, and with TERN_EMULATED_ASYNC of any, is done as late
- * as events allow, so whoever forgets to wait reads what is not there yet. */
+ * What is asked of the lane of the step is done when the call returns, unless it comes behind what is asked
+ * of another lane, or when the graph is launched for which it was captured; what is asked of another lane,
+ * and with TERN_EMULATED_ASYNC of any, is done as late as events allow, so whoever forgets to wait reads what
+ * is not there yet. */
 #ifndef TERN_TESTS_CUDA_RUNTIME_H
 #define TERN_TESTS_CUDA_RUNTIME_H
 
@@ -158,6 +159,7 @@ typedef enum cudaError {
     cudaSuccess,
     cudaErrorInvalidValue,
     cudaErrorMemoryAllocation,
+    cudaErrorCudartUnloading = 4,
     cudaErrorInsufficientDriver = 35,
     cudaErrorNoDevice = 100,
     cudaErrorNotReady = 600,
@@ -270,8 +272,10 @@ typedef struct emulated_counts {
 extern "C" __attribute__((visibility("default"))) emulated_counts emulated_counted;
 
 /* Is that what TERN_EMULATED_REFUSES names? "change": other arguments for a kernel that overlaps, "engines":
- * to run any of cuDNN's, "products": any of cuBLASLt's. */
+ * to run any of cuDNN's, "products": any of cuBLASLt's, "runtime": anything, as when the process ends. */
 bool emulated_refuses(const char *what);
+/* What is called then all the same, and is a pointer to nothing or uses what is no more. */
+void emulated_expect_runtime();
 
 /* ---- what streams are asked for ---- */
 

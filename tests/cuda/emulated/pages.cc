@@ -160,6 +160,7 @@ bool tern__cuda_let_use(int index, void *at, size_t bytes)
 
 void tern__cuda_unmap(void *at, size_t bytes, unsigned long long)
 {
+    emulated_expect_runtime();
     std::lock_guard<std::mutex> hold(lock);
     const grant *first = first_grant(at);
     if (!first || first->at != at || first->bytes != bytes) stop("what is unmapped was not mapped so");

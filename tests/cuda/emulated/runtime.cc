@@ -424,6 +424,11 @@ bool emulated_refuses(const char *what)
     return refused && !std::strcmp(refused, what);
 }
 
+void emulated_expect_runtime()
+{
+    if (emulated_refuses("runtime")) stop("what is called has ended before");
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
     const char *visible = std::getenv("TERN_EMULATED_DEVICES");

@@ -1,7 +1,8 @@
 /* streams.cc - streams and events. The stream of the lowest priority, the step's, does at once what it is
- * asked; the others keep it until an event that somebody waits for lies behind it, or forever if nobody does.
- * With TERN_EMULATED_ASYNC in the environment the step's, too, is such a stream: a GPU that is as far behind
- * the host as it may be. */
+ * asked, unless it has to wait for another one; the others keep it until an event that somebody waits for
+ * lies behind it, or forever if nobody does. Those in which other ranks are waited for go on while the host
+ * waits. With TERN_EMULATED_ASYNC in the environment the step's, too, is such a stream: a GPU that is as far
+ * behind the host as it may be. */
 #include "cuda_runtime.h"
 #include "graphs.h"
 #include "memory.h"
@@ -29,7 +30,7 @@ struct emulated_stream {
     cudaGraph_t captures; /* NULL: none */
 };
 struct emulated_event {
-    emulated_stream *stream; /* NULL: passed */
+    emulated_stream *stream; /* NULL: never set */
     uint64_t place;
     bool is_timed;
     std::shared_ptr<double> ms; /* when it was passed; NULL: never set, or not timed */
@@ -43,6 +44,8 @@ static thread_local int current;
 static std::recursive_mutex lock;
 static std::map<const char *, size_t> pinned;
 static std::set<const char *> allocated; /* of these, by cudaHostAlloc */
+
+static std::set<emulated_stream *> meeting; /* in which other ranks are waited for */
 
 /* Streams of which nothing is left to do but what others may still look at. */
 static std::vector<std::unique_ptr<emulated_stream>> gone;
@@ -58,21 +61,32 @@ static bool advance(emulated_stream *stream, uint64_t place)
     return !stream || stream->done >= place;
 }
 
+/* Another rank may wait for any of these before what this one waits for. */
+static void meet_others()
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    for (emulated_stream *stream : meeting) advance(stream, stream->asked);
+}
+
 /* Others, who may end the waiting, are let in between. */
 static void run_until(emulated_stream *stream, uint64_t place)
 {
-    while (!advance(stream, place)) usleep(20);
+    for (; !advance(stream, place); usleep(20)) meet_others();
 }
 
 static void enqueue(cudaStream_t stream, std::function<bool()> work)
 {
-    if (!stream->is_late) {
-        while (!work()) usleep(20);
-        return;
-    }
     std::lock_guard<std::recursive_mutex> hold(lock);
     stream->queue.push_back(std::move(work));
     stream->asked++;
+    if (!stream->is_late) advance(stream, stream->asked);
+}
+
+static void enqueue_meeting(cudaStream_t stream, std::function<bool()> work)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    meeting.insert(stream);
+    enqueue(stream, std::move(work));
 }
 
 static void put(emulated_stream *stream, std::function<void()> work)
@@ -97,7 +111,7 @@ static void forbid(bool is_wrong, const char *what)
     std::abort();
 }
 
-static const emulated_library library = {enqueue, emulated_memory_open, emulated_memory_close,
+static const emulated_library library = {enqueue_meeting, emulated_memory_open, emulated_memory_close,
                                          emulated_memory_has, emulated_memory_is_one};
 
 /* ---- kernels and graphs ---- */
@@ -105,11 +119,36 @@ static const emulated_library library = {enqueue, emulated_memory_open, emulated
 cudaError_t cudaSetDevice(int index)
 {
     current = index;
-    return cudaSuccess;
+    return emulated_refuses("runtime") ? cudaErrorCudartUnloading : cudaSuccess;
+}
+
+static std::vector<emulated_stream *> meeting_on(int device)
+{
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    std::vector<emulated_stream *> found;
+    for (emulated_stream *stream : meeting)
+        if (stream->device == device) found.push_back(stream);
+    return found;
+}
+
+static bool is_loaded(const void *kernel)
+{
+    static std::set<const void *> loaded;
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    return !loaded.insert(kernel).second;
+}
+
+/* With TERN_EMULATED_LAZY a kernel is loaded when it is first launched, as CUDA has it, for which the host
+ * may have to wait until the device has done all else. */
+static void load(const void *kernel, int device)
+{
+    if (is_loaded(kernel) || !std::getenv("TERN_EMULATED_LAZY")) return;
+    for (emulated_stream *stream : meeting_on(device)) run_until(stream, stream->asked);
 }
 
 cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_t stream)
 {
+    load(kernel.kernel, stream->device);
     std::lock_guard<std::recursive_mutex> hold(lock);
     emulated_counted.overlapping += kernel.overlaps;
     emulated_counted.clusters += kernel.cluster > 1;
@@ -192,6 +231,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     cudaStreamSynchronize(stream);
     std::lock_guard<std::recursive_mutex> hold(lock);
+    meeting.erase(stream);
     gone.emplace_back(stream);
     return cudaSuccess;
 }
@@ -231,7 +271,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
         auto ms = event->ms = std::make_shared<double>();
         put(stream, [ms] { *ms = emulated_ms; });
     }
-    event->stream = stream->is_late ? stream : nullptr;
+    event->stream = stream;
     event->place = stream->asked;
     return cudaSuccess;
 }
@@ -272,6 +312,7 @@ static void copy(void *to, const void *from, size_t bytes)
 
 static bool is_pinned(const void *data, size_t bytes)
 {
+    std::lock_guard<std::recursive_mutex> hold(lock);
     auto next = pinned.upper_bound((const char *)data);
     if (next == pinned.begin()) return false;
     auto range = std::prev(next);
@@ -299,9 +340,8 @@ static bool is_kind(cudaMemcpyKind kind, const void *to, const void *from)
            (emulated_memory_has(to) == is_to && emulated_memory_has(from) == is_from);
 }
 
-/* Pageable memory has been read, or written, when the call returns. */
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t stream)
+/* Pageable memory has been read when the call returns. */
+static void ask_copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
     forbid(!is_kind(kind, to, from), "a copy of another kind than it is said to be");
@@ -312,6 +352,13 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     forbid(!emulated_memory_joined(to, from), "a copy from a GPU's memory that this one may not use");
     auto read = is_pageable(from, bytes) ? std::make_shared<std::string>((const char *)from, bytes) : nullptr;
     emulated_enqueue(stream, [=] { copy(to, read ? read->data() : from, bytes); });
+}
+
+/* Or written. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    ask_copy(to, from, bytes, kind, stream);
     if (is_pageable(to, bytes)) run_until(stream, stream->asked);
     return cudaSuccess;
 }

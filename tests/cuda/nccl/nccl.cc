@@ -18,6 +18,7 @@
 #include <mutex>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -54,7 +55,7 @@ struct state {
     file *shared;
     uint64_t collectives;
     std::atomic<bool> aborted;
-    std::atomic<int> under_way;
+    std::atomic<int> under_way, asking;
     bool has_begun, is_finalized;
     int64_t busy_until; /* by what was asked last, in microseconds */
     std::vector<range *> registered;
@@ -79,6 +80,12 @@ struct call {
     uint64_t number;
     bool is_done;
 };
+
+[[noreturn]] static void stop(const char *what)
+{
+    std::fprintf(stderr, "emulated: %s\n", what);
+    std::abort();
+}
 
 static char *data_of(const state &s, int rank, uint64_t number)
 {
@@ -228,24 +235,34 @@ static bool poll_collective(state &s, call &c)
 
 /* ---- between two ranks ---- */
 
-static bool poll_pair(state &s, call &c)
+/* Done when it was received: NCCL keeps no more than its buffers hold. */
+static bool poll_send(const state &s, call &c)
 {
-    bool sends = c.what.kind == SEND;
-    int from = sends ? s.rank : c.what.root, to = sends ? c.what.root : s.rank;
-    std::atomic<uint64_t> &sent = s.shared->sent[from][to], &taken = s.shared->taken[from][to];
-    size_t bytes = c.what.count * size_of(c.what.type);
-    char *between = data_between(s, from, to);
-    if (sends ? sent != taken : sent == taken) return false;
-    if (sends) {
+    std::atomic<uint64_t> &sent = s.shared->sent[s.rank][c.what.root];
+    const std::atomic<uint64_t> &taken = s.shared->taken[s.rank][c.what.root];
+    char *between = data_between(s, s.rank, c.what.root);
+    if (!c.number && sent == taken) {
         std::memcpy(between, &c.what.count, sizeof(c.what.count));
-        std::memcpy(between + 64, c.from, bytes);
-        sent++;
-        return true;
+        std::memcpy(between + 64, c.from, c.what.count * size_of(c.what.type));
+        c.number = ++sent;
     }
-    if (std::memcmp(between, &c.what.count, sizeof(c.what.count))) return false;
-    std::memcpy(c.to, between + 64, bytes);
+    return c.number && taken >= c.number;
+}
+
+static bool poll_recv(const state &s, const call &c)
+{
+    const std::atomic<uint64_t> &sent = s.shared->sent[c.what.root][s.rank];
+    std::atomic<uint64_t> &taken = s.shared->taken[c.what.root][s.rank];
+    const char *between = data_between(s, c.what.root, s.rank);
+    if (sent == taken || std::memcmp(between, &c.what.count, sizeof(c.what.count))) return false;
+    std::memcpy(c.to, between + 64, c.what.count * size_of(c.what.type));
     taken++;
     return true;
+}
+
+static bool poll_pair(const state &s, call &c)
+{
+    return c.what.kind == SEND ? poll_send(s, c) : poll_recv(s, c);
 }
 
 /* ---- what is in progress ---- */
@@ -257,7 +274,6 @@ static int64_t now_us()
         .count();
 }
 
-/* NCCL has a thread of its own for what is asked of a communicator that does not block. */
 static void be_busy(state &s)
 {
     s.busy_until = now_us() + 300;
@@ -265,7 +281,7 @@ static void be_busy(state &s)
 
 static bool is_in_progress(const state &s)
 {
-    return s.shared->joined < s.world || (s.has_begun && s.shared->begun < s.world) ||
+    return s.asking || s.shared->joined < s.world || (s.has_begun && s.shared->begun < s.world) ||
            now_us() < s.busy_until;
 }
 
@@ -305,14 +321,25 @@ static thread_local int depth;
 static thread_local std::shared_ptr<work> asked_so_far;
 static thread_local cudaStream_t asked_in;
 
+/* NCCL has a thread of its own for what is asked of a communicator that does not block: until it says so, the
+ * work may not be in the stream, and other communicators' may come before. */
+static void launch(std::shared_ptr<work> w, cudaStream_t stream)
+{
+    unsigned short drawn = 0;
+    if (getrandom(&drawn, sizeof(drawn), 0) < 0) stop("getrandom");
+    usleep(drawn % 300);
+    w->library->enqueue(stream, [w] { return poll_work(*w); });
+    w->s->asking--;
+}
+
 static ncclResult_t flush()
 {
     std::shared_ptr<work> w = std::move(asked_so_far);
     asked_so_far = nullptr;
     if (!w) return ncclSuccess;
     w->s->under_way++;
-    w->library->enqueue(asked_in, [w] { return poll_work(*w); });
-    be_busy(*w->s);
+    w->s->asking++;
+    std::thread(launch, w, asked_in).detach();
     if (!w->s->has_begun) w->s->shared->begun++;
     w->s->has_begun = true;
     return ncclInProgress;
@@ -345,12 +372,6 @@ static ncclResult_t ask(ncclComm_t comm, cudaStream_t stream, call c)
 }
 
 /* ---- giving up ---- */
-
-[[noreturn]] static void stop(const char *what)
-{
-    std::fprintf(stderr, "emulated: %s\n", what);
-    std::abort();
-}
 
 static std::mutex own_lock;
 static std::vector<std::shared_ptr<state>> own; /* of this process, that were not given up */
@@ -586,6 +607,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    while (comm->s->asking) usleep(20);
     comm->s->aborted = true;
     given_up.push_back(comm->s);
     finalize(*comm->s);

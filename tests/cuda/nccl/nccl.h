@@ -1,11 +1,12 @@
 /* nccl.h - as much of NCCL as src/plugins/nccl.cc asks for, between processes of one machine, so that what
  * stands on it can be tested where no GPU is. Like NCCL's, a call is work in a stream; ranks that do not call
- * the same hang, until the communicator is aborted, which waits for all that are not aborted in the same
- * group; a communicator that does not block is in progress until all ranks have come, with its first work
- * once more, and for a while with each; who destroys one waits until all have finalized it. Stricter than
- * NCCL: data that lie in no device's memory, and calls on what is in progress, are errors; what is registered
- * is one allocation and stays, on all ranks or none (else they hang), and is given up before its communicator
- * is, and when nothing is under way. */
+ * the same hang, and a send until it is received, until the communicator is aborted, which waits for all that
+ * are not aborted in the same group; a communicator that does not block is in progress until all ranks have
+ * come, with its first work once more, and with each until a thread of its own has put it into the stream;
+ * who destroys one waits until all have finalized it. Stricter than NCCL: data that lie in no device's
+ * memory, and calls on what is in progress, are errors; what is registered is one allocation and stays, on
+ * all ranks or none (else they hang), and is given up before its communicator is, and when nothing is under
+ * way. */
 #ifndef TERN_TESTS_NCCL_H
 #define TERN_TESTS_NCCL_H
 
