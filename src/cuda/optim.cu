@@ -9,7 +9,7 @@
 
 extern "C" {
 #include "kernels/optim.h"
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 }
 
 #include <math.h>
@@ -26,9 +26,9 @@ typedef struct optim_walk {
     int64_t count;
     bool fours;                             /* all stand where four can be read at once */
     const double *factors, *skip, *skipped; /* what the host does not know; NULL: nothing */
-    bool rows;                              /* factors of each piece                      */
-    const tern__piece *table;               /* NULL: all is one piece                     */
-    int64_t pieces;
+    bool rows;                              /* factors of each section                      */
+    const tern__section *table;             /* NULL: all is one section                     */
+    int64_t sections;
 } optim_walk;
 
 /* ---- the formulas: how p and its states go on ---- */
@@ -300,17 +300,17 @@ static __global__ void run_step(optim_walk w, typename O::attributes attr, O o)
     go_over<O, R, DTYPE>(w, o, first, w.count, (int64_t)gridDim.x * blockDim.x * 4);
 }
 
-/* A block has a piece at a time. */
+/* A block has a section at a time. */
 template <class O, class R, int DTYPE>
-static __global__ void run_pieces(optim_walk w, typename O::attributes attr, O o)
+static __global__ void run_sections(optim_walk w, typename O::attributes attr, O o)
 {
     tern__kernel_begin();
     if (!settle(w, attr, &o)) return;
-    for (int64_t n = blockIdx.x; n < w.pieces; n += gridDim.x) {
-        tern__piece piece = tern__piece_get(w.table, n, 0);
+    for (int64_t n = blockIdx.x; n < w.sections; n += gridDim.x) {
+        tern__section section = tern__section_get(w.table, n, 0);
         O own = o;
-        if (w.rows) own.multiply(w.factors + 3 * piece.row);
-        go_over<O, R, DTYPE>(w, own, piece.begin + threadIdx.x * 4, piece.begin + piece.count,
+        if (w.rows) own.multiply(w.factors + 3 * section.row);
+        go_over<O, R, DTYPE>(w, own, section.begin + threadIdx.x * 4, section.begin + section.count,
                              (int64_t)blockDim.x * 4);
     }
 }
@@ -337,13 +337,13 @@ static const double *number_of(const tern__call *call, int in)
 /* What the host does not know, and into what the call is cut. */
 static void walk_by(const tern__call *call, optim_walk *w)
 {
-    const tern__view *factors = call->in[TERN__OPTIM_FACTORS], *pieces = call->in[TERN__OPTIM_PIECES];
+    const tern__view *factors = call->in[TERN__OPTIM_FACTORS], *sections = call->in[TERN__OPTIM_SECTIONS];
     w->factors = number_of(call, TERN__OPTIM_FACTORS);
     w->skip = number_of(call, TERN__OPTIM_SKIP);
     w->skipped = number_of(call, TERN__OPTIM_SKIPPED);
     w->rows = factors && factors->ndim == 2;
-    w->table = tern__piece_table(pieces);
-    w->pieces = tern__piece_count(pieces);
+    w->table = tern__section_table(sections);
+    w->sections = tern__section_count(sections);
 }
 
 /* Views without gaps; a copy is of an f32 master. */
@@ -374,7 +374,7 @@ template <class O, class R, int DTYPE> static int start(const tern__call *call, 
 {
     const typename O::attributes &attr = attributes_of<O>(call);
     return w.table
-               ? tern__cuda_launch(call, run_pieces<O, R, DTYPE>, tern__cuda_grid(call, w.pieces, 1, 1),
+               ? tern__cuda_launch(call, run_sections<O, R, DTYPE>, tern__cuda_grid(call, w.sections, 1, 1),
                                    THREADS, 0, w, attr, O::of(attr, w))
                : tern__cuda_launch(call, run_step<O, R, DTYPE>, tern__cuda_grid(call, w.count, THREADS, 4),
                                    THREADS, 0, w, attr, O::of(attr, w));
@@ -384,7 +384,7 @@ template <template <class> class O> static int run(const tern__call *call)
 {
     optim_walk w;
     if (!walk_of(call, OPERANDS, &w)) return TERN_E_UNSUPPORTED;
-    if (w.count == 0 || w.pieces == 0) return TERN_OK;
+    if (w.count == 0 || w.sections == 0) return TERN_OK;
     bool wide = false;
     for (int i = 0; i < OPERANDS; i++) wide |= w.data[i] && w.dtype[i] == TERN_F64;
     if (all_are(&w, PARAMETER, COPY - 1, TERN_F32) && !wide) return start<O<float>, float, TERN_F32>(call, w);
@@ -416,9 +416,9 @@ int tern__cuda_lamb(const tern__call *call)
     return run<lamb>(call);
 }
 
-/* ---- LAMB's moments, and the norms of its pieces ---- */
+/* ---- LAMB's moments, and the norms of its sections ---- */
 
-/* A warp has a piece; its sums, of p^2 and of the update's, are of double. */
+/* A warp has a section; its sums, of p^2 and of the update's, are of double. */
 template <class R, int DTYPE>
 static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb<R> o, double *sums)
 {
@@ -426,11 +426,11 @@ static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb<R> o
     if (!settle(w, attr, &o)) return;
     int lane = (int)threadIdx.x % TERN__WARP;
     int64_t warps = THREADS / TERN__WARP, own = blockIdx.x * warps + threadIdx.x / TERN__WARP;
-    for (int64_t n = own; n < w.pieces; n += gridDim.x * warps) {
-        tern__piece piece = tern__piece_get(w.table, n, w.count);
-        int64_t next = piece.begin + piece.count;
+    for (int64_t n = own; n < w.sections; n += gridDim.x * warps) {
+        tern__section section = tern__section_get(w.table, n, w.count);
+        int64_t next = section.begin + section.count;
         double pp = 0, uu = 0;
-        for (int64_t at = piece.begin + lane * 4; at < next; at += TERN__WARP * 4) {
+        for (int64_t at = section.begin + lane * 4; at < next; at += TERN__WARP * 4) {
             int most = next - at < 4 ? (int)(next - at) : 4;
             optim_stretch<R> t = load<R, DTYPE>(w, at, most, true);
 #pragma unroll
@@ -455,7 +455,7 @@ static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb<R> o
 template <class R, int DTYPE> static int start_moments(const tern__call *call, const optim_walk &w)
 {
     return tern__cuda_launch(call, run_moments<R, DTYPE>,
-                             tern__cuda_grid(call, w.pieces, THREADS / TERN__WARP, 1), THREADS, 0, w,
+                             tern__cuda_grid(call, w.sections, THREADS / TERN__WARP, 1), THREADS, 0, w,
                              attributes_of<lamb<R>>(call), lamb<R>::of(attributes_of<lamb<R>>(call), w),
                              (double *)call->out[3]->data);
 }
@@ -465,7 +465,7 @@ int tern__cuda_lamb_moments(const tern__call *call)
 {
     optim_walk w;
     if (!walk_of(call, STATE + 2, &w) || !tern__view_is_contiguous(call->out[3])) return TERN_E_UNSUPPORTED;
-    if (w.pieces == 0) return TERN_OK;
+    if (w.sections == 0) return TERN_OK;
     if (all_are(&w, PARAMETER, STATE + 1, TERN_F64)) return start_moments<double, TERN_F64>(call, w);
     bool fine = all_are(&w, PARAMETER, STATE + 1, TERN_F32) && w.dtype[GRADIENT] != TERN_F64;
     return fine ? start_moments<float, TERN_F32>(call, w) : TERN_E_UNSUPPORTED;

@@ -3,7 +3,7 @@
 #include "cuda/sums.h"
 
 extern "C" {
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 #include "kernels/power_sum.h"
 }
 
@@ -16,8 +16,8 @@ namespace
 typedef struct problem {
     const void *x;
     int dtype;
-    const tern__piece *table; /* NULL: all is one sum */
-    int64_t pieces, count, stride;
+    const tern__section *table; /* NULL: all is one sum */
+    int64_t sections, pieces, count, stride;
     double p, *partial, *sum;
     bool fours, add;
 } problem;
@@ -80,15 +80,15 @@ template <class J> static __global__ void run(problem p)
         put(p, 0, sum);
 }
 
-/* Of pieces that are kept apart each is a warp's. */
+/* Each section is a warp's. */
 template <class J> static __global__ void run_apart(problem p)
 {
     tern__kernel_begin();
     int64_t warps = THREADS / TERN__WARP, own = blockIdx.x * warps + threadIdx.x / TERN__WARP;
     int lane = (int)threadIdx.x % TERN__WARP;
-    for (int64_t n = own; n < p.pieces; n += gridDim.x * warps) {
-        tern__piece piece = tern__piece_get(p.table, n, 0);
-        double sum = tern__warp_join<J>(stretch<J>(p, piece.begin, piece.count, lane, TERN__WARP));
+    for (int64_t n = own; n < p.sections; n += gridDim.x * warps) {
+        tern__section section = tern__section_get(p.table, n, 0);
+        double sum = tern__warp_join<J>(stretch<J>(p, section.begin, section.count, lane, TERN__WARP));
         if (lane == 0) put(p, n, sum);
     }
 }
@@ -112,9 +112,8 @@ template <class J> static int start(const tern__call *call, problem *p)
 
 template <class J> static int start_apart(const tern__call *call, problem *p)
 {
-    p->pieces = tern__piece_count(call->in[1]);
-    if (p->pieces == 0) return TERN_OK;
-    return tern__cuda_launch(call, run_apart<J>, tern__cuda_grid(call, p->pieces, THREADS / TERN__WARP, 1),
+    if (p->sections == 0) return TERN_OK;
+    return tern__cuda_launch(call, run_apart<J>, tern__cuda_grid(call, p->sections, THREADS / TERN__WARP, 1),
                              THREADS, 0, *p);
 }
 
@@ -130,7 +129,8 @@ int tern__cuda_power_sum(const tern__call *call)
     problem p = {};
     p.x = x->data;
     p.dtype = x->dtype;
-    p.table = tern__piece_table(call->in[1]);
+    p.table = tern__section_table(call->in[1]);
+    p.sections = tern__section_count(call->in[1]);
     p.count = tern__view_count(x);
     p.pieces = tern__sum_pieces(p.count, LEAST);
     p.p = ((const tern__power_attr *)call->attr)->p;

@@ -6,7 +6,7 @@
 extern "C" {
 #include "kernels/loss_scale.h"
 #include "kernels/norm_factors.h"
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 }
 
 #define THREADS 256
@@ -34,24 +34,24 @@ typedef struct problem {
     double *factors;
     void *norm;
     int norm_dtype;
-    const tern__piece *table;
+    const tern__section *table;
     int64_t rows, columns;
     tern__norm_attr attr;
 } problem;
 } // namespace
 
-/* Each piece of the sums is a block's; J joins what threads have of each column. */
+/* Each section of the sums is a block's; J joins what threads have of each column. */
 template <class J> static __global__ void run_factors(problem p)
 {
     tern__kernel_begin();
-    tern__piece piece = tern__piece_get(p.table, blockIdx.x, p.rows);
+    tern__section section = tern__section_get(p.table, blockIdx.x, p.rows);
     double all[2] = {0, 0};
-    for (int64_t row = piece.begin + threadIdx.x; row < piece.begin + piece.count; row += THREADS)
+    for (int64_t row = section.begin + threadIdx.x; row < section.begin + section.count; row += THREADS)
         for (int64_t c = 0; c < p.columns; c++) all[c] = J::of(all[c], p.sums[row * p.columns + c]);
     tern__block_joins<J>(all, 0.0);
     if (threadIdx.x) return;
     double x = tern__norm_root(all[0], p.attr.p), y = tern__norm_root(all[1], p.attr.p);
-    tern__norm_factors(&p.attr, x, y, p.factors + 3 * piece.row);
+    tern__norm_factors(&p.attr, x, y, p.factors + 3 * section.row);
     if (p.norm) tern__element_set<double>(p.norm, p.norm_dtype, 0, x);
 }
 
@@ -64,12 +64,12 @@ int tern__cuda_norm_factors(const tern__call *call)
     p.factors = (double *)call->out[0]->data;
     p.norm = norm ? norm->data : nullptr;
     p.norm_dtype = norm ? norm->dtype : 0;
-    p.table = tern__piece_table(call->in[1]);
+    p.table = tern__section_table(call->in[1]);
     p.rows = sums->shape[0];
     p.columns = sums->shape[1];
     p.attr = *(const tern__norm_attr *)call->attr;
-    unsigned pieces = (unsigned)tern__piece_count(call->in[1]);
-    if (pieces == 0) return TERN_OK;
-    return isinf(p.attr.p) ? tern__cuda_launch(call, run_factors<tern__high>, pieces, THREADS, 0, p)
-                           : tern__cuda_launch(call, run_factors<tern__add>, pieces, THREADS, 0, p);
+    unsigned sections = (unsigned)tern__section_count(call->in[1]);
+    if (sections == 0) return TERN_OK;
+    return isinf(p.attr.p) ? tern__cuda_launch(call, run_factors<tern__high>, sections, THREADS, 0, p)
+                           : tern__cuda_launch(call, run_factors<tern__add>, sections, THREADS, 0, p);
 }

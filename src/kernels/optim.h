@@ -14,11 +14,10 @@
 
 /* Inputs behind the gradient, mostly numbers in a device's memory that the host does not know; NULL: there
  * are none. */
-#define TERN__OPTIM_FACTORS                                                                                  \
-    1 /* f64 (3), or (n, 3), a row for each piece: lr, scale and decay are multiplied with them */
-#define TERN__OPTIM_SKIP    2 /* f64 (): unless it is 0 nothing changes                      */
-#define TERN__OPTIM_SKIPPED 3 /* f64 (): so many of the `count` steps have changed nothing   */
-#define TERN__OPTIM_PIECES  4 /* pieces.h; what is in none of them stays as it is            */
+#define TERN__OPTIM_FACTORS  1 /* f64 (3), or (n, 3) by section: lr, scale and decay times them */
+#define TERN__OPTIM_SKIP     2 /* f64 (): unless it is 0 nothing changes                        */
+#define TERN__OPTIM_SKIPPED  3 /* f64 (): so many of the `count` steps have changed nothing     */
+#define TERN__OPTIM_SECTIONS 4 /* sections.h; what is in none of them stays as it is            */
 
 /* What all attributes begin with. The gradient that an update is made with is d = scale g + decay p: weight
  * decay, the sign for a maximum, and whatever a gradient was multiplied with on its way. */

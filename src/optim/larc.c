@@ -46,13 +46,13 @@ static bool square(tern_optim *optim, tern_scope *scope, int first, int last, in
     tern__leaf *const *leaves = optim->seal->leaves;
     const tern__view *from = column ? &leaves[first]->grad->view : &leaves[first]->parameter->view,
                      *to = column ? &leaves[last]->grad->view : &leaves[last]->parameter->view;
-    int piece = 0,
-        count = tern__norm_pieces(optim, first, last, optim->all[optim->seal->range_of[first]], &piece);
-    tern__view x = run_of(from, to), pieces = tern__norm_table(optim, piece, count),
-               sums = tern__norm_sums(optim, piece, count);
+    int section = 0,
+        count = tern__norm_sections(optim, first, last, optim->all[optim->seal->range_of[first]], &section);
+    tern__view x = run_of(from, to), sections = tern__norm_table(optim, section, count),
+               sums = tern__norm_sums(optim, section, count);
     sums.ndim = 1;
     sums.data = (double *)sums.data + column;
-    return tern__norm_squares(scope, &x, &pieces, &sums);
+    return tern__norm_squares(scope, &x, &sections, &sums);
 }
 
 static bool adapt(tern_optim *optim, tern_scope *scope, int first, int last)

@@ -1,17 +1,17 @@
 /* norm.c - what norms say about an optimizer's updates, LARC's and LAMB's: sums of squares, and factors made
  * of them, in the memory of the parameters. Kernels make them everywhere.
  *
- * Squares are summed up in pieces: of 4 KiB of one parameter, counted from where the optimizer's part of a
+ * Squares are summed up in sections: of 4 KiB of one parameter, counted from where the optimizer's part of a
  * range begins. Slices are cut there too, so that all ranks, and one that is alone, add up the same numbers
- * in the same order. With tables of the pieces and of the parameters' rows of sums one call goes through all
- * neighbours, however many parameters they are. */
+ * in the same order. With tables of the sections and of the parameters' rows of sums one call goes through
+ * all neighbours, however many parameters they are. */
 #include "kernels/norm_factors.h"
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 #include "kernels/power_sum.h"
 #include "optim/optim.h"
 #include "tensor/number.h"
 
-enum { SUMS = 2, FACTORS = 3, COLUMNS = sizeof(tern__piece) / sizeof(int64_t) };
+enum { SUMS = 2, FACTORS = 3, COLUMNS = sizeof(tern__section) / sizeof(int64_t) };
 
 /* ---- tables ---- */
 
@@ -23,30 +23,30 @@ static void each_leaf(tern_optim *optim, void (*visit)(tern_optim *optim, int k,
             if (optim->seal->range_of[k] == r && optim->group_of[k] >= 0) visit(optim, k, ctx);
 }
 
-static size_t piece_at(const tern_optim *optim, int r, size_t byte)
+static size_t section_at(const tern_optim *optim, int r, size_t byte)
 {
-    return (byte - optim->all[r].begin) / TERN__PIECE;
+    return (byte - optim->all[r].begin) / TERN__SECTION;
 }
 
-/* Leaf k's pieces in a slice; *piece: the first of them. */
-static int pieces_of(const tern_optim *optim, int k, tern__slice slice, int *piece)
+/* Leaf k's sections in a slice; *section: the first of them. */
+static int sections_of(const tern_optim *optim, int k, tern__slice slice, int *section)
 {
     int r = optim->seal->range_of[k];
     tern__slice whole = {optim->seal->offset[k], tern__optim_end(optim, k)},
                 part = tern__slice_cut(whole, slice);
     if (!tern__slice_bytes(part)) return 0;
-    size_t first = piece_at(optim, r, part.begin), last = piece_at(optim, r, part.end - 1);
-    *piece = optim->norms.first[k] + (int)(first - piece_at(optim, r, whole.begin));
+    size_t first = section_at(optim, r, part.begin), last = section_at(optim, r, part.end - 1);
+    *section = optim->norms.first[k] + (int)(first - section_at(optim, r, whole.begin));
     return (int)(last - first) + 1;
 }
 
-int tern__norm_pieces(const tern_optim *optim, int first, int last, tern__slice slice, int *piece)
+int tern__norm_sections(const tern_optim *optim, int first, int last, tern__slice slice, int *section)
 {
     int count = 0;
     for (int k = first, at = 0; k <= last; k++) {
         if (optim->seal->range_of[k] != optim->seal->range_of[first]) continue;
-        int more = pieces_of(optim, k, slice, &at);
-        if (more && !count) *piece = at;
+        int more = sections_of(optim, k, slice, &at);
+        if (more && !count) *section = at;
         count += more;
     }
     return count;
@@ -57,31 +57,31 @@ static void number_leaf(tern_optim *optim, int k, void *ctx)
     tern__norms *norms = &optim->norms;
     int unused;
     (void)ctx;
-    norms->first[k] = norms->pieces;
+    norms->first[k] = norms->sections;
     norms->place[k] = norms->leaves++;
-    norms->pieces += pieces_of(optim, k, optim->all[optim->seal->range_of[k]], &unused);
+    norms->sections += sections_of(optim, k, optim->all[optim->seal->range_of[k]], &unused);
 }
 
-/* Leaf k's rows of a table of pieces, and behind all of those its row of the other table. */
+/* Leaf k's rows of a table of sections, and behind all of those its row of the other table. */
 static void fill_leaf(tern_optim *optim, int k, void *ctx)
 {
-    tern__piece *table = ctx;
+    tern__section *table = ctx;
     const tern__norms *norms = &optim->norms;
-    int r = optim->seal->range_of[k], piece = norms->first[k];
+    int r = optim->seal->range_of[k], section = norms->first[k];
     size_t start = optim->all[r].begin, end = tern__optim_end(optim, k);
     int64_t bytes = (int64_t)tern_dtype_bytes(optim->seal->ranges[r].dtype);
     for (size_t at = optim->seal->offset[k], next; at < end; at = next) {
-        next = TERN__MIN(end, start + (piece_at(optim, r, at) + 1) * TERN__PIECE);
-        table[piece++] = (tern__piece){(int64_t)(at - start) / bytes, (int64_t)(next - at) / bytes, k};
+        next = TERN__MIN(end, start + (section_at(optim, r, at) + 1) * TERN__SECTION);
+        table[section++] = (tern__section){(int64_t)(at - start) / bytes, (int64_t)(next - at) / bytes, k};
     }
-    table[norms->pieces + norms->place[k]] = (tern__piece){norms->first[k], piece - norms->first[k], k};
+    table[norms->sections + norms->place[k]] = (tern__section){norms->first[k], section - norms->first[k], k};
 }
 
 static int make_tables(const char *func, tern_optim *optim, tern_error *err)
 {
     tern__norms *norms = &optim->norms;
-    size_t bytes = (size_t)(norms->pieces + norms->leaves) * sizeof(tern__piece);
-    tern__piece *table = tern__alloc(bytes, func, err);
+    size_t bytes = (size_t)(norms->sections + norms->leaves) * sizeof(tern__section);
+    tern__section *table = tern__alloc(bytes, func, err);
     if (!table) return TERN_E_MEMORY;
     each_leaf(optim, fill_leaf, table);
     norms->table = tern__memory_new(tern__optim_device(optim), bytes, func, err);
@@ -98,7 +98,7 @@ static int open_norms(const char *func, tern_optim *optim, tern_error *err)
     norms->place = tern__alloc(leaves * sizeof(*norms->place), func, err);
     if (!norms->first || !norms->place) return TERN_E_MEMORY;
     each_leaf(optim, number_leaf, NULL);
-    size_t bytes = (size_t)norms->pieces * SUMS * sizeof(*norms->own);
+    size_t bytes = (size_t)norms->sections * SUMS * sizeof(*norms->own);
     norms->sums = norms->own = tern__memory_new(tern__optim_device(optim), bytes, func, err);
     return norms->own ? make_tables(func, optim, err) : TERN_E_MEMORY;
 }
@@ -136,22 +136,22 @@ void tern__norms_free(tern_optim *optim)
 
 /* ---- operands ---- */
 
-static tern__view rows_of(tern__piece *table, int first, int count)
+static tern__view rows_of(tern__section *table, int first, int count)
 {
     tern__view view = tern__view_make(TERN_I64, TERN__PLAIN, 2, (int64_t[]){count, COLUMNS});
     view.data = table + first;
     return view;
 }
 
-tern__view tern__norm_table(const tern_optim *optim, int piece, int count)
+tern__view tern__norm_table(const tern_optim *optim, int section, int count)
 {
-    return rows_of(optim->norms.table, piece, count);
+    return rows_of(optim->norms.table, section, count);
 }
 
-tern__view tern__norm_sums(const tern_optim *optim, int piece, int count)
+tern__view tern__norm_sums(const tern_optim *optim, int section, int count)
 {
     tern__view view = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){count, SUMS});
-    view.data = optim->norms.sums + (size_t)piece * SUMS;
+    view.data = optim->norms.sums + (size_t)section * SUMS;
     return view;
 }
 
@@ -171,19 +171,19 @@ tern__view tern__norm_factors_of_group(const tern_optim *optim, int g)
 
 /* ---- kernels ---- */
 
-bool tern__norm_squares(tern_scope *scope, const tern__view *x, const tern__view *pieces,
+bool tern__norm_squares(tern_scope *scope, const tern__view *x, const tern__view *sections,
                         const tern__view *sums)
 {
     tern__power_attr attr = {2};
-    tern__call call = {.kernel = TERN__POWER_SUM, .in = {x, pieces}, .out = {sums}, .attr = &attr};
+    tern__call call = {.kernel = TERN__POWER_SUM, .in = {x, sections}, .out = {sums}, .attr = &attr};
     tern__go_to(scope, x->data);
     return tern__run(scope, &call);
 }
 
 static bool run_factors(tern_scope *scope, const tern__norm_attr *attr, const tern__view *sums,
-                        const tern__view *pieces, const tern__view *factors)
+                        const tern__view *sections, const tern__view *factors)
 {
-    tern__call call = {.kernel = TERN__NORM_FACTORS, .in = {sums, pieces}, .out = {factors}, .attr = attr};
+    tern__call call = {.kernel = TERN__NORM_FACTORS, .in = {sums, sections}, .out = {factors}, .attr = attr};
     tern__go_to(scope, factors->data);
     return tern__run(scope, &call);
 }
@@ -198,10 +198,11 @@ bool tern__norm_decide_leaves(tern_optim *optim, tern_scope *scope, const tern__
                               int last)
 {
     const tern__norms *norms = &optim->norms;
-    int piece = 0,
-        pieces = tern__norm_pieces(optim, first, last, optim->all[optim->seal->range_of[first]], &piece);
-    tern__view sums = tern__norm_sums(optim, piece, pieces), factors = tern__norm_factors_of_leaves(optim);
-    tern__view leaves = rows_of(norms->table, norms->pieces + norms->place[first],
+    int section = 0, sections = tern__norm_sections(optim, first, last,
+                                                    optim->all[optim->seal->range_of[first]], &section);
+    tern__view sums = tern__norm_sums(optim, section, sections),
+               factors = tern__norm_factors_of_leaves(optim);
+    tern__view leaves = rows_of(norms->table, norms->sections + norms->place[first],
                                 norms->place[last] - norms->place[first] + 1);
     return run_factors(scope, attr, &sums, &leaves, &factors);
 }

@@ -226,7 +226,7 @@ bool tern__optim_each_update(tern_optim *optim, tern_scope *scope, tern__update_
 
 /* The operands of a kernel's call. */
 typedef struct operands {
-    tern__view g, p, states[TERN__OPTIM_STATES], pieces, sums, skip, skipped;
+    tern__view g, p, states[TERN__OPTIM_STATES], sections, sums, skip, skipped;
 } operands;
 
 /* `count` elements of one range. */
@@ -266,13 +266,13 @@ static void give_skips(const tern_optim *optim, int k, operands *o, tern__call *
     if (skips->steps) call->in[TERN__OPTIM_SKIPPED] = tern__number_operand(skips->steps + k, &o->skipped);
 }
 
-static void give_pieces(const tern_optim *optim, int first, int last, tern__slice own, operands *o,
-                        tern__call *call)
+static void give_sections(const tern_optim *optim, int first, int last, tern__slice own, operands *o,
+                          tern__call *call)
 {
-    int piece = 0, count = tern__norm_pieces(optim, first, last, own, &piece);
-    o->pieces = tern__norm_table(optim, piece, count);
-    o->sums = tern__norm_sums(optim, piece, count);
-    call->in[TERN__OPTIM_PIECES] = &o->pieces;
+    int section = 0, count = tern__norm_sections(optim, first, last, own, &section);
+    o->sections = tern__norm_table(optim, section, count);
+    o->sums = tern__norm_sums(optim, section, count);
+    call->in[TERN__OPTIM_SECTIONS] = &o->sections;
     if (call->kernel == TERN__LAMB_MOMENTS) call->out[TERN__LAMB_SUMS] = &o->sums;
 }
 
@@ -289,7 +289,7 @@ bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, 
     give_parts(optim, first, own, &o, &call);
     give_skips(optim, first, &o, &call);
     if (kernel == TERN__LAMB_MOMENTS || (factors && factors->ndim == 2))
-        give_pieces(optim, first, last, own, &o, &call);
+        give_sections(optim, first, last, own, &o, &call);
     tern__go_to(scope, o.p.data);
     return tern__run(scope, &call);
 }

@@ -4,7 +4,7 @@
 
 #include "kernels/norm_factors.h"
 #include "kernels/optim.h"
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 #include "nn/nn.h"
 
 #include <tern/optim.h>
@@ -104,17 +104,17 @@ typedef struct tern__skips {
 } tern__skips;
 
 /* Slices of an optimizer are cut at multiples of it, and so are its parameters where norms are made. */
-#define TERN__PIECE ((size_t)4096)
+#define TERN__SECTION ((size_t)4096)
 
-/* What norms say (norm.c): of all pieces and parameters, range by range. */
+/* What norms say (norm.c): of all sections and parameters, range by range. */
 typedef struct tern__norms {
-    int *first;         /* [leaf_count] a parameter's first piece       */
-    int *place;         /* [leaf_count] its row among the parameters    */
-    int pieces, leaves; /* how many there are                           */
+    int *first;           /* [leaf_count] a parameter's first section       */
+    int *place;           /* [leaf_count] its row among the parameters    */
+    int sections, leaves; /* how many there are                           */
     /* In the memory of the parameters. */
-    tern__piece
-        *table;  /* [pieces] elements and leaf; then [leaves] rows of sums and leaf; NULL: nobody needs any */
-    double *own; /* [pieces][2]                                  */
+    tern__section *
+        table; /* [sections] elements and leaf; then [leaves] rows of sums and leaf; NULL: nobody needs any */
+    double *own;     /* [sections][2]                                  */
     double *sums;    /* the same, or what takes its place in a shard's window */
     double *factors; /* [leaf_count + group_count][3]                */
 } tern__norms;
@@ -189,15 +189,15 @@ const tern__option *tern__option_find(const tern__optim_rule *rule, const char *
 int tern__norms_open(const char *func, tern_optim *optim, tern_error *err);
 int tern__norms_begin(tern_optim *optim, tern_error *err);
 void tern__norms_free(tern_optim *optim);
-/* How many pieces of the leaves from `first` to `last` of one range lie in a slice; *piece: the first. */
-int tern__norm_pieces(const tern_optim *optim, int first, int last, tern__slice slice, int *piece);
-/* Operands: `count` pieces, and their sums; factors (leaf_count, 3), and a group's (3). */
-tern__view tern__norm_table(const tern_optim *optim, int piece, int count);
-tern__view tern__norm_sums(const tern_optim *optim, int piece, int count);
+/* How many sections of the leaves from `first` to `last` of one range lie in a slice; *section: the first. */
+int tern__norm_sections(const tern_optim *optim, int first, int last, tern__slice slice, int *section);
+/* Operands: `count` sections, and their sums; factors (leaf_count, 3), and a group's (3). */
+tern__view tern__norm_table(const tern_optim *optim, int section, int count);
+tern__view tern__norm_sums(const tern_optim *optim, int section, int count);
 tern__view tern__norm_factors_of_leaves(const tern_optim *optim);
 tern__view tern__norm_factors_of_group(const tern_optim *optim, int g);
-/* The sum of the squares of x, or of each of its pieces; false after a failure, as the next. */
-bool tern__norm_squares(tern_scope *scope, const tern__view *x, const tern__view *pieces,
+/* The sum of the squares of x, or of each of its sections; false after a failure, as the next. */
+bool tern__norm_squares(tern_scope *scope, const tern__view *x, const tern__view *sections,
                         const tern__view *sums);
 /* What sums (n, 1) say: three factors. */
 bool tern__norm_decide(tern_scope *scope, const tern__norm_attr *attr, const tern__view *sums,
@@ -310,7 +310,7 @@ void tern__shard_note(tern_optim *optim, int r, tern__slice run, const tern__opt
 int tern__shard_exchange(tern_optim *optim, tern_error *err);
 /* Adds to what is compared between ranks. */
 void tern__shard_digest(tern_optim *optim, const void *data, size_t bytes);
-/* The sums of LAMB's pieces come together on all ranks. */
+/* The sums of LAMB's sections come together on all ranks. */
 int tern__shard_sums(tern_optim *optim, tern_error *err);
 /* The peers need not wait for a step that this rank does not make. */
 void tern__shard_fail(tern_optim *optim, const tern_error *err);

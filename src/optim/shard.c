@@ -40,12 +40,13 @@ struct tern__shard {
 
 /* ---- slices ---- */
 
-/* What rank `rank` updates: slices differ by a piece at most. */
+/* What rank `rank` updates: slices differ by a section at most. */
 static tern__slice slice_of(tern__slice all, int world, int rank)
 {
-    size_t units = tern__align_up(tern__slice_bytes(all), TERN__PIECE) / TERN__PIECE;
+    size_t units = tern__align_up(tern__slice_bytes(all), TERN__SECTION) / TERN__SECTION;
     size_t first = units * (size_t)rank / (size_t)world, next = units * (size_t)(rank + 1) / (size_t)world;
-    return (tern__slice){all.begin + first * TERN__PIECE, TERN__MIN(all.begin + next * TERN__PIECE, all.end)};
+    return (tern__slice){all.begin + first * TERN__SECTION,
+                         TERN__MIN(all.begin + next * TERN__SECTION, all.end)};
 }
 
 tern_group *tern__shard_group(const tern_optim *optim)
@@ -140,7 +141,7 @@ static int open_sums(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
     tern__norms *norms = &optim->norms;
-    size_t bytes = (size_t)norms->pieces * 2 * sizeof(*norms->own);
+    size_t bytes = (size_t)norms->sections * 2 * sizeof(*norms->own);
     double *block = tern__memory_device(norms->own) ? norms->own : NULL;
     int status = tern__pane_open(&shard->sums, shard->group, block, bytes, err);
     if (!status) norms->sums = (double *)shard->sums.block;
@@ -257,18 +258,18 @@ static int add_extent(tern__extent *extents, int count, tern__extent more)
     return count;
 }
 
-/* The pieces of what is due that are rank `rank`'s; those of neighbours in a range are neighbours. */
+/* The sections of what is due that are rank `rank`'s; those of neighbours in a range are neighbours. */
 static int fill_sums(const tern_optim *optim, int rank, const tern_device *home, tern__extent *extents)
 {
     const tern__pane *sums = &optim->shard->sums;
     const uint64_t each = 2 * sizeof(double);
-    int count = 0, piece = 0;
+    int count = 0, section = 0;
     if (tern__pane_home(sums) != home) return 0;
     for (int r = 0; r < optim->seal->range_count; r++)
         for (int k = 0; k < optim->seal->leaf_count; k++) {
             if (optim->seal->range_of[k] != r || !tern__optim_is_due(optim, k)) continue;
-            int pieces = tern__norm_pieces(optim, k, k, tern__shard_slice(optim, r, rank), &piece);
-            const tern__extent more = {sums->window, each * (uint64_t)piece, each * (uint64_t)pieces};
+            int sections = tern__norm_sections(optim, k, k, tern__shard_slice(optim, r, rank), &section);
+            const tern__extent more = {sums->window, each * (uint64_t)section, each * (uint64_t)sections};
             count = add_extent(extents, count, more);
         }
     return count;

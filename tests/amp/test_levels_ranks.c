@@ -244,8 +244,8 @@ static int sharded_body(int rank, const tern__bootstrap *boot, void *arg)
         RANK_CHECK(rank, tern_scope_end(f.s, &err) == TERN_OK);
         RANK_CHECK(rank, fixture_hash(f.net) == fixture_hash(g.net));
         if (step != 3) continue;
-        /* Slices differ by a piece, of parameters of 16 bits: twice that of each of three states in f32. */
-        size_t most = tern_optim_state_bytes(f.opt) / (size_t)f.world_size + 3 * 2 * TERN__PIECE;
+        /* Slices differ by a section, of parameters of 16 bits: twice that of each of three states in f32. */
+        size_t most = tern_optim_state_bytes(f.opt) / (size_t)f.world_size + 3 * 2 * TERN__SECTION;
         RANK_CHECK(rank, tern_optim_state_bytes(g.opt) <= most);
         tern_optim_state *whole = tern_optim_state_gather(f.opt, -1, &err),
                          *parts = tern_optim_state_gather(g.opt, -1, &err);

@@ -10,7 +10,7 @@
 #include "kernels/interpolate.h"
 #include "kernels/norm_factors.h"
 #include "kernels/optim.h"
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 #include "kernels/pool.h"
 #include "kernels/power_sum.h"
 
@@ -495,13 +495,13 @@ static void give_numbers(tern__call *call, int given)
     if (given & 2) call->in[TERN__OPTIM_SKIP] = number(given & 4 ? 1 : 0);
 }
 
-enum { PIECES = 4, SPAN = 701 };
+enum { SECTIONS = 4, SPAN = 701 };
 
 /* Of SPAN elements of a run that began before them, with a gap; parameters 2, 0, 1 and 2. */
-static const tern__view *pieces(void)
+static const tern__view *sections(void)
 {
-    static const tern__piece table[PIECES] = {{64, 16, 2}, {80, 256, 0}, {352, 256, 1}, {608, 157, 2}};
-    static const int64_t shape[] = {PIECES, 3};
+    static const tern__section table[SECTIONS] = {{64, 16, 2}, {80, 256, 0}, {352, 256, 1}, {608, 157, 2}};
+    static const int64_t shape[] = {SECTIONS, 3};
     const tern__view *view = drawn(TERN_I64, TERN__PLAIN, 2, shape);
     memcpy(view->data, table, sizeof(table));
     return view;
@@ -514,7 +514,7 @@ static void step(tern__kernel kernel, tern_dtype gradient, tern_dtype dtype, int
     static const int64_t rows[] = {3, 3};
     tern__call call = {.kernel = kernel, .in = {vector(gradient, count)}, .attr = attr};
     give_numbers(&call, drawn_between(0, 7));
-    if (count == SPAN) call.in[TERN__OPTIM_PIECES] = pieces();
+    if (count == SPAN) call.in[TERN__OPTIM_SECTIONS] = sections();
     if (count == SPAN) call.in[TERN__OPTIM_FACTORS] = drawn(TERN_F64, TERN__PLAIN, 2, rows);
     call.out[0] = vector(dtype, count);
     for (int i = 0; states[i]; i++)
@@ -553,7 +553,7 @@ static void steps(tern_dtype gradient, tern_dtype dtype, int64_t count, bool cop
 static void optimizers(void **state)
 {
     (void)state;
-    static const int64_t counts[] = {1, SPAN, 1027}; /* SPAN: in pieces */
+    static const int64_t counts[] = {1, SPAN, 1027}; /* SPAN: in sections */
     for (size_t i = 0; i < TERN__COUNT(counts); i++) {
         steps(TERN_F32, TERN_F32, counts[i], false);
         steps(TERN_BF16, TERN_F32, counts[i], true);
@@ -569,7 +569,7 @@ static const tern__view *drawn_positive_pairs(int64_t rows)
     return view;
 }
 
-static void norms_of_pieces(void **state)
+static void norms_of_sections(void **state)
 {
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -581,21 +581,21 @@ static void norms_of_pieces(void **state)
                                 .unbias = 1,
                                 .eps = 1e-3,
                                 .pull = 0.1};
-        int64_t count = SPAN, sums[] = {PIECES, 2};
+        int64_t count = SPAN, sums[] = {SECTIONS, 2};
         tern__call call = {.kernel = TERN__LAMB_MOMENTS,
-                           .in = {vector(gradient, count), [TERN__OPTIM_PIECES] = pieces()},
+                           .in = {vector(gradient, count), [TERN__OPTIM_SECTIONS] = sections()},
                            .out = {vector(dtype, count), vector(dtype, count), drawn_positive(dtype, count),
                                    drawn(TERN_F64, TERN__PLAIN, 2, sums)},
                            .attr = &attr};
         give_numbers(&call, i);
         compare(call);
         call = (tern__call){.kernel = TERN__POWER_SUM,
-                            .in = {vector(gradient, count), pieces()},
+                            .in = {vector(gradient, count), sections()},
                             .out = {drawn(TERN_F64, TERN__PLAIN, 1, sums)},
                             .attr = &(tern__power_attr){i % 2 ? 2 : INFINITY}};
         compare(call);
         call = (tern__call){.kernel = TERN__NORM_FACTORS,
-                            .in = {drawn_positive_pairs(count), pieces()},
+                            .in = {drawn_positive_pairs(count), sections()},
                             .out = {drawn(TERN_F64, TERN__PLAIN, 2, (int64_t[]){3, 3})},
                             .attr = &(tern__norm_attr){.use = TERN__NORM_TRUST, .p = i % 2 ? 2 : INFINITY}};
         compare(call);
@@ -636,7 +636,7 @@ int main(void)
         cmocka_unit_test_teardown(global_avg_pools, forget),
         cmocka_unit_test_teardown(resizings, forget),
         cmocka_unit_test_teardown(optimizers, forget),
-        cmocka_unit_test_teardown(norms_of_pieces, forget),
+        cmocka_unit_test_teardown(norms_of_sections, forget),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }

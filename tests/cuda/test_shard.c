@@ -41,7 +41,7 @@ static const optim_fn kinds[] = {make_sgd, make_adam, make_adamw, make_amsgrad, 
 static bool has_its_share(twins *t)
 {
     int64_t own = (int64_t)tern_optim_state_bytes(t->a.optim),
-            all = (int64_t)tern_optim_state_bytes(t->b.optim), sum = own, unit = (int64_t)TERN__PIECE;
+            all = (int64_t)tern_optim_state_bytes(t->b.optim), sum = own, unit = (int64_t)TERN__SECTION;
     tern_all_reduce(t->world, &sum, 1, TERN_I64, TERN_SUM, &t->err);
     int64_t most =
         all / t->job->world + 6 * unit; /* three states of at most two ranges, masters of half width */

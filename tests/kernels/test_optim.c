@@ -4,7 +4,7 @@
 
 #include "kernels/kernel.h"
 #include "kernels/optim.h"
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 #include "kernels/power_sum.h"
 
 #include <float.h>
@@ -64,18 +64,18 @@ static void fill_state(tern__kernel kernel, const tern__view *out, int i)
         tern__view_set(out, k, tern__view_get(out, k) + 1e7);
 }
 
-/* ---- pieces ---- */
+/* ---- sections ---- */
 
-enum { PIECES = 300, ROWS = 3 };
+enum { SECTIONS = 300, ROWS = 3 };
 
 /* One of `lead` elements, then such of 256 with gaps in between, of a run that began before; each goes by one
  * of three rows of factors. */
-static tern__view cut(int64_t count, int64_t lead, tern__piece table[PIECES])
+static tern__view cut(int64_t count, int64_t lead, tern__section table[SECTIONS])
 {
     int n = 0;
-    for (int64_t begin = 0, next; begin < count && n < PIECES; begin = next) {
+    for (int64_t begin = 0, next; begin < count && n < SECTIONS; begin = next) {
         next = TERN__MIN(begin + (n ? 256 : lead), count);
-        table[n] = (tern__piece){4800 + begin, next - begin, n % ROWS};
+        table[n] = (tern__section){4800 + begin, next - begin, n % ROWS};
         if (++n % 5 == 0) next += 16;
     }
     tern__view view = tern__view_make(TERN_I64, TERN__PLAIN, 2, (int64_t[]){n, 3});
@@ -85,13 +85,13 @@ static tern__view cut(int64_t count, int64_t lead, tern__piece table[PIECES])
 
 /* ---- updates ---- */
 
-/* One update of `outs` vectors, or of pieces of them, by both devices; returns the largest difference. */
+/* One update of `outs` vectors, or of sections of them, by both devices; returns the largest difference. */
 static double compare(tern__kernel kernel, const void *attr, tern_dtype dtype, int64_t count, int outs,
                       int threads, bool apart)
 {
     static const double numbers[3 * ROWS] = {1, 1, 1, 0.5, 0.25, 2, 0.75, 0.125, 0};
-    tern__piece table[PIECES];
-    tern__view pieces = cut(count, 32, table),
+    tern__section table[SECTIONS];
+    tern__view sections = cut(count, 32, table),
                factors = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){ROWS, 3});
     factors.data = (void *)numbers;
     tern__view g = new_vector(dtype, count), out[2][TERN__KERNEL_OUTS];
@@ -99,7 +99,7 @@ static double compare(tern__kernel kernel, const void *attr, tern_dtype dtype, i
     fill(&g, 1, false);
     for (int side = 0; side < 2; side++) {
         tern__call call = {.kernel = kernel, .in = {&g}, .attr = attr};
-        if (apart) call.in[TERN__OPTIM_PIECES] = &pieces;
+        if (apart) call.in[TERN__OPTIM_SECTIONS] = &sections;
         if (apart) call.in[TERN__OPTIM_FACTORS] = &factors;
         for (int i = 0; i < outs; i++) {
             out[side][i] = new_vector(dtype, count);
@@ -129,7 +129,7 @@ static void expect_equal(tern__kernel kernel, const void *attr, int outs)
             double worst = compare(kernel, attr, dtype, sizes[s], outs, 1 + s % 2, kind / 2);
             if (!(worst <= 4))
                 fail_msg("%s of %d elements%s: %g ulps", tern__kernel_name(kernel), (int)sizes[s],
-                         kind / 2 ? " in pieces" : "", worst);
+                         kind / 2 ? " in sections" : "", worst);
         }
 }
 
@@ -336,13 +336,13 @@ static void lamb(void **state)
     expect_equal(TERN__LAMB, &lamb_attr, 3);
 }
 
-/* The first pass over p, m, v of this dtype and g of that, in pieces with gaps between them; their sums. */
+/* The first pass over p, m, v of this dtype and g of that, in sections with gaps between them; their sums. */
 static void move(const char *device, int threads, tern_dtype dtype, tern_dtype grad, int64_t count,
-                 int64_t lead, tern__view out[3], double sums[2 * PIECES])
+                 int64_t lead, tern__view out[3], double sums[2 * SECTIONS])
 {
-    tern__piece table[PIECES];
-    tern__view g = new_vector(grad, count), pieces = cut(count, lead, table);
-    tern__view all = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){pieces.shape[0], 2});
+    tern__section table[SECTIONS];
+    tern__view g = new_vector(grad, count), sections = cut(count, lead, table);
+    tern__view all = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){sections.shape[0], 2});
     all.data = sums;
     fill(&g, 1, false);
     for (int i = 0; i < 3; i++) {
@@ -350,7 +350,7 @@ static void move(const char *device, int threads, tern_dtype dtype, tern_dtype g
         fill(&out[i], (uint32_t)i + 2, i == 2);
     }
     tern__call call = {.kernel = TERN__LAMB_MOMENTS,
-                       .in = {&g, [TERN__OPTIM_PIECES] = &pieces},
+                       .in = {&g, [TERN__OPTIM_SECTIONS] = &sections},
                        .out = {&out[0], &out[1], &out[2], &all},
                        .attr = &lamb_attr};
     run(device, threads, &call);
@@ -360,7 +360,7 @@ static void move(const char *device, int threads, tern_dtype dtype, tern_dtype g
 static void compare_moments(tern_dtype dtype, tern_dtype grad, int64_t count, int64_t lead)
 {
     tern__view got[3], again[3], want[3];
-    double sums[3][2 * PIECES] = {{0}};
+    double sums[3][2 * SECTIONS] = {{0}};
     move("cpu", 1, dtype, grad, count, lead, got, sums[0]);
     move("cpu", 3, dtype, grad, count, lead, again, sums[1]);
     move("cpu:reference", 1, dtype, grad, count, lead, want, sums[2]);
@@ -376,7 +376,7 @@ static void compare_moments(tern_dtype dtype, tern_dtype grad, int64_t count, in
     tern__free(size);
     assert_memory_equal(sums[0], sums[1], sizeof(sums[0]));
     double unit = dtype == TERN_F64 ? 1e-13 : 1e-5;
-    for (int i = 0; i < 2 * PIECES; i++) assert_true(fabs(sums[0][i] - sums[2][i]) <= unit * sums[2][i]);
+    for (int i = 0; i < 2 * SECTIONS; i++) assert_true(fabs(sums[0][i] - sums[2][i]) <= unit * sums[2][i]);
 }
 
 static void lamb_moments(void **state)
@@ -393,27 +393,28 @@ static void lamb_moments(void **state)
 
 /* ---- the p-norm ---- */
 
-/* Of pieces, into every second number. */
-static void power_sums_of_pieces(void **state)
+/* Of sections, into every second number. */
+static void power_sums_of_sections(void **state)
 {
     (void)state;
-    tern__piece table[PIECES];
+    tern__section table[SECTIONS];
     tern__power_attr attr = {2};
     for (size_t s = 0; s < TERN__COUNT(sizes); s++)
         for (int d = 0; d < 2; d++) {
-            double sums[3][2 * PIECES] = {{0}};
-            tern__view x = new_vector(d ? TERN_BF16 : TERN_F32, sizes[s]), pieces = cut(sizes[s], 80, table);
-            tern__view to = tern__view_make(TERN_F64, TERN__PLAIN, 1, pieces.shape);
+            double sums[3][2 * SECTIONS] = {{0}};
+            tern__view x = new_vector(d ? TERN_BF16 : TERN_F32, sizes[s]),
+                       sections = cut(sizes[s], 80, table);
+            tern__view to = tern__view_make(TERN_F64, TERN__PLAIN, 1, sections.shape);
             to.stride[0] = 2;
             fill(&x, 9, false);
             for (int i = 0; i < 3; i++) {
                 to.data = sums[i];
                 run(i ? "cpu" : "cpu:reference", 1 + 2 * (i == 2),
                     &(tern__call){
-                        .kernel = TERN__POWER_SUM, .in = {&x, &pieces}, .out = {&to}, .attr = &attr});
+                        .kernel = TERN__POWER_SUM, .in = {&x, &sections}, .out = {&to}, .attr = &attr});
             }
-            for (int i = 0; i < 2 * PIECES; i++) {
-                assert_true(i / 2 < pieces.shape[0] && i % 2 == 0 ? sums[0][i] > 0 : sums[1][i] == 0);
+            for (int i = 0; i < 2 * SECTIONS; i++) {
+                assert_true(i / 2 < sections.shape[0] && i % 2 == 0 ? sums[0][i] > 0 : sums[1][i] == 0);
                 assert_true(fabs(sums[1][i] - sums[0][i]) <= 1e-12 * sums[0][i]);
             }
             assert_memory_equal(sums[1], sums[2], sizeof(sums[1]));
@@ -467,7 +468,7 @@ int main(void)
         cmocka_unit_test(amsgrad_keeps_a_nan),
         cmocka_unit_test(masters_and_halves),
         cmocka_unit_test(power_sums),
-        cmocka_unit_test(power_sums_of_pieces),
+        cmocka_unit_test(power_sums_of_sections),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,8 +17,8 @@ static bool has_its_share(twins *t)
     tern_all_reduce(t->world, &sum, 1, TERN_I64, TERN_SUM, &t->err);
     tern_all_reduce(t->world, &most, 1, TERN_I64, TERN_MAX, &t->err);
     tern_all_reduce(t->world, &least, 1, TERN_I64, TERN_MAX, &t->err);
-    /* Two dtypes of at most three states, each cut at pieces. */
-    return sum == (int64_t)tern_optim_state_bytes(t->b.optim) && most + least <= 6 * (int64_t)TERN__PIECE;
+    /* Two dtypes of at most three states, each cut at sections. */
+    return sum == (int64_t)tern_optim_state_bytes(t->b.optim) && most + least <= 6 * (int64_t)TERN__SECTION;
 }
 
 static int equal_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -74,7 +74,7 @@ enum { SIZE_MAKES = 4 };
 static const twin_optim size_makes[SIZE_MAKES] = {twin_adam, twin_grouped_sgd, twin_grouped_lamb, twin_larc};
 
 /* The first has two parameters of one element: most ranks of four have nothing to do. The larger ones are of
- * several pieces. */
+ * several sections. */
 static mlp draw_mlp(tern_rng *rng, int seed)
 {
     mlp m = {.sizes = {1, 1}, .count = 2};

@@ -3,7 +3,7 @@
 #include "kernels/optim.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/staging.h"
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static bool has_gaps(const tern__call *call)
     return gaps;
 }
 
-/* Of a device that has memory of its own; a row of factors for each piece is not. */
+/* Of a device that has memory of its own; a row of factors for each section is not. */
 static bool has_numbers(const tern__call *call)
 {
     const tern__view *factors = call->in[TERN__OPTIM_FACTORS];
@@ -115,20 +115,20 @@ static void update_all(const tern__call *call, const update *u)
     }
 }
 
-static void update_pieces(const tern__call *call, const update *u)
+static void update_sections(const tern__call *call, const update *u)
 {
-    const tern__view *pieces = call->in[TERN__OPTIM_PIECES], *factors = call->in[TERN__OPTIM_FACTORS];
-    int64_t number = tern__piece_count(pieces);
+    const tern__view *sections = call->in[TERN__OPTIM_SECTIONS], *factors = call->in[TERN__OPTIM_FACTORS];
+    int64_t number = tern__section_count(sections);
     int threads = tern__loop_threads(call, tern__view_count(call->out[0]));
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t n = 0; n < number; n++) {
-        tern__piece piece = tern__piece_get(tern__piece_table(pieces), n, 0);
+        tern__section section = tern__section_get(tern__section_table(sections), n, 0);
         tern__optim_attr attr;
         memcpy(&attr, call->attr, u->attr_bytes);
-        tern__step_settle(&attr.step, factors ? (const double *)factors->data + 3 * piece.row : NULL, NULL);
+        tern__step_settle(&attr.step, factors ? (const double *)factors->data + 3 * section.row : NULL, NULL);
         tern__call part = *call;
         part.attr = &attr;
-        update_stretch(&part, u, piece.begin, piece.count);
+        update_stretch(&part, u, section.begin, section.count);
     }
 }
 
@@ -138,7 +138,7 @@ static int run(const tern__call *call, size_t attr_bytes, update_fn f32, update_
     bool plain = wide || (all_are(call, TERN_F32) && !call->out[TERN__OPTIM_COPY]);
     if (has_numbers(call) || has_gaps(call) || !(plain || takes(call))) return TERN_E_UNSUPPORTED;
     const update u = {wide ? f64 : f32, plain, attr_bytes};
-    (call->in[TERN__OPTIM_PIECES] ? update_pieces : update_all)(call, &u);
+    (call->in[TERN__OPTIM_SECTIONS] ? update_sections : update_all)(call, &u);
     return TERN_OK;
 }
 
@@ -282,8 +282,8 @@ int tern__cpu_adagrad(const tern__call *call)
     return run(call, sizeof(tern__adagrad_attr), adagrad_f32, adagrad_f64);
 }
 
-/* LAMB in two passes. What the first has made of a piece's moments is still in the first-level cache when its
- * norms are summed up, in double and in one order. */
+/* LAMB in two passes. What the first has made of a section's moments is still in the first-level cache when
+ * its norms are summed up, in double and in one order. */
 #define LANES 16
 #define DEFINE_LAMB(name, type, ROOT)                                                                        \
     TERN__SIMD static void name##_move(type *restrict m, type *restrict v, const type *restrict p,           \
@@ -367,19 +367,20 @@ int tern__cpu_lamb_moments(const tern__call *call)
     bool fine =
         call->out[1]->dtype == dtype && call->out[2]->dtype == dtype && !has_gaps(call) && !has_numbers(call);
     if (!fine || (!wide && dtype != TERN_F32) || !(plain || takes(&moments))) return TERN_E_UNSUPPORTED;
-    const tern__view *pieces = call->in[TERN__OPTIM_PIECES];
-    int64_t number = tern__piece_count(pieces), count = tern__view_count(call->out[0]);
+    const tern__view *sections = call->in[TERN__OPTIM_SECTIONS];
+    int64_t number = tern__section_count(sections), count = tern__view_count(call->out[0]);
     double *sums = call->out[3]->data;
     const double unbias[] = {tern__lamb_unbias1(attr), tern__lamb_unbias2(attr)};
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t n = 0; n < number; n++) {
-        tern__piece piece = tern__piece_get(tern__piece_table(pieces), n, count);
+        tern__section section = tern__section_get(tern__section_table(sections), n, count);
         if (plain)
-            (wide ? lamb_f64_moments : lamb_f32_moments)(&moments, piece.begin, piece.count);
+            (wide ? lamb_f64_moments : lamb_f32_moments)(&moments, section.begin, section.count);
         else
-            update_staged(&moments, lamb_f32_moments, piece.begin, piece.count);
-        (wide ? lamb_f64_norms : lamb_f32_norms)(&moments, piece.begin, piece.count, unbias, sums + 2 * n);
+            update_staged(&moments, lamb_f32_moments, section.begin, section.count);
+        (wide ? lamb_f64_norms : lamb_f32_norms)(&moments, section.begin, section.count, unbias,
+                                                 sums + 2 * n);
     }
     return TERN_OK;
 }

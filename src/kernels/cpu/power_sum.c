@@ -3,7 +3,7 @@
 #include "kernels/power_sum.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/staging.h"
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 
 #include <math.h>
 
@@ -77,16 +77,16 @@ static double chunk_sum(const tern__view *x, int64_t at, int64_t count, double p
     return all;
 }
 
-/* In the order of the memory, of pieces that are short. */
-static int sum_pieces(const tern__call *call, double p, sum_fn sum)
+/* In the order of the memory, of sections that are short. */
+static int sum_sections(const tern__call *call, double p, sum_fn sum)
 {
     const tern__view *x = call->in[0], *out = call->out[0];
-    int64_t number = tern__piece_count(call->in[1]), count = tern__view_count(x);
+    int64_t number = tern__section_count(call->in[1]), count = tern__view_count(x);
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t n = 0; n < number; n++) {
-        tern__piece piece = tern__piece_get(tern__piece_table(call->in[1]), n, count);
-        tern__view_set(out, n, chunk_sum(x, piece.begin, piece.count, p, sum));
+        tern__section section = tern__section_get(tern__section_table(call->in[1]), n, count);
+        tern__view_set(out, n, chunk_sum(x, section.begin, section.count, p, sum));
     }
     return TERN_OK;
 }
@@ -112,5 +112,5 @@ int tern__cpu_power_sum(const tern__call *call)
     double p = ((const tern__power_attr *)call->attr)->p;
     sum_fn sum = sum_of(p, x->dtype == TERN_F64);
     if (!tern__dtype_is_float(x->dtype) || !tern__view_is_contiguous(x)) return TERN_E_UNSUPPORTED;
-    return call->in[1] ? sum_pieces(call, p, sum) : sum_all(call, p, sum);
+    return call->in[1] ? sum_sections(call, p, sum) : sum_all(call, p, sum);
 }

@@ -1,27 +1,28 @@
 #include "kernels/optim.h"
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 #include "kernels/reference/reference.h"
 
 #include <math.h>
 
-/* Piece n of a call; what only a device knows of its update is taken into the attributes. */
-static tern__piece settle(const tern__call *call, int64_t n, tern__step_attr *step)
+/* Section n of a call; what only a device knows of its update is taken into the attributes. */
+static tern__section settle(const tern__call *call, int64_t n, tern__step_attr *step)
 {
     const tern__view *given = call->in[TERN__OPTIM_FACTORS], *skipped = call->in[TERN__OPTIM_SKIPPED],
-                     *pieces = call->in[TERN__OPTIM_PIECES];
-    tern__piece piece = tern__piece_get(tern__piece_table(pieces), n, tern__view_count(call->out[0]));
-    int64_t row = given && given->ndim == 2 ? piece.row : 0;
+                     *sections = call->in[TERN__OPTIM_SECTIONS];
+    tern__section section =
+        tern__section_get(tern__section_table(sections), n, tern__view_count(call->out[0]));
+    int64_t row = given && given->ndim == 2 ? section.row : 0;
     double factors[3], count = skipped ? tern__view_get(skipped, 0) : 0;
     for (int i = 0; given && i < 3; i++) factors[i] = tern__view_get(given, 3 * row + i);
     tern__step_settle(step, given ? factors : NULL, &count);
-    return piece;
+    return section;
 }
 
-static int each_piece(const tern__call *call, void (*update)(const tern__call *call, int64_t n))
+static int each_section(const tern__call *call, void (*update)(const tern__call *call, int64_t n))
 {
     const tern__view *skip = call->in[TERN__OPTIM_SKIP];
     bool skips = skip && tern__view_get(skip, 0) != 0;
-    int64_t count = skips ? 0 : tern__piece_count(call->in[TERN__OPTIM_PIECES]);
+    int64_t count = skips ? 0 : tern__section_count(call->in[TERN__OPTIM_SECTIONS]);
     for (int64_t n = 0; n < count; n++) update(call, n);
     return TERN_OK;
 }
@@ -52,8 +53,8 @@ static void sgd(const tern__call *call, int64_t n)
 {
     tern__sgd_attr attr = *(const tern__sgd_attr *)call->attr;
     const tern__view *p = call->out[0], *b = call->out[1];
-    tern__piece piece = settle(call, n, &attr.step);
-    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
+    tern__section section = settle(call, n, &attr.step);
+    for (int64_t i = section.begin; i < section.begin + section.count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         if (b) g = moving_gradient(&attr, b, i, g);
         put(call, i, value - attr.step.lr * g);
@@ -62,7 +63,7 @@ static void sgd(const tern__call *call, int64_t n)
 
 int tern__reference_sgd(const tern__call *call)
 {
-    return each_piece(call, sgd);
+    return each_section(call, sgd);
 }
 
 static double moving_mean(const tern__view *view, int64_t i, double beta, double value)
@@ -84,9 +85,9 @@ static void adam(const tern__call *call, int64_t n)
 {
     tern__adam_attr attr = *(const tern__adam_attr *)call->attr;
     const tern__view *p = call->out[0];
-    tern__piece piece = settle(call, n, &attr.step);
+    tern__section section = settle(call, n, &attr.step);
     double unbias1 = 1 - pow(attr.beta1, attr.step.count), unbias2 = 1 - pow(attr.beta2, attr.step.count);
-    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
+    for (int64_t i = section.begin; i < section.begin + section.count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         double m = moving_mean(call->out[1], i, attr.beta1, g);
         double v = moving_mean(call->out[2], i, attr.beta2, g * g);
@@ -98,15 +99,15 @@ static void adam(const tern__call *call, int64_t n)
 
 int tern__reference_adam(const tern__call *call)
 {
-    return each_piece(call, adam);
+    return each_section(call, adam);
 }
 
 static void rmsprop(const tern__call *call, int64_t n)
 {
     tern__rmsprop_attr attr = *(const tern__rmsprop_attr *)call->attr;
     const tern__view *p = call->out[0], *b = call->out[2], *mean = call->out[3];
-    tern__piece piece = settle(call, n, &attr.step);
-    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
+    tern__section section = settle(call, n, &attr.step);
+    for (int64_t i = section.begin; i < section.begin + section.count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         double spread = moving_mean(call->out[1], i, attr.alpha, g * g);
         double middle = mean ? moving_mean(mean, i, attr.alpha, g) : 0;
@@ -118,16 +119,16 @@ static void rmsprop(const tern__call *call, int64_t n)
 
 int tern__reference_rmsprop(const tern__call *call)
 {
-    return each_piece(call, rmsprop);
+    return each_section(call, rmsprop);
 }
 
 static void adagrad(const tern__call *call, int64_t n)
 {
     tern__adagrad_attr attr = *(const tern__adagrad_attr *)call->attr;
     const tern__view *p = call->out[0];
-    tern__piece piece = settle(call, n, &attr.step);
+    tern__section section = settle(call, n, &attr.step);
     double rate = tern__adagrad_rate(&attr);
-    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
+    for (int64_t i = section.begin; i < section.begin + section.count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         double sum = (attr.step.count == 1 ? attr.start : tern__view_get(call->out[1], i)) + g * g;
         tern__view_set(call->out[1], i, sum);
@@ -137,7 +138,7 @@ static void adagrad(const tern__call *call, int64_t n)
 
 int tern__reference_adagrad(const tern__call *call)
 {
-    return each_piece(call, adagrad);
+    return each_section(call, adagrad);
 }
 
 typedef struct lamb_update {
@@ -155,15 +156,15 @@ static double update_at(const tern__call *call, const lamb_update *u, int64_t i)
     return u->unbias1 * m / (u->unbias2 * sqrt(v) + u->eps) + u->pull * tern__view_get(call->out[0], i);
 }
 
-/* Moments and sums of piece n. */
+/* Moments and sums of section n. */
 static void lamb_moments(const tern__call *call, int64_t n)
 {
     tern__lamb_attr attr = *(const tern__lamb_attr *)call->attr;
     const tern__view *p = call->out[0], *m = call->out[1];
-    tern__piece piece = settle(call, n, &attr.step);
+    tern__section section = settle(call, n, &attr.step);
     lamb_update updates = lamb_update_of(&attr);
     double sums[2] = {0, 0};
-    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
+    for (int64_t i = section.begin; i < section.begin + section.count; i++) {
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         tern__view_set(m, i, attr.beta1 * tern__view_get(m, i) + attr.take * g);
         moving_mean(call->out[2], i, attr.beta2, g * g);
@@ -176,19 +177,19 @@ static void lamb_moments(const tern__call *call, int64_t n)
 
 int tern__reference_lamb_moments(const tern__call *call)
 {
-    return each_piece(call, lamb_moments);
+    return each_section(call, lamb_moments);
 }
 
 static void lamb(const tern__call *call, int64_t n)
 {
     tern__lamb_attr attr = *(const tern__lamb_attr *)call->attr;
-    tern__piece piece = settle(call, n, &attr.step);
+    tern__section section = settle(call, n, &attr.step);
     lamb_update updates = lamb_update_of(&attr);
-    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++)
+    for (int64_t i = section.begin; i < section.begin + section.count; i++)
         put(call, i, tern__view_get(call->out[0], i) - attr.step.lr * update_at(call, &updates, i));
 }
 
 int tern__reference_lamb(const tern__call *call)
 {
-    return each_piece(call, lamb);
+    return each_section(call, lamb);
 }

@@ -1,13 +1,13 @@
 #include "kernels/power_sum.h"
-#include "kernels/pieces.h"
+#include "kernels/sections.h"
 #include "kernels/reference/reference.h"
 
 #include <math.h>
 
-static double sum_of(const tern__view *x, tern__piece piece, double p)
+static double sum_of(const tern__view *x, tern__section section, double p)
 {
     double sum = 0;
-    for (int64_t i = piece.begin; i < piece.begin + piece.count; i++) {
+    for (int64_t i = section.begin; i < section.begin + section.count; i++) {
         double size = fabs(tern__view_get(x, i));
         if (!isinf(p))
             sum += pow(size, p);
@@ -19,11 +19,11 @@ static double sum_of(const tern__view *x, tern__piece piece, double p)
 
 int tern__reference_power_sum(const tern__call *call)
 {
-    const tern__view *x = call->in[0], *pieces = call->in[1];
-    int64_t count = tern__piece_count(pieces), all = tern__view_count(x);
+    const tern__view *x = call->in[0], *sections = call->in[1];
+    int64_t count = tern__section_count(sections), all = tern__view_count(x);
     for (int64_t n = 0; n < count; n++) {
-        tern__piece piece = tern__piece_get(tern__piece_table(pieces), n, all);
-        tern__reference_put(call, 0, n, sum_of(x, piece, ((const tern__power_attr *)call->attr)->p));
+        tern__section section = tern__section_get(tern__section_table(sections), n, all);
+        tern__reference_put(call, 0, n, sum_of(x, section, ((const tern__power_attr *)call->attr)->p));
     }
     return TERN_OK;
 }
