@@ -93,8 +93,8 @@ bool tern__device_cpu_name(char *name, size_t size);
 
 /* Is `name` one that a back end has ("cuda", "cuda:1")? */
 bool tern__device_is_plugged(const char *name);
-/* Opens it; "cuda" is the one whose number is this rank's on its host. E_UNSUPPORTED: no plug-in, no driver; E_RANGE:
- * there are not so many. */
+/* Opens it; "cuda" is the one whose number is this rank's on its host. E_UNSUPPORTED: no plug-in, no driver;
+ * E_RANGE: there are not so many. */
 int tern__device_plug(tern_device *device, const char *name, tern_error *err);
 void tern__device_unplug(tern_device *device);
 /* `leave` is called, once, while the device is still what it was, unless the guest has left by itself. */
