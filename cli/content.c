@@ -62,7 +62,7 @@ static int add_item(tern__content *c, const path *p, const tern_object *value, t
     char *name = tern__alloc(p->bytes + 1, FUNC, err);
     if (!name) return TERN_E_MEMORY;
     if (p->bytes) memcpy(name, p->text, p->bytes);
-    c->items[c->count++] = (tern__item){name, p->bytes, value};
+    c->items[c->count++] = (tern__content_item){name, p->bytes, value};
     return TERN_OK;
 }
 
@@ -136,7 +136,7 @@ void tern__content_free(tern__content *content)
 
 static int by_name(const void *a, const void *b)
 {
-    const tern__item *x = a, *y = b;
+    const tern__content_item *x = a, *y = b;
     int order = memcmp(x->name, y->name, TERN__MIN(x->name_bytes, y->name_bytes));
     return order ? order : (x->name_bytes > y->name_bytes) - (x->name_bytes < y->name_bytes);
 }
@@ -146,7 +146,7 @@ void tern__content_sort(tern__content *content)
     if (content->count) qsort(content->items, (size_t)content->count, sizeof(*content->items), by_name);
 }
 
-const tern__item *tern__content_find(const tern__content *content, const tern__item *like)
+const tern__content_item *tern__content_find(const tern__content *content, const tern__content_item *like)
 {
     if (!content->count) return NULL;
     return bsearch(like, content->items, (size_t)content->count, sizeof(*content->items), by_name);

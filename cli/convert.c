@@ -148,7 +148,7 @@ static int add_tensors(tern_object *dict, const tern__content *content, tern_err
     int64_t dropped = 0;
     int status = TERN_OK;
     for (int64_t i = 0; !status && i < content->count; i++) {
-        const tern__item *item = &content->items[i];
+        const tern__content_item *item = &content->items[i];
         if (tern__item_is_tensor(item))
             status = set_new(dict, item->name, item->name_bytes, item->value, err);
         else

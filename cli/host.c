@@ -19,9 +19,9 @@
 
 /* ---- starting ---- */
 
-static int start_rank(tern__host *host, int local, tern__relay *relay, tern_error *err)
+static int start_rank(tern__local_host *host, int local, tern__relay *relay, tern_error *err)
 {
-    tern__output outputs[2];
+    tern__cli_output outputs[2];
     tern__rank *rank = &host->ranks[local];
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u32 = (uint32_t)local};
     tern__rank_close(rank);
@@ -34,7 +34,7 @@ static int start_rank(tern__host *host, int local, tern__relay *relay, tern_erro
     return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot watch a rank");
 }
 
-int tern__host_start(tern__host *host, tern__relay *relay, tern_error *err)
+int tern__host_start(tern__local_host *host, tern__relay *relay, tern_error *err)
 {
     host->sent = 0;
     for (int i = 0; i < host->count; i++) {
@@ -48,14 +48,14 @@ int tern__host_start(tern__host *host, tern__relay *relay, tern_error *err)
 
 /* The reports of others wait in the pipe; each rank's death asks for its own only once, so the first will do:
  * all were started with the same program. */
-static int read_reason(tern__host *host)
+static int read_reason(tern__local_host *host)
 {
     int report[2];
     return read(host->report[0], report, sizeof(report)) == sizeof(report) ? report[0] : 0;
 }
 
 /* One that somebody traces is dead, but the tracer's to wait for first. */
-static bool collect(tern__host *host, int local, tern__death *death)
+static bool collect(tern__local_host *host, int local, tern__death *death)
 {
     tern__rank *rank = &host->ranks[local];
     *death = (tern__death){.local = local};
@@ -70,7 +70,7 @@ static bool collect(tern__host *host, int local, tern__death *death)
     return true;
 }
 
-bool tern__host_reap(tern__host *host, tern__death *death)
+bool tern__host_reap(tern__local_host *host, tern__death *death)
 {
     struct epoll_event event;
     while (epoll_wait(host->epoll_fd, &event, 1, 0) == 1)
@@ -80,7 +80,7 @@ bool tern__host_reap(tern__host *host, tern__death *death)
     return false;
 }
 
-static bool is_rank(const tern__host *host, pid_t pid)
+static bool is_rank(const tern__local_host *host, pid_t pid)
 {
     for (int i = 0; i < host->count; i++)
         if (!host->ranks[i].gone && host->ranks[i].pid == pid) return true;
@@ -88,7 +88,7 @@ static bool is_rank(const tern__host *host, pid_t pid)
 }
 
 /* A rank among them is left to tern__host_reap, which comes at once. */
-void tern__host_reap_strangers(const tern__host *host)
+void tern__host_reap_strangers(const tern__local_host *host)
 {
     for (;;) {
         siginfo_t info = {0};
@@ -99,23 +99,23 @@ void tern__host_reap_strangers(const tern__host *host)
 
 /* ---- signals ---- */
 
-void tern__host_pass(const tern__host *host, int number)
+void tern__host_pass(const tern__local_host *host, int number)
 {
     for (int i = 0; i < host->count; i++)
         if (!host->ranks[i].gone) kill(host->ranks[i].pid, number);
 }
 
-void tern__host_end(tern__host *host, int number, bool deliver)
+void tern__host_end(tern__local_host *host, int number, bool deliver)
 {
     host->sent = number;
     if (deliver) tern__host_pass(host, number);
     tern__host_pass(host, SIGCONT);
 }
 
-typedef int visit_fn(const tern__host *host, pid_t child);
+typedef int visit_fn(const tern__local_host *host, pid_t child);
 
 /* Of all children; the sum of what `visit` returns. */
-static int visit_children(const tern__host *host, visit_fn *visit)
+static int visit_children(const tern__local_host *host, visit_fn *visit)
 {
     char path[64];
     int pid, sum = 0;
@@ -126,19 +126,19 @@ static int visit_children(const tern__host *host, visit_fn *visit)
     return sum;
 }
 
-static int count_child(const tern__host *host, pid_t child)
+static int count_child(const tern__local_host *host, pid_t child)
 {
     (void)host;
     return child > 0;
 }
 
-static int kill_stranger(const tern__host *host, pid_t child)
+static int kill_stranger(const tern__local_host *host, pid_t child)
 {
     return !is_rank(host, child) && kill(child, SIGKILL) == 0;
 }
 
 /* In rounds, since we become the parent of what the killed had started. */
-void tern__host_sweep(const tern__host *host)
+void tern__host_sweep(const tern__local_host *host)
 {
     for (int64_t end = tern__deadline(SWEEP_SECONDS); host->sweeps && tern__now_ns() < end;) {
         tern__host_reap_strangers(host);
@@ -150,7 +150,7 @@ void tern__host_sweep(const tern__host *host)
 /* ---- open and close ---- */
 
 /* Two pipes, a pidfd and an error file or two logs a rank, and what the launcher itself has. */
-static int raise_files(tern__host *host, tern_error *err)
+static int raise_files(tern__local_host *host, tern_error *err)
 {
     struct rlimit *given = &host->start.files, wanted;
     rlim_t need = FILES_OF_LAUNCHER + FILES_OF_RANK * (rlim_t)host->count;
@@ -165,10 +165,10 @@ static int raise_files(tern__host *host, tern_error *err)
                            host->count, (unsigned long long)need, (unsigned long long)given->rlim_max);
 }
 
-int tern__host_adopt(tern__host *host, const tern__start *start, tern_error *err)
+int tern__host_adopt(tern__local_host *host, const tern__start *start, tern_error *err)
 {
     int ranks = start->job->launch.ranks;
-    *host = (tern__host){.start = *start, .epoll_fd = -1, .report = {-1, -1}};
+    *host = (tern__local_host){.start = *start, .epoll_fd = -1, .report = {-1, -1}};
     host->ranks = tern__alloc((size_t)ranks * sizeof(*host->ranks), __func__, err);
     if (!host->ranks) return TERN_E_MEMORY;
     for (int i = 0; i < ranks; i++) host->ranks[i] = (tern__rank){.gone = true, .pid_fd = -1, .error_fd = -1};
@@ -185,7 +185,7 @@ int tern__host_adopt(tern__host *host, const tern__start *start, tern_error *err
     return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot watch over ranks");
 }
 
-void tern__host_free(tern__host *host)
+void tern__host_free(tern__local_host *host)
 {
     for (int i = 0; i < host->count; i++) tern__rank_close(&host->ranks[i]);
     tern__close(&host->epoll_fd);

@@ -68,7 +68,7 @@ void tern__inspected_close(tern__inspected *file)
 
 /* ---- the table ---- */
 
-void tern__inspect_add(tern__values *total, const tern__item *item, const tern__values *values)
+void tern__inspect_add(tern__values *total, const tern__content_item *item, const tern__values *values)
 {
     total->count += values->count;
     total->nan += values->nan;
@@ -85,7 +85,7 @@ static void add_number(tern__rows *table, double value, tern_error *err)
         tern__rows_add(table, err, "%.4g", value);
 }
 
-static void add_row(tern__rows *table, const tern__item *item, const tern__values *v, tern_error *err)
+static void add_row(tern__rows *table, const tern__content_item *item, const tern__values *v, tern_error *err)
 {
     char shape[TERN__SHAPE_TEXT];
     const tern__view *view = &tern_object_to_tensor(item->value)->view;
@@ -115,7 +115,7 @@ static int fill_table(const tern__content *content, tern__rows *table, totals *s
 {
     tern__values values;
     for (int64_t i = 0; i < content->count && !err->code; i++) {
-        const tern__item *item = &content->items[i];
+        const tern__content_item *item = &content->items[i];
         if (!tern__item_is_tensor(item)) continue;
         const tern_tensor *tensor = tern_object_to_tensor(item->value);
         if (tern__values_measure(&values, tensor, err)) break;

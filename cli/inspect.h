@@ -28,6 +28,6 @@ int tern__inspect_json(const tern__inspected *file, tern_error *err);
 int tern__inspect_diff(tern__inspected *a, tern__inspected *b, tern_error *err);
 
 /* Of all tensors: the sums, and a checksum of names and values that does not depend on their order. */
-void tern__inspect_add(tern__values *total, const tern__item *item, const tern__values *values);
+void tern__inspect_add(tern__values *total, const tern__content_item *item, const tern__values *values);
 
 #endif

@@ -17,7 +17,7 @@ typedef struct diff {
     int64_t alone[2], others, both, shapes, values;
 } diff;
 
-static bool is_metadata(const tern__item *item)
+static bool is_metadata(const tern__content_item *item)
 {
     static const char name[] = TERN__SAFETENSORS_METADATA;
     return item->name_bytes >= sizeof(name) - 1 && memcmp(item->name, name, sizeof(name) - 1) == 0;
@@ -25,7 +25,7 @@ static bool is_metadata(const tern__item *item)
 
 /* ---- texts of items, to be freed ---- */
 
-static char *name_of(const tern__item *item)
+static char *name_of(const tern__content_item *item)
 {
     size_t bytes = tern__escape(item->name, item->name_bytes, NULL, 0) + 1;
     char *name = malloc(bytes);
@@ -44,7 +44,7 @@ static char *text_of(const tern_object *value)
     return text;
 }
 
-static void print_line(const char *head, const tern__item *item)
+static void print_line(const char *head, const tern__content_item *item)
 {
     char *name = name_of(item), *text = text_of(item->value);
     if (name && text) printf("%s%s: %.100s%s\n", head, name, text, strlen(text) > 100 ? "..." : "");
@@ -59,7 +59,7 @@ static void print_alone(const tern__inspected *from, const tern__inspected *in, 
     char head[300];
     snprintf(head, sizeof(head), "only in %.280s: ", from->path);
     for (int64_t i = 0; i < from->content.count; i++) {
-        const tern__item *item = &from->content.items[i];
+        const tern__content_item *item = &from->content.items[i];
         if (is_metadata(item) || tern__content_find(&in->content, item)) continue;
         print_line(head, item);
         ++*count;
@@ -69,7 +69,7 @@ static void print_alone(const tern__inspected *from, const tern__inspected *in, 
 /* ---- what is in both ---- */
 
 /* As Python prints them. */
-static void compare_others(diff *d, const tern__item *a, const tern__item *b)
+static void compare_others(diff *d, const tern__content_item *a, const tern__content_item *b)
 {
     char *x = text_of(a->value), *y = text_of(b->value);
     if (x && y && strcmp(x, y) != 0) {
@@ -82,8 +82,8 @@ static void compare_others(diff *d, const tern__item *a, const tern__item *b)
 }
 
 /* `distance`: NULL between two shapes. */
-static void add_row(diff *d, const tern__item *item, const char *apart, const tern__distance *distance,
-                    tern_error *err)
+static void add_row(diff *d, const tern__content_item *item, const char *apart,
+                    const tern__distance *distance, tern_error *err)
 {
     char *name = name_of(item);
     tern__rows_add(&d->table, err, "%s", name ? name : "?");
@@ -114,7 +114,8 @@ static void describe(const tern__view *a, const tern__view *b, bool same, char o
                  tern_dtype_name(b->dtype));
 }
 
-static void compare_tensors(diff *d, const tern__item *a, const tern__item *b, tern_error *err)
+static void compare_tensors(diff *d, const tern__content_item *a, const tern__content_item *b,
+                            tern_error *err)
 {
     char text[DESCRIPTION];
     tern__distance distance;
@@ -133,7 +134,7 @@ static void compare_tensors(diff *d, const tern__item *a, const tern__item *b, t
 static void compare_both(diff *d, const tern__inspected *a, const tern__inspected *b, tern_error *err)
 {
     for (int64_t i = 0; i < a->content.count && !err->code; i++) {
-        const tern__item *item = &a->content.items[i], *other = tern__content_find(&b->content, item);
+        const tern__content_item *item = &a->content.items[i], *other = tern__content_find(&b->content, item);
         if (!other || is_metadata(item)) continue;
         bool tensors = tern__item_is_tensor(item) && tern__item_is_tensor(other);
         d->both += tensors;

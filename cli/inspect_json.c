@@ -119,7 +119,7 @@ static void add_values(cJSON *to, const tern__values *v)
     cJSON_AddStringToObject(to, "checksum", checksum);
 }
 
-static cJSON *json_of_item(const tern__item *item, const tern__values *v)
+static cJSON *json_of_item(const tern__content_item *item, const tern__values *v)
 {
     const tern__view *view = &tern_object_to_tensor(item->value)->view;
     cJSON *object = cJSON_CreateObject(), *shape = cJSON_CreateArray();
@@ -151,7 +151,7 @@ static void add_tensors(cJSON *root, const tern__content *content, tern_error *e
     int64_t bytes = 0;
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
     for (int64_t i = 0; i < content->count; i++) {
-        const tern__item *item = &content->items[i];
+        const tern__content_item *item = &content->items[i];
         if (!tern__item_is_tensor(item)) continue;
         if (tern__values_measure(&values, tern_object_to_tensor(item->value), err)) return;
         cJSON_AddItemToArray(tensors, json_of_item(item, &values));

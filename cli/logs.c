@@ -81,7 +81,7 @@ static int open_log(const tern__logs *logs, int local, const char *file, int *fd
 }
 
 /* torchrun's where a stream is teed, the rank's number elsewhere; rank 0 speaks for itself. */
-static void set_prefix(const tern__job *job, int local, bool is_teed, tern__output *output)
+static void set_prefix(const tern__job *job, int local, bool is_teed, tern__cli_output *output)
 {
     char rank[16], local_rank[16], host[64] = "";
     snprintf(rank, sizeof(rank), "%d", job->launch.first + local);
@@ -95,7 +95,7 @@ static void set_prefix(const tern__job *job, int local, bool is_teed, tern__outp
     tern__macro_expand(text, macros, TERN__COUNT(macros), output->prefix, sizeof(output->prefix));
 }
 
-static int plan(const tern__logs *logs, int local, int bit, tern__output *output, tern_error *err)
+static int plan(const tern__logs *logs, int local, int bit, tern__cli_output *output, tern_error *err)
 {
     const tern__job *job = logs->job;
     const tern__log_opts *opts = &job->logs;
@@ -103,7 +103,7 @@ static int plan(const tern__logs *logs, int local, int bit, tern__output *output
     bool is_saved = is_teed || (tern__streams_of(opts->redirects, local) & bit);
     bool is_shown = tern__list_holds(opts->shown, local) && (is_teed || !is_saved);
     bool is_rank_0 = job->launch.first + local == 0;
-    *output = (tern__output){.fd = -1, .file_fd = -1, .shows = is_shown, .keeps_tail = bit == ERR};
+    *output = (tern__cli_output){.fd = -1, .file_fd = -1, .shows = is_shown, .keeps_tail = bit == ERR};
     set_prefix(job, local, is_teed, output);
     output->is_piped = is_teed || (!is_saved && (!is_rank_0 || !is_shown || *output->prefix));
     if (!is_saved) return TERN_OK;
@@ -113,7 +113,7 @@ static int plan(const tern__logs *logs, int local, int bit, tern__output *output
 /* Rank 0's streams are the launcher's own where nobody asked for anything else. Its stderr still passes
  * through the launcher, unless that is a terminal, so that the report can show its last lines; and stdout
  * with it where both are one file, so that they stay in order. */
-static void watch_rank_0(tern__output outputs[2])
+static void watch_rank_0(tern__cli_output outputs[2])
 {
     bool is_open =
         fcntl(STDERR_FILENO, F_GETFD) == 0; /* close-on-exec: it was closed, and we hold its place */
@@ -123,11 +123,11 @@ static void watch_rank_0(tern__output outputs[2])
     outputs[1].joins_out = outputs[0].is_piped = outputs[0].keeps_tail = true;
 }
 
-int tern__logs_plan(const tern__logs *logs, int local, tern__output outputs[2], tern_error *err)
+int tern__logs_plan(const tern__logs *logs, int local, tern__cli_output outputs[2], tern_error *err)
 {
     char path[PATH_MAX];
     int status = TERN_OK;
-    outputs[0] = outputs[1] = (tern__output){.fd = -1, .file_fd = -1};
+    outputs[0] = outputs[1] = (tern__cli_output){.fd = -1, .file_fd = -1};
     if (tern__logs_path(logs, local, "", path, sizeof(path))) {
         path[strlen(path) - 1] = '\0';
         status = make_folders(path, err);

@@ -18,7 +18,7 @@ int tern__logs_open(tern__logs *logs, const tern__job *job, tern_error *err);
 
 /* Of this attempt (job->launch.attempt): makes the rank's folder and says where its streams go, [0] stdout
  * and [1] stderr; log files are open, pipes are not yet. E_SYSTEM. */
-int tern__logs_plan(const tern__logs *logs, int local, tern__output outputs[2], tern_error *err);
+int tern__logs_plan(const tern__logs *logs, int local, tern__cli_output outputs[2], tern_error *err);
 
 /* `file` ("error.json") in the rank's folder; false if nothing is saved. */
 bool tern__logs_path(const tern__logs *logs, int local, const char *file, char *path, size_t size);

@@ -16,12 +16,12 @@
 
 /* ---- messages ---- */
 
-int tern__message_send(int fd, const tern__message *message)
+int tern__message_send(int fd, const tern__nodes_message *message)
 {
     return tern__send_all(fd, message, sizeof(*message), tern__deadline(SEND_SECONDS));
 }
 
-void tern__message_clean(tern__message *message)
+void tern__message_clean(tern__nodes_message *message)
 {
     tern__text_clean(message->role, sizeof(message->role));
     tern__text_clean(message->run_id, sizeof(message->run_id));
@@ -65,9 +65,9 @@ static bool is_hub(const tern__nodes *nodes)
 
 /* ---- a launcher is gone ---- */
 
-static void send_all(tern__nodes *nodes, const tern__message *message, int but);
+static void send_all(tern__nodes *nodes, const tern__nodes_message *message, int but);
 
-static tern__failure make_loss(int number, const tern__node *node, const char *why)
+static tern__failure make_loss(int number, const tern__remote_node *node, const char *why)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -84,7 +84,7 @@ static tern__failure make_loss(int number, const tern__node *node, const char *w
 
 static void send_failure(tern__nodes *nodes, const tern__failure *failure, int but)
 {
-    tern__message message = {.kind = TERN__MESSAGE_FAILED, .failure = *failure};
+    tern__nodes_message message = {.kind = TERN__MESSAGE_FAILED, .failure = *failure};
     message.failure.at_ns = tern__now_ns() - failure->at_ns;
     send_all(nodes, &message, but);
 }
@@ -92,7 +92,7 @@ static void send_failure(tern__nodes *nodes, const tern__failure *failure, int b
 /* Its ranks die with it, so it counts as one that has ended. */
 static void lose(tern__nodes *nodes, int number, const char *why)
 {
-    tern__node *node = &nodes->peers[number];
+    tern__remote_node *node = &nodes->peers[number];
     tern__close(&node->fd);
     if (nodes->is_finished) return;
     node->ended = node->lost = true;
@@ -103,7 +103,7 @@ static void lose(tern__nodes *nodes, int number, const char *why)
 }
 
 /* To all that are there, but to none of number `but`. */
-static void send_all(tern__nodes *nodes, const tern__message *message, int but)
+static void send_all(tern__nodes *nodes, const tern__nodes_message *message, int but)
 {
     for (int i = 0; i < nodes->count; i++) {
         if (nodes->peers[i].fd < 0 || i == but) continue;
@@ -116,7 +116,7 @@ static void send_all(tern__nodes *nodes, const tern__message *message, int but)
 
 /* Times are told as ages, since no two hosts' clocks agree; what a message took on its way is all that is
  * wrong with them. */
-static void take_failure(tern__nodes *nodes, int from, tern__message *message)
+static void take_failure(tern__nodes *nodes, int from, tern__nodes_message *message)
 {
     tern__news news = {.kind = TERN__NEWS_FAILED, .node = from, .has_failure = true};
     if (is_hub(nodes)) message->failure.node = from;
@@ -126,7 +126,7 @@ static void take_failure(tern__nodes *nodes, int from, tern__message *message)
     if (is_hub(nodes)) send_failure(nodes, &news.failure, from);
 }
 
-static void take_signal(tern__nodes *nodes, int from, const tern__message *message)
+static void take_signal(tern__nodes *nodes, int from, const tern__nodes_message *message)
 {
     tern__news news = {.kind = TERN__NEWS_SIGNAL, .node = from, .signal = message->signal};
     news.kills = message->kills != 0;
@@ -134,7 +134,7 @@ static void take_signal(tern__nodes *nodes, int from, const tern__message *messa
     if (is_hub(nodes)) send_all(nodes, message, from);
 }
 
-static void take_finish(tern__nodes *nodes, tern__message *message)
+static void take_finish(tern__nodes *nodes, tern__nodes_message *message)
 {
     tern__news news = {.kind = TERN__NEWS_FINISHED, .code = message->code};
     news.has_failure = message->has_failure != 0;
@@ -144,23 +144,23 @@ static void take_finish(tern__nodes *nodes, tern__message *message)
     push(nodes, &news);
 }
 
-static bool makes_sense(const tern__message *start, const tern__launch *launch)
+static bool makes_sense(const tern__nodes_message *start, const tern__launch *launch)
 {
     return start->attempt >= 0 && start->first > 0 && start->first <= start->world - launch->ranks &&
            start->role_first >= 0 && start->role_first <= start->role_world - launch->ranks &&
            start->port > 0 && start->port < 65536 && start->meet_port > 0 && start->meet_port < 65536;
 }
 
-static void take_start(tern__nodes *nodes, const tern__message *message)
+static void take_start(tern__nodes *nodes, const tern__nodes_message *message)
 {
     nodes->has_start = makes_sense(message, &nodes->job->launch);
     nodes->start = *message;
     if (!nodes->has_start) lose(nodes, 0, "it sent numbers that make no sense");
 }
 
-static void take_from_node(tern__nodes *nodes, int from, tern__message *message)
+static void take_from_node(tern__nodes *nodes, int from, tern__nodes_message *message)
 {
-    tern__node *node = &nodes->peers[from];
+    tern__remote_node *node = &nodes->peers[from];
     switch (message->kind) {
     case TERN__MESSAGE_FAILED: take_failure(nodes, from, message); break;
     case TERN__MESSAGE_SIGNAL: take_signal(nodes, from, message); break;
@@ -172,7 +172,7 @@ static void take_from_node(tern__nodes *nodes, int from, tern__message *message)
     }
 }
 
-static void take_from_hub(tern__nodes *nodes, tern__message *message)
+static void take_from_hub(tern__nodes *nodes, tern__nodes_message *message)
 {
     switch (message->kind) {
     case TERN__MESSAGE_FAILED: take_failure(nodes, 0, message); break;
@@ -187,7 +187,7 @@ static void take_from_hub(tern__nodes *nodes, tern__message *message)
 /* A part of a message, a whole one, or the end. False: nothing more is there now. */
 static bool read_some(tern__nodes *nodes, int number)
 {
-    tern__node *node = &nodes->peers[number];
+    tern__remote_node *node = &nodes->peers[number];
     ssize_t got = recv(node->fd, (char *)&node->in + node->got, sizeof(node->in) - node->got, MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) return true;
     if (got < 0 && errno == EAGAIN) return false;
@@ -231,21 +231,21 @@ static void reset(tern__nodes *nodes)
 }
 
 /* The own host's numbers as a message, and what is the same for all. */
-static void number_own(const tern__nodes *nodes, tern__message *start)
+static void number_own(const tern__nodes *nodes, tern__nodes_message *start)
 {
     const tern__launch *own = &nodes->job->launch;
-    *start = (tern__message){.kind = TERN__MESSAGE_START,
-                             .attempt = own->attempt,
-                             .max_restarts = own->max_restarts,
-                             .world = own->ranks,
-                             .port = own->port,
-                             .meet_port = own->meet_port};
+    *start = (tern__nodes_message){.kind = TERN__MESSAGE_START,
+                                   .attempt = own->attempt,
+                                   .max_restarts = own->max_restarts,
+                                   .world = own->ranks,
+                                   .port = own->port,
+                                   .meet_port = own->meet_port};
     memcpy(start->seed, own->seed, sizeof(start->seed));
     for (int i = 1; i < nodes->count; i++) start->world += nodes->peers[i].ranks;
 }
 
 /* Ranks are counted through the nodes, those of a role among themselves. */
-static void number_node(const tern__nodes *nodes, int number, tern__message *start)
+static void number_node(const tern__nodes *nodes, int number, tern__nodes_message *start)
 {
     const tern__launch *own = &nodes->job->launch;
     const char *role = number ? nodes->peers[number].role : own->role;
@@ -259,7 +259,7 @@ static void number_node(const tern__nodes *nodes, int number, tern__message *sta
     }
 }
 
-static void take_numbers(tern__launch *launch, const tern__message *start)
+static void take_numbers(tern__launch *launch, const tern__nodes_message *start)
 {
     launch->attempt = start->attempt;
     launch->max_restarts = start->max_restarts;
@@ -274,7 +274,7 @@ static void take_numbers(tern__launch *launch, const tern__message *start)
 
 static int start_all(tern__nodes *nodes, tern_error *err)
 {
-    tern__message start;
+    tern__nodes_message start;
     int status = tern__launch_listen(&nodes->job->launch, err);
     if (status) return status;
     number_own(nodes, &start);
@@ -321,19 +321,19 @@ void tern__nodes_fail(tern__nodes *nodes, const tern__failure *failure)
 
 void tern__nodes_signal(tern__nodes *nodes, int number, bool kills)
 {
-    tern__message message = {.kind = TERN__MESSAGE_SIGNAL, .signal = number, .kills = kills};
+    tern__nodes_message message = {.kind = TERN__MESSAGE_SIGNAL, .signal = number, .kills = kills};
     send_all(nodes, &message, -1);
 }
 
 void tern__nodes_end(tern__nodes *nodes, int code)
 {
-    tern__message message = {.kind = TERN__MESSAGE_ENDED, .code = code};
+    tern__nodes_message message = {.kind = TERN__MESSAGE_ENDED, .code = code};
     if (!is_hub(nodes)) send_all(nodes, &message, -1);
 }
 
 void tern__nodes_finish(tern__nodes *nodes, const tern__failure *root, int code)
 {
-    tern__message message = {.kind = TERN__MESSAGE_FINISHED, .code = code, .has_failure = root != NULL};
+    tern__nodes_message message = {.kind = TERN__MESSAGE_FINISHED, .code = code, .has_failure = root != NULL};
     if (!is_hub(nodes)) return;
     if (root) message.failure = *root;
     if (root) message.failure.at_ns = tern__now_ns() - root->at_ns;

@@ -4,7 +4,7 @@
 
 #include "nodes.h"
 
-typedef enum tern__message_kind {
+typedef enum tern__nodes_message_kind {
     TERN__MESSAGE_JOIN = 1, /* node -> 0: nodes, node, ranks, role, run_id, host            */
     TERN__MESSAGE_REFUSED,  /* 0 -> node: text                                              */
     TERN__MESSAGE_START,    /* 0 -> node: the numbers of an attempt                         */
@@ -12,10 +12,10 @@ typedef enum tern__message_kind {
     TERN__MESSAGE_SIGNAL,   /* both ways: signal, kills                                     */
     TERN__MESSAGE_ENDED,    /* node -> 0: code                                              */
     TERN__MESSAGE_FINISHED, /* 0 -> node: code, has_failure, failure                        */
-} tern__message_kind;
+} tern__nodes_message_kind;
 
 /* One size for all, so that no length has to be believed; there are few. */
-typedef struct tern__message {
+typedef struct tern__nodes_message {
     uint32_t kind;
     int32_t nodes, node, ranks;
     int32_t attempt, max_restarts, first, world, role_first, role_world, port, meet_port;
@@ -23,23 +23,23 @@ typedef struct tern__message {
     uint8_t seed[TERN__SECRET_BYTES];
     char role[32], run_id[128], host[64], text[192];
     tern__failure failure;
-} tern__message;
+} tern__nodes_message;
 
-typedef struct tern__node {
+typedef struct tern__remote_node {
     int fd; /* -1: not here (yet) */
     bool ended, lost;
     int ranks, code;
     char role[32], host[64];
     size_t got; /* of `in` */
-    tern__message in;
-} tern__node;
+    tern__nodes_message in;
+} tern__remote_node;
 
 struct tern__nodes {
     tern__job *job;
-    int count;         /* of `peers`: node 0 has all others, they have node 0 */
-    tern__node *peers; /* by node; [0] of node 0 is itself and has no fd     */
+    int count;                /* of `peers`: node 0 has all others, they have node 0 */
+    tern__remote_node *peers; /* by node; [0] of node 0 is itself and has no fd     */
     bool has_start;
-    tern__message start;
+    tern__nodes_message start;
     bool is_finished;
     struct tern__news_queue {
         int head, count;
@@ -48,9 +48,9 @@ struct tern__nodes {
 };
 
 /* Sends it all, within a second. 0 or -errno. */
-int tern__message_send(int fd, const tern__message *message);
+int tern__message_send(int fd, const tern__nodes_message *message);
 /* What came from another process: every text ends. */
-void tern__message_clean(tern__message *message);
+void tern__message_clean(tern__nodes_message *message);
 /* After how much silence the other end is gone, also while nothing is sent. 0 or -errno. */
 int tern__node_keep_alive(int fd, const tern__meeting *meeting);
 

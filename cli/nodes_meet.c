@@ -29,8 +29,8 @@ typedef struct guest {
     union {
         tern__hello hello;
         tern__proof proof;
-        tern__message join;
-        uint8_t bytes[sizeof(tern__message)];
+        tern__nodes_message join;
+        uint8_t bytes[sizeof(tern__nodes_message)];
     } in;
     tern__hello hello;
     tern__challenge challenge;
@@ -79,7 +79,8 @@ static void take_proof(guest *g, const uint8_t *key)
 }
 
 /* NULL, or why it cannot be one of this job's nodes; text may hold the words. */
-static const char *find_fault(const tern__nodes *nodes, const tern__message *join, char *text, size_t size)
+static const char *find_fault(const tern__nodes *nodes, const tern__nodes_message *join, char *text,
+                              size_t size)
 {
     const tern__launch *own = &nodes->job->launch;
     if (join->kind != TERN__MESSAGE_JOIN || join->ranks < 1 || join->ranks > TERN__LAUNCH_RANKS)
@@ -89,14 +90,14 @@ static const char *find_fault(const tern__nodes *nodes, const tern__message *joi
     snprintf(text, size, "--rdzv-id %.40s there, %.40s on node 0", join->run_id, own->run_id);
     if (strcmp(join->run_id, own->run_id)) return text;
     if (join->node < 1 || join->node >= own->nodes) return "node 0 is here already";
-    const tern__node *taken = &nodes->peers[join->node];
+    const tern__remote_node *taken = &nodes->peers[join->node];
     snprintf(text, size, "--node-rank %d is taken twice, by %s and %s", join->node, taken->host, join->host);
     return taken->fd >= 0 ? text : NULL;
 }
 
 static void refuse(guest *g, const char *why)
 {
-    tern__message no = {.kind = TERN__MESSAGE_REFUSED};
+    tern__nodes_message no = {.kind = TERN__MESSAGE_REFUSED};
     snprintf(no.text, sizeof(no.text), "%s", why);
     fprintf(stderr, "tern run: a launcher was refused: %s\n", why);
     tern__message_send(g->fd, &no);
@@ -106,15 +107,15 @@ static void refuse(guest *g, const char *why)
 static void take_join(tern__nodes *nodes, guest *g)
 {
     char text[192];
-    tern__message *join = &g->in.join;
+    tern__nodes_message *join = &g->in.join;
     tern__message_clean(join);
     const char *fault = find_fault(nodes, join, text, sizeof(text));
     if (fault) {
         refuse(g, fault);
         return;
     }
-    tern__node *node = &nodes->peers[join->node];
-    *node = (tern__node){.fd = g->fd, .ranks = join->ranks};
+    tern__remote_node *node = &nodes->peers[join->node];
+    *node = (tern__remote_node){.fd = g->fd, .ranks = join->ranks};
     memcpy(node->role, join->role, sizeof(node->role));
     memcpy(node->host, join->host, sizeof(node->host));
     g->fd = -1;
@@ -122,7 +123,7 @@ static void take_join(tern__nodes *nodes, guest *g)
 
 static size_t wanted(const guest *g)
 {
-    static const size_t sizes[] = {sizeof(tern__hello), sizeof(tern__proof), sizeof(tern__message)};
+    static const size_t sizes[] = {sizeof(tern__hello), sizeof(tern__proof), sizeof(tern__nodes_message)};
     return sizes[g->stage];
 }
 
@@ -158,7 +159,7 @@ static void let_in(door *d)
 }
 
 /* Nobody speaks before all are there: what can be read is the end. */
-static void drop_gone(tern__node *node)
+static void drop_gone(tern__remote_node *node)
 {
     char byte;
     if (node->fd < 0) return;
@@ -283,12 +284,12 @@ static int dial(const tern__job *job, tern_error *err)
     return tern__dial_node(&boot, end, err);
 }
 
-static void make_join(const tern__job *job, tern__message *join)
+static void make_join(const tern__job *job, tern__nodes_message *join)
 {
-    *join = (tern__message){.kind = TERN__MESSAGE_JOIN,
-                            .nodes = job->launch.nodes,
-                            .node = job->launch.node,
-                            .ranks = job->launch.ranks};
+    *join = (tern__nodes_message){.kind = TERN__MESSAGE_JOIN,
+                                  .nodes = job->launch.nodes,
+                                  .node = job->launch.node,
+                                  .ranks = job->launch.ranks};
     snprintf(join->role, sizeof(join->role), "%s", job->launch.role);
     snprintf(join->run_id, sizeof(join->run_id), "%s", job->launch.run_id);
     gethostname(join->host, sizeof(join->host) - 1);
@@ -296,8 +297,8 @@ static void make_join(const tern__job *job, tern__message *join)
 
 int tern__nodes_join(tern__nodes *nodes, tern_error *err)
 {
-    tern__message join;
-    tern__node *node_0 = &nodes->peers[0];
+    tern__nodes_message join;
+    tern__remote_node *node_0 = &nodes->peers[0];
     node_0->fd = dial(nodes->job, err);
     if (node_0->fd < 0) return node_0->fd;
     snprintf(node_0->host, sizeof(node_0->host), "%.63s", nodes->job->launch.addr);

@@ -72,7 +72,7 @@ static const char *value_inside(const char *word)
     return word[2] ? word + 2 : NULL;
 }
 
-static int read_value(tern__words *words, int row, tern_error *err)
+static int read_value(tern__cli_words *words, int row, tern_error *err)
 {
     const char *word = *words->rest, *inside = value_inside(word);
     bool is_flag = !words->table->rows[row].value;
@@ -85,7 +85,7 @@ static int read_value(tern__words *words, int row, tern_error *err)
     return tern__error_set(err, __func__, TERN_E_INVALID, "%s: expected a value after it", origin);
 }
 
-static int read_option(tern__words *words, tern_error *err)
+static int read_option(tern__cli_words *words, tern_error *err)
 {
     const char *word = *words->rest;
     int row = is_long(word) ? find_name(words->table, word, err) : find_letter(words->table, word, err);
@@ -97,9 +97,9 @@ static bool is_option(const char *word)
     return word && word[0] == '-' && word[1];
 }
 
-int tern__words_read(tern__words *words, const tern__option_table *table, char **argv, tern_error *err)
+int tern__words_read(tern__cli_words *words, const tern__option_table *table, char **argv, tern_error *err)
 {
-    *words = (tern__words){.table = table, .rest = argv};
+    *words = (tern__cli_words){.table = table, .rest = argv};
     for (; is_option(*words->rest); words->rest++) {
         if (!strcmp(*words->rest, "--")) {
             words->rest++;
@@ -111,7 +111,7 @@ int tern__words_read(tern__words *words, const tern__option_table *table, char *
     return TERN_OK;
 }
 
-bool tern__words_say(const tern__words *words, const char *name)
+bool tern__words_say(const tern__cli_words *words, const char *name)
 {
     int row = find(words->table, name);
     return row >= 0 && words->value[row];
@@ -120,9 +120,9 @@ bool tern__words_say(const tern__words *words, const char *name)
 /* ---- the environment ---- */
 
 /* A flag's value is 0 or 1. */
-static int read_variable(tern__words *words, int row, tern_error *err)
+static int read_variable(tern__cli_words *words, int row, tern_error *err)
 {
-    const tern__option *option = &words->table->rows[row];
+    const tern__cli_option *option = &words->table->rows[row];
     char *name = words->origin[row];
     snprintf(name, sizeof(words->origin[row]), "PET_%s", option->name);
     for (char *at = name; *at; at++) *at = *at == '-' ? '_' : (char)toupper(*at);
@@ -134,10 +134,10 @@ static int read_variable(tern__words *words, int row, tern_error *err)
     return TERN_OK;
 }
 
-static int take(const tern__words *words, int row, tern__job *job, tern_error *err)
+static int take(const tern__cli_words *words, int row, tern__job *job, tern_error *err)
 {
     tern_error inner = {0};
-    const tern__option *option = &words->table->rows[row];
+    const tern__cli_option *option = &words->table->rows[row];
     const char *origin = words->origin[row];
     if (!option->take)
         return tern__error_set(err, __func__, TERN_E_UNSUPPORTED, "%s: %s", origin, option->help);
@@ -145,7 +145,7 @@ static int take(const tern__words *words, int row, tern__job *job, tern_error *e
     return tern__error_set(err, __func__, inner.code, "%s: %s", origin, inner.text);
 }
 
-int tern__words_take(tern__words *words, tern__job *job, tern_error *err)
+int tern__words_take(tern__cli_words *words, tern__job *job, tern_error *err)
 {
     int status = TERN_OK;
     for (int i = 0; i < words->table->count && !status; i++) {
@@ -178,7 +178,7 @@ static void print_words(const char *text)
     putchar('\n');
 }
 
-static void print_row(const tern__option *option)
+static void print_row(const tern__cli_option *option)
 {
     char head[64], letter[8] = "    ";
     if (option->letter) snprintf(letter, sizeof(letter), "-%c, ", option->letter);
@@ -192,7 +192,7 @@ static void print_refused(const tern__option_table *table)
 {
     printf("\nRefused, with the reason:\n ");
     for (int i = 0, column = 1; i < table->count; i++) {
-        const tern__option *option = &table->rows[i];
+        const tern__cli_option *option = &table->rows[i];
         if (!option->name || option->take) continue;
         if (column + 3 + strlen(option->name) > WIDTH) column = printf("\n ") - 1;
         column += printf(" --%s", option->name);

@@ -6,7 +6,7 @@
 
 #define TERN__PREFIX_BYTES 64
 
-typedef struct tern__output {
+typedef struct tern__cli_output {
     bool is_piped;   /* through the launcher; otherwise to `file_fd`, or where the launcher's goes */
     bool joins_out;  /* stderr, where it is the same file as stdout: one pipe keeps the order      */
     bool shows;      /* piped: on the launcher's own                                              */
@@ -14,6 +14,6 @@ typedef struct tern__output {
     int fd;          /* the pipe's reading end, once the rank has started; or -1                  */
     int file_fd;     /* a log, or -1                                                              */
     char prefix[TERN__PREFIX_BYTES]; /* of each line that is shown                               */
-} tern__output;
+} tern__cli_output;
 
 #endif

@@ -32,14 +32,14 @@ static int put_error_file(const tern__start *start, int local, const tern__rank 
     return setenv("TORCHELASTIC_ERROR_FILE", path, 1);
 }
 
-static int redirect(const tern__output *output, int write_fd, int fd)
+static int redirect(const tern__cli_output *output, int write_fd, int fd)
 {
     int to = output->is_piped ? write_fd : output->file_fd;
     return to >= 0 && dup2(to, fd) < 0;
 }
 
 /* Rank 0 keeps the launcher's stdin. */
-static int redirect_all(const tern__launch *launch, int local, const tern__output outputs[2],
+static int redirect_all(const tern__launch *launch, int local, const tern__cli_output outputs[2],
                         const int write_fds[2])
 {
     int null = launch->first + local ? open("/dev/null", O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
@@ -69,7 +69,7 @@ static char **make_arguments(const tern__job *job, int local)
 }
 
 static _Noreturn void run_child(const tern__start *start, int local, const tern__rank *rank, pid_t launcher,
-                                const tern__output outputs[2], const int write_fds[2])
+                                const tern__cli_output outputs[2], const int write_fds[2])
 {
     const tern__job *job = start->job;
     char **argv = NULL;
@@ -86,7 +86,7 @@ static _Noreturn void run_child(const tern__start *start, int local, const tern_
 
 /* ---- the launcher's side ---- */
 
-static int open_pipe(tern__output *output, int *write_fd, tern_error *err)
+static int open_pipe(tern__cli_output *output, int *write_fd, tern_error *err)
 {
     int ends[2];
     if (!output->is_piped || output->joins_out) return TERN_OK;
@@ -114,7 +114,7 @@ static int watch(tern__rank *rank, int number, tern_error *err)
     return TERN_E_SYSTEM;
 }
 
-static int fork_rank(const tern__start *start, int local, const tern__output outputs[2],
+static int fork_rank(const tern__start *start, int local, const tern__cli_output outputs[2],
                      const int write_fds[2], tern__rank *rank, tern_error *err)
 {
     pid_t launcher = getpid();
@@ -127,7 +127,7 @@ static int fork_rank(const tern__start *start, int local, const tern__output out
 }
 
 /* What only the rank has from now on, or, after an error, nobody. */
-static void close_ends(tern__output outputs[2], int write_fds[2], bool failed)
+static void close_ends(tern__cli_output outputs[2], int write_fds[2], bool failed)
 {
     for (int i = 0; i < 2; i++) {
         tern__close(&write_fds[i]);
@@ -136,7 +136,7 @@ static void close_ends(tern__output outputs[2], int write_fds[2], bool failed)
     }
 }
 
-int tern__rank_start(const tern__start *start, int local, tern__output outputs[2], tern__rank *rank,
+int tern__rank_start(const tern__start *start, int local, tern__cli_output outputs[2], tern__rank *rank,
                      tern_error *err)
 {
     int write_fds[2] = {-1, -1};

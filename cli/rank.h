@@ -29,7 +29,7 @@ typedef struct tern__start {
 
 /* Starts the program as the host's rank `local`; outputs[].fd are then what it prints, yours. A child that
  * cannot run the program exits with 127 if there is no such program, else 126. Errors: E_SYSTEM. */
-int tern__rank_start(const tern__start *start, int local, tern__output outputs[2], tern__rank *rank,
+int tern__rank_start(const tern__start *start, int local, tern__cli_output outputs[2], tern__rank *rank,
                      tern_error *err);
 /* Closes what is open; the process is not touched. */
 void tern__rank_close(tern__rank *rank);

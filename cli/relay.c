@@ -242,7 +242,7 @@ void tern__relay_free(tern__relay *relay)
     tern__free(relay);
 }
 
-static void source_open(source *s, const tern__output *output, sink *to)
+static void source_open(source *s, const tern__cli_output *output, sink *to)
 {
     s->ended = false;
     s->used = s->tail_bytes = 0;
@@ -254,7 +254,7 @@ static void source_open(source *s, const tern__output *output, sink *to)
     memcpy(s->prefix, output->prefix, s->prefix_bytes);
 }
 
-void tern__relay_add(tern__relay *relay, int local, const tern__output outputs[2])
+void tern__relay_add(tern__relay *relay, int local, const tern__cli_output outputs[2])
 {
     source_open(&relay->sources[2 * local], &outputs[0], relay->out);
     source_open(&relay->sources[2 * local + 1], &outputs[1], relay->err);

@@ -17,7 +17,7 @@ void tern__relay_free(tern__relay *relay);
 bool tern__relay_joins(void);
 
 /* Takes over the descriptors of a rank's two streams, at most one rank of a number at a time. */
-void tern__relay_add(tern__relay *relay, int local, const tern__output outputs[2]);
+void tern__relay_add(tern__relay *relay, int local, const tern__cli_output outputs[2]);
 
 /* Its part of a poll: how many entries it needs, what they wait for now, and what to do with the answers. */
 nfds_t tern__relay_poll_count(const tern__relay *relay);

@@ -273,7 +273,7 @@ static int take_nothing(const char *text, tern__job *job, tern_error *err)
 
 /* ---- the table ---- */
 
-static const tern__option options[] = {
+static const tern__cli_option options[] = {
     {.help = "Ranks and hosts"},
     {"nproc-per-node", 'n', "N", take_ranks,
      "ranks on this host (default 1); auto, cpu: one for each core that may be used; gpu: one for each GPU"},
@@ -369,7 +369,7 @@ static int check_nodes(tern__launch *launch, bool is_standalone, tern_error *err
     return TERN_OK;
 }
 
-static int take_all(tern__words *words, tern__job *job, tern_error *err)
+static int take_all(tern__cli_words *words, tern__job *job, tern_error *err)
 {
     int status = tern__secret_take(job->launch.key, &job->meeting.has_key, err);
     if (!status) status = tern__words_take(words, job, err);
@@ -379,7 +379,7 @@ static int take_all(tern__words *words, tern__job *job, tern_error *err)
 
 int tern__run_options_read(char **argv, tern__job *job, bool *wants_help, tern_error *err)
 {
-    tern__words words;
+    tern__cli_words words;
     int status = tern__words_read(&words, &table, argv + 1, err);
     *wants_help = !status && tern__words_say(&words, "help");
     if (!status && !*wants_help) status = take_all(&words, job, err);

@@ -43,7 +43,7 @@ typedef struct supervisor {
     tern__nodes *nodes;
     tern__logs logs;
     tern__binding binding;
-    tern__host host;
+    tern__local_host host;
     tern__relay *relay;
     tern__report report;
     struct pollfd *polls;
@@ -479,7 +479,7 @@ int tern__job_supervise(tern__job *job, int *code, tern_error *err)
     static supervisor s;
     s = (supervisor){
         .job = job, .signal_fd = -1, .report = {.program = job->argv[0], .node = job->launch.node}};
-    s.host = (tern__host){.epoll_fd = -1, .report = {-1, -1}};
+    s.host = (tern__local_host){.epoll_fd = -1, .report = {-1, -1}};
     int status = supervisor_open(&s, err);
     do status = status ? status : run_attempt(&s, err);
     while (!status && s.wants_attempt);

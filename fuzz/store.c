@@ -49,7 +49,7 @@ static tern__frame_state scan(tern__frame *frame, const uint8_t *data, size_t pa
 static void run_one(tern__table *table, const uint8_t *data, size_t bytes, uint8_t code)
 {
     uint8_t *query = exact(data, bytes);
-    tern__waiter waiter = {0};
+    tern__key_waiter waiter = {0};
     tern__buffer reply = {0};
     query[0] = code;
     tern__query_result result = tern__query_run(table, query, &waiter, &reply);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks what a compiler does not: include layers, sizes of files and functions, what is left without OpenMP, format. Exit status 1 with one line a finding.
+# Checks what a compiler does not: include layers, names of types, sizes of files and functions, what is left without OpenMP, format. Exit status 1 with one line a finding.
 set -eu
 cd "$(dirname "$0")/.."
 status=0
@@ -34,6 +34,11 @@ for file in $(find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | grep
     for include in $(sed -n 's/^#include "\([a-z0-9_]*\)\/.*/\1/p' "$file" | sort -u); do
         [ "$(layer "$include")" -le "$own" ] || complain "$file includes from $include/, a layer above $from/"
     done
+done
+
+# A type's name means one thing.
+for name in $(find src cli -name '*.h' | xargs sed -n 's/^} \(tern__[a-z0-9_]*\);.*/\1/p' | sort | uniq -d); do
+    complain "$name is a type of $(grep -rl --include='*.h' "^} $name;" src cli | paste -sd' ')"
 done
 
 # A file has at most 800 lines, a public header 300, a function 100.

@@ -83,7 +83,7 @@ static size_t read_escape(const char *text, size_t bytes, size_t at, uint32_t *c
     return low >= 0 && low >> 10 == 0x37 ? 12 : 0;
 }
 
-int tern__json_string(tern__json *json, tern__slice *out, tern_error *err)
+int tern__json_string(tern__json *json, tern__json_slice *out, tern_error *err)
 {
     uint32_t code;
     if (!tern__json_take(json, '"')) return fail(json, "a string", err);
@@ -95,12 +95,12 @@ int tern__json_string(tern__json *json, tern__slice *out, tern_error *err)
         json->at += used;
     }
     if (json->at == json->bytes) return fail(json, "the end of a string", err);
-    *out = (tern__slice){json->text + start, json->at - start};
+    *out = (tern__json_slice){json->text + start, json->at - start};
     json->at++;
     return TERN_OK;
 }
 
-size_t tern__json_unescape(tern__slice slice, char *out)
+size_t tern__json_unescape(tern__json_slice slice, char *out)
 {
     uint32_t code;
     size_t wrote = 0;
@@ -115,7 +115,7 @@ size_t tern__json_unescape(tern__slice slice, char *out)
     return wrote;
 }
 
-bool tern__json_is(tern__slice slice, const char *text)
+bool tern__json_is(tern__json_slice slice, const char *text)
 {
     char plain[64];
     if (slice.bytes > sizeof(plain)) return false;
@@ -181,7 +181,7 @@ static int skip_number(tern__json *json, tern_error *err)
 static int read_members(tern__json *json, char open, tern__json_member *member, void *ctx, tern_error *err)
 {
     const char close = open == '{' ? '}' : ']';
-    tern__slice key = {"", 0};
+    tern__json_slice key = {"", 0};
     int status = tern__json_expect(json, open, err);
     if (status || tern__json_take(json, close)) return status;
     do {
@@ -208,7 +208,7 @@ int tern__json_array(tern__json *json, tern__json_member *member, void *ctx, ter
 
 static int skip_value(tern__json *json, int *depth, tern_error *err);
 
-static int skip_member(tern__json *json, tern__slice key, void *depth, tern_error *err)
+static int skip_member(tern__json *json, tern__json_slice key, void *depth, tern_error *err)
 {
     (void)key;
     return skip_value(json, depth, err);
@@ -228,7 +228,7 @@ static int skip_nested(tern__json *json, char open, int *depth, tern_error *err)
 static int skip_value(tern__json *json, int *depth, tern_error *err)
 {
     static const char *const words[] = {"true", "false", "null"};
-    tern__slice string;
+    tern__json_slice string;
     skip_space(json);
     char c = json->at < json->bytes ? json->text[json->at] : '\0';
     if (c == '{' || c == '[') return skip_nested(json, c, depth, err);

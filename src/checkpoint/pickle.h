@@ -15,13 +15,13 @@ typedef struct tern__pickle {
 
 /* Where the elements of a tensor are in the file: in storage `number`, an entry of its own with so many
  * elements, from `offset` on. */
-typedef struct tern__place {
+typedef struct tern__pickle_place {
     int64_t number, elements, offset;
-} tern__place;
+} tern__pickle_place;
 
 /* Writes `object`, which holds no record and is not too deep, in protocol 2; `places` has one for each tensor
  * in it, in the order of the walk. E_MEMORY, E_UNSUPPORTED (a text of 4 GiB). */
-int tern__pickle_write(tern__pickle *out, const tern_object *object, const tern__place *places,
+int tern__pickle_write(tern__pickle *out, const tern_object *object, const tern__pickle_place *places,
                        tern_error *err);
 
 /* ---- reading ---- */

@@ -20,7 +20,7 @@ enum {
 
 typedef struct writer {
     tern__pickle *out;
-    const tern__place *places; /* of the next tensor */
+    const tern__pickle_place *places; /* of the next tensor */
     bool is_known[MEMO];
     tern_error *err;
 } writer;
@@ -101,7 +101,7 @@ const char *tern__torch_storage(tern_dtype dtype)
 }
 
 /* The tuple that names a storage: ("storage", class, key, "cpu", elements). */
-static int put_storage(writer *w, tern_dtype dtype, const tern__place *place)
+static int put_storage(writer *w, tern_dtype dtype, const tern__pickle_place *place)
 {
     char class[64], key[24];
     int class_bytes = snprintf(class, sizeof(class), "ctorch\n%s\n", storages[dtype]);
@@ -125,7 +125,7 @@ static int put_sizes(writer *w, int ndim, const int64_t *sizes)
 static int put_tensor(writer *w, const tern_tensor *tensor)
 {
     const tern__view *view = &tensor->view;
-    const tern__place *place = w->places++;
+    const tern__pickle_place *place = w->places++;
     int status = PUT_KNOWN(w, REBUILD, "ctorch._utils\n_rebuild_tensor_v2\n");
     if (!status) status = put(w, "(", 1);
     if (!status) status = put_storage(w, view->dtype, place);
@@ -214,7 +214,7 @@ static int put_object(writer *w, const tern_object *object)
     }
 }
 
-int tern__pickle_write(tern__pickle *out, const tern_object *object, const tern__place *places,
+int tern__pickle_write(tern__pickle *out, const tern_object *object, const tern__pickle_place *places,
                        tern_error *err)
 {
     writer w = {.out = out, .places = places, .err = err};

@@ -17,8 +17,8 @@ static const char FUNC[] = "tern_load";
 
 /* What the header says of a tensor. */
 typedef struct entry {
-    tern__slice name;
-    tern__slice dtype_name;
+    tern__json_slice name;
+    tern__json_slice dtype_name;
     tern_dtype dtype;
     int64_t ndim;
     int64_t shape[TERN_NDIM_MAX];
@@ -68,7 +68,7 @@ static int TERN__PRINTF(5, 6)
 
 enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
 
-static int read_dimension(tern__json *json, tern__slice key, void *ctx, tern_error *err)
+static int read_dimension(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
 {
     (void)key;
     entry *e = ctx;
@@ -79,7 +79,7 @@ static int read_dimension(tern__json *json, tern__slice key, void *ctx, tern_err
     return status;
 }
 
-static int read_offset(tern__json *json, tern__slice key, void *ctx, tern_error *err)
+static int read_offset(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
 {
     (void)key;
     entry *e = ctx;
@@ -96,7 +96,7 @@ typedef struct reading {
 } reading;
 
 /* Fields that are not known are passed over, as safetensors does. */
-static int read_field(tern__json *json, tern__slice key, void *ctx, tern_error *err)
+static int read_field(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
 {
     const reading *r = ctx;
     unsigned field = tern__json_is(key, "dtype")          ? DTYPE
@@ -178,7 +178,7 @@ static int check_entry(const header *h, entry *e, tern_error *err)
 /* ---- the header ---- */
 
 /* A key or value as an object; it may hold escapes. */
-static tern_object *string_of(tern__slice slice, tern_error *err)
+static tern_object *string_of(tern__json_slice slice, tern_error *err)
 {
     char *plain = tern__alloc_raw(slice.bytes, 1);
     if (!plain) {
@@ -191,7 +191,8 @@ static tern_object *string_of(tern__slice slice, tern_error *err)
 }
 
 /* Sets a key that must be new, and drops the caller's references to both. */
-static int set_new(const header *h, tern_object *dict, tern__slice name, tern_object *item, tern_error *err)
+static int set_new(const header *h, tern_object *dict, tern__json_slice name, tern_object *item,
+                   tern_error *err)
 {
     tern_object *key = string_of(name, err);
     int64_t before = tern_object_count(dict);
@@ -203,10 +204,10 @@ static int set_new(const header *h, tern_object *dict, tern__slice name, tern_ob
     return status;
 }
 
-static int read_pair(tern__json *json, tern__slice key, void *ctx, tern_error *err)
+static int read_pair(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
 {
     header *h = ctx;
-    tern__slice value;
+    tern__json_slice value;
     int status = tern__json_string(json, &value, err);
     if (status) return status;
     if (h->metadata) return set_new(h, h->metadata, key, string_of(value, err), err);
@@ -214,14 +215,14 @@ static int read_pair(tern__json *json, tern__slice key, void *ctx, tern_error *e
     return TERN_OK;
 }
 
-static int read_metadata(tern__json *json, header *h, tern__slice key, tern_error *err)
+static int read_metadata(tern__json *json, header *h, tern__json_slice key, tern_error *err)
 {
     if (!h->entries && h->has_metadata) return REFUSE(h, &(entry){.name = key}, "is there twice");
     h->has_metadata = true;
     return tern__json_object(json, read_pair, h, err);
 }
 
-static int read_member(tern__json *json, tern__slice key, void *ctx, tern_error *err)
+static int read_member(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
 {
     header *h = ctx;
     entry e = {.name = key};
@@ -404,7 +405,7 @@ static int read_tensors(const header *h, tern_object *dict, tern_error *err)
 
 static int add_metadata(const header *h, tern_object *dict, tern_error *err)
 {
-    static const tern__slice name = {TERN__SAFETENSORS_METADATA, sizeof(TERN__SAFETENSORS_METADATA) - 1};
+    static const tern__json_slice name = {TERN__SAFETENSORS_METADATA, sizeof(TERN__SAFETENSORS_METADATA) - 1};
     return set_new(h, dict, name, tern__object_hold(h->metadata), err);
 }
 

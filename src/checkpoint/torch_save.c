@@ -32,7 +32,7 @@ typedef struct saving {
     int64_t count, room;
     storage *storages;
     int64_t storage_count;
-    tern__place *places;
+    tern__pickle_place *places;
     const tern_object *path[DEEPEST + 1]; /* the containers that the walk is in, and where in them */
     int64_t index[DEEPEST + 1];
     int depth;
@@ -148,7 +148,7 @@ static void place(saving *s, int64_t *numbers)
         const storage *in = &s->storages[f->storage];
         int64_t bytes = (int64_t)tern_dtype_bytes(in->dtype);
         s->places[f->order] =
-            (tern__place){in->order, (in->end - in->begin) / bytes, (f->begin - in->begin) / bytes};
+            (tern__pickle_place){in->order, (in->end - in->begin) / bytes, (f->begin - in->begin) / bytes};
     }
     qsort(s->storages, (size_t)s->storage_count, sizeof(*s->storages), by_order);
     for (int64_t i = 0; i < s->storage_count; i++) numbers[s->storages[i].order] = i;

@@ -21,7 +21,7 @@ typedef struct band {
 typedef struct resizing {
     tern__interpolate_attr attr;
     tern__sites sites;
-    tern__planes from, to;
+    tern__cuda_planes from, to;
     int64_t x_size[TERN__SPACE], y_size[TERN__SPACE];
     band *of_y[TERN__SPACE], *of_x[TERN__SPACE]; /* of_x: of the gradient only, without weights */
     bool wide, add;

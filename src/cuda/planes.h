@@ -9,14 +9,14 @@ extern "C" {
 #include "kernels/space.h"
 }
 
-typedef struct tern__planes {
+typedef struct tern__cuda_planes {
     void *data;
     int64_t image, channel, step[TERN__SPACE]; /* from one to the next, in elements */
-} tern__planes;
+} tern__cuda_planes;
 
-static inline tern__planes tern__planes_of(const tern__view *view)
+static inline tern__cuda_planes tern__planes_of(const tern__view *view)
 {
-    tern__planes p = {};
+    tern__cuda_planes p = {};
     if (!view) return p;
     p.data = view->data;
     p.image = view->stride[0];
@@ -26,14 +26,14 @@ static inline tern__planes tern__planes_of(const tern__view *view)
 }
 
 /* Of a plane's first element. An index has no sign, which would cost instructions. */
-static __device__ __forceinline__ int64_t tern__plane_at(const tern__planes &p, uint32_t n, uint32_t c)
+static __device__ __forceinline__ int64_t tern__plane_at(const tern__cuda_planes &p, uint32_t n, uint32_t c)
 {
     return n * p.image + c * p.channel;
 }
 
 /* Of an element in its plane. */
-static __device__ __forceinline__ int64_t tern__position_at(const tern__planes &p, uint32_t d, uint32_t h,
-                                                            uint32_t w)
+static __device__ __forceinline__ int64_t tern__position_at(const tern__cuda_planes &p, uint32_t d,
+                                                            uint32_t h, uint32_t w)
 {
     return d * p.step[0] + h * p.step[1] + w * p.step[2];
 }

@@ -17,7 +17,7 @@ extern "C" {
 typedef struct pooling {
     tern__pool_attr attr;
     tern__sites sites;
-    tern__planes x, y, place; /* or their gradients; place.data NULL: not wanted */
+    tern__cuda_planes x, y, place; /* or their gradients; place.data NULL: not wanted */
     int64_t in[TERN__SPACE], out[TERN__SPACE];
     tern__divisor stride[TERN__SPACE], dilation[TERN__SPACE];
     int reach[TERN__SPACE]; /* from a window's first place to its last */
@@ -62,7 +62,7 @@ template <class P, int N> static __device__ void put_places(const pooling &p, in
 
 /* ---- windows ---- */
 
-/* tern__span of all axes: places and positions fit 32 bits. */
+/* tern__pool_span of all axes: places and positions fit 32 bits. */
 typedef struct window {
     int corner[TERN__SPACE], first[TERN__SPACE], last[TERN__SPACE];
     int64_t divisor;
@@ -73,7 +73,7 @@ static __device__ __forceinline__ window window_of(const pooling &p, const int (
     window w = {{}, {}, {}, 1};
 #pragma unroll
     for (int axis = 0; axis < TERN__SPACE; axis++) {
-        tern__span span = tern__span_of(&p.attr, axis, p.in[axis], at[axis]);
+        tern__pool_span span = tern__span_of(&p.attr, axis, p.in[axis], at[axis]);
         w.corner[axis] = (int)span.corner;
         w.first[axis] = (int)span.first;
         w.last[axis] = (int)span.last;

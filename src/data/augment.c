@@ -71,7 +71,7 @@ static size_t part_bytes(const augment *a)
 /* ---- a slice ---- */
 
 /* Where the cut overlaps the resized slice: its own part of that. */
-static tern__window overlap(const augment *a, const tern__change *c)
+static tern__resize_window overlap(const augment *a, const tern__change *c)
 {
     int64_t first[2], end[2];
     for (int d = 0; d < 2; d++) {
@@ -79,11 +79,11 @@ static tern__window overlap(const augment *a, const tern__change *c)
         end[d] = TERN__MIN(c->start[1 + d] + a->cut[1 + d], c->size[1 + d]);
         end[d] = TERN__MAX(end[d], first[d]);
     }
-    return (tern__window){first[0], first[1], end[0] - first[0], end[1] - first[1]};
+    return (tern__resize_window){first[0], first[1], end[0] - first[0], end[1] - first[1]};
 }
 
 /* *slice is the whole one or, resized, the part of it that is cut. */
-static int resize(const augment *a, worker *w, const tern__change *c, bool nearest, tern__slice *slice,
+static int resize(const augment *a, worker *w, const tern__change *c, bool nearest, tern__image_slice *slice,
                   tern_error *err)
 {
     void *part = w->memory + sample_bytes(a) + target_bytes(a);
@@ -116,9 +116,10 @@ static int cut_slices(const augment *a, worker *w, const tern__change *c, int64_
         int64_t z = i % a->cut[0], at = c->start[0] + (c->flip[0] ? a->cut[0] - 1 - z : z);
         bool inside = at >= 0 && at < a->from[0];
         const char *data = from + (size_t)(i / a->cut[0] * a->from[0] + (inside ? at : 0)) * in;
-        tern__slice slice = {.data = data, .size = {inside ? a->from[1] : 0, a->from[2]}, .bytes = bytes};
+        tern__image_slice slice = {
+            .data = data, .size = {inside ? a->from[1] : 0, a->from[2]}, .bytes = bytes};
         if (inside) status = resize(a, w, c, nearest, &slice, err);
-        if (!status) tern__slice_cut(&slice, c, a->cut, fill, to + (size_t)i * out);
+        if (!status) tern__image_slice_cut(&slice, c, a->cut, fill, to + (size_t)i * out);
     }
     return status;
 }

@@ -24,16 +24,16 @@ tern__change tern__change_draw(const tern_augment_opts *opts, const int64_t size
                                int64_t epoch, int64_t index);
 
 /* One slice that is at hand: a part of what is cut, or all of it. */
-typedef struct tern__slice {
+typedef struct tern__image_slice {
     const void *data;
     int64_t origin[2]; /* of its first element in the whole; row, column */
     int64_t size[2];
     size_t bytes; /* of an element: 1, 4 or 8 */
-} tern__slice;
+} tern__image_slice;
 
 /* Cuts, mirrors and turns a slice; `to` has cut[1] x cut[2] elements, those outside of it are `fill`. */
-void tern__slice_cut(const tern__slice *slice, const tern__change *change, const int64_t cut[3],
-                     const void *fill, void *to);
+void tern__image_slice_cut(const tern__image_slice *slice, const tern__change *change, const int64_t cut[3],
+                           const void *fill, void *to);
 
 /* Changes colours, of `pixels` pixels of 1 or 3 channels. */
 void tern__colours_change(const tern__change *change, int64_t channels, int64_t pixels, float *x);

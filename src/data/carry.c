@@ -59,7 +59,7 @@ static tern__copy *empty_copy(const tern_loader *loader)
     return copy;
 }
 
-static int send(tern_loader *loader, tern__slot *slot, tern__copy *copy, tern_error *err)
+static int send(tern_loader *loader, tern__loader_slot *slot, tern__copy *copy, tern_error *err)
 {
     tern_device *device = loader->carrier->device;
     const tern__device_backend *backend = device->backend;
@@ -78,7 +78,7 @@ static int send(tern_loader *loader, tern__slot *slot, tern__copy *copy, tern_er
 }
 
 /* A batch that is handed out, in a block more if all are held. */
-static int send_now(tern_loader *loader, tern__slot *slot, tern_error *err)
+static int send_now(tern_loader *loader, tern__loader_slot *slot, tern_error *err)
 {
     tern__copy *copy = free_copy(loader);
     int status = TERN_OK;
@@ -91,7 +91,7 @@ static int send_now(tern_loader *loader, tern__slot *slot, tern_error *err)
 static void send_ahead(tern_loader *loader)
 {
     for (int64_t i = loader->next_taken; i < loader->next_taken + AHEAD; i++) {
-        tern__slot *slot = tern__loader_slot_of(loader, i);
+        tern__loader_slot *slot = tern__loader_slot_of(loader, i);
         if (!slot && !tern__loader_is_skipped(loader, i)) return;
         if (!slot || slot->copy || tern__is_set(&slot->error)) continue;
         tern__copy *copy = free_copy(loader);
@@ -102,7 +102,7 @@ static void send_ahead(tern_loader *loader)
 
 /* Asks now and then: to wait for a mark may keep a core busy, and where the device is the slower one all
  * workers are here most of the time. */
-int tern__slot_await(const tern_loader *loader, tern__slot *slot, tern_error *err)
+int tern__slot_await(const tern_loader *loader, tern__loader_slot *slot, tern_error *err)
 {
     if (!slot->number) return TERN_OK;
     tern_device *device = loader->carrier->device;
@@ -113,7 +113,7 @@ int tern__slot_await(const tern_loader *loader, tern__slot *slot, tern_error *er
     return status;
 }
 
-void tern__slot_leave(const tern_loader *loader, tern__slot *slot)
+void tern__slot_leave(const tern_loader *loader, tern__loader_slot *slot)
 {
     tern__copy *copy = slot->copy;
     if (!copy) return;
@@ -144,7 +144,7 @@ static int fill(tern_loader *loader, tern_error *err)
     carrier->copies = tern__alloc(sizeof(tern__copy) * (size_t)loader->slot_count, FUNC, err);
     int status = carrier->copies ? pin_slots(loader, err) : TERN_E_MEMORY;
     for (int i = 0; i < loader->slot_count && !status; i++) {
-        tern__slot *slot = &loader->slots[i];
+        tern__loader_slot *slot = &loader->slots[i];
         slot->there = device->backend->mark_new(device, err);
         status = slot->there ? TERN_OK : err->code;
     }
@@ -194,7 +194,7 @@ void tern__carrier_free(tern_loader *loader)
     loader->carrier = NULL;
 }
 
-static int carry(tern_loader *loader, tern__slot *slot, tern_error *err)
+static int carry(tern_loader *loader, tern__loader_slot *slot, tern_error *err)
 {
     tern_device *device = loader->carrier->device;
     int status = slot->copy ? TERN_OK : send_now(loader, slot, err);
@@ -205,7 +205,7 @@ static int carry(tern_loader *loader, tern__slot *slot, tern_error *err)
 
 int tern__loader_carry(tern_loader *loader, tern_device *device, tern__batch *batch, tern_error *err)
 {
-    tern__slot *slot = &loader->slots[batch->slot];
+    tern__loader_slot *slot = &loader->slots[batch->slot];
     pthread_mutex_lock(&loader->lock);
     int status = loader->carrier ? TERN_OK : carrier_new(loader, device, err);
     if (!status) status = carry(loader, slot, err);

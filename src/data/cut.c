@@ -74,8 +74,8 @@ DEFINE_RUN(uint8_t)
 DEFINE_RUN(uint32_t)
 DEFINE_RUN(uint64_t)
 
-void tern__slice_cut(const tern__slice *s, const tern__change *change, const int64_t cut[3], const void *fill,
-                     void *to)
+void tern__image_slice_cut(const tern__image_slice *s, const tern__change *change, const int64_t cut[3],
+                           const void *fill, void *to)
 {
     path p = find_path(change, cut);
     int64_t stride = p.right[0] * s->size[1] + p.right[1];

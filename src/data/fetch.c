@@ -33,7 +33,7 @@ static int get_sample(const tern_loader *loader, int64_t index, float *x, void *
                            status);
 }
 
-static void fetch_indices(const tern_loader *loader, tern__slot *slot)
+static void fetch_indices(const tern_loader *loader, tern__loader_slot *slot)
 {
     tern__batch *batch = &slot->batch;
     const int64_t *indices = loader->indices + batch->index * loader->opts.batch_size + loader->shift;
@@ -77,7 +77,7 @@ static int open_part(tern__reader *reader, const tern__batch *scratch, tern_erro
     return more;
 }
 
-static bool fetch_stream(tern__reader *reader, tern__slot *slot)
+static bool fetch_stream(tern__reader *reader, tern__loader_slot *slot)
 {
     const tern_loader *loader = reader->loader;
     tern__batch *batch = &slot->batch;
@@ -105,7 +105,7 @@ void tern__reader_close(tern__reader *reader)
     reader->cursor = NULL;
 }
 
-bool tern__loader_fetch(tern__reader *reader, tern__slot *slot)
+bool tern__loader_fetch(tern__reader *reader, tern__loader_slot *slot)
 {
     slot->error = (tern_error){0};
     if (tern__slot_await(reader->loader, slot, &slot->error)) return true;

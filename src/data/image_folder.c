@@ -63,10 +63,10 @@ static tern__resize cut_centre(const tern_image_folder_opts *o, int64_t height, 
 }
 
 /* Nothing of the wanted area and ratio fits: the middle of the picture, of a ratio in the range. */
-static tern__window cut_middle(const double *ratio, int64_t height, int64_t width)
+static tern__resize_window cut_middle(const double *ratio, int64_t height, int64_t width)
 {
     double own = (double)width / (double)height;
-    tern__window cut = {0, 0, height, width};
+    tern__resize_window cut = {0, 0, height, width};
     if (own < ratio[0]) cut.height = (int64_t)nearbyint((double)width / ratio[0]);
     if (own > ratio[1]) cut.width = (int64_t)nearbyint((double)height * ratio[1]);
     cut.top = (height - cut.height) / 2;
@@ -74,14 +74,15 @@ static tern__window cut_middle(const double *ratio, int64_t height, int64_t widt
     return cut;
 }
 
-static tern__window cut_random(const tern_image_folder_opts *o, uint64_t key, int64_t height, int64_t width)
+static tern__resize_window cut_random(const tern_image_folder_opts *o, uint64_t key, int64_t height,
+                                      int64_t width)
 {
     for (uint64_t i = FIRST_NUMBER; i < FIRST_NUMBER + 4 * ATTEMPTS; i += 4) {
         double area =
             (double)(height * width) * tern__draw_between(tern__draw(key, i), o->scale[0], o->scale[1]);
         double ratio = exp(tern__draw_between(tern__draw(key, i + 1), log(o->ratio[0]), log(o->ratio[1])));
-        tern__window cut = {.height = (int64_t)nearbyint(sqrt(area / ratio)),
-                            .width = (int64_t)nearbyint(sqrt(area * ratio))};
+        tern__resize_window cut = {.height = (int64_t)nearbyint(sqrt(area / ratio)),
+                                   .width = (int64_t)nearbyint(sqrt(area * ratio))};
         if (cut.height < 1 || cut.width < 1 || cut.height > height || cut.width > width) continue;
         cut.top = tern__draw_place(tern__draw(key, i + 2), height - cut.height + 1);
         cut.left = tern__draw_place(tern__draw(key, i + 3), width - cut.width + 1);

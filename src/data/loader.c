@@ -18,7 +18,7 @@
 
 /* ---- fetching ---- */
 
-tern__slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state state)
+tern__loader_slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state state)
 {
     for (int i = 0; i < loader->slot_count; i++)
         if (loader->slots[i].state == state) return &loader->slots[i];
@@ -26,11 +26,11 @@ tern__slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state sta
 }
 
 /* Of several the one that nobody reads, or whose copy was asked for first. Locked. */
-static tern__slot *free_slot(const tern_loader *loader)
+static tern__loader_slot *free_slot(const tern_loader *loader)
 {
-    tern__slot *found = NULL;
+    tern__loader_slot *found = NULL;
     for (int i = 0; i < loader->slot_count; i++) {
-        tern__slot *slot = &loader->slots[i];
+        tern__loader_slot *slot = &loader->slots[i];
         if (slot->state == TERN__FREE && (!found || slot->number < found->number)) found = slot;
     }
     return found;
@@ -62,16 +62,16 @@ static bool claim_number(tern_loader *loader, tern__reader *reader, tern__batch 
 }
 
 /* A slot with the next batch's number, to be fetched; NULL if no number or no slot is free. Locked. */
-static tern__slot *claim(tern_loader *loader, tern__reader *reader)
+static tern__loader_slot *claim(tern_loader *loader, tern__reader *reader)
 {
-    tern__slot *slot = free_slot(loader);
+    tern__loader_slot *slot = free_slot(loader);
     if (!slot || !claim_number(loader, reader, &slot->batch)) return NULL;
     slot->state = TERN__FETCHING;
     return slot;
 }
 
 /* A stream's last batch may turn out to have nothing in it. Locked. */
-static void deliver(tern_loader *loader, tern__reader *reader, tern__slot *slot, bool more)
+static void deliver(tern_loader *loader, tern__reader *reader, tern__loader_slot *slot, bool more)
 {
     bool nothing = loader->stream && slot->batch.count == 0 && !tern__is_set(&slot->error);
     slot->state = nothing ? TERN__FREE : TERN__READY;
@@ -85,7 +85,7 @@ void *tern__loader_work(void *arg)
     tern_loader *loader = reader->loader;
     pthread_mutex_lock(&loader->lock);
     while (!atomic_load(&loader->stopping)) {
-        tern__slot *slot = claim(loader, reader);
+        tern__loader_slot *slot = claim(loader, reader);
         if (!slot) {
             pthread_cond_wait(&loader->claimable, &loader->lock);
             continue;
@@ -142,7 +142,7 @@ static int pass_start(tern_loader *loader, tern_error *err)
 }
 
 /* Locked. */
-static void slot_free(const tern_loader *loader, tern__slot *slot)
+static void slot_free(const tern_loader *loader, tern__loader_slot *slot)
 {
     tern__slot_leave(loader, slot);
     slot->state = TERN__FREE;
@@ -170,7 +170,7 @@ static void pass_end(tern_loader *loader)
 
 /* ---- taking ---- */
 
-tern__slot *tern__loader_slot_of(const tern_loader *loader, int64_t index)
+tern__loader_slot *tern__loader_slot_of(const tern_loader *loader, int64_t index)
 {
     for (int i = 0; i < loader->slot_count; i++)
         if (loader->slots[i].state == TERN__READY && loader->slots[i].batch.index == index)
@@ -200,15 +200,15 @@ static bool is_over(const tern_loader *loader)
 static void fetch_here(tern_loader *loader)
 {
     tern__reader *reader = &loader->readers[0];
-    tern__slot *slot = claim(loader, reader);
+    tern__loader_slot *slot = claim(loader, reader);
     deliver(loader, reader, slot, tern__loader_fetch(reader, slot));
 }
 
 /* The next batch's slot, from a worker or fetched here; NULL at the end of the pass. Locked; not all slots
  * are held. */
-static tern__slot *wait_next(tern_loader *loader)
+static tern__loader_slot *wait_next(tern_loader *loader)
 {
-    tern__slot *slot;
+    tern__loader_slot *slot;
     int64_t started = tern__now_ns();
     while (!(slot = tern__loader_slot_of(loader, loader->next_taken)) && !is_over(loader)) {
         if (tern__loader_is_skipped(loader, loader->next_taken)) {
@@ -224,7 +224,7 @@ static tern__slot *wait_next(tern_loader *loader)
 }
 
 /* The slot is HELD afterwards, or FREE again if its batch is an error. Locked. */
-static int take(tern_loader *loader, tern__slot *slot, tern__batch *out, tern_error *err)
+static int take(tern_loader *loader, tern__loader_slot *slot, tern__batch *out, tern_error *err)
 {
     loader->next_taken++;
     if (tern__is_set(&slot->error)) {
@@ -248,7 +248,7 @@ static int next_of_pass(tern_loader *loader, tern__batch *out, tern_error *err)
             "all %d batches that the loader has room for are held: end their scope, or raise prefetch from "
             "%d",
             loader->slot_count, loader->opts.prefetch);
-    tern__slot *slot = wait_next(loader);
+    tern__loader_slot *slot = wait_next(loader);
     return slot ? take(loader, slot, out, err) : 0;
 }
 

@@ -21,7 +21,7 @@ typedef struct tern__copy {
     int64_t given_back; /* what number of all that were */
 } tern__copy;
 
-typedef struct tern__slot {
+typedef struct tern__loader_slot {
     tern__slot_state state;
     tern__batch batch;
     tern_error error; /* of fetching it */
@@ -30,7 +30,7 @@ typedef struct tern__slot {
     tern__copy *copy;  /* of a batch that is READY or HELD; NULL: none */
     tern__mark *there; /* the copying lane, behind what was last copied from here */
     int64_t number;    /* of that among all copies; 0: nobody reads what is here  */
-} tern__slot;
+} tern__loader_slot;
 
 /* How batches come to a device with memory of its own (carry.c). */
 typedef struct tern__carrier {
@@ -77,7 +77,7 @@ struct tern_loader {
     atomic_bool stopping;
     bool abandoned; /* freed while batches are held: the last one given back destroys it */
 
-    tern__slot *slots;
+    tern__loader_slot *slots;
     int slot_count;
     char *x, *y;             /* of all slots    */
     size_t x_step, y_step;   /* of a slot       */
@@ -88,22 +88,22 @@ struct tern_loader {
 };
 
 /* fetch.c: fills a claimed slot, without the lock; false if the reader's part of a stream is at its end. */
-bool tern__loader_fetch(tern__reader *reader, tern__slot *slot);
+bool tern__loader_fetch(tern__reader *reader, tern__loader_slot *slot);
 void tern__reader_close(tern__reader *reader);
 
 /* carry.c */
 /* Waits until nobody reads the memory of a claimed slot. */
-int tern__slot_await(const tern_loader *loader, tern__slot *slot, tern_error *err);
+int tern__slot_await(const tern_loader *loader, tern__loader_slot *slot, tern_error *err);
 /* Its batch is used no more. Locked. */
-void tern__slot_leave(const tern_loader *loader, tern__slot *slot);
+void tern__slot_leave(const tern_loader *loader, tern__loader_slot *slot);
 /* Waits for copies that are under way. */
 void tern__carrier_free(tern_loader *loader);
 
 /* loader.c */
 void *tern__loader_work(void *reader);
-tern__slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state state);
+tern__loader_slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state state);
 /* The slot of batch `index`, READY; NULL if it is not fetched yet. Locked. */
-tern__slot *tern__loader_slot_of(const tern_loader *loader, int64_t index);
+tern__loader_slot *tern__loader_slot_of(const tern_loader *loader, int64_t index);
 /* Is it one of a stream's part that was at its end before? Locked. */
 bool tern__loader_is_skipped(const tern_loader *loader, int64_t index);
 /* Batches in that many samples. */

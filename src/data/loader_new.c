@@ -137,7 +137,7 @@ static int slots_init(tern_loader *loader, tern_error *err)
     loader->y_step = tern__align_up(targets, TERN__LINE);
     loader->x_bytes = loader->x_step * (size_t)slots;
     loader->y_bytes = loader->y_step * (size_t)slots;
-    loader->slots = tern__alloc(sizeof(tern__slot) * (size_t)slots, FUNC, err);
+    loader->slots = tern__alloc(sizeof(tern__loader_slot) * (size_t)slots, FUNC, err);
     loader->x = pages_new(&loader->x_bytes, err);
     loader->y = pages_new(&loader->y_bytes, err);
     if (!loader->slots || !loader->x || !loader->y) return TERN_E_MEMORY;

@@ -6,9 +6,9 @@
 #include "base/base.h"
 
 /* A rectangle of a picture. */
-typedef struct tern__window {
+typedef struct tern__resize_window {
     int64_t top, left, height, width;
-} tern__window;
+} tern__resize_window;
 
 /* Memory that one thread uses again and again; zeroed, it has none yet. */
 typedef struct tern__resizer {
@@ -20,9 +20,9 @@ void tern__resizer_free(tern__resizer *resizer);
 
 /* What is resized, to what, and the part of the result that is wanted. */
 typedef struct tern__resize {
-    tern__window cut;  /* of the source                            */
-    int64_t size[2];   /* height, width that the cut becomes       */
-    tern__window part; /* of those; the result has part's size     */
+    tern__resize_window cut;  /* of the source                            */
+    int64_t size[2];          /* height, width that the cut becomes       */
+    tern__resize_window part; /* of those; the result has part's size     */
 } tern__resize;
 
 /* `from` has rows of `width` pixels of `channels` bytes, 1 or 3, and 4 bytes more at its end that may be

@@ -14,9 +14,9 @@ typedef struct tern__pool_attr {
 /* What an element of y sees of x along one axis: kernel place k lies at corner + k * dilation, and those from
  * `first` to `last` - 1 lie inside x (perhaps none, with dilation). An average divides by the product of all
  * divisors. The place of a maximum is its number among all places of the kernel, row-major. */
-typedef struct tern__span {
+typedef struct tern__pool_span {
     int64_t corner, first, last, divisor;
-} tern__span;
+} tern__pool_span;
 
 /* As many steps as cover a length: the usual one needs no division. */
 TERN__ANYWHERE int64_t tern__pool_steps(int64_t length, int64_t step)
@@ -24,10 +24,10 @@ TERN__ANYWHERE int64_t tern__pool_steps(int64_t length, int64_t step)
     return step == 1 ? length : (length + step - 1) / step;
 }
 
-TERN__ANYWHERE tern__span tern__span_of(const tern__pool_attr *p, int axis, int64_t input, int64_t out)
+TERN__ANYWHERE tern__pool_span tern__span_of(const tern__pool_attr *p, int axis, int64_t input, int64_t out)
 {
     int64_t kernel = p->kernel[axis], dilation = p->dilation[axis], padding = p->padding[axis];
-    tern__span s;
+    tern__pool_span s;
     s.corner = out * p->stride[axis] - padding;
     s.first = s.corner < 0 ? tern__pool_steps(-s.corner, dilation) : 0;
     s.last = TERN__MIN(kernel, tern__pool_steps(input - s.corner, dilation));

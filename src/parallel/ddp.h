@@ -52,12 +52,12 @@ typedef struct tern__ddp_loss {
 } tern__ddp_loss;
 
 /* What staged.c keeps of a gradient range in a device's memory. */
-typedef struct tern__stage {
+typedef struct tern__ddp_stage {
     tern__mark *turn;   /* of the step, for the other lane to follow                     */
     tern__mark **there; /* [leaf_count + 2] by bucket: behind the copies into the window */
     tern__mark *back;   /* behind those out of it, for the step to follow                */
     void *pinned;       /* the window, or NULL                                           */
-} tern__stage;
+} tern__ddp_stage;
 
 struct tern_ddp {
     tern__listener listener; /* first: the group's list links these */
@@ -116,7 +116,7 @@ struct tern_ddp {
         size_t bytes;
         tern_device *pinned; /* by which the window is, or NULL */
     } away;                  /* of the buffers in devices' memory */
-    tern__stage stages[TERN__RANGES];
+    tern__ddp_stage stages[TERN__RANGES];
 };
 
 /* The back end reaches the device's memory: what is in it goes over where it is. */

@@ -34,7 +34,7 @@ static size_t window_bytes(const tern_ddp *ddp, int r)
 
 static int open_stage(tern_ddp *ddp, int r, tern_error *err)
 {
-    tern__stage *stage = &ddp->stages[r];
+    tern__ddp_stage *stage = &ddp->stages[r];
     tern_device *device = device_of(ddp, r);
     size_t marks = (size_t)ddp->seal->leaf_count + 2, bytes = window_bytes(ddp, r);
     stage->turn = device->backend->mark_new(device, err);
@@ -76,7 +76,7 @@ static void wait_all(const tern_ddp *ddp, int r)
 
 static void close_stage(const tern_ddp *ddp, int r)
 {
-    const tern__stage *stage = &ddp->stages[r];
+    const tern__ddp_stage *stage = &ddp->stages[r];
     tern_device *device = device_of(ddp, r);
     if (stage->back) wait_all(ddp, r);
     if (stage->pinned) device->backend->unpin(device, stage->pinned);
@@ -190,7 +190,7 @@ int tern__staged_test(const tern_ddp *ddp, tern_error *err)
     int status = TERN_OK;
     const tern__bucket *bucket = &ddp->buckets[ddp->next_bucket];
     for (int r = 0; r < ddp->seal->range_count && !status; r++) {
-        const tern__stage *stage = &ddp->stages[r];
+        const tern__ddp_stage *stage = &ddp->stages[r];
         tern_device *device = device_of(ddp, r);
         if (!device || !has_range(ddp, bucket, r)) continue;
         tern__mark *mark = bucket->used ? stage->there[ddp->next_bucket] : stage->back;

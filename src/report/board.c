@@ -151,7 +151,7 @@ void tern_board_free(tern_board *board)
     tern__runs_free(board->runs);
     for (int i = 0; i < TERN__TABLE_COUNT; i++)
         if (board->tables[i].path) tern__journal_close(&board->tables[i]);
-    for (int i = 0; i < TERN__SPACE_COUNT; i++) tern__free(board->spaces[i].data);
+    for (int i = 0; i < TERN__ROOM_COUNT; i++) tern__free(board->spaces[i].data);
     tern__free(board->dir);
     tern__free(board);
 }

@@ -22,12 +22,12 @@ typedef struct tern__run {
 typedef enum tern__table { TERN__TABLE_CSV, TERN__TABLE_JSONL, TERN__TABLE_COUNT } tern__table;
 
 /* Memory that calls need for a while, kept from one to the next. */
-typedef enum tern__space {
-    TERN__SPACE_PLAIN, /* a tensor's elements without gaps */
-    TERN__SPACE_PIXELS,
-    TERN__SPACE_PNG,
-    TERN__SPACE_COUNT
-} tern__space;
+typedef enum tern__room {
+    TERN__ROOM_PLAIN, /* a tensor's elements without gaps */
+    TERN__ROOM_PIXELS,
+    TERN__ROOM_PNG,
+    TERN__ROOM_COUNT
+} tern__room;
 
 struct tern_board {
     char *dir; /* NULL: this rank writes nothing */
@@ -37,7 +37,7 @@ struct tern_board {
     struct {
         void *data;
         size_t bytes;
-    } spaces[TERN__SPACE_COUNT];
+    } spaces[TERN__ROOM_COUNT];
 };
 
 /* ---- a public call: nothing to do; the errors in it are `why`'s; in the end they are the caller's ---- */
@@ -82,9 +82,8 @@ int tern__board_put_scalar(const tern_board *board, tern__run *run, const char *
 /* ---- tensors ---- */
 
 /* At least so many bytes, of any content. */
-void *tern__board_space(tern_board *board, tern__space which, size_t bytes, const char *func,
-                        tern_error *err);
-/* The tensor's view or, where its layout is blocked or `dense` asks for no gaps, that of a copy in a space.
+void *tern__board_room(tern_board *board, tern__room which, size_t bytes, const char *func, tern_error *err);
+/* The tensor's view or, where its layout is blocked or `dense` asks for no gaps, that of a copy in such room.
  */
 int tern__board_view(tern_board *board, const tern_tensor *tensor, bool dense, tern__view *view,
                      const char *func, tern_error *err);

@@ -113,7 +113,7 @@ static int put_content(tern_board *board, char *tag, const Tern__Pb__HParams *co
     Tern__Pb__Value value = TERN__PB__VALUE__INIT;
     plugin.name = "hparams";
     plugin.content.len = tern__pb__hparams__get_packed_size(content);
-    plugin.content.data = tern__board_space(board, TERN__SPACE_PLAIN, plugin.content.len, FUNC, err);
+    plugin.content.data = tern__board_room(board, TERN__ROOM_PLAIN, plugin.content.len, FUNC, err);
     if (!plugin.content.data) return TERN_E_MEMORY;
     tern__pb__hparams__pack(content, plugin.content.data);
     metadata.plugin = &plugin;

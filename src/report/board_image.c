@@ -128,7 +128,7 @@ static int draw(tern_board *board, picture *p, batch *b, const tern_board_image_
             err, FUNC, TERN_E_RANGE, "%lld images of %lld x %lld are more than %lld bytes of pixels",
             (long long)count, (long long)b->size[WIDTH], (long long)b->size[HEIGHT], (long long)PIXELS_MOST);
     *p = (picture){(int)columns, (int)rows, (int)b->size[CHANNEL], across,
-                   tern__board_space(board, TERN__SPACE_PIXELS, (size_t)bytes, FUNC, err)};
+                   tern__board_room(board, TERN__ROOM_PIXELS, (size_t)bytes, FUNC, err)};
     if (!p->pixels) return TERN_E_MEMORY;
     memset(p->pixels, 0, (size_t)bytes);
     for (int64_t n = 0; n < count; n++) draw_image(p, b, n, opts->threshold);
@@ -146,7 +146,7 @@ static int encode(tern_board *board, const picture *p, ProtobufCBinaryData *out,
     const tern_image_codec *png = tern__codec_open(TERN__CODEC_PNG, "images", FUNC, err);
     if (!png) return TERN_E_UNSUPPORTED;
     out->len = png->encode_most(&image);
-    out->data = tern__board_space(board, TERN__SPACE_PNG, out->len, FUNC, err);
+    out->data = tern__board_room(board, TERN__ROOM_PNG, out->len, FUNC, err);
     if (!out->data) return TERN_E_MEMORY;
     if (png->encode(&image, &plain, out->data, &out->len, why, sizeof(why)))
         return tern__error_set(err, FUNC, TERN_E_IO, "a picture of %d x %d: %s", p->width, p->height, why);

@@ -1,7 +1,7 @@
 /* board_tensor.c - tensors as the board reads them, whatever their layout. */
 #include "report/board.h"
 
-void *tern__board_space(tern_board *board, tern__space which, size_t bytes, const char *func, tern_error *err)
+void *tern__board_room(tern_board *board, tern__room which, size_t bytes, const char *func, tern_error *err)
 {
     if (board->spaces[which].bytes >= bytes) return board->spaces[which].data;
     void *data = tern__alloc(bytes, func, err);
@@ -21,7 +21,7 @@ int tern__board_view(tern_board *board, const tern_tensor *tensor, bool dense, t
     bool is_here = !tern__memory_device(own->data);
     if (is_here && (dense ? tern__view_is_dense(own) : own->layout == TERN__PLAIN)) return TERN_OK;
     *view = tern__view_make(own->dtype, TERN__PLAIN, own->ndim, own->shape);
-    view->data = tern__board_space(board, TERN__SPACE_PLAIN, tern__view_bytes(view), func, err);
+    view->data = tern__board_room(board, TERN__ROOM_PLAIN, tern__view_bytes(view), func, err);
     if (!view->data) return TERN_E_MEMORY;
     return tern__view_copy(view, own, err);
 }

@@ -100,7 +100,7 @@ static void what_waits_is_woken_by_its_key_alone(void **state)
 {
     (void)state;
     tern__table *table = make_table(10, 1000);
-    tern__waiter a = {0}, b = {0}, other = {0}, gone = {0};
+    tern__key_waiter a = {0}, b = {0}, other = {0}, gone = {0};
     assert_true(tern__table_wait(table, bytes_of("k"), &a));
     assert_true(tern__table_wait(table, bytes_of("k"), &gone));
     assert_true(tern__table_wait(table, bytes_of("k"), &b));
@@ -113,7 +113,7 @@ static void what_waits_is_woken_by_its_key_alone(void **state)
     assert_int_equal(tern__table_count(table), 1); /* who waits makes no key */
 
     tern__table_leave(table, &other);
-    tern__waiter first = {0}, second = {0};
+    tern__key_waiter first = {0}, second = {0};
     assert_true(tern__table_wait(table, bytes_of("q"), &first));
     assert_true(tern__table_wait(table, bytes_of("q"), &second));
     assert_true(tern__table_push(table, bytes_of("q"), bytes_of("1"))); /* one value, one waiter */
@@ -250,7 +250,7 @@ static void the_dialects_have_their_codes(void **state)
 
 /* ---- queries on a table ---- */
 
-static tern__query_result run(tern__table *table, size_t kind, tern__waiter *waiter, tern__buffer *reply)
+static tern__query_result run(tern__table *table, size_t kind, tern__key_waiter *waiter, tern__buffer *reply)
 {
     uint8_t query[128];
     make_query(query, kind);
@@ -268,7 +268,7 @@ static void a_wait_blocks_until_its_keys_are_there_or_it_is_canceled(void **stat
 {
     (void)state;
     tern__table *table = make_table(10, 1000);
-    tern__waiter waiter = {0};
+    tern__key_waiter waiter = {0};
     tern__buffer reply = {0};
     size_t wait = kind_of(TERN__QUERY_WAIT);
     assert_int_equal(run(table, wait, &waiter, &reply), TERN__QUERY_BLOCKS);
@@ -290,7 +290,7 @@ static void a_barrier_counts_each_caller_once(void **state)
 {
     (void)state;
     tern__table *table = make_table(10, 1000);
-    tern__waiter waiters[3] = {0};
+    tern__key_waiter waiters[3] = {0};
     tern__buffer reply = {0};
     size_t barrier = kind_of(TERN__QUERY_BARRIER); /* of three */
     assert_int_equal(run(table, barrier, &waiters[0], &reply), TERN__QUERY_BLOCKS);
@@ -315,7 +315,7 @@ static void answers_have_their_shapes(void **state)
     tern__table *table = make_table(10, 10000);
     for (size_t kind = 0; kind < TERN__COUNT(queries); kind++) {
         tern__buffer reply = {0};
-        tern__waiter waiter = {0};
+        tern__key_waiter waiter = {0};
         tern__frame frame;
         tern__table_set(table, bytes_of("first"), bytes_of("3"));
         tern__table_set(table, bytes_of("second"), bytes_of("2"));
@@ -356,7 +356,7 @@ static void mutated_queries_do_no_harm(void **state)
         memcpy(exact, query, frame.at);
         exact[0] = tern__code_from(dialect, exact[0]);
         tern__buffer reply = {0};
-        tern__waiter waiter = {0};
+        tern__key_waiter waiter = {0};
         results[tern__query_run(table, exact, &waiter, &reply)]++;
         tern__table_leave(table, &waiter);
         assert_true(reply.bytes <= 16 + 3 * table_bytes);

@@ -21,7 +21,7 @@ TERN__SIMD static void expect_all_split(const uint32_t bits[TERN__LANES])
 {
     float v[TERN__LANES];
     memcpy(v, bits, sizeof(v));
-    tern__parts parts = tern__lanes_split(tern__lanes_load(v, TERN__LANES));
+    tern__lane_parts parts = tern__lanes_split(tern__lanes_load(v, TERN__LANES));
     for (int l = 0; l < TERN__LANES; l++)
         expect_split(v[l], tern__bf16_to_f32(parts.high[l]), tern__bf16_to_f32(parts.low[l]));
 }

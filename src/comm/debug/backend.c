@@ -26,7 +26,7 @@ static void debug_close(void *state)
 {
     tern__debug *debug = state;
     for (uint32_t i = 0; i < debug->mirror_room; i++) {
-        tern__mirror *mirror = &debug->mirrors[i];
+        tern__debug_mirror *mirror = &debug->mirrors[i];
         if (mirror->is_own) munmap(mirror->base, mirror->bytes);
     }
     if (debug->state) debug->behind->close(debug->state);
@@ -58,8 +58,8 @@ static int reserve(tern__debug *debug, uint32_t number, tern_error *err)
 {
     if (number < debug->mirror_room) return TERN_OK;
     uint32_t room = TERN__MAX(number + 1, 2 * debug->mirror_room);
-    tern__mirror *grown = tern__realloc_array(debug->mirrors, debug->mirror_room * sizeof(*grown),
-                                              room * sizeof(*grown), "tern_group_mem_alloc", err);
+    tern__debug_mirror *grown = tern__realloc_array(debug->mirrors, debug->mirror_room * sizeof(*grown),
+                                                    room * sizeof(*grown), "tern_group_mem_alloc", err);
     if (!grown) return TERN_E_MEMORY;
     debug->mirrors = grown;
     debug->mirror_room = room;
@@ -70,7 +70,7 @@ static int add_mirror(tern__debug *debug, uint32_t number, void *base, size_t by
 {
     int status = reserve(debug, number, err);
     if (status) return status;
-    tern__mirror mirror = {.base = base, .bytes = bytes, .is_own = !base};
+    tern__debug_mirror mirror = {.base = base, .bytes = bytes, .is_own = !base};
     if (!base) mirror.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mirror.base == MAP_FAILED)
         return tern__error_errno(err, "tern_group_mem_alloc", TERN_E_MEMORY, "cannot map %zu bytes", bytes);
@@ -102,9 +102,9 @@ static char *debug_window_peer(void *state, uint32_t window, int rank)
 static void debug_window_close(void *state, uint32_t window)
 {
     tern__debug *debug = state;
-    tern__mirror *mirror = &debug->mirrors[window];
+    tern__debug_mirror *mirror = &debug->mirrors[window];
     if (mirror->is_own) munmap(mirror->base, mirror->bytes);
-    *mirror = (tern__mirror){0};
+    *mirror = (tern__debug_mirror){0};
     debug->behind->window_close(debug->state, window);
     tern__debug_say(debug, "window %u closed", window);
 }
@@ -144,7 +144,7 @@ static int add_extent(const tern__debug *debug, work *w, const tern__post *post,
                       tern_error *err)
 {
     size_t size = tern_dtype_bytes(post->dtype);
-    const tern__mirror *mirror = e->window < debug->mirror_room ? &debug->mirrors[e->window] : NULL;
+    const tern__debug_mirror *mirror = e->window < debug->mirror_room ? &debug->mirrors[e->window] : NULL;
     if (!mirror || !mirror->base)
         return tern__error_set(err, "tern_work_wait", TERN_E_INVALID, "%s uses window %u, which is not open",
                                w->flight.text, e->window);
@@ -153,7 +153,7 @@ static int add_extent(const tern__debug *debug, work *w, const tern__post *post,
                                "%s uses %llu %s from byte %llu of window %u, which has %zu bytes",
                                w->flight.text, (unsigned long long)e->count, tern_dtype_name(post->dtype),
                                (unsigned long long)e->offset, e->window, mirror->bytes);
-    tern__range range = {
+    tern__debug_range range = {
         .at = mirror->base + e->offset,
         .bytes = e->count * size,
         .is_written = w->comes_back,
@@ -165,7 +165,7 @@ static int add_extent(const tern__debug *debug, work *w, const tern__post *post,
 
 static int add_outside(work *w, void *at, size_t bytes, tern_error *err)
 {
-    tern__range range = {.at = at, .bytes = bytes, .is_written = true, .window = TERN__NO_WINDOW};
+    tern__debug_range range = {.at = at, .bytes = bytes, .is_written = true, .window = TERN__NO_WINDOW};
     return bytes ? tern__flight_add(&w->flight, &range, err) : TERN_OK;
 }
 
@@ -208,7 +208,7 @@ static int add_ranges(const channel *c, work *w, const tern__post *post, tern_er
 static void copy(const tern__debug *debug, const tern__flight *flight, bool comes_back)
 {
     for (int i = 0; i < flight->count; i++) {
-        const tern__range *range = &flight->ranges[i];
+        const tern__debug_range *range = &flight->ranges[i];
         if (range->window == TERN__NO_WINDOW) continue;
         char *twin = debug->mirrors[range->window].twin + range->offset;
         if (comes_back)

@@ -15,7 +15,7 @@ static tern__debug *debug_of(const tern_group *group)
 
 static int add(tern__flight *flight, const void *at, size_t bytes, bool is_written, tern_error *err)
 {
-    tern__range range = {
+    tern__debug_range range = {
         .at = (char *)at, .bytes = bytes, .is_written = is_written, .window = TERN__NO_WINDOW};
     return bytes && at ? tern__flight_add(flight, &range, err) : TERN_OK;
 }
@@ -59,9 +59,9 @@ static void choose_kept(tern__flight *flight, const tern_work *work)
     bool is_reduced = work->post.kind == TERN__ALL_REDUCE || work->post.kind == TERN__REDUCE;
     bool comes_late = is_reduced && !work->extents;
     for (int i = 0; i < flight->count; i++) {
-        tern__range *in = &flight->ranges[i];
+        tern__debug_range *in = &flight->ranges[i];
         for (int j = 0; j < flight->count && !in->is_written; j++) {
-            const tern__range *out = &flight->ranges[j];
+            const tern__debug_range *out = &flight->ranges[j];
             bool meets = in->at < out->at + out->bytes && out->at < in->at + in->bytes;
             in->is_in_place |= out->is_written && meets;
         }

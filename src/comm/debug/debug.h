@@ -16,7 +16,7 @@
 #define TERN__FLIGHT_TEXT (TERN__WORK_TEXT + 48)
 
 /* Memory that something under way reads, or writes when it is done. */
-typedef struct tern__range {
+typedef struct tern__debug_range {
     char *at;
     size_t bytes;
     bool is_written, is_kept; /* kept: nobody but the caller could change it meanwhile */
@@ -24,7 +24,7 @@ typedef struct tern__range {
     uint32_t window;
     bool is_in_place; /* a call's: the result comes to it, piece by piece */
     size_t offset;    /* in the window; of memory that is in none: TERN__NO_WINDOW */
-} tern__range;
+} tern__debug_range;
 #define TERN__NO_WINDOW UINT32_MAX
 
 /* A work or a message that is not known to be done. */
@@ -32,23 +32,23 @@ typedef struct tern__flight {
     struct tern__flight *next;
     char text[TERN__FLIGHT_TEXT];
     int64_t began;
-    tern__range *ranges;
+    tern__debug_range *ranges;
     int count, room;
 } tern__flight;
 
 /* A window, and its twin in the back end behind. */
-typedef struct tern__mirror {
+typedef struct tern__debug_mirror {
     char *base, *twin; /* NULL once it is closed */
     size_t bytes;
     bool is_own; /* `base` is mapped here */
-} tern__mirror;
+} tern__debug_mirror;
 
 typedef struct tern__debug {
     tern_group *group;
     const tern__comm_backend *behind;
     void *state;
     int fd; /* of the trace */
-    tern__mirror *mirrors;
+    tern__debug_mirror *mirrors;
     uint32_t mirror_room;
     int channels; /* opened so far */
     tern__flight *flights;
@@ -68,7 +68,7 @@ int tern__debug_tell(const tern__debug *debug, int status, const tern_error *err
 /* ---- flight.c ---- */
 
 /* Adds a range to a flight that has not begun. */
-int tern__flight_add(tern__flight *flight, const tern__range *range, tern_error *err);
+int tern__flight_add(tern__flight *flight, const tern__debug_range *range, tern_error *err);
 /* Onto `list`. E_INVALID if another one on it uses its memory, and one of the two writes it. */
 int tern__flight_begin(tern__flight **list, tern__flight *flight, tern_error *err);
 /* E_STATE if its kept memory is not what it was. */
@@ -76,7 +76,7 @@ int tern__flight_check(const tern__flight *flight, tern_error *err);
 /* Off the list; its ranges' room is kept for the next. */
 void tern__flight_drop(tern__flight **list, tern__flight *flight);
 /* "bytes 0 to 400 of window 3". */
-void tern__range_text(const tern__range *range, char *text, size_t size);
+void tern__range_text(const tern__debug_range *range, char *text, size_t size);
 
 /* ---- call.c ---- */
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <xxhash.h>
 
-void tern__range_text(const tern__range *range, char *text, size_t size)
+void tern__range_text(const tern__debug_range *range, char *text, size_t size)
 {
     if (range->window == TERN__NO_WINDOW)
         snprintf(text, size, "%zu bytes at %p", range->bytes, (void *)range->at);
@@ -13,12 +13,12 @@ void tern__range_text(const tern__range *range, char *text, size_t size)
                  range->window);
 }
 
-int tern__flight_add(tern__flight *flight, const tern__range *range, tern_error *err)
+int tern__flight_add(tern__flight *flight, const tern__debug_range *range, tern_error *err)
 {
     if (flight->count == flight->room) {
         int room = TERN__MAX(4, 2 * flight->room);
-        tern__range *grown = tern__realloc_array(flight->ranges, (size_t)flight->room * sizeof(*grown),
-                                                 (size_t)room * sizeof(*grown), "tern_group_open", err);
+        tern__debug_range *grown = tern__realloc_array(flight->ranges, (size_t)flight->room * sizeof(*grown),
+                                                       (size_t)room * sizeof(*grown), "tern_group_open", err);
         if (!grown) return TERN_E_MEMORY;
         flight->ranges = grown;
         flight->room = room;
@@ -27,13 +27,13 @@ int tern__flight_add(tern__flight *flight, const tern__range *range, tern_error 
     return TERN_OK;
 }
 
-static bool clash(const tern__range *one, const tern__range *other)
+static bool clash(const tern__debug_range *one, const tern__debug_range *other)
 {
     if (!one->is_written && !other->is_written) return false;
     return one->at < other->at + other->bytes && other->at < one->at + one->bytes;
 }
 
-static const tern__range *find_clash(const tern__flight *one, const tern__flight *other)
+static const tern__debug_range *find_clash(const tern__flight *one, const tern__flight *other)
 {
     for (int i = 0; i < one->count; i++)
         for (int j = 0; j < other->count; j++)
@@ -45,14 +45,14 @@ int tern__flight_begin(tern__flight **list, tern__flight *flight, tern_error *er
 {
     char text[96];
     for (const tern__flight *other = *list; other; other = other->next) {
-        const tern__range *range = find_clash(flight, other);
+        const tern__debug_range *range = find_clash(flight, other);
         if (!range) continue;
         tern__range_text(range, text, sizeof(text));
         return tern__error_set(err, "tern_work_wait", TERN_E_INVALID,
                                "%s uses %s, which %s uses that is not done", flight->text, text, other->text);
     }
     for (int i = 0; i < flight->count; i++) {
-        tern__range *range = &flight->ranges[i];
+        tern__debug_range *range = &flight->ranges[i];
         if (range->is_kept) range->sum = XXH3_64bits(range->at, range->bytes);
     }
     flight->began = tern__now_ns();
@@ -72,7 +72,7 @@ int tern__flight_check(const tern__flight *flight, tern_error *err)
 {
     char text[96];
     for (int i = 0; i < flight->count; i++) {
-        const tern__range *range = &flight->ranges[i];
+        const tern__debug_range *range = &flight->ranges[i];
         if (!range->is_kept || range->sum == XXH3_64bits(range->at, range->bytes)) continue;
         tern__range_text(range, text, sizeof(text));
         return tern__error_set(err, "tern_work_wait", TERN_E_STATE,

@@ -54,11 +54,11 @@ static void describe(const tern__transfer *t, char *text, size_t size)
 
 static int begin(mailbox *box, message *m, tern__transfer *t, tern_error *err)
 {
-    tern__range range = {.at = t->buf,
-                         .bytes = t->count * tern_dtype_bytes(t->dtype),
-                         .is_written = t->is_recv,
-                         .is_kept = !t->is_recv,
-                         .window = TERN__NO_WINDOW};
+    tern__debug_range range = {.at = t->buf,
+                               .bytes = t->count * tern_dtype_bytes(t->dtype),
+                               .is_written = t->is_recv,
+                               .is_kept = !t->is_recv,
+                               .window = TERN__NO_WINDOW};
     m->own = *t;
     m->of = t;
     m->flight.count = 0;

@@ -293,7 +293,7 @@ void *tern__channel_open(void *state, int slots, tern_error *err)
     channel->native = native;
     channel->slots = room;
     channel->slot_bytes =
-        world * (sizeof(tern__desc) + sizeof(tern__part)) + (world + 1) * sizeof(tern__word);
+        world * (sizeof(tern__desc) + sizeof(tern__mean_part)) + (world + 1) * sizeof(tern__word);
     channel->bytes = sizeof(tern__shared_head) + 5 * world * sizeof(tern__word) + room * channel->slot_bytes;
     if (!alloc_own(channel, world, err) || tern__shared_open(native, channel->bytes, &channel->base, err)) {
         release(channel);

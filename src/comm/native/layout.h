@@ -73,10 +73,10 @@ typedef struct tern__desc {
 _Static_assert(sizeof(tern__desc) == TERN__LINE, "a descriptor is one line");
 
 /* A rank's part of a mean. */
-typedef struct tern__part {
+typedef struct tern__mean_part {
     _Alignas(TERN__LINE) double weight;
     double share;
-} tern__part;
+} tern__mean_part;
 
 /* ---- tagged counters: seq in the high bits, n in the low ---- */
 

@@ -94,9 +94,9 @@ static inline tern__word *tern__slot_claim(const tern__channel *channel, uint64_
 }
 
 /* part[world]. */
-static inline tern__part *tern__slot_part(const tern__channel *channel, uint64_t seq)
+static inline tern__mean_part *tern__slot_part(const tern__channel *channel, uint64_t seq)
 {
-    return (tern__part *)(tern__slot_claim(channel, seq) + channel->native->world + 1);
+    return (tern__mean_part *)(tern__slot_claim(channel, seq) + channel->native->world + 1);
 }
 
 /* What a blocking call waits for. */

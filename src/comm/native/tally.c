@@ -17,7 +17,7 @@ void tern__tally_say(tern__channel *channel, uint64_t seq, const tern__post *pos
     task->source = post->root;
     tern__slot_desc(channel, seq)[rank] = *desc;
     if (!post->weighted) return;
-    tern__part *part = &tern__slot_part(channel, seq)[rank];
+    tern__mean_part *part = &tern__slot_part(channel, seq)[rank];
     part->weight = post->weight;
     part->share = post->share;
 }
@@ -90,7 +90,7 @@ static void count_shadows(const tern__channel *channel, uint64_t seq, tern__task
 static void weigh(const tern__channel *channel, uint64_t seq, tern__task *task)
 {
     const tern__desc *desc = tern__slot_desc(channel, seq);
-    const tern__part *part = tern__slot_part(channel, seq);
+    const tern__mean_part *part = tern__slot_part(channel, seq);
     int world = channel->native->world;
     double *weight = channel->weights + (seq & (channel->slots - 1)) * (size_t)world;
     bool is_plain = true, weighs = false;

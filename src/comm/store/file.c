@@ -168,7 +168,7 @@ static int write_records(const visit *v)
 static bool make_records(file_store *s, tern__bytes query)
 {
     bool is_multi = query.data[0] == TERN__QUERY_MULTI_SET, fine = true;
-    tern__cursor in = {query.data + 1};
+    tern__frame_cursor in = {query.data + 1};
     uint64_t keys = is_multi ? tern__take_number(&in) : 1;
     for (; keys && fine; keys--) {
         fine = tern__record_append(&s->bytes, s->table, tern__take_string(&in));
@@ -180,7 +180,7 @@ static bool make_records(file_store *s, tern__bytes query)
 /* Did a COMPARE_SET set? Its answer is then what was desired. */
 static bool has_set(tern__bytes query, const tern__buffer *answer, size_t before)
 {
-    tern__cursor in = {query.data + 1}, out = {answer->data + before};
+    tern__frame_cursor in = {query.data + 1}, out = {answer->data + before};
     tern__take_string(&in);
     tern__take_string(&in);
     tern__bytes desired = tern__take_string(&in), now = tern__take_string(&out);
@@ -203,7 +203,7 @@ static int publish(const visit *v, tern__bytes query, const tern__buffer *answer
 static int run(const visit *v, tern__bytes query, tern__buffer *answer)
 {
     file_store *s = v->store;
-    tern__waiter waiter = {0};
+    tern__key_waiter waiter = {0};
     size_t before = answer->bytes;
     tern__query_result result = tern__query_run(s->table, query.data, &waiter, answer);
     while (tern__table_woken(s->table)) continue;

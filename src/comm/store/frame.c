@@ -109,12 +109,12 @@ tern__frame_state tern__frame_scan(tern__frame *frame, tern__bytes in)
 
 /* ---- reading ---- */
 
-uint8_t tern__take_byte(tern__cursor *cursor)
+uint8_t tern__take_byte(tern__frame_cursor *cursor)
 {
     return *cursor->at++;
 }
 
-uint64_t tern__take_number(tern__cursor *cursor)
+uint64_t tern__take_number(tern__frame_cursor *cursor)
 {
     uint64_t number;
     memcpy(&number, cursor->at, sizeof(number));
@@ -122,7 +122,7 @@ uint64_t tern__take_number(tern__cursor *cursor)
     return number;
 }
 
-tern__bytes tern__take_string(tern__cursor *cursor)
+tern__bytes tern__take_string(tern__frame_cursor *cursor)
 {
     size_t bytes = (size_t)tern__take_number(cursor);
     tern__bytes string = {cursor->at, bytes};

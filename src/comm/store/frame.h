@@ -33,12 +33,12 @@ tern__frame_state tern__frame_scan(tern__frame *frame, tern__bytes in);
 
 /* ---- reading a frame that is DONE: fields in their order ---- */
 
-typedef struct tern__cursor {
+typedef struct tern__frame_cursor {
     const uint8_t *at;
-} tern__cursor;
+} tern__frame_cursor;
 
-uint8_t tern__take_byte(tern__cursor *cursor);
-uint64_t tern__take_number(tern__cursor *cursor);
-tern__bytes tern__take_string(tern__cursor *cursor);
+uint8_t tern__take_byte(tern__frame_cursor *cursor);
+uint64_t tern__take_number(tern__frame_cursor *cursor);
+tern__bytes tern__take_string(tern__frame_cursor *cursor);
 
 #endif

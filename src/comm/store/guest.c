@@ -13,7 +13,7 @@ enum {
     answers_bytes = 64 << 10, /* of answers that are gathered before they are sent     */
 };
 
-void tern__guest_refuse(tern__host *host, tern__guest *g, const char *why)
+void tern__guest_refuse(tern__store_host *host, tern__store_guest *g, const char *why)
 {
     char name[64] = "?", port[16] = "?";
     struct sockaddr_storage addr;
@@ -27,7 +27,7 @@ void tern__guest_refuse(tern__host *host, tern__guest *g, const char *why)
     g->is_closed = true;
 }
 
-void tern__guest_free(tern__host *host, tern__guest *g)
+void tern__guest_free(tern__store_host *host, tern__store_guest *g)
 {
     tern__table_leave(host->table, &g->waiter);
     tern__close(&g->fd);
@@ -36,7 +36,7 @@ void tern__guest_free(tern__host *host, tern__guest *g)
     tern__free(g);
 }
 
-void tern__guest_flush(tern__guest *g)
+void tern__guest_flush(tern__store_guest *g)
 {
     if (!g->out.bytes || g->is_closed) return;
     ssize_t sent = send(g->fd, g->out.data, g->out.bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -46,7 +46,7 @@ void tern__guest_flush(tern__guest *g)
 
 /* ---- our own hello ---- */
 
-static void take_hello(tern__host *host, tern__guest *g)
+static void take_hello(tern__store_host *host, tern__store_guest *g)
 {
     if (g->in.bytes < sizeof(g->hello)) return;
     memcpy(&g->hello, g->in.data, sizeof(g->hello));
@@ -60,7 +60,7 @@ static void take_hello(tern__host *host, tern__guest *g)
     g->stage = TERN__STAGE_PROOF;
 }
 
-static void take_proof(tern__host *host, tern__guest *g)
+static void take_proof(tern__store_host *host, tern__store_guest *g)
 {
     tern__proof proof;
     tern__welcome welcome;
@@ -78,7 +78,7 @@ static void take_proof(tern__host *host, tern__guest *g)
 }
 
 /* Who speaks is told by the first byte, and if that is 0 by the four behind it. */
-static void take_first(tern__host *host, tern__guest *g)
+static void take_first(tern__store_host *host, tern__store_guest *g)
 {
     uint32_t magic = 0;
     if (!g->in.bytes) return;
@@ -98,12 +98,12 @@ static void take_first(tern__host *host, tern__guest *g)
 
 /* ---- queries ---- */
 
-static tern__guest *guest_of(tern__waiter *waiter)
+static tern__store_guest *guest_of(tern__key_waiter *waiter)
 {
-    return (tern__guest *)(void *)((char *)waiter - offsetof(tern__guest, waiter));
+    return (tern__store_guest *)(void *)((char *)waiter - offsetof(tern__store_guest, waiter));
 }
 
-static void finish_query(tern__guest *g)
+static void finish_query(tern__store_guest *g)
 {
     g->at += g->frame.at;
     g->frame = (tern__frame){0};
@@ -111,7 +111,7 @@ static void finish_query(tern__guest *g)
 }
 
 /* Looks at what has come of the query at `at`; its code becomes PyTorch 2's. */
-static tern__frame_state scan(tern__guest *g)
+static tern__frame_state scan(tern__store_guest *g)
 {
     tern__bytes in = {g->in.data + g->at, g->in.bytes - g->at};
     if (!in.bytes) return TERN__FRAME_MORE;
@@ -124,7 +124,7 @@ static tern__frame_state scan(tern__guest *g)
 }
 
 /* Runs the query whose bytes are complete. False: it waits, or was the guest's last. */
-static bool run_query(tern__host *host, tern__guest *g)
+static bool run_query(tern__store_host *host, tern__store_guest *g)
 {
     const uint8_t *query = g->in.data + g->at;
     switch (tern__query_run(host->table, query, &g->waiter, &g->out)) {
@@ -138,7 +138,7 @@ static bool run_query(tern__host *host, tern__guest *g)
 
 /* What follows a query that waits may only be its cancel; but PyTorch 1, which knows none, goes on as if it
  * had not asked. False: it still waits. */
-static bool end_wait(tern__host *host, tern__guest *g)
+static bool end_wait(tern__store_host *host, tern__store_guest *g)
 {
     size_t next = g->at + g->frame.at;
     if (g->in.bytes == next) return false;
@@ -155,7 +155,7 @@ static bool end_wait(tern__host *host, tern__guest *g)
     return true;
 }
 
-static void make_ready(tern__host *host, tern__guest *g)
+static void make_ready(tern__store_host *host, tern__store_guest *g)
 {
     if (g->is_ready) return;
     g->is_ready = true;
@@ -164,17 +164,17 @@ static void make_ready(tern__host *host, tern__guest *g)
 }
 
 /* Answers those whose key exists now. None of their queries changes a key, so nobody else wakes. */
-static void answer_woken(tern__host *host)
+static void answer_woken(tern__store_host *host)
 {
-    for (tern__waiter *waiter; (waiter = tern__table_woken(host->table)) != NULL;) {
-        tern__guest *g = guest_of(waiter);
+    for (tern__key_waiter *waiter; (waiter = tern__table_woken(host->table)) != NULL;) {
+        tern__store_guest *g = guest_of(waiter);
         if (g->is_closed) continue;
         if (run_query(host, g) || g->is_closed) make_ready(host, g);
     }
 }
 
 /* True if it stopped only to get rid of its answers. */
-static bool run_queries(tern__host *host, tern__guest *g)
+static bool run_queries(tern__store_host *host, tern__store_guest *g)
 {
     if (g->waiter.at && !end_wait(host, g)) return false;
     while (!g->is_closed && g->out.bytes < answers_bytes) {
@@ -191,9 +191,9 @@ static bool run_queries(tern__host *host, tern__guest *g)
 }
 
 /* True if there may be more to run at once. */
-static bool run_stage(tern__host *host, tern__guest *g)
+static bool run_stage(tern__store_host *host, tern__store_guest *g)
 {
-    tern__stage before = g->stage;
+    tern__guest_stage before = g->stage;
     switch (g->stage) {
     case TERN__STAGE_FIRST: take_first(host, g); break;
     case TERN__STAGE_HELLO: take_hello(host, g); break;
@@ -203,7 +203,7 @@ static bool run_stage(tern__host *host, tern__guest *g)
     return g->stage != before;
 }
 
-void tern__guest_run(tern__host *host, tern__guest *g)
+void tern__guest_run(tern__store_host *host, tern__store_guest *g)
 {
     bool has_more;
     do {
@@ -215,7 +215,7 @@ void tern__guest_run(tern__host *host, tern__guest *g)
 /* ---- bytes ---- */
 
 /* Until the guest's first bytes say who it is, no more than a hello is read. */
-static size_t room_of(const tern__guest *g)
+static size_t room_of(const tern__store_guest *g)
 {
     size_t limit = g->stage == TERN__STAGE_PROOF     ? sizeof(tern__proof)
                    : g->stage == TERN__STAGE_QUERIES ? TERN__QUERY_BYTES_MAX + read_bytes
@@ -223,7 +223,7 @@ static size_t room_of(const tern__guest *g)
     return TERN__MIN(limit - TERN__MIN(limit, g->in.bytes), (size_t)read_bytes);
 }
 
-void tern__guest_receive(tern__host *host, tern__guest *g)
+void tern__guest_receive(tern__store_host *host, tern__store_guest *g)
 {
     size_t room = room_of(g);
     size_t step = TERN__MIN(room, TERN__MAX((size_t)4096, g->in.cap - g->in.bytes));

@@ -13,21 +13,21 @@
 #include "comm/store/hello.h"
 #include "comm/store/query.h"
 
-typedef enum tern__stage {
+typedef enum tern__guest_stage {
     TERN__STAGE_FIRST,
     TERN__STAGE_HELLO,
     TERN__STAGE_PROOF,
     TERN__STAGE_QUERIES
-} tern__stage;
+} tern__guest_stage;
 
 typedef enum tern__standing { TERN__STRANGER, TERN__SILENT, TERN__KNOWN, TERN__STANDINGS } tern__standing;
 
-typedef struct tern__guest {
-    struct tern__guest *next, *prev; /* in the server's list of its standing              */
-    struct tern__guest *next_ready;  /* in the server's list of those with more to run    */
-    tern__waiter waiter;             /* of the query at the front of `in`                  */
+typedef struct tern__store_guest {
+    struct tern__store_guest *next, *prev; /* in the server's list of its standing              */
+    struct tern__store_guest *next_ready;  /* in the server's list of those with more to run    */
+    tern__key_waiter waiter;               /* of the query at the front of `in`                  */
     int fd;
-    tern__stage stage;
+    tern__guest_stage stage;
     tern__standing standing;
     tern__dialect dialect;
     int64_t deadline; /* of a stranger */
@@ -39,24 +39,24 @@ typedef struct tern__guest {
     size_t counted;    /* bytes of its buffers in the server's sum     */
     uint32_t events;   /* that epoll looks for                         */
     bool is_ready, is_closed;
-} tern__guest;
+} tern__store_guest;
 
 /* What of the server a guest needs. */
-typedef struct tern__host {
+typedef struct tern__store_host {
     tern__table *table;
     const uint8_t *secret;
     bool is_public;
     int refused;
-    tern__guest *ready; /* woken ones that may have more to run */
-} tern__host;
+    tern__store_guest *ready; /* woken ones that may have more to run */
+} tern__store_host;
 
 /* Its socket has something, or is gone. */
-void tern__guest_receive(tern__host *host, tern__guest *guest);
+void tern__guest_receive(tern__store_host *host, tern__store_guest *guest);
 /* Runs what has come and is complete, and wakes who waited for it. */
-void tern__guest_run(tern__host *host, tern__guest *guest);
+void tern__guest_run(tern__store_host *host, tern__store_guest *guest);
 /* Sends what fits. */
-void tern__guest_flush(tern__guest *guest);
-void tern__guest_refuse(tern__host *host, tern__guest *guest, const char *why);
-void tern__guest_free(tern__host *host, tern__guest *guest);
+void tern__guest_flush(tern__store_guest *guest);
+void tern__guest_refuse(tern__store_host *host, tern__store_guest *guest, const char *why);
+void tern__guest_free(tern__store_host *host, tern__store_guest *guest);
 
 #endif

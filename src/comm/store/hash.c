@@ -96,7 +96,7 @@ static void tell(shared *s)
 }
 
 /* False at the deadline. */
-static bool sleep_until(shared *s, const tern__waiter *waiter, int64_t deadline)
+static bool sleep_until(shared *s, const tern__key_waiter *waiter, int64_t deadline)
 {
     struct timespec at = {deadline / 1000000000, deadline % 1000000000};
     while (waiter->at)
@@ -108,7 +108,7 @@ static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buff
                tern_error *err)
 {
     shared *s = ((hash_store *)root)->shared;
-    tern__waiter waiter = {0};
+    tern__key_waiter waiter = {0};
     tern__query_result result;
     bool in_time = true;
     pthread_mutex_lock(&s->lock);

@@ -8,8 +8,8 @@
 
 typedef struct run {
     tern__table *table;
-    tern__cursor in;
-    tern__waiter *waiter;
+    tern__frame_cursor in;
+    tern__key_waiter *waiter;
     tern__buffer *reply;
 } run;
 
@@ -198,7 +198,7 @@ static tern__query_result run_barrier(run *r)
     return answer_byte(r, TERN__WAIT_DONE);
 }
 
-tern__query_result tern__query_cancel(tern__table *table, tern__waiter *waiter, tern__buffer *reply)
+tern__query_result tern__query_cancel(tern__table *table, tern__key_waiter *waiter, tern__buffer *reply)
 {
     run r = {.reply = reply};
     tern__table_leave(table, waiter);
@@ -255,7 +255,7 @@ static tern__query_result dispatch(run *r, uint8_t code)
     }
 }
 
-tern__query_result tern__query_run(tern__table *table, const uint8_t *query, tern__waiter *waiter,
+tern__query_result tern__query_run(tern__table *table, const uint8_t *query, tern__key_waiter *waiter,
                                    tern__buffer *reply)
 {
     run r = {table, {query + 1}, waiter, reply};

@@ -13,10 +13,10 @@ typedef enum tern__query_result {
 } tern__query_result;
 
 /* Runs a query that tern__frame_scan found complete, with a code of PyTorch 2. */
-tern__query_result tern__query_run(tern__table *table, const uint8_t *query, tern__waiter *waiter,
+tern__query_result tern__query_run(tern__table *table, const uint8_t *query, tern__key_waiter *waiter,
                                    tern__buffer *reply);
 /* The answer to whoever gives up waiting. */
-tern__query_result tern__query_cancel(tern__table *table, tern__waiter *waiter, tern__buffer *reply);
+tern__query_result tern__query_cancel(tern__table *table, tern__key_waiter *waiter, tern__buffer *reply);
 /* Does the query change values, so that a file must hear of it? */
 bool tern__query_writes(uint8_t code);
 

@@ -23,12 +23,12 @@ enum {
 static const size_t buffered_max = 256u << 20; /* in the buffers of all guests */
 
 typedef struct guest_list {
-    tern__guest *first, *last;
+    tern__store_guest *first, *last;
     int count;
 } guest_list;
 
 struct tern__server {
-    tern__host host;
+    tern__store_host host;
     int listen_fd, bell, epoll, pid;
     pthread_t thread;
     uint8_t secret[TERN__SECRET_BYTES];
@@ -43,7 +43,7 @@ struct tern__server {
 
 /* ---- lists ---- */
 
-static void list_add(guest_list *list, tern__guest *g)
+static void list_add(guest_list *list, tern__store_guest *g)
 {
     g->next = NULL;
     g->prev = list->last;
@@ -52,20 +52,20 @@ static void list_add(guest_list *list, tern__guest *g)
     list->count++;
 }
 
-static void list_remove(guest_list *list, tern__guest *g)
+static void list_remove(guest_list *list, tern__store_guest *g)
 {
     *(g->prev ? &g->prev->next : &list->first) = g->next;
     *(g->next ? &g->next->prev : &list->last) = g->prev;
     list->count--;
 }
 
-static bool is_torch1(const tern__guest *g)
+static bool is_torch1(const tern__store_guest *g)
 {
     return g->dialect == TERN__DIALECT_TORCH1;
 }
 
 /* Moves a guest between the lists as its standing, or its end, says. */
-static void move(tern__server *server, tern__guest *g, tern__standing from)
+static void move(tern__server *server, tern__store_guest *g, tern__standing from)
 {
     if (!g->is_closed && g->standing == from) return;
     list_remove(&server->guests[from], g);
@@ -74,7 +74,7 @@ static void move(tern__server *server, tern__guest *g, tern__standing from)
     list_add(g->is_closed ? &server->closed : &server->guests[g->standing], g);
 }
 
-static void close_guest(tern__server *server, tern__guest *g)
+static void close_guest(tern__server *server, tern__store_guest *g)
 {
     g->is_closed = true;
     move(server, g, g->standing);
@@ -82,7 +82,7 @@ static void close_guest(tern__server *server, tern__guest *g)
 
 /* ---- one guest ---- */
 
-static void watch(const tern__server *server, tern__guest *g)
+static void watch(const tern__server *server, tern__store_guest *g)
 {
     uint32_t events = g->out.bytes ? EPOLLOUT : EPOLLIN;
     if (events == g->events || g->is_closed) return;
@@ -92,35 +92,35 @@ static void watch(const tern__server *server, tern__guest *g)
     g->events = events;
 }
 
-static tern__guest *largest_guest(const tern__server *server)
+static tern__store_guest *largest_guest(const tern__server *server)
 {
-    tern__guest *largest = NULL;
+    tern__store_guest *largest = NULL;
     for (int i = 0; i < TERN__STANDINGS; i++)
-        for (tern__guest *g = server->guests[i].first; g; g = g->next)
+        for (tern__store_guest *g = server->guests[i].first; g; g = g->next)
             if (!largest || g->counted > largest->counted) largest = g;
     return largest;
 }
 
 /* Bytes that guests leave in the server's buffers are bounded for all of them together; who has most of them
  * goes first. */
-static void count_buffers(tern__server *server, tern__guest *g)
+static void count_buffers(tern__server *server, tern__store_guest *g)
 {
     server->buffered += g->in.cap + g->out.cap - g->counted;
     g->counted = g->in.cap + g->out.cap;
     if (server->buffered <= buffered_max) return;
-    tern__guest *largest = largest_guest(server);
+    tern__store_guest *largest = largest_guest(server);
     tern__guest_refuse(&server->host, largest, "the unfinished queries of all clients are over the limit");
     move(server, largest, largest->standing);
 }
 
-static void settle(tern__server *server, tern__guest *g, tern__standing from)
+static void settle(tern__server *server, tern__store_guest *g, tern__standing from)
 {
     watch(server, g);
     move(server, g, from);
     if (!g->is_closed) count_buffers(server, g);
 }
 
-static void serve(tern__server *server, tern__guest *g)
+static void serve(tern__server *server, tern__store_guest *g)
 {
     tern__standing from = g->standing;
     tern__guest_run(&server->host, g);
@@ -131,14 +131,14 @@ static void serve(tern__server *server, tern__guest *g)
 static void serve_ready(tern__server *server)
 {
     while (server->host.ready) {
-        tern__guest *g = server->host.ready;
+        tern__store_guest *g = server->host.ready;
         server->host.ready = g->next_ready;
         g->is_ready = false;
         if (!g->is_closed) serve(server, g);
     }
 }
 
-static void handle(tern__server *server, tern__guest *g, uint32_t events)
+static void handle(tern__server *server, tern__store_guest *g, uint32_t events)
 {
     tern__standing from = g->standing;
     if (g->is_closed) return;
@@ -155,10 +155,10 @@ static void handle(tern__server *server, tern__guest *g, uint32_t events)
 
 /* ---- all guests ---- */
 
-static tern__guest *guest_new(int fd)
+static tern__store_guest *guest_new(int fd)
 {
     int one = 1;
-    tern__guest *fresh = tern__alloc(sizeof(*fresh), __func__, NULL);
+    tern__store_guest *fresh = tern__alloc(sizeof(*fresh), __func__, NULL);
     if (!fresh) return NULL;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* else answers are only later */
     fresh->fd = fd;
@@ -172,7 +172,7 @@ static bool accept_one(tern__server *server)
 {
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) return false;
-    tern__guest *fresh = fd >= 0 ? guest_new(fd) : NULL;
+    tern__store_guest *fresh = fd >= 0 ? guest_new(fd) : NULL;
     if (!fresh) {
         tern__close(&fd);
         if (server->guests[TERN__SILENT].first) close_guest(server, server->guests[TERN__SILENT].first);
@@ -194,7 +194,7 @@ static void end_strangers(tern__server *server)
 {
     guest_list *silent = &server->guests[TERN__SILENT];
     int64_t now = tern__now_ns();
-    for (tern__guest *g; (g = server->guests[TERN__STRANGER].first) != NULL && now >= g->deadline;) {
+    for (tern__store_guest *g; (g = server->guests[TERN__STRANGER].first) != NULL && now >= g->deadline;) {
         if (server->host.is_public && g->stage == TERN__STAGE_FIRST && !g->in.bytes)
             g->standing = TERN__SILENT;
         else
@@ -206,7 +206,7 @@ static void end_strangers(tern__server *server)
 
 static void free_closed(tern__server *server)
 {
-    for (tern__guest *g; (g = server->closed.first) != NULL;) {
+    for (tern__store_guest *g; (g = server->closed.first) != NULL;) {
         list_remove(&server->closed, g);
         server->buffered -= g->counted;
         /* A forked child of this process may have the descriptor, too, and then closing it is not enough. */
@@ -226,7 +226,7 @@ static void listen_if(tern__server *server, bool listens)
 /* How long to sleep: until the next stranger's deadline, or the end of an accept pause. */
 static int sleep_ms(const tern__server *server)
 {
-    const tern__guest *next = server->guests[TERN__STRANGER].first;
+    const tern__store_guest *next = server->guests[TERN__STRANGER].first;
     int64_t until = next ? next->deadline : INT64_MAX;
     if (!server->listens && tern__now_ns() < server->accept_after)
         until = TERN__MIN(until, server->accept_after);

@@ -197,19 +197,19 @@ static int ask(call *c)
 
 /* ---- answers ---- */
 
-static tern__cursor answer_of(const call *c)
+static tern__frame_cursor answer_of(const call *c)
 {
-    return (tern__cursor){c->store->answer.data};
+    return (tern__frame_cursor){c->store->answer.data};
 }
 
 static int64_t answer_number(const call *c)
 {
-    tern__cursor cursor = answer_of(c);
+    tern__frame_cursor cursor = answer_of(c);
     return c->status ? c->status : (int64_t)tern__take_number(&cursor);
 }
 
 /* The string at the end of the answer, with the zero behind it that all values have. */
-static const void *last_value(call *c, tern__cursor cursor, size_t *bytes)
+static const void *last_value(call *c, tern__frame_cursor cursor, size_t *bytes)
 {
     tern__bytes value = tern__take_string(&cursor);
     size_t at = (size_t)(value.data - c->store->answer.data);
@@ -237,7 +237,7 @@ static const void *fetch(tern_store *store, const char *func, const char *key, d
     call c = begin(store, func, TERN__QUERY_FETCH, err);
     put_key(&c, key);
     if (ask_within(&c, timeout_s)) return NULL;
-    tern__cursor cursor = answer_of(&c);
+    tern__frame_cursor cursor = answer_of(&c);
     tern__take_byte(&cursor);
     return last_value(&c, cursor, bytes);
 }
@@ -386,7 +386,7 @@ const tern_store_value *tern_store_list_keys(tern_store *store, size_t *count, t
     if (tern__is_set(err)) return NULL;
     call c = begin(store, __func__, TERN__QUERY_LIST_KEYS, err);
     if (ask(&c)) return NULL;
-    tern__cursor cursor = answer_of(&c);
+    tern__frame_cursor cursor = answer_of(&c);
     size_t all = (size_t)tern__take_number(&cursor);
     store->values.bytes = 0;
     if (!tern__buffer_reserve(&store->values, (all + 1) * sizeof(tern_store_value))) {
@@ -422,7 +422,7 @@ const void *tern_store_queue_pop(tern_store *store, const char *key, bool block,
         call c = begin(store, __func__, TERN__QUERY_QUEUE_POP, err);
         put_key(&c, key);
         if (ask(&c)) return NULL;
-        tern__cursor cursor = answer_of(&c);
+        tern__frame_cursor cursor = answer_of(&c);
         if (tern__take_number(&cursor)) return last_value(&c, cursor, bytes);
         if (!block) return NULL;
     }

@@ -20,7 +20,7 @@ typedef struct tern__entry {
     size_t value_bytes, value_cap;
     item *first, *last;
     size_t queued;
-    tern__waiter *waiters, *last_waiter;
+    tern__key_waiter *waiters, *last_waiter;
     size_t key_bytes;
     uint8_t key[];
 } entry;
@@ -31,7 +31,7 @@ struct tern__table {
     size_t entries;      /* in the buckets */
     size_t keys, keys_max, bytes, bytes_max;
     uint64_t seed; /* of the hash: who chooses keys cannot make long chains */
-    tern__waiter *woken, *last_woken;
+    tern__key_waiter *woken, *last_woken;
 };
 
 tern__table *tern__table_new(size_t keys_max, size_t bytes_max, const char *func, tern_error *err)
@@ -111,14 +111,14 @@ static void drop_if_bare(tern__table *table, entry *bare)
 
 /* ---- waiters ---- */
 
-static void unlink_waiter(tern__waiter **first, tern__waiter **last, tern__waiter *waiter)
+static void unlink_waiter(tern__key_waiter **first, tern__key_waiter **last, tern__key_waiter *waiter)
 {
     *(waiter->prev ? &waiter->prev->next : first) = waiter->next;
     *(waiter->next ? &waiter->next->prev : last) = waiter->prev;
     waiter->next = waiter->prev = NULL;
 }
 
-static void link_waiter(tern__waiter **first, tern__waiter **last, tern__waiter *waiter)
+static void link_waiter(tern__key_waiter **first, tern__key_waiter **last, tern__key_waiter *waiter)
 {
     waiter->prev = *last;
     *(*last ? &(*last)->next : first) = waiter;
@@ -128,7 +128,7 @@ static void link_waiter(tern__waiter **first, tern__waiter **last, tern__waiter 
 static void wake(tern__table *table, entry *at, size_t count)
 {
     while (at->waiters && count--) {
-        tern__waiter *waiter = at->waiters;
+        tern__key_waiter *waiter = at->waiters;
         unlink_waiter(&at->waiters, &at->last_waiter, waiter);
         waiter->at = NULL;
         waiter->is_woken = true;
@@ -136,7 +136,7 @@ static void wake(tern__table *table, entry *at, size_t count)
     }
 }
 
-bool tern__table_wait(tern__table *table, tern__bytes key, tern__waiter *waiter)
+bool tern__table_wait(tern__table *table, tern__bytes key, tern__key_waiter *waiter)
 {
     entry *at = find_or_add(table, key);
     if (!at) return false;
@@ -145,7 +145,7 @@ bool tern__table_wait(tern__table *table, tern__bytes key, tern__waiter *waiter)
     return true;
 }
 
-void tern__table_leave(tern__table *table, tern__waiter *waiter)
+void tern__table_leave(tern__table *table, tern__key_waiter *waiter)
 {
     entry *at = waiter->at;
     if (waiter->is_woken) unlink_waiter(&table->woken, &table->last_woken, waiter);
@@ -153,12 +153,12 @@ void tern__table_leave(tern__table *table, tern__waiter *waiter)
         unlink_waiter(&at->waiters, &at->last_waiter, waiter);
         drop_if_bare(table, at);
     }
-    *waiter = (tern__waiter){0};
+    *waiter = (tern__key_waiter){0};
 }
 
-tern__waiter *tern__table_woken(tern__table *table)
+tern__key_waiter *tern__table_woken(tern__table *table)
 {
-    tern__waiter *waiter = table->woken;
+    tern__key_waiter *waiter = table->woken;
     if (!waiter) return NULL;
     unlink_waiter(&table->woken, &table->last_woken, waiter);
     waiter->is_woken = false;

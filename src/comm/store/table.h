@@ -12,12 +12,12 @@
 typedef struct tern__table tern__table;
 
 /* All zeros: waits for nothing. */
-typedef struct tern__waiter {
-    struct tern__waiter *next, *prev;
+typedef struct tern__key_waiter {
+    struct tern__key_waiter *next, *prev;
     struct tern__entry *at; /* whose key it waits for, or NULL */
     bool is_woken;          /* in the list of the woken         */
     bool is_counted;        /* its barrier has counted it       */
-} tern__waiter;
+} tern__key_waiter;
 
 tern__table *tern__table_new(size_t keys_max, size_t bytes_max, const char *func, tern_error *err);
 /* With no waiter at any key. */
@@ -55,11 +55,11 @@ size_t tern__table_queued(const tern__table *table, tern__bytes key);
 /* ---- waiters ---- */
 
 /* Puts the waiter at `key`. False: no memory. */
-bool tern__table_wait(tern__table *table, tern__bytes key, tern__waiter *waiter);
+bool tern__table_wait(tern__table *table, tern__bytes key, tern__key_waiter *waiter);
 /* Wherever it stands. */
-void tern__table_leave(tern__table *table, tern__waiter *waiter);
+void tern__table_leave(tern__table *table, tern__key_waiter *waiter);
 /* Takes the first of the woken from their list; NULL if there is none. */
-tern__waiter *tern__table_woken(tern__table *table);
+tern__key_waiter *tern__table_woken(tern__table *table);
 void tern__table_wake(tern__table *table, tern__bytes key);
 
 #endif

@@ -188,7 +188,7 @@ static int converse_of_key(const exchange *x, uint8_t code, bool counted, tern__
 /* WAIT, whose answer is that of the first half of FETCH, and GET. */
 static int fetch(const exchange *x, tern__bytes query)
 {
-    tern__cursor in = {query.data + 1};
+    tern__frame_cursor in = {query.data + 1};
     tern__bytes key = tern__take_string(&in);
     int status = converse_of_key(x, TERN__QUERY_WAIT, true, key, (tern__bytes){0});
     return status ? status : converse_of_key(x, TERN__QUERY_GET, false, key, (tern__bytes){0});
@@ -197,7 +197,7 @@ static int fetch(const exchange *x, tern__bytes query)
 static int multi_one_by_one(const exchange *x, tern__bytes query)
 {
     bool is_set = query.data[0] == TERN__QUERY_MULTI_SET;
-    tern__cursor in = {query.data + 1};
+    tern__frame_cursor in = {query.data + 1};
     int status = TERN_OK;
     for (uint64_t left = tern__take_number(&in); left && !status; left--) {
         tern__bytes key = tern__take_string(&in), value = {0};
@@ -225,7 +225,7 @@ static int push_and_ping(const exchange *x, tern__bytes query)
 
 static uint64_t keys_of(tern__bytes query)
 {
-    tern__cursor in = {query.data + 1};
+    tern__frame_cursor in = {query.data + 1};
     return query.data[0] == TERN__QUERY_MULTI_GET ? tern__take_number(&in) : 0;
 }
 

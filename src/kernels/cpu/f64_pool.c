@@ -14,13 +14,13 @@ typedef struct pooling {
     double *x, *y;           /* or their gradients                    */
     const tern__view *place; /* NULL: not wanted                      */
     tern__space in, out;
-    const tern__span *spans[TERN__SPACE]; /* of each slice, row and column of y    */
-    int64_t step[TERN__SPACE];            /* between neighbouring places of a window */
+    const tern__pool_span *spans[TERN__SPACE]; /* of each slice, row and column of y    */
+    int64_t step[TERN__SPACE];                 /* between neighbouring places of a window */
 } pooling;
 
 /* The window of y's element `number`; its corner is a number in x, perhaps outside of the plane. */
 typedef struct window {
-    tern__span d, r, c;
+    tern__pool_span d, r, c;
     int64_t corner, number;
 } window;
 
@@ -130,7 +130,7 @@ static plane_fn function_of(tern__kernel kernel)
 static int find_spans(pooling *p)
 {
     const int64_t *out = p->out.size;
-    tern__span *spans = tern__loop_scratch(p->call, (size_t)(out[0] + out[1] + out[2]) * sizeof(*spans));
+    tern__pool_span *spans = tern__loop_scratch(p->call, (size_t)(out[0] + out[1] + out[2]) * sizeof(*spans));
     if (!spans) return TERN_E_MEMORY;
     for (int axis = 0; axis < TERN__SPACE; axis++) {
         p->spans[axis] = spans;

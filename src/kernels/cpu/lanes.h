@@ -125,9 +125,9 @@ TERN__INLINE tern__halves tern__lanes_to_bf16(tern__lanes v)
 }
 
 /* v as a sum of two bf16: v rounded, and what that leaves of it, rounded: together v but for 2^-17 of it. */
-typedef struct tern__parts {
+typedef struct tern__lane_parts {
     tern__halves high, low;
-} tern__parts;
+} tern__lane_parts;
 
 /* The same in the upper halves of words; what the lower ones have does not count. */
 typedef struct tern__word_parts {
@@ -144,11 +144,11 @@ TERN__INLINE tern__word_parts tern__lanes_split_words(tern__lanes v)
     return (tern__word_parts){high, (tern__words)(v - (tern__lanes)high) + 0x8000};
 }
 
-TERN__INLINE tern__parts tern__lanes_split(tern__lanes v)
+TERN__INLINE tern__lane_parts tern__lanes_split(tern__lanes v)
 {
     tern__word_parts w = tern__lanes_split_words(v);
-    return (tern__parts){__builtin_convertvector(w.high >> 16, tern__halves),
-                         __builtin_convertvector(w.low >> 16, tern__halves)};
+    return (tern__lane_parts){__builtin_convertvector(w.high >> 16, tern__halves),
+                              __builtin_convertvector(w.low >> 16, tern__halves)};
 }
 
 TERN__INLINE tern__lanes tern__lanes_of_f16(tern__halves h)

@@ -39,8 +39,8 @@ typedef struct pooling {
     bool gradient; /* x is the result */
     tern__space in, out;
     int64_t planes;
-    const tern__span *spans[TERN__SPACE]; /* of each slice, row and column of y              */
-    int cut;                              /* the axis along which a plane has parts          */
+    const tern__pool_span *spans[TERN__SPACE]; /* of each slice, row and column of y              */
+    int cut;                                   /* the axis along which a plane has parts          */
     int64_t parts;
     int64_t slices, rows;   /* of y that are copied at a time                  */
     bool stores;            /* gradient: each box owns its part of x           */
@@ -66,7 +66,7 @@ static bool is_disjoint(const pooling *p, int axis)
 static void find_range(const pooling *p, int axis, int64_t first, int64_t n, int64_t *low, int64_t *high)
 {
     int64_t in = p->in.size[axis], end = first + n;
-    const tern__span *spans = p->spans[axis];
+    const tern__pool_span *spans = p->spans[axis];
     if (p->gradient && p->stores) {
         *low = first ? TERN__MIN(spans[first].corner, in) : 0;
         *high = end < p->out.size[axis] ? TERN__MIN(spans[end].corner, in) : in;
@@ -75,7 +75,7 @@ static void find_range(const pooling *p, int axis, int64_t first, int64_t n, int
     *low = in;
     *high = 0;
     for (int64_t i = first; i < end; i++) {
-        const tern__span *s = &spans[i];
+        const tern__pool_span *s = &spans[i];
         if (s->first >= s->last) continue;
         *low = TERN__MIN(*low, s->corner + s->first * p->attr->dilation[axis]);
         *high = TERN__MAX(*high, s->corner + (s->last - 1) * p->attr->dilation[axis] + 1);
@@ -234,11 +234,11 @@ static void find_offsets(const pooling *p, int64_t offset[PLACES])
 static void scatter_row(const pooling *p, const int64_t *offset, int64_t row, float *x, const float *y,
                         const uint8_t *place, int width)
 {
-    const tern__span *d = &p->spans[0][row / p->out.size[1]], *r = &p->spans[1][row % p->out.size[1]];
+    const tern__pool_span *d = &p->spans[0][row / p->out.size[1]], *r = &p->spans[1][row % p->out.size[1]];
     if (d->first >= d->last || r->first >= r->last) return;
     int64_t start = (d->corner * p->in.size[1] + r->corner) * p->in.size[2];
     for (int64_t col = 0; col < p->out.size[2]; col++, y += width, place += width) {
-        const tern__span *c = &p->spans[2][col];
+        const tern__pool_span *c = &p->spans[2][col];
         if (c->first >= c->last) continue;
         float *corner = x + (start + c->corner) * width;
         for (int l = 0; l < width; l++) corner[offset[place[l]] * width + l] += y[l];
@@ -277,8 +277,8 @@ static void scatter_plane(const pooling *p, int64_t i, int64_t part, int thread)
 static int find_spans(pooling *p)
 {
     const int64_t *out = p->out.size;
-    tern__span *spans = tern__loop_scratch_of(p->call, TERN__SCRATCH_OPERAND + SPANS,
-                                              (size_t)(out[0] + out[1] + out[2]) * sizeof(*spans));
+    tern__pool_span *spans = tern__loop_scratch_of(p->call, TERN__SCRATCH_OPERAND + SPANS,
+                                                   (size_t)(out[0] + out[1] + out[2]) * sizeof(*spans));
     if (!spans) return TERN_E_MEMORY;
     for (int axis = 0; axis < TERN__SPACE; axis++) {
         p->spans[axis] = spans;

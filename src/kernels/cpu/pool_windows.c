@@ -12,7 +12,7 @@ typedef tern__pool_shape shape;
 typedef tern__pool_block block;
 
 typedef struct window {
-    tern__span d, r, c;
+    tern__pool_span d, r, c;
     float *row, *corner; /* first lanes of the row's beginning and of the window, perhaps outside of x */
     int64_t step[TERN__SPACE];
 } window;
@@ -29,7 +29,7 @@ TERN__INLINE window row_of(const shape *s, const block *b, int64_t slice, int64_
     return w;
 }
 
-TERN__INLINE void move_to(window *w, const tern__span *col)
+TERN__INLINE void move_to(window *w, const tern__pool_span *col)
 {
     w->c = *col;
     w->corner = w->row + col->corner * TERN__BLOCK;

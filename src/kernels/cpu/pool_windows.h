@@ -14,7 +14,7 @@ typedef struct tern__pool_box {
 typedef struct tern__pool_shape {
     const tern__pool_attr *attr;
     tern__space in, out;
-    const tern__span *spans[TERN__SPACE]; /* of each slice, row and column of y */
+    const tern__pool_span *spans[TERN__SPACE]; /* of each slice, row and column of y */
 } tern__pool_shape;
 
 /* 16 planes side by side: of x what is in a box, and what is computed of y. In a gradient of both their

@@ -5,7 +5,7 @@
 
 /* What y's element i sees: depths, rows, columns, and the number of its plane's first element in x. */
 typedef struct window {
-    tern__span span[TERN__SPACE];
+    tern__pool_span span[TERN__SPACE];
     tern__space in;
     int64_t plane;
 } window;

@@ -239,7 +239,7 @@ static void fill_pairs(const job *j, turn *to, int64_t t, char *tiles)
 
 static void fill_turn(const job *j, int64_t t, char *tiles)
 {
-    const tern__planes *p = &j->s.p;
+    const tern__tile_planes *p = &j->s.p;
     turn *to = &j->turns[t];
     for (int64_t d = 2, rest = t; d >= 0; rest /= p->axis[d--].turns) {
         to->start[d] = rest % p->axis[d].turns;
@@ -281,7 +281,7 @@ static int fill(job *j, const tern__view *bias)
 /* Of slabs of `deep` sheets of bunches of `together` images. */
 static void size_up(tern__slabs *s, int64_t together, int64_t deep, int parts)
 {
-    const tern__planes *p = &s->p;
+    const tern__tile_planes *p = &s->p;
     s->together = together;
     s->deep = TERN__MAX(1, TERN__MIN(deep, p->most));
     s->each = (p->most + s->deep - 1) / s->deep;

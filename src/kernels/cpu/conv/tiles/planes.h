@@ -84,17 +84,17 @@ static inline bool tern__axis_tap(const tern__axis *a, int64_t turn, int64_t k, 
 
 /* All three. Phases, turns and taps are row-major numbers. A volume is computed in slabs of some sheets of
  * results, for which its planes have `more` sheets. */
-typedef struct tern__planes {
+typedef struct tern__tile_planes {
     tern__axis axis[3];
     int64_t phases, turns, taps;
     int64_t sheet;      /* positions of a sheet of a plane          */
     int64_t most, more; /* sheets of a turn's results; beyond these */
-} tern__planes;
+} tern__tile_planes;
 
-static inline tern__planes tern__planes_of(const tern__conv_attr *attr, const tern__view *x,
-                                           const tern__view *y, const tern__view *w, bool gradient)
+static inline tern__tile_planes tern__planes_of(const tern__conv_attr *attr, const tern__view *x,
+                                                const tern__view *y, const tern__view *w, bool gradient)
 {
-    tern__planes p = {.phases = 1, .turns = 1, .taps = 1};
+    tern__tile_planes p = {.phases = 1, .turns = 1, .taps = 1};
     for (int d = 0; d < 3; d++) {
         p.axis[d] = tern__axis_of(attr, d, x, y, w, gradient);
         p.phases *= p.axis[d].step;
@@ -110,7 +110,7 @@ static inline tern__planes tern__planes_of(const tern__conv_attr *attr, const te
 }
 
 /* Where a row of a sheet of a phase's plane stands in the source: its first column's place; -1: padding. */
-static inline int64_t tern__planes_row(const tern__planes *p, int64_t phase, int64_t sheet, int64_t row)
+static inline int64_t tern__planes_row(const tern__tile_planes *p, int64_t phase, int64_t sheet, int64_t row)
 {
     const tern__axis *a = p->axis;
     int64_t z = tern__axis_source(&a[0], phase / a[2].step / a[1].step, sheet);
@@ -119,7 +119,7 @@ static inline int64_t tern__planes_row(const tern__planes *p, int64_t phase, int
 }
 
 /* Where a tap sees the source from the first position of a turn; false: nowhere. */
-static inline bool tern__planes_tap(const tern__planes *p, int64_t turn, int64_t tap, int64_t *phase,
+static inline bool tern__planes_tap(const tern__tile_planes *p, int64_t turn, int64_t tap, int64_t *phase,
                                     int64_t *shift)
 {
     int64_t phases = 1, positions = 1;

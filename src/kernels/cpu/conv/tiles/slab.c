@@ -12,7 +12,7 @@ TERN__INLINE void put_place(const tern__slabs *s, char *to, const void *from, bo
     tern__halves h;
     memcpy(&h, from, sizeof(h));
     if (is_f32) {
-        tern__parts parts = tern__lanes_split(tern__lanes_load(from, ROWS));
+        tern__lane_parts parts = tern__lanes_split(tern__lanes_load(from, ROWS));
         h = parts.high;
         memcpy(to + s->low, &parts.low, sizeof(h));
     }
@@ -116,7 +116,7 @@ static void clear_row(const tern__slabs *s, char *to)
 static void copy_plane(const tern__slabs *s, char *to, int64_t image, int64_t sheet, int64_t phase,
                        int64_t first)
 {
-    const tern__planes *p = &s->p;
+    const tern__tile_planes *p = &s->p;
     int64_t last = TERN__MIN(first + 32, s->source->shape[1]);
     for (int64_t i = 0; i < (s->deep + p->more) * p->axis[1].size; i++, to += s->row) {
         int64_t at = tern__planes_row(p, phase, sheet + i / p->axis[1].size, i % p->axis[1].size);

@@ -22,7 +22,7 @@
 typedef struct tern__slabs {
     const tern__view *source;
     const tern__unfold *unfold; /* of the source; NULL: it is copied as it is */
-    tern__planes p;
+    tern__tile_planes p;
     int64_t blocks;   /* of 32 channels                                     */
     int64_t wide;     /* bytes of a place: WIDE, or half of it              */
     int64_t together; /* images of a bunch                                  */

@@ -49,7 +49,7 @@ static void add_to_piece(sight *g, uint32_t columns, const int64_t start[2])
 /* Slab `number` from its column `place` on; returns the first column of the strip behind it. */
 static int add_slab(sight *g, int64_t number, int64_t place, int64_t column, int i)
 {
-    const tern__slabs *slabs = g->s->slabs;
+    const tern__strip_slabs *slabs = g->s->slabs;
     const tern__axis *a = g->s->axis;
     int64_t parts = slabs->count[0] * slabs->count[1], part = number % parts;
     int64_t start[2] = {part / slabs->count[1] * slabs->size[0] * a[0].stride,
@@ -222,7 +222,7 @@ static void read_line(const sight *g, const char *from, uint32_t there, char *to
 TERN__SIMD static void split_row(const float *from, char *high, char *low)
 {
     for (int i = 0; i < DEPTH; i += ROWS) {
-        tern__parts p = tern__lanes_split(tern__lanes_load(from + i, ROWS));
+        tern__lane_parts p = tern__lanes_split(tern__lanes_load(from + i, ROWS));
         memcpy(high + 2 * i, &p.high, sizeof(p.high));
         memcpy(low + 2 * i, &p.low, sizeof(p.low));
     }
@@ -267,7 +267,7 @@ static sight unfolded_sight(const tern__strips *s, tern__slab_range range, int64
 /* ---- strips ---- */
 
 tern__strips tern__strips_of(const tern__conv_attr *attr, const tern__view *x, const tern__view *y,
-                             const tern__view *w, const tern__slabs *slabs)
+                             const tern__view *w, const tern__strip_slabs *slabs)
 {
     tern__strips s = {.view = x, .slabs = slabs, .channels = x->shape[1], .copies = 1};
     s.bytes = (int64_t)tern_dtype_bytes(x->dtype);

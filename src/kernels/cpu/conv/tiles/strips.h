@@ -12,9 +12,9 @@
 #include "kernels/cpu/conv/tiles/planes.h"
 
 /* How y is cut: `size` sheets and rows are a slab, `count` times as many (or less) an image. */
-typedef struct tern__slabs {
+typedef struct tern__strip_slabs {
     int64_t size[2], count[2], width;
-} tern__slabs;
+} tern__strip_slabs;
 
 /* The slabs of a group: `count` from number `first` on. */
 typedef struct tern__slab_range {
@@ -24,7 +24,7 @@ typedef struct tern__slab_range {
 /* An operand, and how it is copied. */
 typedef struct tern__strips {
     const tern__view *view;
-    const tern__slabs *slabs;
+    const tern__strip_slabs *slabs;
     tern__axis axis[3];         /* what y's positions see of it */
     bool by_channel;            /* a tile's rows are 16 channels; otherwise they are pairs of positions */
     bool unfolded;              /* what a tap sees is a channel, in the order of a weight */
@@ -36,7 +36,7 @@ typedef struct tern__strips {
 
 /* The input, as the positions of `y`, cut into `slabs`, see it. */
 tern__strips tern__strips_of(const tern__conv_attr *attr, const tern__view *x, const tern__view *y,
-                             const tern__view *w, const tern__slabs *slabs);
+                             const tern__view *w, const tern__strip_slabs *slabs);
 /* For a plain x of few channels: with a channel for every tap there is one copy, and one tap. */
 void tern__strips_unfold(tern__strips *s);
 

@@ -27,7 +27,7 @@ static inline bool tern__amx_unfolds(const tern__view *x, const tern__view *w)
 static inline tern__unfold tern__unfold_of(const tern__conv_attr *attr, const tern__view *x,
                                            const tern__view *y, const tern__view *w)
 {
-    tern__planes p = tern__planes_of(attr, x, y, w, false);
+    tern__tile_planes p = tern__planes_of(attr, x, y, w, false);
     tern__unfold u = {.x = x, .count = x->shape[1] * p.taps};
     for (int64_t r = 0; r < u.count; r++) {
         u.tap[r].channel = r / p.taps;
@@ -42,7 +42,7 @@ static inline tern__unfold tern__unfold_of(const tern__conv_attr *attr, const te
 }
 
 /* The planes of what has been unfolded: y's places, and one tap. */
-static inline tern__planes tern__unfold_planes(const tern__view *y)
+static inline tern__tile_planes tern__unfold_planes(const tern__view *y)
 {
     static const tern__conv_attr plain = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1};
     tern__view w = *y;

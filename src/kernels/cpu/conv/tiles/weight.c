@@ -32,7 +32,7 @@ enum { DY_TILES = TERN__SCRATCH_OPERAND, X_TILES, SUMS, STEPS };
 typedef struct job {
     const tern__call *call;
     const tern__view *dw;
-    tern__slabs slabs;
+    tern__strip_slabs slabs;
     tern__strips x, dy;
     int64_t taps, ins, outs;   /* blocks of 16 channels */
     int64_t group, strips;     /* slabs that are one sum, and their strips */
@@ -265,7 +265,7 @@ static int64_t least_of(int64_t width)
 }
 
 /* The longer side of a slab is halved; false: there is nothing to halve. */
-static bool halve(tern__slabs *s, const tern__view *dy)
+static bool halve(tern__strip_slabs *s, const tern__view *dy)
 {
     int d = s->size[0] <= s->size[1];
     int64_t all = d || dy->ndim == 5 ? dy->shape[dy->ndim - 3 + d] : 1;
@@ -278,8 +278,8 @@ static bool halve(tern__slabs *s, const tern__view *dy)
 /* Slabs of which enough fit the cache, and groups of as many as do. */
 static void cut(job *j, const tern__view *x, const tern__view *dy, const tern__view *w)
 {
-    tern__slabs *s = &j->slabs;
-    *s = (tern__slabs){
+    tern__strip_slabs *s = &j->slabs;
+    *s = (tern__strip_slabs){
         {dy->ndim == 5 ? dy->shape[2] : 1, dy->shape[dy->ndim - 2]}, {1, 1}, dy->shape[dy->ndim - 1]};
     int64_t least = least_of(s->width), images = x->shape[0];
     while ((images * s->count[0] * s->count[1] < least || size_up(j, x, dy, w, least) > CACHE) &&
