@@ -141,9 +141,9 @@ static message *next_met(const mailbox *box)
     return next;
 }
 
-/* A send waits in the device until its receiver's host has looked at the envelope, and that host may wait for
+/* A send waits in the device until its receiver's host has looked at the token, and that host may wait for
  * its own device first: CUDA loads a kernel when it is first launched. So whoever has asked for a send looks
- * once more what has come to it: of ranks whose sends wait in a circle one sees the envelope of another. */
+ * once more what has come to it: of ranks whose sends wait in a circle one sees the token of another. */
 static int settle(mailbox *box, message *m, tern_error *err)
 {
     if (!m->own.is_apart || m->own.status) {
