@@ -12,8 +12,8 @@ const char *tern__env(const char *name)
 }
 
 /* The number may be followed by one of `behind`. */
-static int read_int(const char *name, const char *behind, long low, long high, long fallback, long *out,
-                    tern_error *err)
+static int read_int(const char *func, const char *name, const char *behind, long low, long high,
+                    long fallback, long *out, tern_error *err)
 {
     const char *text = tern__env(name);
     *out = fallback;
@@ -22,22 +22,21 @@ static int read_int(const char *name, const char *behind, long low, long high, l
     errno = 0;
     long value = strtol(text, &end, 10);
     if (errno || !strchr(behind, *end) || end == text)
-        return tern__error_set(err, __func__, TERN_E_ENV, "%s=\"%s\" is not an integer", name, text);
+        return tern__error_set(err, func, TERN_E_ENV, "%s=\"%s\" is not an integer", name, text);
     if (value < low || value > high)
-        return tern__error_set(err, __func__, TERN_E_ENV, "%s=%ld is not in [%ld, %ld]", name, value, low,
-                               high);
+        return tern__error_set(err, func, TERN_E_ENV, "%s=%ld is not in [%ld, %ld]", name, value, low, high);
     *out = value;
     return TERN_OK;
 }
 
 int tern__env_int(const char *name, long low, long high, long fallback, long *out, tern_error *err)
 {
-    return read_int(name, "", low, high, fallback, out, err);
+    return read_int(__func__, name, "", low, high, fallback, out, err);
 }
 
 int tern__env_first_int(const char *name, long low, long high, long fallback, long *out, tern_error *err)
 {
-    return read_int(name, ", ", low, high, fallback, out, err);
+    return read_int(__func__, name, ", ", low, high, fallback, out, err);
 }
 
 int tern__env_filled(const char *name, tern_error *err)
