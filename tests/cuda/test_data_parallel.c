@@ -6,6 +6,7 @@
 #include "nn/nn.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum { STEPS = 3, ROWS = 7 };
@@ -19,8 +20,8 @@ static tern_module *make_deep_mlp(tern_rng *rng, tern_error *err)
 
 static tern__device_backend counting;
 static const tern__device_backend *behind;
-static int copies, copies_inside; /* inside: while a replica computes its forward */
-static bool is_inside;
+static atomic_int copies, copies_inside; /* inside: while a replica computes its forward */
+static atomic_bool is_inside;            /* replicas of cores have threads of their own */
 
 static int count_copy(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
                       tern_error *err)

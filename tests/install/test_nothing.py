@@ -74,6 +74,7 @@ def argument(name, kind):
 def program():
     calls, rows = [], []
     for name, kinds in sorted(prototypes().items()):
+        kinds = [kind for kind in kinds if kind != "..."]
         calls.append(f"static void call_{name}(tern_error *err)\n{{\n    (void)err;\n    {name}({', '.join(argument(name, kind) for kind in kinds)});\n}}\n")
         rows.append(f'    {{"{name}", call_{name}}},\n')
     start = "#define _GNU_SOURCE\n" + headers.including(["fcntl.h", "signal.h", "stdio.h", "sys/wait.h", "unistd.h", *headers.headers()])
