@@ -43,11 +43,7 @@ static tern__view run_of(const clip *c, int k, int *next)
         if (!counts(c, *next) || grad->data != end_of(last)) break;
         last = grad;
     }
-    int64_t bytes = end_of(last) - (char *)first->data,
-            count = bytes / (int64_t)tern_dtype_bytes(first->dtype);
-    tern__view run = tern__view_make(first->dtype, TERN__PLAIN, 1, &count);
-    run.data = first->data;
-    return run;
+    return tern__view_span(first, last);
 }
 
 /* Calls `visit`, if not NULL, with all gradients under the module; how many runs they are, or -1 after a

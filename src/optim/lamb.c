@@ -2,8 +2,7 @@
  *
  * A step has two passes: the first moves the moments and sums up the squares of each parameter and of its
  * update; the second makes the updates, with the ratio of the two norms in their rate. In between a sharded
- * optimizer's ranks exchange their sums: those of sections of 4 KiB, which no slice cuts, so that all ranks,
- * and one that is alone, add up the same numbers in the same order. */
+ * optimizer's ranks exchange their sums (norm.c). */
 #include "optim/optim.h"
 
 #include "tensor/number.h"

@@ -30,16 +30,6 @@ int tern_optim_larc(tern_optim *optim, const tern_larc_opts *opts, tern_error *e
     return TERN_OK;
 }
 
-/* What lies from leaf `first` to leaf `last` of one range, with the gaps between them. */
-static tern__view run_of(const tern__view *first, const tern__view *last)
-{
-    const char *begin = first->data, *end = (const char *)last->data + tern__view_bytes(last);
-    int64_t count = (end - begin) / (int64_t)tern_dtype_bytes(first->dtype);
-    tern__view run = tern__view_make(first->dtype, TERN__PLAIN, 1, &count);
-    run.data = first->data;
-    return run;
-}
-
 /* The squares of one run's parameters or gradients, into a column of the sums. */
 static bool square(tern_optim *optim, tern_scope *scope, int first, int last, int column)
 {
@@ -48,7 +38,7 @@ static bool square(tern_optim *optim, tern_scope *scope, int first, int last, in
                      *to = column ? &leaves[last]->grad->view : &leaves[last]->parameter->view;
     int section = 0,
         count = tern__norm_sections(optim, first, last, optim->all[optim->seal->range_of[first]], &section);
-    tern__view x = run_of(from, to), sections = tern__norm_table(optim, section, count),
+    tern__view x = tern__view_span(from, to), sections = tern__norm_table(optim, section, count),
                sums = tern__norm_sums(optim, section, count);
     sums.ndim = 1;
     sums.data = (double *)sums.data + column;

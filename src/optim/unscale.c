@@ -22,11 +22,7 @@ static tern__view run_of(const tern_optim *optim, int k, int *next)
         if (!tern__optim_is_due(optim, *next)) break;
         last = &seal->leaves[*next]->grad->view;
     }
-    const char *end = (const char *)last->data + tern__view_bytes(last);
-    int64_t count = (end - (const char *)first->data) / (int64_t)tern_dtype_bytes(first->dtype);
-    tern__view run = tern__view_make(first->dtype, TERN__PLAIN, 1, &count);
-    run.data = first->data;
-    return run;
+    return tern__view_span(first, last);
 }
 
 bool tern__optim_each_run(const tern_optim *optim, tern_scope *scope, tern__run_fn visit, void *ctx)

@@ -59,6 +59,15 @@ tern__view tern__view_make(tern_dtype dtype, tern__layout layout, int ndim, cons
     return view;
 }
 
+tern__view tern__view_span(const tern__view *first, const tern__view *last)
+{
+    const char *end = (const char *)last->data + tern__view_bytes(last);
+    int64_t count = (end - (const char *)first->data) / (int64_t)tern_dtype_bytes(first->dtype);
+    tern__view span = tern__view_make(first->dtype, TERN__PLAIN, 1, &count);
+    span.data = first->data;
+    return span;
+}
+
 bool tern__view_is_contiguous(const tern__view *view)
 {
     if (view->layout != TERN__PLAIN) return false;

@@ -37,6 +37,9 @@ size_t tern__view_bytes(const tern__view *view);
 int tern__shape_check(const char *func, tern_dtype dtype, int ndim, const int64_t *shape, tern_error *err);
 /* Shape and row-major strides (or the blocked layout); data stays NULL. */
 tern__view tern__view_make(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape);
+/* A vector of all that lies from the begin of one view to the end of another one in the same memory, of the
+ * same dtype, with what is between them. */
+tern__view tern__view_span(const tern__view *first, const tern__view *last);
 bool tern__view_is_contiguous(const tern__view *view); /* plain, row-major, no gaps */
 /* Every byte between the first and the last element is one of them: blocked, or contiguous. */
 static inline bool tern__view_is_dense(const tern__view *view)
