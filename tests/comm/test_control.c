@@ -460,6 +460,29 @@ static void an_abort_reaches_all_and_names_its_rank_once(void **state)
     }
 }
 
+/* Of those who differ each is one. */
+static int disagree(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, all_are_here(arg, boot->world));
+    if (rank == 0)
+        tern__control_abort(s.control, TERN_E_MISMATCH, "rank 0 asks for 3 elements, rank 1 for 4");
+    if (await_failure(s.control, rank, arg)) return 1;
+    RANK_CHECK(rank, tern__control_check(s.control, "x", &err) == TERN_E_MISMATCH);
+    get_up(&s);
+    return 0;
+}
+
+static void a_disagreement_is_that_of_all(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(3, disagree, b));
+    board_free(b);
+}
+
 /* Rank 0 has lost rank 1 and says so before rank 2 could notice: rank 2's text is about rank 1. */
 static int relay(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -631,6 +654,7 @@ int main(void)
         EVERYWHERE(an_exit_without_goodbye_is_a_loss),
         cmocka_unit_test_setup(a_death_ends_the_wait_for_a_descriptor, one_host),
         EVERYWHERE(an_abort_reaches_all_and_names_its_rank_once),
+        EVERYWHERE(a_disagreement_is_that_of_all),
         EVERYWHERE(a_relayed_failure_keeps_its_words),
         EVERYWHERE(an_abort_wins_over_the_death_that_follows),
         EVERYWHERE(a_long_abort_is_shortened),

@@ -38,7 +38,8 @@ void tern__control_wake_set(tern__control *control, void (*wake)(void *ctx), voi
 /* True as long as nobody has died or aborted: one relaxed load, for spin loops. */
 bool tern__control_is_healthy(const tern__control *control);
 /* TERN_OK or the first event, for ever: E_PEER with "rank 1 (host, pid 77) was lost: ..." or "rank 1 (host,
- * pid 77) failed: <its text>" (its code in err->native), or what this rank itself gave to abort. */
+ * pid 77) failed: <its text>" (its code in err->native; E_MISMATCH if that is it, for this rank is one of
+ * those that differ), or what this rank itself gave to abort. */
 int tern__control_check(const tern__control *control, const char *func, tern_error *err);
 /* True once `peer` has said goodbye: it will post nothing more. */
 bool tern__control_has_left(const tern__control *control, int peer);

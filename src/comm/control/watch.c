@@ -32,13 +32,19 @@ static void fail_own(tern__control *control, int code, const char *text)
     tern__control_fail(control, &why);
 }
 
+/* A failure that is a disagreement with this rank is this rank's too. */
+static int code_here(int native)
+{
+    return native == TERN_E_MISMATCH ? TERN_E_MISMATCH : TERN_E_PEER;
+}
+
 /* "rank 2 (node1, pid 71) was lost: killed or exited ...". */
 static tern_error peer_error(const tern__peer *peer, int native, const char *verb, const char *text)
 {
     char who[128];
     tern_error why = {0};
     tern__card_describe(&peer->card, peer->rank, who, sizeof(who));
-    tern__error_set(&why, NULL, TERN_E_PEER, "%s %s: %s", who, verb, text);
+    tern__error_set(&why, NULL, code_here(native), "%s %s: %s", who, verb, text);
     why.native = native;
     return why;
 }
@@ -61,7 +67,7 @@ static void fail_peer(tern__control *control, const tern__peer *peer, int native
 static void fail_relayed(tern__control *control, int native, const char *text)
 {
     tern_error why = {0};
-    tern__error_set(&why, NULL, TERN_E_PEER, "%s", text);
+    tern__error_set(&why, NULL, code_here(native), "%s", text);
     why.native = native;
     tern__control_fail(control, &why);
 }

@@ -18,23 +18,15 @@ static tern__native *lobby_of(const tern__hosts *hosts)
     return hosts->group->root->native;
 }
 
-/* A failure that is a disagreement with this rank is this rank's too. */
-int tern__hosts_code(const tern_error *event)
-{
-    return event->code == TERN_E_PEER && event->native == TERN_E_MISMATCH ? TERN_E_MISMATCH : event->code;
-}
-
 /* Ranks of a host all tell the first failure in the words of their lobby. */
 int tern__hosts_check(const tern__hosts *hosts, tern_error *err)
 {
     const tern_group *root = hosts->group->root;
-    tern_error event = {0};
     if (lobby_of(hosts)) return tern__native_check(lobby_of(hosts), err);
     if (tern__control_is_healthy(root->control)) return TERN_OK;
     if (root->error.code)
         return tern__error_set(err, root->error.func, root->error.code, "%s", root->error.text);
-    tern__control_check(root->control, "tern_group", &event);
-    return tern__error_set(err, "tern_group", tern__hosts_code(&event), "%s", event.text);
+    return tern__control_check(root->control, "tern_group", err);
 }
 
 int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_error *err)

@@ -118,8 +118,6 @@ struct tern__hosts {
     int mail_tag;          /* the first of its messages'                */
 };
 
-/* Of what the control plane tells: a peer's mismatch is this rank's too. */
-int tern__hosts_code(const tern_error *event);
 /* TERN_OK as long as nobody failed. */
 int tern__hosts_check(const tern__hosts *hosts, tern_error *err);
 /* The first failure of the family, for all ranks. Returns it. */

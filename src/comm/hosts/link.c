@@ -124,12 +124,11 @@ int tern__link_progress(tern__link *link, tern_error *err)
 static int fail(const tern__link *link, int status, const char *why, tern_error *err)
 {
     const tern__control *control = link->root->control;
-    tern_error event = {0};
     int64_t deadline = tern__deadline(1.0);
     while (tern__control_is_healthy(control) && tern__now_ns() < deadline)
         tern__poll(NULL, 0, tern__now_ns() + 1000000);
-    if (tern__control_check(control, "tern_group", &event))
-        return tern__error_set(err, "tern_group", tern__hosts_code(&event), "%s", event.text);
+    int heard = tern__control_check(control, "tern_group", err);
+    if (heard) return heard;
     return tern__error_set(err, "tern_group", status, "%s: %s", link->transport->name, why);
 }
 

@@ -77,12 +77,6 @@ static int read_abort(const tern__native *native, tern_error *err)
     return tern__error_set(err, "tern_group", lobby->code, "%s", lobby->text);
 }
 
-/* A failure that is a disagreement with this rank is this rank's too. */
-static int code_of(const tern_error *event)
-{
-    return event->code == TERN_E_PEER && event->native == TERN_E_MISMATCH ? TERN_E_MISMATCH : event->code;
-}
-
 /* A peer's failure reaches this rank by both ways, and the lobby's record comes first: it has the code. What
  * came by the control plane alone (a death) is put there too, so that all ranks tell the same first failure;
  * not so this rank's own words, which do not name it. */
@@ -94,7 +88,7 @@ int tern__native_check(const tern__native *native, tern_error *err)
     if (own->code) return tern__error_set(err, own->func, own->code, "%s", own->text);
     tern_error event = {0};
     tern__control_check(native->control, "tern_group", &event);
-    if (!is_healthy) tern__native_abort(native, code_of(&event), event.text);
+    if (!is_healthy) tern__native_abort(native, event.code, event.text);
     return read_abort(native, err);
 }
 
