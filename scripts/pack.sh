@@ -9,7 +9,7 @@
 #
 #     tar xf tern-gpu.tar.xz && . build/packed.sh
 #
-# and then what docs/gpu.md has under "Tests and figures on a GPU", in a shell that has read packed.sh.
+# and then scripts/gpu.sh (docs/gpu.md, "Tests and figures on a GPU"), in a shell that has read packed.sh.
 # packed.sh finds CUDA's libraries beside PyTorch's, as PyTorch does, and elsewhere; the tests' Python is the one on the PATH. Tests know where they
 # were built: packed.sh links that path to where they are, if nothing is there.
 set -eu

@@ -38,6 +38,7 @@ LOOKS = re.compile(r"cu(Stream|Event)Query")
 CLOCK = {"cuEventCreate": 1, "cuEventRecord": 1, "cuEventSynchronize": 2, "cuEventElapsedTime": 1, "cuEventElapsedTime_v2": 1, "cuEventDestroy_v2": 1}
 TRACED, TRACED_WARM_UP = (10, 30), 3
 SHOWN = 24  # kernels of a profile
+WAYS, COMPILED = ["graph", "compile", "eager", "autotune"], ["compile", "autotune"]  # of PyTorch's; those by torch.compile
 LIMIT, LONG_LIMIT = 180, 1800  # seconds of a process, and of one that tries all that torch.compile knows
 
 
@@ -92,15 +93,14 @@ class Torch(Peer):
         return [self.python, os.path.join(HERE, "step.py"), *options(*job), "--way", self.way]
 
 
-def find_torches(python, autotune):
-    """One for each way that this PyTorch has, and a line that says what it lacks, or None."""
+def find_torches(python, ways):
+    """One for each of these ways that this PyTorch has, and a line that says what it lacks, or None."""
     version = torch_version(python)
     if not version:
         return [], f"no PyTorch: {python} cannot import torch, so tern is measured alone (TORCH_PYTHON says which python3 can)"
-    ways = ["graph", "compile", "eager"] + ["autotune"] * autotune
     note = None
     if subprocess.run([python, "-c", "import triton"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
-        ways = ["graph", "eager"]
+        ways = [way for way in ways if way not in COMPILED]
         note = f"no torch.compile, PyTorch's fastest way: {python} has no triton"
     return [Torch(python, version, way) for way in ways], note
 
@@ -207,20 +207,23 @@ def check_graphs(tern, step):
 
 # ---- all of it ----
 
+def some_of(names):
+    def read(text):
+        for name in text.split(","):
+            if name not in names:
+                raise argparse.ArgumentTypeError(f"expected some of {','.join(names)}, got {name!r}")
+        return text.split(",")
+    return read
+
+
 def parse():
-    names = [*STEPS, "kernels"]
     parser = argparse.ArgumentParser(prog="run.sh")
     parser.add_argument("rounds", type=int, nargs="?", default=3)
-    parser.add_argument("--only", metavar="NAME,..", default=",".join(STEPS), help=f"some of {','.join(names)}")
-    parser.add_argument("--autotune", action="store_true", help="torch.compile in its slowest mode too")
+    parser.add_argument("--only", metavar="NAME,..", type=some_of([*STEPS, "kernels"]), default=[*STEPS], help="some of resnet50, unet3d, mlp and kernels")
+    parser.add_argument("--ways", metavar="WAY,..", type=some_of(WAYS), default=WAYS[:3], help="in which PyTorch makes its steps")
     parser.add_argument("--profile", action="store_true", help="what each of tern's kernels takes, and what a step asks of CUDA")
     parser.add_argument("--json", metavar="FILE", help="everything measured, written after each round")
-    args = parser.parse_args()
-    args.names = args.only.split(",")
-    for name in args.names:
-        if name not in names:
-            parser.error(f"--only: expected some of {','.join(names)}, got {name!r}")
-    return args
+    return parser.parse_args()
 
 
 def rows_of(name):
@@ -304,12 +307,12 @@ class Bench:
 def main():
     args = parse()
     tern = Tern()
-    torches, note = find_torches(os.environ.get("TORCH_PYTHON", sys.executable), args.autotune)
+    torches, note = find_torches(os.environ.get("TORCH_PYTHON", sys.executable), args.ways)
     bench = Bench(args.json, tern, [tern, *torches])
     say("\n".join(filter(None, [bench.found["date"], bench.found["info"].strip(), bench.found["clocks"][0], note])))
-    for name in args.names:
+    for name in args.only:
         bench.kernels() if name == "kernels" else bench.net(name, args.rounds, args.profile)
-    if args.profile or "kernels" in args.names:
+    if args.profile or "kernels" in args.only:
         say_goals(bench.found)
     bench.keep()
     sys.exit(not bench.is_well)

@@ -6,10 +6,11 @@
 # device. Prints medians, their spread, the ratios of medians, and which goals are met; exits with 1 where something failed or was not the same
 # work, and goes on meanwhile. A process may take 3 minutes.
 #
-#     bench/gpu/run.sh [--only NAME,..] [--autotune] [--profile] [--json FILE] [rounds]
+#     bench/gpu/run.sh [--only NAME,..] [--ways WAY,..] [--profile] [--json FILE] [rounds]
 #
 # --only      just these of resnet50, unet3d, mlp; kernels are SGD, Adam, cross entropy and Dice with more than a cache holds, beside copies
-# --autotune  too: torch.compile in its slowest mode, in the graph; it takes many minutes to begin
+# --ways      in which PyTorch makes them, of graph, compile, eager and autotune, torch.compile's slowest mode, in which it takes many minutes
+#             to begin (default: the first three)
 # --profile   what each of tern's kernels takes beside a copy of as many bytes; and, by CUPTI, what a step asks of CUDA and how often it waits
 # --json      everything, what machine it was and when, written after each round
 # TORCH_PYTHON is the python3 that has PyTorch with CUDA (default: the one on the PATH); without it tern is measured alone. TERN_BUILD is the

@@ -97,12 +97,12 @@ class Kept(unittest.TestCase):
 
 class WithoutTorch(unittest.TestCase):
     def test_is_said(self):
-        peers, note = gpu.find_torches("/bin/false", False)
+        peers, note = gpu.find_torches("/bin/false", ["graph"])
         self.assertEqual(peers, [])
         self.assertIn("no PyTorch: /bin/false cannot import torch, so tern is measured alone", note)
 
     def test_without_triton(self):
-        peers, note = gpu.find_torches(sys.executable, False)
+        peers, note = gpu.find_torches(sys.executable, gpu.WAYS)
         self.assertEqual([peer.way for peer in peers], ["graph", "eager"])
         self.assertIn("has no triton", note)
 
@@ -182,7 +182,45 @@ class Names(unittest.TestCase):
         done = subprocess.run([os.path.join(GPU, "run.sh"), "--only", "mlp,vgg"], env={**os.environ, "TORCH_PYTHON": sys.executable},
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("expected some of resnet50,unet3d,mlp,kernels, got 'vgg'", done.stderr)
+        self.assertIn("argument --only: expected some of resnet50,unet3d,mlp,kernels, got 'vgg'", done.stderr)
+
+
+class All(unittest.TestCase):
+    """scripts/gpu.sh, by a build whose driver test is this."""
+
+    def run_parts(self, driver, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "tests"))
+            with open(os.path.join(folder, "tests", "driver"), "w") as file:
+                file.write(f"#!/bin/sh\n{driver}\n")
+            os.chmod(file.name, 0o755)
+            out = os.path.join(folder, "out")
+            done = subprocess.run([os.path.join(GPU, "../../scripts/gpu.sh"), *arguments[:-1], out, *arguments[-1]], env={**os.environ, "TERN_BUILD": folder},
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            if not os.path.isdir(out):
+                return done.returncode, done.stdout, None
+            with open(os.path.join(out, "summary.txt")) as summary, open(os.path.join(out, "log.txt")) as log:
+                self.assertEqual(log.read(), done.stdout)
+                return done.returncode, done.stdout, summary.read()
+
+    def test_how_a_part_ends(self):
+        code, out, summary = self.run_parts("echo all is well", ["driver"])
+        self.assertEqual(code, 0)
+        self.assertIn("all is well", out)
+        self.assertRegex(summary, r"^driver: passed after \d s\n$")
+        code, _, summary = self.run_parts("exit 3", ["driver"])
+        self.assertEqual(code, 1)
+        self.assertRegex(summary, r"^driver: failed \(3\) after \d s\n$")
+
+    def test_a_part_that_hangs_is_cut_off_at_the_limit(self):
+        code, _, summary = self.run_parts("exec sleep 60", "--seconds", "1", ["tests", "driver"])
+        self.assertEqual(code, 1)
+        self.assertRegex(summary, r"^driver: cut off after \d s\ntests: not begun, the time is over\n$")
+
+    def test_mistakes(self):
+        self.assertEqual(self.run_parts("", "--second", "1", ["driver"]), (2, "gpu.sh: no option --second\n", None))
+        code, out, _ = self.run_parts("", ["driver", "vgg"])
+        self.assertEqual((code, out), (2, "gpu.sh: no part vgg\n"))
 
 
 class OnGpu(unittest.TestCase):

@@ -1,0 +1,75 @@
+#!/bin/sh
+# Tests and figures on one GPU in one go, for a GPU that is lent for minutes: what tells most comes first, a part that takes more than its share
+# is cut off, and so is all that is left when the time is over. OUT gets log.txt, the figures as PART.json, and summary.txt, how each part ended.
+#
+#     scripts/gpu.sh [--seconds N] [--rounds N] [--ways WAY,..] OUT [PART..]
+#
+# --seconds  that all of it may take (default: 3600)
+# --rounds   of steps in tern and PyTorch in turn (default: 1)
+# --ways     in which PyTorch takes them: some of graph, compile, eager, autotune; torch.compile begins slowly (default: the first three)
+#
+# Parts, in this order, all of them if none is named:
+#   driver      what the plug-in relies on where the documents of NVIDIA's driver and runtime leave it open
+#   mlp         bench/gpu/run.sh: steps beside PyTorch's, kernels beside copies, what a step asks of CUDA
+#   tests       those of label gpu, which are those that run on the emulation too
+#   resnet50, unet3d  as mlp
+#   kernels     those of which no step has a call that is larger than a cache
+#   sanitizers  memcheck and racecheck of compute-sanitizer on the tests of kernels
+# TERN_BUILD is the build (default: build). Exits with 1 unless every part ended well.
+set -eu
+cd "$(dirname "$0")/.."
+seconds=3600 rounds=1 ways=graph,compile,eager build=${TERN_BUILD:-build}
+while [ "${1#--}" != "${1-}" ]; do
+    case $1 in
+    --seconds | --rounds | --ways) eval "${1#--}=\$2" ;;
+    *)
+        echo "gpu.sh: no option $1" >&2
+        exit 2
+        ;;
+    esac
+    shift 2
+done
+out=$(realpath -m "${1:?OUT is missing}")
+shift
+all="driver mlp tests resnet50 unet3d kernels sanitizers"
+parts=" ${*:-$all} "
+for name in $parts; do
+    case " $all " in
+    *" $name "*) ;;
+    *)
+        echo "gpu.sh: no part $name" >&2
+        exit 2
+        ;;
+    esac
+done
+end=$(($(date +%s) + seconds))
+mkdir -p "$out"
+: > "$out/summary.txt"
+
+# part NAME SHARE COMMAND..: at most SHARE seconds, and no more than are left.
+part() {
+    name=$1 share=$2 began=$(date +%s) status=0
+    shift 2
+    case $parts in *" $name "*) ;; *) return 0 ;; esac
+    [ $share -lt $((end - began)) ] || share=$((end - began))
+    [ $share -gt 0 ] || { echo "$name: not begun, the time is over" >> "$out/summary.txt" && return 0; }
+    echo "---- $name"
+    timeout -k 10 $share "$@" || status=$?
+    case $status in 0) how="passed" ;; 124 | 137) how="cut off" ;; *) how="failed ($status)" ;; esac
+    echo "$name: $how after $(($(date +%s) - began)) s" >> "$out/summary.txt"
+}
+
+run_ctest() { part "$1" "$2" env OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive ctest --test-dir "$build" --output-on-failure -L "$3" -LE "$4" -j "$5"; }
+run_bench() { part "$1" "$2" bench/gpu/run.sh --only "$1" --ways "$ways" --profile --json "$out/$1.json" "$rounds"; }
+
+{
+    part driver 60 "$build/tests/driver"
+    run_bench mlp 240
+    run_ctest tests 600 gpu sanitizer 8
+    run_bench resnet50 600
+    run_bench unet3d 600
+    run_bench kernels 300
+    run_ctest sanitizers 600 sanitizer '^$' 4
+    echo "---- summary" && cat "$out/summary.txt"
+} 2>&1 | tee "$out/log.txt"
+! grep -qv ': passed after' "$out/summary.txt"
