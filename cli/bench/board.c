@@ -1,0 +1,203 @@
+/* board.c - `tern bench board`: what it costs a training loop to write down what it does. The calls
+ * write to a folder of their own, which is removed in the end; their share of the file's writes is in what is
+ * measured. */
+#include "bench/bench.h"
+
+#include <tern.h>
+
+#include <cjson/cJSON.h>
+#include <ftw.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ROUNDS_MAX = 1000, CALLS = 1000, VALUES = 1000000, IMAGES = 64, SIDE = 28 };
+
+typedef struct settings {
+    long rounds;
+    bool json;
+} settings;
+
+typedef struct bench {
+    char folder[64];
+    tern_board *plain, *tables;
+    tern_tensor *values, *images;
+    int64_t step;
+    double us[ROUNDS_MAX];
+} bench;
+
+static const char usage[] =
+    "usage: tern bench board [--rounds K] [--json]\n"
+    "\n"
+    "Times the calls of a board, the median of K rounds (30): a scalar, one with CSV and "
+    "JSON lines, a histogram of\n"
+    "1000000 f32, a picture of 64 images of 28 x 28. The files lie in $TMPDIR, or "
+    "/tmp, meanwhile.\n";
+
+/* ---- subjects ---- */
+
+static void scalar(bench *b, tern_error *err)
+{
+    tern_board_scalar(b->plain, "loss", 0.5, b->step++, err);
+}
+
+static void scalar_tables(bench *b, tern_error *err)
+{
+    tern_board_scalar(b->tables, "loss", 0.5, b->step++, err);
+}
+
+static void histogram(bench *b, tern_error *err)
+{
+    tern_board_histogram(b->plain, "values", b->values, b->step++, err);
+}
+
+static void image(bench *b, tern_error *err)
+{
+    tern_board_image(b->plain, "images", b->images, b->step++, NULL, err);
+}
+
+static const struct {
+    const char *name;
+    void (*call)(bench *b, tern_error *err);
+    int calls; /* a round */
+} subjects[] = {
+    {"scalar", scalar, CALLS},
+    {"scalar, csv, jsonl", scalar_tables, CALLS},
+    {"histogram", histogram, 1},
+    {"image", image, 1},
+};
+
+/* ---- life ---- */
+
+static tern_tensor *draw(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape, tern_error *err)
+{
+    if (err->code) return NULL;
+    tern_tensor *kept = tern_keep(tern_rand(scope, rng, ndim, shape), err);
+    tern_scope_end(scope, err);
+    return kept;
+}
+
+static void open_tensors(bench *b, tern_error *err)
+{
+    tern_device *device = tern_device_open(NULL, err);
+    tern_scope *scope = tern_scope_new(device, NULL, err);
+    tern_rng *rng = tern_rng_new(0, err);
+    b->values = draw(scope, rng, 1, (int64_t[]){VALUES}, err);
+    b->images = draw(scope, rng, 4, (int64_t[]){IMAGES, 1, SIDE, SIDE}, err);
+    tern_rng_free(rng);
+    tern_scope_free(scope);
+    tern_device_close(device);
+}
+
+static void open_bench(bench *b, tern_error *err)
+{
+    char path[96];
+    const char *place = tern__env("TMPDIR");
+    snprintf(b->folder, sizeof(b->folder), "%.40s/tern-board-XXXXXX", place ? place : "/tmp");
+    if (!mkdtemp(b->folder)) {
+        tern__error_errno(err, "tern bench board", TERN_E_IO, "cannot make %s", b->folder);
+        *b->folder = 0;
+    }
+    tern_board_opts opts = tern_board_defaults();
+    b->plain = tern_board_new(b->folder, NULL, &opts, err);
+    opts.csv = opts.jsonl = true;
+    snprintf(path, sizeof(path), "%s/tables", b->folder);
+    b->tables = tern_board_new(path, NULL, &opts, err);
+    open_tensors(b, err);
+}
+
+static int remove_entry(const char *path, const struct stat *info, int flag, struct FTW *walk)
+{
+    (void)info;
+    (void)flag;
+    (void)walk;
+    return remove(path);
+}
+
+static void close_bench(bench *b)
+{
+    tern_tensor_free(b->images);
+    tern_tensor_free(b->values);
+    tern_board_free(b->tables);
+    tern_board_free(b->plain);
+    if (*b->folder) nftw(b->folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- measuring and printing ---- */
+
+/* The median over the rounds; the first round, in which memory is asked for, does not count. */
+static double measure(bench *b, const settings *set, int subject, tern_error *err)
+{
+    int calls = subjects[subject].calls;
+    for (long round = -1; round < set->rounds && !err->code; round++) {
+        int64_t began = tern__now_ns();
+        for (int i = 0; i < calls; i++) subjects[subject].call(b, err);
+        b->us[TERN__MAX(round, 0)] = (double)(tern__now_ns() - began) * 1e-3 / calls;
+    }
+    return tern__bench_median(b->us, (size_t)set->rounds);
+}
+
+static void print_row(const settings *set, int subject, double us)
+{
+    if (!set->json) {
+        printf("%-20s %12.2f\n", subjects[subject].name, us);
+        return;
+    }
+    cJSON *line = cJSON_CreateObject();
+    cJSON_AddStringToObject(line, "call", subjects[subject].name);
+    cJSON_AddNumberToObject(line, "median_us", us);
+    char *text = cJSON_PrintUnformatted(line);
+    if (text) puts(text);
+    cJSON_free(text);
+    cJSON_Delete(line);
+}
+
+static void run(bench *b, const settings *set, tern_error *err)
+{
+    if (!set->json) printf("%-20s %12s\n", "call", "median us");
+    for (int i = 0; i < (int)TERN__COUNT(subjects) && !err->code; i++) {
+        double us = measure(b, set, i, err);
+        if (!err->code) print_row(set, i, us);
+    }
+}
+
+/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+static int parse(int argc, char **argv, settings *set)
+{
+    static const struct option options[] = {
+        {"rounds", required_argument, NULL, 'r'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
+    };
+    argv[0] = "tern bench board"; /* as getopt names it */
+    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+        bool fine = true;
+        switch (option) {
+        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
+        case 'j': set->json = true; break;
+        case 'h': fputs(usage, stdout); return -1;
+        default: fine = false;
+        }
+        if (!fine) return TERN__EXIT_USAGE;
+    }
+    if (optind == argc) return TERN__EXIT_OK;
+    fprintf(stderr, "tern bench board: unexpected \"%s\"\n", argv[optind]);
+    return TERN__EXIT_USAGE;
+}
+
+int tern__bench_board(int argc, char **argv)
+{
+    settings set = {.rounds = 30};
+    int status = parse(argc, argv, &set);
+    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    bench b = {.step = 0};
+    tern_error err = {0};
+    open_bench(&b, &err);
+    if (!err.code) run(&b, &set, &err);
+    tern_error_print(&err);
+    close_bench(&b);
+    return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
+}

@@ -1,0 +1,343 @@
+/* collectives.c - `tern bench all_reduce` and its kin: how long a collective takes, or a message, beside
+ * the least that the memory allows; and `tern bench collectives`, all of them.
+ *
+ * Before a size is timed its result is compared, on all ranks. A time is that of all ranks together; that of
+ * a message, half of its way there and back. The bound is the time in which all ranks at once pass over as
+ * many bytes of their own in place (read, add, write) as the collective has to read and write. Small sizes
+ * are timed many at a time, and have no bound: there it is the way between two cores that counts. */
+#include "bench/bench.h"
+#include "bench/collective.h"
+
+#include "kernels/kernel.h"
+
+#include <cjson/cJSON.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    SIZES_MAX = 32,
+    SAMPLES_MAX = 101,
+    SAMPLES_MIN = 5,
+    WARM_UP = 3,
+    SMALL_BYTES = 64 << 10,
+    SMALL_CALLS = 200, /* timed together */
+};
+
+typedef struct settings {
+    const tern__collective *op; /* NULL: all */
+    size_t sizes[SIZES_MAX];
+    int count;
+    double budget_s; /* of one size */
+    tern_dtype dtype;
+    const char *backend;
+    bool plain, json;
+} settings;
+
+typedef struct bench {
+    const settings *set;
+    tern__trial trial;
+    size_t bytes, passed; /* of the call; by the bound's pass */
+    float *scratch;
+    double samples[SAMPLES_MAX]; /* seconds */
+} bench;
+
+typedef struct result {
+    size_t bytes;
+    double median_s, bound_s; /* bound_s: 0 if there is none */
+} result;
+
+static const char usage[] =
+    "usage: tern bench %s [--sizes 4,1K,64K,1M,25M,100M] [--memory window|plain] [--dtype f32|bf16]\n"
+    "       [--backend NAME] [--seconds S] [--json]\n"
+    "\n"
+    "Times %s: tern run -n 2 tern bench %s. Sizes are bytes of\n"
+    "the whole that a rank has or gets, rounded up to parts of equal size; K, M and G are powers of 1024.\n"
+    "`window` memory is reached by all ranks, `plain` is copied through a ring. NAME: native, mpi, gloo,\n"
+    "native+mpi, native+gloo. ratio: time over that of a read-add-write pass of all ranks over as many "
+    "bytes\n"
+    "as the collective has to read and write. Results are compared before they are timed. A size is timed "
+    "for\n"
+    "about S seconds, 1 of one collective and 0.3 of all.\n";
+
+/* ---- measuring ---- */
+
+static void call(bench *b, tern_error *err)
+{
+    b->trial.op->call(&b->trial, err);
+}
+
+TERN__SIMD static void add_one(float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++) x[i] += 1;
+}
+
+static void pass(bench *b, tern_error *err)
+{
+    (void)err;
+    add_one(b->scratch, b->passed / sizeof(float));
+}
+
+/* Seconds of one call, from the first rank's start to the last one's end: where ranks share a core, one that
+ * has to wait for it would otherwise not count what it waited for. The ranks of a host share a clock. */
+static double time_calls(bench *b, void (*what)(bench *, tern_error *), int calls, tern_error *err)
+{
+    tern_barrier(b->trial.world, err);
+    int64_t started = tern__now_ns();
+    for (int i = 0; i < calls; i++) what(b, err);
+    int64_t span[2] = {-started, tern__now_ns()};
+    tern_all_reduce(b->trial.world, span, 2, TERN_I64, TERN_MAX, err);
+    return (double)(span[0] + span[1]) * 1e-9 / calls;
+}
+
+/* All ranks know the same times, so all take the same number of samples. */
+static double median_time(bench *b, void (*what)(bench *, tern_error *), int calls, tern_error *err)
+{
+    double trial = 0;
+    for (int i = 0; i < WARM_UP; i++) trial = time_calls(b, what, calls, err);
+    double fit = b->set->budget_s / (trial * calls + 1e-9);
+    int samples = fit > SAMPLES_MAX ? SAMPLES_MAX : fit < SAMPLES_MIN ? SAMPLES_MIN : (int)fit;
+    for (int i = 0; i < samples && !err->code; i++) b->samples[i] = time_calls(b, what, calls, err);
+    return tern__bench_median(b->samples, (size_t)samples);
+}
+
+static void *alloc(const bench *b, size_t bytes, tern_error *err)
+{
+    if (!bytes) return NULL;
+    return b->set->plain ? tern__alloc(bytes, "tern bench", err)
+                         : tern_group_mem_alloc(b->trial.world, bytes, err);
+}
+
+static void release(const bench *b, void *buf)
+{
+    if (b->set->plain)
+        tern__free(buf);
+    else
+        tern_group_mem_free(b->trial.world, buf);
+}
+
+/* Sums of sums would end in infinities. */
+static void clear(const bench *b)
+{
+    size_t bytes = tern__collective_holds(b->trial.op->in, b->bytes, b->trial.ranks);
+    if (bytes) memset(b->trial.in, 0, bytes);
+}
+
+static void time_checked(bench *b, result *r, tern_error *err)
+{
+    bool small = b->bytes < SMALL_BYTES;
+    tern__collective_fill(&b->trial);
+    call(b, err);
+    if (err->code || tern__collective_check(&b->trial, err)) return;
+    clear(b);
+    r->median_s = median_time(b, call, small ? SMALL_CALLS : 1, err);
+    if (tern__collective_is_pair(b->trial.op)) r->median_s /= 2;
+}
+
+static double time_bound(bench *b, tern_error *err)
+{
+    b->passed = (size_t)tern__collective_bound(b->trial.op, b->bytes, b->trial.ranks);
+    if (b->bytes < SMALL_BYTES || !b->passed) return 0;
+    b->scratch = tern__alloc(b->passed, "tern bench", err);
+    double seconds = err->code ? 0 : median_time(b, pass, 1, err);
+    tern__free(b->scratch);
+    return seconds;
+}
+
+static result measure(bench *b, size_t wish, tern_error *err)
+{
+    tern__trial *t = &b->trial;
+    const tern__collective *op = t->op;
+    b->bytes = tern__collective_bytes(op, wish, t->dtype, t->ranks);
+    result r = {.bytes = b->bytes};
+    t->count = tern__collective_count(op, b->bytes, t->dtype, t->ranks);
+    t->in = alloc(b, tern__collective_holds(op->in, b->bytes, t->ranks), err);
+    t->out = alloc(b, tern__collective_holds(op->out, b->bytes, t->ranks), err);
+    if (!err->code) time_checked(b, &r, err);
+    release(b, t->out);
+    release(b, t->in);
+    if (!err->code) r.bound_s = time_bound(b, err);
+    return r;
+}
+
+/* ---- printing ---- */
+
+static double algbw_gbs(const result *r)
+{
+    return (double)r->bytes / r->median_s * 1e-9;
+}
+
+static double busbw_gbs(const bench *b, const result *r)
+{
+    return tern__collective_bus(b->trial.op, r->bytes, b->trial.ranks) / r->median_s * 1e-9;
+}
+
+static void print_json(const bench *b, const result *r)
+{
+    cJSON *line = cJSON_CreateObject();
+    cJSON_AddStringToObject(line, "op", b->trial.op->name);
+    cJSON_AddStringToObject(line, "backend", tern_group_backend(b->trial.world));
+    cJSON_AddStringToObject(line, "memory", b->set->plain ? "plain" : "window");
+    cJSON_AddStringToObject(line, "dtype", tern_dtype_name(b->trial.dtype));
+    cJSON_AddNumberToObject(line, "ranks", b->trial.ranks);
+    cJSON_AddNumberToObject(line, "bytes", (double)r->bytes);
+    cJSON_AddNumberToObject(line, "median_us", r->median_s * 1e6);
+    cJSON_AddNumberToObject(line, "algbw_gbs", algbw_gbs(r));
+    cJSON_AddNumberToObject(line, "busbw_gbs", busbw_gbs(b, r));
+    if (r->bound_s > 0)
+        cJSON_AddNumberToObject(line, "bound_ratio", r->median_s / r->bound_s);
+    else
+        cJSON_AddNullToObject(line, "bound_ratio");
+    char *text = cJSON_PrintUnformatted(line);
+    if (text) puts(text);
+    cJSON_free(text);
+    cJSON_Delete(line);
+}
+
+static void print_head(const bench *b)
+{
+    const char *op = b->set->op ? b->set->op->name : "collectives";
+    printf("%s of %s, %d rank%s, %s, %s memory\n", op, tern_dtype_name(b->trial.dtype), b->trial.ranks,
+           b->trial.ranks == 1 ? "" : "s", tern_group_backend(b->trial.world),
+           b->set->plain ? "plain" : "window");
+    if (!b->set->op) printf("%-15s", "");
+    printf("%12s %12s %10s %10s %8s\n", "bytes", "median us", "alg GB/s", "bus GB/s", "ratio");
+}
+
+static void print_row(const bench *b, const result *r)
+{
+    if (!b->set->op) printf("%-15s", b->trial.op->name);
+    printf("%12zu %12.2f %10.3f %10.3f", r->bytes, r->median_s * 1e6, algbw_gbs(r), busbw_gbs(b, r));
+    if (r->bound_s > 0)
+        printf(" %8.2f\n", r->median_s / r->bound_s);
+    else
+        printf(" %8s\n", "-");
+}
+
+/* ---- options ---- */
+
+static bool parse_seconds(const char *who, const char *text, double *seconds)
+{
+    char *end;
+    *seconds = strtod(text, &end);
+    if (end != text && !*end && *seconds >= 0 && *seconds <= 3600) return true;
+    fprintf(stderr, "%s: --seconds: expected a number from 0 to 3600, got \"%s\"\n", who, text);
+    return false;
+}
+
+static void print_usage(const settings *set)
+{
+    const char *name = set->op ? set->op->name : "collectives";
+    printf(usage, name, set->op ? set->op->help : "each collective", name);
+}
+
+/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+static int parse(int argc, char **argv, settings *set)
+{
+    static const struct option options[] = {
+        {"sizes", required_argument, NULL, 's'},   {"memory", required_argument, NULL, 'm'},
+        {"dtype", required_argument, NULL, 'd'},   {"backend", required_argument, NULL, 'b'},
+        {"seconds", required_argument, NULL, 't'}, {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {0},
+    };
+    static const char *const memories[] = {"window", "plain", NULL}, *const dtypes[] = {"f32", "bf16", NULL};
+    static char who[64]; /* argv[0] outlives the call */
+    snprintf(who, sizeof(who), "tern bench %s", set->op ? set->op->name : "collectives");
+    argv[0] = who; /* as getopt names it */
+    bool fine = true;
+    for (int option; fine && (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+        switch (option) {
+        case 's':
+            fine = tern__bench_sizes(who, optarg, sizeof(float), set->sizes, SIZES_MAX, &set->count);
+            break;
+        case 'm':
+            fine = tern__bench_word(who, "--memory", optarg, memories);
+            set->plain = !strcmp(optarg, "plain");
+            break;
+        case 'd':
+            fine = tern__bench_word(who, "--dtype", optarg, dtypes);
+            set->dtype = strcmp(optarg, "bf16") ? TERN_F32 : TERN_BF16;
+            break;
+        case 'b': set->backend = optarg; break;
+        case 't': fine = parse_seconds(who, optarg, &set->budget_s); break;
+        case 'j': set->json = true; break;
+        case 'h': print_usage(set); return -1;
+        default: fine = false;
+        }
+    }
+    if (!fine || optind == argc) return fine ? TERN__EXIT_OK : TERN__EXIT_USAGE;
+    fprintf(stderr, "%s: unexpected \"%s\"\n", who, argv[optind]);
+    return TERN__EXIT_USAGE;
+}
+
+/* ---- running ---- */
+
+/* Two buffers and their copies for each rank, in half of the machine's memory. */
+static bool fits(const bench *b, size_t bytes)
+{
+    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    return 3.0 * (double)bytes * b->trial.ranks < memory / 2;
+}
+
+static bool has_peer(const bench *b, const tern__collective *op)
+{
+    return b->trial.ranks > 1 || !tern__collective_is_pair(op);
+}
+
+static void run_op(bench *b, const tern__collective *op, tern_error *err)
+{
+    const settings *set = b->set;
+    b->trial.op = op;
+    for (int i = 0; i < set->count && !err->code; i++) {
+        if (!set->op && !fits(b, set->sizes[i])) continue;
+        result r = measure(b, set->sizes[i], err);
+        if (b->trial.rank == 0 && !err->code) (set->json ? print_json : print_row)(b, &r);
+        fflush(stdout);
+        if (!r.bytes) break; /* a barrier has no sizes */
+    }
+}
+
+static void run(bench *b, tern_error *err)
+{
+    const tern__collective *op = b->set->op ? b->set->op : tern__collective_at(0);
+    if (b->set->op && !has_peer(b, op)) {
+        tern__error_set(err, "tern bench", TERN_E_INVALID,
+                        "one rank has nobody to send to: tern run -n 2 tern bench %s", op->name);
+        return;
+    }
+    if (b->trial.rank == 0 && !b->set->json) print_head(b);
+    for (int i = 0; op && !err->code; op = b->set->op ? NULL : tern__collective_at(++i))
+        if (has_peer(b, op)) run_op(b, op, err);
+}
+
+static tern_group *open_world(const settings *set, tern_error *err)
+{
+    tern_group_opts opts = tern_group_defaults();
+    if (set->backend) opts.backend = set->backend;
+    return tern_group_open(&opts, err);
+}
+
+int tern__bench_collective(int argc, char **argv)
+{
+    settings set = {.op = tern__collective_find(argv[0]),
+                    .sizes = {4, 1 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20},
+                    .count = 6,
+                    .budget_s = 1};
+    if (!set.op) {
+        set.sizes[5] = 256 << 20;
+        set.budget_s = 0.3;
+    }
+    int status = parse(argc, argv, &set);
+    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    tern_error err = {0};
+    tern_group *world = open_world(&set, &err);
+    bench b = {.set = &set, .trial = {.world = world, .dtype = set.dtype}};
+    b.trial.rank = tern_group_rank(world);
+    b.trial.ranks = tern_group_size(world);
+    if (world) run(&b, &err);
+    tern_error_print(&err);
+    tern_group_close(world);
+    return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
+}

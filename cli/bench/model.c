@@ -1,0 +1,113 @@
+#include "bench/model.h"
+
+#include "base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WHO        "tern bench step"
+#define SIZE_LIMIT 4096
+
+/* ---- nets ---- */
+
+static tern_module *make_mlp(const tern__bench_model *model, tern_rng *rng, tern_error *err)
+{
+    return tern_mlp_new((int64_t[]){model->channels, 1024, 1024, model->classes}, 4, rng, err);
+}
+
+static tern_module *make_resnet18(const tern__bench_model *model, tern_rng *rng, tern_error *err)
+{
+    tern_resnet_opts opts = tern_resnet_defaults();
+    opts.classes = model->classes;
+    opts.small_stem = true;
+    return tern_resnet_new(&opts, rng, err);
+}
+
+static tern_module *make_resnet50(const tern__bench_model *model, tern_rng *rng, tern_error *err)
+{
+    tern_resnet_opts opts = tern_resnet_preset(50);
+    opts.classes = model->classes;
+    return tern_resnet_new(&opts, rng, err);
+}
+
+/* Without dropout: its draws are tern's own, and losses could not be compared with PyTorch's. */
+static tern_module *make_deeplabv3(const tern__bench_model *model, tern_rng *rng, tern_error *err)
+{
+    tern_deeplabv3_opts opts = tern_deeplabv3_defaults();
+    opts.classes = model->classes;
+    opts.dropout = 0;
+    return tern_deeplabv3_new(&opts, rng, err);
+}
+
+static tern_module *make_unet3d(const tern__bench_model *model, tern_rng *rng, tern_error *err)
+{
+    tern_unet3d_opts opts = tern_unet3d_defaults();
+    opts.classes = model->classes;
+    opts.width = 16;
+    return tern_unet3d_new(&opts, rng, err);
+}
+
+/* ---- losses ---- */
+
+static tern_tensor *cross_entropy(tern_scope *scope, tern_tensor *scores, tern_tensor *labels)
+{
+    return tern_cross_entropy(scope, scores, labels, NULL);
+}
+
+/* Scores have a dimension for their one class. */
+static tern_tensor *bce_dice(tern_scope *scope, tern_tensor *scores, tern_tensor *labels)
+{
+    return tern_bce_dice_loss(scope, scores, labels, 1, 1, NULL);
+}
+
+/* ---- the table ---- */
+
+static const tern__bench_model models[] = {
+    {"mlp", 64, 784, 0, {0}, 10, false, make_mlp, cross_entropy},
+    {"resnet18", 32, 3, 2, {32, 32}, 10, false, make_resnet18, cross_entropy},
+    {"resnet50", 4, 3, 2, {257, 257}, 1000, false, make_resnet50, cross_entropy},
+    {"deeplabv3", 4, 3, 2, {257, 257}, 21, true, make_deeplabv3, cross_entropy},
+    {"unet3d", 1, 1, 3, {32, 64, 64}, 1, true, make_unet3d, bce_dice},
+};
+
+const tern__bench_model *tern__bench_model_find(const char *name)
+{
+    for (size_t i = 0; i < TERN__COUNT(models); i++)
+        if (!strcmp(name, models[i].name)) return &models[i];
+    fprintf(stderr, WHO ": --model: expected ");
+    for (size_t i = 0; i < TERN__COUNT(models); i++) fprintf(stderr, "%s%s", i ? " or " : "", models[i].name);
+    fprintf(stderr, ", got \"%s\"\n", name);
+    return NULL;
+}
+
+/* How many numbers stand between x's, 0 if that is not what the text is. */
+static int read_numbers(const char *text, int64_t numbers[3])
+{
+    for (int count = 0; count < 3; count++) {
+        int used = 0;
+        long long number;
+        if (*text < '0' || *text > '9' || sscanf(text, "%5lld%n", &number, &used) != 1) return 0;
+        if (number < 1 || number > SIZE_LIMIT) return 0;
+        numbers[count] = number;
+        text += used;
+        if (!*text) return count + 1;
+        if (*text++ != 'x') return 0;
+    }
+    return 0;
+}
+
+bool tern__bench_model_size(const tern__bench_model *model, const char *text, int64_t *size)
+{
+    int64_t numbers[3];
+    int count = read_numbers(text, numbers);
+    if (count > 0 && (count == 1 || count == model->spatial) && model->spatial > 0) {
+        for (int d = 0; d < model->spatial; d++) size[d] = numbers[count == 1 ? 0 : d];
+        return true;
+    }
+    if (model->spatial)
+        fprintf(stderr, WHO ": --size: expected %d numbers up to %d, as in %s, or one for all, got \"%s\"\n",
+                model->spatial, SIZE_LIMIT, model->spatial == 3 ? "32x160x160" : "257x257", text);
+    else
+        fprintf(stderr, WHO ": --size: %s has no size to choose\n", model->name);
+    return false;
+}

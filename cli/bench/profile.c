@@ -1,0 +1,253 @@
+#include "bench/profile.h"
+#include "bench/clock.h"
+
+#include "kernels/cost.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHAPES_TEXT 128
+#define CALLS       4096
+
+typedef struct row {
+    tern__kernel kernel;
+    char shapes[SHAPES_TEXT]; /* "" where a row is a kernel of any shape */
+    const char *algorithm;    /* of a convolution, by shape; else NULL   */
+    long calls;
+    double ms;
+    tern__cost cost;
+    double bytes_once; /* of cost.bytes, every operand once */
+    double copy_gbs;   /* what a row is measured against    */
+} row;
+
+struct tern__profile {
+    tern__kernel_observer observer; /* first: the observer is the profile */
+    tern_device *device;
+    bool by_shape;
+    row *rows;
+    size_t count, capacity;
+    tern__bench_clock *clock; /* [2 CALLS] before and after each     */
+    size_t row_of[CALLS];     /* of a call whose time is not known yet */
+    int calls;
+    tern_error *err; /* of the bench */
+};
+
+/* ---- watching ---- */
+
+/* "32x64x8x8"; "()" for a scalar. */
+static int put_shape(char *text, size_t size, const tern__view *view)
+{
+    int used = view->ndim ? 0 : snprintf(text, size, "()");
+    for (int d = 0; d < view->ndim && used < (int)size; d++)
+        used += snprintf(text + used, size - (size_t)used, "%s%lld", d ? "x" : "", (long long)view->shape[d]);
+    return TERN__MIN(used, (int)size);
+}
+
+/* The first two inputs and the first output tell what a kernel does: "32x3x8x8 16x3x3x3 > 32x16x8x8". */
+static void put_shapes(char text[SHAPES_TEXT], const tern__call *call)
+{
+    const tern__view *views[] = {call->in[0], call->in[1], call->out[0] ? call->out[0] : call->out[1]};
+    int used = 0;
+    for (size_t i = 0; i < TERN__COUNT(views); i++) {
+        if (!views[i] || used >= SHAPES_TEXT - 3) continue;
+        used += snprintf(text + used, SHAPES_TEXT - (size_t)used, "%s", i == 2 ? " > " : i ? " " : "");
+        used += put_shape(text + used, SHAPES_TEXT - (size_t)used, views[i]);
+    }
+}
+
+/* Without a device of its own nobody reads an operand again. */
+static double bytes_once(const tern__call *call)
+{
+    tern__call here = *call;
+    here.device = NULL;
+    return tern__call_cost(&here).bytes;
+}
+
+static row *add_row(tern__profile *self)
+{
+    if (self->count == self->capacity) {
+        size_t capacity = self->capacity ? 2 * self->capacity : 32;
+        row *rows = tern__realloc_array(self->rows, self->count * sizeof(row), capacity * sizeof(row),
+                                        "tern bench", self->err);
+        if (!rows) return NULL;
+        self->rows = rows;
+        self->capacity = capacity;
+    }
+    return &self->rows[self->count++];
+}
+
+static row *find_row(tern__profile *self, const tern__call *call)
+{
+    row like = {.kernel = call->kernel};
+    if (self->by_shape) {
+        put_shapes(like.shapes, call);
+        like.algorithm = self->device->algorithm;
+    }
+    for (size_t i = 0; i < self->count; i++)
+        if (self->rows[i].kernel == like.kernel && self->rows[i].algorithm == like.algorithm &&
+            !strcmp(self->rows[i].shapes, like.shapes))
+            return &self->rows[i];
+    row *added = add_row(self);
+    if (added) *added = like;
+    return added;
+}
+
+static void read_clock(tern__profile *self)
+{
+    for (int i = 0; i < self->calls; i++)
+        self->rows[self->row_of[i]].ms += tern__bench_clock_ms(self->clock, 2 * i, 2 * i + 1);
+    self->calls = 0;
+}
+
+static void begins(tern__kernel_observer *observer)
+{
+    tern__profile *self = (tern__profile *)observer;
+    if (self->calls == CALLS) read_clock(self);
+    tern__bench_clock_set(self->clock, 2 * self->calls, self->err);
+}
+
+static void ran(tern__kernel_observer *observer, const tern__call *call)
+{
+    tern__profile *self = (tern__profile *)observer;
+    tern__bench_clock_set(self->clock, 2 * self->calls + 1, self->err);
+    row *at = find_row(self, call);
+    if (!at) return;
+    tern__cost cost = tern__call_cost(call);
+    at->calls++;
+    at->cost.flops += cost.flops;
+    at->cost.bytes += cost.bytes;
+    at->bytes_once += bytes_once(call);
+    self->row_of[self->calls++] = (size_t)(at - self->rows);
+}
+
+tern__profile *tern__profile_new(tern_device *device, bool shapes, tern_error *err)
+{
+    tern__profile *self = tern__alloc(sizeof(*self), "tern bench", err);
+    if (!self) return NULL;
+    *self = (tern__profile){.observer = {ran, begins}, .device = device, .by_shape = shapes, .err = err};
+    self->clock = tern__bench_clock_new(device, 2 * CALLS, err);
+    device->observer = self->clock ? &self->observer : NULL;
+    return self;
+}
+
+void tern__profile_free(tern__profile *self)
+{
+    if (!self) return;
+    self->device->observer = NULL;
+    tern__bench_clock_free(self->clock);
+    tern__free(self->rows);
+    tern__free(self);
+}
+
+/* ---- telling ---- */
+
+/* Of all steps; percentages of what the machine can do at most. */
+typedef struct line {
+    double ms, step_percent, gflops, peak_percent, gbs, copy_percent, once_percent;
+} line;
+
+static line line_of(const row *r, const tern__machine *machine, double ms)
+{
+    line l = {.ms = r->ms, .gflops = r->cost.flops / r->ms * 1e-6, .gbs = r->cost.bytes / r->ms * 1e-6};
+    l.step_percent = 100 * l.ms / ms;
+    l.peak_percent = 100 * l.gflops / machine->gflops;
+    l.copy_percent = 100 * l.gbs / r->copy_gbs;
+    l.once_percent = l.copy_percent * r->bytes_once / r->cost.bytes;
+    return l;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    double x = ((const row *)a)->ms, y = ((const row *)b)->ms;
+    return (x < y) - (x > y);
+}
+
+/* A device of its own needs a while to begin and to end each call, a copy like a kernel, so calls of it are
+ * measured against a copy of their own size. */
+static void measure_copy(tern__profile *self, row *r, const tern__machine *machine)
+{
+    double own = self->device->backend
+                     ? tern__machine_copy_of(self->device, r->cost.bytes / (double)r->calls, self->err)
+                     : 0;
+    r->copy_gbs = own > 0 ? own : machine->copy_gbs;
+}
+
+/* Sorts the rows and measures what they are told beside; returns the milliseconds that none of them has. */
+static double finish_rows(tern__profile *self, const tern__machine *machine, double ms)
+{
+    read_clock(self);
+    qsort(self->rows, self->count, sizeof(row), by_time);
+    for (size_t i = 0; i < self->count; i++) {
+        measure_copy(self, &self->rows[i], machine);
+        ms -= self->rows[i].ms;
+    }
+    return ms;
+}
+
+static void print_row(const row *r, const line *l, long steps)
+{
+    printf("%-22s %7.1f %10.3f %6.1f", tern__kernel_name(r->kernel), (double)r->calls / (double)steps,
+           l->ms / (double)steps, l->step_percent);
+    if (r->cost.flops > 0)
+        printf(" %9.1f %6.1f", l->gflops, l->peak_percent);
+    else
+        printf(" %9s %6s", "-", "-");
+    printf(" %10.3f %8.1f %6.1f %6.1f", r->cost.bytes * 1e-6 / (double)r->calls, l->gbs, l->copy_percent,
+           l->once_percent);
+    if (*r->shapes) printf("  %s", r->shapes);
+    if (r->algorithm) printf("  %s", r->algorithm);
+    printf("\n");
+}
+
+void tern__profile_print(tern__profile *self, const tern__machine *machine, long steps, double ms)
+{
+    double outside = finish_rows(self, machine, ms);
+    printf("\nrank 0, a mean step of %ld; its device reaches %.1f GFLOPS and copies %.1f GB/s out of cache\n",
+           steps, machine->gflops, machine->copy_gbs);
+    if (self->device->backend)
+        printf(
+            "%% copy: of a copy that moves as many bytes, timed one by one as calls are, launch included\n");
+    printf("%-22s %7s %10s %6s %9s %6s %10s %8s %6s %6s%s\n", "kernel", "calls", "ms", "% step", "GFLOPS",
+           "% peak", "MB a call", "GB/s", "% copy", "% once", self->by_shape ? "  shapes" : "");
+    for (size_t i = 0; i < self->count; i++) {
+        line l = line_of(&self->rows[i], machine, ms);
+        print_row(&self->rows[i], &l, steps);
+    }
+    printf("%-22s %7s %10.3f %6.1f\n", "outside of kernels", "", outside / (double)steps, 100 * outside / ms);
+}
+
+static cJSON *row_json(const row *r, const line *l, long steps)
+{
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "kernel", tern__kernel_name(r->kernel));
+    cJSON_AddStringToObject(object, "shapes", r->shapes);
+    if (r->algorithm) cJSON_AddStringToObject(object, "algorithm", r->algorithm);
+    cJSON_AddNumberToObject(object, "calls", (double)r->calls / (double)steps);
+    cJSON_AddNumberToObject(object, "ms", l->ms / (double)steps);
+    cJSON_AddNumberToObject(object, "step_percent", l->step_percent);
+    cJSON_AddNumberToObject(object, "gflops", l->gflops);
+    cJSON_AddNumberToObject(object, "peak_percent", l->peak_percent);
+    cJSON_AddNumberToObject(object, "bytes_a_call", r->cost.bytes / (double)r->calls);
+    cJSON_AddNumberToObject(object, "gbs", l->gbs);
+    cJSON_AddNumberToObject(object, "copy_gbs", r->copy_gbs);
+    cJSON_AddNumberToObject(object, "copy_percent", l->copy_percent);
+    cJSON_AddNumberToObject(object, "once_percent", l->once_percent);
+    return object;
+}
+
+cJSON *tern__profile_json(tern__profile *self, const tern__machine *machine, long steps, double ms)
+{
+    double outside = finish_rows(self, machine, ms);
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddNumberToObject(object, "machine_gflops", machine->gflops);
+    cJSON_AddNumberToObject(object, "machine_copy_gbs", machine->copy_gbs);
+    cJSON_AddNumberToObject(object, "step_ms", ms / (double)steps);
+    cJSON_AddNumberToObject(object, "outside_ms", outside / (double)steps);
+    cJSON *rows = cJSON_AddArrayToObject(object, "rows");
+    for (size_t i = 0; i < self->count; i++) {
+        line l = line_of(&self->rows[i], machine, ms);
+        cJSON_AddItemToArray(rows, row_json(&self->rows[i], &l, steps));
+    }
+    return object;
+}

@@ -1,0 +1,461 @@
+/* step.c - `tern bench step`: the time of a training step (forward, loss, backward, SGD) on synthetic
+ * data. */
+#include "bench/bench.h"
+#include "bench/clock.h"
+#include "bench/model.h"
+#include "bench/profile.h"
+
+#include <tern.h>
+
+#include <cjson/cJSON.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+typedef struct settings {
+    const tern__bench_model *model;
+    const char *size_text, *dtype, *reduce, *level; /* level NULL: no amp */
+    int64_t size[3];                                /* of the spatial dimensions */
+    long batch, steps, warm_up;
+    bool json, profile, shapes, data_parallel, shard;
+} settings;
+
+typedef struct result {
+    double median_ms, min_ms, samples_per_s, loss_first, loss_last;
+    double cpu_ms;        /* of a step, all threads of a rank; the ranks' mean */
+    double first_step_ms; /* from the launcher's start to the end of the first step; -1: nobody said when */
+    double peak_rss_mb;
+    double pss_mb;     /* of a rank, the mean: what several processes map counts as a share of it */
+    double tensor_mb;  /* activations and their gradients: what rank 0's device has taken for tensors */
+    double reduced_mb; /* gradients of a step, as they go over */
+    double state_mb;   /* of this rank's optimizer */
+    double total_ms;   /* of all steps that count */
+    tern__machine machine;
+} result;
+
+/* Everything that a step needs, made and freed together. */
+typedef struct bench {
+    tern_group *world;
+    tern_device *device;
+    tern_rng *rng;
+    tern_module *net;
+    tern_amp *amp; /* NULL: no opt level */
+    tern_ddp *ddp;
+    tern_data_parallel *parallel; /* NULL: one device */
+    tern_optim *optim;
+    tern_scope *scope, *data; /* of a step, and of what all steps see */
+    tern__profile *profile;   /* NULL: not asked for */
+    int64_t shape[5], label_shape[5];
+    int ndim, label_ndim;
+    float *numbers;
+    int64_t *classes;
+    tern_tensor *x, *labels; /* of these, where the device has them */
+} bench;
+
+static const char usage[] =
+    "usage: tern bench step [--model mlp|resnet18|resnet50|deeplabv3|unet3d] [--batch N]\n"
+    "                       [--size HxW|DxHxW] [--steps K] [--warm-up K] [--dtype f32|bf16|f16]\n"
+    "                       [--device NAME] [--opt-level O0|O1|O2|O3] [--reduce f32|bf16|f16] [--shard]\n"
+    "                       [--exact-conv] [--deterministic] [--data-parallel] [--profile[=shapes]] "
+    "[--json]\n"
+    "\n"
+    "Times forward, loss, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 steps\n"
+    "that do not count, or as many as --warm-up says: a GPU that was idle comes to its clock within\n"
+    "half a second of work. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is\n"
+    "per rank.\n"
+    "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n"
+    "resnet50 and deeplabv3 (on a ResNet-50; a label for each pixel, no dropout) are torchvision's,\n"
+    "with 4 images of 257x257 a batch. unet3d has 16 channels in its first level and learns the mask\n"
+    "of one volume of 32x64x64 by binary cross entropy and Dice; the others learn classes by cross\n"
+    "entropy. --size has other images and volumes: 257 for 257x257.\n"
+    "--dtype bf16 or f16 computes in an autocast region; parameters and their gradients stay f32.\n"
+    "--device cuda trains on a GPU, where the data are beforehand; else TERN_DEVICE or the CPU does.\n"
+    "--reduce is the type in which gradients go over.\n"
+    "--opt-level is amp's instead, in bf16. --shard splits the optimizer's state and update over the\n"
+    "ranks.\n"
+    "--exact-conv and --deterministic are tern_device_conv_opts of these names: f32 is multiplied and\n"
+    "added in f32, and convolutions' algorithms are those of a fixed table.\n"
+    "--data-parallel splits the batch over replicas, one on each core of the rank's.\n"
+    "--profile adds what each kernel took: its arithmetic (products and convolutions) beside the\n"
+    "measured peak of the cores, the bytes of its operands beside the bandwidth of a copy that no\n"
+    "cache holds, on a GPU of one of as many bytes (% copy; % once, where what a batch norm reads\n"
+    "twice there counts once). --profile=shapes has a line for each kernel and its shapes, and the\n"
+    "algorithm of convolutions.\n";
+
+static int64_t count_of(const int64_t *shape, int ndim)
+{
+    int64_t count = 1;
+    for (int d = 0; d < ndim; d++) count *= shape[d];
+    return count;
+}
+
+/* (N, C, size), and of the labels (N), (N, size), or of a mask (N, 1, size). */
+static void set_shapes(bench *b, const settings *set)
+{
+    const tern__bench_model *model = set->model;
+    b->shape[b->ndim++] = b->label_shape[b->label_ndim++] = set->batch;
+    b->shape[b->ndim++] = model->channels;
+    if (model->classes == 1) b->label_shape[b->label_ndim++] = 1;
+    for (int d = 0; d < model->spatial; d++) {
+        b->shape[b->ndim++] = set->size[d];
+        if (model->dense) b->label_shape[b->label_ndim++] = set->size[d];
+    }
+}
+
+static void make_data(bench *b, const settings *set, tern_error *err)
+{
+    set_shapes(b, set);
+    int64_t count = count_of(b->shape, b->ndim), labels = count_of(b->label_shape, b->label_ndim);
+    b->numbers = tern__alloc((size_t)count * sizeof(*b->numbers), "tern bench step", err);
+    b->classes = tern__alloc((size_t)labels * sizeof(*b->classes), "tern bench step", err);
+    if (!b->numbers || !b->classes) return;
+    tern_rng_seed(b->rng, (uint64_t)tern_group_rank(b->world) + 1);
+    tern_rng_normal(b->rng, b->numbers, (size_t)count, 0, 1);
+    for (int64_t i = 0; i < labels; i++) b->classes[i] = i % TERN__MAX(set->model->classes, 2);
+    b->data = tern_scope_new(b->device, b->world, err);
+    b->x = tern_tensor_from(b->data, b->numbers, TERN_F32, b->ndim, b->shape);
+    b->labels = tern_tensor_from(b->data, b->classes, TERN_I64, b->label_ndim, b->label_shape);
+}
+
+static tern_dtype dtype_of(const char *name)
+{
+    return !strcmp(name, "bf16") ? TERN_BF16 : !strcmp(name, "f16") ? TERN_F16 : TERN_F32;
+}
+
+static void open_bench(bench *b, const settings *set, tern_error *err)
+{
+    b->world = tern_group_open(NULL, err);
+    b->device = tern_device_open(NULL, err);
+    b->rng = tern_rng_new(0, err);
+    b->net = err->code ? NULL : set->model->make(set->model, b->rng, err);
+    if (b->net && b->device->backend) tern_module_to(b->net, b->device, err);
+    if (set->level) {
+        tern_amp_opts amp = tern_amp_defaults((tern_opt_level)(set->level[1] - '0'));
+        b->amp = tern_amp_new(b->net, &amp, err);
+    }
+    tern_ddp_opts ddp = tern_ddp_defaults();
+    ddp.reduce_dtype = dtype_of(set->reduce);
+    b->ddp = tern_ddp_new(b->net, b->world, &ddp, err);
+    if (set->data_parallel) b->parallel = tern_data_parallel_new(b->net, NULL, err);
+    tern_sgd_opts sgd = tern_sgd_defaults();
+    sgd.lr = 0.01;
+    sgd.momentum = 0.9;
+    b->optim = tern_sgd_new(b->net, &sgd, err);
+    if (set->shard) tern_optim_shard(b->optim, b->world, err);
+    b->scope = tern_scope_new(b->device, b->world, err);
+    if (!err->code) tern_autocast_set(b->scope, dtype_of(set->dtype));
+    if (!err->code) make_data(b, set, err);
+}
+
+static void close_bench(bench *b)
+{
+    tern__profile_free(b->profile);
+    tern_scope_free(b->scope);
+    tern_scope_free(b->data);
+    tern__free(b->classes);
+    tern__free(b->numbers);
+    tern_optim_free(b->optim);
+    tern_data_parallel_free(b->parallel);
+    tern_ddp_free(b->ddp);
+    tern_amp_free(b->amp);
+    tern_module_free(b->net);
+    tern_rng_free(b->rng);
+    tern_device_close(b->device);
+    tern_group_close(b->world);
+}
+
+static tern_tensor *scores_of(bench *b)
+{
+    if (!b->parallel) return tern_forward(b->net, b->scope, b->x);
+    return tern_to(b->scope, tern_data_parallel_forward(b->parallel, b->scope, b->x), b->device);
+}
+
+static void step(bench *b, const settings *set, tern_error *err)
+{
+    tern_tensor *loss = set->model->loss(b->scope, scores_of(b), b->labels);
+    if (b->amp)
+        tern_amp_backward(b->amp, b->scope, loss, NULL);
+    else
+        tern_backward(b->scope, loss);
+    tern_optim_step(b->optim, b->scope);
+    tern_scope_end(b->scope, err);
+}
+
+/* Of the slowest rank. */
+static double ms_since_launch(bench *b, tern_error *err)
+{
+    long launched;
+    tern__env_int(TERN__ENV_STARTED, 0, LONG_MAX, 0, &launched, err);
+    double ms = launched ? (double)(tern__now_ns() - launched) * 1e-6 : -1;
+    tern_all_reduce(b->world, &ms, 1, TERN_F64, TERN_MAX, err);
+    return ms;
+}
+
+/* Of this process so far. */
+static double own_cpu_ms(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1e3 +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-3;
+}
+
+static double peak_rss_mb(bench *b, tern_error *err)
+{
+    struct rusage usage_now;
+    getrusage(RUSAGE_SELF, &usage_now);
+    double mb = (double)usage_now.ru_maxrss / 1024;
+    tern_all_reduce(b->world, &mb, 1, TERN_F64, TERN_MAX, err);
+    return mb;
+}
+
+/* Pages of ours, and our share of those that several processes map; 0: the kernel does not say. */
+static double own_pss_mb(void)
+{
+    char line[256];
+    long kb = 0;
+    FILE *file = fopen("/proc/self/smaps_rollup", "re");
+    while (file && fgets(line, sizeof(line), file) && sscanf(line, "Pss: %ld", &kb) != 1) continue;
+    if (file) fclose(file);
+    return (double)kb / 1024;
+}
+
+/* The barrier and the sum keep all ranks where they are meanwhile. */
+static double pss_mb(bench *b, tern_error *err)
+{
+    tern_barrier(b->world, err);
+    double mb = own_pss_mb();
+    tern_all_reduce(b->world, &mb, 1, TERN_F64, TERN_AVG, err);
+    return mb;
+}
+
+static void warm_up(bench *b, const settings *set, result *r, tern_error *err)
+{
+    for (int i = 0; i < set->warm_up && !err->code; i++) {
+        step(b, set, err);
+        if (i > 0 || err->code) continue;
+        r->first_step_ms = ms_since_launch(b, err);
+        r->loss_first = tern_ddp_loss_mean(b->ddp);
+    }
+}
+
+static double reduced_mb(const bench *b)
+{
+    double bytes = 0;
+    for (int i = 0; i < tern_ddp_bucket_count(b->ddp); i++) bytes += (double)tern_ddp_bucket_bytes(b->ddp, i);
+    return bytes / (1 << 20);
+}
+
+/* The milliseconds of each step: from the end of the one before to its own. What the processor does does not
+ * count once a device has been asked for all of them. */
+static void run_steps(bench *b, const settings *set, double *ms, result *r, tern_error *err)
+{
+    tern__bench_clock *clock = tern__bench_clock_new(b->device, (int)set->steps + 1, err);
+    if (!clock) return;
+    double used = own_cpu_ms();
+    tern__bench_clock_set(clock, 0, err);
+    for (int i = 0; i < set->steps && !err->code; i++) {
+        step(b, set, err);
+        tern__bench_clock_set(clock, i + 1, err);
+    }
+    r->cpu_ms = (own_cpu_ms() - used) / (double)set->steps;
+    for (int i = 0; i < set->steps && !err->code; i++) {
+        ms[i] = tern__bench_clock_ms(clock, i, i + 1);
+        r->total_ms += ms[i];
+    }
+    tern__bench_clock_free(clock);
+}
+
+static void time_steps(bench *b, const settings *set, double *ms, result *r, tern_error *err)
+{
+    if (set->profile) b->profile = tern__profile_new(b->device, set->shapes, err);
+    if (!err->code) run_steps(b, set, ms, r, err);
+    tern_all_reduce(b->world, &r->cpu_ms, 1, TERN_F64, TERN_AVG, err);
+    if (err->code) return;
+    r->median_ms = tern__bench_median(ms, (size_t)set->steps);
+    r->min_ms = ms[0];
+    r->samples_per_s = (double)set->batch * tern_group_size(b->world) / r->median_ms * 1e3;
+    r->loss_last = tern_ddp_loss_mean(b->ddp);
+    r->peak_rss_mb = peak_rss_mb(b, err);
+    r->pss_mb = pss_mb(b, err);
+    r->tensor_mb = (double)tern__device_bytes(b->device) / (1 << 20);
+    r->reduced_mb = reduced_mb(b);
+    r->state_mb = (double)tern_optim_state_bytes(b->optim) / (1 << 20);
+}
+
+/* All ranks at once: cores share clock and memory. */
+static void measure_machine(bench *b, tern_dtype dtype, result *r, tern_error *err)
+{
+    tern_barrier(b->world, err);
+    if (!err->code) tern__machine_measure(b->device, dtype, &r->machine, err);
+}
+
+static result measure(bench *b, const settings *set, tern_error *err)
+{
+    result r = {0};
+    double *ms = tern__alloc((size_t)set->steps * sizeof(*ms), "tern bench step", err);
+    warm_up(b, set, &r, err);
+    if (set->profile && !err->code)
+        measure_machine(b, set->level ? TERN_BF16 : dtype_of(set->dtype), &r, err);
+    if (!err->code) time_steps(b, set, ms, &r, err);
+    tern__free(ms);
+    return r;
+}
+
+static void print_json(const bench *b, const settings *set, int ranks, const result *r)
+{
+    cJSON *line = cJSON_CreateObject();
+    cJSON_AddStringToObject(line, "model", set->model->name);
+    cJSON_AddNumberToObject(line, "ranks", ranks);
+    cJSON_AddNumberToObject(line, "replicas", b->parallel ? tern_data_parallel_count(b->parallel) : 1);
+    cJSON_AddNumberToObject(line, "batch", (double)set->batch);
+    cJSON *size = cJSON_AddArrayToObject(line, "size");
+    for (int d = 0; d < set->model->spatial; d++)
+        cJSON_AddItemToArray(size, cJSON_CreateNumber((double)set->size[d]));
+    cJSON_AddStringToObject(line, "dtype", set->dtype);
+    if (set->level) cJSON_AddStringToObject(line, "opt_level", set->level);
+    cJSON_AddStringToObject(line, "reduce", set->reduce);
+    cJSON_AddNumberToObject(line, "steps", (double)set->steps);
+    cJSON_AddNumberToObject(line, "warm_up", (double)set->warm_up);
+    cJSON_AddNumberToObject(line, "median_ms", r->median_ms);
+    cJSON_AddNumberToObject(line, "min_ms", r->min_ms);
+    cJSON_AddNumberToObject(line, "cpu_ms", r->cpu_ms);
+    cJSON_AddNumberToObject(line, "samples_per_s", r->samples_per_s);
+    cJSON_AddNumberToObject(line, "peak_rss_mb", r->peak_rss_mb);
+    cJSON_AddNumberToObject(line, "pss_mb", r->pss_mb);
+    cJSON_AddNumberToObject(line, "tensor_mb", r->tensor_mb);
+    cJSON_AddNumberToObject(line, "reduced_mb", r->reduced_mb);
+    cJSON_AddNumberToObject(line, "state_mb", r->state_mb);
+    if (r->first_step_ms >= 0)
+        cJSON_AddNumberToObject(line, "first_step_ms", r->first_step_ms);
+    else
+        cJSON_AddNullToObject(line, "first_step_ms");
+    cJSON_AddNumberToObject(line, "loss_first", r->loss_first);
+    cJSON_AddNumberToObject(line, "loss_last", r->loss_last);
+    if (b->profile)
+        cJSON_AddItemToObject(line, "profile",
+                              tern__profile_json(b->profile, &r->machine, set->steps, r->total_ms));
+    char *text = cJSON_PrintUnformatted(line);
+    if (text) puts(text);
+    cJSON_free(text);
+    cJSON_Delete(line);
+}
+
+static void print_text(const bench *b, const settings *set, int ranks, const result *r)
+{
+    printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, "
+           "PSS %.0f MB, tensors %.1f MB, reduced %.1f MB, ",
+           set->model->name, set->level ? set->level : set->dtype, ranks, ranks == 1 ? "" : "s", set->batch,
+           ranks, r->median_ms, r->min_ms, r->samples_per_s, r->peak_rss_mb, r->pss_mb, r->tensor_mb,
+           r->reduced_mb);
+    if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
+    printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
+    if (ranks == 1) printf("1 rank (start with tern run -n 2 tern bench step)\n");
+    if (b->parallel) tern_data_parallel_print(b->parallel);
+    if (b->profile) tern__profile_print(b->profile, &r->machine, set->steps, r->total_ms);
+}
+
+static const char *const dtypes[] = {"f32", "bf16", "f16", NULL}, *const details[] = {"shapes", NULL},
+                         *const levels[] = {"O0", "O1", "O2", "O3", NULL};
+
+static bool parse_profile(const char *text, settings *set)
+{
+    set->profile = true;
+    set->shapes = text != NULL;
+    return !text || tern__bench_word("tern bench step", "--profile", text, details);
+}
+
+/* Takes from the model what was not asked for. False: options do not go together, and that is said. */
+static bool complete(settings *set)
+{
+    if (set->profile && set->data_parallel) {
+        fprintf(stderr, "tern bench step: --profile sees the kernels of one device, not of replicas\n");
+        return false;
+    }
+    if (set->level && (strcmp(set->dtype, "f32") || set->data_parallel)) {
+        fprintf(stderr, "tern bench step: --opt-level goes neither with --dtype nor with --data-parallel\n");
+        return false;
+    }
+    if (!set->model) set->model = tern__bench_model_find("mlp");
+    if (!set->batch) set->batch = set->model->batch;
+    memcpy(set->size, set->model->size, sizeof(set->size));
+    return !set->size_text || tern__bench_model_size(set->model, set->size_text, set->size);
+}
+
+/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+static int parse(int argc, char **argv, settings *set)
+{
+    static const struct option options[] = {
+        {"model", required_argument, NULL, 'm'},
+        {"batch", required_argument, NULL, 'b'},
+        {"size", required_argument, NULL, 'v'},
+        {"steps", required_argument, NULL, 's'},
+        {"dtype", required_argument, NULL, 'd'},
+        {"reduce", required_argument, NULL, 'g'},
+        {"profile", optional_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},
+        {"data-parallel", no_argument, NULL, 'r'},
+        {"opt-level", required_argument, NULL, 'o'},
+        {"device", required_argument, NULL, 'c'},
+        {"shard", no_argument, NULL, 'z'},
+        {"exact-conv", no_argument, NULL, 'x'},
+        {"deterministic", no_argument, NULL, 'f'},
+        {"warm-up", required_argument, NULL, 'w'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
+    };
+    argv[0] = "tern bench step"; /* as getopt names it */
+    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+        bool fine = true;
+        switch (option) {
+        case 'm': fine = (set->model = tern__bench_model_find(optarg)) != NULL; break;
+        case 'v': set->size_text = optarg; break;
+        case 'b': fine = tern__bench_number(argv[0], "--batch", optarg, 1 << 20, &set->batch); break;
+        case 's': fine = tern__bench_number(argv[0], "--steps", optarg, 1 << 20, &set->steps); break;
+        case 'w': fine = tern__bench_number(argv[0], "--warm-up", optarg, 1 << 20, &set->warm_up); break;
+        case 'd': fine = tern__bench_word(argv[0], "--dtype", set->dtype = optarg, dtypes); break;
+        case 'g': fine = tern__bench_word(argv[0], "--reduce", set->reduce = optarg, dtypes); break;
+        case 'p': fine = parse_profile(optarg, set); break;
+        case 'o': fine = tern__bench_word(argv[0], "--opt-level", set->level = optarg, levels); break;
+        case 'z': set->shard = true; break;
+        case 'x': setenv("TERN_EXACT_CONV", "1", 1); break; /* of replicas' devices, too */
+        case 'f': setenv("TERN_DETERMINISTIC", "1", 1); break;
+        case 'c': setenv("TERN_DEVICE", optarg, 1); break;
+        case 'r': set->data_parallel = true; break;
+        case 'j': set->json = true; break;
+        case 'h': fputs(usage, stdout); return -1;
+        default: fine = false;
+        }
+        if (!fine) return TERN__EXIT_USAGE;
+    }
+    if (optind < argc) {
+        fprintf(stderr, "tern bench step: unexpected \"%s\"\n", argv[optind]);
+        return TERN__EXIT_USAGE;
+    }
+    return complete(set) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
+}
+
+int tern__bench_step(int argc, char **argv)
+{
+    settings set = {.dtype = "f32", .reduce = "f32", .steps = 20, .warm_up = 3};
+    int status = parse(argc, argv, &set);
+    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    tern_error err = {0};
+    bench b = {0};
+    open_bench(&b, &set, &err);
+    if (!err.code) {
+        result r = measure(&b, &set, &err);
+        if (!err.code && tern_group_rank(b.world) == 0) {
+            if (set.json)
+                print_json(&b, &set, tern_group_size(b.world), &r);
+            else
+                print_text(&b, &set, tern_group_size(b.world), &r);
+        }
+    }
+    tern_error_print(&err);
+    close_bench(&b);
+    return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
+}

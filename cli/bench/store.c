@@ -1,0 +1,206 @@
+/* store.c - `tern bench store`: how many keys a TCP store sets and gets a second, for one client and
+ * for each of many at once. A client is a thread with a connection of its own; a pair is a set and a get of
+ * the same key, whose value is looked at. */
+#include "bench/bench.h"
+
+#include <tern.h>
+
+#include <cjson/cJSON.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CLIENTS_MAX = 1024, ROUNDS_MAX = 1000, HOST = 256 };
+
+typedef struct settings {
+    long clients, pairs, rounds, port;
+    char host[HOST];
+    bool json;
+} settings;
+
+typedef struct client {
+    tern_store *store;
+    pthread_barrier_t *start;
+    pthread_t thread;
+    long pairs;
+    double pairs_per_s;
+    tern_error err;
+} client;
+
+/* Of the clients at once. */
+typedef struct rates {
+    double slowest, median, fastest;
+} rates;
+
+static const char usage[] =
+    "usage: tern bench store [--clients C] [--pairs N] [--rounds K] [--host HOST --port P] [--json]\n"
+    "\n"
+    "Sets and gets keys of a TCP store on this machine, or of one that somebody serves at HOST port P "
+    "(PyTorch's,\n"
+    "say): pairs of both a second, of one client and of C clients at once (64). The median of K rounds (5) "
+    "of N pairs\n"
+    "a client (2000), and of many clients the slowest and the fastest in the median round.\n";
+
+/* ---- measuring ---- */
+
+static void set_and_get(client *c, int number)
+{
+    char key[32], value[32];
+    size_t bytes;
+    snprintf(key, sizeof(key), "%p/%d", (void *)c, number % 64);
+    int length = snprintf(value, sizeof(value), "value %d", number);
+    tern_store_set(c->store, key, value, (size_t)length, &c->err);
+    const char *got = tern_store_get(c->store, key, &bytes, &c->err);
+    if (got && strcmp(got, value))
+        tern__error_set(&c->err, "tern bench store", TERN_E_MISMATCH, "set \"%s\", got \"%s\"", value, got);
+}
+
+static void *work(void *arg)
+{
+    client *c = arg;
+    pthread_barrier_wait(c->start);
+    int64_t began = tern__now_ns();
+    for (int i = 0; i < c->pairs && !c->err.code; i++) set_and_get(c, i);
+    c->pairs_per_s = (double)c->pairs * 1e9 / (double)(tern__now_ns() - began);
+    return NULL;
+}
+
+static void run_at_once(client *clients, long count, long pairs, tern_error *err)
+{
+    pthread_barrier_t start;
+    pthread_barrier_init(&start, NULL, (unsigned)count);
+    for (long i = 0; i < count; i++) {
+        clients[i].start = &start;
+        clients[i].pairs = pairs;
+        if (pthread_create(&clients[i].thread, NULL, work, &clients[i])) abort();
+    }
+    for (long i = 0; i < count; i++) {
+        pthread_join(clients[i].thread, NULL);
+        if (clients[i].err.code && !err->code) *err = clients[i].err;
+    }
+    pthread_barrier_destroy(&start);
+}
+
+static rates rates_of(const client *clients, long count)
+{
+    double all[CLIENTS_MAX];
+    for (long i = 0; i < count; i++) all[i] = clients[i].pairs_per_s;
+    double median = tern__bench_median(all, (size_t)count); /* which sorts them */
+    return (rates){all[0], median, all[count - 1]};
+}
+
+static int by_median(const void *a, const void *b)
+{
+    double x = ((const rates *)a)->median, y = ((const rates *)b)->median;
+    return (x > y) - (x < y);
+}
+
+/* The round whose median is the middle one; the first round does not count. */
+static rates measure(client *clients, long count, const settings *set, tern_error *err)
+{
+    rates rounds[ROUNDS_MAX + 1];
+    for (long round = 0; round <= set->rounds && !err->code; round++) {
+        run_at_once(clients, count, set->pairs, err);
+        rounds[round] = rates_of(clients, count);
+    }
+    qsort(rounds + 1, (size_t)set->rounds, sizeof(*rounds), by_median);
+    return rounds[1 + set->rounds / 2];
+}
+
+/* ---- printing ---- */
+
+static void print_row(const settings *set, long count, rates r)
+{
+    if (!set->json) {
+        printf("%8ld %12.0f %12.0f %12.0f %8.2f\n", count, r.slowest, r.median, r.fastest,
+               r.median / r.slowest);
+        return;
+    }
+    cJSON *line = cJSON_CreateObject();
+    cJSON_AddNumberToObject(line, "clients", (double)count);
+    cJSON_AddNumberToObject(line, "slowest_pairs_per_s", r.slowest);
+    cJSON_AddNumberToObject(line, "median_pairs_per_s", r.median);
+    cJSON_AddNumberToObject(line, "fastest_pairs_per_s", r.fastest);
+    char *text = cJSON_PrintUnformatted(line);
+    if (text) puts(text);
+    cJSON_free(text);
+    cJSON_Delete(line);
+}
+
+static void print_title(const settings *set)
+{
+    if (!set->json)
+        printf("%8s %12s %12s %12s %8s   pairs/s of a client\n", "clients", "slowest", "median", "fastest",
+               "spread");
+}
+
+/* ---- life ---- */
+
+/* Serves, if nobody else does. */
+static tern_store *open_first(const settings *set, tern_error *err)
+{
+    tern_store_tcp_opts opts = tern_store_tcp_defaults();
+    opts.is_server = !set->port;
+    opts.timeout_s = 30;
+    return tern_store_tcp_open(set->host, (int)set->port, &opts, err);
+}
+
+static void run(const settings *set, tern_error *err)
+{
+    client *clients = tern__alloc((size_t)set->clients * sizeof(*clients), "tern bench store", err);
+    tern_store *first = open_first(set, err);
+    for (long i = 0; i < set->clients && !err->code; i++) clients[i].store = tern_store_clone(first, err);
+    if (!err->code) print_title(set);
+    for (long count = 1; !err->code; count = set->clients) {
+        rates r = measure(clients, count, set, err);
+        if (!err->code) print_row(set, count, r);
+        if (count == set->clients) break;
+    }
+    for (long i = 0; clients && i < set->clients; i++) tern_store_close(clients[i].store);
+    tern_store_close(first);
+    tern__free(clients);
+}
+
+/* ---- options ---- */
+
+/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+static int parse(int argc, char **argv, settings *set)
+{
+    static const struct option options[] = {
+        {"clients", required_argument, NULL, 'c'}, {"pairs", required_argument, NULL, 'n'},
+        {"rounds", required_argument, NULL, 'r'},  {"host", required_argument, NULL, 'H'},
+        {"port", required_argument, NULL, 'p'},    {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},          {0},
+    };
+    argv[0] = "tern bench store"; /* as getopt names it */
+    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+        bool fine = true;
+        switch (option) {
+        case 'c': fine = tern__bench_number(argv[0], "--clients", optarg, CLIENTS_MAX, &set->clients); break;
+        case 'n': fine = tern__bench_number(argv[0], "--pairs", optarg, 100000000, &set->pairs); break;
+        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
+        case 'p': fine = tern__bench_number(argv[0], "--port", optarg, 65535, &set->port); break;
+        case 'H': snprintf(set->host, sizeof(set->host), "%s", optarg); break;
+        case 'j': set->json = true; break;
+        case 'h': fputs(usage, stdout); return -1;
+        default: fine = false;
+        }
+        if (!fine) return TERN__EXIT_USAGE;
+    }
+    if (optind == argc) return TERN__EXIT_OK;
+    fprintf(stderr, "tern bench store: unexpected \"%s\"\n", argv[optind]);
+    return TERN__EXIT_USAGE;
+}
+
+int tern__bench_store(int argc, char **argv)
+{
+    settings set = {.clients = 64, .pairs = 2000, .rounds = 5, .host = "127.0.0.1"};
+    int status = parse(argc, argv, &set);
+    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    tern_error err = {0};
+    run(&set, &err);
+    tern_error_print(&err);
+    return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
+}

@@ -1,0 +1,127 @@
+/* tern info - what this build is and what this machine offers it. */
+#include "info/info.h"
+
+#include "comm/bootstrap/bootstrap.h"
+#include "device/device.h"
+#include "kernels/choices.h"
+
+#include <cjson/cJSON.h>
+#include <limits.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include <zlib.h>
+
+void tern__info_row(const char *name, const char *value)
+{
+    printf("%-14s %s\n", name, value);
+}
+
+/* ---- the processor ---- */
+
+/* Whether `word` is one of the words in `text`, which spaces part. */
+static bool has_word(const char *text, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *at = text; (at = strstr(at, word)); at += length)
+        if ((at == text || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return true;
+    return false;
+}
+
+/* Those of the processor's flags, which are its features on ARM, for which oneDNN or tern's own loops have a
+ * path. */
+static void print_features(void)
+{
+    static const char *const wanted[] = {"avx2",     "fma",      "avx512f", "avx512_bf16",
+                                         "amx_tile", "amx_bf16", "asimd",   "sve"};
+    char flags[8192], found[256] = "none of those that tern uses";
+    size_t used = 0;
+    bool known = tern__device_cpuinfo("flags", flags, sizeof(flags)) ||
+                 tern__device_cpuinfo("Features", flags, sizeof(flags));
+    for (size_t i = 0; i < TERN__COUNT(wanted); i++)
+        if (known && has_word(flags, wanted[i]))
+            used += (size_t)snprintf(found + used, sizeof(found) - used, "%s%s", used ? " " : "", wanted[i]);
+    tern__info_row("features", found);
+}
+
+static void print_machine(void)
+{
+    char text[64], model[128];
+    tern__info_row("processor", tern__device_cpu_name(model, sizeof(model)) ? model : "unknown");
+    print_features();
+    snprintf(text, sizeof(text), "%d that may be used, %ld online", tern__device_cores(),
+             sysconf(_SC_NPROCESSORS_ONLN));
+    tern__info_row("cores", text);
+    snprintf(text, sizeof(text), "%ld bytes", sysconf(_SC_PAGESIZE));
+    tern__info_row("page", text);
+}
+
+/* ---- what this build contains ---- */
+
+static void print_libraries(void)
+{
+    char text[64];
+    const dnnl_version_t *dnnl = dnnl_version();
+    snprintf(text, sizeof(text), "%d.%d.%d", dnnl->major, dnnl->minor, dnnl->patch);
+    tern__info_row("oneDNN", text);
+    tern__info_row("zlib", zlibVersion());
+    tern__info_row("libsodium", sodium_version_string());
+    unsigned xxhash = XXH_versionNumber();
+    snprintf(text, sizeof(text), "%u.%u.%u", xxhash / 10000, xxhash / 100 % 100, xxhash % 100);
+    tern__info_row("xxHash", text);
+    tern__info_row("cJSON", cJSON_Version());
+#ifdef _OPENMP
+    snprintf(text, sizeof(text), "specification %d", _OPENMP);
+    tern__info_row("OpenMP", text);
+#else
+    tern__info_row("OpenMP", "not built in");
+#endif
+}
+
+/* Where measured convolutions are kept, and how many of them are of this machine and build. */
+static void print_choices(void)
+{
+    char path[PATH_MAX], text[PATH_MAX + 32];
+    bool is_kept = tern__choices_path(path, sizeof(path));
+    int count = is_kept ? tern__choices_count() : 0;
+    snprintf(text, sizeof(text), "%s, %d case%s", path, count, count == 1 ? "" : "s");
+    tern__info_row("convolutions", is_kept ? text : "choices are not kept");
+}
+
+/* ---- this process ---- */
+
+/* What tern_group_open would make of the environment. */
+static int print_start(void)
+{
+    char text[512];
+    tern_error err = {0};
+    tern__bootstrap boot;
+    if (tern__bootstrap_from_env(&boot, &err)) return tern_error_print(&err);
+    int used = snprintf(text, sizeof(text), "%s, rank %d of %d", boot.source, boot.rank, boot.world);
+    if (boot.world > 1 && boot.port)
+        snprintf(text + used, sizeof(text) - (size_t)used, ", %s %s port %d",
+                 boot.by_agent ? "by torchrun's agent at" : "at", boot.addr, boot.port);
+    tern__info_row("launcher", boot.world > 1 || strcmp(boot.source, "alone") ? text : "none");
+    sodium_memzero(&boot, sizeof(boot));
+    return TERN__EXIT_OK;
+}
+
+int tern__cli_info(int argc, char **argv)
+{
+    if (argc > 1) {
+        fprintf(stderr, "tern info: expected no arguments, got \"%s\"\n", argv[1]);
+        return TERN__EXIT_USAGE;
+    }
+    tern__info_row("tern", tern_version());
+    print_machine();
+    tern__info_devices();
+    tern__info_back_ends();
+    print_libraries();
+    tern__info_plugins();
+    print_choices();
+    int status = print_start();
+    return fflush(stdout) ? TERN__EXIT_FAILED : status;
+}

@@ -1,0 +1,163 @@
+#include "inspect/content.h"
+#include "inspect/module_record.h"
+
+#include "base/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char FUNC[] = "tern inspect";
+
+/* The keys so far, as text that grows and shrinks on the way. */
+typedef struct path {
+    char *text;
+    size_t bytes, room;
+} path;
+
+static int append(path *p, const char *text, size_t bytes, tern_error *err)
+{
+    if (p->bytes + bytes > p->room) {
+        size_t room = TERN__MAX(2 * p->room, p->bytes + bytes + 64);
+        char *grown = tern__realloc_array(p->text, p->room, room, FUNC, err);
+        if (!grown) return TERN_E_MEMORY;
+        p->text = grown;
+        p->room = room;
+    }
+    if (bytes) memcpy(p->text + p->bytes, text, bytes);
+    p->bytes += bytes;
+    return TERN_OK;
+}
+
+static int append_number(path *p, int64_t number, tern_error *err)
+{
+    char text[32];
+    int bytes = snprintf(text, sizeof(text), "[%lld]", (long long)number);
+    return append(p, text, (size_t)bytes, err);
+}
+
+/* A key of a dict, or with NULL the number of an item. Keys that are neither strings nor whole have no name
+ * of their own. */
+static int append_key(path *p, const tern_object *key, int64_t index, tern_error *err)
+{
+    const char *text = tern_object_to_string(key);
+    if (!key || !text) {
+        bool is_whole = key && tern_object_to_int(key, &index, NULL) == TERN_OK;
+        return key && !is_whole ? append(p, "[?]", 3, err) : append_number(p, index, err);
+    }
+    int status = p->bytes ? append(p, ".", 1, err) : TERN_OK;
+    return status ? status : append(p, text, (size_t)tern_object_count(key), err);
+}
+
+static int add_item(tern__content *c, const path *p, const tern_object *value, tern_error *err)
+{
+    if (c->count == c->room) {
+        int64_t room = TERN__MAX(2 * c->room, 64);
+        size_t size = sizeof(*c->items);
+        void *grown = tern__realloc_array(c->items, (size_t)c->room * size, (size_t)room * size, FUNC, err);
+        if (!grown) return TERN_E_MEMORY;
+        c->items = grown;
+        c->room = room;
+    }
+    char *name = tern__alloc(p->bytes + 1, FUNC, err);
+    if (!name) return TERN_E_MEMORY;
+    if (p->bytes) memcpy(name, p->text, p->bytes);
+    c->items[c->count++] = (tern__content_item){name, p->bytes, value};
+    return TERN_OK;
+}
+
+static int list(tern__content *c, path *p, const tern_object *value, tern_error *err);
+
+static int list_child(tern__content *c, path *p, const tern_object *parent, int64_t i, tern_error *err)
+{
+    size_t bytes = p->bytes;
+    bool is_dict = tern_object_kind_get(parent) == TERN_OBJECT_DICT;
+    int status = append_key(p, is_dict ? tern_object_key(parent, i) : NULL, i, err);
+    if (!status) status = list(c, p, tern_object_at(parent, i), err);
+    p->bytes = bytes;
+    return status;
+}
+
+static int list_children(tern__content *c, path *p, const tern_object *value, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int64_t i = 0; !status && i < tern_object_count(value); i++)
+        status = list_child(c, p, value, i, err);
+    return status;
+}
+
+/* Of a module its parameters, buffers and parts, under the names of its state dict. What is None is not
+ * there. */
+static int list_module(tern__content *c, path *p, const tern_object *state, tern_error *err)
+{
+    static const char *const parts[] = {"_parameters", "_buffers", "_modules"};
+    int status = TERN_OK;
+    for (size_t k = 0; k < TERN__COUNT(parts); k++) {
+        const tern_object *part = tern_object_get(state, parts[k]);
+        for (int64_t i = 0; !status && i < tern_object_count(part); i++)
+            if (tern_object_kind_get(tern_object_at(part, i)) != TERN_OBJECT_NONE)
+                status = list_child(c, p, part, i, err);
+    }
+    return status;
+}
+
+static int list_record(tern__content *c, path *p, const tern_object *value, tern_error *err)
+{
+    const tern_object *state = tern_object_record_state(value);
+    if (tern__module_record_is(value)) return list_module(c, p, state, err);
+    int status = list(c, p, tern_object_record_args(value), err);
+    return status ? status : list(c, p, state, err);
+}
+
+static int list(tern__content *c, path *p, const tern_object *value, tern_error *err)
+{
+    tern_object_kind kind = tern_object_kind_get(value);
+    if (!value) return TERN_OK;
+    if (kind == TERN_OBJECT_RECORD) return list_record(c, p, value, err);
+    bool is_container = kind == TERN_OBJECT_LIST || kind == TERN_OBJECT_TUPLE || kind == TERN_OBJECT_DICT;
+    return is_container && tern_object_count(value) ? list_children(c, p, value, err)
+                                                    : add_item(c, p, value, err);
+}
+
+int tern__content_list(tern__content *content, const tern_object *object, tern_error *err)
+{
+    path p = {0};
+    int status = list(content, &p, object, err);
+    tern__free(p.text);
+    return status;
+}
+
+void tern__content_free(tern__content *content)
+{
+    for (int64_t i = 0; i < content->count; i++) tern__free(content->items[i].name);
+    tern__free(content->items);
+    *content = (tern__content){0};
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const tern__content_item *x = a, *y = b;
+    int order = memcmp(x->name, y->name, TERN__MIN(x->name_bytes, y->name_bytes));
+    return order ? order : (x->name_bytes > y->name_bytes) - (x->name_bytes < y->name_bytes);
+}
+
+void tern__content_sort(tern__content *content)
+{
+    if (content->count) qsort(content->items, (size_t)content->count, sizeof(*content->items), by_name);
+}
+
+const tern__content_item *tern__content_find(const tern__content *content, const tern__content_item *like)
+{
+    if (!content->count) return NULL;
+    return bsearch(like, content->items, (size_t)content->count, sizeof(*content->items), by_name);
+}
+
+bool tern__memory_parse(const char *command, const char *text, size_t *bytes)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+    bool fine = end != text && !*end && value > 0 && value <= 1 << 20;
+    *bytes = (size_t)value << 20;
+    if (!fine) fprintf(stderr, "%s: --memory: expected MiB from 1 to 1048576, got \"%s\"\n", command, text);
+    return fine;
+}

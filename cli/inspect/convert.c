@@ -1,0 +1,334 @@
+/* convert.c - `tern convert`: a checkpoint in another format, or a part of it. What is read is rebuilt step
+ * by step: modules that were pickled whole become state dicts and tensors another dtype on the way; then a
+ * part is chosen, flattened, and renamed. Values that stay as they are stay shared. */
+#include "cli.h"
+#include "inspect/content.h"
+#include "inspect/module_record.h"
+
+#include "base/text.h"
+#include "checkpoint/safetensors.h"
+
+#include <tern.h>
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char FUNC[] = "tern convert";
+
+static const char usage[] =
+    "usage: tern convert [OPTIONS] IN OUT\n"
+    "\n"
+    "Writes the checkpoint IN as OUT, in the format of OUT's suffix: .pt or .pth (torch.save) or "
+    ".safetensors, which holds\n"
+    "tensors by name only. Nothing in IN is executed.\n"
+    "\n"
+    "  --records       of modules that were saved whole (torch.save(net)) make their state dicts\n"
+    "  --key NAME      only what is under that key: the \"model\" of {\"model\": .., \"epoch\": 3}\n"
+    "  --flatten       only the tensors, under the names that `tern inspect` shows: \"model.conv1.weight\"\n"
+    "  --strip PREFIX  without this beginning of their names: \"module.\" of a DistributedDataParallel\n"
+    "  --prefix PREFIX with this before their names\n"
+    "  --dtype DTYPE   f32, f64, bf16 or f16 for tensors that are one of these\n"
+    "  --memory N      let what is in IN take N MiB (16) beyond its size\n";
+
+typedef struct settings {
+    bool flatten;
+    tern_load_opts load;
+    const char *key, *strip, *prefix, *in, *out;
+    int dtype; /* -1: as it is */
+} settings;
+
+/* ---- dtypes ---- */
+
+typedef struct caster {
+    const settings *set;
+    tern_device *device; /* with a scope, where a dtype is asked for */
+    tern_scope *scope;
+} caster;
+
+/* The same tensor, or its values in the dtype that is asked for; tensors that shared memory have each their
+ * own then. */
+static tern_object *cast(caster *c, const tern_object *value, tern_error *err)
+{
+    const tern_tensor *tensor = tern_object_to_tensor(value);
+    tern_dtype have = tensor->view.dtype, want = (tern_dtype)c->set->dtype;
+    if (c->set->dtype < 0 || have == want || !tern__dtype_is_float(have))
+        return tern__object_hold((tern_object *)value);
+    tern_tensor *result = tern_cast(c->scope, (tern_tensor *)tensor, want);
+    tern_tensor *made = result ? tern_keep(result, err) : NULL;
+    tern_object *object = made ? tern_object_tensor(made, err) : NULL;
+    tern_tensor_free(made);
+    if (tern_scope_end(c->scope, err) == TERN_OK) return object;
+    tern__object_drop(object);
+    return NULL;
+}
+
+/* ---- rebuilding ---- */
+
+static tern_object *rebuild(caster *c, const tern_object *value, tern_error *err);
+
+static int rebuild_items(caster *c, tern_object *made, const tern_object *value, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int64_t i = 0; !status && i < tern_object_count(value); i++) {
+        tern_object *item = rebuild(c, tern_object_at(value, i), err);
+        tern_object *key = (tern_object *)tern_object_key(value, i);
+        status = !item ? TERN_E_MEMORY
+                 : key ? tern__object_set(made, key, item, err)
+                       : tern__object_append(made, item, err);
+        tern__object_drop(item);
+    }
+    return status;
+}
+
+static tern_object *rebuild_container(caster *c, const tern_object *value, tern_error *err)
+{
+    tern_object_kind kind = tern_object_kind_get(value);
+    tern_object *made = kind == TERN_OBJECT_DICT   ? tern_object_dict(err)
+                        : kind == TERN_OBJECT_LIST ? tern_object_list(err)
+                                                   : tern_object_tuple(err);
+    if (!made || !rebuild_items(c, made, value, err)) return made;
+    tern__object_drop(made);
+    return NULL;
+}
+
+static tern_object *rebuild(caster *c, const tern_object *value, tern_error *err)
+{
+    switch (tern_object_kind_get(value)) {
+    case TERN_OBJECT_TENSOR: return cast(c, value, err);
+    case TERN_OBJECT_DICT:
+    case TERN_OBJECT_LIST:
+    case TERN_OBJECT_TUPLE: return rebuild_container(c, value, err);
+    case TERN_OBJECT_RECORD:
+        if (tern__module_record_is(value)) {
+            tern_object *state = tern__module_record_state_dict(value, err);
+            tern_object *made = state ? rebuild_container(c, state, err) : NULL;
+            tern__object_drop(state);
+            return made;
+        }
+        break;
+    default: break;
+    }
+    return tern__object_hold((tern_object *)value);
+}
+
+/* ---- choosing and naming; each takes `object` and returns another ---- */
+
+static tern_object *choose(const settings *set, tern_object *object, tern_error *err)
+{
+    if (!set->key || !object) return object;
+    tern_object *found = (tern_object *)tern_object_get(object, set->key);
+    if (found)
+        tern__object_hold(found);
+    else
+        tern__error_set(err, FUNC, TERN_E_INVALID, "%s has no key \"%s\"; `tern inspect` shows what it has",
+                        set->in, set->key);
+    tern__object_drop(object);
+    return found;
+}
+
+/* Sets `value` under a name that must be new. */
+static int set_new(tern_object *dict, const char *name, size_t bytes, const tern_object *value,
+                   tern_error *err)
+{
+    char quote[TERN__QUOTE_TEXT];
+    int64_t before = tern_object_count(dict);
+    tern_object *key = tern__object_string(name, bytes, err);
+    int status = key ? tern__object_set(dict, key, (tern_object *)value, err) : TERN_E_MEMORY;
+    tern__object_drop(key);
+    if (!status && tern_object_count(dict) == before)
+        status = tern__error_set(err, FUNC, TERN_E_INVALID, "two tensors would have the name %s",
+                                 tern__quote(name, bytes, quote));
+    return status;
+}
+
+static int add_tensors(tern_object *dict, const tern__content *content, tern_error *err)
+{
+    int64_t dropped = 0;
+    int status = TERN_OK;
+    for (int64_t i = 0; !status && i < content->count; i++) {
+        const tern__content_item *item = &content->items[i];
+        if (tern__item_is_tensor(item))
+            status = set_new(dict, item->name, item->name_bytes, item->value, err);
+        else
+            dropped++;
+    }
+    if (dropped) fprintf(stderr, "%s: left out %lld values that are no tensors\n", FUNC, (long long)dropped);
+    return status;
+}
+
+static tern_object *flatten(const settings *set, tern_object *object, tern_error *err)
+{
+    if (!set->flatten || !object) return object;
+    tern__content content = {0};
+    tern_object *dict = tern_object_dict(err);
+    int status = dict ? tern__content_list(&content, object, err) : TERN_E_MEMORY;
+    if (!status) status = add_tensors(dict, &content, err);
+    tern__content_free(&content);
+    tern__object_drop(object);
+    if (!status) return dict;
+    tern__object_drop(dict);
+    return NULL;
+}
+
+/* The new name of a key that is a string, to be freed. */
+static char *rename_key(const settings *set, const tern_object *key, size_t *bytes, tern_error *err)
+{
+    const char *name = tern_object_to_string(key), *prefix = set->prefix ? set->prefix : "";
+    size_t strip = set->strip ? strlen(set->strip) : 0, add = strlen(prefix);
+    *bytes = (size_t)tern_object_count(key);
+    if (strip && *bytes >= strip && memcmp(name, set->strip, strip) == 0) name += strip, *bytes -= strip;
+    char *renamed = tern__alloc(add + *bytes + 1, FUNC, err);
+    if (!renamed) return NULL;
+    memcpy(renamed, prefix, add);
+    memcpy(renamed + add, name, *bytes);
+    *bytes += add;
+    return renamed;
+}
+
+static int rename_item(const settings *set, tern_object *made, const tern_object *key,
+                       const tern_object *value, tern_error *err)
+{
+    size_t bytes;
+    const char *old = tern_object_to_string(key);
+    if (!old || strcmp(old, TERN__SAFETENSORS_METADATA) == 0)
+        return tern__object_set(made, (tern_object *)key, (tern_object *)value, err);
+    char *name = rename_key(set, key, &bytes, err);
+    int status = name ? set_new(made, name, bytes, value, err) : TERN_E_MEMORY;
+    tern__free(name);
+    return status;
+}
+
+static tern_object *rename_all(const settings *set, tern_object *object, tern_error *err)
+{
+    if ((!set->strip && !set->prefix) || !object) return object;
+    bool is_dict = tern_object_kind_get(object) == TERN_OBJECT_DICT;
+    int status =
+        is_dict ? TERN_OK
+                : tern__error_set(err, FUNC, TERN_E_INVALID, "--strip and --prefix: expected a dict, got %s",
+                                  tern_object_kind_name(tern_object_kind_get(object)));
+    tern_object *made = status ? NULL : tern_object_dict(err);
+    for (int64_t i = 0; made && !status && i < tern_object_count(object); i++)
+        status = rename_item(set, made, tern_object_key(object, i), tern_object_at(object, i), err);
+    tern__object_drop(object);
+    if (!status) return made;
+    tern__object_drop(made);
+    return NULL;
+}
+
+/* ---- metadata ---- */
+
+/* That the tensors are PyTorch's, which readers of safetensors want to know. */
+static int add_metadata(tern_object *object, tern_error *err)
+{
+    if (tern_object_kind_get(object) != TERN_OBJECT_DICT) return TERN_OK; /* tern_save says so */
+    if (tern_object_get(object, TERN__SAFETENSORS_METADATA)) return TERN_OK;
+    tern_object *metadata = tern_object_dict(err);
+    tern_object_set(metadata, "format", tern_object_string("pt", err), err);
+    tern_object *key = tern_object_string(TERN__SAFETENSORS_METADATA, err);
+    int status = tern__is_set(err) ? err->code : tern__object_set(object, key, metadata, err);
+    tern__object_drop(key);
+    tern__object_drop(metadata);
+    return status;
+}
+
+/* ---- the command ---- */
+
+static tern_object *read_in(const settings *set, tern_error *err)
+{
+    caster c = {.set = set};
+    tern_load_opts opts = set->load;
+    opts.metadata = tern__safetensors_is_path(set->out);
+    if (set->dtype >= 0) c.device = tern_device_open(NULL, err);
+    if (set->dtype >= 0) c.scope = tern_scope_new(c.device, NULL, err);
+    tern_object *read = tern_load(set->in, &opts, err), *made = NULL;
+    if (read) made = rebuild(&c, read, err);
+    tern__object_drop(read);
+    tern_scope_free(c.scope);
+    tern_device_close(c.device);
+    return made;
+}
+
+static int run(const settings *set, tern_error *err)
+{
+    tern_object *object = read_in(set, err);
+    object = choose(set, object, err);
+    object = flatten(set, object, err);
+    object = rename_all(set, object, err);
+    if (object && tern__safetensors_is_path(set->out)) add_metadata(object, err);
+    if (object && !err->code) tern_save(set->out, object, err);
+    tern__object_drop(object);
+    return err->code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
+}
+
+static int parse_dtype(const char *text, int *dtype)
+{
+    for (int i = 0; i < TERN_DTYPE_COUNT; i++)
+        if (tern__dtype_is_float((tern_dtype)i) && strcmp(text, tern_dtype_name((tern_dtype)i)) == 0) {
+            *dtype = i;
+            return TERN__EXIT_OK;
+        }
+    fprintf(stderr, "%s: --dtype: expected f32, f64, bf16 or f16, got \"%s\"\n", FUNC, text);
+    return TERN__EXIT_USAGE;
+}
+
+static int parse_files(int argc, char **argv, settings *set)
+{
+    if (argc - optind != 2) {
+        fprintf(stderr, "%s: expected two files, IN and OUT, got %d\n", FUNC, argc - optind);
+        return TERN__EXIT_USAGE;
+    }
+    set->in = argv[optind];
+    set->out = argv[optind + 1];
+    const char *dot = strrchr(set->out, '.');
+    bool known = dot && (!strcmp(dot, ".pt") || !strcmp(dot, ".pth") || !strcmp(dot, ".safetensors"));
+    if (known) return TERN__EXIT_OK;
+    fprintf(stderr, "%s: expected OUT to end in .pt, .pth or .safetensors, got \"%s\"\n", FUNC, set->out);
+    return TERN__EXIT_USAGE;
+}
+
+/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+static int parse(int argc, char **argv, settings *set)
+{
+    static const struct option options[] = {
+        {"records", no_argument, NULL, 'r'},
+        {"flatten", no_argument, NULL, 'f'},
+        {"key", required_argument, NULL, 'k'},
+        {"strip", required_argument, NULL, 's'},
+        {"prefix", required_argument, NULL, 'p'},
+        {"dtype", required_argument, NULL, 'd'},
+        {"memory", required_argument, NULL, 'm'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
+    };
+    argv[0] = "tern convert"; /* as getopt names it */
+    for (int option, status = 0; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+        switch (option) {
+        case 'r': set->load.records = true; break;
+        case 'f': set->flatten = true; break;
+        case 'k': set->key = optarg; break;
+        case 's': set->strip = optarg; break;
+        case 'p': set->prefix = optarg; break;
+        case 'd': status = parse_dtype(optarg, &set->dtype); break;
+        case 'm':
+            status = tern__memory_parse(FUNC, optarg, &set->load.memory) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
+            break;
+        case 'h': fputs(usage, stdout); return -1;
+        default: status = TERN__EXIT_USAGE;
+        }
+        if (status) return status;
+    }
+    return parse_files(argc, argv, set);
+}
+
+int tern__cli_convert(int argc, char **argv)
+{
+    settings set = {.dtype = -1, .load = tern_load_defaults()};
+    tern_error err = {0};
+    int status = parse(argc, argv, &set);
+    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    int exit = run(&set, &err);
+    tern_error_print(&err);
+    return exit;
+}

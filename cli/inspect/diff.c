@@ -1,0 +1,175 @@
+/* diff.c - `tern inspect --diff`: what is only in one file, tensors that differ in shape, dtype or a
+ * bit of their values, and other values that are not equal. Metadata of safetensors are about the file, and
+ * not compared. */
+#include "inspect/inspect.h"
+#include "cli.h"
+#include "inspect/rows.h"
+
+#include "base/text.h"
+#include "checkpoint/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct diff {
+    tern__rows table; /* of tensors that differ */
+    int64_t alone[2], others, both, shapes, values;
+} diff;
+
+static bool is_metadata(const tern__content_item *item)
+{
+    static const char name[] = TERN__SAFETENSORS_METADATA;
+    return item->name_bytes >= sizeof(name) - 1 && memcmp(item->name, name, sizeof(name) - 1) == 0;
+}
+
+/* ---- texts of items, to be freed ---- */
+
+static char *name_of(const tern__content_item *item)
+{
+    size_t bytes = tern__escape(item->name, item->name_bytes, NULL, 0) + 1;
+    char *name = malloc(bytes);
+    if (name) tern__escape(item->name, item->name_bytes, name, bytes);
+    return name;
+}
+
+static char *text_of(const tern_object *value)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *memory = open_memstream(&text, &bytes);
+    if (!memory) return NULL;
+    tern__object_print(memory, value);
+    fclose(memory);
+    return text;
+}
+
+static void print_line(const char *head, const tern__content_item *item)
+{
+    char *name = name_of(item), *text = text_of(item->value);
+    if (name && text) printf("%s%s: %.100s%s\n", head, name, text, strlen(text) > 100 ? "..." : "");
+    free(name);
+    free(text);
+}
+
+/* ---- what is only in one ---- */
+
+static void print_alone(const tern__inspected *from, const tern__inspected *in, int64_t *count)
+{
+    char head[300];
+    snprintf(head, sizeof(head), "only in %.280s: ", from->path);
+    for (int64_t i = 0; i < from->content.count; i++) {
+        const tern__content_item *item = &from->content.items[i];
+        if (is_metadata(item) || tern__content_find(&in->content, item)) continue;
+        print_line(head, item);
+        ++*count;
+    }
+}
+
+/* ---- what is in both ---- */
+
+/* As Python prints them. */
+static void compare_others(diff *d, const tern__content_item *a, const tern__content_item *b)
+{
+    char *x = text_of(a->value), *y = text_of(b->value);
+    if (x && y && strcmp(x, y) != 0) {
+        print_line("- ", a);
+        print_line("+ ", b);
+        d->others++;
+    }
+    free(x);
+    free(y);
+}
+
+/* `distance`: NULL between two shapes. */
+static void add_row(diff *d, const tern__content_item *item, const char *apart,
+                    const tern__distance *distance, tern_error *err)
+{
+    char *name = name_of(item);
+    tern__rows_add(&d->table, err, "%s", name ? name : "?");
+    free(name);
+    tern__rows_add(&d->table, err, "%s", apart);
+    if (!distance) {
+        for (int i = 0; i < 3; i++) tern__rows_add(&d->table, err, "-");
+        return;
+    }
+    tern__rows_add(&d->table, err, "%lld of %lld", (long long)(distance->count - distance->equal),
+                   (long long)distance->count);
+    tern__rows_add(&d->table, err, "%.4g", distance->absolute);
+    tern__rows_add(&d->table, err, "%.4g", distance->relative);
+}
+
+enum { DESCRIPTION = 2 * TERN__SHAPE_TEXT + 32 };
+
+/* "(3, 4) f32", or of two that differ "(3, 4) f32 -> (3, 5) f32". */
+static void describe(const tern__view *a, const tern__view *b, bool same, char out[DESCRIPTION])
+{
+    char from[TERN__SHAPE_TEXT], to[TERN__SHAPE_TEXT];
+    tern__shape_text(a, from);
+    tern__shape_text(b, to);
+    if (same)
+        snprintf(out, DESCRIPTION, "%s %s", from, tern_dtype_name(a->dtype));
+    else
+        snprintf(out, DESCRIPTION, "%s %s -> %s %s", from, tern_dtype_name(a->dtype), to,
+                 tern_dtype_name(b->dtype));
+}
+
+static void compare_tensors(diff *d, const tern__content_item *a, const tern__content_item *b,
+                            tern_error *err)
+{
+    char text[DESCRIPTION];
+    tern__distance distance;
+    const tern_tensor *x = tern_object_to_tensor(a->value), *y = tern_object_to_tensor(b->value);
+    bool same_shape = tern__view_same_shape(&x->view, &y->view), same_dtype = x->view.dtype == y->view.dtype;
+    describe(&x->view, &y->view, same_shape && same_dtype, text);
+    if (same_shape && tern__values_compare(&distance, x, y, err)) return;
+    if (same_shape && same_dtype && distance.equal == distance.count) return;
+    if (!same_shape || !same_dtype)
+        d->shapes++;
+    else
+        d->values++;
+    add_row(d, a, text, same_shape ? &distance : NULL, err);
+}
+
+static void compare_both(diff *d, const tern__inspected *a, const tern__inspected *b, tern_error *err)
+{
+    for (int64_t i = 0; i < a->content.count && !err->code; i++) {
+        const tern__content_item *item = &a->content.items[i], *other = tern__content_find(&b->content, item);
+        if (!other || is_metadata(item)) continue;
+        bool tensors = tern__item_is_tensor(item) && tern__item_is_tensor(other);
+        d->both += tensors;
+        if (tensors)
+            compare_tensors(d, item, other, err);
+        else
+            compare_others(d, item, other);
+    }
+}
+
+/* ---- the verdict ---- */
+
+static void print_verdict(const diff *d)
+{
+    if (d->table.count) tern__rows_print(&d->table, tern__terminal_width());
+    printf("%lld tensor%s in both: %lld equal, %lld of other values, %lld of another shape or dtype\n",
+           (long long)d->both, d->both == 1 ? "" : "s", (long long)(d->both - d->values - d->shapes),
+           (long long)d->values, (long long)d->shapes);
+    if (d->others)
+        printf("%lld other value%s not equal\n", (long long)d->others, d->others == 1 ? " is" : "s are");
+    if (d->alone[0] || d->alone[1])
+        printf("only in the first: %lld, only in the second: %lld\n", (long long)d->alone[0],
+               (long long)d->alone[1]);
+}
+
+int tern__inspect_diff(tern__inspected *a, tern__inspected *b, tern_error *err)
+{
+    static const char *const heads[] = {"<name", "<shape and dtype", "differ", "max |a - b|", "relative"};
+    diff d = {.table = {.columns = TERN__COUNT(heads), .heads = heads}};
+    tern__content_sort(&a->content);
+    tern__content_sort(&b->content);
+    print_alone(a, b, &d.alone[0]);
+    print_alone(b, a, &d.alone[1]);
+    compare_both(&d, a, b, err);
+    if (!err->code) print_verdict(&d);
+    tern__rows_free(&d.table);
+    return d.alone[0] || d.alone[1] || d.others || d.shapes || d.values ? TERN__EXIT_FAILED : TERN__EXIT_OK;
+}

@@ -1,0 +1,180 @@
+/* json.c - `tern inspect --json`. */
+#include "inspect/inspect.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what is no tensor ---- */
+
+/* cJSON's numbers are doubles, which do not hold every integer. */
+static cJSON *whole(int64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof(text), "%" PRId64, value);
+    return cJSON_CreateRaw(text);
+}
+
+/* JSON has no NaN and no infinities: they are null. Others are exact, which cJSON's 15 digits are not. */
+static cJSON *number(double value)
+{
+    char text[40];
+    if (!isfinite(value)) return cJSON_CreateNull();
+    snprintf(text, sizeof(text), "%.17g", value);
+    return cJSON_CreateRaw(text);
+}
+
+static cJSON *json_of(const tern_object *value);
+
+static cJSON *json_of_items(const tern_object *value)
+{
+    cJSON *array = cJSON_CreateArray();
+    for (int64_t i = 0; i < tern_object_count(value); i++)
+        cJSON_AddItemToArray(array, json_of(tern_object_at(value, i)));
+    return array;
+}
+
+/* A key is a string in JSON: that of 3 is "3". */
+static void key_text(const tern_object *key, char text[64], const char **name)
+{
+    int64_t number = 0;
+    *name = tern_object_to_string(key);
+    if (*name) return;
+    tern_object_to_int(key, &number, NULL);
+    snprintf(text, 64, "%" PRId64, number);
+    *name = text;
+}
+
+static cJSON *json_of_dict(const tern_object *value)
+{
+    char text[64];
+    const char *name;
+    cJSON *object = cJSON_CreateObject();
+    for (int64_t i = 0; i < tern_object_count(value); i++) {
+        key_text(tern_object_key(value, i), text, &name);
+        cJSON_AddItemToObject(object, name, json_of(tern_object_at(value, i)));
+    }
+    return object;
+}
+
+static cJSON *json_of_record(const tern_object *value)
+{
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "class", tern_object_record_name(value));
+    cJSON_AddItemToObject(object, "args", json_of(tern_object_record_args(value)));
+    cJSON_AddItemToObject(object, "state", json_of(tern_object_record_state(value)));
+    return object;
+}
+
+static cJSON *json_of_tensor(const tern_tensor *tensor)
+{
+    char text[TERN__SHAPE_TEXT + 32], shape[TERN__SHAPE_TEXT];
+    snprintf(text, sizeof(text), "tensor %s %s", tern_dtype_name(tensor->view.dtype),
+             tern__shape_text(&tensor->view, shape));
+    return cJSON_CreateString(text);
+}
+
+static cJSON *json_of_number(const tern_object *value)
+{
+    int64_t i;
+    double f = NAN;
+    bool b;
+    if (tern_object_to_bool(value, &b, NULL) == TERN_OK) return cJSON_CreateBool(b);
+    if (tern_object_to_int(value, &i, NULL) == TERN_OK) return whole(i);
+    tern_object_to_float(value, &f, NULL);
+    return number(f);
+}
+
+static cJSON *json_of(const tern_object *value)
+{
+    char text[64];
+    switch (tern_object_kind_get(value)) {
+    case TERN_OBJECT_BOOL:
+    case TERN_OBJECT_INT:
+    case TERN_OBJECT_FLOAT: return json_of_number(value);
+    case TERN_OBJECT_STRING: return cJSON_CreateString(tern_object_to_string(value));
+    case TERN_OBJECT_BYTES:
+        snprintf(text, sizeof(text), "%lld bytes", (long long)tern_object_count(value));
+        return cJSON_CreateString(text);
+    case TERN_OBJECT_LIST:
+    case TERN_OBJECT_TUPLE: return json_of_items(value);
+    case TERN_OBJECT_DICT: return json_of_dict(value);
+    case TERN_OBJECT_TENSOR: return json_of_tensor(tern_object_to_tensor(value));
+    case TERN_OBJECT_RECORD: return json_of_record(value);
+    case TERN_OBJECT_NONE: break;
+    }
+    return cJSON_CreateNull();
+}
+
+/* ---- tensors ---- */
+
+static void add_values(cJSON *to, const tern__values *v)
+{
+    char checksum[32];
+    snprintf(checksum, sizeof(checksum), "%016" PRIx64, v->checksum);
+    cJSON_AddItemToObject(to, "nan", whole(v->nan));
+    cJSON_AddItemToObject(to, "inf", whole(v->inf));
+    cJSON_AddStringToObject(to, "checksum", checksum);
+}
+
+static cJSON *json_of_item(const tern__content_item *item, const tern__values *v)
+{
+    const tern__view *view = &tern_object_to_tensor(item->value)->view;
+    cJSON *object = cJSON_CreateObject(), *shape = cJSON_CreateArray();
+    cJSON_AddStringToObject(object, "name", item->name);
+    for (int d = 0; d < view->ndim; d++) cJSON_AddItemToArray(shape, whole(view->shape[d]));
+    cJSON_AddItemToObject(object, "shape", shape);
+    cJSON_AddStringToObject(object, "dtype", tern_dtype_name(view->dtype));
+    cJSON_AddItemToObject(object, "min", number(v->min));
+    cJSON_AddItemToObject(object, "mean", number(v->mean));
+    cJSON_AddItemToObject(object, "max", number(v->max));
+    cJSON_AddItemToObject(object, "std", number(v->std));
+    add_values(object, v);
+    return object;
+}
+
+static cJSON *json_of_totals(int64_t tensors, int64_t bytes, const tern__values *sum)
+{
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddItemToObject(object, "tensors", whole(tensors));
+    cJSON_AddItemToObject(object, "values", whole(sum->count));
+    cJSON_AddItemToObject(object, "bytes", whole(bytes));
+    add_values(object, sum);
+    return object;
+}
+
+static void add_tensors(cJSON *root, const tern__content *content, tern_error *err)
+{
+    tern__values values, sum = {0};
+    int64_t bytes = 0;
+    cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
+    for (int64_t i = 0; i < content->count; i++) {
+        const tern__content_item *item = &content->items[i];
+        if (!tern__item_is_tensor(item)) continue;
+        if (tern__values_measure(&values, tern_object_to_tensor(item->value), err)) return;
+        cJSON_AddItemToArray(tensors, json_of_item(item, &values));
+        tern__inspect_add(&sum, item, &values);
+        bytes += (int64_t)tern__view_bytes(&tern_object_to_tensor(item->value)->view);
+    }
+    cJSON_AddItemToObject(root, "totals", json_of_totals(cJSON_GetArraySize(tensors), bytes, &sum));
+}
+
+int tern__inspect_json(const tern__inspected *file, tern_error *err)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "file", file->path);
+    cJSON_AddStringToObject(root, "format", file->format);
+    cJSON_AddItemToObject(root, "bytes", whole(file->bytes));
+    cJSON_AddItemToObject(root, "object", json_of(file->object));
+    add_tensors(root, &file->content, err);
+    char *text = err->code ? NULL : cJSON_PrintUnformatted(root);
+    if (text)
+        puts(text);
+    else
+        tern__error_set(err, "tern inspect", TERN_E_MEMORY, "out of memory");
+    cJSON_free(text);
+    cJSON_Delete(root);
+    return err->code;
+}

@@ -1,0 +1,195 @@
+/* The order of deaths is the kernel's: a pidfd enters its epoll's list of what is ready at the moment at
+ * which its process ends, and the list is first in, first out. */
+#include "run/host.h"
+
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FILES_OF_LAUNCHER 64
+#define FILES_OF_RANK     5
+#define SWEEP_SECONDS     0.5 /* for what even SIGKILL does not end at once */
+
+/* ---- starting ---- */
+
+static int start_rank(tern__local_host *host, int local, tern__relay *relay, tern_error *err)
+{
+    tern__cli_output outputs[2];
+    tern__rank *rank = &host->ranks[local];
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u32 = (uint32_t)local};
+    tern__rank_close(rank);
+    int status = tern__logs_plan(host->start.logs, local, outputs, err);
+    if (!status) status = tern__rank_start(&host->start, local, outputs, rank, err);
+    host->alive += !rank->gone;
+    if (status) return status;
+    tern__relay_add(relay, local, outputs);
+    if (epoll_ctl(host->epoll_fd, EPOLL_CTL_ADD, rank->pid_fd, &event) == 0) return TERN_OK;
+    return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot watch a rank");
+}
+
+int tern__host_start(tern__local_host *host, tern__relay *relay, tern_error *err)
+{
+    host->sent = 0;
+    for (int i = 0; i < host->count; i++) {
+        int status = start_rank(host, i, relay, err);
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+/* ---- deaths ---- */
+
+/* The reports of others wait in the pipe; each rank's death asks for its own only once, so the first will do:
+ * all were started with the same program. */
+static int read_reason(tern__local_host *host)
+{
+    int report[2];
+    return read(host->report[0], report, sizeof(report)) == sizeof(report) ? report[0] : 0;
+}
+
+/* One that somebody traces is dead, but the tracer's to wait for first. */
+static bool collect(tern__local_host *host, int local, tern__death *death)
+{
+    tern__rank *rank = &host->ranks[local];
+    *death = (tern__death){.local = local};
+    rank->dead = true;
+    if (rank->gone || waitpid(rank->pid, &death->status, WNOHANG) != rank->pid) return false;
+    /* Closing is not enough: a rank that has just been forked still holds a copy. */
+    epoll_ctl(host->epoll_fd, EPOLL_CTL_DEL, rank->pid_fd, NULL);
+    tern__close(&rank->pid_fd);
+    rank->gone = true;
+    host->alive--;
+    if (death->status) death->reason = read_reason(host);
+    return true;
+}
+
+bool tern__host_reap(tern__local_host *host, tern__death *death)
+{
+    struct epoll_event event;
+    while (epoll_wait(host->epoll_fd, &event, 1, 0) == 1)
+        if (collect(host, (int)event.data.u32, death)) return true;
+    for (int i = 0; i < host->count; i++)
+        if (host->ranks[i].dead && !host->ranks[i].gone && collect(host, i, death)) return true;
+    return false;
+}
+
+static bool is_rank(const tern__local_host *host, pid_t pid)
+{
+    for (int i = 0; i < host->count; i++)
+        if (!host->ranks[i].gone && host->ranks[i].pid == pid) return true;
+    return false;
+}
+
+/* A rank among them is left to tern__host_reap, which comes at once. */
+void tern__host_reap_strangers(const tern__local_host *host)
+{
+    for (;;) {
+        siginfo_t info = {0};
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid) return;
+        if (is_rank(host, info.si_pid) || waitpid(info.si_pid, NULL, WNOHANG) < 0) return;
+    }
+}
+
+/* ---- signals ---- */
+
+void tern__host_pass(const tern__local_host *host, int number)
+{
+    for (int i = 0; i < host->count; i++)
+        if (!host->ranks[i].gone) kill(host->ranks[i].pid, number);
+}
+
+void tern__host_end(tern__local_host *host, int number, bool deliver)
+{
+    host->sent = number;
+    if (deliver) tern__host_pass(host, number);
+    tern__host_pass(host, SIGCONT);
+}
+
+typedef int visit_fn(const tern__local_host *host, pid_t child);
+
+/* Of all children; the sum of what `visit` returns. */
+static int visit_children(const tern__local_host *host, visit_fn *visit)
+{
+    char path[64];
+    int pid, sum = 0;
+    snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+    FILE *children = fopen(path, "re");
+    while (children && fscanf(children, "%d", &pid) == 1) sum += visit(host, pid);
+    if (children) fclose(children);
+    return sum;
+}
+
+static int count_child(const tern__local_host *host, pid_t child)
+{
+    (void)host;
+    return child > 0;
+}
+
+static int kill_stranger(const tern__local_host *host, pid_t child)
+{
+    return !is_rank(host, child) && kill(child, SIGKILL) == 0;
+}
+
+/* In rounds, since we become the parent of what the killed had started. */
+void tern__host_sweep(const tern__local_host *host)
+{
+    for (int64_t end = tern__deadline(SWEEP_SECONDS); host->sweeps && tern__now_ns() < end;) {
+        tern__host_reap_strangers(host);
+        if (!visit_children(host, kill_stranger)) return;
+        tern__poll(NULL, 0, tern__deadline(0.001));
+    }
+}
+
+/* ---- open and close ---- */
+
+/* Two pipes, a pidfd and an error file or two logs a rank, and what the launcher itself has. */
+static int raise_files(tern__local_host *host, tern_error *err)
+{
+    struct rlimit *given = &host->start.files, wanted;
+    rlim_t need = FILES_OF_LAUNCHER + FILES_OF_RANK * (rlim_t)host->count;
+    if (getrlimit(RLIMIT_NOFILE, given))
+        return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot read the limit of descriptors");
+    if (given->rlim_cur >= need) return TERN_OK;
+    wanted = (struct rlimit){.rlim_cur = need, .rlim_max = given->rlim_max};
+    if (given->rlim_max >= need && setrlimit(RLIMIT_NOFILE, &wanted) == 0) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_SYSTEM,
+                           "%d ranks take about %llu descriptors here, and at most %llu are allowed "
+                           "(ulimit -Hn)",
+                           host->count, (unsigned long long)need, (unsigned long long)given->rlim_max);
+}
+
+int tern__host_adopt(tern__local_host *host, const tern__start *start, tern_error *err)
+{
+    int ranks = start->job->launch.ranks;
+    *host = (tern__local_host){.start = *start, .epoll_fd = -1, .report = {-1, -1}};
+    host->ranks = tern__alloc((size_t)ranks * sizeof(*host->ranks), __func__, err);
+    if (!host->ranks) return TERN_E_MEMORY;
+    for (int i = 0; i < ranks; i++) host->ranks[i] = (tern__rank){.gone = true, .pid_fd = -1, .error_fd = -1};
+    host->count = ranks;
+    int status = raise_files(host, err);
+    if (status) return status;
+    host->sweeps = !visit_children(host, count_child);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    host->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (host->epoll_fd >= 0 && pipe2(host->report, O_CLOEXEC | O_NONBLOCK) == 0) {
+        host->start.report_fd = host->report[1];
+        return TERN_OK;
+    }
+    return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot watch over ranks");
+}
+
+void tern__host_free(tern__local_host *host)
+{
+    for (int i = 0; i < host->count; i++) tern__rank_close(&host->ranks[i]);
+    tern__close(&host->epoll_fd);
+    tern__close(&host->report[0]);
+    tern__close(&host->report[1]);
+    tern__free(host->ranks);
+}

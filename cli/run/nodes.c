@@ -1,0 +1,419 @@
+#include "run/nodes_inner.h"
+
+#include "comm/store/hello.h"
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SEND_SECONDS 1.0
+
+/* ---- messages ---- */
+
+int tern__message_send(int fd, const tern__nodes_message *message)
+{
+    return tern__send_all(fd, message, sizeof(*message), tern__deadline(SEND_SECONDS));
+}
+
+void tern__message_clean(tern__nodes_message *message)
+{
+    tern__text_clean(message->role, sizeof(message->role));
+    tern__text_clean(message->run_id, sizeof(message->run_id));
+    tern__text_clean(message->host, sizeof(message->host));
+    tern__text_clean(message->text, sizeof(message->text));
+    tern__failure_clean(&message->failure);
+}
+
+int tern__node_keep_alive(int fd, const tern__meeting *meeting)
+{
+    int on = 1, silence_ms = 1000 * meeting->keep_alive_s * meeting->keep_alive_max;
+    bool done = !setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) &&
+                !setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &meeting->keep_alive_s, sizeof(int)) &&
+                !setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &meeting->keep_alive_s, sizeof(int)) &&
+                !setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &meeting->keep_alive_max, sizeof(int)) &&
+                !setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof(silence_ms));
+    return done ? 0 : -errno;
+}
+
+static void push(tern__nodes *nodes, const tern__news *news)
+{
+    struct tern__news_queue *queue = &nodes->queue;
+    if (queue->count == (int)TERN__COUNT(queue->items)) return; /* the first ones are what matters */
+    queue->items[(queue->head + queue->count++) % (int)TERN__COUNT(queue->items)] = *news;
+}
+
+bool tern__nodes_next(tern__nodes *nodes, tern__news *news)
+{
+    struct tern__news_queue *queue = &nodes->queue;
+    if (!queue->count) return false;
+    *news = queue->items[queue->head];
+    queue->head = (queue->head + 1) % (int)TERN__COUNT(queue->items);
+    queue->count--;
+    return true;
+}
+
+static bool is_hub(const tern__nodes *nodes)
+{
+    return nodes->job->launch.node == 0;
+}
+
+/* ---- a launcher is gone ---- */
+
+static void send_all(tern__nodes *nodes, const tern__nodes_message *message, int but);
+
+static tern__failure make_loss(int number, const tern__remote_node *node, const char *why)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    tern__failure loss = {.node = number,
+                          .rank = -1,
+                          .local = -1,
+                          .is_done = true,
+                          .at_ns = tern__now_ns(),
+                          .wall_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec};
+    snprintf(loss.host, sizeof(loss.host), "%s", node->host);
+    snprintf(loss.error, sizeof(loss.error), "its tern run is gone: %s", why);
+    return loss;
+}
+
+static void send_failure(tern__nodes *nodes, const tern__failure *failure, int but)
+{
+    tern__nodes_message message = {.kind = TERN__MESSAGE_FAILED, .failure = *failure};
+    message.failure.at_ns = tern__now_ns() - failure->at_ns;
+    send_all(nodes, &message, but);
+}
+
+/* Its ranks die with it, so it counts as one that has ended. */
+static void lose(tern__nodes *nodes, int number, const char *why)
+{
+    tern__remote_node *node = &nodes->peers[number];
+    tern__close(&node->fd);
+    if (nodes->is_finished) return;
+    node->ended = node->lost = true;
+    tern__news news = {.kind = TERN__NEWS_FAILED, .node = number, .has_failure = true};
+    news.failure = make_loss(number, node, why);
+    push(nodes, &news);
+    if (is_hub(nodes)) send_failure(nodes, &news.failure, number);
+}
+
+/* To all that are there, but to none of number `but`. */
+static void send_all(tern__nodes *nodes, const tern__nodes_message *message, int but)
+{
+    for (int i = 0; i < nodes->count; i++) {
+        if (nodes->peers[i].fd < 0 || i == but) continue;
+        int status = tern__message_send(nodes->peers[i].fd, message);
+        if (status) lose(nodes, i, strerror(-status));
+    }
+}
+
+/* ---- what comes ---- */
+
+/* Times are told as ages, since no two hosts' clocks agree; what a message took on its way is all that is
+ * wrong with them. */
+static void take_failure(tern__nodes *nodes, int from, tern__nodes_message *message)
+{
+    tern__news news = {.kind = TERN__NEWS_FAILED, .node = from, .has_failure = true};
+    if (is_hub(nodes)) message->failure.node = from;
+    news.failure = message->failure;
+    news.failure.at_ns = tern__now_ns() - TERN__MAX(message->failure.at_ns, 0);
+    push(nodes, &news);
+    if (is_hub(nodes)) send_failure(nodes, &news.failure, from);
+}
+
+static void take_signal(tern__nodes *nodes, int from, const tern__nodes_message *message)
+{
+    tern__news news = {.kind = TERN__NEWS_SIGNAL, .node = from, .signal = message->signal};
+    news.kills = message->kills != 0;
+    push(nodes, &news);
+    if (is_hub(nodes)) send_all(nodes, message, from);
+}
+
+static void take_finish(tern__nodes *nodes, tern__nodes_message *message)
+{
+    tern__news news = {.kind = TERN__NEWS_FINISHED, .code = message->code};
+    news.has_failure = message->has_failure != 0;
+    news.failure = message->failure;
+    news.failure.at_ns = tern__now_ns() - TERN__MAX(message->failure.at_ns, 0);
+    nodes->is_finished = true;
+    push(nodes, &news);
+}
+
+static bool makes_sense(const tern__nodes_message *start, const tern__launch *launch)
+{
+    return start->attempt >= 0 && start->first > 0 && start->first <= start->world - launch->ranks &&
+           start->role_first >= 0 && start->role_first <= start->role_world - launch->ranks &&
+           start->port > 0 && start->port < 65536 && start->meet_port > 0 && start->meet_port < 65536;
+}
+
+static void take_start(tern__nodes *nodes, const tern__nodes_message *message)
+{
+    nodes->has_start = makes_sense(message, &nodes->job->launch);
+    nodes->start = *message;
+    if (!nodes->has_start) lose(nodes, 0, "it sent numbers that make no sense");
+}
+
+static void take_from_node(tern__nodes *nodes, int from, tern__nodes_message *message)
+{
+    tern__remote_node *node = &nodes->peers[from];
+    switch (message->kind) {
+    case TERN__MESSAGE_FAILED: take_failure(nodes, from, message); break;
+    case TERN__MESSAGE_SIGNAL: take_signal(nodes, from, message); break;
+    case TERN__MESSAGE_ENDED:
+        node->ended = true;
+        node->code = message->code;
+        break;
+    default: lose(nodes, from, "it sent what makes no sense");
+    }
+}
+
+static void take_from_hub(tern__nodes *nodes, tern__nodes_message *message)
+{
+    switch (message->kind) {
+    case TERN__MESSAGE_FAILED: take_failure(nodes, 0, message); break;
+    case TERN__MESSAGE_SIGNAL: take_signal(nodes, 0, message); break;
+    case TERN__MESSAGE_START: take_start(nodes, message); break;
+    case TERN__MESSAGE_FINISHED: take_finish(nodes, message); break;
+    case TERN__MESSAGE_REFUSED: lose(nodes, 0, message->text); break;
+    default: lose(nodes, 0, "it sent what makes no sense");
+    }
+}
+
+/* A part of a message, a whole one, or the end. False: nothing more is there now. */
+static bool read_some(tern__nodes *nodes, int number)
+{
+    tern__remote_node *node = &nodes->peers[number];
+    ssize_t got = recv(node->fd, (char *)&node->in + node->got, sizeof(node->in) - node->got, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) return true;
+    if (got < 0 && errno == EAGAIN) return false;
+    if (got <= 0) {
+        lose(nodes, number, got ? strerror(errno) : "it hung up");
+        return false;
+    }
+    node->got += (size_t)got;
+    if (node->got < sizeof(node->in)) return true;
+    node->got = 0;
+    tern__message_clean(&node->in);
+    if (is_hub(nodes))
+        take_from_node(nodes, number, &node->in);
+    else
+        take_from_hub(nodes, &node->in);
+    return node->fd >= 0;
+}
+
+nfds_t tern__nodes_poll_count(const tern__nodes *nodes)
+{
+    return (nfds_t)nodes->count;
+}
+
+void tern__nodes_prepare(tern__nodes *nodes, struct pollfd *polls)
+{
+    for (int i = 0; i < nodes->count; i++)
+        polls[i] = (struct pollfd){.fd = nodes->peers[i].fd, .events = POLLIN};
+}
+
+void tern__nodes_handle(tern__nodes *nodes, const struct pollfd *polls)
+{
+    for (int i = 0; i < nodes->count; i++)
+        while (polls[i].revents && nodes->peers[i].fd >= 0 && read_some(nodes, i)) continue;
+}
+
+/* ---- an attempt ---- */
+
+static void reset(tern__nodes *nodes)
+{
+    for (int i = 0; i < nodes->count; i++) nodes->peers[i].ended = nodes->peers[i].lost;
+}
+
+/* The own host's numbers as a message, and what is the same for all. */
+static void number_own(const tern__nodes *nodes, tern__nodes_message *start)
+{
+    const tern__launch *own = &nodes->job->launch;
+    *start = (tern__nodes_message){.kind = TERN__MESSAGE_START,
+                                   .attempt = own->attempt,
+                                   .max_restarts = own->max_restarts,
+                                   .world = own->ranks,
+                                   .port = own->port,
+                                   .meet_port = own->meet_port};
+    memcpy(start->seed, own->seed, sizeof(start->seed));
+    for (int i = 1; i < nodes->count; i++) start->world += nodes->peers[i].ranks;
+}
+
+/* Ranks are counted through the nodes, those of a role among themselves. */
+static void number_node(const tern__nodes *nodes, int number, tern__nodes_message *start)
+{
+    const tern__launch *own = &nodes->job->launch;
+    const char *role = number ? nodes->peers[number].role : own->role;
+    start->first = start->role_first = start->role_world = 0;
+    for (int i = 0; i < nodes->count; i++) {
+        int ranks = i ? nodes->peers[i].ranks : own->ranks;
+        bool same = !strcmp(i ? nodes->peers[i].role : own->role, role);
+        if (i < number) start->first += ranks;
+        if (i < number && same) start->role_first += ranks;
+        if (same) start->role_world += ranks;
+    }
+}
+
+static void take_numbers(tern__launch *launch, const tern__nodes_message *start)
+{
+    launch->attempt = start->attempt;
+    launch->max_restarts = start->max_restarts;
+    launch->first = start->first;
+    launch->world = start->world;
+    launch->role_first = start->role_first;
+    launch->role_world = start->role_world;
+    launch->port = start->port;
+    launch->meet_port = start->meet_port;
+    memcpy(launch->seed, start->seed, sizeof(launch->seed));
+}
+
+static int start_all(tern__nodes *nodes, tern_error *err)
+{
+    tern__nodes_message start;
+    int status = tern__launch_listen(&nodes->job->launch, err);
+    if (status) return status;
+    number_own(nodes, &start);
+    for (int i = nodes->count - 1; i >= 0; i--) {
+        number_node(nodes, i, &start);
+        if (i == 0 || nodes->peers[i].fd < 0) continue;
+        status = tern__message_send(nodes->peers[i].fd, &start);
+        if (status) lose(nodes, i, strerror(-status));
+    }
+    take_numbers(&nodes->job->launch, &start);
+    return TERN_OK;
+}
+
+/* The first attempt's is waited for here: nothing else happens before. */
+static int await_start(tern__nodes *nodes, tern_error *err)
+{
+    struct pollfd poll_fd;
+    int64_t end = tern__deadline(nodes->job->meeting.timeout_s);
+    while (!nodes->has_start) {
+        tern__nodes_prepare(nodes, &poll_fd);
+        if (tern__poll(&poll_fd, 1, end) < 1)
+            return tern__error_set(err, __func__, TERN_E_TIMEOUT, "node 0 did not start the job in %g s",
+                                   nodes->job->meeting.timeout_s);
+        tern__nodes_handle(nodes, &poll_fd);
+        if (nodes->peers[0].lost)
+            return tern__error_set(err, __func__, TERN_E_PEER, "node 0: %s",
+                                   nodes->queue.items[0].failure.error);
+    }
+    nodes->has_start = false;
+    take_numbers(&nodes->job->launch, &nodes->start);
+    return TERN_OK;
+}
+
+int tern__nodes_start(tern__nodes *nodes, tern_error *err)
+{
+    reset(nodes);
+    return is_hub(nodes) ? start_all(nodes, err) : await_start(nodes, err);
+}
+
+void tern__nodes_fail(tern__nodes *nodes, const tern__failure *failure)
+{
+    send_failure(nodes, failure, -1);
+}
+
+void tern__nodes_signal(tern__nodes *nodes, int number, bool kills)
+{
+    tern__nodes_message message = {.kind = TERN__MESSAGE_SIGNAL, .signal = number, .kills = kills};
+    send_all(nodes, &message, -1);
+}
+
+void tern__nodes_end(tern__nodes *nodes, int code)
+{
+    tern__nodes_message message = {.kind = TERN__MESSAGE_ENDED, .code = code};
+    if (!is_hub(nodes)) send_all(nodes, &message, -1);
+}
+
+void tern__nodes_finish(tern__nodes *nodes, const tern__failure *root, int code)
+{
+    tern__nodes_message message = {.kind = TERN__MESSAGE_FINISHED, .code = code, .has_failure = root != NULL};
+    if (!is_hub(nodes)) return;
+    if (root) message.failure = *root;
+    if (root) message.failure.at_ns = tern__now_ns() - root->at_ns;
+    nodes->is_finished = true;
+    send_all(nodes, &message, -1);
+}
+
+/* ---- questions ---- */
+
+bool tern__nodes_have_ended(const tern__nodes *nodes, int *code)
+{
+    *code = 0;
+    for (int i = 1; i < nodes->count; i++) {
+        if (!nodes->peers[i].ended) return false;
+        if (!*code) *code = nodes->peers[i].code;
+    }
+    return true;
+}
+
+bool tern__nodes_have_started(const tern__nodes *nodes)
+{
+    return nodes->has_start;
+}
+
+bool tern__nodes_are_all_there(const tern__nodes *nodes)
+{
+    for (int i = 0; i < nodes->count; i++)
+        if (nodes->peers[i].lost) return false;
+    return true;
+}
+
+void tern__nodes_name_missing(const tern__nodes *nodes, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 1; i < nodes->count && used < size; i++)
+        if (!nodes->peers[i].ended)
+            used += (size_t)snprintf(text + used, size - used, "%s %d", used ? "," : "node", i);
+}
+
+/* ---- open and close ---- */
+
+static int reserve(tern__launch *launch, tern_error *err)
+{
+    tern_error inner = {0};
+    if (!tern__launch_reserve(launch, &inner)) return TERN_OK;
+    if (inner.native == EADDRINUSE && launch->port)
+        return tern__error_set(err, __func__, TERN_E_SYSTEM, "port %d of %s is taken: %s", launch->port,
+                               launch->addr,
+                               launch->nodes > 1 ? "choose another --master-port"
+                                                 : "leave --master-port away and a free one is found");
+    return tern__error_set(err, __func__, inner.code, "--master-addr: %s", inner.text);
+}
+
+static int meet(tern__nodes *nodes, tern_error *err)
+{
+    tern__launch *launch = &nodes->job->launch;
+    int status = launch->nodes > 1 ? tern__hello_init(err) : TERN_OK;
+    if (!status && launch->node) return tern__nodes_join(nodes, err);
+    if (!status && launch->nodes > 1) status = tern__nodes_gather(nodes, err);
+    return status ? status : reserve(launch, err);
+}
+
+tern__nodes *tern__nodes_open(tern__job *job, tern_error *err)
+{
+    tern__nodes *nodes = tern__alloc(sizeof(*nodes), __func__, err);
+    if (!nodes) return NULL;
+    nodes->job = job;
+    nodes->count = job->launch.node ? 1 : job->launch.nodes;
+    nodes->peers = tern__alloc((size_t)nodes->count * sizeof(*nodes->peers), __func__, err);
+    for (int i = 0; nodes->peers && i < nodes->count; i++) nodes->peers[i].fd = -1;
+    if (nodes->peers && !meet(nodes, err)) return nodes;
+    tern__nodes_close(nodes);
+    return NULL;
+}
+
+void tern__nodes_close(tern__nodes *nodes)
+{
+    if (!nodes) return;
+    for (int i = 0; nodes->peers && i < nodes->count; i++) tern__close(&nodes->peers[i].fd);
+    tern__free(nodes->peers);
+    tern__free(nodes);
+}

@@ -1,0 +1,211 @@
+/* Values are collected as text first, from the command line and then, for what it does not say, from the
+ * environment; then each is taken by its row. So a variable that the command line overrides may be nonsense,
+ * as in torchrun. */
+#include "run/options.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- finding the row ---- */
+
+/* Are the first `length` bytes the same, where - and _ are one? */
+static bool begins(const char *name, const char *word, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (name[i] != (word[i] == '_' ? '-' : word[i])) return false;
+    return true;
+}
+
+static int fail_name(const char *word, int length, const char *first, const char *second, tern_error *err)
+{
+    if (!second)
+        return tern__error_set(err, __func__, TERN_E_INVALID, "unknown option \"%.*s\"", length, word);
+    return tern__error_set(err, __func__, TERN_E_INVALID, "\"%.*s\" may be --%s or --%s", length, word, first,
+                           second);
+}
+
+/* The row, or a negative status. */
+static int find_name(const tern__option_table *table, const char *word, tern_error *err)
+{
+    int found = -1;
+    const char *other = NULL;
+    size_t length = strcspn(word + 2, "=");
+    for (int i = 0; i < table->count; i++) {
+        const char *name = table->rows[i].name;
+        if (!name || !begins(name, word + 2, length)) continue;
+        if (!name[length]) return i;
+        if (found >= 0 && !other) other = name;
+        if (found < 0) found = i;
+    }
+    if (found >= 0 && !other) return found;
+    return fail_name(word, (int)length + 2, other ? table->rows[found].name : NULL, other, err);
+}
+
+static int find_letter(const tern__option_table *table, const char *word, tern_error *err)
+{
+    for (int i = 0; i < table->count; i++)
+        if (table->rows[i].letter && table->rows[i].letter == word[1]) return i;
+    return fail_name(word, (int)strlen(word), NULL, NULL, err);
+}
+
+static int find(const tern__option_table *table, const char *name)
+{
+    for (int i = 0; i < table->count; i++)
+        if (table->rows[i].name && !strcmp(table->rows[i].name, name)) return i;
+    return -1;
+}
+
+/* ---- the command line ---- */
+
+static bool is_long(const char *word)
+{
+    return word[1] == '-';
+}
+
+/* What stands in the same word, or NULL. */
+static const char *value_inside(const char *word)
+{
+    const char *equals = strchr(word, '=');
+    if (is_long(word)) return equals ? equals + 1 : NULL;
+    return word[2] ? word + 2 : NULL;
+}
+
+static int read_value(tern__cli_words *words, int row, tern_error *err)
+{
+    const char *word = *words->rest, *inside = value_inside(word);
+    bool is_flag = !words->table->rows[row].value;
+    char *origin = words->origin[row];
+    snprintf(origin, sizeof(words->origin[row]), "%.*s", is_long(word) ? (int)strcspn(word, "=") : 2, word);
+    if (is_flag && inside)
+        return tern__error_set(err, __func__, TERN_E_INVALID, "%s: takes no value", origin);
+    words->value[row] = is_flag ? "" : inside ? inside : *++words->rest;
+    if (words->value[row]) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID, "%s: expected a value after it", origin);
+}
+
+static int read_option(tern__cli_words *words, tern_error *err)
+{
+    const char *word = *words->rest;
+    int row = is_long(word) ? find_name(words->table, word, err) : find_letter(words->table, word, err);
+    return row < 0 ? row : read_value(words, row, err);
+}
+
+static bool is_option(const char *word)
+{
+    return word && word[0] == '-' && word[1];
+}
+
+int tern__words_read(tern__cli_words *words, const tern__option_table *table, char **argv, tern_error *err)
+{
+    *words = (tern__cli_words){.table = table, .rest = argv};
+    for (; is_option(*words->rest); words->rest++) {
+        if (!strcmp(*words->rest, "--")) {
+            words->rest++;
+            break;
+        }
+        int status = read_option(words, err);
+        if (status || tern__words_say(words, "help")) return status;
+    }
+    return TERN_OK;
+}
+
+bool tern__words_say(const tern__cli_words *words, const char *name)
+{
+    int row = find(words->table, name);
+    return row >= 0 && words->value[row];
+}
+
+/* ---- the environment ---- */
+
+/* A flag's value is 0 or 1. */
+static int read_variable(tern__cli_words *words, int row, tern_error *err)
+{
+    const tern__cli_option *option = &words->table->rows[row];
+    char *name = words->origin[row];
+    snprintf(name, sizeof(words->origin[row]), "PET_%s", option->name);
+    for (char *at = name; *at; at++) *at = *at == '-' ? '_' : (char)toupper(*at);
+    const char *value = getenv(name);
+    bool is_on = value && !strcmp(value, "1");
+    if (value && !option->value && !is_on && strcmp(value, "0") != 0)
+        return tern__error_set(err, __func__, TERN_E_ENV, "%s: expected 0 or 1, got \"%s\"", name, value);
+    words->value[row] = option->value ? value : is_on ? "" : NULL;
+    return TERN_OK;
+}
+
+static int take(const tern__cli_words *words, int row, tern__job *job, tern_error *err)
+{
+    tern_error inner = {0};
+    const tern__cli_option *option = &words->table->rows[row];
+    const char *origin = words->origin[row];
+    if (!option->take)
+        return tern__error_set(err, __func__, TERN_E_UNSUPPORTED, "%s: %s", origin, option->help);
+    if (!option->take(words->value[row], job, &inner)) return TERN_OK;
+    return tern__error_set(err, __func__, inner.code, "%s: %s", origin, inner.text);
+}
+
+int tern__words_take(tern__cli_words *words, tern__job *job, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int i = 0; i < words->table->count && !status; i++) {
+        if (!words->table->rows[i].name) continue;
+        if (!words->value[i]) status = read_variable(words, i, err);
+        if (!status && words->value[i]) status = take(words, i, job, err);
+    }
+    return status;
+}
+
+/* ---- the help ---- */
+
+#define INDENT 34
+#define WIDTH  100
+
+static int new_line(void)
+{
+    printf("\n%*s", INDENT, "");
+    return INDENT;
+}
+
+static void print_words(const char *text)
+{
+    for (int column = INDENT; *text;) {
+        int length = (int)strcspn(text, " ");
+        if (column + length >= WIDTH) column = new_line();
+        column += printf("%.*s%s", length, text, text[length] ? " " : "");
+        text += length + (text[length] == ' ');
+    }
+    putchar('\n');
+}
+
+static void print_row(const tern__cli_option *option)
+{
+    char head[64], letter[8] = "    ";
+    if (option->letter) snprintf(letter, sizeof(letter), "-%c, ", option->letter);
+    snprintf(head, sizeof(head), "  %s--%s %s", letter, option->name, option->value ? option->value : "");
+    printf("%-*s", INDENT, head);
+    if (strlen(head) > INDENT) new_line();
+    print_words(option->help);
+}
+
+static void print_refused(const tern__option_table *table)
+{
+    printf("\nRefused, with the reason:\n ");
+    for (int i = 0, column = 1; i < table->count; i++) {
+        const tern__cli_option *option = &table->rows[i];
+        if (!option->name || option->take) continue;
+        if (column + 3 + strlen(option->name) > WIDTH) column = printf("\n ") - 1;
+        column += printf(" --%s", option->name);
+    }
+    putchar('\n');
+}
+
+bool tern__option_table_print(const tern__option_table *table)
+{
+    for (int i = 0; i < table->count; i++) {
+        if (!table->rows[i].name) printf("\n%s\n", table->rows[i].help);
+        if (table->rows[i].name && table->rows[i].take) print_row(&table->rows[i]);
+    }
+    print_refused(table);
+    return fflush(stdout) == 0 && !ferror(stdout);
+}

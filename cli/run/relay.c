@@ -1,0 +1,357 @@
+/* A *source* is a pipe of a rank and the unfinished line read from it; a *sink* is one of the launcher's own
+ * two descriptors and the finished lines that wait for it. A source is read only while its sink has room for
+ * the worst that one read can become, so a flood stops in the rank's own pipe and memory is bounded. A sink
+ * is written only when poll says so, at most PIPE_BUF bytes at a time and up to the end of a line where one
+ * is in reach: such a write neither blocks nor, on a pipe, mixes with what rank 0 writes to the same pipe by
+ * itself. */
+#include "run/relay.h"
+
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LINE_BYTES 8192 /* a longer line is passed on in pieces of this size, each a line of its own */
+#define READ_ROOM  (LINE_BYTES * (TERN__PREFIX_BYTES + 2)) /* one read of nothing but newlines       */
+#define SINK_BYTES (2 * READ_ROOM)
+#define TAIL_BYTES 2048 /* of the last lines, at least, unless there were fewer                      */
+#define TAIL_LINES 10
+#define NOTE_BYTES (1 << 16) /* fits into READ_ROOM */
+
+typedef struct sink {
+    int fd; /* our own, to where the launcher's points; -1 once its reader is gone */
+    bool has_lost_lines;
+    size_t head, tail;
+    char data[SINK_BYTES];
+} sink;
+
+typedef struct source {
+    int fd;
+    int log_fd; /* -1: none */
+    size_t prefix_bytes;
+    char prefix[TERN__PREFIX_BYTES]; /* "[3] " */
+    bool ended;                      /* the rank is dead and `left` bytes of its own are still in the pipe */
+    size_t left;
+    sink *to; /* NULL: it is not shown */
+    bool keeps_tail;
+    size_t tail_bytes;
+    char tail[2 * TAIL_BYTES];
+    size_t used;
+    char line[LINE_BYTES];
+} source;
+
+struct tern__relay {
+    int count; /* of sources: two for each rank */
+    source *sources;
+    sink sinks[2];
+    sink *out, *err; /* the same one where stdout and stderr are the same file */
+    size_t noted;
+    char notes[NOTE_BYTES]; /* the launcher's own lines: they follow the last lines of the dead */
+};
+
+/* ---- sinks ---- */
+
+static bool is_waiting(const sink *s)
+{
+    return s->fd >= 0 && s->tail > s->head;
+}
+
+static bool has_room(const sink *s)
+{
+    return !s || s->fd < 0 || s->tail - s->head + READ_ROOM <= SINK_BYTES;
+}
+
+static void append(sink *s, const char *data, size_t bytes)
+{
+    if (s->tail + bytes > SINK_BYTES) {
+        memmove(s->data, s->data + s->head, s->tail - s->head);
+        s->tail -= s->head;
+        s->head = 0;
+    }
+    memcpy(s->data + s->tail, data, bytes);
+    s->tail += bytes;
+}
+
+/* A disk that is full costs lines, not the job. */
+static void lose_lines(tern__relay *relay, sink *s, int native)
+{
+    s->head = s->tail = 0;
+    if (!s->has_lost_lines)
+        tern__relay_say(relay, "tern run: lines of the ranks are lost, as they cannot be written: %s",
+                        strerror(native));
+    s->has_lost_lines = true;
+}
+
+static void write_some(tern__relay *relay, sink *s)
+{
+    size_t bytes = TERN__MIN(s->tail - s->head, (size_t)PIPE_BUF);
+    const char *start = s->data + s->head, *newline = memrchr(start, '\n', bytes);
+    if (newline) bytes = (size_t)(newline - start) + 1;
+    ssize_t wrote = write(s->fd, start, bytes);
+    if (wrote >= 0)
+        s->head += (size_t)wrote;
+    else if (errno == EPIPE)
+        tern__close(&s->fd);
+    else if (errno != EINTR && errno != EAGAIN)
+        lose_lines(relay, s, errno);
+}
+
+/* Poll's word is old by the time of the write: a terminal held with Ctrl-S takes a part of it and rank 0 may
+ * fill the pipe in between. A blocked launcher would watch over nobody, and rank 0's own descriptor must stay
+ * blocking, so a pipe or terminal is opened once more. A file never blocks (opened once more it would be
+ * written from its start). */
+static int open_sink(int fd)
+{
+    char path[32];
+    struct stat at;
+    int own = -1;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    if (fstat(fd, &at) == 0 && (S_ISFIFO(at.st_mode) || S_ISCHR(at.st_mode)))
+        own = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    return own >= 0 ? own : fcntl(fd, F_DUPFD_CLOEXEC, 0); /* a terminal of another user's: as it is */
+}
+
+/* ---- sources ---- */
+
+/* The newest bytes are at the end; the older half goes when there is no room. */
+static void keep(source *s, const char *data, size_t bytes)
+{
+    size_t more = TERN__MIN(bytes, (size_t)TAIL_BYTES);
+    if (!s->keeps_tail) return;
+    if (s->tail_bytes + more > sizeof(s->tail)) {
+        memmove(s->tail, s->tail + s->tail_bytes - TAIL_BYTES, TAIL_BYTES);
+        s->tail_bytes = TAIL_BYTES;
+    }
+    memcpy(s->tail + s->tail_bytes, data + bytes - more, more);
+    s->tail_bytes += more;
+}
+
+/* A disk that is full ends the log, not the job. */
+static void save(tern__relay *relay, source *s, const char *data, size_t bytes)
+{
+    while (bytes && s->log_fd >= 0) {
+        ssize_t wrote = write(s->log_fd, data, bytes);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0) {
+            tern__relay_say(relay, "tern run: a log ends here, as it cannot be written: %s", strerror(errno));
+            tern__close(&s->log_fd);
+            return;
+        }
+        data += wrote;
+        bytes -= (size_t)wrote;
+    }
+}
+
+/* Without a prefix the bytes pass as they are: no newline is added. */
+static void pass_line(source *s, const char *text, size_t bytes, bool is_whole)
+{
+    if (!s->to || s->to->fd < 0) return;
+    append(s->to, s->prefix, s->prefix_bytes);
+    append(s->to, text, bytes);
+    if (is_whole || s->prefix_bytes) append(s->to, "\n", 1);
+}
+
+static void pass_lines(source *s)
+{
+    char *at = s->line, *end = s->line + s->used, *newline;
+    while ((newline = memchr(at, '\n', (size_t)(end - at)))) {
+        pass_line(s, at, (size_t)(newline - at), true);
+        at = newline + 1;
+    }
+    s->used = (size_t)(end - at);
+    memmove(s->line, at, s->used);
+    if (s->used < LINE_BYTES) return;
+    pass_line(s, s->line, s->used, false);
+    s->used = 0;
+}
+
+static void finish(source *s)
+{
+    if (s->used) pass_line(s, s->line, s->used, false);
+    s->used = 0;
+    tern__close(&s->fd);
+    tern__close(&s->log_fd);
+}
+
+/* Called where something is to be read: poll said so, or `left` does. */
+static void read_some(tern__relay *relay, source *s)
+{
+    size_t want = LINE_BYTES - s->used;
+    if (s->ended) want = TERN__MIN(want, s->left);
+    ssize_t got = want ? read(s->fd, s->line + s->used, want) : 0;
+    if (got < 0 && errno == EINTR) return;
+    if (got <= 0) {
+        finish(s);
+        return;
+    }
+    save(relay, s, s->line + s->used, (size_t)got);
+    keep(s, s->line + s->used, (size_t)got);
+    s->used += (size_t)got;
+    if (s->ended) s->left -= (size_t)got;
+    pass_lines(s);
+}
+
+/* ---- the relay ---- */
+
+bool tern__relay_joins(void)
+{
+    struct stat out, err;
+    return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
+           out.st_ino == err.st_ino;
+}
+
+tern__relay *tern__relay_new(int ranks, tern_error *err)
+{
+    tern__relay *relay = tern__alloc(sizeof(*relay), __func__, err);
+    if (!relay) return NULL;
+    relay->count = 2 * ranks;
+    relay->sources = tern__alloc((size_t)relay->count * sizeof(source), __func__, err);
+    if (!relay->sources) {
+        tern__free(relay);
+        return NULL;
+    }
+    for (int i = 0; i < relay->count; i++) relay->sources[i].fd = relay->sources[i].log_fd = -1;
+    relay->sinks[0].fd = open_sink(STDOUT_FILENO);
+    relay->sinks[1].fd = open_sink(STDERR_FILENO);
+    if (relay->sinks[0].fd < 0 || relay->sinks[1].fd < 0) {
+        tern__error_errno(err, __func__, TERN_E_SYSTEM,
+                          "cannot open standard output and standard error once more");
+        tern__relay_free(relay);
+        return NULL;
+    }
+    relay->out = &relay->sinks[0];
+    relay->err = tern__relay_joins() ? relay->out : &relay->sinks[1];
+    return relay;
+}
+
+void tern__relay_free(tern__relay *relay)
+{
+    if (!relay) return;
+    for (int i = 0; i < relay->count; i++) {
+        tern__close(&relay->sources[i].fd);
+        tern__close(&relay->sources[i].log_fd);
+    }
+    for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++) tern__close(&relay->sinks[i].fd);
+    tern__free(relay->sources);
+    tern__free(relay);
+}
+
+static void source_open(source *s, const tern__cli_output *output, sink *to)
+{
+    s->ended = false;
+    s->used = s->tail_bytes = 0;
+    s->fd = output->fd;
+    s->log_fd = output->file_fd;
+    s->to = output->shows ? to : NULL;
+    s->keeps_tail = output->keeps_tail && s->fd >= 0;
+    s->prefix_bytes = strlen(output->prefix);
+    memcpy(s->prefix, output->prefix, s->prefix_bytes);
+}
+
+void tern__relay_add(tern__relay *relay, int local, const tern__cli_output outputs[2])
+{
+    source_open(&relay->sources[2 * local], &outputs[0], relay->out);
+    source_open(&relay->sources[2 * local + 1], &outputs[1], relay->err);
+}
+
+nfds_t tern__relay_poll_count(const tern__relay *relay)
+{
+    return (nfds_t)relay->count + TERN__COUNT(relay->sinks);
+}
+
+static void pass_notes(tern__relay *relay)
+{
+    for (int i = 0; i < relay->count; i++)
+        if (relay->sources[i].ended && relay->sources[i].fd >= 0) return;
+    if (!has_room(relay->err)) return;
+    append(relay->err, relay->notes, relay->noted);
+    relay->noted = 0;
+}
+
+static bool has_lost_reader(const source *s)
+{
+    return s->to && s->to->fd < 0 && s->log_fd < 0;
+}
+
+/* Where the reader of a sink is gone, a rank's pipe closes too: its next write meets the same SIGPIPE that it
+ * would have met without a launcher between. */
+void tern__relay_prepare(tern__relay *relay, struct pollfd *polls)
+{
+    for (int i = 0; i < relay->count; i++) {
+        source *s = &relay->sources[i];
+        if (s->fd >= 0 && has_lost_reader(s)) tern__close(&s->fd);
+        polls[i] = (struct pollfd){.fd = s->fd >= 0 && has_room(s->to) ? s->fd : -1, .events = POLLIN};
+    }
+    pass_notes(relay);
+    for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++) {
+        const sink *s = &relay->sinks[i];
+        polls[(size_t)relay->count + i] =
+            (struct pollfd){.fd = is_waiting(s) ? s->fd : -1, .events = POLLOUT};
+    }
+}
+
+void tern__relay_handle(tern__relay *relay, const struct pollfd *polls)
+{
+    for (int i = 0; i < relay->count; i++) {
+        source *s = &relay->sources[i];
+        if ((polls[i].revents || s->ended) && s->fd >= 0 && has_room(s->to)) read_some(relay, s);
+    }
+    for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++)
+        if (polls[(size_t)relay->count + i].revents && is_waiting(&relay->sinks[i]))
+            write_some(relay, &relay->sinks[i]);
+}
+
+static void end_source(tern__relay *relay, source *s)
+{
+    int bytes = 0;
+    if (s->fd < 0) return;
+    s->ended = true;
+    s->left = ioctl(s->fd, FIONREAD, &bytes) == 0 ? (size_t)bytes : 0;
+    while (s->fd >= 0 && has_room(s->to)) read_some(relay, s);
+}
+
+void tern__relay_end(tern__relay *relay, int local)
+{
+    end_source(relay, &relay->sources[2 * local]);
+    end_source(relay, &relay->sources[2 * local + 1]);
+}
+
+/* Of the stream that keeps them: stderr, or both in one. */
+const char *tern__relay_tail(const tern__relay *relay, int local, size_t *bytes)
+{
+    const source *both = &relay->sources[2 * local], *s = both->keeps_tail ? both : both + 1;
+    *bytes = s->keeps_tail ? s->tail_bytes : 0;
+    return s->tail;
+}
+
+void tern__relay_say(tern__relay *relay, const char *fmt, ...)
+{
+    size_t room = NOTE_BYTES - relay->noted;
+    va_list args;
+    va_start(args, fmt);
+    int length = vsnprintf(relay->notes + relay->noted, room, fmt, args);
+    va_end(args);
+    if (length < 0 || (size_t)length >= room)
+        return; /* thousands of ranks in one breath: the first will do */
+    relay->noted += (size_t)length;
+    relay->notes[relay->noted++] = '\n';
+}
+
+bool tern__relay_is_drained(const tern__relay *relay)
+{
+    for (int i = 0; i < relay->count; i++)
+        if (relay->sources[i].fd >= 0 && !has_lost_reader(&relay->sources[i])) return false;
+    return true;
+}
+
+bool tern__relay_is_idle(const tern__relay *relay)
+{
+    return tern__relay_is_drained(relay) && !is_waiting(&relay->sinks[0]) && !is_waiting(&relay->sinks[1]) &&
+           (!relay->noted || relay->err->fd < 0);
+}

@@ -1,0 +1,77 @@
+/* tern run - starts a program as ranks of one job, with torchrun's options and environment. */
+#include "run/binding.h"
+#include "cli.h"
+#include "run/run_options.h"
+#include "run/supervise.h"
+
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+
+static const char usage[] =
+    "usage: tern run [OPTIONS] PROGRAM [ARGUMENTS]\n"
+    "\n"
+    "Starts PROGRAM as N ranks on this host, or on each of several. Rank 0 has this terminal; lines of the\n"
+    "other ranks have \"[RANK] \" before them. When a rank fails, it is named, the others are ended and its\n"
+    "exit code (128 + signal) is the job's. What a rank itself starts and leaves behind is ended only after "
+    "a\n"
+    "failure. SIGUSR1 and SIGUSR2, with which batch systems warn, are passed on and end nothing here.\n"
+    "\n"
+    "    tern run -n 4 ./train                                     one host\n"
+    "    tern run -n 8 --nnodes 2 --node-rank 0 --master-addr node0 ./train   on node0\n"
+    "    tern run -n 8 --nnodes 2 --node-rank 1 --master-addr node0 ./train   on the other\n"
+    "\n"
+    "- and _ are the same in a name. What the command line does not say is read from the environment:\n"
+    "PET_NPROC_PER_NODE=4. A rank has torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,\n"
+    "MASTER_PORT ..) and OMP_NUM_THREADS (cores / N) unless it is set; ${local_rank} in its arguments\n"
+    "is its local rank.\n";
+
+static bool print_help(void)
+{
+    return fputs(usage, stdout) >= 0 && tern__run_options_print();
+}
+
+/* Closed when tern run was started, 0, 1 or 2 would become one of our own descriptors and then a rank's. */
+static int hold_standard_descriptors(tern_error *err)
+{
+    int fd;
+    do fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    while (fd >= 0 && fd <= 2);
+    if (fd < 0) return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot open /dev/null");
+    tern__close(&fd);
+    return TERN_OK;
+}
+
+static int run_job(tern__job *job, tern_error *err)
+{
+    int code = TERN__EXIT_FAILED;
+    int status = hold_standard_descriptors(err);
+    if (!status) status = tern__job_supervise(job, &code, err);
+    tern__launch_close(&job->launch);
+    return status ? TERN__EXIT_FAILED : code;
+}
+
+int tern__cli_run(int argc, char **argv)
+{
+    tern_error err = {0};
+    tern__job job = {
+        .launch = tern__launch_local(1),
+        .meeting = {.timeout_s = 900, .keep_alive_s = 5, .keep_alive_max = 3},
+        .logs = {.redirects = "0", .tee = "0", .shown = ""},
+        .started_ns = tern__now_ns(),
+    };
+    job.launch.port = -1;
+    bool wants_help = false;
+    int code = TERN__EXIT_USAGE;
+    (void)argc;
+    tern__binding_undo_openmp();
+    if (!tern__run_options_read(argv, &job, &wants_help, &err)) {
+        if (wants_help) return print_help() ? TERN__EXIT_OK : TERN__EXIT_FAILED;
+        code = run_job(&job, &err);
+    }
+    if (err.code) fprintf(stderr, "tern run: %s\n", err.text);
+    if (code == TERN__EXIT_USAGE && err.code) fprintf(stderr, "Try `tern run --help`.\n");
+    return code;
+}

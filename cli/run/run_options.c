@@ -1,0 +1,431 @@
+#include "run/run_options.h"
+
+#include "run/options.h"
+#include "run/secret.h"
+
+#include "device/device.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- values ---- */
+
+static int take_int(const char *text, long low, long high, int *out, tern_error *err)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < low || value > high)
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "expected a whole number from %ld to %ld, got \"%s\"", low, high, text);
+    *out = (int)value;
+    return TERN_OK;
+}
+
+static int take_seconds(const char *text, double *out, tern_error *err)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value > 0 && value <= 1e6))
+        return tern__error_set(err, __func__, TERN_E_INVALID, "expected seconds above 0, got \"%s\"", text);
+    *out = value;
+    return TERN_OK;
+}
+
+/* As the driver shows them: /dev/nvidia0, /dev/nvidia1, ..; CUDA_VISIBLE_DEVICES names fewer. */
+static int count_gpus(void)
+{
+    char path[32];
+    int count = 0, named = 0;
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    for (FILE *file; count < 64; fclose(file), count++) {
+        snprintf(path, sizeof(path), "/dev/nvidia%d", count);
+        if (!(file = fopen(path, "re"))) break;
+    }
+    if (!visible) return count;
+    for (const char *at = visible; *at && strncmp(at, "-1", 2); named++) {
+        at += strcspn(at, ",");
+        at += *at == ',';
+    }
+    return TERN__MIN(named, count);
+}
+
+static int take_gpus(int *ranks, tern_error *err)
+{
+    *ranks = count_gpus();
+    if (*ranks) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
+                           "\"gpu\" means a rank for each GPU, and this machine shows none (/dev/nvidia0, "
+                           "CUDA_VISIBLE_DEVICES): give a number, or \"cpu\"");
+}
+
+static int take_ranks(const char *text, tern__job *job, tern_error *err)
+{
+    int *ranks = &job->launch.ranks;
+    if (!strcmp(text, "gpu")) return take_gpus(ranks, err);
+    if (strcmp(text, "auto") && strcmp(text, "cpu")) return take_int(text, 1, TERN__LAUNCH_RANKS, ranks, err);
+    *ranks = tern__device_cores();
+    return TERN_OK;
+}
+
+static int take_nodes(const char *text, tern__job *job, tern_error *err)
+{
+    const char *colon = strchr(text, ':');
+    if (!colon) return take_int(text, 1, TERN__LAUNCH_RANKS, &job->launch.nodes, err);
+    if (strlen(colon + 1) == (size_t)(colon - text) && !strncmp(text, colon + 1, (size_t)(colon - text)))
+        return take_int(colon + 1, 1, TERN__LAUNCH_RANKS, &job->launch.nodes, err);
+    return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
+                           "\"%s\": the number of hosts is fixed from start to end; give one number", text);
+}
+
+static int take_node(const char *text, tern__job *job, tern_error *err)
+{
+    return take_int(text, 0, TERN__LAUNCH_RANKS - 1, &job->launch.node, err);
+}
+
+static int take_text(const char *text, const char **out, tern_error *err)
+{
+    *out = text;
+    if (*text) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID, "expected a value, got an empty one");
+}
+
+/* torchrun takes [::1] for what getaddrinfo knows as ::1. */
+static int take_addr(const char *text, tern__job *job, tern_error *err)
+{
+    static char bare[256];
+    size_t length = strlen(text);
+    job->launch.addr = text;
+    if (length > 2 && length < sizeof(bare) && text[0] == '[' && text[length - 1] == ']') {
+        memcpy(bare, text + 1, length - 2);
+        job->launch.addr = bare;
+    }
+    return take_text(job->launch.addr, &job->launch.addr, err);
+}
+
+static int take_port(const char *text, tern__job *job, tern_error *err)
+{
+    return take_int(text, 0, 65535, &job->launch.port, err);
+}
+
+static int take_endpoint(const char *text, tern__job *job, tern_error *err)
+{
+    static char host[256];
+    const char *colon = strrchr(text, ':');
+    size_t length = colon ? (size_t)(colon - text) : strlen(text);
+    if (!length || length >= sizeof(host))
+        return tern__error_set(err, __func__, TERN_E_INVALID, "expected HOST or HOST:PORT, got \"%s\"", text);
+    memcpy(host, text, length);
+    int status = take_addr(host, job, err);
+    return status || !colon ? status : take_port(colon + 1, job, err);
+}
+
+static int take_backend(const char *text, tern__job *job, tern_error *err)
+{
+    (void)job;
+    if (!strcmp(text, "static")) return TERN_OK;
+    return tern__error_set(
+        err, __func__, TERN_E_UNSUPPORTED,
+        "\"%s\": hosts are numbered by --node-rank and meet at node 0, which is \"static\"", text);
+}
+
+static int take_run_id(const char *text, tern__job *job, tern_error *err)
+{
+    if (strchr(text, '/') || strlen(text) > 127)
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "expected at most 127 bytes without a slash, got \"%s\"", text);
+    return take_text(text, &job->launch.run_id, err);
+}
+
+static int take_role(const char *text, tern__job *job, tern_error *err)
+{
+    if (strlen(text) > 31)
+        return tern__error_set(err, __func__, TERN_E_INVALID, "expected at most 31 bytes, got \"%s\"", text);
+    return take_text(text, &job->launch.role, err);
+}
+
+static int take_conf_pair(const char *name, const char *value, tern__job *job, tern_error *err)
+{
+    tern__meeting *meeting = &job->meeting;
+    if (!strcmp(name, "timeout") || !strcmp(name, "join_timeout"))
+        return take_seconds(value, &meeting->timeout_s, err);
+    if (!strcmp(name, "keep_alive_interval")) return take_int(value, 1, 3600, &meeting->keep_alive_s, err);
+    if (!strcmp(name, "keep_alive_max_attempt"))
+        return take_int(value, 1, 100, &meeting->keep_alive_max, err);
+    return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
+                           "\"%s\" is not one of timeout, join_timeout, keep_alive_interval, "
+                           "keep_alive_max_attempt",
+                           name);
+}
+
+static int take_conf(const char *text, tern__job *job, tern_error *err)
+{
+    char all[512], *rest = all;
+    snprintf(all, sizeof(all), "%s", text);
+    for (char *pair; (pair = strsep(&rest, ","));) {
+        char *value = strchr(pair, '=');
+        if (!*pair) continue;
+        if (!value || strlen(text) >= sizeof(all))
+            return tern__error_set(err, __func__, TERN_E_INVALID, "expected NAME=VALUE,.., got \"%s\"", text);
+        *value++ = '\0';
+        int status = take_conf_pair(pair, value, job, err);
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+static int take_local_addr(const char *text, tern__job *job, tern_error *err)
+{
+    return take_text(text, &job->launch.at_addr, err);
+}
+
+static int take_restarts(const char *text, tern__job *job, tern_error *err)
+{
+    return take_int(text, 0, 1000000, &job->launch.max_restarts, err);
+}
+
+static int take_grace(const char *text, tern__job *job, tern_error *err)
+{
+    return take_seconds(text, &job->grace, err);
+}
+
+static int take_interval(const char *text, tern__job *job, tern_error *err)
+{
+    (void)job;
+    double seconds;
+    return take_seconds(text, &seconds, err);
+}
+
+static int take_dir(const char *text, tern__job *job, tern_error *err)
+{
+    return take_text(text, &job->logs.dir, err);
+}
+
+static int take_streams(const char *text, const char **out, tern_error *err)
+{
+    *out = text;
+    if (tern__streams_of(text, 0) >= 0) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID,
+                           "expected 0 (nothing), 1 (stdout), 2 (stderr), 3 (both) or a list as 0:3,1:1, "
+                           "got \"%s\"",
+                           text);
+}
+
+static int take_redirects(const char *text, tern__job *job, tern_error *err)
+{
+    return take_streams(text, &job->logs.redirects, err);
+}
+
+static int take_tee(const char *text, tern__job *job, tern_error *err)
+{
+    return take_streams(text, &job->logs.tee, err);
+}
+
+static int take_shown(const char *text, tern__job *job, tern_error *err)
+{
+    job->logs.shown = text;
+    if (tern__list_holds(text, 0) >= 0) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID, "expected local ranks as 0,2, got \"%s\"", text);
+}
+
+static int take_prefix(const char *text, tern__job *job, tern_error *err)
+{
+    (void)err;
+    job->logs.prefix = *text ? text : NULL;
+    return TERN_OK;
+}
+
+static int take_bind(const char *text, tern__job *job, tern_error *err)
+{
+    static const char *const names[] = {"none", "core", "auto"};
+    for (size_t i = 0; i < TERN__COUNT(names); i++) {
+        job->bind = (tern__bind)i;
+        if (!strcmp(text, names[i])) return TERN_OK;
+    }
+    return tern__error_set(err, __func__, TERN_E_INVALID, "expected none, core or auto, got \"%s\"", text);
+}
+
+static int take_secret_file(const char *text, tern__job *job, tern_error *err)
+{
+    job->meeting.has_key = true;
+    return tern__secret_read(text, job->launch.key, err);
+}
+
+static int take_pass(const char *text, tern__job *job, tern_error *err)
+{
+    (void)text;
+    (void)err;
+    job->passes_local_rank = true;
+    return TERN_OK;
+}
+
+/* True already, or of no consequence. */
+static int take_nothing(const char *text, tern__job *job, tern_error *err)
+{
+    (void)text;
+    (void)job;
+    (void)err;
+    return TERN_OK;
+}
+
+/* ---- the table ---- */
+
+static const tern__cli_option options[] = {
+    {.help = "Ranks and hosts"},
+    {"nproc-per-node", 'n', "N", take_ranks,
+     "ranks on this host (default 1); auto, cpu: one for each core that may be used; gpu: one for each GPU"},
+    {"nnodes", 0, "N", take_nodes,
+     "hosts (default 1). On each of them the same command is started, with its own --node-rank; hosts may "
+     "have different numbers of ranks"},
+    {"node-rank", 0, "R", take_node, "this host's number, from 0"},
+    {"master-addr", 0, "ADDR", take_addr,
+     "address of host 0 (default 127.0.0.1), which listens there and nowhere else"},
+    {"master-port", 0, "PORT", take_port,
+     "port at which the hosts meet (default 29500), then the program's own; on one host the default is a "
+     "free one"},
+    {"rdzv-endpoint", 0, "ADDR[:PORT]", take_endpoint, "the two in one"},
+    {"local-addr", 0, "ADDR", take_local_addr,
+     "on host 0: the address to listen at, where it is not --master-addr (NAT)"},
+    {"secret-file", 0, "PATH", take_secret_file,
+     "64 hex digits, the same on all hosts, readable by the owner only; or TERN_SECRET in the environment. "
+     "Without it a job of several hosts is not authenticated"},
+    {"rdzv-conf", 0, "NAME=VALUE,..", take_conf,
+     "timeout: seconds for all hosts to come (900); keep_alive_interval (5), keep_alive_max_attempt (3): "
+     "their product is after how many seconds of silence a host is lost"},
+    {"rdzv-id", 0, "ID", take_run_id, "TORCHELASTIC_RUN_ID; must be the same on all hosts (default none)"},
+    {"run-id", 0, "ID", take_run_id, "the same"},
+    {"role", 0, "NAME", take_role, "ROLE_NAME (default default)"},
+
+    {.help = "Failures"},
+    {"max-restarts", 0, "N", take_restarts,
+     "start all ranks of all hosts again after a failure, at most so often (default 0); host 0's counts"},
+    {"grace", 0, "SECONDS", take_grace,
+     "time from SIGTERM, or a signal that is passed on, to SIGKILL (default 5 after a rank failed, 30 after "
+     "a signal to tern run)"},
+    {"shutdown-timeout", 0, "SECONDS", take_grace, "the same"},
+
+    {.help = "Output"},
+    {"log-dir", 0, "DIR", take_dir,
+     "where output is saved: DIR/ID_xxxxxx/attempt_K/LOCAL_RANK/{stdout.log,stderr.log,error.json}"},
+    {"redirects", 'r', "STREAMS", take_redirects,
+     "only save: 1 stdout, 2 stderr, 3 both, or by local rank: 0:3,1:1"},
+    {"tee", 't', "STREAMS", take_tee, "save and show, each line with [ROLE LOCAL_RANK]: before it"},
+    {"local-ranks-filter", 0, "LIST", take_shown,
+     "local ranks to show, as 0,2; what is saved stays the same"},
+    {"log-line-prefix-template", 0, "TEXT", take_prefix,
+     "what stands before each line: ${role_name}, ${local_rank}, ${rank}, ${hostname}"},
+
+    {.help = "The program"},
+    {"bind", 0, "none|core|auto", take_bind,
+     "core: each rank has its own share of the cores, for a machine that is the job's alone; auto: so, too, "
+     "if "
+     "there are several ranks, a core for each, and nobody has chosen (taskset, a container, OMP_PLACES, "
+     "OMP_PROC_BIND). Default none"},
+    {"pass-local-rank", 0, NULL, take_pass, "give the program --local-rank=N as its first argument"},
+
+    {.help = "For torchrun's sake"},
+    {"standalone", 0, NULL, take_nothing, "one host, which is the default"},
+    {"no-python", 0, NULL, take_nothing, "a program is never taken for a Python script"},
+    {"use-env", 0, NULL, take_nothing, "no --local-rank, which is the default"},
+    {"rdzv-backend", 0, "static", take_backend, "no other"},
+    {"monitor-interval", 0, "SECONDS", take_interval, "deaths are seen at once"},
+    {"start-method", 0, "METHOD", take_nothing, "a program is started by exec"},
+    {"module", 'm', NULL, NULL,
+     "a program is never taken for a Python module: tern run .. python3 -m MODULE"},
+    {"run-path", 0, NULL, NULL, "a program is never taken for a Python script: tern run .. python3 SCRIPT"},
+    {"event-log-handler", 0, "NAME", NULL, "there are no event logs; what happened is on stderr"},
+    {"logs-specs", 0, "NAME", NULL, "it names a Python class"},
+    {"duplicate-stdout-filters", 0, "LIST", NULL, "use --tee and grep"},
+    {"duplicate-stderr-filters", 0, "LIST", NULL, "use --tee and grep"},
+    {"numa-binding", 0, "MODE", NULL, "use --bind core"},
+    {"signals-to-handle", 0, "LIST", NULL,
+     "SIGHUP, SIGINT, SIGQUIT and SIGTERM end the job, SIGUSR1 and SIGUSR2 are passed on to the ranks"},
+    {"virtual-local-rank", 0, NULL, NULL, "it is about CUDA_VISIBLE_DEVICES, which the program may set"},
+    {"help", 'h', NULL, take_nothing, "this text"},
+};
+
+static const tern__option_table table = {options, TERN__COUNT(options)};
+
+/* ---- what belongs together ---- */
+
+#define DEFAULT_PORT 29500 /* torchrun's */
+
+static int check_nodes(tern__launch *launch, bool is_standalone, tern_error *err)
+{
+    if (launch->nodes > 1 && is_standalone)
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "--standalone: is for one host, not --nnodes %d", launch->nodes);
+    if (launch->node >= launch->nodes)
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "--node-rank %d: expected 0 to %d of --nnodes %d", launch->node,
+                               launch->nodes - 1, launch->nodes);
+    if (launch->nodes > 1 && launch->port == 0)
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "--master-port 0: hosts can meet only at a port that all of them know");
+    if (launch->port < 0) launch->port = launch->nodes > 1 ? DEFAULT_PORT : 0;
+    return TERN_OK;
+}
+
+static int take_all(tern__cli_words *words, tern__job *job, tern_error *err)
+{
+    int status = tern__secret_take(job->launch.key, &job->meeting.has_key, err);
+    if (!status) status = tern__words_take(words, job, err);
+    if (!status) status = check_nodes(&job->launch, tern__words_say(words, "standalone"), err);
+    return status;
+}
+
+int tern__run_options_read(char **argv, tern__job *job, bool *wants_help, tern_error *err)
+{
+    tern__cli_words words;
+    int status = tern__words_read(&words, &table, argv + 1, err);
+    *wants_help = !status && tern__words_say(&words, "help");
+    if (!status && !*wants_help) status = take_all(&words, job, err);
+    if (status || *wants_help) return status;
+    job->argv = words.rest;
+    if (*job->argv) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID, "expected a program to run after the options");
+}
+
+bool tern__run_options_print(void)
+{
+    return tern__option_table_print(&table);
+}
+
+/* ---- lists of local ranks ---- */
+
+/* "12" at *at, which then stands behind it; -1: no number. */
+static int next_number(const char **at)
+{
+    char *end;
+    if (**at < '0' || **at > '9') return -1;
+    long value = strtol(*at, &end, 10);
+    *at = end;
+    return value > INT_MAX ? -1 : (int)value;
+}
+
+int tern__streams_of(const char *text, int local)
+{
+    if (strlen(text) == 1 && *text >= '0' && *text <= '3') return *text - '0';
+    int streams = 0;
+    for (const char *at = text;; at++) {
+        int rank = next_number(&at);
+        if (rank < 0 || *at++ != ':' || *at < '0' || *at > '3') return -1;
+        if (rank == local) streams = *at - '0';
+        if (!*++at) return streams;
+        if (*at != ',') return -1;
+    }
+}
+
+int tern__list_holds(const char *text, int local)
+{
+    int holds = !*text;
+    for (const char *at = text; *at; at += *at == ',') {
+        int rank = next_number(&at);
+        if (rank < 0 || (*at && (*at != ',' || !at[1]))) return -1;
+        holds |= rank == local;
+    }
+    return holds;
+}

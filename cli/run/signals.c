@@ -1,0 +1,51 @@
+#include "run/signals.h"
+
+#include <string.h>
+#include <sys/signalfd.h>
+
+static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+static const int passed[] = {SIGUSR1, SIGUSR2};
+
+const char *tern__signal_name(int number)
+{
+    const char *name = sigabbrev_np(number);
+    return name ? name : "RT";
+}
+
+bool tern__signal_is_passed(int number)
+{
+    return number == passed[0] || number == passed[1];
+}
+
+bool tern__signal_is_ending(int number)
+{
+    for (size_t i = 0; i < TERN__COUNT(ending); i++)
+        if (number == ending[i]) return true;
+    return false;
+}
+
+static void choose(sigset_t *taken)
+{
+    sigemptyset(taken);
+    sigaddset(taken, SIGCHLD);
+    for (size_t i = 0; i < TERN__COUNT(passed); i++) sigaddset(taken, passed[i]);
+    for (size_t i = 0; i < TERN__COUNT(ending); i++) {
+        struct sigaction now;
+        if (sigaction(ending[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(taken, ending[i]);
+    }
+}
+
+int tern__signals_open(sigset_t *before, tern_error *err)
+{
+    sigset_t taken, blocked;
+    choose(&taken);
+    blocked = taken;
+    sigaddset(&blocked, SIGPIPE);
+    /* A parent that ignored SIGCHLD would leave us children that cannot be waited for. */
+    int fd = -1;
+    if (sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, NULL) ||
+        sigprocmask(SIG_BLOCK, &blocked, before) ||
+        (fd = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK)) < 0)
+        return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot watch for signals");
+    return fd;
+}

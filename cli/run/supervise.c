@@ -1,0 +1,490 @@
+/* One poll waits for everything: a signalfd (SIGCHLD and the signals that end a job), the ranks' deaths and
+ * pipes, the launchers of other hosts and the launcher's own output. An attempt runs through phases, each
+ * entered at most once and left when all ranks of this host are gone or at its deadline:
+ *
+ *   RUNNING    until a rank of any host fails or a signal comes
+ *   REPORTING  1 s in which the survivors of a failure say by themselves what they saw
+ *   STOPPING   SIGTERM, or the user's signal, was sent; ranks have the grace period to end
+ *   KILLING    SIGKILL was sent; a rank that even this does not end (a dead file system) is named and left
+ *              behind
+ *   AWAITING   this host's ranks are gone; others' may not be
+ *   OVER       all is decided; what was printed is still passed on
+ *
+ * When all ranks of all hosts are gone node 0 decides: another attempt, or the end. */
+#include "run/supervise.h"
+
+#include "cli.h"
+#include "run/host.h"
+#include "run/nodes.h"
+#include "run/report.h"
+#include "run/signals.h"
+
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REPORT_SECONDS       1.0
+#define GRACE_AFTER_FAILURE  5.0
+#define GRACE_AFTER_SIGNAL   30.0 /* a checkpoint may be written; Slurm and torchrun wait as long */
+#define SECONDS_TO_BE_KILLED 2.0
+#define SECONDS_FOR_OTHERS   5.0 /* beyond the grace, for other hosts to end */
+
+typedef enum phase { RUNNING, REPORTING, STOPPING, KILLING, AWAITING, OVER, GIVEN_UP } phase;
+
+typedef struct supervisor {
+    tern__job *job;
+    tern__nodes *nodes;
+    tern__logs logs;
+    tern__binding binding;
+    tern__local_host host;
+    tern__relay *relay;
+    tern__report report;
+    struct pollfd *polls;
+    nfds_t poll_count;
+    sigset_t mask_before;
+    int signal_fd;
+    phase phase;
+    int64_t deadline;    /* of the phase */
+    double grace;        /* that the ranks had */
+    int64_t last_ns;     /* of the last death, so that each has a time of its own */
+    long long oom_kills; /* before the ranks started */
+    int code;            /* of this host's first failure */
+    int final_code;      /* the job's, once it is over */
+    bool was_signaled;
+    bool has_lost_node_0;
+    bool wants_attempt;
+    bool was_reported;
+} supervisor;
+
+/* ---- phases ---- */
+
+static void enter(supervisor *s, phase next, double seconds)
+{
+    s->phase = next;
+    s->deadline = seconds > 0 ? tern__deadline(seconds) : INT64_MAX;
+}
+
+static void stop_ranks(supervisor *s, int number, bool deliver, double grace)
+{
+    s->grace = s->job->grace > 0 ? s->job->grace : grace;
+    tern__host_end(&s->host, number, deliver);
+    enter(s, STOPPING, s->grace);
+}
+
+static void kill_ranks(supervisor *s)
+{
+    tern__host_end(&s->host, SIGKILL, true);
+    enter(s, KILLING, SECONDS_TO_BE_KILLED);
+}
+
+static void name_survivors(supervisor *s, const char *what)
+{
+    for (int i = 0; i < s->host.count; i++)
+        if (!s->host.ranks[i].gone)
+            tern__relay_say(s->relay, "tern run: rank %d (pid %d) %s", s->job->launch.first + i,
+                            (int)s->host.ranks[i].pid, what);
+}
+
+/* They count as dead of it: the job has not succeeded, and what is said of them is still written. */
+static void leave_survivors(supervisor *s)
+{
+    name_survivors(s, "does not die of SIGKILL and is left behind");
+    for (int i = 0; i < s->host.count; i++) {
+        if (s->host.ranks[i].gone) continue;
+        s->host.ranks[i].gone = true;
+        tern__relay_end(s->relay, i);
+    }
+    s->host.alive = 0;
+    if (!s->code) s->code = 128 + SIGKILL;
+}
+
+/* Once something has failed there is an end to it. */
+static void await_others(supervisor *s)
+{
+    double grace = s->grace > 0 ? s->grace : s->job->grace > 0 ? s->job->grace : GRACE_AFTER_FAILURE;
+    enter(s, AWAITING, REPORT_SECONDS + grace + SECONDS_TO_BE_KILLED + SECONDS_FOR_OTHERS);
+}
+
+static void give_up_others(supervisor *s)
+{
+    char missing[128];
+    tern__nodes_name_missing(s->nodes, missing, sizeof(missing));
+    tern__relay_say(s->relay, "tern run: %s did not end in time and is left behind",
+                    *missing ? missing : "node 0");
+    s->final_code = s->code ? s->code : TERN__EXIT_FAILED;
+    enter(s, OVER, 0);
+}
+
+static void end_phase(supervisor *s)
+{
+    switch (s->phase) {
+    case REPORTING: stop_ranks(s, SIGTERM, true, GRACE_AFTER_FAILURE); break;
+    case STOPPING:
+        name_survivors(s, "did not end in time: SIGKILL");
+        kill_ranks(s);
+        break;
+    case KILLING: leave_survivors(s); break;
+    case AWAITING: give_up_others(s); break;
+    case RUNNING:
+    case OVER:
+    case GIVEN_UP: break;
+    }
+}
+
+/* ---- failures ---- */
+
+static tern__failure make_failure(supervisor *s, const tern__death *death)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    s->last_ns = TERN__MAX(tern__now_ns(), s->last_ns + 1);
+    tern__failure failure = {.node = s->job->launch.node,
+                             .rank = s->job->launch.first + death->local,
+                             .local = death->local,
+                             .pid = s->host.ranks[death->local].pid,
+                             .status = death->status,
+                             .at_ns = s->last_ns,
+                             .wall_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec};
+    gethostname(failure.host, sizeof(failure.host) - 1);
+    tern__failure_suspect_memory(&failure, s->oom_kills);
+    return failure;
+}
+
+/* What the dead rank has left to say; its pipe may hold more than could be read at its death. */
+static void read_last_words(supervisor *s, tern__failure *failure)
+{
+    char path[PATH_MAX];
+    bool is_own = failure->node == s->job->launch.node && failure->rank >= 0;
+    if (!is_own || failure->local < 0 || failure->local >= s->host.count) return; /* it may come from afar */
+    size_t bytes;
+    const char *tail = tern__relay_tail(s->relay, failure->local, &bytes);
+    if (bytes) tern__failure_set_tail(failure, tail, bytes);
+    if (!bytes && tern__logs_path(&s->logs, failure->local, "stderr.log", path, sizeof(path)))
+        tern__failure_read_tail(failure, path);
+    if (tern__logs_path(&s->logs, failure->local, "error.json", path, sizeof(path))) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        tern__failure_read_error(failure, fd);
+        tern__close(&fd);
+    } else {
+        tern__failure_read_error(failure, s->host.ranks[failure->local].error_fd);
+    }
+    tern__failure_clean(failure);
+}
+
+static void name_failure(supervisor *s, const tern__failure *failure)
+{
+    char text[640];
+    tern__failure_describe(failure, s->job->launch.node, text, sizeof(text));
+    tern__relay_say(s->relay, "tern run: %s", text);
+}
+
+/* The first one is named at once; what comes after it is its consequence, until ranks are told to end: then
+ * it is ours. It may come when this host's ranks are gone already. */
+static void take_failure(supervisor *s, const tern__failure *failure)
+{
+    if (s->host.sent || s->was_signaled || s->phase > AWAITING) return;
+    bool is_first = !tern__report_root(&s->report);
+    tern__report_add(&s->report, failure);
+    if (is_first) name_failure(s, failure);
+    if (s->phase == RUNNING) enter(s, REPORTING, REPORT_SECONDS);
+    if (s->phase == AWAITING && is_first) await_others(s);
+}
+
+/* It is no failure of training, so a line says all; other hosts hear of it as of any other. */
+static void take_unstarted(supervisor *s, tern__failure *failure, int reason)
+{
+    if (s->phase != RUNNING) return;
+    snprintf(failure->error, sizeof(failure->error), "cannot run \"%.256s\": %s", s->job->argv[0],
+             strerror(reason));
+    tern__relay_say(s->relay, "tern run: %s", failure->error);
+    tern__nodes_fail(s->nodes, failure);
+    enter(s, REPORTING, REPORT_SECONDS);
+}
+
+/* Of those that were told to end, only one that ended otherwise is named, and only if it is the first. */
+static void take_late(supervisor *s, const tern__failure *failure, bool is_first)
+{
+    bool was_sent = WIFSIGNALED(failure->status) && WTERMSIG(failure->status) == s->host.sent;
+    if (is_first && !was_sent && !tern__report_root(&s->report)) name_failure(s, failure);
+}
+
+static void take_death(supervisor *s, const tern__death *death)
+{
+    bool is_first = !s->code;
+    tern__relay_end(s->relay, death->local);
+    if (!death->status) return;
+    if (is_first) s->code = tern__launch_exit_code(death->status);
+    tern__failure failure = make_failure(s, death);
+    if (s->host.sent) {
+        take_late(s, &failure, is_first);
+    } else if (death->reason) {
+        take_unstarted(s, &failure, death->reason);
+    } else {
+        read_last_words(s, &failure);
+        take_failure(s, &failure);
+        tern__nodes_fail(s->nodes, &failure);
+    }
+}
+
+static void reap(supervisor *s)
+{
+    tern__death death;
+    while (tern__host_reap(&s->host, &death)) take_death(s, &death);
+    tern__host_reap_strangers(&s->host);
+}
+
+/* ---- signals ---- */
+
+/* What is typed at the terminal (SI_KERNEL) has reached the ranks already: they are in the same process
+ * group. A hangup, which the kernel sends too, reaches only the session's leader. */
+static bool has_reached_ranks(const struct signalfd_siginfo *info)
+{
+    return info->ssi_code == SI_KERNEL && info->ssi_signo != SIGHUP;
+}
+
+static void take_ending_signal(supervisor *s, int number, bool deliver)
+{
+    s->was_signaled = true;
+    if (s->host.alive == 0) {
+        if (s->phase != OVER || s->wants_attempt) s->final_code = s->code ? s->code : 128 + number;
+        s->wants_attempt = false;
+        enter(s, GIVEN_UP, 0);
+        return;
+    }
+    bool kills = s->phase >= STOPPING;
+    tern__nodes_signal(s->nodes, number, kills);
+    if (kills) {
+        kill_ranks(s);
+        return;
+    }
+    tern__relay_say(s->relay, "tern run: SIG%s: passed on to the ranks; a second one kills them",
+                    tern__signal_name(number));
+    stop_ranks(s, number, deliver, GRACE_AFTER_SIGNAL);
+}
+
+static void take_signals(supervisor *s)
+{
+    struct signalfd_siginfo info;
+    while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+        int number = (int)info.ssi_signo;
+        if (tern__signal_is_passed(number)) tern__host_pass(&s->host, number);
+        if (tern__signal_is_ending(number)) take_ending_signal(s, number, !has_reached_ranks(&info));
+    }
+}
+
+/* ---- what other hosts say ---- */
+
+static void take_foreign_signal(supervisor *s, const tern__news *news)
+{
+    int number = tern__signal_is_ending(news->signal) ? news->signal : SIGTERM;
+    s->was_signaled = true;
+    if (!s->host.alive) return;
+    if (news->kills) {
+        kill_ranks(s);
+    } else if (s->phase < STOPPING) {
+        tern__relay_say(s->relay, "tern run: SIG%s on node %d: passed on to the ranks",
+                        tern__signal_name(number), news->node);
+        stop_ranks(s, number, true, GRACE_AFTER_SIGNAL);
+    }
+}
+
+static void take_foreign_failure(supervisor *s, const tern__news *news)
+{
+    bool is_node_0 = news->failure.rank < 0 && news->failure.node == 0;
+    s->has_lost_node_0 |= is_node_0 && s->job->launch.node;
+    take_failure(s, &news->failure);
+}
+
+static void take_finish(supervisor *s, const tern__news *news)
+{
+    if (news->has_failure) tern__report_set_root(&s->report, &news->failure);
+    s->final_code = news->code;
+    enter(s, OVER, 0);
+}
+
+static void take_news(supervisor *s)
+{
+    tern__news news;
+    while (tern__nodes_next(s->nodes, &news)) {
+        switch (news.kind) {
+        case TERN__NEWS_FAILED: take_foreign_failure(s, &news); break;
+        case TERN__NEWS_SIGNAL: take_foreign_signal(s, &news); break;
+        case TERN__NEWS_FINISHED: take_finish(s, &news); break;
+        }
+    }
+}
+
+/* ---- the end of an attempt ---- */
+
+static void begin_again(supervisor *s)
+{
+    tern__report_restart(&s->report);
+    s->wants_attempt = true;
+    enter(s, OVER, 0);
+}
+
+/* Node 0's: all ranks of all hosts are gone. */
+static void decide(supervisor *s)
+{
+    int others;
+    tern__launch *launch = &s->job->launch;
+    const tern__failure *root = tern__report_root(&s->report);
+    if (!tern__nodes_have_ended(s->nodes, &others)) return;
+    bool may_restart = root && !s->was_signaled && tern__nodes_are_all_there(s->nodes);
+    if (may_restart && launch->attempt < launch->max_restarts) {
+        launch->attempt++;
+        begin_again(s);
+        return;
+    }
+    s->final_code = root ? tern__failure_code(root) : s->code ? s->code : others;
+    tern__nodes_finish(s->nodes, root, s->final_code);
+    enter(s, OVER, 0);
+}
+
+static void await_decision(supervisor *s)
+{
+    if (tern__nodes_have_started(s->nodes)) {
+        begin_again(s);
+    } else if (s->has_lost_node_0) {
+        const tern__failure *root = tern__report_root(&s->report);
+        s->final_code = root ? tern__failure_code(root) : s->code ? s->code : TERN__EXIT_FAILED;
+        enter(s, OVER, 0);
+    }
+}
+
+/* What the ranks have left behind ends with a job that failed; one that succeeded may have meant it. */
+static void end_host(supervisor *s)
+{
+    bool has_failed = s->code || s->phase >= REPORTING;
+    if (has_failed) tern__host_sweep(&s->host);
+    tern__nodes_end(s->nodes, s->code);
+    if (has_failed)
+        await_others(s);
+    else
+        enter(s, AWAITING, 0);
+}
+
+static void report(supervisor *s)
+{
+    tern__failure *root = tern__report_root(&s->report);
+    s->was_reported = true;
+    if (s->wants_attempt) {
+        tern__relay_say(s->relay, "tern run: all ranks start again, attempt %d of %d after the first",
+                        s->job->launch.attempt + (s->job->launch.node != 0), s->job->launch.max_restarts);
+        return;
+    }
+    if (root) read_last_words(s, root);
+    tern__report_print(&s->report, &s->job->launch, s->relay);
+}
+
+static void advance(supervisor *s)
+{
+    if (s->host.alive == 0 && s->phase < AWAITING) end_host(s);
+    if (s->phase == AWAITING && s->job->launch.node == 0) decide(s);
+    if (s->phase == AWAITING && s->job->launch.node != 0) await_decision(s);
+    if (s->phase == OVER && !s->was_reported && tern__relay_is_drained(s->relay)) report(s);
+}
+
+/* ---- an attempt ---- */
+
+static bool is_over(const supervisor *s)
+{
+    return s->phase == GIVEN_UP || (s->phase == OVER && s->was_reported && tern__relay_is_idle(s->relay));
+}
+
+/* The polls: signals, deaths, the nodes', the relay's. */
+static int watch(supervisor *s, tern_error *err)
+{
+    struct pollfd *nodes = s->polls + 2, *relay = nodes + tern__nodes_poll_count(s->nodes);
+    for (advance(s); !is_over(s); advance(s)) {
+        s->polls[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
+        s->polls[1] = (struct pollfd){.fd = s->host.epoll_fd, .events = POLLIN};
+        tern__nodes_prepare(s->nodes, nodes);
+        tern__relay_prepare(s->relay, relay);
+        if (tern__poll(s->polls, s->poll_count, s->deadline) < 0)
+            return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot wait for the ranks");
+        if (s->polls[0].revents) take_signals(s);
+        reap(s);
+        tern__nodes_handle(s->nodes, nodes);
+        take_news(s);
+        tern__relay_handle(s->relay, relay);
+        if (tern__now_ns() >= s->deadline) end_phase(s);
+    }
+    return TERN_OK;
+}
+
+static int run_attempt(supervisor *s, tern_error *err)
+{
+    s->code = 0;
+    s->grace = 0;
+    s->wants_attempt = s->was_reported = false;
+    enter(s, RUNNING, 0);
+    int status = tern__nodes_start(s->nodes, err);
+    s->oom_kills = tern__oom_kills();
+    if (!status) status = tern__host_start(&s->host, s->relay, err);
+    /* Rank 0 alone listens now: were it to die, its peers would be refused instead of kept waiting. */
+    tern__close(&s->job->launch.listen_fd);
+    return status ? status : watch(s, err);
+}
+
+/* ---- the job ---- */
+
+static void say_logs(const supervisor *s)
+{
+    if (*s->logs.folder) fprintf(stderr, "tern run: logs in %s\n", s->logs.folder);
+}
+
+static int open_host(supervisor *s, tern_error *err)
+{
+    tern__start start = {.job = s->job, .logs = &s->logs, .binding = &s->binding, .mask = &s->mask_before};
+    int status = tern__logs_open(&s->logs, s->job, err);
+    if (!status) status = tern__binding_open(&s->binding, s->job, err);
+    if (!status) status = tern__host_adopt(&s->host, &start, err);
+    return status;
+}
+
+/* The other hosts come first: until then a signal just ends this process. */
+static int supervisor_open(supervisor *s, tern_error *err)
+{
+    if (!(s->nodes = tern__nodes_open(s->job, err))) return err->code;
+    if (!(s->relay = tern__relay_new(s->job->launch.ranks, err))) return err->code;
+    int status = open_host(s, err);
+    if (status) return status;
+    s->poll_count = 2 + tern__nodes_poll_count(s->nodes) + tern__relay_poll_count(s->relay);
+    s->polls = tern__alloc(s->poll_count * sizeof(*s->polls), __func__, err);
+    if (!s->polls) return TERN_E_MEMORY;
+    s->signal_fd = tern__signals_open(&s->mask_before, err);
+    say_logs(s);
+    return s->signal_fd < 0 ? s->signal_fd : TERN_OK;
+}
+
+static void supervisor_close(supervisor *s)
+{
+    tern__close(&s->signal_fd);
+    tern__host_free(&s->host);
+    tern__relay_free(s->relay);
+    tern__nodes_close(s->nodes);
+    tern__free(s->polls);
+}
+
+int tern__job_supervise(tern__job *job, int *code, tern_error *err)
+{
+    static supervisor s;
+    s = (supervisor){
+        .job = job, .signal_fd = -1, .report = {.program = job->argv[0], .node = job->launch.node}};
+    s.host = (tern__local_host){.epoll_fd = -1, .report = {-1, -1}};
+    int status = supervisor_open(&s, err);
+    do status = status ? status : run_attempt(&s, err);
+    while (!status && s.wants_attempt);
+    if (status) tern__host_pass(&s.host, SIGKILL);
+    *code = s.final_code;
+    supervisor_close(&s);
+    return status;
+}
