@@ -262,7 +262,7 @@ static void save_predictions(run *r, const char *path, tern_error *err)
     tern_batch b;
     if (!err->code && pictures && tern_loader_next(loader, s, &b)) {
         tern_eval(r->net);
-        tern_grad_set(s, false);
+        tern_grad_enabled_set(s, false);
         tern_tensor *best = tern_argmax(s, tern_forward(r->net, s, b.x), 1, false);
         if (best && !tern_tensor_read(b.x, x, sizeof(x), err) &&
             !tern_tensor_read(best, guess, sizeof(guess), err) &&

@@ -69,7 +69,7 @@ static void evaluate_alone(net *model, tern_device *dev, rows own, tern_error *e
 {
     tern_scope *alone = tern_scope_new(dev, NULL, err);
     if (!alone) return;
-    tern_grad_set(alone, false);
+    tern_grad_enabled_set(alone, false);
     tern_eval(&model->base);
     second_function(model, alone, own);
     tern_train(&model->base);

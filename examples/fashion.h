@@ -179,13 +179,13 @@ static inline double fashion_accuracy(tern_module *net, tern_loader *test, tern_
     int64_t counts[2] = {0}; /* right, seen */
     tern_batch b;
     tern_eval(net);
-    bool before = tern_grad_set(s, false);
+    bool before = tern_grad_enabled_set(s, false);
     while (!err->code && tern_loader_next(test, s, &b)) {
         counts[0] += fashion_right(s, tern_forward(net, s, b.x), b.y);
         counts[1] += b.count;
         tern_scope_end(s, err);
     }
-    tern_grad_set(s, before);
+    tern_grad_enabled_set(s, before);
     tern_train(net);
     tern_all_reduce(world, counts, 2, TERN_I64, TERN_SUM, err);
     return (double)counts[0] / (double)counts[1];

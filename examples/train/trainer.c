@@ -326,7 +326,7 @@ static void show(trainer *t, tern_error *err)
     tern_scope *s = tern_scope_new(t->device, NULL, err);
     gallery_free(&t->gallery);
     tern_eval(t->task->net);
-    if (s) tern_grad_set(s, false);
+    if (s) tern_grad_enabled_set(s, false);
     if (s) t->task->show(t, s, &t->gallery, err);
     tern_train(t->task->net);
     tern_scope_free(s);
@@ -369,9 +369,9 @@ static bool train_steps(trainer *t, tern_progress *bar, tern_error *err)
 static void evaluate(trainer *t, tern_error *err)
 {
     tern_eval(t->task->net);
-    bool was = tern_grad_set(t->s, false);
+    bool was = tern_grad_enabled_set(t->s, false);
     t->task->evaluate(t, err);
-    tern_grad_set(t->s, was);
+    tern_grad_enabled_set(t->s, was);
     tern_train(t->task->net);
 }
 

@@ -38,7 +38,7 @@ TERN_API void tern_scope_seed(tern_scope *scope, uint64_t seed, uint64_t step);
 TERN_API const tern_error *tern_scope_error(const tern_scope *scope);
 
 /* Gradients on or off (torch.no_grad); returns what it was. Starts on. */
-TERN_API bool tern_grad_set(tern_scope *scope, bool enabled);
+TERN_API bool tern_grad_enabled_set(tern_scope *scope, bool enabled);
 
 /* A tensor of the scope with a copy of `data` (row-major), or zeros if `data` is NULL. */
 TERN_API tern_tensor *tern_tensor_from(tern_scope *scope, const void *data, tern_dtype dtype, int ndim,

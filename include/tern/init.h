@@ -14,16 +14,16 @@ extern "C" {
 #endif
 
 typedef enum tern_nonlinearity {
-    TERN_LINEAR,     /* also of convolutions and the sigmoid: gain 1 */
-    TERN_TANH,       /* 5 / 3 */
-    TERN_RELU,       /* sqrt 2 */
-    TERN_LEAKY_RELU, /* sqrt(2 / (1 + slope^2)) */
-    TERN_SELU        /* 3 / 4 */
+    TERN_GAIN_LINEAR,     /* also of convolutions and the sigmoid: gain 1 */
+    TERN_GAIN_TANH,       /* 5 / 3 */
+    TERN_GAIN_RELU,       /* sqrt 2 */
+    TERN_GAIN_LEAKY_RELU, /* sqrt(2 / (1 + slope^2)) */
+    TERN_GAIN_SELU        /* 3 / 4 */
 } tern_nonlinearity;
 typedef enum tern_fan { TERN_FAN_IN, TERN_FAN_OUT } tern_fan;
 
-/* torch.nn.init.calculate_gain; `slope` is read for TERN_LEAKY_RELU only (torch's default is 0.01). NaN for
- * what is no nonlinearity. */
+/* torch.nn.init.calculate_gain; `slope` is read for TERN_GAIN_LEAKY_RELU only (torch's default is 0.01). NaN
+ * for what is no nonlinearity. */
 TERN_API double tern_init_gain(tern_nonlinearity nonlinearity, double slope);
 
 TERN_API int tern_init_constant(tern_tensor *tensor, double value, tern_error *err);

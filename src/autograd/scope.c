@@ -226,7 +226,7 @@ int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ct
     return TERN_OK;
 }
 
-bool tern_grad_set(tern_scope *scope, bool enabled)
+bool tern_grad_enabled_set(tern_scope *scope, bool enabled)
 {
     bool before = scope && scope->grad;
     if (scope) scope->grad = enabled;

@@ -238,7 +238,7 @@ static bool init_convolutions(tern_module *net, tern_rng *rng, tern_error *err)
     for (int i = 0; i < count; i++) {
         tern_tensor *tensor = tern_state_get(net, i).tensor;
         if (tensor->view.ndim == 4 &&
-            tern_init_kaiming_normal(tensor, 0, TERN_FAN_OUT, TERN_RELU, rng, err) != TERN_OK)
+            tern_init_kaiming_normal(tensor, 0, TERN_FAN_OUT, TERN_GAIN_RELU, rng, err) != TERN_OK)
             return false;
     }
     return true;

@@ -196,12 +196,12 @@ static int predict(window *w, int64_t first, int64_t count, tern_error *err)
 
 static int predict_all(window *w, tern_error *err)
 {
-    bool was_training = w->net->training, had_grad = tern_grad_set(w->scope, false);
+    bool was_training = w->net->training, had_grad = tern_grad_enabled_set(w->scope, false);
     int status = TERN_OK;
     tern_eval(w->net);
     for (int64_t first = 0; !status && first < w->count; first += w->opts.batch)
         status = predict(w, first, TERN__MIN(w->opts.batch, w->count - first), err);
-    tern_grad_set(w->scope, had_grad);
+    tern_grad_enabled_set(w->scope, had_grad);
     if (was_training) tern_train(w->net);
     return status;
 }

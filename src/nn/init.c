@@ -205,11 +205,11 @@ double tern_init_gain(tern_nonlinearity nonlinearity, double slope)
      * constant exponent would make the compiler write the product. */
     volatile double two = 2;
     switch (nonlinearity) {
-    case TERN_LINEAR: return 1;
-    case TERN_TANH: return 5.0 / 3;
-    case TERN_RELU: return sqrt(2.0);
-    case TERN_LEAKY_RELU: return sqrt(2.0 / (1 + pow(slope, two)));
-    case TERN_SELU: return 3.0 / 4;
+    case TERN_GAIN_LINEAR: return 1;
+    case TERN_GAIN_TANH: return 5.0 / 3;
+    case TERN_GAIN_RELU: return sqrt(2.0);
+    case TERN_GAIN_LEAKY_RELU: return sqrt(2.0 / (1 + pow(slope, two)));
+    case TERN_GAIN_SELU: return 3.0 / 4;
     }
     return NAN;
 }
@@ -282,7 +282,7 @@ int tern_init_kaiming_normal(tern_tensor *tensor, double slope, tern_fan fan, te
 
 int tern__init_default(tern_tensor *weight, tern_tensor *bias, tern_rng *rng, tern_error *err)
 {
-    int status = tern_init_kaiming_uniform(weight, sqrt(5.0), TERN_FAN_IN, TERN_LEAKY_RELU, rng, err);
+    int status = tern_init_kaiming_uniform(weight, sqrt(5.0), TERN_FAN_IN, TERN_GAIN_LEAKY_RELU, rng, err);
     if (status || !bias) return status;
     double bound = 1 / sqrt(fan_of(&weight->view, TERN_FAN_IN));
     return tern_init_uniform(bias, -bound, bound, rng, err);

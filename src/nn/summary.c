@@ -107,7 +107,7 @@ static int run(tern_module *module, tern_scope *scope, int ndim, const int64_t *
     table rows = {.observer = {add_line}, .scope = scope};
     rows.last = &rows.first;
     scope->observer = &rows.observer;
-    tern_grad_set(scope, false);
+    tern_grad_enabled_set(scope, false);
     tern_forward(module, scope, tern_tensor_from(scope, NULL, input_dtype(module), ndim, shape));
     if (!scope->error.code) print_table(&rows, module);
     return tern_scope_end(scope, err);

@@ -150,7 +150,7 @@ static void forward(void *self)
     tern__part *part = &pass->parts[replica->index];
     tern_scope *scope = replica->scope;
     int64_t began = tern__now_ns();
-    tern_grad_set(scope, pass->scope->grad);
+    tern_grad_enabled_set(scope, pass->scope->grad);
     tern__policy_set(scope, NULL); /* what a pass uses is on its own tape, casts too */
     tern__policy_set(scope, pass->scope->policy);
     tern_scope_seed(scope, pass->scope->seed, pass->scope->step);

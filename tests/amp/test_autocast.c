@@ -237,7 +237,7 @@ static void a_parameter_is_cast_once(void **state)
 static void a_cast_outlives_its_module_call(void **state)
 {
     fixture *f = *state;
-    tern_grad_set(f->scope, false); /* so that no tape holds it */
+    tern_grad_enabled_set(f->scope, false); /* so that no tape holds it */
     tern_autocast_set(f->scope, TERN_BF16);
     tern_tensor *x = draw_half(f), *first = tern_forward(f->layer, f->scope, x);
     for (int i = 0; i < 8; i++) tern_full(f->scope, TERN_BF16, 2, (int64_t[]){WIDTH, WIDTH}, 7);
@@ -301,16 +301,16 @@ static void casts_with_gradients_off_and_on(void **state)
     fixture *f = *state;
     tern_autocast_set(f->scope, TERN_BF16);
     tern_tensor *x = draw_half(f);
-    tern_grad_set(f->scope, false);
+    tern_grad_enabled_set(f->scope, false);
     assert_false(tern_requires_grad_get(tern_forward(f->layer, f->scope, x)));
-    tern_grad_set(f->scope, true);
+    tern_grad_enabled_set(f->scope, true);
     tern_tensor *y = tern_forward(f->layer, f->scope, x);
     assert_true(tern_requires_grad_get(y));
     assert_int_equal(f->counter.casts, 2);
-    tern_grad_set(f->scope, false);
+    tern_grad_enabled_set(f->scope, false);
     assert_false(tern_requires_grad_get(tern_forward(f->layer, f->scope, x)));
     assert_int_equal(f->counter.casts, 2);
-    tern_grad_set(f->scope, true);
+    tern_grad_enabled_set(f->scope, true);
     tern_requires_grad_set(f->weight, false, NULL); /* frozen from here on */
     assert_false(tern_requires_grad_get(tern_forward(f->layer, f->scope, x)));
     tern_requires_grad_set(f->weight, true, NULL);

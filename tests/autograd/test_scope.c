@@ -179,7 +179,7 @@ static void a_step_of_a_scope_that_could_not_be_made(void **state)
     assert_string_equal(err.text, "the device is NULL");
     err = (tern_error){0};
     tern_scope_seed(scope, 1, 2);
-    assert_false(tern_grad_set(scope, true));
+    assert_false(tern_grad_enabled_set(scope, true));
     assert_int_equal(tern_autocast_set(scope, TERN_BF16), TERN_F32);
     tern_tensor *x = tern_tensor_from(scope, (float[]){1, 2}, TERN_F32, 2, (int64_t[]){1, 2});
     tern_tensor *loss = tern_scaler_scale(scaler, scope, tern_mean(scope, tern_forward(net, scope, x)));
@@ -313,7 +313,7 @@ static int big_blocks(int forwards, bool grad)
     tern_module *net = tern_mlp_new((int64_t[]){8, HIDDEN, 1}, 3, w.rng, &w.err);
     assert_ok(w.err);
     int before = atomic_load(&books.big);
-    assert_true(tern_grad_set(w.scope, grad));
+    assert_true(tern_grad_enabled_set(w.scope, grad));
     for (int i = 0; i < forwards; i++) {
         tern_tensor *x = tern_tensor_from(w.scope, NULL, TERN_F32, 2, (int64_t[]){BATCH, 8});
         tern_tensor *y = tern_forward(net, w.scope, x);
@@ -322,7 +322,7 @@ static int big_blocks(int forwards, bool grad)
     }
     assert_true((w.scope->tape != NULL) == grad);
     int big = atomic_load(&books.big) - before;
-    assert_int_equal(tern_grad_set(w.scope, true), grad);
+    assert_int_equal(tern_grad_enabled_set(w.scope, true), grad);
     end_well(&w);
     tern_module_free(net);
     close_world(&w);

@@ -80,7 +80,7 @@ static void evaluate(setting *s, const batch *b, float *scores)
 {
     tern_error err = {0};
     tern_eval(s->net);
-    tern_grad_set(s->scope, false);
+    tern_grad_enabled_set(s->scope, false);
     tern_tensor *y = scores_of(s, b);
     tern_tensor_read(y, scores, ROWS * 5 * sizeof(*scores), &err);
     tern_scope_end(s->scope, &err);
@@ -211,7 +211,7 @@ static int end_of_step(setting *s, const batch *b, bool trains, tern_error *err)
     float loss[2];
     tern_error unread = {0};
     tern_value *both = tern_value_list(s->scope, 2);
-    tern_grad_set(s->scope, trains);
+    tern_grad_enabled_set(s->scope, trains);
     both[0].tensor = tern_tensor_from(s->scope, b->x, TERN_F32, b->ndim, b->shape);
     both[1].tensor = labels_of(s->scope, b, 0, 1);
     const tern_value input = {.items = both, .count = 2};

@@ -488,7 +488,7 @@ static void states_are_read_and_written_there(void **state)
     for (int i = 0; i < 2; i++) {
         tern_tensor *weight = tern_state_find(i ? plain : net, "fc.weight");
         tern_rng_seed(rng, 9);
-        tern_init_kaiming_normal(weight, 0, TERN_FAN_IN, TERN_RELU, rng, &p->err);
+        tern_init_kaiming_normal(weight, 0, TERN_FAN_IN, TERN_GAIN_RELU, rng, &p->err);
         tern_init_trunc_normal(tern_state_find(i ? plain : net, "fc.bias"), 0, 1, -2, 2, rng, &p->err);
     }
     assert_ok(p->err);

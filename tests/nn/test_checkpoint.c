@@ -236,7 +236,7 @@ static void gradients_pass_through(void **state)
     assert_int_equal(tern_backward(f.scope, x), TERN_OK);
     assert_true(tern_item(tern_grad_get(f.inner.scale)) == 2 * 3 * 2);
     /* Without gradients it is a plain call. */
-    tern_grad_set(f.scope, false);
+    tern_grad_enabled_set(f.scope, false);
     x = tern_checkpoint(&f.inner.base, f.scope, tern_full(f.scope, TERN_F32, 0, NULL, 2));
     assert_true(tern_item(x) == 6 && !tern_requires_grad_get(x));
     assert_int_equal(tern_scope_end(f.scope, &err), TERN_OK);

@@ -66,12 +66,12 @@ static int xavier_normal(tern_tensor *tensor, tern_rng *rng, tern_error *err)
 
 static int kaiming_uniform(tern_tensor *tensor, tern_rng *rng, tern_error *err)
 {
-    return tern_init_kaiming_uniform(tensor, 0, TERN_FAN_IN, TERN_RELU, rng, err);
+    return tern_init_kaiming_uniform(tensor, 0, TERN_FAN_IN, TERN_GAIN_RELU, rng, err);
 }
 
 static int kaiming_normal(tern_tensor *tensor, tern_rng *rng, tern_error *err)
 {
-    return tern_init_kaiming_normal(tensor, 0, TERN_FAN_IN, TERN_RELU, rng, err);
+    return tern_init_kaiming_normal(tensor, 0, TERN_FAN_IN, TERN_GAIN_RELU, rng, err);
 }
 
 static int orthogonal(tern_tensor *tensor, tern_rng *rng, tern_error *err)

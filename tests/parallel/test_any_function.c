@@ -116,15 +116,15 @@ static void evaluate(fixture *f, tern_error *err)
 {
     tern_scope *own = tern_scope_new(f->dev, NULL, err), *step = f->s;
     f->s = own;
-    tern_grad_set(own, false);
+    tern_grad_enabled_set(own, false);
     tern_eval(f->net);
     by_forward(f, 99, 0, SAMPLES);
     tern_scope_end(own, err);
     tern_scope_free(own);
     f->s = step;
-    bool before = tern_grad_set(step, false);
+    bool before = tern_grad_enabled_set(step, false);
     by_forward(f, 98, 0, 5);
-    tern_grad_set(step, before);
+    tern_grad_enabled_set(step, before);
     tern_train(f->net);
 }
 

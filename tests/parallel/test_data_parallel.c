@@ -329,10 +329,10 @@ static void the_input_has_a_gradient(void **state)
         assert_true(tern_item(tern_grad_get(f.net.scale)) == 2 * 3 * 3 * 21);
         end_well(&f);
         /* Without gradients nothing is kept. */
-        tern_grad_set(f.scope, false);
+        tern_grad_enabled_set(f.scope, false);
         y = tern_data_parallel_forward(f.parallel, f.scope, counting(f.scope, 7, 3));
         assert_false(tern_requires_grad_get(y));
-        tern_grad_set(f.scope, true);
+        tern_grad_enabled_set(f.scope, true);
         end_well(&f);
         close_fixture(&f);
     }

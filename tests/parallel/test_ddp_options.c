@@ -146,10 +146,10 @@ static int stranger_body(int rank, const tern__bootstrap *boot, void *arg)
     bag_open(&b, boot, f32s, 3, NULL, &err);
     tern_group *own = has_group ? tern__group_open_boot(&one, NULL, &err) : NULL;
     tern_scope *scope = tern_scope_new(b.dev, own, &err);
-    tern_grad_set(scope, false);
+    tern_grad_enabled_set(scope, false);
     bag_loss(&b, scope, 0, rank, 7);
     RANK_CHECK(rank, tern_scope_end(scope, &err) == TERN_OK);
-    tern_grad_set(scope, true);
+    tern_grad_enabled_set(scope, true);
     tern_ddp_sync_set(b.ddp, false);
     RANK_CHECK(rank, backward_on(&b, scope) == TERN_OK);
     tern_ddp_sync_set(b.ddp, true);

@@ -320,7 +320,7 @@ static void a_mean_knows_what_it_was_divided_by(void **state)
     assert_true(isnan(tern_loss_normaliser(tern_sum(m.s, m.w))));
     tern_tensor *zeros = tern_full(m.s, TERN_F32, 2, (int64_t[]){FACTS, KINDS}, 0);
     assert_true(isnan(tern_loss_normaliser(tern_mse_loss(m.s, m.w, zeros, TERN_LOSS_SUM))));
-    tern_grad_set(m.s, false);
+    tern_grad_enabled_set(m.s, false);
     assert_true(isnan(tern_loss_normaliser(loss_of(&m, &all, SQUARES))));
     tern_scope_end(m.s, &err);
     assert_ok(err);

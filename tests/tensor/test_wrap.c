@@ -145,7 +145,7 @@ static void without_gradients_nothing_keeps_it(void **state)
     (void)state;
     world w = open_world();
     buffer b;
-    tern_grad_set(w.scope, false);
+    tern_grad_enabled_set(w.scope, false);
     tern_tensor *x = wrap(&w, &b), *y = tern_forward(w.net, w.scope, x);
     float out[N * OUT];
     tern_tensor_free(x);
@@ -416,7 +416,7 @@ static void a_parameter_written_in_place(void **state)
     tern_module *net = tern_conv2d_new(16, 16, 3, 3, NULL, w.rng, &w.err);
     tern_tensor *weight = tern_state_find(net, "weight"), *bias = tern_state_find(net, "bias");
     tern_eval(net);
-    tern_grad_set(w.scope, false);
+    tern_grad_enabled_set(w.scope, false);
     memset(tern_tensor_data(bias), 0, 16 * sizeof(float));
     float ones[16 * 9];
     for (int i = 0; i < 16 * 9; i++) ones[i] = 1;

@@ -208,7 +208,7 @@ class Conv2dTest(unittest.TestCase):
                 array = inputs.array(32, 16, 3, 3)
                 run.write(weight, array)
             x = inputs.array(n, 16, 6, 6)
-            run.lib.tern_grad_set(run.scope, step < 3)
+            run.lib.tern_grad_enabled_set(run.scope, step < 3)
             y = conv(run, run.constant(x), weight)
             self.near(run.value(y), torch_conv(torch.from_numpy(x).double(), torch.from_numpy(array).double()), numpy.float32, f"step {step}")
             run.end()
