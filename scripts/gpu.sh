@@ -10,9 +10,8 @@
 #
 # Parts, in this order, all of them if none is named:
 #   driver      what the plug-in relies on where the documents of NVIDIA's driver and runtime leave it open
-#   mlp         bench/gpu/run.sh: steps beside PyTorch's, kernels beside copies, what a step asks of CUDA
 #   tests       those of label gpu, which are those that run on the emulation too
-#   resnet50, unet3d  as mlp
+#   mlp, resnet50, unet3d  bench/gpu/run.sh: steps beside PyTorch's, kernels beside copies, what a step asks of CUDA
 #   kernels     those of which no step has a call that is larger than a cache
 #   sanitizers  memcheck and racecheck of compute-sanitizer on the tests of kernels
 # TERN_BUILD is the build (default: build). Exits with 1 unless every part ended well.
@@ -31,7 +30,7 @@ while [ "${1#--}" != "${1-}" ]; do
 done
 out=$(realpath -m "${1:?OUT is missing}")
 shift
-all="driver mlp tests resnet50 unet3d kernels sanitizers"
+all="driver tests mlp resnet50 unet3d kernels sanitizers"
 parts=" ${*:-$all} "
 for name in $parts; do
     case " $all " in
@@ -64,8 +63,8 @@ run_bench() { part "$1" "$2" bench/gpu/run.sh --only "$1" --ways "$ways" --profi
 
 {
     part driver 60 "$build/tests/driver"
-    run_bench mlp 240
     run_ctest tests 600 gpu sanitizer 8
+    run_bench mlp 240
     run_bench resnet50 600
     run_bench unet3d 600
     run_bench kernels 300

@@ -29,11 +29,12 @@ typedef struct tern_device tern_device;
  *
  * "cuda:0" is the first of the GPUs that this process may use (CUDA_VISIBLE_DEVICES), "cuda" the one whose
  * number is that of this rank on its host, as LOCAL_RANK, mpirun or srun say, or the first: one rank a GPU.
- * Ranks that are to share one name it; where mpirun or srun show a rank one GPU it is that. The plug-in
- * tern_cuda.so is found as all plug-ins are. Such a device has memory of its own: tensors of a scope on it
- * are made there, tern_module_to moves a model's parameters, buffers, and with them gradients and the state
- * of optimizers; tern_tensor_read, tern_item and whatever else reads values wait until the device has written
- * them. What it has no kernel for is computed on the host, from copies: right, and slow.
+ * Ranks that are to share one name it, and so do those whom srun shows several of their own
+ * (--gpus-per-task=2): "cuda:0"; where a rank is shown one GPU it is that. The plug-in tern_cuda.so is found
+ * as all plug-ins are. Such a device has memory of its own: tensors of a scope on it are made there,
+ * tern_module_to moves a model's parameters, buffers, and with them gradients and the state of optimizers;
+ * tern_tensor_read, tern_item and whatever else reads values wait until the device has written them. What it
+ * has no kernel for is computed on the host, from copies: right, and slow.
  *
  * Yours: tern_device_close, after everything that lives on it. E_UNSUPPORTED: no such device, or none of its
  * plug-in or driver; E_RANGE: a core or GPU that this process may not use. */

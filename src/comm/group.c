@@ -103,7 +103,7 @@ static void share_cores(const tern_group *group)
         sharers += shares;
         before += shares && rank < group->boot.rank;
     }
-    tern__device_share_among(before, sharers);
+    tern__device_share_among(before, sharers, group->boot.local_world);
 }
 
 static int meet(tern_group *group, tern_error *err)

@@ -8,6 +8,7 @@
 #include "cuda/without.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 int tern__cuda_check(cudaError_t code, const char *what, tern_error *err)
@@ -20,9 +21,17 @@ int tern__cuda_check(cudaError_t code, const char *what, tern_error *err)
     return status;
 }
 
+/* CUDA reads this when it begins. Streams that share a queue of the GPU's wait for each other, and by default
+ * there are eight; a message's lane must not wait for another one's (comm/nccl/mail.c). */
+static void ask_for_queues(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
 int tern__cuda_count(tern_error *err)
 {
     int found = 0;
+    ask_for_queues();
     cudaError_t code = cudaGetDeviceCount(&found);
     if (code == cudaErrorNoDevice) return 0;
     if (code == cudaErrorInsufficientDriver)

@@ -18,6 +18,7 @@ extern "C" {
 #define COLUMNS 32
 #define PARTS   (THREADS / COLUMNS)
 #define PIECE   512 /* items of a long row that a block sums */
+#define SHORT   64  /* the same where all other rows are a warp's */
 #define RARE    4   /* items of a row, on average, that a warp sums */
 #define AHEAD   4   /* units of rows that a thread copies at a time */
 
@@ -214,11 +215,11 @@ typedef struct gradient {
     const item *items;
     uint32_t *starts; /* of rows in items, and where the last one ends */
     double *pieces;   /* (pieces, 2, size): sums of a piece's first row and of its last */
-    int64_t count, rows, size, groups;
+    int64_t count, rows, size, groups, piece;
     const void *dy;
     void *dw;
     int dy_dtype, dw_dtype;
-    bool add;
+    bool add, rare;
 } gradient;
 
 /* What is summed together: 32 columns of a row or of a piece, by a block, each column by 8 threads that take
@@ -259,7 +260,7 @@ static __global__ void find_starts(gradient g)
 
 static __device__ __forceinline__ bool is_long(const gradient &g, int64_t row)
 {
-    return g.starts[row + 1] - g.starts[row] > PIECE;
+    return g.starts[row + 1] - g.starts[row] > g.piece;
 }
 
 /* A thread's share of a sum. */
@@ -275,8 +276,8 @@ static __device__ double sum_items(const gradient &g, const unit &u, int64_t fir
 static __device__ double sum_pieces(const gradient &g, const unit &u, int64_t first, int64_t last)
 {
     double sum = 0;
-    for (int64_t i = first / PIECE + u.part; i * PIECE < last && u.column < g.size; i += u.parts)
-        sum += g.pieces[(2 * i + (i * PIECE < first)) * g.size + u.column];
+    for (int64_t i = first / g.piece + u.part; i * g.piece < last && u.column < g.size; i += u.parts)
+        sum += g.pieces[(2 * i + (i * g.piece < first)) * g.size + u.column];
     return sum;
 }
 
@@ -295,10 +296,10 @@ static __device__ double sum_parts(double sum)
 static __global__ void add_pieces(gradient g)
 {
     tern__kernel_begin();
-    int64_t units = (g.count + PIECE - 1) / PIECE * g.groups;
+    int64_t units = (g.count + g.piece - 1) / g.piece * g.groups;
     for (int64_t i = blockIdx.x; i < units; i += gridDim.x) {
         unit u = unit_of(g, i, threadIdx.x / COLUMNS, PARTS);
-        int64_t begin = u.of * PIECE, end = TERN__MIN(begin + PIECE, g.count);
+        int64_t begin = u.of * g.piece, end = TERN__MIN(begin + g.piece, g.count);
         int64_t rows[] = {g.items[begin].row, g.items[end - 1].row};
         for (int n = 0; n < 2 && (n == 0 || rows[1] != rows[0]); n++) {
             if (rows[n] == g.rows || !is_long(g, rows[n])) continue;
@@ -314,7 +315,7 @@ static __global__ void add_pieces(gradient g)
 static __device__ double sum_row(const gradient &g, const unit &u)
 {
     int64_t first = g.starts[u.of], last = g.starts[u.of + 1];
-    return last - first > PIECE ? sum_pieces(g, u, first, last) : sum_items(g, u, first, last);
+    return last - first > g.piece ? sum_pieces(g, u, first, last) : sum_items(g, u, first, last);
 }
 
 static __device__ void put_row(const gradient &g, const unit &u, double sum)
@@ -359,6 +360,8 @@ static gradient gradient_of(const tern__call *call, const item *items, int64_t c
     g.dy_dtype = dy->dtype;
     g.dw_dtype = dw->dtype;
     g.add = call->add[0];
+    g.rare = count <= g.rows * RARE;
+    g.piece = g.rare ? SHORT : PIECE;
     return g;
 }
 
@@ -366,7 +369,7 @@ static gradient gradient_of(const tern__call *call, const item *items, int64_t c
 static int add_sorted(const tern__call *call, const item *items, int64_t count)
 {
     gradient g = gradient_of(call, items, count);
-    int64_t pieces = count > PIECE ? (count + PIECE - 1) / PIECE : 0;
+    int64_t pieces = count > g.piece ? (count + g.piece - 1) / g.piece : 0;
     size_t starts = tern__align_up((size_t)(g.rows + 1) * sizeof(uint32_t), 256);
     char *scratch = (char *)tern__cuda_scratch(call, starts + (size_t)(2 * pieces * g.size) * sizeof(double));
     if (!scratch) return TERN_E_MEMORY;
@@ -377,11 +380,10 @@ static int add_sorted(const tern__call *call, const item *items, int64_t count)
     if (!status && pieces)
         status = tern__cuda_launch(call, add_pieces, tern__cuda_grid(call, pieces * g.groups, 1, 1), THREADS,
                                    0, g);
-    bool rare = count <= g.rows * RARE;
     if (!status)
         status =
-            tern__cuda_launch(call, rare ? add_rare_rows : add_rows,
-                              tern__cuda_grid(call, g.rows * g.groups, rare ? PARTS : 1, 1), THREADS, 0, g);
+            tern__cuda_launch(call, g.rare ? add_rare_rows : add_rows,
+                              tern__cuda_grid(call, g.rows * g.groups, g.rare ? PARTS : 1, 1), THREADS, 0, g);
     tern__cuda_scratch_free(call, scratch);
     return status;
 }

@@ -45,9 +45,12 @@ template <class J> static __global__ void run_factors(problem p)
 {
     tern__kernel_begin();
     tern__section section = tern__section_get(p.table, blockIdx.x, p.rows);
-    double all[2] = {0, 0};
-    for (int64_t row = section.begin + threadIdx.x; row < section.begin + section.count; row += THREADS)
-        for (int64_t c = 0; c < p.columns; c++) all[c] = J::of(all[c], p.sums[row * p.columns + c]);
+    double all[2] = {0, 0}; /* the first column and the last, of one or two */
+#pragma unroll 4
+    for (int64_t row = section.begin + threadIdx.x; row < section.begin + section.count; row += THREADS) {
+        all[0] = J::of(all[0], p.sums[row * p.columns]);
+        all[1] = J::of(all[1], p.sums[row * p.columns + p.columns - 1]);
+    }
     tern__block_joins<J>(all, 0.0);
     if (threadIdx.x) return;
     double x = tern__norm_root(all[0], p.attr.p), y = tern__norm_root(all[1], p.attr.p);

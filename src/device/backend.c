@@ -68,10 +68,12 @@ static int find_index(const tern__device_backend *backend, const char *name, lon
     int count = backend->count(err);
     int status = count < 0 ? count : index_of(name, count, index, err);
     if (status || *index < count) return status;
-    return tern__error_set(err, "tern_device_open", TERN_E_RANGE,
-                           "device \"%s\": there is no number %ld among the %d that this process may use "
-                           "(CUDA_VISIBLE_DEVICES); ranks that are to share one name it, \"%s:0\"",
-                           name, *index, count, backend->name);
+    return tern__error_set(
+        err, "tern_device_open", TERN_E_RANGE,
+        "device \"%s\": there is no number %ld among the %d that this process may use "
+        "(CUDA_VISIBLE_DEVICES); ranks that are to share one, or each see some of their own, "
+        "name it, \"%s:0\"",
+        name, *index, count, backend->name);
 }
 
 int tern__device_plug(tern_device *device, const char *name, tern_error *err)

@@ -78,8 +78,9 @@ int tern__device_cores(void);
  * these cores are those that a group has met, and before that all that the launcher has started on this host,
  * unless it has bound them. */
 int tern__device_share(int *first, int *count, tern_error *err);
-/* What a group has found when all had met: this is rank `rank` of the `ranks` that share its cores. */
-void tern__device_share_among(int rank, int ranks);
+/* What a group has found when all had met: this is rank `rank` of the `ranks` that share its cores, among
+ * `on_host` that share a quota. */
+void tern__device_share_among(int rank, int ranks, int on_host);
 
 /* ---- device.c ---- */
 

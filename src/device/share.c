@@ -3,44 +3,45 @@
 
 #include "base/local.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
 
-/* Whole cores that the cgroup's CPU quota allows, or `fallback` without one. */
-static int quota_cores(int fallback)
+/* Whole cores that the cgroup's CPU quota allows, or more than there are without one. */
+static int quota_cores(void)
 {
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (!file) return fallback;
+    if (!file) return INT_MAX;
     long quota, period;
     int fields = fscanf(file, "%ld %ld", &quota, &period);
     fclose(file);
-    if (fields != 2 || quota <= 0 || period <= 0) return fallback;
-    return (int)TERN__MAX(1, TERN__MIN((long)fallback, quota / period));
+    if (fields != 2 || quota <= 0 || period <= 0) return INT_MAX;
+    return (int)TERN__MAX(1, TERN__MIN((long)INT_MAX, quota / period));
+}
+
+static int affinity_cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
 }
 
 int tern__device_cores(void)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set)) return 1;
-    return quota_cores(CPU_COUNT(&set));
+    return TERN__MIN(affinity_cores(), quota_cores());
 }
 
 /* ---- the other ranks ---- */
 
-static atomic_int sharer, sharers; /* of these cores, and of how many; 0: no group has met yet */
+/* 0: no group has met yet. A quota is that of all ranks of the host, whichever cores they are bound to. */
+static atomic_int sharer, sharers, neighbours;
 
-void tern__device_share_among(int rank, int ranks)
+void tern__device_share_among(int rank, int ranks, int on_host)
 {
     atomic_store(&sharer, rank);
+    atomic_store(&neighbours, on_host);
     atomic_store(&sharers, ranks);
-}
-
-static int read_ranks(tern__local *local, tern_error *err)
-{
-    *local = (tern__local){.rank = atomic_load(&sharer), .world = atomic_load(&sharers)};
-    return local->world ? TERN_OK : tern__local_read(local, err);
 }
 
 /* Who shares the cores that a launcher has chosen, as those of a socket, is not known before all have met:
@@ -52,13 +53,22 @@ static int part_of(int cores, const tern__local *local)
     return (int)TERN__MIN((long)cores, (online + local->world - 1) / local->world);
 }
 
-int tern__device_share(int *first, int *count, tern_error *err)
+static int read_share(int *place, int *part, int *on_host, tern_error *err)
 {
     tern__local local;
-    int status = read_ranks(&local, err);
+    int among = atomic_load(&sharers), status = among ? TERN_OK : tern__local_read(&local, err);
     if (status) return status;
-    int cores = tern__device_cores();
-    *count = TERN__MAX(1, part_of(cores, &local));
-    *first = (int)((long)local.rank * *count % cores);
+    *place = among ? atomic_load(&sharer) : local.rank;
+    *part = among ? affinity_cores() / among : part_of(affinity_cores(), &local);
+    *on_host = among ? atomic_load(&neighbours) : local.world;
+    return TERN_OK;
+}
+
+int tern__device_share(int *first, int *count, tern_error *err)
+{
+    int place, part, on_host, status = read_share(&place, &part, &on_host, err);
+    if (status) return status;
+    *count = TERN__MAX(1, TERN__MIN(part, quota_cores() / on_host));
+    *first = place % (tern__device_cores() / *count) * *count;
     return TERN_OK;
 }

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-enum { COUNT = 1 << 16, THREADS = 256, GRID = COUNT / THREADS, CHAIN = 40, ROUNDS = 20 };
+enum { COUNT = 1 << 20, THREADS = 256, GRID = COUNT / THREADS, CHAIN = 40, ROUNDS = 20 };
 
 typedef std::vector<unsigned> numbers;
 

@@ -74,6 +74,20 @@ static void numbers_by_other_launchers(void **state)
     setenv("TERN_EMULATED_DEVICES", "2", 1);
 }
 
+/* As many as there can be, if the user has not said how many. */
+static void queues(void **state)
+{
+    (void)state;
+    static const char name[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+    unsetenv(name);
+    tern_device_close(open_well("cuda:0"));
+    assert_string_equal(getenv(name), "32");
+    setenv(name, "8", 1);
+    tern_device_close(open_well("cuda:0"));
+    assert_string_equal(getenv(name), "8");
+    unsetenv(name);
+}
+
 static void names_that_are_refused(void **state)
 {
     (void)state;
@@ -615,6 +629,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names),
         cmocka_unit_test(numbers_by_other_launchers),
+        cmocka_unit_test(queues),
         cmocka_unit_test(names_that_are_refused),
         cmocka_unit_test(a_plug_in_that_is_not_there),
         cmocka_unit_test(a_device_outlives_the_runtime),

@@ -1,0 +1,122 @@
+/* A rank's share of the cores, on a machine that has as many as a test says, bound and with a quota as it
+ * says. */
+#include "device/device.h"
+#include "ledger.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int allowed, online;
+static const char *quota; /* NULL: none */
+
+int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set)
+{
+    (void)pid;
+    memset(set, 0, size);
+    for (int cpu = 0; cpu < allowed; cpu++) CPU_SET(cpu, set);
+    return 0;
+}
+
+long sysconf(int name)
+{
+    static long (*real)(int);
+    if (!real) real = (long (*)(int))dlsym(RTLD_NEXT, "sysconf");
+    return name == _SC_NPROCESSORS_ONLN ? online : real(name);
+}
+
+FILE *fopen(const char *path, const char *mode)
+{
+    static FILE *(*real)(const char *, const char *);
+    if (!real) real = (FILE * (*)(const char *, const char *)) dlsym(RTLD_NEXT, "fopen");
+    if (strcmp(path, "/sys/fs/cgroup/cpu.max") != 0) return real(path, mode);
+    return quota ? fmemopen((void *)quota, strlen(quota), "r") : NULL;
+}
+
+static void set_int(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", value);
+    setenv(name, text, 1);
+}
+
+/* As Open MPI says it. */
+static void be_rank(int rank, int ranks, bool is_bound)
+{
+    set_int("OMPI_COMM_WORLD_RANK", rank);
+    set_int("OMPI_COMM_WORLD_SIZE", ranks);
+    set_int("OMPI_COMM_WORLD_LOCAL_RANK", rank);
+    set_int("OMPI_COMM_WORLD_LOCAL_SIZE", ranks);
+    if (is_bound)
+        setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
+    else
+        unsetenv("OMPI_MCA_orte_bound_at_launch");
+}
+
+static void check_share(int expected_first, int expected_count)
+{
+    tern_error err = {0};
+    int first, count;
+    tern__device_share(&first, &count, &err);
+    assert_ok(err);
+    assert_int_equal(count, expected_count);
+    assert_int_equal(first, expected_first);
+}
+
+static void the_cores_of_a_machine_are_divided(void **state)
+{
+    (void)state;
+    allowed = online = 32;
+    for (int rank = 0; rank < 3; rank++) {
+        be_rank(rank, 3, false);
+        check_share(rank * 10, 10);
+    }
+    be_rank(39, 40, false);
+    check_share(7, 1);
+}
+
+/* Three ranks on two sockets of 16 cores: eleven each do not fit twice. */
+static void a_share_ends_with_the_cores_that_a_launcher_has_chosen(void **state)
+{
+    (void)state;
+    allowed = 16, online = 32;
+    for (int rank = 0; rank < 3; rank++) {
+        be_rank(rank, 3, true);
+        check_share(0, 11);
+    }
+    allowed = 8;
+    be_rank(3, 8, true);
+    check_share(4, 4);
+}
+
+/* Whatever they are bound to, they have it together. */
+static void a_quota_is_that_of_all_ranks_of_the_host(void **state)
+{
+    (void)state;
+    allowed = 16, online = 32, quota = "800000 100000\n";
+    be_rank(1, 2, true);
+    check_share(4, 4);
+    tern__device_share_among(0, 1, 2);
+    check_share(0, 4);
+    tern__device_share_among(1, 2, 4);
+    check_share(2, 2);
+    tern__device_share_among(0, 0, 0);
+    be_rank(1, 2, false);
+    check_share(4, 4);
+    quota = NULL;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_cores_of_a_machine_are_divided),
+        cmocka_unit_test(a_share_ends_with_the_cores_that_a_launcher_has_chosen),
+        cmocka_unit_test(a_quota_is_that_of_all_ranks_of_the_host),
+    };
+    unsetenv("LOCAL_RANK");
+    unsetenv("LOCAL_WORLD_SIZE");
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
