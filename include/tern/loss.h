@@ -41,9 +41,9 @@ TERN_API tern_tensor *tern_nll_loss(tern_scope *scope, tern_tensor *logp, tern_t
 /* ---- of each element and its target, which is of x's shape and dtype or, where it is called a mask, may be
  * of any other dtype too: u8 masks need no copy in f32 ---- */
 
-/* x and target of one shape, not empty. |x - target|; (x - target)^2; and Huber's loss with torch's scale:
- * d^2 / (2 beta) for d = |x - target| < beta, else d - beta / 2. torch.nn.functional.l1_loss, mse_loss,
- * smooth_l1_loss. */
+/* x and target of one shape; the mean of nothing is NaN, its sum 0. |x - target|; (x - target)^2; and Huber's
+ * loss with torch's scale: d^2 / (2 beta) for d = |x - target| < beta, else d - beta / 2.
+ * torch.nn.functional.l1_loss, mse_loss, smooth_l1_loss. */
 TERN_API tern_tensor *tern_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
                                    tern_reduction reduction);
 TERN_API tern_tensor *tern_mse_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,

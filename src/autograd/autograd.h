@@ -71,7 +71,7 @@ struct tern__node {
     int in_count;
     tern_tensor **in; /* [in_count]; NULL: absent or without gradient */
     tern__saved saved[TERN__NODE_SAVES];
-    tern__saved *narrow;        /* [in_count] gradients on their way into f32; NULL: none */
+    tern__saved *aside;         /* [in_count] gradients that are added by and by; NULL: none */
     const void *attr;           /* in the scope's arena             */
     double normaliser;          /* of a loss that is a mean: what its sum was divided by; else NAN */
     const tern__view *divisor;  /* where that is, in a device's memory; else NULL */

@@ -35,37 +35,45 @@ static const tern__view *leaf_open(tern_scope *scope, tern__leaf *leaf, bool *ad
     return slot ? &slot->grad : &leaf->grad->view;
 }
 
-/* ---- parameters of 16 bits whose gradients are f32 ----
+/* ---- gradients that a temporary has first ----
  *
- * Gradient functions write in the parameter's dtype, into a temporary that is then added: so they need not
- * know of it, and a sum over many uses and microbatches is one in f32. */
+ * Of a parameter of 16 bits whose gradients are f32, gradient functions write in the parameter's dtype, and
+ * that is then added: so they need not know of it, and a sum over many uses and microbatches is one in f32.
+ * Of one that an op takes more than once, as weight and as bias, each has its own, for both are written at a
+ * time. */
 
-static const tern__view *narrow_open(tern_scope *scope, tern__node *node, int i)
+static bool is_taken_again(const tern__node *node, int i)
 {
-    const tern__view *p = &node->in[i]->view;
-    if (!node->narrow)
-        node->narrow = tern__scope_alloc(scope, (size_t)node->in_count * sizeof(*node->narrow));
-    if (!node->narrow) return NULL;
-    tern__view like = tern__view_make(p->dtype, p->layout, p->ndim, p->shape);
-    node->narrow[i] = tern__temporary(scope, &like);
-    return node->narrow[i].storage ? &node->narrow[i].view : NULL;
+    int times = 0;
+    for (int k = 0; k < node->in_count; k++) times += node->in[k] && node->in[k]->leaf == node->in[i]->leaf;
+    return times > 1;
 }
 
-static bool narrow_done(tern_scope *scope, tern__node *node, int i)
+static const tern__view *aside_open(tern_scope *scope, tern__node *node, int i)
+{
+    const tern__view *p = &node->in[i]->view;
+    if (!node->aside) node->aside = tern__scope_alloc(scope, (size_t)node->in_count * sizeof(*node->aside));
+    if (!node->aside) return NULL;
+    tern__view like = tern__view_make(p->dtype, p->layout, p->ndim, p->shape);
+    node->aside[i] = tern__temporary(scope, &like);
+    return node->aside[i].storage ? &node->aside[i].view : NULL;
+}
+
+static bool aside_done(tern_scope *scope, tern__node *node, int i)
 {
     bool add;
-    tern__saved *narrow = node->narrow ? &node->narrow[i] : NULL;
-    if (!narrow || !narrow->storage) return true;
+    tern__saved *aside = node->aside ? &node->aside[i] : NULL;
+    if (!aside || !aside->storage) return true;
     const tern__view *to = leaf_open(scope, node->in[i]->leaf, &add);
-    tern__call call = {.kernel = TERN__COPY, .in = {&narrow->view}, .out = {to}, .add = {add}};
+    tern__call call = {.kernel = TERN__COPY, .in = {&aside->view}, .out = {to}, .add = {add}};
     bool done = tern__view_count(to) == 0 || tern__run(scope, &call);
-    tern__saved_drop(narrow);
+    tern__saved_drop(aside);
     return done;
 }
 
-static void narrow_drop(tern__node *node)
+static void aside_drop(tern__node *node)
 {
-    for (int i = 0; node->narrow && i < node->in_count; i++) tern__saved_drop(&node->narrow[i]);
+    for (int i = 0; node->aside && i < node->in_count; i++) tern__saved_drop(&node->aside[i]);
 }
 
 static void slot_done(tern__slot *slot)
@@ -106,9 +114,9 @@ const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bo
     tern_tensor *tensor = node->in[i];
     if (tensor->leaf) {
         const tern__view *to = leaf_open(scope, tensor->leaf, add);
-        if (to->dtype == tensor->view.dtype) return to;
+        if (to->dtype == tensor->view.dtype && !is_taken_again(node, i)) return to;
         *add = false;
-        return narrow_open(scope, node, i);
+        return aside_open(scope, node, i);
     }
     *add = tensor->grad_storage != NULL;
     tensor->grad_is_cut = false;
@@ -121,7 +129,7 @@ int tern__grad_done(tern_scope *scope, tern__node *node, int i)
 {
     tern__leaf *leaf = node->in[i]->leaf;
     if (!leaf) return TERN_OK;
-    if (!narrow_done(scope, node, i)) return scope->error.code;
+    if (!aside_done(scope, node, i)) return scope->error.code;
     if (scope->slots) {
         slot_done(&scope->slots[leaf->index]);
         return TERN_OK;
@@ -242,7 +250,7 @@ static int run_node(tern_scope *scope, tern__node *node)
     scope->here = node->out->device ? node->out->device : scope->device;
     int status = node->gradient(scope, node);
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
-    narrow_drop(node);
+    aside_drop(node);
     tern__storage_drop(node->out->grad_storage);
     node->out->grad_storage = NULL;
     node->out->grad_is_cut = false;

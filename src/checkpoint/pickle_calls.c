@@ -130,19 +130,26 @@ static int read_sizes(const tern_object *tuple, int64_t out[TERN_NDIM_MAX])
     return TERN_OK;
 }
 
+/* It may begin anywhere, also behind the storage's end, as torch.zeros(3, 0)[1:] does. */
+static bool is_empty(const extent *e)
+{
+    bool is = false;
+    for (int d = 0; d < e->ndim; d++) is |= e->shape[d] == 0;
+    return is;
+}
+
 /* All elements lie in the storage, and would not take more memory than there is if they were copied. */
 static int check_extent(tern__vm *vm, const extent *e, const tern__vm_storage *storage)
 {
     int64_t element = (int64_t)tern_dtype_bytes(storage->dtype), last = e->offset, span;
-    bool is_empty = false, fits = true;
+    bool fits = true;
     tern_error why = {0};
     if (tern__shape_check(FUNC, storage->dtype, e->ndim, e->shape, &why))
         return tern__vm_refuse(vm, TERN_E_FORMAT, "a tensor: %.200s", why.text);
-    for (int d = 0; d < e->ndim; d++) is_empty = is_empty || e->shape[d] == 0;
-    for (int d = 0; fits && !is_empty && d < e->ndim; d++)
+    if (is_empty(e)) return TERN_OK;
+    for (int d = 0; fits && d < e->ndim; d++)
         fits = !__builtin_mul_overflow(e->shape[d] - 1, e->stride[d], &span) &&
                !__builtin_add_overflow(last, span, &last);
-    if (is_empty) last = e->offset - 1;
     if (!fits || last >= storage->bytes / element)
         return tern__vm_refuse(vm, TERN_E_FORMAT, "a tensor reaches beyond its storage of %lld elements",
                                (long long)(storage->bytes / element));
@@ -155,7 +162,8 @@ static int check_extent(tern__vm *vm, const extent *e, const tern__vm_storage *s
 static tern_object *make_tensor(tern__vm *vm, const tern__vm_storage *storage, const extent *e)
 {
     if (tern__vm_charge(vm, TERN__VM_TENSOR)) return NULL;
-    char *data = (char *)storage->storage->data + (size_t)e->offset * tern_dtype_bytes(storage->dtype);
+    size_t offset = is_empty(e) ? 0 : (size_t)e->offset;
+    char *data = (char *)storage->storage->data + offset * tern_dtype_bytes(storage->dtype);
     tern_tensor *tensor = tern__tensor_over(storage->storage, data, storage->dtype, e->ndim, e->shape,
                                             e->stride, FUNC, vm->err);
     tern_object *object = tensor ? tern__object_tensor_take(tensor, vm->err) : NULL;

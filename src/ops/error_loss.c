@@ -37,9 +37,9 @@ static bool fits(tern_scope *scope, const char *func, const tern__pointwise_op *
                  const tern_tensor *target)
 {
     char xs[TERN__SHAPE_TEXT], ts[TERN__SHAPE_TEXT];
-    if (tern__view_same_shape(&x->view, &target->view) && tern__view_count(&x->view) > 0) return true;
+    if (tern__view_same_shape(&x->view, &target->view)) return true;
     tern__scope_fail(scope, func, TERN_E_SHAPE,
-                     "%s: expected input and target of one shape, not empty; got %s and %s", op->name,
+                     "%s: expected input and target of one shape, got %s and %s", op->name,
                      tern__shape_text(&x->view, xs), tern__shape_text(&target->view, ts));
     return false;
 }

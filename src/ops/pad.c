@@ -205,31 +205,49 @@ tern_tensor *tern__pad(tern_scope *scope, const char *func, tern_tensor *x, cons
 
 /* ---- public ---- */
 
-/* Two numbers a dimension, the last one first; none may be negative, nor a size beyond an int64_t. */
+/* Two numbers a dimension, the last one first, of at least `least`; no size may be beyond an int64_t. */
 static int take(tern_scope *scope, const char *func, const tern__view *x, int count, const int64_t *padding,
-                tern__padding *p)
+                int64_t least, tern__padding *p)
 {
     bool fit = count >= 0 && count % 2 == 0 && count / 2 <= x->ndim;
     for (int i = 0; i < count && fit; i++) {
         int d = x->ndim - 1 - i / 2;
         int64_t sum;
         *(i % 2 ? &p->after[d] : &p->before[d]) = padding[i];
-        fit = padding[i] >= 0 && !__builtin_add_overflow(x->shape[d], p->before[d], &sum) &&
+        fit = padding[i] >= least && !__builtin_add_overflow(x->shape[d], p->before[d], &sum) &&
               !__builtin_add_overflow(sum, p->after[d], &sum);
     }
     if (fit) return TERN_OK;
-    return tern__scope_fail(
-        scope, func, TERN_E_RANGE,
-        "pad: expected two numbers of at least 0 for each of up to %d dimensions, got %d numbers", x->ndim,
-        count);
+    return tern__scope_fail(scope, func, TERN_E_RANGE,
+                            "pad: expected two numbers%s for each of up to %d dimensions, got %d numbers",
+                            least ? "" : " of at least 0", x->ndim, count);
+}
+
+/* A dimension without what negative numbers take away before and after it. */
+static tern_tensor *cut(tern_scope *scope, const char *func, tern_tensor *x, int d, int64_t *before,
+                        int64_t *after)
+{
+    int64_t size = x->view.shape[d], first = TERN__MIN(*before, (int64_t)0),
+            last = TERN__MIN(*after, (int64_t)0);
+    if (!first && !last) return x;
+    if (first < -size || last < -size - first) {
+        tern__scope_fail(scope, func, TERN_E_RANGE, "pad: dimension %d is to lose %lld and %lld of %lld", d,
+                         -(long long)first, -(long long)last, (long long)size);
+        return NULL;
+    }
+    *before -= first;
+    *after -= last;
+    return tern_slice(scope, x, d, -first, size + last, 1);
 }
 
 tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding, double value)
 {
     tern__padding p = {.mode = TERN_PADDING_ZEROS, .value = value};
-    if (!TERN__ENTER(scope, __func__, 1, &x) || take(scope, __func__, &x->view, count, padding, &p))
+    if (!TERN__ENTER(scope, __func__, 1, &x) ||
+        take(scope, __func__, &x->view, count, padding, -INT64_MAX, &p))
         return NULL;
-    return tern__pad(scope, __func__, x, &p);
+    for (int d = 0; x && d < x->view.ndim; d++) x = cut(scope, __func__, x, d, &p.before[d], &p.after[d]);
+    return x ? tern__pad(scope, __func__, x, &p) : NULL;
 }
 
 /* In autocast's table: PyTorch's lists name these two, but no reflection of three dimensions. */
@@ -244,7 +262,7 @@ tern_tensor *tern_pad_mode(tern_scope *scope, tern_tensor *x, int count, const i
 {
     tern__padding p = {.mode = mode};
     if (!TERN__ENTER(scope, __func__, 1, &x) || tern__padding_mode_check(scope, __func__, "pad", (int)mode) ||
-        take(scope, __func__, &x->view, count, padding, &p) ||
+        take(scope, __func__, &x->view, count, padding, 0, &p) ||
         !TERN__ENTER(scope, row_of(count, mode), 1, &x))
         return NULL;
     return tern__pad(scope, __func__, x, &p);

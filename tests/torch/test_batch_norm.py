@@ -118,6 +118,18 @@ class BatchNormTest(unittest.TestCase):
         for device in ("cpu", "cpu:reference"):
             compare("used twice", op, want, [a.astype("d") for a in arrays], 1e-12, device, gradient_tolerance=1e-11)
 
+    def test_one_parameter_for_several_inputs(self):
+        """Each use has its gradient."""
+        x, w, mean, var = self.draw((6, 4, 3, 3), "d"), self.draw(4, "d"), numpy.zeros(4), numpy.full(4, 2.0)
+        for device in ("cpu", "cpu:reference"):
+            for training in (True, False):
+                op = lambda run, x, w: batch_norm(run, x, w, w, run.constant(mean), run.constant(var), training=training)
+                want = lambda x, w: oracle(x, w, w, None, training, False, torch.tensor(mean), torch.tensor(var))
+                compare(f"weight is bias, training {training}", op, want, [x, w], 1e-12, device, gradient_tolerance=1e-11)
+            op = lambda run, x: batch_norm(run, x, None, None, run.constant(mean), run.constant(var), x, training=False)
+            want = lambda x: oracle(x, None, None, x, False, False, torch.tensor(mean), torch.tensor(var))
+            compare("x is the residual", op, want, [x], 1e-12, device, gradient_tolerance=1e-11)
+
     def test_residual_in_another_layout(self):
         arrays = [self.draw((4, 16, 6, 5), "f"), self.draw(16, "f"), self.draw(16, "f"), self.draw((4, 16, 6, 5), "f") - 4]
         want = lambda x, w, b, r: oracle(x, w, b, r, True, True, None, None)

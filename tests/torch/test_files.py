@@ -82,6 +82,7 @@ def strided():
     yield base[0, 0, 0, 0].expand(4, 2)
     yield base.to(torch.bfloat16)[:, 2]
     yield base[1:1]
+    yield torch.zeros(3, 0)[1:]  # it begins behind the end of its storage
     yield torch.nn.Parameter(base[0])
 
 

@@ -132,6 +132,15 @@ class GroupNormTest(unittest.TestCase):
         for device in ("cpu", "cpu:reference"):
             compare("used twice", op, oracle, [a.astype("d") for a in arrays], 1e-12, device, gradient_tolerance=1e-10)
 
+    def test_one_parameter_for_several_inputs(self):
+        """Each use has its gradient."""
+        for device, dtype, *tolerances in DEVICES:
+            one, both = self.draw(5, dtype), self.draw((4, 5), dtype)
+            compare("weight is bias", lambda run, x, w: group_norm(run, x, 1, w, w), lambda x, w: F.group_norm(x, 1, w, w), [both, one], tolerances[0], device,
+                    gradient_tolerance=tolerances[1])
+            compare("all are one", lambda run, x: layer_norm(run, x, x, x), lambda x: F.layer_norm(x, (5,), x, x), [one], tolerances[0], device,
+                    gradient_tolerance=tolerances[1])
+
     def test_same_bits_for_any_number_of_threads(self):
         for (shape, groups), dtype in itertools.product((((300, 300), 1), ((9, 32, 20, 21), 4)), "fd"):
             x, w, b = self.arrays(shape, shape[1], dtype)

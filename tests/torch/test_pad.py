@@ -55,6 +55,20 @@ class PadTest(unittest.TestCase):
                 prepare = blocked if len(shape) == axes + 2 and shape[1] % 16 == 0 else lambda run, x: x
                 self.beside("random", padding, mode, shape, prepare, threads=turn % 3 + 1)
 
+    def test_negative_numbers_take_away(self):
+        for padding in ([-1, 2], [-2, -3], [3, -5, -1, 0], [-3, 0, 1, -3], [0, 0, 0, 0, -1, -1], [-5, 1]):
+            op = lambda run, x: run.op("tern_pad", x, len(padding), longs(padding), ctypes.c_double(0.5))
+            for device, dtype, tolerance in DEVICES:
+                compare(f"{padding} {device}", op, lambda x: F.pad(x, padding, value=0.5), [self.draw((3, 4, 5), dtype)], tolerance, device)
+        for padding in ([-6, 0], [-2, -4], [1, 9, -3, -2], [-(2**63) + 1, 0], [-(2**62), -(2**62)]):
+            run = Run()
+            with self.assertRaises(tern.TernError) as caught:
+                run.op("tern_pad", run.constant(self.draw((3, 4, 5))), len(padding), longs(padding), ctypes.c_double(0.5))
+            self.assertRegex(str(caught.exception), "tern_pad: pad: dimension [12] is to lose [0-9]+ and [0-9]+ of [45]")
+            self.assertEqual(caught.exception.code, -7)
+            run.end_failed()
+            run.close()
+
     def test_as_much_as_there_is(self):
         for mode, padding in (("reflect", [4, 4, 2, 2]), ("reflect", [0, 4, 2, 0]), ("circular", [5, 5, 3, 3]), ("circular", [5, 0, 0, 3]), ("replicate", [30, 7, 0, 20]), ("constant", [9, 0, 0, 30])):
             self.beside("most", padding, mode, (2, 3, 3, 5))
