@@ -246,6 +246,30 @@ static void pipes_are_not_waited_for(void **state)
     expect_pipe(dataset, path, err);
 }
 
+/* A folder that reads as if it had no end. */
+static void a_link_that_leads_back_is_named(void **state)
+{
+    folder *f = *state;
+    char path[256];
+    tern_error err = {0};
+    put_all(f->path);
+    snprintf(path, sizeof(path), "%s/folder/a/up", f->path);
+    assert_int_equal(symlink("..", path), 0);
+    snprintf(path, sizeof(path), "%s/folder/a/again", f->path);
+    assert_int_equal(symlink(".", path), 0);
+    assert_null(folder_open(f->path, &err));
+    assert_int_equal(err.code, TERN_E_IO);
+    if (!strstr(err.text, "/folder/a/") || !strstr(err.text, "leads back to a folder that it is in"))
+        fail_msg("%s", err.text);
+    remove(path);
+    assert_int_equal(symlink("../b", path), 0); /* which does not */
+    snprintf(path, sizeof(path), "%s/folder/a/up", f->path);
+    remove(path);
+    tern_dataset *dataset = folder_open(f->path, NULL);
+    assert_int_equal(dataset->length, LENGTH + EACH);
+    tern_dataset_free(dataset);
+}
+
 #define WITH_FILES(test) cmocka_unit_test_setup_teardown(test, open_folder, erase_folder)
 
 int main(void)
@@ -253,7 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_FILES(warm_epochs_ask_for_no_memory),      WITH_FILES(every_refused_request_is_an_error),
         WITH_FILES(the_same_for_any_workers_and_ranks), WITH_FILES(names),
-        WITH_FILES(pipes_are_not_waited_for),
+        WITH_FILES(pipes_are_not_waited_for),           WITH_FILES(a_link_that_leads_back_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
