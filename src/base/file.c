@@ -27,12 +27,23 @@ static int check_kind(int fd, const char *path, struct stat *about, const char *
                            kind_of(about->st_mode));
 }
 
+/* Standard error may be closed, and what is said there must not go into a file that has taken its number. */
+static int open_above(const char *path, int flags, mode_t mode)
+{
+    int fd = TEMP_FAILURE_RETRY(open(path, flags | O_CLOEXEC, mode));
+    if (fd < 0 || fd > STDERR_FILENO) return fd;
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), saved = errno;
+    close(fd);
+    errno = saved;
+    return above;
+}
+
 /* Not blocking, of a pipe that nobody reads or writes the opening does not wait. */
 int tern__file_open(const char *path, int flags, mode_t mode, struct stat *about, const char *func,
                     tern_error *err)
 {
     struct stat own;
-    int fd = TEMP_FAILURE_RETRY(open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode));
+    int fd = open_above(path, flags | O_NONBLOCK | O_NOCTTY, mode);
     if (fd < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot open %s", path), -1;
     if (!check_kind(fd, path, about ? about : &own, func, err)) return fd;
     close(fd);
@@ -84,7 +95,7 @@ int tern__output_open(tern__output *out, const char *path, const char *func, ter
         return tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", BUFFER);
     }
     snprintf(out->temp, room, "%s.%d.tmp", path, (int)getpid());
-    out->fd = open(out->temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    out->fd = open_above(out->temp, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0666);
     if (out->fd >= 0) return TERN_OK;
     int status = failed(out, "create", err);
     release(out);
