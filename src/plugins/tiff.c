@@ -67,13 +67,13 @@ static bool read_ahead(decoder *d, void *to, size_t bytes)
     return true;
 }
 
+/* Of what is lost nothing was read: libtiff 4.5 takes -1 for a length and writes before its buffer. */
 static tmsize_t file_read(thandle_t handle, void *to, tmsize_t bytes)
 {
     decoder *d = handle;
     size_t left = d->at < d->size ? d->size - d->at : 0;
     size_t taken = (size_t)bytes < left ? (size_t)bytes : left;
-    if (!taken) return 0;
-    if (!(taken < AHEAD ? read_ahead(d, to, taken) : read_at(d, d->at, to, taken))) return -1;
+    if (!taken || !(taken < AHEAD ? read_ahead(d, to, taken) : read_at(d, d->at, to, taken))) return 0;
     d->at += taken;
     return (tmsize_t)taken;
 }
