@@ -42,6 +42,6 @@ int tern_chart_save(const char *path, const tern_chart *chart, tern_error *err)
     const tern_figure_backend *plugin = tern__figure_open(__func__, e);
     tern__figure_file file;
     if (!plugin || tern__figure_create(&file, path, __func__, e)) return e->code;
-    file.drawn = plugin->chart_save(&file.out, chart, file.why, sizeof(file.why));
+    file.failed = plugin->chart_save(&file.out, chart, file.why, sizeof(file.why));
     return tern__figure_close(&file);
 }

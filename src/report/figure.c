@@ -29,7 +29,7 @@ int tern__figure_close(tern__figure_file *figure)
 {
     const tern__output *file = &figure->file;
     int status = TERN_OK;
-    if (figure->drawn)
+    if (figure->failed)
         status = tern__error_set(figure->err, file->func, TERN_E_IO, "%s: %s", file->path, figure->why);
     return tern__output_close(&figure->file, status, false, figure->err);
 }

@@ -10,12 +10,12 @@
 /* NULL with *err set, E_UNSUPPORTED, if it is not installed or is too old or too new. */
 const tern_figure_backend *tern__figure_open(const char *func, tern_error *err);
 
-/* The PNG's file, and whether it was drawn. */
+/* The PNG's file while it is drawn. */
 typedef struct tern__figure_file {
     tern__output file;
     tern_error *err;
     tern_figure_out out; /* into it, for the plug-in */
-    int drawn;           /* what the plug-in returns */
+    int failed;          /* what the plug-in returns */
     char why[256];
 } tern__figure_file;
 

@@ -59,6 +59,6 @@ int tern_figure_save(const char *path, const tern_figure *figure, tern_error *er
     const tern_figure_backend *plugin = tern__figure_open(__func__, e);
     tern__figure_file file;
     if (!plugin || tern__figure_create(&file, path, __func__, e)) return e->code;
-    file.drawn = plugin->figure_save(&file.out, figure, file.why, sizeof(file.why));
+    file.failed = plugin->figure_save(&file.out, figure, file.why, sizeof(file.why));
     return tern__figure_close(&file);
 }

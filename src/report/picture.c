@@ -12,6 +12,6 @@ int tern_picture_grid_save(const char *path, const char *title, const tern_pictu
     const tern_figure_backend *plugin = tern__figure_open(__func__, e);
     tern__figure_file file;
     if (!plugin || tern__figure_create(&file, path, __func__, e)) return e->code;
-    file.drawn = plugin->grid_save(&file.out, title, pictures, count, across, file.why, sizeof(file.why));
+    file.failed = plugin->grid_save(&file.out, title, pictures, count, across, file.why, sizeof(file.why));
     return tern__figure_close(&file);
 }
