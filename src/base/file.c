@@ -50,6 +50,14 @@ int tern__file_open(const char *path, int flags, mode_t mode, struct stat *about
     return -1;
 }
 
+int tern__standard_hold(const char *func, tern_error *err)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) /* the lowest free number is taken */
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR | O_CLOEXEC) < 0)
+            return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot open /dev/null");
+    return TERN_OK;
+}
+
 /* ---- reading ---- */
 
 int tern__file_read(int fd, const char *path, int64_t offset, void *out, size_t bytes, const char *func,

@@ -17,6 +17,10 @@ int tern__file_open(const char *path, int flags, mode_t mode, struct stat *about
 int tern__file_read(int fd, const char *path, int64_t offset, void *out, size_t bytes, const char *func,
                     tern_error *err);
 
+/* Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, which else would become a socket of
+ * ours, into which the program writes its messages. E_SYSTEM. */
+int tern__standard_hold(const char *func, tern_error *err);
+
 /* ---- writing ---- */
 
 typedef struct tern__output {
