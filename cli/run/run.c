@@ -4,10 +4,8 @@
 #include "run/run_options.h"
 #include "run/supervise.h"
 
-#include "comm/sys.h"
+#include "base/file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 
 static const char usage[] =
@@ -33,21 +31,10 @@ static bool print_help(void)
     return fputs(usage, stdout) >= 0 && tern__run_options_print();
 }
 
-/* Closed when tern run was started, 0, 1 or 2 would become one of our own descriptors and then a rank's. */
-static int hold_standard_descriptors(tern_error *err)
-{
-    int fd;
-    do fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-    while (fd >= 0 && fd <= 2);
-    if (fd < 0) return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot open /dev/null");
-    tern__close(&fd);
-    return TERN_OK;
-}
-
 static int run_job(tern__job *job, tern_error *err)
 {
     int code = TERN__EXIT_FAILED;
-    int status = hold_standard_descriptors(err);
+    int status = tern__standard_hold(__func__, err);
     if (!status) status = tern__job_supervise(job, &code, err);
     tern__launch_close(&job->launch);
     return status ? TERN__EXIT_FAILED : code;

@@ -59,8 +59,9 @@ typedef struct tern_image_save_opts {
 
 TERN_API tern_image_save_opts tern_image_save_defaults(void);
 
-/* Writes a PNG: u8 or u16, of 1 (grey or indices) or 3 channels, u8 also of 4 (RGBA). E_INVALID: no pixels,
- * or such as a PNG cannot have; E_RANGE: colours, an index without one; E_IO; E_UNSUPPORTED; E_MEMORY. */
+/* Writes a PNG: u8 or u16, of 1 (grey or indices) or 3 channels, u8 also of 4 (RGBA). The file takes its name
+ * when it is whole. E_INVALID: no pixels, or such as a PNG cannot have; E_RANGE: colours, an index without
+ * one; E_IO: the old file is still there; E_UNSUPPORTED; E_MEMORY. */
 TERN_API int tern_image_save(const char *path, const tern_image *image, const tern_image_save_opts *opts,
                              tern_error *err);
 

@@ -69,8 +69,9 @@ typedef struct tern_picture {
     int channels;        /* 0 or 1: grey; 3: colours */
 } tern_picture;
 
-/* Writes `count` pictures, `across` to a row, as a PNG. E_UNSUPPORTED if the plug-in is not installed (the
- * text says what is missing), E_IO if the file cannot be written. */
+/* Writes `count` pictures, `across` to a row, as a PNG, which takes its name when it is whole. E_UNSUPPORTED
+ * if the plug-in is not installed (the text says what is missing), E_IO if the file cannot be written: the
+ * old one is still there. */
 TERN_API int tern_picture_grid_save(const char *path, const char *title, const tern_picture *pictures,
                                     int count, int across, tern_error *err);
 

@@ -6,6 +6,8 @@
  * the exclusive one, which only the last can get; a rank that was killed holds none. */
 #include "base/trace.h"
 
+#include "base/file.h"
+
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -49,11 +51,13 @@ static bool is_abandoned(int fd)
 
 static int open_file(const char *path, int rank, tern_error *err)
 {
-    int flags = O_RDWR | O_APPEND | O_CLOEXEC | (rank ? 0 : O_CREAT | O_TRUNC);
-    int fd = open(path, flags, 0666);
-    if (fd < 0)
-        tern__error_errno(err, "tern_group_open", TERN_E_IO, "no timeline: cannot open \"%s\"", path);
-    else if (rank && is_abandoned(fd))
+    tern_error why = {0};
+    int flags = O_RDWR | O_APPEND | (rank ? 0 : O_CREAT | O_TRUNC);
+    int fd = tern__file_open(path, flags, 0666, NULL, "tern_group_open", &why);
+    if (fd < 0) {
+        tern__error_set(err, why.func, why.code, "no timeline: %s", why.text);
+        err->native = why.native;
+    } else if (rank && is_abandoned(fd))
         tern__error_set(
             err, "tern_group_open", TERN_E_IO,
             "no timeline of rank %d: rank 0 has not begun \"%s\"; is TERN_TRACE set for all ranks?", rank,

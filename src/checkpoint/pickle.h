@@ -2,7 +2,7 @@
 #ifndef TERN_SRC_CHECKPOINT_PICKLE_H
 #define TERN_SRC_CHECKPOINT_PICKLE_H
 
-#include "checkpoint/file.h"
+#include "checkpoint/input.h"
 #include "tensor/object.h"
 
 /* ---- writing ---- */

@@ -4,7 +4,8 @@
 #ifndef TERN_SRC_CHECKPOINT_SAFETENSORS_H
 #define TERN_SRC_CHECKPOINT_SAFETENSORS_H
 
-#include "checkpoint/file.h"
+#include "base/file.h"
+#include "checkpoint/input.h"
 #include "tensor/object.h"
 
 #define TERN__SAFETENSORS_SUFFIX     ".safetensors"

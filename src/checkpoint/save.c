@@ -18,7 +18,7 @@ int tern__save_file(const char *path, const tern_object *object, bool sync, tern
     if (tern__is_set(err)) return err->code;
     if (!path || !object)
         return tern__error_set(err, FUNC, TERN_E_INVALID, "the %s is NULL", path ? "object" : "path");
-    int status = tern__output_open(&out, path, err);
+    int status = tern__output_open(&out, path, FUNC, err);
     if (status) return status;
     status = write_as(&out, object, &why);
     if (status && !tern__is_set(err)) {

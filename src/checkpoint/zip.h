@@ -6,7 +6,8 @@
 #ifndef TERN_SRC_CHECKPOINT_ZIP_H
 #define TERN_SRC_CHECKPOINT_ZIP_H
 
-#include "checkpoint/file.h"
+#include "base/file.h"
+#include "checkpoint/input.h"
 
 typedef struct tern__zip_entry {
     const char *name; /* in the directory's text, not ended by 0 */

@@ -2,12 +2,14 @@
  * and 32 x 32 pixels, first all red ones, then the green, then the blue. */
 #include <tern/image_data.h>
 
+#include "base/file.h"
 #include "base/opts.h"
 #include "data/picture.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 static const char FUNC[] = "tern_cifar_open";
 
@@ -56,11 +58,9 @@ static int check_labels(const cifar *c, const char *path, int64_t from, int64_t 
     return TERN_OK;
 }
 
-static int read_records(cifar *c, FILE *file, const char *path, tern_error *err)
+static int read_records(cifar *c, int fd, const char *path, int64_t bytes, tern_error *err)
 {
-    struct stat about;
-    if (fstat(fileno(file), &about)) return tern__error_errno(err, FUNC, TERN_E_IO, "cannot read %s", path);
-    int64_t bytes = S_ISREG(about.st_mode) ? about.st_size : 0, from = c->base.length;
+    int64_t from = c->base.length;
     if (!bytes || bytes % c->record)
         return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s has %lld bytes, expected a multiple of %lld",
                                path, (long long)bytes, (long long)c->record);
@@ -68,10 +68,20 @@ static int read_records(cifar *c, FILE *file, const char *path, tern_error *err)
     uint8_t *data = tern__realloc_array(c->data, was, was + (size_t)bytes, FUNC, err);
     if (!data) return TERN_E_MEMORY;
     c->data = data;
-    if (fread(data + was, 1, (size_t)bytes, file) != (size_t)bytes)
-        return tern__error_errno(err, FUNC, TERN_E_IO, "cannot read %s", path);
+    int status = tern__file_read(fd, path, 0, data + was, (size_t)bytes, FUNC, err);
+    if (status) return status;
     c->base.length += bytes / c->record;
     return check_labels(c, path, from, c->base.length, err);
+}
+
+static int read_file(cifar *c, const char *path, tern_error *err)
+{
+    struct stat about;
+    int fd = tern__file_open(path, O_RDONLY, 0, &about, FUNC, err);
+    if (fd < 0) return TERN_E_IO;
+    int status = read_records(c, fd, path, about.st_size, err);
+    close(fd);
+    return status;
 }
 
 static int add_file(cifar *c, const char *folder, const char *name, tern_error *err)
@@ -80,10 +90,7 @@ static int add_file(cifar *c, const char *folder, const char *name, tern_error *
     char *path = tern__alloc(bytes, FUNC, err);
     if (!path) return TERN_E_MEMORY;
     snprintf(path, bytes, "%s/%s", folder, name);
-    FILE *file = fopen(path, "rb");
-    int status = file ? read_records(c, file, path, err)
-                      : tern__error_errno(err, FUNC, TERN_E_IO, "cannot open %s", path);
-    if (file) fclose(file);
+    int status = read_file(c, path, err);
     tern__free(path);
     return status;
 }

@@ -1,6 +1,7 @@
 /* cityscapes.c - pictures with maps of labels, in the layout of the Cityscapes data set. */
 #include <tern/image_data.h>
 
+#include "base/file.h"
 #include "base/opts.h"
 #include "data/files.h"
 #include "data/picture.h"
@@ -8,8 +9,10 @@
 #include "image/codec.h"
 #include "image/resize.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char FUNC[] = "tern_cityscapes_open", GET[] = "tern_cityscapes_get";
 static const char PICTURES[] = "leftImg8bit", MAPS[] = "gtFine";
@@ -175,11 +178,12 @@ static int find_maps(cityscapes *c, const char *root, const char *split, size_t 
         const char *rest = c->pictures.file[i].path + base;
         c->maps[i] = join(root, MAPS, split, rest, strlen(rest) - strlen(PICTURE_END), MAP_END, err);
         if (!c->maps[i]) return TERN_E_MEMORY;
-        FILE *file = fopen(c->maps[i], "rb");
-        if (!file)
-            return tern__error_errno(err, FUNC, TERN_E_IO, "%s has no map: cannot open %s",
-                                     c->pictures.file[i].path, c->maps[i]);
-        fclose(file);
+        tern_error why = {0};
+        int fd = tern__file_open(c->maps[i], O_RDONLY, 0, NULL, FUNC, &why);
+        if (fd < 0)
+            return tern__error_set(err, FUNC, TERN_E_IO, "%s has no map: %s", c->pictures.file[i].path,
+                                   why.text);
+        close(fd);
     }
     return TERN_OK;
 }

@@ -42,6 +42,9 @@ typedef struct walk {
     bool deep;                        /* folders in the folder, too */
     const char *func;
     tern_error *err;
+    const struct walk *above; /* of the folder that this one is in */
+    dev_t device;
+    ino_t inode;
 } walk;
 
 static int walk_folder(const walk *w, const char *folder);
@@ -70,13 +73,49 @@ static int visit_name(const walk *w, const char *folder, const char *name)
     return status;
 }
 
+/* Links are followed, and one that leads back would be so without end. */
+static int check_way(const walk *w, const char *folder)
+{
+    for (const walk *above = w->above; above; above = above->above)
+        if (above->inode == w->inode && above->device == w->device)
+            return tern__error_set(w->err, w->func, TERN_E_IO,
+                                   "%s leads back to a folder that it is in: remove that link", folder);
+    return TERN_OK;
+}
+
+static int cannot_read(const walk *w, const char *folder)
+{
+    return tern__error_errno(w->err, w->func, TERN_E_IO, "cannot read the folder %s", folder);
+}
+
+static int visit_all(const walk *w, DIR *dir, const char *folder)
+{
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = readdir(dir);
+        if (!entry) return errno ? cannot_read(w, folder) : TERN_OK;
+        int status = visit_name(w, folder, entry->d_name);
+        if (status) return status;
+    }
+}
+
+static int walk_opened(const walk *above, DIR *dir, const char *folder)
+{
+    struct stat about;
+    walk w = *above;
+    if (fstat(dirfd(dir), &about)) return cannot_read(above, folder);
+    w.above = above;
+    w.device = about.st_dev;
+    w.inode = about.st_ino;
+    int status = check_way(&w, folder);
+    return status ? status : visit_all(&w, dir, folder);
+}
+
 static int walk_folder(const walk *w, const char *folder)
 {
     DIR *dir = opendir(folder);
-    if (!dir) return tern__error_errno(w->err, w->func, TERN_E_IO, "cannot read the folder %s", folder);
-    int status = TERN_OK;
-    for (struct dirent *entry; !status && (entry = readdir(dir));)
-        status = visit_name(w, folder, entry->d_name);
+    if (!dir) return cannot_read(w, folder);
+    int status = walk_opened(w, dir, folder);
     closedir(dir);
     return status;
 }
@@ -103,18 +142,18 @@ static int walk_sorted(const walk *w, const char *folder)
 int tern__files_walk(tern__files *files, const char *folder, bool (*wanted)(const char *name),
                      const char *func, tern_error *err)
 {
-    return walk_sorted(&(walk){files, wanted, true, func, err}, folder);
+    return walk_sorted(&(walk){files, wanted, .deep = true, .func = func, .err = err}, folder);
 }
 
 int tern__files_list(tern__files *files, const char *folder, bool (*wanted)(const char *name),
                      const char *func, tern_error *err)
 {
-    return walk_sorted(&(walk){files, wanted, false, func, err}, folder);
+    return walk_sorted(&(walk){files, wanted, .func = func, .err = err}, folder);
 }
 
 int tern__folders_list(tern__files *files, const char *folder, const char *func, tern_error *err)
 {
-    return walk_sorted(&(walk){files, NULL, false, func, err}, folder);
+    return walk_sorted(&(walk){files, .func = func, .err = err}, folder);
 }
 
 void tern__files_free(tern__files *files)

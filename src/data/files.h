@@ -16,7 +16,8 @@ typedef struct tern__files {
 } tern__files;
 
 /* Appends the files below `folder` whose names are wanted, links followed: folders in the order of their
- * paths' bytes, names in the order of theirs. E_IO naming what cannot be read, E_MEMORY. */
+ * paths' bytes, names in the order of theirs. E_IO naming what cannot be read, or a link that leads back to a
+ * folder that it is in, E_MEMORY. */
 int tern__files_walk(tern__files *files, const char *folder, bool (*wanted)(const char *name),
                      const char *func, tern_error *err);
 /* The same of the files in `folder` itself alone. */

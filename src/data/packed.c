@@ -1,10 +1,7 @@
 #include "data/packed.h"
 #include "data/files.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
+#include <fcntl.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -16,18 +13,18 @@
 
 int tern__packed_open(tern__packed *file, const char *path, const char *func, tern_error *err)
 {
-    struct stat info;
+    struct stat about;
     *file = (tern__packed){.path = path, .func = func};
-    if (stat(path, &info)) return tern__error_errno(err, func, TERN_E_IO, "cannot open %s", path);
-    if (!S_ISREG(info.st_mode))
-        return tern__error_set(err, func, TERN_E_IO, "%s is %s", path,
-                               S_ISDIR(info.st_mode) ? "a directory, no regular file" : "no regular file");
-    errno = ENOMEM; /* what gzopen means when it sets nothing */
-    file->gz = gzopen(path, "rbe");
-    if (!file->gz) return tern__error_errno(err, func, TERN_E_IO, "cannot open %s", path);
+    int fd = tern__file_open(path, O_RDONLY, 0, &about, func, err);
+    if (fd < 0) return TERN_E_IO;
+    file->gz = gzdopen(fd, "rb");
+    if (!file->gz) {
+        close(fd);
+        return tern__error_set(err, func, TERN_E_MEMORY, "no memory to read %s", path);
+    }
     gzbuffer(file->gz, 1 << 17);
     bool is_plain = gzdirect(file->gz);
-    file->most = is_plain ? info.st_size : RATIO_MOST * TERN__MIN(info.st_size, INT64_MAX / RATIO_MOST);
+    file->most = is_plain ? about.st_size : RATIO_MOST * TERN__MIN(about.st_size, INT64_MAX / RATIO_MOST);
     return TERN_OK;
 }
 
@@ -87,19 +84,24 @@ void tern__packed_close(tern__packed *file)
 
 /* ---- writing ---- */
 
+/* zlib closes a descriptor of its own. */
+static int open_gz(tern__packed *file, tern_error *err)
+{
+    int fd = fcntl(file->out.fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) return tern__error_errno(err, file->func, TERN_E_IO, "cannot create %s", file->path);
+    file->gz = gzdopen(fd, tern__ends_with(file->path, ".gz") ? "wb4" : "wbT");
+    if (file->gz) return TERN_OK;
+    close(fd);
+    return tern__error_set(err, file->func, TERN_E_MEMORY, "no memory to write %s", file->path);
+}
+
 int tern__packed_create(tern__packed *file, const char *path, const char *func, tern_error *err)
 {
-    size_t room = strlen(path) + 32;
-    bool is_gzipped = tern__ends_with(path, ".gz");
-    *file = (tern__packed){.path = path, .func = func, .temp = tern__alloc(room, func, err)};
-    if (!file->temp) return TERN_E_MEMORY;
-    snprintf(file->temp, room, "%s.%d.tmp", path, (int)getpid());
-    errno = ENOMEM;
-    file->gz = gzopen(file->temp, is_gzipped ? "wbe4" : "wbeT");
-    if (file->gz) return TERN_OK;
-    int status = tern__error_errno(err, func, TERN_E_IO, "cannot create %s", path);
-    tern__free(file->temp);
-    return status;
+    *file = (tern__packed){.path = path, .func = func};
+    int status = tern__output_open(&file->out, path, func, err);
+    if (status) return status;
+    status = open_gz(file, err);
+    return status ? tern__output_close(&file->out, status, false, err) : TERN_OK;
 }
 
 static int cannot_write(const tern__packed *file, tern_error *err)
@@ -120,8 +122,5 @@ int tern__packed_write(const tern__packed *file, const void *data, size_t bytes,
 int tern__packed_finish(tern__packed *file, int status, tern_error *err)
 {
     if (gzclose(file->gz) != Z_OK && !status) status = cannot_write(file, err);
-    if (!status && rename(file->temp, file->path)) status = cannot_write(file, err);
-    if (status) unlink(file->temp);
-    tern__free(file->temp);
-    return status;
+    return tern__output_close(&file->out, status, false, err);
 }

@@ -3,13 +3,13 @@
 #ifndef TERN_SRC_DATA_PACKED_H
 #define TERN_SRC_DATA_PACKED_H
 
-#include "base/base.h"
+#include "base/file.h"
 
 typedef struct tern__packed {
     const char *path, *func; /* borrowed */
     void *gz;                /* zlib's gzFile                                                       */
     int64_t most;            /* bytes that the file can hold, unpacked: a header that says more lies */
-    char *temp;              /* PATH.PID.tmp, of a file that is written                             */
+    tern__output out;        /* of a file that is written                                           */
 } tern__packed;
 
 /* A regular file, gzipped or not. */

@@ -21,9 +21,11 @@ const tern_image_codec *tern__codec_open(tern__codec which, const char *whose, c
 
 /* The file and the decoders that one thread uses again and again; zeroed, it has none yet. */
 typedef struct tern__image_reader {
-    uint8_t *bytes; /* of the file */
-    size_t room, size;
-    bool mapped;
+    int fd;       /* from begin until the picture is read */
+    bool is_open; /* is there such a descriptor?          */
+    size_t size;  /* of the file                          */
+    uint8_t *bytes;
+    size_t room; /* for them */
     tern__codec codec;
     void *decoders[TERN__CODEC_COUNT];
 } tern__image_reader;

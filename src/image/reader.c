@@ -1,27 +1,32 @@
 /* reader.c - a file's bytes, the decoder that its first bytes ask for, and the form that was asked for. */
 #include "image/codec.h"
 
-#include <errno.h>
+#include "base/file.h"
+
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- the file ---- */
 
-static void drop_bytes(tern__image_reader *reader)
+static void close_file(tern__image_reader *reader)
 {
-    if (reader->mapped)
-        munmap(reader->bytes, reader->size);
-    else
-        tern__free(reader->bytes);
-    reader->bytes = NULL;
-    reader->room = 0;
-    reader->mapped = false;
+    if (reader->is_open) close(reader->fd);
+    reader->is_open = false;
 }
 
-static int find_codec(tern__image_reader *reader, int fd, const char *path, const char *func, tern_error *err)
+static int open_file(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
+{
+    struct stat about;
+    close_file(reader);
+    reader->fd = tern__file_open(path, O_RDONLY, 0, &about, func, err);
+    if (reader->fd < 0) return TERN_E_IO;
+    reader->is_open = true;
+    reader->size = (size_t)about.st_size;
+    return TERN_OK;
+}
+
+static int find_codec(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
 {
     static const struct {
         const char *magic;
@@ -31,69 +36,33 @@ static int find_codec(tern__image_reader *reader, int fd, const char *path, cons
                  {"II*\0", 4, TERN__CODEC_TIFF},        {"MM\0*", 4, TERN__CODEC_TIFF},
                  {"II+\0", 4, TERN__CODEC_TIFF},        {"MM\0+", 4, TERN__CODEC_TIFF}};
     char first[4] = "";
-    ssize_t got = pread(fd, first, sizeof(first), 0);
-    if (got < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot read %s", path);
+    size_t count = TERN__MIN(reader->size, sizeof(first));
+    int status = tern__file_read(reader->fd, path, 0, first, count, func, err);
+    if (status) return status;
     for (size_t i = 0; i < TERN__COUNT(kinds); i++)
-        if ((size_t)got >= kinds[i].size && !memcmp(first, kinds[i].magic, kinds[i].size)) {
+        if (count >= kinds[i].size && !memcmp(first, kinds[i].magic, kinds[i].size)) {
             reader->codec = kinds[i].codec;
             return TERN_OK;
         }
     return tern__error_set(err, func, TERN_E_FORMAT, "%s is %s: expected a JPEG, PNG or TIFF", path,
-                           got ? "no picture" : "empty");
+                           count ? "no picture" : "empty");
 }
 
-/* A TIFF may be a stack of gigabytes, of which a page is wanted. */
-static int map_file(tern__image_reader *reader, int fd, const char *path, const char *func, tern_error *err)
+static int make_file_room(tern__image_reader *reader, const char *func, tern_error *err)
 {
-    drop_bytes(reader);
-    void *bytes = mmap(NULL, reader->size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (bytes == MAP_FAILED) return tern__error_errno(err, func, TERN_E_IO, "cannot map %s", path);
-    reader->bytes = bytes;
-    reader->mapped = true;
-    return TERN_OK;
+    if (reader->room >= reader->size) return TERN_OK;
+    tern__free(reader->bytes);
+    reader->room = reader->size + reader->size / 2;
+    reader->bytes = tern__alloc(reader->room, func, err);
+    if (reader->bytes) return TERN_OK;
+    reader->room = 0;
+    return TERN_E_MEMORY;
 }
 
-static int read_file(tern__image_reader *reader, int fd, const char *path, const char *func, tern_error *err)
+static int read_file(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
 {
-    if (reader->mapped || reader->room < reader->size) {
-        drop_bytes(reader);
-        reader->bytes = tern__alloc(reader->size + reader->size / 2, func, err);
-        if (!reader->bytes) return TERN_E_MEMORY;
-        reader->room = reader->size + reader->size / 2;
-    }
-    for (size_t got = 0; got < reader->size;) {
-        ssize_t n = pread(fd, reader->bytes + got, reader->size - got, (off_t)got);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot read %s", path);
-        if (!n)
-            return tern__error_set(err, func, TERN_E_IO, "%s became shorter: expected %zu bytes, got %zu",
-                                   path, reader->size, got);
-        got += (size_t)n;
-    }
-    return TERN_OK;
-}
-
-static int take_file(tern__image_reader *reader, int fd, const char *path, const char *func, tern_error *err)
-{
-    struct stat about;
-    if (fstat(fd, &about)) return tern__error_errno(err, func, TERN_E_IO, "cannot read %s", path);
-    if (!S_ISREG(about.st_mode)) return tern__error_set(err, func, TERN_E_IO, "%s is not a file", path);
-    int status = find_codec(reader, fd, path, func, err);
-    if (status) return status;
-    if (reader->mapped) drop_bytes(reader);
-    reader->size = (size_t)about.st_size;
-    return reader->codec == TERN__CODEC_TIFF ? map_file(reader, fd, path, func, err)
-                                             : read_file(reader, fd, path, func, err);
-}
-
-static int open_file(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
-{
-    /* Of a pipe it would be waited for that someone writes. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot open %s", path);
-    int status = take_file(reader, fd, path, func, err);
-    close(fd);
-    return status;
+    int status = make_file_room(reader, func, err);
+    return status ? status : tern__file_read(reader->fd, path, 0, reader->bytes, reader->size, func, err);
 }
 
 /* ---- the decoder ---- */
@@ -115,27 +84,40 @@ static int check_form(const char *path, const tern_image_opts *opts, const tern_
     return TERN_OK;
 }
 
-int tern__image_begin(tern__image_reader *reader, const char *path, const tern_image_opts *opts,
-                      tern_image *image, const char *func, tern_error *err)
+/* A TIFF may be a stack of gigabytes, of which a page is wanted: its plug-in reads that alone. */
+static int begin(tern__image_reader *reader, const char *path, const tern_image_opts *opts, tern_image *image,
+                 const char *func, tern_error *err)
 {
     char why[256] = "";
-    int status = open_file(reader, path, func, err);
+    int status = find_codec(reader, path, func, err);
     if (status) return status;
     const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
     if (!codec) return TERN_E_UNSUPPORTED;
+    if (!codec->reads) status = read_file(reader, path, func, err);
+    if (status) return status;
     void **decoder = &reader->decoders[reader->codec];
     if (!*decoder) *decoder = codec->decoder_new();
     if (!*decoder) return tern__error_set(err, func, TERN_E_MEMORY, "%s: no memory to decode it", path);
-    tern_image_request request = {.bytes = reader->bytes, .size = reader->size, .opts = *opts};
+    tern_image_request request = {codec->reads ? NULL : reader->bytes, reader->size, reader->fd, *opts};
     status = codec->begin(*decoder, &request, image, why, sizeof(why));
     return status ? fail(status, path, why, func, err) : check_form(path, opts, image, func, err);
+}
+
+int tern__image_begin(tern__image_reader *reader, const char *path, const tern_image_opts *opts,
+                      tern_image *image, const char *func, tern_error *err)
+{
+    int status = open_file(reader, path, func, err);
+    if (!status) status = begin(reader, path, opts, image, func, err);
+    if (status) close_file(reader);
+    return status;
 }
 
 void tern__image_reader_free(tern__image_reader *reader)
 {
     for (int i = 0; i < TERN__CODEC_COUNT; i++)
         if (reader->decoders[i]) tern__codec_open(i, "", __func__, NULL)->decoder_free(reader->decoders[i]);
-    drop_bytes(reader);
+    close_file(reader);
+    tern__free(reader->bytes);
     *reader = (tern__image_reader){0};
 }
 
@@ -196,15 +178,23 @@ static void to_rgb(tern_image *image, size_t count)
     if (image->sample == TERN_IMAGE_F32) to_rgb_float(image->data, count);
 }
 
-int tern__image_read(tern__image_reader *reader, const char *path, const tern_image_opts *opts, int64_t top,
-                     int64_t rows, tern_image *image, const char *func, tern_error *err)
+static int decode(tern__image_reader *reader, const char *path, int64_t top, int64_t rows,
+                  const tern_image *image, const char *func, tern_error *err)
 {
     char why[256] = "";
     const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
-    int wanted = opts->channels ? opts->channels : image->channels;
-    if (make_room(path, TERN__MAX(wanted, image->channels), image, func, err)) return TERN_E_MEMORY;
     int status = codec->read(reader->decoders[reader->codec], top, rows, image, why, sizeof(why));
-    if (status) return fail(status, path, why, func, err);
+    return status ? fail(status, path, why, func, err) : TERN_OK;
+}
+
+int tern__image_read(tern__image_reader *reader, const char *path, const tern_image_opts *opts, int64_t top,
+                     int64_t rows, tern_image *image, const char *func, tern_error *err)
+{
+    int wanted = opts->channels ? opts->channels : image->channels;
+    int status = make_room(path, TERN__MAX(wanted, image->channels), image, func, err);
+    if (!status) status = decode(reader, path, top, rows, image, func, err);
+    close_file(reader);
+    if (status) return status;
     size_t count = (size_t)image->height * (size_t)image->width;
     if (wanted < image->channels) to_grey(image, count);
     if (wanted > image->channels) to_rgb(image, count);

@@ -1,7 +1,6 @@
+#include "base/file.h"
 #include "base/opts.h"
 #include "image/codec.h"
-
-#include <stdio.h>
 
 static const char FUNC[] = "tern_image_save";
 
@@ -51,11 +50,11 @@ static int check_palette(const char *path, const tern_image *image, const tern_i
 
 static int write_file(const char *path, const void *data, size_t bytes, tern_error *err)
 {
-    FILE *file = fopen(path, "wb");
-    if (!file) return tern__error_errno(err, FUNC, TERN_E_IO, "cannot open %s", path);
-    bool is_written = fwrite(data, 1, bytes, file) == bytes;
-    if (fclose(file) || !is_written) return tern__error_errno(err, FUNC, TERN_E_IO, "cannot write %s", path);
-    return TERN_OK;
+    tern__output out;
+    int status = tern__output_open(&out, path, FUNC, err);
+    if (status) return status;
+    status = tern__output_write(&out, data, bytes, err);
+    return tern__output_close(&out, status, false, err);
 }
 
 static int encode(const char *path, const tern_image *image, const tern_image_save_opts *opts,

@@ -201,9 +201,9 @@ void tern__chart_draw(cairo_t *cr, const tern_chart *chart)
     draw_legend(cr, chart);
 }
 
-int tern__chart_save(const char *path, const tern_chart *chart, char *why, size_t why_size)
+int tern__chart_save(const tern_figure_out *out, const tern_chart *chart, char *why, size_t why_size)
 {
     cairo_t *cr = tern__page_new(WIDTH, HEIGHT);
     tern__chart_draw(cr, chart);
-    return tern__page_save(cr, path, why, why_size);
+    return tern__page_save(cr, out, why, why_size);
 }

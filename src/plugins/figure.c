@@ -83,10 +83,17 @@ cairo_t *tern__page_new(double width, double height)
     return cr;
 }
 
-int tern__page_save(cairo_t *cr, const char *path, char *why, size_t why_size)
+static cairo_status_t write_some(void *to, const unsigned char *bytes, unsigned count)
+{
+    const tern_figure_out *out = to;
+    return out->write(out->to, bytes, count) ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
+}
+
+int tern__page_save(cairo_t *cr, const tern_figure_out *out, char *why, size_t why_size)
 {
     cairo_status_t status = cairo_status(cr);
-    if (status == CAIRO_STATUS_SUCCESS) status = cairo_surface_write_to_png(cairo_get_target(cr), path);
+    if (status == CAIRO_STATUS_SUCCESS)
+        status = cairo_surface_write_to_png_stream(cairo_get_target(cr), write_some, (void *)(uintptr_t)out);
     cairo_destroy(cr);
     if (status == CAIRO_STATUS_SUCCESS) return 0;
     snprintf(why, why_size, "%s", cairo_status_to_string(status));
@@ -101,8 +108,8 @@ static double measure(const tern_picture *pictures, int count)
     return width;
 }
 
-static int grid_save(const char *path, const char *title, const tern_picture *pictures, int count, int across,
-                     char *why, size_t why_size)
+static int grid_save(const tern_figure_out *out, const char *title, const tern_picture *pictures, int count,
+                     int across, char *why, size_t why_size)
 {
     double cell = measure(pictures, count), tall = 0;
     for (int i = 0; i < count; i++) tall = pictures[i].rows * ZOOM > tall ? pictures[i].rows * ZOOM : tall;
@@ -114,7 +121,7 @@ static int grid_save(const char *path, const char *title, const tern_picture *pi
     for (int i = 0; i < count; i++)
         tern__picture_draw(cr, &pictures[i], ZOOM, GAP + i % across * (cell + GAP),
                            TITLE + i / across * (tall + CAPTION + GAP), cell);
-    return tern__page_save(cr, path, why, why_size);
+    return tern__page_save(cr, out, why, why_size);
 }
 
 TERN_API extern const tern_figure_backend tern_figure_plugin;

@@ -9,7 +9,7 @@
 /* A white page of so many pixels, with the font selected. */
 cairo_t *tern__page_new(double width, double height);
 /* Writes the page as a PNG and frees it: 0, or -1 with a reason. */
-int tern__page_save(cairo_t *cr, const char *path, char *why, size_t why_size);
+int tern__page_save(cairo_t *cr, const tern_figure_out *out, char *why, size_t why_size);
 /* `text` with its middle at `centre`. */
 void tern__draw_text(cairo_t *cr, const char *text, double centre, double baseline);
 
@@ -30,7 +30,7 @@ void tern__bars_draw(cairo_t *cr, const tern_bars *bars);
 void tern__picture_draw(cairo_t *cr, const tern_picture *picture, double zoom, double x, double y,
                         double width);
 
-int tern__figure_save(const char *path, const tern_figure *figure, char *why, size_t why_size);
-int tern__chart_save(const char *path, const tern_chart *chart, char *why, size_t why_size);
+int tern__figure_save(const tern_figure_out *out, const tern_figure *figure, char *why, size_t why_size);
+int tern__chart_save(const tern_figure_out *out, const tern_chart *chart, char *why, size_t why_size);
 
 #endif

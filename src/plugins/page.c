@@ -94,10 +94,10 @@ static void draw_title(cairo_t *cr, const tern_figure *f)
     cairo_set_font_size(cr, 14);
 }
 
-int tern__figure_save(const char *path, const tern_figure *figure, char *why, size_t why_size)
+int tern__figure_save(const tern_figure_out *out, const tern_figure *figure, char *why, size_t why_size)
 {
     cairo_t *cr = tern__page_new(page_width(figure), lay_out(NULL, figure) + GAP);
     draw_title(cr, figure);
     lay_out(cr, figure);
-    return tern__page_save(cr, path, why, why_size);
+    return tern__page_save(cr, out, why, why_size);
 }

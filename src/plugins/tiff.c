@@ -3,16 +3,23 @@
  * libtiff turns into RGBA. */
 #include <tern/backend/image.h>
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tiffio.h>
+#include <unistd.h>
+
+#define AHEAD 8192
 
 typedef struct decoder {
     TIFF *tiff;
-    const uint8_t *bytes;
+    int fd;
     size_t size, at;
+    bool lost; /* the file could not be read */
+    uint8_t ahead[AHEAD];
+    size_t ahead_at, ahead_bytes; /* what of the file stands there */
     uint16_t samples, bits, format, photometric, planar;
     bool plain;  /* samples are taken as they are */
     size_t most; /* bytes in one allocation       */
@@ -22,12 +29,51 @@ typedef struct decoder {
 
 /* ---- the file ---- */
 
+/* Whatever libtiff makes of it, this is why. */
+static bool lose(decoder *d, bool ended)
+{
+    d->lost = true;
+    if (ended)
+        snprintf(d->why, d->why_size, "it became shorter while it was read, expected %zu bytes", d->size);
+    else
+        snprintf(d->why, d->why_size, "cannot read it: %m");
+    return false;
+}
+
+static bool read_at(decoder *d, size_t at, void *to, size_t bytes)
+{
+    for (size_t got = 0; got < bytes;) {
+        ssize_t n = pread(d->fd, (char *)to + got, bytes - got, (off_t)(at + got));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return lose(d, n == 0);
+        got += (size_t)n;
+    }
+    return true;
+}
+
+/* Strips may be of one row, and fields are of a few bytes: what follows comes along. */
+static bool read_ahead(decoder *d, void *to, size_t bytes)
+{
+    size_t into = d->at - d->ahead_at; /* large of what stands before */
+    if (into > d->ahead_bytes || d->ahead_bytes - into < bytes) {
+        size_t some = d->size - d->at < AHEAD ? d->size - d->at : AHEAD;
+        d->ahead_bytes = 0;
+        if (!read_at(d, d->at, d->ahead, some)) return false;
+        d->ahead_at = d->at;
+        d->ahead_bytes = some;
+        into = 0;
+    }
+    memcpy(to, d->ahead + into, bytes);
+    return true;
+}
+
+/* Of what is lost nothing was read: libtiff 4.5 takes -1 for a length and writes before its buffer. */
 static tmsize_t file_read(thandle_t handle, void *to, tmsize_t bytes)
 {
     decoder *d = handle;
     size_t left = d->at < d->size ? d->size - d->at : 0;
     size_t taken = (size_t)bytes < left ? (size_t)bytes : left;
-    memcpy(to, d->bytes + d->at, taken);
+    if (!taken || !(taken < AHEAD ? read_ahead(d, to, taken) : read_at(d, d->at, to, taken))) return 0;
     d->at += taken;
     return (tmsize_t)taken;
 }
@@ -98,9 +144,10 @@ static void decoder_free(void *data)
 static int open_file(decoder *d, const tern_image_request *request)
 {
     finish(d);
-    d->bytes = request->bytes;
+    d->fd = request->fd;
     d->size = request->size;
-    d->at = 0;
+    d->at = d->ahead_bytes = 0;
+    d->lost = false;
     d->most = (size_t)request->opts.pixels_most * 16;
     TIFFOpenOptions *options = TIFFOpenOptionsAlloc();
     if (!options) return TERN_E_MEMORY;
@@ -163,16 +210,22 @@ static int read_fields(decoder *d, tern_image *image, bool indices)
     return TERN_E_UNSUPPORTED;
 }
 
-static int begin(void *data, const tern_image_request *request, tern_image *image, char *why, size_t why_size)
+static int begin_page(decoder *d, const tern_image_request *request, tern_image *image)
 {
-    decoder *d = data;
-    d->why = why;
-    d->why_size = why_size;
     int status = open_file(d, request);
     if (status) return status;
     image->pages = TIFFNumberOfDirectories(d->tiff);
     status = go_to_page(d, request->opts.page, image->pages);
     return status ? status : read_fields(d, image, request->opts.indices);
+}
+
+static int begin(void *data, const tern_image_request *request, tern_image *image, char *why, size_t why_size)
+{
+    decoder *d = data;
+    d->why = why;
+    d->why_size = why_size;
+    int status = begin_page(d, request, image);
+    return d->lost ? TERN_E_IO : status;
 }
 
 /* ---- plain samples ---- */
@@ -265,7 +318,8 @@ static int read_rgba(decoder *d, const tern_image *image)
     return is_read ? 0 : TERN_E_FORMAT;
 }
 
-static int read(void *data, int64_t top, int64_t rows, const tern_image *image, char *why, size_t why_size)
+static int read_page(void *data, int64_t top, int64_t rows, const tern_image *image, char *why,
+                     size_t why_size)
 {
     (void)top;
     (void)rows;
@@ -274,14 +328,15 @@ static int read(void *data, int64_t top, int64_t rows, const tern_image *image, 
     d->why_size = why_size;
     int status = d->plain ? read_plain(d, image) : read_rgba(d, image);
     finish(d);
-    return status;
+    return d->lost ? TERN_E_IO : status;
 }
 
 TERN_API extern const tern_image_codec tern_image_plugin;
 const tern_image_codec tern_image_plugin = {.abi = TERN_IMAGE_ABI,
                                             .size = sizeof(tern_image_codec),
                                             .name = "libtiff",
+                                            .reads = true,
                                             .decoder_new = decoder_new,
                                             .decoder_free = decoder_free,
                                             .begin = begin,
-                                            .read = read};
+                                            .read = read_page};

@@ -40,12 +40,8 @@ int tern_chart_save(const char *path, const tern_chart *chart, tern_error *err)
     tern_error *e = err ? err : &own;
     if (tern__is_set(e) || tern__chart_check(__func__, chart, e)) return e->code;
     const tern_figure_backend *plugin = tern__figure_open(__func__, e);
-    if (!plugin) return e->code;
-    if (plugin->size < offsetof(tern_figure_backend, chart_save) + sizeof(plugin->chart_save))
-        return tern__error_set(e, __func__, TERN_E_UNSUPPORTED, "figure plug-in \"%s\" draws no charts",
-                               plugin->name);
-    char why[256] = "";
-    if (plugin->chart_save(path, chart, why, sizeof(why)))
-        return tern__error_set(e, __func__, TERN_E_IO, "%s: %s", path, why);
-    return TERN_OK;
+    tern__figure_file file;
+    if (!plugin || tern__figure_create(&file, path, __func__, e)) return e->code;
+    file.failed = plugin->chart_save(&file.out, chart, file.why, sizeof(file.why));
+    return tern__figure_close(&file);
 }

@@ -12,3 +12,24 @@ const tern_figure_backend *tern__figure_open(const char *func, tern_error *err)
                         plugin->name, plugin->abi, TERN_FIGURE_ABI);
     return NULL;
 }
+
+static bool write_some(void *to, const void *bytes, size_t count)
+{
+    tern__figure_file *figure = to;
+    return !tern__output_write(&figure->file, bytes, count, figure->err);
+}
+
+int tern__figure_create(tern__figure_file *figure, const char *path, const char *func, tern_error *err)
+{
+    *figure = (tern__figure_file){.err = err, .out = {write_some, figure}};
+    return tern__output_open(&figure->file, path, func, err);
+}
+
+int tern__figure_close(tern__figure_file *figure)
+{
+    const tern__output *file = &figure->file;
+    int status = TERN_OK;
+    if (figure->failed)
+        status = tern__error_set(figure->err, file->func, TERN_E_IO, "%s: %s", file->path, figure->why);
+    return tern__output_close(&figure->file, status, false, figure->err);
+}

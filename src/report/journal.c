@@ -1,5 +1,7 @@
 #include "report/journal.h"
 
+#include "base/file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -7,25 +9,26 @@
 
 #define MUCH ((size_t)1 << 20)
 
-/* Where the last line of a file of `length` bytes ends: behind its last newline. */
+/* Where the last line of a file of `length` bytes ends, behind its last newline; -1 if that cannot be read.
+ */
 static off_t last_line_end(int fd, off_t length)
 {
     char text[512];
     while (length > 0) {
         off_t from = TERN__MAX(length - (off_t)sizeof(text), 0);
-        ssize_t got = pread(fd, text, (size_t)(length - from), from);
-        char *end = got > 0 ? memrchr(text, '\n', (size_t)got) : NULL;
+        ssize_t got = TEMP_FAILURE_RETRY(pread(fd, text, (size_t)(length - from), from));
+        if (got < 0) return -1;
+        char *end = memrchr(text, '\n', (size_t)got);
         if (end) return from + (end - text) + 1;
         length = from;
     }
     return 0;
 }
 
-static int cut(tern__journal *journal, const char *func, tern_error *err)
+static int cut(tern__journal *journal, off_t length, const char *func, tern_error *err)
 {
-    off_t length = lseek(journal->fd, 0, SEEK_END);
-    if (length >= 0) journal->whole = last_line_end(journal->fd, length);
-    if (length < 0 || (length > journal->whole && ftruncate(journal->fd, journal->whole)))
+    journal->whole = last_line_end(journal->fd, length);
+    if (journal->whole < 0 || (length > journal->whole && ftruncate(journal->fd, journal->whole)))
         return tern__error_errno(err, func, TERN_E_IO, "cannot go on with \"%s\"", journal->path);
     return TERN_OK;
 }
@@ -33,16 +36,13 @@ static int cut(tern__journal *journal, const char *func, tern_error *err)
 int tern__journal_open(tern__journal *journal, const char *path, bool fresh, const char *func,
                        tern_error *err)
 {
+    struct stat about;
     *journal = (tern__journal){.fd = -1};
-    int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_EXCL : 0);
+    int flags = O_RDWR | O_CREAT | O_APPEND | (fresh ? O_EXCL : 0);
     journal->path = tern__strdup(path, func, err);
     if (!journal->path) return TERN_E_MEMORY;
-    journal->fd = open(path, flags, 0666);
-    int status = TERN_OK;
-    if (journal->fd < 0)
-        status = tern__error_errno(err, func, TERN_E_IO, "cannot open \"%s\"", path);
-    else if (!fresh)
-        status = cut(journal, func, err);
+    journal->fd = tern__file_open(path, flags, 0666, &about, func, err);
+    int status = journal->fd < 0 ? TERN_E_IO : cut(journal, about.st_size, func, err);
     if (status) tern__journal_close(journal);
     return status;
 }

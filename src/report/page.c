@@ -57,9 +57,8 @@ int tern_figure_save(const char *path, const tern_figure *figure, tern_error *er
     tern_error *e = err ? err : &own;
     if (tern__is_set(e) || check(__func__, figure, e)) return e->code;
     const tern_figure_backend *plugin = tern__figure_open(__func__, e);
-    if (!plugin) return e->code;
-    char why[256] = "";
-    if (plugin->figure_save(path, figure, why, sizeof(why)))
-        return tern__error_set(e, __func__, TERN_E_IO, "%s: %s", path, why);
-    return TERN_OK;
+    tern__figure_file file;
+    if (!plugin || tern__figure_create(&file, path, __func__, e)) return e->code;
+    file.failed = plugin->figure_save(&file.out, figure, file.why, sizeof(file.why));
+    return tern__figure_close(&file);
 }

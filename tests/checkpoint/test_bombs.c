@@ -143,7 +143,7 @@ static void write_bomb(const bomb *b)
     for (size_t i = 0; i < pieces; i++)
         memcpy(pickle + b->head_bytes + i * b->piece_bytes, b->piece, b->piece_bytes);
     memcpy(pickle + bytes - strlen(b->tail), b->tail, strlen(b->tail));
-    assert_int_equal(tern__output_open(&out, path, &err), TERN_OK);
+    assert_int_equal(tern__output_open(&out, path, "f", &err), TERN_OK);
     tern__zip_writer zip = {.out = &out, .prefix = "archive/"};
     int status = tern__zip_add(&zip, "data.pkl", pickle, bytes, &err);
     if (!status) status = tern__zip_add(&zip, "data/0", "\0\0\0\0", 4, &err);

@@ -435,7 +435,7 @@ static void save_pickle(const char *pickle, size_t bytes)
 {
     tern_error err = {0};
     tern__output out;
-    assert_int_equal(tern__output_open(&out, path, &err), TERN_OK);
+    assert_int_equal(tern__output_open(&out, path, "f", &err), TERN_OK);
     tern__zip_writer zip = {.out = &out, .prefix = "archive/"};
     int status = tern__zip_add(&zip, "data.pkl", pickle, bytes, &err);
     if (!status) status = tern__zip_add(&zip, "version", "3\n", 2, &err);

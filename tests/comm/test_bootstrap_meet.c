@@ -128,6 +128,28 @@ static void ranks_meet_in_a_file(void **state)
     tern_store_close(b.server);
 }
 
+/* In a process of its own, which has neither input nor output: messages go nowhere, not into a socket. */
+static int meet_closed(int rank, const tern__bootstrap *boot, void *arg)
+{
+    struct stat about;
+    for (int fd = 0; fd <= 2; fd++) close(fd);
+    int status = meet(rank, boot, arg);
+    for (int fd = 0; fd <= 2; fd++)
+        if (fstat(fd, &about) || !S_ISCHR(about.st_mode)) return 2;
+    return status;
+}
+
+static void closed_descriptors_are_held(void **state)
+{
+    (void)state;
+    char method[96];
+    board b = board_new();
+    snprintf(method, sizeof(method), "file:///tmp/tern-meet-%d", (int)getpid());
+    b.method = method;
+    tern_store_close(b.server);
+    assert_ranks_ok(ranks_run(2, meet_closed, &b));
+}
+
 static void be_under_an_agent(const board *b, const char *attempt)
 {
     char port[16];
@@ -435,6 +457,9 @@ static void a_file_that_cannot_be_used_is_named(void **state)
         check_file(path, TERN_E_IO, "belongs to another user");
     }
     unlink(path);
+    assert_return_code(mkfifo(path, 0600), errno);
+    check_file(path, TERN_E_IO, "is a pipe, no regular file");
+    unlink(path);
     memset(text + 8, 'x', 5000);
     tern_group_opts opts = opts_of(NULL, 0, 2);
     opts.init_method = text;
@@ -469,6 +494,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_meet_in_a_store_of_the_caller),
         cmocka_unit_test(ranks_meet_in_a_file),
+        cmocka_unit_test(closed_descriptors_are_held),
         cmocka_unit_test(ranks_meet_in_the_store_of_an_agent),
         cmocka_unit_test(an_attempt_does_not_read_what_the_last_one_left),
         cmocka_unit_test(a_secret_comes_with_the_word),

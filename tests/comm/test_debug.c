@@ -283,6 +283,11 @@ static void names(void **state)
     setenv("TERN_DEBUG_FILE", "/nowhere/at/all", 1);
     assert_int_equal(open_code("debug", text, sizeof(text)), TERN_E_IO);
     assert_non_null(strstr(text, "cannot open /nowhere/at/all for the debug back end: "));
+    unlink(trace);
+    assert_int_equal(mkfifo(trace, 0600), 0);
+    setenv("TERN_DEBUG_FILE", trace, 1);
+    assert_int_equal(open_code("debug", text, sizeof(text)), TERN_E_IO);
+    assert_non_null(strstr(text, " for the debug back end: No such device or address"));
 }
 
 int main(void)

@@ -213,15 +213,71 @@ static void names(void **state)
     tern_dataset_free(dataset);
 }
 
+/* ---- what is no file ---- */
+
+static void put_pipe(const char *root, const char *name, char path[256])
+{
+    snprintf(path, 256, "%s/%s", root, name);
+    remove(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+}
+
+static void expect_pipe(tern_dataset *dataset, const char *path, tern_error err)
+{
+    assert_null(dataset);
+    assert_int_equal(err.code, TERN_E_IO);
+    if (!strstr(err.text, path) || !strstr(err.text, " is a pipe, no regular file")) fail_msg("%s", err.text);
+}
+
+static void pipes_are_not_waited_for(void **state)
+{
+    folder *f = *state;
+    char path[256];
+    tern_error err = {0};
+    tern_cifar_opts opts = tern_cifar_defaults();
+    opts.test = true;
+    put_all(f->path);
+    put_pipe(f->path, "test_batch.bin", path);
+    tern_dataset *dataset = tern_cifar_open(f->path, &opts, &err);
+    expect_pipe(dataset, path, err);
+    err = (tern_error){0};
+    put_pipe(f->path, "cities/gtFine/train/c/2_gtFine_labelIds.png", path);
+    dataset = cities_open(f->path, &err);
+    expect_pipe(dataset, path, err);
+}
+
+/* A folder that reads as if it had no end. */
+static void a_link_that_leads_back_is_named(void **state)
+{
+    folder *f = *state;
+    char path[256];
+    tern_error err = {0};
+    put_all(f->path);
+    snprintf(path, sizeof(path), "%s/folder/a/up", f->path);
+    assert_int_equal(symlink("..", path), 0);
+    snprintf(path, sizeof(path), "%s/folder/a/again", f->path);
+    assert_int_equal(symlink(".", path), 0);
+    assert_null(folder_open(f->path, &err));
+    assert_int_equal(err.code, TERN_E_IO);
+    if (!strstr(err.text, "/folder/a/") || !strstr(err.text, "leads back to a folder that it is in"))
+        fail_msg("%s", err.text);
+    remove(path);
+    assert_int_equal(symlink("../b", path), 0); /* which does not */
+    snprintf(path, sizeof(path), "%s/folder/a/up", f->path);
+    remove(path);
+    tern_dataset *dataset = folder_open(f->path, NULL);
+    assert_int_equal(dataset->length, LENGTH + EACH);
+    tern_dataset_free(dataset);
+}
+
 #define WITH_FILES(test) cmocka_unit_test_setup_teardown(test, open_folder, erase_folder)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_FILES(warm_epochs_ask_for_no_memory),
-        WITH_FILES(every_refused_request_is_an_error),
-        WITH_FILES(the_same_for_any_workers_and_ranks),
-        WITH_FILES(names),
+        WITH_FILES(warm_epochs_ask_for_no_memory),      WITH_FILES(every_refused_request_is_an_error),
+        WITH_FILES(the_same_for_any_workers_and_ranks), WITH_FILES(names),
+        WITH_FILES(pipes_are_not_waited_for),           WITH_FILES(a_link_that_leads_back_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

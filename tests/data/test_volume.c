@@ -2,8 +2,12 @@
 #include "check.h"
 #include "ledger.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/tern-volume-XXXXXX";
@@ -101,11 +105,49 @@ static void every_refused_allocation_is_an_error(void **state)
     expect_no_memory(crop_and_save);
 }
 
+static void expect_refused(const char *path, const char *why)
+{
+    tern_error err = {0};
+    tern_volume *volume = tern_volume_load(npy, NULL);
+    assert_int_equal(tern_volume_save(path, volume, TERN_U8, &err), TERN_E_IO);
+    if (!strstr(err.text, path) || !strstr(err.text, why)) fail_msg("%s", err.text);
+    tern_volume_free(volume);
+}
+
+static void a_pipe_is_not_replaced(void **state)
+{
+    (void)state;
+    struct stat about;
+    unlink(out);
+    assert_int_equal(mkfifo(out, 0600), 0);
+    expect_refused(out, "is there and no regular file");
+    assert_int_equal(stat(out, &about), 0);
+    assert_true(S_ISFIFO(about.st_mode));
+}
+
+/* Nothing is left beside the files, or the folder could not be removed. */
+static void a_full_disk_is_said(void **state)
+{
+    (void)state;
+    struct rlimit whole;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &whole);
+    setrlimit(RLIMIT_FSIZE, &(struct rlimit){100, whole.rlim_max});
+    unlink(out);
+    expect_refused(out, "File too large");
+    if (access(nifti, F_OK) == 0) expect_refused(nifti, "File too large");
+    setrlimit(RLIMIT_FSIZE, &whole);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(access(out, F_OK), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fortran_order_is_turned),
         cmocka_unit_test(every_refused_allocation_is_an_error),
+        cmocka_unit_test(a_pipe_is_not_replaced),
+        cmocka_unit_test(a_full_disk_is_said),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

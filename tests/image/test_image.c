@@ -1,6 +1,6 @@
 /* Pictures in files beyond their pixels, which tests/torch/test_image.py compares: memory, plug-ins that are
  * missing, and what is refused. */
-#include "base/base.h"
+#include "image/codec.h"
 #include "ledger.h"
 #include "report/folder.h"
 
@@ -159,8 +159,88 @@ static void saving(void **state)
     REFUSED(SAVE(channels, 1), TERN_E_RANGE, "index 37 at (0, 1), the palette has 37");
     o.colours = 256;
     snprintf(path, sizeof(path), "%s/nowhere/a.png", f->path);
-    REFUSED(tern_image_save(path, &image, NULL, &err), TERN_E_IO, "cannot open ");
-    REFUSED(tern_image_save("/dev/full", &image, &o, &err), TERN_E_IO, "cannot write /dev/full");
+    REFUSED(tern_image_save(path, &image, NULL, &err), TERN_E_IO, "cannot create ");
+}
+
+/* ---- what the disk does ---- */
+
+static int save_noise(const char *path, tern_error *err)
+{
+    static uint8_t noise[64 * 64 * 3];
+    uint32_t next = 1;
+    for (size_t i = 0; i < sizeof(noise); i++)
+        noise[i] = (uint8_t)((next = next * 1664525 + 1013904223) >> 24);
+    tern_image image = {.height = 64, .width = 64, .channels = 3, .data = noise};
+    return tern_image_save(path, &image, NULL, err);
+}
+
+static void a_full_disk_leaves_the_old_one(void **state)
+{
+    folder *f = *state;
+    save_or_skip(f->file, 3);
+    expect_old_file(f, 0, save_noise);
+    expect_old_file(f, 5000, save_noise);
+}
+
+static void a_pipe_is_not_waited_for(void **state)
+{
+    folder *f = *state;
+    tern_image image = {0};
+    assert_int_equal(mkfifo(f->file, 0600), 0);
+    REFUSED(tern_image_load(f->file, NULL, &image, &err), TERN_E_IO, "is a pipe, no regular file");
+    image = image_make(3);
+    REFUSED(tern_image_save(f->file, &image, NULL, &err), TERN_E_IO, "no regular file");
+}
+
+enum { ROWS = 64, ROW = 4096, HEAD = 128 };
+
+static void put_number(FILE *file, uint32_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++) putc(value >> 8 * i & 255, file);
+}
+
+/* A TIFF of one grey page, in one strip behind its directory. */
+static void write_tiff(const char *path)
+{
+    static const uint32_t fields[][2] = {{256, ROW},  {257, ROWS}, {258, 8},    {259, 1},         {262, 1},
+                                         {273, HEAD}, {277, 1},    {278, ROWS}, {279, ROWS * ROW}};
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    fputs("II*", file);
+    put_number(file, 0, 1);
+    put_number(file, 8, 4);
+    put_number(file, TERN__COUNT(fields), 2);
+    for (size_t i = 0; i < TERN__COUNT(fields); i++) {
+        put_number(file, fields[i][0], 2);
+        put_number(file, 4, 2); /* of type LONG */
+        put_number(file, 1, 4);
+        put_number(file, fields[i][1], 4);
+    }
+    for (long at = ftell(file); at < HEAD + ROWS * ROW; at++) putc(at < HEAD ? 0 : (int)(at % 251), file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Between the header and the pixels. */
+static void a_tiff_that_becomes_shorter(void **state)
+{
+    folder *f = *state;
+    tern_error err = {0};
+    tern_image image = {0};
+    tern__image_reader reader = {0};
+    const tern_image_opts opts = tern_image_defaults();
+    write_tiff(f->file);
+    for (int cut = 0; cut < 2; cut++) {
+        if (tern__image_begin(&reader, f->file, &opts, &image, "f", &err) == TERN_E_UNSUPPORTED) skip();
+        assert_ok(err);
+        if (cut) assert_int_equal(truncate(f->file, 20000), 0);
+        tern__image_read(&reader, f->file, &opts, 0, image.height, &image, "f", &err);
+        if (!cut) assert_int_equal(((uint8_t *)image.data)[ROW], (HEAD + ROW) % 251);
+    }
+    assert_int_equal(err.code, TERN_E_IO);
+    if (strstr(err.text, f->file) != err.text || !strstr(err.text, ": it became shorter while it was read"))
+        fail_msg("%s", err.text);
+    tern__image_reader_free(&reader);
+    tern_image_free(&image);
 }
 
 int main(void)
@@ -171,6 +251,9 @@ int main(void)
         IN_A_FOLDER(no_memory),
         IN_A_FOLDER(loading),
         IN_A_FOLDER(saving),
+        IN_A_FOLDER(a_full_disk_leaves_the_old_one),
+        IN_A_FOLDER(a_pipe_is_not_waited_for),
+        IN_A_FOLDER(a_tiff_that_becomes_shorter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 static tern_board *open_board(const char *folder, int queue, double seconds)
@@ -197,6 +198,50 @@ static void tables_go_on_behind_their_last_whole_line(void **state)
 }
 
 /* ---- where it cannot ---- */
+
+/* In the place of the C library's: a disk that cannot be read. */
+static bool is_broken;
+ssize_t pread(int fd, void *to, size_t bytes, off_t at)
+{
+    if (!is_broken) return syscall(SYS_pread64, fd, to, bytes, at);
+    errno = EIO;
+    return -1;
+}
+
+static void tables_that_cannot_be_read_are_left_alone(void **state)
+{
+    const char *folder = *state;
+    char before[4096], after[4096];
+    tern_error err = {0};
+    tern_board_opts opts = tern_board_defaults();
+    opts.csv = true;
+    tern_board *board = open_tables(folder);
+    put(board, 3);
+    tern_board_free(board);
+    text_of(folder, "scalars.csv", before, sizeof(before));
+    is_broken = true;
+    assert_null(tern_board_new(folder, NULL, &opts, &err));
+    is_broken = false;
+    assert_int_equal(err.code, TERN_E_IO);
+    assert_non_null(strstr(err.text, "scalars.csv\": Input/output error"));
+    text_of(folder, "scalars.csv", after, sizeof(after));
+    assert_string_equal(after, before);
+}
+
+/* What is said there does not go into the next file that is opened. */
+static void standard_error_is_closed(void **state)
+{
+    int kept = dup(STDERR_FILENO);
+    close(STDERR_FILENO);
+    tern_board *board = open_board(*state, 1, 1e9);
+    ssize_t said = write(STDERR_FILENO, "a warning\n", 10);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    assert_int_equal(said, -1);
+    put(board, 1);
+    assert_int_equal(records_in(*state), 2);
+    tern_board_free(board);
+}
 
 static char last_warning[1024];
 static int warnings;
@@ -453,6 +498,8 @@ int main(void)
         IN_A_FOLDER(a_file_is_the_last_by_its_name),
         IN_A_FOLDER(a_folder_has_its_date_and_tag),
         IN_A_FOLDER(tables_go_on_behind_their_last_whole_line),
+        IN_A_FOLDER(tables_that_cannot_be_read_are_left_alone),
+        IN_A_FOLDER(standard_error_is_closed),
         IN_A_FOLDER(a_full_disk_is_told_once),
         IN_A_FOLDER(a_disk_full_from_the_start),
         IN_A_FOLDER(a_killed_process_leaves_whole_records),

@@ -333,7 +333,7 @@ class ImageTest(unittest.TestCase):
         with self.assertRaisesRegex(tern.TernError, "cannot open .*/nowhere.*No such file") as caught:
             images.load(self.path("nowhere"))
         self.assertEqual(caught.exception.code, E_IO)
-        with self.assertRaisesRegex(tern.TernError, "is not a file"):
+        with self.assertRaisesRegex(tern.TernError, "is a directory, no regular file"):
             images.load(self.folder)
 
 

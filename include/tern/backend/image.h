@@ -7,12 +7,13 @@
 
 #include <tern/image.h>
 
-#define TERN_IMAGE_ABI    1
+#define TERN_IMAGE_ABI    2
 #define TERN_IMAGE_SYMBOL "tern_image_plugin"
 
 typedef struct tern_image_request {
-    const uint8_t *bytes; /* the whole file, until read returns */
-    size_t size;
+    const uint8_t *bytes; /* the whole file, until read returns; NULL for a plug-in that reads it itself */
+    size_t size;          /* of the file */
+    int fd;               /* the file, open until read returns, for pread: it may become shorter */
     tern_image_opts opts; /* `channels` is a wish, whoever asked converts what it gets */
 } tern_image_request;
 
@@ -22,6 +23,7 @@ typedef struct tern_image_codec {
     int abi;     /* TERN_IMAGE_ABI */
     size_t size; /* sizeof(tern_image_codec) of the plug-in's build: members beyond it are absent */
     const char *name;
+    bool reads;                 /* by itself, what it needs of the file */
     void *(*decoder_new)(void); /* NULL: no memory */
     void (*decoder_free)(void *decoder);
     /* Reads what stands before the pixels, and fills in all of `image` but its memory; nothing as large as

@@ -1,5 +1,6 @@
 #include "comm/bootstrap/inner.h"
 
+#include "base/file.h"
 #include "base/local.h"
 
 #include <pthread.h>
@@ -85,7 +86,8 @@ int tern__boot_start(tern__bootstrap *out, tern_error *err)
     char secret[2 * TERN__SECRET_BYTES + 2];
     *out = (tern__bootstrap){.world = 1, .local_world = 1, .listen_fd = -1, .source = "alone"};
     bool has_secret = take(TERN__ENV_SECRET, secret, sizeof(secret));
-    int status = has_secret ? parse_secret(secret, out, err) : TERN_OK;
+    int status = tern__standard_hold(tern__boot_func, err);
+    if (has_secret && !status) status = parse_secret(secret, out, err);
     sodium_memzero(secret, sizeof(secret));
     if (!status) remember_secret(out);
     return status;

@@ -7,6 +7,7 @@
  *
  * With the word comes a secret, if the user has set none: who can read the store is of the job, and who knows
  * the port only is not. */
+#include "base/file.h"
 #include "comm/bootstrap/inner.h"
 #include "comm/control/inner.h"
 #include "comm/store/hello.h"
@@ -20,7 +21,6 @@
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* What rank 0 leaves. */
@@ -286,11 +286,11 @@ static tern_store *open_agents(const tern__bootstrap *boot, double timeout_s, te
 /* For this user's eyes: it will hold a secret. Somebody else's file would let him say where to meet. */
 static int make_file(const char *path, tern_error *err)
 {
-    struct stat info;
-    int fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return tern__error_errno(err, tern__boot_func, TERN_E_IO, "init_method: cannot open %s", path);
-    bool is_ours = !fstat(fd, &info) && info.st_uid == geteuid();
+    struct stat about;
+    tern_error why = {0};
+    int fd = tern__file_open(path, O_RDONLY | O_CREAT, 0600, &about, tern__boot_func, &why);
+    if (fd < 0) return tern__error_set(err, tern__boot_func, TERN_E_IO, "init_method: %s", why.text);
+    bool is_ours = about.st_uid == geteuid();
     tern__close(&fd);
     if (is_ours) return TERN_OK;
     return tern__error_set(err, tern__boot_func, TERN_E_IO, "init_method: %s belongs to another user", path);

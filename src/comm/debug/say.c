@@ -5,11 +5,18 @@
 #include <stdio.h>
 #include <unistd.h>
 
+/* Of a pipe it is not waited for that somebody reads; once open it is as standard error would be. */
+static int open_named(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644);
+    if (fd >= 0) fcntl(fd, F_SETFL, O_APPEND);
+    return fd;
+}
+
 int tern__debug_open(tern__debug *debug, tern_error *err)
 {
     const char *path = tern__env("TERN_DEBUG_FILE");
-    debug->fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)
-                     : fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+    debug->fd = path ? open_named(path) : fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
     if (debug->fd >= 0) return TERN_OK;
     return tern__error_errno(err, "tern_group_open", TERN_E_IO, "cannot open %s for the debug back end",
                              path ? path : "standard error");

@@ -1,0 +1,163 @@
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define AT_ONCE ((size_t)1 << 30) /* one call of the kernel's moves less than 2 GiB */
+#define BUFFER  ((size_t)1 << 16)
+
+/* ---- opening ---- */
+
+static const char *kind_of(mode_t mode)
+{
+    if (S_ISDIR(mode)) return "directory";
+    if (S_ISFIFO(mode)) return "pipe";
+    return S_ISSOCK(mode) ? "socket" : "device";
+}
+
+static int check_kind(int fd, const char *path, struct stat *about, const char *func, tern_error *err)
+{
+    if (fstat(fd, about)) return tern__error_errno(err, func, TERN_E_IO, "cannot look at %s", path);
+    if (S_ISREG(about->st_mode)) return TERN_OK;
+    return tern__error_set(err, func, TERN_E_IO, "%s is a %s, no regular file", path,
+                           kind_of(about->st_mode));
+}
+
+/* Standard error may be closed, and what is said there must not go into a file that has taken its number. */
+static int open_above(const char *path, int flags, mode_t mode)
+{
+    int fd = TEMP_FAILURE_RETRY(open(path, flags | O_CLOEXEC, mode));
+    if (fd < 0 || fd > STDERR_FILENO) return fd;
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), saved = errno;
+    close(fd);
+    errno = saved;
+    return above;
+}
+
+/* Not blocking, of a pipe that nobody reads or writes the opening does not wait. */
+int tern__file_open(const char *path, int flags, mode_t mode, struct stat *about, const char *func,
+                    tern_error *err)
+{
+    struct stat own;
+    int fd = open_above(path, flags | O_NONBLOCK | O_NOCTTY, mode);
+    if (fd < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot open %s", path), -1;
+    if (!check_kind(fd, path, about ? about : &own, func, err)) return fd;
+    close(fd);
+    return -1;
+}
+
+int tern__standard_hold(const char *func, tern_error *err)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) /* the lowest free number is taken */
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR | O_CLOEXEC) < 0)
+            return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot open /dev/null");
+    return TERN_OK;
+}
+
+/* ---- reading ---- */
+
+int tern__file_read(int fd, const char *path, int64_t offset, void *out, size_t bytes, const char *func,
+                    tern_error *err)
+{
+    for (size_t got = 0; got < bytes;) {
+        ssize_t n = pread(fd, (char *)out + got, TERN__MIN(bytes - got, AT_ONCE), offset + (int64_t)got);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot read %s", path);
+        if (n == 0)
+            return tern__error_set(err, func, TERN_E_IO,
+                                   "%s became shorter while it was read: expected %lld bytes, got %lld", path,
+                                   (long long)(offset + (int64_t)bytes), (long long)(offset + (int64_t)got));
+        got += (size_t)n;
+    }
+    return TERN_OK;
+}
+
+/* ---- writing ---- */
+
+static int failed(const tern__output *out, const char *what, tern_error *err)
+{
+    return tern__error_errno(err, out->func, TERN_E_IO, "cannot %s %s", what, out->temp);
+}
+
+static void release(tern__output *out)
+{
+    tern__free(out->temp);
+    tern__free(out->buffer);
+}
+
+int tern__output_open(tern__output *out, const char *path, const char *func, tern_error *err)
+{
+    struct stat old;
+    *out = (tern__output){.path = path, .func = func, .fd = -1};
+    if (stat(path, &old) == 0 && !S_ISREG(old.st_mode))
+        return tern__error_set(err, func, TERN_E_IO, "%s is there and no regular file", path);
+    size_t room = strlen(path) + 32;
+    out->temp = tern__alloc(room, func, err);
+    out->buffer = out->temp ? tern__alloc_raw(BUFFER, TERN__LINE) : NULL;
+    if (!out->buffer) {
+        tern__free(out->temp);
+        return tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", BUFFER);
+    }
+    snprintf(out->temp, room, "%s.%d.tmp", path, (int)getpid());
+    out->fd = open_above(out->temp, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0666);
+    if (out->fd >= 0) return TERN_OK;
+    int status = failed(out, "create", err);
+    release(out);
+    return status;
+}
+
+static int write_all(tern__output *out, const char *data, size_t bytes, tern_error *err)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = write(out->fd, data + done, TERN__MIN(bytes - done, AT_ONCE));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return failed(out, "write", err);
+        done += (size_t)n;
+    }
+    return TERN_OK;
+}
+
+int tern__output_flush(tern__output *out, tern_error *err)
+{
+    size_t bytes = out->buffered;
+    out->buffered = 0;
+    return write_all(out, out->buffer, bytes, err);
+}
+
+int tern__output_write(tern__output *out, const void *data, size_t bytes, tern_error *err)
+{
+    out->offset += (int64_t)bytes;
+    if (out->buffered + bytes > BUFFER && tern__output_flush(out, err)) return TERN_E_IO;
+    if (bytes > BUFFER) return write_all(out, data, bytes, err);
+    if (bytes) memcpy(out->buffer + out->buffered, data, bytes);
+    out->buffered += bytes;
+    return TERN_OK;
+}
+
+/* The rename is on the disk when the directory is. */
+static int sync_folder(const tern__output *out, tern_error *err)
+{
+    int folder = open(dirname(out->temp), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int status = folder < 0 || fsync(folder) ? failed(out, "sync", err) : TERN_OK;
+    if (folder >= 0) close(folder);
+    return status;
+}
+
+/* Closed before it takes the name: of a disk beyond a network that is full only this may tell. */
+int tern__output_close(tern__output *out, int status, bool sync, tern_error *err)
+{
+    if (!status) status = tern__output_flush(out, err);
+    if (!status && sync && fsync(out->fd)) status = failed(out, "sync", err);
+    if (close(out->fd) && !status) status = failed(out, "close", err);
+    if (!status && rename(out->temp, out->path)) status = failed(out, "rename", err);
+    if (status)
+        unlink(out->temp);
+    else if (sync)
+        status = sync_folder(out, err);
+    release(out);
+    return status;
+}
