@@ -1,7 +1,7 @@
 /* file.h - files: opened only if they are some, read by length, and written so that the old one stays until
  * the new one is whole. */
-#ifndef TERN_SRC_FILE_H
-#define TERN_SRC_FILE_H
+#ifndef TERN_SRC_BASE_FILE_H
+#define TERN_SRC_BASE_FILE_H
 
 #include "base/base.h"
 
