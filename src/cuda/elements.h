@@ -50,7 +50,8 @@ static __device__ __forceinline__ double tern__reciprocal(double value)
     return 1 / value;
 }
 
-/* e^-x of a float that is not negative, to a unit in the last place and another one for each 8 of x. */
+/* e^-x of a float that is not negative, to two units in the last place and about one more for each unit of x,
+ * in two instructions. */
 static __device__ __forceinline__ float tern__decayed(float x)
 {
 #ifdef TERN_CUDA_EMULATED
