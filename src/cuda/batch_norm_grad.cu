@@ -86,19 +86,23 @@ static __global__ void __launch_bounds__(THREADS, 1) run_totals(batch_norm_total
     tern__vector_put(a.dw, c, product);
 }
 
-/* dx = scale (dy' - s / n - (x - mean) p / (n deviation)), where s and p are means for n = 1 */
-template <int DTYPE, int N, int MASK> static __global__ void run_data_grad(batch_norm a)
+/* dx = scale (dy' - s / n - (x - mean) p / (n deviation)), where s and p are means for n = 1. What a thread
+ * knows of eight channels leaves a processor room for two blocks, not three: they have twice as many rows on
+ * their way. */
+template <int DTYPE, int N, int MASK>
+static __global__ void __launch_bounds__(THREADS, N > 4 ? 2 : 3) run_data_grad(batch_norm a)
 {
     tern__kernel_begin();
     typedef tern__number<DTYPE> R;
+    enum { ROWS = N > 4 ? 2 * AHEAD : AHEAD };
     tern__seat s = tern__seat_of(a.k, (int)(gridDim.y - 1 - blockIdx.y));
     batch_norm_constants<R, N> k = constants_of<R, N>(a, s);
     while (s.row < s.last) {
-        tern__bunch<DTYPE, N> dy[AHEAD] = {}, x[AHEAD] = {}, y[AHEAD] = {};
-        int64_t at[AHEAD];
+        tern__bunch<DTYPE, N> dy[ROWS] = {}, x[ROWS] = {}, y[ROWS] = {};
+        int64_t at[ROWS];
         int rows = 0;
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++, tern__seat_move(a.k, &s)) {
+        for (int i = 0; i < ROWS; i++, tern__seat_move(a.k, &s)) {
             at[i] = s.at;
             if (s.row >= s.last) continue;
             rows++;
@@ -107,7 +111,7 @@ template <int DTYPE, int N, int MASK> static __global__ void run_data_grad(batch
             if (has_output(MASK)) y[i] = tern__bunch_get<DTYPE, N>(a.output, at[i]);
         }
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
+        for (int i = 0; i < ROWS; i++) {
             if (i >= rows) break;
             R dx[N], d[N];
             passed<MASK, DTYPE, N>(k, dy[i], x[i], y[i], d);

@@ -3,88 +3,75 @@
  * Every channel of a sample is cut into pieces; a block makes the five sums of one. With a map of classes a
  * thread, or a team of some, has all channels of its positions, and its block the sums of all of them: in
  * registers where they are few, else in shared memory. With more classes than a team's registers hold a
- * kernel before leaves each position's log sum exp; blocks of neighbouring channels run side by side and find
- * the position's norm and label in the cache. A last kernel joins the pieces, and a block makes the loss of
- * them. */
-#include "cuda/dice_loss_inner.h"
+ * kernel before leaves each position's log sum exp and label; blocks of neighbouring channels run side by
+ * side and find these in the cache. A last kernel joins the pieces, and a block makes the loss of them. */
+#include "cuda/dice_loss_mask.h"
 
 #define SLOTS 128 /* threads whose sums are in shared memory */
 #define SLOT  64  /* numbers that are added up in a slot */
 
-/* 16 bytes at a time, where they are as many. */
-template <class R, int N>
-static __device__ __forceinline__ void put_norms(const problem &p, int64_t at, const log_sum<R> (&norms)[N])
-{
-    enum { EACH = N * sizeof(R) < 16 ? N : 16 / sizeof(R) };
-    const int dtype = sizeof(R) == 8 ? TERN_F64 : TERN_F32;
-    R top[EACH], rest[EACH];
-#pragma unroll
-    for (int k = 0; k < N; k += EACH) {
-#pragma unroll
-        for (int l = 0; l < EACH; l++) top[l] = norms[k + l].top, rest[l] = norms[k + l].rest;
-        tern__bunch_put<dtype>(p.norms, at + k, top, false);
-        tern__bunch_put<dtype>(p.norms, p.c.samples * p.c.inner + at + k, rest, false);
-    }
-}
+/* ---- masks ---- */
 
-template <int G, class S> static __global__ void __launch_bounds__(THREADS) find_norms(problem p)
+/* What a thread has summed up of a piece: all, and what came since as it is. Cross entropy has a logarithm of
+ * 1 + e^-|x| for each element: one is taken of their product, of which the rest beyond 1 is kept, so that a
+ * small one is not rounded off. */
+template <class M> struct mask_sums {
+    typedef typename M::R R;
+    const problem &p;
+    double all[TERN__OVERLAP];
+    R few[TERN__OVERLAP], rest;
+
+    __device__ __forceinline__ explicit mask_sums(const problem &of) : p(of), all{}, few{}, rest(0)
+    {
+    }
+    template <int N> __device__ __forceinline__ void add(const R (&x)[N], const R (&t)[N])
+    {
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            few[0] += x[l] * t[l];
+            few[1] += p.attr.squared ? x[l] * x[l] : x[l];
+            few[2] += p.attr.squared && !M::OF_BYTES ? t[l] * t[l] : t[l];
+        }
+    }
+    template <int N> __device__ __forceinline__ void add_logits(const R (&x)[N], const R (&t)[N])
+    {
+        R shares[N];
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            const sigmoid<R> of = sigmoid_of(x[l]);
+            few[3] += (x[l] > 0 ? x[l] : R(0)) - x[l] * t[l];
+            rest = of.tail + (rest * of.tail + rest);
+            shares[l] = probability(x[l], of);
+        }
+        add(shares, t);
+    }
+    template <int N> __device__ __forceinline__ void take(int64_t at, R (&x)[N], R (&t)[N])
+    {
+        bool counts[N];
+        few[4] += leave_out<M>(p, at, x, t, counts);
+        p.attr.probabilities ? add(x, t) : add_logits(x, t);
+    }
+    __device__ __forceinline__ void through(void)
+    {
+        few[3] += log1p(rest);
+#pragma unroll
+        for (int k = 0; k < TERN__OVERLAP; k++) all[k] += (double)few[k], few[k] = 0;
+        rest = 0;
+    }
+};
+
+template <class M> static __global__ void __launch_bounds__(THREADS, M::AT_ONCE) add_masks(problem p)
 {
     tern__kernel_begin();
-    int64_t step = (int64_t)gridDim.x * THREADS * S::LINES, count = p.c.samples * p.c.inner;
-    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * S::LINES;
-    for (; i < count; i += step) {
-        int64_t sample = tern__quotient(i, p.c.inner);
-        log_sum<typename S::R> norms[S::LINES] = {};
-        S values;
-        get_norms(p, i + sample * (p.c.channels - 1) * p.c.inner, &values, norms);
-        put_norms(p, i, norms);
-    }
-}
-
-/* Branches would cost more than what they spare. */
-template <class R, bool CLASSES>
-static __device__ __forceinline__ void add_element(const problem &p, const element<R> &e, R sums[])
-{
-    const R x = e.counts ? e.p : R(0), t = e.counts ? e.t : R(0);
-    sums[0] += x * t;
-    sums[1] += x * (p.attr.squared ? x : R(1));
-    sums[2] += t * (p.attr.squared ? t : R(1));
-    sums[3] += e.counts ? e.entropy : R(0);
-    sums[4] += CLASSES ? t : (R)e.counts;
-}
-
-/* Four are summed as they are, and then in double. Three blocks have room on a processor, two of a map or in
- * double; for more nvcc would spill. */
-template <class R, int N, bool CLASSES>
-static __global__ void __launch_bounds__(THREADS, CLASSES || sizeof(R) == 8 ? 2 : 3) add_pieces(problem p)
-{
-    tern__kernel_begin();
-    typedef asked<R, N, CLASSES> A;
     for (int64_t n = blockIdx.x; n < p.c.samples * p.c.channels * p.pieces; n += gridDim.x) {
         piece own = piece_of(p, n);
-        A asked(p, own);
-        double sums[TERN__OVERLAP] = {0};
-        for (int64_t i = own.first + threadIdx.x * N; i < own.last; i += AHEAD * A::STEP) {
-            asked.ask(p, i);
-#pragma unroll
-            for (int j = 0; j < AHEAD; j++) {
-                element<R> e[N];
-                R few[TERN__OVERLAP] = {0};
-                if (i + j * A::STEP >= own.last) break;
-                asked.get(p, i + j * A::STEP, j, e);
-#pragma unroll
-                for (int l = 0; l < N; l++) add_element<R, CLASSES>(p, e[l], few);
-#pragma unroll
-                for (int k = 0; k < TERN__OVERLAP; k++) sums[k] += (double)few[k];
-            }
-        }
-        tern__block_sums(sums);
+        mask_sums<M> sums(p);
+        show_mask<M>(p, own, sums);
+        tern__block_sums(sums.all);
         int64_t to = ((own.sample * p.c.channels + own.channel) * p.pieces + own.number) * TERN__OVERLAP;
-        for (int k = 0; k < TERN__OVERLAP && threadIdx.x == 0; k++) p.partial[to + k] = sums[k];
+        for (int k = 0; k < TERN__OVERLAP && threadIdx.x == 0; k++) p.partial[to + k] = sums.all[k];
     }
 }
-
-/* ---- where a thread or a team has all channels of its positions ---- */
 
 /* What a position counts for, it counts for its label's channel: the last sum is that of the targets. */
 enum { BOTH, X, TARGET, ENTROPY, OWN };
@@ -97,6 +84,8 @@ static __device__ __forceinline__ void leave(const problem &p, int64_t sample, i
     to[which] = sum;
     if (which == TARGET) to[TERN__OVERLAP - 1] = sum;
 }
+
+/* ---- where a thread or a team has all channels of its positions ---- */
 
 /* Sums of FEW channels, by threads W that have all of them. */
 template <class W> struct sums_in_registers {
@@ -226,6 +215,94 @@ static __global__ void __launch_bounds__(SUMS::BLOCK, SUMS::AT_ONCE) add_positio
     }
 }
 
+/* ---- where there are too many channels for that ---- */
+
+/* What there is to know of N neighbouring positions, and where it is: the tops of all, their rests, and then
+ * their labels, -1 where one does not count. N is 1, or fills 16 bytes. */
+namespace
+{
+template <class T, int N> struct alignas(N == 1 ? sizeof(T) : 16) numbers {
+    T v[N];
+};
+template <class R, int N> struct norms {
+    numbers<R, N> top, rest;
+    numbers<int, N> label;
+};
+} // namespace
+
+template <class R, int N> static __device__ __forceinline__ numbers<R, N> *tops(const problem &p, int which)
+{
+    return (numbers<R, N> *)((R *)p.norms + which * p.c.samples * p.c.inner);
+}
+template <class R, int N> static __device__ __forceinline__ numbers<int, N> *labels(const problem &p)
+{
+    return (numbers<int, N> *)tops<R, N>(p, 2);
+}
+
+template <int G, class S> static __global__ void __launch_bounds__(THREADS) find_norms(problem p)
+{
+    tern__kernel_begin();
+    typedef typename S::R R;
+    enum { N = S::LINES };
+    int64_t step = (int64_t)gridDim.x * THREADS * N, count = p.c.samples * p.c.inner;
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
+    for (; i < count; i += step) {
+        int64_t sample = tern__quotient(i, p.c.inner), label[N];
+        log_sum<R> sums[N] = {};
+        norms<R, N> found;
+        S values;
+        tern__labels_get(p.target, p.target_dtype, i, label);
+        if (!p.attr.probabilities) get_norms(p, i + sample * (p.c.channels - 1) * p.c.inner, &values, sums);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            found.top.v[k] = sums[k].top, found.rest.v[k] = sums[k].rest;
+            found.label.v[k] = is_counted(p, i + k, label[k]) ? (int)label[k] : -1;
+        }
+        tops<R, N>(p, 0)[i / N] = found.top;
+        tops<R, N>(p, 1)[i / N] = found.rest;
+        labels<R, N>(p)[i / N] = found.label;
+    }
+}
+
+/* Neighbouring positions of one channel. */
+template <int DTYPE, int N>
+static __device__ __forceinline__ void add_channel(const problem &p, int64_t at, int64_t i, int channel,
+                                                   double (&sums)[OWN])
+{
+    typedef tern__number<DTYPE> R;
+    const tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(p.x, at);
+    const norms<R, N> of = {tops<R, N>(p, 0)[i / N], tops<R, N>(p, 1)[i / N], labels<R, N>(p)[i / N]};
+    R few[OWN] = {0};
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        const int label = of.label.v[k];
+        element<R> e = class_element(p, x.get(k), {of.top.v[k], of.rest.v[k]}, label >= 0, label == channel);
+        if (!e.counts) e.p = 0;
+        few[BOTH] += label == channel ? e.p : R(0);
+        few[X] += p.attr.squared ? e.p * e.p : e.p;
+        few[TARGET] += e.t;
+        few[ENTROPY] += e.entropy;
+    }
+#pragma unroll
+    for (int o = 0; o < OWN; o++) sums[o] += (double)few[o];
+}
+
+template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS) add_channels(problem p)
+{
+    tern__kernel_begin();
+    for (int64_t n = blockIdx.x; n < p.c.samples * p.c.channels * p.pieces; n += gridDim.x) {
+        piece own = piece_of(p, n);
+        int64_t back = (own.sample * (p.c.channels - 1) + own.channel) * p.c.inner;
+        double sums[OWN] = {0};
+#pragma unroll 2
+        for (int64_t at = own.first + threadIdx.x * N; at < own.last; at += THREADS * N)
+            add_channel<DTYPE, N>(p, at, at - back, (int)own.channel, sums);
+        tern__block_sums(sums);
+        for (int o = 0; o < OWN && threadIdx.x == 0; o++)
+            leave(p, own.sample, own.channel, own.number, o, sums[o]);
+    }
+}
+
 /* ---- the pieces together ---- */
 
 static __global__ void join_pieces(problem p)
@@ -272,16 +349,17 @@ static __global__ void close(problem p)
 
 /* ---- which ---- */
 
-template <int DTYPE, int N> static int start_norms(const tern__call *call, const problem &p)
+/* Of each channel of a sample. */
+static int start_pieces(const tern__call *call, const problem &p, void (*add)(problem))
 {
-    typedef tern__stretch<DTYPE, N, N> S;
-    return TERN__SIDES_OF(call, p.lines, find_norms, S, p);
+    int64_t pieces = p.c.samples * p.c.channels * p.pieces;
+    return pieces ? tern__cuda_launch(call, add, tern__cuda_grid(call, pieces, 1, 1), THREADS, 0, p)
+                  : TERN_OK;
 }
 
-static int make_norms(const tern__call *call, const problem &p)
+template <class M> static int start_masks(const tern__call *call, const problem &p)
 {
-    if (!p.norms || p.lines.inner == 0) return TERN_OK;
-    TERN__BUNCHED(p.x_dtype, are_side_by_side(p), start_norms, call, p);
+    return start_pieces(call, p, add_masks<M>);
 }
 
 template <class W, class SUMS>
@@ -333,22 +411,24 @@ static int sum_positions(const tern__call *call, const problem &p)
     TERN__BUNCHED(p.x_dtype, are_side_by_side(p), start_whole, call, p);
 }
 
-template <class R> static int start_sums(const tern__call *call, const problem *p)
+template <int DTYPE, int N> static int start_channels(const tern__call *call, const problem &p)
 {
-    int64_t pieces = p->c.samples * p->c.channels * p->pieces;
-    void (*add)(problem) = p->fours ? add_pieces<R, 4, false> : add_pieces<R, 1, false>;
-    if (p->attr.classes) add = p->fours ? add_pieces<R, 4, true> : add_pieces<R, 1, true>;
-    int status = make_norms(call, *p);
-    if (status || !pieces) return status;
-    return tern__cuda_launch(call, add, tern__cuda_grid(call, pieces, 1, 1), THREADS, 0, *p);
+    typedef tern__stretch<DTYPE, N, N> S;
+    int status = p.lines.inner ? TERN__SIDES_OF(call, p.lines, find_norms, S, p) : TERN_OK;
+    return status ? status : start_pieces(call, p, add_channels<DTYPE, N>);
+}
+
+static int sum_channels(const tern__call *call, const problem &p)
+{
+    TERN__BUNCHED(p.x_dtype, are_side_by_side(p), start_channels, call, p);
 }
 
 static int start_forward(const tern__call *call, const problem *p)
 {
     int64_t values = p->c.samples * p->c.channels * TERN__OVERLAP;
-    int status = p->team                  ? sum_positions(call, *p)
-                 : p->x_dtype == TERN_F64 ? start_sums<double>(call, p)
-                                          : start_sums<float>(call, p);
+    int status = p->team           ? sum_positions(call, *p)
+                 : p->attr.classes ? sum_channels(call, *p)
+                                   : MASK_OF(*p, start_masks, call, *p);
     dim3 grid = tern__cuda_grid(call, values, THREADS / TERN__WARP, 1);
     if (!status && values) status = tern__cuda_launch(call, join_pieces, grid, THREADS, 0, *p);
     return status ? status : tern__cuda_launch(call, close, 1, THREADS, 0, *p);
@@ -359,11 +439,11 @@ int tern__cuda_dice_loss(const tern__call *call)
     problem p;
     if (!problem_of(call, call->in[0], call->in[1], &p)) return TERN_E_UNSUPPORTED;
     if (p.team) cut_positions(&p);
-    bool needs_norms = p.attr.classes && !p.attr.probabilities && !p.team;
+    bool needs_norms = p.attr.classes && !p.team;
     int64_t channels = p.c.samples * p.c.channels, size = p.x_dtype == TERN_F64 ? 8 : 4;
     p.sums = (tern__overlap *)call->out[1]->data;
     p.partial = (double *)tern__cuda_scratch(call, (size_t)(channels * p.pieces) * sizeof(tern__overlap));
-    if (needs_norms) p.norms = tern__cuda_scratch(call, (size_t)(2 * p.c.samples * p.c.inner * size));
+    if (needs_norms) p.norms = tern__cuda_scratch(call, (size_t)(p.c.samples * p.c.inner * (2 * size + 4)));
     bool has_room = p.partial && (p.norms || !needs_norms);
     int status = has_room ? start_forward(call, &p) : TERN_E_MEMORY;
     tern__cuda_scratch_free(call, p.norms);

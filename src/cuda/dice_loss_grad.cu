@@ -1,7 +1,7 @@
 /* dice_loss_grad.cu - the gradient of Dice and of cross entropy with it: a block makes each channel's slopes;
  * then a thread, or a team of some, has positions with all their channels where there is a map of classes,
  * else some elements of one channel. */
-#include "cuda/dice_loss_inner.h"
+#include "cuda/dice_loss_mask.h"
 
 /* By one block. */
 static __global__ void find_slopes(problem p)
@@ -30,48 +30,67 @@ static __device__ __forceinline__ R rise(const problem &p, const tern__dice_slop
     return (R)slope.of_target * e.t + (R)slope.of_x * (p.attr.squared ? 2 * e.p : R(1));
 }
 
-template <class R> static __device__ __forceinline__ void put_slope(const problem &p, int64_t at, R value)
-{
-    if (p.add) value += tern__element<R>(p.out, p.out_dtype, at);
-    tern__element_set<R>(p.out, p.out_dtype, at, value);
-}
+/* Of a channel: with P the slope of an element with target T is of_target T + of_x + of_p P. */
+template <class M> struct mask_slopes {
+    typedef typename M::R R;
+    const problem &p;
+    R of_target, of_x, of_p, entropy;
 
-template <class R>
-static __device__ __forceinline__ R mask_slope(const problem &p, const tern__dice_slope &slope,
-                                               const element<R> &e)
-{
-    R d = rise(p, slope, e);
-    if (!p.attr.probabilities) d = d * e.p * (1 - e.p) + (R)slope.entropy * (e.p - e.t);
-    return e.counts ? d : R(0);
-}
+    __device__ __forceinline__ mask_slopes(const problem &of, const tern__dice_slope &by) : p(of)
+    {
+        of_target = (R)by.of_target;
+        of_x = of.attr.squared ? R(0) : (R)by.of_x;
+        of_p = of.attr.squared ? 2 * (R)by.of_x : R(0);
+        entropy = (R)by.entropy;
+    }
+    template <int N> __device__ __forceinline__ void shares(const R (&x)[N], const R (&t)[N], R (&d)[N]) const
+    {
+#pragma unroll
+        for (int l = 0; l < N; l++) d[l] = of_target * t[l] + (of_p * x[l] + of_x);
+    }
+    template <int N> __device__ __forceinline__ void logits(const R (&x)[N], const R (&t)[N], R (&d)[N]) const
+    {
+#pragma unroll
+        for (int l = 0; l < N; l++) {
+            const sigmoid<R> of = sigmoid_of(x[l]);
+            const R share = probability(x[l], of), rise = of_target * t[l] + (of_p * share + of_x);
+            d[l] = rise * (of.most * of.least) + entropy * (share - t[l]);
+        }
+    }
+    /* As many at a time as 16 bytes hold, or all. */
+    template <int N> __device__ __forceinline__ void put(int64_t at, const R (&d)[N]) const
+    {
+        enum { EACH = N * sizeof(R) < 16 ? N : 16 / sizeof(R) };
+#pragma unroll
+        for (int l = 0; l < N; l += EACH) {
+            R some[EACH];
+#pragma unroll
+            for (int k = 0; k < EACH; k++) some[k] = d[l + k];
+            tern__bunch_put<M::X_DTYPE>(p.out, at + l, some, p.add);
+        }
+    }
+    template <int N> __device__ __forceinline__ void take(int64_t at, R (&x)[N], R (&t)[N])
+    {
+        R d[N];
+        bool counts[N];
+        leave_out<M>(p, at, x, t, counts);
+        p.attr.probabilities ? shares(x, t, d) : logits(x, t, d);
+#pragma unroll
+        for (int l = 0; l < N; l++) d[l] = counts[l] ? d[l] : R(0);
+        put(at, d);
+    }
+    __device__ __forceinline__ void through(void)
+    {
+    }
+};
 
-/* Three blocks have room on a processor, or two in double; for more nvcc would spill. */
-template <class R, int N>
-static __global__ void __launch_bounds__(THREADS, sizeof(R) == 8 ? 2 : 3) mask_gradient(problem p)
+template <class M> static __global__ void __launch_bounds__(THREADS, M::AT_ONCE) mask_gradient(problem p)
 {
     tern__kernel_begin();
-    typedef asked<R, N, false> A;
     for (int64_t n = blockIdx.x; n < p.c.samples * p.c.channels * p.pieces; n += gridDim.x) {
         piece own = piece_of(p, n);
-        A asked(p, own);
-        tern__dice_slope slope = p.slopes[own.sample * p.c.channels + own.channel];
-        for (int64_t i = own.first + threadIdx.x * N; i < own.last; i += AHEAD * A::STEP) {
-            asked.ask(p, i);
-#pragma unroll
-            for (int j = 0; j < AHEAD; j++) {
-                int64_t at = i + j * A::STEP;
-                element<R> e[N];
-                tern__four<R> d = {};
-                if (at >= own.last) break;
-                asked.get(p, at, j, e);
-#pragma unroll
-                for (int l = 0; l < N; l++) d.v[l] = mask_slope(p, slope, e[l]);
-                if (N == 4 && !p.add)
-                    tern__four_set<R>(p.out, p.out_dtype, at, d);
-                else
-                    for (int l = 0; l < N; l++) put_slope<R>(p, at + l, d.v[l]);
-            }
-        }
+        mask_slopes<M> slopes(p, p.slopes[own.sample * p.c.channels + own.channel]);
+        show_mask<M>(p, own, slopes);
     }
 }
 
@@ -197,19 +216,17 @@ template <int DTYPE, int N> static int start_classes(const tern__call *call, con
                                      : TEAM_OF(p, start_whole, one_position<DTYPE>, call, p);
 }
 
-template <class R> static int start_masks(const tern__call *call, const problem &p)
+template <class M> static int start_masks(const tern__call *call, const problem &p)
 {
     dim3 grid = tern__cuda_grid(call, p.c.samples * p.c.channels * p.pieces, 1, 1);
-    void (*gradient)(problem) = p.fours ? mask_gradient<R, 4> : mask_gradient<R, 1>;
-    return tern__cuda_launch(call, gradient, grid, THREADS, 0, p);
+    return tern__cuda_launch(call, mask_gradient<M>, grid, THREADS, 0, p);
 }
 
 static int start_gradient(const tern__call *call, const problem &p)
 {
     int status = tern__cuda_launch(call, find_slopes, 1, THREADS, 0, p);
     if (status) return status;
-    if (!p.attr.classes)
-        return p.x_dtype == TERN_F64 ? start_masks<double>(call, p) : start_masks<float>(call, p);
+    if (!p.attr.classes) return MASK_OF(p, start_masks, call, p);
     TERN__BUNCHED(p.x_dtype, are_side_by_side(p), start_classes, call, p);
 }
 
@@ -222,6 +239,7 @@ int tern__cuda_dice_loss_grad(const tern__call *call)
         return TERN_E_UNSUPPORTED;
     if (tern__view_count(call->in[1]) == 0) return TERN_OK;
     p.gradient.data = p.out;
+    p.fours &= tern__fours_fit(p.out, p.out_dtype);
     p.dloss = dloss->data;
     p.dloss_dtype = dloss->dtype;
     p.sums = (tern__overlap *)call->in[3]->data;

@@ -13,10 +13,7 @@ extern "C" {
 #define THREADS 256
 #define LEAST   4096 /* elements of a piece                                   */
 #define BLOCKS  2048 /* pieces at most, or one for each channel               */
-#define AHEAD   2    /* fours of a channel and its target that are read at a time */
-
-/* Elements that a block reads at a time. */
-#define ROUND (AHEAD * THREADS * 4)
+#define ROUND   4096 /* elements of a mask that a block reads at a time */
 
 namespace
 {
@@ -24,11 +21,13 @@ typedef struct problem {
     tern__dice_attr attr;
     tern__channels c;
     const void *x, *target, *dloss;
-    void *norms, *out; /* norms: tops of all positions, and then rests; out: the loss, or dx */
+    void *norms; /* of a map that no team has: tops of all positions, their rests, and then their labels */
+    void *out;   /* the loss, or dx */
     int x_dtype, target_dtype, dloss_dtype, out_dtype, pieces;
     int64_t each; /* elements of a piece */
     int team;     /* threads that have all channels of a position; 0: there are too many */
-    bool checks, add, fours;
+    bool checks;  /* a mask of integers, which are 0 or 1 */
+    bool add, fours;
     tern__judge judge;
     tern__lines lines; /* of a map: along its channels */
     tern__lined along, gradient;
@@ -54,39 +53,6 @@ static __device__ __forceinline__ bool is_counted(const problem &p, int64_t i, i
 template <class R> static __device__ __forceinline__ R ignored_as(const problem &p)
 {
     return (double)(R)p.attr.ignored == (double)p.attr.ignored ? (R)p.attr.ignored : (R)NAN;
-}
-
-/* A label that is none of the classes is looked at as a whole number. */
-template <class R>
-static __device__ __forceinline__ bool counts(const problem &p, R t, R ignored, R classes, int64_t i)
-{
-    if (p.checks && !(t >= 0 && t < classes))
-        return is_counted(p, i, tern__element<int64_t>(p.target, p.target_dtype, i));
-    return t != ignored;
-}
-
-/* log(1 + tail) for 0 to 1, to 2.5 units in the last place where log1p has one, but without its cases: 2
- * atanh(s) for s = tail / (2 + tail), which is up to 1/3. */
-static __device__ __forceinline__ float log_of_rest(float tail)
-{
-    float s = tail * tern__reciprocal(2 + tail), square = s * s;
-    float more = ((0.14012229f * square + 0.13999571f) * square + 0.2001085f) * square + 0.33333206f;
-    return 2 * s + 2 * s * (square * more);
-}
-static __device__ __forceinline__ double log_of_rest(double tail)
-{
-    return log1p(tail);
-}
-
-template <class R>
-static __device__ __forceinline__ element<R> mask_element(const problem &p, R x, R t, bool counts)
-{
-    element<R> e = {counts, x, t, 0};
-    if (p.attr.probabilities) return e;
-    R tail = exp(-fabs(x));
-    e.p = (x < 0 ? tail : R(1)) * tern__reciprocal(1 + tail);
-    e.entropy = (x > 0 ? x : R(0)) - x * t + log_of_rest(tail);
-    return e;
 }
 
 /* A position's log sum exp: the largest channel, and what there is beside it. One number of both would round
@@ -224,7 +190,7 @@ template <class S, int TEAM = 1> struct whole {
 static int team_of(const problem &p)
 {
     const int64_t most = p.x_dtype == TERN_F64 ? MANY / 2 : MANY;
-    for (int team : {1, 4, 8})
+    for (int team : {1, 4, 8, 16})
         if (p.c.channels <= team * most) return team;
     return 0;
 }
@@ -233,7 +199,8 @@ static int team_of(const problem &p)
 #define TEAM_OF(p, start, S, ...)                                                                            \
     ((p).team == 1   ? start<whole<S, 1>>(__VA_ARGS__)                                                       \
      : (p).team == 4 ? start<whole<S, 4>>(__VA_ARGS__)                                                       \
-                     : start<whole<S, 8>>(__VA_ARGS__))
+     : (p).team == 8 ? start<whole<S, 8>>(__VA_ARGS__)                                                       \
+                     : start<whole<S, 16>>(__VA_ARGS__))
 
 /* Of a channel of a sample: elements first to last - 1 of all. The next piece is the next channel's, which
  * has the same positions. */
@@ -253,61 +220,6 @@ static __device__ __forceinline__ piece piece_of(const problem &p, int64_t n)
             from + TERN__MIN((number + 1) * p.each, p.c.inner)};
 }
 
-/* Elements and their targets, CLASSES: with their positions' norms and labels. AHEAD times four neighbours,
- * or as many single ones where no four can be read at once, a step of the block apart. */
-template <class R, int N, bool CLASSES> struct asked {
-    enum { STEP = THREADS * N, NORM = sizeof(R) == 8 ? TERN_F64 : TERN_F32 };
-    int64_t back, last; /* from an element to its target, in elements; where the piece ends */
-    int64_t rests;      /* from a position's top on */
-    R ignored, channel, classes;
-    tern__read x[AHEAD], top[AHEAD], rest[AHEAD];
-    tern__words t[AHEAD];
-
-    __device__ __forceinline__ asked(const problem &p, const piece &own)
-    {
-        back = CLASSES ? (own.sample * (p.c.channels - 1) + own.channel) * p.c.inner : 0;
-        last = own.last;
-        rests = p.c.samples * p.c.inner;
-        ignored = ignored_as<R>(p);
-        channel = (R)own.channel;
-        classes = (R)p.judge.site.labels.classes;
-    }
-    __device__ __forceinline__ void ask(const problem &p, int64_t at)
-    {
-#pragma unroll
-        for (int j = 0; j < AHEAD && N == 4; j++, at += STEP) {
-            if (at >= last) break;
-            x[j] = tern__four_read(p.x, p.x_dtype, at);
-            t[j] = tern__words_read(p.target, p.target_dtype, at - back);
-            if (!CLASSES || !p.norms) continue;
-            top[j] = tern__four_read(p.norms, NORM, at - back);
-            rest[j] = tern__four_read(p.norms, NORM, at - back + rests);
-        }
-    }
-    __device__ __forceinline__ void get(const problem &p, int64_t at, int j, element<R> (&e)[N]) const
-    {
-        tern__four<R> logit = {}, to = {}, high = {}, more = {};
-        if (N == 4) {
-            logit = tern__four_of<R>(x[j], p.x, p.x_dtype, at);
-            to = tern__words_of<R>(t[j], p.target_dtype);
-            if (CLASSES && p.norms) high = tern__four_of<R>(top[j], p.norms, NORM, at - back);
-            if (CLASSES && p.norms) more = tern__four_of<R>(rest[j], p.norms, NORM, at - back + rests);
-        } else {
-            logit.v[0] = tern__element<R>(p.x, p.x_dtype, at);
-            to.v[0] = tern__element<R>(p.target, p.target_dtype, at - back);
-            if (CLASSES && p.norms) high.v[0] = ((const R *)p.norms)[at - back];
-            if (CLASSES && p.norms) more.v[0] = ((const R *)p.norms)[at - back + rests];
-        }
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            bool is = counts(p, to.v[i], ignored, classes, at - back + i);
-            e[i] = CLASSES ? class_element(p, logit.v[i], log_sum<R>{high.v[i], more.v[i]}, is,
-                                           to.v[i] == channel)
-                           : mask_element(p, logit.v[i], to.v[i], is);
-        }
-    }
-};
-
 /* Positions can be read and written so many at a time. */
 static bool are_beside(const problem &p, int count)
 {
@@ -319,11 +231,15 @@ static bool are_side_by_side(const problem &p)
     return are_beside(p, tern__bunch_most(p.x_dtype));
 }
 
-/* Rows of four begin at multiples of four. */
-static bool takes_fours(const problem *p, const tern__view *out)
+static int bytes_of(const problem &p)
 {
-    return p->c.inner % 4 == 0 && tern__fours_fit(p->x, p->x_dtype) &&
-           tern__fours_fit(p->target, p->target_dtype) && tern__fours_fit(out->data, (int)out->dtype);
+    return (int)tern_dtype_bytes((tern_dtype)p.target_dtype);
+}
+
+/* Whether a target of bytes can have what is ignored. */
+static bool can_ignore(const problem &p)
+{
+    return p.attr.ignored >= 0 && p.attr.ignored <= UINT8_MAX;
 }
 
 /* Into so many pieces or fewer, of whole rounds: part of one takes a block as long. */
@@ -357,7 +273,7 @@ static bool problem_of(const tern__call *call, const tern__view *x, const tern__
     p->checks = !tern__dtype_is_float(target->dtype);
     p->judge.fault = tern__cuda_of(call->device)->fault;
     p->judge.site.labels = tern__dice_labels(&p->attr, &p->c);
-    p->fours = takes_fours(p, call->out[0]);
+    p->fours = tern__fours_fit(p->x, p->x_dtype) && tern__fours_fit(p->target, p->target_dtype);
     p->team = p->attr.classes ? team_of(*p) : 0;
     p->lines = {p->c.samples, p->c.channels, p->c.inner};
     p->along = {(void *)p->x, p->x_dtype, p->c.channels * p->c.inner, p->c.inner, 1};

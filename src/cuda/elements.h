@@ -50,6 +50,23 @@ static __device__ __forceinline__ double tern__reciprocal(double value)
     return 1 / value;
 }
 
+/* e^-x of a float that is not negative, to two units in the last place and about one more for each unit of x,
+ * in two instructions. */
+static __device__ __forceinline__ float tern__decayed(float x)
+{
+#ifdef TERN_CUDA_EMULATED
+    return exp(-x);
+#else
+    float decayed;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(decayed) : "f"(x * -1.44269504f));
+    return decayed;
+#endif
+}
+static __device__ __forceinline__ double tern__decayed(double x)
+{
+    return exp(-x);
+}
+
 /* Divisions of 64 bits are slow. */
 static __device__ __forceinline__ int64_t tern__quotient(int64_t a, int64_t b)
 {
@@ -212,6 +229,17 @@ template <class R, class T> __device__ __forceinline__ tern__four<R> tern__words
     return f;
 }
 
+/* Byte i of four as a number. It becomes the last bits of a float whose unit is 1, as a conversion takes as
+ * long as four other instructions. */
+static __device__ __forceinline__ float tern__byte_of(uint32_t bytes, int i)
+{
+#ifdef TERN_CUDA_EMULATED
+    return (float)(bytes >> 8 * i & 255);
+#else
+    return __uint_as_float(__byte_perm(bytes, 0x4b000000, 0x7540 + i)) - 0x1p23f;
+#endif
+}
+
 template <class R> __device__ __forceinline__ tern__four<R> tern__words_of(const tern__words &w, int dtype)
 {
     tern__four<R> f;
@@ -225,7 +253,7 @@ template <class R> __device__ __forceinline__ tern__four<R> tern__words_of(const
         for (int i = 0; i < 4; i++) f.v[i] = (R)tern__half_get(w.v[i / 2] >> 16 * (i % 2), dtype);
         return f;
     default:
-        for (int i = 0; i < 4; i++) f.v[i] = (R)(w.v[0] >> 8 * i & 255);
+        for (int i = 0; i < 4; i++) f.v[i] = (R)tern__byte_of(w.v[0], i);
         return f;
     }
 }

@@ -3,9 +3,10 @@
  * A thread has some labels of its own and reads one log probability of each; with smoothing it reads them
  * all, or a warp does where they are neighbours. For cross entropy whoever has a label makes its log
  * probabilities first, and keeps the one that counts: a thread where there are few classes, and for some
- * labels where these are neighbours. Loss and weight are added up in f64: a block's threads
- * first, then the blocks by a second kernel, which is left out for so few labels that one block has them:
- * then that block makes the gradient as well, if it is asked for with the loss. */
+ * labels where these are neighbours; of short rows a thread has one in shared memory. Loss and weight are
+ * added up in f64: a block's threads first, then the blocks by a second kernel, which is left out for so few
+ * labels that one block has them: then that block makes the gradient as well, if it is asked for with the
+ * loss. */
 #include "cuda/kernels.h"
 #include "cuda/softmax.h"
 
@@ -21,6 +22,7 @@ namespace
 {
 typedef struct problem {
     tern__lines lines;
+    tern__row_tile rows;
     tern__lined x, logp, out; /* x: what logp is to be made of; out: the gradient */
     const void *label, *weight, *dloss;
     int label_dtype, dloss_dtype;
@@ -116,7 +118,8 @@ static __device__ __forceinline__ pull<typename S::R> pull_of(const problem &p, 
     double one = (1 - p.smoothing) * (double)one_weight<S>(p, c);
     if (sent != 0 && p.gamma != 0)
         sent *= tern__focus_slope(tern__lined_get<double>(p.logp, from + c * p.logp.step), p.gamma);
-    return {c, (R)(sent * (base + one)), (R)(sent * p.smoothing / (double)p.lines.size), (R)(sent * one)};
+    double each = p.smoothing != 0 ? sent * p.smoothing / (double)p.lines.size : 0;
+    return {c, (R)(sent * (base + one)), (R)each, (R)(sent * one)};
 }
 
 /* What smoothing adds for all classes together. */
@@ -181,6 +184,58 @@ static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) cross_entropy_gra
         asked<S> of;
         of.template ask<G>(p, line);
         spread<G, S>(p, line, of, alike, base);
+    }
+}
+
+/* ---- gradients of rows ---- */
+
+template <int DTYPE>
+static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS) nll_gradient_rows(problem p)
+{
+    typedef tern__number<DTYPE> R;
+    tern__kernel_begin();
+    const int lane = (int)threadIdx.x % TERN__WARP;
+    R *tile = tern__rows_tile<R>(p.rows, 0), *own = tile + lane * p.rows.apart;
+    for (int64_t first = tern__rows_first(); first < p.rows.count; first += tern__rows_step()) {
+        int64_t line = first + lane, label = line < p.rows.count ? class_of(p, line, label_at(p, line)) : -1;
+        R slope = label < 0 ? R(0) : (R)(-sent(p, line) * weight_of(p, label));
+        for (int c = 0; c < p.rows.size; c++) own[c] = 0;
+        if (label >= 0) own[label] = slope;
+        tern__rows_write<DTYPE>(p.rows, p.out.data, first, tile, p.add_out);
+    }
+}
+
+/* Of log probabilities, in their place. */
+template <class S>
+static __device__ __forceinline__ void spread_row(const problem &p, const pull<typename S::R> &its,
+                                                  typename S::R *row)
+{
+    const int size = its.label < 0 ? 0 : p.rows.size;
+#pragma unroll 4
+    for (int c = 0; c < size; c++) row[c] = exp(row[c]) * its.all;
+    for (int c = size; c < p.rows.size; c++) row[c] = 0;
+    if (size > 0) row[its.label] -= its.one;
+    for (int c = 0; c < size && p.smoothing != 0; c++) row[c] -= its.each * one_weight<S>(p, c);
+}
+
+template <int DTYPE>
+static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS)
+    cross_entropy_gradient_rows(problem p)
+{
+    typedef tern__stretch<DTYPE, 1> S;
+    tern__kernel_begin();
+    const int lane = (int)threadIdx.x % TERN__WARP;
+    const double alike = p.each ? 0 : sent(p, 0), base = base_of<1>(p);
+    typename S::R *tile = tern__rows_tile<typename S::R>(p.rows, 0);
+    for (int64_t first = tern__rows_first(); first < p.rows.count; first += tern__rows_step()) {
+        const int64_t line = first + lane;
+        tern__rows_read<DTYPE>(p.rows, p.logp.data, first, tile);
+        if (line < p.rows.count)
+            spread_row<S>(p,
+                          pull_of<S>(p, line, label_at(p, line), line * p.rows.size,
+                                     p.each ? sent(p, line) : alike, base),
+                          tile + lane * p.rows.apart);
+        tern__rows_write<DTYPE>(p.rows, p.out.data, first, tile, p.add_out);
     }
 }
 
@@ -274,6 +329,38 @@ template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_B
     leave(p, sums);
 }
 
+/* The sum of a row's log probabilities by their weights. */
+template <class S>
+static __device__ __forceinline__ double all_of_row(const problem &p, const typename S::R *row)
+{
+    typename S::R all = 0;
+    for (int c = 0; c < p.rows.size; c++) all += one_weight<S>(p, c) * row[c];
+    return (double)all;
+}
+
+template <int DTYPE>
+static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS) forward_rows(problem p)
+{
+    typedef tern__stretch<DTYPE, 1> S;
+    tern__kernel_begin();
+    const int lane = (int)threadIdx.x % TERN__WARP;
+    typename S::R *tile = tern__rows_tile<typename S::R>(p.rows, 0), *own = tile + lane * p.rows.apart;
+    double sums[2] = {0, 0};
+    for (int64_t first = tern__rows_first(); first < p.rows.count; first += tern__rows_step()) {
+        const int64_t line = first + lane;
+        tern__rows_read<DTYPE>(p.rows, p.x.data, first, tile);
+        tern__log_softmax_row(own, p.rows.size);
+        if (line < p.rows.count) {
+            int64_t c = class_of(p, line, label_at(p, line));
+            double weight = c < 0 ? 0 : (double)one_weight<S>(p, c), all = 0;
+            if (p.smoothing != 0) all = all_of_row<S>(p, own);
+            add_label(p, line, c >= 0, weight, c < 0 ? 0 : (double)S::rounded(own[c]), all, sums);
+        }
+        tern__rows_write<DTYPE>(p.rows, p.logp.data, first, tile, false);
+    }
+    leave(p, sums);
+}
+
 /* The one block that has all labels goes on with the gradient: a thread reads the log probabilities that it
  * has made, of its one label. */
 template <class S> static __global__ void __launch_bounds__(THREADS, 1) forward_and_back(problem p)
@@ -346,6 +433,13 @@ static __global__ void __launch_bounds__(TERN__LINE_MOST) close(problem p)
 
 /* ---- which ---- */
 
+/* Of two operands of one dtype. */
+static bool are_rows(const problem &p, const tern__lined &a, const tern__lined &b)
+{
+    return tern__rows_short(&p.lines, 1, a.dtype) && tern__lined_rows(&a, &p.lines) &&
+           tern__lined_rows(&b, &p.lines);
+}
+
 static bool is_plain(const tern__view *view)
 {
     return !view || tern__view_is_contiguous(view);
@@ -372,17 +466,23 @@ static bool problem_of(const tern__call *call, const tern__view *logp, int label
 }
 
 /* Blocks for the labels, of which one takes `each` at a time; their number is that of the partial sums. */
-static int start_forward(const tern__call *call, problem *p, int group, int64_t each, void (*kernel)(problem))
+static int start_blocks(const tern__call *call, problem *p, int64_t each, void (*kernel)(problem),
+                        int threads, size_t shared)
 {
     int64_t labels = p->lines.outer * p->lines.inner;
     p->pieces = tern__sum_pieces(labels, each, BLOCKS);
     if (p->pieces > 1)
         p->partial = (double *)tern__cuda_scratch(call, (size_t)p->pieces * 2 * sizeof(double));
     if (p->pieces > 1 && !p->partial) return TERN_E_MEMORY;
-    int status = tern__cuda_launch(call, kernel, p->pieces, TERN__GROUP_BLOCK(group), 0, *p);
+    int status = tern__cuda_launch(call, kernel, p->pieces, threads, shared, *p);
     if (!status && p->pieces > 1) status = tern__cuda_launch(call, close, 1, TERN__LINE_MOST, 0, *p);
     tern__cuda_scratch_free(call, p->partial);
     return status;
+}
+
+static int start_forward(const tern__call *call, problem *p, int group, int64_t each, void (*kernel)(problem))
+{
+    return start_blocks(call, p, each, kernel, TERN__GROUP_BLOCK(group), 0);
 }
 
 static bool forward_of(const tern__call *call, const tern__view *logp, problem *p)
@@ -437,6 +537,13 @@ template <int DTYPE, int N> static int start_side_by_side(const tern__call *call
     return start_forward(call, p, 1, THREADS * N, forward<1, S>);
 }
 
+template <int DTYPE, int> static int start_forward_rows(const tern__call *call, problem *p)
+{
+    p->rows = tern__rows_of(&p->lines);
+    return start_blocks(call, p, TERN__ROW_THREADS, forward_rows<DTYPE>, TERN__ROW_THREADS,
+                        tern__rows_bytes(p->rows, 1, DTYPE));
+}
+
 static bool back_of(const tern__call *call, const tern__view *x, const tern__view *dx, problem *p)
 {
     static_assert(TERN__NLL_LABELS <= THREADS && TERN__NLL_LABELS < TERN__LINE_MANY,
@@ -455,6 +562,7 @@ int tern__cuda_cross_entropy(const tern__call *call)
         return TERN_E_UNSUPPORTED;
     if (tern__lined_side_by_side(&p.x, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
         TERN__BUNCHED(x->dtype, true, start_side_by_side, call, &p);
+    if (are_rows(p, p.x, p.logp) && !dx) TERN__BUNCHED(x->dtype, false, start_forward_rows, call, &p);
     bool bunched = tern__lined_bunched(&p.x, &p.lines) && tern__lined_bunched(&p.logp, &p.lines) &&
                    (!dx || tern__lined_bunched(&p.out, &p.lines));
     TERN__BUNCHED(x->dtype, bunched, start_cross_entropy, call, &p);
@@ -476,11 +584,29 @@ static bool gradient_of(const tern__call *call, const tern__view *logp, int labe
     return is_line || !p->each;
 }
 
+static int start_rows(const tern__call *call, problem p, void (*kernel)(problem))
+{
+    p.rows = tern__rows_of(&p.lines);
+    return tern__cuda_launch(call, kernel, tern__cuda_grid(call, p.rows.count, TERN__ROW_THREADS, 1),
+                             TERN__ROW_THREADS, tern__rows_bytes(p.rows, 1, p.out.dtype), p);
+}
+
+template <int DTYPE, int> static int start_nll_gradient_rows(const tern__call *call, const problem &p)
+{
+    return start_rows(call, p, nll_gradient_rows<DTYPE>);
+}
+
+template <int DTYPE, int> static int start_gradient_rows(const tern__call *call, const problem &p)
+{
+    return start_rows(call, p, cross_entropy_gradient_rows<DTYPE>);
+}
+
 int tern__cuda_nll_loss_grad(const tern__call *call)
 {
     problem p;
     if (!gradient_of(call, call->out[0], 1, &p)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(call->out[0]) == 0) return TERN_OK;
+    if (are_rows(p, p.out, p.out)) TERN__BUNCHED(p.out.dtype, false, start_nll_gradient_rows, call, p);
     int group = tern__group_size(&p.lines, &p.out);
     return call->out[0]->dtype == TERN_F64 ? TERN__GROUPS_OF(call, p.lines, group, nll_gradient, double, p)
                                            : TERN__GROUPS_OF(call, p.lines, group, nll_gradient, float, p);
@@ -507,6 +633,7 @@ int tern__cuda_cross_entropy_grad(const tern__call *call)
     if (tern__view_count(dx) == 0) return TERN_OK;
     if (tern__lined_side_by_side(&p.out, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
         TERN__BUNCHED(dx->dtype, true, start_gradients, call, p);
+    if (are_rows(p, p.out, p.logp)) TERN__BUNCHED(dx->dtype, false, start_gradient_rows, call, p);
     bool bunched = tern__lined_bunched(&p.out, &p.lines) && tern__lined_bunched(&p.logp, &p.lines);
     TERN__BUNCHED(dx->dtype, bunched, start_gradient, call, p);
 }

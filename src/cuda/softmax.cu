@@ -1,5 +1,6 @@
 /* softmax.cu - softmax and its logarithm along one dimension, and their gradients, which may be written over
  * dy. Lines of them are gone through twice, the second time in a cache, or in registers where they are short.
+ * Short rows are copied to shared memory.
  */
 #include "cuda/softmax.h"
 #include "cuda/kernels.h"
@@ -9,6 +10,7 @@ namespace
 typedef struct problem {
     tern__lines lines;
     tern__lined a, b, out; /* x; or dy and y */
+    tern__row_tile rows;
     bool add, is_log;
 } problem;
 } // namespace
@@ -85,6 +87,51 @@ template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_B
     }
 }
 
+/* ---- rows ---- */
+
+template <int DTYPE>
+static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS) forward_rows(problem p)
+{
+    typedef tern__number<DTYPE> R;
+    tern__kernel_begin();
+    R *tile = tern__rows_tile<R>(p.rows, 0);
+    const int own = (int)threadIdx.x % TERN__WARP * p.rows.apart;
+    for (int64_t first = tern__rows_first(); first < p.rows.count; first += tern__rows_step()) {
+        tern__rows_read<DTYPE>(p.rows, p.a.data, first, tile);
+        p.is_log ? tern__log_softmax_row(tile + own, p.rows.size)
+                 : tern__softmax_row(tile + own, p.rows.size);
+        tern__rows_write<DTYPE>(p.rows, p.out.data, first, tile, p.add);
+    }
+}
+
+/* Of a row of dy, in its place. */
+template <class R>
+static __device__ __forceinline__ void gradient_row(R *dy, const R *y, int size, bool is_log)
+{
+    R sum = 0;
+#pragma unroll 4
+    for (int c = 0; c < size; c++) sum += is_log ? dy[c] : dy[c] * y[c];
+#pragma unroll 4
+    for (int c = 0; c < size; c++) dy[c] = is_log ? dy[c] - exp(y[c]) * sum : y[c] * (dy[c] - sum);
+}
+
+template <int DTYPE>
+static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS) gradient_rows(problem p)
+{
+    typedef tern__number<DTYPE> R;
+    tern__kernel_begin();
+    R *dy = tern__rows_tile<R>(p.rows, 0), *y = tern__rows_tile<R>(p.rows, 1);
+    const int own = (int)threadIdx.x % TERN__WARP * p.rows.apart;
+    for (int64_t first = tern__rows_first(); first < p.rows.count; first += tern__rows_step()) {
+        tern__rows_read<DTYPE>(p.rows, p.a.data, first, dy);
+        tern__rows_read<DTYPE>(p.rows, p.b.data, first, y);
+        gradient_row(dy + own, y + own, p.rows.size, p.is_log);
+        tern__rows_write<DTYPE>(p.rows, p.out.data, first, dy, p.add);
+    }
+}
+
+/* ---- which ---- */
+
 static bool problem_of(const tern__call *call, bool is_log, problem *p)
 {
     int64_t dim = ((const tern__dim_attr *)call->attr)->dim;
@@ -126,6 +173,14 @@ template <int DTYPE, int N> static int start_side_by_side(const tern__call *call
                 : TERN__SIDES_OF(call, p.lines, forward, S, p);
 }
 
+template <int DTYPE, int> static int start_rows(const tern__call *call, problem p, bool back)
+{
+    p.rows = tern__rows_of(&p.lines);
+    return tern__cuda_launch(call, back ? gradient_rows<DTYPE> : forward_rows<DTYPE>,
+                             tern__cuda_grid(call, p.rows.count, TERN__ROW_THREADS, 1), TERN__ROW_THREADS,
+                             tern__rows_bytes(p.rows, 1 + back, DTYPE), p);
+}
+
 /* Of all operands. */
 static bool are(const problem &p, bool fit(const tern__lined *, const tern__lines *))
 {
@@ -141,6 +196,8 @@ static int start(const tern__call *call, bool is_log, bool is_gradient)
     bool bunched = are(p, tern__lined_bunched);
     if (are(p, tern__lined_side_by_side))
         TERN__BUNCHED(dtype, true, start_side_by_side, call, p, is_gradient);
+    if (tern__rows_short(&p.lines, 1 + is_gradient, dtype) && are(p, tern__lined_rows))
+        TERN__BUNCHED(dtype, false, start_rows, call, p, is_gradient);
     if (is_gradient) TERN__BUNCHED(dtype, bunched, start_gradient, call, p, group);
     TERN__BUNCHED(dtype, bunched, start_forward, call, p, group);
 }

@@ -2,7 +2,7 @@
 #ifndef TERN_SRC_CUDA_SOFTMAX_H
 #define TERN_SRC_CUDA_SOFTMAX_H
 
-#include "cuda/lines.h"
+#include "cuda/rows.h"
 
 /* Of some elements of a thread's lines: the largest, and the sum of exp(x - top). */
 template <class S> struct tern__softmax_sum {
@@ -100,6 +100,39 @@ __device__ __forceinline__ void tern__softmax_lines(const tern__lined &x, int64_
             show(S::template at<G>(i, n, 0), out);
         }
     }
+}
+
+/* What is taken off a row in shared memory; NaN is met later. */
+template <class R> __device__ __forceinline__ R tern__row_base(const R *row, int size)
+{
+    R base = -INFINITY;
+#pragma unroll 8
+    for (int c = 0; c < size; c++) base = fmax(base, row[c]);
+    return base > -INFINITY ? base : 0;
+}
+
+/* In its place. */
+template <class R> __device__ __forceinline__ void tern__softmax_row(R *row, int size)
+{
+    const R base = tern__row_base(row, size);
+    R sum = 0;
+#pragma unroll 4
+    for (int c = 0; c < size; c++) sum += row[c] = exp(row[c] - base);
+    const R share = 1 / sum;
+#pragma unroll 8
+    for (int c = 0; c < size; c++) row[c] *= share;
+}
+
+/* What is far below the largest, and so not exact, hardly adds to the sum. */
+template <class R> __device__ __forceinline__ void tern__log_softmax_row(R *row, int size)
+{
+    const R base = tern__row_base(row, size);
+    R sum = 0;
+#pragma unroll 8
+    for (int c = 0; c < size; c++) sum += tern__decayed(base - row[c]);
+    const R share = log(sum);
+#pragma unroll 8
+    for (int c = 0; c < size; c++) row[c] = row[c] - base - share;
 }
 
 #endif

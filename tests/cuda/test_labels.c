@@ -10,6 +10,7 @@
 #include "kernels/embedding.h"
 #include "kernels/nll_loss.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -138,14 +139,96 @@ static void labels_begin_anywhere(void **state)
     tern__device_free(*state, memory);
 }
 
+enum { REGIONS = 3, BITS = 5003 };
+
+/* Masks in a device's memory, of a region each, with cross entropy; the loss and what it makes of x. */
+static int run_masks(tern_device *device, const tern__view *x, const tern__view *target, float *loss,
+                     const tern__view *dx, int64_t ignored, tern_error *err)
+{
+    double sums[REGIONS * TERN__OVERLAP] = {0};
+    float sent = 1;
+    tern__view out = tern__view_make(TERN_F32, TERN__PLAIN, 0, NULL), dloss = out;
+    tern__view sum = tern__view_make(TERN_F64, TERN__PLAIN, 3, (int64_t[]){1, REGIONS, TERN__OVERLAP});
+    out.data = loss, dloss.data = &sent, sum.data = sums;
+    tern__dice_attr attr = {
+        .func = "f", .op = "op", .ignored = ignored, .mean = 1, .smooth = 1, .entropy = 1, .dice = 1};
+    tern__call call = {.device = device,
+                       .kernel = TERN__DICE_LOSS,
+                       .in = {x, target},
+                       .out = {&out, &sum},
+                       .attr = &attr,
+                       .err = err};
+    int status = tern__kernel_run(&call);
+    if (status) return status;
+    tern__call back = {.device = device,
+                       .kernel = TERN__DICE_LOSS_GRAD,
+                       .in = {&dloss, x, target, &sum},
+                       .out = {dx},
+                       .attr = &attr,
+                       .err = err};
+    return tern__kernel_run(&back);
+}
+
+/* They may begin at any element, and so do all channels of an odd size but the first. */
+static void masks_begin_anywhere(void **state)
+{
+    static const tern_dtype dtypes[] = {TERN_U8, TERN_F32, TERN_I32};
+    enum { COUNT = REGIONS * BITS };
+    static float scores[COUNT], first[COUNT], slopes[COUNT];
+    static int64_t some[COUNT];
+    tern_error err = {0};
+    char *memory = tern__device_alloc(*state, 3 * (sizeof(scores) + 16));
+    tern__view x = tern__view_make(TERN_F32, TERN__PLAIN, 3, (int64_t[]){1, REGIONS, BITS}), dx = x;
+    for (int i = 0; i < COUNT; i++) scores[i] = (float)(i % 7) - 3;
+    for (size_t d = 0; d < TERN__COUNT(dtypes); d++) {
+        tern__view target = tern__view_make(dtypes[d], TERN__PLAIN, 3, x.shape);
+        size_t each = tern_dtype_bytes(dtypes[d]);
+        float whole = 0, loss = 0;
+        target.data = some;
+        for (int i = 0; i < COUNT; i++) tern__view_set(&target, i, i / 5 % 2);
+        for (size_t place = 0; place < 4; place++) {
+            x.data = memory + 4 * (place % 2), dx.data = memory + sizeof(scores) + 16 + 4 * (place / 2);
+            target.data = memory + 2 * (sizeof(scores) + 16) + each * place;
+            tern__memory_copy(x.data, scores, sizeof(scores), &err);
+            tern__memory_copy(target.data, some, each * COUNT, &err);
+            assert_int_equal(run_masks(*state, &x, &target, &loss, &dx, IGNORED, &err), TERN_OK);
+            tern__memory_copy(slopes, dx.data, sizeof(slopes), &err);
+            if (place == 0) whole = loss, memcpy(first, slopes, sizeof(first));
+            assert_true(loss > 0 && fabsf(loss - whole) < 1e-6f * whole);
+            assert_memory_equal(slopes, first, sizeof(first));
+        }
+    }
+    assert_ok(err);
+    tern__device_free(*state, memory);
+}
+
+/* What is ignored may be any number in x, and a label that is not is found beside it. */
+static void names_one_among_the_ignored(void **state)
+{
+    enum { COUNT = REGIONS * BITS };
+    static float scores[COUNT], slopes[COUNT];
+    static uint8_t bits[COUNT];
+    tern__view x = tern__view_make(TERN_F32, TERN__PLAIN, 3, (int64_t[]){1, REGIONS, BITS}), dx = x;
+    tern__view target = tern__view_make(TERN_U8, TERN__PLAIN, 3, x.shape);
+    tern_error err = {0};
+    float loss = 0;
+    x.data = scores, dx.data = slopes, target.data = bits;
+    for (int i = 0; i < COUNT; i++) bits[i] = i % 3 ? (uint8_t)(i % 2) : 255, scores[i] = i % 3 ? 1 : NAN;
+    assert_int_equal(run_masks(*state, &x, &target, &loss, &dx, 255, &err), TERN_OK);
+    assert_true(loss > 0 && loss < 10);
+    for (int i = 0; i < COUNT; i++) assert_true(i % 3 ? slopes[i] != 0 : slopes[i] == 0);
+    bits[BITS + 4] = 2;
+    assert_int_equal(run_masks(*state, &x, &target, &loss, &dx, 255, &err), TERN_E_RANGE);
+    assert_string_equal(err.text, "op: label 2 of sample 0 at position 5007 is not in [0, 2)");
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_labels),
-        cmocka_unit_test(leaves_labels_to_who_can_name_them),
-        cmocka_unit_test(names_one_of_several),
-        cmocka_unit_test(labels_begin_anywhere),
+        cmocka_unit_test(names_labels),         cmocka_unit_test(leaves_labels_to_who_can_name_them),
+        cmocka_unit_test(names_one_of_several), cmocka_unit_test(labels_begin_anywhere),
+        cmocka_unit_test(masks_begin_anywhere), cmocka_unit_test(names_one_among_the_ignored),
     };
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }

@@ -97,8 +97,8 @@ class CrossEntropyTest(unittest.TestCase):
                             self.beside("labels", name, x, label, weight, 2e-6, device, ignore_index=ignored, reduction="sum")
 
     def test_maps_and_volumes(self):
-        """Of segmentation: u8 labels of which 255 is ignored, weights of classes, scores that are plain or blocked."""
-        for shape in ((2, 19, 65, 67), (1, 7, 9, 20, 21), (2, 16, 33, 35), (1, 32, 40, 41)):
+        """Of segmentation: u8 labels of which 255 is ignored, weights of classes, scores that are plain or blocked; rows of them."""
+        for shape in ((2, 19, 65, 67), (1, 7, 9, 20, 21), (2, 16, 33, 35), (1, 32, 40, 41), (4101, 21), (4100, 2)):
             x, label, weight = RNG.standard_normal(shape).astype("f"), labels_of(shape, "uint8"), weights_of(shape, "f")
             label[RNG.random(label.shape) < 0.2] = 255
             for w, threads in ((None, 1), (weight, 2)):

@@ -179,6 +179,12 @@ class DiceTest(unittest.TestCase):
             self.beside(x, mask_of(x.shape, "uint8"), tolerance, device, (1, 1))
             self.beside(x, map_of(x.shape, "uint8"), tolerance, device, (1, 1), classes=True)
 
+    def test_small_cross_entropy(self):
+        """Of logits far below 0 where nothing is: what 1 + e^x has beyond 1 is not rounded off."""
+        for device, dtype, tolerance in DEVICES[:2]:
+            x = -RNG.uniform(15, 25, (2, 3, 1001)).astype(dtype)
+            self.beside(x, numpy.zeros(x.shape, "uint8"), tolerance, device, (1, 0))
+
     def test_views_and_blocked(self):
         x, label, mask = RNG.standard_normal((2, 32, 5, 6)).astype("f"), map_of((2, 32, 6, 5), "uint8"), mask_of((2, 32, 6, 5), "uint8")
         for device in ("cpu", "cpu:reference"):

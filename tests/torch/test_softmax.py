@@ -99,8 +99,8 @@ class SoftmaxTest(unittest.TestCase):
         inf, nan = numpy.inf, numpy.nan
         rows = [[-inf, 0, 1, -inf], [-inf] * 4, [inf, 0, 1, 2], [nan, 0, 1, 2], [0, 1, nan, -inf], [1e4, 1e4 - 1, -1e4, 0], [-3e38, 3e38, 0, 0], [-80, 0, -90, -100]]
         for device, dtype, _ in DEVICES:
-            for wide in (1, 9):
-                x = numpy.tile(numpy.array(rows, dtype), (1, wide))
+            for tall, wide in ((1, 1), (1, 9), (513, 1), (513, 9)):
+                x = numpy.tile(numpy.array(rows, dtype), (tall, wide))
                 for name, oracle in NAMES:
                     for turn in (False, True):
                         run = Run(device)
