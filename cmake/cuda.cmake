@@ -3,7 +3,7 @@
 option(TERN_CUDA "Build the plug-in for NVIDIA's GPUs: nvcc, cuDNN 9.16, cuBLASLt, NCCL" OFF)
 set(TERN_CUDA_ARCHITECTURES "80;90" CACHE STRING "Of the GPUs that the plug-in has code for")
 
-file(GLOB TERN_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c ${PROJECT_SOURCE_DIR}/src/cuda/*.cc ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
+file(GLOB_RECURSE TERN_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c ${PROJECT_SOURCE_DIR}/src/cuda/*.cc ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
 # What the library and the plug-in have in common: pure functions on views, errors and dtypes.
 set(TERN_CUDA_COMMON ${PROJECT_SOURCE_DIR}/src/tensor/view.c ${PROJECT_SOURCE_DIR}/src/base/error.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c
                      ${PROJECT_SOURCE_DIR}/src/kernels/plan.c ${PROJECT_SOURCE_DIR}/src/kernels/compute.c ${PROJECT_SOURCE_DIR}/src/kernels/product.c

@@ -1,8 +1,8 @@
 /* device.cc - opening a GPU, its memory and its stream. */
 #include "cuda/device.h"
 #include "cuda/capability.h"
-#include "cuda/cublas.h"
-#include "cuda/cudnn.h"
+#include "cuda/cublas/cublas.h"
+#include "cuda/cudnn/cudnn.h"
 #include "cuda/graph.h"
 #include "cuda/pool.h"
 #include "cuda/without.h"

@@ -2,7 +2,7 @@
  * of ResNet-50 and of 3-D U-Nets in bf16, and what the rules ask for, has engines, for gradients that are
  * added to what is there too, with tensor cores where they count, and is found again by its name. Nothing
  * runs. With an argument cuDNN is one that finds none of its engines, which it is not to keep to itself. */
-#include "cuda/cudnn.cc"
+#include "cuda/cudnn/cudnn.cc"
 
 #include <cstring>
 #include <set>

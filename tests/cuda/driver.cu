@@ -5,7 +5,7 @@
  * sizes are taken; that a capture does not mind what other threads do; and when the host's memory is its own
  * again. */
 #include "cuda/capability.cu"
-#include "cuda/cluster.h"
+#include "cuda/kernels/cluster.h"
 #include "cuda/fault.cc"
 #include "cuda/pages.cc"
 #include "cuda/pool.cc"

@@ -1,4 +1,4 @@
-/* cublasLt.h - as much of cuBLASLt as src/cuda/cublas.cc asks for, with the names and numbers of NVIDIA's
+/* cublasLt.h - as much of cuBLASLt as src/cuda/cublas/cublas.cc asks for, with the names and numbers of NVIDIA's
  * header, and plain loops behind it that know of a product what its descriptors say and nothing else. A
  * matrix lies by columns, `step` elements from one to the next.
  *

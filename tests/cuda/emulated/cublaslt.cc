@@ -2,7 +2,7 @@
  * heuristics vouch for, first of all, and that fails when it is run, one for matrices that begin and go on at
  * multiples of 16 bytes, and one for any, which is twice as fast. Of batches of f16 with a bias there is only
  * the first. */
-#include "cuda/elements.h"
+#include "cuda/kernels/elements.h"
 #include "memory.h"
 
 #include <cmath>

@@ -1,7 +1,7 @@
 /* cudnn.cc - the reference kernels in the place of cuDNN, by three engines: the heuristics' first wants much
  * workspace, is planned and does not run, and the last one is faster than the other, but for its fourth run,
  * in which somebody else has the device. A bias can be a part of all graphs but those in f64. */
-#include "cuda/cudnn.h"
+#include "cuda/cudnn/cudnn.h"
 #include "memory.h"
 
 #include <cstdio>

@@ -1,0 +1,156 @@
+/* small_gemm_plan.cc - whether products are made by the kernel for small ones, cut for how many blocks, or in
+ * another way: as conv_plan.cc has it, the device's clock decides, on one rank for all. What adds to its
+ * results is not run for the clock's sake, and goes the other way until it is known. */
+#include "cuda/kernels/small_gemm.h"
+
+extern "C" {
+#include "device/notes.h"
+}
+
+#include <array>
+#include <cstdio>
+#include <map>
+
+#define TEXT  512
+#define NAME  32
+#define SMALL "small %d"
+#define OTHER "other"
+
+enum { NUMBERS = 7 }; /* of a product */
+
+/* What is tried: the other way, half of the processors of a large GPU, nearly all, and each of them twice. */
+static const int tried[] = {0, 64, 128, TERN__SMALL_BLOCKS};
+
+typedef std::array<int64_t, TERN__SMALL_GEMMS * NUMBERS + 1> plan_key;
+
+typedef struct plan {
+    bool is_known;
+    int blocks;     /* 0: the other way */
+    uint64_t heard; /* device->notes->heard when it was asked for */
+} plan;
+
+typedef std::map<plan_key, plan> plans;
+
+static plans *plans_of(const tern__call *call)
+{
+    tern__cuda_library *slot = &tern__cuda_of(call->device)->libraries[TERN__CUDA_SMALL_GEMM_PLANS];
+    if (!slot->state) *slot = {new plans, [](tern_device *, void *state) { delete (plans *)state; }};
+    return (plans *)slot->state;
+}
+
+static plan_key key_of(const tern__gemm *g, int count, const float *gate)
+{
+    plan_key key = {};
+    size_t at = 0;
+    for (int i = 0; i < count; i++) {
+        bool is_aligned =
+            ((uintptr_t)g[i].a.data | (uintptr_t)g[i].b.data | (uintptr_t)g[i].y.data) % 16 == 0;
+        key[at++] = g[i].m;
+        key[at++] = g[i].n;
+        key[at++] = g[i].k;
+        key[at++] = g[i].a.step;
+        key[at++] = g[i].b.step;
+        key[at++] = g[i].y.step;
+        key[at++] = (g[i].gate != nullptr) << 6 | g[i].a.transposed << 5 | g[i].b.transposed << 4 |
+                    (g[i].bias != nullptr) << 3 | (g[i].row_sums != nullptr) << 2 | g[i].relu << 1 |
+                    is_aligned;
+    }
+    key[at] = gate != nullptr;
+    return key;
+}
+
+static void describe(const plan_key &key, char text[TEXT])
+{
+    size_t used = (size_t)std::snprintf(text, TEXT, "small products");
+    for (int64_t number : key)
+        if (used < TEXT) used += (size_t)std::snprintf(text + used, TEXT - used, " %lld", (long long)number);
+}
+
+/* ---- by the clock ---- */
+
+typedef struct trial {
+    const tern__call *call;
+    const tern__gemm *g;
+    int count, blocks; /* blocks 0: the other way */
+    const float *gate;
+    tern__other_way *other;
+    const void *ctx; /* the other way's */
+} trial;
+
+static int run_trial(void *ctx)
+{
+    const trial *t = (const trial *)ctx;
+    return t->blocks ? tern__small_gemms(t->call, t->g, t->count, t->gate, t->blocks)
+                     : t->other(t->call, t->ctx);
+}
+
+/* Into how many blocks; 0: the other way. *least: its milliseconds; negative: nothing has run. */
+static int fastest(const trial *t, float *least)
+{
+    tern__stopwatch watch;
+    tern__call call = *t->call;
+    trial quiet = *t;
+    int blocks = 0;
+    call.err = nullptr;
+    quiet.call = &call;
+    *least = -1;
+    bool is_open = tern__stopwatch_open(&watch, &call);
+    for (int some : tried) {
+        quiet.blocks = some;
+        float ms = is_open ? tern__stopwatch_try(&watch, run_trial, &quiet, *least) : -1;
+        if (ms < 0 || (*least >= 0 && ms >= *least)) continue;
+        *least = ms;
+        blocks = some;
+    }
+    tern__stopwatch_close(&watch);
+    return blocks;
+}
+
+/* ---- what is known ---- */
+
+static bool adds(const tern__gemm *g, int count)
+{
+    bool any = false;
+    for (int i = 0; i < count; i++) any |= g[i].add;
+    return any;
+}
+
+/* False: it names neither way. */
+static bool take_named(plan *p, const char *name)
+{
+    int blocks = 0;
+    bool is_other = name && std::strcmp(name, OTHER) == 0;
+    bool is_small =
+        name && std::sscanf(name, SMALL, &blocks) == 1 && blocks > 0 && blocks <= TERN__SMALL_BLOCKS;
+    if (is_other || is_small) *p = {true, is_small ? blocks : 0, p->heard};
+    return is_other || is_small;
+}
+
+static void choose(plan *p, const trial *t, const plan_key &key)
+{
+    tern_device *device = t->call->device;
+    char what[TEXT], name[NAME];
+    float least;
+    p->heard = device->notes->heard;
+    describe(key, what);
+    if (take_named(p, device->notes->find(device, what)) || p->is_known || device->follows ||
+        adds(t->g, t->count))
+        return;
+    *p = {true, fastest(t, &least), p->heard};
+    std::snprintf(name, NAME, p->blocks ? SMALL : OTHER, p->blocks);
+    if (least >= 0) device->notes->keep(device, what, name);
+}
+
+int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count, const float *gate,
+                         tern__other_way *other, const void *ctx)
+{
+    tern_device *device = call->device;
+    bool may = tern__cuda_of(device)->has_small_gemms && !device->conv.deterministic;
+    if (!may || !tern__small_gemms_fit(g, count)) return other(call, ctx);
+    plan_key key = key_of(g, count, gate);
+    plan *p = &(*plans_of(call))[key];
+    trial t = {call, g, count, 0, gate, other, ctx};
+    if (!p->is_known || p->heard != device->notes->heard) choose(p, &t, key);
+    t.blocks = p->blocks;
+    return run_trial(&t);
+}

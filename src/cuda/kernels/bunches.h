@@ -1,0 +1,191 @@
+/* bunches.h - neighbours of one dtype that are read and written at once, 16 bytes at most, where their dtype
+ * is known when the kernel is compiled. */
+#ifndef TERN_SRC_CUDA_KERNELS_BUNCHES_H
+#define TERN_SRC_CUDA_KERNELS_BUNCHES_H
+
+#include "cuda/kernels/elements.h"
+
+/* What elements are in memory, and what they are computed in. */
+template <int DTYPE> struct tern__as {
+    typedef uint16_t memory;
+    typedef float number;
+};
+template <> struct tern__as<TERN_F32> {
+    typedef float memory, number;
+};
+template <> struct tern__as<TERN_F64> {
+    typedef double memory, number;
+};
+
+template <int DTYPE> using tern__stored = typename tern__as<DTYPE>::memory;
+template <int DTYPE> using tern__number = typename tern__as<DTYPE>::number;
+
+template <int DTYPE> __device__ __forceinline__ tern__number<DTYPE> tern__widened(tern__stored<DTYPE> value)
+{
+    return tern__element<tern__number<DTYPE>>(&value, DTYPE, 0);
+}
+
+template <int DTYPE> __device__ __forceinline__ tern__stored<DTYPE> tern__narrowed(tern__number<DTYPE> value)
+{
+    tern__stored<DTYPE> narrow;
+    tern__element_set<tern__number<DTYPE>>(&narrow, DTYPE, 0, value);
+    return narrow;
+}
+
+/* Two to a register, the first one low. */
+template <int DTYPE> __device__ __forceinline__ uint32_t tern__narrowed_pair(float low, float high)
+{
+#ifndef TERN_CUDA_EMULATED
+    if constexpr (DTYPE == TERN_BF16) {
+        __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        return *(uint32_t *)&pair;
+    } else {
+        __half2 pair = __floats2half2_rn(low, high);
+        return *(uint32_t *)&pair;
+    }
+#else
+    return tern__narrowed<DTYPE>(low) | (uint32_t)tern__narrowed<DTYPE>(high) << 16;
+#endif
+}
+
+template <int DTYPE, int N> struct alignas(N * sizeof(tern__stored<DTYPE>)) tern__bunch {
+    tern__stored<DTYPE> v[N];
+
+    __device__ __forceinline__ tern__number<DTYPE> get(int i) const
+    {
+        return tern__widened<DTYPE>(v[i]);
+    }
+    __device__ __forceinline__ void set(const tern__number<DTYPE> *values)
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] = tern__narrowed<DTYPE>(values[i]);
+    }
+};
+
+/* Two of 16 bits to a register: who keeps several bunches would need twice the registers for single ones, and
+ * nvcc would take them apart as soon as they come. */
+template <int DTYPE, int N> struct alignas(N * sizeof(uint16_t)) tern__bunch_of_pairs {
+    uint32_t pair[N / 2];
+
+    __device__ __forceinline__ float get(int i) const
+    {
+        return tern__widened<DTYPE>((uint16_t)(pair[i / 2] >> i % 2 * 16));
+    }
+    __device__ __forceinline__ void set(const float *values)
+    {
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            pair[i] = tern__narrowed_pair<DTYPE>(values[2 * i], values[2 * i + 1]);
+    }
+};
+template <> struct tern__bunch<TERN_BF16, 8> : tern__bunch_of_pairs<TERN_BF16, 8> {
+};
+template <> struct tern__bunch<TERN_F16, 8> : tern__bunch_of_pairs<TERN_F16, 8> {
+};
+template <> struct tern__bunch<TERN_BF16, 4> : tern__bunch_of_pairs<TERN_BF16, 4> {
+};
+template <> struct tern__bunch<TERN_F16, 4> : tern__bunch_of_pairs<TERN_F16, 4> {
+};
+template <> struct tern__bunch<TERN_BF16, 2> : tern__bunch_of_pairs<TERN_BF16, 2> {
+};
+template <> struct tern__bunch<TERN_F16, 2> : tern__bunch_of_pairs<TERN_F16, 2> {
+};
+
+/* Element `at` and those after it; it is a multiple of N, as the address is of the bunch's size. */
+template <int DTYPE, int N>
+__device__ __forceinline__ tern__bunch<DTYPE, N> tern__bunch_get(const void *data, int64_t at)
+{
+    return *(const tern__bunch<DTYPE, N> *)((const tern__stored<DTYPE> *)data + at);
+}
+
+/* 16 bytes are one store, which nvcc takes apart in some kernels where nothing keeps it from it. */
+template <int DTYPE, int N>
+__device__ __forceinline__ void tern__bunch_store(tern__bunch<DTYPE, N> *to,
+                                                  const tern__bunch<DTYPE, N> &bunch)
+{
+#ifndef TERN_CUDA_EMULATED
+    if constexpr (sizeof(bunch) == sizeof(uint4)) {
+        const uint4 all = *(const uint4 *)&bunch;
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                     "r"(all.x), "r"(all.y), "r"(all.z), "r"(all.w)
+                     : "memory");
+        return;
+    }
+#endif
+    *to = bunch;
+}
+
+/* They are rounded once, after the sum. */
+template <int DTYPE, int N>
+__device__ __forceinline__ void tern__bunch_put(void *data, int64_t at,
+                                                const tern__number<DTYPE> (&values)[N], bool add)
+{
+    tern__bunch<DTYPE, N> *to = (tern__bunch<DTYPE, N> *)((tern__stored<DTYPE> *)data + at), bunch;
+    tern__number<DTYPE> sum[N];
+    if (add) bunch = *to;
+#pragma unroll
+    for (int i = 0; i < N; i++) sum[i] = add ? bunch.get(i) + values[i] : values[i];
+    bunch.set(sum);
+    tern__bunch_store(to, bunch);
+}
+
+/* Elements in 16 bytes. */
+static inline int tern__bunch_most(int dtype)
+{
+    return 16 / (int)tern_dtype_bytes((tern_dtype)dtype);
+}
+
+/* The most of `neighbours` that can be taken at a time, without a rest, of all views, where one is. */
+static inline int tern__bunch_lanes(const tern__view *const *views, int count, int64_t neighbours)
+{
+    size_t lanes = 16;
+    for (int i = 0; i < count; i++) {
+        if (!views[i]) continue;
+        size_t bytes = tern_dtype_bytes(views[i]->dtype);
+        while (lanes > 1 && (lanes * bytes > 16 || (uintptr_t)views[i]->data % (lanes * bytes) != 0 ||
+                             (size_t)neighbours % lanes != 0))
+            lanes /= 2;
+    }
+    return (int)lanes;
+}
+
+/* Whether `count` neighbours at a time can be taken as bunches: of all views, where one is. */
+static inline bool tern__bunches_fit(const tern__view *const *views, int count, int64_t neighbours)
+{
+    bool fit = true;
+    for (int i = 0; i < count; i++)
+        fit &= !views[i] ||
+               ((uintptr_t)views[i]->data % 16 == 0 && neighbours % tern__bunch_most(views[i]->dtype) == 0);
+    return fit;
+}
+
+/* Returns START<DTYPE, N>(..) of a dtype in floating point, N as many as fit into 16 bytes or 1. */
+#define TERN__BUNCHED(dtype, whole, START, ...)                                                              \
+    switch ((int)(dtype)) {                                                                                  \
+    case TERN_F32: return (whole) ? START<TERN_F32, 4>(__VA_ARGS__) : START<TERN_F32, 1>(__VA_ARGS__);       \
+    case TERN_F64: return (whole) ? START<TERN_F64, 2>(__VA_ARGS__) : START<TERN_F64, 1>(__VA_ARGS__);       \
+    case TERN_BF16: return (whole) ? START<TERN_BF16, 8>(__VA_ARGS__) : START<TERN_BF16, 1>(__VA_ARGS__);    \
+    case TERN_F16: return (whole) ? START<TERN_F16, 8>(__VA_ARGS__) : START<TERN_F16, 1>(__VA_ARGS__);       \
+    default: return TERN_E_UNSUPPORTED;                                                                      \
+    }
+
+/* The same, N as many as `lanes` of tern__bunch_lanes. */
+#define TERN__BUNCHED_BY(dtype, lanes, START, ...)                                                           \
+    switch ((int)(dtype)*16 + (lanes)) {                                                                     \
+    case TERN_F32 * 16 + 4: return START<TERN_F32, 4>(__VA_ARGS__);                                          \
+    case TERN_F32 * 16 + 2: return START<TERN_F32, 2>(__VA_ARGS__);                                          \
+    case TERN_F32 * 16 + 1: return START<TERN_F32, 1>(__VA_ARGS__);                                          \
+    case TERN_F64 * 16 + 2: return START<TERN_F64, 2>(__VA_ARGS__);                                          \
+    case TERN_F64 * 16 + 1: return START<TERN_F64, 1>(__VA_ARGS__);                                          \
+    case TERN_BF16 * 16 + 8: return START<TERN_BF16, 8>(__VA_ARGS__);                                        \
+    case TERN_BF16 * 16 + 4: return START<TERN_BF16, 4>(__VA_ARGS__);                                        \
+    case TERN_BF16 * 16 + 2: return START<TERN_BF16, 2>(__VA_ARGS__);                                        \
+    case TERN_BF16 * 16 + 1: return START<TERN_BF16, 1>(__VA_ARGS__);                                        \
+    case TERN_F16 * 16 + 8: return START<TERN_F16, 8>(__VA_ARGS__);                                          \
+    case TERN_F16 * 16 + 4: return START<TERN_F16, 4>(__VA_ARGS__);                                          \
+    case TERN_F16 * 16 + 2: return START<TERN_F16, 2>(__VA_ARGS__);                                          \
+    case TERN_F16 * 16 + 1: return START<TERN_F16, 1>(__VA_ARGS__);                                          \
+    default: return TERN_E_UNSUPPORTED;                                                                      \
+    }
+
+#endif

@@ -1,0 +1,226 @@
+/* lines.h - operands of any layout seen as lines along one dimension, and groups of threads that go along a
+ * line.
+ *
+ * Where a line's elements are neighbours a group of 32, 256 or 1024 threads takes a line; where lines are
+ * neighbours, or are short, each thread takes some of its own. */
+#ifndef TERN_SRC_CUDA_KERNELS_LINES_H
+#define TERN_SRC_CUDA_KERNELS_LINES_H
+
+#include "cuda/kernels/bunches.h"
+#include "cuda/kernels/sums.h"
+
+extern "C" {
+#include "kernels/lines.h"
+}
+
+#define TERN__LINE_THREADS 256  /* of a block          */
+#define TERN__LINE_MOST    1024 /* for very long lines */
+#define TERN__LINE_LONG    16384
+#define TERN__LINE_MANY    4096
+
+/* Threads of a block in which groups of G take lines. */
+#define TERN__GROUP_BLOCK(G) ((G) > TERN__LINE_THREADS ? TERN__LINE_MOST : TERN__LINE_THREADS)
+
+/* Element i of line (o, n) is at o * outer + i * step + n * inner. */
+typedef struct tern__lined {
+    void *data; /* NULL: absent */
+    int dtype;
+    int64_t outer, step, inner;
+} tern__lined;
+
+/* The dimensions [first, last) as one of this stride: false if they are not. */
+static inline bool tern__lined_merge(const tern__view *v, int64_t first, int64_t last, int64_t *stride)
+{
+    int64_t next = -1;
+    *stride = 0;
+    for (int64_t d = last - 1; d >= first; d--) {
+        if (v->shape[d] == 1) continue;
+        if (next >= 0 && v->stride[d] != next) return false;
+        if (next < 0) *stride = v->stride[d];
+        next = v->stride[d] * v->shape[d];
+    }
+    return true;
+}
+
+static inline bool tern__lined_of(const tern__view *v, int64_t dim, tern__lined *lined)
+{
+    *lined = {v->data, v->dtype, 0, 0, 0};
+    if (v->ndim == 0) return true;
+    lined->step = v->stride[dim];
+    return tern__lined_merge(v, 0, dim, &lined->outer) &&
+           tern__lined_merge(v, dim + 1, v->ndim, &lined->inner);
+}
+
+template <class R> __device__ __forceinline__ R tern__lined_get(const tern__lined &l, int64_t at)
+{
+    return tern__element<R>(l.data, l.dtype, at);
+}
+
+/* = or +=. */
+template <class R>
+__device__ __forceinline__ void tern__lined_put(const tern__lined &l, int64_t at, R value, bool add)
+{
+    if (add) value += tern__element<R>(l.data, l.dtype, at);
+    tern__element_set<R>(l.data, l.dtype, at, value);
+}
+
+/* ---- groups of G threads: 1, 32, 256 or 1024 ---- */
+
+template <int G, class J, class T> __device__ __forceinline__ T tern__group_join(T value, T none)
+{
+    if constexpr (G == 1) return value;
+    if constexpr (G == TERN__WARP) return tern__warp_join<J>(value);
+    return tern__block_join<J>(value, none);
+}
+
+template <int G, class T> __device__ __forceinline__ T tern__group_sum(T value)
+{
+    return tern__group_join<G, tern__add, T>(value, T(0));
+}
+
+/* The first line of this group, and how many groups there are. */
+template <int G> __device__ __forceinline__ int64_t tern__group_first(void)
+{
+    return (int64_t)blockIdx.x * (TERN__GROUP_BLOCK(G) / G) + threadIdx.x / G;
+}
+template <int G> __device__ __forceinline__ int64_t tern__group_step(void)
+{
+    return (int64_t)gridDim.x * (TERN__GROUP_BLOCK(G) / G);
+}
+
+/* How many threads take a line of `l`; few long lines get whole blocks. Of the longest, which are gone
+ * through several times, so few are under way that a cache holds them. */
+static inline int tern__group_size(const tern__lines *lines, const tern__lined *l)
+{
+    if (lines->size <= 8 || (l->step != 1 && lines->inner > 1)) return 1;
+    if (lines->size >= TERN__LINE_LONG) return TERN__LINE_MOST;
+    return lines->size >= 4096 || lines->outer * lines->inner <= 1024 ? TERN__LINE_THREADS : TERN__WARP;
+}
+
+static inline dim3 tern__group_grid(const tern__call *call, const tern__lines *lines, int group)
+{
+    return tern__cuda_grid(call, lines->outer * lines->inner, TERN__GROUP_BLOCK(group) / group, 1);
+}
+
+/* Starts `kernel`, a template of the group's size and then of the type that it computes in. */
+#define TERN__GROUP_OF(call, lines, G, kernel, R, ...)                                                       \
+    tern__cuda_launch(call, kernel<G, R>, tern__group_grid(call, &(lines), G), TERN__GROUP_BLOCK(G), 0,      \
+                      __VA_ARGS__)
+#define TERN__GROUPS_OF(call, lines, group, kernel, R, ...)                                                  \
+    ((group) == 1            ? TERN__GROUP_OF(call, lines, 1, kernel, R, __VA_ARGS__)                        \
+     : (group) == TERN__WARP ? TERN__GROUP_OF(call, lines, TERN__WARP, kernel, R, __VA_ARGS__)               \
+     : (group) == TERN__LINE_THREADS                                                                         \
+         ? TERN__GROUP_OF(call, lines, TERN__LINE_THREADS, kernel, R, __VA_ARGS__)                           \
+         : TERN__GROUP_OF(call, lines, TERN__LINE_MOST, kernel, R, __VA_ARGS__))
+
+/* ---- stretches ---- */
+
+/* What a thread of a group has of a line at a time: pieces of N neighbours each, 16 bytes of them, or single
+ * elements. Where lines are the neighbours a thread has as many of them, LINES, and a piece is one element of
+ * each. All pieces are asked for before the first is looked at. */
+template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern__stretch {
+    typedef tern__number<DTYPE> R;
+    enum { TYPE = DTYPE, LANES = N, LINES = OF, PIECES = MOST };
+    tern__bunch<DTYPE, N> piece[PIECES];
+
+    /* The number of a thread's first element, from one of its pieces to the next, and of how many elements a
+     * group has stretches. */
+    template <int G> static __device__ __forceinline__ int64_t first(void)
+    {
+        return (int64_t)(threadIdx.x % G) * N;
+    }
+    template <int G> static __device__ __forceinline__ int64_t apart(void)
+    {
+        return LINES > 1 ? 1 : G * N;
+    }
+    template <int G> static __device__ __forceinline__ int64_t pace(void)
+    {
+        return PIECES * apart<G>();
+    }
+
+    /* Of a lane: its line, and how many elements its own is behind its piece's first. */
+    static __device__ __forceinline__ int line(int lane)
+    {
+        return LINES > 1 ? lane : 0;
+    }
+    static __device__ __forceinline__ int further(int lane)
+    {
+        return LINES > 1 ? 0 : lane;
+    }
+    /* The element that a lane of piece n of the stretch at i has. */
+    template <int G> static __device__ __forceinline__ int64_t at(int64_t i, int n, int lane)
+    {
+        return i + n * apart<G>() + further(lane);
+    }
+
+    static __device__ __forceinline__ int64_t place(const tern__lined &l, int64_t from, int64_t at)
+    {
+        return from + (N > 1 && LINES == 1 ? at : at * l.step);
+    }
+
+    /* Of the line that begins at `from`: the pieces of the stretch at i that are in it. Others are 0: what
+     * they were before would be kept in registers until then. */
+    template <int G>
+    __device__ __forceinline__ void read(const tern__lined &l, int64_t from, int64_t i, int64_t size)
+    {
+#pragma unroll
+        for (int n = 0; n < PIECES; n++) {
+            piece[n] = {};
+            if (at<G>(i, n, 0) < size)
+                piece[n] = tern__bunch_get<DTYPE, N>(l.data, place(l, from, at<G>(i, n, 0)));
+        }
+    }
+    static __device__ __forceinline__ void put(const tern__lined &l, int64_t from, int64_t at,
+                                               const R (&values)[N], bool add)
+    {
+        tern__bunch_put<DTYPE>(l.data, place(l, from, at), values, add);
+    }
+
+    static __device__ __forceinline__ R single(const void *data, int64_t at)
+    {
+        return tern__bunch_get<DTYPE, 1>(data, at).get(0);
+    }
+
+    /* As it is read again. */
+    static __device__ __forceinline__ R rounded(R value)
+    {
+        return tern__widened<DTYPE>(tern__narrowed<DTYPE>(value));
+    }
+};
+
+/* Of lines of up to TERN__LINE_WHOLE elements that are neighbours a thread can have two, or one of doubles,
+ * as a whole: such are read once. */
+#define TERN__LINE_WHOLE 24
+template <int DTYPE>
+using tern__whole_lines =
+    tern__stretch<DTYPE, 8 / sizeof(tern__number<DTYPE>), 8 / sizeof(tern__number<DTYPE>), TERN__LINE_WHOLE>;
+
+/* Neighbours can be taken 16 bytes at a time in every line. */
+static inline bool tern__lined_bunched(const tern__lined *l, const tern__lines *lines)
+{
+    int most = tern__bunch_most(l->dtype);
+    return l->step == 1 && lines->size % most == 0 && l->outer % most == 0 && l->inner % most == 0 &&
+           (uintptr_t)l->data % 16 == 0;
+}
+
+/* Lines are neighbours, can be taken `count` at a time, and are so many that threads are not missed. */
+static inline bool tern__lined_beside(const tern__lined *l, const tern__lines *lines, int count)
+{
+    size_t bytes = (size_t)count * tern_dtype_bytes((tern_dtype)l->dtype);
+    return l->inner == 1 && lines->inner % count == 0 && l->outer % count == 0 && l->step % count == 0 &&
+           (uintptr_t)l->data % bytes == 0 && lines->outer * lines->inner >= TERN__LINE_MANY;
+}
+
+/* As many as 16 bytes hold. */
+static inline bool tern__lined_side_by_side(const tern__lined *l, const tern__lines *lines)
+{
+    return tern__lined_beside(l, lines, tern__bunch_most(l->dtype));
+}
+
+/* Starts `kernel` for stretches S of several lines, a thread each. */
+#define TERN__SIDES_OF(call, lines, kernel, S, ...)                                                          \
+    tern__cuda_launch(call, kernel<1, S>,                                                                    \
+                      tern__cuda_grid(call, (lines).outer *(lines).inner, TERN__LINE_THREADS, S::LINES),     \
+                      TERN__LINE_THREADS, 0, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,119 @@
+/* rows.h - short lines of neighbours that follow each other without gaps, as those of a map whose channels
+ * are last. A warp copies its threads' lines, one for each, into shared memory and back in the order of
+ * memory, which is gone through as by a copy, whatever the size of a line. */
+#ifndef TERN_SRC_CUDA_KERNELS_ROWS_H
+#define TERN_SRC_CUDA_KERNELS_ROWS_H
+
+#include "cuda/kernels/lines.h"
+
+#define TERN__ROW_THREADS 64
+#define TERN__ROW_BLOCKS  14         /* for whose registers a processor has room */
+#define TERN__ROW_BYTES   (48 << 10) /* of a block's shared memory              */
+#define TERN__ROW_AHEAD   6          /* elements that a thread copies at a time */
+
+/* In shared memory rows are an odd number of elements apart, so that those of a warp's threads are in as many
+ * banks. */
+typedef struct tern__row_tile {
+    int64_t count;
+    int size, apart;
+    uint32_t part; /* of 2^32 by size; 0 where rows follow each other in shared memory, too */
+} tern__row_tile;
+
+static inline tern__row_tile tern__rows_of(const tern__lines *lines)
+{
+    const int size = (int)lines->size;
+    return {lines->outer * lines->inner, size, size | 1, size % 2 ? 0 : UINT32_MAX / (uint32_t)size + 1};
+}
+
+/* Of a block, which has `tiles` operands of its threads' rows there. */
+static inline size_t tern__rows_bytes(const tern__row_tile &k, int tiles, int dtype)
+{
+    return (size_t)(tiles * TERN__ROW_THREADS * k.apart) * (dtype == TERN_F64 ? 8 : 4);
+}
+
+/* Rows are short enough, and so many that threads are not missed. */
+static inline bool tern__rows_short(const tern__lines *lines, int tiles, int dtype)
+{
+    return lines->size > 0 && lines->size < TERN__LINE_MANY &&
+           lines->outer * lines->inner >= TERN__LINE_MANY &&
+           tern__rows_bytes(tern__rows_of(lines), tiles, dtype) <= TERN__ROW_BYTES;
+}
+
+/* An operand's lines are such rows. */
+static inline bool tern__lined_rows(const tern__lined *l, const tern__lines *lines)
+{
+    return (lines->size == 1 || l->step == 1) && (lines->inner == 1 || l->inner == lines->size) &&
+           (lines->outer == 1 || l->outer == lines->inner * lines->size);
+}
+
+/* The first row of this warp, and from it to its next first one. */
+static __device__ __forceinline__ int64_t tern__rows_first(void)
+{
+    return ((int64_t)blockIdx.x * TERN__ROW_THREADS + threadIdx.x) / TERN__WARP * TERN__WARP;
+}
+static __device__ __forceinline__ int64_t tern__rows_step(void)
+{
+    return (int64_t)gridDim.x * TERN__ROW_THREADS;
+}
+
+/* Where the warp's rows of an operand are in shared memory. */
+template <class R> __device__ __forceinline__ R *tern__rows_tile(const tern__row_tile &k, int tile)
+{
+    const int first = (int)threadIdx.x / TERN__WARP * TERN__WARP;
+    return (R *)tern__cuda_shared() + (tile * TERN__ROW_THREADS + first) * k.apart;
+}
+
+/* Of an element by its number: how much further on it is there. The number is so small that this is exact. */
+static __device__ __forceinline__ int tern__rows_shift(const tern__row_tile &k, int i)
+{
+    return (int)__umulhi((uint32_t)i, k.part);
+}
+
+/* How many elements the warp has whose first row this is. */
+static __device__ __forceinline__ int tern__rows_elements(const tern__row_tile &k, int64_t first)
+{
+    return (int)TERN__MIN(k.count - first, (int64_t)TERN__WARP) * k.size;
+}
+
+/* By a whole warp; ADD: what is there stays. Its threads see each other's elements. */
+template <int DTYPE, bool ADD = false>
+__device__ __forceinline__ void tern__rows_read(const tern__row_tile &k, const void *data, int64_t first,
+                                                tern__number<DTYPE> *tile)
+{
+    enum { AHEAD = TERN__ROW_AHEAD, STEP = TERN__WARP };
+    const int count = tern__rows_elements(k, first);
+    int i = (int)threadIdx.x % TERN__WARP;
+    const tern__stored<DTYPE> *from = (const tern__stored<DTYPE> *)data + first * k.size + i;
+    for (tile += i; i < count; i += AHEAD * STEP, from += AHEAD * STEP, tile += AHEAD * STEP) {
+        tern__stored<DTYPE> some[AHEAD];
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++)
+            if (i + n * STEP < count) some[n] = from[n * STEP];
+#pragma unroll
+        for (int n = 0; n < AHEAD; n++) {
+            const int at = n * STEP + tern__rows_shift(k, i + n * STEP);
+            const tern__number<DTYPE> value = tern__widened<DTYPE>(some[n]);
+            if (i + n * STEP < count) tile[at] = ADD ? value + tile[at] : value;
+        }
+    }
+    __syncwarp();
+}
+
+/* The same the other way. */
+template <int DTYPE>
+__device__ __forceinline__ void tern__rows_write(const tern__row_tile &k, void *data, int64_t first,
+                                                 tern__number<DTYPE> *tile, bool add)
+{
+    enum { STEP = TERN__WARP };
+    const int count = tern__rows_elements(k, first);
+    int i = (int)threadIdx.x % TERN__WARP;
+    tern__stored<DTYPE> *to = (tern__stored<DTYPE> *)data + first * k.size + i;
+    __syncwarp();
+    if (add) tern__rows_read<DTYPE, true>(k, data, first, tile);
+#pragma unroll 8
+    for (tile += i; i < count; i += STEP, to += STEP, tile += STEP)
+        *to = tern__narrowed<DTYPE>(tile[tern__rows_shift(k, i)]);
+    __syncwarp();
+}
+
+#endif

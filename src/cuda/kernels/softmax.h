@@ -1,0 +1,138 @@
+/* softmax.h - the softmax of lines, or its logarithm. */
+#ifndef TERN_SRC_CUDA_KERNELS_SOFTMAX_H
+#define TERN_SRC_CUDA_KERNELS_SOFTMAX_H
+
+#include "cuda/kernels/rows.h"
+
+/* Of some elements of a thread's lines: the largest, and the sum of exp(x - top). */
+template <class S> struct tern__softmax_sum {
+    typename S::R top[S::LINES];
+    double sum[S::LINES];
+};
+
+/* Takes a stretch in. As long as all is -infinity nothing is taken off, so that no NaN comes of it. */
+template <int G, class S>
+__device__ __forceinline__ void tern__softmax_take(tern__softmax_sum<S> *own, const S &values, int64_t i,
+                                                   int64_t size)
+{
+    typename S::R base[S::LINES], part[S::LINES] = {};
+#pragma unroll
+    for (int k = 0; k < S::LINES; k++) base[k] = own->top[k];
+#pragma unroll
+    for (int n = 0; n < S::PIECES; n++)
+#pragma unroll
+        for (int l = 0; l < S::LANES && S::template at<G>(i, n, l) < size; l++) {
+            typename S::R value = values.piece[n].get(l);
+            base[S::line(l)] = value > base[S::line(l)] ? value : base[S::line(l)];
+        }
+#pragma unroll
+    for (int k = 0; k < S::LINES; k++) {
+        typename S::R top = base[k];
+        base[k] = top > -INFINITY ? top : 0;
+        if (i >= S::template pace<G>()) own->sum[k] *= (double)exp(own->top[k] - base[k]);
+        own->top[k] = top;
+    }
+#pragma unroll
+    for (int n = 0; n < S::PIECES; n++)
+#pragma unroll
+        for (int l = 0; l < S::LANES && S::template at<G>(i, n, l) < size; l++)
+            part[S::line(l)] += exp(values.piece[n].get(l) - base[S::line(l)]);
+#pragma unroll
+    for (int k = 0; k < S::LINES; k++) own->sum[k] += (double)part[k];
+}
+
+struct tern__unseen {
+    template <class T> __device__ __forceinline__ void operator()(int64_t, const T &) const
+    {
+    }
+};
+
+/* By a group of G threads, all of which call it: of its lines, the first of which begins at `from`. `values`
+ * are left as the last stretch. Sums are f64 until they are whole. */
+template <int G, class S>
+__device__ __forceinline__ void tern__softmax_find(const tern__lined &x, int64_t from, int64_t size,
+                                                   S *values, typename S::R (&top)[S::LINES],
+                                                   typename S::R (&sum)[S::LINES])
+{
+    typedef typename S::R R;
+    tern__softmax_sum<S> own;
+#pragma unroll
+    for (int k = 0; k < S::LINES; k++) own.top[k] = (R)-INFINITY, own.sum[k] = 0;
+    for (int64_t i = S::template first<G>(); i < size; i += S::template pace<G>()) {
+        values->template read<G>(x, from, i, size);
+        tern__softmax_take<G>(&own, *values, i, size);
+    }
+#pragma unroll
+    for (int k = 0; k < S::LINES; k++) {
+        top[k] = tern__group_join<G, tern__high, R>(own.top[k], (R)-INFINITY);
+        if (G > 1) own.sum[k] *= (double)exp(own.top[k] - top[k]);
+        sum[k] = (R)tern__group_sum<G>(own.sum[k]);
+    }
+}
+
+/* From the elements from `from` on to those from `to` on, in stretches S. Lines are gone through twice, the
+ * second time in a cache, or in registers where they are short. Each piece that is made is shown, with the
+ * number of its first element. */
+template <int G, class S, class F = tern__unseen>
+__device__ __forceinline__ void tern__softmax_lines(const tern__lined &x, int64_t from, const tern__lined &y,
+                                                    int64_t to, int64_t size, bool is_log, bool add,
+                                                    F &&show = {})
+{
+    typedef typename S::R R;
+    const int64_t pace = S::template pace<G>();
+    R base[S::LINES], share[S::LINES];
+    S values;
+    tern__softmax_find<G, S>(x, from, size, &values, base, share);
+#pragma unroll
+    for (int k = 0; k < S::LINES; k++) share[k] = is_log ? log(share[k]) : 1 / share[k];
+    for (int64_t i = S::template first<G>(); i < size; i += pace) {
+        if (size > pace) values.template read<G>(x, from, i, size);
+#pragma unroll
+        for (int n = 0; n < S::PIECES; n++) {
+            R out[S::LANES];
+            if (S::template at<G>(i, n, 0) >= size) break;
+#pragma unroll
+            for (int l = 0; l < S::LANES; l++) {
+                R value = values.piece[n].get(l) - base[S::line(l)];
+                out[l] = is_log ? value - share[S::line(l)] : exp(value) * share[S::line(l)];
+            }
+            S::put(y, to, S::template at<G>(i, n, 0), out, add);
+            show(S::template at<G>(i, n, 0), out);
+        }
+    }
+}
+
+/* What is taken off a row in shared memory; NaN is met later. */
+template <class R> __device__ __forceinline__ R tern__row_base(const R *row, int size)
+{
+    R base = -INFINITY;
+#pragma unroll 8
+    for (int c = 0; c < size; c++) base = fmax(base, row[c]);
+    return base > -INFINITY ? base : 0;
+}
+
+/* In its place. */
+template <class R> __device__ __forceinline__ void tern__softmax_row(R *row, int size)
+{
+    const R base = tern__row_base(row, size);
+    R sum = 0;
+#pragma unroll 4
+    for (int c = 0; c < size; c++) sum += row[c] = exp(row[c] - base);
+    const R share = 1 / sum;
+#pragma unroll 8
+    for (int c = 0; c < size; c++) row[c] *= share;
+}
+
+/* What is far below the largest, and so not exact, hardly adds to the sum. */
+template <class R> __device__ __forceinline__ void tern__log_softmax_row(R *row, int size)
+{
+    const R base = tern__row_base(row, size);
+    R sum = 0;
+#pragma unroll 8
+    for (int c = 0; c < size; c++) sum += tern__decayed(base - row[c]);
+    const R share = log(sum);
+#pragma unroll 8
+    for (int c = 0; c < size; c++) row[c] = row[c] - base - share;
+}
+
+#endif
