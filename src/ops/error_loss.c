@@ -38,9 +38,8 @@ static bool fits(tern_scope *scope, const char *func, const tern__pointwise_op *
 {
     char xs[TERN__SHAPE_TEXT], ts[TERN__SHAPE_TEXT];
     if (tern__view_same_shape(&x->view, &target->view)) return true;
-    tern__scope_fail(scope, func, TERN_E_SHAPE,
-                     "%s: expected input and target of one shape, got %s and %s", op->name,
-                     tern__shape_text(&x->view, xs), tern__shape_text(&target->view, ts));
+    tern__scope_fail(scope, func, TERN_E_SHAPE, "%s: expected input and target of one shape, got %s and %s",
+                     op->name, tern__shape_text(&x->view, xs), tern__shape_text(&target->view, ts));
     return false;
 }
 

@@ -1,7 +1,7 @@
 /* described_products.cc - cuBLASLt's own descriptors, which it makes without a GPU, of the products of an
- * MLP, of ResNet-50's last layer, of attention and of odd ones: it takes every value that src/cuda/cublas/cublas.cc
- * sets, and read back they are one product of matrices by columns. Whether it has an algorithm for them only
- * a GPU's driver lets it say. */
+ * MLP, of ResNet-50's last layer, of attention and of odd ones: it takes every value that
+ * src/cuda/cublas/cublas.cc sets, and read back they are one product of matrices by columns. Whether it has
+ * an algorithm for them only a GPU's driver lets it say. */
 #include "cuda/cublas/cublas.cc"
 
 static int failures;

@@ -1,5 +1,5 @@
-/* refused.cc - src/cuda/cudnn/cudnn.cc on a cuDNN that is too old, cannot be opened or does not run what it has
- * planned: all are failures, in cuDNN's own words, by whichever of its codes. */
+/* refused.cc - src/cuda/cudnn/cudnn.cc on a cuDNN that is too old, cannot be opened or does not run what it
+ * has planned: all are failures, in cuDNN's own words, by whichever of its codes. */
 #include "cuda/cudnn/cudnn.cc"
 
 #include <cstring>

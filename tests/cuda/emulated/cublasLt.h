@@ -1,6 +1,6 @@
-/* cublasLt.h - as much of cuBLASLt as src/cuda/cublas/cublas.cc asks for, with the names and numbers of NVIDIA's
- * header, and plain loops behind it that know of a product what its descriptors say and nothing else. A
- * matrix lies by columns, `step` elements from one to the next.
+/* cublasLt.h - as much of cuBLASLt as src/cuda/cublas/cublas.cc asks for, with the names and numbers of
+ * NVIDIA's header, and plain loops behind it that know of a product what its descriptors say and nothing
+ * else. A matrix lies by columns, `step` elements from one to the next.
  *
  * Stricter than cuBLASLt: descriptors that contradict each other end the program, and so does what is known
  * to fail: a vector that does not begin at a multiple of 16 bytes, for which heuristics name kernels that
