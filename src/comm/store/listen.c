@@ -18,6 +18,11 @@ typedef struct caller {
 static const caller group = {"tern_group_open",
                              " (set MASTER_PORT to a free one, or start with tern run, which chooses one)"};
 
+static const caller orphan = {"tern_group_open",
+                              " (what started this program holds the socket of tern run that is meant for "
+                              "rank 0: start it by exec, or pass descriptors on, as subprocess.run(.., "
+                              "close_fds=False) does)"};
+
 static int set_nonblocking(int fd, const caller *who, tern_error *err)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -87,6 +92,14 @@ int tern__port_of(int fd)
                                           : ((struct sockaddr_in *)&at)->sin_port);
 }
 
+bool tern__listens_at(int fd, int port)
+{
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    return fd >= 0 && !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) && listens &&
+           tern__port_of(fd) == port;
+}
+
 static int listen_for(const tern__bootstrap *boot, const caller *who, tern_error *err)
 {
     return boot->listen_fd >= 0 ? set_nonblocking(boot->listen_fd, who, err)
@@ -95,7 +108,7 @@ static int listen_for(const tern__bootstrap *boot, const caller *who, tern_error
 
 int tern__listen(const tern__bootstrap *boot, tern_error *err)
 {
-    return listen_for(boot, &group, err);
+    return listen_for(boot, boot->lost_listener ? &orphan : &group, err);
 }
 
 int tern__listen_public(const tern__bootstrap *boot, const char *func, tern_error *err)

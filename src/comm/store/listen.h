@@ -12,6 +12,8 @@ int tern__listen(const tern__bootstrap *boot, tern_error *err);
 int tern__listen_public(const tern__bootstrap *boot, const char *func, tern_error *err);
 /* The port that a socket is bound to; 0 if that cannot be known. */
 int tern__port_of(int fd);
+/* Is it a socket, and does it listen there? */
+bool tern__listens_at(int fd, int port);
 /* A socket that keeps boot's port, or a free one for port 0, for whoever will listen there with SO_REUSEADDR,
  * as PyTorch's and our own stores do: it is bound and never listens, so the kernel gives its port to nobody
  * who did not ask for that number. */

@@ -30,6 +30,7 @@ typedef struct guest_list {
 struct tern__server {
     tern__store_host host;
     int listen_fd, bell, epoll, pid;
+    pthread_mutex_t door; /* listen_fd, once the thread runs */
     pthread_t thread;
     uint8_t secret[TERN__SECRET_BYTES];
     guest_list guests[TERN__STANDINGS]; /* strangers by deadline, silent ones by age */
@@ -219,8 +220,18 @@ static void listen_if(tern__server *server, bool listens)
 {
     struct epoll_event event = {.events = listens ? EPOLLIN : 0, .data.ptr = &server->listen_fd};
     if (listens == server->listens) return;
+    pthread_mutex_lock(&server->door);
     epoll_ctl(server->epoll, EPOLL_CTL_MOD, server->listen_fd, &event);
+    pthread_mutex_unlock(&server->door);
     server->listens = listens;
+}
+
+static void accept_some(tern__server *server)
+{
+    pthread_mutex_lock(&server->door);
+    for (int i = 0; i < accepts_per_round && server->listen_fd >= 0 && may_accept(server); i++)
+        if (!accept_one(server)) break;
+    pthread_mutex_unlock(&server->door);
 }
 
 /* How long to sleep: until the next stranger's deadline, or the end of an accept pause. */
@@ -247,8 +258,7 @@ static void round_trip(tern__server *server)
         else
             handle(server, events[i].data.ptr, events[i].events);
     }
-    for (int i = 0; knocks && i < accepts_per_round && may_accept(server) && accept_one(server); i++)
-        continue;
+    if (knocks) accept_some(server);
     end_strangers(server);
     free_closed(server);
 }
@@ -271,6 +281,7 @@ static void release(tern__server *server)
     tern__close(&server->listen_fd);
     tern__close(&server->bell);
     tern__close(&server->epoll);
+    pthread_mutex_destroy(&server->door);
     sodium_memzero(server->secret, sizeof(server->secret));
     tern__free(server);
 }
@@ -302,7 +313,8 @@ tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRE
         tern__close(&listen_fd);
         return NULL;
     }
-    *server = (tern__server){.listen_fd = listen_fd, .bell = -1, .epoll = -1, .pid = getpid()};
+    *server = (tern__server){
+        .listen_fd = listen_fd, .bell = -1, .epoll = -1, .pid = getpid(), .door = PTHREAD_MUTEX_INITIALIZER};
     memcpy(server->secret, secret, sizeof(server->secret));
     server->host.secret = server->secret;
     server->host.is_public = is_public;
@@ -311,6 +323,15 @@ tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRE
         return server;
     release(server);
     return NULL;
+}
+
+/* Closing it is not enough: the process may hold the socket by another descriptor, too. */
+void tern__server_stop_listening(tern__server *server)
+{
+    pthread_mutex_lock(&server->door);
+    epoll_ctl(server->epoll, EPOLL_CTL_DEL, server->listen_fd, NULL);
+    tern__close(&server->listen_fd);
+    pthread_mutex_unlock(&server->door);
 }
 
 /* A forked child has a copy of the server, but not its thread: it only gives its copies back. */
