@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 /* Shared by the test and its ranks. */
 typedef struct board {
@@ -496,6 +497,48 @@ static void test_forked_child_is_refused_and_harmless(void **state)
     board_free(b);
 }
 
+/* ---- a program that closes what is open ---- */
+
+static double cpu_seconds(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage)) return INFINITY;
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+/* Says so, does not spin until the group is closed, and can close it. */
+static int closefrom_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const board *b = arg;
+    tern_error err = {0};
+    tern_group *group = open_group(boot, b, &err);
+    tern_barrier(group, &err);
+    RANK_CHECK_OK(rank, err);
+    bool closes = rank == 0 || b->variant;
+    if (closes) closefrom(3);
+    int64_t closed_ns = tern__now_ns();
+    while (!err.code && tern__now_ns() - closed_ns < RANKS_SOON_S * INT64_C(1000000000))
+        tern_barrier(group, &err);
+    RANK_CHECK(rank,
+               strstr(err.text, closes ? "the program has closed the group's descriptors" : "rank 0 ("));
+    double before = cpu_seconds();
+    if (closes) sleep(1);
+    RANK_CHECK(rank, cpu_seconds() - before < 0.5);
+    int64_t ended_ns = tern__now_ns();
+    tern_group_close(group);
+    RANK_CHECK(rank, tern__now_ns() - ended_ns < RANKS_SOON_S * INT64_C(1000000000));
+    return 0;
+}
+
+static void test_descriptors_that_the_program_closed(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    for (b->variant = 0; b->variant < 2; b->variant++) assert_ranks_ok(ranks_run(2, closefrom_body, b));
+    board_free(b);
+}
+
 /* ---- on two hosts ---- */
 
 /* Both find it themselves, or are told by the one that was faster. */
@@ -655,6 +698,7 @@ int main(void)
         cmocka_unit_test(test_timeout_says_what_the_late_rank_did_last),
         cmocka_unit_test(test_timeout_names_who_owes_its_part),
         cmocka_unit_test(test_forked_child_is_refused_and_harmless),
+        cmocka_unit_test(test_descriptors_that_the_program_closed),
         cmocka_unit_test(test_windows_do_not_reach_another_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

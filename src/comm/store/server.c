@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sodium.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -39,7 +40,7 @@ struct tern__server {
     size_t buffered;
     int64_t accept_after; /* no accept before this time                */
     bool listens;         /* epoll looks at the listening socket       */
-    bool stop;            /* the thread's own                          */
+    atomic_bool stop;
 };
 
 /* ---- lists ---- */
@@ -234,14 +235,15 @@ static void accept_some(tern__server *server)
     pthread_mutex_unlock(&server->door);
 }
 
-/* How long to sleep: until the next stranger's deadline, or the end of an accept pause. */
+/* How long to sleep: until the next stranger's deadline, or the end of an accept pause; and never for long,
+ * since a program that closes all descriptors has closed the bell, too. */
 static int sleep_ms(const tern__server *server)
 {
     const tern__store_guest *next = server->guests[TERN__STRANGER].first;
     int64_t until = next ? next->deadline : INT64_MAX;
     if (!server->listens && tern__now_ns() < server->accept_after)
         until = TERN__MIN(until, server->accept_after);
-    return until == INT64_MAX ? -1 : tern__deadline_ms(until);
+    return tern__deadline_ms(TERN__MIN(until, tern__deadline(TERN__SLEEP_S)));
 }
 
 static void round_trip(tern__server *server)
@@ -250,9 +252,10 @@ static void round_trip(tern__server *server)
     bool knocks = false;
     listen_if(server, may_accept(server));
     int count = epoll_wait(server->epoll, events, events_per_round, sleep_ms(server));
+    if (count < 0 && errno != EINTR) atomic_store(&server->stop, true); /* somebody has closed it */
     for (int i = 0; i < count; i++) {
         if (events[i].data.ptr == &server->bell)
-            server->stop = true;
+            continue; /* `stop` says why */
         else if (events[i].data.ptr == &server->listen_fd)
             knocks = true;
         else
@@ -266,7 +269,7 @@ static void round_trip(tern__server *server)
 static void *serve_all(void *arg)
 {
     tern__server *server = arg;
-    while (!server->stop) round_trip(server);
+    while (!atomic_load(&server->stop)) round_trip(server);
     return NULL;
 }
 
@@ -339,6 +342,7 @@ void tern__server_stop(tern__server *server)
 {
     if (!server) return;
     if (server->pid == getpid()) {
+        atomic_store(&server->stop, true);
         tern__bell_ring(server->bell);
         pthread_join(server->thread, NULL);
     }
