@@ -2,6 +2,7 @@
 
 #include "comm/sys.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -36,8 +37,10 @@ static int set_nonblocking(int fd, const caller *who, tern_error *err)
  * socket that reserves it. */
 static int bind_to(const struct addrinfo *at, bool listens)
 {
-    int one = 1, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
+    int zero = 0, one = 1;
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
     if (fd < 0) return -1;
+    if (at->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) ||
         bind(fd, at->ai_addr, at->ai_addrlen) || (listens && listen(fd, SOMAXCONN))) {
         int saved = errno;
@@ -45,6 +48,51 @@ static int bind_to(const struct addrinfo *at, bool listens)
         errno = saved;
     }
     return fd;
+}
+
+static int bind_first_of(const struct addrinfo *list, bool listens)
+{
+    int fd = -1;
+    for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
+        fd = bind_to(at, listens);
+        if (fd < 0 && errno == EADDRINUSE)
+            break; /* another family's address would not be where clients knock */
+    }
+    return fd;
+}
+
+/* All addresses, of both families where there are two. */
+static int bind_all(int port, bool listens)
+{
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct addrinfo last = {
+        .ai_family = AF_INET, .ai_addr = (struct sockaddr *)&four, .ai_addrlen = sizeof(four)};
+    struct addrinfo first = {.ai_family = AF_INET6,
+                             .ai_addr = (struct sockaddr *)&six,
+                             .ai_addrlen = sizeof(six),
+                             .ai_next = &last};
+    return bind_first_of(&first, listens);
+}
+
+static bool is_of_one_host(const tern__bootstrap *boot)
+{
+    return boot->is_placed && boot->local_world == boot->world;
+}
+
+/* Debian's /etc/hosts has 127.0.1.1 for the host's own name, which others have an address of the network for:
+ * so what the name is here does not say where they knock. A number, or a name that says so, means the
+ * loopback itself. */
+static bool is_own_name(const tern__bootstrap *boot, const struct addrinfo *list)
+{
+    struct in6_addr number;
+    if (is_of_one_host(boot) || strstr(boot->addr, "localhost") || strstr(boot->addr, "loopback"))
+        return false;
+    if (inet_pton(AF_INET, boot->addr, &number) == 1 || inet_pton(AF_INET6, boot->addr, &number) == 1)
+        return false;
+    for (; list; list = list->ai_next)
+        if (tern__is_loopback(list->ai_addr)) return true;
+    return false;
 }
 
 static int fail(const tern__bootstrap *boot, const caller *who, tern_error *err)
@@ -71,12 +119,7 @@ static int take_port(const tern__bootstrap *boot, bool listens, const caller *wh
     if (unresolved)
         return tern__error_set(err, who->func, TERN_E_SYSTEM, "cannot resolve the host \"%s\": %s",
                                boot->addr, gai_strerror(unresolved));
-    int fd = -1;
-    for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
-        fd = bind_to(at, listens);
-        if (fd < 0 && errno == EADDRINUSE)
-            break; /* another family's address would not be where clients knock */
-    }
+    int fd = is_own_name(boot, list) ? bind_all(boot->port, listens) : bind_first_of(list, listens);
     int saved = errno;
     freeaddrinfo(list);
     errno = saved;

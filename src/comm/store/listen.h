@@ -6,7 +6,8 @@
 #include "comm/store/frame.h"
 
 /* A non-blocking listening socket: boot->listen_fd, yours from now on, or a fresh one on MASTER_ADDR's
- * address only. A negative status on error. */
+ * address only; but where other hosts may have to reach it and MASTER_ADDR is a name for which this one knows
+ * its own loopback, on all of its addresses. A negative status on error. */
 int tern__listen(const tern__bootstrap *boot, tern_error *err);
 /* The same for a store that a program opened by itself, by `func`. */
 int tern__listen_public(const tern__bootstrap *boot, const char *func, tern_error *err);
