@@ -237,10 +237,11 @@ static void warn(const tern__job *job)
 
 static int open_door(tern__nodes *nodes, int *fd, tern_error *err)
 {
-    tern__bootstrap boot = {.port = nodes->job->launch.port, .listen_fd = -1};
+    tern__bootstrap boot;
     const tern__launch *launch = &nodes->job->launch;
-    snprintf(boot.addr, sizeof(boot.addr), "%s", launch->at_addr ? launch->at_addr : launch->addr);
     tern_error inner = {0};
+    int status = tern__launch_place(launch, launch->port, &boot, err);
+    if (status) return status;
     *fd = tern__listen(&boot, &inner);
     if (*fd >= 0) return TERN_OK;
     if (inner.native == EADDRINUSE)

@@ -282,13 +282,15 @@ static const tern__cli_option options[] = {
      "have different numbers of ranks"},
     {"node-rank", 0, "R", take_node, "this host's number, from 0"},
     {"master-addr", 0, "ADDR", take_addr,
-     "address of host 0 (default 127.0.0.1), which listens there and nowhere else"},
+     "address of host 0 (default 127.0.0.1), which listens there and nowhere else; at all of its addresses "
+     "if "
+     "this is a name for which host 0 has its loopback"},
     {"master-port", 0, "PORT", take_port,
      "port at which the hosts meet (default 29500), then the program's own; on one host the default is a "
      "free one"},
     {"rdzv-endpoint", 0, "ADDR[:PORT]", take_endpoint, "the two in one"},
     {"local-addr", 0, "ADDR", take_local_addr,
-     "on host 0: the address to listen at, where it is not --master-addr (NAT)"},
+     "on host 0: the address to listen at, where it is not --master-addr (NAT); its own ranks' MASTER_ADDR"},
     {"secret-file", 0, "PATH", take_secret_file,
      "64 hex digits, the same on all hosts, readable by the owner only; or TERN_SECRET in the environment. "
      "Without it a job of several hosts is not authenticated"},

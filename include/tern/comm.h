@@ -67,7 +67,9 @@ TERN_API tern_group_opts tern_group_defaults(void);
  *
  * Ranks of other hosts are reached by TCP, by way of the interface that leads to rank 0 or that
  * TERN_SOCKET_IFNAME names; TERN_HOST_ID tells apart what shares a machine. A job of one host has no port
- * open but rank 0's.
+ * open but rank 0's, and that takes nobody once all have met: the next group may be opened at the same place,
+ * when this one is closed or beside it, in the same order by all ranks. Nobody has to wait for rank 0 with
+ * that, nor after an opening that failed, for ranks that did not come, say.
  *
  * Collective: returns when all ranks have met. Yours: tern_group_close, which tells the peers goodbye. NULL
  * opts are the defaults. Errors: E_ENV (a malformed or missing variable), E_INVALID (a malformed init_method,

@@ -47,7 +47,9 @@ TERN_API tern_store_tcp_opts tern_store_tcp_defaults(void);
  * may ask this server, and this client asks theirs and finds out of which version they are. With a secret
  * only those are served that prove that they know it, which PyTorch's clients cannot; without one whoever
  * reaches the port may read and write. The server listens on the address of `host` only: of this machine
- * alone if that is "127.0.0.1" or "localhost". Port 0 is any free one, which tern_store_port tells.
+ * alone if that is "127.0.0.1" or "localhost"; but on all addresses if it is a name for which this machine
+ * has only its loopback (Debian's 127.0.1.1), as others have an address of the network for it. Port 0 is any
+ * free one, which tern_store_port tells.
  *
  * Errors: E_SYSTEM (the port is taken, native EADDRINUSE), E_TIMEOUT (nobody listens; some of `world` did not
  * come), E_PEER (it is no store, or wants another secret). torch.distributed.TCPStore. */

@@ -106,6 +106,8 @@ static void share_cores(const tern_group *group)
     tern__device_share_among(before, sharers, group->boot.local_world);
 }
 
+/* Nobody returns from opening before rank 0 has stopped listening: all open the back end together. So who
+ * opens the next group at the same place finds that one's store, and not this one's. */
 static int meet(tern_group *group, tern_error *err)
 {
     if (group->boot.world == 1) return TERN_OK;
@@ -114,6 +116,7 @@ static int meet(tern_group *group, tern_error *err)
     group->control = tern__control_open(&group->boot, group->store, group->opts.connect_timeout_s,
                                         group->opts.host_timeout_s, err);
     if (!group->control) return err->code;
+    tern__store_stop_listening(group->store);
     if (!group->boot.is_placed) place(&group->boot, group->control);
     share_cores(group);
     return TERN_OK;

@@ -51,9 +51,16 @@ static int read_port(int fd, int *port, tern_error *err)
     return TERN_OK;
 }
 
-static int set_addr(const tern__launch *launch, tern__bootstrap *boot, tern_error *err)
+static const char *listening_addr(const tern__launch *launch)
 {
-    const char *addr = launch->at_addr ? launch->at_addr : launch->addr;
+    return launch->at_addr ? launch->at_addr : launch->addr;
+}
+
+int tern__launch_place(const tern__launch *launch, int port, tern__bootstrap *boot, tern_error *err)
+{
+    const char *addr = listening_addr(launch);
+    *boot = (tern__bootstrap){
+        .world = launch->nodes, .local_world = 1, .is_placed = true, .port = port, .listen_fd = -1};
     if (strlen(addr) >= sizeof(boot->addr))
         return tern__error_set(err, __func__, TERN_E_INVALID, "\"%.32s...\" is too long", addr);
     memcpy(boot->addr, addr, strlen(addr) + 1);
@@ -62,8 +69,8 @@ static int set_addr(const tern__launch *launch, tern__bootstrap *boot, tern_erro
 
 int tern__launch_reserve(tern__launch *launch, tern_error *err)
 {
-    tern__bootstrap boot = {.port = launch->port, .listen_fd = -1};
-    int status = set_addr(launch, &boot, err);
+    tern__bootstrap boot;
+    int status = tern__launch_place(launch, launch->port, &boot, err);
     if (status) return status;
     launch->reserve_fd = tern__reserve(&boot, err);
     return launch->reserve_fd < 0 ? launch->reserve_fd : read_port(launch->reserve_fd, &launch->port, err);
@@ -71,9 +78,9 @@ int tern__launch_reserve(tern__launch *launch, tern_error *err)
 
 int tern__launch_listen(tern__launch *launch, tern_error *err)
 {
-    tern__bootstrap boot = {.listen_fd = -1};
+    tern__bootstrap boot;
     int status = make_seed(launch, err);
-    if (!status) status = set_addr(launch, &boot, err);
+    if (!status) status = tern__launch_place(launch, 0, &boot, err);
     if (status) return status;
     tern__close(&launch->listen_fd);
     launch->listen_fd = tern__listen(&boot, err);
@@ -117,9 +124,11 @@ static int put_numbers(const tern__launch *launch, int local)
            put_int("GROUP_WORLD_SIZE", launch->nodes);
 }
 
+/* Node 0's own ranks may not reach it by the address that others do. */
 static int put_torchrun(const tern__launch *launch, int local)
 {
-    return put_numbers(launch, local) || put("ROLE_NAME", launch->role) || put("MASTER_ADDR", launch->addr) ||
+    return put_numbers(launch, local) || put("ROLE_NAME", launch->role) ||
+           put("MASTER_ADDR", launch->node ? launch->addr : listening_addr(launch)) ||
            put_int("MASTER_PORT", launch->port) || put_int("TORCHELASTIC_RESTART_COUNT", launch->attempt) ||
            put_int("TORCHELASTIC_MAX_RESTARTS", launch->max_restarts) ||
            put("TORCHELASTIC_RUN_ID", launch->run_id) || put("TORCHELASTIC_USE_AGENT_STORE", "False") ||

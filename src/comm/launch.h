@@ -24,7 +24,7 @@ typedef struct tern__launch {
     uint8_t key[TERN__SECRET_BYTES];  /* of the job, as the user gave it, or zeros               */
     uint8_t seed[TERN__SECRET_BYTES]; /* random, of this attempt                                 */
     /* node 0's */
-    const char *at_addr; /* listens here; NULL: at addr */
+    const char *at_addr; /* listens here, where its own ranks call; NULL: at addr */
     int reserve_fd;      /* keeps MASTER_PORT for the program, as long as the job runs */
     int listen_fd; /* where rank 0 will accept its peers; whoever starts the ranks closes it after the last */
 } tern__launch;
@@ -32,6 +32,8 @@ typedef struct tern__launch {
 /* All ranks of a job of one host, on 127.0.0.1, with no descriptor open. */
 tern__launch tern__launch_local(int ranks);
 
+/* Node 0: where to listen, at `port`, for nodes, of which rank and world are those. */
+int tern__launch_place(const tern__launch *launch, int port, tern__bootstrap *boot, tern_error *err);
 /* Node 0: keeps MASTER_PORT; it is not the one at which the ranks meet, since the program itself may want to
  * listen on it. Errors: E_INVALID, E_SYSTEM (native EADDRINUSE: the port is taken). */
 int tern__launch_reserve(tern__launch *launch, tern_error *err);

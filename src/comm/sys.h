@@ -30,6 +30,10 @@ int tern__recv_all(int fd, void *data, size_t bytes, int64_t deadline);
 int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name,
                        tern_error *err);
 
+/* Threads that wait for descriptors look after so long whether these are still there: a program may have
+ * closed all that are open. */
+#define TERN__SLEEP_S 1.0
+
 /* An eventfd that wakes a thread out of poll. Returns the descriptor, or a negative status. */
 int tern__bell_open(tern_error *err);
 void tern__bell_ring(int bell);

@@ -27,10 +27,15 @@ class Network(unittest.TestCase):
         self.hosts = network.enter_context(Hosts())
 
     def launch(self, node, ranks, code, *options):
-        line = self.hosts.command(node, job.TERN, "run", "-n", str(ranks), "--nnodes", "2", "--node-rank", str(node), "--master-addr", ADDRESSES[0],
-                                  "--rdzv-conf", "timeout=30,keep_alive_interval=1,keep_alive_max_attempt=2", *options, *job.python(code))
+        return self.start(node, self.line(node, ranks, ADDRESSES[0], options) + job.python(code))
+
+    def line(self, node, ranks, address, options=()):
+        return [job.TERN, "run", "-n", str(ranks), "--nnodes", "2", "--node-rank", str(node), "--master-addr", address,
+                "--rdzv-conf", "timeout=30,keep_alive_interval=1,keep_alive_max_attempt=2", *options]
+
+    def start(self, node, line):
         env = {**os.environ, "TERN_HOST_ID": f"host{node}", "TERN_SECRET": "77" * 32}
-        launcher = subprocess.Popen(line, text=True, cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        launcher = subprocess.Popen(self.hosts.command(node, *line), text=True, cwd=self.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(self.end, launcher)
         return launcher
 
@@ -49,8 +54,7 @@ class Network(unittest.TestCase):
     def until_dead(self, pids):
         job.until(lambda: not any(map(job.is_alive, pids)), f"all of {pids} dead")
 
-    def test_ranks_meet_over_the_network(self):
-        code = """
+    KNOCK = """
 import socket
 where = (os.environ['MASTER_ADDR'], int(os.environ['TERN_PORT']))
 if rank == 0:
@@ -59,9 +63,14 @@ if rank == 0:
     print(sorted(listener.accept()[0].recv(1).decode() for _ in range(2)))
 else: socket.create_connection(where, 5).sendall(b'%d' % rank)
 """
-        launchers = [self.launch(1, 2, code), self.launch(0, 1, code)]
+
+    def assert_knocked(self, launchers):
+        """Of node 1 and node 0: ranks 1 and 2 have reached rank 0."""
         results = [launcher.communicate(timeout=job.GIVE_UP) + (launcher.returncode,) for launcher in launchers]
         self.assertEqual(results, [("", "", 0), ("['1', '2']\n", "", 0)])
+
+    def test_ranks_meet_over_the_network(self):
+        self.assert_knocked([self.launch(1, 2, self.KNOCK), self.launch(0, 1, self.KNOCK)])
 
     def test_nobody_listens_anywhere_else(self):
         """Neither on the host's other addresses, and on MASTER_PORT nobody, once all have come."""
@@ -73,6 +82,30 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
         self.assertNotEqual(int(listening[0].partition(":")[2], 16), 29500)
         open(os.path.join(self.folder, "go"), "w").close()
         self.assertEqual([launcher.wait(job.GIVE_UP) for launcher in launchers], [0, 0])
+
+    HOSTS = ("127.0.0.1 localhost\n127.0.1.1 node0\n", "127.0.0.1 localhost\n127.0.1.1 node1\n%s node0\n" % ADDRESSES[0])
+
+    def start_named(self, node, line):
+        """On a host that has its loopback for its own name, as Debian's installer leaves it."""
+        path = os.path.join(self.folder, f"hosts{node}")
+        with open(path, "w") as file:
+            file.write(self.HOSTS[node])
+        return self.start(node, ["sh", "-c", f'mount --bind {path} /etc/hosts && exec "$@"', "sh", *line])
+
+    def test_a_name_that_is_the_hosts_own_loopback(self):
+        """The others have an address of the network for it."""
+        for options in ((), ("--local-addr", ADDRESSES[0])):
+            with self.subTest(options=options):
+                sizes = (2, 1)
+                self.assert_knocked([self.start_named(node, self.line(node, sizes[node], "node0", ("--rdzv-conf", "timeout=5", *(options if not node else ())))
+                                                      + job.python(self.KNOCK)) for node in (1, 0)])
+
+    def test_a_job_of_one_host_stays_inside_with_such_a_name(self):
+        self.start_named(0, [job.TERN, "run", "-n", "2", "--master-addr", "node0", *job.python(READY + SLEEP)])
+        self.pids(2)
+        sockets = subprocess.run(self.hosts.command(0, "cat", "/proc/net/tcp", "/proc/net/tcp6"), capture_output=True, text=True)
+        listening = [line.split()[1] for line in sockets.stdout.splitlines() if " 0A " in line]
+        self.assertEqual([where.partition(":")[0] for where in listening], ["0101007F"], "127.0.1.1")
 
     def test_a_failure_crosses_the_network(self):
         launchers = [self.launch(node, 1, READY + SLEEP) for node in (0, 1)]

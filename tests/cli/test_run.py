@@ -336,6 +336,13 @@ sys.exit(1)
 """
         self.assertEqual(job.tern("run", "-n", "2", *job.python(code))[0], 0)
 
+    def test_a_program_that_was_started_without_the_socket(self):
+        """Rank 0 listens itself, but for who still holds the socket, which is told what to do."""
+        for wrapper, expected in (("os.closerange(3, 64)\nos.execv(sys.argv[1], sys.argv[1:])\n", (0, "")),
+                                  ("import subprocess\nsys.exit(subprocess.run(sys.argv[1:]).returncode)\n", (1, "close_fds=False"))):
+            code, _, err = job.tern("run", "-n", "2", *job.python(wrapper, job.TERN, "bench", "barrier"))
+            self.assertEqual((code, expected[1] in err), (expected[0], True), err)
+
     def test_secret_is_on_no_command_line(self):
         with tempfile.TemporaryDirectory() as folder:
             code = "with open('secret', 'w') as file: file.write(os.environ['TERN_SECRET'])\nsys.stdin.read()\n"

@@ -1,6 +1,7 @@
 #include "check.h"
 
 #include "comm/bootstrap/bootstrap.h"
+#include "comm/store/listen.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -92,8 +93,6 @@ static void malformed_environments_name_variable_and_value(void **state)
         {{"0", "2", addr, port, NULL, NULL, NULL, ""}, "TERN_LISTEN_FD=\"\""},
         {{"0", "2", addr, port, NULL, NULL, NULL, "0x3"}, "TERN_LISTEN_FD=\"0x3\""},
         {{"0", "2", addr, port, NULL, NULL, NULL, "-1"}, "TERN_LISTEN_FD=\"-1\""},
-        {{"0", "2", addr, port, NULL, NULL, NULL, "9999"}, "TERN_LISTEN_FD=9999 is not a listening socket"},
-        {{"0", "2", addr, port, NULL, NULL, NULL, "2"}, "TERN_LISTEN_FD=2 is not a listening socket"},
     };
     for (size_t i = 0; i < TERN__COUNT(bad); i++) {
         tern_error err = {0};
@@ -196,22 +195,74 @@ static void secret_is_decoded_and_taken(void **state)
     assert_null(getenv("TERN_SECRET"));
 }
 
+/* What tern run leaves to rank 0. */
+typedef struct inheritance {
+    int fd;
+    char text[16], port[16];
+} inheritance;
+
+static inheritance inherit(void)
+{
+    inheritance i = {.fd = socket(AF_INET, SOCK_STREAM, 0)};
+    assert_true(i.fd >= 0);
+    assert_return_code(listen(i.fd, 1), errno);
+    snprintf(i.text, sizeof(i.text), "%d", i.fd);
+    snprintf(i.port, sizeof(i.port), "%d", tern__port_of(i.fd));
+    return i;
+}
+
+/* A copy of it that no exec passes on; 0 is no descriptor. */
+static bool is_copy(int fd, const inheritance *i)
+{
+    return fd > 0 && fd != i->fd && tern__listens_at(fd, atoi(i->port)) && fcntl(fd, F_GETFD) & FD_CLOEXEC;
+}
+
 static void listening_descriptor_is_rank_0s_and_closes_on_exec(void **state)
 {
     (void)state;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_true(fd >= 0);
-    assert_return_code(listen(fd, 1), errno);
-    char text[16];
-    snprintf(text, sizeof(text), "%d", fd);
-    environment env = {{"0", "2", "127.0.0.1", "29500", NULL, NULL, NULL, text}, NULL};
-    assert_int_equal(read_good(&env).listen_fd, fd);
-    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    inheritance i = inherit();
+    environment env = {{"0", "2", "127.0.0.1", "1", NULL, NULL, NULL, i.text, i.port}, NULL};
+    int copy = read_good(&env).listen_fd;
+    assert_true(is_copy(copy, &i));
+    assert_true(fcntl(i.fd, F_GETFD) & FD_CLOEXEC);
     assert_null(getenv("TERN_LISTEN_FD"));
     env.values[0] = "1";
     assert_int_equal(read_good(&env).listen_fd, -1);
     assert_null(getenv("TERN_LISTEN_FD"));
-    close(fd);
+    close(copy);
+    close(i.fd);
+}
+
+/* Also once the variable is gone and the first group has given its copy away, but at no other port. */
+static void listening_descriptor_is_there_for_every_group(void **state)
+{
+    (void)state;
+    inheritance i = inherit();
+    environment env = {{"0", "2", "127.0.0.1", "1", NULL, NULL, NULL, i.text, i.port}, NULL};
+    close(read_good(&env).listen_fd);
+    env.values[7] = NULL;
+    int copy = read_good(&env).listen_fd;
+    assert_true(is_copy(copy, &i));
+    env.values[8] = NULL;
+    assert_int_equal(read_good(&env).listen_fd, -1);
+    close(copy);
+    close(i.fd);
+}
+
+/* What has started the program has closed it, and may have opened something else. */
+static void listening_descriptor_that_was_lost_on_the_way(void **state)
+{
+    (void)state;
+    inheritance other = inherit();
+    const char *const found[] = {"9999", "2", other.text};
+    for (size_t i = 0; i < TERN__COUNT(found); i++) {
+        tern__bootstrap boot =
+            read_good(&(environment){{"0", "2", "127.0.0.1", "1", NULL, NULL, NULL, found[i], "77"}, NULL});
+        assert_int_equal(boot.listen_fd, -1);
+        assert_true(boot.lost_listener);
+    }
+    assert_true(tern__listens_at(other.fd, atoi(other.port)));
+    close(other.fd);
 }
 
 /* In a process that was started with the secret: no trace of it in what ps and /proc show. */
@@ -256,6 +307,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(tern_port_goes_before_master_port),
         cmocka_unit_test(secret_is_decoded_and_taken),
         cmocka_unit_test(listening_descriptor_is_rank_0s_and_closes_on_exec),
+        cmocka_unit_test(listening_descriptor_is_there_for_every_group),
+        cmocka_unit_test(listening_descriptor_that_was_lost_on_the_way),
         cmocka_unit_test(secret_leaves_no_trace_in_proc),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,8 @@
 #include "comm/control_fixture.h"
 #include "comm/network.h"
 
+#include <sys/mount.h>
+
 static network net;
 
 /* Ranks are dealt out in turn. */
@@ -267,6 +269,45 @@ static void the_interface_can_be_chosen(void **state)
     board_free(b);
 }
 
+/* What this process alone finds in /etc/hosts. */
+static bool know_node0_as(const char *address)
+{
+    char path[] = "/tmp/tern-hosts-XXXXXX";
+    int fd = mkstemp(path);
+    bool fine = fd >= 0 && dprintf(fd, "%s node0\n", address) > 0 && !unshare(CLONE_NEWNS) &&
+                !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+                !mount(path, "/etc/hosts", NULL, MS_BIND, NULL);
+    unlink(path);
+    tern__close(&fd);
+    return fine;
+}
+
+/* Nobody has started them, and Debian's installer has written its /etc/hosts on rank 0's host. */
+static int meet_by_name(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    tern__bootstrap own = *boot;
+    tern__close(&own.listen_fd);
+    own.port = 29500;
+    snprintf(own.addr, sizeof(own.addr), "node0");
+    RANK_CHECK(rank, know_node0_as(rank ? network_addresses[0] : "127.0.1.1"));
+    seat s = take_seat(rank, &own, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, all_are_here(arg, boot->world));
+    get_up(&s);
+    return 0;
+}
+
+static void a_name_that_is_rank_0s_loopback_to_itself(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r = network_start(&net, 4, meet_by_name, b);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    board_free(b);
+}
+
 static int meet_at_no_interface(int rank, const tern__bootstrap *boot, void *arg)
 {
     if (rank == 1) setenv("TERN_SOCKET_IFNAME", "carrier-pigeon", 1);
@@ -298,6 +339,7 @@ int main(void)
         cmocka_unit_test(a_host_that_only_hears_is_noticed_by_both_ends),
         cmocka_unit_test(a_stopped_rank_of_another_host_is_not_lost),
         cmocka_unit_test(two_that_cannot_reach_each_other_are_named),
+        cmocka_unit_test(a_name_that_is_rank_0s_loopback_to_itself),
         cmocka_unit_test(the_interface_can_be_chosen),
         cmocka_unit_test(an_interface_that_is_none_is_an_error_of_its_rank),
     };

@@ -1,5 +1,7 @@
 #include "comm/store_fixture.h"
 
+#include "comm/store/listen.h"
+
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -246,6 +248,21 @@ static void rank_0_binds_only_its_address(void **state)
     assert_non_null(strstr(err.text, "192.0.2.1"));
 }
 
+/* Also where the ranks may be on several hosts. */
+static void localhost_is_this_host_alone(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    const tern__bootstrap boot = {.world = 2, .addr = "localhost", .listen_fd = -1};
+    struct sockaddr_storage at;
+    socklen_t size = sizeof(at);
+    int fd = tern__listen(&boot, &err);
+    assert_ok(err);
+    assert_return_code(getsockname(fd, (struct sockaddr *)&at, &size), errno);
+    assert_true(tern__is_loopback((struct sockaddr *)&at));
+    close(fd);
+}
+
 static void nobody_there_is_a_timeout_with_address_attempts_and_reason(void **state)
 {
     (void)state;
@@ -327,6 +344,26 @@ static void a_server_that_ends_is_an_error_of_its_clients(void **state)
     tern_store_close(client);
 }
 
+static void missing_ranks_are_listed_but_no_empty_list(void **state)
+{
+    (void)state;
+    fixture f = {.boot = ranks_boot(2)};
+    tern_error err = {0};
+    f.store = tern__store_open(&f.boot, 5, &err);
+    tern_store *client = open_client(&f, 1);
+    tern_store_set(f.store, "rank/0", "x", 1, &err);
+    tern_store_set(f.store, "rank/1", "x", 1, &err);
+    assert_int_equal(tern__store_fail_missing(client, "rank/", 0, 2, &err), TERN_OK);
+    assert_ok(err);
+    assert_int_equal(tern__store_fail_missing(client, "rank/", 0, 4, &err), TERN_E_TIMEOUT);
+    assert_string_equal(err.text, "2 of 4 ranks came; missing: ranks 2, 3");
+    tern_store_close(f.store);
+    err = (tern_error){0};
+    assert_int_equal(tern__store_fail_missing(client, "rank/", 0, 4, &err), TERN_E_PEER);
+    assert_non_null(strstr(err.text, "rank 0's store at 127.0.0.1"));
+    tern_store_close(client);
+}
+
 /* A server that may open three more descriptors, and reports by its exit status whether it went to sleep
  * meanwhile. */
 static int serve_with_few_descriptors(const tern__bootstrap *boot, int done)
@@ -392,10 +429,12 @@ int main(void)
         cmocka_unit_test(a_job_without_a_secret_uses_zeros),
         WITH_STORE(a_taken_port_is_named),
         cmocka_unit_test(rank_0_binds_only_its_address),
+        cmocka_unit_test(localhost_is_this_host_alone),
         cmocka_unit_test(nobody_there_is_a_timeout_with_address_attempts_and_reason),
         cmocka_unit_test(a_client_may_come_before_the_server),
         cmocka_unit_test(a_service_that_hangs_up_is_no_store),
         cmocka_unit_test(a_server_that_ends_is_an_error_of_its_clients),
+        cmocka_unit_test(missing_ranks_are_listed_but_no_empty_list),
         cmocka_unit_test(a_server_without_descriptors_backs_off_and_recovers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

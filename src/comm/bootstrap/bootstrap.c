@@ -2,7 +2,10 @@
 
 #include "base/file.h"
 #include "base/local.h"
+#include "comm/store/listen.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sodium.h>
 #include <stdlib.h>
@@ -63,8 +66,8 @@ static int parse_secret(const char *text, tern__bootstrap *out, tern_error *err)
     return TERN_OK;
 }
 
-/* The secret leaves the environment with the first group, and this process may open more: the one thing of
- * the environment that is remembered. */
+/* The secret leaves the environment with the first group, and this process may open more: it is remembered,
+ * as is the socket below, and nothing else of the environment. */
 static struct {
     pthread_mutex_t lock;
     bool is_known;
@@ -112,10 +115,37 @@ static int read_sources(tern__bootstrap *out, bool *found, tern_error *err)
     return status;
 }
 
-int tern__boot_finish(int status, const tern__bootstrap *boot, const tern_error *why, tern_error *err)
+/* Each group gets a copy. The launcher's socket goes on listening between two groups, so a rank that opens
+ * the next one before rank 0 does waits in its backlog, and nobody else can take the port. */
+static struct {
+    pthread_mutex_t lock;
+    int fd;
+} job_listener = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+
+static int copy_listener(tern__bootstrap *boot, tern_error *err)
+{
+    boot->listen_fd = fcntl(job_listener.fd, F_DUPFD_CLOEXEC, 0);
+    if (boot->listen_fd >= 0) return TERN_OK;
+    return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "no descriptor to listen with");
+}
+
+static int remember_listener(tern__bootstrap *boot, tern_error *err)
+{
+    int status = TERN_OK;
+    if (boot->rank || boot->world == 1) return TERN_OK;
+    pthread_mutex_lock(&job_listener.lock);
+    if (boot->listen_fd >= 0) job_listener.fd = boot->listen_fd;
+    if (tern__listens_at(job_listener.fd, boot->port)) status = copy_listener(boot, err);
+    pthread_mutex_unlock(&job_listener.lock);
+    return status;
+}
+
+int tern__boot_finish(int status, tern__bootstrap *boot, const tern_error *why, tern_error *err)
 {
     unsetenv(TERN__ENV_LISTEN_FD);
     if (status) return tern__error_set(err, tern__boot_func, status, "%s", why->text);
+    status = remember_listener(boot, err);
+    if (status) return status;
     tern__log(TERN_LOG_INFO, "rank %d of %d, by %s", boot->rank, boot->world, boot->source);
     return TERN_OK;
 }

@@ -17,10 +17,11 @@
 
 typedef struct tern__bootstrap {
     int rank, world, local_rank, local_world;
-    bool is_placed; /* the launcher said the local numbers; else they are counted when all have met */
-    char addr[256]; /* MASTER_ADDR                                       */
-    int port;       /* TERN_PORT, or else MASTER_PORT                    */
-    int listen_fd;  /* inherited listening descriptor (rank 0), or -1    */
+    bool is_placed;     /* the launcher said the local numbers; else they are counted when all have met */
+    char addr[256];     /* MASTER_ADDR                                       */
+    int port;           /* TERN_PORT, or else MASTER_PORT                    */
+    int listen_fd;      /* rank 0: listens already; whoever opens the store gives it away. Or -1    */
+    bool lost_listener; /* what the launcher left to rank 0 was closed on the way                   */
     bool has_secret;
     uint8_t secret[TERN__SECRET_BYTES];
     const char *source;       /* which one said so: "RANK/WORLD_SIZE", "MPI", "tcp://", "alone"; static */

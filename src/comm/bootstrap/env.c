@@ -1,4 +1,5 @@
 #include "comm/bootstrap/inner.h"
+#include "comm/store/listen.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -6,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 static int fail_missing(const char *name, tern_error *err)
 {
@@ -66,7 +66,7 @@ static int read_master(tern__bootstrap *out, tern_error *err)
     return TERN_OK;
 }
 
-/* What rank 0 inherits from tern run. */
+/* What rank 0 inherits from tern run, unless what stands between them has closed it. */
 static int read_listen_fd(tern__bootstrap *out, tern_error *err)
 {
     const char *text = getenv(TERN__ENV_LISTEN_FD);
@@ -77,11 +77,8 @@ static int read_listen_fd(tern__bootstrap *out, tern_error *err)
     if (errno || end == text || *end || fd < 0 || fd > INT_MAX)
         return tern__error_set(err, tern__boot_func, TERN_E_ENV,
                                TERN__ENV_LISTEN_FD "=\"%s\" is not a descriptor", text);
-    int listens = 0;
-    socklen_t size = sizeof(listens);
-    if (getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) || !listens)
-        return tern__error_set(err, tern__boot_func, TERN_E_ENV,
-                               TERN__ENV_LISTEN_FD "=%ld is not a listening socket", fd);
+    out->lost_listener = !tern__listens_at((int)fd, out->port);
+    if (out->lost_listener) return TERN_OK;
     if (fcntl((int)fd, F_SETFD, FD_CLOEXEC))
         return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM,
                                  "cannot set close-on-exec on descriptor %ld", fd);

@@ -14,8 +14,9 @@ extern const char tern__boot_func[]; /* "tern_group_open", for errors */
 
 /* Alone, with the job's secret if there is one; every source starts here. */
 int tern__boot_start(tern__bootstrap *out, tern_error *err);
-/* Takes TERN_LISTEN_FD out of the environment; passes `why` on if `status` is an error. */
-int tern__boot_finish(int status, const tern__bootstrap *boot, const tern_error *why, tern_error *err);
+/* Takes TERN_LISTEN_FD out of the environment, keeps its descriptor, of which this group gets a copy and
+ * later ones at the same port, too; passes `why` on if `status` is an error. */
+int tern__boot_finish(int status, tern__bootstrap *boot, const tern_error *why, tern_error *err);
 /* Copies `bytes` of a host's name to out->addr; `name` is what it was called, for the error. */
 int tern__boot_addr(tern__bootstrap *out, const char *name, const char *text, size_t bytes, tern_error *err);
 /* LOCAL_RANK and LOCAL_WORLD_SIZE; without them all ranks are taken to be on one host, until they have met.

@@ -97,22 +97,11 @@ static int claim_rank(meeting *m, tern_error *err)
 
 static int fail_missing(const meeting *m, tern_error *err)
 {
-    char missing[256] = "", key[32];
-    const char *keys = key;
-    size_t used = 0;
-    int came = 0;
-    for (int rank = 0; rank < m->boot->world; rank++) {
-        key_of(rank, key);
-        bool is_here = tern_store_check(m->store, &keys, 1, NULL) != 0;
-        came += is_here;
-        if (!is_here && used < sizeof(missing))
-            used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%d", used ? ", " : "", rank);
-    }
-    if (!used)
+    tern_error why = {0};
+    if (!tern__store_fail_missing(m->store, "rank/", 0, m->boot->world, &why))
         return tern__error_set(err, tern__boot_func, TERN_E_TIMEOUT,
                                "rank 0 did not say in time where it listens");
-    return tern__error_set(err, tern__boot_func, TERN_E_TIMEOUT, "%d of %d ranks came; missing: rank%s %s",
-                           came, m->boot->world, m->boot->world - came > 1 ? "s" : "", missing);
+    return tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
 }
 
 static const void *await_key(const meeting *m, const char *key, size_t *bytes, tern_error *err)

@@ -10,48 +10,67 @@
 #include <string.h>
 
 static const char func[] = "tern_group_open";
+static const double redial_pause_s = 0.02;
 
 /* ---- cards ---- */
 
-static int claim_rank(const tern__control *control, const tern__card *own, tern_store *store, tern_error *err)
+static bool is_same_process(const tern__card *one, const tern__card *other)
 {
-    char key[32], one[128], other[128] = "another process";
+    return one->pid == other->pid && one->pid_space == other->pid_space &&
+           !strcmp(one->host_key, other->host_key);
+}
+
+/* `first` is NULL if whoever has the rank did not say who it is. */
+static int fail_twice(int rank, const tern__card *first, const tern__card *own, tern_error *err)
+{
+    char one[128] = "another process", other[128];
+    if (first) tern__card_describe(first, rank, one, sizeof(one));
+    tern__card_describe(own, rank, other, sizeof(other));
+    return tern__error_set(err, func, TERN_E_ENV, "RANK=%d is taken twice: by %s and by %s", rank, one,
+                           other);
+}
+
+/* 1: the rank is ours; 0: not in this store, but in the next one; or a negative status. A store that hangs up
+ * now might as well have been gone before we called. */
+static int try_claim(int rank, const tern__card *own, tern_store *store, tern_error *err)
+{
+    char key[32];
     int64_t claims;
-    snprintf(key, sizeof(key), "join/%d", control->rank);
-    int status = tern_store_add(store, key, 1, &claims, err);
-    if (status || claims == 1) return status;
     tern__card first;
-    if (tern__card_get(&first, control->rank, store, 1.0, NULL) == TERN_OK)
-        tern__card_describe(&first, control->rank, other, sizeof(other));
-    tern__card_describe(own, control->rank, one, sizeof(one));
-    return tern__error_set(err, func, TERN_E_ENV, "RANK=%d is taken twice: by %s and by %s", control->rank,
-                           other, one);
+    tern_error why = {0};
+    snprintf(key, sizeof(key), "join/%d", rank);
+    int status = tern_store_add(store, key, 1, &claims, &why);
+    if (status == TERN_E_PEER) return 0;
+    if (status) return tern__error_set(err, func, status, "%s", why.text);
+    if (claims == 1) return 1;
+    bool is_known = !tern__card_get(&first, rank, store, 1.0, NULL);
+    if (is_known && is_same_process(&first, own)) return 0;
+    return fail_twice(rank, is_known ? &first : NULL, own, err);
 }
 
-static void list_missing(const tern__control *control, tern_store *store, int *came, char *text, size_t size)
+/* A process that finds itself in the store has given up a meeting that rank 0 has not left yet, and calls
+ * until rank 0 begins the next one. */
+static int claim_rank(int rank, const tern__card *own, tern_store *store, int64_t deadline, tern_error *err)
 {
-    size_t used = 0;
-    int missing = 0;
-    text[0] = '\0';
-    for (int rank = 0; rank < control->world; rank++) {
-        char key[32];
-        snprintf(key, sizeof(key), "control/%d", rank);
-        if (control->peers[rank].met || tern__store_has(store, key, NULL) != 0) continue;
-        if (used < size)
-            used += (size_t)snprintf(text + used, size - used, "%s%d", missing ? ", " : "", rank);
-        missing++;
+    for (;;) {
+        int claimed = try_claim(rank, own, store, err);
+        if (claimed) return claimed < 0 ? claimed : TERN_OK;
+        if (tern__now_ns() >= deadline)
+            return tern__error_set(err, func, TERN_E_TIMEOUT,
+                                   "%s is still that of a meeting which this process, rank %d, has left",
+                                   store->where, rank);
+        tern__poll(NULL, 0, tern__deadline(redial_pause_s));
+        int status = tern__store_redial(store, deadline, err);
+        if (status) return status;
     }
-    *came = control->world - missing;
 }
 
-static int fail_missing(const tern__control *control, tern_store *store, tern_error *err)
+static int fail_missing(int first, int world, tern_store *store, tern_error *err)
 {
-    char missing[256];
-    int came;
-    list_missing(control, store, &came, missing, sizeof(missing));
-    bool one = came == control->world - 1;
-    return tern__error_set(err, func, TERN_E_TIMEOUT, "%d of %d ranks came; missing: rank%s %s", came,
-                           control->world, one ? "" : "s", missing);
+    int status = tern__store_fail_missing(store, "control/", first, world, err);
+    if (status) return status;
+    return tern__error_set(err, func, TERN_E_TIMEOUT, "all %d ranks came, but the last only as time was up",
+                           world);
 }
 
 static int check_card(tern__peer *peer, const tern__card *own, int own_rank, tern_error *err)
@@ -107,7 +126,7 @@ static int gather_cards(tern__control *control, const tern__card *own, tern_stor
         int status = rank == control->rank
                          ? TERN_OK
                          : await_published(get_card, &peer->card, rank, store, deadline, err);
-        if (status == TERN_E_TIMEOUT) return fail_missing(control, store, err);
+        if (status == TERN_E_TIMEOUT) return fail_missing(rank, control->world, store, err);
         if (status) return status;
         peer->met = true;
         if (rank != control->rank) status = check_card(peer, own, control->rank, err);
@@ -217,7 +236,7 @@ static int meet(tern__control *control, const tern__bootstrap *boot, tern_store 
     tern__card *own = &control->peers[control->rank].card;
     int status = tern__card_make(own, boot, err);
     if (!status) status = tern__control_listen(control, own, err);
-    if (!status) status = claim_rank(control, own, store, err);
+    if (!status) status = claim_rank(control->rank, own, store, deadline, err);
     if (!status) status = tern__card_publish(own, control->rank, store, err);
     if (!status) status = gather_cards(control, own, store, deadline, err);
     if (status) return status;

@@ -192,8 +192,11 @@ void *tern__control_watch(void *arg)
         struct pollfd *polls = control->polls;
         polls[0] = (struct pollfd){.fd = control->bell, .events = POLLIN};
         tern__control_prepare(control, polls + 1);
-        if (tern__poll(polls, (nfds_t)(1 + 2 * control->world), INT64_MAX) < 0) {
-            fail_own(control, TERN_E_SYSTEM, strerror(errno));
+        int ready = tern__poll(polls, (nfds_t)(1 + 2 * control->world), tern__deadline(TERN__SLEEP_S));
+        if (ready < 0 || polls[0].revents & POLLNVAL) {
+            fail_own(control, TERN_E_SYSTEM,
+                     ready < 0 ? strerror(errno) : "the program has closed the group's descriptors");
+            call_wake(control);
             break;
         }
         bool learnt = polls[0].revents != 0;

@@ -2,6 +2,7 @@
 
 #include "comm/sys.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -18,6 +19,11 @@ typedef struct caller {
 static const caller group = {"tern_group_open",
                              " (set MASTER_PORT to a free one, or start with tern run, which chooses one)"};
 
+static const caller orphan = {"tern_group_open",
+                              " (what started this program holds the socket of tern run that is meant for "
+                              "rank 0: start it by exec, or pass descriptors on, as subprocess.run(.., "
+                              "close_fds=False) does)"};
+
 static int set_nonblocking(int fd, const caller *who, tern_error *err)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -31,8 +37,10 @@ static int set_nonblocking(int fd, const caller *who, tern_error *err)
  * socket that reserves it. */
 static int bind_to(const struct addrinfo *at, bool listens)
 {
-    int one = 1, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol);
+    int zero = 0, one = 1;
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
     if (fd < 0) return -1;
+    if (at->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) ||
         bind(fd, at->ai_addr, at->ai_addrlen) || (listens && listen(fd, SOMAXCONN))) {
         int saved = errno;
@@ -40,6 +48,51 @@ static int bind_to(const struct addrinfo *at, bool listens)
         errno = saved;
     }
     return fd;
+}
+
+static int bind_first_of(const struct addrinfo *list, bool listens)
+{
+    int fd = -1;
+    for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
+        fd = bind_to(at, listens);
+        if (fd < 0 && errno == EADDRINUSE)
+            break; /* another family's address would not be where clients knock */
+    }
+    return fd;
+}
+
+/* All addresses, of both families where there are two. */
+static int bind_all(int port, bool listens)
+{
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    struct addrinfo last = {
+        .ai_family = AF_INET, .ai_addr = (struct sockaddr *)&four, .ai_addrlen = sizeof(four)};
+    struct addrinfo first = {.ai_family = AF_INET6,
+                             .ai_addr = (struct sockaddr *)&six,
+                             .ai_addrlen = sizeof(six),
+                             .ai_next = &last};
+    return bind_first_of(&first, listens);
+}
+
+static bool is_of_one_host(const tern__bootstrap *boot)
+{
+    return boot->is_placed && boot->local_world == boot->world;
+}
+
+/* Debian's /etc/hosts has 127.0.1.1 for the host's own name, which others have an address of the network for:
+ * so what the name is here does not say where they knock. A number, or a name that says so, means the
+ * loopback itself. */
+static bool is_own_name(const tern__bootstrap *boot, const struct addrinfo *list)
+{
+    struct in6_addr number;
+    if (is_of_one_host(boot) || strstr(boot->addr, "localhost") || strstr(boot->addr, "loopback"))
+        return false;
+    if (inet_pton(AF_INET, boot->addr, &number) == 1 || inet_pton(AF_INET6, boot->addr, &number) == 1)
+        return false;
+    for (; list; list = list->ai_next)
+        if (tern__is_loopback(list->ai_addr)) return true;
+    return false;
 }
 
 static int fail(const tern__bootstrap *boot, const caller *who, tern_error *err)
@@ -66,12 +119,7 @@ static int take_port(const tern__bootstrap *boot, bool listens, const caller *wh
     if (unresolved)
         return tern__error_set(err, who->func, TERN_E_SYSTEM, "cannot resolve the host \"%s\": %s",
                                boot->addr, gai_strerror(unresolved));
-    int fd = -1;
-    for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
-        fd = bind_to(at, listens);
-        if (fd < 0 && errno == EADDRINUSE)
-            break; /* another family's address would not be where clients knock */
-    }
+    int fd = is_own_name(boot, list) ? bind_all(boot->port, listens) : bind_first_of(list, listens);
     int saved = errno;
     freeaddrinfo(list);
     errno = saved;
@@ -87,6 +135,14 @@ int tern__port_of(int fd)
                                           : ((struct sockaddr_in *)&at)->sin_port);
 }
 
+bool tern__listens_at(int fd, int port)
+{
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    return fd >= 0 && !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) && listens &&
+           tern__port_of(fd) == port;
+}
+
 static int listen_for(const tern__bootstrap *boot, const caller *who, tern_error *err)
 {
     return boot->listen_fd >= 0 ? set_nonblocking(boot->listen_fd, who, err)
@@ -95,7 +151,7 @@ static int listen_for(const tern__bootstrap *boot, const caller *who, tern_error
 
 int tern__listen(const tern__bootstrap *boot, tern_error *err)
 {
-    return listen_for(boot, &group, err);
+    return listen_for(boot, boot->lost_listener ? &orphan : &group, err);
 }
 
 int tern__listen_public(const tern__bootstrap *boot, const char *func, tern_error *err)

@@ -6,12 +6,15 @@
 #include "comm/store/frame.h"
 
 /* A non-blocking listening socket: boot->listen_fd, yours from now on, or a fresh one on MASTER_ADDR's
- * address only. A negative status on error. */
+ * address only; but where other hosts may have to reach it and MASTER_ADDR is a name for which this one knows
+ * its own loopback, on all of its addresses. A negative status on error. */
 int tern__listen(const tern__bootstrap *boot, tern_error *err);
 /* The same for a store that a program opened by itself, by `func`. */
 int tern__listen_public(const tern__bootstrap *boot, const char *func, tern_error *err);
 /* The port that a socket is bound to; 0 if that cannot be known. */
 int tern__port_of(int fd);
+/* Is it a socket, and does it listen there? */
+bool tern__listens_at(int fd, int port);
 /* A socket that keeps boot's port, or a free one for port 0, for whoever will listen there with SO_REUSEADDR,
  * as PyTorch's and our own stores do: it is bound and never listens, so the kernel gives its port to nobody
  * who did not ask for that number. */

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sodium.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -30,6 +31,7 @@ typedef struct guest_list {
 struct tern__server {
     tern__store_host host;
     int listen_fd, bell, epoll, pid;
+    pthread_mutex_t door; /* listen_fd, once the thread runs */
     pthread_t thread;
     uint8_t secret[TERN__SECRET_BYTES];
     guest_list guests[TERN__STANDINGS]; /* strangers by deadline, silent ones by age */
@@ -38,7 +40,7 @@ struct tern__server {
     size_t buffered;
     int64_t accept_after; /* no accept before this time                */
     bool listens;         /* epoll looks at the listening socket       */
-    bool stop;            /* the thread's own                          */
+    atomic_bool stop;
 };
 
 /* ---- lists ---- */
@@ -219,18 +221,29 @@ static void listen_if(tern__server *server, bool listens)
 {
     struct epoll_event event = {.events = listens ? EPOLLIN : 0, .data.ptr = &server->listen_fd};
     if (listens == server->listens) return;
+    pthread_mutex_lock(&server->door);
     epoll_ctl(server->epoll, EPOLL_CTL_MOD, server->listen_fd, &event);
+    pthread_mutex_unlock(&server->door);
     server->listens = listens;
 }
 
-/* How long to sleep: until the next stranger's deadline, or the end of an accept pause. */
+static void accept_some(tern__server *server)
+{
+    pthread_mutex_lock(&server->door);
+    for (int i = 0; i < accepts_per_round && server->listen_fd >= 0 && may_accept(server); i++)
+        if (!accept_one(server)) break;
+    pthread_mutex_unlock(&server->door);
+}
+
+/* How long to sleep: until the next stranger's deadline, or the end of an accept pause; and never for long,
+ * since a program that closes all descriptors has closed the bell, too. */
 static int sleep_ms(const tern__server *server)
 {
     const tern__store_guest *next = server->guests[TERN__STRANGER].first;
     int64_t until = next ? next->deadline : INT64_MAX;
     if (!server->listens && tern__now_ns() < server->accept_after)
         until = TERN__MIN(until, server->accept_after);
-    return until == INT64_MAX ? -1 : tern__deadline_ms(until);
+    return tern__deadline_ms(TERN__MIN(until, tern__deadline(TERN__SLEEP_S)));
 }
 
 static void round_trip(tern__server *server)
@@ -239,16 +252,16 @@ static void round_trip(tern__server *server)
     bool knocks = false;
     listen_if(server, may_accept(server));
     int count = epoll_wait(server->epoll, events, events_per_round, sleep_ms(server));
+    if (count < 0 && errno != EINTR) atomic_store(&server->stop, true); /* somebody has closed it */
     for (int i = 0; i < count; i++) {
         if (events[i].data.ptr == &server->bell)
-            server->stop = true;
+            continue; /* `stop` says why */
         else if (events[i].data.ptr == &server->listen_fd)
             knocks = true;
         else
             handle(server, events[i].data.ptr, events[i].events);
     }
-    for (int i = 0; knocks && i < accepts_per_round && may_accept(server) && accept_one(server); i++)
-        continue;
+    if (knocks) accept_some(server);
     end_strangers(server);
     free_closed(server);
 }
@@ -256,7 +269,7 @@ static void round_trip(tern__server *server)
 static void *serve_all(void *arg)
 {
     tern__server *server = arg;
-    while (!server->stop) round_trip(server);
+    while (!atomic_load(&server->stop)) round_trip(server);
     return NULL;
 }
 
@@ -271,6 +284,7 @@ static void release(tern__server *server)
     tern__close(&server->listen_fd);
     tern__close(&server->bell);
     tern__close(&server->epoll);
+    pthread_mutex_destroy(&server->door);
     sodium_memzero(server->secret, sizeof(server->secret));
     tern__free(server);
 }
@@ -302,7 +316,8 @@ tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRE
         tern__close(&listen_fd);
         return NULL;
     }
-    *server = (tern__server){.listen_fd = listen_fd, .bell = -1, .epoll = -1, .pid = getpid()};
+    *server = (tern__server){
+        .listen_fd = listen_fd, .bell = -1, .epoll = -1, .pid = getpid(), .door = PTHREAD_MUTEX_INITIALIZER};
     memcpy(server->secret, secret, sizeof(server->secret));
     server->host.secret = server->secret;
     server->host.is_public = is_public;
@@ -313,11 +328,21 @@ tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRE
     return NULL;
 }
 
+/* Closing it is not enough: the process may hold the socket by another descriptor, too. */
+void tern__server_stop_listening(tern__server *server)
+{
+    pthread_mutex_lock(&server->door);
+    epoll_ctl(server->epoll, EPOLL_CTL_DEL, server->listen_fd, NULL);
+    tern__close(&server->listen_fd);
+    pthread_mutex_unlock(&server->door);
+}
+
 /* A forked child has a copy of the server, but not its thread: it only gives its copies back. */
 void tern__server_stop(tern__server *server)
 {
     if (!server) return;
     if (server->pid == getpid()) {
+        atomic_store(&server->stop, true);
         tern__bell_ring(server->bell);
         pthread_join(server->thread, NULL);
     }

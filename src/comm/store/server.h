@@ -10,6 +10,8 @@ typedef struct tern__server tern__server;
  * it knows the secret, or, if `is_public`, may be a client of PyTorch's. */
 tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRET_BYTES], bool is_public,
                                  const char *func, tern_error *err);
+/* Accepts nobody from now on, not when this has returned; who is there stays. */
+void tern__server_stop_listening(tern__server *server);
 void tern__server_stop(tern__server *server);
 
 #endif

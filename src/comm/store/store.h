@@ -42,8 +42,16 @@ int tern__store_init(tern_store *store, const tern__store_ops *ops, const char *
  * deadline, with the job's secret. Errors: E_SYSTEM "port 29500 is taken", E_TIMEOUT with address and last
  * errno, E_PEER if the hello is refused. Rank 0's server lives until its tern_store_close. */
 tern_store *tern__store_open(const tern__bootstrap *boot, double timeout_s, tern_error *err);
+/* Rank 0, once all have come: its server accepts nobody any more, so who calls at the same place means the
+ * next meeting there. The others': nothing. */
+void tern__store_stop_listening(tern_store *store);
+/* Hangs up and calls again. */
+int tern__store_redial(tern_store *store, int64_t deadline, tern_error *err);
 /* 1 if the key exists, 0 if not, negative on error. */
 int tern__store_has(tern_store *store, const char *key, tern_error *err);
+/* E_TIMEOUT "2 of 4 ranks came; missing: ranks 1, 3": those from `first` on that have no key `name`RANK yet;
+ * TERN_OK, and no error, if none is missing any more. Takes a second at most, unless the store fails. */
+int tern__store_fail_missing(tern_store *store, const char *name, int first, int world, tern_error *err);
 /* Waits until `key` exists; copies at most `cap` bytes, *bytes = its size. */
 int tern__store_read(tern_store *store, const char *key, void *value, size_t cap, size_t *bytes,
                      double timeout_s, tern_error *err);

@@ -294,6 +294,19 @@ tern_store *tern__store_open(const tern__bootstrap *boot, double timeout_s, tern
     return open_store(boot, OF_JOB, boot->rank == 0, timeout_s, "tern_group_open", err);
 }
 
+void tern__store_stop_listening(tern_store *store)
+{
+    const tcp_store *s = (const tcp_store *)store;
+    if (s->server) tern__server_stop_listening(s->server);
+}
+
+int tern__store_redial(tern_store *store, int64_t deadline, tern_error *err)
+{
+    const exchange x = {
+        .store = (tcp_store *)store, .prompt = deadline, .func = "tern_group_open", .err = err};
+    return redial(&x);
+}
+
 static tern_store *clone_store(tern_store *root, tern_error *err)
 {
     const tcp_store *s = (const tcp_store *)root;
