@@ -8,6 +8,7 @@
 #include "device/device.h"
 
 #include <sodium.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -64,6 +65,15 @@ int tern__group_opts_read(tern_group_opts *opts, const tern_group_opts *user, te
     return status ? status : tern__group_opts_check(opts, "tern_group_open", err);
 }
 
+/* Groups that are made from this one read it later. */
+static void keep_wish(tern_group *group)
+{
+    const char *wish = group->opts.backend;
+    if (wish) snprintf(group->wish, sizeof(group->wish), "%s", wish);
+    if (wish) group->opts.backend = group->wish;
+    group->boot.choice = tern__comm_choose(wish, group->boot.mpi != NULL);
+}
+
 static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts *user, tern_error *err)
 {
     tern_group_opts opts;
@@ -77,6 +87,7 @@ static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts 
                           .next_id = 1,
                           .pid = getpid(),
                           .mark = make_mark(err)};
+    keep_wish(group);
     if (group->mark) return group;
     tern__free(group);
     return NULL;
