@@ -5,6 +5,7 @@
 #include "comm/hosts/hosts.h"
 #include "comm/mpi.h"
 #include "comm/staging.h"
+#include "comm/sys.h"
 #include "device/device.h"
 
 #include <sodium.h>
@@ -117,9 +118,24 @@ static void share_cores(const tern_group *group)
     tern__device_share_among(before, sharers, group->boot.local_world);
 }
 
+/* What a meeting takes at the least: a rank's line to the store and its control sockets; rank 0's store has a
+ * line to every rank. Who has too few would try again until its time is up. */
+static int check_descriptors(const tern__bootstrap *boot, tern_error *err)
+{
+    int least = boot->rank == 0 ? 2 * boot->world + 3 : boot->world + 1;
+    int found = tern__descriptors_free(least);
+    if (found == least) return TERN_OK;
+    return tern__error_set(
+        err, "tern_group_open", TERN_E_SYSTEM,
+        "rank %d of %d takes at least %d more descriptors, but may open only %d: raise the "
+        "limit (ulimit -n)",
+        boot->rank, boot->world, least, found);
+}
+
 static int meet(tern_group *group, tern_error *err)
 {
     if (group->boot.world == 1) return TERN_OK;
+    if (check_descriptors(&group->boot, err)) return err->code;
     group->store = tern__store_open(&group->boot, group->opts.connect_timeout_s, err);
     if (!group->store) return err->code;
     group->control = tern__control_open(&group->boot, group->store, group->opts.connect_timeout_s,

@@ -52,6 +52,10 @@ static int fail_missing(const tern__control *control, tern_store *store, tern_er
     int came;
     list_missing(control, store, &came, missing, sizeof(missing));
     bool one = came == control->world - 1;
+    if (came == control->world)
+        return tern__error_set(
+            err, func, TERN_E_TIMEOUT,
+            "all %d ranks came, but what they left in rank 0's store could not be read in time", came);
     return tern__error_set(err, func, TERN_E_TIMEOUT, "%d of %d ranks came; missing: rank%s %s", came,
                            control->world, one ? "" : "s", missing);
 }
